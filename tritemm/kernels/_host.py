@@ -1,0 +1,144 @@
+"""Host helpers that several rungs share: arguments, tensor descriptors, tile sizes by type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from ..problem import Matrix, Problem
+from ..spec import Config
+
+
+def classic_tile(problem: Problem) -> Config:
+    """The block tile of the CUDA HGEMM ladder, 256 x 128 with 64-byte rows of K, 8 warps.
+
+    fp64 accumulators, and fp32 multiplied without tensor cores, need smaller tiles to stay in
+    registers.
+    """
+    if problem.a.dtype == torch.float64:
+        return Config(64, 64, 16, num_warps=8)
+    if problem.a.dtype == torch.float32:
+        return Config(128, 128, 16, num_warps=8)
+    return Config(256, 128, 64 // problem.itemsize, num_warps=8)
+
+
+def sizes(problem: Problem) -> dict[str, Any]:
+    return {"M": problem.M, "N": problem.N, "K": problem.K,
+            "B0": problem.batches[0], "B1": problem.batches[1]}
+
+
+def strides(name: str, axes: str, matrix: Matrix) -> dict[str, int]:
+    return {
+        f"stride_{name}{axis}": stride for axis, stride in zip(axes, matrix.strides, strict=True)
+    }
+
+
+def pointer_arguments(problem: Problem, config: Config, a, b, c) -> dict[str, Any]:
+    """Arguments of the rungs that address their operands through pointers and strides."""
+    return (
+        {"a_ptr": a, "b_ptr": b, "c_ptr": c}
+        | sizes(problem)
+        | strides("a", "01mk", problem.a)
+        | strides("b", "01kn", problem.b)
+        | strides("c", "01mn", problem.c)
+    )
+
+
+def descriptor_arguments(problem: Problem, config: Config, a, b, c) -> dict[str, Any]:
+    """Arguments of the rungs whose tiles are moved by the copy engine (TMA)."""
+    a_desc, a_major = descriptor(problem, problem.a, a, config.BLOCK_M, config.BLOCK_K)
+    b_desc, b_major = descriptor(problem, problem.b, b, config.BLOCK_K, config.BLOCK_N)
+    values = {"a_desc": a_desc, "b_desc": b_desc, "A_MAJOR": a_major, "B_MAJOR": b_major}
+    stored = storable(problem)
+    values["TMA_STORE"] = stored
+    values["c_desc"] = (
+        descriptor(problem, problem.c, c, config.BLOCK_M, config.BLOCK_N)[0] if stored else None
+    )
+    values["c_ptr"] = c
+    return values | sizes(problem) | strides("c", "01mn", problem.c)
+
+
+def descriptor(problem: Problem, matrix: Matrix, tensor, rows: int, cols: int):
+    """A tensor descriptor of `matrix` with a [rows, cols] box, and its major ("N" or "T").
+
+    Batched matrices get a descriptor of rank 4. A broadcast batch dimension has extent 1 there,
+    and the kernel clamps its index.
+    """
+    major = "N" if refusal("", matrix, "N") is None else "T"
+    shape, box = [matrix.rows, matrix.cols], [rows, cols]
+    if major == "T":
+        shape, box = shape[::-1], box[::-1]
+    pitch = matrix.pitch(major)
+    stride = [pitch, 1]
+    if problem.batch > 1:
+        batch_strides = matrix.strides[:2]
+        extents = [
+            size if s else 1 for size, s in zip(problem.batches, batch_strides, strict=True)
+        ]
+        shape = extents + shape
+        stride = [s or pitch for s in batch_strides] + stride
+        box = [1, 1] + box
+    return TensorDescriptor(tensor, shape, stride, box), major
+
+
+def refusal(name: str, matrix: Matrix, major: str) -> str | None:
+    """Why the copy engine can't read or write `matrix` as stored by rows (N) or columns (T)."""
+    size = matrix.dtype.itemsize
+    line = "row" if major == "N" else "column"
+    if not matrix.aligned:
+        return f"the first element of {name} is not on a 16-byte boundary, as TMA needs"
+    pitch = matrix.pitch(major)
+    if pitch is None:
+        return f"the {line}s of {name} are not contiguous, as TMA needs"
+    if pitch * size % 16 or pitch == 0:
+        return f"{line} stride of {name} is {pitch * size} bytes; TMA needs a multiple of 16"
+    for stride in matrix.strides[:2]:
+        if stride * size % 16:
+            return f"batch stride of {name} is {stride * size} bytes; TMA needs a multiple of 16"
+    if max(matrix.rows, matrix.cols) >= 2**31:
+        return f"{name} has a dimension of 2**31 or more; TMA coordinates are 32-bit"
+    return None
+
+
+def storable(problem: Problem) -> bool:
+    """Whether C can be written by the copy engine; otherwise the kernel stores through pointers.
+
+    A TMA store writes whole 16-byte pieces, so a ragged last piece of a row would be overwritten
+    (triton-lang/triton issue 11583).
+    """
+    matrix = problem.c
+    return (
+        refusal("c", matrix, "N") is None
+        and matrix.cols * matrix.dtype.itemsize % 16 == 0
+        and matrix.strides[3] == 1
+        and all(s for s, n in zip(matrix.strides, problem.batches, strict=False) if n > 1)
+    )
+
+
+def tma_why_not(problem: Problem) -> str | None:
+    """The refusal of the rungs that read A and B through tensor descriptors."""
+    if problem.device.capability < (9, 0):
+        major, minor = problem.device.capability
+        return f"TMA needs compute capability 9.0; {problem.device.name} has {major}.{minor}"
+    for name, matrix in (("a", problem.a), ("b", problem.b)):
+        by_rows = refusal(name, matrix, "N")
+        if by_rows and refusal(name, matrix, "T"):
+            return by_rows if matrix.layout != "T" else refusal(name, matrix, "T")
+    return None
+
+
+def tma_tiles(problem: Problem) -> tuple[Config, ...]:
+    """Tiles of the TMA rungs, the one for large problems first; rows of K are 128 bytes."""
+    k = 128 // problem.itemsize
+    if problem.a.dtype == torch.float64:
+        tiles = [(64, 64, 16, 8, 3)]
+    elif problem.a.dtype == torch.float32:
+        tiles = [(128, 128, k, 8, 3), (64, 64, k, 4, 4)]
+    else:
+        tiles = [(128, 256, k, 8, 3), (128, 128, k, 8, 4), (64, 64, k, 4, 4)]
+    return tuple(
+        Config(m, n, k, num_warps=warps, num_stages=stages, ORDER="grouped")
+        for m, n, k, warps, stages in tiles
+    )

@@ -1,0 +1,127 @@
+"""Device helpers that several rungs share: addressing, raster orders, the dot, the epilogue.
+
+Nothing here is what a rung teaches. Sizes are in elements; tiles are `[BLOCK_M, BLOCK_N]`.
+"""
+
+import triton
+import triton.language as tl
+
+#: True when kernels run in Triton's interpreter, which needs two corrections below.
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+
+#: Columns of tiles in one stripe of the serpentine order.
+STRIPE = tl.constexpr(16)
+
+
+@triton.jit
+def widen(x, WIDE: tl.constexpr):
+    """`x` as int64 where an offset of this problem can pass 2**31 elements, else unchanged."""
+    if WIDE:
+        x = tl.cast(x, tl.int64)
+    return x
+
+
+@triton.jit
+def batch(pid_b, B1):
+    """The flat batch index as the pair that the operands' two batch strides multiply."""
+    return tl.cast(pid_b // B1, tl.int64), tl.cast(pid_b % B1, tl.int64)
+
+
+@triton.jit
+def raster(pid, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+           ORDER: tl.constexpr, GROUP_M: tl.constexpr):  # fmt: skip
+    """Tile coordinates of program `pid`.
+
+    linear      row after row of tiles
+    serpentine  stripes of 16 tile columns, walked row by row, odd stripes from the bottom up
+    grouped     groups of GROUP_M tile rows, walked column by column
+    """
+    num_m = tl.cdiv(M, BLOCK_M)
+    num_n = tl.cdiv(N, BLOCK_N)
+    if ORDER == "linear":
+        pid_m = pid // num_n
+        pid_n = pid % num_n
+    elif ORDER == "serpentine":
+        stripe = pid // (STRIPE * num_m)
+        width = tl.minimum(num_n - stripe * STRIPE, STRIPE)
+        inside = pid - stripe * STRIPE * num_m
+        row = inside // width
+        pid_m = tl.where(stripe % 2 == 1, num_m - 1 - row, row)
+        pid_n = stripe * STRIPE + inside % width
+    else:
+        tl.static_assert(ORDER == "grouped", "ORDER is linear, serpentine or grouped")
+        group = pid // (GROUP_M * num_n)
+        height = tl.minimum(num_m - group * GROUP_M, GROUP_M)
+        inside = pid - group * GROUP_M * num_n
+        pid_m = group * GROUP_M + inside % height
+        pid_n = inside // height
+    return pid_m, pid_n
+
+
+@triton.jit
+def dot(a, b, acc, PRECISION: tl.constexpr):
+    """acc + a @ b in acc's type; `PRECISION` says how fp32 operands are multiplied.
+
+    The interpreter multiplies bf16 bit patterns and knows no split precisions, so there the
+    operands are widened to fp32, which is exact, and fp32 is multiplied as fp32.
+    """
+    if INTERPRETED:
+        if a.dtype == tl.bfloat16:
+            a = a.to(tl.float32)
+            b = b.to(tl.float32)
+        acc = tl.dot(a, b, acc, input_precision="ieee", out_dtype=acc.dtype)
+    else:
+        acc = tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=acc.dtype)
+    return acc
+
+
+@triton.jit
+def convert(acc, dtype: tl.constexpr):
+    """`acc` rounded to nearest even in `dtype` (the interpreter truncates to bf16)."""
+    if INTERPRETED and dtype == tl.bfloat16:
+        acc = acc.to(tl.float32)
+        bits = acc.to(tl.uint32, bitcast=True)
+        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)).to(tl.float32, bitcast=True)
+        acc = tl.where(acc == acc, rounded, acc)
+    return acc.to(dtype)
+
+
+@triton.jit
+def store(c_ptr, acc, offs_m, offs_n, M, N, stride_cm, stride_cn):
+    """Write the part of the tile that lies inside M x N; c_ptr points at the batch's first row."""
+    mask = (offs_m[:, None] < M) & (offs_n[None, :] < N)
+    c_ptrs = c_ptr + offs_m[:, None] * stride_cm + offs_n[None, :] * stride_cn
+    tl.store(c_ptrs, convert(acc, c_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def load_tile(desc, b0, b1, row, col, ROWS: tl.constexpr, COLS: tl.constexpr,
+              MAJOR: tl.constexpr, BATCHED: tl.constexpr):  # fmt: skip
+    """The [ROWS, COLS] tile at (row, col) of a matrix stored by rows ("N") or columns ("T")."""
+    if MAJOR == "T":
+        tile = load_box(desc, b0, b1, col, row, COLS, ROWS, BATCHED).T
+    else:
+        tile = load_box(desc, b0, b1, row, col, ROWS, COLS, BATCHED)
+    return tile
+
+
+@triton.jit
+def load_box(desc, b0, b1, i, j, I: tl.constexpr, J: tl.constexpr, BATCHED: tl.constexpr):
+    """The [I, J] box at (i, j) of batch (b0, b1); a broadcast batch has extent 1."""
+    if BATCHED:
+        b0 = tl.minimum(b0, desc.shape[0] - 1)
+        b1 = tl.minimum(b1, desc.shape[1] - 1)
+        box = desc.load([b0, b1, i, j]).reshape(I, J)
+    else:
+        box = desc.load([i, j])
+    return box
+
+
+@triton.jit
+def store_tile(desc, acc, b0, b1, row, col, BATCHED: tl.constexpr):
+    """Write a tile through the copy engine, which drops what lies outside the matrix."""
+    tile = convert(acc, desc.dtype)
+    if BATCHED:
+        desc.store([b0, b1, row, col], tile.reshape(1, 1, tile.shape[0], tile.shape[1]))
+    else:
+        desc.store([row, col], tile)

@@ -1,0 +1,60 @@
+"""simt: no tensor core, one output element per thread.
+
+Adds to       nothing; the floor of the ladder
+Mirrors       simt_naive
+Compiler does spreads the 16 x 16 tile over 256 threads; CUDA indexes threadIdx by hand
+Signs         sm_80: FFMA, no HMMA, no HGMMA; sm_90: FFMA, no HMMA, no HGMMA
+Needs         sm_80; any strides; every type
+"""
+
+import triton
+import triton.language as tl
+
+from ..spec import Config, TritonKernel
+from ._host import pointer_arguments
+from ._tile import batch, store, widen
+
+
+@triton.jit
+def simt_kernel(
+    a_ptr, b_ptr, c_ptr,
+    M, N, K, B1,
+    stride_a0, stride_a1, stride_am, stride_ak,
+    stride_b0, stride_b1, stride_bk, stride_bn,
+    stride_c0, stride_c1, stride_cm, stride_cn,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BATCHED: tl.constexpr, WIDE: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    pid = tl.program_id(0)
+    if BATCHED:
+        tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+        b0, b1 = batch(pid // tiles, B1)
+        a_ptr += b0 * stride_a0 + b1 * stride_a1
+        b_ptr += b0 * stride_b0 + b1 * stride_b1
+        c_ptr += b0 * stride_c0 + b1 * stride_c1
+        pid %= tiles
+    pid_m = pid // tl.cdiv(N, BLOCK_N)
+    pid_n = pid % tl.cdiv(N, BLOCK_N)
+
+    offs_m = widen(pid_m * BLOCK_M + tl.arange(0, BLOCK_M), WIDE)
+    offs_n = widen(pid_n * BLOCK_N + tl.arange(0, BLOCK_N), WIDE)
+    a_ptrs = a_ptr + (offs_m % M)[:, None] * stride_am  # [BLOCK_M, 1]
+    b_ptrs = b_ptr + (offs_n % N)[None, :] * stride_bn  # [1, BLOCK_N]
+
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC)
+    for _ in range(0, K):
+        acc += tl.load(a_ptrs).to(ACC) * tl.load(b_ptrs).to(ACC)
+        a_ptrs += widen(stride_ak, WIDE)
+        b_ptrs += widen(stride_bk, WIDE)
+
+    store(c_ptr, acc, offs_m, offs_n, M, N, stride_cm, stride_cn)
+
+
+def configs(problem):
+    return (Config(16, 16, 1, num_warps=8),)
+
+
+KERNEL = TritonKernel(
+    module=__name__, doc=__doc__, fn=simt_kernel, arguments=pointer_arguments,
+    configs=configs, interpreted=Config(64, 64, 1),
+)  # fmt: skip

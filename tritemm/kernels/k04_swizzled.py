@@ -1,0 +1,75 @@
+"""swizzled: the order of tiles is chosen for the L2 cache.
+
+Adds to       tiled: program id -> tile through a raster order, serpentine or grouped
+Mirrors       the block swizzle of wmma_base and mma_base
+Compiler does nothing here; the order is index arithmetic on both sides
+Signs         sm_80: HMMA, LDSM, no LDGSTS; sm_90: HGMMA, no LDGSTS
+Needs         sm_80; any strides; every type
+"""
+
+import dataclasses
+
+import triton
+import triton.language as tl
+
+from ..spec import Config, TritonKernel
+from ._host import classic_tile, pointer_arguments
+from ._tile import batch, dot, raster, store, widen
+
+
+@triton.jit
+def swizzled_kernel(
+    a_ptr, b_ptr, c_ptr,
+    M, N, K, B1,
+    stride_a0, stride_a1, stride_am, stride_ak,
+    stride_b0, stride_b1, stride_bk, stride_bn,
+    stride_c0, stride_c1, stride_cm, stride_cn,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    ORDER: tl.constexpr, GROUP_M: tl.constexpr,
+    BATCHED: tl.constexpr, WIDE: tl.constexpr, EVEN_K: tl.constexpr,
+    PRECISION: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    pid = tl.program_id(0)
+    if BATCHED:
+        tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+        b0, b1 = batch(pid // tiles, B1)
+        a_ptr += b0 * stride_a0 + b1 * stride_a1
+        b_ptr += b0 * stride_b0 + b1 * stride_b1
+        c_ptr += b0 * stride_c0 + b1 * stride_c1
+        pid %= tiles
+    pid_m, pid_n = raster(pid, M, N, BLOCK_M, BLOCK_N, ORDER, GROUP_M)
+
+    offs_m = widen(pid_m * BLOCK_M + tl.arange(0, BLOCK_M), WIDE)
+    offs_n = widen(pid_n * BLOCK_N + tl.arange(0, BLOCK_N), WIDE)
+    offs_k = widen(tl.arange(0, BLOCK_K), WIDE)
+    # Rows past the edge wrap to valid ones; the store masks what they yield.
+    a_ptrs = a_ptr + (offs_m % M)[:, None] * stride_am + offs_k[None, :] * stride_ak
+    b_ptrs = b_ptr + offs_k[:, None] * stride_bk + (offs_n % N)[None, :] * stride_bn
+
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC)
+    for k in range(0, K, BLOCK_K):
+        if EVEN_K:
+            a = tl.load(a_ptrs)  # [BLOCK_M, BLOCK_K]
+            b = tl.load(b_ptrs)  # [BLOCK_K, BLOCK_N]
+        else:
+            a = tl.load(a_ptrs, mask=offs_k[None, :] < K - k, other=0)
+            b = tl.load(b_ptrs, mask=offs_k[:, None] < K - k, other=0)
+        acc = dot(a, b, acc, PRECISION)
+        a_ptrs += BLOCK_K * widen(stride_ak, WIDE)
+        b_ptrs += BLOCK_K * widen(stride_bk, WIDE)
+
+    store(c_ptr, acc, offs_m, offs_n, M, N, stride_cm, stride_cn)
+
+
+def configs(problem):
+    tile = classic_tile(problem)
+    return (
+        dataclasses.replace(tile, ORDER="grouped"),
+        dataclasses.replace(tile, ORDER="serpentine"),
+    )
+
+
+KERNEL = TritonKernel(
+    module=__name__, doc=__doc__, fn=swizzled_kernel, arguments=pointer_arguments,
+    configs=configs, interpreted=Config(32, 32, 32, ORDER="serpentine"),
+)  # fmt: skip

@@ -1,0 +1,59 @@
+"""tma: the copy engine moves whole tiles.
+
+Adds to       pipelined: tensor descriptors; one thread asks for a tile instead of 256 for 16 bytes each
+Mirrors       wgmma_tma, wgmma_pipelined
+Compiler does mbarriers, their phases, expect-tx counts, the 128-byte swizzle, zero fill past the edges
+Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, no LDGSTS
+Needs         sm_90; A and B with 16-byte aligned rows or columns; every type
+"""
+
+import triton
+import triton.language as tl
+
+from ..spec import Config, TritonKernel
+from ._host import descriptor_arguments, tma_tiles, tma_why_not
+from ._tile import batch, dot, load_tile, raster, store, store_tile, widen
+
+
+@triton.jit
+def tma_kernel(
+    a_desc, b_desc, c_desc, c_ptr,
+    M, N, K, B1,
+    stride_c0, stride_c1, stride_cm, stride_cn,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    STAGES: tl.constexpr, ORDER: tl.constexpr, GROUP_M: tl.constexpr,
+    A_MAJOR: tl.constexpr, B_MAJOR: tl.constexpr, TMA_STORE: tl.constexpr,
+    BATCHED: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    pid = tl.program_id(0)
+    b0 = 0
+    b1 = 0
+    if BATCHED:
+        tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+        b0 = pid // tiles // B1
+        b1 = pid // tiles % B1
+        pid %= tiles
+    pid_m, pid_n = raster(pid, M, N, BLOCK_M, BLOCK_N, ORDER, GROUP_M)
+
+    row = pid_m * BLOCK_M
+    col = pid_n * BLOCK_N
+
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC)
+    for k in tl.range(0, K, BLOCK_K, num_stages=STAGES):
+        a = load_tile(a_desc, b0, b1, row, k, BLOCK_M, BLOCK_K, A_MAJOR, BATCHED)
+        b = load_tile(b_desc, b0, b1, k, col, BLOCK_K, BLOCK_N, B_MAJOR, BATCHED)
+        acc = dot(a, b, acc, PRECISION)
+
+    if TMA_STORE:
+        store_tile(c_desc, acc, b0, b1, row, col, BATCHED)
+    else:
+        c_ptr += tl.cast(b0, tl.int64) * stride_c0 + tl.cast(b1, tl.int64) * stride_c1
+        offs_m = widen(row + tl.arange(0, BLOCK_M), WIDE)
+        offs_n = widen(col + tl.arange(0, BLOCK_N), WIDE)
+        store(c_ptr, acc, offs_m, offs_n, M, N, stride_cm, stride_cn)
+
+
+KERNEL = TritonKernel(
+    module=__name__, doc=__doc__, fn=tma_kernel, arguments=descriptor_arguments,
+    why_not=tma_why_not, configs=tma_tiles, interpreted=Config(32, 32, 32, ORDER="grouped"),
+)  # fmt: skip

@@ -1,0 +1,194 @@
+"""What a kernel is asked to do: sizes, strides, types, and the limits of the device."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import torch
+import triton
+
+#: dtype of the operands -> dtype of the accumulator, unless the caller asks for another.
+ACCUMULATE = {
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.float32: torch.float32,
+    torch.float64: torch.float64,
+    torch.int8: torch.int32,
+}
+
+INTERPRETED = triton.knobs.runtime.interpret
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """The limits that kernels and their choice depend on. `shared` is bytes per program."""
+
+    name: str
+    capability: tuple[int, int]
+    sms: int
+    shared: int
+
+    @staticmethod
+    def of(device: torch.device) -> Device:
+        """The device that tensors on `device` are multiplied on."""
+        if device.type == "cuda" and not INTERPRETED:
+            index = torch.cuda.current_device() if device.index is None else device.index
+            return _cuda_device(index)
+        return INTERPRETER
+
+
+@functools.cache
+def _cuda_device(index: int) -> Device:
+    properties = torch.cuda.get_device_properties(index)
+    return Device(
+        name=properties.name,
+        capability=(properties.major, properties.minor),
+        sms=properties.multi_processor_count,
+        shared=properties.shared_memory_per_block_optin,
+    )
+
+
+#: Triton's interpreter: no limits of its own; few "SMs", so that persistent loops do loop.
+INTERPRETER = Device("Triton interpreter", (9, 0), 3, 1 << 30)
+
+
+@dataclasses.dataclass(frozen=True)
+class Matrix:
+    """One operand as a kernel sees it: `strides` in elements, (batch, batch, row, column)."""
+
+    dtype: torch.dtype
+    rows: int
+    cols: int
+    strides: tuple[int, int, int, int]
+    aligned: bool  # the first element stands on a 16-byte boundary
+
+    def pitch(self, major: str) -> int | None:
+        """Elements between the rows ("N") or columns ("T") when those are contiguous, else None.
+
+        An axis of one element has no stride to speak of; its pitch is rounded up to 16 bytes.
+        """
+        row, col = self.strides[2:]
+        along, across, inner, outer = (
+            (col, row, self.cols, self.rows) if major == "N" else (row, col, self.rows, self.cols)
+        )
+        if along != 1 and inner != 1:
+            return None
+        vector = 16 // self.dtype.itemsize
+        return -(-inner // vector) * vector if outer == 1 else across
+
+    @property
+    def layout(self) -> str:
+        """N: rows are contiguous; T: columns are; -: neither."""
+        if self.pitch("N") is not None:
+            return "N"
+        return "T" if self.pitch("T") is not None else "-"
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """C[i, j] = A[i, j] @ B[i, j] for the `batches` (i, j); A is M x K, B is K x N.
+
+    `precision` says how fp32 operands are multiplied: ieee, tf32, tf32x3, bf16x3 or bf16x6.
+    """
+
+    M: int
+    N: int
+    K: int
+    batches: tuple[int, int]
+    a: Matrix
+    b: Matrix
+    c: Matrix
+    accumulate: torch.dtype
+    precision: str
+    device: Device
+
+    @staticmethod
+    def of(a, b, c, *, accumulate=None, precision="ieee", device: Device | None = None) -> Problem:
+        """The problem of `a` [..., M, K], `b` [..., K, N] and `c` [..., M, N], equal batch dims.
+
+        Adjacent batch dimensions are merged where all three tensors allow it; more than two
+        that don't merge raise ValueError, because kernels take two batch strides.
+        """
+        sizes, strides = _merge_batches(a, b, c)
+        M, K = a.shape[-2:]
+        N = b.shape[-1]
+        if device is None:
+            device = Device.of(a.device)
+        matrices = [
+            Matrix(t.dtype, *t.shape[-2:], (*batch, *t.stride()[-2:]), t.data_ptr() % 16 == 0)
+            for t, batch in zip((a, b, c), strides, strict=True)
+        ]
+        accumulate = accumulate or ACCUMULATE[a.dtype]
+        return Problem(M, N, K, sizes, *matrices, accumulate, precision, device)
+
+    @property
+    def batch(self) -> int:
+        return self.batches[0] * self.batches[1]
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per element of A and B."""
+        return self.a.dtype.itemsize
+
+    @property
+    def layout(self) -> str:
+        return self.a.layout + self.b.layout
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions."""
+        return 2 * self.batch * self.M * self.N * self.K
+
+    @property
+    def bytes(self) -> int:
+        """Bytes moved if each element of A, B and C is moved once; broadcast batches count once."""
+        total = 0
+        for m in (self.a, self.b, self.c):
+            copies = 1
+            for size, stride in zip(self.batches, m.strides, strict=False):
+                copies *= size if stride else 1
+            total += copies * m.rows * m.cols * m.dtype.itemsize
+        return total
+
+    @property
+    def wide(self) -> bool:
+        """Whether an offset inside one matrix can pass 2**31 elements.
+
+        Half of that is the limit here: tiles reach past the edges, and pointers step by BLOCK_K.
+        """
+        return any(
+            m.rows * abs(m.strides[2]) + m.cols * abs(m.strides[3]) >= 2**30
+            for m in (self.a, self.b, self.c)
+        )
+
+    def __str__(self) -> str:
+        batch = f"{self.batch} x " if self.batch > 1 else ""
+        types = "{} x {} -> {}".format(*(_short(m.dtype) for m in (self.a, self.b, self.c)))
+        precision = f" ({self.precision})" if self.a.dtype == torch.float32 else ""
+        return f"{batch}{self.M} x {self.N} x {self.K} {self.layout}, {types}{precision}"
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.").replace("bfloat", "bf").replace("float", "fp")
+
+
+def _merge_batches(*tensors):
+    """Sizes and per-tensor strides of two batch dimensions that walk the tensors' batches."""
+    shape = tensors[0].shape[:-2]
+    merged: list[tuple[int, tuple[int, ...]]] = []
+    for dim, size in enumerate(shape):
+        if size == 1:
+            continue
+        strides = tuple(t.stride(dim) for t in tensors)
+        if merged and all(
+            outer == inner * size for outer, inner in zip(merged[-1][1], strides, strict=True)
+        ):
+            merged[-1] = (merged[-1][0] * size, strides)
+        else:
+            merged.append((size, strides))
+    if len(merged) > 2:
+        raise ValueError(f"{len(merged)} batch dimensions that don't merge; kernels take two")
+    merged = [(1, (0,) * len(tensors))] * (2 - len(merged)) + merged
+    (size_0, strides_0), (size_1, strides_1) = merged
+    return (size_0, size_1), tuple(zip(strides_0, strides_1, strict=True))

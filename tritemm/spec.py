@@ -1,0 +1,159 @@
+"""The contract a rung fulfils: what it is called, what it refuses, how it is launched."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from .problem import Problem
+
+HEADER_KEYS = ("Adds to", "Mirrors", "Compiler does", "Signs", "Needs", "Note")
+
+TRITON_DTYPE = {
+    torch.float16: tl.float16,
+    torch.bfloat16: tl.bfloat16,
+    torch.float32: tl.float32,
+    torch.float64: tl.float64,
+    torch.int8: tl.int8,
+    torch.int32: tl.int32,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Tile sizes in elements, warps per program, shared-memory stages and raster order."""
+
+    BLOCK_M: int
+    BLOCK_N: int
+    BLOCK_K: int
+    num_warps: int = 4
+    num_stages: int = 1
+    ORDER: str = "linear"
+    GROUP_M: int = 8
+
+    def __str__(self) -> str:
+        order = f"{self.ORDER} {self.GROUP_M}" if self.ORDER == "grouped" else self.ORDER
+        return (
+            f"{self.BLOCK_M}x{self.BLOCK_N}x{self.BLOCK_K}, {self.num_warps} warps, "
+            f"{self.num_stages} stage{'s' * (self.num_stages > 1)}, {order} order"
+        )
+
+    def tiles(self, problem: Problem) -> int:
+        """Output tiles of the whole problem, all batches together."""
+        rows = triton.cdiv(problem.M, self.BLOCK_M)
+        return rows * triton.cdiv(problem.N, self.BLOCK_N) * problem.batch
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """One kernel call: `fn[grid](*args, **options)`."""
+
+    grid: tuple[int, ...]
+    args: dict[str, Any]
+    options: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """A rung. `module` and `doc` are the rung file's `__name__` and `__doc__`.
+
+    The file's number and word, `kNN_word.py`, are the rung's address and its public name; the
+    docstring is its header, of which `title`, `header` and `signs` are read.
+    """
+
+    module: str
+    doc: str
+    configs: Callable[[Problem], tuple[Config, ...]]
+    why_not: Callable[[Problem], str | None] = lambda problem: None
+
+    @property
+    def number(self) -> int:
+        return int(self._address.group(1))
+
+    @property
+    def name(self) -> str:
+        return self._address.group(2)
+
+    @property
+    def _address(self) -> re.Match[str]:
+        stem = self.module.rpartition(".")[2]
+        match = re.fullmatch(r"k(\d\d)_(\w+)", stem)
+        assert match, f"a rung's file is called kNN_word.py, not {stem}.py"
+        return match
+
+    @property
+    def title(self) -> str:
+        """The header's first line without the rung's word."""
+        return self.doc.strip().splitlines()[0].partition(": ")[2].rstrip(".")
+
+    @property
+    def header(self) -> Mapping[str, str]:
+        """The header's keys (`HEADER_KEYS`) and their text."""
+        fields: dict[str, str] = {}
+        for line in self.doc.strip().splitlines()[1:]:
+            key = next((key for key in HEADER_KEYS if line.startswith(key + " ")), None)
+            if key:
+                fields[key] = line[len(key) :].strip()
+            elif line.strip():
+                last = next(reversed(fields))
+                fields[last] += " " + line.strip()
+        return fields
+
+    @property
+    def signs(self) -> Mapping[int, tuple[tuple[str, ...], tuple[str, ...]]]:
+        """Per architecture (80, 90): the SASS mnemonics that must and that must not appear."""
+        signs = {}
+        for clause in self.header["Signs"].split(";"):
+            arch, _, words = clause.strip().partition(": ")
+            words = [word.strip() for word in words.split(",")]
+            signs[int(arch.removeprefix("sm_"))] = (
+                tuple(word for word in words if not word.startswith("no ")),
+                tuple(word[3:] for word in words if word.startswith("no ")),
+            )
+        return signs
+
+    def launch(self, problem: Problem, config: Config, a, b, c) -> None:
+        """Write the product of `a` and `b` into `c` on the current stream."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TritonKernel(Kernel):
+    """A rung in Triton: `arguments(problem, config, a, b, c)` prepares one call of `fn`."""
+
+    fn: Any
+    arguments: Callable[[Problem, Config, Any, Any, Any], dict[str, Any]]
+    grid: Callable[[Problem, Config], int] = lambda problem, config: config.tiles(problem)
+    interpreted: Config
+
+    def prepare(self, problem: Problem, config: Config, a, b, c) -> Launch:
+        """The grid and arguments of one call; `a`, `b`, `c` may be meta tensors (for `asm`)."""
+        known = set(self.fn.arg_names)
+        values = self.arguments(problem, config, a, b, c) | {
+            "BLOCK_M": config.BLOCK_M,
+            "BLOCK_N": config.BLOCK_N,
+            "BLOCK_K": config.BLOCK_K,
+            "STAGES": config.num_stages,
+            "ORDER": config.ORDER,
+            "GROUP_M": config.GROUP_M,
+            "BATCHED": problem.batch > 1,
+            "WIDE": problem.wide,
+            "EVEN_K": problem.K % config.BLOCK_K == 0,
+            "PRECISION": problem.precision,
+            "ACC": TRITON_DTYPE[problem.accumulate],
+        }
+        return Launch(
+            grid=(self.grid(problem, config),),
+            args={name: value for name, value in values.items() if name in known},
+            options={"num_warps": config.num_warps, "num_stages": config.num_stages},
+        )
+
+    def launch(self, problem: Problem, config: Config, a, b, c) -> None:
+        call = self.prepare(problem, config, a, b, c)
+        self.fn[call.grid](**call.args, **call.options)
