@@ -17,3 +17,21 @@ _FILES = (
 RUNGS: tuple[Kernel, ...] = tuple(
     import_module(f".kernels.{file}", __package__).KERNEL for file in _FILES
 )
+
+
+class Ladder(tuple[Kernel, ...]):
+    """The rungs, slowest first; prints as a table."""
+
+    def __str__(self) -> str:
+        return "\n".join(f"{k.number:02} {k.name:<12} {k.title}" for k in self)
+
+    __repr__ = __str__
+
+
+def ladder() -> Ladder:
+    """Every kernel that `matmul(kernel=...)` can be asked for, slowest first.
+
+    Each has `name`, `number`, `title`, `header` (what it adds, what it mirrors in CUDA, what the
+    compiler does, its SASS signs, its needs) and `why_not(problem)`.
+    """
+    return Ladder(RUNGS)

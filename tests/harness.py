@@ -1,0 +1,102 @@
+"""How every kernel test calls a kernel: asymmetric data, poisoned outputs, guard bands."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import torch
+
+from tritemm import budget, dispatch, launch
+from tritemm.problem import ACCUMULATE, INTERPRETED, Problem
+
+DEVICE = "cpu" if INTERPRETED else "cuda"
+#: Elements of guard before and after an output, and between its rows where it has a pitch.
+GUARD = 64
+
+
+def operand(rows, cols, dtype, layout="N", batch=(), offset=0, aligned=False):
+    """Random [*batch, rows, cols]; stored by rows (N), by columns (T) or strided (S).
+
+    `aligned` pads each stored line to a multiple of 16 bytes; strided means every second element
+    of a line that is three elements too long. NaN, or a large integer, fills what must not be
+    read. `offset` moves the first element that many elements into its storage.
+    """
+    if layout == "T":
+        return operand(cols, rows, dtype, "N", batch, offset, aligned).mT
+    step, gap = (2, 3) if layout == "S" else (1, 0)
+    pitch = step * cols + gap
+    if aligned:
+        vector = 16 // dtype.itemsize
+        pitch = -(-pitch // vector) * vector
+    shape = (*batch, rows, pitch)
+    storage = torch.full((offset + math.prod(shape),), _sentinel(dtype), dtype=dtype, device=DEVICE)
+    view = storage[offset:].view(shape)[..., : step * cols : step]
+    view.copy_(_values(view.shape, dtype))
+    return view
+
+
+def _values(shape, dtype):
+    if not dtype.is_floating_point:
+        return torch.randint(-128, 128, shape, dtype=dtype, device=DEVICE)
+    # A mean that is not zero makes a missing term visible, a slope makes a swap visible.
+    values = torch.randn(shape, dtype=torch.float64, device=DEVICE)
+    return (values + torch.linspace(-0.5, 0.7, shape[-1], device=DEVICE)).to(dtype)
+
+
+def _sentinel(dtype):
+    return math.nan if dtype.is_floating_point else torch.iinfo(dtype).max - 6
+
+
+@dataclasses.dataclass
+class Guarded:
+    """An output filled with poison, inside a storage filled with guard values."""
+
+    tensor: torch.Tensor
+    storage: torch.Tensor
+    before: torch.Tensor
+
+    @staticmethod
+    def like(shape, dtype, pitch_gap=0, transposed=False):
+        *batch, rows, cols = (1, 1, *shape)[-max(len(shape), 2) :]
+        if transposed:
+            rows, cols = cols, rows
+        pitch = cols + pitch_gap
+        count = math.prod(batch) * rows * pitch
+        storage = torch.empty(count + 2 * GUARD, dtype=dtype, device=DEVICE)
+        storage.fill_(_sentinel(dtype))
+        tensor = storage[GUARD : GUARD + count].view(*batch, rows, pitch)[..., :cols]
+        tensor = tensor.mT if transposed else tensor
+        return Guarded(tensor.view(shape) if len(shape) < 2 else tensor, storage, storage.clone())
+
+    def assert_untouched_outside(self):
+        """Everything but the tensor's own elements still holds its first value."""
+        after = self.storage.clone()
+        inside = torch.as_strided(
+            after, self.tensor.shape, self.tensor.stride(), self.tensor.storage_offset()
+        )
+        expected = self.before.clone()
+        torch.as_strided(expected, inside.shape, inside.stride(), inside.storage_offset()).zero_()
+        inside.zero_()
+        torch.testing.assert_close(after, expected, rtol=0, atol=0, equal_nan=True)
+
+
+def run(kernel, a, b, *, precision="ieee", accumulate=None, out_dtype=None, config=None, **guard):
+    """Run one rung on a, b (equal batch dims) and check every element and every guard.
+
+    Returns the kernel's refusal if it refuses, else None.
+    """
+    dtype = out_dtype or (torch.int32 if a.dtype == torch.int8 else a.dtype)
+    guarded = Guarded.like((*a.shape[:-1], b.shape[-1]), dtype, **guard)
+    c = guarded.tensor
+    problem = Problem.of(a, b, c, precision=precision, accumulate=accumulate)
+    reason = kernel.why_not(problem)
+    if reason:
+        return reason
+    config = config or dispatch.best_config(kernel, problem)
+    launch.run(kernel, problem, config, a, b, c)
+    guarded.assert_untouched_outside()
+    accumulate = accumulate or ACCUMULATE[a.dtype]
+    verdict = budget.check(c, a, b, accumulate=accumulate, precision=precision)
+    assert verdict.ok, f"{kernel.name}, {config}, {problem}: {verdict}"
+    return None

@@ -1,0 +1,232 @@
+"""Every rung on every shape, layout and type; each run is poisoned, guarded and checked."""
+
+import pytest
+import torch
+
+from tritemm import budget, dispatch, launch
+from tritemm.problem import INTERPRETED, Problem
+from tritemm.rungs import RUNGS
+
+from .harness import DEVICE, Guarded, operand, run
+
+rungs = pytest.mark.parametrize("kernel", RUNGS, ids=lambda kernel: kernel.name)
+
+#: (dtype, precision, accumulate, out_dtype)
+TYPES = [
+    (torch.float16, "ieee", None, None),
+    (torch.float16, "ieee", torch.float16, None),
+    (torch.float16, "ieee", None, torch.float32),
+    (torch.bfloat16, "ieee", None, None),
+    (torch.bfloat16, "ieee", None, torch.float32),
+    (torch.bfloat16, "ieee", None, torch.float16),
+    (torch.float32, "ieee", None, None),
+    (torch.float32, "tf32", None, None),
+    (torch.float32, "tf32x3", None, None),
+    (torch.float32, "bf16x3", None, None),
+    (torch.float32, "bf16x6", None, torch.bfloat16),
+    (torch.float64, "ieee", None, None),
+    (torch.int8, "ieee", None, None),
+]
+
+
+def short(value):
+    return str(value).removeprefix("torch.") if value is not None else "default"
+
+
+def tile_of(kernel):
+    """The tile that the rung uses for a 16-bit problem of middling size."""
+    a, c = (torch.empty(1024, 1024, dtype=torch.bfloat16, device="meta") for _ in range(2))
+    problem = Problem.of(a, a, c)
+    return dispatch.best_config(kernel, problem) if INTERPRETED else kernel.configs(problem)[0]
+
+
+def shapes(tile):
+    """(M, N, K) that have gone wrong somewhere: empty, single, prime, tile +- 1, short K."""
+    m, n, k = tile.BLOCK_M, tile.BLOCK_N, tile.BLOCK_K
+    return {
+        "one": (1, 1, 1),
+        "row": (1, n + 5, 2 * k + 1),
+        "column": (m + 5, 1, 2 * k + 1),
+        "inner": (m - 3, n - 3, 1),
+        "prime": (37, 53, 41),
+        "exact": (2 * m, n, 3 * k),
+        "below": (m - 1, n - 1, 2 * k - 1),
+        "above": (m + 1, n + 1, 2 * k + 1),
+        "short_k": (m, n, k),
+        "shorter_k": (m + 2, n - 2, k // 2 + 1),
+        "tall": (5 * m + 3, 3, 17),
+        "flat": (3, 5 * n + 3, 17),
+        "no_rows": (0, 5, 7),
+        "no_columns": (5, 0, 7),
+        "no_terms": (5, 7, 0),
+        "nothing": (0, 0, 0),
+    }
+
+
+@rungs
+@pytest.mark.parametrize("shape", shapes(tile_of(RUNGS[0])))
+@pytest.mark.parametrize("aligned", [False, True], ids=["natural", "padded"])
+def test_shapes(kernel, shape, aligned):
+    M, N, K = shapes(tile_of(kernel))[shape]
+    a = operand(M, K, torch.bfloat16, aligned=aligned)
+    b = operand(K, N, torch.bfloat16, aligned=aligned)
+    if 0 in (M, N, K):
+        guarded = Guarded.like((M, N), torch.bfloat16)
+        problem = Problem.of(a, b, guarded.tensor)
+        launch.run(kernel, problem, tile_of(kernel), a, b, guarded.tensor)
+        assert torch.equal(guarded.tensor, torch.zeros_like(guarded.tensor))
+        guarded.assert_untouched_outside()
+        return
+    reason = run(kernel, a, b)
+    if aligned:
+        assert reason is None
+    elif reason:
+        assert "multiple of 16" in reason
+
+
+@rungs
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("types", TYPES, ids=lambda types: "-".join(map(short, types)))
+def test_types(kernel, layout, types):
+    dtype, precision, accumulate, out_dtype = types
+    a = operand(70, 100, dtype, layout[0], aligned=True)
+    b = operand(100, 90, dtype, layout[1], aligned=True)
+    options = {"precision": precision, "accumulate": accumulate, "out_dtype": out_dtype}
+    assert run(kernel, a, b, **options) is None
+
+
+@rungs
+@pytest.mark.parametrize("layout", ["SN", "NS", "ST", "TS", "SS"])
+def test_strided(kernel, layout):
+    a = operand(45, 50, torch.float16, layout[0])
+    b = operand(50, 61, torch.float16, layout[1])
+    reason = run(kernel, a, b)
+    assert reason is None or "TMA" in reason
+
+
+@rungs
+@pytest.mark.parametrize("offset", [1, 8])
+def test_storage_offset(kernel, offset):
+    a = operand(45, 48, torch.float16, offset=offset)
+    b = operand(48, 64, torch.float16, "T", offset=offset)
+    reason = run(kernel, a, b)
+    assert reason is None or (offset == 1 and "16-byte boundary" in reason)
+
+
+@rungs
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("which", ["a", "b"])
+def test_expanded(kernel, axis, which):
+    """A broadcast row or column has stride 0 inside the matrix."""
+    a, b = operand(40, 48, torch.float32), operand(48, 56, torch.float32)
+    if which == "a":
+        a = a.select(axis, 3).unsqueeze(axis).expand_as(a)
+    else:
+        b = b.select(axis, 3).unsqueeze(axis).expand_as(b)
+    reason = run(kernel, a, b)
+    assert reason is None or "TMA" in reason
+
+
+@rungs
+@pytest.mark.parametrize("out", ["pitch", "transposed", "odd"])
+def test_output_strides(kernel, out):
+    """Results land in padded, transposed and odd-pitched outputs without touching the rest."""
+    a, b = operand(70, 48, torch.float16), operand(48, 72, torch.float16)
+    guard = {"pitch": {"pitch_gap": 8}, "transposed": {"transposed": True}, "odd": {"pitch_gap": 3}}
+    assert run(kernel, a, b, **guard[out]) is None
+
+
+@rungs
+@pytest.mark.parametrize("columns", range(65, 73))
+def test_stores_stay_inside_a_row(kernel, columns):
+    """Rows end inside a 16-byte piece, and what follows in the pitch belongs to someone else."""
+    a = operand(40, 48, torch.bfloat16)
+    b = operand(48, columns, torch.bfloat16, aligned=True)
+    assert run(kernel, a, b, pitch_gap=80 - columns) is None
+
+
+BATCHES = {
+    "stack": ((5,), (5,)),
+    "two_level": ((2, 3), (2, 3)),
+    "broadcast_a": ((1,), (4,)),
+    "broadcast_b": ((4,), (1,)),
+    "crossed": ((3, 1), (1, 2)),
+}
+
+
+@rungs
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("layout", ["NN", "TT"])
+def test_batches(kernel, batch, layout):
+    """Every batch in one launch, broadcast ones through a stride of 0."""
+    batch_a, batch_b = BATCHES[batch]
+    a = operand(33, 40, torch.float16, layout[0], batch_a, aligned=True)
+    b = operand(40, 48, torch.float16, layout[1], batch_b, aligned=True)
+    shape = torch.broadcast_shapes(batch_a, batch_b)
+    assert run(kernel, a.expand(*shape, -1, -1), b.expand(*shape, -1, -1)) is None
+
+
+@rungs
+def test_attention_heads_in_place(kernel):
+    """[B, S, H, D] seen as [B, H, S, D] has two batch strides that don't merge."""
+    q = operand(35 * 3, 40, torch.float16, batch=(2,)).view(2, 35, 3, 40).transpose(1, 2)
+    k = operand(50 * 3, 40, torch.float16, batch=(2,)).view(2, 50, 3, 40).transpose(1, 2)
+    assert run(kernel, q, k.mT) is None
+
+
+def every_config():
+    """(kernel, config index) for each config that a 16-bit problem may be given."""
+    empty = torch.empty(256, 256, dtype=torch.bfloat16, device="meta")
+    problem = Problem.of(empty, empty, empty)
+    return [
+        pytest.param(kernel, i, id=f"{kernel.name}-{i}")
+        for kernel in RUNGS
+        for i in range(len(kernel.configs(problem)))
+    ]
+
+
+@pytest.mark.parametrize(("kernel", "index"), every_config())
+def test_configs(kernel, index):
+    """Each config that dispatch may choose, on several tiles and k-steps with ragged edges."""
+    M, N, K = (70, 90, 100) if INTERPRETED else (600, 808, 456)
+    a, b = operand(M, K, torch.bfloat16, aligned=True), operand(K, N, torch.bfloat16, aligned=True)
+    config = kernel.configs(Problem.of(a, b, torch.empty(M, N, dtype=a.dtype, device="meta")))[index]
+    assert run(kernel, a, b, config=config) is None
+
+
+@rungs
+@pytest.mark.parametrize("order", ["linear", "serpentine", "grouped"])
+def test_raster_orders(kernel, order):
+    """Each order visits every tile once: 5 x 19 tiles are two stripes, the second one ragged."""
+    import dataclasses
+
+    if "ORDER" not in kernel.fn.arg_names:
+        pytest.skip(f"{kernel.name} has one order, linear")
+    config = dataclasses.replace(kernel.interpreted, ORDER=order, GROUP_M=3)
+    if not INTERPRETED:
+        config = dataclasses.replace(config, BLOCK_M=64, BLOCK_N=32, BLOCK_K=32)
+    a = operand(4 * config.BLOCK_M + 7, 16, torch.float16)
+    b = operand(16, 18 * config.BLOCK_N + 8, torch.float16)
+    assert run(kernel, a, b, config=config) is None
+
+
+@rungs
+def test_infinities_and_nan_pass_through(kernel):
+    a, b = operand(40, 48, torch.float32), operand(48, 40, torch.float32)
+    a[3, 5], b[7, 9] = torch.inf, torch.nan
+    guarded = Guarded.like((40, 40), torch.float32)
+    problem = Problem.of(a, b, guarded.tensor)
+    launch.run(kernel, problem, dispatch.best_config(kernel, problem), a, b, guarded.tensor)
+    want = budget.reference(a, b).float()
+    special = ~want.isfinite()
+    assert torch.equal(guarded.tensor.isnan(), want.isnan())
+    assert torch.equal(guarded.tensor[special].isinf(), want[special].isinf())
+
+
+@rungs
+def test_large_int8_products_wrap(kernel):
+    """-128 * -128 * 2**17 is 2**31, one more than int32 holds."""
+    a = torch.full((16, 2**17), -128, dtype=torch.int8, device=DEVICE)
+    if INTERPRETED:
+        a = a[:, : 2**9].contiguous()  # the same code in a time that the interpreter can meet
+    assert run(kernel, a, a.mT) is None

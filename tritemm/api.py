@@ -1,0 +1,231 @@
+"""`matmul` and `explain`: torch.matmul's semantics in front of the operators."""
+
+from __future__ import annotations
+
+import torch
+from torch.overrides import handle_torch_function, has_torch_function
+
+from . import dispatch, ops
+from .precision import resolve
+from .problem import ACCUMULATE, INTERPRETED
+
+_REAL = (torch.float16, torch.bfloat16, torch.float32)
+
+
+def matmul(
+    input: torch.Tensor,
+    other: torch.Tensor,
+    *,
+    out: torch.Tensor | None = None,
+    kernel: str = "auto",
+    precision: str | None = None,
+    accumulate: torch.dtype | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """Matrix product with `torch.matmul`'s semantics.
+
+    Args:
+        input: 1-D to N-D tensor, [..., M, K]. Types: float16, bfloat16, float32, float64, int8.
+        other: 1-D to N-D tensor of the same type and device, [..., K, N]. Batch dimensions
+            broadcast. Strides are free: views are read in place.
+        out: tensor to write the result to; resized, with torch's warning, if its shape differs.
+        kernel: "auto", or the name of a rung of `tritemm.ladder()`, which then runs or raises.
+        precision: how float32 is multiplied: "ieee", "tf32", "tf32x3", "bf16x3" or "bf16x6".
+            None follows `torch.backends.cuda.matmul.fp32_precision`.
+        accumulate: float32 (default) or float16 for float16 operands. Others have one choice.
+        out_dtype: type of the result: by default the operands', int32 for int8. 16-bit and
+            float32 operands may ask for float16, bfloat16 or float32.
+
+    Returns:
+        A contiguous tensor, [..., M, N]; dimensions are dropped for 1-D operands as torch does.
+
+    Raises:
+        RuntimeError, TypeError, NotImplementedError: where torch.matmul raises them.
+        ValueError: an option that this type or problem can't have, with what can.
+
+    Gradients of any order flow to `input` and `other`; there is no forward-mode derivative.
+    Autocast, torch.compile, torch.func.vmap and FlopCounterMode treat it as they treat matmul.
+
+    >>> import torch, tritemm
+    >>> device = "cuda" if torch.cuda.is_available() else "cpu"
+    >>> a = torch.ones(2, 3, dtype=torch.float16, device=device)
+    >>> tritemm.matmul(a, a.mT).tolist()
+    [[3.0, 3.0], [3.0, 3.0]]
+    """
+    if has_torch_function((input, other)):
+        return handle_torch_function(
+            matmul, (input, other), input, other, out=out, kernel=kernel, precision=precision,
+            accumulate=accumulate, out_dtype=out_dtype,
+        )  # fmt: skip
+    a, b, options = _operands(input, other, out, kernel, precision, accumulate, out_dtype)
+    if out is None:
+        result = ops.mm(a, b, *options)
+        return _drop(result, input, other)
+    _prepare_out(out, _drop_shape(a, b, input, other), (input, other), options[-1])
+    target = out
+    if other.dim() == 1:
+        target = target.unsqueeze(-1)
+    if input.dim() == 1:
+        target = target.unsqueeze(-2)
+    torch.ops.tritemm.mm_out.default(a, b, *options[:-1], out=target)
+    return out
+
+
+def explain(
+    input: torch.Tensor,
+    other: torch.Tensor,
+    *,
+    kernel: str = "auto",
+    precision: str | None = None,
+    accumulate: torch.dtype | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> dispatch.Choice:
+    """What `matmul` would run for these arguments, and why; nothing is launched.
+
+    Prints as a few lines: kernel, config, why, what refused and why, predicted time, roofline.
+    Arguments and errors are `matmul`'s. Empty results, and K = 0, need no kernel: ValueError.
+    """
+    a, b, options = _operands(input, other, None, kernel, precision, accumulate, out_dtype)
+    kernel, precision, accumulate, out_dtype = options
+    shape = ops.result_shape(a, b)
+    if 0 in shape or a.shape[-1] == 0:
+        raise ValueError(f"no kernel runs: the result {shape} with K = {a.shape[-1]} needs none")
+    out = torch.empty(shape, dtype=out_dtype, device="meta")
+    problem, *_ = ops.plan(a, b, out, precision, accumulate)
+    return dispatch.choose(problem, kernel)
+
+
+def _operands(input, other, out, kernel, precision, accumulate, out_dtype):
+    """Both operands with at least two dimensions, and the operator's options; or an error."""
+    for position, (name, tensor) in enumerate((("input", input), ("other", other)), start=1):
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(
+                f"matmul(): argument '{name}' (position {position}) must be Tensor, "
+                f"not {type(tensor).__name__}"
+            )
+    if out is None:
+        input, other = _autocast(input), _autocast(other)
+    if input.dim() == 0 or other.dim() == 0:
+        raise RuntimeError(
+            "both arguments to matmul need to be at least 1D, "
+            f"but they are {input.dim()}D and {other.dim()}D"
+        )
+    _check_devices(input, other)
+    _check_types(input, other)
+    a = input.unsqueeze(0) if input.dim() == 1 else input
+    b = other.unsqueeze(-1) if other.dim() == 1 else other
+    if a.shape[-1] != b.shape[-2]:
+        raise RuntimeError(
+            f"input {tuple(input.shape)} and other {tuple(other.shape)} cannot be multiplied: "
+            f"K is {a.shape[-1]} in one and {b.shape[-2]} in the other"
+        )
+    torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])  # raises torch's RuntimeError
+    if kernel != "auto":
+        dispatch.find(kernel)
+    precision = resolve(precision, a.dtype)
+    accumulate = _accumulator(accumulate, a.dtype)
+    out_dtype = _result_type(out_dtype, a.dtype)
+    return a, b, (kernel, precision, accumulate, out_dtype)
+
+
+def _autocast(tensor):
+    kind = tensor.device.type
+    if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
+        return tensor
+    if not tensor.is_floating_point() or tensor.dtype == torch.float64:
+        return tensor
+    return tensor.to(torch.get_autocast_dtype(kind))
+
+
+def _check_devices(input, other):
+    if input.device != other.device:
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, "
+            f"but input is on {input.device} and other on {other.device}"
+        )
+    kind = input.device.type
+    if kind not in ("cuda", "cpu", "meta"):
+        raise RuntimeError(f"tritemm multiplies CUDA tensors; input is on {input.device}")
+    if kind == "cpu" and not INTERPRETED:
+        raise RuntimeError(
+            "tritemm multiplies CUDA tensors; input is on cpu. Move it with .cuda(), or set "
+            "TRITON_INTERPRET=1 before tritemm is imported to run the kernels, slowly, on the CPU"
+        )
+
+
+def _check_types(input, other):
+    for name, tensor in (("input", input), ("other", other)):
+        if tensor.layout != torch.strided:
+            raise NotImplementedError(
+                f"tritemm multiplies dense tensors; {name} is {tensor.layout}. Use .to_dense()"
+            )
+    if input.dtype != other.dtype:
+        raise RuntimeError(
+            "expected input and other to have the same dtype, "
+            f"but got: {input.dtype} != {other.dtype}"
+        )
+    if input.dtype not in ACCUMULATE:
+        names = ", ".join(str(dtype) for dtype in ACCUMULATE)
+        raise NotImplementedError(
+            f"tritemm.matmul is not implemented for {input.dtype}; input may be {names}"
+        )
+
+
+def _accumulator(accumulate, dtype):
+    default = ACCUMULATE[dtype]
+    if accumulate in (None, default):
+        return default
+    if accumulate == torch.float16 and dtype == torch.float16:
+        return accumulate
+    raise ValueError(
+        f"accumulate={accumulate} is not possible for {dtype} operands; leave it out for {default}"
+        + (" or take torch.float16" if dtype == torch.float16 else "")
+    )
+
+
+def _result_type(out_dtype, dtype):
+    default = torch.int32 if dtype == torch.int8 else dtype
+    if out_dtype in (None, default):
+        return default
+    if dtype in _REAL and out_dtype in _REAL:
+        return out_dtype
+    able = ", ".join(str(t) for t in (_REAL if dtype in _REAL else (default,)))
+    raise ValueError(f"out_dtype={out_dtype} is not possible for {dtype} operands; take {able}")
+
+
+def _drop(result, input, other):
+    """Remove the dimensions that 1-D operands were given."""
+    if other.dim() == 1:
+        result = result.squeeze(-1)
+    if input.dim() == 1:
+        result = result.squeeze(-1 if other.dim() == 1 else -2)
+    return result
+
+
+def _drop_shape(a, b, input, other):
+    *batch, m, n = ops.result_shape(a, b)
+    return (*batch, *([] if input.dim() == 1 else [m]), *([] if other.dim() == 1 else [n]))
+
+
+def _prepare_out(out, shape, inputs, dtype):
+    """Check `out` as torch does, and give it `shape`."""
+    if not isinstance(out, torch.Tensor):
+        raise TypeError(f"matmul(): argument 'out' must be Tensor, not {type(out).__name__}")
+    if torch.is_grad_enabled() and any(t.requires_grad for t in (*inputs, out)):
+        raise RuntimeError(
+            "matmul(): functions with out=... arguments don't support automatic differentiation, "
+            "but one of the arguments requires grad."
+        )
+    if out.dtype != dtype:
+        raise RuntimeError(f"Expected out tensor to have dtype {dtype}, but got {out.dtype} instead")
+    if out.device != inputs[0].device:
+        raise RuntimeError(
+            f"Expected out tensor to be on {inputs[0].device}, but it is on {out.device}"
+        )
+    if tuple(out.shape) != shape:
+        torch.ops.aten._resize_output_(out, shape, out.device)
+    if any(size > 1 and stride == 0 for size, stride in zip(out.shape, out.stride(), strict=True)):
+        raise RuntimeError(
+            "unsupported operation: more than one element of out refers to a single memory "
+            "location. Please clone() out before calling matmul"
+        )

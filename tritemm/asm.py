@@ -1,0 +1,589 @@
+"""PTX and SASS of any rung on any problem and architecture, with no GPU.
+
+A job takes the path of a real launch (problem, refusal, config, arguments, `fn.warmup`) with meta
+tensors in place of data and a stand-in for the CUDA driver. Kernels that were decorated for
+Triton's interpreter cannot be compiled in the same process; then a worker process does it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+
+from .problem import ACCUMULATE, INTERPRETED, Device, Problem, _short
+from .rungs import RUNGS
+from .spec import TRITON_DTYPE, Config, Kernel
+
+#: Architectures that code is made for. Bytes of shared memory per program: "maximum amount of
+#: shared memory per thread block", CUDA C++ Programming Guide, table of compute capabilities. The
+#: SMs are those of A100, A10, L40S, H200, B200 and RTX PRO 6000; code hardly depends on them.
+DEVICES = {
+    sm: Device(f"sm_{sm}", divmod(sm, 10), sms, kib * 1024)
+    for sm, sms, kib in (
+        (80, 108, 163),
+        (86, 72, 99),
+        (89, 142, 99),
+        (90, 132, 227),
+        (100, 148, 227),
+        (120, 188, 99),
+    )
+}
+
+#: What to read in an instruction mix. The mnemonics are those of "CUDA Binary Utilities".
+GROUPS = {
+    "tensor core": "HMMA HGMMA IMMA IGMMA DMMA QMMA QGMMA OMMA UTCHMMA UTCQMMA UTCIMMA UTCOMMA",
+    "multiply-add": "FFMA FFMA2 DFMA HFMA2 IDP",
+    "global loads": "LDG",
+    "global stores": "STG RED REDG ATOMG",
+    "async copies": "LDGSTS LDGDEPBAR DEPBAR ARRIVES",
+    "TMA": "UTMALDG UTMASTG UTMAREDG UTMAPF UTMACMDFLUSH UTMACCTL UBLKCP",
+    "shared memory": "LDS LDSM STS STSM MOVM",
+    "tensor memory": "LDTM STTM UTCCP UTCATOMSWS UTCBAR",
+    "barriers": "BAR SYNCS WARPGROUP MEMBAR FENCE UCGABAR_ARV UCGABAR_WAIT ACQBULK PREEXIT",
+    "registers": "USETMAXREG",
+    "local memory": "LDL STL",
+}
+_GROUP_OF = {name: group for group, names in GROUPS.items() for name in names.split()}
+
+#: What a compilation returns: resource usage; plus instruction counts; plus the texts.
+DETAILS = ("usage", "mix", "text")
+
+LAYOUTS = ("NN", "NT", "TN", "TT")
+DTYPES = {_short(dtype): dtype for dtype in TRITON_DTYPE} | {
+    str(dtype).removeprefix("torch."): dtype for dtype in TRITON_DTYPE
+}
+PRECISIONS = ("ieee", "tf32", "tf32x3", "bf16x3", "bf16x6")
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One kernel to compile: a rung, an architecture, a problem and a config of the rung.
+
+    `layout` is that of A and B, N as written or T transposed. `batch` is C's; `a_batch` and
+    `b_batch` are those of A and B before they are broadcast to it, the same unless given.
+    `config` is an index into the rung's configs for the problem, or a `Config`. Types are names:
+    "bf16" or "bfloat16". Raises ValueError where a value is not one of those known.
+    """
+
+    rung: str
+    sm: int = 90
+    M: int = 4096
+    N: int = 4096
+    K: int = 4096
+    layout: str = "NN"
+    dtype: str = "bf16"
+    out_dtype: str | None = None
+    accumulate: str | None = None
+    precision: str = "ieee"
+    batch: tuple[int, ...] = ()
+    a_batch: tuple[int, ...] | None = None
+    b_batch: tuple[int, ...] | None = None
+    config: int | Config = 0
+
+    def __post_init__(self) -> None:
+        _one_of("rung", self.rung, [rung.name for rung in RUNGS])
+        _one_of("architecture sm", self.sm, DEVICES)
+        _one_of("layout", self.layout, LAYOUTS)
+        _one_of("precision", self.precision, PRECISIONS)
+        _one_of("type of the operands", self.dtype, _names(ACCUMULATE))
+        for dtype in (self.out_dtype, self.accumulate):
+            _one_of("type", dtype, [None, *DTYPES])
+        if min(self.M, self.N, self.K) < 1:
+            raise ValueError(f"M, N and K are {self.M}, {self.N} and {self.K}; at least 1 each")
+
+    @property
+    def kernel(self) -> Kernel:
+        return next(rung for rung in RUNGS if rung.name == self.rung)
+
+    @staticmethod
+    def from_dict(values: dict[str, Any]) -> Job:
+        """The job of `dataclasses.asdict(job)`, also after a trip through JSON."""
+        values = dict(values)
+        for name in ("batch", "a_batch", "b_batch"):
+            if values[name] is not None:
+                values[name] = tuple(values[name])
+        if isinstance(values["config"], dict):
+            values["config"] = Config(**values["config"])
+        return Job(**values)
+
+
+@dataclasses.dataclass(frozen=True)
+class Code:
+    """What one job compiled to. Counts are of instructions in the binary, not of executions.
+
+    `mix` counts base mnemonics (HGMMA), `variants` full ones (HGMMA.64x256x16.F32.BF16) of the
+    `GROUPS`; both are empty, and so are the texts, where less detail was asked for. `registers`
+    and `spills` (bytes of stack) are per thread, `shared` (bytes) and `warps` per program.
+    """
+
+    rung: str
+    arch: int
+    problem: str
+    config: str
+    registers: int
+    spills: int
+    shared: int
+    warps: int
+    mix: dict[str, int] = dataclasses.field(default_factory=dict)
+    variants: dict[str, int] = dataclasses.field(default_factory=dict)
+    ptx: str = ""
+    sass: str = ""
+
+    @property
+    def limit(self) -> int:
+        """Bytes of shared memory that one program can have on this architecture."""
+        return DEVICES[self.arch].shared
+
+    @property
+    def fits(self) -> bool:
+        return self.shared <= self.limit
+
+    @property
+    def local(self) -> int:
+        """Instructions that load from or store to local memory."""
+        return self.count("LDL") + self.count("STL")
+
+    def count(self, mnemonic: str) -> int:
+        """Instructions of a base mnemonic (HMMA), or of a longer one (HGMMA.64x256x16)."""
+        if not self.mix:
+            raise ValueError(f"{self.rung} was compiled without its instruction mix")
+        if mnemonic in self.mix:
+            return self.mix[mnemonic]
+        longer = mnemonic + "."
+        return sum(n for name, n in self.variants.items() if f"{name}.".startswith(longer))
+
+    def group(self, group: str) -> dict[str, int]:
+        """The part of `variants` that belongs to one of the `GROUPS`, most frequent first."""
+        mine = [(n, v) for n, v in self.variants.items() if _GROUP_OF[n.split(".")[0]] == group]
+        return dict(sorted(mine, key=lambda item: (-item[1], item[0])))
+
+
+@dataclasses.dataclass(frozen=True)
+class Refusal:
+    """Why there is no code: the sentence of the `kernel`, or the error of the `compiler`."""
+
+    rung: str
+    arch: int
+    reason: str
+    by: str = "kernel"
+
+
+def problem_of(job: Job) -> Problem:
+    """The job's problem on the job's architecture, of meta tensors."""
+    return Problem.of(
+        *_operands(job),
+        accumulate=job.accumulate and DTYPES[job.accumulate],
+        precision=job.precision,
+        device=DEVICES[job.sm],
+    )
+
+
+def configs_of(job: Job) -> tuple[Config, ...]:
+    """The configs that the job's rung offers for the job's problem; none if it refuses."""
+    problem = problem_of(job)
+    return () if job.kernel.why_not(problem) else job.kernel.configs(problem)
+
+
+def compile_problem(job: Job, detail: str = "text") -> Code | Refusal:
+    """The code of one job; `compile_many` for what it costs and raises."""
+    return compile_many([job], detail)[0]
+
+
+def compile_many(
+    jobs: Sequence[Job], detail: str = "text", processes: int | None = None
+) -> list[Code | Refusal]:
+    """The code of each job, in order; takes about half a second each.
+
+    Without `processes`, jobs are compiled in this process, or in one worker process where
+    kernels are interpreted; compiling here swaps Triton's active driver for as long as it takes,
+    so no other thread may launch kernels meanwhile. With `processes`, that many workers share
+    the jobs; each takes about three seconds to start. A compiler crash in a worker is a Refusal.
+
+    Raises:
+        ValueError: `detail` is not one of `DETAILS`, or a config index is out of range.
+        RuntimeError: a worker does not start.
+
+    Example:
+        >>> from tritemm import asm
+        >>> code = asm.compile_problem(asm.Job("tiled", sm=90))
+        >>> code.count("HGMMA") > 0
+        True
+    """
+    _one_of("detail", detail, DETAILS)
+    for job in jobs:
+        _check_config(job)
+    if processes is None and not INTERPRETED:
+        return [_compile_here(job, detail) for job in jobs]
+    processes = max(1, min(processes or 1, len(jobs)))
+    results: list[Code | Refusal] = [None] * len(jobs)
+    with ThreadPoolExecutor(processes) as pool:
+        shares = [slice(first, None, processes) for first in range(processes)]
+        done = pool.map(lambda share: _compile_in_worker(jobs[share], detail), shares)
+        for share, part in zip(shares, done, strict=True):
+            results[share] = part
+    return results
+
+
+def check(code: Code, required: Sequence[str], forbidden: Sequence[str] = ()) -> list[str]:
+    """What is wrong with the code, a phrase each: missing or forbidden mnemonics."""
+    missing = [f"no {name}" for name in required if not code.count(name)]
+    return missing + [f"{code.count(name)} {name}" for name in forbidden if code.count(name)]
+
+
+# Compiling
+
+
+def _compile_here(job: Job, detail: str) -> Code | Refusal:
+    a, b, c = _operands(job)
+    problem = problem_of(job)
+    kernel = job.kernel
+    reason = kernel.why_not(problem)
+    if reason:
+        return Refusal(job.rung, job.sm, reason)
+    config = job.config if isinstance(job.config, Config) else kernel.configs(problem)[job.config]
+    try:
+        call = kernel.prepare(problem, config, a, b, c)
+        with _driver(job.sm):
+            compiled = kernel.fn.warmup(**call.args, **call.options, grid=call.grid)
+        return Code(
+            rung=job.rung,
+            arch=job.sm,
+            problem=str(problem),
+            config=str(config),
+            shared=compiled.metadata.shared,
+            warps=compiled.metadata.num_warps,
+            **_read(compiled, detail),
+        )
+    except Exception as error:  # the compiler raises whatever it likes
+        return Refusal(job.rung, job.sm, f"{type(error).__name__}: {_tail(str(error))}", "compiler")
+
+
+def _read(compiled, detail: str) -> dict[str, Any]:
+    """The fields of `Code` that are read from the compiled binary."""
+    with tempfile.TemporaryDirectory() as folder:
+        cubin = Path(folder, "kernel.cubin")
+        cubin.write_bytes(compiled.asm["cubin"])
+        registers, spills = parse_usage(_run_tool("cuobjdump", "-res-usage", str(cubin)))
+        fields: dict[str, Any] = {"registers": registers, "spills": spills}
+        if detail == "usage":
+            return fields
+        # Data-flow analysis only annotates branches, and takes a third of the time.
+        sass = _run_tool("nvdisasm", "-ndf", "-c", str(cubin))
+    fields["mix"], fields["variants"] = count_instructions(sass)
+    if detail == "text":
+        fields |= {"ptx": compiled.asm["ptx"], "sass": sass}
+    return fields
+
+
+def _operands(job: Job) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A, B and C without data."""
+    dtype = DTYPES[job.dtype]
+    if job.out_dtype:
+        out_dtype = DTYPES[job.out_dtype]
+    else:
+        out_dtype = dtype if dtype.is_floating_point else ACCUMULATE[dtype]
+    a = _operand(job.M, job.K, job.layout[0], dtype, job.a_batch, job.batch)
+    b = _operand(job.K, job.N, job.layout[1], dtype, job.b_batch, job.batch)
+    return a, b, _operand(job.M, job.N, "N", out_dtype, None, job.batch)
+
+
+def _operand(rows, cols, layout, dtype, own_batch, batch) -> torch.Tensor:
+    """A meta tensor [*batch, rows, cols] stored by rows (N) or columns (T)."""
+    shape = batch if own_batch is None else own_batch
+    if layout == "T":
+        stored = torch.empty(*shape, cols, rows, dtype=dtype, device="meta").mT
+    else:
+        stored = torch.empty(*shape, rows, cols, dtype=dtype, device="meta")
+    return stored.expand(*batch, rows, cols)
+
+
+class _Driver:
+    """What `JITFunction` asks of a driver, answered for an architecture that may be absent."""
+
+    def __init__(self, sm: int) -> None:
+        self.sm = sm
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self.sm, 32)
+
+    def get_current_device(self) -> int:
+        # Compiled kernels are cached by device: an index that no GPU has keeps them apart.
+        return 1000 + self.sm
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_device_capability(self, *device: int) -> tuple[int, int]:
+        return divmod(self.sm, 10)
+
+
+_DRIVER_LOCK = threading.Lock()
+
+
+@contextlib.contextmanager
+def _driver(sm: int) -> Iterator[None]:
+    """Triton's active driver stands for `sm` inside the block."""
+    config = triton.runtime.driver
+    with _DRIVER_LOCK:
+        try:
+            before = config.active
+        except RuntimeError:  # no GPU; setting None makes Triton look again
+            before = None
+        config.set_active(_Driver(sm))
+        try:
+            yield
+        finally:
+            config.set_active(before)
+
+
+# The worker process: jobs in as JSON, results out as lines of JSON
+
+
+def _compile_in_worker(jobs: Sequence[Job], detail: str) -> list[Code | Refusal]:
+    """The code of each job; a worker that dies is replaced after the job that killed it."""
+    results: list[Code | Refusal] = []
+    while len(results) < len(jobs):
+        worker, done = _start_worker(jobs[len(results) :], detail)
+        results += done
+        if len(results) < len(jobs):
+            job = jobs[len(results)]
+            reason = f"the compiler ended with status {worker.returncode}: {_tail(worker.stderr)}"
+            results.append(Refusal(job.rung, job.sm, reason, "compiler"))
+    return results
+
+
+def _start_worker(jobs, detail) -> tuple[subprocess.CompletedProcess, list[Code | Refusal]]:
+    root = str(Path(__file__).resolve().parents[1])
+    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    request = {"detail": detail, "jobs": [dataclasses.asdict(job) for job in jobs]}
+    worker = subprocess.run(
+        [sys.executable, "-m", __spec__.name],
+        env=os.environ | {"TRITON_INTERPRET": "0", "PYTHONPATH": path},
+        input=json.dumps(request),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    ready, *lines = worker.stdout.splitlines() or [""]
+    if ready != "ready":
+        raise RuntimeError(f"the compiling worker did not start: {_tail(worker.stderr)}")
+    # A line that a crash cut short is no result.
+    whole = lines if worker.stdout.endswith("\n") else lines[:-1]
+    return worker, [_from_dict(json.loads(line)) for line in whole]
+
+
+def _serve() -> None:
+    """Answer one request on standard input; what else is printed goes to standard error."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    print("ready", file=answers, flush=True)
+    request = json.load(sys.stdin)
+    for values in request["jobs"]:
+        result = _compile_here(Job.from_dict(values), request["detail"])
+        print(json.dumps(dataclasses.asdict(result)), file=answers, flush=True)
+
+
+def _from_dict(values: dict[str, Any]) -> Code | Refusal:
+    return Refusal(**values) if "reason" in values else Code(**values)
+
+
+# Reading binaries
+
+#: An instruction of nvdisasm or cuobjdump: address, predicate, mnemonic and its suffixes.
+_INSTRUCTION = re.compile(
+    r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:\{\s*)?(?:@!?U?P(?:\d+|T)\s+)?([A-Z][A-Z0-9_]*)((?:\.\w+)*)",
+    re.MULTILINE,
+)
+
+
+def count_instructions(sass: str) -> tuple[dict[str, int], dict[str, int]]:
+    """Instructions by base mnemonic, and by full mnemonic for those of the `GROUPS`."""
+    found = _INSTRUCTION.findall(sass)
+    mix = collections.Counter(base for base, _ in found)
+    variants = collections.Counter(base + suffix for base, suffix in found if base in _GROUP_OF)
+    return dict(mix), dict(variants)
+
+
+def parse_usage(text: str) -> tuple[int, int]:
+    """Registers and bytes of stack per thread, from `cuobjdump -res-usage`; the largest of all."""
+    found = re.findall(r"\bREG:(\d+) STACK:(\d+)", text)
+    if not found:
+        raise RuntimeError("cuobjdump reports no registers")
+    registers, stack = zip(*found, strict=True)
+    return max(map(int, registers)), max(map(int, stack))
+
+
+def _run_tool(name: str, *arguments: str) -> str:
+    done = subprocess.run(
+        [_tool(name), *arguments], capture_output=True, text=True, errors="replace", check=False
+    )
+    if done.returncode or not done.stdout.strip():
+        raise RuntimeError(f"{name} cannot read this binary: {_tail(done.stderr)}")
+    return done.stdout
+
+
+@functools.cache
+def _tool(name: str) -> str:
+    """The path of a CUDA binary tool: the one in Triton's wheel, or else one on PATH."""
+    bundled = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name
+    path = str(bundled) if os.access(bundled, os.X_OK) else shutil.which(name)
+    if path is None:
+        raise RuntimeError(
+            f"{name} is neither in the Triton wheel nor on PATH; "
+            "install an official Triton wheel or the CUDA toolkit"
+        )
+    return path
+
+
+# The command
+
+
+def render(code: Code, ptx: bool = False, sass: bool = False) -> str:
+    """The code as text: a table of its instructions and resources, then PTX and SASS if asked."""
+    lines = [f"{code.rung} on sm_{code.arch}: {code.problem}", code.config, ""]
+    for group in GROUPS:
+        variants = code.group(group)
+        if variants or group == "local memory":
+            names = ", ".join(f"{name} {n}" for name, n in variants.items()) or "none"
+            lines += [f"{group:<14}{sum(variants.values()):>7}  {names}"]
+    lines += [
+        f"{'all':<14}{sum(code.mix.values()):>7}  instructions in the binary",
+        "",
+        f"{'registers':<14}{code.registers:>7}  per thread, {code.warps} warps per program",
+        f"{'spills':<14}{code.spills:>7}  bytes of stack per thread",
+        f"{'shared':<14}{code.shared:>7}  bytes per program, "
+        f"{'of' if code.fits else 'MORE THAN the'} {code.limit} that sm_{code.arch} has",
+    ]
+    for wanted, text in ((ptx, code.ptx), (sass, code.sass)):
+        if wanted:
+            lines += ["", text.strip()]
+    return "\n".join(lines)
+
+
+def as_dict(code: Code, ptx: bool = False, sass: bool = False) -> dict[str, Any]:
+    """The code for JSON, with the texts that were asked for."""
+    values = dataclasses.asdict(code) | {"limit": code.limit}
+    for name, wanted in (("ptx", ptx), ("sass", sass)):
+        if not wanted:
+            del values[name]
+    return values
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `python -m tritemm asm`, for `main`."""
+    parser.description = "Compile one rung for one problem, and show its instructions. No GPU."
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = (
+        "example:\n"
+        f"  python -m tritemm asm {RUNGS[-1].name} --sm 90 --dtype bf16 --problem 4096,4096,512,NT"
+    )
+    default = Job(RUNGS[0].name)
+    add = parser.add_argument
+    add("rung", metavar="RUNG", help=", ".join(rung.name for rung in RUNGS))
+    add("--sm", default=str(default.sm), help=f"{_list(DEVICES)} (default: %(default)s)")
+    add("--dtype", default=default.dtype, help=f"{_list(_names(ACCUMULATE))} (%(default)s)")
+    add("--out-dtype", help="type of the result (that of the operands; int32 for int8)")
+    add("--accumulate", help="type of the accumulator (fp32; fp64 for fp64, int32 for int8)")
+    add("--precision", default=default.precision,
+        help=f"how fp32 is multiplied: {_list(PRECISIONS)} (%(default)s)")  # fmt: skip
+    add("--problem", metavar="M,N,K[,LAYOUT]", default="4096,4096,4096,NN",
+        help="sizes, and how A and B are stored: N as written or T transposed (%(default)s)")  # fmt: skip
+    add("--config", metavar="I", default="0",
+        help="which of the rung's configs for this problem, from 0 (%(default)s)")  # fmt: skip
+    add("--ptx", action="store_true", help="also print the PTX")
+    add("--sass", action="store_true", help="also print the SASS")
+    add("--json", action="store_true", help="print JSON instead of a table")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print what the arguments ask for. 2: it cannot be asked for; 1: the compiler failed."""
+    try:
+        result = compile_problem(_job(args))
+    except ValueError as error:
+        print(f"tritemm asm: {error}", file=sys.stderr)
+        return 2
+    if isinstance(result, Refusal):
+        who = args.rung if result.by == "kernel" else f"compiling {args.rung}"
+        print(f"tritemm asm: {who} for sm_{result.arch}: {result.reason}", file=sys.stderr)
+        return 2 if result.by == "kernel" else 1
+    if args.json:
+        print(json.dumps(as_dict(result, args.ptx, args.sass), indent=2))
+    else:
+        print(render(result, args.ptx, args.sass))
+    return 0
+
+
+def _job(args: argparse.Namespace) -> Job:
+    M, N, K, layout = _parse_problem(args.problem)
+    return Job(
+        args.rung, _integer("--sm", str(args.sm).removeprefix("sm_")), M, N, K, layout,
+        args.dtype, args.out_dtype, args.accumulate, args.precision,
+        config=_integer("--config", args.config),
+    )  # fmt: skip
+
+
+def _parse_problem(text: str) -> tuple[int, int, int, str]:
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) not in (3, 4):
+        raise ValueError(f"--problem is M,N,K or M,N,K,LAYOUT, not {text!r}")
+    M, N, K = (_integer("--problem", part) for part in parts[:3])
+    return M, N, K, parts[3].upper() if len(parts) == 4 else "NN"
+
+
+def _integer(option: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{option} takes integers, not {text!r}") from None
+
+
+def _check_config(job: Job) -> None:
+    if isinstance(job.config, int):
+        count = len(configs_of(job))
+        if count and not 0 <= job.config < count:
+            raise ValueError(
+                f"{job.rung} has {count} config{'s' * (count > 1)} for this problem, "
+                f"from 0; there is no {job.config}"
+            )
+
+
+def _one_of(what: str, value, known) -> None:
+    if value not in known:
+        raise ValueError(f"{what} {value!r} is unknown; one of {_list(known)}")
+
+
+def _names(dtypes) -> list[str]:
+    return [name for name, dtype in DTYPES.items() if dtype in dtypes]
+
+
+def _list(values) -> str:
+    return ", ".join(str(value) for value in values if value is not None)
+
+
+def _tail(text: str) -> str:
+    """The end of a tool's message: its last lines that say something."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " / ".join(lines[-3:])[-500:] or "no message"
+
+
+if __name__ == "__main__":
+    _serve()
