@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch.overrides import handle_torch_function, has_torch_function
 
 from . import dispatch, ops
-from .precision import resolve
+from .precision import check_precision
 from .problem import ACCUMULATE, INTERPRETED
 
 _REAL = (torch.float16, torch.bfloat16, torch.float32)
@@ -122,7 +124,7 @@ def _operands(input, other, out, kernel, precision, accumulate, out_dtype):
     torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])  # raises torch's RuntimeError
     if kernel != "auto":
         dispatch.find(kernel)
-    precision = resolve(precision, a.dtype)
+    check_precision(precision, a.dtype)
     accumulate = _accumulator(accumulate, a.dtype)
     out_dtype = _result_type(out_dtype, a.dtype)
     return a, b, (kernel, precision, accumulate, out_dtype)
@@ -223,7 +225,13 @@ def _prepare_out(out, shape, inputs, dtype):
             f"Expected out tensor to be on {inputs[0].device}, but it is on {out.device}"
         )
     if tuple(out.shape) != shape:
-        torch.ops.aten._resize_output_(out, shape, out.device)
+        if out.numel():
+            warnings.warn(
+                f"out was resized: it had shape {list(out.shape)}, the result has {list(shape)}. "
+                "torch deprecates this; resize out to 0 elements first to reuse its memory",
+                stacklevel=3,
+            )
+        out.resize_(shape)
     if any(size > 1 and stride == 0 for size, stride in zip(out.shape, out.stride(), strict=True)):
         raise RuntimeError(
             "unsupported operation: more than one element of out refers to a single memory "

@@ -12,10 +12,11 @@ from torch.autograd import forward_ad
 from torch.utils.flop_counter import register_flop_formula
 
 from . import dispatch, launch
+from .precision import resolve
 from .problem import Problem
 
 _LIBRARY = torch.library.Library("tritemm", "DEF")
-_OPTIONS = "str kernel, str precision, ScalarType? accumulate"
+_OPTIONS = "str kernel, str? precision, ScalarType? accumulate"
 _LIBRARY.define(f"mm(Tensor a, Tensor b, {_OPTIONS}, ScalarType out_dtype) -> Tensor")
 _LIBRARY.define(f"mm_out(Tensor a, Tensor b, {_OPTIONS}, *, Tensor(a!) out) -> ()")
 
@@ -33,13 +34,14 @@ def result_shape(a, b) -> tuple[int, ...]:
     return (*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
 
 
-def plan(a, b, out, precision: str, accumulate: torch.dtype | None):
+def plan(a, b, out, precision: str | None, accumulate: torch.dtype | None):
     """The problem that computes `out` = a @ b, and the views of a, b, out that it describes.
 
     Batch dimensions that only `a` has become rows where memory allows it, so that a stack of
     matrices times one matrix is one large product. Operands are copied only where more than two
     batch dimensions would remain.
     """
+    precision = resolve(precision, a.dtype)
     batch = out.shape[:-2]
     a = a.expand(*batch, *a.shape[-2:])
     b = b.expand(*batch, *b.shape[-2:])
