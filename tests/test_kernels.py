@@ -1,5 +1,7 @@
 """Every rung on every shape, layout and type; each run is poisoned, guarded and checked."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -190,7 +192,8 @@ def test_configs(kernel, index):
     """Each config that dispatch may choose, on several tiles and k-steps with ragged edges."""
     M, N, K = (70, 90, 100) if INTERPRETED else (600, 808, 456)
     a, b = operand(M, K, torch.bfloat16, aligned=True), operand(K, N, torch.bfloat16, aligned=True)
-    config = kernel.configs(Problem.of(a, b, torch.empty(M, N, dtype=a.dtype, device="meta")))[index]
+    c = torch.empty(M, N, dtype=a.dtype, device="meta")
+    config = kernel.configs(Problem.of(a, b, c))[index]
     assert run(kernel, a, b, config=config) is None
 
 
@@ -198,8 +201,6 @@ def test_configs(kernel, index):
 @pytest.mark.parametrize("order", ["linear", "serpentine", "grouped"])
 def test_raster_orders(kernel, order):
     """Each order visits every tile once: 5 x 19 tiles are two stripes, the second one ragged."""
-    import dataclasses
-
     if "ORDER" not in kernel.fn.arg_names:
         pytest.skip(f"{kernel.name} has one order, linear")
     config = dataclasses.replace(kernel.interpreted, ORDER=order, GROUP_M=3)

@@ -10,7 +10,7 @@ from .test_semantics import assert_twins
 
 pytest.importorskip("expecttest", reason="torch.testing._internal needs expecttest")
 
-from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
+from torch.testing._internal.common_methods_invocations import op_db
 
 OPS = {op.name: op for op in op_db if op.name in ("matmul", "__rmatmul__")}
 TYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]

@@ -219,7 +219,9 @@ def _prepare_out(out, shape, inputs, dtype):
             "but one of the arguments requires grad."
         )
     if out.dtype != dtype:
-        raise RuntimeError(f"Expected out tensor to have dtype {dtype}, but got {out.dtype} instead")
+        raise RuntimeError(
+            f"Expected out tensor to have dtype {dtype}, but got {out.dtype} instead"
+        )
     if out.device != inputs[0].device:
         raise RuntimeError(
             f"Expected out tensor to be on {inputs[0].device}, but it is on {out.device}"

@@ -126,9 +126,7 @@ def _mm_out_fake(a, b, kernel, precision, accumulate, *, out):
 
 def _mm_vmap(info, in_dims, a, b, kernel, precision, accumulate, out_dtype):
     """A vmapped dimension is one more batch dimension, in front."""
-    rank = max(
-        t.dim() - (dim is not None) for t, dim in zip((a, b), in_dims[:2], strict=True)
-    )
+    rank = max(t.dim() - (dim is not None) for t, dim in zip((a, b), in_dims[:2], strict=True))
     a, b = (_batch_first(t, dim, rank) for t, dim in zip((a, b), in_dims[:2], strict=True))
     return mm(a, b, kernel, precision, accumulate, out_dtype), 0
 

@@ -25,8 +25,13 @@ def classic_tile(problem: Problem) -> Config:
 
 
 def sizes(problem: Problem) -> dict[str, Any]:
-    return {"M": problem.M, "N": problem.N, "K": problem.K,
-            "B0": problem.batches[0], "B1": problem.batches[1]}
+    return {
+        "M": problem.M,
+        "N": problem.N,
+        "K": problem.K,
+        "B0": problem.batches[0],
+        "B1": problem.batches[1],
+    }
 
 
 def strides(name: str, axes: str, matrix: Matrix) -> dict[str, int]:
@@ -74,12 +79,10 @@ def descriptor(problem: Problem, matrix: Matrix, tensor, rows: int, cols: int):
     stride = [pitch, 1]
     if problem.batch > 1:
         batch_strides = matrix.strides[:2]
-        extents = [
-            size if s else 1 for size, s in zip(problem.batches, batch_strides, strict=True)
-        ]
+        extents = [size if s else 1 for size, s in zip(problem.batches, batch_strides, strict=True)]
         shape = extents + shape
         stride = [s or pitch for s in batch_strides] + stride
-        box = [1, 1] + box
+        box = [1, 1, *box]
     return TensorDescriptor(tensor, shape, stride, box), major
 
 

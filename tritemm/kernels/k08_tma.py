@@ -1,8 +1,8 @@
 """tma: the copy engine moves whole tiles.
 
-Adds to       pipelined: tensor descriptors; one thread asks for a tile instead of 256 for 16 bytes each
+Adds to       pipelined: tensor descriptors; one thread asks for a whole tile
 Mirrors       wgmma_tma, wgmma_pipelined
-Compiler does mbarriers, their phases, expect-tx counts, the 128-byte swizzle, zero fill past the edges
+Compiler does mbarriers, their phases and expect-tx counts, the 128-byte swizzle
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, no LDGSTS
 Needs         sm_90; A and B with 16-byte aligned rows or columns; every type
 """
@@ -12,7 +12,7 @@ import triton.language as tl
 
 from ..spec import Config, TritonKernel
 from ._host import descriptor_arguments, tma_tiles, tma_why_not
-from ._tile import batch, dot, load_tile, raster, store, store_tile, widen
+from ._tile import dot, load_tile, raster, store, store_tile, widen
 
 
 @triton.jit

@@ -1,0 +1,144 @@
+"""What only a GPU shows: offsets past 2**31, streams, graphs, devices, memory that is reused."""
+
+import pytest
+import torch
+
+import tritemm
+from tritemm import budget, dispatch, launch
+from tritemm.problem import Problem
+
+from .harness import operand
+from .test_kernels import rungs
+
+pytestmark = pytest.mark.gpu
+
+
+def multiply(kernel, a, b, c):
+    problem = Problem.of(a, b, c)
+    reason = kernel.why_not(problem)
+    assert reason is None, reason
+    launch.run(kernel, problem, dispatch.best_config(kernel, problem), a, b, c)
+
+
+@rungs
+def test_operand_past_two_to_the_31(kernel):
+    M, N, K = 2**17 + 200, 64, 2**14
+    assert M * K > 2**31
+    a = torch.empty(M, K, dtype=torch.float16, device="cuda").normal_()
+    b = operand(K, N, torch.float16)
+    c = torch.full((M, N), torch.nan, dtype=torch.float16, device="cuda")
+    multiply(kernel, a, b, c)
+    for rows in (slice(0, 256), slice(M - 256, M)):
+        verdict = budget.check(c[rows], a[rows], b)
+        assert verdict.ok, verdict
+    assert c.isfinite().all()
+
+
+@rungs
+def test_result_past_two_to_the_31(kernel):
+    M, N, K = 2**16 + 8, 2**15 + 256, 16
+    assert M * N > 2**31
+    a, b = operand(M, K, torch.float16), operand(K, N, torch.float16)
+    c = torch.full((M, N), torch.nan, dtype=torch.float16, device="cuda")
+    multiply(kernel, a, b, c)
+    for rows in (slice(0, 256), slice(M - 256, M)):
+        verdict = budget.check(c[rows], a[rows], b)
+        assert verdict.ok, verdict
+    assert c.isfinite().all()
+
+
+@rungs
+def test_columns_and_batches_far_apart(kernel):
+    """A row stride of 2**25 and a batch stride past 2**31: both products overflow int32."""
+    storage = torch.empty(2**31 + 2**28, dtype=torch.float16, device="cuda")
+    a = storage.as_strided((2, 80, 64), (2**31 + 64, 2**21, 1))
+    wide = storage.as_strided((64, 80), (2**25, 1), 128)
+    for view in (a, wide):
+        view.normal_()
+    c = torch.full((2, 80, 80), torch.nan, dtype=torch.float16, device="cuda")
+    multiply(kernel, a, wide.expand(2, -1, -1), c)
+    verdict = budget.check(c, a, wide)
+    assert verdict.ok, verdict
+
+
+def test_many_batches():
+    """More than the 65535 that a CUDA grid takes in its second dimension."""
+    a = torch.randn(70_000, 16, 16, dtype=torch.float16, device="cuda")
+    out = tritemm.matmul(a, a.mT)
+    verdict = budget.check(out, a, a.mT)
+    assert verdict.ok, verdict
+
+
+@rungs
+def test_two_streams(kernel):
+    """Each stream's product waits for its own operands and for nothing else."""
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    work = []
+    for stream in streams:
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(20_000_000)
+            a, b = operand(512, 768, torch.bfloat16), operand(768, 640, torch.bfloat16)
+            for _ in range(5):
+                c = tritemm.matmul(a, b, kernel=kernel.name)
+            work.append((a, b, c))
+    torch.cuda.synchronize()
+    for a, b, c in work:
+        verdict = budget.check(c, a, b)
+        assert verdict.ok, verdict
+
+
+@rungs
+def test_cuda_graph(kernel):
+    a, b = operand(300, 256, torch.bfloat16), operand(256, 320, torch.bfloat16)
+    out = tritemm.matmul(a, b, kernel=kernel.name)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        tritemm.matmul(a, b, kernel=kernel.name, out=out)
+    for _ in range(3):
+        a.copy_(torch.randn_like(a))
+        out.fill_(torch.nan)
+        graph.replay()
+        verdict = budget.check(out, a, b)
+        assert verdict.ok, verdict
+
+
+def test_fresh_memory_every_call():
+    """Nothing remembers an address: operands come and go between calls."""
+    for rows in range(1, 40):
+        a, b = operand(8 * rows, 64, torch.float16), operand(64, 72, torch.float16)
+        verdict = budget.check(tritemm.matmul(a, b), a, b)
+        assert verdict.ok, verdict
+        del a, b
+        torch.cuda.empty_cache()
+
+
+def test_every_device():
+    """A call runs on its tensors' device, whichever is current."""
+    for index in range(torch.cuda.device_count()):
+        device = torch.device("cuda", index)
+        a = torch.randn(128, 256, device=device, dtype=torch.float16)
+        out = tritemm.matmul(a, a.mT)
+        assert out.device == device
+        assert budget.check(out, a, a.mT).ok
+    assert torch.cuda.current_device() == 0
+
+
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("size", [(1024, 1536, 2048), (1000, 1544, 2056)], ids=str)
+@rungs
+def test_real_sizes(kernel, layout, size):
+    """Many tiles, many k-steps, in the config that dispatch takes."""
+    M, N, K = size
+    a = operand(M, K, torch.bfloat16, layout[0])
+    b = operand(K, N, torch.bfloat16, layout[1])
+    out = tritemm.matmul(a, b, kernel=kernel.name)
+    verdict = budget.check(out, a, b)
+    assert verdict.ok, verdict
+
+
+@rungs
+def test_same_bits_every_time(kernel):
+    a, b = operand(700, 520, torch.bfloat16), operand(520, 648, torch.bfloat16)
+    first = tritemm.matmul(a, b, kernel=kernel.name)
+    for _ in range(50):
+        assert torch.equal(first, tritemm.matmul(a, b, kernel=kernel.name))
