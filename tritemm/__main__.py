@@ -7,6 +7,8 @@ import json
 import sys
 from pathlib import Path
 
+from . import asm
+
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
@@ -27,8 +29,6 @@ def main(argv: list[str] | None = None) -> int:
     command.set_defaults(run=_demo)
 
     command = commands.add_parser("asm", help="PTX and SASS of a rung, with no GPU")
-    from . import asm
-
     asm.add_arguments(command)
     command.set_defaults(run=asm.main)
 

@@ -8,6 +8,7 @@ Triton's interpreter cannot be compiled in the same process; then a worker proce
 from __future__ import annotations
 
 import argparse
+import atexit
 import collections
 import contextlib
 import dataclasses
@@ -19,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +31,8 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 
+from .api import _accumulator, _result_type
+from .precision import PRECISIONS, check_precision
 from .problem import ACCUMULATE, INTERPRETED, Device, Problem, _short
 from .rungs import RUNGS
 from .spec import TRITON_DTYPE, Config, Kernel
@@ -54,11 +58,11 @@ GROUPS = {
     "multiply-add": "FFMA FFMA2 DFMA HFMA2 IDP",
     "global loads": "LDG",
     "global stores": "STG RED REDG ATOMG",
-    "async copies": "LDGSTS LDGDEPBAR DEPBAR ARRIVES",
+    "async copies": "LDGSTS LDGDEPBAR ARRIVES",
     "TMA": "UTMALDG UTMASTG UTMAREDG UTMAPF UTMACMDFLUSH UTMACCTL UBLKCP",
     "shared memory": "LDS LDSM STS STSM MOVM",
     "tensor memory": "LDTM STTM UTCCP UTCATOMSWS UTCBAR",
-    "barriers": "BAR SYNCS WARPGROUP MEMBAR FENCE UCGABAR_ARV UCGABAR_WAIT ACQBULK PREEXIT",
+    "barriers": "BAR DEPBAR SYNCS WARPGROUP MEMBAR FENCE UCGABAR_ARV UCGABAR_WAIT ACQBULK PREEXIT",
     "registers": "USETMAXREG",
     "local memory": "LDL STL",
 }
@@ -68,10 +72,9 @@ _GROUP_OF = {name: group for group, names in GROUPS.items() for name in names.sp
 DETAILS = ("usage", "mix", "text")
 
 LAYOUTS = ("NN", "NT", "TN", "TT")
-DTYPES = {_short(dtype): dtype for dtype in TRITON_DTYPE} | {
-    str(dtype).removeprefix("torch."): dtype for dtype in TRITON_DTYPE
-}
-PRECISIONS = ("ieee", "tf32", "tf32x3", "bf16x3", "bf16x6")
+#: Types by their short names; torch's own names are understood as well.
+DTYPES = {_short(dtype): dtype for dtype in TRITON_DTYPE}
+OPERANDS = [_short(dtype) for dtype in ACCUMULATE]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,16 +106,22 @@ class Job:
         _one_of("rung", self.rung, [rung.name for rung in RUNGS])
         _one_of("architecture sm", self.sm, DEVICES)
         _one_of("layout", self.layout, LAYOUTS)
-        _one_of("precision", self.precision, PRECISIONS)
-        _one_of("type of the operands", self.dtype, _names(ACCUMULATE))
-        for dtype in (self.out_dtype, self.accumulate):
-            _one_of("type", dtype, [None, *DTYPES])
+        check_precision(self.precision, self.types[0])
         if min(self.M, self.N, self.K) < 1:
             raise ValueError(f"M, N and K are {self.M}, {self.N} and {self.K}; at least 1 each")
 
     @property
     def kernel(self) -> Kernel:
         return next(rung for rung in RUNGS if rung.name == self.rung)
+
+    @property
+    def types(self) -> tuple[torch.dtype, torch.dtype, torch.dtype]:
+        """Of the operands, the accumulator and the result, by the rules of `tritemm.matmul`."""
+        dtype = _dtype(self.dtype)
+        if dtype not in ACCUMULATE:
+            _one_of("type of the operands", self.dtype, OPERANDS)
+        accumulate = _accumulator(self.accumulate and _dtype(self.accumulate), dtype)
+        return dtype, accumulate, _result_type(self.out_dtype and _dtype(self.out_dtype), dtype)
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> Job:
@@ -191,7 +200,7 @@ def problem_of(job: Job) -> Problem:
     """The job's problem on the job's architecture, of meta tensors."""
     return Problem.of(
         *_operands(job),
-        accumulate=job.accumulate and DTYPES[job.accumulate],
+        accumulate=job.types[1],
         precision=job.precision,
         device=DEVICES[job.sm],
     )
@@ -216,7 +225,8 @@ def compile_many(
     Without `processes`, jobs are compiled in this process, or in one worker process where
     kernels are interpreted; compiling here swaps Triton's active driver for as long as it takes,
     so no other thread may launch kernels meanwhile. With `processes`, that many workers share
-    the jobs; each takes about three seconds to start. A compiler crash in a worker is a Refusal.
+    the jobs. A worker takes about three seconds to start, once: it stays for later calls. If the
+    compiler takes it down, the job that did it is a Refusal, and a new worker does the rest.
 
     Raises:
         ValueError: `detail` is not one of `DETAILS`, or a config index is out of range.
@@ -233,14 +243,8 @@ def compile_many(
         _check_config(job)
     if processes is None and not INTERPRETED:
         return [_compile_here(job, detail) for job in jobs]
-    processes = max(1, min(processes or 1, len(jobs)))
-    results: list[Code | Refusal] = [None] * len(jobs)
-    with ThreadPoolExecutor(processes) as pool:
-        shares = [slice(first, None, processes) for first in range(processes)]
-        done = pool.map(lambda share: _compile_in_worker(jobs[share], detail), shares)
-        for share, part in zip(shares, done, strict=True):
-            results[share] = part
-    return results
+    with ThreadPoolExecutor(processes or 1) as pool:
+        return list(pool.map(lambda job: _ask_worker(job, detail), jobs))
 
 
 def check(code: Code, required: Sequence[str], forbidden: Sequence[str] = ()) -> list[str]:
@@ -296,11 +300,7 @@ def _read(compiled, detail: str) -> dict[str, Any]:
 
 def _operands(job: Job) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """A, B and C without data."""
-    dtype = DTYPES[job.dtype]
-    if job.out_dtype:
-        out_dtype = DTYPES[job.out_dtype]
-    else:
-        out_dtype = dtype if dtype.is_floating_point else ACCUMULATE[dtype]
+    dtype, _, out_dtype = job.types
     a = _operand(job.M, job.K, job.layout[0], dtype, job.a_batch, job.batch)
     b = _operand(job.K, job.N, job.layout[1], dtype, job.b_batch, job.batch)
     return a, b, _operand(job.M, job.N, "N", out_dtype, None, job.batch)
@@ -355,55 +355,80 @@ def _driver(sm: int) -> Iterator[None]:
             config.set_active(before)
 
 
-# The worker process: jobs in as JSON, results out as lines of JSON
+# The worker process: a line of JSON in for each job, a line of JSON out for each result
 
 
-def _compile_in_worker(jobs: Sequence[Job], detail: str) -> list[Code | Refusal]:
-    """The code of each job; a worker that dies is replaced after the job that killed it."""
-    results: list[Code | Refusal] = []
-    while len(results) < len(jobs):
-        worker, done = _start_worker(jobs[len(results) :], detail)
-        results += done
-        if len(results) < len(jobs):
-            job = jobs[len(results)]
-            reason = f"the compiler ended with status {worker.returncode}: {_tail(worker.stderr)}"
-            results.append(Refusal(job.rung, job.sm, reason, "compiler"))
-    return results
+class _Worker:
+    """A process in which kernels are compiled, whatever this one does with them."""
+
+    def __init__(self) -> None:
+        root = str(Path(__file__).resolve().parents[1])
+        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+        self.log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 (see close)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", f"{__package__}.asm"],
+            env=os.environ | {"TRITON_INTERPRET": "0", "PYTHONPATH": path},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+        )
+        if self.process.stdout.readline() != "ready\n":
+            raise RuntimeError(f"the compiling worker did not start: {self.close()}")
+
+    def ask(self, job: Job, detail: str) -> Code | Refusal | None:
+        """The result of one job; None if the process ends over it."""
+        with contextlib.suppress(BrokenPipeError):
+            request = {"detail": detail, "job": dataclasses.asdict(job)}
+            print(json.dumps(request), file=self.process.stdin, flush=True)
+        line = self.process.stdout.readline()
+        if not line.endswith("\n"):
+            return None
+        values = json.loads(line)
+        return Refusal(**values) if "reason" in values else Code(**values)
+
+    def close(self) -> str:
+        """End the process; its status and its last words."""
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        status = self.process.wait()
+        self.process.stdout.close()
+        with self.log as log:
+            log.seek(0)
+            return f"status {status}: {_tail(log.read())}"
 
 
-def _start_worker(jobs, detail) -> tuple[subprocess.CompletedProcess, list[Code | Refusal]]:
-    root = str(Path(__file__).resolve().parents[1])
-    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-    request = {"detail": detail, "jobs": [dataclasses.asdict(job) for job in jobs]}
-    worker = subprocess.run(
-        [sys.executable, "-m", __spec__.name],
-        env=os.environ | {"TRITON_INTERPRET": "0", "PYTHONPATH": path},
-        input=json.dumps(request),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    ready, *lines = worker.stdout.splitlines() or [""]
-    if ready != "ready":
-        raise RuntimeError(f"the compiling worker did not start: {_tail(worker.stderr)}")
-    # A line that a crash cut short is no result.
-    whole = lines if worker.stdout.endswith("\n") else lines[:-1]
-    return worker, [_from_dict(json.loads(line)) for line in whole]
+_IDLE: list[_Worker] = []
+
+
+@atexit.register
+def _close_workers() -> None:
+    while _IDLE:
+        _IDLE.pop().close()
+
+
+def _ask_worker(job: Job, detail: str) -> Code | Refusal:
+    try:
+        worker = _IDLE.pop()
+    except IndexError:
+        worker = _Worker()
+    result = worker.ask(job, detail)
+    if result is None:
+        reason = f"the compiler ended with {worker.close()}"
+        return Refusal(job.rung, job.sm, reason, "compiler")
+    _IDLE.append(worker)
+    return result
 
 
 def _serve() -> None:
-    """Answer one request on standard input; what else is printed goes to standard error."""
+    """Answer requests until standard input ends; whatever else is printed goes to stderr."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     print("ready", file=answers, flush=True)
-    request = json.load(sys.stdin)
-    for values in request["jobs"]:
-        result = _compile_here(Job.from_dict(values), request["detail"])
+    for line in sys.stdin:
+        request = json.loads(line)
+        result = _compile_here(Job.from_dict(request["job"]), request["detail"])
         print(json.dumps(dataclasses.asdict(result)), file=answers, flush=True)
-
-
-def _from_dict(values: dict[str, Any]) -> Code | Refusal:
-    return Refusal(**values) if "reason" in values else Code(**values)
 
 
 # Reading binaries
@@ -463,8 +488,8 @@ def render(code: Code, ptx: bool = False, sass: bool = False) -> str:
     for group in GROUPS:
         variants = code.group(group)
         if variants or group == "local memory":
-            names = ", ".join(f"{name} {n}" for name, n in variants.items()) or "none"
-            lines += [f"{group:<14}{sum(variants.values()):>7}  {names}"]
+            names = ", ".join(f"{name}\0{n}" for name, n in variants.items()) or "none"
+            lines += _wrap(f"{group:<14}{sum(variants.values()):>7}  {names}")
     lines += [
         f"{'all':<14}{sum(code.mix.values()):>7}  instructions in the binary",
         "",
@@ -477,6 +502,12 @@ def render(code: Code, ptx: bool = False, sass: bool = False) -> str:
         if wanted:
             lines += ["", text.strip()]
     return "\n".join(lines)
+
+
+def _wrap(line: str) -> list[str]:
+    """The line in 100 columns; a NUL is a space that is not broken."""
+    wrapped = textwrap.wrap(line, 100, subsequent_indent=" " * 23, break_on_hyphens=False)
+    return [part.replace("\0", " ") for part in wrapped]
 
 
 def as_dict(code: Code, ptx: bool = False, sass: bool = False) -> dict[str, Any]:
@@ -496,19 +527,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "example:\n"
         f"  python -m tritemm asm {RUNGS[-1].name} --sm 90 --dtype bf16 --problem 4096,4096,512,NT"
     )
-    default = Job(RUNGS[0].name)
+    parser.add_argument("rung", metavar="RUNG", help=_list(rung.name for rung in RUNGS))
+    for option, default, meaning in (
+        ("--sm", "90", f"architecture: {_list(DEVICES)}"),
+        ("--dtype", "bf16", f"type of the operands: {_list(OPERANDS)}"),
+        ("--out-dtype", None, "type of the result (default: the operands'; int32 for int8)"),
+        ("--accumulate", None, "type of the accumulator (default: fp32, fp64 or int32)"),
+        ("--precision", "ieee", f"how fp32 is multiplied: {_list(PRECISIONS)}"),
+        ("--problem", "4096,4096,4096,NN", "M,N,K and how A and B are stored: "
+         "N as written or T transposed"),
+        ("--config", "0", "which of the rung's configs for this problem, from 0"),
+    ):  # fmt: skip
+        shown = f"{meaning} (default: {default})" if default else meaning
+        metavar = {"--problem": "M,N,K,LAYOUT", "--config": "I"}.get(option)
+        parser.add_argument(option, default=default, metavar=metavar, help=shown)
     add = parser.add_argument
-    add("rung", metavar="RUNG", help=", ".join(rung.name for rung in RUNGS))
-    add("--sm", default=str(default.sm), help=f"{_list(DEVICES)} (default: %(default)s)")
-    add("--dtype", default=default.dtype, help=f"{_list(_names(ACCUMULATE))} (%(default)s)")
-    add("--out-dtype", help="type of the result (that of the operands; int32 for int8)")
-    add("--accumulate", help="type of the accumulator (fp32; fp64 for fp64, int32 for int8)")
-    add("--precision", default=default.precision,
-        help=f"how fp32 is multiplied: {_list(PRECISIONS)} (%(default)s)")  # fmt: skip
-    add("--problem", metavar="M,N,K[,LAYOUT]", default="4096,4096,4096,NN",
-        help="sizes, and how A and B are stored: N as written or T transposed (%(default)s)")  # fmt: skip
-    add("--config", metavar="I", default="0",
-        help="which of the rung's configs for this problem, from 0 (%(default)s)")  # fmt: skip
     add("--ptx", action="store_true", help="also print the PTX")
     add("--sass", action="store_true", help="also print the SASS")
     add("--json", action="store_true", help="print JSON instead of a table")
@@ -571,12 +604,16 @@ def _one_of(what: str, value, known) -> None:
         raise ValueError(f"{what} {value!r} is unknown; one of {_list(known)}")
 
 
-def _names(dtypes) -> list[str]:
-    return [name for name, dtype in DTYPES.items() if dtype in dtypes]
+def _dtype(name: str) -> torch.dtype:
+    """The type called `name`: "bf16", "bfloat16" or "torch.bfloat16"."""
+    dtype = DTYPES.get(name) or getattr(torch, name.removeprefix("torch."), None)
+    if dtype not in TRITON_DTYPE:
+        _one_of("type", name, DTYPES)
+    return dtype
 
 
 def _list(values) -> str:
-    return ", ".join(str(value) for value in values if value is not None)
+    return ", ".join(str(value) for value in values)
 
 
 def _tail(text: str) -> str:

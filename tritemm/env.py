@@ -1,4 +1,5 @@
-"""What to paste in a bug report: `python -m tritemm env`.
+"""What to paste in a bug report: `python -m tritemm env`, or `python tritemm/env.py` where even
+`import tritemm` fails.
 
 It must work where something is broken, so this module imports the standard library alone and reads
 each fact by a probe of its own. It tells no host name, user name or folder.
@@ -47,7 +48,7 @@ def collect() -> dict[str, Any]:
 
 
 def render(facts: dict[str, Any]) -> str:
-    """`collect()`'s facts as text: a line each, and one for each GPU and variable."""
+    """`collect()`'s facts as text: a line each, and a line for each GPU and variable."""
     lines = []
     for name, fact in facts.items():
         match fact:
@@ -59,7 +60,7 @@ def render(facts: dict[str, Any]) -> str:
                 rows = [f"{k}={v}" for k, v in fact.items()]
             case _:
                 rows = [str(fact)]
-        lines += [f"{head:<16}{row}" for head, row in zip([name] + [""] * len(rows), rows)]
+        lines.append(f"{name:<16}" + ("\n" + " " * 16).join(rows))
     return "\n".join(lines)
 
 
@@ -130,3 +131,7 @@ def _variables() -> dict[str, str]:
         for name, value in sorted(os.environ.items())
         if name.startswith(("TRITON_", "TRITEMM_")) or name in _VARIABLES
     }
+
+
+if __name__ == "__main__":
+    print(render(collect()))

@@ -129,19 +129,54 @@ def tma_why_not(problem: Problem) -> str | None:
         by_rows = refusal(name, matrix, "N")
         if by_rows and refusal(name, matrix, "T"):
             return by_rows if matrix.layout != "T" else refusal(name, matrix, "T")
+    return mma_why_not(problem)
+
+
+def fitting(problem: Problem, configs: list[Config]) -> tuple[Config, ...]:
+    """The configs whose stages of A and B fit into the device's shared memory."""
+
+    def stages(config: Config) -> int:
+        """Bytes of all stages."""
+        tile = (config.BLOCK_M + config.BLOCK_N) * config.BLOCK_K
+        return config.num_stages * tile * problem.itemsize
+
+    return tuple(config for config in configs if stages(config) <= problem.device.shared)
+
+
+def int8_why_not(problem: Problem) -> str | None:
+    """The refusal of int8 sums that may overflow on mma.sync, which Triton lets saturate."""
+    if problem.a.dtype == torch.int8 and problem.K >= 2**17:
+        return (
+            f"K is {problem.K}: from 131072 on, int32 sums of int8 products can overflow, and "
+            "mma.sync saturates where the result should wrap"
+        )
     return None
 
 
+def mma_why_not(problem: Problem) -> str | None:
+    """The refusal of the rungs that use mma.sync where there is no WGMMA."""
+    return None if problem.device.capability[0] == 9 else int8_why_not(problem)
+
+
 def tma_tiles(problem: Problem) -> tuple[Config, ...]:
-    """Tiles of the TMA rungs, the one for large problems first; rows of K are 128 bytes."""
-    k = 128 // problem.itemsize
+    """Tiles of the TMA rungs, the one for large problems first.
+
+    A row of K is 128 bytes, what the copy engine swizzles, where the rest leaves room: fp64 and
+    fp32 on FFMA are short of registers; int8 with rows along M or N is transposed through
+    shared memory, because its WGMMA reads only rows along K, and so is the widest output.
+    """
     if problem.a.dtype == torch.float64:
-        tiles = [(64, 64, 16, 8, 3)]
+        tiles = [(64, 64, 16, 4, 3)]
+    elif problem.a.dtype == torch.float32 and problem.precision == "ieee":
+        tiles = [(64, 128, 16, 8, 3)]
     elif problem.a.dtype == torch.float32:
-        tiles = [(128, 128, k, 8, 3), (64, 64, k, 4, 4)]
+        tiles = [(128, 128, 32, 8, 3), (64, 64, 32, 4, 4)]
+    elif problem.a.dtype == torch.int8:
+        tiles = [(128, 256, 64, 8, 3), (128, 128, 128, 8, 3), (64, 64, 128, 4, 4)]
     else:
-        tiles = [(128, 256, k, 8, 3), (128, 128, k, 8, 4), (64, 64, k, 4, 4)]
-    return tuple(
+        tiles = [(128, 256, 64, 8, 3), (128, 128, 64, 8, 4), (64, 64, 64, 4, 4)]
+    configs = [
         Config(m, n, k, num_warps=warps, num_stages=stages, ORDER="grouped")
         for m, n, k, warps, stages in tiles
-    )
+    ]
+    return fitting(problem, configs)

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from ..spec import Config, TritonKernel
-from ._host import pointer_arguments
+from ._host import int8_why_not, pointer_arguments
 from ._tile import batch, dot, store, widen
 
 
@@ -44,6 +44,7 @@ def naive_kernel(
     a_ptrs = a_ptr + (offs_m % M)[:, None] * stride_am + offs_k[None, :] * stride_ak
     b_ptrs = b_ptr + offs_k[:, None] * stride_bk + (offs_n % N)[None, :] * stride_bn
 
+    tl.assume(K > 0)
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC)
     for k in range(0, K, BLOCK_K):
         if EVEN_K:
@@ -65,5 +66,5 @@ def configs(problem):
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=naive_kernel, arguments=pointer_arguments,
-    configs=configs, interpreted=Config(32, 32, 32),
+    why_not=int8_why_not, configs=configs, interpreted=Config(32, 32, 32),
 )  # fmt: skip

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from ..spec import Config, TritonKernel
-from ._host import classic_tile, pointer_arguments
+from ._host import classic_tile, mma_why_not, pointer_arguments
 from ._tile import batch, dot, raster, store, widen
 
 
@@ -46,6 +46,7 @@ def swizzled_kernel(
     a_ptrs = a_ptr + (offs_m % M)[:, None] * stride_am + offs_k[None, :] * stride_ak
     b_ptrs = b_ptr + offs_k[:, None] * stride_bk + (offs_n % N)[None, :] * stride_bn
 
+    tl.assume(K > 0)
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC)
     for k in range(0, K, BLOCK_K):
         if EVEN_K:
@@ -71,5 +72,5 @@ def configs(problem):
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=swizzled_kernel, arguments=pointer_arguments,
-    configs=configs, interpreted=Config(32, 32, 32, ORDER="serpentine"),
+    why_not=mma_why_not, configs=configs, interpreted=Config(32, 32, 32, ORDER="serpentine"),
 )  # fmt: skip

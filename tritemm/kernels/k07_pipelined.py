@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from ..spec import Config, TritonKernel
-from ._host import classic_tile, pointer_arguments
+from ._host import classic_tile, fitting, mma_why_not, pointer_arguments
 from ._tile import batch, dot, raster, store, widen
 
 
@@ -46,6 +46,7 @@ def pipelined_kernel(
     a_ptrs = a_ptr + (offs_m % M)[:, None] * stride_am + offs_k[None, :] * stride_ak
     b_ptrs = b_ptr + offs_k[:, None] * stride_bk + (offs_n % N)[None, :] * stride_bn
 
+    tl.assume(K > 0)
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC)
     for k in tl.range(0, K, BLOCK_K, num_stages=STAGES):
         if EVEN_K:
@@ -62,11 +63,22 @@ def pipelined_kernel(
 
 
 def configs(problem):
-    tile = dataclasses.replace(classic_tile(problem), ORDER="grouped")
-    return tuple(dataclasses.replace(tile, num_stages=stages) for stages in (3, 2, 4))
+    classic = classic_tile(problem)
+    tiles = [classic]
+    if problem.itemsize <= 2:
+        tiles = [Config(128, 256, 2 * classic.BLOCK_K, num_warps=8), classic]
+    return fitting(
+        problem,
+        [
+            dataclasses.replace(tile, num_stages=stages, ORDER="grouped")
+            for tile in tiles
+            for stages in (3, 2, 4)
+        ],
+    )
 
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=pipelined_kernel, arguments=pointer_arguments,
-    configs=configs, interpreted=Config(32, 32, 32, num_stages=3, ORDER="grouped"),
+    why_not=mma_why_not, configs=configs,
+    interpreted=Config(32, 32, 32, num_stages=3, ORDER="grouped"),
 )  # fmt: skip

@@ -38,6 +38,7 @@ def tma_kernel(
     row = pid_m * BLOCK_M
     col = pid_n * BLOCK_N
 
+    tl.assume(K > 0)
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC)
     for k in tl.range(0, K, BLOCK_K, num_stages=STAGES):
         a = load_tile(a_desc, b0, b1, row, k, BLOCK_M, BLOCK_K, A_MAJOR, BATCHED)

@@ -25,6 +25,7 @@ def persistent_kernel(
     A_MAJOR: tl.constexpr, B_MAJOR: tl.constexpr, TMA_STORE: tl.constexpr,
     BATCHED: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
+    tl.assume(K > 0)
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     for tile in tl.range(tl.program_id(0), tiles * B0 * B1, tl.num_programs(0), flatten=True):
         pid = tile

@@ -1,0 +1,56 @@
+# Every target sets up what it needs: a virtual environment, once, in $(VENV).
+#   make test PYTHON=python3.12      with another Python
+#   make test PYTHON=python3 VENV=   with what that Python has installed; installs nothing
+#   make test ARGS="-k tiled"        arguments for pytest (or for the demo)
+PYTHON = python3
+VENV = .venv
+ARGS =
+LATEST_TRITON = 3.9.0
+
+# The stamp carries the name of the Python, so that another PYTHON= is not silently ignored.
+STAMP := ready-$(notdir $(PYTHON))
+PY := $(if $(VENV),$(VENV)/bin/python,$(PYTHON))
+READY := $(if $(VENV),$(VENV)/$(STAMP))
+SETUP_FILES := pyproject.toml constraints.txt tools/setup.sh
+# One worker per core, one torch thread per worker; a Python without xdist (VENV=) runs one process.
+pytest = workers=$$($(1) -c 'import xdist; print("-n auto --dist worksteal")' 2>/dev/null); \
+	OMP_NUM_THREADS=1 $(1) -m pytest $$workers $(ARGS)
+
+help:
+	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 14
+
+demo: $(READY)  ## multiply, check and compare the rungs, on this machine
+	$(PY) -m tritemm demo $(ARGS)
+
+test: $(READY)  ## the suite
+	@$(call pytest,$(PY))
+
+test-latest: .venv-latest/$(STAMP)  ## the suite on the newest Triton
+	@$(call pytest,.venv-latest/bin/python)
+
+lint: $(READY)  ## ruff: rules and format
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
+
+format: $(READY)  ## ruff: mend what it can
+	$(PY) -m ruff check --fix
+	$(PY) -m ruff format
+
+docs: $(READY)  ## write the generated pages anew
+	$(PY) -m docs.generate
+
+clean:  ## remove environments and caches
+	rm -rf .venv .venv-latest .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+ifneq ($(VENV),)
+$(READY): $(SETUP_FILES)
+	@PYTHON='$(PYTHON)' tools/setup.sh '$(VENV)'
+	@touch $@
+endif
+
+.venv-latest/$(STAMP): $(SETUP_FILES) Makefile
+	@PYTHON='$(PYTHON)' tools/setup.sh .venv-latest $(LATEST_TRITON)
+	@touch $@
+
+.PHONY: help demo test test-latest lint format docs clean

@@ -1,0 +1,1 @@
+"""Measure the rungs against cuBLAS and each other; `python -m perf --help`."""

@@ -1,0 +1,296 @@
+"""Races competitors: who may take part, how often, in which order; and what comes of it.
+
+Nothing here knows a device. A `Bench` (`perf.sustained` has the one for CUDA graphs) estimates,
+verifies and times; the engine refuses what is wrong, shuffles the rounds and writes the rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from .case import Case
+from .machine import Environment, State
+from .rows import Row
+from .stats import Quantiles, compare
+
+REFERENCE = "cublas"
+#: The reference under a second name: how far its ratio is from 1 is the noise.
+NULL = "cublas again"
+
+#: A replay longer than this, in seconds, takes part in every fourth round only.
+SLOW = 0.3
+MIN_ROUNDS = 5
+MAX_ROUNDS = 200
+
+
+@dataclasses.dataclass(frozen=True)
+class Competitor:
+    """One way to multiply: `run(a, b, c)` enqueues one product. `refusal` says why it can't."""
+
+    name: str
+    run: Callable[[Any, Any, Any], None]
+    rung: str | None = None
+    number: int | None = None
+    config: Mapping[str, Any] | None = None
+    refusal: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How long to measure; times in seconds. `seconds` sets the rounds by time instead."""
+
+    rounds: int = 30
+    seconds: float | None = None
+    replay: float = 0.1  # at least, per competitor and round
+    settle: float = 2.5  # at least, before the first round
+    longest: float = 0.5  # per launch; what is slower is skipped
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """Seconds per launch in one round, and the card while it ran."""
+
+    seconds: float
+    state: State = dataclasses.field(default_factory=State)
+
+
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    """A competitor ready to run: `launches` products per replay, about `seconds` each.
+
+    `replay` runs them, untimed; `time` runs and times them.
+    """
+
+    launches: int
+    seconds: float
+    replay: Callable[[], None]
+    time: Callable[[], Sample]
+
+    @property
+    def slow(self) -> bool:
+        return self.launches * self.seconds > SLOW
+
+    def every(self, rounds: int) -> int:
+        """Takes part in every so-manieth round; at least three times in `rounds`."""
+        return max(1, min(4, rounds // 3)) if self.slow else 1
+
+
+class Judgement(Protocol):
+    """What `tritemm.budget.check` returns: `worst` is the largest error over its bound."""
+
+    ok: bool
+    worst: float
+
+
+class Bench(Protocol):
+    """A way to measure one `Case`. Exceptions from the first two are the competitor's failure."""
+
+    mode: str
+
+    def estimate(self, competitor: Competitor) -> float:
+        """Compile, and return about how many seconds one launch takes."""
+
+    def loop(self, competitor: Competitor) -> Loop:
+        """Make it ready to be timed."""
+
+    def recover(self) -> None:
+        """After a failure: raise if the device can't go on."""
+
+    def verify(self, loop: Loop) -> Judgement:
+        """Poison the outputs, replay, and compare every output element-wise with fp64."""
+
+    def settle(self, loops: Sequence[Loop]) -> State:
+        """Run the loops, mixed, until the clock has settled."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Entrant:
+    """A competitor and what became of it; `loop` is None unless it may be timed.
+
+    outcome: measured, or refused (the kernel says why), failed (it didn't compile or launch),
+    wrong (its output is), skipped (too slow).
+    """
+
+    competitor: Competitor
+    outcome: str
+    reason: str | None = None
+    worst: float | None = None
+    loop: Loop | None = None
+
+    def __str__(self) -> str:
+        name = self.competitor.name
+        if self.loop is None:
+            return f"{name}: {self.outcome}: {self.reason}"
+        note = f"; {self.reason}" if self.reason else ""
+        us = self.loop.seconds * 1e6
+        return f"{name}: about {us:.4g} us, error {self.worst:.2f} of its bound{note}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Race:
+    """Who entered, each round's samples by name, the settled card, and whether Ctrl-C ended it."""
+
+    entrants: tuple[Entrant, ...]
+    rounds: tuple[Mapping[str, Sample], ...] = ()
+    settled: State = dataclasses.field(default_factory=State)
+    interrupted: bool = False
+
+
+def measure(
+    field: Sequence[Competitor],
+    bench: Bench,
+    plan: Plan,
+    rng: random.Random,
+    *,
+    say: Callable[[str], None] = lambda text: None,
+    progress: Callable[[Sequence, str], Iterable] = lambda items, what: items,
+) -> Race:
+    """Admit, settle, run the rounds.
+
+    `say` gets lines of text; `progress` wraps what is iterated, under a title.
+    """
+    entrants = []
+    for competitor in progress(field, "compile and check"):
+        entrants.append(admit(competitor, bench, plan))
+        say(f"  {entrants[-1]}")
+    loops = {entrant.competitor.name: entrant.loop for entrant in entrants if entrant.loop}
+    if not loops:
+        return Race(tuple(entrants))
+    settled = bench.settle(list(loops.values()))
+    count = rounds_for(plan, loops.values())
+    say(f"  {count} rounds at {settled.sm_mhz or 'an unknown number of'} MHz")
+    rounds, interrupted = run_rounds(loops, count, rng, progress)
+    for name in loops.keys() - {name for taken in rounds for name in taken}:
+        say(f"  {name}: interrupted before its first round; it has no row")
+    return Race(tuple(entrants), tuple(rounds), settled, interrupted)
+
+
+def admit(competitor: Competitor, bench: Bench, plan: Plan) -> Entrant:
+    """Compile, verify and prepare one competitor, or say why not."""
+    if competitor.refusal:
+        return Entrant(competitor, "refused", competitor.refusal)
+    try:
+        seconds = bench.estimate(competitor)
+        if seconds > plan.longest:
+            reason = f"about {seconds:.1f} s per launch, more than {plan.longest} s (see --all)"
+            return Entrant(competitor, "skipped", reason)
+        loop = bench.loop(competitor)
+    except Exception as error:  # out of shared memory, a compiler error: news, not a crash
+        bench.recover()
+        return Entrant(competitor, "failed", _brief(error))
+    verdict = bench.verify(loop)
+    if not verdict.ok and competitor.rung is not None:
+        return Entrant(competitor, "wrong", str(verdict), verdict.worst)
+    # The reference stays even if it breaks our bound: it is what users have. The row says so.
+    return Entrant(
+        competitor, "measured", None if verdict.ok else str(verdict), verdict.worst, loop
+    )
+
+
+def _brief(error: Exception) -> str:
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    said = str(error) or f"{Path(where.filename).name}, line {where.lineno}: {where.line}"
+    text = " ".join(f"{type(error).__name__}: {said}".split())
+    return text if len(text) <= 300 else f"{text[:150]} ... {text[-150:]}"
+
+
+def rounds_for(plan: Plan, loops: Iterable[Loop]) -> int:
+    """The plan's rounds, or as many as fit in its seconds."""
+    if plan.seconds is None:
+        return plan.rounds
+    # Per round: a fast loop is replayed twice (`perf.sustained`), a slow one every fourth round.
+    cost = sum(loop.launches * loop.seconds * (0.25 if loop.slow else 2) for loop in loops)
+    return min(MAX_ROUNDS, max(MIN_ROUNDS, int(plan.seconds / cost)))
+
+
+def run_rounds(
+    loops: Mapping[str, Loop],
+    count: int,
+    rng: random.Random,
+    progress: Callable[[Sequence, str], Iterable] = lambda items, what: items,
+) -> tuple[list[dict[str, Sample]], bool]:
+    """Time all loops in random order, round by round; True if Ctrl-C ended it."""
+    taken: list[dict[str, Sample]] = []
+    try:
+        for index in progress(range(count), "rounds"):
+            names = [name for name, loop in loops.items() if index % loop.every(count) == 0]
+            rng.shuffle(names)
+            taken.append({})
+            for name in names:
+                taken[-1][name] = loops[name].time()
+    except KeyboardInterrupt:
+        return taken, True
+    return taken, False
+
+
+def rows_of(
+    race: Race, *, case: Case, mode: str, environment: Environment, time: str, command: str
+) -> list[Row]:
+    """One row per entrant; an entrant that the interruption left without a sample has none."""
+    times = [{name: sample.seconds for name, sample in r.items()} for r in race.rounds]
+    null = compare(times, REFERENCE, NULL)
+    fastest = _fastest_per_rung(race.entrants, times)
+
+    rows = []
+    for entrant in race.entrants:
+        competitor, loop = entrant.competitor, entrant.loop
+        samples = [r[competitor.name] for r in race.rounds if competitor.name in r]
+        row = Row(
+            time=time,
+            command=command,
+            mode=mode,
+            environment=environment,
+            case=case,
+            competitor=competitor.name,
+            rung=competitor.rung,
+            number=competitor.number,
+            config=None if competitor.config is None else dict(competitor.config),
+            outcome=entrant.outcome,
+            reason=entrant.reason,
+            worst=_finite(entrant.worst),
+        )
+        if loop and samples:
+            us = Quantiles.of(sample.seconds * 1e6 for sample in samples)
+            state = State.median(sample.state for sample in samples)
+            lower = [number for number in fastest if number < (competitor.number or 0)]
+            below = fastest[max(lower)] if lower else None
+            row = dataclasses.replace(
+                row,
+                launches=loop.launches,
+                rounds=len(samples),
+                us=us,
+                tflops=case.flops / us.p50 / 1e6,
+                ratio=compare(times, REFERENCE, competitor.name),
+                null=null,
+                below=below,
+                ratio_below=below and compare(times, below, competitor.name),
+                sm_mhz=state.sm_mhz,
+                settled_mhz=race.settled.sm_mhz,
+                power_w=state.power_w,
+                temperature_c=state.temperature_c,
+            )
+        elif loop:
+            continue
+        rows.append(row)
+    return rows
+
+
+def _fastest_per_rung(entrants: Sequence[Entrant], times) -> dict[int, str]:
+    """Rung number -> the name of its fastest timed competitor."""
+    best: dict[int, tuple[float, str]] = {}
+    for entrant in entrants:
+        name, number = entrant.competitor.name, entrant.competitor.number
+        own = [r[name] for r in times if name in r]
+        if number is not None and own:
+            best[number] = min(best.get(number, (math.inf, "")), (Quantiles.of(own).p50, name))
+    return {number: name for number, (_, name) in best.items()}
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

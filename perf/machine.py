@@ -1,0 +1,164 @@
+"""What a measurement ran on: versions, commit, and the card's clock, power and temperature."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import os
+import re
+import statistics
+import subprocess
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """The card at one moment; None is what NVML doesn't say (or NVML is absent)."""
+
+    sm_mhz: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+
+    @staticmethod
+    def median(states: Iterable[State]) -> State:
+        """The median of each field over the states that know it."""
+        states = list(states)
+        known = {
+            field.name: [v for s in states if (v := getattr(s, field.name)) is not None]
+            for field in dataclasses.fields(State)
+        }
+        return State(**{name: statistics.median(v) if v else None for name, v in known.items()})
+
+
+@dataclasses.dataclass(frozen=True)
+class Environment:
+    """`commit` is None, and `dirty` too, where there is neither git nor TRITEMM_COMMIT."""
+
+    gpu: str
+    driver: str | None
+    cuda: str | None
+    torch: str
+    triton: str
+    cublas: str | None
+    commit: str | None
+    dirty: bool | None
+
+
+def slug(gpu: str) -> str:
+    """`NVIDIA H200` -> `nvidia-h200`."""
+    return re.sub("[^a-z0-9]+", "-", gpu.lower()).strip("-")
+
+
+def environment() -> Environment:
+    """The current CUDA device and what drives it."""
+    import torch
+    import triton
+
+    commit, dirty = revision()
+    return Environment(
+        gpu=torch.cuda.get_device_name(),
+        driver=_driver(),
+        cuda=torch.version.cuda,
+        torch=torch.__version__,
+        triton=triton.__version__,
+        cublas=_cublas(torch.version.cuda),
+        commit=commit,
+        dirty=dirty,
+    )
+
+
+def revision() -> tuple[str | None, bool | None]:
+    """The commit, and whether tracked files other than results differ from it.
+
+    A machine that has the files without git is told by the environment variable TRITEMM_COMMIT,
+    `<hash>` or `<hash>-dirty`.
+    """
+    told = os.environ.get("TRITEMM_COMMIT")
+    if told:
+        return told.removesuffix("-dirty"), told.endswith("-dirty")
+    try:
+        commit = _git("rev-parse", "HEAD")
+        changes = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!perf/results")
+    except (OSError, subprocess.CalledProcessError):
+        return None, None
+    return commit, bool(changes)
+
+
+def _git(*args: str) -> str:
+    run = subprocess.run(["git", *args], cwd=ROOT, capture_output=True, text=True, check=True)
+    return run.stdout.strip()
+
+
+def _cublas(cuda: str | None) -> str | None:
+    """Version of the cuBLAS that torch has loaded."""
+    if cuda is None:
+        return None
+    try:
+        library = ctypes.CDLL(f"libcublas.so.{cuda.partition('.')[0]}")
+        get = library.cublasGetProperty
+    except (OSError, AttributeError):
+        return None
+    parts = []
+    for which in range(3):  # libraryPropertyType: major, minor, patch
+        value = ctypes.c_int()
+        if get(which, ctypes.byref(value)) != 0:
+            return None
+        parts.append(str(value.value))
+    return ".".join(parts)
+
+
+def _driver() -> str | None:
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        version = pynvml.nvmlSystemGetDriverVersion()
+    except Exception:  # no module, no library or no permission: the row says null
+        return None
+    return version.decode() if isinstance(version, bytes) else version
+
+
+def probe() -> Callable[[], State]:
+    """A function that reads the current CUDA device's state; it reads nothing without NVML."""
+    import torch
+
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:
+        return State
+    index = torch.cuda.current_device()
+    try:
+        uuid = torch.cuda.get_device_properties(index).uuid
+        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+    except Exception:  # a virtualised uuid; right unless CUDA_VISIBLE_DEVICES reorders
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        except pynvml.NVMLError:
+            return State
+
+    def attempt(read: Callable[[], float | None]) -> float | None:
+        try:
+            return read()
+        except pynvml.NVMLError:
+            return None
+
+    def instant_power() -> float | None:
+        # nvmlDeviceGetPowerUsage averages over a second, which holds many competitors.
+        value = pynvml.nvmlDeviceGetFieldValues(handle, [pynvml.NVML_FI_DEV_POWER_INSTANT])[0]
+        return value.value.uiVal / 1e3 if value.nvmlReturn == pynvml.NVML_SUCCESS else None
+
+    def state() -> State:
+        return State(
+            sm_mhz=attempt(lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
+            power_w=attempt(instant_power),
+            temperature_c=attempt(
+                lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)
+            ),
+        )
+
+    return state

@@ -1,0 +1,49 @@
+"""The ladder as a chart, legible at the width of a README (about 800 pixels)."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+from .report import label, origin
+from .rows import Row
+
+RUNG = "#2a6f97"
+GREY = "#8a8a8a"
+
+
+def plot_ladder(rows: Sequence[Row], path: Path) -> None:
+    """Draw `rows.latest_ladder(...)` as bars of TFLOP/s into `path` (.png or .svg)."""
+    from matplotlib.figure import Figure  # without pyplot: no display, no global state
+
+    if not any(row.us for row in rows):
+        raise ValueError("there is no measured row to plot")
+    figure = Figure(figsize=(8, 1.5 + 0.36 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    top = max(row.tflops for row in rows if row.us)
+    for place, row in enumerate(rows):
+        if not row.us:
+            axes.text(
+                top / 100, place, f"{row.outcome}: {textwrap.shorten(row.reason or '', 80)}",
+                va="center", fontsize=9, style="italic", color=GREY,
+            )  # fmt: skip
+            continue
+        axes.barh(place, row.tflops, height=0.68, color=RUNG if row.rung else GREY)
+        text = f"{row.tflops:.{0 if row.tflops >= 10 else 1}f}"
+        if row.rung and row.ratio:
+            places = 2 if row.ratio.p50 >= 0.1 else 3
+            text += f"  ({row.ratio.p50:.{places}f}x)"
+        box = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}  # over cuBLAS's line
+        axes.text(row.tflops + top / 80, place, text, va="center", fontsize=10, bbox=box)
+        if row.rung is None:
+            axes.axvline(row.tflops, color=GREY, linestyle="--", linewidth=1, zorder=0)
+    axes.set_yticks(range(len(rows)), [label(row) for row in rows], fontsize=11)
+    axes.invert_yaxis()
+    axes.set_xlim(0, top * 1.15)  # room for the labels at the bars' ends
+    axes.set_title(f"{rows[0].case}, {rows[0].mode}", fontsize=11, loc="left")
+    axes.set_xlabel("TFLOP/s (times cuBLAS's speed in the same rounds)", fontsize=10)
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.supxlabel(textwrap.fill(origin(rows), 112), fontsize=8.5, color="#555555")
+    figure.savefig(path, dpi=200, facecolor="white")

@@ -1,0 +1,129 @@
+"""Rows as tables: aligned text for a terminal, Markdown for the documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .rows import Row
+from .stats import Quantiles
+
+
+def label(row: Row) -> str:
+    """`07 pipelined`, `cuBLAS`."""
+    if row.number is None:
+        return row.competitor.replace("cublas", "cuBLAS")
+    return f"{row.number:02d} {row.competitor}"
+
+
+def text_table(rows: Sequence[Row]) -> str:
+    """The rows of one race: microseconds, TFLOP/s, times cuBLAS's speed, times the rung below's."""
+    head = ("", "us", "TFLOP/s", "x cuBLAS [p20-p80]", "x below", "MHz", "W", "error/bound")
+    body = [
+        (label(row), *_text_cells(row, before))
+        for row, before in zip(rows, (None, *rows), strict=False)
+    ]
+    widths = [max(len(line[i]) for line in (head, *body)) for i in range(len(head))]
+    lines = []
+    for line, row in zip((head, *body), (None, *rows), strict=True):
+        name, *cells = line
+        text = name.ljust(widths[0])
+        if row is None or row.us:
+            text += "".join("  " + c.rjust(w) for c, w in zip(cells, widths[1:], strict=True))
+        else:
+            text += f"  {row.outcome}: {row.reason}"
+        lines.append(text.rstrip())
+    return "\n".join([_title(rows), *lines, *_notes(rows)])
+
+
+def _text_cells(row: Row, before: Row | None) -> tuple[str, ...]:
+    if not row.us:
+        return ("",) * 7
+    return (
+        _digits(row.us.p50),
+        _digits(row.tflops),
+        _ratio(row.ratio),
+        _below(row, before),
+        _round(row.sm_mhz),
+        _round(row.power_w),
+        "" if row.worst is None else f"{row.worst:.2f}",
+    )
+
+
+def _title(rows: Sequence[Row]) -> str:
+    if not rows:
+        return "nothing was measured"
+    first, measured = rows[0], [row for row in rows if row.us]
+    title = f"{first.case} on {first.environment.gpu}, {first.mode}"
+    if not measured:
+        return title
+    rounds = max(row.rounds for row in measured)
+    return f"{title}, {rounds} rounds, settled at {_round(measured[0].settled_mhz) or '?'} MHz"
+
+
+def _notes(rows: Sequence[Row]) -> list[str]:
+    notes = []
+    if any(row.ratio and row.ratio.tie and row.rung for row in rows):
+        notes.append("= a tie with cuBLAS: 1 lies between p20 and p80")
+    notes += [f"{label(row)}: {row.reason}" for row in rows if row.us and row.reason]
+    return notes
+
+
+def _ratio(ratio: Quantiles | None) -> str:
+    if ratio is None:
+        return ""
+    mark = "=" if ratio.tie else " "
+    return f"{mark}{ratio.p50:.3f} [{ratio.p20:.3f}-{ratio.p80:.3f}]"
+
+
+def _below(row: Row, before: Row | None) -> str:
+    """The ratio to the rung below, and which that is unless it stands in the line before."""
+    if not row.ratio_below:
+        return ""
+    ratio = f"{row.ratio_below.p50:.2f}"
+    return ratio if before and before.competitor == row.below else f"{ratio} ({row.below})"
+
+
+def markdown_table(rows: Sequence[Row]) -> str:
+    """`rows.latest_ladder(...)` as a Markdown table; what was not measured says why."""
+    lines = [
+        "| rung | µs | TFLOP/s | x cuBLAS (p20-p80) | x the rung below |",
+        "|---|--:|--:|--:|--:|",
+    ]
+    for row, before in zip(rows, (None, *rows), strict=False):
+        if not row.us:
+            reason = (row.reason or "").replace("|", "\\|")
+            lines.append(f"| {label(row)} | | | {row.outcome}: {reason} | |")
+            continue
+        r = row.ratio if row.rung else None
+        ratio = f"{r.p50:.3f} ({r.p20:.3f}-{r.p80:.3f})" if r else ""
+        cells = (label(row), _digits(row.us.p50), _digits(row.tflops), ratio, _below(row, before))
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def caption(rows: Sequence[Row]) -> str:
+    """The case and the origin, for under a table."""
+    return f"{rows[0].case}, {rows[0].mode}. {origin(rows)}"
+
+
+def origin(rows: Sequence[Row]) -> str:
+    """GPU, versions, commit and day of the newest row."""
+    row = max(rows, key=lambda row: row.time)
+    e = row.environment
+    commit = f"commit {e.commit[:7]}{'+' if e.dirty else ''}" if e.commit else "commit unknown"
+    if len({r.environment.commit for r in rows}) > 1:
+        commit += " and older"
+    versions = f"Triton {e.triton}, torch {e.torch}, cuBLAS {e.cublas or '?'}"
+    return f"{e.gpu}, {versions}, {commit}, {row.time[:10]}"
+
+
+def _digits(value: float) -> str:
+    """At least three significant digits."""
+    for limit, decimals in ((1, 3), (10, 2), (100, 1)):
+        if abs(value) < limit:
+            return f"{value:.{decimals}f}"
+    return f"{value:.0f}"
+
+
+def _round(value: float | None) -> str:
+    return "" if value is None else f"{value:.0f}"

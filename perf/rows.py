@@ -1,0 +1,168 @@
+"""The measurements' file format: JSON lines, one row per competitor and case, committed.
+
+Schema 1. Times are microseconds per product; "quantiles" are objects {p20, p50, p80} over rounds.
+
+    schema        1
+    time          UTC, ISO 8601; the same for all rows of one race
+    command       what was run
+    mode          "sustained": CUDA graphs over rotating buffers, at the settled clock
+    environment   {gpu, driver, cuda, torch, triton, cublas, commit, dirty}; null is unknown
+    case          {M, N, K, layout, dtype, accumulate, precision}; layout as in `perf.case`
+    competitor    a rung's word: its first config; `word[1]` ...: its other configs; `word 128x...`:
+                  a config from a file; "cublas": torch.matmul with out=, multiplying fp32 as tf32
+                  if `precision` is tf32 (else IEEE) and accumulating as `accumulate`;
+                  "cublas again": the null test
+    rung, number  the rung's word and its file's number; null for cuBLAS
+    config        the fields of `tritemm.spec.Config`; null for cuBLAS
+    outcome       measured, refused (by the kernel), failed (to compile or launch), wrong (output),
+                  skipped (too slow); only "measured" rows have what follows `worst`
+    reason        why it was not measured; for cuBLAS, how it missed the error bound; else null
+    worst         largest error over its bound (`tritemm.budget`); null if unknown or not finite
+    launches      products per timed replay
+    rounds        rounds it took part in
+    us            quantiles
+    tflops        of us.p50, 2 M N K operations
+    ratio         quantiles of cuBLAS's time over this one's, within rounds
+    null          quantiles of the null test's ratio
+    below         the competitor of the next rung below that was timed (its fastest config)
+    ratio_below   quantiles of that one's time over this one's, within rounds
+    sm_mhz, power_w, temperature_c   medians, read while it was timed; null without NVML
+    settled_mhz   SM clock after the warm-up
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import tempfile
+import warnings
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from .case import ACCUMULATE, Case
+from .machine import Environment
+from .stats import Quantiles
+
+SCHEMA = 1
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row:
+    """See the module."""
+
+    schema: int = SCHEMA
+    time: str
+    command: str
+    mode: str
+    environment: Environment
+    case: Case
+    competitor: str
+    rung: str | None
+    number: int | None
+    config: dict[str, Any] | None
+    outcome: str
+    reason: str | None = None
+    worst: float | None = None
+    launches: int | None = None
+    rounds: int | None = None
+    us: Quantiles | None = None
+    tflops: float | None = None
+    ratio: Quantiles | None = None
+    null: Quantiles | None = None
+    below: str | None = None
+    ratio_below: Quantiles | None = None
+    sm_mhz: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+    settled_mhz: float | None = None
+
+    def to_json(self) -> str:
+        """One line."""
+        return json.dumps(dataclasses.asdict(self), allow_nan=False)
+
+    @staticmethod
+    def from_json(line: str) -> Row:
+        """Raises ValueError on what is not a row of this schema."""
+        try:
+            fields = json.loads(line)
+            if fields["schema"] != SCHEMA:
+                raise ValueError(f"schema {fields['schema']}; this reads {SCHEMA}")
+            fields["environment"] = Environment(**fields["environment"])
+            fields["case"] = Case(**fields["case"])
+            for name in ("us", "ratio", "null", "ratio_below"):
+                fields[name] = fields[name] and Quantiles(**fields[name])
+            return Row(**fields)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a row: {error!r}") from error
+
+
+def read(*paths: Path) -> list[Row]:
+    """The rows of the files, in order; an unreadable line (a torn write) is warned of and left out.
+
+    Example:
+        rows = read(*RESULTS.glob("*.jsonl"))
+    """
+    rows = []
+    for path in paths:
+        for number, line in enumerate(Path(path).read_text().splitlines(), 1):
+            if not line.strip():
+                continue
+            try:
+                rows.append(Row.from_json(line))
+            except ValueError as error:
+                warnings.warn(f"{path}, line {number}: {error}; left out", stacklevel=2)
+    return rows
+
+
+def append(path: Path, rows: Iterable[Row]) -> None:
+    """Add rows to the file, all or none: what was there stays, also if this is interrupted."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = path.read_text() if path.exists() else ""
+    if text and not text.endswith("\n"):
+        text += "\n"  # a torn last line must not swallow the first new one
+    text += "".join(row.to_json() + "\n" for row in rows)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)  # mkstemp's 0600 would stick to a file that is committed
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def latest_ladder(
+    rows: Sequence[Row],
+    gpu: str | None = None,
+    *,
+    size: int | tuple[int, int, int] = 4096,
+    layout: str = "NT",
+    dtype: str = "bf16",
+    precision: str = "ieee",
+    accumulate: str | None = None,
+) -> list[Row]:
+    """The newest row of each rung (its first config) and of cuBLAS, slowest rung first.
+
+    Without `gpu`, the GPU of the newest row. What was refused, failed or wrong is there too, as a
+    row without a time, unless it was only skipped as too slow. Empty if nothing was measured.
+    """
+    M, N, K = (size,) * 3 if isinstance(size, int) else size
+    case = Case(M, N, K, layout, dtype, accumulate or ACCUMULATE[dtype], precision)
+    newest: dict[tuple[str, str], Row] = {}
+    for row in sorted(rows, key=lambda row: row.time):
+        wanted = row.competitor == (row.rung or "cublas") and row.outcome != "skipped"
+        if row.mode == "sustained" and row.case == case and wanted:
+            newest[row.environment.gpu, row.competitor] = row
+    if not newest:
+        return []
+    if gpu is None:
+        gpu = max(newest.values(), key=lambda row: row.time).environment.gpu
+    own = [row for (name, _), row in newest.items() if name == gpu]
+    return sorted(own, key=lambda row: (row.number is None, row.number))

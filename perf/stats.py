@@ -1,0 +1,39 @@
+"""Statistics of interleaved rounds: only times of the same round are divided by each other."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy
+
+
+@dataclasses.dataclass(frozen=True)
+class Quantiles:
+    p20: float
+    p50: float
+    p80: float
+
+    @staticmethod
+    def of(values: Iterable[float]) -> Quantiles:
+        return Quantiles(*(float(q) for q in numpy.percentile(list(values), (20, 50, 80))))
+
+    @property
+    def tie(self) -> bool:
+        """Whether a ratio with these quantiles says nothing: 1 lies between p20 and p80."""
+        return self.p20 <= 1 <= self.p80
+
+
+def ratios(rounds: Sequence[Mapping[str, float]], slow: str, fast: str) -> list[float]:
+    """`slow`'s time over `fast`'s, for each round in which both took part.
+
+    Clock and temperature drift by more between rounds than what competitors differ by; inside a
+    round they drift little, and the random order there makes the rest fall on both sides.
+    """
+    return [times[slow] / times[fast] for times in rounds if slow in times and fast in times]
+
+
+def compare(rounds: Sequence[Mapping[str, float]], slow: str, fast: str) -> Quantiles | None:
+    """Quantiles of `ratios`: over 1 where `fast` is faster; None if they never met."""
+    values = ratios(rounds, slow, fast)
+    return Quantiles.of(values) if values else None

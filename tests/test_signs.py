@@ -1,0 +1,175 @@
+"""Each rung compiles to what its header claims, in the registers and shared memory there are.
+
+Nothing here needs a GPU. Code is compiled in a worker process for each architecture (see
+`tritemm.asm`), one batch of jobs for each test. A full cross of types, configs and layouts takes
+minutes, so each type and config meets half of the layouts, alternately; TRITEMM_SWEEP=all runs
+the full cross.
+"""
+
+import dataclasses
+import os
+
+import pytest
+
+from tritemm import asm
+from tritemm.rungs import RUNGS
+from tritemm.spec import Config
+
+SIGNED = [pytest.param(k, sm, id=f"{k.name}-sm_{sm}") for k in RUNGS for sm in k.signs]
+LADDER = [pytest.param(k, id=k.name) for k in RUNGS]
+TYPES = [
+    {"dtype": "fp16", "accumulate": "fp16"},
+    *({"dtype": "fp32", "precision": precision} for precision in asm.PRECISIONS),
+    {"dtype": "fp64"},
+    {"dtype": "int8"},
+]
+THINNING = 1 if os.environ.get("TRITEMM_SWEEP") == "all" else 2
+
+
+def name_of(types) -> str:
+    return "-".join(types.values())
+
+
+def per_config(job: asm.Job) -> list[asm.Job]:
+    """The job with each config that its rung offers; none if the rung refuses."""
+    return [dataclasses.replace(job, config=i) for i in range(len(asm.configs_of(job)))]
+
+
+def faults(result, required=(), forbidden=()) -> list[str]:
+    """What is wrong with one result, a phrase each; signs are looked for if there are any."""
+    if isinstance(result, asm.Refusal):
+        return [f"refused by the {result.by}: {result.reason}"]
+    found = asm.check(result, required, forbidden) if required or forbidden else []
+    if result.spills or (result.mix and result.local):
+        local = f" in {result.local} instructions" if result.mix else ""
+        found.append(f"spills {result.spills} bytes per thread{local}")
+    if not result.fits:
+        found.append(f"{result.shared} bytes of shared memory, of {result.limit}")
+    return found
+
+
+def expect_no_faults(jobs, detail, required=(), forbidden=()):
+    """Compile the jobs, and fail with a line for each that has a fault."""
+    assert jobs
+    report = []
+    for job, result in zip(jobs, asm.compile_many(jobs, detail, processes=1), strict=True):
+        for fault in faults(result, required, forbidden):
+            report.append(f"{describe(job)}: {fault}")
+    assert not report, "\n" + "\n".join(report)
+
+
+def describe(job: asm.Job) -> str:
+    config = job.config if isinstance(job.config, Config) else asm.configs_of(job)[job.config]
+    return f"{job.rung} on sm_{job.sm}: {asm.problem_of(job)}; {config}"
+
+
+@pytest.mark.parametrize(("kernel", "sm"), SIGNED)
+def test_signs_are_mnemonics_that_the_tool_knows(kernel, sm):
+    """A forbidden sign with a typing error would never be found, and the test would pass."""
+    required, forbidden = kernel.signs[sm]
+    known = {name for names in asm.GROUPS.values() for name in names.split()}
+    assert required
+    assert {sign.split(".")[0] for sign in (*required, *forbidden)} <= known
+
+
+@pytest.mark.parametrize(("kernel", "sm"), SIGNED)
+def test_signs(kernel, sm):
+    """Signs hold for 16-bit operands and the default accumulator, in every config."""
+    jobs = []
+    for layout in asm.LAYOUTS:
+        for dtype in ("bf16", "fp16"):
+            configs = per_config(asm.Job(kernel.name, sm, layout=layout, dtype=dtype))
+            common = layout in ("NN", "NT") and dtype == "bf16"
+            jobs += configs if common or THINNING == 1 else configs[:1]
+    expect_no_faults(jobs, "mix", *kernel.signs[sm])
+
+
+@pytest.mark.parametrize(("kernel", "sm"), SIGNED)
+def test_signs_hold_where_rows_are_16_byte_aligned(kernel, sm):
+    """Sizes are multiples of 8 elements, which is what 16-byte copies need, but not of 16."""
+    jobs = []
+    for layout in ("NN", "NT"):
+        jobs += per_config(asm.Job(kernel.name, sm, 1000, 776, 344, layout=layout))[:1]
+    expect_no_faults(jobs, "mix", *kernel.signs[sm])
+
+
+@pytest.mark.parametrize("types", TYPES, ids=name_of)
+@pytest.mark.parametrize("kernel", LADDER)
+def test_every_type_compiles_on_hopper(kernel, types):
+    jobs = []
+    for index, layout in enumerate(asm.LAYOUTS):
+        configs = per_config(asm.Job(kernel.name, 90, layout=layout, **types))
+        # Two of four layouts for each config, and for each type not the same ones.
+        jobs += configs[(index + TYPES.index(types)) % THINNING :: THINNING]
+    expect_no_faults(jobs or refused(kernel, 90, **types), "usage")
+
+
+@pytest.mark.parametrize("kernel", LADDER)
+@pytest.mark.parametrize("sm", [80, 100])
+def test_every_type_compiles_on(kernel, sm):
+    """One layout for each type, in the rung's first config; on sm_100 16-bit types alone."""
+    every = [{"dtype": "bf16"}, *TYPES] if sm == 80 or THINNING == 1 else [{"dtype": "bf16"}]
+    jobs = []
+    for index, types in enumerate(every):
+        job = asm.Job(kernel.name, sm, layout=asm.LAYOUTS[(index + kernel.number) % 4], **types)
+        jobs += per_config(job)[:1]
+    expect_no_faults(jobs or refused(kernel, sm), "usage")
+
+
+@pytest.mark.parametrize("kernel", LADDER)
+def test_a_batch_that_broadcasts_at_two_levels_compiles(kernel):
+    job = asm.Job(kernel.name, batch=(3, 5), a_batch=(3, 1), b_batch=(1, 5))
+    expect_no_faults(per_config(job)[:1] or refused(kernel, 90), "usage")
+
+
+@pytest.mark.parametrize("kernel", LADDER)
+def test_odd_sizes_compile(kernel):
+    """No size divides by a tile or by 16 bytes; rungs that want 16 bytes get a K that has them."""
+    for K in (401, 344):
+        jobs = per_config(asm.Job(kernel.name, M=333, N=777, K=K, layout="NT"))[:1]
+        if jobs:
+            return expect_no_faults(jobs, "usage")
+    return refused(kernel, 90)
+
+
+def refused(kernel, sm, **types):
+    """Skip the test with the sentence of the rung that refuses."""
+    reason = kernel.why_not(asm.problem_of(asm.Job(kernel.name, sm, **types)))
+    pytest.skip(f"{kernel.name} refuses: {reason}")
+
+
+# The checks above can fail: each of these has the fault that it is checked for.
+
+
+@pytest.fixture(scope="module")
+def tensor_core_rung():
+    """The first rung that multiplies large tiles, by its own signs, through pointers."""
+    return next(k for k in RUNGS if "HGMMA" in k.signs[90][0] and 80 in k.signs)
+
+
+def test_a_missing_and_a_forbidden_sign_are_faults(tensor_core_rung):
+    code = asm.compile_many([asm.Job(tensor_core_rung.name)], "mix", processes=1)[0]
+    required, forbidden = tensor_core_rung.signs[90]
+    assert faults(code, required, forbidden) == []
+    assert faults(code, (*required, "UTMALDG"), forbidden) == ["no UTMALDG"]
+    assert faults(code, (), ("HGMMA",)) == [f"{code.count('HGMMA')} HGMMA"]
+    # Signs of one architecture don't hold on another: HMMA on sm_80 is HGMMA on sm_90.
+    assert "no HMMA" in faults(code, *tensor_core_rung.signs[80])
+
+
+def test_spills_and_too_much_shared_memory_are_faults(tensor_core_rung):
+    job = asm.Job(tensor_core_rung.name, config=Config(256, 128, 16, num_warps=4))
+    mix, usage = (asm.compile_many([job], d, processes=1)[0] for d in ("mix", "usage"))
+    assert mix.local > 0
+    assert mix.spills == usage.spills > 0
+    assert faults(usage) == [f"spills {usage.spills} bytes per thread"]
+    huge = dataclasses.replace(usage, spills=0, shared=usage.limit + 1)
+    assert faults(huge) == [f"{usage.limit + 1} bytes of shared memory, of {usage.limit}"]
+
+
+def test_a_refusal_and_a_compiler_error_are_faults(tensor_core_rung):
+    config = Config(100, 128, 64)  # tiles are powers of two
+    broken = asm.compile_many([asm.Job(tensor_core_rung.name, config=config)], processes=1)[0]
+    assert isinstance(broken, asm.Refusal)
+    assert broken.by == "compiler"
+    assert faults(broken)[0].startswith("refused by the compiler: ")

@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# Make a virtual environment that runs everything in this repository:
+#     PYTHON=python3.12 tools/setup.sh VENV [TRITON_VERSION]
+# Versions come from constraints.txt; TRITON_VERSION replaces its Triton.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+venv=$1
+triton=${2:-}
+python=${PYTHON:-python3}
+py=$venv/bin/python
+
+say() { echo "setup: $*"; }
+die() { say "$@" >&2; exit 1; }
+pinned() { sed -n "s/^$1==\([^ ]*\).*/\1/p" constraints.txt; }
+metadata() { "$py" -c "from importlib.metadata import requires, version; $1" 2>/dev/null; }
+has_gpu() { [[ "$(nvidia-smi -L 2>/dev/null)" == GPU* ]]; }
+
+make_venv() {
+    local oldest version
+    command -v "$python" >/dev/null || die "there is no $python; name a Python: make ... PYTHON=python3.12"
+    oldest=$(sed -n 's/^requires-python = ">=3\.\([0-9]*\)"$/\1/p' pyproject.toml)
+    version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    "$python" -c "import sys; sys.exit(sys.version_info < (3, $oldest))" ||
+        die "$python is Python $version, and 3.$oldest or newer is needed: make ... PYTHON=python3.12"
+
+    # Kept where it works and has the same Python; pip then brings it up to date.
+    if [ "$("$py" -V 2>&1)" = "$("$python" -V 2>&1)" ]; then return; fi
+    if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then install_venv_module "python$version-venv"; fi
+    say "making $venv with Python $version"
+    "$python" -m venv --clear "$venv"
+}
+
+# Debian and Ubuntu ship the venv module apart from Python.
+install_venv_module() {
+    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+        die "$python cannot make virtual environments; run: sudo apt-get install $1"
+    fi
+    say "installing $1"
+    apt-get install -qq -y "$1" >/dev/null 2>&1 || { apt-get update -qq; apt-get install -qq -y "$1" >/dev/null; }
+}
+
+# Without a GPU the CPU build is wanted: first from where the user's pip looks, then from where
+# uv knows to look. A plain "pip install torch" brings gigabytes of CUDA.
+install_torch() {
+    local torch log=$venv/setup.log
+    torch=torch==$(pinned torch)
+    if metadata "assert version('torch').split('+')[0] == '${torch#*==}'"; then return; fi
+    if has_gpu; then
+        say "installing $torch with CUDA, some gigabytes"
+    else
+        say "no GPU found; installing the CPU build of $torch"
+        if "$py" -m pip install "$torch+cpu" 2>"$log"; then return; fi
+        say "pip knows no CPU build; asking uv"
+        if "$py" -m pip install -q uv 2>>"$log" &&
+            "$py" -m uv pip install --python "$py" --torch-backend=cpu "$torch" 2>>"$log"; then return; fi
+        say "no CPU build from uv either ($log says why); installing the CUDA build:" \
+            "some gigabytes, which nothing else here needs"
+    fi
+    "$py" -m pip install "$torch"
+}
+
+# The project, its extras, and the pinned Triton; or the Triton that torch's CUDA build pins.
+install_project() {
+    local constraints=$venv/constraints.txt
+    say "installing tritemm and its extras"
+    if metadata "assert any(r.startswith('triton') for r in requires('torch'))"; then
+        grep -v '^triton==' constraints.txt >"$constraints"
+    else
+        sed "s/^triton==[^ ]*/triton==${triton:-$(pinned triton)}/" constraints.txt >"$constraints"
+    fi
+    "$py" -m pip install -q -c "$constraints" -e '.[dev,cuda]'
+    # --no-deps: replaces the Triton that torch pins without pip resolving it back.
+    if [ -n "$triton" ]; then "$py" -m pip install -q --no-deps "triton==$triton"; fi
+}
+
+make_venv
+install_torch
+install_project
+say "$venv has $(metadata 'print(*(f"{p} {version(p)}" for p in ("torch", "triton", "numpy")), sep=", ")')"
