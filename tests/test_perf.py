@@ -248,7 +248,8 @@ def test_all_configs_and_those_of_a_file_enter(tmp_path):
     rung = RUNGS[-1].name
     path.write_text(json.dumps([{"rung": rung, **tile, "ORDER": "grouped", "GROUP_M": 4}]))
     [candidate] = ladder.read_candidates(path)
-    problem = Problem.of(*sustained.operands(CASE, "cpu"))
+    case = dataclasses.replace(CASE, dtype="bf16", accumulate="fp32")
+    problem = Problem.of(*sustained.operands(case, "cpu"))
     field = ladder.competitors(
         problem, sustained.reference, only=[rung], configs="all", candidates=[candidate]
     )

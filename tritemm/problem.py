@@ -77,6 +77,14 @@ class Matrix:
         vector = 16 // self.dtype.itemsize
         return -(-inner // vector) * vector if outer == 1 else across
 
+    def pitch_is_multiple_of(self, count: int) -> bool:
+        """Whether lines are contiguous and both their length and their distance divide so."""
+        major = self.layout
+        if major == "-":
+            return False
+        inner = self.cols if major == "N" else self.rows
+        return inner % count == 0 and self.pitch(major) % count == 0
+
     @property
     def layout(self) -> str:
         """N: rows are contiguous; T: columns are; -: neither."""
@@ -134,6 +142,14 @@ class Problem:
     @property
     def layout(self) -> str:
         return self.a.layout + self.b.layout
+
+    @property
+    def vectorised(self) -> bool:
+        """Whether pointer loads of A and B are 16 bytes wide.
+
+        Triton knows of its integer arguments whether 16 divides them, and nothing finer.
+        """
+        return all(m.aligned and m.pitch_is_multiple_of(16) for m in (self.a, self.b))
 
     @property
     def flops(self) -> int:

@@ -35,14 +35,13 @@ class Config:
     num_warps: int = 4
     num_stages: int = 1
     ORDER: str = "linear"
-    GROUP_M: int = 8
+    GROUP_M: int = 16
 
     def __str__(self) -> str:
         order = f"{self.ORDER} {self.GROUP_M}" if self.ORDER == "grouped" else self.ORDER
-        return (
-            f"{self.BLOCK_M}x{self.BLOCK_N}x{self.BLOCK_K}, {self.num_warps} warps, "
-            f"{self.num_stages} stage{'s' * (self.num_stages > 1)}, {order} order"
-        )
+        warps = f"{self.num_warps} warp{'s' * (self.num_warps > 1)}"
+        stages = f"{self.num_stages} stage{'s' * (self.num_stages > 1)}"
+        return f"{self.BLOCK_M}x{self.BLOCK_N}x{self.BLOCK_K}, {warps}, {stages}, {order} order"
 
     def tiles(self, problem: Problem) -> int:
         """Output tiles of the whole problem, all batches together."""

@@ -14,14 +14,16 @@ from ..spec import Config
 def classic_tile(problem: Problem) -> Config:
     """The block tile of the CUDA HGEMM ladder, 256 x 128 with 64-byte rows of K, 8 warps.
 
-    fp64 accumulators, and fp32 multiplied without tensor cores, need smaller tiles to stay in
-    registers.
+    Wide types need smaller tiles to stay in registers, and so do loads of single elements, which
+    hold many addresses.
     """
     if problem.a.dtype == torch.float64:
-        return Config(64, 64, 16, num_warps=8)
+        return Config(64, 32, 16, num_warps=4)
     if problem.a.dtype == torch.float32:
-        return Config(128, 128, 16, num_warps=8)
-    return Config(256, 128, 64 // problem.itemsize, num_warps=8)
+        tile = (128, 128) if problem.vectorised else (64, 64)
+        return Config(*tile, 16, num_warps=8)
+    tile = (256, 128) if problem.vectorised else (128, 128)
+    return Config(*tile, 64 // problem.itemsize, num_warps=8)
 
 
 def sizes(problem: Problem) -> dict[str, Any]:
@@ -132,15 +134,20 @@ def tma_why_not(problem: Problem) -> str | None:
     return mma_why_not(problem)
 
 
-def fitting(problem: Problem, configs: list[Config]) -> tuple[Config, ...]:
-    """The configs whose stages of A and B fit into the device's shared memory."""
+def fitting(problem: Problem, configs: list[Config], own_output: bool) -> tuple[Config, ...]:
+    """The configs whose stages of A and B fit into the device's shared memory.
 
-    def stages(config: Config) -> int:
-        """Bytes of all stages."""
-        tile = (config.BLOCK_M + config.BLOCK_N) * config.BLOCK_K
-        return config.num_stages * tile * problem.itemsize
+    `own_output`: the output tile is staged beside them, not in their place.
+    """
 
-    return tuple(config for config in configs if stages(config) <= problem.device.shared)
+    def shared(config: Config) -> int:
+        """Bytes per program."""
+        stage = (config.BLOCK_M + config.BLOCK_N) * config.BLOCK_K * problem.itemsize
+        output = config.BLOCK_M * config.BLOCK_N * problem.c.dtype.itemsize
+        barriers = 512
+        return config.num_stages * stage + own_output * output + barriers
+
+    return tuple(config for config in configs if shared(config) <= problem.device.shared)
 
 
 def int8_why_not(problem: Problem) -> str | None:
@@ -158,8 +165,8 @@ def mma_why_not(problem: Problem) -> str | None:
     return None if problem.device.capability[0] == 9 else int8_why_not(problem)
 
 
-def tma_tiles(problem: Problem) -> tuple[Config, ...]:
-    """Tiles of the TMA rungs, the one for large problems first.
+def tma_tiles(problem: Problem, own_output: bool) -> tuple[Config, ...]:
+    """Tiles of the TMA rungs, the one for large problems first; `own_output` as in `fitting`.
 
     A row of K is 128 bytes, what the copy engine swizzles, where the rest leaves room: fp64 and
     fp32 on FFMA are short of registers; int8 with rows along M or N is transposed through
@@ -174,9 +181,10 @@ def tma_tiles(problem: Problem) -> tuple[Config, ...]:
     elif problem.a.dtype == torch.int8:
         tiles = [(128, 256, 64, 8, 3), (128, 128, 128, 8, 3), (64, 64, 128, 4, 4)]
     else:
-        tiles = [(128, 256, 64, 8, 3), (128, 128, 64, 8, 4), (64, 64, 64, 4, 4)]
+        tiles = [(128, 256, 64, 8, stages) for stages in (4, 3)]
+        tiles += [(128, 128, 64, 8, 4), (64, 64, 64, 4, 4)]
     configs = [
         Config(m, n, k, num_warps=warps, num_stages=stages, ORDER="grouped")
         for m, n, k, warps, stages in tiles
     ]
-    return fitting(problem, configs)
+    return fitting(problem, configs, own_output)

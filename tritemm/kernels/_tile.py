@@ -22,9 +22,23 @@ def widen(x, WIDE: tl.constexpr):
 
 
 @triton.jit
-def batch(pid_b, B1):
-    """The flat batch index as the pair that the operands' two batch strides multiply."""
-    return tl.cast(pid_b // B1, tl.int64), tl.cast(pid_b % B1, tl.int64)
+def split_batch(pid, M, N, B1, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+                BATCHED: tl.constexpr):  # fmt: skip
+    """Program `pid` as a tile of one product and the pair of batch indices it belongs to."""
+    b0 = 0
+    b1 = 0
+    if BATCHED:
+        tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+        b0 = pid // tiles // B1
+        b1 = pid // tiles % B1
+        pid = pid % tiles
+    return pid, b0, b1
+
+
+@triton.jit
+def batch_offset(b0, b1, stride_0, stride_1):
+    """Elements before batch (b0, b1), in 64 bits: batches may lie 2**31 elements apart."""
+    return tl.cast(b0, tl.int64) * stride_0 + tl.cast(b1, tl.int64) * stride_1
 
 
 @triton.jit
@@ -118,10 +132,18 @@ def load_box(desc, b0, b1, i, j, I: tl.constexpr, J: tl.constexpr, BATCHED: tl.c
 
 
 @triton.jit
-def store_tile(desc, acc, b0, b1, row, col, BATCHED: tl.constexpr):
-    """Write a tile through the copy engine, which drops what lies outside the matrix."""
-    tile = convert(acc, desc.dtype)
-    if BATCHED:
-        desc.store([b0, b1, row, col], tile.reshape(1, 1, tile.shape[0], tile.shape[1]))
+def store_tile(c_desc, c_ptr, acc, b0, b1, row, col, M, N,
+               stride_c0, stride_c1, stride_cm, stride_cn,
+               TMA_STORE: tl.constexpr, BATCHED: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
+    """Write the tile at (row, col) of batch (b0, b1), by the copy engine if it can."""
+    if TMA_STORE:
+        tile = convert(acc, c_desc.dtype)
+        if BATCHED:
+            c_desc.store([b0, b1, row, col], tile.reshape(1, 1, tile.shape[0], tile.shape[1]))
+        else:
+            c_desc.store([row, col], tile)
     else:
-        desc.store([row, col], tile)
+        offs_m = widen(row + tl.arange(0, acc.shape[0]), WIDE)
+        offs_n = widen(col + tl.arange(0, acc.shape[1]), WIDE)
+        c_ptr += batch_offset(b0, b1, stride_c0, stride_c1)
+        store(c_ptr, acc, offs_m, offs_n, M, N, stride_cm, stride_cn)

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from ..spec import Config, TritonKernel
 from ._host import classic_tile, mma_why_not, pointer_arguments
-from ._tile import batch, dot, store, widen
+from ._tile import batch_offset, dot, split_batch, store, widen
 
 
 @triton.jit
@@ -26,14 +26,10 @@ def tiled_kernel(
     BATCHED: tl.constexpr, WIDE: tl.constexpr, EVEN_K: tl.constexpr,
     PRECISION: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    pid = tl.program_id(0)
-    if BATCHED:
-        tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
-        b0, b1 = batch(pid // tiles, B1)
-        a_ptr += b0 * stride_a0 + b1 * stride_a1
-        b_ptr += b0 * stride_b0 + b1 * stride_b1
-        c_ptr += b0 * stride_c0 + b1 * stride_c1
-        pid %= tiles
+    pid, b0, b1 = split_batch(tl.program_id(0), M, N, B1, BLOCK_M, BLOCK_N, BATCHED)
+    a_ptr += batch_offset(b0, b1, stride_a0, stride_a1)
+    b_ptr += batch_offset(b0, b1, stride_b0, stride_b1)
+    c_ptr += batch_offset(b0, b1, stride_c0, stride_c1)
     pid_m = pid // tl.cdiv(N, BLOCK_N)
     pid_n = pid % tl.cdiv(N, BLOCK_N)
 

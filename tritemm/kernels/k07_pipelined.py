@@ -14,7 +14,7 @@ import triton.language as tl
 
 from ..spec import Config, TritonKernel
 from ._host import classic_tile, fitting, mma_why_not, pointer_arguments
-from ._tile import batch, dot, raster, store, widen
+from ._tile import batch_offset, dot, raster, split_batch, store, widen
 
 
 @triton.jit
@@ -29,14 +29,10 @@ def pipelined_kernel(
     BATCHED: tl.constexpr, WIDE: tl.constexpr, EVEN_K: tl.constexpr,
     PRECISION: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    pid = tl.program_id(0)
-    if BATCHED:
-        tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
-        b0, b1 = batch(pid // tiles, B1)
-        a_ptr += b0 * stride_a0 + b1 * stride_a1
-        b_ptr += b0 * stride_b0 + b1 * stride_b1
-        c_ptr += b0 * stride_c0 + b1 * stride_c1
-        pid %= tiles
+    pid, b0, b1 = split_batch(tl.program_id(0), M, N, B1, BLOCK_M, BLOCK_N, BATCHED)
+    a_ptr += batch_offset(b0, b1, stride_a0, stride_a1)
+    b_ptr += batch_offset(b0, b1, stride_b0, stride_b1)
+    c_ptr += batch_offset(b0, b1, stride_c0, stride_c1)
     pid_m, pid_n = raster(pid, M, N, BLOCK_M, BLOCK_N, ORDER, GROUP_M)
 
     offs_m = widen(pid_m * BLOCK_M + tl.arange(0, BLOCK_M), WIDE)
@@ -65,15 +61,16 @@ def pipelined_kernel(
 def configs(problem):
     classic = classic_tile(problem)
     tiles = [classic]
-    if problem.itemsize <= 2:
-        tiles = [Config(128, 256, 2 * classic.BLOCK_K, num_warps=8), classic]
+    if problem.itemsize == 2 and problem.vectorised:
+        tiles = [Config(128, 256, 64, num_warps=8), classic]
     return fitting(
         problem,
         [
             dataclasses.replace(tile, num_stages=stages, ORDER="grouped")
             for tile in tiles
-            for stages in (3, 2, 4)
+            for stages in (4, 3, 2)
         ],
+        own_output=False,
     )
 
 

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from ..spec import Config, TritonKernel
 from ._host import descriptor_arguments, tma_tiles, tma_why_not
-from ._tile import dot, load_tile, raster, store, store_tile, widen
+from ._tile import dot, load_tile, raster, split_batch, store_tile
 
 
 @triton.jit
@@ -25,36 +25,31 @@ def tma_kernel(
     A_MAJOR: tl.constexpr, B_MAJOR: tl.constexpr, TMA_STORE: tl.constexpr,
     BATCHED: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    pid = tl.program_id(0)
-    b0 = 0
-    b1 = 0
-    if BATCHED:
-        tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
-        b0 = pid // tiles // B1
-        b1 = pid // tiles % B1
-        pid %= tiles
+    tl.assume(K > 0)
+    pid, b0, b1 = split_batch(tl.program_id(0), M, N, B1, BLOCK_M, BLOCK_N, BATCHED)
     pid_m, pid_n = raster(pid, M, N, BLOCK_M, BLOCK_N, ORDER, GROUP_M)
 
     row = pid_m * BLOCK_M
     col = pid_n * BLOCK_N
 
-    tl.assume(K > 0)
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC)
     for k in tl.range(0, K, BLOCK_K, num_stages=STAGES):
         a = load_tile(a_desc, b0, b1, row, k, BLOCK_M, BLOCK_K, A_MAJOR, BATCHED)
         b = load_tile(b_desc, b0, b1, k, col, BLOCK_K, BLOCK_N, B_MAJOR, BATCHED)
         acc = dot(a, b, acc, PRECISION)
 
-    if TMA_STORE:
-        store_tile(c_desc, acc, b0, b1, row, col, BATCHED)
-    else:
-        c_ptr += tl.cast(b0, tl.int64) * stride_c0 + tl.cast(b1, tl.int64) * stride_c1
-        offs_m = widen(row + tl.arange(0, BLOCK_M), WIDE)
-        offs_n = widen(col + tl.arange(0, BLOCK_N), WIDE)
-        store(c_ptr, acc, offs_m, offs_n, M, N, stride_cm, stride_cn)
+    store_tile(
+        c_desc, c_ptr, acc, b0, b1, row, col, M, N,
+        stride_c0, stride_c1, stride_cm, stride_cn, TMA_STORE, BATCHED, WIDE,
+    )  # fmt: skip
+
+
+def configs(problem):
+    # A converted tile takes the place of the stages; the accumulator itself is staged beside them.
+    return tma_tiles(problem, own_output=problem.accumulate == problem.c.dtype)
 
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=tma_kernel, arguments=descriptor_arguments,
-    why_not=tma_why_not, configs=tma_tiles, interpreted=Config(32, 32, 32, ORDER="grouped"),
+    why_not=tma_why_not, configs=configs, interpreted=Config(32, 32, 32, ORDER="grouped"),
 )  # fmt: skip

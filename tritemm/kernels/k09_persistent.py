@@ -12,7 +12,7 @@ import triton.language as tl
 
 from ..spec import Config, TritonKernel
 from ._host import descriptor_arguments, tma_tiles, tma_why_not
-from ._tile import dot, load_tile, raster, store, store_tile, widen
+from ._tile import dot, load_tile, raster, split_batch, store_tile
 
 
 @triton.jit
@@ -26,15 +26,9 @@ def persistent_kernel(
     BATCHED: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     tl.assume(K > 0)
-    tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
-    for tile in tl.range(tl.program_id(0), tiles * B0 * B1, tl.num_programs(0), flatten=True):
-        pid = tile
-        b0 = 0
-        b1 = 0
-        if BATCHED:
-            b0 = pid // tiles // B1
-            b1 = pid // tiles % B1
-            pid %= tiles
+    tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N) * B0 * B1
+    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
+        pid, b0, b1 = split_batch(tile, M, N, B1, BLOCK_M, BLOCK_N, BATCHED)
         pid_m, pid_n = raster(pid, M, N, BLOCK_M, BLOCK_N, ORDER, GROUP_M)
 
         row = pid_m * BLOCK_M
@@ -46,13 +40,15 @@ def persistent_kernel(
             b = load_tile(b_desc, b0, b1, k, col, BLOCK_K, BLOCK_N, B_MAJOR, BATCHED)
             acc = dot(a, b, acc, PRECISION)
 
-        if TMA_STORE:
-            store_tile(c_desc, acc, b0, b1, row, col, BATCHED)
-        else:
-            c_tile = c_ptr + tl.cast(b0, tl.int64) * stride_c0 + tl.cast(b1, tl.int64) * stride_c1
-            offs_m = widen(row + tl.arange(0, BLOCK_M), WIDE)
-            offs_n = widen(col + tl.arange(0, BLOCK_N), WIDE)
-            store(c_tile, acc, offs_m, offs_n, M, N, stride_cm, stride_cn)
+        store_tile(
+            c_desc, c_ptr, acc, b0, b1, row, col, M, N,
+            stride_c0, stride_c1, stride_cm, stride_cn, TMA_STORE, BATCHED, WIDE,
+        )  # fmt: skip
+
+
+def configs(problem):
+    # The output tile has its own shared memory, so that its store overlaps the next tile's loads.
+    return tma_tiles(problem, own_output=True)
 
 
 def grid(problem, config):
@@ -61,5 +57,5 @@ def grid(problem, config):
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=persistent_kernel, arguments=descriptor_arguments, grid=grid,
-    why_not=tma_why_not, configs=tma_tiles, interpreted=Config(32, 32, 32, ORDER="grouped"),
+    why_not=tma_why_not, configs=configs, interpreted=Config(32, 32, 32, ORDER="grouped"),
 )  # fmt: skip
