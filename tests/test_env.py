@@ -77,6 +77,7 @@ def test_it_runs_without_the_package():
 def test_missing_programs_are_reported(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
     facts = env.collect()
     for name in ("driver", "nvcc", "ptxas", "cc"):
         assert facts[name].startswith("unavailable: FileNotFoundError: "), name

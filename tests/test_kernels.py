@@ -37,8 +37,8 @@ def short(value):
 
 def tile_of(kernel):
     """The tile that the rung uses for a 16-bit problem of middling size."""
-    a, c = (torch.empty(1024, 1024, dtype=torch.bfloat16, device="meta") for _ in range(2))
-    problem = Problem.of(a, a, c)
+    a = torch.empty(1024, 1024, dtype=torch.bfloat16, device=DEVICE)
+    problem = Problem.of(a, a, a)
     return dispatch.best_config(kernel, problem) if INTERPRETED else kernel.configs(problem)[0]
 
 
@@ -178,7 +178,7 @@ def test_attention_heads_in_place(kernel):
 
 def every_config():
     """(kernel, config index) for each config that a 16-bit problem may be given."""
-    empty = torch.empty(256, 256, dtype=torch.bfloat16, device="meta")
+    empty = torch.empty(256, 256, dtype=torch.bfloat16, device=DEVICE)
     problem = Problem.of(empty, empty, empty)
     return [
         pytest.param(kernel, i, id=f"{kernel.name}-{i}")

@@ -1,0 +1,131 @@
+"""The registry, the headers, the generated pages; and that a new rung costs two files."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tritemm
+from docs.generate import stale
+from tritemm import spec
+from tritemm.__main__ import main
+from tritemm.problem import INTERPRETED
+from tritemm.rungs import RUNGS
+
+from .test_kernels import rungs
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_every_kernel_file_is_on_the_ladder_in_order():
+    files = sorted(path.stem for path in (ROOT / "tritemm" / "kernels").glob("k*.py"))
+    assert files == [kernel.module.rpartition(".")[2] for kernel in RUNGS]
+
+
+@rungs
+def test_header(kernel):
+    lines = kernel.doc.strip().splitlines()
+    assert len(lines) <= 12
+    assert lines[0].startswith(f"{kernel.name}: ") and lines[0].endswith(".")
+    assert set(spec.HEADER_KEYS) - {"Note"} <= set(kernel.header)
+    assert set(kernel.header) <= set(spec.HEADER_KEYS)
+    for sm, (present, _) in kernel.signs.items():
+        assert sm in (80, 90) and present
+
+
+@rungs
+def test_kernels_carry_their_word(kernel):
+    """Profiles show the function's name."""
+    assert kernel.fn.__name__ == f"{kernel.name}_kernel"
+
+
+def test_generated_pages_are_fresh():
+    assert stale() == [], "run `make docs`"
+
+
+def test_ladder_prints_every_rung():
+    assert tritemm.ladder() == RUNGS
+    for kernel, line in zip(RUNGS, str(tritemm.ladder()).splitlines(), strict=True):
+        assert line.split()[:2] == [f"{kernel.number:02}", kernel.name]
+
+
+def test_ladder_command(capsys):
+    assert main(["ladder", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in rows] == [kernel.name for kernel in RUNGS]
+
+
+def test_demo_command(tmp_path, capsys):
+    plot = tmp_path / "ladder.png"
+    assert main(["demo", "--plot", str(plot)]) == 0
+    out = capsys.readouterr().out
+    for kernel in RUNGS:
+        assert re.search(rf"^{kernel.name} .*correct$", out, re.MULTILINE)
+    assert plot.read_bytes().startswith(b"\x89PNG") and plot.stat().st_size > 10_000
+
+
+def test_an_unknown_command_is_refused(capsys):
+    with pytest.raises(SystemExit) as error:
+        main(["bake"])
+    assert error.value.code == 2
+    assert "ladder" in capsys.readouterr().err
+
+
+def test_links_in_the_documentation_lead_somewhere():
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    for page in pages:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_signature_in_the_docs_is_the_real_one():
+    import inspect
+
+    text = (ROOT / "docs" / "semantics.md").read_text()
+    written = re.search(r"`tritemm\.matmul\((.*?)\)`", text, re.DOTALL).group(1)
+    names = [word.split("=")[0].strip() for word in written.replace("*,", "").split(",")]
+    assert names == list(inspect.signature(tritemm.matmul).parameters)
+
+
+def test_a_new_rung_is_a_file_and_a_line(tmp_path):
+    """A toy in a copy: nothing else changes, and the tests, the tool and the table know it."""
+    for name in ("tritemm", "tests"):
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=ignore)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    source = RUNGS[1]
+    text = (ROOT / "tritemm" / "kernels" / f"k{source.number:02}_{source.name}.py").read_text()
+    toy = tmp_path / "tritemm" / "kernels" / "k99_toy.py"
+    toy.write_text(
+        text.replace(f"{source.name}_kernel", "toy_kernel").replace(f'"""{source.name}:', '"""toy:')
+    )
+    registry = tmp_path / "tritemm" / "rungs.py"
+    last = f'"k{RUNGS[-1].number:02}_{RUNGS[-1].name}",\n'
+    assert last in registry.read_text()
+    registry.write_text(registry.read_text().replace(last, f'{last}    "k99_toy",\n'))
+
+    def python(*words):
+        env = os.environ | {"PYTHONPATH": str(tmp_path)}
+        words = [sys.executable, "-m", *words]
+        return subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
+
+    assert "99 toy" in python("tritemm", "ladder").stdout
+    chosen = ("tests/test_kernels.py", "-k", "toy and (prime or NT or crossed)")
+    run = python("pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *chosen)
+    passed = re.search(r"(\d+) passed", run.stdout)
+    assert run.returncode == 0 and passed and int(passed.group(1)) > 10, run.stdout[-2000:]
+    refused = python("tritemm", "asm", "toys")
+    assert refused.returncode == 2 and "toy" in refused.stderr
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="needs a machine without a CUDA device")
+def test_the_interpreter_is_chosen_before_triton_is_imported():
+    code = "import tritemm, triton; print(triton.knobs.runtime.interpret)"
+    env = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True)
+    assert run.stdout.split() == [b"True"], run.stderr
