@@ -39,8 +39,10 @@ def test_samples(name, dtype):
 
 @pytest.mark.parametrize("name", ["matmul", "__rmatmul__"])
 def test_sample_gradients(name):
-    for sample in samples(name, torch.float64, requires_grad=True):
-        args = operands(name, sample)
+    """On whole numbers, which make the gradients exact."""
+    for sample in samples(name, torch.float64):
+        args = [t.round().requires_grad_() for t in operands(name, sample)]
         got = torch.autograd.grad(tritemm.matmul(*args).sum(), args)
         want = torch.autograd.grad(torch.matmul(*args).sum(), args)
-        torch.testing.assert_close(got, want)
+        for x, y in zip(got, want, strict=True):
+            assert torch.equal(x, y)

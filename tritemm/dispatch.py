@@ -7,6 +7,7 @@ time. The model is coarse: it compares configs of one rung, and it tells `explai
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 
 import torch
@@ -80,12 +81,19 @@ class Choice:
         return "\n".join(lines)
 
 
+@functools.lru_cache(maxsize=4096)
 def choose(problem: Problem, kernel: str = "auto") -> Choice:
     """The kernel and config that will run `problem`.
 
     Raises:
         ValueError: `kernel` is no rung, or the rung refuses; the message says why and what can.
+        RuntimeError: the device is older than sm_80.
     """
+    if problem.device.capability < (8, 0):
+        major, minor = problem.device.capability
+        raise RuntimeError(
+            f"tritemm needs compute capability 8.0; {problem.device.name} has {major}.{minor}"
+        )
     if kernel != "auto":
         rung = find(kernel)
         reason = rung.why_not(problem)

@@ -102,8 +102,10 @@ def _driver() -> str:
     return query.splitlines()[0]  # a line for each GPU, all the same
 
 
-def _gpus() -> list[dict[str, Any]]:
+def _gpus() -> list[dict[str, Any]] | str:
     torch = _module("torch")
+    if torch.version.cuda is None:
+        return "none"
     torch.cuda.init()  # raises the reason when there is no GPU to use
     return [
         {

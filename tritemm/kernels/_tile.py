@@ -95,7 +95,8 @@ def convert(acc, dtype: tl.constexpr):
     if INTERPRETED and dtype == tl.bfloat16:
         acc = acc.to(tl.float32)
         bits = acc.to(tl.uint32, bitcast=True)
-        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)).to(tl.float32, bitcast=True)
+        bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+        rounded = bits.to(tl.float32, bitcast=True)
         acc = tl.where(acc == acc, rounded, acc)
     return acc.to(dtype)
 
