@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -58,7 +59,7 @@ class Launch:
     options: dict[str, Any]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Kernel:
     """A rung. `module` and `doc` are the rung file's `__name__` and `__doc__`.
 
@@ -122,37 +123,57 @@ class Kernel:
         raise NotImplementedError
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """What a jit function is called with, by name, in two parts.
+
+    `fixed(problem, config)` follows from the problem and is kept; `tensors(problem, config, a, b,
+    c)` is made at every call, because it holds addresses.
+    """
+
+    fixed: Callable[[Problem, Config], dict[str, Any]]
+    tensors: Callable[[Problem, Config, Any, Any, Any], dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class TritonKernel(Kernel):
-    """A rung in Triton: `arguments(problem, config, a, b, c)` prepares one call of `fn`."""
+    """A rung in Triton; `interpreted` is its config in Triton's interpreter."""
 
     fn: Any
-    arguments: Callable[[Problem, Config, Any, Any, Any], dict[str, Any]]
+    arguments: Arguments
     grid: Callable[[Problem, Config], int] = lambda problem, config: config.tiles(problem)
     interpreted: Config
 
     def prepare(self, problem: Problem, config: Config, a, b, c) -> Launch:
         """The grid and arguments of one call; `a`, `b`, `c` may be meta tensors (for `asm`)."""
-        known = set(self.fn.arg_names)
-        values = self.arguments(problem, config, a, b, c) | {
-            "BLOCK_M": config.BLOCK_M,
-            "BLOCK_N": config.BLOCK_N,
-            "BLOCK_K": config.BLOCK_K,
-            "STAGES": config.num_stages,
-            "ORDER": config.ORDER,
-            "GROUP_M": config.GROUP_M,
-            "BATCHED": problem.batch > 1,
-            "WIDE": problem.wide,
-            "EVEN_K": problem.K % config.BLOCK_K == 0,
-            "PRECISION": problem.precision,
-            "ACC": TRITON_DTYPE[problem.accumulate],
-        }
-        return Launch(
-            grid=(self.grid(problem, config),),
-            args={name: value for name, value in values.items() if name in known},
-            options={"num_warps": config.num_warps, "num_stages": config.num_stages},
-        )
+        call = _fixed_part(self, problem, config)
+        args = call.args | self.arguments.tensors(problem, config, a, b, c)
+        return Launch(call.grid, args, call.options)
 
     def launch(self, problem: Problem, config: Config, a, b, c) -> None:
         call = self.prepare(problem, config, a, b, c)
         self.fn[call.grid](**call.args, **call.options)
+
+
+@functools.lru_cache(maxsize=4096)
+def _fixed_part(kernel: TritonKernel, problem: Problem, config: Config) -> Launch:
+    """The part of a launch that is the same at every call, of what the jit function names."""
+    values = kernel.arguments.fixed(problem, config) | {
+        "BLOCK_M": config.BLOCK_M,
+        "BLOCK_N": config.BLOCK_N,
+        "BLOCK_K": config.BLOCK_K,
+        "STAGES": config.num_stages,
+        "ORDER": config.ORDER,
+        "GROUP_M": config.GROUP_M,
+        "BATCHED": problem.batch > 1,
+        "WIDE": problem.wide,
+        "EVEN_K": problem.K % config.BLOCK_K == 0,
+        "PRECISION": problem.precision,
+        "ACC": TRITON_DTYPE[problem.accumulate],
+    }
+    known = set(kernel.fn.arg_names)
+    return Launch(
+        grid=(kernel.grid(problem, config),),
+        args={name: value for name, value in values.items() if name in known},
+        options={"num_warps": config.num_warps, "num_stages": config.num_stages},
+    )

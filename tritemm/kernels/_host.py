@@ -2,90 +2,122 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from typing import Any
 
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ..problem import Matrix, Problem
-from ..spec import Config
+from ..spec import Arguments, Config
 
 
 def classic_tile(problem: Problem) -> Config:
     """The block tile of the CUDA HGEMM ladder, 256 x 128 with 64-byte rows of K, 8 warps.
 
-    Wide types need smaller tiles to stay in registers, and so do loads of single elements, which
-    hold many addresses.
+    Other types than the 16-bit ones need smaller tiles to stay in registers, and so do loads of
+    single elements, which hold many addresses.
     """
     if problem.a.dtype == torch.float64:
         return Config(64, 32, 16, num_warps=4)
     if problem.a.dtype == torch.float32:
         tile = (128, 128) if problem.vectorised else (64, 64)
         return Config(*tile, 16, num_warps=8)
-    tile = (256, 128) if problem.vectorised else (128, 128)
+    tile = (256, 128) if problem.vectorised and problem.itemsize == 2 else (128, 128)
     return Config(*tile, 64 // problem.itemsize, num_warps=8)
 
 
-def sizes(problem: Problem) -> dict[str, Any]:
-    return {
-        "M": problem.M,
-        "N": problem.N,
-        "K": problem.K,
-        "B0": problem.batches[0],
-        "B1": problem.batches[1],
-    }
+def _sizes(problem: Problem) -> dict[str, int]:
+    B0, B1 = problem.batches
+    return {"M": problem.M, "N": problem.N, "K": problem.K, "B0": B0, "B1": B1}
 
 
-def strides(name: str, axes: str, matrix: Matrix) -> dict[str, int]:
+def _strides(name: str, axes: str, matrix: Matrix) -> dict[str, int]:
     return {
         f"stride_{name}{axis}": stride for axis, stride in zip(axes, matrix.strides, strict=True)
     }
 
 
-def pointer_arguments(problem: Problem, config: Config, a, b, c) -> dict[str, Any]:
-    """Arguments of the rungs that address their operands through pointers and strides."""
+def _pointers(problem: Problem, config: Config) -> dict[str, Any]:
     return (
-        {"a_ptr": a, "b_ptr": b, "c_ptr": c}
-        | sizes(problem)
-        | strides("a", "01mk", problem.a)
-        | strides("b", "01kn", problem.b)
-        | strides("c", "01mn", problem.c)
+        _sizes(problem)
+        | _strides("a", "01mk", problem.a)
+        | _strides("b", "01kn", problem.b)
+        | _strides("c", "01mn", problem.c)
     )
 
 
-def descriptor_arguments(problem: Problem, config: Config, a, b, c) -> dict[str, Any]:
-    """Arguments of the rungs whose tiles are moved by the copy engine (TMA)."""
-    a_desc, a_major = descriptor(problem, problem.a, a, config.BLOCK_M, config.BLOCK_K)
-    b_desc, b_major = descriptor(problem, problem.b, b, config.BLOCK_K, config.BLOCK_N)
-    values = {"a_desc": a_desc, "b_desc": b_desc, "A_MAJOR": a_major, "B_MAJOR": b_major}
-    stored = storable(problem)
-    values["TMA_STORE"] = stored
-    values["c_desc"] = (
-        descriptor(problem, problem.c, c, config.BLOCK_M, config.BLOCK_N)[0] if stored else None
-    )
-    values["c_ptr"] = c
-    return values | sizes(problem) | strides("c", "01mn", problem.c)
+#: Of the rungs that address their operands through pointers and strides.
+POINTERS = Arguments(
+    fixed=_pointers,
+    tensors=lambda problem, config, a, b, c: {"a_ptr": a, "b_ptr": b, "c_ptr": c},
+)
 
 
-def descriptor(problem: Problem, matrix: Matrix, tensor, rows: int, cols: int):
-    """A tensor descriptor of `matrix` with a [rows, cols] box, and its major ("N" or "T").
+@dataclasses.dataclass(frozen=True)
+class Box:
+    """The geometry of a tensor descriptor, and the matrix's major: stored by rows N, columns T.
 
-    Batched matrices get a descriptor of rank 4. A broadcast batch dimension has extent 1 there,
-    and the kernel clamps its index.
+    Batched matrices have rank 4. A broadcast batch dimension has extent 1 there, and the kernel
+    clamps its index.
     """
-    major = "N" if refusal("", matrix, "N") is None else "T"
-    shape, box = [matrix.rows, matrix.cols], [rows, cols]
-    if major == "T":
-        shape, box = shape[::-1], box[::-1]
-    pitch = matrix.pitch(major)
-    stride = [pitch, 1]
-    if problem.batch > 1:
-        batch_strides = matrix.strides[:2]
-        extents = [size if s else 1 for size, s in zip(problem.batches, batch_strides, strict=True)]
-        shape = extents + shape
-        stride = [s or pitch for s in batch_strides] + stride
-        box = [1, 1, *box]
-    return TensorDescriptor(tensor, shape, stride, box), major
+
+    major: str
+    shape: list[int]
+    strides: list[int]
+    block: list[int]
+
+    @staticmethod
+    def of(problem: Problem, matrix: Matrix, rows: int, cols: int) -> Box:
+        """Of `matrix`, in blocks of [rows, cols]."""
+        major = "N" if refusal("", matrix, "N") is None else "T"
+        shape, block = [matrix.rows, matrix.cols], [rows, cols]
+        if major == "T":
+            shape, block = shape[::-1], block[::-1]
+        pitch = matrix.pitch(major)
+        strides = [pitch, 1]
+        if problem.batch > 1:
+            batch = matrix.strides[:2]
+            extents = [size if s else 1 for size, s in zip(problem.batches, batch, strict=True)]
+            shape = extents + shape
+            strides = [s or pitch for s in batch] + strides
+            block = [1, 1, *block]
+        return Box(major, shape, strides, block)
+
+    def descriptor(self, tensor) -> TensorDescriptor:
+        return TensorDescriptor(tensor, self.shape, self.strides, self.block)
+
+
+@functools.lru_cache(maxsize=4096)
+def _boxes(problem: Problem, config: Config) -> tuple[Box, Box, Box | None]:
+    """Of A, B and C; None where C is stored through pointers."""
+    c = Box.of(problem, problem.c, config.BLOCK_M, config.BLOCK_N) if storable(problem) else None
+    return (
+        Box.of(problem, problem.a, config.BLOCK_M, config.BLOCK_K),
+        Box.of(problem, problem.b, config.BLOCK_K, config.BLOCK_N),
+        c,
+    )
+
+
+def _descriptors_fixed(problem: Problem, config: Config) -> dict[str, Any]:
+    a, b, c = _boxes(problem, config)
+    values = {"A_MAJOR": a.major, "B_MAJOR": b.major, "TMA_STORE": c is not None}
+    return values | _sizes(problem) | _strides("c", "01mn", problem.c)
+
+
+def _descriptors(problem: Problem, config: Config, a, b, c) -> dict[str, Any]:
+    box_a, box_b, box_c = _boxes(problem, config)
+    return {
+        "a_desc": box_a.descriptor(a),
+        "b_desc": box_b.descriptor(b),
+        "c_desc": box_c and box_c.descriptor(c),
+        "c_ptr": c,
+    }
+
+
+#: Of the rungs whose tiles are moved by the copy engine (TMA).
+DESCRIPTORS = Arguments(fixed=_descriptors_fixed, tensors=_descriptors)
 
 
 def refusal(name: str, matrix: Matrix, major: str) -> str | None:

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from ..spec import Config, TritonKernel
-from ._host import pointer_arguments
+from ._host import POINTERS
 from ._tile import batch_offset, split_batch, store, widen
 
 
@@ -52,6 +52,6 @@ def configs(problem):
 
 
 KERNEL = TritonKernel(
-    module=__name__, doc=__doc__, fn=simt_kernel, arguments=pointer_arguments,
+    module=__name__, doc=__doc__, fn=simt_kernel, arguments=POINTERS,
     configs=configs, interpreted=Config(64, 64, 1),
 )  # fmt: skip

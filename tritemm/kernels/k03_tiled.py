@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from ..spec import Config, TritonKernel
-from ._host import classic_tile, mma_why_not, pointer_arguments
+from ._host import POINTERS, classic_tile, mma_why_not
 from ._tile import batch_offset, dot, split_batch, store, widen
 
 
@@ -61,6 +61,6 @@ def configs(problem):
 
 
 KERNEL = TritonKernel(
-    module=__name__, doc=__doc__, fn=tiled_kernel, arguments=pointer_arguments,
+    module=__name__, doc=__doc__, fn=tiled_kernel, arguments=POINTERS,
     why_not=mma_why_not, configs=configs, interpreted=Config(32, 32, 32),
 )  # fmt: skip

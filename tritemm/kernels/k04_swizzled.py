@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from ..spec import Config, TritonKernel
-from ._host import classic_tile, mma_why_not, pointer_arguments
+from ._host import POINTERS, classic_tile, mma_why_not
 from ._tile import batch_offset, dot, raster, split_batch, store, widen
 
 
@@ -70,6 +70,6 @@ def configs(problem):
 
 
 KERNEL = TritonKernel(
-    module=__name__, doc=__doc__, fn=swizzled_kernel, arguments=pointer_arguments,
+    module=__name__, doc=__doc__, fn=swizzled_kernel, arguments=POINTERS,
     why_not=mma_why_not, configs=configs, interpreted=Config(32, 32, 32, ORDER="serpentine"),
 )  # fmt: skip

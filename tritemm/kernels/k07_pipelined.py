@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from ..spec import Config, TritonKernel
-from ._host import classic_tile, fitting, mma_why_not, pointer_arguments
+from ._host import POINTERS, classic_tile, fitting, mma_why_not
 from ._tile import batch_offset, dot, raster, split_batch, store, widen
 
 
@@ -60,7 +60,9 @@ def pipelined_kernel(
 
 def configs(problem):
     classic = classic_tile(problem)
-    tiles = [classic]
+    tiles, depths = [classic], (4, 3, 2)
+    if problem.itemsize > 2:
+        depths = (3,)  # the others spill a few registers on sm_80
     if problem.itemsize == 2 and problem.vectorised:
         tiles = [Config(128, 256, 64, num_warps=8), classic]
     return fitting(
@@ -68,14 +70,14 @@ def configs(problem):
         [
             dataclasses.replace(tile, num_stages=stages, ORDER="grouped")
             for tile in tiles
-            for stages in (4, 3, 2)
+            for stages in depths
         ],
         own_output=False,
     )
 
 
 KERNEL = TritonKernel(
-    module=__name__, doc=__doc__, fn=pipelined_kernel, arguments=pointer_arguments,
+    module=__name__, doc=__doc__, fn=pipelined_kernel, arguments=POINTERS,
     why_not=mma_why_not, configs=configs,
     interpreted=Config(32, 32, 32, num_stages=3, ORDER="grouped"),
 )  # fmt: skip

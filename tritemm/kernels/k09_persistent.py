@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from ..spec import Config, TritonKernel
-from ._host import descriptor_arguments, tma_tiles, tma_why_not
+from ._host import DESCRIPTORS, tma_tiles, tma_why_not
 from ._tile import dot, load_tile, raster, split_batch, store_tile
 
 
@@ -58,6 +58,6 @@ def grid(problem, config):
 
 
 KERNEL = TritonKernel(
-    module=__name__, doc=__doc__, fn=persistent_kernel, arguments=descriptor_arguments, grid=grid,
+    module=__name__, doc=__doc__, fn=persistent_kernel, arguments=DESCRIPTORS, grid=grid,
     why_not=tma_why_not, configs=configs, interpreted=Config(32, 32, 32, ORDER="grouped"),
 )  # fmt: skip
