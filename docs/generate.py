@@ -62,12 +62,18 @@ def ladder_table(rows: list[Row], folder: str) -> str:
         row = newest.get(kernel.name)
         signs = ", ".join(kernel.signs.get(90, kernel.signs[max(kernel.signs)])[0])
         adds = kernel.header["Adds to"].partition(": ")[2] or kernel.title
-        speed = f"{row.tflops:.3g} | {row.ratio.p50:.3g}" if row and row.us else " | "
+        speed = f"{row.tflops:.3g} | {ratio(row)}" if row and row.us else " | "
         name = f"{kernel.number:02} {kernel.name}"
         lines.append(f"| [{name}]({folder}{address(kernel)}.md) | {adds} | {signs} | {speed} |")
     if newest:
         lines += ["", report.caption(list(newest.values())) + "."]
     return "\n".join(lines)
+
+
+def ratio(row: Row) -> str:
+    """Times cuBLAS's speed; a tie where 1 lies between the percentiles."""
+    places = 3 if row.ratio.p50 < 0.1 else 2
+    return f"{row.ratio.p50:.{places}f}" + (" (tie)" if row.ratio.tie else "")
 
 
 def rung_page(kernel: Kernel, rows: list[Row]) -> str:

@@ -95,7 +95,7 @@ def markdown_table(rows: Sequence[Row]) -> str:
             lines.append(f"| {label(row)} | | | {row.outcome}: {reason} | |")
             continue
         r = row.ratio if row.rung else None
-        ratio = f"{r.p50:.3f} ({r.p20:.3f}-{r.p80:.3f})" if r else ""
+        ratio = f"{r.p50:.3f} ({r.p20:.3f}-{r.p80:.3f}){', a tie' * r.tie}" if r else ""
         cells = (label(row), _digits(row.us.p50), _digits(row.tflops), ratio, _below(row, before))
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)

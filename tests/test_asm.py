@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tritemm import asm
+from tritemm.sass import count_instructions, parse_usage
 from tritemm.rungs import RUNGS
 
 #: Lines as nvdisasm (first part) and cuobjdump (second part) print them, with decoys.
@@ -41,7 +42,7 @@ SASS = """
 
 
 def code(sass: str = SASS, **values) -> asm.Code:
-    mix, variants = asm.count_instructions(sass)
+    mix, variants = count_instructions(sass)
     fields = {
         "rung": "planted", "arch": 90, "problem": "p", "config": "c", "registers": 32,
         "spills": 0, "shared": 1024, "warps": 4, "mix": mix, "variants": variants,
@@ -50,7 +51,7 @@ def code(sass: str = SASS, **values) -> asm.Code:
 
 
 def test_instructions_are_counted_whatever_their_predicate_and_suffixes():
-    mix, variants = asm.count_instructions(SASS)
+    mix, variants = count_instructions(SASS)
     assert mix == {
         "LDC": 1, "LDG": 2, "LDS": 1, "UTMALDG": 2, "UIADD3": 1, "HGMMA": 2, "WARPGROUP": 1,
         "LDGDEPBAR": 1, "LDGSTS": 1, "BRA": 1, "EXIT": 1, "STL": 1, "LDL": 1, "IMAD": 1,
@@ -89,9 +90,9 @@ def test_resource_usage():
   REG:24 STACK:40 SHARED:0 LOCAL:0 CONSTANT[0]:616 TEXTURE:0 SURFACE:0 SAMPLER:0
  Function some_kernel:
   REG:178 STACK:8 SHARED:1024 LOCAL:0 CONSTANT[0]:616 TEXTURE:0 SURFACE:0 SAMPLER:0"""
-    assert asm.parse_usage(text) == (178, 40)
+    assert parse_usage(text) == (178, 40)
     with pytest.raises(RuntimeError, match="no registers"):
-        asm.parse_usage("nothing")
+        parse_usage("nothing")
 
 
 def test_shared_memory_is_held_against_the_limit():

@@ -11,7 +11,7 @@ import os
 
 import pytest
 
-from tritemm import asm
+from tritemm import asm, sass
 from tritemm.rungs import RUNGS
 from tritemm.spec import Config
 
@@ -69,7 +69,7 @@ def describe(job: asm.Job) -> str:
 def test_signs_are_mnemonics_that_the_tool_knows(kernel, sm):
     """A forbidden sign with a typing error would never be found, and the test would pass."""
     required, forbidden = kernel.signs[sm]
-    known = {name for names in asm.GROUPS.values() for name in names.split()}
+    known = {name for names in sass.GROUPS.values() for name in names.split()}
     assert required
     assert {sign.split(".")[0] for sign in (*required, *forbidden)} <= known
 

@@ -125,8 +125,8 @@ def _operands(input, other, out, kernel, precision, accumulate, out_dtype):
     if kernel != "auto":
         dispatch.find(kernel)
     check_precision(precision, a.dtype)
-    accumulate = _accumulator(accumulate, a.dtype)
-    out_dtype = _result_type(out_dtype, a.dtype)
+    accumulate = accumulator_type(accumulate, a.dtype)
+    out_dtype = result_type(out_dtype, a.dtype)
     return a, b, (kernel, precision, accumulate, out_dtype)
 
 
@@ -173,7 +173,8 @@ def _check_types(input, other):
         )
 
 
-def _accumulator(accumulate, dtype):
+def accumulator_type(accumulate, dtype):
+    """What `dtype` operands accumulate in, given the caller's word; or ValueError."""
     default = ACCUMULATE[dtype]
     if accumulate in (None, default):
         return default
@@ -185,7 +186,8 @@ def _accumulator(accumulate, dtype):
     )
 
 
-def _result_type(out_dtype, dtype):
+def result_type(out_dtype, dtype):
+    """The type of the result of `dtype` operands, given the caller's word; or ValueError."""
     default = torch.int32 if dtype == torch.int8 else dtype
     if out_dtype in (None, default):
         return default

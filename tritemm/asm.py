@@ -9,14 +9,10 @@ from __future__ import annotations
 
 import argparse
 import atexit
-import collections
 import contextlib
 import dataclasses
-import functools
 import json
 import os
-import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -31,10 +27,11 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 
-from .api import _accumulator, _result_type
+from .api import accumulator_type, result_type
 from .precision import PRECISIONS, check_precision
-from .problem import ACCUMULATE, INTERPRETED, Device, Problem, _short
+from .problem import ACCUMULATE, INTERPRETED, Device, Problem, short_name
 from .rungs import RUNGS
+from .sass import GROUP_OF, GROUPS, count_instructions, parse_usage, run_tool, tail
 from .spec import TRITON_DTYPE, Config, Kernel
 
 #: Architectures that code is made for. Bytes of shared memory per program: "maximum amount of
@@ -52,29 +49,13 @@ DEVICES = {
     )
 }
 
-#: What to read in an instruction mix. The mnemonics are those of "CUDA Binary Utilities".
-GROUPS = {
-    "tensor core": "HMMA HGMMA IMMA IGMMA DMMA QMMA QGMMA OMMA UTCHMMA UTCQMMA UTCIMMA UTCOMMA",
-    "multiply-add": "FFMA FFMA2 DFMA HFMA2 IDP",
-    "global loads": "LDG",
-    "global stores": "STG RED REDG ATOMG",
-    "async copies": "LDGSTS LDGDEPBAR ARRIVES",
-    "TMA": "UTMALDG UTMASTG UTMAREDG UTMAPF UTMACMDFLUSH UTMACCTL UBLKCP",
-    "shared memory": "LDS LDSM STS STSM MOVM",
-    "tensor memory": "LDTM STTM UTCCP UTCATOMSWS UTCBAR",
-    "barriers": "BAR DEPBAR SYNCS WARPGROUP MEMBAR FENCE UCGABAR_ARV UCGABAR_WAIT ACQBULK PREEXIT",
-    "registers": "USETMAXREG",
-    "local memory": "LDL STL",
-}
-_GROUP_OF = {name: group for group, names in GROUPS.items() for name in names.split()}
-
 #: What a compilation returns: resource usage; plus instruction counts; plus the texts.
 DETAILS = ("usage", "mix", "text")
 
 LAYOUTS = ("NN", "NT", "TN", "TT")
 #: Types by their short names; torch's own names are understood as well.
-DTYPES = {_short(dtype): dtype for dtype in TRITON_DTYPE}
-OPERANDS = [_short(dtype) for dtype in ACCUMULATE]
+DTYPES = {short_name(dtype): dtype for dtype in TRITON_DTYPE}
+OPERANDS = [short_name(dtype) for dtype in ACCUMULATE]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,8 +101,8 @@ class Job:
         dtype = _dtype(self.dtype)
         if dtype not in ACCUMULATE:
             _one_of("type of the operands", self.dtype, OPERANDS)
-        accumulate = _accumulator(self.accumulate and _dtype(self.accumulate), dtype)
-        return dtype, accumulate, _result_type(self.out_dtype and _dtype(self.out_dtype), dtype)
+        accumulate = accumulator_type(self.accumulate and _dtype(self.accumulate), dtype)
+        return dtype, accumulate, result_type(self.out_dtype and _dtype(self.out_dtype), dtype)
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> Job:
@@ -140,8 +121,9 @@ class Code:
     """What one job compiled to. Counts are of instructions in the binary, not of executions.
 
     `mix` counts base mnemonics (HGMMA), `variants` full ones (HGMMA.64x256x16.F32.BF16) of the
-    `GROUPS`; both are empty, and so are the texts, where less detail was asked for. `registers`
-    and `spills` (bytes of stack) are per thread, `shared` (bytes) and `warps` per program.
+    `sass.GROUPS`; both are empty, and so are the texts, where less detail was asked for.
+    `registers` and `spills` (bytes of stack) are per thread, `shared` (bytes) and `warps` per
+    program.
     """
 
     rung: str
@@ -181,8 +163,8 @@ class Code:
         return sum(n for name, n in self.variants.items() if f"{name}.".startswith(longer))
 
     def group(self, group: str) -> dict[str, int]:
-        """The part of `variants` that belongs to one of the `GROUPS`, most frequent first."""
-        mine = [(n, v) for n, v in self.variants.items() if _GROUP_OF[n.split(".")[0]] == group]
+        """The part of `variants` that belongs to one of the `sass.GROUPS`, most frequent first."""
+        mine = [(n, v) for n, v in self.variants.items() if GROUP_OF[n.split(".")[0]] == group]
         return dict(sorted(mine, key=lambda item: (-item[1], item[0])))
 
 
@@ -278,7 +260,7 @@ def _compile_here(job: Job, detail: str) -> Code | Refusal:
             **_read(compiled, detail),
         )
     except Exception as error:  # the compiler raises whatever it likes
-        return Refusal(job.rung, job.sm, f"{type(error).__name__}: {_tail(str(error))}", "compiler")
+        return Refusal(job.rung, job.sm, f"{type(error).__name__}: {tail(str(error))}", "compiler")
 
 
 def _read(compiled, detail: str) -> dict[str, Any]:
@@ -286,12 +268,12 @@ def _read(compiled, detail: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder, "kernel.cubin")
         cubin.write_bytes(compiled.asm["cubin"])
-        registers, spills = parse_usage(_run_tool("cuobjdump", "-res-usage", str(cubin)))
+        registers, spills = parse_usage(run_tool("cuobjdump", "-res-usage", str(cubin)))
         fields: dict[str, Any] = {"registers": registers, "spills": spills}
         if detail == "usage":
             return fields
         # Data-flow analysis only annotates branches, and takes a third of the time.
-        sass = _run_tool("nvdisasm", "-ndf", "-c", str(cubin))
+        sass = run_tool("nvdisasm", "-ndf", "-c", str(cubin))
     fields["mix"], fields["variants"] = count_instructions(sass)
     if detail == "text":
         fields |= {"ptx": compiled.asm["ptx"], "sass": sass}
@@ -395,7 +377,7 @@ class _Worker:
         self.process.stdout.close()
         with self.log as log:
             log.seek(0)
-            return f"status {status}: {_tail(log.read())}"
+            return f"status {status}: {tail(log.read())}"
 
 
 _IDLE: list[_Worker] = []
@@ -432,54 +414,6 @@ def _serve() -> None:
 
 
 # Reading binaries
-
-#: An instruction of nvdisasm or cuobjdump: address, predicate, mnemonic and its suffixes.
-_INSTRUCTION = re.compile(
-    r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:\{\s*)?(?:@!?U?P(?:\d+|T)\s+)?([A-Z][A-Z0-9_]*)((?:\.\w+)*)",
-    re.MULTILINE,
-)
-
-
-def count_instructions(sass: str) -> tuple[dict[str, int], dict[str, int]]:
-    """Instructions by base mnemonic, and by full mnemonic for those of the `GROUPS`."""
-    found = _INSTRUCTION.findall(sass)
-    mix = collections.Counter(base for base, _ in found)
-    variants = collections.Counter(base + suffix for base, suffix in found if base in _GROUP_OF)
-    return dict(mix), dict(variants)
-
-
-def parse_usage(text: str) -> tuple[int, int]:
-    """Registers and bytes of stack per thread, from `cuobjdump -res-usage`; the largest of all."""
-    found = re.findall(r"\bREG:(\d+) STACK:(\d+)", text)
-    if not found:
-        raise RuntimeError("cuobjdump reports no registers")
-    registers, stack = zip(*found, strict=True)
-    return max(map(int, registers)), max(map(int, stack))
-
-
-def _run_tool(name: str, *arguments: str) -> str:
-    done = subprocess.run(
-        [_tool(name), *arguments], capture_output=True, text=True, errors="replace", check=False
-    )
-    if done.returncode or not done.stdout.strip():
-        raise RuntimeError(f"{name} cannot read this binary: {_tail(done.stderr)}")
-    return done.stdout
-
-
-@functools.cache
-def _tool(name: str) -> str:
-    """The path of a CUDA binary tool: the one in Triton's wheel, or else one on PATH."""
-    bundled = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name
-    path = str(bundled) if os.access(bundled, os.X_OK) else shutil.which(name)
-    if path is None:
-        raise RuntimeError(
-            f"{name} is neither in the Triton wheel nor on PATH; "
-            "install an official Triton wheel or the CUDA toolkit"
-        )
-    return path
-
-
-# The command
 
 
 def render(code: Code, ptx: bool = False, sass: bool = False) -> str:
@@ -614,12 +548,6 @@ def _dtype(name: str) -> torch.dtype:
 
 def _list(values) -> str:
     return ", ".join(str(value) for value in values)
-
-
-def _tail(text: str) -> str:
-    """The end of a tool's message: its last lines that say something."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return " / ".join(lines[-3:])[-500:] or "no message"
 
 
 if __name__ == "__main__":

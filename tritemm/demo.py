@@ -25,16 +25,16 @@ SCALE = 16 if INTERPRETED else 1
 ARCHITECTURES = (80, 90)
 ROUNDS = 12
 
-#: What the instruction mix is summed up to: label -> mnemonics.
-GROUPS = {
-    "tensor core": ("HMMA", "HGMMA"),
-    "fma": ("FFMA",),
-    "global load": ("LDG",),
-    "async copy": ("LDGSTS",),
-    "TMA": ("UTMALDG", "UTMASTG"),
-    "shared": ("LDS", "LDSM", "STS", "STSM"),
-    "barrier": ("BAR", "SYNCS", "WARPGROUP", "LDGDEPBAR", "DEPBAR"),
-}
+#: The groups of `sass.GROUPS` that tell the rungs apart.
+SHOWN = (
+    "tensor core",
+    "multiply-add",
+    "global loads",
+    "async copies",
+    "TMA",
+    "shared memory",
+    "barriers",
+)
 
 
 @dataclasses.dataclass
@@ -66,7 +66,7 @@ def main(plot: Path, as_json: bool = False) -> int:
     reference = 0.0 if INTERPRETED else _time(rows, x, w.mT)
     for job, code in zip(jobs, codes, strict=True):
         row = next(row for row in rows if row.rung == job.rung)
-        row.mix[job.sm] = _groups(code.mix) if isinstance(code, asm.Code) else {}
+        row.mix[job.sm] = _groups(code) if isinstance(code, asm.Code) else {}
     flops = 2 * M * N * K
     if as_json:
         result = {"environment": facts, "problem": [M, N, K], "torch_seconds": reference}
@@ -128,10 +128,10 @@ def _elapsed(call, repeats: int = 8) -> float:
     return start.elapsed_time(stop) / 1e3 / repeats
 
 
-def _groups(mix: dict[str, int]) -> dict[str, int]:
+def _groups(code: asm.Code) -> dict[str, int]:
     """Static instruction counts per group, without the empty ones."""
-    counts = {label: sum(mix.get(name, 0) for name in names) for label, names in GROUPS.items()}
-    return {label: count for label, count in counts.items() if count}
+    counts = {group: sum(code.group(group).values()) for group in SHOWN}
+    return {group: count for group, count in counts.items() if count}
 
 
 def _speed(seconds: float, flops: int) -> str:
@@ -170,7 +170,7 @@ def _draw(rows: list[Row], path: Path, flops: int, reference: float) -> str:
         axes.set_title(f"{size} NT, bf16, {torch.cuda.get_device_name()}")
     else:
         left = [0.0] * len(rows)
-        for label in GROUPS:
+        for label in SHOWN:
             counts = [row.mix.get(max(row.mix), {}).get(label, 0) for row in rows]
             totals = [sum(row.mix.get(max(row.mix), {}).values()) or 1 for row in rows]
             share = [100 * count / total for count, total in zip(counts, totals, strict=True)]

@@ -180,12 +180,13 @@ class Problem:
 
     def __str__(self) -> str:
         batch = f"{self.batch} x " if self.batch > 1 else ""
-        types = "{} x {} -> {}".format(*(_short(m.dtype) for m in (self.a, self.b, self.c)))
+        types = "{} x {} -> {}".format(*(short_name(m.dtype) for m in (self.a, self.b, self.c)))
         precision = f" ({self.precision})" if self.a.dtype == torch.float32 else ""
         return f"{batch}{self.M} x {self.N} x {self.K} {self.layout}, {types}{precision}"
 
 
-def _short(dtype: torch.dtype) -> str:
+def short_name(dtype: torch.dtype) -> str:
+    """bf16 for torch.bfloat16."""
     return str(dtype).removeprefix("torch.").replace("bfloat", "bf").replace("float", "fp")
 
 

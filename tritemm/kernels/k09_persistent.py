@@ -5,8 +5,9 @@ Mirrors       wgmma_persistent
 Compiler does the fused loop nest and the ring that runs on across tiles
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, no LDGSTS
 Needs         sm_90; A and B with 16-byte aligned rows or columns; every type
-Note          The gain over tma is 1 to 2 % where K is long, because the epilogue is a small part
-              there; the output tile's own shared memory costs a stage (3 instead of 4).
+Note          Gains 12 % over tma at K = 512 and 7 % at K = 1024 (8192 x 8192), and 0 to 1 % at
+              4096^3 and 8192^3, where the epilogue is a small part and the output tile's own
+              shared memory costs a stage (3 instead of 4).
 """
 
 import triton

@@ -1,0 +1,83 @@
+"""Reading machine code: instruction counts and resource usage out of NVIDIA's binary tools."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import triton
+
+#: What to read in an instruction mix. The mnemonics are those of "CUDA Binary Utilities".
+GROUPS = {
+    "tensor core": "HMMA HGMMA IMMA IGMMA DMMA QMMA QGMMA OMMA UTCHMMA UTCQMMA UTCIMMA UTCOMMA",
+    "multiply-add": "FFMA FFMA2 DFMA HFMA2 IDP",
+    "global loads": "LDG",
+    "global stores": "STG RED REDG ATOMG",
+    "async copies": "LDGSTS LDGDEPBAR ARRIVES",
+    "TMA": "UTMALDG UTMASTG UTMAREDG UTMAPF UTMACMDFLUSH UTMACCTL UBLKCP",
+    "shared memory": "LDS LDSM STS STSM MOVM",
+    "tensor memory": "LDTM STTM UTCCP UTCATOMSWS UTCBAR",
+    "barriers": "BAR DEPBAR SYNCS WARPGROUP MEMBAR FENCE UCGABAR_ARV UCGABAR_WAIT ACQBULK PREEXIT",
+    "registers": "USETMAXREG",
+    "local memory": "LDL STL",
+}
+GROUP_OF = {name: group for group, names in GROUPS.items() for name in names.split()}
+
+#: An instruction of nvdisasm or cuobjdump: address, predicate, mnemonic and its suffixes.
+_INSTRUCTION = re.compile(
+    r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:\{\s*)?(?:@!?U?P(?:\d+|T)\s+)?([A-Z][A-Z0-9_]*)((?:\.\w+)*)",
+    re.MULTILINE,
+)
+
+
+def count_instructions(sass: str) -> tuple[dict[str, int], dict[str, int]]:
+    """Instructions by base mnemonic, and by full mnemonic for those of the `GROUPS`."""
+    found = _INSTRUCTION.findall(sass)
+    mix = collections.Counter(base for base, _ in found)
+    variants = collections.Counter(base + suffix for base, suffix in found if base in GROUP_OF)
+    return dict(mix), dict(variants)
+
+
+def parse_usage(text: str) -> tuple[int, int]:
+    """Registers and bytes of stack per thread, from `cuobjdump -res-usage`; the largest of all."""
+    found = re.findall(r"\bREG:(\d+) STACK:(\d+)", text)
+    if not found:
+        raise RuntimeError("cuobjdump reports no registers")
+    registers, stack = zip(*found, strict=True)
+    return max(map(int, registers)), max(map(int, stack))
+
+
+def run_tool(name: str, *arguments: str) -> str:
+    done = subprocess.run(
+        [tool(name), *arguments], capture_output=True, text=True, errors="replace", check=False
+    )
+    if done.returncode or not done.stdout.strip():
+        raise RuntimeError(f"{name} cannot read this binary: {tail(done.stderr)}")
+    return done.stdout
+
+
+@functools.cache
+def tool(name: str) -> str:
+    """The path of a CUDA binary tool: the one in Triton's wheel, or else one on PATH."""
+    bundled = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name
+    path = str(bundled) if os.access(bundled, os.X_OK) else shutil.which(name)
+    if path is None:
+        raise RuntimeError(
+            f"{name} is neither in the Triton wheel nor on PATH; "
+            "install an official Triton wheel or the CUDA toolkit"
+        )
+    return path
+
+
+# The command
+
+
+def tail(text: str) -> str:
+    """The end of a tool's message: its last lines that say something."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " / ".join(lines[-3:])[-500:] or "no message"
