@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from tritemm import asm
-from tritemm.sass import count_instructions, parse_usage
 from tritemm.rungs import RUNGS
+from tritemm.sass import count_instructions, parse_usage
 
 #: Lines as nvdisasm (first part) and cuobjdump (second part) print them, with decoys.
 SASS = """
