@@ -40,7 +40,7 @@ docs: $(READY)  ## write the generated pages anew
 	$(PY) -m docs.generate
 
 clean:  ## remove environments and caches
-	rm -rf .venv .venv-latest .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
+	rm -rf .venv .venv-latest .pytest_cache .ruff_cache build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 ifneq ($(VENV),)
