@@ -127,15 +127,18 @@ def probe() -> Callable[[], State]:
 
     try:
         import pynvml
-
+    except ImportError:
+        return State
+    try:
         pynvml.nvmlInit()
-    except Exception:
+    except pynvml.NVMLError:
         return State
     index = torch.cuda.current_device()
     try:
         uuid = torch.cuda.get_device_properties(index).uuid
         handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
-    except Exception:  # a virtualised uuid; right unless CUDA_VISIBLE_DEVICES reorders
+    except (AttributeError, pynvml.NVMLError):
+        # A virtualised uuid; the index is right unless CUDA_VISIBLE_DEVICES reorders.
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         except pynvml.NVMLError:
