@@ -65,7 +65,7 @@ def swapped_tiles(a, b):
     return out
 
 
-def rounded_twice(a, b):
+def rounded_to_bf16_first(a, b):
     return product(a.bfloat16().to(a.dtype), b)
 
 
@@ -98,6 +98,12 @@ def test_mutants_fail(mutant, dtype):
     a, b = operands(dtype)
     verdict = budget.check(mutant(a, b), a, b)
     assert not verdict.ok, verdict
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_operands_rounded_to_bf16_fail(dtype):
+    a, b = operands(dtype)
+    assert not budget.check(rounded_to_bf16_first(a, b), a, b).ok
 
 
 def test_tf32_fails_where_ieee_was_asked():
