@@ -113,8 +113,8 @@ def rung_rows(kernel: Kernel, rows: list[Row]) -> list[str]:
                     lines.append(f"| {size}³ {layout} | | | {row.outcome}: {row.reason} | |")
                     continue
                 below = f"{row.ratio_below.p50:.2f} ({row.below})" if row.ratio_below else ""
-                ratio = f"{row.ratio.p50:.3f} ({row.ratio.p20:.3f}-{row.ratio.p80:.3f})"
-                cells = f"{row.us.p50:.0f} | {row.tflops:.3g} | {ratio} | {below}"
+                spread = report.spread(row.ratio)
+                cells = f"{row.us.p50:.0f} | {row.tflops:.3g} | {spread} | {below}"
                 lines.append(f"| {size}³ {layout} | {cells} |")
     if not lines:
         return ["Not yet."]

@@ -14,7 +14,9 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from .case import ACCUMULATE, Case, parse_layout, parse_size
+from tritemm.precision import PRECISIONS
+
+from .case import ACCUMULATE, DTYPES, Case, parse_layout, parse_size
 from .rows import RESULTS, Row, append, latest_ladder, read
 
 EXAMPLE = """examples:
@@ -41,7 +43,6 @@ def ladder(args: argparse.Namespace) -> int:
     if args.precision != "ieee" and args.dtype != "fp32":
         return _refuse(f"--precision says how fp32 is multiplied, not {args.dtype}")
 
-    # Only now: without a device, importing tritemm would choose the interpreter.
     from . import machine
     from .ladder import read_candidates, refuse_unknown
     from .report import text_table
@@ -90,7 +91,7 @@ def _race(
 
     from . import engine, machine
     from .ladder import competitors
-    from .sustained import DTYPES, Sustained, reference
+    from .sustained import Sustained, reference
 
     say(f"{case}:")
     plan = _plan(args)
@@ -228,7 +229,7 @@ def _parser() -> argparse.ArgumentParser:
             "--precision",
             default="ieee",
             help="how fp32 is multiplied",
-            choices=("ieee", "tf32", "tf32x3", "bf16x3", "bf16x6"),
+            choices=PRECISIONS,
         )
         return command
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import dataclasses
 import re
 
-#: Accumulator of each operand type, unless asked otherwise.
-ACCUMULATE = {"fp16": "fp32", "bf16": "fp32", "fp32": "fp32", "fp64": "fp64"}
+from tritemm import problem
+
+#: The floating-point operand types by the names that rows use.
+DTYPES = {problem.short_name(t): t for t in problem.ACCUMULATE if t.is_floating_point}
+#: Accumulator of each, unless asked otherwise.
+ACCUMULATE = {name: problem.short_name(problem.ACCUMULATE[dtype]) for name, dtype in DTYPES.items()}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -94,11 +94,16 @@ def markdown_table(rows: Sequence[Row]) -> str:
             reason = (row.reason or "").replace("|", "\\|")
             lines.append(f"| {label(row)} | | | {row.outcome}: {reason} | |")
             continue
-        r = row.ratio if row.rung else None
-        ratio = f"{r.p50:.3f} ({r.p20:.3f}-{r.p80:.3f}){', a tie' * r.tie}" if r else ""
+        ratio = spread(row.ratio) if row.rung and row.ratio else ""
         cells = (label(row), _digits(row.us.p50), _digits(row.tflops), ratio, _below(row, before))
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def spread(ratio: Quantiles) -> str:
+    """The median and the percentiles around it; a tie is named."""
+    tie = ", a tie" if ratio.tie else ""
+    return f"{ratio.p50:.3f} ({ratio.p20:.3f}-{ratio.p80:.3f}){tie}"
 
 
 def caption(rows: Sequence[Row]) -> str:

@@ -14,16 +14,9 @@ import torch
 
 from tritemm.budget import Verdict, check
 
-from .case import Case
+from .case import DTYPES, Case
 from .engine import SLOW, Competitor, Loop, Plan, Sample
 from .machine import State
-
-DTYPES = {
-    "fp16": torch.float16,
-    "bf16": torch.bfloat16,
-    "fp32": torch.float32,
-    "fp64": torch.float64,
-}
 
 #: The buffers together, over the size of L2.
 CACHES = 4

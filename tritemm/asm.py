@@ -28,6 +28,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 
 from .api import accumulator_type, result_type
+from .dispatch import find
 from .precision import PRECISIONS, check_precision
 from .problem import ACCUMULATE, INTERPRETED, Device, Problem, short_name
 from .rungs import RUNGS
@@ -93,7 +94,7 @@ class Job:
 
     @property
     def kernel(self) -> Kernel:
-        return next(rung for rung in RUNGS if rung.name == self.rung)
+        return find(self.rung)
 
     @property
     def types(self) -> tuple[torch.dtype, torch.dtype, torch.dtype]:

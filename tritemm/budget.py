@@ -53,11 +53,14 @@ def reference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.matmul(a.double(), b.double())
 
 
-def bound(a, b, out_dtype, *, accumulate=None, precision="ieee") -> torch.Tensor:
-    """The largest error that each element of a @ b may have, in fp64; see the module."""
+def bound(want, a, b, out_dtype, *, accumulate=None, precision="ieee") -> torch.Tensor:
+    """The largest error that each element of a @ b may have, in fp64; see the module.
+
+    `want` is `reference(a, b)`.
+    """
     terms = max(a.shape[-1], 1)
     magnitude = torch.matmul(a.double().abs(), b.double().abs())
-    size = reference(a, b).abs()
+    size = want.abs()
     accumulator = torch.finfo(accumulate or ACCUMULATE[a.dtype])
     growth = min(terms, 4 * math.sqrt(terms) + terms / 16)
     error = magnitude * (growth * accumulator.eps)
@@ -84,7 +87,7 @@ def check(out, a, b, *, accumulate=None, precision="ieee") -> Verdict:
         return Verdict(True, 0.0, "ok: nothing to compare")
     if a.dtype.is_floating_point:
         got = out.double()
-        allowed = bound(a, b, out.dtype, accumulate=accumulate, precision=precision)
+        allowed = bound(want, a, b, out.dtype, accumulate=accumulate, precision=precision)
         ratio = (got - want).abs() / allowed
         same = (got == want) | (got.isnan() & want.isnan())
         ratio = torch.where(same, 0.0, ratio).nan_to_num(nan=math.inf)

@@ -8,15 +8,16 @@ from .problem import Problem
 from .spec import Config, Kernel
 
 
-def run(kernel: Kernel, problem: Problem, config: Config, a, b, c) -> None:
-    """Write the products of `a` and `b` into `c`, on `c`'s device and its current stream.
-
-    With K = 0 there is nothing to multiply: `c` is zeroed, whatever the kernel.
-    """
-    if c.numel() == 0:
-        return
-    if problem.K == 0:
+def is_trivial(terms: int, c: torch.Tensor) -> bool:
+    """Whether there is nothing to multiply; then `c` is finished: sums of no terms are zero."""
+    if terms == 0:
         c.zero_()
+    return terms == 0 or c.numel() == 0
+
+
+def run(kernel: Kernel, problem: Problem, config: Config, a, b, c) -> None:
+    """Write the products of `a` and `b` into `c`, on `c`'s device and its current stream."""
+    if is_trivial(problem.K, c):
         return
     with torch.cuda.device_of(c):
         kernel.launch(problem, config, a, b, c)

@@ -84,10 +84,7 @@ def _mm_out(a, b, kernel, precision, accumulate, *, out):
 
 
 def _multiply(a, b, out, kernel, precision, accumulate):
-    if out.numel() == 0:
-        return
-    if a.shape[-1] == 0:
-        out.zero_()
+    if launch.is_trivial(a.shape[-1], out):
         return
     problem, a, b, c = plan(a, b, out, precision, accumulate)
     choice = dispatch.choose(problem, kernel)
