@@ -28,6 +28,12 @@ test: $(READY)  ## the suite
 test-latest: .venv-latest/$(STAMP)  ## the suite on the newest Triton
 	@$(call pytest,.venv-latest/bin/python)
 
+cuda: $(READY)  ## compile the CUDA kernels: for this GPU, or to machine code to look at
+	$(PY) -m cuda_reference build $(ARGS)
+
+sanitize: $(READY)  ## the CUDA kernels under compute-sanitizer; needs a GPU
+	$(PY) tools/sanitize.py $(ARGS)
+
 lint: $(READY)  ## ruff: rules and format
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
@@ -53,4 +59,4 @@ endif
 	@PYTHON='$(PYTHON)' tools/setup.sh .venv-latest $(LATEST_TRITON)
 	@touch $@
 
-.PHONY: help demo test test-latest lint format docs clean
+.PHONY: help demo test test-latest cuda sanitize lint format docs clean

@@ -1,8 +1,9 @@
 """Writes what the documentation derives: `python -m docs.generate [--check]`, or `make docs`.
 
 From the rungs' headers and the committed measurements: a page per rung, the ladder's table in
-README.md and docs/index.md, the tables of docs/performance.md, and the figure. Hand-written text
-is left alone; generated parts stand between `<!-- begin: NAME -->` and `<!-- end: NAME -->`.
+README.md and docs/index.md, the tables of docs/performance.md and docs/correspondence.md, and the
+figures. Hand-written text is left alone; generated parts stand between `<!-- begin: NAME -->` and
+`<!-- end: NAME -->`.
 """
 
 from __future__ import annotations
@@ -13,15 +14,25 @@ import sys
 from pathlib import Path
 
 from perf import plot, report
-from perf.rows import RESULTS, Row, latest_ladder, read
+from perf.rows import RESULTS, Row, latest_compare, latest_ladder, read
 from tritemm.rungs import RUNGS
 from tritemm.spec import Kernel
+
+from . import correspondence
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZES, LAYOUTS = (4096, 8192), ("NN", "NT")
 #: The case of the README's table and figure.
 HEADLINE = (8192, "NN")
 FIGURE = ROOT / "docs" / "ladder.png"
+#: Size, type and accumulator of the two ladders' comparisons; the figure shows the first.
+COMPARISONS = (
+    (4096, "fp16", "fp32"),
+    (4096, "fp16", "fp16"),
+    (4096, "bf16", "fp32"),
+    (8192, "bf16", "fp32"),
+)
+COMPARED = ROOT / "docs" / "compare.png"
 
 
 def pages() -> dict[Path, str]:
@@ -32,8 +43,11 @@ def pages() -> dict[Path, str]:
         "ladder": ladder_table(rows, "docs/ladder/"),
         "pages": ladder_table(rows, "ladder/"),
         "measurements": measurements(rows),
+        "comparison": comparison(rows),
+        **correspondence.parts(rows),
     }
-    for path in (ROOT / "README.md", ROOT / "docs" / "index.md", ROOT / "docs" / "performance.md"):
+    docs = (ROOT / "docs" / f"{name}.md" for name in ("index", "performance", "correspondence"))
+    for path in (ROOT / "README.md", *docs):
         texts[path] = fill(path.read_text(), parts)
     return texts
 
@@ -136,6 +150,24 @@ def measurements(rows: list[Row]) -> str:
     return "\n".join(parts).rstrip()
 
 
+def comparison(rows: list[Row]) -> str:
+    """The figure and the tables of both ladders side by side."""
+    found = comparisons(rows)
+    parts = [f"![Both ladders]({COMPARED.name})", ""] if found else ["Not yet measured."]
+    for both in found:
+        parts += [f"**{report.caption(both)}**", "", report.markdown_compare(both), ""]
+    return "\n".join(parts).rstrip()
+
+
+def comparisons(rows: list[Row]) -> list[list[Row]]:
+    """Those of the `COMPARISONS` that were measured."""
+    every = [
+        latest_compare(rows, size=size, dtype=dtype, accumulate=accumulate)
+        for size, dtype, accumulate in COMPARISONS
+    ]
+    return [both for both in every if any(row.us for row in both)]
+
+
 def escape(text: str) -> str:
     return text.replace("*", "\\*").replace("_", "\\_")
 
@@ -164,10 +196,13 @@ def main() -> int:
         else:
             path.unlink()
         print(f"wrote {path.relative_to(ROOT)}")
+    rows = read(*sorted(RESULTS.glob("*.jsonl")))
     size, layout = HEADLINE
-    rows = latest_ladder(read(*RESULTS.glob("*.jsonl")), size=size, layout=layout)
-    if rows:
-        plot.plot_ladder(rows, FIGURE)
+    headline = latest_ladder(rows, size=size, layout=layout)
+    if headline:
+        plot.plot_ladder(headline, FIGURE)
+    for both in comparisons(rows)[:1]:
+        plot.plot_compare(both, COMPARED)
     return 0
 
 

@@ -16,12 +16,8 @@ from typing import Any, Protocol
 
 from .case import Case
 from .machine import Environment, State
-from .rows import Row
+from .rows import NULL, REFERENCE, Row
 from .stats import Quantiles, compare
-
-REFERENCE = "cublas"
-#: The reference under a second name: how far its ratio is from 1 is the noise.
-NULL = "cublas again"
 
 #: A replay longer than this, in seconds, takes part in every fourth round only.
 SLOW = 0.3
@@ -31,14 +27,23 @@ MAX_ROUNDS = 200
 
 @dataclasses.dataclass(frozen=True)
 class Competitor:
-    """One way to multiply: `run(a, b, c)` enqueues one product. `refusal` says why it can't."""
+    """One way to multiply: `run(a, b, c)` enqueues one product. `refusal` says why it can't.
+
+    `adds_to` is the rung of its ladder that it is compared with, if not the next one below, and
+    `rivals` are more competitors to compare it with. `accumulate` is its accumulator where that
+    is not the case's.
+    """
 
     name: str
     run: Callable[[Any, Any, Any], None]
+    ladder: str | None = None
     rung: str | None = None
     number: int | None = None
     config: Mapping[str, Any] | None = None
     refusal: str | None = None
+    adds_to: str | None = None
+    rivals: tuple[str, ...] = ()
+    accumulate: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,8 +107,11 @@ class Bench(Protocol):
     def recover(self) -> None:
         """After a failure: raise if the device can't go on."""
 
-    def verify(self, loop: Loop) -> Judgement:
-        """Poison the outputs, replay, and compare every output element-wise with fp64."""
+    def verify(self, loop: Loop, accumulate: str | None = None) -> Judgement:
+        """Poison the outputs, replay, and compare every output element-wise with fp64.
+
+        `accumulate`: judge by this accumulator's tolerance, not by that of the case's.
+        """
 
     def settle(self, loops: Sequence[Loop]) -> State:
         """Run the loops, mixed, until the clock has settled."""
@@ -184,7 +192,7 @@ def admit(competitor: Competitor, bench: Bench, plan: Plan) -> Entrant:
     except Exception as error:  # out of shared memory, a compiler error: news, not a crash
         bench.recover()
         return Entrant(competitor, "failed", _brief(error))
-    verdict = bench.verify(loop)
+    verdict = bench.verify(loop, competitor.accumulate)
     if not verdict.ok and competitor.rung is not None:
         return Entrant(competitor, "wrong", str(verdict), verdict.worst)
     # The reference stays even if it breaks our bound: it is what users have. The row says so.
@@ -248,6 +256,7 @@ def rows_of(
             environment=environment,
             case=case,
             competitor=competitor.name,
+            ladder=competitor.ladder,
             rung=competitor.rung,
             number=competitor.number,
             config=None if competitor.config is None else dict(competitor.config),
@@ -258,8 +267,8 @@ def rows_of(
         if loop and samples:
             us = Quantiles.of(sample.seconds * 1e6 for sample in samples)
             state = State.median(sample.state for sample in samples)
-            lower = [number for number in fastest if number < (competitor.number or 0)]
-            below = fastest[max(lower)] if lower else None
+            below = _below(competitor, fastest)
+            versus = {name: compare(times, name, competitor.name) for name in competitor.rivals}
             row = dataclasses.replace(
                 row,
                 launches=loop.launches,
@@ -270,6 +279,7 @@ def rows_of(
                 null=null,
                 below=below,
                 ratio_below=below and compare(times, below, competitor.name),
+                versus={name: ratio for name, ratio in versus.items() if ratio} or None,
                 sm_mhz=state.sm_mhz,
                 settled_mhz=race.settled.sm_mhz,
                 power_w=state.power_w,
@@ -281,15 +291,31 @@ def rows_of(
     return rows
 
 
-def _fastest_per_rung(entrants: Sequence[Entrant], times) -> dict[int, str]:
-    """Rung number -> the name of its fastest timed competitor."""
-    best: dict[int, tuple[float, str]] = {}
-    for entrant in entrants:
-        name, number = entrant.competitor.name, entrant.competitor.number
-        own = [r[name] for r in times if name in r]
-        if number is not None and own:
-            best[number] = min(best.get(number, (math.inf, "")), (Quantiles.of(own).p50, name))
-    return {number: name for number, (_, name) in best.items()}
+def _below(
+    competitor: Competitor, fastest: Mapping[tuple[str | None, int], Competitor]
+) -> str | None:
+    """The name of the competitor that this one is a rung above, None if none was timed."""
+    own = {n: c for (ladder, n), c in fastest.items() if ladder == competitor.ladder}
+    for rung in own.values():
+        if rung.rung == competitor.adds_to:
+            return rung.name
+    lower = [number for number in own if number < (competitor.number or 0)]
+    return own[max(lower)].name if lower else None
+
+
+def _fastest_per_rung(
+    entrants: Sequence[Entrant], times
+) -> dict[tuple[str | None, int], Competitor]:
+    """Ladder and rung number -> the rung's fastest timed competitor."""
+    best: dict[tuple[str | None, int], tuple[float, Competitor]] = {}
+    for competitor in (entrant.competitor for entrant in entrants):
+        own = [r[competitor.name] for r in times if competitor.name in r]
+        if competitor.number is None or not own:
+            continue
+        key, median = (competitor.ladder, competitor.number), Quantiles.of(own).p50
+        if key not in best or median < best[key][0]:
+            best[key] = median, competitor
+    return {key: competitor for key, (_, competitor) in best.items()}
 
 
 def _finite(value: float | None) -> float | None:

@@ -1,4 +1,4 @@
-"""The ladder's competitors: every rung, its configs or those of a file, and cuBLAS twice."""
+"""The ladder's competitors: every rung, its configs or those of a file, and cuBLAS."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from tritemm import launch
-from tritemm.problem import Problem
+from tritemm.problem import Problem, short_name
 from tritemm.rungs import RUNGS
 from tritemm.spec import Config, Kernel
 
-from .engine import NULL, REFERENCE, Competitor
+from .engine import Competitor
+from .rows import HALF, NULL, REFERENCE, TRITON
+
+Multiply = Callable[[Any, Any, Any], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,9 +34,9 @@ class Candidate:
         return f"{self.rung} {tile} w{c.num_warps} s{c.num_stages} {c.ORDER}{group}"
 
 
-def refuse_unknown(words: Iterable[str]) -> None:
+def refuse_unknown(words: Iterable[str], kernels: Sequence[Kernel] = RUNGS) -> None:
     """Raises ValueError if a word names no rung."""
-    known = [kernel.name for kernel in RUNGS]
+    known = [kernel.name for kernel in kernels]
     for word in words:
         if word not in known:
             raise ValueError(f"no rung is called {word!r}; there are {', '.join(known)}")
@@ -55,21 +58,46 @@ def read_candidates(path: Path) -> list[Candidate]:
 
 def competitors(
     problem: Problem,
-    reference: Callable[[Any, Any, Any], None],
+    reference: Callable[[str], Multiply],
     *,
     kernels: Sequence[Kernel] = RUNGS,
     only: Collection[str] = (),
     configs: str = "first",
     candidates: Sequence[Candidate] = (),
 ) -> list[Competitor]:
-    """The rungs (those in `only`, if any) with their first config, all or none; then cuBLAS."""
+    """The rungs (those in `only`, if any) with their first config, all or none; then cuBLAS.
+
+    `reference(accumulate)` is torch.matmul with that accumulator.
+    """
+    rungs = of_kernels(problem, kernels, only=only, configs=configs, candidates=candidates)
+    return [*rungs, *cublas(problem, reference)]
+
+
+def cublas(problem: Problem, reference: Callable[[str], Multiply]) -> list[Competitor]:
+    """The reference, its null twin, and cuBLAS with an fp16 accumulator where that is asked for."""
+    accumulate = short_name(problem.accumulate)
+    default = "fp32" if accumulate == "fp16" else accumulate
+    found = [Competitor(name, reference(default), accumulate=default) for name in (REFERENCE, NULL)]
+    return found + [Competitor(HALF, reference("fp16"))] * (accumulate == "fp16")
+
+
+def of_kernels(
+    problem: Problem,
+    kernels: Sequence[Kernel],
+    *,
+    ladder: str = TRITON,
+    only: Collection[str] = (),
+    configs: str = "first",
+    candidates: Sequence[Candidate] = (),
+) -> list[Competitor]:
+    """The rungs of one ladder, in the configs that were asked for."""
     found: list[Competitor] = []
     for kernel in kernels:
         mine = [(c.name, c.config) for c in candidates if c.rung == kernel.name]
         named = list(_named(kernel, problem)) if not only or kernel.name in only else []
         wanted = {"first": named[:1], "all": named, "none": []}[configs] + mine
-        found += [_competitor(kernel, problem, name, config) for name, config in wanted]
-    return [*found, Competitor(REFERENCE, reference), Competitor(NULL, reference)]
+        found += [_competitor(kernel, problem, ladder, name, config) for name, config in wanted]
+    return found
 
 
 def _named(kernel: Kernel, problem: Problem) -> Iterator[tuple[str, Config | None]]:
@@ -81,7 +109,9 @@ def _named(kernel: Kernel, problem: Problem) -> Iterator[tuple[str, Config | Non
         yield kernel.name + (f"[{index}]" if index else ""), config
 
 
-def _competitor(kernel: Kernel, problem: Problem, name: str, config: Config | None) -> Competitor:
+def _competitor(
+    kernel: Kernel, problem: Problem, ladder: str, name: str, config: Config | None
+) -> Competitor:
     def run(a, b, c) -> None:
         own = Problem.of(
             a, b, c,
@@ -92,6 +122,7 @@ def _competitor(kernel: Kernel, problem: Problem, name: str, config: Config | No
     return Competitor(
         name=name,
         run=run,
+        ladder=ladder,
         rung=kernel.name,
         number=kernel.number,
         config=None if config is None else dataclasses.asdict(config),

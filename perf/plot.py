@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .report import label, origin
-from .rows import Row
+from .rows import CUDA, HALF, REFERENCE, TRITON, Row
 
 RUNG = "#2a6f97"
+CUDA_RUNG = "#d98032"
 GREY = "#8a8a8a"
+#: Of the lines that stand for cuBLAS.
+STYLES = {REFERENCE: "--", HALF: ":"}
 
 
 def plot_ladder(rows: Sequence[Row], path: Path) -> None:
@@ -47,3 +50,68 @@ def plot_ladder(rows: Sequence[Row], path: Path) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     figure.supxlabel(textwrap.fill(origin(rows), 112), fontsize=8.5, color="#555555")
     figure.savefig(path, dpi=200, facecolor="white")
+
+
+def plot_compare(rows: Sequence[Row], path: Path) -> None:
+    """Draw `rows.latest_compare(...)`: each Triton rung's bar, under it those of its CUDA twins."""
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    measured = [row for row in rows if row.us]
+    if not measured:
+        raise ValueError("there is no measured row to plot")
+    groups = _families(measured)
+    top = max(row.tflops for row in measured)
+    count = sum(map(len, groups))
+    figure = Figure(figsize=(8, 1.5 + 0.25 * (count + 0.5 * len(groups))), layout="constrained")
+    axes = figure.subplots()
+    place, ticks = 0.0, {}
+    for group in groups:
+        for row in group:
+            color = CUDA_RUNG if row.ladder == CUDA else RUNG
+            axes.barh(place, row.tflops, height=0.78, color=color)
+            text = f"{row.tflops:.{0 if row.tflops >= 10 else 1}f}"
+            if row.ratio:
+                text += f"  ({row.ratio.p50:.{2 if row.ratio.p50 >= 0.1 else 3}f}x)"
+            box = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
+            axes.text(row.tflops + top / 80, place, text, va="center", fontsize=9, bbox=box)
+            ticks[place] = label(row)
+            place += 1
+        place += 0.5
+    for row in measured:
+        if row.competitor in STYLES:
+            style = STYLES[row.competitor]
+            axes.axvline(row.tflops, color=GREY, linestyle=style, linewidth=1, zorder=0)
+    axes.set_yticks(list(ticks), list(ticks.values()), fontsize=9)
+    axes.invert_yaxis()
+    axes.margins(y=0.01)
+    axes.set_xlim(0, top * 1.17)
+    axes.set_title(f"{rows[0].case}, {rows[0].mode}", fontsize=11, loc="left")
+    axes.set_xlabel("TFLOP/s (times cuBLAS's speed in the same rounds)", fontsize=10)
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["top", "right"]].set_visible(False)
+    handles = [Patch(color=RUNG, label="Triton"), Patch(color=CUDA_RUNG, label="CUDA")]
+    handles += [
+        Line2D([], [], color=GREY, linestyle=STYLES[row.competitor], label=_named(row))
+        for row in measured
+        if row.competitor in STYLES
+    ]
+    axes.legend(handles=handles, fontsize=9, loc="upper right", framealpha=1)
+    figure.supxlabel(textwrap.fill(origin(rows), 112), fontsize=8.5, color="#555555")
+    figure.savefig(path, dpi=200, facecolor="white")
+
+
+def _named(row: Row) -> str:
+    return f"{label(row)}, {row.tflops:.0f}"
+
+
+def _families(rows: Sequence[Row]) -> list[list[Row]]:
+    """Triton's rungs, each followed by the CUDA rungs whose first twin it is; then the others."""
+    groups = {row.competitor: [row] for row in rows if row.ladder == TRITON}
+    alone = []
+    for row in rows:
+        if row.ladder == CUDA:
+            twin = next((name for name in row.versus or {} if name in groups), None)
+            (groups[twin] if twin else alone).append(row)
+    return [*groups.values(), *([alone] if alone else [])]

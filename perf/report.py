@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .rows import Row
+from .rows import CUDA, HALF, TRITON, Row
 from .stats import Quantiles
 
 
 def label(row: Row) -> str:
-    """`07 pipelined`, `cuBLAS`."""
+    """`07 pipelined`, `wmma_base` (CUDA's rungs are called by their names alone), `cuBLAS`."""
     if row.number is None:
         return row.competitor.replace("cublas", "cuBLAS")
-    return f"{row.number:02d} {row.competitor}"
+    return row.competitor if row.ladder == CUDA else f"{row.number:02d} {row.competitor}"
 
 
 def text_table(rows: Sequence[Row]) -> str:
-    """The rows of one race: microseconds, TFLOP/s, times cuBLAS's speed, times the rung below's."""
+    """The rows of one race: microseconds, TFLOP/s, times cuBLAS's speed, times the rung below's.
+
+    A CUDA rung has its Triton twins too, with their speed over its own.
+    """
+    twins = any(row.ladder == CUDA for row in rows)
     head = ("", "us", "TFLOP/s", "x cuBLAS [p20-p80]", "x below", "MHz", "W", "error/bound")
+    if twins:
+        head += ("Triton / this",)
     body = [
-        (label(row), *_text_cells(row, before))
+        (label(row), *_text_cells(row, before), *([_twins(row)] if twins else []))
         for row, before in zip(rows, (None, *rows), strict=False)
     ]
     widths = [max(len(line[i]) for line in (head, *body)) for i in range(len(head))]
@@ -28,7 +34,10 @@ def text_table(rows: Sequence[Row]) -> str:
         name, *cells = line
         text = name.ljust(widths[0])
         if row is None or row.us:
-            text += "".join("  " + c.rjust(w) for c, w in zip(cells, widths[1:], strict=True))
+            text += "".join(
+                "  " + (c.ljust(w) if title.startswith("Triton") else c.rjust(w))
+                for c, w, title in zip(cells, widths[1:], head[1:], strict=True)
+            )
         else:
             text += f"  {row.outcome}: {row.reason}"
         lines.append(text.rstrip())
@@ -98,6 +107,60 @@ def markdown_table(rows: Sequence[Row]) -> str:
         cells = (label(row), _digits(row.us.p50), _digits(row.tflops), ratio, _below(row, before))
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def markdown_compare(rows: Sequence[Row]) -> str:
+    """`rows.latest_compare(...)`: the CUDA ladder beside its Triton twins, then Triton's ladder."""
+    references = [row for row in rows if row.rung is None]
+    half = any(row.competitor == HALF for row in references)
+    tables = []
+    for ladder, first, last in (
+        (CUDA, "CUDA rung", "Triton twin: its speed over this one's"),
+        (TRITON, "Triton rung", ""),
+    ):
+        own = [row for row in rows if row.ladder == ladder]
+        cells = [first, "µs", "TFLOP/s", "x cuBLAS (p20-p80)", "x the rung below"]
+        if half:
+            cells.insert(4, "x cuBLAS fp16")
+        if last:
+            cells.append(last)
+        lines = [
+            _line(cells),
+            "|---|" + "--:|" * (len(cells) - 1 - bool(last)) + "---|" * bool(last),
+        ]
+        for row, before in zip([*own, *references], (None, *own, *references), strict=False):
+            lines.append(_line(_compare_cells(row, before, len(cells), half)))
+        tables.append("\n".join(lines))
+    return "\n\n".join(tables)
+
+
+def _compare_cells(row: Row, before: Row | None, count: int, half: bool) -> list[str]:
+    """`count` cells; what was not measured says why."""
+    if not row.us:
+        cells = [label(row), "", "", f"{row.outcome}: {row.reason}".replace("|", "\\|")]
+        return cells + [""] * (count - len(cells))
+    named = row.rung or row.competitor == HALF
+    ratio = spread(row.ratio) if named and row.ratio else ""
+    cells = [label(row), _digits(row.us.p50), _digits(row.tflops), ratio]
+    if half:
+        alike = (row.versus or {}).get(HALF)
+        cells.append(f"{alike.p50:.3f}{', a tie' if alike.tie else ''}" if alike else "")
+    cells.append(_below(row, before))
+    return [*cells, _twins(row)][:count]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _twins(row: Row) -> str:
+    """The speed of a CUDA rung's Triton twins over its own: `tiled 1.43, swizzled 1.01 (tie)`."""
+    if row.ladder != CUDA or not row.versus:
+        return ""
+    ratios = {name: ratio.inverse for name, ratio in row.versus.items() if name != HALF}
+    return ", ".join(
+        f"{name} {ratio.p50:.2f}{' (tie)' if ratio.tie else ''}" for name, ratio in ratios.items()
+    )
 
 
 def spread(ratio: Quantiles) -> str:

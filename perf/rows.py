@@ -1,6 +1,8 @@
 """The measurements' file format: JSON lines, one row per competitor and case, committed.
 
 Schema 1. Times are microseconds per product; "quantiles" are objects {p20, p50, p80} over rounds.
+A field that is added gets a default, so that older rows stay readable; the schema's number changes
+when a field changes its meaning. `ladder` and `versus` are younger than the first rows.
 
     schema        1
     time          UTC, ISO 8601; the same for all rows of one race
@@ -10,9 +12,12 @@ Schema 1. Times are microseconds per product; "quantiles" are objects {p20, p50,
     case          {M, N, K, layout, dtype, accumulate, precision}; layout as in `perf.case`
     competitor    a rung's word: its first config; `word[1]` ...: its other configs; `word 128x...`:
                   a config from a file; "cublas": torch.matmul with out=, multiplying fp32 as tf32
-                  if `precision` is tf32 (else IEEE) and accumulating as `accumulate`;
-                  "cublas again": the null test
-    rung, number  the rung's word and its file's number; null for cuBLAS
+                  if `precision` is tf32 (else IEEE), 16-bit types accumulated in fp32;
+                  "cublas again": the null test; "cublas fp16": the same accumulated in fp16, where
+                  `accumulate` is fp16
+    ladder        "triton" or "cuda" (`cuda_reference`); null for cuBLAS; absent from older rows,
+                  whose rungs are Triton's
+    rung, number  the rung's word and its number on its ladder; null for cuBLAS
     config        the fields of `tritemm.spec.Config`; null for cuBLAS
     outcome       measured, refused (by the kernel), failed (to compile or launch), wrong (output),
                   skipped (too slow); only "measured" rows have what follows `worst`
@@ -24,8 +29,11 @@ Schema 1. Times are microseconds per product; "quantiles" are objects {p20, p50,
     tflops        of us.p50, 2 M N K operations
     ratio         quantiles of cuBLAS's time over this one's, within rounds
     null          quantiles of the null test's ratio
-    below         the competitor of the next rung below that was timed (its fastest config)
+    below         the competitor of the next rung below on the same ladder that was timed (its
+                  fastest config); of a CUDA rung the one that it adds to, if that was timed
     ratio_below   quantiles of that one's time over this one's, within rounds
+    versus        {competitor: quantiles of its time over this one's, within rounds}: the twins on
+                  the other ladder (`perf.twins.rivals`) and "cublas fp16"; null without any
     sm_mhz, power_w, temperature_c   medians, read while it was timed; null without NVML
     settled_mhz   SM clock after the warm-up
 """
@@ -48,6 +56,11 @@ from .stats import Quantiles
 SCHEMA = 1
 RESULTS = Path(__file__).resolve().parent / "results"
 
+TRITON, CUDA = "triton", "cuda"
+#: The reference; under a second name (how far that one's ratio is from 1 is the noise); and with
+#: an fp16 accumulator.
+REFERENCE, NULL, HALF = "cublas", "cublas again", "cublas fp16"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
@@ -64,6 +77,7 @@ class Row:
     number: int | None
     config: dict[str, Any] | None
     outcome: str
+    ladder: str | None = None
     reason: str | None = None
     worst: float | None = None
     launches: int | None = None
@@ -74,6 +88,7 @@ class Row:
     null: Quantiles | None = None
     below: str | None = None
     ratio_below: Quantiles | None = None
+    versus: dict[str, Quantiles] | None = None
     sm_mhz: float | None = None
     power_w: float | None = None
     temperature_c: float | None = None
@@ -94,6 +109,9 @@ class Row:
             fields["case"] = Case(**fields["case"])
             for name in ("us", "ratio", "null", "ratio_below"):
                 fields[name] = fields[name] and Quantiles(**fields[name])
+            fields.setdefault("ladder", TRITON if fields["rung"] else None)
+            versus = fields.get("versus")
+            fields["versus"] = versus and {k: Quantiles(**v) for k, v in versus.items()}
             return Row(**fields)
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a row: {error!r}") from error
@@ -148,16 +166,40 @@ def latest_ladder(
     precision: str = "ieee",
     accumulate: str | None = None,
 ) -> list[Row]:
-    """The newest row of each rung (its first config) and of cuBLAS, slowest rung first.
+    """The newest row of each Triton rung (its first config) and of cuBLAS, slowest rung first.
 
     Without `gpu`, the GPU of the newest row. What was refused, failed or wrong is there too, as a
     row without a time, unless it was only skipped as too slow. Empty if nothing was measured.
     """
+    case = _case(size, layout, dtype, precision, accumulate)
+    return _newest([row for row in rows if row.ladder != CUDA], case, gpu)
+
+
+def latest_compare(
+    rows: Sequence[Row],
+    gpu: str | None = None,
+    *,
+    size: int | tuple[int, int, int] = 4096,
+    layout: str = "NT",
+    dtype: str = "fp16",
+    accumulate: str | None = None,
+) -> list[Row]:
+    """The same of both ladders: Triton's rungs, CUDA's, cuBLAS; only of races with both."""
+    races = {(row.time, row.environment.gpu) for row in rows if row.ladder == CUDA}
+    case = _case(size, layout, dtype, "ieee", accumulate)
+    return _newest([row for row in rows if (row.time, row.environment.gpu) in races], case, gpu)
+
+
+def _case(size, layout, dtype, precision, accumulate) -> Case:
     M, N, K = (size,) * 3 if isinstance(size, int) else size
-    case = Case(M, N, K, layout, dtype, accumulate or ACCUMULATE[dtype], precision)
+    return Case(M, N, K, layout, dtype, accumulate or ACCUMULATE[dtype], precision)
+
+
+def _newest(rows: Sequence[Row], case: Case, gpu: str | None) -> list[Row]:
+    """The newest row of each rung's first config and of cuBLAS: Triton's, CUDA's, cuBLAS."""
     newest: dict[tuple[str, str], Row] = {}
     for row in sorted(rows, key=lambda row: row.time):
-        wanted = row.competitor == (row.rung or "cublas") and row.outcome != "skipped"
+        wanted = row.competitor in (row.rung or REFERENCE, HALF) and row.outcome != "skipped"
         if row.mode == "sustained" and row.case == case and wanted:
             newest[row.environment.gpu, row.competitor] = row
     if not newest:
@@ -165,4 +207,5 @@ def latest_ladder(
     if gpu is None:
         gpu = max(newest.values(), key=lambda row: row.time).environment.gpu
     own = [row for (name, _), row in newest.items() if name == gpu]
-    return sorted(own, key=lambda row: (row.number is None, row.number))
+    places = {TRITON: 0, CUDA: 1, None: 2}
+    return sorted(own, key=lambda row: (places[row.ladder], row.number or 0, row.competitor))

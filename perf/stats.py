@@ -23,6 +23,11 @@ class Quantiles:
         """Whether a ratio with these quantiles says nothing: 1 lies between p20 and p80."""
         return self.p20 <= 1 <= self.p80
 
+    @property
+    def inverse(self) -> Quantiles:
+        """Of the ratios turned over."""
+        return Quantiles(1 / self.p80, 1 / self.p50, 1 / self.p20)
+
 
 def ratios(rounds: Sequence[Mapping[str, float]], slow: str, fast: str) -> list[float]:
     """`slow`'s time over `fast`'s, for each round in which both took part.

@@ -9,12 +9,16 @@ import sys
 import pytest
 import torch
 
-from perf import engine, ladder, plot, report, rows, sustained
+from cuda_reference import loader
+from cuda_reference.rungs import RUNGS as CUDA_RUNGS
+from perf import __main__, compare, engine, ladder, machine, plot, report, rows, stats, sustained
 from perf.case import Case, parse_layout, parse_size
 from perf.engine import NULL, REFERENCE, Loop, Plan, Sample
 from perf.machine import ROOT, Environment, State, slug
-from perf.stats import Quantiles, compare
-from tritemm.problem import Problem
+from perf.rows import HALF
+from perf.stats import Quantiles
+from perf.twins import named, rivals, twins
+from tritemm.problem import INTERPRETED, Problem
 from tritemm.rungs import RUNGS
 from tritemm.spec import Config, Kernel
 
@@ -66,8 +70,8 @@ class FakeBench:
     def recover(self):
         self.recovered += 1
 
-    def verify(self, loop):
-        return sustained.verify(self.case, self.sets, loop)
+    def verify(self, loop, accumulate=None):
+        return sustained.verify(self.case, self.sets, loop, accumulate)
 
     def settle(self, loops):
         return State(sm_mhz=1410.0)
@@ -75,9 +79,18 @@ class FakeBench:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FakeKernel(Kernel):
-    """Multiplies with torch; `spoil(c)` is its bug."""
+    """Multiplies with torch; `spoil(c)` is its bug. `stem` is its number and word, k01_simt."""
 
+    stem: str
     spoil: object = lambda c: None
+
+    @property
+    def number(self):
+        return int(self.stem[1:3])
+
+    @property
+    def name(self):
+        return self.stem[4:]
 
     def launch(self, problem, config, a, b, c):
         torch.matmul(a, b, out=c)
@@ -86,17 +99,21 @@ class FakeKernel(Kernel):
 
 def fake(stem, spoil=lambda c: None, **fields):
     fields = {"configs": lambda problem: (Config(16, 16, 16), Config(32, 32, 16))} | fields
-    return FakeKernel(module=f"kernels.{stem}", doc=f"{stem[4:]}: fake.", spoil=spoil, **fields)
+    return FakeKernel(stem=stem, **{"doc": f"{stem[4:]}: fake.", "spoil": spoil} | fields)
 
 
 def measure(kernels, seconds=None, plan=QUIET, **selection):
     bench = FakeBench(CASE, seconds or {})
     problem = Problem.of(*bench.sets[0])
     field = ladder.competitors(problem, sustained.reference, kernels=kernels, **selection)
+    return rows_after(field, bench, plan)
+
+
+def rows_after(field, bench, plan=QUIET):
     race = engine.measure(field, bench, plan, random.Random(0))
     return engine.rows_of(
         race,
-        case=CASE,
+        case=bench.case,
         mode=bench.mode,
         environment=ENVIRONMENT,
         time="2026-01-02T03:04:05+00:00",
@@ -139,8 +156,8 @@ def test_an_equal_pair_is_a_tie():
 
 def test_ratios_pair_times_of_the_same_round_only():
     rounds = [{"a": 2.0, "b": 1.0}, {"a": 100.0}, {"b": 7.0}, {"a": 6.0, "b": 3.0}]
-    assert compare(rounds, "a", "b") == Quantiles(2, 2, 2)
-    assert compare(rounds, "a", "c") is None
+    assert stats.compare(rounds, "a", "b") == Quantiles(2, 2, 2)
+    assert stats.compare(rounds, "a", "c") is None
 
 
 def test_slow_competitors_take_part_in_fewer_rounds():
@@ -290,6 +307,198 @@ def test_sizes_and_layouts_are_parsed():
         parse_layout("NX")
 
 
+# Both ladders
+
+
+def headed(stem, adds_to, mirrors, **fields):
+    doc = f"{stem[4:]}: fake.\n\nAdds to  {adds_to}\nMirrors  {mirrors}\n"
+    return fake(stem, doc=doc, **fields)
+
+
+TWINS = [
+    headed("k01_simt", "nothing", "simt_naive"),
+    headed("k03_tiled", "simt: tiles", "wmma_base and mma_base"),
+    headed("k09_persistent", "tiled: a loop", "wgmma_persistent"),
+]
+CUDA_TWINS = [
+    headed("k01_simt_naive", "nothing", "simt"),
+    headed("k02_wmma_base", "simt_naive: wmma", "tiled"),
+    headed("k03_mma_base", "simt_naive: ldmatrix and mma", "tiled, swizzled"),
+    headed("k04_mma_permuted", "mma_base: no conflicts", "permuted, tiled"),
+    headed("k05_wgmma", "nothing: another instruction", "pipelined", why_not=lambda p: "no fp16"),
+]
+HALF_CASE = Case(M=48, N=40, K=32, layout="NT", dtype="fp16", accumulate="fp16")
+
+
+@pytest.fixture(scope="module")
+def compared():
+    seconds = {"tiled": 1e-3, "wmma_base": 2e-3, "mma_base": 1.25e-3, "simt": 0.4, HALF: 0.9e-3}
+    bench = FakeBench(HALF_CASE, seconds)
+    problem = Problem.of(*bench.sets[0], accumulate=torch.float16)
+    field = compare.competitors(problem, sustained.reference, CUDA_TWINS, triton=TWINS)
+    return rows_after(field, bench)
+
+
+def test_twins_are_named_by_either_header():
+    _, tiled, persistent = TWINS
+    permuted = CUDA_TWINS[3]
+    assert named(tiled, CUDA_TWINS) == ("wmma_base", "mma_base")
+    assert twins(tiled, CUDA_TWINS) == ("wmma_base", "mma_base", "mma_permuted")
+    assert twins(permuted, TWINS) == ("tiled",)
+    assert twins(persistent, CUDA_TWINS) == ()
+    # Where no twin is built, the twins of the rung below are the nearest.
+    assert rivals(persistent, TWINS, CUDA_TWINS) == twins(tiled, CUDA_TWINS)
+    alone = headed("k06_mma_async", "mma_permuted: copies", "async")
+    assert rivals(alone, [*CUDA_TWINS, alone], TWINS) == ("tiled",)
+    assert rivals(CUDA_TWINS[-1], CUDA_TWINS, TWINS) == ()
+
+
+def test_both_ladders_race_and_ratios_stay_on_their_ladder(compared):
+    found = by_name(compared)
+    assert list(found) == [
+        *(k.name for k in TWINS), *(k.name for k in CUDA_TWINS), REFERENCE, NULL, HALF
+    ]  # fmt: skip
+    assert {row.ladder for row in compared} == {"triton", "cuda", None}
+    assert found["simt_naive"].below is None
+    assert found["tiled"].below == "simt"
+    # Numbers collide between the ladders, and a CUDA rung is compared with what it adds to.
+    assert found["wmma_base"].below == found["mma_base"].below == "simt_naive"
+    assert found["mma_permuted"].below == "mma_base"
+    assert found["wgmma"].outcome == "refused"
+
+
+def test_twins_are_compared_within_rounds(compared):
+    found = by_name(compared)
+    assert set(found["mma_base"].versus) == {"tiled", HALF}
+    assert found["mma_base"].versus["tiled"].p50 == pytest.approx(0.8, abs=0.01)
+    assert found["tiled"].versus["mma_base"].p50 == pytest.approx(1.25, abs=0.01)
+    assert found["tiled"].versus[HALF].p50 == pytest.approx(0.9, abs=0.01)
+    assert found[HALF].ratio.p50 == pytest.approx(1 / 0.9, abs=0.01)
+    assert found[HALF].versus is None
+    assert found["simt_naive"].versus["simt"].p50 == pytest.approx(400, rel=0.1)
+
+
+def test_cublas_accumulates_in_fp16_only_where_that_is_compared():
+    problem = Problem.of(*sustained.operands(HALF_CASE, "cpu"))
+    field = compare.competitors(problem, sustained.reference, CUDA_TWINS, triton=TWINS)
+    assert HALF not in [competitor.name for competitor in field]
+    assert all(HALF not in competitor.rivals for competitor in field)
+    flags, seen = torch.backends.cuda.matmul, []
+
+    class Out:
+        @classmethod
+        def __torch_function__(cls, *_):
+            seen.append(flags.allow_fp16_accumulation)
+
+    for accumulate in ("fp16", "fp32"):
+        sustained.reference(accumulate)(Out(), Out(), Out())
+    assert seen == [True, False]
+
+
+def test_a_wrong_fp16_sum_is_found_where_the_bound_is_wide():
+    """At K = 2048 the bound of an fp16 accumulator is several times as large as the result."""
+    case = dataclasses.replace(HALF_CASE, K=2048)
+
+    def spoil(c):
+        c[3, 5] += 16
+
+    verdicts = {}
+    for name, kernel in (("good", fake("k01_good")), ("bad", fake("k02_bad", spoil))):
+        bench = FakeBench(case, {})
+        before = [operand.clone() for operand in bench.sets[0]]
+        problem = Problem.of(*bench.sets[0], accumulate=torch.float16)
+        [competitor] = ladder.of_kernels(problem, [kernel])
+        loop = bench.loop(competitor)
+        verdicts[name] = bench.verify(loop)
+        assert bench.verify(loop, "fp32").ok == (name == "good")
+        assert all(map(torch.equal, bench.sets[0][:2], before[:2]))
+    assert verdicts["good"].ok
+    assert str(verdicts["bad"]) == "1 of 1920 sums of small integers are not exact"
+
+
+def test_tables_of_a_comparison(compared):
+    text = report.text_table(compared)
+    line = {words[0]: line for line in text.splitlines() if (words := line.split())}
+    assert line["mma_base"].endswith("tiled 1.25")
+    assert line["wgmma"].endswith("refused: no fp16")
+    chosen = rows.latest_compare(
+        compared, size=(48, 40, 32), layout="NT", dtype="fp16", accumulate="fp16"
+    )
+    cuda, triton = report.markdown_compare(chosen).split("\n\n")
+    for table, ladder_rows in ((cuda, CUDA_TWINS), (triton, TWINS)):
+        lines = table.splitlines()
+        assert len(lines) == 2 + len(ladder_rows) + 2
+        assert len({line.count("|") for line in lines}) == 1
+        assert "x cuBLAS fp16" in lines[0]
+        assert lines[-2].startswith("| cuBLAS |") and lines[-1].startswith("| cuBLAS fp16 |")
+    assert cuda.splitlines()[4].endswith("tiled 1.25 |")
+    assert "(mma_base)" not in cuda  # it stands in the line before mma_permuted
+    assert "refused: no fp16" in cuda
+
+
+def test_ties_with_a_twin_are_named(compared):
+    row = by_name(compared)["mma_base"]
+    tied = dataclasses.replace(row, versus={"tiled": Quantiles(0.99, 1.001, 1.01)})
+    assert "tiled 1.00 (tie)" in report.text_table([tied])
+
+
+def test_each_ladder_is_chosen_from_the_same_file(compared):
+    chosen = {"size": (48, 40, 32), "dtype": "fp16", "accumulate": "fp16"}
+    names = [row.competitor for row in rows.latest_ladder(compared, **chosen)]
+    assert names == [*(kernel.name for kernel in TWINS), REFERENCE, HALF]
+    triton_alone = [row for row in compared if row.ladder != "cuda"]
+    assert rows.latest_compare(triton_alone, **chosen) == []
+    assert len(rows.latest_compare(compared, **chosen)) == len(names) + len(CUDA_TWINS)
+
+
+def test_rows_older_than_the_second_ladder_are_read(compared):
+    for row in compared:
+        if row.ladder != "cuda":
+            old = {k: v for k, v in json.loads(row.to_json()).items() if k != "ladder"}
+            del old["versus"]
+            read = rows.Row.from_json(json.dumps(old))
+            assert read == dataclasses.replace(row, versus=None)
+            assert read.ladder == ("triton" if read.rung else None)
+
+
+def test_rows_of_a_comparison_survive_the_round_trip(compared, tmp_path):
+    path = tmp_path / "x.jsonl"
+    rows.append(path, compared)
+    assert rows.read(path) == compared
+
+
+def test_a_comparison_is_drawn(compared, tmp_path):
+    path = tmp_path / "compare.png"
+    plot.plot_compare(compared, path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert path.stat().st_size > 20_000
+    with pytest.raises(ValueError, match="no measured row"):
+        plot.plot_compare([], path)
+
+
+def test_where_cuda_is_unavailable_the_reason_is_given_once(monkeypatch):
+    monkeypatch.setattr(loader, "unavailable", lambda: "nvcc was not found")
+    monkeypatch.setattr(loader, "build", lambda names: pytest.fail("nothing can be built"))
+    assert __main__._build([]) == (None, {})
+    assert __main__._build(["mma_base"]) == ("nvcc was not found", {})
+
+
+def test_what_does_not_build_is_a_failed_row_and_is_not_built_again(monkeypatch):
+    monkeypatch.setattr(loader, "unavailable", lambda: None)
+    monkeypatch.setattr(loader, "build", lambda names: {"mma_base": "mma_base does not compile"})
+    unavailable, broken = __main__._build(["wmma_base", "mma_base"])
+    assert unavailable is None
+    bench = FakeBench(HALF_CASE, {})
+    problem = Problem.of(*bench.sets[0], accumulate=torch.float16)
+    field = compare.competitors(
+        problem, sustained.reference, CUDA_TWINS, triton=TWINS, broken=broken
+    )
+    found = by_name(rows_after(field, bench))
+    assert found["mma_base"].outcome == "failed"
+    assert found["mma_base"].reason == "RuntimeError: mma_base does not compile"
+    assert found["mma_permuted"].below == "wmma_base"
+
+
 # Files
 
 
@@ -385,7 +594,7 @@ def synthetic():
             rows.Row(
                 time="2026-01-02T03:04:05+00:00", command="", mode="sustained",
                 environment=ENVIRONMENT, case=Case(4096, 4096, 4096, "NT"),
-                competitor=kernel.name, rung=kernel.name, number=kernel.number,
+                competitor=kernel.name, ladder="triton", rung=kernel.name, number=kernel.number,
                 config=dataclasses.asdict(Config(16, 16, 16)), outcome="measured", worst=0.3,
                 launches=9, rounds=30, us=Quantiles(*[137438.953472 / tflops] * 3), tflops=tflops,
                 ratio=Quantiles(ratio * 0.98, ratio, ratio * 1.02), null=Quantiles(0.999, 1, 1.001),
@@ -396,7 +605,13 @@ def synthetic():
     found[4] = dataclasses.replace(found[4], below=found[2].competitor)
     red = {"us": None, "tflops": None, "ratio": None, "outcome": "wrong"}
     found[3] = dataclasses.replace(found[3], **red, reason="7 of 9 elements are wrong; at (0, 1)")
-    reference = {"competitor": REFERENCE, "rung": None, "number": None, "below": None}
+    reference = {
+        "competitor": REFERENCE,
+        "ladder": None,
+        "rung": None,
+        "number": None,
+        "below": None,
+    }
     found.append(
         dataclasses.replace(
             found[-1], **reference, tflops=648.0, ratio=Quantiles(1, 1, 1), ratio_below=None
@@ -449,11 +664,44 @@ def command(*args):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")
-def test_without_a_gpu_the_ladder_says_so():
-    run = command("ladder")
+@pytest.mark.parametrize("race", ["ladder", "compare"])
+def test_without_a_gpu_the_race_says_so(race):
+    run = command(race)
     assert run.returncode == 2
     assert run.stdout == ""
-    assert run.stderr == "python -m perf ladder needs a CUDA device, and torch sees none\n"
+    assert run.stderr == f"python -m perf {race} needs a CUDA device, and torch sees none\n"
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="kernels can't read CPU tensors on a GPU machine")
+def test_compare_races_each_accumulator_and_records(tmp_path, monkeypatch, capsys):
+    """The command itself, on the CPU: Triton's rungs are interpreted, CUDA's refuse."""
+    path, rung, cuda = tmp_path / "x.jsonl", RUNGS[1].name, CUDA_RUNGS[0].name
+    monkeypatch.setattr(__main__, "_unable", lambda command: None)
+    monkeypatch.setattr(loader, "unavailable", lambda: None)
+    monkeypatch.setattr(loader, "build", lambda names: {})
+    monkeypatch.setattr(machine, "environment", lambda: ENVIRONMENT)
+    monkeypatch.setattr(
+        sustained, "Sustained", lambda case, plan, probe: FakeBench(case, {rung: 0.2})
+    )
+    words = ["compare", "--size", "48x40x32", "--rounds", "3", "--out", str(path)]
+    assert __main__.main([*words, "--only", f"{rung},{cuda}"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("on NVIDIA H200, sustained, 3 rounds") == 2
+    found = rows.read(path)
+    names = [rung, cuda, REFERENCE, NULL]
+    assert [row.competitor for row in found] == [*names, *names, HALF]
+    assert [row.case.accumulate for row in found] == ["fp32"] * 4 + ["fp16"] * 5
+    refused = {row.reason for row in found if row.outcome == "refused"}
+    assert refused == {"the tensors are on the CPU; a CUDA kernel needs them on a GPU"}
+
+    monkeypatch.setattr(loader, "unavailable", lambda: "nvcc was not found")
+    assert __main__.main([*words, "--only", f"{rung},{cuda}"]) == 0
+    told = capsys.readouterr()
+    assert told.err.count("nvcc was not found") == 1
+    assert cuda not in told.out
+
+    assert __main__.main([*words, "--only", "nope"]) == 2
+    assert __main__.main([*words, "--dtype", "bf16", "--accumulate", "fp16"]) == 2
 
 
 @pytest.mark.gpu

@@ -14,6 +14,7 @@ say() { echo "setup: $*"; }
 die() { say "$@" >&2; exit 1; }
 pinned() { sed -n "s/^$1==\([^ ]*\).*/\1/p" constraints.txt; }
 metadata() { "$py" -c "from importlib.metadata import requires, version; $1" 2>/dev/null; }
+has_nvcc() { command -v nvcc >/dev/null || [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ]; }
 has_gpu() { [[ "$(nvidia-smi -L 2>/dev/null)" == GPU* ]]; }
 
 make_venv() {
@@ -60,16 +61,17 @@ install_torch() {
     "$py" -m pip install "$torch"
 }
 
-# The project, its extras, and the pinned Triton; or the Triton that torch's CUDA build pins.
+# The project, its extras, and the pinned Triton; or what torch's CUDA build pins.
 install_project() {
-    local constraints=$venv/constraints.txt
-    say "installing tritemm and its extras"
+    local constraints=$venv/constraints.txt extras=dev,cuda
+    if [ "$(uname -s)" = Linux ] && ! has_nvcc; then extras+=,nvcc; fi
+    say "installing tritemm and its extras ($extras)"
     if metadata "assert any(r.startswith('triton') for r in requires('torch'))"; then
-        grep -v '^triton==' constraints.txt >"$constraints"
+        grep -v -e '^triton==' -e '^nvidia-cuda-runtime==' constraints.txt >"$constraints"
     else
         sed "s/^triton==[^ ]*/triton==${triton:-$(pinned triton)}/" constraints.txt >"$constraints"
     fi
-    "$py" -m pip install -q -c "$constraints" -e '.[dev,cuda]'
+    "$py" -m pip install -q -c "$constraints" -e ".[$extras]"
     # --no-deps: replaces the Triton that torch pins without pip resolving it back.
     if [ -n "$triton" ]; then "$py" -m pip install -q --no-deps "triton==$triton"; fi
 }

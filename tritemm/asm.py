@@ -16,7 +16,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import textwrap
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +31,15 @@ from .dispatch import find
 from .precision import PRECISIONS, check_precision
 from .problem import ACCUMULATE, INTERPRETED, Device, Problem, short_name
 from .rungs import RUNGS
-from .sass import GROUP_OF, GROUPS, count_instructions, parse_usage, run_tool, tail
+from .sass import (
+    count_instructions,
+    count_of,
+    group_of,
+    instruction_table,
+    parse_usage,
+    run_tool,
+    tail,
+)
 from .spec import TRITON_DTYPE, Config, Kernel
 
 #: Architectures that code is made for. Bytes of shared memory per program: "maximum amount of
@@ -158,15 +165,11 @@ class Code:
         """Instructions of a base mnemonic (HMMA), or of a longer one (HGMMA.64x256x16)."""
         if not self.mix:
             raise ValueError(f"{self.rung} was compiled without its instruction mix")
-        if mnemonic in self.mix:
-            return self.mix[mnemonic]
-        longer = mnemonic + "."
-        return sum(n for name, n in self.variants.items() if f"{name}.".startswith(longer))
+        return count_of(mnemonic, self.mix, self.variants)
 
     def group(self, group: str) -> dict[str, int]:
         """The part of `variants` that belongs to one of the `sass.GROUPS`, most frequent first."""
-        mine = [(n, v) for n, v in self.variants.items() if GROUP_OF[n.split(".")[0]] == group]
-        return dict(sorted(mine, key=lambda item: (-item[1], item[0])))
+        return group_of(self.variants, group)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -419,14 +422,11 @@ def _serve() -> None:
 
 def render(code: Code, ptx: bool = False, sass: bool = False) -> str:
     """The code as text: a table of its instructions and resources, then PTX and SASS if asked."""
-    lines = [f"{code.rung} on sm_{code.arch}: {code.problem}", code.config, ""]
-    for group in GROUPS:
-        variants = code.group(group)
-        if variants or group == "local memory":
-            names = ", ".join(f"{name}\0{n}" for name, n in variants.items()) or "none"
-            lines += _wrap(f"{group:<14}{sum(variants.values()):>7}  {names}")
-    lines += [
-        f"{'all':<14}{sum(code.mix.values()):>7}  instructions in the binary",
+    lines = [
+        f"{code.rung} on sm_{code.arch}: {code.problem}",
+        code.config,
+        "",
+        *instruction_table(code.mix, code.variants),
         "",
         f"{'registers':<14}{code.registers:>7}  per thread, {code.warps} warps per program",
         f"{'spills':<14}{code.spills:>7}  bytes of stack per thread",
@@ -437,12 +437,6 @@ def render(code: Code, ptx: bool = False, sass: bool = False) -> str:
         if wanted:
             lines += ["", text.strip()]
     return "\n".join(lines)
-
-
-def _wrap(line: str) -> list[str]:
-    """The line in 100 columns; a NUL is a space that is not broken."""
-    wrapped = textwrap.wrap(line, 100, subsequent_indent=" " * 23, break_on_hyphens=False)
-    return [part.replace("\0", " ") for part in wrapped]
 
 
 def as_dict(code: Code, ptx: bool = False, sass: bool = False) -> dict[str, Any]:

@@ -8,13 +8,16 @@ import os
 import re
 import shutil
 import subprocess
+import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 
 import triton
 
 #: What to read in an instruction mix. The mnemonics are those of "CUDA Binary Utilities".
 GROUPS = {
-    "tensor core": "HMMA HGMMA IMMA IGMMA DMMA QMMA QGMMA OMMA UTCHMMA UTCQMMA UTCIMMA UTCOMMA",
+    "tensor core": "HMMA HGMMA IMMA IGMMA DMMA BMMA BGMMA QMMA QGMMA OMMA "
+    "UTCHMMA UTCQMMA UTCIMMA UTCOMMA",
     "multiply-add": "FFMA FFMA2 DFMA HFMA2 IDP",
     "global loads": "LDG",
     "global stores": "STG RED REDG ATOMG",
@@ -41,6 +44,33 @@ def count_instructions(sass: str) -> tuple[dict[str, int], dict[str, int]]:
     mix = collections.Counter(base for base, _ in found)
     variants = collections.Counter(base + suffix for base, suffix in found if base in GROUP_OF)
     return dict(mix), dict(variants)
+
+
+def count_of(mnemonic: str, mix: Mapping[str, int], variants: Mapping[str, int]) -> int:
+    """Instructions of a base mnemonic (HMMA), or of a longer one (HGMMA.64x256x16)."""
+    if mnemonic in mix:
+        return mix[mnemonic]
+    longer = mnemonic + "."
+    return sum(n for name, n in variants.items() if f"{name}.".startswith(longer))
+
+
+def group_of(variants: Mapping[str, int], group: str) -> dict[str, int]:
+    """The part of `variants` that belongs to one of the `GROUPS`, most frequent first."""
+    mine = [(name, n) for name, n in variants.items() if GROUP_OF[name.split(".")[0]] == group]
+    return dict(sorted(mine, key=lambda item: (-item[1], item[0])))
+
+
+def instruction_table(mix: Mapping[str, int], variants: Mapping[str, int]) -> list[str]:
+    """A line for each of the `GROUPS` that occurs, in 100 columns, and one for the sum."""
+    lines = []
+    for group in GROUPS:
+        found = group_of(variants, group)
+        if found or group == "local memory":
+            names = ", ".join(f"{name}\0{n}" for name, n in found.items()) or "none"
+            line = f"{group:<14}{sum(found.values()):>7}  {names}"
+            lines += textwrap.wrap(line, 100, subsequent_indent=" " * 23, break_on_hyphens=False)
+    lines = [line.replace("\0", " ") for line in lines]  # a NUL was a space not to be broken
+    return [*lines, f"{'all':<14}{sum(mix.values()):>7}  instructions in the binary"]
 
 
 def parse_usage(text: str) -> tuple[int, int]:

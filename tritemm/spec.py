@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 import triton
@@ -59,64 +59,78 @@ class Launch:
     options: dict[str, Any]
 
 
+#: Per architecture: the mnemonics that must appear, and those that must not.
+Signs = Mapping[int, tuple[tuple[str, ...], tuple[str, ...]]]
+
+
+def parse_title(doc: str) -> str:
+    """The first line without the word before its colon."""
+    return doc.strip().splitlines()[0].partition(": ")[2].rstrip(".")
+
+
+def parse_header(doc: str, keys: Sequence[str]) -> Mapping[str, str]:
+    """The text after each of the `keys` that open a line; other lines continue the last key's."""
+    fields: dict[str, str] = {}
+    for line in doc.strip().splitlines()[1:]:
+        key = next((key for key in keys if line.startswith(key + " ")), None)
+        if key:
+            fields[key] = line[len(key) :].strip()
+        elif line.strip():
+            last = next(reversed(fields))
+            fields[last] += " " + line.strip()
+    return fields
+
+
+def parse_signs(text: str) -> Signs:
+    """Of "sm_80: HMMA, no LDGSTS; sm_90: HGMMA"."""
+    signs = {}
+    for clause in text.split(";"):
+        arch, _, words = clause.strip().partition(": ")
+        words = [word.strip() for word in words.split(",")]
+        signs[int(arch.removeprefix("sm_"))] = (
+            tuple(word for word in words if not word.startswith("no ")),
+            tuple(word[3:] for word in words if word.startswith("no ")),
+        )
+    return signs
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Kernel:
-    """A rung. `module` and `doc` are the rung file's `__name__` and `__doc__`.
+    """A rung of a ladder, in whatever language: all that tools, tests and measurements know of it.
 
-    The file's number and word, `kNN_word.py`, are the rung's address and its public name; the
-    docstring is its header, of which `title`, `header` and `signs` are read.
+    `doc` is the rung's header, of which `title`, `header` and `signs` are read.
     """
 
-    module: str
     doc: str
     configs: Callable[[Problem], tuple[Config, ...]]
     why_not: Callable[[Problem], str | None] = lambda problem: None
 
+    header_keys: ClassVar[tuple[str, ...]] = HEADER_KEYS
+
     @property
     def number(self) -> int:
-        return int(self._address.group(1))
+        """The rung's place on its ladder."""
+        raise NotImplementedError
 
     @property
     def name(self) -> str:
-        return self._address.group(2)
-
-    @property
-    def _address(self) -> re.Match[str]:
-        stem = self.module.rpartition(".")[2]
-        match = re.fullmatch(r"k(\d\d)_(\w+)", stem)
-        assert match, f"a rung's file is called kNN_word.py, not {stem}.py"
-        return match
+        """The rung's public name."""
+        raise NotImplementedError
 
     @property
     def title(self) -> str:
         """The header's first line without the rung's word."""
-        return self.doc.strip().splitlines()[0].partition(": ")[2].rstrip(".")
+        return parse_title(self.doc)
 
     @property
     def header(self) -> Mapping[str, str]:
-        """The header's keys (`HEADER_KEYS`) and their text."""
-        fields: dict[str, str] = {}
-        for line in self.doc.strip().splitlines()[1:]:
-            key = next((key for key in HEADER_KEYS if line.startswith(key + " ")), None)
-            if key:
-                fields[key] = line[len(key) :].strip()
-            elif line.strip():
-                last = next(reversed(fields))
-                fields[last] += " " + line.strip()
-        return fields
+        """The header's keys (`header_keys`) and their text."""
+        return parse_header(self.doc, self.header_keys)
 
     @property
-    def signs(self) -> Mapping[int, tuple[tuple[str, ...], tuple[str, ...]]]:
+    def signs(self) -> Signs:
         """Per architecture (80, 90): the SASS mnemonics that must and that must not appear."""
-        signs = {}
-        for clause in self.header["Signs"].split(";"):
-            arch, _, words = clause.strip().partition(": ")
-            words = [word.strip() for word in words.split(",")]
-            signs[int(arch.removeprefix("sm_"))] = (
-                tuple(word for word in words if not word.startswith("no ")),
-                tuple(word[3:] for word in words if word.startswith("no ")),
-            )
-        return signs
+        return parse_signs(self.header["Signs"])
 
     def launch(self, problem: Problem, config: Config, a, b, c) -> None:
         """Write the product of `a` and `b` into `c` on the current stream."""
@@ -137,12 +151,32 @@ class Arguments:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class TritonKernel(Kernel):
-    """A rung in Triton; `interpreted` is its config in Triton's interpreter."""
+    """A rung in Triton; `interpreted` is its config in Triton's interpreter.
 
+    `module` and `doc` are the rung file's `__name__` and `__doc__`. The file's number and word,
+    `kNN_word.py`, are the rung's address and its public name.
+    """
+
+    module: str
     fn: Any
     arguments: Arguments
     grid: Callable[[Problem, Config], int] = lambda problem, config: config.tiles(problem)
     interpreted: Config
+
+    @property
+    def number(self) -> int:
+        return int(self._address.group(1))
+
+    @property
+    def name(self) -> str:
+        return self._address.group(2)
+
+    @property
+    def _address(self) -> re.Match[str]:
+        stem = self.module.rpartition(".")[2]
+        match = re.fullmatch(r"k(\d\d)_(\w+)", stem)
+        assert match, f"a rung's file is called kNN_word.py, not {stem}.py"
+        return match
 
     def prepare(self, problem: Problem, config: Config, a, b, c) -> Launch:
         """The grid and arguments of one call; `a`, `b`, `c` may be meta tensors (for `asm`)."""

@@ -1,0 +1,195 @@
+"""A CUDA rung: the contract of `tritemm.spec`, and what passes between Python and its .cu."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+
+from tritemm.problem import INTERPRETER, Matrix, Problem, short_name
+from tritemm.spec import Config, Kernel
+
+from . import loader, source
+
+#: enum Type and enum Order of include/abi.cuh.
+TYPES = {torch.float16: 0, torch.bfloat16: 1}
+ACCUMULATORS = {torch.float32: 0, torch.float16: 1}
+ORDERS = {"linear": 0, "serpentine": 1, "grouped": 2}
+
+
+class Call(ctypes.Structure):
+    """`struct Call` of include/abi.cuh, which says what the fields mean."""
+
+    _fields_: ClassVar = [
+        ("a", ctypes.c_void_p),
+        ("b", ctypes.c_void_p),
+        ("c", ctypes.c_void_p),
+        ("M", ctypes.c_int64),
+        ("N", ctypes.c_int64),
+        ("K", ctypes.c_int64),
+        ("lda", ctypes.c_int64),
+        ("ldb", ctypes.c_int64),
+        ("ldc", ctypes.c_int64),
+        ("type", ctypes.c_int32),
+        ("accumulate", ctypes.c_int32),
+        ("b_rows_are", ctypes.c_int32),
+        ("order", ctypes.c_int32),
+        ("group", ctypes.c_int32),
+        ("sms", ctypes.c_int32),
+        ("stream", ctypes.c_void_p),
+    ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What a rung can run; called with a problem, it says why not, or returns None.
+
+    `layouts`: of A and B; B is given as N x K rows in NT. `aligned`: the operands whose first
+    element and rows must stand on 16-byte boundaries. `hopper`: sm_90 and nothing else.
+    """
+
+    types: tuple[torch.dtype, ...] = (torch.float16,)
+    accumulators: tuple[torch.dtype, ...] = (torch.float32, torch.float16)
+    layouts: tuple[str, ...] = ("NT",)
+    aligned: str = ""
+    hopper: bool = False
+
+    def __call__(self, problem: Problem) -> str | None:
+        return (
+            self._device(problem)
+            or self._types(problem)
+            or self._batch(problem)
+            or self._layout(problem)
+        )
+
+    def layout(self, problem: Problem) -> str:
+        """The first layout in which the problem's operands can be read."""
+        can = (layout for layout in self.layouts[:-1] if self._as(problem, layout) is None)
+        return next(can, self.layouts[-1])
+
+    def _device(self, problem: Problem) -> str | None:
+        device = problem.device
+        if device == INTERPRETER:
+            return "the tensors are on the CPU; a CUDA kernel needs them on a GPU"
+        major, minor = device.capability
+        if self.hopper and major != 9:
+            return f"WGMMA needs compute capability 9.0; {device.name} has {major}.{minor}"
+        if major < 8:
+            return f"cp.async needs compute capability 8.0; {device.name} has {major}.{minor}"
+        return None
+
+    def _types(self, problem: Problem) -> str | None:
+        a, c = problem.a.dtype, problem.c.dtype
+        for name, matrix in (("a", problem.a), ("b", problem.b)):
+            if matrix.dtype not in self.types:
+                known = " or ".join(map(short_name, self.types))
+                return f"{name} is {short_name(matrix.dtype)}; this kernel multiplies {known}"
+        if problem.b.dtype != a:
+            return f"b is {short_name(problem.b.dtype)} and a is {short_name(a)}; cast one of them"
+        if c != a:
+            return f"c is {short_name(c)}; this kernel writes the type of a, {short_name(a)}"
+        accumulators = self.accumulators if a == torch.float16 else (torch.float32,)
+        if problem.accumulate not in accumulators:
+            known = " or ".join(map(short_name, accumulators))
+            return (
+                f"the accumulator is {short_name(problem.accumulate)}; "
+                f"for {short_name(a)} this kernel has {known}"
+            )
+        return None
+
+    def _batch(self, problem: Problem) -> str | None:
+        if problem.batch != 1:
+            return f"{problem.batch} matrices; this kernel multiplies one, so call it for each"
+        return None
+
+    def _layout(self, problem: Problem) -> str | None:
+        refusals = [self._as(problem, layout) for layout in self.layouts]
+        return None if None in refusals else refusals[0]
+
+    def _as(self, problem: Problem, layout: str) -> str | None:
+        """Why A, B and C can't be read and written with A and B stored in this layout."""
+        stored = {"a": (problem.a, layout[0]), "b": (problem.b, layout[1]), "c": (problem.c, "N")}
+        for name, (matrix, major) in stored.items():
+            reason = _line_refusal(name, matrix, major)
+            if reason is None and name in self.aligned:
+                reason = _alignment_refusal(name, matrix, major, self.hopper)
+            if reason:
+                return reason
+        return None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class CudaKernel(Kernel):
+    """A rung in CUDA. The stem of its `file` is its name; `place` is its number on the ladder."""
+
+    file: Path
+    place: int
+    why_not: Limits
+
+    header_keys: ClassVar[tuple[str, ...]] = source.HEADER_KEYS
+
+    @property
+    def number(self) -> int:
+        return self.place
+
+    @property
+    def name(self) -> str:
+        return self.file.stem
+
+    def launch(self, problem: Problem, config: Config, a, b, c) -> None:
+        """Raises RuntimeError with the kernel's name and the text of the CUDA call that failed."""
+        b_major = self.why_not.layout(problem)[1]
+        call = Call(
+            a=a.data_ptr(),
+            b=b.data_ptr(),
+            c=c.data_ptr(),
+            M=problem.M,
+            N=problem.N,
+            K=problem.K,
+            lda=problem.a.pitch("N"),
+            ldb=problem.b.pitch(b_major),
+            ldc=problem.c.pitch("N"),
+            type=TYPES[problem.a.dtype],
+            accumulate=ACCUMULATORS[problem.accumulate],
+            b_rows_are=b_major == "N",
+            order=ORDERS[config.ORDER],
+            group=config.GROUP_M,
+            sms=problem.device.sms,
+            stream=torch.cuda.current_stream(c.device).cuda_stream,
+        )
+        arch = loader.architecture(problem.device.capability)
+        error = loader.library(self.name, arch).launch(ctypes.byref(call))
+        if error is not None:
+            raise RuntimeError(f"{self.name}: {error.decode(errors='replace')}")
+
+
+def _line_refusal(name: str, matrix: Matrix, major: str) -> str | None:
+    if matrix.pitch(major) is not None:
+        return None
+    line, stride = ("row", matrix.strides[3]) if major == "N" else ("column", matrix.strides[2])
+    fix = f"{name} = {name}.contiguous()" if major == "N" else f"{name} = {name}.mT.contiguous().mT"
+    return (
+        f"the elements of a {line} of {name} are {stride} elements apart; "
+        f"this kernel needs them side by side: {fix}"
+    )
+
+
+def _alignment_refusal(name: str, matrix: Matrix, major: str, tma: bool) -> str | None:
+    if not matrix.aligned:
+        return (
+            f"the first element of {name} is not on a 16-byte boundary, as copies of 16 bytes "
+            f"need; {name}.clone() is"
+        )
+    line = "row" if major == "N" else "column"
+    bytes_ = matrix.pitch(major) * matrix.dtype.itemsize
+    if bytes_ % 16:
+        return (
+            f"{line} stride of {name} is {bytes_} bytes; copies of 16 bytes need a multiple of "
+            f"16: pad the {line}s"
+        )
+    if tma and bytes_ == 0:
+        return f"{line} stride of {name} is 0 bytes; TMA needs another: {name}.clone() has"
+    return None

@@ -1,0 +1,57 @@
+/* mma_async: cp.async copies, waited for at once.
+
+Adds to       mma_permuted: copies from global to shared memory pass no register
+Mirrors       async
+By hand       cp.async, its wait and the barrier, the zero fill past K by the source size
+Signs         sm_80: HMMA, LDSM, LDGSTS; sm_90: HMMA, LDSM, LDGSTS, no HGMMA
+Needs         sm_80; fp16 or bf16; 16-byte aligned rows
+*/
+#include <algorithm>
+
+#include "mma_tile.cuh"
+
+struct Layout {
+    // 4 chunks a row of A or B: rows two apart would share their banks, so they are shifted by one.
+    static constexpr int AB_ROW = BK / CHUNK;
+    __device__ static int ab(int row, int chunk) {
+        return row * AB_ROW + (chunk + row / 2) % AB_ROW;
+    }
+
+    // 16 chunks a row of C: all rows would share their banks.
+    static constexpr int C_ROW = BN / CHUNK;
+    __device__ static int c(int row, int chunk) { return row * C_ROW + (chunk + row) % C_ROW; }
+};
+
+constexpr int BUFFER = (BM + BN) * Layout::AB_ROW;  // chunks
+constexpr int SHARED = std::max(BUFFER, BM * Layout::C_ROW) * 16;  // bytes
+
+template <typename T, typename Acc>
+__global__ void __launch_bounds__(THREADS)
+    mma_async_kernel(const __grid_constant__ Call call) {
+    extern __shared__ uint4 shared[];
+    const Origin tile = block_origin(call);
+    const Rows rows(call, tile);
+    WarpTile<Acc> acc;
+
+    for (int step = 0; step < rows.steps(); ++step) {
+        copy_async<Layout>(shared, rows, step);
+        cp_async_commit();
+        cp_async_wait<0>();
+        __syncthreads();
+#pragma unroll
+        for (int k = 0; k < BK / 16; ++k) {
+            Fragments fragments;
+            fragments.load<Layout>(shared, k);
+            multiply<T>(acc, fragments);
+        }
+        __syncthreads();
+    }
+
+    store_tile<T, Layout>(call, tile, acc, shared);
+}
+
+EXPORT launch(const Call* call) {
+    return launch_tiled(*call, SHARED, mma_async_kernel<__half, float>,
+                        mma_async_kernel<__half, __half>,
+                        mma_async_kernel<__nv_bfloat16, float>);
+}

@@ -1,0 +1,62 @@
+/* mma_async_pg2s_ps2r: two sets of registers, the next fragments in flight.
+
+Adds to       mma_async_pg2s: within a step of k, fragments are loaded one product ahead
+Mirrors       pipelined
+By hand       the two sets and their order; ptxas would also move the loads up by itself
+Signs         sm_80: HMMA, LDSM, LDGSTS; sm_90: HMMA, LDSM, LDGSTS, no HGMMA
+Needs         sm_80; fp16 or bf16; 16-byte aligned rows
+*/
+#include <algorithm>
+
+#include "mma_tile.cuh"
+
+struct Layout {
+    // 4 chunks a row of A or B: rows two apart would share their banks, so they are shifted by one.
+    static constexpr int AB_ROW = BK / CHUNK;
+    __device__ static int ab(int row, int chunk) {
+        return row * AB_ROW + (chunk + row / 2) % AB_ROW;
+    }
+
+    // 16 chunks a row of C: all rows would share their banks.
+    static constexpr int C_ROW = BN / CHUNK;
+    __device__ static int c(int row, int chunk) { return row * C_ROW + (chunk + row) % C_ROW; }
+};
+
+constexpr int BUFFER = (BM + BN) * Layout::AB_ROW;  // chunks
+constexpr int SHARED = std::max(2 * BUFFER, BM * Layout::C_ROW) * 16;  // bytes
+
+template <typename T, typename Acc>
+__global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM<Acc>)
+    mma_async_pg2s_ps2r_kernel(const __grid_constant__ Call call) {
+    extern __shared__ uint4 shared[];
+    const Origin tile = block_origin(call);
+    const Rows rows(call, tile);
+    WarpTile<Acc> acc;
+    Fragments fragments[2];
+
+    copy_async<Layout>(shared, rows, 0);
+    cp_async_commit();
+    cp_async_wait<0>();
+    __syncthreads();
+    for_steps<1>(rows, [&](int step, auto extent) {
+        const uint4* buffer = shared + step % 2 * BUFFER;
+        fragments[0].load<Layout>(buffer, 0);
+        copy_async<Layout>(shared + (step + 1) % 2 * BUFFER, rows, step + 1, extent);
+        cp_async_commit();
+#pragma unroll
+        for (int k = 0; k < BK / 16; ++k) {
+            if (k + 1 < BK / 16) fragments[(k + 1) % 2].load<Layout>(buffer, k + 1);
+            multiply<T>(acc, fragments[k % 2]);
+        }
+        cp_async_wait<0>();
+        __syncthreads();  // the next buffer is filled, and this one is free
+    });
+
+    store_tile<T, Layout>(call, tile, acc, shared);
+}
+
+EXPORT launch(const Call* call) {
+    return launch_tiled(*call, SHARED, mma_async_pg2s_ps2r_kernel<__half, float>,
+                        mma_async_pg2s_ps2r_kernel<__half, __half>,
+                        mma_async_pg2s_ps2r_kernel<__nv_bfloat16, float>);
+}

@@ -1,0 +1,55 @@
+/* mma_permuted: the chunks of a shared-memory row permuted, no bank conflicts.
+
+Adds to       mma_base: chunk c of row r is stored at (c + r / 2) % 4, in C at (c + r) % 16
+Mirrors       permuted
+By hand       the permutation, at every place that writes or reads shared memory
+Signs         sm_80: HMMA, LDSM, no LDGSTS; sm_90: HMMA, LDSM, no LDGSTS, no HGMMA
+Needs         sm_80; fp16 or bf16; 16-byte aligned rows
+*/
+#include <algorithm>
+
+#include "mma_tile.cuh"
+
+struct Layout {
+    // 4 chunks a row of A or B: rows two apart would share their banks, so they are shifted by one.
+    static constexpr int AB_ROW = BK / CHUNK;
+    __device__ static int ab(int row, int chunk) {
+        return row * AB_ROW + (chunk + row / 2) % AB_ROW;
+    }
+
+    // 16 chunks a row of C: all rows would share their banks.
+    static constexpr int C_ROW = BN / CHUNK;
+    __device__ static int c(int row, int chunk) { return row * C_ROW + (chunk + row) % C_ROW; }
+};
+
+constexpr int BUFFER = (BM + BN) * Layout::AB_ROW;  // chunks
+constexpr int SHARED = std::max(BUFFER, BM * Layout::C_ROW) * 16;  // bytes
+
+template <typename T, typename Acc>
+__global__ void __launch_bounds__(THREADS)
+    mma_permuted_kernel(const __grid_constant__ Call call) {
+    extern __shared__ uint4 shared[];
+    const Origin tile = block_origin(call);
+    const Rows rows(call, tile);
+    WarpTile<Acc> acc;
+
+    for (int step = 0; step < rows.steps(); ++step) {
+        copy<Layout>(shared, rows, step);
+        __syncthreads();
+#pragma unroll
+        for (int k = 0; k < BK / 16; ++k) {
+            Fragments fragments;
+            fragments.load<Layout>(shared, k);
+            multiply<T>(acc, fragments);
+        }
+        __syncthreads();
+    }
+
+    store_tile<T, Layout>(call, tile, acc, shared);
+}
+
+EXPORT launch(const Call* call) {
+    return launch_tiled(*call, SHARED, mma_permuted_kernel<__half, float>,
+                        mma_permuted_kernel<__half, __half>,
+                        mma_permuted_kernel<__nv_bfloat16, float>);
+}

@@ -1,0 +1,73 @@
+"""The CUDA ladder: one line per rung, slowest first."""
+
+from __future__ import annotations
+
+import torch
+
+from tritemm.spec import Config
+
+from .kernel import CudaKernel, Limits
+from .source import ROOT, opening_comment
+
+FP16, BF16, FP32 = torch.float16, torch.bfloat16, torch.float32
+
+# What the rungs of a family can run. The classic ladder has its own accumulators, fp32 and fp16.
+_SIMT = _MMA_NAIVE = Limits(types=(FP16, BF16))
+_WMMA_NAIVE = Limits()
+_WMMA = Limits(aligned="ab")
+_MMA = Limits(types=(FP16, BF16), aligned="ab")
+_HOPPER = Limits(types=(FP16, BF16), accumulators=(FP32,), aligned="ab", hopper=True)
+_WGMMA = Limits(types=(FP16, BF16), accumulators=(FP32,), layouts=("NT", "NN"), hopper=True)
+
+
+def _classic(stages: int = 1) -> tuple[Config, ...]:
+    """The classic block tile, in stripes of tiles for L2 and row by row."""
+    return tuple(Config(256, 128, 32, 8, stages, order) for order in ("serpentine", "linear"))
+
+
+def _hopper(block_n: int, warps: int, stages: int) -> tuple[Config, ...]:
+    orders = ("grouped", "linear")
+    return tuple(Config(128, block_n, 64, warps, stages, order) for order in orders)
+
+
+# Name, limits, configs: tile sizes are facts of the .cu, and only ORDER and GROUP_M reach it.
+_LINES = (
+    ("simt_naive", _SIMT, (Config(16, 16, 1, 8),)),
+    ("wmma_naive", _WMMA_NAIVE, (Config(64, 32, 16, 8),)),
+    ("wmma_base", _WMMA, _classic()),
+    ("wmma_padding", _WMMA, _classic()),
+    ("wmma_async", _WMMA, _classic()),
+    ("wmma_async_pg2s", _WMMA, _classic(2)),
+    ("wmma_async_pg2s_ps2r", _WMMA, _classic(2)),
+    ("wmma_async_stage2", _WMMA, _classic(2)),
+    ("wmma_async_stage3", _WMMA, _classic(3)),
+    ("mma_naive", _MMA_NAIVE, (Config(32, 32, 16, 8),)),
+    ("mma_base", _MMA, _classic()),
+    ("mma_permuted", _MMA, _classic()),
+    ("mma_async", _MMA, _classic()),
+    ("mma_async_pg2s", _MMA, _classic(2)),
+    ("mma_async_pg2s_ps2r", _MMA, _classic(2)),
+    ("mma_async_stage2", _MMA, _classic(2)),
+    ("mma_async_stage3", _MMA, _classic(3)),
+    ("mma_async_stage4", _MMA, _classic(4)),
+    ("wgmma_m64n8k16", _WGMMA, (Config(64, 8, 16, 4),)),
+    ("wgmma_tma", _HOPPER, _hopper(128, warps=4, stages=1)),
+    ("wgmma_pipelined", _HOPPER, _hopper(128, warps=4, stages=3)),
+    ("wgmma_warp_specialized", _HOPPER, _hopper(256, warps=12, stages=4)),
+    ("wgmma_persistent", _HOPPER, _hopper(256, warps=12, stages=3)),
+    ("wgmma_cluster", _HOPPER, _hopper(256, warps=12, stages=4)),
+)
+
+
+def _kernel(place: int, name: str, limits: Limits, configs: tuple[Config, ...]) -> CudaKernel:
+    file = ROOT / f"{name}.cu"
+    return CudaKernel(
+        file=file,
+        place=place,
+        doc=opening_comment(file),
+        configs=lambda problem: configs,
+        why_not=limits,
+    )
+
+
+RUNGS: tuple[CudaKernel, ...] = tuple(_kernel(i, *line) for i, line in enumerate(_LINES, 1))

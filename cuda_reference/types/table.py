@@ -1,0 +1,175 @@
+"""The table: which tensor-core instructions there are, and what each multiplies."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator
+
+import torch
+
+#: The tensors that hold each PTX type. tf32 is fp32 rounded on its way in; b1 is one bit, and s4
+#: and u4 are half a byte, packed on their way in.
+DTYPES = {
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "tf32": torch.float32,
+    "f32": torch.float32,
+    "f64": torch.float64,
+    "e4m3": torch.float8_e4m3fn,
+    "e5m2": torch.float8_e5m2,
+    "s8": torch.int8,
+    "u8": torch.uint8,
+    "s4": torch.int8,
+    "u4": torch.uint8,
+    "b1": torch.bool,
+    "s32": torch.int32,
+}
+BITS = {"b1": 1, "s4": 4, "u4": 4} | {
+    name: 8 * dtype.itemsize for name, dtype in DTYPES.items() if name not in ("b1", "s4", "u4")
+}
+
+#: The file of types/ that holds a type's instructions, where it is not called like the type.
+_FILES = {"u8": "s8", "u4": "s4", "e4m3": "fp8", "e5m2": "fp8"}
+_LAYOUTS = tuple(itertools.product(("row", "col"), repeat=2))
+#: N of wgmma: the integer types lack the odd multiples of 8 above 24.
+_EVERY_N = tuple(range(8, 257, 8))
+_INTEGER_N = tuple(n for n in _EVERY_N if n <= 24 or n % 16 == 0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Entry:
+    """D = A B + C by one instruction.
+
+    `shape` is (M, N, K). `a`, `b`, `c` and `d` are PTX types. A layout is "row" or "col": by rows
+    or by columns of the operand as the formula has it. For wgmma, which reads A and B from shared
+    memory, "row" is K-major for A and N-major for B, and `swizzle` is in bytes.
+    `rounding` is of f64 (empty: rn). `op` combines two single bits before the ones are counted.
+    """
+
+    instruction: str
+    shape: tuple[int, int, int]
+    a_layout: str
+    b_layout: str
+    a: str
+    b: str
+    c: str
+    d: str
+    rounding: str = ""
+    satfinite: bool = False
+    op: str = ""
+    swizzle: int = 0
+
+    @property
+    def ptx(self) -> str:
+        """The instruction's name: its words in PTX, but for those that are the same in all."""
+        m, n, k = self.shape
+        types = (self.d, self.a, self.b, self.c)
+        if self.instruction == "wgmma":
+            types = types[:3]
+        elif self.instruction == "wmma" and self.a == "f16":
+            types = (self.d, self.c)
+        words = [self.instruction, f"m{m}n{n}k{k}", self.a_layout, self.b_layout]
+        words += [self.rounding, *types, "satfinite" * self.satfinite]
+        words += [self.op, "popc"] if self.op else []
+        return ".".join(filter(None, words))
+
+    @property
+    def name(self) -> str:
+        return self.ptx + (f".swizzle{self.swizzle}" if self.swizzle else "")
+
+    @property
+    def source(self) -> str:
+        """The .cu that holds it, without the suffix and relative to cuda_reference/."""
+        if self.instruction == "mma":
+            return "types/mma"
+        return f"types/{self.instruction}_{_FILES.get(self.a, self.a)}"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _entries(instruction: str, shape: tuple[int, int, int], types: str, **more) -> Iterator[Entry]:
+    """One entry for each of the four layouts; `types` are those of A, B, C and D."""
+    a, b, c, d = types.split()
+    for a_layout, b_layout in _LAYOUTS:
+        yield Entry(
+            instruction=instruction,
+            shape=shape,
+            a_layout=a_layout,
+            b_layout=b_layout,
+            a=a,
+            b=b,
+            c=c,
+            d=d,
+            **more,
+        )
+
+
+def _row_col(entries: Iterator[Entry]) -> Iterator[Entry]:
+    """Those that lie along K: the only layout of many instructions."""
+    return (entry for entry in entries if (entry.a_layout, entry.b_layout) == ("row", "col"))
+
+
+def _wmma() -> Iterator[Entry]:
+    for shape in ((16, 16, 16), (8, 32, 16), (32, 8, 16)):
+        for c, d in itertools.product(("f16", "f32"), repeat=2):
+            yield from _entries("wmma", shape, f"f16 f16 {c} {d}")
+        yield from _entries("wmma", shape, "bf16 bf16 f32 f32")
+        for a, satfinite in itertools.product(("s8", "u8"), (False, True)):
+            yield from _entries("wmma", shape, f"{a} {a} s32 s32", satfinite=satfinite)
+    yield from _entries("wmma", (16, 16, 8), "tf32 tf32 f32 f32")
+    for rounding in ("", "rn", "rz", "rm", "rp"):
+        yield from _entries("wmma", (8, 8, 4), "f64 f64 f64 f64", rounding=rounding)
+    for a, satfinite in itertools.product(("s4", "u4"), (False, True)):
+        types = f"{a} {a} s32 s32"
+        yield from _row_col(_entries("wmma", (8, 8, 32), types, satfinite=satfinite))
+    for op in ("and", "xor"):
+        yield from _row_col(_entries("wmma", (8, 8, 128), "b1 b1 s32 s32", op=op))
+
+
+def _mma() -> Iterator[Entry]:
+    for c, d in (("f16", "f16"), ("f16", "f32"), ("f32", "f32")):
+        yield from _entries("mma", (8, 8, 4), f"f16 f16 {c} {d}")
+    for k in (8, 16):
+        for types in ("f16 f16 f16 f16", "f16 f16 f32 f32", "bf16 bf16 f32 f32"):
+            yield from _row_col(_entries("mma", (16, 8, k), types))
+
+
+def _wgmma() -> Iterator[Entry]:
+    for swizzle in (0, 32, 64, 128):
+        for n in _EVERY_N:
+            for types in ("f16 f16 f32 f32", "f16 f16 f16 f16", "bf16 bf16 f32 f32"):
+                yield from _entries("wgmma", (64, n, 16), types, swizzle=swizzle)
+            types = "tf32 tf32 f32 f32"
+            yield from _row_col(_entries("wgmma", (64, n, 8), types, swizzle=swizzle))
+            for a, b in itertools.product(("e4m3", "e5m2"), repeat=2):
+                for d in ("f32", "f16"):
+                    types = f"{a} {b} {d} {d}"
+                    yield from _row_col(_entries("wgmma", (64, n, 32), types, swizzle=swizzle))
+        for n in _INTEGER_N:
+            for a, b in itertools.product(("s8", "u8"), repeat=2):
+                for satfinite in (False, True):
+                    more = {"satfinite": satfinite, "swizzle": swizzle}
+                    types = f"{a} {b} s32 s32"
+                    yield from _row_col(_entries("wgmma", (64, n, 32), types, **more))
+            more = {"op": "and", "swizzle": swizzle}
+            yield from _row_col(_entries("wgmma", (64, n, 256), "b1 b1 s32 s32", **more))
+
+
+TABLE = (*_wmma(), *_mma(), *_wgmma())
+
+
+def find(name: str) -> Entry:
+    """The entry called `name`; ValueError if there is none."""
+    try:
+        return _by_name()[name]
+    except KeyError:
+        example = TABLE[0].name
+        raise ValueError(f"no instruction is called {name!r}; one is {example!r}") from None
+
+
+@functools.cache
+def _by_name() -> dict[str, Entry]:
+    return {entry.name: entry for entry in TABLE}

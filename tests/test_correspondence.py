@@ -1,0 +1,190 @@
+"""The two ladders' correspondence: twins in the headers, and a page whose proofs are so."""
+
+import copy
+import dataclasses
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from cuda_reference import toolkit
+from cuda_reference.rungs import RUNGS as CUDA_RUNGS
+from docs import correspondence, generate
+from docs.correspondence import ROOT, TECHNIQUES
+from perf.rows import Row
+from perf.stats import Quantiles
+from perf.twins import rivals, twins
+from tritemm.rungs import RUNGS
+
+from .test_perf import ENVIRONMENT, Case
+
+#: The words of the whole Triton ladder, those that are not built yet among them.
+DESIGN = {
+    *("simt", "naive", "tiled", "swizzled", "permuted", "async", "pipelined", "tma"),
+    *("persistent", "warp_specialized", "pingpong", "split_k", "stream_k"),
+}
+PAGE = ROOT / "docs" / "correspondence.md"
+
+
+# Twins
+
+
+@pytest.mark.parametrize("kernel", CUDA_RUNGS, ids=lambda kernel: kernel.name)
+def test_every_cuda_rung_mirrors_a_triton_rung(kernel):
+    """One that exists, or one that is to be built."""
+    words = re.findall(r"\w+", kernel.header["Mirrors"])
+    assert set(words) & (DESIGN | {kernel.name for kernel in RUNGS})
+    assert rivals(kernel, CUDA_RUNGS, RUNGS), "nothing to compare it with"
+
+
+@pytest.mark.parametrize("kernel", RUNGS, ids=lambda kernel: kernel.name)
+def test_every_triton_rung_has_a_cuda_twin_or_says_nothing(kernel):
+    assert twins(kernel, CUDA_RUNGS) or kernel.header["Mirrors"].startswith("nothing")
+
+
+def test_no_name_stands_on_both_ladders():
+    assert not {k.name for k in RUNGS} & {k.name for k in CUDA_RUNGS}
+
+
+# The page
+
+
+@pytest.mark.parametrize("technique", TECHNIQUES, ids=lambda technique: technique.slug)
+def test_a_technique_stands_where_the_page_says(technique):
+    for place in (*technique.cuda, *technique.triton):
+        assert place.text in (ROOT / place.file).read_text(), place.file
+    assert f"\n## {technique.name}\n" in PAGE.read_text()
+    known = {kernel.name: kernel for kernel in (*RUNGS, *CUDA_RUNGS)}
+    assert {code.name.partition("[")[0] for code in technique.codes} <= set(known)
+    for triton, cuda in technique.pairs:
+        assert triton in rivals(known[cuda], CUDA_RUNGS, RUNGS), "they are not compared"
+
+
+def test_every_generated_part_has_its_place():
+    text = PAGE.read_text()
+    for name in (*correspondence.parts([]), "comparison"):
+        assert text.count(f"<!-- begin: {name} -->") == 1, name
+        assert text.count(f"<!-- end: {name} -->") == 1, name
+
+
+def test_every_technique_is_counted():
+    data = correspondence.load()
+    for technique in TECHNIQUES:
+        entries = [data["code"][code.key] for code in technique.codes]
+        for name in technique.mnemonics:
+            assert any(correspondence.count(entry, name) for entry in entries), name
+
+
+def test_a_page_with_other_counts_is_stale(monkeypatch):
+    data = correspondence.load()
+    data["code"]["tiled sm_80"]["variants"]["HMMA.16816.F32"] += 1
+    assert PAGE not in generate.stale()
+    monkeypatch.setattr(correspondence, "load", lambda: data)
+    assert PAGE in generate.stale()
+
+
+def test_a_hand_edited_table_is_stale(monkeypatch):
+    text = PAGE.read_text()
+    read = type(PAGE).read_text
+
+    def edited(path, *args, **kwargs):
+        found = read(path, *args, **kwargs)
+        return found.replace("| tiled (Triton", "| Tiled (Triton") if path == PAGE else found
+
+    assert "| tiled (Triton" in text
+    monkeypatch.setattr(type(PAGE), "read_text", edited)
+    assert PAGE in generate.stale()
+
+
+# The recorded code
+
+
+def test_the_recorded_code_is_what_the_compilers_make():
+    try:
+        toolkit.nvcc()
+    except toolkit.Unavailable as reason:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(str(reason))
+    words = [sys.executable, "-m", "docs.correspondence", "--check"]
+    run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr[-2000:]
+
+
+def test_counts_must_agree_with_the_same_compiler_and_kinds_with_any():
+    old = correspondence.load()
+    assert correspondence.differences(old, old) == []
+    key = "tiled sm_80"
+    more = copy.deepcopy(old)
+    more["code"][key]["variants"]["HMMA.16816.F32"] += 1
+    compiler = more["code"][key]["compiler"]
+    assert correspondence.differences(old, more) == [f"{key}: not what {compiler} makes of it"]
+
+    more["code"][key]["compiler"] = "Triton 9"
+    assert correspondence.differences(old, more) == []
+    del more["code"][key]["variants"]["HMMA.16816.F32"]
+    assert f"{key}: 64 HMMA recorded; Triton 9 has 0" in correspondence.differences(old, more)
+
+    fewer = {**old, "code": {k: v for k, v in old["code"].items() if k != key}}
+    assert correspondence.differences(fewer, old) == [f"{key}: not recorded"]
+    assert correspondence.differences({**old, "code": {**old["code"], "x": {}}}, old) == [
+        "x: recorded, but not spoken of"
+    ]
+
+
+def test_the_order_of_loads_and_products():
+    sass = "\n".join(
+        f"        /*{16 * i:04x}*/                   {line} ;"
+        for i, line in enumerate(
+            ["LDSM.16.M88.4 R4, [R2]", "@!P0 LDSM.16.M88.4 R8, [R2]", "IADD3 R2, R2, 1",
+             "HMMA.16816.F32 R4, R4, R8, R4", "BAR.SYNC.DEFER_BLOCKING 0x0",
+             "HMMA.16816.F32 R4, R4, R8, R4", "LDSM.16.M88.4 R4, [R2]"]
+        )
+    )  # fmt: skip
+    assert correspondence.order(sass) == "2 LDSM, 1 HMMA, 1 BAR, 1 HMMA"
+
+
+# Measured ratios
+
+
+def measured_row(**fields):
+    row = Row(
+        time="2026-01-02T03:04:05+00:00", command="", mode="sustained", environment=ENVIRONMENT,
+        case=Case(4096, 4096, 4096, "NT", "fp16"), competitor="mma_base", rung="mma_base",
+        ladder="cuda", number=11, config={}, outcome="measured",
+        versus={"tiled": Quantiles(0.78, 0.8, 0.82)},
+    )  # fmt: skip
+    return dataclasses.replace(row, **fields)
+
+
+def test_the_newest_ratio_of_the_first_case_is_shown():
+    pairs = (("tiled", "mma_base"), ("tiled", "wmma_base"))
+    older = measured_row(
+        time="2025-01-01T00:00:00+00:00", versus={"tiled": Quantiles(0.1, 0.2, 0.3)}
+    )
+    half = measured_row(
+        time="2027-01-01T00:00:00+00:00",
+        case=Case(4096, 4096, 4096, "NT", "fp16", "fp16"),
+        versus={"tiled": Quantiles(0.4, 0.5, 0.6)},
+    )
+    found = correspondence.measured(pairs, [measured_row(), older, half])
+    assert found.splitlines() == [
+        "Triton's speed over CUDA's, 4096 x 4096 x 4096 NT, fp16 on NVIDIA H200: "
+        "tiled / mma_base 1.250 (1.220-1.282).",
+        "Triton's speed over CUDA's, not yet measured: tiled / wmma_base.",
+    ]
+    assert "2.000" in correspondence.measured(pairs, [half])
+    assert correspondence.measured(pairs[:1], []).endswith("not yet measured: tiled / mma_base.")
+
+
+def test_the_comparison_is_on_the_page_once_it_is_measured():
+    assert generate.comparison([]) == "Not yet measured."
+    measured = {
+        "us": Quantiles(1e3, 1e3, 1e3), "tflops": 137.0, "ratio": Quantiles(0.2, 0.2, 0.2),
+        "rounds": 15, "launches": 100,
+    }  # fmt: skip
+    text = generate.comparison([measured_row(**measured)])
+    assert text.startswith("![Both ladders](compare.png)")
+    assert "| mma_base | 1000 | 137 | 0.200 (0.200-0.200) |  | tiled 1.25 |" in text

@@ -1,0 +1,552 @@
+"""The type table: what it holds, anywhere; each instruction on a GPU, exact or in budget."""
+
+import ctypes
+import dataclasses
+import functools
+import itertools
+import math
+import re
+from collections import Counter
+from fractions import Fraction
+
+import pytest
+import torch
+
+from cuda_reference import loader, source, types
+from cuda_reference.types.run import ALIGNMENT, RANGES, Operands
+from cuda_reference.types.table import BITS, DTYPES, TABLE
+from tritemm import budget
+
+DEVICE = "cuda"
+MIN, MAX = -(2**31), 2**31 - 1
+FILES = sorted({entry.source for entry in TABLE})
+#: The first entry that is satfinite, of f64, ...: what a test needs one of.
+ONE = {entry.ptx.split(".")[0] + "." + entry.a: entry for entry in reversed(TABLE)}
+
+
+def alike(entry):
+    """The entry without what must not change a result: layouts in memory."""
+    return dataclasses.replace(entry, a_layout="", b_layout="", swizzle=0)
+
+
+def groups(entries, key):
+    """Lists of the entries whose keys are equal."""
+    found = {}
+    for entry in entries:
+        found.setdefault(key(entry), []).append(entry)
+    return found
+
+
+def by_types(entries=TABLE):
+    """A parameter of a test: entries of one source and one set of types at a time."""
+    found = groups(entries, lambda e: (e.source.removeprefix("types/"), e.a, e.b, e.d))
+    return pytest.mark.parametrize(
+        "entries", [pytest.param(group, id="-".join(key)) for key, group in found.items()]
+    )
+
+
+# The table
+
+
+def test_all_138_of_wmma():
+    wmma = [entry for entry in TABLE if entry.instruction == "wmma"]
+    assert Counter(entry.a for entry in wmma) == {
+        "f16": 48,  # 3 shapes, 4 layouts, 4 pairs of accumulators
+        "bf16": 12,  # 3 shapes, 4 layouts
+        "tf32": 4,  # 4 layouts
+        "f64": 20,  # 4 layouts, 5 ways to name a rounding mode
+        "s8": 24,  # 3 shapes, 4 layouts, wrapped and saturated
+        "u8": 24,
+        "s4": 2,
+        "u4": 2,
+        "b1": 2,
+    }
+    assert len(wmma) == 138
+    assert {entry.rounding for entry in wmma if entry.a == "f64"} == {"", "rn", "rz", "rm", "rp"}
+
+
+def test_mma_and_every_n_of_wgmma():
+    assert sum(entry.instruction == "mma" for entry in TABLE) == 4 * 3 + 2 * 3
+    wgmma = groups((e for e in TABLE if e.instruction == "wgmma"), lambda e: (e.a, e.b, e.d))
+    for (a, _, _), entries in wgmma.items():
+        swizzles = {entry.swizzle for entry in entries}
+        layouts = {(entry.a_layout, entry.b_layout) for entry in entries}
+        columns = {entry.shape[1] for entry in entries}
+        assert swizzles == {0, 32, 64, 128}
+        assert len(layouts) == (4 if a in ("f16", "bf16") else 1)
+        integer = a in ("s8", "u8", "b1")
+        assert columns == {n for n in range(8, 257, 8) if n <= 32 or n % 16 == 0 or not integer}
+        ways = 2 if a in ("s8", "u8") else 1
+        assert len(entries) == len(swizzles) * len(layouts) * len(columns) * ways
+        assert {BITS[entry.a] * entry.shape[2] for entry in entries} == {256}
+    assert len(wgmma) == 2 + 1 + 1 + 8 + 4 + 1
+
+
+def test_names_are_unique_and_found():
+    assert len({entry.name for entry in TABLE}) == len(TABLE)
+    assert all(types.find(entry.name) is entry for entry in TABLE)
+    assert "wmma.m16n16k16.row.col.f32.f16" in map(str, TABLE)
+    with pytest.raises(ValueError, match=r"no instruction is called 'wmma\.m1n1k1'"):
+        types.find("wmma.m1n1k1")
+
+
+def test_every_file_holds_entries():
+    assert set(FILES) == {name for name in source.names() if name.startswith("types/")}
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_header(file):
+    lines = source.opening_comment(source.path_of(file)).splitlines()
+    assert len(lines) <= 10
+    assert lines[0].startswith(file.removeprefix("types/") + ": ") and lines[0].endswith(".")
+    assert {"Signs", "Needs"} <= set(source.header(file)) <= set(source.HEADER_KEYS)
+    assert set(source.signs(file)) == ({90} if "wgmma" in file else {80, 90})
+
+
+def test_operands_are_laid_out_as_instruction_cuh_says():
+    text = (source.ROOT / "types" / "instruction.cuh").read_text()
+    body = re.search(r"struct Operands \{(.*?)\};", re.sub(r"//.*", "", text), re.DOTALL).group(1)
+    ctype = {"int32_t": ctypes.c_int32}  # the others are pointers
+    fields = []
+    for line in filter(None, map(str.strip, body.split(";"))):
+        type_, names = re.fullmatch(r"((?:const )?\w+\*?) (.*)", line).groups()
+        fields += [(name.strip(), ctype.get(type_, ctypes.c_void_p)) for name in names.split(",")]
+    assert fields == Operands._fields_
+
+
+def test_refusals_by_capability():
+    wmma, wgmma = ONE["wmma.f16"], ONE["wgmma.f16"]
+    assert types.why_not(wmma, (8, 0)) is None and types.why_not(wgmma, (9, 0)) is None
+    assert "needs compute capability 8.0; this GPU has 7.5" in types.why_not(wmma, (7, 5))
+    for capability in ((8, 9), (10, 0), (12, 0)):
+        assert "wgmma needs compute capability 9.0" in types.why_not(wgmma, capability)
+
+
+def test_refusals_of_tensors():
+    entry = ONE["wmma.s4"]
+    m, n, k = entry.shape
+    a, b = (torch.zeros(shape, dtype=torch.int8) for shape in ((m, k), (k, n)))
+    c = torch.zeros(m, n, dtype=torch.int32)
+    for operands, reason in (
+        ((a[1:], b, c), "a is [7, 32]; it should be [8, 32]"),
+        ((a, b.float(), c), "b is fp32; s4 is held by int8"),
+        ((a, b, c.long()), "c is int64; s32 is held by int32"),
+        ((a + 8, b, c), "a holds 8 to 8; s4 holds -8 to 7"),
+        ((a, b, c), "a is on cpu; it should be on a CUDA device"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(f"{entry.name}: {reason}")):
+            types.multiply(entry, *operands)
+
+
+# References
+
+
+def values(shape, type_):
+    """Random values of a PTX type on the CPU, over the whole range of an integer."""
+    dtype = DTYPES[type_]
+    if type_ == "b1":
+        return torch.rand(shape) < 0.4
+    if not dtype.is_floating_point:
+        limits = torch.iinfo(dtype)
+        low, high = RANGES.get(type_, (limits.min, limits.max))
+        return torch.randint(low, high + 1, shape, dtype=dtype)
+    # A mean that is not zero makes a missing term visible, a slope makes a swap visible.
+    normal = torch.randn(shape, dtype=torch.float64) + torch.linspace(-0.5, 0.7, shape[-1])
+    return to_tf32(normal.float()) if type_ == "tf32" else normal.to(dtype)
+
+
+def small_integers(shape, type_, largest):
+    """Integers whose products and sums every float type holds."""
+    return torch.randint(-largest, largest + 1, shape).double().to(DTYPES[type_])
+
+
+def to_tf32(x):
+    """To nearest, halves away from zero: 10 bits are left of the fraction."""
+    return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+def products(entry, a, b):
+    """A B in fp64, or in int64: what one instruction adds to C. fp64 holds all its sums."""
+    x, y = a.double(), b.double()
+    exact = x @ (1 - y) + (1 - x) @ y if entry.op == "xor" else x @ y
+    return exact if a.is_floating_point() else exact.long()
+
+
+def added(entry, c, more):
+    """C plus the products, as the integer instructions add: clamped once, or modulo 2^32."""
+    total = c.long() + more
+    if entry.satfinite:
+        return total.clamp(MIN, MAX).int()
+    return ((total - MIN) % 2**32 + MIN).int()
+
+
+def near_the_limits(entry, a, b):
+    """C of s32 such that some of the sums overflow and others do not."""
+    more = products(entry, a, b)
+    distance = (torch.rand(more.shape) * 2 * more.abs().double().mean()).long()
+    above = torch.rand(more.shape) < 0.5
+    c = torch.where(above, MAX - distance, MIN + distance)
+    over = (c + more > MAX) | (c + more < MIN)
+    assert over.any() and not over.all()
+    return c.int()
+
+
+def rounded(x, mode):
+    """A Fraction in fp64."""
+    nearest = float(x)  # ties to even
+    if mode in ("", "rn") or Fraction(nearest) == x:
+        return nearest
+    below = nearest if nearest < x else math.nextafter(nearest, -math.inf)
+    above = math.nextafter(below, math.inf)
+    return {"rm": below, "rp": above, "rz": below if x > 0 else above}[mode]
+
+
+def chain(a, b, c, mode):
+    """fp64 as DMMA adds: a chain of fused multiply-adds from C, in the order of K."""
+    m, k = a.shape
+    a, b, d = a.tolist(), b.tolist(), c.tolist()
+    for row, col, i in itertools.product(range(m), range(len(d[0])), range(k)):
+        exact = Fraction(a[row][i]) * Fraction(b[i][col]) + Fraction(d[row][col])
+        d[row][col] = rounded(exact, mode)
+    return torch.tensor(d, dtype=torch.float64)
+
+
+@functools.cache
+def f64_operands():
+    draw = torch.Generator().manual_seed(64)
+    shapes = ((8, 4), (4, 8), (8, 8))
+    return tuple(torch.randn(shape, generator=draw, dtype=torch.float64) for shape in shapes)
+
+
+def test_rounding_modes_differ():
+    """The data tells every mode from every other, and a chain from other orders of K."""
+    a, b, c = f64_operands()
+    results = [chain(a, b, c, mode) for mode in ("rn", "rz", "rm", "rp")]
+    results.append(chain(a.flip(1), b.flip(0), c, "rn"))
+    results.append((a[:, :, None] * b).sum(1) + c)
+    for one, other in itertools.combinations(results, 2):
+        assert not torch.equal(one, other)
+        torch.testing.assert_close(one, other)
+    assert torch.equal(chain(a, b, c, ""), results[0])
+    assert bool((results[2] <= results[0]).all() and (results[0] <= results[3]).all())
+
+
+def test_rounding_of_a_fraction():
+    third = Fraction(1, 3)
+    for mode, x, above in (("rm", third, 0), ("rp", third, 1), ("rz", third, 0), ("rz", -third, 1)):
+        result = Fraction(rounded(x, mode))
+        assert (result > x) == above and abs(result - x) < Fraction(1, 2**54)
+    assert rounded(Fraction(1) + Fraction(1, 2**53), "rn") == 1.0
+    assert rounded(Fraction(-3, 4), "rp") == -0.75
+
+
+def accumulator(entry):
+    """What the instruction adds in. Hopper adds fp8 with about 14 bits: fp16 is the type below."""
+    half = entry.c == entry.d == "f16" or entry.a in ("e4m3", "e5m2")
+    return torch.float16 if half else torch.float32
+
+
+def verdict(entry, d, a, b, c):
+    """The budget of D with C as one more term: [A | c] [b ; 1] for each column c of C, b of B."""
+    n = entry.shape[1]
+    lefts = torch.cat([a.double().expand(n, -1, -1), c.double().T[:, :, None]], 2)
+    rights = torch.cat([b.double().T[:, :, None], torch.ones(n, 1, 1, dtype=torch.double)], 1)
+    return budget.check(d.T[:, :, None], lefts, rights, accumulate=accumulator(entry))
+
+
+@pytest.mark.parametrize("name", ["wmma.f16", "mma.bf16", "wgmma.tf32", "wgmma.e4m3"])
+def test_the_check_rejects_wrong_results(name):
+    """C left out, a row of K left out, B turned round, one element off: each is told."""
+    entry = ONE[name]
+    m, n, k = entry.shape
+    a, b, c = values((m, k), entry.a), values((k, n), entry.b), values((m, n), entry.c)
+    dtype, right = DTYPES[entry.d], a.double() @ b.double()
+    one_off = (right + c.double()).to(dtype)
+    one_off[1, 2] += one_off[1, 2].abs() + 1
+    assert verdict(entry, (right + c.double()).to(dtype), a, b, c).ok
+    assert not verdict(entry, right.to(dtype), a, b, c).ok
+    short = a.double()[:, 1:] @ b.double()[1:] + c.double()
+    assert not verdict(entry, short.to(dtype), a, b, c).ok
+    turned = a.double() @ b.double().flip(1) + c.double()
+    assert not verdict(entry, turned.to(dtype), a, b, c).ok
+    assert not verdict(entry, one_off, a, b, c).ok
+
+
+# On a GPU
+
+
+@pytest.fixture
+def can_run():
+    """Skips what this GPU, or a machine without nvcc, can't run."""
+    if reason := loader.unavailable():
+        pytest.skip(reason)
+
+    def check(entries):
+        if reason := types.why_not(entries[0], torch.cuda.get_device_capability()):
+            pytest.skip(reason)
+
+    return check
+
+
+def run(entry, a, b, c):
+    """D on the CPU, from memory full of ones (NaN; -1), of which nothing but D may change."""
+    m, n, _ = entry.shape
+    dtype = DTYPES[entry.d]
+    width = n * dtype.itemsize
+    pitch = -(-width // ALIGNMENT) * ALIGNMENT + ALIGNMENT
+    storage = torch.full((m + 2, pitch), 255, dtype=torch.uint8, device=DEVICE)
+    out = storage.view(dtype)[1:-1, :n]
+    operands = (x if x.device.type == DEVICE else x.to(DEVICE) for x in (a, b, c))
+    assert types.multiply(entry, *operands, out=out) is out
+    after = storage.cpu()
+    d = after.view(dtype)[1:-1, :n].clone()
+    after[1:-1, :width] = 255
+    assert bool((after == 255).all()), f"{entry.name} wrote outside D"
+    return d
+
+
+def wrong(entries, operands, judge):
+    """What is wrong with each entry's D: `judge(entry, d)` says, or returns None.
+
+    The entries differ only in layouts, so their results are most often the same bits.
+    """
+    on_device = [x.to(DEVICE) for x in operands]
+    right = []
+    for entry in entries:
+        d = run(entry, *on_device)
+        if any(torch.equal(d, one) for one in right):
+            continue
+        reason = judge(entry, d)
+        if reason is None:
+            right.append(d)
+        else:
+            yield f"{entry.name}: {reason}"
+
+
+def differences(want):
+    def judge(entry, d):
+        same = d == want
+        if bool(same.all()):
+            return None
+        at = tuple((~same).nonzero()[0].tolist())
+        count = int((~same).sum())
+        return (
+            f"{count} of {d.numel()} are wrong; at {at}: {d[at].item()!r}, not {want[at].item()!r}"
+        )
+
+    return judge
+
+
+def report(problems):
+    problems = list(problems)
+    assert not problems, "\n".join([f"{len(problems)} entries are wrong:", *problems[:20]])
+
+
+def operands_of(entry, draw=values):
+    m, n, k = entry.shape
+    return draw((m, k), entry.a), draw((k, n), entry.b), draw((m, n), entry.c)
+
+
+def is_float(entry):
+    return entry.d in ("f16", "f32")
+
+
+@pytest.mark.gpu
+@by_types(e for e in TABLE if is_float(e))
+def test_floats_are_within_budget(entries, can_run):
+    can_run(entries)
+
+    def check(same):
+        a, b, c = operands_of(same[0])
+
+        def judge(entry, d):
+            found = verdict(entry, d, a, b, c)
+            return None if found.ok else found.message
+
+        return wrong(same, (a, b, c), judge)
+
+    report(itertools.chain(*map(check, groups(entries, alike).values())))
+
+
+@pytest.mark.gpu
+@by_types(e for e in TABLE if is_float(e))
+def test_floats_are_exact_on_small_integers(entries, can_run):
+    """No rounding can hide a term that is missing or in the wrong place."""
+    can_run(entries)
+
+    def check(same):
+        entry, (m, n, k) = same[0], same[0].shape
+        a, b = small_integers((m, k), entry.a, 3), small_integers((k, n), entry.b, 3)
+        c = small_integers((m, n), entry.c, 99)
+        want = (products(entry, a, b) + c.double()).to(DTYPES[entry.d])
+        return wrong(same, (a, b, c), differences(want))
+
+    report(itertools.chain(*map(check, groups(entries, alike).values())))
+
+
+@pytest.mark.gpu
+@by_types(e for e in TABLE if e.d == "f64")
+def test_f64_rounds_as_asked(entries, can_run):
+    can_run(entries)
+    a, b, c = f64_operands()
+
+    def check(same):
+        return wrong(same, (a, b, c), differences(chain(a, b, c, same[0].rounding)))
+
+    report(itertools.chain(*map(check, groups(entries, alike).values())))
+
+
+@pytest.mark.gpu
+@by_types(e for e in TABLE if e.d == "s32")
+def test_integers_are_exact(entries, can_run):
+    """Modulo 2^32, or clamped; C is near the limits."""
+    can_run(entries)
+
+    def check(same):
+        entry, (m, n, k) = same[0], same[0].shape
+        a, b = values((m, k), entry.a), values((k, n), entry.b)
+        c = near_the_limits(entry, a, b)
+        return wrong(same, (a, b, c), differences(added(entry, c, products(entry, a, b))))
+
+    report(itertools.chain(*map(check, groups(entries, alike).values())))
+
+
+def one_n():
+    """All entries, but of wgmma those of one N."""
+    return (entry for entry in TABLE if entry.instruction != "wgmma" or entry.shape[1] == 24)
+
+
+def signed_integers():
+    """Entries of integers whose products can be negative, in one swizzle."""
+    for entry in TABLE:
+        if {entry.a, entry.b} & {"s8", "s4"} and entry.swizzle == 0:
+            yield entry
+
+
+def up_and_down(entry):
+    """Operands with positive products, and the ones whose products are their negatives."""
+    m, n, k = entry.shape
+    a = torch.randint(1, 8, (m, k)).to(DTYPES[entry.a])
+    b = torch.randint(1, 8, (k, n)).to(DTYPES[entry.b])
+    return (a, b), ((-a, b) if entry.a.startswith("s") else (a, -b))
+
+
+@pytest.mark.gpu
+@by_types(signed_integers())
+def test_satfinite_clamps_at_every_step(entries, can_run):
+    """Up and then down again from near the limit: the order of the steps changes the sum."""
+    can_run(entries)
+    problems = []
+    for entry in entries:
+        up, down = up_and_down(entry)
+        more = products(entry, *up)
+        c = (MAX - more // 2).int()
+        up_first = run(entry, *down, run(entry, *up, c))
+        down_first = run(entry, *up, run(entry, *down, c))
+        want = (MAX - more).int() if entry.satfinite else c
+        assert bool((want != c).all()) == entry.satfinite
+        for order, d, expected in (("up", up_first, want), ("down", down_first, c)):
+            if reason := differences(expected)(entry, d):
+                problems.append(f"{entry.name}, {order} first: {reason}")
+    report(problems)
+
+
+@pytest.mark.gpu
+@by_types(signed_integers())
+def test_satfinite_clamps_only_the_result(entries, can_run):
+    """Within one instruction the sum passes the limit and comes back."""
+    can_run(entries)
+    problems = []
+    for entry in entries:
+        (a, b), (minus_a, minus_b) = up_and_down(entry)
+        half = entry.shape[2] // 2
+        a = torch.cat([a[:, :half], minus_a[:, :half]], 1)
+        b = torch.cat([b[:half], minus_b[:half]], 0)
+        c = torch.full(entry.shape[:2], MAX, dtype=torch.int32)
+        assert not products(entry, a, b).any()
+        for order, k in (("up", slice(None)), ("down", torch.arange(2 * half).flip(0))):
+            if reason := differences(c)(entry, run(entry, a[:, k], b[k], c)):
+                problems.append(f"{entry.name}, {order} first: {reason}")
+    report(problems)
+
+
+@pytest.mark.gpu
+@by_types(
+    e for e in TABLE if e.d in ("f16", "f32", "f64") and (e.shape[0] < 64 or e.shape[1] == 24)
+)
+def test_nan_and_infinity_reach_d(entries, can_run):
+    """NaN in A fills its row of D; an infinity in C stays where it is; all else is finite."""
+    can_run(entries)
+
+    def check(same):
+        entry = same[0]
+        m, n, k = entry.shape
+        held = (entry.a, entry.b, entry.c)
+        a, b, c = (x.double() for x in operands_of(entry))
+        a[m - 2, k - 1] = math.nan
+        c[1, n - 3] = -math.inf
+        special = torch.zeros(m, n)
+        special[m - 2] = math.nan
+        special[1, n - 3] = -math.inf
+
+        def judge(entry, d):
+            got = torch.where(d.isfinite(), 0.0, d.float())
+            return None if torch.equal(got.nan_to_num(7.0), special.nan_to_num(7.0)) else str(got)
+
+        operands = (x.to(DTYPES[type_]) for x, type_ in zip((a, b, c), held, strict=True))
+        return wrong(same, operands, judge)
+
+    report(itertools.chain(*map(check, groups(entries, alike).values())))
+
+
+@pytest.mark.gpu
+@by_types(e for e in one_n() if e.a == "tf32")
+def test_tf32_is_rounded_not_truncated(entries, can_run):
+    can_run(entries)
+
+    def check(same):
+        m, n, k = same[0].shape
+        a, b, c = torch.randn(m, k), torch.randn(k, n), torch.randn(m, n)
+        want = run(same[0], to_tf32(a), to_tf32(b), c)
+        truncated = ((x.view(torch.int32) & ~0x1FFF).view(torch.float32) for x in (a, b))
+        assert not torch.equal(want, run(same[0], *truncated, c))
+        return wrong(same, (a, b, c), differences(want))
+
+    report(itertools.chain(*map(check, groups(entries, alike).values())))
+
+
+@pytest.mark.gpu
+def test_any_strides_a_new_result_and_streams(can_run):
+    """Operands of other strides; D in new memory; on the current stream, in its order."""
+    entry = ONE["wmma.bf16"]
+    can_run([entry])
+    a, b, c = (x.to(DEVICE) for x in operands_of(entry))
+    want = types.multiply(entry, a, b, c)
+    assert verdict(entry, want.cpu(), a.cpu(), b.cpu(), c.cpu()).ok
+    apart = a.new_zeros(a.shape[0] + 1, 2 * a.shape[1] + 1)
+    apart[1:, 1::2] = a
+    assert torch.equal(want, types.multiply(entry, apart[1:, 1::2], b.mT.contiguous().mT, c))
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(20_000_000)
+        late = a.clone()
+        d = types.multiply(entry, late, b, c)
+    stream.synchronize()
+    assert torch.equal(want, d)
+
+
+@pytest.mark.gpu
+def test_results_that_can_not_be_written(can_run):
+    entry = ONE["wmma.f16"]
+    can_run([entry])
+    m, n, _ = entry.shape
+    operands = [x.to(DEVICE) for x in operands_of(entry)]
+    dtype = DTYPES[entry.d]
+    for out in (
+        torch.empty(n, m, dtype=dtype, device=DEVICE).mT,
+        torch.empty(m, n + 1, dtype=dtype, device=DEVICE)[:, :n],
+        torch.empty(m * n + 1, dtype=dtype, device=DEVICE)[1:].view(m, n),
+    ):
+        with pytest.raises(ValueError, match="side by side in rows that begin on multiples of 32"):
+            types.multiply(entry, *operands, out=out)
