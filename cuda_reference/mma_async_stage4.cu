@@ -48,9 +48,9 @@ __global__ void __launch_bounds__(THREADS, 1)
         const int next = now + 1 < STAGES ? now + 1 : 0;
         const int last = now > 0 ? now - 1 : STAGES - 1;
         fragments[1].load<Layout>(shared + now * BUFFER, 1);
+        multiply<T>(acc, fragments[0]);
         copy_async<Layout>(shared + last * BUFFER, rows, step + STAGES - 1, extent);
         cp_async_commit();
-        multiply<T>(acc, fragments[0]);
         cp_async_wait<STAGES - 2>();
         __syncthreads();  // the next buffer is filled; this one is free, its rest in registers
         fragments[0].load<Layout>(shared + next * BUFFER, 0);

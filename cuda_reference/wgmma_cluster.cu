@@ -162,7 +162,7 @@ const char* launch_type(const Call& call) {
     const int64_t clusters = ceil_div(tiles, ceil_div(tiles, int64_t(resident)));
     kernel<<<clusters * CLUSTER, THREADS, sizeof(Shared<T>), call.stream>>>(
         map_a, map_b, map_c, store_by_tma, static_cast<T*>(call.c), call.M, call.N, call.K,
-        call.ldc, call.order, call.group);
+        call.ldc, call.order, call.group > CLUSTER ? call.group / CLUSTER : 1);
     TRY(cudaGetLastError());
     return nullptr;
 }

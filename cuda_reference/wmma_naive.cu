@@ -65,6 +65,7 @@ __global__ void __launch_bounds__(WARP_ROWS * WARP_COLS * 32)
 
     wmma::fragment<wmma::accumulator, TILE, TILE, TILE, Acc> acc;
     wmma::fill_fragment(acc, Acc{});
+#pragma unroll 4  // loads of four steps in flight
     for (int64_t k = 0; k < call.K; k += TILE) {
         wmma::fragment<wmma::matrix_a, TILE, TILE, TILE, __half, wmma::row_major> a;
         wmma::fragment<wmma::matrix_b, TILE, TILE, TILE, __half, wmma::col_major> b;
