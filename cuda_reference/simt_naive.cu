@@ -7,6 +7,7 @@ Signs         sm_80: no HMMA, no LDSM; sm_90: no HMMA, no LDSM, no HGMMA
 Needs         sm_80; fp16 or bf16; any rows
 */
 #include "launch.cuh"
+#include "narrow.cuh"
 
 constexpr int TILE = 16;  // 16 x 16 threads
 
@@ -19,10 +20,6 @@ __device__ void multiply_add(float& acc, T a, T b) {
 }
 __device__ inline void multiply_add(__half& acc, __half a, __half b) { acc = __hfma(a, b, acc); }
 
-__device__ inline void store(__half* c, float acc) { *c = __float2half_rn(acc); }
-__device__ inline void store(__half* c, __half acc) { *c = acc; }
-__device__ inline void store(__nv_bfloat16* c, float acc) { *c = __float2bfloat16_rn(acc); }
-
 template <typename T, typename Acc>
 __global__ void simt_naive_kernel(const __grid_constant__ Call call) {
     const int64_t cols = ceil_div<int64_t>(call.N, TILE);
@@ -34,7 +31,7 @@ __global__ void simt_naive_kernel(const __grid_constant__ Call call) {
     const T* b = static_cast<const T*>(call.b) + col * call.ldb;
     Acc acc{};
     for (int64_t k = 0; k < call.K; ++k) multiply_add(acc, a[k], b[k]);
-    store(static_cast<T*>(call.c) + row * call.ldc + col, acc);
+    narrow(acc, static_cast<T*>(call.c)[row * call.ldc + col]);
 }
 
 EXPORT launch(const Call* call) {

@@ -37,8 +37,8 @@ __device__ void stage_box(const float* acc, T* box) {
     for (int j = 0; j < SWIZZLE_COLS / 8; j += 2) {
         const int piece = (j + thread % 32 / 16) ^ (row % 8);  // of 8 columns, 16 bytes
         const float* d = acc + j * 4;
-        stmatrix(line + piece * 16, narrow2<T>(d[0], d[1]), narrow2<T>(d[2], d[3]),
-                 narrow2<T>(d[4], d[5]), narrow2<T>(d[6], d[7]));
+        stmatrix(line + piece * 16, pack<T>(d[0], d[1]), pack<T>(d[2], d[3]),
+                 pack<T>(d[4], d[5]), pack<T>(d[6], d[7]));
     }
 }
 

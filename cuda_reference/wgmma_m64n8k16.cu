@@ -6,7 +6,6 @@ By hand       the 8 x 16-byte core matrices, the descriptors, both majors of B, 
 Signs         sm_90: HGMMA.64x8x16, no HMMA, no UTMALDG
 Needs         sm_90; fp16 or bf16, fp32 accumulator; layout NT or NN; any pitch
 */
-#include "narrow.cuh"
 #include "tma.cuh"
 #include "wgmma.cuh"
 

@@ -29,7 +29,7 @@ __device__ void stage_accumulator(const float (&acc)[BN / 2], T (*boxes)[64 * SW
             const int piece = (j ^ row) % 8;  // of 8 columns
             T* to = &boxes[j / 8][row * SWIZZLE_COLS + piece * 8 + thread % 4 * 2];
             *reinterpret_cast<uint32_t*>(to) =
-                narrow2<T>(acc[j * 4 + half * 2], acc[j * 4 + half * 2 + 1]);
+                pack<T>(acc[j * 4 + half * 2], acc[j * 4 + half * 2 + 1]);
         }
     }
 }

@@ -7,7 +7,6 @@ Signs         sm_90: HGMMA.64x128x16, UTMALDG, SYNCS, no HMMA, no LDGSTS
 Needs         sm_90; fp16 or bf16, fp32 accumulator; layout NT; 16-byte aligned rows of A and B
 Note          Two blocks of 96 KiB share an SM, so that one multiplies while the other stores.
 */
-#include "narrow.cuh"
 #include "raster.cuh"
 #include "tma.cuh"
 #include "wgmma.cuh"

@@ -6,7 +6,6 @@ By hand       the tensor maps, bytes expected by the barrier, its parity, the sw
 Signs         sm_90: HGMMA.64x128x16, UTMALDG, SYNCS, no HMMA, no LDGSTS
 Needs         sm_90; fp16 or bf16, fp32 accumulator; layout NT; 16-byte aligned rows of A and B
 */
-#include "narrow.cuh"
 #include "raster.cuh"
 #include "tma.cuh"
 #include "wgmma.cuh"

@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(WARP_ROWS * WARP_COLS * 32)
     for (int i = threadIdx.x % 32; i < TILE * TILE; i += 32) {
         const int64_t r = row + i / TILE, n = col + i % TILE;
         if (r < call.M && n < call.N)
-            static_cast<__half*>(call.c)[r * call.ldc + n] = to_half(c[i]);
+            narrow(c[i], static_cast<__half*>(call.c)[r * call.ldc + n]);
     }
 }
 

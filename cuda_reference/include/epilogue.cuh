@@ -1,26 +1,8 @@
 // From a tile staged in shared memory to C.
 #pragma once
 
+#include "narrow.cuh"
 #include "tile.cuh"
-
-// Two fp32 values as two neighbours of type T; the first is in the low half.
-template <typename T>
-__device__ inline uint32_t pack(float first, float second);
-
-template <>
-__device__ inline uint32_t pack<__half>(float first, float second) {
-    const __half2 both = __floats2half2_rn(first, second);
-    return *reinterpret_cast<const uint32_t*>(&both);
-}
-
-template <>
-__device__ inline uint32_t pack<__nv_bfloat16>(float first, float second) {
-    const __nv_bfloat162 both = __floats2bfloat162_rn(first, second);
-    return *reinterpret_cast<const uint32_t*>(&both);
-}
-
-__device__ inline __half to_half(float x) { return __float2half_rn(x); }
-__device__ inline __half to_half(__half x) { return x; }
 
 // Stores the ROWS x BN elements of C from (row, col) on, those that exist. `staged(r, c)` is chunk
 // c of row r. A thread stores one chunk of every 16th row, 16 bytes at once where C is aligned.

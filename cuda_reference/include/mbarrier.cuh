@@ -3,10 +3,7 @@
 #pragma once
 
 #include "abi.cuh"
-
-__device__ inline uint32_t shared_address(const void* pointer) {
-    return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
+#include "shared_address.cuh"
 
 __device__ inline void barrier_init(uint64_t* barrier, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),

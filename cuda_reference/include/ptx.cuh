@@ -2,10 +2,7 @@
 #pragma once
 
 #include "abi.cuh"
-
-__device__ inline uint32_t shared_address(const void* pointer) {
-    return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
+#include "shared_address.cuh"
 
 // 16 bytes from global to shared memory, past the registers and past L1.
 __device__ inline void cp_async(void* to, const void* from) {

@@ -1,7 +1,6 @@
 // Warpgroups with roles: one that loads and needs few registers, two that multiply and need many.
 #pragma once
 
-#include "narrow.cuh"
 #include "raster.cuh"
 #include "tma.cuh"
 #include "wgmma.cuh"

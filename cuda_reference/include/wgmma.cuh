@@ -3,7 +3,8 @@
 // d[4 j + i] is row 16 (t / 32) + (t % 32) / 4 + 8 (i / 2), column 8 j + 2 (t % 4) + i % 2.
 #pragma once
 
-#include "mbarrier.cuh"
+#include "narrow.cuh"
+#include "shared_address.cuh"
 
 // Where an operand lies: its address, and the distances between its 8 x 16-byte core matrices.
 // Everything is in units of 16 bytes. swizzle: 0 none, 1 of 128 bytes, 2 of 64, 3 of 32.
@@ -84,3 +85,28 @@ WGMMA_DEFINE(wgmma_m64n8k16, 8, 4, 5, 6, 0)
 WGMMA_DEFINE(wgmma_m64n8k16_b_by_rows, 8, 4, 5, 6, 1)
 WGMMA_DEFINE(wgmma_m64n128k16, 128, 64, 65, 66, 0)
 WGMMA_DEFINE(wgmma_m64n256k16, 256, 128, 129, 130, 0)
+
+// Writes the 64 x N accumulator of a warpgroup whose first element is C[row][col]; what lies
+// outside C is left out. Any pitch; pairs are written at once where their address allows.
+template <int N, typename T>
+__device__ void store_accumulator(const float (&d)[N / 2], T* c, int64_t ldc, int row, int col,
+                                  int M, int N_all) {
+    const int thread = threadIdx.x % 128;
+    const bool pairs = ldc % 2 == 0 && reinterpret_cast<uintptr_t>(c) % 4 == 0;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const int r = row + thread / 32 * 16 + thread % 32 / 4 + half * 8;
+        T* line = c + r * ldc;
+#pragma unroll
+        for (int j = 0; j < N / 8; ++j) {
+            const int k = col + j * 8 + thread % 4 * 2;
+            const float first = d[j * 4 + half * 2], second = d[j * 4 + half * 2 + 1];
+            if (r < M && k + 1 < N_all && pairs) {
+                *reinterpret_cast<uint32_t*>(line + k) = pack<T>(first, second);
+            } else if (r < M) {
+                if (k < N_all) narrow(first, line[k]);
+                if (k + 1 < N_all) narrow(second, line[k + 1]);
+            }
+        }
+    }
+}
