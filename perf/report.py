@@ -110,7 +110,10 @@ def markdown_table(rows: Sequence[Row]) -> str:
 
 
 def markdown_compare(rows: Sequence[Row]) -> str:
-    """`rows.latest_compare(...)`: the CUDA ladder beside its Triton twins, then Triton's ladder."""
+    """`rows.latest_compare(...)`: the CUDA ladder beside its Triton twins, then Triton's ladder.
+
+    What was not measured stands below its table, by reason.
+    """
     references = [row for row in rows if row.rung is None]
     half = any(row.competitor == HALF for row in references)
     tables = []
@@ -129,16 +132,25 @@ def markdown_compare(rows: Sequence[Row]) -> str:
             "|---|" + "--:|" * (len(cells) - 1 - bool(last)) + "---|" * bool(last),
         ]
         for row, before in zip([*own, *references], (None, *own, *references), strict=False):
-            lines.append(_line(_compare_cells(row, before, len(cells), half)))
-        tables.append("\n".join(lines))
+            if row.us:
+                lines.append(_line(_compare_cells(row, before, len(cells), half)))
+        tables += ["\n".join(lines), *_unmeasured(own)]
     return "\n\n".join(tables)
 
 
+def _unmeasured(rows: Sequence[Row]) -> list[str]:
+    """A paragraph that names the rungs without a time by what became of them; none if all have."""
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        if not row.us:
+            reasons.setdefault(f"{row.outcome}: {row.reason}", []).append(f"`{label(row)}`")
+    if not reasons:
+        return []
+    return ["; ".join(f"{', '.join(names)} {reason}" for reason, names in reasons.items()) + "."]
+
+
 def _compare_cells(row: Row, before: Row | None, count: int, half: bool) -> list[str]:
-    """`count` cells; what was not measured says why."""
-    if not row.us:
-        cells = [label(row), "", "", f"{row.outcome}: {row.reason}".replace("|", "\\|")]
-        return cells + [""] * (count - len(cells))
+    """`count` cells of a measured row."""
     named = row.rung or row.competitor == HALF
     ratio = spread(row.ratio) if named and row.ratio else ""
     cells = [label(row), _digits(row.us.p50), _digits(row.tflops), ratio]

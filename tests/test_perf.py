@@ -424,16 +424,16 @@ def test_tables_of_a_comparison(compared):
     chosen = rows.latest_compare(
         compared, size=(48, 40, 32), layout="NT", dtype="fp16", accumulate="fp16"
     )
-    cuda, triton = report.markdown_compare(chosen).split("\n\n")
-    for table, ladder_rows in ((cuda, CUDA_TWINS), (triton, TWINS)):
+    cuda, refused, triton = report.markdown_compare(chosen).split("\n\n")
+    assert refused == "`wgmma` refused: no fp16."
+    for table, timed in ((cuda, len(CUDA_TWINS) - 1), (triton, len(TWINS))):
         lines = table.splitlines()
-        assert len(lines) == 2 + len(ladder_rows) + 2
+        assert len(lines) == 2 + timed + 2
         assert len({line.count("|") for line in lines}) == 1
         assert "x cuBLAS fp16" in lines[0]
         assert lines[-2].startswith("| cuBLAS |") and lines[-1].startswith("| cuBLAS fp16 |")
     assert cuda.splitlines()[4].endswith("tiled 1.25 |")
     assert "(mma_base)" not in cuda  # it stands in the line before mma_permuted
-    assert "refused: no fp16" in cuda
 
 
 def test_ties_with_a_twin_are_named(compared):
