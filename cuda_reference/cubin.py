@@ -161,6 +161,7 @@ def _demangle(names: list[str]) -> dict[str, str]:
 
 def _short(name: str) -> str:
     """A function's name and template arguments, without its return type and parameters."""
+    name = name.replace("(bool)0", "false").replace("(bool)1", "true")  # as c++filt writes them
     depth = 0
     for at in range(len(name) - 1, -1, -1):  # the last parenthesis at depth 0 opens the parameters
         depth += (name[at] == ")") - (name[at] == "(")

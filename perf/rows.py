@@ -40,6 +40,7 @@ when a field changes its meaning. `ladder` and `versus` are younger than the fir
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import json
 import os
@@ -168,6 +169,8 @@ def latest_ladder(
 ) -> list[Row]:
     """The newest row of each Triton rung (its first config) and of cuBLAS, slowest rung first.
 
+    Races of a few rungs (`--only`) don't displace fuller ones.
+
     Without `gpu`, the GPU of the newest row. What was refused, failed or wrong is there too, as a
     row without a time, unless it was only skipped as too slow. Empty if nothing was measured.
     """
@@ -196,12 +199,28 @@ def _case(size, layout, dtype, precision, accumulate) -> Case:
 
 
 def _newest(rows: Sequence[Row], case: Case, gpu: str | None) -> list[Row]:
-    """The newest row of each rung's first config and of cuBLAS: Triton's, CUDA's, cuBLAS."""
+    """The newest row of each rung's first config and of cuBLAS: Triton's, CUDA's, cuBLAS.
+
+    A race of less than half the rungs counts only for those that no fuller race has: its other rows
+    would stand beside a cuBLAS and a rung below that they didn't run with.
+    """
+    rows = [
+        row
+        for row in rows
+        if row.competitor in (row.rung or REFERENCE, HALF)
+        and row.outcome != "skipped"
+        and row.mode == "sustained"
+        and row.case == case
+    ]
+    timed = collections.Counter((row.environment.gpu, row.time) for row in rows if row.us)
+    largest = max(timed.values(), default=0)
+
+    def rank(row: Row) -> tuple[bool, str]:
+        return 2 * timed[row.environment.gpu, row.time] >= largest, row.time
+
     newest: dict[tuple[str, str], Row] = {}
-    for row in sorted(rows, key=lambda row: row.time):
-        wanted = row.competitor in (row.rung or REFERENCE, HALF) and row.outcome != "skipped"
-        if row.mode == "sustained" and row.case == case and wanted:
-            newest[row.environment.gpu, row.competitor] = row
+    for row in sorted(rows, key=rank):
+        newest[row.environment.gpu, row.competitor] = row
     if not newest:
         return []
     if gpu is None:

@@ -561,15 +561,17 @@ def test_the_latest_ladder_is_the_newest_row_of_each_rung(recorded):
 
     names = by_name(recorded)
     newer = dated(names["fast"], "2026-02-01T00:00:00+00:00", tflops=700.0)
+    reference = dated(names["cublas"], newer.time)
+    alone = dated(names["fast"], "2026-03-01T00:00:00+00:00", tflops=1.0)  # a race of one rung
     skipped = dated(names["simt"], "2026-02-01T00:00:00+00:00", outcome="skipped", us=None)
     elsewhere = dataclasses.replace(
         names["fast"], time="2026-01-01T00:00:00+00:00",
         environment=dataclasses.replace(ENVIRONMENT, gpu="NVIDIA A100"),
     )  # fmt: skip
-    every = [newer, *recorded, skipped, elsewhere]
+    every = [newer, reference, alone, *recorded, skipped, elsewhere]
     found = rows.latest_ladder(every, size=(48, 40, 32), layout="NT", dtype="fp32")
     assert [row.competitor for row in found] == ["simt", "red", "fast", "cublas"]
-    assert found[2] == newer
+    assert found[2:] == [newer, reference]
     assert found[0] == names["simt"]
     assert found[1].outcome == "wrong"
     other = rows.latest_ladder(every, "NVIDIA A100", size=(48, 40, 32), dtype="fp32")
