@@ -19,6 +19,11 @@ TYPES = {torch.float16: 0, torch.bfloat16: 1}
 ACCUMULATORS = {torch.float32: 0, torch.float16: 1}
 ORDERS = {"linear": 0, "serpentine": 1, "grouped": 2}
 
+#: The largest M, N and K of the Hopper rungs: their 32-bit coordinates reach a tile past the edge.
+LONGEST = 2**31 - 2**10
+#: Elements between rows from which the tiled classic rungs' offsets are too short (tile.cuh).
+FARTHEST = 2**27
+
 
 class Call(ctypes.Structure):
     """`struct Call` of include/abi.cuh, which says what the fields mean."""
@@ -62,6 +67,7 @@ class Limits:
             self._device(problem)
             or self._types(problem)
             or self._batch(problem)
+            or self._sizes(problem)
             or self._layout(problem)
         )
 
@@ -105,6 +111,16 @@ class Limits:
             return f"{problem.batch} matrices; this kernel multiplies one, so call it for each"
         return None
 
+    def _sizes(self, problem: Problem) -> str | None:
+        for name in "MNK" if self.hopper else "":
+            size = getattr(problem, name)
+            if size > LONGEST:
+                return (
+                    f"{name} is {size}; this kernel has 32-bit coordinates, up to {LONGEST}: "
+                    f"split {name}"
+                )
+        return None
+
     def _layout(self, problem: Problem) -> str | None:
         refusals = [self._as(problem, layout) for layout in self.layouts]
         return None if None in refusals else refusals[0]
@@ -116,6 +132,8 @@ class Limits:
             reason = _line_refusal(name, matrix, major)
             if reason is None and name in self.aligned:
                 reason = _alignment_refusal(name, matrix, major, self.hopper)
+                if reason is None and not self.hopper:
+                    reason = _distance_refusal(name, matrix, major)
             if reason:
                 return reason
         return None
@@ -193,3 +211,13 @@ def _alignment_refusal(name: str, matrix: Matrix, major: str, tma: bool) -> str 
     if tma and bytes_ == 0:
         return f"{line} stride of {name} is 0 bytes; TMA needs another: {name}.clone() has"
     return None
+
+
+def _distance_refusal(name: str, matrix: Matrix, major: str) -> str | None:
+    line, count = ("row", matrix.rows) if major == "N" else ("column", matrix.cols)
+    if count == 1 or matrix.pitch(major) < FARTHEST:
+        return None
+    return (
+        f"the {line}s of {name} are {matrix.pitch(major)} elements apart; this kernel has 32-bit "
+        f"offsets, good for less than {FARTHEST}: {name}.clone() has them closer"
+    )

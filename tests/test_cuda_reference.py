@@ -137,6 +137,9 @@ REFUSED = {
     "column stride of b is 70 bytes; .* a multiple of 16": (
         "aligned", {"b": meta(32, 48, layout="T", pitch=35)},
     ),
+    "K is 2147483648; .* split K": (
+        "hopper", {"a": meta(1, 2**31), "b": meta(2**31, 1, layout="T"), "c": meta(1, 1)},
+    ),
     "WGMMA needs compute capability 9.0; A100 has 8.0": ("hopper", {"device": AMPERE}),
 }  # fmt: skip
 
@@ -150,6 +153,18 @@ def test_refusals(kernel, sentence):
         assert reason and re.match(sentence, reason)
     else:
         assert reason is None
+
+
+@rungs
+def test_rows_too_far_apart(kernel):
+    """Refused by the tiled classic rungs alone, and only if there are two rows."""
+    far = 2**27
+    reason = kernel.why_not(problem_of(a=meta(64, 32, pitch=far)))
+    if kernel.why_not.aligned and not kernel.why_not.hopper:
+        assert reason and f"the rows of a are {far} elements apart" in reason
+    else:
+        assert reason is None
+    assert kernel.why_not(problem_of(a=meta(1, 32, pitch=far), c=meta(1, 48))) is None
 
 
 @rungs
