@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import statistics
 import sys
 from typing import Any
 
 from tritemm.problem import short_name
 from tritemm.sass import instruction_table
+from tritemm.spec import find
 
 from . import cubin, loader, source, toolkit
-from .kernel import ACCUMULATORS, TYPES, CudaKernel
+from .kernel import ACCUMULATORS, TYPES
 from .rungs import RUNGS
 
 EXAMPLES = """examples:
@@ -166,7 +168,7 @@ def _run(args: argparse.Namespace) -> int:
     from tritemm import budget, launch
     from tritemm.problem import Problem
 
-    kernel = find(args.name)
+    kernel = find(args.name, RUNGS)
     dtype, accumulate = _type(args.dtype, TYPES), _type(args.accumulate, ACCUMULATORS)
     M, N, K = _size(args.size)
     loader.architecture()  # the reason, where there is no GPU
@@ -188,32 +190,14 @@ def _run(args: argparse.Namespace) -> int:
     print(verdict)
     if not verdict.ok:
         return 1
-    seconds = _median_time(lambda: launch.run(kernel, problem, config, a, b, c))
+
+    def once() -> None:
+        launch.run(kernel, problem, config, a, b, c)
+
+    # One launch at a time, to give an idea; `python -m perf` is what measures.
+    seconds = statistics.median(launch.elapsed(once) for _ in range(20))
     print(f"{1e6 * seconds:.1f} us, {problem.flops / seconds / 1e12:.4g} TFLOP/s, warm")
     return 0
-
-
-def _median_time(work, rounds: int = 20) -> float:
-    """Seconds on the GPU, one launch at a time; `python -m perf` is what measures."""
-    import torch
-
-    times = []
-    for _ in range(rounds):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        work()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) / 1e3)
-    return sorted(times)[rounds // 2]
-
-
-def find(name: str) -> CudaKernel:
-    """The rung called `name`; ValueError with all names if there is none."""
-    for kernel in RUNGS:
-        if kernel.name == name:
-            return kernel
-    raise ValueError(f"no rung is called {name!r}; there are {', '.join(k.name for k in RUNGS)}")
 
 
 def _type(name: str, known):

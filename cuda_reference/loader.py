@@ -19,6 +19,9 @@ from .toolkit import Unavailable
 
 __all__ = ["Unavailable", "architecture", "build", "library", "runs_on", "unavailable"]
 
+#: What the sources export, a rung the first and a table of types the second, and its arguments.
+_EXPORTS = {"launch": [ctypes.c_void_p], "run": [ctypes.c_char_p, ctypes.c_void_p]}
+
 _LIBRARIES: dict[tuple[str, str], ctypes.CDLL] = {}
 _LOADING = threading.Lock()
 
@@ -26,8 +29,8 @@ _LOADING = threading.Lock()
 def library(name: str, arch: str | None = None) -> ctypes.CDLL:
     """The compiled `name`.cu for `arch`, the current device's unless given; built if need be.
 
-    `name` is a path without its suffix, "mma_base" or "types/wmma_f64". A function called
-    `launch` returns an error text, or None.
+    `name` is a path without its suffix, "mma_base" or "types/wmma_f64". Its `launch` or `run`
+    returns an error text, or None.
 
     Raises:
         Unavailable: there is no GPU, or something that building needs.
@@ -152,9 +155,10 @@ def _said(log: str) -> str:
 
 def _load(path: Path) -> ctypes.CDLL:
     loaded = ctypes.CDLL(str(path))
-    if hasattr(loaded, "launch"):
-        loaded.launch.restype = ctypes.c_char_p
-        loaded.launch.argtypes = [ctypes.c_void_p]
+    for name, arguments in _EXPORTS.items():
+        if hasattr(loaded, name):
+            function = getattr(loaded, name)
+            function.restype, function.argtypes = ctypes.c_char_p, arguments
     return loaded
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from tritemm import launch
 from tritemm.problem import Problem, short_name
 from tritemm.rungs import RUNGS
-from tritemm.spec import Config, Kernel
+from tritemm.spec import Config, Kernel, find
 
 from .engine import Competitor
 from .rows import HALF, NULL, REFERENCE, TRITON
@@ -36,10 +36,8 @@ class Candidate:
 
 def refuse_unknown(words: Iterable[str], kernels: Sequence[Kernel] = RUNGS) -> None:
     """Raises ValueError if a word names no rung."""
-    known = [kernel.name for kernel in kernels]
     for word in words:
-        if word not in known:
-            raise ValueError(f"no rung is called {word!r}; there are {', '.join(known)}")
+        find(word, kernels)
 
 
 def read_candidates(path: Path) -> list[Candidate]:

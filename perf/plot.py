@@ -33,23 +33,14 @@ def plot_ladder(rows: Sequence[Row], path: Path) -> None:
             )  # fmt: skip
             continue
         axes.barh(place, row.tflops, height=0.68, color=RUNG if row.rung else GREY)
-        text = f"{row.tflops:.{0 if row.tflops >= 10 else 1}f}"
-        if row.rung and row.ratio:
-            places = 2 if row.ratio.p50 >= 0.1 else 3
-            text += f"  ({row.ratio.p50:.{places}f}x)"
         box = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}  # over cuBLAS's line
-        axes.text(row.tflops + top / 80, place, text, va="center", fontsize=10, bbox=box)
+        axes.text(row.tflops + top / 80, place, _text(row), va="center", fontsize=10, bbox=box)
         if row.rung is None:
             axes.axvline(row.tflops, color=GREY, linestyle="--", linewidth=1, zorder=0)
     axes.set_yticks(range(len(rows)), [label(row) for row in rows], fontsize=11)
     axes.invert_yaxis()
     axes.set_xlim(0, top * 1.15)  # room for the labels at the bars' ends
-    axes.set_title(f"{rows[0].case}, {rows[0].mode}", fontsize=11, loc="left")
-    axes.set_xlabel("TFLOP/s (times cuBLAS's speed in the same rounds)", fontsize=10)
-    axes.tick_params(axis="y", length=0)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.supxlabel(textwrap.fill(origin(rows), 112), fontsize=8.5, color="#555555")
-    figure.savefig(path, dpi=200, facecolor="white")
+    _finish(figure, axes, rows, path)
 
 
 def plot_compare(rows: Sequence[Row], path: Path) -> None:
@@ -71,11 +62,8 @@ def plot_compare(rows: Sequence[Row], path: Path) -> None:
         for row in group:
             color = CUDA_RUNG if row.ladder == CUDA else RUNG
             axes.barh(place, row.tflops, height=0.78, color=color)
-            text = f"{row.tflops:.{0 if row.tflops >= 10 else 1}f}"
-            if row.ratio:
-                text += f"  ({row.ratio.p50:.{2 if row.ratio.p50 >= 0.1 else 3}f}x)"
             box = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
-            axes.text(row.tflops + top / 80, place, text, va="center", fontsize=9, bbox=box)
+            axes.text(row.tflops + top / 80, place, _text(row), va="center", fontsize=9, bbox=box)
             ticks[place] = label(row)
             place += 1
         place += 0.5
@@ -87,10 +75,6 @@ def plot_compare(rows: Sequence[Row], path: Path) -> None:
     axes.invert_yaxis()
     axes.margins(y=0.01)
     axes.set_xlim(0, top * 1.17)
-    axes.set_title(f"{rows[0].case}, {rows[0].mode}", fontsize=11, loc="left")
-    axes.set_xlabel("TFLOP/s (times cuBLAS's speed in the same rounds)", fontsize=10)
-    axes.tick_params(axis="y", length=0)
-    axes.spines[["top", "right"]].set_visible(False)
     handles = [Patch(color=RUNG, label="Triton"), Patch(color=CUDA_RUNG, label="CUDA")]
     handles += [
         Line2D([], [], color=GREY, linestyle=STYLES[row.competitor], label=_named(row))
@@ -98,6 +82,23 @@ def plot_compare(rows: Sequence[Row], path: Path) -> None:
         if row.competitor in STYLES
     ]
     axes.legend(handles=handles, fontsize=9, loc="upper right", framealpha=1)
+    _finish(figure, axes, rows, path)
+
+
+def _text(row: Row) -> str:
+    """A bar's label: its speed, and its ratio to cuBLAS's."""
+    text = f"{row.tflops:.{0 if row.tflops >= 10 else 1}f}"
+    if row.rung and row.ratio:
+        text += f"  ({row.ratio.p50:.{2 if row.ratio.p50 >= 0.1 else 3}f}x)"
+    return text
+
+
+def _finish(figure, axes, rows: Sequence[Row], path: Path) -> None:
+    """Title, axis, where the rows come from; then the file."""
+    axes.set_title(f"{rows[0].case}, {rows[0].mode}", fontsize=11, loc="left")
+    axes.set_xlabel("TFLOP/s (times cuBLAS's speed in the same rounds)", fontsize=10)
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["top", "right"]].set_visible(False)
     figure.supxlabel(textwrap.fill(origin(rows), 112), fontsize=8.5, color="#555555")
     figure.savefig(path, dpi=200, facecolor="white")
 

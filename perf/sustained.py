@@ -15,6 +15,7 @@ import torch
 
 from tritemm.budget import Verdict, check
 from tritemm.budget import reference as exact
+from tritemm.launch import elapsed
 
 from .case import DTYPES, Case
 from .engine import SLOW, Competitor, Loop, Plan, Sample
@@ -220,11 +221,6 @@ def _steady(clocks: Sequence[float | None]) -> bool:
 
 
 def _timed(run: Callable[[], None]) -> float:
-    """Seconds of one run on the current stream."""
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    """Seconds of one run on the current stream, after all that is under way."""
     torch.cuda.synchronize()
-    start.record()
-    run()
-    end.record()
-    end.synchronize()
-    return start.elapsed_time(end) / 1e3
+    return elapsed(run)

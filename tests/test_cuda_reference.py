@@ -11,7 +11,15 @@ import torch
 
 from cuda_reference import loader, source, toolkit
 from cuda_reference.__main__ import main
-from cuda_reference.kernel import ACCUMULATORS, ORDERS, TYPES, Call, CudaKernel, Limits
+from cuda_reference.kernel import (
+    ACCUMULATORS,
+    FARTHEST,
+    ORDERS,
+    TYPES,
+    Call,
+    CudaKernel,
+    Limits,
+)
 from cuda_reference.rungs import RUNGS
 from tools import sanitize
 from tritemm import budget, launch
@@ -30,11 +38,12 @@ every_layout = pytest.mark.parametrize(
     [pytest.param(k, b, id=f"{k.name}-{b}") for k in RUNGS for b in k.why_not.layouts],
 )
 every_config = pytest.mark.parametrize(
-    ("kernel", "config"),
+    ("kernel", "config", "accumulate"),
     [
-        pytest.param(k, config, id=f"{k.name}-{config.ORDER}")
+        pytest.param(k, config, accumulate, id=f"{k.name}-{config.ORDER}-{short_name(accumulate)}")
         for k in RUNGS
         for config in k.configs(None)
+        for accumulate in k.why_not.accumulators
     ],
 )
 
@@ -158,7 +167,11 @@ def test_refusals(kernel, sentence):
 @rungs
 def test_rows_too_far_apart(kernel):
     """Refused by the tiled classic rungs alone, and only if there are two rows."""
-    far = 2**27
+    far = FARTHEST
+    assert (
+        f"farthest = int64_t{{1}} << {far.bit_length() - 1};"
+        in (source.INCLUDE / "tile.cuh").read_text()
+    )
     reason = kernel.why_not(problem_of(a=meta(64, 32, pitch=far)))
     if kernel.why_not.aligned and not kernel.why_not.hopper:
         assert reason and f"the rows of a are {far} elements apart" in reason
@@ -531,11 +544,8 @@ def test_types(kernel, dtype, accumulate):
 @pytest.mark.gpu
 @every_config
 @pytest.mark.parametrize("size", [(600, 2200, 104), (2300, 300, 72)], ids=str)
-@pytest.mark.parametrize("accumulate", [FP32, FP16], ids=short_name)
-def test_configs(kernel, config, size, accumulate):
+def test_configs(kernel, config, accumulate, size):
     """Two stripes of the serpentine order and two groups of the grouped one, the last ragged."""
-    if accumulate not in kernel.why_not.accumulators:
-        pytest.skip(f"{kernel.name} does not accumulate in {short_name(accumulate)}")
     assert run(kernel, *operands(*size), accumulate=accumulate, config=config) is None
 
 

@@ -108,24 +108,13 @@ def _time(rows: list[Row], a, b) -> float:
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(ROUNDS):
         for name in random.sample(list(calls), len(calls)):
-            times[name].append(_elapsed(calls[name]))
+            times[name].append(launch.elapsed(calls[name], repeats=8))
     for row in rows:
         if row.rung in times:
             row.time = statistics.median(times[row.rung])
             ratios = [t / own for t, own in zip(times["torch"], times[row.rung], strict=True)]
             row.ratio = statistics.median(ratios)
     return statistics.median(times["torch"])
-
-
-def _elapsed(call, repeats: int = 8) -> float:
-    """Seconds per call, of `repeats` calls in a row."""
-    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    for _ in range(repeats):
-        call()
-    stop.record()
-    stop.synchronize()
-    return start.elapsed_time(stop) / 1e3 / repeats
 
 
 def _groups(code: asm.Code) -> dict[str, int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from .problem import Problem
@@ -21,3 +23,14 @@ def run(kernel: Kernel, problem: Problem, config: Config, a, b, c) -> None:
         return
     with torch.cuda.device_of(c):
         kernel.launch(problem, config, a, b, c)
+
+
+def elapsed(call: Callable[[], object], repeats: int = 1) -> float:
+    """Seconds of the GPU per call, of `repeats` calls in a row on the current stream."""
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(repeats):
+        call()
+    stop.record()
+    stop.synchronize()
+    return start.elapsed_time(stop) / 1e3 / repeats

@@ -137,6 +137,14 @@ class Kernel:
         raise NotImplementedError
 
 
+def find(name: str, kernels: Sequence[Kernel]) -> Kernel:
+    """The rung called `name`; ValueError with all names if there is none."""
+    for kernel in kernels:
+        if kernel.name == name:
+            return kernel
+    raise ValueError(f"no rung is called {name!r}; there are {', '.join(k.name for k in kernels)}")
+
+
 @dataclasses.dataclass(frozen=True)
 class Arguments:
     """What a jit function is called with, by name, in two parts.

@@ -47,10 +47,6 @@ inline bool can_store_by_tma(const Call& call) {
         if (text_ != nullptr) return text_; \
     } while (0)
 
-__device__ inline void tma_prefetch(const CUtensorMap* map) {
-    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
-
 // Starts the copy of the box at (row, col) into `to`; its bytes count towards `barrier`.
 __device__ inline void tma_load(void* to, const CUtensorMap* map, int row, int col,
                                 uint64_t* barrier) {

@@ -86,8 +86,6 @@ def multiply(
     if reason := why_not(entry, capability):
         raise ValueError(reason)
     library = loader.library(entry.source, loader.architecture(capability))
-    library.run.restype = ctypes.c_char_p
-    library.run.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
 
     with torch.cuda.device(a.device):
         # References to what the kernel reads are held until it is in the stream.
