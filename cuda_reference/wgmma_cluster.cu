@@ -156,6 +156,7 @@ const char* launch_type(const Call& call) {
                              sizeof(Shared<T>)));
     int resident = 0;
     TRY(count_clusters(&resident, kernel));
+    if (resident < 1) return "this device holds no cluster of two such blocks";
     const int64_t tiles = ceil_div(call.M, int64_t(BM * CLUSTER)) * ceil_div(call.N, int64_t(BN));
     // No more clusters than it takes to be done in as few tiles each: at a power limit, the SMs
     // that would only shorten the last of them slow down all.
