@@ -257,7 +257,7 @@ def measured(pairs: Sequence[tuple[str, str]], rows: Sequence[Row]) -> str:
         row, ratio = newest(triton, cuda_rung, rows)
         origin = f"{row.case} on {row.environment.gpu}" if row else ""
         text = f"{triton} / {cuda_rung}"
-        found.setdefault(origin, []).append(f"{text} {spread(ratio)}" if ratio else text)
+        found.setdefault(origin, []).append(f"{text} {spread(ratio, ratio.tie)}" if ratio else text)
     lines = [
         f"Triton's speed over CUDA's, {origin}: {'; '.join(texts)}."
         for origin, texts in found.items()

@@ -1,9 +1,9 @@
 """Writes what the documentation derives: `python -m docs.generate [--check]`, or `make docs`.
 
 From the rungs' headers and the committed measurements: a page per rung, the ladder's table in
-README.md and docs/index.md, the tables of docs/performance.md and docs/correspondence.md, and the
-figures. Hand-written text is left alone; generated parts stand between `<!-- begin: NAME -->` and
-`<!-- end: NAME -->`.
+README.md and docs/index.md, the tables of docs/performance.md, docs/suite.md and
+docs/correspondence.md, and the figures. Hand-written text is left alone; generated parts stand
+between `<!-- begin: NAME -->` and `<!-- end: NAME -->`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ import re
 import sys
 from pathlib import Path
 
-from perf import plot, report
-from perf.rows import RESULTS, Row, latest_compare, latest_ladder, read
+from perf import report, summary
+from perf.plots.figures import FIGURES, drawn_from
+from perf.rows import RESULTS, Row, read
+from perf.select import latest_compare, latest_ladder
+from perf.views import PICTURES, VIEWS, Selection, draw
 from tritemm.rungs import RUNGS
 from tritemm.spec import Kernel
 
@@ -22,9 +25,8 @@ from . import correspondence
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZES, LAYOUTS = (4096, 8192), ("NN", "NT")
-#: The case of the README's table and figure.
+#: The case of the README's table and of the Triton ladder's figure.
 HEADLINE = (8192, "NN")
-FIGURE = ROOT / "docs" / "ladder.png"
 #: Size, type and accumulator of the two ladders' comparisons; the figure shows the first.
 COMPARISONS = (
     (4096, "fp16", "fp32"),
@@ -32,7 +34,15 @@ COMPARISONS = (
     (4096, "bf16", "fp32"),
     (8192, "bf16", "fp32"),
 )
-COMPARED = ROOT / "docs" / "compare.png"
+#: What the figures show where it is not the view's default; each is FIGURES / NAME.png.
+SHOWN = {
+    "ladder": Selection(size=(HEADLINE[0],) * 3, layout=HEADLINE[1]),
+    "compare": Selection(
+        size=(COMPARISONS[0][0],) * 3, dtype=COMPARISONS[0][1], accumulate=COMPARISONS[0][2]
+    ),
+}
+#: The views whose tables are generated parts of the same name.
+PARTS = ("suite", "problems", "runs", "random", "roofline", "host")
 
 
 def pages() -> dict[Path, str]:
@@ -44,9 +54,13 @@ def pages() -> dict[Path, str]:
         "pages": ladder_table(rows, "ladder/"),
         "measurements": measurements(rows),
         "comparison": comparison(rows),
+        "headline": headline(rows),
+        "losses": losses(rows),
+        **{name: view_table(name, rows) for name in PARTS},
         **correspondence.parts(rows),
     }
-    docs = (ROOT / "docs" / f"{name}.md" for name in ("index", "performance", "correspondence"))
+    names = ("index", "performance", "suite", "correspondence")
+    docs = (ROOT / "docs" / f"{name}.md" for name in names)
     for path in (ROOT / "README.md", *docs):
         texts[path] = fill(path.read_text(), parts)
     return texts
@@ -87,7 +101,7 @@ def ladder_table(rows: list[Row], folder: str) -> str:
 def ratio(row: Row) -> str:
     """Times cuBLAS's speed; a tie where 1 lies between the percentiles."""
     places = 3 if row.ratio.p50 < 0.1 else 2
-    return f"{row.ratio.p50:.{places}f}" + (" (tie)" if row.ratio.tie else "")
+    return f"{row.ratio.p50:.{places}f}" + (" (tie)" if row.tie else "")
 
 
 def rung_page(kernel: Kernel, rows: list[Row]) -> str:
@@ -109,7 +123,8 @@ def rung_page(kernel: Kernel, rows: list[Row]) -> str:
         "",
         "```",
         *(f"python -m tritemm asm {kernel.name} --sm {sm}" for sm in kernel.signs),
-        f"python -m perf ladder --only {kernel.name} --sizes {SIZES[0]}   # needs a GPU",
+        f"python -m perf ladder --only {kernel.name} --dtype bf16 --layouts NN,NT   # needs a GPU",
+        f"python -m perf profile {kernel.name}   # the same, and Nsight Compute",
         "```",
     ]
     return "\n".join(lines) + "\n"
@@ -127,7 +142,7 @@ def rung_rows(kernel: Kernel, rows: list[Row]) -> list[str]:
                     lines.append(f"| {size}³ {layout} | | | {row.outcome}: {row.reason} | |")
                     continue
                 below = f"{row.ratio_below.p50:.2f} ({row.below})" if row.ratio_below else ""
-                spread = report.spread(row.ratio)
+                spread = report.spread(row.ratio, row.tie)
                 cells = f"{row.us.p50:.0f} | {row.tflops:.3g} | {spread} | {below}"
                 lines.append(f"| {size}³ {layout} | {cells} |")
     if not lines:
@@ -150,13 +165,44 @@ def measurements(rows: list[Row]) -> str:
     return "\n".join(parts).rstrip()
 
 
+def view_table(name: str, rows: list[Row]) -> str:
+    """The table of a view of `perf.views`."""
+    view, selection = VIEWS[name], Selection()
+    lists = view.chosen(rows, selection)
+    return view.table(*lists, selection) if lists else "Not yet measured."
+
+
+def headline(rows: list[Row]) -> str:
+    """The suite in a sentence."""
+    lists = VIEWS["suite"].chosen(rows, Selection())
+    if not lists:
+        return "Not yet measured."
+    own = summary.of(lists[0], "auto")
+    every = summary.summarise(own)[-1]
+    return (
+        f"On {every.timed} of the {every.problems} shapes of the suite, sustained, tritemm.matmul "
+        f"runs at {every.geomean:.2f}x cuBLAS's speed (geomean): {every.wins} won, {every.ties} "
+        f"tied, {every.losses} lost, the worst at {every.least.ratio.p50:.2f}x "
+        f"({every.least.problem['id']}). {report.origin(own)}."
+    )
+
+
+def losses(rows: list[Row]) -> str:
+    """What cuBLAS wins, the worst first."""
+    lists = VIEWS["suite"].chosen(rows, Selection())
+    if not lists:
+        return "Not yet measured."
+    found = summary.lost(summary.of(lists[0], "auto"))
+    listed = (f"{r.problem['id']} {r.case} {r.ratio.p50:.2f}x" for r in found)
+    return "; ".join(listed) + "."
+
+
 def comparison(rows: list[Row]) -> str:
-    """The figure and the tables of both ladders side by side."""
-    found = comparisons(rows)
-    parts = [f"![Both ladders]({COMPARED.name})", ""] if found else ["Not yet measured."]
-    for both in found:
+    """The tables of both ladders side by side."""
+    parts = []
+    for both in comparisons(rows):
         parts += [f"**{report.caption(both)}**", "", report.markdown_compare(both), ""]
-    return "\n".join(parts).rstrip()
+    return "\n".join(parts).rstrip() or "Not yet measured."
 
 
 def comparisons(rows: list[Row]) -> list[list[Row]]:
@@ -172,13 +218,29 @@ def escape(text: str) -> str:
     return text.replace("*", "\\*").replace("_", "\\_")
 
 
+def pictures() -> dict[Path, tuple]:
+    """Every figure that has something to show: its view, and the rows."""
+    rows = read(*sorted(RESULTS.glob("*.jsonl")))
+    found = {}
+    for name, view in PICTURES.items():
+        lists = view.chosen(rows, SHOWN.get(name, Selection()))
+        if lists:
+            found[FIGURES / f"{name}.png"] = (view, lists)
+    return found
+
+
 def stale() -> list[Path]:
-    """Generated files whose text on disk is not what it would be written as now."""
+    """Generated files that are not what they would be written as now.
+
+    A figure carries a digest of the rows that it shows: pixels differ between versions of
+    matplotlib.
+    """
     wanted = pages()
     extra = set((ROOT / "docs" / "ladder").glob("*.md")) - set(wanted)
-    return sorted(
-        extra | {p for p, text in wanted.items() if not p.exists() or p.read_text() != text}
-    )
+    texts = {p for p, text in wanted.items() if not p.exists() or p.read_text() != text}
+    drawn = {p: view.digest(lists) for p, (view, lists) in pictures().items()}
+    figures = {p for p, digest in drawn.items() if drawn_from(p) != digest}
+    return sorted(extra | texts | figures | (set(FIGURES.glob("*.png")) - set(drawn)))
 
 
 def main() -> int:
@@ -188,21 +250,35 @@ def main() -> int:
         for path in stale():
             print(f"stale: {path.relative_to(ROOT)}; run `make docs`")
         return 1 if stale() else 0
-    (ROOT / "docs" / "ladder").mkdir(exist_ok=True)
+    return write_texts() or write_figures()
+
+
+def write_texts() -> int:
+    """Renew the pages and tables that are stale; 0."""
     wanted = pages()
+    (ROOT / "docs" / "ladder").mkdir(exist_ok=True)
     for path in stale():
         if path in wanted:
             path.write_text(wanted[path])
-        else:
+        elif path.suffix == ".md":
             path.unlink()
+        else:
+            continue
         print(f"wrote {path.relative_to(ROOT)}")
-    rows = read(*sorted(RESULTS.glob("*.jsonl")))
-    size, layout = HEADLINE
-    headline = latest_ladder(rows, size=size, layout=layout)
-    if headline:
-        plot.plot_ladder(headline, FIGURE)
-    for both in comparisons(rows)[:1]:
-        plot.plot_compare(both, COMPARED)
+    return 0
+
+
+def write_figures() -> int:
+    """Renew the figures that are stale; 0."""
+    wanted = pictures()
+    for path in stale():
+        if path in wanted:
+            draw(*wanted[path], path)
+        elif path.suffix == ".png":
+            path.unlink()
+        else:
+            continue
+        print(f"wrote {path.relative_to(ROOT)}")
     return 0
 
 

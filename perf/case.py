@@ -5,19 +5,26 @@ from __future__ import annotations
 import dataclasses
 import re
 
+import torch
+
 from tritemm import problem
 
-#: The floating-point operand types by the names that rows use.
-DTYPES = {problem.short_name(t): t for t in problem.ACCUMULATE if t.is_floating_point}
-#: Accumulator of each, unless asked otherwise.
-ACCUMULATE = {name: problem.short_name(problem.ACCUMULATE[dtype]) for name, dtype in DTYPES.items()}
+#: Operand and output types by the names that rows use; fp8 is e4m3.
+DTYPES = {problem.short_name(t): t for t in (*problem.ACCUMULATE, torch.int32)}
+DTYPES["fp8"] = torch.float8_e4m3fn
+#: Accumulator of each operand type, unless asked otherwise.
+ACCUMULATE = {problem.short_name(t): problem.short_name(a) for t, a in problem.ACCUMULATE.items()}
+ACCUMULATE["fp8"] = "fp32"
+#: Output type of each operand type, unless asked otherwise.
+OUTPUT = {name: name for name in ACCUMULATE} | {"int8": "int32", "fp8": "bf16"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """C = A B with A M x K and B K x N; `layout` is N (stored as written) or T for each operand.
+    """`batch` products C = A B with A M x K and B K x N; `layout` is N (stored as written) or T.
 
-    `precision` says how fp32 operands are multiplied, as in `tritemm.problem.Problem`.
+    `precision` says how fp32 operands are multiplied, as in `tritemm.problem.Problem`; `out_dtype`
+    is None where the output has the operands' own type (`OUTPUT`).
     """
 
     M: int
@@ -27,19 +34,38 @@ class Case:
     dtype: str = "bf16"
     accumulate: str = "fp32"
     precision: str = "ieee"
+    batch: int = 1
+    out_dtype: str | None = None
+
+    @property
+    def output(self) -> str:
+        """Name of the type of C."""
+        return self.out_dtype or OUTPUT[self.dtype]
 
     @property
     def flops(self) -> int:
         """Multiplications and additions."""
-        return 2 * self.M * self.N * self.K
+        return 2 * self.batch * self.M * self.N * self.K
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of A and B, each read once, and of C, written once."""
+        operands = (self.M + self.N) * self.K * DTYPES[self.dtype].itemsize
+        return self.batch * (operands + self.M * self.N * DTYPES[self.output].itemsize)
+
+    @property
+    def size(self) -> str:
+        """`4096 x 4096 x 4096`, M x N x K; the batch before it."""
+        batch = f"{self.batch} x " if self.batch > 1 else ""
+        return f"{batch}{self.M} x {self.N} x {self.K}"
 
     def __str__(self) -> str:
         precision = f" ({self.precision})" if self.dtype == "fp32" else ""
+        output = f" -> {self.out_dtype}" if self.out_dtype else ""
         accumulate = (
             "" if self.accumulate == ACCUMULATE[self.dtype] else f", {self.accumulate} accumulator"
         )
-        size = f"{self.M} x {self.N} x {self.K}"
-        return f"{size} {self.layout}, {self.dtype}{precision}{accumulate}"
+        return f"{self.size} {self.layout}, {self.dtype}{precision}{output}{accumulate}"
 
 
 def parse_size(text: str) -> tuple[int, int, int]:

@@ -1,12 +1,13 @@
 """Races competitors: who may take part, how often, in which order; and what comes of it.
 
-Nothing here knows a device. A `Bench` (`perf.sustained` has the one for CUDA graphs) estimates,
+Nothing here knows a device. A `Bench` (`perf.bench` has those for CUDA graphs) estimates,
 verifies and times; the engine refuses what is wrong, shuffles the rounds and writes the rows.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import random
 import traceback
@@ -14,10 +15,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from .case import Case
-from .machine import Environment, State
-from .rows import NULL, REFERENCE, Row
-from .stats import Quantiles, compare
+from .machine import State
+from .rows import NULL, REFERENCE, Heading, Row
+from .stats import Quantiles, compare, ratios, standard_error
 
 #: A replay longer than this, in seconds, takes part in every fourth round only.
 SLOW = 0.3
@@ -48,12 +48,19 @@ class Competitor:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How long to measure; times in seconds. `seconds` sets the rounds by time instead."""
+    """How long to measure; times in seconds. `seconds` sets the rounds by time instead.
+
+    With `most`, there are more rounds than `rounds`, up to so many, until each ratio's standard
+    error is below `error`.
+    """
 
     rounds: int = 30
+    most: int | None = None
+    error: float = 0.006
     seconds: float | None = None
     replay: float = 0.1  # at least, per competitor and round
-    settle: float = 2.5  # at least, before the first round
+    lead: float = 0.1  # untimed, before each: the clock adapts to the competitor's power
+    settle: float = 2.5  # at least, before the first round; 0: once through all is enough
     longest: float = 0.5  # per launch; what is slower is skipped
 
 
@@ -172,8 +179,9 @@ def measure(
         return Race(tuple(entrants))
     settled = bench.settle(list(loops.values()))
     count = rounds_for(plan, loops.values())
-    say(f"  {count} rounds at {settled.sm_mhz or 'an unknown number of'} MHz")
-    rounds, interrupted = run_rounds(loops, count, rng, progress)
+    enough = functools.partial(_precise, plan=plan) if plan.most else lambda taken: False
+    rounds, interrupted = run_rounds(loops, count, rng, progress, enough)
+    say(f"  {len(rounds)} rounds at {settled.sm_mhz or 'an unknown number of'} MHz")
     for name in loops.keys() - {name for taken in rounds for name in taken}:
         say(f"  {name}: interrupted before its first round; it has no row")
     return Race(tuple(entrants), tuple(rounds), settled, interrupted)
@@ -186,7 +194,7 @@ def admit(competitor: Competitor, bench: Bench, plan: Plan) -> Entrant:
     try:
         seconds = bench.estimate(competitor)
         if seconds > plan.longest:
-            reason = f"about {seconds:.1f} s per launch, more than {plan.longest} s (see --all)"
+            reason = f"about {seconds:.1f} s per launch, more than {plan.longest} s"
             return Entrant(competitor, "skipped", reason)
         loop = bench.loop(competitor)
     except Exception as error:  # out of shared memory, a compiler error: news, not a crash
@@ -209,11 +217,14 @@ def _brief(error: Exception) -> str:
 
 
 def rounds_for(plan: Plan, loops: Iterable[Loop]) -> int:
-    """The plan's rounds, or as many as fit in its seconds."""
+    """The plan's rounds, at most, or as many as fit in its seconds."""
     if plan.seconds is None:
-        return plan.rounds
-    # Per round: a fast loop is replayed twice (`perf.sustained`), a slow one every fourth round.
-    cost = sum(loop.launches * loop.seconds * (0.25 if loop.slow else 2) for loop in loops)
+        return max(plan.rounds, plan.most or 0)
+    # Per round: a fast loop is replayed after its lead, a slow one runs every fourth round.
+    cost = sum(
+        loop.launches * loop.seconds * (0.25 if loop.slow else 1 + plan.lead / plan.replay)
+        for loop in loops
+    )
     return min(MAX_ROUNDS, max(MIN_ROUNDS, int(plan.seconds / cost)))
 
 
@@ -222,8 +233,9 @@ def run_rounds(
     count: int,
     rng: random.Random,
     progress: Callable[[Sequence, str], Iterable] = lambda items, what: items,
+    enough: Callable[[Sequence[Mapping[str, Sample]]], bool] = lambda taken: False,
 ) -> tuple[list[dict[str, Sample]], bool]:
-    """Time all loops in random order, round by round; True if Ctrl-C ended it."""
+    """Time all loops in random order, round by round, until `enough`; True if Ctrl-C ended it."""
     taken: list[dict[str, Sample]] = []
     try:
         for index in progress(range(count), "rounds"):
@@ -232,16 +244,34 @@ def run_rounds(
             taken.append({})
             for name in names:
                 taken[-1][name] = loops[name].time()
+            if enough(taken):
+                break
     except KeyboardInterrupt:
         return taken, True
     return taken, False
 
 
-def rows_of(
-    race: Race, *, case: Case, mode: str, environment: Environment, time: str, command: str
-) -> list[Row]:
+def _precise(taken: Sequence[Mapping[str, Sample]], plan: Plan) -> bool:
+    """Whether every ratio to the reference is known well enough.
+
+    Only the spread decides, never the ratio itself: stopping at a pleasing value would be a bias.
+    """
+    if len(taken) < plan.rounds:
+        return False
+    times = _seconds(taken)
+    found = (ratios(times, REFERENCE, name) for name in taken[0] if name != REFERENCE)
+    return all(standard_error(values) < plan.error for values in found if values)
+
+
+def _seconds(rounds: Sequence[Mapping[str, Sample]]) -> list[dict[str, float]]:
+    return [{name: sample.seconds for name, sample in r.items()} for r in rounds]
+
+
+def rows_of(race: Race, heading: Heading) -> list[Row]:
     """One row per entrant; an entrant that the interruption left without a sample has none."""
-    times = [{name: sample.seconds for name, sample in r.items()} for r in race.rounds]
+    shared = {f.name: getattr(heading, f.name) for f in dataclasses.fields(heading)}
+    case = heading.case
+    times = _seconds(race.rounds)
     null = compare(times, REFERENCE, NULL)
     fastest = _fastest_per_rung(race.entrants, times)
 
@@ -250,11 +280,7 @@ def rows_of(
         competitor, loop = entrant.competitor, entrant.loop
         samples = [r[competitor.name] for r in race.rounds if competitor.name in r]
         row = Row(
-            time=time,
-            command=command,
-            mode=mode,
-            environment=environment,
-            case=case,
+            **shared,
             competitor=competitor.name,
             ladder=competitor.ladder,
             rung=competitor.rung,
@@ -275,6 +301,7 @@ def rows_of(
                 rounds=len(samples),
                 us=us,
                 tflops=case.flops / us.p50 / 1e6,
+                gbs=case.bytes / us.p50 / 1e3,
                 ratio=compare(times, REFERENCE, competitor.name),
                 null=null,
                 below=below,

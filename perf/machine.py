@@ -16,21 +16,27 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """The card at one moment; None is what NVML doesn't say (or NVML is absent)."""
+    """The card at one moment; None is what NVML doesn't say (or NVML is absent).
+
+    `limited`: the clock is below its maximum, or the power so near its limit that it soon will be.
+    """
 
     sm_mhz: float | None = None
     power_w: float | None = None
     temperature_c: float | None = None
+    limited: bool | None = None
 
     @staticmethod
     def median(states: Iterable[State]) -> State:
-        """The median of each field over the states that know it."""
+        """The median of each field over the states that know it; limited if any is."""
         states = list(states)
         known = {
             field.name: [v for s in states if (v := getattr(s, field.name)) is not None]
             for field in dataclasses.fields(State)
         }
-        return State(**{name: statistics.median(v) if v else None for name, v in known.items()})
+        flags = known.pop("limited")
+        medians = {name: statistics.median(v) if v else None for name, v in known.items()}
+        return State(**medians, limited=any(flags) if flags else None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,13 +161,28 @@ def probe() -> Callable[[], State]:
         value = pynvml.nvmlDeviceGetFieldValues(handle, [pynvml.NVML_FI_DEV_POWER_INSTANT])[0]
         return value.value.uiVal / 1e3 if value.nvmlReturn == pynvml.NVML_SUCCESS else None
 
+    highest = attempt(lambda: pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM))
+    most = attempt(lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3)
+
     def state() -> State:
+        mhz = attempt(lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))
+        power = attempt(instant_power)
         return State(
-            sm_mhz=attempt(lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
-            power_w=attempt(instant_power),
+            sm_mhz=mhz,
+            power_w=power,
             temperature_c=attempt(
                 lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)
             ),
+            limited=_limited(mhz, highest, power, most),
         )
 
     return state
+
+
+def _limited(
+    mhz: float | None, highest: float | None, power: float | None, most: float | None
+) -> bool | None:
+    """Of a clock and a power in use, and the largest of both."""
+    if mhz is None or highest is None:
+        return None
+    return mhz < 0.98 * highest or (power is not None and most is not None and power > 0.93 * most)

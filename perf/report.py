@@ -28,10 +28,10 @@ def text_table(rows: Sequence[Row]) -> str:
         (label(row), *_text_cells(row, before), *([_twins(row)] if twins else []))
         for row, before in zip(rows, (None, *rows), strict=False)
     ]
-    widths = [max(len(line[i]) for line in (head, *body)) for i in range(len(head))]
+    widths = [max(len(cells[i]) for cells in (head, *body)) for i in range(len(head))]
     lines = []
-    for line, row in zip((head, *body), (None, *rows), strict=True):
-        name, *cells = line
+    for words, row in zip((head, *body), (None, *rows), strict=True):
+        name, *cells = words
         text = name.ljust(widths[0])
         if row is None or row.us:
             text += "".join(
@@ -48,9 +48,9 @@ def _text_cells(row: Row, before: Row | None) -> tuple[str, ...]:
     if not row.us:
         return ("",) * 7
     return (
-        _digits(row.us.p50),
-        _digits(row.tflops),
-        _ratio(row.ratio),
+        digits(row.us.p50),
+        digits(row.tflops),
+        _ratio(row),
         _below(row, before),
         _round(row.sm_mhz),
         _round(row.power_w),
@@ -71,16 +71,18 @@ def _title(rows: Sequence[Row]) -> str:
 
 def _notes(rows: Sequence[Row]) -> list[str]:
     notes = []
-    if any(row.ratio and row.ratio.tie and row.rung for row in rows):
-        notes.append("= a tie with cuBLAS: 1 lies between p20 and p80")
+    if any(row.tie and row.rung for row in rows):
+        notes.append(
+            "= a tie with cuBLAS: 1 lies between p20 and p80, or the null test is as far from 1"
+        )
     notes += [f"{label(row)}: {row.reason}" for row in rows if row.us and row.reason]
     return notes
 
 
-def _ratio(ratio: Quantiles | None) -> str:
-    if ratio is None:
+def _ratio(row: Row) -> str:
+    if row.ratio is None:
         return ""
-    mark = "=" if ratio.tie else " "
+    mark, ratio = "=" if row.tie else " ", row.ratio
     return f"{mark}{ratio.p50:.3f} [{ratio.p20:.3f}-{ratio.p80:.3f}]"
 
 
@@ -103,8 +105,8 @@ def markdown_table(rows: Sequence[Row]) -> str:
             reason = (row.reason or "").replace("|", "\\|")
             lines.append(f"| {label(row)} | | | {row.outcome}: {reason} | |")
             continue
-        ratio = spread(row.ratio) if row.rung and row.ratio else ""
-        cells = (label(row), _digits(row.us.p50), _digits(row.tflops), ratio, _below(row, before))
+        ratio = spread(row.ratio, row.tie) if row.rung and row.ratio else ""
+        cells = (label(row), digits(row.us.p50), digits(row.tflops), ratio, _below(row, before))
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -128,12 +130,12 @@ def markdown_compare(rows: Sequence[Row]) -> str:
         if last:
             cells.append(last)
         lines = [
-            _line(cells),
+            line(cells),
             "|---|" + "--:|" * (len(cells) - 1 - bool(last)) + "---|" * bool(last),
         ]
         for row, before in zip([*own, *references], (None, *own, *references), strict=False):
             if row.us:
-                lines.append(_line(_compare_cells(row, before, len(cells), half)))
+                lines.append(line(_compare_cells(row, before, len(cells), half)))
         tables += ["\n".join(lines), *_unmeasured(own)]
     return "\n\n".join(tables)
 
@@ -152,8 +154,8 @@ def _unmeasured(rows: Sequence[Row]) -> list[str]:
 def _compare_cells(row: Row, before: Row | None, count: int, half: bool) -> list[str]:
     """`count` cells of a measured row."""
     named = row.rung or row.competitor == HALF
-    ratio = spread(row.ratio) if named and row.ratio else ""
-    cells = [label(row), _digits(row.us.p50), _digits(row.tflops), ratio]
+    ratio = spread(row.ratio, row.tie) if named and row.ratio else ""
+    cells = [label(row), digits(row.us.p50), digits(row.tflops), ratio]
     if half:
         alike = (row.versus or {}).get(HALF)
         cells.append(f"{alike.p50:.3f}{', a tie' if alike.tie else ''}" if alike else "")
@@ -161,7 +163,8 @@ def _compare_cells(row: Row, before: Row | None, count: int, half: bool) -> list
     return [*cells, _twins(row)][:count]
 
 
-def _line(cells: Sequence[str]) -> str:
+def line(cells: Sequence[str]) -> str:
+    """A row of a Markdown table."""
     return "| " + " | ".join(cells) + " |"
 
 
@@ -175,10 +178,25 @@ def _twins(row: Row) -> str:
     )
 
 
-def spread(ratio: Quantiles) -> str:
+def spread(ratio: Quantiles, tie: bool) -> str:
     """The median and the percentiles around it; a tie is named."""
-    tie = ", a tie" if ratio.tie else ""
-    return f"{ratio.p50:.3f} ({ratio.p20:.3f}-{ratio.p80:.3f}){tie}"
+    return f"{ratio.p50:.3f} ({ratio.p20:.3f}-{ratio.p80:.3f}){', a tie' if tie else ''}"
+
+
+def align(lines: Sequence[Sequence[str]]) -> str:
+    """Cells in columns for a terminal: words to the left, figures to the right.
+
+    A column is of figures where no cell below the head begins with a letter.
+    """
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    right = [not any(cell[:1].isalpha() for cell in col[1:]) for col in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if figures else cell.ljust(width)
+            for cell, width, figures in zip(cells, widths, right, strict=True)
+        ).rstrip()
+        for cells in lines
+    )
 
 
 def caption(rows: Sequence[Row]) -> str:
@@ -197,7 +215,7 @@ def origin(rows: Sequence[Row]) -> str:
     return f"{e.gpu}, {versions}, {commit}, {row.time[:10]}"
 
 
-def _digits(value: float) -> str:
+def digits(value: float) -> str:
     """At least three significant digits."""
     for limit, decimals in ((1, 3), (10, 2), (100, 1)):
         if abs(value) < limit:

@@ -2,21 +2,28 @@
 
 Schema 1. Times are microseconds per product; "quantiles" are objects {p20, p50, p80} over rounds.
 A field that is added gets a default, so that older rows stay readable; the schema's number changes
-when a field changes its meaning. `ladder` and `versus` are younger than the first rows.
+when a field changes its meaning. Fields with a star are younger than the first rows.
 
     schema        1
-    time          UTC, ISO 8601; the same for all rows of one race
+    experiment *  the command: ladder (the default), suite, random, sweep, host, roofline
+    run *         when the command began; the same for all its rows. UTC, ISO 8601
+    time          the same for all rows of one race. UTC, ISO 8601
     command       what was run
-    mode          "sustained": CUDA graphs over rotating buffers, at the settled clock
+    mode          "sustained": CUDA graphs over rotating buffers, at the settled clock;
+                  "burst": one launch at a time on a cold L2;
+                  "host eager", "host out", "host eager first", "host out first": Python's time per
+                  call, without and with out=, of a shape seen before or for the first time
     environment   {gpu, driver, cuda, torch, triton, cublas, commit, dirty}; null is unknown
-    case          {M, N, K, layout, dtype, accumulate, precision}; layout as in `perf.case`
+    case          {M, N, K, layout, dtype, accumulate, precision, batch *, out_dtype *}; as in
+                  `perf.case`; out_dtype null: the operands' own
+    problem *     {id, class, name} of the suite's line or the random problem; else null
     competitor    a rung's word: its first config; `word[1]` ...: its other configs; `word 128x...`:
-                  a config from a file; "cublas": torch.matmul with out=, multiplying fp32 as tf32
-                  if `precision` is tf32 (else IEEE), 16-bit types accumulated in fp32;
-                  "cublas again": the null test; "cublas fp16": the same accumulated in fp16, where
-                  `accumulate` is fp16
-    ladder        "triton" or "cuda" (`cuda_reference`); null for cuBLAS; absent from older rows,
-                  whose rungs are Triton's
+                  a config from a file; of suite, random and host: the `kernel=` that
+                  `tritemm.matmul` was given; "cublas": the torch call that a user would write
+                  (`perf.reference`), 16-bit types accumulated in fp32; "cublas again": the null
+                  test; "cublas fp16": accumulated in fp16, where `accumulate` is fp16
+    ladder *      "triton" or "cuda" (`cuda_reference`); null for cuBLAS; absent from the oldest
+                  rows, whose rungs are Triton's
     rung, number  the rung's word and its number on its ladder; null for cuBLAS
     config        the fields of `tritemm.spec.Config`; null for cuBLAS
     outcome       measured, refused (by the kernel), failed (to compile or launch), wrong (output),
@@ -26,13 +33,17 @@ when a field changes its meaning. `ladder` and `versus` are younger than the fir
     launches      products per timed replay
     rounds        rounds it took part in
     us            quantiles
-    tflops        of us.p50, 2 M N K operations
+    tflops        of us.p50, 2 batch M N K operations
+    gbs *         of us.p50, GB/s if each element of A, B and C is moved once
+    roof *        {tflops, gbs}: the dense rate of the type at the clock that a large bf16 product
+                  settles at (of roofline: the type's own), and that of a copy; measured by the
+                  same command (`perf.roof`)
     ratio         quantiles of cuBLAS's time over this one's, within rounds
     null          quantiles of the null test's ratio
     below         the competitor of the next rung below on the same ladder that was timed (its
                   fastest config); of a CUDA rung the one that it adds to, if that was timed
     ratio_below   quantiles of that one's time over this one's, within rounds
-    versus        {competitor: quantiles of its time over this one's, within rounds}: the twins on
+    versus *      {competitor: quantiles of its time over this one's, within rounds}: the twins on
                   the other ladder (`perf.twins.rivals`) and "cublas fp16"; null without any
     sm_mhz, power_w, temperature_c   medians, read while it was timed; null without NVML
     settled_mhz   SM clock after the warm-up
@@ -40,18 +51,18 @@ when a field changes its meaning. `ladder` and `versus` are younger than the fir
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import json
 import os
 import tempfile
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from .case import ACCUMULATE, Case
+from .case import Case
 from .machine import Environment
+from .roof import Roof
 from .stats import Quantiles
 
 SCHEMA = 1
@@ -64,15 +75,25 @@ REFERENCE, NULL, HALF = "cublas", "cublas again", "cublas fp16"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Row:
-    """See the module."""
+class Heading:
+    """What the rows of one race have in common; see the module."""
 
     schema: int = SCHEMA
+    experiment: str = "ladder"
+    run: str | None = None
     time: str
     command: str
     mode: str
     environment: Environment
     case: Case
+    problem: dict[str, str] | None = None
+    roof: Roof | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row(Heading):
+    """See the module."""
+
     competitor: str
     rung: str | None
     number: int | None
@@ -85,6 +106,7 @@ class Row:
     rounds: int | None = None
     us: Quantiles | None = None
     tflops: float | None = None
+    gbs: float | None = None
     ratio: Quantiles | None = None
     null: Quantiles | None = None
     below: str | None = None
@@ -94,6 +116,18 @@ class Row:
     power_w: float | None = None
     temperature_c: float | None = None
     settled_mhz: float | None = None
+
+    @property
+    def tie(self) -> bool:
+        """Whether the ratio to cuBLAS says nothing: 1 is in its spread, or it is in the null's."""
+        if self.ratio is None:
+            return False
+        return self.ratio.tie or (self.null is not None and self.null.covers(self.ratio.p50))
+
+    @property
+    def of_roof(self) -> float | None:
+        """The roof's time over the measured one."""
+        return self.roof.floor(self.case) / self.us.p50 if self.roof and self.us else None
 
     def to_json(self) -> str:
         """One line."""
@@ -108,6 +142,8 @@ class Row:
                 raise ValueError(f"schema {fields['schema']}; this reads {SCHEMA}")
             fields["environment"] = Environment(**fields["environment"])
             fields["case"] = Case(**fields["case"])
+            if fields.get("roof"):
+                fields["roof"] = Roof(**fields["roof"])
             for name in ("us", "ratio", "null", "ratio_below"):
                 fields[name] = fields[name] and Quantiles(**fields[name])
             fields.setdefault("ladder", TRITON if fields["rung"] else None)
@@ -155,76 +191,3 @@ def append(path: Path, rows: Iterable[Row]) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
-
-
-def latest_ladder(
-    rows: Sequence[Row],
-    gpu: str | None = None,
-    *,
-    size: int | tuple[int, int, int] = 4096,
-    layout: str = "NT",
-    dtype: str = "bf16",
-    precision: str = "ieee",
-    accumulate: str | None = None,
-) -> list[Row]:
-    """The newest row of each Triton rung (its first config) and of cuBLAS, slowest rung first.
-
-    Races of a few rungs (`--only`) don't displace fuller ones.
-
-    Without `gpu`, the GPU of the newest row. What was refused, failed or wrong is there too, as a
-    row without a time, unless it was only skipped as too slow. Empty if nothing was measured.
-    """
-    case = _case(size, layout, dtype, precision, accumulate)
-    return _newest([row for row in rows if row.ladder != CUDA], case, gpu)
-
-
-def latest_compare(
-    rows: Sequence[Row],
-    gpu: str | None = None,
-    *,
-    size: int | tuple[int, int, int] = 4096,
-    layout: str = "NT",
-    dtype: str = "fp16",
-    accumulate: str | None = None,
-) -> list[Row]:
-    """The same of both ladders: Triton's rungs, CUDA's, cuBLAS; only of races with both."""
-    races = {(row.time, row.environment.gpu) for row in rows if row.ladder == CUDA}
-    case = _case(size, layout, dtype, "ieee", accumulate)
-    return _newest([row for row in rows if (row.time, row.environment.gpu) in races], case, gpu)
-
-
-def _case(size, layout, dtype, precision, accumulate) -> Case:
-    M, N, K = (size,) * 3 if isinstance(size, int) else size
-    return Case(M, N, K, layout, dtype, accumulate or ACCUMULATE[dtype], precision)
-
-
-def _newest(rows: Sequence[Row], case: Case, gpu: str | None) -> list[Row]:
-    """The newest row of each rung's first config and of cuBLAS: Triton's, CUDA's, cuBLAS.
-
-    A race of less than half the rungs counts only for those that no fuller race has: its other rows
-    would stand beside a cuBLAS and a rung below that they didn't run with.
-    """
-    rows = [
-        row
-        for row in rows
-        if row.competitor in (row.rung or REFERENCE, HALF)
-        and row.outcome != "skipped"
-        and row.mode == "sustained"
-        and row.case == case
-    ]
-    timed = collections.Counter((row.environment.gpu, row.time) for row in rows if row.us)
-    largest = max(timed.values(), default=0)
-
-    def rank(row: Row) -> tuple[bool, str]:
-        return 2 * timed[row.environment.gpu, row.time] >= largest, row.time
-
-    newest: dict[tuple[str, str], Row] = {}
-    for row in sorted(rows, key=rank):
-        newest[row.environment.gpu, row.competitor] = row
-    if not newest:
-        return []
-    if gpu is None:
-        gpu = max(newest.values(), key=lambda row: row.time).environment.gpu
-    own = [row for (name, _), row in newest.items() if name == gpu]
-    places = {TRITON: 0, CUDA: 1, None: 2}
-    return sorted(own, key=lambda row: (places[row.ladder], row.number or 0, row.competitor))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy
@@ -23,6 +24,10 @@ class Quantiles:
         """Whether a ratio with these quantiles says nothing: 1 lies between p20 and p80."""
         return self.p20 <= 1 <= self.p80
 
+    def covers(self, ratio: float) -> bool:
+        """Whether `ratio` is as near to 1 as the quantiles of a null test are."""
+        return min(self.p20, 1.0) <= ratio <= max(self.p80, 1.0)
+
     @property
     def inverse(self) -> Quantiles:
         """Of the ratios turned over."""
@@ -36,6 +41,22 @@ def ratios(rounds: Sequence[Mapping[str, float]], slow: str, fast: str) -> list[
     round they drift little, and the random order there makes the rest fall on both sides.
     """
     return [times[slow] / times[fast] for times in rounds if slow in times and fast in times]
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Of the median, relative to it, if the values are normal but for outliers: 1.25 s / sqrt(n).
+
+    s is the distance of the 20th and the 80th percentile over 1.68, as of a normal distribution.
+    """
+    spread = Quantiles.of(values)
+    deviation = (spread.p80 - spread.p20) / 1.683
+    return 1.2533 * deviation / math.sqrt(len(values)) / spread.p50
+
+
+def geomean(values: Iterable[float]) -> float:
+    """The geometric mean; NaN of nothing."""
+    values = list(values)
+    return math.exp(math.fsum(map(math.log, values)) / len(values)) if values else math.nan
 
 
 def compare(rounds: Sequence[Mapping[str, float]], slow: str, fast: str) -> Quantiles | None:

@@ -29,7 +29,7 @@ L2_RATE = 7.5e12 / 132
 RAMP = 4e-6
 
 #: Rate of a type relative to 16-bit operands.
-_TYPE_RATE = {torch.int8: 2.0, torch.float64: 1 / 15}
+_TYPE_RATE = {torch.int8: 2.0, torch.float8_e4m3fn: 2.0, torch.float64: 1 / 15}
 _FP32_RATE = {"ieee": 1 / 15, "tf32": 0.5, "tf32x3": 1 / 6, "bf16x3": 1 / 3, "bf16x6": 1 / 6}
 
 
@@ -144,10 +144,11 @@ def _floors(problem: Problem) -> tuple[float, float]:
 
 def _rate(problem: Problem) -> float:
     """FLOP per second of the whole device for the problem's type."""
-    device: Device = problem.device
-    dtype = problem.a.dtype
-    relative = _TYPE_RATE.get(dtype, 1.0)
-    if dtype == torch.float32:
-        relative = _FP32_RATE[problem.precision]
+    return CLOCK * flop_per_clock(problem.a.dtype, problem.precision, problem.device)
+
+
+def flop_per_clock(dtype: torch.dtype, precision: str, device: Device) -> float:
+    """Dense FLOP per clock of the whole device; `precision` says how fp32 is multiplied."""
+    relative = _FP32_RATE[precision] if dtype == torch.float32 else _TYPE_RATE.get(dtype, 1.0)
     per_clock = FLOP_PER_CLOCK.get(device.capability[0], max(FLOP_PER_CLOCK.values()))
-    return relative * per_clock * device.sms * CLOCK
+    return relative * per_clock * device.sms

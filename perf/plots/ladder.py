@@ -6,18 +6,18 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from .report import label, origin
-from .rows import CUDA, HALF, REFERENCE, TRITON, Row
+from ..report import label, origin
+from ..rows import CUDA, HALF, REFERENCE, TRITON, Row
+from .figures import CUDA_RUNG, GREY, RUNG, save
 
-RUNG = "#2a6f97"
-CUDA_RUNG = "#d98032"
-GREY = "#8a8a8a"
+#: Names and versions of the drawings, for the digest.
+LADDER, COMPARE = "ladder 1", "compare 1"
 #: Of the lines that stand for cuBLAS.
 STYLES = {REFERENCE: "--", HALF: ":"}
 
 
 def plot_ladder(rows: Sequence[Row], path: Path) -> None:
-    """Draw `rows.latest_ladder(...)` as bars of TFLOP/s into `path` (.png or .svg)."""
+    """Draw `select.latest_ladder(...)` as bars of TFLOP/s into `path` (.png or .svg)."""
     from matplotlib.figure import Figure  # without pyplot: no display, no global state
 
     if not any(row.us for row in rows):
@@ -40,11 +40,11 @@ def plot_ladder(rows: Sequence[Row], path: Path) -> None:
     axes.set_yticks(range(len(rows)), [label(row) for row in rows], fontsize=11)
     axes.invert_yaxis()
     axes.set_xlim(0, top * 1.15)  # room for the labels at the bars' ends
-    _finish(figure, axes, rows, path)
+    _finish(figure, axes, rows, path, LADDER)
 
 
 def plot_compare(rows: Sequence[Row], path: Path) -> None:
-    """Draw `rows.latest_compare(...)`: each Triton rung's bar, under it those of its CUDA twins."""
+    """Draw `select.latest_compare(...)`: each Triton rung's bar, under it its CUDA twins'."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -82,7 +82,7 @@ def plot_compare(rows: Sequence[Row], path: Path) -> None:
         if row.competitor in STYLES
     ]
     axes.legend(handles=handles, fontsize=9, loc="upper right", framealpha=1)
-    _finish(figure, axes, rows, path)
+    _finish(figure, axes, rows, path, COMPARE)
 
 
 def _text(row: Row) -> str:
@@ -93,14 +93,14 @@ def _text(row: Row) -> str:
     return text
 
 
-def _finish(figure, axes, rows: Sequence[Row], path: Path) -> None:
+def _finish(figure, axes, rows: Sequence[Row], path: Path, drawing: str) -> None:
     """Title, axis, where the rows come from; then the file."""
     axes.set_title(f"{rows[0].case}, {rows[0].mode}", fontsize=11, loc="left")
     axes.set_xlabel("TFLOP/s (times cuBLAS's speed in the same rounds)", fontsize=10)
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "right"]].set_visible(False)
     figure.supxlabel(textwrap.fill(origin(rows), 112), fontsize=8.5, color="#555555")
-    figure.savefig(path, dpi=200, facecolor="white")
+    save(figure, path, rows, drawing)
 
 
 def _named(row: Row) -> str:

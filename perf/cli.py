@@ -1,0 +1,119 @@
+"""What the commands share: types of arguments, options of a measurement, lines of progress."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import torch
+
+from tritemm.precision import PRECISIONS
+from tritemm.problem import ACCUMULATE as MULTIPLIED
+from tritemm.problem import short_name
+
+#: The operand types that the rungs multiply.
+TYPES = [short_name(dtype) for dtype in MULTIPLIED]
+
+
+def add_command(commands, name: str, run: Callable, text: str, examples: str):
+    """A subparser whose help ends with its examples, one line each."""
+    lines = "\n".join(f"  {line}" for line in examples.strip().splitlines())
+    command = commands.add_parser(
+        name,
+        help=text,
+        description=text,
+        epilog=f"examples:\n{lines}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.set_defaults(command=run)
+    return command
+
+
+def argument(parse: Callable) -> Callable:
+    """`parse`, with its ValueError's sentence as argparse's message."""
+
+    def wrapped(text: str):
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return wrapped
+
+
+def one_of(*known: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in known:
+            raise ValueError(f"one of {', '.join(known)}, not {text!r}")
+        return text
+
+    return parse
+
+
+def list_of(parse: Callable) -> Callable:
+    """An argument's type: values with commas between them."""
+    return argument(lambda text: [parse(part) for part in text.split(",") if part])
+
+
+def positive(text: str) -> int:
+    value = int(text) if text.isdecimal() else 0
+    if value < 1:
+        raise ValueError(f"a count is 1 or more, not {text!r}")
+    return value
+
+
+def add_types(command: argparse.ArgumentParser, dtype: str = "bf16") -> None:
+    command.add_argument("--dtype", choices=TYPES, default=dtype, help=f"default: {dtype}")
+    command.add_argument(
+        "--accumulate", choices=("fp16", "fp32", "fp64", "int32"), help="default: the type's own"
+    )
+    command.add_argument(
+        "--precision", default="ieee", help="how fp32 is multiplied", choices=PRECISIONS
+    )
+
+
+def add_measurement(command: argparse.ArgumentParser, rounds: int) -> None:
+    """The options of a command that measures."""
+    text = f"default: {rounds}"
+    command.add_argument("--rounds", type=argument(positive), default=rounds, help=text)
+    command.add_argument("--quick", action="store_true", help="less of everything; not recorded")
+    command.add_argument("--out", type=Path, help="default: perf/results/<gpu>.jsonl")
+    command.add_argument("--json", action="store_true", help="print rows instead of tables")
+    command.add_argument("--seed", type=int, default=0, help="of the data and of the order")
+
+
+def unable(command: str) -> str | None:
+    """Why kernels can't be timed here."""
+    if not torch.cuda.is_available():
+        return f"python -m perf {command} needs a CUDA device, and torch sees none"
+    if os.environ.get("TRITON_INTERPRET", "0") not in ("", "0"):
+        return "TRITON_INTERPRET is set: unset it to measure compiled kernels"
+    return None
+
+
+def refuse(sentence: str) -> int:
+    """Say it, and the exit status of a command that could not begin."""
+    print(sentence, file=sys.stderr)
+    return 2
+
+
+def say(text: str) -> None:
+    """A line of progress; on a terminal above the bar."""
+    if sys.stderr.isatty():
+        from tqdm import tqdm
+
+        tqdm.write(text, file=sys.stderr)
+    else:
+        print(text, file=sys.stderr, flush=True)
+
+
+def progress(items: Sequence, what: str) -> Iterable:
+    """A bar on a terminal; elsewhere the lines that `say` prints are enough."""
+    if not sys.stderr.isatty():
+        return items
+    from tqdm import tqdm
+
+    return tqdm(items, desc=what, leave=False)

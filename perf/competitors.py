@@ -1,0 +1,194 @@
+"""Who races: the rungs of both ladders, `tritemm.matmul`, and cuBLAS."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import tritemm
+from tritemm import launch
+from tritemm.problem import Problem
+from tritemm.rungs import RUNGS
+from tritemm.spec import Config, Kernel, find
+
+from .case import DTYPES, OUTPUT, Case
+from .engine import Competitor
+from .operands import Operands
+from .reference import reference
+from .rows import CUDA, HALF, NULL, REFERENCE, TRITON
+from .twins import adds_to, rivals
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """A config from a file: {"rung": "persistent", "BLOCK_M": 128, ...}."""
+
+    rung: str
+    config: Config
+
+    @property
+    def name(self) -> str:
+        c = self.config
+        group = c.GROUP_M if c.ORDER == "grouped" else ""
+        tile = f"{c.BLOCK_M}x{c.BLOCK_N}x{c.BLOCK_K}"
+        return f"{self.rung} {tile} w{c.num_warps} s{c.num_stages} {c.ORDER}{group}"
+
+
+def refuse_unknown(words: Iterable[str], kernels: Sequence[Kernel] = RUNGS) -> None:
+    """Raises ValueError if a word names no rung."""
+    for word in words:
+        find(word, kernels)
+
+
+def read_candidates(path: Path) -> list[Candidate]:
+    """A JSON list of objects with "rung" and the fields of `Config`; raises ValueError if not."""
+    candidates = []
+    for index, entry in enumerate(json.loads(Path(path).read_text())):
+        try:
+            fields = dict(entry)
+            rung = fields.pop("rung", None)
+            refuse_unknown([rung])
+            candidates.append(Candidate(rung, Config(**fields)))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path}, entry {index}: {error}") from error
+    return list(dict.fromkeys(candidates))  # a competitor's name must be its own
+
+
+def cublas(case: Case) -> list[Competitor]:
+    """The reference, its null twin, and cuBLAS with an fp16 accumulator where that is asked for."""
+    accumulate = "fp32" if case.accumulate == "fp16" else case.accumulate
+    found = [
+        Competitor(name, reference(case, accumulate), accumulate=accumulate)
+        for name in (REFERENCE, NULL)
+    ]
+    if case.accumulate == "fp16":
+        found.append(Competitor(HALF, reference(case, "fp16"), accumulate="fp16"))
+    return found
+
+
+def matmul(case: Case, operands: Operands, kernels: Iterable[str]) -> list[Competitor]:
+    """`tritemm.matmul` with each `kernel=` word, then cuBLAS; every helper kernel counts."""
+    return [_matmul(case, operands, word) for word in kernels] + cublas(case)
+
+
+def matmul_options(case: Case, kernel: str) -> dict:
+    """The keyword arguments of `tritemm.matmul` that ask for the case."""
+    return {
+        "kernel": kernel,
+        "precision": case.precision if case.dtype == "fp32" else None,
+        "accumulate": DTYPES[case.accumulate] if case.dtype == "fp16" else None,
+        "out_dtype": DTYPES[case.output] if case.output != OUTPUT[case.dtype] else None,
+    }
+
+
+def _matmul(case: Case, operands: Operands, word: str) -> Competitor:
+    options = matmul_options(case, word)
+    try:
+        choice = tritemm.explain(*operands[:2], **options)
+    except (NotImplementedError, ValueError) as error:  # a type or a problem that is refused
+        return Competitor(word, lambda a, b, c: None, ladder=TRITON, refusal=str(error))
+    return Competitor(
+        word,
+        lambda a, b, c: tritemm.matmul(a, b, out=c, **options),
+        ladder=TRITON,
+        rung=choice.kernel.name,
+        number=choice.kernel.number,
+        config=dataclasses.asdict(choice.config),
+    )
+
+
+def ladders(
+    case: Case,
+    operands: Operands,
+    *,
+    triton: Sequence[Kernel] = RUNGS,
+    cuda: Sequence[Kernel] = (),
+    only: Collection[str] = (),
+    configs: str = "first",
+    candidates: Sequence[Candidate] = (),
+    broken: Mapping[str, str] | None = None,
+) -> list[Competitor]:
+    """The rungs (those in `only`, if any) with their first config, all or none; then cuBLAS.
+
+    Each rung is compared with its `twins.rivals` too. `broken`: the compiler's messages for the
+    rungs of `cuda` that it can't build.
+    """
+    accumulate = DTYPES[case.accumulate]
+    problem = Problem.of(*operands, accumulate=accumulate, precision=case.precision)
+    found: list[Competitor] = []
+    references = cublas(case)
+    halves = tuple(c.name for c in references if c.name == HALF)
+    chosen = {"only": only, "configs": configs}
+    for ladder, kernels, others in ((TRITON, triton, cuda), (CUDA, cuda, triton)):
+        known = {kernel.name: kernel for kernel in kernels}
+        more = candidates if ladder == TRITON else ()
+        for entrant in of_kernels(problem, kernels, ladder=ladder, candidates=more, **chosen):
+            kernel = known[entrant.rung]
+            below = adds_to(kernel, kernels)
+            entrant = dataclasses.replace(
+                entrant,
+                adds_to=below and below.name,
+                rivals=(*rivals(kernel, kernels, others), *halves),
+            )
+            if kernel.name in (broken or {}):
+                entrant = dataclasses.replace(entrant, run=_fails(broken[kernel.name]))
+            found.append(entrant)
+    return found + references
+
+
+def _fails(message: str):
+    def run(a, b, c) -> None:
+        raise RuntimeError(message)
+
+    return run
+
+
+def of_kernels(
+    problem: Problem,
+    kernels: Sequence[Kernel],
+    *,
+    ladder: str = TRITON,
+    only: Collection[str] = (),
+    configs: str = "first",
+    candidates: Sequence[Candidate] = (),
+) -> list[Competitor]:
+    """The rungs of one ladder, in the configs that were asked for."""
+    found: list[Competitor] = []
+    for kernel in kernels:
+        mine = [(c.name, c.config) for c in candidates if c.rung == kernel.name]
+        named = list(_named(kernel, problem)) if not only or kernel.name in only else []
+        wanted = {"first": named[:1], "all": named, "none": []}[configs] + mine
+        found += [_competitor(kernel, problem, ladder, name, config) for name, config in wanted]
+    return found
+
+
+def _named(kernel: Kernel, problem: Problem) -> Iterator[tuple[str, Config | None]]:
+    """`tma`, `tma[1]`, ... and their configs; a kernel that refuses may have none to offer."""
+    if kernel.why_not(problem):
+        yield kernel.name, None
+        return
+    for index, config in enumerate(kernel.configs(problem)):
+        yield kernel.name + (f"[{index}]" if index else ""), config
+
+
+def _competitor(
+    kernel: Kernel, problem: Problem, ladder: str, name: str, config: Config | None
+) -> Competitor:
+    def run(a, b, c) -> None:
+        own = Problem.of(
+            a, b, c,
+            accumulate=problem.accumulate, precision=problem.precision, device=problem.device,
+        )  # fmt: skip
+        launch.run(kernel, own, config, a, b, c)
+
+    return Competitor(
+        name=name,
+        run=run,
+        ladder=ladder,
+        rung=kernel.name,
+        number=kernel.number,
+        config=None if config is None else dataclasses.asdict(config),
+        refusal=kernel.why_not(problem),
+    )

@@ -1,0 +1,1 @@
+"""Pictures of recorded rows, a module each; `perf.views` says which rows each shows."""

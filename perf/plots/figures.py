@@ -1,0 +1,116 @@
+"""What figures share: the rows that they show and carry a digest of, colours, axes of ratios."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..machine import ROOT
+from ..rows import REFERENCE, Row
+from ..summary import competitors
+
+#: Where the documentation's pictures are.
+FIGURES = ROOT / "docs" / "figures"
+#: Bars and marks of Triton's rungs, of CUDA's, and of cuBLAS.
+RUNG, CUDA_RUNG, GREY = "#2a6f97", "#d98032", "#8a8a8a"
+#: What the digest stands behind in a file's description.
+STAMP = "rows sha256:"
+#: Pixels per inch of a saved figure: twice those of a page that shows 8 inches as 800 pixels.
+DPI = 200
+#: Colour and marker of each class; the colours are Okabe and Ito's, which colour-blind readers
+#: tell apart, and two more that their markers tell apart.
+CLASSES = (
+    ("#0072b2", "o"),
+    ("#e69f00", "s"),
+    ("#009e73", "^"),
+    ("#111111", "D"),
+    ("#d55e00", "v"),
+    ("#56b4e9", "P"),
+    ("#cc79a7", "X"),
+    ("#8c564b", "<"),
+    ("#7a7a00", ">"),
+)
+
+
+def digest(rows: Sequence[Row], drawing: str) -> str:
+    """SHA-256, in hexadecimal, of the rows in their order and of a figure's name and version."""
+    text = "\n".join([drawing, *(row.to_json() for row in rows)])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def save(figure, path: Path, rows: Sequence[Row], drawing: str) -> None:
+    """Write a matplotlib figure (.png or .svg) that carries the digest of what it shows.
+
+    The file's description holds the digest, so that `drawn_from` tells an outdated figure without
+    a comparison of pixels, which differ between versions of matplotlib.
+    """
+    metadata = {"Description": STAMP + digest(rows, drawing)}
+    if Path(path).suffix == ".svg":
+        metadata["Date"] = None  # or the same rows would give another file each day
+    figure.savefig(path, dpi=DPI, facecolor="white", metadata=metadata)
+
+
+def drawn_from(path: Path) -> str | None:
+    """The digest that a file of `save` carries; None if it carries none or is not there."""
+    path = Path(path)
+    if not path.exists():
+        return None
+    if path.suffix == ".svg":
+        text = path.read_text()
+    else:
+        from PIL import Image  # comes with matplotlib
+
+        with Image.open(path) as image:
+            text = image.info.get("Description", "")
+    found = re.search(f"{STAMP}([0-9a-f]{{64}})", text)
+    return found and found[1]
+
+
+def shown(rows: Sequence[Row], competitor: str | None = None) -> list[Row]:
+    """One row per problem: the competitor's, or cuBLAS's where nothing of the problem could run.
+
+    The competitor is "auto" unless named, or the first where "auto" did not race.
+
+    Raises:
+        ValueError: none of these rows has a ratio to cuBLAS.
+    """
+    there = competitors(rows)
+    competitor = competitor or ("auto" if "auto" in there else next(iter(there), None))
+    found: dict[str, Row] = {}
+    for row in rows:
+        alone = row.competitor == REFERENCE and not row.us and row.problem["id"] not in found
+        if row.competitor == competitor or alone:
+            found[row.problem["id"]] = row
+    if not any(row.ratio for row in found.values()):
+        raise ValueError("there is no measured row to plot")
+    return list(found.values())
+
+
+def called(rows: Sequence[Row]) -> str:
+    """What raced: `tritemm.matmul`, and the kernel that it was asked for."""
+    name = next(row.competitor for row in rows if row.competitor != REFERENCE)
+    return "tritemm.matmul" if name == "auto" else f"tritemm.matmul, kernel={name!r}"
+
+
+def ratio_limits(values: Sequence[float]) -> tuple[float, float]:
+    """The ends of an axis of ratios: 1 and a tenth about it are always in sight."""
+    return min(0.9, *values) / 1.06, max(1.1, *values) * 1.06
+
+
+def ratio_ticks(axis, low: float, high: float) -> None:
+    """Ticks of a matplotlib axis of base 2: tenths, half octaves or octaves, as the span allows."""
+    from matplotlib.ticker import NullLocator
+
+    octaves = math.log2(high / low)
+    if octaves <= 1.2:
+        ticks = {i / 10: f"{i / 10:g}" for i in range(1, 40)}
+    elif octaves <= 3:
+        ticks = {2 ** (i / 2): f"{2 ** (i / 2):.2g}" for i in range(-8, 9)}
+    else:
+        ticks = {2.0**i: f"{2**i}" if i >= 0 else f"1/{2**-i}" for i in range(-12, 13)}
+    ticks = {value: text for value, text in ticks.items() if low <= value <= high}
+    axis.set_ticks(list(ticks), list(ticks.values()))
+    axis.set_minor_locator(NullLocator())

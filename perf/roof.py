@@ -1,0 +1,74 @@
+"""The roofs: the card's copy rate, and its dense rate at the clock that a large product settles at.
+
+Datasheets give both at a clock and a power that a GEMM does not see.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+from tritemm.dispatch import flop_per_clock
+from tritemm.launch import elapsed
+from tritemm.problem import Device
+
+from .case import DTYPES, Case
+from .machine import State
+
+#: Bytes of the buffer that is copied; times and sizes of the product that sets the clock.
+COPY = 2**31
+SIZE = 8192
+SECONDS = 1.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Roof:
+    """`tflops` of the type's dense rate, and the `gbs` of a copy, read and written bytes alike."""
+
+    tflops: float
+    gbs: float
+
+    def floor(self, case: Case) -> float:
+        """Microseconds below which no kernel can go: arithmetic or memory, whichever is longer."""
+        return max(case.flops / self.tflops / 1e6, case.bytes / self.gbs / 1e3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Roofs:
+    """A card's roofs: `mhz`, the clock that a bf16 product settles at; `gbs`, the copy rate."""
+
+    device: Device
+    mhz: float
+    gbs: float
+
+    def of(self, case: Case, mhz: float | None = None) -> Roof:
+        """The roof of the case's type, at `mhz` instead if given."""
+        rate = flop_per_clock(DTYPES[case.dtype], case.precision, self.device)
+        return Roof(tflops=rate * (mhz or self.mhz) / 1e6, gbs=self.gbs)
+
+
+def measure(probe: Callable[[], State]) -> Roofs | None:
+    """The current CUDA device's roofs, in about two seconds; None if its clock can't be read."""
+    if probe().sm_mhz is None:
+        return None
+    gbs = copy_rate()
+    a, b = (torch.randn(SIZE, SIZE, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    clocks, begin = [], time.monotonic()
+    while time.monotonic() - begin < SECONDS:
+        for _ in range(8):
+            torch.mm(a, b)
+        clocks.append(probe().sm_mhz)
+        torch.cuda.synchronize()
+    return Roofs(Device.of(a.device), statistics.median(clocks[len(clocks) // 2 :]), gbs)
+
+
+def copy_rate() -> float:
+    """GB/s of a device-to-device copy, bytes read and written."""
+    source = torch.randn(COPY // 4, device="cuda")
+    target = torch.empty_like(source)
+    seconds = [elapsed(lambda: target.copy_(source), repeats=4) for _ in range(5)]
+    return 2 * COPY / statistics.median(seconds) / 1e9

@@ -1,0 +1,121 @@
+"""Which of the recorded rows a table or a picture shows: the newest that belong together."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+
+from .case import ACCUMULATE, Case
+from .rows import CUDA, HALF, REFERENCE, TRITON, Row
+
+
+def latest_ladder(
+    rows: Sequence[Row],
+    gpu: str | None = None,
+    *,
+    size: int | tuple[int, int, int] = 4096,
+    layout: str = "NT",
+    dtype: str = "bf16",
+    precision: str = "ieee",
+    accumulate: str | None = None,
+) -> list[Row]:
+    """The newest row of each Triton rung (its first config) and of cuBLAS, slowest rung first.
+
+    Races of a few rungs (`--only`) don't displace fuller ones.
+
+    Without `gpu`, the GPU of the newest row. What was refused, failed or wrong is there too, as a
+    row without a time, unless it was only skipped as too slow. Empty if nothing was measured.
+    """
+    case = _case(size, layout, dtype, precision, accumulate)
+    return _newest([row for row in rows if row.ladder != CUDA], case, gpu)
+
+
+def latest_compare(
+    rows: Sequence[Row],
+    gpu: str | None = None,
+    *,
+    size: int | tuple[int, int, int] = 4096,
+    layout: str = "NT",
+    dtype: str = "fp16",
+    accumulate: str | None = None,
+) -> list[Row]:
+    """The same of both ladders: Triton's rungs, CUDA's, cuBLAS; only of races with both."""
+    races = {(row.time, row.environment.gpu) for row in rows if row.ladder == CUDA}
+    case = _case(size, layout, dtype, "ieee", accumulate)
+    return _newest([row for row in rows if (row.time, row.environment.gpu) in races], case, gpu)
+
+
+def _case(size, layout, dtype, precision, accumulate) -> Case:
+    M, N, K = (size,) * 3 if isinstance(size, int) else size
+    return Case(M, N, K, layout, dtype, accumulate or ACCUMULATE[dtype], precision)
+
+
+def _newest(rows: Sequence[Row], case: Case, gpu: str | None) -> list[Row]:
+    """The newest row of each rung's first config and of cuBLAS: Triton's, CUDA's, cuBLAS.
+
+    A race of less than half the rungs counts only for those that no fuller race has: its other rows
+    would stand beside a cuBLAS and a rung below that they didn't run with.
+    """
+    rows = [
+        row
+        for row in rows
+        if row.competitor in (row.rung or REFERENCE, HALF)
+        and row.outcome != "skipped"
+        and row.experiment == "ladder"
+        and row.mode == "sustained"
+        and row.case == case
+    ]
+    timed = collections.Counter((row.environment.gpu, row.time) for row in rows if row.us)
+    largest = max(timed.values(), default=0)
+
+    def rank(row: Row) -> tuple[bool, str]:
+        return 2 * timed[row.environment.gpu, row.time] >= largest, row.time
+
+    newest: dict[tuple[str, str], Row] = {}
+    for row in sorted(rows, key=rank):
+        newest[row.environment.gpu, row.competitor] = row
+    if not newest:
+        return []
+    if gpu is None:
+        gpu = max(newest.values(), key=lambda row: row.time).environment.gpu
+    own = [row for (name, _), row in newest.items() if name == gpu]
+    places = {TRITON: 0, CUDA: 1, None: 2}
+    return sorted(own, key=lambda row: (places[row.ladder], row.number or 0, row.competitor))
+
+
+def latest_run(
+    rows: Sequence[Row],
+    experiment: str,
+    gpu: str | None = None,
+    *,
+    mode: str = "sustained",
+    enough: int = 1,
+) -> list[Row]:
+    """The rows of the newest run of a command; a run of fewer problems does not displace it.
+
+    Runs of `enough` problems are as good as fuller ones. Without `gpu`, the GPU of the newest row.
+    """
+    runs = all_runs(rows, experiment, gpu, mode=mode)
+    if not runs:
+        return []
+    return max(runs, key=lambda run: (min(enough, _problems(run)), run[0].run))
+
+
+def all_runs(
+    rows: Sequence[Row], experiment: str, gpu: str | None = None, *, mode: str = "sustained"
+) -> list[list[Row]]:
+    """The rows of each run of a command on one GPU, the oldest run first."""
+    own = [row for row in rows if (row.experiment, row.mode) == (experiment, mode) and row.run]
+    if not own:
+        return []
+    gpu = gpu or max(own, key=lambda row: row.time).environment.gpu
+    runs: dict[str, list[Row]] = {}
+    for row in own:
+        if row.environment.gpu == gpu:
+            runs.setdefault(row.run, []).append(row)
+    return [runs[key] for key in sorted(runs)]
+
+
+def _problems(run: Sequence[Row]) -> int:
+    """How many cases were measured."""
+    return len({(row.problem or {}).get("id", row.case) for row in run if row.us})

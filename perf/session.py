@@ -1,0 +1,139 @@
+"""One command's measurements: race after race, each recorded as soon as it is over."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import random
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import torch
+
+from . import bench, engine, machine, roof
+from .case import Case
+from .cli import progress, say
+from .engine import Competitor, Plan
+from .operands import Operands
+from .rows import NULL, RESULTS, Heading, Row, append
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A case, and who races on it, given its operands; `problem` is its line in a suite."""
+
+    case: Case
+    field: Callable[[Operands], Sequence[Competitor]]
+    problem: dict[str, str] | None = None
+
+
+class Session:
+    """What the rows of one command have in common, and where they go."""
+
+    def __init__(self, args: argparse.Namespace, experiment: str, mode: str = "sustained"):
+        self.args, self.experiment, self.mode = args, experiment, mode
+        self.environment = machine.environment()
+        self.run = now()
+        self.out = args.out or RESULTS / f"{machine.slug(self.environment.gpu)}.jsonl"
+        self.recorded = args.out is not None or not args.quick
+        self.rng = random.Random(args.seed)
+        self.races: list[list[Row]] = []
+        self.roofs: roof.Roofs | None = None
+        self.interrupted = False
+        torch.manual_seed(args.seed)
+
+    def measure_roofs(self) -> None:
+        """The rows that follow say how far they are from the roof."""
+        self.roofs = roof.measure(machine.probe())
+        if self.roofs:
+            found = self.roofs
+            say(f"roofs: {found.mhz:.0f} MHz under a large product, {found.gbs:.0f} GB/s copied")
+
+    def heading(self, case: Case, problem: dict[str, str] | None = None, **fields) -> Heading:
+        return dataclasses.replace(
+            Heading(
+                experiment=self.experiment,
+                run=self.run,
+                time=now(),
+                command=_command(self.args.argv),
+                mode=self.mode,
+                environment=self.environment,
+                case=case,
+                problem=problem,
+                roof=self.roofs and self.roofs.of(case),
+            ),
+            **fields,
+        )
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Keep, and record, the rows of one race."""
+        self.races.append(list(rows))
+        if self.recorded:
+            append(self.out, rows)
+
+    def measure(
+        self, tasks: Sequence[Task], plan: Plan, amend: Callable[[list[Row]], list[Row]] = list
+    ) -> None:
+        """Race every task; Ctrl-C ends it early and keeps what was measured.
+
+        `amend` gets the rows of each race before they are recorded.
+        """
+        make = bench.BENCHES[self.mode]
+        try:
+            for index, task in enumerate(progress(tasks, self.experiment)):
+                named = f"{task.problem['id']} {task.problem['name']}: " if task.problem else ""
+                say(f"[{index + 1}/{len(tasks)}] {named}{task.case}")
+                # Once warm, the card only has to adapt to the next problem.
+                settle = plan.settle if index == 0 else 0.0
+                self._race(task, dataclasses.replace(plan, settle=settle), make, amend)
+                torch.cuda.empty_cache()
+                if self.interrupted:
+                    break
+        except KeyboardInterrupt:
+            self.interrupted = True
+
+    def _race(self, task: Task, plan: Plan, make: Callable, amend: Callable) -> None:
+        heading = self.heading(task.case, task.problem)
+        try:
+            there = make(task.case, plan, machine.probe())
+            field = task.field(there.sets[0])
+            race = engine.measure(field, there, plan, self.rng, say=say, progress=progress)
+        except torch.OutOfMemoryError as error:
+            reason = " ".join(str(error).split())[:300]
+            say(f"  failed: {reason}")
+            self.add([failed(heading, "cublas", reason)])
+            return
+        rows = amend(engine.rows_of(race, heading))
+        # A long list of problems keeps the null test as the `null` of its other rows.
+        self.add([row for row in rows if not (row.problem and row.competitor == NULL)])
+        self.interrupted = race.interrupted
+
+    def finish(self, text: Callable[[list[list[Row]]], str]) -> int:
+        """Print the rows, as `text` or JSON; 0, 1 if an output was wrong, 130 after Ctrl-C."""
+        say(f"rows are in {self.out}" if self.recorded else "nothing is recorded: --quick")
+        if self.interrupted:
+            say("interrupted; what was measured is kept")
+        rows = [row for race in self.races for row in race]
+        print("\n".join(r.to_json() for r in rows) if self.args.json else text(self.races))
+        if self.interrupted:
+            return 130
+        return int(any(row.outcome == "wrong" for row in rows))
+
+
+def failed(heading: Heading, competitor: str, reason: str) -> Row:
+    """A row of what could not be run at all."""
+    shared = {f.name: getattr(heading, f.name) for f in dataclasses.fields(heading)}
+    nothing = {"rung": None, "number": None, "config": None}
+    return Row(**shared, competitor=competitor, outcome="failed", reason=reason, **nothing)
+
+
+def now() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+
+
+def _command(argv: Iterable[str]) -> str:
+    """What was typed, without the folders, which mean nothing elsewhere."""
+    words = [Path(word).name if Path(word).is_absolute() else word for word in argv]
+    return "python -m perf " + shlex.join(words)

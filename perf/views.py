@@ -1,0 +1,157 @@
+"""The tables and pictures that `perf` makes of recorded rows, by name: which rows each shows.
+
+The documentation shows the same: `docs.generate` takes them from here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from . import host_report, report, roofline, summary
+from .plots import figures
+from .plots import ladder as ladder_plot
+from .plots import random as random_plot
+from .plots import roofline as roofline_plot
+from .plots import suite as suite_plot
+from .plots import sweep as sweep_plot
+from .problems import read_suite
+from .rows import Row
+from .select import all_runs, latest_compare, latest_ladder, latest_run
+from .sweep import DTYPE, LAYOUT, SWEEPS, latest_sweep
+
+#: Random problems that are as telling as more.
+ENOUGH = 60
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """What to show; None is each view's own default. `competitor` is of suite and random."""
+
+    gpu: str | None = None
+    size: tuple[int, int, int] | None = None
+    layout: str | None = None
+    dtype: str | None = None
+    accumulate: str | None = None
+    precision: str = "ieee"
+    mode: str = "sustained"
+    competitor: str = "auto"
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """`choose` the rows, in one list or more; then `table` them as Markdown or `draw` them.
+
+    `drawing` names the drawing and its version. Either `table` or `draw` may be missing.
+    """
+
+    choose: Callable[[Sequence[Row], Selection], tuple[list[Row], ...]]
+    table: Callable[..., str] | None = None
+    draw: Callable[..., object] | None = None
+    drawing: str | None = None
+
+    def chosen(self, rows: Sequence[Row], selection: Selection) -> tuple[list[Row], ...] | None:
+        """None if nothing was measured."""
+        lists = self.choose(rows, selection)
+        return lists if any(row.us for row in lists[0]) else None
+
+    def digest(self, lists: Sequence[Sequence[Row]]) -> str:
+        """What a picture of these rows carries (`figures.drawn_from`)."""
+        return figures.digest([row for rows in lists for row in rows], self.drawing)
+
+
+def _ladder(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
+    given = _given(s, "size", "layout", "dtype")
+    return (latest_ladder(rows, s.gpu, precision=s.precision, accumulate=s.accumulate, **given),)
+
+
+def _compare(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
+    given = _given(s, "size", "layout", "dtype")
+    return (latest_compare(rows, s.gpu, accumulate=s.accumulate, **given),)
+
+
+def _suite(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
+    return (latest_run(rows, "suite", s.gpu, mode=s.mode, enough=len(read_suite())),)
+
+
+def _random(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
+    return (latest_run(rows, "random", s.gpu, mode=s.mode, enough=ENOUGH),)
+
+
+def _roofline(rows: Sequence[Row], s: Selection) -> tuple[list[Row], list[Row]]:
+    roofs = latest_run(rows, "roofline", s.gpu, enough=len(roofline.cases()))
+    return roofs, _suite(rows, dataclasses.replace(s, mode="sustained"))[0]
+
+
+def _runs(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
+    """Every full run of the suite in the file."""
+    known = all_runs(rows, "suite", s.gpu, mode=s.mode)
+    full = [run for run in known if len({row.problem["id"] for row in run}) == len(read_suite())]
+    return ([row for run in full for row in run],)
+
+
+def _host(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
+    return (host_report.latest(rows, s.gpu),)
+
+
+def _sweep(name: str):
+    def choose(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
+        layout, dtype = s.layout or LAYOUT, s.dtype or DTYPE
+        return (latest_sweep(rows, name, s.gpu, layout=layout, dtype=dtype),)
+
+    return choose
+
+
+def _given(selection: Selection, *names: str) -> dict:
+    found = {name: getattr(selection, name) for name in names}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _captioned(table: Callable[[list[Row]], str]) -> Callable[[list[Row], Selection], str]:
+    return lambda rows, selection: f"{table(rows)}\n\n{report.caption(rows)}"
+
+
+def _summed(table: Callable[[list[Row], str], str]) -> Callable[[list[Row], Selection], str]:
+    def write(rows: list[Row], selection: Selection) -> str:
+        origin = f"{rows[0].mode}. {report.origin(rows)}"
+        return f"{table(rows, selection.competitor)}\n\n`{rows[0].command}`, {origin}"
+
+    return write
+
+
+def _roofs(roofs: list[Row], suite: list[Row], selection: Selection) -> str:
+    return f"{roofline.markdown(roofs)}\n\n{report.origin(roofs)}"
+
+
+VIEWS = {
+    "ladder": View(
+        _ladder, _captioned(report.markdown_table), ladder_plot.plot_ladder, ladder_plot.LADDER
+    ),
+    "compare": View(
+        _compare,
+        _captioned(report.markdown_compare),
+        ladder_plot.plot_compare,
+        ladder_plot.COMPARE,
+    ),
+    "suite": View(_suite, _summed(summary.markdown), suite_plot.plot_suite, suite_plot.DRAWING),
+    "problems": View(_suite, _summed(summary.markdown_problems)),
+    "runs": View(_runs, lambda rows, selection: summary.markdown_runs(rows, selection.competitor)),
+    "random": View(
+        _random, _summed(summary.markdown), random_plot.plot_random, random_plot.DRAWING
+    ),
+    "roofline": View(_roofline, _roofs, roofline_plot.plot_roofline, roofline_plot.DRAWING),
+    "host": View(_host, lambda rows, selection: host_report.markdown(rows)),
+    **{
+        f"sweep-{name}": View(_sweep(name), draw=sweep_plot.draw, drawing=sweep_plot.DRAWING)
+        for name in SWEEPS
+    },
+}
+TABLES = {name: view for name, view in VIEWS.items() if view.table}
+PICTURES = {name: view for name, view in VIEWS.items() if view.draw}
+
+
+def draw(view: View, lists: Sequence[Sequence[Row]], path: Path) -> None:
+    """Draw the chosen rows into `path`; its folder is made if it isn't there."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    view.draw(*lists, path)

@@ -1,0 +1,227 @@
+"""`python -m perf`: its commands, on the CPU where a stand-in can time them."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import tritemm
+from cuda_reference import loader
+from cuda_reference.rungs import RUNGS as CUDA_RUNGS
+from perf import __main__, bench, engine, machine, problems, report, roof, rows
+from perf.case import Case
+from perf.commands import ladder, roofline, suite
+from perf.machine import ROOT, State
+from perf.rows import HALF, NULL, REFERENCE
+from tritemm.problem import INTERPRETED, Device
+from tritemm.rungs import RUNGS
+
+from .perf_fakes import ENVIRONMENT, FakeBench, synthetic
+
+ROOFS = roof.Roofs(Device("NVIDIA H200", (9, 0), 132, 232448), mhz=1450.0, gbs=4200.0)
+
+
+def command(*args):
+    words = [sys.executable, "-m", "perf", *args]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")
+@pytest.mark.parametrize("race", ["suite", "random", "ladder", "roofline"])
+def test_without_a_gpu_the_race_says_so(race):
+    run = command(race)
+    assert run.returncode == 2
+    assert run.stdout == ""
+    assert run.stderr == f"python -m perf {race} needs a CUDA device, and torch sees none\n"
+
+
+@pytest.fixture
+def timed(monkeypatch):
+    """The commands on the CPU: rungs are interpreted, times are `timed`'s by competitor."""
+    if not INTERPRETED:
+        pytest.skip("kernels can't read CPU tensors on a GPU machine")
+    seconds = {}
+    for module in (ladder, suite, roofline):
+        monkeypatch.setattr(module, "unable", lambda command: None)
+    monkeypatch.setattr(loader, "unavailable", lambda: None)
+    monkeypatch.setattr(loader, "build", lambda names: {})
+    monkeypatch.setattr(machine, "environment", lambda: ENVIRONMENT)
+    monkeypatch.setattr(machine, "probe", lambda: lambda: State(1410.0, 690.0, 60.0))
+    monkeypatch.setattr(roof, "measure", lambda probe: ROOFS)
+    make = lambda case, plan, probe: FakeBench(case, seconds)  # noqa: E731
+    monkeypatch.setattr(bench, "BENCHES", {"sustained": make, "burst": make})
+    return seconds
+
+
+def test_the_ladder_races_both_and_records(timed, tmp_path, monkeypatch, capsys):
+    path, rung, cuda = tmp_path / "x.jsonl", RUNGS[1].name, CUDA_RUNGS[0].name
+    timed[rung] = 0.2
+    words = ["ladder", "--size", "48x40x32", "--rounds", "3", "--out", str(path)]
+    for accumulate in ("fp32", "fp16"):
+        only = ["--only", f"{rung},{cuda}", "--accumulate", accumulate]
+        assert __main__.main([*words, *only]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("on NVIDIA H200, sustained, 3 rounds") == 2
+    found = rows.read(path)
+    names = [rung, cuda, REFERENCE, NULL]
+    assert [row.competitor for row in found] == [*names, *names, HALF]
+    assert [row.case.accumulate for row in found] == ["fp32"] * 4 + ["fp16"] * 5
+    refused = {row.reason for row in found if row.outcome == "refused"}
+    assert refused == {"the tensors are on the CPU; a CUDA kernel needs them on a GPU"}
+
+    assert __main__.main([*words, "--ladders", "triton", "--only", f"{rung},{cuda}"]) == 0
+    assert cuda not in capsys.readouterr().out
+
+    monkeypatch.setattr(loader, "unavailable", lambda: "nvcc was not found")
+    assert __main__.main([*words, "--only", f"{rung},{cuda}"]) == 0
+    told = capsys.readouterr()
+    assert told.err.count("nvcc was not found") == 1
+    assert cuda not in told.out
+
+    assert __main__.main([*words, "--only", "nope"]) == 2
+    assert __main__.main([*words, "--dtype", "bf16", "--accumulate", "fp16"]) == 2
+    assert __main__.main([*words, "--dtype", "bf16", "--precision", "tf32"]) == 2
+
+
+SUITE = """id,class,name,batch,M,N,K,dtype,out_dtype,layout
+A,one,small,1,33,24,40,fp16,fp16,NT
+B,one,batched,2,16,24,40,bf16,bf16,NN
+C,two,eight bits,1,32,32,64,fp8,bf16,NT
+"""
+
+
+def test_the_suite_runs_any_file_and_records(timed, tmp_path, capsys):
+    """The planted speed is found, fp8 is refused by name, and the null test is in every row."""
+    file, path = tmp_path / "mine.csv", tmp_path / "x.jsonl"
+    file.write_text(SUITE)
+    timed["auto"] = 1e-3 / 1.05
+    words = ["suite", "--file", str(file), "--rounds", "12", "--out", str(path)]
+    assert __main__.main(words) == 0
+    told = capsys.readouterr()
+    assert "[3/3] C eight bits: 32 x 32 x 64 NT, fp8" in told.err
+    found = rows.read(path)
+    assert [(row.problem["id"], row.competitor) for row in found] == [
+        (key, name) for key in "ABC" for name in ("auto", REFERENCE)
+    ]
+    assert len({row.run for row in found}) == 1
+    assert {row.experiment for row in found} == {"suite"}
+    assert "suite --file mine.csv" in found[0].command and str(tmp_path) not in found[0].command
+    for row in found[:4:2]:
+        assert row.rung in {kernel.name for kernel in RUNGS} and row.config
+        assert row.ratio.p50 == pytest.approx(1.05, abs=0.01)
+        assert row.null.p50 == pytest.approx(1, abs=0.01)
+        assert row.of_roof == pytest.approx(row.roof.floor(row.case) / row.us.p50)
+    assert found[4].outcome == "refused" and "float8" in found[4].reason
+    assert "wins (2): " in told.out and "losses (0): none" in told.out
+    assert re.search(r"^all +2 of 3 +1\.0[45]\d ", told.out, re.MULTILINE)
+
+    assert __main__.main([*words, "--class", "two", "--json"]) == 0
+    assert all('"class": "two"' in line for line in capsys.readouterr().out.splitlines())
+    for wrong in (["--class", "three"], ["--id", "A,Z"], ["--file", str(tmp_path / "none.csv")]):
+        assert __main__.main([*words, *wrong]) == 2
+    assert "no id is called 'Z'; there are A, B, C" in capsys.readouterr().err
+
+
+def test_a_wrong_matmul_is_refused_and_ends_with_status_1(timed, tmp_path, monkeypatch):
+    file, path = tmp_path / "mine.csv", tmp_path / "x.jsonl"
+    file.write_text(SUITE)
+
+    def spoilt(a, b, *, out, **options):
+        torch.matmul(a, b, out=out)[..., -1, -1] += 1
+        return out
+
+    monkeypatch.setattr(tritemm, "matmul", spoilt)
+    words = ["suite", "--file", str(file), "--class", "one", "--rounds", "3", "--out", str(path)]
+    assert __main__.main(words) == 1
+    outcomes = {(row.competitor, row.outcome, row.us is None) for row in rows.read(path)}
+    assert outcomes == {("auto", "wrong", True), (REFERENCE, "measured", False)}
+
+
+def test_ctrl_c_keeps_the_problems_before(timed, tmp_path, monkeypatch, capsys):
+    file, path = tmp_path / "mine.csv", tmp_path / "x.jsonl"
+    file.write_text(SUITE)
+    real = engine.measure
+
+    def interrupted(field, there, *rest, **more):
+        if there.case.batch == 2:
+            raise KeyboardInterrupt
+        return real(field, there, *rest, **more)
+
+    monkeypatch.setattr(engine, "measure", interrupted)
+    words = ["suite", "--file", str(file), "--rounds", "3", "--out", str(path)]
+    assert __main__.main(words) == 130
+    assert [row.problem["id"] for row in rows.read(path)] == ["A", "A"]
+    assert "interrupted; what was measured is kept" in capsys.readouterr().err
+
+
+def test_out_of_memory_is_a_row_and_the_suite_goes_on(timed, tmp_path, monkeypatch):
+    file, path = tmp_path / "mine.csv", tmp_path / "x.jsonl"
+    file.write_text(SUITE)
+
+    def make(case, plan, probe):
+        if case.batch == 2:
+            raise torch.OutOfMemoryError("tried to allocate 1 TiB")
+        return FakeBench(case, {})
+
+    monkeypatch.setattr(bench, "BENCHES", {"sustained": make})
+    words = ["suite", "--file", str(file), "--class", "one", "--rounds", "3", "--out", str(path)]
+    assert __main__.main(words) == 0
+    failed = rows.read(path)[-1]
+    assert (failed.outcome, failed.reason) == ("failed", "tried to allocate 1 TiB")
+
+
+def test_random_problems_are_those_of_the_seed(timed, tmp_path, monkeypatch):
+    path = tmp_path / "x.jsonl"
+    small = [p for p in problems.random_problems(200, 3) if p.case.flops < 1e6][:2]
+    monkeypatch.setattr(suite, "random_problems", lambda n, seed: small[:n])
+    assert __main__.main(["random", "--n", "2", "--seed", "3", "--out", str(path)]) == 0
+    found = rows.read(path)
+    assert [row.case for row in found if row.competitor == "auto"] == [p.case for p in small]
+    assert {row.experiment for row in found} == {"random"}
+
+
+def test_the_roofline_has_each_type_at_its_own_clock(timed, tmp_path, monkeypatch, capsys):
+    path = tmp_path / "x.jsonl"
+    cases = [Case(32, 32, 64, "NT"), Case(32, 32, 64, "NT", "fp32", precision="tf32")]
+    monkeypatch.setattr(roofline, "cases", lambda: cases)
+    assert __main__.main(["roofline", "--rounds", "3", "--out", str(path)]) == 0
+    found = [row for row in rows.read(path) if row.competitor == REFERENCE]
+    rate = 132 * 4096 * 1400 / 1e6  # the fake bench's clock, not that of ROOFS
+    assert [row.roof.tflops for row in found] == pytest.approx([rate, rate / 2])
+    printed = capsys.readouterr().out
+    assert re.search(r"^bf16 +1400 +690 +757 ", printed, re.MULTILINE)
+    assert re.search(r"^tf32 ", printed, re.MULTILINE)
+
+
+@pytest.mark.gpu
+def test_the_ladder_runs_and_records(tmp_path):
+    path = tmp_path / "x.jsonl"
+    rung = RUNGS[-1].name
+    run = command(
+        "ladder",
+        "--sizes",
+        "1024",
+        "--only",
+        rung,
+        "--quick",
+        "--out",
+        str(path),
+    )
+    assert run.returncode == 0, run.stderr
+    found = rows.read(path)
+    assert [row.competitor for row in found] == [rung, REFERENCE, NULL]
+    assert all(row.outcome == "measured" and row.ratio for row in found)
+
+
+def test_table_and_plot_read_recorded_rows(tmp_path):
+    path, picture = tmp_path / "x.jsonl", tmp_path / "ladder.png"
+    rows.append(path, synthetic())
+    run = command("table", "--results", str(path))
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith(report.markdown_table(synthetic()))
+    run = command("plot", "--results", str(path), "--out", str(picture))
+    assert run.returncode == 0, run.stderr
+    assert picture.stat().st_size > 20_000
+    assert command("table", "--results", str(path), "--size", "77").returncode == 2
