@@ -14,6 +14,8 @@ from tritemm.precision import PRECISIONS
 from tritemm.problem import ACCUMULATE as MULTIPLIED
 from tritemm.problem import short_name
 
+from .case import ACCUMULATE
+
 #: The operand types that the rungs multiply.
 TYPES = [short_name(dtype) for dtype in MULTIPLIED]
 
@@ -73,6 +75,16 @@ def add_types(command: argparse.ArgumentParser, dtype: str = "bf16") -> None:
     command.add_argument(
         "--precision", default="ieee", help="how fp32 is multiplied", choices=PRECISIONS
     )
+
+
+def accumulator(args: argparse.Namespace, dtype: str) -> str:
+    """What `add_types`'s options accumulate `dtype` in; ValueError if they don't fit together."""
+    if args.precision != "ieee" and dtype != "fp32":
+        raise ValueError(f"--precision says how fp32 is multiplied, not {dtype}")
+    accumulate = args.accumulate or ACCUMULATE[dtype]
+    if accumulate != ACCUMULATE[dtype] and (accumulate, dtype) != ("fp16", "fp16"):
+        raise ValueError(f"{dtype} is accumulated in {ACCUMULATE[dtype]}, not {accumulate}")
+    return accumulate
 
 
 def add_measurement(command: argparse.ArgumentParser, rounds: int) -> None:

@@ -13,8 +13,9 @@ from cuda_reference import loader
 from cuda_reference.rungs import RUNGS as CUDA_RUNGS
 from tritemm.rungs import RUNGS
 
-from ..case import ACCUMULATE, Case, parse_layout, parse_size
+from ..case import Case, parse_layout, parse_size
 from ..cli import (
+    accumulator,
     add_command,
     add_measurement,
     add_types,
@@ -83,12 +84,8 @@ def run(args: argparse.Namespace) -> int:
     """The status is that of `Session.finish`."""
     if reason := unable("ladder"):
         return refuse(reason)
-    if args.precision != "ieee" and args.dtype != "fp32":
-        return refuse(f"--precision says how fp32 is multiplied, not {args.dtype}")
-    accumulate = args.accumulate or ACCUMULATE[args.dtype]
-    if accumulate != ACCUMULATE[args.dtype] and (accumulate, args.dtype) != ("fp16", "fp16"):
-        return refuse(f"{args.dtype} is accumulated in {ACCUMULATE[args.dtype]}, not {accumulate}")
     try:
+        accumulate = accumulator(args, args.dtype)
         refuse_unknown(args.only, (*RUNGS, *CUDA_RUNGS))
         candidates = read_candidates(args.config_file) if args.config_file else []
     except (OSError, ValueError) as error:
