@@ -196,6 +196,19 @@ def test_the_roofline_has_each_type_at_its_own_clock(timed, tmp_path, monkeypatc
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["sustained", "burst"])
+def test_the_suite_runs_on_a_gpu(tmp_path, mode):
+    file, path = tmp_path / "mine.csv", tmp_path / "x.jsonl"
+    file.write_text(SUITE + "D,two,integers,1,64,64,128,int8,int32,NT\n")
+    run = command("suite", "--file", str(file), "--mode", mode, "--quick", "--out", str(path))
+    assert run.returncode == 0, run.stderr
+    found = rows.read(path)
+    timed = {row.problem["id"] for row in found if row.competitor == "auto" and row.ratio}
+    assert timed == {"A", "B", "D"}
+    assert all(row.mode == mode and row.of_roof and row.null for row in found if row.us)
+
+
+@pytest.mark.gpu
 def test_the_ladder_runs_and_records(tmp_path):
     path = tmp_path / "x.jsonl"
     rung = RUNGS[-1].name

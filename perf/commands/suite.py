@@ -19,10 +19,10 @@ from ..session import Session, Task
 from ..summary import text
 
 #: Many races in a row keep the card hot, so that each can be shorter than a lone one.
-PLAN = Plan(replay=0.03, longest=5.0)
+PLAN = Plan(replay=0.02, longest=5.0)
 #: Rounds at least, and at most where that is not precise enough: of random problems only the
 #: means count.
-ROUNDS, MOST = {"suite": 5, "random": 4}, {"suite": 32, "random": 5}
+ROUNDS, MOST = {"suite": 5, "random": 4}, {"suite": 24, "random": 5}
 
 SUITE_EXAMPLES = """
 python -m perf suite
