@@ -47,7 +47,8 @@ def standard_error(values: Sequence[float]) -> float:
     """Of the median, relative to it, if the values are normal but for outliers: 1.25 s / sqrt(n).
 
     s is the distance of the 20th and the 80th percentile over 1.68, as of a normal distribution;
-    times 1 + 4 / n, because few values often lie closer together than more would.
+    times 1 + 4 / n, because few values lie closer together than more would: of five, the result is
+    1.4 times the error, and without this it would be 0.8 times.
     """
     spread, count = Quantiles.of(values), len(values)
     deviation = (spread.p80 - spread.p20) / 1.683 * (1 + 4 / count)
