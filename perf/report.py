@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from .rows import CUDA, HALF, TRITON, Row
 from .stats import Quantiles
@@ -136,16 +136,16 @@ def markdown_compare(rows: Sequence[Row]) -> str:
         for row, before in zip([*own, *references], (None, *own, *references), strict=False):
             if row.us:
                 lines.append(line(_compare_cells(row, before, len(cells), half)))
-        tables += ["\n".join(lines), *_unmeasured(own)]
+        tables += ["\n".join(lines), *unmeasured(own, lambda row: f"`{label(row)}`")]
     return "\n\n".join(tables)
 
 
-def _unmeasured(rows: Sequence[Row]) -> list[str]:
-    """A paragraph that names the rungs without a time by what became of them; none if all have."""
+def unmeasured(rows: Sequence[Row], named: Callable[[Row], str]) -> list[str]:
+    """A paragraph that names the rows without a time by what became of them; none if all have."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
         if not row.us:
-            reasons.setdefault(f"{row.outcome}: {row.reason}", []).append(f"`{label(row)}`")
+            reasons.setdefault(f"{row.outcome}: {row.reason}", []).append(named(row))
     if not reasons:
         return []
     return ["; ".join(f"{', '.join(names)} {reason}" for reason, names in reasons.items()) + "."]

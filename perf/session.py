@@ -17,7 +17,7 @@ from .case import Case
 from .cli import progress, say
 from .engine import Competitor, Plan
 from .operands import Operands
-from .rows import NULL, RESULTS, Heading, Row, append
+from .rows import NULL, REFERENCE, RESULTS, Heading, Row, append
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Session:
         except torch.OutOfMemoryError as error:
             reason = " ".join(str(error).split())[:300]
             say(f"  failed: {reason}")
-            self.add([failed(heading, "cublas", reason)])
+            self.add([failed(heading, REFERENCE, reason)])
             return
         rows = amend(engine.rows_of(race, heading))
         # A long list of problems keeps the null test as the `null` of its other rows.

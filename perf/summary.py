@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from .report import align, digits, line, spread
+from .report import align, digits, line, spread, unmeasured
 from .rows import REFERENCE, Row
 from .stats import geomean
 
@@ -114,6 +114,7 @@ def text(rows: Sequence[Row]) -> str:
         own = of(rows, name)
         parts += [
             align(_table(rows, own)),
+            *_untimed(own),
             _sorted("wins", won(own)),
             _sorted("losses", lost(own)),
             align([_HEAD, *map(_cells, summarise(own))]),
@@ -139,7 +140,8 @@ def markdown_problems(rows: Sequence[Row], competitor: str) -> str:
     """Every problem as a Markdown table."""
     head, *body = _table(rows, of(rows, competitor))
     rule = "|---|---|---|" + "--:|" * (len(head) - 3)
-    return "\n".join([line(head), rule, *map(line, body)])
+    own = of(rows, competitor)
+    return "\n\n".join(["\n".join([line(head), rule, *map(line, body)]), *_untimed(own)])
 
 
 _HEAD = ("class", "problems", "geomean", "least", "at 1.00 or more", "won", "tied", "lost")
@@ -165,7 +167,7 @@ def _cells(summary: Summary) -> tuple[str, ...]:
 
 
 def _table(rows: Sequence[Row], own: Sequence[Row]) -> list[tuple[str, ...]]:
-    """A head and a line per problem; of what has no time, what became of it."""
+    """A head and a line per problem; of what has no time, in a word, what became of it."""
     references = {row.problem["id"]: row for row in rows if row.competitor == REFERENCE}
     head = ("problem", "", "kernel", "µs", "TFLOP/s", "GB/s", "x cuBLAS (p20-p80)", "% of roof")
     found = [(*head, "cuBLAS µs")]
@@ -174,11 +176,15 @@ def _table(rows: Sequence[Row], own: Sequence[Row]) -> list[tuple[str, ...]]:
         theirs = digits(reference.us.p50) if reference and reference.us else ""
         first = (f"{row.problem['id']} {row.problem['name']}", str(row.case))
         if not row.us:
-            found.append((*first, f"{row.outcome}: {row.reason}", *[""] * 5, theirs))
+            found.append((*first, row.outcome, *[""] * 5, theirs))
             continue
         times = (digits(row.us.p50), digits(row.tflops), digits(row.gbs))
         found.append((*first, row.rung or "", *times, _ratio(row), _percent(row), theirs))
     return found
+
+
+def _untimed(rows: Sequence[Row]) -> list[str]:
+    return unmeasured(rows, lambda row: row.problem["id"])
 
 
 def _ratio(row: Row) -> str:
