@@ -95,7 +95,7 @@ def _below(row: Row, before: Row | None) -> str:
 
 
 def markdown_table(rows: Sequence[Row]) -> str:
-    """`rows.latest_ladder(...)` as a Markdown table; what was not measured says why."""
+    """`select.latest_ladder(...)` as a Markdown table; what was not measured says why."""
     lines = [
         "| rung | µs | TFLOP/s | x cuBLAS (p20-p80) | x the rung below |",
         "|---|--:|--:|--:|--:|",
@@ -112,7 +112,7 @@ def markdown_table(rows: Sequence[Row]) -> str:
 
 
 def markdown_compare(rows: Sequence[Row]) -> str:
-    """`rows.latest_compare(...)`: the CUDA ladder beside its Triton twins, then Triton's ladder.
+    """`select.latest_compare(...)`: the CUDA ladder beside its Triton twins, then Triton's ladder.
 
     What was not measured stands below its table, by reason.
     """
