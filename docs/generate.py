@@ -219,13 +219,13 @@ def escape(text: str) -> str:
 
 
 def pictures() -> dict[Path, tuple]:
-    """Every figure that has something to show: its view, and the rows."""
+    """Every figure that has something to show: its view, the rows and their selection."""
     rows = read(*sorted(RESULTS.glob("*.jsonl")))
     found = {}
     for name, view in PICTURES.items():
-        lists = view.chosen(rows, SHOWN.get(name, Selection()))
-        if lists:
-            found[FIGURES / f"{name}.png"] = (view, lists)
+        selection = SHOWN.get(name, Selection())
+        if lists := view.chosen(rows, selection):
+            found[FIGURES / f"{name}.png"] = (view, lists, selection)
     return found
 
 
@@ -238,7 +238,7 @@ def stale() -> list[Path]:
     wanted = pages()
     extra = set((ROOT / "docs" / "ladder").glob("*.md")) - set(wanted)
     texts = {p for p, text in wanted.items() if not p.exists() or p.read_text() != text}
-    drawn = {p: view.digest(lists) for p, (view, lists) in pictures().items()}
+    drawn = {p: view.digest(lists) for p, (view, lists, _) in pictures().items()}
     figures = {p for p, digest in drawn.items() if drawn_from(p) != digest}
     return sorted(extra | texts | figures | (set(FIGURES.glob("*.png")) - set(drawn)))
 
@@ -273,7 +273,8 @@ def write_figures() -> int:
     wanted = pictures()
     for path in stale():
         if path in wanted:
-            draw(*wanted[path], path)
+            view, lists, selection = wanted[path]
+            draw(view, lists, path, selection)
         elif path.suffix == ".png":
             path.unlink()
         else:

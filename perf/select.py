@@ -89,16 +89,20 @@ def latest_run(
     gpu: str | None = None,
     *,
     mode: str = "sustained",
+    competitor: str | None = None,
     enough: int = 1,
 ) -> list[Row]:
     """The rows of the newest run of a command; a run of fewer problems does not displace it.
 
-    Runs of `enough` problems are as good as fuller ones. Without `gpu`, the GPU of the newest row.
+    Runs of `enough` problems are as good as fuller ones. With `competitor`, only the problems that
+    it was raced on, or refused, count. Without `gpu`, the GPU of the newest row.
     """
     runs = all_runs(rows, experiment, gpu, mode=mode)
-    if not runs:
+    counts = [problems_of(run, competitor) for run in runs]
+    if not any(counts):
         return []
-    return max(runs, key=lambda run: (min(enough, _problems(run)), run[0].run))
+    best = max(range(len(runs)), key=lambda i: (min(enough, counts[i]), i))
+    return runs[best]
 
 
 def all_runs(
@@ -116,6 +120,7 @@ def all_runs(
     return [runs[key] for key in sorted(runs)]
 
 
-def _problems(run: Sequence[Row]) -> int:
-    """How many cases were measured."""
-    return len({(row.problem or {}).get("id", row.case) for row in run if row.us})
+def problems_of(run: Sequence[Row], competitor: str | None = None) -> int:
+    """How many problems, or cases where they have no names, a run holds of the competitor."""
+    own = [row for row in run if competitor in (None, row.competitor)]
+    return len({(row.problem or {}).get("id", row.case) for row in own})

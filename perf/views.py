@@ -18,7 +18,7 @@ from .plots import suite as suite_plot
 from .plots import sweep as sweep_plot
 from .problems import read_suite
 from .rows import Row
-from .select import all_runs, latest_compare, latest_ladder, latest_run
+from .select import all_runs, latest_compare, latest_ladder, latest_run, problems_of
 from .sweep import DTYPE, LAYOUT, SWEEPS, latest_sweep
 
 #: Random problems that are as telling as more.
@@ -27,7 +27,10 @@ ENOUGH = 60
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """What to show; None is each view's own default. `competitor` is of suite and random."""
+    """What to show; None is each view's own default.
+
+    `competitor` is what `tritemm.matmul` was asked for, in suite and random.
+    """
 
     gpu: str | None = None
     size: tuple[int, int, int] | None = None
@@ -43,7 +46,8 @@ class Selection:
 class View:
     """`choose` the rows, in one list or more; then `table` them as Markdown or `draw` them.
 
-    `drawing` names the drawing and its version. Either `table` or `draw` may be missing.
+    Both get the lists, `draw` a path too, and then the selection; either may be missing. `drawing`
+    names the drawing and its version.
     """
 
     choose: Callable[[Sequence[Row], Selection], tuple[list[Row], ...]]
@@ -72,11 +76,12 @@ def _compare(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
 
 
 def _suite(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
-    return (latest_run(rows, "suite", s.gpu, mode=s.mode, enough=len(read_suite())),)
+    enough = len(read_suite())
+    return (latest_run(rows, "suite", s.gpu, mode=s.mode, competitor=s.competitor, enough=enough),)
 
 
 def _random(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
-    return (latest_run(rows, "random", s.gpu, mode=s.mode, enough=ENOUGH),)
+    return (latest_run(rows, "random", s.gpu, mode=s.mode, competitor=s.competitor, enough=ENOUGH),)
 
 
 def _roofline(rows: Sequence[Row], s: Selection) -> tuple[list[Row], list[Row]]:
@@ -86,8 +91,8 @@ def _roofline(rows: Sequence[Row], s: Selection) -> tuple[list[Row], list[Row]]:
 
 def _runs(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
     """Every full run of the suite in the file."""
-    known = all_runs(rows, "suite", s.gpu, mode=s.mode)
-    full = [run for run in known if len({row.problem["id"] for row in run}) == len(read_suite())]
+    known, whole = all_runs(rows, "suite", s.gpu, mode=s.mode), len(read_suite())
+    full = [run for run in known if problems_of(run, s.competitor) == whole]
     return ([row for run in full for row in run],)
 
 
@@ -124,26 +129,49 @@ def _roofs(roofs: list[Row], suite: list[Row], selection: Selection) -> str:
     return f"{roofline.markdown(roofs)}\n\n{report.origin(roofs)}"
 
 
+def _drawn(draw: Callable[..., object]) -> Callable[..., object]:
+    return lambda *given: draw(*given[:-1])
+
+
+def _drawn_of(draw: Callable[..., object]) -> Callable[..., object]:
+    return lambda *given: draw(*given[:-1], given[-1].competitor)
+
+
 VIEWS = {
     "ladder": View(
-        _ladder, _captioned(report.markdown_table), ladder_plot.plot_ladder, ladder_plot.LADDER
+        _ladder,
+        _captioned(report.markdown_table),
+        _drawn(ladder_plot.plot_ladder),
+        ladder_plot.LADDER,
     ),
     "compare": View(
         _compare,
         _captioned(report.markdown_compare),
-        ladder_plot.plot_compare,
+        _drawn(ladder_plot.plot_compare),
         ladder_plot.COMPARE,
     ),
-    "suite": View(_suite, _summed(summary.markdown), suite_plot.plot_suite, suite_plot.DRAWING),
+    "suite": View(
+        _suite,
+        _summed(summary.markdown),
+        _drawn_of(suite_plot.plot_suite),
+        suite_plot.DRAWING,
+    ),
     "problems": View(_suite, _summed(summary.markdown_problems)),
     "runs": View(_runs, lambda rows, selection: summary.markdown_runs(rows, selection.competitor)),
     "random": View(
-        _random, _summed(summary.markdown), random_plot.plot_random, random_plot.DRAWING
+        _random,
+        _summed(summary.markdown),
+        _drawn_of(random_plot.plot_random),
+        random_plot.DRAWING,
     ),
-    "roofline": View(_roofline, _roofs, roofline_plot.plot_roofline, roofline_plot.DRAWING),
+    "roofline": View(
+        _roofline, _roofs, _drawn_of(roofline_plot.plot_roofline), roofline_plot.DRAWING
+    ),
     "host": View(_host, lambda rows, selection: host_report.markdown(rows)),
     **{
-        f"sweep-{name}": View(_sweep(name), draw=sweep_plot.draw, drawing=sweep_plot.DRAWING)
+        f"sweep-{name}": View(
+            _sweep(name), draw=_drawn(sweep_plot.draw), drawing=sweep_plot.DRAWING
+        )
         for name in SWEEPS
     },
 }
@@ -151,7 +179,7 @@ TABLES = {name: view for name, view in VIEWS.items() if view.table}
 PICTURES = {name: view for name, view in VIEWS.items() if view.draw}
 
 
-def draw(view: View, lists: Sequence[Sequence[Row]], path: Path) -> None:
+def draw(view: View, lists: Sequence[Sequence[Row]], path: Path, selection: Selection) -> None:
     """Draw the chosen rows into `path`; its folder is made if it isn't there."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    view.draw(*lists, path)
+    view.draw(*lists, path, selection)

@@ -7,10 +7,11 @@ import statistics
 
 import pytest
 
-from perf import engine, problems, select, summary
+from perf import engine, problems, select, summary, views
 from perf.case import Case
 from perf.engine import Loop, Plan, Sample
 from perf.machine import State, _limited
+from perf.plots import figures
 from perf.roof import Roof, Roofs
 from perf.roofline import text as roofline_text
 from perf.rows import NULL, REFERENCE, Row
@@ -150,6 +151,10 @@ def test_a_partial_run_does_not_displace_a_full_one():
     assert select.latest_run([*ROWS, *later[:4]], **latest) == ROWS
     assert select.latest_run([*ROWS, *later[:4]], "suite", enough=2) == later[:4]
     assert select.latest_run(ROWS, "random") == []
+    tma = [dataclasses.replace(r, competitor="tma") for r in later if r.competitor == "auto"]
+    assert select.latest_run([*ROWS, *tma], **latest, competitor="auto") == ROWS
+    assert select.latest_run([*ROWS, *tma], **latest, competitor="tma") == tma
+    assert select.latest_run(tma, **latest, competitor="auto") == []
     burst = [dataclasses.replace(r, mode="burst") for r in later]
     assert select.latest_run([*ROWS, *burst], **latest) == ROWS
     assert select.latest_run([*ROWS, *burst], **latest, mode="burst") == burst
@@ -237,3 +242,33 @@ def test_a_state_is_limited_if_any_is():
     states = [State(1980.0, 500.0, 50.0, False), State(1500.0, 700.0, 50.0, True)]
     assert State.median(states) == State(1740.0, 600.0, 50.0, True)
     assert State.median([State()]) == State()
+
+
+def test_views_show_the_kernel_that_was_asked_for(tmp_path):
+    """A later run of one rung hides nothing of `auto`, and can be shown itself."""
+    tma = [
+        dataclasses.replace(r, run="2026-02-02T00:00:00", competitor="tma")
+        for r in ROWS
+        if r.competitor == "auto"
+    ]
+    known = [*ROWS, *tma, *(dataclasses.replace(r, run=tma[0].run) for r in ROWS[1::2])]
+    for name, table in views.TABLES.items():
+        if name not in ("suite", "problems"):
+            continue
+        auto, asked = views.Selection(), views.Selection(competitor="tma")
+        assert table.chosen(known, auto) == (ROWS,)
+        (chosen,) = table.chosen(known, asked)
+        assert "A" in table.table(chosen, asked) and "nan" not in table.table(chosen, asked)
+    pictures = {}
+    for asked in (auto, views.Selection(competitor="tma")):
+        view, path = views.PICTURES["suite"], tmp_path / f"{asked.competitor}.png"
+        lists = view.chosen(known, asked)
+        views.draw(view, lists, path, asked)
+        pictures[asked.competitor] = figures.drawn_from(path)
+        assert pictures[asked.competitor] == view.digest(lists)
+    assert pictures["auto"] != pictures["tma"]
+
+
+def test_what_was_not_measured_is_not_chosen():
+    for view in views.VIEWS.values():
+        assert view.chosen([], views.Selection()) is None

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     session.measure(tasks, made, amend=functools.partial(at_own_clock, roofs=session.roofs))
     known = read(*sorted(RESULTS.glob("*.jsonl")))
     gpu = session.environment.gpu
-    suite = latest_run(known, "suite", gpu, enough=len(read_suite()))
+    suite = latest_run(known, "suite", gpu, competitor="auto", enough=len(read_suite()))
     return session.finish(lambda races: text([row for race in races for row in race], suite))
 
 

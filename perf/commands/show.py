@@ -72,7 +72,7 @@ def plot(args: argparse.Namespace) -> int:
         if lists is None:
             return refuse("no recorded row matches")
         out = args.out or Path(f"{args.what}.png")
-        draw(view, lists, out)
+        draw(view, lists, out, _selection(args))
     except ImportError as error:
         return refuse(f"{error.name} is missing: pip install matplotlib pandas")
     except ValueError as error:
