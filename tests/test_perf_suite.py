@@ -7,7 +7,7 @@ import statistics
 
 import pytest
 
-from perf import engine, problems, select, summary, views
+from perf import bench, engine, problems, select, summary, views
 from perf.case import Case
 from perf.engine import Loop, Plan, Sample
 from perf.machine import State, _limited
@@ -236,6 +236,27 @@ def test_the_standard_error_is_that_of_a_median():
 )
 def test_the_clock_is_limited_below_its_maximum_and_near_the_power_limit(mhz, power, limited):
     assert _limited(mhz, 1980, power, 700) is limited
+
+
+@pytest.mark.parametrize(
+    ("states", "adapts"),
+    [
+        ([State(1980, 400, 50, False), State(1980, 600, 50, False)], False),  # nothing limits it
+        ([State(1450, 700, 50, True), State(1460, 690, 50, True)], False),  # the same power
+        ([State(1450, 700, 50, True), State(1980, 500, 50, False)], True),
+        ([State(1450, 700, 50, True), State(1980, None, 50, None)], True),  # unknown
+        ([State(), State()], True),
+    ],
+)
+def test_the_clock_adapts_where_powers_differ_under_a_limit(states, adapts):
+    assert bench._adapts(states) is adapts
+
+
+def test_a_clock_is_steady_when_four_readings_agree():
+    assert bench._steady([1400, 1410, 1420, 1405])
+    assert not bench._steady([1400, 1410, 1450, 1405])
+    assert not bench._steady([1400, 1410, 1420])
+    assert bench._steady([None] * 4)  # nobody knows: the time decides
 
 
 def test_a_state_is_limited_if_any_is():
