@@ -11,13 +11,14 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from perf import report, summary
 from perf.plots.figures import FIGURES, drawn_from
 from perf.rows import RESULTS, Row, read
 from perf.select import latest_compare, latest_ladder
-from perf.views import PICTURES, VIEWS, Selection, draw
+from perf.views import PICTURES, VIEWS, Selection
 from tritemm.rungs import RUNGS
 from tritemm.spec import Kernel
 
@@ -99,7 +100,7 @@ def ladder_table(rows: list[Row], folder: str) -> str:
 
 
 def ratio(row: Row) -> str:
-    """Times cuBLAS's speed; a tie where 1 lies between the percentiles."""
+    """Times cuBLAS's speed; a tie is named (`Row.tie`)."""
     places = 3 if row.ratio.p50 < 0.1 else 2
     return f"{row.ratio.p50:.{places}f}" + (" (tie)" if row.tie else "")
 
@@ -172,12 +173,18 @@ def view_table(name: str, rows: list[Row]) -> str:
     return view.table(*lists, selection) if lists else "Not yet measured."
 
 
+def suite(rows: list[Row]) -> list[Row]:
+    """tritemm.matmul's rows of the newest run of the suite."""
+    selection = Selection()
+    lists = VIEWS["suite"].chosen(rows, selection)
+    return summary.of(lists[0], selection.competitor) if lists else []
+
+
 def headline(rows: list[Row]) -> str:
     """The suite in a sentence."""
-    lists = VIEWS["suite"].chosen(rows, Selection())
-    if not lists:
+    own = suite(rows)
+    if not own:
         return "Not yet measured."
-    own = summary.of(lists[0], "auto")
     every = summary.summarise(own)[-1]
     return (
         f"On {every.timed} of the {every.problems} shapes of the suite, sustained, tritemm.matmul "
@@ -189,11 +196,10 @@ def headline(rows: list[Row]) -> str:
 
 def losses(rows: list[Row]) -> str:
     """What cuBLAS wins, the worst first."""
-    lists = VIEWS["suite"].chosen(rows, Selection())
-    if not lists:
+    own = suite(rows)
+    if not own:
         return "Not yet measured."
-    found = summary.lost(summary.of(lists[0], "auto"))
-    listed = (f"{r.problem['id']} {r.case} {r.ratio.p50:.2f}x" for r in found)
+    listed = (f"{r.problem['id']} {r.case} {r.ratio.p50:.2f}x" for r in summary.lost(own))
     return "; ".join(listed) + "."
 
 
@@ -230,26 +236,35 @@ def pictures() -> dict[Path, tuple]:
 
 
 def stale() -> list[Path]:
-    """Generated files that are not what they would be written as now.
+    """Generated files that are not what they would be written as now."""
+    return sorted(stale_texts(pages()) | stale_figures(pictures()))
 
-    A figure carries a digest of the rows that it shows: pixels differ between versions of
-    matplotlib.
-    """
-    wanted = pages()
+
+def stale_texts(wanted: dict[Path, str]) -> set[Path]:
+    """Those of `pages()` that differ on disk, and pages of rungs that are gone."""
     extra = set((ROOT / "docs" / "ladder").glob("*.md")) - set(wanted)
-    texts = {p for p, text in wanted.items() if not p.exists() or p.read_text() != text}
-    drawn = {p: view.digest(lists) for p, (view, lists, _) in pictures().items()}
-    figures = {p for p, digest in drawn.items() if drawn_from(p) != digest}
-    return sorted(extra | texts | figures | (set(FIGURES.glob("*.png")) - set(drawn)))
+    return extra | {p for p, text in wanted.items() if not p.exists() or p.read_text() != text}
+
+
+def stale_figures(wanted: dict[Path, tuple]) -> set[Path]:
+    """Those of `pictures()` that show other rows on disk, and figures that nothing is shown in.
+
+    A figure carries a digest of its rows: pixels differ between versions of matplotlib.
+    """
+    extra = set(FIGURES.glob("*.png")) - set(wanted)
+    return extra | {
+        path for path, (view, lists, _) in wanted.items() if drawn_from(path) != view.digest(lists)
+    }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; 1 if stale")
     if parser.parse_args().check:
-        for path in stale():
+        found = stale()
+        for path in found:
             print(f"stale: {path.relative_to(ROOT)}; run `make docs`")
-        return 1 if stale() else 0
+        return int(bool(found))
     return write_texts() or write_figures()
 
 
@@ -257,29 +272,28 @@ def write_texts() -> int:
     """Renew the pages and tables that are stale; 0."""
     wanted = pages()
     (ROOT / "docs" / "ladder").mkdir(exist_ok=True)
-    for path in stale():
-        if path in wanted:
-            path.write_text(wanted[path])
-        elif path.suffix == ".md":
-            path.unlink()
-        else:
-            continue
-        print(f"wrote {path.relative_to(ROOT)}")
-    return 0
+    return renew(stale_texts(wanted), wanted, lambda path: path.write_text(wanted[path]))
 
 
 def write_figures() -> int:
     """Renew the figures that are stale; 0."""
     wanted = pictures()
-    for path in stale():
+
+    def draw(path: Path) -> None:
+        view, lists, selection = wanted[path]
+        view.draw(*lists, path, selection)
+
+    return renew(stale_figures(wanted), wanted, draw)
+
+
+def renew(found: set[Path], wanted: Collection[Path], write: Callable[[Path], object]) -> int:
+    """Write those that are wanted, remove the others; 0."""
+    for path in sorted(found):
         if path in wanted:
-            view, lists, selection = wanted[path]
-            draw(view, lists, path, selection)
-        elif path.suffix == ".png":
-            path.unlink()
+            write(path)
         else:
-            continue
-        print(f"wrote {path.relative_to(ROOT)}")
+            path.unlink()
+        print(f"{'wrote' if path in wanted else 'removed'} {path.relative_to(ROOT)}")
     return 0
 
 

@@ -179,7 +179,7 @@ def measure(
         return Race(tuple(entrants))
     settled = bench.settle(list(loops.values()))
     count = rounds_for(plan, loops.values())
-    enough = functools.partial(_precise, plan=plan) if plan.most else lambda taken: False
+    enough = functools.partial(_precise, plan=plan)
     rounds, interrupted = run_rounds(loops, count, rng, progress, enough)
     say(f"  {len(rounds)} rounds at {settled.sm_mhz or 'an unknown number of'} MHz")
     for name in loops.keys() - {name for taken in rounds for name in taken}:
@@ -252,11 +252,11 @@ def run_rounds(
 
 
 def _precise(taken: Sequence[Mapping[str, Sample]], plan: Plan) -> bool:
-    """Whether every ratio to the reference is known well enough.
+    """Whether every ratio to the reference is known well enough, if the plan asks for that.
 
     Only the spread decides, never the ratio itself: stopping at a pleasing value would be a bias.
     """
-    if len(taken) < plan.rounds:
+    if plan.most is None or len(taken) < plan.rounds:
         return False
     times = _seconds(taken)
     found = (ratios(times, REFERENCE, name) for name in taken[0] if name != REFERENCE)
@@ -269,7 +269,6 @@ def _seconds(rounds: Sequence[Mapping[str, Sample]]) -> list[dict[str, float]]:
 
 def rows_of(race: Race, heading: Heading) -> list[Row]:
     """One row per entrant; an entrant that the interruption left without a sample has none."""
-    shared = {f.name: getattr(heading, f.name) for f in dataclasses.fields(heading)}
     case = heading.case
     times = _seconds(race.rounds)
     null = compare(times, REFERENCE, NULL)
@@ -280,7 +279,7 @@ def rows_of(race: Race, heading: Heading) -> list[Row]:
         competitor, loop = entrant.competitor, entrant.loop
         samples = [r[competitor.name] for r in race.rounds if competitor.name in r]
         row = Row(
-            **shared,
+            **vars(heading),
             competitor=competitor.name,
             ladder=competitor.ladder,
             rung=competitor.rung,

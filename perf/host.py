@@ -12,7 +12,6 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import torch
 import triton
@@ -37,13 +36,9 @@ MODES = (EAGER, OUT, f"{EAGER} first", f"{OUT} first")
 def callers(case: Case, operands_: Operands, kernels: Sequence[str]) -> list[Caller]:
     """`tritemm.matmul` with each `kernel=` word, then `torch.matmul` twice."""
     return [
-        Caller(**_fields(competitor), multiply=_multiply(case, competitor))
+        Caller(**vars(competitor), multiply=_multiply(case, competitor))
         for competitor in matmul(case, operands_, kernels)
     ]
-
-
-def _fields(competitor: Competitor) -> dict[str, Any]:
-    return {f.name: getattr(competitor, f.name) for f in dataclasses.fields(Competitor)}
 
 
 def _multiply(case: Case, competitor: Competitor) -> Callable[..., torch.Tensor]:

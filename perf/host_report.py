@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Sequence
 
+from . import report
 from .case import Case
 from .host import MODES
-from .report import align, digits, line, origin
+from .report import align, digits, origin
 from .rows import NULL, REFERENCE, Row
+from .select import all_runs
 
 #: What is measured unless another size is asked for: the tables of the documentation.
 CASE = Case(128, 128, 128, "NT", "bf16")
@@ -23,20 +24,12 @@ def latest(rows: Sequence[Row], gpu: str | None = None, case: Case = CASE) -> li
     A run of less than half of the competitors does not displace a fuller one. Without `gpu`, the
     GPU of the newest row. Empty if there is no such run.
     """
-    own = [row for row in rows if row.experiment == "host" and row.case == case and row.run]
-    if gpu is None and own:
-        gpu = max(own, key=lambda row: row.time).environment.gpu
-    runs: dict[str, list[Row]] = {}
-    for row in own:
-        if row.environment.gpu == gpu:
-            runs.setdefault(row.run, []).append(row)
-    timed = collections.Counter(
-        row.run for run in runs.values() for row in run if row.us and row.mode == MODES[-1]
-    )
-    if not timed:
+    runs = all_runs([row for row in rows if row.case == case], "host", gpu, mode=None)
+    timed = [sum(row.us is not None and row.mode == MODES[-1] for row in run) for run in runs]
+    if not any(timed):
         return []
-    largest = max(timed.values())
-    return runs[max(timed, key=lambda run: (2 * timed[run] >= largest, run))]
+    fuller = [run for run, count in zip(runs, timed, strict=True) if 2 * count >= max(timed)]
+    return fuller[-1]
 
 
 def text(rows: Sequence[Row]) -> str:
@@ -50,10 +43,9 @@ def text(rows: Sequence[Row]) -> str:
 def markdown(rows: Sequence[Row]) -> str:
     """A Markdown table and its caption; the rows of one run."""
     head, *body = _table(rows)
-    table = [line(head), "|---|" + "--:|" * (len(head) - 1), *map(line, body)]
     notes = [f"{note}." for note in _notes(rows)]
     caption = f"{rows[0].case}. {_method(rows)} {origin(rows)}."
-    return "\n\n".join(["\n".join(table), *notes, caption])
+    return "\n\n".join([report.markdown(head, body), *notes, caption])
 
 
 def _table(rows: Sequence[Row]) -> list[tuple[str, ...]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from .rows import CUDA, HALF, TRITON, Row
 from .stats import Quantiles
@@ -181,6 +181,12 @@ def _twins(row: Row) -> str:
 def spread(ratio: Quantiles, tie: bool) -> str:
     """The median and the percentiles around it; a tie is named."""
     return f"{ratio.p50:.3f} ({ratio.p20:.3f}-{ratio.p80:.3f}){', a tie' if tie else ''}"
+
+
+def markdown(head: Sequence[str], body: Iterable[Sequence[str]], words: int = 1) -> str:
+    """A Markdown table: the first `words` columns to the left, figures to the right."""
+    rule = "|" + "---|" * words + "--:|" * (len(head) - words)
+    return "\n".join([line(head), rule, *map(line, body)])
 
 
 def align(lines: Sequence[Sequence[str]]) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from . import report
 from .case import ACCUMULATE, Case
-from .report import align, digits, line
+from .report import align, digits
 from .roof import SIZE, Roofs
 from .rows import REFERENCE, Row
 
@@ -51,7 +52,7 @@ def text(roofs: Sequence[Row], suite: Sequence[Row]) -> str:
 def markdown(roofs: Sequence[Row]) -> str:
     """The roofs as a Markdown table."""
     head, *body = _table(roofs)
-    return "\n".join([line(head), "|---|" + "--:|" * (len(head) - 1), *map(line, body)])
+    return report.markdown(head, body)
 
 
 def _table(rows: Sequence[Row]) -> list[tuple[str, ...]]:

@@ -106,10 +106,12 @@ def latest_run(
 
 
 def all_runs(
-    rows: Sequence[Row], experiment: str, gpu: str | None = None, *, mode: str = "sustained"
+    rows: Sequence[Row], experiment: str, gpu: str | None = None, *, mode: str | None = "sustained"
 ) -> list[list[Row]]:
-    """The rows of each run of a command on one GPU, the oldest run first."""
-    own = [row for row in rows if (row.experiment, row.mode) == (experiment, mode) and row.run]
+    """The rows of each run of a command on one GPU, the oldest run first; None is any mode."""
+    own = [
+        row for row in rows if row.run and row.experiment == experiment and mode in (None, row.mode)
+    ]
     if not own:
         return []
     gpu = gpu or max(own, key=lambda row: row.time).environment.gpu

@@ -124,9 +124,8 @@ class Session:
 
 def failed(heading: Heading, competitor: str, reason: str) -> Row:
     """A row of what could not be run at all."""
-    shared = {f.name: getattr(heading, f.name) for f in dataclasses.fields(heading)}
     nothing = {"rung": None, "number": None, "config": None}
-    return Row(**shared, competitor=competitor, outcome="failed", reason=reason, **nothing)
+    return Row(**vars(heading), competitor=competitor, outcome="failed", reason=reason, **nothing)
 
 
 def now() -> str:

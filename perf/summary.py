@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from .report import align, digits, line, spread, unmeasured
+from . import report
+from .report import align, digits, spread, unmeasured
 from .rows import REFERENCE, Row
 from .stats import geomean
 
@@ -130,18 +131,16 @@ def _sorted(title: str, rows: Sequence[Row]) -> str:
 
 def markdown(rows: Sequence[Row], competitor: str) -> str:
     """The summary of each class as a Markdown table, and the null test."""
-    lines = [line(_HEAD), "|---|" + "--:|" * (len(_HEAD) - 1)]
-    lines += [line(_cells(summary)) for summary in summarise(of(rows, competitor))]
+    table = report.markdown(_HEAD, map(_cells, summarise(of(rows, competitor))))
     found = noise(rows)
-    return "\n".join([*lines, *(["", f"{found}."] if found else [])])
+    return f"{table}\n\n{found}." if found else table
 
 
 def markdown_problems(rows: Sequence[Row], competitor: str) -> str:
     """Every problem as a Markdown table."""
-    head, *body = _table(rows, of(rows, competitor))
-    rule = "|---|---|---|" + "--:|" * (len(head) - 3)
     own = of(rows, competitor)
-    return "\n\n".join(["\n".join([line(head), rule, *map(line, body)]), *_untimed(own)])
+    head, *body = _table(rows, own)
+    return "\n\n".join([report.markdown(head, body, words=3), *_untimed(own)])
 
 
 _HEAD = ("class", "problems", "geomean", "least", "at 1.00 or more", "won", "tied", "lost")
@@ -198,7 +197,7 @@ def _percent(row: Row) -> str:
 def markdown_runs(rows: Sequence[Row], competitor: str) -> str:
     """Each full run of the suite: whether they agree, and how quiet each was."""
     head = ("run", "commit", "problems", "geomean", "null test: geomean", "farthest from 1")
-    lines = [line(head), "|---|---|" + "--:|" * (len(head) - 2)]
+    body = []
     for run in dict.fromkeys(row.run for row in rows):
         own = [row for row in rows if row.run == run]
         found, every = noise(own), summarise(of(own, competitor))[-1]
@@ -207,5 +206,5 @@ def markdown_runs(rows: Sequence[Row], competitor: str) -> str:
         quiet = (
             (f"{found.geomean:.4f}", f"{found.farthest:.4f} ({found.at})") if found else ("", "")
         )
-        lines.append(line((*cells, f"{every.geomean:.4f}", *quiet)))
-    return "\n".join(lines)
+        body.append((*cells, f"{every.geomean:.4f}", *quiet))
+    return report.markdown(head, body, words=2)

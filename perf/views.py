@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from . import host_report, report, roofline, summary
 from .plots import figures
@@ -177,9 +176,3 @@ VIEWS = {
 }
 TABLES = {name: view for name, view in VIEWS.items() if view.table}
 PICTURES = {name: view for name, view in VIEWS.items() if view.draw}
-
-
-def draw(view: View, lists: Sequence[Sequence[Row]], path: Path, selection: Selection) -> None:
-    """Draw the chosen rows into `path`; its folder is made if it isn't there."""
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    view.draw(*lists, path, selection)

@@ -284,7 +284,7 @@ def test_views_show_the_kernel_that_was_asked_for(tmp_path):
     for asked in (auto, views.Selection(competitor="tma")):
         view, path = views.PICTURES["suite"], tmp_path / f"{asked.competitor}.png"
         lists = view.chosen(known, asked)
-        views.draw(view, lists, path, asked)
+        view.draw(*lists, path, asked)
         pictures[asked.competitor] = figures.drawn_from(path)
         assert pictures[asked.competitor] == view.digest(lists)
     assert pictures["auto"] != pictures["tma"]

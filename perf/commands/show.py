@@ -8,7 +8,7 @@ from pathlib import Path
 from ..case import parse_layout, parse_size
 from ..cli import TYPES, add_command, argument, refuse
 from ..rows import RESULTS, Row, read
-from ..views import PICTURES, TABLES, Selection, View, draw
+from ..views import PICTURES, TABLES, Selection, View
 
 TABLE_EXAMPLES = """
 python -m perf table ladder --size 8192 --layout NN
@@ -72,7 +72,7 @@ def plot(args: argparse.Namespace) -> int:
         if lists is None:
             return refuse("no recorded row matches")
         out = args.out or Path(f"{args.what}.png")
-        draw(view, lists, out, _selection(args))
+        view.draw(*lists, out, _selection(args))
     except ImportError as error:
         return refuse(f"{error.name} is missing: pip install matplotlib pandas")
     except ValueError as error:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
 from ..machine import ROOT
+from ..report import origin
 from ..rows import REFERENCE, Row
 from ..summary import competitors
 
@@ -44,13 +46,21 @@ def digest(rows: Sequence[Row], drawing: str) -> str:
 def save(figure, path: Path, rows: Sequence[Row], drawing: str) -> None:
     """Write a matplotlib figure (.png or .svg) that carries the digest of what it shows.
 
+    The file's folder is made if it isn't there.
+
     The file's description holds the digest, so that `drawn_from` tells an outdated figure without
     a comparison of pixels, which differ between versions of matplotlib.
     """
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     metadata = {"Description": STAMP + digest(rows, drawing)}
     if Path(path).suffix == ".svg":
         metadata["Date"] = None  # or the same rows would give another file each day
     figure.savefig(path, dpi=DPI, facecolor="white", metadata=metadata)
+
+
+def caption(figure, rows: Sequence[Row]) -> None:
+    """Below the axes: GPU, versions, commit and day."""
+    figure.supxlabel(textwrap.fill(origin(rows), 112), fontsize=8.5, color="#555555")
 
 
 def drawn_from(path: Path) -> str | None:

@@ -6,9 +6,9 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..report import label, origin
+from ..report import label
 from ..rows import CUDA, HALF, REFERENCE, TRITON, Row
-from .figures import CUDA_RUNG, GREY, RUNG, save
+from .figures import CUDA_RUNG, GREY, RUNG, caption, save
 
 #: Names and versions of the drawings, for the digest.
 LADDER, COMPARE = "ladder 1", "compare 1"
@@ -99,7 +99,7 @@ def _finish(figure, axes, rows: Sequence[Row], path: Path, drawing: str) -> None
     axes.set_xlabel("TFLOP/s (times cuBLAS's speed in the same rounds)", fontsize=10)
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "right"]].set_visible(False)
-    figure.supxlabel(textwrap.fill(origin(rows), 112), fontsize=8.5, color="#555555")
+    caption(figure, rows)
     save(figure, path, rows, drawing)
 
 

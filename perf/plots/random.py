@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..report import origin
 from ..rows import Row
 from ..summary import Summary, summarise
-from .figures import CLASSES, GREY, called, ratio_limits, ratio_ticks, save, shown
+from .figures import CLASSES, GREY, called, caption, ratio_limits, ratio_ticks, save, shown
 
 #: Name and version of the drawing, for the digest: another drawing makes every figure outdated.
 DRAWING = "random 1"
@@ -58,7 +56,7 @@ def plot_random(rows: Sequence[Row], path: Path, competitor: str | None = None) 
         loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=9, frameon=False, borderaxespad=0
     )
     figure.suptitle(_title(own), fontsize=11, x=0.01, ha="left")
-    figure.supxlabel(textwrap.fill(origin(own), 112), fontsize=8.5, color="#555555")
+    caption(figure, own)
     save(figure, path, rows, DRAWING)
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..report import origin
 from ..roof import Roof
 from ..roofline import name
 from ..rows import REFERENCE, Row
-from .figures import CLASSES, GREY, called, save, shown
+from .figures import CLASSES, GREY, called, caption, save, shown
 
 #: Name and version of the drawing, for the digest: another drawing makes every figure outdated.
 DRAWING = "roofline 2"
@@ -75,7 +73,7 @@ def plot_roofline(
     axes.legend(
         loc="lower left", bbox_to_anchor=(0, 1), ncols=5, fontsize=9, frameon=False, borderaxespad=0
     )
-    figure.supxlabel(textwrap.fill(origin(own), 112), fontsize=8.5, color="#555555")
+    caption(figure, own)
     _annotate(figure, axes, lowest, roofs, [*own, *cublas])
     save(figure, path, [*roof_rows, *suite_rows], DRAWING)
 

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import triton.testing
 
-from ..report import origin
 from ..rows import REFERENCE, Row
 from ..sweep import DTYPE, LAYOUT, SWEEPS, Sweep, by_case, latest_sweep, lines, roof_tflops
-from .figures import CLASSES, GREY, save
+from .figures import CLASSES, GREY, caption, save
 
 #: Name and version of the drawing, for the digest: another drawing makes every figure outdated.
 DRAWING = "sweep 1"
@@ -94,7 +92,6 @@ def draw(rows: Sequence[Row], picture: Path) -> tuple[Path, Path]:
     sweep = SWEEPS[rows[0].problem["class"]]
     rows = sorted(rows, key=lambda row: sweep.size(row.case))
     picture = Path(picture)
-    picture.parent.mkdir(parents=True, exist_ok=True)
     table = picture.with_suffix(".csv")
     plt.switch_backend("agg")  # no window, and none of its toolkits
     with matplotlib.rc_context(LOOKS):
@@ -187,7 +184,7 @@ def _dress(figure, sweep: Sweep, rows: Sequence[Row], providers: Sequence[str]) 
     case = rows[0].case
     title = f"{sweep.title}, {case.layout}, {case.dtype}, {rows[0].mode} (band: p20-p80)"
     axes.set_title(title, fontsize=11, loc="left")
-    figure.supxlabel(textwrap.fill(origin(rows), 112), fontsize=8.5, color="#555555")
+    caption(figure, rows)
     _label_ends(figure, axes)
 
 
