@@ -238,3 +238,10 @@ def test_table_and_plot_read_recorded_rows(tmp_path):
     assert run.returncode == 0, run.stderr
     assert picture.stat().st_size > 20_000
     assert command("table", "--results", str(path), "--size", "77").returncode == 2
+
+
+@pytest.mark.parametrize("show", ["table", "plot"])
+def test_a_file_that_is_not_there_is_named(show, tmp_path):
+    run = command(show, "--results", str(tmp_path / "none.jsonl"))
+    assert run.returncode == 2
+    assert "none.jsonl" in run.stderr and "Traceback" not in run.stderr

@@ -53,7 +53,10 @@ def table(args: argparse.Namespace) -> int:
 
         return generate.write_texts()
     view = TABLES[args.what]
-    lists = view.chosen(_rows(args), _selection(args))
+    try:
+        lists = view.chosen(_rows(args), _selection(args))
+    except OSError as error:
+        return refuse(str(error))
     if lists is None:
         return refuse("no recorded row matches")
     print(view.table(*lists, _selection(args)))
@@ -75,7 +78,7 @@ def plot(args: argparse.Namespace) -> int:
         view.draw(*lists, out, _selection(args))
     except ImportError as error:
         return refuse(f"{error.name} is missing: pip install matplotlib pandas")
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         return refuse(str(error))
     print(out)
     return 0
