@@ -34,6 +34,9 @@ cuda: $(READY)  ## compile the CUDA kernels: for this GPU, or to machine code to
 sanitize: $(READY)  ## the CUDA kernels under compute-sanitizer; needs a GPU
 	$(PY) tools/sanitize.py $(ARGS)
 
+stress: $(READY)  ## hangs and races of the rungs that synchronise by hand; needs a GPU
+	$(PY) tools/stress.py $(ARGS)
+
 lint: $(READY)  ## ruff: rules and format
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
@@ -59,4 +62,4 @@ endif
 	@PYTHON='$(PYTHON)' tools/setup.sh .venv-latest $(LATEST_TRITON)
 	@touch $@
 
-.PHONY: help demo test test-latest cuda sanitize lint format docs clean
+.PHONY: help demo test test-latest cuda sanitize stress lint format docs clean

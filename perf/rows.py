@@ -5,7 +5,7 @@ A field that is added gets a default, so that older rows stay readable; the sche
 when a field changes its meaning. Fields with a star are younger than the first rows.
 
     schema        1
-    experiment *  the command: ladder (the default), suite, random, sweep, host, roofline
+    experiment *  the command: ladder (the default), suite, random, regret, sweep, host, roofline
     run *         when the command began; the same for all its rows. UTC, ISO 8601
     time          the same for all rows of one race. UTC, ISO 8601
     command       what was run
@@ -19,7 +19,8 @@ when a field changes its meaning. Fields with a star are younger than the first 
     problem *     {id, class, name} of the suite's line or the random problem; else null
     competitor    a rung's word: its first config; `word[1]` ...: its other configs; `word 128x...`:
                   a config from a file; of suite, random and host: the `kernel=` that
-                  `tritemm.matmul` was given; "cublas": the torch call that a user would write
+                  `tritemm.matmul` was given; of regret: "auto" and, as from a file, the best of a
+                  search; "cublas": the torch call that a user would write
                   (`perf.reference`), 16-bit types accumulated in fp32; "cublas again": the null
                   test; "cublas fp16": accumulated in fp16, where `accumulate` is fp16
     ladder *      "triton" or "cuda" (`cuda_reference`); null for cuBLAS; absent from the oldest
@@ -44,7 +45,8 @@ when a field changes its meaning. Fields with a star are younger than the first 
                   fastest config); of a CUDA rung the one that it adds to, if that was timed
     ratio_below   quantiles of that one's time over this one's, within rounds
     versus *      {competitor: quantiles of its time over this one's, within rounds}: the twins on
-                  the other ladder (`perf.twins.rivals`) and "cublas fp16"; null without any
+                  the other ladder (`perf.twins.rivals`) and "cublas fp16"; of regret's "auto", the
+                  others of its race; null without any
     sm_mhz, power_w, temperature_c   medians, read while it was timed; null without NVML
     settled_mhz   SM clock after the warm-up
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from . import host_report, report, roofline, summary
+from . import host_report, regret, report, roofline, summary
 from .plots import figures
 from .plots import ladder as ladder_plot
 from .plots import random as random_plot
@@ -95,6 +95,10 @@ def _runs(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
     return ([row for run in full for row in run],)
 
 
+def _regret(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
+    return (latest_run(rows, regret.EXPERIMENT, s.gpu, competitor=regret.CHOICE, enough=ENOUGH),)
+
+
 def _host(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
     return (host_report.latest(rows, s.gpu),)
 
@@ -166,6 +170,7 @@ VIEWS = {
     "roofline": View(
         _roofline, _roofs, _drawn_of(roofline_plot.plot_roofline), roofline_plot.DRAWING
     ),
+    "regret": View(_regret, _summed(lambda rows, competitor: regret.markdown(rows))),
     "host": View(_host, lambda rows, selection: host_report.markdown(rows)),
     **{
         f"sweep-{name}": View(

@@ -5,14 +5,25 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import pytest
 import torch
 
 from tritemm import budget, dispatch, launch
 from tritemm.problem import ACCUMULATE, INTERPRETED, Problem
+from tritemm.rungs import RUNGS
 
 DEVICE = "cpu" if INTERPRETED else "cuda"
 #: Elements of guard before and after an output, and between its rows where it has a pitch.
 GUARD = 64
+
+
+def rung_param(kernel, *more, name=None):
+    """A parameter set of a rung; one that doesn't run in the interpreter needs a GPU."""
+    marks = [pytest.mark.gpu] if kernel.interpreted is None else []
+    return pytest.param(kernel, *more, id=name or kernel.name, marks=marks)
+
+
+rungs = pytest.mark.parametrize("kernel", [rung_param(kernel) for kernel in RUNGS])
 
 
 def operand(rows, cols, dtype, layout="N", batch=(), offset=0, aligned=False):

@@ -7,8 +7,7 @@ import tritemm
 from tritemm import budget, dispatch, launch
 from tritemm.problem import Problem
 
-from .harness import operand
-from .test_kernels import rungs
+from .harness import operand, rungs
 
 pytestmark = pytest.mark.gpu
 

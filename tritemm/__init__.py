@@ -1,8 +1,9 @@
 """tritemm: tensor-core matrix multiplication in Triton, from the naive kernel upwards.
 
 `matmul` multiplies like `torch.matmul`; `ladder` lists the kernels it chooses from; `explain`
-says what it would choose. Without a CUDA device the kernels run in Triton's interpreter, which
-has to be chosen before the first kernel is decorated, hence here.
+says what it would choose; `tune` times them on request; `warmup` compiles ahead. Without a CUDA
+device the kernels run in Triton's interpreter, which has to be chosen before the first kernel is
+decorated, hence here.
 """
 
 import os
@@ -12,8 +13,29 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+from . import tuning
 from .api import explain, matmul
 from .rungs import ladder
+from .spec import Config
+from .tuning.user import tune
+from .tuning.warm import warmup
 
 __version__ = "0.1.0"
-__all__ = ["explain", "ladder", "matmul"]
+
+#: Every kernel, whatever is chosen, gives the same bits for the same call on the same GPU, run
+#: after run: sums have a fixed order, and nothing is added atomically into a result. The choice is
+#: the same every time too, until `tune` changes it. True, and there is no switch: it is a fact to
+#: assert, not an option to set. Bits that also don't depend on the number of rows are
+#: `matmul(batch_invariant=True)`.
+deterministic: bool = True
+
+__all__ = [
+    "Config",
+    "deterministic",
+    "explain",
+    "ladder",
+    "matmul",
+    "tune",
+    "tuning",
+    "warmup",
+]

@@ -1,4 +1,4 @@
-"""`python -m tritemm`: ladder, demo, asm, env."""
+"""`python -m tritemm`: ladder, demo, explain, asm, env."""
 
 from __future__ import annotations
 
@@ -28,6 +28,19 @@ def main(argv: list[str] | None = None) -> int:
     _json_option(command)
     command.set_defaults(run=_demo)
 
+    command = commands.add_parser(
+        "explain", help="what would be chosen for a problem, on a GPU that need not be here"
+    )
+    for size in "MNK":
+        command.add_argument(size, type=int)
+    _option(command, "--layout", "NT", "how A and B are stored: N as written or T transposed")
+    _option(command, "--dtype", "bf16", "type of the operands")
+    _option(command, "--out-dtype", None, "type of the result")
+    _option(command, "--precision", "ieee", "how fp32 is multiplied")
+    _option(command, "--kernel", "auto", "a rung, instead of auto")
+    _option(command, "--sm", 90, "architecture", type=int)
+    command.set_defaults(run=_explain)
+
     command = commands.add_parser("asm", help="PTX and SASS of a rung, with no GPU")
     asm.add_arguments(command)
     command.set_defaults(run=asm.main)
@@ -42,6 +55,26 @@ def main(argv: list[str] | None = None) -> int:
 
 def _json_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+
+
+def _option(parser: argparse.ArgumentParser, name: str, default, meaning: str, **more) -> None:
+    shown = meaning if default is None else f"{meaning} (default: %(default)s)"
+    parser.add_argument(name, default=default, help=shown, **more)
+
+
+def _explain(args: argparse.Namespace) -> int:
+    from . import dispatch
+
+    try:
+        job = asm.Job(
+            "simt", args.sm, args.M, args.N, args.K, args.layout, args.dtype,
+            args.out_dtype, None, args.precision,
+        )  # fmt: skip
+        print(dispatch.choose(asm.problem_of(job), args.kernel))
+    except ValueError as error:
+        print(f"tritemm explain: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 def _ladder(args: argparse.Namespace) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 
 import torch
 from torch.overrides import handle_torch_function, has_torch_function
 
-from . import dispatch, ops
+from . import dispatch, fast, ops
 from .precision import check_precision
 from .problem import ACCUMULATE, INTERPRETED
+from .request import Request
+from .spec import Config
 
 _REAL = (torch.float16, torch.bfloat16, torch.float32)
 
@@ -20,6 +23,8 @@ def matmul(
     *,
     out: torch.Tensor | None = None,
     kernel: str = "auto",
+    config: Config | Mapping | None = None,
+    batch_invariant: bool = False,
     precision: str | None = None,
     accumulate: torch.dtype | None = None,
     out_dtype: torch.dtype | None = None,
@@ -32,6 +37,10 @@ def matmul(
             broadcast. Strides are free: views are read in place.
         out: tensor to write the result to; resized, with torch's warning, if its shape differs.
         kernel: "auto", or the name of a rung of `tritemm.ladder()`, which then runs or raises.
+        config: the config of the `kernel` that is named: a `tritemm.Config` or a mapping of its
+            fields, {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 8, ...}.
+        batch_invariant: row i of the result has the same bits however many rows and batches
+            there are. Also holds for the gradient with respect to `input`.
         precision: how float32 is multiplied: "ieee", "tf32", "tf32x3", "bf16x3" or "bf16x6".
             None follows `torch.backends.cuda.matmul.fp32_precision`.
         accumulate: float32 (default) or float16 for float16 operands. Others have one choice.
@@ -54,16 +63,28 @@ def matmul(
     >>> tritemm.matmul(a, a.mT).tolist()
     [[3.0, 3.0], [3.0, 3.0]]
     """
+    asked = (kernel, precision, accumulate, out_dtype, config, batch_invariant)
+    result = fast.matmul(input, other, out, asked)
+    if result is not None:
+        return result
     if has_torch_function((input, other)):
         return handle_torch_function(
-            matmul, (input, other), input, other, out=out, kernel=kernel, precision=precision,
-            accumulate=accumulate, out_dtype=out_dtype,
+            matmul, (input, other), input, other, out=out, kernel=kernel, config=config,
+            batch_invariant=batch_invariant, precision=precision, accumulate=accumulate,
+            out_dtype=out_dtype,
         )  # fmt: skip
-    a, b, options = _operands(input, other, out, kernel, precision, accumulate, out_dtype)
+    word = kernel
+    if config is not None or batch_invariant:
+        word = str(Request.of(kernel, config, batch_invariant))
+    a, b, options = operands(input, other, out, word, precision, accumulate, out_dtype)
+    if out is not None:
+        _prepare_out(out, _drop_shape(a, b, input, other), (input, other), options[-1])
+    result = fast.first(input, other, out, asked, (a, b, *options))
+    if result is not None:
+        return result
     if out is None:
         result = ops.mm(a, b, *options)
         return _drop(result, input, other)
-    _prepare_out(out, _drop_shape(a, b, input, other), (input, other), options[-1])
     target = out
     if other.dim() == 1:
         target = target.unsqueeze(-1)
@@ -78,26 +99,38 @@ def explain(
     other: torch.Tensor,
     *,
     kernel: str = "auto",
+    config: Config | Mapping | None = None,
+    batch_invariant: bool = False,
     precision: str | None = None,
     accumulate: torch.dtype | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> dispatch.Choice:
     """What `matmul` would run for these arguments, and why; nothing is launched.
 
-    Prints as a few lines: kernel, config, why, what refused and why, predicted time, roofline.
+    Prints as a few lines: kernel, config, why, what is packed or swapped, waves, predicted time
+    and its parts, roofline, the next candidates, what refused and why.
     Arguments and errors are `matmul`'s. Empty results, and K = 0, need no kernel: ValueError.
     """
-    a, b, options = _operands(input, other, None, kernel, precision, accumulate, out_dtype)
-    kernel, precision, accumulate, out_dtype = options
+    word = str(Request.of(kernel, config, batch_invariant))
+    a, b, options = operands(input, other, None, word, precision, accumulate, out_dtype)
+    word, precision, accumulate, out_dtype = options
+    problem = problem_of(a, b, precision, accumulate, out_dtype)
+    if problem is None:
+        shape = ops.result_shape(a, b)
+        raise ValueError(f"no kernel runs: the result {shape} with K = {a.shape[-1]} needs none")
+    return dispatch.choose(problem, word)
+
+
+def problem_of(a, b, precision, accumulate, out_dtype):
+    """The problem of a fresh result of `a` [..., M, K] and `b` [..., K, N]; None if it is empty."""
     shape = ops.result_shape(a, b)
     if 0 in shape or a.shape[-1] == 0:
-        raise ValueError(f"no kernel runs: the result {shape} with K = {a.shape[-1]} needs none")
+        return None
     out = torch.empty(shape, dtype=out_dtype, device="meta")
-    problem, *_ = ops.plan(a, b, out, precision, accumulate)
-    return dispatch.choose(problem, kernel)
+    return ops.plan(a, b, out, precision, accumulate)[0]
 
 
-def _operands(input, other, out, kernel, precision, accumulate, out_dtype):
+def operands(input, other, out, word, precision, accumulate, out_dtype):
     """Both operands with at least two dimensions, and the operator's options; or an error."""
     for position, (name, tensor) in enumerate((("input", input), ("other", other)), start=1):
         if not isinstance(tensor, torch.Tensor):
@@ -122,12 +155,13 @@ def _operands(input, other, out, kernel, precision, accumulate, out_dtype):
             f"K is {a.shape[-1]} in one and {b.shape[-2]} in the other"
         )
     torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])  # raises torch's RuntimeError
-    if kernel != "auto":
-        dispatch.find(kernel)
+    name = word.partition("/")[0]
+    if name != "auto":
+        dispatch.find(name)
     check_precision(precision, a.dtype)
     accumulate = accumulator_type(accumulate, a.dtype)
     out_dtype = result_type(out_dtype, a.dtype)
-    return a, b, (kernel, precision, accumulate, out_dtype)
+    return a, b, (word, precision, accumulate, out_dtype)
 
 
 def _autocast(tensor):

@@ -1,92 +1,41 @@
-"""Problem -> kernel and config, and why.
+"""Problem -> kernel and config.
 
-`kernel="auto"` takes the highest rung that doesn't refuse, in the config with the least predicted
-time. The model is coarse: it compares configs of one rung, and it tells `explain` what to expect.
+`kernel="auto"` takes, of all candidates, the one with the least predicted time, unless this
+problem was tuned. The same problem gets the same choice every time.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import math
+from collections.abc import Sequence
 
-import torch
-
-from .problem import INTERPRETED, Device, Problem
+from .candidates import best_config, find, groups, least, refused_by_tma
+from .candidates import candidates as candidates
+from .candidates import ranked as ranked
+from .choice import Choice
+from .problem import INTERPRETER, Problem
+from .request import Request, why_not
 from .rungs import RUNGS
 from .spec import Config, Kernel
+from .tuning import cache
+from .tuning.constants import flop_per_clock as flop_per_clock
+from .tuning.model import predict as predict
+from .tuning.model import scene_of
 
-#: Dense FLOP per clock and SM for 16-bit operands, by compute-capability major. For Hopper:
-#: 989 TFLOP/s at 1830 MHz on 132 SMs (NVIDIA H200 datasheet).
-FLOP_PER_CLOCK = {8: 2048, 9: 4096, 10: 8192, 12: 1024}
-#: The SM clock that a power-limited H200 sustains under a large GEMM, in Hz (measured).
-CLOCK = 1.43e9
-#: Device-memory bytes per second of an H200 (measured: copy, read plus written).
-MEMORY_RATE = 4.3e12
-#: Bytes per second and SM from L2 to shared memory (measured on an H200: 7 to 8 TB/s in all).
-L2_RATE = 7.5e12 / 132
-#: Seconds to launch, fill the pipeline and drain it.
-RAMP = 4e-6
-
-#: Rate of a type relative to 16-bit operands.
-_TYPE_RATE = {torch.int8: 2.0, torch.float8_e4m3fn: 2.0, torch.float64: 1 / 15}
-_FP32_RATE = {"ieee": 1 / 15, "tf32": 0.5, "tf32x3": 1 / 6, "bf16x3": 1 / 3, "bf16x6": 1 / 6}
+#: The M that stands for all others when rows must not depend on it.
+_CANONICAL_M = 1024
 
 
-@dataclasses.dataclass(frozen=True)
-class Choice:
-    """A kernel, its config, and what was refused on the way to it."""
-
-    problem: Problem
-    kernel: Kernel
-    config: Config
-    asked: str
-    refused: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def predicted(self) -> float:
-        """Seconds that the model expects."""
-        return predict(self.problem, self.config)
-
-    @property
-    def roofline(self) -> float:
-        """Seconds below which no kernel can go: arithmetic or memory, whichever is longer."""
-        return max(*_floors(self.problem))
-
-    def __str__(self) -> str:
-        problem, config = self.problem, self.config
-        tiles, sms = config.tiles(problem), problem.device.sms
-        if self.asked == "auto":
-            why = "the highest rung that can run this problem"
-        else:
-            why = f'asked for with kernel="{self.asked}"'
-        arithmetic, memory = _floors(problem)
-        bound = "arithmetic" if arithmetic >= memory else "memory"
-        waves = tiles / sms
-        lines = [
-            f"problem    {problem}",
-            f"kernel     {self.kernel.name}: {self.kernel.title}",
-            f"config     {config}",
-            f"why        {why}; {tiles} tiles on {sms} SMs are {waves:.2f} waves, "
-            f"{100 * waves / math.ceil(waves):.0f} % full",
-            *(f"refused    {name}: {reason}" for name, reason in self.refused),
-        ]
-        if INTERPRETED:
-            lines.append("predicted  nothing: Triton's interpreter runs the kernel on the CPU")
-        else:
-            lines.append(
-                f"predicted  {1e6 * self.predicted:.1f} us; roofline {1e6 * self.roofline:.1f} us, "
-                f"bound by {bound} ({problem.flops / max(problem.bytes, 1):.0f} FLOP per byte)"
-            )
-        return "\n".join(lines)
-
-
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=8192)
 def choose(problem: Problem, kernel: str = "auto") -> Choice:
     """The kernel and config that will run `problem`.
 
+    `kernel` is "auto", a rung's name or the word of a `Request`.
+
     Raises:
-        ValueError: `kernel` is no rung, or the rung refuses; the message says why and what can.
+        ValueError: `kernel` is no rung, or the rung or its config can't run the problem; the
+            message says why and what can.
         RuntimeError: the device is older than sm_80.
     """
     if problem.device.capability < (8, 0):
@@ -94,61 +43,113 @@ def choose(problem: Problem, kernel: str = "auto") -> Choice:
         raise RuntimeError(
             f"tritemm needs compute capability 8.0; {problem.device.name} has {major}.{minor}"
         )
-    if kernel != "auto":
-        rung = find(kernel)
-        reason = rung.why_not(problem)
-        if reason:
-            able = next((k.name for k in reversed(RUNGS) if not k.why_not(problem)), None)
-            hint = f'; kernel="{able}" can run this' if able else ""
-            raise ValueError(f'kernel="{kernel}" cannot run this problem: {reason}{hint}')
-        return Choice(problem, rung, best_config(rung, problem), kernel)
-    refused = []
-    for rung in reversed(RUNGS):
-        reason = rung.why_not(problem)
-        if reason is None:
-            return Choice(problem, rung, best_config(rung, problem), kernel, tuple(refused))
-        refused.append((rung.name, reason))
-    reasons = "; ".join(f"{name}: {reason}" for name, reason in refused)
-    raise ValueError(f"no kernel can run {problem}: {reasons}")
+    request = Request.parse(kernel)
+    if request.config is not None:
+        return _exactly(problem, request)
+    if request.batch_invariant:
+        return _invariant(problem, request)
+    if request.kernel != "auto":
+        rung = find(request.kernel)
+        _must_run(rung, problem)
+        return Choice(problem, rung, best_config(rung, problem), f'asked for: kernel="{kernel}"')
+    return _tuned(problem) or _least(problem)
 
 
-def find(name: str) -> Kernel:
-    """The rung called `name`; ValueError with all names if there is none."""
-    for rung in RUNGS:
-        if rung.name == name:
-            return rung
-    names = ", ".join(rung.name for rung in RUNGS)
-    raise ValueError(f'kernel="{name}" is unknown; one of auto, {names}')
+def forget() -> None:
+    """Choose anew from now on: what was tuned has changed."""
+    choose.cache_clear()
 
 
-def best_config(kernel: Kernel, problem: Problem) -> Config:
-    """The kernel's config with the least predicted time; the earlier one where they tie."""
-    if INTERPRETED:
-        return kernel.interpreted
-    return min(kernel.configs(problem), key=lambda config: predict(problem, config))
+def _least(problem: Problem) -> Choice:
+    best = least(groups(problem, RUNGS))
+    if best is None:
+        reasons = "; ".join(f"{rung.name}: {rung.why_not(problem)}" for rung in RUNGS)
+        raise ValueError(f"no kernel can run {problem}: {reasons}")
+    return Choice(problem, *best, "the least predicted time")
 
 
-def predict(problem: Problem, config: Config) -> float:
-    """Seconds: waves of tiles, each bound by its arithmetic or its L2 reads, plus the ramp."""
-    waves = math.ceil(config.tiles(problem) / problem.device.sms)
-    flops = 2 * config.BLOCK_M * config.BLOCK_N * problem.K
-    loads = (config.BLOCK_M + config.BLOCK_N) * problem.K * problem.itemsize
-    tile = max(flops / (_rate(problem) / problem.device.sms), loads / L2_RATE)
-    return max(waves * tile, _floors(problem)[1]) + RAMP
+def _tuned(problem: Problem) -> Choice | None:
+    """What `tritemm.tune` found, if the rung is still there and runs it."""
+    name, config = cache.lookup(problem) or (None, None)
+    rung = next((rung for rung in RUNGS if rung.name == name), None)
+    if rung is None or rung.why_not(config.view(problem)) is not None:
+        return None
+    return Choice(problem, rung, config, "measured as the fastest by tritemm.tune")
 
 
-def _floors(problem: Problem) -> tuple[float, float]:
-    """Seconds for the arithmetic and for the bytes, each at its full rate."""
-    return problem.flops / _rate(problem), problem.bytes / MEMORY_RATE
+def _must_run(rung: Kernel, view: Problem) -> None:
+    """ValueError, with a rung that can, if `rung` refuses."""
+    reason = rung.why_not(view)
+    if reason:
+        able = least(group for group in groups(view, RUNGS) if not group.pack)
+        hint = f'; kernel="{able[0].name}" can run this' if able else ""
+        raise ValueError(f'kernel="{rung.name}" cannot run this problem: {reason}{hint}')
 
 
-def _rate(problem: Problem) -> float:
-    """FLOP per second of the whole device for the problem's type."""
-    return CLOCK * flop_per_clock(problem.a.dtype, problem.precision, problem.device)
+def _exactly(problem: Problem, request: Request) -> Choice:
+    rung, config = find(request.kernel), request.config
+    view = config.view(problem)
+    _must_run(rung, view)
+    reason = why_not(rung, view, config)
+    if reason:
+        raise ValueError(f'kernel="{rung.name}" cannot run this config: {reason}')
+    return Choice(problem, rung, config, f'asked for: kernel="{rung.name}" and its config')
 
 
-def flop_per_clock(dtype: torch.dtype, precision: str, device: Device) -> float:
-    """Dense FLOP per clock of the whole device; `precision` says how fp32 is multiplied."""
-    relative = _FP32_RATE[precision] if dtype == torch.float32 else _TYPE_RATE.get(dtype, 1.0)
-    per_clock = FLOP_PER_CLOCK.get(device.capability[0], max(FLOP_PER_CLOCK.values()))
-    return relative * per_clock * device.sms
+def _invariant(problem: Problem, request: Request) -> Choice:
+    """A choice whose sums have the same order whatever M and the batch are.
+
+    Kernel and depth of a k-step are those of a canonical M. The tile may follow M only where sums
+    don't depend on it: WGMMA adds 16 (of 16-bit operands) products at a time to each element, in
+    K's order, whatever the tile.
+    """
+    rungs = [rung for rung in RUNGS if rung.in_order]
+    if request.kernel != "auto":
+        rungs = [find(request.kernel)]
+        if not rungs[0].in_order:
+            raise ValueError(
+                f'kernel="{request.kernel}" sums in an order that depends on M; '
+                "batch_invariant=True can't have it"
+            )
+    rung, anchor = _anchor(problem, rungs)
+    pack = ""
+    if request.kernel == "auto" and rung.why_not(problem):
+        pack = "".join(n for n in "ab" if refused_by_tma(n, getattr(problem, n)))
+    view = problem.packed(pack) if pack else problem
+    _must_run(rung, view)
+    config = anchor
+    if problem.device != INTERPRETER:
+        scene = scene_of(view)
+        same = (anchor, *(c for c in rung.configs(view) if _same_sums(problem, c, anchor)))
+        seconds = scene.seconds(rung.name, same)
+        config = same[seconds.index(min(seconds))]
+    why = "batch_invariant=True: sums in the same order for every M"
+    return Choice(problem, rung, dataclasses.replace(config, PACK=pack), why)
+
+
+def _anchor(problem: Problem, rungs: Sequence[Kernel]) -> tuple[Kernel, Config]:
+    """The kernel and config of a product with the canonical M and well-stored operands."""
+    M, once = _CANONICAL_M, (1, 1)
+    a = dataclasses.replace(problem.a, rows=M).packed("N", once)
+    b = problem.b.packed("T" if problem.b.layout == "T" else "N", once)
+    c = dataclasses.replace(problem.c, rows=M, strides=(0, 0, problem.N, 1), aligned=True)
+    canonical = dataclasses.replace(problem, M=M, batches=once, a=a, b=b, c=c)
+    best = least(
+        group._replace(configs=tuple(c for c in group.configs if c.SPLIT_K == 1))
+        for group in groups(canonical, rungs)
+        if not group.pack and not group.swap
+    )
+    if best is None:
+        raise ValueError(f"no kernel has sums that don't depend on M for {problem}")
+    return best
+
+
+def _same_sums(problem: Problem, config: Config, anchor: Config) -> bool:
+    same_depth = config.BLOCK_K == anchor.BLOCK_K and config.SPLIT_K == 1
+    return same_depth and all(_wgmma(problem, c) for c in (config, anchor))
+
+
+def _wgmma(problem: Problem, config: Config) -> bool:
+    """Whether the config's products are warpgroup instructions on 16-bit operands."""
+    enough = config.BLOCK_M >= 64 and config.num_warps >= 4
+    return enough and problem.itemsize == 2 and problem.device.capability[0] == 9

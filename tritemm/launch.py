@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import torch
 
+from . import shortcut
+from .kernels.pack import pack
 from .problem import Problem
 from .spec import Config, Kernel
 
@@ -17,12 +19,19 @@ def is_trivial(terms: int, c: torch.Tensor) -> bool:
     return terms == 0 or c.numel() == 0
 
 
-def run(kernel: Kernel, problem: Problem, config: Config, a, b, c) -> None:
-    """Write the products of `a` and `b` into `c`, on `c`'s device and its current stream."""
+def run(kernel: Kernel, problem: Problem, config: Config, a, b, c) -> shortcut.Call | None:
+    """Write the products of `a` and `b` into `c`, on `c`'s device and its current stream.
+
+    Returns what repeats the last step, the kernel's own, if there is that.
+    """
     if is_trivial(problem.K, c):
-        return
+        return None
     with torch.cuda.device_of(c):
-        kernel.launch(problem, config, a, b, c)
+        if config.PACK:
+            a, b = pack(problem, config.PACK, a, b)
+        if config.SWAP:
+            a, b, c = b.mT, a.mT, c.mT
+        return kernel.launch(config.view(problem), config, a, b, c)
 
 
 def elapsed(call: Callable[[], object], repeats: int = 1) -> float:

@@ -11,9 +11,10 @@ import torch
 from torch.autograd import forward_ad
 from torch.utils.flop_counter import register_flop_formula
 
-from . import dispatch, launch
-from .precision import resolve
-from .problem import Problem
+from . import launch, products
+from .products import plan as plan
+from .products import result_shape
+from .request import for_gradients
 
 _LIBRARY = torch.library.Library("tritemm", "DEF")
 _OPTIONS = "str kernel, str? precision, ScalarType? accumulate"
@@ -27,45 +28,6 @@ def mm(a, b, kernel, precision, accumulate, out_dtype):
     if graph or forward_ad._current_level >= 0:
         return _MatMul.apply(a, b, kernel, precision, accumulate, out_dtype)
     return torch.ops.tritemm.mm.default(a, b, kernel, precision, accumulate, out_dtype)
-
-
-def result_shape(a, b) -> tuple[int, ...]:
-    """Shape of the product of `a` [..., M, K] and `b` [..., K, N]."""
-    return (*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
-
-
-def plan(a, b, out, precision: str | None, accumulate: torch.dtype | None):
-    """The problem that computes `out` = a @ b, and the views of a, b, out that it describes.
-
-    Batch dimensions that only `a` has become rows where memory allows it, so that a stack of
-    matrices times one matrix is one large product. Operands are copied only where more than two
-    batch dimensions would remain.
-    """
-    precision = resolve(precision, a.dtype)
-    batch = out.shape[:-2]
-    a = a.expand(*batch, *a.shape[-2:])
-    b = b.expand(*batch, *b.shape[-2:])
-    a, b, out = _fold(a, b, out)
-    for copies in ((), (0,), (1,), (0, 1), (0, 1, 2)):
-        operands = [t.contiguous() if i in copies else t for i, t in enumerate((a, b, out))]
-        try:
-            problem = Problem.of(*operands, precision=precision, accumulate=accumulate)
-        except ValueError:
-            continue
-        return problem, *operands
-    raise AssertionError("contiguous operands always merge")
-
-
-def _fold(a, b, out):
-    """Turn trailing batch dimensions into rows where `b` doesn't have them."""
-    while out.dim() > 2 and (b.stride(-3) == 0 or out.shape[-3] == 1):
-        rows = out.shape[-2]
-        if any(t.stride(-3) != t.stride(-2) * rows for t in (a, out)) and out.shape[-3] != 1:
-            break
-        a = a.flatten(-3, -2)
-        out = out.flatten(-3, -2)
-        b = b.select(-3, 0)
-    return a, b, out
 
 
 def _mm(a, b, kernel, precision, accumulate, out_dtype):
@@ -86,24 +48,14 @@ def _mm_out(a, b, kernel, precision, accumulate, *, out):
 def _multiply(a, b, out, kernel, precision, accumulate):
     if launch.is_trivial(a.shape[-1], out):
         return
-    problem, a, b, c = plan(a, b, out, precision, accumulate)
-    choice = dispatch.choose(problem, kernel)
-    launch.run(choice.kernel, problem, choice.config, a, b, c)
-    if c.data_ptr() != out.data_ptr():  # `out` had batch strides that no kernel takes
-        out.copy_(c.view(out.shape))
+    product = products.find(a, b, out, kernel, precision, accumulate)
+    product(a, b, out)
 
 
 def _overlap(x, y) -> bool:
     """Whether the address ranges of two tensors meet."""
-
-    def span(t):
-        last = sum((size - 1) * stride for size, stride in zip(t.shape, t.stride(), strict=True))
-        return t.data_ptr(), t.data_ptr() + (last + 1) * t.element_size()
-
-    if x.numel() == 0 or y.numel() == 0:
-        return False
-    (x_first, x_end), (y_first, y_end) = span(x), span(y)
-    return x_first < y_end and y_first < x_end
+    x_first, y_first = x.data_ptr(), y.data_ptr()
+    return x_first < y_first + products.span(y) and y_first < x_first + products.span(x)
 
 
 for _key in ("CPU", "CUDA"):
@@ -157,14 +109,15 @@ class _MatMul(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        a, b, _, ctx.precision, ctx.accumulate, _ = inputs
+        a, b, word, ctx.precision, ctx.accumulate, _ = inputs
+        ctx.word = for_gradients(word)
         ctx.save_for_backward(a, b)
 
     @staticmethod
     def backward(ctx, grad):
         a, b = ctx.saved_tensors
         grad = grad.to(a.dtype)
-        options = (ctx.precision, ctx.accumulate)
+        options = (ctx.word, ctx.precision, ctx.accumulate)
         grad_a = grad_b = None
         if ctx.needs_input_grad[0]:
             grad_a = _product_summed_to(grad, b.mT, a, options)
@@ -180,9 +133,8 @@ def _product_summed_to(x, y, like, options):
 
     The terms of a sum stay in fp32 until it is done.
     """
-    precision, accumulate = options
     summed = result_shape(x, y) != tuple(like.shape)
     half = like.dtype in (torch.float16, torch.bfloat16)
     out_dtype = torch.float32 if summed and half else like.dtype
-    product = mm(x, y, "auto", precision, accumulate, out_dtype)
+    product = mm(x, y, *options, out_dtype)
     return product.sum_to_size(like.shape).to(like.dtype) if summed else product

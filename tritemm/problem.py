@@ -29,6 +29,14 @@ class Device:
     sms: int
     shared: int
 
+    @property
+    def pdl(self) -> bool:
+        """Whether a launch may begin before the one before it has ended, for the kernel to wait.
+
+        (Programmatic dependent launch.)
+        """
+        return self.capability >= (9, 0) and self.name != INTERPRETER.name
+
     @staticmethod
     def of(device: torch.device) -> Device:
         """The device that tensors on `device` are multiplied on."""
@@ -84,6 +92,28 @@ class Matrix:
             return False
         inner = self.cols if major == "N" else self.rows
         return inner % count == 0 and self.pitch(major) % count == 0
+
+    def transposed(self) -> Matrix:
+        """The same elements with rows and columns exchanged."""
+        *batch, row, col = self.strides
+        return Matrix(self.dtype, self.cols, self.rows, (*batch, col, row), self.aligned)
+
+    def packed(self, major: str, batches: tuple[int, int]) -> Matrix:
+        """A copy whose rows ("N") or columns ("T") start on 128-byte boundaries, one after another.
+
+        Those are L2's lines: a tile's row of 128 bytes is in one of them. Batches that are
+        broadcast stay so.
+        """
+        inner, outer = (self.cols, self.rows) if major == "N" else (self.rows, self.cols)
+        vector = 128 // self.dtype.itemsize
+        pitch = -(-inner // vector) * vector
+        strides, step = [0, 0], outer * pitch
+        for axis in (1, 0):
+            if batches[axis] > 1 and self.strides[axis]:
+                strides[axis] = step
+                step *= batches[axis]
+        line = (pitch, 1) if major == "N" else (1, pitch)
+        return Matrix(self.dtype, self.rows, self.cols, (*strides, *line), aligned=True)
 
     @property
     def layout(self) -> str:
@@ -142,6 +172,25 @@ class Problem:
     @property
     def layout(self) -> str:
         return self.a.layout + self.b.layout
+
+    def transposed(self) -> Problem:
+        """The problem of C.T = B.T @ A.T."""
+        a, b, c = self.b.transposed(), self.a.transposed(), self.c.transposed()
+        return dataclasses.replace(self, M=self.N, N=self.M, a=a, b=b, c=c)
+
+    def packed(self, operands: str) -> Problem:
+        """The problem after the `operands` ("a", "b" or "ab") were copied to lines for TMA.
+
+        16-bit operands keep their major; WGMMA reads all others only with K contiguous.
+        """
+        changes = {}
+        for name, along_k in (("a", "N"), ("b", "T")):
+            if name in operands:
+                matrix = getattr(self, name)
+                keeps = matrix.dtype.itemsize == 2 and matrix.layout != "-"
+                major = matrix.layout if keeps else along_k
+                changes[name] = matrix.packed(major, self.batches)
+        return dataclasses.replace(self, **changes)
 
     @property
     def vectorised(self) -> bool:

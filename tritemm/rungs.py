@@ -12,6 +12,11 @@ _FILES = (
     "k07_pipelined",
     "k08_tma",
     "k09_persistent",
+    "k10_warp_specialized",
+    "k11_pingpong",
+    "k12_split_k",
+    "k13_stream_k",
+    "k14_gemv",
 )
 
 RUNGS: tuple[Kernel, ...] = tuple(

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
-import triton
 import triton.language as tl
 
+from . import shortcut
 from .problem import Problem
 
 HEADER_KEYS = ("Adds to", "Mirrors", "Compiler does", "Signs", "Needs", "Note")
@@ -28,7 +28,12 @@ TRITON_DTYPE = {
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Tile sizes in elements, warps per program, shared-memory stages and raster order."""
+    """Tile sizes in elements, warps per program, shared-memory stages, raster order; and more.
+
+    `SPLIT_K` programs share one tile's K. `SWAP` computes C.T = B.T @ A.T, so that a small M is
+    the side that may be small; `PACK` names the operands ("a", "b" or both) that are first copied
+    to lines which TMA can read. Tile sizes are those of the product that is then computed.
+    """
 
     BLOCK_M: int
     BLOCK_N: int
@@ -37,17 +42,29 @@ class Config:
     num_stages: int = 1
     ORDER: str = "linear"
     GROUP_M: int = 16
+    SPLIT_K: int = 1
+    SWAP: bool = False
+    PACK: str = ""
 
     def __str__(self) -> str:
         order = f"{self.ORDER} {self.GROUP_M}" if self.ORDER == "grouped" else self.ORDER
         warps = f"{self.num_warps} warp{'s' * (self.num_warps > 1)}"
         stages = f"{self.num_stages} stage{'s' * (self.num_stages > 1)}"
-        return f"{self.BLOCK_M}x{self.BLOCK_N}x{self.BLOCK_K}, {warps}, {stages}, {order} order"
+        split = f", K split in {self.SPLIT_K}" if self.SPLIT_K > 1 else ""
+        swap = ", operands swapped" if self.SWAP else ""
+        pack = f", {' and '.join(self.PACK)} packed" if self.PACK else ""
+        tile = f"{self.BLOCK_M}x{self.BLOCK_N}x{self.BLOCK_K}"
+        return f"{tile}, {warps}, {stages}, {order} order{split}{swap}{pack}"
+
+    def view(self, problem: Problem) -> Problem:
+        """The problem that the kernel sees: packed, then swapped."""
+        if self.PACK:
+            problem = problem.packed(self.PACK)
+        return problem.transposed() if self.SWAP else problem
 
     def tiles(self, problem: Problem) -> int:
-        """Output tiles of the whole problem, all batches together."""
-        rows = triton.cdiv(problem.M, self.BLOCK_M)
-        return rows * triton.cdiv(problem.N, self.BLOCK_N) * problem.batch
+        """Output tiles of the whole problem that the kernel sees, all batches together."""
+        return -(-problem.M // self.BLOCK_M) * -(-problem.N // self.BLOCK_N) * problem.batch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +111,10 @@ def parse_signs(text: str) -> Signs:
     return signs
 
 
+#: Memory that a kernel needs for the time of a call: (problem, config, device) -> tensors.
+Workspace = Callable[[Problem, Config, torch.device], tuple[torch.Tensor, ...]]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Kernel:
     """A rung of a ladder, in whatever language: all that tools, tests and measurements know of it.
@@ -104,6 +125,10 @@ class Kernel:
     doc: str
     configs: Callable[[Problem], tuple[Config, ...]]
     why_not: Callable[[Problem], str | None] = lambda problem: None
+    #: Of a kernel made for few rows of C, and right for any number: how many are few.
+    few_rows: Callable[[Problem], int] | None = None
+    #: Whether the terms of a sum are added in the order of K, whatever the sizes and the tile.
+    in_order: bool = True
 
     header_keys: ClassVar[tuple[str, ...]] = HEADER_KEYS
 
@@ -132,9 +157,17 @@ class Kernel:
         """Per architecture (80, 90): the SASS mnemonics that must and that must not appear."""
         return parse_signs(self.header["Signs"])
 
-    def launch(self, problem: Problem, config: Config, a, b, c) -> None:
-        """Write the product of `a` and `b` into `c` on the current stream."""
+    def launch(self, problem: Problem, config: Config, a, b, c) -> shortcut.Call | None:
+        """Write the product of `a` and `b` into `c` on the current stream.
+
+        Returns what repeats this with other addresses of a, b, c and workspace, if there is that.
+        """
         raise NotImplementedError
+
+    @property
+    def workspace(self) -> Workspace | None:
+        """What makes the memory that a call needs beside a, b and c; None if it needs none."""
+        return None
 
 
 def find(name: str, kernels: Sequence[Kernel]) -> Kernel:
@@ -147,14 +180,19 @@ def find(name: str, kernels: Sequence[Kernel]) -> Kernel:
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """What a jit function is called with, by name, in two parts.
+    """What a jit function is called with, by name.
 
-    `fixed(problem, config)` follows from the problem and is kept; `tensors(problem, config, a, b,
-    c)` is made at every call, because it holds addresses.
+    `fixed(problem, config)` follows from the problem. `tensors(problem, config, a, b, c, *work)`
+    names the tensors among its operands, and descriptors of them; `workspace` makes `work` anew
+    for every call. Which tensor is which argument must follow from the problem and the config as
+    well, because only addresses are replaced when a call is repeated (`shortcut`).
     """
 
     fixed: Callable[[Problem, Config], dict[str, Any]]
-    tensors: Callable[[Problem, Config, Any, Any, Any], dict[str, Any]]
+    tensors: Callable[..., dict[str, Any]]
+    workspace: Workspace | None = None
+    #: Launch options beside warps and stages, as `maxnreg` (registers per thread).
+    options: Callable[[Problem, Config], dict[str, Any]] = lambda problem, config: {}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -169,7 +207,7 @@ class TritonKernel(Kernel):
     fn: Any
     arguments: Arguments
     grid: Callable[[Problem, Config], int] = lambda problem, config: config.tiles(problem)
-    interpreted: Config
+    interpreted: Config | None
 
     @property
     def number(self) -> int:
@@ -188,34 +226,73 @@ class TritonKernel(Kernel):
 
     def prepare(self, problem: Problem, config: Config, a, b, c) -> Launch:
         """The grid and arguments of one call; `a`, `b`, `c` may be meta tensors (for `asm`)."""
+        return self._prepare(problem, config, self._operands(problem, config, a, b, c))
+
+    def _operands(self, problem: Problem, config: Config, a, b, c) -> tuple[torch.Tensor, ...]:
+        """a, b, c and the workspace, each its own object."""
+        work = self.workspace(problem, config, c.device) if self.workspace else ()
+        return (a, b.detach() if b is a else b, c, *work)
+
+    def _prepare(self, problem: Problem, config: Config, operands) -> Launch:
         call = _fixed_part(self, problem, config)
-        args = call.args | self.arguments.tensors(problem, config, a, b, c)
+        args = call.args | self.arguments.tensors(problem, config, *operands)
         return Launch(call.grid, args, call.options)
 
-    def launch(self, problem: Problem, config: Config, a, b, c) -> None:
-        call = self.prepare(problem, config, a, b, c)
+    def launch(self, problem: Problem, config: Config, a, b, c) -> shortcut.Call | None:
+        operands = self._operands(problem, config, a, b, c)
+        if c.is_cuda and shortcut.plain():
+            short = self._bind(problem, config, operands)
+            if short is not None:
+                stream = shortcut.current_stream(c.get_device())
+                short(stream, [t.data_ptr() for t in operands])
+                return short
+        call = self._prepare(problem, config, operands)
         self.fn[call.grid](**call.args, **call.options)
+        return None
+
+    @property
+    def workspace(self) -> Workspace | None:
+        return self.arguments.workspace
+
+    def _bind(self, problem: Problem, config: Config, operands) -> shortcut.Call | None:
+        """The problem says all that the launch depends on but the addresses and the device.
+
+        That is: sizes, strides, types and the alignment of each operand, from which Triton
+        specialises the kernel and its arguments follow.
+        """
+        device = operands[2].get_device()
+
+        def make() -> shortcut.Call | None:
+            call = self._prepare(problem, config, operands)
+            return shortcut.bind(self.fn, call.grid, call.args, call.options, operands, device)
+
+        return shortcut.call_of((self, problem, config, device), make)
 
 
 @functools.lru_cache(maxsize=4096)
 def _fixed_part(kernel: TritonKernel, problem: Problem, config: Config) -> Launch:
     """The part of a launch that is the same at every call, of what the jit function names."""
-    values = kernel.arguments.fixed(problem, config) | {
+    values = {
         "BLOCK_M": config.BLOCK_M,
         "BLOCK_N": config.BLOCK_N,
         "BLOCK_K": config.BLOCK_K,
         "STAGES": config.num_stages,
         "ORDER": config.ORDER,
         "GROUP_M": config.GROUP_M,
+        "SPLIT_K": config.SPLIT_K,
         "BATCHED": problem.batch > 1,
         "WIDE": problem.wide,
         "EVEN_K": problem.K % config.BLOCK_K == 0,
         "PRECISION": problem.precision,
         "ACC": TRITON_DTYPE[problem.accumulate],
-    }
-    known = set(kernel.fn.arg_names)
+    } | kernel.arguments.fixed(problem, config)
+    names = kernel.fn.arg_names
     return Launch(
         grid=(kernel.grid(problem, config),),
-        args={name: value for name, value in values.items() if name in known},
-        options={"num_warps": config.num_warps, "num_stages": config.num_stages},
+        args={name: value for name, value in values.items() if name in names},
+        options={
+            "num_warps": config.num_warps,
+            "num_stages": config.num_stages,
+            **kernel.arguments.options(problem, config),
+        },
     )

@@ -7,10 +7,12 @@ import functools
 from typing import Any
 
 import torch
+from triton.experimental.gluon.language import NVMMASharedLayout
+from triton.experimental.gluon.nvidia import hopper as gluon
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ..problem import Matrix, Problem
-from ..spec import Arguments, Config
+from ..spec import TRITON_DTYPE, Arguments, Config
 
 
 def classic_tile(problem: Problem) -> Config:
@@ -86,7 +88,13 @@ class Box:
         return Box(major, shape, strides, block)
 
     def descriptor(self, tensor) -> TensorDescriptor:
+        """Of `tensor`, for a kernel in Triton."""
         return TensorDescriptor(tensor, self.shape, self.strides, self.block)
+
+    def gluon_descriptor(self, tensor) -> gluon.TensorDescriptor:
+        """Of `tensor`, for a kernel in Gluon, in the layout of shared memory that WGMMA reads."""
+        layout = NVMMASharedLayout.get_default_for(self.block, TRITON_DTYPE[tensor.dtype])
+        return gluon.TensorDescriptor(tensor, self.shape, self.strides, self.block, layout)
 
 
 @functools.lru_cache(maxsize=4096)

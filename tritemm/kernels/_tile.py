@@ -5,6 +5,7 @@ Nothing here is what a rung teaches. Sizes are in elements; tiles are `[BLOCK_M,
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 #: True when kernels run in Triton's interpreter, which needs two corrections below.
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
@@ -19,6 +20,17 @@ def widen(x, WIDE: tl.constexpr):
     if WIDE:
         x = tl.cast(x, tl.int64)
     return x
+
+
+@triton.jit
+def follow(PDL: tl.constexpr):
+    """Let the next launch begin, and wait for the one before: under programmatic dependent launch.
+
+    Comes before the first access to memory.
+    """
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
 
 
 @triton.jit

@@ -1,0 +1,82 @@
+"""Problems for GPUs that are not here, and stand-ins for rungs that can't run here."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from tritemm import candidates, choice, dispatch
+from tritemm.kernels._host import tma_why_not
+from tritemm.problem import Device, Problem
+from tritemm.rungs import RUNGS
+from tritemm.spec import Config, Kernel
+
+H200 = Device("NVIDIA H200", (9, 0), 132, 232448)
+H100 = Device("NVIDIA H100 80GB HBM3", (9, 0), 132, 232448)
+A100 = Device("NVIDIA A100-SXM4-80GB", (8, 0), 108, 166912)
+L40S = Device("NVIDIA L40S", (8, 9), 142, 101376)
+B200 = Device("NVIDIA B200", (10, 0), 148, 232448)
+
+
+def matrix(rows, cols, layout, dtype, batch=()):
+    if layout == "T":
+        return matrix(cols, rows, "N", dtype, batch).mT
+    return torch.empty(*batch, rows, cols, dtype=dtype, device="meta")
+
+
+def problem(M, N, K, layout="NT", dtype=torch.bfloat16, device=H200, batch=(), **options):
+    """Of contiguous operands on a GPU that need not be here."""
+    a, b = matrix(M, K, layout[0], dtype, batch), matrix(K, N, layout[1], dtype, batch)
+    out = torch.int32 if dtype == torch.int8 else dtype
+    return Problem.of(a, b, matrix(M, N, "N", out, batch), device=device, **options)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Standin(Kernel):
+    """A rung of which only the choice is asked for."""
+
+    doc: str = "standin: a rung that is chosen and not run."
+    place: int
+    word: str
+
+    @property
+    def number(self):
+        return self.place
+
+    @property
+    def name(self):
+        return self.word
+
+
+def tiles(*sizes, stages=4, warps=8, splits=(1,)):
+    configs = tuple(
+        Config(m, n, 64, num_warps=warps, num_stages=stages, ORDER="grouped", SPLIT_K=split)
+        for m, n in sizes
+        for split in splits
+    )
+    return lambda problem: configs
+
+
+LARGE = tiles((128, 256), (128, 192), (128, 128))
+SMALL = tiles((128, 8), (128, 16), (128, 64), (64, 64), (128, 128), splits=(1, 2, 4, 8, 16))
+
+
+def hopper_rungs():
+    """The pointer and TMA rungs that are here, and stand-ins for those of Hopper above them."""
+    below = [rung for rung in RUNGS if rung.number < 10]
+    above = [
+        Standin(place=11, word="pingpong", configs=LARGE, why_not=tma_why_not),
+        Standin(place=12, word="split_k", configs=SMALL, why_not=tma_why_not),
+        Standin(
+            place=14, word="gemv", configs=tiles((1, 128), (8, 128), stages=1, splits=(1, 4, 16))
+        ),
+    ]
+    return (*below, *above)
+
+
+def put_rungs(monkeypatch, rungs):
+    """Make `rungs` the ladder that is chosen from."""
+    for module in (candidates, choice, dispatch):
+        monkeypatch.setattr(module, "RUNGS", tuple(rungs))
+    dispatch.forget()

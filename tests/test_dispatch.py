@@ -1,0 +1,395 @@
+"""The choice: what is considered, what is taken, on which GPU, and what a caller may ask for."""
+
+import dataclasses
+
+import pytest
+import torch
+
+import tritemm
+from tritemm import dispatch
+from tritemm.__main__ import main
+from tritemm.problem import INTERPRETED, Problem
+from tritemm.request import Request, config_of, for_gradients
+from tritemm.rungs import RUNGS
+from tritemm.spec import Config
+
+from .choosing import (
+    A100,
+    B200,
+    H100,
+    H200,
+    L40S,
+    hopper_rungs,
+    problem,
+    put_rungs,
+)
+from .harness import DEVICE, operand
+
+
+@pytest.fixture
+def _hopper(monkeypatch):
+    put_rungs(monkeypatch, hopper_rungs())
+    yield
+    dispatch.forget()
+
+
+def chosen(*shape, **options):
+    choice = dispatch.choose(problem(*shape, **options))
+    return choice.kernel.name, choice.config
+
+
+@pytest.mark.usefixtures("_hopper")
+class TestSensible:
+    """Choices that anyone who knows the hardware would make, by the stand-ins of the rungs."""
+
+    @pytest.mark.parametrize("size", [4096, 8192])
+    def test_large_squares_take_the_large_tile(self, size):
+        name, config = chosen(size, size, size)
+        assert name in ("pingpong", "persistent", "tma")
+        assert config.BLOCK_M * config.BLOCK_N >= 128 * 192
+        assert not config.SWAP and not config.PACK and config.SPLIT_K == 1
+
+    def test_waves_decide_the_tile(self):
+        """3072 x 3072 is 2.2 waves of 128 x 256, run as 3, and 2.9 of 128 x 192."""
+        name, config = chosen(3072, 3072, 3072)
+        assert name == "pingpong" and config.BLOCK_N == 192
+
+    @pytest.mark.parametrize("shape", [(16, 4096, 14336), (8, 1280, 8192), (64, 4096, 14336)])
+    def test_few_rows_are_swapped_and_split(self, shape):
+        name, config = chosen(*shape)
+        assert name == "split_k" and config.SWAP and config.SPLIT_K > 1
+
+    def test_few_columns_are_split_and_not_swapped(self):
+        name, config = chosen(4096, 16, 14336)
+        assert name == "split_k" and not config.SWAP and config.SPLIT_K > 1
+
+    def test_long_sums_are_split(self):
+        name, config = chosen(64, 64, 131072)
+        assert name == "split_k" and config.SPLIT_K == 16
+
+    @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+    def test_large_odd_pitches_are_packed(self, layout):
+        name, config = chosen(4093, 4093, 4093, layout=layout)
+        assert name in ("pingpong", "persistent", "tma") and config.PACK == "ab"
+
+    def test_only_what_tma_refuses_is_packed(self):
+        assert chosen(4093, 4096, 4096, layout="TT")[1].PACK == "a"
+        assert chosen(4096, 4093, 4096, layout="NN")[1].PACK == "b"
+        assert chosen(4093, 4093, 4096, layout="NT")[1].PACK == ""
+
+    def test_one_row_of_odd_pitch_is_for_gemv(self):
+        assert chosen(1, 6144, 4095)[0] == "gemv"
+        name, config = chosen(6144, 1, 4095)
+        assert name == "gemv" and config.SWAP
+
+    def test_tf32_is_packed_along_k(self):
+        tf32 = {"dtype": torch.float32, "precision": "tf32"}
+        assert chosen(8192, 8192, 8192, layout="NN", **tf32)[1].PACK == "b"
+        assert chosen(8192, 8192, 8192, layout="NT", **tf32)[1].PACK == ""
+
+    def test_runners_up_and_parts_are_said(self):
+        choice = dispatch.choose(problem(16, 4093, 14337))
+        text = str(choice)
+        assert f"{choice.kernel.name}:" in text and str(choice.config) in text
+        assert "row stride of a is 28674 bytes; TMA needs a multiple of 16" in text
+        for word in ("roofline", "waves", "parts", "\nor "):
+            assert word in text
+        seconds = [row[0] for row in choice.others]
+        assert seconds == sorted(seconds) and seconds[0] >= choice.predicted
+
+    def test_packing_and_swapping_are_explained(self):
+        choice = dispatch.choose(problem(1024, 4093, 4093))
+        assert choice.config.PACK == "ab"
+        assert "packed     a and b, because row stride of a is 8186 bytes" in str(choice)
+        assert "swapped    C.T = B.T A.T: M = 16" in str(dispatch.choose(problem(16, 4096, 4096)))
+
+
+class TestUnknownGpus:
+    shapes = ((8192, 8192, 8192), (4096, 4093, 4095), (1, 6144, 4096), (64, 64, 131072))
+
+    @pytest.mark.parametrize("device", [A100, L40S, H100, B200], ids=lambda d: d.name)
+    @pytest.mark.parametrize("shape", shapes)
+    def test_something_that_runs(self, device, shape):
+        asked = problem(*shape, device=device)
+        choice = dispatch.choose(asked)
+        view = choice.config.view(asked)
+        assert choice.kernel.why_not(view) is None
+        assert dataclasses.replace(choice.config, SWAP=False, PACK="") in choice.kernel.configs(
+            view
+        )
+        assert choice.roofline <= choice.predicted < 1
+
+    @pytest.mark.parametrize("device", [A100, L40S, H100, B200], ids=lambda d: d.name)
+    def test_large_products_take_a_pipelined_rung_and_a_large_tile(self, device):
+        choice = dispatch.choose(problem(8192, 8192, 8192, device=device))
+        assert choice.kernel.number >= 7
+        assert choice.config.BLOCK_M * choice.config.BLOCK_N >= 128 * 256
+
+    def test_more_sms_and_clock_predict_less(self):
+        seconds = [dispatch.choose(problem(8192, 8192, 8192, device=d)).predicted
+                   for d in (L40S, A100, H200, B200)]  # fmt: skip
+        assert seconds == sorted(seconds, reverse=True)
+
+    def test_an_old_gpu_is_refused(self):
+        old = dataclasses.replace(A100, name="Tesla V100", capability=(7, 0))
+        with pytest.raises(RuntimeError, match=r"8\.0; Tesla V100 has 7\.0"):
+            dispatch.choose(problem(64, 64, 64, device=old))
+
+
+class TestCandidates:
+    @pytest.mark.parametrize("shape", [(1, 64, 64), (16, 4096, 4096), (300, 4093, 77)])
+    @pytest.mark.parametrize("device", [A100, H200], ids=lambda d: d.name)
+    def test_each_can_run_and_stands_once(self, shape, device):
+        asked = problem(*shape, device=device)
+        found = dispatch.candidates(asked)
+        assert len(set(found)) == len(found) > 0
+        for kernel, config in found:
+            view = config.view(asked)
+            assert kernel.why_not(view) is None
+            assert dataclasses.replace(config, SWAP=False, PACK="") in kernel.configs(view)
+
+    def test_the_choice_is_the_least_of_them(self):
+        asked = problem(300, 4096, 4096)
+        costs = [(dispatch.predict(k, asked, c), k, c) for k, c in dispatch.candidates(asked)]
+        choice = dispatch.choose(asked)
+        assert choice.predicted == min(cost for cost, *_ in costs)
+        assert [row[0] for row in dispatch.ranked(asked)] == sorted(cost for cost, *_ in costs)
+
+    def test_the_same_every_time(self):
+        asked = problem(300, 4096, 4096)
+        first = dispatch.choose(asked)
+        dispatch.forget()
+        assert dispatch.choose(asked) == first
+
+    def test_an_explicit_rung_is_never_packed(self):
+        asked = problem(64, 64, 4095)
+        assert all(not config.PACK for _, config in dispatch.candidates(asked, "pipelined"))
+        with pytest.raises(ValueError, match='"tma" cannot run this problem: row stride of a'):
+            dispatch.choose(asked, "tma")
+
+    def test_teaching_rungs_only_where_no_other_can(self, monkeypatch):
+        asked = problem(512, 512, 512, device=A100)
+        assert all(kernel.number >= 7 for kernel, _ in dispatch.candidates(asked))
+        unable = [
+            dataclasses.replace(rung, why_not=lambda problem: "no") if rung.number >= 7 else rung
+            for rung in RUNGS
+        ]
+        put_rungs(monkeypatch, unable)
+        assert {kernel.number for kernel, _ in dispatch.candidates(asked)} == {4}
+        dispatch.forget()
+
+    def test_none_can(self, monkeypatch):
+        unable = [dataclasses.replace(rung, why_not=lambda problem: "too odd") for rung in RUNGS]
+        put_rungs(monkeypatch, unable)
+        with pytest.raises(ValueError, match=r"no kernel can run 5 x 6 x 7.*simt: too odd"):
+            dispatch.choose(problem(5, 6, 7))
+        dispatch.forget()
+
+
+class TestRequest:
+    config = Config(128, 256, 64, num_warps=8, num_stages=3, ORDER="grouped", SWAP=True, PACK="ab")
+
+    @pytest.mark.parametrize(
+        "request_",
+        [
+            Request(),
+            Request("tma"),
+            Request("auto", None, True),
+            Request("pingpong", None, True),
+            Request("split_k", config),
+            Request("simt", Config(8, 8, 8)),
+        ],
+    )
+    def test_a_word_and_back(self, request_):
+        assert Request.parse(str(request_)) == request_
+
+    def test_gradients_keep_only_invariance(self):
+        assert for_gradients("tma") == for_gradients(str(Request("tma", self.config))) == "auto"
+        assert for_gradients("tma/batch_invariant") == str(Request("auto", None, True))
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"BLOCK": 3}, "no field 'BLOCK'; its fields are BLOCK_M"),
+            ({"ORDER": "spiral"}, "'linear', 'serpentine', 'grouped'"),
+            ({"PACK": "c"}, "one of '', 'a', 'b', 'ab'"),
+            ({"SWAP": 1}, "True or False"),
+            ({"num_warps": 0}, "num_warps=0; a whole number, 1 or more"),
+            ({"BLOCK_M": 64.0}, r"BLOCK_M=64\.0; a whole number"),
+        ],
+    )
+    def test_fields(self, change, message):
+        with pytest.raises(ValueError, match=message):
+            config_of({"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32} | change)
+
+    def test_what_must_be_there(self):
+        with pytest.raises(ValueError, match="needs BLOCK_K"):
+            config_of({"BLOCK_M": 64, "BLOCK_N": 64})
+        with pytest.raises(ValueError, match="mapping of its fields, not list"):
+            config_of([64, 64, 64])
+
+
+class TestConfig:
+    """config= for one rung: it runs just that, or says the limit."""
+
+    def of(self, device=H200, **fields):
+        config = Config(**({"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64} | fields))
+        return dispatch.choose(problem(512, 512, 512, device=device), str(Request("tma", config)))
+
+    def test_it_is_taken_as_it_is(self):
+        choice = self.of(BLOCK_M=128, BLOCK_N=32, num_stages=2, SWAP=True)
+        assert choice.kernel.name == "tma" and choice.config == Config(
+            128, 32, 64, num_stages=2, SWAP=True
+        )
+
+    @pytest.mark.parametrize(
+        ("fields", "message"),
+        [
+            ({"BLOCK_N": 96}, "BLOCK_N is 96; a power of two is possible"),
+            ({"num_warps": 64}, "at most 32"),
+            ({"SPLIT_K": 2}, "does not split K"),
+            (
+                {"BLOCK_M": 128, "BLOCK_N": 256, "num_stages": 5},
+                "5 stages of 49152 bytes need 245760 bytes of shared memory; NVIDIA H200 has "
+                "232448",
+            ),
+        ],
+    )
+    def test_limits(self, fields, message):
+        with pytest.raises(ValueError, match=f'kernel="tma" cannot run this config: .*{message}'):
+            self.of(**fields)
+
+    @pytest.mark.usefixtures("_hopper")
+    def test_a_rungs_own_tiles_may_be_any(self):
+        config = Config(128, 192, 64, num_warps=8, num_stages=3)
+        asked = problem(512, 512, 512)
+        assert dispatch.choose(asked, str(Request("pingpong", config))).config == config
+        config = dataclasses.replace(config, BLOCK_N=160)
+        with pytest.raises(ValueError, match="a power of two, or 192, is possible"):
+            dispatch.choose(asked, str(Request("pingpong", config)))
+
+    def test_the_rung_may_refuse(self):
+        config = Config(64, 64, 64)
+        asked = problem(512, 512, 511)
+        with pytest.raises(ValueError, match="TMA needs a multiple of 16"):
+            dispatch.choose(asked, str(Request("tma", config)))
+        packed = dataclasses.replace(config, PACK="ab")
+        assert dispatch.choose(asked, str(Request("tma", packed))).config == packed
+
+    def test_in_matmul(self):
+        a, b = operand(40, 48, torch.float16), operand(48, 56, torch.float16)
+        fields = {"BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 16, "SWAP": True}
+        choice = tritemm.explain(a, b, kernel="pipelined", config=fields)
+        assert choice.config == Config(**fields)
+        got = tritemm.matmul(a, b, kernel="pipelined", config=choice.config)
+        torch.testing.assert_close(got, a @ b)
+        with pytest.raises(ValueError, match="name it with kernel="):
+            tritemm.matmul(a, b, config=fields)
+        with pytest.raises(ValueError, match="leave config= out"):
+            tritemm.matmul(a, b, kernel="tma", config=fields, batch_invariant=True)
+
+    def test_under_compile(self):
+        a = torch.ones(16, 16, dtype=torch.float16, device=DEVICE)
+        fields = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16}
+
+        @torch.compile(backend="eager", fullgraph=True)
+        def call(a):
+            return tritemm.matmul(a, a, kernel="pipelined", config=fields)
+
+        assert torch.equal(call(a), a @ a)
+
+
+class TestBatchInvariant:
+    """Row i has the same bits whatever M is: the order of its sums may not depend on M."""
+
+    #: Of K: BLOCK_K, parts; and the instruction, which follows tile and warps.
+    @staticmethod
+    def order(choice):
+        wgmma = choice.config.BLOCK_M >= 64 and choice.config.num_warps >= 4
+        tile = () if wgmma else (choice.config.BLOCK_M, choice.config.BLOCK_N)
+        config = choice.config
+        return choice.kernel.name, config.BLOCK_K, config.SPLIT_K, config.SWAP, wgmma, tile
+
+    @pytest.mark.usefixtures("_hopper")
+    @pytest.mark.parametrize("layout", ["NN", "NT", "TN"])
+    @pytest.mark.parametrize("size", [(4096, 14336), (1280, 8192), (4093, 4095), (8, 131072)])
+    @pytest.mark.parametrize("device", [A100, H200, B200], ids=lambda d: d.name)
+    def test_one_order_for_every_m(self, layout, size, device):
+        N, K = size
+        orders = {
+            self.order(
+                dispatch.choose(problem(M, N, K, layout, device=device), "auto/batch_invariant")
+            )
+            for M in (1, 2, 7, 16, 100, 128, 1000, 4096, 65536)
+        }
+        assert len(orders) == 1
+        (order,) = orders
+        assert order[0] not in ("split_k", "stream_k", "gemv") and order[2:4] == (1, False)
+
+    @pytest.mark.usefixtures("_hopper")
+    def test_and_for_every_batch(self):
+        word = "auto/batch_invariant"
+        alone = dispatch.choose(problem(100, 4096, 4096), word)
+        many = dispatch.choose(problem(100, 4096, 4096, batch=(3,)), word)
+        assert self.order(alone) == self.order(many)
+
+    @pytest.mark.usefixtures("_hopper")
+    def test_the_tile_follows_m_where_wgmma_allows(self):
+        word = "auto/batch_invariant"
+        few, many = (dispatch.choose(problem(M, 4096, 4096), word).config for M in (16, 8192))
+        assert few.BLOCK_M * few.BLOCK_N < many.BLOCK_M * many.BLOCK_N
+
+    def test_a_rung_may_be_named(self):
+        choice = dispatch.choose(problem(16, 512, 512), "tma/batch_invariant")
+        assert choice.kernel.name == "tma"
+
+    @pytest.mark.usefixtures("_hopper")
+    def test_but_not_one_that_splits(self):
+        with pytest.raises(ValueError, match="depends on M"):
+            dispatch.choose(problem(16, 512, 512), "split_k/batch_invariant")
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+    def test_the_bits(self, dtype):
+        a, b = operand(70, 90, dtype), operand(90, 50, dtype)
+        whole = tritemm.matmul(a, b, batch_invariant=True)
+        for rows in (1, 2, 33, 64):
+            part = tritemm.matmul(a[:rows], b, batch_invariant=True)
+            assert torch.equal(part, whole[:rows])
+
+    def test_the_bits_of_batches(self):
+        a, b = operand(10, 90, torch.float16, batch=(7,)), operand(90, 50, torch.float16)
+        folded = tritemm.matmul(a, b, batch_invariant=True)
+        stacked = tritemm.matmul(a, b.expand(7, 90, 50).contiguous(), batch_invariant=True)
+        assert torch.equal(folded, stacked)
+        for i in range(7):
+            assert torch.equal(folded[i], tritemm.matmul(a[i], b, batch_invariant=True))
+
+    def test_under_compile_and_vmap(self):
+        a, b = operand(10, 32, torch.float16, batch=(3,)), operand(32, 16, torch.float16)
+        want = tritemm.matmul(a, b, batch_invariant=True)
+
+        def call(a, b):
+            return tritemm.matmul(a, b, batch_invariant=True)
+
+        assert torch.equal(torch.compile(call, backend="eager", fullgraph=True)(a, b), want)
+        assert torch.equal(torch.func.vmap(call, in_dims=(0, None))(a, b), want)
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="of the interpreter")
+def test_the_interpreter_runs_each_rungs_own_config():
+    a, b = operand(40, 48, torch.float16), operand(48, 56, torch.float16)
+    asked = Problem.of(a, b, torch.empty(40, 56, dtype=a.dtype))
+    for kernel, config in dispatch.candidates(asked):
+        assert config == kernel.interpreted
+    assert "interpreter" in str(dispatch.choose(asked))
+
+
+def test_the_command(capsys):
+    """`python -m tritemm explain`, of a GPU that need not be here."""
+    assert main(["explain", "4093", "4093", "4093", "--layout", "NN", "--sm", "90"]) == 0
+    printed = capsys.readouterr().out
+    assert "4093 x 4093 x 4093 NN, bf16" in printed and "a and b packed" in printed
+    assert main(["explain", "4093", "4093", "4093", "--kernel", "tma"]) == 2
+    assert 'TMA needs a multiple of 16; kernel="pipelined" can run' in capsys.readouterr().err
+    assert main(["explain", "64", "64", "64", "--sm", "75"]) == 2
+    assert "75" in capsys.readouterr().err

@@ -1,0 +1,640 @@
+"""The short launch path: when it is taken, what it keeps, and that it gives what the long one does.
+
+Where there is no GPU, `stand_in` puts a stand-in in the place of the compiled kernel: it runs the
+interpreted one on the bare addresses that it is given. `launch_probe` compares the arguments of
+the C launcher, of kernels that are compiled for real.
+"""
+
+import ctypes
+import gc
+import itertools
+import math
+import os
+import subprocess
+import sys
+import threading
+import types
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
+
+import tritemm
+from tritemm import fast, products, shortcut, spec, triton_private, workspace
+from tritemm.problem import INTERPRETED
+
+cpu_only = pytest.mark.skipif(not INTERPRETED, reason="stands in for a compiled kernel")
+
+
+def integers(*shape, dtype=torch.float32):
+    """Values whose products every type holds exactly."""
+    return torch.randint(-3, 4, shape).to(dtype)
+
+
+class StandIn:
+    """What `shortcut.bind` returns, of an interpreted kernel: matrices at bare addresses."""
+
+    calls = 0
+    lock = threading.Lock()
+
+    def __init__(self, kernel, view, config):
+        self.kernel, self.view, self.config = kernel, view, config
+
+    def __call__(self, stream, addresses):
+        with StandIn.lock:
+            StandIn.calls += 1
+            view = self.view
+            operands = [
+                tensor_at(address, matrix, view.batches)
+                for address, matrix in zip(addresses, (view.a, view.b, view.c), strict=False)
+            ]
+            self.kernel.launch(view, self.config, *operands)
+
+
+def tensor_at(address, matrix, batches):
+    """The matrix whose first element is at `address`."""
+    sizes = (*batches, matrix.rows, matrix.cols)
+    last = sum((n - 1) * step for n, step in zip(sizes, matrix.strides, strict=True))
+    memory = (ctypes.c_char * ((last + 1) * matrix.dtype.itemsize)).from_address(address)
+    flat = torch.frombuffer(memory, dtype=matrix.dtype)
+    tensor = flat.as_strided(sizes, matrix.strides)
+    return tensor if math.prod(batches) > 1 else tensor[0, 0]
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    """The short path on the CPU; yields a function that counts its calls."""
+    private = torch._C._dynamo.guards
+    monkeypatch.setattr(fast, "AVAILABLE", True)
+    monkeypatch.setattr(fast, "_on_gpu", lambda a, b: True)
+    monkeypatch.setattr(fast, "_device", lambda: -1)
+    monkeypatch.setattr(fast, "_empty", private._empty_strided_cpu)
+    monkeypatch.setattr(products, "_current_device", lambda: -1)
+    monkeypatch.setattr(products, "KNOWN", {})
+    monkeypatch.setattr(fast, "KNOWN", products.KNOWN)
+    monkeypatch.setattr(shortcut, "current_stream", lambda index: 0)
+    launch = spec.TritonKernel.launch
+
+    def kept(self, view, config, a, b, c):
+        launch(self, view, config, a, b, c)
+        return StandIn(self, view, config)
+
+    original = StandIn.__call__
+    monkeypatch.setattr(spec.TritonKernel, "launch", kept)
+    yield lambda: StandIn.calls
+    assert StandIn.__call__ is original
+
+
+def short_calls(function, *args, **options):
+    """What it returns, and how many launches took the short path."""
+    before = StandIn.calls
+    result = function(*args, **options)
+    return result, StandIn.calls - before
+
+
+# What the short path computes
+
+SHAPES = [
+    ((33, 40), (40, 24)),
+    ((40,), (40, 24)),
+    ((33, 40), (40,)),
+    ((40,), (40,)),
+    ((3, 33, 40), (3, 40, 24)),
+    ((3, 33, 40), (40, 24)),
+    ((2, 1, 5, 8), (3, 8, 4)),
+]
+
+
+@cpu_only
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+def test_second_call_is_short_and_right(stand_in, shapes):
+    for call in range(3):
+        a, b = (integers(*shape, dtype=torch.float16) for shape in shapes)
+        got, short = short_calls(tritemm.matmul, a, b)
+        assert torch.equal(got.double(), torch.matmul(a.double(), b.double()))
+        assert got.is_contiguous() and got.dtype == torch.float16
+        assert short == (call > 0)
+
+
+@cpu_only
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+def test_out(stand_in, shapes):
+    a, b = (integers(*shape) for shape in shapes)
+    out = torch.full(torch.matmul(a, b).shape, torch.nan)
+    for call in range(3):
+        version = out._version
+        got, short = short_calls(tritemm.matmul, a, b, out=out)
+        assert got is out and short == (call > 0)
+        assert out._version > version
+        assert torch.equal(out, torch.matmul(a, b))
+        out.fill_(torch.nan)
+
+
+@cpu_only
+def test_strides_and_offsets_are_kinds(stand_in):
+    """Each way to store the same values is a kind of its own, and right."""
+    values = integers(64, 64)
+    stores = [
+        values,
+        values.mT.contiguous().mT,
+        torch.cat([torch.zeros(1), values.flatten()])[1:].view(64, 64),
+        torch.stack([values, values], -1)[..., 0],
+    ]
+    for a in stores:
+        for _ in range(2):
+            got, short = short_calls(tritemm.matmul, a, values)
+            assert torch.equal(got, values @ values)
+    assert short == 1
+    assert len(products.KNOWN) == len(stores)
+
+
+@cpu_only
+def test_one_tensor_twice(stand_in):
+    a = integers(40, 40)
+    for _ in range(2):
+        assert torch.equal(tritemm.matmul(a, a), a @ a)
+        assert torch.equal(tritemm.matmul(a, a.mT), a @ a.mT)
+
+
+@cpu_only
+def test_out_that_overlaps_an_operand(stand_in):
+    """Apart and overlapping are one kind: it is looked at in every call."""
+    storage = integers(4 * 32 * 32)
+    a, b, apart = (storage[i * 1024 : (i + 1) * 1024].view(32, 32) for i in range(3))
+    for _ in range(2):
+        want = a @ b
+        assert torch.equal(tritemm.matmul(a, b, out=apart), want)
+    want = a @ b
+    got, short = short_calls(tritemm.matmul, a, b, out=b)
+    assert torch.equal(got, want) and short == 0
+
+
+@cpu_only
+def test_out_keeps_its_checks(stand_in):
+    a = integers(16, 16)
+    for _ in range(2):
+        tritemm.matmul(a, a, out=torch.empty(16, 16))
+    with pytest.raises(RuntimeError, match="dtype"):
+        tritemm.matmul(a, a, out=torch.empty(16, 16, dtype=torch.float64))
+    with pytest.raises(RuntimeError, match="requires grad"):
+        tritemm.matmul(a, a, out=torch.empty(16, 16, requires_grad=True))
+    with pytest.raises(RuntimeError, match="single memory"):
+        tritemm.matmul(a, a, out=torch.empty(16).expand(16, 16))
+    with pytest.warns(UserWarning, match="resized"):
+        assert tritemm.matmul(a, a, out=torch.empty(4, 4)).shape == (16, 16)
+
+
+@cpu_only
+def test_options_are_kinds(stand_in):
+    a = integers(16, 16, dtype=torch.float16)
+    for options in ({}, {"out_dtype": torch.float32}, {"accumulate": torch.float16}) * 2:
+        got = tritemm.matmul(a, a, **options)
+        assert got.dtype == options.get("out_dtype", torch.float16)
+        assert torch.equal(got.double(), a.double() @ a.double())
+    assert len(products.KNOWN) == 3
+
+
+@cpu_only
+def test_torch_flag_is_read_at_every_call(stand_in):
+    a = integers(16, 16)
+    before = torch.get_float32_matmul_precision()
+    try:
+        for word in ("highest", "high") * 2:
+            torch.set_float32_matmul_precision(word)
+            tritemm.matmul(a, a)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert sorted(p.problem.precision for p in products.KNOWN.values()) == ["ieee", "tf32"]
+
+
+@cpu_only
+def test_a_config_is_part_of_the_kind(stand_in):
+    a = integers(32, 32)
+    for config in (
+        tritemm.Config(16, 16, 16),
+        tritemm.Config(32, 16, 16),
+        {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 32},  # can't be a key: the long way
+    ):
+        for _ in range(2):
+            assert torch.equal(tritemm.matmul(a, a, kernel="naive", config=config), a @ a)
+
+
+@cpu_only
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize("pack", ["", "a", "b", "ab"])
+def test_packed_and_swapped(stand_in, pack, swap):
+    """Odd pitches that TMA can't take are packed in every call, and only those asked for."""
+    storage = [integers(24, 41, dtype=torch.float16), integers(40, 37, dtype=torch.float16)]
+    a, b = (t[:, :n] for t, n in zip(storage, (40, 32), strict=True))
+    a = a if "a" in pack else a.contiguous()
+    b = b if "b" in pack else b.contiguous()
+    config = tritemm.Config(32, 32, 32, SWAP=swap, PACK=pack)
+    for call in range(3):
+        got, short = short_calls(tritemm.matmul, a, b, kernel="tma", config=config)
+        assert torch.equal(got.double(), a.double() @ b.double())
+        assert short == (call > 0)
+        a.add_(1)
+
+
+@cpu_only
+def test_a_new_kernel_word_still_raises(stand_in):
+    a = integers(16, 16)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="unknown"):
+            tritemm.matmul(a, a, kernel="no such rung")
+        with pytest.raises(TypeError):
+            tritemm.matmul(a, "no tensor")
+
+
+# When it is not taken
+
+
+class Subclass(torch.Tensor):
+    """A tensor that torch asks about every function."""
+
+
+def under(context):
+    def call(a, b):
+        with context:
+            return tritemm.matmul(a, b)
+
+    return call
+
+
+UNUSUAL = {
+    "grad": lambda a, b: tritemm.matmul(a.requires_grad_(), b).detach(),
+    "grad of b": lambda a, b: tritemm.matmul(a, b.requires_grad_()).detach(),
+    "autocast": lambda a, b: under(torch.autocast("cpu", torch.bfloat16))(a, b).float(),
+    "flop counter": under(FlopCounterMode(display=False)),
+    "profiler": under(torch.profiler.profile()),
+    "subclass": lambda a, b: tritemm.matmul(a.as_subclass(Subclass), b).as_subclass(torch.Tensor),
+    "vmap": lambda a, b: torch.func.vmap(tritemm.matmul, (None, 0))(a, b[None])[0],
+    "transform": lambda a, b: through_grad(a, b),
+    "functionalize": lambda a, b: torch.func.functionalize(tritemm.matmul)(a, b),
+    "jit trace": lambda a, b: traced(a, b),
+    "negative bit": lambda a, b: -tritemm.matmul(torch._neg_view(a), b),
+    "compile": lambda a, b: torch.compile(tritemm.matmul, fullgraph=True, backend="eager")(a, b),
+    "hook": lambda a, b: hooked(a, b),
+}
+
+
+def through_grad(a, b):
+    """The product inside of a transform that differentiates."""
+    kept = []
+
+    def loss(x):
+        kept.append(tritemm.matmul(a, x))
+        return kept[0].sum()
+
+    torch.func.grad(loss)(b)
+    return a @ b
+
+
+def traced(a, b):
+    """By what `torch.jit.trace` recorded; the product must be part of it."""
+    recorded = torch.jit.trace(tritemm.matmul, (a, b), check_trace=False)
+    assert "tritemm::mm" in str(recorded.graph)
+    return recorded(a, b)
+
+
+def hooked(a, b):
+    """Under a launch hook, as Triton's profiler sets one."""
+    hook = triton_private.knobs.runtime.launch_enter_hook
+    hook.add(print)
+    try:
+        return tritemm.matmul(a, b)
+    finally:
+        hook.remove(print)
+
+
+@cpu_only
+@pytest.mark.parametrize("how", UNUSUAL)
+def test_what_torch_must_see_goes_the_long_way(stand_in, how, monkeypatch):
+    if how == "autocast":  # of the CPU here, where tensors are
+        monkeypatch.setattr(fast, "_autocast", torch.is_autocast_cpu_enabled)
+    a, b = integers(24, 32), integers(32, 24)
+    for _ in range(2):
+        tritemm.matmul(a, b)
+    in_operator = products.Product.__call__
+    monkeypatch.setattr(
+        products.Product, "__call__", lambda self, *t: long_way(in_operator, self, *t)
+    )
+    got, short = short_calls(UNUSUAL[how], a.clone(), b.clone())
+    assert short == 0
+    assert torch.equal(got, a @ b)
+
+
+def long_way(call, product, *tensors):
+    """Without the prepared launch, which the operators use as well."""
+    product.call = None
+    call(product, *tensors)
+
+
+@cpu_only
+def test_function_modes_see_every_call(stand_in):
+    seen = []
+
+    class Record(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    a = integers(24, 24)
+    with Record():
+        for _ in range(3):
+            assert torch.equal(tritemm.matmul(a, a), a @ a)
+    assert seen.count(tritemm.matmul) == 3
+
+
+@cpu_only
+def test_fake_tensors_touch_nothing(stand_in):
+    a = integers(24, 24)
+    for _ in range(2):
+        tritemm.matmul(a, a)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        got, short = short_calls(tritemm.matmul, mode.from_tensor(a), mode.from_tensor(a))
+    assert short == 0 and got.shape == (24, 24) and type(got).__name__ == "FakeTensor"
+
+
+@cpu_only
+def test_parameters_without_grad_are_plain(stand_in):
+    w = torch.nn.Parameter(integers(16, 16))
+    with torch.no_grad():
+        for call in range(2):
+            got, short = short_calls(tritemm.matmul, w, w)
+            assert short == call and not got.requires_grad
+    with torch.inference_mode():
+        x = integers(8, 16)
+        for call in range(2):
+            got, short = short_calls(tritemm.matmul, x, w)
+            assert short == call and got.is_inference()
+
+
+@cpu_only
+def test_gradients_use_the_prepared_launch(stand_in):
+    a, w = integers(8, 16).requires_grad_(), integers(16, 24).requires_grad_()
+    for call in range(2):
+        got, short = short_calls(tritemm.matmul, a, w)
+        assert short == call
+        got.sum().backward()
+    assert torch.equal(w.grad, 2 * (a.mT @ torch.ones(8, 24)))
+
+
+@cpu_only
+def test_without_torchs_names_the_operators_do_it(stand_in, monkeypatch):
+    monkeypatch.setattr(fast, "AVAILABLE", False)
+    a = integers(16, 16)
+    for _ in range(2):
+        assert torch.equal(tritemm.matmul(a, a), a @ a)
+
+
+# What is kept
+
+
+@cpu_only
+def test_nothing_holds_tensors(stand_in):
+    a, b = integers(16, 24), integers(24, 16)
+    results = [tritemm.matmul(a, b) for _ in range(3)]
+    out = torch.empty(16, 16)
+    for _ in range(2):
+        tritemm.matmul(a, b, out=out)
+    alive = [weakref.ref(t) for t in (a, b, out, *results)]
+    del a, b, out, results
+    gc.collect()
+    assert not any(ref() is not None for ref in alive)
+
+
+@cpu_only
+def test_kinds_are_bounded_and_forgotten(stand_in, monkeypatch):
+    monkeypatch.setattr(products, "KINDS", 3)
+    for rows in range(1, 8):
+        a = integers(rows, 8)
+        assert torch.equal(tritemm.matmul(a, a.mT), a @ a.mT)
+    assert 0 < len(products.KNOWN) <= 3
+    products.forget()
+    assert not products.KNOWN
+
+
+@cpu_only
+def test_threads(stand_in):
+    """Kinds are made and used by several threads at once."""
+    wrong = []
+
+    def work(seed):
+        generator = torch.Generator().manual_seed(seed)
+        for step in range(12):
+            a = torch.randint(-3, 4, (8 * (1 + step % 3), 16), generator=generator).float()
+            if not torch.equal(tritemm.matmul(a, a.mT), a @ a.mT):
+                wrong.append((seed, step))
+
+    original, lock = spec.TritonKernel.launch, threading.RLock()
+
+    def one_at_a_time(*args):  # Triton's interpreter isn't made for threads
+        with lock:
+            return original(*args)
+
+    spec.TritonKernel.launch = one_at_a_time
+    StandIn.lock, before = lock, StandIn.lock
+    try:
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        spec.TritonKernel.launch = original
+        StandIn.lock = before
+    assert not wrong
+
+
+class Descriptor:
+    """As much of one as maps are made of."""
+
+    def __init__(self, base, **geometry):
+        self.base = base
+        self.__dict__.update(geometry)
+
+
+def test_maps_hold_an_address_and_a_geometry(monkeypatch):
+    made = []
+
+    def encode(descriptor):
+        made.append((descriptor.base.data_ptr(), descriptor.shape))
+        return made[-1]
+
+    tensor = torch.zeros(4)
+    alive = weakref.ref(tensor)
+    small, large = (shortcut.Maps(encode, Descriptor(tensor, shape=s)) for s in ([2], [4]))
+    assert small[16] == (16, [2]) == small[16]
+    assert large[16] == (16, [4])
+    assert len(made) == 2
+    del tensor
+    assert alive() is None
+    monkeypatch.setattr(shortcut, "MAPS", 4)
+    monkeypatch.setattr(shortcut.Maps, "_made", 0)
+    for address in range(16, 160, 16):
+        assert small[address] == (address, [2])
+        assert len(small) + len(large) <= 4 + 2
+
+
+# Triton's private names
+
+
+class Launcher:
+    """Triton's launcher: Triton 3.6 spreads a kernel's arguments out, 3.9 does not."""
+
+    global_scratch_size = profile_scratch_size = 0
+
+    def __init__(self, nested):
+        self.nested, self.seen = nested, []
+        self.launch = types.SimpleNamespace(__call__=None)
+
+    def __call__(self, x, y, z, stream, function, metadata, note, enter, leave, *args):
+        if self.nested:
+            self.launch(x, y, z, stream, function, metadata, note, enter, leave, b"i", args)
+        else:
+            self.launch(x, y, z, stream, function, None, metadata, note, enter, leave, *args)
+
+
+class Scratch(Launcher):
+    global_scratch_size = 128
+
+
+class Backwards(Launcher):
+    def __call__(self, x, y, z, stream, function, metadata, note, enter, leave, *args):
+        self.launch(x, y, z, stream, function, metadata, *reversed(args))
+
+
+class Twice(Launcher):
+    def __call__(self, x, y, z, stream, *rest):
+        self.launch(x, y, z, stream, stream, *rest)
+
+
+class Renamed(Launcher):
+    def __init__(self, nested):
+        self.start = print
+
+
+def compiled(launcher):
+    return types.SimpleNamespace(
+        run=launcher, function=5, packed_metadata=(4, 1, 0), metadata=types.SimpleNamespace()
+    )
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_arguments_of_the_c_function_are_observed(nested):
+    loaded = triton_private.Loaded.of(compiled(Launcher(nested)), 3)
+    seen = []
+    loaded = types.SimpleNamespace(**(vars(loaded) | {"run": lambda *args: seen.append(args)}))
+    holes = [(0, 1, None), (2, 0, None)]
+    shortcut.Call(loaded, (7,), [None, 11, None], holes)(99, (100, 200))
+    (args,) = seen
+    assert args[:5] == (7, 1, 1, 99, 5)
+    assert list(args[-1] if nested else args[-3:]) == [200, 11, 100]
+
+
+@pytest.mark.parametrize("other", [Scratch, Backwards, Twice, Renamed])
+def test_what_is_not_as_expected_is_refused(other):
+    with pytest.raises((triton_private.Moved, AttributeError)):
+        triton_private.Loaded.of(compiled(other(False)), 3)
+
+
+def test_launcher_in_python_is_refused():
+    launcher = Launcher(False)
+    launcher.launch = lambda *args: None
+    with pytest.raises((triton_private.Moved, KeyError)):
+        triton_private.Loaded.of(compiled(launcher), 3)
+
+
+def probe(*args, **environment):
+    """`tests.launch_probe` in a process where kernels are compiled."""
+    root = Path(__file__).resolve().parents[1]
+    return subprocess.run(
+        [sys.executable, "-m", "tests.launch_probe", *args],
+        cwd=root,
+        env=os.environ | {"TRITON_INTERPRET": "0"} | environment,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_c_launcher_is_called_as_triton_calls_it():
+    """Every rung, several problems, each compiled for sm_90 and launched both ways."""
+    done = probe()
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert any("same arguments" in line for line in lines)
+    assert any("0 kernels loaded" in line for line in lines), "no kernel served two shapes"
+
+
+def test_a_name_that_moved_leaves_triton_to_launch():
+    done = probe("moved")
+    assert done.returncode == 0, done.stderr
+    assert "Triton's own launch" in done.stdout
+
+
+# Counters
+
+
+@pytest.fixture
+def counting(monkeypatch):
+    """`workspace` with a CUDA device that is CPU memory; yields its state."""
+    state = types.SimpleNamespace(stream=1, capturing=False, waits=0)
+
+    def wait():
+        state.waits += 1
+
+    monkeypatch.setattr(workspace, "_streams", {})
+    monkeypatch.setattr(workspace, "_slabs", {})
+    monkeypatch.setattr(workspace, "SLAB", 256)
+    monkeypatch.setattr(workspace, "current_stream", lambda index: state.stream)
+    monkeypatch.setattr(
+        workspace, "_zeros", lambda index, count: torch.zeros(count, dtype=torch.int32)
+    )
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: state.capturing)
+    monkeypatch.setattr(
+        torch.cuda, "current_stream", lambda index: types.SimpleNamespace(synchronize=wait)
+    )
+    return state
+
+
+GPU = torch.device("cuda", 0)
+
+
+def test_counters_of_one_stream_are_one_memory(counting):
+    first, again = workspace.counters(GPU, 10), workspace.counters(GPU, 20)
+    assert first.data_ptr() == again.data_ptr() and first.numel() >= 20
+    assert first.dtype == torch.int32 and not first.any()
+    counting.stream = 2
+    assert workspace.counters(GPU, 10).data_ptr() != first.data_ptr()
+    more = workspace.counters(GPU, 10 * workspace.FIRST)
+    assert more.numel() >= 10 * workspace.FIRST and not more.any()
+    assert counting.waits == 1, "the slab is cleared once, and waited for"
+
+
+def test_captured_calls_have_counters_of_their_own(counting):
+    eager = workspace.counters(GPU, 10)
+    counting.capturing = True
+    taken = [workspace.counters(GPU, 50) for _ in range(6)]
+    spans = sorted((t.data_ptr(), t.data_ptr() + 4 * t.numel()) for t in (*taken, eager))
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
+    slab = workspace._slabs[0]._zeros
+    inside = [slab.data_ptr() <= t.data_ptr() < slab.data_ptr() + 4 * 256 for t in taken]
+    assert inside == [True] * 4 + [False] * 2, "an exhausted slab leaves clearing to the graph"
+    assert all(t.numel() >= 50 for t in taken)
+
+
+def test_first_use_in_a_capture_makes_no_slab(counting):
+    counting.capturing = True
+    assert not workspace.counters(GPU, 10).any()
+    assert not workspace._slabs and not workspace._streams and not counting.waits
+
+
+def test_counters_without_a_gpu():
+    assert torch.equal(
+        workspace.counters(torch.device("cpu"), 3), torch.zeros(3, dtype=torch.int32)
+    )
+    assert workspace.counters(torch.device("meta"), 3).device.type == "meta"

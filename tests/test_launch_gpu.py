@@ -1,0 +1,282 @@
+"""The short launch path on a GPU: the bits of Triton's own launch, whatever goes on around it."""
+
+import threading
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+import tritemm
+from tritemm import budget, fast, launch, products, shortcut, triton_private, workspace
+from tritemm.problem import Problem
+from tritemm.rungs import RUNGS
+
+from .harness import operand
+from .test_kernels import rungs
+
+pytestmark = pytest.mark.gpu
+
+SIZES = [(256, 512, 384), (300, 264, 200), (8, 1024, 512)]
+
+
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch):
+    """Each test makes its own products and finds its own kernels."""
+    monkeypatch.setattr(shortcut, "_LOADED", {})
+    monkeypatch.setattr(shortcut, "_CALLS", {})
+    products.KNOWN.clear()
+
+
+def operands(M, N, K, dtype=torch.bfloat16):
+    return operand(M, K, dtype), operand(K, N, dtype)
+
+
+def assert_right(c, a, b):
+    verdict = budget.check(c, a, b)
+    assert verdict.ok, verdict
+
+
+def calls_of(monkeypatch):
+    """Counts the launches through a prepared call."""
+    count = []
+    original = shortcut.Call.__call__
+
+    def counted(self, stream, addresses):
+        count.append(stream)
+        original(self, stream, addresses)
+
+    monkeypatch.setattr(shortcut.Call, "__call__", counted)
+    return count
+
+
+def test_everything_private_is_where_it_was():
+    """On a supported torch and Triton the short path is taken; elsewhere it may not be."""
+    assert fast.AVAILABLE and shortcut.plain()
+
+
+@rungs
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_bits_of_tritons_own_launch(kernel, size, monkeypatch):
+    a, b = operands(*size)
+    c, own = (torch.full((size[0], size[1]), torch.nan, dtype=a.dtype, device="cuda") for _ in "ab")
+    problem = Problem.of(a, b, c)
+    reason = kernel.why_not(problem)
+    if reason:
+        pytest.skip(reason)
+    configs = kernel.configs(problem)
+    for config in {configs[0]: None, configs[-1]: None}:
+        c.fill_(torch.nan)
+        call = launch.run(kernel, problem, config, a, b, c)
+        assert call is not None, f"{config}: not by the short path"
+        with monkeypatch.context() as patch:
+            patch.setattr(shortcut, "plain", lambda: False)
+            assert launch.run(kernel, problem, config, a, b, own) is None
+        assert torch.equal(c, own), config
+        assert_right(c, a, b)
+
+
+@rungs
+def test_second_call_is_short(kernel, monkeypatch):
+    a, b = operands(256, 512, 384)
+    first = tritemm.matmul(a, b, kernel=kernel.name)
+    count = calls_of(monkeypatch)
+    for call in range(1, 4):
+        assert torch.equal(tritemm.matmul(a, b, kernel=kernel.name), first)
+        out = torch.empty_like(first)
+        tritemm.matmul(a, b, kernel=kernel.name, out=out)
+        assert torch.equal(out, first)
+        assert len(count) == 2 * call
+
+
+@rungs
+def test_streams(kernel):
+    """Launches go to the stream that is current, one that waits for its operands."""
+    a, b = operands(512, 640, 768)
+    want = tritemm.matmul(a, b, kernel=kernel.name)
+    tritemm.matmul(a, b, kernel=kernel.name)
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    torch.cuda.synchronize()
+    results = []
+    for stream in streams * 2:
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(10_000_000)
+            late = a * 1  # not there before the sleep is over
+            results.append(tritemm.matmul(late, b, kernel=kernel.name))
+    torch.cuda.synchronize()
+    assert all(torch.equal(c, want) for c in results)
+
+
+@rungs
+def test_threads(kernel):
+    """Each thread has a stream and shapes of its own; products are made and used at once."""
+    tritemm.matmul(*operands(64, 256, 512), kernel=kernel.name)
+    products.KNOWN.clear()
+    wrong = []
+
+    def work(seed):
+        torch.cuda.set_device(0)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for step in range(30):
+                a, b = operands(64 * (1 + (step + seed) % 5), 256, 512)
+                c = tritemm.matmul(a, b, kernel=kernel.name)
+                torch.cuda.current_stream().synchronize()
+                if not budget.check(c, a, b).ok:
+                    wrong.append((seed, step))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@rungs
+def test_graph_with_other_work_between(kernel):
+    """A graph keeps its addresses and counters while eager calls come and go."""
+    a, b = operands(300, 320, 256)
+    out = tritemm.matmul(a, b, kernel=kernel.name)
+    others = [operands(*size) for size in SIZES]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(2):
+            tritemm.matmul(a, b, kernel=kernel.name, out=out)
+        inner = tritemm.matmul(a, b, kernel=kernel.name)
+    for _ in range(3):
+        a.copy_(torch.randn_like(a))
+        out.fill_(torch.nan)
+        graph.replay()
+        for x, y in others:
+            assert_right(tritemm.matmul(x, y, kernel=kernel.name), x, y)
+        assert_right(out, a, b)
+        assert torch.equal(inner, out)
+
+
+@rungs
+def test_memory_that_is_freed_and_reused(kernel):
+    """The same addresses come back with other shapes, strides and alignments."""
+    arena = torch.empty(3 * 2**20, dtype=torch.bfloat16, device="cuda")
+    for offset in (0, 8, 1, 0):
+        for M, N, K in ((256, 512, 384), (512, 256, 384), (384, 512, 256), (300, 264, 200)):
+            a = arena[offset : offset + M * K].view(M, K)
+            b = arena[2**20 + offset : 2**20 + offset + K * N].view(K, N)
+            c = arena[2**21 + offset : 2**21 + offset + M * N].view(M, N)
+            a.normal_()
+            b.normal_()
+            c.fill_(torch.nan)
+            if kernel.why_not(Problem.of(a, b, c)):
+                continue
+            for _ in range(2):
+                assert_right(tritemm.matmul(a, b, kernel=kernel.name, out=c), a, b)
+
+
+def test_other_alignments_of_one_shape():
+    """auto takes another kernel, or none that reads what it can't."""
+    storage = torch.randn(256 * 384 + 16, device="cuda").bfloat16()
+    b = operand(384, 512, torch.bfloat16)
+    for offset in (0, 1, 8, 4, 0, 1):
+        a = storage[offset : offset + 256 * 384].view(256, 384)
+        for _ in range(2):
+            assert_right(tritemm.matmul(a, b), a, b)
+
+
+@rungs
+def test_a_name_that_moved(kernel, monkeypatch):
+    """Without a private name of Triton's, its own launch is used, with the same result."""
+    a, b = operands(256, 512, 384)
+    want = tritemm.matmul(a, b, kernel=kernel.name)
+    shortcut._CALLS.clear()
+    shortcut._LOADED.clear()
+    products.KNOWN.clear()
+    monkeypatch.setattr(triton_private, "_c_function", lambda launch: launch.no_such_name)
+    count = calls_of(monkeypatch)
+    for _ in range(2):
+        assert torch.equal(tritemm.matmul(a, b, kernel=kernel.name), want)
+    assert not count
+
+
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize("pack", ["", "a", "b", "ab"])
+def test_packed_and_swapped(pack, swap, monkeypatch):
+    a = operand(200, 501 if "a" in pack else 504, torch.bfloat16)[:, :496]
+    b = operand(496, 333 if "b" in pack else 336, torch.bfloat16)[:, :328]
+    config = tritemm.Config(64, 64, 64, num_stages=3, ORDER="grouped", SWAP=swap, PACK=pack)
+    options = {"kernel": "tma", "config": config}
+    first = tritemm.matmul(a, b, **options)
+    assert_right(first, a, b)
+    count = calls_of(monkeypatch)
+    for call in range(1, 4):
+        a.copy_(torch.randn_like(a))
+        assert_right(tritemm.matmul(a, b, **options), a, b)
+        assert len(count) >= call
+
+
+def test_profiler_shows_the_operator():
+    a, b = operands(256, 512, 384)
+    for _ in range(2):
+        tritemm.matmul(a, b)
+    with torch.profiler.profile() as profile:
+        tritemm.matmul(a, b)
+    assert "tritemm::mm" in {event.key for event in profile.key_averages()}
+
+
+def test_launch_hook_is_called():
+    seen = []
+    a, b = operands(256, 512, 384)
+    for _ in range(2):
+        tritemm.matmul(a, b)
+    hook = triton_private.knobs.runtime.launch_enter_hook
+    hook.add(seen.append)
+    try:
+        tritemm.matmul(a, b)
+    finally:
+        hook.remove(seen.append)
+    tritemm.matmul(a, b)
+    assert len(seen) >= 1
+
+
+def test_every_device_gets_its_own_launch():
+    for index in list(range(torch.cuda.device_count())) * 2:
+        a = torch.randn(128, 256, device=torch.device("cuda", index)).bfloat16()
+        c = tritemm.matmul(a, a.mT)
+        assert c.device == a.device
+        assert_right(c, a, a.mT)
+    assert torch.cuda.current_device() == 0
+
+
+@triton.jit
+def add_kernel(x_ptr, y_ptr, z_ptr, count, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.load(x_ptr + at, mask=at < count) + tl.load(y_ptr + at, mask=at < count)
+    tl.store(z_ptr + at, total, mask=at < count)
+
+
+def test_launch_of_any_kernel():
+    """One tensor for two arguments at first, others later."""
+    x, y = (torch.randn(1000, device="cuda") for _ in "xy")
+    for left, right in ((x, x), (x, y), (y, x), (y, y)):
+        z = torch.full_like(x, torch.nan)
+        tensors = {"x_ptr": left, "y_ptr": right, "z_ptr": z}
+        shortcut.launch("sum", add_kernel, (4,), {"count": 1000, "BLOCK": 256}, {}, tensors)
+        assert torch.equal(z, left + right)
+    assert shortcut._CALLS[add_kernel, "sum", 0] is not None
+
+
+def test_counters_are_zero_again():
+    """After every rung that uses them, eager and captured."""
+    a, b = operand(64, 8192, torch.bfloat16), operand(8192, 256, torch.bfloat16)
+    c = torch.empty(64, 256, dtype=a.dtype, device="cuda")
+    problem = Problem.of(a, b, c)
+    for kernel in RUNGS:
+        if kernel.workspace is None or kernel.why_not(problem):
+            continue
+        for config in kernel.configs(problem):
+            launch.run(kernel, problem, config, a, b, c)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                launch.run(kernel, problem, config, a, b, c)
+            graph.replay()
+    torch.cuda.synchronize()
+    used = [*workspace._streams.values(), *(slab._zeros for slab in workspace._slabs.values())]
+    assert not any(t.any() for t in used)

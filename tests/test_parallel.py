@@ -1,0 +1,155 @@
+"""`tritemm.tuning.parallel`: what workers compile is what a launch looks for."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+import torch
+
+from tritemm.asm import DEVICES
+from tritemm.problem import Problem
+from tritemm.rungs import RUNGS
+from tritemm.spec import Config, find
+from tritemm.tuning import parallel
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def problem(M, N, K, layout="NT", offset=0):
+    """Of bf16 tensors on the CPU, A `offset` elements into its storage."""
+
+    def matrix(rows, cols, major, offset=0):
+        stored = torch.empty(rows * cols + offset, dtype=torch.bfloat16)[offset:]
+        return stored.view(rows, cols) if major == "N" else stored.view(cols, rows).mT
+
+    operands = matrix(M, K, layout[0], offset), matrix(K, N, layout[1]), matrix(M, N, "N")
+    return Problem.of(*operands, device=DEVICES[90]), operands
+
+
+#: In a process that does not interpret: with real tensors, does Triton find all in the cache?
+LOOKS = """
+import triton
+from tests.test_parallel import PROBLEMS, problem, item
+from tritemm.asm import _driver
+from tritemm.spec import find
+from tritemm.rungs import RUNGS
+hits = []
+triton.knobs.compilation.listener = lambda **known: hits.append(known["cache_hit"])
+for words in PROBLEMS:
+    name, asked, config = item(*words)
+    operands = problem(*words[1:])[1]
+    kernel = find(name, RUNGS)
+    call = kernel.prepare(asked, config, *operands)
+    with _driver(90):
+        kernel.fn.warmup(**call.args, **call.options, grid=call.grid)
+print(len(hits), all(hits))
+"""
+PROBLEMS = (
+    ("tiled", 256, 512, 256),
+    ("tiled", 253, 259, 255, "NN", 1),  # not on a 16-byte boundary: another kernel
+    ("persistent", 1, 256, 512, "TN"),
+)
+
+
+def item(name, *words):
+    asked, _ = problem(*words)
+    return name, asked, find(name, RUNGS).configs(asked)[0]
+
+
+def test_a_launch_finds_what_workers_compiled(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    good = [item(*words) for words in PROBLEMS]
+    deep = dataclasses.replace(good[2][2], num_stages=9)
+    odd = dataclasses.replace(good[0][2], BLOCK_M=24)
+    seen = []
+    items = [*good, (*good[2][:2], deep), (*good[0][:2], odd)]
+    results = parallel.compile_all(items, 2, seen.append)
+    assert seen == results
+    assert [(r.name, r.problem, r.config) for r in results] == items
+    assert [r.error for r in results[:3]] == [None] * 3
+    assert all(0 < r.shared <= DEVICES[90].shared for r in results[:3])
+    assert results[3].error.endswith("bytes of shared memory; sm_90 has 232448")
+    assert "power of 2" in results[4].error
+    env = os.environ | {"TRITON_INTERPRET": "0", "PYTHONPATH": str(ROOT)}
+    words = [sys.executable, "-c", LOOKS]
+    run = subprocess.run(words, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.stdout == "3 True\n", run.stderr
+
+
+def test_a_refusal_and_an_unknown_name_are_results():
+    asked, _ = problem(64, 64, 63)
+    config = Config(64, 64, 64)
+    with parallel.Compilers(1) as compilers:
+        refused = compilers.submit(("tma", asked, config)).result()
+        unknown = compilers.submit(("nothing", asked, config)).result()
+    assert "row stride of a is 126 bytes" in refused.error
+    assert "nothing" in unknown.error
+
+
+def test_a_worker_that_ends_or_takes_too_long_is_replaced(monkeypatch):
+    """A stand-in: it ends over the first item, sleeps over the second, answers the third."""
+    serve = (
+        "import os, pickle, sys, time\n"
+        "item = sys.stdin.buffer.read1(1 << 20)\n"
+        "if b'ends' in item: sys.stderr.write('out of registers'); os._exit(9)\n"
+        "if b'sleeps' in item: time.sleep(60)\n"
+        "pickle.dump('compiled', sys.stdout.buffer)\n"
+    )
+    real = subprocess.Popen
+
+    def popen(words, **options):
+        return real([sys.executable, "-c", serve], **options)
+
+    monkeypatch.setattr(parallel.subprocess, "Popen", popen)
+    asked, _ = problem(64, 64, 64)
+    with parallel.Compilers(1, limit=1.0) as compilers:
+        ends, sleeps = (
+            compilers.submit((name, asked, Config(64, 64, 64))).result()
+            for name in ("ends", "sleeps")
+        )
+        answer = compilers.submit(("answers", asked, Config(64, 64, 64))).result()
+    assert answer == "compiled"
+    assert ends.error == "the compiler ended with status 9: out of registers"
+    assert sleeps.error == "the compiler took more than 1 s"
+
+
+def test_closing_drops_what_was_not_begun():
+    asked, _ = problem(64, 64, 64)
+    begin = time.monotonic()
+    with parallel.Compilers(1) as compilers:
+        futures = [compilers.submit(("tiled", asked, Config(64, 64, 64)))]
+        futures += [compilers.submit(("tiled", asked, Config(64, 32, k))) for k in (16, 32, 64)]
+    assert time.monotonic() - begin < 30
+    assert futures[-1].cancelled() and isinstance(futures[-1], Future)
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        ((512, 1024, 2048, "NT"), True),
+        ((512, 1024, 2040, "NT"), False),  # 16 does not divide K
+        ((1, 1024, 2048, "NT"), False),
+        ((512, 1024, 2048, "NN"), False),
+        ((512, 1024, 2048, "NT", 1), False),
+    ],
+)
+def test_what_is_likely_one_kernel_goes_to_one_worker(other, same):
+    config = Config(64, 64, 64)
+    first = parallel.likeness("tiled", problem(256, 256, 256)[0], config)
+    second = parallel.likeness("tiled", problem(*other)[0], config)
+    assert (first == second) is same
+    assert first != parallel.likeness("tma", problem(256, 256, 256)[0], config)
+
+
+def test_operands_have_the_problems_strides_types_and_alignment():
+    asked, (a, b, c) = problem(33, 65, 17, "TN", 1)
+    for made, real in zip(parallel.operands(asked), (a, b, c), strict=True):
+        assert (made.shape, made.stride(), made.dtype) == (real.shape, real.stride(), real.dtype)
+        assert (made.data_ptr() % 16 == 0) is (real.data_ptr() % 16 == 0)
+    batched = Problem.of(*(t.expand(3, 2, *t.shape) for t in (a, b, c)), device=DEVICES[90])
+    assert parallel.operands(batched)[0].shape[-3:] == (6, 33, 17)[-3:]

@@ -1,0 +1,262 @@
+"""`tools/stress.py`: what it calls a hang, a race, a wrong result; its trials, on the CPU."""
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from tests.harness import DEVICE
+from tools import stress, stressed
+from tritemm.asm import DEVICES
+from tritemm.problem import INTERPRETED, INTERPRETER
+from tritemm.rungs import RUNGS
+from tritemm.spec import Config, find
+
+H200 = DEVICES[90]
+#: A rung with descriptors that runs in the interpreter too.
+RUNG = "persistent"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")
+def test_without_a_gpu_it_says_what_it_needs():
+    words = [sys.executable, "tools/stress.py", "--tiny"]
+    run = subprocess.run(words, cwd=stress.ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 2 and run.stdout == ""
+    assert run.stderr == "stress: needs a CUDA device of sm_90 or newer, and torch sees none\n"
+
+
+# The parent, with stand-ins for children
+
+CHILD = """
+import os, sys, time
+start = int(sys.argv[3])
+print("ready", flush=True)
+for index in range(start, 6):
+    print("begin", index, flush=True)
+    if index == 1:
+        print("bad", index, "3 of 4 elements are wrong", flush=True)
+    elif index == 2 and "hang" in sys.argv[2]:
+        time.sleep(60)
+    elif index == 4 and "die" in sys.argv[2]:
+        print("Assertion `Buffer being accessed has outstanding writes.` failed", file=sys.stderr)
+        os._exit(7)
+    else:
+        print("ok", index, flush=True)
+"""
+TRIALS = [f"trial {index}" for index in range(6)]
+
+
+@pytest.fixture
+def child(tmp_path, monkeypatch):
+    path = tmp_path / "child.py"
+    path.write_text(CHILD)
+    monkeypatch.setattr(stress, "CHILD", path)
+
+
+def test_a_wrong_result_is_found_and_the_others_go_on(child):
+    (found,) = stress.stress(stress.Check("tiny", 20), "quiet", TRIALS, 0)
+    assert found == "trial 1\n        3 of 4 elements are wrong"
+
+
+def test_a_hang_is_ended_and_named_and_the_next_trials_run(child):
+    found = stress.stress(stress.Check("tiny", 1.5), "hang-and-die", TRIALS, 0)
+    assert len(found) == 3
+    assert found[1] == "trial 2\n        HANG: no word for 1.5 s"
+    assert found[2].startswith("trial 4\n        ended with status 7")
+    assert "Buffer being accessed has outstanding writes" in found[2]
+
+
+def test_a_child_that_does_not_start_is_a_finding(tmp_path, monkeypatch):
+    path = tmp_path / "child.py"
+    path.write_text("raise ValueError('no such rung')")
+    monkeypatch.setattr(stress, "CHILD", path)
+    (found,) = stress.stress(stress.Check("tiny", 20), "any", TRIALS, 0)
+    assert found.startswith("any: before its first trial\n        ended with status 1")
+    assert "no such rung" in found
+
+
+def test_the_report_is_one_line_unless_something_is_found(capsys):
+    check = stress.Check("tiny", 20)
+    stress.report(check, "pingpong", 40, [], 1.25)
+    stress.report(check, "pingpong", 40, ["trial 1\n        why"], 1.25)
+    stress.report(check, "pingpong", 0, [], 1.25)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["tiny", "pingpong", "40", "trials", "1.2", "s", "ok"]
+    assert lines[1].endswith("FOUND 1") and lines[2] == "    trial 1"
+    assert lines[-1].endswith("FOUND no trial")
+
+
+# Trials
+
+
+def test_every_config_and_layout_is_tried_on_several_tiles_and_steps():
+    kernel = find(RUNG, RUNGS)
+    trials = stressed.tiny(kernel, H200)
+    assert {t.layout for t in trials} == set(stressed.LAYOUTS)
+    assert {t.config.SWAP for t in trials} == {False, True}
+    assert {t.sms for t in trials} == {0, *stressed.FEW_SMS}
+    assert {t.gap for t in trials} == {0, 1} and {t.batch for t in trials} == {1, 3}
+    for trial in trials:
+        problem = trial.of_meta(H200)
+        view = trial.config.view(problem)
+        assert trial.config.tiles(view) >= 9 * trial.batch
+        assert view.K > 5 * trial.config.BLOCK_K and view.K % trial.config.BLOCK_K
+        assert problem.layout == trial.layout and problem.device.sms == (trial.sms or H200.sms)
+    for layout in stressed.LAYOUTS:
+        own = {t.config for t in trials if t.layout == layout}
+        assert own >= set(stressed.configs(kernel, layout, stressed.TYPES[0], H200))
+
+
+def test_random_trials_are_the_seeds_and_few_kernels():
+    kernel = find(RUNG, RUNGS)
+    trials = list(stressed.many(kernel, H200, 300, 3))
+    assert trials == list(stressed.many(kernel, H200, 300, 3))
+    assert trials != list(stressed.many(kernel, H200, 300, 4))
+    assert len({(t.config, t.layout, t.dtype, t.out) for t in trials}) <= 12
+    sizes = [(t.M, t.N, t.K) for t in trials]
+    assert all(len({n % 16 == 0 for n in size}) == 1 for size in sizes)
+    assert max(M for M, _, _ in sizes) > 600 > 8 > min(M for M, _, _ in sizes)
+
+
+def test_split_sums_get_enough_steps():
+    import random
+
+    _, _, K = stressed.sized(Config(64, 64, 64, SPLIT_K=4), random.Random(0))
+    assert K > 3 * 4 * 64
+
+
+def test_rungs_by_hand_are_those_in_gluon():
+    for kernel in stressed.by_hand():
+        assert "gluon" in type(kernel.fn).__name__.lower()
+    assert RUNG not in {kernel.name for kernel in stressed.by_hand()}
+
+
+# Inside a child, with a rung that is interpreted
+
+ONE = stressed.Trial(
+    RUNG, Config(32, 32, 32, ORDER="grouped"), 75, 88, 104, "NT", torch.float16, torch.float16
+)
+
+
+@pytest.fixture
+def on_cpu(monkeypatch):
+    if not INTERPRETED:
+        pytest.skip("kernels can't read CPU tensors on a GPU machine")
+    monkeypatch.setattr(torch.Tensor, "cuda", lambda self: self.clone())
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"layout": "TN", "gap": 1, "sms": 2},
+        {"out": torch.float32, "batch": 3, "layout": "TT"},
+        {"config": dataclasses.replace(ONE.config, SWAP=True), "layout": "NN", "gap": 1},
+    ],
+)
+def test_a_right_kernel_passes(on_cpu, change):
+    assert stressed.run_one(dataclasses.replace(ONE, **change), INTERPRETER) is None
+
+
+@pytest.mark.parametrize(
+    ("bug", "message"),
+    [
+        (lambda c: c[-1, -1].add_(1), "1 of 6600 elements are wrong"),
+        (lambda c: c[3, 5].fill_(torch.nan), "1 of 6600 elements are wrong"),
+        (lambda c: c.as_strided(c.shape, c.stride(), 1)[0, -1].fill_(0), "wrote between C's rows"),
+    ],
+)
+def test_what_a_kernel_does_wrong_is_told(on_cpu, monkeypatch, bug, message):
+    right = stressed.launch.run
+
+    def run(kernel, problem, config, a, b, c):
+        right(kernel, problem, config, a, b, c)
+        bug(c)
+
+    monkeypatch.setattr(stressed.launch, "run", run)
+    wrong = stressed.run_one(dataclasses.replace(ONE, gap=1), INTERPRETER)
+    assert wrong.startswith(message)
+
+
+def test_launches_are_compared_with_exact_sums(on_cpu, monkeypatch, capsys):
+    import contextlib
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: None)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    moved = {"randint": torch.randint, "full": torch.full}
+    for name, make in moved.items():
+        monkeypatch.setattr(
+            torch, name, lambda *args, make=make, **kw: make(*args, **kw | {"device": DEVICE})
+        )
+    trials = [
+        dataclasses.replace(ONE, layout=layout, gap=gap)
+        for layout in stressed.LAYOUTS
+        for gap in (0, 1)
+    ]
+    stressed.run_many(trials, 0, INTERPRETER)
+    assert capsys.readouterr().out == "begin 0\nok 7\n"
+    right = stressed.launch.run
+
+    def run(kernel, problem, config, a, b, c):
+        right(kernel, problem, config, a, b, c)
+        if problem.layout == "TN":
+            c[1, 2] += 1
+
+    monkeypatch.setattr(stressed.launch, "run", run)
+    stressed.run_many(trials, 0, INTERPRETER)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        "begin 0",
+        "bad 4 not the exact sums of small integers",
+        "bad 5 not the exact sums of small integers",
+        "ok 7",
+    ]
+
+
+# Which checks
+
+
+def asked(monkeypatch, *words):
+    monkeypatch.setattr(sys, "argv", ["stress.py", *words])
+    return stress.checks(stress.parse())
+
+
+def test_without_options_all_checks_are_made(monkeypatch, tmp_path):
+    from tools import sanitize
+
+    monkeypatch.setattr(sanitize, "find_sanitizer", lambda root: "/x/compute-sanitizer")
+    found, missing = asked(monkeypatch)
+    assert [c.name for c in found] == ["tiny", "launches", "consan", "memcheck", "racecheck"]
+    assert missing is None and found[1].count == 10000
+    assert found[-1].prefix[:3] == ("/x/compute-sanitizer", "--tool", "racecheck")
+    assert ("TRITON_INSTRUMENTATION_MODE", "consan") in found[2].env
+    assert [c.name for c in asked(monkeypatch, "--tiny")[0]] == ["tiny"]
+    assert [(c.name, c.count) for c in asked(monkeypatch, "--launches", "70")[0]] == [
+        ("launches", 70)
+    ]
+
+
+def test_a_missing_sanitizer_is_told_and_the_rest_is_run(monkeypatch):
+    from tools import sanitize
+
+    def find_sanitizer(root):
+        raise RuntimeError("compute-sanitizer was not found")
+
+    monkeypatch.setattr(sanitize, "find_sanitizer", find_sanitizer)
+    found, missing = asked(monkeypatch)
+    assert [c.name for c in found] == ["tiny", "launches", "consan"]
+    assert missing == "compute-sanitizer was not found"
+
+
+def test_a_tool_runs_around_the_child_and_its_findings_are_shown(child, tmp_path):
+    """A stand-in for compute-sanitizer: it runs the child, then reports."""
+    tool = tmp_path / "tool"
+    tool.write_text('#!/bin/sh\nshift 2\n"$@"\necho "========= Race reported between"\nexit 9\n')
+    tool.chmod(0o755)
+    check = stress.Check("racecheck", 20, prefix=(str(tool), "--tool", "racecheck"))
+    found = stress.stress(check, "quiet", TRIALS, 0)
+    assert len(found) == 2 and found[1].startswith("trial 5\n        ended with status 9")
+    assert "Race reported between" in found[1]

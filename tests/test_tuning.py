@@ -1,0 +1,328 @@
+"""What a user tunes: the cache and its file, tune, export and load, warmup."""
+
+import dataclasses
+import json
+import multiprocessing
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+import tritemm
+from tritemm import dispatch, launch, products
+from tritemm.problem import INTERPRETED, Problem
+from tritemm.spec import Config
+from tritemm.tuning import cache, user
+
+from .choosing import H200, problem
+from .harness import DEVICE, operand
+
+CONFIG = Config(64, 64, 64, num_stages=4, ORDER="grouped", SWAP=True)
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path, monkeypatch):
+    """A cache of the test's own, in the file and in the process."""
+    monkeypatch.setenv("TRITEMM_CACHE", str(tmp_path / "cache"))
+    cache.forget()
+    products.forget()
+    yield
+    cache.forget()
+    products.forget()
+
+
+def put(asked, name="tma", config=CONFIG, seconds=1e-5):
+    cache.store(asked.device.name, {cache.key(asked): cache.entry(name, config, seconds)})
+    products.forget()
+
+
+class TestCache:
+    def test_nothing_at_first(self):
+        assert cache.lookup(problem(64, 64, 64)) is None
+        assert not cache.folder().exists()  # a look-up leaves no trace
+
+    def test_found_again_by_another_process(self):
+        asked = problem(64, 96, 128)
+        put(asked)
+        assert cache.lookup(asked) == ("tma", CONFIG)
+        cache.forget()
+        assert cache.lookup(asked) == ("tma", CONFIG)
+        (path,) = cache.folder().glob("nvidia-h200-tritemm*-triton*.json")
+        assert json.loads(path.read_text())["gpu"] == "NVIDIA H200"
+        assert not list(cache.folder().glob("*.tmp"))
+
+    def test_a_key_is_all_that_matters(self):
+        a, b = torch.empty(64, 64, dtype=torch.float16), torch.empty(64, 64, dtype=torch.float16)
+        problems = [
+            problem(64, 64, 64),
+            problem(64, 64, 64, layout="NN"),
+            problem(64, 64, 64, dtype=torch.float16),
+            problem(64, 64, 64, dtype=torch.float16, accumulate=torch.float16),
+            problem(64, 64, 64, dtype=torch.float32),
+            problem(64, 64, 64, dtype=torch.float32, precision="tf32"),
+            problem(64, 64, 64, batch=(2,)),
+            problem(64, 64, 72),
+            of_tensors(a, torch.empty(64 * 64 + 1, dtype=torch.float16)[1:].view(64, 64)),
+            of_tensors(a, torch.empty(64, 72, dtype=torch.float16)[:, :64]),
+        ]
+        assert len({cache.key(p) for p in problems}) == len(problems)
+        assert cache.key(of_tensors(a, b)) == cache.key(of_tensors(b, a))
+
+    def test_other_gpus_have_their_own(self):
+        put(problem(64, 64, 64))
+        assert cache.lookup(problem(64, 64, 64, device=H200)) is not None
+        other = dataclasses.replace(H200, name="NVIDIA H100")
+        assert cache.lookup(problem(64, 64, 64, device=other)) is None
+
+    @pytest.mark.parametrize("text", ["", "{", "[]", '{"problems": 3}', "\0\1"])
+    def test_a_broken_file_is_a_warning(self, text):
+        asked = problem(64, 64, 64)
+        put(asked)
+        path = cache.path_of("NVIDIA H200")
+        path.write_text(text)
+        cache.forget()
+        products.forget()
+        with pytest.warns(UserWarning, match="can't be read"):
+            assert cache.lookup(asked) is None
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert dispatch.choose(asked).why == "the least predicted time"  # no second warning
+        with pytest.warns(UserWarning, match="can't be read"):
+            put(asked)
+        assert json.loads(path.read_text())["problems"]
+
+    @pytest.mark.parametrize(
+        "entry",
+        [
+            {},
+            {"kernel": "tma"},
+            {"kernel": "tma", "config": {"TILE": 3}},
+            {"kernel": "of the future", "config": {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64}},
+            None,
+        ],
+    )
+    def test_an_odd_entry_is_passed_over(self, entry):
+        asked = problem(64, 64, 64)
+        cache.store("NVIDIA H200", {cache.key(asked): entry})
+        assert dispatch.choose(asked).why == "the least predicted time"
+
+    def test_where_nothing_can_be_written(self, tmp_path, monkeypatch):
+        (tmp_path / "file").write_text("")
+        monkeypatch.setenv("TRITEMM_CACHE", str(tmp_path / "file" / "below"))
+        asked = problem(64, 64, 64)
+        with pytest.warns(UserWarning, match="not kept"):
+            put(asked)
+        assert cache.lookup(asked) == ("tma", CONFIG)  # in this process
+
+    def test_the_place(self, monkeypatch):
+        monkeypatch.delenv("TRITEMM_CACHE")
+        monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+        assert cache.folder() == Path("/somewhere/tritemm")
+        monkeypatch.delenv("XDG_CACHE_HOME")
+        assert cache.folder() == Path.home() / ".cache" / "tritemm"
+
+    def test_two_processes_lose_nothing(self):
+        count = 40
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            pool.starmap(_write_many, [(0, count), (count, 2 * count)])
+        table = cache.table_of("some GPU")
+        assert set(table) == {f"problem {i}" for i in range(2 * count)}
+
+
+def of_tensors(a, b):
+    return Problem.of(a, b, torch.empty(64, 64, dtype=a.dtype), device=H200)
+
+
+def _write_many(begin, end):
+    for i in range(begin, end):
+        cache.store("some GPU", {f"problem {i}": cache.entry("tma", CONFIG, 1e-6)})
+
+
+class TestChoice:
+    def test_what_was_tuned_is_taken_and_said(self):
+        asked = problem(512, 512, 512)
+        before = dispatch.choose(asked)
+        put(asked, "pipelined", Config(64, 64, 32, num_stages=3))
+        after = dispatch.choose(asked)
+        assert (after.kernel.name, after.config) == ("pipelined", Config(64, 64, 32, num_stages=3))
+        assert after.why != before.why and "tritemm.tune" in str(after)
+
+    def test_not_by_who_asks_for_something_else(self):
+        asked = problem(512, 512, 512)
+        put(asked, "pipelined", Config(64, 64, 32, num_stages=3))
+        assert dispatch.choose(asked, "tma").kernel.name == "tma"
+        assert "M" in dispatch.choose(asked, "auto/batch_invariant").why
+
+    def test_a_rung_that_refuses_by_now(self):
+        asked = problem(511, 511, 511)
+        put(asked, "tma", Config(64, 64, 64))
+        assert dispatch.choose(asked).why == "the least predicted time"
+        put(asked, "tma", Config(64, 64, 64, PACK="ab"))
+        assert dispatch.choose(asked).config.PACK == "ab"
+
+
+@pytest.fixture
+def timed(monkeypatch):
+    """A timer that takes the lower rung for the faster one; the kernels it was asked for."""
+    asked = []
+
+    def timer(problem, tensors):
+        def measure(kernel, config):
+            asked.append(kernel.name)
+            return 1e-6 * kernel.number
+
+        return measure
+
+    monkeypatch.setattr(user, "timer", timer)
+    return asked
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="the candidates of the interpreter")
+class TestTune:
+    a, b = operand(40, 48, torch.float16, aligned=True), operand(48, 56, torch.float16)
+
+    def test_the_fastest_is_taken_from_now_on(self, timed):
+        found = tritemm.tune(self.a, self.b, progress=False)
+        assert found.choice.kernel.name == found.timed[0].kernel.name == "pipelined"
+        assert [one.seconds for one in found.timed] == sorted(one.seconds for one in found.timed)
+        assert set(timed) == {one.kernel.name for one in found.timed}
+        choice = tritemm.explain(self.a, self.b)
+        assert choice.why == "measured as the fastest by tritemm.tune"
+        torch.testing.assert_close(tritemm.matmul(self.a, self.b), self.a @ self.b)
+        assert "candidates timed" in str(found) and "7.0 us" in str(found)
+
+    def test_a_wrong_one_does_not_win(self, timed, monkeypatch):
+        run = launch.run
+
+        def last_row_lost(kernel, problem, config, a, b, c):
+            run(kernel, problem, config, a, b, c)
+            if kernel.name == "pipelined":
+                c[-1] = 0
+
+        monkeypatch.setattr(user.launch, "run", last_row_lost)
+        found = tritemm.tune(self.a, self.b, progress=False)
+        assert found.choice.kernel.name != "pipelined" and "pipelined" not in timed
+        (wrong,) = (one for one in found.timed if one.error)
+        assert "elements are wrong" in wrong.error and wrong.error in str(found)
+
+    def test_one_that_fails_does_not_stop_it(self, timed, monkeypatch):
+        run = launch.run
+
+        def broken(kernel, *args):
+            if kernel.name == "pipelined":
+                raise ValueError("out of resource: shared memory")
+            run(kernel, *args)
+
+        monkeypatch.setattr(user.launch, "run", broken)
+        found = tritemm.tune(self.a, self.b, progress=False)
+        assert any("shared memory" in (one.error or "") for one in found.timed)
+        assert found.choice.kernel.name != "pipelined"
+
+    def test_none_is_right(self, timed, monkeypatch):
+        monkeypatch.setattr(user.launch, "run", lambda *args: None)
+        with pytest.raises(RuntimeError, match="no candidate"):
+            tritemm.tune(self.a, self.b, progress=False)
+        assert not cache.table_of("Triton interpreter")
+
+    def test_out_of_time(self, timed):
+        found = tritemm.tune(self.a, self.b, seconds=0, progress=False)
+        assert len(found.timed) == 1 and found.skipped > 0
+
+    def test_batches_and_other_types(self, timed):
+        a, b = operand(9, 20, torch.int8, batch=(3,)), operand(20, 33, torch.int8, batch=(3,))
+        found = tritemm.tune(a, b, progress=False)
+        assert not any(one.error for one in found.timed)
+        assert torch.equal(tritemm.matmul(a, b), torch.matmul(a.int(), b.int()))
+
+    def test_errors(self):
+        with pytest.raises(RuntimeError, match="on a GPU; there is none"):
+            tritemm.tune(self.a, self.b)
+        with pytest.raises(ValueError, match="nothing to tune"):
+            tritemm.tune(torch.empty(3, 0), torch.empty(0, 3))
+        with pytest.raises(RuntimeError, match="cannot be multiplied"):
+            tritemm.tune(self.a, self.a)
+
+    def test_export_and_load(self, timed, tmp_path, monkeypatch):
+        tritemm.tune(self.a, self.b, progress=False)
+        assert tritemm.tuning.export(tmp_path / "tuned.json", "cpu") == 1
+        monkeypatch.setenv("TRITEMM_CACHE", str(tmp_path / "another machine"))
+        cache.forget()
+        products.forget()
+        assert tritemm.explain(self.a, self.b).why == "the least predicted time"
+        assert tritemm.tuning.load(tmp_path / "tuned.json") == 1
+        assert tritemm.explain(self.a, self.b).kernel.name == "pipelined"
+
+    @pytest.mark.parametrize("text", ["", "[]", '{"gpu": "x", "problems": {"p": {}}}'])
+    def test_loading_something_else(self, tmp_path, text):
+        path = tmp_path / "other.json"
+        path.write_text(text)
+        with pytest.raises(ValueError, match=r"other\.json is not what"):
+            tritemm.tuning.load(path)
+
+
+class TestWarmup:
+    def test_choices_of_shapes(self):
+        choices = tritemm.warmup([(16, 64, 32), (2, 16, 24, 32)], dtype=torch.float16, layout="NN")
+        assert [c.problem.batch for c in choices] == [1, 2]
+        assert choices[0].problem.layout == "NN" and choices[1].problem.N == 24
+        (linear,) = tritemm.warmup([(16, 64, 32)])
+        assert linear.problem.layout == "NT" and linear.problem.a.dtype == torch.bfloat16
+
+    def test_of_examples(self):
+        a, b = operand(40, 48, torch.float16), operand(48, 56, torch.float16)
+        (choice,) = tritemm.warmup([(a, b)], kernel="pipelined")
+        assert choice == tritemm.explain(a, b, kernel="pipelined")
+        (choice,) = tritemm.warmup([(a, b)], batch_invariant=True)
+        assert choice == tritemm.explain(a, b, batch_invariant=True)
+
+    @pytest.mark.parametrize("wrong", [(3, 4), (1, 2, 3, 4, 5), (0, 1, 2), (2.0, 3, 4), ("a", "b")])
+    def test_no_problem(self, wrong):
+        with pytest.raises(ValueError, match=r"\(M, N, K\)"):
+            tritemm.warmup([wrong])
+
+    def test_no_layout(self):
+        with pytest.raises(ValueError, match="NN, NT, TN, TT"):
+            tritemm.warmup([(1, 2, 3)], layout="row")
+
+    @pytest.mark.gpu
+    def test_the_first_call_may_be_captured(self):
+        a = torch.randn(48, 80, device=DEVICE, dtype=torch.bfloat16)
+        b = torch.randn(112, 80, device=DEVICE, dtype=torch.bfloat16).mT
+        tritemm.warmup([(48, 112, 80)])
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = tritemm.matmul(a, b)
+        graph.replay()
+        torch.testing.assert_close(out, a @ b)
+
+
+@pytest.mark.gpu
+def test_tune_on_a_gpu():
+    a = torch.randn(300, 512, device=DEVICE, dtype=torch.bfloat16)
+    b = torch.randn(512, 520, device=DEVICE, dtype=torch.bfloat16)
+    found = tritemm.tune(a, b, seconds=60, progress=False)
+    best = found.timed[0]
+    assert 0 < best.seconds < 1e-3 and len([t for t in found.timed if not t.error]) > 1
+    assert not [t for t in found.timed if t.error and "wrong" in t.error]
+    assert dispatch.choose(found.choice.problem).config == best.config
+
+
+def test_deterministic_is_a_fact():
+    assert tritemm.deterministic is True
+    a, b = operand(70, 300, torch.float16), operand(300, 50, torch.float16)
+    first = tritemm.matmul(a, b)
+    assert all(torch.equal(tritemm.matmul(a, b), first) for _ in range(3))
+
+
+def test_the_command(tmp_path):
+    """`python -m tritemm.tuning load` adds to the cache of this user."""
+    path = tmp_path / "tuned.json"
+    entry = cache.entry("tma", CONFIG, 1e-6)
+    path.write_text(json.dumps({"gpu": "NVIDIA H200", "problems": {"p": entry}}))
+    command = [sys.executable, "-m", "tritemm.tuning", "load", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1])
+    assert done.returncode == 0 and done.stdout == "1 problems\n", done.stderr
+    assert cache.table_of("NVIDIA H200") == {"p": entry}

@@ -1,0 +1,191 @@
+"""The constants of the cost model: their file, and finding them again from measured times."""
+
+import dataclasses
+import json
+import math
+import random
+
+import pytest
+import torch
+
+from tritemm import candidates, dispatch
+from tritemm.request import changed
+from tritemm.tuning import __main__ as command
+from tritemm.tuning import constants, model
+from tritemm.tuning.fit import fit, quality
+from tritemm.tuning.samples import Sample, read
+
+from .choosing import H100, H200, hopper_rungs, problem, put_rungs
+
+
+@pytest.fixture
+def _hopper(monkeypatch):
+    put_rungs(monkeypatch, hopper_rungs())
+    yield
+    dispatch.forget()
+
+
+def shapes(count, seed):
+    draw = random.Random(seed)
+
+    def size(low, high):
+        return round(2 ** draw.uniform(low, high) / 8) * 8
+
+    return [(size(3, 13), size(8, 14), size(7, 14)) for _ in range(count)]
+
+
+def measured(truth, shapes, noise=0.0, seed=0):
+    """Samples of every candidate as `truth` predicts them."""
+    draw = random.Random(seed)
+    samples = []
+    for shape in shapes:
+        asked = problem(*shape)
+        for kernel, config in dispatch.candidates(asked):
+            scene = model.Scene(config.view(asked), model.pack_bytes(asked, config.PACK), truth)
+            seconds = next(scene.parts(kernel.name, [config])).total
+            seconds *= math.exp(draw.gauss(0, noise))
+            samples.append(Sample(asked, kernel.name, config, seconds))
+    return samples
+
+
+def another_gpu(start):
+    """Constants that differ from `start` by tile and rung, as a real GPU's would."""
+    draw = random.Random(1)
+    scene = model.Scene(problem(4096, 4096, 4096))
+    steps = {}
+    for kernel in candidates.RUNGS:
+        trait = constants.trait(kernel.name)
+        for config in kernel.configs(problem(4096, 4096, 4096)):
+            step, ends = scene.analytic(trait, config)
+            key = constants.key(scene.word(trait), config)
+            pair = step * draw.uniform(0.8, 1.6), ends * draw.uniform(0.6, 2.0)
+            steps.setdefault(kernel.name, {})[key] = pair
+    return dataclasses.replace(
+        start,
+        steps=steps,
+        launches={"persistent": 3.1e-6, "pingpong": 3.4e-6, "split_k": 2.1e-6},
+        memory_rate=3.7e12,
+        latency=1.1e-6,
+        reduction=2.5e-6,
+    )
+
+
+@pytest.mark.usefixtures("_hopper")
+class TestFit:
+    def test_it_finds_known_constants(self):
+        truth = another_gpu(constants.analytic(H200))
+        samples = measured(truth, shapes(24, seed=3))
+        found = fit(samples, constants.analytic(H200))
+        before, after = quality(samples, constants.analytic(H200)), quality(samples, found)
+        assert before.error > 0.1 > 0.02 > after.error
+        for rung, size in (("pingpong", (128, 256)), ("pingpong", (128, 192)), ("tma", (128, 128))):
+            for key, (step, _) in truth.steps[rung].items():
+                if key[1:3] == size:
+                    assert found.steps[rung][key][0] == pytest.approx(step, rel=0.04)
+        assert found.memory_rate == pytest.approx(truth.memory_rate, rel=0.1)
+
+    def test_regret_falls_on_problems_it_has_not_seen(self):
+        truth = another_gpu(constants.analytic(H200))
+        found = fit(measured(truth, shapes(24, seed=3), noise=0.03), constants.analytic(H200))
+        unseen = measured(truth, shapes(20, seed=4))
+        before, after = quality(unseen, constants.analytic(H200)), quality(unseen, found)
+        assert after.regret < 1.02 < before.regret
+        assert after.worst <= before.worst
+
+    def test_one_wild_sample_counts_little(self):
+        truth = another_gpu(constants.analytic(H200))
+        samples = measured(truth, shapes(12, seed=5))
+        wild = [
+            dataclasses.replace(s, seconds=s.seconds * 20) if i == 40 else s
+            for i, s in enumerate(samples)
+        ]
+        calm, shaken = (quality(samples, fit(some, truth)).error for some in (samples, wild))
+        assert calm == 0 and shaken < 0.005
+
+    def test_what_no_sample_speaks_of_stays(self):
+        start = constants.analytic(H200)
+        samples = [s for s in measured(start, shapes(4, seed=6)) if s.kernel == "pingpong"]
+        found = fit(samples, start)
+        assert set(found.steps) == {"pingpong"}
+        assert found.reduction == start.reduction
+
+
+class TestFile:
+    def test_there_and_back(self):
+        one = dataclasses.replace(
+            constants.analytic(H200),
+            steps={"tma": {("16-bit", 128, 256, 64, 8, 3): (7.5e-7, 1.25e-6)}},
+            launches={"tma": 2.75e-6},
+        )
+        data = constants.to_json(one, H200)
+        again = constants.from_json(json.loads(command.render(data)))
+        assert again.steps == one.steps and again.launches == one.launches
+        assert again.memory_rate == pytest.approx(one.memory_rate, rel=0.01)
+        assert '"16-bit 128x256x64 w8 s3": [7.5e-07, 1.25e-06]' in command.render(data)
+
+    def test_the_shipped_one_is_small_and_is_taken(self):
+        path = constants.path_of(H200)
+        assert path.name == "nvidia-h200.json" and path.stat().st_size < 32_000
+        data = json.loads(path.read_text())
+        assert constants.of(H200) == constants.from_json(data)
+        assert command.render(data) == path.read_text()
+
+    def test_a_near_relation_takes_its_k_steps(self):
+        assert constants.of(H100).steps == constants.of(H200).steps
+        assert constants.of(H100).memory_rate < constants.of(H200).memory_rate
+
+
+class TestCommand:
+    def lines(self, tmp_path):
+        samples = measured(constants.analytic(H200), shapes(3, seed=7))
+        path = tmp_path / "found.jsonl"
+        rows = [
+            {
+                "M": s.problem.M, "N": s.problem.N, "K": s.problem.K, "batch": 1, "layout": "NT",
+                "dtype": "bf16", "out": "bf16", "kernel": s.kernel, "config": changed(s.config),
+                "us": 1e6 * s.seconds,
+            }
+            for s in samples
+        ]  # fmt: skip
+        others = [
+            {"time": "now", "command": "search"},
+            rows[0] | {"kernel": "cuBLAS", "config": {}},
+            rows[0] | {"us": None, "error": "too large"},
+        ]
+        path.write_text("".join(json.dumps(row) + "\n" for row in others + rows))
+        return path, samples
+
+    def test_reading(self, tmp_path):
+        path, samples = self.lines(tmp_path)
+        got = read([path], H200)
+        assert [(s.problem, s.kernel, s.config) for s in got] == [
+            (s.problem, s.kernel, s.config) for s in samples
+        ]
+        assert got[0].seconds == pytest.approx(samples[0].seconds)
+
+    def test_a_broken_line_is_named(self, tmp_path):
+        path, _ = self.lines(tmp_path)
+        path.write_text(path.read_text() + "{")
+        with pytest.raises(ValueError, match=r"found\.jsonl, line \d+"):
+            read([path], H200)
+
+    def test_types(self, tmp_path):
+        row = {
+            "M": 64, "N": 96, "K": 128, "batch": 3, "layout": "TN", "dtype": "fp32", "out": "fp32",
+            "kernel": "tma", "config": {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32}, "us": 5,
+            "precision": "tf32",
+        }  # fmt: skip
+        path = tmp_path / "one.jsonl"
+        path.write_text(json.dumps(row))
+        (sample,) = read([path], H200)
+        asked = problem(64, 96, 128, "TN", torch.float32, batch=(3,), precision="tf32")
+        assert sample.problem == asked and sample.seconds == 5e-6
+
+    def test_fit_writes_a_file(self, tmp_path, capsys):
+        path, _ = self.lines(tmp_path)
+        out = tmp_path / "gpu.json"
+        assert command.main(["fit", str(path), "--out", str(out)]) == 0
+        data = json.loads(out.read_text())
+        assert data["gpu"] == "NVIDIA H200" and constants.from_json(data).launches
+        printed = capsys.readouterr().out
+        assert "before" in printed and "after" in printed and "regret" in printed

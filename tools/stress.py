@@ -1,0 +1,232 @@
+#!/usr/bin/env python
+"""Look for hangs and races in the rungs whose warps are synchronised by hand; needs a GPU.
+
+    python tools/stress.py [--tiny] [--launches 10000] [--consan] [--racecheck] [RUNG ...]
+
+    --tiny       every config and layout on a few tiles and k-steps, each within 20 s
+    --launches   random sizes on several streams, every result compared with exact sums
+    --consan     some of the tiny ones under Triton's concurrency sanitizer
+    --racecheck  the same under compute-sanitizer's memcheck and racecheck
+
+Without any of them, all. Prints a line for each rung and check, and what it found. 1: something
+was found; 2: it can't run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # a script's path begins with its own folder
+
+CHILD = Path(__file__).resolve().parent / "stressed.py"
+#: Seconds for torch and the device to come up, and for one trial (a batch, of launches).
+START = 120
+#: Children of one rung and check that may end badly before the rest is left.
+ENOUGH = 3
+#: Trials under slow instruments; findings that are printed.
+FEW, SHOWN = 8, 12
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """`silence` is the seconds without a word that make a hang; `prefix` is run around Python."""
+
+    name: str
+    silence: float
+    count: int = FEW
+    prefix: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def trials(self) -> str:
+        """The word of `stressed.trials_of`."""
+        return self.name if self.name in ("tiny", "launches", "consan") else "few"
+
+
+def main() -> int:
+    args = parse()
+    import torch
+
+    found = torch.cuda.is_available() and torch.cuda.get_device_name()
+    if not found or torch.cuda.get_device_capability() < (9, 0):
+        print(f"stress: needs a CUDA device of sm_90 or newer, and torch sees {found or 'none'}",
+              file=sys.stderr)  # fmt: skip
+        return 2
+    from tools import stressed
+    from tritemm.problem import Device
+
+    known = {kernel.name: kernel for kernel in stressed.by_hand()}
+    unknown = [name for name in args.rungs if name not in known]
+    if unknown or not known:
+        print(f"stress: no such rung: {', '.join(unknown)}; there are {', '.join(known) or 'none'}",
+              file=sys.stderr)  # fmt: skip
+        return 2
+    wanted, missing = checks(args)
+    device = Device.of(torch.device("cuda"))
+    clean = True
+    for check in wanted:
+        for name in args.rungs or known:
+            trials = stressed.trials_of(check.trials, name, device, check.count, args.seed)
+            begin = time.monotonic()
+            if not check.env:
+                compile_all(trials, device)
+            found = stress(check, name, trials, args.seed)
+            clean &= not found and bool(trials)
+            report(check, name, len(trials), found, time.monotonic() - begin)
+    if missing:
+        print(f"stress: {missing}", file=sys.stderr)
+    return 1 if not clean else 2 if missing else 0
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("rungs", nargs="*", metavar="RUNG", help="default: every rung in Gluon")
+    add("--tiny", action="store_true")
+    add("--launches", type=int, metavar="N")
+    add("--consan", action="store_true")
+    add("--racecheck", action="store_true")
+    add("--seed", type=int, default=0, help="of the random sizes")
+    return parser.parse_args()
+
+
+def checks(args: argparse.Namespace) -> tuple[list[Check], str | None]:
+    """Those that are asked for and can be run, and what is missing for the others."""
+    every = not (args.tiny or args.launches or args.consan or args.racecheck)
+    found, missing = [], None
+    if args.tiny or every:
+        found.append(Check("tiny", 20))
+    if args.launches or every:
+        found.append(Check("launches", 20, args.launches or 10000))
+    if args.consan or every:
+        found.append(Check("consan", 180, env=(("TRITON_INSTRUMENTATION_MODE", "consan"),)))
+    if args.racecheck or every:
+        try:
+            found += [sanitized(tool) for tool in ("memcheck", "racecheck")]
+        except RuntimeError as error:
+            missing = str(error)
+    return found, missing
+
+
+def sanitized(tool: str) -> Check:
+    """A check under compute-sanitizer; RuntimeError where it isn't installed."""
+    from cuda_reference import toolkit
+    from tools.sanitize import find_sanitizer
+
+    try:
+        root = toolkit.nvcc().root
+    except toolkit.Unavailable:
+        root = Path("/usr/local/cuda")
+    prefix = (find_sanitizer(root), "--tool", tool, "--error-exitcode", "9", "--print-limit", "20")
+    # Every tensor has an allocation of its own, so that its bounds are seen.
+    return Check(tool, 300, prefix=prefix, env=(("PYTORCH_NO_CUDA_MEMORY_CACHING", "1"),))
+
+
+def compile_all(trials: Sequence, device) -> None:
+    """In parallel, so that silence is a hang; what fails is the child's to tell."""
+    from tritemm.tuning import parallel
+
+    items = [(trial.rung, trial.of_meta(device), trial.config) for trial in trials]
+    parallel.compile_all(list({parallel.likeness(*item): item for item in items}.values()))
+
+
+def stress(check: Check, rung: str, trials: Sequence, seed: int) -> list[str]:
+    """What went wrong, a few lines each; a new child goes on behind what ended the last one."""
+    found: list[str] = []
+    start = 0
+    for _ in range(ENOUGH):
+        at, what, bad = watch(check, [check.trials, rung, str(start), str(check.count), str(seed)])
+        found += [f"{trials[i]}\n        {why}" for i, why in bad]
+        if what:
+            named = trials[at] if at is not None else f"{rung}: before its first trial"
+            if check.trials == "launches":
+                named = f"{named}, or one of those launched together with it"
+            found.append(f"{named}\n        {what}")
+        if what is None or at is None or at + 1 == len(trials):
+            break
+        start = at + 1
+    return found
+
+
+def watch(check: Check, words: list[str]) -> tuple[int | None, str | None, list[tuple[int, str]]]:
+    """Run a child: the trial that ended it and how, None if it ended well; and the wrong ones."""
+    at, bad, limit = None, [], START * (3 if check.prefix else 1)
+    with tempfile.TemporaryFile("w+", errors="replace") as log:
+        # A session of its own: a tool and its child are ended together.
+        process = subprocess.Popen(
+            [*check.prefix, sys.executable, str(CHILD), *words], cwd=ROOT, text=True,
+            env=os.environ | dict(check.env) | {"OMP_NUM_THREADS": "1"}, errors="replace",
+            start_new_session=True, stdout=subprocess.PIPE, stderr=log,
+        )  # fmt: skip
+        lines: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=_pump, args=(process.stdout, lines), daemon=True).start()
+        printed: list[str] = []
+        what = None
+        while True:
+            try:
+                line = lines.get(timeout=limit)
+            except queue.Empty:
+                what = f"HANG: no word for {limit:g} s"
+                break
+            if not line:
+                break
+            word, _, rest = line.strip().partition(" ")
+            if word in ("ready", "begin", "ok", "bad"):
+                limit = check.silence
+            if word in ("begin", "ok"):
+                at = int(rest)
+            elif word == "bad":
+                index, _, why = rest.partition(" ")
+                at = int(index)
+                bad.append((at, why))
+            elif word != "ready":
+                printed.append(line)
+        if what is not None:
+            os.killpg(process.pid, signal.SIGKILL)
+        status = process.wait(timeout=60)
+        if what is None and status:
+            log.seek(0)
+            what = f"ended with status {status}\n{told([*printed, *log])}"
+    return at, what, bad
+
+
+def _pump(stream, lines: queue.Queue[str]) -> None:
+    """The lines of a stream, then an empty one."""
+    for line in stream:
+        lines.put(line)
+    lines.put("")
+
+
+def told(lines: Sequence[str]) -> str:
+    """The first lines of what a tool or an assertion says, and the last of an error."""
+    said = [f"        {line.rstrip()}" for line in lines if line.strip(" =\n")]
+    return "\n".join(said if len(said) <= 24 else [*said[:14], "        ...", *said[-9:]])
+
+
+def report(check: Check, rung: str, trials: int, found: list[str], seconds: float) -> None:
+    verdict = "ok" if not found else f"FOUND {len(found)}"
+    if not trials:
+        verdict = "FOUND no trial"
+    print(
+        f"{check.name:<10} {rung:<18} {trials:>6} trials  {seconds:7.1f} s  {verdict}", flush=True
+    )
+    for text in found:
+        print(f"    {text}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

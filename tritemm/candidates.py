@@ -1,0 +1,182 @@
+"""What a problem may be run with: rungs, their configs, exchanged operands, copied operands.
+
+Copies are of what the copy engine refuses, or of what WGMMA can read only after a transposition.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+
+from .kernels import _host
+from .problem import INTERPRETER, Matrix, Problem
+from .rungs import RUNGS
+from .spec import Config, Kernel
+from .tuning.model import Scene, pack_bytes, scene_of
+
+#: The rungs below this number have no loads in flight while they multiply: "auto" takes them only
+#: where no other can run.
+FIRST_IN_FLIGHT = 7
+#: Exchanged operands are considered where the shorter side of C has at most so many elements.
+SHORT_SIDE = 256
+#: WGMMA takes at least so many rows: a side of C that is shorter is better its columns.
+LEAST_ROWS = 64
+
+
+class Group(NamedTuple):
+    """A rung and its configs for what it sees (`scene`), after PACK and SWAP."""
+
+    kernel: Kernel
+    configs: Sequence[Config]
+    scene: Scene
+    pack: str = ""
+    swap: bool = False
+
+    def whole(self, config: Config) -> Config:
+        """`config` with PACK and SWAP."""
+        if self.pack or self.swap:
+            return dataclasses.replace(config, PACK=self.pack, SWAP=self.swap)
+        return config
+
+    def seconds(self) -> list[float]:
+        """That the model expects of each config."""
+        return self.scene.seconds(self.kernel.name, self.configs)
+
+
+def candidates(problem: Problem, kernel: str = "auto") -> list[tuple[Kernel, Config]]:
+    """All that `choose` compares, the first of which wins a tie."""
+    return [
+        (group.kernel, group.whole(config))
+        for group in groups(problem, _rungs(kernel))
+        for config in group.configs
+    ]
+
+
+def ranked(problem: Problem, kernel: str = "auto") -> list[tuple[float, Kernel, Config]]:
+    """The candidates with their predicted seconds, the least first."""
+    rows = [
+        (seconds, group.kernel, group.whole(config))
+        for group in groups(problem, _rungs(kernel))
+        for seconds, config in zip(group.seconds(), group.configs, strict=True)
+    ]
+    return sorted(rows, key=lambda row: row[0])
+
+
+def least(some: Iterable[Group]) -> tuple[Kernel, Config] | None:
+    """The kernel and config with the least predicted time; the earlier one where they tie."""
+    best, best_seconds = None, math.inf
+    for group in some:
+        seconds = group.seconds()
+        low = min(seconds, default=math.inf)
+        if low < best_seconds:
+            best, best_seconds = (group, group.configs[seconds.index(low)]), low
+    if best is None:
+        return None
+    group, config = best
+    return group.kernel, group.whole(config)
+
+
+def best_config(kernel: Kernel, problem: Problem) -> Config:
+    """The kernel's config with the least predicted time; the earlier one where they tie."""
+    return least(groups(problem, (kernel,)))[1]
+
+
+def find(name: str) -> Kernel:
+    """The rung called `name`; ValueError with all names if there is none."""
+    for rung in RUNGS:
+        if rung.name == name:
+            return rung
+    names = ", ".join(rung.name for rung in RUNGS)
+    raise ValueError(f'kernel="{name}" is unknown; one of auto, {names}')
+
+
+def _rungs(kernel: str) -> Sequence[Kernel]:
+    return RUNGS if kernel == "auto" else (find(kernel),)
+
+
+def groups(problem: Problem, rungs: Sequence[Kernel]) -> Iterator[Group]:
+    """Of one rung as it is, with exchanged operands too; of several, also with copied ones."""
+    if len(rungs) == 1:
+        yield from _groups(problem, rungs, ("",), every=True)
+        return
+    able, below = _in_flight(tuple(rungs))
+    some = None
+    for some in _groups(problem, able, _packs(problem)):
+        yield some
+    if some is None:
+        last = (rung for rung in below if rung.why_not(problem) is None)
+        yield from _groups(problem, tuple(last)[:1], ("",), every=True)
+
+
+@functools.lru_cache
+def _in_flight(rungs: tuple[Kernel, ...]) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
+    """The rungs that auto takes, and those that are the last resort, the highest first."""
+    able = tuple(rung for rung in reversed(rungs) if rung.number >= FIRST_IN_FLIGHT)
+    return able, tuple(rung for rung in reversed(rungs) if rung not in able)
+
+
+def _groups(
+    problem: Problem, rungs: Sequence[Kernel], packs: Iterable[str], every: bool = False
+) -> Iterator[Group]:
+    """`every`: also what doesn't suit the rung."""
+    if problem.device == INTERPRETER:
+        yield from _interpreted(problem, rungs)
+        return
+    swaps = (False, True) if min(problem.M, problem.N) <= SHORT_SIDE else (False,)
+    for pack in packs:
+        packed = problem.packed(pack) if pack else problem
+        copied = pack_bytes(problem, pack)
+        refusing = {}  # in their order, each once
+        for swap in swaps:
+            view = packed.transposed() if swap else packed
+            scene = scene_of(view, copied)
+            for rung in rungs:
+                if rung.why_not(view) is None:
+                    if every or _suits(rung, view):
+                        yield Group(rung, rung.configs(view), scene, pack, swap)
+                else:
+                    refusing[rung] = None
+        if not _slow_majors(problem):
+            rungs = tuple(refusing)  # the others need no copy
+
+
+def _suits(rung: Kernel, view: Problem) -> bool:
+    """Whether this one of the two orders of the operands is the one to consider for the rung."""
+    if rung.few_rows is not None:
+        return rung.few_rows(view) >= view.M
+    return view.M > LEAST_ROWS or view.M >= view.N
+
+
+def _interpreted(problem: Problem, rungs: Sequence[Kernel]) -> Iterator[Group]:
+    """The rungs as they are: in the interpreter, a copy or an exchange gains nothing."""
+    scene = scene_of(problem)
+    for rung in rungs:
+        if rung.why_not(problem) is None:
+            yield Group(rung, (rung.interpreted,), scene)
+
+
+def _packs(problem: Problem) -> Sequence[str]:
+    """What may be copied first: nothing, what TMA refuses, and also what WGMMA can't read."""
+    if problem.device.capability < (9, 0):
+        return ("",)
+    refused = "".join(name for name in "ab" if refused_by_tma(name, getattr(problem, name)))
+    slow = _slow_majors(problem)
+    return dict.fromkeys(("", refused, "".join(n for n in "ab" if n in refused + slow)))
+
+
+def refused_by_tma(name: str, matrix: Matrix) -> bool:
+    """Whether the copy engine can read `matrix` neither by rows nor by columns."""
+    return all(_host.refusal(name, matrix, major) for major in "NT")
+
+
+def _slow_majors(problem: Problem) -> str:
+    """The operands that WGMMA reads only with K contiguous, and that are stored otherwise."""
+    dtype = problem.a.dtype
+    if dtype != torch.int8 and (dtype != torch.float32 or problem.precision == "ieee"):
+        return ""
+    return "a" * (problem.a.layout != "N") + "b" * (problem.b.layout != "T")

@@ -1,0 +1,103 @@
+"""A chosen kernel and config, and what `explain` says of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from .candidates import ranked
+from .problem import INTERPRETER, Problem
+from .rungs import RUNGS
+from .spec import Config, Kernel
+from .tuning import model
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A kernel, its config, and `why` they were taken; prints as a few lines."""
+
+    problem: Problem
+    kernel: Kernel
+    config: Config
+    why: str
+
+    @property
+    def refused(self) -> tuple[tuple[str, str], ...]:
+        """The rungs that can't run the problem as it is, and why, the highest first."""
+        reasons = ((rung.name, rung.why_not(self.problem)) for rung in reversed(RUNGS))
+        return tuple((name, reason) for name, reason in reasons if reason)
+
+    @property
+    def predicted(self) -> float:
+        """Seconds that the model expects."""
+        return self.parts.total
+
+    @property
+    def parts(self) -> model.Parts:
+        """What the predicted seconds consist of."""
+        return model.parts(self.kernel, self.problem, self.config)
+
+    @property
+    def roofline(self) -> float:
+        """Seconds below which no kernel can go: arithmetic or memory, whichever is longer."""
+        return max(model.roofline(self.problem))
+
+    @property
+    def others(self) -> list[tuple[float, Kernel, Config]]:
+        """The candidates for `kernel="auto"` that are not taken: (predicted seconds, kernel,
+        config), the least first."""
+        mine = (self.kernel, self.config)
+        return [row for row in ranked(self.problem) if row[1:] != mine]
+
+    def __str__(self) -> str:
+        lines = [
+            f"problem    {self.problem}",
+            f"kernel     {self.kernel.name}: {self.kernel.title}",
+            f"config     {self.config}",
+            f"why        {self.why}",
+            *self._before(),
+            f"work       {self._work()}",
+        ]
+        if self.problem.device == INTERPRETER:
+            lines.append("predicted  nothing: Triton's interpreter runs the kernel on the CPU")
+        else:
+            lines += self._times()
+        lines += [f"refused    {name}: {reason}" for name, reason in self.refused]
+        return "\n".join(lines)
+
+    def _before(self) -> list[str]:
+        lines = []
+        reasons = dict(self.refused)
+        if self.config.PACK:
+            why = reasons.get(self.kernel.name, "WGMMA reads this type with K contiguous")
+            lines.append(f"packed     {' and '.join(self.config.PACK)}, because {why}")
+        if self.config.SWAP:
+            short = "M" if self.problem.M <= self.problem.N else "N"
+            lines.append(
+                f"swapped    C.T = B.T A.T: {short} = {getattr(self.problem, short)} "
+                f"is the {'columns' if short == 'M' else 'rows'} of the tile"
+            )
+        return lines
+
+    def _work(self) -> str:
+        config, sms = self.config, self.problem.device.sms
+        tiles = config.tiles(config.view(self.problem))
+        split = f" x {config.SPLIT_K} parts of K" if config.SPLIT_K > 1 else ""
+        waves = tiles * config.SPLIT_K / sms
+        full = 100 * waves / math.ceil(waves)
+        return f"{tiles} tiles{split} on {sms} SMs are {waves:.2f} waves, {full:.0f} % full"
+
+    def _times(self) -> list[str]:
+        problem = self.problem
+        arithmetic, memory = model.roofline(problem)
+        bound = "arithmetic" if arithmetic >= memory else "memory"
+        named = self.parts._asdict().items()
+        parts = ", ".join(f"{n} {1e6 * s:.1f}" for n, s in named if s and n != "total")
+        lines = [
+            f"predicted  {1e6 * self.predicted:.1f} us; roofline {1e6 * self.roofline:.1f} us, "
+            f"bound by {bound} ({problem.flops / max(problem.bytes, 1):.0f} FLOP per byte)",
+            f"parts      {parts} us; memory passes beside steps, ends and reduction",
+        ]
+        for seconds, kernel, config in self.others[:3]:
+            lines.append(f"or         {1e6 * seconds:.1f} us: {kernel.name}, {config}")
+        return lines

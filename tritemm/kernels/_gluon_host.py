@@ -1,0 +1,169 @@
+"""Host helpers of the Gluon rungs: refusals, tiles that fit, arguments."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..problem import INTERPRETER, Problem
+from ..spec import Arguments, Config, Workspace
+from ..workspace import counters
+from ._host import Box, _sizes, _strides, storable, tma_why_not
+
+#: Registers per thread before the roles take and give: three warpgroups of 128 share 65536.
+#: A launch may begin before the one before it has ended: the kernels wait for it themselves.
+OPTIONS = {"maxnreg": 168, "launch_pdl": True}
+#: Bytes of shared memory besides stages and output: barriers, and what the roles are handed.
+RESERVE = 2048
+#: Columns that are stored through pointers at a time, by way of shared memory.
+POINTER_COLUMNS = 64
+
+
+def why_not(problem: Problem) -> str | None:
+    """The refusal of the rungs whose warps have roles."""
+    if problem.device == INTERPRETER:
+        return "Gluon kernels don't run in Triton's interpreter"
+    if problem.device.capability[0] != 9:
+        major, minor = problem.device.capability
+        return f"WGMMA needs compute capability 9.0; {problem.device.name} has {major}.{minor}"
+    if problem.a.dtype not in (torch.float16, torch.bfloat16):
+        return f"operands of 16 bits are needed, and these are {problem.a.dtype}"
+    if problem.accumulate != torch.float32:
+        return f"sums are kept in float32, not in {problem.accumulate}"
+    return tma_why_not(problem)
+
+
+def c_major(problem: Problem) -> str:
+    """How the copy engine stores C: by rows (N), by columns (T); "-" where it can't."""
+    if storable(problem):
+        return "N"
+    return "T" if storable(problem.transposed()) else "-"
+
+
+def parts(columns: int) -> tuple[int, int]:
+    """The powers of two that make up the columns of a tile; the second may be 0."""
+    first = 1 << (columns.bit_length() - 1)
+    return first, columns - first
+
+
+def output_columns(problem: Problem, config: Config, consumers: int, limit: int = 0) -> int:
+    """Columns that the epilogue stages at a time; 0 where the config doesn't fit."""
+    if c_major(problem) == "-":
+        limit = limit or POINTER_COLUMNS
+    c = config
+    return _columns(
+        c.BLOCK_M, c.BLOCK_N, c.num_stages * (c.BLOCK_M + c.BLOCK_N) * c.BLOCK_K * problem.itemsize,
+        problem.c.dtype.itemsize, consumers, limit, problem.device.shared,
+    )  # fmt: skip
+
+
+@functools.lru_cache
+def _columns(rows, columns, stages, element, consumers, limit, shared) -> int:
+    """As above, of a tile whose `stages` take that many bytes."""
+    room = shared - RESERVE - stages
+    columns = min(part for part in parts(columns) if part)
+    columns = min(columns, limit or columns)
+    while columns >= 8:
+        if consumers * rows * columns * element <= room:
+            return columns
+        columns //= 2
+    return 0
+
+
+Tile = tuple[int, int, int, int, int]  # BLOCK_M, BLOCK_N, BLOCK_K, warps, stages
+
+
+def configs_of(problem: Problem, tiles: Sequence[Tile], consumers: int) -> tuple[Config, ...]:
+    """Those of the tiles that fit into shared memory; the same tuple for problems alike."""
+    kind = c_major(problem) == "-", problem.c.dtype.itemsize, problem.device.shared
+    return _fitting(tuple(tiles), consumers, problem.itemsize, *kind)
+
+
+@functools.lru_cache
+def _fitting(tiles, consumers, itemsize, pointers, element, shared) -> tuple[Config, ...]:
+    limit = POINTER_COLUMNS if pointers else 0
+    return tuple(
+        config_of(m, n, k, warps, stages)
+        for m, n, k, warps, stages in tiles
+        if _columns(m, n, stages * (m + n) * k * itemsize, element, consumers, limit, shared)
+    )
+
+
+@functools.cache
+def config_of(m: int, n: int, k: int, warps: int, stages: int, split: int = 1) -> Config:
+    """A config of a Gluon rung; one object for equal ones."""
+    return Config(m, n, k, num_warps=warps, num_stages=stages, ORDER="grouped", SPLIT_K=split)
+
+
+@functools.lru_cache
+def skinny(columns: int, least: int) -> tuple[Tile, ...]:
+    """Tiles for at most 64 columns, where bytes in flight are what counts; `least` columns wide."""
+    sizes = [n for n in (8, 16, 32, 64) if n >= least and (n < 2 * columns or n == least)]
+    if columns > 64:
+        return ()
+    depths = ((128, 128, 5), (64, 128, 8), (64, 256, 5))
+    return tuple((m, n, k, 4, stages) for m, k, stages in depths for n in sizes)
+
+
+def least_columns(problem: Problem) -> int:
+    """Of a tile of B: a line in shared memory has 32 bytes or more, where it runs along columns."""
+    return 8 if problem.b.layout == "T" else 16
+
+
+@functools.lru_cache(maxsize=4096)
+def _boxes(problem: Problem, config: Config, consumers: int, limit: int):
+    """Of A, both parts of B, and C; None where there is none."""
+    first, second = parts(config.BLOCK_N)
+    m, k = config.BLOCK_M, config.BLOCK_K
+    columns = output_columns(problem, config, consumers, limit)
+    c = None
+    if c_major(problem) == "N":
+        c = Box.of(problem, problem.c, m, columns)
+    elif c_major(problem) == "T":
+        c = Box.of(problem.transposed(), problem.c.transposed(), columns, m)
+    return (
+        Box.of(problem, problem.a, m, k),
+        Box.of(problem, problem.b, k, first),
+        Box.of(problem, problem.b, k, second) if second else None,
+        c,
+    )
+
+
+def arguments(consumers: int, limit: int = 0, workspace: Workspace | None = None) -> Arguments:
+    """Of the rungs with that many consumers; the epilogue takes at most `limit` columns at a time.
+
+    The tensors of a `workspace` are the partial sums and the counters.
+    """
+
+    def fixed(problem: Problem, config: Config) -> dict[str, Any]:
+        a, b, *_ = _boxes(problem, config, consumers, limit)
+        values = {
+            "A_MAJOR": a.major,
+            "B_MAJOR": b.major,
+            "C_MAJOR": c_major(problem),
+            "EPI_N": output_columns(problem, config, consumers, limit),
+        }
+        return values | _sizes(problem) | _strides("c", "01mn", problem.c)
+
+    def tensors(problem: Problem, config: Config, a, b, c, *work) -> dict[str, Any]:
+        box_a, box_b, box_b1, box_c = _boxes(problem, config, consumers, limit)
+        sums, counters = work or (None, None)
+        return {
+            "a_desc": box_a.gluon_descriptor(a),
+            "b_desc": box_b.gluon_descriptor(b),
+            "b1_desc": box_b1 and box_b1.gluon_descriptor(b),
+            "c_desc": box_c and box_c.gluon_descriptor(c),
+            "c_ptr": c,
+            **({"sums_ptr": sums, "counters_ptr": counters} if workspace else {}),
+        }
+
+    return Arguments(fixed, tensors, workspace, lambda problem, config: OPTIONS)
+
+
+def partial_sums(floats: int, tiles: int, device: torch.device) -> tuple[torch.Tensor, ...]:
+    """Room for partial sums, and a counter per tile that is 0 and will be so again."""
+    sums = torch.empty(floats, dtype=torch.float32, device=device)
+    return sums, counters(device, tiles)

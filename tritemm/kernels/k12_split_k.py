@@ -1,0 +1,203 @@
+"""split_k: several programs share one tile's K; the last of them adds their sums in order.
+
+Adds to       warp_specialized: units of work are (tile, part of K), so few tiles fill all SMs
+Mirrors       no CUDA rung
+Compiler does the descriptors of shared memory, the instructions of a k-step, named barriers
+Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, no LDGSTS
+Needs         sm_90; 16-bit operands with 16-byte aligned rows or columns; Gluon
+"""
+
+import functools
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from ..spec import TritonKernel
+from ._gluon import (
+    arrive_last,
+    buffers,
+    deposit,
+    fill_stages,
+    finish,
+    make_ring,
+    multiply,
+    piece_offsets,
+    store_piece,
+    store_tile,
+    store_wait,
+    tile_at,
+)
+from ._gluon_host import (
+    arguments,
+    config_of,
+    configs_of,
+    least_columns,
+    partial_sums,
+    skinny,
+    why_not,
+)
+
+#: Parts of K at most: the last program of a tile reads as many sums.
+MOST = 128
+
+
+@gluon.jit
+def unit_at(unit, tiles, K, BLOCK_K: gl.constexpr, SPLIT_K: gl.constexpr):
+    """Tile, part of K, first step and number of steps of a unit of work: all tiles' first parts
+    come first."""
+    steps = gl.cdiv(K, BLOCK_K)
+    part = unit // tiles
+    first = steps * part // SPLIT_K
+    return unit % tiles, part, first, steps * (part + 1) // SPLIT_K - first
+
+
+@gluon.jit
+def load(
+    a_desc, b_desc, b1_desc, a_ring, b0_ring, b1_ring, bars, M, N, K, B0, B1,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
+    STAGES: gl.constexpr, ORDER: gl.constexpr, GROUP_M: gl.constexpr, SPLIT_K: gl.constexpr,
+    A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr, BATCHED: gl.constexpr,
+):  # fmt: skip
+    """The producer: every step of every unit of this program."""
+    tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N) * B0 * B1
+    gdc_wait()
+    n = gl.to_tensor(0)
+    for unit in range(gl.program_id(0), tiles * SPLIT_K, gl.num_programs(0)):
+        tile, _, first, steps = unit_at(unit, tiles, K, BLOCK_K, SPLIT_K)
+        b0, b1, row, col = tile_at(tile, M, N, B1, BLOCK_M, BLOCK_N, ORDER, GROUP_M, BATCHED)
+        fill_stages(
+            a_desc, b_desc, b1_desc, a_ring, b0_ring, b1_ring, bars, n,
+            b0, b1, row, col, first * BLOCK_K, steps,
+            BLOCK_N, BLOCK_K, STAGES, A_MAJOR, B_MAJOR, BATCHED,
+        )  # fmt: skip
+        n += steps
+
+
+@gluon.jit
+def compute(
+    c_desc, c_ptr, sums_ptr, counters_ptr, c_memory, a_ring, b0_ring, b1_ring, bars,
+    M, N, K, B0, B1,
+    stride_c0, stride_c1, stride_cm, stride_cn,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
+    ORDER: gl.constexpr, GROUP_M: gl.constexpr, EPI_N: gl.constexpr, SPLIT_K: gl.constexpr,
+    A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr, C_MAJOR: gl.constexpr,
+    BATCHED: gl.constexpr, WIDE: gl.constexpr,
+):  # fmt: skip
+    """The consumer: deposits its sums; the last of a tile adds all of them and stores."""
+    tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N) * B0 * B1
+    gdc_wait()
+    n = gl.to_tensor(0)
+    for unit in range(gl.program_id(0), tiles * SPLIT_K, gl.num_programs(0)):
+        tile, part, _, steps = unit_at(unit, tiles, K, BLOCK_K, SPLIT_K)
+        b0, b1, row, col = tile_at(tile, M, N, B1, BLOCK_M, BLOCK_N, ORDER, GROUP_M, BATCHED)
+        acc0, acc1 = multiply(
+            a_ring, b0_ring, b1_ring, bars, n, steps,
+            BLOCK_M, BLOCK_N, STAGES, A_MAJOR, B_MAJOR, gl.num_warps(),
+        )  # fmt: skip
+        acc0, acc1 = finish(acc0, acc1, bars, n, steps, BLOCK_N, STAGES)
+        n += steps
+        if SPLIT_K == 1:
+            store_tile(
+                c_desc, c_ptr, c_memory, acc0, acc1, b0, b1, row, col, M, N,
+                stride_c0, stride_c1, stride_cm, stride_cn, BLOCK_N, EPI_N, C_MAJOR, BATCHED, WIDE,
+            )  # fmt: skip
+        else:
+            SIZE: gl.constexpr = BLOCK_M * BLOCK_N
+            sums = sums_ptr + gl.cast(tile, gl.int64) * (SPLIT_K * SIZE)
+            deposit(sums + part * SIZE, acc0, acc1, BLOCK_N, EPI_N)
+            if arrive_last(counters_ptr + tile, SPLIT_K):
+                for i in gl.static_range(BLOCK_N // EPI_N):
+                    where = piece_offsets(i, BLOCK_M, EPI_N)
+                    piece = gl.load(sums + where, cache_modifier=".cg")
+                    for other in gl.static_range(1, SPLIT_K):
+                        piece += gl.load(sums + other * SIZE + where, cache_modifier=".cg")
+                    store_piece(
+                        c_desc, c_ptr, c_memory, piece, b0, b1, row, col + i * EPI_N, M, N,
+                        stride_c0, stride_c1, stride_cm, stride_cn, C_MAJOR, BATCHED, WIDE,
+                    )  # fmt: skip
+    store_wait(0)
+
+
+@gluon.jit(do_not_specialize=["M", "N", "K", "B0", "B1",
+                              "stride_c0", "stride_c1", "stride_cm", "stride_cn"])  # fmt: skip
+def split_k_kernel(
+    a_desc, b_desc, b1_desc, c_desc, c_ptr, sums_ptr, counters_ptr,
+    M, N, K, B0, B1,
+    stride_c0, stride_c1, stride_cm, stride_cn,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
+    ORDER: gl.constexpr, GROUP_M: gl.constexpr, EPI_N: gl.constexpr, SPLIT_K: gl.constexpr,
+    A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr, C_MAJOR: gl.constexpr,
+    BATCHED: gl.constexpr, WIDE: gl.constexpr,
+):  # fmt: skip
+    gdc_launch_dependents()
+    a_ring, b0_ring, b1_ring, bars = make_ring(
+        a_desc, b_desc, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, A_MAJOR, B_MAJOR
+    )
+    c_memory = bars
+    if C_MAJOR != "-":
+        c_memory = buffers(1, BLOCK_M, EPI_N, C_MAJOR, c_ptr.dtype.element_ty)
+    gl.warp_specialize(
+        [
+            (compute, (
+                c_desc, c_ptr, sums_ptr, counters_ptr, c_memory, a_ring, b0_ring, b1_ring, bars,
+                M, N, K, B0, B1, stride_c0, stride_c1, stride_cm, stride_cn,
+                BLOCK_M, BLOCK_N, BLOCK_K, STAGES, ORDER, GROUP_M, EPI_N, SPLIT_K,
+                A_MAJOR, B_MAJOR, C_MAJOR, BATCHED, WIDE,
+            )),
+            (load, (
+                a_desc, b_desc, b1_desc, a_ring, b0_ring, b1_ring, bars, M, N, K, B0, B1,
+                BLOCK_M, BLOCK_N, BLOCK_K, STAGES, ORDER, GROUP_M, SPLIT_K,
+                A_MAJOR, B_MAJOR, BATCHED,
+            )),
+        ],
+        [1], [24],
+    )  # fmt: skip
+
+
+#: BLOCK_M, BLOCK_N, BLOCK_K, warps, stages; the one for large problems first.
+TILES = (
+    (128, 256, 64, 8, 3),
+    (128, 192, 64, 8, 4),
+    (128, 128, 64, 8, 5),
+    (128, 64, 64, 4, 7),
+    (64, 128, 64, 4, 7),
+    (64, 64, 64, 4, 10),
+)
+
+
+def configs(problem):
+    tiles = TILES + skinny(problem.N, least_columns(problem))
+    return tuple(
+        config_of(c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_warps, c.num_stages, split)
+        for c in configs_of(problem, tiles, consumers=1)
+        for split in splits(c.tiles(problem), -(-problem.K // c.BLOCK_K), problem.device.sms)
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def splits(tiles, steps, sms):
+    """Numbers of parts that fill whole rounds of all SMs, or part of one; 4 steps or more each."""
+    most = max(1, min(steps // 4, MOST))
+    filling = {sms * rounds // tiles for rounds in (1, 2, 3, 4, 6) if rounds * tiles < 6 * sms}
+    halves = {sms // (fraction * tiles) for fraction in (2, 3, 4)}
+    return sorted({1} | {n for n in filling | halves if 1 < n <= most})
+
+
+def grid(problem, config):
+    return min(problem.device.sms, config.tiles(problem) * config.SPLIT_K)
+
+
+def workspace(problem, config, device):
+    if config.SPLIT_K == 1:
+        return ()
+    tiles = config.tiles(problem)
+    return partial_sums(tiles * config.SPLIT_K * config.BLOCK_M * config.BLOCK_N, tiles, device)
+
+
+KERNEL = TritonKernel(
+    module=__name__, doc=__doc__, fn=split_k_kernel,
+    arguments=arguments(consumers=1, limit=64, workspace=workspace),
+    grid=grid, why_not=why_not, configs=configs, interpreted=None,
+    in_order=False,
+)  # fmt: skip

@@ -1,0 +1,312 @@
+"""Copies operands to lines that TMA can read; not a rung, but a step before one.
+
+Where a line of the source is a line of the copy, bytes are moved as 8-byte words, whatever the
+type: a word of the copy is cut out of two neighbouring aligned words of the source. A lane then
+has 8 bytes in flight where a line of 16-bit elements on an odd address would allow it 2, and the
+second word of one lane is the first of the next, found in L1. Loads and stores of a warp are 256
+contiguous bytes. Where the copy has its lines across the source's, tiles are transposed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from .. import shortcut
+from ..problem import Matrix, Problem
+from ._tile import batch_offset, follow
+
+WORD = tl.constexpr(8)  # bytes
+#: Elements of a copy's pitch are a multiple of this many bytes (`Matrix.packed`).
+LINE = tl.constexpr(32)
+#: A source's pitch that is a multiple of this many bytes lets a lane load as many.
+VECTOR = tl.constexpr(16)
+
+#: Words that one program copies, and its warps: 4 words, 8 loads, in flight per thread.
+TILE, WARPS = 1024, 8
+#: Words of a line that one program copies: the widest that leaves few lanes idle is taken.
+WIDTHS = (256, 64, 32, 8)
+#: Elements along each edge of a tile that is transposed, by the bytes of an element.
+EDGE = {1: 128, 2: 64, 4: 64, 8: 32}
+#: Idle lanes per busy lane that are few.
+IDLE = 1 / 4
+
+
+@triton.jit
+def cut_words(ptr, start, word, end, mask, SKEW: tl.constexpr, RAGGED: tl.constexpr):
+    """The words `word` [1, words] of the lines that begin `start` bytes after `ptr`, as uint64.
+
+    `end` is the length of a line in bytes; it and `start` are int64. Bytes past the end of a line
+    are anything, or 0 if RAGGED; `mask` excludes words that lie past it. Without SKEW all lines
+    begin on 8-byte boundaries. No aligned word is read that holds no byte of the line: it might
+    lie in a page that is not mapped.
+    """
+    address = ptr.to(tl.int64)
+    place = word.to(tl.int64) * WORD
+    if SKEW:
+        start += address & (WORD - 1)
+        skew = (start & (WORD - 1)).to(tl.int32)  # bytes that precede the line in its first word
+        # The index of a word stays a term of its own: that neighbours are contiguous is what
+        # lets the compiler put them side by side in a warp.
+        words = (address & -WORD).to(tl.pointer_type(tl.uint64)) + (start >> 3) + word
+        low = tl.load(words, mask=mask, other=0)
+        # Of the words that reach into the next one, the last begins before this.
+        reach = tl.where(skew > 0, end + skew - WORD, 0)
+        straddles = mask & (place < reach)
+        high = tl.load(words + 1, mask=straddles, other=0)
+        shift = (skew * 8).to(tl.uint64)
+        # Without skew both shifts are by 0, and `high` is 0.
+        value = (low >> shift) | (high << ((64 - shift) & 63))
+    else:
+        words = address.to(tl.pointer_type(tl.uint64)) + (start >> 3) + word
+        value = tl.load(words, mask=mask, other=0)
+    if RAGGED:
+        excess = tl.maximum(place + WORD - end, 0) & (WORD - 1)  # bytes; any where masked
+        value &= tl.full((1,), -1, tl.int64).to(tl.uint64) >> (excess * 8).to(tl.uint64)
+    return value
+
+
+@triton.jit
+def copy_lines(src_ptr, dst_ptr, pid, lines, length, src_pitch, dst_pitch,
+               SIZE: tl.constexpr, WIDTH: tl.constexpr, HEIGHT: tl.constexpr):  # fmt: skip
+    """Tile `pid` of a copy that keeps its lines; `src_pitch` in elements, `dst_pitch` in words."""
+    # int64: lines, and lines * pitch, can pass 2**31 bytes
+    end = length.to(tl.int64) * SIZE  # bytes
+    tiles = tl.cdiv(end, WORD * WIDTH).to(tl.int32)
+    line = (pid // tiles * HEIGHT + tl.arange(0, HEIGHT))[:, None]  # [HEIGHT, 1]
+    word = (pid % tiles * WIDTH + tl.arange(0, WIDTH))[None, :]  # [1, WIDTH]
+
+    start = line.to(tl.int64) * src_pitch * SIZE
+    inside = (line < lines) & (word.to(tl.int64) * WORD < end)
+    value = cut_words(src_ptr, start, word, end, inside, True, False)
+
+    target = dst_ptr.to(tl.pointer_type(tl.uint64)) + line.to(tl.int64) * dst_pitch + word
+    tl.store(target, value, mask=inside)
+
+
+@triton.jit
+def turn_lines(src_ptr, dst_ptr, pid, lines, length, src_line, src_element, dst_pitch,
+               SIZE: tl.constexpr, EDGE: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
+    """Tile `pid` of a copy with lines across the source's, or of a source that has none.
+
+    Threads run along the source's lines to load, and along the copy's to store. The source's
+    strides are in elements, `dst_pitch` is in units of LINE bytes. Vectors are moved whole: a
+    store fills what stands between two lines of the copy, a load may read what follows a line.
+    """
+    tiles = tl.cdiv(length, EDGE)
+    line = (pid // tiles * EDGE + tl.arange(0, EDGE))[:, None]  # [EDGE, 1]
+    element = (pid % tiles * EDGE + tl.arange(0, EDGE))[None, :]  # [1, EDGE]
+    vector: tl.constexpr = VECTOR // SIZE
+    readable = tl.cdiv(lines, vector) * vector if WIDE else lines
+    writable = tl.cdiv(length, vector) * vector
+
+    # int64: lines * pitch can pass 2**31 elements
+    source = src_ptr + line.to(tl.int64) * src_line + element.to(tl.int64) * src_element
+    target = dst_ptr + line.to(tl.int64) * (dst_pitch * (LINE // SIZE)) + element
+    tile = tl.load(source, mask=(line < readable) & (element < length))
+    tl.store(target, tile, mask=(line < lines) & (element < writable))
+
+
+@triton.jit
+def pack_matrix(src_ptr, dst_ptr, pid, tiles, lines, length, B1, src_0, src_1, dst_batch,
+                src_line, src_element, dst_pitch, WAY: tl.constexpr, SIZE: tl.constexpr,
+                EDGE: tl.constexpr, WIDTH: tl.constexpr, HEIGHT: tl.constexpr):  # fmt: skip
+    """Tile `pid` of one matrix with all its batches, of `tiles` tiles each."""
+    batch = pid // tiles
+    pid = pid % tiles
+    # int64: batches can lie 2**31 elements apart
+    dst_ptr += tl.cast(batch, tl.int64) * dst_batch * (LINE // SIZE)
+    if WAY == "turn wide":
+        # Units of VECTOR bytes in the arguments are what tells the compiler the alignment.
+        src_0 = src_0.to(tl.int64) * (VECTOR // SIZE)
+        src_1 = src_1.to(tl.int64) * (VECTOR // SIZE)
+        src_element *= VECTOR // SIZE
+    src_ptr += batch_offset(batch // B1, batch % B1, src_0, src_1)
+    if WAY == "copy":
+        copy_lines(src_ptr, dst_ptr, pid, lines, length, src_line, dst_pitch,
+                   SIZE, WIDTH, HEIGHT)  # fmt: skip
+    elif WAY == "gather":
+        turn_lines(src_ptr, dst_ptr, pid, lines, length, src_line, src_element, dst_pitch,
+                   SIZE, EDGE, False)  # fmt: skip
+    else:
+        turn_lines(src_ptr, dst_ptr, pid, lines, length, 1, src_element, dst_pitch,
+                   SIZE, EDGE, WAY == "turn wide")  # fmt: skip
+
+
+# Nothing is specialised on the sizes: a kernel compiled for one shape serves them all.
+_SIZES = ("tiles", "lines", "length", "B1", "src_0", "src_1", "dst_batch", "src_line",
+          "src_element", "dst_pitch")  # fmt: skip
+_OPEN = ["a_total", *(f"{name}_{size}" for name in "ab" for size in _SIZES)]
+
+
+@triton.jit(do_not_specialize=_OPEN)
+def pack_kernel(
+    a_src, a_dst, b_src, b_dst, a_total,
+    a_tiles, a_lines, a_length, a_B1, a_src_0, a_src_1, a_dst_batch,
+    a_src_line, a_src_element, a_dst_pitch,
+    b_tiles, b_lines, b_length, b_B1, b_src_0, b_src_1, b_dst_batch,
+    b_src_line, b_src_element, b_dst_pitch,
+    A_WAY: tl.constexpr, B_WAY: tl.constexpr, SIZE: tl.constexpr,
+    EDGE: tl.constexpr, WIDTH: tl.constexpr, HEIGHT: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """The first `a_total` programs copy A, the others B; an empty WAY copies nothing."""
+    follow(PDL)
+    pid = tl.program_id(0)
+    if B_WAY == "":
+        pack_matrix(a_src, a_dst, pid, a_tiles, a_lines, a_length, a_B1, a_src_0, a_src_1,
+                    a_dst_batch, a_src_line, a_src_element, a_dst_pitch,
+                    A_WAY, SIZE, EDGE, WIDTH, HEIGHT)  # fmt: skip
+    elif A_WAY == "":
+        pack_matrix(b_src, b_dst, pid, b_tiles, b_lines, b_length, b_B1, b_src_0, b_src_1,
+                    b_dst_batch, b_src_line, b_src_element, b_dst_pitch,
+                    B_WAY, SIZE, EDGE, WIDTH, HEIGHT)  # fmt: skip
+    elif pid < a_total:
+        pack_matrix(a_src, a_dst, pid, a_tiles, a_lines, a_length, a_B1, a_src_0, a_src_1,
+                    a_dst_batch, a_src_line, a_src_element, a_dst_pitch,
+                    A_WAY, SIZE, EDGE, WIDTH, HEIGHT)  # fmt: skip
+    else:
+        pack_matrix(b_src, b_dst, pid - a_total, b_tiles, b_lines, b_length, b_B1, b_src_0,
+                    b_src_1, b_dst_batch, b_src_line, b_src_element, b_dst_pitch,
+                    B_WAY, SIZE, EDGE, WIDTH, HEIGHT)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Copy:
+    """How one operand is copied. Strides and pitch are in elements.
+
+    `way`: "copy" keeps the source's lines; "turn" makes lines across the source's, "turn wide"
+    where those are aligned to 16 bytes; "gather" reads a source that has no lines.
+    """
+
+    way: str
+    size: int  # bytes per element
+    lines: int
+    length: int
+    batches: tuple[int, int]  # those that are not broadcast
+    src: tuple[int, int, int, int]  # batch, batch, line, element
+    pitch: int
+
+    @staticmethod
+    def of(source: Matrix, target: Matrix, batches: tuple[int, int]) -> Copy:
+        """From `source` to `target`, which is `source.packed(...)`."""
+        size = source.dtype.itemsize
+        *steps, line, element = source.strides
+        lines, length = source.rows, source.cols
+        pitch = target.strides[2]
+        if target.strides[3] != 1:
+            line, element, lines, length = element, line, length, lines
+            pitch = target.strides[3]
+        aligned = source.aligned and not any(s * size % VECTOR.value for s in (*steps, element))
+        if element == 1 or length == 1:
+            way = "copy"
+        elif line == 1:
+            way = "turn wide" if aligned else "turn"
+        else:
+            way = "gather"
+        distinct = [n if step else 1 for n, step in zip(batches, steps, strict=True)]
+        return Copy(way, size, lines, length, tuple(distinct), (*steps, line, element), pitch)
+
+    @property
+    def elements(self) -> int:
+        """Elements of the copy with what stands between its lines."""
+        return math.prod(self.batches) * self.lines * self.pitch
+
+    @property
+    def words(self) -> int:
+        """Words of a line."""
+        return triton.cdiv(self.length * self.size, WORD.value)
+
+    def idle(self, width: int) -> int:
+        """Words of the tiles that lie past the ends of the lines."""
+        return (triton.cdiv(self.words, width) * width - self.words) * self.lines
+
+    def tiles(self, width: int) -> int:
+        """Programs of one batch."""
+        if self.way == "copy":
+            return triton.cdiv(self.lines, TILE // width) * triton.cdiv(self.words, width)
+        edge = EDGE[self.size]
+        return triton.cdiv(self.lines, edge) * triton.cdiv(self.length, edge)
+
+    def sizes(self, width: int) -> dict[str, int]:
+        """What `pack_matrix` takes, in its units."""
+        src_0, src_1, src_line, src_element = self.src
+        if self.way == "turn wide":
+            vector = VECTOR.value // self.size
+            src_0, src_1, src_element = (s // vector for s in (src_0, src_1, src_element))
+        unit = WORD.value if self.way == "copy" else LINE.value
+        values = (
+            self.tiles(width), self.lines, self.length, self.batches[1], src_0, src_1,
+            self.lines * self.pitch * self.size // LINE.value, src_line, src_element,
+            self.pitch * self.size // unit,
+        )  # fmt: skip
+        return dict(zip(_SIZES, values, strict=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """One launch: the grid, the fixed arguments, and each copy with its tensor's geometry."""
+
+    grid: tuple[int]
+    args: dict[str, Any]
+    copies: dict[str, tuple[int, tuple[int, ...], tuple[int, ...]]]
+
+
+@functools.lru_cache(maxsize=4096)
+def _plan(problem: Problem, operands: str) -> Plan:
+    target = problem.packed(operands)
+    copies, tensors = {}, {}
+    for name in operands:
+        matrix = getattr(target, name)
+        copy = copies[name] = Copy.of(getattr(problem, name), matrix, problem.batches)
+        skip = 0 if problem.batch > 1 else 2
+        shape = (*problem.batches, matrix.rows, matrix.cols)
+        tensors[name] = (copy.elements, shape[skip:], matrix.strides[skip:])
+    width = _width(copies.values())
+    programs = {n: c.tiles(width) * math.prod(c.batches) for n, c in copies.items()}
+    args: dict[str, Any] = {"a_total": programs.get("a", 0)}
+    for name in "ab":
+        sizes = copies[name].sizes(width) if name in copies else dict.fromkeys(_SIZES, 0)
+        args |= {f"{name}_{key}": value for key, value in sizes.items()}
+        args[f"{name.upper()}_WAY"] = copies[name].way if name in copies else ""
+    size = problem.itemsize
+    args |= {"SIZE": size, "EDGE": EDGE[size], "WIDTH": width, "HEIGHT": TILE // width}
+    args["PDL"] = problem.device.pdl
+    return Plan((sum(programs.values()),), args, tensors)
+
+
+def _width(copies: Iterable[Copy]) -> int:
+    """The widest tile that leaves few lanes idle, or the one that leaves the fewest."""
+    kept = [copy for copy in copies if copy.way == "copy"]
+    busy = sum(copy.words * copy.lines for copy in kept)
+    idle = {width: sum(copy.idle(width) for copy in kept) for width in WIDTHS}
+    few = [width for width in WIDTHS if idle[width] <= IDLE * busy]
+    return few[0] if few else min(WIDTHS, key=idle.get)
+
+
+def pack(problem: Problem, operands: str, a, b) -> tuple[torch.Tensor, torch.Tensor]:
+    """`a` and `b`, of which the `operands` ("a", "b" or "ab") are copied in one launch.
+
+    Copies lie in memory as `problem.packed(operands)` describes them, [rows, columns], with two
+    batch dimensions before these where the problem has batches. What stands between the end of a
+    line and the next one is not initialised. The other operand is returned as given. Copies are
+    new at every call, so that they are safe across streams and in CUDA graphs.
+    """
+    plan = _plan(problem, operands)
+    source = {"a": a, "b": b}
+    result = dict(source)
+    for name, (elements, shape, strides) in plan.copies.items():
+        flat = torch.empty(elements, dtype=source[name].dtype, device=source[name].device)
+        result[name] = flat.as_strided(shape, strides)
+    tensors = {"a_src": a, "a_dst": result["a"], "b_src": b, "b_dst": result["b"]}
+    options = {"num_warps": WARPS}
+    if problem.device.pdl:
+        options["launch_pdl"] = True
+    shortcut.launch((problem, operands), pack_kernel, plan.grid, plan.args, options, tensors)
+    return result["a"], result["b"]

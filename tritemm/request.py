@@ -1,0 +1,140 @@
+"""What a caller may ask of the choice, and its form as one word of the operator's options."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from .problem import Problem
+from .spec import Config, Kernel
+
+_INVARIANT = "batch_invariant"
+_FIELDS = {field.name: field.default for field in dataclasses.fields(Config)}
+#: What a field's text is read as.
+_KIND = dict.fromkeys(_FIELDS, int) | {"ORDER": str, "PACK": str, "SWAP": "True".__eq__}
+_ORDERS = ("linear", "serpentine", "grouped")
+_PACKS = ("", "a", "b", "ab")
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A rung's name or "auto", a config for it, and whether rows must not depend on M."""
+
+    kernel: str = "auto"
+    config: Config | None = None
+    batch_invariant: bool = False
+
+    def __str__(self) -> str:
+        """The word: tma, auto/batch_invariant or tma/BLOCK_M=128,BLOCK_N=256,..."""
+        word = self.kernel
+        if self.batch_invariant:
+            word += f"/{_INVARIANT}"
+        if self.config is not None:
+            values = changed(self.config).items()
+            word += "/" + ",".join([f"{name}={value}" for name, value in values])
+        return word
+
+    @staticmethod
+    def parse(word: str) -> Request:
+        """Of `str(request)`."""
+        kernel, *rest = word.split("/")
+        fields = next((text for text in rest if "=" in text), None)
+        return Request(kernel, fields and _parse(fields), _INVARIANT in rest)
+
+    @staticmethod
+    def of(kernel: str, config: Config | Mapping | None, batch_invariant: bool) -> Request:
+        """Of matmul's arguments.
+
+        Raises:
+            ValueError: arguments that exclude each other, or a config that no rung can have.
+        """
+        if config is None:
+            return Request(kernel, None, batch_invariant)
+        if kernel == "auto":
+            raise ValueError("config= belongs to one rung: name it with kernel=")
+        if batch_invariant:
+            raise ValueError("batch_invariant=True chooses the config itself: leave config= out")
+        return Request(kernel, config_of(config))
+
+
+def _parse(text: str) -> Config:
+    pairs = (field.split("=") for field in text.split(","))
+    return Config(**{name: _KIND[name](value) for name, value in pairs})
+
+
+def for_gradients(word: str) -> str:
+    """What the products of the backward pass ask for, given the forward pass's word.
+
+    They are other problems, so a rung and a config are not handed on; batch invariance is.
+    """
+    if "/" not in word:
+        return "auto"
+    return str(Request(batch_invariant=Request.parse(word).batch_invariant))
+
+
+def changed(config: Config) -> dict:
+    """The fields of `config` that have no default or differ from it."""
+    values = {name: getattr(config, name) for name in _FIELDS}
+    return {name: value for name, value in values.items() if value != _FIELDS[name]}
+
+
+def config_of(config: Config | Mapping) -> Config:
+    """A config of its fields; ValueError with the limit where a field is unknown or wrong."""
+    if isinstance(config, Config):
+        values = dataclasses.asdict(config)
+    elif isinstance(config, Mapping):
+        values = dict(config)
+    else:
+        raise ValueError(
+            f"config= is a tritemm Config or a mapping of its fields, not {type(config).__name__}"
+        )
+    unknown = sorted(set(values) - set(_FIELDS))
+    if unknown:
+        raise ValueError(f"config has no field {unknown[0]!r}; its fields are {', '.join(_FIELDS)}")
+    for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K"):
+        if name not in values:
+            raise ValueError(f"config needs {name}")
+    for name, value in values.items():
+        _check_field(name, value)
+    return Config(**values)
+
+
+def _check_field(name: str, value) -> None:
+    words = {"ORDER": _ORDERS, "PACK": _PACKS}.get(name)
+    if words is not None:
+        if value not in words:
+            raise ValueError(f"config: {name}={value!r}; one of {', '.join(map(repr, words))}")
+    elif name == "SWAP":
+        if not isinstance(value, bool):
+            raise ValueError(f"config: SWAP={value!r}; True or False")
+    elif not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"config: {name}={value!r}; a whole number, 1 or more")
+
+
+def why_not(kernel: Kernel, view: Problem, config: Config) -> str | None:
+    """Why `kernel`, which can run `view`, can't run it in `config`, or None."""
+    own = kernel.configs(view)
+    if dataclasses.replace(config, SWAP=False, PACK="") in own:
+        return None
+    for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps"):
+        value = getattr(config, name)
+        if value & (value - 1) and all(value != getattr(c, name) for c in own):
+            return f"{name} is {value}; {_allowed(name, own)}"
+    if config.num_warps > 32:
+        return f"num_warps is {config.num_warps}; a program has at most 32"
+    if config.SPLIT_K > 1 and all(c.SPLIT_K == 1 for c in own):
+        return f"SPLIT_K is {config.SPLIT_K}; this rung does not split K"
+    stage = (config.BLOCK_M + config.BLOCK_N) * config.BLOCK_K * view.itemsize
+    shared = stage * config.num_stages
+    if config.num_stages > 1 and shared > view.device.shared:
+        return (
+            f"{config.num_stages} stages of {stage} bytes need {shared} bytes of shared memory; "
+            f"{view.device.name} has {view.device.shared}. Take fewer stages or a smaller tile"
+        )
+    return None
+
+
+def _allowed(name: str, own: Sequence[Config]) -> str:
+    values = sorted({getattr(c, name) for c in own})
+    more = [str(v) for v in values if v & (v - 1)]
+    return "a power of two" + (f", or {' or '.join(more)}, is possible" if more else " is possible")

@@ -1,0 +1,256 @@
+"""Triton's launch without what it finds out again at every call.
+
+`fn[grid](...)` binds arguments, looks at each for what the compiler specialises on, encodes a
+tensor map per descriptor and calls a C function. Of all that only the addresses and the stream
+are new when a product is repeated. A `Call` keeps the rest: the arguments of that C function with
+holes for addresses, and the maps that were encoded before.
+
+Where that function can't be called (`triton_private`), `bind` returns None and `fn[grid](...)` is
+what launches.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import weakref
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, ClassVar
+
+import torch
+from triton.runtime.jit import JITFunction
+
+from .triton_private import Loaded, Moved, plain
+
+#: Tensor maps that are kept, all together: about 20 MB.
+MAPS = 1 << 16
+#: Compiled kernels that are remembered; there are far fewer than shapes.
+KERNELS = 1 << 14
+
+
+#: Index of a CUDA device -> handle of its current stream.
+current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", None) or (
+    lambda index: torch.cuda.current_stream(index).cuda_stream
+)
+
+
+class Call:
+    """One launch that only lacks its stream and addresses; safe to share between threads."""
+
+    __slots__ = ("_args", "_head", "_holes", "_loaded", "_run", "_stream")
+
+    def __init__(self, loaded: Loaded, grid: Sequence[int], args: list, holes: list):
+        head = [*(*grid, 1, 1)[:3], *loaded.head[3:]]
+        self._loaded, self._run, self._stream = loaded, loaded.run, loaded.stream
+        if loaded.nested:
+            self._head, self._args = head, args
+        else:
+            self._head, self._args = None, head + args
+            holes = [(place + len(head), *hole) for place, *hole in holes]
+        self._holes = tuple(holes)
+
+    def __call__(self, stream: int, addresses: Sequence[int]) -> None:
+        """Launch on `stream`, a CUDA stream's handle of the current device.
+
+        `addresses` are those of the operands that `bind` was given, in its order.
+        """
+        args = self._args.copy()
+        for place, operand, maps in self._holes:
+            address = addresses[operand]
+            args[place] = address if maps is None else maps[address]
+        if self._head is None:
+            args[self._stream] = stream
+            self._run(*args)
+        else:
+            head = self._head.copy()
+            head[self._stream] = stream
+            self._run(*head, args)
+
+
+class Maps(dict):
+    """Address -> tensor map, of one geometry.
+
+    A map holds an address and a geometry and nothing else: one of freed memory is right again
+    when the address is. All of them are dropped when `MAPS` were made.
+    """
+
+    _every: ClassVar[weakref.WeakValueDictionary[int, Maps]] = weakref.WeakValueDictionary()
+    _made: ClassVar[int] = 0
+
+    def __init__(self, encode: Callable[[Any], Any], descriptor):
+        super().__init__()
+        self._encode = encode
+        self._kind = type(descriptor)
+        self._geometry = {k: v for k, v in vars(descriptor).items() if k != "base"}
+        Maps._every[id(self)] = self
+
+    def __missing__(self, address: int):
+        if Maps._made >= MAPS:
+            for maps in list(Maps._every.values()):
+                maps.clear()
+            Maps._made = 0
+        Maps._made += 1
+        # A descriptor as Triton's encoder reads it, without a tensor that would be kept alive.
+        descriptor = object.__new__(self._kind)
+        descriptor.__dict__.update(self._geometry, base=_Address(address))
+        tensor_map = self[address] = self._encode(descriptor)
+        return tensor_map
+
+
+@dataclasses.dataclass(frozen=True)
+class _Address:
+    """What Triton's encoder asks a descriptor's tensor for."""
+
+    address: int
+
+    def data_ptr(self) -> int:
+        return self.address
+
+
+_LOADED: dict[tuple, Loaded | None] = {}
+
+
+def bind(
+    fn, grid: Sequence[int], values: dict[str, Any], options: dict[str, Any],
+    operands: Sequence[torch.Tensor], device: int,
+) -> Call | None:  # fmt: skip
+    """The call `fn[grid](**values, **options)` on any addresses of `operands`; None if it can't be.
+
+    `values` names each parameter of `fn` without a default. Which are addresses of `operands`
+    (different objects), or descriptors of them, is seen by identity. Compiles and loads the kernel
+    if that was not done yet, and launches nothing. `device` is the current CUDA device.
+    """
+    if not isinstance(fn, JITFunction) or not plain():
+        return None
+    try:
+        values = _ordered(fn, values)
+        key = _kernel_key(fn, values, options, device)
+        known = key in _LOADED
+    except (Moved, AttributeError, TypeError):
+        return None
+    if not known:
+        if len(_LOADED) >= KERNELS:
+            _LOADED.clear()
+        # A compiler's error is the caller's to see, as from Triton's own launch.
+        compiled = fn.warmup(grid=tuple(grid), **values, **options)
+        try:
+            _LOADED[key] = Loaded.of(compiled, len(values))
+        except Exception:  # whatever has moved; Triton's own launch says it better if it fails too
+            _LOADED[key] = None
+    loaded = _LOADED[key]
+    try:
+        return loaded and Call(loaded, grid, *_layout(loaded, list(values.values()), operands))
+    except Moved:
+        return None
+
+
+#: Calls that are kept by `call_of`.
+CALLS = 4096
+_CALLS: dict[Hashable, Call | None] = {}
+
+
+def call_of(key: Hashable, make: Callable[[], Call | None]) -> Call | None:
+    """What `make()` gave for `key` at first."""
+    if key not in _CALLS:
+        if len(_CALLS) >= CALLS:
+            _CALLS.clear()
+        _CALLS[key] = make()
+    return _CALLS.get(key)
+
+
+def launch(
+    key: Hashable, fn, grid: Sequence[int], values: dict[str, Any], options: dict[str, Any],
+    tensors: dict[str, torch.Tensor],
+) -> None:  # fmt: skip
+    """`fn[grid](**tensors, **values, **options)`, short from the second time on.
+
+    All but the tensors' addresses must follow from `key`, and so must their alignment to 16 bytes.
+    The tensors' device is the current one.
+    """
+    device = next(iter(tensors.values())).get_device()
+    if device >= 0 and plain():
+
+        def make() -> Call | None:
+            apart = {name: tensor.detach() for name, tensor in tensors.items()}
+            return bind(fn, grid, values | apart, options, tuple(apart.values()), device)
+
+        call = call_of((fn, key, device), make)
+        if call is not None:
+            call(current_stream(device), [t.data_ptr() for t in tensors.values()])
+            return
+    fn[tuple(grid)](**tensors, **values, **options)
+
+
+def _ordered(fn, values: dict[str, Any]) -> dict[str, Any]:
+    """The values of all parameters, in `fn`'s order."""
+    names = fn.arg_names
+    if values.keys() == set(names):
+        return {name: values[name] for name in names}
+    defaults = {n: p.default for n, p in fn.signature.parameters.items() if n not in values}
+    if inspect.Parameter.empty in defaults.values() or len(names) < len(values):
+        raise Moved("the parameters are others")
+    return {name: values[name] if name in values else defaults[name] for name in names}
+
+
+def _kernel_key(fn, values: dict[str, Any], options: dict[str, Any], device: int) -> tuple:
+    """All that Triton compiles a kernel for, at least as finely divided as Triton does.
+
+    Of an integer that is its type, whether it is 1, and whether 16 divides it; of a pointer its
+    type and alignment; of a descriptor the type, the block and the layout; a constexpr itself.
+    """
+    kinds = tuple(_kind(p, v) for p, v in zip(fn.params, values.values(), strict=True))
+    return (fn, device, kinds, tuple(options.items()))
+
+
+def _kind(parameter, value):
+    if parameter.is_constexpr:
+        hash(value)
+        return value
+    if type(value) is int:
+        narrow = -(2**31) <= value < 2**31
+        if parameter.do_not_specialize:
+            return narrow
+        return narrow, value == 1, value % 16 == 0
+    if isinstance(value, torch.Tensor):
+        return value.dtype, value.data_ptr() % 16 == 0
+    if hasattr(value, "block_shape"):
+        more = tuple(
+            getattr(value, name, None) for name in ("layout", "padding", "round_f32_to_tf32")
+        )
+        return type(value), value.base.dtype, len(value.shape), tuple(value.block_shape), *more
+    if value is None:
+        return None
+    raise Moved(f"an argument is a {type(value).__name__}")
+
+
+def _layout(loaded: Loaded, values: list, operands: Sequence[torch.Tensor]) -> tuple[list, list]:
+    """The C function's arguments of the kernel, and the holes: (place, operand, its maps).
+
+    A descriptor is given as its map, its shape and its strides.
+    """
+    args: list[Any] = []
+    holes = []
+    encoders = iter(loaded.encoders)
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            holes.append((len(args), _index(value, operands), None))
+            args.append(None)
+        elif hasattr(value, "block_shape"):
+            encode = next(encoders, None)
+            if encode is None:
+                raise Moved("descriptors are not passed as tensor maps")
+            holes.append((len(args), _index(value.base, operands), Maps(encode, value)))
+            args += [None, *value.shape, *value.strides]
+        else:
+            args.append(value)
+    if next(encoders, None) is not None:
+        raise Moved("there are more descriptors than arguments")
+    return args, holes
+
+
+def _index(tensor: torch.Tensor, operands: Sequence[torch.Tensor]) -> int:
+    """Which of the `operands` `tensor` is."""
+    for index, operand in enumerate(operands):
+        if tensor is operand:
+            return index
+    raise Moved("an argument is a tensor that is made at every call")

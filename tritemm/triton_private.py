@@ -1,0 +1,108 @@
+"""What is private to Triton and used all the same: how it calls the C function that launches.
+
+Triton 3.6 to 3.9 have the names. Where one is not as expected, `Loaded.of` raises, and the kernel
+is launched by Triton.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import sys
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from triton import knobs
+
+
+class Moved(Exception):
+    """Triton is not as this module expects it, or the kernel needs more than a launch."""
+
+
+def plain() -> bool:
+    """Whether Triton's own launch would only launch: no hook, no debugging, no instrumentation."""
+    runtime = knobs.runtime
+    enter, leave = runtime.launch_enter_hook, runtime.launch_exit_hook
+    return not (
+        getattr(enter, "calls", enter)
+        or getattr(leave, "calls", leave)
+        or runtime.debug
+        or knobs.compilation.instrumentation_mode
+        or getattr(runtime, "add_stages_inspection_hook", None)
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+    """A compiled kernel on one device: the C function that launches it, and its arguments.
+
+    `head`: what stands before the kernel's own arguments, beginning with three for the grid;
+    `stream`: the stream's place there. `nested`: the kernel's arguments are one sequence (Triton
+    3.9), not spread out. `encoders`: of each tensor descriptor, in the order of the parameters.
+    `kernel` is kept because its code may be unloaded with it.
+    """
+
+    run: Callable[..., None]
+    head: tuple[Any, ...]
+    stream: int
+    nested: bool
+    encoders: tuple[Callable[[Any], Any], ...]
+    kernel: Any
+
+    @staticmethod
+    def of(compiled, count: int) -> Loaded:
+        """Of a compiled kernel with `count` parameters, loaded on the current device.
+
+        What the C function is given is not known here but observed: Triton's launcher runs once
+        with marks for arguments, and a recorder in the C function's place.
+        """
+        runner = compiled.run
+        if runner.global_scratch_size or runner.profile_scratch_size:
+            raise Moved("the kernel needs scratch memory at every launch")
+        if getattr(runner, "gsan_enabled", False):
+            raise Moved("the kernel is sanitized")
+        seen: list[tuple] = []
+        probe = copy.copy(runner)
+        probe.launch = lambda *args: seen.append(args)
+        marks = [object() for _ in range(4 + count)]
+        grid, stream, own = marks[:3], marks[3], marks[4:]
+        hooks = (None, None, None)
+        probe(*grid, stream, compiled.function, compiled.packed_metadata, *hooks, *own)
+        (args,) = seen
+        nested = isinstance(args[-1], tuple | list)
+        head, tail = (args[:-1], args[-1]) if nested else (args[:-count], args[-count:])
+        if not _same(tail, own) or not _same(head[:3], grid):
+            raise Moved("the launcher's arguments are in another order")
+        places = [i for i, value in enumerate(head) if value is stream]
+        if len(places) != 1 or any(value in own for value in head):
+            raise Moved("the launcher's arguments are in another order")
+        run = _c_function(runner.launch)
+        return Loaded(run, head, *places, nested, _encoders(compiled), compiled)
+
+
+def _same(x: Sequence, y: Sequence) -> bool:
+    return len(x) == len(y) and all(i is j for i, j in zip(x, y, strict=True))
+
+
+def _c_function(launch) -> Callable[..., None]:
+    """The C function, which kernels with tensor descriptors have inside a Python function."""
+    if isinstance(launch, types.FunctionType):
+        cells = dict(zip(launch.__code__.co_freevars, launch.__closure__ or (), strict=True))
+        launch = cells["launcher"].cell_contents
+    if isinstance(launch, types.FunctionType):
+        raise Moved("the launcher is a Python function")
+    return launch
+
+
+def _encoders(compiled) -> tuple[Callable[[Any], Any], ...]:
+    """Descriptor -> tensor map, for each entry of the kernel's metadata."""
+    entries = getattr(compiled.metadata, "tensordesc_meta", None) or ()
+    if not entries:
+        return ()
+    make = sys.modules[type(compiled.run).__module__].make_tensordesc_arg
+    more = (None,) * (len(inspect.signature(make).parameters) - 2)
+    return tuple(
+        lambda descriptor, entry=entry: make(descriptor, entry, *more)[0] for entry in entries
+    )

@@ -1,0 +1,74 @@
+"""`python -m tritemm.tuning`: fit the model's constants; carry what was tuned elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from ..problem import Device
+from . import constants, user
+from .fit import fit, quality
+from .samples import read
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tritemm.tuning", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    command = commands.add_parser("fit", help="constants of the cost model from measured times")
+    command.add_argument("samples", nargs="+", type=Path, help="files of python -m perf search")
+    command.add_argument("--out", type=Path, help="default: the GPU's file in this package")
+    command.add_argument("--gpu", default="NVIDIA H200", help="default: %(default)s")
+    command.add_argument("--sms", type=int, default=132, help="default: %(default)s")
+    command.add_argument("--shared", type=int, default=232448, help="bytes; default: %(default)s")
+    command.add_argument("--capability", default="9.0", help="default: %(default)s")
+    command.set_defaults(run=_fit)
+
+    command = commands.add_parser("export", help="write what tritemm.tune found on this GPU")
+    command.add_argument("path", type=Path)
+    command.set_defaults(run=lambda args: print(f"{user.export(args.path)} problems"))
+
+    command = commands.add_parser("load", help="add what another machine exported")
+    command.add_argument("path", type=Path)
+    command.set_defaults(run=lambda args: print(f"{user.load(args.path)} problems"))
+
+    args = parser.parse_args(argv)
+    return args.run(args) or 0
+
+
+def _fit(args: argparse.Namespace) -> None:
+    capability = tuple(int(part) for part in args.capability.split("."))
+    device = Device(args.gpu, capability, args.sms, args.shared)
+    samples = read(args.samples, device)
+    if not samples:
+        sys.exit("there is no time of a rung in these files")
+    start = constants.of(device)
+    print("before", quality(samples, start))
+    found = fit(samples, start, progress=_bar)
+    out = args.out or constants.path_of(device)
+    out.write_text(render(constants.to_json(found, device)))
+    print("after ", quality(samples, constants.from_json(json.loads(out.read_text()))))
+    print(out)
+
+
+def render(data: dict) -> str:
+    """JSON with one line for each tile, so that a change can be read."""
+    text = json.dumps(data, indent=2)
+    for pair in (pair for table in data["steps"].values() for pair in table.values()):
+        spread = "[\n" + ",\n".join(f"        {v}" for v in pair) + "\n      ]"
+        text = text.replace(spread, json.dumps(pair))
+    return text + "\n"
+
+
+def _bar(rounds):
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return rounds
+    return tqdm(rounds, desc="fit", disable=None, leave=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,193 @@
+"""The constants of the cost model from measured times.
+
+Each constant in turn is moved up and down by a factor, and stays where the samples are predicted
+better, until no move helps; the factor shrinks. What counts is the relative error, of fast
+candidates more than of slow ones, since the choice is among the fast ones; one wild sample counts
+little. A constant that the samples say nothing of stays where it was.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+
+from . import constants as known
+from .constants import Constants
+from .model import Scene, pack_bytes
+from .samples import Sample
+
+#: Factors by which constants are moved, in the order in which they are tried.
+_FACTORS = (1.6, 1.3, 1.15, 1.07, 1.03, 1.015)
+#: The error (of logarithms) from which on a sample counts linearly and no longer squared.
+_WILD = 0.15
+#: What it costs to move a constant by e from where it began, in errors of one sample.
+_INERTIA = 0.3
+
+
+@dataclasses.dataclass
+class _Point:
+    """A sample with what predicting it needs."""
+
+    scene: Scene
+    kernel: str
+    config: known.Config
+    log_seconds: float
+    weight: float
+    key: known.Key
+
+    def error(self, constants: Constants) -> float:
+        """Logarithm of predicted over measured."""
+        self.scene.constants = constants
+        parts = next(self.scene.parts(self.kernel, (self.config,)))
+        return math.log(parts.total) - self.log_seconds
+
+    def loss(self, constants: Constants) -> float:
+        error = self.error(constants) / _WILD
+        return self.weight * _WILD**2 * 2 * (math.sqrt(1 + error * error) - 1)
+
+
+def fit(
+    samples: Sequence[Sample],
+    start: Constants | None = None,
+    *,
+    progress: Callable[[Iterable], Iterable] = iter,
+) -> Constants:
+    """The constants that predict `samples`, all of one device, best.
+
+    `start` is where the search begins, by default the device's present constants. Rungs and tiles
+    that have fewer than two samples keep theirs.
+    """
+    start = start or known.of(samples[0].problem.device)
+    points = _points(samples)
+    search = _Search(points, start)
+    for factor in progress(_FACTORS):
+        for _ in range(4):
+            if not search.sweep(factor):
+                break
+    return search.constants
+
+
+def _points(samples: Sequence[Sample]) -> list[_Point]:
+    best: dict = {}
+    for sample in samples:
+        best[sample.problem] = min(best.get(sample.problem, math.inf), sample.seconds)
+    points = []
+    for s in samples:
+        scene = Scene(s.config.view(s.problem), pack_bytes(s.problem, s.config.PACK))
+        key = known.key(scene.word(known.trait(s.kernel)), s.config)
+        weight = (best[s.problem] / s.seconds) ** 2
+        points.append(_Point(scene, s.kernel, s.config, math.log(s.seconds), weight, key))
+    return points
+
+
+class _Search:
+    """Moves one constant after the other; each knows the points that depend on it."""
+
+    def __init__(self, points: Sequence[_Point], start: Constants):
+        self.points = points
+        by_kernel, by_tile = defaultdict(list), defaultdict(list)
+        for point in points:
+            by_kernel[point.kernel].append(point)
+            by_tile[point.kernel, point.key].append(point)
+        self.by_kernel = {k: some for k, some in by_kernel.items() if len(some) > 1}
+        self.by_tile = {k: some for k, some in by_tile.items() if len(some) > 1}
+        # Own dictionaries, which are changed in place.
+        launches = {k: start.launches.get(k, start.launch) for k in self.by_kernel}
+        steps = {kernel: dict(table) for kernel, table in start.steps.items()}
+        for (kernel, key), some in self.by_tile.items():
+            table = steps.setdefault(kernel, {})
+            table.setdefault(key, some[0].scene.analytic(known.trait(kernel), some[0].config))
+        self.constants = dataclasses.replace(
+            start, steps=steps, launches={**start.launches, **launches}
+        )
+        self.first: dict = {}
+
+    def sweep(self, factor: float) -> bool:
+        """Try to move every constant by `factor`; whether one did move."""
+        moved = False
+        for (kernel, key), some in self.by_tile.items():
+            table = self.constants.steps[kernel]
+            for place in (0, 1):
+
+                def put(value, table=table, key=key, place=place):
+                    pair = list(table[key])
+                    pair[place] = value
+                    table[key] = tuple(pair)
+
+                moved |= self.move((kernel, key, place), table[key][place], put, some, factor)
+        launches = self.constants.launches
+        for kernel, some in self.by_kernel.items():
+
+            def put(value, kernel=kernel):
+                launches[kernel] = value
+
+            moved |= self.move(kernel, launches[kernel], put, some, factor)
+        for name in Constants.RATES:
+            if name == "launch" or not getattr(self.constants, name):
+                continue  # each rung has its own launch; 0 says that there is no such limit
+
+            def put(value, name=name):
+                self.constants = dataclasses.replace(self.constants, **{name: value})
+
+            value = getattr(self.constants, name)
+            moved |= self.move(name, value, put, self.points, factor)
+        return moved
+
+    def move(self, name, value: float, put: Callable, points: Sequence[_Point], factor) -> bool:
+        """Put the best of value / factor, value, value * factor."""
+        first = self.first.setdefault(name, value)
+
+        def loss(at: float) -> float:
+            put(at)
+            away = math.log(at / first)
+            return sum(p.loss(self.constants) for p in points) + _INERTIA * away * away
+
+        best, least = value, loss(value)
+        for at in (value * factor, value / factor):
+            lost = loss(at)
+            if lost < least * (1 - 1e-6):
+                best, least = at, lost
+        put(best)
+        return best != value
+
+
+@dataclasses.dataclass(frozen=True)
+class Quality:
+    """How well constants predict samples.
+
+    `error` is the median of |predicted / measured - 1|. Per problem, the regret is the time of
+    the candidate that is predicted to be the fastest over that of the fastest: `regret` is their
+    geometric mean, `worst` the largest.
+    """
+
+    samples: int
+    problems: int
+    error: float
+    regret: float
+    worst: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.samples} samples of {self.problems} problems: error {100 * self.error:.1f} % "
+            f"(median), regret {self.regret:.4f} (mean), {self.worst:.3f} (worst)"
+        )
+
+
+def quality(samples: Sequence[Sample], constants: Constants) -> Quality:
+    """Of `constants` on `samples`."""
+    errors, per_problem = [], defaultdict(list)
+    for sample, point in zip(samples, _points(samples), strict=True):
+        error = point.error(constants)
+        errors.append(abs(math.expm1(error)))
+        per_problem[sample.problem].append((error + point.log_seconds, sample.seconds))
+    regrets = [min(rows)[1] / min(seconds for _, seconds in rows) for rows in per_problem.values()]
+    return Quality(
+        len(samples),
+        len(regrets),
+        statistics.median(errors),
+        statistics.geometric_mean(regrets),
+        max(regrets),
+    )

@@ -1,0 +1,269 @@
+"""The seconds that a kernel is expected to take, in a few microseconds of Python.
+
+The time of the busiest SM: its share of the tiles, each a number of k-steps that are bound by
+arithmetic, by what the SM can draw from L2, or by the latency of the loads in flight, and each
+with a beginning and an end; or the device's memory traffic, or what its power limit allows,
+whichever is longest. Around it stand the launch, the copies of packed operands and the sum over a
+split K.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import torch
+
+from ..problem import INTERPRETER, Matrix, Problem
+from ..spec import Config, Kernel
+from . import constants as known
+from .constants import Constants
+
+#: fp32 registers of an SM; the addresses and indices of a thread beside its accumulators.
+_REGISTERS = 65536
+_OTHER_REGISTERS = 64
+#: Seconds of a tile's k-step in Triton's interpreter (measured on one core).
+_INTERPRETED_STEP = 2.3e-3
+
+
+class Parts(NamedTuple):
+    """Seconds. `memory` passes beside `steps`, `ends` and `reduction`.
+
+    `overlap` is what the shorter of the two adds to the longer.
+    """
+
+    total: float
+    pack: float
+    launch: float
+    steps: float
+    ends: float
+    reduction: float
+    memory: float
+    overlap: float
+
+
+def predict(kernel: Kernel, problem: Problem, config: Config) -> float:
+    """Seconds that `kernel` is expected to take for `problem` in `config`."""
+    return parts(kernel, problem, config).total
+
+
+def parts(kernel: Kernel, problem: Problem, config: Config) -> Parts:
+    """What `predict` adds up."""
+    scene = scene_of(config.view(problem), pack_bytes(problem, config.PACK))
+    return next(scene.parts(kernel.name, (config,)))
+
+
+def roofline(problem: Problem) -> tuple[float, float]:
+    """Seconds of the arithmetic and of the bytes, each at its full rate."""
+    memory_rate = known.of(problem.device).memory_rate
+    return problem.flops / known.flop_rate(problem), problem.bytes / memory_rate
+
+
+def pack_bytes(problem: Problem, operands: str) -> int:
+    """That the copies of `operands` read and write."""
+    moved = 0
+    for name in operands:
+        matrix = getattr(problem, name)
+        copies = 1
+        for size, stride in zip(problem.batches, matrix.strides, strict=False):
+            copies *= size if stride else 1
+        moved += 2 * copies * matrix.rows * matrix.cols * matrix.dtype.itemsize
+    return moved
+
+
+#: Bytes of a line of L2: a tile's row that straddles two lines is two requests.
+_LINE = 128
+
+
+#: Of a config, for a kind of scene: BLOCK_M, BLOCK_N, BLOCK_K, the parts of a split K, seconds of a
+#: step and of the ends, programs on an SM, steps whose loads fly at once.
+_Shape = tuple[int, int, int, int, float, float, int, int]
+_SHAPES: dict[tuple, tuple[tuple[Config, ...], list[_Shape]]] = {}
+_OF_CONFIG: dict[tuple, tuple[Config, _Shape]] = {}
+
+
+class Scene:
+    """One problem as a kernel sees it, and all that its configs share.
+
+    `copied`: bytes that were read and written to pack its operands.
+    """
+
+    def __init__(self, view: Problem, copied: int = 0, constants: Constants | None = None):
+        device = view.device
+        self.constants = constants or known.of(device)
+        self.M, self.N, self.K, self.batch = view.M, view.N, view.K, view.batch
+        self.itemsize, self.out = view.itemsize, view.c.dtype.itemsize
+        self.sms, self.shared = device.sms, device.shared
+        self.flop_rate = known.flop_rate(view) / self.sms
+        self.types = known.types(view)
+        # Of 16-bit operands, which draw as much power as these.
+        self.flops = view.flops * known.flop_rate_16(device) / known.flop_rate(view)
+        self.copied = copied
+        self.bytes = view.bytes
+        self.b_bytes = view.N * view.K * view.batch * view.itemsize
+        self.narrow = tuple(not _wide(matrix) for matrix in (view.a, view.b))
+        # WGMMA reads only 16-bit operands along M or N; others are turned in shared memory.
+        turns = view.a.dtype == torch.int8 or self.types[:2] in ("tf", "bf")
+        self.turned = turns * ((view.a.layout != "N") + (view.b.layout != "T"))
+        # C goes out 16 bytes at a time where its lines allow it.
+        self.stores_wide = _stores_wide(view.c)
+        self.requests = tuple(_requests(matrix) for matrix in (view.a, view.b))
+        self.kind = (device.name, self.types, self.itemsize, self.narrow, self.turned,
+                     self.requests)  # fmt: skip
+
+    def parts(self, kernel: str, configs: Iterable[Config]) -> Iterator[Parts]:
+        """Of the rung called `kernel` in each of its configs; PACK and SWAP are the scene's."""
+        shapes = [self._shape(kernel, config) for config in configs]
+        return (Parts(*numbers) for numbers in self._times(kernel, shapes))
+
+    def seconds(self, kernel: str, configs: tuple[Config, ...]) -> list[float]:
+        """The totals of `parts`; quicker where the rung gives the same tuple for many problems."""
+        key = (id(configs), kernel, self.kind)
+        known_shapes = _SHAPES.get(key)
+        if known_shapes is None:
+            if len(_SHAPES) >= 1024:
+                _SHAPES.clear()
+            # The tuple is kept too, so that no other can have its address.
+            known_shapes = configs, [self._known_shape(kernel, config) for config in configs]
+            _SHAPES[key] = known_shapes
+        return [numbers[0] for numbers in self._times(kernel, known_shapes[1])]
+
+    def _known_shape(self, kernel: str, config: Config) -> _Shape:
+        """`_shape`, once for each config object; hashing a config costs more than that."""
+        key = (id(config), kernel, self.kind)
+        known_shape = _OF_CONFIG.get(key)
+        if known_shape is None:
+            if len(_OF_CONFIG) >= 1 << 15:
+                _OF_CONFIG.clear()
+            known_shape = _OF_CONFIG[key] = config, self._shape(kernel, config)
+        return known_shape[1]
+
+    def _shape(self, kernel: str, config: Config) -> _Shape:
+        c = self.constants
+        trait = known.trait(kernel)
+        measured = c.steps.get(kernel)
+        pair = measured and measured.get(known.key(self.word(trait), config))
+        step, ends = pair or self.analytic(trait, config)
+        lines = self.requests[0] * config.BLOCK_M + self.requests[1] * config.BLOCK_N
+        step = max(step, lines * config.BLOCK_K * self.itemsize / c.sm_rate)
+        together = 1 if trait.resident else self._together(config)
+        in_flight = max(config.num_stages - 1, 1)
+        m, n, k, split = config.BLOCK_M, config.BLOCK_N, config.BLOCK_K, config.SPLIT_K
+        return m, n, k, split, step, ends, together, in_flight
+
+    def _times(self, kernel: str, shapes: Iterable[_Shape]) -> Iterator[tuple[float, ...]]:
+        """The numbers of `Parts`, of each shape."""
+        c = self.constants
+        trait = known.trait(kernel)
+        resident, level, shown = trait.resident, trait.level, 1 - trait.hidden
+        rereads = trait.rereads
+        launch = c.launches.get(kernel, c.launch)
+        pack = c.pack + self.copied / c.memory_rate if self.copied else 0.0
+        memory_rate, sm_memory_rate = c.memory_rate, c.sm_memory_rate
+        M, N, K, batch, sms = self.M, self.N, self.K, self.batch, self.sms
+        element = self.out * (1.0 if self.stores_wide else c.narrow_store)
+        for m, n, depth, split, step, ends, together, in_flight in shapes:
+            tiles = -(-M // m) * -(-N // n) * batch
+            steps = -(-K // depth)
+            if level:
+                # Of the tiles beyond the last full round, each is shared by `split` programs.
+                rest = tiles % sms
+                sharers = rest * split if rest * split < sms else sms
+                active = sms if tiles >= sms else sharers
+                split = -(-sharers // rest) if rest else 1
+                share = groups = tiles // sms + (rest / sharers if rest else 0)
+                idle = 1 - active / sms
+            else:
+                tiles *= split
+                steps = -(-steps // split)
+                active = tiles if tiles < sms else sms
+                share = -(-tiles // sms)
+                groups = -(-share // together)
+                idle = 1 - tiles / (share * sms)
+            shared_rate = memory_rate / active
+            rate = sm_memory_rate if sm_memory_rate < shared_rate else shared_rate
+            ends += element * m * n / rate
+            if not resident:
+                ends *= groups
+            elif share > 1:
+                ends *= 1 + (share - 1) * shown
+            # SMs that idle leave power, for a higher clock, and L2's bandwidth to the others.
+            work = share * step / (1 + c.boost * idle)
+            waiting = groups * c.latency / in_flight
+            work = steps * (work if work > waiting else waiting)
+
+            reduction = 0.0
+            if split > 1:
+                # Each part is written, and the last program reads them all.
+                parts = 1 + split if level else share + split
+                reduction = c.reduction + parts * 4 * m * n / c.sm_rate
+            moved = self.bytes + (-(-M // m) - 1) * self.b_bytes if rereads else self.bytes
+            memory = moved / (active * rate)
+            busy = work + ends + reduction
+            power = self.flops * (c.power + c.traffic * (1 / m + 1 / n))
+            busy = busy if busy > power else power
+            long, short = (busy, memory) if busy > memory else (memory, busy)
+            overlap = c.overlap * short
+            total = pack + launch + long + overlap
+            yield total, pack, launch, work, ends, reduction, memory, overlap
+
+    def word(self, trait: known.Trait) -> str:
+        """Under which the k-steps of the scene's types and loads were measured."""
+        narrow = "ab"[not self.narrow[0] : 1 + self.narrow[1]] if trait.narrow != 1 else ""
+        turned = f"/turned-{self.turned}" if self.turned else ""
+        return self.types + (narrow and f"/narrow-{narrow}") + turned
+
+    def analytic(self, trait: known.Trait, config: Config) -> tuple[float, float]:
+        """Seconds of a k-step on an SM, and of a tile's ends beside its stores."""
+        c = self.constants
+        m, n, k = config.BLOCK_M, config.BLOCK_N, config.BLOCK_K
+        turned = 1 + c.turned * self.turned
+        arithmetic = 2 * m * n * k * turned / (self.flop_rate * trait.efficiency)
+        narrow_a, narrow_b = self.narrow
+        lines = m * (trait.narrow if narrow_a else 1) + n * (trait.narrow if narrow_b else 1)
+        loads = lines * k * self.itemsize / c.sm_rate
+        long, short = (arithmetic, loads) if arithmetic > loads else (loads, arithmetic)
+        return long + c.overlap * short, c.ends
+
+    def _together(self, config: Config) -> int:
+        """Programs that an SM runs at once, by shared memory and registers."""
+        stage = (config.BLOCK_M + config.BLOCK_N) * config.BLOCK_K * self.itemsize
+        threads = 32 * config.num_warps
+        registers = config.BLOCK_M * config.BLOCK_N + _OTHER_REGISTERS * threads
+        by_shared = self.shared // (stage * config.num_stages)
+        return max(1, min(by_shared, _REGISTERS // registers, 16))
+
+
+class Interpreted(Scene):
+    """In Triton's interpreter: a tile's k-step takes the same time, however large the tile is."""
+
+    def _times(self, kernel: str, shapes: Iterable[_Shape]) -> Iterator[tuple[float, ...]]:
+        for m, n, depth, split, *_ in shapes:
+            tiles = -(-self.M // m) * -(-self.N // n) * self.batch * split
+            seconds = tiles * -(-self.K // depth) * _INTERPRETED_STEP
+            yield seconds, 0.0, 0.0, seconds, 0.0, 0.0, 0.0, 0.0
+
+
+def scene_of(view: Problem, copied: int = 0) -> Scene:
+    """The scene of the problem's device."""
+    return (Interpreted if view.device == INTERPRETER else Scene)(view, copied)
+
+
+def _requests(matrix: Matrix) -> float:
+    """Lines of L2 that 128 bytes of `matrix` touch, on average over its rows (or columns)."""
+    pitch = matrix.pitch(matrix.layout) if matrix.layout != "-" else 1
+    return 2 - math.gcd(pitch * matrix.dtype.itemsize, _LINE) / _LINE
+
+
+def _wide(matrix: Matrix) -> bool:
+    """Whether pointer loads of `matrix` are 16 bytes wide; see `Problem.vectorised`."""
+    return matrix.aligned and matrix.pitch_is_multiple_of(16)
+
+
+def _stores_wide(matrix: Matrix) -> bool:
+    """Whether the lines of `matrix` begin on 16-byte boundaries."""
+    layout = matrix.layout
+    return (
+        layout != "-" and matrix.aligned and matrix.pitch(layout) * matrix.dtype.itemsize % 16 == 0
+    )

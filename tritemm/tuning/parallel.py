@@ -1,0 +1,268 @@
+"""Compiles many kernels at once in worker processes, into Triton's disk cache.
+
+A worker takes the path of a real launch with operands that have no data, on the problem's own
+architecture, so that what it leaves in the cache is what the real launch looks for: that one then
+takes milliseconds. Workers touch no GPU. They are processes of their own command line, not of
+`multiprocessing`, which would run the caller's main module again.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+
+from ..asm import _driver
+from ..dispatch import find
+from ..problem import Matrix, Problem
+from ..sass import tail
+from ..spec import Config
+
+#: (kernel name, problem, config); `problem` is the user's, before `config.view`.
+Item = tuple[str, Problem, Config]
+#: Seconds after which the compiler of one kernel is ended.
+LIMIT = 180.0
+#: Worker processes at most, unless asked: each takes most of a gigabyte.
+WORKERS = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """What became of one item: `error` is None, or why the config can't run.
+
+    `shared` is bytes per program; `seconds` is the worker's time, little where the cache had it.
+    """
+
+    name: str
+    problem: Problem
+    config: Config
+    shared: int = 0
+    seconds: float = 0.0
+    error: str | None = None
+
+
+def compile_all(
+    items: Sequence[Item],
+    workers: int | None = None,
+    progress: Callable[[Compiled], None] = lambda result: None,
+) -> list[Compiled]:
+    """Compile every item and say what became of each, in order; a failure is a result.
+
+    `workers` is the number of processes, by default one per core up to `WORKERS`; to start one
+    takes some seconds. `progress` is called in this thread, in the order of `items`.
+    """
+    with Compilers(workers) as compilers:
+        results = []
+        for future in [compilers.submit(item) for item in items]:
+            results.append(future.result())
+            progress(results[-1])
+    return results
+
+
+class Compilers:
+    """Worker processes that live until `close`, or the end of a `with`.
+
+    Items that are likely to be one kernel go to one worker, which then compiles it once; others go
+    to the worker with the least to do.
+    """
+
+    def __init__(self, workers: int | None = None, limit: float = LIMIT):
+        count = workers or min(WORKERS, len(os.sched_getaffinity(0)))
+        self._lanes = [_Lane(limit) for _ in range(count)]
+        self._owner: dict[tuple, _Lane] = {}
+        self._closed = False
+        atexit.register(self.close)
+
+    def submit(self, item: Item) -> Future[Compiled]:
+        """The future result of one item; it holds no exception."""
+        likely = likeness(*item)
+        lane = self._owner.get(likely) or min(self._lanes, key=lambda lane: len(lane.waiting))
+        self._owner[likely] = lane
+        return lane.submit(item)
+
+    def close(self) -> None:
+        """End the workers; what was not begun is dropped."""
+        if not self._closed:
+            self._closed = True
+            atexit.unregister(self.close)
+            for lane in self._lanes:
+                lane.close()
+
+    def __enter__(self) -> Compilers:
+        return self
+
+    def __exit__(self, *raised) -> None:
+        self.close()
+
+
+def likeness(name: str, problem: Problem, config: Config) -> tuple:
+    """Equal for items that Triton compiles to one kernel, as far as arguments decide.
+
+    Of an integer argument a compiled kernel knows whether it is 1 and whether 16 divides it.
+    """
+    view = config.view(problem)
+    sizes = _integers(dataclasses.astuple(view))
+    kinds = [(number == 1, number % 16 == 0, number >= 2**31) for number in sizes]
+    types = tuple(matrix.dtype for matrix in (view.a, view.b, view.c))
+    aligned = tuple(matrix.aligned for matrix in (view.a, view.b, view.c))
+    even = view.K % config.BLOCK_K == 0
+    batched = view.batch > 1
+    return (name, config, *kinds, *types, *aligned, even, batched, view.wide, view.accumulate)
+
+
+def _integers(values) -> Iterator[int]:
+    for value in values:
+        if isinstance(value, tuple):
+            yield from _integers(value)
+        elif isinstance(value, int) and not isinstance(value, bool):
+            yield value
+
+
+class _Lane:
+    """One worker process, started when there is work and again if the compiler takes it down."""
+
+    def __init__(self, limit: float):
+        self.limit = limit
+        self.waiting: set[Future] = set()
+        self.thread = ThreadPoolExecutor(1)
+        self.worker: _Worker | None = None
+
+    def submit(self, item: Item) -> Future[Compiled]:
+        future = self.thread.submit(self._compile, item)
+        self.waiting.add(future)
+        future.add_done_callback(self.waiting.discard)
+        return future
+
+    def _compile(self, item: Item) -> Compiled:
+        try:
+            if self.worker is None:
+                self.worker = _Worker()
+            result = self.worker.ask(item, self.limit)
+        except Exception as error:  # it did not start, or ended over this item
+            if self.worker is not None:
+                self.worker.close()
+                self.worker = None
+            return Compiled(*item, error=str(error))
+        return result
+
+    def close(self) -> None:
+        self.thread.shutdown(wait=False, cancel_futures=True)
+        if self.worker is not None:
+            self.worker.kill()
+        self.thread.shutdown(wait=True)
+        if self.worker is not None:
+            self.worker.close()
+            self.worker = None
+
+
+class _Worker:
+    """A process that compiles; pickled items go in, pickled results come out."""
+
+    def __init__(self) -> None:
+        root = str(Path(__file__).resolve().parents[2])
+        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+        # One thread: the workers together have the cores.
+        env = {"TRITON_INTERPRET": "0", "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+        self.log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 (see close)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", f"from {__name__} import serve; serve()"],
+            env=os.environ | env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
+            start_new_session=True,  # Ctrl-C is for the caller, who then closes the workers
+        )  # fmt: skip
+
+    def ask(self, item: Item, limit: float) -> Compiled:
+        """The result of one item; RuntimeError if the process ends over it, or is made to."""
+        late = threading.Event()
+        timer = threading.Timer(limit, lambda: (late.set(), self.process.kill()))
+        timer.daemon = True
+        timer.start()
+        try:
+            pickle.dump(item, self.process.stdin)
+            self.process.stdin.flush()
+            return pickle.load(self.process.stdout)
+        except (EOFError, OSError, pickle.UnpicklingError):
+            reason = f"the compiler took more than {limit:g} s" if late.is_set() else self._last()
+            raise RuntimeError(reason) from None
+        finally:
+            timer.cancel()
+
+    def _last(self) -> str:
+        status = self.process.wait()
+        self.log.seek(0)
+        return f"the compiler ended with status {status}: {tail(self.log.read())}"
+
+    def kill(self) -> None:
+        with contextlib.suppress(OSError):
+            self.process.kill()
+
+    def close(self) -> None:
+        self.kill()
+        self.process.wait()
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
+        self.process.stdout.close()
+        self.log.close()
+
+
+# Inside a worker
+
+
+def serve() -> None:
+    """Answer items until standard input ends; whatever else is printed goes to stderr."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    while True:
+        try:
+            item = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        pickle.dump(compile_here(*item), answers)
+        answers.flush()
+
+
+def compile_here(name: str, problem: Problem, config: Config) -> Compiled:
+    """Compile one item in this process, where kernels are not interpreted."""
+    begin = time.perf_counter()
+    shared, error = 0, None
+    try:
+        kernel, view = find(name), config.view(problem)
+        error = kernel.why_not(view)
+        if error is None:
+            call = kernel.prepare(view, config, *operands(view))
+            major, minor = view.device.capability
+            with _driver(10 * major + minor):
+                code = kernel.fn.warmup(**call.args, **call.options, grid=call.grid)
+            shared, limit = code.metadata.shared, view.device.shared
+            if shared > limit:
+                error = f"needs {shared} bytes of shared memory; {view.device.name} has {limit}"
+    except Exception as raised:  # the compiler raises whatever it likes
+        error = f"{type(raised).__name__}: {tail(str(raised))}"
+    return Compiled(name, problem, config, shared, time.perf_counter() - begin, error)
+
+
+def operands(problem: Problem) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A, B and C without data: the problem's types, sizes, strides and alignments."""
+    return tuple(_meta(m, problem.batches) for m in (problem.a, problem.b, problem.c))
+
+
+def _meta(matrix: Matrix, batches: tuple[int, int]) -> torch.Tensor:
+    """[*batches, rows, cols]; [rows, cols] where there is one batch."""
+    sizes, strides = (matrix.rows, matrix.cols), matrix.strides[2:]
+    if batches[0] * batches[1] > 1:
+        sizes, strides = (*batches, *sizes), matrix.strides
+    offset = 0 if matrix.aligned else 1
+    last = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+    storage = torch.empty(offset + last + 1, dtype=matrix.dtype, device="meta")
+    return storage.as_strided(sizes, strides, offset)

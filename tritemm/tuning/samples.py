@@ -1,0 +1,74 @@
+"""Measured times of candidates, as `python -m perf search` writes them: one JSON object a line."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+
+from ..problem import ACCUMULATE, Device, Problem, short_name
+from ..request import config_of
+from ..spec import Config
+
+_DTYPES = {short_name(t): t for t in (*ACCUMULATE, torch.int32)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """That the rung called `kernel` takes `seconds` for `problem` in `config`."""
+
+    problem: Problem
+    kernel: str
+    config: Config
+    seconds: float
+
+
+def read(paths: Iterable[Path], device: Device) -> list[Sample]:
+    """The samples in JSON-lines files, measured on `device`.
+
+    Lines without a time, and those of other libraries or of types that tritemm lacks, are left
+    out. ValueError names the file and line of what is no JSON object.
+    """
+    from ..rungs import RUNGS
+
+    names = {rung.name for rung in RUNGS}
+    samples = []
+    for path in paths:
+        for number, line in enumerate(Path(path).read_text().splitlines(), start=1):
+            try:
+                row = json.loads(line)
+                known = row.get("us") and row["kernel"] in names and row["dtype"] in _DTYPES
+                if known:
+                    samples.append(_sample(row, device))
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                raise ValueError(f"{path}, line {number}: {error!r}") from error
+    return samples
+
+
+def _sample(row: Mapping, device: Device) -> Sample:
+    return Sample(problem_of(row, device), row["kernel"], config_of(row["config"]), row["us"] / 1e6)
+
+
+def problem_of(row: Mapping, device: Device) -> Problem:
+    """Of a line's M, N, K, batch, layout, dtype and out: contiguous, aligned operands."""
+    batch = (row["batch"],) if row.get("batch", 1) > 1 else ()
+    dtype, out = _DTYPES[row["dtype"]], _DTYPES[row["out"]]
+    M, N, K = row["M"], row["N"], row["K"]
+
+    def matrix(rows, cols, layout, dtype):
+        if layout == "T":
+            return matrix(cols, rows, "N", dtype).mT
+        return torch.empty(*batch, rows, cols, dtype=dtype, device="meta")
+
+    a, b = matrix(M, K, row["layout"][0], dtype), matrix(K, N, row["layout"][1], dtype)
+    return Problem.of(
+        a,
+        b,
+        matrix(M, N, "N", out),
+        accumulate=_DTYPES[row["accumulate"]] if "accumulate" in row else None,
+        precision=row.get("precision", "ieee"),
+        device=device,
+    )

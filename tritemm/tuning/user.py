@@ -1,0 +1,256 @@
+"""`tritemm.tune`: the fastest candidate of one problem, found by timing them, on request."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import TimeoutError as FutureTimeout
+from pathlib import Path
+
+import torch
+
+from .. import api, budget, dispatch, launch, products
+from ..choice import Choice
+from ..problem import INTERPRETER, Device, Problem
+from ..spec import Config, Kernel
+from . import cache
+
+#: Candidates that are predicted to take longer than the best by this factor are not tried.
+_WITHIN = 3.0
+#: Seconds of work of one timing; candidates and rounds of the last heat.
+_TIMING, _FINALISTS, _ROUNDS = 3e-3, 5, 5
+#: Bytes that the operands of one timing have together: more than L2 holds.
+_BEYOND_L2 = 2**28
+#: Every so many rows are checked, so that no tile goes without; columns that are checked at once.
+_ROW_STEP, _COLUMNS = 61, 8192
+
+
+@dataclasses.dataclass(frozen=True)
+class Timed:
+    """A candidate, its seconds per product, or the error that it has instead."""
+
+    kernel: Kernel
+    config: Config
+    predicted: float
+    seconds: float = math.inf
+    error: str | None = None
+
+    def __str__(self) -> str:
+        time = self.error or f"{1e6 * self.seconds:.1f} us"
+        predicted = f"{1e6 * self.predicted:.1f} us predicted"
+        return f"{time} ({predicted}): {self.kernel.name}, {self.config}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuned:
+    """What `tune` found: the choice from now on, and all that was timed, the fastest first."""
+
+    choice: Choice
+    timed: tuple[Timed, ...]
+    skipped: int
+
+    def __str__(self) -> str:
+        count = f"{len(self.timed)} of {len(self.timed) + self.skipped} candidates timed"
+        best = [one for one in self.timed if not one.error][:5]
+        failed = [one for one in self.timed if one.error][:5]
+        return "\n  ".join([f"{self.choice.problem}: {count}", *(str(t) for t in best + failed)])
+
+
+def tune(
+    input: torch.Tensor,
+    other: torch.Tensor,
+    *,
+    precision: str | None = None,
+    accumulate: torch.dtype | None = None,
+    out_dtype: torch.dtype | None = None,
+    seconds: float = 60.0,
+    progress: bool = True,
+) -> Tuned:
+    """Find the fastest kernel and config for products like this one, and use it from now on.
+
+    The candidates of `kernel="auto"` are compiled and timed, those first that the model expects
+    to be fast. Each result is checked (`tritemm.budget`) before its candidate may win. The winner
+    is kept in the user's cache for this and later processes: `$TRITEMM_CACHE`, else
+    `~/.cache/tritemm`; `tritemm.tuning.export` and `load` carry it to other machines. It counts
+    for operands of these sizes, strides, types and alignment; `tritemm.explain` says so.
+
+    Args:
+        input, other, precision, accumulate, out_dtype: as for `matmul`. The operands' values are
+            multiplied: take typical ones, since zeros are multiplied faster.
+        seconds: after which no further candidate is tried.
+        progress: show a bar on a terminal, if tqdm is installed.
+
+    Raises what `matmul` raises; RuntimeError without a GPU.
+    """
+    a, b, options = api.operands(input, other, None, "auto", precision, accumulate, out_dtype)
+    _, precision, accumulate, out_dtype = options
+    a, b = a.detach(), b.detach()
+    out = torch.empty(products.result_shape(a, b), dtype=out_dtype, device=a.device)
+    problem, a, b, out = products.plan(a, b, out, precision, accumulate)
+    if launch.is_trivial(problem.K, out):
+        raise ValueError(f"there is nothing to tune: {problem} needs no kernel")
+    dispatch.choose(problem)  # raises if no kernel can
+    ranked = dispatch.ranked(problem)
+    worth = [row for row in ranked if row[0] <= _WITHIN * ranked[0][0]]
+    with torch.cuda.device_of(out):
+        timed = _heats(problem, worth, (a, b, out), seconds, progress)
+    best = min(timed, key=lambda one: one.seconds)
+    if best.error:
+        raise RuntimeError(f"no candidate computed {problem}: {best.kernel.name}: {best.error}")
+    entry = cache.entry(best.kernel.name, best.config, best.seconds)
+    cache.store(problem.device.name, {cache.key(problem): entry})
+    products.forget()
+    timed.sort(key=lambda one: one.seconds)
+    return Tuned(dispatch.choose(problem), tuple(timed), len(worth) - len(timed))
+
+
+def export(path, device=None) -> int:
+    """See `tritemm.tuning.export`."""
+    gpu = Device.of(torch.device(device or "cuda")).name
+    table = cache.table_of(gpu)
+    Path(path).write_text(json.dumps({"gpu": gpu, "problems": table}, indent=1))
+    return len(table)
+
+
+def load(path) -> int:
+    """See `tritemm.tuning.load`."""
+    try:
+        data = json.loads(Path(path).read_text())
+        gpu, table = data["gpu"], data["problems"]
+        for entry in table.values():
+            cache.config_of(entry["config"])
+            dispatch.find(entry["kernel"])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is not what tritemm.tuning.export wrote: {error!r}") from error
+    cache.store(gpu, table)
+    products.forget()
+    return len(table)
+
+
+def _heats(problem, rows, tensors, seconds, progress) -> list[Timed]:
+    """Every candidate once, in time; then the fastest few again, in turn."""
+    deadline = time.monotonic() + seconds
+    runner = timer(problem, tensors)
+    timed = []
+    with _compiled(problem, rows, deadline) as compiled:
+        for kernel, config, predicted, error in _bar(compiled, len(rows), progress):
+            one = Timed(kernel, config, predicted, error=error)
+            timed.append(one if error else _time(runner, problem, one, tensors))
+            if time.monotonic() > deadline:
+                break
+    finalists = sorted((t for t in timed if not t.error), key=lambda one: one.seconds)
+    finalists = finalists[:_FINALISTS]
+    if len(finalists) > 1:
+        again = {one: [] for one in finalists}
+        for _ in range(_ROUNDS):
+            for one in random.sample(finalists, len(finalists)):
+                again[one].append(runner(one.kernel, one.config))
+        others = [one for one in timed if one not in again]
+        timed = others + [
+            dataclasses.replace(one, seconds=statistics.median(times))
+            for one, times in again.items()
+        ]
+    return timed
+
+
+def _time(runner, problem: Problem, one: Timed, tensors) -> Timed:
+    """`one` with its seconds, once its result was found right."""
+    try:
+        error = _wrong(one.kernel, problem, one.config, tensors)
+        if error is None:
+            return dataclasses.replace(one, seconds=runner(one.kernel, one.config))
+    except Exception as raised:  # a compiler or a launch may raise anything
+        error = f"{type(raised).__name__}: {str(raised).strip().splitlines()[:1]}"
+    return dataclasses.replace(one, error=error)
+
+
+def _wrong(kernel: Kernel, problem: Problem, config: Config, tensors) -> str | None:
+    """What is wrong with the candidate's result; every column is looked at, of spread rows."""
+    a, b, out = tensors
+    out.fill_(math.nan if out.is_floating_point() else 77)
+    launch.run(kernel, problem, config, a, b, out)
+    rows = torch.arange(0, problem.M, min(_ROW_STEP, problem.M), device=out.device)
+    rows = torch.cat((rows, rows.new_tensor([problem.M - 1])))
+    a, out = a.index_select(-2, rows), out.index_select(-2, rows)
+    for begin in range(0, problem.N, _COLUMNS):
+        part = slice(begin, begin + _COLUMNS)
+        verdict = budget.check(
+            out[..., part], a, b[..., part],
+            accumulate=problem.accumulate, precision=problem.precision,
+        )  # fmt: skip
+        if not verdict.ok:
+            return f"wrong: {verdict}"
+    return None
+
+
+@contextlib.contextmanager
+def _compiled(problem: Problem, rows, deadline: float):
+    """Yields an iterator of (kernel, config, predicted seconds, error), compiled where it helps."""
+    if problem.device == INTERPRETER or len(rows) < 4:
+        yield ((kernel, config, predicted, None) for predicted, kernel, config in rows)
+        return
+    from .parallel import Compilers
+
+    with Compilers() as compilers:
+        waiting = [compilers.submit((k.name, problem, config)) for _, k, config in rows]
+
+        def arriving():
+            for (predicted, kernel, config), future in zip(rows, waiting, strict=True):
+                try:
+                    error = future.result(max(1.0, deadline - time.monotonic())).error
+                except FutureTimeout:
+                    return
+                yield kernel, config, predicted, error
+
+        yield arriving()
+
+
+def timer(problem: Problem, tensors: Sequence[torch.Tensor]) -> Callable[[Kernel, Config], float]:
+    """(kernel, config) -> seconds per product, in a CUDA graph, on operands that L2 can't hold."""
+    a, b, out = tensors
+    if not out.is_cuda:
+        raise RuntimeError("tritemm.tune times kernels on a GPU; there is none")
+    one = sum(t.untyped_storage().nbytes() for t in tensors)
+    copies = max(1, min(16, -(-_BEYOND_L2 // one)))
+    sets = [(a, b, out), *([_copy(t) for t in tensors] for _ in range(copies - 1))]
+
+    def measure(kernel: Kernel, config: Config) -> float:
+        def once():
+            for operands in sets:
+                launch.run(kernel, problem, config, *operands)
+
+        once()
+        torch.cuda.synchronize(out.device)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            once()
+        graph.replay()
+        rough = launch.elapsed(graph.replay)
+        repeats = max(1, math.ceil(_TIMING / max(rough, 1e-6)))
+        return launch.elapsed(graph.replay, repeats) / len(sets)
+
+    return measure
+
+
+def _copy(t: torch.Tensor) -> torch.Tensor:
+    """The same values with the same strides and alignment, elsewhere."""
+    storage = torch.empty(t.untyped_storage().nbytes(), dtype=torch.uint8, device=t.device)
+    storage.copy_(torch.empty(0, dtype=torch.uint8, device=t.device).set_(t.untyped_storage()))
+    typed = torch.empty(0, dtype=t.dtype, device=t.device)
+    return typed.set_(storage.untyped_storage(), t.storage_offset(), t.shape, t.stride())
+
+
+def _bar(rows: Iterator, total: int, progress: bool) -> Iterator:
+    if not progress:
+        return rows
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return rows
+    return iter(tqdm(rows, total=total, desc="tune", unit="candidate", disable=None, leave=False))

@@ -1,0 +1,103 @@
+"""`tritemm.warmup`: compile before the first real call, which may be inside a CUDA graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from .. import api
+from ..choice import Choice
+from ..problem import INTERPRETED, INTERPRETER
+
+#: Kernels from which on they are compiled by several processes, which take seconds to start.
+_FEW = 4
+
+
+def warmup(
+    problems: Iterable[Sequence],
+    *,
+    dtype: torch.dtype = torch.bfloat16,
+    layout: str = "NT",
+    device: torch.device | str | int | None = None,
+    kernel: str = "auto",
+    batch_invariant: bool = False,
+    precision: str | None = None,
+    accumulate: torch.dtype | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> list[Choice]:
+    """Compile and load what `matmul` needs for `problems`, so that no later call has to.
+
+    Args:
+        problems: shapes (M, N, K) or (batch, M, N, K), or pairs of tensors as `matmul` takes
+            them. If one of a pair requires a gradient, the products of the backward pass are
+            prepared too. Each is multiplied once; of a shape, the operands are allocated for it.
+        dtype, layout, device: of the shapes. Layout: N, or T for stored transposed, of each
+            operand; NT is that of `torch.nn.functional.linear`. Device: the current one.
+        kernel, batch_invariant, precision, accumulate, out_dtype: as for `matmul`.
+
+    Returns:
+        What was chosen for each. Without a GPU nothing is compiled, and nothing runs.
+
+    >>> import torch, tritemm
+    >>> [choice] = tritemm.warmup([(16, 64, 32)], dtype=torch.float16)
+    >>> (choice.problem.M, choice.problem.N, choice.problem.K)
+    (16, 64, 32)
+    """
+    options = {
+        "kernel": kernel, "batch_invariant": batch_invariant, "precision": precision,
+        "accumulate": accumulate, "out_dtype": out_dtype,
+    }  # fmt: skip
+    if device is None:
+        device = "cpu" if INTERPRETED else "cuda"
+    problems = [_checked(one, layout) for one in problems]
+
+    def tensors():
+        """One pair at a time: together they may not fit into memory."""
+        return (_pair(one, dtype, layout, device) for one in problems)
+
+    choices = [api.explain(a, b, **options) for a, b in tensors()]
+    if choices and choices[0].problem.device != INTERPRETER:
+        from .parallel import compile_all  # with the disassembler and all: not at import
+
+        if len({(choice.kernel, choice.config) for choice in choices}) >= _FEW:
+            compile_all([(c.kernel.name, c.problem, c.config) for c in choices])
+        for a, b in tensors():
+            _multiply(a, b, options)
+    return choices
+
+
+def _checked(problem: Sequence, layout: str) -> Sequence:
+    """ValueError if `problem` is neither a shape nor a pair of tensors."""
+    if len(layout) != 2 or set(layout) - set("NT"):
+        raise ValueError(f"layout={layout!r}; one of NN, NT, TN, TT")
+    tensors = [isinstance(part, torch.Tensor) for part in problem]
+    numbers = all(isinstance(part, int) and part > 0 for part in problem)
+    if tensors == [True, True] or (len(tensors) in (3, 4) and numbers):
+        return problem
+    raise ValueError(
+        f"{problem!r} is no problem: take (M, N, K), (batch, M, N, K) or two tensors; "
+        "warmup takes a list of them"
+    )
+
+
+def _pair(problem: Sequence, dtype, layout: str, device) -> Sequence[torch.Tensor]:
+    """The pair itself, or operands of the shape; zeros, which are all that a GPU must read."""
+    if isinstance(problem[0], torch.Tensor):
+        return problem
+    *batch, M, N, K = problem
+
+    def matrix(rows: int, cols: int, stored: str) -> torch.Tensor:
+        if stored == "T":
+            return matrix(cols, rows, "N").mT
+        return torch.zeros(*batch, rows, cols, dtype=dtype, device=device)
+
+    return matrix(M, K, layout[0]), matrix(K, N, layout[1])
+
+
+def _multiply(a: torch.Tensor, b: torch.Tensor, options: dict) -> None:
+    with torch.enable_grad():
+        out = api.matmul(a, b, **options)
+        needy = [t for t in (a, b) if t.requires_grad]
+        if needy:
+            torch.autograd.grad(out, needy, torch.zeros_like(out))

@@ -1,0 +1,134 @@
+"""Counters for kernels whose programs wait for each other: zero at the start of every launch.
+
+Clearing them by a launch of their own would cost more than a small product. So a kernel leaves
+them as it found them, at zero, and the same memory serves the next launch.
+
+On a stream, launches run one after another, so a stream needs one set. A CUDA graph can be
+replayed beside anything but itself; so each stream of each capture gets a set of its own, out of a
+slab that is cleared before any capture and kept for ever. Without one, clearing becomes a step of
+the graph.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+
+import torch
+
+from .shortcut import current_stream
+
+#: Counters per stream at first; and per device for all captures (4 MiB).
+FIRST, SLAB = 1 << 12, 1 << 20
+#: Counters of a stream of a capture, at least.
+CAPTURED = 1 << 9
+#: Sets begin this many counters apart: 128 bytes, so that no two share a cache line.
+APART = 32
+
+_streams: dict[tuple[int, int], torch.Tensor] = {}
+_slabs: dict[int, Slab] = {}
+#: (device, stream) -> its latest capture and the counters that it got.
+_captures: dict[tuple[int, int], tuple[int, torch.Tensor]] = {}
+_lock = threading.Lock()
+
+
+class Slab:
+    """Zeros that are given out once, a slice to each stream of each capture."""
+
+    def __init__(self, zeros: torch.Tensor):
+        self._zeros, self._used = zeros, 0
+
+    @property
+    def low(self) -> bool:
+        """Whether there is little left; the next eager call then makes another."""
+        return 2 * self._used > self._zeros.numel()
+
+    def take(self, count: int) -> torch.Tensor | None:
+        """`count` counters that nobody else gets; None when there are no more."""
+        with _lock:
+            start = self._used
+            if start + count > self._zeros.numel():
+                return None
+            self._used = start + -(-count // APART) * APART
+        return self._zeros[start : start + count]
+
+
+def counters(device: torch.device, count: int) -> torch.Tensor:
+    """At least `count` zeros, int32, [n], for one launch on the current stream of `device`.
+
+    The kernel must leave zeros in all that it changes. `device` is the current device where it is
+    a CUDA one. Ask anew for every launch.
+    """
+    if device.type != "cuda":
+        return torch.zeros(count, dtype=torch.int32, device=device)
+    index = torch.cuda.current_device() if device.index is None else device.index
+    key = (index, current_stream(index))
+    if torch.cuda.is_current_stream_capturing():
+        return _captured(key, count)
+    zeros = _streams.get(key)
+    if zeros is None or zeros.numel() < count:
+        zeros = _grow(key, count)
+    elif _slabs[index].low:
+        _slabs[index] = _new_slab(index)
+    return zeros
+
+
+def _captured(key: tuple[int, int], count: int) -> torch.Tensor:
+    """For a captured call: those of the calls before it in the same stream of the same capture."""
+    index, stream = key
+    capture = _capture_of(stream)
+    known = _captures.get(key)
+    if capture and known and known[0] == capture and known[1].numel() >= count:
+        return known[1]
+    slab = _slabs.get(index)
+    zeros = slab and slab.take(max(count, CAPTURED) if capture else count)
+    if zeros is None:
+        return _zeros(index, count)
+    _captures[key] = (capture, zeros)
+    return zeros
+
+
+def _capture_of(stream: int) -> int:
+    """The driver's number of the capture that `stream` takes part in; 0 if it doesn't say."""
+    status, number = ctypes.c_int(), ctypes.c_uint64()
+    ask = _driver()
+    if ask is None or ask(stream, ctypes.byref(status), ctypes.byref(number), None, None, None):
+        return 0
+    return number.value if status.value == 1 else 0
+
+
+@functools.cache
+def _driver():
+    """cuStreamGetCaptureInfo_v2 of the CUDA driver API; None if there is none."""
+    try:
+        function = ctypes.CDLL("libcuda.so.1").cuStreamGetCaptureInfo_v2
+    except (AttributeError, OSError):
+        return None
+    function.argtypes = [ctypes.c_void_p] * 6
+    return function
+
+
+def _grow(key: tuple[int, int], count: int) -> torch.Tensor:
+    """More counters for a stream.
+
+    Whoever still has the smaller set may use it: launches on the stream come one after another,
+    and its memory goes back to the same stream.
+    """
+    index, _ = key
+    if index not in _slabs:
+        _slabs.setdefault(index, _new_slab(index))
+    zeros = _zeros(index, max(FIRST, 1 << (count - 1).bit_length()))
+    _streams[key] = zeros
+    return zeros
+
+
+def _new_slab(index: int) -> Slab:
+    zeros = _zeros(index, SLAB)
+    # Graphs are replayed on other streams, which don't wait for this one.
+    torch.cuda.current_stream(index).synchronize()
+    return Slab(zeros)
+
+
+def _zeros(index: int, count: int) -> torch.Tensor:
+    return torch.zeros(count, dtype=torch.int32, device=torch.device("cuda", index))
