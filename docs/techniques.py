@@ -213,11 +213,19 @@ TECHNIQUES = (
             cuda("include/roles.cuh", "setmaxnreg.inc.sync"),
             cuda("wgmma_warp_specialized.cu", "give_registers"),
         ),
-        (),
-        "nobody yet",
-        (Code("wgmma_warp_specialized", 90), Code("wgmma_persistent", 90), Code("persistent", 90)),
+        (rung("k10_warp_specialized", "gl.warp_specialize("),),
+        f"{YOU} write roles and barriers, in Gluon; {COMPILER} deals out the registers",
+        (
+            Code("wgmma_warp_specialized", 90),
+            Code("warp_specialized", 90),
+            Code("pingpong", 90),
+            Code("persistent", 90),
+        ),
         ("USETMAXREG", "HGMMA", "UTMALDG", "SYNCS"),
-        (("tma", "wgmma_warp_specialized"), ("persistent", "wgmma_persistent")),
+        (
+            ("warp_specialized", "wgmma_warp_specialized"),
+            ("persistent", "wgmma_persistent"),
+        ),
     ),
     Technique(
         "Persistent grid",

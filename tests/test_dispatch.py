@@ -19,18 +19,10 @@ from .choosing import (
     H100,
     H200,
     L40S,
-    hopper_rungs,
     problem,
     put_rungs,
 )
 from .harness import DEVICE, operand
-
-
-@pytest.fixture
-def _hopper(monkeypatch):
-    put_rungs(monkeypatch, hopper_rungs())
-    yield
-    dispatch.forget()
 
 
 def chosen(*shape, **options):
@@ -38,39 +30,39 @@ def chosen(*shape, **options):
     return choice.kernel.name, choice.config
 
 
-@pytest.mark.usefixtures("_hopper")
 class TestSensible:
-    """Choices that anyone who knows the hardware would make, by the stand-ins of the rungs."""
+    """Choices for an H200 that anyone who knows it would make."""
 
     @pytest.mark.parametrize("size", [4096, 8192])
     def test_large_squares_take_the_large_tile(self, size):
         name, config = chosen(size, size, size)
-        assert name in ("pingpong", "persistent", "tma")
+        assert name in ("stream_k", "split_k", "pingpong", "warp_specialized", "persistent", "tma")
         assert config.BLOCK_M * config.BLOCK_N >= 128 * 192
-        assert not config.SWAP and not config.PACK and config.SPLIT_K == 1
+        assert not config.SWAP and not config.PACK
+        assert config.SPLIT_K == 1 or name == "stream_k"
 
     def test_waves_decide_the_tile(self):
         """3072 x 3072 is 2.2 waves of 128 x 256, run as 3, and 2.9 of 128 x 192."""
-        name, config = chosen(3072, 3072, 3072)
-        assert name == "pingpong" and config.BLOCK_N == 192
+        assert chosen(3072, 3072, 3072)[1].BLOCK_N == 192
 
     @pytest.mark.parametrize("shape", [(16, 4096, 14336), (8, 1280, 8192), (64, 4096, 14336)])
     def test_few_rows_are_swapped_and_split(self, shape):
         name, config = chosen(*shape)
-        assert name == "split_k" and config.SWAP and config.SPLIT_K > 1
+        assert name in ("split_k", "stream_k") and config.SWAP and config.SPLIT_K > 1
+        assert 2 * max(8, shape[0]) > config.BLOCK_N
 
     def test_few_columns_are_split_and_not_swapped(self):
         name, config = chosen(4096, 16, 14336)
-        assert name == "split_k" and not config.SWAP and config.SPLIT_K > 1
+        assert name in ("split_k", "stream_k") and not config.SWAP and config.SPLIT_K > 1
 
     def test_long_sums_are_split(self):
         name, config = chosen(64, 64, 131072)
-        assert name == "split_k" and config.SPLIT_K == 16
+        assert name == "split_k" and config.SPLIT_K >= 16
 
     @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
     def test_large_odd_pitches_are_packed(self, layout):
         name, config = chosen(4093, 4093, 4093, layout=layout)
-        assert name in ("pingpong", "persistent", "tma") and config.PACK == "ab"
+        assert name not in ("gemv", "pipelined") and config.PACK == "ab"
 
     def test_only_what_tma_refuses_is_packed(self):
         assert chosen(4093, 4096, 4096, layout="TT")[1].PACK == "a"
@@ -259,14 +251,29 @@ class TestConfig:
         with pytest.raises(ValueError, match=f'kernel="tma" cannot run this config: .*{message}'):
             self.of(**fields)
 
-    @pytest.mark.usefixtures("_hopper")
     def test_a_rungs_own_tiles_may_be_any(self):
-        config = Config(128, 192, 64, num_warps=8, num_stages=3)
+        config = Config(128, 192, 64, num_warps=4, num_stages=3)
         asked = problem(512, 512, 512)
         assert dispatch.choose(asked, str(Request("pingpong", config))).config == config
-        config = dataclasses.replace(config, BLOCK_N=160)
-        with pytest.raises(ValueError, match="a power of two, or 192, is possible"):
+        config = dataclasses.replace(config, BLOCK_N=176)
+        with pytest.raises(ValueError, match=r"BLOCK_N is 176; a power of two, or .*192"):
             dispatch.choose(asked, str(Request("pingpong", config)))
+
+    @pytest.mark.parametrize(
+        ("rung", "fields", "message"),
+        [
+            ("pingpong", {"num_warps": 8}, "num_warps is 8; 4 is possible"),
+            ("split_k", {"BLOCK_M": 32}, "BLOCK_M is 32; WGMMA takes 64 or more"),
+            ("split_k", {"BLOCK_M": 256, "BLOCK_N": 128}, "256 accumulators per thread"),
+            ("split_k", {"num_stages": 20}, "shared memory"),
+            ("split_k", {"SPLIT_K": 50}, "SPLIT_K is 50; K = 512 has 8 steps of 64"),
+        ],
+    )
+    def test_limits_of_rungs_whose_warps_have_roles(self, rung, fields, message):
+        config = Config(64, 64, 64, num_warps=4, num_stages=4, ORDER="grouped")
+        config = dataclasses.replace(config, **fields)
+        with pytest.raises(ValueError, match=message):
+            dispatch.choose(problem(512, 512, 512), str(Request(rung, config)))
 
     def test_the_rung_may_refuse(self):
         config = Config(64, 64, 64)
@@ -310,7 +317,6 @@ class TestBatchInvariant:
         config = choice.config
         return choice.kernel.name, config.BLOCK_K, config.SPLIT_K, config.SWAP, wgmma, tile
 
-    @pytest.mark.usefixtures("_hopper")
     @pytest.mark.parametrize("layout", ["NN", "NT", "TN"])
     @pytest.mark.parametrize("size", [(4096, 14336), (1280, 8192), (4093, 4095), (8, 131072)])
     @pytest.mark.parametrize("device", [A100, H200, B200], ids=lambda d: d.name)
@@ -326,14 +332,12 @@ class TestBatchInvariant:
         (order,) = orders
         assert order[0] not in ("split_k", "stream_k", "gemv") and order[2:4] == (1, False)
 
-    @pytest.mark.usefixtures("_hopper")
     def test_and_for_every_batch(self):
         word = "auto/batch_invariant"
         alone = dispatch.choose(problem(100, 4096, 4096), word)
         many = dispatch.choose(problem(100, 4096, 4096, batch=(3,)), word)
         assert self.order(alone) == self.order(many)
 
-    @pytest.mark.usefixtures("_hopper")
     def test_the_tile_follows_m_where_wgmma_allows(self):
         word = "auto/batch_invariant"
         few, many = (dispatch.choose(problem(M, 4096, 4096), word).config for M in (16, 8192))
@@ -343,7 +347,6 @@ class TestBatchInvariant:
         choice = dispatch.choose(problem(16, 512, 512), "tma/batch_invariant")
         assert choice.kernel.name == "tma"
 
-    @pytest.mark.usefixtures("_hopper")
     def test_but_not_one_that_splits(self):
         with pytest.raises(ValueError, match="depends on M"):
             dispatch.choose(problem(16, 512, 512), "split_k/batch_invariant")

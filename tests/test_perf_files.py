@@ -119,7 +119,7 @@ def test_the_markdown_table_has_a_line_per_rung():
     assert "wrong: 7 of 9" in lines[5]
     assert lines[4].endswith("| 1.10 |")
     assert lines[6].endswith(f"| 1.10 ({RUNGS[2].name}) |")
-    assert lines[-1].startswith("| cuBLAS | 210")
+    assert lines[-1].startswith("| cuBLAS | 212")
     caption = report.caption(found)
     assert "4096 x 4096 x 4096 NT, bf16" in caption
     assert "NVIDIA H200" in caption

@@ -191,6 +191,7 @@ class TestOptions:
     def test_refusal_names_the_reason_and_a_kernel_that_can(self):
         a = torch.ones(8, 10, device=DEVICE, dtype=torch.float16)
         refused = dict(tritemm.explain(a, a.mT).refused)
+        refused = {name: reason for name, reason in refused.items() if "Gluon" not in reason}
         assert refused
         for name, reason in refused.items():
             assert reason == "row stride of a is 20 bytes; TMA needs a multiple of 16"
@@ -345,7 +346,8 @@ def test_explain_says_kernel_reason_and_refusals():
     assert choice.kernel.name in text and str(choice.config) in text
     for name, reason in choice.refused:
         assert name in text and reason in text
-    assert choice.refused[0][1] == "row stride of a is 74 bytes; TMA needs a multiple of 16"
+    reasons = [reason for _, reason in choice.refused if "Gluon" not in reason]
+    assert reasons[0] == "row stride of a is 74 bytes; TMA needs a multiple of 16"
     assert "roofline" in text or "interpreter" in text
     assert choice.roofline > 0
 

@@ -125,7 +125,7 @@ def _groups(
 ) -> Iterator[Group]:
     """`every`: also what doesn't suit the rung."""
     if problem.device == INTERPRETER:
-        yield from _interpreted(problem, rungs)
+        yield from _interpreted(problem, rungs, every)
         return
     swaps = (False, True) if min(problem.M, problem.N) <= SHORT_SIDE else (False,)
     for pack in packs:
@@ -152,11 +152,12 @@ def _suits(rung: Kernel, view: Problem) -> bool:
     return view.M > LEAST_ROWS or view.M >= view.N
 
 
-def _interpreted(problem: Problem, rungs: Sequence[Kernel]) -> Iterator[Group]:
+def _interpreted(problem: Problem, rungs: Sequence[Kernel], every: bool) -> Iterator[Group]:
     """The rungs as they are: in the interpreter, a copy or an exchange gains nothing."""
     scene = scene_of(problem)
     for rung in rungs:
-        if rung.why_not(problem) is None:
+        fits = every or rung.few_rows is None or rung.few_rows(problem) >= problem.M
+        if rung.why_not(problem) is None and fits:
             yield Group(rung, (rung.interpreted,), scene)
 
 

@@ -75,7 +75,7 @@ def main(plot: Path, as_json: bool = False) -> int:
         for row in rows:
             print(_line(row, flops))
         if reference:
-            print(f"{'torch.matmul':<14}{_speed(reference, flops)}")
+            print(f"{'torch.matmul':<18}{_speed(reference, flops)}")
             print("\nA quick look; `python -m perf ladder` in the repository measures with care.")
         else:
             print("\nNothing is timed here: the interpreter runs on the CPU.")
@@ -129,11 +129,11 @@ def _speed(seconds: float, flops: int) -> str:
 
 def _line(row: Row, flops: int) -> str:
     ratio = f"  {row.ratio:.2f}x torch" if row.ratio else ""
-    lines = [f"{row.rung:<14}{_speed(row.time, flops)}{ratio}{'  ' if ratio else ''}{row.verdict}"]
+    lines = [f"{row.rung:<18}{_speed(row.time, flops)}{ratio}{'  ' if ratio else ''}{row.verdict}"]
     for sm in ARCHITECTURES:
         if row.mix.get(sm):
             mix = ", ".join(f"{count} {label}" for label, count in row.mix[sm].items())
-            lines.append(f"{'':<14}sm_{sm}: {mix}")
+            lines.append(f"{'':<18}sm_{sm}: {mix}")
     return "\n".join(lines)
 
 

@@ -131,7 +131,7 @@ def why_not(kernel: Kernel, view: Problem, config: Config) -> str | None:
             f"{config.num_stages} stages of {stage} bytes need {shared} bytes of shared memory; "
             f"{view.device.name} has {view.device.shared}. Take fewer stages or a smaller tile"
         )
-    return None
+    return kernel.config_why_not(view, config)
 
 
 def _allowed(name: str, own: Sequence[Config]) -> str:

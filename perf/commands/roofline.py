@@ -8,11 +8,11 @@ import functools
 from ..cli import add_command, add_measurement, refuse, unable
 from ..competitors import cublas
 from ..engine import Plan
-from ..problems import read_suite
 from ..roofline import at_own_clock, cases, text
 from ..rows import RESULTS, read
 from ..select import latest_run
 from ..session import Session, Task
+from ..views import full_suite
 
 EXAMPLES = """
 python -m perf roofline
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     session.measure(tasks, made, amend=functools.partial(at_own_clock, roofs=session.roofs))
     known = read(*sorted(RESULTS.glob("*.jsonl")))
     gpu = session.environment.gpu
-    suite = latest_run(known, "suite", gpu, competitor="auto", enough=len(read_suite()))
+    suite = latest_run(known, "suite", gpu, competitor="auto", enough=full_suite())
     return session.finish(lambda races: text([row for race in races for row in race], suite))
 
 

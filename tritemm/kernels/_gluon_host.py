@@ -18,6 +18,8 @@ from ._host import Box, _sizes, _strides, storable, tma_why_not
 OPTIONS = {"maxnreg": 168, "launch_pdl": True}
 #: Bytes of shared memory besides stages and output: barriers, and what the roles are handed.
 RESERVE = 2048
+#: fp32 accumulators of a thread: 240 registers hold these and the addresses.
+ACCUMULATORS = 192
 #: Columns that are stored through pointers at a time, by way of shared memory.
 POINTER_COLUMNS = 64
 
@@ -34,6 +36,37 @@ def why_not(problem: Problem) -> str | None:
     if problem.accumulate != torch.float32:
         return f"sums are kept in float32, not in {problem.accumulate}"
     return tma_why_not(problem)
+
+
+def config_why_not(consumers: int):
+    """What refuses configs of the rungs with that many consumers, each of `num_warps` warps."""
+
+    def reason(problem: Problem, config: Config) -> str | None:
+        warps = config.num_warps
+        if warps not in (4, 8)[: 3 - consumers]:
+            return f"num_warps is {warps}; {'4 or 8' if consumers == 1 else '4'} is possible"
+        if 16 * warps > config.BLOCK_M:
+            return f"BLOCK_M is {config.BLOCK_M}; WGMMA takes 64 or more for each 4 warps"
+        if least_columns(problem) > config.BLOCK_N:
+            return (
+                f"BLOCK_N is {config.BLOCK_N}; at least {least_columns(problem)} is possible here"
+            )
+        accumulators = config.BLOCK_M * config.BLOCK_N // (32 * warps)
+        if accumulators > ACCUMULATORS:
+            return f"{accumulators} accumulators per thread; {ACCUMULATORS} is possible"
+        if config.num_stages < 2:
+            return f"num_stages is {config.num_stages}; a ring needs 2 or more"
+        steps = -(-problem.K // config.BLOCK_K)
+        if steps < config.SPLIT_K:
+            return (
+                f"SPLIT_K is {config.SPLIT_K}; K = {problem.K} has {steps} steps of "
+                f"{config.BLOCK_K}"
+            )
+        if not output_columns(problem, config, consumers):
+            return "stages and output together don't fit into shared memory; take fewer stages"
+        return None
+
+    return reason
 
 
 def c_major(problem: Problem) -> str:

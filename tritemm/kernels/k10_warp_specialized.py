@@ -5,6 +5,7 @@ Mirrors       wgmma_warp_specialized
 Compiler does the descriptors of shared memory, the instructions of a k-step, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, no LDGSTS
 Needs         sm_90; 16-bit operands with 16-byte aligned rows or columns; Gluon
+Note          1.04x cuBLAS at 8192^3 NN under sustained power, a tie at 4096^3 and 2048^3.
 """
 
 from triton.experimental import gluon
@@ -22,7 +23,7 @@ from ._gluon import (
     store_wait,
     tile_at,
 )
-from ._gluon_host import arguments, configs_of, why_not
+from ._gluon_host import arguments, config_why_not, configs_of, why_not
 
 
 @gluon.jit
@@ -134,4 +135,5 @@ def grid(problem, config):
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=warp_specialized_kernel, arguments=arguments(consumers=1),
     grid=grid, why_not=why_not, configs=configs, interpreted=None,
+    config_why_not=config_why_not(1),
 )  # fmt: skip

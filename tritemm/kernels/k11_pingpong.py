@@ -1,10 +1,12 @@
 """pingpong: two consumers with a tile each; one multiplies while the other stores.
 
 Adds to       warp_specialized: a second consumer, which takes every other tile of the program
-Mirrors       wgmma_pingpong
+Mirrors       nothing; the two consumers of wgmma_warp_specialized share a tile
 Compiler does the descriptors of shared memory, the instructions of a k-step, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, no LDGSTS
 Needs         sm_90; 16-bit operands with 16-byte aligned rows or columns; Gluon
+Note          Gains where epilogues are a large part: 1.12x cuBLAS at 8192 x 8192 x 512 NT,
+              1.10x at 65536 x 3072 x 768 NT.
 """
 
 from triton.experimental import gluon
@@ -24,7 +26,7 @@ from ._gluon import (
     store_wait,
     tile_at,
 )
-from ._gluon_host import arguments, configs_of, why_not
+from ._gluon_host import arguments, config_why_not, configs_of, why_not
 
 
 @gluon.jit
@@ -154,4 +156,5 @@ def grid(problem, config):
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=pingpong_kernel, arguments=arguments(consumers=2),
     grid=grid, why_not=why_not, configs=configs, interpreted=None,
+    config_why_not=config_why_not(2),
 )  # fmt: skip

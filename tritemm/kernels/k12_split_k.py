@@ -1,10 +1,12 @@
 """split_k: several programs share one tile's K; the last of them adds their sums in order.
 
 Adds to       warp_specialized: units of work are (tile, part of K), so few tiles fill all SMs
-Mirrors       no CUDA rung
+Mirrors       nothing; the CUDA ladder keeps whole tiles
 Compiler does the descriptors of shared memory, the instructions of a k-step, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, no LDGSTS
 Needs         sm_90; 16-bit operands with 16-byte aligned rows or columns; Gluon
+Note          1.32x cuBLAS at 8 x 1280 x 8192 NT (operands swapped, K in 6 parts), 1.22x at
+              128 x 256 x 7168 NT (in 8). The sum of many parts costs 1 to 4 us.
 """
 
 import functools
@@ -31,6 +33,7 @@ from ._gluon import (
 from ._gluon_host import (
     arguments,
     config_of,
+    config_why_not,
     configs_of,
     least_columns,
     partial_sums,
@@ -199,5 +202,6 @@ KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=split_k_kernel,
     arguments=arguments(consumers=1, limit=64, workspace=workspace),
     grid=grid, why_not=why_not, configs=configs, interpreted=None,
+    config_why_not=config_why_not(1),
     in_order=False,
 )  # fmt: skip

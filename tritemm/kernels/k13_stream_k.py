@@ -1,10 +1,12 @@
 """stream_k: the tiles that would not fill a wave are cut into equal shares of K-steps.
 
 Adds to       split_k: shares that end anywhere, so that every SM has the same work to the step
-Mirrors       no CUDA rung
+Mirrors       nothing; the CUDA ladder keeps whole tiles
 Compiler does the descriptors of shared memory, the instructions of a k-step, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, no LDGSTS
 Needs         sm_90; 16-bit operands with 16-byte aligned rows or columns; Gluon
+Note          Gains where a round of large tiles leaves a small rest; where L2 can't hold the
+              operands, programs in the middle of K share no reads.
 """
 
 import functools
@@ -31,6 +33,7 @@ from ._gluon import (
 from ._gluon_host import (
     arguments,
     config_of,
+    config_why_not,
     configs_of,
     least_columns,
     partial_sums,
@@ -254,5 +257,6 @@ KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=stream_k_kernel,
     arguments=arguments(consumers=1, limit=64, workspace=workspace),
     grid=grid, why_not=why_not, configs=configs, interpreted=None,
+    config_why_not=config_why_not(1),
     in_order=False,
 )  # fmt: skip
