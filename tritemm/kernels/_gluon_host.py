@@ -38,6 +38,13 @@ def why_not(problem: Problem) -> str | None:
     return tma_why_not(problem)
 
 
+def why_not_in_parts(problem: Problem) -> str | None:
+    """The refusal of the rungs that cut K into parts."""
+    if problem.K >= 2**28:
+        return f"K is {problem.K}; steps of K are counted in 32 bits, for all parts, below 2**28"
+    return why_not(problem)
+
+
 def config_why_not(consumers: int):
     """What refuses configs of the rungs with that many consumers, each of `num_warps` warps."""
 

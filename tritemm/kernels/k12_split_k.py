@@ -38,7 +38,7 @@ from ._gluon_host import (
     least_columns,
     partial_sums,
     skinny,
-    why_not,
+    why_not_in_parts,
 )
 
 #: Parts of K at most: the last program of a tile reads as many sums.
@@ -201,7 +201,7 @@ def workspace(problem, config, device):
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=split_k_kernel,
     arguments=arguments(consumers=1, limit=64, workspace=workspace),
-    grid=grid, why_not=why_not, configs=configs, interpreted=None,
+    grid=grid, why_not=why_not_in_parts, configs=configs, interpreted=None,
     config_why_not=config_why_not(1),
     in_order=False,
 )  # fmt: skip

@@ -38,7 +38,7 @@ from ._gluon_host import (
     least_columns,
     partial_sums,
     skinny,
-    why_not,
+    why_not_in_parts,
 )
 
 
@@ -209,9 +209,6 @@ def stream_k_kernel(
     )  # fmt: skip
 
 
-#: Bytes of operands that L2 keeps, of the 50 MB of an H200.
-L2 = 32 * 2**20
-
 #: BLOCK_M, BLOCK_N, BLOCK_K, warps, stages; the one for large problems first.
 TILES = (
     (128, 256, 64, 8, 3),
@@ -225,12 +222,7 @@ TILES = (
 
 def configs(problem):
     tiles = TILES + skinny(problem.N, least_columns(problem))
-    found = configs_of(problem, tiles, consumers=1)
-    if problem.bytes > L2:
-        # Programs in the middle of K read other parts of the operands than their neighbours do:
-        # L2 must hold them, or at least one round of whole tiles must be the larger part.
-        found = tuple(c for c in found if c.tiles(problem) >= problem.device.sms)
-    return _shared(found)
+    return _shared(configs_of(problem, tiles, consumers=1))
 
 
 @functools.lru_cache
@@ -256,7 +248,7 @@ def workspace(problem, config, device):
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=stream_k_kernel,
     arguments=arguments(consumers=1, limit=64, workspace=workspace),
-    grid=grid, why_not=why_not, configs=configs, interpreted=None,
+    grid=grid, why_not=why_not_in_parts, configs=configs, interpreted=None,
     config_why_not=config_why_not(1),
     in_order=False,
 )  # fmt: skip

@@ -72,6 +72,8 @@ def pack_bytes(problem: Problem, operands: str) -> int:
     return moved
 
 
+#: Bytes of operands that L2 keeps, of the 50 MB of an H200.
+_L2 = 32 * 2**20
 #: Bytes of a line of L2: a tile's row that straddles two lines is two requests.
 _LINE = 128
 
@@ -199,6 +201,10 @@ class Scene:
                 parts = 1 + split if level else share + split
                 reduction = c.reduction + parts * 4 * m * n / c.sm_rate
             moved = self.bytes + (-(-M // m) - 1) * self.b_bytes if rereads else self.bytes
+            if level and tiles < sms and moved > _L2:
+                # Programs in the middle of K read other parts of the operands than their
+                # neighbours do, and nothing is left in L2 for the next.
+                moved = max(moved, tiles * (m + n) * K * self.itemsize)
             memory = moved / (active * rate)
             busy = work + ends + reduction
             power = self.flops * (c.power + c.traffic * (1 / m + 1 / n))
