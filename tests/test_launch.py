@@ -589,6 +589,7 @@ def counting(monkeypatch):
 
     monkeypatch.setattr(workspace, "_streams", {})
     monkeypatch.setattr(workspace, "_slabs", {})
+    monkeypatch.setattr(workspace, "_used_up", [])
     monkeypatch.setattr(workspace, "SLAB", 256)
     monkeypatch.setattr(workspace, "current_stream", lambda index: state.stream)
     monkeypatch.setattr(
@@ -625,6 +626,35 @@ def test_captured_calls_have_counters_of_their_own(counting):
     inside = [slab.data_ptr() <= t.data_ptr() < slab.data_ptr() + 4 * 256 for t in taken]
     assert inside == [True] * 4 + [False] * 2, "an exhausted slab leaves clearing to the graph"
     assert all(t.numel() >= 50 for t in taken)
+
+
+def test_a_stream_of_a_capture_has_one_set(counting, monkeypatch):
+    monkeypatch.setattr(workspace, "_captures", {})
+    monkeypatch.setattr(workspace, "CAPTURED", 32)
+    capture = 7
+    monkeypatch.setattr(workspace, "_capture_of", lambda stream: capture)
+    workspace.counters(GPU, 10)
+    counting.capturing = True
+    first, again = workspace.counters(GPU, 10), workspace.counters(GPU, 32)
+    assert first.data_ptr() == again.data_ptr()
+    assert workspace.counters(GPU, 33).data_ptr() != first.data_ptr(), "it was too small"
+    counting.stream = 2
+    other = workspace.counters(GPU, 10)
+    counting.stream, capture = 1, 8
+    later = workspace.counters(GPU, 10)
+    assert len({t.data_ptr() for t in (first, other, later)}) == 3
+
+
+def test_an_eager_call_replaces_a_slab_that_is_nearly_used(counting):
+    workspace.counters(GPU, 10)
+    counting.capturing = True
+    for _ in range(3):
+        workspace.counters(GPU, 50)
+    old = workspace._slabs[0]
+    counting.capturing = False
+    workspace.counters(GPU, 10)
+    assert workspace._slabs[0] is not old and not workspace._slabs[0].low
+    assert old in workspace._used_up, "graphs still write to it"
 
 
 def test_first_use_in_a_capture_makes_no_slab(counting):

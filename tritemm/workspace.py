@@ -28,6 +28,8 @@ APART = 32
 
 _streams: dict[tuple[int, int], torch.Tensor] = {}
 _slabs: dict[int, Slab] = {}
+#: Slabs that are used up: graphs still write to their addresses.
+_used_up: list[Slab] = []
 #: (device, stream) -> its latest capture and the counters that it got.
 _captures: dict[tuple[int, int], tuple[int, torch.Tensor]] = {}
 _lock = threading.Lock()
@@ -70,6 +72,7 @@ def counters(device: torch.device, count: int) -> torch.Tensor:
     if zeros is None or zeros.numel() < count:
         zeros = _grow(key, count)
     elif _slabs[index].low:
+        _used_up.append(_slabs[index])
         _slabs[index] = _new_slab(index)
     return zeros
 
