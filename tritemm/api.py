@@ -154,7 +154,8 @@ def operands(input, other, out, word, precision, accumulate, out_dtype):
             f"input {tuple(input.shape)} and other {tuple(other.shape)} cannot be multiplied: "
             f"K is {a.shape[-1]} in one and {b.shape[-2]} in the other"
         )
-    torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])  # raises torch's RuntimeError
+    if a.dim() > 2 or b.dim() > 2:
+        torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])  # raises torch's RuntimeError
     name = word.partition("/")[0]
     if name != "auto":
         dispatch.find(name)

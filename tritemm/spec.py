@@ -211,11 +211,11 @@ class TritonKernel(Kernel):
     grid: Callable[[Problem, Config], int] = lambda problem, config: config.tiles(problem)
     interpreted: Config | None
 
-    @property
+    @functools.cached_property
     def number(self) -> int:
         return int(self._address.group(1))
 
-    @property
+    @functools.cached_property
     def name(self) -> str:
         return self._address.group(2)
 
