@@ -25,6 +25,7 @@ _load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 _store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
 barrier = getattr(gl, "barrier", None) or gl.thread_barrier
 store_wait = tma.store_wait
+_REINTERPRET = gl.constexpr(hasattr(gl.shared_memory_descriptor, "reinterpret"))
 
 
 @gluon.constexpr_function
@@ -100,6 +101,16 @@ def tile_at(tile, M, N, B1, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
 
 
 @gluon.jit
+def as_box(memory, desc):
+    """A tile in shared memory with the shape of the descriptor's box, [1, 1, rows, columns]."""
+    if _REINTERPRET:
+        box = memory.reinterpret(desc.dtype, desc.block_type.shape, desc.layout)
+    else:
+        box = memory._reinterpret(desc.dtype, desc.block_type.shape, desc.layout)
+    return box
+
+
+@gluon.jit
 def ask(desc, b0, b1, row, col, bar, memory, MAJOR: gl.constexpr, BATCHED: gl.constexpr):
     """Ask for the tile at (row, col) of batch (b0, b1); a broadcast batch has extent 1."""
     i = row
@@ -110,7 +121,7 @@ def ask(desc, b0, b1, row, col, bar, memory, MAJOR: gl.constexpr, BATCHED: gl.co
     if BATCHED:
         b0 = gl.minimum(b0, desc.shape[0] - 1)
         b1 = gl.minimum(b1, desc.shape[1] - 1)
-        memory = memory._reinterpret(desc.dtype, desc.block_type.shape, desc.layout)
+        memory = as_box(memory, desc)
         _load(desc, [b0, b1, i, j], bar, memory)
     else:
         _load(desc, [i, j], bar, memory)
@@ -243,7 +254,7 @@ def send(desc, b0, b1, row, col, memory, MAJOR: gl.constexpr, BATCHED: gl.conste
         i = col
         j = row
     if BATCHED:
-        memory = memory._reinterpret(desc.dtype, desc.block_type.shape, desc.layout)
+        memory = as_box(memory, desc)
         _store(desc, [b0, b1, i, j], memory)
     else:
         _store(desc, [i, j], memory)
