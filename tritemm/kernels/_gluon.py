@@ -101,6 +101,16 @@ def tile_at(tile, M, N, B1, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
 
 
 @gluon.jit
+def corner(row, col, MAJOR: gl.constexpr):
+    """(row, col) as a descriptor counts them: turned, of a matrix stored by columns."""
+    if MAJOR == "T":
+        first, second = col, row
+    else:
+        first, second = row, col
+    return first, second
+
+
+@gluon.jit
 def as_box(memory, desc):
     """A tile in shared memory with the shape of the descriptor's box, [1, 1, rows, columns]."""
     if _REINTERPRET:
@@ -113,11 +123,7 @@ def as_box(memory, desc):
 @gluon.jit
 def ask(desc, b0, b1, row, col, bar, memory, MAJOR: gl.constexpr, BATCHED: gl.constexpr):
     """Ask for the tile at (row, col) of batch (b0, b1); a broadcast batch has extent 1."""
-    i = row
-    j = col
-    if MAJOR == "T":
-        i = col
-        j = row
+    i, j = corner(row, col, MAJOR)
     if BATCHED:
         b0 = gl.minimum(b0, desc.shape[0] - 1)
         b1 = gl.minimum(b1, desc.shape[1] - 1)
@@ -206,6 +212,17 @@ def part_of(acc, PART: gl.constexpr, PARTS: gl.constexpr):
 
 
 @gluon.jit
+def piece_of(acc0, acc1, PIECE: gl.constexpr, BLOCK_N: gl.constexpr, EPI_N: gl.constexpr):
+    """Columns PIECE * EPI_N and on, EPI_N of them, of both parts together."""
+    N0: gl.constexpr = first_part(BLOCK_N)
+    if PIECE * EPI_N < N0:
+        piece = part_of(acc0, PIECE, N0 // EPI_N)
+    else:
+        piece = part_of(acc1, PIECE - N0 // EPI_N, (BLOCK_N - N0) // EPI_N)
+    return piece
+
+
+@gluon.jit
 def store_piece(
     c_desc, c_ptr, c_memory, piece, b0, b1, row, col, M, N,
     stride_c0, stride_c1, stride_cm, stride_cn,
@@ -233,12 +250,8 @@ def store_tile(
     BATCHED: gl.constexpr, WIDE: gl.constexpr,
 ):  # fmt: skip
     """Write both parts of a tile at (row, col), `EPI_N` columns at a time."""
-    N0: gl.constexpr = first_part(BLOCK_N)
     for i in gl.static_range(BLOCK_N // EPI_N):
-        if i * EPI_N < N0:
-            piece = part_of(acc0, i, N0 // EPI_N)
-        else:
-            piece = part_of(acc1, i - N0 // EPI_N, (BLOCK_N - N0) // EPI_N)
+        piece = piece_of(acc0, acc1, i, BLOCK_N, EPI_N)
         store_piece(
             c_desc, c_ptr, c_memory, piece, b0, b1, row, col + i * EPI_N, M, N,
             stride_c0, stride_c1, stride_cm, stride_cn, C_MAJOR, BATCHED, WIDE,
@@ -248,11 +261,7 @@ def store_tile(
 @gluon.jit
 def send(desc, b0, b1, row, col, memory, MAJOR: gl.constexpr, BATCHED: gl.constexpr):
     """Give a tile of C to the copy engine."""
-    i = row
-    j = col
-    if MAJOR == "T":
-        i = col
-        j = row
+    i, j = corner(row, col, MAJOR)
     if BATCHED:
         memory = as_box(memory, desc)
         _store(desc, [b0, b1, i, j], memory)
@@ -290,12 +299,8 @@ def _offsets(acc):
 @gluon.jit
 def deposit(ptr, acc0, acc1, BLOCK_N: gl.constexpr, EPI_N: gl.constexpr):
     """Write a tile's BLOCK_M * BLOCK_N partial sums at `ptr`, `EPI_N` columns at a time."""
-    N0: gl.constexpr = first_part(BLOCK_N)
     for i in gl.static_range(BLOCK_N // EPI_N):
-        if i * EPI_N < N0:
-            piece = part_of(acc0, i, N0 // EPI_N)
-        else:
-            piece = part_of(acc1, i - N0 // EPI_N, (BLOCK_N - N0) // EPI_N)
+        piece = piece_of(acc0, acc1, i, BLOCK_N, EPI_N)
         piece = gl.convert_layout(piece, mma_layout(piece.shape[0], EPI_N, gl.num_warps()))
         gl.store(ptr + i * (piece.shape[0] * EPI_N) + _offsets(piece), piece)
 

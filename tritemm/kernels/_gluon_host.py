@@ -11,6 +11,7 @@ import torch
 from ..problem import INTERPRETER, Problem
 from ..spec import Arguments, Config, Workspace
 from ..workspace import counters
+from ._gluon import first_part
 from ._host import Box, _sizes, _strides, storable, tma_why_not
 
 #: Registers per thread before the roles take and give: three warpgroups of 128 share 65536.
@@ -85,7 +86,7 @@ def c_major(problem: Problem) -> str:
 
 def parts(columns: int) -> tuple[int, int]:
     """The powers of two that make up the columns of a tile; the second may be 0."""
-    first = 1 << (columns.bit_length() - 1)
+    first = first_part(columns)
     return first, columns - first
 
 
@@ -136,6 +137,23 @@ def _fitting(tiles, consumers, itemsize, pointers, element, shared) -> tuple[Con
 def config_of(m: int, n: int, k: int, warps: int, stages: int, split: int = 1) -> Config:
     """A config of a Gluon rung; one object for equal ones."""
     return Config(m, n, k, num_warps=warps, num_stages=stages, ORDER="grouped", SPLIT_K=split)
+
+
+#: Of the rungs that cut K into parts; the one for large problems first.
+TILES_IN_PARTS: tuple[Tile, ...] = (
+    (128, 256, 64, 8, 3),
+    (128, 192, 64, 8, 4),
+    (128, 128, 64, 8, 5),
+    (128, 64, 64, 4, 7),
+    (64, 128, 64, 4, 7),
+    (64, 64, 64, 4, 10),
+)
+
+
+def configs_in_parts(problem: Problem) -> tuple[Config, ...]:
+    """Those that fit of the rungs that cut K into parts, not cut yet."""
+    tiles = TILES_IN_PARTS + skinny(problem.N, least_columns(problem))
+    return configs_of(problem, tiles, consumers=1)
 
 
 @functools.lru_cache

@@ -34,10 +34,8 @@ from ._gluon_host import (
     arguments,
     config_of,
     config_why_not,
-    configs_of,
-    least_columns,
+    configs_in_parts,
     partial_sums,
-    skinny,
     why_not_in_parts,
 )
 
@@ -158,22 +156,10 @@ def split_k_kernel(
     )  # fmt: skip
 
 
-#: BLOCK_M, BLOCK_N, BLOCK_K, warps, stages; the one for large problems first.
-TILES = (
-    (128, 256, 64, 8, 3),
-    (128, 192, 64, 8, 4),
-    (128, 128, 64, 8, 5),
-    (128, 64, 64, 4, 7),
-    (64, 128, 64, 4, 7),
-    (64, 64, 64, 4, 10),
-)
-
-
 def configs(problem):
-    tiles = TILES + skinny(problem.N, least_columns(problem))
     return tuple(
         config_of(c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_warps, c.num_stages, split)
-        for c in configs_of(problem, tiles, consumers=1)
+        for c in configs_in_parts(problem)
         for split in splits(c.tiles(problem), -(-problem.K // c.BLOCK_K), problem.device.sms)
     )
 

@@ -34,10 +34,8 @@ from ._gluon_host import (
     arguments,
     config_of,
     config_why_not,
-    configs_of,
-    least_columns,
+    configs_in_parts,
     partial_sums,
-    skinny,
     why_not_in_parts,
 )
 
@@ -209,20 +207,8 @@ def stream_k_kernel(
     )  # fmt: skip
 
 
-#: BLOCK_M, BLOCK_N, BLOCK_K, warps, stages; the one for large problems first.
-TILES = (
-    (128, 256, 64, 8, 3),
-    (128, 192, 64, 8, 4),
-    (128, 128, 64, 8, 5),
-    (128, 64, 64, 4, 7),
-    (64, 128, 64, 4, 7),
-    (64, 64, 64, 4, 10),
-)
-
-
 def configs(problem):
-    tiles = TILES + skinny(problem.N, least_columns(problem))
-    return _shared(configs_of(problem, tiles, consumers=1))
+    return _shared(configs_in_parts(problem))
 
 
 @functools.lru_cache
