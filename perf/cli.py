@@ -14,6 +14,7 @@ from tritemm.precision import PRECISIONS
 from tritemm.problem import ACCUMULATE as MULTIPLIED
 from tritemm.problem import short_name
 
+from . import shards
 from .case import ACCUMULATE
 
 #: The operand types that the rungs multiply.
@@ -95,6 +96,32 @@ def add_measurement(command: argparse.ArgumentParser, rounds: int) -> None:
     command.add_argument("--out", type=Path, help="default: perf/results/<gpu>.jsonl")
     command.add_argument("--json", action="store_true", help="print rows instead of tables")
     command.add_argument("--seed", type=int, default=0, help="of the data and of the order")
+
+
+def add_gpus(command: argparse.ArgumentParser) -> None:
+    """`--gpus`; `args.part` is what of it is this process's, None unless it is one of them."""
+    text = "share the problems out over so many GPUs of one kind; default: 1"
+    command.add_argument("--gpus", type=argument(positive), default=1, metavar="N", help=text)
+    command.set_defaults(part=shards.own())
+
+
+def shared_out(args: argparse.Namespace) -> bool:
+    """Whether other processes do the work of this one."""
+    return args.gpus > 1 and args.part is None
+
+
+def unshared(args: argparse.Namespace) -> str | None:
+    """Why the problems can't be shared out over `--gpus`."""
+    if not shared_out(args):
+        return None
+    seen = torch.cuda.device_count()
+    if args.gpus > seen:
+        return f"--gpus {args.gpus}: torch sees {seen}; ask for no more"
+    kinds = {torch.cuda.get_device_name(index) for index in range(args.gpus)}
+    if len(kinds) > 1:
+        mixed = f"--gpus {args.gpus}: these are {' and '.join(sorted(kinds))}"
+        return f"{mixed}; choose some of one kind with CUDA_VISIBLE_DEVICES"
+    return None
 
 
 def unable(command: str) -> str | None:

@@ -144,9 +144,8 @@ def probe() -> Callable[[], State]:
         uuid = torch.cuda.get_device_properties(index).uuid
         handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
     except (AttributeError, pynvml.NVMLError):
-        # A virtualised uuid; the index is right unless CUDA_VISIBLE_DEVICES reorders.
-        try:
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        try:  # a virtualised uuid
+            handle = pynvml.nvmlDeviceGetHandleByIndex(_among_all(index))
         except pynvml.NVMLError:
             return State
 
@@ -177,6 +176,14 @@ def probe() -> Callable[[], State]:
         )
 
     return state
+
+
+def _among_all(index: int) -> int:
+    """NVML's index of a CUDA device; NVML does not heed CUDA_VISIBLE_DEVICES."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    if index < len(visible) and visible[index].strip().isdecimal():
+        return int(visible[index])
+    return index
 
 
 def _limited(

@@ -53,7 +53,13 @@ def regrets(rows: Sequence[Row]) -> list[Regret]:
         if not choice.us:
             continue
         names = choice.versus or {}
-        race = [r for r in rows if r.time == choice.time and r.competitor in names and r.us]
+        race = [
+            row
+            for row in rows
+            if (row.time, row.case) == (choice.time, choice.case)
+            and row.competitor in names
+            and row.us
+        ]
         best = min([choice, *race], key=lambda row: row.us.p50)
         value = 1.0 if best is choice else max(1.0, 1 / names[best.competitor].p50)
         found.append(Regret(choice, best if value > 1 else choice, value))

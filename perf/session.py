@@ -12,12 +12,13 @@ from pathlib import Path
 
 import torch
 
-from . import bench, engine, machine, roof
+from . import bench, engine, machine, roof, shards
 from .case import Case
 from .cli import progress, say
 from .engine import Competitor, Plan
 from .operands import Operands
-from .rows import NULL, REFERENCE, RESULTS, Heading, Row, append
+from .rows import NULL, REFERENCE, RESULTS, Heading, Row, append, read
+from .shards import Part
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,14 +31,25 @@ class Task:
 
 
 class Session:
-    """What the rows of one command have in common, and where they go."""
+    """What the rows of one command have in common, and where they go.
 
-    def __init__(self, args: argparse.Namespace, experiment: str, mode: str = "sustained"):
-        self.args, self.experiment, self.mode = args, experiment, mode
+    With a `part` this process is one of several that measure for one command (`perf.shards`).
+    """
+
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        experiment: str,
+        mode: str = "sustained",
+        part: Part | None = None,
+    ):
+        self.args, self.experiment, self.mode, self.part = args, experiment, mode, part
         self.environment = machine.environment()
-        self.run = now()
+        self.run = part.run if part else now()
         self.out = args.out or RESULTS / f"{machine.slug(self.environment.gpu)}.jsonl"
         self.recorded = args.out is not None or not args.quick
+        if part:
+            self.out, self.recorded = part.out, True
         self.rng = random.Random(args.seed)
         self.races: list[list[Row]] = []
         self.roofs: roof.Roofs | None = None
@@ -56,7 +68,8 @@ class Session:
             Heading(
                 experiment=self.experiment,
                 run=self.run,
-                time=now(),
+                # It tells races apart: those of several processes can begin in one second.
+                time=now("microseconds") if self.part else now(),
                 command=_command(self.args.argv),
                 mode=self.mode,
                 environment=self.environment,
@@ -72,6 +85,24 @@ class Session:
         self.races.append(list(rows))
         if self.recorded:
             append(self.out, rows)
+
+    def gather(self, problems: Sequence[str]) -> int:
+        """Have a process on each of `--gpus` measure, and take the rows; the status of a failure.
+
+        `problems` are the ids in the order in which one process would measure.
+        """
+        count = min(self.args.gpus, len(problems))
+        out = self.out if self.recorded else None
+        ended = shards.run(self.args.argv, count, self.run, out, say)
+        races: dict[str, list[Row]] = {problem: [] for problem in problems}
+        for row in read(*ended.files):
+            races[row.problem["id"]].append(row)
+        self.races = [race for race in races.values() if race]
+        if self.recorded and self.races:
+            append(self.out, [row for race in self.races for row in race])
+        ended.discard()
+        self.interrupted = ended.interrupted
+        return ended.status
 
     def measure(
         self, tasks: Sequence[Task], plan: Plan, amend: Callable[[list[Row]], list[Row]] = list
@@ -111,7 +142,12 @@ class Session:
         self.interrupted = race.interrupted
 
     def finish(self, text: Callable[[list[list[Row]]], str]) -> int:
-        """Print the rows, as `text` or JSON; 0, 1 if an output was wrong, 130 after Ctrl-C."""
+        """Print the rows, as `text` or JSON; 0, 1 if an output was wrong, 130 after Ctrl-C.
+
+        A part prints nothing, and leaves it to the whole to say what is wrong.
+        """
+        if self.part:
+            return 130 if self.interrupted else 0
         say(f"rows are in {self.out}" if self.recorded else "nothing is recorded: --quick")
         if self.interrupted:
             say("interrupted; what was measured is kept")
@@ -128,8 +164,8 @@ def failed(heading: Heading, competitor: str, reason: str) -> Row:
     return Row(**vars(heading), competitor=competitor, outcome="failed", reason=reason, **nothing)
 
 
-def now() -> str:
-    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+def now(timespec: str = "seconds") -> str:
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec=timespec)
 
 
 def _command(argv: Iterable[str]) -> str:

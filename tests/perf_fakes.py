@@ -1,11 +1,13 @@
 """Stand-ins for a card: a bench with real operands and checks and made-up times; rungs that err."""
 
 import dataclasses
+import io
 import random
 
+import pytest
 import torch
 
-from perf import competitors, engine, operands
+from perf import __main__, competitors, engine, operands, shards
 from perf.case import Case
 from perf.engine import Loop, Plan, Sample
 from perf.machine import Environment, State
@@ -33,6 +35,26 @@ class Clock:
     def slowness(self):
         self.ticks += 1
         return (1 + 0.15 * min(self.ticks, 200) / 200) * self.rng.gauss(1, 0.01)
+
+
+class Inline:
+    """In place of a process of `perf.shards`: the command runs here, before anything waits."""
+
+    def __init__(self, argv, part, device):
+        self.stdout = io.StringIO()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(shards.VARIABLE, part.to_json())
+            self.returncode = __main__.main(list(argv))
+
+    def poll(self):
+        return self.returncode
+
+
+def four_gpus(monkeypatch):
+    """A host of four cards, each with an inline process."""
+    monkeypatch.setattr(shards, "_start", Inline)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: ENVIRONMENT.gpu)
 
 
 class FakeBench:

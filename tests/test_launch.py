@@ -76,6 +76,7 @@ def stand_in(monkeypatch):
     monkeypatch.setattr(products, "KNOWN", {})
     monkeypatch.setattr(fast, "KNOWN", products.KNOWN)
     monkeypatch.setattr(shortcut, "current_stream", lambda index: 0)
+    monkeypatch.setattr(workspace.Room, "take", lambda *_: (torch.empty(1), torch.empty(1)))
     launch = spec.TritonKernel.launch
 
     def kept(self, view, config, a, b, c):
@@ -590,12 +591,13 @@ def counting(monkeypatch):
     monkeypatch.setattr(workspace, "_streams", {})
     monkeypatch.setattr(workspace, "_slabs", {})
     monkeypatch.setattr(workspace, "_used_up", [])
+    monkeypatch.setattr(workspace, "_low", set())
     monkeypatch.setattr(workspace, "SLAB", 256)
     monkeypatch.setattr(workspace, "current_stream", lambda index: state.stream)
     monkeypatch.setattr(
         workspace, "_zeros", lambda index, count: torch.zeros(count, dtype=torch.int32)
     )
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: state.capturing)
+    monkeypatch.setattr(workspace, "capturing", lambda: state.capturing)
     monkeypatch.setattr(
         torch.cuda, "current_stream", lambda index: types.SimpleNamespace(synchronize=wait)
     )
@@ -661,6 +663,46 @@ def test_first_use_in_a_capture_makes_no_slab(counting):
     counting.capturing = True
     assert not workspace.counters(GPU, 10).any()
     assert not workspace._slabs and not workspace._streams and not counting.waits
+
+
+def test_stream_0_is_never_captured(counting, monkeypatch):
+    """Nobody asks whether it is: the driver's answer takes as long as the rest."""
+    monkeypatch.setattr(workspace, "capturing", lambda: pytest.fail("asked"))
+    counting.stream = 0
+    assert workspace.counters(GPU, 10).numel() >= 10
+
+
+def test_room_of_a_call(counting, monkeypatch):
+    """As much as the rung made at first; sums of each call's own, counters of the stream."""
+    monkeypatch.setattr(workspace, "empty_strided", torch._C._dynamo.guards._empty_strided_cpu)
+    made = torch.empty(300, dtype=torch.float64), torch.zeros(7, dtype=torch.int32)
+    room = workspace.Room.of(made)
+    assert room == (300, torch.float64, 7)
+    sums, zeros = room.take(0, 1)
+    more, again = room.take(0, 1)
+    assert (sums.shape, sums.dtype) == ((300,), torch.float64)
+    assert sums.data_ptr() != more.data_ptr() and zeros.data_ptr() == again.data_ptr()
+    assert zeros.data_ptr() == workspace.counters(GPU, 7).data_ptr()
+    _, other = room.take(0, 2)
+    counting.capturing = True
+    _, captured = room.take(0, 1)
+    assert len({t.data_ptr() for t in (zeros, other, captured)}) == 3
+    assert workspace.Room.of(()) is None
+
+
+@cpu_only
+@pytest.mark.parametrize("split", [1, 4])
+def test_a_product_knows_its_room(stand_in, split):
+    """What the rung's workspace would make, without making it."""
+    a, b = integers(3, 4096), integers(4096, 24)
+    config = tritemm.Config(4, 8, 128, SPLIT_K=split)
+    tritemm.matmul(a, b, kernel="gemv", config=config)
+    (product,) = products.KNOWN.values()
+    work = product.kernel.workspace(product.view, config, torch.device("cpu"))
+    assert bool(work) == (split > 1)
+    assert product.room == workspace.Room.of(work)
+    got, short = short_calls(tritemm.matmul, a, b, kernel="gemv", config=config)
+    assert torch.equal(got, a @ b) and short == 1
 
 
 def test_counters_without_a_gpu():

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tempfile
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch
 import tritemm
 from cuda_reference import loader
 from cuda_reference.rungs import RUNGS as CUDA_RUNGS
-from perf import __main__, bench, engine, machine, problems, report, roof, rows
+from perf import __main__, bench, engine, machine, problems, report, roof, rows, session
 from perf.case import Case
 from perf.commands import ladder, roofline, suite
 from perf.machine import ROOT, State
@@ -18,7 +19,7 @@ from perf.rows import HALF, NULL, REFERENCE
 from tritemm.problem import INTERPRETED, Device
 from tritemm.rungs import RUNGS
 
-from .perf_fakes import ENVIRONMENT, FakeBench, synthetic
+from .perf_fakes import ENVIRONMENT, FakeBench, four_gpus, synthetic
 
 ROOFS = roof.Roofs(Device("NVIDIA H200", (9, 0), 132, 232448), mhz=1450.0, gbs=4200.0)
 
@@ -170,6 +171,77 @@ def test_out_of_memory_is_a_row_and_the_suite_goes_on(timed, tmp_path, monkeypat
     assert __main__.main(words) == 0
     failed = rows.read(path)[-1]
     assert (failed.outcome, failed.reason) == ("failed", "tried to allocate 1 TiB")
+
+
+def test_a_shared_suite_leaves_the_rows_of_one_process(timed, tmp_path, monkeypatch, capsys):
+    """Three problems on two cards: in the suite's order, with the command that was typed."""
+    file, alone, shared = (tmp_path / name for name in ("mine.csv", "alone.jsonl", "shared.jsonl"))
+    file.write_text(SUITE)
+    four_gpus(monkeypatch)
+    words = ["suite", "--file", str(file), "--rounds", "3"]
+    assert __main__.main([*words, "--out", str(alone)]) == 0
+    table = capsys.readouterr().out
+    gpus = ["--gpus", "2"]
+    assert __main__.main([*words, *gpus, "--out", str(shared)]) == 0
+    told = capsys.readouterr()
+    assert "[1/2] A small" in told.err and "[1/1] B batched" in told.err
+    assert told.err.endswith(f"rows are in {shared}\n") and told.err.count("rows are in") == 1
+    same = lambda row: (row.problem, row.case, row.competitor, row.outcome)  # noqa: E731
+    found = rows.read(shared)
+    assert list(map(same, found)) == list(map(same, rows.read(alone)))
+    assert len({row.run for row in found}) == 1 and len({row.time for row in found}) == 3
+    command = "python -m perf suite --file mine.csv --rounds 3 --gpus 2 --out shared.jsonl"
+    assert {row.command for row in found} == {command}
+    digitless = lambda text: re.sub(r"[\d. ~-]+", "", text)  # noqa: E731
+    assert digitless(told.out) == digitless(table)
+    assert sorted(tmp_path.iterdir()) == sorted([file, alone, shared])
+
+    assert __main__.main([*words, *gpus, "--out", str(shared), "--json"]) == 0
+    assert capsys.readouterr().out == "".join(r.to_json() + "\n" for r in rows.read(shared)[6:])
+    assert __main__.main([*words, "--gpus", "5"]) == 2
+    assert capsys.readouterr() == ("", "--gpus 5: torch sees 4; ask for no more\n")
+
+
+def test_a_quick_shared_suite_records_nothing(timed, tmp_path, monkeypatch, capsys):
+    file = tmp_path / "mine.csv"
+    file.write_text(SUITE)
+    four_gpus(monkeypatch)
+    monkeypatch.setattr(session, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert __main__.main(["suite", "--file", str(file), "--quick", "--gpus", "4"]) == 0
+    told = capsys.readouterr()
+    assert "nothing is recorded" in told.err and "3 processes" in told.err
+    assert re.search(r"^all +2 of 3 ", told.out, re.MULTILINE)
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_what_is_wrong_or_fails_on_one_card_is_the_status(timed, tmp_path, monkeypatch, capsys):
+    file, path = tmp_path / "mine.csv", tmp_path / "x.jsonl"
+    file.write_text(SUITE)
+    four_gpus(monkeypatch)
+    words = ["suite", "--file", str(file), "--rounds", "3", "--gpus", "2", "--out", str(path)]
+
+    def spoilt(a, b, *, out, **options):
+        torch.matmul(a, b, out=out)[..., -1, -1] += a.ndim == 3
+        return out
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tritemm, "matmul", spoilt)
+        assert __main__.main([*words, "--class", "one"]) == 1
+    assert "FAILED" not in capsys.readouterr().err
+    path.unlink()
+
+    real = engine.measure
+
+    def interrupted(field, there, *rest, **more):
+        if there.case.dtype == "fp8":
+            raise KeyboardInterrupt
+        return real(field, there, *rest, **more)
+
+    monkeypatch.setattr(engine, "measure", interrupted)
+    assert __main__.main(words) == 130
+    assert "gpu 0 FAILED: its status is 130" in capsys.readouterr().err
+    assert [row.problem["id"] for row in rows.read(path)] == ["A", "A", "B", "B"]
 
 
 def test_random_problems_are_those_of_the_seed(timed, tmp_path, monkeypatch):

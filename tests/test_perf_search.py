@@ -23,6 +23,7 @@ from perf import (
     roof,
     rows,
     search,
+    search_parts,
     views,
 )
 from perf.case import Case
@@ -38,8 +39,9 @@ from tritemm import dispatch
 from tritemm.asm import DEVICES
 from tritemm.problem import INTERPRETED
 from tritemm.spec import Config
+from tritemm.tuning import samples
 
-from .perf_fakes import CASE, ENVIRONMENT, FakeBench, fake, heading, spoil_one
+from .perf_fakes import CASE, ENVIRONMENT, FakeBench, fake, four_gpus, heading, spoil_one
 
 H200 = DEVICES[90]
 
@@ -444,6 +446,63 @@ def test_the_limit_a_cuda_error_and_ctrl_c_keep_what_was_found(
         assert "1 problems: the choice takes" in capsys.readouterr().out
 
 
+def timeless(line):
+    return {key: value for key, value in line.items() if key not in ("us", "time")}
+
+
+def test_a_shared_search_leaves_the_lines_of_one_process(command, monkeypatch, tmp_path, capsys):
+    """Three problems on two cards, the third of them the first's."""
+    four_gpus(monkeypatch)
+    monkeypatch.setattr(search_parts, "find", lambda name: RIGHT)
+    alone, shared = tmp_path / "alone.jsonl", tmp_path / "shared.jsonl"
+    words = ["search", *SHAPES, "--shape", "16,32,48,TT"]
+    assert __main__.main([*words, "--out", str(alone)]) == 0
+    before = capsys.readouterr().out
+    assert __main__.main([*words, "--gpus", "2", "--out", str(shared)]) == 0
+    told = capsys.readouterr()
+    (head, *expected), (first, *lines) = (
+        [timeless(json.loads(line)) for line in path.read_text().splitlines()]
+        for path in (alone, shared)
+    )
+    assert first == head | {"command": first["command"]}
+    assert first["command"].endswith("--gpus 2 --out shared.jsonl")
+    assert len(lines) == len(expected) == 3 * 4
+    for at in (0, 4, 8):  # within a problem the fastest comes first: that may differ
+        assert all(line in expected[at : at + 4] for line in lines[at : at + 4])
+    titles = lambda text: [line for line in text.splitlines() if line.startswith("[")]  # noqa: E731
+    assert [t.rpartition(",")[0] for t in titles(told.out)] == [
+        t.rpartition(",")[0] for t in titles(before)
+    ]
+    assert "3 problems: the choice takes 1.0" in told.out
+    assert "[2/2] 16 x 32 x 48 TT" in told.err and "[1/1] 40 x 48 x 32 NN" in told.err
+    assert samples.read([shared], H200) == []  # no rung is called "right", but every line is one
+    assert sorted(tmp_path.iterdir()) == [alone, shared]
+
+
+def test_what_is_wrong_or_fails_in_a_shared_search_is_the_status(
+    command, fakes, monkeypatch, capsys
+):
+    four_gpus(monkeypatch)
+    monkeypatch.setattr(search_parts, "find", {"right": RIGHT, "wrong": WRONG}.__getitem__)
+    words = ["search", *SHAPES, "--gpus", "2"]
+    with monkeypatch.context() as patch:
+        patch.setitem(fakes, (WRONG, SMALL), 0.4)
+        assert __main__.main(words) == 1
+    assert "FAILED" not in capsys.readouterr().err
+    real = FakeSearches.run
+
+    def run(self, index, rng, say):
+        if self.tasks[index].case.layout == "NN":
+            raise RuntimeError("CUDA error: misaligned")
+        return real(self, index, rng, say)
+
+    monkeypatch.setattr(FakeSearches, "run", run)
+    assert __main__.main(words) == 3
+    captured = capsys.readouterr()
+    assert "gpu 1 FAILED: its status is 3" in captured.err
+    assert "1 problems: the choice takes" in captured.out
+
+
 def test_a_problem_that_does_not_fit_is_left_out(command, monkeypatch, capsys):
     real = FakeSearches.run
 
@@ -508,9 +567,9 @@ def test_the_regret_table_is_the_view(capsys):
     assert view.chosen([], views.Selection()) is None
 
 
-def test_regret_races_the_choice_the_best_of_the_search_and_cublas(
-    command, monkeypatch, tmp_path, capsys
-):
+@pytest.fixture
+def racing(command, monkeypatch):
+    """The cases of the random problems; the fake dispatcher's choice is 1.1 of the best."""
     monkeypatch.setattr(machine, "probe", lambda: lambda: State(1410.0, 690.0, 60.0))
     monkeypatch.setattr(roof, "measure", lambda probe: None)
     seconds = TIMES | {"auto": 2.2e-3}
@@ -519,8 +578,14 @@ def test_regret_races_the_choice_the_best_of_the_search_and_cublas(
     choice = types.SimpleNamespace(kernel=RIGHT, config=SWAPPED)
     monkeypatch.setattr(tritemm, "explain", lambda *operands, **options: choice)
     monkeypatch.setattr(tritemm, "matmul", lambda a, b, out, **options: torch.matmul(a, b, out=out))
-    problem = dataclasses.replace(random_problems(1, 11)[0], case=CASE)
-    monkeypatch.setattr(regret_command, "random_problems", lambda n, seed: [problem])
+    cases = [dataclasses.replace(CASE, M=M) for M in (48, 32, 16)]
+    drawn = zip(random_problems(3, 11), cases, strict=True)
+    made = [dataclasses.replace(problem, case=case) for problem, case in drawn]
+    monkeypatch.setattr(regret_command, "random_problems", lambda n, seed: made[:n])
+    return cases
+
+
+def test_regret_races_the_choice_the_best_of_the_search_and_cublas(racing, tmp_path, capsys):
     path = tmp_path / "rows.jsonl"
     assert __main__.main(["regret", "--n", "1", "--out", str(path), "--all"]) == 0
     found = {row.competitor: row for row in rows.read(path)}
@@ -531,6 +596,20 @@ def test_regret_races_the_choice_the_best_of_the_search_and_cublas(
     (one,) = regret.regrets(list(found.values()))
     assert one.best.competitor == NAMES[LARGE] and one.value == pytest.approx(1.1, rel=0.02)
     assert "1.1" in capsys.readouterr().out
+
+
+def test_a_shared_regret_is_judged_from_all_rows(racing, monkeypatch, tmp_path, capsys):
+    """Races of several cards can begin in one second: their rows stay apart."""
+    four_gpus(monkeypatch)
+    path = tmp_path / "rows.jsonl"
+    assert __main__.main(["regret", "--n", "3", "--gpus", "2", "--out", str(path), "--all"]) == 0
+    made = rows.read(path)
+    assert [row.problem["id"] for row in made[::4]] == ["11-0", "11-1", "11-2"]
+    assert [row.case for row in made[::4]] == racing
+    assert len({row.time for row in made}) == 3 and len({row.run for row in made}) == 1
+    found = regret.regrets(made)
+    assert [(r.choice.case, r.best.case) for r in found] == [(case, case) for case in racing]
+    assert capsys.readouterr().out == f"{regret.text(made)}\n"
 
 
 # Repeat

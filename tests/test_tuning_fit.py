@@ -77,7 +77,7 @@ class TestFit:
         samples = measured(truth, shapes(24, seed=3))
         found = fit(samples, constants.analytic(H200))
         before, after = quality(samples, constants.analytic(H200)), quality(samples, found)
-        assert before.error > 0.05 > 0.02 > after.error
+        assert before.error > 0.04 > 0.02 > after.error
         for rung, size in (("pingpong", (128, 256)), ("pingpong", (128, 192)), ("tma", (128, 128))):
             for key, (step, _) in truth.steps[rung].items():
                 if key[1:3] == size:

@@ -43,9 +43,9 @@ class Group(NamedTuple):
             return dataclasses.replace(config, PACK=self.pack, SWAP=self.swap)
         return config
 
-    def seconds(self) -> list[float]:
-        """That the model expects of each config."""
-        return self.scene.seconds(self.kernel.name, self.configs)
+    def seconds(self, below: float | None = None) -> list[float]:
+        """That the model expects of each config; see `Scene.seconds`."""
+        return self.scene.seconds(self.kernel.name, self.configs, below)
 
 
 def candidates(problem: Problem, kernel: str = "auto") -> list[tuple[Kernel, Config]]:
@@ -71,7 +71,7 @@ def least(some: Iterable[Group]) -> tuple[Kernel, Config] | None:
     """The kernel and config with the least predicted time; the earlier one where they tie."""
     best, best_seconds = None, math.inf
     for group in some:
-        seconds = group.seconds()
+        seconds = group.seconds(best_seconds)
         low = min(seconds, default=math.inf)
         if low < best_seconds:
             best, best_seconds = (group, group.configs[seconds.index(low)]), low
@@ -128,16 +128,21 @@ def _groups(
         yield from _interpreted(problem, rungs, every)
         return
     swaps = (False, True) if min(problem.M, problem.N) <= SHORT_SIDE else (False,)
+    packs = list(packs)
     for pack in packs:
         packed = problem.packed(pack) if pack else problem
         copied = pack_bytes(problem, pack)
         refusing = {}  # in their order, each once
         for swap in swaps:
             view = packed.transposed() if swap else packed
-            scene = scene_of(view, copied)
+            scene = None
             for rung in rungs:
+                suits = every or _suits(rung, view)
+                if not suits and pack == packs[-1]:
+                    continue  # nobody asks whether it refuses
                 if rung.why_not(view) is None:
-                    if every or _suits(rung, view):
+                    if suits:
+                        scene = scene or scene_of(view, copied)
                         yield Group(rung, rung.configs(view), scene, pack, swap)
                 else:
                     refusing[rung] = None

@@ -13,16 +13,10 @@ from torch.autograd import forward_ad
 
 from . import launch, shortcut
 from .products import KNOWN, Product, remember, result_shape, span
+from .torch_private import empty_strided as _empty
+from .torch_private import private as _private
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-
-
-def _private(path: str):
-    """A function of torch's that has no public name; None if it isn't there."""
-    value = torch._C
-    for name in path.split("."):
-        value = getattr(value, name, None)
-    return value
 
 
 _grad_enabled = torch.is_grad_enabled
@@ -35,8 +29,6 @@ _profiling = _private("_autograd._profiler_enabled")
 _fp32_precision = _private("_get_fp32_precision_getter")
 _count_write = _private("_increment_version")
 _device = _private("_cuda_getDevice")
-#: Size, strides, type -> a tensor on the current device, as code compiled by torch makes them.
-_empty = _private("_dynamo.guards._empty_strided_cuda")
 #: Whether torch has all the names that this module needs; where not, `ops.py` does all the work.
 AVAILABLE = None not in (
     _function_mode, _dispatch_modes, _transform, _tracing, _profiling, _fp32_precision,
@@ -92,7 +84,7 @@ def first(a, b, out, options: tuple, prepared: tuple) -> torch.Tensor | None:
     if out is not None and _overlap(addresses, (span(a), span(b), span(out))):
         return None
     shape = result_shape(x, y)
-    with torch.cuda.device_of(a):
+    with launch.on_device(a):
         c = torch.empty(shape, dtype=out_dtype, device=a.device) if out is None else out.view(shape)
         if launch.is_trivial(x.shape[-1], c):
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import torch
@@ -10,6 +11,7 @@ from . import shortcut
 from .kernels.pack import pack
 from .problem import Problem
 from .spec import Config, Kernel
+from .torch_private import current_device
 
 
 def is_trivial(terms: int, c: torch.Tensor) -> bool:
@@ -19,6 +21,13 @@ def is_trivial(terms: int, c: torch.Tensor) -> bool:
     return terms == 0 or c.numel() == 0
 
 
+def on_device(tensor: torch.Tensor) -> contextlib.AbstractContextManager:
+    """Where the device of `tensor` is the current one; on the CPU, any."""
+    if not tensor.is_cuda or tensor.get_device() == current_device():
+        return contextlib.nullcontext()
+    return torch.cuda.device_of(tensor)
+
+
 def run(kernel: Kernel, problem: Problem, config: Config, a, b, c) -> shortcut.Call | None:
     """Write the products of `a` and `b` into `c`, on `c`'s device and its current stream.
 
@@ -26,7 +35,7 @@ def run(kernel: Kernel, problem: Problem, config: Config, a, b, c) -> shortcut.C
     """
     if is_trivial(problem.K, c):
         return None
-    with torch.cuda.device_of(c):
+    with on_device(c):
         if config.PACK:
             a, b = pack(problem, config.PACK, a, b)
         if config.SWAP:

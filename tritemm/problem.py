@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 import triton
@@ -16,6 +18,8 @@ ACCUMULATE = {
     torch.float64: torch.float64,
     torch.int8: torch.int32,
 }
+
+T = TypeVar("T")
 
 INTERPRETED = triton.knobs.runtime.interpret
 
@@ -76,14 +80,19 @@ class Matrix:
 
         An axis of one element has no stride to speak of; its pitch is rounded up to 16 bytes.
         """
-        row, col = self.strides[2:]
-        along, across, inner, outer = (
-            (col, row, self.cols, self.rows) if major == "N" else (row, col, self.rows, self.cols)
-        )
-        if along != 1 and inner != 1:
-            return None
+        return self._pitches[major != "N"]
+
+    @functools.cached_property
+    def _pitches(self) -> tuple[int | None, int | None]:
+        """Of both majors: every rung asks for them, several times."""
+        _, _, row, col = self.strides
         vector = 16 // self.dtype.itemsize
-        return -(-inner // vector) * vector if outer == 1 else across
+        by_rows = by_columns = None
+        if col == 1 or self.cols == 1:
+            by_rows = row if self.rows != 1 else -(-self.cols // vector) * vector
+        if row == 1 or self.rows == 1:
+            by_columns = col if self.cols != 1 else -(-self.rows // vector) * vector
+        return by_rows, by_columns
 
     def pitch_is_multiple_of(self, count: int) -> bool:
         """Whether lines are contiguous and both their length and their distance divide so."""
@@ -115,12 +124,13 @@ class Matrix:
         line = (pitch, 1) if major == "N" else (1, pitch)
         return Matrix(self.dtype, self.rows, self.cols, (*strides, *line), aligned=True)
 
-    @property
+    @functools.cached_property
     def layout(self) -> str:
         """N: rows are contiguous; T: columns are; -: neither."""
-        if self.pitch("N") is not None:
+        by_rows, by_columns = self._pitches
+        if by_rows is not None:
             return "N"
-        return "T" if self.pitch("T") is not None else "-"
+        return "T" if by_columns is not None else "-"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,6 +170,19 @@ class Problem:
         accumulate = accumulate or ACCUMULATE[a.dtype]
         return Problem(M, N, K, sizes, *matrices, accumulate, precision, device)
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        """Kept, because many tables are asked for a new problem."""
+        sizes = self.M, self.N, self.K, self.batches
+        return hash((*sizes, self.a, self.b, self.c, self.accumulate, self.precision, self.device))
+
+    def __getstate__(self) -> dict:
+        """The fields alone, for pickle: hashes differ between processes."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
     @property
     def batch(self) -> int:
         return self.batches[0] * self.batches[1]
@@ -175,8 +198,17 @@ class Problem:
 
     def transposed(self) -> Problem:
         """The problem of C.T = B.T @ A.T."""
+        return self._transposed
+
+    @functools.cached_property
+    def _transposed(self) -> Problem:
         a, b, c = self.b.transposed(), self.a.transposed(), self.c.transposed()
-        return dataclasses.replace(self, M=self.N, N=self.M, a=a, b=b, c=c)
+        other = Problem(
+            self.N, self.M, self.K, self.batches, a, b, c,
+            self.accumulate, self.precision, self.device,
+        )  # fmt: skip
+        vars(other)["_transposed"] = self
+        return other
 
     def packed(self, operands: str) -> Problem:
         """The problem after the `operands` ("a", "b" or "ab") were copied to lines for TMA.
@@ -192,7 +224,7 @@ class Problem:
                 changes[name] = matrix.packed(major, self.batches)
         return dataclasses.replace(self, **changes)
 
-    @property
+    @functools.cached_property
     def vectorised(self) -> bool:
         """Whether pointer loads of A and B are 16 bytes wide.
 
@@ -209,10 +241,9 @@ class Problem:
     def bytes(self) -> int:
         """Bytes moved if each element of A, B and C is moved once; broadcast batches count once."""
         total = 0
+        outer, inner = self.batches
         for m in (self.a, self.b, self.c):
-            copies = 1
-            for size, stride in zip(self.batches, m.strides, strict=False):
-                copies *= size if stride else 1
+            copies = (outer if m.strides[0] else 1) * (inner if m.strides[1] else 1)
             total += copies * m.rows * m.cols * m.dtype.itemsize
         return total
 
@@ -242,6 +273,8 @@ def short_name(dtype: torch.dtype) -> str:
 def _merge_batches(*tensors):
     """Sizes and per-tensor strides of two batch dimensions that walk the tensors' batches."""
     shape = tensors[0].shape[:-2]
+    if not shape:
+        return (1, 1), ((0, 0),) * len(tensors)
     merged: list[tuple[int, tuple[int, ...]]] = []
     for dim, size in enumerate(shape):
         if size == 1:
@@ -258,3 +291,20 @@ def _merge_batches(*tensors):
     merged = [(1, (0,) * len(tensors))] * (2 - len(merged)) + merged
     (size_0, strides_0), (size_1, strides_1) = merged
     return (size_0, size_1), tuple(zip(strides_0, strides_1, strict=True))
+
+
+_MISSING = object()
+
+
+def kept(function: Callable[[Problem], T]) -> Callable[[Problem], T]:
+    """`function`, asked once for each problem, which keeps the answer; a table would hash it."""
+    name = f"{function.__module__}.{function.__qualname__}"
+
+    @functools.wraps(function)
+    def answer(problem: Problem) -> T:
+        known = vars(problem).get(name, _MISSING)
+        if known is _MISSING:
+            known = vars(problem)[name] = function(problem)
+        return known
+
+    return answer

@@ -6,8 +6,8 @@ Nothing here holds a tensor or depends on an address.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -15,12 +15,12 @@ from . import dispatch, launch, shortcut
 from .kernels.pack import pack
 from .precision import resolve
 from .problem import Problem
+from .torch_private import current_device as _current_device
+from .workspace import Room
 
 #: Kinds that are remembered; when there are more, all are forgotten.
 KINDS = 4096
 KNOWN: dict[tuple, Product] = {}
-
-_current_device = getattr(torch._C, "_cuda_getDevice", None) or torch.cuda.current_device
 
 
 def result_shape(a, b) -> tuple[int, ...]:
@@ -75,24 +75,40 @@ class Product:
         self.kernel, self.config = choice.kernel, choice.config
         self.view = self.config.view(self.problem)
         self.device = c.get_device()
-        self.torch_device = c.device
         self.options = (precision, accumulate)
+        given = [(t.shape, t.stride(), t.element_size()) for t in (a, b, c)]
+        self._given = given
+        #: Whether the kernel takes a, b, c as they are.
+        self.unchanged = views[0] is a and views[1] is b and views[2] is c
         #: Shape and strides of a, b, c as the kernel takes them; None if it takes copies.
         self.views = None
-        if all(v.data_ptr() == t.data_ptr() for v, t in zip(views, (a, b, c), strict=True)):
+        if self.unchanged:
+            self.views = tuple((shape, stride) for shape, stride, _ in given)
+        elif all(v.data_ptr() == t.data_ptr() for v, t in zip(views, (a, b, c), strict=True)):
             self.views = tuple((v.shape, v.stride()) for v in views)
-        self.spans = tuple(span(t) for t in (a, b, c))
         self.size, self.stride, self.dtype = tuple(c.shape), c.stride(), c.dtype
-        self.workspace = self.kernel.workspace
         self.pack, self.swap = self.config.PACK, self.config.SWAP
         self.call: shortcut.Call | None = None
+
+    @functools.cached_property
+    def spans(self) -> tuple[int, ...]:
+        """Bytes from the first element to the end of the last, of a, b, c."""
+        return tuple(_span(*one) for one in self._given)
+
+    @functools.cached_property
+    def room(self) -> Room | None:
+        """What each launch needs beside its operands."""
+        make = self.kernel.workspace
+        return make and Room.of(make(self.view, self.config, torch.device("meta")))
 
     def __call__(self, a, b, c) -> None:
         """Write a @ b into `c`, on its device."""
         if self.call is not None and _current_device() == self.device and shortcut.plain():
             self.launch(a.data_ptr(), b.data_ptr(), c.data_ptr(), a, b)
             return
-        if self.views is None:
+        if self.unchanged:
+            views = (a, b, c)
+        elif self.views is None:
             _, *views = plan(a, b, c, *self.options)
         else:
             views = [t.as_strided(*v) for t, v in zip((a, b, c), self.views, strict=True)]
@@ -110,12 +126,12 @@ class Product:
             a_address, b_address = a.data_ptr(), b.data_ptr()
         if self.swap:
             a_address, b_address = b_address, a_address
+        stream = shortcut.current_stream(self.device)
         addresses: Sequence[int] = (a_address, b_address, c_address)
-        work: Any = ()
-        if self.workspace is not None:
-            work = self.workspace(self.view, self.config, self.torch_device)
-            addresses = (*addresses, *(t.data_ptr() for t in work))
-        self.call(shortcut.current_stream(self.device), addresses)
+        if self.room is not None:
+            sums, counters = self.room.take(self.device, stream)
+            addresses = (*addresses, sums.data_ptr(), counters.data_ptr())
+        self.call(stream, addresses)
 
 
 def find(a, b, c, kernel: str, precision: str | None, accumulate) -> Product:
@@ -150,7 +166,10 @@ def forget() -> None:
 
 def span(t: torch.Tensor) -> int:
     """Bytes from the first element of `t` to the end of its last; 0 if it has none."""
-    if t.numel() == 0:
+    return _span(t.shape, t.stride(), t.element_size())
+
+
+def _span(shape: Sequence[int], strides: Sequence[int], element: int) -> int:
+    if 0 in shape:
         return 0
-    last = sum((size - 1) * step for size, step in zip(t.shape, t.stride(), strict=True))
-    return (last + 1) * t.element_size()
+    return element * (1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True)))

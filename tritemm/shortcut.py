@@ -20,18 +20,13 @@ from typing import Any, ClassVar
 import torch
 from triton.runtime.jit import JITFunction
 
+from .torch_private import current_stream as current_stream
 from .triton_private import Loaded, Moved, plain
 
 #: Tensor maps that are kept, all together: about 20 MB.
 MAPS = 1 << 16
 #: Compiled kernels that are remembered; there are far fewer than shapes.
 KERNELS = 1 << 14
-
-
-#: Index of a CUDA device -> handle of its current stream.
-current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", None) or (
-    lambda index: torch.cuda.current_stream(index).cuda_stream
-)
 
 
 class Call:
@@ -125,19 +120,19 @@ def bind(
     try:
         values = _ordered(fn, values)
         key = _kernel_key(fn, values, options, device)
-        known = key in _LOADED
-    except (Moved, AttributeError, TypeError):
+        loaded = _LOADED.get(key, _LOADED)
+    except (Moved, AttributeError, KeyError, TypeError):
         return None
-    if not known:
+    if loaded is _LOADED:  # not there; None is what may be there
         if len(_LOADED) >= KERNELS:
             _LOADED.clear()
         # A compiler's error is the caller's to see, as from Triton's own launch.
         compiled = fn.warmup(grid=tuple(grid), **values, **options)
         try:
-            _LOADED[key] = Loaded.of(compiled, len(values))
+            loaded = Loaded.of(compiled, len(values))
         except Exception:  # whatever has moved; Triton's own launch says it better if it fails too
-            _LOADED[key] = None
-    loaded = _LOADED[key]
+            loaded = None
+        _LOADED[key] = loaded
     try:
         return loaded and Call(loaded, grid, *_layout(loaded, list(values.values()), operands))
     except Moved:
@@ -151,11 +146,13 @@ _CALLS: dict[Hashable, Call | None] = {}
 
 def call_of(key: Hashable, make: Callable[[], Call | None]) -> Call | None:
     """What `make()` gave for `key` at first."""
-    if key not in _CALLS:
+    call = _CALLS.get(key, _CALLS)
+    if call is _CALLS:  # not there; None is what may be there
+        call = make()
         if len(_CALLS) >= CALLS:
             _CALLS.clear()
-        _CALLS[key] = make()
-    return _CALLS.get(key)
+        _CALLS[key] = call
+    return call
 
 
 def launch(
@@ -184,7 +181,7 @@ def launch(
 def _ordered(fn, values: dict[str, Any]) -> dict[str, Any]:
     """The values of all parameters, in `fn`'s order."""
     names = fn.arg_names
-    if values.keys() == set(names):
+    if len(values) == len(names):
         return {name: values[name] for name in names}
     defaults = {n: p.default for n, p in fn.signature.parameters.items() if n not in values}
     if inspect.Parameter.empty in defaults.values() or len(names) < len(values):
@@ -198,14 +195,14 @@ def _kernel_key(fn, values: dict[str, Any], options: dict[str, Any], device: int
     Of an integer that is its type, whether it is 1, and whether 16 divides it; of a pointer its
     type and alignment; of a descriptor the type, the block and the layout; a constexpr itself.
     """
-    kinds = tuple(_kind(p, v) for p, v in zip(fn.params, values.values(), strict=True))
-    return (fn, device, kinds, tuple(options.items()))
+    kinds = [
+        value if parameter.is_constexpr else _kind(parameter, value)
+        for parameter, value in zip(fn.params, values.values(), strict=True)
+    ]
+    return (fn, device, *kinds, *options.items())
 
 
 def _kind(parameter, value):
-    if parameter.is_constexpr:
-        hash(value)
-        return value
     if type(value) is int:
         narrow = -(2**31) <= value < 2**31
         if parameter.do_not_specialize:
@@ -223,6 +220,10 @@ def _kind(parameter, value):
     raise Moved(f"an argument is a {type(value).__name__}")
 
 
+#: The types of most arguments.
+_NUMBERS = frozenset((int, bool, str))
+
+
 def _layout(loaded: Loaded, values: list, operands: Sequence[torch.Tensor]) -> tuple[list, list]:
     """The C function's arguments of the kernel, and the holes: (place, operand, its maps).
 
@@ -232,7 +233,9 @@ def _layout(loaded: Loaded, values: list, operands: Sequence[torch.Tensor]) -> t
     holes = []
     encoders = iter(loaded.encoders)
     for value in values:
-        if isinstance(value, torch.Tensor):
+        if type(value) in _NUMBERS:
+            args.append(value)
+        elif isinstance(value, torch.Tensor):
             holes.append((len(args), _index(value, operands), None))
             args.append(None)
         elif hasattr(value, "block_shape"):

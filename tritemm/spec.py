@@ -111,7 +111,8 @@ def parse_signs(text: str) -> Signs:
     return signs
 
 
-#: Memory that a kernel needs for the time of a call: (problem, config, device) -> tensors.
+#: Memory that a kernel needs for the time of a call: (problem, config, device) -> partial sums and
+#: counters that are zero, see `workspace`; or nothing. On the meta device, what their sizes are.
 Workspace = Callable[[Problem, Config, torch.device], tuple[torch.Tensor, ...]]
 
 
@@ -288,7 +289,7 @@ def _fixed_part(kernel: TritonKernel, problem: Problem, config: Config) -> Launc
         "PRECISION": problem.precision,
         "ACC": TRITON_DTYPE[problem.accumulate],
     } | kernel.arguments.fixed(problem, config)
-    names = kernel.fn.arg_names
+    names = set(kernel.fn.arg_names)
     return Launch(
         grid=(kernel.grid(problem, config),),
         args={name: value for name, value in values.items() if name in names},

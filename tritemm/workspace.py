@@ -1,11 +1,13 @@
-"""Counters for kernels whose programs wait for each other: zero at the start of every launch.
+"""Memory that a kernel needs for the time of a call: partial sums, and counters that are zero.
 
-Clearing them by a launch of their own would cost more than a small product. So a kernel leaves
-them as it found them, at zero, and the same memory serves the next launch.
+Programs that wait for each other count; every launch must begin at zero. Clearing the counters by a
+launch of their own would cost more than a small product. So a kernel leaves them as it found them,
+at zero, and the same memory serves the next launch. Partial sums can be anything at first: they
+are torch's memory, made for each call and free again after it.
 
-On a stream, launches run one after another, so a stream needs one set. A CUDA graph can be
-replayed beside anything but itself; so each stream of each capture gets a set of its own, out of a
-slab that is cleared before any capture and kept for ever. Without one, clearing becomes a step of
+On a stream, launches run one after another, so a stream needs one set of counters. A CUDA graph can
+be replayed beside anything but itself; so each stream of each capture gets a set of its own, out of
+a slab that is cleared before any capture and kept for ever. Without one, clearing becomes a step of
 the graph.
 """
 
@@ -14,10 +16,12 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
-from .shortcut import current_stream
+from .torch_private import capturing, current_stream, empty_strided
 
 #: Counters per stream at first; and per device for all captures (4 MiB).
 FIRST, SLAB = 1 << 12, 1 << 20
@@ -30,9 +34,39 @@ _streams: dict[tuple[int, int], torch.Tensor] = {}
 _slabs: dict[int, Slab] = {}
 #: Slabs that are used up: graphs still write to their addresses.
 _used_up: list[Slab] = []
+#: Devices whose slab is nearly used up.
+_low: set[int] = set()
 #: (device, stream) -> its latest capture and the counters that it got.
 _captures: dict[tuple[int, int], tuple[int, torch.Tensor]] = {}
 _lock = threading.Lock()
+
+
+class Room(NamedTuple):
+    """How much a kind of call needs: `sums` elements of `dtype`, and `counters`."""
+
+    sums: int
+    dtype: torch.dtype
+    counters: int
+
+    @staticmethod
+    def of(work: Sequence[torch.Tensor]) -> Room | None:
+        """Of what a rung's workspace made, partial sums and counters; None of nothing."""
+        if not work:
+            return None
+        sums, zeros = work
+        return Room(sums.numel(), sums.dtype, zeros.numel())
+
+    def take(self, index: int, stream: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sums and counters for one launch on `stream`, the current one of the current device.
+
+        `index` is that device's. Both must live until the kernel is launched, and no longer.
+        """
+        if empty_strided is None:
+            device = torch.device("cuda", index)
+            sums = torch.empty(self.sums, dtype=self.dtype, device=device)
+        else:
+            sums = empty_strided((self.sums,), (1,), self.dtype)
+        return sums, _counters(index, stream, self.counters)
 
 
 class Slab:
@@ -65,13 +99,20 @@ def counters(device: torch.device, count: int) -> torch.Tensor:
     if device.type != "cuda":
         return torch.zeros(count, dtype=torch.int32, device=device)
     index = torch.cuda.current_device() if device.index is None else device.index
-    key = (index, current_stream(index))
-    if torch.cuda.is_current_stream_capturing():
+    return _counters(index, current_stream(index), count)
+
+
+def _counters(index: int, stream: int, count: int) -> torch.Tensor:
+    """As above, on the current stream of the current device."""
+    key = (index, stream)
+    # Stream 0, which most calls are on, can't be captured.
+    if stream and capturing():
         return _captured(key, count)
     zeros = _streams.get(key)
     if zeros is None or zeros.numel() < count:
         zeros = _grow(key, count)
-    elif _slabs[index].low:
+    elif index in _low:
+        _low.discard(index)
         _used_up.append(_slabs[index])
         _slabs[index] = _new_slab(index)
     return zeros
@@ -88,6 +129,8 @@ def _captured(key: tuple[int, int], count: int) -> torch.Tensor:
     zeros = slab and slab.take(max(count, CAPTURED) if capture else count)
     if zeros is None:
         return _zeros(index, count)
+    if slab.low:
+        _low.add(index)
     _captures[key] = (capture, zeros)
     return zeros
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -14,10 +15,24 @@ from typing import TextIO
 import torch
 
 from tritemm.rungs import RUNGS
+from tritemm.tuning.parallel import WORKERS
 
-from .. import machine
+from .. import machine, search_parts, shards
 from ..case import ACCUMULATE, OUTPUT, Case, parse_layout
-from ..cli import TYPES, add_command, argument, list_of, one_of, positive, refuse, say, unable
+from ..cli import (
+    TYPES,
+    add_command,
+    add_gpus,
+    argument,
+    list_of,
+    one_of,
+    positive,
+    refuse,
+    say,
+    shared_out,
+    unable,
+    unshared,
+)
 from ..found import Found, text, to_json
 from ..problems import SUITE, random_problems, read_suite
 from ..search import Searches, Task
@@ -29,6 +44,7 @@ python -m perf search --class prefill,decode --out found.jsonl
 python -m perf search --random 60 --seed 7 --limit 300 --out found.jsonl
 python -m perf search --shape 4096,4096,4096,NT --shape 333,7777,1111,NN --all
 python -m perf search --id P1 --kernel pingpong
+python -m perf search --random 400 --gpus 4 --out found.jsonl
 """
 
 
@@ -47,6 +63,7 @@ def register(commands) -> None:
     add("--dtype", choices=TYPES, default="bf16", help="of --shape; default: bf16")
     add("--seed", type=int, default=0, help="of the random problems, the data and the order")
     add_search(command)
+    add_gpus(command)
     words = ("auto", *(kernel.name for kernel in RUNGS))
     add("--kernel", type=argument(one_of(*words)), default="auto", help="candidates of one rung")
     add("--limit", type=float, metavar="SECONDS", help="begin no problem after so long")
@@ -61,7 +78,18 @@ def add_search(command: argparse.ArgumentParser) -> None:
         help="leave out what is predicted to take X times the least; default: 3",
     )  # fmt: skip
     add("--all", action="store_true", help="leave out nothing")
-    add("--workers", type=argument(positive), help="that compile; default: one per core")
+    add(
+        "--workers", type=argument(positive),
+        help="that compile, those of all GPUs together; default: one per core",
+    )  # fmt: skip
+
+
+def workers(args: argparse.Namespace) -> int | None:
+    """Of this process; None leaves it to `Compilers`, as if no other process had workers."""
+    if args.part is None:
+        return args.workers
+    most = min(len(os.sched_getaffinity(0)), args.part.of * WORKERS)
+    return max(1, (args.workers or most) // args.part.of)
 
 
 def shape(text_: str) -> tuple[int, int, int, str]:
@@ -75,15 +103,21 @@ def shape(text_: str) -> tuple[int, int, int, str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0; 1 if an output was wrong; 2: it can't begin; 3: the device failed; 130 after Ctrl-C."""
+    """0; 1 if an output was wrong; 2: it can't begin; 3: the device failed; 130 after Ctrl-C.
+
+    With `--gpus`, the first of 130, the status of a process that failed, and 1.
+    """
     try:
         cases = wanted(args)
     except (OSError, ValueError) as error:
         return refuse(str(error))
-    if reason := unable("search"):
+    if reason := unable("search") or unshared(args):
         return refuse(reason)
+    if shared_out(args):
+        return gather(cases, args)
     torch.manual_seed(args.seed)
-    tasks = tasks_of(cases, args.kernel, None if args.all else args.within)
+    mine = args.part.share(cases) if args.part else cases
+    tasks = tasks_of(mine, args.kernel, None if args.all else args.within)
     return search_all(tasks, args)
 
 
@@ -117,14 +151,36 @@ def tasks_of(cases: Iterable[Case], kernel: str, within: float | None) -> list[T
 FLOATS = ("fp16", "bf16", "fp32")
 
 
+def gather(cases: Sequence[Case], args: argparse.Namespace) -> int:
+    """Have a process on each GPU search its share; print and record all in the cases' order."""
+    head = heading(args)
+    ended = shards.run(args.argv, min(args.gpus, len(cases)), now(), args.out, say)
+    places = {case: place for place, case in enumerate(cases, start=1)}
+    searched = sorted(search_parts.read(ended.files), key=lambda one: places[one.found.case])
+    if args.out:
+        with args.out.open("a") as out:
+            record(out, [head, *(line for one in searched for line in one.lines)])
+    ended.discard()
+    found = [one.found for one in searched]
+    for one in searched:
+        print(f"[{places[one.found.case]}/{len(cases)}] {one.title}\n{text(one.found)}")
+    print(summary(found))
+    status = 130 if ended.interrupted else ended.status
+    return status or int(any(map(wrong, found)))
+
+
 def search_all(tasks: Sequence[Task], args: argparse.Namespace) -> int:
-    """Search task by task, printing and recording each as it is done."""
-    begin, wrong, status = time.monotonic(), 0, 0
+    """Search task by task, printing and recording each as it is done.
+
+    A part says that it is done with a task, and leaves to the whole what was found and is wrong.
+    """
+    begin, status, part = time.monotonic(), 0, args.part
     rng = random.Random(args.seed)
     found: list[Found] = []
-    out = args.out.open("a") if args.out else None
+    path = part.out if part else args.out
+    out = path.open("a") if path else None
     try:
-        with Searches(tasks, args.workers) as searches:
+        with Searches(tasks, workers(args)) as searches:
             record(out, [heading(args)])
             for index, task in enumerate(tasks):
                 if args.limit and time.monotonic() - begin > args.limit:
@@ -135,10 +191,15 @@ def search_all(tasks: Sequence[Task], args: argparse.Namespace) -> int:
                 if one is None:
                     continue
                 found.append(one)
-                record(out, [to_json(one.case, result) for result in one.results])
-                wrong += sum(r.error.startswith("wrong") for r in one.failures)
-                title = f"[{index + 1}/{len(tasks)}] {one.case}: {len(task.options)} candidates"
-                print(f"{title}, {time.monotonic() - started:.1f} s\n{text(one)}", flush=True)
+                took = f"{time.monotonic() - started:.1f} s"
+                title = f"{one.case}: {len(task.options)} candidates, {took}"
+                notes = [search_parts.note(one, title)] if part else []
+                record(out, [*notes, *(to_json(one.case, result) for result in one.results)])
+                title = f"[{index + 1}/{len(tasks)}] {title}"
+                if part:
+                    say(title)
+                else:
+                    print(f"{title}\n{text(one)}", flush=True)
     except KeyboardInterrupt:
         status = 130
     except RuntimeError as error:  # a CUDA error: nothing more can be launched
@@ -147,8 +208,15 @@ def search_all(tasks: Sequence[Task], args: argparse.Namespace) -> int:
     finally:
         if out:
             out.close()
+    if part:
+        return status
     print(summary(found))
-    return status or int(wrong > 0)
+    return status or int(any(map(wrong, found)))
+
+
+def wrong(found: Found) -> bool:
+    """Whether an output was."""
+    return any(result.error.startswith("wrong") for result in found.failures)
 
 
 def attempt(search: Callable[[], Found], task: Task) -> Found | None:

@@ -11,7 +11,19 @@ from pathlib import Path
 from tritemm.rungs import RUNGS
 
 from ..bench import BENCHES
-from ..cli import add_command, add_measurement, argument, list_of, one_of, positive, refuse, unable
+from ..cli import (
+    add_command,
+    add_gpus,
+    add_measurement,
+    argument,
+    list_of,
+    one_of,
+    positive,
+    refuse,
+    shared_out,
+    unable,
+    unshared,
+)
 from ..competitors import matmul
 from ..engine import Plan
 from ..problems import SUITE, Problem, classes, random_problems, read_suite
@@ -33,6 +45,7 @@ python -m perf suite --file mine.csv --out mine.jsonl
 RANDOM_EXAMPLES = """
 python -m perf random
 python -m perf random --n 60 --seed 7 --kernel tma
+python -m perf random --gpus 4
 """
 
 
@@ -59,12 +72,13 @@ def register(commands) -> None:
             metavar="KERNEL,...", help="what matmul is asked for: auto (default) or rungs",
         )  # fmt: skip
         command.add_argument("--mode", choices=BENCHES, default="sustained")
+        add_gpus(command)
     add_measurement(suite, ROUNDS["suite"])
     add_measurement(chance, ROUNDS["random"])
 
 
 def run_suite(args: argparse.Namespace) -> int:
-    """The status is that of `Session.finish`."""
+    """The status is that of `Session.finish`, or else of a process that failed."""
     try:
         problems = select(read_suite(args.file), args.classes, args.ids)
     except (OSError, ValueError) as error:
@@ -73,7 +87,7 @@ def run_suite(args: argparse.Namespace) -> int:
 
 
 def run_random(args: argparse.Namespace) -> int:
-    """The status is that of `Session.finish`."""
+    """The status is that of `Session.finish`, or else of a process that failed."""
     return _run(args, "random", random_problems(args.n, args.seed))
 
 
@@ -97,14 +111,17 @@ def plan(args: argparse.Namespace, most: int) -> Plan:
 
 
 def _run(args: argparse.Namespace, experiment: str, problems: Sequence[Problem]) -> int:
-    if reason := unable(experiment):
+    if reason := unable(experiment) or unshared(args):
         return refuse(reason)
-    session = Session(args, experiment, args.mode)
-    session.measure_roofs()
-    session.measure(
-        [task(problem, args.kernels) for problem in problems], plan(args, MOST[experiment])
-    )
-    return session.finish(lambda races: text([row for race in races for row in race]))
+    session = Session(args, experiment, args.mode, args.part)
+    failed = 0
+    if shared_out(args):
+        failed = session.gather([problem.id for problem in problems])
+    else:
+        mine = args.part.share(problems) if args.part else problems
+        session.measure_roofs()
+        session.measure([task(p, args.kernels) for p in mine], plan(args, MOST[experiment]))
+    return session.finish(lambda races: text([row for race in races for row in race])) or failed
 
 
 def task(problem: Problem, kernels: Sequence[str]) -> Task:

@@ -6,6 +6,8 @@ consumers multiply them and store. A stage of the ring goes to and fro by two ba
 steps of K since the program began: step n stands in stage n % STAGES, in its round n // STAGES.
 
 The columns of a tile come in two parts, `BLOCK_N = N0 + N1`, powers of two each; N1 may be 0.
+Its rows come in slabs of equal powers of two: all of them, or 64 of 192. Consumers that share a
+tile have a slab each.
 """
 
 from triton.experimental import gluon
@@ -35,6 +37,26 @@ def first_part(columns):
 
 
 @gluon.constexpr_function
+def slab_rows(rows):
+    """The largest power of two that divides `rows`: those of one consumer."""
+    return rows & -rows
+
+
+@gluon.constexpr_function
+def by_engine(major):
+    """Whether the copy engine stores C, by rows (N) or columns (T), and not threads (n, t)."""
+    return major in ("N", "T")
+
+
+@gluon.constexpr_function
+def lanes_along(major, warps):
+    """Lanes beside each other along the rows (n) or the columns (t) of C."""
+    if major == "n":
+        return gl.BlockedLayout([1, 1], [1, 32], [warps, 1], [1, 0])
+    return gl.BlockedLayout([1, 1], [32, 1], [1, warps], [0, 1])
+
+
+@gluon.constexpr_function
 def shared_layout(rows, cols, dtype):
     """The swizzle of a [rows, cols] tile in shared memory that TMA and WGMMA agree on."""
     return gl.NVMMASharedLayout.get_default_for([rows, cols], dtype)
@@ -60,11 +82,13 @@ def buffers(COUNT: gl.constexpr, ROWS: gl.constexpr, COLS: gl.constexpr, MAJOR: 
 
 
 @gluon.jit
-def make_barriers(COUNT: gl.constexpr):
-    """Barriers that one arrival completes."""
-    bars = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(COUNT):
+def make_barriers(ONE: gl.constexpr, MORE: gl.constexpr = 0, ARRIVALS: gl.constexpr = 1):
+    """`ONE` barriers that one arrival completes, then `MORE` that take `ARRIVALS`."""
+    bars = gl.allocate_shared_memory(gl.int64, [ONE + MORE, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(ONE):
         mbarrier.init(bars.index(i), count=1)
+    for i in gl.static_range(MORE):
+        mbarrier.init(bars.index(ONE + i), count=ARRIVALS)
     fence_async_shared()
     return bars
 
@@ -72,14 +96,19 @@ def make_barriers(COUNT: gl.constexpr):
 @gluon.jit
 def make_ring(a_desc, b_desc, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
               STAGES: gl.constexpr, A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr):  # fmt: skip
-    """The stages of A and of both parts of B; their barriers, `STAGES` ready and as many empty."""
+    """The stages of A and of both parts of B; their barriers, `STAGES` ready and as many empty.
+
+    A stage of A is its slabs, one after another.
+    """
     N0: gl.constexpr = first_part(BLOCK_N)
-    a_ring = buffers(STAGES, BLOCK_M, BLOCK_K, A_MAJOR, a_desc.dtype)
+    ROWS: gl.constexpr = slab_rows(BLOCK_M)
+    SLABS: gl.constexpr = BLOCK_M // ROWS
+    a_ring = buffers(STAGES * SLABS, ROWS, BLOCK_K, A_MAJOR, a_desc.dtype)
     b0_ring = buffers(STAGES, BLOCK_K, N0, B_MAJOR, b_desc.dtype)
     b1_ring = b0_ring
     if BLOCK_N > N0:
         b1_ring = buffers(STAGES, BLOCK_K, BLOCK_N - N0, B_MAJOR, b_desc.dtype)
-    return a_ring, b0_ring, b1_ring, make_barriers(2 * STAGES)
+    return a_ring, b0_ring, b1_ring, make_barriers(STAGES, STAGES, SLABS)
 
 
 @gluon.jit
@@ -136,19 +165,24 @@ def ask(desc, b0, b1, row, col, bar, memory, MAJOR: gl.constexpr, BATCHED: gl.co
 @gluon.jit
 def fill_stages(
     a_desc, b_desc, b1_desc, a_ring, b0_ring, b1_ring, bars, n, b0, b1, row, col, k, steps,
-    BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
     A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr, BATCHED: gl.constexpr,
 ):  # fmt: skip
     """The producer's part of one tile: `steps` steps of K from element `k` on; the first is `n`."""
     N0: gl.constexpr = first_part(BLOCK_N)
-    BYTES: gl.constexpr = a_desc.block_type.nbytes + b_desc.block_type.nbytes * BLOCK_N // N0
+    ROWS: gl.constexpr = slab_rows(BLOCK_M)
+    SLABS: gl.constexpr = BLOCK_M // ROWS
+    A_BYTES: gl.constexpr = a_desc.block_type.nbytes * SLABS
+    BYTES: gl.constexpr = A_BYTES + b_desc.block_type.nbytes * BLOCK_N // N0
     for step in range(steps):
         stage = (n + step) % STAGES
         ready = bars.index(stage)
         mbarrier.wait(bars.index(STAGES + stage), ((n + step) // STAGES & 1) ^ 1)
         mbarrier.expect(ready, BYTES)
         at = k + step * BLOCK_K
-        ask(a_desc, b0, b1, row, at, ready, a_ring.index(stage), A_MAJOR, BATCHED)
+        for slab in gl.static_range(SLABS):
+            memory = a_ring.index(stage * SLABS + slab)
+            ask(a_desc, b0, b1, row + slab * ROWS, at, ready, memory, A_MAJOR, BATCHED)
         ask(b_desc, b0, b1, at, col, ready, b0_ring.index(stage), B_MAJOR, BATCHED)
         if BLOCK_N > N0:
             ask(b1_desc, b0, b1, at, col + N0, ready, b1_ring.index(stage), B_MAJOR, BATCHED)
@@ -158,21 +192,22 @@ def fill_stages(
 def multiply(
     a_ring, b0_ring, b1_ring, bars, n, steps,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
-    A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr, WARPS: gl.constexpr,
+    A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr, WARPS: gl.constexpr, SLAB: gl.constexpr = 0,
 ):  # fmt: skip
-    """A consumer's part of one tile, from step `n` on: the sums of both column parts.
+    """A consumer's slab of one tile, from step `n` on: the sums of both column parts.
 
     The last step is still under way: `finish` waits for it.
     """
     N0: gl.constexpr = first_part(BLOCK_N)
     TWO: gl.constexpr = BLOCK_N > N0
     N1: gl.constexpr = BLOCK_N - N0 if TWO else 8
-    acc0 = gl.zeros((BLOCK_M, N0), gl.float32, mma_layout(BLOCK_M, N0, WARPS))
-    acc1 = gl.zeros((BLOCK_M, N1), gl.float32, mma_layout(BLOCK_M, N1, WARPS))
+    ROWS: gl.constexpr = slab_rows(BLOCK_M)
+    acc0 = gl.zeros((ROWS, N0), gl.float32, mma_layout(ROWS, N0, WARPS))
+    acc1 = gl.zeros((ROWS, N1), gl.float32, mma_layout(ROWS, N1, WARPS))
     for step in range(steps):
         stage = (n + step) % STAGES
         mbarrier.wait(bars.index(stage), (n + step) // STAGES & 1)
-        a = tile_view(a_ring, stage, A_MAJOR)
+        a = tile_view(a_ring, stage * (BLOCK_M // ROWS) + SLAB, A_MAJOR)
         b = tile_view(b0_ring, stage, B_MAJOR)
         sum0 = warpgroup_mma(a, b, acc0, use_acc=step > 0, is_async=True)
         if TWO:
@@ -226,20 +261,20 @@ def piece_of(acc0, acc1, PIECE: gl.constexpr, BLOCK_N: gl.constexpr, EPI_N: gl.c
 def store_piece(
     c_desc, c_ptr, c_memory, piece, b0, b1, row, col, M, N,
     stride_c0, stride_c1, stride_cm, stride_cn,
-    C_MAJOR: gl.constexpr, BATCHED: gl.constexpr, WIDE: gl.constexpr,
+    C_MAJOR: gl.constexpr, BATCHED: gl.constexpr, WIDE: gl.constexpr, SLAB: gl.constexpr = 0,
 ):  # fmt: skip
     """Write some columns of a tile, the first at (row, col)."""
     piece = piece.to(c_ptr.dtype.element_ty)
-    if C_MAJOR == "-":
+    if by_engine(C_MAJOR):
+        store_wait(0)  # the copy engine has read the piece before
+        tile_view(c_memory, SLAB, C_MAJOR).store(piece)
+        fence_async_shared()
+        send(c_desc, b0, b1, row, col, c_memory.index(SLAB), C_MAJOR, BATCHED)
+    else:
         store_pointers(
             c_ptr, piece, b0, b1, row, col, M, N,
-            stride_c0, stride_c1, stride_cm, stride_cn, WIDE,
+            stride_c0, stride_c1, stride_cm, stride_cn, C_MAJOR, WIDE,
         )  # fmt: skip
-    else:
-        store_wait(0)  # the copy engine has read the piece before
-        tile_view(c_memory, 0, C_MAJOR).store(piece)
-        fence_async_shared()
-        send(c_desc, b0, b1, row, col, c_memory.index(0), C_MAJOR, BATCHED)
 
 
 @gluon.jit
@@ -247,14 +282,14 @@ def store_tile(
     c_desc, c_ptr, c_memory, acc0, acc1, b0, b1, row, col, M, N,
     stride_c0, stride_c1, stride_cm, stride_cn,
     BLOCK_N: gl.constexpr, EPI_N: gl.constexpr, C_MAJOR: gl.constexpr,
-    BATCHED: gl.constexpr, WIDE: gl.constexpr,
+    BATCHED: gl.constexpr, WIDE: gl.constexpr, SLAB: gl.constexpr = 0,
 ):  # fmt: skip
     """Write both parts of a tile at (row, col), `EPI_N` columns at a time."""
     for i in gl.static_range(BLOCK_N // EPI_N):
         piece = piece_of(acc0, acc1, i, BLOCK_N, EPI_N)
         store_piece(
             c_desc, c_ptr, c_memory, piece, b0, b1, row, col + i * EPI_N, M, N,
-            stride_c0, stride_c1, stride_cm, stride_cn, C_MAJOR, BATCHED, WIDE,
+            stride_c0, stride_c1, stride_cm, stride_cn, C_MAJOR, BATCHED, WIDE, SLAB,
         )  # fmt: skip
 
 
@@ -271,9 +306,9 @@ def send(desc, b0, b1, row, col, memory, MAJOR: gl.constexpr, BATCHED: gl.conste
 
 @gluon.jit
 def store_pointers(c_ptr, piece, b0, b1, row, col, M, N, stride_c0, stride_c1, stride_cm, stride_cn,
-                   WIDE: gl.constexpr):  # fmt: skip
-    """Write what of a piece lies inside M x N; neighbouring lanes write neighbouring columns."""
-    layout: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [gl.num_warps(), 1], [1, 0])
+                   C_MAJOR: gl.constexpr, WIDE: gl.constexpr):  # fmt: skip
+    """Write what of a piece lies inside M x N; neighbouring lanes write neighbouring elements."""
+    layout: gl.constexpr = lanes_along(C_MAJOR, gl.num_warps())
     piece = gl.convert_layout(piece, layout)
     offs_m = row + gl.arange(0, piece.shape[0], gl.SliceLayout(1, layout))
     offs_n = col + gl.arange(0, piece.shape[1], gl.SliceLayout(0, layout))

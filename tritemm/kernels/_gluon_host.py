@@ -11,16 +11,25 @@ import torch
 from ..problem import INTERPRETER, Problem
 from ..spec import Arguments, Config, Workspace
 from ..workspace import counters
-from ._gluon import first_part
+from . import _gluon
 from ._host import Box, _sizes, _strides, storable, tma_why_not
 
-#: Registers per thread before the roles take and give: three warpgroups of 128 share 65536.
+#: As in a kernel; a call from the host costs several microseconds.
+first_part = functools.cache(_gluon.first_part)
+slab_rows = functools.cache(_gluon.slab_rows)
+by_engine = functools.cache(_gluon.by_engine)
+
+#: Registers per thread before the roles take and give, of up to two consumers and of three:
+#: the warpgroups of 128 threads, one of which is the producer's, share 65536.
 #: A launch may begin before the one before it has ended: the kernels wait for it themselves.
 OPTIONS = {"maxnreg": 168, "launch_pdl": True}
+OPTIONS_OF_THREE = OPTIONS | {"maxnreg": 128}
 #: Bytes of shared memory besides stages and output: barriers, and what the roles are handed.
 RESERVE = 2048
 #: fp32 accumulators of a thread: 240 registers hold these and the addresses.
 ACCUMULATORS = 192
+#: Of each of three consumers; ptxas plans with the registers before they are given.
+ACCUMULATORS_OF_THREE = 96
 #: Columns that are stored through pointers at a time, by way of shared memory.
 POINTER_COLUMNS = 64
 
@@ -46,22 +55,30 @@ def why_not_in_parts(problem: Problem) -> str | None:
     return why_not(problem)
 
 
-def config_why_not(consumers: int):
-    """What refuses configs of the rungs with that many consumers, each of `num_warps` warps."""
+def config_why_not(consumers: int, three: bool = False):
+    """What refuses configs of the rungs with that many consumers, each of `num_warps` warps.
+
+    `three`: whether three consumers of 4 warps may share 192 rows.
+    """
 
     def reason(problem: Problem, config: Config) -> str | None:
         warps = config.num_warps
+        rows, many = slab_rows(config.BLOCK_M), slabs(config)
+        if many > 1 and not (three and (config.BLOCK_M, warps) == (192, 4)):
+            possible = "; powers of two are possible" + ", and 192 with 4 warps" * three
+            return f"BLOCK_M is {config.BLOCK_M} with {warps} warps{possible}"
         if warps not in (4, 8)[: 3 - consumers]:
             return f"num_warps is {warps}; {'4 or 8' if consumers == 1 else '4'} is possible"
-        if 16 * warps > config.BLOCK_M:
+        if 16 * warps > rows:
             return f"BLOCK_M is {config.BLOCK_M}; WGMMA takes 64 or more for each 4 warps"
         if least_columns(problem) > config.BLOCK_N:
             return (
                 f"BLOCK_N is {config.BLOCK_N}; at least {least_columns(problem)} is possible here"
             )
-        accumulators = config.BLOCK_M * config.BLOCK_N // (32 * warps)
-        if accumulators > ACCUMULATORS:
-            return f"{accumulators} accumulators per thread; {ACCUMULATORS} is possible"
+        accumulators = rows * config.BLOCK_N // (32 * warps)
+        most = ACCUMULATORS if many == 1 else ACCUMULATORS_OF_THREE
+        if accumulators > most:
+            return f"{accumulators} accumulators per thread; {most} is possible"
         if config.num_stages < 2:
             return f"num_stages is {config.num_stages}; a ring needs 2 or more"
         steps = -(-problem.K // config.BLOCK_K)
@@ -78,10 +95,17 @@ def config_why_not(consumers: int):
 
 
 def c_major(problem: Problem) -> str:
-    """How the copy engine stores C: by rows (N), by columns (T); "-" where it can't."""
+    """How C is stored: by the copy engine along rows (N) or columns (T), else by threads (n, t)."""
     if storable(problem):
         return "N"
-    return "T" if storable(problem.transposed()) else "-"
+    if storable(problem.transposed()):
+        return "T"
+    return "t" if problem.c.layout == "T" else "n"
+
+
+def slabs(config: Config) -> int:
+    """How many consumers share a tile's rows."""
+    return config.BLOCK_M // slab_rows(config.BLOCK_M)
 
 
 def parts(columns: int) -> tuple[int, int]:
@@ -92,7 +116,7 @@ def parts(columns: int) -> tuple[int, int]:
 
 def output_columns(problem: Problem, config: Config, consumers: int, limit: int = 0) -> int:
     """Columns that the epilogue stages at a time; 0 where the config doesn't fit."""
-    if c_major(problem) == "-":
+    if not by_engine(c_major(problem)):
         limit = limit or POINTER_COLUMNS
     c = config
     return _columns(
@@ -119,7 +143,7 @@ Tile = tuple[int, int, int, int, int]  # BLOCK_M, BLOCK_N, BLOCK_K, warps, stage
 
 def configs_of(problem: Problem, tiles: Sequence[Tile], consumers: int) -> tuple[Config, ...]:
     """Those of the tiles that fit into shared memory; the same tuple for problems alike."""
-    kind = c_major(problem) == "-", problem.c.dtype.itemsize, problem.device.shared
+    kind = not by_engine(c_major(problem)), problem.c.dtype.itemsize, problem.device.shared
     return _fitting(tuple(tiles), consumers, problem.itemsize, *kind)
 
 
@@ -142,18 +166,14 @@ def config_of(m: int, n: int, k: int, warps: int, stages: int, split: int = 1) -
 #: Of the rungs that cut K into parts; the one for large problems first.
 TILES_IN_PARTS: tuple[Tile, ...] = (
     (128, 256, 64, 8, 3),
+    (256, 192, 64, 8, 3),
+    (192, 192, 64, 4, 4),
+    (192, 128, 64, 4, 5),
     (128, 192, 64, 8, 4),
     (128, 128, 64, 8, 5),
-    (128, 64, 64, 4, 7),
     (64, 128, 64, 4, 7),
     (64, 64, 64, 4, 10),
 )
-
-
-def configs_in_parts(problem: Problem) -> tuple[Config, ...]:
-    """Those that fit of the rungs that cut K into parts, not cut yet."""
-    tiles = TILES_IN_PARTS + skinny(problem.N, least_columns(problem))
-    return configs_of(problem, tiles, consumers=1)
 
 
 @functools.lru_cache
@@ -175,7 +195,7 @@ def least_columns(problem: Problem) -> int:
 def _boxes(problem: Problem, config: Config, consumers: int, limit: int):
     """Of A, both parts of B, and C; None where there is none."""
     first, second = parts(config.BLOCK_N)
-    m, k = config.BLOCK_M, config.BLOCK_K
+    m, k = slab_rows(config.BLOCK_M), config.BLOCK_K
     columns = output_columns(problem, config, consumers, limit)
     c = None
     if c_major(problem) == "N":
@@ -218,7 +238,10 @@ def arguments(consumers: int, limit: int = 0, workspace: Workspace | None = None
             **({"sums_ptr": sums, "counters_ptr": counters} if workspace else {}),
         }
 
-    return Arguments(fixed, tensors, workspace, lambda problem, config: OPTIONS)
+    def options(problem: Problem, config: Config) -> dict[str, Any]:
+        return OPTIONS if slabs(config) == 1 else OPTIONS_OF_THREE
+
+    return Arguments(fixed, tensors, workspace, options)
 
 
 def partial_sums(floats: int, tiles: int, device: torch.device) -> tuple[torch.Tensor, ...]:

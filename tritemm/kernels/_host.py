@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,8 +12,27 @@ from triton.experimental.gluon.language import NVMMASharedLayout
 from triton.experimental.gluon.nvidia import hopper as gluon
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from ..problem import Matrix, Problem
+from ..problem import Matrix, Problem, kept
 from ..spec import TRITON_DTYPE, Arguments, Config
+
+
+def once_per_kind(configs: Callable[..., tuple[Config, ...]]):
+    """A rung's `configs(problem, **more)`, found once for problems that are alike.
+
+    That is: in types, precision, shared memory of the device, and whether loads are 16 bytes wide.
+    `configs` may ask for nothing else. Cheaper, and the objects stay the same (`tuning.model`).
+    """
+    known: dict[tuple, tuple[Config, ...]] = {}
+
+    @functools.wraps(configs)
+    def found(problem: Problem, **more) -> tuple[Config, ...]:
+        types = problem.a.dtype, problem.c.dtype, problem.precision
+        kind = (*types, problem.device.shared, problem.vectorised, *more.items())
+        if kind not in known:
+            known[kind] = configs(problem, **more)
+        return known[kind]
+
+    return found
 
 
 def classic_tile(problem: Problem) -> Config:
@@ -93,8 +113,14 @@ class Box:
 
     def gluon_descriptor(self, tensor) -> gluon.TensorDescriptor:
         """Of `tensor`, for a kernel in Gluon, in the layout of shared memory that WGMMA reads."""
-        layout = NVMMASharedLayout.get_default_for(self.block, TRITON_DTYPE[tensor.dtype])
+        layout = _shared_layout(tuple(self.block), tensor.dtype)
         return gluon.TensorDescriptor(tensor, self.shape, self.strides, self.block, layout)
+
+
+@functools.cache
+def _shared_layout(block: tuple[int, ...], dtype: torch.dtype) -> NVMMASharedLayout:
+    """Of a block in shared memory: the widest swizzle that its lines allow."""
+    return NVMMASharedLayout.get_default_for(list(block), TRITON_DTYPE[dtype])
 
 
 @functools.lru_cache(maxsize=4096)
@@ -147,6 +173,7 @@ def refusal(name: str, matrix: Matrix, major: str) -> str | None:
     return None
 
 
+@kept
 def storable(problem: Problem) -> bool:
     """Whether C can be written by the copy engine; otherwise the kernel stores through pointers.
 
@@ -162,6 +189,7 @@ def storable(problem: Problem) -> bool:
     )
 
 
+@kept
 def tma_why_not(problem: Problem) -> str | None:
     """The refusal of the rungs that read A and B through tensor descriptors."""
     if problem.device.capability < (9, 0):
@@ -205,6 +233,7 @@ def mma_why_not(problem: Problem) -> str | None:
     return None if problem.device.capability[0] == 9 else int8_why_not(problem)
 
 
+@once_per_kind
 def tma_tiles(problem: Problem, own_output: bool) -> tuple[Config, ...]:
     """Tiles of the TMA rungs, the one for large problems first; `own_output` as in `fitting`.
 

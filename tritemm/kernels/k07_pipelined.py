@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from ..spec import Config, TritonKernel
-from ._host import POINTERS, classic_tile, fitting, mma_why_not
+from ._host import POINTERS, classic_tile, fitting, mma_why_not, once_per_kind
 from ._tile import batch_offset, dot, raster, split_batch, store, widen
 
 
@@ -58,6 +58,7 @@ def pipelined_kernel(
     store(c_ptr, acc, offs_m, offs_n, M, N, stride_cm, stride_cn)
 
 
+@once_per_kind
 def configs(problem):
     classic = classic_tile(problem)
     tiles, depths = [classic], (4, 3, 2)

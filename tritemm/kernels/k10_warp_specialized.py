@@ -15,10 +15,12 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ..spec import TritonKernel
 from ._gluon import (
     buffers,
+    by_engine,
     fill_stages,
     finish,
     make_ring,
     multiply,
+    slab_rows,
     store_tile,
     store_wait,
     tile_at,
@@ -42,7 +44,7 @@ def load(
         b0, b1, row, col = tile_at(tile, M, N, B1, BLOCK_M, BLOCK_N, ORDER, GROUP_M, BATCHED)
         fill_stages(
             a_desc, b_desc, b1_desc, a_ring, b0_ring, b1_ring, bars, n, b0, b1, row, col, 0, steps,
-            BLOCK_N, BLOCK_K, STAGES, A_MAJOR, B_MAJOR, BATCHED,
+            BLOCK_M, BLOCK_N, BLOCK_K, STAGES, A_MAJOR, B_MAJOR, BATCHED,
         )  # fmt: skip
         n += steps
 
@@ -54,9 +56,9 @@ def compute(
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr, ORDER: gl.constexpr, GROUP_M: gl.constexpr, EPI_N: gl.constexpr,
     A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr, C_MAJOR: gl.constexpr,
-    BATCHED: gl.constexpr, WIDE: gl.constexpr,
+    BATCHED: gl.constexpr, WIDE: gl.constexpr, SLAB: gl.constexpr,
 ):  # fmt: skip
-    """The consumer: multiplies and stores tile after tile."""
+    """A consumer: multiplies and stores its slab of tile after tile."""
     steps = gl.cdiv(K, BLOCK_K)
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N) * B0 * B1
     gdc_wait()
@@ -65,13 +67,15 @@ def compute(
         b0, b1, row, col = tile_at(tile, M, N, B1, BLOCK_M, BLOCK_N, ORDER, GROUP_M, BATCHED)
         acc0, acc1 = multiply(
             a_ring, b0_ring, b1_ring, bars, n, steps,
-            BLOCK_M, BLOCK_N, STAGES, A_MAJOR, B_MAJOR, gl.num_warps(),
+            BLOCK_M, BLOCK_N, STAGES, A_MAJOR, B_MAJOR, gl.num_warps(), SLAB,
         )  # fmt: skip
         acc0, acc1 = finish(acc0, acc1, bars, n, steps, BLOCK_N, STAGES)
         n += steps
+        row += SLAB * slab_rows(BLOCK_M)
         store_tile(
             c_desc, c_ptr, c_memory, acc0, acc1, b0, b1, row, col, M, N,
-            stride_c0, stride_c1, stride_cm, stride_cn, BLOCK_N, EPI_N, C_MAJOR, BATCHED, WIDE,
+            stride_c0, stride_c1, stride_cm, stride_cn,
+            BLOCK_N, EPI_N, C_MAJOR, BATCHED, WIDE, SLAB,
         )  # fmt: skip
     store_wait(0)
 
@@ -91,32 +95,64 @@ def warp_specialized_kernel(
     a_ring, b0_ring, b1_ring, bars = make_ring(
         a_desc, b_desc, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, A_MAJOR, B_MAJOR
     )
+    SLABS: gl.constexpr = BLOCK_M // slab_rows(BLOCK_M)
     c_memory = bars
-    if C_MAJOR != "-":
-        c_memory = buffers(1, BLOCK_M, EPI_N, C_MAJOR, c_ptr.dtype.element_ty)
-    gl.warp_specialize(
-        [
-            (compute, (
-                c_desc, c_ptr, c_memory, a_ring, b0_ring, b1_ring, bars, M, N, K, B0, B1,
-                stride_c0, stride_c1, stride_cm, stride_cn,
-                BLOCK_M, BLOCK_N, BLOCK_K, STAGES, ORDER, GROUP_M, EPI_N,
-                A_MAJOR, B_MAJOR, C_MAJOR, BATCHED, WIDE,
-            )),
-            (load, (
-                a_desc, b_desc, b1_desc, a_ring, b0_ring, b1_ring, bars, M, N, K, B0, B1,
-                BLOCK_M, BLOCK_N, BLOCK_K, STAGES, ORDER, GROUP_M, A_MAJOR, B_MAJOR, BATCHED,
-            )),
-        ],
-        [1], [24],
-    )  # fmt: skip
+    if by_engine(C_MAJOR):
+        c_memory = buffers(SLABS, slab_rows(BLOCK_M), EPI_N, C_MAJOR, c_ptr.dtype.element_ty)
+    if SLABS == 1:
+        gl.warp_specialize(
+            [
+                (compute, (
+                    c_desc, c_ptr, c_memory, a_ring, b0_ring, b1_ring, bars, M, N, K, B0, B1,
+                    stride_c0, stride_c1, stride_cm, stride_cn,
+                    BLOCK_M, BLOCK_N, BLOCK_K, STAGES, ORDER, GROUP_M, EPI_N,
+                    A_MAJOR, B_MAJOR, C_MAJOR, BATCHED, WIDE, 0,
+                )),
+                (load, (
+                    a_desc, b_desc, b1_desc, a_ring, b0_ring, b1_ring, bars, M, N, K, B0, B1,
+                    BLOCK_M, BLOCK_N, BLOCK_K, STAGES, ORDER, GROUP_M, A_MAJOR, B_MAJOR, BATCHED,
+                )),
+            ],
+            [1], [24],
+        )  # fmt: skip
+    else:
+        gl.warp_specialize(
+            [
+                (compute, (
+                    c_desc, c_ptr, c_memory, a_ring, b0_ring, b1_ring, bars, M, N, K, B0, B1,
+                    stride_c0, stride_c1, stride_cm, stride_cn,
+                    BLOCK_M, BLOCK_N, BLOCK_K, STAGES, ORDER, GROUP_M, EPI_N,
+                    A_MAJOR, B_MAJOR, C_MAJOR, BATCHED, WIDE, 0,
+                )),
+                (compute, (
+                    c_desc, c_ptr, c_memory, a_ring, b0_ring, b1_ring, bars, M, N, K, B0, B1,
+                    stride_c0, stride_c1, stride_cm, stride_cn,
+                    BLOCK_M, BLOCK_N, BLOCK_K, STAGES, ORDER, GROUP_M, EPI_N,
+                    A_MAJOR, B_MAJOR, C_MAJOR, BATCHED, WIDE, 1,
+                )),
+                (compute, (
+                    c_desc, c_ptr, c_memory, a_ring, b0_ring, b1_ring, bars, M, N, K, B0, B1,
+                    stride_c0, stride_c1, stride_cm, stride_cn,
+                    BLOCK_M, BLOCK_N, BLOCK_K, STAGES, ORDER, GROUP_M, EPI_N,
+                    A_MAJOR, B_MAJOR, C_MAJOR, BATCHED, WIDE, 2,
+                )),
+                (load, (
+                    a_desc, b_desc, b1_desc, a_ring, b0_ring, b1_ring, bars, M, N, K, B0, B1,
+                    BLOCK_M, BLOCK_N, BLOCK_K, STAGES, ORDER, GROUP_M, A_MAJOR, B_MAJOR, BATCHED,
+                )),
+            ],
+            [4, 4, 1], [160, 160, 24],
+        )  # fmt: skip
 
 
 #: BLOCK_M, BLOCK_N, BLOCK_K, warps, stages; the one for large problems first.
 TILES = (
     (128, 256, 64, 8, 3),
-    (256, 128, 64, 8, 3),
+    (256, 192, 64, 8, 3),
+    (256, 160, 64, 8, 3),
+    (192, 192, 64, 4, 4),
+    (192, 128, 64, 4, 5),
     (128, 192, 64, 8, 4),
-    (128, 160, 64, 8, 5),
     (128, 128, 64, 8, 6),
     (128, 64, 64, 4, 8),
     (64, 256, 64, 4, 4),
@@ -135,5 +171,5 @@ def grid(problem, config):
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=warp_specialized_kernel, arguments=arguments(consumers=1),
     grid=grid, why_not=why_not, configs=configs, interpreted=None,
-    config_why_not=config_why_not(1),
+    config_why_not=config_why_not(1, three=True),
 )  # fmt: skip

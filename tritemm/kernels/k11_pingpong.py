@@ -16,6 +16,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ..spec import TritonKernel
 from ._gluon import (
     buffers,
+    by_engine,
     fill_stages,
     finish,
     make_barriers,
@@ -45,7 +46,7 @@ def load(
         b0, b1, row, col = tile_at(tile, M, N, B1, BLOCK_M, BLOCK_N, ORDER, GROUP_M, BATCHED)
         fill_stages(
             a_desc, b_desc, b1_desc, a_ring, b0_ring, b1_ring, bars, n, b0, b1, row, col, 0, steps,
-            BLOCK_N, BLOCK_K, STAGES, A_MAJOR, B_MAJOR, BATCHED,
+            BLOCK_M, BLOCK_N, BLOCK_K, STAGES, A_MAJOR, B_MAJOR, BATCHED,
         )  # fmt: skip
         n += steps
 
@@ -104,7 +105,7 @@ def pingpong_kernel(
     turns = make_barriers(2)
     c0_memory = bars
     c1_memory = bars
-    if C_MAJOR != "-":
+    if by_engine(C_MAJOR):
         c0_memory = buffers(1, BLOCK_M, EPI_N, C_MAJOR, c_ptr.dtype.element_ty)
         c1_memory = buffers(1, BLOCK_M, EPI_N, C_MAJOR, c_ptr.dtype.element_ty)
     gl.warp_specialize(
@@ -136,7 +137,6 @@ def pingpong_kernel(
 TILES = (
     (128, 128, 64, 4, 5),
     (128, 192, 64, 4, 4),
-    (128, 160, 64, 4, 5),
     (128, 96, 64, 4, 6),
     (128, 64, 64, 4, 7),
     (64, 256, 64, 4, 4),

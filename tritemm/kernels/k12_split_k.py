@@ -19,23 +19,29 @@ from ..spec import TritonKernel
 from ._gluon import (
     arrive_last,
     buffers,
+    by_engine,
     deposit,
     fill_stages,
     finish,
     make_ring,
     multiply,
     piece_offsets,
+    slab_rows,
     store_piece,
     store_tile,
     store_wait,
     tile_at,
 )
 from ._gluon_host import (
+    TILES_IN_PARTS,
     arguments,
     config_of,
     config_why_not,
-    configs_in_parts,
+    configs_of,
+    least_columns,
     partial_sums,
+    skinny,
+    slabs,
     why_not_in_parts,
 )
 
@@ -70,7 +76,7 @@ def load(
         fill_stages(
             a_desc, b_desc, b1_desc, a_ring, b0_ring, b1_ring, bars, n,
             b0, b1, row, col, first * BLOCK_K, steps,
-            BLOCK_N, BLOCK_K, STAGES, A_MAJOR, B_MAJOR, BATCHED,
+            BLOCK_M, BLOCK_N, BLOCK_K, STAGES, A_MAJOR, B_MAJOR, BATCHED,
         )  # fmt: skip
         n += steps
 
@@ -83,10 +89,11 @@ def compute(
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
     ORDER: gl.constexpr, GROUP_M: gl.constexpr, EPI_N: gl.constexpr, SPLIT_K: gl.constexpr,
     A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr, C_MAJOR: gl.constexpr,
-    BATCHED: gl.constexpr, WIDE: gl.constexpr,
+    BATCHED: gl.constexpr, WIDE: gl.constexpr, SLAB: gl.constexpr,
 ):  # fmt: skip
-    """The consumer: deposits its sums; the last of a tile adds all of them and stores."""
+    """A consumer: deposits its sums; the last of a tile adds all of them and stores."""
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N) * B0 * B1
+    ROWS: gl.constexpr = slab_rows(BLOCK_M)
     gdc_wait()
     n = gl.to_tensor(0)
     for unit in range(gl.program_id(0), tiles * SPLIT_K, gl.num_programs(0)):
@@ -94,28 +101,31 @@ def compute(
         b0, b1, row, col = tile_at(tile, M, N, B1, BLOCK_M, BLOCK_N, ORDER, GROUP_M, BATCHED)
         acc0, acc1 = multiply(
             a_ring, b0_ring, b1_ring, bars, n, steps,
-            BLOCK_M, BLOCK_N, STAGES, A_MAJOR, B_MAJOR, gl.num_warps(),
+            BLOCK_M, BLOCK_N, STAGES, A_MAJOR, B_MAJOR, gl.num_warps(), SLAB,
         )  # fmt: skip
         acc0, acc1 = finish(acc0, acc1, bars, n, steps, BLOCK_N, STAGES)
         n += steps
+        row += SLAB * ROWS
         if SPLIT_K == 1:
             store_tile(
                 c_desc, c_ptr, c_memory, acc0, acc1, b0, b1, row, col, M, N,
                 stride_c0, stride_c1, stride_cm, stride_cn, BLOCK_N, EPI_N, C_MAJOR, BATCHED, WIDE,
+                SLAB,
             )  # fmt: skip
         else:
-            SIZE: gl.constexpr = BLOCK_M * BLOCK_N
-            sums = sums_ptr + gl.cast(tile, gl.int64) * (SPLIT_K * SIZE)
+            SIZE: gl.constexpr = ROWS * BLOCK_N
+            slab = tile * (BLOCK_M // ROWS) + SLAB
+            sums = sums_ptr + gl.cast(slab, gl.int64) * (SPLIT_K * SIZE)
             deposit(sums + part * SIZE, acc0, acc1, BLOCK_N, EPI_N)
-            if arrive_last(counters_ptr + tile, SPLIT_K):
+            if arrive_last(counters_ptr + slab, SPLIT_K):
                 for i in gl.static_range(BLOCK_N // EPI_N):
-                    where = piece_offsets(i, BLOCK_M, EPI_N)
+                    where = piece_offsets(i, ROWS, EPI_N)
                     piece = gl.load(sums + where, cache_modifier=".cg")
                     for other in gl.static_range(1, SPLIT_K):
                         piece += gl.load(sums + other * SIZE + where, cache_modifier=".cg")
                     store_piece(
                         c_desc, c_ptr, c_memory, piece, b0, b1, row, col + i * EPI_N, M, N,
-                        stride_c0, stride_c1, stride_cm, stride_cn, C_MAJOR, BATCHED, WIDE,
+                        stride_c0, stride_c1, stride_cm, stride_cn, C_MAJOR, BATCHED, WIDE, SLAB,
                     )  # fmt: skip
     store_wait(0)
 
@@ -135,33 +145,69 @@ def split_k_kernel(
     a_ring, b0_ring, b1_ring, bars = make_ring(
         a_desc, b_desc, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, A_MAJOR, B_MAJOR
     )
+    SLABS: gl.constexpr = BLOCK_M // slab_rows(BLOCK_M)
     c_memory = bars
-    if C_MAJOR != "-":
-        c_memory = buffers(1, BLOCK_M, EPI_N, C_MAJOR, c_ptr.dtype.element_ty)
-    gl.warp_specialize(
-        [
-            (compute, (
-                c_desc, c_ptr, sums_ptr, counters_ptr, c_memory, a_ring, b0_ring, b1_ring, bars,
-                M, N, K, B0, B1, stride_c0, stride_c1, stride_cm, stride_cn,
-                BLOCK_M, BLOCK_N, BLOCK_K, STAGES, ORDER, GROUP_M, EPI_N, SPLIT_K,
-                A_MAJOR, B_MAJOR, C_MAJOR, BATCHED, WIDE,
-            )),
-            (load, (
-                a_desc, b_desc, b1_desc, a_ring, b0_ring, b1_ring, bars, M, N, K, B0, B1,
-                BLOCK_M, BLOCK_N, BLOCK_K, STAGES, ORDER, GROUP_M, SPLIT_K,
-                A_MAJOR, B_MAJOR, BATCHED,
-            )),
-        ],
-        [1], [24],
-    )  # fmt: skip
+    if by_engine(C_MAJOR):
+        c_memory = buffers(SLABS, slab_rows(BLOCK_M), EPI_N, C_MAJOR, c_ptr.dtype.element_ty)
+    if SLABS == 1:
+        gl.warp_specialize(
+            [
+                (compute, (
+                    c_desc, c_ptr, sums_ptr, counters_ptr, c_memory, a_ring, b0_ring, b1_ring, bars,
+                    M, N, K, B0, B1, stride_c0, stride_c1, stride_cm, stride_cn,
+                    BLOCK_M, BLOCK_N, BLOCK_K, STAGES, ORDER, GROUP_M, EPI_N, SPLIT_K,
+                    A_MAJOR, B_MAJOR, C_MAJOR, BATCHED, WIDE, 0,
+                )),
+                (load, (
+                    a_desc, b_desc, b1_desc, a_ring, b0_ring, b1_ring, bars, M, N, K, B0, B1,
+                    BLOCK_M, BLOCK_N, BLOCK_K, STAGES, ORDER, GROUP_M, SPLIT_K,
+                    A_MAJOR, B_MAJOR, BATCHED,
+                )),
+            ],
+            [1], [24],
+        )  # fmt: skip
+    else:
+        gl.warp_specialize(
+            [
+                (compute, (
+                    c_desc, c_ptr, sums_ptr, counters_ptr, c_memory, a_ring, b0_ring, b1_ring, bars,
+                    M, N, K, B0, B1, stride_c0, stride_c1, stride_cm, stride_cn,
+                    BLOCK_M, BLOCK_N, BLOCK_K, STAGES, ORDER, GROUP_M, EPI_N, SPLIT_K,
+                    A_MAJOR, B_MAJOR, C_MAJOR, BATCHED, WIDE, 0,
+                )),
+                (compute, (
+                    c_desc, c_ptr, sums_ptr, counters_ptr, c_memory, a_ring, b0_ring, b1_ring, bars,
+                    M, N, K, B0, B1, stride_c0, stride_c1, stride_cm, stride_cn,
+                    BLOCK_M, BLOCK_N, BLOCK_K, STAGES, ORDER, GROUP_M, EPI_N, SPLIT_K,
+                    A_MAJOR, B_MAJOR, C_MAJOR, BATCHED, WIDE, 1,
+                )),
+                (compute, (
+                    c_desc, c_ptr, sums_ptr, counters_ptr, c_memory, a_ring, b0_ring, b1_ring, bars,
+                    M, N, K, B0, B1, stride_c0, stride_c1, stride_cm, stride_cn,
+                    BLOCK_M, BLOCK_N, BLOCK_K, STAGES, ORDER, GROUP_M, EPI_N, SPLIT_K,
+                    A_MAJOR, B_MAJOR, C_MAJOR, BATCHED, WIDE, 2,
+                )),
+                (load, (
+                    a_desc, b_desc, b1_desc, a_ring, b0_ring, b1_ring, bars, M, N, K, B0, B1,
+                    BLOCK_M, BLOCK_N, BLOCK_K, STAGES, ORDER, GROUP_M, SPLIT_K,
+                    A_MAJOR, B_MAJOR, BATCHED,
+                )),
+            ],
+            [4, 4, 1], [160, 160, 24],
+        )  # fmt: skip
 
 
 def configs(problem):
     return tuple(
         config_of(c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_warps, c.num_stages, split)
-        for c in configs_in_parts(problem)
+        for c in configs_of(problem, _tiles(problem.N, least_columns(problem)), consumers=1)
         for split in splits(c.tiles(problem), -(-problem.K // c.BLOCK_K), problem.device.sms)
     )
+
+
+@functools.lru_cache(maxsize=4096)
+def _tiles(columns, least):
+    return TILES_IN_PARTS + skinny(columns, least)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -181,13 +227,14 @@ def workspace(problem, config, device):
     if config.SPLIT_K == 1:
         return ()
     tiles = config.tiles(problem)
-    return partial_sums(tiles * config.SPLIT_K * config.BLOCK_M * config.BLOCK_N, tiles, device)
+    floats = tiles * config.SPLIT_K * config.BLOCK_M * config.BLOCK_N
+    return partial_sums(floats, tiles * slabs(config), device)
 
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=split_k_kernel,
     arguments=arguments(consumers=1, limit=64, workspace=workspace),
     grid=grid, why_not=why_not_in_parts, configs=configs, interpreted=None,
-    config_why_not=config_why_not(1),
+    config_why_not=config_why_not(1, three=True),
     in_order=False,
 )  # fmt: skip

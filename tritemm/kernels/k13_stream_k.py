@@ -19,6 +19,7 @@ from ..spec import TritonKernel
 from ._gluon import (
     arrive_last,
     buffers,
+    by_engine,
     deposit,
     fill_stages,
     finish,
@@ -34,7 +35,7 @@ from ._gluon_host import (
     arguments,
     config_of,
     config_why_not,
-    configs_in_parts,
+    configs_of,
     partial_sums,
     why_not_in_parts,
 )
@@ -107,7 +108,7 @@ def load(
         fill_stages(
             a_desc, b_desc, b1_desc, a_ring, b0_ring, b1_ring, bars, n,
             b0, b1, row, col, first * BLOCK_K, count,
-            BLOCK_N, BLOCK_K, STAGES, A_MAJOR, B_MAJOR, BATCHED,
+            BLOCK_M, BLOCK_N, BLOCK_K, STAGES, A_MAJOR, B_MAJOR, BATCHED,
         )  # fmt: skip
         n += count
 
@@ -187,7 +188,7 @@ def stream_k_kernel(
         a_desc, b_desc, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, A_MAJOR, B_MAJOR
     )
     c_memory = bars
-    if C_MAJOR != "-":
+    if by_engine(C_MAJOR):
         c_memory = buffers(1, BLOCK_M, EPI_N, C_MAJOR, c_ptr.dtype.element_ty)
     gl.warp_specialize(
         [
@@ -207,8 +208,18 @@ def stream_k_kernel(
     )  # fmt: skip
 
 
+#: BLOCK_M, BLOCK_N, BLOCK_K, warps, stages: large ones, of which a wave is long. The one for large
+#: problems first.
+TILES = (
+    (128, 256, 64, 8, 3),
+    (256, 192, 64, 8, 3),
+    (128, 192, 64, 8, 4),
+    (128, 128, 64, 8, 5),
+)
+
+
 def configs(problem):
-    return _shared(configs_in_parts(problem))
+    return _shared(configs_of(problem, TILES, consumers=1))
 
 
 @functools.lru_cache

@@ -18,7 +18,7 @@ import triton.language as tl
 from .. import workspace
 from ..problem import Matrix, Problem
 from ..spec import Arguments, Config, TritonKernel
-from ._host import POINTERS
+from ._host import POINTERS, tma_why_not
 from ._tile import batch_offset, follow, split_batch, store
 from .pack import WORD, cut_words
 
@@ -287,8 +287,14 @@ def tensors(problem: Problem, config: Config, a, b, c, partial=None, counters=No
 
 
 def few_rows(problem: Problem) -> int:
-    """Where B runs along N, every row has an accumulator for each element of a word: too many."""
-    return 1 if along(problem) == "n" else MOST_ROWS
+    """Where B runs along N, every row has an accumulator for each element of a word: too many; and
+    what the copy engine can read is multiplied faster by tensor cores.
+
+    Of A's rows, elements beside each other are of different rows where A is stored by columns.
+    """
+    if along(problem) == "n":
+        return int(problem.itemsize != 2 or tma_why_not(problem) is not None)
+    return 2 if problem.a.layout == "T" else MOST_ROWS
 
 
 def options(problem: Problem, config: Config) -> dict[str, bool]:

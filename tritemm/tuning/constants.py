@@ -79,11 +79,12 @@ class Constants:
     `sm_rate` what it can draw from L2. `latency`: from the request of a k-step's tiles to their
     arrival. `ends`: what a tile costs beside its k-steps and the bytes that it stores. `launch`:
     before the first k-step and after the last, in a stream of launches. `pack`: one copy kernel,
-    beside its bytes. `reduction`: adding up the parts of a split K, beside their bytes. `overlap`:
-    the share of the shorter one that arithmetic and loads, or work and memory traffic, add to the
-    longer one. `boost`: how much faster an SM works if all others idle. `turned`: arithmetic that
-    each operand adds that WGMMA can't read as it is stored, relative to the product's.
-    `narrow_store`: how many times longer it takes to store C where its lines are not aligned.
+    beside its bytes. `reduction`: adding up the parts of a split K, beside their bytes; `gather`:
+    as much more for each part. `overlap`: the share of the shorter one that arithmetic and loads,
+    or work and memory traffic, add to the longer one. `boost`: how much faster an SM works if all
+    others idle. `turned`: arithmetic that each operand adds that WGMMA can't read as it is stored,
+    relative to the product's. `narrow_store`: how many times longer it takes to store C where its
+    lines are not aligned.
 
     `power` and `traffic`: what the power limit allows, in seconds of the device per 16-bit FLOP:
     `power`, and `traffic` times 1 / BLOCK_M + 1 / BLOCK_N, for the bytes that a FLOP moves on chip.
@@ -102,6 +103,7 @@ class Constants:
     launch: float = 2.0e-6
     pack: float = 2.0e-6
     reduction: float = 1.5e-6
+    gather: float = 0.05e-6
     overlap: float = 0.1
     boost: float = 0.35
     turned: float = 3.7
@@ -114,7 +116,7 @@ class Constants:
     #: The names of the plain numbers, in the order in which the file holds them.
     RATES = (
         "memory_rate", "sm_memory_rate", "sm_rate", "latency", "ends", "launch", "pack",
-        "reduction", "overlap", "boost", "turned", "narrow_store", "power", "traffic",
+        "reduction", "gather", "overlap", "boost", "turned", "narrow_store", "power", "traffic",
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ split K.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -79,10 +79,16 @@ _LINE = 128
 
 
 #: Of a config, for a kind of scene: BLOCK_M, BLOCK_N, BLOCK_K, the parts of a split K, seconds of a
-#: step and of the ends, programs on an SM, steps whose loads fly at once.
-_Shape = tuple[int, int, int, int, float, float, int, int]
-_SHAPES: dict[tuple, tuple[tuple[Config, ...], list[_Shape]]] = {}
-_OF_CONFIG: dict[tuple, tuple[Config, _Shape]] = {}
+#: step and of the ends, the least seconds of the ends with their stores, programs on an SM, steps
+#: whose loads fly at once.
+_Shape = tuple[int, int, int, int, float, float, float, int, int]
+#: (rung, kind of scene) -> id of a config -> the config and its shape. Hashing a config costs more
+#: than working its shape out; the config is kept so that no other can have its id.
+_SHAPES: dict[tuple, dict[int, tuple[Config, _Shape]]] = {}
+#: Shapes that are kept of a rung and a kind of scene.
+_MOST_SHAPES = 1 << 10
+#: What stands for the numbers of a config that another is known to beat.
+_BEATEN = (math.inf,) * 8
 
 
 class Scene:
@@ -93,14 +99,14 @@ class Scene:
 
     def __init__(self, view: Problem, copied: int = 0, constants: Constants | None = None):
         device = view.device
-        self.constants = constants or known.of(device)
+        rates = _rates(view)
+        self.constants = constants or rates.constants
         self.M, self.N, self.K, self.batch = view.M, view.N, view.K, view.batch
         self.itemsize, self.out = view.itemsize, view.c.dtype.itemsize
         self.sms, self.shared = device.sms, device.shared
-        self.flop_rate = known.flop_rate(view) / self.sms
-        self.types = known.types(view)
+        self.flop_rate, self.types = rates.flops / self.sms, rates.types
         # Of 16-bit operands, which draw as much power as these.
-        self.flops = view.flops * known.flop_rate_16(device) / known.flop_rate(view)
+        self.flops = view.flops * rates.flops_16 / rates.flops
         self.copied = copied
         self.bytes = view.bytes
         self.b_bytes = view.N * view.K * view.batch * view.itemsize
@@ -112,34 +118,36 @@ class Scene:
         self.stores_wide = _stores_wide(view.c)
         self.requests = tuple(_requests(matrix) for matrix in (view.a, view.b))
         self.kind = (device.name, self.types, self.itemsize, self.narrow, self.turned,
-                     self.requests)  # fmt: skip
+                     self.requests, self.out, self.stores_wide)  # fmt: skip
+
+    @property
+    def stored(self) -> float:
+        """Bytes that take as long to store as an element of C."""
+        return self.out * (1.0 if self.stores_wide else self.constants.narrow_store)
 
     def parts(self, kernel: str, configs: Iterable[Config]) -> Iterator[Parts]:
         """Of the rung called `kernel` in each of its configs; PACK and SWAP are the scene's."""
         shapes = [self._shape(kernel, config) for config in configs]
         return (Parts(*numbers) for numbers in self._times(kernel, shapes))
 
-    def seconds(self, kernel: str, configs: tuple[Config, ...]) -> list[float]:
-        """The totals of `parts`; quicker where the rung gives the same tuple for many problems."""
-        key = (id(configs), kernel, self.kind)
-        known_shapes = _SHAPES.get(key)
-        if known_shapes is None:
-            if len(_SHAPES) >= 1024:
-                _SHAPES.clear()
-            # The tuple is kept too, so that no other can have its address.
-            known_shapes = configs, [self._known_shape(kernel, config) for config in configs]
-            _SHAPES[key] = known_shapes
-        return [numbers[0] for numbers in self._times(kernel, known_shapes[1])]
+    def seconds(
+        self, kernel: str, configs: Sequence[Config], below: float | None = None
+    ) -> list[float]:
+        """The totals of `parts`; quicker where the rung gives the same objects for many problems.
 
-    def _known_shape(self, kernel: str, config: Config) -> _Shape:
-        """`_shape`, once for each config object; hashing a config costs more than that."""
-        key = (id(config), kernel, self.kind)
-        known_shape = _OF_CONFIG.get(key)
-        if known_shape is None:
-            if len(_OF_CONFIG) >= 1 << 15:
-                _OF_CONFIG.clear()
-            known_shape = _OF_CONFIG[key] = config, self._shape(kernel, config)
-        return known_shape[1]
+        With `below`, infinity for what takes at least that long, or as long as a config before it,
+        where that is seen early.
+        """
+        table = _SHAPES.setdefault((kernel, self.kind), {})
+        shapes = []
+        for config in configs:
+            found = table.get(id(config))
+            if found is None:
+                if len(table) >= _MOST_SHAPES:
+                    table.clear()
+                found = table[id(config)] = config, self._shape(kernel, config)
+            shapes.append(found[1])
+        return [numbers[0] for numbers in self._times(kernel, shapes, below)]
 
     def _shape(self, kernel: str, config: Config) -> _Shape:
         c = self.constants
@@ -152,20 +160,26 @@ class Scene:
         together = 1 if trait.resident else self._together(config)
         in_flight = max(config.num_stages - 1, 1)
         m, n, k, split = config.BLOCK_M, config.BLOCK_N, config.BLOCK_K, config.SPLIT_K
-        return m, n, k, split, step, ends, together, in_flight
+        least_ends = ends + self.stored * m * n / c.sm_memory_rate
+        return m, n, k, split, step, ends, least_ends, together, in_flight
 
-    def _times(self, kernel: str, shapes: Iterable[_Shape]) -> Iterator[tuple[float, ...]]:
-        """The numbers of `Parts`, of each shape."""
+    def _times(
+        self, kernel: str, shapes: Iterable[_Shape], below: float | None = None
+    ) -> Iterator[tuple[float, ...]]:
+        """The numbers of `Parts`, of each shape; `below` as in `seconds`."""
         c = self.constants
         trait = known.trait(kernel)
         resident, level, shown = trait.resident, trait.level, 1 - trait.hidden
         rereads = trait.rereads
         launch = c.launches.get(kernel, c.launch)
         pack = c.pack + self.copied / c.memory_rate if self.copied else 0.0
+        before = pack + launch
         memory_rate, sm_memory_rate = c.memory_rate, c.sm_memory_rate
+        latency, boost = c.latency, c.boost
+        prune = below is not None
         M, N, K, batch, sms = self.M, self.N, self.K, self.batch, self.sms
-        element = self.out * (1.0 if self.stores_wide else c.narrow_store)
-        for m, n, depth, split, step, ends, together, in_flight in shapes:
+        stored = self.stored
+        for m, n, depth, split, step, ends, least_ends, together, in_flight in shapes:
             tiles = -(-M // m) * -(-N // n) * batch
             steps = -(-K // depth)
             if level:
@@ -179,27 +193,31 @@ class Scene:
             else:
                 tiles *= split
                 steps = -(-steps // split)
-                active = tiles if tiles < sms else sms
                 share = -(-tiles // sms)
-                groups = -(-share // together)
                 idle = 1 - tiles / (share * sms)
+            # SMs that idle leave power, for a higher clock, and L2's bandwidth to the others.
+            work = share * step / (1 + boost * idle)
+            if prune and before + (steps * work + least_ends) >= below:
+                yield _BEATEN
+                continue
+            if not level:
+                active = tiles if tiles < sms else sms
+                groups = -(-share // together)
+            waiting = groups * latency / in_flight
+            work = steps * (work if work > waiting else waiting)
             shared_rate = memory_rate / active
             rate = sm_memory_rate if sm_memory_rate < shared_rate else shared_rate
-            ends += element * m * n / rate
+            ends += stored * m * n / rate
             if not resident:
                 ends *= groups
             elif share > 1:
                 ends *= 1 + (share - 1) * shown
-            # SMs that idle leave power, for a higher clock, and L2's bandwidth to the others.
-            work = share * step / (1 + c.boost * idle)
-            waiting = groups * c.latency / in_flight
-            work = steps * (work if work > waiting else waiting)
 
             reduction = 0.0
             if split > 1:
                 # Each part is written, and the last program reads them all.
                 parts = 1 + split if level else share + split
-                reduction = c.reduction + parts * 4 * m * n / c.sm_rate
+                reduction = c.reduction + split * c.gather + parts * 4 * m * n / c.sm_rate
             moved = self.bytes + (-(-M // m) - 1) * self.b_bytes if rereads else self.bytes
             if level and tiles < sms and moved > _L2:
                 # Programs in the middle of K read other parts of the operands than their
@@ -211,7 +229,9 @@ class Scene:
             busy = busy if busy > power else power
             long, short = (busy, memory) if busy > memory else (memory, busy)
             overlap = c.overlap * short
-            total = pack + launch + long + overlap
+            total = before + long + overlap
+            if prune and total < below:
+                below = total
             yield total, pack, launch, work, ends, reduction, memory, overlap
 
     def word(self, trait: known.Trait) -> str:
@@ -244,7 +264,9 @@ class Scene:
 class Interpreted(Scene):
     """In Triton's interpreter: a tile's k-step takes the same time, however large the tile is."""
 
-    def _times(self, kernel: str, shapes: Iterable[_Shape]) -> Iterator[tuple[float, ...]]:
+    def _times(
+        self, kernel: str, shapes: Iterable[_Shape], below: float | None = None
+    ) -> Iterator[tuple[float, ...]]:
         for m, n, depth, split, *_ in shapes:
             tiles = -(-self.M // m) * -(-self.N // n) * self.batch * split
             seconds = tiles * -(-self.K // depth) * _INTERPRETED_STEP
@@ -254,6 +276,28 @@ class Interpreted(Scene):
 def scene_of(view: Problem, copied: int = 0) -> Scene:
     """The scene of the problem's device."""
     return (Interpreted if view.device == INTERPRETER else Scene)(view, copied)
+
+
+class _Rates(NamedTuple):
+    """What follows from the device and the type: FLOP per second of the type and of 16 bits."""
+
+    constants: Constants
+    types: str
+    flops: float
+    flops_16: float
+
+
+_RATES: dict[tuple, _Rates] = {}
+
+
+def _rates(view: Problem) -> _Rates:
+    key = (view.device, view.a.dtype, view.precision)
+    found = _RATES.get(key)
+    if found is None:
+        device = view.device
+        rates = known.flop_rate(view), known.flop_rate_16(device)
+        found = _RATES[key] = _Rates(known.of(device), known.types(view), *rates)
+    return found
 
 
 def _requests(matrix: Matrix) -> float:

@@ -1,0 +1,297 @@
+"""One command on several GPUs: the processes, with stand-ins for them, and what becomes of them."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from perf import __main__, found, rows, search_parts, shards
+from perf.case import Case
+from perf.cli import unshared
+from perf.commands.search import workers, wrong
+from perf.found import Found, Option, Result
+from perf.machine import ROOT
+from perf.shards import Part
+from tritemm.rungs import RUNGS
+from tritemm.spec import Config
+from tritemm.tuning import parallel
+
+RUN = "2026-01-02T03:04:05+00:00"
+
+
+def part(index, of, out="x.jsonl"):
+    return Part(index, of, RUN, out)
+
+
+def parsed(*words):
+    return __main__.parser().parse_args(words)
+
+
+# Which problems, which card, how many workers
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 4, 10])
+def test_every_problem_is_one_parts(count):
+    shares = [part(index, 4).share(range(count)) for index in range(4)]
+    assert sorted(item for share in shares for item in share) == list(range(count))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_a_part_is_what_the_environment_says(monkeypatch, tmp_path):
+    assert shards.own() is None and parsed("suite").part is None
+    mine = part(1, 3, tmp_path / "1.jsonl")
+    monkeypatch.setenv(shards.VARIABLE, mine.to_json())
+    assert shards.own() == mine == parsed("suite", "--gpus", "3").part
+
+
+@pytest.mark.parametrize(
+    ("named", "devices"), [(None, ["0", "1"]), ("3, 5,7", ["3", "5"]), ("GPU-a,GPU-b", None)]
+)
+def test_the_cards_are_the_visible_ones(monkeypatch, named, devices):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if named:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    assert shards.visible(2) == (devices or named.split(","))
+
+
+def test_all_workers_together_are_no_more_than_the_cores(monkeypatch):
+    args = parsed("search", "--gpus", "4")
+    assert workers(args) is None
+    for cores, each in ((2, 1), (16, 4), (30, 7), (64, 16), (1000, parallel.WORKERS)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid, cores=cores: set(range(cores)))
+        args.part = part(0, 4)
+        assert workers(args) == each
+    args.workers = 100
+    assert workers(args) == 25
+
+
+def test_more_gpus_than_there_are_or_of_two_kinds_are_refused(monkeypatch):
+    names = ["NVIDIA H200"] * 3 + ["NVIDIA H100"]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "get_device_name", names.__getitem__)
+    assert unshared(parsed("random", "--gpus", "3")) is None
+    assert unshared(parsed("random", "--gpus", "8")) == "--gpus 8: torch sees 4; ask for no more"
+    assert "NVIDIA H100 and NVIDIA H200; choose" in unshared(parsed("random", "--gpus", "4"))
+    args = parsed("random", "--gpus", "8")
+    args.part = part(0, 8)
+    assert unshared(args) is None
+
+
+# The processes
+
+
+#: The head of what runs in place of `python -m perf`: `mine` is its part, `out` is its file.
+HEAD = f"""
+import json, os, pathlib, signal, sys, time
+mine = json.loads(os.environ[{shards.VARIABLE!r}])
+out = pathlib.Path(mine["out"])
+"""
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """`shards.run` of a script, for rows that go to `tmp_path / "x.jsonl"`; and what is said."""
+    said = []
+
+    def run(script, count=2, argv=(), out=tmp_path / "x.jsonl", say=said.append):
+        monkeypatch.setattr(shards, "COMMAND", (sys.executable, "-c", HEAD + script))
+        return shards.run(argv, count, RUN, out, say), said
+
+    return run
+
+
+def test_each_process_has_the_arguments_a_card_and_its_part(run, monkeypatch, tmp_path):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,4,2")
+    ended, said = run(
+        "known = [sys.argv[1:], os.environ['CUDA_VISIBLE_DEVICES'], mine]\n"
+        "out.write_text(json.dumps(known))\n"
+        "print('out', flush=True); print('err', file=sys.stderr)",
+        argv=["suite", "--gpus", "2"],
+    )
+    assert (ended.status, ended.interrupted) == (0, False)
+    for index, (file, card) in enumerate(zip(ended.files, "64", strict=True)):
+        argv, device, mine = json.loads(file.read_text())
+        assert argv == ["suite", "--gpus", "2"] and device == card
+        assert Part.from_json(json.dumps(mine)) == Part(index, 2, RUN, file)
+        lines = [line for line in said if line.startswith(f"gpu {index}")]
+        assert lines == [f"gpu {index}: out", f"gpu {index}: err"]
+    assert ended.folder.parent == tmp_path and str(ended.folder) in said[0]
+    ended.discard()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_file_the_parts_lie_elsewhere(run, tmp_path):
+    ended, _ = run("out.touch()", count=1, out=None)
+    assert ended.files[0].exists() and tmp_path not in ended.folder.parents
+    ended.discard()
+    assert not ended.folder.exists()
+
+
+DIES = {
+    "os.kill(os.getpid(), signal.SIGKILL)": (137, "signal 9 ended it"),
+    "sys.exit(3)": (3, "its status is 3"),
+    "raise RuntimeError('lost')": (1, "its status is 1"),
+}
+
+
+@pytest.mark.parametrize("how", DIES)
+def test_a_process_that_dies_is_named_and_its_rows_are_kept(run, how):
+    status, text = DIES[how]
+    ended, said = run(f"out.write_text('row')\nif mine['index'] == 1: {how}\n")
+    assert (ended.status, ended.interrupted) == (status, False)
+    assert [file.read_text() for file in ended.files] == ["row", "row"]
+    failed = [line for line in said if "FAILED" in line]
+    assert failed == [f"gpu 1 FAILED: {text}; what it measured before is kept"]
+    ended.discard()
+
+
+def test_a_process_that_left_nothing_has_no_file(run):
+    ended, _ = run("if mine['index'] == 0: sys.exit(2)\nout.touch()")
+    assert ended.status == 2
+    assert [file.name for file in ended.files] == ["1.jsonl"]
+
+
+WAITS = """
+count = 0
+while True:
+    try:
+        print("ready", flush=True)
+        time.sleep(60)
+    except KeyboardInterrupt:
+        time.sleep(0.5)  # a second Ctrl-C would end it here
+        out.write_text("kept")
+        sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_is_passed_on_once_and_the_processes_end_themselves(run, number):
+    handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    said = []
+
+    def say(line):
+        said.append(line)
+        if sum("ready" in line for line in said) == 2 and "ready" in line:
+            os.kill(os.getpid(), number)
+
+    ended, _ = run(WAITS, say=say)
+    assert (ended.status, ended.interrupted) == (0, True)
+    assert [file.read_text() for file in ended.files] == ["kept", "kept"]
+    assert not [line for line in said if "FAILED" in line]
+    assert handlers == (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_process_whose_lines_nobody_reads_ends(run):
+    def say(line):
+        if "row" in line:
+            raise BrokenPipeError
+
+    ended, _ = run("while True: print('row', flush=True); time.sleep(0.01)", count=1, say=say)
+    assert ended.status not in (0, None)
+
+
+def test_when_the_parent_is_killed_the_processes_end_and_their_files_stay(tmp_path):
+    script = HEAD + "out.write_text('kept')\nwhile True: print(os.getpid()); time.sleep(0.01)"
+    parent = (
+        "import sys; from pathlib import Path; from perf import shards\n"
+        f"shards.COMMAND = (sys.executable, '-u', '-c', {script!r})\n"
+        f"shards.run([], 1, 'now', Path({str(tmp_path / 'x')!r}), lambda s: print(s, flush=True))"
+    )
+    words = [sys.executable, "-c", parent]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        lines = iter(process.stdout)
+        assert str(tmp_path) in next(lines)
+        child = int(next(lines).removeprefix("gpu 0: "))
+        process.kill()
+    (file,) = tmp_path.glob("x.parts-*/0.jsonl")
+    assert file.read_text() == "kept"
+    assert gone(child)
+
+
+def gone(pid, seconds=20.0):
+    """Whether the process ends in so long; one that nobody waits for has ended, too."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                if file.read().rpartition(")")[2].split()[0] in "ZX":
+                    return True
+        except OSError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")
+def test_the_process_is_this_command(monkeypatch, tmp_path):
+    monkeypatch.chdir(ROOT)
+    said = []
+    ended = shards.run(["random", "--gpus", "2"], 1, RUN, tmp_path / "x", said.append)
+    assert (ended.status, ended.files) == (2, ())
+    assert "gpu 0: python -m perf random needs a CUDA device, and torch sees none" in said
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("command", ["random", "regret"])
+def test_two_cards_leave_the_rows_of_one(tmp_path, command):
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two CUDA devices")
+    path = tmp_path / "x.jsonl"
+    words = [command, "--n", "4", "--quick", "--gpus", "2", "--out", str(path)]
+    run = subprocess.run(
+        [sys.executable, "-m", "perf", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    made = rows.read(path)
+    ids = [row.problem["id"] for row in made if row.competitor == "auto"]
+    assert [key.rpartition("-")[2] for key in ids] == ["0", "1", "2", "3"]
+    assert len({row.run for row in made}) == 1
+    assert list(tmp_path.iterdir()) == [path]
+
+
+# What a search leaves
+
+
+def result(rung, config, us, predicted=12.5, error=None):
+    option = Option(rung, config, predicted and predicted / 1e6)
+    return Result(option, us and us / 1e6, error)
+
+
+CONFIG = Config(64, 128, 32, num_warps=4, num_stages=3)
+
+
+@pytest.fixture
+def one():
+    found_ = (
+        result(RUNGS[2], CONFIG, 10.123),
+        result(None, None, 11.5, None),
+        result(RUNGS[2], dataclasses.replace(CONFIG, SPLIT_K=2), 20.25),
+        result(RUNGS[3], CONFIG, None, error="wrong: 3 of 9"),
+    )
+    return Found(Case(64, 96, 128, "TN", "fp16", out_dtype="fp32"), found_, found_[2].name)
+
+
+def test_a_search_is_read_from_what_its_processes_left(one, tmp_path):
+    other = dataclasses.replace(one, case=Case(1, 2, 3, batch=4), results=one.results[:2])
+    files = [tmp_path / "0.jsonl", tmp_path / "1.jsonl"]
+    for file, each in zip(files, (one, other), strict=True):
+        lines = [found.to_json(each.case, r) for r in each.results]
+        head = json.dumps({"time": RUN, "environment": {}})
+        file.write_text("\n".join([head, search_parts.note(each, "title"), *lines, '{"M": 4']))
+    read = search_parts.read(files)
+    assert [each.found.case for each in read] == [one.case, other.case]
+    assert [found.text(each.found) for each in read] == [found.text(one), found.text(other)]
+    assert [wrong(each.found) for each in read] == [True, False]
+    assert read[0].found.regret == pytest.approx(2, rel=1e-3) and read[0].title == "title"
+    assert list(read[0].lines) == [found.to_json(one.case, r) for r in one.results]
