@@ -43,7 +43,7 @@ SHOWN = {
     ),
 }
 #: The views whose tables are generated parts of the same name.
-PARTS = ("suite", "problems", "runs", "random", "roofline", "host")
+PARTS = ("suite", "problems", "runs", "random", "regret", "roofline", "host")
 
 
 def pages() -> dict[Path, str]:

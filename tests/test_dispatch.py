@@ -12,6 +12,7 @@ import torch
 import tritemm
 from tritemm import candidates, dispatch
 from tritemm.__main__ import main
+from tritemm.kernels import k12_split_k
 from tritemm.problem import INTERPRETED, Problem, kept
 from tritemm.request import Request, config_of, for_gradients
 from tritemm.rungs import RUNGS
@@ -63,6 +64,12 @@ class TestSensible:
     def test_long_sums_are_split(self):
         name, config = chosen(64, 64, 131072)
         assert name == "split_k" and config.SPLIT_K >= 16
+
+    def test_parts_of_k_are_few_enough_to_be_compiled_soon(self):
+        configs = dispatch.find("split_k").configs(problem(256, 256, 2**20))
+        assert max(config.SPLIT_K for config in configs) > 32
+        for c in configs:
+            assert k12_split_k.UNROLLED * 32 * c.num_warps >= c.SPLIT_K * c.BLOCK_M * c.BLOCK_N
 
     @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
     def test_large_odd_pitches_are_packed(self, layout):
@@ -283,6 +290,9 @@ class TestConfig:
             ("pingpong", {"num_warps": 8}, "num_warps is 8; 4 is possible"),
             ("split_k", {"BLOCK_M": 32}, "BLOCK_M is 32; WGMMA takes 64 or more"),
             ("split_k", {"BLOCK_M": 256, "BLOCK_N": 128}, "256 accumulators per thread"),
+            ("split_k", {"BLOCK_M": 192, "num_warps": 8}, "192 with 8 warps; .* 192 with 4 warps"),
+            ("pingpong", {"BLOCK_M": 192}, "BLOCK_M is 192; a power of two is possible"),
+            ("warp_specialized", {"BLOCK_M": 192, "BLOCK_N": 256}, "128 accumulators per thread"),
             ("split_k", {"num_stages": 20}, "shared memory"),
             ("split_k", {"SPLIT_K": 50}, "SPLIT_K is 50; K = 512 has 8 steps of 64"),
         ],

@@ -11,7 +11,7 @@ import time
 import pytest
 import torch
 
-from perf import __main__, found, rows, search_parts, shards
+from perf import __main__, found, machine, rows, search_parts, shards
 from perf.case import Case
 from perf.cli import unshared
 from perf.commands.search import workers, wrong
@@ -58,6 +58,14 @@ def test_the_cards_are_the_visible_ones(monkeypatch, named, devices):
     if named:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
     assert shards.visible(2) == (devices or named.split(","))
+
+
+@pytest.mark.parametrize(
+    ("visible", "index", "among"), [("", 1, 1), ("3", 0, 3), ("2,0", 1, 0), ("GPU-uuid", 0, 0)]
+)
+def test_nvml_counts_cards_that_are_not_visible_too(monkeypatch, visible, index, among):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert machine._among_all(index) == among
 
 
 def test_all_workers_together_are_no_more_than_the_cores(monkeypatch):

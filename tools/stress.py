@@ -24,8 +24,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from unittest import mock
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # a script's path begins with its own folder
@@ -80,8 +81,8 @@ def main() -> int:
         for name in args.rungs or known:
             trials = stressed.trials_of(check.trials, name, device, check.count, args.seed)
             begin = time.monotonic()
-            if not check.env:
-                compile_all(trials, device)
+            if not check.prefix:
+                compile_all(trials, device, dict(check.env))
             found = stress(check, name, trials, args.seed)
             clean &= not found and bool(trials)
             report(check, name, len(trials), found, time.monotonic() - begin)
@@ -136,12 +137,17 @@ def sanitized(tool: str) -> Check:
     return Check(tool, 300, prefix=prefix, env=(("PYTORCH_NO_CUDA_MEMORY_CACHING", "1"),))
 
 
-def compile_all(trials: Sequence, device) -> None:
-    """In parallel, so that silence is a hang; what fails is the child's to tell."""
+def compile_all(trials: Sequence, device, env: Mapping[str, str]) -> None:
+    """In parallel, so that silence is a hang; what fails is the child's to tell.
+
+    `env` is added to the environment of the processes that compile: an instrument's code is code
+    of its own.
+    """
     from tritemm.tuning import parallel
 
     items = [(trial.rung, trial.of_meta(device), trial.config) for trial in trials]
-    parallel.compile_all(list({parallel.likeness(*item): item for item in items}.values()))
+    with mock.patch.dict(os.environ, env):
+        parallel.compile_all(list({parallel.likeness(*item): item for item in items}.values()))
 
 
 def stress(check: Check, rung: str, trials: Sequence, seed: int) -> list[str]:

@@ -5,7 +5,7 @@ Mirrors       nothing; the CUDA ladder keeps whole tiles
 Compiler does the descriptors of shared memory, the instructions of a k-step, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, no LDGSTS
 Needs         sm_90; 16-bit operands with 16-byte aligned rows or columns; Gluon
-Note          1.32x cuBLAS at 8 x 1280 x 8192 NT (operands swapped, K in 6 parts), 1.22x at
+Note          1.32x cuBLAS at 8 x 1280 x 8192 NT (operands swapped, K in 6 parts), 1.23x at
               128 x 256 x 7168 NT (in 8). The sum of many parts costs 1 to 4 us.
 """
 
@@ -47,6 +47,9 @@ from ._gluon_host import (
 
 #: Parts of K at most: the last program of a tile reads as many sums.
 MOST = 128
+#: fp32 of all parts that a thread reads at most, all consumers together: the loads are unrolled,
+#: and more of them take ptxas many seconds.
+UNROLLED = 4224
 
 
 @gluon.jit
@@ -201,8 +204,16 @@ def configs(problem):
     return tuple(
         config_of(c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_warps, c.num_stages, split)
         for c in configs_of(problem, _tiles(problem.N, least_columns(problem)), consumers=1)
-        for split in splits(c.tiles(problem), -(-problem.K // c.BLOCK_K), problem.device.sms)
+        for split in splits(
+            c.tiles(problem), -(-problem.K // c.BLOCK_K), problem.device.sms, _most(c)
+        )
     )
+
+
+def _most(config):
+    """Parts of K."""
+    sums = config.BLOCK_M * config.BLOCK_N // (32 * config.num_warps)
+    return min(MOST, UNROLLED // sums)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -211,9 +222,9 @@ def _tiles(columns, least):
 
 
 @functools.lru_cache(maxsize=4096)
-def splits(tiles, steps, sms):
+def splits(tiles, steps, sms, most):
     """Numbers of parts that fill whole rounds of all SMs, or part of one; 4 steps or more each."""
-    most = max(1, min(steps // 4, MOST))
+    most = max(1, min(steps // 4, most))
     filling = {sms * rounds // tiles for rounds in (1, 2, 3, 4, 6) if rounds * tiles < 6 * sms}
     halves = {sms // (fraction * tiles) for fraction in (2, 3, 4)}
     return sorted({1} | {n for n in filling | halves if 1 < n <= most})
