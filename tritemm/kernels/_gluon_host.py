@@ -11,13 +11,13 @@ import torch
 from ..problem import INTERPRETER, Problem
 from ..spec import Arguments, Config, Workspace
 from ..workspace import counters
-from . import _gluon
+from . import _gluon, _gluon_store
 from ._host import Box, _sizes, _strides, storable, tma_why_not
 
 #: As in a kernel; a call from the host costs several microseconds.
 first_part = functools.cache(_gluon.first_part)
 slab_rows = functools.cache(_gluon.slab_rows)
-by_engine = functools.cache(_gluon.by_engine)
+by_engine = functools.cache(_gluon_store.by_engine)
 
 #: Registers per thread before the roles take and give, of up to two consumers and of three:
 #: the warpgroups of 128 threads, one of which is the producer's, share 65536.

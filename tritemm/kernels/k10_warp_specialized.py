@@ -14,19 +14,9 @@ from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..spec import TritonKernel
-from ._gluon import (
-    buffers,
-    by_engine,
-    fill_stages,
-    finish,
-    make_ring,
-    multiply,
-    slab_rows,
-    store_tile,
-    store_wait,
-    tile_at,
-)
+from ._gluon import buffers, fill_stages, finish, make_ring, multiply, slab_rows, tile_at
 from ._gluon_host import arguments, config_why_not, configs_of, why_not
+from ._gluon_store import by_engine, store_tile, store_wait
 
 
 @gluon.jit

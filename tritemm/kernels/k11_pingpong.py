@@ -16,18 +16,16 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ..spec import TritonKernel
 from ._gluon import (
     buffers,
-    by_engine,
     fill_stages,
     finish,
     make_barriers,
     make_ring,
     mbarrier,
     multiply,
-    store_tile,
-    store_wait,
     tile_at,
 )
 from ._gluon_host import arguments, config_why_not, configs_of, why_not
+from ._gluon_store import by_engine, store_tile, store_wait
 
 
 @gluon.jit

@@ -16,22 +16,7 @@ from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..spec import TritonKernel
-from ._gluon import (
-    arrive_last,
-    buffers,
-    by_engine,
-    deposit,
-    fill_stages,
-    finish,
-    make_ring,
-    multiply,
-    piece_offsets,
-    slab_rows,
-    store_piece,
-    store_tile,
-    store_wait,
-    tile_at,
-)
+from ._gluon import buffers, fill_stages, finish, make_ring, multiply, slab_rows, tile_at
 from ._gluon_host import (
     TILES_IN_PARTS,
     arguments,
@@ -43,6 +28,15 @@ from ._gluon_host import (
     skinny,
     slabs,
     why_not_in_parts,
+)
+from ._gluon_store import (
+    arrive_last,
+    by_engine,
+    deposit,
+    piece_offsets,
+    store_piece,
+    store_tile,
+    store_wait,
 )
 
 #: Parts of K at most: the last program of a tile reads as many sums.

@@ -16,21 +16,7 @@ from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..spec import TritonKernel
-from ._gluon import (
-    arrive_last,
-    buffers,
-    by_engine,
-    deposit,
-    fill_stages,
-    finish,
-    make_ring,
-    multiply,
-    piece_offsets,
-    store_piece,
-    store_tile,
-    store_wait,
-    tile_at,
-)
+from ._gluon import buffers, fill_stages, finish, make_ring, multiply, tile_at
 from ._gluon_host import (
     arguments,
     config_of,
@@ -38,6 +24,15 @@ from ._gluon_host import (
     configs_of,
     partial_sums,
     why_not_in_parts,
+)
+from ._gluon_store import (
+    arrive_last,
+    by_engine,
+    deposit,
+    piece_offsets,
+    store_piece,
+    store_tile,
+    store_wait,
 )
 
 

@@ -1,0 +1,157 @@
+"""Device helpers of the Gluon rungs: what becomes of the sums.
+
+They are stored piece by piece, some columns at a time: by the copy engine, by way of shared memory,
+or by threads. Or they are parts of a sum, and are deposited until the last of them has come.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
+
+from ._gluon import as_box, corner, first_part, mma_layout, tile_view
+
+# Names that moved between Triton 3.6 and 3.9.
+_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+barrier = getattr(gl, "barrier", None) or gl.thread_barrier
+store_wait = tma.store_wait
+
+
+@gluon.constexpr_function
+def by_engine(major):
+    """Whether the copy engine stores C, by rows (N) or columns (T), and not threads (n, t)."""
+    return major in ("N", "T")
+
+
+@gluon.constexpr_function
+def lanes_along(major, warps):
+    """Lanes beside each other along the rows (n) or the columns (t) of C."""
+    if major == "n":
+        return gl.BlockedLayout([1, 1], [1, 32], [warps, 1], [1, 0])
+    return gl.BlockedLayout([1, 1], [32, 1], [1, warps], [0, 1])
+
+
+@gluon.jit
+def part_of(acc, PART: gl.constexpr, PARTS: gl.constexpr):
+    """Columns `PART` of `PARTS` equal ones; registers only."""
+    if PARTS > 1:
+        HALF: gl.constexpr = PARTS // 2
+        left, right = acc.reshape([acc.shape[0], 2, acc.shape[1] // 2]).permute([0, 2, 1]).split()
+        if PART < HALF:  # noqa: SIM108
+            acc = part_of(left, PART, HALF)
+        else:
+            acc = part_of(right, PART - HALF, HALF)
+    return acc
+
+
+@gluon.jit
+def piece_of(acc0, acc1, PIECE: gl.constexpr, BLOCK_N: gl.constexpr, EPI_N: gl.constexpr):
+    """Columns PIECE * EPI_N and on, EPI_N of them, of both parts together."""
+    N0: gl.constexpr = first_part(BLOCK_N)
+    if PIECE * EPI_N < N0:
+        piece = part_of(acc0, PIECE, N0 // EPI_N)
+    else:
+        piece = part_of(acc1, PIECE - N0 // EPI_N, (BLOCK_N - N0) // EPI_N)
+    return piece
+
+
+@gluon.jit
+def store_piece(
+    c_desc, c_ptr, c_memory, piece, b0, b1, row, col, M, N,
+    stride_c0, stride_c1, stride_cm, stride_cn,
+    C_MAJOR: gl.constexpr, BATCHED: gl.constexpr, WIDE: gl.constexpr, SLAB: gl.constexpr = 0,
+):  # fmt: skip
+    """Write some columns of a tile, the first at (row, col)."""
+    piece = piece.to(c_ptr.dtype.element_ty)
+    if by_engine(C_MAJOR):
+        store_wait(0)  # the copy engine has read the piece before
+        tile_view(c_memory, SLAB, C_MAJOR).store(piece)
+        fence_async_shared()
+        send(c_desc, b0, b1, row, col, c_memory.index(SLAB), C_MAJOR, BATCHED)
+    else:
+        store_pointers(
+            c_ptr, piece, b0, b1, row, col, M, N,
+            stride_c0, stride_c1, stride_cm, stride_cn, C_MAJOR, WIDE,
+        )  # fmt: skip
+
+
+@gluon.jit
+def store_tile(
+    c_desc, c_ptr, c_memory, acc0, acc1, b0, b1, row, col, M, N,
+    stride_c0, stride_c1, stride_cm, stride_cn,
+    BLOCK_N: gl.constexpr, EPI_N: gl.constexpr, C_MAJOR: gl.constexpr,
+    BATCHED: gl.constexpr, WIDE: gl.constexpr, SLAB: gl.constexpr = 0,
+):  # fmt: skip
+    """Write both parts of a tile at (row, col), `EPI_N` columns at a time."""
+    for i in gl.static_range(BLOCK_N // EPI_N):
+        piece = piece_of(acc0, acc1, i, BLOCK_N, EPI_N)
+        store_piece(
+            c_desc, c_ptr, c_memory, piece, b0, b1, row, col + i * EPI_N, M, N,
+            stride_c0, stride_c1, stride_cm, stride_cn, C_MAJOR, BATCHED, WIDE, SLAB,
+        )  # fmt: skip
+
+
+@gluon.jit
+def send(desc, b0, b1, row, col, memory, MAJOR: gl.constexpr, BATCHED: gl.constexpr):
+    """Give a tile of C to the copy engine."""
+    i, j = corner(row, col, MAJOR)
+    if BATCHED:
+        memory = as_box(memory, desc)
+        _store(desc, [b0, b1, i, j], memory)
+    else:
+        _store(desc, [i, j], memory)
+
+
+@gluon.jit
+def store_pointers(c_ptr, piece, b0, b1, row, col, M, N, stride_c0, stride_c1, stride_cm, stride_cn,
+                   C_MAJOR: gl.constexpr, WIDE: gl.constexpr):  # fmt: skip
+    """Write what of a piece lies inside M x N; neighbouring lanes write neighbouring elements."""
+    layout: gl.constexpr = lanes_along(C_MAJOR, gl.num_warps())
+    piece = gl.convert_layout(piece, layout)
+    offs_m = row + gl.arange(0, piece.shape[0], gl.SliceLayout(1, layout))
+    offs_n = col + gl.arange(0, piece.shape[1], gl.SliceLayout(0, layout))
+    mask = (offs_m[:, None] < M) & (offs_n[None, :] < N)
+    if WIDE:
+        offs_m = offs_m.to(gl.int64)
+        offs_n = offs_n.to(gl.int64)
+    c_ptr += gl.cast(b0, gl.int64) * stride_c0 + gl.cast(b1, gl.int64) * stride_c1
+    gl.store(c_ptr + offs_m[:, None] * stride_cm + offs_n[None, :] * stride_cn, piece, mask=mask)
+
+
+@gluon.jit
+def _offsets(acc):
+    """Where each element of `acc` stands in its partial sum: 8 x 8 blocks, one row after another.
+
+    So the lanes of a warp, which hold 8 rows of 8 columns, write and read 256 bytes in a row.
+    """
+    rows = gl.arange(0, acc.shape[0], gl.SliceLayout(1, acc.type.layout))[:, None]
+    cols = gl.arange(0, acc.shape[1], gl.SliceLayout(0, acc.type.layout))[None, :]
+    return (rows // 8) * (8 * acc.shape[1]) + (cols // 8) * 64 + (rows % 8) * 8 + cols % 8
+
+
+@gluon.jit
+def deposit(ptr, acc0, acc1, BLOCK_N: gl.constexpr, EPI_N: gl.constexpr):
+    """Write a tile's BLOCK_M * BLOCK_N partial sums at `ptr`, `EPI_N` columns at a time."""
+    for i in gl.static_range(BLOCK_N // EPI_N):
+        piece = piece_of(acc0, acc1, i, BLOCK_N, EPI_N)
+        piece = gl.convert_layout(piece, mma_layout(piece.shape[0], EPI_N, gl.num_warps()))
+        gl.store(ptr + i * (piece.shape[0] * EPI_N) + _offsets(piece), piece)
+
+
+@gluon.jit
+def piece_offsets(PIECE: gl.constexpr, BLOCK_M: gl.constexpr, EPI_N: gl.constexpr):
+    """Where piece PIECE of a partial sum stands, in the layout of its sums."""
+    like = gl.zeros((BLOCK_M, EPI_N), gl.float32, mma_layout(BLOCK_M, EPI_N, gl.num_warps()))
+    return PIECE * (BLOCK_M * EPI_N) + _offsets(like)
+
+
+@gluon.jit
+def arrive_last(counter, COUNT):
+    """Whether this consumer is the last of COUNT to get here; then the counter is 0 again.
+
+    What the others wrote before they came is visible after it.
+    """
+    barrier()
+    last = gl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == COUNT - 1
+    if last:
+        gl.store(counter, 0)
+    return last
