@@ -1,7 +1,8 @@
 """Times a product in some milliseconds, to rank many configs: less exact than a `bench`'s mode.
 
-Like `bench.Sustained`: graphs over rotating buffers, but small ones with a short lead, and an exact
-check of one product in place of an error bound. What is claimed is raced again by `Sustained`.
+Like `bench.Sustained`, with as many rotating buffers (in fewer, small products would be found in
+L2), but with a short lead, and an exact check of one product in place of an error bound. What is
+claimed is raced again by `Sustained`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 
 from tritemm.budget import Verdict
 
-from .bench import Sustained, _timed
+from .bench import SETS, Sustained, _timed
 from .case import Case
 from .engine import Competitor, Loop, Plan
 from .machine import State
@@ -25,8 +26,6 @@ from .operands import Operands, operands, poison
 
 #: Seconds of a timed replay and of what runs untimed before it; the slowest launch that is timed.
 PLAN = Plan(replay=0.0025, lead=0.001, settle=0.0, longest=0.5)
-#: The rotating buffers together, over the size of L2; sets at most, and launches in a graph.
-CACHES, SETS = 2, 256
 
 
 class Quick(Sustained):
@@ -36,8 +35,6 @@ class Quick(Sustained):
 
     def __init__(self, case: Case, plan: Plan = PLAN):
         super().__init__(case, plan, State)
-        size = sum(t.numel() * t.element_size() for t in self.sets[0])
-        del self.sets[min(SETS, max(2, math.ceil(CACHES * self.cache / size))) :]
         self.exact, self.want = integers(case, "cuda")
         # One pool for all graphs, whose launches don't overlap: workspaces and packed copies.
         self.pool = torch.cuda.graph_pool_handle()
@@ -59,7 +56,7 @@ class Quick(Sustained):
         return Loop(launches * repeats, seconds, lambda: competitor.run(*self.exact), timer)
 
     def _launches(self, seconds: float) -> int:
-        """Enough for a replay, in whole cycles over the buffers unless a part is enough."""
+        """Of a graph, for a replay: whole cycles over the buffers unless a part is enough."""
         enough, sets = math.ceil(self.plan.replay / seconds), len(self.sets)
         return min(SETS, math.ceil(enough / sets) * sets) if enough > sets else max(1, enough)
 
