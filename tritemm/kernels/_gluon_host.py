@@ -163,19 +163,6 @@ def config_of(m: int, n: int, k: int, warps: int, stages: int, split: int = 1) -
     return Config(m, n, k, num_warps=warps, num_stages=stages, ORDER="grouped", SPLIT_K=split)
 
 
-#: Of the rungs that cut K into parts; the one for large problems first.
-TILES_IN_PARTS: tuple[Tile, ...] = (
-    (128, 256, 64, 8, 3),
-    (256, 192, 64, 8, 3),
-    (192, 192, 64, 4, 4),
-    (192, 128, 64, 4, 5),
-    (128, 192, 64, 8, 4),
-    (128, 128, 64, 8, 5),
-    (64, 128, 64, 4, 7),
-    (64, 64, 64, 4, 10),
-)
-
-
 @functools.lru_cache
 def skinny(columns: int, least: int) -> tuple[Tile, ...]:
     """Tiles for at most 64 columns, where bytes in flight are what counts; `least` columns wide."""

@@ -18,7 +18,6 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ..spec import TritonKernel
 from ._gluon import buffers, fill_stages, finish, make_ring, multiply, slab_rows, tile_at
 from ._gluon_host import (
-    TILES_IN_PARTS,
     arguments,
     config_of,
     config_why_not,
@@ -39,6 +38,17 @@ from ._gluon_store import (
     store_wait,
 )
 
+#: BLOCK_M, BLOCK_N, BLOCK_K, warps, stages; the one for large problems first.
+TILES = (
+    (128, 256, 64, 8, 3),
+    (256, 192, 64, 8, 3),
+    (192, 192, 64, 4, 4),
+    (192, 128, 64, 4, 5),
+    (128, 192, 64, 8, 4),
+    (128, 128, 64, 8, 5),
+    (64, 128, 64, 4, 7),
+    (64, 64, 64, 4, 10),
+)
 #: Parts of K at most: the last program of a tile reads as many sums.
 MOST = 128
 #: fp32 of all parts that a thread reads at most, all consumers together: the loads are unrolled,
@@ -212,7 +222,7 @@ def _most(config):
 
 @functools.lru_cache(maxsize=4096)
 def _tiles(columns, least):
-    return TILES_IN_PARTS + skinny(columns, least)
+    return TILES + skinny(columns, least)
 
 
 @functools.lru_cache(maxsize=4096)
