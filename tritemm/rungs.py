@@ -17,6 +17,7 @@ _FILES = (
     "k12_split_k",
     "k13_stream_k",
     "k14_gemv",
+    "k15_cluster",
 )
 
 RUNGS: tuple[Kernel, ...] = tuple(

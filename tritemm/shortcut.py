@@ -21,7 +21,7 @@ import torch
 from triton.runtime.jit import JITFunction
 
 from .torch_private import current_stream as current_stream
-from .triton_private import Loaded, Moved, plain
+from .triton_private import Loaded, Moved, in_clusters, plain
 
 #: Tensor maps that are kept, all together: about 20 MB.
 MAPS = 1 << 16
@@ -107,7 +107,7 @@ _LOADED: dict[tuple, Loaded | None] = {}
 
 def bind(
     fn, grid: Sequence[int], values: dict[str, Any], options: dict[str, Any],
-    operands: Sequence[torch.Tensor], device: int,
+    operands: Sequence[torch.Tensor], device: int, cluster: int = 1,
 ) -> Call | None:  # fmt: skip
     """The call `fn[grid](**values, **options)` on any addresses of `operands`; None if it can't be.
 
@@ -127,7 +127,7 @@ def bind(
         if len(_LOADED) >= KERNELS:
             _LOADED.clear()
         # A compiler's error is the caller's to see, as from Triton's own launch.
-        compiled = fn.warmup(grid=tuple(grid), **values, **options)
+        compiled = compile_kernel(fn, grid, values, options, cluster)
         try:
             loaded = Loaded.of(compiled, len(values))
         except Exception:  # whatever has moved; Triton's own launch says it better if it fails too
@@ -137,6 +137,14 @@ def bind(
         return loaded and Call(loaded, grid, *_layout(loaded, list(values.values()), operands))
     except Moved:
         return None
+
+
+def compile_kernel(fn, grid, values, options, cluster: int = 1):
+    """The kernel that `fn[grid](**values, **options)` runs, in clusters of `cluster` programs."""
+    compiled = fn.warmup(grid=tuple(grid), **values, **options)
+    if cluster > 1:
+        in_clusters(compiled, cluster)
+    return compiled
 
 
 #: Calls that are kept by `call_of`.

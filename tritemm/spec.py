@@ -211,6 +211,8 @@ class TritonKernel(Kernel):
     arguments: Arguments
     grid: Callable[[Problem, Config], int] = lambda problem, config: config.tiles(problem)
     interpreted: Config | None
+    #: Programs of a cluster; the grid counts clusters.
+    cluster: int = 1
 
     @functools.cached_property
     def number(self) -> int:
@@ -250,6 +252,10 @@ class TritonKernel(Kernel):
                 short(stream, [t.data_ptr() for t in operands])
                 return short
         call = self._prepare(problem, config, operands)
+        if self.cluster > 1:
+            shortcut.compile_kernel(
+                self.fn, call.grid, call.args, call.options, self.cluster
+            )
         self.fn[call.grid](**call.args, **call.options)
         return None
 
@@ -267,7 +273,9 @@ class TritonKernel(Kernel):
 
         def make() -> shortcut.Call | None:
             call = self._prepare(problem, config, operands)
-            return shortcut.bind(self.fn, call.grid, call.args, call.options, operands, device)
+            return shortcut.bind(
+                self.fn, call.grid, call.args, call.options, operands, device, self.cluster
+            )
 
         return shortcut.call_of((self, problem, config, device), make)
 

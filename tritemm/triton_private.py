@@ -34,6 +34,18 @@ def plain() -> bool:
     )
 
 
+def in_clusters(compiled, size: int) -> None:
+    """Have `compiled` launched in clusters of `size` programs, which its grid then counts.
+
+    Triton launches clusters of kernels that it compiled for them, with layouts of tensors that
+    are spread over all their programs. What it reads at the launch is this number alone.
+    """
+    warps, programs, *more = compiled.packed_metadata
+    if programs not in (1, size) or compiled.metadata.num_ctas != 1:
+        raise Moved(f"the launcher's metadata are {compiled.packed_metadata}")
+    compiled.packed_metadata = (warps, size, *more)
+
+
 @dataclasses.dataclass(frozen=True)
 class Loaded:
     """A compiled kernel on one device: the C function that launches it, and its arguments.

@@ -37,7 +37,8 @@ class Trait:
     are when they are not 16 bytes wide; a `resident` grid has one program per SM, which walks the
     tiles; `hidden` is the share of a tile's ends that runs beside another tile's arithmetic;
     `level` runs whole rounds of tiles, and shares those of the last, incomplete one; what `rereads`
-    takes B from device memory again for every row of tiles.
+    takes B from device memory again for every row of tiles; a `cluster` of so many programs, one
+    below the other, shares its loads of B.
     """
 
     efficiency: float
@@ -46,6 +47,7 @@ class Trait:
     hidden: float = 0.0
     level: bool = False
     rereads: bool = False
+    cluster: int = 1
 
 
 #: Of rungs by name, from the measured ladder; the last one is for a rung that is not named.
@@ -62,6 +64,7 @@ _TRAITS = {
     "split_k": Trait(0.98, resident=True, hidden=0.3),
     "stream_k": Trait(0.98, resident=True, hidden=0.3, level=True),
     "gemv": Trait(0.03, narrow=1.2),
+    "cluster": Trait(0.98, resident=True, hidden=0.4, cluster=2),
 }
 _UNNAMED = Trait(0.5, narrow=4.0)
 

@@ -155,7 +155,8 @@ class Scene:
         measured = c.steps.get(kernel)
         pair = measured and measured.get(known.key(self.word(trait), config))
         step, ends = pair or self.analytic(trait, config)
-        lines = self.requests[0] * config.BLOCK_M + self.requests[1] * config.BLOCK_N
+        own_columns = config.BLOCK_N / trait.cluster  # that it loads itself
+        lines = self.requests[0] * config.BLOCK_M + self.requests[1] * own_columns
         step = max(step, lines * config.BLOCK_K * self.itemsize / c.sm_rate)
         together = 1 if trait.resident else self._together(config)
         in_flight = max(config.num_stages - 1, 1)
@@ -170,7 +171,7 @@ class Scene:
         c = self.constants
         trait = known.trait(kernel)
         resident, level, shown = trait.resident, trait.level, 1 - trait.hidden
-        rereads = trait.rereads
+        rereads, cluster = trait.rereads, trait.cluster
         launch = c.launches.get(kernel, c.launch)
         pack = c.pack + self.copied / c.memory_rate if self.copied else 0.0
         before = pack + launch
@@ -180,7 +181,7 @@ class Scene:
         M, N, K, batch, sms = self.M, self.N, self.K, self.batch, self.sms
         stored = self.stored
         for m, n, depth, split, step, ends, least_ends, together, in_flight in shapes:
-            tiles = -(-M // m) * -(-N // n) * batch
+            tiles = -(-M // (m * cluster)) * cluster * -(-N // n) * batch
             steps = -(-K // depth)
             if level:
                 # Of the tiles beyond the last full round, each is shared by `split` programs.
@@ -225,7 +226,7 @@ class Scene:
                 moved = max(moved, tiles * (m + n) * K * self.itemsize)
             memory = moved / (active * rate)
             busy = work + ends + reduction
-            power = self.flops * (c.power + c.traffic * (1 / m + 1 / n))
+            power = self.flops * (c.power + c.traffic * (1 / (m * cluster) + 1 / n))
             busy = busy if busy > power else power
             long, short = (busy, memory) if busy > memory else (memory, busy)
             overlap = c.overlap * short
@@ -247,7 +248,8 @@ class Scene:
         turned = 1 + c.turned * self.turned
         arithmetic = 2 * m * n * k * turned / (self.flop_rate * trait.efficiency)
         narrow_a, narrow_b = self.narrow
-        lines = m * (trait.narrow if narrow_a else 1) + n * (trait.narrow if narrow_b else 1)
+        lines = m * (trait.narrow if narrow_a else 1)
+        lines += n / trait.cluster * (trait.narrow if narrow_b else 1)
         loads = lines * k * self.itemsize / c.sm_rate
         long, short = (arithmetic, loads) if arithmetic > loads else (loads, arithmetic)
         return long + c.overlap * short, c.ends

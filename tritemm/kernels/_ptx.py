@@ -1,0 +1,255 @@
+"""Device helpers in PTX: what Gluon has no word for in every Triton release that is supported.
+
+Loads that arrive in both programs of a cluster, barriers of both, and WGMMA of any width that is a
+multiple of 8, where a tensor's shape is a power of two. Shared memory is named by its address:
+`SharedMemory` of the kernel begins with one allocation, the largest, which Triton places first.
+Tensor maps are named by the kernel and the place of its parameter.
+
+A matrix tile lies in lines of 128 bytes, swizzled: 64 elements of K for each row (or column), or,
+where it is stored the other way, 64 rows (or columns) for each element of K, 64 lines a block.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from ._gluon import mma_layout
+
+#: Bytes of a line, and of the 64 lines that 64 rows of a tile take, 64 elements deep.
+LINE = gl.constexpr(128)
+BLOCK = gl.constexpr(8192)
+
+
+@gluon.jit
+def _do(TEXT: gl.constexpr):
+    """Assembly without operands."""
+    gl.inline_asm_elementwise(
+        TEXT + " mov.u32 $0, 0;", "=r,~{memory}", [], gl.int32, is_pure=False, pack=1
+    )
+
+
+@gluon.jit
+def shared_memory():
+    """The address of the kernel's shared memory."""
+    return gl.inline_asm_elementwise(
+        "mov.u32 $0, global_smem;", "=r", [], gl.int32, is_pure=True, pack=1
+    )
+
+
+@gluon.jit
+def meet_cluster():
+    """Wait for all threads of both programs; each of them comes here."""
+    _do("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;")
+
+
+@gluon.jit
+def init_barriers(first, COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
+    """`COUNT` barriers of one arrival at `first`, then as many of `ARRIVALS`."""
+    gl.inline_asm_elementwise(
+        _init_text(COUNT, ARRIVALS), "=r,r,~{memory}", [first], gl.int32, is_pure=False, pack=1
+    )
+
+
+@gluon.constexpr_function
+def _init_text(count, arrivals):
+    lines = [
+        f"@one mbarrier.init.shared::cta.b64 [$1 + {8 * i}], {1 if i < count else arrivals};"
+        for i in range(2 * count)
+    ]
+    return "\n".join([
+        "{", ".reg .pred one;", ".reg .b32 thread;",
+        "mov.u32 thread, %tid.x;", "setp.eq.u32 one, thread, 0;", *lines,
+        "fence.mbarrier_init.release.cluster;", "mov.u32 $0, 0;", "}",
+    ])  # fmt: skip
+
+
+@gluon.jit
+def wait(bar, parity):
+    """Until the phase of that parity is complete."""
+    gl.inline_asm_elementwise(
+        """{
+        .reg .pred done;
+        again:
+        mbarrier.try_wait.parity.shared::cta.b64 done, [$1], $2;
+        @!done bra.uni again;
+        mov.u32 $0, 0;
+        }""",
+        "=r,r,r,~{memory}", [bar, parity], gl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@gluon.jit
+def expect(bar, BYTES: gl.constexpr):
+    """One thread of the warp arrives; the phase waits for so many bytes too."""
+    gl.inline_asm_elementwise(
+        """{
+        .reg .pred one;
+        elect.sync _|one, 0xffffffff;
+        @one mbarrier.arrive.expect_tx.shared::cta.b64 _, [$1], $2;
+        mov.u32 $0, 0;
+        }""",
+        "=r,r,r,~{memory}", [bar, gl.to_tensor(BYTES)], gl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@gluon.jit
+def release(bar, pred):
+    """A warpgroup arrives at the barrier in this place of each program of the cluster.
+
+    It orders nothing but that WGMMA has finished reading.
+    """
+    gl.inline_asm_elementwise(
+        """{
+        .reg .pred mine, asked;
+        .reg .b32 thread, there;
+        mov.u32 thread, %tid.x;
+        and.b32 thread, thread, 127;
+        setp.ne.b32 asked, $2, 0;
+        setp.lt.and.u32 mine, thread, 2, asked;
+        mapa.shared::cluster.u32 there, $1, thread;
+        @mine mbarrier.arrive.shared::cluster.b64 _, [there];
+        mov.u32 $0, 0;
+        }""",
+        "=r,r,r,~{memory}", [bar, pred.to(gl.int32)], gl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@gluon.jit
+def ask(to, bar, slow, fast, b0, b1, MAP: gl.constexpr, BATCHED: gl.constexpr,
+        BOTH: gl.constexpr = False):  # fmt: skip
+    """One thread of the warp asks for the box at (slow, fast) of batch (b0, b1).
+
+    `MAP` is the parameter's name. `BOTH`: it arrives in both programs of the cluster, at the
+    same place of their shared memory and their barriers.
+    """
+    if BATCHED:
+        gl.inline_asm_elementwise(
+            _ask_text(MAP, 4, BOTH), "=r,r,r,r,r,r,r,~{memory}",
+            [to, bar, fast, slow, b1, b0], gl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+    else:
+        gl.inline_asm_elementwise(
+            _ask_text(MAP, 2, BOTH), "=r,r,r,r,r,~{memory}",
+            [to, bar, fast, slow], gl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+
+
+@gluon.constexpr_function
+def _ask_text(tensor_map, rank, both):
+    coordinates = ", ".join(f"${3 + i}" for i in range(rank))
+    how, programs = (".multicast::cluster", ", 3") if both else ("", "")
+    return f"""{{
+        .reg .pred one;
+        .reg .b64 map;
+        elect.sync _|one, 0xffffffff;
+        mov.b64 map, {tensor_map};
+        cvta.param.u64 map, map;
+        @one cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes{how}
+            [$1], [map, {{{coordinates}}}], [$2]{programs};
+        mov.u32 $0, 0;
+        }}"""
+
+
+@gluon.constexpr_function
+def parameter(kernel, place):
+    """The name of a parameter of `kernel` in PTX."""
+    return f"{kernel}_param_{place}"
+
+
+# Sums of 64 rows: a tuple of tensors [64, unit], which WGMMA sees as one.
+
+
+@gluon.constexpr_function
+def unit(columns):
+    """Columns of one tensor of the sums: the largest power of two that divides all, up to 64."""
+    return min(64, columns & -columns)
+
+
+@gluon.jit
+def zeros(COLUMNS: gl.constexpr):
+    """Sums of 64 rows, with nothing added yet."""
+    UNIT: gl.constexpr = unit(COLUMNS)
+    sums = ()
+    for _ in gl.static_range(COLUMNS // UNIT):
+        sums = sums + (gl.zeros((64, UNIT), gl.float32, mma_layout(64, UNIT, 4)),)
+    return sums
+
+
+@gluon.jit
+def matrix(address, LEADING: gl.constexpr):
+    """What WGMMA is told of a tile at `address`: 8 lines are 1024 bytes, `LEADING` those of 64."""
+    return (address >> 4).to(gl.int64) | (LEADING // 16 << 16 | 1024 // 16 << 32 | 1 << 62)
+
+
+@gluon.jit
+def add_products(sums, a, b, keep, COLUMNS: gl.constexpr, TYPE: gl.constexpr,
+                 A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr):  # fmt: skip
+    """Begin to add the products of 64 elements of K; `keep`: to what was there.
+
+    `a` and `b` are from `matrix`. The sums may be read only after `finish`.
+    """
+    REGISTERS: gl.constexpr = unit(COLUMNS) // 2
+    SHAPE: gl.constexpr = sums[0].shape
+    LAYOUT: gl.constexpr = sums[0].type.layout
+    a = gl.full(SHAPE, a, gl.int64, LAYOUT)
+    b = gl.full(SHAPE, b, gl.int64, LAYOUT)
+    keep = gl.full(SHAPE, keep.to(gl.int32), gl.int32, LAYOUT)
+    return gl.inline_asm_elementwise(
+        _products_text(COLUMNS, REGISTERS, TYPE, A_MAJOR, B_MAJOR),
+        _products_constraints(COLUMNS, REGISTERS),
+        sums + (a, b, keep), _floats(COLUMNS), is_pure=False, pack=REGISTERS,
+    )  # fmt: skip
+
+
+@gluon.jit
+def finish(sums, COLUMNS: gl.constexpr, LEFT: gl.constexpr):
+    """`sums`, once at most `LEFT` of the `add_products` that were begun are unfinished."""
+    REGISTERS: gl.constexpr = unit(COLUMNS) // 2
+    return gl.inline_asm_elementwise(
+        _finish_text(LEFT), _in_place(COLUMNS // 2), sums, _floats(COLUMNS), is_pure=False,
+        pack=REGISTERS,
+    )  # fmt: skip
+
+
+@gluon.constexpr_function
+def _products_text(columns, registers, type_, a_major, b_major):
+    """Four WGMMA, 16 elements of K each. The scalars come once for each register of a tensor."""
+    count = columns // 2
+    sums = ", ".join(f"${i}" for i in range(count))
+    a, b, keep = (2 * count + i * registers for i in range(3))
+    # In units of 16 bytes: 32 bytes along the lines, or 16 lines.
+    step_a, step_b = 2 if a_major == "N" else 128, 2 if b_major == "T" else 128
+    turned = f"{int(a_major != 'N')}, {int(b_major != 'T')}"
+    lines = [
+        "{", ".reg .pred first, more;", ".reg .b64 a, b;",
+        f"setp.ne.b32 first, ${keep}, 0;", "setp.eq.b32 more, 0, 0;",
+        "wgmma.fence.sync.aligned;",
+    ]  # fmt: skip
+    for step in range(4):
+        lines += [
+            f"add.s64 a, ${a}, {step * step_a};",
+            f"add.s64 b, ${b}, {step * step_b};",
+            f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{type_}.{type_} {{{sums}}}, a, b, "
+            f"{'more' if step else 'first'}, 1, 1, {turned};",
+        ]
+    return "\n".join([*lines, "wgmma.commit_group.sync.aligned;", "}"])
+
+
+@gluon.constexpr_function
+def _products_constraints(columns, registers):
+    return _in_place(columns // 2) + ",l" * (2 * registers) + ",r" * registers
+
+
+@gluon.constexpr_function
+def _in_place(count):
+    """Constraints of `count` registers that are read and written."""
+    return ",".join(["=f"] * count + [str(i) for i in range(count)])
+
+
+@gluon.constexpr_function
+def _finish_text(left):
+    return f"wgmma.wait_group.sync.aligned {left};"
+
+
+@gluon.constexpr_function
+def _floats(columns):
+    return (gl.float32,) * (columns // unit(columns))
