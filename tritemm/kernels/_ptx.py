@@ -176,8 +176,12 @@ def zeros(COLUMNS: gl.constexpr):
 
 @gluon.jit
 def matrix(address, LEADING: gl.constexpr):
-    """What WGMMA is told of a tile at `address`: 8 lines are 1024 bytes, `LEADING` those of 64."""
-    return (address >> 4).to(gl.int64) | (LEADING // 16 << 16 | 1024 // 16 << 32 | 1 << 62)
+    """What WGMMA is told of a tile at `address`: 8 lines are 1024 bytes, `LEADING` those of 64.
+
+    The address of a program of a cluster has the program's rank above its 18 bits.
+    """
+    place = (address & 0x3FFFF) >> 4
+    return place.to(gl.int64) | (LEADING // 16 << 16 | 1024 // 16 << 32 | 1 << 62)
 
 
 @gluon.jit
