@@ -37,8 +37,8 @@ def shared_memory():
 
 @gluon.jit
 def meet_cluster():
-    """Wait for all threads of both programs; each of them comes here."""
-    _do("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;")
+    """Wait for all threads of both programs; each of them comes here. It orders no memory."""
+    _do("barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned;")
 
 
 @gluon.jit
@@ -83,7 +83,9 @@ def expect(bar, BYTES: gl.constexpr):
     gl.inline_asm_elementwise(
         """{
         .reg .pred one;
-        elect.sync _|one, 0xffffffff;
+        .reg .b32 who;
+        bar.warp.sync -1;
+        elect.sync who|one, -1;
         @one mbarrier.arrive.expect_tx.shared::cta.b64 _, [$1], $2;
         mov.u32 $0, 0;
         }""",
@@ -92,25 +94,40 @@ def expect(bar, BYTES: gl.constexpr):
 
 
 @gluon.jit
-def release(bar, pred):
-    """A warpgroup arrives at the barrier in this place of each program of the cluster.
+def release(bar, first_warp, pred):
+    """A warpgroup, by its first warp, arrives at the barrier in this place of each program.
 
     It orders nothing but that WGMMA has finished reading.
     """
     gl.inline_asm_elementwise(
         """{
         .reg .pred mine, asked;
-        .reg .b32 thread, there;
-        mov.u32 thread, %tid.x;
-        and.b32 thread, thread, 127;
+        .reg .b32 lane, there;
+        mov.u32 lane, %laneid;
         setp.ne.b32 asked, $2, 0;
-        setp.lt.and.u32 mine, thread, 2, asked;
-        mapa.shared::cluster.u32 there, $1, thread;
+        setp.lt.and.u32 mine, lane, 2, asked;
+        mapa.shared::cluster.u32 there, $1, lane;
         @mine mbarrier.arrive.shared::cluster.b64 _, [there];
         mov.u32 $0, 0;
         }""",
-        "=r,r,r,~{memory}", [bar, pred.to(gl.int32)], gl.int32, is_pure=False, pack=1,
+        "=r,r,r,~{memory}", [bar, (pred & first_warp).to(gl.int32)], gl.int32, is_pure=False,
+        pack=1,
     )  # fmt: skip
+
+
+@gluon.jit
+def is_first_warp():
+    """Whether this warp is the first of its warpgroup."""
+    warp = gl.inline_asm_elementwise(
+        """{
+        .reg .b32 warp;
+        mov.u32 warp, %tid.x;
+        shr.u32 warp, warp, 5;
+        shfl.sync.idx.b32 $0, warp, 0, 31, -1;
+        }""",
+        "=r", [], gl.int32, is_pure=True, pack=1,
+    )  # fmt: skip
+    return warp % 4 == 0
 
 
 @gluon.jit
@@ -139,10 +156,12 @@ def _ask_text(tensor_map, rank, both):
     how, programs = (".multicast::cluster", ", 3") if both else ("", "")
     return f"""{{
         .reg .pred one;
+        .reg .b32 who;
         .reg .b64 map;
-        elect.sync _|one, 0xffffffff;
         mov.b64 map, {tensor_map};
         cvta.param.u64 map, map;
+        bar.warp.sync -1;
+        elect.sync who|one, -1;
         @one cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes{how}
             [$1], [map, {{{coordinates}}}], [$2]{programs};
         mov.u32 $0, 0;
@@ -176,12 +195,11 @@ def zeros(COLUMNS: gl.constexpr):
 
 @gluon.jit
 def matrix(address, LEADING: gl.constexpr):
-    """What WGMMA is told of a tile at `address`: 8 lines are 1024 bytes, `LEADING` those of 64.
+    """What WGMMA is told of a tile at `address`, the lower half: 64 lines are `LEADING` bytes.
 
     The address of a program of a cluster has the program's rank above its 18 bits.
     """
-    place = (address & 0x3FFFF) >> 4
-    return place.to(gl.int64) | (LEADING // 16 << 16 | 1024 // 16 << 32 | 1 << 62)
+    return (address & 0x3FFFF) >> 4 | LEADING // 16 << 16
 
 
 @gluon.jit
@@ -194,8 +212,8 @@ def add_products(sums, a, b, keep, COLUMNS: gl.constexpr, TYPE: gl.constexpr,
     REGISTERS: gl.constexpr = unit(COLUMNS) // 2
     SHAPE: gl.constexpr = sums[0].shape
     LAYOUT: gl.constexpr = sums[0].type.layout
-    a = gl.full(SHAPE, a, gl.int64, LAYOUT)
-    b = gl.full(SHAPE, b, gl.int64, LAYOUT)
+    a = gl.full(SHAPE, a, gl.int32, LAYOUT)
+    b = gl.full(SHAPE, b, gl.int32, LAYOUT)
     keep = gl.full(SHAPE, keep.to(gl.int32), gl.int32, LAYOUT)
     return gl.inline_asm_elementwise(
         _products_text(COLUMNS, REGISTERS, TYPE, A_MAJOR, B_MAJOR),
@@ -222,16 +240,19 @@ def _products_text(columns, registers, type_, a_major, b_major):
     a, b, keep = (2 * count + i * registers for i in range(3))
     # In units of 16 bytes: 32 bytes along the lines, or 16 lines.
     step_a, step_b = 2 if a_major == "N" else 128, 2 if b_major == "T" else 128
+    upper = 1 << 30 | 1024 // 16  # swizzled lines of 128 bytes, 8 of them 1024 bytes
     turned = f"{int(a_major != 'N')}, {int(b_major != 'T')}"
     lines = [
-        "{", ".reg .pred first, more;", ".reg .b64 a, b;",
+        "{", ".reg .pred first, more;", ".reg .b32 lower;", ".reg .b64 a, b;",
         f"setp.ne.b32 first, ${keep}, 0;", "setp.eq.b32 more, 0, 0;",
         "wgmma.fence.sync.aligned;",
     ]  # fmt: skip
     for step in range(4):
         lines += [
-            f"add.s64 a, ${a}, {step * step_a};",
-            f"add.s64 b, ${b}, {step * step_b};",
+            f"add.s32 lower, ${a}, {step * step_a};",
+            f"mov.b64 a, {{lower, {upper}}};",
+            f"add.s32 lower, ${b}, {step * step_b};",
+            f"mov.b64 b, {{lower, {upper}}};",
             f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{type_}.{type_} {{{sums}}}, a, b, "
             f"{'more' if step else 'first'}, 1, 1, {turned};",
         ]
@@ -240,7 +261,7 @@ def _products_text(columns, registers, type_, a_major, b_major):
 
 @gluon.constexpr_function
 def _products_constraints(columns, registers):
-    return _in_place(columns // 2) + ",l" * (2 * registers) + ",r" * registers
+    return _in_place(columns // 2) + ",r" * (3 * registers)
 
 
 @gluon.constexpr_function

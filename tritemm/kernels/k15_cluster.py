@@ -29,6 +29,7 @@ from ._ptx import (
     expect,
     finish,
     init_barriers,
+    is_first_warp,
     matrix,
     meet_cluster,
     parameter,
@@ -181,6 +182,7 @@ def compute(output, SHAPE: gl.constexpr, SLAB: gl.constexpr):
     ring = shared_memory()
     ready = ring + STAGES * BYTES
     empty = ready + STAGES * 8
+    first_warp = is_first_warp()
     a_first = matrix(ring + SLAB * 8192, 16)
     b_first = matrix(ring + SHAPE.rows * 128, 16 if SHAPE.b_major == "T" else 8192)
     gdc_wait()
@@ -191,16 +193,16 @@ def compute(output, SHAPE: gl.constexpr, SLAB: gl.constexpr):
         for step in range(steps):
             stage = n % STAGES
             wait(ready + stage * 8, n // STAGES & 1)
-            at = (stage * (BYTES // 16)).to(gl.int64)
+            at = stage * (BYTES // 16)
             sums = add_products(
                 sums, a_first + at, b_first + at, step > 0, COLUMNS, TYPE, A_MAJOR, B_MAJOR
             )
             sums = finish(sums, COLUMNS, 1)
             # This step's WGMMA may still read its stage; that of the step before has finished.
-            release(empty + (n + STAGES - 1) % STAGES * 8, step > 0)
+            release(empty + (n + STAGES - 1) % STAGES * 8, first_warp, step > 0)
             n += 1
         sums = finish(sums, COLUMNS, 0)
-        release(empty + (n + STAGES - 1) % STAGES * 8, steps > 0)
+        release(empty + (n + STAGES - 1) % STAGES * 8, first_warp, steps > 0)
         for i in gl.static_range(COLUMNS // unit(COLUMNS)):
             store_piece(
                 c_desc, c_ptr, c_memory, sums[i], b0, b1, row + SLAB * 64, col + i * unit(COLUMNS),
