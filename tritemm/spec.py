@@ -253,9 +253,7 @@ class TritonKernel(Kernel):
                 return short
         call = self._prepare(problem, config, operands)
         if self.cluster > 1:
-            shortcut.compile_kernel(
-                self.fn, call.grid, call.args, call.options, self.cluster
-            )
+            shortcut.compile_kernel(self.fn, call.grid, call.args, call.options, self.cluster)
         self.fn[call.grid](**call.args, **call.options)
         return None
 

@@ -42,18 +42,23 @@ def meet_cluster():
 
 
 @gluon.jit
-def init_barriers(first, COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
-    """`COUNT` barriers of one arrival at `first`, then as many of `ARRIVALS`."""
+def init_barriers(first, COUNT: gl.constexpr, ARRIVALS: gl.constexpr, MORE: gl.constexpr):
+    """At `first`, `COUNT` barriers of one arrival, as many of `ARRIVALS`, and `MORE` of one."""
     gl.inline_asm_elementwise(
-        _init_text(COUNT, ARRIVALS), "=r,r,~{memory}", [first], gl.int32, is_pure=False, pack=1
+        _init_text(COUNT, ARRIVALS, MORE),
+        "=r,r,~{memory}",
+        [first],
+        gl.int32,
+        is_pure=False,
+        pack=1,
     )
 
 
 @gluon.constexpr_function
-def _init_text(count, arrivals):
+def _init_text(count, arrivals, more):
     lines = [
-        f"@one mbarrier.init.shared::cta.b64 [$1 + {8 * i}], {1 if i < count else arrivals};"
-        for i in range(2 * count)
+        f"@one mbarrier.init.shared::cta.b64 [$1 + {8 * i}], {number};"
+        for i, number in enumerate([1] * count + [arrivals] * count + [1] * more)
     ]
     return "\n".join([
         "{", ".reg .pred one;", ".reg .b32 thread;",
@@ -116,6 +121,23 @@ def release(bar, first_warp, pred):
 
 
 @gluon.jit
+def arrive(bar, first_warp):
+    """A warpgroup, by its first warp, arrives at a barrier of its own program."""
+    gl.inline_asm_elementwise(
+        """{
+        .reg .pred mine, asked;
+        .reg .b32 lane;
+        mov.u32 lane, %laneid;
+        setp.ne.b32 asked, $2, 0;
+        setp.eq.and.u32 mine, lane, 0, asked;
+        @mine mbarrier.arrive.shared::cta.b64 _, [$1];
+        mov.u32 $0, 0;
+        }""",
+        "=r,r,r,~{memory}", [bar, first_warp.to(gl.int32)], gl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@gluon.jit
 def is_first_warp():
     """Whether this warp is the first of its warpgroup."""
     warp = gl.inline_asm_elementwise(
@@ -174,7 +196,7 @@ def parameter(kernel, place):
     return f"{kernel}_param_{place}"
 
 
-# Sums of 64 rows: a tuple of tensors [64, unit], which WGMMA sees as one.
+# Sums of one or two slabs of 64 rows: a tuple of tensors [64, unit], one slab after another.
 
 
 @gluon.constexpr_function
@@ -184,12 +206,12 @@ def unit(columns):
 
 
 @gluon.jit
-def zeros(COLUMNS: gl.constexpr):
-    """Sums of 64 rows, with nothing added yet."""
+def zeros(COLUMNS: gl.constexpr, SLABS: gl.constexpr):
+    """Sums with nothing added yet."""
     UNIT: gl.constexpr = unit(COLUMNS)
     sums = ()
-    for _ in gl.static_range(COLUMNS // UNIT):
-        sums = sums + (gl.zeros((64, UNIT), gl.float32, mma_layout(64, UNIT, 4)),)
+    for _ in gl.static_range(SLABS * COLUMNS // UNIT):
+        sums = sums + (gl.zeros((64, UNIT), gl.float32, mma_layout(64, UNIT, 4)),)  # noqa: RUF005
     return sums
 
 
@@ -203,8 +225,8 @@ def matrix(address, LEADING: gl.constexpr):
 
 
 @gluon.jit
-def add_products(sums, a, b, keep, COLUMNS: gl.constexpr, TYPE: gl.constexpr,
-                 A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr):  # fmt: skip
+def add_products(sums, a, b, keep, COLUMNS: gl.constexpr, SLABS: gl.constexpr,
+                 TYPE: gl.constexpr, A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr):  # fmt: skip
     """Begin to add the products of 64 elements of K; `keep`: to what was there.
 
     `a` and `b` are from `matrix`. The sums may be read only after `finish`.
@@ -216,29 +238,31 @@ def add_products(sums, a, b, keep, COLUMNS: gl.constexpr, TYPE: gl.constexpr,
     b = gl.full(SHAPE, b, gl.int32, LAYOUT)
     keep = gl.full(SHAPE, keep.to(gl.int32), gl.int32, LAYOUT)
     return gl.inline_asm_elementwise(
-        _products_text(COLUMNS, REGISTERS, TYPE, A_MAJOR, B_MAJOR),
-        _products_constraints(COLUMNS, REGISTERS),
-        sums + (a, b, keep), _floats(COLUMNS), is_pure=False, pack=REGISTERS,
+        _products_text(COLUMNS, SLABS, REGISTERS, TYPE, A_MAJOR, B_MAJOR),
+        _in_place(SLABS * COLUMNS // 2) + ",r" * (3 * REGISTERS),
+        sums + (a, b, keep), _floats(COLUMNS, SLABS), is_pure=False, pack=REGISTERS,  # noqa: RUF005
     )  # fmt: skip
 
 
 @gluon.jit
-def finish(sums, COLUMNS: gl.constexpr, LEFT: gl.constexpr):
+def finish(sums, COLUMNS: gl.constexpr, SLABS: gl.constexpr, LEFT: gl.constexpr):
     """`sums`, once at most `LEFT` of the `add_products` that were begun are unfinished."""
     REGISTERS: gl.constexpr = unit(COLUMNS) // 2
     return gl.inline_asm_elementwise(
-        _finish_text(LEFT), _in_place(COLUMNS // 2), sums, _floats(COLUMNS), is_pure=False,
-        pack=REGISTERS,
+        _finish_text(LEFT), _in_place(SLABS * COLUMNS // 2), sums, _floats(COLUMNS, SLABS),
+        is_pure=False, pack=REGISTERS,
     )  # fmt: skip
 
 
 @gluon.constexpr_function
-def _products_text(columns, registers, type_, a_major, b_major):
-    """Four WGMMA, 16 elements of K each. The scalars come once for each register of a tensor."""
+def _products_text(columns, slabs, registers, type_, a_major, b_major):
+    """Four WGMMA per slab, 16 elements of K each.
+
+    The scalars come once for each register of a tensor. Distances are in units of 16 bytes: a
+    step of K is 32 bytes along the lines, or 16 lines; a slab is 64 lines.
+    """
     count = columns // 2
-    sums = ", ".join(f"${i}" for i in range(count))
-    a, b, keep = (2 * count + i * registers for i in range(3))
-    # In units of 16 bytes: 32 bytes along the lines, or 16 lines.
+    a, b, keep = (2 * slabs * count + i * registers for i in range(3))
     step_a, step_b = 2 if a_major == "N" else 128, 2 if b_major == "T" else 128
     upper = 1 << 30 | 1024 // 16  # swizzled lines of 128 bytes, 8 of them 1024 bytes
     turned = f"{int(a_major != 'N')}, {int(b_major != 'T')}"
@@ -248,20 +272,16 @@ def _products_text(columns, registers, type_, a_major, b_major):
         "wgmma.fence.sync.aligned;",
     ]  # fmt: skip
     for step in range(4):
-        lines += [
-            f"add.s32 lower, ${a}, {step * step_a};",
-            f"mov.b64 a, {{lower, {upper}}};",
-            f"add.s32 lower, ${b}, {step * step_b};",
-            f"mov.b64 b, {{lower, {upper}}};",
-            f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{type_}.{type_} {{{sums}}}, a, b, "
-            f"{'more' if step else 'first'}, 1, 1, {turned};",
-        ]
+        lines += [f"add.s32 lower, ${b}, {step * step_b};", f"mov.b64 b, {{lower, {upper}}};"]
+        for slab in range(slabs):
+            sums = ", ".join(f"${slab * count + i}" for i in range(count))
+            lines += [
+                f"add.s32 lower, ${a}, {step * step_a + slab * 512};",
+                f"mov.b64 a, {{lower, {upper}}};",
+                f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{type_}.{type_} {{{sums}}}, "
+                f"a, b, {'more' if step else 'first'}, 1, 1, {turned};",
+            ]
     return "\n".join([*lines, "wgmma.commit_group.sync.aligned;", "}"])
-
-
-@gluon.constexpr_function
-def _products_constraints(columns, registers):
-    return _in_place(columns // 2) + ",r" * (3 * registers)
 
 
 @gluon.constexpr_function
@@ -276,5 +296,5 @@ def _finish_text(left):
 
 
 @gluon.constexpr_function
-def _floats(columns):
-    return (gl.float32,) * (columns // unit(columns))
+def _floats(columns, slabs):
+    return (gl.float32,) * (slabs * columns // unit(columns))

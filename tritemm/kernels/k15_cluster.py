@@ -12,6 +12,7 @@ Note          Multicast, barriers of two programs and WGMMA are PTX: Triton 3.6 
 import dataclasses
 import functools
 
+import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
@@ -20,11 +21,12 @@ from ..problem import Problem
 from ..spec import Arguments, Config, TritonKernel
 from . import _gluon_host
 from ._gluon import buffers, mbarrier, tile_at
-from ._gluon_host import OPTIONS, OPTIONS_OF_THREE, RESERVE, c_major, config_of
+from ._gluon_host import ACCUMULATORS, OPTIONS, OPTIONS_OF_THREE, RESERVE, c_major, config_of
 from ._gluon_store import by_engine, store_piece, store_wait
 from ._host import Box, _sizes, _strides
 from ._ptx import (
     add_products,
+    arrive,
     ask,
     expect,
     finish,
@@ -47,11 +49,17 @@ DEPTH = gl.constexpr(64)
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """What the roles know when they are compiled; sizes in elements; `word`: the type in PTX."""
+    """What the roles know when they are compiled; sizes in elements; `word`: the type in PTX.
+
+    `consumers` have `slabs` of 64 rows each: of the same tile, or of every other one in `turns`.
+    """
 
     rows: int
     columns: int
     stages: int
+    consumers: int
+    slabs: int
+    turns: bool
     order: str
     group: int
     a_major: str
@@ -65,6 +73,18 @@ class Shape:
 @gluon.constexpr_function
 def shape_of(*values):
     return Shape(*values)
+
+
+@gluon.constexpr_function
+def consumers_of(warps):
+    """Warpgroups that multiply: they share a tile, or there are two, with 4 warps for a tile."""
+    return max(warps // 4, 2)
+
+
+@gluon.constexpr_function
+def slabs_of(rows, warps):
+    """Slabs of 64 rows that a consumer has of a tile."""
+    return rows // (16 * warps)
 
 
 @gluon.constexpr_function
@@ -132,7 +152,9 @@ def load(inputs, SHAPE: gl.constexpr):
     ring = shared_memory()
     gdc_wait()
     n = gl.to_tensor(0)
-    for tile in range(first_tile(), count_tiles(M, N, B0, B1, SHAPE), gl.num_programs(0) // CLUSTER):
+    for tile in range(
+        first_tile(), count_tiles(M, N, B0, B1, SHAPE), gl.num_programs(0) // CLUSTER
+    ):
         b0, b1, row, col = place(tile, M, N, B1, SHAPE)
         # A broadcast batch has extent 1.
         a0, a1 = gl.minimum(b0, a_batch0 - 1), gl.minimum(b1, a_batch1 - 1)
@@ -165,12 +187,17 @@ def load(inputs, SHAPE: gl.constexpr):
 
 
 @gluon.jit
-def compute(output, SHAPE: gl.constexpr, SLAB: gl.constexpr):
-    """A consumer: multiplies and stores 64 rows of tile after tile."""
+def compute(output, SHAPE: gl.constexpr, WHICH: gl.constexpr):
+    """Consumer `WHICH`: multiplies and stores its slabs of tile after tile."""
     c_desc, c_ptr, c_memory, M, N, K, B0, B1, stride_c0, stride_c1, stride_cm, stride_cn = output
     BYTES: gl.constexpr = stage_bytes(SHAPE)
     COLUMNS: gl.constexpr = SHAPE.columns
     STAGES: gl.constexpr = SHAPE.stages
+    SLABS: gl.constexpr = SHAPE.slabs
+    TURNS: gl.constexpr = SHAPE.turns
+    FIRST_SLAB: gl.constexpr = 0 if TURNS else WHICH * SLABS
+    UNIT: gl.constexpr = unit(COLUMNS)
+    PARTS: gl.constexpr = COLUMNS // UNIT
     TYPE: gl.constexpr = SHAPE.word
     A_MAJOR: gl.constexpr = SHAPE.a_major
     B_MAJOR: gl.constexpr = SHAPE.b_major
@@ -182,31 +209,48 @@ def compute(output, SHAPE: gl.constexpr, SLAB: gl.constexpr):
     ring = shared_memory()
     ready = ring + STAGES * BYTES
     empty = ready + STAGES * 8
+    turns = empty + STAGES * 8
     first_warp = is_first_warp()
-    a_first = matrix(ring + SLAB * 8192, 16)
-    b_first = matrix(ring + SHAPE.rows * 128, 16 if SHAPE.b_major == "T" else 8192)
+    a_first = matrix(ring + FIRST_SLAB * 8192, 16)
+    b_first = matrix(ring + SHAPE.rows * 128, 16 if B_MAJOR == "T" else 8192)
     gdc_wait()
+    first, stride = first_tile(), gl.num_programs(0) // CLUSTER
     n = gl.to_tensor(0)
-    for tile in range(first_tile(), count_tiles(M, N, B0, B1, SHAPE), gl.num_programs(0) // CLUSTER):
+    if TURNS:
+        first += WHICH * stride
+        stride *= 2
+        n += WHICH * steps
+    turn = gl.to_tensor(1 - WHICH)  # consumer 0's first turn is free
+    for tile in range(first, count_tiles(M, N, B0, B1, SHAPE), stride):
         b0, b1, row, col = place(tile, M, N, B1, SHAPE)
-        sums = zeros(COLUMNS)
+        sums = zeros(COLUMNS, SLABS)
+        if TURNS:
+            # Not before the other has begun all its products: a barrier tells even from odd
+            # rounds, and no more.
+            wait(turns + WHICH * 8, turn)
+            turn ^= 1
         for step in range(steps):
             stage = n % STAGES
             wait(ready + stage * 8, n // STAGES & 1)
             at = stage * (BYTES // 16)
             sums = add_products(
-                sums, a_first + at, b_first + at, step > 0, COLUMNS, TYPE, A_MAJOR, B_MAJOR
+                sums, a_first + at, b_first + at, step > 0, COLUMNS, SLABS, TYPE, A_MAJOR, B_MAJOR
             )
-            sums = finish(sums, COLUMNS, 1)
+            sums = finish(sums, COLUMNS, SLABS, 1)
             # This step's WGMMA may still read its stage; that of the step before has finished.
             release(empty + (n + STAGES - 1) % STAGES * 8, first_warp, step > 0)
             n += 1
-        sums = finish(sums, COLUMNS, 0)
+        if TURNS:
+            arrive(turns + (1 - WHICH) * 8, first_warp)
+        sums = finish(sums, COLUMNS, SLABS, 0)
         release(empty + (n + STAGES - 1) % STAGES * 8, first_warp, steps > 0)
-        for i in gl.static_range(COLUMNS // unit(COLUMNS)):
+        if TURNS:
+            n += steps
+        for i in gl.static_range(SLABS * PARTS):
             store_piece(
-                c_desc, c_ptr, c_memory, sums[i], b0, b1, row + SLAB * 64, col + i * unit(COLUMNS),
-                M, N, stride_c0, stride_c1, stride_cm, stride_cn, C_MAJOR, BATCHED, WIDE, SLAB,
+                c_desc, c_ptr, c_memory, sums[i], b0, b1, row + (FIRST_SLAB + i // PARTS) * 64,
+                col + i % PARTS * UNIT, M, N, stride_c0, stride_c1, stride_cm, stride_cn, C_MAJOR,
+                BATCHED, WIDE, WHICH,
             )  # fmt: skip
     store_wait(0)
     meet_cluster()
@@ -228,39 +272,33 @@ def cluster_kernel(
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
     ORDER: gl.constexpr, GROUP_M: gl.constexpr,
     A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr, C_MAJOR: gl.constexpr,
-    BATCHED: gl.constexpr, WIDE: gl.constexpr, TYPE: gl.constexpr,
+    BATCHED: gl.constexpr, WIDE: gl.constexpr, TYPE: gl.constexpr, WARPS: gl.constexpr,
 ):  # fmt: skip
     gdc_launch_dependents()
     SHAPE: gl.constexpr = shape_of(
-        BLOCK_M, BLOCK_N, STAGES, ORDER, GROUP_M, A_MAJOR, B_MAJOR, C_MAJOR, BATCHED, WIDE, TYPE
-    )
-    SLABS: gl.constexpr = BLOCK_M // 64
+        BLOCK_M, BLOCK_N, STAGES, consumers_of(WARPS), slabs_of(BLOCK_M, WARPS), WARPS == 4,
+        ORDER, GROUP_M, A_MAJOR, B_MAJOR, C_MAJOR, BATCHED, WIDE, TYPE,
+    )  # fmt: skip
+    CONSUMERS: gl.constexpr = SHAPE.consumers
     # Stages, then their barriers: the largest allocation, which therefore comes first. It lives
     # from here to the end because Gluon touches it here and there.
     RING: gl.constexpr = STAGES * stage_bytes(SHAPE)
     ring = gl.allocate_shared_memory(
-        gl.int64, [RING // 8 + 2 * STAGES + 1, 1], mbarrier.MBarrierLayout()
+        gl.int64, [RING // 8 + 2 * STAGES + 3, 1], mbarrier.MBarrierLayout()
     )
-    mbarrier.init(ring.index(RING // 8 + 2 * STAGES), count=1)
-    init_barriers(shared_memory() + RING, STAGES, CLUSTER * SLABS)
+    mbarrier.init(ring.index(RING // 8 + 2 * STAGES + 2), count=1)
+    READERS: gl.constexpr = 1 if SHAPE.turns else CONSUMERS
+    init_barriers(shared_memory() + RING, STAGES, CLUSTER * READERS, 2)
     c_memory = ring
     if by_engine(C_MAJOR):
-        c_memory = buffers(SLABS, 64, unit(BLOCK_N), C_MAJOR, c_ptr.dtype.element_ty)
+        c_memory = buffers(CONSUMERS, 64, unit(BLOCK_N), C_MAJOR, c_ptr.dtype.element_ty)
     a_batch0, a_batch1, b_batch0, b_batch1 = 1, 1, 1, 1
     if BATCHED:
         a_batch0, a_batch1 = a_desc.shape[0], a_desc.shape[1]
         b_batch0, b_batch1 = b_desc.shape[0], b_desc.shape[1]
     inputs = (M, N, K, B0, B1, a_batch0, a_batch1, b_batch0, b_batch1)
     output = (c_desc, c_ptr, c_memory, M, N, K, B0, B1, stride_c0, stride_c1, stride_cm, stride_cn)
-    if SLABS == 1:
-        gl.warp_specialize(
-            [
-                (compute, (output, SHAPE, 0)),
-                (load, (inputs, SHAPE)), (idle, ()), (idle, ()),
-            ],
-            [1, 1, 2], [24, 24, 24],
-        )  # fmt: skip
-    elif SLABS == 2:
+    if CONSUMERS == 2:
         gl.warp_specialize(
             [
                 (compute, (output, SHAPE, 0)), (compute, (output, SHAPE, 1)),
@@ -277,31 +315,38 @@ def cluster_kernel(
             ],
             [4, 4, 1, 1, 2], [160, 160, 24, 24, 24],
         )  # fmt: skip
-    mbarrier.invalidate(ring.index(RING // 8 + 2 * STAGES))
+    mbarrier.invalidate(ring.index(RING // 8 + 2 * STAGES + 2))
 
 
-#: BLOCK_M, BLOCK_N; the one for large problems first. As many stages as fit, up to 8.
+#: BLOCK_M, BLOCK_N and the warps of a tile, with as many stages as fit; the one for large
+#: problems first.
 TILES = (
-    (128, 256),
-    (128, 224),
-    (128, 192),
-    (128, 176),
-    (128, 160),
-    (128, 144),
-    (128, 128),
-    (128, 112),
-    (128, 96),
-    (192, 192),
-    (192, 160),
-    (192, 128),
-    (192, 96),
+    (128, 256, 8),
+    (128, 224, 8),
+    (128, 192, 8),
+    (128, 160, 8),
+    (128, 128, 8),
+    (128, 96, 8),
+    (192, 192, 12),
+    (192, 160, 12),
+    (192, 128, 12),
+    (192, 96, 12),
+    (256, 192, 8),
+    (256, 160, 8),
+    (256, 128, 8),
+    (128, 192, 4),
+    (128, 160, 4),
+    (128, 128, 4),
+    (64, 256, 4),
+    (64, 192, 4),
 )
 
 
 def _shared(problem: Problem, config: Config) -> int:
     """Bytes of shared memory."""
     lines = b_lines(config.BLOCK_N, _b_major(problem))
-    output = config.BLOCK_M * unit(config.BLOCK_N) * problem.c.dtype.itemsize
+    rows = 64 * consumers_of(config.num_warps)
+    output = rows * unit(config.BLOCK_N) * problem.c.dtype.itemsize
     if not by_engine(c_major(problem)):
         output += output // 8  # Triton pads what it exchanges between threads
     return config.num_stages * 128 * (config.BLOCK_M + lines) + output + RESERVE
@@ -328,9 +373,9 @@ def _boxes(problem: Problem, config: Config) -> tuple[Box, Box, Box | None]:
 
 def configs(problem):
     found = []
-    for rows, columns in TILES:
+    for rows, columns, warps in TILES:
         for stages in range(8, 2, -1):
-            config = config_of(rows, columns, 64, 4, stages)
+            config = config_of(rows, columns, 64, warps, stages)
             if _shared(problem, config) <= problem.device.shared:
                 found.append(config)
                 break
@@ -338,15 +383,18 @@ def configs(problem):
 
 
 def config_why_not(problem: Problem, config: Config) -> str | None:
-    if config.BLOCK_M not in (64, 128, 192):
-        return f"BLOCK_M is {config.BLOCK_M}; 64, 128 and 192 are possible"
-    most = 256 if config.BLOCK_M < 192 else 192
-    if config.BLOCK_N % 16 or config.BLOCK_N > most:
-        return f"BLOCK_N is {config.BLOCK_N}; multiples of 16 up to {most} are possible"
-    if (config.BLOCK_K, config.num_warps) != (64, 4):
-        return (
-            f"BLOCK_K is {config.BLOCK_K} and num_warps {config.num_warps}; 64 and 4 are possible"
-        )
+    m, n, warps = config.BLOCK_M, config.BLOCK_N, config.num_warps
+    if warps not in (4, 8, 12):
+        return f"num_warps is {warps}; 8 or 12 for a tile are possible, or 4 that take turns"
+    least = 16 * warps
+    rows = (least,) if warps == 12 else (least, 2 * least)
+    if m not in rows:
+        return f"BLOCK_M is {m}; {' and '.join(map(str, rows))} are possible with {warps} warps"
+    most = min(256, 192 if warps == 12 else 2 * ACCUMULATORS // slabs_of(m, warps))
+    if n % 16 or not 16 <= n <= most:
+        return f"BLOCK_N is {n}; multiples of 16 up to {most} are possible with {m} rows"
+    if config.BLOCK_K != 64:
+        return f"BLOCK_K is {config.BLOCK_K}; 64 is possible"
     if config.num_stages < 2:
         return f"num_stages is {config.num_stages}; a ring needs 2 or more"
     if config.SPLIT_K != 1:
@@ -369,7 +417,8 @@ def _fixed(problem: Problem, config: Config):
         "A_MAJOR": a.major,
         "B_MAJOR": b.major,
         "C_MAJOR": c_major(problem),
-        "TYPE": "bf16" if "bfloat16" in str(problem.a.dtype) else "f16",
+        "TYPE": "bf16" if problem.a.dtype == torch.bfloat16 else "f16",
+        "WARPS": config.num_warps,
     }
     return values | _sizes(problem) | _strides("c", "01mn", problem.c)
 
@@ -385,7 +434,8 @@ def _tensors(problem: Problem, config: Config, a, b, c):
 
 
 def _options(problem: Problem, config: Config):
-    return OPTIONS if config.BLOCK_M < 192 else OPTIONS_OF_THREE
+    """Each consumer is a role of its own, of 4 warps."""
+    return {"num_warps": 4, **(OPTIONS if config.num_warps < 12 else OPTIONS_OF_THREE)}
 
 
 KERNEL = TritonKernel(
