@@ -88,6 +88,12 @@ def slabs_of(rows, warps):
 
 
 @gluon.constexpr_function
+def group_of(rows, group):
+    """Clusters one below the other that are as high as `group` tiles of 128 rows."""
+    return max(1, 128 * group // (2 * rows))
+
+
+@gluon.constexpr_function
 def b_lines(columns, major):
     """Lines of 128 bytes of a tile of B: its columns, or 64 for each block of 64 columns."""
     return columns if major == "T" else -(-columns // 64) * 64
@@ -277,7 +283,7 @@ def cluster_kernel(
     gdc_launch_dependents()
     SHAPE: gl.constexpr = shape_of(
         BLOCK_M, BLOCK_N, STAGES, consumers_of(WARPS), slabs_of(BLOCK_M, WARPS), WARPS == 4,
-        ORDER, GROUP_M, A_MAJOR, B_MAJOR, C_MAJOR, BATCHED, WIDE, TYPE,
+        ORDER, group_of(BLOCK_M, GROUP_M), A_MAJOR, B_MAJOR, C_MAJOR, BATCHED, WIDE, TYPE,
     )  # fmt: skip
     CONSUMERS: gl.constexpr = SHAPE.consumers
     # Stages, then their barriers: the largest allocation, which therefore comes first. It lives

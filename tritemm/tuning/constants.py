@@ -38,7 +38,8 @@ class Trait:
     tiles; `hidden` is the share of a tile's ends that runs beside another tile's arithmetic;
     `level` runs whole rounds of tiles, and shares those of the last, incomplete one; what `rereads`
     takes B from device memory again for every row of tiles; a `cluster` of so many programs, one
-    below the other, shares its loads of B.
+    below the other, shares its loads of B. `turns`: what is hidden where a tile has 4 warps, if
+    that is more.
     """
 
     efficiency: float
@@ -48,6 +49,7 @@ class Trait:
     level: bool = False
     rereads: bool = False
     cluster: int = 1
+    turns: float = 0.0
 
 
 #: Of rungs by name, from the measured ladder; the last one is for a rung that is not named.
@@ -64,7 +66,7 @@ _TRAITS = {
     "split_k": Trait(0.98, resident=True, hidden=0.3),
     "stream_k": Trait(0.98, resident=True, hidden=0.3, level=True),
     "gemv": Trait(0.03, narrow=1.2),
-    "cluster": Trait(0.98, resident=True, hidden=0.4, cluster=2),
+    "cluster": Trait(0.98, resident=True, hidden=0.4, cluster=2, turns=0.9),
 }
 _UNNAMED = Trait(0.5, narrow=4.0)
 

@@ -80,8 +80,8 @@ _LINE = 128
 
 #: Of a config, for a kind of scene: BLOCK_M, BLOCK_N, BLOCK_K, the parts of a split K, seconds of a
 #: step and of the ends, the least seconds of the ends with their stores, programs on an SM, steps
-#: whose loads fly at once.
-_Shape = tuple[int, int, int, int, float, float, float, int, int]
+#: whose loads fly at once, the share of the ends that is not hidden.
+_Shape = tuple[int, int, int, int, float, float, float, int, int, float]
 #: (rung, kind of scene) -> id of a config -> the config and its shape. Hashing a config costs more
 #: than working its shape out; the config is kept so that no other can have its id.
 _SHAPES: dict[tuple, dict[int, tuple[Config, _Shape]]] = {}
@@ -162,7 +162,8 @@ class Scene:
         in_flight = max(config.num_stages - 1, 1)
         m, n, k, split = config.BLOCK_M, config.BLOCK_N, config.BLOCK_K, config.SPLIT_K
         least_ends = ends + self.stored * m * n / c.sm_memory_rate
-        return m, n, k, split, step, ends, least_ends, together, in_flight
+        shown = 1 - max(trait.hidden, trait.turns if config.num_warps == 4 else 0.0)
+        return m, n, k, split, step, ends, least_ends, together, in_flight, shown
 
     def _times(
         self, kernel: str, shapes: Iterable[_Shape], below: float | None = None
@@ -170,7 +171,7 @@ class Scene:
         """The numbers of `Parts`, of each shape; `below` as in `seconds`."""
         c = self.constants
         trait = known.trait(kernel)
-        resident, level, shown = trait.resident, trait.level, 1 - trait.hidden
+        resident, level = trait.resident, trait.level
         rereads, cluster = trait.rereads, trait.cluster
         launch = c.launches.get(kernel, c.launch)
         pack = c.pack + self.copied / c.memory_rate if self.copied else 0.0
@@ -180,7 +181,7 @@ class Scene:
         prune = below is not None
         M, N, K, batch, sms = self.M, self.N, self.K, self.batch, self.sms
         stored = self.stored
-        for m, n, depth, split, step, ends, least_ends, together, in_flight in shapes:
+        for m, n, depth, split, step, ends, least_ends, together, in_flight, shown in shapes:
             tiles = -(-M // (m * cluster)) * cluster * -(-N // n) * batch
             steps = -(-K // depth)
             if level:
