@@ -295,6 +295,14 @@ class TestConfig:
             ("warp_specialized", {"BLOCK_M": 192, "BLOCK_N": 256}, "128 accumulators per thread"),
             ("split_k", {"num_stages": 20}, "shared memory"),
             ("split_k", {"SPLIT_K": 50}, "SPLIT_K is 50; K = 512 has 8 steps of 64"),
+            ("cluster", {"num_warps": 16}, "num_warps is 16; 8 or 12 for a tile are possible"),
+            ("cluster", {"BLOCK_M": 192}, "BLOCK_M is 192; 64 and 128 are possible with 4 warps"),
+            ("cluster", {"BLOCK_N": 72}, "BLOCK_N is 72; multiples of 16 up to 256 are possible"),
+            ("cluster", {"BLOCK_M": 128, "BLOCK_N": 208}, "multiples of 16 up to 192"),
+            ("cluster", {"BLOCK_K": 32}, "BLOCK_K is 32; 64 is possible"),
+            ("cluster", {"SPLIT_K": 2}, "SPLIT_K is 2; this rung does not split K"),
+            ("cluster", {"num_stages": 1}, "a ring needs 2 or more"),
+            ("cluster", {"BLOCK_N": 256, "num_stages": 6}, "shared memory"),
         ],
     )
     def test_limits_of_rungs_whose_warps_have_roles(self, rung, fields, message):
@@ -302,6 +310,12 @@ class TestConfig:
         config = dataclasses.replace(config, **fields)
         with pytest.raises(ValueError, match=message):
             dispatch.choose(problem(512, 512, 512), str(Request(rung, config)))
+
+    @pytest.mark.parametrize("columns", range(16, 257, 16))
+    def test_a_cluster_takes_every_width(self, columns):
+        config = Config(128, columns, 64, num_warps=8, num_stages=3, ORDER="grouped")
+        asked = problem(512, 512, 512)
+        assert dispatch.choose(asked, str(Request("cluster", config))).config == config
 
     def test_the_rung_may_refuse(self):
         config = Config(64, 64, 64)

@@ -79,6 +79,10 @@ def main() -> int:
     clean = True
     for check in wanted:
         for name in args.rungs or known:
+            if check.name == "consan" and known[name].cluster > 1:
+                print(f"{check.name:<10} {name:<20} not run: it knows Gluon's barriers, and these "
+                      "are PTX", flush=True)  # fmt: skip
+                continue
             trials = stressed.trials_of(check.trials, name, device, check.count, args.seed)
             begin = time.monotonic()
             if not check.prefix:

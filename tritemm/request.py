@@ -118,7 +118,8 @@ def why_not(kernel: Kernel, view: Problem, config: Config) -> str | None:
         return None
     for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps"):
         value = getattr(config, name)
-        if value & (value - 1) and all(value != getattr(c, name) for c in own):
+        odd = value & (value - 1) and not kernel.odd_tiles
+        if odd and all(value != getattr(c, name) for c in own):
             return f"{name} is {value}; {_allowed(name, own)}"
     if config.num_warps > 32:
         return f"num_warps is {config.num_warps}; a program has at most 32"

@@ -128,6 +128,8 @@ class Kernel:
     why_not: Callable[[Problem], str | None] = lambda problem: None
     #: Why a config that `configs` doesn't list can't run a problem that the kernel can.
     config_why_not: Callable[[Problem, Config], str | None] = lambda problem, config: None
+    #: Whether tiles may have other sizes than powers of two; `config_why_not` says which.
+    odd_tiles: bool = False
     #: Of a kernel made for few rows of C, and right for any number: how many are few.
     few_rows: Callable[[Problem], int] | None = None
     #: Whether the terms of a sum are added in the order of K, whatever the sizes and the tile.

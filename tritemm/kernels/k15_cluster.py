@@ -20,7 +20,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ..problem import Problem
 from ..spec import Arguments, Config, TritonKernel
 from . import _gluon_host
-from ._gluon import buffers, mbarrier, tile_at
+from ._gluon import buffers, tile_at
 from ._gluon_host import ACCUMULATORS, OPTIONS, OPTIONS_OF_THREE, RESERVE, c_major, config_of
 from ._gluon_store import by_engine, store_piece, store_wait
 from ._host import Box, _sizes, _strides
@@ -115,6 +115,19 @@ def box_columns(columns):
 def map_of(operand, batched):
     """The tensor map of A or B as a parameter; sizes and strides of A stand between the two."""
     return parameter("cluster_kernel", 0 if operand == "a" else 1 + 2 * (4 if batched else 2))
+
+
+@gluon.constexpr_function
+def ring_bytes(stages):
+    """Of the stages with their barriers, and 512 that nothing else uses, in blocks of 8192."""
+    return -(-(stages + 1024) // 8192) * 8192
+
+
+@gluon.jit
+def touch(memory, BLOCK: gl.constexpr, WORD: gl.constexpr):
+    """Write 128 words, from `WORD` on in `BLOCK`."""
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    memory.index(BLOCK).slice(WORD, 128).store(gl.zeros([128], gl.int32, layout))
 
 
 @gluon.jit
@@ -287,12 +300,13 @@ def cluster_kernel(
     )  # fmt: skip
     CONSUMERS: gl.constexpr = SHAPE.consumers
     # Stages, then their barriers: the largest allocation, which therefore comes first. It lives
-    # from here to the end because Gluon touches it here and there.
+    # from here to the end because Gluon writes a word of it here and there.
     RING: gl.constexpr = STAGES * stage_bytes(SHAPE)
+    WORDS: gl.constexpr = 2048
     ring = gl.allocate_shared_memory(
-        gl.int64, [RING // 8 + 2 * STAGES + 3, 1], mbarrier.MBarrierLayout()
+        gl.int32, [ring_bytes(RING) // (4 * WORDS), WORDS], gl.SwizzledSharedLayout(1, 1, 1, [0])
     )
-    mbarrier.init(ring.index(RING // 8 + 2 * STAGES + 2), count=1)
+    touch(ring, ring_bytes(RING) // (4 * WORDS) - 1, WORDS - 128)
     READERS: gl.constexpr = 1 if SHAPE.turns else CONSUMERS
     init_barriers(shared_memory() + RING, STAGES, CLUSTER * READERS, 2)
     c_memory = ring
@@ -321,7 +335,7 @@ def cluster_kernel(
             ],
             [4, 4, 1, 1, 2], [160, 160, 24, 24, 24],
         )  # fmt: skip
-    mbarrier.invalidate(ring.index(RING // 8 + 2 * STAGES + 2))
+    touch(ring, ring_bytes(RING) // (4 * WORDS) - 1, WORDS - 128)
 
 
 #: BLOCK_M, BLOCK_N and the warps of a tile, with as many stages as fit; the one for large
@@ -329,21 +343,14 @@ def cluster_kernel(
 TILES = (
     (128, 256, 8),
     (128, 224, 8),
-    (128, 192, 8),
-    (128, 160, 8),
-    (128, 128, 8),
     (128, 96, 8),
     (192, 192, 12),
-    (192, 160, 12),
-    (192, 128, 12),
     (192, 96, 12),
     (256, 192, 8),
     (256, 160, 8),
     (256, 128, 8),
     (128, 192, 4),
     (128, 160, 4),
-    (128, 128, 4),
-    (64, 256, 4),
     (64, 192, 4),
 )
 
@@ -355,7 +362,8 @@ def _shared(problem: Problem, config: Config) -> int:
     output = rows * unit(config.BLOCK_N) * problem.c.dtype.itemsize
     if not by_engine(c_major(problem)):
         output += output // 8  # Triton pads what it exchanges between threads
-    return config.num_stages * 128 * (config.BLOCK_M + lines) + output + RESERVE
+    stages = config.num_stages * 128 * (config.BLOCK_M + lines)
+    return ring_bytes(stages) + output + RESERVE
 
 
 def _b_major(problem: Problem) -> str:
@@ -403,8 +411,6 @@ def config_why_not(problem: Problem, config: Config) -> str | None:
         return f"BLOCK_K is {config.BLOCK_K}; 64 is possible"
     if config.num_stages < 2:
         return f"num_stages is {config.num_stages}; a ring needs 2 or more"
-    if config.SPLIT_K != 1:
-        return f"SPLIT_K is {config.SPLIT_K}; this rung doesn't split K"
     if _shared(problem, config) > problem.device.shared:
         return "stages and output together don't fit into shared memory; take fewer stages"
     return None
@@ -448,5 +454,5 @@ KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=cluster_kernel,
     arguments=Arguments(_fixed, _tensors, options=_options),
     grid=grid, why_not=_gluon_host.why_not, configs=configs, interpreted=None,
-    config_why_not=config_why_not, cluster=CLUSTER.value,
+    config_why_not=config_why_not, odd_tiles=True, cluster=CLUSTER.value,
 )  # fmt: skip

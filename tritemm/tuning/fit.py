@@ -3,7 +3,8 @@
 Each constant in turn is moved up and down by a factor, and stays where the samples are predicted
 better, until no move helps; the factor shrinks. What counts is the relative error, of fast
 candidates more than of slow ones, since the choice is among the fast ones; one wild sample counts
-little. A constant that the samples say nothing of stays where it was.
+little. Where a problem was searched, what its choice would lose counts as well. A constant that the
+samples say nothing of stays where it was.
 """
 
 from __future__ import annotations
@@ -25,6 +26,11 @@ _FACTORS = (1.6, 1.3, 1.15, 1.07, 1.03, 1.015)
 _WILD = 0.15
 #: What it costs to move a constant by e from where it began, in errors of one sample.
 _INERTIA = 0.3
+#: What a problem's regret counts, in squared errors: its samples' errors are 0.1 together.
+_REGRET = 10.0
+#: Samples from which on a problem counts as searched, and how near to the least predicted time
+#: (in logarithms) a candidate is as good as chosen: the measured ones differ by as much.
+_SEARCHED, _NEAR = 8, 0.02
 
 
 @dataclasses.dataclass
@@ -37,6 +43,8 @@ class _Point:
     log_seconds: float
     weight: float
     key: known.Key
+    problem: int
+    now: float = 0.0  # the error that was found last
 
     def error(self, constants: Constants) -> float:
         """Logarithm of predicted over measured."""
@@ -44,9 +52,23 @@ class _Point:
         parts = next(self.scene.parts(self.kernel, (self.config,)))
         return math.log(parts.total) - self.log_seconds
 
-    def loss(self, constants: Constants) -> float:
-        error = self.error(constants) / _WILD
+    def loss(self) -> float:
+        """Of the error that was found last."""
+        error = self.now / _WILD
         return self.weight * _WILD**2 * 2 * (math.sqrt(1 + error * error) - 1)
+
+
+def _regret(points: Sequence[_Point]) -> float:
+    """What the choice among one problem's points loses, as a logarithm.
+
+    Candidates count as chosen by how near they are to the least predicted time, so that it changes
+    steadily with the predictions.
+    """
+    predicted = [point.now + point.log_seconds for point in points]
+    least, fastest = min(predicted), min(point.log_seconds for point in points)
+    shares = [math.exp((least - each) / _NEAR) for each in predicted]
+    lost = sum(s * (p.log_seconds - fastest) for s, p in zip(shares, points, strict=True))
+    return lost / sum(shares)
 
 
 def fit(
@@ -75,11 +97,13 @@ def _points(samples: Sequence[Sample]) -> list[_Point]:
     for sample in samples:
         best[sample.problem] = min(best.get(sample.problem, math.inf), sample.seconds)
     points = []
+    numbers = {problem: number for number, problem in enumerate(best)}
     for s in samples:
         scene = Scene(s.config.view(s.problem), pack_bytes(s.problem, s.config.PACK))
         key = known.key(scene.word(known.trait(s.kernel)), s.config)
         weight = (best[s.problem] / s.seconds) ** 2
-        points.append(_Point(scene, s.kernel, s.config, math.log(s.seconds), weight, key))
+        number = numbers[s.problem]
+        points.append(_Point(scene, s.kernel, s.config, math.log(s.seconds), weight, key, number))
     return points
 
 
@@ -92,6 +116,10 @@ class _Search:
         for point in points:
             by_kernel[point.kernel].append(point)
             by_tile[point.kernel, point.key].append(point)
+        by_problem = defaultdict(list)
+        for point in points:
+            by_problem[point.problem].append(point)
+        self.searched = {k: some for k, some in by_problem.items() if len(some) >= _SEARCHED}
         self.by_kernel = {k: some for k, some in by_kernel.items() if len(some) > 1}
         self.by_tile = {k: some for k, some in by_tile.items() if len(some) > 1}
         # Own dictionaries, which are changed in place.
@@ -104,6 +132,8 @@ class _Search:
             start, steps=steps, launches={**start.launches, **launches}
         )
         self.first: dict = {}
+        for point in points:
+            point.now = point.error(self.constants)
 
     def sweep(self, factor: float) -> bool:
         """Try to move every constant by `factor`; whether one did move."""
@@ -139,18 +169,25 @@ class _Search:
     def move(self, name, value: float, put: Callable, points: Sequence[_Point], factor) -> bool:
         """Put the best of value / factor, value, value * factor."""
         first = self.first.setdefault(name, value)
+        searched = [self.searched[k] for k in {p.problem for p in points} & self.searched.keys()]
 
-        def loss(at: float) -> float:
+        def loss(at: float) -> tuple[float, list[float]]:
             put(at)
+            for point in points:
+                point.now = point.error(self.constants)
             away = math.log(at / first)
-            return sum(p.loss(self.constants) for p in points) + _INERTIA * away * away
+            lost = sum(point.loss() for point in points) + _INERTIA * away * away
+            lost += _REGRET * sum(map(_regret, searched))
+            return lost, [point.now for point in points]
 
-        best, least = value, loss(value)
+        best, (least, errors) = value, loss(value)
         for at in (value * factor, value / factor):
-            lost = loss(at)
+            lost, found = loss(at)
             if lost < least * (1 - 1e-6):
-                best, least = at, lost
+                best, least, errors = at, lost, found
         put(best)
+        for point, error in zip(points, errors, strict=True):
+            point.now = error
         return best != value
 
 
