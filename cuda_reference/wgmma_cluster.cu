@@ -1,7 +1,7 @@
 /* wgmma_cluster: pairs of SMs share B.
 
 Adds to       wgmma_persistent: clusters of two, half of B multicast by each; stmatrix; four stages
-Mirrors       persistent
+Mirrors       cluster
 By hand       multicast, barriers that both blocks arrive at, the cluster's exit, stmatrix
 Signs         sm_90: HGMMA.64x256x16, UTMALDG.2D.MULTICAST, UTMASTG, STSM, USETMAXREG, no HMMA
 Needs         sm_90; fp16 or bf16, fp32 accumulator; layout NT; 16-byte aligned rows of A and B

@@ -242,11 +242,17 @@ TECHNIQUES = (
             cuda("include/tma.cuh", ".multicast::cluster"),
             cuda("wgmma_cluster.cu", "__cluster_dims__"),
         ),
-        (),
-        "nobody: `tl` has no multicast",
-        (Code("wgmma_cluster", 90), Code("wgmma_persistent", 90), Code("persistent", 90)),
+        (
+            rung("_ptx", ".multicast::cluster"),
+            rung("k15_cluster", "meet_cluster()"),
+        ),
+        f"{YOU}, in PTX: Triton 3.6 has no multicast",
+        (
+            Code("wgmma_cluster", 90), Code("wgmma_persistent", 90), Code("cluster", 90),
+            Code("persistent", 90),
+        ),
         ("UTMALDG.2D.MULTICAST", "UTMALDG", "UCGABAR_ARV"),
-        (("persistent", "wgmma_cluster"),),
+        (("cluster", "wgmma_cluster"), ("persistent", "wgmma_cluster")),
     ),
     Technique(
         "stmatrix epilogue",

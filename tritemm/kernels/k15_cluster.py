@@ -17,13 +17,13 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..problem import Problem
+from ..problem import Problem, kept
 from ..spec import Arguments, Config, TritonKernel
 from . import _gluon_host
 from ._gluon import buffers, tile_at
 from ._gluon_host import ACCUMULATORS, OPTIONS, OPTIONS_OF_THREE, RESERVE, c_major, config_of
 from ._gluon_store import by_engine, store_piece, store_wait
-from ._host import Box, _sizes, _strides
+from ._host import Box, _sizes, _strides, refusal
 from ._ptx import (
     add_products,
     arrive,
@@ -119,8 +119,8 @@ def map_of(operand, batched):
 
 @gluon.constexpr_function
 def ring_bytes(stages):
-    """Of the stages with their barriers, and 512 that nothing else uses, in blocks of 8192."""
-    return -(-(stages + 1024) // 8192) * 8192
+    """Of the stages, their barriers, and 512 that nothing else uses; a multiple of 1024."""
+    return stages + 1024
 
 
 @gluon.jit
@@ -302,7 +302,7 @@ def cluster_kernel(
     # Stages, then their barriers: the largest allocation, which therefore comes first. It lives
     # from here to the end because Gluon writes a word of it here and there.
     RING: gl.constexpr = STAGES * stage_bytes(SHAPE)
-    WORDS: gl.constexpr = 2048
+    WORDS: gl.constexpr = 256  # of a block
     ring = gl.allocate_shared_memory(
         gl.int32, [ring_bytes(RING) // (4 * WORDS), WORDS], gl.SwizzledSharedLayout(1, 1, 1, [0])
     )
@@ -355,27 +355,30 @@ TILES = (
 )
 
 
-def _shared(problem: Problem, config: Config) -> int:
-    """Bytes of shared memory."""
-    lines = b_lines(config.BLOCK_N, _b_major(problem))
-    rows = 64 * consumers_of(config.num_warps)
-    output = rows * unit(config.BLOCK_N) * problem.c.dtype.itemsize
-    if not by_engine(c_major(problem)):
+def _shared(config: Config, b_major: str, element: int, engine: bool) -> int:
+    """Bytes of shared memory; elements of C have `element`, stored by the copy `engine` or not."""
+    stages = config.num_stages * 128 * (config.BLOCK_M + b_lines(config.BLOCK_N, b_major))
+    output = 64 * consumers_of(config.num_warps) * unit(config.BLOCK_N) * element
+    if not engine:
         output += output // 8  # Triton pads what it exchanges between threads
-    stages = config.num_stages * 128 * (config.BLOCK_M + lines)
     return ring_bytes(stages) + output + RESERVE
 
 
+def _kind(problem: Problem) -> tuple[str, int, bool]:
+    """What `_shared` asks of a problem."""
+    return _b_major(problem), problem.c.dtype.itemsize, by_engine(c_major(problem))
+
+
+@kept
 def _b_major(problem: Problem) -> str:
-    return _boxes(problem, config_of(64, 64, 64, 4, 2))[1].major
+    return "N" if refusal("b", problem.b, "N") is None else "T"
 
 
 @functools.lru_cache(maxsize=4096)
 def _boxes(problem: Problem, config: Config) -> tuple[Box, Box, Box | None]:
     """Of A, B and C; None where C is stored by threads."""
-    b = Box.of(problem, problem.b, 32, 64)
-    if b.major == "T":
-        b = Box.of(problem, problem.b, 64, box_columns(config.BLOCK_N))
+    box = (64, box_columns(config.BLOCK_N)) if _b_major(problem) == "T" else (32, 64)
+    b = Box.of(problem, problem.b, *box)
     columns = unit(config.BLOCK_N)
     c = None
     if c_major(problem) == "N":
@@ -386,13 +389,15 @@ def _boxes(problem: Problem, config: Config) -> tuple[Box, Box, Box | None]:
 
 
 def configs(problem):
+    return _fitting(problem.device.shared, *_kind(problem))
+
+
+@functools.lru_cache
+def _fitting(shared: int, *kind) -> tuple[Config, ...]:
     found = []
     for rows, columns, warps in TILES:
-        for stages in range(8, 2, -1):
-            config = config_of(rows, columns, 64, warps, stages)
-            if _shared(problem, config) <= problem.device.shared:
-                found.append(config)
-                break
+        able = (config_of(rows, columns, 64, warps, stages) for stages in range(8, 2, -1))
+        found += [config for config in able if _shared(config, *kind) <= shared][:1]
     return tuple(found)
 
 
@@ -411,7 +416,7 @@ def config_why_not(problem: Problem, config: Config) -> str | None:
         return f"BLOCK_K is {config.BLOCK_K}; 64 is possible"
     if config.num_stages < 2:
         return f"num_stages is {config.num_stages}; a ring needs 2 or more"
-    if _shared(problem, config) > problem.device.shared:
+    if _shared(config, *_kind(problem)) > problem.device.shared:
         return "stages and output together don't fit into shared memory; take fewer stages"
     return None
 

@@ -58,17 +58,28 @@ class _Point:
         return self.weight * _WILD**2 * 2 * (math.sqrt(1 + error * error) - 1)
 
 
-def _regret(points: Sequence[_Point]) -> float:
-    """What the choice among one problem's points loses, as a logarithm.
+class _Searched:
+    """The points of a problem that was searched."""
 
-    Candidates count as chosen by how near they are to the least predicted time, so that it changes
-    steadily with the predictions.
-    """
-    predicted = [point.now + point.log_seconds for point in points]
-    least, fastest = min(predicted), min(point.log_seconds for point in points)
-    shares = [math.exp((least - each) / _NEAR) for each in predicted]
-    lost = sum(s * (p.log_seconds - fastest) for s, p in zip(shares, points, strict=True))
-    return lost / sum(shares)
+    def __init__(self, points: Sequence[_Point]):
+        self.points = points
+        self.seconds = [point.log_seconds for point in points]
+        self.least = self._loss(self.seconds)
+
+    def regret(self) -> float:
+        """What the choice loses by the errors that were found last, as a logarithm."""
+        predicted = [point.now + point.log_seconds for point in self.points]
+        return max(0.0, self._loss(predicted) - self.least)
+
+    def _loss(self, predicted: Sequence[float]) -> float:
+        """Candidates count as chosen by how near they are to the least predicted time.
+
+        So it changes steadily with the predictions.
+        """
+        least, fastest = min(predicted), min(self.seconds)
+        shares = [math.exp((least - each) / _NEAR) for each in predicted]
+        lost = sum(s * (each - fastest) for s, each in zip(shares, self.seconds, strict=True))
+        return lost / sum(shares)
 
 
 def fit(
@@ -119,7 +130,7 @@ class _Search:
         by_problem = defaultdict(list)
         for point in points:
             by_problem[point.problem].append(point)
-        self.searched = {k: some for k, some in by_problem.items() if len(some) >= _SEARCHED}
+        self.searched = {k: _Searched(p) for k, p in by_problem.items() if len(p) >= _SEARCHED}
         self.by_kernel = {k: some for k, some in by_kernel.items() if len(some) > 1}
         self.by_tile = {k: some for k, some in by_tile.items() if len(some) > 1}
         # Own dictionaries, which are changed in place.
@@ -177,7 +188,7 @@ class _Search:
                 point.now = point.error(self.constants)
             away = math.log(at / first)
             lost = sum(point.loss() for point in points) + _INERTIA * away * away
-            lost += _REGRET * sum(map(_regret, searched))
+            lost += _REGRET * sum(each.regret() for each in searched)
             return lost, [point.now for point in points]
 
         best, (least, errors) = value, loss(value)
