@@ -252,7 +252,7 @@ TECHNIQUES = (
             Code("persistent", 90),
         ),
         ("UTMALDG.2D.MULTICAST", "UTMALDG", "UCGABAR_ARV"),
-        (("cluster", "wgmma_cluster"), ("persistent", "wgmma_cluster")),
+        (("cluster", "wgmma_cluster"),),
     ),
     Technique(
         "stmatrix epilogue",
@@ -267,6 +267,6 @@ TECHNIQUES = (
             Code("pipelined", 90), Code("persistent", 90),
         ),
         ("STSM", "STS", "LDS", "LDSM", "UTMASTG", "STG"),
-        (("persistent", "wgmma_persistent"), ("persistent", "wgmma_cluster")),
+        (("persistent", "wgmma_persistent"),),
     ),
 )  # fmt: skip

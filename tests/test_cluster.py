@@ -1,5 +1,6 @@
 """The rung whose programs come in clusters: what it compiles to, and how it is launched."""
 
+import importlib
 import re
 import types
 
@@ -75,6 +76,15 @@ def test_the_ring_is_where_shared_memory_begins(codes):
         assert re.search(rf"\[%r\d+ ?\+ ?{ring - 512}\]|, {ring - 512};", code.ptx)
 
 
+def test_tensor_maps_are_the_parameters_that_are_named(codes):
+    batched = asm.compile_problem(asm.Job("cluster", layout="NT", batch=(3,)))
+    for code, many in [(batched, True), (codes["NT", WIDE[0]], False)]:
+        for operand in "ab":
+            name = k15_cluster.map_of(operand, many)
+            assert re.search(rf"\.param \.align \d+ \.b8 {name}\[128\]", code.ptx)
+            assert re.search(rf"mov\.b64 map, {name};", code.ptx)
+
+
 def test_the_grid_counts_clusters():
     config = Config(128, 256, 64, num_warps=8, num_stages=4, ORDER="grouped")
     assert KERNEL.grid(problem(128, 256, 64), config) == 1
@@ -97,6 +107,20 @@ def test_a_compiled_kernel_is_told_to_come_in_clusters():
     for _ in range(2):
         triton_private.in_clusters(kernel, 2)
         assert kernel.packed_metadata == (8, 2, 1024)
+
+
+def test_a_launcher_that_moved_refuses(monkeypatch):
+    backend = importlib.import_module("triton.backends.nvidia.compiler").CUDABackend
+    asked = problem(512, 512, 512)
+    assert KERNEL.why_not(asked) is None
+    try:
+        monkeypatch.setattr(backend, "pack_metadata", lambda self, metadata: (metadata.shared,) * 3)
+        triton_private.clusters_why_not.cache_clear()
+        with pytest.raises(ValueError, match="can't be told to launch clusters"):
+            dispatch.choose(asked, "cluster")
+    finally:
+        monkeypatch.undo()
+        triton_private.clusters_why_not.cache_clear()
 
 
 @pytest.mark.parametrize("kernel", [compiled(programs=4), compiled(2, made_for=2)])

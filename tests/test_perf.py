@@ -153,7 +153,7 @@ def test_every_rung_enters_with_its_first_config():
 def test_all_configs_and_those_of_a_file_enter(tmp_path):
     path = tmp_path / "tiles.json"
     tile = {"BLOCK_M": 128, "BLOCK_N": 64, "BLOCK_K": 32, "num_warps": 8, "num_stages": 3}
-    rung = RUNGS[-1].name
+    rung = "persistent"
     path.write_text(json.dumps([{"rung": rung, **tile, "ORDER": "grouped", "GROUP_M": 4}]))
     [candidate] = competitors.read_candidates(path)
     case = dataclasses.replace(CASE, dtype="bf16", accumulate="fp32")

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import inspect
 import sys
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import triton
 from triton import knobs
 
 
@@ -34,6 +36,21 @@ def plain() -> bool:
     )
 
 
+@functools.cache
+def clusters_why_not() -> str | None:
+    """Why `in_clusters` doesn't work with this release of Triton; None if it does."""
+    marks = types.SimpleNamespace(num_warps=object(), num_ctas=object(), shared=object())
+    try:
+        from triton.backends.nvidia.compiler import CUDABackend
+
+        _, programs, *_ = CUDABackend.pack_metadata(None, marks)
+    except Exception:  # whatever has moved
+        programs = None
+    if programs is marks.num_ctas:
+        return None
+    return f"Triton {triton.__version__} can't be told to launch clusters as 3.6 to 3.9 can"
+
+
 def in_clusters(compiled, size: int) -> None:
     """Have `compiled` launched in clusters of `size` programs, which its grid then counts.
 
@@ -42,7 +59,7 @@ def in_clusters(compiled, size: int) -> None:
     """
     warps, programs, *more = compiled.packed_metadata
     if programs not in (1, size) or compiled.metadata.num_ctas != 1:
-        raise Moved(f"the launcher's metadata are {compiled.packed_metadata}")
+        raise Moved(f"clusters of {size}: the launcher's metadata are {compiled.packed_metadata}")
     compiled.packed_metadata = (warps, size, *more)
 
 

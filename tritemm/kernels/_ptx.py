@@ -1,22 +1,19 @@
 """Device helpers in PTX: what Gluon has no word for in every Triton release that is supported.
 
 Loads that arrive in both programs of a cluster, barriers of both, and WGMMA of any width that is a
-multiple of 8, where a tensor's shape is a power of two. Shared memory is named by its address:
-`SharedMemory` of the kernel begins with one allocation, the largest, which Triton places first.
-Tensor maps are named by the kernel and the place of its parameter.
+multiple of 8, where a tensor's shape is a power of two. Shared memory is named by its address: the
+largest allocation of a kernel is placed first, where `shared_memory` says. Tensor maps are named by
+the kernel and the place of its parameter.
 
-A matrix tile lies in lines of 128 bytes, swizzled: 64 elements of K for each row (or column), or,
-where it is stored the other way, 64 rows (or columns) for each element of K, 64 lines a block.
+A tile of A or B lies in lines of 128 bytes, swizzled: 64 elements of K for each row (or column),
+or, where it is stored the other way, 64 rows (or columns) for each element of K. So 64 rows, 64
+elements deep, are 64 lines or 8192 bytes.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from ._gluon import mma_layout
-
-#: Bytes of a line, and of the 64 lines that 64 rows of a tile take, 64 elements deep.
-LINE = gl.constexpr(128)
-BLOCK = gl.constexpr(8192)
 
 
 @gluon.jit
@@ -45,13 +42,9 @@ def meet_cluster():
 def init_barriers(first, COUNT: gl.constexpr, ARRIVALS: gl.constexpr, MORE: gl.constexpr):
     """At `first`, `COUNT` barriers of one arrival, as many of `ARRIVALS`, and `MORE` of one."""
     gl.inline_asm_elementwise(
-        _init_text(COUNT, ARRIVALS, MORE),
-        "=r,r,~{memory}",
-        [first],
-        gl.int32,
-        is_pure=False,
+        _init_text(COUNT, ARRIVALS, MORE), "=r,r,~{memory}", [first], gl.int32, is_pure=False,
         pack=1,
-    )
+    )  # fmt: skip
 
 
 @gluon.constexpr_function
