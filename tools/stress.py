@@ -79,7 +79,7 @@ def main() -> int:
     clean = True
     for check in wanted:
         for name in args.rungs or known:
-            if check.name == "consan" and known[name].cluster > 1:
+            if check.name == "consan" and known[name].clusters:
                 print(f"{check.name:<10} {name:<20} not run: it knows Gluon's barriers, and these "
                       "are PTX", flush=True)  # fmt: skip
                 continue

@@ -18,6 +18,7 @@ _FILES = (
     "k13_stream_k",
     "k14_gemv",
     "k15_cluster",
+    "k16_cluster_split_k",
 )
 
 RUNGS: tuple[Kernel, ...] = tuple(

@@ -183,6 +183,11 @@ def find(name: str, kernels: Sequence[Kernel]) -> Kernel:
     raise ValueError(f"no rung is called {name!r}; there are {', '.join(k.name for k in kernels)}")
 
 
+def clusters_at_once(programs: int, sms: int) -> int:
+    """Clusters of so many programs, one on an SM, that have room: each within 16 SMs of a GPC."""
+    return sms // 16 * (16 // programs) + sms % 16 // programs
+
+
 @dataclasses.dataclass(frozen=True)
 class Arguments:
     """What a jit function is called with, by name.
@@ -213,8 +218,8 @@ class TritonKernel(Kernel):
     arguments: Arguments
     grid: Callable[[Problem, Config], int] = lambda problem, config: config.tiles(problem)
     interpreted: Config | None
-    #: Programs of a cluster; the grid counts clusters.
-    cluster: int = 1
+    #: Programs of a cluster, of a rung whose grid counts clusters.
+    clusters: Callable[[Config], int] | None = None
 
     @functools.cached_property
     def number(self) -> int:
@@ -254,8 +259,9 @@ class TritonKernel(Kernel):
                 short(stream, [t.data_ptr() for t in operands])
                 return short
         call = self._prepare(problem, config, operands)
-        if self.cluster > 1:
-            shortcut.compile_kernel(self.fn, call.grid, call.args, call.options, self.cluster)
+        if self.clusters:
+            size = self.clusters(config)
+            shortcut.compile_kernel(self.fn, call.grid, call.args, call.options, size)
         self.fn[call.grid](**call.args, **call.options)
         return None
 
@@ -273,8 +279,9 @@ class TritonKernel(Kernel):
 
         def make() -> shortcut.Call | None:
             call = self._prepare(problem, config, operands)
+            size = self.clusters(config) if self.clusters else 1
             return shortcut.bind(
-                self.fn, call.grid, call.args, call.options, operands, device, self.cluster
+                self.fn, call.grid, call.args, call.options, operands, device, size
             )
 
         return shortcut.call_of((self, problem, config, device), make)

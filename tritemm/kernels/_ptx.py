@@ -61,23 +61,27 @@ def _init_text(count, arrivals, more):
 
 
 @gluon.jit
-def wait(bar, parity):
-    """Until the phase of that parity is complete."""
+def wait(bar, parity, REMOTE: gl.constexpr = False):
+    """Until the phase of that parity is complete; `REMOTE`: other programs' writes are seen too."""
     gl.inline_asm_elementwise(
-        """{
-        .reg .pred done;
-        again:
-        mbarrier.try_wait.parity.shared::cta.b64 done, [$1], $2;
-        @!done bra.uni again;
-        mov.u32 $0, 0;
-        }""",
-        "=r,r,r,~{memory}", [bar, parity], gl.int32, is_pure=False, pack=1,
+        _wait_text(REMOTE), "=r,r,r,~{memory}", [bar, parity], gl.int32, is_pure=False, pack=1,
     )  # fmt: skip
 
 
+@gluon.constexpr_function
+def _wait_text(remote):
+    return f"""{{
+        .reg .pred done;
+        again:
+        mbarrier.try_wait.parity.acquire.{"cluster" if remote else "cta"}.shared::cta.b64 done, [$1], $2;
+        @!done bra.uni again;
+        mov.u32 $0, 0;
+        }}"""
+
+
 @gluon.jit
-def expect(bar, BYTES: gl.constexpr):
-    """One thread of the warp arrives; the phase waits for so many bytes too."""
+def expect(bar, count):
+    """One thread of the warp arrives; the phase waits for `count` bytes too."""
     gl.inline_asm_elementwise(
         """{
         .reg .pred one;
@@ -87,7 +91,7 @@ def expect(bar, BYTES: gl.constexpr):
         @one mbarrier.arrive.expect_tx.shared::cta.b64 _, [$1], $2;
         mov.u32 $0, 0;
         }""",
-        "=r,r,r,~{memory}", [bar, gl.to_tensor(BYTES)], gl.int32, is_pure=False, pack=1,
+        "=r,r,r,~{memory}", [bar, gl.to_tensor(count)], gl.int32, is_pure=False, pack=1,
     )  # fmt: skip
 
 
@@ -284,6 +288,12 @@ def _in_place(count):
 
 
 @gluon.constexpr_function
+def _written(count):
+    """Constraints of `count` registers that are written before all has been read."""
+    return ",".join(["=&f"] * count)
+
+
+@gluon.constexpr_function
 def _finish_text(left):
     return f"wgmma.wait_group.sync.aligned {left};"
 
@@ -291,3 +301,77 @@ def _finish_text(left):
 @gluon.constexpr_function
 def _floats(columns, slabs):
     return (gl.float32,) * (slabs * columns // unit(columns))
+
+
+# Sums that the programs of a cluster exchange. Each adds up some pieces of a tile, each piece some
+# columns; it has a slot for what each program found of each of them. A slot holds what a thread has
+# in its registers, 16 bytes of each thread after 16 of the next, one slab after another.
+
+
+@gluon.jit
+def hand_out(sums, slot, full, FIRST: gl.constexpr, PIECE: gl.constexpr, PROGRAMS: gl.constexpr,
+             DISTANCE: gl.constexpr):  # fmt: skip
+    """Send [64, unit] sums to the programs that add them up: pieces of `PIECE` columns from `FIRST`.
+
+    Piece i goes to program i % PROGRAMS. `slot`: this program's slot, where it is the first piece
+    of its receiver; `DISTANCE` bytes are from there to that of the receiver's next piece. It counts
+    towards the receiver's barrier `full`.
+    """
+    REGISTERS: gl.constexpr = sums.shape[1] // 2
+    slot = gl.full(sums.shape, slot, gl.int32, sums.type.layout)
+    full = gl.full(sums.shape, full, gl.int32, sums.type.layout)
+    return gl.inline_asm_elementwise(
+        _hand_out_text(REGISTERS, FIRST, PIECE // 2, PROGRAMS, DISTANCE),
+        _in_place(REGISTERS) + ",r" * (2 * REGISTERS) + ",~{memory}",
+        [sums, slot, full], gl.float32, is_pure=False, pack=REGISTERS,
+    )  # fmt: skip
+
+
+@gluon.constexpr_function
+def _hand_out_text(registers, first, piece, programs, distance):
+    lines = [
+        "{", ".reg .b32 base, to, full;", "mov.u32 base, %tid.x;", "and.b32 base, base, 127;",
+        f"mad.lo.u32 base, base, 16, ${2 * registers};",
+    ]  # fmt: skip
+    for i in range(registers // piece):
+        nth, receiver = divmod(first + i, programs)
+        lines += [
+            f"mapa.shared::cluster.u32 to, base, {receiver};",
+            f"mapa.shared::cluster.u32 full, ${3 * registers}, {receiver};",
+        ]
+        for j in range(0, piece, 4):
+            values = ", ".join(f"${i * piece + j + k}" for k in range(4))
+            lines.append(
+                "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
+                f"[to + {nth * distance + j * 512}], {{{values}}}, [full];"
+            )
+    return "\n".join([*lines, "}"])
+
+
+@gluon.jit
+def add_up(slots, PIECE: gl.constexpr, PROGRAMS: gl.constexpr, DISTANCE: gl.constexpr):
+    """The sum of a piece [64, PIECE] over its `PROGRAMS` slots, `DISTANCE` bytes apart, in order."""
+    REGISTERS: gl.constexpr = PIECE // 2
+    like = gl.full([64, PIECE], slots, gl.int32, mma_layout(64, PIECE, 4))
+    return gl.inline_asm_elementwise(
+        _add_up_text(REGISTERS, PROGRAMS, DISTANCE),
+        _written(REGISTERS) + ",r" * REGISTERS + ",~{memory}", [like], gl.float32, is_pure=False, pack=REGISTERS,
+    )  # fmt: skip
+
+
+@gluon.constexpr_function
+def _add_up_text(registers, programs, distance):
+    lines = [
+        "{", ".reg .b32 at;", f".reg .f32 more<{programs * registers}>;",
+        "mov.u32 at, %tid.x;", "and.b32 at, at, 127;", f"mad.lo.u32 at, at, 16, ${registers};",
+    ]  # fmt: skip
+    for i in range(0, registers, 4):
+        sums = [f"${i + k}" for k in range(4)]
+        lines.append(f"ld.shared::cta.v4.f32 {{{', '.join(sums)}}}, [at + {i * 512}];")
+    for program in range(1, programs):
+        for i in range(0, registers, 4):
+            more = [f"more{program * registers + i + k}" for k in range(4)]
+            place = program * distance + i * 512
+            lines.append(f"ld.shared::cta.v4.f32 {{{', '.join(more)}}}, [at + {place}];")
+            lines += [f"add.f32 ${i + k}, ${i + k}, {more[k]};" for k in range(4)]
+    return "\n".join([*lines, "}"])

@@ -22,6 +22,7 @@ from ..problem import Problem, kept
 from ..spec import Arguments, Config, TritonKernel
 from ..triton_private import clusters_why_not
 from . import _gluon_host
+from ._cluster import LINE, b_lines, keep_ring, line_bytes, make_ring, ring_bytes, slabs_of
 from ._gluon import buffers, tile_at
 from ._gluon_host import ACCUMULATORS, OPTIONS, OPTIONS_OF_THREE, RESERVE, c_major, config_of
 from ._gluon_store import by_engine, store_piece, store_wait
@@ -44,9 +45,8 @@ from ._ptx import (
     zeros,
 )
 
-#: Programs that share a tile of B, and elements of K in a stage.
+#: Programs that share a tile of B.
 CLUSTER = gl.constexpr(2)
-DEPTH = gl.constexpr(64)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,27 +84,15 @@ def consumers_of(warps):
 
 
 @gluon.constexpr_function
-def slabs_of(rows, warps):
-    """Slabs of 64 rows that a consumer has of a tile."""
-    return rows // (16 * warps)
-
-
-@gluon.constexpr_function
 def group_of(rows, group):
     """Clusters one below the other that are as high as `group` tiles of 128 rows."""
     return max(1, 128 * group // (2 * rows))
 
 
 @gluon.constexpr_function
-def b_lines(columns, major):
-    """Lines of 128 bytes of a tile of B: its columns, or 64 for each block of 64 columns."""
-    return columns if major == "T" else -(-columns // 64) * 64
-
-
-@gluon.constexpr_function
 def stage_bytes(shape):
-    """Of a stage: a tile of A, then one of B."""
-    return 128 * (shape.rows + b_lines(shape.columns, shape.b_major))
+    """Of a stage, a line deep."""
+    return line_bytes(shape.rows, shape.columns, shape.b_major)
 
 
 @gluon.constexpr_function
@@ -117,19 +105,6 @@ def box_columns(columns):
 def map_of(operand, batched):
     """The tensor map of A or B as a parameter; sizes and strides of A stand between the two."""
     return parameter("cluster_kernel", 0 if operand == "a" else 1 + 2 * (4 if batched else 2))
-
-
-@gluon.constexpr_function
-def ring_bytes(stages):
-    """Of the stages, their barriers, and 512 that nothing else uses; a multiple of 1024."""
-    return stages + 1024
-
-
-@gluon.jit
-def touch(memory, BLOCK: gl.constexpr, WORD: gl.constexpr):
-    """Write 128 words, from `WORD` on in `BLOCK`."""
-    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    memory.index(BLOCK).slice(WORD, 128).store(gl.zeros([128], gl.int32, layout))
 
 
 @gluon.jit
@@ -169,7 +144,7 @@ def load(inputs, SHAPE: gl.constexpr):
     BOX: gl.constexpr = box_columns(SHAPE.columns)
     meet_cluster()  # the other's barriers are there
     rank = gl.program_id(0) % CLUSTER
-    steps = gl.cdiv(K, DEPTH)
+    steps = gl.cdiv(K, LINE)
     ring = shared_memory()
     gdc_wait()
     n = gl.to_tensor(0)
@@ -186,7 +161,7 @@ def load(inputs, SHAPE: gl.constexpr):
             wait(ready + STAGES * 8, (n // STAGES & 1) ^ 1)  # free in both, since both are written
             expect(ready, BYTES)
             to = ring + stage * BYTES
-            k = step * DEPTH
+            k = step * LINE
             for i in gl.static_range(SHAPE.rows // 64):
                 if SHAPE.a_major == "N":
                     ask(to + i * 8192, ready, row + i * 64, k, a0, a1, MAP_A, BATCHED)
@@ -226,7 +201,7 @@ def compute(output, SHAPE: gl.constexpr, WHICH: gl.constexpr):
     BATCHED: gl.constexpr = SHAPE.batched
     WIDE: gl.constexpr = SHAPE.wide
     meet_cluster()
-    steps = gl.cdiv(K, DEPTH)
+    steps = gl.cdiv(K, LINE)
     ring = shared_memory()
     ready = ring + STAGES * BYTES
     empty = ready + STAGES * 8
@@ -301,14 +276,8 @@ def cluster_kernel(
         ORDER, group_of(BLOCK_M, GROUP_M), A_MAJOR, B_MAJOR, C_MAJOR, BATCHED, WIDE, TYPE,
     )  # fmt: skip
     CONSUMERS: gl.constexpr = SHAPE.consumers
-    # Stages, then their barriers: the largest allocation, which therefore comes first. It lives
-    # from here to the end because Gluon writes into it here and there.
     RING: gl.constexpr = STAGES * stage_bytes(SHAPE)
-    WORDS: gl.constexpr = 256  # of a block
-    ring = gl.allocate_shared_memory(
-        gl.int32, [ring_bytes(RING) // (4 * WORDS), WORDS], gl.SwizzledSharedLayout(1, 1, 1, [0])
-    )
-    touch(ring, ring_bytes(RING) // (4 * WORDS) - 1, WORDS - 128)
+    ring = make_ring(RING)
     READERS: gl.constexpr = 1 if SHAPE.turns else CONSUMERS
     init_barriers(shared_memory() + RING, STAGES, CLUSTER * READERS, 2)
     c_memory = ring
@@ -337,7 +306,7 @@ def cluster_kernel(
             ],
             [4, 4, 1, 1, 2], [160, 160, 24, 24, 24],
         )  # fmt: skip
-    touch(ring, ring_bytes(RING) // (4 * WORDS) - 1, WORDS - 128)
+    keep_ring(ring)
 
 
 #: BLOCK_M, BLOCK_N and the warps of a tile, with as many stages as fit; the one for large
@@ -359,7 +328,7 @@ TILES = (
 
 def _shared(config: Config, b_major: str, element: int, engine: bool) -> int:
     """Bytes of shared memory; elements of C have `element`, stored by the copy `engine` or not."""
-    stages = config.num_stages * 128 * (config.BLOCK_M + b_lines(config.BLOCK_N, b_major))
+    stages = config.num_stages * line_bytes(config.BLOCK_M, config.BLOCK_N, b_major)
     output = 64 * consumers_of(config.num_warps) * unit(config.BLOCK_N) * element
     if not engine:
         output += output // 8  # Triton pads what it exchanges between threads
@@ -465,5 +434,5 @@ KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=cluster_kernel,
     arguments=Arguments(_fixed, _tensors, options=_options),
     grid=grid, why_not=why_not, configs=configs, interpreted=None,
-    config_why_not=config_why_not, odd_tiles=True, cluster=CLUSTER.value,
+    config_why_not=config_why_not, odd_tiles=True, clusters=lambda config: CLUSTER.value,
 )  # fmt: skip

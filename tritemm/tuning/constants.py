@@ -39,7 +39,7 @@ class Trait:
     `level` runs whole rounds of tiles, and shares those of the last, incomplete one; what `rereads`
     takes B from device memory again for every row of tiles; a `cluster` of so many programs, one
     below the other, shares its loads of B. `turns`: what is hidden where a tile has 4 warps, if
-    that is more.
+    that is more. What `exchanges` has a cluster for each tile, whose programs share K and the sum.
     """
 
     efficiency: float
@@ -50,6 +50,7 @@ class Trait:
     rereads: bool = False
     cluster: int = 1
     turns: float = 0.0
+    exchanges: bool = False
 
 
 #: Of rungs by name, from the measured ladder; the last one is for a rung that is not named.
@@ -67,6 +68,7 @@ _TRAITS = {
     "stream_k": Trait(0.98, resident=True, hidden=0.3, level=True),
     "gemv": Trait(0.03, narrow=1.2),
     "cluster": Trait(0.98, resident=True, hidden=0.4, cluster=2, turns=0.85),
+    "cluster_split_k": Trait(0.98, exchanges=True),
 }
 _UNNAMED = Trait(0.5, narrow=4.0)
 
@@ -85,7 +87,8 @@ class Constants:
     arrival. `ends`: what a tile costs beside its k-steps and the bytes that it stores. `launch`:
     before the first k-step and after the last, in a stream of launches. `pack`: one copy kernel,
     beside its bytes. `reduction`: adding up the parts of a split K, beside their bytes; `gather`:
-    as much more for each part. `overlap`: the share of the shorter one that arithmetic and loads,
+    as much more for each part. `exchange`: as `reduction`, between the programs of a cluster, of
+    which one sends and receives `exchange_rate`. `overlap`: the share of the shorter one that arithmetic and loads,
     or work and memory traffic, add to the longer one. `boost`: how much faster an SM works if all
     others idle. `turned`: arithmetic that each operand adds that WGMMA can't read as it is stored,
     relative to the product's. `narrow_store`: how many times longer it takes to store C where its
@@ -109,6 +112,8 @@ class Constants:
     pack: float = 2.0e-6
     reduction: float = 1.5e-6
     gather: float = 0.05e-6
+    exchange: float = 1.0e-6
+    exchange_rate: float = 25e9
     overlap: float = 0.1
     boost: float = 0.35
     turned: float = 3.7
@@ -121,7 +126,8 @@ class Constants:
     #: The names of the plain numbers, in the order in which the file holds them.
     RATES = (
         "memory_rate", "sm_memory_rate", "sm_rate", "latency", "ends", "launch", "pack",
-        "reduction", "gather", "overlap", "boost", "turned", "narrow_store", "power", "traffic",
+        "reduction", "gather", "exchange", "exchange_rate", "overlap", "boost", "turned",
+        "narrow_store", "power", "traffic",
     )  # fmt: skip
 
 

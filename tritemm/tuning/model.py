@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 
 from ..problem import INTERPRETER, Matrix, Problem
-from ..spec import Config, Kernel
+from ..spec import Config, Kernel, clusters_at_once
 from . import constants as known
 from .constants import Constants
 
@@ -161,7 +161,8 @@ class Scene:
         together = 1 if trait.resident else self._together(config)
         in_flight = max(config.num_stages - 1, 1)
         m, n, k, split = config.BLOCK_M, config.BLOCK_N, config.BLOCK_K, config.SPLIT_K
-        least_ends = ends + self.stored * m * n / c.sm_memory_rate
+        own = m * n / split if trait.exchanges else m * n
+        least_ends = ends + self.stored * own / c.sm_memory_rate
         shown = 1 - max(trait.hidden, trait.turns if config.num_warps == 4 else 0.0)
         return m, n, k, split, step, ends, least_ends, together, in_flight, shown
 
@@ -172,7 +173,7 @@ class Scene:
         c = self.constants
         trait = known.trait(kernel)
         resident, level = trait.resident, trait.level
-        rereads, cluster = trait.rereads, trait.cluster
+        rereads, cluster, exchanges = trait.rereads, trait.cluster, trait.exchanges
         launch = c.launches.get(kernel, c.launch)
         pack = c.pack + self.copied / c.memory_rate if self.copied else 0.0
         before = pack + launch
@@ -193,9 +194,10 @@ class Scene:
                 share = groups = tiles // sms + (rest / sharers if rest else 0)
                 idle = 1 - active / sms
             else:
+                room = clusters_at_once(split, sms) * split if exchanges else sms
                 tiles *= split
                 steps = -(-steps // split)
-                share = -(-tiles // sms)
+                share = -(-tiles // room)
                 idle = 1 - tiles / (share * sms)
             # SMs that idle leave power, for a higher clock, and L2's bandwidth to the others.
             work = share * step / (1 + boost * idle)
@@ -209,14 +211,17 @@ class Scene:
             work = steps * (work if work > waiting else waiting)
             shared_rate = memory_rate / active
             rate = sm_memory_rate if sm_memory_rate < shared_rate else shared_rate
-            ends += stored * m * n / rate
+            ends += stored * (m * n / split if exchanges else m * n) / rate
             if not resident:
                 ends *= groups
             elif share > 1:
                 ends *= 1 + (share - 1) * shown
 
             reduction = 0.0
-            if split > 1:
+            if exchanges:
+                sent = 4 * m * n * (1 - 1 / split)
+                reduction = share * (c.exchange + sent / c.exchange_rate)
+            elif split > 1:
                 # Each part is written, and the last program reads them all.
                 parts = 1 + split if level else share + split
                 reduction = c.reduction + split * c.gather + parts * 4 * m * n / c.sm_rate

@@ -1,0 +1,533 @@
+"""cluster_split_k: the programs of a cluster share one tile's K and exchange their sums.
+
+Adds to       split_k: sums go from shared memory to shared memory, and each program adds up a share
+Mirrors       nothing; the CUDA ladder keeps whole tiles
+Compiler does the layouts of sums and output, the epilogue, named barriers
+Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, UCGABAR_ARV, no LDGSTS
+Needs         sm_90; 16-bit operands with 16-byte aligned rows or columns; Gluon
+Note          No workspace and no counters. Barriers, WGMMA and the exchange are PTX.
+"""
+
+import dataclasses
+import functools
+
+import torch
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from ..problem import Problem, kept
+from ..spec import Arguments, Config, TritonKernel, clusters_at_once
+from ..triton_private import clusters_why_not
+from . import _gluon_host
+from ._cluster import LINE, keep_ring, line_bytes, make_ring, ring_bytes, slabs_of
+from ._gluon import buffers, tile_at
+from ._gluon_host import ACCUMULATORS, OPTIONS, OPTIONS_OF_THREE, RESERVE, c_major, config_of
+from ._gluon_store import by_engine, store_piece, store_wait
+from ._host import Box, _sizes, _strides, refusal
+from ._ptx import (
+    add_products,
+    add_up,
+    arrive,
+    ask,
+    expect,
+    finish,
+    hand_out,
+    init_barriers,
+    is_first_warp,
+    matrix,
+    meet_cluster,
+    parameter,
+    shared_memory,
+    unit,
+    wait,
+    zeros,
+)
+
+#: Programs of a cluster at most, on any device.
+MOST = 8
+#: Bytes of a tile's sums that have room of their own; those of others lie where its stages did.
+APART = gl.constexpr(24 * 1024)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """What the roles know when they are compiled; sizes in elements; `word`: the type in PTX.
+
+    A stage is `depth` elements of K deep. `consumers` have `slabs` of 64 rows each. `programs`
+    share a tile, whose columns they add up in pieces of `piece`.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    stages: int
+    consumers: int
+    slabs: int
+    programs: int
+    piece: int
+    order: str
+    group: int
+    a_major: str
+    b_major: str
+    c_major: str
+    batched: bool
+    wide: bool
+    word: str
+
+
+@gluon.constexpr_function
+def shape_of(*values):
+    return Shape(*values)
+
+
+@gluon.constexpr_function
+def piece_of(columns, programs):
+    """Columns of a piece: as few as possible for the program that has most, in wide pieces."""
+    widths = [width for width in (64, 32, 16, 8) if unit(columns) % width == 0]
+    return min(widths, key=lambda width: -(-columns // (width * programs)) * width)
+
+
+@gluon.constexpr_function
+def most_pieces(columns, programs, piece):
+    """Pieces of the program that has most."""
+    return -(-columns // (piece * programs))
+
+
+@gluon.constexpr_function
+def slot_bytes(shape):
+    """Of one program's sums of a piece."""
+    return 4 * shape.rows * shape.piece
+
+
+@gluon.constexpr_function
+def sums_bytes(rows, columns, programs, piece):
+    """Of all slots of a program."""
+    return 4 * rows * piece * programs * most_pieces(columns, programs, piece)
+
+
+@gluon.constexpr_function
+def apart_bytes(sums):
+    """Of the slots, if they have room of their own behind the stages."""
+    return sums if sums <= APART else 0
+
+
+@gluon.constexpr_function
+def stage_bytes(shape):
+    lines = line_bytes(shape.rows, shape.columns, shape.b_major)
+    return shape.depth // LINE * lines
+
+
+@gluon.constexpr_function
+def bars_at(shape):
+    """Where the barriers are: behind the stages and slots."""
+    sums = sums_bytes(shape.rows, shape.columns, shape.programs, shape.piece)
+    return shape.stages * stage_bytes(shape) + apart_bytes(sums)
+
+
+@gluon.constexpr_function
+def is_apart(shape):
+    """Whether slots have room of their own: programs then meet at the beginning, and else once all
+    have read their stages."""
+    return bars_at(shape) > shape.stages * stage_bytes(shape)
+
+
+@gluon.constexpr_function
+def box_rows(rows):
+    """Of A stored by rows, in one box: a power of two."""
+    return rows & -rows
+
+
+@gluon.constexpr_function
+def box_columns(columns):
+    """Of B stored by columns, in one box: a power of two."""
+    return columns & -columns
+
+
+@gluon.constexpr_function
+def map_of(operand, batched):
+    """The tensor map of A or B as a parameter; sizes and strides of A stand between the two."""
+    place = 0 if operand == "a" else 1 + 2 * (4 if batched else 2)
+    return parameter("cluster_split_k_kernel", place)
+
+
+@gluon.jit
+def place(M, N, B1, SHAPE: gl.constexpr):
+    """Batch indices, first row and first column of this cluster's tile."""
+    ROWS: gl.constexpr = SHAPE.rows
+    COLUMNS: gl.constexpr = SHAPE.columns
+    ORDER: gl.constexpr = SHAPE.order
+    GROUP: gl.constexpr = SHAPE.group
+    BATCHED: gl.constexpr = SHAPE.batched
+    tile = gl.program_id(0) // SHAPE.programs
+    return tile_at(tile, M, N, B1, ROWS, COLUMNS, ORDER, GROUP, BATCHED)
+
+
+@gluon.jit
+def part_of(K, SHAPE: gl.constexpr):
+    """The first step of this program's part of K, and how many there are."""
+    PROGRAMS: gl.constexpr = SHAPE.programs
+    rank = gl.program_id(0) % PROGRAMS
+    steps = gl.cdiv(K, SHAPE.depth)
+    first = steps * rank // PROGRAMS
+    return first, steps * (rank + 1) // PROGRAMS - first
+
+
+@gluon.jit
+def load(inputs, SHAPE: gl.constexpr):
+    """The producer: every step of this program's part."""
+    M, N, K, B0, B1, a_batch0, a_batch1, b_batch0, b_batch1 = inputs
+    STAGES: gl.constexpr = SHAPE.stages
+    BYTES: gl.constexpr = stage_bytes(SHAPE)
+    LINES: gl.constexpr = SHAPE.depth // LINE
+    BATCHED: gl.constexpr = SHAPE.batched
+    MAP_A: gl.constexpr = map_of("a", BATCHED)
+    MAP_B: gl.constexpr = map_of("b", BATCHED)
+    PROGRAMS: gl.constexpr = SHAPE.programs
+    PIECES: gl.constexpr = SHAPE.columns // SHAPE.piece
+    ROWS: gl.constexpr = box_rows(SHAPE.rows) if SHAPE.a_major == "N" else 64
+    COLUMNS: gl.constexpr = box_columns(SHAPE.columns)
+    if is_apart(SHAPE):
+        meet_cluster()
+    ready = shared_memory() + bars_at(SHAPE)
+    empty = ready + STAGES * 8
+    rank = gl.program_id(0) % PROGRAMS
+    own = (PIECES - 1 - rank + PROGRAMS) // PROGRAMS
+    expect(empty + STAGES * 8, own * (PROGRAMS * slot_bytes(SHAPE)))
+    b0, b1, row, col = place(M, N, B1, SHAPE)
+    # A broadcast batch has extent 1.
+    a0, a1 = gl.minimum(b0, a_batch0 - 1), gl.minimum(b1, a_batch1 - 1)
+    b0, b1 = gl.minimum(b0, b_batch0 - 1), gl.minimum(b1, b_batch1 - 1)
+    first, steps = part_of(K, SHAPE)
+    gdc_wait()
+    for step in range(steps):
+        stage = step % STAGES
+        wait(empty + stage * 8, (step // STAGES & 1) ^ 1)
+        bar = ready + stage * 8
+        expect(bar, BYTES)
+        to = shared_memory() + stage * BYTES
+        for line in gl.static_range(LINES):
+            k = (first + step) * SHAPE.depth + line * LINE
+            for i in gl.static_range(SHAPE.rows // ROWS):
+                if SHAPE.a_major == "N":
+                    ask(to, bar, row + i * ROWS, k, a0, a1, MAP_A, BATCHED)
+                else:
+                    ask(to, bar, k, row + i * ROWS, a0, a1, MAP_A, BATCHED)
+                to += ROWS * 128
+            if SHAPE.b_major == "T":
+                for i in gl.static_range(SHAPE.columns // COLUMNS):
+                    ask(to, bar, col + i * COLUMNS, k, b0, b1, MAP_B, BATCHED)
+                    to += COLUMNS * 128
+            else:
+                for i in gl.static_range((SHAPE.columns + 63) // 64):
+                    ask(to, bar, k, col + i * 64, b0, b1, MAP_B, BATCHED)
+                    to += 8192
+    if not is_apart(SHAPE):
+        meet_cluster()
+
+
+@gluon.jit
+def compute(output, SHAPE: gl.constexpr, WHICH: gl.constexpr):
+    """Consumer `WHICH`: multiplies its slabs, hands their sums out, and stores what it adds up."""
+    c_desc, c_ptr, c_memory, M, N, K, B0, B1, stride_c0, stride_c1, stride_cm, stride_cn = output
+    STAGES: gl.constexpr = SHAPE.stages
+    BYTES: gl.constexpr = stage_bytes(SHAPE)
+    LINES: gl.constexpr = SHAPE.depth // LINE
+    COLUMNS: gl.constexpr = SHAPE.columns
+    SLABS: gl.constexpr = SHAPE.slabs
+    UNIT: gl.constexpr = unit(COLUMNS)
+    UNITS: gl.constexpr = COLUMNS // UNIT
+    PIECE: gl.constexpr = SHAPE.piece
+    PIECES: gl.constexpr = COLUMNS // PIECE
+    PROGRAMS: gl.constexpr = SHAPE.programs
+    SLOT: gl.constexpr = slot_bytes(SHAPE)
+    TYPE: gl.constexpr = SHAPE.word
+    A_MAJOR: gl.constexpr = SHAPE.a_major
+    B_MAJOR: gl.constexpr = SHAPE.b_major
+    C_MAJOR: gl.constexpr = SHAPE.c_major
+    BATCHED: gl.constexpr = SHAPE.batched
+    WIDE: gl.constexpr = SHAPE.wide
+    if is_apart(SHAPE):
+        meet_cluster()
+    ring = shared_memory()
+    ready = ring + bars_at(SHAPE)
+    empty = ready + STAGES * 8
+    full = empty + STAGES * 8
+    slots = ring
+    if is_apart(SHAPE):
+        slots += STAGES * BYTES
+    first_warp = is_first_warp()
+    a_first = matrix(ring + WHICH * SLABS * 8192, 16)
+    b_first = matrix(ring + SHAPE.rows * 128, 16 if B_MAJOR == "T" else 8192)
+    b0, b1, row, col = place(M, N, B1, SHAPE)
+    rank = gl.program_id(0) % PROGRAMS
+    _, steps = part_of(K, SHAPE)
+    sums = zeros(COLUMNS, SLABS)
+    gdc_wait()
+    for step in range(steps):
+        stage = step % STAGES
+        wait(ready + stage * 8, step // STAGES & 1)
+        for line in gl.static_range(LINES):
+            at = (stage * LINES + line) * (BYTES // LINES // 16)
+            sums = add_products(
+                sums, a_first + at, b_first + at, step * LINES + line > 0, COLUMNS, SLABS, TYPE,
+                A_MAJOR, B_MAJOR,
+            )  # fmt: skip
+        sums = finish(sums, COLUMNS, SLABS, LINES)
+        # This step's WGMMA may still read its stage; that of the step before has finished.
+        arrive(empty + (step + STAGES - 1) % STAGES * 8, first_warp & (step > 0))
+    sums = finish(sums, COLUMNS, SLABS, 0)
+    if not is_apart(SHAPE):
+        meet_cluster()
+    for i in gl.static_range(SLABS * UNITS):
+        slab = (WHICH * SLABS + i // UNITS) * (SLOT // (SHAPE.rows // 64))
+        hand_out(
+            sums[i], slots + rank * SLOT + slab, full, i % UNITS * (UNIT // PIECE), PIECE, PROGRAMS,
+            PROGRAMS * SLOT,
+        )  # fmt: skip
+    wait(full, 0, True)
+    for nth in gl.static_range((PIECES + PROGRAMS - 1) // PROGRAMS):
+        piece = nth * PROGRAMS + rank
+        if PIECES % PROGRAMS == 0 or piece < PIECES:
+            for i in gl.static_range(SLABS):
+                slab = WHICH * SLABS + i
+                own = add_up(
+                    slots + (nth * PROGRAMS * SLOT + slab * (SLOT // (SHAPE.rows // 64))),
+                    PIECE, PROGRAMS, SLOT,
+                )  # fmt: skip
+                store_piece(
+                    c_desc, c_ptr, c_memory, own, b0, b1, row + slab * 64, col + piece * PIECE,
+                    M, N, stride_c0, stride_c1, stride_cm, stride_cn, C_MAJOR, BATCHED, WIDE, WHICH,
+                )  # fmt: skip
+    store_wait(0)
+
+
+@gluon.jit
+def idle():
+    """Warps that make up a warpgroup: clusters meet with all their threads."""
+    meet_cluster()
+
+
+@gluon.jit(do_not_specialize=["M", "N", "K", "B0", "B1",
+                              "stride_c0", "stride_c1", "stride_cm", "stride_cn"])  # fmt: skip
+def cluster_split_k_kernel(
+    a_desc, b_desc, c_desc, c_ptr,
+    M, N, K, B0, B1,
+    stride_c0, stride_c1, stride_cm, stride_cn,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
+    ORDER: gl.constexpr, GROUP_M: gl.constexpr, SPLIT_K: gl.constexpr,
+    A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr, C_MAJOR: gl.constexpr,
+    BATCHED: gl.constexpr, WIDE: gl.constexpr, TYPE: gl.constexpr, WARPS: gl.constexpr,
+):  # fmt: skip
+    gdc_launch_dependents()
+    CONSUMERS: gl.constexpr = WARPS // 4
+    PIECE: gl.constexpr = piece_of(BLOCK_N, SPLIT_K)
+    SHAPE: gl.constexpr = shape_of(
+        BLOCK_M, BLOCK_N, BLOCK_K, STAGES, CONSUMERS, slabs_of(BLOCK_M, WARPS), SPLIT_K, PIECE,
+        ORDER, GROUP_M, A_MAJOR, B_MAJOR, C_MAJOR, BATCHED, WIDE, TYPE,
+    )  # fmt: skip
+    ring = make_ring(bars_at(SHAPE))
+    init_barriers(shared_memory() + bars_at(SHAPE), STAGES, CONSUMERS, 1)
+    c_memory = ring
+    if by_engine(C_MAJOR):
+        c_memory = buffers(CONSUMERS, 64, PIECE, C_MAJOR, c_ptr.dtype.element_ty)
+    a_batch0, a_batch1, b_batch0, b_batch1 = 1, 1, 1, 1
+    if BATCHED:
+        a_batch0, a_batch1 = a_desc.shape[0], a_desc.shape[1]
+        b_batch0, b_batch1 = b_desc.shape[0], b_desc.shape[1]
+    inputs = (M, N, K, B0, B1, a_batch0, a_batch1, b_batch0, b_batch1)
+    output = (c_desc, c_ptr, c_memory, M, N, K, B0, B1, stride_c0, stride_c1, stride_cm, stride_cn)
+    if CONSUMERS == 1:
+        gl.warp_specialize(
+            [
+                (compute, (output, SHAPE, 0)), (load, (inputs, SHAPE)),
+                (idle, ()), (idle, ()),
+            ],
+            [1, 1, 2], [24, 24, 24],
+        )  # fmt: skip
+    elif CONSUMERS == 2:
+        gl.warp_specialize(
+            [
+                (compute, (output, SHAPE, 0)), (compute, (output, SHAPE, 1)),
+                (load, (inputs, SHAPE)), (idle, ()), (idle, ()),
+            ],
+            [4, 1, 1, 2], [240, 24, 24, 24],
+        )  # fmt: skip
+    else:
+        gl.warp_specialize(
+            [
+                (compute, (output, SHAPE, 0)), (compute, (output, SHAPE, 1)),
+                (compute, (output, SHAPE, 2)),
+                (load, (inputs, SHAPE)), (idle, ()), (idle, ()),
+            ],
+            [4, 4, 1, 1, 2], [160, 160, 24, 24, 24],
+        )  # fmt: skip
+    keep_ring(ring)
+
+
+#: BLOCK_M, BLOCK_N, BLOCK_K, and the warps of a tile, with as many stages as fit.
+TILES = (
+    (128, 256, 64, 8),
+    (192, 192, 64, 12),
+    (128, 192, 64, 8),
+    (192, 128, 64, 12),
+    (128, 128, 64, 8),
+    (128, 96, 64, 8),
+    (64, 128, 64, 4),
+    (64, 64, 64, 4),
+)
+#: Stages at most.
+DEEPEST = 12
+
+
+def _shared(config: Config, b_major: str, element: int, engine: bool) -> int:
+    """Bytes of shared memory; elements of C have `element`, stored by the copy `engine` or not."""
+    c = config
+    stages = c.num_stages * c.BLOCK_K // LINE.value * line_bytes(c.BLOCK_M, c.BLOCK_N, b_major)
+    piece = piece_of(c.BLOCK_N, c.SPLIT_K)
+    sums = apart_bytes(sums_bytes(c.BLOCK_M, c.BLOCK_N, c.SPLIT_K, piece))
+    output = 64 * (c.num_warps // 4) * piece * element
+    if not engine:
+        output += output // 8  # Triton pads what it exchanges between threads
+    return ring_bytes(stages) + sums + output + RESERVE
+
+
+def _kind(problem: Problem) -> tuple[str, int, bool]:
+    """What `_shared` asks of a problem."""
+    return _b_major(problem), problem.c.dtype.itemsize, by_engine(c_major(problem))
+
+
+@kept
+def _b_major(problem: Problem) -> str:
+    return "N" if refusal("b", problem.b, "N") is None else "T"
+
+
+@functools.lru_cache(maxsize=4096)
+def _boxes(problem: Problem, config: Config) -> tuple[Box, Box, Box | None]:
+    """Of A, B and C; None where C is stored by threads."""
+    rows = box_rows(config.BLOCK_M) if refusal("a", problem.a, "N") is None else 64
+    columns = box_columns(config.BLOCK_N) if _b_major(problem) == "T" else 64
+    piece = piece_of(config.BLOCK_N, config.SPLIT_K)
+    c = None
+    if c_major(problem) == "N":
+        c = Box.of(problem, problem.c, 64, piece)
+    elif c_major(problem) == "T":
+        c = Box.of(problem.transposed(), problem.c.transposed(), piece, 64)
+    return Box.of(problem, problem.a, rows, 64), Box.of(problem, problem.b, 64, columns), c
+
+
+def why_not(problem: Problem) -> str | None:
+    reason = _gluon_host.why_not_in_parts(problem) or clusters_why_not()
+    if not reason and problem.K <= LINE.value:
+        return f"K is {problem.K}; a cluster shares two steps of {LINE.value} or more"
+    return reason
+
+
+def configs(problem):
+    kind = problem.device.shared, *_kind(problem)
+    found = tuple(
+        _fitting(*tile, split, *kind)
+        for tile in TILES + skinny(problem.N)
+        for split in splits(
+            -(-problem.M // tile[0]) * -(-problem.N // tile[1]) * problem.batch,
+            -(-problem.K // tile[2]), problem.device.sms,
+        )
+    )  # fmt: skip
+    return found or (_fitting(*TILES[0], 2, *kind),)
+
+
+@functools.lru_cache
+def skinny(columns: int) -> tuple[tuple[int, int, int, int], ...]:
+    """Tiles for at most 64 columns."""
+    sizes = [n for n in (8, 16, 32) if n < 2 * columns]
+    return tuple((m, n, 128, m // 16) for m in (64, 128) for n in sizes) if columns <= 64 else ()
+
+
+@functools.lru_cache(maxsize=4096)
+def splits(tiles: int, steps: int, sms: int) -> tuple[int, ...]:
+    """Numbers of programs for a tile: the most that one round of all SMs has room for, and half
+    as many; 4 steps or more each."""
+    most = max((n for n in range(2, MOST + 1) if tiles <= clusters_at_once(n, sms)), default=0)
+    return tuple(n for n in sorted({most, most // 2}) if 2 <= n <= steps // 4)
+
+
+@functools.lru_cache
+def _fitting(rows, columns, depth, warps, split, shared, *kind) -> Config:
+    able = (config_of(rows, columns, depth, warps, n, split) for n in range(DEEPEST, 1, -1))
+    return next(config for config in able if _shared(config, *kind) <= shared)
+
+
+def config_why_not(problem: Problem, config: Config) -> str | None:
+    m, n, warps, split = config.BLOCK_M, config.BLOCK_N, config.num_warps, config.SPLIT_K
+    if warps not in (4, 8, 12):
+        return f"num_warps is {warps}; 4, 8 or 12 are possible"
+    least = 16 * warps
+    rows = (least,) if warps == 12 else (least, 2 * least)
+    if m not in rows:
+        return f"BLOCK_M is {m}; {' and '.join(map(str, rows))} are possible with {warps} warps"
+    most = min(256, 192 if warps == 12 else 2 * ACCUMULATORS // slabs_of(m, warps))
+    if n % 8 or not 8 <= n <= most:
+        return f"BLOCK_N is {n}; multiples of 8 up to {most} are possible with {m} rows"
+    if config.BLOCK_K % 64 or not 64 <= config.BLOCK_K <= 256:
+        return f"BLOCK_K is {config.BLOCK_K}; multiples of 64 up to 256 are possible"
+    if not 2 <= split <= MOST:
+        return f"SPLIT_K is {split}; clusters of 2 to {MOST} programs are possible"
+    steps = -(-problem.K // config.BLOCK_K)
+    if steps < split:
+        return f"SPLIT_K is {split}; K = {problem.K} has {steps} steps of {config.BLOCK_K}"
+    if config.num_stages < 2:
+        return f"num_stages is {config.num_stages}; a ring needs 2 or more"
+    if _shared(config, *_kind(problem)) > problem.device.shared:
+        return "stages and output together don't fit into shared memory; take fewer stages"
+    if not _room_for_sums(config, _b_major(problem)):
+        return "the sums don't fit where the stages lie; take more stages"
+    return None
+
+
+def _room_for_sums(config: Config, b_major: str) -> bool:
+    c = config
+    piece = piece_of(c.BLOCK_N, c.SPLIT_K)
+    sums = sums_bytes(c.BLOCK_M, c.BLOCK_N, c.SPLIT_K, piece)
+    stages = c.num_stages * c.BLOCK_K // LINE.value * line_bytes(c.BLOCK_M, c.BLOCK_N, b_major)
+    return sums <= max(stages, APART.value)
+
+
+def grid(problem, config):
+    """Clusters."""
+    return config.tiles(problem)
+
+
+def _fixed(problem: Problem, config: Config):
+    a, b, _ = _boxes(problem, config)
+    values = {
+        "A_MAJOR": a.major,
+        "B_MAJOR": b.major,
+        "C_MAJOR": c_major(problem),
+        "TYPE": "bf16" if problem.a.dtype == torch.bfloat16 else "f16",
+        "WARPS": config.num_warps,
+    }
+    return values | _sizes(problem) | _strides("c", "01mn", problem.c)
+
+
+def _tensors(problem: Problem, config: Config, a, b, c):
+    box_a, box_b, box_c = _boxes(problem, config)
+    return {
+        "a_desc": box_a.gluon_descriptor(a),
+        "b_desc": box_b.gluon_descriptor(b),
+        "c_desc": box_c and box_c.gluon_descriptor(c),
+        "c_ptr": c,
+    }
+
+
+def _options(problem: Problem, config: Config):
+    """Each consumer is a role of its own, of 4 warps."""
+    return {"num_warps": 4, **(OPTIONS if config.num_warps < 12 else OPTIONS_OF_THREE)}
+
+
+KERNEL = TritonKernel(
+    module=__name__, doc=__doc__, fn=cluster_split_k_kernel,
+    arguments=Arguments(_fixed, _tensors, options=_options),
+    grid=grid, why_not=why_not, configs=configs, interpreted=None,
+    config_why_not=config_why_not, odd_tiles=True, in_order=False,
+    clusters=lambda config: config.SPLIT_K,
+)  # fmt: skip
