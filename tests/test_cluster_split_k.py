@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tritemm import asm, dispatch
-from tritemm.kernels import _cluster, _ptx, k16_cluster_split_k
+from tritemm.kernels import _cluster, _gluon_host, _ptx, k16_cluster_split_k
 from tritemm.spec import Config, clusters_at_once
 
 from .choosing import H200, problem
@@ -49,7 +49,7 @@ def shape(job):
     return k16_cluster_split_k.shape_of(
         c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_stages, c.num_warps // 4,
         _cluster.slabs_of(c.BLOCK_M, c.num_warps), c.SPLIT_K,
-        k16_cluster_split_k.piece_of(c.BLOCK_N, c.SPLIT_K), c.ORDER, c.GROUP_M, *job.layout, "N",
+        _gluon_host.piece_columns(c.BLOCK_N, c.SPLIT_K), c.ORDER, c.GROUP_M, *job.layout, "N",
         False, False, "bf16",
     )  # fmt: skip
 
@@ -126,7 +126,7 @@ def sent(shape, program, slab):
 
 
 def added(shape, nth, slab):
-    """Bytes from the first slot of what a thread adds up of a piece: for 8 columns each, in order."""
+    """Bytes from the first slot of what a thread adds up of a piece, for each 8 columns."""
     slot = k16_cluster_split_k.slot_bytes(shape)
     text = _ptx._add_up_text(shape.piece // 2, shape.programs, slot)
     first = nth * shape.programs * slot + slab * 256 * shape.piece
@@ -144,7 +144,7 @@ def test_each_program_adds_up_what_all_found_in_their_order(columns, programs):
     written = [place for one in slots for places in one for place in places]
     assert len(written) == len(set(written)), "a slot is written twice"
     size = k16_cluster_split_k.sums_bytes(asked.rows, columns, programs, asked.piece)
-    assert all(0 <= place and place + 2048 <= size for _, place in written)
+    assert all(place >= 0 and place + 2048 <= size for _, place in written)
     pieces = columns // asked.piece
     for piece, slab in itertools.product(range(pieces), slabs):
         nth, receiver = divmod(piece, programs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -197,24 +197,41 @@ def _boxes(problem: Problem, config: Config, consumers: int, limit: int):
     )
 
 
-def arguments(consumers: int, limit: int = 0, workspace: Workspace | None = None) -> Arguments:
+def piece_columns(columns: int, programs: int) -> int:
+    """Of the pieces of a tile that so many programs divide between them.
+
+    As few columns as possible for the program that has most; a piece costs as much as some more.
+    """
+    widths = [width for width in (64, 32, 16, 8) if columns % width == 0]
+    return min(widths, key=lambda width: -(-columns // (width * programs)) * (width + 4))
+
+
+def arguments(
+    consumers: int, limit: Callable[[Problem, Config], int] | None = None,
+    workspace: Workspace | None = None, more: Callable[[Problem, Config], dict] | None = None,
+) -> Arguments:  # fmt: skip
     """Of the rungs with that many consumers; the epilogue takes at most `limit` columns at a time.
 
-    The tensors of a `workspace` are the partial sums and the counters.
+    The tensors of a `workspace` are the partial sums and the counters; `more`: other values.
     """
 
+    def most(problem: Problem, config: Config) -> int:
+        return limit(problem, config) if limit else 0
+
     def fixed(problem: Problem, config: Config) -> dict[str, Any]:
-        a, b, *_ = _boxes(problem, config, consumers, limit)
+        columns = most(problem, config)
+        a, b, *_ = _boxes(problem, config, consumers, columns)
         values = {
             "A_MAJOR": a.major,
             "B_MAJOR": b.major,
             "C_MAJOR": c_major(problem),
-            "EPI_N": output_columns(problem, config, consumers, limit),
+            "EPI_N": output_columns(problem, config, consumers, columns),
+            **(more(problem, config) if more else {}),
         }
         return values | _sizes(problem) | _strides("c", "01mn", problem.c)
 
     def tensors(problem: Problem, config: Config, a, b, c, *work) -> dict[str, Any]:
-        box_a, box_b, box_b1, box_c = _boxes(problem, config, consumers, limit)
+        box_a, box_b, box_b1, box_c = _boxes(problem, config, consumers, most(problem, config))
         sums, counters = work or (None, None)
         return {
             "a_desc": box_a.gluon_descriptor(a),

@@ -1,7 +1,8 @@
 """Device helpers of the Gluon rungs: what becomes of the sums.
 
 They are stored piece by piece, some columns at a time: by the copy engine, by way of shared memory,
-or by threads. Or they are parts of a sum, and are deposited until the last of them has come.
+or by threads. Or they are parts of a sum, and are deposited until the last of them has come. Then
+its program adds them up, or each program a share of them.
 """
 
 from triton.experimental import gluon
@@ -14,6 +15,14 @@ from ._gluon import as_box, corner, first_part, mma_layout, tile_view
 _store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
 barrier = getattr(gl, "barrier", None) or gl.thread_barrier
 store_wait = tma.store_wait
+
+
+#: Parts of a sum whose loads are unrolled.
+UNROLLED = gl.constexpr(16)
+#: Owners of a share of a sum, at most: each has a bit.
+OWNERS = gl.constexpr(16)
+#: How often an owner looks whether the others have come, about a microsecond each time.
+PATIENCE = gl.constexpr(64)
 
 
 @gluon.constexpr_function
@@ -138,10 +147,25 @@ def deposit(ptr, acc0, acc1, BLOCK_N: gl.constexpr, EPI_N: gl.constexpr):
 
 
 @gluon.jit
-def piece_offsets(PIECE: gl.constexpr, BLOCK_M: gl.constexpr, EPI_N: gl.constexpr):
-    """Where piece PIECE of a partial sum stands, in the layout of its sums."""
+def piece_offsets(piece, BLOCK_M: gl.constexpr, EPI_N: gl.constexpr):
+    """Where piece `piece` of a partial sum stands, in the layout of its sums."""
     like = gl.zeros((BLOCK_M, EPI_N), gl.float32, mma_layout(BLOCK_M, EPI_N, gl.num_warps()))
-    return PIECE * (BLOCK_M * EPI_N) + _offsets(like)
+    return piece * (BLOCK_M * EPI_N) + _offsets(like)
+
+
+@gluon.jit
+def add_parts(sums, piece, PARTS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+              EPI_N: gl.constexpr):  # fmt: skip
+    """The sum of a piece's parts, in their order; each part of a tile follows the one before."""
+    where = piece_offsets(piece, BLOCK_M, EPI_N)
+    total = gl.load(sums + where, cache_modifier=".cg")
+    if PARTS <= UNROLLED:
+        for part in gl.static_range(1, PARTS):
+            total += gl.load(sums + part * (BLOCK_M * BLOCK_N) + where, cache_modifier=".cg")
+    else:
+        for part in range(1, PARTS):
+            total += gl.load(sums + part * (BLOCK_M * BLOCK_N) + where, cache_modifier=".cg")
+    return total
 
 
 @gluon.jit
@@ -155,3 +179,43 @@ def arrive_last(counter, COUNT):
     if last:
         gl.store(counter, 0)
     return last
+
+
+@gluon.jit
+def arrive_owner(word, part, PARTS: gl.constexpr, OWNERS: gl.constexpr):
+    """The owners, a bit each, whose shares of the sum this consumer adds up: it is part `part`.
+
+    Parts below `OWNERS` own a share each, and wait for the others. Nothing says that the others
+    run already, so who has looked `PATIENCE` times leaves its share to the last that comes.
+    `word` is 0 before and after. From its lowest bit on: 8 that count who came, 16 for owners that
+    left, and the number of shares that are taken.
+    """
+    barrier()
+    seen = gl.atomic_add(word, 1, sem="acq_rel", scope="gpu") + 1
+    last = (seen & 255) == PARTS
+    own = gl.where(part < OWNERS, 1 << gl.minimum(part, OWNERS - 1), 0)
+    looks = gl.to_tensor(0)
+    if own != 0:
+        while ((seen & 255) != PARTS) & (looks < PATIENCE):
+            seen = gl.atomic_add(word, 0, sem="acq_rel", scope="gpu")
+            looks += 1
+        if (seen & 255) != PARTS:
+            # If all have come meanwhile, it stays.
+            seen = gl.atomic_or(word, own << 8, sem="acq_rel", scope="gpu")
+    mine = gl.where((seen & 255) == PARTS, own, 0)
+    if last:
+        mine |= (seen >> 8) & 0xFFFF
+    if mine != 0:
+        count = _bits(mine)
+        taken = gl.atomic_add(word, count << 24, sem="acq_rel", scope="gpu") >> 24
+        if taken + count == OWNERS:
+            gl.store(word, 0)
+    return mine
+
+
+@gluon.jit
+def _bits(mask):
+    """How many are set."""
+    return gl.inline_asm_elementwise(
+        "popc.b32 $0, $1;", "=r,r", [mask], gl.int32, is_pure=True, pack=1
+    )

@@ -70,10 +70,11 @@ def wait(bar, parity, REMOTE: gl.constexpr = False):
 
 @gluon.constexpr_function
 def _wait_text(remote):
+    scope = "cluster" if remote else "cta"
     return f"""{{
         .reg .pred done;
         again:
-        mbarrier.try_wait.parity.acquire.{"cluster" if remote else "cta"}.shared::cta.b64 done, [$1], $2;
+        mbarrier.try_wait.parity.acquire.{scope}.shared::cta.b64 done, [$1], $2;
         @!done bra.uni again;
         mov.u32 $0, 0;
         }}"""
@@ -311,11 +312,11 @@ def _floats(columns, slabs):
 @gluon.jit
 def hand_out(sums, slot, full, FIRST: gl.constexpr, PIECE: gl.constexpr, PROGRAMS: gl.constexpr,
              DISTANCE: gl.constexpr):  # fmt: skip
-    """Send [64, unit] sums to the programs that add them up: pieces of `PIECE` columns from `FIRST`.
+    """Send [64, unit] sums to the programs that add them up, in pieces of `PIECE` columns.
 
-    Piece i goes to program i % PROGRAMS. `slot`: this program's slot, where it is the first piece
-    of its receiver; `DISTANCE` bytes are from there to that of the receiver's next piece. It counts
-    towards the receiver's barrier `full`.
+    They are pieces `FIRST` and on; piece i goes to program i % PROGRAMS. `slot`: this program's
+    slot, where it is the first piece of its receiver; `DISTANCE` bytes are from there to that of
+    the receiver's next piece. It counts towards the receiver's barrier `full`.
     """
     REGISTERS: gl.constexpr = sums.shape[1] // 2
     slot = gl.full(sums.shape, slot, gl.int32, sums.type.layout)
@@ -350,12 +351,13 @@ def _hand_out_text(registers, first, piece, programs, distance):
 
 @gluon.jit
 def add_up(slots, PIECE: gl.constexpr, PROGRAMS: gl.constexpr, DISTANCE: gl.constexpr):
-    """The sum of a piece [64, PIECE] over its `PROGRAMS` slots, `DISTANCE` bytes apart, in order."""
+    """The sum of a piece [64, PIECE] over its `PROGRAMS` slots, `DISTANCE` bytes apart."""
     REGISTERS: gl.constexpr = PIECE // 2
     like = gl.full([64, PIECE], slots, gl.int32, mma_layout(64, PIECE, 4))
     return gl.inline_asm_elementwise(
         _add_up_text(REGISTERS, PROGRAMS, DISTANCE),
-        _written(REGISTERS) + ",r" * REGISTERS + ",~{memory}", [like], gl.float32, is_pure=False, pack=REGISTERS,
+        _written(REGISTERS) + ",r" * REGISTERS + ",~{memory}", [like], gl.float32, is_pure=False,
+        pack=REGISTERS,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""split_k: several programs share one tile's K; the last of them adds their sums in order.
+"""split_k: several programs share one tile's K, and add up their sums in order, each a share.
 
 Adds to       warp_specialized: units of work are (tile, part of K), so few tiles fill all SMs
 Mirrors       nothing; the CUDA ladder keeps whole tiles
@@ -24,15 +24,18 @@ from ._gluon_host import (
     configs_of,
     least_columns,
     partial_sums,
+    piece_columns,
     skinny,
     slabs,
     why_not_in_parts,
 )
 from ._gluon_store import (
+    OWNERS,
+    add_parts,
     arrive_last,
+    arrive_owner,
     by_engine,
     deposit,
-    piece_offsets,
     store_piece,
     store_tile,
     store_wait,
@@ -49,11 +52,14 @@ TILES = (
     (64, 128, 64, 4, 7),
     (64, 64, 64, 4, 10),
 )
-#: Parts of K at most: the last program of a tile reads as many sums.
+#: Parts of K at most.
 MOST = 128
-#: fp32 of all parts that a thread reads at most, all consumers together: the loads are unrolled,
-#: and more of them take ptxas many seconds.
-UNROLLED = 4224
+
+
+@gluon.constexpr_function
+def shares(pieces, parts):
+    """Into which the sum of a tile of so many pieces is cut."""
+    return min(pieces, parts, OWNERS)
 
 
 @gluon.jit
@@ -96,9 +102,12 @@ def compute(
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
     ORDER: gl.constexpr, GROUP_M: gl.constexpr, EPI_N: gl.constexpr, SPLIT_K: gl.constexpr,
     A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr, C_MAJOR: gl.constexpr,
-    BATCHED: gl.constexpr, WIDE: gl.constexpr, SLAB: gl.constexpr,
+    BATCHED: gl.constexpr, WIDE: gl.constexpr, TOGETHER: gl.constexpr, SLAB: gl.constexpr,
 ):  # fmt: skip
-    """A consumer: deposits its sums; the last of a tile adds all of them and stores."""
+    """A consumer: deposits its sums, then adds up a share of the tile's and stores it.
+
+    The share is all or nothing, for the last to come, unless the parts are `TOGETHER`.
+    """
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N) * B0 * B1
     ROWS: gl.constexpr = slab_rows(BLOCK_M)
     gdc_wait()
@@ -124,12 +133,14 @@ def compute(
             slab = tile * (BLOCK_M // ROWS) + SLAB
             sums = sums_ptr + gl.cast(slab, gl.int64) * (SPLIT_K * SIZE)
             deposit(sums + part * SIZE, acc0, acc1, BLOCK_N, EPI_N)
-            if arrive_last(counters_ptr + slab, SPLIT_K):
-                for i in gl.static_range(BLOCK_N // EPI_N):
-                    where = piece_offsets(i, ROWS, EPI_N)
-                    piece = gl.load(sums + where, cache_modifier=".cg")
-                    for other in gl.static_range(1, SPLIT_K):
-                        piece += gl.load(sums + other * SIZE + where, cache_modifier=".cg")
+            SHARES: gl.constexpr = shares(BLOCK_N // EPI_N, SPLIT_K) if TOGETHER else 1
+            if TOGETHER:
+                owners = arrive_owner(counters_ptr + slab, part, SPLIT_K, SHARES)
+            else:
+                owners = arrive_last(counters_ptr + slab, SPLIT_K).to(gl.int32)
+            for i in range(BLOCK_N // EPI_N):
+                if owners >> i % SHARES & 1:
+                    piece = add_parts(sums, i, SPLIT_K, ROWS, BLOCK_N, EPI_N)
                     store_piece(
                         c_desc, c_ptr, c_memory, piece, b0, b1, row, col + i * EPI_N, M, N,
                         stride_c0, stride_c1, stride_cm, stride_cn, C_MAJOR, BATCHED, WIDE, SLAB,
@@ -146,7 +157,7 @@ def split_k_kernel(
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
     ORDER: gl.constexpr, GROUP_M: gl.constexpr, EPI_N: gl.constexpr, SPLIT_K: gl.constexpr,
     A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr, C_MAJOR: gl.constexpr,
-    BATCHED: gl.constexpr, WIDE: gl.constexpr,
+    BATCHED: gl.constexpr, WIDE: gl.constexpr, TOGETHER: gl.constexpr,
 ):  # fmt: skip
     gdc_launch_dependents()
     a_ring, b0_ring, b1_ring, bars = make_ring(
@@ -163,7 +174,7 @@ def split_k_kernel(
                     c_desc, c_ptr, sums_ptr, counters_ptr, c_memory, a_ring, b0_ring, b1_ring, bars,
                     M, N, K, B0, B1, stride_c0, stride_c1, stride_cm, stride_cn,
                     BLOCK_M, BLOCK_N, BLOCK_K, STAGES, ORDER, GROUP_M, EPI_N, SPLIT_K,
-                    A_MAJOR, B_MAJOR, C_MAJOR, BATCHED, WIDE, 0,
+                    A_MAJOR, B_MAJOR, C_MAJOR, BATCHED, WIDE, TOGETHER, 0,
                 )),
                 (load, (
                     a_desc, b_desc, b1_desc, a_ring, b0_ring, b1_ring, bars, M, N, K, B0, B1,
@@ -180,19 +191,19 @@ def split_k_kernel(
                     c_desc, c_ptr, sums_ptr, counters_ptr, c_memory, a_ring, b0_ring, b1_ring, bars,
                     M, N, K, B0, B1, stride_c0, stride_c1, stride_cm, stride_cn,
                     BLOCK_M, BLOCK_N, BLOCK_K, STAGES, ORDER, GROUP_M, EPI_N, SPLIT_K,
-                    A_MAJOR, B_MAJOR, C_MAJOR, BATCHED, WIDE, 0,
+                    A_MAJOR, B_MAJOR, C_MAJOR, BATCHED, WIDE, TOGETHER, 0,
                 )),
                 (compute, (
                     c_desc, c_ptr, sums_ptr, counters_ptr, c_memory, a_ring, b0_ring, b1_ring, bars,
                     M, N, K, B0, B1, stride_c0, stride_c1, stride_cm, stride_cn,
                     BLOCK_M, BLOCK_N, BLOCK_K, STAGES, ORDER, GROUP_M, EPI_N, SPLIT_K,
-                    A_MAJOR, B_MAJOR, C_MAJOR, BATCHED, WIDE, 1,
+                    A_MAJOR, B_MAJOR, C_MAJOR, BATCHED, WIDE, TOGETHER, 1,
                 )),
                 (compute, (
                     c_desc, c_ptr, sums_ptr, counters_ptr, c_memory, a_ring, b0_ring, b1_ring, bars,
                     M, N, K, B0, B1, stride_c0, stride_c1, stride_cm, stride_cn,
                     BLOCK_M, BLOCK_N, BLOCK_K, STAGES, ORDER, GROUP_M, EPI_N, SPLIT_K,
-                    A_MAJOR, B_MAJOR, C_MAJOR, BATCHED, WIDE, 2,
+                    A_MAJOR, B_MAJOR, C_MAJOR, BATCHED, WIDE, TOGETHER, 2,
                 )),
                 (load, (
                     a_desc, b_desc, b1_desc, a_ring, b0_ring, b1_ring, bars, M, N, K, B0, B1,
@@ -208,16 +219,18 @@ def configs(problem):
     return tuple(
         config_of(c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_warps, c.num_stages, split)
         for c in configs_of(problem, _tiles(problem.N, least_columns(problem)), consumers=1)
-        for split in splits(
-            c.tiles(problem), -(-problem.K // c.BLOCK_K), problem.device.sms, _most(c)
-        )
+        for split in splits(c.tiles(problem), -(-problem.K // c.BLOCK_K), problem.device.sms, MOST)
     )
 
 
-def _most(config):
-    """Parts of K."""
-    sums = config.BLOCK_M * config.BLOCK_N // (32 * config.num_warps)
-    return min(MOST, UNROLLED // sums)
+def together(problem, config):
+    """Whether all parts of a tile find room at once: each then waits for the others."""
+    return config.SPLIT_K > 1 and config.tiles(problem) * config.SPLIT_K <= problem.device.sms
+
+
+def columns_at_once(problem, config):
+    """Of the epilogue."""
+    return piece_columns(config.BLOCK_N, config.SPLIT_K) if together(problem, config) else 64
 
 
 @functools.lru_cache(maxsize=4096)
@@ -248,7 +261,10 @@ def workspace(problem, config, device):
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=split_k_kernel,
-    arguments=arguments(consumers=1, limit=64, workspace=workspace),
+    arguments=arguments(
+        consumers=1, limit=columns_at_once, workspace=workspace,
+        more=lambda problem, config: {"TOGETHER": together(problem, config)},
+    ),
     grid=grid, why_not=why_not_in_parts, configs=configs, interpreted=None,
     config_why_not=config_why_not(1, three=True),
     in_order=False,

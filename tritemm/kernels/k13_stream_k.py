@@ -238,7 +238,9 @@ def workspace(problem, config, device):
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=stream_k_kernel,
-    arguments=arguments(consumers=1, limit=64, workspace=workspace),
+    arguments=arguments(
+        consumers=1, limit=lambda problem, config: 64, workspace=workspace
+    ),
     grid=grid, why_not=why_not_in_parts, configs=configs, interpreted=None,
     config_why_not=config_why_not(1),
     in_order=False,

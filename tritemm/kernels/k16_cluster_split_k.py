@@ -22,7 +22,15 @@ from ..triton_private import clusters_why_not
 from . import _gluon_host
 from ._cluster import LINE, keep_ring, line_bytes, make_ring, ring_bytes, slabs_of
 from ._gluon import buffers, tile_at
-from ._gluon_host import ACCUMULATORS, OPTIONS, OPTIONS_OF_THREE, RESERVE, c_major, config_of
+from ._gluon_host import (
+    ACCUMULATORS,
+    OPTIONS,
+    OPTIONS_OF_THREE,
+    RESERVE,
+    c_major,
+    config_of,
+    piece_columns,
+)
 from ._gluon_store import by_engine, store_piece, store_wait
 from ._host import Box, _sizes, _strides, refusal
 from ._ptx import (
@@ -79,13 +87,6 @@ class Shape:
 @gluon.constexpr_function
 def shape_of(*values):
     return Shape(*values)
-
-
-@gluon.constexpr_function
-def piece_of(columns, programs):
-    """Columns of a piece: as few as possible for the program that has most, in wide pieces."""
-    widths = [width for width in (64, 32, 16, 8) if unit(columns) % width == 0]
-    return min(widths, key=lambda width: -(-columns // (width * programs)) * width)
 
 
 @gluon.constexpr_function
@@ -176,7 +177,7 @@ def part_of(K, SHAPE: gl.constexpr):
 @gluon.jit
 def load(inputs, SHAPE: gl.constexpr):
     """The producer: every step of this program's part."""
-    M, N, K, B0, B1, a_batch0, a_batch1, b_batch0, b_batch1 = inputs
+    M, N, K, B1, a_batch0, a_batch1, b_batch0, b_batch1 = inputs
     STAGES: gl.constexpr = SHAPE.stages
     BYTES: gl.constexpr = stage_bytes(SHAPE)
     LINES: gl.constexpr = SHAPE.depth // LINE
@@ -229,7 +230,7 @@ def load(inputs, SHAPE: gl.constexpr):
 @gluon.jit
 def compute(output, SHAPE: gl.constexpr, WHICH: gl.constexpr):
     """Consumer `WHICH`: multiplies its slabs, hands their sums out, and stores what it adds up."""
-    c_desc, c_ptr, c_memory, M, N, K, B0, B1, stride_c0, stride_c1, stride_cm, stride_cn = output
+    c_desc, c_ptr, c_memory, M, N, K, B1, stride_c0, stride_c1, stride_cm, stride_cn = output
     STAGES: gl.constexpr = SHAPE.stages
     BYTES: gl.constexpr = stage_bytes(SHAPE)
     LINES: gl.constexpr = SHAPE.depth // LINE
@@ -315,28 +316,27 @@ def cluster_split_k_kernel(
     M, N, K, B0, B1,
     stride_c0, stride_c1, stride_cm, stride_cn,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
-    ORDER: gl.constexpr, GROUP_M: gl.constexpr, SPLIT_K: gl.constexpr,
+    ORDER: gl.constexpr, GROUP_M: gl.constexpr, EPI_N: gl.constexpr, SPLIT_K: gl.constexpr,
     A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr, C_MAJOR: gl.constexpr,
     BATCHED: gl.constexpr, WIDE: gl.constexpr, TYPE: gl.constexpr, WARPS: gl.constexpr,
 ):  # fmt: skip
     gdc_launch_dependents()
     CONSUMERS: gl.constexpr = WARPS // 4
-    PIECE: gl.constexpr = piece_of(BLOCK_N, SPLIT_K)
     SHAPE: gl.constexpr = shape_of(
-        BLOCK_M, BLOCK_N, BLOCK_K, STAGES, CONSUMERS, slabs_of(BLOCK_M, WARPS), SPLIT_K, PIECE,
+        BLOCK_M, BLOCK_N, BLOCK_K, STAGES, CONSUMERS, slabs_of(BLOCK_M, WARPS), SPLIT_K, EPI_N,
         ORDER, GROUP_M, A_MAJOR, B_MAJOR, C_MAJOR, BATCHED, WIDE, TYPE,
     )  # fmt: skip
     ring = make_ring(bars_at(SHAPE))
     init_barriers(shared_memory() + bars_at(SHAPE), STAGES, CONSUMERS, 1)
     c_memory = ring
     if by_engine(C_MAJOR):
-        c_memory = buffers(CONSUMERS, 64, PIECE, C_MAJOR, c_ptr.dtype.element_ty)
+        c_memory = buffers(CONSUMERS, 64, EPI_N, C_MAJOR, c_ptr.dtype.element_ty)
     a_batch0, a_batch1, b_batch0, b_batch1 = 1, 1, 1, 1
     if BATCHED:
         a_batch0, a_batch1 = a_desc.shape[0], a_desc.shape[1]
         b_batch0, b_batch1 = b_desc.shape[0], b_desc.shape[1]
-    inputs = (M, N, K, B0, B1, a_batch0, a_batch1, b_batch0, b_batch1)
-    output = (c_desc, c_ptr, c_memory, M, N, K, B0, B1, stride_c0, stride_c1, stride_cm, stride_cn)
+    inputs = (M, N, K, B1, a_batch0, a_batch1, b_batch0, b_batch1)
+    output = (c_desc, c_ptr, c_memory, M, N, K, B1, stride_c0, stride_c1, stride_cm, stride_cn)
     if CONSUMERS == 1:
         gl.warp_specialize(
             [
@@ -384,7 +384,7 @@ def _shared(config: Config, b_major: str, element: int, engine: bool) -> int:
     """Bytes of shared memory; elements of C have `element`, stored by the copy `engine` or not."""
     c = config
     stages = c.num_stages * c.BLOCK_K // LINE.value * line_bytes(c.BLOCK_M, c.BLOCK_N, b_major)
-    piece = piece_of(c.BLOCK_N, c.SPLIT_K)
+    piece = piece_columns(c.BLOCK_N, c.SPLIT_K)
     sums = apart_bytes(sums_bytes(c.BLOCK_M, c.BLOCK_N, c.SPLIT_K, piece))
     output = 64 * (c.num_warps // 4) * piece * element
     if not engine:
@@ -407,7 +407,7 @@ def _boxes(problem: Problem, config: Config) -> tuple[Box, Box, Box | None]:
     """Of A, B and C; None where C is stored by threads."""
     rows = box_rows(config.BLOCK_M) if refusal("a", problem.a, "N") is None else 64
     columns = box_columns(config.BLOCK_N) if _b_major(problem) == "T" else 64
-    piece = piece_of(config.BLOCK_N, config.SPLIT_K)
+    piece = piece_columns(config.BLOCK_N, config.SPLIT_K)
     c = None
     if c_major(problem) == "N":
         c = Box.of(problem, problem.c, 64, piece)
@@ -418,7 +418,7 @@ def _boxes(problem: Problem, config: Config) -> tuple[Box, Box, Box | None]:
 
 def why_not(problem: Problem) -> str | None:
     reason = _gluon_host.why_not_in_parts(problem) or clusters_why_not()
-    if not reason and problem.K <= LINE.value:
+    if not reason and -(-problem.K // LINE.value) < 2:
         return f"K is {problem.K}; a cluster shares two steps of {LINE.value} or more"
     return reason
 
@@ -486,7 +486,7 @@ def config_why_not(problem: Problem, config: Config) -> str | None:
 
 def _room_for_sums(config: Config, b_major: str) -> bool:
     c = config
-    piece = piece_of(c.BLOCK_N, c.SPLIT_K)
+    piece = piece_columns(c.BLOCK_N, c.SPLIT_K)
     sums = sums_bytes(c.BLOCK_M, c.BLOCK_N, c.SPLIT_K, piece)
     stages = c.num_stages * c.BLOCK_K // LINE.value * line_bytes(c.BLOCK_M, c.BLOCK_N, b_major)
     return sums <= max(stages, APART.value)
@@ -503,6 +503,7 @@ def _fixed(problem: Problem, config: Config):
         "A_MAJOR": a.major,
         "B_MAJOR": b.major,
         "C_MAJOR": c_major(problem),
+        "EPI_N": piece_columns(config.BLOCK_N, config.SPLIT_K),
         "TYPE": "bf16" if problem.a.dtype == torch.bfloat16 else "f16",
         "WARPS": config.num_warps,
     }

@@ -88,11 +88,11 @@ class Constants:
     before the first k-step and after the last, in a stream of launches. `pack`: one copy kernel,
     beside its bytes. `reduction`: adding up the parts of a split K, beside their bytes; `gather`:
     as much more for each part. `exchange`: as `reduction`, between the programs of a cluster, of
-    which one sends and receives `exchange_rate`. `overlap`: the share of the shorter one that arithmetic and loads,
-    or work and memory traffic, add to the longer one. `boost`: how much faster an SM works if all
-    others idle. `turned`: arithmetic that each operand adds that WGMMA can't read as it is stored,
-    relative to the product's. `narrow_store`: how many times longer it takes to store C where its
-    lines are not aligned.
+    which one sends and receives `exchange_rate`. `overlap`: the share of the shorter one that
+    arithmetic and loads, or work and memory traffic, add to the longer one. `boost`: how much
+    faster an SM works if all others idle. `turned`: arithmetic that each operand adds that WGMMA
+    can't read as it is stored, relative to the product's. `narrow_store`: how many times longer it
+    takes to store C where its lines are not aligned.
 
     `power` and `traffic`: what the power limit allows, in seconds of the device per 16-bit FLOP:
     `power`, and `traffic` times 1 / BLOCK_M + 1 / BLOCK_N, for the bytes that a FLOP moves on chip.

@@ -74,6 +74,8 @@ def pack_bytes(problem: Problem, operands: str) -> int:
 
 #: Bytes of operands that L2 keeps, of the 50 MB of an H200.
 _L2 = 32 * 2**20
+#: Into which the sum of a tile whose parts run at once is cut, at most.
+_SHARES = 16
 #: Bytes of a line of L2: a tile's row that straddles two lines is two requests.
 _LINE = 128
 
@@ -222,8 +224,14 @@ class Scene:
                 sent = 4 * m * n * (1 - 1 / split)
                 reduction = share * (c.exchange + sent / c.exchange_rate)
             elif split > 1:
-                # Each part is written, and the last program reads them all.
-                parts = 1 + split if level else share + split
+                # Each part is written, and the last program reads them all; or, where all run at
+                # once, each reads its share.
+                if level:
+                    parts = 1 + split
+                elif share > 1:
+                    parts = share + split
+                else:
+                    parts = 1 + max(1.0, split / min(_SHARES, max(1, n // 8)))
                 reduction = c.reduction + split * c.gather + parts * 4 * m * n / c.sm_rate
             moved = self.bytes + (-(-M // m) - 1) * self.b_bytes if rereads else self.bytes
             if level and tiles < sms and moved > _L2:
