@@ -154,6 +154,8 @@ def _suits(rung: Kernel, view: Problem) -> bool:
     """Whether this one of the two orders of the operands is the one to consider for the rung."""
     if rung.few_rows is not None:
         return rung.few_rows(view) >= view.M
+    if not rung.suits(view):
+        return False
     return view.M > LEAST_ROWS or view.M >= view.N
 
 
