@@ -14,7 +14,7 @@ READY := $(if $(VENV),$(VENV)/$(STAMP))
 SETUP_FILES := pyproject.toml constraints.txt tools/setup.sh
 # One worker per core, one torch thread per worker; a Python without xdist (VENV=) runs one process.
 pytest = workers=$$($(1) -c 'import xdist; print("-n auto --dist worksteal")' 2>/dev/null); \
-	OMP_NUM_THREADS=1 $(1) -m pytest $$workers $(ARGS)
+	OMP_NUM_THREADS=1 $(1) -m pytest $$workers $(2) $(ARGS)
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 14
@@ -25,8 +25,8 @@ demo: $(READY)  ## multiply, check and compare the rungs, on this machine
 test: $(READY)  ## the suite
 	@$(call pytest,$(PY))
 
-test-latest: .venv-latest/$(STAMP)  ## the suite on the newest Triton
-	@$(call pytest,.venv-latest/bin/python)
+test-latest: .venv-latest/$(STAMP)  ## what depends on Triton, on the newest Triton
+	@$(call pytest,.venv-latest/bin/python,-m "not any_triton")
 
 cuda: $(READY)  ## compile the CUDA kernels: for this GPU, or to machine code to look at
 	$(PY) -m cuda_reference build $(ARGS)
