@@ -28,7 +28,6 @@ from .choosing import (
 )
 from .harness import DEVICE, operand
 
-
 #: The rungs that cut K into parts.
 IN_PARTS = ("split_k", "stream_k", "cluster_split_k")
 

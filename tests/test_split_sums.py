@@ -1,6 +1,8 @@
 """How the programs that share K agree on who adds up what, run by threads in place of programs."""
 
 import random
+import subprocess
+import sys
 import threading
 import types
 
@@ -117,3 +119,27 @@ def test_many_parts_are_compiled_soon():
     config = Config(128, 128, 64, num_warps=8, num_stages=5, ORDER="grouped", SPLIT_K=128)
     code = asm.compile_problem(job.__class__(**vars(job) | {"config": config}))
     assert not code.spills and code.count("LDG") <= 256
+
+
+IMPATIENT = """
+import torch
+from triton.experimental.gluon import language as gl
+from tritemm.kernels import _gluon_store
+_gluon_store.PATIENCE = gl.constexpr(0)
+import tritemm
+a, b = (torch.randint(-2, 3, shape, device="cuda").bfloat16() for shape in [(256, 8192), (8192, 512)])
+want = (a.float() @ b.float()).bfloat16()
+for split in (2, 3, 8):
+    config = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "num_warps": 8, "num_stages": 5,
+              "SPLIT_K": split}
+    for _ in range(200):
+        got = tritemm.matmul(a, b, kernel="split_k", config=config)
+    assert torch.equal(got, want), split
+"""
+
+
+@pytest.mark.gpu
+def test_sums_are_right_where_nobody_waits():
+    """Owners leave their shares to the last that comes, launch after launch."""
+    run = subprocess.run([sys.executable, "-c", IMPATIENT], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr

@@ -76,8 +76,9 @@ def pack_bytes(problem: Problem, operands: str) -> int:
 _L2 = 32 * 2**20
 #: Into which the sum of a tile whose parts run at once is cut, at most.
 _SHARES = 16
-#: Bytes of a line of L2: a tile's row that straddles two lines is two requests.
-_LINE = 128
+#: Bytes of a line of L2, and of its parts: a tile's row that straddles two lines is two requests
+#: of the copy engine; threads ask for the parts.
+_LINE, _SECTOR = 128, 32
 
 
 #: Of a config, for a kind of scene: BLOCK_M, BLOCK_N, BLOCK_K, the parts of a split K, seconds of a
@@ -119,8 +120,9 @@ class Scene:
         # C goes out 16 bytes at a time where its lines allow it.
         self.stores_wide = _stores_wide(view.c)
         self.requests = tuple(_requests(matrix) for matrix in (view.a, view.b))
+        self.sectors = tuple(_sectors(matrix) for matrix in (view.a, view.b))
         self.kind = (device.name, self.types, self.itemsize, self.narrow, self.turned,
-                     self.requests, self.out, self.stores_wide)  # fmt: skip
+                     self.requests, self.sectors, self.out, self.stores_wide)  # fmt: skip
 
     @property
     def stored(self) -> float:
@@ -158,7 +160,8 @@ class Scene:
         pair = measured and measured.get(known.key(self.word(trait), config))
         step, ends = pair or self.analytic(trait, config)
         own_columns = config.BLOCK_N / trait.cluster  # that it loads itself
-        lines = self.requests[0] * config.BLOCK_M + self.requests[1] * own_columns
+        of_a, of_b = self.sectors if trait.copies else self.requests
+        lines = of_a * config.BLOCK_M + of_b * own_columns
         step = max(step, lines * config.BLOCK_K * self.itemsize / c.sm_rate)
         together = 1 if trait.resident else self._together(config)
         in_flight = max(config.num_stages - 1, 1)
@@ -318,8 +321,19 @@ def _rates(view: Problem) -> _Rates:
 
 def _requests(matrix: Matrix) -> float:
     """Lines of L2 that 128 bytes of `matrix` touch, on average over its rows (or columns)."""
+    return 2 - math.gcd(_pitch_bytes(matrix), _LINE) / _LINE
+
+
+def _sectors(matrix: Matrix) -> float:
+    """Sectors of L2 that 128 bytes touch, on average, relative to the fewest possible."""
+    sectors = _LINE // _SECTOR
+    return (sectors + 1 - math.gcd(_pitch_bytes(matrix), _SECTOR) / _SECTOR) / sectors
+
+
+def _pitch_bytes(matrix: Matrix) -> int:
+    """From one row (or column) to the next."""
     pitch = matrix.pitch(matrix.layout) if matrix.layout != "-" else 1
-    return 2 - math.gcd(pitch * matrix.dtype.itemsize, _LINE) / _LINE
+    return pitch * matrix.dtype.itemsize
 
 
 def _wide(matrix: Matrix) -> bool:
