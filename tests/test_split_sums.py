@@ -127,7 +127,8 @@ from triton.experimental.gluon import language as gl
 from tritemm.kernels import _gluon_store
 _gluon_store.PATIENCE = gl.constexpr(0)
 import tritemm
-a, b = (torch.randint(-2, 3, shape, device="cuda").bfloat16() for shape in [(256, 8192), (8192, 512)])
+a = torch.randint(-2, 3, (256, 8192), device="cuda").bfloat16()
+b = torch.randint(-2, 3, (8192, 512), device="cuda").bfloat16()
 want = (a.float() @ b.float()).bfloat16()
 for split in (2, 3, 8):
     config = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "num_warps": 8, "num_stages": 5,
