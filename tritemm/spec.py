@@ -132,6 +132,8 @@ class Kernel:
     odd_tiles: bool = False
     #: Of a kernel made for few rows of C, and right for any number: how many are few.
     few_rows: Callable[[Problem], int] | None = None
+    #: Whether "auto" considers it for a problem that it can run.
+    suits: Callable[[Problem], bool] = lambda problem: True
     #: Whether the terms of a sum are added in the order of K, whatever the sizes and the tile.
     in_order: bool = True
 

@@ -208,10 +208,15 @@ def configs(problem):
     return tuple(
         config_of(c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_warps, c.num_stages, split)
         for c in configs_of(problem, _tiles(problem.N, least_columns(problem)), consumers=1)
-        for split in splits(
-            c.tiles(problem), -(-problem.K // c.BLOCK_K), problem.device.sms, _most(c)
-        )
+        for split in splits(c, problem)
     )
+
+
+def splits(config, problem):
+    """Numbers of parts that fill whole rounds of all SMs, or part of one; 4 steps or more each."""
+    sms = problem.device.sms
+    most = min(-(-problem.K // config.BLOCK_K) // 4, _most(config))
+    return (1,) if most < 2 else _splits(min(config.tiles(problem), 6 * sms), most, sms)
 
 
 def _most(config):
@@ -225,10 +230,8 @@ def _tiles(columns, least):
     return TILES + skinny(columns, least)
 
 
-@functools.lru_cache(maxsize=4096)
-def splits(tiles, steps, sms, most):
-    """Numbers of parts that fill whole rounds of all SMs, or part of one; 4 steps or more each."""
-    most = max(1, min(steps // 4, most))
+@functools.lru_cache(maxsize=1 << 14)
+def _splits(tiles, most, sms):
     filling = {sms * rounds // tiles for rounds in (1, 2, 3, 4, 6) if rounds * tiles < 6 * sms}
     halves = {sms // (fraction * tiles) for fraction in (2, 3, 4)}
     return sorted({1} | {n for n in filling | halves if 1 < n <= most})
