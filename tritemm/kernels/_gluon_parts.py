@@ -112,10 +112,15 @@ def columns_at_once(problem, config):
     return piece_columns(config.BLOCK_N, config.SPLIT_K) if together(problem, config) else 64
 
 
-@functools.lru_cache(maxsize=4096)
-def splits(tiles, steps, sms):
+def splits(config, problem):
     """Numbers of parts that fill whole rounds of all SMs, or part of one; 4 steps or more each."""
-    most = max(1, min(steps // 4, MOST))
+    sms = problem.device.sms
+    most = min(-(-problem.K // config.BLOCK_K) // 4, MOST)
+    return (1,) if most < 2 else _splits(min(config.tiles(problem), 6 * sms), most, sms)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _splits(tiles, most, sms):
     filling = {sms * rounds // tiles for rounds in (1, 2, 3, 4, 6) if rounds * tiles < 6 * sms}
     halves = {sms // (fraction * tiles) for fraction in (2, 3, 4)}
     return sorted({1} | {n for n in filling | halves if 1 < n <= most})

@@ -226,6 +226,12 @@ def _shared(found):
     )
 
 
+def suits(problem):
+    """Whether there are tiles for more than a round, long enough for their rest to be shared."""
+    tiles = problem.M * problem.N * problem.batch // (128 * 128)
+    return problem.K >= 4096 and tiles >= problem.device.sms
+
+
 def grid(problem, config):
     steps = -(-problem.K // config.BLOCK_K)
     return min(problem.device.sms, config.tiles(problem) * steps)
@@ -241,7 +247,7 @@ KERNEL = TritonKernel(
     arguments=arguments(
         consumers=1, limit=lambda problem, config: 64, workspace=workspace
     ),
-    grid=grid, why_not=why_not_in_parts, configs=configs, interpreted=None,
+    grid=grid, suits=suits, why_not=why_not_in_parts, configs=configs, interpreted=None,
     config_why_not=config_why_not(1),
     in_order=False,
 )  # fmt: skip

@@ -378,18 +378,23 @@ TILES = (
 )
 #: Stages at most.
 DEEPEST = 12
+#: As in the kernel; a call from the host costs several microseconds.
+_line_bytes = functools.cache(line_bytes)
+_ring_bytes = functools.cache(ring_bytes)
+_apart_bytes = functools.cache(apart_bytes)
+_sums_bytes = functools.cache(sums_bytes)
 
 
 def _shared(config: Config, b_major: str, element: int, engine: bool) -> int:
     """Bytes of shared memory; elements of C have `element`, stored by the copy `engine` or not."""
     c = config
-    stages = c.num_stages * c.BLOCK_K // LINE.value * line_bytes(c.BLOCK_M, c.BLOCK_N, b_major)
+    stages = c.num_stages * c.BLOCK_K // LINE.value * _line_bytes(c.BLOCK_M, c.BLOCK_N, b_major)
     piece = piece_columns(c.BLOCK_N, c.SPLIT_K)
-    sums = apart_bytes(sums_bytes(c.BLOCK_M, c.BLOCK_N, c.SPLIT_K, piece))
+    sums = _apart_bytes(_sums_bytes(c.BLOCK_M, c.BLOCK_N, c.SPLIT_K, piece))
     output = 64 * (c.num_warps // 4) * piece * element
     if not engine:
         output += output // 8  # Triton pads what it exchanges between threads
-    return ring_bytes(stages) + sums + output + RESERVE
+    return _ring_bytes(stages) + sums + output + RESERVE
 
 
 def _kind(problem: Problem) -> tuple[str, int, bool]:
@@ -423,9 +428,19 @@ def why_not(problem: Problem) -> str | None:
     return reason
 
 
+def suits(problem: Problem) -> bool:
+    """Whether the clusters of some tile find room at once."""
+    return bool(_at_once(problem))
+
+
 def configs(problem):
+    return _at_once(problem) or (_fitting(*TILES[0], 2, problem.device.shared, *_kind(problem)),)
+
+
+@kept
+def _at_once(problem: Problem) -> tuple[Config, ...]:
     kind = problem.device.shared, *_kind(problem)
-    found = tuple(
+    return tuple(
         _fitting(*tile, split, *kind)
         for tile in TILES + skinny(problem.N)
         for split in splits(
@@ -433,7 +448,6 @@ def configs(problem):
             -(-problem.K // tile[2]), problem.device.sms,
         )
     )  # fmt: skip
-    return found or (_fitting(*TILES[0], 2, *kind),)
 
 
 @functools.lru_cache
@@ -447,6 +461,8 @@ def skinny(columns: int) -> tuple[tuple[int, int, int, int], ...]:
 def splits(tiles: int, steps: int, sms: int) -> tuple[int, ...]:
     """Numbers of programs for a tile: the most that one round of all SMs has room for, and half
     as many; 4 steps or more each."""
+    if steps < 8 or tiles > sms // 2:
+        return ()
     most = max((n for n in range(2, MOST + 1) if tiles <= clusters_at_once(n, sms)), default=0)
     return tuple(n for n in sorted({most, most // 2}) if 2 <= n <= steps // 4)
 
@@ -487,8 +503,8 @@ def config_why_not(problem: Problem, config: Config) -> str | None:
 def _room_for_sums(config: Config, b_major: str) -> bool:
     c = config
     piece = piece_columns(c.BLOCK_N, c.SPLIT_K)
-    sums = sums_bytes(c.BLOCK_M, c.BLOCK_N, c.SPLIT_K, piece)
-    stages = c.num_stages * c.BLOCK_K // LINE.value * line_bytes(c.BLOCK_M, c.BLOCK_N, b_major)
+    sums = _sums_bytes(c.BLOCK_M, c.BLOCK_N, c.SPLIT_K, piece)
+    stages = c.num_stages * c.BLOCK_K // LINE.value * _line_bytes(c.BLOCK_M, c.BLOCK_N, b_major)
     return sums <= max(stages, APART.value)
 
 
@@ -528,7 +544,7 @@ def _options(problem: Problem, config: Config):
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=cluster_split_k_kernel,
     arguments=Arguments(_fixed, _tensors, options=_options),
-    grid=grid, why_not=why_not, configs=configs, interpreted=None,
+    grid=grid, why_not=why_not, suits=suits, configs=configs, interpreted=None,
     config_why_not=config_why_not, odd_tiles=True, in_order=False,
     clusters=lambda config: config.SPLIT_K,
 )  # fmt: skip

@@ -229,7 +229,7 @@ def configs(problem):
     return tuple(
         config_of(c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_warps, c.num_stages, split)
         for c in configs_of(problem, _tiles(problem.N, least_columns(problem)), consumers=1)
-        for split in splits(c.tiles(problem), -(-problem.K // c.BLOCK_K), problem.device.sms)
+        for split in splits(c, problem)
     )
 
 
