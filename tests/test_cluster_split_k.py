@@ -49,7 +49,7 @@ def shape(job):
     return k16_cluster_split_k.shape_of(
         c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_stages, c.num_warps // 4,
         _cluster.slabs_of(c.BLOCK_M, c.num_warps), c.SPLIT_K,
-        _gluon_host.piece_columns(c.BLOCK_N, c.SPLIT_K), c.ORDER, c.GROUP_M, *job.layout, "N",
+        _gluon_host.piece_columns(c.BLOCK_N, c.SPLIT_K), 1, c.ORDER, c.GROUP_M, *job.layout, "N",
         False, False, "bf16",
     )  # fmt: skip
 

@@ -68,14 +68,20 @@ def store_piece(
     c_desc, c_ptr, c_memory, piece, b0, b1, row, col, M, N,
     stride_c0, stride_c1, stride_cm, stride_cn,
     C_MAJOR: gl.constexpr, BATCHED: gl.constexpr, WIDE: gl.constexpr, SLAB: gl.constexpr = 0,
+    PIECE: gl.constexpr = 0, BUFFERS: gl.constexpr = 1,
 ):  # fmt: skip
-    """Write some columns of a tile, the first at (row, col)."""
+    """Write piece `PIECE` of a slab's or tile's, some columns, the first at (row, col).
+
+    By way of shared memory, it takes the next of `BUFFERS` that each slab has in `c_memory`.
+    """
     piece = piece.to(c_ptr.dtype.element_ty)
     if by_engine(C_MAJOR):
-        store_wait(0)  # the copy engine has read the piece before
-        tile_view(c_memory, SLAB, C_MAJOR).store(piece)
+        # So many pieces of this tile are in other buffers; those of the one before are all read.
+        store_wait(PIECE if PIECE < BUFFERS else BUFFERS - 1)
+        BUFFER: gl.constexpr = SLAB * BUFFERS + PIECE % BUFFERS
+        tile_view(c_memory, BUFFER, C_MAJOR).store(piece)
         fence_async_shared()
-        send(c_desc, b0, b1, row, col, c_memory.index(SLAB), C_MAJOR, BATCHED)
+        send(c_desc, b0, b1, row, col, c_memory.index(BUFFER), C_MAJOR, BATCHED)
     else:
         store_pointers(
             c_ptr, piece, b0, b1, row, col, M, N,

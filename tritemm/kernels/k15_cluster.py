@@ -54,6 +54,7 @@ class Shape:
     """What the roles know when they are compiled; sizes in elements; `word`: the type in PTX.
 
     `consumers` have `slabs` of 64 rows each: of the same tile, or of every other one in `turns`.
+    Their output goes by way of `buffers` each.
     """
 
     rows: int
@@ -62,6 +63,7 @@ class Shape:
     consumers: int
     slabs: int
     turns: bool
+    buffers: int
     order: str
     group: int
     a_major: str
@@ -191,6 +193,7 @@ def compute(output, SHAPE: gl.constexpr, WHICH: gl.constexpr):
     STAGES: gl.constexpr = SHAPE.stages
     SLABS: gl.constexpr = SHAPE.slabs
     TURNS: gl.constexpr = SHAPE.turns
+    BUFFERS: gl.constexpr = SHAPE.buffers
     FIRST_SLAB: gl.constexpr = 0 if TURNS else WHICH * SLABS
     UNIT: gl.constexpr = unit(COLUMNS)
     PARTS: gl.constexpr = COLUMNS // UNIT
@@ -246,7 +249,7 @@ def compute(output, SHAPE: gl.constexpr, WHICH: gl.constexpr):
             store_piece(
                 c_desc, c_ptr, c_memory, sums[i], b0, b1, row + (FIRST_SLAB + i // PARTS) * 64,
                 col + i % PARTS * UNIT, M, N, stride_c0, stride_c1, stride_cm, stride_cn, C_MAJOR,
-                BATCHED, WIDE, WHICH,
+                BATCHED, WIDE, WHICH, i, BUFFERS,
             )  # fmt: skip
     store_wait(0)
     meet_cluster()
@@ -269,11 +272,12 @@ def cluster_kernel(
     ORDER: gl.constexpr, GROUP_M: gl.constexpr,
     A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr, C_MAJOR: gl.constexpr,
     BATCHED: gl.constexpr, WIDE: gl.constexpr, TYPE: gl.constexpr, WARPS: gl.constexpr,
+    BUFFERS: gl.constexpr,
 ):  # fmt: skip
     gdc_launch_dependents()
     SHAPE: gl.constexpr = shape_of(
         BLOCK_M, BLOCK_N, STAGES, consumers_of(WARPS), slabs_of(BLOCK_M, WARPS), WARPS == 4,
-        ORDER, group_of(BLOCK_M, GROUP_M), A_MAJOR, B_MAJOR, C_MAJOR, BATCHED, WIDE, TYPE,
+        BUFFERS, ORDER, group_of(BLOCK_M, GROUP_M), A_MAJOR, B_MAJOR, C_MAJOR, BATCHED, WIDE, TYPE,
     )  # fmt: skip
     CONSUMERS: gl.constexpr = SHAPE.consumers
     RING: gl.constexpr = STAGES * stage_bytes(SHAPE)
@@ -282,7 +286,7 @@ def cluster_kernel(
     init_barriers(shared_memory() + RING, STAGES, CLUSTER * READERS, 2)
     c_memory = ring
     if by_engine(C_MAJOR):
-        c_memory = buffers(CONSUMERS, 64, unit(BLOCK_N), C_MAJOR, c_ptr.dtype.element_ty)
+        c_memory = buffers(CONSUMERS * BUFFERS, 64, unit(BLOCK_N), C_MAJOR, c_ptr.dtype.element_ty)
     a_batch0, a_batch1, b_batch0, b_batch1 = 1, 1, 1, 1
     if BATCHED:
         a_batch0, a_batch1 = a_desc.shape[0], a_desc.shape[1]
@@ -309,11 +313,14 @@ def cluster_kernel(
     keep_ring(ring)
 
 
+#: Buffers of a consumer's output, at most.
+MOST_BUFFERS = 4
 #: BLOCK_M, BLOCK_N and the warps of a tile, with as many stages as fit; the one for large
 #: problems first.
 TILES = (
     (128, 256, 8),
     (128, 224, 8),
+    (128, 128, 8),
     (128, 96, 8),
     (192, 192, 12),
     (192, 96, 12),
@@ -326,13 +333,25 @@ TILES = (
 )
 
 
-def _shared(config: Config, b_major: str, element: int, engine: bool) -> int:
-    """Bytes of shared memory; elements of C have `element`, stored by the copy `engine` or not."""
+def _shared(config: Config, b_major: str, element: int, engine: bool) -> tuple[int, int]:
+    """Bytes of shared memory beside the output, and those of a buffer for each consumer.
+
+    Elements of C have `element`, stored by the copy `engine` or not.
+    """
     stages = config.num_stages * line_bytes(config.BLOCK_M, config.BLOCK_N, b_major)
     output = 64 * consumers_of(config.num_warps) * unit(config.BLOCK_N) * element
     if not engine:
         output += output // 8  # Triton pads what it exchanges between threads
-    return ring_bytes(stages) + output + RESERVE
+    return ring_bytes(stages) + RESERVE, output
+
+
+@functools.lru_cache(maxsize=4096)
+def _buffers(config: Config, shared: int, b_major: str, element: int, engine: bool) -> int:
+    """Of each consumer, for the output: as many as fit and are of use; 0: the config doesn't."""
+    others, output = _shared(config, b_major, element, engine)
+    pieces = slabs_of(config.BLOCK_M, config.num_warps) * config.BLOCK_N // unit(config.BLOCK_N)
+    most = min(MOST_BUFFERS, pieces) if engine else 1
+    return max(0, min(most, (shared - others) // output))
 
 
 def _kind(problem: Problem) -> tuple[str, int, bool]:
@@ -371,8 +390,13 @@ def configs(problem):
 def _fitting(shared: int, *kind) -> tuple[Config, ...]:
     found = []
     for rows, columns, warps in TILES:
-        able = (config_of(rows, columns, 64, warps, stages) for stages in range(8, 2, -1))
-        found += [config for config in able if _shared(config, *kind) <= shared][:1]
+        able = [config_of(rows, columns, 64, warps, stages) for stages in range(8, 2, -1)]
+        # Consumers take turns where much is stored for what is multiplied: two buffers first.
+        for least in (2, 1) if warps == 4 else (1,):
+            some = [config for config in able if _buffers(config, shared, *kind) >= least][:1]
+            if some:
+                break
+        found += some
     return tuple(found)
 
 
@@ -391,7 +415,7 @@ def config_why_not(problem: Problem, config: Config) -> str | None:
         return f"BLOCK_K is {config.BLOCK_K}; 64 is possible"
     if config.num_stages < 2:
         return f"num_stages is {config.num_stages}; a ring needs 2 or more"
-    if _shared(config, *_kind(problem)) > problem.device.shared:
+    if not _buffers(config, problem.device.shared, *_kind(problem)):
         return "stages and output together don't fit into shared memory; take fewer stages"
     return None
 
@@ -411,6 +435,7 @@ def _fixed(problem: Problem, config: Config):
         "C_MAJOR": c_major(problem),
         "TYPE": "bf16" if problem.a.dtype == torch.bfloat16 else "f16",
         "WARPS": config.num_warps,
+        "BUFFERS": _buffers(config, problem.device.shared, *_kind(problem)),
     }
     return values | _sizes(problem) | _strides("c", "01mn", problem.c)
 

@@ -63,7 +63,7 @@ class Shape:
     """What the roles know when they are compiled; sizes in elements; `word`: the type in PTX.
 
     A stage is `depth` elements of K deep. `consumers` have `slabs` of 64 rows each. `programs`
-    share a tile, whose columns they add up in pieces of `piece`.
+    share a tile, whose columns they add up in pieces of `piece`. A consumer has `buffers` for them.
     """
 
     rows: int
@@ -74,6 +74,7 @@ class Shape:
     slabs: int
     programs: int
     piece: int
+    buffers: int
     order: str
     group: int
     a_major: str
@@ -241,6 +242,7 @@ def compute(output, SHAPE: gl.constexpr, WHICH: gl.constexpr):
     PIECE: gl.constexpr = SHAPE.piece
     PIECES: gl.constexpr = COLUMNS // PIECE
     PROGRAMS: gl.constexpr = SHAPE.programs
+    BUFFERS: gl.constexpr = SHAPE.buffers
     SLOT: gl.constexpr = slot_bytes(SHAPE)
     TYPE: gl.constexpr = SHAPE.word
     A_MAJOR: gl.constexpr = SHAPE.a_major
@@ -298,7 +300,8 @@ def compute(output, SHAPE: gl.constexpr, WHICH: gl.constexpr):
                 )  # fmt: skip
                 store_piece(
                     c_desc, c_ptr, c_memory, own, b0, b1, row + slab * 64, col + piece * PIECE,
-                    M, N, stride_c0, stride_c1, stride_cm, stride_cn, C_MAJOR, BATCHED, WIDE, WHICH,
+                    M, N, stride_c0, stride_c1, stride_cm, stride_cn, C_MAJOR, BATCHED, WIDE,
+                    WHICH, nth * SLABS + i, BUFFERS,
                 )  # fmt: skip
     store_wait(0)
 
@@ -319,18 +322,19 @@ def cluster_split_k_kernel(
     ORDER: gl.constexpr, GROUP_M: gl.constexpr, EPI_N: gl.constexpr, SPLIT_K: gl.constexpr,
     A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr, C_MAJOR: gl.constexpr,
     BATCHED: gl.constexpr, WIDE: gl.constexpr, TYPE: gl.constexpr, WARPS: gl.constexpr,
+    BUFFERS: gl.constexpr,
 ):  # fmt: skip
     gdc_launch_dependents()
     CONSUMERS: gl.constexpr = WARPS // 4
     SHAPE: gl.constexpr = shape_of(
         BLOCK_M, BLOCK_N, BLOCK_K, STAGES, CONSUMERS, slabs_of(BLOCK_M, WARPS), SPLIT_K, EPI_N,
-        ORDER, GROUP_M, A_MAJOR, B_MAJOR, C_MAJOR, BATCHED, WIDE, TYPE,
+        BUFFERS, ORDER, GROUP_M, A_MAJOR, B_MAJOR, C_MAJOR, BATCHED, WIDE, TYPE,
     )  # fmt: skip
     ring = make_ring(bars_at(SHAPE))
     init_barriers(shared_memory() + bars_at(SHAPE), STAGES, CONSUMERS, 1)
     c_memory = ring
     if by_engine(C_MAJOR):
-        c_memory = buffers(CONSUMERS, 64, EPI_N, C_MAJOR, c_ptr.dtype.element_ty)
+        c_memory = buffers(CONSUMERS * BUFFERS, 64, EPI_N, C_MAJOR, c_ptr.dtype.element_ty)
     a_batch0, a_batch1, b_batch0, b_batch1 = 1, 1, 1, 1
     if BATCHED:
         a_batch0, a_batch1 = a_desc.shape[0], a_desc.shape[1]
@@ -376,8 +380,8 @@ TILES = (
     (64, 128, 64, 4),
     (64, 64, 64, 4),
 )
-#: Stages at most.
-DEEPEST = 12
+#: Stages, and buffers of a consumer's output, at most.
+DEEPEST, MOST_BUFFERS = 12, 4
 #: As in the kernel; a call from the host costs several microseconds.
 _line_bytes = functools.cache(line_bytes)
 _ring_bytes = functools.cache(ring_bytes)
@@ -385,8 +389,11 @@ _apart_bytes = functools.cache(apart_bytes)
 _sums_bytes = functools.cache(sums_bytes)
 
 
-def _shared(config: Config, b_major: str, element: int, engine: bool) -> int:
-    """Bytes of shared memory; elements of C have `element`, stored by the copy `engine` or not."""
+def _shared(config: Config, b_major: str, element: int, engine: bool) -> tuple[int, int]:
+    """Bytes of shared memory beside the output, and those of a buffer for each consumer.
+
+    Elements of C have `element`, stored by the copy `engine` or not.
+    """
     c = config
     stages = c.num_stages * c.BLOCK_K // LINE.value * _line_bytes(c.BLOCK_M, c.BLOCK_N, b_major)
     piece = piece_columns(c.BLOCK_N, c.SPLIT_K)
@@ -394,7 +401,17 @@ def _shared(config: Config, b_major: str, element: int, engine: bool) -> int:
     output = 64 * (c.num_warps // 4) * piece * element
     if not engine:
         output += output // 8  # Triton pads what it exchanges between threads
-    return _ring_bytes(stages) + sums + output + RESERVE
+    return _ring_bytes(stages) + sums + RESERVE, output
+
+
+@functools.lru_cache(maxsize=4096)
+def _buffers(config: Config, shared: int, b_major: str, element: int, engine: bool) -> int:
+    """Of each consumer, for the output: as many as fit and are of use; 0: the config doesn't."""
+    others, output = _shared(config, b_major, element, engine)
+    c = config
+    own = most_pieces(c.BLOCK_N, c.SPLIT_K, piece_columns(c.BLOCK_N, c.SPLIT_K))
+    most = min(MOST_BUFFERS, own * slabs_of(c.BLOCK_M, c.num_warps)) if engine else 1
+    return max(0, min(most, (shared - others) // output))
 
 
 def _kind(problem: Problem) -> tuple[str, int, bool]:
@@ -430,7 +447,7 @@ def why_not(problem: Problem) -> str | None:
 
 def suits(problem: Problem) -> bool:
     """Whether the clusters of some tile find room at once."""
-    return bool(_at_once(problem))
+    return problem.device.capability[0] == 9 and bool(_at_once(problem))
 
 
 def configs(problem):
@@ -470,7 +487,7 @@ def splits(tiles: int, steps: int, sms: int) -> tuple[int, ...]:
 @functools.lru_cache
 def _fitting(rows, columns, depth, warps, split, shared, *kind) -> Config:
     able = (config_of(rows, columns, depth, warps, n, split) for n in range(DEEPEST, 1, -1))
-    return next(config for config in able if _shared(config, *kind) <= shared)
+    return next(config for config in able if _buffers(config, shared, *kind))
 
 
 def config_why_not(problem: Problem, config: Config) -> str | None:
@@ -493,7 +510,7 @@ def config_why_not(problem: Problem, config: Config) -> str | None:
         return f"SPLIT_K is {split}; K = {problem.K} has {steps} steps of {config.BLOCK_K}"
     if config.num_stages < 2:
         return f"num_stages is {config.num_stages}; a ring needs 2 or more"
-    if _shared(config, *_kind(problem)) > problem.device.shared:
+    if not _buffers(config, problem.device.shared, *_kind(problem)):
         return "stages and output together don't fit into shared memory; take fewer stages"
     if not _room_for_sums(config, _b_major(problem)):
         return "the sums don't fit where the stages lie; take more stages"
@@ -522,6 +539,7 @@ def _fixed(problem: Problem, config: Config):
         "EPI_N": piece_columns(config.BLOCK_N, config.SPLIT_K),
         "TYPE": "bf16" if problem.a.dtype == torch.bfloat16 else "f16",
         "WARPS": config.num_warps,
+        "BUFFERS": _buffers(config, problem.device.shared, *_kind(problem)),
     }
     return values | _sizes(problem) | _strides("c", "01mn", problem.c)
 
