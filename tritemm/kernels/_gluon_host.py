@@ -35,7 +35,12 @@ POINTER_COLUMNS = 64
 
 
 def why_not(problem: Problem) -> str | None:
-    """The refusal of the rungs whose warps have roles."""
+    """The refusal of the rungs whose warps have roles, and which load by the copy engine."""
+    return why_not_of_wgmma(problem) or tma_why_not(problem)
+
+
+def why_not_of_wgmma(problem: Problem) -> str | None:
+    """The refusal of what multiplies by WGMMA, in Gluon."""
     if problem.device == INTERPRETER:
         return "Gluon kernels don't run in Triton's interpreter"
     if problem.device.capability[0] != 9:
@@ -45,14 +50,19 @@ def why_not(problem: Problem) -> str | None:
         return f"operands of 16 bits are needed, and these are {problem.a.dtype}"
     if problem.accumulate != torch.float32:
         return f"sums are kept in float32, not in {problem.accumulate}"
-    return tma_why_not(problem)
+    return None
 
 
 def why_not_in_parts(problem: Problem) -> str | None:
-    """The refusal of the rungs that cut K into parts."""
+    """The refusal of the rungs that cut K into parts, and which load by the copy engine."""
+    return too_long(problem) or why_not(problem)
+
+
+def too_long(problem: Problem) -> str | None:
+    """The refusal of what counts the steps of K of all parts."""
     if problem.K >= 2**28:
         return f"K is {problem.K}; steps of K are counted in 32 bits, for all parts, below 2**28"
-    return why_not(problem)
+    return None
 
 
 def config_why_not(consumers: int, three: bool = False):

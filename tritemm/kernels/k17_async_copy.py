@@ -1,11 +1,12 @@
-"""async_copy: the producers are threads, which copy rows of any pitch 16 bytes at a time.
+"""async_copy: the producers are threads, which copy lines from any address.
 
-Adds to       split_k: four producer warps with cp.async in place of one that asks the copy engine
+Adds to       split_k: four producer warps, with cp.async or shifts, where one asked the copy engine
 Mirrors       nothing; the CUDA ladder's copying rungs have no roles
 Compiler does the descriptors of shared memory, the instructions of a k-step, named barriers
 Signs         sm_90: HGMMA, LDGSTS, SYNCS, USETMAXREG, UTMASTG, no UTMALDG
-Needs         sm_90; 16-bit operands with 16-byte aligned rows or columns; Gluon
-Note          For rows that begin anywhere in a line of L2: the copy engine asks for two lines each.
+Needs         sm_90; 16-bit operands with contiguous rows or columns; Gluon
+Note          For lines that begin within a line of L2, of which the copy engine asks for two, or
+              that it can't read: those on odd addresses are cut out of aligned vectors.
 """
 
 import functools
@@ -13,13 +14,13 @@ import functools
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..problem import Matrix, Problem
 from ..spec import Arguments, Config, TritonKernel
 from . import _gluon_host
-from ._gluon import buffers, first_part, make_ring, slab_rows, tile_at
+from ._gluon import as_tile, buffers, first_part, make_ring, slab_rows, tile_at
 from ._gluon_host import (
     OPTIONS,
     c_major,
@@ -29,61 +30,88 @@ from ._gluon_host import (
     least_columns,
     output_columns,
     skinny,
-    why_not_in_parts,
+    too_long,
+    why_not_of_wgmma,
 )
 from ._gluon_parts import columns_at_once, compute, grid, splits, together, unit_at, workspace
-from ._gluon_store import by_engine
-from ._host import Box, _sizes, _strides, refusal
+from ._gluon_store import barrier, by_engine
+from ._host import Box, _sizes, _strides
+from ._ptx import cut_vectors
 
 #: Threads that copy.
 PRODUCERS = gl.constexpr(128)
 
 
 @gluon.constexpr_function
-def lanes(inner, warps):
-    """16 bytes of a lane, then of the next, along lines of `inner` elements."""
-    across = min(32, inner // 8)
-    return gl.BlockedLayout([1, 8], [32 // across, across], [warps, 1], [1, 0])
+def lanes_of(inner):
+    """Lanes in a row that have a line of `inner` elements, 16 bytes each."""
+    return min(32, inner // 8)
+
+
+@gluon.constexpr_function
+def vectors(inner, size, warps):
+    """16 bytes of a lane, `size` elements, then of the next, along lines of `inner` 16-bit ones."""
+    across = lanes_of(inner)
+    return gl.BlockedLayout([1, size], [32 // across, across], [warps, 1], [1, 0])
+
+
+@gluon.constexpr_function
+def arrivals(a_whole, b_whole):
+    """At a stage's barrier: each thread's, once its cp.async have ended; and one for shifts."""
+    return (PRODUCERS if a_whole or b_whole else 0) + (not (a_whole and b_whole))
 
 
 @gluon.jit
-def whole(count):
+def eights(count):
     """`count`, of which the compiler shall know that 8 divides it."""
     return count // 8 * 8
 
 
 @gluon.jit
-def places(pitch, LINES: gl.constexpr, INNER: gl.constexpr, WIDE: gl.constexpr):
-    """Lines and elements of a tile that is stored so, and how far each is from the first."""
-    layout: gl.constexpr = lanes(INNER, gl.num_warps())
-    line = gl.arange(0, LINES, gl.SliceLayout(1, layout))
-    inner = gl.arange(0, INNER, gl.SliceLayout(0, layout))
-    if WIDE:
-        offsets = line.to(gl.int64)[:, None] * pitch + inner[None, :]
+def copy(memory, pointer, pitch, lines, inner, LINES: gl.constexpr, INNER: gl.constexpr,
+         WHOLE: gl.constexpr, WIDE: gl.constexpr):  # fmt: skip
+    """A tile from `pointer` on; of the matrix, `lines` and `inner` elements follow, else zeros.
+
+    `WHOLE`: its lines are of whole 16 bytes on such boundaries.
+    """
+    if WHOLE:
+        layout: gl.constexpr = vectors(INNER, 8, gl.num_warps())
+        line = gl.arange(0, LINES, gl.SliceLayout(1, layout))
+        element = gl.arange(0, INNER, gl.SliceLayout(0, layout))
+        if WIDE:
+            line = line.to(gl.int64)
+        offsets = line[:, None] * eights(pitch) + element[None, :]
+        mask = (line < lines)[:, None] & (element < eights(inner))[None, :]
+        async_copy.async_copy_global_to_shared(memory, pointer + offsets, mask)
     else:
-        offsets = line[:, None] * pitch + inner[None, :]
-    return line, inner, offsets
+        layout: gl.constexpr = vectors(INNER, 4, gl.num_warps())
+        line = gl.arange(0, LINES, gl.SliceLayout(1, layout))
+        word = gl.arange(0, INNER // 2, gl.SliceLayout(0, layout))
+        left = gl.where(line < lines, 2 * gl.minimum(inner, INNER), -4 * INNER)
+        left = left[:, None] - word[None, :] * 4
+        if WIDE:
+            line = line.to(gl.int64)
+        address = pointer.to(gl.int64) + (line[:, None] * (2 * pitch) + word[None, :] * 4)
+        if inner >= INNER:
+            words = cut_vectors(address, left, lanes_of(INNER), False)
+        else:
+            words = cut_vectors(address, left, lanes_of(INNER), True)
+        as_tile(memory, gl.int32, LINES, INNER // 2).store(words)
 
 
 @gluon.jit
-def copy(memory, pointer, places_, first_line, first, lines, inner):
-    """A tile from (first_line, first) on; beyond `lines` and `inner` zeros."""
-    line, element, offsets = places_
-    mask = (first_line + line < lines)[:, None] & (first + element < inner)[None, :]
-    async_copy.async_copy_global_to_shared(memory, pointer + offsets, mask)
-
-
-@gluon.jit
-def first_of(ptr, line, element, pitch):
+def element_at(ptr, line, element, pitch):
     """The address of an element."""
     return ptr + (gl.cast(line, gl.int64) * pitch + element)
 
 
 @gluon.jit
-def of_batch(ptr, b0, b1, stride0, stride1, BATCHED: gl.constexpr):
+def of_batch(ptr, b0, b1, stride0, stride1, WHOLE: gl.constexpr, BATCHED: gl.constexpr):
     """The address of a matrix."""
     if BATCHED:
-        ptr += gl.cast(b0, gl.int64) * whole(stride0) + gl.cast(b1, gl.int64) * whole(stride1)
+        if WHOLE:
+            stride0, stride1 = eights(stride0), eights(stride1)
+        ptr += gl.cast(b0, gl.int64) * stride0 + gl.cast(b1, gl.int64) * stride1
     return ptr
 
 
@@ -93,53 +121,55 @@ def load(
     stride_a0, stride_a1, pitch_a, stride_b0, stride_b1, pitch_b,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr, ORDER: gl.constexpr, GROUP_M: gl.constexpr, SPLIT_K: gl.constexpr,
-    A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr, BATCHED: gl.constexpr, WIDE: gl.constexpr,
+    A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr, A_WHOLE: gl.constexpr, B_WHOLE: gl.constexpr,
+    BATCHED: gl.constexpr, WIDE: gl.constexpr,
 ):  # fmt: skip
     """The producers: every step of every unit of this program."""
     N0: gl.constexpr = first_part(BLOCK_N)
-    N1: gl.constexpr = BLOCK_N - N0 if BLOCK_N > N0 else 8
-    pitch_a, pitch_b = whole(pitch_a), whole(pitch_b)
-    # Lines and their elements: K runs along a line, or from line to line.
-    if A_MAJOR == "N":
-        a_places = places(pitch_a, BLOCK_M, BLOCK_K, WIDE)
-    else:
-        a_places = places(pitch_a, BLOCK_K, BLOCK_M, WIDE)
-    if B_MAJOR == "T":
-        b0_places = places(pitch_b, N0, BLOCK_K, WIDE)
-        b1_places = places(pitch_b, N1, BLOCK_K, WIDE)
-    else:
-        b0_places = places(pitch_b, BLOCK_K, N0, WIDE)
-        b1_places = places(pitch_b, BLOCK_K, N1, WIDE)
+    N1: gl.constexpr = BLOCK_N - N0
+    if A_WHOLE:
+        pitch_a = eights(pitch_a)
+    if B_WHOLE:
+        pitch_b = eights(pitch_b)
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N) * B0 * B1
     gdc_wait()
     n = gl.to_tensor(0)
     for unit in range(gl.program_id(0), tiles * SPLIT_K, gl.num_programs(0)):
         tile, _, first, steps = unit_at(unit, tiles, K, BLOCK_K, SPLIT_K)
         b0, b1, row, col = tile_at(tile, M, N, B1, BLOCK_M, BLOCK_N, ORDER, GROUP_M, BATCHED)
-        a_batch = of_batch(a_ptr, b0, b1, stride_a0, stride_a1, BATCHED)
-        b_batch = of_batch(b_ptr, b0, b1, stride_b0, stride_b1, BATCHED)
+        a_batch = of_batch(a_ptr, b0, b1, stride_a0, stride_a1, A_WHOLE, BATCHED)
+        b_batch = of_batch(b_ptr, b0, b1, stride_b0, stride_b1, B_WHOLE, BATCHED)
         for step in range(steps):
             stage = n % STAGES
             mbarrier.wait(bars.index(STAGES + stage), (n // STAGES & 1) ^ 1)
             k = (first + step) * BLOCK_K
+            to = a_ring.index(stage)
             if A_MAJOR == "N":
-                a = first_of(a_batch, row, k, pitch_a)
-                copy(a_ring.index(stage), a, a_places, row, k, M, whole(K))
+                a = element_at(a_batch, row, k, pitch_a)
+                copy(to, a, pitch_a, M - row, K - k, BLOCK_M, BLOCK_K, A_WHOLE, WIDE)
             else:
-                a = first_of(a_batch, k, row, pitch_a)
-                copy(a_ring.index(stage), a, a_places, k, row, K, whole(M))
+                a = element_at(a_batch, k, row, pitch_a)
+                copy(to, a, pitch_a, K - k, M - row, BLOCK_K, BLOCK_M, A_WHOLE, WIDE)
+            to = b0_ring.index(stage)
             if B_MAJOR == "T":
-                b = first_of(b_batch, col, k, pitch_b)
-                copy(b0_ring.index(stage), b, b0_places, col, k, N, whole(K))
-                if BLOCK_N > N0:
-                    b += gl.cast(pitch_b, gl.int64) * N0
-                    copy(b1_ring.index(stage), b, b1_places, col + N0, k, N, whole(K))
+                b = element_at(b_batch, col, k, pitch_b)
+                copy(to, b, pitch_b, N - col, K - k, N0, BLOCK_K, B_WHOLE, WIDE)
+                if N1 > 0:
+                    b = element_at(b_batch, col + N0, k, pitch_b)
+                    to = b1_ring.index(stage)
+                    copy(to, b, pitch_b, N - N0 - col, K - k, N1, BLOCK_K, B_WHOLE, WIDE)
             else:
-                b = first_of(b_batch, k, col, pitch_b)
-                copy(b0_ring.index(stage), b, b0_places, k, col, K, whole(N))
-                if BLOCK_N > N0:
-                    copy(b1_ring.index(stage), b + N0, b1_places, k, col + N0, K, whole(N))
-            async_copy.mbarrier_arrive(bars.index(stage), increment_count=False)
+                b = element_at(b_batch, k, col, pitch_b)
+                copy(to, b, pitch_b, K - k, N - col, BLOCK_K, N0, B_WHOLE, WIDE)
+                if N1 > 0:
+                    to = b1_ring.index(stage)
+                    copy(to, b + N0, pitch_b, K - k, N - N0 - col, BLOCK_K, N1, B_WHOLE, WIDE)
+            if A_WHOLE or B_WHOLE:
+                async_copy.mbarrier_arrive(bars.index(stage), increment_count=False)
+            if not (A_WHOLE and B_WHOLE):
+                fence_async_shared()  # WGMMA sees what was stored
+                barrier()
+                mbarrier.arrive(bars.index(stage), count=1)
             n += 1
 
 
@@ -154,12 +184,13 @@ def async_copy_kernel(
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
     ORDER: gl.constexpr, GROUP_M: gl.constexpr, EPI_N: gl.constexpr, SPLIT_K: gl.constexpr,
     A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr, C_MAJOR: gl.constexpr,
+    A_WHOLE: gl.constexpr, B_WHOLE: gl.constexpr,
     BATCHED: gl.constexpr, WIDE: gl.constexpr, TOGETHER: gl.constexpr,
 ):  # fmt: skip
     gdc_launch_dependents()
     a_ring, b0_ring, b1_ring, bars = make_ring(
         a_ptr.dtype.element_ty, b_ptr.dtype.element_ty, BLOCK_M, BLOCK_N, BLOCK_K, STAGES,
-        A_MAJOR, B_MAJOR, PRODUCERS,
+        A_MAJOR, B_MAJOR, arrivals(A_WHOLE, B_WHOLE),
     )  # fmt: skip
     c_memory = bars
     if by_engine(C_MAJOR):
@@ -176,17 +207,18 @@ def async_copy_kernel(
                 a_ptr, b_ptr, a_ring, b0_ring, b1_ring, bars, M, N, K, B0, B1,
                 stride_a0, stride_a1, pitch_a, stride_b0, stride_b1, pitch_b,
                 BLOCK_M, BLOCK_N, BLOCK_K, STAGES, ORDER, GROUP_M, SPLIT_K,
-                A_MAJOR, B_MAJOR, BATCHED, WIDE,
+                A_MAJOR, B_MAJOR, A_WHOLE, B_WHOLE, BATCHED, WIDE,
             )),
         ],
-        [4], [96],
+        [4], [136],
     )  # fmt: skip
 
 
-#: BLOCK_M, BLOCK_N, BLOCK_K, warps, stages; the one for large problems first.
+#: BLOCK_M, BLOCK_N, BLOCK_K, warps, stages. Shifts for the second one take a few registers more
+#: than there are.
 TILES = (
-    (128, 256, 64, 8, 3),
     (128, 192, 64, 8, 4),
+    (128, 256, 64, 8, 3),
     (128, 160, 64, 8, 4),
     (128, 128, 64, 8, 5),
     (128, 96, 64, 8, 6),
@@ -196,28 +228,28 @@ TILES = (
 
 
 def why_not(problem: Problem) -> str | None:
-    reason = why_not_in_parts(problem)
+    reason = too_long(problem) or why_not_of_wgmma(problem)
     for name in "ab":
         matrix = getattr(problem, name)
-        if not reason and _inner(name, matrix) % 8:
-            lines = f"{name}'s {'rows' if _major(name, matrix) == 'N' else 'columns'}"
-            reason = f"{lines} have {_inner(name, matrix)} elements; they are copied 8 at a time"
+        if not reason and matrix.layout == "-":
+            strides = tuple(matrix.strides[2:])
+            reason = f"{name}'s strides are {strides}; rows or columns must be contiguous"
     return reason
 
 
 def suits(problem: Problem) -> bool:
     """Whether lines of an operand begin elsewhere than lines of L2, of 128 bytes, do."""
-    pitches = (m.pitch(_major(name, m)) for name, m in (("a", problem.a), ("b", problem.b)))
-    return any(pitch and pitch * problem.itemsize % 128 for pitch in pitches)
+    return any(
+        not matrix.aligned or (matrix.pitch(matrix.layout) or 1) * problem.itemsize % 128
+        for matrix in (problem.a, problem.b)
+        if matrix.layout != "-"
+    )
 
 
-def _major(name: str, matrix: Matrix) -> str:
-    return "N" if refusal(name, matrix, "N") is None else "T"
-
-
-def _inner(name: str, matrix: Matrix) -> int:
-    """Elements of a line."""
-    return matrix.cols if _major(name, matrix) == "N" else matrix.rows
+def _whole(matrix: Matrix) -> bool:
+    """Whether cp.async can copy its lines 16 bytes at a time."""
+    batches = all(stride % 8 == 0 for stride in matrix.strides[:2])
+    return matrix.aligned and matrix.pitch_is_multiple_of(8) and batches
 
 
 @functools.lru_cache(maxsize=4096)
@@ -238,11 +270,13 @@ def _c_box(problem: Problem, config: Config) -> Box | None:
 
 
 def _fixed(problem: Problem, config: Config):
-    a_major, b_major = _major("a", problem.a), _major("b", problem.b)
+    a_major, b_major = problem.a.layout, problem.b.layout
     values = {
         "A_MAJOR": a_major,
         "B_MAJOR": b_major,
         "C_MAJOR": c_major(problem),
+        "A_WHOLE": _whole(problem.a),
+        "B_WHOLE": _whole(problem.b),
         "EPI_N": output_columns(problem, config, 1, columns_at_once(problem, config)),
         "TOGETHER": together(problem, config),
         "pitch_a": problem.a.pitch(a_major),

@@ -79,6 +79,8 @@ _SHARES = 16
 #: Bytes of a line of L2, and of its parts: a tile's row that straddles two lines is two requests
 #: of the copy engine; threads ask for the parts.
 _LINE, _SECTOR = 128, 32
+#: How many times longer it takes to shift a line into place than to copy it.
+_SHIFTED = 1.4
 
 
 #: Of a config, for a kind of scene: BLOCK_M, BLOCK_N, BLOCK_K, the parts of a split K, seconds of a
@@ -325,9 +327,14 @@ def _requests(matrix: Matrix) -> float:
 
 
 def _sectors(matrix: Matrix) -> float:
-    """Sectors of L2 that 128 bytes touch, on average, relative to the fewest possible."""
+    """Sectors of L2 that 128 bytes touch, on average, relative to the fewest possible.
+
+    Lines that begin between 16 bytes are loaded and stored by instructions, not copied.
+    """
     sectors = _LINE // _SECTOR
-    return (sectors + 1 - math.gcd(_pitch_bytes(matrix), _SECTOR) / _SECTOR) / sectors
+    pitch = _pitch_bytes(matrix)
+    touched = (sectors + 1 - math.gcd(pitch, _SECTOR) / _SECTOR) / sectors
+    return touched if matrix.aligned and pitch % 16 == 0 else _SHIFTED * touched
 
 
 def _pitch_bytes(matrix: Matrix) -> int:
