@@ -379,41 +379,37 @@ def _add_up_text(registers, programs, distance):
     return "\n".join([*lines, "}"])
 
 
-# Lines on any address, read 16 bytes at a time: each lane reads an aligned vector and cuts its own
-# out of that and the next lane's.
+# Lines on any address, cut out of aligned vectors of 16 bytes.
 
 
 @gluon.jit
-def cut_vectors(address, left, LANES: gl.constexpr, TAIL: gl.constexpr):
+def cut_vectors(address, left, TAIL: gl.constexpr):
     """16 bytes from each `address` on, as four words; the lines are of 2-byte elements.
 
-    `address` (int64) and `left` (int32) have four equal registers for a vector: where it begins,
-    and how many bytes of its line follow. `LANES` in a row have a line's vectors one after another.
-    What is not of the line is zero if `TAIL`, and must not be there if not, but for vectors that
-    have nothing of it: these are zero. No aligned vector is read that has nothing of its line: it
-    might lie in a page that is not mapped.
+    `address` (int64) and `left` (int32) have four registers for a vector, of which the first says
+    where it begins, and how many bytes of its line follow. What is not of the line is zero if
+    `TAIL`, and must not be there if not, but for vectors that have nothing of it: these are zero.
+    No aligned vector is read that has nothing of the line: it might lie in a page that is not
+    mapped.
     """
     return gl.inline_asm_elementwise(
-        _cut_text(LANES, TAIL), "=&r,=&r,=&r,=&r,l,l,l,l,r,r,r,r,~{memory}", [address, left],
+        _cut_text(TAIL), "=&r,=&r,=&r,=&r,l,l,l,l,r,r,r,r,~{memory}", [address, left],
         gl.int32, is_pure=False, pack=4,
     )  # fmt: skip
 
 
 @gluon.constexpr_function
-def _cut_text(lanes, tail):
+def _cut_text(tail):
+    """Of two neighbouring vectors, 8 words, those from the first one's byte `skew` on."""
     own, following = (", ".join(f"w{i}" for i in range(k, k + 4)) for k in (0, 4))
     lines = [
-        "{", ".reg .b64 from;", ".reg .b32 skew, reach, bits, lane, mask;", ".reg .b32 w<8>;",
-        ".reg .pred here, last, next, eight, four;",
+        "{", ".reg .b64 from;", ".reg .b32 skew, reach, bits, mask;", ".reg .b32 w<8>;",
+        ".reg .pred here, next, eight, four;",
         "cvt.u32.u64 skew, $4;", "and.b32 skew, skew, 15;", "and.b64 from, $4, -16;",
         "add.s32 reach, $8, skew;", "setp.gt.s32 here, reach, 0;",
-        *(f"mov.b32 w{i}, 0;" for i in range(4)),
+        "setp.ne.u32 next, skew, 0;", "setp.gt.and.s32 next, reach, 16, next;",
+        *(f"mov.b32 w{i}, 0;" for i in range(8)),
         f"@here ld.global.v4.b32 {{{own}}}, [from];",
-        *(f"shfl.sync.down.b32 w{i + 4}, w{i}, 1, {(32 - lanes) << 8 | 31}, -1;" for i in range(4)),
-        "mov.u32 lane, %laneid;", f"and.b32 lane, lane, {lanes - 1};",
-        f"setp.eq.u32 last, lane, {lanes - 1};",
-        *(f"@last mov.b32 w{i}, 0;" for i in range(4, 8)),
-        "setp.gt.and.s32 next, reach, 16, last;", "setp.ne.and.u32 next, skew, 0, next;",
         f"@next ld.global.v4.b32 {{{following}}}, [from + 16];",
         "and.b32 bits, skew, 8;", "setp.ne.u32 eight, bits, 0;",
         *(f"selp.b32 w{i}, w{i + 2}, w{i}, eight;" for i in range(6)),

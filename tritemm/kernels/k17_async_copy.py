@@ -22,7 +22,9 @@ from ..spec import Arguments, Config, TritonKernel
 from . import _gluon_host
 from ._gluon import as_tile, buffers, first_part, make_ring, slab_rows, tile_at
 from ._gluon_host import (
+    ACCUMULATORS_OF_THREE,
     OPTIONS,
+    OPTIONS_OF_THREE,
     c_major,
     config_of,
     config_why_not,
@@ -43,15 +45,9 @@ PRODUCERS = gl.constexpr(128)
 
 
 @gluon.constexpr_function
-def lanes_of(inner):
-    """Lanes in a row that have a line of `inner` elements, 16 bytes each."""
-    return min(32, inner // 8)
-
-
-@gluon.constexpr_function
 def vectors(inner, size, warps):
     """16 bytes of a lane, `size` elements, then of the next, along lines of `inner` 16-bit ones."""
-    across = lanes_of(inner)
+    across = min(32, inner // 8)
     return gl.BlockedLayout([1, size], [32 // across, across], [warps, 1], [1, 0])
 
 
@@ -59,6 +55,12 @@ def vectors(inner, size, warps):
 def arrivals(a_whole, b_whole):
     """At a stage's barrier: each thread's, once its cp.async have ended; and one for shifts."""
     return (PRODUCERS if a_whole or b_whole else 0) + (not (a_whole and b_whole))
+
+
+@gluon.constexpr_function
+def copiers(a_whole, b_whole):
+    """Warpgroups that copy: loads to registers wait for memory, and others load meanwhile."""
+    return 1 if a_whole and b_whole else 2
 
 
 @gluon.jit
@@ -93,9 +95,9 @@ def copy(memory, pointer, pitch, lines, inner, LINES: gl.constexpr, INNER: gl.co
             line = line.to(gl.int64)
         address = pointer.to(gl.int64) + (line[:, None] * (2 * pitch) + word[None, :] * 4)
         if inner >= INNER:
-            words = cut_vectors(address, left, lanes_of(INNER), False)
+            words = cut_vectors(address, left, False)
         else:
-            words = cut_vectors(address, left, lanes_of(INNER), True)
+            words = cut_vectors(address, left, True)
         as_tile(memory, gl.int32, LINES, INNER // 2).store(words)
 
 
@@ -122,9 +124,9 @@ def load(
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr, ORDER: gl.constexpr, GROUP_M: gl.constexpr, SPLIT_K: gl.constexpr,
     A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr, A_WHOLE: gl.constexpr, B_WHOLE: gl.constexpr,
-    BATCHED: gl.constexpr, WIDE: gl.constexpr,
+    BATCHED: gl.constexpr, WIDE: gl.constexpr, COPIERS: gl.constexpr, WHICH: gl.constexpr,
 ):  # fmt: skip
-    """The producers: every step of every unit of this program."""
+    """Producers: every step of every unit of this program, or every other one of two `COPIERS`."""
     N0: gl.constexpr = first_part(BLOCK_N)
     N1: gl.constexpr = BLOCK_N - N0
     if A_WHOLE:
@@ -140,36 +142,37 @@ def load(
         a_batch = of_batch(a_ptr, b0, b1, stride_a0, stride_a1, A_WHOLE, BATCHED)
         b_batch = of_batch(b_ptr, b0, b1, stride_b0, stride_b1, B_WHOLE, BATCHED)
         for step in range(steps):
-            stage = n % STAGES
-            mbarrier.wait(bars.index(STAGES + stage), (n // STAGES & 1) ^ 1)
-            k = (first + step) * BLOCK_K
-            to = a_ring.index(stage)
-            if A_MAJOR == "N":
-                a = element_at(a_batch, row, k, pitch_a)
-                copy(to, a, pitch_a, M - row, K - k, BLOCK_M, BLOCK_K, A_WHOLE, WIDE)
-            else:
-                a = element_at(a_batch, k, row, pitch_a)
-                copy(to, a, pitch_a, K - k, M - row, BLOCK_K, BLOCK_M, A_WHOLE, WIDE)
-            to = b0_ring.index(stage)
-            if B_MAJOR == "T":
-                b = element_at(b_batch, col, k, pitch_b)
-                copy(to, b, pitch_b, N - col, K - k, N0, BLOCK_K, B_WHOLE, WIDE)
-                if N1 > 0:
-                    b = element_at(b_batch, col + N0, k, pitch_b)
-                    to = b1_ring.index(stage)
-                    copy(to, b, pitch_b, N - N0 - col, K - k, N1, BLOCK_K, B_WHOLE, WIDE)
-            else:
-                b = element_at(b_batch, k, col, pitch_b)
-                copy(to, b, pitch_b, K - k, N - col, BLOCK_K, N0, B_WHOLE, WIDE)
-                if N1 > 0:
-                    to = b1_ring.index(stage)
-                    copy(to, b + N0, pitch_b, K - k, N - N0 - col, BLOCK_K, N1, B_WHOLE, WIDE)
-            if A_WHOLE or B_WHOLE:
-                async_copy.mbarrier_arrive(bars.index(stage), increment_count=False)
-            if not (A_WHOLE and B_WHOLE):
-                fence_async_shared()  # WGMMA sees what was stored
-                barrier()
-                mbarrier.arrive(bars.index(stage), count=1)
+            if n % COPIERS == WHICH:
+                stage = n % STAGES
+                mbarrier.wait(bars.index(STAGES + stage), (n // STAGES & 1) ^ 1)
+                k = (first + step) * BLOCK_K
+                to = a_ring.index(stage)
+                if A_MAJOR == "N":
+                    a = element_at(a_batch, row, k, pitch_a)
+                    copy(to, a, pitch_a, M - row, K - k, BLOCK_M, BLOCK_K, A_WHOLE, WIDE)
+                else:
+                    a = element_at(a_batch, k, row, pitch_a)
+                    copy(to, a, pitch_a, K - k, M - row, BLOCK_K, BLOCK_M, A_WHOLE, WIDE)
+                to = b0_ring.index(stage)
+                if B_MAJOR == "T":
+                    b = element_at(b_batch, col, k, pitch_b)
+                    copy(to, b, pitch_b, N - col, K - k, N0, BLOCK_K, B_WHOLE, WIDE)
+                    if N1 > 0:
+                        b = element_at(b_batch, col + N0, k, pitch_b)
+                        to = b1_ring.index(stage)
+                        copy(to, b, pitch_b, N - N0 - col, K - k, N1, BLOCK_K, B_WHOLE, WIDE)
+                else:
+                    b = element_at(b_batch, k, col, pitch_b)
+                    copy(to, b, pitch_b, K - k, N - col, BLOCK_K, N0, B_WHOLE, WIDE)
+                    if N1 > 0:
+                        to = b1_ring.index(stage)
+                        copy(to, b + N0, pitch_b, K - k, N - N0 - col, BLOCK_K, N1, B_WHOLE, WIDE)
+                if A_WHOLE or B_WHOLE:
+                    async_copy.mbarrier_arrive(bars.index(stage), increment_count=False)
+                if not (A_WHOLE and B_WHOLE):
+                    fence_async_shared()  # WGMMA sees what was stored
+                    barrier()
+                    mbarrier.arrive(bars.index(stage), count=1)
             n += 1
 
 
@@ -195,32 +198,68 @@ def async_copy_kernel(
     c_memory = bars
     if by_engine(C_MAJOR):
         c_memory = buffers(1, slab_rows(BLOCK_M), EPI_N, C_MAJOR, c_ptr.dtype.element_ty)
-    gl.warp_specialize(
-        [
-            (compute, (
-                c_desc, c_ptr, sums_ptr, counters_ptr, c_memory, a_ring, b0_ring, b1_ring, bars,
-                M, N, K, B0, B1, stride_c0, stride_c1, stride_cm, stride_cn,
-                BLOCK_M, BLOCK_N, BLOCK_K, STAGES, ORDER, GROUP_M, EPI_N, SPLIT_K,
-                A_MAJOR, B_MAJOR, C_MAJOR, BATCHED, WIDE, TOGETHER, 0, True,
-            )),
-            (load, (
-                a_ptr, b_ptr, a_ring, b0_ring, b1_ring, bars, M, N, K, B0, B1,
-                stride_a0, stride_a1, pitch_a, stride_b0, stride_b1, pitch_b,
-                BLOCK_M, BLOCK_N, BLOCK_K, STAGES, ORDER, GROUP_M, SPLIT_K,
-                A_MAJOR, B_MAJOR, A_WHOLE, B_WHOLE, BATCHED, WIDE,
-            )),
-        ],
-        [4], [136],
-    )  # fmt: skip
+    COPIERS: gl.constexpr = copiers(A_WHOLE, B_WHOLE)
+    COPIER: gl.constexpr = 136 if gl.num_warps() == 4 else 104  # registers
+    if COPIERS == 1:
+        gl.warp_specialize(
+            [
+                (compute, (
+                    c_desc, c_ptr, sums_ptr, counters_ptr, c_memory, a_ring, b0_ring, b1_ring, bars,
+                    M, N, K, B0, B1, stride_c0, stride_c1, stride_cm, stride_cn,
+                    BLOCK_M, BLOCK_N, BLOCK_K, STAGES, ORDER, GROUP_M, EPI_N, SPLIT_K,
+                    A_MAJOR, B_MAJOR, C_MAJOR, BATCHED, WIDE, TOGETHER, 0, True,
+                )),
+                (load, (
+                    a_ptr, b_ptr, a_ring, b0_ring, b1_ring, bars, M, N, K, B0, B1,
+                    stride_a0, stride_a1, pitch_a, stride_b0, stride_b1, pitch_b,
+                    BLOCK_M, BLOCK_N, BLOCK_K, STAGES, ORDER, GROUP_M, SPLIT_K,
+                    A_MAJOR, B_MAJOR, A_WHOLE, B_WHOLE, BATCHED, WIDE, COPIERS, 0,
+                )),
+            ],
+            [4], [120],
+        )  # fmt: skip
+    else:
+        gl.warp_specialize(
+            [
+                (compute, (
+                    c_desc, c_ptr, sums_ptr, counters_ptr, c_memory, a_ring, b0_ring, b1_ring, bars,
+                    M, N, K, B0, B1, stride_c0, stride_c1, stride_cm, stride_cn,
+                    BLOCK_M, BLOCK_N, BLOCK_K, STAGES, ORDER, GROUP_M, EPI_N, SPLIT_K,
+                    A_MAJOR, B_MAJOR, C_MAJOR, BATCHED, WIDE, TOGETHER, 0, True,
+                )),
+                (load, (
+                    a_ptr, b_ptr, a_ring, b0_ring, b1_ring, bars, M, N, K, B0, B1,
+                    stride_a0, stride_a1, pitch_a, stride_b0, stride_b1, pitch_b,
+                    BLOCK_M, BLOCK_N, BLOCK_K, STAGES, ORDER, GROUP_M, SPLIT_K,
+                    A_MAJOR, B_MAJOR, A_WHOLE, B_WHOLE, BATCHED, WIDE, COPIERS, 0,
+                )),
+                (load, (
+                    a_ptr, b_ptr, a_ring, b0_ring, b1_ring, bars, M, N, K, B0, B1,
+                    stride_a0, stride_a1, pitch_a, stride_b0, stride_b1, pitch_b,
+                    BLOCK_M, BLOCK_N, BLOCK_K, STAGES, ORDER, GROUP_M, SPLIT_K,
+                    A_MAJOR, B_MAJOR, A_WHOLE, B_WHOLE, BATCHED, WIDE, COPIERS, 1,
+                )),
+            ],
+            [4, 4], [COPIER, COPIER],
+        )  # fmt: skip
 
 
-#: BLOCK_M, BLOCK_N, BLOCK_K, warps, stages. Shifts for the second one take a few registers more
-#: than there are.
+#: BLOCK_M, BLOCK_N, BLOCK_K, warps, stages, with one copier.
 TILES = (
-    (128, 192, 64, 8, 4),
     (128, 256, 64, 8, 3),
+    (128, 192, 64, 8, 4),
     (128, 160, 64, 8, 4),
     (128, 128, 64, 8, 5),
+    (128, 96, 64, 8, 6),
+    (64, 128, 64, 4, 7),
+    (64, 64, 64, 4, 10),
+)
+
+
+#: With two, which take registers.
+SHIFTED = (
+    (128, 128, 64, 8, 5),
+    (128, 192, 64, 8, 4),
     (128, 96, 64, 8, 6),
     (64, 128, 64, 4, 7),
     (64, 64, 64, 4, 10),
@@ -253,16 +292,36 @@ def _whole(matrix: Matrix) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _tiles(columns, least):
-    return TILES + skinny(columns, least)
+def _tiles(columns, least, copiers):
+    return (TILES if copiers == 1 else SHIFTED) + skinny(columns, least)
 
 
 def configs(problem):
+    tiles = _tiles(problem.N, least_columns(problem), _copiers(problem))
     return tuple(
         config_of(c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_warps, c.num_stages, split)
-        for c in configs_of(problem, _tiles(problem.N, least_columns(problem)), consumers=1)
+        for c in configs_of(problem, tiles, consumers=1)
         for split in splits(c, problem)
     )
+
+
+def _copiers(problem: Problem) -> int:
+    return 1 if _whole(problem.a) and _whole(problem.b) else 2
+
+
+def _config_why_not(problem: Problem, config: Config) -> str | None:
+    sums = config.BLOCK_M * config.BLOCK_N // (32 * config.num_warps)
+    if _copiers(problem) == 2 and sums > ACCUMULATORS_OF_THREE:
+        return (
+            f"{sums} accumulators per thread; {ACCUMULATORS_OF_THREE} is possible where lines are "
+            "shifted"
+        )
+    return config_why_not(1)(problem, config)
+
+
+def _options(problem: Problem, config: Config):
+    """Of 16 warps, 8 multiply."""
+    return OPTIONS_OF_THREE if _copiers(problem) == 2 and config.num_warps == 8 else OPTIONS
 
 
 def _c_box(problem: Problem, config: Config) -> Box | None:
@@ -301,8 +360,8 @@ def _tensors(problem: Problem, config: Config, a, b, c, *work):
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=async_copy_kernel,
-    arguments=Arguments(_fixed, _tensors, workspace, lambda problem, config: OPTIONS),
+    arguments=Arguments(_fixed, _tensors, workspace, _options),
     grid=grid, why_not=why_not, suits=suits, configs=configs, interpreted=None,
-    config_why_not=config_why_not(1),
+    config_why_not=_config_why_not,
     in_order=False,
 )  # fmt: skip
