@@ -383,23 +383,21 @@ def _add_up_text(registers, programs, distance):
 
 
 @gluon.jit
-def cut_vectors(address, left, TAIL: gl.constexpr):
+def cut_vectors(address, left):
     """16 bytes from each `address` on, as four words; the lines are of 2-byte elements.
 
     `address` (int64) and `left` (int32) have four registers for a vector, of which the first says
-    where it begins, and how many bytes of its line follow. What is not of the line is zero if
-    `TAIL`, and must not be there if not, but for vectors that have nothing of it: these are zero.
-    No aligned vector is read that has nothing of the line: it might lie in a page that is not
-    mapped.
+    where it begins, and how many bytes of its line follow. What is not of the line is zero. No
+    aligned vector is read that has nothing of the line: it might lie in a page that is not mapped.
     """
     return gl.inline_asm_elementwise(
-        _cut_text(TAIL), "=&r,=&r,=&r,=&r,l,l,l,l,r,r,r,r,~{memory}", [address, left],
+        _cut_text(), "=&r,=&r,=&r,=&r,l,l,l,l,r,r,r,r,~{memory}", [address, left],
         gl.int32, is_pure=False, pack=4,
     )  # fmt: skip
 
 
 @gluon.constexpr_function
-def _cut_text(tail):
+def _cut_text():
     """Of two neighbouring vectors, 8 words, those from the first one's byte `skew` on."""
     own, following = (", ".join(f"w{i}" for i in range(k, k + 4)) for k in (0, 4))
     lines = [
@@ -418,11 +416,9 @@ def _cut_text(tail):
         "and.b32 bits, skew, 2;", "shl.b32 bits, bits, 3;",
         *(f"shf.r.clamp.b32 ${i}, w{i}, w{i + 1}, bits;" for i in range(4)),
     ]  # fmt: skip
-    if tail:
-        for i in range(4):
-            lines += [
-                f"add.s32 bits, $8, {-4 * i};", "max.s32 bits, bits, 0;", "min.s32 bits, bits, 4;",
-                "shl.b32 bits, bits, 3;", "shl.b32 mask, 1, bits;", "sub.u32 mask, mask, 1;",
-                f"and.b32 ${i}, ${i}, mask;",
-            ]  # fmt: skip
+    for i in range(4):
+        lines += [
+            f"mad.lo.s32 bits, $8, 8, {-32 * i};", "max.s32 bits, bits, 0;",
+            "bmsk.clamp.b32 mask, 0, bits;", f"and.b32 ${i}, ${i}, mask;",
+        ]  # fmt: skip
     return "\n".join([*lines, "}"])
