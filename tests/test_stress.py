@@ -151,6 +151,16 @@ def test_every_config_and_layout_is_tried_on_several_tiles_and_steps():
         assert own >= set(stressed.configs(kernel, layout, stressed.TYPES[0], H200))
 
 
+def test_some_of_the_trials_are_from_all_over():
+    every = stressed.trials_of("tiny", RUNG, H200, 0, 0)
+    some = stressed.trials_of("tiny", RUNG, H200, 7, 0)
+    places = [every.index(trial) for trial in some]
+    assert len(some) == 7 and places[0] == 0 and places[-1] > len(every) * 2 // 3
+    for words, count in ((["--tiny"], 0), (["--tiny", "7"], 7)):
+        (check,), missing = stress.checks(stress.parse(words))
+        assert check.count == count and missing is None
+
+
 def test_random_trials_are_the_seeds_and_few_kernels():
     kernel = find(RUNG, RUNGS)
     trials = list(stressed.many(kernel, H200, 300, 3))

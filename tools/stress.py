@@ -1,9 +1,10 @@
 #!/usr/bin/env python
 """Look for hangs and races in the rungs whose warps are synchronised by hand; needs a GPU.
 
-    python tools/stress.py [--tiny] [--launches 10000] [--consan] [--racecheck] [RUNG ...]
+    python tools/stress.py [--tiny [N]] [--launches 10000] [--consan] [--racecheck] [RUNG ...]
 
-    --tiny       every config and layout on a few tiles and k-steps, each within 20 s
+    --tiny       every config and layout, or N of each rung, on a few tiles and k-steps, each
+                 within 20 s
     --launches   random sizes on several streams, every result compared with exact sums
     --consan     some of the tiny ones under Triton's concurrency sanitizer
     --racecheck  the same under compute-sanitizer's memcheck and racecheck
@@ -109,26 +110,26 @@ def main() -> int:
     return 1 if not clean else 2 if missing else 0
 
 
-def parse() -> argparse.Namespace:
+def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
     add("rungs", nargs="*", metavar="RUNG", help="default: every rung in Gluon")
-    add("--tiny", action="store_true")
+    add("--tiny", nargs="?", type=int, const=0, metavar="N")
     add("--launches", type=int, metavar="N")
     add("--consan", action="store_true")
     add("--racecheck", action="store_true")
     add("--seed", type=int, default=0, help="of the random sizes")
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
 def checks(args: argparse.Namespace) -> tuple[list[Check], str | None]:
     """Those that are asked for and can be run, and what is missing for the others."""
-    every = not (args.tiny or args.launches or args.consan or args.racecheck)
+    every = args.tiny is None and not (args.launches or args.consan or args.racecheck)
     found, missing = [], None
-    if args.tiny or every:
-        found.append(Check("tiny", 20))
+    if args.tiny is not None or every:
+        found.append(Check("tiny", 20, args.tiny or 0))
     if args.launches or every:
         found.append(Check("launches", 20, args.launches or 10000))
     if args.consan or every:

@@ -144,8 +144,13 @@ def tiny(kernel: Kernel, device: Device) -> list[Trial]:
 def few(kernel: Kernel, device: Device, count: int) -> list[Trial]:
     """Some of `tiny`, spread over all, of several tiles per program: for slow instruments."""
     able = [trial for trial in tiny(kernel, device) if trial.batch == 1]
-    step = max(1, len(able) // count)
-    return [dataclasses.replace(t, sms=t.sms or FEW_SMS[0]) for t in able[::step]][:count]
+    return [dataclasses.replace(t, sms=t.sms or FEW_SMS[0]) for t in spread(able, count)]
+
+
+def spread(trials: Sequence[Trial], count: int) -> list[Trial]:
+    """`count` of the trials, from all over; all of them if `count` is 0."""
+    step = max(1, len(trials) // count) if count else 1
+    return list(trials[::step])[: count or None]
 
 
 def many(kernel: Kernel, device: Device, count: int, seed: int) -> Iterator[Trial]:
@@ -187,7 +192,7 @@ def trials_of(check: str, rung: str, device: Device, count: int, seed: int) -> S
     kernel = find(rung, RUNGS)
     if check == "launches":
         return list(many(kernel, device, count, seed))
-    return tiny(kernel, device) if check == "tiny" else few(kernel, device, count)
+    return spread(tiny(kernel, device), count) if check == "tiny" else few(kernel, device, count)
 
 
 # A kernel to compare with
