@@ -148,6 +148,26 @@ class TestCandidates:
             assert kernel.why_not(view) is None
             assert dataclasses.replace(config, SWAP=False, PACK="") in kernel.configs(view)
 
+    def test_rungs_without_roles_are_for_what_those_with_roles_refuse(self):
+        def names(**options):
+            return {kernel.name for kernel, _ in dispatch.candidates(problem(4096, **options))}
+
+        size = {"N": 4096, "K": 4096}
+        without = {"pipelined", "tma", "persistent"}
+        assert "warp_specialized" in names(**size) and not without & names(**size)
+        assert without <= names(**size, dtype=torch.int8)
+        assert without <= names(**size, device=B200)
+        assert "pipelined" in names(N=4093, K=4093), "one that needs no copies stays"
+
+    def test_the_last_round_is_shared_where_there_is_one_and_k_is_long(self):
+        def shared(*size):
+            return any(
+                kernel.name == "stream_k" for kernel, _ in dispatch.candidates(problem(*size))
+            )
+
+        assert shared(4096, 4096, 4096)
+        assert not shared(4096, 4096, 2048) and not shared(1024, 1024, 8192)
+
     @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
     @pytest.mark.parametrize(
         "shape", [(1, 8, 8), (8, 1280, 8192), (768, 768, 65536), (8192, 8192, 8192)]

@@ -77,6 +77,48 @@ def test_a_child_that_does_not_start_is_a_finding(tmp_path, monkeypatch):
     assert "no such rung" in found
 
 
+RACES = """\
+========= COMPUTE-SANITIZER
+========= Error: Race reported between Read access at {kernel}+0xf0 in {file}:{line}
+=========     and Write access at {kernel}+0xd980 in {file}:338 [3 hazards]
+========= Error: Race reported between {second}
+=========     and Write access at {kernel}+0xa0b0 in {file}:338 [8 hazards]
+========= RACECHECK SUMMARY: 2 hazards displayed (2 errors, 0 warnings)
+"""
+
+
+@pytest.mark.parametrize("kernel", [k.fn.__name__ for k in stressed.by_hand()] + ["control_kernel"])
+def test_races_of_the_dispatch_of_roles_are_told_from_others(kernel):
+    """Their reads are where the kernel begins, in machine code and in its file."""
+    file, line = stressed.def_lines()[kernel]
+    words = {"kernel": kernel, "file": file, "line": line}
+
+    def passes(second, status=9):
+        lines = RACES.format(second=second, **words).splitlines()
+        return stress.only_dispatch_races(stress.End("", status, lines))
+
+    assert passes(f"Read access at {kernel}+0x1a0 in {file}:{line}")
+    assert not passes(f"Read access at {kernel}+0x1a0 in {file}:{line}", status=1)
+    assert not passes(f"Read access at {kernel}+0x1a0 in {file}:{line + 1}")
+    assert not passes(f"Read access at {kernel}+0x11a0 in {file}:{line}")
+    assert not passes(f"Write access at {kernel}+0x1a0 in {file}:{line}")
+    assert not stress.only_dispatch_races(stress.End("", 9, ["========= Error: Out of memory"]))
+
+
+def test_the_control_says_what_racecheck_may_report(monkeypatch, capsys):
+    file, line = stressed.def_lines()["control_kernel"]
+    race = f"Read access at control_kernel+0xf0 in {file}:{line}"
+    text = RACES.format(kernel="control_kernel", file=file, line=line, second=race)
+    ends = [None, stress.End("", 9, text.splitlines()), stress.End("HANG", -9, [])]
+    monkeypatch.setattr(stress, "watch", lambda check, words: (None, ends.pop(0), []))
+    check = stress.Check("racecheck", 20)
+    passed = [stress.with_control(check).dispatch_races for _ in range(3)]
+    assert passed == [False, True, False]
+    assert [out.rpartition(": ")[2] for out in capsys.readouterr().out.splitlines()] == [
+        "not reported", "reported, and let pass", "HANG",
+    ]  # fmt: skip
+
+
 def test_the_report_is_one_line_unless_something_is_found(capsys):
     check = stress.Check("tiny", 20)
     stress.report(check, "pingpong", 40, [], 1.25)
@@ -107,6 +149,16 @@ def test_every_config_and_layout_is_tried_on_several_tiles_and_steps():
     for layout in stressed.LAYOUTS:
         own = {t.config for t in trials if t.layout == layout}
         assert own >= set(stressed.configs(kernel, layout, stressed.TYPES[0], H200))
+
+
+def test_some_of_the_trials_are_from_all_over():
+    every = stressed.trials_of("tiny", RUNG, H200, 0, 0)
+    some = stressed.trials_of("tiny", RUNG, H200, 7, 0)
+    places = [every.index(trial) for trial in some]
+    assert len(some) == 7 and places[0] == 0 and places[-1] > len(every) * 2 // 3
+    for words, count in ((["--tiny"], 0), (["--tiny", "7"], 7)):
+        (check,), missing = stress.checks(stress.parse(words))
+        assert check.count == count and missing is None
 
 
 def test_random_trials_are_the_seeds_and_few_kernels():

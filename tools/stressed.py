@@ -7,6 +7,7 @@ each. A hang is silence, which the parent ends.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import itertools
 import random
 import sys
@@ -17,6 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # a script's path begins with its own folder
 
 import torch  # noqa: E402
+from triton.experimental import gluon  # noqa: E402
+from triton.experimental.gluon import language as gl  # noqa: E402
 
 from tritemm import budget, launch  # noqa: E402
 from tritemm.problem import Device, Problem  # noqa: E402
@@ -141,8 +144,13 @@ def tiny(kernel: Kernel, device: Device) -> list[Trial]:
 def few(kernel: Kernel, device: Device, count: int) -> list[Trial]:
     """Some of `tiny`, spread over all, of several tiles per program: for slow instruments."""
     able = [trial for trial in tiny(kernel, device) if trial.batch == 1]
-    step = max(1, len(able) // count)
-    return [dataclasses.replace(t, sms=t.sms or FEW_SMS[0]) for t in able[::step]][:count]
+    return [dataclasses.replace(t, sms=t.sms or FEW_SMS[0]) for t in spread(able, count)]
+
+
+def spread(trials: Sequence[Trial], count: int) -> list[Trial]:
+    """`count` of the trials, from all over; all of them if `count` is 0."""
+    step = max(1, len(trials) // count) if count else 1
+    return list(trials[::step])[: count or None]
 
 
 def many(kernel: Kernel, device: Device, count: int, seed: int) -> Iterator[Trial]:
@@ -184,10 +192,45 @@ def trials_of(check: str, rung: str, device: Device, count: int, seed: int) -> S
     kernel = find(rung, RUNGS)
     if check == "launches":
         return list(many(kernel, device, count, seed))
-    return tiny(kernel, device) if check == "tiny" else few(kernel, device, count)
+    return spread(tiny(kernel, device), count) if check == "tiny" else few(kernel, device, count)
+
+
+# A kernel to compare with
+
+#: The word for it in a rung's place.
+CONTROL = "control"
+
+
+@gluon.jit
+def _store(ptr, WHICH: gl.constexpr):
+    gl.store(ptr + WHICH, WHICH)
+
+
+@gluon.jit
+def control_kernel(ptr):
+    """Two roles that share nothing: what a tool finds here is in Triton's dispatch of roles."""
+    gl.warp_specialize([(_store, (ptr, 0)), (_store, (ptr, 1))], [1], [24])
+
+
+def def_lines() -> dict[str, tuple[str, int]]:
+    """Kernel -> its file and the line of its `def`, of all rungs by hand and of the control."""
+    found = {}
+    for function in (*(kernel.fn.fn for kernel in by_hand()), control_kernel.fn):
+        lines, first = inspect.getsourcelines(function)
+        at = next(i for i, line in enumerate(lines) if line.startswith("def "))
+        found[function.__name__] = Path(inspect.getsourcefile(function)).name, first + at
+    return found
 
 
 # Inside a child
+
+
+def run_control() -> None:
+    out = torch.empty(2, dtype=torch.int32, device="cuda")
+    for _ in range(3):
+        control_kernel[(8,)](out, num_warps=4)
+    torch.cuda.synchronize()
+    say("ok", 0) if out.tolist() == [0, 1] else say("bad", 0, f"{out.tolist()} is not [0, 1]")
 
 
 def say(*words) -> None:
@@ -255,6 +298,10 @@ def _from_pool(trial: Trial, pool: torch.Tensor, index: int):
 
 
 def main(check: str, rung: str, start: int, count: int, seed: int) -> None:
+    if rung == CONTROL:
+        say("ready")
+        run_control()
+        return
     device = Device.of(torch.device("cuda"))
     trials = trials_of(check, rung, device, count, seed)
     if check == "consan":  # it keeps its books in global memory
