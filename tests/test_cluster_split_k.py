@@ -182,8 +182,9 @@ def test_what_is_offered_fits(size, layout):
         assert KERNEL.clusters(config) == config.SPLIT_K
 
 
-def test_clusters_lie_within_16_neighbours():
-    assert [clusters_at_once(n, 132) for n in (2, 3, 4, 5, 8)] == [66, 41, 33, 24, 16]
+def test_clusters_do_not_fill_all_sms():
+    assert [clusters_at_once(n, 132) for n in (2, 3, 4, 5, 8)] == [66, 41, 30, 23, 13]
+    assert clusters_at_once(8, 16) == 0
 
 
 @pytest.mark.parametrize(
