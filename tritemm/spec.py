@@ -188,9 +188,9 @@ def find(name: str, kernels: Sequence[Kernel]) -> Kernel:
 def clusters_at_once(programs: int, sms: int) -> int:
     """Clusters of so many programs, one on an SM, that have room.
 
-    A cluster lies within a GPC, of which a large GPU has about eight, not all of the same size: half
-    a cluster finds no room in each, on average (30 of 4 fit on the 132 SMs of an H200). Pairs of SMs
-    share a TPC, and all of these are in some GPC.
+    A cluster lies within a GPC, of which a large GPU has about eight, not all of the same size:
+    half a cluster finds no room in each, on average (30 of 4 fit on the 132 SMs of an H200). Two
+    SMs make up a TPC, and all of these are in some GPC.
     """
     return sms // 2 if programs == 2 else max(0, sms - 4 * (programs - 1)) // programs
 

@@ -126,25 +126,24 @@ def corner(row, col, MAJOR: gl.constexpr):
 
 
 @gluon.jit
-def _reinterpret(memory, DTYPE: gl.constexpr, SHAPE: gl.constexpr, LAYOUT: gl.constexpr):
-    """The same bytes with another type, shape and layout."""
-    if _REINTERPRET:
-        view = memory.reinterpret(DTYPE, SHAPE, LAYOUT)
-    else:
-        view = memory._reinterpret(DTYPE, SHAPE, LAYOUT)
-    return view
-
-
-@gluon.jit
 def as_box(memory, desc):
     """A tile in shared memory with the shape of the descriptor's box, [1, 1, rows, columns]."""
-    return _reinterpret(memory, desc.dtype, desc.block_type.shape, desc.layout)
+    if _REINTERPRET:
+        box = memory.reinterpret(desc.dtype, desc.block_type.shape, desc.layout)
+    else:
+        box = memory._reinterpret(desc.dtype, desc.block_type.shape, desc.layout)
+    return box
 
 
 @gluon.jit
 def as_tile(memory, DTYPE: gl.constexpr, ROWS: gl.constexpr, COLS: gl.constexpr):
     """A tile of `buffers` with elements of another size, [ROWS, COLS] of them as stored."""
-    return _reinterpret(memory, DTYPE, [ROWS, COLS], shared_layout(ROWS, COLS, DTYPE))
+    layout: gl.constexpr = shared_layout(ROWS, COLS, DTYPE)
+    if _REINTERPRET:
+        tile = memory.reinterpret(DTYPE, [ROWS, COLS], layout)
+    else:
+        tile = memory._reinterpret(DTYPE, [ROWS, COLS], layout)
+    return tile
 
 
 @gluon.jit
