@@ -159,6 +159,19 @@ class TestCandidates:
         assert without <= names(**size, device=B200)
         assert "pipelined" in names(N=4093, K=4093), "one that needs no copies stays"
 
+    def test_tf32_is_for_rungs_with_roles_where_it_is_stored_along_k(self):
+        def names(layout):
+            options = {"layout": layout, "dtype": torch.float32, "precision": "tf32"}
+            found = dispatch.candidates(problem(4096, 4096, 4096, **options))
+            return {(kernel.name, config.PACK, config.BLOCK_K) for kernel, config in found}
+
+        assert {("warp_specialized", "", 32), ("split_k", "", 32)} <= names("NT")
+        assert ("warp_specialized", "b", 32) in names("NN")
+        assert not {name for name, pack, _ in names("TN") if not pack} & {"warp_specialized"}
+        with pytest.raises(ValueError, match="a is not stored along K, as WGMMA reads tf32"):
+            options = {"layout": "TN", "dtype": torch.float32, "precision": "tf32"}
+            dispatch.choose(problem(64, 64, 64, **options), "split_k")
+
     def test_the_last_round_is_shared_where_there_is_one_and_k_is_long(self):
         def shared(*size):
             return any(

@@ -46,9 +46,11 @@ def shared_layout(rows, cols, dtype):
 
 
 @gluon.constexpr_function
-def mma_layout(block_m, columns, warps):
-    """WGMMA's accumulator of [block_m, columns], `warps` along the rows."""
-    return gl.NVMMADistributedLayout([3, 0], [warps, 1], [16, columns, 16])
+def mma_layout(block_m, columns, warps, dtype=gl.bfloat16):
+    """WGMMA's accumulator of [block_m, columns], `warps` along the rows, of operands of `dtype`."""
+    return gl.NVMMADistributedLayout(
+        [3, 0], [warps, 1], [16, columns, 256 // dtype.primitive_bitwidth]
+    )
 
 
 @gluon.jit
@@ -200,8 +202,8 @@ def multiply(
     TWO: gl.constexpr = BLOCK_N > N0
     N1: gl.constexpr = BLOCK_N - N0 if TWO else 8
     ROWS: gl.constexpr = slab_rows(BLOCK_M)
-    acc0 = gl.zeros((ROWS, N0), gl.float32, mma_layout(ROWS, N0, WARPS))
-    acc1 = gl.zeros((ROWS, N1), gl.float32, mma_layout(ROWS, N1, WARPS))
+    acc0 = gl.zeros((ROWS, N0), gl.float32, mma_layout(ROWS, N0, WARPS, a_ring.dtype))
+    acc1 = gl.zeros((ROWS, N1), gl.float32, mma_layout(ROWS, N1, WARPS, a_ring.dtype))
     for step in range(steps):
         stage = (n + step) % STAGES
         mbarrier.wait(bars.index(stage), (n + step) // STAGES & 1)

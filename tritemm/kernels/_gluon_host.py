@@ -12,7 +12,7 @@ from ..problem import INTERPRETER, Problem
 from ..spec import Arguments, Config, Workspace
 from ..workspace import counters
 from . import _gluon, _gluon_store
-from ._host import Box, _sizes, _strides, storable, tma_why_not
+from ._host import Box, _sizes, _strides, refusal, storable, tma_why_not
 
 #: As in a kernel; a call from the host costs several microseconds.
 first_part = functools.cache(_gluon.first_part)
@@ -39,14 +39,24 @@ def why_not(problem: Problem) -> str | None:
     return why_not_of_wgmma(problem) or tma_why_not(problem)
 
 
-def why_not_of_wgmma(problem: Problem) -> str | None:
-    """The refusal of what multiplies by WGMMA, in Gluon."""
+def why_not_with_tf32(problem: Problem) -> str | None:
+    """The same of rungs that also take tf32, which WGMMA reads along K alone."""
+    if problem.a.dtype != torch.float32 or problem.precision != "tf32":
+        return why_not(problem)
+    for name, matrix, major in (("a", problem.a, "N"), ("b", problem.b, "T")):
+        if matrix.layout not in (major, "-") and refusal(name, matrix, major):
+            return f"{name} is not stored along K, as WGMMA reads tf32"
+    return why_not_of_wgmma(problem, torch.float32) or tma_why_not(problem)
+
+
+def why_not_of_wgmma(problem: Problem, *more: torch.dtype) -> str | None:
+    """The refusal of what multiplies 16-bit operands, and those of `more` types, by WGMMA."""
     if problem.device == INTERPRETER:
         return "Gluon kernels don't run in Triton's interpreter"
     if problem.device.capability[0] != 9:
         major, minor = problem.device.capability
         return f"WGMMA needs compute capability 9.0; {problem.device.name} has {major}.{minor}"
-    if problem.a.dtype not in (torch.float16, torch.bfloat16):
+    if problem.a.dtype not in (torch.float16, torch.bfloat16, *more):
         return f"operands of 16 bits are needed, and these are {problem.a.dtype}"
     if problem.accumulate != torch.float32:
         return f"sums are kept in float32, not in {problem.accumulate}"
@@ -152,7 +162,10 @@ Tile = tuple[int, int, int, int, int]  # BLOCK_M, BLOCK_N, BLOCK_K, warps, stage
 
 
 def configs_of(problem: Problem, tiles: Sequence[Tile], consumers: int) -> tuple[Config, ...]:
-    """Those of the tiles that fit into shared memory; the same tuple for problems alike."""
+    """Those of the tiles that fit into shared memory; the same tuple for problems alike.
+
+    Of 32-bit operands, a step is half as deep.
+    """
     kind = not by_engine(c_major(problem)), problem.c.dtype.itemsize, problem.device.shared
     return _fitting(tuple(tiles), consumers, problem.itemsize, *kind)
 
@@ -162,7 +175,7 @@ def _fitting(tiles, consumers, itemsize, pointers, element, shared) -> tuple[Con
     limit = POINTER_COLUMNS if pointers else 0
     return tuple(
         config_of(m, n, k, warps, stages)
-        for m, n, k, warps, stages in tiles
+        for m, n, k, warps, stages in ((m, n, 2 * k // itemsize, *more) for m, n, k, *more in tiles)
         if _columns(m, n, stages * (m + n) * k * itemsize, element, consumers, limit, shared)
     )
 

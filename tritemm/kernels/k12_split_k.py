@@ -4,7 +4,7 @@ Adds to       warp_specialized: units of work are (tile, part of K), so few tile
 Mirrors       nothing; the CUDA ladder keeps whole tiles
 Compiler does the descriptors of shared memory, the instructions of a k-step, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, no LDGSTS
-Needs         sm_90; 16-bit operands with 16-byte aligned rows or columns; Gluon
+Needs         sm_90; 16-bit operands, or tf32 stored along K, with 16-byte aligned lines; Gluon
 Note          1.32x cuBLAS at 8 x 1280 x 8192 NT (operands swapped, K in 6 parts), 1.23x at
               128 x 256 x 7168 NT (in 8). The sum of many parts costs 1 to 4 us.
 """
@@ -24,7 +24,8 @@ from ._gluon_host import (
     configs_of,
     least_columns,
     skinny,
-    why_not_in_parts,
+    too_long,
+    why_not_with_tf32,
 )
 from ._gluon_parts import (
     columns_at_once,
@@ -139,6 +140,10 @@ def split_k_kernel(
         )  # fmt: skip
 
 
+def why_not(problem):
+    return too_long(problem) or why_not_with_tf32(problem)
+
+
 def configs(problem):
     return tuple(
         config_of(c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_warps, c.num_stages, split)
@@ -158,7 +163,7 @@ KERNEL = TritonKernel(
         consumers=1, limit=columns_at_once, workspace=workspace,
         more=lambda problem, config: {"TOGETHER": together(problem, config)},
     ),
-    grid=grid, why_not=why_not_in_parts, configs=configs, interpreted=None,
+    grid=grid, why_not=why_not, configs=configs, interpreted=None,
     config_why_not=config_why_not(1, three=True),
     in_order=False,
 )  # fmt: skip
