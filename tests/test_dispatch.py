@@ -168,9 +168,9 @@ class TestCandidates:
         assert {("warp_specialized", "", 32), ("split_k", "", 32)} <= names("NT")
         assert ("warp_specialized", "b", 32) in names("NN")
         assert not {name for name, pack, _ in names("TN") if not pack} & {"warp_specialized"}
+        asked = problem(64, 64, 64, "TN", torch.float32, precision="tf32")
         with pytest.raises(ValueError, match="a is not stored along K, as WGMMA reads tf32"):
-            options = {"layout": "TN", "dtype": torch.float32, "precision": "tf32"}
-            dispatch.choose(problem(64, 64, 64, **options), "split_k")
+            dispatch.choose(asked, "split_k")
 
     def test_the_last_round_is_shared_where_there_is_one_and_k_is_long(self):
         def shared(*size):
