@@ -184,7 +184,9 @@ def _size(rng: random.Random, even: bool, most: int) -> int:
 
 def _able(kernel: Kernel, trial: Trial, device: Device) -> bool:
     view = trial.config.view(trial.of_meta(device))
-    return kernel.why_not(view) is None
+    if kernel.why_not(view) is not None:
+        return False
+    return kernel.config_why_not(view, dataclasses.replace(trial.config, SWAP=False)) is None
 
 
 def trials_of(check: str, rung: str, device: Device, count: int, seed: int) -> Sequence[Trial]:

@@ -167,12 +167,14 @@ def place(M, N, B1, SHAPE: gl.constexpr):
 
 @gluon.jit
 def part_of(K, SHAPE: gl.constexpr):
-    """The first step of this program's part of K, and how many there are."""
+    """The first step of this program's part of K, and how many there are: one or more."""
     PROGRAMS: gl.constexpr = SHAPE.programs
     rank = gl.program_id(0) % PROGRAMS
     steps = gl.cdiv(K, SHAPE.depth)
     first = steps * rank // PROGRAMS
-    return first, steps * (rank + 1) // PROGRAMS - first
+    count = steps * (rank + 1) // PROGRAMS - first
+    gl.assume(count > 0)  # else ptxas serialises WGMMA for the sake of sums without any
+    return first, count
 
 
 @gluon.jit

@@ -40,6 +40,8 @@ from ._gluon_store import barrier, by_engine
 from ._host import Box, _sizes, _strides
 from ._ptx import cut_vectors
 
+# The name that moved between Triton 3.6 and 3.9.
+_copy = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
 #: Threads that copy.
 PRODUCERS = gl.constexpr(128)
 
@@ -84,7 +86,7 @@ def copy(memory, pointer, pitch, lines, inner, LINES: gl.constexpr, INNER: gl.co
             line = line.to(gl.int64)
         offsets = line[:, None] * eights(pitch) + element[None, :]
         mask = (line < lines)[:, None] & (element < eights(inner))[None, :]
-        async_copy.async_copy_global_to_shared(memory, pointer + offsets, mask)
+        _copy(memory, pointer + offsets, mask)
     else:
         layout: gl.constexpr = vectors(INNER, 4, gl.num_warps())
         line = gl.arange(0, LINES, gl.SliceLayout(1, layout))
@@ -213,7 +215,7 @@ def async_copy_kernel(
                     A_MAJOR, B_MAJOR, A_WHOLE, B_WHOLE, BATCHED, WIDE, COPIERS, 0,
                 )),
             ],
-            [4], [120],
+            [4], [136],
         )  # fmt: skip
     else:
         gl.warp_specialize(
