@@ -219,7 +219,7 @@ def splits(config, problem):
     """
     sms = problem.device.sms
     most = min(-(-problem.K // config.BLOCK_K) // 4, _most(config))
-    return (1,) if most < 2 else _splits(min(config.tiles(problem), 2 * sms), most, sms)
+    return _splits(min(config.tiles(problem), 2 * sms), most, sms)
 
 
 def _most(config):

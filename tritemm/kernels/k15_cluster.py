@@ -23,9 +23,17 @@ from ..spec import Arguments, Config, TritonKernel
 from ..triton_private import clusters_why_not
 from . import _gluon_host
 from ._gluon import buffers, tile_at
-from ._gluon_host import ACCUMULATORS, OPTIONS, OPTIONS_OF_THREE, RESERVE, c_major, config_of
+from ._gluon_host import (
+    ACCUMULATORS,
+    OPTIONS,
+    OPTIONS_OF_THREE,
+    RESERVE,
+    c_box,
+    c_major,
+    config_of,
+)
 from ._gluon_store import by_engine, store_piece, store_wait
-from ._host import Box, _sizes, _strides, refusal
+from ._host import Box, _sizes, _strides, major_of
 from ._ptx import (
     add_products,
     arrive,
@@ -126,10 +134,11 @@ def ring_bytes(stages):
 
 
 @gluon.jit
-def touch(memory, BLOCK: gl.constexpr, WORD: gl.constexpr):
-    """Write 128 words, from `WORD` on in `BLOCK`."""
+def touch(ring):
+    """Write the last 128 words."""
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    memory.index(BLOCK).slice(WORD, 128).store(gl.zeros([128], gl.int32, layout))
+    last = ring.index(ring.shape[0] - 1)
+    last.slice(ring.shape[1] - 128, 128).store(gl.zeros([128], gl.int32, layout))
 
 
 @gluon.jit
@@ -308,7 +317,7 @@ def cluster_kernel(
     ring = gl.allocate_shared_memory(
         gl.int32, [ring_bytes(RING) // (4 * WORDS), WORDS], gl.SwizzledSharedLayout(1, 1, 1, [0])
     )
-    touch(ring, ring_bytes(RING) // (4 * WORDS) - 1, WORDS - 128)
+    touch(ring)
     READERS: gl.constexpr = 1 if SHAPE.turns else CONSUMERS
     init_barriers(shared_memory() + RING, STAGES, CLUSTER * READERS, 2)
     c_memory = ring
@@ -337,7 +346,7 @@ def cluster_kernel(
             ],
             [4, 4, 1, 1, 2], [160, 160, 24, 24, 24],
         )  # fmt: skip
-    touch(ring, ring_bytes(RING) // (4 * WORDS) - 1, WORDS - 128)
+    touch(ring)
 
 
 #: BLOCK_M, BLOCK_N and the warps of a tile, with as many stages as fit; the one for large
@@ -373,7 +382,7 @@ def _kind(problem: Problem) -> tuple[str, int, bool]:
 
 @kept
 def _b_major(problem: Problem) -> str:
-    return "N" if refusal("b", problem.b, "N") is None else "T"
+    return major_of(problem.b)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -381,13 +390,7 @@ def _boxes(problem: Problem, config: Config) -> tuple[Box, Box, Box | None]:
     """Of A, B and C; None where C is stored by threads."""
     box = (64, box_columns(config.BLOCK_N)) if _b_major(problem) == "T" else (32, 64)
     b = Box.of(problem, problem.b, *box)
-    columns = unit(config.BLOCK_N)
-    c = None
-    if c_major(problem) == "N":
-        c = Box.of(problem, problem.c, 64, columns)
-    elif c_major(problem) == "T":
-        c = Box.of(problem.transposed(), problem.c.transposed(), columns, 64)
-    return Box.of(problem, problem.a, 64, 64), b, c
+    return Box.of(problem, problem.a, 64, 64), b, c_box(problem, 64, unit(config.BLOCK_N))
 
 
 def why_not(problem: Problem) -> str | None:
