@@ -80,9 +80,9 @@ def test_a_child_that_does_not_start_is_a_finding(tmp_path, monkeypatch):
 RACES = """\
 ========= COMPUTE-SANITIZER
 ========= Error: Race reported between Read access at {kernel}+0xf0 in {file}:{line}
-=========     and Write access at {kernel}+0xd980 in {file}:338 [3 hazards]
+=========     and Write access at {kernel}+0xd980 in {file}:{last} [3 hazards]
 ========= Error: Race reported between {second}
-=========     and Write access at {kernel}+0xa0b0 in {file}:338 [8 hazards]
+=========     and Write access at {kernel}+0xa0b0 in {file}:{write} [8 hazards]
 ========= RACECHECK SUMMARY: 2 hazards displayed (2 errors, 0 warnings)
 """
 
@@ -90,11 +90,12 @@ RACES = """\
 @pytest.mark.parametrize("kernel", [k.fn.__name__ for k in stressed.by_hand()] + ["control_kernel"])
 def test_races_of_the_dispatch_of_roles_are_told_from_others(kernel):
     """Their reads are where the kernel begins, in machine code and in its file."""
-    file, line = stressed.def_lines()[kernel]
-    words = {"kernel": kernel, "file": file, "line": line}
+    file, own = stressed.lines_of_kernels()[kernel]
+    line, last = own[0], own[-1]
+    words = {"kernel": kernel, "file": file, "line": line, "last": last}
 
-    def passes(second, status=9):
-        lines = RACES.format(second=second, **words).splitlines()
+    def passes(second, status=9, write=last):
+        lines = RACES.format(second=second, write=write, **words).splitlines()
         return stress.only_dispatch_races(stress.End("", status, lines))
 
     assert passes(f"Read access at {kernel}+0x1a0 in {file}:{line}")
@@ -102,13 +103,16 @@ def test_races_of_the_dispatch_of_roles_are_told_from_others(kernel):
     assert not passes(f"Read access at {kernel}+0x1a0 in {file}:{line + 1}")
     assert not passes(f"Read access at {kernel}+0x11a0 in {file}:{line}")
     assert not passes(f"Write access at {kernel}+0x1a0 in {file}:{line}")
+    for role in (line - 1, last + 1):
+        assert not passes(f"Read access at {kernel}+0x1a0 in {file}:{line}", write=role)
     assert not stress.only_dispatch_races(stress.End("", 9, ["========= Error: Out of memory"]))
 
 
 def test_the_control_says_what_racecheck_may_report(monkeypatch, capsys):
-    file, line = stressed.def_lines()["control_kernel"]
-    race = f"Read access at control_kernel+0xf0 in {file}:{line}"
-    text = RACES.format(kernel="control_kernel", file=file, line=line, second=race)
+    file, own = stressed.lines_of_kernels()["control_kernel"]
+    race = f"Read access at control_kernel+0xf0 in {file}:{own[0]}"
+    places = {"line": own[0], "last": own[-1], "write": own[0]}
+    text = RACES.format(kernel="control_kernel", file=file, second=race, **places)
     ends = [None, stress.End("", 9, text.splitlines()), stress.End("HANG", -9, [])]
     monkeypatch.setattr(stress, "watch", lambda check, words: (None, ends.pop(0), []))
     check = stress.Check("racecheck", 20)

@@ -59,7 +59,6 @@ class Check:
     count: int = FEW
     prefix: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
-
     #: Whether races of Triton's own dispatch of roles are let pass.
     dispatch_races: bool = False
 
@@ -211,24 +210,36 @@ def with_control(check: Check) -> Check:
     return dataclasses.replace(check, dispatch_races=alike)
 
 
-#: The first access of a report of racecheck, or another error of compute-sanitizer.
-_ERROR = re.compile(r"=+ +Error: (.*)")
-_RACE = re.compile(r"Race reported between Read access at (\w+)\+0x[0-9a-f]{1,3} in (\S+):(\d+)")
+#: An error of compute-sanitizer, the read that a report of racecheck begins with, and a write that
+#: it names behind that: kernel, file and line.
+_ERROR = re.compile(r"=+ +(Error: .*|and \w+ access .*)")
+_READ = re.compile(
+    r"Error: Race reported between Read access at (\w+)\+0x[0-9a-f]{1,3} in (\S+):(\d+)"
+)
+_WRITE = re.compile(r"and Write access at (\w+)\+0x[0-9a-f]+ in (\S+):(\d+)")
 
 
 def only_dispatch_races(end: End) -> bool:
-    """Whether all that racecheck found are reads in the first lines of a kernel's machine code
-    that stand for its `def`: no line of a kernel reads there but Triton's dispatch of roles."""
-    from tools.stressed import def_lines
+    """Whether all that racecheck found is of Triton's dispatch of roles.
 
-    errors = [found[1] for line in end.lines if (found := _ERROR.match(line.strip()))]
-    races = [_RACE.match(error) for error in errors]
-    known = def_lines()
-    return (
-        end.status == SANITIZER_FOUND
-        and bool(races)
-        and all(race and known.get(race[1]) == (race[2], int(race[3])) for race in races)
-    )
+    That reads in the first lines of a kernel's machine code, which stand for its `def`, as no line
+    of a kernel does. Its writes stand for lines of the kernel's own function, and not of a role's.
+    """
+    from tools.stressed import lines_of_kernels
+
+    found = [match[1] for line in end.lines if (match := _ERROR.match(line.strip()))]
+    known = lines_of_kernels()
+
+    def is_dispatch(access: str) -> bool:
+        read = _READ.match(access)
+        place = read or _WRITE.match(access)
+        if not place or place[1] not in known:
+            return False
+        file, lines = known[place[1]]
+        own = lines[:1] if read else lines
+        return place[2] == file and int(place[3]) in own
+
+    return end.status == SANITIZER_FOUND and bool(found) and all(map(is_dispatch, found))
 
 
 def watch(check: Check, words: list[str]) -> tuple[int | None, End | None, list[tuple[int, str]]]:

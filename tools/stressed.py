@@ -214,13 +214,14 @@ def control_kernel(ptr):
     gl.warp_specialize([(_store, (ptr, 0)), (_store, (ptr, 1))], [1], [24])
 
 
-def def_lines() -> dict[str, tuple[str, int]]:
-    """Kernel -> its file and the line of its `def`, of all rungs by hand and of the control."""
+def lines_of_kernels() -> dict[str, tuple[str, range]]:
+    """Kernel -> its file and its lines from `def` on, of all rungs by hand and of the control."""
     found = {}
     for function in (*(kernel.fn.fn for kernel in by_hand()), control_kernel.fn):
         lines, first = inspect.getsourcelines(function)
         at = next(i for i, line in enumerate(lines) if line.startswith("def "))
-        found[function.__name__] = Path(inspect.getsourcefile(function)).name, first + at
+        file = Path(inspect.getsourcefile(function)).name
+        found[function.__name__] = file, range(first + at, first + len(lines))
     return found
 
 

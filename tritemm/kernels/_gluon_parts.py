@@ -119,7 +119,7 @@ def splits(config, problem):
     """
     sms = problem.device.sms
     most = min(-(-problem.K // config.BLOCK_K) // 4, MOST)
-    return (1,) if most < 2 else _splits(min(config.tiles(problem), 2 * sms), most, sms)
+    return _splits(min(config.tiles(problem), 2 * sms), most, sms)
 
 
 @functools.lru_cache(maxsize=1 << 14)

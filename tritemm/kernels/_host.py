@@ -93,7 +93,7 @@ class Box:
     @staticmethod
     def of(problem: Problem, matrix: Matrix, rows: int, cols: int) -> Box:
         """Of `matrix`, in blocks of [rows, cols]."""
-        major = "N" if refusal("", matrix, "N") is None else "T"
+        major = major_of(matrix)
         shape, block = [matrix.rows, matrix.cols], [rows, cols]
         if major == "T":
             shape, block = shape[::-1], block[::-1]
@@ -152,6 +152,11 @@ def _descriptors(problem: Problem, config: Config, a, b, c) -> dict[str, Any]:
 
 #: Of the rungs whose tiles are moved by the copy engine (TMA).
 DESCRIPTORS = Arguments(fixed=_descriptors_fixed, tensors=_descriptors)
+
+
+def major_of(matrix: Matrix) -> str:
+    """How the copy engine reads `matrix`, if it can: by rows (N) where possible, or columns (T)."""
+    return "N" if refusal("", matrix, "N") is None else "T"
 
 
 def refusal(name: str, matrix: Matrix, major: str) -> str | None:

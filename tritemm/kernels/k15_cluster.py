@@ -24,9 +24,17 @@ from ..triton_private import clusters_why_not
 from . import _gluon_host
 from ._cluster import LINE, b_lines, keep_ring, line_bytes, make_ring, ring_bytes, slabs_of
 from ._gluon import buffers, tile_at
-from ._gluon_host import ACCUMULATORS, OPTIONS, OPTIONS_OF_THREE, RESERVE, c_major, config_of
+from ._gluon_host import (
+    ACCUMULATORS,
+    OPTIONS,
+    OPTIONS_OF_THREE,
+    RESERVE,
+    c_box,
+    c_major,
+    config_of,
+)
 from ._gluon_store import by_engine, store_piece, store_wait
-from ._host import Box, _sizes, _strides, refusal
+from ._host import Box, _sizes, _strides, major_of
 from ._ptx import (
     add_products,
     arrive,
@@ -361,7 +369,7 @@ def _kind(problem: Problem) -> tuple[str, int, bool]:
 
 @kept
 def _b_major(problem: Problem) -> str:
-    return "N" if refusal("b", problem.b, "N") is None else "T"
+    return major_of(problem.b)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -369,13 +377,7 @@ def _boxes(problem: Problem, config: Config) -> tuple[Box, Box, Box | None]:
     """Of A, B and C; None where C is stored by threads."""
     box = (64, box_columns(config.BLOCK_N)) if _b_major(problem) == "T" else (32, 64)
     b = Box.of(problem, problem.b, *box)
-    columns = unit(config.BLOCK_N)
-    c = None
-    if c_major(problem) == "N":
-        c = Box.of(problem, problem.c, 64, columns)
-    elif c_major(problem) == "T":
-        c = Box.of(problem.transposed(), problem.c.transposed(), columns, 64)
-    return Box.of(problem, problem.a, 64, 64), b, c
+    return Box.of(problem, problem.a, 64, 64), b, c_box(problem, 64, unit(config.BLOCK_N))
 
 
 def why_not(problem: Problem) -> str | None:

@@ -27,12 +27,13 @@ from ._gluon_host import (
     OPTIONS,
     OPTIONS_OF_THREE,
     RESERVE,
+    c_box,
     c_major,
     config_of,
     piece_columns,
 )
 from ._gluon_store import by_engine, store_piece, store_wait
-from ._host import Box, _sizes, _strides, refusal
+from ._host import Box, _sizes, _strides, major_of
 from ._ptx import (
     add_products,
     add_up,
@@ -423,20 +424,15 @@ def _kind(problem: Problem) -> tuple[str, int, bool]:
 
 @kept
 def _b_major(problem: Problem) -> str:
-    return "N" if refusal("b", problem.b, "N") is None else "T"
+    return major_of(problem.b)
 
 
 @functools.lru_cache(maxsize=4096)
 def _boxes(problem: Problem, config: Config) -> tuple[Box, Box, Box | None]:
     """Of A, B and C; None where C is stored by threads."""
-    rows = box_rows(config.BLOCK_M) if refusal("a", problem.a, "N") is None else 64
+    rows = box_rows(config.BLOCK_M) if major_of(problem.a) == "N" else 64
     columns = box_columns(config.BLOCK_N) if _b_major(problem) == "T" else 64
-    piece = piece_columns(config.BLOCK_N, config.SPLIT_K)
-    c = None
-    if c_major(problem) == "N":
-        c = Box.of(problem, problem.c, 64, piece)
-    elif c_major(problem) == "T":
-        c = Box.of(problem.transposed(), problem.c.transposed(), piece, 64)
+    c = c_box(problem, 64, piece_columns(config.BLOCK_N, config.SPLIT_K))
     return Box.of(problem, problem.a, rows, 64), Box.of(problem, problem.b, 64, columns), c
 
 
