@@ -64,15 +64,6 @@ def why_not_of_wgmma(problem: Problem, *more: torch.dtype) -> str | None:
     return None
 
 
-def without_roles(problem: Problem) -> bool:
-    """Whether rungs that have none suit the problem, because those with roles refuse it.
-
-    Of 1600 random problems that both can run, the others had the least predicted time in none, and
-    to predict it took a fifth of the choice's time.
-    """
-    return why_not(problem) is not None
-
-
 def why_not_in_parts(problem: Problem) -> str | None:
     """The refusal of the rungs that cut K into parts, and which load by the copy engine."""
     return too_long(problem) or why_not(problem)

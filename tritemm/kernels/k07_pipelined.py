@@ -13,7 +13,6 @@ import triton
 import triton.language as tl
 
 from ..spec import Config, TritonKernel
-from ._gluon_host import without_roles
 from ._host import POINTERS, classic_tile, fitting, mma_why_not, once_per_kind
 from ._tile import batch_offset, dot, raster, split_batch, store, widen
 
@@ -80,6 +79,6 @@ def configs(problem):
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=pipelined_kernel, arguments=POINTERS,
-    why_not=mma_why_not, suits=without_roles, configs=configs,
+    why_not=mma_why_not, configs=configs,
     interpreted=Config(32, 32, 32, num_stages=3, ORDER="grouped"),
 )  # fmt: skip

@@ -11,7 +11,6 @@ import triton
 import triton.language as tl
 
 from ..spec import Config, TritonKernel
-from ._gluon_host import without_roles
 from ._host import DESCRIPTORS, tma_tiles, tma_why_not
 from ._tile import dot, load_tile, raster, split_batch, store_tile
 
@@ -52,6 +51,5 @@ def configs(problem):
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=tma_kernel, arguments=DESCRIPTORS,
-    why_not=tma_why_not, suits=without_roles, configs=configs,
-    interpreted=Config(32, 32, 32, ORDER="grouped"),
+    why_not=tma_why_not, configs=configs, interpreted=Config(32, 32, 32, ORDER="grouped"),
 )  # fmt: skip
