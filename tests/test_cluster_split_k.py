@@ -191,8 +191,8 @@ def test_what_is_offered_fits(size, layout):
 
 
 def test_clusters_do_not_fill_all_sms():
-    assert [clusters_at_once(n, 132) for n in (2, 3, 4, 5, 8)] == [66, 41, 30, 23, 13]
-    assert clusters_at_once(8, 16) == 0
+    assert [clusters_at_once(n, 132) for n in (2, 3, 4, 5, 8)] == [66, 39, 30, 22, 15]
+    assert clusters_at_once(8, 8) == 0
 
 
 @pytest.mark.parametrize(

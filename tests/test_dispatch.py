@@ -464,7 +464,7 @@ def test_the_command(capsys):
     printed = capsys.readouterr().out
     assert "4093 x 4093 x 4093 NN, bf16" in printed and "a and b packed" in printed
     assert main(["explain", "4093", "4093", "4093", "--kernel", "tma"]) == 2
-    assert 'TMA needs a multiple of 16; kernel="async_copy" can run' in capsys.readouterr().err
+    assert 'TMA needs a multiple of 16; kernel="pipelined" can run' in capsys.readouterr().err
     assert main(["explain", "64", "64", "64", "--sm", "75"]) == 2
     assert "75" in capsys.readouterr().err
 

@@ -24,9 +24,6 @@ TYPES = [
     {"dtype": "fp64"},
     {"dtype": "int8"},
 ]
-#: Bytes that may be spilled: copiers have their registers full of vectors, and ptxas puts aside
-#: a few scalars that a tile or a step needs once.
-SPILLED = {"async_copy": 32}
 EVERY = os.environ.get("TRITEMM_SWEEP") == "all"
 
 
@@ -50,9 +47,7 @@ def faults(result, required=(), forbidden=()) -> list[str]:
     if isinstance(result, asm.Refusal):
         return [f"refused by the {result.by}: {result.reason}"]
     found = asm.check(result, required, forbidden) if required or forbidden else []
-    if result.spills > SPILLED.get(result.rung, 0) or (
-        result.mix and result.local and not result.spills
-    ):
+    if result.spills or (result.mix and result.local):
         local = f" in {result.local} instructions" if result.mix else ""
         found.append(f"spills {result.spills} bytes per thread{local}")
     if not result.fits:

@@ -19,7 +19,6 @@ _FILES = (
     "k14_gemv",
     "k15_cluster",
     "k16_cluster_split_k",
-    "k17_async_copy",
 )
 
 RUNGS: tuple[Kernel, ...] = tuple(

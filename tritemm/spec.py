@@ -185,14 +185,17 @@ def find(name: str, kernels: Sequence[Kernel]) -> Kernel:
     raise ValueError(f"no rung is called {name!r}; there are {', '.join(k.name for k in kernels)}")
 
 
+#: On the SMs of an H200, clusters by their programs: cudaOccupancyMaxActiveClusters.
+_SMS, _CLUSTERS = 132, {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}
+
+
 def clusters_at_once(programs: int, sms: int) -> int:
     """Clusters of so many programs, one on an SM, that have room.
 
-    A cluster lies within a GPC, of which a large GPU has about eight, not all of the same size:
-    half a cluster finds no room in each, on average (30 of 4 fit on the 132 SMs of an H200). Two
-    SMs make up a TPC, and all of these are in some GPC.
+    A cluster lies within a GPC, and those are not all of the same size: on other GPUs about the
+    same share of the SMs is left over.
     """
-    return sms // 2 if programs == 2 else max(0, sms - 4 * (programs - 1)) // programs
+    return sms * _CLUSTERS[programs] // _SMS
 
 
 @dataclasses.dataclass(frozen=True)

@@ -67,36 +67,33 @@ def buffers(COUNT: gl.constexpr, ROWS: gl.constexpr, COLS: gl.constexpr, MAJOR: 
 
 
 @gluon.jit
-def make_barriers(FIRST: gl.constexpr, MORE: gl.constexpr = 0, ARRIVALS: gl.constexpr = 1,
-                  FIRST_ARRIVALS: gl.constexpr = 1):  # fmt: skip
-    """`FIRST` barriers that one arrival completes, or so many; then `MORE` that take `ARRIVALS`."""
-    bars = gl.allocate_shared_memory(gl.int64, [FIRST + MORE, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(FIRST):
-        mbarrier.init(bars.index(i), count=FIRST_ARRIVALS)
+def make_barriers(ONE: gl.constexpr, MORE: gl.constexpr = 0, ARRIVALS: gl.constexpr = 1):
+    """`ONE` barriers that one arrival completes, then `MORE` that take `ARRIVALS`."""
+    bars = gl.allocate_shared_memory(gl.int64, [ONE + MORE, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(ONE):
+        mbarrier.init(bars.index(i), count=1)
     for i in gl.static_range(MORE):
-        mbarrier.init(bars.index(FIRST + i), count=ARRIVALS)
+        mbarrier.init(bars.index(ONE + i), count=ARRIVALS)
     fence_async_shared()
     return bars
 
 
 @gluon.jit
-def make_ring(a_type: gl.constexpr, b_type: gl.constexpr, BLOCK_M: gl.constexpr,
-              BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
-              A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr,
-              PRODUCERS: gl.constexpr = 1):  # fmt: skip
+def make_ring(a_desc, b_desc, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
+              STAGES: gl.constexpr, A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr):  # fmt: skip
     """The stages of A and of both parts of B; their barriers, `STAGES` ready and as many empty.
 
-    A stage of A is its slabs, one after another. It is ready when all `PRODUCERS` have arrived.
+    A stage of A is its slabs, one after another.
     """
     N0: gl.constexpr = first_part(BLOCK_N)
     ROWS: gl.constexpr = slab_rows(BLOCK_M)
     SLABS: gl.constexpr = BLOCK_M // ROWS
-    a_ring = buffers(STAGES * SLABS, ROWS, BLOCK_K, A_MAJOR, a_type)
-    b0_ring = buffers(STAGES, BLOCK_K, N0, B_MAJOR, b_type)
+    a_ring = buffers(STAGES * SLABS, ROWS, BLOCK_K, A_MAJOR, a_desc.dtype)
+    b0_ring = buffers(STAGES, BLOCK_K, N0, B_MAJOR, b_desc.dtype)
     b1_ring = b0_ring
     if BLOCK_N > N0:
-        b1_ring = buffers(STAGES, BLOCK_K, BLOCK_N - N0, B_MAJOR, b_type)
-    return a_ring, b0_ring, b1_ring, make_barriers(STAGES, STAGES, SLABS, PRODUCERS)
+        b1_ring = buffers(STAGES, BLOCK_K, BLOCK_N - N0, B_MAJOR, b_desc.dtype)
+    return a_ring, b0_ring, b1_ring, make_barriers(STAGES, STAGES, SLABS)
 
 
 @gluon.jit
@@ -135,17 +132,6 @@ def as_box(memory, desc):
     else:
         box = memory._reinterpret(desc.dtype, desc.block_type.shape, desc.layout)
     return box
-
-
-@gluon.jit
-def as_tile(memory, DTYPE: gl.constexpr, ROWS: gl.constexpr, COLS: gl.constexpr):
-    """A tile of `buffers` with elements of another size, [ROWS, COLS] of them as stored."""
-    layout: gl.constexpr = shared_layout(ROWS, COLS, DTYPE)
-    if _REINTERPRET:
-        tile = memory.reinterpret(DTYPE, [ROWS, COLS], layout)
-    else:
-        tile = memory._reinterpret(DTYPE, [ROWS, COLS], layout)
-    return tile
 
 
 @gluon.jit
@@ -192,11 +178,10 @@ def multiply(
     a_ring, b0_ring, b1_ring, bars, n, steps,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
     A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr, WARPS: gl.constexpr, SLAB: gl.constexpr = 0,
-    COPIED: gl.constexpr = False,
 ):  # fmt: skip
     """A consumer's slab of one tile, from step `n` on: the sums of both column parts.
 
-    The last step is still under way: `finish` waits for it. `COPIED`: by threads.
+    The last step is still under way: `finish` waits for it.
     """
     N0: gl.constexpr = first_part(BLOCK_N)
     TWO: gl.constexpr = BLOCK_N > N0
@@ -207,8 +192,6 @@ def multiply(
     for step in range(steps):
         stage = (n + step) % STAGES
         mbarrier.wait(bars.index(stage), (n + step) // STAGES & 1)
-        if COPIED:
-            fence_async_shared()  # WGMMA sees what threads have written
         a = tile_view(a_ring, stage * (BLOCK_M // ROWS) + SLAB, A_MAJOR)
         b = tile_view(b0_ring, stage, B_MAJOR)
         sum0 = warpgroup_mma(a, b, acc0, use_acc=step > 0, is_async=True)

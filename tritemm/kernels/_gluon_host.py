@@ -36,7 +36,7 @@ POINTER_COLUMNS = 64
 
 @kept
 def why_not(problem: Problem) -> str | None:
-    """The refusal of the rungs whose warps have roles, and which load by the copy engine."""
+    """The refusal of the rungs whose warps have roles."""
     return why_not_of_wgmma(problem) or tma_why_not(problem)
 
 
@@ -65,7 +65,7 @@ def why_not_of_wgmma(problem: Problem, *more: torch.dtype) -> str | None:
 
 
 def why_not_in_parts(problem: Problem) -> str | None:
-    """The refusal of the rungs that cut K into parts, and which load by the copy engine."""
+    """The refusal of the rungs that cut K into parts."""
     return too_long(problem) or why_not(problem)
 
 

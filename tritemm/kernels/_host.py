@@ -57,7 +57,7 @@ def _sizes(problem: Problem) -> dict[str, int]:
 
 def _strides(name: str, axes: str, matrix: Matrix) -> dict[str, int]:
     return {
-        f"stride_{name}{axis}": stride for axis, stride in zip(axes, matrix.strides, strict=False)
+        f"stride_{name}{axis}": stride for axis, stride in zip(axes, matrix.strides, strict=True)
     }
 
 

@@ -84,7 +84,7 @@ def warp_specialized_kernel(
 ):  # fmt: skip
     gdc_launch_dependents()
     a_ring, b0_ring, b1_ring, bars = make_ring(
-        a_desc.dtype, b_desc.dtype, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, A_MAJOR, B_MAJOR
+        a_desc, b_desc, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, A_MAJOR, B_MAJOR
     )
     SLABS: gl.constexpr = BLOCK_M // slab_rows(BLOCK_M)
     c_memory = bars

@@ -40,7 +40,6 @@ class Trait:
     takes B from device memory again for every row of tiles; a `cluster` of so many programs, one
     below the other, shares its loads of B. `turns`: what is hidden where a tile has 4 warps, if
     that is more. What `exchanges` has a cluster for each tile, whose programs share K and the sum.
-    What `copies` loads by threads, which ask for sectors of 32 bytes, not for lines.
     """
 
     efficiency: float
@@ -52,7 +51,6 @@ class Trait:
     cluster: int = 1
     turns: float = 0.0
     exchanges: bool = False
-    copies: bool = False
 
 
 #: Of rungs by name, from the measured ladder; the last one is for a rung that is not named.
@@ -71,7 +69,6 @@ _TRAITS = {
     "gemv": Trait(0.03, narrow=1.2),
     "cluster": Trait(0.98, resident=True, hidden=0.4, cluster=2, turns=0.85),
     "cluster_split_k": Trait(0.98, exchanges=True),
-    "async_copy": Trait(0.95, resident=True, hidden=0.3, copies=True),
 }
 _UNNAMED = Trait(0.5, narrow=4.0)
 

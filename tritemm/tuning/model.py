@@ -76,11 +76,8 @@ def pack_bytes(problem: Problem, operands: str) -> int:
 _L2 = 32 * 2**20
 #: Into which the sum of a tile whose parts run at once is cut, at most.
 _SHARES = 16
-#: Bytes of a line of L2, and of its parts: a tile's row that straddles two lines is two requests
-#: of the copy engine; threads ask for the parts.
-_LINE, _SECTOR = 128, 32
-#: How many times longer it takes to shift a line into place than to copy it.
-_SHIFTED = 1.4
+#: Bytes of a line of L2: a tile's row that straddles two lines is two requests.
+_LINE = 128
 
 
 #: Of a config, for a kind of scene: BLOCK_M, BLOCK_N, BLOCK_K, the parts of a split K, seconds of a
@@ -122,9 +119,8 @@ class Scene:
         # C goes out 16 bytes at a time where its lines allow it.
         self.stores_wide = _stores_wide(view.c)
         self.requests = tuple(_requests(matrix) for matrix in (view.a, view.b))
-        self.sectors = tuple(_sectors(matrix) for matrix in (view.a, view.b))
         self.kind = (device.name, self.types, self.itemsize, self.narrow, self.turned,
-                     self.requests, self.sectors, self.out, self.stores_wide)  # fmt: skip
+                     self.requests, self.out, self.stores_wide)  # fmt: skip
 
     @property
     def stored(self) -> float:
@@ -162,8 +158,7 @@ class Scene:
         pair = measured and measured.get(known.key(self.word(trait), config))
         step, ends = pair or self.analytic(trait, config)
         own_columns = config.BLOCK_N / trait.cluster  # that it loads itself
-        of_a, of_b = self.sectors if trait.copies else self.requests
-        lines = of_a * config.BLOCK_M + of_b * own_columns
+        lines = self.requests[0] * config.BLOCK_M + self.requests[1] * own_columns
         step = max(step, lines * config.BLOCK_K * self.itemsize / c.sm_rate)
         together = 1 if trait.resident else self._together(config)
         in_flight = max(config.num_stages - 1, 1)
@@ -201,7 +196,7 @@ class Scene:
                 share = groups = tiles // sms + (rest / sharers if rest else 0)
                 idle = 1 - active / sms
             else:
-                room = clusters_at_once(split, sms) * split if exchanges else sms
+                room = max(1, clusters_at_once(split, sms)) * split if exchanges else sms
                 tiles *= split
                 steps = -(-steps // split)
                 share = -(-tiles // room)
@@ -323,24 +318,8 @@ def _rates(view: Problem) -> _Rates:
 
 def _requests(matrix: Matrix) -> float:
     """Lines of L2 that 128 bytes of `matrix` touch, on average over its rows (or columns)."""
-    return 2 - math.gcd(_pitch_bytes(matrix), _LINE) / _LINE
-
-
-def _sectors(matrix: Matrix) -> float:
-    """Sectors of L2 that 128 bytes touch, on average, relative to the fewest possible.
-
-    Lines that begin between 16 bytes are loaded and stored by instructions, not copied.
-    """
-    sectors = _LINE // _SECTOR
-    pitch = _pitch_bytes(matrix)
-    touched = (sectors + 1 - math.gcd(pitch, _SECTOR) / _SECTOR) / sectors
-    return touched if matrix.aligned and pitch % 16 == 0 else _SHIFTED * touched
-
-
-def _pitch_bytes(matrix: Matrix) -> int:
-    """From one row (or column) to the next."""
     pitch = matrix.pitch(matrix.layout) if matrix.layout != "-" else 1
-    return pitch * matrix.dtype.itemsize
+    return 2 - math.gcd(pitch * matrix.dtype.itemsize, _LINE) / _LINE
 
 
 def _wide(matrix: Matrix) -> bool:
