@@ -31,7 +31,7 @@ from .rows import TRITON
 
 #: Passes over all, then over those within this of the fastest, the fastest ones if they are many.
 PASSES, FINALS, NEAR, FINALISTS = 2, 3, 1.15, 12
-#: What takes this many times the least is timed once, as it is made ready.
+#: What takes this many times the least is timed once more, and then left.
 HOPELESS = 8.0
 #: FLOP per second from which on power may limit the clock; then the finals follow so many seconds
 #: of the same kernel, and what was not in them is scaled as the finalists were.
@@ -138,6 +138,10 @@ def _times(entrants: Mapping[str, Entrant], task: Task, rng: random.Random):
     """Each name with its median over the passes that it took part in."""
     first = {name: entrant.loop.seconds for name, entrant in entrants.items()}
     limit = HOPELESS * min(first.values(), default=0.0)
+    for name in first:
+        if first[name] > limit:  # or it stalled, as some do when they first run
+            with watched(f"{name} on {task.case}"):
+                first[name] = min(first[name], entrants[name].loop.time().seconds)
     times: dict[str, list[float]] = {name: [] for name in first if first[name] <= limit}
 
     def take(names: list[str], passes: int) -> None:

@@ -18,7 +18,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..problem import Problem, kept
+from ..problem import Problem
 from ..spec import Arguments, Config, TritonKernel
 from ..triton_private import clusters_why_not
 from . import _gluon_host
@@ -32,6 +32,7 @@ from ._gluon_host import (
     c_box,
     c_major,
     config_of,
+    ring_kind,
 )
 from ._gluon_store import by_engine, store_piece, store_wait
 from ._host import Box, _sizes, _strides, major_of
@@ -327,8 +328,6 @@ MOST_BUFFERS = 4
 #: problems first.
 TILES = (
     (128, 256, 8),
-    (128, 224, 8),
-    (128, 144, 8),
     (128, 128, 8),
     (128, 96, 8),
     (192, 192, 12),
@@ -364,20 +363,10 @@ def _buffers(config: Config, shared: int, b_major: str, element: int, engine: bo
     return max(0, min(most, (shared - others) // output))
 
 
-def _kind(problem: Problem) -> tuple[str, int, bool]:
-    """What `_shared` asks of a problem."""
-    return _b_major(problem), problem.c.dtype.itemsize, by_engine(c_major(problem))
-
-
-@kept
-def _b_major(problem: Problem) -> str:
-    return major_of(problem.b)
-
-
 @functools.lru_cache(maxsize=4096)
 def _boxes(problem: Problem, config: Config) -> tuple[Box, Box, Box | None]:
     """Of A, B and C; None where C is stored by threads."""
-    box = (64, box_columns(config.BLOCK_N)) if _b_major(problem) == "T" else (32, 64)
+    box = (64, box_columns(config.BLOCK_N)) if major_of(problem.b) == "T" else (32, 64)
     b = Box.of(problem, problem.b, *box)
     return Box.of(problem, problem.a, 64, 64), b, c_box(problem, 64, unit(config.BLOCK_N))
 
@@ -387,7 +376,7 @@ def why_not(problem: Problem) -> str | None:
 
 
 def configs(problem):
-    return _fitting(problem.device.shared, *_kind(problem))
+    return _fitting(problem.device.shared, *ring_kind(problem))
 
 
 @functools.lru_cache
@@ -419,7 +408,7 @@ def config_why_not(problem: Problem, config: Config) -> str | None:
         return f"BLOCK_K is {config.BLOCK_K}; 64 is possible"
     if config.num_stages < 2:
         return f"num_stages is {config.num_stages}; a ring needs 2 or more"
-    if not _buffers(config, problem.device.shared, *_kind(problem)):
+    if not _buffers(config, problem.device.shared, *ring_kind(problem)):
         return "stages and output together don't fit into shared memory; take fewer stages"
     return None
 
@@ -439,7 +428,7 @@ def _fixed(problem: Problem, config: Config):
         "C_MAJOR": c_major(problem),
         "TYPE": "bf16" if problem.a.dtype == torch.bfloat16 else "f16",
         "WARPS": config.num_warps,
-        "BUFFERS": _buffers(config, problem.device.shared, *_kind(problem)),
+        "BUFFERS": _buffers(config, problem.device.shared, *ring_kind(problem)),
     }
     return values | _sizes(problem) | _strides("c", "01mn", problem.c)
 

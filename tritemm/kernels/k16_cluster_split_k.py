@@ -31,6 +31,7 @@ from ._gluon_host import (
     c_major,
     config_of,
     piece_columns,
+    ring_kind,
 )
 from ._gluon_store import by_engine, store_piece, store_wait
 from ._host import Box, _sizes, _strides, major_of
@@ -417,21 +418,11 @@ def _buffers(config: Config, shared: int, b_major: str, element: int, engine: bo
     return max(0, min(most, (shared - others) // output))
 
 
-def _kind(problem: Problem) -> tuple[str, int, bool]:
-    """What `_shared` asks of a problem."""
-    return _b_major(problem), problem.c.dtype.itemsize, by_engine(c_major(problem))
-
-
-@kept
-def _b_major(problem: Problem) -> str:
-    return major_of(problem.b)
-
-
 @functools.lru_cache(maxsize=4096)
 def _boxes(problem: Problem, config: Config) -> tuple[Box, Box, Box | None]:
     """Of A, B and C; None where C is stored by threads."""
     rows = box_rows(config.BLOCK_M) if major_of(problem.a) == "N" else 64
-    columns = box_columns(config.BLOCK_N) if _b_major(problem) == "T" else 64
+    columns = box_columns(config.BLOCK_N) if major_of(problem.b) == "T" else 64
     c = c_box(problem, 64, piece_columns(config.BLOCK_N, config.SPLIT_K))
     return Box.of(problem, problem.a, rows, 64), Box.of(problem, problem.b, 64, columns), c
 
@@ -449,34 +440,38 @@ def suits(problem: Problem) -> bool:
 
 
 def configs(problem):
-    return _at_once(problem) or (_fitting(*TILES[0], 2, problem.device.shared, *_kind(problem)),)
+    return _at_once(problem) or (
+        _fitting(*TILES[0], 2, problem.device.shared, *ring_kind(problem)),
+    )
 
 
 @kept
 def _at_once(problem: Problem) -> tuple[Config, ...]:
-    kind = problem.device.shared, *_kind(problem)
-    return tuple(
-        _fitting(*tile, split, *kind)
-        for tile in TILES + skinny(problem.N)
-        for split in splits(
-            -(-problem.M // tile[0]) * -(-problem.N // tile[1]) * problem.batch,
-            -(-problem.K // tile[2]), problem.device.sms,
-        )
-    )  # fmt: skip
+    M, N, K, batch, sms = problem.M, problem.N, problem.K, problem.batch, problem.device.sms
+    kind = problem.device.shared, *ring_kind(problem)
+    found = []
+    for rows, columns, depth, warps in _tiles(N):
+        tiles = -(-M // rows) * -(-N // columns) * batch
+        if 2 * tiles <= sms:
+            for split in splits(tiles, -(-K // depth), sms):
+                found.append(_fitting(rows, columns, depth, warps, split, *kind))
+    return tuple(found)
 
 
-@functools.lru_cache
-def skinny(columns: int) -> tuple[tuple[int, int, int, int], ...]:
-    """Tiles for at most 64 columns."""
+@functools.lru_cache(maxsize=4096)
+def _tiles(columns: int) -> tuple[tuple[int, int, int, int], ...]:
+    """With some for at most 64 columns."""
+    if columns > 64:
+        return TILES
     sizes = [n for n in (8, 16, 32) if n < 2 * columns]
-    return tuple((m, n, 128, m // 16) for m in (64, 128) for n in sizes) if columns <= 64 else ()
+    return TILES + tuple((m, n, 128, m // 16) for m in (64, 128) for n in sizes)
 
 
 @functools.lru_cache(maxsize=4096)
 def splits(tiles: int, steps: int, sms: int) -> tuple[int, ...]:
     """Numbers of programs for a tile: the most that one round of all SMs has room for, and half
     as many; 4 steps or more each."""
-    if steps < 8 or tiles > sms // 2:
+    if steps < 8:
         return ()
     most = max((n for n in range(2, MOST + 1) if tiles <= clusters_at_once(n, sms)), default=0)
     return tuple(n for n in sorted({most, most // 2}) if 2 <= n <= steps // 4)
@@ -508,9 +503,9 @@ def config_why_not(problem: Problem, config: Config) -> str | None:
         return f"SPLIT_K is {split}; K = {problem.K} has {steps} steps of {config.BLOCK_K}"
     if config.num_stages < 2:
         return f"num_stages is {config.num_stages}; a ring needs 2 or more"
-    if not _buffers(config, problem.device.shared, *_kind(problem)):
+    if not _buffers(config, problem.device.shared, *ring_kind(problem)):
         return "stages and output together don't fit into shared memory; take fewer stages"
-    if not _room_for_sums(config, _b_major(problem)):
+    if not _room_for_sums(config, major_of(problem.b)):
         return "the sums don't fit where the stages lie; take more stages"
     return None
 
@@ -537,7 +532,7 @@ def _fixed(problem: Problem, config: Config):
         "EPI_N": piece_columns(config.BLOCK_N, config.SPLIT_K),
         "TYPE": "bf16" if problem.a.dtype == torch.bfloat16 else "f16",
         "WARPS": config.num_warps,
-        "BUFFERS": _buffers(config, problem.device.shared, *_kind(problem)),
+        "BUFFERS": _buffers(config, problem.device.shared, *ring_kind(problem)),
     }
     return values | _sizes(problem) | _strides("c", "01mn", problem.c)
 
