@@ -104,6 +104,18 @@ class TestSensible:
         assert "swapped    C.T = B.T A.T: M = 16" in str(dispatch.choose(problem(16, 4096, 4096)))
 
 
+class TestModel:
+    """What the cost model counts."""
+
+    def test_a_part_of_a_line_is_as_much_to_ask_for_as_the_line(self):
+        split_k, config = dispatch.find("split_k"), Config(64, 32, 128, num_stages=8, SPLIT_K=33)
+        asked = problem(64, 64, 131072, layout="NN")  # B's lines have 64 columns and more
+        swapped = dataclasses.replace(config, SWAP=True)
+        assert dispatch.predict(split_k, asked, swapped) < dispatch.predict(split_k, asked, config)
+        along_k = problem(64, 64, 131072, layout="NT")
+        assert dispatch.predict(split_k, along_k, config) < dispatch.predict(split_k, asked, config)
+
+
 class TestUnknownGpus:
     shapes = ((8192, 8192, 8192), (4096, 4093, 4095), (1, 6144, 4096), (64, 64, 131072))
 

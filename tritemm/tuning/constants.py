@@ -67,7 +67,7 @@ _TRAITS = {
     "split_k": Trait(0.98, resident=True, hidden=0.3),
     "stream_k": Trait(0.98, resident=True, hidden=0.3, level=True),
     "gemv": Trait(0.03, narrow=1.2),
-    "cluster": Trait(0.98, resident=True, hidden=0.4, cluster=2, turns=0.85),
+    "cluster": Trait(0.98, resident=True, hidden=0.75, cluster=2, turns=0.8),
     "cluster_split_k": Trait(0.98, exchanges=True),
 }
 _UNNAMED = Trait(0.5, narrow=4.0)

@@ -119,8 +119,10 @@ class Scene:
         # C goes out 16 bytes at a time where its lines allow it.
         self.stores_wide = _stores_wide(view.c)
         self.requests = tuple(_requests(matrix) for matrix in (view.a, view.b))
+        # Columns of B that are requested together: those of a line, where it is stored by rows.
+        self.along = _LINE // self.itemsize if view.b.layout == "N" else 1
         self.kind = (device.name, self.types, self.itemsize, self.narrow, self.turned,
-                     self.requests, self.out, self.stores_wide)  # fmt: skip
+                     self.requests, self.along, self.out, self.stores_wide)  # fmt: skip
 
     @property
     def stored(self) -> float:
@@ -157,7 +159,8 @@ class Scene:
         measured = c.steps.get(kernel)
         pair = measured and measured.get(known.key(self.word(trait), config))
         step, ends = pair or self.analytic(trait, config)
-        own_columns = config.BLOCK_N / trait.cluster  # that it loads itself
+        columns = -(-config.BLOCK_N // self.along) * self.along
+        own_columns = columns / trait.cluster  # that it loads itself
         lines = self.requests[0] * config.BLOCK_M + self.requests[1] * own_columns
         step = max(step, lines * config.BLOCK_K * self.itemsize / c.sm_rate)
         together = 1 if trait.resident else self._together(config)
@@ -240,7 +243,7 @@ class Scene:
                 moved = max(moved, tiles * (m + n) * K * self.itemsize)
             memory = moved / (active * rate)
             busy = work + ends + reduction
-            power = self.flops * (c.power + c.traffic * (1 / (m * cluster) + 1 / n))
+            power = self.flops * (c.power + c.traffic * (1 / m + 1 / n))
             busy = busy if busy > power else power
             long, short = (busy, memory) if busy > memory else (memory, busy)
             overlap = c.overlap * short
