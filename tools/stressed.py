@@ -203,15 +203,23 @@ def trials_of(check: str, rung: str, device: Device, count: int, seed: int) -> S
 CONTROL = "control"
 
 
-@gluon.jit
-def _store(ptr, WHICH: gl.constexpr):
-    gl.store(ptr + WHICH, WHICH)
+#: Sums of the control's roles, one of which takes longer.
+SUMS = (8, 64)
 
 
 @gluon.jit
-def control_kernel(ptr):
+def _sum(ptr, WHICH: gl.constexpr, TIMES: gl.constexpr):
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    total = gl.to_tensor(0)
+    for i in range(TIMES):
+        total += gl.sum(gl.arange(0, 128, layout) + i, 0)  # its warps meet, at their own barrier
+    gl.store(ptr + WHICH, total)
+
+
+@gluon.jit
+def control_kernel(ptr, FIRST: gl.constexpr, SECOND: gl.constexpr):
     """Two roles that share nothing: what a tool finds here is in Triton's dispatch of roles."""
-    gl.warp_specialize([(_store, (ptr, 0)), (_store, (ptr, 1))], [1], [24])
+    gl.warp_specialize([(_sum, (ptr, 0, FIRST)), (_sum, (ptr, 1, SECOND))], [4], [24])
 
 
 def lines_of_kernels() -> dict[str, tuple[str, range]]:
@@ -231,9 +239,11 @@ def lines_of_kernels() -> dict[str, tuple[str, range]]:
 def run_control() -> None:
     out = torch.empty(2, dtype=torch.int32, device="cuda")
     for _ in range(3):
-        control_kernel[(8,)](out, num_warps=4)
+        control_kernel[(8,)](out, *SUMS, num_warps=4)
     torch.cuda.synchronize()
-    say("ok", 0) if out.tolist() == [0, 1] else say("bad", 0, f"{out.tolist()} is not [0, 1]")
+    wanted = [sum(sum(range(i, i + 128)) for i in range(times)) for times in SUMS]
+    found = out.tolist()
+    say("ok", 0) if found == wanted else say("bad", 0, f"{found} is not {wanted}")
 
 
 def say(*words) -> None:

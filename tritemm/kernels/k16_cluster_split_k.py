@@ -5,7 +5,8 @@ Mirrors       nothing; the CUDA ladder keeps whole tiles
 Compiler does the layouts of sums and output, the epilogue, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, UCGABAR_ARV, no LDGSTS
 Needs         sm_90; 16-bit operands with 16-byte aligned rows or columns; Gluon
-Note          No workspace and no counters. Barriers, WGMMA and the exchange are PTX.
+Note          1.50x cuBLAS at 128 x 256 x 7168 NT (in 8 parts), 1.47x at 8 x 1280 x 8192 NT (in 5,
+              operands swapped). No workspace. Barriers, WGMMA and the exchange are PTX.
 """
 
 import dataclasses
