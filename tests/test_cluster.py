@@ -7,7 +7,7 @@ import types
 import pytest
 
 from tritemm import asm, dispatch, triton_private
-from tritemm.kernels import k15_cluster
+from tritemm.kernels import _cluster, k15_cluster
 from tritemm.spec import Config
 
 from .choosing import H200, problem
@@ -72,7 +72,7 @@ def test_the_ring_is_where_shared_memory_begins(codes):
     """The kernel addresses it so, and the word that Gluon writes shows where Gluon put it."""
     for (layout, config), code in codes.items():
         lines = k15_cluster.b_lines(config.BLOCK_N, layout[1])
-        ring = k15_cluster.ring_bytes(config.num_stages * 128 * (config.BLOCK_M + lines))
+        ring = _cluster.ring_bytes(config.num_stages * 128 * (config.BLOCK_M + lines))
         assert re.search(rf"\[%r\d+ ?\+ ?{ring - 512}\]|, {ring - 512};", code.ptx)
 
 
@@ -80,7 +80,7 @@ def test_tensor_maps_are_the_parameters_that_are_named(codes):
     batched = asm.compile_problem(asm.Job("cluster", layout="NT", batch=(3,)))
     for code, many in [(batched, True), (codes["NT", WIDE[0]], False)]:
         for operand in "ab":
-            name = k15_cluster.map_of(operand, many)
+            name = _cluster.map_of("cluster_kernel", operand, many)
             assert re.search(rf"\.param \.align \d+ \.b8 {name}\[128\]", code.ptx)
             assert re.search(rf"mov\.b64 map, {name};", code.ptx)
 

@@ -1,5 +1,6 @@
 """The rung whose clusters share K: what it compiles to, who adds up what, and what fits."""
 
+import dataclasses
 import itertools
 import re
 
@@ -33,7 +34,7 @@ def jobs():
             for config in asm.configs_of(job):
                 own.setdefault((config.BLOCK_M, config.BLOCK_N), (job, config))
         chosen = [*list(own.values())[i % 2 :: 2], (job, OTHERS[i])]
-        yield from (job.__class__(**vars(job) | {"config": config}) for job, config in chosen)
+        yield from (dataclasses.replace(job, config=config) for job, config in chosen)
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +104,7 @@ def test_tensor_maps_are_the_parameters_that_are_named(codes):
     batched = asm.compile_problem(asm.Job("cluster_split_k", layout="NT", batch=(3,)))
     for code, many in [(batched, True), (next(iter(codes.values())), False)]:
         for operand in "ab":
-            name = k16_cluster_split_k.map_of(operand, many)
+            name = _cluster.map_of("cluster_split_k_kernel", operand, many)
             assert re.search(rf"\.param \.align \d+ \.b8 {name}\[128\]", code.ptx)
             assert re.search(rf"mov\.b64 map, {name};", code.ptx)
 

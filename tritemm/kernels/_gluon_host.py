@@ -12,7 +12,7 @@ from ..problem import INTERPRETER, Problem, kept
 from ..spec import Arguments, Config, Workspace
 from ..workspace import counters
 from . import _gluon, _gluon_store
-from ._host import Box, _sizes, _strides, major_of, refusal, storable, tma_why_not
+from ._host import Box, _sizes, _strides, refusal, storable, tma_why_not
 
 #: As in a kernel; a call from the host costs several microseconds.
 first_part = functools.cache(_gluon.first_part)
@@ -123,15 +123,6 @@ def c_major(problem: Problem) -> str:
     if storable(problem.transposed()):
         return "T"
     return "t" if problem.c.layout == "T" else "n"
-
-
-@kept
-def ring_kind(problem: Problem) -> tuple[str, int, bool]:
-    """What the rungs in clusters ask for the room that stages and output take.
-
-    B's major, the bytes of an element of C, and whether the copy engine stores C.
-    """
-    return major_of(problem.b), problem.c.dtype.itemsize, by_engine(c_major(problem))
 
 
 def slabs(config: Config) -> int:

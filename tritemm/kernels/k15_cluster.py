@@ -13,29 +13,37 @@ Note          1.05x cuBLAS at 65536 x 3072 x 768 NT, where consumers take turns;
 import dataclasses
 import functools
 
-import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..problem import Problem
-from ..spec import Arguments, Config, TritonKernel
+from ..spec import Config, TritonKernel
 from ..triton_private import clusters_why_not
 from . import _gluon_host
-from ._cluster import LINE, b_lines, keep_ring, line_bytes, make_ring, ring_bytes, slabs_of
-from ._gluon import buffers, tile_at
-from ._gluon_host import (
-    ACCUMULATORS,
-    OPTIONS,
-    OPTIONS_OF_THREE,
-    RESERVE,
-    c_box,
-    c_major,
-    config_of,
-    ring_kind,
+from ._cluster import (
+    LINE,
+    b_lines,
+    box_lines,
+    keep_ring,
+    line_bytes,
+    make_ring,
+    map_of,
+    slabs_of,
 )
+from ._cluster_host import (
+    arguments,
+    output_buffers,
+    ring_bytes,
+    ring_kind,
+    ring_why_not,
+    stages_bytes,
+    tile_why_not,
+)
+from ._gluon import buffers, tile_at
+from ._gluon_host import c_box, config_of
 from ._gluon_store import by_engine, store_piece, store_wait
-from ._host import Box, _sizes, _strides, major_of
+from ._host import Box, major_of
 from ._ptx import (
     add_products,
     arrive,
@@ -46,7 +54,6 @@ from ._ptx import (
     is_first_warp,
     matrix,
     meet_cluster,
-    parameter,
     release,
     shared_memory,
     unit,
@@ -106,18 +113,6 @@ def stage_bytes(shape):
     return line_bytes(shape.rows, shape.columns, shape.b_major)
 
 
-@gluon.constexpr_function
-def box_columns(columns):
-    """Of B stored by columns, in one box: a power of two that divides half a tile's."""
-    return (columns // 2) & -(columns // 2)
-
-
-@gluon.constexpr_function
-def map_of(operand, batched):
-    """The tensor map of A or B as a parameter; sizes and strides of A stand between the two."""
-    return parameter("cluster_kernel", 0 if operand == "a" else 1 + 2 * (4 if batched else 2))
-
-
 @gluon.jit
 def first_tile():
     """The first tile of this program's cluster."""
@@ -150,9 +145,9 @@ def load(inputs, SHAPE: gl.constexpr):
     LINES: gl.constexpr = b_lines(SHAPE.columns, SHAPE.b_major)
     STAGES: gl.constexpr = SHAPE.stages
     BATCHED: gl.constexpr = SHAPE.batched
-    MAP_A: gl.constexpr = map_of("a", BATCHED)
-    MAP_B: gl.constexpr = map_of("b", BATCHED)
-    BOX: gl.constexpr = box_columns(SHAPE.columns)
+    MAP_A: gl.constexpr = map_of("cluster_kernel", "a", BATCHED)
+    MAP_B: gl.constexpr = map_of("cluster_kernel", "b", BATCHED)
+    BOX: gl.constexpr = box_lines(SHAPE.columns // 2)
     meet_cluster()  # the other's barriers are there
     rank = gl.program_id(0) % CLUSTER
     steps = gl.cdiv(K, LINE)
@@ -322,8 +317,6 @@ def cluster_kernel(
     keep_ring(ring)
 
 
-#: Buffers of a consumer's output, at most.
-MOST_BUFFERS = 4
 #: BLOCK_M, BLOCK_N and the warps of a tile, with as many stages as fit; the one for large
 #: problems first.
 TILES = (
@@ -342,31 +335,20 @@ TILES = (
 )
 
 
-def _shared(config: Config, b_major: str, element: int, engine: bool) -> tuple[int, int]:
-    """Bytes of shared memory beside the output, and those of a buffer for each consumer.
-
-    Elements of C have `element`, stored by the copy `engine` or not.
-    """
-    stages = config.num_stages * line_bytes(config.BLOCK_M, config.BLOCK_N, b_major)
-    output = 64 * consumers_of(config.num_warps) * unit(config.BLOCK_N) * element
-    if not engine:
-        output += output // 8  # Triton pads what it exchanges between threads
-    return ring_bytes(stages) + RESERVE, output
-
-
 @functools.lru_cache(maxsize=4096)
 def _buffers(config: Config, shared: int, b_major: str, element: int, engine: bool) -> int:
-    """Of each consumer, for the output: as many as fit and are of use; 0: the config doesn't."""
-    others, output = _shared(config, b_major, element, engine)
-    pieces = slabs_of(config.BLOCK_M, config.num_warps) * config.BLOCK_N // unit(config.BLOCK_N)
-    most = min(MOST_BUFFERS, pieces) if engine else 1
-    return max(0, min(most, (shared - others) // output))
+    """See `arguments`."""
+    rows, columns, warps = config.BLOCK_M, config.BLOCK_N, config.num_warps
+    at_once = unit(columns)
+    pieces = slabs_of(rows, warps) * columns // at_once
+    room = shared - ring_bytes(stages_bytes(config, b_major))
+    return output_buffers(room, consumers_of(warps), at_once, pieces, element, engine)
 
 
 @functools.lru_cache(maxsize=4096)
 def _boxes(problem: Problem, config: Config) -> tuple[Box, Box, Box | None]:
     """Of A, B and C; None where C is stored by threads."""
-    box = (64, box_columns(config.BLOCK_N)) if major_of(problem.b) == "T" else (32, 64)
+    box = (64, box_lines(config.BLOCK_N // 2)) if major_of(problem.b) == "T" else (32, 64)
     b = Box.of(problem, problem.b, *box)
     return Box.of(problem, problem.a, 64, 64), b, c_box(problem, 64, unit(config.BLOCK_N))
 
@@ -394,23 +376,14 @@ def _fitting(shared: int, *kind) -> tuple[Config, ...]:
 
 
 def config_why_not(problem: Problem, config: Config) -> str | None:
-    m, n, warps = config.BLOCK_M, config.BLOCK_N, config.num_warps
+    warps = config.num_warps
     if warps not in (4, 8, 12):
         return f"num_warps is {warps}; 8 or 12 for a tile are possible, or 4 that take turns"
-    least = 16 * warps
-    rows = (least,) if warps == 12 else (least, 2 * least)
-    if m not in rows:
-        return f"BLOCK_M is {m}; {' and '.join(map(str, rows))} are possible with {warps} warps"
-    most = min(256, 192 if warps == 12 else 2 * ACCUMULATORS // slabs_of(m, warps))
-    if n % 16 or not 16 <= n <= most:
-        return f"BLOCK_N is {n}; multiples of 16 up to {most} are possible with {m} rows"
+    if reason := tile_why_not(config, 16):
+        return reason
     if config.BLOCK_K != 64:
         return f"BLOCK_K is {config.BLOCK_K}; 64 is possible"
-    if config.num_stages < 2:
-        return f"num_stages is {config.num_stages}; a ring needs 2 or more"
-    if not _buffers(config, problem.device.shared, *ring_kind(problem)):
-        return "stages and output together don't fit into shared memory; take fewer stages"
-    return None
+    return ring_why_not(problem, config, _buffers)
 
 
 def grid(problem, config):
@@ -420,37 +393,9 @@ def grid(problem, config):
     return min(max(1, problem.device.sms // CLUSTER.value), tiles)
 
 
-def _fixed(problem: Problem, config: Config):
-    a, b, _ = _boxes(problem, config)
-    values = {
-        "A_MAJOR": a.major,
-        "B_MAJOR": b.major,
-        "C_MAJOR": c_major(problem),
-        "TYPE": "bf16" if problem.a.dtype == torch.bfloat16 else "f16",
-        "WARPS": config.num_warps,
-        "BUFFERS": _buffers(config, problem.device.shared, *ring_kind(problem)),
-    }
-    return values | _sizes(problem) | _strides("c", "01mn", problem.c)
-
-
-def _tensors(problem: Problem, config: Config, a, b, c):
-    box_a, box_b, box_c = _boxes(problem, config)
-    return {
-        "a_desc": box_a.gluon_descriptor(a),
-        "b_desc": box_b.gluon_descriptor(b),
-        "c_desc": box_c and box_c.gluon_descriptor(c),
-        "c_ptr": c,
-    }
-
-
-def _options(problem: Problem, config: Config):
-    """Each consumer is a role of its own, of 4 warps."""
-    return {"num_warps": 4, **(OPTIONS if config.num_warps < 12 else OPTIONS_OF_THREE)}
-
-
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=cluster_kernel,
-    arguments=Arguments(_fixed, _tensors, options=_options),
+    arguments=arguments(_boxes, _buffers),
     grid=grid, why_not=why_not, configs=configs, interpreted=None,
     config_why_not=config_why_not, odd_tiles=True, clusters=lambda config: CLUSTER.value,
 )  # fmt: skip

@@ -12,30 +12,28 @@ Note          1.50x cuBLAS at 128 x 256 x 7168 NT (in 8 parts), 1.47x at 8 x 128
 import dataclasses
 import functools
 
-import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..problem import Problem, kept
-from ..spec import Arguments, Config, TritonKernel, clusters_at_once
+from ..spec import Config, TritonKernel, clusters_at_once
 from ..triton_private import clusters_why_not
 from . import _gluon_host
-from ._cluster import LINE, keep_ring, line_bytes, make_ring, ring_bytes, slabs_of
-from ._gluon import buffers, tile_at
-from ._gluon_host import (
-    ACCUMULATORS,
-    OPTIONS,
-    OPTIONS_OF_THREE,
-    RESERVE,
-    c_box,
-    c_major,
-    config_of,
-    piece_columns,
+from ._cluster import LINE, box_lines, keep_ring, line_bytes, make_ring, map_of, slabs_of
+from ._cluster_host import (
+    arguments,
+    output_buffers,
+    ring_bytes,
     ring_kind,
+    ring_why_not,
+    stages_bytes,
+    tile_why_not,
 )
+from ._gluon import buffers, tile_at
+from ._gluon_host import c_box, config_of, piece_columns
 from ._gluon_store import by_engine, store_piece, store_wait
-from ._host import Box, _sizes, _strides, major_of
+from ._host import Box, major_of
 from ._ptx import (
     add_products,
     add_up,
@@ -48,7 +46,6 @@ from ._ptx import (
     is_first_warp,
     matrix,
     meet_cluster,
-    parameter,
     shared_memory,
     unit,
     wait,
@@ -137,25 +134,6 @@ def is_apart(shape):
     return bars_at(shape) > shape.stages * stage_bytes(shape)
 
 
-@gluon.constexpr_function
-def box_rows(rows):
-    """Of A stored by rows, in one box: a power of two."""
-    return rows & -rows
-
-
-@gluon.constexpr_function
-def box_columns(columns):
-    """Of B stored by columns, in one box: a power of two."""
-    return columns & -columns
-
-
-@gluon.constexpr_function
-def map_of(operand, batched):
-    """The tensor map of A or B as a parameter; sizes and strides of A stand between the two."""
-    place = 0 if operand == "a" else 1 + 2 * (4 if batched else 2)
-    return parameter("cluster_split_k_kernel", place)
-
-
 @gluon.jit
 def place(M, N, B1, SHAPE: gl.constexpr):
     """Batch indices, first row and first column of this cluster's tile."""
@@ -188,12 +166,12 @@ def load(inputs, SHAPE: gl.constexpr):
     BYTES: gl.constexpr = stage_bytes(SHAPE)
     LINES: gl.constexpr = SHAPE.depth // LINE
     BATCHED: gl.constexpr = SHAPE.batched
-    MAP_A: gl.constexpr = map_of("a", BATCHED)
-    MAP_B: gl.constexpr = map_of("b", BATCHED)
+    MAP_A: gl.constexpr = map_of("cluster_split_k_kernel", "a", BATCHED)
+    MAP_B: gl.constexpr = map_of("cluster_split_k_kernel", "b", BATCHED)
     PROGRAMS: gl.constexpr = SHAPE.programs
     PIECES: gl.constexpr = SHAPE.columns // SHAPE.piece
-    ROWS: gl.constexpr = box_rows(SHAPE.rows) if SHAPE.a_major == "N" else 64
-    COLUMNS: gl.constexpr = box_columns(SHAPE.columns)
+    ROWS: gl.constexpr = box_lines(SHAPE.rows) if SHAPE.a_major == "N" else 64
+    COLUMNS: gl.constexpr = box_lines(SHAPE.columns)
     if is_apart(SHAPE):
         meet_cluster()
     ready = shared_memory() + bars_at(SHAPE)
@@ -385,46 +363,38 @@ TILES = (
     (64, 128, 64, 4),
     (64, 64, 64, 4),
 )
-#: Stages, and buffers of a consumer's output, at most.
-DEEPEST, MOST_BUFFERS = 12, 4
+#: Stages at most.
+DEEPEST = 12
 #: As in the kernel; a call from the host costs several microseconds.
-_line_bytes = functools.cache(line_bytes)
-_ring_bytes = functools.cache(ring_bytes)
 _apart_bytes = functools.cache(apart_bytes)
 _sums_bytes = functools.cache(sums_bytes)
 
 
-def _shared(config: Config, b_major: str, element: int, engine: bool) -> tuple[int, int]:
-    """Bytes of shared memory beside the output, and those of a buffer for each consumer.
+def _piece(config: Config) -> int:
+    """Columns of a piece."""
+    return piece_columns(config.BLOCK_N, config.SPLIT_K)
 
-    Elements of C have `element`, stored by the copy `engine` or not.
-    """
-    c = config
-    stages = c.num_stages * c.BLOCK_K // LINE.value * _line_bytes(c.BLOCK_M, c.BLOCK_N, b_major)
-    piece = piece_columns(c.BLOCK_N, c.SPLIT_K)
-    sums = _apart_bytes(_sums_bytes(c.BLOCK_M, c.BLOCK_N, c.SPLIT_K, piece))
-    output = 64 * (c.num_warps // 4) * piece * element
-    if not engine:
-        output += output // 8  # Triton pads what it exchanges between threads
-    return _ring_bytes(stages) + sums + RESERVE, output
+
+def _sums(config: Config) -> int:
+    """Bytes of all slots."""
+    return _sums_bytes(config.BLOCK_M, config.BLOCK_N, config.SPLIT_K, _piece(config))
 
 
 @functools.lru_cache(maxsize=4096)
 def _buffers(config: Config, shared: int, b_major: str, element: int, engine: bool) -> int:
-    """Of each consumer, for the output: as many as fit and are of use; 0: the config doesn't."""
-    others, output = _shared(config, b_major, element, engine)
-    c = config
-    own = most_pieces(c.BLOCK_N, c.SPLIT_K, piece_columns(c.BLOCK_N, c.SPLIT_K))
-    most = min(MOST_BUFFERS, own * slabs_of(c.BLOCK_M, c.num_warps)) if engine else 1
-    return max(0, min(most, (shared - others) // output))
+    """See `arguments`."""
+    piece, warps = _piece(config), config.num_warps
+    own = most_pieces(config.BLOCK_N, config.SPLIT_K, piece) * slabs_of(config.BLOCK_M, warps)
+    room = shared - ring_bytes(stages_bytes(config, b_major)) - _apart_bytes(_sums(config))
+    return output_buffers(room, warps // 4, piece, own, element, engine)
 
 
 @functools.lru_cache(maxsize=4096)
 def _boxes(problem: Problem, config: Config) -> tuple[Box, Box, Box | None]:
     """Of A, B and C; None where C is stored by threads."""
-    rows = box_rows(config.BLOCK_M) if major_of(problem.a) == "N" else 64
-    columns = box_columns(config.BLOCK_N) if major_of(problem.b) == "T" else 64
-    c = c_box(problem, 64, piece_columns(config.BLOCK_N, config.SPLIT_K))
+    rows = box_lines(config.BLOCK_M) if major_of(problem.a) == "N" else 64
+    columns = box_lines(config.BLOCK_N) if major_of(problem.b) == "T" else 64
+    c = c_box(problem, 64, _piece(config))
     return Box.of(problem, problem.a, rows, 64), Box.of(problem, problem.b, 64, columns), c
 
 
@@ -485,16 +455,11 @@ def _fitting(rows, columns, depth, warps, split, shared, *kind) -> Config:
 
 
 def config_why_not(problem: Problem, config: Config) -> str | None:
-    m, n, warps, split = config.BLOCK_M, config.BLOCK_N, config.num_warps, config.SPLIT_K
+    warps, split = config.num_warps, config.SPLIT_K
     if warps not in (4, 8, 12):
         return f"num_warps is {warps}; 4, 8 or 12 are possible"
-    least = 16 * warps
-    rows = (least,) if warps == 12 else (least, 2 * least)
-    if m not in rows:
-        return f"BLOCK_M is {m}; {' and '.join(map(str, rows))} are possible with {warps} warps"
-    most = min(256, 192 if warps == 12 else 2 * ACCUMULATORS // slabs_of(m, warps))
-    if n % 8 or not 8 <= n <= most:
-        return f"BLOCK_N is {n}; multiples of 8 up to {most} are possible with {m} rows"
+    if reason := tile_why_not(config, 8):
+        return reason
     if config.BLOCK_K % 64 or not 64 <= config.BLOCK_K <= 256:
         return f"BLOCK_K is {config.BLOCK_K}; multiples of 64 up to 256 are possible"
     if not 2 <= split <= MOST:
@@ -502,21 +467,11 @@ def config_why_not(problem: Problem, config: Config) -> str | None:
     steps = -(-problem.K // config.BLOCK_K)
     if steps < split:
         return f"SPLIT_K is {split}; K = {problem.K} has {steps} steps of {config.BLOCK_K}"
-    if config.num_stages < 2:
-        return f"num_stages is {config.num_stages}; a ring needs 2 or more"
-    if not _buffers(config, problem.device.shared, *ring_kind(problem)):
-        return "stages and output together don't fit into shared memory; take fewer stages"
-    if not _room_for_sums(config, major_of(problem.b)):
+    if reason := ring_why_not(problem, config, _buffers):
+        return reason
+    if _sums(config) > max(stages_bytes(config, major_of(problem.b)), APART.value):
         return "the sums don't fit where the stages lie; take more stages"
     return None
-
-
-def _room_for_sums(config: Config, b_major: str) -> bool:
-    c = config
-    piece = piece_columns(c.BLOCK_N, c.SPLIT_K)
-    sums = _sums_bytes(c.BLOCK_M, c.BLOCK_N, c.SPLIT_K, piece)
-    stages = c.num_stages * c.BLOCK_K // LINE.value * _line_bytes(c.BLOCK_M, c.BLOCK_N, b_major)
-    return sums <= max(stages, APART.value)
 
 
 def grid(problem, config):
@@ -524,38 +479,9 @@ def grid(problem, config):
     return config.tiles(problem)
 
 
-def _fixed(problem: Problem, config: Config):
-    a, b, _ = _boxes(problem, config)
-    values = {
-        "A_MAJOR": a.major,
-        "B_MAJOR": b.major,
-        "C_MAJOR": c_major(problem),
-        "EPI_N": piece_columns(config.BLOCK_N, config.SPLIT_K),
-        "TYPE": "bf16" if problem.a.dtype == torch.bfloat16 else "f16",
-        "WARPS": config.num_warps,
-        "BUFFERS": _buffers(config, problem.device.shared, *ring_kind(problem)),
-    }
-    return values | _sizes(problem) | _strides("c", "01mn", problem.c)
-
-
-def _tensors(problem: Problem, config: Config, a, b, c):
-    box_a, box_b, box_c = _boxes(problem, config)
-    return {
-        "a_desc": box_a.gluon_descriptor(a),
-        "b_desc": box_b.gluon_descriptor(b),
-        "c_desc": box_c and box_c.gluon_descriptor(c),
-        "c_ptr": c,
-    }
-
-
-def _options(problem: Problem, config: Config):
-    """Each consumer is a role of its own, of 4 warps."""
-    return {"num_warps": 4, **(OPTIONS if config.num_warps < 12 else OPTIONS_OF_THREE)}
-
-
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=cluster_split_k_kernel,
-    arguments=Arguments(_fixed, _tensors, options=_options),
+    arguments=arguments(_boxes, _buffers, lambda config: {"EPI_N": _piece(config)}),
     grid=grid, why_not=why_not, suits=suits, configs=configs, interpreted=None,
     config_why_not=config_why_not, odd_tiles=True, in_order=False,
     clusters=lambda config: config.SPLIT_K,

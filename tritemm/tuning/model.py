@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import torch
 
+from ..kernels._gluon_store import OWNERS
 from ..problem import INTERPRETER, Matrix, Problem
 from ..spec import Config, Kernel, clusters_at_once
 from . import constants as known
@@ -74,16 +75,15 @@ def pack_bytes(problem: Problem, operands: str) -> int:
 
 #: Bytes of operands that L2 keeps, of the 50 MB of an H200.
 _L2 = 32 * 2**20
-#: Into which the sum of a tile whose parts run at once is cut, at most.
-_SHARES = 16
 #: Bytes of a line of L2: a tile's row that straddles two lines is two requests.
 _LINE = 128
 
 
-#: Of a config, for a kind of scene: BLOCK_M, BLOCK_N, BLOCK_K, the parts of a split K, seconds of a
-#: step and of the ends, the least seconds of the ends with their stores, programs on an SM, steps
-#: whose loads fly at once, the share of the ends that is not hidden.
-_Shape = tuple[int, int, int, int, float, float, float, int, int, float]
+#: Of a config, for a kind of scene: BLOCK_M, BLOCK_N, BLOCK_K, the parts of a split K, elements of
+#: C that a program stores of a tile, seconds of a step and of the ends, the least seconds of the
+#: ends with their stores, programs on an SM, steps whose loads fly at once, the share of the ends
+#: that is not hidden.
+_Shape = tuple[int, int, int, int, float, float, float, float, int, int, float]
 #: (rung, kind of scene) -> id of a config -> the config and its shape. Hashing a config costs more
 #: than working its shape out; the config is kept so that no other can have its id.
 _SHAPES: dict[tuple, dict[int, tuple[Config, _Shape]]] = {}
@@ -169,7 +169,7 @@ class Scene:
         own = m * n / split if trait.exchanges else m * n
         least_ends = ends + self.stored * own / c.sm_memory_rate
         shown = 1 - max(trait.hidden, trait.turns if config.num_warps == 4 else 0.0)
-        return m, n, k, split, step, ends, least_ends, together, in_flight, shown
+        return m, n, k, split, own, step, ends, least_ends, together, in_flight, shown
 
     def _times(
         self, kernel: str, shapes: Iterable[_Shape], below: float | None = None
@@ -186,8 +186,9 @@ class Scene:
         latency, boost = c.latency, c.boost
         prune = below is not None
         M, N, K, batch, sms = self.M, self.N, self.K, self.batch, self.sms
-        stored = self.stored
-        for m, n, depth, split, step, ends, least_ends, together, in_flight, shown in shapes:
+        stored, shares = self.stored, OWNERS.value
+        for (m, n, depth, split, own, step, ends, least_ends, together, in_flight,
+             shown) in shapes:  # fmt: skip
             tiles = -(-M // (m * cluster)) * cluster * -(-N // n) * batch
             steps = -(-K // depth)
             if level:
@@ -216,7 +217,7 @@ class Scene:
             work = steps * (work if work > waiting else waiting)
             shared_rate = memory_rate / active
             rate = sm_memory_rate if sm_memory_rate < shared_rate else shared_rate
-            ends += stored * (m * n / split if exchanges else m * n) / rate
+            ends += stored * own / rate
             if not resident:
                 ends *= groups
             elif share > 1:
@@ -234,7 +235,7 @@ class Scene:
                 elif share > 1:
                     parts = share + split
                 else:
-                    parts = 1 + max(1.0, split / min(_SHARES, max(1, n // 8)))
+                    parts = 1 + max(1.0, split / min(shares, max(1, n // 8)))
                 reduction = c.reduction + split * c.gather + parts * 4 * m * n / c.sm_rate
             moved = self.bytes + (-(-M // m) - 1) * self.b_bytes if rereads else self.bytes
             if level and tiles < sms and moved > _L2:

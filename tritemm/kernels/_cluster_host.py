@@ -1,0 +1,113 @@
+"""Host helpers of the rungs whose programs come in clusters: what fits, and the arguments."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..problem import Problem, kept
+from ..spec import Arguments, Config
+from . import _cluster
+from ._cluster import LINE, slabs_of
+from ._gluon_host import ACCUMULATORS, OPTIONS, OPTIONS_OF_THREE, RESERVE, by_engine, c_major
+from ._host import Box, _sizes, _strides, major_of
+
+#: As in a kernel; a call from the host costs several microseconds.
+line_bytes = functools.cache(_cluster.line_bytes)
+ring_bytes = functools.cache(_cluster.ring_bytes)
+#: Buffers of a consumer's output, at most.
+MOST_BUFFERS = 4
+
+
+@kept
+def ring_kind(problem: Problem) -> tuple[str, int, bool]:
+    """What stages and output need to know of a problem, to fit into shared memory.
+
+    B's major, the bytes of an element of C, and whether the copy engine stores C.
+    """
+    return major_of(problem.b), problem.c.dtype.itemsize, by_engine(c_major(problem))
+
+
+def stages_bytes(config: Config, b_major: str) -> int:
+    """Of all stages together."""
+    lines = config.num_stages * config.BLOCK_K // LINE.value
+    return lines * line_bytes(config.BLOCK_M, config.BLOCK_N, b_major)
+
+
+def output_buffers(
+    room: int, consumers: int, columns: int, pieces: int, element: int, engine: bool
+) -> int:
+    """Buffers of each consumer for its output: as many as are of use; 0 if none fits.
+
+    `room`: bytes beside the ring. A consumer has so many `pieces` of 64 rows and `columns` of a
+    tile, of elements of C that have `element` bytes, stored by the copy `engine` or not.
+    """
+    output = 64 * consumers * columns * element
+    if not engine:
+        output += output // 8  # Triton pads what it exchanges between threads
+    most = min(MOST_BUFFERS, pieces) if engine else 1
+    return max(0, min(most, (room - RESERVE) // output))
+
+
+def tile_why_not(config: Config, multiple: int) -> str | None:
+    """The refusal of a tile whose columns aren't so many, or too many for 4, 8 or 12 warps."""
+    m, n, warps = config.BLOCK_M, config.BLOCK_N, config.num_warps
+    least = 16 * warps
+    rows = (least,) if warps == 12 else (least, 2 * least)
+    if m not in rows:
+        return f"BLOCK_M is {m}; {' and '.join(map(str, rows))} are possible with {warps} warps"
+    most = min(256, 192 if warps == 12 else 2 * ACCUMULATORS // slabs_of(m, warps))
+    if n % multiple or not multiple <= n <= most:
+        return f"BLOCK_N is {n}; multiples of {multiple} up to {most} are possible with {m} rows"
+    return None
+
+
+def ring_why_not(problem: Problem, config: Config, buffers: Callable[..., int]) -> str | None:
+    """The refusal of stages that are too few, or leave no room for the output's `buffers`."""
+    if config.num_stages < 2:
+        return f"num_stages is {config.num_stages}; a ring needs 2 or more"
+    if not buffers(config, problem.device.shared, *ring_kind(problem)):
+        return "stages and output together don't fit into shared memory; take fewer stages"
+    return None
+
+
+def arguments(
+    boxes: Callable[[Problem, Config], tuple[Box, Box, Box | None]], buffers: Callable[..., int],
+    more: Callable[[Config], dict[str, Any]] = lambda config: {},
+) -> Arguments:  # fmt: skip
+    """Of rungs with these `boxes` of A, B and C, the last None where C is stored by threads.
+
+    `buffers(config, shared memory, *ring_kind)` are those of each consumer's output.
+    """
+
+    def fixed(problem: Problem, config: Config) -> dict[str, Any]:
+        a, b, _ = boxes(problem, config)
+        values = {
+            "A_MAJOR": a.major,
+            "B_MAJOR": b.major,
+            "C_MAJOR": c_major(problem),
+            "TYPE": "bf16" if problem.a.dtype == torch.bfloat16 else "f16",
+            "WARPS": config.num_warps,
+            "BUFFERS": buffers(config, problem.device.shared, *ring_kind(problem)),
+            **more(config),
+        }
+        return values | _sizes(problem) | _strides("c", "01mn", problem.c)
+
+    def tensors(problem: Problem, config: Config, a, b, c) -> dict[str, Any]:
+        box_a, box_b, box_c = boxes(problem, config)
+        return {
+            "a_desc": box_a.gluon_descriptor(a),
+            "b_desc": box_b.gluon_descriptor(b),
+            "c_desc": box_c and box_c.gluon_descriptor(c),
+            "c_ptr": c,
+        }
+
+    return Arguments(fixed, tensors, options=_options)
+
+
+def _options(problem: Problem, config: Config) -> dict[str, Any]:
+    """Each consumer is a role of its own, of 4 warps."""
+    return {"num_warps": 4, **(OPTIONS if config.num_warps < 12 else OPTIONS_OF_THREE)}
