@@ -1,6 +1,8 @@
 """`tools/stress.py`: what it calls a hang, a race, a wrong result; its trials, on the CPU."""
 
 import dataclasses
+import queue
+import signal
 import subprocess
 import sys
 
@@ -66,6 +68,29 @@ def test_a_hang_is_ended_and_named_and_the_next_trials_run(child):
     assert found[1] == "trial 2\n        HANG: no word for 1.5 s"
     assert found[2].startswith("trial 4\n        ended with status 7")
     assert "Buffer being accessed has outstanding writes" in found[2]
+
+
+def test_who_interrupts_it_ends_the_child_too(child, monkeypatch):
+    """Or a kernel that hangs would keep the GPU from what is measured next."""
+    started = []
+
+    class Interrupted(queue.Queue):
+        def get(self, *args, **kwargs):
+            line = super().get(*args, **kwargs)
+            if line.startswith("begin 2"):
+                raise KeyboardInterrupt
+            return line
+
+    class Popen(subprocess.Popen):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            started.append(self)
+
+    monkeypatch.setattr(stress.queue, "Queue", Interrupted)
+    monkeypatch.setattr(stress.subprocess, "Popen", Popen)
+    with pytest.raises(KeyboardInterrupt):
+        stress.stress(stress.Check("tiny", 50), "hang", TRIALS, 0)
+    assert started[0].wait(timeout=10) == -signal.SIGKILL
 
 
 def test_a_child_that_does_not_start_is_a_finding(tmp_path, monkeypatch):

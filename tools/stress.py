@@ -70,6 +70,8 @@ class Check:
 
 def main() -> int:
     args = parse()
+    # As Ctrl-C does, it ends the child too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     import torch
 
     found = torch.cuda.is_available() and torch.cuda.get_device_name()
@@ -256,25 +258,29 @@ def watch(check: Check, words: list[str]) -> tuple[int | None, End | None, list[
         threading.Thread(target=_pump, args=(process.stdout, lines), daemon=True).start()
         printed: list[str] = []
         what = None
-        while True:
-            try:
-                line = lines.get(timeout=limit)
-            except queue.Empty:
-                what = f"HANG: no word for {limit:g} s"
-                break
-            if not line:
-                break
-            word, _, rest = line.strip().partition(" ")
-            if word in ("ready", "begin", "ok", "bad"):
-                limit = check.silence
-            if word in ("begin", "ok"):
-                at = int(rest)
-            elif word == "bad":
-                index, _, why = rest.partition(" ")
-                at = int(index)
-                bad.append((at, why))
-            elif word != "ready":
-                printed.append(line)
+        try:
+            while True:
+                try:
+                    line = lines.get(timeout=limit)
+                except queue.Empty:
+                    what = f"HANG: no word for {limit:g} s"
+                    break
+                if not line:
+                    break
+                word, _, rest = line.strip().partition(" ")
+                if word in ("ready", "begin", "ok", "bad"):
+                    limit = check.silence
+                if word in ("begin", "ok"):
+                    at = int(rest)
+                elif word == "bad":
+                    index, _, why = rest.partition(" ")
+                    at = int(index)
+                    bad.append((at, why))
+                elif word != "ready":
+                    printed.append(line)
+        except BaseException:  # it is this process that is ended; a kernel that hangs would run on
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
         if what is not None:
             os.killpg(process.pid, signal.SIGKILL)
         status = process.wait(timeout=60)
