@@ -87,7 +87,7 @@ def test_who_interrupts_it_ends_the_child_too(child, monkeypatch):
             started.append(self)
 
     monkeypatch.setattr(stress.queue, "Queue", Interrupted)
-    monkeypatch.setattr(stress.subprocess, "Popen", Popen)
+    monkeypatch.setattr(subprocess, "Popen", Popen)
     with pytest.raises(KeyboardInterrupt):
         stress.stress(stress.Check("tiny", 50), "hang", TRIALS, 0)
     assert started[0].wait(timeout=10) == -signal.SIGKILL

@@ -9,10 +9,10 @@ Prints a line for each kernel and tool, and the reports. 1: something was found;
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -95,21 +95,20 @@ def sanitize(sanitizer: str, tool: str, names: list[str], limit: int) -> bool:
 
 def run_under(sanitizer: str, tool: str, names: list[str], limit: int) -> tuple[int, str]:
     """The exit status and what was printed; a status of -1 means the time was up."""
+    from tools.sessions import session
+
     command = [sanitizer, "--tool", tool, "--error-exitcode", "9", "--print-limit", "20"]
     command += [sys.executable, __file__, "--inside", *names]
     # Every tensor has an allocation of its own, so that its bounds and its first write are seen.
     env = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "OMP_NUM_THREADS": "1"}
-    # A session of their own: when the time is up, the sanitizer ends together with its child.
-    process = subprocess.Popen(
-        command, cwd=ROOT, env=env, text=True, errors="replace", start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    try:
+    both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with (
+        contextlib.suppress(subprocess.TimeoutExpired),
+        session(command, cwd=ROOT, env=env, **both) as process,
+    ):
         report, _ = process.communicate(timeout=limit)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        return -1, process.communicate()[0]
-    return process.returncode, report
+        return process.returncode, report
+    return -1, process.communicate()[0]
 
 
 def shortened(report: str, status: int) -> str:

@@ -246,49 +246,43 @@ def only_dispatch_races(end: End) -> bool:
 
 def watch(check: Check, words: list[str]) -> tuple[int | None, End | None, list[tuple[int, str]]]:
     """Run a child: the trial that ended it and how, None if it ended well; and the wrong ones."""
+    from tools.sessions import session
+
     at, bad, limit = None, [], START * (3 if check.prefix else 1)
-    with tempfile.TemporaryFile("w+", errors="replace") as log:
-        # A session of its own: a tool and its child are ended together.
-        process = subprocess.Popen(
-            [*check.prefix, sys.executable, str(CHILD), *words], cwd=ROOT, text=True,
-            env=os.environ | dict(check.env) | {"OMP_NUM_THREADS": "1"}, errors="replace",
-            start_new_session=True, stdout=subprocess.PIPE, stderr=log,
-        )  # fmt: skip
+    env = os.environ | dict(check.env) | {"OMP_NUM_THREADS": "1"}
+    command = [*check.prefix, sys.executable, str(CHILD), *words]
+    with (
+        tempfile.TemporaryFile("w+", errors="replace") as log,
+        session(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=log) as process,
+    ):
         lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=_pump, args=(process.stdout, lines), daemon=True).start()
         printed: list[str] = []
         what = None
-        try:
-            while True:
-                try:
-                    line = lines.get(timeout=limit)
-                except queue.Empty:
-                    what = f"HANG: no word for {limit:g} s"
-                    break
-                if not line:
-                    break
-                word, _, rest = line.strip().partition(" ")
-                if word in ("ready", "begin", "ok", "bad"):
-                    limit = check.silence
-                if word in ("begin", "ok"):
-                    at = int(rest)
-                elif word == "bad":
-                    index, _, why = rest.partition(" ")
-                    at = int(index)
-                    bad.append((at, why))
-                elif word != "ready":
-                    printed.append(line)
-        except BaseException:  # it is this process that is ended; a kernel that hangs would run on
-            os.killpg(process.pid, signal.SIGKILL)
-            raise
-        if what is not None:
-            os.killpg(process.pid, signal.SIGKILL)
-        status = process.wait(timeout=60)
-        if what is None and status:
+        while True:
+            try:
+                line = lines.get(timeout=limit)
+            except queue.Empty:
+                what = f"HANG: no word for {limit:g} s"
+                break
+            if not line:
+                break
+            word, _, rest = line.strip().partition(" ")
+            if word in ("ready", "begin", "ok", "bad"):
+                limit = check.silence
+            if word in ("begin", "ok"):
+                at = int(rest)
+            elif word == "bad":
+                index, _, why = rest.partition(" ")
+                at = int(index)
+                bad.append((at, why))
+            elif word != "ready":
+                printed.append(line)
+        if what is None and (status := process.wait(timeout=60)):
             log.seek(0)
             printed += log
             what = f"ended with status {status}\n{told(printed)}"
-    return at, what and End(what, status, printed), bad
+    return at, what and End(what, process.returncode, printed), bad
 
 
 def _pump(stream, lines: queue.Queue[str]) -> None:

@@ -13,7 +13,7 @@ from ..spec import Arguments, Config
 from . import _cluster
 from ._cluster import LINE, slabs_of
 from ._gluon_host import ACCUMULATORS, OPTIONS, OPTIONS_OF_THREE, RESERVE, by_engine, c_major
-from ._host import Box, _sizes, _strides, major_of
+from ._host import Box, _sizes, _strides, described, major_of
 
 #: As in a kernel; a call from the host costs several microseconds.
 line_bytes = functools.cache(_cluster.line_bytes)
@@ -97,13 +97,7 @@ def arguments(
         return values | _sizes(problem) | _strides("c", "01mn", problem.c)
 
     def tensors(problem: Problem, config: Config, a, b, c) -> dict[str, Any]:
-        box_a, box_b, box_c = boxes(problem, config)
-        return {
-            "a_desc": box_a.gluon_descriptor(a),
-            "b_desc": box_b.gluon_descriptor(b),
-            "c_desc": box_c and box_c.gluon_descriptor(c),
-            "c_ptr": c,
-        }
+        return described(Box.gluon_descriptor, boxes(problem, config), a, b, c)
 
     return Arguments(fixed, tensors, options=_options)
 

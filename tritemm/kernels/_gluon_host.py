@@ -12,7 +12,7 @@ from ..problem import INTERPRETER, Problem, kept
 from ..spec import Arguments, Config, Workspace
 from ..workspace import counters
 from . import _gluon, _gluon_store
-from ._host import Box, _sizes, _strides, refusal, storable, tma_why_not
+from ._host import Box, _sizes, _strides, described, refusal, storable, tma_why_not
 
 #: As in a kernel; a call from the host costs several microseconds.
 first_part = functools.cache(_gluon.first_part)
@@ -262,11 +262,8 @@ def arguments(
         box_a, box_b, box_b1, box_c = _boxes(problem, config, consumers, most(problem, config))
         sums, counters = work or (None, None)
         return {
-            "a_desc": box_a.gluon_descriptor(a),
-            "b_desc": box_b.gluon_descriptor(b),
+            **described(Box.gluon_descriptor, (box_a, box_b, box_c), a, b, c),
             "b1_desc": box_b1 and box_b1.gluon_descriptor(b),
-            "c_desc": box_c and box_c.gluon_descriptor(c),
-            "c_ptr": c,
             **({"sums_ptr": sums, "counters_ptr": counters} if workspace else {}),
         }
 

@@ -134,6 +134,20 @@ def _boxes(problem: Problem, config: Config) -> tuple[Box, Box, Box | None]:
     )
 
 
+def described(make: Callable[[Box, Any], Any], boxes, a, b, c) -> dict[str, Any]:
+    """Descriptors of A, B and C, and C's address; `make` is the one of `Box`.
+
+    Of the `boxes` of each, that of C is None where it is stored through pointers.
+    """
+    box_a, box_b, box_c = boxes
+    return {
+        "a_desc": make(box_a, a),
+        "b_desc": make(box_b, b),
+        "c_desc": box_c and make(box_c, c),
+        "c_ptr": c,
+    }
+
+
 def _descriptors_fixed(problem: Problem, config: Config) -> dict[str, Any]:
     a, b, c = _boxes(problem, config)
     values = {"A_MAJOR": a.major, "B_MAJOR": b.major, "TMA_STORE": c is not None}
@@ -141,13 +155,7 @@ def _descriptors_fixed(problem: Problem, config: Config) -> dict[str, Any]:
 
 
 def _descriptors(problem: Problem, config: Config, a, b, c) -> dict[str, Any]:
-    box_a, box_b, box_c = _boxes(problem, config)
-    return {
-        "a_desc": box_a.descriptor(a),
-        "b_desc": box_b.descriptor(b),
-        "c_desc": box_c and box_c.descriptor(c),
-        "c_ptr": c,
-    }
+    return described(Box.descriptor, _boxes(problem, config), a, b, c)
 
 
 #: Of the rungs whose tiles are moved by the copy engine (TMA).
