@@ -130,16 +130,19 @@ def _groups(
     if problem.device == INTERPRETER:
         yield from _interpreted(problem, rungs, every)
         return
-    swaps = (False, True) if min(problem.M, problem.N) <= SHORT_SIDE else (False,)
+    short = min(problem.M, problem.N) <= SHORT_SIDE
     packs = list(packs)
     for pack in packs:
         packed = problem.packed(pack) if pack else problem
         copied = pack_bytes(problem, pack)
         refusing = {}  # in their order, each once
-        for swap in swaps:
+        for swap in (False, True):
+            some = rungs if short or not swap else [r for r in rungs if r.either(problem)]
+            if not some:
+                continue
             view = packed.transposed() if swap else packed
             scene, roles = None, False
-            for rung in rungs:
+            for rung in some:
                 if roles and rung.number < FIRST_WITH_ROLES:
                     break
                 suits = every or _suits(rung, view)

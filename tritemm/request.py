@@ -125,6 +125,8 @@ def why_not(kernel: Kernel, view: Problem, config: Config) -> str | None:
         return f"num_warps is {config.num_warps}; a program has at most 32"
     if config.SPLIT_K > 1 and all(c.SPLIT_K == 1 for c in own):
         return f"SPLIT_K is {config.SPLIT_K}; this rung does not split K"
+    if config.CLUSTER > 1 and all(c.CLUSTER == 1 for c in own):
+        return f"CLUSTER is {config.CLUSTER}; this rung's programs share no loads"
     stage = (config.BLOCK_M + config.BLOCK_N) * config.BLOCK_K * view.itemsize
     shared = stage * config.num_stages
     if config.num_stages > 1 and shared > view.device.shared:

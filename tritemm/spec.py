@@ -30,7 +30,8 @@ TRITON_DTYPE = {
 class Config:
     """Tile sizes in elements, warps per program, shared-memory stages, raster order; and more.
 
-    `SPLIT_K` programs share one tile's K. `SWAP` computes C.T = B.T @ A.T, so that a small M is
+    `SPLIT_K` programs share one tile's K; the programs of a `CLUSTER` share the loads of an
+    operand's tiles. `SWAP` computes C.T = B.T @ A.T, so that a small M is
     the side that may be small; `PACK` names the operands ("a", "b" or both) that are first copied
     to lines which TMA can read. Tile sizes are those of the product that is then computed.
     """
@@ -43,6 +44,7 @@ class Config:
     ORDER: str = "linear"
     GROUP_M: int = 16
     SPLIT_K: int = 1
+    CLUSTER: int = 1
     SWAP: bool = False
     PACK: str = ""
 
@@ -51,10 +53,11 @@ class Config:
         warps = f"{self.num_warps} warp{'s' * (self.num_warps > 1)}"
         stages = f"{self.num_stages} stage{'s' * (self.num_stages > 1)}"
         split = f", K split in {self.SPLIT_K}" if self.SPLIT_K > 1 else ""
+        cluster = f", clusters of {self.CLUSTER}" if self.CLUSTER > 1 else ""
         swap = ", operands swapped" if self.SWAP else ""
         pack = f", {' and '.join(self.PACK)} packed" if self.PACK else ""
         tile = f"{self.BLOCK_M}x{self.BLOCK_N}x{self.BLOCK_K}"
-        return f"{tile}, {warps}, {stages}, {order} order{split}{swap}{pack}"
+        return f"{tile}, {warps}, {stages}, {order} order{split}{cluster}{swap}{pack}"
 
     def view(self, problem: Problem) -> Problem:
         """The problem that the kernel sees: packed, then swapped."""
@@ -134,6 +137,8 @@ class Kernel:
     few_rows: Callable[[Problem], int] | None = None
     #: Whether "auto" considers it for a problem that it can run.
     suits: Callable[[Problem], bool] = lambda problem: True
+    #: Whether exchanged operands are considered though no side of C is short.
+    either: Callable[[Problem], bool] = lambda problem: False
     #: Whether the terms of a sum are added in the order of K, whatever the sizes and the tile.
     in_order: bool = True
 
@@ -308,6 +313,7 @@ def _fixed_part(kernel: TritonKernel, problem: Problem, config: Config) -> Launc
         "ORDER": config.ORDER,
         "GROUP_M": config.GROUP_M,
         "SPLIT_K": config.SPLIT_K,
+        "CLUSTER": config.CLUSTER,
         "BATCHED": problem.batch > 1,
         "WIDE": problem.wide,
         "EVEN_K": problem.K % config.BLOCK_K == 0,

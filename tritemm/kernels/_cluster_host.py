@@ -52,6 +52,11 @@ def output_buffers(
     return max(0, min(most, (room - RESERVE) // output))
 
 
+def most_columns(rows: int, warps: int) -> int:
+    """Of a tile whose sums the consumers' registers hold."""
+    return min(256, 192 if warps == 12 else 2 * ACCUMULATORS // slabs_of(rows, warps))
+
+
 def tile_why_not(config: Config, multiple: int) -> str | None:
     """The refusal of a tile whose columns aren't so many, or too many for 4, 8 or 12 warps."""
     m, n, warps = config.BLOCK_M, config.BLOCK_N, config.num_warps
@@ -59,7 +64,7 @@ def tile_why_not(config: Config, multiple: int) -> str | None:
     rows = (least,) if warps == 12 else (least, 2 * least)
     if m not in rows:
         return f"BLOCK_M is {m}; {' and '.join(map(str, rows))} are possible with {warps} warps"
-    most = min(256, 192 if warps == 12 else 2 * ACCUMULATORS // slabs_of(m, warps))
+    most = most_columns(m, warps)
     if n % multiple or not multiple <= n <= most:
         return f"BLOCK_N is {n}; multiples of {multiple} up to {most} are possible with {m} rows"
     return None
@@ -76,11 +81,12 @@ def ring_why_not(problem: Problem, config: Config, buffers: Callable[..., int]) 
 
 def arguments(
     boxes: Callable[[Problem, Config], tuple[Box, Box, Box | None]], buffers: Callable[..., int],
-    more: Callable[[Config], dict[str, Any]] = lambda config: {},
+    more: Callable[[Problem, Config], dict[str, Any]],
 ) -> Arguments:  # fmt: skip
     """Of rungs with these `boxes` of A, B and C, the last None where C is stored by threads.
 
-    `buffers(config, shared memory, *ring_kind)` are those of each consumer's output.
+    `buffers(config, shared memory, *ring_kind)` are those of each consumer's output; `more`: other
+    values.
     """
 
     def fixed(problem: Problem, config: Config) -> dict[str, Any]:
@@ -92,7 +98,7 @@ def arguments(
             "TYPE": "bf16" if problem.a.dtype == torch.bfloat16 else "f16",
             "WARPS": config.num_warps,
             "BUFFERS": buffers(config, problem.device.shared, *ring_kind(problem)),
-            **more(config),
+            **more(problem, config),
         }
         return values | _sizes(problem) | _strides("c", "01mn", problem.c)
 

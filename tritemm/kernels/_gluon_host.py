@@ -183,9 +183,13 @@ def _fitting(tiles, consumers, itemsize, pointers, element, shared) -> tuple[Con
 
 
 @functools.cache
-def config_of(m: int, n: int, k: int, warps: int, stages: int, split: int = 1) -> Config:
+def config_of(
+    m: int, n: int, k: int, warps: int, stages: int, split: int = 1, cluster: int = 1
+) -> Config:
     """A config of a Gluon rung; one object for equal ones."""
-    return Config(m, n, k, num_warps=warps, num_stages=stages, ORDER="grouped", SPLIT_K=split)
+    return Config(
+        m, n, k, num_warps=warps, num_stages=stages, ORDER="grouped", SPLIT_K=split, CLUSTER=cluster
+    )
 
 
 @functools.lru_cache

@@ -1,6 +1,6 @@
 """Device helpers in PTX: what Gluon has no word for in every Triton release that is supported.
 
-Loads that arrive in both programs of a cluster, barriers of both, and WGMMA of any width that is a
+Loads that arrive in all programs of a cluster, barriers of all, and WGMMA of any width that is a
 multiple of 8, where a tensor's shape is a power of two. Shared memory is named by its address: the
 largest allocation of a kernel is placed first, where `shared_memory` says. Tensor maps are named by
 the kernel and the place of its parameter.
@@ -34,7 +34,7 @@ def shared_memory():
 
 @gluon.jit
 def meet_cluster():
-    """Wait for all threads of both programs; each of them comes here. It orders no memory."""
+    """Wait for all threads of all its programs; each of them comes here. It orders no memory."""
     _do("barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned;")
 
 
@@ -97,25 +97,30 @@ def expect(bar, count):
 
 
 @gluon.jit
-def release(bar, first_warp, pred):
+def release(bar, first_warp, pred, PROGRAMS: gl.constexpr):
     """A warpgroup, by its first warp, arrives at the barrier in this place of each program.
 
     It orders nothing but that WGMMA has finished reading.
     """
     gl.inline_asm_elementwise(
-        """{
+        _release_text(PROGRAMS), "=r,r,r,~{memory}", [bar, (pred & first_warp).to(gl.int32)],
+        gl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@gluon.constexpr_function
+def _release_text(programs):
+    """A lane for each of them."""
+    return f"""{{
         .reg .pred mine, asked;
         .reg .b32 lane, there;
         mov.u32 lane, %laneid;
         setp.ne.b32 asked, $2, 0;
-        setp.lt.and.u32 mine, lane, 2, asked;
+        setp.lt.and.u32 mine, lane, {programs}, asked;
         mapa.shared::cluster.u32 there, $1, lane;
         @mine mbarrier.arrive.shared::cluster.b64 _, [there];
         mov.u32 $0, 0;
-        }""",
-        "=r,r,r,~{memory}", [bar, (pred & first_warp).to(gl.int32)], gl.int32, is_pure=False,
-        pack=1,
-    )  # fmt: skip
+        }}"""
 
 
 @gluon.jit
@@ -152,28 +157,28 @@ def is_first_warp():
 
 @gluon.jit
 def ask(to, bar, slow, fast, b0, b1, MAP: gl.constexpr, BATCHED: gl.constexpr,
-        BOTH: gl.constexpr = False):  # fmt: skip
+        PROGRAMS: gl.constexpr = 1):  # fmt: skip
     """One thread of the warp asks for the box at (slow, fast) of batch (b0, b1).
 
-    `MAP` is the parameter's name. `BOTH`: it arrives in both programs of the cluster, at the
-    same place of their shared memory and their barriers.
+    `MAP` is the parameter's name. It arrives in so many `PROGRAMS`, all of the cluster, at the
+    same place of their shared memory and their barriers; or in this one alone.
     """
     if BATCHED:
         gl.inline_asm_elementwise(
-            _ask_text(MAP, 4, BOTH), "=r,r,r,r,r,r,r,~{memory}",
+            _ask_text(MAP, 4, PROGRAMS), "=r,r,r,r,r,r,r,~{memory}",
             [to, bar, fast, slow, b1, b0], gl.int32, is_pure=False, pack=1,
         )  # fmt: skip
     else:
         gl.inline_asm_elementwise(
-            _ask_text(MAP, 2, BOTH), "=r,r,r,r,r,~{memory}",
+            _ask_text(MAP, 2, PROGRAMS), "=r,r,r,r,r,~{memory}",
             [to, bar, fast, slow], gl.int32, is_pure=False, pack=1,
         )  # fmt: skip
 
 
 @gluon.constexpr_function
-def _ask_text(tensor_map, rank, both):
+def _ask_text(tensor_map, rank, programs):
     coordinates = ", ".join(f"${3 + i}" for i in range(rank))
-    how, programs = (".multicast::cluster", ", 3") if both else ("", "")
+    how, mask = (".multicast::cluster", f", {2**programs - 1}") if programs > 1 else ("", "")
     return f"""{{
         .reg .pred one;
         .reg .b32 who;
@@ -183,7 +188,7 @@ def _ask_text(tensor_map, rank, both):
         bar.warp.sync -1;
         elect.sync who|one, -1;
         @one cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes{how}
-            [$1], [map, {{{coordinates}}}], [$2]{programs};
+            [$1], [map, {{{coordinates}}}], [$2]{mask};
         mov.u32 $0, 0;
         }}"""
 

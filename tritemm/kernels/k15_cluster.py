@@ -1,6 +1,7 @@
-"""cluster: two programs share each tile of B, and WGMMA is as wide as the tile.
+"""cluster: programs share each tile of B, or of A, and WGMMA is as wide as the tile.
 
-Adds to       warp_specialized: half of B multicast by each of two programs; tiles of any 16 columns
+Adds to       warp_specialized: a share of B (or A) multicast by each of 2 or 4 programs; tiles of
+              any 16 columns, as many as the problem asks for
 Mirrors       wgmma_cluster
 Compiler does the layouts of sums and output, the epilogue, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, UCGABAR_ARV, no LDGSTS
@@ -17,8 +18,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..problem import Problem
-from ..spec import Config, TritonKernel
+from ..problem import Matrix, Problem, kept
+from ..spec import Config, TritonKernel, clusters_at_once
 from ..triton_private import clusters_why_not
 from . import _gluon_host
 from ._cluster import (
@@ -33,6 +34,7 @@ from ._cluster import (
 )
 from ._cluster_host import (
     arguments,
+    most_columns,
     output_buffers,
     ring_bytes,
     ring_kind,
@@ -61,18 +63,17 @@ from ._ptx import (
     zeros,
 )
 
-#: Programs that share a tile of B.
-CLUSTER = gl.constexpr(2)
-
-
 @dataclasses.dataclass(frozen=True)
 class Shape:
     """What the roles know when they are compiled; sizes in elements; `word`: the type in PTX.
 
-    `consumers` have `slabs` of 64 rows each: of the same tile, or of every other one in `turns`.
+    A cluster's `programs` lie one below the other and share each tile of B, or side by side and
+    share A: `shared` says which. `consumers` have `slabs` of 64 rows each: of the same tile, or of every other one in `turns`.
     Their output goes by way of `buffers` each.
     """
 
+    programs: int
+    shared: str
     rows: int
     columns: int
     stages: int
@@ -102,9 +103,21 @@ def consumers_of(warps):
 
 
 @gluon.constexpr_function
+def cluster_tile(programs, shared, rows, columns):
+    """Rows and columns of what a cluster computes at once."""
+    return (programs * rows, columns) if shared == "b" else (rows, programs * columns)
+
+
+@gluon.constexpr_function
 def group_of(rows, group):
-    """Clusters one below the other that are as high as `group` tiles of 128 rows."""
-    return max(1, 128 * group // (2 * rows))
+    """Clusters of so many rows, one below the other, that are as high as `group` tiles of 128."""
+    return max(1, 128 * group // rows)
+
+
+@gluon.constexpr_function
+def sharers_of(shape, operand):
+    """Programs that load a tile of it together."""
+    return shape.programs if shape.shared == operand else 1
 
 
 @gluon.constexpr_function
@@ -114,49 +127,78 @@ def stage_bytes(shape):
 
 
 @gluon.jit
-def first_tile():
-    """The first tile of this program's cluster."""
-    return gl.program_id(0) // CLUSTER
+def rank_of(SHAPE: gl.constexpr):
+    """This program's place in its cluster."""
+    return gl.program_id(0) % SHAPE.programs
 
 
 @gluon.jit
 def place(tile, M, N, B1, SHAPE: gl.constexpr):
-    """Batch indices, first row and first column of this program's half of a cluster's tile."""
-    ROWS: gl.constexpr = SHAPE.rows
-    COLUMNS: gl.constexpr = SHAPE.columns
+    """Batch indices, first row and first column of this program's part of a cluster's tile."""
+    TILE: gl.constexpr = cluster_tile(SHAPE.programs, SHAPE.shared, SHAPE.rows, SHAPE.columns)
     ORDER: gl.constexpr = SHAPE.order
     GROUP: gl.constexpr = SHAPE.group
     BATCHED: gl.constexpr = SHAPE.batched
-    b0, b1, row, col = tile_at(tile, M, N, B1, CLUSTER * ROWS, COLUMNS, ORDER, GROUP, BATCHED)
-    return b0, b1, row + gl.program_id(0) % CLUSTER * ROWS, col
+    b0, b1, row, col = tile_at(tile, M, N, B1, TILE[0], TILE[1], ORDER, GROUP, BATCHED)
+    if SHAPE.shared == "b":
+        row += rank_of(SHAPE) * SHAPE.rows
+    else:
+        col += rank_of(SHAPE) * SHAPE.columns
+    return b0, b1, row, col
 
 
 @gluon.jit
-def count_tiles(M, N, B0, B1, SHAPE: gl.constexpr):
-    """Of clusters."""
-    return gl.cdiv(M, CLUSTER * SHAPE.rows) * gl.cdiv(N, SHAPE.columns) * B0 * B1
+def tiles_of(M, N, B0, B1, SHAPE: gl.constexpr):
+    """Of this program's cluster: the first, how many there are of all, and the next one's
+    distance."""
+    TILE: gl.constexpr = cluster_tile(SHAPE.programs, SHAPE.shared, SHAPE.rows, SHAPE.columns)
+    count = gl.cdiv(M, TILE[0]) * gl.cdiv(N, TILE[1]) * B0 * B1
+    return gl.program_id(0) // SHAPE.programs, count, gl.num_programs(0) // SHAPE.programs
+
+
+@gluon.jit
+def load_lines(to, bar, first, k, b0, b1, rank, LINES: gl.constexpr, ALONG_K: gl.constexpr,
+               SHARERS: gl.constexpr, MAP: gl.constexpr, BATCHED: gl.constexpr):  # fmt: skip
+    """Ask for a tile's `LINES` rows of A, or columns of B, from `first` on, a line deep.
+
+    Of a tile that `SHARERS` load together, each asks for a share, which arrives in all.
+    """
+    if ALONG_K:
+        OWN: gl.constexpr = LINES // SHARERS
+        BOX: gl.constexpr = box_lines(OWN)
+        for i in gl.static_range(OWN // BOX):
+            at = i * BOX
+            if SHARERS > 1:
+                at += rank * OWN
+            ask(to + at * 128, bar, first + at, k, b0, b1, MAP, BATCHED, SHARERS)
+    else:
+        DEEP: gl.constexpr = LINE // SHARERS
+        if SHARERS > 1:
+            k += rank * DEEP
+            to += rank * (DEEP * 128)
+        for i in gl.static_range((LINES + 63) // 64):
+            ask(to + i * 8192, bar, k, first + i * 64, b0, b1, MAP, BATCHED, SHARERS)
 
 
 @gluon.jit
 def load(inputs, SHAPE: gl.constexpr):
-    """The producer: every step of every tile, A for this program and half of B for both."""
+    """The producer: every step of every tile, its share of the one of A and B that is shared."""
     M, N, K, B0, B1, a_batch0, a_batch1, b_batch0, b_batch1 = inputs
     BYTES: gl.constexpr = stage_bytes(SHAPE)
-    LINES: gl.constexpr = b_lines(SHAPE.columns, SHAPE.b_major)
     STAGES: gl.constexpr = SHAPE.stages
     BATCHED: gl.constexpr = SHAPE.batched
     MAP_A: gl.constexpr = map_of("cluster_kernel", "a", BATCHED)
     MAP_B: gl.constexpr = map_of("cluster_kernel", "b", BATCHED)
-    BOX: gl.constexpr = box_lines(SHAPE.columns // 2)
-    meet_cluster()  # the other's barriers are there
-    rank = gl.program_id(0) % CLUSTER
+    A_SHARERS: gl.constexpr = sharers_of(SHAPE, "a")
+    B_SHARERS: gl.constexpr = sharers_of(SHAPE, "b")
+    meet_cluster()  # the others' barriers are there
+    rank = rank_of(SHAPE)
     steps = gl.cdiv(K, LINE)
     ring = shared_memory()
     gdc_wait()
     n = gl.to_tensor(0)
-    for tile in range(
-        first_tile(), count_tiles(M, N, B0, B1, SHAPE), gl.num_programs(0) // CLUSTER
-    ):
+    first, tiles, distance = tiles_of(M, N, B0, B1, SHAPE)
+    for tile in range(first, tiles, distance):
         b0, b1, row, col = place(tile, M, N, B1, SHAPE)
         # A broadcast batch has extent 1.
         a0, a1 = gl.minimum(b0, a_batch0 - 1), gl.minimum(b1, a_batch1 - 1)
@@ -164,34 +206,26 @@ def load(inputs, SHAPE: gl.constexpr):
         for step in range(steps):
             stage = n % STAGES
             ready = ring + STAGES * BYTES + stage * 8
-            wait(ready + STAGES * 8, (n // STAGES & 1) ^ 1)  # free in both, since both are written
+            wait(ready + STAGES * 8, (n // STAGES & 1) ^ 1)  # free in all, since all are written
             expect(ready, BYTES)
             to = ring + stage * BYTES
-            k = step * LINE
-            for i in gl.static_range(SHAPE.rows // 64):
-                if SHAPE.a_major == "N":
-                    ask(to + i * 8192, ready, row + i * 64, k, a0, a1, MAP_A, BATCHED)
-                else:
-                    ask(to + i * 8192, ready, k, row + i * 64, a0, a1, MAP_A, BATCHED)
-            to += SHAPE.rows * 128
-            if SHAPE.b_major == "T":
-                for i in gl.static_range(SHAPE.columns // 2 // BOX):
-                    at = rank * (SHAPE.columns // 2) + i * BOX
-                    ask(to + at * 128, ready, col + at, k, b0, b1, MAP_B, BATCHED, True)
-            else:
-                for i in gl.static_range(LINES // 64):
-                    ask(
-                        to + i * 8192 + rank * 4096, ready, k + rank * 32, col + i * 64, b0, b1,
-                        MAP_B, BATCHED, True,
-                    )  # fmt: skip
+            load_lines(
+                to, ready, row, step * LINE, a0, a1, rank, SHAPE.rows, SHAPE.a_major == "N",
+                A_SHARERS, MAP_A, BATCHED,
+            )  # fmt: skip
+            load_lines(
+                to + SHAPE.rows * 128, ready, col, step * LINE, b0, b1, rank, SHAPE.columns,
+                SHAPE.b_major == "T", B_SHARERS, MAP_B, BATCHED,
+            )  # fmt: skip
             n += 1
-    meet_cluster()  # what the other writes or arrives at is still there
+    meet_cluster()  # what others write or arrive at is still there
 
 
 @gluon.jit
 def compute(output, SHAPE: gl.constexpr, WHICH: gl.constexpr):
     """Consumer `WHICH`: multiplies and stores its slabs of tile after tile."""
     c_desc, c_ptr, c_memory, M, N, K, B0, B1, stride_c0, stride_c1, stride_cm, stride_cn = output
+    PROGRAMS: gl.constexpr = SHAPE.programs
     BYTES: gl.constexpr = stage_bytes(SHAPE)
     COLUMNS: gl.constexpr = SHAPE.columns
     STAGES: gl.constexpr = SHAPE.stages
@@ -217,14 +251,14 @@ def compute(output, SHAPE: gl.constexpr, WHICH: gl.constexpr):
     a_first = matrix(ring + FIRST_SLAB * 8192, 16)
     b_first = matrix(ring + SHAPE.rows * 128, 16 if B_MAJOR == "T" else 8192)
     gdc_wait()
-    first, stride = first_tile(), gl.num_programs(0) // CLUSTER
+    first, tiles, distance = tiles_of(M, N, B0, B1, SHAPE)
     n = gl.to_tensor(0)
     if TURNS:
-        first += WHICH * stride
-        stride *= 2
+        first += WHICH * distance
+        distance *= 2
         n += WHICH * steps
     turn = gl.to_tensor(1 - WHICH)  # consumer 0's first turn is free
-    for tile in range(first, count_tiles(M, N, B0, B1, SHAPE), stride):
+    for tile in range(first, tiles, distance):
         b0, b1, row, col = place(tile, M, N, B1, SHAPE)
         sums = zeros(COLUMNS, SLABS)
         if TURNS:
@@ -241,12 +275,12 @@ def compute(output, SHAPE: gl.constexpr, WHICH: gl.constexpr):
             )
             sums = finish(sums, COLUMNS, SLABS, 1)
             # This step's WGMMA may still read its stage; that of the step before has finished.
-            release(empty + (n + STAGES - 1) % STAGES * 8, first_warp, step > 0)
+            release(empty + (n + STAGES - 1) % STAGES * 8, first_warp, step > 0, PROGRAMS)
             n += 1
         if TURNS:
             arrive(turns + (1 - WHICH) * 8, first_warp)
         sums = finish(sums, COLUMNS, SLABS, 0)
-        release(empty + (n + STAGES - 1) % STAGES * 8, first_warp, steps > 0)
+        release(empty + (n + STAGES - 1) % STAGES * 8, first_warp, steps > 0, PROGRAMS)
         if TURNS:
             n += steps
         for i in gl.static_range(SLABS * PARTS):
@@ -276,12 +310,14 @@ def cluster_kernel(
     ORDER: gl.constexpr, GROUP_M: gl.constexpr,
     A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr, C_MAJOR: gl.constexpr,
     BATCHED: gl.constexpr, WIDE: gl.constexpr, TYPE: gl.constexpr, WARPS: gl.constexpr,
-    BUFFERS: gl.constexpr,
+    BUFFERS: gl.constexpr, CLUSTER: gl.constexpr, SHARED: gl.constexpr,
 ):  # fmt: skip
     gdc_launch_dependents()
+    TILE: gl.constexpr = cluster_tile(CLUSTER, SHARED, BLOCK_M, BLOCK_N)
     SHAPE: gl.constexpr = shape_of(
-        BLOCK_M, BLOCK_N, STAGES, consumers_of(WARPS), slabs_of(BLOCK_M, WARPS), WARPS == 4,
-        BUFFERS, ORDER, group_of(BLOCK_M, GROUP_M), A_MAJOR, B_MAJOR, C_MAJOR, BATCHED, WIDE, TYPE,
+        CLUSTER, SHARED, BLOCK_M, BLOCK_N, STAGES, consumers_of(WARPS), slabs_of(BLOCK_M, WARPS),
+        WARPS == 4, BUFFERS, ORDER, group_of(TILE[0], GROUP_M), A_MAJOR, B_MAJOR, C_MAJOR, BATCHED,
+        WIDE, TYPE,
     )  # fmt: skip
     CONSUMERS: gl.constexpr = SHAPE.consumers
     RING: gl.constexpr = STAGES * stage_bytes(SHAPE)
@@ -317,8 +353,8 @@ def cluster_kernel(
     keep_ring(ring)
 
 
-#: BLOCK_M, BLOCK_N and the warps of a tile, with as many stages as fit; the one for large
-#: problems first.
+#: BLOCK_M, BLOCK_N and the warps of a tile, with as many stages as fit, in clusters of two; the one
+#: for large problems first.
 TILES = (
     (128, 256, 8),
     (128, 128, 8),
@@ -333,6 +369,22 @@ TILES = (
     (64, 192, 4),
     (64, 128, 4),
 )
+#: BLOCK_M, warps and programs of a cluster, of tiles as wide as fill rounds of all SMs; and how many
+#: rounds. Narrower ones than so many columns are for the rungs that cut K.
+FITTED = ((64, 4, 2), (64, 4, 4), (128, 8, 2), (128, 8, 4), (192, 12, 2), (256, 8, 2))
+ROUNDS = (1, 2)
+NARROWEST = 32
+
+
+def shared_of(problem: Problem, config: Config) -> str:
+    """The operand that the programs of a cluster share: B, or A where that takes fewer clusters."""
+    return min("ba", key=lambda operand: _clusters(problem, config, operand))
+
+
+def _clusters(problem: Problem, config: Config, shared: str) -> int:
+    """That C takes."""
+    rows, columns = cluster_tile(config.CLUSTER, shared, config.BLOCK_M, config.BLOCK_N)
+    return -(-problem.M // rows) * -(-problem.N // columns) * problem.batch
 
 
 @functools.lru_cache(maxsize=4096)
@@ -348,38 +400,89 @@ def _buffers(config: Config, shared: int, b_major: str, element: int, engine: bo
 @functools.lru_cache(maxsize=4096)
 def _boxes(problem: Problem, config: Config) -> tuple[Box, Box, Box | None]:
     """Of A, B and C; None where C is stored by threads."""
-    box = (64, box_lines(config.BLOCK_N // 2)) if major_of(problem.b) == "T" else (32, 64)
-    b = Box.of(problem, problem.b, *box)
-    return Box.of(problem, problem.a, 64, 64), b, c_box(problem, 64, unit(config.BLOCK_N))
+    shared, sharers = shared_of(problem, config), config.CLUSTER
+    a = _lines(problem.a, "N", config.BLOCK_M, sharers if shared == "a" else 1)
+    b = _lines(problem.b, "T", config.BLOCK_N, sharers if shared == "b" else 1)[::-1]
+    c = c_box(problem, 64, unit(config.BLOCK_N))
+    return Box.of(problem, problem.a, *a), Box.of(problem, problem.b, *b), c
+
+
+def _lines(matrix: Matrix, along_k: str, lines: int, sharers: int) -> tuple[int, int]:
+    """Lines and elements of K of a box, as in `load_lines`."""
+    if major_of(matrix) == along_k:
+        return box_lines(lines // sharers), LINE.value
+    return 64, LINE.value // sharers
 
 
 def why_not(problem: Problem) -> str | None:
     return _gluon_host.why_not(problem) or clusters_why_not()
 
 
-def configs(problem):
-    return _fitting(problem.device.shared, *ring_kind(problem))
+@kept
+def configs(problem: Problem) -> tuple[Config, ...]:
+    kind = problem.device.shared, *ring_kind(problem)
+    usual = _usual(*kind)
+    multiple = 16 if major_of(problem.b) == "T" else 32
+    fitted = _fitted(problem.M, problem.N, problem.batch, problem.device.sms, multiple)
+    more = (_deepest(*tile, *kind) for tile in fitted)
+    return usual + tuple(config for config in more if config not in usual)
 
 
 @functools.lru_cache
-def _fitting(shared: int, *kind) -> tuple[Config, ...]:
-    found = []
-    for rows, columns, warps in TILES:
-        able = [config_of(rows, columns, 64, warps, stages) for stages in range(8, 2, -1)]
-        # Consumers take turns where much is stored for what is multiplied: two buffers first.
-        for least in (2, 1) if warps == 4 else (1,):
-            some = [config for config in able if _buffers(config, shared, *kind) >= least][:1]
-            if some:
-                break
-        found += some
+def _usual(*kind) -> tuple[Config, ...]:
+    found = (_deepest(*tile, 2, *kind) for tile in TILES)
+    return tuple(config for config in found if config)
+
+
+@functools.lru_cache(maxsize=4096)
+def _fitted(M: int, N: int, batch: int, sms: int, multiple: int) -> tuple[tuple[int, ...], ...]:
+    """Rows, columns, warps and programs of a cluster, of tiles that fill whole rounds.
+
+    Their columns are a `multiple`.
+    """
+    found = {}
+    for rows, warps, programs in FITTED:
+        room = clusters_at_once(programs, sms)
+        most = most_columns(rows, warps)
+        for rounds in ROUNDS:
+            # Those that share B stand one below the other, those that share A side by side.
+            for high, wide in ((programs, 1), (1, programs)):
+                above = -(-M // (rows * high)) * batch
+                beside = room * rounds // above
+                if not beside:
+                    continue
+                step = multiple if wide > 1 else max(multiple, 8 * programs)
+                columns = -(-N // (beside * wide * step)) * step
+                if NARROWEST <= columns <= most:
+                    found[rows, columns, warps, programs] = None
     return tuple(found)
 
 
+@functools.lru_cache(maxsize=4096)
+def _deepest(rows: int, columns: int, warps: int, programs: int, *kind) -> Config | None:
+    """With as many stages as fit, if any do."""
+    able = [config_of(rows, columns, 64, warps, stages, 1, programs) for stages in range(8, 2, -1)]
+    # Consumers take turns where much is stored for what is multiplied: two buffers first.
+    for least in (2, 1) if warps == 4 else (1,):
+        for config in able:
+            if _buffers(config, *kind) >= least:
+                return config
+    return None
+
+
+def either(problem: Problem) -> bool:
+    """Whether exchanged operands are worth a look: C is a round of tiles, or little more."""
+    tile = TILES[0][0] * TILES[0][1]
+    return problem.M * problem.N * problem.batch <= ROUNDS[-1] * problem.device.sms * tile
+
+
 def config_why_not(problem: Problem, config: Config) -> str | None:
-    warps = config.num_warps
+    warps, programs = config.num_warps, config.CLUSTER
     if warps not in (4, 8, 12):
         return f"num_warps is {warps}; 8 or 12 for a tile are possible, or 4 that take turns"
-    if reason := tile_why_not(config, 16):
+    if programs not in (1, 2, 4):
+        return f"CLUSTER is {programs}; 2 or 4 programs can share, or 1 has all to itself"
+    if reason := tile_why_not(config, max(16, 8 * programs)):
         return reason
     if config.BLOCK_K != 64:
         return f"BLOCK_K is {config.BLOCK_K}; 64 is possible"
@@ -388,14 +491,15 @@ def config_why_not(problem: Problem, config: Config) -> str | None:
 
 def grid(problem, config):
     """Clusters."""
-    rows = -(-problem.M // (CLUSTER.value * config.BLOCK_M))
-    tiles = rows * -(-problem.N // config.BLOCK_N) * problem.batch
-    return min(max(1, problem.device.sms // CLUSTER.value), tiles)
+    clusters = _clusters(problem, config, shared_of(problem, config))
+    return min(max(1, clusters_at_once(config.CLUSTER, problem.device.sms)), clusters)
 
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=cluster_kernel,
-    arguments=arguments(_boxes, _buffers),
-    grid=grid, why_not=why_not, configs=configs, interpreted=None,
-    config_why_not=config_why_not, odd_tiles=True, clusters=lambda config: CLUSTER.value,
+    arguments=arguments(
+        _boxes, _buffers, lambda problem, config: {"SHARED": shared_of(problem, config)}
+    ),
+    grid=grid, why_not=why_not, configs=configs, interpreted=None, either=either,
+    config_why_not=config_why_not, odd_tiles=True, clusters=lambda config: config.CLUSTER,
 )  # fmt: skip

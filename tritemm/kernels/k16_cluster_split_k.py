@@ -434,7 +434,8 @@ def _tiles(columns: int) -> tuple[tuple[int, int, int, int], ...]:
     """With some for at most 64 columns."""
     if columns > 64:
         return TILES
-    sizes = [n for n in (8, 16, 32) if n < 2 * columns]
+    sizes = sorted({8, 16, 32, -(-columns // 8) * 8})
+    sizes = [n for n in sizes if n < 2 * columns and n != 64]
     return TILES + tuple((m, n, 128, m // 16) for m in (64, 128) for n in sizes)
 
 
@@ -481,7 +482,7 @@ def grid(problem, config):
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=cluster_split_k_kernel,
-    arguments=arguments(_boxes, _buffers, lambda config: {"EPI_N": _piece(config)}),
+    arguments=arguments(_boxes, _buffers, lambda _, config: {"EPI_N": _piece(config)}),
     grid=grid, why_not=why_not, suits=suits, configs=configs, interpreted=None,
     config_why_not=config_why_not, odd_tiles=True, in_order=False,
     clusters=lambda config: config.SPLIT_K,

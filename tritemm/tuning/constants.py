@@ -37,8 +37,7 @@ class Trait:
     are when they are not 16 bytes wide; a `resident` grid has one program per SM, which walks the
     tiles; `hidden` is the share of a tile's ends that runs beside another tile's arithmetic;
     `level` runs whole rounds of tiles, and shares those of the last, incomplete one; what `rereads`
-    takes B from device memory again for every row of tiles; a `cluster` of so many programs, one
-    below the other, shares its loads of B. `turns`: what is hidden where a tile has 4 warps, if
+    takes B from device memory again for every row of tiles. `turns`: what is hidden where a tile has 4 warps, if
     that is more. What `exchanges` has a cluster for each tile, whose programs share K and the sum.
     """
 
@@ -48,7 +47,6 @@ class Trait:
     hidden: float = 0.0
     level: bool = False
     rereads: bool = False
-    cluster: int = 1
     turns: float = 0.0
     exchanges: bool = False
 
@@ -67,15 +65,15 @@ _TRAITS = {
     "split_k": Trait(0.98, resident=True, hidden=0.3),
     "stream_k": Trait(0.98, resident=True, hidden=0.3, level=True),
     "gemv": Trait(0.03, narrow=1.2),
-    "cluster": Trait(0.98, resident=True, hidden=0.75, cluster=2, turns=0.8),
+    "cluster": Trait(0.98, resident=True, hidden=0.75, turns=0.8),
     "cluster_split_k": Trait(0.98, exchanges=True),
 }
 _UNNAMED = Trait(0.5, narrow=4.0)
 
 _HERE = Path(__file__).parent
 
-#: (word, BLOCK_M, BLOCK_N, BLOCK_K, warps, stages), see `key`.
-Key = tuple[str, int, int, int, int, int]
+#: (word, BLOCK_M, BLOCK_N, BLOCK_K, warps, stages, programs of a cluster), see `key`.
+Key = tuple[str, int, int, int, int, int, int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,13 +144,14 @@ def types(problem: Problem) -> str:
 
 
 def key(word: str, config: Config) -> Key:
-    """What a k-step's time depends on beside the rung: types and loads, tile, warps, stages.
+    """What a k-step's time depends on beside the rung: types and loads, tile, warps, stages,
+    cluster.
 
     `word` is `types(problem)`, with "/narrow-" behind it and the operands whose loads are less than
     16 bytes wide, and "/turned-" and how many operands are.
     """
     c = config
-    return word, c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_warps, c.num_stages
+    return word, c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_warps, c.num_stages, c.CLUSTER
 
 
 def flop_per_clock(dtype: torch.dtype, precision: str, device: Device) -> float:
@@ -225,7 +224,7 @@ def to_json(constants: Constants, device: Device) -> dict:
         "gpu": device.name,
         "capability": list(device.capability),
         "sms": device.sms,
-        "units": "seconds, bytes per second; steps: types, tile, warps, stages: "
+        "units": "seconds, bytes per second; steps: types, tile, warps, stages, cluster: "
         "seconds of a k-step on one SM, and of a tile beside its k-steps and stores",
         "rates": {name: _short(getattr(constants, name)) for name in Constants.RATES},
         "launches": {k: _short(v) for k, v in sorted(constants.launches.items())},
@@ -241,10 +240,11 @@ def _short(value: float) -> float:
 
 
 def _text(k: Key) -> str:
-    word, m, n, depth, warps, stages = k
-    return f"{word} {m}x{n}x{depth} w{warps} s{stages}"
+    word, m, n, depth, warps, stages, cluster = k
+    return f"{word} {m}x{n}x{depth} w{warps} s{stages}" + (f" c{cluster}" if cluster > 1 else "")
 
 
 def _parse(text: str) -> Key:
-    word, tile, warps, stages = text.split()
-    return word, *(int(n) for n in tile.split("x")), int(warps[1:]), int(stages[1:])
+    word, tile, *more = text.split()
+    warps, stages, cluster = (int(each[1:]) for each in (*more, "c1")[:3])
+    return word, *(int(n) for n in tile.split("x")), warps, stages, cluster

@@ -79,11 +79,11 @@ _L2 = 32 * 2**20
 _LINE = 128
 
 
-#: Of a config, for a kind of scene: BLOCK_M, BLOCK_N, BLOCK_K, the parts of a split K, elements of
-#: C that a program stores of a tile, seconds of a step and of the ends, the least seconds of the
+#: Of a config, for a kind of scene: BLOCK_M, BLOCK_N, BLOCK_K, the parts of a split K, the programs
+#: of a cluster that share loads (as if of B; those of A are as many or fewer), elements of C that a program stores of a tile, seconds of a step and of the ends, the least seconds of the
 #: ends with their stores, programs on an SM, steps whose loads fly at once, the share of the ends
 #: that is not hidden.
-_Shape = tuple[int, int, int, int, float, float, float, float, int, int, float]
+_Shape = tuple[int, int, int, int, int, float, float, float, float, int, int, float]
 #: (rung, kind of scene) -> id of a config -> the config and its shape. Hashing a config costs more
 #: than working its shape out; the config is kept so that no other can have its id.
 _SHAPES: dict[tuple, dict[int, tuple[Config, _Shape]]] = {}
@@ -160,7 +160,7 @@ class Scene:
         pair = measured and measured.get(known.key(self.word(trait), config))
         step, ends = pair or self.analytic(trait, config)
         columns = -(-config.BLOCK_N // self.along) * self.along
-        own_columns = columns / trait.cluster  # that it loads itself
+        own_columns = columns / config.CLUSTER  # that it loads itself
         lines = self.requests[0] * config.BLOCK_M + self.requests[1] * own_columns
         step = max(step, lines * config.BLOCK_K * self.itemsize / c.sm_rate)
         together = 1 if trait.resident else self._together(config)
@@ -169,7 +169,8 @@ class Scene:
         own = m * n / split if trait.exchanges else m * n
         least_ends = ends + self.stored * own / c.sm_memory_rate
         shown = 1 - max(trait.hidden, trait.turns if config.num_warps == 4 else 0.0)
-        return m, n, k, split, own, step, ends, least_ends, together, in_flight, shown
+        cluster = config.CLUSTER
+        return m, n, k, split, cluster, own, step, ends, least_ends, together, in_flight, shown
 
     def _times(
         self, kernel: str, shapes: Iterable[_Shape], below: float | None = None
@@ -178,7 +179,7 @@ class Scene:
         c = self.constants
         trait = known.trait(kernel)
         resident, level = trait.resident, trait.level
-        rereads, cluster, exchanges = trait.rereads, trait.cluster, trait.exchanges
+        rereads, exchanges = trait.rereads, trait.exchanges
         launch = c.launches.get(kernel, c.launch)
         pack = c.pack + self.copied / c.memory_rate if self.copied else 0.0
         before = pack + launch
@@ -187,9 +188,16 @@ class Scene:
         prune = below is not None
         M, N, K, batch, sms = self.M, self.N, self.K, self.batch, self.sms
         stored, shares = self.stored, OWNERS.value
-        for (m, n, depth, split, own, step, ends, least_ends, together, in_flight,
+        for (m, n, depth, split, cluster, own, step, ends, least_ends, together, in_flight,
              shown) in shapes:  # fmt: skip
-            tiles = -(-M // (m * cluster)) * cluster * -(-N // n) * batch
+            tiles = -(-M // m) * -(-N // n)
+            if cluster > 1:
+                # Its programs stand one below the other or side by side, whichever takes fewer.
+                below_each_other = -(-M // (m * cluster)) * -(-N // n)
+                side_by_side = -(-M // m) * -(-N // (n * cluster))
+                fewer = below_each_other if below_each_other <= side_by_side else side_by_side
+                tiles = cluster * fewer
+            tiles *= batch
             steps = -(-K // depth)
             if level:
                 # Of the tiles beyond the last full round, each is shared by `split` programs.
@@ -200,7 +208,11 @@ class Scene:
                 share = groups = tiles // sms + (rest / sharers if rest else 0)
                 idle = 1 - active / sms
             else:
-                room = max(1, clusters_at_once(split, sms)) * split if exchanges else sms
+                room = sms
+                if exchanges:
+                    room = max(1, clusters_at_once(split, sms)) * split
+                elif cluster > 1:
+                    room = max(1, clusters_at_once(cluster, sms)) * cluster
                 tiles *= split
                 steps = -(-steps // split)
                 share = -(-tiles // room)
@@ -267,7 +279,7 @@ class Scene:
         arithmetic = 2 * m * n * k * turned / (self.flop_rate * trait.efficiency)
         narrow_a, narrow_b = self.narrow
         lines = m * (trait.narrow if narrow_a else 1)
-        lines += n / trait.cluster * (trait.narrow if narrow_b else 1)
+        lines += n / config.CLUSTER * (trait.narrow if narrow_b else 1)
         loads = lines * k * self.itemsize / c.sm_rate
         long, short = (arithmetic, loads) if arithmetic > loads else (loads, arithmetic)
         return long + c.overlap * short, c.ends
