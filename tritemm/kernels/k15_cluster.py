@@ -24,12 +24,10 @@ from ..triton_private import clusters_why_not
 from . import _gluon_host
 from ._cluster import (
     LINE,
-    b_lines,
     box_lines,
     keep_ring,
     line_bytes,
     make_ring,
-    map_of,
     slabs_of,
 )
 from ._cluster_host import (
@@ -48,12 +46,15 @@ from ._gluon_store import by_engine, store_piece, store_wait
 from ._host import Box, major_of
 from ._ptx import (
     add_products,
+    announce_maps,
     arrive,
     ask,
     expect,
     finish,
     init_barriers,
     is_first_warp,
+    map_of,
+    maps_of,
     matrix,
     meet_cluster,
     release,
@@ -63,13 +64,14 @@ from ._ptx import (
     zeros,
 )
 
+
 @dataclasses.dataclass(frozen=True)
 class Shape:
     """What the roles know when they are compiled; sizes in elements; `word`: the type in PTX.
 
     A cluster's `programs` lie one below the other and share each tile of B, or side by side and
-    share A: `shared` says which. `consumers` have `slabs` of 64 rows each: of the same tile, or of every other one in `turns`.
-    Their output goes by way of `buffers` each.
+    share A: `shared` says which. `consumers` have `slabs` of 64 rows each: of the same tile, or of
+    every other one in `turns`. Their output goes by way of `buffers` each.
     """
 
     programs: int
@@ -187,8 +189,8 @@ def load(inputs, SHAPE: gl.constexpr):
     BYTES: gl.constexpr = stage_bytes(SHAPE)
     STAGES: gl.constexpr = SHAPE.stages
     BATCHED: gl.constexpr = SHAPE.batched
-    MAP_A: gl.constexpr = map_of("cluster_kernel", "a", BATCHED)
-    MAP_B: gl.constexpr = map_of("cluster_kernel", "b", BATCHED)
+    MAP_A: gl.constexpr = map_of("cluster_kernel", 0, BATCHED)
+    MAP_B: gl.constexpr = map_of("cluster_kernel", 1, BATCHED)
     A_SHARERS: gl.constexpr = sharers_of(SHAPE, "a")
     B_SHARERS: gl.constexpr = sharers_of(SHAPE, "b")
     meet_cluster()  # the others' barriers are there
@@ -313,6 +315,7 @@ def cluster_kernel(
     BUFFERS: gl.constexpr, CLUSTER: gl.constexpr, SHARED: gl.constexpr,
 ):  # fmt: skip
     gdc_launch_dependents()
+    announce_maps(maps_of("cluster_kernel", 3 if by_engine(C_MAJOR) else 2, BATCHED))
     TILE: gl.constexpr = cluster_tile(CLUSTER, SHARED, BLOCK_M, BLOCK_N)
     SHAPE: gl.constexpr = shape_of(
         CLUSTER, SHARED, BLOCK_M, BLOCK_N, STAGES, consumers_of(WARPS), slabs_of(BLOCK_M, WARPS),
@@ -369,8 +372,8 @@ TILES = (
     (64, 192, 4),
     (64, 128, 4),
 )
-#: BLOCK_M, warps and programs of a cluster, of tiles as wide as fill rounds of all SMs; and how many
-#: rounds. Narrower ones than so many columns are for the rungs that cut K.
+#: BLOCK_M, warps and programs of a cluster, of tiles as wide as fill so many rounds of all SMs.
+#: Narrower ones than so many columns are for the rungs that cut K.
 FITTED = ((64, 4, 2), (64, 4, 4), (128, 8, 2), (128, 8, 4), (192, 12, 2), (256, 8, 2))
 ROUNDS = (1, 2)
 NARROWEST = 32

@@ -37,8 +37,9 @@ class Trait:
     are when they are not 16 bytes wide; a `resident` grid has one program per SM, which walks the
     tiles; `hidden` is the share of a tile's ends that runs beside another tile's arithmetic;
     `level` runs whole rounds of tiles, and shares those of the last, incomplete one; what `rereads`
-    takes B from device memory again for every row of tiles. `turns`: what is hidden where a tile has 4 warps, if
-    that is more. What `exchanges` has a cluster for each tile, whose programs share K and the sum.
+    takes B from device memory again for every row of tiles. `turns`: what is hidden where a tile
+    has 4 warps, if that is more. What `exchanges` has a cluster for each tile, whose programs share
+    K and the sum.
     """
 
     efficiency: float

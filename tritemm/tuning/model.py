@@ -80,9 +80,10 @@ _LINE = 128
 
 
 #: Of a config, for a kind of scene: BLOCK_M, BLOCK_N, BLOCK_K, the parts of a split K, the programs
-#: of a cluster that share loads (as if of B; those of A are as many or fewer), elements of C that a program stores of a tile, seconds of a step and of the ends, the least seconds of the
-#: ends with their stores, programs on an SM, steps whose loads fly at once, the share of the ends
-#: that is not hidden.
+#: of a cluster that share loads (as if of B; those of A are as many or fewer), elements of C that a
+#: program stores of a tile, seconds of a step and of the ends, the least seconds of the ends with
+#: their stores, programs on an SM, steps whose loads fly at once, the share of the ends that is not
+#: hidden.
 _Shape = tuple[int, int, int, int, int, float, float, float, float, int, int, float]
 #: (rung, kind of scene) -> id of a config -> the config and its shape. Hashing a config costs more
 #: than working its shape out; the config is kept so that no other can have its id.
