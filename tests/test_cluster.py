@@ -1,5 +1,6 @@
 """The rung whose programs come in clusters: what it compiles to, and how it is launched."""
 
+import dataclasses
 import importlib
 import re
 import types
@@ -7,20 +8,23 @@ import types
 import pytest
 
 from tritemm import asm, dispatch, triton_private
-from tritemm.kernels import _cluster, k15_cluster
-from tritemm.spec import Config
+from tritemm.kernels import _cluster, _cluster_host, k15_cluster
+from tritemm.spec import Config, clusters_at_once
 
 from .choosing import H200, problem
 
 KERNEL = k15_cluster.KERNEL
 LAYOUTS = ("NT", "NN", "TN", "TT")
-#: BLOCK_N, not a power of two, with slabs of one and two, shared and in turns.
+#: BLOCK_N, not a power of two, with slabs of one and two, shared and in turns; clusters of 1, 2, 4.
 WIDE = (
-    Config(128, 80, 64, num_warps=8, num_stages=3, ORDER="grouped"),
-    Config(64, 240, 64, num_warps=4, num_stages=3, ORDER="grouped"),
-    Config(256, 112, 64, num_warps=8, num_stages=3, ORDER="grouped"),
-    Config(192, 176, 64, num_warps=12, num_stages=3, ORDER="grouped"),
+    Config(128, 80, 64, num_warps=8, num_stages=3, ORDER="grouped", CLUSTER=2),
+    Config(64, 240, 64, num_warps=4, num_stages=3, ORDER="grouped", CLUSTER=1),
+    Config(256, 96, 64, num_warps=8, num_stages=3, ORDER="grouped", CLUSTER=4),
+    Config(192, 176, 64, num_warps=12, num_stages=3, ORDER="grouped", CLUSTER=2),
 )
+#: M, N, K where C is one row of tiles, so that programs stand side by side and share A; its configs
+#: are as wide as the problem asks for.
+ROW = {"M": 64, "N": 5376, "K": 5080}
 
 
 @pytest.fixture(scope="module")
@@ -31,25 +35,35 @@ def codes():
         own = asm.configs_of(asm.Job("cluster", layout=layout))
         jobs += [asm.Job("cluster", layout=layout, config=c) for c in own[i % 2 :: 2]]
         jobs.append(asm.Job("cluster", layout=layout, config=WIDE[i]))
+        fitted = asm.configs_of(asm.Job("cluster", layout=layout, **ROW))
+        fitted = [c for c in fitted if c not in own]
+        jobs += [asm.Job("cluster", layout=layout, config=c, **ROW) for c in fitted[:2]]
     found = asm.compile_many(jobs, processes=2)
-    return {(job.layout, job.config): code for job, code in zip(jobs, found, strict=True)}
+    return {(job.layout, job.config, job.M): code for job, code in zip(jobs, found, strict=True)}
 
 
 def test_one_wgmma_is_as_wide_as_the_tile(codes):
-    for (_, config), code in codes.items():
+    for (_, config, _), code in codes.items():
         (product,) = (name for name in code.variants if name.startswith("HGMMA"))
         assert product == f"HGMMA.64x{config.BLOCK_N}x16.F32.BF16"
         assert code.fits and not code.spills and not code.local
 
 
-def test_half_of_b_is_multicast(codes):
-    """By the one boxes that K's lines make, or by 64 columns and 32 of K."""
-    for (layout, config), code in codes.items():
-        columns = config.BLOCK_N
-        boxes = columns // 2 // (columns // 2 & -(columns // 2))
-        boxes = boxes if layout[1] == "T" else -(-columns // 64)
+def boxes(lines, along_k, sharers):
+    """Of a tile: by the lines of a share, or by 64 of them and a share of K."""
+    own = lines // sharers
+    return own // (own & -own) if along_k else -(-lines // 64)
+
+
+def test_what_is_shared_is_multicast(codes):
+    for (layout, config, M), code in codes.items():
+        sharers = {"a": 1, "b": 1}
+        sharers["a" if ROW["M"] == M else "b"] = config.CLUSTER
+        a = boxes(config.BLOCK_M, layout[0] == "N", sharers["a"])
+        b = boxes(config.BLOCK_N, layout[1] == "T", sharers["b"])
         many = sum(n for name, n in code.variants.items() if "UTMALDG.2D.MULTICAST" in name)
-        assert (many, code.count("UTMALDG")) == (boxes, boxes + config.BLOCK_M // 64)
+        assert many == a * (sharers["a"] > 1) + b * (sharers["b"] > 1)
+        assert code.count("UTMALDG") == a + b
 
 
 def test_registers_of_the_producer_are_uniform(codes):
@@ -60,7 +74,7 @@ def test_registers_of_the_producer_are_uniform(codes):
 
 def test_wgmma_is_not_serialised(codes):
     """One fence for each step's products; a serialised one has a fence and a wait for each."""
-    for (_, config), code in codes.items():
+    for (_, config, _), code in codes.items():
         consumers = k15_cluster.consumers_of(config.num_warps)
         slabs = k15_cluster.slabs_of(config.BLOCK_M, config.num_warps)
         assert code.count("HGMMA") == consumers * slabs * 4
@@ -70,26 +84,67 @@ def test_wgmma_is_not_serialised(codes):
 
 def test_the_ring_is_where_shared_memory_begins(codes):
     """The kernel addresses it so, and the word that Gluon writes shows where Gluon put it."""
-    for (layout, config), code in codes.items():
-        lines = k15_cluster.b_lines(config.BLOCK_N, layout[1])
+    for (layout, config, _), code in codes.items():
+        lines = _cluster.b_lines(config.BLOCK_N, layout[1])
         ring = _cluster.ring_bytes(config.num_stages * 128 * (config.BLOCK_M + lines))
         assert re.search(rf"\[%r\d+ ?\+ ?{ring - 512}\]|, {ring - 512};", code.ptx)
 
 
-def test_tensor_maps_are_the_parameters_that_are_named(codes):
-    batched = asm.compile_problem(asm.Job("cluster", layout="NT", batch=(3,)))
-    for code, many in [(batched, True), (codes["NT", WIDE[0]], False)]:
-        for operand in "ab":
-            name = _cluster.map_of("cluster_kernel", operand, many)
-            assert re.search(rf"\.param \.align \d+ \.b8 {name}\[128\]", code.ptx)
-            assert re.search(rf"mov\.b64 map, {name};", code.ptx)
+def test_programs_stand_where_fewer_clusters_do():
+    config = Config(128, 96, 64, num_warps=8, num_stages=4, ORDER="grouped", CLUSTER=2)
+    for M, N, operand, clusters in [
+        (128, 6144, "a", 32), (129, 6144, "b", 64), (4096, 96, "b", 16), (384, 192, "a", 3),
+        (256, 192, "b", 2),
+    ]:  # fmt: skip
+        asked = problem(M, N, 64)
+        assert k15_cluster.shared_of(asked, config) == operand
+        assert KERNEL.grid(asked, config) == clusters
+
+
+#: M, N of problems of up to two rounds, and the tiles that cuBLAS 13.1 takes for some of them.
+FEW_TILES = [(128, 6144), (64, 5376), (6736, 39), (1152, 672), (2056, 2056), (8192, 200), (2000, 9)]
+
+
+@pytest.mark.parametrize("size", FEW_TILES)
+def test_tiles_fill_whole_rounds(size):
+    """Where one is offered that is not of the usual widths, a narrower one takes a round more."""
+    asked = problem(*size, 2048)
+    offered = KERNEL.configs(asked)
+    usual = k15_cluster._usual(H200.shared, *_cluster_host.ring_kind(asked))
+    fitted = [c for c in offered if c not in usual]
+    assert fitted or min(size) < k15_cluster.NARROWEST
+    for config in fitted:
+        assert KERNEL.config_why_not(asked, config) is None
+        room = clusters_at_once(config.CLUSTER, H200.sms)
+        step = max(16, 8 * config.CLUSTER)
+        narrower = config.BLOCK_N - step
+        for operand in "ba":
+            rounds, more = (
+                -(-k15_cluster._clusters(asked, c, operand) // room)
+                for c in (config, dataclasses.replace(config, BLOCK_N=max(narrower, 1)))
+            )
+            if rounds <= 2 and (more > rounds or narrower < k15_cluster.NARROWEST):
+                break
+        else:
+            pytest.fail(f"{config} fills no whole rounds")
+    assert len(offered) == len(set(offered))
+
+
+def test_the_tile_of_a_row_of_tiles_is_as_narrow_as_a_round_allows():
+    offered = {(c.BLOCK_M, c.BLOCK_N, c.CLUSTER) for c in KERNEL.configs(problem(128, 6144, 4096))}
+    assert (64, 96, 2) in offered
+    assert (64, 64, 4) in {
+        (c.BLOCK_M, c.BLOCK_N, c.CLUSTER) for c in KERNEL.configs(problem(6736, 39, 3248))
+    }
 
 
 def test_the_grid_counts_clusters():
-    config = Config(128, 256, 64, num_warps=8, num_stages=4, ORDER="grouped")
+    config = Config(128, 256, 64, num_warps=8, num_stages=4, ORDER="grouped", CLUSTER=2)
     assert KERNEL.grid(problem(128, 256, 64), config) == 1
-    assert KERNEL.grid(problem(257, 512, 64), config) == 4
+    assert KERNEL.grid(problem(257, 512, 64), config) == 3
     assert KERNEL.grid(problem(8192, 8192, 64), config) == H200.sms // 2
+    fours = dataclasses.replace(config, BLOCK_N=128, CLUSTER=4)
+    assert KERNEL.grid(problem(8192, 8192, 64), fours) == clusters_at_once(4, H200.sms) == 30
 
 
 def test_short_k_is_for_consumers_that_take_turns():

@@ -117,7 +117,10 @@ class TestFile:
     def test_there_and_back(self):
         one = dataclasses.replace(
             constants.analytic(H200),
-            steps={"tma": {("16-bit", 128, 256, 64, 8, 3): (7.5e-7, 1.25e-6)}},
+            steps={
+                "tma": {("16-bit", 128, 256, 64, 8, 3, 1): (7.5e-7, 1.25e-6)},
+                "cluster": {("16-bit", 64, 96, 64, 4, 6, 2): (2.5e-7, 0.5e-6)},
+            },
             launches={"tma": 2.75e-6},
         )
         data = constants.to_json(one, H200)
@@ -125,6 +128,7 @@ class TestFile:
         assert again.steps == one.steps and again.launches == one.launches
         assert again.memory_rate == pytest.approx(one.memory_rate, rel=0.01)
         assert '"16-bit 128x256x64 w8 s3": [7.5e-07, 1.25e-06]' in command.render(data)
+        assert '"16-bit 64x96x64 w4 s6 c2": [2.5e-07, 5e-07]' in command.render(data)
 
     def test_the_shipped_one_is_small_and_is_taken(self):
         path = constants.path_of(H200)

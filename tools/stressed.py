@@ -117,8 +117,9 @@ def configs(kernel: Kernel, layout: str, types, device: Device) -> list[Config]:
 
 def sized(config: Config, rng: random.Random) -> tuple[int, int, int]:
     """M, N, K of some tiles and a part, of some k-steps and a part for each program of a tile."""
-    rows = rng.randrange(4) * config.BLOCK_M + rng.randrange(1, config.BLOCK_M)
-    cols = 2 * config.BLOCK_N + 8 * rng.randrange(1, max(2, config.BLOCK_N // 8))
+    high, wide = rng.choice(((2, 2), (0, 8)))
+    rows = high * config.BLOCK_M + rng.randrange(1, config.BLOCK_M)
+    cols = wide * config.BLOCK_N + 8 * rng.randrange(1, max(2, config.BLOCK_N // 8))
     K = max(5, 3 * config.SPLIT_K) * config.BLOCK_K + 8 * rng.randrange(1, config.BLOCK_K // 8)
     return (cols, rows, K) if config.SWAP else (rows, cols, K)
 

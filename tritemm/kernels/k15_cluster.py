@@ -454,7 +454,7 @@ def _fitted(M: int, N: int, batch: int, sms: int, multiple: int) -> tuple[tuple[
                 beside = room * rounds // above
                 if not beside:
                     continue
-                step = multiple if wide > 1 else max(multiple, 8 * programs)
+                step = max(multiple, 8 * programs)
                 columns = -(-N // (beside * wide * step)) * step
                 if NARROWEST <= columns <= most:
                     found[rows, columns, warps, programs] = None
