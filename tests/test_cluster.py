@@ -90,6 +90,15 @@ def test_the_ring_is_where_shared_memory_begins(codes):
         assert re.search(rf"\[%r\d+ ?\+ ?{ring - 512}\]|, {ring - 512};", code.ptx)
 
 
+def test_tensor_maps_are_the_parameters_that_are_named(codes):
+    batched = asm.compile_problem(asm.Job("cluster", layout="NT", batch=(3,)))
+    for code, many in [(batched, True), (codes["NT", WIDE[0], 4096], False)]:
+        for operand in "ab":
+            name = _cluster.map_of("cluster_kernel", operand, many)
+            assert re.search(rf"\.param \.align \d+ \.b8 {name}\[128\]", code.ptx)
+            assert re.search(rf"mov\.b64 map, {name};", code.ptx)
+
+
 def test_programs_stand_where_fewer_clusters_do():
     config = Config(128, 96, 64, num_warps=8, num_stages=4, ORDER="grouped", CLUSTER=2)
     for M, N, operand, clusters in [

@@ -7,6 +7,8 @@ largest of the kernel, holds the stages, then their barriers.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from ._ptx import parameter
+
 #: Elements of K in a line of 128 bytes.
 LINE = gl.constexpr(64)
 #: Words of a block of the allocation.
@@ -35,6 +37,13 @@ def line_bytes(rows, columns, b_major):
 def box_lines(lines):
     """Of so many lines along K, those in one box: the largest power of two that divides them."""
     return lines & -lines
+
+
+@gluon.constexpr_function
+def map_of(kernel, operand, batched):
+    """The tensor map of A or B, the first parameters of `kernel`; sizes and strides of A stand
+    between the two."""
+    return parameter(kernel, 0 if operand == "a" else 1 + 2 * (4 if batched else 2))
 
 
 @gluon.constexpr_function

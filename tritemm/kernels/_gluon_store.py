@@ -32,12 +32,6 @@ def by_engine(major):
 
 
 @gluon.constexpr_function
-def count_maps(columns, c_major):
-    """Tensor maps of a kernel with tiles of so many columns: A, the parts of B, and perhaps C."""
-    return 2 + (first_part(columns) < columns) + by_engine(c_major)
-
-
-@gluon.constexpr_function
 def lanes_along(major, warps):
     """Lanes beside each other along the rows (n) or the columns (t) of C."""
     if major == "n":

@@ -199,42 +199,6 @@ def parameter(kernel, place):
     return f"{kernel}_param_{place}"
 
 
-@gluon.constexpr_function
-def map_of(kernel, place, batched):
-    """The tensor map at this place among those of `kernel`, whose parameters begin with them.
-
-    The sizes and strides of each stand between it and the next.
-    """
-    return parameter(kernel, place * (1 + 2 * (4 if batched else 2)))
-
-
-@gluon.constexpr_function
-def maps_of(kernel, count, batched):
-    """The first so many, in one text."""
-    return " ".join(map_of(kernel, place, batched) for place in range(count))
-
-
-@gluon.jit
-def announce_maps(MAPS: gl.constexpr):
-    """Have tensor maps fetched before the first load needs them; nothing waits for them.
-
-    They are the launch's own: the kernel before doesn't write them.
-    """
-    _do(_announce_text(MAPS))
-
-
-@gluon.constexpr_function
-def _announce_text(maps):
-    lines = []
-    for name in maps.split():
-        lines += [f"mov.b64 map, {name};", "cvta.param.u64 map, map;"]
-        lines += ["@one prefetch.tensormap [map];"]
-    return "\n".join([
-        "{", ".reg .pred one;", ".reg .b32 thread;", ".reg .b64 map;",
-        "mov.u32 thread, %tid.x;", "setp.eq.u32 one, thread, 0;", *lines, "}",
-    ])  # fmt: skip
-
-
 # Sums of one or two slabs of 64 rows: a tuple of tensors [64, unit], one slab after another.
 
 

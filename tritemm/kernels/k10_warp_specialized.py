@@ -16,8 +16,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ..spec import TritonKernel
 from ._gluon import buffers, fill_stages, finish, make_ring, multiply, slab_rows, tile_at
 from ._gluon_host import arguments, config_why_not, configs_of, why_not_with_tf32
-from ._gluon_store import by_engine, count_maps, store_tile, store_wait
-from ._ptx import announce_maps, maps_of
+from ._gluon_store import by_engine, store_tile, store_wait
 
 
 @gluon.jit
@@ -84,7 +83,6 @@ def warp_specialized_kernel(
     BATCHED: gl.constexpr, WIDE: gl.constexpr,
 ):  # fmt: skip
     gdc_launch_dependents()
-    announce_maps(maps_of("warp_specialized_kernel", count_maps(BLOCK_N, C_MAJOR), BATCHED))
     a_ring, b0_ring, b1_ring, bars = make_ring(
         a_desc, b_desc, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, A_MAJOR, B_MAJOR
     )

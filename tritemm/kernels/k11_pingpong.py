@@ -25,8 +25,7 @@ from ._gluon import (
     tile_at,
 )
 from ._gluon_host import arguments, config_why_not, configs_of, why_not
-from ._gluon_store import by_engine, count_maps, store_tile, store_wait
-from ._ptx import announce_maps, maps_of
+from ._gluon_store import by_engine, store_tile, store_wait
 
 
 @gluon.jit
@@ -98,7 +97,6 @@ def pingpong_kernel(
     BATCHED: gl.constexpr, WIDE: gl.constexpr,
 ):  # fmt: skip
     gdc_launch_dependents()
-    announce_maps(maps_of("pingpong_kernel", count_maps(BLOCK_N, C_MAJOR), BATCHED))
     a_ring, b0_ring, b1_ring, bars = make_ring(
         a_desc, b_desc, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, A_MAJOR, B_MAJOR
     )

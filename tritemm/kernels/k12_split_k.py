@@ -36,13 +36,11 @@ from ._gluon_store import (
     arrive_last,
     arrive_owner,
     by_engine,
-    count_maps,
     deposit,
     store_piece,
     store_tile,
     store_wait,
 )
-from ._ptx import announce_maps, maps_of
 
 #: Parts of K at most.
 MOST = 128
@@ -163,7 +161,6 @@ def split_k_kernel(
     BATCHED: gl.constexpr, WIDE: gl.constexpr, TOGETHER: gl.constexpr,
 ):  # fmt: skip
     gdc_launch_dependents()
-    announce_maps(maps_of("split_k_kernel", count_maps(BLOCK_N, C_MAJOR), BATCHED))
     a_ring, b0_ring, b1_ring, bars = make_ring(
         a_desc, b_desc, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, A_MAJOR, B_MAJOR
     )

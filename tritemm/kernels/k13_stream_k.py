@@ -28,14 +28,12 @@ from ._gluon_host import (
 from ._gluon_store import (
     arrive_last,
     by_engine,
-    count_maps,
     deposit,
     piece_offsets,
     store_piece,
     store_tile,
     store_wait,
 )
-from ._ptx import announce_maps, maps_of
 
 
 @gluon.jit
@@ -181,7 +179,6 @@ def stream_k_kernel(
     BATCHED: gl.constexpr, WIDE: gl.constexpr,
 ):  # fmt: skip
     gdc_launch_dependents()
-    announce_maps(maps_of("stream_k_kernel", count_maps(BLOCK_N, C_MAJOR), BATCHED))
     a_ring, b0_ring, b1_ring, bars = make_ring(
         a_desc, b_desc, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, A_MAJOR, B_MAJOR
     )

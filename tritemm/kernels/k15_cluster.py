@@ -28,6 +28,7 @@ from ._cluster import (
     keep_ring,
     line_bytes,
     make_ring,
+    map_of,
     slabs_of,
 )
 from ._cluster_host import (
@@ -46,15 +47,12 @@ from ._gluon_store import by_engine, store_piece, store_wait
 from ._host import Box, major_of
 from ._ptx import (
     add_products,
-    announce_maps,
     arrive,
     ask,
     expect,
     finish,
     init_barriers,
     is_first_warp,
-    map_of,
-    maps_of,
     matrix,
     meet_cluster,
     release,
@@ -189,8 +187,8 @@ def load(inputs, SHAPE: gl.constexpr):
     BYTES: gl.constexpr = stage_bytes(SHAPE)
     STAGES: gl.constexpr = SHAPE.stages
     BATCHED: gl.constexpr = SHAPE.batched
-    MAP_A: gl.constexpr = map_of("cluster_kernel", 0, BATCHED)
-    MAP_B: gl.constexpr = map_of("cluster_kernel", 1, BATCHED)
+    MAP_A: gl.constexpr = map_of("cluster_kernel", "a", BATCHED)
+    MAP_B: gl.constexpr = map_of("cluster_kernel", "b", BATCHED)
     A_SHARERS: gl.constexpr = sharers_of(SHAPE, "a")
     B_SHARERS: gl.constexpr = sharers_of(SHAPE, "b")
     meet_cluster()  # the others' barriers are there
@@ -315,7 +313,6 @@ def cluster_kernel(
     BUFFERS: gl.constexpr, CLUSTER: gl.constexpr, SHARED: gl.constexpr,
 ):  # fmt: skip
     gdc_launch_dependents()
-    announce_maps(maps_of("cluster_kernel", 3 if by_engine(C_MAJOR) else 2, BATCHED))
     TILE: gl.constexpr = cluster_tile(CLUSTER, SHARED, BLOCK_M, BLOCK_N)
     SHAPE: gl.constexpr = shape_of(
         CLUSTER, SHARED, BLOCK_M, BLOCK_N, STAGES, consumers_of(WARPS), slabs_of(BLOCK_M, WARPS),
@@ -377,6 +374,9 @@ TILES = (
 FITTED = ((64, 4, 2), (64, 4, 4), (128, 8, 2), (128, 8, 4), (192, 12, 2), (256, 8, 2))
 ROUNDS = (1, 2)
 NARROWEST = 32
+MOST = {rows: most_columns(rows, warps) for rows, warps, _ in FITTED}
+#: Elements of C in the largest tile.
+LARGEST = TILES[0][0] * TILES[0][1]
 
 
 def shared_of(problem: Problem, config: Config) -> str:
@@ -424,11 +424,10 @@ def why_not(problem: Problem) -> str | None:
 @kept
 def configs(problem: Problem) -> tuple[Config, ...]:
     kind = problem.device.shared, *ring_kind(problem)
-    usual = _usual(*kind)
     multiple = 16 if major_of(problem.b) == "T" else 32
-    fitted = _fitted(problem.M, problem.N, problem.batch, problem.device.sms, multiple)
-    more = (_deepest(*tile, *kind) for tile in fitted)
-    return usual + tuple(config for config in more if config not in usual)
+    return _usual(*kind) + _fitted(
+        problem.M, problem.N, problem.batch, problem.device.sms, multiple, *kind
+    )
 
 
 @functools.lru_cache
@@ -437,27 +436,26 @@ def _usual(*kind) -> tuple[Config, ...]:
     return tuple(config for config in found if config)
 
 
-@functools.lru_cache(maxsize=4096)
-def _fitted(M: int, N: int, batch: int, sms: int, multiple: int) -> tuple[tuple[int, ...], ...]:
-    """Rows, columns, warps and programs of a cluster, of tiles that fill whole rounds.
-
-    Their columns are a `multiple`.
-    """
-    found = {}
+def _fitted(M: int, N: int, batch: int, sms: int, multiple: int, *kind) -> tuple[Config, ...]:
+    """Tiles whose columns, a `multiple`, are the fewest with which C takes so many rounds."""
+    found = []
+    if M * N * batch < FITTED[0][0] * NARROWEST * clusters_at_once(2, sms):
+        return ()
     for rows, warps, programs in FITTED:
         room = clusters_at_once(programs, sms)
-        most = most_columns(rows, warps)
+        # Programs that share B stand one below the other, those that share A side by side.
+        high = -(-M // (rows * programs)) * batch
+        low = -(-M // rows) * batch
+        step = max(multiple, 8 * programs)
         for rounds in ROUNDS:
-            # Those that share B stand one below the other, those that share A side by side.
-            for high, wide in ((programs, 1), (1, programs)):
-                above = -(-M // (rows * high)) * batch
-                beside = room * rounds // above
-                if not beside:
-                    continue
-                step = max(multiple, 8 * programs)
-                columns = -(-N // (beside * wide * step)) * step
-                if NARROWEST <= columns <= most:
-                    found[rows, columns, warps, programs] = None
+            width = max(room * rounds // high, room * rounds // low * programs)
+            columns = -(-N // (width * step)) * step if width else 0
+            if NARROWEST <= columns <= MOST[rows]:
+                usual = programs == 2 and (rows, columns, warps) in TILES
+                config = None if usual else _deepest(rows, columns, warps, programs, *kind)
+                if config:
+                    found.append(config)
+                break
     return tuple(found)
 
 
@@ -474,9 +472,9 @@ def _deepest(rows: int, columns: int, warps: int, programs: int, *kind) -> Confi
 
 
 def either(problem: Problem) -> bool:
-    """Whether exchanged operands are worth a look: C is a round of tiles, or little more."""
-    tile = TILES[0][0] * TILES[0][1]
-    return problem.M * problem.N * problem.batch <= ROUNDS[-1] * problem.device.sms * tile
+    """Whether exchanged operands are worth a look: C is half a round of large tiles, up to two."""
+    rounds = problem.M * problem.N * problem.batch / (problem.device.sms * LARGEST)
+    return 0.5 <= rounds <= 2
 
 
 def config_why_not(problem: Problem, config: Config) -> str | None:

@@ -20,7 +20,7 @@ from ..problem import Problem, kept
 from ..spec import Config, TritonKernel, clusters_at_once
 from ..triton_private import clusters_why_not
 from . import _gluon_host
-from ._cluster import LINE, box_lines, keep_ring, line_bytes, make_ring, slabs_of
+from ._cluster import LINE, box_lines, keep_ring, line_bytes, make_ring, map_of, slabs_of
 from ._cluster_host import (
     arguments,
     output_buffers,
@@ -37,7 +37,6 @@ from ._host import Box, major_of
 from ._ptx import (
     add_products,
     add_up,
-    announce_maps,
     arrive,
     ask,
     expect,
@@ -45,8 +44,6 @@ from ._ptx import (
     hand_out,
     init_barriers,
     is_first_warp,
-    map_of,
-    maps_of,
     matrix,
     meet_cluster,
     shared_memory,
@@ -169,8 +166,8 @@ def load(inputs, SHAPE: gl.constexpr):
     BYTES: gl.constexpr = stage_bytes(SHAPE)
     LINES: gl.constexpr = SHAPE.depth // LINE
     BATCHED: gl.constexpr = SHAPE.batched
-    MAP_A: gl.constexpr = map_of("cluster_split_k_kernel", 0, BATCHED)
-    MAP_B: gl.constexpr = map_of("cluster_split_k_kernel", 1, BATCHED)
+    MAP_A: gl.constexpr = map_of("cluster_split_k_kernel", "a", BATCHED)
+    MAP_B: gl.constexpr = map_of("cluster_split_k_kernel", "b", BATCHED)
     PROGRAMS: gl.constexpr = SHAPE.programs
     PIECES: gl.constexpr = SHAPE.columns // SHAPE.piece
     ROWS: gl.constexpr = box_lines(SHAPE.rows) if SHAPE.a_major == "N" else 64
@@ -311,7 +308,6 @@ def cluster_split_k_kernel(
     BUFFERS: gl.constexpr,
 ):  # fmt: skip
     gdc_launch_dependents()
-    announce_maps(maps_of("cluster_split_k_kernel", 3 if by_engine(C_MAJOR) else 2, BATCHED))
     CONSUMERS: gl.constexpr = WARPS // 4
     SHAPE: gl.constexpr = shape_of(
         BLOCK_M, BLOCK_N, BLOCK_K, STAGES, CONSUMERS, slabs_of(BLOCK_M, WARPS), SPLIT_K, EPI_N,

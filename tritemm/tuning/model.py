@@ -80,11 +80,11 @@ _LINE = 128
 
 
 #: Of a config, for a kind of scene: BLOCK_M, BLOCK_N, BLOCK_K, the parts of a split K, the programs
-#: of a cluster that share loads (as if of B; those of A are as many or fewer), elements of C that a
-#: program stores of a tile, seconds of a step and of the ends, the least seconds of the ends with
-#: their stores, programs on an SM, steps whose loads fly at once, the share of the ends that is not
-#: hidden.
-_Shape = tuple[int, int, int, int, int, float, float, float, float, int, int, float]
+#: of a cluster that share loads (as if of B; those of A are as many or fewer), programs that have
+#: room at once, elements of C that a program stores of a tile, seconds of a step and of the ends,
+#: the least seconds of the ends with their stores, programs on an SM, steps whose loads fly at
+#: once, the share of the ends that is not hidden.
+_Shape = tuple[int, int, int, int, int, int, float, float, float, float, int, int, float]
 #: (rung, kind of scene) -> id of a config -> the config and its shape. Hashing a config costs more
 #: than working its shape out; the config is kept so that no other can have its id.
 _SHAPES: dict[tuple, dict[int, tuple[Config, _Shape]]] = {}
@@ -122,7 +122,7 @@ class Scene:
         self.requests = tuple(_requests(matrix) for matrix in (view.a, view.b))
         # Columns of B that are requested together: those of a line, where it is stored by rows.
         self.along = _LINE // self.itemsize if view.b.layout == "N" else 1
-        self.kind = (device.name, self.types, self.itemsize, self.narrow, self.turned,
+        self.kind = (device.name, self.sms, self.types, self.itemsize, self.narrow, self.turned,
                      self.requests, self.along, self.out, self.stores_wide)  # fmt: skip
 
     @property
@@ -171,7 +171,10 @@ class Scene:
         least_ends = ends + self.stored * own / c.sm_memory_rate
         shown = 1 - max(trait.hidden, trait.turns if config.num_warps == 4 else 0.0)
         cluster = config.CLUSTER
-        return m, n, k, split, cluster, own, step, ends, least_ends, together, in_flight, shown
+        programs = split if trait.exchanges else cluster
+        room = max(1, clusters_at_once(programs, self.sms)) * programs
+        return (m, n, k, split, cluster, room, own, step, ends, least_ends, together, in_flight,
+                shown)  # fmt: skip
 
     def _times(
         self, kernel: str, shapes: Iterable[_Shape], below: float | None = None
@@ -189,16 +192,15 @@ class Scene:
         prune = below is not None
         M, N, K, batch, sms = self.M, self.N, self.K, self.batch, self.sms
         stored, shares = self.stored, OWNERS.value
-        for (m, n, depth, split, cluster, own, step, ends, least_ends, together, in_flight,
+        for (m, n, depth, split, cluster, room, own, step, ends, least_ends, together, in_flight,
              shown) in shapes:  # fmt: skip
-            tiles = -(-M // m) * -(-N // n)
-            if cluster > 1:
+            if cluster == 1:
+                tiles = -(-M // m) * -(-N // n) * batch
+            else:
                 # Its programs stand one below the other or side by side, whichever takes fewer.
-                below_each_other = -(-M // (m * cluster)) * -(-N // n)
-                side_by_side = -(-M // m) * -(-N // (n * cluster))
-                fewer = below_each_other if below_each_other <= side_by_side else side_by_side
-                tiles = cluster * fewer
-            tiles *= batch
+                high = -(-M // (m * cluster)) * -(-N // n)
+                wide = -(-M // m) * -(-N // (n * cluster))
+                tiles = cluster * (high if high < wide else wide) * batch
             steps = -(-K // depth)
             if level:
                 # Of the tiles beyond the last full round, each is shared by `split` programs.
@@ -209,11 +211,6 @@ class Scene:
                 share = groups = tiles // sms + (rest / sharers if rest else 0)
                 idle = 1 - active / sms
             else:
-                room = sms
-                if exchanges:
-                    room = max(1, clusters_at_once(split, sms)) * split
-                elif cluster > 1:
-                    room = max(1, clusters_at_once(cluster, sms)) * cluster
                 tiles *= split
                 steps = -(-steps // split)
                 share = -(-tiles // room)
