@@ -371,7 +371,15 @@ TILES = (
 )
 #: BLOCK_M, warps and programs of a cluster, of tiles as wide as fill so many rounds of all SMs.
 #: Narrower ones than so many columns are for the rungs that cut K.
-FITTED = ((64, 4, 2), (64, 4, 4), (128, 8, 2), (128, 8, 4), (192, 12, 2), (256, 8, 2))
+FITTED = (
+    (64, 4, 2),
+    (64, 4, 4),
+    (128, 8, 2),
+    (128, 8, 4),
+    (192, 12, 2),
+    (192, 12, 4),
+    (256, 8, 2),
+)
 ROUNDS = (1, 2)
 NARROWEST = 32
 MOST = {rows: most_columns(rows, warps) for rows, warps, _ in FITTED}
@@ -380,8 +388,11 @@ LARGEST = TILES[0][0] * TILES[0][1]
 
 
 def shared_of(problem: Problem, config: Config) -> str:
-    """The operand that the programs of a cluster share: B, or A where that takes fewer clusters."""
-    return min("ba", key=lambda operand: _clusters(problem, config, operand))
+    """The operand that the programs of a cluster share: with which C takes fewer clusters, or else
+    that with the larger tiles; B of equals."""
+    high, wide = (_clusters(problem, config, operand) for operand in "ba")
+    larger = "a" if config.BLOCK_M > config.BLOCK_N else "b"
+    return larger if high == wide else "b" if high < wide else "a"
 
 
 def _clusters(problem: Problem, config: Config, shared: str) -> int:

@@ -80,10 +80,10 @@ _LINE = 128
 
 
 #: Of a config, for a kind of scene: BLOCK_M, BLOCK_N, BLOCK_K, the parts of a split K, the programs
-#: of a cluster that share loads (as if of B; those of A are as many or fewer), programs that have
-#: room at once, elements of C that a program stores of a tile, seconds of a step and of the ends,
-#: the least seconds of the ends with their stores, programs on an SM, steps whose loads fly at
-#: once, the share of the ends that is not hidden.
+#: of a cluster that share loads, programs that have room at once, elements of C that a program
+#: stores of a tile, seconds of a step and of the ends, the least seconds of the ends with their
+#: stores, programs on an SM, steps whose loads fly at once, the share of the ends that is not
+#: hidden.
 _Shape = tuple[int, int, int, int, int, int, float, float, float, float, int, int, float]
 #: (rung, kind of scene) -> id of a config -> the config and its shape. Hashing a config costs more
 #: than working its shape out; the config is kept so that no other can have its id.
@@ -161,8 +161,9 @@ class Scene:
         pair = measured and measured.get(known.key(self.word(trait), config))
         step, ends = pair or self.analytic(trait, config)
         columns = -(-config.BLOCK_N // self.along) * self.along
-        own_columns = columns / config.CLUSTER  # that it loads itself
-        lines = self.requests[0] * config.BLOCK_M + self.requests[1] * own_columns
+        a_sharers, b_sharers = _sharers(config)
+        lines = self.requests[0] * config.BLOCK_M / a_sharers
+        lines += self.requests[1] * columns / b_sharers
         step = max(step, lines * config.BLOCK_K * self.itemsize / c.sm_rate)
         together = 1 if trait.resident else self._together(config)
         in_flight = max(config.num_stages - 1, 1)
@@ -276,8 +277,9 @@ class Scene:
         turned = 1 + c.turned * self.turned
         arithmetic = 2 * m * n * k * turned / (self.flop_rate * trait.efficiency)
         narrow_a, narrow_b = self.narrow
-        lines = m * (trait.narrow if narrow_a else 1)
-        lines += n / config.CLUSTER * (trait.narrow if narrow_b else 1)
+        a_sharers, b_sharers = _sharers(config)
+        lines = m / a_sharers * (trait.narrow if narrow_a else 1)
+        lines += n / b_sharers * (trait.narrow if narrow_b else 1)
         loads = lines * k * self.itemsize / c.sm_rate
         long, short = (arithmetic, loads) if arithmetic > loads else (loads, arithmetic)
         return long + c.overlap * short, c.ends
@@ -328,6 +330,11 @@ def _rates(view: Problem) -> _Rates:
         rates = known.flop_rate(view), known.flop_rate_16(device)
         found = _RATES[key] = _Rates(known.of(device), known.types(view), *rates)
     return found
+
+
+def _sharers(config: Config) -> tuple[int, int]:
+    """Programs that load a tile of A, and one of B, together: mostly they share the larger one."""
+    return (config.CLUSTER, 1) if config.BLOCK_M > config.BLOCK_N else (1, config.CLUSTER)
 
 
 def _requests(matrix: Matrix) -> float:
