@@ -57,8 +57,8 @@ def boxes(lines, along_k, sharers):
 
 def test_what_is_shared_is_multicast(codes):
     for (layout, config, M), code in codes.items():
-        sharers = {"a": 1, "b": 1}
-        sharers["a" if ROW["M"] == M else "b"] = config.CLUSTER
+        asked = problem(M, ROW["N"] if ROW["M"] == M else 4096, 4096)
+        sharers = {"a": 1, "b": 1, k15_cluster.shared_of(asked, config): config.CLUSTER}
         a = boxes(config.BLOCK_M, layout[0] == "N", sharers["a"])
         b = boxes(config.BLOCK_N, layout[1] == "T", sharers["b"])
         many = sum(n for name, n in code.variants.items() if "UTMALDG.2D.MULTICAST" in name)
@@ -100,10 +100,12 @@ def test_tensor_maps_are_the_parameters_that_are_named(codes):
 
 
 def test_programs_stand_where_fewer_clusters_do():
-    config = Config(128, 96, 64, num_warps=8, num_stages=4, ORDER="grouped", CLUSTER=2)
-    for M, N, operand, clusters in [
-        (128, 6144, "a", 32), (129, 6144, "b", 64), (4096, 96, "b", 16), (384, 192, "a", 3),
-        (256, 192, "b", 2),
+    """Or else share the larger tiles."""
+    tall = Config(128, 96, 64, num_warps=8, num_stages=4, ORDER="grouped", CLUSTER=2)
+    wide = Config(64, 96, 64, num_warps=4, num_stages=4, ORDER="grouped", CLUSTER=2)
+    for config, M, N, operand, clusters in [
+        (tall, 128, 6144, "a", 32), (tall, 4096, 96, "b", 16), (tall, 256, 192, "a", 2),
+        (wide, 64, 6144, "a", 32), (wide, 4096, 96, "b", 32), (wide, 128, 192, "b", 2),
     ]:  # fmt: skip
         asked = problem(M, N, 64)
         assert k15_cluster.shared_of(asked, config) == operand
