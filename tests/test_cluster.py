@@ -123,7 +123,7 @@ def test_tiles_fill_whole_rounds(size):
     offered = KERNEL.configs(asked)
     usual = k15_cluster._usual(H200.shared, *_cluster_host.ring_kind(asked))
     fitted = [c for c in offered if c not in usual]
-    assert fitted or min(size) < k15_cluster.NARROWEST
+    assert fitted or min(size) < k15_cluster.FITTED[0][3]
     for config in fitted:
         assert KERNEL.config_why_not(asked, config) is None
         room = clusters_at_once(config.CLUSTER, H200.sms)
@@ -134,7 +134,7 @@ def test_tiles_fill_whole_rounds(size):
                 -(-k15_cluster._clusters(asked, c, operand) // room)
                 for c in (config, dataclasses.replace(config, BLOCK_N=max(narrower, 1)))
             )
-            if rounds <= 2 and (more > rounds or narrower < k15_cluster.NARROWEST):
+            if rounds <= 2 and (more > rounds or narrower < k15_cluster.FITTED[0][3]):
                 break
         else:
             pytest.fail(f"{config} fills no whole rounds")

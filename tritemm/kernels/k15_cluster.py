@@ -369,20 +369,17 @@ TILES = (
     (64, 192, 4),
     (64, 128, 4),
 )
-#: BLOCK_M, warps and programs of a cluster, of tiles as wide as fill so many rounds of all SMs.
-#: Narrower ones than so many columns are for the rungs that cut K.
+#: BLOCK_M, warps, programs of a cluster, and least BLOCK_N, of tiles as wide as fill so many rounds
+#: of all SMs. Narrower ones are for the rungs that cut K.
 FITTED = (
-    (64, 4, 2),
-    (64, 4, 4),
-    (128, 8, 2),
-    (128, 8, 4),
-    (192, 12, 2),
-    (192, 12, 4),
-    (256, 8, 2),
+    (64, 4, 2, 48),
+    (64, 4, 4, 48),
+    (128, 8, 2, 48),
+    (128, 8, 4, 48),
+    (192, 12, 2, 96),
+    (256, 8, 2, 64),
 )
 ROUNDS = (1, 2)
-NARROWEST = 32
-MOST = {rows: most_columns(rows, warps) for rows, warps, _ in FITTED}
 #: Elements of C in the largest tile.
 LARGEST = TILES[0][0] * TILES[0][1]
 
@@ -435,7 +432,8 @@ def why_not(problem: Problem) -> str | None:
 @kept
 def configs(problem: Problem) -> tuple[Config, ...]:
     kind = problem.device.shared, *ring_kind(problem)
-    multiple = 16 if major_of(problem.b) == "T" else 32
+    # B that is stored by rows comes in 64 columns.
+    multiple = 16 if major_of(problem.b) == "T" else 64
     return _usual(*kind) + _fitted(
         problem.M, problem.N, problem.batch, problem.device.sms, multiple, *kind
     )
@@ -450,9 +448,9 @@ def _usual(*kind) -> tuple[Config, ...]:
 def _fitted(M: int, N: int, batch: int, sms: int, multiple: int, *kind) -> tuple[Config, ...]:
     """Tiles whose columns, a `multiple`, are the fewest with which C takes so many rounds."""
     found = []
-    if M * N * batch < FITTED[0][0] * NARROWEST * clusters_at_once(2, sms):
+    if M * N * batch < FITTED[0][0] * FITTED[0][3] * clusters_at_once(2, sms):
         return ()
-    for rows, warps, programs in FITTED:
+    for rows, warps, programs, least in FITTED:
         room = clusters_at_once(programs, sms)
         # Programs that share B stand one below the other, those that share A side by side.
         high = -(-M // (rows * programs)) * batch
@@ -461,7 +459,7 @@ def _fitted(M: int, N: int, batch: int, sms: int, multiple: int, *kind) -> tuple
         for rounds in ROUNDS:
             width = max(room * rounds // high, room * rounds // low * programs)
             columns = -(-N // (width * step)) * step if width else 0
-            if NARROWEST <= columns <= MOST[rows]:
+            if least <= columns <= most_columns(rows, warps):
                 usual = programs == 2 and (rows, columns, warps) in TILES
                 config = None if usual else _deepest(rows, columns, warps, programs, *kind)
                 if config:

@@ -9,8 +9,9 @@ split K.
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -81,10 +82,10 @@ _LINE = 128
 
 #: Of a config, for a kind of scene: BLOCK_M, BLOCK_N, BLOCK_K, the parts of a split K, the programs
 #: of a cluster that share loads, programs that have room at once, elements of C that a program
-#: stores of a tile, seconds of a step and of the ends, the least seconds of the ends with their
-#: stores, programs on an SM, steps whose loads fly at once, the share of the ends that is not
-#: hidden.
-_Shape = tuple[int, int, int, int, int, int, float, float, float, float, int, int, float]
+#: stores of a tile, seconds of a step where a cluster's programs stand one below the other, or side
+#: by side, and of the ends, the least seconds of the ends with their stores, programs on an SM,
+#: steps whose loads fly at once, the share of the ends that is not hidden.
+_Shape = tuple[int, int, int, int, int, int, float, float, float, float, float, int, int, float]
 #: (rung, kind of scene) -> id of a config -> the config and its shape. Hashing a config costs more
 #: than working its shape out; the config is kept so that no other can have its id.
 _SHAPES: dict[tuple, dict[int, tuple[Config, _Shape]]] = {}
@@ -158,13 +159,13 @@ class Scene:
         c = self.constants
         trait = known.trait(kernel)
         measured = c.steps.get(kernel)
-        pair = measured and measured.get(known.key(self.word(trait), config))
+        key = known.key(self.word(trait), config)
+        pair = measured and (measured.get(key) or self._beside(measured, key, trait, config))
         step, ends = pair or self.analytic(trait, config)
-        columns = -(-config.BLOCK_N // self.along) * self.along
-        a_sharers, b_sharers = _sharers(config)
-        lines = self.requests[0] * config.BLOCK_M / a_sharers
-        lines += self.requests[1] * columns / b_sharers
-        step = max(step, lines * config.BLOCK_K * self.itemsize / c.sm_rate)
+        steps = [
+            max(step, self._least_step(config, sharers))
+            for sharers in ((1, config.CLUSTER), (config.CLUSTER, 1))
+        ]
         together = 1 if trait.resident else self._together(config)
         in_flight = max(config.num_stages - 1, 1)
         m, n, k, split = config.BLOCK_M, config.BLOCK_N, config.BLOCK_K, config.SPLIT_K
@@ -174,8 +175,15 @@ class Scene:
         cluster = config.CLUSTER
         programs = split if trait.exchanges else cluster
         room = max(1, clusters_at_once(programs, self.sms)) * programs
-        return (m, n, k, split, cluster, room, own, step, ends, least_ends, together, in_flight,
+        return (m, n, k, split, cluster, room, own, *steps, ends, least_ends, together, in_flight,
                 shown)  # fmt: skip
+
+    def _least_step(self, config: Config, sharers: tuple[int, int]) -> float:
+        """What the loads of a k-step take, whose tiles of A and B so many programs load together."""
+        columns = -(-config.BLOCK_N // self.along) * self.along
+        lines = self.requests[0] * config.BLOCK_M / sharers[0]
+        lines += self.requests[1] * columns / sharers[1]
+        return lines * config.BLOCK_K * self.itemsize / self.constants.sm_rate
 
     def _times(
         self, kernel: str, shapes: Iterable[_Shape], below: float | None = None
@@ -193,15 +201,18 @@ class Scene:
         prune = below is not None
         M, N, K, batch, sms = self.M, self.N, self.K, self.batch, self.sms
         stored, shares = self.stored, OWNERS.value
-        for (m, n, depth, split, cluster, room, own, step, ends, least_ends, together, in_flight,
-             shown) in shapes:  # fmt: skip
+        for (m, n, depth, split, cluster, room, own, step, beside_step, ends, least_ends, together,
+             in_flight, shown) in shapes:  # fmt: skip
             if cluster == 1:
                 tiles = -(-M // m) * -(-N // n) * batch
             else:
-                # Its programs stand one below the other or side by side, whichever takes fewer.
+                # Its programs stand one below the other, or side by side where that takes fewer,
+                # or as many with more rows than columns.
                 high = -(-M // (m * cluster)) * -(-N // n)
                 wide = -(-M // m) * -(-N // (n * cluster))
-                tiles = cluster * (high if high < wide else wide) * batch
+                if wide < high or (wide == high and m > n):
+                    high, step = wide, beside_step
+                tiles = cluster * high * batch
             steps = -(-K // depth)
             if level:
                 # Of the tiles beyond the last full round, each is shared by `split` programs.
@@ -283,6 +294,29 @@ class Scene:
         loads = lines * k * self.itemsize / c.sm_rate
         long, short = (arithmetic, loads) if arithmetic > loads else (loads, arithmetic)
         return long + c.overlap * short, c.ends
+
+    def _beside(
+        self, measured: Mapping[known.Key, tuple[float, float]], key: known.Key,
+        trait: known.Trait, config: Config,
+    ) -> tuple[float, float] | None:  # fmt: skip
+        """As `analytic`, corrected as the measured tile that is nearest in width was.
+
+        Of those in clusters, whose widths are many; None if none is alike but in width and stages.
+        """
+        word, m, n, k, warps, _, cluster = key
+        if cluster == 1:
+            return None
+        alike = (
+            (abs(other[2] - n), other[2], other[5])
+            for other in measured
+            if (other[0], other[1], other[3], other[4], other[6]) == (word, m, k, warps, cluster)
+        )
+        _, columns, stages = min(alike, default=(0, 0, 0))
+        if not columns:
+            return None
+        step, ends = measured[word, m, columns, k, warps, stages, cluster]
+        near = dataclasses.replace(config, BLOCK_N=columns)
+        return step * self.analytic(trait, config)[0] / self.analytic(trait, near)[0], ends
 
     def _together(self, config: Config) -> int:
         """Programs that an SM runs at once, by shared memory and registers."""
