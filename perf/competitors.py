@@ -34,8 +34,10 @@ class Candidate:
         group = c.GROUP_M if c.ORDER == "grouped" else ""
         tile = f"{c.BLOCK_M}x{c.BLOCK_N}x{c.BLOCK_K}"
         split = f" split{c.SPLIT_K}" if c.SPLIT_K > 1 else ""
+        cluster = f" cluster{c.CLUSTER}" if c.CLUSTER > 1 else ""
         view = " swap" * c.SWAP + (f" pack-{c.PACK}" if c.PACK else "")
-        return f"{self.rung} {tile} w{c.num_warps} s{c.num_stages} {c.ORDER}{group}{split}{view}"
+        how = f"w{c.num_warps} s{c.num_stages} {c.ORDER}{group}"
+        return f"{self.rung} {tile} {how}{split}{cluster}{view}"
 
 
 def refuse_unknown(words: Iterable[str], kernels: Sequence[Kernel] = RUNGS) -> None:

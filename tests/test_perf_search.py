@@ -708,8 +708,8 @@ def test_repeat_prints_a_line_each_and_its_status(command, monkeypatch, tmp_path
 
 
 def test_a_config_is_named_by_all_it_has():
-    option = Option(RIGHT, dataclasses.replace(SWAPPED, PACK="ab", ORDER="grouped"), 1.0)
-    assert option.name == "right 32x32x16 w4 s1 grouped16 split3 swap pack-ab"
+    option = Option(RIGHT, dataclasses.replace(SWAPPED, PACK="ab", ORDER="grouped", CLUSTER=2), 1.0)
+    assert option.name == "right 32x32x16 w4 s1 grouped16 split3 cluster2 swap pack-ab"
     assert Option(None, None, None).name == CUBLAS
     empty = Found(CASE, (Result(option, None, "failed: x"),), option.name)
     assert empty.timed == [] and empty.cublas is None and empty.regret is None

@@ -179,7 +179,7 @@ class Scene:
                 shown)  # fmt: skip
 
     def _least_step(self, config: Config, sharers: tuple[int, int]) -> float:
-        """What the loads of a k-step take, whose tiles of A and B so many programs load together."""
+        """Of the loads alone, if so many programs load a tile of A, and one of B, together."""
         columns = -(-config.BLOCK_N // self.along) * self.along
         lines = self.requests[0] * config.BLOCK_M / sharers[0]
         lines += self.requests[1] * columns / sharers[1]
