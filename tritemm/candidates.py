@@ -130,7 +130,7 @@ def _groups(
     if problem.device == INTERPRETER:
         yield from _interpreted(problem, rungs, every)
         return
-    short = min(problem.M, problem.N) <= SHORT_SIDE
+    short = min(problem.M, problem.N) <= SHORT_SIDE and not _is_mirrored(problem)
     packs = list(packs)
     for pack in packs:
         packed = problem.packed(pack) if pack else problem
@@ -157,6 +157,14 @@ def _groups(
                     refusing[rung] = None
         if not _slow_majors(problem):
             rungs = tuple(refusing)  # the others need no copy
+
+
+def _is_mirrored(problem: Problem) -> bool:
+    """Whether the exchange gains nothing: operands are stored as before, and C's sides differ by
+    less than a factor of 2, of which the rows are enough."""
+    M, N = problem.M, problem.N
+    alike = problem.a.layout != problem.b.layout and M < 2 * N and N < 2 * M
+    return alike and (M > LEAST_ROWS or M >= N)
 
 
 def _suits(rung: Kernel, view: Problem) -> bool:
