@@ -112,7 +112,7 @@ def test_programs_stand_where_fewer_clusters_do():
         assert KERNEL.grid(asked, config) == clusters
 
 
-#: M, N of problems of up to two rounds, and the tiles that cuBLAS 13.1 takes for some of them.
+#: M, N of problems of up to two rounds, and of one too narrow for them.
 FEW_TILES = [(128, 6144), (64, 5376), (6736, 39), (1152, 672), (2056, 2056), (8192, 200), (2000, 9)]
 
 

@@ -370,8 +370,8 @@ TILES = (
     (64, 192, 4),
     (64, 128, 4),
 )
-#: BLOCK_M, warps, programs of a cluster, and least BLOCK_N, of tiles as wide as fill so many rounds
-#: of all SMs. Narrower ones are for the rungs that cut K.
+#: BLOCK_M, warps, programs of a cluster, and the least BLOCK_N, of tiles as wide as fill so many
+#: rounds of all SMs. Narrower ones are for the rungs that cut K.
 FITTED = (
     (64, 4, 2, 48),
     (64, 4, 4, 48),
@@ -381,6 +381,10 @@ FITTED = (
     (256, 8, 2, 64),
 )
 ROUNDS = (1, 2)
+#: Of these tiles, by rows: the most columns.
+WIDEST = {rows: most_columns(rows, warps) for rows, warps, *_ in FITTED}
+#: As in the kernel; a call from the host costs several microseconds.
+_cluster_tile = functools.cache(cluster_tile)
 #: Elements of C in the largest tile.
 LARGEST = TILES[0][0] * TILES[0][1]
 
@@ -395,7 +399,7 @@ def shared_of(problem: Problem, config: Config) -> str:
 
 def _clusters(problem: Problem, config: Config, shared: str) -> int:
     """That C takes."""
-    rows, columns = cluster_tile(config.CLUSTER, shared, config.BLOCK_M, config.BLOCK_N)
+    rows, columns = _cluster_tile(config.CLUSTER, shared, config.BLOCK_M, config.BLOCK_N)
     return -(-problem.M // rows) * -(-problem.N // columns) * problem.batch
 
 
@@ -460,7 +464,7 @@ def _fitted(M: int, N: int, batch: int, sms: int, multiple: int, *kind) -> tuple
         for rounds in ROUNDS:
             width = max(room * rounds // high, room * rounds // low * programs)
             columns = -(-N // (width * step)) * step if width else 0
-            if least <= columns <= most_columns(rows, warps):
+            if least <= columns <= WIDEST[rows]:
                 usual = programs == 2 and (rows, columns, warps) in TILES
                 config = None if usual else _deepest(rows, columns, warps, programs, *kind)
                 if config:
