@@ -16,6 +16,7 @@ from tritemm.problem import INTERPRETED, Problem, kept
 from tritemm.request import Request, config_of, for_gradients
 from tritemm.rungs import RUNGS
 from tritemm.spec import Config
+from tritemm.tuning import constants, model
 
 from .choosing import (
     A100,
@@ -115,6 +116,25 @@ class TestModel:
         along_k = problem(64, 64, 131072, layout="NT")
         assert dispatch.predict(split_k, along_k, config) < dispatch.predict(split_k, asked, config)
 
+    def test_a_width_that_was_not_measured_is_corrected_as_its_neighbour_was(self):
+        shape = {"num_warps": 4, "num_stages": 5, "ORDER": "grouped", "CLUSTER": 2}
+        trait, asked = constants.trait("cluster"), problem(8192, 8192, 8192)
+        scene = model.Scene(asked, constants=constants.analytic(H200))
+
+        def steps(config):
+            return next(scene.parts("cluster", (config,))).steps
+
+        near, other, far = (Config(64, n, 64, **shape) for n in (160, 176, 256))
+        before = steps(other)
+        measured = {
+            constants.key(scene.word(trait), config): (k * scene.analytic(trait, config)[0], 1e-6)
+            for config, k in ((near, 2), (far, 3))
+        }
+        scene.constants = dataclasses.replace(scene.constants, steps={"cluster": measured})
+        assert steps(other) == pytest.approx(2 * before)
+        alone = dataclasses.replace(other, CLUSTER=4)
+        assert steps(alone) < 1.5 * before, "its clusters are of another size"
+
 
 class TestUnknownGpus:
     shapes = ((8192, 8192, 8192), (4096, 4093, 4095), (1, 6144, 4096), (64, 64, 131072))
@@ -159,6 +179,22 @@ class TestCandidates:
             view = config.view(asked)
             assert kernel.why_not(view) is None
             assert dataclasses.replace(config, SWAP=False, PACK="") in kernel.configs(view)
+
+    @pytest.mark.parametrize(
+        ("shape", "layout", "orders"),
+        [
+            ((200, 256, 512), "NT", {False}),  # mirrored: nothing is gained
+            ((100, 256, 512), "NT", {False, True}),
+            ((200, 256, 512), "NN", {False, True}),
+            ((40, 60, 512), "NT", {True}),  # too few rows as it is
+            ((2056, 2056, 512), "NN", {False, True}),  # a round of large tiles
+            ((8192, 8192, 512), "NN", {False}),
+        ],
+    )
+    def test_operands_are_exchanged_where_it_may_gain(self, shape, layout, orders):
+        found = dispatch.candidates(problem(*shape, layout))
+        cluster = {config.SWAP for kernel, config in found if kernel.name == "cluster"}
+        assert cluster == orders
 
     def test_rungs_without_roles_are_for_what_those_with_roles_refuse(self):
         def names(**options):
@@ -344,6 +380,9 @@ class TestConfig:
             ("cluster", {"SPLIT_K": 2}, "SPLIT_K is 2; this rung does not split K"),
             ("cluster", {"num_stages": 1}, "a ring needs 2 or more"),
             ("cluster", {"BLOCK_N": 256, "num_stages": 6}, "shared memory"),
+            ("cluster", {"CLUSTER": 3}, "CLUSTER is 3; 2 or 4 programs can share"),
+            ("cluster", {"BLOCK_N": 48, "CLUSTER": 4}, "BLOCK_N is 48; multiples of 32"),
+            ("warp_specialized", {"CLUSTER": 2}, "CLUSTER is 2; this rung's programs share no"),
         ],
     )
     def test_limits_of_rungs_whose_warps_have_roles(self, rung, fields, message):
