@@ -31,9 +31,9 @@ class Config:
     """Tile sizes in elements, warps per program, shared-memory stages, raster order; and more.
 
     `SPLIT_K` programs share one tile's K; the programs of a `CLUSTER` share the loads of an
-    operand's tiles. `SWAP` computes C.T = B.T @ A.T, so that a small M is
-    the side that may be small; `PACK` names the operands ("a", "b" or both) that are first copied
-    to lines which TMA can read. Tile sizes are those of the product that is then computed.
+    operand's tiles. `SWAP` computes C.T = B.T @ A.T, so that a small M is the side that may be
+    small; `PACK` names the operands ("a", "b" or both) that are first copied to lines which TMA can
+    read. Tile sizes are those of the product that is then computed.
     """
 
     BLOCK_M: int

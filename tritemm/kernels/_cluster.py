@@ -7,7 +7,7 @@ largest of the kernel, holds the stages, then their barriers.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from ._ptx import parameter
+from ._ptx import ask, parameter
 
 #: Elements of K in a line of 128 bytes.
 LINE = gl.constexpr(64)
@@ -50,6 +50,30 @@ def map_of(kernel, operand, batched):
 def ring_bytes(stages):
     """Of the stages, their barriers, and 512 that nothing else uses; a multiple of 1024."""
     return stages + 1024
+
+
+@gluon.jit
+def load_lines(to, bar, first, k, b0, b1, rank, LINES: gl.constexpr, ALONG_K: gl.constexpr,
+               SHARERS: gl.constexpr, MAP: gl.constexpr, BATCHED: gl.constexpr):  # fmt: skip
+    """Ask for a tile's `LINES` rows of A, or columns of B, from `first` on, a line deep.
+
+    Of a tile that `SHARERS` load together, each asks for a share, which arrives in all.
+    """
+    if ALONG_K:
+        OWN: gl.constexpr = LINES // SHARERS
+        BOX: gl.constexpr = box_lines(OWN)
+        for i in gl.static_range(OWN // BOX):
+            at = i * BOX
+            if SHARERS > 1:
+                at += rank * OWN
+            ask(to + at * 128, bar, first + at, k, b0, b1, MAP, BATCHED, SHARERS)
+    else:
+        DEEP: gl.constexpr = LINE // SHARERS
+        if SHARERS > 1:
+            k += rank * DEEP
+            to += rank * (DEEP * 128)
+        for i in gl.static_range((LINES + 63) // 64):
+            ask(to + i * 8192, bar, k, first + i * 64, b0, b1, MAP, BATCHED, SHARERS)
 
 
 @gluon.jit

@@ -8,11 +8,19 @@ from typing import Any
 
 import torch
 
-from ..problem import Problem, kept
+from ..problem import Matrix, Problem, kept
 from ..spec import Arguments, Config
 from . import _cluster
-from ._cluster import LINE, slabs_of
-from ._gluon_host import ACCUMULATORS, OPTIONS, OPTIONS_OF_THREE, RESERVE, by_engine, c_major
+from ._cluster import LINE, box_lines, slabs_of
+from ._gluon_host import (
+    ACCUMULATORS,
+    OPTIONS,
+    OPTIONS_OF_THREE,
+    RESERVE,
+    by_engine,
+    c_box,
+    c_major,
+)
 from ._host import Box, _sizes, _strides, described, major_of
 
 #: As in a kernel; a call from the host costs several microseconds.
@@ -77,6 +85,26 @@ def ring_why_not(problem: Problem, config: Config, buffers: Callable[..., int]) 
     if not buffers(config, problem.device.shared, *ring_kind(problem)):
         return "stages and output together don't fit into shared memory; take fewer stages"
     return None
+
+
+def boxes_of(
+    problem: Problem, config: Config, columns: int, a_sharers: int = 1, b_sharers: int = 1
+) -> tuple[Box, Box, Box | None]:
+    """Of A, B and C, for `load_lines` and pieces of so many `columns`.
+
+    So many programs load a tile of A, and one of B, together.
+    """
+    a = _lines(problem.a, "N", config.BLOCK_M, a_sharers)
+    b = _lines(problem.b, "T", config.BLOCK_N, b_sharers)[::-1]
+    c = c_box(problem, 64, columns)
+    return Box.of(problem, problem.a, *a), Box.of(problem, problem.b, *b), c
+
+
+def _lines(matrix: Matrix, along_k: str, lines: int, sharers: int) -> tuple[int, int]:
+    """Lines and elements of K of a box."""
+    if major_of(matrix) == along_k:
+        return box_lines(lines // sharers), LINE.value
+    return 64, LINE.value // sharers
 
 
 def arguments(

@@ -19,21 +19,22 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..problem import Matrix, Problem, kept
+from ..problem import Problem, kept
 from ..spec import Config, TritonKernel, clusters_at_once
 from ..triton_private import clusters_why_not
 from . import _gluon_host
 from ._cluster import (
     LINE,
-    box_lines,
     keep_ring,
     line_bytes,
+    load_lines,
     make_ring,
     map_of,
     slabs_of,
 )
 from ._cluster_host import (
     arguments,
+    boxes_of,
     most_columns,
     output_buffers,
     ring_bytes,
@@ -43,13 +44,12 @@ from ._cluster_host import (
     tile_why_not,
 )
 from ._gluon import buffers, tile_at
-from ._gluon_host import c_box, config_of
+from ._gluon_host import config_of
 from ._gluon_store import by_engine, store_piece, store_wait
 from ._host import Box, major_of
 from ._ptx import (
     add_products,
     arrive,
-    ask,
     expect,
     finish,
     init_barriers,
@@ -155,30 +155,6 @@ def tiles_of(M, N, B0, B1, SHAPE: gl.constexpr):
     TILE: gl.constexpr = cluster_tile(SHAPE.programs, SHAPE.shared, SHAPE.rows, SHAPE.columns)
     count = gl.cdiv(M, TILE[0]) * gl.cdiv(N, TILE[1]) * B0 * B1
     return gl.program_id(0) // SHAPE.programs, count, gl.num_programs(0) // SHAPE.programs
-
-
-@gluon.jit
-def load_lines(to, bar, first, k, b0, b1, rank, LINES: gl.constexpr, ALONG_K: gl.constexpr,
-               SHARERS: gl.constexpr, MAP: gl.constexpr, BATCHED: gl.constexpr):  # fmt: skip
-    """Ask for a tile's `LINES` rows of A, or columns of B, from `first` on, a line deep.
-
-    Of a tile that `SHARERS` load together, each asks for a share, which arrives in all.
-    """
-    if ALONG_K:
-        OWN: gl.constexpr = LINES // SHARERS
-        BOX: gl.constexpr = box_lines(OWN)
-        for i in gl.static_range(OWN // BOX):
-            at = i * BOX
-            if SHARERS > 1:
-                at += rank * OWN
-            ask(to + at * 128, bar, first + at, k, b0, b1, MAP, BATCHED, SHARERS)
-    else:
-        DEEP: gl.constexpr = LINE // SHARERS
-        if SHARERS > 1:
-            k += rank * DEEP
-            to += rank * (DEEP * 128)
-        for i in gl.static_range((LINES + 63) // 64):
-            ask(to + i * 8192, bar, k, first + i * 64, b0, b1, MAP, BATCHED, SHARERS)
 
 
 @gluon.jit
@@ -417,17 +393,8 @@ def _buffers(config: Config, shared: int, b_major: str, element: int, engine: bo
 def _boxes(problem: Problem, config: Config) -> tuple[Box, Box, Box | None]:
     """Of A, B and C; None where C is stored by threads."""
     shared, sharers = shared_of(problem, config), config.CLUSTER
-    a = _lines(problem.a, "N", config.BLOCK_M, sharers if shared == "a" else 1)
-    b = _lines(problem.b, "T", config.BLOCK_N, sharers if shared == "b" else 1)[::-1]
-    c = c_box(problem, 64, unit(config.BLOCK_N))
-    return Box.of(problem, problem.a, *a), Box.of(problem, problem.b, *b), c
-
-
-def _lines(matrix: Matrix, along_k: str, lines: int, sharers: int) -> tuple[int, int]:
-    """Lines and elements of K of a box, as in `load_lines`."""
-    if major_of(matrix) == along_k:
-        return box_lines(lines // sharers), LINE.value
-    return 64, LINE.value // sharers
+    together = (sharers, 1) if shared == "a" else (1, sharers)
+    return boxes_of(problem, config, unit(config.BLOCK_N), *together)
 
 
 def why_not(problem: Problem) -> str | None:

@@ -20,9 +20,10 @@ from ..problem import Problem, kept
 from ..spec import Config, TritonKernel, clusters_at_once
 from ..triton_private import clusters_why_not
 from . import _gluon_host
-from ._cluster import LINE, box_lines, keep_ring, line_bytes, make_ring, map_of, slabs_of
+from ._cluster import LINE, keep_ring, line_bytes, load_lines, make_ring, map_of, slabs_of
 from ._cluster_host import (
     arguments,
+    boxes_of,
     output_buffers,
     ring_bytes,
     ring_kind,
@@ -31,14 +32,13 @@ from ._cluster_host import (
     tile_why_not,
 )
 from ._gluon import buffers, tile_at
-from ._gluon_host import c_box, config_of, piece_columns
+from ._gluon_host import config_of, piece_columns
 from ._gluon_store import by_engine, store_piece, store_wait
 from ._host import Box, major_of
 from ._ptx import (
     add_products,
     add_up,
     arrive,
-    ask,
     expect,
     finish,
     hand_out,
@@ -170,8 +170,6 @@ def load(inputs, SHAPE: gl.constexpr):
     MAP_B: gl.constexpr = map_of("cluster_split_k_kernel", "b", BATCHED)
     PROGRAMS: gl.constexpr = SHAPE.programs
     PIECES: gl.constexpr = SHAPE.columns // SHAPE.piece
-    ROWS: gl.constexpr = box_lines(SHAPE.rows) if SHAPE.a_major == "N" else 64
-    COLUMNS: gl.constexpr = box_lines(SHAPE.columns)
     if is_apart(SHAPE):
         meet_cluster()
     ready = shared_memory() + bars_at(SHAPE)
@@ -193,20 +191,14 @@ def load(inputs, SHAPE: gl.constexpr):
         to = shared_memory() + stage * BYTES
         for line in gl.static_range(LINES):
             k = (first + step) * SHAPE.depth + line * LINE
-            for i in gl.static_range(SHAPE.rows // ROWS):
-                if SHAPE.a_major == "N":
-                    ask(to, bar, row + i * ROWS, k, a0, a1, MAP_A, BATCHED)
-                else:
-                    ask(to, bar, k, row + i * ROWS, a0, a1, MAP_A, BATCHED)
-                to += ROWS * 128
-            if SHAPE.b_major == "T":
-                for i in gl.static_range(SHAPE.columns // COLUMNS):
-                    ask(to, bar, col + i * COLUMNS, k, b0, b1, MAP_B, BATCHED)
-                    to += COLUMNS * 128
-            else:
-                for i in gl.static_range((SHAPE.columns + 63) // 64):
-                    ask(to, bar, k, col + i * 64, b0, b1, MAP_B, BATCHED)
-                    to += 8192
+            load_lines(
+                to, bar, row, k, a0, a1, 0, SHAPE.rows, SHAPE.a_major == "N", 1, MAP_A, BATCHED
+            )
+            load_lines(
+                to + SHAPE.rows * 128, bar, col, k, b0, b1, 0, SHAPE.columns,
+                SHAPE.b_major == "T", 1, MAP_B, BATCHED,
+            )  # fmt: skip
+            to += BYTES // LINES
     if not is_apart(SHAPE):
         meet_cluster()
 
@@ -392,10 +384,7 @@ def _buffers(config: Config, shared: int, b_major: str, element: int, engine: bo
 @functools.lru_cache(maxsize=4096)
 def _boxes(problem: Problem, config: Config) -> tuple[Box, Box, Box | None]:
     """Of A, B and C; None where C is stored by threads."""
-    rows = box_lines(config.BLOCK_M) if major_of(problem.a) == "N" else 64
-    columns = box_lines(config.BLOCK_N) if major_of(problem.b) == "T" else 64
-    c = c_box(problem, 64, _piece(config))
-    return Box.of(problem, problem.a, rows, 64), Box.of(problem, problem.b, 64, columns), c
+    return boxes_of(problem, config, _piece(config))
 
 
 def why_not(problem: Problem) -> str | None:
