@@ -127,7 +127,7 @@ class TestModel:
         near, other, far = (Config(64, n, 64, **shape) for n in (160, 176, 256))
         before = steps(other)
         measured = {
-            constants.key(scene.word(trait), config): (k * scene.analytic(trait, config)[0], 1e-6)
+            constants.key(trait, scene.word(trait), config): (k * scene.analytic(trait, config)[0], 1e-6)
             for config, k in ((near, 2), (far, 3))
         }
         scene.constants = dataclasses.replace(scene.constants, steps={"cluster": measured})

@@ -43,7 +43,7 @@ def test_odd_addresses(dtype, offset, layout):
 
 @pytest.mark.parametrize("layout", ["N", "T"])
 @pytest.mark.parametrize("split", [1, 2, 8])
-@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("stages", [1, 2, 8])
 def test_k_is_split_in_every_way(layout, split, stages):
     """Also in more parts than there are steps of K, and with more rows than a tile has."""
     config = dataclasses.replace(CONFIG, SPLIT_K=split, num_stages=stages, BLOCK_M=1 + stages % 2)
@@ -124,6 +124,18 @@ def test_configs_are_few_and_sensible(case, layout, dtype):
         assert words * problem.itemsize % 8 == 0
         if config.SPLIT_K > 1:
             assert config.SPLIT_K * config.BLOCK_K * config.num_stages < 2 * case[2]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 8])
+def test_words_of_several_steps_are_asked_for_together(rows):
+    """As many as there are steps, and as a thread has room for: lines times steps is 8 at most."""
+    for k, steps in ((96, 1), (4096, 4), (40000, 16)):
+        problem = asm.problem_of(asm.Job("simt", 90, rows, 6144, k, layout="NT", dtype="bf16"))
+        for config in KERNEL.configs(problem):
+            words = config.BLOCK_N * config.BLOCK_K // 4 // (32 * config.num_warps)
+            assert max(words, rows) * config.num_stages <= 8 or config.num_stages == 1
+            assert config.num_stages <= steps * 8 // config.num_warps
+        assert max(c.num_stages for c in KERNEL.configs(problem)) == min(steps, 8 // rows)
 
 
 @pytest.mark.parametrize("layout", ["NN", "NT"])

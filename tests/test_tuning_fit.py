@@ -59,8 +59,9 @@ def another_gpu(start):
         trait = constants.trait(kernel.name)
         for config in kernel.configs(problem(4096, 4096, 4096)):
             step, ends = scene.analytic(trait, config)
-            key = constants.key(scene.word(trait), config)
-            pair = step * draw.uniform(0.8, 1.6), ends * draw.uniform(0.6, 2.0)
+            key = constants.key(trait, scene.word(trait), config)
+            step *= draw.uniform(0.8, 1.6) / constants.per_step(trait, config)
+            pair = step, ends * draw.uniform(0.6, 2.0)
             steps.setdefault(kernel.name, {})[key] = pair
     return dataclasses.replace(
         start,

@@ -27,6 +27,8 @@ MOST_ROWS = 8
 #: Parts that K is split in, at most: the last program of a tile reads as many.
 MOST_PARTS = 128
 
+#: Words of a thread that are asked for at once.
+IN_FLIGHT = 8
 #: Programs per SM that are enough to keep it busy.
 PROGRAMS = 3
 
@@ -325,7 +327,11 @@ def _along_k(problem: Problem, rows: int) -> Iterator[Config]:
         words = min(32 * warps, _next_power_of_2(length))
         if lines * rows > 16 and lines > 1:
             continue
-        tile = Config(rows, lines * 32 * warps // words, words * per, num_warps=warps)
+        # Steps whose words are in flight together; A's, of all rows, lie beside them.
+        most = min(IN_FLIGHT // max(lines, rows), -(-length // words))
+        stages = 1 << max(0, most.bit_length() - 1)
+        columns = lines * 32 * warps // words
+        tile = Config(rows, columns, words * per, num_warps=warps, num_stages=stages)
         split = _split(problem, tile, programs=problem.device.sms)
         yield dataclasses.replace(tile, SPLIT_K=split)
 

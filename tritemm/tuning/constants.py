@@ -39,7 +39,9 @@ class Trait:
     `level` runs whole rounds of tiles, and shares those of the last, incomplete one; what `rereads`
     takes B from device memory again for every row of tiles. `turns`: what is hidden where a tile
     has 4 warps, if that is more. What `exchanges` has a cluster for each tile, whose programs share
-    K and the sum.
+    K and the sum. Of tiles that are `alike` each product takes as long, whatever the tile; they have
+    no ring, and ask for the loads of all their stages at once. `gathering` is what adding up the
+    parts of a split K takes, and `waits` what the loads of a step do, relative to the other rungs.
     """
 
     efficiency: float
@@ -50,6 +52,9 @@ class Trait:
     rereads: bool = False
     turns: float = 0.0
     exchanges: bool = False
+    alike: bool = False
+    gathering: float = 1.0
+    waits: float = 1.0
 
 
 #: Of rungs by name, from the measured ladder; the last one is for a rung that is not named.
@@ -65,7 +70,7 @@ _TRAITS = {
     "pingpong": Trait(0.99, resident=True, hidden=0.9),
     "split_k": Trait(0.98, resident=True, hidden=0.3),
     "stream_k": Trait(0.98, resident=True, hidden=0.3, level=True),
-    "gemv": Trait(0.03, narrow=1.2),
+    "gemv": Trait(0.03, narrow=1.2, alike=True, gathering=0.5, waits=0.6),
     "cluster": Trait(0.98, resident=True, hidden=0.75, turns=0.8),
     "cluster_split_k": Trait(0.98, exchanges=True),
 }
@@ -73,7 +78,8 @@ _UNNAMED = Trait(0.5, narrow=4.0)
 
 _HERE = Path(__file__).parent
 
-#: (word, BLOCK_M, BLOCK_N, BLOCK_K, warps, stages, programs of a cluster), see `key`.
+#: (word, BLOCK_M, BLOCK_N, BLOCK_K, warps, stages, programs of a cluster), see `key`; 1 and 1 behind
+#: the word of tiles that are alike.
 Key = tuple[str, int, int, int, int, int, int]
 
 
@@ -93,12 +99,13 @@ class Constants:
     can't read as it is stored, relative to the product's. `narrow_store`: how many times longer it
     takes to store C where its lines are not aligned.
 
-    `power` and `traffic`: what the power limit allows, in seconds of the device per 16-bit FLOP:
+    `cold`: what operands add to a launch that lie in device memory, and are a burst of requests
+    each time: half of it for a megabyte, nearly all for ten. `power` and `traffic`: what the power limit allows, in seconds of the device per 16-bit FLOP:
     `power`, and `traffic` times 1 / BLOCK_M + 1 / BLOCK_N, for the bytes that a FLOP moves on chip.
     0 where it was not measured.
 
     `steps` corrects by rung and `key`: seconds of a k-step on an SM where all work, and of a
-    tile's ends. `launches` corrects `launch` by rung.
+    tile's ends. `launches` corrects `launch` by rung, and `colds` corrects `cold`.
     """
 
     gpu: str
@@ -119,15 +126,21 @@ class Constants:
     narrow_store: float = 2.0
     power: float = 0.0
     traffic: float = 0.0
+    cold: float = 0.0
     steps: Mapping[str, Mapping[Key, tuple[float, float]]] = dataclasses.field(default_factory=dict)
     launches: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    colds: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     #: The names of the plain numbers, in the order in which the file holds them.
     RATES = (
         "memory_rate", "sm_memory_rate", "sm_rate", "latency", "ends", "launch", "pack",
         "reduction", "gather", "exchange", "exchange_rate", "overlap", "boost", "turned",
-        "narrow_store", "power", "traffic",
+        "narrow_store", "power", "traffic", "cold",
     )  # fmt: skip
+
+
+#: What corrects a plain number by rung: the name of the mapping, and of the number.
+BY_RUNG = {"launches": "launch", "colds": "cold"}
 
 
 def trait(kernel: str) -> Trait:
@@ -144,15 +157,22 @@ def types(problem: Problem) -> str:
     return str(problem.a.dtype).removeprefix("torch.")
 
 
-def key(word: str, config: Config) -> Key:
+def key(trait: Trait, word: str, config: Config) -> Key:
     """What a k-step's time depends on beside the rung: types and loads, tile, warps, stages,
     cluster.
 
     `word` is `types(problem)`, with "/narrow-" behind it and the operands whose loads are less than
-    16 bytes wide, and "/turned-" and how many operands are.
+    16 bytes wide, "/turned-" and how many operands are, and the layouts where tiles are alike.
     """
     c = config
+    if trait.alike:
+        return word, 1, 1, 1, 1, 1, 1
     return word, c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_warps, c.num_stages, c.CLUSTER
+
+
+def per_step(trait: Trait, config: Config) -> int:
+    """How many times the step that stands under `key` is a step of `config`."""
+    return config.BLOCK_M * config.BLOCK_N * config.BLOCK_K if trait.alike else 1
 
 
 def flop_per_clock(dtype: torch.dtype, precision: str, device: Device) -> float:
@@ -216,7 +236,8 @@ def from_json(data: Mapping) -> Constants:
         kernel: {_parse(text): tuple(pair) for text, pair in table.items()}
         for kernel, table in data["steps"].items()
     }
-    return Constants(data["gpu"], **data["rates"], steps=steps, launches=data["launches"])
+    by_rung = {name: data[name] for name in BY_RUNG}
+    return Constants(data["gpu"], **data["rates"], steps=steps, **by_rung)
 
 
 def to_json(constants: Constants, device: Device) -> dict:
@@ -228,7 +249,10 @@ def to_json(constants: Constants, device: Device) -> dict:
         "units": "seconds, bytes per second; steps: types, tile, warps, stages, cluster: "
         "seconds of a k-step on one SM, and of a tile beside its k-steps and stores",
         "rates": {name: _short(getattr(constants, name)) for name in Constants.RATES},
-        "launches": {k: _short(v) for k, v in sorted(constants.launches.items())},
+        **{
+            name: {k: _short(v) for k, v in sorted(getattr(constants, name).items())}
+            for name in BY_RUNG
+        },
         "steps": {
             kernel: {_text(k): [_short(v) for v in pair] for k, pair in sorted(table.items())}
             for kernel, table in sorted(constants.steps.items())

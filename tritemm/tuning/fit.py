@@ -117,7 +117,8 @@ def _points(samples: Sequence[Sample]) -> list[_Point]:
     numbers = {problem: number for number, problem in enumerate(best)}
     for s in samples:
         scene = Scene(s.config.view(s.problem), pack_bytes(s.problem, s.config.PACK))
-        key = known.key(scene.word(known.trait(s.kernel)), s.config)
+        trait = known.trait(s.kernel)
+        key = known.key(trait, scene.word(trait), s.config)
         weight = (best[s.problem] / s.seconds) ** 2
         number = numbers[s.problem]
         points.append(_Point(scene, s.kernel, s.config, math.log(s.seconds), weight, key, number))
@@ -140,14 +141,20 @@ class _Search:
         self.by_kernel = {k: some for k, some in by_kernel.items() if len(some) > 1}
         self.by_tile = {k: some for k, some in by_tile.items() if len(some) > 1}
         # Own dictionaries, which are changed in place.
-        launches = {k: start.launches.get(k, start.launch) for k in self.by_kernel}
+        by_rung = {
+            mapping: {
+                **getattr(start, mapping),
+                **{k: getattr(start, mapping).get(k, getattr(start, name)) for k in self.by_kernel},
+            }
+            for mapping, name in known.BY_RUNG.items()
+        }
         steps = {kernel: dict(table) for kernel, table in start.steps.items()}
         for (kernel, key), some in self.by_tile.items():
             table = steps.setdefault(kernel, {})
-            table.setdefault(key, some[0].scene.analytic(known.trait(kernel), some[0].config))
-        self.constants = dataclasses.replace(
-            start, steps=steps, launches={**start.launches, **launches}
-        )
+            trait, config = known.trait(kernel), some[0].config
+            step, ends = some[0].scene.analytic(trait, config)
+            table.setdefault(key, (step / known.per_step(trait, config), ends))
+        self.constants = dataclasses.replace(start, steps=steps, **by_rung)
         self.first: dict = {}
         for point in points:
             point.now = point.error(self.constants)
@@ -165,16 +172,19 @@ class _Search:
                     table[key] = tuple(pair)
 
                 moved |= self.move((kernel, key, place), table[key][place], put, some, factor)
-        launches = self.constants.launches
-        for kernel, some in self.by_kernel.items():
+        for mapping in known.BY_RUNG:
+            table = getattr(self.constants, mapping)
+            for kernel, some in self.by_kernel.items():
+                if not table[kernel]:
+                    continue
 
-            def put(value, kernel=kernel):
-                launches[kernel] = value
+                def put(value, table=table, kernel=kernel):
+                    table[kernel] = value
 
-            moved |= self.move(kernel, launches[kernel], put, some, factor)
+                moved |= self.move((mapping, kernel), table[kernel], put, some, factor)
         for name in Constants.RATES:
-            if name == "launch" or not getattr(self.constants, name):
-                continue  # each rung has its own launch; 0 says that there is no such limit
+            if name in known.BY_RUNG.values() or not getattr(self.constants, name):
+                continue  # each rung has its own; 0 says that there is no such limit
 
             def put(value, name=name):
                 self.constants = dataclasses.replace(self.constants, **{name: value})

@@ -80,6 +80,10 @@ _L2 = 32 * 2**20
 _LINE = 128
 
 
+#: Bytes of operands and C whose first requests come in one burst.
+_BURST = 1e6
+
+
 #: Of a config, for a kind of scene: BLOCK_M, BLOCK_N, BLOCK_K, the parts of a split K, the programs
 #: of a cluster that share loads, programs that have room at once, elements of C that a program
 #: stores of a tile, seconds of a step where a cluster's programs stand one below the other, or side
@@ -123,8 +127,9 @@ class Scene:
         self.requests = tuple(_requests(matrix) for matrix in (view.a, view.b))
         # Columns of B that are requested together: those of a line, where it is stored by rows.
         self.along = _LINE // self.itemsize if view.b.layout == "N" else 1
+        self.layouts = view.a.layout + view.b.layout
         self.kind = (device.name, self.sms, self.types, self.itemsize, self.narrow, self.turned,
-                     self.requests, self.along, self.out, self.stores_wide)  # fmt: skip
+                     self.requests, self.along, self.layouts, self.out, self.stores_wide)  # fmt: skip
 
     @property
     def stored(self) -> float:
@@ -159,15 +164,18 @@ class Scene:
         c = self.constants
         trait = known.trait(kernel)
         measured = c.steps.get(kernel)
-        key = known.key(self.word(trait), config)
+        key = known.key(trait, self.word(trait), config)
         pair = measured and (measured.get(key) or self._beside(measured, key, trait, config))
-        step, ends = pair or self.analytic(trait, config)
+        if pair:
+            step, ends = pair[0] * known.per_step(trait, config), pair[1]
+        else:
+            step, ends = self.analytic(trait, config)
         steps = [
             max(step, self._least_step(config, sharers))
             for sharers in ((1, config.CLUSTER), (config.CLUSTER, 1))
         ]
-        together = 1 if trait.resident else self._together(config)
-        in_flight = max(config.num_stages - 1, 1)
+        together = 1 if trait.resident else self._together(trait, config)
+        in_flight = config.num_stages if trait.alike else max(config.num_stages - 1, 1)
         m, n, k, split = config.BLOCK_M, config.BLOCK_N, config.BLOCK_K, config.SPLIT_K
         own = m * n / split if trait.exchanges else m * n
         least_ends = ends + self.stored * own / c.sm_memory_rate
@@ -195,9 +203,10 @@ class Scene:
         rereads, exchanges = trait.rereads, trait.exchanges
         launch = c.launches.get(kernel, c.launch)
         pack = c.pack + self.copied / c.memory_rate if self.copied else 0.0
-        before = pack + launch
+        cold = c.colds.get(kernel, c.cold)
+        before = pack + launch + cold * self.bytes / (self.bytes + _BURST)
         memory_rate, sm_memory_rate = c.memory_rate, c.sm_memory_rate
-        latency, boost = c.latency, c.boost
+        latency, boost = c.latency * trait.waits, c.boost
         prune = below is not None
         M, N, K, batch, sms = self.M, self.N, self.K, self.batch, self.sms
         stored, shares = self.stored, OWNERS.value
@@ -258,7 +267,8 @@ class Scene:
                     parts = share + split
                 else:
                     parts = 1 + max(1.0, split / min(shares, max(1, n // 8)))
-                reduction = c.reduction + split * c.gather + parts * 4 * m * n / c.sm_rate
+                reduction = trait.gathering * (c.reduction + split * c.gather)
+                reduction += parts * 4 * m * n / c.sm_rate
             moved = self.bytes + (-(-M // m) - 1) * self.b_bytes if rereads else self.bytes
             if level and tiles < sms and moved > _L2:
                 # Programs in the middle of K read other parts of the operands than their
@@ -279,7 +289,8 @@ class Scene:
         """Under which the k-steps of the scene's types and loads were measured."""
         narrow = "ab"[not self.narrow[0] : 1 + self.narrow[1]] if trait.narrow != 1 else ""
         turned = f"/turned-{self.turned}" if self.turned else ""
-        return self.types + (narrow and f"/narrow-{narrow}") + turned
+        layouts = f"/{self.layouts}" if trait.alike else ""
+        return self.types + (narrow and f"/narrow-{narrow}") + turned + layouts
 
     def analytic(self, trait: known.Trait, config: Config) -> tuple[float, float]:
         """Seconds of a k-step on an SM, and of a tile's ends beside its stores."""
@@ -318,12 +329,12 @@ class Scene:
         near = dataclasses.replace(config, BLOCK_N=columns)
         return step * self.analytic(trait, config)[0] / self.analytic(trait, near)[0], ends
 
-    def _together(self, config: Config) -> int:
+    def _together(self, trait: known.Trait, config: Config) -> int:
         """Programs that an SM runs at once, by shared memory and registers."""
         stage = (config.BLOCK_M + config.BLOCK_N) * config.BLOCK_K * self.itemsize
         threads = 32 * config.num_warps
         registers = config.BLOCK_M * config.BLOCK_N + _OTHER_REGISTERS * threads
-        by_shared = self.shared // (stage * config.num_stages)
+        by_shared = 16 if trait.alike else self.shared // (stage * config.num_stages)
         return max(1, min(by_shared, _REGISTERS // registers, 16))
 
 
