@@ -204,23 +204,30 @@ def trials_of(check: str, rung: str, device: Device, count: int, seed: int) -> S
 CONTROL = "control"
 
 
-#: Sums of the control's roles, one of which takes longer.
-SUMS = (8, 64)
+#: The control's roles; each sums twice as often as the one before.
+ROLES, FEWEST = 5, gl.constexpr(8)
 
 
 @gluon.jit
-def _sum(ptr, WHICH: gl.constexpr, TIMES: gl.constexpr):
-    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+def _sum(ptr, WHICH: gl.constexpr, ROLE_WARPS: gl.constexpr):
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [ROLE_WARPS], [0])
     total = gl.to_tensor(0)
-    for i in range(TIMES):
+    for i in range(FEWEST << WHICH):
         total += gl.sum(gl.arange(0, 128, layout) + i, 0)  # its warps meet, at their own barrier
     gl.store(ptr + WHICH, total)
 
 
 @gluon.jit
-def control_kernel(ptr, FIRST: gl.constexpr, SECOND: gl.constexpr):
-    """Two roles that share nothing: what a tool finds here is in Triton's dispatch of roles."""
-    gl.warp_specialize([(_sum, (ptr, 0, FIRST)), (_sum, (ptr, 1, SECOND))], [4], [24])
+def control_kernel(ptr):
+    """Roles that share nothing, as many as a rung's: what a tool finds here is in Triton's dispatch
+    of roles."""
+    gl.warp_specialize(
+        [
+            (_sum, (ptr, 0, 4)), (_sum, (ptr, 1, 4)),
+            (_sum, (ptr, 2, 1)), (_sum, (ptr, 3, 1)), (_sum, (ptr, 4, 2)),
+        ],
+        [4, 1, 1, 2], [24, 24, 24, 24],
+    )  # fmt: skip
 
 
 def lines_of_kernels() -> dict[str, tuple[str, range]]:
@@ -238,11 +245,12 @@ def lines_of_kernels() -> dict[str, tuple[str, range]]:
 
 
 def run_control() -> None:
-    out = torch.empty(2, dtype=torch.int32, device="cuda")
+    out = torch.empty(ROLES, dtype=torch.int32, device="cuda")
     for _ in range(3):
-        control_kernel[(8,)](out, *SUMS, num_warps=4)
+        control_kernel[(8,)](out, num_warps=4)
     torch.cuda.synchronize()
-    wanted = [sum(sum(range(i, i + 128)) for i in range(times)) for times in SUMS]
+    times = [FEWEST.value << which for which in range(ROLES)]
+    wanted = [sum(sum(range(i, i + 128)) for i in range(each)) for each in times]
     found = out.tolist()
     say("ok", 0) if found == wanted else say("bad", 0, f"{found} is not {wanted}")
 

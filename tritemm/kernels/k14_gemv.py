@@ -85,8 +85,8 @@ def sums_along_k(a_ptr, b_ptr, row, col, first, last, M, N, K,
     for _m in tl.static_range(BLOCK_M):
         acc += (tl.zeros((BLOCK_N, WORDS), dtype=SUM),)
     for step in range(first // per, tl.cdiv(last, per), WORDS * STAGES):
-        # All loads of B in a step come before the first use.
-        b = ()
+        # All loads of a step come before the first use.
+        b, a = (), ()
         for s in tl.static_range(STAGES):
             word = step + s * WORDS + tl.arange(0, WORDS)[None, :]  # [1, WORDS]
             if B_WORDS:
@@ -96,20 +96,25 @@ def sums_along_k(a_ptr, b_ptr, row, col, first, last, M, N, K,
                 b += (elements(b_ptr, line, word, stride_bn, stride_bk, word < last),)
         for s in tl.static_range(STAGES):
             word = step + s * WORDS + tl.arange(0, WORDS)[None, :]
-            total = ()
             for m in tl.static_range(BLOCK_M):
                 m_line = tl.minimum(row + m, M - 1)
-                terms = acc[m]
                 if A_WORDS:
-                    a = words_of(a_ptr, m_line, word, K, stride_am, word * per < last,
-                                 A_SKEW, RAGGED)  # fmt: skip
-                    for j in tl.static_range(per):
-                        terms += part(a, j, dtype, SUM) * part(b[s], j, dtype, SUM)
+                    a += (words_of(a_ptr, m_line, word, K, stride_am, word * per < last,
+                                   A_SKEW, RAGGED),)  # fmt: skip
                 else:
                     for j in tl.static_range(per):
                         k = word * per + j
-                        a = elements(a_ptr, m_line, k, stride_am, stride_ak, k < last)
-                        terms += a.to(SUM) * part(b[s], j, dtype, SUM)
+                        a += (elements(a_ptr, m_line, k, stride_am, stride_ak, k < last),)
+        for s in tl.static_range(STAGES):
+            total = ()
+            for m in tl.static_range(BLOCK_M):
+                terms = acc[m]
+                for j in tl.static_range(per):
+                    if A_WORDS:
+                        factor = part(a[s * BLOCK_M + m], j, dtype, SUM)
+                    else:
+                        factor = a[(s * BLOCK_M + m) * per + j].to(SUM)
+                    terms += factor * part(b[s], j, dtype, SUM)
                 total += (terms,)
             acc = total
 
