@@ -127,13 +127,45 @@ class TestModel:
         near, other, far = (Config(64, n, 64, **shape) for n in (160, 176, 256))
         before = steps(other)
         measured = {
-            constants.key(trait, scene.word(trait), config): (k * scene.analytic(trait, config)[0], 1e-6)
+            constants.key(trait, scene.word(trait), config): (
+                k * scene.analytic(trait, config)[0],
+                1e-6,
+            )
             for config, k in ((near, 2), (far, 3))
         }
         scene.constants = dataclasses.replace(scene.constants, steps={"cluster": measured})
         assert steps(other) == pytest.approx(2 * before)
         alone = dataclasses.replace(other, CLUSTER=4)
         assert steps(alone) < 1.5 * before, "its clusters are of another size"
+
+    def test_a_measured_product_stands_for_all_tiles_that_are_alike(self):
+        trait, asked = constants.trait("gemv"), problem(1, 6144, 4096, layout="NT")
+        one, other = Config(1, 2, 1024, num_warps=8), Config(1, 8, 512, num_warps=4, num_stages=2)
+        scene = model.Scene(asked, constants=constants.analytic(H200))
+        word = scene.word(trait)
+        assert word == "16-bit/NT" and constants.key(trait, word, one) == (word, *[1] * 6)
+        assert constants.key(trait, word, other) == constants.key(trait, word, one)
+
+        def steps(product):
+            measured = {"gemv": {constants.key(trait, word, one): (product, 1e-6)}}
+            scene.constants = dataclasses.replace(constants.analytic(H200), steps=measured)
+            return [parts.steps for parts in scene.parts("gemv", (one, other))]
+
+        slow, slower = steps(1e-9), steps(2e-9)
+        assert slower == pytest.approx([2 * each for each in slow])
+
+    def test_operands_from_device_memory_cost_up_to_a_constant(self):
+        kernel, config = dispatch.find("warp_specialized"), Config(128, 128, 64, num_stages=5)
+        cold = 5e-7
+
+        def added(*shape):
+            scene = model.Scene(problem(*shape), constants=constants.analytic(H200))
+            before = next(scene.parts(kernel.name, (config,))).total
+            scene.constants = dataclasses.replace(scene.constants, colds={kernel.name: cold})
+            return next(scene.parts(kernel.name, (config,))).total - before
+
+        few, many = added(64, 64, 64), added(8192, 8192, 8192)
+        assert 0 < few < 0.1 * cold < 0.95 * cold < many < cold
 
 
 class TestUnknownGpus:

@@ -123,10 +123,12 @@ class TestFile:
                 "cluster": {("16-bit", 64, 96, 64, 4, 6, 2): (2.5e-7, 0.5e-6)},
             },
             launches={"tma": 2.75e-6},
+            colds={"tma": 1.5e-7},
         )
         data = constants.to_json(one, H200)
         again = constants.from_json(json.loads(command.render(data)))
-        assert again.steps == one.steps and again.launches == one.launches
+        assert again.steps == one.steps
+        assert again.launches == one.launches and again.colds == one.colds
         assert again.memory_rate == pytest.approx(one.memory_rate, rel=0.01)
         assert '"16-bit 128x256x64 w8 s3": [7.5e-07, 1.25e-06]' in command.render(data)
         assert '"16-bit 64x96x64 w4 s6 c2": [2.5e-07, 5e-07]' in command.render(data)

@@ -70,7 +70,7 @@ _TRAITS = {
     "pingpong": Trait(0.99, resident=True, hidden=0.9),
     "split_k": Trait(0.98, resident=True, hidden=0.3),
     "stream_k": Trait(0.98, resident=True, hidden=0.3, level=True),
-    "gemv": Trait(0.03, narrow=1.2, alike=True, gathering=0.5, waits=0.6),
+    "gemv": Trait(0.03, narrow=1.2, alike=True, gathering=0.3, waits=0.3),
     "cluster": Trait(0.98, resident=True, hidden=0.75, turns=0.8),
     "cluster_split_k": Trait(0.98, exchanges=True),
 }
