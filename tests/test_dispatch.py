@@ -138,7 +138,7 @@ class TestModel:
         alone = dataclasses.replace(other, CLUSTER=4)
         assert steps(alone) < 1.5 * before, "its clusters are of another size"
 
-    def test_a_measured_product_stands_for_all_tiles_that_are_alike(self):
+    def test_a_measured_load_stands_for_all_tiles_that_are_alike(self):
         trait, asked = constants.trait("gemv"), problem(1, 6144, 4096, layout="NT")
         one, other = Config(1, 2, 1024, num_warps=8), Config(1, 8, 512, num_warps=4, num_stages=2)
         scene = model.Scene(asked, constants=constants.analytic(H200))
@@ -146,13 +146,16 @@ class TestModel:
         assert word == "16-bit/NT" and constants.key(trait, word, one) == (word, *[1] * 6)
         assert constants.key(trait, word, other) == constants.key(trait, word, one)
 
-        def steps(product):
-            measured = {"gemv": {constants.key(trait, word, one): (product, 1e-6)}}
+        def steps(load):
+            measured = {"gemv": {constants.key(trait, word, one): (load, 1e-6)}}
             scene.constants = dataclasses.replace(constants.analytic(H200), steps=measured)
             return [parts.steps for parts in scene.parts("gemv", (one, other))]
 
         slow, slower = steps(1e-9), steps(2e-9)
         assert slower == pytest.approx([2 * each for each in slow])
+        across = model.Scene(problem(2, 6144, 4096, layout="TT"))
+        two = dataclasses.replace(one, BLOCK_M=2)
+        assert (scene.per_step(trait, two), across.per_step(trait, two)) == (5 * 1024, 11 * 1024)
 
     def test_operands_from_device_memory_cost_up_to_a_constant(self):
         kernel, config = dispatch.find("warp_specialized"), Config(128, 128, 64, num_stages=5)

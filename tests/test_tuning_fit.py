@@ -60,7 +60,7 @@ def another_gpu(start):
         for config in kernel.configs(problem(4096, 4096, 4096)):
             step, ends = scene.analytic(trait, config)
             key = constants.key(trait, scene.word(trait), config)
-            step *= draw.uniform(0.8, 1.6) / constants.per_step(trait, config)
+            step *= draw.uniform(0.8, 1.6) / scene.per_step(trait, config)
             pair = step, ends * draw.uniform(0.6, 2.0)
             steps.setdefault(kernel.name, {})[key] = pair
     return dataclasses.replace(

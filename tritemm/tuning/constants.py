@@ -39,9 +39,9 @@ class Trait:
     `level` runs whole rounds of tiles, and shares those of the last, incomplete one; what `rereads`
     takes B from device memory again for every row of tiles. `turns`: what is hidden where a tile
     has 4 warps, if that is more. What `exchanges` has a cluster for each tile, whose programs share
-    K and the sum. Of tiles that are `alike` each product takes as long, whatever the tile; they have
+    K and the sum. Of tiles that are `alike` each load takes as long, whatever the tile; they have
     no ring, and ask for the loads of all their stages at once. `gathering` is what adding up the
-    parts of a split K takes, and `waits` what the loads of a step do, relative to the other rungs.
+    parts of a split K takes, and `waits` what the loads of a step do, relative to other rungs.
     """
 
     efficiency: float
@@ -78,7 +78,7 @@ _UNNAMED = Trait(0.5, narrow=4.0)
 
 _HERE = Path(__file__).parent
 
-#: (word, BLOCK_M, BLOCK_N, BLOCK_K, warps, stages, programs of a cluster), see `key`; 1 and 1 behind
+#: (word, BLOCK_M, BLOCK_N, BLOCK_K, warps, stages, programs of a cluster), see `key`; all 1 behind
 #: the word of tiles that are alike.
 Key = tuple[str, int, int, int, int, int, int]
 
@@ -100,7 +100,9 @@ class Constants:
     takes to store C where its lines are not aligned.
 
     `cold`: what operands add to a launch that lie in device memory, and are a burst of requests
-    each time: half of it for a megabyte, nearly all for ten. `power` and `traffic`: what the power limit allows, in seconds of the device per 16-bit FLOP:
+    each time: half of it for a megabyte, nearly all for ten.
+
+    `power` and `traffic`: what the power limit allows, in seconds of the device per 16-bit FLOP:
     `power`, and `traffic` times 1 / BLOCK_M + 1 / BLOCK_N, for the bytes that a FLOP moves on chip.
     0 where it was not measured.
 
@@ -170,9 +172,16 @@ def key(trait: Trait, word: str, config: Config) -> Key:
     return word, c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_warps, c.num_stages, c.CLUSTER
 
 
-def per_step(trait: Trait, config: Config) -> int:
-    """How many times the step that stands under `key` is a step of `config`."""
-    return config.BLOCK_M * config.BLOCK_N * config.BLOCK_K if trait.alike else 1
+def per_step(trait: Trait, config: Config, across: bool) -> float:
+    """How many times the step that stands under `key` is one of `config`.
+
+    Where tiles are alike, it is that of a word that a thread asks for, of A or B; to multiply two
+    takes a fourth of that. If A is stored `across` K, its elements are asked for one by one.
+    """
+    if not trait.alike:
+        return 1.0
+    m, n = config.BLOCK_M, config.BLOCK_N
+    return config.BLOCK_K * (n + (4 if across else 1) * m + m * n / 4)
 
 
 def flop_per_clock(dtype: torch.dtype, precision: str, device: Device) -> float:

@@ -152,8 +152,9 @@ class _Search:
         for (kernel, key), some in self.by_tile.items():
             table = steps.setdefault(kernel, {})
             trait, config = known.trait(kernel), some[0].config
-            step, ends = some[0].scene.analytic(trait, config)
-            table.setdefault(key, (step / known.per_step(trait, config), ends))
+            scene = some[0].scene
+            step, ends = scene.analytic(trait, config)
+            table.setdefault(key, (step / scene.per_step(trait, config), ends))
         self.constants = dataclasses.replace(start, steps=steps, **by_rung)
         self.first: dict = {}
         for point in points:

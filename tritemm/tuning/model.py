@@ -128,8 +128,8 @@ class Scene:
         # Columns of B that are requested together: those of a line, where it is stored by rows.
         self.along = _LINE // self.itemsize if view.b.layout == "N" else 1
         self.layouts = view.a.layout + view.b.layout
-        self.kind = (device.name, self.sms, self.types, self.itemsize, self.narrow, self.turned,
-                     self.requests, self.along, self.layouts, self.out, self.stores_wide)  # fmt: skip
+        self.kind = (device.name, self.sms, self.types, self.itemsize, self.layouts, self.narrow,
+                     self.turned, self.requests, self.out, self.stores_wide)  # fmt: skip
 
     @property
     def stored(self) -> float:
@@ -167,7 +167,7 @@ class Scene:
         key = known.key(trait, self.word(trait), config)
         pair = measured and (measured.get(key) or self._beside(measured, key, trait, config))
         if pair:
-            step, ends = pair[0] * known.per_step(trait, config), pair[1]
+            step, ends = pair[0] * self.per_step(trait, config), pair[1]
         else:
             step, ends = self.analytic(trait, config)
         steps = [
@@ -291,6 +291,10 @@ class Scene:
         turned = f"/turned-{self.turned}" if self.turned else ""
         layouts = f"/{self.layouts}" if trait.alike else ""
         return self.types + (narrow and f"/narrow-{narrow}") + turned + layouts
+
+    def per_step(self, trait: known.Trait, config: Config) -> float:
+        """As `constants.per_step`, of the scene's A."""
+        return known.per_step(trait, config, self.layouts[0] == "T")
 
     def analytic(self, trait: known.Trait, config: Config) -> tuple[float, float]:
         """Seconds of a k-step on an SM, and of a tile's ends beside its stores."""
