@@ -128,14 +128,17 @@ def test_configs_are_few_and_sensible(case, layout, dtype):
 
 @pytest.mark.parametrize("rows", [1, 2, 8])
 def test_words_of_several_steps_are_asked_for_together(rows):
-    """As many as there are steps, and as a thread has room for: lines times steps is 8 at most."""
-    for k, steps in ((96, 1), (4096, 4), (40000, 16)):
+    """As many as a thread has room for: lines, or rows, times steps is 8 at most."""
+    for k, together in ((96, 1), (4096, 4), (4352, 2), (5120, 2), (40000, 8)):
         problem = asm.problem_of(asm.Job("simt", 90, rows, 6144, k, layout="NT", dtype="bf16"))
-        for config in KERNEL.configs(problem):
-            words = config.BLOCK_N * config.BLOCK_K // 4 // (32 * config.num_warps)
-            assert max(words, rows) * config.num_stages <= 8 or config.num_stages == 1
-            assert config.num_stages <= steps * 8 // config.num_warps
-        assert max(c.num_stages for c in KERNEL.configs(problem)) == min(steps, 8 // rows)
+        configs = [c for c in KERNEL.configs(problem) if c.num_warps == 8]
+        for config in configs:
+            lines = config.BLOCK_N * config.BLOCK_K // 4 // (32 * config.num_warps)
+            assert max(lines, rows) * config.num_stages <= 8 or config.num_stages == 1
+            steps = -(-k // config.BLOCK_K)
+            whole = -(-steps // config.num_stages) * config.num_stages
+            assert whole <= 1.25 * steps
+        assert max(c.num_stages for c in configs) == min(together, 8 // rows)
 
 
 @pytest.mark.parametrize("layout", ["NN", "NT"])

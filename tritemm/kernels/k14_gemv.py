@@ -332,13 +332,17 @@ def _along_k(problem: Problem, rows: int) -> Iterator[Config]:
         words = min(32 * warps, _next_power_of_2(length))
         if lines * rows > 16 and lines > 1:
             continue
-        # Steps whose words are in flight together; A's, of all rows, lie beside them.
-        most = min(IN_FLIGHT // max(lines, rows), -(-length // words))
-        stages = 1 << max(0, most.bit_length() - 1)
         columns = lines * 32 * warps // words
+        stages = _stages(-(-length // words), IN_FLIGHT // max(lines, rows))
         tile = Config(rows, columns, words * per, num_warps=warps, num_stages=stages)
         split = _split(problem, tile, programs=problem.device.sms)
         yield dataclasses.replace(tile, SPLIT_K=split)
+
+
+def _stages(steps: int, most: int) -> int:
+    """Steps whose words are in flight together: a power of two, which adds a quarter at most."""
+    able = (n for n in (8, 4, 2) if n <= most and 4 * (-(-steps // n) * n) <= 5 * steps)
+    return next(able, 1)
 
 
 def _along_n(problem: Problem, rows: int) -> Iterator[Config]:
