@@ -175,8 +175,8 @@ def key(trait: Trait, word: str, config: Config) -> Key:
 def per_step(trait: Trait, config: Config, across: bool) -> float:
     """How many times the step that stands under `key` is one of `config`.
 
-    Where tiles are alike, it is that of a word that a thread asks for, of A or B; to multiply two
-    takes a fourth of that. If A is stored `across` K, its elements are asked for one by one.
+    Where tiles are alike, that is an element's share of a load of four, of 16 bits each, and four
+    times what a product takes. If A is stored `across` K, each of its elements is a load.
     """
     if not trait.alike:
         return 1.0
@@ -256,7 +256,8 @@ def to_json(constants: Constants, device: Device) -> dict:
         "capability": list(device.capability),
         "sms": device.sms,
         "units": "seconds, bytes per second; steps: types, tile, warps, stages, cluster: "
-        "seconds of a k-step on one SM, and of a tile beside its k-steps and stores",
+        "seconds of a k-step on one SM, and of a tile beside its k-steps and stores; "
+        "1x1x1: of a load's share of an element, in any tile",
         "rates": {name: _short(getattr(constants, name)) for name in Constants.RATES},
         **{
             name: {k: _short(v) for k, v in sorted(getattr(constants, name).items())}

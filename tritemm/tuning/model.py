@@ -78,9 +78,7 @@ def pack_bytes(problem: Problem, operands: str) -> int:
 _L2 = 32 * 2**20
 #: Bytes of a line of L2: a tile's row that straddles two lines is two requests.
 _LINE = 128
-
-
-#: Bytes of operands and C whose first requests come in one burst.
+#: Bytes of operands and C whose requests come in one burst.
 _BURST = 1e6
 
 
