@@ -113,6 +113,13 @@ class TestFit:
         assert set(found.steps) == {"pingpong"}
         assert found.reduction == start.reduction
 
+    def test_what_is_held_stays(self):
+        truth, start = another_gpu(constants.analytic(H200)), constants.analytic(H200)
+        samples = measured(truth, shapes(6, seed=8))
+        free, held = (fit(samples, start, hold=names) for names in ((), ("latency",)))
+        assert held.latency == start.latency != free.latency
+        assert held.sm_rate != start.sm_rate
+
 
 class TestFile:
     def test_there_and_back(self):
@@ -199,3 +206,8 @@ class TestCommand:
         assert data["gpu"] == "NVIDIA H200" and constants.from_json(data).launches
         printed = capsys.readouterr().out
         assert "before" in printed and "after" in printed and "regret" in printed
+
+    def test_a_number_to_hold_is_one_of_the_constants(self, tmp_path):
+        path, _ = self.lines(tmp_path)
+        with pytest.raises(SystemExit, match="there is no speed; the numbers are memory_rate, "):
+            command.main(["fit", str(path), "--hold", "power,speed"])

@@ -20,6 +20,9 @@ def main(argv: list[str] | None = None) -> int:
     command = commands.add_parser("fit", help="constants of the cost model from measured times")
     command.add_argument("samples", nargs="+", type=Path, help="files of python -m perf search")
     command.add_argument("--out", type=Path, help="default: the GPU's file in this package")
+    command.add_argument(
+        "--hold", default="", metavar="NAME,...", help="plain numbers that stay, such as power"
+    )
     command.add_argument("--gpu", default="NVIDIA H200", help="default: %(default)s")
     command.add_argument("--sms", type=int, default=132, help="default: %(default)s")
     command.add_argument("--shared", type=int, default=232448, help="bytes; default: %(default)s")
@@ -41,12 +44,16 @@ def main(argv: list[str] | None = None) -> int:
 def _fit(args: argparse.Namespace) -> None:
     capability = tuple(int(part) for part in args.capability.split("."))
     device = Device(args.gpu, capability, args.sms, args.shared)
+    hold = [name for name in args.hold.split(",") if name]
+    if unknown := set(hold) - set(constants.Constants.RATES):
+        names = ", ".join(constants.Constants.RATES)
+        sys.exit(f"--hold: there is no {', '.join(sorted(unknown))}; the numbers are {names}")
     samples = read(args.samples, device)
     if not samples:
         sys.exit("there is no time of a rung in these files")
     start = constants.of(device)
     print("before", quality(samples, start))
-    found = fit(samples, start, progress=_bar)
+    found = fit(samples, start, hold=hold, progress=_bar)
     out = args.out or constants.path_of(device)
     out.write_text(render(constants.to_json(found, device)))
     print("after ", quality(samples, constants.from_json(json.loads(out.read_text()))))

@@ -13,7 +13,7 @@ import dataclasses
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from . import constants as known
 from .constants import Constants
@@ -92,16 +92,17 @@ def fit(
     samples: Sequence[Sample],
     start: Constants | None = None,
     *,
+    hold: Collection[str] = (),
     progress: Callable[[Iterable], Iterable] = iter,
 ) -> Constants:
     """The constants that predict `samples`, all of one device, best.
 
     `start` is where the search begins, by default the device's present constants. Rungs and tiles
-    that have fewer than two samples keep theirs.
+    that have fewer than two samples keep theirs, and so do the plain numbers in `hold`.
     """
     start = start or known.of(samples[0].problem.device)
     points = _points(samples)
-    search = _Search(points, start)
+    search = _Search(points, start, hold)
     for factor in progress(_FACTORS):
         for _ in range(4):
             if not search.sweep(factor):
@@ -128,8 +129,9 @@ def _points(samples: Sequence[Sample]) -> list[_Point]:
 class _Search:
     """Moves one constant after the other; each knows the points that depend on it."""
 
-    def __init__(self, points: Sequence[_Point], start: Constants):
+    def __init__(self, points: Sequence[_Point], start: Constants, hold: Collection[str] = ()):
         self.points = points
+        self.rates = [name for name in Constants.RATES if name not in hold]
         by_kernel, by_tile = defaultdict(list), defaultdict(list)
         for point in points:
             by_kernel[point.kernel].append(point)
@@ -183,7 +185,7 @@ class _Search:
                     table[kernel] = value
 
                 moved |= self.move((mapping, kernel), table[kernel], put, some, factor)
-        for name in Constants.RATES:
+        for name in self.rates:
             if name in known.BY_RUNG.values() or not getattr(self.constants, name):
                 continue  # each rung has its own; 0 says that there is no such limit
 
