@@ -116,8 +116,9 @@ class TestFit:
     def test_what_is_held_stays(self):
         truth, start = another_gpu(constants.analytic(H200)), constants.analytic(H200)
         samples = measured(truth, shapes(6, seed=8))
-        free, held = (fit(samples, start, hold=names) for names in ((), ("latency",)))
+        free, held = (fit(samples, start, hold=names) for names in ((), ("latency", "launch")))
         assert held.latency == start.latency != free.latency
+        assert {*held.launches.values()} == {start.launch} != {*free.launches.values()}
         assert held.sm_rate != start.sm_rate
 
 

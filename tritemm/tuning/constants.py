@@ -172,18 +172,6 @@ def key(trait: Trait, word: str, config: Config) -> Key:
     return word, c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_warps, c.num_stages, c.CLUSTER
 
 
-def per_step(trait: Trait, config: Config, across: bool) -> float:
-    """How many times the step that stands under `key` is one of `config`.
-
-    Where tiles are alike, that is an element's share of a load of four, of 16 bits each, and four
-    times what a product takes. If A is stored `across` K, each of its elements is a load.
-    """
-    if not trait.alike:
-        return 1.0
-    m, n = config.BLOCK_M, config.BLOCK_N
-    return config.BLOCK_K * (n + (4 if across else 1) * m + m * n / 4)
-
-
 def flop_per_clock(dtype: torch.dtype, precision: str, device: Device) -> float:
     """Dense FLOP per clock of the whole device; `precision` says how fp32 is multiplied."""
     relative = _FP32_RATE[precision] if dtype == torch.float32 else _TYPE_RATE.get(dtype, 1.0)

@@ -98,7 +98,8 @@ def fit(
     """The constants that predict `samples`, all of one device, best.
 
     `start` is where the search begins, by default the device's present constants. Rungs and tiles
-    that have fewer than two samples keep theirs, and so do the plain numbers in `hold`.
+    that have fewer than two samples keep theirs, and so do the plain numbers in `hold`, and what
+    corrects them by rung.
     """
     start = start or known.of(samples[0].problem.device)
     points = _points(samples)
@@ -131,7 +132,7 @@ class _Search:
 
     def __init__(self, points: Sequence[_Point], start: Constants, hold: Collection[str] = ()):
         self.points = points
-        self.rates = [name for name in Constants.RATES if name not in hold]
+        self.hold = hold
         by_kernel, by_tile = defaultdict(list), defaultdict(list)
         for point in points:
             by_kernel[point.kernel].append(point)
@@ -175,19 +176,21 @@ class _Search:
                     table[key] = tuple(pair)
 
                 moved |= self.move((kernel, key, place), table[key][place], put, some, factor)
-        for mapping in known.BY_RUNG:
+        for mapping, name in known.BY_RUNG.items():
             table = getattr(self.constants, mapping)
             for kernel, some in self.by_kernel.items():
-                if not table[kernel]:
+                if name in self.hold or not table[kernel]:
                     continue
 
                 def put(value, table=table, kernel=kernel):
                     table[kernel] = value
 
                 moved |= self.move((mapping, kernel), table[kernel], put, some, factor)
-        for name in self.rates:
-            if name in known.BY_RUNG.values() or not getattr(self.constants, name):
-                continue  # each rung has its own; 0 says that there is no such limit
+        for name in Constants.RATES:
+            if name in known.BY_RUNG.values() or name in self.hold:
+                continue  # each rung has its own
+            if not getattr(self.constants, name):
+                continue  # 0 says that there is no such limit
 
             def put(value, name=name):
                 self.constants = dataclasses.replace(self.constants, **{name: value})

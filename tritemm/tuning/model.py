@@ -291,8 +291,16 @@ class Scene:
         return self.types + (narrow and f"/narrow-{narrow}") + turned + layouts
 
     def per_step(self, trait: known.Trait, config: Config) -> float:
-        """As `constants.per_step`, of the scene's A."""
-        return known.per_step(trait, config, self.layouts[0] == "T")
+        """How many times the step that stands under `constants.key` is one of `config`.
+
+        Where tiles are alike, that is an element's share of a load of four, of 16 bits each, and
+        four times what a product takes. If A is stored across K, each of its elements is a load.
+        """
+        if not trait.alike:
+            return 1.0
+        m, n = config.BLOCK_M, config.BLOCK_N
+        across = self.layouts[0] == "T"
+        return config.BLOCK_K * (n + (4 if across else 1) * m + m * n / 4)
 
     def analytic(self, trait: known.Trait, config: Config) -> tuple[float, float]:
         """Seconds of a k-step on an SM, and of a tile's ends beside its stores."""
@@ -333,11 +341,13 @@ class Scene:
 
     def _together(self, trait: known.Trait, config: Config) -> int:
         """Programs that an SM runs at once, by shared memory and registers."""
-        stage = (config.BLOCK_M + config.BLOCK_N) * config.BLOCK_K * self.itemsize
         threads = 32 * config.num_warps
         registers = config.BLOCK_M * config.BLOCK_N + _OTHER_REGISTERS * threads
-        by_shared = 16 if trait.alike else self.shared // (stage * config.num_stages)
-        return max(1, min(by_shared, _REGISTERS // registers, 16))
+        most = min(_REGISTERS // registers, 16)
+        if not trait.alike:  # those have no stages in shared memory
+            stage = (config.BLOCK_M + config.BLOCK_N) * config.BLOCK_K * self.itemsize
+            most = min(most, self.shared // (stage * config.num_stages))
+        return max(1, most)
 
 
 class Interpreted(Scene):
