@@ -6,9 +6,10 @@ import re
 import types
 
 import pytest
+import torch
 
 from tritemm import asm, dispatch, triton_private
-from tritemm.kernels import _cluster, _cluster_host, k15_cluster
+from tritemm.kernels import _cluster, _cluster_host, _cluster_tiles, k15_cluster
 from tritemm.spec import Config, clusters_at_once
 
 from .choosing import H200, problem
@@ -22,6 +23,15 @@ WIDE = (
     Config(256, 96, 64, num_warps=8, num_stages=3, ORDER="grouped", CLUSTER=4),
     Config(192, 176, 64, num_warps=12, num_stages=3, ORDER="grouped", CLUSTER=2),
 )
+#: K in parts, in each layout: together and not, shared and in turns, a power of two wide or not.
+CUT = (
+    Config(128, 160, 64, num_warps=8, num_stages=5, ORDER="grouped", CLUSTER=4, SPLIT_K=8),
+    Config(64, 96, 64, num_warps=4, num_stages=8, ORDER="grouped", CLUSTER=2, SPLIT_K=2),
+    Config(192, 112, 64, num_warps=12, num_stages=5, ORDER="grouped", CLUSTER=2, SPLIT_K=3),
+    Config(256, 64, 64, num_warps=8, num_stages=5, ORDER="grouped", CLUSTER=1, SPLIT_K=40),
+)
+#: M, N, K of few tiles and a long K.
+FEW = {"M": 920, "N": 136, "K": 8904}
 #: M, N, K where C is one row of tiles, so that programs stand side by side and share A; its configs
 #: are as wide as the problem asks for.
 ROW = {"M": 64, "N": 5376, "K": 5080}
@@ -35,6 +45,7 @@ def codes():
         own = asm.configs_of(asm.Job("cluster", layout=layout))
         jobs += [asm.Job("cluster", layout=layout, config=c) for c in own[i % 2 :: 2]]
         jobs.append(asm.Job("cluster", layout=layout, config=WIDE[i]))
+        jobs.append(asm.Job("cluster", layout=layout, config=CUT[i], **FEW))
         fitted = asm.configs_of(asm.Job("cluster", layout=layout, **ROW))
         fitted = [c for c in fitted if c not in own]
         jobs += [asm.Job("cluster", layout=layout, config=c, **ROW) for c in fitted[:2]]
@@ -57,7 +68,7 @@ def boxes(lines, along_k, sharers):
 
 def test_what_is_shared_is_multicast(codes):
     for (layout, config, M), code in codes.items():
-        asked = problem(M, ROW["N"] if ROW["M"] == M else 4096, 4096)
+        asked = problem(M, {ROW["M"]: ROW["N"], FEW["M"]: FEW["N"]}.get(M, 4096), 4096)
         sharers = {"a": 1, "b": 1, k15_cluster.shared_of(asked, config): config.CLUSTER}
         a = boxes(config.BLOCK_M, layout[0] == "N", sharers["a"])
         b = boxes(config.BLOCK_N, layout[1] == "T", sharers["b"])
@@ -75,8 +86,8 @@ def test_registers_of_the_producer_are_uniform(codes):
 def test_wgmma_is_not_serialised(codes):
     """One fence for each step's products; a serialised one has a fence and a wait for each."""
     for (_, config, _), code in codes.items():
-        consumers = k15_cluster.consumers_of(config.num_warps)
-        slabs = k15_cluster.slabs_of(config.BLOCK_M, config.num_warps)
+        consumers = _cluster.consumers_of(config.num_warps)
+        slabs = _cluster.slabs_of(config.BLOCK_M, config.num_warps)
         assert code.count("HGMMA") == consumers * slabs * 4
         assert code.sass.count("WARPGROUP.ARRIVE") == consumers
         assert code.sass.count("WARPGROUP.DEPBAR") == 2 * consumers
@@ -118,15 +129,19 @@ FEW_TILES = [(128, 6144), (64, 5376), (6736, 39), (1152, 672), (2056, 2056), (81
 
 @pytest.mark.parametrize("size", FEW_TILES)
 def test_tiles_fill_whole_rounds(size):
-    """Where one is offered that is not of the usual widths, a narrower one takes a round more."""
+    """Where one is offered that is not of the usual widths, a narrower one takes a round more.
+
+    Where K is cut, there is one round, with all parts.
+    """
     asked = problem(*size, 2048)
     offered = KERNEL.configs(asked)
-    usual = k15_cluster._usual(H200.shared, *_cluster_host.ring_kind(asked))
+    usual = _cluster_tiles.usual(H200.shared, *_cluster_host.ring_kind(asked))
     fitted = [c for c in offered if c not in usual]
-    assert fitted or min(size) < k15_cluster.FITTED[0][3]
+    assert fitted or min(size) < _cluster_tiles.FITTED[0][3]
     for config in fitted:
         assert KERNEL.config_why_not(asked, config) is None
-        room = clusters_at_once(config.CLUSTER, H200.sms)
+        room = clusters_at_once(config.CLUSTER, H200.sms) // config.SPLIT_K
+        most = len(_cluster_tiles.ROUNDS) if config.SPLIT_K == 1 else 1
         step = max(16, 8 * config.CLUSTER)
         narrower = config.BLOCK_N - step
         for operand in "ba":
@@ -134,7 +149,7 @@ def test_tiles_fill_whole_rounds(size):
                 -(-k15_cluster._clusters(asked, c, operand) // room)
                 for c in (config, dataclasses.replace(config, BLOCK_N=max(narrower, 1)))
             )
-            if rounds <= 2 and (more > rounds or narrower < k15_cluster.FITTED[0][3]):
+            if rounds <= most and (more > rounds or narrower < _cluster_tiles.FITTED[0][3]):
                 break
         else:
             pytest.fail(f"{config} fills no whole rounds")
@@ -147,6 +162,36 @@ def test_the_tile_of_a_row_of_tiles_is_as_narrow_as_a_round_allows():
     assert (64, 64, 4) in {
         (c.BLOCK_M, c.BLOCK_N, c.CLUSTER) for c in KERNEL.configs(problem(6736, 39, 3248))
     }
+
+
+def test_few_tiles_are_cut_along_k():
+    asked = problem(**FEW, layout="NN")
+    cut = [config for config in KERNEL.configs(asked) if config.SPLIT_K > 1]
+    assert {config.SPLIT_K for config in cut} == set(_cluster_tiles.PARTS)
+    for config in cut:
+        assert KERNEL.config_why_not(asked, config) is None
+        assert k15_cluster.together(asked, config)
+        assert KERNEL.grid(asked, config) % config.SPLIT_K == 0
+    short = problem(FEW["M"], FEW["N"], 16 * 64 - 8, "NN")
+    assert all(config.SPLIT_K == 1 for config in KERNEL.configs(short)), "parts of 8 steps or more"
+
+
+def test_each_consumer_has_room_for_its_sums_and_a_counter():
+    """Of each program, and of what lies outside C too."""
+    config = CUT[2]
+    programs = 5 * 2  # tiles of 192 x 112, in pairs side by side
+    sums, counters = KERNEL.workspace(problem(**FEW), config, torch.device("meta"))
+    assert sums.numel() == programs * 3 * 192 * 112
+    assert counters.numel() >= programs * 3
+    assert KERNEL.workspace(problem(**FEW), WIDE[0], torch.device("meta")) == ()
+
+
+def test_k_has_a_step_for_every_part():
+    config = dataclasses.replace(CUT[1], SPLIT_K=9)
+    assert KERNEL.config_why_not(problem(64, 96, 64 * 8 + 8), config) is None
+    reason = KERNEL.config_why_not(problem(64, 96, 64 * 8), config)
+    assert reason == "SPLIT_K is 9; K = 512 has 8 steps of 64"
+    assert "below 2**28" in KERNEL.config_why_not(problem(8, 8, 2**28), config)
 
 
 def test_the_grid_counts_clusters():

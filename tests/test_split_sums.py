@@ -122,6 +122,7 @@ def test_many_parts_are_compiled_soon():
 
 
 IMPATIENT = """
+import itertools
 import torch
 from triton.experimental.gluon import language as gl
 from tritemm.kernels import _gluon_store
@@ -130,12 +131,12 @@ import tritemm
 a = torch.randint(-2, 3, (256, 8192), device="cuda").bfloat16()
 b = torch.randint(-2, 3, (8192, 512), device="cuda").bfloat16()
 want = (a.float() @ b.float()).bfloat16()
-for split in (2, 3, 8):
+for kernel, split in itertools.product(("split_k", "cluster"), (2, 3, 8)):
     config = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "num_warps": 8, "num_stages": 5,
-              "SPLIT_K": split}
+              "SPLIT_K": split, "CLUSTER": 2 if kernel == "cluster" else 1}
     for _ in range(200):
-        got = tritemm.matmul(a, b, kernel="split_k", config=config)
-    assert torch.equal(got, want), split
+        got = tritemm.matmul(a, b, kernel=kernel, config=config)
+    assert torch.equal(got, want), (kernel, split)
 """
 
 

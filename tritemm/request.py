@@ -123,7 +123,7 @@ def why_not(kernel: Kernel, view: Problem, config: Config) -> str | None:
             return f"{name} is {value}; {_allowed(name, own)}"
     if config.num_warps > 32:
         return f"num_warps is {config.num_warps}; a program has at most 32"
-    if config.SPLIT_K > 1 and all(c.SPLIT_K == 1 for c in own):
+    if config.SPLIT_K > 1 and not kernel.workspace and all(c.SPLIT_K == 1 for c in own):
         return f"SPLIT_K is {config.SPLIT_K}; this rung does not split K"
     if config.CLUSTER > 1 and all(c.CLUSTER == 1 for c in own):
         return f"CLUSTER is {config.CLUSTER}; this rung's programs share no loads"

@@ -139,7 +139,8 @@ class Kernel:
     suits: Callable[[Problem], bool] = lambda problem: True
     #: Whether exchanged operands are considered though no side of C is short.
     either: Callable[[Problem], bool] = lambda problem: False
-    #: Whether the terms of a sum are added in the order of K, whatever the sizes and the tile.
+    #: Whether the terms of a sum are added in the order of K, whatever the sizes and the tile, in
+    #: all configs whose SPLIT_K is 1.
     in_order: bool = True
 
     header_keys: ClassVar[tuple[str, ...]] = HEADER_KEYS

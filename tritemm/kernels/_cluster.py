@@ -22,6 +22,12 @@ def slabs_of(rows, warps):
 
 
 @gluon.constexpr_function
+def consumers_of(warps):
+    """Warpgroups that multiply: they share a tile, or there are two, with 4 warps for a tile."""
+    return max(warps // 4, 2)
+
+
+@gluon.constexpr_function
 def b_lines(columns, major):
     """Lines of 128 bytes of a tile of B: its columns, or 64 for each block of 64 columns."""
     return columns if major == "T" else -(-columns // 64) * 64

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..problem import Matrix, Problem, kept
-from ..spec import Arguments, Config
+from ..spec import Arguments, Config, Workspace
 from . import _cluster
 from ._cluster import LINE, box_lines, slabs_of
 from ._gluon_host import (
@@ -20,6 +20,8 @@ from ._gluon_host import (
     by_engine,
     c_box,
     c_major,
+    named_sums,
+    too_long,
 )
 from ._host import Box, _sizes, _strides, described, major_of
 
@@ -87,6 +89,16 @@ def ring_why_not(problem: Problem, config: Config, buffers: Callable[..., int]) 
     return None
 
 
+def parts_why_not(problem: Problem, config: Config) -> str | None:
+    """The refusal of K cut into more parts than it has steps."""
+    split, steps = config.SPLIT_K, -(-problem.K // config.BLOCK_K)
+    if split > 1 and (reason := too_long(problem)):
+        return reason
+    if steps < split:
+        return f"SPLIT_K is {split}; K = {problem.K} has {steps} steps of {config.BLOCK_K}"
+    return None
+
+
 def boxes_of(
     problem: Problem, config: Config, columns: int, a_sharers: int = 1, b_sharers: int = 1
 ) -> tuple[Box, Box, Box | None]:
@@ -109,12 +121,12 @@ def _lines(matrix: Matrix, along_k: str, lines: int, sharers: int) -> tuple[int,
 
 def arguments(
     boxes: Callable[[Problem, Config], tuple[Box, Box, Box | None]], buffers: Callable[..., int],
-    more: Callable[[Problem, Config], dict[str, Any]],
+    more: Callable[[Problem, Config], dict[str, Any]], workspace: Workspace | None = None,
 ) -> Arguments:  # fmt: skip
     """Of rungs with these `boxes` of A, B and C, the last None where C is stored by threads.
 
     `buffers(config, shared memory, *ring_kind)` are those of each consumer's output; `more`: other
-    values.
+    values. The tensors of a `workspace` are the partial sums and the counters.
     """
 
     def fixed(problem: Problem, config: Config) -> dict[str, Any]:
@@ -130,10 +142,11 @@ def arguments(
         }
         return values | _sizes(problem) | _strides("c", "01mn", problem.c)
 
-    def tensors(problem: Problem, config: Config, a, b, c) -> dict[str, Any]:
-        return described(Box.gluon_descriptor, boxes(problem, config), a, b, c)
+    def tensors(problem: Problem, config: Config, a, b, c, *work) -> dict[str, Any]:
+        operands = described(Box.gluon_descriptor, boxes(problem, config), a, b, c)
+        return operands | (named_sums(work) if workspace else {})
 
-    return Arguments(fixed, tensors, options=_options)
+    return Arguments(fixed, tensors, workspace, _options)
 
 
 def _options(problem: Problem, config: Config) -> dict[str, Any]:

@@ -115,6 +115,16 @@ def tile_at(tile, M, N, B1, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
 
 
 @gluon.jit
+def unit_at(unit, tiles, K, BLOCK_K: gl.constexpr, SPLIT_K: gl.constexpr):
+    """Tile, part of K, first step and number of steps of a unit of work: all tiles' first parts
+    come first."""
+    steps = gl.cdiv(K, BLOCK_K)
+    part = unit // tiles
+    first = steps * part // SPLIT_K
+    return unit % tiles, part, first, steps * (part + 1) // SPLIT_K - first
+
+
+@gluon.jit
 def corner(row, col, MAJOR: gl.constexpr):
     """(row, col) as a descriptor counts them: turned, of a matrix stored by columns."""
     if MAJOR == "T":

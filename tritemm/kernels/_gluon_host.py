@@ -264,17 +264,22 @@ def arguments(
 
     def tensors(problem: Problem, config: Config, a, b, c, *work) -> dict[str, Any]:
         box_a, box_b, box_b1, box_c = _boxes(problem, config, consumers, most(problem, config))
-        sums, counters = work or (None, None)
         return {
             **described(Box.gluon_descriptor, (box_a, box_b, box_c), a, b, c),
             "b1_desc": box_b1 and box_b1.gluon_descriptor(b),
-            **({"sums_ptr": sums, "counters_ptr": counters} if workspace else {}),
+            **(named_sums(work) if workspace else {}),
         }
 
     def options(problem: Problem, config: Config) -> dict[str, Any]:
         return OPTIONS if slabs(config) == 1 else OPTIONS_OF_THREE
 
     return Arguments(fixed, tensors, workspace, options)
+
+
+def named_sums(work: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor | None]:
+    """What `partial_sums` made, if anything, as a kernel calls it."""
+    sums, counters = work or (None, None)
+    return {"sums_ptr": sums, "counters_ptr": counters}
 
 
 def partial_sums(floats: int, tiles: int, device: torch.device) -> tuple[torch.Tensor, ...]:

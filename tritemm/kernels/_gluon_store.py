@@ -147,9 +147,16 @@ def _offsets(acc):
 def deposit(ptr, acc0, acc1, BLOCK_N: gl.constexpr, EPI_N: gl.constexpr):
     """Write a tile's BLOCK_M * BLOCK_N partial sums at `ptr`, `EPI_N` columns at a time."""
     for i in gl.static_range(BLOCK_N // EPI_N):
-        piece = piece_of(acc0, acc1, i, BLOCK_N, EPI_N)
-        piece = gl.convert_layout(piece, mma_layout(piece.shape[0], EPI_N, gl.num_warps()))
-        gl.store(ptr + i * (piece.shape[0] * EPI_N) + _offsets(piece), piece)
+        deposit_piece(ptr, piece_of(acc0, acc1, i, BLOCK_N, EPI_N), i)
+
+
+@gluon.jit
+def deposit_piece(ptr, piece, i):
+    """Write piece `i` of the partial sums at `ptr`, whose pieces are all alike."""
+    ROWS: gl.constexpr = piece.shape[0]
+    COLS: gl.constexpr = piece.shape[1]
+    piece = gl.convert_layout(piece, mma_layout(ROWS, COLS, gl.num_warps()))
+    gl.store(ptr + i * (ROWS * COLS) + _offsets(piece), piece)
 
 
 @gluon.jit
@@ -172,6 +179,25 @@ def add_parts(sums, piece, PARTS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: 
         for part in range(1, PARTS):
             total += gl.load(sums + part * (BLOCK_M * BLOCK_N) + where, cache_modifier=".cg")
     return total
+
+
+@gluon.constexpr_function
+def shares(pieces, parts, together):
+    """Into which the sum of so many pieces is cut: one, unless the parts run `together`."""
+    return min(pieces, parts, OWNERS) if together else 1
+
+
+@gluon.jit
+def take_shares(word, part, PARTS: gl.constexpr, SHARES: gl.constexpr):
+    """The shares of a sum, a bit each, that this consumer adds up: its sums are part `part`.
+
+    All of them or none, if there is one share, for the last to come. Else see `arrive_owner`.
+    """
+    if SHARES > 1:
+        mine = arrive_owner(word, part, PARTS, SHARES)
+    else:
+        mine = arrive_last(word, PARTS).to(gl.int32)
+    return mine
 
 
 @gluon.jit

@@ -16,7 +16,16 @@ from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..spec import TritonKernel
-from ._gluon import buffers, fill_stages, finish, make_ring, multiply, slab_rows, tile_at
+from ._gluon import (
+    buffers,
+    fill_stages,
+    finish,
+    make_ring,
+    multiply,
+    slab_rows,
+    tile_at,
+    unit_at,
+)
 from ._gluon_host import (
     arguments,
     config_of,
@@ -31,15 +40,14 @@ from ._gluon_host import (
     why_not_with_tf32,
 )
 from ._gluon_store import (
-    OWNERS,
     add_parts,
-    arrive_last,
-    arrive_owner,
     by_engine,
     deposit,
+    shares,
     store_piece,
     store_tile,
     store_wait,
+    take_shares,
 )
 
 #: Parts of K at most.
@@ -55,22 +63,6 @@ TILES = (
     (64, 128, 64, 4, 7),
     (64, 64, 64, 4, 10),
 )
-
-
-@gluon.constexpr_function
-def shares(pieces, parts):
-    """Into which the sum of a tile of so many pieces is cut."""
-    return min(pieces, parts, OWNERS)
-
-
-@gluon.jit
-def unit_at(unit, tiles, K, BLOCK_K: gl.constexpr, SPLIT_K: gl.constexpr):
-    """Tile, part of K, first step and number of steps of a unit of work: all tiles' first parts
-    come first."""
-    steps = gl.cdiv(K, BLOCK_K)
-    part = unit // tiles
-    first = steps * part // SPLIT_K
-    return unit % tiles, part, first, steps * (part + 1) // SPLIT_K - first
 
 
 @gluon.jit
@@ -105,10 +97,7 @@ def compute(
     A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr, C_MAJOR: gl.constexpr,
     BATCHED: gl.constexpr, WIDE: gl.constexpr, TOGETHER: gl.constexpr, SLAB: gl.constexpr,
 ):  # fmt: skip
-    """A consumer: deposits its sums, then adds up a share of the tile's and stores it.
-
-    The share is all or nothing, for the last to come, unless the parts are `TOGETHER`.
-    """
+    """A consumer: deposits its sums, then adds up a share of the tile's and stores it."""
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N) * B0 * B1
     ROWS: gl.constexpr = slab_rows(BLOCK_M)
     gdc_wait()
@@ -134,13 +123,11 @@ def compute(
             slab = tile * (BLOCK_M // ROWS) + SLAB
             sums = sums_ptr + gl.cast(slab, gl.int64) * (SPLIT_K * SIZE)
             deposit(sums + part * SIZE, acc0, acc1, BLOCK_N, EPI_N)
-            SHARES: gl.constexpr = shares(BLOCK_N // EPI_N, SPLIT_K) if TOGETHER else 1
-            if TOGETHER:
-                owners = arrive_owner(counters_ptr + slab, part, SPLIT_K, SHARES)
-            else:
-                owners = arrive_last(counters_ptr + slab, SPLIT_K).to(gl.int32)
-            for i in range(BLOCK_N // EPI_N):
-                if owners >> i % SHARES & 1:
+            PIECES: gl.constexpr = BLOCK_N // EPI_N
+            SHARES: gl.constexpr = shares(PIECES, SPLIT_K, TOGETHER)
+            mine = take_shares(counters_ptr + slab, part, SPLIT_K, SHARES)
+            for i in range(PIECES):
+                if mine >> i % SHARES & 1:
                     piece = add_parts(sums, i, SPLIT_K, ROWS, BLOCK_N, EPI_N)
                     store_piece(
                         c_desc, c_ptr, c_memory, piece, b0, b1, row, col + i * EPI_N, M, N,

@@ -1,30 +1,32 @@
 """cluster: programs share each tile of B, or of A, and WGMMA is as wide as the tile.
 
 Adds to       warp_specialized: each of 2 or 4 programs multicasts a share of B, or of A; tiles as
-              wide as fill rounds of the SMs
+              wide as fill rounds of the SMs; K in parts where tiles are few
 Mirrors       wgmma_cluster
 Compiler does the layouts of sums and output, the epilogue, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, UCGABAR_ARV, no LDGSTS
 Needs         sm_90; 16-bit operands with 16-byte aligned rows or columns; Gluon
-Note          1.05x cuBLAS at 65536 x 3072 x 768 NT, where consumers take turns; 4096 x 1280 x 8192
-              NT from 0.88x to a tie, 39 x 6736 x 3248 NT from 0.79x to 1.03x (64 x 64, in fours).
-              Multicast, barriers of several programs and WGMMA are PTX: Triton 3.6 has no word for
-              the first, and its tensors have powers of two of columns.
+Note          1.05x cuBLAS at 65536 x 3072 x 768 NT (in turns); 4096 x 1280 x 8192 NT from 0.88x to
+              a tie, 39 x 6736 x 3248 NT from 0.79x to 1.03x (64 x 64, in fours), 1008 x 136 x 6592
+              TT from 0.84x to 1.02x (K in 6 parts). Multicast, barriers of several programs and
+              WGMMA are PTX: Triton 3.6 has no word for the first, nor tensors of 96 columns.
 """
 
 import dataclasses
 import functools
 
+import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..problem import Problem, kept
+from ..problem import Problem
 from ..spec import Config, TritonKernel, clusters_at_once
 from ..triton_private import clusters_why_not
 from . import _gluon_host
 from ._cluster import (
     LINE,
+    consumers_of,
     keep_ring,
     line_bytes,
     load_lines,
@@ -35,18 +37,24 @@ from ._cluster import (
 from ._cluster_host import (
     arguments,
     boxes_of,
-    most_columns,
-    output_buffers,
-    ring_bytes,
-    ring_kind,
+    parts_why_not,
     ring_why_not,
-    stages_bytes,
     tile_why_not,
 )
-from ._gluon import buffers, tile_at
-from ._gluon_host import config_of
-from ._gluon_store import by_engine, store_piece, store_wait
-from ._host import Box, major_of
+from ._cluster_tiles import buffers_of, either, offered
+from ._gluon import buffers, tile_at, unit_at
+from ._gluon_host import piece_columns
+from ._gluon_store import (
+    add_parts,
+    by_engine,
+    deposit_piece,
+    part_of,
+    shares,
+    store_piece,
+    store_wait,
+    take_shares,
+)
+from ._host import Box
 from ._ptx import (
     add_products,
     arrive,
@@ -70,7 +78,8 @@ class Shape:
 
     A cluster's `programs` lie one below the other and share each tile of B, or side by side and
     share A: `shared` says which. `consumers` have `slabs` of 64 rows each: of the same tile, or of
-    every other one in `turns`. Their output goes by way of `buffers` each.
+    every other one in `turns`. Their output goes by way of `buffers` each, in pieces of `piece`
+    columns. Each tile's K is cut into `parts`, which run `together` or as it happens.
     """
 
     programs: int
@@ -82,6 +91,9 @@ class Shape:
     slabs: int
     turns: bool
     buffers: int
+    piece: int
+    parts: int
+    together: bool
     order: str
     group: int
     a_major: str
@@ -95,12 +107,6 @@ class Shape:
 @gluon.constexpr_function
 def shape_of(*values):
     return Shape(*values)
-
-
-@gluon.constexpr_function
-def consumers_of(warps):
-    """Warpgroups that multiply: they share a tile, or there are two, with 4 warps for a tile."""
-    return max(warps // 4, 2)
 
 
 @gluon.constexpr_function
@@ -150,11 +156,21 @@ def place(tile, M, N, B1, SHAPE: gl.constexpr):
 
 @gluon.jit
 def tiles_of(M, N, B0, B1, SHAPE: gl.constexpr):
-    """Of this program's cluster: the first, how many there are of all, and the next one's
-    distance."""
+    """Tiles of clusters in all; this cluster's first unit of work, and the next one's distance."""
     TILE: gl.constexpr = cluster_tile(SHAPE.programs, SHAPE.shared, SHAPE.rows, SHAPE.columns)
     count = gl.cdiv(M, TILE[0]) * gl.cdiv(N, TILE[1]) * B0 * B1
-    return gl.program_id(0) // SHAPE.programs, count, gl.num_programs(0) // SHAPE.programs
+    return count, gl.program_id(0) // SHAPE.programs, gl.num_programs(0) // SHAPE.programs
+
+
+@gluon.jit
+def work_of(unit, tiles, K, SHAPE: gl.constexpr):
+    """Tile, part of K, first step and number of steps of a unit of work."""
+    if SHAPE.parts == 1:
+        tile, part, first, steps = unit, 0, 0, gl.cdiv(K, LINE)
+    else:
+        tile, part, first, steps = unit_at(unit, tiles, K, LINE, SHAPE.parts)
+        gl.assume(steps > 0)  # else ptxas serialises WGMMA for the sake of sums without any
+    return tile, part, first, steps
 
 
 @gluon.jit
@@ -170,12 +186,12 @@ def load(inputs, SHAPE: gl.constexpr):
     B_SHARERS: gl.constexpr = sharers_of(SHAPE, "b")
     meet_cluster()  # the others' barriers are there
     rank = rank_of(SHAPE)
-    steps = gl.cdiv(K, LINE)
     ring = shared_memory()
     gdc_wait()
     n = gl.to_tensor(0)
-    first, tiles, distance = tiles_of(M, N, B0, B1, SHAPE)
-    for tile in range(first, tiles, distance):
+    tiles, begin, distance = tiles_of(M, N, B0, B1, SHAPE)
+    for work in range(begin, tiles * SHAPE.parts, distance):
+        tile, _, first, steps = work_of(work, tiles, K, SHAPE)
         b0, b1, row, col = place(tile, M, N, B1, SHAPE)
         # A broadcast batch has extent 1.
         a0, a1 = gl.minimum(b0, a_batch0 - 1), gl.minimum(b1, a_batch1 - 1)
@@ -186,12 +202,13 @@ def load(inputs, SHAPE: gl.constexpr):
             wait(ready + STAGES * 8, (n // STAGES & 1) ^ 1)  # free in all, since all are written
             expect(ready, BYTES)
             to = ring + stage * BYTES
+            k = (first + step) * LINE
             load_lines(
-                to, ready, row, step * LINE, a0, a1, rank, SHAPE.rows, SHAPE.a_major == "N",
-                A_SHARERS, MAP_A, BATCHED,
+                to, ready, row, k, a0, a1, rank, SHAPE.rows, SHAPE.a_major == "N", A_SHARERS,
+                MAP_A, BATCHED,
             )  # fmt: skip
             load_lines(
-                to + SHAPE.rows * 128, ready, col, step * LINE, b0, b1, rank, SHAPE.columns,
+                to + SHAPE.rows * 128, ready, col, k, b0, b1, rank, SHAPE.columns,
                 SHAPE.b_major == "T", B_SHARERS, MAP_B, BATCHED,
             )  # fmt: skip
             n += 1
@@ -200,8 +217,12 @@ def load(inputs, SHAPE: gl.constexpr):
 
 @gluon.jit
 def compute(output, SHAPE: gl.constexpr, WHICH: gl.constexpr):
-    """Consumer `WHICH`: multiplies and stores its slabs of tile after tile."""
-    c_desc, c_ptr, c_memory, M, N, K, B0, B1, stride_c0, stride_c1, stride_cm, stride_cn = output
+    """Consumer `WHICH`: multiplies and stores its slabs of tile after tile.
+
+    Where K is cut, it deposits their sums, and stores the share of them that it adds up.
+    """
+    (c_desc, c_ptr, c_memory, sums_ptr, counters_ptr, M, N, K, B0, B1,
+     stride_c0, stride_c1, stride_cm, stride_cn) = output  # fmt: skip
     PROGRAMS: gl.constexpr = SHAPE.programs
     BYTES: gl.constexpr = stage_bytes(SHAPE)
     COLUMNS: gl.constexpr = SHAPE.columns
@@ -211,7 +232,9 @@ def compute(output, SHAPE: gl.constexpr, WHICH: gl.constexpr):
     BUFFERS: gl.constexpr = SHAPE.buffers
     FIRST_SLAB: gl.constexpr = 0 if TURNS else WHICH * SLABS
     UNIT: gl.constexpr = unit(COLUMNS)
-    PARTS: gl.constexpr = COLUMNS // UNIT
+    UNITS: gl.constexpr = COLUMNS // UNIT
+    PIECE: gl.constexpr = SHAPE.piece
+    PARTS: gl.constexpr = SHAPE.parts
     TYPE: gl.constexpr = SHAPE.word
     A_MAJOR: gl.constexpr = SHAPE.a_major
     B_MAJOR: gl.constexpr = SHAPE.b_major
@@ -219,7 +242,6 @@ def compute(output, SHAPE: gl.constexpr, WHICH: gl.constexpr):
     BATCHED: gl.constexpr = SHAPE.batched
     WIDE: gl.constexpr = SHAPE.wide
     meet_cluster()
-    steps = gl.cdiv(K, LINE)
     ring = shared_memory()
     ready = ring + STAGES * BYTES
     empty = ready + STAGES * 8
@@ -228,14 +250,16 @@ def compute(output, SHAPE: gl.constexpr, WHICH: gl.constexpr):
     a_first = matrix(ring + FIRST_SLAB * 8192, 16)
     b_first = matrix(ring + SHAPE.rows * 128, 16 if B_MAJOR == "T" else 8192)
     gdc_wait()
-    first, tiles, distance = tiles_of(M, N, B0, B1, SHAPE)
+    tiles, begin, distance = tiles_of(M, N, B0, B1, SHAPE)
     n = gl.to_tensor(0)
     if TURNS:
-        first += WHICH * distance
+        if WHICH == 1:
+            n += work_of(begin, tiles, K, SHAPE)[3]
+        begin += WHICH * distance
         distance *= 2
-        n += WHICH * steps
     turn = gl.to_tensor(1 - WHICH)  # consumer 0's first turn is free
-    for tile in range(first, tiles, distance):
+    for work in range(begin, tiles * PARTS, distance):
+        tile, part, _, steps = work_of(work, tiles, K, SHAPE)
         b0, b1, row, col = place(tile, M, N, B1, SHAPE)
         sums = zeros(COLUMNS, SLABS)
         if TURNS:
@@ -259,13 +283,35 @@ def compute(output, SHAPE: gl.constexpr, WHICH: gl.constexpr):
         sums = finish(sums, COLUMNS, SLABS, 0)
         release(empty + (n + STAGES - 1) % STAGES * 8, first_warp, steps > 0, PROGRAMS)
         if TURNS:
-            n += steps
-        for i in gl.static_range(SLABS * PARTS):
-            store_piece(
-                c_desc, c_ptr, c_memory, sums[i], b0, b1, row + (FIRST_SLAB + i // PARTS) * 64,
-                col + i % PARTS * UNIT, M, N, stride_c0, stride_c1, stride_cm, stride_cn, C_MAJOR,
-                BATCHED, WIDE, WHICH, i, BUFFERS,
-            )  # fmt: skip
+            n += work_of(work + distance // 2, tiles, K, SHAPE)[3]  # the other's
+        if PARTS == 1:
+            for i in gl.static_range(SLABS * UNITS):
+                store_piece(
+                    c_desc, c_ptr, c_memory, sums[i], b0, b1, row + (FIRST_SLAB + i // UNITS) * 64,
+                    col + i % UNITS * UNIT, M, N, stride_c0, stride_c1, stride_cm, stride_cn,
+                    C_MAJOR, BATCHED, WIDE, WHICH, i, BUFFERS,
+                )  # fmt: skip
+        else:
+            # As if its slabs stood side by side: [parts, 64, SLABS * COLUMNS]
+            OWN: gl.constexpr = SLABS * COLUMNS
+            IN_UNIT: gl.constexpr = UNIT // PIECE
+            IN_SLAB: gl.constexpr = COLUMNS // PIECE
+            place_of = (tile * PROGRAMS + rank_of(SHAPE)) * (SHAPE.rows // (64 * SLABS))
+            place_of += FIRST_SLAB // SLABS
+            own = sums_ptr + gl.cast(place_of, gl.int64) * (PARTS * 64 * OWN)
+            for i in gl.static_range(OWN // PIECE):
+                part_sums = part_of(sums[i // IN_UNIT], i % IN_UNIT, IN_UNIT)
+                deposit_piece(own + part * (64 * OWN), part_sums, i)
+            SHARES: gl.constexpr = shares(OWN // PIECE, PARTS, SHAPE.together)
+            mine = take_shares(counters_ptr + place_of, part, PARTS, SHARES)
+            for i in range(OWN // PIECE):
+                if mine >> i % SHARES & 1:
+                    piece = add_parts(own, i, PARTS, 64, OWN, PIECE)
+                    store_piece(
+                        c_desc, c_ptr, c_memory, piece, b0, b1,
+                        row + (FIRST_SLAB + i // IN_SLAB) * 64, col + i % IN_SLAB * PIECE, M, N,
+                        stride_c0, stride_c1, stride_cm, stride_cn, C_MAJOR, BATCHED, WIDE, WHICH,
+                    )  # fmt: skip
     store_wait(0)
     meet_cluster()
 
@@ -280,21 +326,21 @@ def idle():
 @gluon.jit(do_not_specialize=["M", "N", "K", "B0", "B1",
                               "stride_c0", "stride_c1", "stride_cm", "stride_cn"])  # fmt: skip
 def cluster_kernel(
-    a_desc, b_desc, c_desc, c_ptr,
+    a_desc, b_desc, c_desc, c_ptr, sums_ptr, counters_ptr,
     M, N, K, B0, B1,
     stride_c0, stride_c1, stride_cm, stride_cn,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
-    ORDER: gl.constexpr, GROUP_M: gl.constexpr,
+    ORDER: gl.constexpr, GROUP_M: gl.constexpr, EPI_N: gl.constexpr, SPLIT_K: gl.constexpr,
     A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr, C_MAJOR: gl.constexpr,
     BATCHED: gl.constexpr, WIDE: gl.constexpr, TYPE: gl.constexpr, WARPS: gl.constexpr,
-    BUFFERS: gl.constexpr, CLUSTER: gl.constexpr, SHARED: gl.constexpr,
+    BUFFERS: gl.constexpr, CLUSTER: gl.constexpr, SHARED: gl.constexpr, TOGETHER: gl.constexpr,
 ):  # fmt: skip
     gdc_launch_dependents()
     TILE: gl.constexpr = cluster_tile(CLUSTER, SHARED, BLOCK_M, BLOCK_N)
     SHAPE: gl.constexpr = shape_of(
         CLUSTER, SHARED, BLOCK_M, BLOCK_N, STAGES, consumers_of(WARPS), slabs_of(BLOCK_M, WARPS),
-        WARPS == 4, BUFFERS, ORDER, group_of(TILE[0], GROUP_M), A_MAJOR, B_MAJOR, C_MAJOR, BATCHED,
-        WIDE, TYPE,
+        WARPS == 4, BUFFERS, EPI_N, SPLIT_K, TOGETHER, ORDER, group_of(TILE[0], GROUP_M), A_MAJOR,
+        B_MAJOR, C_MAJOR, BATCHED, WIDE, TYPE,
     )  # fmt: skip
     CONSUMERS: gl.constexpr = SHAPE.consumers
     RING: gl.constexpr = STAGES * stage_bytes(SHAPE)
@@ -303,13 +349,14 @@ def cluster_kernel(
     init_barriers(shared_memory() + RING, STAGES, CLUSTER * READERS, 2)
     c_memory = ring
     if by_engine(C_MAJOR):
-        c_memory = buffers(CONSUMERS * BUFFERS, 64, unit(BLOCK_N), C_MAJOR, c_ptr.dtype.element_ty)
+        c_memory = buffers(CONSUMERS * BUFFERS, 64, EPI_N, C_MAJOR, c_ptr.dtype.element_ty)
     a_batch0, a_batch1, b_batch0, b_batch1 = 1, 1, 1, 1
     if BATCHED:
         a_batch0, a_batch1 = a_desc.shape[0], a_desc.shape[1]
         b_batch0, b_batch1 = b_desc.shape[0], b_desc.shape[1]
     inputs = (M, N, K, B0, B1, a_batch0, a_batch1, b_batch0, b_batch1)
-    output = (c_desc, c_ptr, c_memory, M, N, K, B0, B1, stride_c0, stride_c1, stride_cm, stride_cn)
+    output = (c_desc, c_ptr, c_memory, sums_ptr, counters_ptr, M, N, K, B0, B1,
+              stride_c0, stride_c1, stride_cm, stride_cn)  # fmt: skip
     if CONSUMERS == 2:
         gl.warp_specialize(
             [
@@ -330,39 +377,8 @@ def cluster_kernel(
     keep_ring(ring)
 
 
-#: BLOCK_M, BLOCK_N and the warps of a tile, with as many stages as fit, in clusters of two; the one
-#: for large problems first.
-TILES = (
-    (128, 256, 8),
-    (128, 128, 8),
-    (128, 96, 8),
-    (192, 192, 12),
-    (192, 96, 12),
-    (256, 192, 8),
-    (256, 160, 8),
-    (256, 128, 8),
-    (128, 192, 4),
-    (128, 160, 4),
-    (64, 192, 4),
-    (64, 128, 4),
-)
-#: BLOCK_M, warps, programs of a cluster, and the least BLOCK_N, of tiles as wide as fill so many
-#: rounds of all SMs. Narrower ones are for the rungs that cut K.
-FITTED = (
-    (64, 4, 2, 48),
-    (64, 4, 4, 48),
-    (128, 8, 2, 48),
-    (128, 8, 4, 48),
-    (192, 12, 2, 96),
-    (256, 8, 2, 64),
-)
-ROUNDS = (1, 2)
-#: Of these tiles, by rows: the most columns.
-WIDEST = {rows: most_columns(rows, warps) for rows, warps, *_ in FITTED}
 #: As in the kernel; a call from the host costs several microseconds.
 _cluster_tile = functools.cache(cluster_tile)
-#: Elements of C in the largest tile.
-LARGEST = TILES[0][0] * TILES[0][1]
 
 
 def shared_of(problem: Problem, config: Config) -> str:
@@ -380,82 +396,39 @@ def _clusters(problem: Problem, config: Config, shared: str) -> int:
 
 
 @functools.lru_cache(maxsize=4096)
-def _buffers(config: Config, shared: int, b_major: str, element: int, engine: bool) -> int:
-    """See `arguments`."""
-    rows, columns, warps = config.BLOCK_M, config.BLOCK_N, config.num_warps
-    at_once = unit(columns)
-    pieces = slabs_of(rows, warps) * columns // at_once
-    room = shared - ring_bytes(stages_bytes(config, b_major))
-    return output_buffers(room, consumers_of(warps), at_once, pieces, element, engine)
-
-
-@functools.lru_cache(maxsize=4096)
 def _boxes(problem: Problem, config: Config) -> tuple[Box, Box, Box | None]:
     """Of A, B and C; None where C is stored by threads."""
     shared, sharers = shared_of(problem, config), config.CLUSTER
     together = (sharers, 1) if shared == "a" else (1, sharers)
-    return boxes_of(problem, config, unit(config.BLOCK_N), *together)
+    return boxes_of(problem, config, columns_at_once(problem, config), *together)
+
+
+def together(problem: Problem, config: Config) -> bool:
+    """Whether all parts of a tile's K find room at once: each then adds up a share of the sum."""
+    clusters = _clusters(problem, config, shared_of(problem, config)) * config.SPLIT_K
+    return config.SPLIT_K > 1 and clusters <= clusters_at_once(config.CLUSTER, problem.device.sms)
+
+
+def columns_at_once(problem: Problem, config: Config) -> int:
+    """Of the epilogue."""
+    most = unit(config.BLOCK_N)
+    if not together(problem, config):
+        return most
+    return min(most, piece_columns(config.BLOCK_N, config.SPLIT_K))
+
+
+def workspace(problem: Problem, config: Config, device: torch.device) -> tuple[torch.Tensor, ...]:
+    """Where K is cut: room for the sums of each program's consumers, and their counters."""
+    if config.SPLIT_K == 1:
+        return ()
+    programs = _clusters(problem, config, shared_of(problem, config)) * config.CLUSTER
+    floats = programs * config.SPLIT_K * config.BLOCK_M * config.BLOCK_N
+    slabs = config.BLOCK_M // (64 * slabs_of(config.BLOCK_M, config.num_warps))
+    return _gluon_host.partial_sums(floats, programs * slabs, device)
 
 
 def why_not(problem: Problem) -> str | None:
     return _gluon_host.why_not(problem) or clusters_why_not()
-
-
-@kept
-def configs(problem: Problem) -> tuple[Config, ...]:
-    kind = problem.device.shared, *ring_kind(problem)
-    # B that is stored by rows comes in 64 columns.
-    multiple = 16 if major_of(problem.b) == "T" else 64
-    return _usual(*kind) + _fitted(
-        problem.M, problem.N, problem.batch, problem.device.sms, multiple, *kind
-    )
-
-
-@functools.lru_cache
-def _usual(*kind) -> tuple[Config, ...]:
-    found = (_deepest(*tile, 2, *kind) for tile in TILES)
-    return tuple(config for config in found if config)
-
-
-def _fitted(M: int, N: int, batch: int, sms: int, multiple: int, *kind) -> tuple[Config, ...]:
-    """Tiles whose columns, a `multiple`, are the fewest with which C takes so many rounds."""
-    found = []
-    if M * N * batch < FITTED[0][0] * FITTED[0][3] * clusters_at_once(2, sms):
-        return ()
-    for rows, warps, programs, least in FITTED:
-        room = clusters_at_once(programs, sms)
-        # Programs that share B stand one below the other, those that share A side by side.
-        high = -(-M // (rows * programs)) * batch
-        low = -(-M // rows) * batch
-        step = max(multiple, 8 * programs)
-        for rounds in ROUNDS:
-            width = max(room * rounds // high, room * rounds // low * programs)
-            columns = -(-N // (width * step)) * step if width else 0
-            if least <= columns <= WIDEST[rows]:
-                usual = programs == 2 and (rows, columns, warps) in TILES
-                config = None if usual else _deepest(rows, columns, warps, programs, *kind)
-                if config:
-                    found.append(config)
-                break
-    return tuple(found)
-
-
-@functools.lru_cache(maxsize=4096)
-def _deepest(rows: int, columns: int, warps: int, programs: int, *kind) -> Config | None:
-    """With as many stages as fit, if any do."""
-    able = [config_of(rows, columns, 64, warps, stages, 1, programs) for stages in range(8, 2, -1)]
-    # Consumers take turns where much is stored for what is multiplied: two buffers first.
-    for least in (2, 1) if warps == 4 else (1,):
-        for config in able:
-            if _buffers(config, *kind) >= least:
-                return config
-    return None
-
-
-def either(problem: Problem) -> bool:
-    """Whether exchanged operands are worth a look: C is half a round of large tiles, up to two."""
-    rounds = problem.M * problem.N * problem.batch / (problem.device.sms * LARGEST)
-    return 0.5 <= rounds <= 2
 
 
 def config_why_not(problem: Problem, config: Config) -> str | None:
@@ -468,20 +441,28 @@ def config_why_not(problem: Problem, config: Config) -> str | None:
         return reason
     if config.BLOCK_K != 64:
         return f"BLOCK_K is {config.BLOCK_K}; 64 is possible"
-    return ring_why_not(problem, config, _buffers)
+    if reason := parts_why_not(problem, config):
+        return reason
+    return ring_why_not(problem, config, buffers_of)
 
 
 def grid(problem, config):
     """Clusters."""
-    clusters = _clusters(problem, config, shared_of(problem, config))
+    clusters = _clusters(problem, config, shared_of(problem, config)) * config.SPLIT_K
     return min(max(1, clusters_at_once(config.CLUSTER, problem.device.sms)), clusters)
 
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=cluster_kernel,
     arguments=arguments(
-        _boxes, _buffers, lambda problem, config: {"SHARED": shared_of(problem, config)}
+        _boxes, buffers_of,
+        lambda problem, config: {
+            "SHARED": shared_of(problem, config),
+            "EPI_N": columns_at_once(problem, config),
+            "TOGETHER": together(problem, config),
+        },
+        workspace,
     ),
-    grid=grid, why_not=why_not, configs=configs, interpreted=None, either=either,
+    grid=grid, why_not=why_not, configs=offered, interpreted=None, either=either,
     config_why_not=config_why_not, odd_tiles=True, clusters=lambda config: config.CLUSTER,
 )  # fmt: skip

@@ -25,6 +25,7 @@ from ._cluster_host import (
     arguments,
     boxes_of,
     output_buffers,
+    parts_why_not,
     ring_bytes,
     ring_kind,
     ring_why_not,
@@ -454,9 +455,8 @@ def config_why_not(problem: Problem, config: Config) -> str | None:
         return f"BLOCK_K is {config.BLOCK_K}; multiples of 64 up to 256 are possible"
     if not 2 <= split <= MOST:
         return f"SPLIT_K is {split}; clusters of 2 to {MOST} programs are possible"
-    steps = -(-problem.K // config.BLOCK_K)
-    if steps < split:
-        return f"SPLIT_K is {split}; K = {problem.K} has {steps} steps of {config.BLOCK_K}"
+    if reason := parts_why_not(problem, config):
+        return reason
     if reason := ring_why_not(problem, config, _buffers):
         return reason
     if _sums(config) > max(stages_bytes(config, major_of(problem.b)), APART.value):

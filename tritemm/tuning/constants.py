@@ -41,7 +41,7 @@ class Trait:
     has 4 warps, if that is more. What `exchanges` has a cluster for each tile, whose programs share
     K and the sum. Of tiles that are `alike` each load takes as long, whatever the tile; they have
     no ring, and ask for the loads of all their stages at once. `gathering` is what adding up the
-    parts of a split K takes, and `waits` what the loads of a step do, relative to other rungs.
+    parts of a split K takes, relative to other rungs.
     """
 
     efficiency: float
@@ -54,7 +54,6 @@ class Trait:
     exchanges: bool = False
     alike: bool = False
     gathering: float = 1.0
-    waits: float = 1.0
 
 
 #: Of rungs by name, from the measured ladder; the last one is for a rung that is not named.
@@ -70,7 +69,7 @@ _TRAITS = {
     "pingpong": Trait(0.99, resident=True, hidden=0.9),
     "split_k": Trait(0.98, resident=True, hidden=0.3),
     "stream_k": Trait(0.98, resident=True, hidden=0.3, level=True),
-    "gemv": Trait(0.03, narrow=1.2, alike=True, gathering=0.3, waits=0.3),
+    "gemv": Trait(0.03, narrow=1.2, alike=True, gathering=0.3),
     "cluster": Trait(0.98, resident=True, hidden=0.75, turns=0.8),
     "cluster_split_k": Trait(0.98, exchanges=True),
 }

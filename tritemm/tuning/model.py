@@ -204,7 +204,7 @@ class Scene:
         cold = c.colds.get(kernel, c.cold)
         before = pack + launch + cold * self.bytes / (self.bytes + _BURST)
         memory_rate, sm_memory_rate = c.memory_rate, c.sm_memory_rate
-        latency, boost = c.latency * trait.waits, c.boost
+        latency, boost = c.latency, c.boost
         prune = below is not None
         M, N, K, batch, sms = self.M, self.N, self.K, self.batch, self.sms
         stored, shares = self.stored, OWNERS.value
