@@ -40,8 +40,9 @@ class Trait:
     takes B from device memory again for every row of tiles. `turns`: what is hidden where a tile
     has 4 warps, if that is more. What `exchanges` has a cluster for each tile, whose programs share
     K and the sum. Of tiles that are `alike` each load takes as long, whatever the tile; they have
-    no ring, and ask for the loads of all their stages at once. `gathering` is what adding up the
-    parts of a split K takes, relative to other rungs.
+    no ring, but ask for the loads of all their stages at once and wait for them, while others of
+    the programs on their SM work. `gathering` is what adding up the parts of a split K takes,
+    relative to other rungs.
     """
 
     efficiency: float

@@ -198,7 +198,7 @@ class Scene:
         c = self.constants
         trait = known.trait(kernel)
         resident, level = trait.resident, trait.level
-        rereads, exchanges = trait.rereads, trait.exchanges
+        rereads, exchanges, ring = trait.rereads, trait.exchanges, not trait.alike
         launch = c.launches.get(kernel, c.launch)
         pack = c.pack + self.copied / c.memory_rate if self.copied else 0.0
         cold = c.colds.get(kernel, c.cold)
@@ -242,12 +242,18 @@ class Scene:
             if not level:
                 active = tiles if tiles < sms else sms
                 groups = -(-share // together)
+            if not ring:  # programs begin as others end, not group by group
+                groups = share / together if share > together else 1.0
             waiting = groups * latency / in_flight
+            if not ring:  # each program waits and then works, those of a group beside each other
+                waiting += work * groups / share
             work = steps * (work if work > waiting else waiting)
             shared_rate = memory_rate / active
             rate = sm_memory_rate if sm_memory_rate < shared_rate else shared_rate
             ends += stored * own / rate
-            if not resident:
+            if not ring:
+                ends *= share
+            elif not resident:
                 ends *= groups
             elif share > 1:
                 ends *= 1 + (share - 1) * shown
