@@ -90,7 +90,7 @@ class TestFit:
 
     def test_regret_falls_on_problems_it_has_not_seen(self):
         truth = another_gpu(constants.analytic(H200))
-        found = fit(measured(truth, shapes(24, seed=3), noise=0.03), constants.analytic(H200))
+        found = fit(measured(truth, shapes(16, seed=3), noise=0.03), constants.analytic(H200))
         unseen = measured(truth, shapes(20, seed=4))
         before, after = quality(unseen, constants.analytic(H200)), quality(unseen, found)
         assert after.regret < 1.02 < before.regret
@@ -115,7 +115,7 @@ class TestFit:
 
     def test_what_is_held_stays(self):
         truth, start = another_gpu(constants.analytic(H200)), constants.analytic(H200)
-        samples = measured(truth, shapes(6, seed=8))
+        samples = measured(truth, shapes(4, seed=8))
         free, held = (fit(samples, start, hold=names) for names in ((), ("latency", "launch")))
         assert held.latency == start.latency != free.latency
         assert {*held.launches.values()} == {start.launch} != {*free.launches.values()}
