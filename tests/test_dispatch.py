@@ -414,6 +414,7 @@ class TestConfig:
             ("cluster", {"BLOCK_M": 128, "BLOCK_N": 208}, "multiples of 16 up to 192"),
             ("cluster", {"BLOCK_K": 32}, "BLOCK_K is 32; 64 is possible"),
             ("cluster", {"SPLIT_K": 9}, "SPLIT_K is 9; K = 512 has 8 steps of 64"),
+            ("gemv", {"SPLIT_K": 12}, "SPLIT_K is 12; a power of two is possible"),
             ("pingpong", {"SPLIT_K": 2}, "SPLIT_K is 2; this rung does not split K"),
             ("cluster", {"num_stages": 1}, "a ring needs 2 or more"),
             ("cluster", {"BLOCK_N": 256, "num_stages": 6}, "shared memory"),

@@ -21,7 +21,6 @@ from ._gluon_host import (
     c_box,
     c_major,
     named_sums,
-    too_long,
 )
 from ._host import Box, _sizes, _strides, described, major_of
 
@@ -86,16 +85,6 @@ def ring_why_not(problem: Problem, config: Config, buffers: Callable[..., int]) 
         return f"num_stages is {config.num_stages}; a ring needs 2 or more"
     if not buffers(config, problem.device.shared, *ring_kind(problem)):
         return "stages and output together don't fit into shared memory; take fewer stages"
-    return None
-
-
-def parts_why_not(problem: Problem, config: Config) -> str | None:
-    """The refusal of K cut into more parts than it has steps."""
-    split, steps = config.SPLIT_K, -(-problem.K // config.BLOCK_K)
-    if split > 1 and (reason := too_long(problem)):
-        return reason
-    if steps < split:
-        return f"SPLIT_K is {split}; K = {problem.K} has {steps} steps of {config.BLOCK_K}"
     return None
 
 

@@ -76,6 +76,16 @@ def too_long(problem: Problem) -> str | None:
     return None
 
 
+def parts_why_not(problem: Problem, config: Config) -> str | None:
+    """The refusal of K cut into more parts than it has steps."""
+    split, steps = config.SPLIT_K, -(-problem.K // config.BLOCK_K)
+    if split > 1 and (reason := too_long(problem)):
+        return reason
+    if steps < split:
+        return f"SPLIT_K is {split}; K = {problem.K} has {steps} steps of {config.BLOCK_K}"
+    return None
+
+
 def config_why_not(consumers: int, three: bool = False):
     """What refuses configs of the rungs with that many consumers, each of `num_warps` warps.
 
@@ -102,12 +112,8 @@ def config_why_not(consumers: int, three: bool = False):
             return f"{accumulators} accumulators per thread; {most} is possible"
         if config.num_stages < 2:
             return f"num_stages is {config.num_stages}; a ring needs 2 or more"
-        steps = -(-problem.K // config.BLOCK_K)
-        if steps < config.SPLIT_K:
-            return (
-                f"SPLIT_K is {config.SPLIT_K}; K = {problem.K} has {steps} steps of "
-                f"{config.BLOCK_K}"
-            )
+        if reason := parts_why_not(problem, config):
+            return reason
         if not output_columns(problem, config, consumers):
             return "stages and output together don't fit into shared memory; take fewer stages"
         return None

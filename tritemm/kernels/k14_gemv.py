@@ -308,6 +308,12 @@ def options(problem: Problem, config: Config) -> dict[str, bool]:
     return {"launch_pdl": True} if problem.device.pdl else {}
 
 
+def config_why_not(problem: Problem, config: Config) -> str | None:
+    """The last program of a tile reads the sums of parts by powers of two."""
+    split = config.SPLIT_K
+    return f"SPLIT_K is {split}; a power of two is possible" if split & (split - 1) else None
+
+
 def grid(problem: Problem, config: Config) -> int:
     return config.tiles(problem) * config.SPLIT_K
 
@@ -373,5 +379,6 @@ def _split(problem: Problem, tile: Config, programs: int) -> int:
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=gemv_kernel, grid=grid, configs=configs,
     arguments=Arguments(fixed, tensors, workspace=sums, options=options),
-    interpreted=Config(8, 128, 128), few_rows=few_rows, in_order=False,
+    interpreted=Config(8, 128, 128), few_rows=few_rows, config_why_not=config_why_not,
+    in_order=False,
 )  # fmt: skip

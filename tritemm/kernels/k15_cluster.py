@@ -34,16 +34,10 @@ from ._cluster import (
     map_of,
     slabs_of,
 )
-from ._cluster_host import (
-    arguments,
-    boxes_of,
-    parts_why_not,
-    ring_why_not,
-    tile_why_not,
-)
+from ._cluster_host import arguments, boxes_of, ring_why_not, tile_why_not
 from ._cluster_tiles import buffers_of, either, offered
 from ._gluon import buffers, tile_at, unit_at
-from ._gluon_host import piece_columns
+from ._gluon_host import parts_why_not, piece_columns
 from ._gluon_store import (
     add_parts,
     by_engine,
@@ -125,6 +119,12 @@ def group_of(rows, group):
 def sharers_of(shape, operand):
     """Programs that load a tile of it together."""
     return shape.programs if shape.shared == operand else 1
+
+
+@gluon.constexpr_function
+def readers_of(shape):
+    """Consumers that share a tile."""
+    return 1 if shape.turns else shape.consumers
 
 
 @gluon.constexpr_function
@@ -296,7 +296,7 @@ def compute(output, SHAPE: gl.constexpr, WHICH: gl.constexpr):
             OWN: gl.constexpr = SLABS * COLUMNS
             IN_UNIT: gl.constexpr = UNIT // PIECE
             IN_SLAB: gl.constexpr = COLUMNS // PIECE
-            place_of = (tile * PROGRAMS + rank_of(SHAPE)) * (SHAPE.rows // (64 * SLABS))
+            place_of = (tile * PROGRAMS + rank_of(SHAPE)) * readers_of(SHAPE)
             place_of += FIRST_SLAB // SLABS
             own = sums_ptr + gl.cast(place_of, gl.int64) * (PARTS * 64 * OWN)
             for i in gl.static_range(OWN // PIECE):
@@ -345,8 +345,7 @@ def cluster_kernel(
     CONSUMERS: gl.constexpr = SHAPE.consumers
     RING: gl.constexpr = STAGES * stage_bytes(SHAPE)
     ring = make_ring(RING)
-    READERS: gl.constexpr = 1 if SHAPE.turns else CONSUMERS
-    init_barriers(shared_memory() + RING, STAGES, CLUSTER * READERS, 2)
+    init_barriers(shared_memory() + RING, STAGES, CLUSTER * readers_of(SHAPE), 2)
     c_memory = ring
     if by_engine(C_MAJOR):
         c_memory = buffers(CONSUMERS * BUFFERS, 64, EPI_N, C_MAJOR, c_ptr.dtype.element_ty)
@@ -423,8 +422,7 @@ def workspace(problem: Problem, config: Config, device: torch.device) -> tuple[t
         return ()
     programs = _clusters(problem, config, shared_of(problem, config)) * config.CLUSTER
     floats = programs * config.SPLIT_K * config.BLOCK_M * config.BLOCK_N
-    slabs = config.BLOCK_M // (64 * slabs_of(config.BLOCK_M, config.num_warps))
-    return _gluon_host.partial_sums(floats, programs * slabs, device)
+    return _gluon_host.partial_sums(floats, programs * (config.num_warps // 4), device)
 
 
 def why_not(problem: Problem) -> str | None:

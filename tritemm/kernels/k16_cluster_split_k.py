@@ -25,7 +25,6 @@ from ._cluster_host import (
     arguments,
     boxes_of,
     output_buffers,
-    parts_why_not,
     ring_bytes,
     ring_kind,
     ring_why_not,
@@ -33,7 +32,7 @@ from ._cluster_host import (
     tile_why_not,
 )
 from ._gluon import buffers, tile_at
-from ._gluon_host import config_of, piece_columns
+from ._gluon_host import config_of, parts_why_not, piece_columns
 from ._gluon_store import by_engine, store_piece, store_wait
 from ._host import Box, major_of
 from ._ptx import (

@@ -241,9 +241,8 @@ class Scene:
                 continue
             if not level:
                 active = tiles if tiles < sms else sms
-                groups = -(-share // together)
-            if not ring:  # programs begin as others end, not group by group
-                groups = share / together if share > together else 1.0
+                # Those without a ring begin as others end, not group by group.
+                groups = -(-share // together) if ring else max(1.0, share / together)
             waiting = groups * latency / in_flight
             if not ring:  # each program waits and then works, those of a group beside each other
                 waiting += work * groups / share
