@@ -126,9 +126,10 @@ class Matrix:
 
     @functools.cached_property
     def layout(self) -> str:
-        """N: rows are contiguous; T: columns are; -: neither."""
+        """N: rows are contiguous; T: columns are, or the only one is; -: neither."""
         by_rows, by_columns = self._pitches
-        if by_rows is not None:
+        column = self.cols == 1 < self.rows and by_columns is not None
+        if by_rows is not None and not column:
             return "N"
         return "T" if by_columns is not None else "-"
 

@@ -27,8 +27,9 @@ MOST_ROWS = 8
 #: Parts that K is split in, at most: the last program of a tile reads as many.
 MOST_PARTS = 128
 
-#: Words of a thread that are asked for at once.
+#: Words of a thread that are asked for at once, at most and at least.
 IN_FLIGHT = 8
+LEAST_IN_FLIGHT = 2
 #: Programs per SM that are enough to keep it busy.
 PROGRAMS = 3
 
@@ -333,13 +334,15 @@ def configs(problem: Problem) -> tuple[Config, ...]:
 def _along_k(problem: Problem, rows: int) -> Iterator[Config]:
     per = WORD.value // problem.itemsize if along(problem) else 1
     length = -(-problem.K // per)  # words
-    for warps, lines in ((8, 4), (4, 4), (8, 8), (8, 2), (4, 2), (8, 1)):
+    for warps, lines in ((8, 4), (4, 4), (8, 2), (4, 2), (8, 1)):
         # Words of a line in a step: no more than threads, so that A needs no shared memory.
         words = min(32 * warps, _next_power_of_2(length))
         if lines * rows > 16 and lines > 1:
             continue
         columns = lines * 32 * warps // words
         stages = _stages(-(-length // words), IN_FLIGHT // max(lines, rows))
+        if lines * stages < LEAST_IN_FLIGHT:
+            continue
         tile = Config(rows, columns, words * per, num_warps=warps, num_stages=stages)
         split = _split(problem, tile, programs=problem.device.sms)
         yield dataclasses.replace(tile, SPLIT_K=split)

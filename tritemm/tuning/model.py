@@ -22,9 +22,12 @@ from ..spec import Config, Kernel, clusters_at_once
 from . import constants as known
 from .constants import Constants
 
-#: fp32 registers of an SM; the addresses and indices of a thread beside its accumulators.
+#: fp32 registers and threads of an SM; the addresses and indices of a thread beside its
+#: accumulators, and where it has no ring.
 _REGISTERS = 65536
+_THREADS = 2048
 _OTHER_REGISTERS = 64
+_FEW_REGISTERS = 24
 #: Seconds of a tile's k-step in Triton's interpreter (measured on one core).
 _INTERPRETED_STEP = 2.3e-3
 
@@ -346,13 +349,15 @@ class Scene:
 
     def _together(self, trait: known.Trait, config: Config) -> int:
         """Programs that an SM runs at once, by shared memory and registers."""
-        threads = 32 * config.num_warps
-        registers = config.BLOCK_M * config.BLOCK_N + _OTHER_REGISTERS * threads
-        most = min(_REGISTERS // registers, 16)
-        if not trait.alike:  # those have no stages in shared memory
-            stage = (config.BLOCK_M + config.BLOCK_N) * config.BLOCK_K * self.itemsize
-            most = min(most, self.shared // (stage * config.num_stages))
-        return max(1, most)
+        m, n, threads = config.BLOCK_M, config.BLOCK_N, 32 * config.num_warps
+        if trait.alike:  # a line's words are read by lanes beside each other, each with its sums
+            in_flight = n * config.BLOCK_K * config.num_stages * self.itemsize // 4
+            lanes = config.BLOCK_K * (1 if self.layouts[1] == "N" else self.itemsize / 8)
+            registers = in_flight + m * n * lanes + _FEW_REGISTERS * threads
+            return max(1, min(int(_REGISTERS / registers), _THREADS // threads))
+        registers = m * n + _OTHER_REGISTERS * threads
+        stages = (m + n) * config.BLOCK_K * self.itemsize * config.num_stages
+        return max(1, min(_REGISTERS // registers, 16, self.shared // stages))
 
 
 class Interpreted(Scene):
