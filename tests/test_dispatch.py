@@ -84,6 +84,14 @@ class TestSensible:
         name, config = chosen(6144, 1, 4095)
         assert name == "gemv" and config.SWAP
 
+    def test_a_column_is_stored_along_k(self):
+        by_rows, by_columns = (problem(4096, 1, 4096, layout=layout) for layout in ("NN", "NT"))
+        assert by_rows.layout == by_columns.layout == "NT"
+        assert problem(4096, 64, 1, layout="NN").a.layout == "T"
+        assert problem(1, 1, 1).layout == "NN"
+        split_k = dispatch.find("split_k")
+        assert min(config.BLOCK_N for config in split_k.configs(by_rows)) == 8
+
     def test_tf32_is_packed_along_k(self):
         tf32 = {"dtype": torch.float32, "precision": "tf32"}
         assert chosen(8192, 8192, 8192, layout="NN", **tf32)[1].PACK == "b"
@@ -157,6 +165,20 @@ class TestModel:
         across = model.Scene(problem(2, 6144, 4096, layout="TT"))
         two = dataclasses.replace(one, BLOCK_M=2)
         assert (scene.per_step(trait, two), across.per_step(trait, two)) == (5 * 1024, 11 * 1024)
+
+    def test_programs_without_a_ring_share_an_sm_by_their_registers(self):
+        asked = problem(1, 2**20, 4096)
+        many = Config(1, 2, 1024, num_warps=8, num_stages=4)
+        few = dataclasses.replace(many, num_stages=1)
+        scene = model.Scene(asked)
+        word = constants.key(constants.trait("gemv"), scene.word(constants.trait("gemv")), many)
+        scene.constants = dataclasses.replace(
+            constants.analytic(H200), latency=1.0, steps={"gemv": {word: (0.0, 0.0)}}
+        )
+        waits = [parts.overlap for parts in scene.parts("gemv", (many, few))]
+        # Four times as many waits, of 8 programs that run beside each other, as many as an SM has
+        # threads for, where the registers of the 16 KB that are in flight leave room for 6.
+        assert waits[1] == pytest.approx(4 * waits[0] * 8 / 6, rel=0.01)
 
     def test_operands_from_device_memory_cost_up_to_a_constant(self):
         kernel, config = dispatch.find("warp_specialized"), Config(128, 128, 64, num_stages=5)

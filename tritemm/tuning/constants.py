@@ -40,9 +40,9 @@ class Trait:
     takes B from device memory again for every row of tiles. `turns`: what is hidden where a tile
     has 4 warps, if that is more. What `exchanges` has a cluster for each tile, whose programs share
     K and the sum. Of tiles that are `alike` each load takes as long, whatever the tile; they have
-    no ring, but ask for the loads of all their stages at once and wait for them, while others of
-    the programs on their SM work. `gathering` is what adding up the parts of a split K takes,
-    relative to other rungs.
+    no ring, but ask for the loads of all their stages at once and wait for them, which takes the
+    share `waits` of the latency, while other programs on their SM work. `gathering` is what adding
+    up the parts of a split K takes, relative to other rungs.
     """
 
     efficiency: float
@@ -54,6 +54,7 @@ class Trait:
     turns: float = 0.0
     exchanges: bool = False
     alike: bool = False
+    waits: float = 1.0
     gathering: float = 1.0
 
 
@@ -70,7 +71,7 @@ _TRAITS = {
     "pingpong": Trait(0.99, resident=True, hidden=0.9),
     "split_k": Trait(0.98, resident=True, hidden=0.3),
     "stream_k": Trait(0.98, resident=True, hidden=0.3, level=True),
-    "gemv": Trait(0.03, narrow=1.2, alike=True, gathering=0.3),
+    "gemv": Trait(0.03, narrow=1.2, alike=True, waits=0.45, gathering=0.3),
     "cluster": Trait(0.98, resident=True, hidden=0.75, turns=0.8),
     "cluster_split_k": Trait(0.98, exchanges=True),
 }

@@ -35,7 +35,8 @@ _INTERPRETED_STEP = 2.3e-3
 class Parts(NamedTuple):
     """Seconds. `memory` passes beside `steps`, `ends` and `reduction`.
 
-    `overlap` is what the shorter of the two adds to the longer.
+    `overlap` is what the shorter of the two adds to the longer; without a ring, what is waited for
+    loads.
     """
 
     total: float
@@ -247,9 +248,9 @@ class Scene:
                 # Those without a ring begin as others end, not group by group.
                 groups = -(-share // together) if ring else max(1.0, share / together)
             waiting = groups * latency / in_flight
-            if not ring:  # each program waits and then works, those of a group beside each other
-                waiting += work * groups / share
-            work = steps * (work if work > waiting else waiting)
+            if ring and work < waiting:
+                work = waiting
+            work *= steps
             shared_rate = memory_rate / active
             rate = sm_memory_rate if sm_memory_rate < shared_rate else shared_rate
             ends += stored * own / rate
@@ -285,7 +286,10 @@ class Scene:
             power = self.flops * (c.power + c.traffic * (1 / m + 1 / n))
             busy = busy if busy > power else power
             long, short = (busy, memory) if busy > memory else (memory, busy)
-            overlap = c.overlap * short
+            if ring:
+                overlap = c.overlap * short
+            else:  # a group of programs works while another waits
+                overlap = trait.waits * steps * latency / (in_flight * groups)
             total = before + long + overlap
             if prune and total < below:
                 below = total
