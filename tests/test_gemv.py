@@ -48,7 +48,8 @@ def test_k_is_split_in_every_way(layout, split, stages):
     """Also in more parts than there are steps of K, and with more rows than a tile has."""
     config = dataclasses.replace(CONFIG, SPLIT_K=split, num_stages=stages, BLOCK_M=1 + stages % 2)
     for k in (1, 65, 200):
-        a, b = operand(3, k, torch.bfloat16), operand(k, 40, torch.bfloat16, layout)
+        a = operand(config.BLOCK_M + 1, k, torch.bfloat16)
+        b = operand(k, 40, torch.bfloat16, layout)
         assert run(KERNEL, a, b, config=config) is None
 
 

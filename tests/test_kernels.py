@@ -89,7 +89,8 @@ def test_shapes(kernel, shape, aligned):
 @pytest.mark.parametrize("types", TYPES, ids=lambda types: "-".join(map(short, types)))
 def test_types(kernel, layout, types):
     dtype, precision, accumulate, out_dtype = types
-    a = operand(70, 100, dtype, layout[0], aligned=True)
+    rows = min(70, 2 * tile_of(kernel).BLOCK_M + 6)
+    a = operand(rows, 100, dtype, layout[0], aligned=True)
     b = operand(100, 90, dtype, layout[1], aligned=True)
     options = {"precision": precision, "accumulate": accumulate, "out_dtype": out_dtype}
     reason = run(kernel, a, b, **options)
