@@ -170,11 +170,9 @@ class TestModel:
         asked = problem(1, 2**20, 4096)
         many = Config(1, 2, 1024, num_warps=8, num_stages=4)
         few = dataclasses.replace(many, num_stages=1)
-        scene = model.Scene(asked)
-        word = constants.key(constants.trait("gemv"), scene.word(constants.trait("gemv")), many)
-        scene.constants = dataclasses.replace(
-            constants.analytic(H200), latency=1.0, steps={"gemv": {word: (0.0, 0.0)}}
-        )
+        trait, scene = constants.trait("gemv"), model.Scene(asked)
+        measured = {"gemv": {constants.key(trait, scene.word(trait), many): (0.0, 0.0)}}
+        scene.constants = dataclasses.replace(constants.analytic(H200), latency=1.0, steps=measured)
         waits = [parts.overlap for parts in scene.parts("gemv", (many, few))]
         # Four times as many waits, of 8 programs that run beside each other, as many as an SM has
         # threads for, where the registers of the 16 KB that are in flight leave room for 6.

@@ -128,10 +128,9 @@ class Matrix:
     def layout(self) -> str:
         """N: rows are contiguous; T: columns are, or the only one is; -: neither."""
         by_rows, by_columns = self._pitches
-        column = self.cols == 1 < self.rows and by_columns is not None
-        if by_rows is not None and not column:
-            return "N"
-        return "T" if by_columns is not None else "-"
+        if by_columns is not None and (by_rows is None or self.cols == 1 < self.rows):
+            return "T"
+        return "N" if by_rows is not None else "-"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 
 from ..kernels._gluon_store import OWNERS
+from ..kernels.pack import WORD
 from ..problem import INTERPRETER, Matrix, Problem
 from ..spec import Config, Kernel, clusters_at_once
 from . import constants as known
@@ -208,7 +209,7 @@ class Scene:
         cold = c.colds.get(kernel, c.cold)
         before = pack + launch + cold * self.bytes / (self.bytes + _BURST)
         memory_rate, sm_memory_rate = c.memory_rate, c.sm_memory_rate
-        latency, boost = c.latency, c.boost
+        latency, boost = trait.waits * c.latency, c.boost
         prune = below is not None
         M, N, K, batch, sms = self.M, self.N, self.K, self.batch, self.sms
         stored, shares = self.stored, OWNERS.value
@@ -247,9 +248,9 @@ class Scene:
                 active = tiles if tiles < sms else sms
                 # Those without a ring begin as others end, not group by group.
                 groups = -(-share // together) if ring else max(1.0, share / together)
-            waiting = groups * latency / in_flight
-            if ring and work < waiting:
-                work = waiting
+            if ring:
+                waiting = groups * latency / in_flight
+                work = work if work > waiting else waiting
             work *= steps
             shared_rate = memory_rate / active
             rate = sm_memory_rate if sm_memory_rate < shared_rate else shared_rate
@@ -286,10 +287,8 @@ class Scene:
             power = self.flops * (c.power + c.traffic * (1 / m + 1 / n))
             busy = busy if busy > power else power
             long, short = (busy, memory) if busy > memory else (memory, busy)
-            if ring:
-                overlap = c.overlap * short
-            else:  # a group of programs works while another waits
-                overlap = trait.waits * steps * latency / (in_flight * groups)
+            # Without a ring, a group of programs works while another waits.
+            overlap = c.overlap * short if ring else steps * latency / (in_flight * groups)
             total = before + long + overlap
             if prune and total < below:
                 below = total
@@ -352,13 +351,13 @@ class Scene:
         return step * self.analytic(trait, config)[0] / self.analytic(trait, near)[0], ends
 
     def _together(self, trait: known.Trait, config: Config) -> int:
-        """Programs that an SM runs at once, by shared memory and registers."""
+        """Programs that an SM runs at once, by shared memory, registers and threads."""
         m, n, threads = config.BLOCK_M, config.BLOCK_N, 32 * config.num_warps
         if trait.alike:  # a line's words are read by lanes beside each other, each with its sums
             in_flight = n * config.BLOCK_K * config.num_stages * self.itemsize // 4
-            lanes = config.BLOCK_K * (1 if self.layouts[1] == "N" else self.itemsize / 8)
-            registers = in_flight + m * n * lanes + _FEW_REGISTERS * threads
-            return max(1, min(int(_REGISTERS / registers), _THREADS // threads))
+            per_sum = 1 if self.layouts[1] == "N" else WORD.value // self.itemsize
+            registers = in_flight + m * n * config.BLOCK_K // per_sum + _FEW_REGISTERS * threads
+            return max(1, min(_REGISTERS // registers, _THREADS // threads))
         registers = m * n + _OTHER_REGISTERS * threads
         stages = (m + n) * config.BLOCK_K * self.itemsize * config.num_stages
         return max(1, min(_REGISTERS // registers, 16, self.shared // stages))
