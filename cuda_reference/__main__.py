@@ -165,8 +165,9 @@ def _render(function: cubin.Function) -> str:
 def _run(args: argparse.Namespace) -> int:
     import torch
 
-    from tritemm import budget, launch
+    from tritemm import budget, plan
     from tritemm.problem import Problem
+    from tritemm.runtime.clock import elapsed
 
     kernel = find(args.name, RUNGS)
     dtype, accumulate = _type(args.dtype, TYPES), _type(args.accumulate, ACCUMULATORS)
@@ -184,7 +185,7 @@ def _run(args: argparse.Namespace) -> int:
     if not 0 <= args.config < len(configs):
         raise ValueError(f"{kernel.name} has {len(configs)} configs, from 0; no {args.config}")
     config = configs[args.config]
-    launch.run(kernel, problem, config, a, b, c)
+    plan.run(kernel, problem, config, a, b, c)
     verdict = budget.check(c, a, b, accumulate=accumulate)
     print(f"{kernel.name}: {kernel.title}\n{problem}, sums in {short_name(accumulate)}\n{config}")
     print(verdict)
@@ -192,10 +193,10 @@ def _run(args: argparse.Namespace) -> int:
         return 1
 
     def once() -> None:
-        launch.run(kernel, problem, config, a, b, c)
+        plan.run(kernel, problem, config, a, b, c)
 
     # One launch at a time, to give an idea; `python -m perf` is what measures.
-    seconds = statistics.median(launch.elapsed(once) for _ in range(20))
+    seconds = statistics.median(elapsed(once) for _ in range(20))
     print(f"{1e6 * seconds:.1f} us, {problem.flops / seconds / 1e12:.4g} TFLOP/s, warm")
     return 0
 

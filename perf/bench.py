@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from tritemm.budget import Verdict
-from tritemm.launch import elapsed
+from tritemm.runtime.clock import elapsed
 
 from .case import Case
 from .engine import SLOW, Competitor, Loop, Plan, Sample

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import tritemm
-from tritemm import launch
+from tritemm import plan
 from tritemm.problem import Problem
 from tritemm.rungs import RUNGS
 from tritemm.spec import Config, Kernel, find
@@ -185,7 +185,7 @@ def _competitor(
             a, b, c,
             accumulate=problem.accumulate, precision=problem.precision, device=problem.device,
         )  # fmt: skip
-        launch.run(kernel, own, config, a, b, c)
+        plan.run(kernel, own, config, a, b, c)
 
     return Competitor(
         name=name,

@@ -13,8 +13,8 @@ from collections.abc import Callable
 import torch
 
 from tritemm.dispatch import flop_per_clock
-from tritemm.launch import elapsed
 from tritemm.problem import Device
+from tritemm.runtime.clock import elapsed
 
 from .case import DTYPES, Case
 from .machine import State

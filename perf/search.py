@@ -17,7 +17,7 @@ from concurrent.futures import Future
 
 import torch
 
-from tritemm import dispatch, launch
+from tritemm import dispatch, plan
 from tritemm.problem import Device, Problem
 from tritemm.tuning.parallel import Compiled, Compilers
 
@@ -91,7 +91,7 @@ def competitor(option: Option, problem: Problem, case: Case) -> Competitor:
     kernel, config = option.kernel, option.config
     return Competitor(
         name=option.name,
-        run=lambda a, b, c: launch.run(kernel, problem, config, a, b, c),
+        run=lambda a, b, c: plan.run(kernel, problem, config, a, b, c),
         ladder=TRITON,
         rung=kernel.name,
         number=kernel.number,

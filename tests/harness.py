@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from tritemm import budget, dispatch, launch
+from tritemm import budget, dispatch, plan
 from tritemm.problem import ACCUMULATE, INTERPRETED, Problem
 from tritemm.rungs import RUNGS
 
@@ -105,7 +105,7 @@ def run(kernel, a, b, *, precision="ieee", accumulate=None, out_dtype=None, conf
     if reason:
         return reason
     config = config or dispatch.best_config(kernel, problem)
-    launch.run(kernel, problem, config, a, b, c)
+    plan.run(kernel, problem, config, a, b, c)
     guarded.assert_untouched_outside()
     accumulate = accumulate or ACCUMULATE[a.dtype]
     verdict = budget.check(c, a, b, accumulate=accumulate, precision=precision)

@@ -1,6 +1,6 @@
-"""Whether `tritemm.shortcut` calls Triton's C launcher as Triton does; needs no GPU.
+"""Whether `tritemm.binding` calls Triton's C launcher as Triton does; needs no GPU.
 
-Compiles the rungs for sm_90 and runs Triton's own launch and the shortcut on recorders in the
+Compiles the rungs for sm_90 and runs Triton's own launch and the binding on recorders in the
 C function's place. A process of its own: interpreted kernels cannot be compiled. Prints a line per
 comparison; `python -m tests.launch_probe` exits with 1 at the first difference.
 """
@@ -16,9 +16,10 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia import driver as nvidia
 
-from tritemm import asm, shortcut
+from tritemm import asm
 from tritemm.problem import Problem
 from tritemm.rungs import RUNGS
+from tritemm.runtime import binding
 
 STREAM = 77
 recorded: list[tuple] = []
@@ -119,11 +120,11 @@ def compare(kernel, a, b, c) -> str:
     config = kernel.configs(problem)[-1]
     operands = kernel._operands(problem, config, a, b, c)
     call = kernel._prepare(problem, config, operands)
-    before = len(shortcut._LOADED)
-    short = shortcut.bind(kernel.fn, call.grid, call.args, call.options, operands, 0)
+    before = len(binding._LOADED)
+    short = binding.bind(kernel.fn, call.grid, call.args, call.options, operands, 0)
     if short is None:
-        raise AssertionError(f"{kernel.name}: the shortcut is not taken")
-    loaded = len(shortcut._LOADED) - before
+        raise AssertionError(f"{kernel.name}: the binding is not taken")
+    loaded = len(binding._LOADED) - before
     recorded.clear()
     kernel.fn[call.grid](**call.args, **call.options)
     for _ in range(2):  # the second time with the tensor maps of the first
@@ -145,8 +146,8 @@ def moved() -> None:
     config = kernel.configs(problem)[-1]
     call = kernel.prepare(problem, config, a, b, c)
     for _ in range(2):
-        short = shortcut.bind(kernel.fn, call.grid, call.args, call.options, (a, b, c), 0)
-        assert short is None, "the shortcut is taken"
+        short = binding.bind(kernel.fn, call.grid, call.args, call.options, (a, b, c), 0)
+        assert short is None, "the binding is taken"
     print("tma: Triton's own launch")
 
 

@@ -8,8 +8,9 @@ import types
 import pytest
 import torch
 
-from tritemm import asm, dispatch, triton_private
+from tritemm import asm, dispatch
 from tritemm.kernels import _cluster, _cluster_host, _cluster_tiles, k15_cluster
+from tritemm.runtime import triton_private
 from tritemm.spec import Config, clusters_at_once
 
 from .choosing import H200, problem

@@ -22,7 +22,7 @@ from cuda_reference.kernel import (
 )
 from cuda_reference.rungs import RUNGS
 from tools import sanitize
-from tritemm import budget, launch
+from tritemm import budget, plan
 from tritemm.problem import INTERPRETER, Device, Problem, short_name
 
 from .harness import DEVICE, Guarded, operand, run
@@ -516,7 +516,7 @@ def test_shapes(kernel, layout, shape):
     if 0 in (M, N, K):
         guarded = Guarded.like((M, N), FP16)
         problem = Problem.of(a, b, guarded.tensor)
-        launch.run(kernel, problem, tile_of(kernel), a, b, guarded.tensor)
+        plan.run(kernel, problem, tile_of(kernel), a, b, guarded.tensor)
         assert torch.equal(guarded.tensor, torch.zeros_like(guarded.tensor))
         guarded.assert_untouched_outside()
     else:
@@ -588,7 +588,7 @@ def test_the_accumulator_is_the_one_asked_for(kernel):
         if accumulate in kernel.why_not.accumulators:
             c = torch.full((40, 24), torch.nan, dtype=FP16, device=DEVICE)
             problem = Problem.of(a, b, c, accumulate=accumulate)
-            launch.run(kernel, problem, tile_of(kernel), a, b, c)
+            plan.run(kernel, problem, tile_of(kernel), a, b, c)
             assert torch.equal(c, torch.full_like(c, expected))
 
 
@@ -598,7 +598,7 @@ def test_infinities_and_nan_pass_through(kernel):
     a, b = operands(300, 140, 72)
     a[3, 5], b[7, 9], a[299, 71] = torch.inf, torch.nan, -torch.inf
     c = torch.zeros(300, 140, dtype=FP16, device=DEVICE)
-    launch.run(kernel, Problem.of(a, b, c), tile_of(kernel), a, b, c)
+    plan.run(kernel, Problem.of(a, b, c), tile_of(kernel), a, b, c)
     want = budget.reference(a, b).half()
     special = ~want.isfinite()
     assert torch.equal(c.isnan(), want.isnan())
@@ -613,7 +613,7 @@ def test_same_bits_every_time(kernel):
     results = []
     for _ in range(30):
         c = torch.full((700, 648), torch.nan, dtype=FP16, device=DEVICE)
-        launch.run(kernel, Problem.of(a, b, c), tile_of(kernel), a, b, c)
+        plan.run(kernel, Problem.of(a, b, c), tile_of(kernel), a, b, c)
         results.append(c)
     assert all(torch.equal(results[0], c) for c in results[1:])
     assert budget.check(results[0], a, b).ok
@@ -628,12 +628,12 @@ def test_stream_and_graph(kernel):
         a, b = operands(300, 264, 200)
         c = torch.full((300, 264), torch.nan, dtype=FP16, device=DEVICE)
         problem = Problem.of(a, b, c)
-        launch.run(kernel, problem, tile_of(kernel), a, b, c)
+        plan.run(kernel, problem, tile_of(kernel), a, b, c)
     torch.cuda.synchronize()
     assert budget.check(c, a, b).ok
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        launch.run(kernel, problem, tile_of(kernel), a, b, c)
+        plan.run(kernel, problem, tile_of(kernel), a, b, c)
     a.copy_(torch.randn_like(a))
     c.fill_(torch.nan)
     graph.replay()
@@ -654,7 +654,7 @@ def test_rows_far_apart(kernel):
     for view in (a, b):
         view.normal_()
     c.fill_(torch.nan)
-    launch.run(kernel, Problem.of(a, b, c), tile_of(kernel), a, b, c)
+    plan.run(kernel, Problem.of(a, b, c), tile_of(kernel), a, b, c)
     verdict = budget.check(c, a, b)
     assert verdict.ok, verdict
 
@@ -690,5 +690,5 @@ def test_a_failing_cuda_call_is_an_exception(tmp_path, monkeypatch):
     a, b = operands(32, 32, 32)
     c = torch.empty(32, 32, dtype=FP16, device=DEVICE)
     with pytest.raises(RuntimeError, match=r"^broken: cudaErrorInvalid(Configuration|Value): "):
-        launch.run(broken, Problem.of(a, b, c), tile_of(broken), a, b, c)
+        plan.run(broken, Problem.of(a, b, c), tile_of(broken), a, b, c)
     torch.cuda.synchronize()

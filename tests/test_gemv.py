@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from tritemm import asm, budget, launch
+from tritemm import asm, budget, plan
 from tritemm.kernels.k14_gemv import KERNEL, along
 from tritemm.problem import Problem
 from tritemm.spec import Config
@@ -90,7 +90,7 @@ def test_bits_do_not_depend_on_the_rows_beside():
 
     def product(rows):
         c = Guarded.like((rows.shape[0], 40), torch.float32).tensor
-        launch.run(KERNEL, Problem.of(rows, b, c), config, rows, b, c)
+        plan.run(KERNEL, Problem.of(rows, b, c), config, rows, b, c)
         return c
 
     whole = product(a)
@@ -164,7 +164,7 @@ def test_counters_are_left_at_zero(layout):
     for _ in range(1000):
         for i, (a, b) in enumerate(pairs):
             c = torch.full((1, b.shape[1]), torch.nan, dtype=a.dtype, device=a.device)
-            launch.run(KERNEL, Problem.of(a, b, c), config, a, b, c)
+            plan.run(KERNEL, Problem.of(a, b, c), config, a, b, c)
             want[i] = c if want[i] is None else want[i]
             assert torch.equal(c, want[i])
     for c, (a, b) in zip(want, pairs, strict=True):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import tritemm
-from tritemm import budget, dispatch, launch
+from tritemm import budget, dispatch, plan
 from tritemm.problem import Problem
 
 from .harness import operand, rungs
@@ -16,7 +16,7 @@ def multiply(kernel, a, b, c):
     problem = Problem.of(a, b, c)
     reason = kernel.why_not(problem)
     assert reason is None, reason
-    launch.run(kernel, problem, dispatch.best_config(kernel, problem), a, b, c)
+    plan.run(kernel, problem, dispatch.best_config(kernel, problem), a, b, c)
 
 
 def multiply_and_check_ends(kernel, a, b):

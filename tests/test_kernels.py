@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from tritemm import budget, dispatch, launch
+from tritemm import budget, dispatch, plan
 from tritemm.problem import INTERPRETED, Problem
 from tritemm.rungs import RUNGS
 
@@ -73,7 +73,7 @@ def test_shapes(kernel, shape, aligned):
     if 0 in (M, N, K):
         guarded = Guarded.like((M, N), torch.bfloat16)
         problem = Problem.of(a, b, guarded.tensor)
-        launch.run(kernel, problem, tile_of(kernel), a, b, guarded.tensor)
+        plan.run(kernel, problem, tile_of(kernel), a, b, guarded.tensor)
         assert torch.equal(guarded.tensor, torch.zeros_like(guarded.tensor))
         guarded.assert_untouched_outside()
         return
@@ -218,7 +218,7 @@ def test_infinities_and_nan_pass_through(kernel):
     a[3, 5], b[7, 9] = torch.inf, torch.nan
     guarded = Guarded.like((40, 40), torch.float16)
     problem = Problem.of(a, b, guarded.tensor)
-    launch.run(kernel, problem, dispatch.best_config(kernel, problem), a, b, guarded.tensor)
+    plan.run(kernel, problem, dispatch.best_config(kernel, problem), a, b, guarded.tensor)
     want = budget.reference(a, b).half()
     special = ~want.isfinite()
     assert torch.equal(guarded.tensor.isnan(), want.isnan())

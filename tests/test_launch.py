@@ -5,6 +5,7 @@ interpreted one on the bare addresses that it is given. `launch_probe` compares 
 the C launcher, of kernels that are compiled for real.
 """
 
+import contextlib
 import ctypes
 import gc
 import itertools
@@ -23,8 +24,16 @@ from torch._subclasses import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import tritemm
-from tritemm import fast, products, shortcut, spec, triton_private, workspace
+from tritemm import plan, spec
 from tritemm.problem import INTERPRETED
+from tritemm.runtime import (
+    binding,
+    fast_path,
+    launches,
+    maps,
+    triton_private,
+    workspace,
+)
 
 cpu_only = pytest.mark.skipif(not INTERPRETED, reason="stands in for a compiled kernel")
 
@@ -35,23 +44,53 @@ def integers(*shape, dtype=torch.float32):
 
 
 class StandIn:
-    """What `shortcut.bind` returns, of an interpreted kernel: matrices at bare addresses."""
+    """What `binding.bind` returns, of an interpreted kernel: `multiply` of bare addresses."""
 
     calls = 0
     lock = threading.Lock()
 
-    def __init__(self, kernel, view, config):
-        self.kernel, self.view, self.config = kernel, view, config
+    def __init__(self, multiply, places=None):
+        self.multiply, self.places = multiply, places
+
+    def placed(self, places):
+        return StandIn(self.multiply, places)
 
     def __call__(self, stream, addresses):
+        if self.places is not None:
+            addresses = [addresses[place] for place in self.places if place < len(addresses)]
         with StandIn.lock:
-            StandIn.calls += 1
-            view = self.view
-            operands = [
-                tensor_at(address, matrix, view.batches)
-                for address, matrix in zip(addresses, (view.a, view.b, view.c), strict=False)
-            ]
-            self.kernel.launch(view, self.config, *operands)
+            self.multiply(addresses)
+
+
+def launching(kernel, view, config):
+    """The launch of a rung."""
+
+    def multiply(addresses):
+        StandIn.calls += 1
+        matrices = (view.a, view.b, view.c)
+        operands = [
+            tensor_at(address, matrix, view.batches)
+            for address, matrix in zip(addresses, matrices, strict=False)
+        ]
+        launch_of_rungs(kernel, view, config, *operands)
+
+    return StandIn(multiply)
+
+
+def copying(problem, operands):
+    """The launch that packs `operands`."""
+    target = problem.packed(operands)
+
+    def copy(addresses):
+        for name, (source, copied) in {"a": addresses[:2], "b": addresses[2:]}.items():
+            if name in operands:
+                given = tensor_at(source, getattr(problem, name), problem.batches)
+                tensor_at(copied, getattr(target, name), problem.batches).copy_(given)
+
+    return StandIn(copy)
+
+
+launch_of_rungs, pack_of_operands = spec.TritonKernel.launch, plan.pack
 
 
 def tensor_at(address, matrix, batches):
@@ -66,27 +105,27 @@ def tensor_at(address, matrix, batches):
 
 @pytest.fixture
 def stand_in(monkeypatch):
-    """The short path on the CPU; yields a function that counts its calls."""
-    private = torch._C._dynamo.guards
-    monkeypatch.setattr(fast, "AVAILABLE", True)
-    monkeypatch.setattr(fast, "_on_gpu", lambda a, b: True)
-    monkeypatch.setattr(fast, "_device", lambda: -1)
-    monkeypatch.setattr(fast, "_empty", private._empty_strided_cpu)
-    monkeypatch.setattr(products, "_current_device", lambda: -1)
-    monkeypatch.setattr(products, "KNOWN", {})
-    monkeypatch.setattr(fast, "KNOWN", products.KNOWN)
-    monkeypatch.setattr(shortcut, "current_stream", lambda index: 0)
-    monkeypatch.setattr(workspace.Room, "take", lambda *_: (torch.empty(1), torch.empty(1)))
-    launch = spec.TritonKernel.launch
+    """The short path on the CPU."""
+    empty = torch._C._dynamo.guards._empty_strided_cpu
+    monkeypatch.setattr(fast_path, "AVAILABLE", True)
+    monkeypatch.setattr(fast_path, "on_gpu", lambda a, b: True)
+    monkeypatch.setattr(fast_path, "_device", lambda: -1)
+    monkeypatch.setattr(fast_path, "_empty", empty)
+    monkeypatch.setattr(fast_path, "KNOWN", {})
+    monkeypatch.setattr(launches, "empty_strided", empty)
+    monkeypatch.setattr(launches, "current_stream", lambda index: 0)
+    zeros = torch.zeros(2**12, dtype=torch.int32)
+    monkeypatch.setattr(workspace, "counters_of", lambda *_: zeros)
 
-    def kept(self, view, config, a, b, c):
-        launch(self, view, config, a, b, c)
-        return StandIn(self, view, config)
+    def launched(self, view, config, a, b, c):
+        launch_of_rungs(self, view, config, a, b, c)
+        return launching(self, view, config)
 
-    original = StandIn.__call__
-    monkeypatch.setattr(spec.TritonKernel, "launch", kept)
-    yield lambda: StandIn.calls
-    assert StandIn.__call__ is original
+    def packed(problem, operands, a, b):
+        return *pack_of_operands(problem, operands, a, b)[:2], copying(problem, operands)
+
+    monkeypatch.setattr(spec.TritonKernel, "launch", launched)
+    monkeypatch.setattr(plan, "pack", packed)
 
 
 def short_calls(function, *args, **options):
@@ -149,7 +188,7 @@ def test_strides_and_offsets_are_kinds(stand_in):
             got, short = short_calls(tritemm.matmul, a, values)
             assert torch.equal(got, values @ values)
     assert short == 1
-    assert len(products.KNOWN) == len(stores)
+    assert len(fast_path.KNOWN) == len(stores)
 
 
 @cpu_only
@@ -195,7 +234,7 @@ def test_options_are_kinds(stand_in):
         got = tritemm.matmul(a, a, **options)
         assert got.dtype == options.get("out_dtype", torch.float16)
         assert torch.equal(got.double(), a.double() @ a.double())
-    assert len(products.KNOWN) == 3
+    assert len(fast_path.KNOWN) == 3
 
 
 @cpu_only
@@ -208,7 +247,7 @@ def test_torch_flag_is_read_at_every_call(stand_in):
             tritemm.matmul(a, a)
     finally:
         torch.set_float32_matmul_precision(before)
-    assert sorted(p.problem.precision for p in products.KNOWN.values()) == ["ieee", "tf32"]
+    assert sorted(p.problem.precision for p in fast_path.KNOWN.values()) == ["ieee", "tf32"]
 
 
 @cpu_only
@@ -266,8 +305,6 @@ def under(context):
 
 
 UNUSUAL = {
-    "grad": lambda a, b: tritemm.matmul(a.requires_grad_(), b).detach(),
-    "grad of b": lambda a, b: tritemm.matmul(a, b.requires_grad_()).detach(),
     "autocast": lambda a, b: under(torch.autocast("cpu", torch.bfloat16))(a, b).float(),
     "flop counter": under(FlopCounterMode(display=False)),
     "profiler": under(torch.profiler.profile()),
@@ -315,23 +352,16 @@ def hooked(a, b):
 @pytest.mark.parametrize("how", UNUSUAL)
 def test_what_torch_must_see_goes_the_long_way(stand_in, how, monkeypatch):
     if how == "autocast":  # of the CPU here, where tensors are
-        monkeypatch.setattr(fast, "_autocast", torch.is_autocast_cpu_enabled)
+        monkeypatch.setattr(fast_path, "_autocast", torch.is_autocast_cpu_enabled)
     a, b = integers(24, 32), integers(32, 24)
     for _ in range(2):
         tritemm.matmul(a, b)
-    in_operator = products.Product.__call__
-    monkeypatch.setattr(
-        products.Product, "__call__", lambda self, *t: long_way(in_operator, self, *t)
-    )
-    got, short = short_calls(UNUSUAL[how], a.clone(), b.clone())
-    assert short == 0
-    assert torch.equal(got, a @ b)
-
-
-def long_way(call, product, *tensors):
-    """Without the prepared launch, which the operators use as well."""
-    product.call = None
-    call(product, *tensors)
+    made, matmul = [], fast_path.matmul
+    monkeypatch.setattr(fast_path, "matmul", lambda *args: made.append(matmul(*args)) or made[-1])
+    assert torch.equal(UNUSUAL[how](a.clone(), b.clone()), a @ b)
+    assert not any(result is not None for result in made)
+    tritemm.matmul(a, b)
+    assert made[-1] is not None
 
 
 @cpu_only
@@ -386,7 +416,7 @@ def test_gradients_use_the_prepared_launch(stand_in):
 
 @cpu_only
 def test_without_torchs_names_the_operators_do_it(stand_in, monkeypatch):
-    monkeypatch.setattr(fast, "AVAILABLE", False)
+    monkeypatch.setattr(fast_path, "AVAILABLE", False)
     a = integers(16, 16)
     for _ in range(2):
         assert torch.equal(tritemm.matmul(a, a), a @ a)
@@ -410,13 +440,13 @@ def test_nothing_holds_tensors(stand_in):
 
 @cpu_only
 def test_kinds_are_bounded_and_forgotten(stand_in, monkeypatch):
-    monkeypatch.setattr(products, "KINDS", 3)
+    monkeypatch.setattr(fast_path, "KINDS", 3)
     for rows in range(1, 8):
         a = integers(rows, 8)
         assert torch.equal(tritemm.matmul(a, a.mT), a @ a.mT)
-    assert 0 < len(products.KNOWN) <= 3
-    products.forget()
-    assert not products.KNOWN
+    assert 0 < len(fast_path.KNOWN) <= 3
+    plan.forget()
+    assert not fast_path.KNOWN
 
 
 @cpu_only
@@ -468,14 +498,14 @@ def test_maps_hold_an_address_and_a_geometry(monkeypatch):
 
     tensor = torch.zeros(4)
     alive = weakref.ref(tensor)
-    small, large = (shortcut.Maps(encode, Descriptor(tensor, shape=s)) for s in ([2], [4]))
+    small, large = (maps.Maps(encode, Descriptor(tensor, shape=s)) for s in ([2], [4]))
     assert small[16] == (16, [2]) == small[16]
     assert large[16] == (16, [4])
     assert len(made) == 2
     del tensor
     assert alive() is None
-    monkeypatch.setattr(shortcut, "MAPS", 4)
-    monkeypatch.setattr(shortcut.Maps, "_made", 0)
+    monkeypatch.setattr(maps, "MAPS", 4)
+    monkeypatch.setattr(maps.Maps, "_made", 0)
     for address in range(16, 160, 16):
         assert small[address] == (address, [2])
         assert len(small) + len(large) <= 4 + 2
@@ -531,7 +561,7 @@ def test_arguments_of_the_c_function_are_observed(nested):
     seen = []
     loaded = types.SimpleNamespace(**(vars(loaded) | {"run": lambda *args: seen.append(args)}))
     holes = [(0, 1, None), (2, 0, None)]
-    shortcut.Call(loaded, (7,), [None, 11, None], holes)(99, (100, 200))
+    binding.Call(loaded, (7,), [None, 11, None], holes)(99, (100, 200))
     (args,) = seen
     assert args[:5] == (7, 1, 1, 99, 5)
     assert list(args[-1] if nested else args[-3:]) == [200, 11, 100]
@@ -583,7 +613,7 @@ def test_a_name_that_moved_leaves_triton_to_launch():
 @pytest.fixture
 def counting(monkeypatch):
     """`workspace` with a CUDA device that is CPU memory; yields its state."""
-    state = types.SimpleNamespace(stream=1, capturing=False, waits=0)
+    state = types.SimpleNamespace(stream=1, capturing=False, waits=0, numbers={})
 
     def wait():
         state.waits += 1
@@ -601,6 +631,9 @@ def counting(monkeypatch):
     monkeypatch.setattr(
         torch.cuda, "current_stream", lambda index: types.SimpleNamespace(synchronize=wait)
     )
+    monkeypatch.setattr(torch.cuda, "device", lambda index: contextlib.nullcontext())
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
+    monkeypatch.setattr(workspace, "_number_of", lambda stream: state.numbers.get(stream, stream))
     return state
 
 
@@ -615,7 +648,32 @@ def test_counters_of_one_stream_are_one_memory(counting):
     assert workspace.counters(GPU, 10).data_ptr() != first.data_ptr()
     more = workspace.counters(GPU, 10 * workspace.FIRST)
     assert more.numel() >= 10 * workspace.FIRST and not more.any()
-    assert counting.waits == 1, "the slab is cleared once, and waited for"
+    assert counting.waits == 4, "the slab and each set are cleared once, and waited for"
+
+
+def test_a_handle_that_comes_back_is_another_stream(counting):
+    """The first one's work may still run when the driver gives its handle to a new stream."""
+    counting.numbers[1] = 100
+    first = workspace.counters(GPU, 10)
+    counting.numbers[1] = 101
+    assert workspace.counters(GPU, 10).data_ptr() != first.data_ptr()
+
+
+def test_counters_are_made_outside_of_the_callers_pool(counting, monkeypatch):
+    """Pools of memory are a thread's; what is kept between calls must not lie in one."""
+    threads = []
+
+    def zeros(index, count):
+        threads.append(threading.get_ident())
+        return torch.zeros(count, dtype=torch.int32)
+
+    monkeypatch.setattr(workspace, "_zeros", zeros)
+    workspace.counters(GPU, 10)
+    assert len(threads) == 2 and threading.get_ident() not in threads
+    counting.stream = 2
+    monkeypatch.setattr(workspace, "_zeros", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        workspace.counters(GPU, 10)
 
 
 def test_captured_calls_have_counters_of_their_own(counting):
@@ -639,12 +697,13 @@ def test_a_stream_of_a_capture_has_one_set(counting, monkeypatch):
     counting.capturing = True
     first, again = workspace.counters(GPU, 10), workspace.counters(GPU, 32)
     assert first.data_ptr() == again.data_ptr()
-    assert workspace.counters(GPU, 33).data_ptr() != first.data_ptr(), "it was too small"
+    larger = workspace.counters(GPU, 33)
+    assert larger.data_ptr() != first.data_ptr(), "it was too small"
     counting.stream = 2
     other = workspace.counters(GPU, 10)
     counting.stream, capture = 1, 8
     later = workspace.counters(GPU, 10)
-    assert len({t.data_ptr() for t in (first, other, later)}) == 3
+    assert len({t.data_ptr() for t in (first, larger, other, later)}) == 4
 
 
 def test_an_eager_call_replaces_a_slab_that_is_nearly_used(counting):
@@ -672,37 +731,42 @@ def test_stream_0_is_never_captured(counting, monkeypatch):
     assert workspace.counters(GPU, 10).numel() >= 10
 
 
-def test_room_of_a_call(counting, monkeypatch):
-    """As much as the rung made at first; sums of each call's own, counters of the stream."""
-    monkeypatch.setattr(workspace, "empty_strided", torch._C._dynamo.guards._empty_strided_cpu)
-    made = torch.empty(300, dtype=torch.float64), torch.zeros(7, dtype=torch.int32)
-    room = workspace.Room.of(made)
-    assert room == (300, torch.float64, 7)
-    sums, zeros = room.take(0, 1)
-    more, again = room.take(0, 1)
-    assert (sums.shape, sums.dtype) == ((300,), torch.float64)
-    assert sums.data_ptr() != more.data_ptr() and zeros.data_ptr() == again.data_ptr()
-    assert zeros.data_ptr() == workspace.counters(GPU, 7).data_ptr()
-    _, other = room.take(0, 2)
-    counting.capturing = True
-    _, captured = room.take(0, 1)
-    assert len({t.data_ptr() for t in (zeros, other, captured)}) == 3
-    assert workspace.Room.of(()) is None
+def test_launches_place_copies_sums_and_counters(monkeypatch):
+    """One piece of memory for each call, in which no two of them meet; counters apart."""
+    memory, seen = [], []
+
+    def empty(size, stride, dtype):
+        memory.append(torch.empty(size, dtype=dtype))
+        return memory[-1]
+
+    zeros = torch.zeros(8, dtype=torch.int32)
+    monkeypatch.setattr(launches, "empty_strided", empty)
+    monkeypatch.setattr(launches, "current_stream", lambda index: 7)
+    monkeypatch.setattr(workspace, "counters_of", lambda *asked: seen.append(asked) or zeros)
+    calls = [lambda stream, addresses: seen.append((stream, addresses)) for _ in range(2)]
+    room = workspace.Room(300, torch.float64, 5)
+    launch = launches.Launches(0, calls, copies=(1000, 24), room=room)
+    launch(16, 32, 48)
+    launch(16, 32, 48)
+    asked, (stream, addresses), again = seen[:3]
+    assert asked == (0, 7, 5) and stream == 7 and again == (stream, addresses)
+    a, b, c, first, second, sums, counters = addresses
+    assert (a, b, c, counters) == (16, 32, 48, zeros.data_ptr())
+    begin, end = memory[0].data_ptr(), memory[0].data_ptr() + memory[0].numel()
+    assert begin == first and first + 1000 <= second and second + 24 <= sums
+    assert sums + 8 * 300 <= end
+    assert not any((address - begin) % 128 for address in (first, second, sums))
+    assert memory[0].data_ptr() != memory[1].data_ptr(), "each call has its own"
 
 
 @cpu_only
 @pytest.mark.parametrize("split", [1, 4])
-def test_a_product_knows_its_room(stand_in, split):
-    """What the rung's workspace would make, without making it."""
+def test_a_call_with_a_workspace(stand_in, split):
     a, b = integers(3, 4096), integers(4096, 24)
     config = tritemm.Config(4, 8, 128, SPLIT_K=split)
-    tritemm.matmul(a, b, kernel="gemv", config=config)
-    (product,) = products.KNOWN.values()
-    work = product.kernel.workspace(product.view, config, torch.device("cpu"))
-    assert bool(work) == (split > 1)
-    assert product.room == workspace.Room.of(work)
-    got, short = short_calls(tritemm.matmul, a, b, kernel="gemv", config=config)
-    assert torch.equal(got, a @ b) and short == 1
+    for call in range(3):
+        got, short = short_calls(tritemm.matmul, a, b, kernel="gemv", config=config)
+        assert torch.equal(got, a @ b) and short == (call > 0)
 
 
 def test_counters_without_a_gpu():

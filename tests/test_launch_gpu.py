@@ -8,9 +8,10 @@ import triton
 import triton.language as tl
 
 import tritemm
-from tritemm import budget, fast, launch, products, shortcut, triton_private, workspace
+from tritemm import budget, plan
 from tritemm.problem import Problem
 from tritemm.rungs import RUNGS
+from tritemm.runtime import binding, fast_path, triton_private, workspace
 
 from .harness import operand
 from .test_kernels import rungs
@@ -23,9 +24,9 @@ SIZES = [(256, 512, 384), (300, 264, 200), (8, 1024, 512)]
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch):
     """Each test makes its own products and finds its own kernels."""
-    monkeypatch.setattr(shortcut, "_LOADED", {})
-    monkeypatch.setattr(shortcut, "_CALLS", {})
-    products.KNOWN.clear()
+    monkeypatch.setattr(binding, "_LOADED", {})
+    monkeypatch.setattr(binding, "_CALLS", {})
+    fast_path.KNOWN.clear()
 
 
 def operands(M, N, K, dtype=torch.bfloat16):
@@ -40,19 +41,19 @@ def assert_right(c, a, b):
 def calls_of(monkeypatch):
     """Counts the launches through a prepared call."""
     count = []
-    original = shortcut.Call.__call__
+    original = binding.Call.__call__
 
     def counted(self, stream, addresses):
         count.append(stream)
         original(self, stream, addresses)
 
-    monkeypatch.setattr(shortcut.Call, "__call__", counted)
+    monkeypatch.setattr(binding.Call, "__call__", counted)
     return count
 
 
 def test_everything_private_is_where_it_was():
     """On a supported torch and Triton the short path is taken; elsewhere it may not be."""
-    assert fast.AVAILABLE and shortcut.plain()
+    assert fast_path.AVAILABLE and triton_private.plain()
 
 
 @rungs
@@ -67,11 +68,11 @@ def test_bits_of_tritons_own_launch(kernel, size, monkeypatch):
     configs = kernel.configs(problem)
     for config in {configs[0]: None, configs[-1]: None}:
         c.fill_(torch.nan)
-        call = launch.run(kernel, problem, config, a, b, c)
+        call = plan.run(kernel, problem, config, a, b, c)
         assert call is not None, f"{config}: not by the short path"
         with monkeypatch.context() as patch:
-            patch.setattr(shortcut, "plain", lambda: False)
-            assert launch.run(kernel, problem, config, a, b, own) is None
+            patch.setattr(binding, "plain", lambda: False)
+            assert plan.run(kernel, problem, config, a, b, own) is None
         assert torch.equal(c, own), config
         assert_right(c, a, b)
 
@@ -111,7 +112,7 @@ def test_streams(kernel):
 def test_threads(kernel):
     """Each thread has a stream and shapes of its own; products are made and used at once."""
     tritemm.matmul(*operands(64, 256, 512), kernel=kernel.name)
-    products.KNOWN.clear()
+    fast_path.KNOWN.clear()
     wrong = []
 
     def work(seed):
@@ -186,9 +187,9 @@ def test_a_name_that_moved(kernel, monkeypatch):
     """Without a private name of Triton's, its own launch is used, with the same result."""
     a, b = operands(256, 512, 384)
     want = tritemm.matmul(a, b, kernel=kernel.name)
-    shortcut._CALLS.clear()
-    shortcut._LOADED.clear()
-    products.KNOWN.clear()
+    binding._CALLS.clear()
+    binding._LOADED.clear()
+    fast_path.KNOWN.clear()
     monkeypatch.setattr(triton_private, "_c_function", lambda launch: launch.no_such_name)
     count = calls_of(monkeypatch)
     for _ in range(2):
@@ -258,9 +259,9 @@ def test_launch_of_any_kernel():
     for left, right in ((x, x), (x, y), (y, x), (y, y)):
         z = torch.full_like(x, torch.nan)
         tensors = {"x_ptr": left, "y_ptr": right, "z_ptr": z}
-        shortcut.launch("sum", add_kernel, (4,), {"count": 1000, "BLOCK": 256}, {}, tensors)
+        binding.launch("sum", add_kernel, (4,), {"count": 1000, "BLOCK": 256}, {}, tensors)
         assert torch.equal(z, left + right)
-    assert shortcut._CALLS[add_kernel, "sum", 0] is not None
+    assert binding._CALLS[add_kernel, "sum", 0] is not None
 
 
 def test_counters_are_zero_again():
@@ -272,10 +273,10 @@ def test_counters_are_zero_again():
         if kernel.workspace is None or kernel.why_not(problem):
             continue
         for config in kernel.configs(problem):
-            launch.run(kernel, problem, config, a, b, c)
+            plan.run(kernel, problem, config, a, b, c)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
-                launch.run(kernel, problem, config, a, b, c)
+                plan.run(kernel, problem, config, a, b, c)
             graph.replay()
     torch.cuda.synchronize()
     used = [*workspace._streams.values(), *(slab._zeros for slab in workspace._slabs.values())]

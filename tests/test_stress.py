@@ -251,7 +251,7 @@ def test_a_right_kernel_passes(on_cpu, change):
     ],
 )
 def test_what_a_kernel_does_wrong_is_told(on_cpu, monkeypatch, bug, message):
-    right = stressed.launch.run
+    right = stressed.plan.run
 
     def run(kernel, problem, config, a, b, c):
         right(kernel, problem, config, a, b, c)
@@ -279,7 +279,7 @@ def test_launches_are_compared_with_exact_sums(on_cpu, monkeypatch, capsys):
     ]
     stressed.run_many(trials, 0, INTERPRETER)
     assert capsys.readouterr().out == "begin 0\nok 7\n"
-    right = stressed.launch.run
+    right = stressed.plan.run
 
     def run(kernel, problem, config, a, b, c):
         right(kernel, problem, config, a, b, c)

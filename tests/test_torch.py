@@ -4,8 +4,13 @@ Values are small integers, whose products and sums every type holds exactly: res
 for equality, and no test has a tolerance of its own.
 """
 
+import contextlib
+
 import pytest
 import torch
+from torch._inductor.utils import run_and_get_code
+from torch.autograd import forward_ad as fw
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -88,15 +93,6 @@ def test_no_graph_without_grad():
     with torch.no_grad():
         assert tritemm.matmul(leaf(3, 3), leaf(3, 3)).grad_fn is None
     assert tritemm.matmul(leaf(3, 3).detach(), leaf(3, 3).detach()).grad_fn is None
-
-
-def test_forward_mode_is_refused_not_dropped():
-    import torch.autograd.forward_ad as fw
-
-    with fw.dual_level():
-        a = fw.make_dual(leaf(3, 3).detach(), torch.ones(3, 3, device=DEVICE).double())
-        with pytest.raises((RuntimeError, NotImplementedError), match=r"jvp|forward"):
-            tritemm.matmul(a, leaf(3, 3).detach())
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -205,3 +201,226 @@ def test_opcheck(shapes, strided):
     torch.library.opcheck(torch.ops.tritemm.mm.default, (*args, *options, torch.float32))
     out = torch.empty_like(torch.matmul(*args))
     torch.library.opcheck(torch.ops.tritemm.mm_out.default, (*args, *options), {"out": out})
+
+
+# Derivatives, however the product is reached
+
+TRANSFORMS = {
+    "grad": lambda f, x: torch.func.grad(lambda t: f(t).sum())(x),
+    "vjp": lambda f, x: torch.func.vjp(f, x)[1](torch.ones_like(f(x)))[0],
+    "grad_and_value": lambda f, x: torch.func.grad_and_value(lambda t: f(t).sum())(x),
+    "jacrev": lambda f, x: torch.func.jacrev(f)(x),
+    "jacrev of jacrev": lambda f, x: torch.func.jacrev(torch.func.jacrev(f))(x),
+    "vmap of grad": lambda f, x: torch.vmap(torch.func.grad(lambda t: f(t).sum()))(
+        torch.stack((x, 2 * x))
+    ),
+    "grad of vmap": lambda f, x: torch.func.grad(
+        lambda t: torch.vmap(f)(torch.stack((t, 2 * t))).sum()
+    )(x),
+    "jvp": lambda f, x: torch.func.jvp(f, (x,), (2 * x,)),
+    "jacfwd": lambda f, x: torch.func.jacfwd(f)(x),
+    "hessian": lambda f, x: torch.func.hessian(lambda t: f(t).sum())(x),
+    "jacrev of jacfwd": lambda f, x: torch.func.jacrev(torch.func.jacfwd(f))(x),
+}
+
+
+def equal(x, y):
+    if isinstance(x, tuple):
+        return len(x) == len(y) and all(equal(p, q) for p, q in zip(x, y, strict=True))
+    return torch.equal(x, y)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_transforms(name, compiled):
+    """Values, gradients and tangents of torch.func, eager and in a compiled graph."""
+    x, w = integers(2, 3, dtype=torch.float64), integers(3, 2, dtype=torch.float64)
+
+    def transformed(matmul):
+        return lambda t: TRANSFORMS[name](lambda u: matmul(u, w) ** 3, t)
+
+    ours = transformed(tritemm.matmul)
+    if compiled:
+        torch._dynamo.reset()
+        ours = torch.compile(ours, backend="aot_eager", fullgraph=True)
+    assert equal(ours(x), transformed(torch.matmul)(x))
+
+
+@pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
+def test_gradients_through_a_traced_graph(mode):
+    x, w = integers(4, 5), integers(5, 3)
+    graph = make_fx(lambda a, b: tritemm.matmul(a, b), tracing_mode=mode)(x, w)
+    w.requires_grad_()
+    graph(x, w).sum().backward()
+    assert torch.equal(w.grad, x.mT @ torch.ones(4, 3, device=DEVICE))
+
+
+class Layer(torch.nn.Module):
+    """y = x @ weight.mT by tritemm, as a linear layer keeps its weight."""
+
+    def __init__(self, weight):
+        super().__init__()
+        self.weight = torch.nn.Parameter(weight)
+
+    def forward(self, x):
+        return tritemm.matmul(x, self.weight.mT)
+
+
+@pytest.mark.parametrize("decomposed", [False, True])
+def test_gradients_through_an_exported_program(decomposed):
+    x = integers(4, 5)
+    program = torch.export.export(Layer(integers(3, 5)), (x,))
+    module = (program.run_decompositions() if decomposed else program).module()
+    module(x).sum().backward()
+    (weight,) = module.parameters()
+    assert torch.equal(weight.grad, torch.ones(3, 4, device=DEVICE) @ x)
+
+
+def test_inductor_calls_the_product_without_a_detour():
+    """Forward and backward, in memory that Inductor has planned; strides as it finds them."""
+    torch._dynamo.reset()
+    layer, x = Layer(integers(6, 5)), integers(4, 5).requires_grad_()
+    compiled = torch.compile(lambda t: layer(t.relu()) + 1, fullgraph=True)
+
+    def step():
+        compiled(x).sum().backward()
+
+    _, sources = run_and_get_code(step)
+    called = [source.count("torch.ops.tritemm.mm_into(") for source in sources]
+    assert called == [1, 2] and "tritemm.mm.default(" not in "".join(sources)
+    got = x.grad, layer.weight.grad
+    x.grad = layer.weight.grad = None
+    (x.relu() @ layer.weight.mT + 1).sum().backward()
+    assert torch.equal(got[0], x.grad) and torch.equal(got[1], layer.weight.grad)
+
+
+def test_inductor_with_other_shapes_and_views():
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda a, b: tritemm.matmul(a[:, ::2].mT, b), dynamic=True)
+    for rows in (5, 6, 9):
+        a, b = integers(2, rows, 8), integers(2, 4, 3)
+        b = torch.cat([b] * 3, 1)[:, : -(-rows // 2)]
+        a = a[:, : 2 * b.shape[1]]
+        assert torch.equal(compiled(a, b), a[:, ::2].mT @ b)
+
+
+def test_forward_mode():
+    a, b, da, db = (integers(3, 3, dtype=torch.float64) for _ in range(4))
+    with fw.dual_level():
+        both = tritemm.matmul(fw.make_dual(a, da), fw.make_dual(b, db))
+        one = tritemm.matmul(a, fw.make_dual(b, db))
+        assert torch.equal(fw.unpack_dual(both).tangent, da @ b + a @ db)
+        assert torch.equal(fw.unpack_dual(one).tangent, a @ db)
+        assert fw.unpack_dual(tritemm.matmul(a, b)).tangent is None
+
+
+# What the graph keeps, and how gradients lie
+
+
+def kept(output):
+    """Data pointers of what the graph holds for the backward pass."""
+    node = output.grad_fn
+    return [t.data_ptr() for t in node.saved_tensors if t is not None]
+
+
+@pytest.mark.parametrize("needy", ["a", "b", "ab"])
+def test_only_what_a_gradient_needs_is_kept(needy):
+    a, b = leaf(4, 5), leaf(5, 6)
+    a.requires_grad_("a" in needy)
+    b.requires_grad_("b" in needy)
+    other = {"a": b, "b": a}
+    assert sorted(kept(tritemm.matmul(a, b))) == sorted(other[n].data_ptr() for n in needy)
+
+
+def test_an_operand_that_no_gradient_needs_may_change():
+    x, w = leaf(4, 5), leaf(5, 6).detach()
+    h = x * 1
+    y = tritemm.matmul(h, w)
+    h.add_(1)
+    y.sum().backward()
+    y = tritemm.matmul(x * 1, w.requires_grad_())
+    w.data.add_(0)
+    with torch.no_grad():
+        w.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_gradients_are_laid_out_as_their_operands(batch):
+    """As torch does it, so that a parameter's gradient isn't copied."""
+    x, w = leaf(*batch, 6, 4, dtype=torch.float32), leaf(5, 4, dtype=torch.float32)
+    seen = []
+    view = w.mT
+    view.register_hook(lambda grad: seen.append(grad.stride()))
+    tritemm.matmul(x, view).sum().backward()
+    assert seen == [view.stride()]
+    column_major = integers(6, 4).mT.contiguous().mT.requires_grad_()
+    tritemm.matmul(column_major, w.detach().mT).sum().backward()
+    assert column_major.grad.stride() == column_major.stride()
+
+
+def test_gradients_are_multiplied_as_asked():
+    """precision= holds for the backward products, whatever torch's flag says."""
+    x, w = (torch.randn(8, 8, device=DEVICE, requires_grad=True) for _ in "xw")
+    asked = []
+
+    class Record(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func is torch.ops.tritemm.mm.default:
+                asked.append(args[2:5])
+            return func(*args, **(kwargs or {}))
+
+    y = tritemm.matmul(x, w, precision="bf16x3", kernel="naive")
+    with Record():
+        y.sum().backward()
+    assert asked == [("auto", "bf16x3", torch.float32)] * 2
+
+
+# Writing to out
+
+
+def modes():
+    """Ways to call that lead around the short path."""
+    yield contextlib.nullcontext()
+    yield torch.autocast(DEVICE, dtype=torch.bfloat16)
+    yield torch.profiler.profile()
+    yield torch.device(DEVICE)
+
+
+def test_writing_to_out_counts():
+    """So that a backward pass that needs the old values says so."""
+    a, b, w = integers(4, 4), integers(4, 4), leaf(4, 4, dtype=torch.float32)
+    for mode in modes():
+        out = integers(4, 4)
+        y = (out * w).sum()
+        with mode:
+            tritemm.matmul(a, b, out=out)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.backward()
+
+
+def test_an_inference_tensor_is_no_out_outside_of_its_mode():
+    a = integers(4, 4)
+    with torch.inference_mode():
+        out = torch.empty_like(a)
+        assert torch.equal(tritemm.matmul(a, a, out=out), a @ a)
+    for mode in modes():
+        with mode, pytest.raises(RuntimeError, match="inference tensor"):
+            tritemm.matmul(a, a, out=out)
+
+
+@pytest.mark.filterwarnings("ignore:out was resized")
+@pytest.mark.parametrize("view", [lambda t: t, lambda t: t[:]], ids=["itself", "a view"])
+def test_out_that_is_an_operand_of_another_shape(view):
+    a, b = integers(4, 8), integers(8, 16)
+    want = a @ b
+    out = view(a)
+    assert tritemm.matmul(a, b, out=out) is out
+    assert torch.equal(out, want)
+
+
+def test_out_that_stands_for_the_negative_of_its_memory():
+    a = integers(4, 4)
+    out = torch._neg_view(torch.empty(4, 4, device=DEVICE))
+    assert torch.equal(tritemm.matmul(a, a, out=out), a @ a)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import tritemm
-from tritemm import dispatch, launch, products
+from tritemm import dispatch, plan
 from tritemm.problem import INTERPRETED, Problem
 from tritemm.spec import Config
 from tritemm.tuning import cache, user
@@ -28,15 +28,15 @@ def _folder(tmp_path, monkeypatch):
     """A cache of the test's own, in the file and in the process."""
     monkeypatch.setenv("TRITEMM_CACHE", str(tmp_path / "cache"))
     cache.forget()
-    products.forget()
+    plan.forget()
     yield
     cache.forget()
-    products.forget()
+    plan.forget()
 
 
 def put(asked, name="tma", config=CONFIG, seconds=1e-5):
     cache.store(asked.device.name, {cache.key(asked): cache.entry(name, config, seconds)})
-    products.forget()
+    plan.forget()
 
 
 class TestCache:
@@ -84,7 +84,7 @@ class TestCache:
         path = cache.path_of("NVIDIA H200")
         path.write_text(text)
         cache.forget()
-        products.forget()
+        plan.forget()
         with pytest.warns(UserWarning, match="can't be read"):
             assert cache.lookup(asked) is None
         with warnings.catch_warnings():
@@ -195,7 +195,7 @@ class TestTune:
         assert "candidates timed" in str(found) and "7.0 us" in str(found)
 
     def test_a_wrong_one_does_not_win(self, timed, monkeypatch):
-        run = launch.run
+        run = plan.run
 
         def last_row_lost(kernel, problem, config, a, b, c):
             run(kernel, problem, config, a, b, c)
@@ -209,7 +209,7 @@ class TestTune:
         assert "elements are wrong" in wrong.error and wrong.error in str(found)
 
     def test_one_that_fails_does_not_stop_it(self, timed, monkeypatch):
-        run = launch.run
+        run = plan.run
 
         def broken(kernel, *args):
             if kernel.name == "pipelined":
@@ -250,7 +250,7 @@ class TestTune:
         assert tritemm.tuning.export(tmp_path / "tuned.json", "cpu") == 1
         monkeypatch.setenv("TRITEMM_CACHE", str(tmp_path / "another machine"))
         cache.forget()
-        products.forget()
+        plan.forget()
         assert tritemm.explain(self.a, self.b).why == "the least predicted time"
         assert tritemm.tuning.load(tmp_path / "tuned.json") == 1
         assert tritemm.explain(self.a, self.b).kernel.name == "pipelined"

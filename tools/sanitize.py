@@ -142,7 +142,7 @@ def run_rung(kernel) -> None:
     kernels would be slow to load and to check."""
     import torch
 
-    from tritemm import budget, launch
+    from tritemm import budget, plan
     from tritemm.problem import Problem
 
     M, N, K = SIZE
@@ -159,7 +159,7 @@ def run_rung(kernel) -> None:
         problem = Problem.of(a, b, c, accumulate=accumulate)
         assert kernel.why_not(problem) is None, kernel.why_not(problem)
         for config in kernel.configs(problem):
-            launch.run(kernel, problem, config, a, b, c)
+            plan.run(kernel, problem, config, a, b, c)
             out = on_cpu(c)
             verdict = budget.check(out, host_a, host_b, accumulate=accumulate)
             assert verdict.ok, f"{kernel.name}, {config}: {verdict}"

@@ -21,7 +21,7 @@ import torch  # noqa: E402
 from triton.experimental import gluon  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
 
-from tritemm import budget, launch  # noqa: E402
+from tritemm import budget, plan  # noqa: E402
 from tritemm.problem import Device, Problem  # noqa: E402
 from tritemm.rungs import RUNGS  # noqa: E402
 from tritemm.spec import Config, Kernel, find  # noqa: E402
@@ -274,7 +274,7 @@ def run_one(trial: Trial, device: Device, judge: str = "cpu") -> str | None:
     storages = [t.cuda() for t in (a, b, c)]
     operands = trial.views(*storages)
     kernel = find(trial.rung, RUNGS)
-    launch.run(kernel, trial.problem(*operands, device), trial.config, *operands)
+    plan.run(kernel, trial.problem(*operands, device), trial.config, *operands)
     torch.cuda.synchronize()
     a, b, c = (t.to(judge) for t in storages)
     if not c[..., trial.N :].isnan().all():
@@ -300,7 +300,7 @@ def run_many(trials: Sequence[Trial], start: int, device: Device) -> None:
         for i, (trial, three) in enumerate(zip(together, operands, strict=True)):
             with torch.cuda.stream(streams[i % STREAMS]):
                 problem = trial.problem(*three, device)
-                launch.run(find(trial.rung, RUNGS), problem, trial.config, *three)
+                plan.run(find(trial.rung, RUNGS), problem, trial.config, *three)
         torch.cuda.synchronize()
         for i, (a, b, c) in enumerate(operands):
             if not torch.equal(c, torch.matmul(a.float(), b.float()).to(c.dtype)):

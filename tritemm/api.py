@@ -8,10 +8,11 @@ from collections.abc import Mapping
 import torch
 from torch.overrides import handle_torch_function, has_torch_function
 
-from . import dispatch, fast, ops
+from . import dispatch, ops, plan
 from .precision import check_precision
 from .problem import ACCUMULATE, INTERPRETED
 from .request import Request
+from .runtime import fast_path
 from .spec import Config
 
 _REAL = (torch.float16, torch.bfloat16, torch.float32)
@@ -54,7 +55,7 @@ def matmul(
         RuntimeError, TypeError, NotImplementedError: where torch.matmul raises them.
         ValueError: an option that this type or problem can't have, with what can.
 
-    Gradients of any order flow to `input` and `other`; there is no forward-mode derivative.
+    It is differentiable, forwards and backwards, to any order.
     Autocast, torch.compile, torch.func.vmap and FlopCounterMode treat it as they treat matmul.
 
     >>> import torch, tritemm
@@ -64,7 +65,7 @@ def matmul(
     [[3.0, 3.0], [3.0, 3.0]]
     """
     asked = (kernel, precision, accumulate, out_dtype, config, batch_invariant)
-    result = fast.matmul(input, other, out, asked)
+    result = fast_path.matmul(input, other, out, asked, ops.record)
     if result is not None:
         return result
     if has_torch_function((input, other)):
@@ -77,20 +78,38 @@ def matmul(
     if config is not None or batch_invariant:
         word = str(Request.of(kernel, config, batch_invariant))
     a, b, options = operands(input, other, out, word, precision, accumulate, out_dtype)
+    if not torch.compiler.is_dynamo_compiling():
+        fast_path.remember_options(asked, a.dtype, options)
     if out is not None:
-        _prepare_out(out, _drop_shape(a, b, input, other), (input, other), options[-1])
-    result = fast.first(input, other, out, asked, (a, b, *options))
-    if result is not None:
-        return result
-    if out is None:
-        result = ops.mm(a, b, *options)
-        return _drop(result, input, other)
+        return _into(out, a, b, input, other, options)
+    if not fast_path.first_of_its_kind(input, other, None) or fast_path.records(a, b):
+        return _drop(ops.mm(a, b, *options), input, other)
+    result = _drop(plan.product(a, b, None, options), input, other)
+    plan.learn((input, other, None), (a, b, None), result, options)
+    return result
+
+
+def _into(out, a, b, input, other, options) -> torch.Tensor:
+    """The product of `a` and `b`, the operands with two dimensions or more, written to `out`."""
+    shape = _drop_shape(a, b, input, other)
+    _check_out(out, (input, other), options[-1])
+    # An operand must be read before its own tensor is given another shape; and a tensor that only
+    # stands for the negative of its memory is torch's to write.
+    if out.is_neg() or (tuple(out.shape) != shape and any(_share_memory(out, t) for t in (a, b))):
+        result = _drop(ops.mm(a, b, *options), input, other)
+        _resize(out, shape)
+        return out.copy_(result)
+    _resize(out, shape)
     target = out
     if other.dim() == 1:
         target = target.unsqueeze(-1)
     if input.dim() == 1:
         target = target.unsqueeze(-2)
-    torch.ops.tritemm.mm_out.default(a, b, *options[:-1], out=target)
+    if fast_path.first_of_its_kind(input, other, out):
+        plan.product(a, b, target, options)
+        plan.learn((input, other, out), (a, b, target), out, options)
+    else:
+        torch.ops.tritemm.mm_out.default(a, b, *options[:-1], out=target)
     return out
 
 
@@ -116,18 +135,18 @@ def explain(
     word, precision, accumulate, out_dtype = options
     problem = problem_of(a, b, precision, accumulate, out_dtype)
     if problem is None:
-        shape = ops.result_shape(a, b)
+        shape = plan.result_shape(a, b)
         raise ValueError(f"no kernel runs: the result {shape} with K = {a.shape[-1]} needs none")
     return dispatch.choose(problem, word)
 
 
 def problem_of(a, b, precision, accumulate, out_dtype):
     """The problem of a fresh result of `a` [..., M, K] and `b` [..., K, N]; None if it is empty."""
-    shape = ops.result_shape(a, b)
+    shape = plan.result_shape(a, b)
     if 0 in shape or a.shape[-1] == 0:
         return None
     out = torch.empty(shape, dtype=out_dtype, device="meta")
-    return ops.plan(a, b, out, precision, accumulate)[0]
+    return plan.matrices(a, b, out, precision, accumulate)[0]
 
 
 def operands(input, other, out, word, precision, accumulate, out_dtype):
@@ -242,12 +261,12 @@ def _drop(result, input, other):
 
 
 def _drop_shape(a, b, input, other):
-    *batch, m, n = ops.result_shape(a, b)
+    *batch, m, n = plan.result_shape(a, b)
     return (*batch, *([] if input.dim() == 1 else [m]), *([] if other.dim() == 1 else [n]))
 
 
-def _prepare_out(out, shape, inputs, dtype):
-    """Check `out` as torch does, and give it `shape`."""
+def _check_out(out, inputs, dtype) -> None:
+    """Refuse an `out` that torch refuses, whatever its shape."""
     if not isinstance(out, torch.Tensor):
         raise TypeError(f"matmul(): argument 'out' must be Tensor, not {type(out).__name__}")
     if torch.is_grad_enabled() and any(t.requires_grad for t in (*inputs, out)):
@@ -263,12 +282,16 @@ def _prepare_out(out, shape, inputs, dtype):
         raise RuntimeError(
             f"Expected out tensor to be on {inputs[0].device}, but it is on {out.device}"
         )
+
+
+def _resize(out, shape) -> None:
+    """Give `out` the result's shape, with torch's warning; refuse one whose elements overlap."""
     if tuple(out.shape) != shape:
         if out.numel():
             warnings.warn(
                 f"out was resized: it had shape {list(out.shape)}, the result has {list(shape)}. "
                 "torch deprecates this; resize out to 0 elements first to reuse its memory",
-                stacklevel=3,
+                stacklevel=4,
             )
         out.resize_(shape)
     if any(size > 1 and stride == 0 for size, stride in zip(out.shape, out.stride(), strict=True)):
@@ -276,3 +299,8 @@ def _prepare_out(out, shape, inputs, dtype):
             "unsupported operation: more than one element of out refers to a single memory "
             "location. Please clone() out before calling matmul"
         )
+
+
+def _share_memory(x, y) -> bool:
+    """Whether both tensors are views of one storage; while compiling, where it isn't known, no."""
+    return not torch.compiler.is_dynamo_compiling() and torch._C._is_alias_of(x, y)

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import torch
 
-from . import asm, budget, dispatch, env, launch
+from . import asm, budget, dispatch, env, plan
 from .problem import INTERPRETED, Problem
 from .rungs import RUNGS
+from .runtime.clock import elapsed
 from .spec import Kernel
 
 #: Attention output projection of Llama-3-8B, 4096 -> 4096, for 4096 tokens: y = x @ w.T.
@@ -89,7 +90,7 @@ def _check(kernel: Kernel, a, b) -> Row:
     refusal = kernel.why_not(problem)
     if refusal:
         return Row(kernel.name, f"not here: {refusal}", ok=True)
-    launch.run(kernel, problem, dispatch.best_config(kernel, problem), a, b, c)
+    plan.run(kernel, problem, dispatch.best_config(kernel, problem), a, b, c)
     verdict = budget.check(c, a, b)
     return Row(kernel.name, "correct" if verdict.ok else str(verdict), verdict.ok)
 
@@ -102,13 +103,13 @@ def _time(rows: list[Row], a, b) -> float:
     for kernel in RUNGS:
         if not kernel.why_not(problem):
             config = dispatch.best_config(kernel, problem)
-            calls[kernel.name] = lambda k=kernel, f=config: launch.run(k, problem, f, a, b, c)
+            calls[kernel.name] = lambda k=kernel, f=config: plan.run(k, problem, f, a, b, c)
     for _ in range(1000):  # the clock of a cold card flatters whoever runs first
         calls["torch"]()
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(ROUNDS):
         for name in random.sample(list(calls), len(calls)):
-            times[name].append(launch.elapsed(calls[name], repeats=8))
+            times[name].append(elapsed(calls[name], repeats=8))
     for row in rows:
         if row.rung in times:
             row.time = statistics.median(times[row.rung])

@@ -1,61 +1,43 @@
 """The one operator boundary: what torch's dispatcher, autograd, vmap and compile see.
 
 `tritemm::mm` multiplies matrices with broadcast batch dimensions, operands of at least two
-dimensions. `tritemm::mm_out` writes into a tensor of the right shape. Checks that need no data
+dimensions, and carries its own derivatives: it differentiates however it is reached, forwards and
+backwards. `tritemm::mm_out` writes into a tensor of the right shape. Checks that need no data
 stand in `api.py`; these operators trust their arguments.
 """
 
 from __future__ import annotations
 
 import torch
-from torch.autograd import forward_ad
 from torch.utils.flop_counter import register_flop_formula
 
-from . import launch, products
-from .products import plan as plan
-from .products import result_shape
+from .plan import product, result_shape
 from .request import for_gradients
+from .runtime import fast_path, inductor
+from .runtime.torch_private import apply, below_autograd, profiling, single_level, tangent_of
 
 _LIBRARY = torch.library.Library("tritemm", "DEF")
 _OPTIONS = "str kernel, str? precision, ScalarType? accumulate"
 _LIBRARY.define(f"mm(Tensor a, Tensor b, {_OPTIONS}, ScalarType out_dtype) -> Tensor")
 _LIBRARY.define(f"mm_out(Tensor a, Tensor b, {_OPTIONS}, *, Tensor(a!) out) -> ()")
+_MM, _MM_OUT = torch.ops.tritemm.mm.default, torch.ops.tritemm.mm_out.default
 
 
-def mm(a, b, kernel, precision, accumulate, out_dtype):
-    """Differentiable product of `a` [..., M, K] and `b` [..., K, N], batches broadcast."""
-    graph = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
-    if graph or forward_ad._current_level >= 0:
-        return _MatMul.apply(a, b, kernel, precision, accumulate, out_dtype)
-    return torch.ops.tritemm.mm.default(a, b, kernel, precision, accumulate, out_dtype)
+def mm(a, b, *options) -> torch.Tensor:
+    """Differentiable product of `a` [..., M, K] and `b` [..., K, N], batches broadcast.
+
+    `options`: kernel, precision, accumulator and result type, as the operator takes them.
+    """
+    result = fast_path.product(a, b, None, options, record)
+    return _MM(a, b, *options) if result is None else result
 
 
-def _mm(a, b, kernel, precision, accumulate, out_dtype):
-    out = a.new_empty(result_shape(a, b), dtype=out_dtype)
-    _multiply(a, b, out, kernel, precision, accumulate)
-    return out
+def _mm(a, b, *options):
+    return product(a, b, None, options)
 
 
 def _mm_out(a, b, kernel, precision, accumulate, *, out):
-    if any(_overlap(out, t) for t in (a, b)):
-        temporary = torch.empty_like(out, memory_format=torch.contiguous_format)
-        _multiply(a, b, temporary, kernel, precision, accumulate)
-        out.copy_(temporary)
-    else:
-        _multiply(a, b, out, kernel, precision, accumulate)
-
-
-def _multiply(a, b, out, kernel, precision, accumulate):
-    if launch.is_trivial(a.shape[-1], out):
-        return
-    product = products.find(a, b, out, kernel, precision, accumulate)
-    product(a, b, out)
-
-
-def _overlap(x, y) -> bool:
-    """Whether the address ranges of two tensors meet."""
-    x_first, y_first = x.data_ptr(), y.data_ptr()
-    return x_first < y_first + products.span(y) and y_first < x_first + products.span(x)
+    product(a, b, out, (kernel, precision, accumulate, out.dtype))
 
 
 for _key in ("CPU", "CUDA"):
@@ -65,6 +47,7 @@ for _key in ("CPU", "CUDA"):
 
 @torch.library.register_fake("tritemm::mm", lib=_LIBRARY)
 def _mm_fake(a, b, kernel, precision, accumulate, out_dtype):
+    inductor.lower(_MM, "torch.ops.tritemm.mm_into")
     return a.new_empty(result_shape(a, b), dtype=out_dtype)
 
 
@@ -73,11 +56,27 @@ def _mm_out_fake(a, b, kernel, precision, accumulate, *, out):
     return None
 
 
-def _mm_vmap(info, in_dims, a, b, kernel, precision, accumulate, out_dtype):
+def _mm_into(a, b, kernel, precision, accumulate, *, out):
+    """What code compiled by Inductor calls in place of `mm`, into memory that it has planned."""
+    options = kernel, precision, accumulate, out.dtype
+    if profiling() or not fast_path.AVAILABLE:
+        _MM_OUT(a, b, *options[:3], out=out)
+        return
+    addresses = a.data_ptr(), b.data_ptr(), out.data_ptr()
+    plan = fast_path.KNOWN.get(fast_path.key_of(a, b, out, addresses, options))
+    if plan is None or plan.launches is None or fast_path.multiply(plan, addresses, out) is None:
+        product(a, b, out, options)
+
+
+#: By this name, because generated code imports torch and is kept between processes.
+torch.ops.tritemm.mm_into = _mm_into
+
+
+def _mm_vmap(info, in_dims, a, b, *options):
     """A vmapped dimension is one more batch dimension, in front."""
     rank = max(t.dim() - (dim is not None) for t, dim in zip((a, b), in_dims[:2], strict=True))
     a, b = (_batch_first(t, dim, rank) for t, dim in zip((a, b), in_dims[:2], strict=True))
-    return mm(a, b, kernel, precision, accumulate, out_dtype), 0
+    return _MM(a, b, *options), 0
 
 
 def _batch_first(t, dim, rank):
@@ -98,43 +97,126 @@ def _mm_flops(a_shape, b_shape, *args, out_shape=None, **kwargs) -> int:
     return flops
 
 
+# Derivatives
+
+
+def _mm_autograd(keys, a, b, *options):
+    """The operator's rule: records where a gradient or a tangent asks for it, and goes on."""
+    tangents = tangent_of(a), tangent_of(b)
+    forward_mode = tangents != (None, None)
+    if forward_mode or (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)):
+        with single_level():
+            return apply(_MatMul, keys, forward_mode, a, b, *options)
+    return below_autograd(_MM, keys, a, b, *options)
+
+
+def _mm_out_autograd(keys, a, b, kernel, precision, accumulate, *, out):
+    if torch.is_grad_enabled() and any(t.requires_grad for t in (a, b, out)):
+        raise RuntimeError(
+            "mm_out(): functions with out=... arguments don't support automatic differentiation, "
+            "but one of the arguments requires grad."
+        )
+    below_autograd(_MM_OUT, keys, a, b, kernel, precision, accumulate, out=out)
+
+
+_LIBRARY.impl("mm", _mm_autograd, "Autograd", with_keyset=True)
+_LIBRARY.impl("mm_out", _mm_out_autograd, "Autograd", with_keyset=True)
+
+
 class _MatMul(torch.autograd.Function):
-    """Gradients by the same operator; no forward-mode derivative."""
-
-    generate_vmap_rule = True
+    """The operator's derivatives, by the operator."""
 
     @staticmethod
-    def forward(a, b, kernel, precision, accumulate, out_dtype):
-        return torch.ops.tritemm.mm.default(a, b, kernel, precision, accumulate, out_dtype)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        a, b, word, ctx.precision, ctx.accumulate, _ = inputs
-        ctx.word = for_gradients(word)
-        ctx.save_for_backward(a, b)
+    def forward(ctx, keys, forward_mode, a, b, *options):
+        ctx.word, ctx.precision, ctx.accumulate, ctx.out_dtype = options
+        ctx.operands = tuple((tuple(t.shape), t.stride()) for t in (a, b))
+        _, _, *needs = ctx.needs_input_grad[:4]
+        _save(ctx, a, b, needs)
+        if forward_mode:
+            ctx.save_for_forward(a, b)
+        # What an outer transform records or pushes forward is not this function's to switch off.
+        with torch.enable_grad(), torch.autograd.forward_ad._set_fwd_grad_enabled(True):
+            return below_autograd(_MM, keys, a, b, *options)
 
     @staticmethod
     def backward(ctx, grad):
+        options = for_gradients(ctx.word), ctx.precision, ctx.accumulate
+        needs = ctx.needs_input_grad[2:4]
+        gradients = _gradients(grad, *ctx.saved_tensors, ctx.operands, needs, options)
+        return None, None, *gradients, None, None, None, None
+
+    @staticmethod
+    def jvp(ctx, _keys, _forward_mode, a_tangent, b_tangent, *_options):
         a, b = ctx.saved_tensors
-        grad = grad.to(a.dtype)
-        options = (ctx.word, ctx.precision, ctx.accumulate)
-        grad_a = grad_b = None
-        if ctx.needs_input_grad[0]:
-            grad_a = _product_summed_to(grad, b.mT, a, options)
-        if ctx.needs_input_grad[1]:
-            if b.dim() == 2 and a.dim() > 2:  # the sum over the batch is a longer K
-                a, grad = a.flatten(0, -2), grad.flatten(0, -2)
-            grad_b = _product_summed_to(a.mT, grad, b, options)
-        return grad_a, grad_b, None, None, None, None
+        options = ctx.word, ctx.precision, ctx.accumulate, ctx.out_dtype
+        terms = []
+        if a_tangent is not None:
+            terms.append(mm(a_tangent, b, *options))
+        if b_tangent is not None:
+            terms.append(mm(a, b_tangent, *options))
+        return sum(terms[1:], terms[0])
 
 
-def _product_summed_to(x, y, like, options):
-    """x @ y summed over the batch dimensions that `like` was broadcast along, in its type.
+class _Recorded(torch.autograd.Function):
+    """The derivatives of a product that the fast path makes."""
 
-    The terms of a sum stay in fp32 until it is done.
+    @staticmethod
+    def forward(ctx, a, b, plan):
+        ctx.plan = plan
+        _save(ctx, a, b, ctx.needs_input_grad)
+        result = fast_path.multiply(plan, (a.data_ptr(), b.data_ptr(), 0), None)
+        return product(a, b, None, plan.options) if result is None else result
+
+    @staticmethod
+    def backward(ctx, grad):
+        plan = ctx.plan
+        needs = ctx.needs_input_grad
+        gradients = _gradients(grad, *ctx.saved_tensors, plan.operands, needs, plan.for_gradients)
+        return *gradients, None
+
+
+def record(a, b, plan):
+    """The product by a prepared `plan`, recorded by autograd; for `fast_path.product`."""
+    return apply(_Recorded, a, b, plan)
+
+
+def _save(ctx, a, b, needs) -> None:
+    """Keep of the operands what the gradients that are asked for need."""
+    ctx.save_for_backward(a if needs[1] else None, b if needs[0] else None)
+
+
+def _gradients(grad, a, b, operands, needs, options):
+    """Of both operands, as `needs` says, each laid out as its operand is.
+
+    `operands`: shape and strides of both. `a` is None where only its own gradient is asked for,
+    and so is `b`.
     """
-    summed = result_shape(x, y) != tuple(like.shape)
-    half = like.dtype in (torch.float16, torch.bfloat16)
-    out_dtype = torch.float32 if summed and half else like.dtype
-    product = mm(x, y, *options, out_dtype)
-    return product.sum_to_size(like.shape).to(like.dtype) if summed else product
+    grad_a = grad_b = None
+    grad = grad.to((b if a is None else a).dtype)
+    if needs[0]:
+        grad_a = _gradient(grad, b.mT, *operands[0], options)
+    if needs[1]:
+        if len(operands[1][0]) == 2 and a.dim() > 2:  # the sum over the batch is a longer K
+            a, grad = a.flatten(0, -2), grad.flatten(0, -2)
+        grad_b = _gradient(a.mT, grad, *operands[1], options)
+    return grad_a, grad_b
+
+
+def _gradient(x, y, shape, stride, options):
+    """x @ y, summed and laid out for an operand of this shape and these strides."""
+    if stride[-2] == 1 and stride[-1] == shape[-2] != 1:  # stored by columns
+        *batch, rows, cols = shape
+        return _summed(y.mT, x.mT, (*batch, cols, rows), options).mT
+    return _summed(x, y, shape, options)
+
+
+def _summed(x, y, shape, options):
+    """x @ y summed to `shape`, over the batch dimensions that an operand was broadcast along.
+
+    It has their type, but the terms of a sum stay in fp32 until it is done.
+    """
+    dtype = x.dtype
+    if len(shape) == 2 == x.dim() == y.dim() or result_shape(x, y) == shape:
+        return mm(x, y, *options, dtype)
+    half = dtype in (torch.float16, torch.bfloat16)
+    return mm(x, y, *options, torch.float32 if half else dtype).sum_to_size(shape).to(dtype)

@@ -11,8 +11,11 @@ from typing import Any, ClassVar
 import torch
 import triton.language as tl
 
-from . import shortcut
 from .problem import Problem
+from .runtime import binding
+from .runtime.torch_private import current_stream
+from .runtime.triton_private import plain
+from .runtime.workspace import Room
 
 HEADER_KEYS = ("Adds to", "Mirrors", "Compiler does", "Signs", "Needs", "Note")
 
@@ -114,9 +117,8 @@ def parse_signs(text: str) -> Signs:
     return signs
 
 
-#: Memory that a kernel needs for the time of a call: (problem, config, device) -> partial sums and
-#: counters that are zero, see `workspace`; or nothing. On the meta device, what their sizes are.
-Workspace = Callable[[Problem, Config, torch.device], tuple[torch.Tensor, ...]]
+#: How much memory a kernel needs for the time of a call, for partial sums and counters, if any.
+Workspace = Callable[[Problem, Config], Room | None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -170,7 +172,7 @@ class Kernel:
         """Per architecture (80, 90): the SASS mnemonics that must and that must not appear."""
         return parse_signs(self.header["Signs"])
 
-    def launch(self, problem: Problem, config: Config, a, b, c) -> shortcut.Call | None:
+    def launch(self, problem: Problem, config: Config, a, b, c) -> binding.Call | None:
         """Write the product of `a` and `b` into `c` on the current stream.
 
         Returns what repeats this with other addresses of a, b, c and workspace, if there is that.
@@ -179,7 +181,7 @@ class Kernel:
 
     @property
     def workspace(self) -> Workspace | None:
-        """What makes the memory that a call needs beside a, b and c; None if it needs none."""
+        """How much memory a call needs beside a, b and c; None if it never needs any."""
         return None
 
 
@@ -209,9 +211,10 @@ class Arguments:
     """What a jit function is called with, by name.
 
     `fixed(problem, config)` follows from the problem. `tensors(problem, config, a, b, c, *work)`
-    names the tensors among its operands, and descriptors of them; `workspace` makes `work` anew
-    for every call. Which tensor is which argument must follow from the problem and the config as
-    well, because only addresses are replaced when a call is repeated (`shortcut`).
+    names the tensors among its operands, and descriptors of them; `work` is what `workspace` says:
+    partial sums and counters, or nothing. Which tensor is which argument must follow from the
+    problem and the config as well, because only addresses are replaced when a call is repeated
+    (`runtime.binding`).
     """
 
     fixed: Callable[[Problem, Config], dict[str, Any]]
@@ -258,7 +261,8 @@ class TritonKernel(Kernel):
 
     def _operands(self, problem: Problem, config: Config, a, b, c) -> tuple[torch.Tensor, ...]:
         """a, b, c and the workspace, each its own object."""
-        work = self.workspace(problem, config, c.device) if self.workspace else ()
+        room = self.workspace and self.workspace(problem, config)
+        work = room.tensors(c.device) if room else ()
         return (a, b.detach() if b is a else b, c, *work)
 
     def _prepare(self, problem: Problem, config: Config, operands) -> Launch:
@@ -266,18 +270,18 @@ class TritonKernel(Kernel):
         args = call.args | self.arguments.tensors(problem, config, *operands)
         return Launch(call.grid, args, call.options)
 
-    def launch(self, problem: Problem, config: Config, a, b, c) -> shortcut.Call | None:
+    def launch(self, problem: Problem, config: Config, a, b, c) -> binding.Call | None:
         operands = self._operands(problem, config, a, b, c)
-        if c.is_cuda and shortcut.plain():
+        if c.is_cuda and plain():
             short = self._bind(problem, config, operands)
             if short is not None:
-                stream = shortcut.current_stream(c.get_device())
+                stream = current_stream(c.get_device())
                 short(stream, [t.data_ptr() for t in operands])
                 return short
         call = self._prepare(problem, config, operands)
         if self.clusters:
             size = self.clusters(config)
-            shortcut.compile_kernel(self.fn, call.grid, call.args, call.options, size)
+            binding.compile_kernel(self.fn, call.grid, call.args, call.options, size)
         self.fn[call.grid](**call.args, **call.options)
         return None
 
@@ -285,7 +289,7 @@ class TritonKernel(Kernel):
     def workspace(self) -> Workspace | None:
         return self.arguments.workspace
 
-    def _bind(self, problem: Problem, config: Config, operands) -> shortcut.Call | None:
+    def _bind(self, problem: Problem, config: Config, operands) -> binding.Call | None:
         """The problem says all that the launch depends on but the addresses and the device.
 
         That is: sizes, strides, types and the alignment of each operand, from which Triton
@@ -293,14 +297,12 @@ class TritonKernel(Kernel):
         """
         device = operands[2].get_device()
 
-        def make() -> shortcut.Call | None:
+        def make() -> binding.Call | None:
             call = self._prepare(problem, config, operands)
             size = self.clusters(config) if self.clusters else 1
-            return shortcut.bind(
-                self.fn, call.grid, call.args, call.options, operands, device, size
-            )
+            return binding.bind(self.fn, call.grid, call.args, call.options, operands, device, size)
 
-        return shortcut.call_of((self, problem, config, device), make)
+        return binding.call_of((self, problem, config, device), make)
 
 
 @functools.lru_cache(maxsize=4096)

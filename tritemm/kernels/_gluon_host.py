@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from ..problem import INTERPRETER, Problem, kept
+from ..runtime.workspace import Room
 from ..spec import Arguments, Config, Workspace
-from ..workspace import counters
 from . import _gluon, _gluon_store
 from ._host import Box, _sizes, _strides, described, refusal, storable, tma_why_not
 
@@ -283,12 +283,11 @@ def arguments(
 
 
 def named_sums(work: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor | None]:
-    """What `partial_sums` made, if anything, as a kernel calls it."""
+    """Partial sums and counters, if there are any, as a kernel calls them."""
     sums, counters = work or (None, None)
     return {"sums_ptr": sums, "counters_ptr": counters}
 
 
-def partial_sums(floats: int, tiles: int, device: torch.device) -> tuple[torch.Tensor, ...]:
-    """Room for partial sums, and a counter per tile that is 0 and will be so again."""
-    sums = torch.empty(floats, dtype=torch.float32, device=device)
-    return sums, counters(device, tiles)
+def partial_sums(floats: int, tiles: int) -> Room:
+    """Room for so many partial sums, and for a counter per tile."""
+    return Room(floats, torch.float32, tiles)

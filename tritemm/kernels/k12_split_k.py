@@ -251,12 +251,12 @@ def grid(problem, config):
     return min(problem.device.sms, config.tiles(problem) * config.SPLIT_K)
 
 
-def workspace(problem, config, device):
+def workspace(problem, config):
     if config.SPLIT_K == 1:
-        return ()
+        return None
     tiles = config.tiles(problem)
     floats = tiles * config.SPLIT_K * config.BLOCK_M * config.BLOCK_N
-    return partial_sums(floats, tiles * slabs(config), device)
+    return partial_sums(floats, tiles * slabs(config))
 
 
 KERNEL = TritonKernel(

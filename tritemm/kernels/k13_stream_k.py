@@ -237,9 +237,9 @@ def grid(problem, config):
     return min(problem.device.sms, config.tiles(problem) * steps)
 
 
-def workspace(problem, config, device):
+def workspace(problem, config):
     programs = grid(problem, config)
-    return partial_sums(2 * programs * config.BLOCK_M * config.BLOCK_N, programs, device)
+    return partial_sums(2 * programs * config.BLOCK_M * config.BLOCK_N, programs)
 
 
 KERNEL = TritonKernel(

@@ -15,8 +15,8 @@ import torch
 import triton
 import triton.language as tl
 
-from .. import workspace
 from ..problem import Matrix, Problem
+from ..runtime.workspace import Room
 from ..spec import Arguments, Config, TritonKernel
 from ._host import POINTERS, tma_why_not
 from ._tile import batch_offset, follow, split_batch, store
@@ -277,16 +277,14 @@ def fixed(problem: Problem, config: Config):
     }
 
 
-def sums(problem: Problem, config: Config, device: torch.device) -> tuple[torch.Tensor, ...]:
-    """Where K is split: its partial sums, and a zero for each tile."""
+def room(problem: Problem, config: Config) -> Room | None:
+    """Where K is split: for its partial sums, and a counter for each tile."""
     if config.SPLIT_K == 1:
-        return ()
+        return None
     tiles = config.tiles(problem)
-    size = config.SPLIT_K * tiles * config.BLOCK_M * config.BLOCK_N
     half = problem.accumulate == torch.float16
     dtype = torch.float32 if half else problem.accumulate
-    partial = torch.empty(size, dtype=dtype, device=device)
-    return partial, workspace.counters(device, tiles)
+    return Room(config.SPLIT_K * tiles * config.BLOCK_M * config.BLOCK_N, dtype, tiles)
 
 
 def tensors(problem: Problem, config: Config, a, b, c, partial=None, counters=None):
@@ -381,7 +379,7 @@ def _split(problem: Problem, tile: Config, programs: int) -> int:
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=gemv_kernel, grid=grid, configs=configs,
-    arguments=Arguments(fixed, tensors, workspace=sums, options=options),
+    arguments=Arguments(fixed, tensors, workspace=room, options=options),
     interpreted=Config(8, 128, 128), few_rows=few_rows, config_why_not=config_why_not,
     in_order=False,
 )  # fmt: skip

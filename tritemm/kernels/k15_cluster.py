@@ -15,14 +15,14 @@ Note          1.05x cuBLAS at 65536 x 3072 x 768 NT (in turns); 4096 x 1280 x 81
 import dataclasses
 import functools
 
-import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..problem import Problem
+from ..runtime.triton_private import clusters_why_not
+from ..runtime.workspace import Room
 from ..spec import Config, TritonKernel, clusters_at_once
-from ..triton_private import clusters_why_not
 from . import _gluon_host
 from ._cluster import (
     LINE,
@@ -416,13 +416,13 @@ def columns_at_once(problem: Problem, config: Config) -> int:
     return min(most, piece_columns(config.BLOCK_N, config.SPLIT_K))
 
 
-def workspace(problem: Problem, config: Config, device: torch.device) -> tuple[torch.Tensor, ...]:
-    """Where K is cut: room for the sums of each program's consumers, and their counters."""
+def workspace(problem: Problem, config: Config) -> Room | None:
+    """Where K is cut: for the sums of each program's consumers, and their counters."""
     if config.SPLIT_K == 1:
-        return ()
+        return None
     programs = _clusters(problem, config, shared_of(problem, config)) * config.CLUSTER
     floats = programs * config.SPLIT_K * config.BLOCK_M * config.BLOCK_N
-    return _gluon_host.partial_sums(floats, programs * (config.num_warps // 4), device)
+    return _gluon_host.partial_sums(floats, programs * (config.num_warps // 4))
 
 
 def why_not(problem: Problem) -> str | None:

@@ -19,8 +19,8 @@ import torch
 import triton
 import triton.language as tl
 
-from .. import shortcut
 from ..problem import Matrix, Problem
+from ..runtime import binding
 from ._tile import batch_offset, follow
 
 WORD = tl.constexpr(8)  # bytes
@@ -290,13 +290,23 @@ def _width(copies: Iterable[Copy]) -> int:
     return few[0] if few else min(WIDTHS, key=idle.get)
 
 
-def pack(problem: Problem, operands: str, a, b) -> tuple[torch.Tensor, torch.Tensor]:
+def copied_bytes(problem: Problem, operands: str) -> list[int]:
+    """Bytes of the copy of each of the `operands` ("", "a", "b" or "ab")."""
+    copies = _plan(problem, operands).copies if operands else {}
+    return [problem.itemsize * copies[name][0] for name in operands]
+
+
+def pack(
+    problem: Problem, operands: str, a, b
+) -> tuple[torch.Tensor, torch.Tensor, binding.Call | None]:
     """`a` and `b`, of which the `operands` ("a", "b" or "ab") are copied in one launch.
 
     Copies lie in memory as `problem.packed(operands)` describes them, [rows, columns], with two
     batch dimensions before these where the problem has batches. What stands between the end of a
     line and the next one is not initialised. The other operand is returned as given. Copies are
-    new at every call, so that they are safe across streams and in CUDA graphs.
+    new at every call, so that they are safe across streams and in CUDA graphs. With them comes what
+    repeats the launch, if there is that, on the addresses of a, its copy, b and its copy; of an
+    operand that is not copied, twice the same.
     """
     plan = _plan(problem, operands)
     source = {"a": a, "b": b}
@@ -308,5 +318,6 @@ def pack(problem: Problem, operands: str, a, b) -> tuple[torch.Tensor, torch.Ten
     options = {"num_warps": WARPS}
     if problem.device.pdl:
         options["launch_pdl"] = True
-    shortcut.launch((problem, operands), pack_kernel, plan.grid, plan.args, options, tensors)
-    return result["a"], result["b"]
+    key = (problem, operands)
+    call = binding.launch(key, pack_kernel, plan.grid, plan.args, options, tensors)
+    return result["a"], result["b"], call

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import torch
 
-from .. import api, budget, dispatch, launch, products
+from .. import api, budget, dispatch, plan
 from ..choice import Choice
 from ..problem import INTERPRETER, Device, Problem
+from ..runtime.clock import elapsed
 from ..spec import Config, Kernel
 from . import cache
 
@@ -91,9 +92,9 @@ def tune(
     a, b, options = api.operands(input, other, None, "auto", precision, accumulate, out_dtype)
     _, precision, accumulate, out_dtype = options
     a, b = a.detach(), b.detach()
-    out = torch.empty(products.result_shape(a, b), dtype=out_dtype, device=a.device)
-    problem, a, b, out = products.plan(a, b, out, precision, accumulate)
-    if launch.is_trivial(problem.K, out):
+    out = torch.empty(plan.result_shape(a, b), dtype=out_dtype, device=a.device)
+    problem, a, b, out = plan.matrices(a, b, out, precision, accumulate)
+    if plan.is_trivial(problem.K, out):
         raise ValueError(f"there is nothing to tune: {problem} needs no kernel")
     dispatch.choose(problem)  # raises if no kernel can
     ranked = dispatch.ranked(problem)
@@ -105,7 +106,7 @@ def tune(
         raise RuntimeError(f"no candidate computed {problem}: {best.kernel.name}: {best.error}")
     entry = cache.entry(best.kernel.name, best.config, best.seconds)
     cache.store(problem.device.name, {cache.key(problem): entry})
-    products.forget()
+    plan.forget()
     timed.sort(key=lambda one: one.seconds)
     return Tuned(dispatch.choose(problem), tuple(timed), len(worth) - len(timed))
 
@@ -129,7 +130,7 @@ def load(path) -> int:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is not what tritemm.tuning.export wrote: {error!r}") from error
     cache.store(gpu, table)
-    products.forget()
+    plan.forget()
     return len(table)
 
 
@@ -174,7 +175,7 @@ def _wrong(kernel: Kernel, problem: Problem, config: Config, tensors) -> str | N
     """What is wrong with the candidate's result; every column is looked at, of spread rows."""
     a, b, out = tensors
     out.fill_(math.nan if out.is_floating_point() else 77)
-    launch.run(kernel, problem, config, a, b, out)
+    plan.run(kernel, problem, config, a, b, out)
     rows = torch.arange(0, problem.M, min(_ROW_STEP, problem.M), device=out.device)
     rows = torch.cat((rows, rows.new_tensor([problem.M - 1])))
     a, out = a.index_select(-2, rows), out.index_select(-2, rows)
@@ -223,7 +224,7 @@ def timer(problem: Problem, tensors: Sequence[torch.Tensor]) -> Callable[[Kernel
     def measure(kernel: Kernel, config: Config) -> float:
         def once():
             for operands in sets:
-                launch.run(kernel, problem, config, *operands)
+                plan.run(kernel, problem, config, *operands)
 
         once()
         torch.cuda.synchronize(out.device)
@@ -231,9 +232,9 @@ def timer(problem: Problem, tensors: Sequence[torch.Tensor]) -> Callable[[Kernel
         with torch.cuda.graph(graph):
             once()
         graph.replay()
-        rough = launch.elapsed(graph.replay)
+        rough = elapsed(graph.replay)
         repeats = max(1, math.ceil(_TIMING / max(rough, 1e-6)))
-        return launch.elapsed(graph.replay, repeats) / len(sets)
+        return elapsed(graph.replay, repeats) / len(sets)
 
     return measure
 

@@ -11,20 +11,18 @@ what launches.
 
 from __future__ import annotations
 
-import dataclasses
+import copy
 import inspect
-import weakref
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from triton.runtime.jit import JITFunction
 
-from .torch_private import current_stream as current_stream
+from .maps import Maps
+from .torch_private import current_stream
 from .triton_private import Loaded, Moved, in_clusters, plain
 
-#: Tensor maps that are kept, all together: about 20 MB.
-MAPS = 1 << 16
 #: Compiled kernels that are remembered; there are far fewer than shapes.
 KERNELS = 1 << 14
 
@@ -44,6 +42,12 @@ class Call:
             holes = [(place + len(head), *hole) for place, *hole in holes]
         self._holes = tuple(holes)
 
+    def placed(self, places: Sequence[int]) -> Call:
+        """The same launch, which finds the address of its operand i at `places[i]`."""
+        other = copy.copy(self)
+        other._holes = tuple((place, places[at], maps) for place, at, maps in self._holes)
+        return other
+
     def __call__(self, stream: int, addresses: Sequence[int]) -> None:
         """Launch on `stream`, a CUDA stream's handle of the current device.
 
@@ -60,46 +64,6 @@ class Call:
             head = self._head.copy()
             head[self._stream] = stream
             self._run(*head, args)
-
-
-class Maps(dict):
-    """Address -> tensor map, of one geometry.
-
-    A map holds an address and a geometry and nothing else: one of freed memory is right again
-    when the address is. All of them are dropped when `MAPS` were made.
-    """
-
-    _every: ClassVar[weakref.WeakValueDictionary[int, Maps]] = weakref.WeakValueDictionary()
-    _made: ClassVar[int] = 0
-
-    def __init__(self, encode: Callable[[Any], Any], descriptor):
-        super().__init__()
-        self._encode = encode
-        self._kind = type(descriptor)
-        self._geometry = {k: v for k, v in vars(descriptor).items() if k != "base"}
-        Maps._every[id(self)] = self
-
-    def __missing__(self, address: int):
-        if Maps._made >= MAPS:
-            for maps in list(Maps._every.values()):
-                maps.clear()
-            Maps._made = 0
-        Maps._made += 1
-        # A descriptor as Triton's encoder reads it, without a tensor that would be kept alive.
-        descriptor = object.__new__(self._kind)
-        descriptor.__dict__.update(self._geometry, base=_Address(address))
-        tensor_map = self[address] = self._encode(descriptor)
-        return tensor_map
-
-
-@dataclasses.dataclass(frozen=True)
-class _Address:
-    """What Triton's encoder asks a descriptor's tensor for."""
-
-    address: int
-
-    def data_ptr(self) -> int:
-        return self.address
 
 
 _LOADED: dict[tuple, Loaded | None] = {}
@@ -166,11 +130,11 @@ def call_of(key: Hashable, make: Callable[[], Call | None]) -> Call | None:
 def launch(
     key: Hashable, fn, grid: Sequence[int], values: dict[str, Any], options: dict[str, Any],
     tensors: dict[str, torch.Tensor],
-) -> None:  # fmt: skip
+) -> Call | None:  # fmt: skip
     """`fn[grid](**tensors, **values, **options)`, short from the second time on.
 
     All but the tensors' addresses must follow from `key`, and so must their alignment to 16 bytes.
-    The tensors' device is the current one.
+    The tensors' device is the current one. Returns what repeats the launch, if there is that.
     """
     device = next(iter(tensors.values())).get_device()
     if device >= 0 and plain():
@@ -182,8 +146,9 @@ def launch(
         call = call_of((fn, key, device), make)
         if call is not None:
             call(current_stream(device), [t.data_ptr() for t in tensors.values()])
-            return
+            return call
     fn[tuple(grid)](**tensors, **values, **options)
+    return None
 
 
 def _ordered(fn, values: dict[str, Any]) -> dict[str, Any]:

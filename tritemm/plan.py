@@ -1,0 +1,222 @@
+"""What is worked out once for all products of a kind, and one product of it.
+
+A kind is everything about a call but the data: sizes, strides, types, alignment, options, device.
+Its plan is the problem, the kernel and config that were chosen, and the launches that this takes:
+copies of operands that the kernel can't read, then the kernel. Nothing here holds a tensor or
+depends on an address.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Sequence
+
+import torch
+
+from . import dispatch
+from .kernels.pack import copied_bytes, pack
+from .precision import resolve
+from .problem import Problem
+from .request import for_gradients
+from .runtime import fast_path
+from .runtime.binding import Call
+from .runtime.launches import Launches
+from .runtime.torch_private import current_device
+from .spec import Config, Kernel
+
+
+class Plan:
+    """One kind of product. Made of tensors of that kind; multiplies any others of it.
+
+    `options`: kernel, precision, accumulator and result type, as the operators take them.
+    """
+
+    def __init__(self, a, b, c, options: tuple):
+        word, *self._types, _ = self.options = options
+        self.problem, *views = matrices(a, b, c, *self._types)
+        choice = dispatch.choose(self.problem, word)
+        self.kernel, self.config = choice.kernel, choice.config
+        self.launches: Launches | None = None
+        self.size, self.stride, self.dtype = tuple(c.shape), c.stride(), c.dtype
+        self.spans = span(a), span(b), span(c)
+        #: Shape and strides of both operands, as they were given.
+        self.operands = tuple((tuple(t.shape), t.stride()) for t in (a, b))
+        #: The first three options of the products that make up the gradients.
+        self.for_gradients = (for_gradients(word), *self._types)
+        #: Shape and strides of a, b, c as the kernel takes them; None if it takes copies.
+        self._views = None
+        if all(v.data_ptr() == t.data_ptr() for v, t in zip(views, (a, b, c), strict=True)):
+            self._views = tuple((v.shape, v.stride()) for v in views)
+
+    def __call__(self, a, b, c) -> None:
+        """Write a @ b into `c`, on its device; both were found to be of this kind."""
+        if self._views is None:
+            _, x, y, z = matrices(a, b, c, *self._types)
+        else:
+            x, y, z = (t.as_strided(*v) for t, v in zip((a, b, c), self._views, strict=True))
+        calls = run(self.kernel, self.problem, self.config, x, y, z)
+        if self._views is None:
+            if z.data_ptr() != c.data_ptr():  # batch strides that no kernel takes
+                c.copy_(z.view(c.shape))
+        elif None not in calls:
+            self.launches = self._prepared(c.get_device(), calls)
+
+    def dropped(self, size: tuple[int, ...], stride: tuple[int, ...]) -> Plan:
+        """The same with a result of fewer dimensions."""
+        other = copy.copy(self)
+        other.size, other.stride = size, stride
+        return other
+
+    def _prepared(self, device: int, calls: Sequence[Call]) -> Launches:
+        """`calls` are what `run` returned: what copies if anything, and the kernel's own."""
+        names = self.config.PACK
+        copies = {name: 3 + i for i, name in enumerate(names)}
+        operands = [copies.get("a", 0), copies.get("b", 1)]
+        work = 3 + len(names)
+        *packing, call = calls
+        packing = [one.placed((0, operands[0], 1, operands[1])) for one in packing]
+        if self.config.SWAP:
+            operands.reverse()
+        call = call.placed((*operands, 2, work, work + 1))
+        view = self.config.view(self.problem)
+        room = self.kernel.workspace and self.kernel.workspace(view, self.config)
+        return Launches(device, [*packing, call], copied_bytes(self.problem, names), room)
+
+
+def product(a, b, out: torch.Tensor | None, options: tuple) -> torch.Tensor:
+    """a @ b for `a` [..., M, K] and `b` [..., K, N], batches broadcast; it is `out` if given.
+
+    `options`: as of a `Plan`. Neither checked nor recorded by autograd; a write to `out` counts.
+    Raises what `dispatch.choose` raises.
+    """
+    addresses = a.data_ptr(), b.data_ptr(), 0 if out is None else out.data_ptr()
+    key = fast_path.key_of(a, b, out, addresses, options)
+    plan = fast_path.KNOWN.get(key)
+    if out is not None and out.is_inference() and not torch.is_inference_mode_enabled():
+        raise RuntimeError(
+            "Inplace update to inference tensor outside InferenceMode is not allowed: "
+            "out was made in inference mode. Take out.clone()"
+        )
+    if out is not None and fast_path.overlap(addresses, (span(a), span(b), span(out))):
+        return out.copy_(product(a, b, None, options))
+    if plan is not None and plan.launches is not None:
+        result = fast_path.multiply(plan, addresses, out)
+        if result is not None:
+            return result
+    c = out
+    if c is None:
+        c = torch.empty(result_shape(a, b), dtype=options[-1], device=a.device)
+    if not is_trivial(a.shape[-1], c):
+        with on_device(c):
+            if plan is None:
+                plan = Plan(a, b, c, options)
+            plan(a, b, c)
+        fast_path.remember(key, plan)
+    if out is not None:
+        torch.autograd.graph.increment_version(out)
+    return c
+
+
+def learn(called: Sequence, prepared: Sequence, result: torch.Tensor, options: tuple) -> None:
+    """Let the fast path make products like one that `product` has made, of 1-D operands too.
+
+    `called` are input, other and out as a caller gave them; `prepared` the same as `product` took
+    them, with two dimensions at least. `result` is what the caller gets.
+    """
+    if any(t is not None and t.dim() < 2 for t in called):
+        addresses = tuple(0 if t is None else t.data_ptr() for t in called)
+        plan = fast_path.KNOWN.get(fast_path.key_of(*prepared, addresses, options))
+        if plan is not None:
+            plan = plan.dropped(tuple(result.shape), result.stride())
+            fast_path.remember(fast_path.key_of(*called, addresses, options), plan)
+
+
+def run(kernel: Kernel, problem: Problem, config: Config, a, b, c) -> list[Call | None]:
+    """Write the products of `a` and `b` into `c`, on `c`'s device and its current stream.
+
+    `problem` is that of a, b, c. Returns what repeats each launch, in their order; None for one
+    that nothing repeats, and nothing at all where there is nothing to multiply.
+    """
+    if is_trivial(problem.K, c):
+        return []
+    calls = []
+    with on_device(c):
+        if config.PACK:
+            a, b, call = pack(problem, config.PACK, a, b)
+            calls.append(call)
+        if config.SWAP:
+            a, b, c = b.mT, a.mT, c.mT
+        calls.append(kernel.launch(config.view(problem), config, a, b, c))
+    return calls
+
+
+def forget() -> None:
+    """Plan and choose anew from now on: what was tuned has changed."""
+    dispatch.forget()
+    fast_path.KNOWN.clear()
+
+
+def matrices(a, b, out, precision: str | None, accumulate: torch.dtype | None):
+    """The problem that computes `out` = a @ b, and the views of a, b, out that it describes.
+
+    Batch dimensions that only `a` has become rows where memory allows it, so that a stack of
+    matrices times one matrix is one large product. Operands are copied only where more than two
+    batch dimensions would remain.
+    """
+    precision = resolve(precision, a.dtype)
+    if out.dim() > 2:
+        batch = out.shape[:-2]
+        a = a.expand(*batch, *a.shape[-2:])
+        b = b.expand(*batch, *b.shape[-2:])
+        a, b, out = _fold(a, b, out)
+    for copies in ((), (0,), (1,), (0, 1), (0, 1, 2)):
+        operands = [t.contiguous() if i in copies else t for i, t in enumerate((a, b, out))]
+        try:
+            problem = Problem.of(*operands, precision=precision, accumulate=accumulate)
+        except ValueError:
+            continue
+        return problem, *operands
+    raise AssertionError("contiguous operands always merge")
+
+
+def _fold(a, b, out):
+    """Turn trailing batch dimensions into rows where `b` doesn't have them."""
+    while out.dim() > 2 and (b.stride(-3) == 0 or out.shape[-3] == 1):
+        rows = out.shape[-2]
+        if any(t.stride(-3) != t.stride(-2) * rows for t in (a, out)) and out.shape[-3] != 1:
+            break
+        a = a.flatten(-3, -2)
+        out = out.flatten(-3, -2)
+        b = b.select(-3, 0)
+    return a, b, out
+
+
+def result_shape(a, b) -> tuple[int, ...]:
+    """Shape of the product of `a` [..., M, K] and `b` [..., K, N]."""
+    batch = ()
+    if a.dim() > 2 or b.dim() > 2:
+        batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return (*batch, a.shape[-2], b.shape[-1])
+
+
+def is_trivial(terms: int, c: torch.Tensor) -> bool:
+    """Whether there is nothing to multiply; then `c` is finished: sums of no terms are zero."""
+    if terms == 0:
+        c.zero_()
+    return terms == 0 or c.numel() == 0
+
+
+def on_device(tensor: torch.Tensor) -> contextlib.AbstractContextManager:
+    """Where the device of `tensor` is the current one; on the CPU, any."""
+    if not tensor.is_cuda or tensor.get_device() == current_device():
+        return contextlib.nullcontext()
+    return torch.cuda.device_of(tensor)
+
+
+def span(t: torch.Tensor) -> int:
+    """Bytes from the first element of `t` to the end of its last; 0 if it has none."""
+    if t.numel() == 0:
+        return 0
+    last = sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))
+    return t.element_size() * (1 + last)

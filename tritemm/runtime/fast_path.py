@@ -1,0 +1,208 @@
+"""The way around torch's dispatcher, which costs more than a small product takes.
+
+It is taken by calls in which nothing but the product happens, and its gradient is recorded: plain
+CUDA tensors of a kind that was multiplied before, no mode, no transform, no autocast, no tracing,
+no profiler. All others go through the operators of `ops.py`, where torch sees them. So do calls
+under `torch.profiler`, which therefore shows `tritemm::mm`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch.autograd import forward_ad
+
+from . import triton_private
+from .launches import Launches
+from .torch_private import empty_strided as _empty
+from .torch_private import private as _private
+from .torch_private import profiling as _profiling
+
+#: Kinds that are remembered; when there are more, all are forgotten.
+KINDS = 4096
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+_grad_enabled = torch.is_grad_enabled
+_autocast = torch.is_autocast_enabled
+_inference = torch.is_inference_mode_enabled
+_function_mode = _private("_is_torch_function_mode_enabled")
+_dispatch_modes = _private("_len_torch_dispatch_stack")
+_transform = _private("_functorch.peek_interpreter_stack")
+_tracing = _private("_is_tracing")
+_fp32_precision = _private("_get_fp32_precision_getter") or (
+    lambda backend, operator: torch.backends.cuda.matmul.fp32_precision
+)
+_count_write = _private("_increment_version")
+_device = _private("_cuda_getDevice")
+#: Whether torch has all the names that this module needs; where not, `ops.py` does all the work.
+AVAILABLE = None not in (
+    _function_mode, _dispatch_modes, _transform, _tracing, _count_write, _device, _empty,
+)  # fmt: skip
+
+
+class Kind(Protocol):
+    """What is known of a kind of product: how its result lies, and what it launches.
+
+    `size`, `stride` and `dtype` are those of the result; `spans` are the bytes from the first
+    element to the end of the last, of a, b and the result. `launches` is None where each launch is
+    Triton's own.
+    """
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    spans: tuple[int, int, int]
+    launches: Launches | None
+
+
+KNOWN: dict[tuple, Kind] = {}
+#: All that a caller of `matmul` asked for, and the operands' type -> the operator's options.
+_OPTIONS: dict[tuple, tuple] = {}
+
+
+def remember(key: tuple, kind: Kind) -> None:
+    """Have `kind` under `key`."""
+    if len(KNOWN) >= KINDS:
+        KNOWN.clear()
+    KNOWN[key] = kind
+
+
+def remember_options(asked: tuple, dtype: torch.dtype, options: tuple) -> None:
+    """Have `options`, which follow from what was asked for operands of `dtype`."""
+    if len(_OPTIONS) >= KINDS:
+        _OPTIONS.clear()
+    with contextlib.suppress(TypeError):  # a config that can't be a key
+        _OPTIONS[asked, dtype] = options
+
+
+def matmul(a, b, out, asked: tuple, record: Callable[..., torch.Tensor]) -> torch.Tensor | None:
+    """`product` for a caller who asked for that much: all arguments that decide the result."""
+    if not available():
+        return None
+    try:
+        options = _OPTIONS.get((asked, a.dtype))
+    except (AttributeError, TypeError):  # no tensor, odd options
+        return None
+    return None if options is None else product(a, b, out, options, record)
+
+
+def product(a, b, out, options: tuple, record: Callable[..., torch.Tensor]) -> torch.Tensor | None:
+    """The product of `a` and `b`, which is `out` if given; None if it can't be made this way.
+
+    `options`: kernel, precision, accumulator and result type, as the operators take them.
+    `record(a, b, kind)` makes it where a gradient is to be recorded.
+    Checks nothing but what may differ between calls of one kind: the first one was checked.
+    """
+    if not available():
+        return None
+    try:
+        if not usual(a, b, out):
+            return None
+        addresses = a.data_ptr(), b.data_ptr(), 0 if out is None else out.data_ptr()
+        kind = KNOWN.get(key_of(a, b, out, addresses, options))
+    except (AttributeError, RuntimeError, TypeError):  # no tensors, or none with memory
+        return None
+    # An address of 0: a tensor that only stands for one, of zeros or in a transform.
+    if kind is None or kind.launches is None or not addresses[0] or not addresses[1]:
+        return None
+    if records(a, b):
+        return record(a, b, kind) if out is None and a.dim() > 1 < b.dim() else None
+    return multiply(kind, addresses, out)
+
+
+def available() -> bool:
+    """Whether this way can be taken at all. Under torch.compile that is a constant: it can't."""
+    return AVAILABLE and not torch.compiler.is_dynamo_compiling()
+
+
+def first_of_its_kind(a, b, out) -> bool:
+    """Whether the next product of this kind may be made by `matmul`, once it is known."""
+    if not available():
+        return False
+    return usual(a, b, out) and on_gpu(a, b) and 0 not in (a.data_ptr(), b.data_ptr())
+
+
+def on_gpu(a, b) -> bool:
+    return a.is_cuda and b.is_cuda
+
+
+def records(a, b) -> bool:
+    """Whether autograd records what happens to `a` and `b`."""
+    return (a.requires_grad or b.requires_grad) and _grad_enabled()
+
+
+def usual(a, b, out) -> bool:
+    """Whether nothing but the product, and recording its gradient, may happen in this call."""
+    return (
+        type(a) in _PLAIN
+        and type(b) in _PLAIN
+        and not _function_mode()
+        and not _dispatch_modes()
+        and _transform() is None
+        and not _tracing()
+        and not _autocast()
+        and not _profiling()
+        and forward_ad._current_level < 0
+        and not a.is_neg()
+        and not b.is_neg()
+        and (out is None or usual_out(out))
+    )
+
+
+def usual_out(out) -> bool:
+    """Whether `out` may be written to, and its write counted, as any tensor."""
+    return (
+        type(out) in _PLAIN
+        and not out.is_neg()
+        and not (out.requires_grad and _grad_enabled())
+        and (_inference() or not out.is_inference())
+    )
+
+
+def key_of(a, b, out, addresses: tuple[int, int, int], options: tuple) -> tuple:
+    """All that decides what runs; `addresses` are those of a, b and out."""
+    dtype, device = a.dtype, a.get_device()
+    follows = dtype is torch.float32 and options[1] is None
+    first, second, third = addresses
+    key = (
+        a.shape, a.stride(), b.shape, b.stride(), dtype, b.dtype, first & 15, second & 15,
+        device, b.get_device(), options, _fp32_precision("cuda", "matmul") if follows else None,
+    )  # fmt: skip
+    if out is None:
+        return key
+    return (key, out.shape, out.stride(), out.dtype, third & 15, out.get_device())
+
+
+def multiply(kind: Kind, addresses: tuple[int, int, int], out) -> torch.Tensor | None:
+    """The product of what lies at the first two addresses, of a `kind` that has launches.
+
+    None where they can't be used: under a hook of Triton's, or `out` overlaps an operand.
+    """
+    launches = kind.launches
+    if not triton_private.plain():
+        return None
+    if _device() != launches.device:
+        with torch.cuda.device(launches.device):
+            return multiply(kind, addresses, out)
+    if out is None:
+        out = _empty(kind.size, kind.stride, kind.dtype)
+        launches(addresses[0], addresses[1], out.data_ptr())
+        return out
+    if overlap(addresses, kind.spans):
+        return None
+    launches(*addresses)
+    _count_write((out,))
+    return out
+
+
+def overlap(addresses: tuple[int, int, int], spans: tuple[int, int, int]) -> bool:
+    """Whether the result's bytes meet those of an operand; of a, b and the result."""
+    first, second, start = addresses
+    end = start + spans[2]
+    return (start < first + spans[0] and first < end) or (
+        start < second + spans[1] and second < end
+    )

@@ -1,0 +1,51 @@
+"""Tensor maps: what the copy engine reads a tensor by, encoded once for each address."""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+#: Tensor maps that are kept, all together: about 20 MB.
+MAPS = 1 << 16
+
+
+class Maps(dict):
+    """Address -> tensor map, of one geometry.
+
+    A map holds an address and a geometry and nothing else: one of freed memory is right again
+    when the address is. All of them are dropped when `MAPS` were made.
+    """
+
+    _every: ClassVar[weakref.WeakValueDictionary[int, Maps]] = weakref.WeakValueDictionary()
+    _made: ClassVar[int] = 0
+
+    def __init__(self, encode: Callable[[Any], Any], descriptor):
+        super().__init__()
+        self._encode = encode
+        self._kind = type(descriptor)
+        self._geometry = {k: v for k, v in vars(descriptor).items() if k != "base"}
+        Maps._every[id(self)] = self
+
+    def __missing__(self, address: int):
+        if Maps._made >= MAPS:
+            for maps in list(Maps._every.values()):
+                maps.clear()
+            Maps._made = 0
+        Maps._made += 1
+        # A descriptor as Triton's encoder reads it, without a tensor that would be kept alive.
+        descriptor = object.__new__(self._kind)
+        descriptor.__dict__.update(self._geometry, base=_Address(address))
+        tensor_map = self[address] = self._encode(descriptor)
+        return tensor_map
+
+
+@dataclasses.dataclass(frozen=True)
+class _Address:
+    """What Triton's encoder asks a descriptor's tensor for."""
+
+    address: int
+
+    def data_ptr(self) -> int:
+        return self.address

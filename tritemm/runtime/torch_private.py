@@ -1,0 +1,66 @@
+"""What is private to torch and used all the same: quick ways to ask what every call asks.
+
+A name that is not there is None, or the public function where that does as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import torch
+
+
+def private(path: str):
+    """What stands at `path` in torch._C; None if it isn't there."""
+    value = torch._C
+    for name in path.split("."):
+        value = getattr(value, name, None)
+    return value
+
+
+#: Index of a CUDA device -> handle of its current stream.
+current_stream: Callable[[int], int] = private("_cuda_getCurrentRawStream") or (
+    lambda index: torch.cuda.current_stream(index).cuda_stream
+)
+#: () -> index of the current CUDA device.
+current_device: Callable[[], int] = private("_cuda_getDevice") or torch.cuda.current_device
+#: () -> whether a CUDA graph is captured on the current stream.
+capturing: Callable[[], bool] = (
+    private("_cuda_isCurrentStreamCapturing") or torch.cuda.is_current_stream_capturing
+)
+#: Size, strides, type -> a tensor on the current device, as code compiled by torch makes them.
+empty_strided = private("_dynamo.guards._empty_strided_cuda")
+#: () -> whether the profiler records.
+profiling = private("_autograd._profiler_enabled") or (lambda: False)
+
+
+def below_autograd(operator, keys, *args, **named):
+    """`operator(...)` without autograd, by whatever comes after it in the dispatch `keys`."""
+    with torch._C._AutoDispatchBelowAutograd():
+        return operator.redispatch(keys & torch._C._after_autograd_keyset, *args, **named)
+
+
+def single_level() -> contextlib.AbstractContextManager:
+    """Where `torch.autograd.Function.apply` records for the innermost `torch.func` transform alone.
+
+    That is what the autograd rule of an operator has to do: the dispatcher, which has called it,
+    goes on to the outer transforms.
+    """
+    from torch._functorch.utils import enable_single_level_autograd_function
+
+    return enable_single_level_autograd_function()
+
+
+def apply(function, *args):
+    """`function.apply(*args)`, of a `torch.autograd.Function` without `setup_context`.
+
+    The one of torch's C++ part: outside of transforms, what stands before it in Python only finds
+    that there is nothing to do.
+    """
+    return super(torch.autograd.Function, function).apply(*args)
+
+
+def tangent_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """That of forward mode, whose level compiled code enters without telling `forward_ad`."""
+    return torch._VF._unpack_dual(tensor, level=0)[1]

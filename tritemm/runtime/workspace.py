@@ -1,0 +1,199 @@
+"""Memory that a kernel needs for the time of a call: partial sums, and counters that are zero.
+
+Partial sums can be anything at first: they are torch's memory, made for each call by the allocator
+of the present stream and pool, and free again after it.
+
+Programs that wait for each other count, and every launch must begin at zero. Clearing counters by
+a launch of their own would cost more than a small product. So a kernel leaves them as it found
+them, at zero, and the same memory serves the next launch. Launches of one stream run one after
+another, so a stream needs one set. A stream is known by the number that the driver gives it once:
+a handle may come back as another stream's, while the first one's work still runs. Sets outlive the
+call, so they lie in no pool of a caller's (a CUDA graph's, or a `torch.cuda.MemPool`).
+
+A CUDA graph can be replayed beside anything but itself; so each stream of each capture gets a set
+of its own, out of a slab that is cleared before any capture and kept for ever. Without a slab,
+clearing becomes a step of the graph.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+from typing import NamedTuple
+
+import torch
+
+from .torch_private import capturing, current_stream
+
+#: Counters per stream at first; and per device for all captures (4 MiB).
+FIRST, SLAB = 1 << 12, 1 << 20
+#: Counters of a stream of a capture, at least.
+CAPTURED = 1 << 9
+#: Sets begin this many counters apart: 128 bytes, so that no two share a cache line.
+APART = 32
+
+#: (device, stream's number) -> its counters.
+_streams: dict[tuple[int, int], torch.Tensor] = {}
+_slabs: dict[int, Slab] = {}
+#: Slabs that are used up: graphs still write to their addresses.
+_used_up: list[Slab] = []
+#: Devices whose slab is nearly used up.
+_low: set[int] = set()
+#: (device, stream's number) -> its latest capture and the counters that it got.
+_captures: dict[tuple[int, int], tuple[int, torch.Tensor]] = {}
+_lock = threading.Lock()
+
+
+class Room(NamedTuple):
+    """How much a call needs: `sums` elements of `dtype`, and `counters`."""
+
+    sums: int
+    dtype: torch.dtype
+    counters: int
+
+    @property
+    def bytes(self) -> int:
+        """Of the partial sums."""
+        return self.sums * self.dtype.itemsize
+
+    def tensors(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sums and counters for one launch on the current stream of `device`."""
+        sums = torch.empty(self.sums, dtype=self.dtype, device=device)
+        return sums, counters(device, self.counters)
+
+
+class Slab:
+    """Zeros that are given out once, a slice to each stream of each capture."""
+
+    def __init__(self, zeros: torch.Tensor):
+        self._zeros, self._used = zeros, 0
+
+    @property
+    def low(self) -> bool:
+        """Whether there is little left; the next eager call then makes another."""
+        return 2 * self._used > self._zeros.numel()
+
+    def take(self, count: int) -> torch.Tensor | None:
+        """`count` counters that nobody else gets; None when there are no more."""
+        with _lock:
+            start = self._used
+            if start + count > self._zeros.numel():
+                return None
+            self._used = start + -(-count // APART) * APART
+        return self._zeros[start : start + count]
+
+
+def counters(device: torch.device, count: int) -> torch.Tensor:
+    """At least `count` zeros, int32, [n], for one launch on the current stream of `device`.
+
+    The kernel must leave zeros in all that it changes. `device` is the current device where it is
+    a CUDA one. Ask anew for every launch.
+    """
+    if device.type != "cuda":
+        return torch.zeros(count, dtype=torch.int32, device=device)
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return counters_of(index, current_stream(index), count)
+
+
+def counters_of(index: int, stream: int, count: int) -> torch.Tensor:
+    """As above, on `stream`, the current one (its handle) of the current device, `index`."""
+    # Stream 0, which most calls are on, can't be captured or destroyed.
+    if stream:
+        if capturing():
+            return _captured(index, stream, count)
+        stream = _number_of(stream)
+    zeros = _streams.get((index, stream))
+    if zeros is None or zeros.numel() < count:
+        zeros = _grow(index, stream, count)
+    elif index in _low:
+        _low.discard(index)
+        _used_up.append(_slabs[index])
+        _slabs[index] = Slab(_kept_zeros(index, SLAB))
+    return zeros
+
+
+def _captured(index: int, stream: int, count: int) -> torch.Tensor:
+    """For a captured call: those of the calls before it in the same stream of the same capture."""
+    key, capture = (index, _number_of(stream)), _capture_of(stream)
+    known = _captures.get(key)
+    if capture and known and known[0] == capture and known[1].numel() >= count:
+        return known[1]
+    slab = _slabs.get(index)
+    zeros = slab and slab.take(max(count, CAPTURED) if capture else count)
+    if zeros is None:
+        return _zeros(index, count)
+    if slab.low:
+        _low.add(index)
+    _captures[key] = (capture, zeros)
+    return zeros
+
+
+def _capture_of(stream: int) -> int:
+    """The driver's number of the capture that `stream` takes part in; 0 if it doesn't say."""
+    status, number = ctypes.c_int(), ctypes.c_uint64()
+    ask = _driver("cuStreamGetCaptureInfo_v2", 6)
+    if ask is None or ask(stream, ctypes.byref(status), ctypes.byref(number), None, None, None):
+        return 0
+    return number.value if status.value == 1 else 0
+
+
+def _number_of(stream: int) -> int:
+    """The driver's number of `stream`, which no other stream gets; its handle if it doesn't say."""
+    number = ctypes.c_uint64()
+    ask = _driver("cuStreamGetId", 2)
+    return stream if ask is None or ask(stream, ctypes.byref(number)) else number.value
+
+
+@functools.cache
+def _driver(name: str, arguments: int):
+    """A function of the CUDA driver API that takes so many pointers; None if it isn't there."""
+    try:
+        function = getattr(ctypes.CDLL("libcuda.so.1"), name)
+    except (AttributeError, OSError):
+        return None
+    function.argtypes = [ctypes.c_void_p] * arguments
+    return function
+
+
+def _grow(index: int, stream: int, count: int) -> torch.Tensor:
+    """More counters for a stream.
+
+    Whoever still has the smaller set may use it: launches on the stream come one after another,
+    and its memory goes back to torch only when the stream's work is done.
+    """
+    if index not in _slabs:
+        _slabs.setdefault(index, Slab(_kept_zeros(index, SLAB)))
+    zeros = _kept_zeros(index, max(FIRST, 1 << (count - 1).bit_length()))
+    smaller = _streams.get((index, stream))
+    if smaller is not None:
+        smaller.record_stream(torch.cuda.current_stream(index))
+    _streams[index, stream] = zeros
+    return zeros
+
+
+def _kept_zeros(index: int, count: int) -> torch.Tensor:
+    """Zeros that any stream may use, outside of every pool of a caller's.
+
+    Pools are a thread's own, so they are made in another thread, on the default stream.
+    """
+    made: list[torch.Tensor | BaseException] = []
+
+    def make():
+        try:
+            with torch.cuda.device(index):
+                made.append(_zeros(index, count))
+                torch.cuda.current_stream(index).synchronize()
+        except BaseException as error:  # the caller's to see
+            made.append(error)
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join()
+    if isinstance(made[-1], BaseException):
+        raise made[-1]
+    return made[0]
+
+
+def _zeros(index: int, count: int) -> torch.Tensor:
+    return torch.zeros(count, dtype=torch.int32, device=torch.device("cuda", index))
