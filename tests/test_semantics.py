@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import tritemm
-from tritemm import budget, ops
+from tritemm import budget, plan
 from tritemm.rungs import RUNGS
 
 from .harness import DEVICE, operand
@@ -127,7 +127,7 @@ def test_batched_views_are_read_in_place():
     q = torch.randn(2, 20, 3, 16, device=DEVICE).transpose(1, 2)
     k = torch.randn(2, 24, 3, 16, device=DEVICE).transpose(1, 2)
     out = torch.empty(2, 3, 20, 24, device=DEVICE)
-    _, a, b, c = ops.plan(q, k.mT, out, "ieee", None)
+    _, a, b, c = plan.matrices(q, k.mT, out, "ieee", None)
     assert (a.data_ptr(), b.data_ptr(), c.data_ptr()) == (
         q.data_ptr(), k.data_ptr(), out.data_ptr(),
     )  # fmt: skip
@@ -136,7 +136,7 @@ def test_batched_views_are_read_in_place():
 
 def test_a_stack_times_one_matrix_is_one_large_product():
     a, b = torch.empty(2, 3, 4, 5, device=DEVICE), torch.empty(5, 6, device=DEVICE)
-    problem, *_ = ops.plan(a, b, torch.empty(2, 3, 4, 6, device=DEVICE), "ieee", None)
+    problem, *_ = plan.matrices(a, b, torch.empty(2, 3, 4, 6, device=DEVICE), "ieee", None)
     assert (problem.M, problem.batch) == (24, 1)
 
 

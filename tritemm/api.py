@@ -93,9 +93,7 @@ def _into(out, a, b, input, other, options) -> torch.Tensor:
     """The product of `a` and `b`, the operands with two dimensions or more, written to `out`."""
     shape = _drop_shape(a, b, input, other)
     _check_out(out, (input, other), options[-1])
-    # An operand must be read before its own tensor is given another shape; and a tensor that only
-    # stands for the negative of its memory is torch's to write.
-    if out.is_neg() or (tuple(out.shape) != shape and any(_share_memory(out, t) for t in (a, b))):
+    if _needs_copy(out, shape, a, b):
         result = _drop(ops.mm(a, b, *options), input, other)
         _resize(out, shape)
         return out.copy_(result)
@@ -301,6 +299,14 @@ def _resize(out, shape) -> None:
         )
 
 
-def _share_memory(x, y) -> bool:
-    """Whether both tensors are views of one storage; while compiling, where it isn't known, no."""
-    return not torch.compiler.is_dynamo_compiling() and torch._C._is_alias_of(x, y)
+def _needs_copy(out, shape, a, b) -> bool:
+    """Whether the result must be whole before `out` is touched.
+
+    An operand must be read before its own tensor is given another shape; and a tensor that only
+    stands for the negative of its memory is torch's to write.
+    """
+    if torch.compiler.is_dynamo_compiling():  # neither can be asked; torch traces around both
+        return False
+    return out.is_neg() or (
+        tuple(out.shape) != shape and any(torch._C._is_alias_of(out, t) for t in (a, b))
+    )
