@@ -77,8 +77,9 @@ def tune(
     The candidates of `kernel="auto"` are compiled and timed, those first that the model expects
     to be fast. Each result is checked (`tritemm.budget`) before its candidate may win. The winner
     is kept in the user's cache for this and later processes: `$TRITEMM_CACHE`, else
-    `~/.cache/tritemm`; `tritemm.tuning.export` and `load` carry it to other machines. It counts
-    for operands of these sizes, strides, types and alignment; `tritemm.explain` says so.
+    `~/.cache/tritemm`; a warning says where that can't be. `tritemm.tuning.export` and `load` carry
+    it to other machines. It counts for operands of these sizes, strides, types and alignment;
+    `tritemm.explain` says so.
 
     Args:
         input, other, precision, accumulate, out_dtype: as for `matmul`. The operands' values are
@@ -123,6 +124,8 @@ def load(path) -> int:
     try:
         data = json.loads(Path(path).read_text())
         gpu, table = data["gpu"], data["problems"]
+        if not isinstance(gpu, str):
+            raise TypeError("gpu is no name")
         for entry in table.values():
             cache.config_of(entry["config"])
             dispatch.find(entry["kernel"])
