@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import random
 import statistics
 from pathlib import Path
@@ -81,6 +82,24 @@ def main(plot: Path, as_json: bool = False) -> int:
             print("\nNothing is timed here: the interpreter runs on the CPU.")
         print(_draw(rows, plot, flops, reference))
     return 0 if all(row.ok for row in rows) else 1
+
+
+def plot_why_not(path: Path) -> str | None:
+    """Why the chart can't be saved there, or None; asked before anything runs."""
+    if not path.parent.is_dir():
+        return f"there is no folder {path.parent}"
+    if path.is_dir():
+        return "it is a folder"
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        return "it can't be written"
+    try:
+        from matplotlib.backend_bases import FigureCanvasBase
+    except ImportError:
+        return None  # no chart then, and a sentence that says so
+    kinds = FigureCanvasBase.get_supported_filetypes()
+    if path.suffix.lstrip(".").lower() not in kinds:
+        return f"its name must end in one of .{', .'.join(sorted(kinds))}"
+    return None
 
 
 def _check(kernel: Kernel, a, b) -> Row:

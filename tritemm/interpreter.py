@@ -29,18 +29,20 @@ from triton.runtime import interpreter
 from triton.runtime.jit import JITFunction
 
 
-def _device_is_there() -> bool:
-    """Whether torch counts a GPU. It asks NVML, so that CUDA is not started and the process may
-    fork, and the driver only where NVML doesn't answer."""
+def chosen() -> bool:
+    """As TRITON_INTERPRET says; without it, whether torch counts no GPU.
+
+    It asks NVML, so that CUDA is not started and the process may fork; and the driver only where
+    NVML doesn't answer.
+    """
+    if "TRITON_INTERPRET" in os.environ or knobs.runtime.interpret:
+        return knobs.runtime.interpret
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*(NVML|nvml)")
-        return torch.cuda.device_count() > 0
+        return torch.cuda.device_count() == 0
 
 
-#: A set TRITON_INTERPRET decides, whatever its value; else whether there is a GPU.
-INTERPRETED: bool = knobs.runtime.interpret or (
-    "TRITON_INTERPRET" not in os.environ and not _device_is_there()
-)
+INTERPRETED = chosen()
 
 #: The interpreter keeps the place in the grid and what it patches in globals.
 _LOCK = threading.RLock()

@@ -55,11 +55,17 @@ class Tuned:
     timed: tuple[Timed, ...]
     skipped: int
 
+    def __repr__(self) -> str:
+        return f"<Tuned {self.choice!r}, {self._count()}>"
+
+    def _count(self) -> str:
+        return f"{len(self.timed)} of {len(self.timed) + self.skipped} candidates timed"
+
     def __str__(self) -> str:
-        count = f"{len(self.timed)} of {len(self.timed) + self.skipped} candidates timed"
         best = [one for one in self.timed if not one.error][:5]
         failed = [one for one in self.timed if one.error][:5]
-        return "\n  ".join([f"{self.choice.problem}: {count}", *(str(t) for t in best + failed)])
+        title = f"{self.choice.problem}: {self._count()}"
+        return "\n  ".join([title, *(str(one) for one in best + failed)])
 
 
 def tune(
