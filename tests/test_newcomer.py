@@ -70,9 +70,9 @@ print("compiled", len(triton.compile(source, target=GPUTarget("cuda", 90, 32)).a
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="of the interpreter")
-def test_the_interpreter_in_a_process_that_has_used_triton(run):
+def test_the_interpreter_in_a_process_that_has_used_triton(run, tmp_path):
     """Any order of imports; and nothing of it is left to others, in this process or in children."""
-    assert run(AFTER_TRITON)[-1] == "compiled True"
+    assert run(AFTER_TRITON, TRITON_CACHE_DIR=str(tmp_path))[-1] == "compiled True"
 
 
 @pytest.mark.parametrize(
@@ -123,6 +123,17 @@ def test_a_prompt_shows_one_line():
     )
     assert repr(choice).startswith(f"<Choice {choice.kernel.name}, {choice.config!r} for ")
     assert repr(RUNGS[0]) == "<rung 01 simt>"
+
+
+def test_explain_says_of_which_gpu(capsys):
+    assert main(["explain", "64", "64", "64"]) == 0
+    here = "assumed; --sm names another architecture"
+    if not INTERPRETED:
+        here = f"{torch.cuda.get_device_name()}, which is here"
+    first, *choice = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(rf"device     .*{here}", first) and choice[0].startswith("problem    64")
+    assert main(["explain", "64", "64", "64", "--sm", "80"]) == 0
+    assert capsys.readouterr().out.startswith("device     sm_80 with 108 SMs\n")
 
 
 def test_the_version(capsys):
@@ -177,9 +188,11 @@ class TestRefusals:
         path.write_text("{}")
         assert "no time of a rung" in self.refused(capsys, tuning_main, *words)
         path.write_text(row % (1, 64))
-        missing = tmp_path / "missing" / "out.json"
-        assert "no folder" in self.refused(capsys, tuning_main, "fit", path, "--out", missing)
-        assert "no tempo" in self.refused(capsys, tuning_main, "fit", path, "--hold", "tempo")
+        for out, why in (
+            (tmp_path / "missing" / "out.json", "no folder"),
+            (tmp_path, "is a folder"),
+        ):
+            assert why in self.refused(capsys, tuning_main, "fit", path, "--out", out)
 
     def test_load_and_export(self, tmp_path, capsys):
         path = tmp_path / "tuned.json"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import random
 import statistics
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 import torch
 
 from . import asm, budget, dispatch, env, launch
+from .command import write_why_not
 from .problem import INTERPRETED, Problem
 from .rungs import RUNGS
 from .spec import Kernel
@@ -86,12 +86,8 @@ def main(plot: Path, as_json: bool = False) -> int:
 
 def plot_why_not(path: Path) -> str | None:
     """Why the chart can't be saved there, or None; asked before anything runs."""
-    if not path.parent.is_dir():
-        return f"there is no folder {path.parent}"
-    if path.is_dir():
-        return "it is a folder"
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        return "it can't be written"
+    if reason := write_why_not(path):
+        return reason
     try:
         from matplotlib.backend_bases import FigureCanvasBase
     except ImportError:

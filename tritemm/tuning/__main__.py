@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from ..command import refuse, status_of
+from ..command import refuse, status_of, write_why_not
 from ..problem import Device
 from . import constants, user
 from .fit import fit, quality
@@ -67,8 +67,8 @@ def _fit(args: argparse.Namespace) -> int:
             raise ValueError(
                 f"--hold: there is no {', '.join(sorted(unknown))}; the numbers are {names}"
             )
-        if not out.parent.is_dir():
-            raise ValueError(f"--out {out}: there is no folder {out.parent}")
+        if reason := write_why_not(out):
+            raise ValueError(f"--out {out}: {reason}")
         samples = read(args.samples, device)
         if not samples:
             raise ValueError("there is no time of a rung in these files")
