@@ -30,7 +30,8 @@ def run(tmp_path):
     def run(code, **variables):
         script = tmp_path / "script.py"  # a file, because Triton reads the source of kernels
         script.write_text(code)
-        env = os.environ | {"PYTHONPATH": str(ROOT)} | variables
+        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        env = os.environ | {"PYTHONPATH": path} | variables
         env.pop("TRITON_INTERPRET", None)
         done = subprocess.run([sys.executable, script], env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr

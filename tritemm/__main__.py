@@ -85,17 +85,18 @@ def _explain(args: argparse.Namespace) -> int:
 
 def _problem(args: argparse.Namespace) -> tuple[Problem, str]:
     """The problem that is asked about, and the words for its device."""
+    sm, name = _ASSUMED if args.sm is None else (args.sm, None)
     job = asm.Job(
-        "simt", args.sm or _ASSUMED[0], args.M, args.N, args.K, args.layout, args.dtype,
+        "simt", sm, args.M, args.N, args.K, args.layout, args.dtype,
         args.out_dtype, None, args.precision,
     )  # fmt: skip
     problem = asm.problem_of(job)
-    if args.sm:
+    if name is None:
         return problem, f"{problem.device.name} with {problem.device.sms} SMs"
     if not INTERPRETED and torch.cuda.is_available():
         device, whose = Device.of(torch.device("cuda")), "which is here"
     else:
-        device = dataclasses.replace(problem.device, name=_ASSUMED[1])
+        device = dataclasses.replace(problem.device, name=name)
         whose = "assumed; --sm names another architecture"
     return dataclasses.replace(problem, device=device), f"{device.name}, {whose}"
 
