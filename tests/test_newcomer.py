@@ -42,7 +42,8 @@ def run(tmp_path):
 
 #: Triton's library is decorated here, its sums among it, before tritemm can say how.
 AFTER_TRITON = """
-import os, warnings
+import os, sys, warnings
+from concurrent.futures import ThreadPoolExecutor
 import triton, triton.language as tl
 import torch
 before = dict(os.environ)
@@ -57,6 +58,13 @@ def whole(*sizes):
 for M, name in ((40, "tma"), (40, "pipelined"), (1, "gemv")):
     a, b = whole(M, 72), whole(72, 24)
     assert torch.equal(tritemm.matmul(a, b, kernel=name), a @ b), name
+
+def right(_):
+    return torch.equal(tritemm.matmul(a, b), a @ b)
+
+sys.setswitchinterval(1e-5)
+with ThreadPoolExecutor(3) as threads:
+    assert all(threads.map(right, range(9)))  # though the interpreter keeps its state in globals
 
 assert dict(os.environ) == before  # child processes choose for themselves
 assert not triton.knobs.runtime.interpret
