@@ -139,7 +139,7 @@ class Limits:
         return None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class CudaKernel(Kernel):
     """A rung in CUDA. The stem of its `file` is its name; `place` is its number on the ladder."""
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 import triton
 
-from tritemm import env
+from tritemm import env, interpreter
 
 
 def test_versions_are_those_in_use():
@@ -49,12 +49,11 @@ def test_fp32_precision_is_the_flag(flag):
         matmul.fp32_precision = before
 
 
-@pytest.mark.parametrize(("value", "shown"), [("1", "on"), ("0", "off")])
+@pytest.mark.parametrize(("value", "shown"), [(True, "on"), (False, "off")])
 def test_interpreter_mode(value, shown, monkeypatch):
-    monkeypatch.setenv("TRITON_INTERPRET", value)
-    facts = env.collect()
-    assert facts["interpreter"] is (value == "1")
-    assert re.search(rf"^interpreter +{shown}$", env.render(facts), re.MULTILINE)
+    monkeypatch.setattr(interpreter, "INTERPRETED", value)
+    text = env.render(env.collect())
+    assert re.search(rf"^interpreter +{shown}$", text, re.MULTILINE)
 
 
 def test_one_broken_package_leaves_the_other_facts(monkeypatch):

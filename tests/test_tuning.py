@@ -3,8 +3,10 @@
 import dataclasses
 import json
 import multiprocessing
+import os
 import subprocess
 import sys
+import tempfile
 import warnings
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from .choosing import H200, problem
 from .harness import DEVICE, operand
 
 CONFIG = Config(64, 64, 64, num_stages=4, ORDER="grouped", SWAP=True)
+TILE = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64}
 
 
 @pytest.fixture(autouse=True)
@@ -77,8 +80,8 @@ class TestCache:
         other = dataclasses.replace(H200, name="NVIDIA H100")
         assert cache.lookup(problem(64, 64, 64, device=other)) is None
 
-    @pytest.mark.parametrize("text", ["", "{", "[]", '{"problems": 3}', "\0\1"])
-    def test_a_broken_file_is_a_warning(self, text):
+    @pytest.mark.parametrize("text", ["", "{", "[]", '{"problems": 3}', "\0\1", 100_000 * "["])
+    def test_a_broken_file_is_a_warning_and_set_aside(self, text):
         asked = problem(64, 64, 64)
         put(asked)
         path = cache.path_of("NVIDIA H200")
@@ -90,9 +93,10 @@ class TestCache:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert dispatch.choose(asked).why == "the least predicted time"  # no second warning
-        with pytest.warns(UserWarning, match="can't be read"):
+        with pytest.warns(UserWarning, match=r"was broken .* it is now .*\.broken"):
             put(asked)
         assert json.loads(path.read_text())["problems"]
+        assert path.with_suffix(".broken").read_text() == text
 
     @pytest.mark.parametrize(
         "entry",
@@ -100,8 +104,16 @@ class TestCache:
             {},
             {"kernel": "tma"},
             {"kernel": "tma", "config": {"TILE": 3}},
-            {"kernel": "of the future", "config": {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64}},
+            {"kernel": "tma", "config": [64, 64, 64]},
+            {"kernel": "tma", "config": TILE | {"BLOCK_M": "64"}},
+            {"kernel": "tma", "config": TILE | {"BLOCK_M": -64}},
+            {"kernel": "tma", "config": TILE | {"ORDER": [], "SWAP": 1}},
+            {"kernel": ["tma"], "config": TILE},
+            {"kernel": "of the future", "config": TILE},
             None,
+            7,
+            "tma",
+            ["kernel", "config"],
         ],
     )
     def test_an_odd_entry_is_passed_over(self, entry):
@@ -116,12 +128,55 @@ class TestCache:
         with pytest.warns(UserWarning, match="not kept"):
             put(asked)
         assert cache.lookup(asked) == ("tma", CONFIG)  # in this process
+        assert len(cache.table_of("NVIDIA H200")) == 1  # for export
+
+    def test_who_has_no_home(self, monkeypatch):
+        for name in ("TRITEMM_CACHE", "XDG_CACHE_HOME", "HOME"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)  # in no list of users
+        with pytest.raises(RuntimeError):
+            Path.home()
+        asked = problem(64, 64, 64)
+        assert dispatch.choose(asked).why == "the least predicted time"
+        with pytest.warns(UserWarning, match="not kept.* no home directory; TRITEMM_CACHE"):
+            put(asked)
+        assert dispatch.choose(asked).config == CONFIG  # in this process
+
+    def test_a_file_is_as_open_as_others(self):
+        before = os.umask(0o027)
+        try:
+            put(problem(64, 64, 64))
+            path = cache.path_of("NVIDIA H200")
+            assert {file.stat().st_mode & 0o777 for file in cache.folder().iterdir()} == {0o640}
+            path.chmod(0o664)
+            put(problem(64, 64, 72))
+            assert path.stat().st_mode & 0o777 == 0o664
+        finally:
+            os.umask(before)
+
+    @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become another user")
+    def test_users_who_share_a_folder(self, monkeypatch):
+        with tempfile.TemporaryDirectory() as shared:  # where others may look, unlike in tmp_path
+            monkeypatch.setenv("TRITEMM_CACHE", shared)
+            Path(shared).chmod(0o777)
+            put(problem(64, 64, 64))
+            path = cache.path_of("NVIDIA H200")
+            path.chmod(0o600)
+            hidden = path.read_bytes()
+            assert _as_another(_finds_nothing_and_keeps_nothing) == 0
+            assert path.read_bytes() == hidden
+            path.chmod(0o644)
+            assert _as_another(put, problem(64, 64, 72)) == 0
+            cache.forget()
+            assert len(cache.table_of("NVIDIA H200")) == 2
 
     def test_the_place(self, monkeypatch):
         monkeypatch.delenv("TRITEMM_CACHE")
         monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
         assert cache.folder() == Path("/somewhere/tritemm")
         monkeypatch.delenv("XDG_CACHE_HOME")
+        assert cache.folder() == Path.home() / ".cache" / "tritemm"
+        monkeypatch.setenv("TRITEMM_CACHE", "")  # as good as unset
         assert cache.folder() == Path.home() / ".cache" / "tritemm"
 
     def test_two_processes_lose_nothing(self):
@@ -130,6 +185,29 @@ class TestCache:
             pool.starmap(_write_many, [(0, count), (count, 2 * count)])
         table = cache.table_of("some GPU")
         assert set(table) == {f"problem {i}" for i in range(2 * count)}
+
+
+def _as_another(function, *args) -> int:
+    """The exit status of a process of another user that calls this."""
+
+    def call():
+        os.setgroups([])
+        os.setgid(54321)
+        os.setuid(54321)
+        cache.forget()
+        function(*args)
+
+    process = multiprocessing.get_context("fork").Process(target=call)
+    process.start()
+    process.join()
+    return process.exitcode
+
+
+def _finds_nothing_and_keeps_nothing():
+    with pytest.warns(UserWarning, match="can't be read.*Permission denied"):
+        assert cache.lookup(problem(64, 64, 64)) is None
+    with pytest.warns(UserWarning, match="not kept"):
+        put(problem(64, 64, 72))
 
 
 def of_tensors(a, b):
@@ -255,7 +333,9 @@ class TestTune:
         assert tritemm.tuning.load(tmp_path / "tuned.json") == 1
         assert tritemm.explain(self.a, self.b).kernel.name == "pipelined"
 
-    @pytest.mark.parametrize("text", ["", "[]", '{"gpu": "x", "problems": {"p": {}}}'])
+    @pytest.mark.parametrize(
+        "text", ["", "[]", '{"gpu": 7, "problems": {}}', '{"gpu": "x", "problems": {"p": {}}}']
+    )
     def test_loading_something_else(self, tmp_path, text):
         path = tmp_path / "other.json"
         path.write_text(text)

@@ -1,24 +1,19 @@
 """tritemm: tensor-core matrix multiplication in Triton, from the naive kernel upwards.
 
 `matmul` multiplies like `torch.matmul`; `ladder` lists the kernels it chooses from; `explain`
-says what it would choose; `tune` times them on request; `warmup` compiles ahead. Without a CUDA
-device the kernels run in Triton's interpreter, which has to be chosen before the first kernel is
-decorated, hence here.
+says what it would choose; `tune` times them on request; `warmup` compiles ahead. Without a GPU
+the kernels run in Triton's interpreter.
 """
 
-import os
+from .interpreter import decorating
 
-import torch
-
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-
-from . import tuning
-from .api import explain, matmul
-from .rungs import ladder
-from .spec import Config
-from .tuning.user import tune
-from .tuning.warm import warmup
+with decorating():
+    from . import tuning
+    from .api import explain, matmul
+    from .rungs import ladder
+    from .spec import Config
+    from .tuning.user import tune
+    from .tuning.warm import warmup
 
 __version__ = "0.1.0"
 

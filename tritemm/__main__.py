@@ -1,13 +1,21 @@
-"""`python -m tritemm`: ladder, demo, explain, asm, env."""
+"""`python -m tritemm`: ladder, demo, explain, asm, env; `--version`."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 from pathlib import Path
 
-from . import asm
+import torch
+
+from . import __version__, asm
+from .command import refuse, status_of
+from .problem import INTERPRETED, Device, Problem
+
+#: The architecture of the GPU that `explain` assumes where there is none, and its name.
+_ASSUMED = 90, "NVIDIA H200"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -15,6 +23,7 @@ def main(argv: list[str] | None = None) -> int:
         prog="python -m tritemm",
         description="Tensor-core matrix multiplication in Triton, from the naive kernel upwards.",
     )
+    parser.add_argument("--version", action="version", version=f"tritemm {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     command = commands.add_parser("ladder", help="list the kernels, slowest first")
@@ -29,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
     command.set_defaults(run=_demo)
 
     command = commands.add_parser(
-        "explain", help="what would be chosen for a problem, on a GPU that need not be here"
+        "explain", help="what would be chosen for a problem, on this GPU or one that is not here"
     )
     for size in "MNK":
         command.add_argument(size, type=int)
@@ -38,7 +47,7 @@ def main(argv: list[str] | None = None) -> int:
     _option(command, "--out-dtype", None, "type of the result")
     _option(command, "--precision", "ieee", "how fp32 is multiplied")
     _option(command, "--kernel", "auto", "a rung, instead of auto")
-    _option(command, "--sm", 90, "architecture", type=int)
+    _option(command, "--sm", None, "architecture, instead of this GPU's", type=int)
     command.set_defaults(run=_explain)
 
     command = commands.add_parser("asm", help="PTX and SASS of a rung, with no GPU")
@@ -66,15 +75,30 @@ def _explain(args: argparse.Namespace) -> int:
     from . import dispatch
 
     try:
-        job = asm.Job(
-            "simt", args.sm, args.M, args.N, args.K, args.layout, args.dtype,
-            args.out_dtype, None, args.precision,
-        )  # fmt: skip
-        print(dispatch.choose(asm.problem_of(job), args.kernel))
-    except ValueError as error:
-        print(f"tritemm explain: {error}", file=sys.stderr)
-        return 2
+        problem, whose = _problem(args)
+        choice = dispatch.choose(problem, args.kernel)
+    except (RuntimeError, ValueError) as error:
+        return refuse("explain", error)
+    print(f"device     {whose}\n{choice}")
     return 0
+
+
+def _problem(args: argparse.Namespace) -> tuple[Problem, str]:
+    """The problem that is asked about, and the words for its device."""
+    sm, name = _ASSUMED if args.sm is None else (args.sm, None)
+    job = asm.Job(
+        "simt", sm, args.M, args.N, args.K, args.layout, args.dtype,
+        args.out_dtype, None, args.precision,
+    )  # fmt: skip
+    problem = asm.problem_of(job)
+    if name is None:
+        return problem, f"{problem.device.name} with {problem.device.sms} SMs"
+    if not INTERPRETED and torch.cuda.is_available():
+        device, whose = Device.of(torch.device("cuda")), "which is here"
+    else:
+        device = dataclasses.replace(problem.device, name=name)
+        whose = "assumed; --sm names another architecture"
+    return dataclasses.replace(problem, device=device), f"{device.name}, {whose}"
 
 
 def _ladder(args: argparse.Namespace) -> None:
@@ -92,6 +116,8 @@ def _ladder(args: argparse.Namespace) -> None:
 def _demo(args: argparse.Namespace) -> int:
     from . import demo
 
+    if reason := None if args.json else demo.plot_why_not(args.plot):
+        return refuse("demo", f"--plot {args.plot}: {reason}")
     return demo.main(args.plot, as_json=args.json)
 
 
@@ -103,4 +129,4 @@ def _env(args: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(status_of(main))

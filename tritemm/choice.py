@@ -49,6 +49,9 @@ class Choice:
         mine = (self.kernel, self.config)
         return [row for row in ranked(self.problem) if row[1:] != mine]
 
+    def __repr__(self) -> str:
+        return f"<Choice {self.kernel.name}, {self.config!r} for {self.problem}>"
+
     def __str__(self) -> str:
         lines = [
             f"problem    {self.problem}",

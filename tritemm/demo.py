@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from . import asm, budget, dispatch, env, plan
+from .command import write_why_not
 from .problem import INTERPRETED, Problem
 from .rungs import RUNGS
 from .runtime.clock import elapsed
@@ -82,6 +83,20 @@ def main(plot: Path, as_json: bool = False) -> int:
             print("\nNothing is timed here: the interpreter runs on the CPU.")
         print(_draw(rows, plot, flops, reference))
     return 0 if all(row.ok for row in rows) else 1
+
+
+def plot_why_not(path: Path) -> str | None:
+    """Why the chart can't be saved there, or None; asked before anything runs."""
+    if reason := write_why_not(path):
+        return reason
+    try:
+        from matplotlib.backend_bases import FigureCanvasBase
+    except ImportError:
+        return None  # no chart then, and a sentence that says so
+    kinds = FigureCanvasBase.get_supported_filetypes()
+    if path.suffix.lstrip(".").lower() not in kinds:
+        return f"its name must end in one of .{', .'.join(sorted(kinds))}"
+    return None
 
 
 def _check(kernel: Kernel, a, b) -> Row:

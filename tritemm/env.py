@@ -33,7 +33,7 @@ def collect() -> dict[str, Any]:
         "torch": lambda: _module("torch").__version__,
         "torch's CUDA": lambda: _module("torch").version.cuda or "none",
         "triton": lambda: _module("triton").__version__,
-        "interpreter": lambda: bool(_module("triton").knobs.runtime.interpret),
+        "interpreter": lambda: _module("tritemm.interpreter").INTERPRETED,
         "numpy": lambda: _module("numpy").__version__,
         "driver": _driver,
         "gpus": _gpus,

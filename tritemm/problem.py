@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import torch
-import triton
+
+from .interpreter import INTERPRETED as INTERPRETED
 
 #: dtype of the operands -> dtype of the accumulator, unless the caller asks for another.
 ACCUMULATE = {
@@ -20,8 +21,6 @@ ACCUMULATE = {
 }
 
 T = TypeVar("T")
-
-INTERPRETED = triton.knobs.runtime.interpret
 
 
 @dataclasses.dataclass(frozen=True)

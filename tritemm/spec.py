@@ -51,6 +51,12 @@ class Config:
     SWAP: bool = False
     PACK: str = ""
 
+    def __repr__(self) -> str:
+        """The fields that differ from their defaults."""
+        fields = [(f.name, getattr(self, f.name), f.default) for f in dataclasses.fields(self)]
+        told = [f"{name}={value!r}" for name, value, default in fields if value != default]
+        return f"Config({', '.join(told)})"
+
     def __str__(self) -> str:
         order = f"{self.ORDER} {self.GROUP_M}" if self.ORDER == "grouped" else self.ORDER
         warps = f"{self.num_warps} warp{'s' * (self.num_warps > 1)}"
@@ -147,6 +153,9 @@ class Kernel:
 
     header_keys: ClassVar[tuple[str, ...]] = HEADER_KEYS
 
+    def __repr__(self) -> str:
+        return f"<rung {self.number:02} {self.name}>"
+
     @property
     def number(self) -> int:
         """The rung's place on its ladder."""
@@ -224,7 +233,7 @@ class Arguments:
     options: Callable[[Problem, Config], dict[str, Any]] = lambda problem, config: {}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class TritonKernel(Kernel):
     """A rung in Triton; `interpreted` is its config in Triton's interpreter.
 

@@ -7,8 +7,10 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from .. import interpreter
+
 #: True when kernels run in Triton's interpreter, which needs two corrections below.
-INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+INTERPRETED = tl.constexpr(interpreter.INTERPRETED)
 
 #: Columns of tiles in one stripe of the serpentine order.
 STRIPE = tl.constexpr(16)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+from ..command import refuse, status_of, write_why_not
 from ..problem import Device
 from . import constants, user
 from .fit import fit, quality
@@ -26,38 +28,59 @@ def main(argv: list[str] | None = None) -> int:
     command.add_argument("--gpu", default="NVIDIA H200", help="default: %(default)s")
     command.add_argument("--sms", type=int, default=132, help="default: %(default)s")
     command.add_argument("--shared", type=int, default=232448, help="bytes; default: %(default)s")
-    command.add_argument("--capability", default="9.0", help="default: %(default)s")
+    command.add_argument("--capability", default=(9, 0), type=capability, help="default: 9.0")
     command.set_defaults(run=_fit)
 
     command = commands.add_parser("export", help="write what tritemm.tune found on this GPU")
     command.add_argument("path", type=Path)
-    command.set_defaults(run=lambda args: print(f"{user.export(args.path)} problems"))
+    command.set_defaults(run=lambda args: _carry(user.export, args))
 
     command = commands.add_parser("load", help="add what another machine exported")
     command.add_argument("path", type=Path)
-    command.set_defaults(run=lambda args: print(f"{user.load(args.path)} problems"))
+    command.set_defaults(run=lambda args: _carry(user.load, args))
 
     args = parser.parse_args(argv)
-    return args.run(args) or 0
+    return args.run(args)
 
 
-def _fit(args: argparse.Namespace) -> None:
-    capability = tuple(int(part) for part in args.capability.split("."))
-    device = Device(args.gpu, capability, args.sms, args.shared)
+def capability(text: str) -> tuple[int, int]:
+    """Of 9.0; argparse says this name of what is none."""
+    major, minor = text.split(".")
+    return int(major), int(minor)
+
+
+def _carry(carry: Callable[[Path], int], args: argparse.Namespace) -> int:
+    try:
+        print(f"{carry(args.path)} problems")
+    except (OSError, ValueError) as error:
+        return refuse(f"tuning {args.command}", error)
+    return 0
+
+
+def _fit(args: argparse.Namespace) -> int:
+    device = Device(args.gpu, args.capability, args.sms, args.shared)
+    out = args.out or constants.path_of(device)
     hold = [name for name in args.hold.split(",") if name]
-    if unknown := set(hold) - set(constants.Constants.RATES):
-        names = ", ".join(constants.Constants.RATES)
-        sys.exit(f"--hold: there is no {', '.join(sorted(unknown))}; the numbers are {names}")
-    samples = read(args.samples, device)
-    if not samples:
-        sys.exit("there is no time of a rung in these files")
+    try:
+        if unknown := set(hold) - set(constants.Constants.RATES):
+            names = ", ".join(constants.Constants.RATES)
+            raise ValueError(
+                f"--hold: there is no {', '.join(sorted(unknown))}; the numbers are {names}"
+            )
+        if reason := write_why_not(out):
+            raise ValueError(f"--out {out}: {reason}")
+        samples = read(args.samples, device)
+        if not samples:
+            raise ValueError("there is no time of a rung in these files")
+    except (OSError, ValueError) as error:
+        return refuse("tuning fit", error)
     start = constants.of(device)
     print("before", quality(samples, start))
     found = fit(samples, start, hold=hold, progress=_bar)
-    out = args.out or constants.path_of(device)
     out.write_text(render(constants.to_json(found, device)))
     print("after ", quality(samples, constants.from_json(json.loads(out.read_text()))))
     print(out)
+    return 0
 
 
 def render(data: dict) -> str:
@@ -78,4 +101,4 @@ def _bar(rounds):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(status_of(main))

@@ -1,19 +1,21 @@
 """What `tritemm.tune` found, kept for each user: one JSON file per GPU and version.
 
-It lies in `$TRITEMM_CACHE`, else `$XDG_CACHE_HOME/tritemm`, else `~/.cache/tritemm`. A process
-reads it once, at the first choice. It is written under a lock, to a temporary file that then takes
-its place: readers see the old one or the new one, and two writers lose nothing.
+It lies in `$TRITEMM_CACHE`, else `$XDG_CACHE_HOME/tritemm`, else `~/.cache/tritemm`; who has no
+home has none. A process reads it once, at the first choice. It is written under a lock, to a
+temporary file that then takes its place: readers see the old one or the new one, and two writers
+lose nothing. What can't be read is not replaced, and what is no cache is set aside as *.broken.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
-import tempfile
 import threading
+import uuid
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import triton
@@ -29,20 +31,24 @@ _TABLES: dict[str, Table] = {}
 _READING = threading.Lock()
 
 
-def folder() -> Path:
-    """Where the files lie; it need not exist."""
-    if "TRITEMM_CACHE" in os.environ:
-        return Path(os.environ["TRITEMM_CACHE"])
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+def folder() -> Path | None:
+    """Where the files lie; it need not exist. None for who has no home and names no folder."""
+    if own := os.environ.get("TRITEMM_CACHE"):
+        return Path(own)
+    try:
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:  # no HOME, and the user is unknown
+        return None
     return Path(home) / "tritemm"
 
 
-def path_of(gpu: str) -> Path:
+def path_of(gpu: str) -> Path | None:
     """The file of the GPU with this name, for this tritemm and this Triton."""
     from .. import __version__
 
+    place = folder()
     name = "-".join("".join(c if c.isalnum() else " " for c in gpu.lower()).split())
-    return folder() / f"{name}-tritemm{__version__}-triton{triton.__version__}.json"
+    return place and place / f"{name}-tritemm{__version__}-triton{triton.__version__}.json"
 
 
 def lookup(problem: Problem) -> tuple[str, Config] | None:
@@ -54,32 +60,33 @@ def lookup(problem: Problem) -> tuple[str, Config] | None:
     if entry is None:
         return None
     try:
-        return entry["kernel"], config_of(entry["config"])
+        name, config = entry["kernel"], config_of(entry["config"])
     except (AttributeError, KeyError, TypeError, ValueError):  # of another version
         return None
+    return (name, config) if isinstance(name, str) else None
 
 
 def store(gpu: str, found: Mapping[str, dict]) -> None:
     """Add entries of the GPU with this name, for this process and for later ones.
 
-    Where the file can't be written, a warning says so and this process has them alone.
+    Where the file can't be written, or is there and can't be read, a warning says so and this
+    process has them alone.
     """
-    path = path_of(gpu)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path.with_suffix(".lock"), "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            table = {**_read(path), **found}
-            _replace(path, {"gpu": gpu, "problems": table})
+        table = _add(gpu, found)
     except OSError as error:
-        warnings.warn(f"what was tuned is not kept: {error}", stacklevel=3)
+        warnings.warn(
+            f"what was tuned is not kept for other processes: {error}; TRITEMM_CACHE can name "
+            "another folder for it",
+            stacklevel=3,
+        )
         table = {**_TABLES.get(gpu, {}), **found}
     _TABLES[gpu] = table
 
 
 def table_of(gpu: str) -> Table:
-    """All entries of the GPU with this name, as the file has them now."""
-    return _read(path_of(gpu))
+    """All entries of the GPU with this name: this process's, and the file's as it is now."""
+    return {**_TABLES.get(gpu, {}), **_read(path_of(gpu))}
 
 
 def entry(kernel: str, config: Config, seconds: float) -> dict:
@@ -112,32 +119,82 @@ def _first_read(device: Device) -> Table:
         return _TABLES[device.name]
 
 
-def _read(path: Path) -> Table:
+def _add(gpu: str, found: Mapping[str, dict]) -> Table:
+    """The file's entries, now with `found`; OSError if the file can't be read or written."""
+    path = path_of(gpu)
+    if path is None:
+        raise FileNotFoundError("there is no home directory")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(path.with_suffix(".lock")):
+        try:
+            table = _load(path)
+        except ValueError as error:
+            aside = path.replace(path.with_suffix(".broken"))
+            warnings.warn(f"{path} was broken ({error}); it is now {aside}", stacklevel=4)
+            table = {}
+        table |= found
+        _replace(path, {"gpu": gpu, "problems": table})
+    return table
+
+
+def _read(path: Path | None) -> Table:
     """The file's entries; none, with a warning, if it is there and can't be read."""
     try:
-        problems = json.loads(path.read_text())["problems"]
-        if not isinstance(problems, dict):
-            raise TypeError("problems is no object")
+        return _load(path) if path else {}
+    except OSError as error:
+        reason = str(error) if os.path.exists(path) else None
+    except ValueError as error:
+        reason = f"it is broken: {error}"
+    if reason:
+        warnings.warn(f"{path} is not used, because it can't be read: {reason}", stacklevel=4)
+    return {}
+
+
+def _load(path: Path) -> Table:
+    """The entries; none if there is no file. OSError, or ValueError if it is no cache."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        warnings.warn(
-            f"{path} is not used, because it can't be read ({error!r}); tritemm.tune replaces it",
-            stacklevel=4,
-        )
-        return {}
+    except RecursionError as error:
+        raise ValueError("its brackets are too deep") from error
+    problems = data.get("problems") if isinstance(data, dict) else None
+    if not isinstance(problems, dict):
+        raise ValueError("it holds no object of problems")
     return problems
 
 
-def _replace(path: Path, data: Mapping) -> None:
-    """Write `data` so that `path` is always whole."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
     try:
-        with os.fdopen(handle, "w") as file:
+        file = open(path, "a")  # noqa: SIM115
+    except PermissionError:  # another user's; to lock it, reading is enough
+        file = open(path)  # noqa: SIM115
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _replace(path: Path, data: Mapping) -> None:
+    """Write `data` so that `path` is always whole; who could read it still can."""
+    temporary = path.with_name(f"{path.stem}-{uuid.uuid4().hex}.tmp")
+    try:
+        with open(temporary, "x", encoding="utf-8") as file:
+            _keep_access(path, file.fileno())
             json.dump(data, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        os.unlink(temporary)
+        temporary.unlink(missing_ok=True)
         raise
+
+
+def _keep_access(path: Path, handle: int) -> None:
+    """Give the open file the owner and group of `path`, as far as this user may, and its mode."""
+    with contextlib.suppress(FileNotFoundError):
+        old = path.stat()
+        for uid, gid in ((old.st_uid, -1), (-1, old.st_gid)):
+            with contextlib.suppress(PermissionError):
+                os.fchown(handle, uid, gid)
+        os.fchmod(handle, old.st_mode & 0o777)

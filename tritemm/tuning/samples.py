@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -30,26 +31,33 @@ def read(paths: Iterable[Path], device: Device) -> list[Sample]:
     """The samples in JSON-lines files, measured on `device`.
 
     Lines without a time, and those of other libraries or of types that tritemm lacks, are left
-    out. ValueError names the file and line of what is no JSON object.
+    out. ValueError names the file, and the line of what is no JSON object; OSError as of `open`.
     """
     from ..rungs import RUNGS
 
     names = {rung.name for rung in RUNGS}
     samples = []
     for path in paths:
-        for number, line in enumerate(Path(path).read_text().splitlines(), start=1):
+        try:
+            lines = Path(path).read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is no text: {error}") from error
+        for number, line in enumerate(lines, start=1):
             try:
                 row = json.loads(line)
                 known = row.get("us") and row["kernel"] in names and row["dtype"] in _DTYPES
                 if known:
                     samples.append(_sample(row, device))
-            except (AttributeError, KeyError, TypeError, ValueError) as error:
+            except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
                 raise ValueError(f"{path}, line {number}: {error!r}") from error
     return samples
 
 
 def _sample(row: Mapping, device: Device) -> Sample:
-    return Sample(problem_of(row, device), row["kernel"], config_of(row["config"]), row["us"] / 1e6)
+    seconds = row["us"] / 1e6
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"us is {row['us']}")
+    return Sample(problem_of(row, device), row["kernel"], config_of(row["config"]), seconds)
 
 
 def problem_of(row: Mapping, device: Device) -> Problem:

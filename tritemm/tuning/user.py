@@ -56,11 +56,17 @@ class Tuned:
     timed: tuple[Timed, ...]
     skipped: int
 
+    def __repr__(self) -> str:
+        return f"<Tuned {self.choice!r}, {self._count()}>"
+
+    def _count(self) -> str:
+        return f"{len(self.timed)} of {len(self.timed) + self.skipped} candidates timed"
+
     def __str__(self) -> str:
-        count = f"{len(self.timed)} of {len(self.timed) + self.skipped} candidates timed"
         best = [one for one in self.timed if not one.error][:5]
         failed = [one for one in self.timed if one.error][:5]
-        return "\n  ".join([f"{self.choice.problem}: {count}", *(str(t) for t in best + failed)])
+        title = f"{self.choice.problem}: {self._count()}"
+        return "\n  ".join([title, *(str(one) for one in best + failed)])
 
 
 def tune(
@@ -78,8 +84,9 @@ def tune(
     The candidates of `kernel="auto"` are compiled and timed, those first that the model expects
     to be fast. Each result is checked (`tritemm.budget`) before its candidate may win. The winner
     is kept in the user's cache for this and later processes: `$TRITEMM_CACHE`, else
-    `~/.cache/tritemm`; `tritemm.tuning.export` and `load` carry it to other machines. It counts
-    for operands of these sizes, strides, types and alignment; `tritemm.explain` says so.
+    `~/.cache/tritemm`; a warning says where that can't be. `tritemm.tuning.export` and `load` carry
+    it to other machines. It counts for operands of these sizes, strides, types and alignment;
+    `tritemm.explain` says so.
 
     Args:
         input, other, precision, accumulate, out_dtype: as for `matmul`. The operands' values are
@@ -124,6 +131,8 @@ def load(path) -> int:
     try:
         data = json.loads(Path(path).read_text())
         gpu, table = data["gpu"], data["problems"]
+        if not isinstance(gpu, str):
+            raise TypeError("gpu is no name")
         for entry in table.values():
             cache.config_of(entry["config"])
             dispatch.find(entry["kernel"])

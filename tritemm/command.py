@@ -1,0 +1,39 @@
+"""How the commands end: with a status, and with a sentence instead of a traceback."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+
+def status_of(main: Callable[[], int]) -> int:
+    """What `main` returns; quietly what the shell says of SIGPIPE if nobody reads on (`| head`)."""
+    try:
+        try:
+            return main()
+        finally:  # argparse's help leaves by SystemExit
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the end
+        return 128 + 13
+
+
+def write_why_not(path: Path) -> str | None:
+    """Why no file can be written there, or None."""
+    if not path.parent.is_dir():
+        return f"there is no folder {path.parent}"
+    if path.is_dir():
+        return "it is a folder"
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        return "it can't be written"
+    return None
+
+
+def refuse(command: str, reason: object) -> int:
+    """Say on stderr why the command can't be done; returns its status."""
+    if isinstance(reason, OSError) and reason.filename is not None:
+        reason = f"{reason.filename}: {reason.strerror}"
+    print(f"tritemm {command}: {reason}", file=sys.stderr)
+    return 2

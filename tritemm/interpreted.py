@@ -1,0 +1,112 @@
+"""Functions that run in Triton's interpreter, whatever the process does with Triton beside them.
+
+The functions of Triton's own library are decorated when the first of a process imports triton. So
+while one of ours runs, the library is interpreted too, and then put back.
+
+Private to Triton and used: the interpreter's names `InterpretedFunction` and `_patch_lang_tensor`,
+as Triton 3.6 to 3.9 have them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+from collections.abc import Iterator
+from types import FunctionType, ModuleType
+from typing import Any
+
+from triton import knobs
+from triton import language as tl
+from triton.runtime import interpreter
+from triton.runtime.jit import JITFunction
+
+#: The interpreter keeps the place in the grid and what it patches in globals.
+_LOCK = threading.RLock()
+
+
+class _Kernel(interpreter.InterpretedFunction):
+    """A function that is interpreted whatever Triton's setting is when it runs."""
+
+    def run(self, *args, **kwargs):
+        with _LOCK, _interpreting():
+            return super().run(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def decorating() -> Iterator[None]:
+    """What `triton.jit` decorates inside runs in the interpreter."""
+    with _put(interpreter, "InterpretedFunction", _Kernel), _knob():
+        yield
+
+
+@contextlib.contextmanager
+def _interpreting() -> Iterator[None]:
+    """Triton's library as TRITON_INTERPRET=1 makes it, until the end."""
+    owners = (*_library(), tl.tensor, tl.dtype, tl.core.tensor_descriptor_base)
+    before = [(owner, dict(vars(owner))) for owner in owners]
+    try:
+        for owner, values in before:
+            for name, value in values.items():
+                if isinstance(value, JITFunction):
+                    twin = _interpreted(value.fn)
+                    setattr(owner, name, _method(twin) if owner is tl.tensor else twin)
+        with _put(interpreter, "_patch_lang_tensor", _patch_tensor), _knob():
+            yield
+    finally:
+        # The interpreter leaves some of its patches behind. What it adds stays: kernels need it.
+        for owner, values in before:
+            now = vars(owner)
+            for name, value in values.items():
+                if now.get(name) is not value:
+                    setattr(owner, name, value)
+
+
+@functools.cache
+def _library() -> tuple[ModuleType, ...]:
+    return tuple(m for name, m in sys.modules.items() if f"{name}.".startswith("triton.language."))
+
+
+@functools.cache
+def _interpreted(function: FunctionType) -> interpreter.InterpretedFunction:
+    """The same one for each name of a function: the interpreter knows some by identity."""
+    return interpreter.InterpretedFunction(function)
+
+
+def _method(function: interpreter.InterpretedFunction):
+    return lambda self, *args, **kwargs: function(self, *args, **kwargs)
+
+
+_patch_tensor_of_triton = interpreter._patch_lang_tensor
+
+
+def _patch_tensor(tensor: type, scope: Any) -> None:
+    """numpy 2.4 makes no int of an array with dimensions, as Triton 3.6 asks for."""
+    _patch_tensor_of_triton(tensor, scope)
+    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+
+@contextlib.contextmanager
+def _put(owner: Any, name: str, value: Any) -> Iterator[None]:
+    old = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, old)
+
+
+@contextlib.contextmanager
+def _knob() -> Iterator[None]:
+    """Triton's setting alone: assigned, it would be written to the environment too."""
+    values = vars(knobs.runtime)
+    old = values.get("interpret")
+    values["interpret"] = True
+    try:
+        yield
+    finally:
+        if old is None:
+            del values["interpret"]
+        else:
+            values["interpret"] = old
