@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from .kernels._limits import order_why_not, programs_why_not
 from .problem import Problem
 from .spec import Config, Kernel
 
@@ -123,6 +124,10 @@ def why_not(kernel: Kernel, view: Problem, config: Config) -> str | None:
             return f"{name} is {value}; {_allowed(name, own)}"
     if config.num_warps > 32:
         return f"num_warps is {config.num_warps}; a program has at most 32"
+    if reason := programs_why_not(config.tiles(view) * config.SPLIT_K):
+        return reason
+    if reason := order_why_not(view, config):
+        return reason
     if config.SPLIT_K > 1 and not kernel.workspace and all(c.SPLIT_K == 1 for c in own):
         return f"SPLIT_K is {config.SPLIT_K}; this rung does not split K"
     if config.CLUSTER > 1 and all(c.CLUSTER == 1 for c in own):
