@@ -265,7 +265,7 @@ def dot_why_not(problem: Problem, config: Config) -> str | None:
     least = 32 if problem.itemsize == 1 else 16
     if least > config.BLOCK_K:
         return f"BLOCK_K is {config.BLOCK_K}; the tensor core takes {least} or more at a time"
-    if reason := tile_why_not(config):
+    if reason := tile_why_not(problem, config):
         return reason
     if not is_wgmma(problem, config) and (reason := int8_why_not(problem)):
         return f"{reason}; WGMMA wraps, in tiles of 64 rows or more and 4 warps or more"

@@ -19,10 +19,11 @@ MOST_UNITS = 2**30
 LEAST_TILE = (64, 8, 32)
 #: Columns of tiles that the serpentine order walks at a time, as in `_tile`.
 STRIPE = 16
-#: Elements of a tensor in Triton.
-MOST_OF_A_TENSOR = 2**20
-#: Sums of a tile that a thread keeps: twice of these would not fit into its registers.
-MOST_SUMS = 256
+#: Registers that a thread keeps a tile's sums in, and those of a program: half of all there are.
+#: With more, the compiler gives up on WGMMA, or spills for minutes.
+MOST_SUMS, MOST_SUMS_OF_ALL = 128, 2**15
+#: Elements of A's and B's tiles for each thread: the code to load them grows with their number.
+MOST_OPERANDS = 256
 
 
 def programs_why_not(programs: int) -> str | None:
@@ -81,13 +82,20 @@ def order_why_not(problem: Problem, config: Config) -> str | None:
     return None
 
 
-def tile_why_not(config: Config) -> str | None:
-    """The refusal of a tile that Triton, or a program's registers, have no room for."""
-    m, n, k = config.BLOCK_M, config.BLOCK_N, config.BLOCK_K
-    for (one, x), (other, y) in ((("M", m), ("N", n)), (("M", m), ("K", k)), (("N", n), ("K", k))):
-        if x * y > MOST_OF_A_TENSOR:
-            return f"BLOCK_{one} x BLOCK_{other} is {x * y}; a tile of 2**20 elements is possible"
-    each = m * n // (32 * config.num_warps)
-    if each > MOST_SUMS:
-        return f"{each} sums per thread; {MOST_SUMS} are possible. Take more warps"
+def sums_why_not(problem: Problem, config: Config) -> str | None:
+    """The refusal of a tile whose sums a program's registers have no room for."""
+    threads = 32 * config.num_warps
+    sums = config.BLOCK_M * config.BLOCK_N * max(1, problem.accumulate.itemsize // 4)
+    most = min(MOST_SUMS, MOST_SUMS_OF_ALL // threads)
+    if sums > most * threads:
+        return f"{-(-sums // threads)} registers per thread for sums; {most} are possible"
     return None
+
+
+def tile_why_not(problem: Problem, config: Config) -> str | None:
+    """The same, and of tiles of A and B that are too large for the program's threads."""
+    operands = (config.BLOCK_M + config.BLOCK_N) * config.BLOCK_K
+    each = -(-operands // (32 * config.num_warps))
+    if each > MOST_OPERANDS:
+        return f"{each} elements of A and B per thread; {MOST_OPERANDS} are possible"
+    return sums_why_not(problem, config)

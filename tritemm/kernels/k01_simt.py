@@ -13,7 +13,7 @@ import triton.language as tl
 
 from ..spec import Config, TritonKernel
 from ._host import POINTERS
-from ._limits import grid_why_not, tile_why_not
+from ._limits import grid_why_not, sums_why_not
 from ._tile import batch_offset, split_batch, store, widen
 
 
@@ -59,6 +59,6 @@ def why_not(problem):
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=simt_kernel, arguments=POINTERS,
-    why_not=why_not, configs=configs, config_why_not=lambda problem, config: tile_why_not(config),
+    why_not=why_not, configs=configs, config_why_not=sums_why_not,
     interpreted=Config(64, 64, 1),
 )  # fmt: skip
