@@ -16,10 +16,10 @@ from .choosing import H200, problem
 
 KERNEL = k15_cluster.KERNEL
 LAYOUTS = ("NT", "NN", "TN", "TT")
-#: BLOCK_N, not a power of two, with slabs of one and two, shared and in turns; clusters of 1, 2, 4.
+#: BLOCK_N, not a power of two, with slabs of one and two, shared and in turns; clusters of 2 and 4.
 WIDE = (
     Config(128, 80, 64, num_warps=8, num_stages=3, ORDER="grouped", CLUSTER=2),
-    Config(64, 240, 64, num_warps=4, num_stages=3, ORDER="grouped", CLUSTER=1),
+    Config(64, 240, 64, num_warps=4, num_stages=3, ORDER="grouped", CLUSTER=2),
     Config(256, 96, 64, num_warps=8, num_stages=3, ORDER="grouped", CLUSTER=4),
     Config(192, 176, 64, num_warps=12, num_stages=3, ORDER="grouped", CLUSTER=2),
 )
@@ -28,7 +28,7 @@ CUT = (
     Config(128, 160, 64, num_warps=8, num_stages=5, ORDER="grouped", CLUSTER=4, SPLIT_K=8),
     Config(64, 96, 64, num_warps=4, num_stages=8, ORDER="grouped", CLUSTER=2, SPLIT_K=2),
     Config(192, 112, 64, num_warps=12, num_stages=5, ORDER="grouped", CLUSTER=2, SPLIT_K=3),
-    Config(256, 64, 64, num_warps=8, num_stages=5, ORDER="grouped", CLUSTER=1, SPLIT_K=40),
+    Config(256, 64, 64, num_warps=8, num_stages=5, ORDER="grouped", CLUSTER=2, SPLIT_K=40),
 )
 #: M, N, K of few tiles and a long K.
 FEW = {"M": 920, "N": 136, "K": 8904}

@@ -439,19 +439,21 @@ class TestConfig:
             ("cluster", {"num_stages": 1}, "a ring needs 2 or more"),
             ("cluster", {"BLOCK_N": 256, "num_stages": 6}, "shared memory"),
             ("cluster", {"CLUSTER": 3}, "CLUSTER is 3; 2 or 4 programs can share"),
+            ("cluster", {"CLUSTER": 1}, "CLUSTER is 1; 2 or 4 programs can share"),
             ("cluster", {"BLOCK_N": 48, "CLUSTER": 4}, "BLOCK_N is 48; multiples of 32"),
             ("warp_specialized", {"CLUSTER": 2}, "CLUSTER is 2; this rung's programs share no"),
         ],
     )
     def test_limits_of_rungs_whose_warps_have_roles(self, rung, fields, message):
         config = Config(64, 64, 64, num_warps=4, num_stages=4, ORDER="grouped")
+        config = dataclasses.replace(config, CLUSTER=2 if rung == "cluster" else 1)
         config = dataclasses.replace(config, **fields)
         with pytest.raises(ValueError, match=message):
             dispatch.choose(problem(512, 512, 512), str(Request(rung, config)))
 
     @pytest.mark.parametrize("columns", range(16, 257, 16))
     def test_a_cluster_takes_every_width(self, columns):
-        config = Config(128, columns, 64, num_warps=8, num_stages=3, ORDER="grouped")
+        config = Config(128, columns, 64, num_warps=8, num_stages=3, ORDER="grouped", CLUSTER=2)
         asked = problem(512, 512, 512)
         assert dispatch.choose(asked, str(Request("cluster", config))).config == config
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 
 from .kernels import _host
+from .kernels.pack import why_not as pack_why_not
 from .problem import INTERPRETER, Matrix, Problem
 from .rungs import RUNGS
 from .spec import Config, Kernel
@@ -109,7 +110,7 @@ def groups(problem: Problem, rungs: Sequence[Kernel]) -> Iterator[Group]:
         return
     able, below = _in_flight(tuple(rungs))
     some = None
-    for some in _groups(problem, able, _packs(problem)):
+    for some in _groups(problem, able, packs(problem)):
         yield some
     if some is None:
         last = (rung for rung in below if rung.why_not(problem) is None)
@@ -186,13 +187,14 @@ def _interpreted(problem: Problem, rungs: Sequence[Kernel], every: bool) -> Iter
             yield Group(rung, (rung.interpreted,), scene)
 
 
-def _packs(problem: Problem) -> Sequence[str]:
+def packs(problem: Problem) -> Sequence[str]:
     """What may be copied first: nothing, what TMA refuses, and also what WGMMA can't read."""
     if problem.device.capability < (9, 0):
         return ("",)
     refused = "".join(name for name in "ab" if refused_by_tma(name, getattr(problem, name)))
     slow = _slow_majors(problem)
-    return dict.fromkeys(("", refused, "".join(n for n in "ab" if n in refused + slow)))
+    found = dict.fromkeys(("", refused, "".join(n for n in "ab" if n in refused + slow)))
+    return [pack for pack in found if not pack or pack_why_not(problem, pack) is None]
 
 
 def refused_by_tma(name: str, matrix: Matrix) -> bool:

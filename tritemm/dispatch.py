@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import warnings
 from collections.abc import Sequence
 
-from .candidates import best_config, find, groups, least, refused_by_tma
+from .candidates import best_config, find, groups, least, packs
 from .candidates import candidates as candidates
 from .candidates import ranked as ranked
 from .choice import Choice
+from .kernels._host import is_wgmma
+from .kernels.pack import why_not as pack_why_not
 from .problem import INTERPRETER, Problem
 from .request import Request, why_not
 from .rungs import RUNGS
@@ -69,12 +72,30 @@ def _least(problem: Problem) -> Choice:
 
 
 def _tuned(problem: Problem) -> Choice | None:
-    """What `tritemm.tune` found, if the rung is still there and runs it."""
-    name, config = cache.lookup(problem) or (None, None)
+    """What `tritemm.tune` found, if it is what the rung would run for a caller who named it.
+
+    The file may be of another version, or anybody's: a warning names an entry that is left out.
+    """
+    found = cache.lookup(problem)
+    if found is None:
+        return None
+    name, config = found
     rung = next((rung for rung in RUNGS if rung.name == name), None)
-    if rung is None or rung.why_not(config.view(problem)) is not None:
+    reason = f"no rung is called {name!r}" if rung is None else _refusal(problem, rung, config)
+    if reason:
+        warnings.warn(
+            f"what was tuned for {problem} is not used: {name}, {config}: {reason}. "
+            "tritemm.tune measures it anew",
+            stacklevel=3,
+        )
         return None
     return Choice(problem, rung, config, "measured as the fastest by tritemm.tune")
+
+
+def _refusal(problem: Problem, rung: Kernel, config: Config) -> str | None:
+    """Why `rung` can't run `problem` in `config`, after its copies and exchange; or None."""
+    view = config.view(problem)
+    return pack_why_not(problem, config.PACK) or rung.why_not(view) or why_not(rung, view, config)
 
 
 def _must_run(rung: Kernel, view: Problem) -> None:
@@ -88,9 +109,8 @@ def _must_run(rung: Kernel, view: Problem) -> None:
 
 def _exactly(problem: Problem, request: Request) -> Choice:
     rung, config = find(request.kernel), request.config
-    view = config.view(problem)
-    _must_run(rung, view)
-    reason = why_not(rung, view, config)
+    _must_run(rung, config.view(problem))
+    reason = _refusal(problem, rung, config)
     if reason:
         raise ValueError(f'kernel="{rung.name}" cannot run this config: {reason}')
     return Choice(problem, rung, config, f'asked for: kernel="{rung.name}" and its config')
@@ -114,17 +134,29 @@ def _invariant(problem: Problem, request: Request) -> Choice:
     rung, anchor = _anchor(problem, rungs)
     pack = ""
     if request.kernel == "auto" and rung.why_not(problem):
-        pack = "".join(n for n in "ab" if refused_by_tma(n, getattr(problem, n)))
+        able = (p for p in packs(problem) if rung.why_not(problem.packed(p)) is None)
+        pack = next(able, "")
     view = problem.packed(pack) if pack else problem
     _must_run(rung, view)
     config = anchor
     if problem.device != INTERPRETER:
-        scene = scene_of(view)
         same = (anchor, *(c for c in rung.configs(view) if _same_sums(problem, c, anchor)))
-        seconds = scene.seconds(rung.name, same)
+        able = tuple(config for config in same if why_not(rung, view, config) is None)
+        same = able or (_shallower(rung, view, anchor),)
+        seconds = scene_of(view).seconds(rung.name, same)
         config = same[seconds.index(min(seconds))]
     why = "batch_invariant=True: sums in the same order for every M"
     return Choice(problem, rung, dataclasses.replace(config, PACK=pack), why)
+
+
+def _shallower(rung: Kernel, view: Problem, anchor: Config) -> Config:
+    """`anchor` with fewer stages, which leave room for C as it is stored; sums stay the same."""
+    for stages in range(anchor.num_stages - 1, 0, -1):
+        config = dataclasses.replace(anchor, num_stages=stages)
+        if why_not(rung, view, config) is None:
+            return config
+    reason = why_not(rung, view, anchor)
+    raise ValueError(f"batch_invariant=True can't have {rung.name}, {anchor}, for {view}: {reason}")
 
 
 def _anchor(problem: Problem, rungs: Sequence[Kernel]) -> tuple[Kernel, Config]:
@@ -151,5 +183,4 @@ def _same_sums(problem: Problem, config: Config, anchor: Config) -> bool:
 
 def _wgmma(problem: Problem, config: Config) -> bool:
     """Whether the config's products are warpgroup instructions on 16-bit operands."""
-    enough = config.BLOCK_M >= 64 and config.num_warps >= 4
-    return enough and problem.itemsize == 2 and problem.device.capability[0] == 9
+    return problem.itemsize == 2 and is_wgmma(problem, config)

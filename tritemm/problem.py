@@ -247,12 +247,21 @@ class Problem:
         return total
 
     @property
-    def wide(self) -> bool:
-        """Whether an offset inside one matrix can pass 2**31 elements.
+    def long(self) -> bool:
+        """Whether an index can pass 2**31.
 
-        Half of that is the limit here: tiles reach past the edges, and pointers step by BLOCK_K.
+        Half of that is the limit here: tiles and steps of K reach past the edges.
         """
-        return any(
+        return max(self.M, self.N, self.K) >= 2**30
+
+    @property
+    def wide(self) -> bool:
+        """Whether an index, or an offset inside one matrix, can pass 2**31 elements.
+
+        Half of that is the limit here too: pointers step by BLOCK_K. A matrix whose rows are all
+        one row in memory is long without being far from end to end.
+        """
+        return self.long or any(
             m.rows * abs(m.strides[2]) + m.cols * abs(m.strides[3]) >= 2**30
             for m in (self.a, self.b, self.c)
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from .kernels._limits import order_why_not, programs_why_not
 from .problem import Problem
 from .spec import Config, Kernel
 
@@ -42,19 +43,43 @@ class Request:
         return Request(kernel, fields and _parse(fields), _INVARIANT in rest)
 
     @staticmethod
-    def of(kernel: str, config: Config | Mapping | None, batch_invariant: bool) -> Request:
+    def of(kernel: str | Kernel, config: Config | Mapping | None, batch_invariant: bool) -> Request:
         """Of matmul's arguments.
 
         Raises:
+            TypeError: `kernel` is neither a name nor a rung.
             ValueError: arguments that exclude each other, or a config that no rung can have.
         """
+        kernel = _name_of(kernel)
         if config is None:
-            return Request(kernel, None, batch_invariant)
+            return Request(kernel, None, bool(batch_invariant))
         if kernel == "auto":
             raise ValueError("config= belongs to one rung: name it with kernel=")
         if batch_invariant:
             raise ValueError("batch_invariant=True chooses the config itself: leave config= out")
         return Request(kernel, config_of(config))
+
+
+def word_of(
+    kernel: str | Kernel, config: Config | Mapping | None = None, batch_invariant: bool = False
+) -> str:
+    """The word of matmul's arguments; errors as `Request.of`. "auto" and names are themselves."""
+    if config is None and not batch_invariant:
+        return _name_of(kernel)
+    return str(Request.of(kernel, config, batch_invariant))
+
+
+def _name_of(kernel: str | Kernel) -> str:
+    if isinstance(kernel, Kernel):
+        return kernel.name
+    if not isinstance(kernel, str):
+        raise TypeError(
+            'kernel= is "auto", the name of a rung of tritemm.ladder(), or such a rung, '
+            f"not {type(kernel).__name__}"
+        )
+    if "/" in kernel:  # as in a word, where it begins an option
+        raise ValueError(f"no rung is called {kernel!r}; tritemm.ladder() has them all")
+    return kernel
 
 
 def _parse(text: str) -> Config:
@@ -123,6 +148,10 @@ def why_not(kernel: Kernel, view: Problem, config: Config) -> str | None:
             return f"{name} is {value}; {_allowed(name, own)}"
     if config.num_warps > 32:
         return f"num_warps is {config.num_warps}; a program has at most 32"
+    if reason := programs_why_not(config.tiles(view) * config.SPLIT_K):
+        return reason
+    if reason := order_why_not(view, config):
+        return reason
     if config.SPLIT_K > 1 and not kernel.workspace and all(c.SPLIT_K == 1 for c in own):
         return f"SPLIT_K is {config.SPLIT_K}; this rung does not split K"
     if config.CLUSTER > 1 and all(c.CLUSTER == 1 for c in own):

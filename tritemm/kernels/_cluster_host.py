@@ -29,6 +29,8 @@ line_bytes = functools.cache(_cluster.line_bytes)
 ring_bytes = functools.cache(_cluster.ring_bytes)
 #: Buffers of a consumer's output, at most.
 MOST_BUFFERS = 4
+#: Stages at most: two barriers for each, and two more, in the 512 bytes behind them.
+MOST_STAGES = 31
 
 
 @kept
@@ -79,12 +81,24 @@ def tile_why_not(config: Config, multiple: int) -> str | None:
     return None
 
 
-def ring_why_not(problem: Problem, config: Config, buffers: Callable[..., int]) -> str | None:
-    """The refusal of stages that are too few, or leave no room for the output's `buffers`."""
+def ring_why_not(
+    problem: Problem, config: Config, buffers: Callable[..., int], row: int
+) -> str | None:
+    """The refusal of stages that are too few, or leave no room for the output's `buffers`.
+
+    One buffer of each consumer is 64 rows of `row` elements. The ring is addressed as the first in
+    shared memory, where Triton puts what is largest; and the room behind it is for few barriers.
+    """
     if config.num_stages < 2:
         return f"num_stages is {config.num_stages}; a ring needs 2 or more"
-    if not buffers(config, problem.device.shared, *ring_kind(problem)):
+    kind = major, element, engine = ring_kind(problem)
+    count = buffers(config, problem.device.shared, *kind)
+    if not count:
         return "stages and output together don't fit into shared memory; take fewer stages"
+    if config.num_stages > MOST_STAGES:
+        return f"num_stages is {config.num_stages}; {MOST_STAGES} is possible"
+    if engine and count * 64 * row * element >= stages_bytes(config, major):
+        return "the output takes more shared memory than the stages; take more stages"
     return None
 
 

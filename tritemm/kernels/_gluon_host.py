@@ -13,6 +13,7 @@ from ..runtime.workspace import Room
 from ..spec import Arguments, Config, Workspace
 from . import _gluon, _gluon_store
 from ._host import Box, _sizes, _strides, described, refusal, storable, tma_why_not
+from ._limits import steps_why_not, units_why_not
 
 #: As in a kernel; a call from the host costs several microseconds.
 first_part = functools.cache(_gluon.first_part)
@@ -32,12 +33,19 @@ ACCUMULATORS = 192
 ACCUMULATORS_OF_THREE = 96
 #: Columns that are stored through pointers at a time, by way of shared memory.
 POINTER_COLUMNS = 64
+#: Parts of K at most: who comes to add them up is counted in 8 bits (`_gluon_store`), and the steps
+#: of all parts in 32.
+MOST_PARTS = 128
+#: Rows of a tile at most, as of a box of the copy engine.
+MOST_ROWS = 256
+#: Bytes of a line of K of a stage: one to four of the lines that the copy engine swizzles.
+DEPTHS = (128, 256, 512)
 
 
 @kept
 def why_not(problem: Problem) -> str | None:
     """The refusal of the rungs whose warps have roles."""
-    return why_not_of_wgmma(problem) or tma_why_not(problem)
+    return why_not_of_wgmma(problem) or tma_why_not(problem) or steps_why_not(problem)
 
 
 def why_not_with_tf32(problem: Problem) -> str | None:
@@ -47,7 +55,8 @@ def why_not_with_tf32(problem: Problem) -> str | None:
     for name, matrix, major in (("a", problem.a, "N"), ("b", problem.b, "T")):
         if matrix.layout not in (major, "-") and refusal(name, matrix, major):
             return f"{name} is not stored along K, as WGMMA reads tf32"
-    return why_not_of_wgmma(problem, torch.float32) or tma_why_not(problem)
+    reason = why_not_of_wgmma(problem, torch.float32) or tma_why_not(problem)
+    return reason or steps_why_not(problem)
 
 
 def why_not_of_wgmma(problem: Problem, *more: torch.dtype) -> str | None:
@@ -77,13 +86,15 @@ def too_long(problem: Problem) -> str | None:
 
 
 def parts_why_not(problem: Problem, config: Config) -> str | None:
-    """The refusal of K cut into more parts than it has steps."""
+    """The refusal of K cut into more parts than it has steps, or than can be counted."""
     split, steps = config.SPLIT_K, -(-problem.K // config.BLOCK_K)
     if split > 1 and (reason := too_long(problem)):
         return reason
     if steps < split:
         return f"SPLIT_K is {split}; K = {problem.K} has {steps} steps of {config.BLOCK_K}"
-    return None
+    if split > MOST_PARTS:
+        return f"SPLIT_K is {split}; {MOST_PARTS} parts are possible"
+    return units_why_not(config.tiles(problem) * split)
 
 
 def config_why_not(consumers: int, three: bool = False):
@@ -102,6 +113,11 @@ def config_why_not(consumers: int, three: bool = False):
             return f"num_warps is {warps}; {'4 or 8' if consumers == 1 else '4'} is possible"
         if 16 * warps > rows:
             return f"BLOCK_M is {config.BLOCK_M}; WGMMA takes 64 or more for each 4 warps"
+        if rows > MOST_ROWS:
+            return f"BLOCK_M is {config.BLOCK_M}; {MOST_ROWS} is possible"
+        depths = [size // problem.itemsize for size in DEPTHS]
+        if config.BLOCK_K not in depths:
+            return f"BLOCK_K is {config.BLOCK_K}; {', '.join(map(str, depths))} are possible"
         if least_columns(problem) > config.BLOCK_N:
             return (
                 f"BLOCK_N is {config.BLOCK_N}; at least {least_columns(problem)} is possible here"

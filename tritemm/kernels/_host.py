@@ -14,6 +14,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ..problem import Matrix, Problem, kept
 from ..spec import TRITON_DTYPE, Arguments, Config
+from ._limits import grid_why_not, index_why_not, tile_why_not, units_why_not
 
 
 def once_per_kind(configs: Callable[..., tuple[Config, ...]]):
@@ -181,8 +182,6 @@ def refusal(name: str, matrix: Matrix, major: str) -> str | None:
     for stride in matrix.strides[:2]:
         if stride * size % 16:
             return f"batch stride of {name} is {stride * size} bytes; TMA needs a multiple of 16"
-    if max(matrix.rows, matrix.cols) >= 2**31:
-        return f"{name} has a dimension of 2**31 or more; TMA coordinates are 32-bit"
     return None
 
 
@@ -212,7 +211,7 @@ def tma_why_not(problem: Problem) -> str | None:
         by_rows = refusal(name, matrix, "N")
         if by_rows and refusal(name, matrix, "T"):
             return by_rows if matrix.layout != "T" else refusal(name, matrix, "T")
-    return mma_why_not(problem)
+    return index_why_not(problem) or mma_why_not(problem)
 
 
 def fitting(problem: Problem, configs: list[Config], own_output: bool) -> tuple[Config, ...]:
@@ -220,15 +219,15 @@ def fitting(problem: Problem, configs: list[Config], own_output: bool) -> tuple[
 
     `own_output`: the output tile is staged beside them, not in their place.
     """
+    return tuple(c for c in configs if _fits(problem, c, own_output))
 
-    def shared(config: Config) -> int:
-        """Bytes per program."""
-        stage = (config.BLOCK_M + config.BLOCK_N) * config.BLOCK_K * problem.itemsize
-        output = config.BLOCK_M * config.BLOCK_N * problem.c.dtype.itemsize
-        barriers = 512
-        return config.num_stages * stage + own_output * output + barriers
 
-    return tuple(config for config in configs if shared(config) <= problem.device.shared)
+def _fits(problem: Problem, config: Config, own_output: bool) -> bool:
+    stage = (config.BLOCK_M + config.BLOCK_N) * config.BLOCK_K * problem.itemsize
+    output = config.BLOCK_M * config.BLOCK_N * problem.c.dtype.itemsize
+    barriers = 512
+    room = problem.device.shared - barriers - own_output * output
+    return config.num_stages * stage <= room
 
 
 def int8_why_not(problem: Problem) -> str | None:
@@ -244,6 +243,53 @@ def int8_why_not(problem: Problem) -> str | None:
 def mma_why_not(problem: Problem) -> str | None:
     """The refusal of the rungs that use mma.sync where there is no WGMMA."""
     return None if problem.device.capability[0] == 9 else int8_why_not(problem)
+
+
+def is_wgmma(problem: Problem, config: Config) -> bool:
+    """Whether Triton multiplies by WGMMA what WGMMA can: by its rows, and by warpgroups."""
+    enough = config.BLOCK_M >= 64 and config.BLOCK_N >= 8 and config.num_warps >= 4
+    return enough and problem.device.capability[0] == 9
+
+
+def of_pointers(configs: Callable[[Problem], tuple[Config, ...]]):
+    """`why_not` of a rung with pointers that has a program for each tile of its `configs`."""
+
+    def why_not(problem: Problem) -> str | None:
+        return mma_why_not(problem) or grid_why_not(problem, configs(problem))
+
+    return why_not
+
+
+def dot_why_not(problem: Problem, config: Config) -> str | None:
+    """What refuses configs of the rungs whose tiles Triton multiplies."""
+    least = 32 if problem.itemsize == 1 else 16
+    if least > config.BLOCK_K:
+        return f"BLOCK_K is {config.BLOCK_K}; the tensor core takes {least} or more at a time"
+    if reason := tile_why_not(problem, config):
+        return reason
+    if not is_wgmma(problem, config) and (reason := int8_why_not(problem)):
+        return f"{reason}; WGMMA wraps, in tiles of 64 rows or more and 4 warps or more"
+    if not _fits(problem, config, own_output=False):
+        return "the tiles of A and B don't fit into shared memory; take smaller ones"
+    return None
+
+
+def of_descriptors(own_output: Callable[[Problem], bool]):
+    """`config_why_not` of the rungs whose tiles the copy engine moves; see `fitting`."""
+
+    def reason(problem: Problem, config: Config) -> str | None:
+        if reason := dot_why_not(problem, config):
+            return reason
+        if reason := units_why_not(config.tiles(problem)):
+            return reason
+        least = 16 // min(problem.itemsize, problem.c.dtype.itemsize)
+        if min(config.BLOCK_M, config.BLOCK_N, config.BLOCK_K) < least:
+            return f"a side of the tile has fewer than {least} elements, or 16 bytes for TMA"
+        if not _fits(problem, config, own_output(problem)):
+            return "stages and output together don't fit into shared memory; take fewer stages"
+        return None
+
+    return reason
 
 
 @once_per_kind

@@ -13,6 +13,7 @@ import triton.language as tl
 
 from ..spec import Config, TritonKernel
 from ._host import POINTERS
+from ._limits import grid_why_not, sums_why_not
 from ._tile import batch_offset, split_batch, store, widen
 
 
@@ -26,6 +27,7 @@ def simt_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BATCHED: tl.constexpr, WIDE: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
+    M, N, K = widen(M, WIDE), widen(N, WIDE), widen(K, WIDE)
     pid, b0, b1 = split_batch(tl.program_id(0), M, N, B1, BLOCK_M, BLOCK_N, BATCHED)
     a_ptr += batch_offset(b0, b1, stride_a0, stride_a1)
     b_ptr += batch_offset(b0, b1, stride_b0, stride_b1)
@@ -33,8 +35,8 @@ def simt_kernel(
     pid_m = pid // tl.cdiv(N, BLOCK_N)
     pid_n = pid % tl.cdiv(N, BLOCK_N)
 
-    offs_m = widen(pid_m * BLOCK_M + tl.arange(0, BLOCK_M), WIDE)
-    offs_n = widen(pid_n * BLOCK_N + tl.arange(0, BLOCK_N), WIDE)
+    offs_m = pid_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_n = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
     a_ptrs = a_ptr + (offs_m % M)[:, None] * stride_am  # [BLOCK_M, 1]
     b_ptrs = b_ptr + (offs_n % N)[None, :] * stride_bn  # [1, BLOCK_N]
 
@@ -51,7 +53,12 @@ def configs(problem):
     return (Config(16, 16, 1, num_warps=8),)
 
 
+def why_not(problem):
+    return grid_why_not(problem, configs(problem))
+
+
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=simt_kernel, arguments=POINTERS,
-    configs=configs, interpreted=Config(64, 64, 1),
+    why_not=why_not, configs=configs, config_why_not=sums_why_not,
+    interpreted=Config(64, 64, 1),
 )  # fmt: skip

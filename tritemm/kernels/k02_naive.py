@@ -11,7 +11,8 @@ import triton
 import triton.language as tl
 
 from ..spec import Config, TritonKernel
-from ._host import POINTERS, int8_why_not
+from ._host import POINTERS, dot_why_not, int8_why_not
+from ._limits import grid_why_not
 from ._tile import batch_offset, dot, split_batch, store, widen
 
 
@@ -26,6 +27,7 @@ def naive_kernel(
     BATCHED: tl.constexpr, WIDE: tl.constexpr, EVEN_K: tl.constexpr,
     PRECISION: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
+    M, N, K = widen(M, WIDE), widen(N, WIDE), widen(K, WIDE)
     pid, b0, b1 = split_batch(tl.program_id(0), M, N, B1, BLOCK_M, BLOCK_N, BATCHED)
     a_ptr += batch_offset(b0, b1, stride_a0, stride_a1)
     b_ptr += batch_offset(b0, b1, stride_b0, stride_b1)
@@ -33,8 +35,8 @@ def naive_kernel(
     pid_m = pid // tl.cdiv(N, BLOCK_N)
     pid_n = pid % tl.cdiv(N, BLOCK_N)
 
-    offs_m = widen(pid_m * BLOCK_M + tl.arange(0, BLOCK_M), WIDE)
-    offs_n = widen(pid_n * BLOCK_N + tl.arange(0, BLOCK_N), WIDE)
+    offs_m = pid_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_n = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
     offs_k = widen(tl.arange(0, BLOCK_K), WIDE)
     # Rows past the edge wrap to valid ones; the store masks what they yield.
     a_ptrs = a_ptr + (offs_m % M)[:, None] * stride_am + offs_k[None, :] * stride_ak
@@ -60,7 +62,11 @@ def configs(problem):
     return (Config(16, 16, 32 if problem.itemsize == 1 else 16, num_warps=1),)
 
 
+def why_not(problem):
+    return int8_why_not(problem) or grid_why_not(problem, configs(problem))
+
+
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=naive_kernel, arguments=POINTERS,
-    why_not=int8_why_not, configs=configs, interpreted=Config(32, 32, 32),
+    why_not=why_not, configs=configs, config_why_not=dot_why_not, interpreted=Config(32, 32, 32),
 )  # fmt: skip

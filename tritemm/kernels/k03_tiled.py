@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from ..spec import Config, TritonKernel
-from ._host import POINTERS, classic_tile, mma_why_not
+from ._host import POINTERS, classic_tile, dot_why_not, of_pointers
 from ._tile import batch_offset, dot, split_batch, store, widen
 
 
@@ -26,6 +26,7 @@ def tiled_kernel(
     BATCHED: tl.constexpr, WIDE: tl.constexpr, EVEN_K: tl.constexpr,
     PRECISION: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
+    M, N, K = widen(M, WIDE), widen(N, WIDE), widen(K, WIDE)
     pid, b0, b1 = split_batch(tl.program_id(0), M, N, B1, BLOCK_M, BLOCK_N, BATCHED)
     a_ptr += batch_offset(b0, b1, stride_a0, stride_a1)
     b_ptr += batch_offset(b0, b1, stride_b0, stride_b1)
@@ -33,8 +34,8 @@ def tiled_kernel(
     pid_m = pid // tl.cdiv(N, BLOCK_N)
     pid_n = pid % tl.cdiv(N, BLOCK_N)
 
-    offs_m = widen(pid_m * BLOCK_M + tl.arange(0, BLOCK_M), WIDE)
-    offs_n = widen(pid_n * BLOCK_N + tl.arange(0, BLOCK_N), WIDE)
+    offs_m = pid_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_n = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
     offs_k = widen(tl.arange(0, BLOCK_K), WIDE)
     # Rows past the edge wrap to valid ones; the store masks what they yield.
     a_ptrs = a_ptr + (offs_m % M)[:, None] * stride_am + offs_k[None, :] * stride_ak
@@ -62,5 +63,5 @@ def configs(problem):
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=tiled_kernel, arguments=POINTERS,
-    why_not=mma_why_not, configs=configs, interpreted=Config(32, 32, 32),
+    why_not=of_pointers(configs), configs=configs, config_why_not=dot_why_not, interpreted=Config(32, 32, 32),
 )  # fmt: skip

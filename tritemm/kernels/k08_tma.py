@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from ..spec import Config, TritonKernel
-from ._host import DESCRIPTORS, tma_tiles, tma_why_not
+from ._host import DESCRIPTORS, of_descriptors, tma_tiles, tma_why_not
 from ._tile import dot, load_tile, raster, split_batch, store_tile
 
 
@@ -44,12 +44,17 @@ def tma_kernel(
     )  # fmt: skip
 
 
-def configs(problem):
+def own_output(problem):
     # A converted tile takes the place of the stages; the accumulator itself is staged beside them.
-    return tma_tiles(problem, own_output=problem.accumulate == problem.c.dtype)
+    return problem.accumulate == problem.c.dtype
+
+
+def configs(problem):
+    return tma_tiles(problem, own_output=own_output(problem))
 
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=tma_kernel, arguments=DESCRIPTORS,
-    why_not=tma_why_not, configs=configs, interpreted=Config(32, 32, 32, ORDER="grouped"),
+    why_not=tma_why_not, configs=configs, config_why_not=of_descriptors(own_output),
+    interpreted=Config(32, 32, 32, ORDER="grouped"),
 )  # fmt: skip

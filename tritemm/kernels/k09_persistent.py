@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from ..spec import Config, TritonKernel
-from ._host import DESCRIPTORS, tma_tiles, tma_why_not
+from ._host import DESCRIPTORS, of_descriptors, tma_tiles, tma_why_not
 from ._tile import dot, load_tile, raster, split_batch, store_tile
 
 
@@ -60,5 +60,7 @@ def grid(problem, config):
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=persistent_kernel, arguments=DESCRIPTORS, grid=grid,
-    why_not=tma_why_not, configs=configs, interpreted=Config(32, 32, 32, ORDER="grouped"),
+    why_not=tma_why_not, configs=configs,
+    config_why_not=of_descriptors(lambda problem: True),
+    interpreted=Config(32, 32, 32, ORDER="grouped"),
 )  # fmt: skip

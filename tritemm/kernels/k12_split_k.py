@@ -27,6 +27,7 @@ from ._gluon import (
     unit_at,
 )
 from ._gluon_host import (
+    MOST_PARTS,
     arguments,
     config_of,
     config_why_not,
@@ -50,8 +51,6 @@ from ._gluon_store import (
     take_shares,
 )
 
-#: Parts of K at most.
-MOST = 128
 #: BLOCK_M, BLOCK_N, BLOCK_K, warps, stages; the one for large problems first.
 TILES = (
     (128, 256, 64, 8, 3),
@@ -236,7 +235,7 @@ def splits(config, problem):
     More rounds were the fastest for none of 578 problems that were searched.
     """
     sms = problem.device.sms
-    most = min(-(-problem.K // config.BLOCK_K) // 4, MOST)
+    most = min(-(-problem.K // config.BLOCK_K) // 4, MOST_PARTS)
     return _splits(min(config.tiles(problem), 2 * sms), most, sms)
 
 

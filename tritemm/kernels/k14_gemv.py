@@ -19,7 +19,8 @@ from ..problem import Matrix, Problem
 from ..runtime.workspace import Room
 from ..spec import Arguments, Config, TritonKernel
 from ._host import POINTERS, tma_why_not
-from ._tile import batch_offset, follow, split_batch, store
+from ._limits import MOST_PROGRAMS, programs_why_not
+from ._tile import batch_offset, follow, split_batch, store, widen
 from .pack import WORD, cut_words
 
 #: Rows of C in one program: more would not leave registers for what is in flight.
@@ -30,6 +31,9 @@ MOST_PARTS = 128
 #: Words of a thread that are asked for at once, at most and at least.
 IN_FLIGHT = 8
 LEAST_IN_FLIGHT = 2
+#: Of a config that a caller names: words in flight, and sums, of a thread. The code for a step
+#: grows with both, and the compiler's time with the code.
+MOST_IN_FLIGHT, MOST_SUMS = 16, 64
 #: Programs per SM that are enough to keep it busy.
 PROGRAMS = 3
 
@@ -190,11 +194,12 @@ def gemv_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     STAGES: tl.constexpr, SPLIT_K: tl.constexpr, PARTS: tl.constexpr,
     ALONG: tl.constexpr, A_WORDS: tl.constexpr, A_SKEW: tl.constexpr,
-    B_SKEW: tl.constexpr, RAGGED: tl.constexpr, BATCHED: tl.constexpr, ACC: tl.constexpr,
-    PDL: tl.constexpr,
+    B_SKEW: tl.constexpr, RAGGED: tl.constexpr, BATCHED: tl.constexpr, WIDE: tl.constexpr,
+    ACC: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     follow(PDL)
     SUM: tl.constexpr = tl.float32 if tl.float16 == ACC else ACC
+    M, N, K = widen(M, WIDE), widen(N, WIDE), widen(K, WIDE)
     tiles = tl.num_programs(0) // SPLIT_K
     tile = tl.program_id(0) % tiles
     split = tl.program_id(0) // tiles
@@ -270,6 +275,7 @@ def fixed(problem: Problem, config: Config):
         "A_SKEW": skewed(problem.a, stride_am),
         "B_SKEW": skewed(problem.b, stride_bn if axis == "k" else stride_bk),
         "RAGGED": problem.K % per != 0,
+        "WIDE": problem.long,  # offsets have 64 bits in any case
         "SPLIT_K": config.SPLIT_K,
         "PDL": problem.device.pdl,
         # 64 sums per thread of 4 warps are read at once.
@@ -307,10 +313,37 @@ def options(problem: Problem, config: Config) -> dict[str, bool]:
     return {"launch_pdl": True} if problem.device.pdl else {}
 
 
+def why_not(problem: Problem) -> str | None:
+    """All fits but tiles that are more than the programs of a launch."""
+    if problem.M * problem.N * problem.batch <= MOST_PROGRAMS:
+        return None  # at once: a tile has an element or more
+    return programs_why_not(min(grid(problem, config) for config in configs(problem)))
+
+
 def config_why_not(problem: Problem, config: Config) -> str | None:
-    """The last program of a tile reads the sums of parts by powers of two."""
-    split = config.SPLIT_K
-    return f"SPLIT_K is {split}; a power of two is possible" if split & (split - 1) else None
+    """The last program of a tile reads the sums of parts by powers of two; words are whole."""
+    split, m, n, k = config.SPLIT_K, config.BLOCK_M, config.BLOCK_N, config.BLOCK_K
+    if split & (split - 1):
+        return f"SPLIT_K is {split}; a power of two is possible"
+    if split > MOST_PARTS:
+        return f"SPLIT_K is {split}; {MOST_PARTS} parts are possible"
+    if m > MOST_ROWS:
+        return f"BLOCK_M is {m}; {MOST_ROWS} is possible"
+    axis = along(problem)
+    per = WORD.value // problem.itemsize if axis else 1
+    name, size = ("BLOCK_N", n) if axis == "n" else ("BLOCK_K", k)
+    if size % per:
+        return f"{name} is {size}; a word has {per} elements, multiples of that are possible"
+    words = -(-n * k // (per * 32 * config.num_warps))
+    if words * config.num_stages > MOST_IN_FLIGHT:
+        return (
+            f"{words * config.num_stages} words of a thread are in flight; {MOST_IN_FLIGHT} are "
+            "possible. Take a smaller tile, fewer stages or more warps"
+        )
+    kept = words * m * (per if axis == "n" else 1)
+    if kept > MOST_SUMS:
+        return f"{kept} sums per thread; {MOST_SUMS} are possible. Take a smaller tile"
+    return None
 
 
 def grid(problem: Problem, config: Config) -> int:
@@ -326,7 +359,11 @@ def configs(problem: Problem) -> tuple[Config, ...]:
     choices = _along_n if along(problem) == "n" else _along_k
     enough = PROGRAMS * problem.device.sms
     distinct = dict.fromkeys(choices(problem, rows))
-    return tuple(sorted(distinct, key=lambda config: -min(grid(problem, config), enough)))
+    fewest_idle = sorted(distinct, key=lambda config: -min(grid(problem, config), enough))
+    if problem.M * problem.N * problem.batch > MOST_PROGRAMS:
+        able = [c for c in fewest_idle if grid(problem, c) <= MOST_PROGRAMS]
+        return tuple(able or fewest_idle)
+    return tuple(fewest_idle)
 
 
 def _along_k(problem: Problem, rows: int) -> Iterator[Config]:
@@ -380,6 +417,7 @@ def _split(problem: Problem, tile: Config, programs: int) -> int:
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=gemv_kernel, grid=grid, configs=configs,
     arguments=Arguments(fixed, tensors, workspace=room, options=options),
-    interpreted=Config(8, 128, 128), few_rows=few_rows, config_why_not=config_why_not,
+    interpreted=Config(8, 128, 128), few_rows=few_rows, why_not=why_not,
+    config_why_not=config_why_not,
     in_order=False,
 )  # fmt: skip

@@ -433,15 +433,16 @@ def config_why_not(problem: Problem, config: Config) -> str | None:
     warps, programs = config.num_warps, config.CLUSTER
     if warps not in (4, 8, 12):
         return f"num_warps is {warps}; 8 or 12 for a tile are possible, or 4 that take turns"
-    if programs not in (1, 2, 4):
-        return f"CLUSTER is {programs}; 2 or 4 programs can share, or 1 has all to itself"
-    if reason := tile_why_not(config, max(16, 8 * programs)):
+    if programs not in (2, 4):
+        return f"CLUSTER is {programs}; 2 or 4 programs can share"
+    if reason := tile_why_not(config, 8 * programs):
         return reason
     if config.BLOCK_K != 64:
         return f"BLOCK_K is {config.BLOCK_K}; 64 is possible"
     if reason := parts_why_not(problem, config):
         return reason
-    return ring_why_not(problem, config, buffers_of)
+    row = consumers_of(warps) * unit(config.BLOCK_N)
+    return ring_why_not(problem, config, buffers_of, row)
 
 
 def grid(problem, config):

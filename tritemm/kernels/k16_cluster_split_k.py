@@ -456,7 +456,7 @@ def config_why_not(problem: Problem, config: Config) -> str | None:
         return f"SPLIT_K is {split}; clusters of 2 to {MOST} programs are possible"
     if reason := parts_why_not(problem, config):
         return reason
-    if reason := ring_why_not(problem, config, _buffers):
+    if reason := ring_why_not(problem, config, _buffers, warps // 4 * _piece(config)):
         return reason
     if _sums(config) > max(stages_bytes(config, major_of(problem.b)), APART.value):
         return "the sums don't fit where the stages lie; take more stages"

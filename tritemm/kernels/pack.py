@@ -21,7 +21,8 @@ import triton.language as tl
 
 from ..problem import Matrix, Problem
 from ..runtime import binding
-from ._tile import batch_offset, follow
+from ._limits import MOST_PROGRAMS, programs_why_not
+from ._tile import batch_offset, follow, widen
 
 WORD = tl.constexpr(8)  # bytes
 #: Elements of a copy's pitch are a multiple of this many bytes (`Matrix.packed`).
@@ -117,10 +118,13 @@ def turn_lines(src_ptr, dst_ptr, pid, lines, length, src_line, src_element, dst_
 @triton.jit
 def pack_matrix(src_ptr, dst_ptr, pid, tiles, lines, length, B1, src_0, src_1, dst_batch,
                 src_line, src_element, dst_pitch, WAY: tl.constexpr, SIZE: tl.constexpr,
-                EDGE: tl.constexpr, WIDTH: tl.constexpr, HEIGHT: tl.constexpr):  # fmt: skip
+                EDGE: tl.constexpr, WIDTH: tl.constexpr, HEIGHT: tl.constexpr,
+                WIDE: tl.constexpr):  # fmt: skip
     """Tile `pid` of one matrix with all its batches, of `tiles` tiles each."""
     batch = pid // tiles
-    pid = pid % tiles
+    pid = widen(pid % tiles, WIDE)
+    lines, length = widen(lines, WIDE), widen(length, WIDE)
+    src_element, dst_pitch = widen(src_element, WIDE), widen(dst_pitch, WIDE)
     # int64: batches can lie 2**31 elements apart
     dst_ptr += tl.cast(batch, tl.int64) * dst_batch * (LINE // SIZE)
     if WAY == "turn wide":
@@ -154,7 +158,8 @@ def pack_kernel(
     b_tiles, b_lines, b_length, b_B1, b_src_0, b_src_1, b_dst_batch,
     b_src_line, b_src_element, b_dst_pitch,
     A_WAY: tl.constexpr, B_WAY: tl.constexpr, SIZE: tl.constexpr,
-    EDGE: tl.constexpr, WIDTH: tl.constexpr, HEIGHT: tl.constexpr, PDL: tl.constexpr,
+    EDGE: tl.constexpr, WIDTH: tl.constexpr, HEIGHT: tl.constexpr, WIDE: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """The first `a_total` programs copy A, the others B; an empty WAY copies nothing."""
     follow(PDL)
@@ -162,19 +167,19 @@ def pack_kernel(
     if B_WAY == "":
         pack_matrix(a_src, a_dst, pid, a_tiles, a_lines, a_length, a_B1, a_src_0, a_src_1,
                     a_dst_batch, a_src_line, a_src_element, a_dst_pitch,
-                    A_WAY, SIZE, EDGE, WIDTH, HEIGHT)  # fmt: skip
+                    A_WAY, SIZE, EDGE, WIDTH, HEIGHT, WIDE)  # fmt: skip
     elif A_WAY == "":
         pack_matrix(b_src, b_dst, pid, b_tiles, b_lines, b_length, b_B1, b_src_0, b_src_1,
                     b_dst_batch, b_src_line, b_src_element, b_dst_pitch,
-                    B_WAY, SIZE, EDGE, WIDTH, HEIGHT)  # fmt: skip
+                    B_WAY, SIZE, EDGE, WIDTH, HEIGHT, WIDE)  # fmt: skip
     elif pid < a_total:
         pack_matrix(a_src, a_dst, pid, a_tiles, a_lines, a_length, a_B1, a_src_0, a_src_1,
                     a_dst_batch, a_src_line, a_src_element, a_dst_pitch,
-                    A_WAY, SIZE, EDGE, WIDTH, HEIGHT)  # fmt: skip
+                    A_WAY, SIZE, EDGE, WIDTH, HEIGHT, WIDE)  # fmt: skip
     else:
         pack_matrix(b_src, b_dst, pid - a_total, b_tiles, b_lines, b_length, b_B1, b_src_0,
                     b_src_1, b_dst_batch, b_src_line, b_src_element, b_dst_pitch,
-                    B_WAY, SIZE, EDGE, WIDTH, HEIGHT)  # fmt: skip
+                    B_WAY, SIZE, EDGE, WIDTH, HEIGHT, WIDE)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,6 +222,11 @@ class Copy:
     def elements(self) -> int:
         """Elements of the copy with what stands between its lines."""
         return math.prod(self.batches) * self.lines * self.pitch
+
+    @property
+    def wide(self) -> bool:
+        """Whether an index or a distance can pass 2**31; half of that, for tiles reach past it."""
+        return max(self.lines, self.length, abs(self.src[3])) >= 2**30
 
     @property
     def words(self) -> int:
@@ -277,6 +287,7 @@ def _plan(problem: Problem, operands: str) -> Plan:
         args[f"{name.upper()}_WAY"] = copies[name].way if name in copies else ""
     size = problem.itemsize
     args |= {"SIZE": size, "EDGE": EDGE[size], "WIDTH": width, "HEIGHT": TILE // width}
+    args["WIDE"] = any(copy.wide for copy in copies.values())
     args["PDL"] = problem.device.pdl
     return Plan((sum(programs.values()),), args, tensors)
 
@@ -294,6 +305,16 @@ def copied_bytes(problem: Problem, operands: str) -> list[int]:
     """Bytes of the copy of each of the `operands` ("", "a", "b" or "ab")."""
     copies = _plan(problem, operands).copies if operands else {}
     return [problem.itemsize * copies[name][0] for name in operands]
+
+
+def why_not(problem: Problem, operands: str) -> str | None:
+    """Why the `operands` can't be copied in one launch, or None."""
+    copied = sum(getattr(problem, name).rows * getattr(problem, name).cols for name in operands)
+    if problem.batch * copied <= MOST_PROGRAMS:
+        return None  # at once: a program copies one element or more
+    (programs,) = _plan(problem, operands).grid
+    reason = programs_why_not(programs)
+    return reason and f"to copy {' and '.join(operands)}, {reason}"
 
 
 def pack(

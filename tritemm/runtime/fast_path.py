@@ -15,8 +15,8 @@ from typing import Protocol
 import torch
 from torch.autograd import forward_ad
 
+from . import triton_private
 from .launches import Launches
-from .runtime import triton_private
 from .torch_private import empty_strided as _empty
 from .torch_private import private as _private
 from .torch_private import profiling as _profiling

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
+from . import workspace
 from .binding import Call
-from .runtime import workspace
 from .torch_private import current_stream, empty_strided
 from .workspace import Room
 
