@@ -34,7 +34,7 @@ def check(a, b, operands="ab"):
     """Packs, and compares each copy with its source, bit by bit, and with its description."""
     problem = problem_of(a, b)
     target = problem.packed(operands)
-    for name, source, copy in zip("ab", (a, b), pack(problem, operands, a, b), strict=True):
+    for name, source, copy in zip("ab", (a, b), pack(problem, operands, a, b)[:2], strict=True):
         if name not in operands:
             assert copy is source
             continue

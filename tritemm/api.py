@@ -11,9 +11,9 @@ from torch.overrides import handle_torch_function, has_torch_function
 from . import dispatch, ops, plan
 from .precision import check_precision
 from .problem import ACCUMULATE, INTERPRETED
-from .request import Request
+from .request import word_of
 from .runtime import fast_path
-from .spec import Config
+from .spec import Config, Kernel
 
 _REAL = (torch.float16, torch.bfloat16, torch.float32)
 
@@ -23,7 +23,7 @@ def matmul(
     other: torch.Tensor,
     *,
     out: torch.Tensor | None = None,
-    kernel: str = "auto",
+    kernel: str | Kernel = "auto",
     config: Config | Mapping | None = None,
     batch_invariant: bool = False,
     precision: str | None = None,
@@ -37,7 +37,7 @@ def matmul(
         other: 1-D to N-D tensor of the same type and device, [..., K, N]. Batch dimensions
             broadcast. Strides are free: views are read in place.
         out: tensor to write the result to; resized, with torch's warning, if its shape differs.
-        kernel: "auto", or the name of a rung of `tritemm.ladder()`, which then runs or raises.
+        kernel: "auto", or a rung of `tritemm.ladder()` or its name, which then runs or raises.
         config: the config of the `kernel` that is named: a `tritemm.Config` or a mapping of its
             fields, {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 8, ...}.
         batch_invariant: row i of the result has the same bits however many rows and batches
@@ -74,9 +74,7 @@ def matmul(
             batch_invariant=batch_invariant, precision=precision, accumulate=accumulate,
             out_dtype=out_dtype,
         )  # fmt: skip
-    word = kernel
-    if config is not None or batch_invariant:
-        word = str(Request.of(kernel, config, batch_invariant))
+    word = word_of(kernel, config, batch_invariant)
     a, b, options = operands(input, other, out, word, precision, accumulate, out_dtype)
     if not torch.compiler.is_dynamo_compiling():
         fast_path.remember_options(asked, a.dtype, options)
@@ -115,7 +113,7 @@ def explain(
     input: torch.Tensor,
     other: torch.Tensor,
     *,
-    kernel: str = "auto",
+    kernel: str | Kernel = "auto",
     config: Config | Mapping | None = None,
     batch_invariant: bool = False,
     precision: str | None = None,
@@ -128,7 +126,7 @@ def explain(
     and its parts, roofline, the next candidates, what refused and why.
     Arguments and errors are `matmul`'s. Empty results, and K = 0, need no kernel: ValueError.
     """
-    word = str(Request.of(kernel, config, batch_invariant))
+    word = word_of(kernel, config, batch_invariant)
     a, b, options = operands(input, other, None, word, precision, accumulate, out_dtype)
     word, precision, accumulate, out_dtype = options
     problem = problem_of(a, b, precision, accumulate, out_dtype)
