@@ -41,7 +41,7 @@ def test_operand_past_two_to_the_31(kernel):
 
 @rungs
 def test_result_past_two_to_the_31(kernel):
-    M, N, K = 2**16 + 8, 2**15 + 256, 16
+    M, N, K = 2**16 + 8, 2**15 + 256, 80
     assert M * N > 2**31
     a, b = operand(M, K, torch.float16), operand(K, N, torch.float16)
     multiply_and_check_ends(kernel, a, b)
@@ -51,8 +51,8 @@ def test_result_past_two_to_the_31(kernel):
 def test_columns_and_batches_far_apart(kernel):
     """A row stride of 2**25 and a batch stride past 2**31: both products overflow int32."""
     storage = torch.empty(2**31 + 2**28, dtype=torch.float16, device="cuda")
-    a = storage.as_strided((2, 80, 64), (2**31 + 64, 2**21, 1))
-    wide = storage.as_strided((64, 80), (2**25, 1), 128)
+    a = storage.as_strided((2, 80, 72), (2**31 + 64, 2**21, 1))
+    wide = storage.as_strided((72, 80), (2**25, 1), 256)
     for view in (a, wide):
         view.normal_()
     c = torch.full((2, 80, 80), torch.nan, dtype=torch.float16, device="cuda")
