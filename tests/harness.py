@@ -23,6 +23,8 @@ def rung_param(kernel, *more, name=None):
     return pytest.param(kernel, *more, id=name or kernel.name, marks=marks)
 
 
+#: Of tests that take gigabytes of the device's memory: workers have one of them at a time.
+large = pytest.mark.xdist_group("memory")
 rungs = pytest.mark.parametrize("kernel", [rung_param(kernel) for kernel in RUNGS])
 
 

@@ -7,9 +7,16 @@ import tritemm
 from tritemm import budget, dispatch, launch
 from tritemm.problem import Problem
 
-from .harness import operand, rungs
+from .harness import large, operand, rungs
 
 pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def _memory_for_others():
+    """What a test leaves in this process's cache is the device's again."""
+    yield
+    torch.cuda.empty_cache()
 
 
 def multiply(kernel, a, b, c):
@@ -30,6 +37,7 @@ def multiply_and_check_ends(kernel, a, b):
     assert c.isfinite().all()
 
 
+@large
 @rungs
 def test_operand_past_two_to_the_31(kernel):
     M, N, K = 2**17 + 200, 64, 2**14
@@ -39,6 +47,7 @@ def test_operand_past_two_to_the_31(kernel):
     multiply_and_check_ends(kernel, a, b)
 
 
+@large
 @rungs
 def test_result_past_two_to_the_31(kernel):
     M, N, K = 2**16 + 8, 2**15 + 256, 80
@@ -47,6 +56,7 @@ def test_result_past_two_to_the_31(kernel):
     multiply_and_check_ends(kernel, a, b)
 
 
+@large
 @rungs
 def test_columns_and_batches_far_apart(kernel):
     """A row stride of 2**25 and a batch stride past 2**31: both products overflow int32."""
