@@ -85,14 +85,17 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    if config.getoption("--record") is None or hasattr(config, "workerinput"):
+    path = config.getoption("--record")
+    if path is None:
+        return
+    config.option.markexpr = config.option.markexpr or CHOSEN  # in the workers of xdist too
+    if hasattr(config, "workerinput"):
         return
     import torch
 
     if not torch.cuda.is_available():
         raise pytest.UsageError("--record: needs a CUDA device, and torch sees none")
-    config.option.markexpr = config.option.markexpr or CHOSEN
-    config.pluginmanager.register(Recorder(config.getoption("--record")))
+    config.pluginmanager.register(Recorder(path))
 
 
 @dataclasses.dataclass
