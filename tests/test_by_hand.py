@@ -113,7 +113,7 @@ def test_parts_are_summed_launch_after_launch(kernel):
     """Whoever counts finds zero, and all parts are added: together, and as they happen to run."""
     a, b, want = exact(*FEW)
     configs = cut(kernel, a, b, want)
-    for config in {config: None for config in (*spread(configs, 5), configs[-1])}:
+    for config in dict.fromkeys((*spread(configs, 5), configs[-1])):
         results = [poisoned(want) for _ in range(4)]
         for out in results:
             tritemm.matmul(a, b, kernel=kernel.name, config=config, out=out)
