@@ -1,14 +1,15 @@
 """Writes what the documentation derives: `python -m docs.generate [--check]`, or `make docs`.
 
-From the rungs' headers and the committed measurements: a page per rung, the ladder's table in
-README.md and docs/index.md, the tables of docs/performance.md, docs/suite.md and
-docs/correspondence.md, and the figures. Hand-written text is left alone; generated parts stand
-between `<!-- begin: NAME -->` and `<!-- end: NAME -->`.
+From the rungs' headers, the committed measurements and records: a page per rung, the ladder's table
+in README.md and docs/index.md, the last run of the suite on a GPU in README.md, the tables of
+docs/performance.md, docs/suite.md and docs/correspondence.md, and the figures. Hand-written text is
+left alone; generated parts stand between `<!-- begin: NAME -->` and `<!-- end: NAME -->`.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Callable, Collection
@@ -19,6 +20,7 @@ from perf.plots.figures import FIGURES, drawn_from
 from perf.rows import RESULTS, Row, read
 from perf.select import latest_compare, latest_ladder
 from perf.views import PICTURES, VIEWS, Selection
+from tools import suite_record
 from tritemm.rungs import RUNGS
 from tritemm.spec import Kernel
 
@@ -57,6 +59,7 @@ def pages() -> dict[Path, str]:
         "comparison": comparison(rows),
         "headline": headline(rows),
         "losses": losses(rows),
+        "record": record(),
         **{name: view_table(name, rows) for name in PARTS},
         **correspondence.parts(rows),
     }
@@ -201,6 +204,13 @@ def losses(rows: list[Row]) -> str:
         return "Not yet measured."
     listed = (f"{r.problem['id']} {r.case} {r.ratio.p50:.2f}x" for r in summary.lost(own))
     return "; ".join(listed) + "."
+
+
+def record() -> str:
+    """The last run of the suite on each GPU."""
+    texts = (path.read_text() for path in sorted(suite_record.RESULTS.glob("*.json")))
+    lines = [f"Tested: {suite_record.sentence(json.loads(text))}" for text in texts]
+    return "\n".join(lines) or "Not yet run on a GPU."
 
 
 def comparison(rows: list[Row]) -> str:

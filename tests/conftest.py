@@ -1,5 +1,7 @@
 """Fixtures and the rule for GPU-only tests; tests enumerate the ladder, they never list it."""
 
+import fcntl
+import os
 import zlib
 
 import pytest
@@ -15,6 +17,24 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def _device(request, tmp_path_factory):
+    """Tests that are to be `alone` share the device with no other worker's.
+
+    Whoever comes passes the gate, which one that wants to be alone keeps until it is.
+    """
+    if INTERPRETED or "PYTEST_XDIST_WORKER" not in os.environ:
+        yield
+        return
+    folder = tmp_path_factory.getbasetemp().parent  # that of all workers
+    alone = request.node.get_closest_marker("alone")
+    with (folder / "gate").open("w") as gate, (folder / "device").open("w") as device:
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        fcntl.flock(device, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(gate, fcntl.LOCK_UN)
+        yield
 
 
 @pytest.fixture(autouse=True)

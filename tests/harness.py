@@ -23,6 +23,8 @@ def rung_param(kernel, *more, name=None):
     return pytest.param(kernel, *more, id=name or kernel.name, marks=marks)
 
 
+#: Of tests that take gigabytes of the device's memory: workers have one of them at a time.
+large = pytest.mark.xdist_group("memory")
 rungs = pytest.mark.parametrize("kernel", [rung_param(kernel) for kernel in RUNGS])
 
 
@@ -80,6 +82,11 @@ class Guarded:
         tensor = tensor.mT if transposed else tensor
         return Guarded(tensor.view(shape) if len(shape) < 2 else tensor, storage, storage.clone())
 
+    @property
+    def poison(self):
+        """What it was filled with."""
+        return self.before[0]
+
     def assert_untouched_outside(self):
         """Everything but the tensor's own elements still holds its first value."""
         after = self.storage.clone()
@@ -95,7 +102,8 @@ class Guarded:
 def run(kernel, a, b, *, precision="ieee", accumulate=None, out_dtype=None, config=None, **guard):
     """Run one rung on a, b (equal batch dims) and check every element and every guard.
 
-    Returns the kernel's refusal if it refuses, else None.
+    On a GPU, where it costs little, also on operands that are stored alike and whose sums are
+    exact. Returns the kernel's refusal if it refuses, else None.
     """
     dtype = out_dtype or (torch.int32 if a.dtype == torch.int8 else a.dtype)
     guarded = Guarded.like((*a.shape[:-1], b.shape[-1]), dtype, **guard)
@@ -105,9 +113,14 @@ def run(kernel, a, b, *, precision="ieee", accumulate=None, out_dtype=None, conf
     if reason:
         return reason
     config = config or dispatch.best_config(kernel, problem)
-    plan.run(kernel, problem, config, a, b, c)
-    guarded.assert_untouched_outside()
     accumulate = accumulate or ACCUMULATE[a.dtype]
-    verdict = budget.check(c, a, b, accumulate=accumulate, precision=precision)
-    assert verdict.ok, f"{kernel.name}, {config}, {problem}: {verdict}"
+    pairs = [(a, b)]
+    if not INTERPRETED and a.is_floating_point():
+        pairs.append(budget.exact_operands(a, b, accumulate))
+    for x, y in pairs:
+        c.copy_(guarded.poison)
+        plan.run(kernel, problem, config, x, y, c)
+        guarded.assert_untouched_outside()
+        verdict = budget.check(c, x, y, accumulate=accumulate, precision=precision)
+        assert verdict.ok, f"{kernel.name}, {config}, {problem}: {verdict}"
     return None

@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from tritemm import budget
+from tritemm.problem import Problem
+from tritemm.tuning import user
 
 from .harness import Guarded, operand
 
@@ -151,6 +153,101 @@ def test_poison_fails(dtype):
     a, b = operands(dtype)
     verdict = budget.check(Guarded.like((M, N), dtype).tensor, a, b)
     assert not verdict.ok and verdict.worst == torch.inf
+
+
+def test_a_last_term_is_lost_in_the_bound_of_a_long_sum():
+    """Which is why exact operands decide there."""
+    a, b = operand(8, 65536, torch.float32).contiguous(), operand(65536, 8, torch.float32)
+    assert budget.check(last_term_skipped(a, b), a, b).ok
+    a, b = budget.exact_operands(a, b)
+    assert not budget.check(last_term_skipped(a, b), a, b).ok
+
+
+def last_step_skipped(a, b):
+    return product(a[:, :-64], b[:-64])
+
+
+#: M, K, N and the accumulator: few terms and many, more than it counts, in rows and in columns.
+EXACT = [
+    ((96, 512, 80), torch.float16),
+    ((96, 1024, 80), torch.float16),
+    ((96, 4099, 80), torch.float16),
+    ((2, 4099, 80), torch.float16),
+    ((8, 65536, 9), torch.float32),
+]
+
+
+@pytest.mark.parametrize(("size", "accumulate"), EXACT, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_every_term_of_exact_operands_counts(size, accumulate, dtype):
+    M, terms, N = size
+    a, b = operand(M, terms, dtype), operand(terms, N, dtype, "T")
+    x, y = budget.exact_operands(a, b, accumulate)
+    assert (x.stride(), y.stride()) == (a.stride(), b.stride())
+    for tensor in (x, y):
+        assert set(tensor.unique().tolist()) <= {-1, 0, 1}
+    accumulate = {"accumulate": accumulate}
+    right = product(x, y)
+    assert budget.check(right, x, y, **accumulate).ok
+    for mutant in (last_term_skipped, last_step_skipped):
+        assert not budget.check(mutant(x, y), x, y, **accumulate).ok
+    for k in range(0, terms, terms // 7):
+        less = x.clone()
+        less[:, k] = 0
+        assert not budget.check(product(less, y), x, y, **accumulate).ok, k
+
+
+@pytest.mark.parametrize("terms", [1024, 2048, 5000])
+def test_sums_of_exact_operands_are_exact_in_fp16_in_any_order(terms):
+    a, b = budget.exact_operands(*operands_of(terms), torch.float16)
+    order = torch.randperm(terms)
+    for x, y in ((a, b), (a[:, order], b[order])):
+        assert torch.equal(accumulate_fp16(x, y).double(), budget.reference(a, b))
+
+
+def test_tune_finds_a_step_that_the_bound_lets_pass(monkeypatch):
+    a, b = operands_of(1024)
+    c = torch.empty(M, N, dtype=torch.float16, device=a.device)
+    problem = Problem.of(a, b, c, accumulate=torch.float16)
+    skipping = {"steps": 64}
+
+    def run(kernel, problem, config, a, b, c):
+        last = a.shape[1] - skipping["steps"]
+        c.copy_(accumulate_fp16(a[:, :last], b[:last]))
+
+    monkeypatch.setattr(user.launch, "run", run)
+    run(None, problem, None, a, b, c)
+    assert budget.check(c, a, b, accumulate=torch.float16).ok
+    assert "elements are wrong" in user._wrong(None, problem, None, (a, b, c))
+    skipping["steps"] = 0
+    assert user._wrong(None, problem, None, (a, b, c)) is None
+
+
+def operands_of(terms):
+    return operand(M, terms, torch.float16), operand(terms, N, torch.float16)
+
+
+def test_exact_operands_are_stored_like_others():
+    """Broadcast, in batches, and as far from a 16-byte boundary."""
+    a = operand(20, 30, torch.float16, batch=(3, 1), offset=3).expand(3, 2, -1, -1)
+    b = operand(30, 10, torch.float16, "T", batch=(2,)).expand(3, -1, -1, -1)
+    for given, made in zip((a, b), budget.exact_operands(a, b), strict=True):
+        assert (given.shape, given.stride()) == (made.shape, made.stride())
+        assert given.data_ptr() % 16 == made.data_ptr() % 16
+        assert made.data_ptr() != given.data_ptr()
+    a = operand(5, 5000, torch.float16).expand(3, -1, -1)
+    thin, _ = budget.exact_operands(a, operand(5000, 4, torch.float16), torch.float16)
+    assert 0 < thin[2].abs().sum(1).max() <= 2048
+
+
+def test_sums_that_are_too_large_to_be_exact_may_err():
+    """And integers that a type does not hold."""
+    a = torch.full((4, 4096), 200.0)
+    assert budget.check(product(a, a.mT) + 8, a, a.mT).ok
+    a = torch.full((4, 16), 2001.0)
+    off = product(a, a.mT) * (1 + 2**-11)
+    assert budget.check(off, a, a.mT, precision="tf32").ok
+    assert not budget.check(off, a, a.mT).ok
 
 
 def test_int8_is_exact_modulo_two_to_the_32():

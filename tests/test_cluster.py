@@ -14,6 +14,8 @@ from tritemm.spec import Config, clusters_at_once
 
 from .choosing import H200, problem
 
+pytestmark = pytest.mark.host
+
 KERNEL = k15_cluster.KERNEL
 LAYOUTS = ("NT", "NN", "TN", "TT")
 #: BLOCK_N, not a power of two, with slabs of one and two, shared and in turns; clusters of 2 and 4.

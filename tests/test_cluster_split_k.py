@@ -12,6 +12,8 @@ from tritemm.spec import Config, clusters_at_once
 
 from .choosing import H200, problem
 
+pytestmark = pytest.mark.host
+
 KERNEL = k16_cluster_split_k.KERNEL
 LAYOUTS = ("NT", "NN", "TN", "TT")
 #: M, N, K where every tile is offered, with many numbers of programs.

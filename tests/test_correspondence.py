@@ -21,6 +21,8 @@ from tritemm.rungs import RUNGS
 
 from .perf_fakes import ENVIRONMENT
 
+pytestmark = pytest.mark.host
+
 #: The words of the whole Triton ladder, those that are not built yet among them.
 DESIGN = {
     *("simt", "naive", "tiled", "swizzled", "permuted", "async", "pipelined", "tma"),

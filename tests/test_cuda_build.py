@@ -14,7 +14,7 @@ from cuda_reference.__main__ import main
 from cuda_reference.rungs import RUNGS
 from tritemm import sass
 
-pytestmark = pytest.mark.any_triton
+pytestmark = [pytest.mark.any_triton, pytest.mark.host]
 
 SOURCES = [
     pytest.param(name, arch, id=f"{name}-sm_{arch}")

@@ -25,10 +25,10 @@ from tools import sanitize
 from tritemm import budget, plan
 from tritemm.problem import INTERPRETER, Device, Problem, short_name
 
-from .harness import DEVICE, Guarded, operand, run
+from .harness import DEVICE, Guarded, large, operand, run
 from .test_kernels import shapes
 
-pytestmark = pytest.mark.any_triton
+pytestmark = [pytest.mark.any_triton, pytest.mark.host]
 
 HOPPER = Device("H200", (9, 0), 132, 227 * 1024)
 AMPERE = Device("A100", (8, 0), 108, 163 * 1024)
@@ -642,6 +642,7 @@ def test_stream_and_graph(kernel):
 
 
 @pytest.mark.gpu
+@large
 @rungs
 def test_rows_far_apart(kernel):
     """A, B and C have a pitch of 2**23 elements: the last rows begin past 2**31."""

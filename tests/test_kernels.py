@@ -29,6 +29,12 @@ TYPES = [
 ]
 
 
+#: Terms that every rung takes; where there are fewer, it may say that they are too few.
+ENOUGH = 128
+#: Terms of the small problems of both kinds; on a GPU a cluster shares them.
+TERMS = 48 if INTERPRETED else 80
+
+
 def short(value):
     return str(value).removeprefix("torch.") if value is not None else "default"
 
@@ -78,6 +84,8 @@ def test_shapes(kernel, shape, aligned):
         guarded.assert_untouched_outside()
         return
     reason = run(kernel, a, b)
+    if reason and K < ENOUGH and f"K is {K};" in reason:
+        pytest.skip(reason)
     if aligned:
         assert reason is None
     elif reason:
@@ -111,8 +119,8 @@ def test_strided(kernel, layout):
 @rungs
 @pytest.mark.parametrize("offset", [1, 8])
 def test_storage_offset(kernel, offset):
-    a = operand(45, 48, torch.float16, offset=offset)
-    b = operand(48, 64, torch.float16, "T", offset=offset)
+    a = operand(45, TERMS, torch.float16, offset=offset)
+    b = operand(TERMS, 64, torch.float16, "T", offset=offset)
     reason = run(kernel, a, b)
     assert reason is None or (offset == 1 and "16-byte boundary" in reason)
 
@@ -122,7 +130,7 @@ def test_storage_offset(kernel, offset):
 @pytest.mark.parametrize("which", ["a", "b"])
 def test_expanded(kernel, axis, which):
     """A broadcast row or column has stride 0 inside the matrix."""
-    a, b = operand(40, 48, torch.float16), operand(48, 56, torch.float16)
+    a, b = operand(40, TERMS, torch.float16), operand(TERMS, 56, torch.float16)
     if which == "a":
         a = a.select(axis, 3).unsqueeze(axis).expand_as(a)
     else:
@@ -135,7 +143,7 @@ def test_expanded(kernel, axis, which):
 @pytest.mark.parametrize("out", ["pitch", "transposed", "odd"])
 def test_output_strides(kernel, out):
     """Results land in padded, transposed and odd-pitched outputs without touching the rest."""
-    a, b = operand(70, 48, torch.float16), operand(48, 72, torch.float16)
+    a, b = operand(70, TERMS, torch.float16), operand(TERMS, 72, torch.float16)
     guard = {"pitch": {"pitch_gap": 8}, "transposed": {"transposed": True}, "odd": {"pitch_gap": 3}}
     assert run(kernel, a, b, **guard[out]) is None
 
@@ -144,8 +152,8 @@ def test_output_strides(kernel, out):
 @pytest.mark.parametrize("columns", range(65, 73))
 def test_stores_stay_inside_a_row(kernel, columns):
     """Rows end inside a 16-byte piece, and what follows in the pitch belongs to someone else."""
-    a = operand(40, 48, torch.bfloat16)
-    b = operand(48, columns, torch.bfloat16, aligned=True)
+    a = operand(40, TERMS, torch.bfloat16)
+    b = operand(TERMS, columns, torch.bfloat16, aligned=True)
     assert run(kernel, a, b, pitch_gap=80 - columns) is None
 
 
@@ -164,8 +172,8 @@ BATCHES = {
 def test_batches(kernel, batch, layout):
     """Every batch in one launch, broadcast ones through a stride of 0."""
     batch_a, batch_b = BATCHES[batch]
-    a = operand(33, 40, torch.float16, layout[0], batch_a, aligned=True)
-    b = operand(40, 48, torch.float16, layout[1], batch_b, aligned=True)
+    a = operand(33, TERMS, torch.float16, layout[0], batch_a, aligned=True)
+    b = operand(TERMS, 48, torch.float16, layout[1], batch_b, aligned=True)
     shape = torch.broadcast_shapes(batch_a, batch_b)
     assert run(kernel, a.expand(*shape, -1, -1), b.expand(*shape, -1, -1)) is None
 
@@ -173,8 +181,8 @@ def test_batches(kernel, batch, layout):
 @rungs
 def test_attention_heads_in_place(kernel):
     """[B, S, H, D] seen as [B, H, S, D] has two batch strides that don't merge."""
-    q = operand(35 * 3, 40, torch.float16, batch=(2,)).view(2, 35, 3, 40).transpose(1, 2)
-    k = operand(50 * 3, 40, torch.float16, batch=(2,)).view(2, 50, 3, 40).transpose(1, 2)
+    q = operand(35 * 3, TERMS, torch.float16, batch=(2,)).view(2, 35, 3, TERMS).transpose(1, 2)
+    k = operand(50 * 3, TERMS, torch.float16, batch=(2,)).view(2, 50, 3, TERMS).transpose(1, 2)
     assert run(kernel, q, k.mT) is None
 
 
@@ -207,17 +215,19 @@ def test_raster_orders(kernel, order):
     config = dataclasses.replace(kernel.interpreted or tile_of(kernel), ORDER=order, GROUP_M=3)
     if not INTERPRETED and kernel.interpreted:
         config = dataclasses.replace(config, BLOCK_M=64, BLOCK_N=32, BLOCK_K=32)
-    a = operand(4 * config.BLOCK_M + 7, 16, torch.float16)
-    b = operand(16, 18 * config.BLOCK_N + 8, torch.float16)
+    terms = 16 if INTERPRETED else TERMS
+    a = operand(4 * config.BLOCK_M + 7, terms, torch.float16)
+    b = operand(terms, 18 * config.BLOCK_N + 8, torch.float16)
     assert run(kernel, a, b, config=config) is None
 
 
 @rungs
 def test_infinities_and_nan_pass_through(kernel):
-    a, b = operand(40, 48, torch.float16), operand(48, 40, torch.float16)
+    a, b = operand(40, TERMS, torch.float16), operand(TERMS, 40, torch.float16)
     a[3, 5], b[7, 9] = torch.inf, torch.nan
     guarded = Guarded.like((40, 40), torch.float16)
     problem = Problem.of(a, b, guarded.tensor)
+    assert kernel.why_not(problem) is None
     plan.run(kernel, problem, dispatch.best_config(kernel, problem), a, b, guarded.tensor)
     want = budget.reference(a, b).half()
     special = ~want.isfinite()

@@ -213,6 +213,74 @@ def test_packed_and_swapped(pack, swap, monkeypatch):
         assert len(count) >= call
 
 
+@rungs
+def test_a_result_on_another_address(kernel):
+    """The alignment of `out` alone differs from call to call; what lies around it stays."""
+    a, b = operands(200, 256, 192)
+    want = budget.reference(a, b).bfloat16()
+    storage = torch.empty(200 * 256 + 32, dtype=a.dtype, device="cuda")
+    for offset in (8, 9, 8, 12, 16, 1):
+        for _ in range(2):
+            storage.fill_(torch.nan)
+            out = storage[offset : offset + want.numel()].view(want.shape)
+            tritemm.matmul(a, b, kernel=kernel.name, out=out)
+            assert_right(out, a, b)
+            assert storage[:offset].isnan().all() and storage[offset + out.numel() :].isnan().all()
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_accumulators_are_kinds(recorded):
+    """Steps of 16 terms add 1 to 2048, which fp16 can't hold."""
+    row = torch.zeros(16 * 65, dtype=torch.float16, device="cuda")
+    row[:16], row[16::16] = 128, 1
+    a, b = row.expand(128, -1).contiguous(), torch.ones(row.numel(), 128, device="cuda").half()
+    a.requires_grad_(recorded)
+    kinds = [torch.float16, None, torch.float16, torch.float32]
+    found = [tritemm.matmul(a, b, kernel="tma", accumulate=kind) for kind in kinds]
+    for kind, c in zip(kinds, found, strict=True):
+        assert (c != 2048 + 64).any() == (kind == torch.float16), kind
+
+
+def test_captures_do_not_share_their_counters():
+    """Two graphs of one product run at once, each replay beside the other's."""
+    a, b = operands(64, 256, 16384)
+    want = tritemm.matmul(a, b, kernel="split_k")
+    torch.cuda.synchronize()
+    streams, graphs = [torch.cuda.Stream() for _ in "ab"], []
+    for stream in streams:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            results = [tritemm.matmul(a, b, kernel="split_k") for _ in range(10)]
+        graphs.append((graph, results))
+    for _ in range(20):
+        for stream, (graph, results) in zip(streams, graphs, strict=True):
+            with torch.cuda.stream(stream):
+                for result in results:
+                    result.fill_(torch.nan)
+                graph.replay()
+        torch.cuda.synchronize()
+        assert all(torch.equal(c, want) for _, results in graphs for c in results)
+
+
+@pytest.mark.parametrize("precision", ["ieee", "tf32"])
+def test_gradients_are_as_precise_as_asked(precision):
+    """Whatever torch's flag says, which is the opposite here."""
+    flags = torch.backends.cuda.matmul
+    before = flags.fp32_precision
+    flags.fp32_precision = {"ieee": "tf32", "tf32": "ieee"}[precision]
+    try:
+        a, b = (t.requires_grad_() for t in operands(192, 256, 320, torch.float32))
+        c = tritemm.matmul(a, b, precision=precision)
+        grad = torch.randn_like(c)
+        c.backward(grad)
+    finally:
+        flags.fp32_precision = before
+    for got, x, y in ((a.grad, grad, b.detach().mT), (b.grad, a.detach().mT, grad)):
+        assert budget.check(got, x, y).ok == (precision == "ieee")
+        verdict = budget.check(got, x, y, precision=precision)
+        assert verdict.ok, verdict
+
+
 def test_profiler_shows_the_operator():
     a, b = operands(256, 512, 384)
     for _ in range(2):

@@ -27,6 +27,8 @@ from .perf_fakes import (
     spoil_one,
 )
 
+pytestmark = pytest.mark.host
+
 # Statistics
 
 

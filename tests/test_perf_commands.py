@@ -21,7 +21,7 @@ from tritemm.rungs import RUNGS
 
 from .perf_fakes import ENVIRONMENT, FakeBench, four_gpus, synthetic
 
-pytestmark = pytest.mark.any_triton
+pytestmark = [pytest.mark.any_triton, pytest.mark.host]
 
 ROOFS = roof.Roofs(Device("NVIDIA H200", (9, 0), 132, 232448), mhz=1450.0, gbs=4200.0)
 
@@ -270,6 +270,7 @@ def test_the_roofline_has_each_type_at_its_own_clock(timed, tmp_path, monkeypatc
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 @pytest.mark.parametrize("mode", ["sustained", "burst"])
 def test_the_suite_runs_on_a_gpu(tmp_path, mode):
     file, path = tmp_path / "mine.csv", tmp_path / "x.jsonl"
@@ -283,6 +284,7 @@ def test_the_suite_runs_on_a_gpu(tmp_path, mode):
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_the_ladder_runs_and_records(tmp_path):
     path = tmp_path / "x.jsonl"
     rung = RUNGS[-1].name

@@ -18,6 +18,8 @@ from tritemm.problem import Problem
 
 from .perf_fakes import HALF_CASE, FakeBench, by_name, fake, headed, rows_after
 
+pytestmark = pytest.mark.host
+
 TWINS = [
     headed("k01_simt", "nothing", "simt_naive"),
     headed("k03_tiled", "simt: tiles", "wmma_base and mma_base"),

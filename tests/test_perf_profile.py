@@ -20,6 +20,8 @@ from tritemm.rungs import RUNGS
 
 from .perf_fakes import fake, spoil_one
 
+pytestmark = pytest.mark.host
+
 ACTIVE = "avg.pct_of_peak_sustained_active"
 STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.{}"
 COLUMNS = {

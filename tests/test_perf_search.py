@@ -43,7 +43,7 @@ from tritemm.tuning import samples
 
 from .perf_fakes import CASE, ENVIRONMENT, FakeBench, fake, four_gpus, heading, spoil_one
 
-pytestmark = pytest.mark.any_triton
+pytestmark = [pytest.mark.any_triton, pytest.mark.host]
 
 H200 = DEVICES[90]
 
@@ -340,6 +340,7 @@ def test_a_cuda_error_says_whose_it_is(fakes, monkeypatch):
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_a_card_is_searched():
     """Compiled ahead, checked and timed; the dispatcher's choice is among what was timed."""
     tasks = [Task.of(Case(512, 768, 1024, "NT")), Task.of(Case(3, 200, 300, "TN", "fp16"))]

@@ -22,7 +22,7 @@ from tritemm.rungs import RUNGS
 from tritemm.spec import Config
 from tritemm.tuning import parallel
 
-pytestmark = pytest.mark.any_triton
+pytestmark = [pytest.mark.any_triton, pytest.mark.host]
 
 RUN = "2026-01-02T03:04:05+00:00"
 
@@ -249,6 +249,7 @@ def test_the_process_is_this_command(monkeypatch, tmp_path):
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 @pytest.mark.parametrize("command", ["random", "regret"])
 def test_two_cards_leave_the_rows_of_one(tmp_path, command):
     if torch.cuda.device_count() < 2:

@@ -15,6 +15,8 @@ from tritemm import asm, sass
 from tritemm.rungs import RUNGS
 from tritemm.spec import Config
 
+pytestmark = pytest.mark.host
+
 SIGNED = [pytest.param(k, sm, id=f"{k.name}-sm_{sm}") for k in RUNGS for sm in k.signs]
 LADDER = [pytest.param(k, id=k.name) for k in RUNGS]
 TYPES = [

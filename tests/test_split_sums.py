@@ -14,6 +14,8 @@ from tritemm.spec import Config
 
 from .choosing import problem
 
+pytestmark = pytest.mark.host
+
 
 class Memory:
     """A word, and threads that come to it in an order that `rng` draws."""

@@ -16,6 +16,8 @@ from tritemm.problem import INTERPRETED, INTERPRETER
 from tritemm.rungs import RUNGS
 from tritemm.spec import Config, find
 
+pytestmark = pytest.mark.host
+
 H200 = DEVICES[90]
 #: A rung with descriptors that runs in the interpreter too.
 RUNG = "persistent"

@@ -17,7 +17,7 @@ from tritemm.tuning.samples import Sample, read
 
 from .choosing import H100, H200, hopper_rungs, problem, put_rungs
 
-pytestmark = pytest.mark.any_triton
+pytestmark = [pytest.mark.any_triton, pytest.mark.host]
 
 
 @pytest.fixture

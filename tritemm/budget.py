@@ -13,6 +13,11 @@ u_in is what `precision` loses of each fp32 operand, biased (|ref|) and at rando
 s(K) = min(1, 6 / sqrt(K)).
 Integers are exact modulo 2^32.
 
+Where K is long, E is more than one term: a dropped one passes, at K = 65536 in fp32, and of fp16
+sums from K = 256 on. There exact sums decide. Where operands hold small integers and S is one that
+the accumulator holds, so is every partial sum, in any order, and E is 0; `exact_operands` makes
+operands like that.
+
 Every element counts, and NaN fails: norms and means would pass a wrong element.
 """
 
@@ -61,14 +66,62 @@ def bound(want, a, b, out_dtype, *, accumulate=None, precision="ieee") -> torch.
     terms = max(a.shape[-1], 1)
     magnitude = torch.matmul(a.double().abs(), b.double().abs())
     size = want.abs()
-    accumulator = torch.finfo(accumulate or ACCUMULATE[a.dtype])
+    accumulate = accumulate or ACCUMULATE[a.dtype]
+    accumulator = torch.finfo(accumulate)
     growth = min(terms, 4 * math.sqrt(terms) + terms / 16)
     error = magnitude * (growth * accumulator.eps)
     if a.dtype == torch.float32:
         spread = min(1.0, 6 / math.sqrt(terms))
         error += 2 * OPERAND_ERROR[precision] * (size + magnitude * spread)
+    if _small_integers(a) and _small_integers(b):
+        error = torch.where(magnitude <= largest_exact(accumulate), 0.0, error)
     out = torch.finfo(out_dtype)
     return error + out.eps / 2 * (size + error) + out.tiny * out.eps
+
+
+def largest_exact(dtype: torch.dtype) -> int:
+    """Up to here a floating-point type holds all integers."""
+    return round(2 / torch.finfo(dtype).eps)
+
+
+def _small_integers(t: torch.Tensor) -> bool:
+    """Whether all elements are integers that every way to multiply keeps: bf16 does up to 256."""
+    return bool(((t == t.round()) & (t.abs() <= largest_exact(torch.bfloat16))).all())
+
+
+def exact_operands(a, b, accumulate=None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Operands for `check`, stored like `a` and `b`: their sums are exact, and every term counts.
+
+    They hold 1 and -1, of floating-point types, the same at every call. An element of C has no
+    more terms than the accumulator can count; where K is longer, the rest are zeros, at other k in
+    each row of C (or column, if those are more), so that each k counts in one of a few rows.
+    """
+    terms, most = a.shape[-1], largest_exact(accumulate or ACCUMULATE[a.dtype])
+    generator = torch.Generator(a.device).manual_seed(0)
+    a, b = _signs_like(a, generator), _signs_like(b, generator)
+    period = -(-terms // most)
+    if period > 1:
+        _thin(a if a.shape[-2] >= b.shape[-1] else b.mT, period)
+    return a, b
+
+
+def _signs_like(t: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """1 and -1 at random, with the sizes, strides and alignment of `t`; in memory of its own."""
+    first = t.data_ptr() % 16 // t.element_size()
+    last = first + sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))
+    storage = torch.empty(max(last + 1, 0), dtype=t.dtype, device=t.device)
+    storage.bernoulli_(0.5, generator=generator).mul_(2).sub_(1)
+    return storage.as_strided(t.shape, t.stride(), first)
+
+
+def _thin(lines: torch.Tensor, period: int) -> None:
+    """Of `lines` [..., lines, K], leave every `period`-th k, from one further on in each line."""
+    for dim, step in enumerate(lines.stride()):
+        if step == 0:
+            lines = lines.narrow(dim, 0, 1)  # the others are in the same memory
+    sizes = lines.shape[-2:]
+    line, k = (torch.arange(n, dtype=torch.int32, device=lines.device) for n in sizes)
+    lines.masked_fill_((line[:, None] + k) % period != 0, 0)
 
 
 def check(out, a, b, *, accumulate=None, precision="ieee") -> Verdict:

@@ -181,8 +181,16 @@ def _time(runner, problem: Problem, one: Timed, tensors) -> Timed:
 
 
 def _wrong(kernel: Kernel, problem: Problem, config: Config, tensors) -> str | None:
-    """What is wrong with the candidate's result; every column is looked at, of spread rows."""
+    """What is wrong with the candidate's results, of these operands and of exact ones."""
     a, b, out = tensors
+    error = _wrong_of(kernel, problem, config, a, b, out)
+    if error or not a.is_floating_point():
+        return error
+    return _wrong_of(kernel, problem, config, *budget.exact_operands(a, b, problem.accumulate), out)
+
+
+def _wrong_of(kernel: Kernel, problem: Problem, config: Config, a, b, out) -> str | None:
+    """Of one product; every column is looked at, of spread rows."""
     out.fill_(math.nan if out.is_floating_point() else 77)
     plan.run(kernel, problem, config, a, b, out)
     rows = torch.arange(0, problem.M, min(_ROW_STEP, problem.M), device=out.device)

@@ -1,0 +1,399 @@
+#!/usr/bin/env python
+"""Plant faults in the kernels and their host code, one at a time: the tests must find each.
+
+    python tools/mutants.py [--dry] [--jobs N] [WORD ...]
+
+    --dry    no GPU: each fault applies, and what it makes still compiles for sm_90
+    --jobs   copies of the package that are tested at once; by default as many as there are cores
+    WORD     only the faults that have it in their names
+
+Every fault is a replacement in a copy of the package, and applies exactly once or the run ends. Its
+tests run against the copy in a process of their own, as they do against one without a fault, where
+they must pass. A test that fails, a process that dies and one that hangs have found the fault.
+0: each was found; 1: one was not, or its tests fail without it; 2: it can't run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # a script's path begins with its own folder
+
+from tools.sessions import session  # noqa: E402
+
+#: Seconds for torch to come up, for kernels to be compiled and for the tests; more is a hang.
+LIMIT = 100
+#: What a copy needs so that its tests run.
+PARTS = ("tritemm", "tests", "tools", "perf", "pyproject.toml")
+#: Of pytest: all passed (or were skipped), and some failed.
+PASSED, FAILED = 0, 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """`old` stands once in `file`, a path in tritemm/, and becomes `new`.
+
+    `tests` find it, those of them that `word` selects as pytest's -k does. `rung` is compiled to
+    see that the fault is more than a slip of the pen.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    word: str
+    rung: str
+
+
+# Tests that find several of them
+KERNELS, HAND = "tests/test_kernels.py::test_", "tests/test_by_hand.py::test_"
+BATCHES = (KERNELS + "batches", HAND + "batches_in_two_dimensions")
+STORES = (KERNELS + "stores_stay_inside_a_row", KERNELS + "output_strides")
+CONFIGS = (KERNELS + "configs",)
+SIZES = ("tests/test_gpu.py::test_real_sizes",)
+TILES = (HAND + "programs_take_many_tiles",)
+CHAIN = (HAND + "a_launch_waits_for_the_one_before",)
+SUMS = (HAND + "parts_are_summed_launch_after_launch",)
+ORDER = (HAND + "parts_are_added_in_their_order",)
+FENCES = (HAND + "the_engine_stores_what_was_fenced",)
+SPLIT_K, CLUSTER = "split_k and not cluster", "cluster and not split"
+
+FAULTS = (
+    # Loads
+    Fault(
+        "the last step of K is not loaded", "kernels/_gluon.py",
+        "at = k + step * BLOCK_K\n",
+        "at = k + (step + (step == steps - 1).to(gl.int32) * 2**20) * BLOCK_K\n",
+        SIZES, "warp_specialized", "warp_specialized",
+    ),
+    Fault(
+        "the last step of K is not loaded by a cluster", "kernels/k15_cluster.py",
+        "k = (first + step) * LINE\n",
+        "k = (first + step + (step == steps - 1).to(gl.int32) * 2**20) * LINE\n",
+        SIZES, CLUSTER, "cluster",
+    ),
+    Fault(
+        "the last step of a part of K is not loaded", "kernels/k16_cluster_split_k.py",
+        "k = (first + step) * SHAPE.depth + line * LINE\n",
+        "k = (first + step + (step == steps - 1).to(gl.int32) * 2**20) * SHAPE.depth\n",
+        SIZES, "cluster_split_k", "cluster_split_k",
+    ),
+    Fault(
+        "batch indices of operands are exchanged", "kernels/_gluon.py",
+        "_load(desc, [b0, b1, i, j], bar, memory)", "_load(desc, [b1, b0, i, j], bar, memory)",
+        BATCHES, "pingpong", "pingpong",
+    ),
+    Fault(
+        "batch indices of operands are exchanged in a cluster", "kernels/_ptx.py",
+        "[to, bar, fast, slow, b1, b0]", "[to, bar, fast, slow, b0, b1]",
+        BATCHES, CLUSTER, "cluster",
+    ),
+    Fault(
+        "the second part of the columns is loaded from the first's place", "kernels/_gluon.py",
+        "ask(b1_desc, b0, b1, at, col + N0, ready,", "ask(b1_desc, b0, b1, at, col, ready,",
+        CONFIGS, "warp_specialized", "warp_specialized",
+    ),
+    Fault(
+        "programs share with fewer than there are", "kernels/_ptx.py",
+        '(".multicast::cluster", f", {2**programs - 1}")',
+        '(".multicast::cluster", f", {2 ** (programs - 1)}")',
+        SIZES, CLUSTER, "cluster",
+    ),
+    # Waits and their partners
+    Fault(
+        "the producer doesn't wait for the launch before", "kernels/k10_warp_specialized.py",
+        "    gdc_wait()\n    n = gl.to_tensor(0)\n"
+        "    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):\n"
+        "        b0, b1, row, col = tile_at("
+        "tile, M, N, B1, BLOCK_M, BLOCK_N, ORDER, GROUP_M, BATCHED)\n        fill_stages(",
+        "    n = gl.to_tensor(0)\n"
+        "    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):\n"
+        "        b0, b1, row, col = tile_at("
+        "tile, M, N, B1, BLOCK_M, BLOCK_N, ORDER, GROUP_M, BATCHED)\n        fill_stages(",
+        CHAIN, "warp_specialized", "warp_specialized",
+    ),
+    Fault(
+        "a cluster's producer doesn't wait for the launch before", "kernels/k15_cluster.py",
+        "    ring = shared_memory()\n    gdc_wait()\n    n = gl.to_tensor(0)\n",
+        "    ring = shared_memory()\n    n = gl.to_tensor(0)\n",
+        CHAIN, CLUSTER, "cluster",
+    ),
+    Fault(
+        "a kernel in Triton doesn't wait for the launch before", "kernels/_tile.py",
+        "        gdc_launch_dependents()\n        gdc_wait()\n",
+        "        gdc_launch_dependents()\n",
+        CHAIN, "gemv", "gemv",
+    ),
+    Fault(
+        "consumers don't wait for a stage to be there", "kernels/_gluon.py",
+        "        mbarrier.wait(bars.index(stage), (n + step) // STAGES & 1)\n        a = ",
+        "        a = ",
+        SIZES, "warp_specialized", "warp_specialized",
+    ),
+    Fault(
+        "the producer doesn't wait for a stage to be free", "kernels/_gluon.py",
+        "        mbarrier.wait(bars.index(STAGES + stage), ((n + step) // STAGES & 1) ^ 1)\n", "",
+        TILES, "warp_specialized", "warp_specialized",
+    ),
+    Fault(
+        "the last stage of a tile is never free again", "kernels/_gluon.py",
+        "    mbarrier.arrive(bars.index(STAGES + last), pred=steps > 0)\n", "",
+        TILES, "pingpong", "pingpong",
+    ),
+    Fault(
+        "consumers don't take turns", "kernels/k11_pingpong.py",
+        "        mbarrier.wait(turns.index(WHICH), turn)\n", "",
+        TILES, "pingpong", "pingpong",
+    ),
+    Fault(
+        "sums of other programs are read before they are there", "kernels/k16_cluster_split_k.py",
+        "    wait(full, 0, True)\n", "",
+        SUMS, "cluster_split_k", "cluster_split_k",
+    ),
+    Fault(
+        "the engine stores what was not fenced", "kernels/_gluon_store.py",
+        "        fence_async_shared()\n        send(", "        send(",
+        FENCES, "warp_specialized", "warp_specialized",
+    ),
+    # Stores
+    Fault(
+        "a column past the last is stored", "kernels/_gluon_store.py",
+        "(offs_n[None, :] < N)", "(offs_n[None, :] <= N)",
+        STORES, "warp_specialized", "warp_specialized",
+    ),
+    Fault(
+        "a row past the last is stored", "kernels/_gluon_store.py",
+        "(offs_m[:, None] < M)", "(offs_m[:, None] <= M)",
+        STORES, "warp_specialized", "warp_specialized",
+    ),
+    Fault(
+        "strides of C are exchanged", "kernels/_gluon_store.py",
+        "offs_m[:, None] * stride_cm + offs_n[None, :] * stride_cn",
+        "offs_m[:, None] * stride_cn + offs_n[None, :] * stride_cm",
+        STORES, "pingpong", "pingpong",
+    ),
+    Fault(
+        "batch indices of C are exchanged", "kernels/_gluon_store.py",
+        "_store(desc, [b0, b1, i, j], memory)", "_store(desc, [b1, b0, i, j], memory)",
+        BATCHES, "warp_specialized", "warp_specialized",
+    ),
+    Fault(
+        "three consumers store at one place", "kernels/k10_warp_specialized.py",
+        "        row += SLAB * slab_rows(BLOCK_M)\n", "",
+        CONFIGS, "warp_specialized", "warp_specialized",
+    ),
+    # Sums of parts
+    Fault(
+        "the last part is not added", "kernels/k12_split_k.py",
+        "add_parts(sums, i, SPLIT_K, ROWS, BLOCK_N, EPI_N)",
+        "add_parts(sums, i, SPLIT_K - 1, ROWS, BLOCK_N, EPI_N)",
+        SUMS, SPLIT_K, "split_k",
+    ),
+    Fault(
+        "the last but one adds up the parts", "kernels/k12_split_k.py",
+        "take_shares(counters_ptr + slab, part, SPLIT_K, SHARES)",
+        "take_shares(counters_ptr + slab, part, SPLIT_K - 1, SHARES)",
+        SUMS, SPLIT_K, "split_k",
+    ),
+    Fault(
+        "a counter is not zero again", "kernels/_gluon_store.py",
+        "    if last:\n        gl.store(counter, 0)\n    return last\n", "    return last\n",
+        SUMS, "stream_k", "stream_k",
+    ),
+    Fault(
+        "a word of owners is not zero again", "kernels/_gluon_store.py",
+        "        if taken + count == OWNERS:\n            gl.store(word, 0)\n", "",
+        SUMS, SPLIT_K, "split_k",
+    ),
+    Fault(
+        "shares begin a step late", "kernels/k13_stream_k.py",
+        "program * share + gl.minimum(program, more), 0)",
+        "program * share + gl.minimum(program + 1, more), 0)",
+        SUMS, "stream_k", "stream_k",
+    ),
+    Fault(
+        "parts are added in another order", "kernels/_ptx.py",
+        "place = program * distance + i * 512", "place = (programs - program) * distance + i * 512",
+        ORDER, "cluster_split_k", "cluster_split_k",
+    ),
+    # On the host
+    Fault(
+        "the engine stores rows that end inside 16 bytes", "kernels/_host.py",
+        "        and matrix.cols * matrix.dtype.itemsize % 16 == 0\n", "",
+        STORES, "warp_specialized", "warp_specialized",
+    ),
+)  # fmt: skip
+
+
+class Misplaced(Exception):
+    """A fault whose `old` doesn't stand exactly once where it should."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("words", nargs="*", metavar="WORD")
+    parser.add_argument("--dry", action="store_true", help="apply and compile; needs no GPU")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N")
+    args = parser.parse_args()
+    chosen = [fault for fault in FAULTS if all(word in fault.name for word in args.words)]
+    if not chosen:
+        print("mutants: no fault is called so", file=sys.stderr)
+        return 2
+    try:
+        for fault in chosen:
+            applied(fault)
+    except Misplaced as error:
+        print(f"mutants: {error}", file=sys.stderr)
+        return 2
+    if not args.dry and (reason := unable()):
+        print(f"mutants: {reason}", file=sys.stderr)
+        return 2
+    begun = time.monotonic()
+    with ThreadPoolExecutor(args.jobs) as pool:
+        bad = report(chosen, pool) if not args.dry else report_dry(chosen, pool)
+    print(f"{len(chosen) - bad} of {len(chosen)} faults "
+          f"{'compile' if args.dry else 'found'}, in {time.monotonic() - begun:.0f} s")  # fmt: skip
+    return int(bad > 0)
+
+
+def unable() -> str | None:
+    """Why the tests can't run here."""
+    import torch
+
+    found = torch.cuda.is_available() and torch.cuda.get_device_name()
+    if not found or torch.cuda.get_device_capability()[0] != 9:
+        return f"needs a CUDA device of sm_90, and torch sees {found or 'none'}"
+    return None
+
+
+def applied(fault: Fault) -> str:
+    """The file with the fault in it; raises Misplaced."""
+    text = (ROOT / "tritemm" / fault.file).read_text()
+    if (count := text.count(fault.old)) != 1:
+        raise Misplaced(f"{fault.name}: what it replaces stands {count} times in {fault.file}")
+    return text.replace(fault.old, fault.new)
+
+
+@dataclasses.dataclass
+class Copy:
+    """A folder with the package, perhaps with a fault, and its tests."""
+
+    folder: Path
+    fault: Fault | None = None
+
+    def __post_init__(self):
+        for part in PARTS:
+            source = ROOT / part
+            if source.is_dir():
+                ignored = shutil.ignore_patterns("__pycache__", "results")
+                shutil.copytree(source, self.folder / part, ignore=ignored)
+            else:
+                shutil.copy(source, self.folder / part)
+        if self.fault:
+            (self.folder / "tritemm" / self.fault.file).write_text(applied(self.fault))
+
+    def run(self, words: Sequence[str], limit: float = LIMIT) -> tuple[int | None, str]:
+        """Status and output of Python, which finds this package; None where it hangs."""
+        path = os.pathsep.join(filter(None, (str(self.folder), os.environ.get("PYTHONPATH"))))
+        more = {"cwd": self.folder, "env": os.environ | {"PYTHONPATH": path}}
+        told = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        with session([sys.executable, *words], **more, **told) as child:
+            try:
+                output, _ = child.communicate(timeout=limit)
+            except subprocess.TimeoutExpired:
+                return None, ""
+        return child.returncode, output
+
+
+def copies(faults: Sequence[Fault | None], folder: str) -> Iterator[Copy]:
+    for index, fault in enumerate(faults):
+        place = Path(folder) / str(index)
+        place.mkdir()
+        yield Copy(place, fault)
+
+
+def tests_of(fault: Fault) -> tuple[str, ...]:
+    """Words for Python: stops at the first failure."""
+    return ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-k", fault.word, *fault.tests)
+
+
+def report(faults: Sequence[Fault], pool: ThreadPoolExecutor) -> int:
+    """Run the tests of each, and those tests without any fault; how many were not found."""
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        right, *mutants = copies((None, *faults), folder)
+        # Those that may hang begin first.
+        found = [pool.submit(copy.run, tests_of(copy.fault)) for copy in mutants]
+        plain = {words: pool.submit(right.run, words) for words in map(tests_of, faults)}
+        bad = 0
+        for fault, future in zip(faults, found, strict=True):
+            reason = of_plain(*plain[tests_of(fault)].result())
+            how = "NOT TRIED" if reason else None
+            if not reason:
+                how, reason = verdict(*future.result())
+            bad += reason is not None
+            print(f"{how:<14} {fault.name}", *([f": {reason}"] if reason else []), flush=True)
+        return bad
+
+
+def of_plain(status: int | None, output: str) -> str | None:
+    """Why the tests prove nothing: without a fault they should run, some of them, and pass."""
+    if status == PASSED and re.search(r"\b[1-9]\d* passed", output):
+        return None
+    return f"without it the tests end with {status}: {last_lines(output)}"
+
+
+def verdict(status: int | None, output: str) -> tuple[str, str | None]:
+    """How the fault was found; and if it was not, why."""
+    if "CompilationError" in output:
+        return "DOESN'T COMPILE", last_lines(output)
+    if status is None:
+        return "found: hangs", None
+    if status == FAILED:
+        return "found: fails", None
+    if status < 0:
+        return "found: dies", None
+    return "NOT FOUND", last_lines(output)
+
+
+def last_lines(output: str) -> str:
+    return " | ".join(output.strip().splitlines()[-3:])
+
+
+#: Run in a copy: compiles a rung's code for a problem of some batches.
+COMPILE = """
+import sys
+from tritemm import asm
+code = asm.compile_problem(asm.Job(sys.argv[1], layout="NT", M=520, N=525, K=4104, batch=(2, 3)))
+sys.exit(None if isinstance(code, asm.Code) else str(code))
+"""
+
+
+def report_dry(faults: Sequence[Fault], pool: ThreadPoolExecutor) -> int:
+    """Compile what each makes; how many don't."""
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        mutants = list(copies(faults, folder))
+        found = [pool.submit(copy.run, ("-c", COMPILE, copy.fault.rung)) for copy in mutants]
+        bad = 0
+        for fault, future in zip(faults, found, strict=True):
+            status, output = future.result()
+            bad += status != 0
+            reason = [f": {last_lines(output)}"] if status else []
+            print(f"{'compiles' if status == 0 else 'FAILS':<9} {fault.name}", *reason, flush=True)
+        return bad
+
+
+if __name__ == "__main__":
+    sys.exit(main())

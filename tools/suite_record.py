@@ -1,0 +1,146 @@
+"""What a run of the suite on a GPU leaves behind: a pytest plugin, and what makes a record count.
+
+    python -m pytest -p tools.suite_record --record=[PATH]      # what `make test-gpu` does
+
+runs the tests that touch a device and writes tests/results/GPU.json, or PATH. A record is of the
+code that it ran: it carries a hash of `tritemm/`, and counts for nothing once that has changed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perf.machine import environment, slug
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "tests" / "results"
+#: The tests that run: those that touch no device are marked `host`, a whole file at a time.
+CHOSEN = "gpu or not host"
+#: What a test run may end with and still have run all that was chosen: all passed, some failed.
+COMPLETE = (0, 1)
+#: Of each field, the type; None is what a machine doesn't say.
+FIELDS = {
+    "gpu": str, "commit": str | None, "dirty": bool | None, "code": str, "python": str,
+    "torch": str, "triton": str, "cuda": str | None, "driver": str | None, "passed": int,
+    "failed": int, "errors": int, "skipped": int, "seconds": float, "failures": list,
+}  # fmt: skip
+
+
+def code_hash(package: Path = ROOT / "tritemm") -> str:
+    """Of all that decides what the package computes: names and contents of its .py and .json."""
+    found = hashlib.sha256()
+    files = (path for kind in ("py", "json") for path in package.rglob(f"*.{kind}"))
+    for name, path in sorted((path.relative_to(package).as_posix(), path) for path in files):
+        data = path.read_bytes()
+        found.update(f"{name} {len(data)}\n".encode() + data)
+    return found.hexdigest()
+
+
+def fault(text: str, code: str) -> str | None:
+    """Why a record's `text` doesn't say that the code of that hash is right; None if it does."""
+    try:
+        record = json.loads(text)
+        wrong = [name for name, kind in FIELDS.items() if not isinstance(record[name], kind)]
+    except (KeyError, TypeError, ValueError) as error:
+        return f"the record is malformed: {error!r}"
+    if wrong:
+        return f"the record is malformed: {', '.join(wrong)}"
+    if record["failed"] or record["errors"] or record["failures"]:
+        count = record["failed"] + record["errors"]
+        return f"the record is red: {count} failed: {', '.join(record['failures'])}"
+    if not record["passed"]:
+        return "the record is of a run in which nothing passed"
+    if record["code"] != code:
+        return "the record is of other code: run make test-gpu on a GPU and commit its record"
+    return None
+
+
+def sentence(record: dict[str, Any]) -> str:
+    """The record for a reader."""
+    commit = (record["commit"] or "unknown")[:7] + ("-dirty" if record["dirty"] else "")
+    return (
+        f"{record['gpu']}, commit {commit}: {record['passed']} passed, "
+        f"{record['failed'] + record['errors']} failed, {record['skipped']} skipped, in "
+        f"{record['seconds']:.0f} s. Python {record['python']}, torch {record['torch']}, Triton "
+        f"{record['triton']}, CUDA {record['cuda']}, driver {record['driver'] or 'unknown'}."
+    )
+
+
+# The plugin
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--record", metavar="PATH",
+        help="run the tests that touch a device; write PATH, or if empty tests/results/GPU.json",
+    )  # fmt: skip
+
+
+def pytest_configure(config):
+    path = config.getoption("--record")
+    if path is None:
+        return
+    config.option.markexpr = config.option.markexpr or CHOSEN  # in the workers of xdist too
+    if hasattr(config, "workerinput"):
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        raise pytest.UsageError("--record: needs a CUDA device, and torch sees none")
+    config.pluginmanager.register(Recorder(path))
+
+
+@dataclasses.dataclass
+class Recorder:
+    """Writes the record of a complete run; of a part of the suite it writes none and says so."""
+
+    path: str
+    code: str = dataclasses.field(default_factory=code_hash)
+    start: float = dataclasses.field(default_factory=time.monotonic)
+
+    def pytest_terminal_summary(self, terminalreporter, exitstatus, config):
+        if exitstatus not in COMPLETE or is_part(config):
+            terminalreporter.line("record: none, for this was not the whole suite on a GPU")
+            return
+        record = self.record(terminalreporter.stats)
+        path = Path(self.path) if self.path else RESULTS / f"{slug(record['gpu'])}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(record, indent=1) + "\n")
+        terminalreporter.line(f"record: {path}: {sentence(record)}")
+
+    def record(self, stats: dict[str, list]) -> dict[str, Any]:
+        """Of the reports by their outcome."""
+        on = dataclasses.asdict(environment())
+        broken = stats.get("failed", []) + stats.get("error", [])
+        return {
+            **{name: on[name] for name in ("gpu", "commit", "dirty")},
+            "code": self.code,
+            "python": platform.python_version(),
+            **{name: on[name] for name in ("torch", "triton", "cuda", "driver")},
+            "passed": len(stats.get("passed", [])),
+            "failed": len(stats.get("failed", [])),
+            "errors": len(stats.get("error", [])),
+            "skipped": len(stats.get("skipped", [])),
+            "seconds": round(time.monotonic() - self.start, 1),
+            "failures": sorted({report.nodeid for report in broken}),
+        }
+
+
+def is_part(config) -> bool:
+    """Whether the command names tests, by place, word, mark or earlier failure."""
+    options = config.option
+    return bool(
+        config.args_source is not pytest.Config.ArgsSource.TESTPATHS
+        or options.markexpr != CHOSEN
+        or options.keyword
+        or getattr(options, "deselect", None)
+        or getattr(options, "lf", False)
+    )
