@@ -211,6 +211,10 @@ def _check_types(input, other):
             raise NotImplementedError(
                 f"tritemm multiplies dense tensors; {name} is {tensor.layout}. Use .to_dense()"
             )
+        if tensor.is_nested:
+            raise NotImplementedError(
+                f"tritemm multiplies dense tensors; {name} is nested. Use .to_padded_tensor(0)"
+            )
     if input.dtype != other.dtype:
         raise RuntimeError(
             "expected input and other to have the same dtype, "

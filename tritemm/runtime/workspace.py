@@ -40,7 +40,7 @@ _slabs: dict[int, Slab] = {}
 _used_up: list[Slab] = []
 #: Devices whose slab is nearly used up.
 _low: set[int] = set()
-#: (device, stream's number) -> its latest capture and the counters that it got.
+#: (device, stream's handle) -> its latest capture and the counters that it got.
 _captures: dict[tuple[int, int], tuple[int, torch.Tensor]] = {}
 _lock = threading.Lock()
 
@@ -115,7 +115,8 @@ def counters_of(index: int, stream: int, count: int) -> torch.Tensor:
 
 def _captured(index: int, stream: int, count: int) -> torch.Tensor:
     """For a captured call: those of the calls before it in the same stream of the same capture."""
-    key, capture = (index, _number_of(stream)), _capture_of(stream)
+    # The handle will do: captures have numbers. (To ask for the stream's would end the capture.)
+    key, capture = (index, stream), _capture_of(stream)
     known = _captures.get(key)
     if capture and known and known[0] == capture and known[1].numel() >= count:
         return known[1]
