@@ -25,7 +25,7 @@ from tools import sanitize
 from tritemm import budget, plan
 from tritemm.problem import INTERPRETER, Device, Problem, short_name
 
-from .harness import DEVICE, Guarded, large, operand, run
+from .harness import DEVICE, Guarded, operand, run
 from .test_kernels import shapes
 
 pytestmark = [pytest.mark.any_triton, pytest.mark.host]
@@ -642,7 +642,7 @@ def test_stream_and_graph(kernel):
 
 
 @pytest.mark.gpu
-@large
+@pytest.mark.xdist_group("cuda memory")
 @rungs
 def test_rows_far_apart(kernel):
     """A, B and C have a pitch of 2**23 elements: the last rows begin past 2**31."""

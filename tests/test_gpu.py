@@ -7,7 +7,7 @@ import tritemm
 from tritemm import budget, dispatch, plan
 from tritemm.problem import Problem
 
-from .harness import large, operand, rungs
+from .harness import large, operand, run, rungs
 
 pytestmark = pytest.mark.gpu
 
@@ -144,6 +144,16 @@ def test_real_sizes(kernel, layout, size):
     out = tritemm.matmul(a, b, kernel=kernel.name)
     verdict = budget.check(out, a, b)
     assert verdict.ok, verdict
+
+
+@rungs
+@pytest.mark.parametrize("accumulate", [None, torch.float16], ids=["fp32", "fp16"])
+def test_every_term_of_a_long_sum(kernel, accumulate):
+    """Exact sums show one that is lost; the error bound is wider than a term here."""
+    a = operand(133, 2**16, torch.float16)
+    b = operand(2**16, 72, torch.float16, "T")
+    reason = run(kernel, a, b, accumulate=accumulate)
+    assert reason is None or (accumulate and "float32" in reason)
 
 
 @rungs

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.host, pytest.mark.any_triton]
 RECORD = {
     "gpu": "NVIDIA H200", "commit": "0123456789ab", "dirty": False, "code": "of this",
     "python": "3.12.3", "torch": "2.11.0+cu130", "triton": "3.6.0", "cuda": "13.0",
-    "driver": None, "passed": 5000, "failed": 0, "errors": 0, "skipped": 400, "seconds": 201.5,
+    "driver": "580.95", "passed": 5000, "failed": 0, "errors": 0, "skipped": 400, "seconds": 201.5,
     "failures": [],
 }  # fmt: skip
 

@@ -88,7 +88,8 @@ FAULTS = (
     Fault(
         "the last step of a part of K is not loaded", "kernels/k16_cluster_split_k.py",
         "k = (first + step) * SHAPE.depth + line * LINE\n",
-        "k = (first + step + (step == steps - 1).to(gl.int32) * 2**20) * SHAPE.depth\n",
+        "last = (step == steps - 1).to(gl.int32) * 2**20\n"
+        "            k = (first + step + last) * SHAPE.depth + line * LINE\n",
         SIZES, "cluster_split_k", "cluster_split_k",
     ),
     Fault(

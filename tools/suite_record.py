@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from perf.machine import environment, slug
+from tritemm import env
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "tests" / "results"
@@ -29,7 +30,7 @@ COMPLETE = (0, 1)
 #: Of each field, the type; None is what a machine doesn't say.
 FIELDS = {
     "gpu": str, "commit": str | None, "dirty": bool | None, "code": str, "python": str,
-    "torch": str, "triton": str, "cuda": str | None, "driver": str | None, "passed": int,
+    "torch": str, "triton": str, "cuda": str | None, "driver": str, "passed": int,
     "failed": int, "errors": int, "skipped": int, "seconds": float, "failures": list,
 }  # fmt: skip
 
@@ -70,7 +71,7 @@ def sentence(record: dict[str, Any]) -> str:
         f"{record['gpu']}, commit {commit}: {record['passed']} passed, "
         f"{record['failed'] + record['errors']} failed, {record['skipped']} skipped, in "
         f"{record['seconds']:.0f} s. Python {record['python']}, torch {record['torch']}, Triton "
-        f"{record['triton']}, CUDA {record['cuda']}, driver {record['driver'] or 'unknown'}."
+        f"{record['triton']}, CUDA {record['cuda']}, driver {record['driver']}."
     )
 
 
@@ -124,7 +125,8 @@ class Recorder:
             **{name: on[name] for name in ("gpu", "commit", "dirty")},
             "code": self.code,
             "python": platform.python_version(),
-            **{name: on[name] for name in ("torch", "triton", "cuda", "driver")},
+            **{name: on[name] for name in ("torch", "triton", "cuda")},
+            "driver": on["driver"] or env.collect()["driver"],
             "passed": len(stats.get("passed", [])),
             "failed": len(stats.get("failed", [])),
             "errors": len(stats.get("error", [])),
