@@ -95,9 +95,7 @@ def _tuned(problem: Problem) -> Choice | None:
 def _refusal(problem: Problem, rung: Kernel, config: Config) -> str | None:
     """Why `rung` can't run `problem` in `config`, after its copies and exchange; or None."""
     view = config.view(problem)
-    return (
-        pack_why_not(problem, config.PACK) or rung.why_not(view) or why_not(rung, view, config)
-    )
+    return pack_why_not(problem, config.PACK) or rung.why_not(view) or why_not(rung, view, config)
 
 
 def _must_run(rung: Kernel, view: Problem) -> None:

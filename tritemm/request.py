@@ -43,9 +43,7 @@ class Request:
         return Request(kernel, fields and _parse(fields), _INVARIANT in rest)
 
     @staticmethod
-    def of(
-        kernel: str | Kernel, config: Config | Mapping | None, batch_invariant: bool
-    ) -> Request:
+    def of(kernel: str | Kernel, config: Config | Mapping | None, batch_invariant: bool) -> Request:
         """Of matmul's arguments.
 
         Raises:
