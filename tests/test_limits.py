@@ -1,10 +1,11 @@
-"""The limits of sizes and configs: what is near them is computed right, or refused by a sentence."""
+"""Limits of sizes and configs: what is near them is computed right, or refused by a sentence."""
 
 import dataclasses
 import warnings
 
 import pytest
 import torch
+import triton
 from triton.runtime import interpreter
 
 import tritemm
@@ -185,7 +186,7 @@ class TestLastProgram:
         asked = Problem.of(a, b, c)
         sums = torch.zeros(config.SPLIT_K, 8, dtype=torch.int32)
         step = steps[0] * steps[1]
-        span = -(-(-(-size // step)) // config.SPLIT_K) * step
+        span = triton.cdiv(triton.cdiv(size, step), config.SPLIT_K) * step
         kernel = k14_gemv.KERNEL
         run_last(last_program, kernel, asked, config, a, b, c, sums, torch.zeros(1).int())
         assert sums[-1, 0] == max(0, size - (config.SPLIT_K - 1) * span)
@@ -276,7 +277,7 @@ class TestInt8:
         if right:
             assert dispatch.choose(self.asked, word).config == config
         else:
-            with pytest.raises(ValueError, match="K is 131072: .*saturates.*64 rows"):
+            with pytest.raises(ValueError, match=r"K is 131072: .*saturates.*64 rows"):
                 dispatch.choose(self.asked, word)
         shorter = problem(70, 40, 2**17 - 64, dtype=torch.int8)
         assert dispatch.choose(shorter, word).config == config
@@ -300,11 +301,13 @@ class TestConfigs:
     @pytest.mark.parametrize(
         ("rung", "fields", "message"),
         [
-            ("simt", {"BLOCK_M": 512, "BLOCK_N": 512, "BLOCK_K": 1}, "2048 registers per thread for sums; 128"),
+            ("simt", {"BLOCK_M": 512, "BLOCK_N": 512, "BLOCK_K": 1},
+             "2048 registers per thread for sums; 128"),
             ("naive", {"BLOCK_K": 8}, "BLOCK_K is 8; the tensor core takes 16 or more"),
             ("tiled", {"BLOCK_M": 512, "num_warps": 1}, "elements of A and B per thread; 256 are"),
             ("swizzled", {"BLOCK_M": 512, "BLOCK_N": 128, "num_warps": 32}, "64 registers .*; 32"),
-            ("tiled", {"BLOCK_K": 1024, "num_warps": 32, "num_stages": 1}, "tiles of A and B don't fit"),
+            ("tiled", {"BLOCK_K": 1024, "num_warps": 32, "num_stages": 1},
+             "tiles of A and B don't fit"),
             ("tma", {"BLOCK_N": 4}, "fewer than 8 elements, or 16 bytes for TMA"),
             ("persistent", {"BLOCK_M": 128, "BLOCK_N": 256, "num_warps": 8, "num_stages": 4},
              "stages and output together don't fit"),
@@ -493,7 +496,7 @@ def test_columns_to_copy_that_lie_two_to_the_31_apart():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kernel", ["tiled", "pipelined", "tma", "persistent", "gemv", "simt"])
+@pytest.mark.parametrize("kernel", ["tiled", "pipelined", "tma", "persistent", "simt"])
 @pytest.mark.parametrize("swap", [False, True])
 @pytest.mark.parametrize(("rows", "warps"), [(16, 1), (32, 4), (64, 2), (64, 4), (128, 8)])
 def test_int8_sums_wrap_or_are_refused(kernel, swap, rows, warps):
@@ -501,11 +504,11 @@ def test_int8_sums_wrap_or_are_refused(kernel, swap, rows, warps):
     a = torch.full((70, K), -128, dtype=torch.int8, device="cuda")
     b = torch.full((40, K), -128, dtype=torch.int8, device="cuda").mT
     config = Config(rows, 64, 64, num_warps=warps, num_stages=2, SWAP=swap)
-    try:
-        got = tritemm.matmul(a, b, kernel=kernel, config=config)
-    except ValueError as error:
-        assert "saturates" in str(error) or kernel == "gemv"
+    if kernel != "simt" and (rows < 64 or warps < 4):
+        with pytest.raises(ValueError, match="saturates"):
+            tritemm.matmul(a, b, kernel=kernel, config=config)
         return
+    got = tritemm.matmul(a, b, kernel=kernel, config=config)
     assert bool((got == (128 * 128 * K + TOP) % 2**32 - TOP).all())
 
 
