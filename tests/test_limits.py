@@ -316,6 +316,7 @@ class TestConfigs:
             ("gemv", {"BLOCK_M": 16}, "BLOCK_M is 16; 8 is possible"),
             ("gemv", {"BLOCK_K": 2}, "BLOCK_K is 2; a word has 4 elements"),
             ("gemv", {"BLOCK_N": 128, "BLOCK_K": 256}, "128 words of a thread are in flight; 16"),
+            ("gemv", {"BLOCK_N": 8, "num_stages": 3}, "24 words of a thread are in flight; 16"),
             ("gemv", {"BLOCK_N": 32, "BLOCK_M": 8, "num_stages": 1, "num_warps": 1},
              "128 sums per thread; 64 are possible"),
             ("warp_specialized", {"BLOCK_K": 32}, "BLOCK_K is 32; 64, 128, 256 are possible"),
