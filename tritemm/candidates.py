@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 
 from .kernels import _host
+from .kernels.pack import Copy
 from .kernels.pack import why_not as pack_why_not
 from .problem import INTERPRETER, Matrix, Problem
 from .rungs import RUNGS
@@ -28,6 +29,9 @@ FIRST_IN_FLIGHT = 7
 FIRST_WITH_ROLES = 10
 #: Exchanged operands are considered where the shorter side of C has at most so many elements.
 SHORT_SIDE = 256
+#: Bytes of copies that are made whatever they gain; of those that are not made unasked; and of a
+#: line of a copy, which a single element may take.
+SMALL_COPY, LARGE_COPY, LINE_BYTES = 2**30, 2**34, 128
 #: WGMMA takes at least so many rows: a side of C that is shorter is better its columns.
 LEAST_ROWS = 64
 
@@ -194,7 +198,20 @@ def packs(problem: Problem) -> Sequence[str]:
     refused = "".join(name for name in "ab" if refused_by_tma(name, getattr(problem, name)))
     slow = _slow_majors(problem)
     found = dict.fromkeys(("", refused, "".join(n for n in "ab" if n in refused + slow)))
-    return [pack for pack in found if not pack or pack_why_not(problem, pack) is None]
+    return [pack for pack in found if not pack or _is_modest(problem, pack)]
+
+
+def _is_modest(problem: Problem, pack: str) -> bool:
+    """Whether the copies can be made, in memory that a caller may be expected to have."""
+    sources = [getattr(problem, name) for name in pack]
+    dense = problem.batch * problem.itemsize * sum(m.rows * m.cols for m in sources)
+    if dense * LINE_BYTES <= SMALL_COPY:
+        return True  # at once: no element takes more than a line
+    packed = problem.packed(pack)
+    copies = [Copy.of(getattr(problem, n), getattr(packed, n), problem.batches) for n in pack]
+    taken = problem.itemsize * sum(copy.elements for copy in copies)
+    modest = taken <= SMALL_COPY or taken <= min(LARGE_COPY, 2 * dense)
+    return modest and pack_why_not(problem, pack) is None
 
 
 def refused_by_tma(name: str, matrix: Matrix) -> bool:

@@ -63,5 +63,6 @@ def configs(problem):
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=tiled_kernel, arguments=POINTERS,
-    why_not=of_pointers(configs), configs=configs, config_why_not=dot_why_not, interpreted=Config(32, 32, 32),
+    why_not=of_pointers(configs), configs=configs, config_why_not=dot_why_not,
+    interpreted=Config(32, 32, 32),
 )  # fmt: skip

@@ -72,5 +72,6 @@ def configs(problem):
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=swizzled_kernel, arguments=POINTERS,
-    why_not=of_pointers(configs), configs=configs, config_why_not=dot_why_not, interpreted=Config(32, 32, 32, ORDER="serpentine"),
+    why_not=of_pointers(configs), configs=configs, config_why_not=dot_why_not,
+    interpreted=Config(32, 32, 32, ORDER="serpentine"),
 )  # fmt: skip

@@ -335,10 +335,12 @@ def config_why_not(problem: Problem, config: Config) -> str | None:
     if size % per:
         return f"{name} is {size}; a word has {per} elements, multiples of that are possible"
     words = -(-n * k // (per * 32 * config.num_warps))
-    if words * config.num_stages > MOST_IN_FLIGHT:
+    of_a = 1 if axis == "n" else m
+    flying = max(words, of_a) * config.num_stages
+    if flying > MOST_IN_FLIGHT:
         return (
-            f"{words * config.num_stages} words of a thread are in flight; {MOST_IN_FLIGHT} are "
-            "possible. Take a smaller tile, fewer stages or more warps"
+            f"{flying} words of a thread are in flight; {MOST_IN_FLIGHT} are possible. "
+            "Take a smaller tile, fewer stages or more warps"
         )
     kept = words * m * (per if axis == "n" else 1)
     if kept > MOST_SUMS:

@@ -119,7 +119,8 @@ def likeness(name: str, problem: Problem, config: Config) -> tuple:
     aligned = tuple(matrix.aligned for matrix in (view.a, view.b, view.c))
     even = view.K % config.BLOCK_K == 0
     batched = view.batch > 1
-    return (name, config, *kinds, *types, *aligned, even, batched, view.wide, view.accumulate)
+    far = view.wide, view.long
+    return (name, config, *kinds, *types, *aligned, even, batched, *far, view.accumulate)
 
 
 def _integers(values) -> Iterator[int]:
