@@ -57,6 +57,7 @@ def pages() -> dict[Path, str]:
         "comparison": comparison(rows),
         "headline": headline(rows),
         "losses": losses(rows),
+        "model": model(rows),
         **{name: view_table(name, rows) for name in PARTS},
         **correspondence.parts(rows),
     }
@@ -218,6 +219,12 @@ def comparisons(rows: list[Row]) -> list[list[Row]]:
         for size, dtype, accumulate in COMPARISONS
     ]
     return [both for both in every if any(row.us for row in both)]
+
+
+def model(rows: list[Row]) -> str:
+    """The models' table, and their picture where there is one."""
+    table, drawn = view_table("model", rows), VIEWS["model"].chosen(rows, Selection())
+    return f"{table}\n\n![Whole models](figures/model.png)" if drawn else table
 
 
 def escape(text: str) -> str:
