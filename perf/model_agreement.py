@@ -13,12 +13,12 @@ from collections.abc import Mapping
 import torch
 
 #: How much more than torch's an error may be. Roundings of equal size in another order give norms
-#: that are some percent apart, unless a few large roundings early in the model dominate, hence a
-#: half more of all elements together. The norm of one small tensor, and the largest of many
-#: errors, scatter more; a fault is of the order of the values, some hundred times torch's errors.
+#: that are some percent apart; a bias that is added after the product has been rounded is a second
+#: rounding, which makes it sqrt(2). The norm of one small tensor, and the largest of many errors,
+#: scatter more; a fault is of the order of the values, some hundred times torch's errors.
 WHOLE, EACH = 1.5, 3.0
-#: Of the values' root mean square: half a step of bf16, which may be lost whatever torch loses.
-EPSILON = 2.0**-8
+#: Of the values' root mean square: as much as one rounding to bf16 may lose, whatever torch loses.
+EPSILON = 2.0**-9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,11 +113,11 @@ def judge(own: Errors, torchs: Errors, between: Errors | None = None) -> Agreeme
     ours, theirs = groups(own), groups(torchs)
     for name, error in ours.items():
         if error.count > 1:
-            shares[name] = error.norm / (WHOLE * theirs[name].norm + EPSILON)
+            shares[name] = error.norm / (WHOLE * (theirs[name].norm + EPSILON))
     for name, error in own.items():
         there = torchs[name]
         norm, peak = (getattr(error, what) for what in ("norm", "peak"))
-        bounds = (EACH * there.norm + EPSILON, EACH * there.peak + EPSILON)
+        bounds = (EACH * (there.norm + EPSILON), EACH * (there.peak + EPSILON))
         shares[f"{name} alone"] = max(norm / bounds[0], peak / bounds[1])
     at = max(shares, key=lambda name: (math.isnan(shares[name]), shares[name]))
     worst = shares[at]

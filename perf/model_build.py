@@ -32,10 +32,11 @@ def build(model: Model, device: str, seed: int = 0) -> nn.Module:
     make = getattr(transformers, "LlamaForCausalLM" if kind == "Llama" else "GPT2LMHeadModel")
     config = config_of(**_llama(model) if kind == "Llama" else _gpt2(model))
     config._attn_implementation = "sdpa"
-    config.loss_type = "ForCausalLM"  # GPT-2's has no default: it warns, which breaks the graph
     torch.manual_seed(seed)
     with torch.device(device):
-        return make(config).to(torch.bfloat16)
+        made = make(config).to(torch.bfloat16)
+    made.loss_type = "ForCausalLM"  # GPT-2 has none by default: it warns, which breaks the graph
+    return made
 
 
 def _llama(model: Model) -> dict:
