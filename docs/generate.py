@@ -43,7 +43,7 @@ SHOWN = {
     ),
 }
 #: The views whose tables are generated parts of the same name.
-PARTS = ("suite", "problems", "runs", "random", "regret", "roofline", "host")
+PARTS = ("suite", "problems", "runs", "random", "regret", "roofline", "host", "calls")
 
 
 def pages() -> dict[Path, str]:

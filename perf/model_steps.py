@@ -105,7 +105,8 @@ def compiled(function: Callable, mode: str) -> Callable:
     and torch's variant must not wait for the guards of tritemm's."""
     if MODES[mode] is None:
         return function
-    own = types.FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
+    code, closure = function.__code__.replace(), function.__closure__
+    own = types.FunctionType(code, function.__globals__, function.__name__, closure=closure)
     return torch.compile(own, fullgraph=True, dynamic=False, **MODES[mode])
 
 

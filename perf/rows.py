@@ -14,12 +14,13 @@ when a field changes its meaning. Fields with a star are younger than the first 
                   "burst": one launch at a time on a cold L2;
                   "host eager", "host out", "host eager first", "host out first": Python's time per
                   call, without and with out=, of a shape seen before or for the first time;
+                  "host call ...": the same of the kinds in `perf.host_calls`;
                   "model eager", "model compiled", "model graph": steps of a whole model in a row
     environment   {gpu, driver, cuda, torch, triton, cublas, commit, dirty}; null is unknown
     case          {M, N, K, layout, dtype, accumulate, precision, batch *, out_dtype *}; as in
                   `perf.case`; out_dtype null: the operands' own. Of model: the product of its head
-    problem *     {id, class, name} of the suite's line, the random problem, or the model and what
-                  it does; else null
+    problem *     {id, class, name} of the suite's line, the random problem, the kind of call, or
+                  the model and what it does; else null
     competitor    a rung's word: its first config; `word[1]` ...: its other configs; `word 128x...`:
                   a config from a file; of suite, random and host: the `kernel=` that
                   `tritemm.matmul` was given; of regret: "auto" and, as from a file, the best of a

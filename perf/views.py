@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from . import host_report, model_report, regret, report, roofline, summary
+from . import host_calls_report, host_report, model_report, regret, report, roofline, summary
 from .plots import figures
 from .plots import ladder as ladder_plot
 from .plots import model as model_plot
@@ -109,6 +109,10 @@ def _host(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
     return (host_report.latest(rows, s.gpu),)
 
 
+def _calls(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
+    return (host_calls_report.latest(rows, s.gpu),)
+
+
 def _model(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
     return (model_report.latest(rows, s.gpu),)
 
@@ -182,6 +186,7 @@ VIEWS = {
     ),
     "regret": View(_regret, _summed(lambda rows, competitor: regret.markdown(rows))),
     "host": View(_host, lambda rows, selection: host_report.markdown(rows)),
+    "calls": View(_calls, lambda rows, selection: host_calls_report.markdown(rows)),
     "model": View(
         _model,
         lambda rows, selection: model_report.markdown(rows),
