@@ -26,7 +26,8 @@ from .rows import NULL, REFERENCE
 #: Untimed first steps: they compile, warm up and record a CUDA graph, and replay it.
 WARM = 4
 
-Time = Callable[[Callable[[], object]], float]
+#: Of work and a probe: seconds, and what the probe saw meanwhile.
+Time = Callable[[Callable[[], object], Callable[[], State]], Sample]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,14 +37,15 @@ class Repeated(Loop):
     name: str = ""
 
 
-def by_events(work: Callable[[], object]) -> float:
-    """Seconds on the current stream from here until `work` is done."""
+def by_events(work: Callable[[], object], probe: Callable[[], State]) -> Sample:
+    """On the current stream, from here until `work` is done; probed once all is enqueued."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     work()
     end.record()
+    state = probe()
     end.synchronize()
-    return start.elapsed_time(end) / 1e3
+    return Sample(start.elapsed_time(end) / 1e3, state)
 
 
 class ModelBench:
@@ -93,7 +95,7 @@ class ModelBench:
         """Seconds of a step, from three; the state of the cache is that of a first one."""
         step = self.step(competitor.name)
         step.begin()
-        return self.timed(lambda: _repeat(step, 3)) / 3
+        return self.timed(lambda: _repeat(step, 3), State).seconds / 3
 
     def loop(self, competitor: Competitor) -> Repeated:
         step, seconds = self.step(competitor.name), self.estimate(competitor)
@@ -109,11 +111,11 @@ class ModelBench:
             gc.disable()
             try:
                 _repeat(step, lead)
-                spent = self.timed(lambda: _repeat(step, count))
+                spent = self.timed(lambda: _repeat(step, count), self.probe)
             finally:
                 if collects:
                     gc.enable()
-            return Sample(spent / count, self.probe())
+            return Sample(spent.seconds / count, spent.state)
 
         return Repeated(count, seconds, lambda: _repeat(step, 1), sample, competitor.name)
 

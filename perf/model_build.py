@@ -34,7 +34,9 @@ def build(model: Model, device: str, seed: int = 0) -> nn.Module:
     config._attn_implementation = "sdpa"
     torch.manual_seed(seed)
     with torch.device(device):
-        made = make(config).to(torch.bfloat16)
+        made = make(config)
+    for parameter in made.parameters():  # not the buffers: the rotary frequencies stay in fp32
+        parameter.data = parameter.data.bfloat16()
     made.loss_type = "ForCausalLM"  # GPT-2 has none by default: it warns, which breaks the graph
     return made
 

@@ -9,13 +9,13 @@ from ..model import OURS
 from ..model_report import races, title
 from ..report import digits
 from ..rows import REFERENCE, Row
-from .figures import GREY, RUNG, caption, ratio_limits, save
+from .figures import CUDA_RUNG, GREY, RUNG, caption, ratio_limits, save
 
 #: Name and version of the drawing, for the digest: another drawing makes every figure outdated.
 DRAWING = "model 1"
 
-#: Colour of a bar that is slower than torch, beyond the noise, and of one that is as fast.
-SLOWER, TIE = "#d98032", "#9db8c8"
+#: Colour of a bar that is within the noise of torch.
+TIE = "#9db8c8"
 
 
 def plot_model(rows: Sequence[Row], path: Path) -> None:
@@ -72,7 +72,7 @@ def _bar(axes, place: float, row: Row, low: float) -> None:
         axes.text(low, place, f" {text}", fontsize=8, va="center", style="italic", color=GREY)
         return
     ratio = row.ratio
-    color = TIE if row.tie else RUNG if ratio.p50 > 1 else SLOWER
+    color = TIE if row.tie else RUNG if ratio.p50 > 1 else CUDA_RUNG
     axes.barh(place, ratio.p50 - 1, left=1, height=0.66, color=color, zorder=2)
     axes.plot([ratio.p20, ratio.p80], [place, place], color="black", linewidth=1, zorder=3)
 
