@@ -24,8 +24,7 @@ def latest(rows: Sequence[Row], gpu: str | None = None, case: Case = CASE) -> li
     A run of less than half of the competitors does not displace a fuller one. Without `gpu`, the
     GPU of the newest row. Empty if there is no such run.
     """
-    own = [row for row in rows if row.case == case and row.mode in MODES]
-    runs = all_runs(own, "host", gpu, mode=None)
+    runs = all_runs([row for row in rows if row.case == case], "host", gpu, mode=None)
     timed = [sum(row.us is not None and row.mode == MODES[-1] for row in run) for run in runs]
     if not any(timed):
         return []
