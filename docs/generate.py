@@ -45,7 +45,7 @@ SHOWN = {
     ),
 }
 #: The views whose tables are generated parts of the same name.
-PARTS = ("suite", "problems", "runs", "random", "regret", "roofline", "host")
+PARTS = ("suite", "problems", "runs", "random", "regret", "roofline", "host", "calls")
 
 
 def pages() -> dict[Path, str]:
@@ -60,6 +60,7 @@ def pages() -> dict[Path, str]:
         "headline": headline(rows),
         "losses": losses(rows),
         "record": record(),
+        "model": model(rows),
         **{name: view_table(name, rows) for name in PARTS},
         **correspondence.parts(rows),
     }
@@ -228,6 +229,12 @@ def comparisons(rows: list[Row]) -> list[list[Row]]:
         for size, dtype, accumulate in COMPARISONS
     ]
     return [both for both in every if any(row.us for row in both)]
+
+
+def model(rows: list[Row]) -> str:
+    """The models' table, and their picture where there is one."""
+    table, drawn = view_table("model", rows), VIEWS["model"].chosen(rows, Selection())
+    return f"{table}\n\n![Whole models](figures/model.png)" if drawn else table
 
 
 def escape(text: str) -> str:

@@ -5,10 +5,22 @@ from __future__ import annotations
 import argparse
 import sys
 
-from .commands import host, ladder, profile, regret, repeat, roofline, search, show, suite, sweep
+from .commands import (
+    host,
+    ladder,
+    model,
+    profile,
+    regret,
+    repeat,
+    roofline,
+    search,
+    show,
+    suite,
+    sweep,
+)
 
 #: The modules of `perf.commands`, in the order of the help.
-COMMANDS = (suite, ladder, sweep, host, roofline, search, regret, repeat, profile, show)
+COMMANDS = (suite, ladder, sweep, host, model, roofline, search, regret, repeat, profile, show)
 
 
 def parser() -> argparse.ArgumentParser:

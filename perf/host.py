@@ -112,7 +112,7 @@ def measure(session: Session, kernels: Sequence[str], rounds: int, modes: Sequen
             heading = session.heading(bench.case, mode=bench.mode)
             field = callers(bench.case, bench.sets[0], list(dict.fromkeys(kernels)))
             race = engine.measure(field, bench, plan, session.rng, say=say, progress=progress)
-            session.add([_of_the_host(row) for row in engine.rows_of(race, heading)])
+            session.add([of_the_host(row) for row in engine.rows_of(race, heading)])
             if race.interrupted:
                 session.interrupted = True
                 break
@@ -120,7 +120,7 @@ def measure(session: Session, kernels: Sequence[str], rounds: int, modes: Sequen
         session.interrupted = True
 
 
-def _of_the_host(row: Row) -> Row:
+def of_the_host(row: Row) -> Row:
     """Without what says something about the GPU's work: rates, errors, rungs below."""
     return dataclasses.replace(
         row, worst=None, tflops=None, gbs=None, roof=None, below=None, ratio_below=None

@@ -109,12 +109,14 @@ class Cached:
             if result is not c:
                 c.copy_(result)  # where `verify` looks
 
-        def timed() -> Sample:
-            for _ in range(LEAD):
-                call()
-            return Sample(self.watch.seconds(call, self.calls) / self.calls)
+        seconds = self.watch.seconds(call, 1)
+        return Loop(self.calls, seconds, replay, functools.partial(self._sample, call))
 
-        return Loop(self.calls, self.watch.seconds(call, 1), replay, timed)
+    def _sample(self, call: Callable[[], Any]) -> Sample:
+        """A batch."""
+        for _ in range(LEAD):
+            call()
+        return Sample(self.watch.seconds(call, self.calls) / self.calls)
 
     def recover(self) -> None:
         self.watch.synchronise()

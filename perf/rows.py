@@ -5,18 +5,22 @@ A field that is added gets a default, so that older rows stay readable; the sche
 when a field changes its meaning. Fields with a star are younger than the first rows.
 
     schema        1
-    experiment *  the command: ladder (the default), suite, random, regret, sweep, host, roofline
+    experiment *  the command: ladder (the default), suite, random, regret, sweep, host, roofline,
+                  model
     run *         when the command began; the same for all its rows. UTC, ISO 8601
     time          the same for all rows of one race. UTC, ISO 8601
     command       what was run
     mode          "sustained": CUDA graphs over rotating buffers, at the settled clock;
                   "burst": one launch at a time on a cold L2;
                   "host eager", "host out", "host eager first", "host out first": Python's time per
-                  call, without and with out=, of a shape seen before or for the first time
+                  call, without and with out=, of a shape seen before or for the first time;
+                  "host call ...": the same of the kinds in `perf.host_calls`;
+                  "model eager", "model compiled", "model graph": steps of a whole model in a row
     environment   {gpu, driver, cuda, torch, triton, cublas, commit, dirty}; null is unknown
     case          {M, N, K, layout, dtype, accumulate, precision, batch *, out_dtype *}; as in
-                  `perf.case`; out_dtype null: the operands' own
-    problem *     {id, class, name} of the suite's line or the random problem; else null
+                  `perf.case`; out_dtype null: the operands' own. Of model: the product of its head
+    problem *     {id, class, name} of the suite's line, the random problem, the kind of call, or
+                  the model and what it does; else null
     competitor    a rung's word: its first config; `word[1]` ...: its other configs; `word 128x...`:
                   a config from a file; of suite, random and host: the `kernel=` that
                   `tritemm.matmul` was given; of regret: "auto" and, as from a file, the best of a
@@ -25,13 +29,18 @@ when a field changes its meaning. Fields with a star are younger than the first 
                   test; "cublas fp16": accumulated in fp16, where `accumulate` is fp16
     ladder *      "triton" or "cuda" (`cuda_reference`); null for cuBLAS; absent from the oldest
                   rows, whose rungs are Triton's
-    rung, number  the rung's word and its number on its ladder; null for cuBLAS
+    rung, number  the rung's word and its number on its ladder; null for cuBLAS. Of model: "auto"
+                  and null, for many products
     config        the fields of `tritemm.spec.Config`; null for cuBLAS
     outcome       measured, refused (by the kernel), failed (to compile or launch), wrong (output),
                   skipped (too slow); only "measured" rows have what follows `worst`
     reason        why it was not measured; for cuBLAS, how it missed the error bound; else null
-    worst         largest error over its bound (`tritemm.budget`); null if unknown or not finite
-    launches      products per timed replay
+    worst         largest error over its bound (`tritemm.budget`; of model: `perf.model_agreement`);
+                  null if unknown or not finite
+    agreement *   of model: {logits or loss and gradients: norm of the error against the model in
+                  fp32, over that of the values; "... to torch": that of the difference from torch's
+                  results}; null is not finite. Absent elsewhere
+    launches      products per timed replay; of model: steps
     rounds        rounds it took part in
     us            quantiles
     tflops        of us.p50, 2 batch M N K operations
@@ -104,6 +113,7 @@ class Row(Heading):
     ladder: str | None = None
     reason: str | None = None
     worst: float | None = None
+    agreement: dict[str, float | None] | None = None
     launches: int | None = None
     rounds: int | None = None
     us: Quantiles | None = None
@@ -132,8 +142,11 @@ class Row(Heading):
         return self.roof.floor(self.case) / self.us.p50 if self.roof and self.us else None
 
     def to_json(self) -> str:
-        """One line."""
-        return json.dumps(dataclasses.asdict(self), allow_nan=False)
+        """One line. Without an agreement nothing stands for it: figures carry a digest of lines."""
+        fields = dataclasses.asdict(self)
+        if self.agreement is None:
+            del fields["agreement"]
+        return json.dumps(fields, allow_nan=False)
 
     @staticmethod
     def from_json(line: str) -> Row:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from . import host_report, regret, report, roofline, summary
+from . import host_calls_report, host_report, model_report, regret, report, roofline, summary
 from .plots import figures
 from .plots import ladder as ladder_plot
+from .plots import model as model_plot
 from .plots import random as random_plot
 from .plots import roofline as roofline_plot
 from .plots import suite as suite_plot
@@ -108,6 +109,14 @@ def _host(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
     return (host_report.latest(rows, s.gpu),)
 
 
+def _calls(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
+    return (host_calls_report.latest(rows, s.gpu),)
+
+
+def _model(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
+    return (model_report.latest(rows, s.gpu),)
+
+
 def _sweep(name: str):
     def choose(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
         layout, dtype = s.layout or LAYOUT, s.dtype or DTYPE
@@ -177,6 +186,13 @@ VIEWS = {
     ),
     "regret": View(_regret, _summed(lambda rows, competitor: regret.markdown(rows))),
     "host": View(_host, lambda rows, selection: host_report.markdown(rows)),
+    "calls": View(_calls, lambda rows, selection: host_calls_report.markdown(rows)),
+    "model": View(
+        _model,
+        lambda rows, selection: model_report.markdown(rows),
+        _drawn(model_plot.plot_model),
+        model_plot.DRAWING,
+    ),
     **{
         f"sweep-{name}": View(
             _sweep(name), draw=_drawn(sweep_plot.draw), drawing=sweep_plot.DRAWING

@@ -241,7 +241,7 @@ def commanded(monkeypatch, tmp_path):
     def run(*words):
         parser = argparse.ArgumentParser()
         command.register(parser.add_subparsers())
-        argv = ["host", "--out", str(path), *words]
+        argv = ["host", "--what", "kernels", "--out", str(path), *words]
         args = parser.parse_args(argv)
         args.argv = argv
         status = args.command(args)

@@ -1,14 +1,16 @@
-"""`python -m perf host`: microseconds per call of `tritemm.matmul` against `torch.matmul`."""
+"""`python -m perf host`: microseconds per call of `tritemm.matmul` against torch's call."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 from tritemm.rungs import RUNGS
 
-from .. import host, host_report
+from .. import host, host_calls, host_calls_report, host_report
 from ..case import Case, parse_size
 from ..cli import add_command, add_measurement, argument, list_of, one_of, refuse, unable
+from ..rows import Row
 from ..session import Session
 
 #: How many rungs, from the fastest down, are called beside auto: slow ones aren't called for speed.
@@ -16,16 +18,28 @@ FASTEST = 5
 KERNELS = ("auto", *(kernel.name for kernel in RUNGS))
 DEFAULT = ("auto", *(kernel.name for kernel in RUNGS[-FASTEST:]))
 
+#: The two tables: every kernel asked for by name, and calls as models make them.
+WHAT = ("kernels", "calls")
+
 EXAMPLES = """
 python -m perf host
+python -m perf host --what calls
 python -m perf host --kernel auto --size 16x4096x4096 --rounds 100
 python -m perf host --quick --json
 """
 
 
 def register(commands) -> None:
-    described = "Time the host's part of a call (bf16, NT): cached and first, eager and out=."
+    described = (
+        "Time the host's part of a call (bf16): of each kernel, cached and first, eager and out= "
+        "(NT); and of calls as models make them: with gradients, in compiled graphs, packed."
+    )
     command = add_command(commands, "host", run, described, EXAMPLES)
+    every = ",".join(WHAT)
+    command.add_argument(
+        "--what", type=list_of(one_of(*WHAT)), default=every, metavar="TABLE,...",
+        help=f"--kernel and --size are of `kernels`; default: {every}",
+    )  # fmt: skip
     words = ",".join(DEFAULT)
     command.add_argument(
         "--kernel", dest="kernels", type=list_of(one_of(*KERNELS)), default=words,
@@ -46,8 +60,21 @@ def run(args: argparse.Namespace) -> int:
     if case.M == case.N == 1:
         return refuse(f"first calls need other sizes of M or N, and both are 1 in {case.size}")
     session = Session(args, "host")
-    host.run(session, case, args.kernels, min(5, args.rounds) if args.quick else args.rounds)
-    return session.finish(lambda races: host_report.text([row for race in races for row in race]))
+    rounds = min(5, args.rounds) if args.quick else args.rounds
+    if "kernels" in args.what:
+        host.run(session, case, args.kernels, rounds)
+    if "calls" in args.what and not session.interrupted:
+        host_calls.run(session, rounds, host.of_the_host)
+    return session.finish(text)
+
+
+def text(races: Sequence[Sequence[Row]]) -> str:
+    """One table, or both."""
+    rows = [row for race in races for row in race]
+    calls = host_calls_report.of(rows)
+    kernels = [row for row in rows if row not in calls]
+    tables = [host_report.text(kernels)] if kernels or not calls else []
+    return "\n\n".join(tables + ([host_calls_report.text(calls)] if calls else []))
 
 
 def case_of(args: argparse.Namespace) -> Case:

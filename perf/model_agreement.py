@@ -1,0 +1,135 @@
+"""How far a model's results are from the same model in fp32, for tritemm and for torch.
+
+bf16 rounds every layer's result, so no bound of one product holds for a model. What torch loses
+here is the measure: the two differ in the order of their sums, and what they lose must not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+import torch
+
+#: How much more than torch's an error may be. Roundings of equal size in another order give norms
+#: that are some percent apart; a bias that is added after the product has been rounded is a second
+#: rounding, which makes it sqrt(2). The norm of one small tensor, and the largest of many errors,
+#: scatter more; a fault is of the order of the values, some hundred times torch's errors.
+WHOLE, EACH = 1.5, 3.0
+#: Of the values' root mean square: as much as one rounding to bf16 may lose, whatever torch loses.
+EPSILON = 2.0**-9
+
+
+@dataclasses.dataclass(frozen=True)
+class Error:
+    """Sums of `count` squares, and the largest error; infinite if an error is not finite."""
+
+    squares: float
+    exact: float
+    count: int
+    largest: float
+
+    @staticmethod
+    def of(found: torch.Tensor | None, exact: torch.Tensor) -> Error:
+        """Of a tensor that is missing, infinite."""
+        size = float(exact.square().sum(dtype=torch.float64))
+        if found is None or found.shape != exact.shape:
+            return Error(math.inf, size, exact.numel(), math.inf)
+        off = (found.float() - exact).abs_()
+        largest = float(off.max())
+        if not math.isfinite(largest):
+            return Error(math.inf, size, exact.numel(), math.inf)
+        return Error(float(off.square_().sum(dtype=torch.float64)), size, exact.numel(), largest)
+
+    @property
+    def norm(self) -> float:
+        """Over that of the exact values."""
+        return _over(math.sqrt(self.squares), math.sqrt(self.exact))
+
+    @property
+    def peak(self) -> float:
+        """The largest error over the exact values' root mean square."""
+        return _over(self.largest, math.sqrt(self.exact / self.count))
+
+    @staticmethod
+    def total(errors: list[Error]) -> Error:
+        return Error(
+            sum(e.squares for e in errors),
+            sum(e.exact for e in errors),
+            sum(e.count for e in errors),
+            max(e.largest for e in errors),
+        )
+
+
+def _over(value: float, scale: float) -> float:
+    """0 of nothing."""
+    return value / scale if scale else (math.inf if value else 0.0)
+
+
+Errors = Mapping[str, Error]
+
+
+def errors(found: Mapping[str, torch.Tensor], exact: Mapping[str, torch.Tensor]) -> Errors:
+    """By the name of the result."""
+    return {name: Error.of(found.get(name), tensor) for name, tensor in exact.items()}
+
+
+def group(name: str) -> str:
+    """What is summed up together: every gradient, or the one result."""
+    return "gradients" if name.startswith("gradient") else name
+
+
+def groups(found: Errors) -> dict[str, Error]:
+    members: dict[str, list[Error]] = {}
+    for name, error in found.items():
+        members.setdefault(group(name), []).append(error)
+    return {name: Error.total(own) for name, own in members.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Agreement:
+    """The verdict on one variant. `worst`: the largest share of what its errors may be.
+
+    `numbers` is what a row keeps: the norm of each group's error over that of its values.
+    """
+
+    ok: bool
+    worst: float
+    numbers: Mapping[str, float]
+    message: str
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def judge(own: Errors, torchs: Errors, between: Errors | None = None) -> Agreement:
+    """`own` errors against those of torch on the same case; `between`: own results against torch's.
+
+    The loss is one number, whose error may be anything below torch's bound, even 0: it is judged
+    as each tensor is.
+    """
+    shares = {}
+    ours, theirs = groups(own), groups(torchs)
+    for name, error in ours.items():
+        if error.count > 1:
+            shares[name] = error.norm / (WHOLE * (theirs[name].norm + EPSILON))
+    for name, error in own.items():
+        there = torchs[name]
+        norm, peak = (getattr(error, what) for what in ("norm", "peak"))
+        bounds = (EACH * (there.norm + EPSILON), EACH * (there.peak + EPSILON))
+        shares[f"{name} alone"] = max(norm / bounds[0], peak / bounds[1])
+    at = max(shares, key=lambda name: (math.isnan(shares[name]), shares[name]))
+    worst = shares[at]
+    numbers = {name: error.norm for name, error in ours.items()}
+    if between:
+        numbers |= {f"{name} to torch": e.norm for name, e in groups(between).items()}
+    if worst <= 1:
+        return Agreement(True, worst, numbers, "ok")
+    name = at.removesuffix(" alone")
+    error, there = (side.get(name) or groups(side)[name] for side in (own, torchs))
+    message = (
+        f"{name}: {error.norm:.2g} from fp32 (the largest {error.peak:.2g} of the rms), "
+        f"torch {there.norm:.2g} ({there.peak:.2g})"
+    )
+    return Agreement(False, worst, numbers, message)
