@@ -17,6 +17,12 @@ from .spec import Config, Kernel
 
 _REAL = (torch.float16, torch.bfloat16, torch.float32)
 
+_LIBRARY = torch.library.Library("tritemm", "FRAGMENT")
+_LIBRARY.define(
+    "matmul(Tensor input, Tensor other, str kernel, str? precision, ScalarType? accumulate, "
+    "ScalarType? out_dtype) -> Tensor"
+)
+
 
 def matmul(
     input: torch.Tensor,
@@ -64,6 +70,14 @@ def matmul(
     >>> tritemm.matmul(a, a.mT).tolist()
     [[3.0, 3.0], [3.0, 3.0]]
     """
+    if torch.compiler.is_dynamo_compiling() and out is None:
+        # One node of the graph, for which few things have to be looked at before each call of it.
+        word = kernel
+        if config is not None or batch_invariant or not isinstance(kernel, str):
+            word = word_of(kernel, config, batch_invariant)
+        return torch.ops.tritemm.matmul.default(
+            input, other, word, precision, accumulate, out_dtype
+        )
     asked = (kernel, precision, accumulate, out_dtype, config, batch_invariant)
     result = fast_path.matmul(input, other, out, asked, ops.record)
     if result is not None:
@@ -85,6 +99,15 @@ def matmul(
     result = _drop(plan.product(a, b, None, options), input, other)
     plan.learn((input, other, None), (a, b, None), result, options)
     return result
+
+
+def _whole(input, other, word, precision, accumulate, out_dtype) -> torch.Tensor:
+    """All of `matmul` but `out` and the short way, for graphs; made up of differentiable parts."""
+    a, b, options = operands(input, other, None, word, precision, accumulate, out_dtype)
+    return _drop(ops.mm(a, b, *options), input, other)
+
+
+_LIBRARY.impl("matmul", _whole, "CompositeImplicitAutograd")
 
 
 def _into(out, a, b, input, other, options) -> torch.Tensor:
