@@ -14,6 +14,8 @@ from tritemm import asm
 from tritemm.rungs import RUNGS
 from tritemm.sass import count_instructions, parse_usage
 
+pytestmark = pytest.mark.latest
+
 #: Lines as nvdisasm (first part) and cuobjdump (second part) print them, with decoys.
 SASS = """
 	.headerflags	@"EF_CUDA_SM90"

@@ -7,8 +7,6 @@ from tritemm import budget
 
 from .harness import Guarded, operand
 
-pytestmark = pytest.mark.any_triton
-
 M, N, K, BLOCK_K = 96, 80, 512, 32
 
 

@@ -14,8 +14,6 @@ from cuda_reference.__main__ import main
 from cuda_reference.rungs import RUNGS
 from tritemm import sass
 
-pytestmark = pytest.mark.any_triton
-
 SOURCES = [
     pytest.param(name, arch, id=f"{name}-sm_{arch}")
     for name in source.largest_first(source.names())

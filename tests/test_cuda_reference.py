@@ -28,8 +28,6 @@ from tritemm.problem import INTERPRETER, Device, Problem, short_name
 from .harness import DEVICE, Guarded, operand, run
 from .test_kernels import shapes
 
-pytestmark = pytest.mark.any_triton
-
 HOPPER = Device("H200", (9, 0), 132, 227 * 1024)
 AMPERE = Device("A100", (8, 0), 108, 163 * 1024)
 FP16, BF16, FP32 = torch.float16, torch.bfloat16, torch.float32

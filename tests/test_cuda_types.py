@@ -17,8 +17,6 @@ from cuda_reference.types.run import ALIGNMENT, RANGES, Operands
 from cuda_reference.types.table import BITS, DTYPES, TABLE
 from tritemm import budget
 
-pytestmark = pytest.mark.any_triton
-
 DEVICE = "cuda"
 MIN, MAX = -(2**31), 2**31 - 1
 FILES = sorted({entry.source for entry in TABLE})

@@ -26,6 +26,8 @@ import tritemm
 from tritemm import fast, products, shortcut, spec, triton_private, workspace
 from tritemm.problem import INTERPRETED
 
+pytestmark = pytest.mark.latest
+
 cpu_only = pytest.mark.skipif(not INTERPRETED, reason="stands in for a compiled kernel")
 
 

@@ -12,8 +12,6 @@ pytest.importorskip("expecttest", reason="torch.testing._internal needs expectte
 
 from torch.testing._internal.common_methods_invocations import op_db
 
-pytestmark = pytest.mark.any_triton
-
 OPS = {op.name: op for op in op_db if op.name in ("matmul", "__rmatmul__")}
 TYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 

@@ -17,6 +17,8 @@ from tritemm.rungs import RUNGS
 from tritemm.spec import Config, find
 from tritemm.tuning import parallel
 
+pytestmark = pytest.mark.latest
+
 ROOT = Path(__file__).resolve().parent.parent
 
 

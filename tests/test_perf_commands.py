@@ -21,8 +21,6 @@ from tritemm.rungs import RUNGS
 
 from .perf_fakes import ENVIRONMENT, FakeBench, four_gpus, synthetic
 
-pytestmark = pytest.mark.any_triton
-
 ROOFS = roof.Roofs(Device("NVIDIA H200", (9, 0), 132, 232448), mhz=1450.0, gbs=4200.0)
 
 

@@ -13,8 +13,6 @@ from tritemm.rungs import RUNGS
 
 from .perf_fakes import ENVIRONMENT, by_name, fake, measure, spoil_one, synthetic
 
-pytestmark = pytest.mark.any_triton
-
 
 @pytest.fixture
 def recorded():

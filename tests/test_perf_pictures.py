@@ -19,8 +19,6 @@ from perf.stats import Quantiles, geomean
 
 from .perf_fakes import heading
 
-pytestmark = pytest.mark.any_triton
-
 pytest.importorskip("matplotlib")
 
 #: Dense TFLOP/s at 1410 MHz, by type; GB/s of a copy.

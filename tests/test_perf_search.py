@@ -43,8 +43,6 @@ from tritemm.tuning import samples
 
 from .perf_fakes import CASE, ENVIRONMENT, FakeBench, fake, four_gpus, heading, spoil_one
 
-pytestmark = pytest.mark.any_triton
-
 H200 = DEVICES[90]
 
 

@@ -22,8 +22,6 @@ from tritemm.rungs import RUNGS
 from tritemm.spec import Config
 from tritemm.tuning import parallel
 
-pytestmark = pytest.mark.any_triton
-
 RUN = "2026-01-02T03:04:05+00:00"
 
 

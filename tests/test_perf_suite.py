@@ -20,8 +20,6 @@ from tritemm.problem import Device
 
 from .perf_fakes import heading
 
-pytestmark = pytest.mark.any_triton
-
 HEAD = "id,class,name,batch,M,N,K,dtype,out_dtype,layout\n"
 
 

@@ -26,8 +26,6 @@ from tritemm.rungs import RUNGS
 
 from .perf_fakes import ENVIRONMENT, FakeBench
 
-pytestmark = pytest.mark.any_triton
-
 ROOFS = roof.Roofs(Device("NVIDIA H200", (9, 0), 132, 232448), mhz=1450.0, gbs=4200.0)
 ROOF = Roof(tflops=784.0, gbs=4200.0)
 RUN = "2026-01-02T03:04:05+00:00"

@@ -34,7 +34,6 @@ SHAPES = [
 ]
 
 
-@pytest.mark.any_triton
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
 def test_gradients(shapes):
     """Against finite differences, to second order; torch's own check and tolerance."""

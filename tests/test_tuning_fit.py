@@ -17,8 +17,6 @@ from tritemm.tuning.samples import Sample, read
 
 from .choosing import H100, H200, hopper_rungs, problem, put_rungs
 
-pytestmark = pytest.mark.any_triton
-
 
 @pytest.fixture
 def _hopper(monkeypatch):
