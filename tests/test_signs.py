@@ -91,12 +91,15 @@ def test_signs_are_mnemonics_that_the_tool_knows(kernel, sm):
 def signed_jobs(kernel, sm) -> list[asm.Job]:
     """16-bit problems: every config and layout, with types and raggedness that take turns.
 
-    On sm_80, where rungs are simple, two of the layouts.
+    The first is that of the demo, which finds it in the cache. On sm_80, where rungs are simple,
+    two of the layouts.
     """
+    others, first = ["NN", "TN", "TT"], kernel.number % 3
+    layouts = ["NT", *others[first:], *others[:first]]
     dtypes, sizes = ("bf16", "fp16"), (EVEN, RAGGED)
     count = max(4 if sm == 90 else 2, len(per_config(asm.Job(kernel.name, sm))))
     turns = [
-        (dtypes[i % 2], sizes[i // 2 % 2], asm.LAYOUTS[(i + kernel.number) % 4], i)
+        (dtypes[i % 2], sizes[i // 2 % 2], layouts[i % 4], i)
         for i in range(count)
     ]
     if EVERY:
