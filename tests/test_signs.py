@@ -98,10 +98,7 @@ def signed_jobs(kernel, sm) -> list[asm.Job]:
     layouts = ["NT", *others[first:], *others[:first]]
     dtypes, sizes = ("bf16", "fp16"), (EVEN, RAGGED)
     count = max(4 if sm == 90 else 2, len(per_config(asm.Job(kernel.name, sm))))
-    turns = [
-        (dtypes[i % 2], sizes[i // 2 % 2], layouts[i % 4], i)
-        for i in range(count)
-    ]
+    turns = [(dtypes[i % 2], sizes[i // 2 % 2], layouts[i % 4], i) for i in range(count)]
     if EVERY:
         turns = [(*row, None) for row in itertools.product(dtypes, sizes, asm.LAYOUTS)]
     jobs = []
