@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tritemm.sass import count_instructions, count_of, parse_usage, run_tool
+from tritemm.compile.sass import count_instructions, count_of, parse_usage, run_tool
 
 from . import progress, source, toolkit
 
@@ -23,7 +23,7 @@ class Function:
 
     `registers` and `stack` (bytes; spills are a part of it) are per thread, `shared` (bytes that
     the compiler knows of, so not those asked for at the launch) per block. `mix` and `variants`
-    are as in `tritemm.asm.Code`.
+    are as in `tritemm.compile.asm.Code`.
     """
 
     name: str

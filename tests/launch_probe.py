@@ -16,7 +16,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia import driver as nvidia
 
-from tritemm import asm, shortcut
+from tritemm import shortcut
+from tritemm.compile import asm
 from tritemm.problem import Problem
 from tritemm.rungs import RUNGS
 

@@ -8,7 +8,8 @@ import types
 import pytest
 import torch
 
-from tritemm import asm, dispatch, triton_private
+from tritemm import dispatch, triton_private
+from tritemm.compile import asm
 from tritemm.kernels import _cluster, _cluster_host, _cluster_tiles, k15_cluster
 from tritemm.spec import Config, clusters_at_once
 

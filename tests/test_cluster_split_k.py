@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from tritemm import asm, dispatch
+from tritemm import dispatch
+from tritemm.compile import asm
 from tritemm.kernels import _cluster, _gluon_host, _ptx, k16_cluster_split_k
 from tritemm.spec import Config, clusters_at_once
 

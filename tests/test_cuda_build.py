@@ -12,7 +12,7 @@ import pytest
 from cuda_reference import cubin, loader, source, toolkit
 from cuda_reference.__main__ import main
 from cuda_reference.rungs import RUNGS
-from tritemm import sass
+from tritemm.compile import sass
 
 SOURCES = [
     pytest.param(name, arch, id=f"{name}-sm_{arch}")

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 import torch
 
-from tritemm import asm, budget, launch
+from tritemm import budget, launch
+from tritemm.compile import asm
 from tritemm.kernels.k14_gemv import KERNEL, along
 from tritemm.problem import Problem
 from tritemm.spec import Config

@@ -36,7 +36,7 @@ from perf.problems import random_problems
 from perf.search import Task
 from perf.stats import Quantiles
 from tritemm import dispatch
-from tritemm.asm import DEVICES
+from tritemm.compile.asm import DEVICES
 from tritemm.problem import INTERPRETED
 from tritemm.spec import Config
 from tritemm.tuning import samples

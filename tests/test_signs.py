@@ -1,7 +1,7 @@
 """Each rung compiles to what its header claims, in the registers and shared memory there are.
 
 Nothing here needs a GPU. Code is compiled in a worker process for each architecture (see
-`tritemm.asm`), one batch of jobs for each test. A full cross of types, configs and layouts
+`tritemm.compile.asm`), one batch of jobs for each test. A full cross of types, configs and layouts
 takes the better part of an hour: by default each value of one meets some of the others, see
 `sweep`.
 """
@@ -11,7 +11,7 @@ import itertools
 
 import pytest
 
-from tritemm import asm, sass
+from tritemm.compile import asm, sass
 from tritemm.rungs import RUNGS
 from tritemm.spec import Config
 

@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from . import asm
+from .compile import asm
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import torch
 
-from . import asm, budget, dispatch, env, launch
+from . import budget, dispatch, env, launch
+from .compile import asm
 from .problem import INTERPRETED, Problem
 from .rungs import RUNGS
 from .spec import Kernel
