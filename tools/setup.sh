@@ -78,12 +78,12 @@ install_project() {
 
 # Its own packages come first on its path, and then those of $python, pip among them.
 install_triton_over() {
-    local packages
+    local beneath='import sys
+for path in sys.path:
+    if path.endswith("-packages"): print(f"import site; site.addsitedir({path!r})")'
     say "making $venv: what $python has, and Triton $triton"
     "$python" -m venv --clear --without-pip "$venv"
-    packages=$("$python" -c 'import sys; print([p for p in sys.path if p.endswith("-packages")])')
-    echo "import site; [site.addsitedir(path) for path in $packages]" \
-        >"$("$py" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/beneath.pth"
+    "$python" -c "$beneath" >"$("$py" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/beneath.pth"
     # --no-deps: torch pins another Triton.
     "$py" -m pip install -q --no-deps --ignore-installed "triton==$triton"
 }
