@@ -26,7 +26,7 @@ test: $(READY)  ## the suite
 	@$(call pytest,$(PY))
 
 test-latest: .venv-latest/$(STAMP)  ## what depends on Triton, on the newest Triton
-	@$(call pytest,.venv-latest/bin/python,-m "not any_triton")
+	@export TRITEMM_TRITON=$(LATEST_TRITON); $(call pytest,.venv-latest/bin/python,-m latest)
 
 cuda: $(READY)  ## compile the CUDA kernels: for this GPU, or to machine code to look at
 	$(PY) -m cuda_reference build $(ARGS)
@@ -58,8 +58,8 @@ $(READY): $(SETUP_FILES)
 	@touch $@
 endif
 
-.venv-latest/$(STAMP): $(SETUP_FILES) Makefile
-	@PYTHON='$(PYTHON)' tools/setup.sh .venv-latest $(LATEST_TRITON)
+.venv-latest/$(STAMP): $(READY) $(SETUP_FILES) Makefile
+	@PYTHON='$(PY)' tools/setup.sh .venv-latest $(LATEST_TRITON)
 	@touch $@
 
 .PHONY: help demo test test-latest cuda sanitize stress lint format docs clean

@@ -9,8 +9,8 @@ import statistics
 import sys
 from typing import Any
 
+from tritemm.compile.sass import instruction_table
 from tritemm.problem import short_name
-from tritemm.sass import instruction_table
 from tritemm.spec import find
 
 from . import cubin, loader, source, toolkit

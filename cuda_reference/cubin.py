@@ -12,9 +12,12 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tritemm.sass import count_instructions, count_of, parse_usage, run_tool
+from tritemm.compile.sass import count_instructions, count_of, parse_usage, run_tool
 
 from . import progress, source, toolkit
+
+FLAGS = toolkit.COMMON + toolkit.FLAGS
+FEW_N = (*FLAGS, "-DFEW_N")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +26,7 @@ class Function:
 
     `registers` and `stack` (bytes; spills are a part of it) are per thread, `shared` (bytes that
     the compiler knows of, so not those asked for at the launch) per block. `mix` and `variants`
-    are as in `tritemm.asm.Code`.
+    are as in `tritemm.compile.asm.Code`.
     """
 
     name: str
@@ -56,8 +59,11 @@ class Cubin:
         return run_tool("cuobjdump", "-sass", str(self.file))
 
 
-def compile_cubin(name: str, sm: int | str) -> Cubin:
+def compile_cubin(name: str, sm: int | str, flags: Sequence[str] = FLAGS) -> Cubin:
     """Compile `name`.cu for `sm`: 80, 90, "90a" or "sm_90a"; from the cache if it is there.
+
+    `flags` are nvcc's. Of the tables of WGMMA, `FEW_N` is a part: an instruction for each N takes
+    most of a minute in all.
 
     Raises:
         ValueError: there is no such source, or its signs don't name the architecture.
@@ -71,7 +77,7 @@ def compile_cubin(name: str, sm: int | str) -> Cubin:
         True
     """
     arch = architecture(sm)
-    made = _cubin_file(name, arch)
+    made = _cubin_file(name, arch, flags)
     if arch not in source.architectures(name):
         known = " and ".join(f"sm_{arch}" for arch in source.architectures(name))
         raise ValueError(f"{name} is for {known}, as its signs say, not for sm_{arch}")
@@ -79,12 +85,12 @@ def compile_cubin(name: str, sm: int | str) -> Cubin:
     if not made.exists():
         with toolkit.locked(made):
             if not made.exists():
-                _compile(name, arch, made, log)
+                _compile(name, arch, flags, made, log)
     return Cubin(name, arch, made, log.read_text())
 
 
-def _cubin_file(name: str, arch: str) -> Path:
-    return toolkit.cached(source.path_of(name), arch, ".cubin")
+def _cubin_file(name: str, arch: str, flags: Sequence[str] = FLAGS) -> Path:
+    return toolkit.cached(source.path_of(name), arch, ".cubin", flags)
 
 
 def architecture(sm: int | str) -> str:
@@ -112,11 +118,11 @@ def compile_all(
     return progress.in_parallel("compiling", tasks, jobs)
 
 
-def _compile(name: str, arch: str, made: Path, log: Path) -> None:
+def _compile(name: str, arch: str, flags: Sequence[str], made: Path, log: Path) -> None:
     nvcc, path = toolkit.nvcc(), source.path_of(name)
     with tempfile.TemporaryDirectory(prefix=made.stem + "-", dir=made.parent) as folder:
         built = Path(folder, made.name)
-        options = [*toolkit.COMMON, *toolkit.FLAGS, toolkit.gencode(arch), "-cubin"]
+        options = [*flags, toolkit.gencode(arch), "-cubin"]
         includes = ["-I", str(path.parent), "-I", str(source.INCLUDE)]
         command = [str(nvcc.path), *options, *includes, "-o", str(built), str(path)]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace")

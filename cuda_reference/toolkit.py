@@ -119,11 +119,11 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "tritemm_cuda")
 
 
-def cached(path: Path, arch: str, suffix: str) -> Path:
+def cached(path: Path, arch: str, suffix: str, flags: Sequence[str] = FLAGS + COMMON) -> Path:
     """Where what is made of a source belongs, whether it is there or not."""
     name = path.relative_to(source.ROOT) if path.is_relative_to(source.ROOT) else path
     word = "_".join(name.with_suffix("").parts[-2:])
-    return cache_folder() / f"{word}-sm_{arch}-{fingerprint(path, arch)}{suffix}"
+    return cache_folder() / f"{word}-sm_{arch}-{fingerprint(path, arch, flags)}{suffix}"
 
 
 @contextlib.contextmanager

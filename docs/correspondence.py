@@ -22,7 +22,7 @@ from perf.case import Case
 from perf.report import spread
 from perf.rows import CUDA, Row
 from perf.stats import Quantiles
-from tritemm.sass import count_instructions, count_of
+from tritemm.compile.sass import count_instructions, count_of
 
 from .techniques import TECHNIQUES, Code, Technique
 
@@ -141,7 +141,7 @@ def _code_of(function, cubin) -> str:
 def _triton(code: Code) -> dict[str, Any]:
     import triton
 
-    from tritemm import asm
+    from tritemm.compile import asm
 
     name, _, index = code.name.partition("[")
     config = int(index.rstrip("]") or 0)

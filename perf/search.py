@@ -18,8 +18,8 @@ from concurrent.futures import Future
 import torch
 
 from tritemm import dispatch, plan
+from tritemm.compile.pool import Compiled, Compilers
 from tritemm.problem import Device, Problem
-from tritemm.tuning.parallel import Compiled, Compilers
 
 from .case import DTYPES, Case
 from .engine import Bench, Competitor, Entrant, Loop, admit

@@ -3,11 +3,20 @@
 import fcntl
 import os
 import zlib
+from pathlib import Path
 
 import pytest
 import torch
 
 from tritemm.problem import INTERPRETED
+
+
+def pytest_report_header():
+    import triton  # after tritemm, which may have it interpret
+
+    return (
+        f"triton {triton.__version__} of {Path(triton.__file__).parent}, torch {torch.__version__}"
+    )
 
 
 def pytest_collection_modifyitems(items):

@@ -12,6 +12,8 @@ from tritemm import budget, dispatch, plan
 from tritemm.problem import ACCUMULATE, INTERPRETED, Problem
 from tritemm.rungs import RUNGS
 
+from .sweep import pairwise
+
 DEVICE = "cpu" if INTERPRETED else "cuda"
 #: Elements of guard before and after an output, and between its rows where it has a pitch.
 GUARD = 64
@@ -26,6 +28,36 @@ def rung_param(kernel, *more, name=None):
 #: Of tests that take gigabytes of the device's memory: workers have one of them at a time.
 large = pytest.mark.xdist_group("memory")
 rungs = pytest.mark.parametrize("kernel", [rung_param(kernel) for kernel in RUNGS])
+
+
+def sweep(**parameters):
+    """Parametrizes a test by `parameters`, each {id: value}, in the rows of `pairwise`."""
+    rows = pairwise(*map(list, parameters.values()))
+    sets = [pytest.param(*_picked(parameters, row), id="-".join(row)) for row in rows]
+    return pytest.mark.parametrize(tuple(parameters), sets)
+
+
+def rung_sweep(**parameters):
+    """As `sweep`, by rung too.
+
+    Rungs that need a GPU are a sweep of their own, so that no pair is left to them alone.
+    """
+    sets = []
+    for needs_gpu in (False, True):
+        group = [kernel for kernel in RUNGS if (kernel.interpreted is None) is needs_gpu]
+        for kernel, *row in pairwise(group, *map(list, parameters.values())):
+            name = "-".join([*row, kernel.name])
+            sets.append(rung_param(kernel, *_picked(parameters, row), name=name))
+    return pytest.mark.parametrize(("kernel", *parameters), sets)
+
+
+def _picked(parameters, row):
+    return [values[name] for values, name in zip(parameters.values(), row, strict=True)]
+
+
+def ids(values, name=str):
+    """{id: value} of values that need no longer names; types lose their "torch."."""
+    return {name(value).removeprefix("torch."): value for value in values}
 
 
 def operand(rows, cols, dtype, layout="N", batch=(), offset=0, aligned=False):

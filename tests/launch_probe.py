@@ -16,7 +16,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia import driver as nvidia
 
-from tritemm import asm
+from tritemm.compile import asm
 from tritemm.problem import Problem
 from tritemm.rungs import RUNGS
 from tritemm.runtime import binding

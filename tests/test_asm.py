@@ -1,7 +1,6 @@
 """The tool that reads binaries is itself tested: on planted text, and on what it must refuse."""
 
 import argparse
-import dataclasses
 import json
 import os
 import subprocess
@@ -10,9 +9,11 @@ import sys
 import pytest
 import torch
 
-from tritemm import asm
+from tritemm.compile import asm, pool
+from tritemm.compile.sass import count_instructions, parse_usage
 from tritemm.rungs import RUNGS
-from tritemm.sass import count_instructions, parse_usage
+
+pytestmark = pytest.mark.latest
 
 pytestmark = pytest.mark.host
 
@@ -128,12 +129,6 @@ def test_a_config_that_the_rung_lacks_is_a_value_error():
         asm.compile_problem(asm.Job(RUNGS[0].name, config=99))
 
 
-def test_a_job_survives_json():
-    config = asm.configs_of(asm.Job(RUNGS[0].name))[0]
-    job = asm.Job(RUNGS[0].name, batch=(3, 5), a_batch=(3, 1), config=config)
-    assert asm.Job.from_dict(json.loads(json.dumps(dataclasses.asdict(job)))) == job
-
-
 def test_operands_have_the_layouts_and_batches_of_the_job():
     job = asm.Job(RUNGS[0].name, M=3, N=5, K=7, layout="NT", batch=(2, 4), a_batch=(2, 1))
     problem = asm.problem_of(job)
@@ -147,7 +142,7 @@ def test_a_crash_of_the_compiler_costs_one_job(monkeypatch):
     """A worker that ends is reported for the job that ended it, and the next job has a new one."""
     job = asm.Job(RUNGS[0].name, M=32, N=32, K=32)
     assert isinstance(asm.compile_many([job], "usage", processes=1)[0], asm.Code)
-    asm._IDLE[-1].process.kill()
+    pool._IDLE[-1].process.kill()
     crashed, fine = asm.compile_many([job, job], "usage", processes=1)
     assert isinstance(crashed, asm.Refusal)
     assert crashed.by == "compiler"
@@ -159,7 +154,7 @@ def test_compiling_leaves_the_process_as_it_was():
     """In a process that compiles: the driver is restored, no real device's cache is touched."""
     check = f"""
 import triton
-from tritemm import asm
+from tritemm.compile import asm
 before = object()
 triton.runtime.driver.set_active(before)
 code = asm.compile_problem(asm.Job({RUNGS[0].name!r}, sm=80, M=32, N=32, K=32))

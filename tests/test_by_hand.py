@@ -11,7 +11,8 @@ import torch
 
 import tritemm
 from tools.stressed import by_hand, spread
-from tritemm import asm, budget
+from tritemm import budget
+from tritemm.compile import asm
 from tritemm.kernels import k12_split_k, k15_cluster, k16_cluster_split_k
 from tritemm.problem import Problem
 

@@ -9,8 +9,6 @@ from tritemm.tuning import user
 
 from .harness import Guarded, operand
 
-pytestmark = pytest.mark.any_triton
-
 M, N, K, BLOCK_K = 96, 80, 512, 32
 
 

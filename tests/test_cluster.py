@@ -7,12 +7,14 @@ import types
 
 import pytest
 
-from tritemm import asm, dispatch
+from tritemm import dispatch
+from tritemm.compile import asm
 from tritemm.kernels import _cluster, _cluster_host, _cluster_tiles, k15_cluster
 from tritemm.runtime import triton_private
 from tritemm.spec import Config, clusters_at_once
 
 from .choosing import H200, problem
+from .sweep import EVERY
 
 pytestmark = pytest.mark.host
 
@@ -41,16 +43,21 @@ ROW = {"M": 64, "N": 5376, "K": 5080}
 
 @pytest.fixture(scope="module")
 def codes():
-    """(layout, config) -> code, of every config in half of the layouts, and of some others."""
+    """(layout, config, M) -> code; a config of its own for each layout, and some that stand out.
+
+    With TRITEMM_SWEEP=all every config in each layout.
+    """
     jobs = []
     for i, layout in enumerate(LAYOUTS):
         own = asm.configs_of(asm.Job("cluster", layout=layout))
-        jobs += [asm.Job("cluster", layout=layout, config=c) for c in own[i % 2 :: 2]]
+        jobs += [
+            asm.Job("cluster", layout=layout, config=c) for c in (own if EVERY else own[i : i + 1])
+        ]
         jobs.append(asm.Job("cluster", layout=layout, config=WIDE[i]))
         jobs.append(asm.Job("cluster", layout=layout, config=CUT[i], **FEW))
         fitted = asm.configs_of(asm.Job("cluster", layout=layout, **ROW))
         fitted = [c for c in fitted if c not in own]
-        jobs += [asm.Job("cluster", layout=layout, config=c, **ROW) for c in fitted[:2]]
+        jobs += [asm.Job("cluster", layout=layout, config=c, **ROW) for c in fitted[:1]]
     found = asm.compile_many(jobs, processes=2)
     return {(job.layout, job.config, job.M): code for job, code in zip(jobs, found, strict=True)}
 
@@ -98,18 +105,25 @@ def test_wgmma_is_not_serialised(codes):
 def test_the_ring_is_where_shared_memory_begins(codes):
     """The kernel addresses it so, and the word that Gluon writes shows where Gluon put it."""
     for (layout, config, _), code in codes.items():
-        lines = _cluster.b_lines(config.BLOCK_N, layout[1])
-        ring = _cluster.ring_bytes(config.num_stages * 128 * (config.BLOCK_M + lines))
-        assert re.search(rf"\[%r\d+ ?\+ ?{ring - 512}\]|, {ring - 512};", code.ptx)
+        assert_ring(code, config, layout)
 
 
-def test_tensor_maps_are_the_parameters_that_are_named(codes):
-    batched = asm.compile_problem(asm.Job("cluster", layout="NT", batch=(3,)))
-    for code, many in [(batched, True), (codes["NT", WIDE[0], 4096], False)]:
-        for operand in "ab":
-            name = _cluster.map_of("cluster_kernel", operand, many)
-            assert re.search(rf"\.param \.align \d+ \.b8 {name}\[128\]", code.ptx)
-            assert re.search(rf"mov\.b64 map, {name};", code.ptx)
+def assert_ring(code, config, layout):
+    lines = _cluster.b_lines(config.BLOCK_N, layout[1])
+    ring = _cluster.ring_bytes(config.num_stages * 128 * (config.BLOCK_M + lines))
+    assert re.search(rf"\[%r\d+ ?\+ ?{ring - 512}\]|, {ring - 512};", code.ptx)
+
+
+@pytest.mark.latest
+@pytest.mark.parametrize("many", [False, True])
+def test_tensor_maps_are_the_parameters_that_are_named(many):
+    job = asm.Job("cluster", layout="NT", batch=(3,) * many, config=WIDE[0])
+    code = asm.compile_problem(job)
+    assert_ring(code, WIDE[0], "NT")
+    for operand in "ab":
+        name = _cluster.map_of("cluster_kernel", operand, many)
+        assert re.search(rf"\.param \.align \d+ \.b8 {name}\[128\]", code.ptx)
+        assert re.search(rf"mov\.b64 map, {name};", code.ptx)
 
 
 def test_programs_stand_where_fewer_clusters_do():
@@ -215,6 +229,7 @@ def compiled(programs=1, made_for=1):
     return types.SimpleNamespace(packed_metadata=(8, programs, 1024), metadata=metadata)
 
 
+@pytest.mark.latest
 def test_a_compiled_kernel_is_told_to_come_in_clusters():
     kernel = compiled()
     for _ in range(2):
@@ -222,6 +237,7 @@ def test_a_compiled_kernel_is_told_to_come_in_clusters():
         assert kernel.packed_metadata == (8, 2, 1024)
 
 
+@pytest.mark.latest
 def test_a_launcher_that_moved_refuses(monkeypatch):
     backend = importlib.import_module("triton.backends.nvidia.compiler").CUDABackend
     asked = problem(512, 512, 512)

@@ -6,11 +6,13 @@ import re
 
 import pytest
 
-from tritemm import asm, dispatch
+from tritemm import dispatch
+from tritemm.compile import asm
 from tritemm.kernels import _cluster, _gluon_host, _ptx, k16_cluster_split_k
 from tritemm.spec import Config, clusters_at_once
 
 from .choosing import H200, problem
+from .sweep import EVERY
 
 pytestmark = pytest.mark.host
 
@@ -28,14 +30,20 @@ OTHERS = (
 
 
 def jobs():
-    """Every tile that is offered, half of them in each layout, and of those above one in each."""
+    """Every tile that is offered, in one of the layouts, and of those above one in each.
+
+    With TRITEMM_SWEEP=all every tile in each layout.
+    """
     for i, layout in enumerate(LAYOUTS):
         own = {}
         for M, N, K in SIZES:
             job = asm.Job("cluster_split_k", layout=layout, M=M, N=N, K=K)
             for config in asm.configs_of(job):
                 own.setdefault((config.BLOCK_M, config.BLOCK_N), (job, config))
-        chosen = [*list(own.values())[i % 2 :: 2], (job, OTHERS[i])]
+        chosen = [
+            *list(own.values())[slice(None) if EVERY else slice(i, None, 4)],
+            (job, OTHERS[i]),
+        ]
         yield from (dataclasses.replace(job, config=config) for job, config in chosen)
 
 
@@ -98,17 +106,25 @@ def test_sums_go_from_registers_to_the_other_programs(codes):
 def test_the_ring_is_where_shared_memory_begins(codes):
     """The kernel addresses it so, and the word that Gluon writes shows where Gluon put it."""
     for job, code in codes.items():
-        ring = _cluster.ring_bytes(k16_cluster_split_k.bars_at(shape(job)))
-        assert re.search(rf"\[%r\d+ ?\+ ?{ring - 512}\]|, {ring - 512};", code.ptx)
+        assert_ring(job, code)
 
 
-def test_tensor_maps_are_the_parameters_that_are_named(codes):
-    batched = asm.compile_problem(asm.Job("cluster_split_k", layout="NT", batch=(3,)))
-    for code, many in [(batched, True), (next(iter(codes.values())), False)]:
-        for operand in "ab":
-            name = _cluster.map_of("cluster_split_k_kernel", operand, many)
-            assert re.search(rf"\.param \.align \d+ \.b8 {name}\[128\]", code.ptx)
-            assert re.search(rf"mov\.b64 map, {name};", code.ptx)
+def assert_ring(job, code):
+    ring = _cluster.ring_bytes(k16_cluster_split_k.bars_at(shape(job)))
+    assert re.search(rf"\[%r\d+ ?\+ ?{ring - 512}\]|, {ring - 512};", code.ptx)
+
+
+@pytest.mark.latest
+@pytest.mark.parametrize("many", [False, True])
+def test_tensor_maps_are_the_parameters_that_are_named(many):
+    job = asm.Job("cluster_split_k", layout="NT", batch=(3,) * many)
+    job = dataclasses.replace(job, config=asm.configs_of(job)[0])
+    code = asm.compile_problem(job)
+    assert_ring(job, code)
+    for operand in "ab":
+        name = _cluster.map_of("cluster_split_k_kernel", operand, many)
+        assert re.search(rf"\.param \.align \d+ \.b8 {name}\[128\]", code.ptx)
+        assert re.search(rf"mov\.b64 map, {name};", code.ptx)
 
 
 # Who adds up what

@@ -28,7 +28,7 @@ from tritemm.problem import INTERPRETER, Device, Problem, short_name
 from .harness import DEVICE, Guarded, operand, run
 from .test_kernels import shapes
 
-pytestmark = [pytest.mark.any_triton, pytest.mark.host]
+pytestmark = pytest.mark.host
 
 HOPPER = Device("H200", (9, 0), 132, 227 * 1024)
 AMPERE = Device("A100", (8, 0), 108, 163 * 1024)

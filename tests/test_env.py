@@ -1,9 +1,12 @@
 """The bug report: true where all is well, still there where something is broken, and discreet."""
 
 import json
+import os
 import re
 import subprocess
 import sys
+from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,6 +22,15 @@ def test_versions_are_those_in_use():
     assert facts["triton"] == triton.__version__
     assert facts["torch's CUDA"] == (torch.version.cuda or "none")
     assert re.fullmatch(r"\d+\.\d+.*", facts["triton's ptxas"])
+
+
+@pytest.mark.latest
+def test_triton_is_the_one_that_was_asked_for():
+    asked = os.environ.get("TRITEMM_TRITON")
+    if asked is None:
+        pytest.skip("TRITEMM_TRITON names none; `make test-latest` sets it")
+    assert (triton.__version__, version("triton")) == (asked, asked)
+    assert Path(triton.__file__).is_relative_to(sys.prefix)
 
 
 def test_facts_survive_json_and_every_one_is_rendered():

@@ -5,12 +5,13 @@ import dataclasses
 import pytest
 import torch
 
-from tritemm import asm, budget, plan
+from tritemm import budget, plan
+from tritemm.compile import asm
 from tritemm.kernels.k14_gemv import KERNEL, along
 from tritemm.problem import Problem
 from tritemm.spec import Config
 
-from .harness import Guarded, operand, run
+from .harness import Guarded, ids, operand, run, sweep
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8]
 CONFIG = Config(2, 32, 64, num_warps=2)
@@ -18,22 +19,18 @@ CONFIG = Config(2, 32, 64, num_warps=2)
 STRIDED = Config(8, 2, 128)
 
 
-def short(value):
-    return str(value).removeprefix("torch.")
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=short)
-@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT", "SS", "SN", "ST"])
-@pytest.mark.parametrize("aligned", [False, True], ids=["odd", "aligned"])
+@sweep(
+    dtype=ids(DTYPES),
+    layout=ids(["NN", "NT", "TN", "TT", "SS", "SN", "ST"]),
+    aligned={"odd": False, "aligned": True},
+)
 def test_types_and_layouts(layout, dtype, aligned):
     a = operand(3, 83, dtype, layout[0], aligned=aligned)
     b = operand(83, 37, dtype, layout[1], aligned=aligned)
     assert run(KERNEL, a, b, config=STRIDED if layout[1] == "S" else CONFIG) is None
 
 
-@pytest.mark.parametrize("layout", ["N", "T"])
-@pytest.mark.parametrize("offset", range(1, 8))
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8], ids=short)
+@sweep(dtype=ids([torch.bfloat16, torch.int8]), offset=ids(range(1, 8)), layout=ids("NT"))
 def test_odd_addresses(dtype, offset, layout):
     """NaN, or a large integer, stands before, between and after the lines."""
     a = operand(1, 70, dtype, offset=offset)
@@ -41,9 +38,7 @@ def test_odd_addresses(dtype, offset, layout):
     assert run(KERNEL, a, b, config=CONFIG) is None
 
 
-@pytest.mark.parametrize("layout", ["N", "T"])
-@pytest.mark.parametrize("split", [1, 2, 8])
-@pytest.mark.parametrize("stages", [1, 2, 8])
+@sweep(layout=ids("NT"), split=ids([1, 2, 8]), stages=ids([1, 2, 8]))
 def test_k_is_split_in_every_way(layout, split, stages):
     """Also in more parts than there are steps of K, and with more rows than a tile has."""
     config = dataclasses.replace(CONFIG, SPLIT_K=split, num_stages=stages, BLOCK_M=1 + stages % 2)

@@ -1,4 +1,7 @@
-"""Every rung on every shape, layout and type; each run is poisoned, guarded and checked."""
+"""Every rung on every shape, layout and type; each run is poisoned, guarded and checked.
+
+Parameters meet in pairs, see `sweep`.
+"""
 
 import dataclasses
 
@@ -9,7 +12,7 @@ from tritemm import budget, dispatch, plan
 from tritemm.problem import INTERPRETED, Problem
 from tritemm.rungs import RUNGS
 
-from .harness import DEVICE, Guarded, operand, run, rung_param, rungs
+from .harness import DEVICE, Guarded, ids, operand, run, rung_param, rung_sweep, rungs
 
 #: (dtype, precision, accumulate, out_dtype)
 TYPES = [
@@ -46,6 +49,11 @@ def tile_of(kernel):
     return dispatch.best_config(kernel, problem) if INTERPRETED else kernel.configs(problem)[0]
 
 
+def rows_of(kernel, most):
+    """`most` rows of A, or as many as make two tiles and a row more."""
+    return min(most, 2 * tile_of(kernel).BLOCK_M + 1)
+
+
 def shapes(tile):
     """(M, N, K) that have gone wrong somewhere: empty, single, prime, tile +- 1, short K."""
     m, n, k = tile.BLOCK_M, tile.BLOCK_N, tile.BLOCK_K
@@ -69,9 +77,7 @@ def shapes(tile):
     }
 
 
-@rungs
-@pytest.mark.parametrize("shape", shapes(tile_of(RUNGS[0])))
-@pytest.mark.parametrize("aligned", [False, True], ids=["natural", "padded"])
+@rung_sweep(shape=ids(shapes(tile_of(RUNGS[0]))), aligned={"natural": False, "padded": True})
 def test_shapes(kernel, shape, aligned):
     M, N, K = shapes(tile_of(kernel))[shape]
     a = operand(M, K, torch.bfloat16, aligned=aligned)
@@ -92,13 +98,13 @@ def test_shapes(kernel, shape, aligned):
         assert "multiple of 16" in reason
 
 
-@rungs
-@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
-@pytest.mark.parametrize("types", TYPES, ids=lambda types: "-".join(map(short, types)))
+@rung_sweep(
+    layout=ids(["NN", "NT", "TN", "TT"]),
+    types=ids(TYPES, lambda types: "-".join(map(short, types))),
+)
 def test_types(kernel, layout, types):
     dtype, precision, accumulate, out_dtype = types
-    rows = min(70, 2 * tile_of(kernel).BLOCK_M + 6)
-    a = operand(rows, 100, dtype, layout[0], aligned=True)
+    a = operand(rows_of(kernel, 70), 100, dtype, layout[0], aligned=True)
     b = operand(100, 90, dtype, layout[1], aligned=True)
     options = {"precision": precision, "accumulate": accumulate, "out_dtype": out_dtype}
     reason = run(kernel, a, b, **options)
@@ -110,7 +116,7 @@ def test_types(kernel, layout, types):
 @rungs
 @pytest.mark.parametrize("layout", ["SN", "NS", "ST", "TS", "SS"])
 def test_strided(kernel, layout):
-    a = operand(45, 50, torch.float16, layout[0])
+    a = operand(rows_of(kernel, 45), 50, torch.float16, layout[0])
     b = operand(50, 61, torch.float16, layout[1])
     reason = run(kernel, a, b)
     assert reason is None or "TMA" in reason
@@ -119,15 +125,13 @@ def test_strided(kernel, layout):
 @rungs
 @pytest.mark.parametrize("offset", [1, 8])
 def test_storage_offset(kernel, offset):
-    a = operand(45, TERMS, torch.float16, offset=offset)
+    a = operand(rows_of(kernel, 45), TERMS, torch.float16, offset=offset)
     b = operand(TERMS, 64, torch.float16, "T", offset=offset)
     reason = run(kernel, a, b)
     assert reason is None or (offset == 1 and "16-byte boundary" in reason)
 
 
-@rungs
-@pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.parametrize("which", ["a", "b"])
+@rung_sweep(axis=ids([0, 1]), which=ids("ab"))
 def test_expanded(kernel, axis, which):
     """A broadcast row or column has stride 0 inside the matrix."""
     a, b = operand(40, TERMS, torch.float16), operand(TERMS, 56, torch.float16)
@@ -143,7 +147,8 @@ def test_expanded(kernel, axis, which):
 @pytest.mark.parametrize("out", ["pitch", "transposed", "odd"])
 def test_output_strides(kernel, out):
     """Results land in padded, transposed and odd-pitched outputs without touching the rest."""
-    a, b = operand(70, TERMS, torch.float16), operand(TERMS, 72, torch.float16)
+    a = operand(rows_of(kernel, 70), TERMS, torch.float16)
+    b = operand(TERMS, 72, torch.float16)
     guard = {"pitch": {"pitch_gap": 8}, "transposed": {"transposed": True}, "odd": {"pitch_gap": 3}}
     assert run(kernel, a, b, **guard[out]) is None
 
@@ -152,7 +157,7 @@ def test_output_strides(kernel, out):
 @pytest.mark.parametrize("columns", range(65, 73))
 def test_stores_stay_inside_a_row(kernel, columns):
     """Rows end inside a 16-byte piece, and what follows in the pitch belongs to someone else."""
-    a = operand(40, TERMS, torch.bfloat16)
+    a = operand(rows_of(kernel, 40), TERMS, torch.bfloat16)
     b = operand(TERMS, columns, torch.bfloat16, aligned=True)
     assert run(kernel, a, b, pitch_gap=80 - columns) is None
 
@@ -166,22 +171,22 @@ BATCHES = {
 }
 
 
-@rungs
-@pytest.mark.parametrize("batch", BATCHES)
-@pytest.mark.parametrize("layout", ["NN", "TT"])
+@rung_sweep(batch=ids(BATCHES), layout=ids(["NN", "TT"]))
 def test_batches(kernel, batch, layout):
     """Every batch in one launch, broadcast ones through a stride of 0."""
     batch_a, batch_b = BATCHES[batch]
-    a = operand(33, TERMS, torch.float16, layout[0], batch_a, aligned=True)
-    b = operand(TERMS, 48, torch.float16, layout[1], batch_b, aligned=True)
+    a = operand(rows_of(kernel, 33), TERMS, torch.float16, layout[0], batch_a, aligned=True)
+    b = operand(40, TERMS, torch.float16, layout[1], batch_b, aligned=True)
     shape = torch.broadcast_shapes(batch_a, batch_b)
     assert run(kernel, a.expand(*shape, -1, -1), b.expand(*shape, -1, -1)) is None
 
 
+@pytest.mark.latest
 @rungs
 def test_attention_heads_in_place(kernel):
     """[B, S, H, D] seen as [B, H, S, D] has two batch strides that don't merge."""
-    q = operand(35 * 3, TERMS, torch.float16, batch=(2,)).view(2, 35, 3, TERMS).transpose(1, 2)
+    rows = rows_of(kernel, 35)
+    q = operand(rows * 3, TERMS, torch.float16, batch=(2,)).view(2, rows, 3, TERMS).transpose(1, 2)
     k = operand(50 * 3, TERMS, torch.float16, batch=(2,)).view(2, 50, 3, TERMS).transpose(1, 2)
     assert run(kernel, q, k.mT) is None
 
@@ -201,7 +206,7 @@ def every_config():
 @pytest.mark.parametrize(("kernel", "index"), every_config())
 def test_configs(kernel, index):
     """Each config that dispatch may choose, on several tiles and k-steps with ragged edges."""
-    M, N, K = (80, 96, 112) if INTERPRETED else (608, 816, 464)
+    M, N, K = (rows_of(kernel, 80), 96, 112) if INTERPRETED else (608, 816, 464)
     a, b = operand(M, K, torch.bfloat16, aligned=True), operand(K, N, torch.bfloat16, aligned=True)
     c = torch.empty(M, N, dtype=a.dtype, device="meta")
     config = kernel.configs(Problem.of(a, b, c))[index]
@@ -221,6 +226,7 @@ def test_raster_orders(kernel, order):
     assert run(kernel, a, b, config=config) is None
 
 
+@pytest.mark.latest
 @rungs
 def test_infinities_and_nan_pass_through(kernel):
     a, b = operand(40, TERMS, torch.float16), operand(TERMS, 40, torch.float16)

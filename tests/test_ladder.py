@@ -63,7 +63,6 @@ def test_ladder_command(capsys):
     assert [row["name"] for row in rows] == [kernel.name for kernel in RUNGS]
 
 
-@pytest.mark.any_triton
 def test_demo_command(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(demo, "SCALE", 2 * demo.SCALE)  # an eighth of the work
     plot = tmp_path / "ladder.png"
@@ -102,7 +101,6 @@ def test_the_signature_in_the_docs_is_the_real_one():
     assert names == list(inspect.signature(tritemm.matmul).parameters)
 
 
-@pytest.mark.any_triton
 def test_a_new_rung_is_a_file_and_a_line(tmp_path):
     """A toy in a copy: nothing else changes, and the tests, the tool and the table know it."""
     for name in ("tritemm", "tests"):

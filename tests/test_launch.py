@@ -35,6 +35,8 @@ from tritemm.runtime import (
     workspace,
 )
 
+pytestmark = pytest.mark.latest
+
 cpu_only = pytest.mark.skipif(not INTERPRETED, reason="stands in for a compiled kernel")
 
 

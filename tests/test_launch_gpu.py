@@ -16,7 +16,7 @@ from tritemm.runtime import binding, fast_path, triton_private, workspace
 from .harness import operand
 from .test_kernels import rungs
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.latest]
 
 SIZES = [(256, 512, 384), (300, 264, 200), (8, 1024, 512)]
 

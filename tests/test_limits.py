@@ -9,7 +9,8 @@ import triton
 from triton.runtime import interpreter
 
 import tritemm
-from tritemm import asm, candidates, dispatch
+from tritemm import candidates, dispatch
+from tritemm.compile import asm
 from tritemm.kernels import _limits, k14_gemv
 from tritemm.kernels import pack as packing
 from tritemm.problem import INTERPRETED, Problem

@@ -8,7 +8,7 @@ import pytest
 
 from tools import mutants
 
-pytestmark = [pytest.mark.host, pytest.mark.any_triton]
+pytestmark = pytest.mark.host
 
 every = pytest.mark.parametrize("fault", mutants.FAULTS, ids=lambda fault: fault.name)
 

@@ -6,22 +6,28 @@ import torch
 import tritemm
 
 from .harness import DEVICE
+from .sweep import pairwise
 from .test_semantics import assert_twins
 
 pytest.importorskip("expecttest", reason="torch.testing._internal needs expecttest")
 
 from torch.testing._internal.common_methods_invocations import op_db
 
-pytestmark = pytest.mark.any_triton
-
 OPS = {op.name: op for op in op_db if op.name in ("matmul", "__rmatmul__")}
 TYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+#: As torch makes a sample, and with its tensors strided.
+STORED = (lambda sample: sample, lambda sample: sample.noncontiguous())
 
 
-def samples(name, dtype, requires_grad=False):
-    for sample in OPS[name].sample_inputs(DEVICE, dtype, requires_grad):
-        yield sample
-        yield sample.noncontiguous()
+def samples(name, dtype):
+    return list(OPS[name].sample_inputs(DEVICE, dtype, requires_grad=False))
+
+
+def rows(types):
+    """(dtype, index of a sample, name of the operator, how it is stored) in the rows of a sweep."""
+    count = len(samples("matmul", torch.float64))
+    assert count == len(samples("__rmatmul__", torch.float64)) >= 10
+    return pairwise(types, range(count), sorted(OPS), STORED)
 
 
 def operands(name, sample):
@@ -29,21 +35,19 @@ def operands(name, sample):
     return pair[::-1] if name == "__rmatmul__" else pair
 
 
-@pytest.mark.parametrize("name", ["matmul", "__rmatmul__"])
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_samples(name, dtype):
-    count = 0
-    for sample in samples(name, dtype):
-        assert_twins(*operands(name, sample))
-        count += 1
-    assert count >= 20
+def test_samples(dtype):
+    made = {name: samples(name, dtype) for name in OPS}
+    for kind, index, name, stored in rows(TYPES):
+        if kind is dtype:
+            assert_twins(*operands(name, stored(made[name][index])))
 
 
-@pytest.mark.parametrize("name", ["matmul", "__rmatmul__"])
-def test_sample_gradients(name):
+def test_sample_gradients():
     """On whole numbers, which make the gradients exact."""
-    for sample in samples(name, torch.float64):
-        args = [t.round().requires_grad_() for t in operands(name, sample)]
+    made = {name: samples(name, torch.float64) for name in OPS}
+    for _, index, name, stored in rows([torch.float64]):
+        args = [t.round().requires_grad_() for t in operands(name, stored(made[name][index]))]
         got = torch.autograd.grad(tritemm.matmul(*args).sum(), args)
         want = torch.autograd.grad(torch.matmul(*args).sum(), args)
         for x, y in zip(got, want, strict=True):

@@ -114,6 +114,7 @@ def test_batches(batches, dtype):
         assert copy.untyped_storage().nbytes() == distinct * lines * line
 
 
+@pytest.mark.latest
 def test_heads_of_attention_in_place():
     """[B, S, H, D] seen as [B, H, S, D]: two batch strides that don't merge, odd pitches."""
     q = operand(35 * 3, 41, torch.float16, batch=(2,)).unflatten(1, (35, 3)).transpose(1, 2)

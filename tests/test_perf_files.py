@@ -13,7 +13,7 @@ from tritemm.rungs import RUNGS
 
 from .perf_fakes import ENVIRONMENT, by_name, fake, measure, spoil_one, synthetic
 
-pytestmark = [pytest.mark.any_triton, pytest.mark.host]
+pytestmark = pytest.mark.host
 
 
 @pytest.fixture

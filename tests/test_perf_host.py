@@ -21,7 +21,7 @@ from tritemm.problem import INTERPRETED
 
 from .perf_fakes import ENVIRONMENT, by_name, heading
 
-pytestmark = [pytest.mark.any_triton, pytest.mark.host]
+pytestmark = pytest.mark.host
 
 CASE = Case(48, 40, 32, "NT", "bf16")
 interpreted = pytest.mark.skipif(not INTERPRETED, reason="kernels can't read CPU tensors here")

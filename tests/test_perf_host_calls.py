@@ -19,7 +19,7 @@ from tritemm.problem import INTERPRETED
 
 from .perf_fakes import ENVIRONMENT, by_name, heading
 
-pytestmark = pytest.mark.any_triton
+pytestmark = pytest.mark.host
 
 SMALL = Case(4, 24, 32, "NT", "bf16")
 KNOWN = {kind.name: kind for kind in KINDS}

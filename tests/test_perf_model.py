@@ -24,7 +24,7 @@ from tritemm.problem import INTERPRETED
 
 from .perf_fakes import ENVIRONMENT, by_name, heading
 
-pytestmark = pytest.mark.any_triton
+pytestmark = pytest.mark.host
 
 SMALL = {"layers": 1, "hidden": 32, "heads": 2, "vocab": 97, "prompt": (2, 16)}
 SMALL |= {"sequences": 2, "room": 32, "filled": 8}

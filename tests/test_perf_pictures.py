@@ -19,7 +19,7 @@ from perf.stats import Quantiles, geomean
 
 from .perf_fakes import heading
 
-pytestmark = [pytest.mark.any_triton, pytest.mark.host]
+pytestmark = pytest.mark.host
 
 pytest.importorskip("matplotlib")
 

@@ -36,14 +36,14 @@ from perf.problems import random_problems
 from perf.search import Task
 from perf.stats import Quantiles
 from tritemm import dispatch
-from tritemm.asm import DEVICES
+from tritemm.compile.asm import DEVICES
 from tritemm.problem import INTERPRETED
 from tritemm.spec import Config
 from tritemm.tuning import samples
 
 from .perf_fakes import CASE, ENVIRONMENT, FakeBench, fake, four_gpus, heading, spoil_one
 
-pytestmark = [pytest.mark.any_triton, pytest.mark.host]
+pytestmark = pytest.mark.host
 
 H200 = DEVICES[90]
 

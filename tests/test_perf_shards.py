@@ -18,11 +18,11 @@ from perf.commands.search import workers, wrong
 from perf.found import Found, Option, Result
 from perf.machine import ROOT
 from perf.shards import Part
+from tritemm.compile import pool
 from tritemm.rungs import RUNGS
 from tritemm.spec import Config
-from tritemm.tuning import parallel
 
-pytestmark = [pytest.mark.any_triton, pytest.mark.host]
+pytestmark = pytest.mark.host
 
 RUN = "2026-01-02T03:04:05+00:00"
 
@@ -73,7 +73,7 @@ def test_nvml_counts_cards_that_are_not_visible_too(monkeypatch, visible, index,
 def test_all_workers_together_are_no_more_than_the_cores(monkeypatch):
     args = parsed("search", "--gpus", "4")
     assert workers(args) is None
-    for cores, each in ((2, 1), (16, 4), (30, 7), (64, 16), (1000, parallel.WORKERS)):
+    for cores, each in ((2, 1), (16, 4), (30, 7), (64, 16), (1000, pool.WORKERS)):
         monkeypatch.setattr(os, "sched_getaffinity", lambda pid, cores=cores: set(range(cores)))
         args.part = part(0, 4)
         assert workers(args) == each

@@ -20,7 +20,7 @@ from tritemm.problem import Device
 
 from .perf_fakes import heading
 
-pytestmark = [pytest.mark.any_triton, pytest.mark.host]
+pytestmark = pytest.mark.host
 
 HEAD = "id,class,name,batch,M,N,K,dtype,out_dtype,layout\n"
 

@@ -26,7 +26,7 @@ from tritemm.rungs import RUNGS
 
 from .perf_fakes import ENVIRONMENT, FakeBench
 
-pytestmark = [pytest.mark.any_triton, pytest.mark.host]
+pytestmark = pytest.mark.host
 
 ROOFS = roof.Roofs(Device("NVIDIA H200", (9, 0), 132, 232448), mhz=1450.0, gbs=4200.0)
 ROOF = Roof(tflops=784.0, gbs=4200.0)

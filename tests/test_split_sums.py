@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from tritemm import asm
+from tritemm.compile import asm
 from tritemm.kernels import _gluon_host, _gluon_store, k12_split_k
 from tritemm.spec import Config
 

@@ -11,7 +11,7 @@ import torch
 
 from tests.harness import DEVICE
 from tools import stress, stressed
-from tritemm.asm import DEVICES
+from tritemm.compile.asm import DEVICES
 from tritemm.problem import INTERPRETED, INTERPRETER
 from tritemm.rungs import RUNGS
 from tritemm.spec import Config, find

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Make a virtual environment that runs everything in this repository:
-#     PYTHON=python3.12 tools/setup.sh VENV [TRITON_VERSION]
-# Versions come from constraints.txt; TRITON_VERSION replaces its Triton.
+#     PYTHON=python3.12 tools/setup.sh VENV
+#     PYTHON=.venv/bin/python tools/setup.sh VENV TRITON_VERSION
+# Versions come from constraints.txt. With TRITON_VERSION: what PYTHON has already, with that Triton
+# in place of its own; nothing else is installed again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -69,14 +71,28 @@ install_project() {
     if metadata "assert any(r.startswith('triton') for r in requires('torch'))"; then
         grep -v -e '^triton==' -e '^nvidia-cuda-runtime==' constraints.txt >"$constraints"
     else
-        sed "s/^triton==[^ ]*/triton==${triton:-$(pinned triton)}/" constraints.txt >"$constraints"
+        cp constraints.txt "$constraints"
     fi
     "$py" -m pip install -q -c "$constraints" -e ".[$extras]"
-    # --no-deps: replaces the Triton that torch pins without pip resolving it back.
-    if [ -n "$triton" ]; then "$py" -m pip install -q --no-deps "triton==$triton"; fi
 }
 
-make_venv
-install_torch
-install_project
+# Its own packages come first on its path, and then those of $python, pip among them.
+install_triton_over() {
+    local beneath='import sys
+for path in sys.path:
+    if path.endswith("-packages"): print(f"import site; site.addsitedir({path!r})")'
+    say "making $venv: what $python has, and Triton $triton"
+    "$python" -m venv --clear --without-pip "$venv"
+    "$python" -c "$beneath" >"$("$py" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/beneath.pth"
+    # --no-deps: torch pins another Triton.
+    "$py" -m pip install -q --no-deps --ignore-installed "triton==$triton"
+}
+
+if [ -n "$triton" ]; then
+    install_triton_over
+else
+    make_venv
+    install_torch
+    install_project
+fi
 say "$venv has $(metadata 'print(*(f"{p} {version(p)}" for p in ("torch", "triton", "numpy")), sep=", ")')"

@@ -166,11 +166,11 @@ def compile_all(trials: Sequence, device, env: Mapping[str, str]) -> None:
     `env` is added to the environment of the processes that compile: an instrument's code is code
     of its own.
     """
-    from tritemm.tuning import parallel
+    from tritemm.compile import pool
 
     items = [(trial.rung, trial.of_meta(device), trial.config) for trial in trials]
     with mock.patch.dict(os.environ, env):
-        parallel.compile_all(list({parallel.likeness(*item): item for item in items}.values()))
+        pool.compile_all(list({pool.likeness(*item): item for item in items}.values()))
 
 
 def stress(check: Check, rung: str, trials: Sequence, seed: int) -> list[str]:

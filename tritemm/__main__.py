@@ -10,8 +10,9 @@ from pathlib import Path
 
 import torch
 
-from . import __version__, asm
+from . import __version__
 from .command import refuse, status_of
+from .compile import asm
 from .problem import INTERPRETED, Device, Problem
 
 #: The architecture of the GPU that `explain` assumes where there is none, and its name.

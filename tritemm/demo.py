@@ -14,8 +14,9 @@ from pathlib import Path
 
 import torch
 
-from . import asm, budget, dispatch, env, plan
+from . import budget, dispatch, env, plan
 from .command import write_why_not
+from .compile import asm
 from .problem import INTERPRETED, Problem
 from .rungs import RUNGS
 from .runtime.clock import elapsed

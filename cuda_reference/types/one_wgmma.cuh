@@ -159,7 +159,13 @@ struct WgmmaTile {
 #define IN_32_BITS(X, AB, D, N, half, quarter) X(AB, D, N, half)
 #define IN_16_BITS(X, AB, D, N, half, quarter) X(AB, D, N, quarter)
 
-// X(..., N, N / 2, N / 4) for each N that the integer types have, and for the others.
+// X(..., N, N / 2, N / 4) for each N that the integer types have, and for the others. FEW_N leaves
+// the ends and one between, for who looks at the code and has not all day.
+#ifdef FEW_N
+#define FOR_INTEGER_N(X, ...) \
+    X(__VA_ARGS__, 8, 4, 2) X(__VA_ARGS__, 96, 48, 24) X(__VA_ARGS__, 256, 128, 64)
+#define FOR_OTHER_N(X, ...) X(__VA_ARGS__, 40, 20, 10) X(__VA_ARGS__, 248, 124, 62)
+#else
 #define FOR_INTEGER_N(X, ...)                                                              \
     X(__VA_ARGS__, 8, 4, 2) X(__VA_ARGS__, 16, 8, 4) X(__VA_ARGS__, 24, 12, 6)             \
     X(__VA_ARGS__, 32, 16, 8) X(__VA_ARGS__, 48, 24, 12) X(__VA_ARGS__, 64, 32, 16)        \
@@ -173,6 +179,7 @@ struct WgmmaTile {
     X(__VA_ARGS__, 136, 68, 34) X(__VA_ARGS__, 152, 76, 38) X(__VA_ARGS__, 168, 84, 42)   \
     X(__VA_ARGS__, 184, 92, 46) X(__VA_ARGS__, 200, 100, 50) X(__VA_ARGS__, 216, 108, 54) \
     X(__VA_ARGS__, 232, 116, 58) X(__VA_ARGS__, 248, 124, 62)
+#endif
 #define FOR_N(X, ...) FOR_INTEGER_N(X, __VA_ARGS__) FOR_OTHER_N(X, __VA_ARGS__)
 
 // REGISTERS_n lists the n registers of D in PTX, OUT_n names them for the asm: operands %2 and on.

@@ -14,8 +14,8 @@ from typing import TextIO
 
 import torch
 
+from tritemm.compile.pool import WORKERS
 from tritemm.rungs import RUNGS
-from tritemm.tuning.parallel import WORKERS
 
 from .. import machine, search_parts, shards
 from ..case import ACCUMULATE, OUTPUT, Case, parse_layout

@@ -419,7 +419,7 @@ def _split(problem: Problem, tile: Config, programs: int) -> int:
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=gemv_kernel, grid=grid, configs=configs,
     arguments=Arguments(fixed, tensors, workspace=room, options=options),
-    interpreted=Config(8, 128, 128), few_rows=few_rows, why_not=why_not,
+    interpreted=Config(4, 128, 128), few_rows=few_rows, why_not=why_not,
     config_why_not=config_why_not,
     in_order=False,
 )  # fmt: skip

@@ -213,7 +213,7 @@ def _compiled(problem: Problem, rows, deadline: float):
     if problem.device == INTERPRETER or len(rows) < 4:
         yield ((kernel, config, predicted, None) for predicted, kernel, config in rows)
         return
-    from .parallel import Compilers
+    from ..compile.pool import Compilers
 
     with Compilers() as compilers:
         waiting = [compilers.submit((k.name, problem, config)) for _, k, config in rows]

@@ -58,7 +58,7 @@ def warmup(
 
     choices = [api.explain(a, b, **options) for a, b in tensors()]
     if choices and choices[0].problem.device != INTERPRETER:
-        from .parallel import compile_all  # with the disassembler and all: not at import
+        from ..compile.pool import compile_all  # with the disassembler and all: not at import
 
         if len({(choice.kernel, choice.config) for choice in choices}) >= _FEW:
             compile_all([(c.kernel.name, c.problem, c.config) for c in choices])

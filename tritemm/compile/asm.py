@@ -8,29 +8,25 @@ Triton's interpreter cannot be compiled in the same process; then a worker proce
 from __future__ import annotations
 
 import argparse
-import atexit
-import contextlib
 import dataclasses
 import json
-import os
-import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
-import triton
-from triton.backends.compiler import GPUTarget
 
-from .api import accumulator_type, result_type
-from .dispatch import find
-from .precision import PRECISIONS, check_precision
-from .problem import ACCUMULATE, INTERPRETED, Device, Problem, short_name
-from .rungs import RUNGS
+from ..api import accumulator_type, result_type
+from ..dispatch import find
+from ..precision import PRECISIONS, check_precision
+from ..problem import ACCUMULATE, INTERPRETED, Device, Problem, short_name
+from ..rungs import RUNGS
+from ..spec import TRITON_DTYPE, Config, Kernel
+from . import pool
+from .driver import standing_for
 from .sass import (
     count_instructions,
     count_of,
@@ -40,7 +36,6 @@ from .sass import (
     run_tool,
     tail,
 )
-from .spec import TRITON_DTYPE, Config, Kernel
 
 #: Architectures that code is made for. Bytes of shared memory per program: "maximum amount of
 #: shared memory per thread block", CUDA C++ Programming Guide, table of compute capabilities. The
@@ -111,17 +106,6 @@ class Job:
             _one_of("type of the operands", self.dtype, OPERANDS)
         accumulate = accumulator_type(self.accumulate and _dtype(self.accumulate), dtype)
         return dtype, accumulate, result_type(self.out_dtype and _dtype(self.out_dtype), dtype)
-
-    @staticmethod
-    def from_dict(values: dict[str, Any]) -> Job:
-        """The job of `dataclasses.asdict(job)`, also after a trip through JSON."""
-        values = dict(values)
-        for name in ("batch", "a_batch", "b_batch"):
-            if values[name] is not None:
-                values[name] = tuple(values[name])
-        if isinstance(values["config"], dict):
-            values["config"] = Config(**values["config"])
-        return Job(**values)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,7 +203,7 @@ def compile_many(
         RuntimeError: a worker does not start.
 
     Example:
-        >>> from tritemm import asm
+        >>> from tritemm.compile import asm
         >>> code = asm.compile_problem(asm.Job("tiled", sm=90))
         >>> code.count("HGMMA") > 0
         True
@@ -242,6 +226,16 @@ def check(code: Code, required: Sequence[str], forbidden: Sequence[str] = ()) ->
 # Compiling
 
 
+def _ask_worker(job: Job, detail: str) -> Code | Refusal:
+    worker = pool.take()
+    try:
+        result = worker.ask(_compile_here, job, detail)
+    except pool.Ended as error:
+        return Refusal(job.rung, job.sm, str(error), "compiler")
+    pool.keep(worker)
+    return result
+
+
 def _compile_here(job: Job, detail: str) -> Code | Refusal:
     a, b, c = _operands(job)
     problem = problem_of(job)
@@ -252,7 +246,7 @@ def _compile_here(job: Job, detail: str) -> Code | Refusal:
     config = job.config if isinstance(job.config, Config) else kernel.configs(problem)[job.config]
     try:
         call = kernel.prepare(problem, config, a, b, c)
-        with _driver(job.sm):
+        with standing_for(job.sm):
             compiled = kernel.fn.warmup(**call.args, **call.options, grid=call.grid)
         return Code(
             rung=job.rung,
@@ -300,121 +294,6 @@ def _operand(rows, cols, layout, dtype, own_batch, batch) -> torch.Tensor:
     else:
         stored = torch.empty(*shape, rows, cols, dtype=dtype, device="meta")
     return stored.expand(*batch, rows, cols)
-
-
-class _Driver:
-    """What `JITFunction` asks of a driver, answered for an architecture that may be absent."""
-
-    def __init__(self, sm: int) -> None:
-        self.sm = sm
-
-    def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", self.sm, 32)
-
-    def get_current_device(self) -> int:
-        # Compiled kernels are cached by device: an index that no GPU has keeps them apart.
-        return 1000 + self.sm
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-    def get_device_capability(self, *device: int) -> tuple[int, int]:
-        return divmod(self.sm, 10)
-
-
-_DRIVER_LOCK = threading.Lock()
-
-
-@contextlib.contextmanager
-def _driver(sm: int) -> Iterator[None]:
-    """Triton's active driver stands for `sm` inside the block."""
-    config = triton.runtime.driver
-    with _DRIVER_LOCK:
-        try:
-            before = config.active
-        except RuntimeError:  # no GPU; setting None makes Triton look again
-            before = None
-        config.set_active(_Driver(sm))
-        try:
-            yield
-        finally:
-            config.set_active(before)
-
-
-# The worker process: a line of JSON in for each job, a line of JSON out for each result
-
-
-class _Worker:
-    """A process in which kernels are compiled, whatever this one does with them."""
-
-    def __init__(self) -> None:
-        root = str(Path(__file__).resolve().parents[1])
-        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-        self.log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 (see close)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", f"{__package__}.asm"],
-            env=os.environ | {"TRITON_INTERPRET": "0", "PYTHONPATH": path},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.log,
-            text=True,
-        )
-        if self.process.stdout.readline() != "ready\n":
-            raise RuntimeError(f"the compiling worker did not start: {self.close()}")
-
-    def ask(self, job: Job, detail: str) -> Code | Refusal | None:
-        """The result of one job; None if the process ends over it."""
-        with contextlib.suppress(BrokenPipeError):
-            request = {"detail": detail, "job": dataclasses.asdict(job)}
-            print(json.dumps(request), file=self.process.stdin, flush=True)
-        line = self.process.stdout.readline()
-        if not line.endswith("\n"):
-            return None
-        values = json.loads(line)
-        return Refusal(**values) if "reason" in values else Code(**values)
-
-    def close(self) -> str:
-        """End the process; its status and its last words."""
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.close()
-        status = self.process.wait()
-        self.process.stdout.close()
-        with self.log as log:
-            log.seek(0)
-            return f"status {status}: {tail(log.read())}"
-
-
-_IDLE: list[_Worker] = []
-
-
-@atexit.register
-def _close_workers() -> None:
-    while _IDLE:
-        _IDLE.pop().close()
-
-
-def _ask_worker(job: Job, detail: str) -> Code | Refusal:
-    try:
-        worker = _IDLE.pop()
-    except IndexError:
-        worker = _Worker()
-    result = worker.ask(job, detail)
-    if result is None:
-        reason = f"the compiler ended with {worker.close()}"
-        return Refusal(job.rung, job.sm, reason, "compiler")
-    _IDLE.append(worker)
-    return result
-
-
-def _serve() -> None:
-    """Answer requests until standard input ends; whatever else is printed goes to stderr."""
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    print("ready", file=answers, flush=True)
-    for line in sys.stdin:
-        request = json.loads(line)
-        result = _compile_here(Job.from_dict(request["job"]), request["detail"])
-        print(json.dumps(dataclasses.asdict(result)), file=answers, flush=True)
 
 
 # Reading binaries
@@ -543,7 +422,3 @@ def _dtype(name: str) -> torch.dtype:
 
 def _list(values) -> str:
     return ", ".join(str(value) for value in values)
-
-
-if __name__ == "__main__":
-    _serve()

@@ -1,4 +1,4 @@
-"""`tritemm.tuning.parallel`: what workers compile is what a launch looks for."""
+"""`tritemm.compile.pool`: what workers compile is what a launch looks for."""
 
 import dataclasses
 import os
@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from tritemm.asm import DEVICES
+from tritemm.compile import pool
+from tritemm.compile.asm import DEVICES
 from tritemm.problem import Problem
 from tritemm.rungs import RUNGS
 from tritemm.spec import Config, find
-from tritemm.tuning import parallel
+
+pytestmark = pytest.mark.latest
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -34,8 +36,8 @@ def problem(M, N, K, layout="NT", offset=0):
 #: In a process that does not interpret: with real tensors, does Triton find all in the cache?
 LOOKS = """
 import triton
-from tests.test_parallel import PROBLEMS, problem, item
-from tritemm.asm import _driver
+from tests.test_pool import PROBLEMS, problem, item
+from tritemm.compile.driver import standing_for
 from tritemm.spec import find
 from tritemm.rungs import RUNGS
 hits = []
@@ -45,7 +47,7 @@ for words in PROBLEMS:
     operands = problem(*words[1:])[1]
     kernel = find(name, RUNGS)
     call = kernel.prepare(asked, config, *operands)
-    with _driver(90):
+    with standing_for(90):
         kernel.fn.warmup(**call.args, **call.options, grid=call.grid)
 print(len(hits), all(hits))
 """
@@ -68,7 +70,7 @@ def test_a_launch_finds_what_workers_compiled(tmp_path, monkeypatch):
     odd = dataclasses.replace(good[0][2], BLOCK_M=24)
     seen = []
     items = [*good, (*good[2][:2], deep), (*good[0][:2], odd)]
-    results = parallel.compile_all(items, 2, seen.append)
+    results = pool.compile_all(items, 2, seen.append)
     assert seen == results
     assert [(r.name, r.problem, r.config) for r in results] == items
     assert [r.error for r in results[:3]] == [None] * 3
@@ -84,7 +86,7 @@ def test_a_launch_finds_what_workers_compiled(tmp_path, monkeypatch):
 def test_a_refusal_and_an_unknown_name_are_results():
     asked, _ = problem(64, 64, 63)
     config = Config(64, 64, 64)
-    with parallel.Compilers(1) as compilers:
+    with pool.Compilers(1) as compilers:
         refused = compilers.submit(("tma", asked, config)).result()
         unknown = compilers.submit(("nothing", asked, config)).result()
     assert "row stride of a is 126 bytes" in refused.error
@@ -95,6 +97,8 @@ def test_a_worker_that_ends_or_takes_too_long_is_replaced(monkeypatch):
     """A stand-in: it ends over the first item, sleeps over the second, answers the third."""
     serve = (
         "import os, pickle, sys, time\n"
+        "pickle.dump(True, sys.stdout.buffer, 4)\n"
+        "sys.stdout.flush()\n"
         "item = sys.stdin.buffer.read1(1 << 20)\n"
         "if b'ends' in item: sys.stderr.write('out of registers'); os._exit(9)\n"
         "if b'sleeps' in item: time.sleep(60)\n"
@@ -105,9 +109,9 @@ def test_a_worker_that_ends_or_takes_too_long_is_replaced(monkeypatch):
     def popen(words, **options):
         return real([sys.executable, "-c", serve], **options)
 
-    monkeypatch.setattr(parallel.subprocess, "Popen", popen)
+    monkeypatch.setattr(pool.subprocess, "Popen", popen)
     asked, _ = problem(64, 64, 64)
-    with parallel.Compilers(1, limit=1.0) as compilers:
+    with pool.Compilers(1, limit=1.0) as compilers:
         ends, sleeps = (
             compilers.submit((name, asked, Config(64, 64, 64))).result()
             for name in ("ends", "sleeps")
@@ -118,10 +122,31 @@ def test_a_worker_that_ends_or_takes_too_long_is_replaced(monkeypatch):
     assert sleeps.error == "the compiler took more than 1 s"
 
 
+def test_modules_of_the_current_directory_are_not_imported(tmp_path, monkeypatch):
+    for name in ("torch", "triton", "tritemm", "pickle"):
+        (tmp_path / f"{name}.py").write_text("open('executed', 'w')")
+    monkeypatch.chdir(tmp_path)
+    asked, _ = problem(64, 64, 64)
+    with pool.Compilers(1) as compilers:
+        result = compilers.submit(("naive", asked, Config(32, 32, 32))).result()
+    assert result.error is None
+    assert not (tmp_path / "executed").exists()
+
+
+def test_a_worker_that_does_not_start_says_so(monkeypatch):
+    monkeypatch.setattr(pool, "_PROGRAM", "raise SystemExit('no such thing')")
+    with pytest.raises(RuntimeError, match="did not start: status 1: no such thing"):
+        pool.Worker().ask(len, "ab")
+    asked, _ = problem(64, 64, 64)
+    with pool.Compilers(1) as compilers:
+        result = compilers.submit(("naive", asked, Config(32, 32, 32))).result()
+    assert "did not start" in result.error
+
+
 def test_closing_drops_what_was_not_begun():
     asked, _ = problem(64, 64, 64)
     begin = time.monotonic()
-    with parallel.Compilers(1) as compilers:
+    with pool.Compilers(1) as compilers:
         futures = [compilers.submit(("tiled", asked, Config(64, 64, 64)))]
         futures += [compilers.submit(("tiled", asked, Config(64, 32, k))) for k in (16, 32, 64)]
     assert time.monotonic() - begin < 30
@@ -140,16 +165,16 @@ def test_closing_drops_what_was_not_begun():
 )
 def test_what_is_likely_one_kernel_goes_to_one_worker(other, same):
     config = Config(64, 64, 64)
-    first = parallel.likeness("tiled", problem(256, 256, 256)[0], config)
-    second = parallel.likeness("tiled", problem(*other)[0], config)
+    first = pool.likeness("tiled", problem(256, 256, 256)[0], config)
+    second = pool.likeness("tiled", problem(*other)[0], config)
     assert (first == second) is same
-    assert first != parallel.likeness("tma", problem(256, 256, 256)[0], config)
+    assert first != pool.likeness("tma", problem(256, 256, 256)[0], config)
 
 
 def test_operands_have_the_problems_strides_types_and_alignment():
     asked, (a, b, c) = problem(33, 65, 17, "TN", 1)
-    for made, real in zip(parallel.operands(asked), (a, b, c), strict=True):
+    for made, real in zip(pool.operands(asked), (a, b, c), strict=True):
         assert (made.shape, made.stride(), made.dtype) == (real.shape, real.stride(), real.dtype)
         assert (made.data_ptr() % 16 == 0) is (real.data_ptr() % 16 == 0)
     batched = Problem.of(*(t.expand(3, 2, *t.shape) for t in (a, b, c)), device=DEVICES[90])
-    assert parallel.operands(batched)[0].shape[-3:] == (6, 33, 17)[-3:]
+    assert pool.operands(batched)[0].shape[-3:] == (6, 33, 17)[-3:]

@@ -104,9 +104,6 @@ def tool(name: str) -> str:
     return path
 
 
-# The command
-
-
 def tail(text: str) -> str:
     """The end of a tool's message: its last lines that say something."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -1,9 +1,12 @@
-"""Compiles many kernels at once in worker processes, into Triton's disk cache.
+"""Worker processes in which kernels are compiled, whatever this process does with them.
 
-A worker takes the path of a real launch with operands that have no data, on the problem's own
-architecture, so that what it leaves in the cache is what the real launch looks for: that one then
-takes milliseconds. Workers touch no GPU. They are processes of their own command line, not of
-`multiprocessing`, which would run the caller's main module again.
+Kernels that were decorated for Triton's interpreter cannot be compiled in the same process; and
+many are compiled sooner by several. Workers touch no GPU. They are processes of their own command
+line, not of `multiprocessing`, which would run the caller's main module again.
+
+`compile_all` and `Compilers` fill Triton's disk cache: a worker takes the path of a real launch
+with operands that have no data, on the problem's own architecture, so that what it leaves in the
+cache is what the real launch looks for: that one then takes milliseconds.
 """
 
 from __future__ import annotations
@@ -24,11 +27,11 @@ from pathlib import Path
 
 import torch
 
-from ..asm import _driver
 from ..dispatch import find
 from ..problem import Matrix, Problem
-from ..sass import tail
 from ..spec import Config
+from .driver import standing_for
+from .sass import tail
 
 #: (kernel name, problem, config); `problem` is the user's, before `config.view`.
 Item = tuple[str, Problem, Config]
@@ -138,7 +141,7 @@ class _Lane:
         self.limit = limit
         self.waiting: set[Future] = set()
         self.thread = ThreadPoolExecutor(1)
-        self.worker: _Worker | None = None
+        self.worker: Worker | None = None
 
     def submit(self, item: Item) -> Future[Compiled]:
         future = self.thread.submit(self._compile, item)
@@ -149,8 +152,8 @@ class _Lane:
     def _compile(self, item: Item) -> Compiled:
         try:
             if self.worker is None:
-                self.worker = _Worker()
-            result = self.worker.ask(item, self.limit)
+                self.worker = Worker()
+            result = self.worker.ask(compile_here, *item, limit=self.limit)
         except Exception as error:  # it did not start, or ended over this item
             if self.worker is not None:
                 self.worker.close()
@@ -168,41 +171,69 @@ class _Lane:
             self.worker = None
 
 
-class _Worker:
-    """A process that compiles; pickled items go in, pickled results come out."""
+class Ended(RuntimeError):
+    """The process ended over what it was asked, or was ended for taking too long; it says why."""
+
+
+#: What a worker runs. Modules come from where this one does and from the usual places, not from
+#: the current directory, which `-c` puts first: a file called torch.py there would be executed.
+_PROGRAM = """
+import sys
+sys.path[:] = [{root!r}, *filter(None, sys.path)]
+from {module} import serve
+serve()
+"""
+
+
+class Worker:
+    """A process that calls functions; pickled calls go in, pickled results come out.
+
+    It takes about three seconds to start, which the first call waits for.
+    """
 
     def __init__(self) -> None:
         root = str(Path(__file__).resolve().parents[2])
-        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
         # One thread: the workers together have the cores.
-        env = {"TRITON_INTERPRET": "0", "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+        env = {"TRITON_INTERPRET": "0", "OMP_NUM_THREADS": "1"}
         self.log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 (see close)
+        self.started = False
         self.process = subprocess.Popen(
-            [sys.executable, "-c", f"from {__name__} import serve; serve()"],
+            [sys.executable, "-c", _PROGRAM.format(root=root, module=__name__)],
             env=os.environ | env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
             start_new_session=True,  # Ctrl-C is for the caller, who then closes the workers
         )  # fmt: skip
 
-    def ask(self, item: Item, limit: float) -> Compiled:
-        """The result of one item; RuntimeError if the process ends over it, or is made to."""
+    def ask(self, function: Callable, *args, limit: float | None = None):
+        """What `function`, of a module that can be imported, returns; `limit` is in seconds.
+
+        Raises RuntimeError if the process does not start, and Ended if it ends over this call or
+        is ended after `limit`. The worker is closed then.
+        """
         late = threading.Event()
-        timer = threading.Timer(limit, lambda: (late.set(), self.process.kill()))
+        timer = threading.Timer(limit or 0, lambda: (late.set(), self.process.kill()))
         timer.daemon = True
-        timer.start()
+        if limit:
+            timer.start()
         try:
-            pickle.dump(item, self.process.stdin)
+            pickle.dump((function, args), self.process.stdin)
             self.process.stdin.flush()
+            self.started = self.started or pickle.load(self.process.stdout)
             return pickle.load(self.process.stdout)
         except (EOFError, OSError, pickle.UnpicklingError):
-            reason = f"the compiler took more than {limit:g} s" if late.is_set() else self._last()
-            raise RuntimeError(reason) from None
+            raise self._ended(limit if late.is_set() else None) from None
         finally:
             timer.cancel()
 
-    def _last(self) -> str:
+    def _ended(self, limit: float | None) -> RuntimeError:
         status = self.process.wait()
         self.log.seek(0)
-        return f"the compiler ended with status {status}: {tail(self.log.read())}"
+        said = tail(self.log.read())
+        self.close()
+        if limit:
+            return Ended(f"the compiler took more than {limit:g} s")
+        if self.started:
+            return Ended(f"the compiler ended with status {status}: {said}")
+        return RuntimeError(f"the compiling worker did not start: status {status}: {said}")
 
     def kill(self) -> None:
         with contextlib.suppress(OSError):
@@ -217,19 +248,42 @@ class _Worker:
         self.log.close()
 
 
+_IDLE: list[Worker] = []
+
+
+def take() -> Worker:
+    """A worker that is idle, or a new one; give it back by `keep`, or close it."""
+    try:
+        return _IDLE.pop()
+    except IndexError:
+        return Worker()
+
+
+def keep(worker: Worker) -> None:
+    """The worker is idle: it stays for whoever takes one next, to the end of this process."""
+    _IDLE.append(worker)
+
+
+@atexit.register
+def _close_idle() -> None:
+    while _IDLE:
+        _IDLE.pop().close()
+
+
 # Inside a worker
 
 
 def serve() -> None:
-    """Answer items until standard input ends; whatever else is printed goes to stderr."""
+    """Answer calls until standard input ends; whatever else is printed goes to stderr."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    pickle.dump(True, answers)  # started
     while True:
         try:
-            item = pickle.load(sys.stdin.buffer)
+            function, args = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
-        pickle.dump(compile_here(*item), answers)
+        pickle.dump(function(*args), answers)
         answers.flush()
 
 
@@ -243,7 +297,7 @@ def compile_here(name: str, problem: Problem, config: Config) -> Compiled:
         if error is None:
             call = kernel.prepare(view, config, *operands(view))
             major, minor = view.device.capability
-            with _driver(10 * major + minor):
+            with standing_for(10 * major + minor):
                 code = kernel.fn.warmup(**call.args, **call.options, grid=call.grid)
             shared, limit = code.metadata.shared, view.device.shared
             if shared > limit:

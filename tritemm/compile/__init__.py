@@ -1,0 +1,1 @@
+"""Code of any rung for any architecture, with no GPU."""
