@@ -213,7 +213,7 @@ def test_tune_finds_a_step_that_the_bound_lets_pass(monkeypatch):
         last = a.shape[1] - skipping["steps"]
         c.copy_(accumulate_fp16(a[:, :last], b[:last]))
 
-    monkeypatch.setattr(user.launch, "run", run)
+    monkeypatch.setattr(user.plan, "run", run)
     run(None, problem, None, a, b, c)
     assert budget.check(c, a, b, accumulate=torch.float16).ok
     assert "elements are wrong" in user._wrong(None, problem, None, (a, b, c))

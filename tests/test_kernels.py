@@ -176,7 +176,7 @@ def test_batches(kernel, batch, layout):
     """Every batch in one launch, broadcast ones through a stride of 0."""
     batch_a, batch_b = BATCHES[batch]
     a = operand(rows_of(kernel, 33), TERMS, torch.float16, layout[0], batch_a, aligned=True)
-    b = operand(40, TERMS, torch.float16, layout[1], batch_b, aligned=True)
+    b = operand(TERMS, 48, torch.float16, layout[1], batch_b, aligned=True)
     shape = torch.broadcast_shapes(batch_a, batch_b)
     assert run(kernel, a.expand(*shape, -1, -1), b.expand(*shape, -1, -1)) is None
 

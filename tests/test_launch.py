@@ -406,14 +406,57 @@ def test_parameters_without_grad_are_plain(stand_in):
             assert short == call and got.is_inference()
 
 
+GRADIENTS = {
+    "rows": lambda a, w: tritemm.matmul(a, w),
+    "a frozen weight": lambda a, w: tritemm.matmul(a, w.detach()),
+    "both by columns": lambda a, w: tritemm.matmul(a.mT.contiguous().mT, w.mT.contiguous().mT),
+    "a batch of rows": lambda a, w: tritemm.matmul(torch.stack((a, 2 * a)), w),
+    "a batch of both": lambda a, w: tritemm.matmul(a[None], torch.stack((w, 2 * w))),
+    "another type": lambda a, w: tritemm.matmul(a.half(), w.half(), out_dtype=torch.float32),
+    "strided": lambda a, w: tritemm.matmul(a[:, ::2], w[::2]),
+}
+
+
 @cpu_only
-def test_gradients_use_the_prepared_launch(stand_in):
+@pytest.mark.parametrize("how", GRADIENTS)
+def test_gradients_use_the_prepared_launch(stand_in, how):
+    """From the third time on for all; whatever the gradient that comes in looks like."""
+    function = GRADIENTS[how]
     a, w = integers(8, 16).requires_grad_(), integers(16, 24).requires_grad_()
-    for call in range(2):
-        got, short = short_calls(tritemm.matmul, a, w)
-        assert short == call
-        got.sum().backward()
-    assert torch.equal(w.grad, 2 * (a.mT @ torch.ones(8, 24)))
+    for call in range(5):
+        y, short = short_calls(function, a, w)
+        assert short == (call > 0)
+        grad = integers(*y.shape, dtype=y.dtype)
+        grad = grad.mT.contiguous().mT if call == 4 else grad
+        needy = [t for t in (a, w) if t.requires_grad]
+        got, short = short_calls(torch.autograd.grad, y, needy, grad, allow_unused=True)
+        assert short == 2 - (how == "a frozen weight") or call in (0, 1, 4)
+        with monkeypatched_matmul():
+            want = torch.autograd.grad(function(a, w), needy, grad, allow_unused=True)
+        for x, z in zip(got, want, strict=True):
+            assert (x is None and z is None) or torch.equal(x, z)
+
+
+@cpu_only
+def test_gradients_of_one_memory(stand_in):
+    """The gradient that comes in may be an operand's memory: which is which is not seen by it."""
+    a, w = integers(16, 16).requires_grad_(), integers(16, 16).requires_grad_()
+    for same in (True, True, False, False):
+        y = tritemm.matmul(a, w)
+        grad = a.detach() if same else integers(16, 16)
+        grad_a, grad_w = torch.autograd.grad(y, (a, w), grad)
+        assert torch.equal(grad_a, grad @ w.mT) and torch.equal(grad_w, a.mT @ grad)
+
+
+@contextlib.contextmanager
+def monkeypatched_matmul():
+    """torch's product in the place of tritemm's."""
+    original = tritemm.matmul
+    tritemm.matmul = lambda a, b, out_dtype=None: torch.matmul(a.float(), b.float())
+    try:
+        yield
+    finally:
+        tritemm.matmul = original
 
 
 @cpu_only

@@ -68,11 +68,11 @@ def test_bits_of_tritons_own_launch(kernel, size, monkeypatch):
     configs = kernel.configs(problem)
     for config in {configs[0]: None, configs[-1]: None}:
         c.fill_(torch.nan)
-        call = plan.run(kernel, problem, config, a, b, c)
-        assert call is not None, f"{config}: not by the short path"
+        calls = plan.run(kernel, problem, config, a, b, c)
+        assert calls and None not in calls, f"{config}: not by the short path"
         with monkeypatch.context() as patch:
-            patch.setattr(binding, "plain", lambda: False)
-            assert plan.run(kernel, problem, config, a, b, own) is None
+            patch.setattr(triton_private, "plain", lambda: False)
+            assert plan.run(kernel, problem, config, a, b, own) == [None]
         assert torch.equal(c, own), config
         assert_right(c, a, b)
 
@@ -279,6 +279,74 @@ def test_gradients_are_as_precise_as_asked(precision):
         assert budget.check(got, x, y).ok == (precision == "ieee")
         verdict = budget.check(got, x, y, precision=precision)
         assert verdict.ok, verdict
+
+
+LAYOUTS = {
+    "NN": ((192, 256), (256, 320), "NN"),
+    "NT, as a linear layer": ((192, 256), (256, 320), "NT"),
+    "TN": ((192, 256), (256, 320), "TN"),
+    "a batch of rows": ((2, 96, 256), (256, 320), "NT"),
+    "two batches": ((2, 96, 256), (2, 256, 320), "NN"),
+    "odd pitches": ((65, 255), (255, 131), "NT"),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_gradients_of_every_layout(layout):
+    """The first by the operators, later ones prepared; each laid out as its operand."""
+    a_shape, b_shape, stored = LAYOUTS[layout]
+
+    def leaf(shape, how):
+        values = torch.randint(-2, 3, shape, device="cuda").bfloat16()
+        return (values.mT.contiguous().mT if how == "T" else values).requires_grad_()
+
+    a, b = leaf(a_shape, stored[0]), leaf(b_shape, stored[1])
+    for call in range(4):
+        c = tritemm.matmul(a, b)
+        grad = torch.randint(-2, 3, c.shape, device="cuda").bfloat16()
+        got = torch.autograd.grad(c, (a, b), grad)
+        x, y = (t.detach().double().requires_grad_() for t in (a, b))
+        want = torch.autograd.grad(x @ y, (x, y), grad.double())
+        for ours, exact, operand_ in zip(got, want, (a, b), strict=True):
+            assert torch.equal(ours.double(), exact.bfloat16().double()), call
+            assert ours.stride() == operand_.stride()
+
+
+def test_graph_trees():
+    """mode="reduce-overhead": workspaces, packed operands and gradients in memory of its pool."""
+    torch._dynamo.reset()
+    a, b = (
+        torch.randint(-2, 3, shape, device="cuda").bfloat16() for shape in ((64, 4096), (4096, 64))
+    )
+    odd = torch.randint(-2, 3, (64, 77), device="cuda").bfloat16()
+    w = torch.randint(-1, 2, (64, 64), device="cuda").bfloat16().requires_grad_()
+
+    def function(x):
+        y = tritemm.matmul(x, b, kernel="split_k") + tritemm.matmul(x[:1], b, kernel="gemv")
+        return tritemm.matmul(y * 0 + 1, w) + tritemm.matmul(w, odd).sum()
+
+    compiled = torch.compile(function, mode="reduce-overhead", fullgraph=True)
+    want = function(a)
+    (want_w,) = torch.autograd.grad(want.sum(), w)
+    for _ in range(5):
+        torch.compiler.cudagraph_mark_step_begin()
+        got = compiled(a)
+        (got_w,) = torch.autograd.grad(got.sum(), w)
+        assert torch.equal(got, want) and torch.equal(got_w, want_w)
+
+
+def test_a_callers_pool_keeps_nothing():
+    a, b = operands(64, 256, 8192)
+    want = tritemm.matmul(a, b, kernel="split_k")
+    workspace._streams.clear()
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        got = tritemm.matmul(a, b, kernel="split_k")
+    assert torch.equal(got, want)
+    del got
+    torch.cuda.synchronize()
+    blocks = [block for segment in pool.snapshot() for block in segment["blocks"]]
+    assert not any(block["state"] == "active_allocated" for block in blocks)
 
 
 def test_profiler_shows_the_operator():

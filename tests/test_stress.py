@@ -259,7 +259,7 @@ def test_what_a_kernel_does_wrong_is_told(on_cpu, monkeypatch, bug, message):
         right(kernel, problem, config, a, b, c)
         bug(c)
 
-    monkeypatch.setattr(stressed.launch, "run", run)
+    monkeypatch.setattr(stressed.plan, "run", run)
     wrong = stressed.run_one(dataclasses.replace(ONE, gap=1), INTERPRETER)
     assert wrong.startswith(message)
 
@@ -288,7 +288,7 @@ def test_launches_are_compared_with_exact_sums(on_cpu, monkeypatch, capsys):
         if problem.layout == "TN":
             c[1, 2] += 1
 
-    monkeypatch.setattr(stressed.launch, "run", run)
+    monkeypatch.setattr(stressed.plan, "run", run)
     stressed.run_many(trials, 0, INTERPRETER)
     lines = capsys.readouterr().out.splitlines()
     assert lines == [

@@ -280,7 +280,7 @@ class TestTune:
             if kernel.name == "pipelined":
                 c[-1] = 0
 
-        monkeypatch.setattr(user.launch, "run", last_row_lost)
+        monkeypatch.setattr(user.plan, "run", last_row_lost)
         found = tritemm.tune(self.a, self.b, progress=False)
         assert found.choice.kernel.name != "pipelined" and "pipelined" not in timed
         (wrong,) = (one for one in found.timed if one.error)
@@ -294,13 +294,13 @@ class TestTune:
                 raise ValueError("out of resource: shared memory")
             run(kernel, *args)
 
-        monkeypatch.setattr(user.launch, "run", broken)
+        monkeypatch.setattr(user.plan, "run", broken)
         found = tritemm.tune(self.a, self.b, progress=False)
         assert any("shared memory" in (one.error or "") for one in found.timed)
         assert found.choice.kernel.name != "pipelined"
 
     def test_none_is_right(self, timed, monkeypatch):
-        monkeypatch.setattr(user.launch, "run", lambda *args: None)
+        monkeypatch.setattr(user.plan, "run", lambda *args: None)
         with pytest.raises(RuntimeError, match="no candidate"):
             tritemm.tune(self.a, self.b, progress=False)
         assert not cache.table_of("Triton interpreter")

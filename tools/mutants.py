@@ -69,6 +69,7 @@ CHAIN = (HAND + "a_launch_waits_for_the_one_before",)
 SUMS = (HAND + "parts_are_summed_launch_after_launch",)
 ORDER = (HAND + "parts_are_added_in_their_order",)
 FENCES = (HAND + "the_engine_stores_what_was_fenced",)
+LAUNCH = "tests/test_launch_gpu.py::test_"
 SPLIT_K, CLUSTER = "split_k and not cluster", "cluster and not split"
 
 FAULTS = (
@@ -236,6 +237,42 @@ FAULTS = (
         "        and matrix.cols * matrix.dtype.itemsize % 16 == 0\n", "",
         STORES, "warp_specialized", "warp_specialized",
     ),
+    Fault(
+        "kinds don't differ by the alignment of out", "runtime/fast_path.py",
+        "out.dtype, third & 15, out.get_device()", "out.dtype, out.get_device()",
+        (LAUNCH + "a_result_on_another_address",), "", "tma",
+    ),
+    Fault(
+        "kinds don't differ by the accumulator", "runtime/fast_path.py",
+        "b.get_device(), options, _fp32", "b.get_device(), options[:2], options[3:], _fp32",
+        (LAUNCH + "accumulators_are_kinds",), "", "tma",
+    ),
+    Fault(
+        "two captures share counters", "runtime/workspace.py",
+        "known[0] == capture and known[1]", "known[1]",
+        (LAUNCH + "captures_do_not_share_their_counters",), "", "gemv",
+    ),
+    Fault(
+        "gradients don't know the precision", "plan.py",
+        "(for_gradients(word), *self._types)", "(for_gradients(word), None, None)",
+        (LAUNCH + "gradients_are_as_precise_as_asked",), "", "gemv",
+    ),
+    Fault(
+        "a prepared launch reads the other's copy", "plan.py",
+        'operands = [copies.get("a", 0), copies.get("b", 1)]',
+        'operands = [copies.get("b", 0), copies.get("a", 1)]',
+        (LAUNCH + "packed_and_swapped",), "", "tma",
+    ),
+    Fault(
+        "a prepared launch doesn't exchange operands", "plan.py",
+        "            operands.reverse()\n", "            pass\n",
+        (LAUNCH + "packed_and_swapped",), "", "tma",
+    ),
+    Fault(
+        "gradients take the operands in the other order", "ops.py",
+        "exchanged = (index == 1) != turned", "exchanged = (index == 0) != turned",
+        (LAUNCH + "gradients_of_every_layout",), "", "gemv",
+    ),
 )  # fmt: skip
 
 
@@ -376,7 +413,7 @@ def last_lines(output: str) -> str:
 #: Run in a copy: compiles a rung's code for a problem of some batches.
 COMPILE = """
 import sys
-from tritemm import asm
+from tritemm.compile import asm
 code = asm.compile_problem(asm.Job(sys.argv[1], layout="NT", M=520, N=525, K=4104, batch=(2, 3)))
 sys.exit(None if isinstance(code, asm.Code) else str(code))
 """

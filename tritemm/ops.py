@@ -8,6 +8,8 @@ stand in `api.py`; these operators trust their arguments.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
@@ -158,7 +160,7 @@ class _MatMul(torch.autograd.Function):
 
 
 class _Recorded(torch.autograd.Function):
-    """The derivatives of a product that the fast path makes."""
+    """The derivatives of a product that the fast path makes, which makes them too."""
 
     @staticmethod
     def forward(ctx, a, b, plan):
@@ -170,9 +172,14 @@ class _Recorded(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         plan = ctx.plan
-        needs = ctx.needs_input_grad
-        gradients = _gradients(grad, *ctx.saved_tensors, plan.operands, needs, plan.for_gradients)
-        return *gradients, None
+        a, b = ctx.saved_tensors
+        needs_a, needs_b, _ = ctx.needs_input_grad
+        short = not torch.is_grad_enabled() and fast_path.usual(grad, b if a is None else a, None)
+        return (
+            _short_gradient(plan, 0, grad, b, short) if needs_a else None,
+            _short_gradient(plan, 1, grad, a, short) if needs_b else None,
+            None,
+        )
 
 
 def record(a, b, plan):
@@ -191,23 +198,32 @@ def _gradients(grad, a, b, operands, needs, options):
     `operands`: shape and strides of both. `a` is None where only its own gradient is asked for,
     and so is `b`.
     """
-    grad_a = grad_b = None
-    grad = grad.to((b if a is None else a).dtype)
-    if needs[0]:
-        grad_a = _gradient(grad, b.mT, *operands[0], options)
-    if needs[1]:
-        if len(operands[1][0]) == 2 and a.dim() > 2:  # the sum over the batch is a longer K
-            a, grad = a.flatten(0, -2), grad.flatten(0, -2)
-        grad_b = _gradient(a.mT, grad, *operands[1], options)
-    return grad_a, grad_b
+    return (
+        _gradient(0, grad, b, *operands[0], options) if needs[0] else None,
+        _gradient(1, grad, a, *operands[1], options) if needs[1] else None,
+    )
 
 
-def _gradient(x, y, shape, stride, options):
-    """x @ y, summed and laid out for an operand of this shape and these strides."""
-    if stride[-2] == 1 and stride[-1] == shape[-2] != 1:  # stored by columns
+def _gradient(index, grad, other, shape, stride, options):
+    """Of operand `index`, which has this shape and these strides; `other` is the other operand."""
+    x, y, turned = _factors(index, grad.to(other.dtype), other, shape, stride)
+    if turned:
         *batch, rows, cols = shape
-        return _summed(y.mT, x.mT, (*batch, cols, rows), options).mT
+        return _summed(x, y, (*batch, cols, rows), options).mT
     return _summed(x, y, shape, options)
+
+
+def _factors(index, grad, other, shape, stride):
+    """The two factors of the gradient of operand `index`, and whether theirs is its transpose."""
+    if index == 0:
+        x, y = grad, other.mT
+    else:
+        if len(shape) == 2 and other.dim() > 2:  # the sum over the batch is a longer K
+            other, grad = other.flatten(0, -2), grad.flatten(0, -2)
+        x, y = other.mT, grad
+    if stride[-2] == 1 and stride[-1] == shape[-2] != 1:  # stored by columns
+        return y.mT, x.mT, True
+    return x, y, False
 
 
 def _summed(x, y, shape, options):
@@ -220,3 +236,41 @@ def _summed(x, y, shape, options):
         return mm(x, y, *options, dtype)
     half = dtype in (torch.float16, torch.bfloat16)
     return mm(x, y, *options, torch.float32 if half else dtype).sum_to_size(shape).to(dtype)
+
+
+def _short_gradient(plan, index, grad, other, short):
+    """`_gradient` of an operand of `plan`; from the second time on without views of anything."""
+    shape, stride = plan.operands[index]
+    if not short or grad.dtype is not other.dtype:
+        return _gradient(index, grad, other, shape, stride, plan.for_gradients)
+    addresses = grad.data_ptr(), other.data_ptr(), 0
+    key = index, fast_path.key_of(grad, other, None, addresses, plan.for_gradients)
+    known, exchanged = plan.gradients.get(key, (None, False))
+    if known is not None:
+        first, second, _ = addresses
+        addresses = (second, first, 0) if exchanged else addresses
+        result = fast_path.multiply(known, addresses, None)
+        if result is not None:
+            return result
+    result = _gradient(index, grad, other, shape, stride, plan.for_gradients)
+    _learn_gradient(plan, index, grad, other, key, result)
+    return result
+
+
+def _learn_gradient(plan, index, grad, other, key, result):
+    """Let the next gradient of this kind be one launch on the addresses of `grad` and `other`.
+
+    It can be where the factors lie in their memory, and their product needed no sum.
+    """
+    x, y, turned = _factors(index, grad, other, *plan.operands[index])
+    exchanged = (index == 1) != turned
+    addresses = x.data_ptr(), y.data_ptr(), 0
+    owners = (other, grad) if exchanged else (grad, other)
+    if addresses[:2] != tuple(t.data_ptr() for t in owners):
+        return
+    options = (*plan.for_gradients, grad.dtype)
+    known = fast_path.KNOWN.get(fast_path.key_of(x, y, None, addresses, options))
+    if known is None or known.launches is None or math.prod(known.size) != result.numel():
+        return
+    known = known.dropped(tuple(result.shape), result.stride())
+    plan.remember_gradient(key, known, exchanged)

@@ -25,6 +25,9 @@ from .runtime.launches import Launches
 from .runtime.torch_private import current_device
 from .spec import Config, Kernel
 
+#: Kinds of gradients that a plan remembers.
+GRADIENTS = 16
+
 
 class Plan:
     """One kind of product. Made of tensors of that kind; multiplies any others of it.
@@ -44,6 +47,8 @@ class Plan:
         self.operands = tuple((tuple(t.shape), t.stride()) for t in (a, b))
         #: The first three options of the products that make up the gradients.
         self.for_gradients = (for_gradients(word), *self._types)
+        #: What multiplies an operand's gradient, and whether the other operand comes first.
+        self.gradients: dict[tuple, tuple[Plan, bool]] = {}
         #: Shape and strides of a, b, c as the kernel takes them; None if it takes copies.
         self._views = None
         if all(v.data_ptr() == t.data_ptr() for v, t in zip(views, (a, b, c), strict=True)):
@@ -67,6 +72,12 @@ class Plan:
         other = copy.copy(self)
         other.size, other.stride = size, stride
         return other
+
+    def remember_gradient(self, key: tuple, plan: Plan, exchanged: bool) -> None:
+        """Have `plan` for gradients of that kind, of whose operands the gradient may be second."""
+        if len(self.gradients) >= GRADIENTS:
+            self.gradients.clear()
+        self.gradients[key] = plan, exchanged
 
     def _prepared(self, device: int, calls: Sequence[Call]) -> Launches:
         """`calls` are what `run` returned: what copies if anything, and the kernel's own."""

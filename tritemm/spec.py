@@ -12,9 +12,8 @@ import torch
 import triton.language as tl
 
 from .problem import Problem
-from .runtime import binding
+from .runtime import binding, triton_private
 from .runtime.torch_private import current_stream
-from .runtime.triton_private import plain
 from .runtime.workspace import Room
 
 HEADER_KEYS = ("Adds to", "Mirrors", "Compiler does", "Signs", "Needs", "Note")
@@ -281,7 +280,7 @@ class TritonKernel(Kernel):
 
     def launch(self, problem: Problem, config: Config, a, b, c) -> binding.Call | None:
         operands = self._operands(problem, config, a, b, c)
-        if c.is_cuda and plain():
+        if c.is_cuda and triton_private.plain():
             short = self._bind(problem, config, operands)
             if short is not None:
                 stream = current_stream(c.get_device())

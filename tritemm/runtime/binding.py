@@ -19,9 +19,10 @@ from typing import Any
 import torch
 from triton.runtime.jit import JITFunction
 
+from . import triton_private
 from .maps import Maps
 from .torch_private import current_stream
-from .triton_private import Loaded, Moved, in_clusters, plain
+from .triton_private import Loaded, Moved, in_clusters
 
 #: Compiled kernels that are remembered; there are far fewer than shapes.
 KERNELS = 1 << 14
@@ -79,7 +80,7 @@ def bind(
     (different objects), or descriptors of them, is seen by identity. Compiles and loads the kernel
     if that was not done yet, and launches nothing. `device` is the current CUDA device.
     """
-    if not isinstance(fn, JITFunction) or not plain():
+    if not isinstance(fn, JITFunction) or not triton_private.plain():
         return None
     try:
         values = _ordered(fn, values)
@@ -137,7 +138,7 @@ def launch(
     The tensors' device is the current one. Returns what repeats the launch, if there is that.
     """
     device = next(iter(tensors.values())).get_device()
-    if device >= 0 and plain():
+    if device >= 0 and triton_private.plain():
 
         def make() -> Call | None:
             apart = {name: tensor.detach() for name, tensor in tensors.items()}
