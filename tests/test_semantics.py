@@ -140,6 +140,17 @@ def test_a_stack_times_one_matrix_is_one_large_product():
     assert (problem.M, problem.batch) == (24, 1)
 
 
+@pytest.mark.parametrize("stride", [5, 1, 7, 40])
+def test_a_row_of_each_of_a_stack_is_one_product(stride):
+    """One token of each sequence: the only row's stride may be anything."""
+    a = torch.randn(8, 5, device=DEVICE).as_strided((8, 1, 5), (5, stride, 1))
+    b, out = torch.randn(5, 6, device=DEVICE), torch.empty(8, 1, 6, device=DEVICE)
+    for c in (out, out.as_strided((8, 1, 6), (6, stride, 1))):
+        problem, x, *_ = plan.matrices(a, b, c, "ieee", None)
+        assert (problem.M, problem.batch) == (8, 1) and x.data_ptr() == a.data_ptr()
+    assert_twins(a, b)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_types(dtype):
     assert_twins(*tensors([(7, 9), (9, 8)], dtype))

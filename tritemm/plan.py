@@ -195,7 +195,9 @@ def _fold(a, b, out):
     """Turn trailing batch dimensions into rows where `b` doesn't have them."""
     while out.dim() > 2 and (b.stride(-3) == 0 or out.shape[-3] == 1):
         rows = out.shape[-2]
-        if any(t.stride(-3) != t.stride(-2) * rows for t in (a, out)) and out.shape[-3] != 1:
+        # Of a dimension of one element the stride says nothing.
+        apart = any(t.stride(-3) != t.stride(-2) * rows for t in (a, out))
+        if apart and 1 not in (rows, out.shape[-3]):
             break
         a = a.flatten(-3, -2)
         out = out.flatten(-3, -2)
