@@ -19,7 +19,7 @@ from triton.backends.nvidia import driver as nvidia
 from tritemm.compile import asm
 from tritemm.problem import Problem
 from tritemm.rungs import RUNGS
-from tritemm.runtime import binding
+from tritemm.runtime import binding, maps
 
 STREAM = 77
 recorded: list[tuple] = []
@@ -77,6 +77,7 @@ class Driver:
 def install() -> None:
     """Make Triton believe in it."""
     triton.runtime.driver.set_active(Driver())
+    maps.current_device = lambda: 0
     nvidia.library_dirs = list
     nvidia.compile_module_from_src = lambda **_: types.SimpleNamespace(launch=record)
     nvidia.PyKernelArg = lambda **fields: tuple(sorted(fields.items()))

@@ -28,6 +28,7 @@ from tritemm import plan, spec
 from tritemm.problem import INTERPRETED
 from tritemm.runtime import (
     binding,
+    driver,
     fast_path,
     launches,
     maps,
@@ -535,7 +536,9 @@ class Descriptor:
 
 
 def test_maps_hold_an_address_and_a_geometry(monkeypatch):
-    made = []
+    made, threads = [], []
+    monkeypatch.setattr(maps, "current_device", lambda: 5)
+    monkeypatch.setattr(maps, "have_context", threads.append)
 
     def encode(descriptor):
         made.append((descriptor.base.data_ptr(), descriptor.shape))
@@ -546,7 +549,7 @@ def test_maps_hold_an_address_and_a_geometry(monkeypatch):
     small, large = (maps.Maps(encode, Descriptor(tensor, shape=s)) for s in ([2], [4]))
     assert small[16] == (16, [2]) == small[16]
     assert large[16] == (16, [4])
-    assert len(made) == 2
+    assert len(made) == 2 and threads == [5, 5], "a thread that encodes needs the device's context"
     del tensor
     assert alive() is None
     monkeypatch.setattr(maps, "MAPS", 4)
@@ -678,7 +681,7 @@ def counting(monkeypatch):
     )
     monkeypatch.setattr(torch.cuda, "device", lambda index: contextlib.nullcontext())
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
-    monkeypatch.setattr(workspace, "_number_of", lambda stream: state.numbers.get(stream, stream))
+    monkeypatch.setattr(driver, "number_of", lambda stream: state.numbers.get(stream, stream))
     return state
 
 
@@ -737,7 +740,7 @@ def test_a_stream_of_a_capture_has_one_set(counting, monkeypatch):
     monkeypatch.setattr(workspace, "_captures", {})
     monkeypatch.setattr(workspace, "CAPTURED", 32)
     capture = 7
-    monkeypatch.setattr(workspace, "_capture_of", lambda stream: capture)
+    monkeypatch.setattr(driver, "capture_of", lambda stream: capture)
     workspace.counters(GPU, 10)
     counting.capturing = True
     first, again = workspace.counters(GPU, 10), workspace.counters(GPU, 32)

@@ -270,7 +270,7 @@ def test_the_roofline_has_each_type_at_its_own_clock(timed, tmp_path, monkeypatc
 
 
 @pytest.mark.gpu
-@pytest.mark.alone
+@pytest.mark.xdist_group("perf")
 @pytest.mark.parametrize("mode", ["sustained", "burst"])
 def test_the_suite_runs_on_a_gpu(tmp_path, mode):
     file, path = tmp_path / "mine.csv", tmp_path / "x.jsonl"
@@ -284,7 +284,7 @@ def test_the_suite_runs_on_a_gpu(tmp_path, mode):
 
 
 @pytest.mark.gpu
-@pytest.mark.alone
+@pytest.mark.xdist_group("perf")
 def test_the_ladder_runs_and_records(tmp_path):
     path = tmp_path / "x.jsonl"
     rung = RUNGS[-1].name

@@ -340,7 +340,7 @@ def test_a_cuda_error_says_whose_it_is(fakes, monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.alone
+@pytest.mark.xdist_group("perf")
 def test_a_card_is_searched():
     """Compiled ahead, checked and timed; the dispatcher's choice is among what was timed."""
     tasks = [Task.of(Case(512, 768, 1024, "NT")), Task.of(Case(3, 200, 300, "TN", "fp16"))]

@@ -249,7 +249,7 @@ def test_the_process_is_this_command(monkeypatch, tmp_path):
 
 
 @pytest.mark.gpu
-@pytest.mark.alone
+@pytest.mark.xdist_group("perf")
 @pytest.mark.parametrize("command", ["random", "regret"])
 def test_two_cards_leave_the_rows_of_one(tmp_path, command):
     if torch.cuda.device_count() < 2:

@@ -7,6 +7,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from .driver import have_context
+from .torch_private import current_device
+
 #: Tensor maps that are kept, all together: about 20 MB.
 MAPS = 1 << 16
 
@@ -34,6 +37,7 @@ class Maps(dict):
                 maps.clear()
             Maps._made = 0
         Maps._made += 1
+        have_context(current_device())
         # A descriptor as Triton's encoder reads it, without a tensor that would be kept alive.
         descriptor = object.__new__(self._kind)
         descriptor.__dict__.update(self._geometry, base=_Address(address))

@@ -17,13 +17,12 @@ clearing becomes a step of the graph.
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import threading
 from typing import NamedTuple
 
 import torch
 
+from . import driver
 from .torch_private import capturing, current_stream
 
 #: Counters per stream at first; and per device for all captures (4 MiB).
@@ -102,7 +101,7 @@ def counters_of(index: int, stream: int, count: int) -> torch.Tensor:
     if stream:
         if capturing():
             return _captured(index, stream, count)
-        stream = _number_of(stream)
+        stream = driver.number_of(stream)
     zeros = _streams.get((index, stream))
     if zeros is None or zeros.numel() < count:
         zeros = _grow(index, stream, count)
@@ -116,7 +115,7 @@ def counters_of(index: int, stream: int, count: int) -> torch.Tensor:
 def _captured(index: int, stream: int, count: int) -> torch.Tensor:
     """For a captured call: those of the calls before it in the same stream of the same capture."""
     # The handle will do: captures have numbers. (To ask for the stream's would end the capture.)
-    key, capture = (index, stream), _capture_of(stream)
+    key, capture = (index, stream), driver.capture_of(stream)
     known = _captures.get(key)
     if capture and known and known[0] == capture and known[1].numel() >= count:
         return known[1]
@@ -128,33 +127,6 @@ def _captured(index: int, stream: int, count: int) -> torch.Tensor:
         _low.add(index)
     _captures[key] = (capture, zeros)
     return zeros
-
-
-def _capture_of(stream: int) -> int:
-    """The driver's number of the capture that `stream` takes part in; 0 if it doesn't say."""
-    status, number = ctypes.c_int(), ctypes.c_uint64()
-    ask = _driver("cuStreamGetCaptureInfo_v2", 6)
-    if ask is None or ask(stream, ctypes.byref(status), ctypes.byref(number), None, None, None):
-        return 0
-    return number.value if status.value == 1 else 0
-
-
-def _number_of(stream: int) -> int:
-    """The driver's number of `stream`, which no other stream gets; its handle if it doesn't say."""
-    number = ctypes.c_uint64()
-    ask = _driver("cuStreamGetId", 2)
-    return stream if ask is None or ask(stream, ctypes.byref(number)) else number.value
-
-
-@functools.cache
-def _driver(name: str, arguments: int):
-    """A function of the CUDA driver API that takes so many pointers; None if it isn't there."""
-    try:
-        function = getattr(ctypes.CDLL("libcuda.so.1"), name)
-    except (AttributeError, OSError):
-        return None
-    function.argtypes = [ctypes.c_void_p] * arguments
-    return function
 
 
 def _grow(index: int, stream: int, count: int) -> torch.Tensor:
