@@ -111,7 +111,7 @@ def product(a, b, out: torch.Tensor | None, options: tuple) -> torch.Tensor:
         )
     if out is not None and fast_path.overlap(addresses, (span(a), span(b), span(out))):
         return out.copy_(product(a, b, None, options))
-    if plan is not None and plan.launches is not None:
+    if plan is not None and plan.launches is not None and fast_path.AVAILABLE:
         result = fast_path.multiply(plan, addresses, out)
         if result is not None:
             return result
