@@ -81,7 +81,7 @@ def remember_options(asked: tuple, dtype: torch.dtype, options: tuple) -> None:
 
 def matmul(a, b, out, asked: tuple, record: Callable[..., torch.Tensor]) -> torch.Tensor | None:
     """`product` for a caller who asked for that much: all arguments that decide the result."""
-    if not available():
+    if not available() or type(a) not in _PLAIN:  # others are asked for nothing, not their type
         return None
     try:
         options = _OPTIONS.get((asked, a.dtype))
