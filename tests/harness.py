@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from tritemm import budget, dispatch, plan
+from tritemm import budget, dispatch, plan, request
 from tritemm.problem import ACCUMULATE, INTERPRETED, Problem
 from tritemm.rungs import RUNGS
 
@@ -144,6 +144,8 @@ def run(kernel, a, b, *, precision="ieee", accumulate=None, out_dtype=None, conf
     reason = kernel.why_not(problem)
     if reason:
         return reason
+    if config is not None and kernel.interpreted is None:  # what doesn't fit there may hang
+        assert request.why_not(kernel, config.view(problem), config) is None
     config = config or dispatch.best_config(kernel, problem)
     accumulate = accumulate or ACCUMULATE[a.dtype]
     pairs = [(a, b)]

@@ -220,7 +220,8 @@ def test_raster_orders(kernel, order):
     config = dataclasses.replace(kernel.interpreted or tile_of(kernel), ORDER=order, GROUP_M=3)
     if not INTERPRETED and kernel.interpreted:
         config = dataclasses.replace(config, BLOCK_M=64, BLOCK_N=32, BLOCK_K=32)
-    terms = 16 if INTERPRETED else TERMS
+    # A step for each part of K at least, which a rung that shares K waits for.
+    terms = 16 if INTERPRETED else max(TERMS, config.BLOCK_K * config.SPLIT_K)
     a = operand(4 * config.BLOCK_M + 7, terms, torch.float16)
     b = operand(terms, 18 * config.BLOCK_N + 8, torch.float16)
     assert run(kernel, a, b, config=config) is None

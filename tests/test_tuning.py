@@ -80,7 +80,17 @@ class TestCache:
         other = dataclasses.replace(H200, name="NVIDIA H100")
         assert cache.lookup(problem(64, 64, 64, device=other)) is None
 
-    @pytest.mark.parametrize("text", ["", "{", "[]", '{"problems": 3}', "\0\1", 100_000 * "["])
+    @pytest.mark.parametrize(
+        "text",
+        [
+            pytest.param("", id="empty"),
+            pytest.param("{", id="cut off"),
+            pytest.param("[]", id="a list"),
+            pytest.param('{"problems": 3}', id="a number"),
+            pytest.param("\0\1", id="binary"),
+            pytest.param(100_000 * "[", id="deep"),
+        ],
+    )
     def test_a_broken_file_is_a_warning_and_set_aside(self, text):
         asked = problem(64, 64, 64)
         put(asked)
