@@ -822,3 +822,73 @@ def test_counters_without_a_gpu():
         workspace.counters(torch.device("cpu"), 3), torch.zeros(3, dtype=torch.int32)
     )
     assert workspace.counters(torch.device("meta"), 3).device.type == "meta"
+
+
+# What only stands for memory, and where nothing is recorded
+
+
+@cpu_only
+def test_gradients_that_come_in_batches(stand_in):
+    """By vmap inside of autograd, which no transform announces."""
+    a, b = integers(8, 16).requires_grad_(), integers(16, 4).requires_grad_()
+    for _ in range(3):
+        grads = integers(5, 8, 4)
+        got = torch.autograd.grad(tritemm.matmul(a, b), (a, b), grads, is_grads_batched=True)
+        assert torch.equal(got[0], grads @ b.mT) and torch.equal(got[1], a.mT @ grads)
+
+
+@cpu_only
+def test_what_a_transform_has_left_behind(stand_in):
+    a, b, left = integers(8, 16), integers(16, 4), []
+    torch.func.grad(lambda x: left.append(x * 2) or x.sum())(a)
+    for _ in range(3):
+        assert torch.equal(tritemm.matmul(left[0], b), 2 * a @ b)
+
+
+@cpu_only
+def test_nothing_is_recorded_in_inference_mode_or_below_autograd(stand_in):
+    """Whatever grad mode says."""
+    a, w = integers(16, 16), integers(16, 16).requires_grad_()
+    for _ in range(3):
+        with torch.inference_mode(), torch.enable_grad():
+            assert not tritemm.matmul(a * 1, w).requires_grad
+        with torch._C._AutoDispatchBelowAutograd():
+            assert not tritemm.matmul(a, w).requires_grad
+        assert tritemm.matmul(a, w).requires_grad
+
+
+@cpu_only
+def test_operands_that_a_hook_on_saved_tensors_changes(stand_in):
+    """One that comes back as a negative view is not read as its memory."""
+    a, b = integers(8, 16).requires_grad_(), integers(16, 4).requires_grad_()
+    b_memory = b.data_ptr()
+
+    def unpack(t):
+        return torch._neg_view(-t) if t.data_ptr() == b_memory else t
+
+    for _ in range(3):
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, unpack):
+            y = tritemm.matmul(a, b)
+        grad = integers(8, 4)
+        got = torch.autograd.grad(y, (a, b), grad)
+        assert torch.equal(got[0], grad @ b.mT) and torch.equal(got[1], a.mT @ grad)
+
+
+@cpu_only
+def test_under_compiled_autograd_torch_sees_the_gradients(stand_in):
+    """The short way's addresses are no numbers of a graph."""
+    a, b = integers(8, 16).requires_grad_(), integers(16, 4).requires_grad_()
+    for _ in range(3):
+        tritemm.matmul(a, b).sum().backward()
+    a.grad = b.grad = None
+    seen = []
+
+    def compiler(graph):
+        seen.extend(str(node.target) for node in graph.graph.nodes)
+        return torch.compile(graph, backend="eager")
+
+    y = tritemm.matmul(a, b)
+    torch._dynamo.reset()
+    with torch._dynamo.compiled_autograd._enable(compiler):
+        y.backward(torch.ones_like(y))
+    assert seen and torch.equal(a.grad, torch.ones(8, 4) @ b.mT)

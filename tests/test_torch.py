@@ -5,9 +5,11 @@ for equality, and no test has a tolerance of its own.
 """
 
 import contextlib
+from typing import ClassVar
 
 import pytest
 import torch
+from torch._dynamo.backends.common import aot_autograd
 from torch._inductor.utils import run_and_get_code
 from torch.autograd import forward_ad as fw
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -427,3 +429,43 @@ def test_out_that_stands_for_the_negative_of_its_memory():
     a = integers(4, 4)
     out = torch._neg_view(torch.empty(4, 4, device=DEVICE))
     assert torch.equal(tritemm.matmul(a, a, out=out), a @ a)
+
+
+# What a graph and a subclass see
+
+
+def test_vmap_in_a_compiled_graph_is_one_product():
+    torch._dynamo.reset()
+    counts, b = [], integers(4, 3)
+
+    def count(graph, _):
+        counts.append(
+            sum(node.target is torch.ops.tritemm.mm.default for node in graph.graph.nodes)
+        )
+        return graph
+
+    compiled = torch.compile(
+        torch.func.vmap(lambda x: tritemm.matmul(x, b)), backend=aot_autograd(fw_compiler=count)
+    )
+    a = integers(6, 2, 4)
+    assert torch.equal(compiled(a), a @ b) and counts == [1]
+
+
+class Watching(torch.Tensor):
+    """Notes which functions it is asked about."""
+
+    seen: ClassVar[list] = []
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        cls.seen.append(func)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_a_subclass_is_asked_about_its_own_out():
+    a = integers(4, 4)
+    out = torch.empty_like(a).as_subclass(Watching)
+    Watching.seen.clear()
+    tritemm.matmul(a, a, out=out)
+    assert Watching.seen[0] is tritemm.matmul
+    assert torch.equal(out.as_subclass(torch.Tensor), a @ a)

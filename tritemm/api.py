@@ -70,7 +70,8 @@ def matmul(
     >>> tritemm.matmul(a, a.mT).tolist()
     [[3.0, 3.0], [3.0, 3.0]]
     """
-    if torch.compiler.is_dynamo_compiling() and out is None:
+    tensors = (input, other) if out is None else (input, other, out)
+    if torch.compiler.is_dynamo_compiling() and out is None and not has_torch_function(tensors):
         # One node of the graph, for which few things have to be looked at before each call of it.
         word = kernel
         if config is not None or batch_invariant or not isinstance(kernel, str):
@@ -82,9 +83,9 @@ def matmul(
     result = fast_path.matmul(input, other, out, asked, ops.record)
     if result is not None:
         return result
-    if has_torch_function((input, other)):
+    if has_torch_function(tensors):
         return handle_torch_function(
-            matmul, (input, other), input, other, out=out, kernel=kernel, config=config,
+            matmul, tensors, input, other, out=out, kernel=kernel, config=config,
             batch_invariant=batch_invariant, precision=precision, accumulate=accumulate,
             out_dtype=out_dtype,
         )  # fmt: skip
@@ -107,7 +108,8 @@ def _whole(input, other, word, precision, accumulate, out_dtype) -> torch.Tensor
     return _drop(ops.mm(a, b, *options), input, other)
 
 
-_LIBRARY.impl("matmul", _whole, "CompositeImplicitAutograd")
+for _key in ("CompositeImplicitAutograd", "FuncTorchBatchedDecomposition"):  # vmap: as its parts
+    _LIBRARY.impl("matmul", _whole, _key)
 
 
 def _into(out, a, b, input, other, options) -> torch.Tensor:

@@ -174,7 +174,11 @@ class _Recorded(torch.autograd.Function):
         plan = ctx.plan
         a, b = ctx.saved_tensors
         needs_a, needs_b, _ = ctx.needs_input_grad
-        short = not torch.is_grad_enabled() and fast_path.usual(grad, b if a is None else a, None)
+        short = (
+            fast_path.available()
+            and not torch.is_grad_enabled()
+            and fast_path.usual(grad, grad, None)
+        )
         return (
             _short_gradient(plan, 0, grad, b, short) if needs_a else None,
             _short_gradient(plan, 1, grad, a, short) if needs_b else None,
@@ -241,9 +245,11 @@ def _summed(x, y, shape, options):
 def _short_gradient(plan, index, grad, other, short):
     """`_gradient` of an operand of `plan`; from the second time on without views of anything."""
     shape, stride = plan.operands[index]
-    if not short or grad.dtype is not other.dtype:
+    addresses = None
+    if short and fast_path.plain(other) and grad.dtype is other.dtype:
+        addresses = fast_path.addresses_of(grad, other, None)
+    if addresses is None:
         return _gradient(index, grad, other, shape, stride, plan.for_gradients)
-    addresses = grad.data_ptr(), other.data_ptr(), 0
     key = index, fast_path.key_of(grad, other, None, addresses, plan.for_gradients)
     known, exchanged = plan.gradients.get(key, (None, False))
     if known is not None:

@@ -17,6 +17,7 @@ from torch.autograd import forward_ad
 
 from . import triton_private
 from .launches import Launches
+from .torch_private import below_autograd_now as _below_autograd
 from .torch_private import empty_strided as _empty
 from .torch_private import private as _private
 from .torch_private import profiling as _profiling
@@ -102,12 +103,11 @@ def product(a, b, out, options: tuple, record: Callable[..., torch.Tensor]) -> t
     try:
         if not usual(a, b, out):
             return None
-        addresses = a.data_ptr(), b.data_ptr(), 0 if out is None else out.data_ptr()
-        kind = KNOWN.get(key_of(a, b, out, addresses, options))
-    except (AttributeError, RuntimeError, TypeError):  # no tensors, or none with memory
+        addresses = addresses_of(a, b, out)
+        kind = addresses and KNOWN.get(key_of(a, b, out, addresses, options))
+    except (AttributeError, TypeError):  # no tensors
         return None
-    # An address of 0: a tensor that only stands for one, of zeros or in a transform.
-    if kind is None or kind.launches is None or not addresses[0] or not addresses[1]:
+    if kind is None or kind.launches is None:
         return None
     if records(a, b):
         return record(a, b, kind) if out is None and a.dim() > 1 < b.dim() else None
@@ -123,7 +123,20 @@ def first_of_its_kind(a, b, out) -> bool:
     """Whether the next product of this kind may be made by `matmul`, once it is known."""
     if not available():
         return False
-    return usual(a, b, out) and on_gpu(a, b) and 0 not in (a.data_ptr(), b.data_ptr())
+    return usual(a, b, out) and on_gpu(a, b) and addresses_of(a, b, out) is not None
+
+
+def addresses_of(a, b, out) -> tuple[int, int, int] | None:
+    """Those of a, b and out, 0 without one; None of tensors that only stand for memory.
+
+    Such are zeros that nobody has written, and what a transform leaves behind or hands in.
+    """
+    try:
+        first, second = a.data_ptr(), b.data_ptr()
+        third = 0 if out is None else out.data_ptr()
+    except RuntimeError:
+        return None
+    return (first, second, third) if first and second else None
 
 
 def on_gpu(a, b) -> bool:
@@ -131,15 +144,18 @@ def on_gpu(a, b) -> bool:
 
 
 def records(a, b) -> bool:
-    """Whether autograd records what happens to `a` and `b`."""
-    return (a.requires_grad or b.requires_grad) and _grad_enabled()
+    """Whether autograd records what happens to `a` and `b`.
+
+    In inference mode, and below autograd in the dispatcher, it doesn't, whatever grad mode says.
+    """
+    return (a.requires_grad or b.requires_grad) and _grad_enabled() and not _below_autograd()
 
 
 def usual(a, b, out) -> bool:
     """Whether nothing but the product, and recording its gradient, may happen in this call."""
     return (
-        type(a) in _PLAIN
-        and type(b) in _PLAIN
+        plain(a)
+        and plain(b)
         and not _function_mode()
         and not _dispatch_modes()
         and _transform() is None
@@ -147,17 +163,19 @@ def usual(a, b, out) -> bool:
         and not _autocast()
         and not _profiling()
         and forward_ad._current_level < 0
-        and not a.is_neg()
-        and not b.is_neg()
         and (out is None or usual_out(out))
     )
+
+
+def plain(t) -> bool:
+    """Whether the tensor is what its memory says."""
+    return type(t) in _PLAIN and not t.is_neg()
 
 
 def usual_out(out) -> bool:
     """Whether `out` may be written to, and its write counted, as any tensor."""
     return (
-        type(out) in _PLAIN
-        and not out.is_neg()
+        plain(out)
         and not (out.requires_grad and _grad_enabled())
         and (_inference() or not out.is_inference())
     )

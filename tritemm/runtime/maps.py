@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -23,17 +24,21 @@ class Maps(dict):
 
     _every: ClassVar[weakref.WeakValueDictionary[int, Maps]] = weakref.WeakValueDictionary()
     _made: ClassVar[int] = 0
+    _lock: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, encode: Callable[[Any], Any], descriptor):
         super().__init__()
         self._encode = encode
         self._kind = type(descriptor)
         self._geometry = {k: v for k, v in vars(descriptor).items() if k != "base"}
-        Maps._every[id(self)] = self
+        with Maps._lock:
+            Maps._every[id(self)] = self
 
     def __missing__(self, address: int):
         if Maps._made >= MAPS:
-            for maps in list(Maps._every.values()):
+            with Maps._lock:
+                every = list(Maps._every.values())
+            for maps in every:
                 maps.clear()
             Maps._made = 0
         Maps._made += 1

@@ -6,6 +6,7 @@ A name that is not there is None, or the public function where that does as well
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 
 import torch
@@ -31,6 +32,14 @@ capturing: Callable[[], bool] = (
 )
 #: Size, strides, type -> a tensor on the current device, as code compiled by torch makes them.
 empty_strided = private("_dynamo.guards._empty_strided_cuda")
+_excluded = private("_dispatch_tls_is_dispatch_key_excluded")
+_AUTOGRAD = private("DispatchKey.AutogradFunctionality")
+#: () -> whether the dispatcher leaves autograd out, as it does in inference mode.
+below_autograd_now: Callable[[], bool] = (
+    torch.is_inference_mode_enabled
+    if None in (_excluded, _AUTOGRAD)
+    else functools.partial(_excluded, _AUTOGRAD)
+)
 #: () -> whether the profiler records.
 profiling = private("_autograd._profiler_enabled") or (lambda: False)
 
