@@ -73,9 +73,7 @@ def matmul(
     tensors = (input, other) if out is None else (input, other, out)
     if torch.compiler.is_dynamo_compiling() and out is None and not has_torch_function(tensors):
         # One node of the graph, for which few things have to be looked at before each call of it.
-        word = kernel
-        if config is not None or batch_invariant or not isinstance(kernel, str):
-            word = word_of(kernel, config, batch_invariant)
+        word = word_of(kernel, config, batch_invariant)
         return torch.ops.tritemm.matmul.default(
             input, other, word, precision, accumulate, out_dtype
         )

@@ -104,13 +104,14 @@ def product(a, b, out: torch.Tensor | None, options: tuple) -> torch.Tensor:
     addresses = a.data_ptr(), b.data_ptr(), 0 if out is None else out.data_ptr()
     key = fast_path.key_of(a, b, out, addresses, options)
     plan = fast_path.KNOWN.get(key)
-    if out is not None and out.is_inference() and not torch.is_inference_mode_enabled():
-        raise RuntimeError(
-            "Inplace update to inference tensor outside InferenceMode is not allowed: "
-            "out was made in inference mode. Take out.clone()"
-        )
-    if out is not None and fast_path.overlap(addresses, (span(a), span(b), span(out))):
-        return out.copy_(product(a, b, None, options))
+    if out is not None:
+        if out.is_inference() and not torch.is_inference_mode_enabled():
+            raise RuntimeError(
+                "Inplace update to inference tensor outside InferenceMode is not allowed: "
+                "out was made in inference mode. Take out.clone()"
+            )
+        if fast_path.overlap(addresses, (span(a), span(b), span(out))):
+            return out.copy_(product(a, b, None, options))
     if plan is not None and plan.launches is not None and fast_path.AVAILABLE:
         result = fast_path.multiply(plan, addresses, out)
         if result is not None:

@@ -11,7 +11,7 @@ def lower(operator, name: str) -> None:
 
     `name` is dotted, and begins with torch. The operator takes two tensors, then constants, the
     last of which is the type of the new tensor that it returns. Where Inductor's parts are not as
-    they were in torch 2.9 to 2.13, and in code that is not Python, the operator itself is called.
+    they were in torch 2.10 to 2.13, and in code that is not Python, the operator itself is called.
     """
     lowering = sys.modules.get("torch._inductor.lowering")
     if lowering is None or operator in lowering.lowerings:
