@@ -188,6 +188,16 @@ def test_sparse_is_refused():
         tritemm.matmul(a.to_sparse(), a)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested")
+def test_nested_is_refused():
+    a = torch.eye(3, device=DEVICE)
+    nested = torch.nested.nested_tensor([a, a[:2]])
+    tritemm.matmul(a, a)  # its kind of call is known from here on
+    for args in ((nested, a), (a, nested)):
+        with pytest.raises(NotImplementedError, match="to_padded_tensor"):
+            tritemm.matmul(*args)
+
+
 class TestOptions:
     a = torch.ones(4, 4)
 

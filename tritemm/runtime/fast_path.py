@@ -105,7 +105,7 @@ def product(a, b, out, options: tuple, record: Callable[..., torch.Tensor]) -> t
             return None
         addresses = addresses_of(a, b, out)
         kind = addresses and KNOWN.get(key_of(a, b, out, addresses, options))
-    except (AttributeError, TypeError):  # no tensors
+    except (AttributeError, TypeError, RuntimeError):  # no tensors, or nested ones: no shape
         return None
     if kind is None or kind.launches is None:
         return None
