@@ -269,8 +269,13 @@ FAULTS = (
         (LAUNCH + "packed_and_swapped",), "", "tma",
     ),
     Fault(
-        "gradients take the operands in the other order", "ops.py",
+        "gradients are never prepared", "ops.py",
         "exchanged = (index == 1) != turned", "exchanged = (index == 0) != turned",
+        (LAUNCH + "gradients_of_every_layout",), "", "gemv",
+    ),
+    Fault(
+        "gradients take the operands in the other order", "ops.py",
+        "(second, first, 0) if exchanged", "(second, first, 0) if not exchanged",
         (LAUNCH + "gradients_of_every_layout",), "", "gemv",
     ),
 )  # fmt: skip
