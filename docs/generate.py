@@ -210,7 +210,8 @@ def losses(rows: list[Row]) -> str:
 def record() -> str:
     """The last run of the suite on each GPU."""
     texts = (path.read_text() for path in sorted(suite_record.RESULTS.glob("*.json")))
-    lines = [f"Tested: {suite_record.sentence(json.loads(text))}" for text in texts]
+    code = suite_record.code_hash()
+    lines = [f"Tested: {suite_record.sentence(json.loads(text), code)}" for text in texts]
     return "\n".join(lines) or "Not yet run on a GPU."
 
 
