@@ -270,12 +270,12 @@ FAULTS = (
     ),
     Fault(
         "gradients are never prepared", "ops.py",
-        "exchanged = (index == 1) != turned", "exchanged = (index == 0) != turned",
+        "if (index == 1) != turned", "if (index == 0) != turned",
         (LAUNCH + "gradients_of_every_layout",), "", "gemv",
     ),
     Fault(
-        "gradients take the operands in the other order", "ops.py",
-        "(second, first, 0) if exchanged", "(second, first, 0) if not exchanged",
+        "gradients take the operands in the other order", "runtime/fast_path.py",
+        "addresses[first], addresses[second]", "addresses[second], addresses[first]",
         (LAUNCH + "gradients_of_every_layout",), "", "gemv",
     ),
 )  # fmt: skip

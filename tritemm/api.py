@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping
 
 import torch
+from torch.compiler import is_dynamo_compiling
 from torch.overrides import handle_torch_function, has_torch_function
 
 from . import dispatch, ops, plan
@@ -22,6 +23,7 @@ _LIBRARY.define(
     "matmul(Tensor input, Tensor other, str kernel, str? precision, ScalarType? accumulate, "
     "ScalarType? out_dtype) -> Tensor"
 )
+_MATMUL = torch.ops.tritemm.matmul.default
 
 
 def matmul(
@@ -70,17 +72,16 @@ def matmul(
     >>> tritemm.matmul(a, a.mT).tolist()
     [[3.0, 3.0], [3.0, 3.0]]
     """
-    tensors = (input, other) if out is None else (input, other, out)
-    if torch.compiler.is_dynamo_compiling() and out is None and not has_torch_function(tensors):
+    asked = (kernel, precision, accumulate, out_dtype, config, batch_invariant)
+    if not is_dynamo_compiling():
+        result = fast_path.matmul(input, other, out, asked, ops.record)
+        if result is not None:
+            return result
+    elif out is None and not has_torch_function((input, other)):
         # One node of the graph, for which few things have to be looked at before each call of it.
         word = word_of(kernel, config, batch_invariant)
-        return torch.ops.tritemm.matmul.default(
-            input, other, word, precision, accumulate, out_dtype
-        )
-    asked = (kernel, precision, accumulate, out_dtype, config, batch_invariant)
-    result = fast_path.matmul(input, other, out, asked, ops.record)
-    if result is not None:
-        return result
+        return _MATMUL(input, other, word, precision, accumulate, out_dtype)
+    tensors = (input, other) if out is None else (input, other, out)
     if has_torch_function(tensors):
         return handle_torch_function(
             matmul, tensors, input, other, out=out, kernel=kernel, config=config,
@@ -89,7 +90,7 @@ def matmul(
         )  # fmt: skip
     word = word_of(kernel, config, batch_invariant)
     a, b, options = operands(input, other, out, word, precision, accumulate, out_dtype)
-    if not torch.compiler.is_dynamo_compiling():
+    if not is_dynamo_compiling():
         fast_path.remember_options(asked, a.dtype, options)
     if out is not None:
         return _into(out, a, b, input, other, options)

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import register_flop_formula
 from .plan import product, result_shape
 from .request import for_gradients
 from .runtime import fast_path, inductor
-from .runtime.torch_private import apply, below_autograd, profiling, single_level, tangent_of
+from .runtime.torch_private import apply_of, below_autograd, profiling, single_level, tangent_of
 
 _LIBRARY = torch.library.Library("tritemm", "DEF")
 _OPTIONS = "str kernel, str? precision, ScalarType? accumulate"
@@ -66,7 +66,7 @@ def _mm_into(a, b, kernel, precision, accumulate, *, out):
         return
     addresses = a.data_ptr(), b.data_ptr(), out.data_ptr()
     plan = fast_path.KNOWN.get(fast_path.key_of(a, b, out, addresses, options))
-    if plan is None or plan.launches is None or fast_path.multiply(plan, addresses, out) is None:
+    if not fast_path.write(plan, addresses):
         product(a, b, out, options)
 
 
@@ -108,7 +108,7 @@ def _mm_autograd(keys, a, b, *options):
     forward_mode = tangents != (None, None)
     if forward_mode or (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)):
         with single_level():
-            return apply(_MatMul, keys, forward_mode, a, b, *options)
+            return _record_any(keys, forward_mode, a, b, *options)
     return below_autograd(_MM, keys, a, b, *options)
 
 
@@ -171,24 +171,14 @@ class _Recorded(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        plan = ctx.plan
         a, b = ctx.saved_tensors
-        needs_a, needs_b, _ = ctx.needs_input_grad
-        short = (
-            fast_path.available()
-            and not torch.is_grad_enabled()
-            and fast_path.usual(grad, grad, None)
-        )
-        return (
-            _short_gradient(plan, 0, grad, b, short) if needs_a else None,
-            _short_gradient(plan, 1, grad, a, short) if needs_b else None,
-            None,
-        )
+        return *_short_gradients(ctx.plan, grad, a, b, ctx.needs_input_grad), None
 
 
-def record(a, b, plan):
-    """The product by a prepared `plan`, recorded by autograd; for `fast_path.product`."""
-    return apply(_Recorded, a, b, plan)
+#: `_MatMul` of its arguments, recorded by autograd.
+_record_any = apply_of(_MatMul)
+#: (a, b, plan) -> the product by a prepared plan, recorded by autograd; for `fast_path.product`.
+record = apply_of(_Recorded)
 
 
 def _save(ctx, a, b, needs) -> None:
@@ -242,41 +232,54 @@ def _summed(x, y, shape, options):
     return mm(x, y, *options, torch.float32 if half else dtype).sum_to_size(shape).to(dtype)
 
 
-def _short_gradient(plan, index, grad, other, short):
-    """`_gradient` of an operand of `plan`; from the second time on without views of anything."""
-    shape, stride = plan.operands[index]
+def _short_gradients(plan, grad, a, b, needs):
+    """`_gradients` of a product by `plan`; from the second time on without views of anything."""
+    # In the place of an operand that is not there, which only the other one's gradient needs.
+    tensors = grad if a is None else a, grad if b is None else b, grad
     addresses = None
-    if short and fast_path.plain(other) and grad.dtype is other.dtype:
-        addresses = fast_path.addresses_of(grad, other, None)
-    if addresses is None:
-        return _gradient(index, grad, other, shape, stride, plan.for_gradients)
-    key = index, fast_path.key_of(grad, other, None, addresses, plan.for_gradients)
-    known, exchanged = plan.gradients.get(key, (None, False))
-    if known is not None:
-        first, second, _ = addresses
-        addresses = (second, first, 0) if exchanged else addresses
-        result = fast_path.multiply(known, addresses, None)
-        if result is not None:
-            return result
-    result = _gradient(index, grad, other, shape, stride, plan.for_gradients)
-    _learn_gradient(plan, index, grad, other, key, result)
-    return result
+    if fast_path.available() and not torch.is_grad_enabled() and fast_path.usual(*tensors):
+        addresses = fast_path.addresses_of(*tensors)
+    if not addresses or not addresses[2]:
+        return _gradients(grad, a, b, plan.operands, needs, plan.for_gradients)
+    key = fast_path.key_of(*tensors, addresses, plan.for_gradients), needs
+    steps = plan.gradients.get(key)
+    if steps is not None:
+        found = fast_path.multiply_each(steps, addresses)
+        if found is not None:
+            return found
+    found = _gradients(grad, a, b, plan.operands, needs, plan.for_gradients)
+    _learn_gradients(plan, grad, a, b, key, found)
+    return found
 
 
-def _learn_gradient(plan, index, grad, other, key, result):
-    """Let the next gradient of this kind be one launch on the addresses of `grad` and `other`.
+def _learn_gradients(plan, grad, a, b, key, found):
+    """Let the next gradients of this kind be one launch each, on the addresses of a, b and `grad`.
 
-    It can be where the factors lie in their memory, and their product needed no sum.
+    They can be where the factors lie in their memory, and their product needed no sum.
     """
+    steps = [
+        None if result is None else _step(plan, index, grad, other, result)
+        for index, (other, result) in enumerate(zip((b, a), found, strict=True))
+    ]
+    if all((step is None) == (result is None) for step, result in zip(steps, found, strict=True)):
+        plan.remember_gradients(key, steps)
+
+
+def _step(plan, index, grad, other, result):
+    """What makes the gradient of operand `index`, which was `result`, or None.
+
+    Of the addresses of a, b and `grad`, in this order.
+    """
+    if grad.dtype is not other.dtype:
+        return None
     x, y, turned = _factors(index, grad, other, *plan.operands[index])
-    exchanged = (index == 1) != turned
+    places = (1 - index, 2) if (index == 1) != turned else (2, 1 - index)
+    owners = [other if place < 2 else grad for place in places]
     addresses = x.data_ptr(), y.data_ptr(), 0
-    owners = (other, grad) if exchanged else (grad, other)
     if addresses[:2] != tuple(t.data_ptr() for t in owners):
-        return
+        return None
     options = (*plan.for_gradients, grad.dtype)
     known = fast_path.KNOWN.get(fast_path.key_of(x, y, None, addresses, options))
     if known is None or known.launches is None or math.prod(known.size) != result.numel():
-        return
-    known = known.dropped(tuple(result.shape), result.stride())
-    plan.remember_gradient(key, known, exchanged)
+        return None
+    return known.dropped(tuple(result.shape), result.stride()), *places

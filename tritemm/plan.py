@@ -47,8 +47,8 @@ class Plan:
         self.operands = tuple((tuple(t.shape), t.stride()) for t in (a, b))
         #: The first three options of the products that make up the gradients.
         self.for_gradients = (for_gradients(word), *self._types)
-        #: What multiplies an operand's gradient, and whether the other operand comes first.
-        self.gradients: dict[tuple, tuple[Plan, bool]] = {}
+        #: What makes the gradients of both operands, of the addresses of a, b and what comes in.
+        self.gradients: dict[tuple, list[fast_path.Step | None]] = {}
         #: Shape and strides of a, b, c as the kernel takes them; None if it takes copies.
         self._views = None
         if all(v.data_ptr() == t.data_ptr() for v, t in zip(views, (a, b, c), strict=True)):
@@ -73,11 +73,11 @@ class Plan:
         other.size, other.stride = size, stride
         return other
 
-    def remember_gradient(self, key: tuple, plan: Plan, exchanged: bool) -> None:
-        """Have `plan` for gradients of that kind, of whose operands the gradient may be second."""
+    def remember_gradients(self, key: tuple, steps: list[fast_path.Step | None]) -> None:
+        """Have `steps` for gradients of that kind."""
         if len(self.gradients) >= GRADIENTS:
             self.gradients.clear()
-        self.gradients[key] = plan, exchanged
+        self.gradients[key] = steps
 
     def _prepared(self, device: int, calls: Sequence[Call]) -> Launches:
         """`calls` are what `run` returned: what copies if anything, and the kernel's own."""

@@ -65,7 +65,8 @@ def word_of(
 ) -> str:
     """The word of matmul's arguments; errors as `Request.of`. "auto" and names are themselves."""
     if config is None and not batch_invariant:
-        return _name_of(kernel)
+        # A compiled graph looks at all that was looked at here, before each of its calls.
+        return kernel if kernel == "auto" else _name_of(kernel)
     return str(Request.of(kernel, config, batch_invariant))
 
 

@@ -9,11 +9,12 @@ under `torch.profiler`, which therefore shows `tritemm::mm`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
 from torch.autograd import forward_ad
+from torch.compiler import is_dynamo_compiling
 
 from . import triton_private
 from .launches import Launches
@@ -60,6 +61,8 @@ class Kind(Protocol):
     launches: Launches | None
 
 
+#: A kind that has launches, and which two of some addresses it multiplies.
+Step = tuple[Kind, int, int]
 KNOWN: dict[tuple, Kind] = {}
 #: All that a caller of `matmul` asked for, and the operands' type -> the operator's options.
 _OPTIONS: dict[tuple, tuple] = {}
@@ -81,8 +84,11 @@ def remember_options(asked: tuple, dtype: torch.dtype, options: tuple) -> None:
 
 
 def matmul(a, b, out, asked: tuple, record: Callable[..., torch.Tensor]) -> torch.Tensor | None:
-    """`product` for a caller who asked for that much: all arguments that decide the result."""
-    if not available() or type(a) not in _PLAIN:  # others are asked for nothing, not their type
+    """`product` for a caller who asked for that much: all arguments that decide the result.
+
+    Not under torch.compile.
+    """
+    if not AVAILABLE or type(a) not in _PLAIN:  # others are asked for nothing, not their type
         return None
     try:
         options = _OPTIONS.get((asked, a.dtype))
@@ -116,7 +122,7 @@ def product(a, b, out, options: tuple, record: Callable[..., torch.Tensor]) -> t
 
 def available() -> bool:
     """Whether this way can be taken at all. Under torch.compile that is a constant: it can't."""
-    return AVAILABLE and not torch.compiler.is_dynamo_compiling()
+    return AVAILABLE and not is_dynamo_compiling()
 
 
 def first_of_its_kind(a, b, out) -> bool:
@@ -207,13 +213,44 @@ def multiply(kind: Kind, addresses: tuple[int, int, int], out) -> torch.Tensor |
         with torch.cuda.device(launches.device):
             return multiply(kind, addresses, out)
     if out is None:
-        out = _empty(kind.size, kind.stride, kind.dtype)
-        launches(addresses[0], addresses[1], out.data_ptr())
-        return out
+        return _fresh(kind, addresses[0], addresses[1])
     if overlap(addresses, kind.spans):
         return None
     launches(*addresses)
     _count_write((out,))
+    return out
+
+
+def multiply_each(steps: Sequence[Step | None], addresses: Sequence[int]) -> list | None:
+    """The product of each step, None for none; None, as `multiply`, where they can't be made."""
+    if not triton_private.plain():
+        return None
+    made: list[torch.Tensor | None] = []
+    for step in steps:
+        if step is None:
+            made.append(None)
+            continue
+        kind, first, second = step
+        if _device() != kind.launches.device:
+            return None
+        made.append(_fresh(kind, addresses[first], addresses[second]))
+    return made
+
+
+def write(kind: Kind | None, addresses: tuple[int, int, int]) -> bool:
+    """Write the product to the third address, which no operand meets; False if it can't be."""
+    if kind is None or kind.launches is None or not triton_private.plain():
+        return False
+    if _device() != kind.launches.device:
+        return False
+    kind.launches(*addresses)
+    return True
+
+
+def _fresh(kind: Kind, first: int, second: int) -> torch.Tensor:
+    """The product of what lies at these addresses of the current device."""
+    out = _empty(kind.size, kind.stride, kind.dtype)
+    kind.launches(first, second, out.data_ptr())
     return out
 
 

@@ -61,13 +61,13 @@ def single_level() -> contextlib.AbstractContextManager:
     return enable_single_level_autograd_function()
 
 
-def apply(function, *args):
-    """`function.apply(*args)`, of a `torch.autograd.Function` without `setup_context`.
+def apply_of(function) -> Callable:
+    """`function.apply`, of a `torch.autograd.Function` without `setup_context`.
 
     The one of torch's C++ part: outside of transforms, what stands before it in Python only finds
     that there is nothing to do.
     """
-    return super(torch.autograd.Function, function).apply(*args)
+    return super(torch.autograd.Function, function).apply
 
 
 def tangent_of(tensor: torch.Tensor) -> torch.Tensor | None:
