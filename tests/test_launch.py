@@ -25,6 +25,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import tritemm
 from tritemm import plan, spec
+from tritemm.bounded import Bounded
 from tritemm.problem import INTERPRETED
 from tritemm.runtime import (
     binding,
@@ -497,7 +498,7 @@ def test_nothing_holds_tensors(stand_in):
 
 @cpu_only
 def test_kinds_are_bounded_and_forgotten(stand_in, monkeypatch):
-    monkeypatch.setattr(fast_path, "KINDS", 3)
+    monkeypatch.setattr(fast_path, "KNOWN", Bounded(3))
     for rows in range(1, 8):
         a = integers(rows, 8)
         assert torch.equal(tritemm.matmul(a, a.mT), a @ a.mT)

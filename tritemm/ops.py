@@ -262,7 +262,7 @@ def _learn_gradients(plan, grad, a, b, key, found):
         for index, (other, result) in enumerate(zip((b, a), found, strict=True))
     ]
     if all((step is None) == (result is None) for step, result in zip(steps, found, strict=True)):
-        plan.remember_gradients(key, steps)
+        plan.gradients[key] = steps
 
 
 def _step(plan, index, grad, other, result):

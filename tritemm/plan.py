@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import torch
 
 from . import dispatch
+from .bounded import Bounded
 from .kernels.pack import copied_bytes, pack
 from .precision import resolve
 from .problem import Problem
@@ -48,7 +49,7 @@ class Plan:
         #: The first three options of the products that make up the gradients.
         self.for_gradients = (for_gradients(word), *self._types)
         #: What makes the gradients of both operands, of the addresses of a, b and what comes in.
-        self.gradients: dict[tuple, list[fast_path.Step | None]] = {}
+        self.gradients: dict[tuple, list[fast_path.Step | None]] = Bounded(GRADIENTS)
         #: Shape and strides of a, b, c as the kernel takes them; None if it takes copies.
         self._views = None
         if all(v.data_ptr() == t.data_ptr() for v, t in zip(views, (a, b, c), strict=True)):
@@ -72,12 +73,6 @@ class Plan:
         other = copy.copy(self)
         other.size, other.stride = size, stride
         return other
-
-    def remember_gradients(self, key: tuple, steps: list[fast_path.Step | None]) -> None:
-        """Have `steps` for gradients of that kind."""
-        if len(self.gradients) >= GRADIENTS:
-            self.gradients.clear()
-        self.gradients[key] = steps
 
     def _prepared(self, device: int, calls: Sequence[Call]) -> Launches:
         """`calls` are what `run` returned: what copies if anything, and the kernel's own."""
@@ -124,7 +119,7 @@ def product(a, b, out: torch.Tensor | None, options: tuple) -> torch.Tensor:
             if plan is None:
                 plan = Plan(a, b, c, options)
             plan(a, b, c)
-        fast_path.remember(key, plan)
+        fast_path.KNOWN[key] = plan
     if out is not None:
         torch.autograd.graph.increment_version(out)
     return c
@@ -141,7 +136,7 @@ def learn(called: Sequence, prepared: Sequence, result: torch.Tensor, options: t
         plan = fast_path.KNOWN.get(fast_path.key_of(*prepared, addresses, options))
         if plan is not None:
             plan = plan.dropped(tuple(result.shape), result.stride())
-            fast_path.remember(fast_path.key_of(*called, addresses, options), plan)
+            fast_path.KNOWN[fast_path.key_of(*called, addresses, options)] = plan
 
 
 def run(kernel: Kernel, problem: Problem, config: Config, a, b, c) -> list[Call | None]:

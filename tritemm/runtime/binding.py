@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from triton.runtime.jit import JITFunction
 
+from ..bounded import Bounded
 from . import triton_private
 from .maps import Maps
 from .torch_private import current_stream
@@ -67,7 +68,7 @@ class Call:
             self._run(*head, args)
 
 
-_LOADED: dict[tuple, Loaded | None] = {}
+_LOADED: dict[tuple, Loaded | None] = Bounded(KERNELS)
 
 
 def bind(
@@ -89,8 +90,6 @@ def bind(
     except (Moved, AttributeError, KeyError, TypeError):
         return None
     if loaded is _LOADED:  # not there; None is what may be there
-        if len(_LOADED) >= KERNELS:
-            _LOADED.clear()
         # A compiler's error is the caller's to see, as from Triton's own launch.
         compiled = compile_kernel(fn, grid, values, options, cluster)
         try:
@@ -114,7 +113,7 @@ def compile_kernel(fn, grid, values, options, cluster: int = 1):
 
 #: Calls that are kept by `call_of`.
 CALLS = 4096
-_CALLS: dict[Hashable, Call | None] = {}
+_CALLS: dict[Hashable, Call | None] = Bounded(CALLS)
 
 
 def call_of(key: Hashable, make: Callable[[], Call | None]) -> Call | None:
@@ -122,8 +121,6 @@ def call_of(key: Hashable, make: Callable[[], Call | None]) -> Call | None:
     call = _CALLS.get(key, _CALLS)
     if call is _CALLS:  # not there; None is what may be there
         call = make()
-        if len(_CALLS) >= CALLS:
-            _CALLS.clear()
         _CALLS[key] = call
     return call
 

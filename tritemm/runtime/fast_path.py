@@ -16,6 +16,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
+from ..bounded import Bounded
 from . import triton_private
 from .launches import Launches
 from .torch_private import below_autograd_now as _below_autograd
@@ -23,7 +24,7 @@ from .torch_private import empty_strided as _empty
 from .torch_private import private as _private
 from .torch_private import profiling as _profiling
 
-#: Kinds that are remembered; when there are more, all are forgotten.
+#: Kinds that are remembered.
 KINDS = 4096
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -63,22 +64,14 @@ class Kind(Protocol):
 
 #: A kind that has launches, and which two of some addresses it multiplies.
 Step = tuple[Kind, int, int]
-KNOWN: dict[tuple, Kind] = {}
+#: By `key_of`.
+KNOWN: dict[tuple, Kind] = Bounded(KINDS)
 #: All that a caller of `matmul` asked for, and the operands' type -> the operator's options.
-_OPTIONS: dict[tuple, tuple] = {}
-
-
-def remember(key: tuple, kind: Kind) -> None:
-    """Have `kind` under `key`."""
-    if len(KNOWN) >= KINDS:
-        KNOWN.clear()
-    KNOWN[key] = kind
+_OPTIONS: dict[tuple, tuple] = Bounded(KINDS)
 
 
 def remember_options(asked: tuple, dtype: torch.dtype, options: tuple) -> None:
     """Have `options`, which follow from what was asked for operands of `dtype`."""
-    if len(_OPTIONS) >= KINDS:
-        _OPTIONS.clear()
     with contextlib.suppress(TypeError):  # a config that can't be a key
         _OPTIONS[asked, dtype] = options
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import torch
 
+from ..bounded import Bounded
 from ..kernels._gluon_store import OWNERS
 from ..kernels.pack import WORD
 from ..problem import INTERPRETER, Matrix, Problem
@@ -152,13 +153,11 @@ class Scene:
         With `below`, infinity for what takes at least that long, or as long as a config before it,
         where that is seen early.
         """
-        table = _SHAPES.setdefault((kernel, self.kind), {})
+        table = _SHAPES.setdefault((kernel, self.kind), Bounded(_MOST_SHAPES))
         shapes = []
         for config in configs:
             found = table.get(id(config))
             if found is None:
-                if len(table) >= _MOST_SHAPES:
-                    table.clear()
                 found = table[id(config)] = config, self._shape(kernel, config)
             shapes.append(found[1])
         return [numbers[0] for numbers in self._times(kernel, shapes, below)]
