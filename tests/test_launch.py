@@ -21,10 +21,11 @@ from pathlib import Path
 import pytest
 import torch
 from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
 
 import tritemm
-from tritemm import plan, spec
+from tritemm import ops, plan, spec
 from tritemm.bounded import Bounded
 from tritemm.problem import INTERPRETED
 from tritemm.runtime import (
@@ -449,6 +450,56 @@ def test_gradients_of_one_memory(stand_in):
         grad = a.detach() if same else integers(16, 16)
         grad_a, grad_w = torch.autograd.grad(y, (a, w), grad)
         assert torch.equal(grad_a, grad @ w.mT) and torch.equal(grad_w, a.mT @ grad)
+
+
+@cpu_only
+def test_one_gradient_is_prepared_without_the_other(stand_in, monkeypatch):
+    """That of an operand which was broadcast is a sum besides."""
+    worked_out, gradient = [], ops._gradient
+    monkeypatch.setattr(
+        ops, "_gradient", lambda i, *rest: worked_out.append(i) or gradient(i, *rest)
+    )
+    a, w = integers(8, 16).requires_grad_(), integers(3, 16, 24).requires_grad_()
+    for _ in range(5):
+        worked_out.clear()
+        y = tritemm.matmul(a, w)
+        grad = integers(*y.shape)
+        grad_a, grad_w = torch.autograd.grad(y, (a, w), grad)
+        assert torch.equal(grad_a, (grad @ w.mT).sum(0)) and torch.equal(grad_w, a.mT @ grad)
+    assert worked_out == [0]
+
+
+@cpu_only
+@pytest.mark.parametrize("calls", [1, 3])
+@pytest.mark.parametrize("change", [torch.Tensor.double, lambda t: t[:, :5]])
+def test_an_operand_that_is_another_by_the_time_of_its_gradient(stand_in, calls, change):
+    """As torch raises; by the operators at first, and where the launches are prepared."""
+    a, w = integers(8, 16).requires_grad_(), torch.nn.Parameter(integers(16, 24))
+    for _ in range(calls):
+        y = tritemm.matmul(a, w)
+        torch.autograd.grad(y, a, torch.ones_like(y), retain_graph=True)
+    w.data = change(w.data)
+    with pytest.raises(RuntimeError, match=r"gradient of input needs other as .* \[16, 24\]"):
+        torch.autograd.grad(y, a, torch.ones_like(y))
+
+
+@cpu_only
+def test_tracing_before_dispatch_sees_the_product(stand_in, monkeypatch):
+    """A launch is in none of torch's modes, which are a thread's own."""
+    launched = StandIn.__call__
+
+    def elsewhere(*args):
+        thread = threading.Thread(target=launched, args=args)
+        thread.start()
+        thread.join()
+
+    monkeypatch.setattr(StandIn, "__call__", elsewhere)
+    a, w, x = integers(8, 16), integers(16, 24), integers(8, 16)
+    for _ in range(2):
+        tritemm.matmul(a, w)
+    tracer = make_fx(lambda a, w: tritemm.matmul(a, w), pre_dispatch=True, tracing_mode="real")
+    graph = tracer(a, w)
+    assert torch.equal(graph(x, w), x @ w)
 
 
 @cpu_only

@@ -3,6 +3,7 @@
 import dataclasses
 import warnings
 
+import numpy as np
 import pytest
 import torch
 import triton
@@ -433,7 +434,7 @@ class TestWord:
         named = word_of(dispatch.find("tma"), self.config)
         assert named == word_of("tma", self.config) and Request.parse(named).kernel == "tma"
 
-    @pytest.mark.parametrize("kernel", [None, 7, b"tma", ["tma"]])
+    @pytest.mark.parametrize("kernel", [None, 7, b"tma", ["tma"], np.array(["tma", "auto"])])
     def test_others_are_refused(self, kernel):
         message = (
             f"name of a rung of tritemm.ladder\\(\\), or such a rung, not {type(kernel).__name__}"

@@ -116,6 +116,19 @@ def test_compile_fullgraph(dynamic):
         assert torch.equal(got, want)
 
 
+@pytest.mark.parametrize("kind", [dict, lambda **fields: tritemm.Config(**fields)])
+def test_a_config_that_changes_between_calls_of_a_graph(kind):
+    torch._dynamo.reset()
+    a, b = leaf(20, 16).detach(), leaf(16, 20).detach()
+    compiled = torch.compile(
+        lambda a, b, config: tritemm.matmul(a, b, kernel="naive", config=config),
+        fullgraph=True, backend="eager",
+    )  # fmt: skip
+    for rows in (16, 32, 64):
+        config = kind(BLOCK_M=rows, BLOCK_N=16, BLOCK_K=16)
+        assert torch.equal(compiled(a, b, config), a @ b)
+
+
 def test_compile_with_out():
     torch._dynamo.reset()
     a, b = (leaf(4, 4, dtype=torch.float32).detach() for _ in range(2))

@@ -13,6 +13,6 @@ class Bounded(dict):
         self.most = most
 
     def __setitem__(self, key, value):
-        if len(self) >= self.most:
+        if len(self) >= self.most and key not in self:
             self.clear()
         super().__setitem__(key, value)

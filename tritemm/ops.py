@@ -23,6 +23,8 @@ _OPTIONS = "str kernel, str? precision, ScalarType? accumulate"
 _LIBRARY.define(f"mm(Tensor a, Tensor b, {_OPTIONS}, ScalarType out_dtype) -> Tensor")
 _LIBRARY.define(f"mm_out(Tensor a, Tensor b, {_OPTIONS}, *, Tensor(a!) out) -> ()")
 _MM, _MM_OUT = torch.ops.tritemm.mm.default, torch.ops.tritemm.mm_out.default
+#: Of the operands, to a caller of `matmul`.
+NAMES = "input", "other"
 
 
 def mm(a, b, *options) -> torch.Tensor:
@@ -131,7 +133,7 @@ class _MatMul(torch.autograd.Function):
     @staticmethod
     def forward(ctx, keys, forward_mode, a, b, *options):
         ctx.word, ctx.precision, ctx.accumulate, ctx.out_dtype = options
-        ctx.operands = tuple((tuple(t.shape), t.stride()) for t in (a, b))
+        ctx.operands = tuple((tuple(t.shape), t.stride(), t.dtype) for t in (a, b))
         _, _, *needs = ctx.needs_input_grad[:4]
         _save(ctx, a, b, needs)
         if forward_mode:
@@ -189,18 +191,25 @@ def _save(ctx, a, b, needs) -> None:
 def _gradients(grad, a, b, operands, needs, options):
     """Of both operands, as `needs` says, each laid out as its operand is.
 
-    `operands`: shape and strides of both. `a` is None where only its own gradient is asked for,
-    and so is `b`.
+    `operands`: shape, strides and type of both, in the product. `a` is None where only its own
+    gradient is asked for, and so is `b`.
     """
     return (
-        _gradient(0, grad, b, *operands[0], options) if needs[0] else None,
-        _gradient(1, grad, a, *operands[1], options) if needs[1] else None,
+        _gradient(0, grad, b, operands, options) if needs[0] else None,
+        _gradient(1, grad, a, operands, options) if needs[1] else None,
     )
 
 
-def _gradient(index, grad, other, shape, stride, options):
-    """Of operand `index`, which has this shape and these strides; `other` is the other operand."""
-    x, y, turned = _factors(index, grad.to(other.dtype), other, shape, stride)
+def _gradient(index, grad, other, operands, options):
+    """Of operand `index`; `other` is the other operand."""
+    (shape, stride, _), (other_shape, _, dtype) = operands[index], operands[1 - index]
+    if other.dtype != dtype or other.shape != other_shape:
+        raise RuntimeError(
+            f"matmul: the gradient of {NAMES[index]} needs {NAMES[1 - index]} as it was in the "
+            f"product, {list(other_shape)} of {dtype}; by now it is {list(other.shape)} of "
+            f"{other.dtype}. It was changed through .data, Module.to or a saved-tensor hook"
+        )
+    x, y, turned = _factors(index, grad.to(dtype), other, shape, stride)
     if turned:
         *batch, rows, cols = shape
         return _summed(x, y, (*batch, cols, rows), options).mT
@@ -242,27 +251,29 @@ def _short_gradients(plan, grad, a, b, needs):
     if not addresses or not addresses[2]:
         return _gradients(grad, a, b, plan.operands, needs, plan.for_gradients)
     key = fast_path.key_of(*tensors, addresses, plan.for_gradients), needs
-    steps = plan.gradients.get(key)
-    if steps is not None:
-        found = fast_path.multiply_each(steps, addresses)
-        if found is not None:
-            return found
-    found = _gradients(grad, a, b, plan.operands, needs, plan.for_gradients)
-    _learn_gradients(plan, grad, a, b, key, found)
+    steps, rest = plan.gradients.get(key, (None, None))
+    found = fast_path.multiply_each(steps, addresses) if steps else None
+    if found is None:
+        found = _gradients(grad, a, b, plan.operands, needs, plan.for_gradients)
+        _learn_gradients(plan, grad, a, b, key, found)
+    elif rest:
+        others = _gradients(grad, a, b, plan.operands, rest, plan.for_gradients)
+        found = [x if y is None else y for x, y in zip(found, others, strict=True)]
     return found
 
 
 def _learn_gradients(plan, grad, a, b, key, found):
     """Let the next gradients of this kind be one launch each, on the addresses of a, b and `grad`.
 
-    They can be where the factors lie in their memory, and their product needed no sum.
+    One can be where its factors lie in their memory, and their product needed no sum.
     """
     steps = [
         None if result is None else _step(plan, index, grad, other, result)
         for index, (other, result) in enumerate(zip((b, a), found, strict=True))
     ]
-    if all((step is None) == (result is None) for step, result in zip(steps, found, strict=True)):
-        plan.gradients[key] = steps
+    rest = [step is None and r is not None for step, r in zip(steps, found, strict=True)]
+    if any(steps):  # else Triton may have been launching itself, for once
+        plan.gradients[key] = steps, rest if any(rest) else None
 
 
 def _step(plan, index, grad, other, result):
@@ -272,7 +283,8 @@ def _step(plan, index, grad, other, result):
     """
     if grad.dtype is not other.dtype:
         return None
-    x, y, turned = _factors(index, grad, other, *plan.operands[index])
+    shape, stride, _ = plan.operands[index]
+    x, y, turned = _factors(index, grad, other, shape, stride)
     places = (1 - index, 2) if (index == 1) != turned else (2, 1 - index)
     owners = [other if place < 2 else grad for place in places]
     addresses = x.data_ptr(), y.data_ptr(), 0

@@ -44,12 +44,14 @@ class Plan:
         self.launches: Launches | None = None
         self.size, self.stride, self.dtype = tuple(c.shape), c.stride(), c.dtype
         self.spans = span(a), span(b), span(c)
-        #: Shape and strides of both operands, as they were given.
-        self.operands = tuple((tuple(t.shape), t.stride()) for t in (a, b))
+        #: Shape, strides and type of both operands, as they were given.
+        self.operands = tuple((tuple(t.shape), t.stride(), t.dtype) for t in (a, b))
         #: The first three options of the products that make up the gradients.
         self.for_gradients = (for_gradients(word), *self._types)
-        #: What makes the gradients of both operands, of the addresses of a, b and what comes in.
-        self.gradients: dict[tuple, list[fast_path.Step | None]] = Bounded(GRADIENTS)
+        #: What makes the gradients of both operands, of the addresses of a, b and what comes in;
+        #: and which of them it doesn't make, if any.
+        self.gradients: dict[tuple, tuple[list[fast_path.Step | None], list | None]]
+        self.gradients = Bounded(GRADIENTS)
         #: Shape and strides of a, b, c as the kernel takes them; None if it takes copies.
         self._views = None
         if all(v.data_ptr() == t.data_ptr() for v, t in zip(views, (a, b, c), strict=True)):

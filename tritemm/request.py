@@ -66,7 +66,7 @@ def word_of(
     """The word of matmul's arguments; errors as `Request.of`. "auto" and names are themselves."""
     if config is None and not batch_invariant:
         # A compiled graph looks at all that was looked at here, before each of its calls.
-        return kernel if kernel == "auto" else _name_of(kernel)
+        return kernel if isinstance(kernel, str) and kernel == "auto" else _name_of(kernel)
     return str(Request.of(kernel, config, batch_invariant))
 
 
@@ -101,6 +101,8 @@ def for_gradients(word: str) -> str:
 def changed(config: Config) -> dict:
     """The fields of `config` that have no default or differ from it."""
     values = {name: getattr(config, name) for name in _FIELDS}
+    # Under torch.compile a number that has changed between calls is a symbol, until int asks.
+    values = {name: int(v) if _KIND[name] is int else v for name, v in values.items()}
     return {name: value for name, value in values.items() if value != _FIELDS[name]}
 
 

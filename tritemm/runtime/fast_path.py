@@ -34,6 +34,8 @@ _autocast = torch.is_autocast_enabled
 _inference = torch.is_inference_mode_enabled
 _function_mode = _private("_is_torch_function_mode_enabled")
 _dispatch_modes = _private("_len_torch_dispatch_stack")
+_included = _private("_dispatch_tls_is_dispatch_key_included")
+_PRE_DISPATCH = _private("DispatchKey.PreDispatch")
 _transform = _private("_functorch.peek_interpreter_stack")
 _tracing = _private("_is_tracing")
 _fp32_precision = _private("_get_fp32_precision_getter") or (
@@ -43,7 +45,8 @@ _count_write = _private("_increment_version")
 _device = _private("_cuda_getDevice")
 #: Whether torch has all the names that this module needs; where not, `ops.py` does all the work.
 AVAILABLE = None not in (
-    _function_mode, _dispatch_modes, _transform, _tracing, _count_write, _device, _empty,
+    _function_mode, _dispatch_modes, _included, _PRE_DISPATCH, _transform, _tracing, _count_write,
+    _device, _empty,
 )  # fmt: skip
 
 
@@ -157,6 +160,7 @@ def usual(a, b, out) -> bool:
         and plain(b)
         and not _function_mode()
         and not _dispatch_modes()
+        and not _included(_PRE_DISPATCH)
         and _transform() is None
         and not _tracing()
         and not _autocast()
