@@ -1,5 +1,6 @@
 """Stand-ins for a card: a bench with real operands and checks and made-up times; rungs that err."""
 
+import argparse
 import dataclasses
 import io
 import random
@@ -7,7 +8,7 @@ import random
 import pytest
 import torch
 
-from perf import __main__, competitors, engine, operands, shards
+from perf import __main__, competitors, engine, operands, rows, shards
 from perf.case import Case
 from perf.engine import Loop, Plan, Sample
 from perf.machine import Environment, State
@@ -140,6 +141,21 @@ def measure(kernels, seconds=None, plan=QUIET, **selection):
 def rows_after(field, bench, plan=QUIET):
     race = engine.measure(field, bench, plan, random.Random(0))
     return engine.rows_of(race, heading(bench.case))
+
+
+def parsed_by(command, *argv):
+    """The arguments that a module of `perf.commands` is given; `argv` begins with its name."""
+    parser = argparse.ArgumentParser()
+    command.register(parser.add_subparsers())
+    args = parser.parse_args(argv)
+    args.argv = list(argv)
+    return args
+
+
+def ran(command, path, *argv):
+    """The status of a command that records to `path`, and all rows there."""
+    args = parsed_by(command, *argv, "--out", str(path))
+    return args.command(args), rows.read(path) if path.exists() else []
 
 
 def by_name(found):

@@ -1,22 +1,15 @@
 """The short launch path: when it is taken, what it keeps, and that it gives what the long one does.
 
 Where there is no GPU, `stand_in` puts a stand-in in the place of the compiled kernel: it runs the
-interpreted one on the bare addresses that it is given. `launch_probe` compares the arguments of
-the C launcher, of kernels that are compiled for real.
+interpreted one on the bare addresses that it is given.
 """
 
 import contextlib
 import ctypes
 import gc
-import itertools
 import math
-import os
-import subprocess
-import sys
 import threading
-import types
 import weakref
-from pathlib import Path
 
 import pytest
 import torch
@@ -29,11 +22,8 @@ from tritemm import ops, plan, spec
 from tritemm.bounded import Bounded
 from tritemm.problem import INTERPRETED
 from tritemm.runtime import (
-    binding,
-    driver,
     fast_path,
     launches,
-    maps,
     triton_private,
     workspace,
 )
@@ -590,258 +580,6 @@ def test_threads(stand_in):
     assert not wrong
 
 
-class Descriptor:
-    """As much of one as maps are made of."""
-
-    def __init__(self, base, **geometry):
-        self.base = base
-        self.__dict__.update(geometry)
-
-
-def test_maps_hold_an_address_and_a_geometry(monkeypatch):
-    made, threads = [], []
-    monkeypatch.setattr(maps, "current_device", lambda: 5)
-    monkeypatch.setattr(maps, "have_context", threads.append)
-
-    def encode(descriptor):
-        made.append((descriptor.base.data_ptr(), descriptor.shape))
-        return made[-1]
-
-    tensor = torch.zeros(4)
-    alive = weakref.ref(tensor)
-    small, large = (maps.Maps(encode, Descriptor(tensor, shape=s)) for s in ([2], [4]))
-    assert small[16] == (16, [2]) == small[16]
-    assert large[16] == (16, [4])
-    assert len(made) == 2 and threads == [5, 5], "a thread that encodes needs the device's context"
-    del tensor
-    assert alive() is None
-    monkeypatch.setattr(maps, "MAPS", 4)
-    monkeypatch.setattr(maps.Maps, "_made", 0)
-    for address in range(16, 160, 16):
-        assert small[address] == (address, [2])
-        assert len(small) + len(large) <= 4 + 2
-
-
-# Triton's private names
-
-
-class Launcher:
-    """Triton's launcher: Triton 3.6 spreads a kernel's arguments out, 3.9 does not."""
-
-    global_scratch_size = profile_scratch_size = 0
-
-    def __init__(self, nested):
-        self.nested, self.seen = nested, []
-        self.launch = types.SimpleNamespace(__call__=None)
-
-    def __call__(self, x, y, z, stream, function, metadata, note, enter, leave, *args):
-        if self.nested:
-            self.launch(x, y, z, stream, function, metadata, note, enter, leave, b"i", args)
-        else:
-            self.launch(x, y, z, stream, function, None, metadata, note, enter, leave, *args)
-
-
-class Scratch(Launcher):
-    global_scratch_size = 128
-
-
-class Backwards(Launcher):
-    def __call__(self, x, y, z, stream, function, metadata, note, enter, leave, *args):
-        self.launch(x, y, z, stream, function, metadata, *reversed(args))
-
-
-class Twice(Launcher):
-    def __call__(self, x, y, z, stream, *rest):
-        self.launch(x, y, z, stream, stream, *rest)
-
-
-class Renamed(Launcher):
-    def __init__(self, nested):
-        self.start = print
-
-
-def compiled(launcher):
-    return types.SimpleNamespace(
-        run=launcher, function=5, packed_metadata=(4, 1, 0), metadata=types.SimpleNamespace()
-    )
-
-
-@pytest.mark.parametrize("nested", [False, True])
-def test_arguments_of_the_c_function_are_observed(nested):
-    loaded = triton_private.Loaded.of(compiled(Launcher(nested)), 3)
-    seen = []
-    loaded = types.SimpleNamespace(**(vars(loaded) | {"run": lambda *args: seen.append(args)}))
-    holes = [(0, 1, None), (2, 0, None)]
-    binding.Call(loaded, (7,), [None, 11, None], holes)(99, (100, 200))
-    (args,) = seen
-    assert args[:5] == (7, 1, 1, 99, 5)
-    assert list(args[-1] if nested else args[-3:]) == [200, 11, 100]
-
-
-@pytest.mark.parametrize("other", [Scratch, Backwards, Twice, Renamed])
-def test_what_is_not_as_expected_is_refused(other):
-    with pytest.raises((triton_private.Moved, AttributeError)):
-        triton_private.Loaded.of(compiled(other(False)), 3)
-
-
-def test_launcher_in_python_is_refused():
-    launcher = Launcher(False)
-    launcher.launch = lambda *args: None
-    with pytest.raises((triton_private.Moved, KeyError)):
-        triton_private.Loaded.of(compiled(launcher), 3)
-
-
-def probe(*args, **environment):
-    """`tests.launch_probe` in a process where kernels are compiled."""
-    root = Path(__file__).resolve().parents[1]
-    return subprocess.run(
-        [sys.executable, "-m", "tests.launch_probe", *args],
-        cwd=root,
-        env=os.environ | {"TRITON_INTERPRET": "0"} | environment,
-        capture_output=True,
-        text=True,
-    )
-
-
-def test_c_launcher_is_called_as_triton_calls_it():
-    """Every rung, several problems, each compiled for sm_90 and launched both ways."""
-    done = probe()
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert any("same arguments" in line for line in lines)
-    assert any("0 kernels loaded" in line for line in lines), "no kernel served two shapes"
-
-
-def test_a_name_that_moved_leaves_triton_to_launch():
-    done = probe("moved")
-    assert done.returncode == 0, done.stderr
-    assert "Triton's own launch" in done.stdout
-
-
-# Counters
-
-
-@pytest.fixture
-def counting(monkeypatch):
-    """`workspace` with a CUDA device that is CPU memory; yields its state."""
-    state = types.SimpleNamespace(stream=1, capturing=False, waits=0, numbers={})
-
-    def wait():
-        state.waits += 1
-
-    monkeypatch.setattr(workspace, "_streams", {})
-    monkeypatch.setattr(workspace, "_slabs", {})
-    monkeypatch.setattr(workspace, "_used_up", [])
-    monkeypatch.setattr(workspace, "_low", set())
-    monkeypatch.setattr(workspace, "SLAB", 256)
-    monkeypatch.setattr(workspace, "current_stream", lambda index: state.stream)
-    monkeypatch.setattr(
-        workspace, "_zeros", lambda index, count: torch.zeros(count, dtype=torch.int32)
-    )
-    monkeypatch.setattr(workspace, "capturing", lambda: state.capturing)
-    monkeypatch.setattr(
-        torch.cuda, "current_stream", lambda index: types.SimpleNamespace(synchronize=wait)
-    )
-    monkeypatch.setattr(torch.cuda, "device", lambda index: contextlib.nullcontext())
-    monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
-    monkeypatch.setattr(driver, "number_of", lambda stream: state.numbers.get(stream, stream))
-    return state
-
-
-GPU = torch.device("cuda", 0)
-
-
-def test_counters_of_one_stream_are_one_memory(counting):
-    first, again = workspace.counters(GPU, 10), workspace.counters(GPU, 20)
-    assert first.data_ptr() == again.data_ptr() and first.numel() >= 20
-    assert first.dtype == torch.int32 and not first.any()
-    counting.stream = 2
-    assert workspace.counters(GPU, 10).data_ptr() != first.data_ptr()
-    more = workspace.counters(GPU, 10 * workspace.FIRST)
-    assert more.numel() >= 10 * workspace.FIRST and not more.any()
-    assert counting.waits == 4, "the slab and each set are cleared once, and waited for"
-
-
-def test_a_handle_that_comes_back_is_another_stream(counting):
-    """The first one's work may still run when the driver gives its handle to a new stream."""
-    counting.numbers[1] = 100
-    first = workspace.counters(GPU, 10)
-    counting.numbers[1] = 101
-    assert workspace.counters(GPU, 10).data_ptr() != first.data_ptr()
-
-
-def test_counters_are_made_outside_of_the_callers_pool(counting, monkeypatch):
-    """Pools of memory are a thread's; what is kept between calls must not lie in one."""
-    threads = []
-
-    def zeros(index, count):
-        threads.append(threading.get_ident())
-        return torch.zeros(count, dtype=torch.int32)
-
-    monkeypatch.setattr(workspace, "_zeros", zeros)
-    workspace.counters(GPU, 10)
-    assert len(threads) == 2 and threading.get_ident() not in threads
-    counting.stream = 2
-    monkeypatch.setattr(workspace, "_zeros", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        workspace.counters(GPU, 10)
-
-
-def test_captured_calls_have_counters_of_their_own(counting):
-    eager = workspace.counters(GPU, 10)
-    counting.capturing = True
-    taken = [workspace.counters(GPU, 50) for _ in range(6)]
-    spans = sorted((t.data_ptr(), t.data_ptr() + 4 * t.numel()) for t in (*taken, eager))
-    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
-    slab = workspace._slabs[0]._zeros
-    inside = [slab.data_ptr() <= t.data_ptr() < slab.data_ptr() + 4 * 256 for t in taken]
-    assert inside == [True] * 4 + [False] * 2, "an exhausted slab leaves clearing to the graph"
-    assert all(t.numel() >= 50 for t in taken)
-
-
-def test_a_stream_of_a_capture_has_one_set(counting, monkeypatch):
-    monkeypatch.setattr(workspace, "_captures", {})
-    monkeypatch.setattr(workspace, "CAPTURED", 32)
-    capture = 7
-    monkeypatch.setattr(driver, "capture_of", lambda stream: capture)
-    workspace.counters(GPU, 10)
-    counting.capturing = True
-    first, again = workspace.counters(GPU, 10), workspace.counters(GPU, 32)
-    assert first.data_ptr() == again.data_ptr()
-    larger = workspace.counters(GPU, 33)
-    assert larger.data_ptr() != first.data_ptr(), "it was too small"
-    counting.stream = 2
-    other = workspace.counters(GPU, 10)
-    counting.stream, capture = 1, 8
-    later = workspace.counters(GPU, 10)
-    assert len({t.data_ptr() for t in (first, larger, other, later)}) == 4
-
-
-def test_an_eager_call_replaces_a_slab_that_is_nearly_used(counting):
-    workspace.counters(GPU, 10)
-    counting.capturing = True
-    for _ in range(3):
-        workspace.counters(GPU, 50)
-    old = workspace._slabs[0]
-    counting.capturing = False
-    workspace.counters(GPU, 10)
-    assert workspace._slabs[0] is not old and not workspace._slabs[0].low
-    assert old in workspace._used_up, "graphs still write to it"
-
-
-def test_first_use_in_a_capture_makes_no_slab(counting):
-    counting.capturing = True
-    assert not workspace.counters(GPU, 10).any()
-    assert not workspace._slabs and not workspace._streams and not counting.waits
-
-
-def test_stream_0_is_never_captured(counting, monkeypatch):
-    """Nobody asks whether it is: the driver's answer takes as long as the rest."""
-    monkeypatch.setattr(workspace, "capturing", lambda: pytest.fail("asked"))
-    counting.stream = 0
-    assert workspace.counters(GPU, 10).numel() >= 10
-
-
 def test_launches_place_copies_sums_and_counters(monkeypatch):
     """One piece of memory for each call, in which no two of them meet; counters apart."""
     memory, seen = [], []
@@ -878,13 +616,6 @@ def test_a_call_with_a_workspace(stand_in, split):
     for call in range(3):
         got, short = short_calls(tritemm.matmul, a, b, kernel="gemv", config=config)
         assert torch.equal(got, a @ b) and short == (call > 0)
-
-
-def test_counters_without_a_gpu():
-    assert torch.equal(
-        workspace.counters(torch.device("cpu"), 3), torch.zeros(3, dtype=torch.int32)
-    )
-    assert workspace.counters(torch.device("meta"), 3).device.type == "meta"
 
 
 # What only stands for memory, and where nothing is recorded

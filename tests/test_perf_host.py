@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import functools
 import gc
 import itertools
 import random
@@ -19,7 +20,7 @@ from perf.machine import State
 from perf.rows import NULL, REFERENCE
 from tritemm.problem import INTERPRETED
 
-from .perf_fakes import ENVIRONMENT, by_name, heading
+from .perf_fakes import ENVIRONMENT, by_name, heading, parsed_by, ran
 
 pytestmark = pytest.mark.host
 
@@ -237,17 +238,7 @@ def commanded(monkeypatch, tmp_path):
     monkeypatch.setattr(host, "benches", lambda case, loads, probe: make(case, loads, **options))
     monkeypatch.setattr(host_bench.Cached.settle, "__defaults__", (0.0,))
     path = tmp_path / "rows.jsonl"
-
-    def run(*words):
-        parser = argparse.ArgumentParser()
-        command.register(parser.add_subparsers())
-        argv = ["host", "--what", "kernels", "--out", str(path), *words]
-        args = parser.parse_args(argv)
-        args.argv = argv
-        status = args.command(args)
-        return status, rows.read(path) if path.exists() else []
-
-    return run
+    return functools.partial(ran, command, path, "host", "--what", "kernels")
 
 
 @interpreted
@@ -327,9 +318,7 @@ def test_without_a_gpu_it_says_so(capsys):
 
 
 def test_the_defaults_are_the_documented_case():
-    parser = argparse.ArgumentParser()
-    command.register(parser.add_subparsers())
-    args = parser.parse_args(["host"])
+    args = parsed_by(command, "host")
     assert command.case_of(args) == host_report.CASE
     assert args.kernels == list(command.DEFAULT)
     assert args.kernels[0] == "auto"

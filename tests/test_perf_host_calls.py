@@ -1,7 +1,7 @@
 """Calls as models make them, on the CPU: made-up times, planted faults, interpreted rungs."""
 
-import argparse
 import dataclasses
+import functools
 import random
 
 import pytest
@@ -17,7 +17,7 @@ from perf.machine import State
 from perf.rows import NULL, REFERENCE
 from tritemm.problem import INTERPRETED
 
-from .perf_fakes import ENVIRONMENT, by_name, heading
+from .perf_fakes import ENVIRONMENT, by_name, heading, ran
 
 pytestmark = pytest.mark.host
 
@@ -157,16 +157,7 @@ def commanded(monkeypatch, tmp_path):
         lambda *given: measure(*given, kinds=few, device="cpu", watch=watch, probe=State),
     )  # fmt: skip
     path = tmp_path / "rows.jsonl"
-
-    def run(*words):
-        parser = argparse.ArgumentParser()
-        command.register(parser.add_subparsers())
-        argv = ["host", "--what", "calls", "--out", str(path), *words]
-        args = parser.parse_args(argv)
-        args.argv = argv
-        return args.command(args), rows.read(path) if path.exists() else []
-
-    return run
+    return functools.partial(ran, command, path, "host", "--what", "calls")
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="kernels can't read CPU tensors here")

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import functools
 import random
 from types import SimpleNamespace
 
@@ -22,7 +23,7 @@ from perf.plots import model as plot
 from perf.rows import NULL, REFERENCE
 from tritemm.problem import INTERPRETED
 
-from .perf_fakes import ENVIRONMENT, by_name, heading
+from .perf_fakes import ENVIRONMENT, by_name, heading, parsed_by, ran
 
 pytestmark = pytest.mark.host
 
@@ -295,18 +296,7 @@ def commanded(toy, monkeypatch, tmp_path):
     monkeypatch.setattr(
         model_race, "measure", lambda *given: measure(*given, device="cpu", **quiet)
     )
-    path = tmp_path / "rows.jsonl"
-
-    def run(*words):
-        parser = argparse.ArgumentParser()
-        command.register(parser.add_subparsers())
-        argv = ["model", "--out", str(path), *words]
-        args = parser.parse_args(argv)
-        args.argv = argv
-        status = args.command(args)
-        return status, rows.read(path) if path.exists() else []
-
-    return run
+    return functools.partial(ran, command, tmp_path / "rows.jsonl", "model")
 
 
 def test_the_command_records_every_cell_with_its_agreement(commanded, capsys):
@@ -375,10 +365,8 @@ def test_what_is_missing_is_said(monkeypatch, capsys):
     monkeypatch.setattr(model_build.importlib.util, "find_spec", lambda name: None)
     assert command.run(argparse.Namespace()) == 2
     assert "needs transformers: pip install '.[model]'" in capsys.readouterr().err
-    parser = argparse.ArgumentParser()
-    command.register(parser.add_subparsers())
     with pytest.raises(SystemExit):
-        parser.parse_args(["model", "--modes", "jit"])
+        parsed_by(command, "model", "--modes", "jit")
     assert "one of eager, compiled, graph, not 'jit'" in capsys.readouterr().err
 
 

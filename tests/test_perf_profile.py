@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import functools
 import json
 import stat
 import sys
@@ -18,7 +19,7 @@ from perf.rows import CUDA
 from tritemm.problem import INTERPRETED
 from tritemm.rungs import RUNGS
 
-from .perf_fakes import fake, spoil_one
+from .perf_fakes import fake, parsed_by, spoil_one
 
 pytestmark = pytest.mark.host
 
@@ -186,10 +187,7 @@ def test_proton_times_are_those_of_the_leaves():
     assert profile.proton_kernels(tree) == want
 
 
-def parsed(*words):
-    made = argparse.ArgumentParser()
-    command.register(made.add_subparsers())
-    return made.parse_args(["profile", *words])
+parsed = functools.partial(parsed_by, command, "profile")
 
 
 def run(*words):

@@ -1,8 +1,8 @@
 """`python -m perf sweep`: what races, which run is shown, what the pictures and tables say."""
 
-import argparse
 import csv
 import dataclasses
+import functools
 import itertools
 import math
 import random
@@ -24,7 +24,7 @@ from perf.sweep import SWEEPS, Sweep
 from tritemm.problem import INTERPRETED, Device
 from tritemm.rungs import RUNGS
 
-from .perf_fakes import ENVIRONMENT, FakeBench
+from .perf_fakes import ENVIRONMENT, FakeBench, parsed_by
 
 pytestmark = pytest.mark.host
 
@@ -83,12 +83,7 @@ def lost(found, name, size, outcome="refused"):
     ]
 
 
-def parsed(*words):
-    parser = argparse.ArgumentParser()
-    command.register(parser.add_subparsers())
-    args = parser.parse_args(["sweep", *words])
-    args.argv = ["sweep", *words]
-    return args
+parsed = functools.partial(parsed_by, command, "sweep")
 
 
 def test_the_sweeps_are_those_of_the_documentation():
