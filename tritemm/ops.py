@@ -24,7 +24,7 @@ _LIBRARY.define(f"mm(Tensor a, Tensor b, {_OPTIONS}, ScalarType out_dtype) -> Te
 _LIBRARY.define(f"mm_out(Tensor a, Tensor b, {_OPTIONS}, *, Tensor(a!) out) -> ()")
 _MM, _MM_OUT = torch.ops.tritemm.mm.default, torch.ops.tritemm.mm_out.default
 #: Of the operands, to a caller of `matmul`.
-NAMES = "input", "other"
+_NAMES = "input", "other"
 
 
 def mm(a, b, *options) -> torch.Tensor:
@@ -205,7 +205,7 @@ def _gradient(index, grad, other, operands, options):
     (shape, stride, _), (other_shape, _, dtype) = operands[index], operands[1 - index]
     if other.dtype != dtype or other.shape != other_shape:
         raise RuntimeError(
-            f"matmul: the gradient of {NAMES[index]} needs {NAMES[1 - index]} as it was in the "
+            f"matmul: the gradient of {_NAMES[index]} needs {_NAMES[1 - index]} as it was in the "
             f"product, {list(other_shape)} of {dtype}; by now it is {list(other.shape)} of "
             f"{other.dtype}. It was changed through .data, Module.to or a saved-tensor hook"
         )

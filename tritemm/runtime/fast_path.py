@@ -23,6 +23,7 @@ from .torch_private import below_autograd_now as _below_autograd
 from .torch_private import empty_strided as _empty
 from .torch_private import private as _private
 from .torch_private import profiling as _profiling
+from .torch_private import tracing_before_dispatch as _before_dispatch
 
 #: Kinds that are remembered.
 KINDS = 4096
@@ -34,8 +35,6 @@ _autocast = torch.is_autocast_enabled
 _inference = torch.is_inference_mode_enabled
 _function_mode = _private("_is_torch_function_mode_enabled")
 _dispatch_modes = _private("_len_torch_dispatch_stack")
-_included = _private("_dispatch_tls_is_dispatch_key_included")
-_PRE_DISPATCH = _private("DispatchKey.PreDispatch")
 _transform = _private("_functorch.peek_interpreter_stack")
 _tracing = _private("_is_tracing")
 _fp32_precision = _private("_get_fp32_precision_getter") or (
@@ -45,8 +44,8 @@ _count_write = _private("_increment_version")
 _device = _private("_cuda_getDevice")
 #: Whether torch has all the names that this module needs; where not, `ops.py` does all the work.
 AVAILABLE = None not in (
-    _function_mode, _dispatch_modes, _included, _PRE_DISPATCH, _transform, _tracing, _count_write,
-    _device, _empty,
+    _function_mode, _dispatch_modes, _before_dispatch, _transform, _tracing, _count_write, _device,
+    _empty,
 )  # fmt: skip
 
 
@@ -160,7 +159,7 @@ def usual(a, b, out) -> bool:
         and plain(b)
         and not _function_mode()
         and not _dispatch_modes()
-        and not _included(_PRE_DISPATCH)
+        and not _before_dispatch()
         and _transform() is None
         and not _tracing()
         and not _autocast()

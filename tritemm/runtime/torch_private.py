@@ -40,6 +40,12 @@ below_autograd_now: Callable[[], bool] = (
     if None in (_excluded, _AUTOGRAD)
     else functools.partial(_excluded, _AUTOGRAD)
 )
+_included = private("_dispatch_tls_is_dispatch_key_included")
+_PRE_DISPATCH = private("DispatchKey.PreDispatch")
+#: () -> whether a tracer stands before the dispatcher, which has modes of its own; None: unknown.
+tracing_before_dispatch: Callable[[], bool] | None = (
+    None if None in (_included, _PRE_DISPATCH) else functools.partial(_included, _PRE_DISPATCH)
+)
 #: () -> whether the profiler records.
 profiling = private("_autograd._profiler_enabled") or (lambda: False)
 
