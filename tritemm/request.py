@@ -10,7 +10,11 @@ from .problem import Problem
 from .spec import Config, Kernel
 
 _INVARIANT = "batch_invariant"
-_FIELDS = {field.name: field.default for field in dataclasses.fields(Config)}
+#: The fields of a config and their defaults; None: it has none, and no field is ever None.
+_FIELDS = {
+    field.name: None if field.default is dataclasses.MISSING else field.default
+    for field in dataclasses.fields(Config)
+}
 #: What a field's text is read as.
 _KIND = dict.fromkeys(_FIELDS, int) | {"ORDER": str, "PACK": str, "SWAP": "True".__eq__}
 _ORDERS = ("linear", "serpentine", "grouped")
@@ -100,16 +104,20 @@ def for_gradients(word: str) -> str:
 
 def changed(config: Config) -> dict:
     """The fields of `config` that have no default or differ from it."""
-    values = {name: getattr(config, name) for name in _FIELDS}
     # Under torch.compile a number that has changed between calls is a symbol, until int asks.
-    values = {name: int(v) if _KIND[name] is int else v for name, v in values.items()}
+    values = {n: int(v) if _KIND[n] is int else v for n, v in _values(config).items()}
     return {name: value for name, value in values.items() if value != _FIELDS[name]}
+
+
+def _values(config: Config) -> dict:
+    """All fields; `dataclasses.asdict` copies each, which not every torch.compile can trace."""
+    return {name: getattr(config, name) for name in _FIELDS}
 
 
 def config_of(config: Config | Mapping) -> Config:
     """A config of its fields; ValueError with the limit where a field is unknown or wrong."""
     if isinstance(config, Config):
-        values = dataclasses.asdict(config)
+        values = _values(config)
     elif isinstance(config, Mapping):
         values = dict(config)
     else:
