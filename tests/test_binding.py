@@ -6,6 +6,8 @@
 import os
 import subprocess
 import sys
+import threading
+import time
 import types
 import weakref
 from pathlib import Path
@@ -117,6 +119,45 @@ def test_launcher_in_python_is_refused():
     launcher.launch = lambda *args: None
     with pytest.raises((triton_private.Moved, KeyError)):
         triton_private.Loaded.of(compiled(launcher), 3)
+
+
+class Half:
+    """A kernel of Triton's that is being loaded: who asks second finds no function yet."""
+
+    function, packed_metadata, metadata = None, (4, 1, 0), types.SimpleNamespace()
+
+    def __init__(self):
+        self._run = None
+
+    @property
+    def run(self):
+        if self._run is None:
+            self._run = Launcher(False)
+            time.sleep(0.2)
+            self.function = 5
+        return self._run
+
+
+def test_threads_wait_until_a_kernel_is_loaded(monkeypatch):
+    one, made, calls = Half(), [], []
+    monkeypatch.setattr(binding, "_LOADED", {})
+    monkeypatch.setattr(binding, "JITFunction", types.SimpleNamespace)
+    monkeypatch.setattr(binding, "compile_kernel", lambda *args: made.append(args) or one)
+    parameter = types.SimpleNamespace(is_constexpr=False)
+    fn = types.SimpleNamespace(arg_names=["x"], params=[parameter])
+    # A key needs a hash, which a namespace doesn't have.
+    monkeypatch.setattr(binding, "_kernel_key", lambda *args: ("key",))
+
+    def bind():
+        calls.append(binding.bind(fn, (7,), {"x": 3}, {}, (), 0))
+
+    threads = [threading.Thread(target=bind) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [call._args[4] for call in calls] == [5] * 4
+    assert len(made) == 1
 
 
 def probe(*args, **environment):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -69,6 +70,7 @@ class Call:
 
 
 _LOADED: dict[tuple, Loaded | None] = Bounded(KERNELS)
+_LOADING = threading.Lock()
 
 
 def bind(
@@ -90,17 +92,28 @@ def bind(
     except (Moved, AttributeError, KeyError, TypeError):
         return None
     if loaded is _LOADED:  # not there; None is what may be there
-        # A compiler's error is the caller's to see, as from Triton's own launch.
-        compiled = compile_kernel(fn, grid, values, options, cluster)
-        try:
-            loaded = Loaded.of(compiled, len(values))
-        except Exception:  # whatever has moved; Triton's own launch says it better if it fails too
-            loaded = None
-        _LOADED[key] = loaded
+        loaded = _load(key, fn, grid, values, options, cluster)
     try:
         return loaded and Call(loaded, grid, *_layout(loaded, list(values.values()), operands))
     except Moved:
         return None
+
+
+def _load(key: tuple, fn, grid, values, options, cluster: int) -> Loaded | None:
+    """Compile and load the kernel that `key` names; None if Triton has to launch it.
+
+    One thread at a time: to the others, a kernel of Triton's looks loaded before it is.
+    """
+    with _LOADING:
+        if key not in _LOADED:
+            # A compiler's error is the caller's to see, as from Triton's own launch.
+            compiled = compile_kernel(fn, grid, values, options, cluster)
+            try:
+                loaded = Loaded.of(compiled, len(values))
+            except Exception:  # whatever has moved; Triton's own launch says it better if it fails
+                loaded = None
+            _LOADED[key] = loaded
+        return _LOADED[key]
 
 
 def compile_kernel(fn, grid, values, options, cluster: int = 1):
