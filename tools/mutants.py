@@ -275,7 +275,7 @@ FAULTS = (
     ),
     Fault(
         "gradients take the operands in the other order", "runtime/fast_path.py",
-        "addresses[first], addresses[second]", "addresses[second], addresses[first]",
+        "addresses[step[1]], addresses[step[2]]", "addresses[step[2]], addresses[step[1]]",
         (LAUNCH + "gradients_of_every_layout",), "", "gemv",
     ),
 )  # fmt: skip

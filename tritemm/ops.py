@@ -244,15 +244,16 @@ def _summed(x, y, shape, options):
 def _short_gradients(plan, grad, a, b, needs):
     """`_gradients` of a product by `plan`; from the second time on without views of anything."""
     # In the place of an operand that is not there, which only the other one's gradient needs.
-    tensors = grad if a is None else a, grad if b is None else b, grad
+    x, y = grad if a is None else a, grad if b is None else b
     addresses = None
-    if fast_path.available() and not torch.is_grad_enabled() and fast_path.usual(*tensors):
-        addresses = fast_path.addresses_of(*tensors)
+    short = fast_path.available() and not torch.is_grad_enabled()
+    if short and fast_path.plain(grad) and fast_path.usual(x, y, None):
+        addresses = fast_path.addresses_of(x, y, grad)
     if not addresses or not addresses[2]:
         return _gradients(grad, a, b, plan.operands, needs, plan.for_gradients)
-    key = fast_path.key_of(*tensors, addresses, plan.for_gradients), needs
+    key = fast_path.key_of(x, y, grad, addresses, plan.for_gradients), needs
     steps, rest = plan.gradients.get(key, (None, None))
-    found = fast_path.multiply_each(steps, addresses) if steps else None
+    found = steps and fast_path.multiply_each(plan.launches.device, steps, addresses)
     if found is None:
         found = _gradients(grad, a, b, plan.operands, needs, plan.for_gradients)
         _learn_gradients(plan, grad, a, b, key, found)

@@ -89,7 +89,7 @@ def matmul(a, b, out, asked: tuple, record: Callable[..., torch.Tensor]) -> torc
         options = _OPTIONS.get((asked, a.dtype))
     except (AttributeError, TypeError):  # no tensor, odd options
         return None
-    return None if options is None else product(a, b, out, options, record)
+    return None if options is None else _product(a, b, out, options, record)
 
 
 def product(a, b, out, options: tuple, record: Callable[..., torch.Tensor]) -> torch.Tensor | None:
@@ -99,8 +99,10 @@ def product(a, b, out, options: tuple, record: Callable[..., torch.Tensor]) -> t
     `record(a, b, kind)` makes it where a gradient is to be recorded.
     Checks nothing but what may differ between calls of one kind: the first one was checked.
     """
-    if not available():
-        return None
+    return _product(a, b, out, options, record) if available() else None
+
+
+def _product(a, b, out, options: tuple, record: Callable[..., torch.Tensor]) -> torch.Tensor | None:
     try:
         if not usual(a, b, out):
             return None
@@ -217,20 +219,16 @@ def multiply(kind: Kind, addresses: tuple[int, int, int], out) -> torch.Tensor |
     return out
 
 
-def multiply_each(steps: Sequence[Step | None], addresses: Sequence[int]) -> list | None:
-    """The product of each step, None for none; None, as `multiply`, where they can't be made."""
-    if not triton_private.plain():
+def multiply_each(
+    device: int, steps: Sequence[Step | None], addresses: Sequence[int]
+) -> list[torch.Tensor | None] | None:
+    """The product of each step, None for none; None, as `multiply`, where they can't be made.
+
+    `device` is the one on which all of them lie.
+    """
+    if _device() != device or not triton_private.plain():
         return None
-    made: list[torch.Tensor | None] = []
-    for step in steps:
-        if step is None:
-            made.append(None)
-            continue
-        kind, first, second = step
-        if _device() != kind.launches.device:
-            return None
-        made.append(_fresh(kind, addresses[first], addresses[second]))
-    return made
+    return [step and _fresh(step[0], addresses[step[1]], addresses[step[2]]) for step in steps]
 
 
 def write(kind: Kind | None, addresses: tuple[int, int, int]) -> bool:
