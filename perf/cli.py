@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from tritemm.precision import PRECISIONS
+from tritemm.dtypes import PRECISIONS
 from tritemm.problem import ACCUMULATE as MULTIPLIED
 from tritemm.problem import short_name
 

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from typing import Any
 
-from tritemm.request import changed
+from tritemm.config import changed
 from tritemm.spec import Config, Kernel
 
 from .case import ACCUMULATE, Case

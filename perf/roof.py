@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import torch
 
-from tritemm.dispatch import flop_per_clock
+from tritemm.cost_model.constants import flop_per_clock
 from tritemm.problem import Device
 from tritemm.runtime.clock import elapsed
 

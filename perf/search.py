@@ -62,11 +62,11 @@ class Task:
         problem = problem_of(case, device)
         choice = dispatch.choose(problem, kernel)
         known: dict[str, Option] = {}
-        for rung, config in (
-            (choice.kernel, choice.config),
-            *dispatch.candidates(problem, kernel),
+        for predicted, rung, config in (
+            (choice.predicted, choice.kernel, choice.config),
+            *dispatch.ranked(problem, kernel),
         ):
-            option = Option(rung, config, dispatch.predict(rung, problem, config))
+            option = Option(rung, config, predicted)
             known.setdefault(option.name, option)
         chosen, ordered = next(iter(known)), sorted(known.values(), key=lambda o: o.predicted)
         limit = PLAN.longest if within is None else within * ordered[0].predicted

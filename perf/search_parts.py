@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tritemm.candidates import find
-from tritemm.request import config_of
+from tritemm.config import config_of
+from tritemm.rungs import find
 
 from .case import Case
 from .found import CUBLAS, Found, Option, Result

@@ -6,10 +6,11 @@ import dataclasses
 
 import torch
 
-from tritemm import candidates, choice, dispatch
+from tritemm import dispatch
+from tritemm.dispatch import candidates, explain, selection
 from tritemm.kernels._host import tma_why_not
 from tritemm.problem import Device, Problem
-from tritemm.rungs import RUNGS
+from tritemm.rungs import RUNGS, find
 from tritemm.spec import Config, Kernel
 
 H200 = Device("NVIDIA H200", (9, 0), 132, 232448)
@@ -66,17 +67,20 @@ def hopper_rungs():
     """The pointer and TMA rungs that are here, and stand-ins for those of Hopper above them."""
     below = [rung for rung in RUNGS if rung.number < 10]
     above = [
-        Standin(place=11, word="pingpong", configs=LARGE, why_not=tma_why_not),
-        Standin(place=12, word="split_k", configs=SMALL, why_not=tma_why_not),
-        Standin(
-            place=14, word="gemv", configs=tiles((1, 128), (8, 128), stages=1, splits=(1, 4, 16))
-        ),
+        _standin("pingpong", configs=LARGE, why_not=tma_why_not),
+        _standin("split_k", configs=SMALL, why_not=tma_why_not),
+        _standin("gemv", configs=tiles((1, 128), (8, 128), stages=1, splits=(1, 4, 16))),
     ]
     return (*below, *above)
 
 
+def _standin(word, **given):
+    rung = find(word)
+    return Standin(place=rung.number, word=word, trait=rung.trait, **given)
+
+
 def put_rungs(monkeypatch, rungs):
     """Make `rungs` the ladder that is chosen from."""
-    for module in (candidates, choice, dispatch):
+    for module in (candidates, explain, selection):
         monkeypatch.setattr(module, "RUNGS", tuple(rungs))
     dispatch.forget()

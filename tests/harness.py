@@ -8,7 +8,8 @@ import math
 import pytest
 import torch
 
-from tritemm import budget, dispatch, plan, request
+from tritemm import budget, dispatch, plan
+from tritemm.dispatch.request import why_not
 from tritemm.problem import ACCUMULATE, INTERPRETED, Problem
 from tritemm.rungs import RUNGS
 
@@ -145,7 +146,7 @@ def run(kernel, a, b, *, precision="ieee", accumulate=None, out_dtype=None, conf
     if reason:
         return reason
     if config is not None and kernel in RUNGS and kernel.interpreted is None:
-        assert request.why_not(kernel, config.view(problem), config) is None  # or it may hang
+        assert why_not(kernel, config.view(problem), config) is None  # or it may hang
     config = config or dispatch.best_config(kernel, problem)
     accumulate = accumulate or ACCUMULATE[a.dtype]
     pairs = [(a, b)]

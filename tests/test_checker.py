@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from tritemm import budget
+from tritemm import budget, tuning
 from tritemm.problem import Problem
-from tritemm.tuning import user
 
 from .harness import Guarded, operand
 
@@ -213,12 +212,12 @@ def test_tune_finds_a_step_that_the_bound_lets_pass(monkeypatch):
         last = a.shape[1] - skipping["steps"]
         c.copy_(accumulate_fp16(a[:, :last], b[:last]))
 
-    monkeypatch.setattr(user.plan, "run", run)
+    monkeypatch.setattr(tuning.plan, "run", run)
     run(None, problem, None, a, b, c)
     assert budget.check(c, a, b, accumulate=torch.float16).ok
-    assert "elements are wrong" in user._wrong(None, problem, None, (a, b, c))
+    assert "elements are wrong" in tuning._wrong(None, problem, None, (a, b, c))
     skipping["steps"] = 0
-    assert user._wrong(None, problem, None, (a, b, c)) is None
+    assert tuning._wrong(None, problem, None, (a, b, c)) is None
 
 
 def operands_of(terms):

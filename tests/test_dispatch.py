@@ -10,13 +10,14 @@ import pytest
 import torch
 
 import tritemm
-from tritemm import candidates, dispatch
+from tritemm import dispatch
 from tritemm.__main__ import main
+from tritemm.config import Config, config_of
+from tritemm.cost_model import constants, model
+from tritemm.dispatch import candidates
+from tritemm.dispatch.request import Request, for_gradients
 from tritemm.problem import INTERPRETED, Problem, kept
-from tritemm.request import Request, config_of, for_gradients
 from tritemm.rungs import RUNGS
-from tritemm.spec import Config
-from tritemm.tuning import constants, model
 
 from .choosing import (
     A100,
@@ -127,17 +128,17 @@ class TestModel:
 
     def test_a_width_that_was_not_measured_is_corrected_as_its_neighbour_was(self):
         shape = {"num_warps": 4, "num_stages": 5, "ORDER": "grouped", "CLUSTER": 2}
-        trait, asked = constants.trait("cluster"), problem(8192, 8192, 8192)
+        cluster, asked = dispatch.find("cluster"), problem(8192, 8192, 8192)
         scene = model.Scene(asked, constants=constants.analytic(H200))
 
         def steps(config):
-            return next(scene.parts("cluster", (config,))).steps
+            return next(scene.parts(cluster, (config,))).steps
 
         near, other, far = (Config(64, n, 64, **shape) for n in (160, 176, 256))
         before = steps(other)
         measured = {
-            constants.key(trait, scene.word(trait), config): (
-                k * scene.analytic(trait, config)[0],
+            constants.key(cluster.trait, scene.word(cluster.trait), config): (
+                k * scene.analytic(cluster.trait, config)[0],
                 1e-6,
             )
             for config, k in ((near, 2), (far, 3))
@@ -148,7 +149,8 @@ class TestModel:
         assert steps(alone) < 1.5 * before, "its clusters are of another size"
 
     def test_a_measured_load_stands_for_all_tiles_that_are_alike(self):
-        trait, asked = constants.trait("gemv"), problem(1, 6144, 4096, layout="NT")
+        gemv, asked = dispatch.find("gemv"), problem(1, 6144, 4096, layout="NT")
+        trait = gemv.trait
         one, other = Config(1, 2, 1024, num_warps=8), Config(1, 8, 512, num_warps=4, num_stages=2)
         scene = model.Scene(asked, constants=constants.analytic(H200))
         word = scene.word(trait)
@@ -158,7 +160,7 @@ class TestModel:
         def steps(load):
             measured = {"gemv": {constants.key(trait, word, one): (load, 1e-6)}}
             scene.constants = dataclasses.replace(constants.analytic(H200), steps=measured)
-            return [parts.steps for parts in scene.parts("gemv", (one, other))]
+            return [parts.steps for parts in scene.parts(gemv, (one, other))]
 
         slow, slower = steps(1e-9), steps(2e-9)
         assert slower == pytest.approx([2 * each for each in slow])
@@ -170,10 +172,11 @@ class TestModel:
         asked = problem(1, 2**20, 4096)
         many = Config(1, 2, 1024, num_warps=8, num_stages=4)
         few = dataclasses.replace(many, num_stages=1)
-        trait, scene = constants.trait("gemv"), model.Scene(asked)
+        gemv, scene = dispatch.find("gemv"), model.Scene(asked)
+        trait = gemv.trait
         measured = {"gemv": {constants.key(trait, scene.word(trait), many): (0.0, 0.0)}}
         scene.constants = dataclasses.replace(constants.analytic(H200), latency=1.0, steps=measured)
-        waits = [parts.overlap for parts in scene.parts("gemv", (many, few))]
+        waits = [parts.overlap for parts in scene.parts(gemv, (many, few))]
         # Four times as many waits, of 8 programs that run beside each other, as many as an SM has
         # threads for, where the registers of the 16 KB that are in flight leave room for 6.
         assert waits[1] == pytest.approx(4 * waits[0] * 8 / 6, rel=0.01)
@@ -184,9 +187,9 @@ class TestModel:
 
         def added(*shape):
             scene = model.Scene(problem(*shape), constants=constants.analytic(H200))
-            before = next(scene.parts(kernel.name, (config,))).total
+            before = next(scene.parts(kernel, (config,))).total
             scene.constants = dataclasses.replace(scene.constants, colds={kernel.name: cold})
-            return next(scene.parts(kernel.name, (config,))).total - before
+            return next(scene.parts(kernel, (config,))).total - before
 
         few, many = added(64, 64, 64), added(8192, 8192, 8192)
         assert 0 < few < 0.1 * cold < 0.95 * cold < many < cold
@@ -229,9 +232,9 @@ class TestCandidates:
     @pytest.mark.parametrize("device", [A100, H200], ids=lambda d: d.name)
     def test_each_can_run_and_stands_once(self, shape, device):
         asked = problem(*shape, device=device)
-        found = dispatch.candidates(asked)
-        assert len(set(found)) == len(found) > 0
-        for kernel, config in found:
+        found = dispatch.ranked(asked)
+        assert len({row[1:] for row in found}) == len(found) > 0
+        for _, kernel, config in found:
             view = config.view(asked)
             assert kernel.why_not(view) is None
             assert dataclasses.replace(config, SWAP=False, PACK="") in kernel.configs(view)
@@ -248,13 +251,13 @@ class TestCandidates:
         ],
     )
     def test_operands_are_exchanged_where_it_may_gain(self, shape, layout, orders):
-        found = dispatch.candidates(problem(*shape, layout))
-        cluster = {config.SWAP for kernel, config in found if kernel.name == "cluster"}
+        found = dispatch.ranked(problem(*shape, layout))
+        cluster = {config.SWAP for _, kernel, config in found if kernel.name == "cluster"}
         assert cluster == orders
 
     def test_rungs_without_roles_are_for_what_those_with_roles_refuse(self):
         def names(**options):
-            return {kernel.name for kernel, _ in dispatch.candidates(problem(4096, **options))}
+            return {kernel.name for _, kernel, _ in dispatch.ranked(problem(4096, **options))}
 
         size = {"N": 4096, "K": 4096}
         without = {"pipelined", "tma", "persistent"}
@@ -266,8 +269,8 @@ class TestCandidates:
     def test_tf32_is_for_rungs_with_roles_where_it_is_stored_along_k(self):
         def names(layout):
             options = {"layout": layout, "dtype": torch.float32, "precision": "tf32"}
-            found = dispatch.candidates(problem(4096, 4096, 4096, **options))
-            return {(kernel.name, config.PACK, config.BLOCK_K) for kernel, config in found}
+            found = dispatch.ranked(problem(4096, 4096, 4096, **options))
+            return {(kernel.name, config.PACK, config.BLOCK_K) for _, kernel, config in found}
 
         assert {("warp_specialized", "", 32), ("split_k", "", 32)} <= names("NT")
         assert ("warp_specialized", "b", 32) in names("NN")
@@ -278,9 +281,8 @@ class TestCandidates:
 
     def test_the_last_round_is_shared_where_there_is_one_and_k_is_long(self):
         def shared(*size):
-            return any(
-                kernel.name == "stream_k" for kernel, _ in dispatch.candidates(problem(*size))
-            )
+            ranked = dispatch.ranked(problem(*size))
+            return any(kernel.name == "stream_k" for _, kernel, _ in ranked)
 
         assert shared(4096, 4096, 4096)
         assert not shared(4096, 4096, 2048) and not shared(1024, 1024, 8192)
@@ -300,10 +302,10 @@ class TestCandidates:
 
     def test_the_choice_is_the_least_of_them(self):
         asked = problem(300, 4096, 4096)
-        costs = [(dispatch.predict(k, asked, c), k, c) for k, c in dispatch.candidates(asked)]
-        choice = dispatch.choose(asked)
-        assert choice.predicted == min(cost for cost, *_ in costs)
-        assert [row[0] for row in dispatch.ranked(asked)] == sorted(cost for cost, *_ in costs)
+        ranked = dispatch.ranked(asked)
+        costs = [dispatch.predict(kernel, asked, config) for _, kernel, config in ranked]
+        assert [seconds for seconds, *_ in ranked] == costs == sorted(costs)
+        assert dispatch.choose(asked).predicted == costs[0]
 
     def test_the_same_every_time(self):
         asked = problem(300, 4096, 4096)
@@ -313,19 +315,21 @@ class TestCandidates:
 
     def test_an_explicit_rung_is_never_packed(self):
         asked = problem(64, 64, 4095)
-        assert all(not config.PACK for _, config in dispatch.candidates(asked, "pipelined"))
+        assert all(not config.PACK for *_, config in dispatch.ranked(asked, "pipelined"))
         with pytest.raises(ValueError, match='"tma" cannot run this problem: row stride of a'):
             dispatch.choose(asked, "tma")
 
     def test_teaching_rungs_only_where_no_other_can(self, monkeypatch):
         asked = problem(512, 512, 512, device=A100)
-        assert all(kernel.number >= 7 for kernel, _ in dispatch.candidates(asked))
+        assert all(kernel.auto for _, kernel, _ in dispatch.ranked(asked))
         unable = [
-            dataclasses.replace(rung, why_not=lambda problem: "no") if rung.number >= 7 else rung
+            dataclasses.replace(rung, why_not=lambda problem: "no") if rung.auto else rung
             for rung in RUNGS
         ]
         put_rungs(monkeypatch, unable)
-        assert {kernel.number for kernel, _ in dispatch.candidates(asked)} == {4}
+        highest = [rung for rung in unable if rung.why_not(asked) is None][-1]
+        assert {kernel for _, kernel, _ in dispatch.ranked(asked)} == {highest}
+        assert not highest.auto
         dispatch.forget()
 
     def test_none_can(self, monkeypatch):
@@ -564,7 +568,7 @@ class TestBatchInvariant:
 def test_the_interpreter_runs_each_rungs_own_config():
     a, b = operand(40, 48, torch.float16), operand(48, 56, torch.float16)
     asked = Problem.of(a, b, torch.empty(40, 56, dtype=a.dtype))
-    for kernel, config in dispatch.candidates(asked):
+    for _, kernel, config in dispatch.ranked(asked):
         assert config == kernel.interpreted
     assert "interpreter" in str(dispatch.choose(asked))
 

@@ -10,15 +10,15 @@ import triton
 from triton.runtime import interpreter
 
 import tritemm
-from tritemm import candidates, dispatch
+from tritemm import dispatch
 from tritemm.compile import asm
+from tritemm.dispatch import cache, candidates, selection
+from tritemm.dispatch.request import Request, why_not, word_of
 from tritemm.kernels import _limits, k14_gemv
 from tritemm.kernels import pack as packing
 from tritemm.problem import INTERPRETED, Problem
-from tritemm.request import Request, why_not, word_of
 from tritemm.rungs import RUNGS
 from tritemm.spec import Config
-from tritemm.tuning import cache
 
 from .choosing import A100, B200, H200, problem
 from .harness import DEVICE, operand, run, rung_param
@@ -288,7 +288,7 @@ class TestInt8:
     @pytest.mark.parametrize("size", [(70, 40), (1, 300), (4096, 4096), (3000, 8)])
     def test_no_rung_offers_what_saturates(self, device, size):
         asked = problem(*size, 2**17, dtype=torch.int8, device=device)
-        for kernel, config in dispatch.candidates(asked):
+        for _, kernel, config in dispatch.ranked(asked):
             wraps = config.BLOCK_M >= 64 and config.num_warps >= 4 and device == H200
             assert wraps or kernel.name in ("simt", "gemv")
 
@@ -418,9 +418,9 @@ class TestInvariant:
         cluster = dispatch.find("cluster")
         asked = into_fp32(problem(512, 511, 512))
         assert "shared memory" in why_not(cluster, asked, deep)
-        assert dispatch._shallower(cluster, asked, deep).num_stages == 3
+        assert selection._shallower(cluster, asked, deep).num_stages == 3
         with pytest.raises(ValueError, match="batch_invariant=True can't have cluster"):
-            dispatch._shallower(cluster, asked, dataclasses.replace(deep, num_warps=2))
+            selection._shallower(cluster, asked, dataclasses.replace(deep, num_warps=2))
 
 
 class TestWord:

@@ -37,9 +37,9 @@ from perf.search import Task
 from perf.stats import Quantiles
 from tritemm import dispatch
 from tritemm.compile.asm import DEVICES
+from tritemm.cost_model import samples
 from tritemm.problem import INTERPRETED
 from tritemm.spec import Config
-from tritemm.tuning import samples
 
 from .perf_fakes import CASE, ENVIRONMENT, FakeBench, fake, four_gpus, heading, spoil_one
 
@@ -66,12 +66,14 @@ def fakes(monkeypatch):
         (RIGHT, SMALL): 1.0, (RIGHT, LARGE): 2.5, (RIGHT, SWAPPED): 3.5,
         (WRONG, SMALL): 0.5, (RAISES, SMALL): 1.5,
     }  # fmt: skip
-    chosen = types.SimpleNamespace(kernel=RIGHT, config=SWAPPED)
+    seconds = predicted[RIGHT, SWAPPED] / 1e3
+    chosen = types.SimpleNamespace(kernel=RIGHT, config=SWAPPED, predicted=seconds)
+
+    def ranked(problem, kernel="auto"):
+        return [(ms / 1e3, *candidate) for candidate, ms in predicted.items()]
+
     monkeypatch.setattr(dispatch, "choose", lambda problem, kernel="auto": chosen)
-    monkeypatch.setattr(dispatch, "candidates", lambda problem, kernel="auto": list(predicted))
-    monkeypatch.setattr(
-        dispatch, "predict", lambda kernel, problem, config: predicted[kernel, config] / 1e3
-    )
+    monkeypatch.setattr(dispatch, "ranked", ranked)
     return predicted
 
 

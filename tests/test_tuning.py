@@ -14,10 +14,10 @@ import pytest
 import torch
 
 import tritemm
-from tritemm import dispatch, plan
+from tritemm import dispatch, plan, tuning
+from tritemm.dispatch import cache
 from tritemm.problem import INTERPRETED, Problem
 from tritemm.spec import Config
-from tritemm.tuning import cache, user
 
 from .choosing import H200, problem
 from .harness import DEVICE, operand
@@ -264,7 +264,7 @@ def timed(monkeypatch):
 
         return measure
 
-    monkeypatch.setattr(user, "timer", timer)
+    monkeypatch.setattr(tuning, "timer", timer)
     return asked
 
 
@@ -290,7 +290,7 @@ class TestTune:
             if kernel.name == "pipelined":
                 c[-1] = 0
 
-        monkeypatch.setattr(user.plan, "run", last_row_lost)
+        monkeypatch.setattr(tuning.plan, "run", last_row_lost)
         found = tritemm.tune(self.a, self.b, progress=False)
         assert found.choice.kernel.name != "pipelined" and "pipelined" not in timed
         (wrong,) = (one for one in found.timed if one.error)
@@ -304,13 +304,13 @@ class TestTune:
                 raise ValueError("out of resource: shared memory")
             run(kernel, *args)
 
-        monkeypatch.setattr(user.plan, "run", broken)
+        monkeypatch.setattr(tuning.plan, "run", broken)
         found = tritemm.tune(self.a, self.b, progress=False)
         assert any("shared memory" in (one.error or "") for one in found.timed)
         assert found.choice.kernel.name != "pipelined"
 
     def test_none_is_right(self, timed, monkeypatch):
-        monkeypatch.setattr(user.plan, "run", lambda *args: None)
+        monkeypatch.setattr(tuning.plan, "run", lambda *args: None)
         with pytest.raises(RuntimeError, match="no candidate"):
             tritemm.tune(self.a, self.b, progress=False)
         assert not cache.table_of("Triton interpreter")
@@ -408,11 +408,11 @@ def test_deterministic_is_a_fact():
 
 
 def test_the_command(tmp_path):
-    """`python -m tritemm.tuning load` adds to the cache of this user."""
+    """`python -m tritemm tuning load` adds to the cache of this user."""
     path = tmp_path / "tuned.json"
     entry = cache.entry("tma", CONFIG, 1e-6)
     path.write_text(json.dumps({"gpu": "NVIDIA H200", "problems": {"p": entry}}))
-    command = [sys.executable, "-m", "tritemm.tuning", "load", str(path)]
+    command = [sys.executable, "-m", "tritemm", "tuning", "load", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1])
     assert done.returncode == 0 and done.stdout == "1 problems\n", done.stderr
     assert cache.table_of("NVIDIA H200") == {"p": entry}

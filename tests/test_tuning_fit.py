@@ -8,12 +8,13 @@ import random
 import pytest
 import torch
 
-from tritemm import candidates, dispatch
-from tritemm.request import changed
-from tritemm.tuning import __main__ as command
-from tritemm.tuning import constants, model
-from tritemm.tuning.fit import fit, quality
-from tritemm.tuning.samples import Sample, read
+from tritemm import dispatch
+from tritemm.config import changed
+from tritemm.cost_model import __main__ as command
+from tritemm.cost_model import constants, model
+from tritemm.cost_model.fit import fit, quality
+from tritemm.cost_model.samples import Sample, read
+from tritemm.dispatch import candidates
 
 from .choosing import H100, H200, hopper_rungs, problem, put_rungs
 
@@ -42,11 +43,11 @@ def measured(truth, shapes, noise=0.0, seed=0):
     samples = []
     for shape in shapes:
         asked = problem(*shape)
-        for kernel, config in dispatch.candidates(asked):
+        for _, kernel, config in dispatch.ranked(asked):
             scene = model.Scene(config.view(asked), model.pack_bytes(asked, config.PACK), truth)
-            seconds = next(scene.parts(kernel.name, [config])).total
+            seconds = next(scene.parts(kernel, [config])).total
             seconds *= math.exp(draw.gauss(0, noise))
-            samples.append(Sample(asked, kernel.name, config, seconds))
+            samples.append(Sample(asked, kernel, config, seconds))
     return samples
 
 
@@ -56,7 +57,7 @@ def another_gpu(start):
     scene = model.Scene(problem(4096, 4096, 4096))
     steps = {}
     for kernel in candidates.RUNGS:
-        trait = constants.trait(kernel.name)
+        trait = kernel.trait
         for config in kernel.configs(problem(4096, 4096, 4096)):
             step, ends = scene.analytic(trait, config)
             key = constants.key(trait, scene.word(trait), config)
@@ -108,7 +109,7 @@ class TestFit:
 
     def test_what_no_sample_speaks_of_stays(self):
         start = constants.analytic(H200)
-        samples = [s for s in measured(start, shapes(4, seed=6)) if s.kernel == "pingpong"]
+        samples = [s for s in measured(start, shapes(4, seed=6)) if s.kernel.name == "pingpong"]
         found = fit(samples, start)
         assert set(found.steps) == {"pingpong"}
         assert found.reduction == start.reduction
@@ -160,8 +161,8 @@ class TestCommand:
         rows = [
             {
                 "M": s.problem.M, "N": s.problem.N, "K": s.problem.K, "batch": 1, "layout": "NT",
-                "dtype": "bf16", "out": "bf16", "kernel": s.kernel, "config": changed(s.config),
-                "us": 1e6 * s.seconds,
+                "dtype": "bf16", "out": "bf16", "kernel": s.kernel.name,
+                "config": changed(s.config), "us": 1e6 * s.seconds,
             }
             for s in samples
         ]  # fmt: skip

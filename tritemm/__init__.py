@@ -10,12 +10,11 @@ from .interpreter import decorating
 with decorating():
     from . import tuning
     from .api import explain, matmul
+    from .config import Config
     from .rungs import ladder
-    from .spec import Config
-    from .tuning.user import tune
-    from .tuning.warm import warmup
-
-__version__ = "0.1.0"
+    from .tuning import tune
+    from .version import __version__ as __version__
+    from .warming import warmup
 
 #: Every kernel, whatever is chosen, gives the same bits for the same call on the same GPU, run
 #: after run: sums have a fixed order, and nothing is added atomically into a result. The choice is

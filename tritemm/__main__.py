@@ -1,4 +1,4 @@
-"""`python -m tritemm`: ladder, demo, explain, asm, env; `--version`."""
+"""`python -m tritemm`: ladder, demo, explain, asm, tuning, env; `--version`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from pathlib import Path
 
 import torch
 
-from . import __version__
+from . import demo, dispatch, env, tuning
 from .command import refuse, status_of
 from .compile import asm
 from .problem import INTERPRETED, Device, Problem
+from .rungs import ladder
+from .version import __version__
 
 #: The architecture of the GPU that `explain` assumes where there is none, and its name.
 _ASSUMED = 90, "NVIDIA H200"
@@ -55,6 +57,11 @@ def main(argv: list[str] | None = None) -> int:
     asm.add_arguments(command)
     command.set_defaults(run=asm.main)
 
+    command = commands.add_parser("tuning", help="carry what tritemm.tune found to other machines")
+    command.add_argument("what", choices=("export", "load"))
+    command.add_argument("path", type=Path)
+    command.set_defaults(run=_tuning)
+
     command = commands.add_parser("env", help="what to paste in a bug report")
     _json_option(command)
     command.set_defaults(run=_env)
@@ -73,8 +80,6 @@ def _option(parser: argparse.ArgumentParser, name: str, default, meaning: str, *
 
 
 def _explain(args: argparse.Namespace) -> int:
-    from . import dispatch
-
     try:
         problem, whose = _problem(args)
         choice = dispatch.choose(problem, args.kernel)
@@ -103,8 +108,6 @@ def _problem(args: argparse.Namespace) -> tuple[Problem, str]:
 
 
 def _ladder(args: argparse.Namespace) -> None:
-    from .rungs import ladder
-
     if args.json:
         rungs = [
             {"number": k.number, "name": k.name, "title": k.title, **k.header} for k in ladder()
@@ -115,16 +118,20 @@ def _ladder(args: argparse.Namespace) -> None:
 
 
 def _demo(args: argparse.Namespace) -> int:
-    from . import demo
-
     if reason := None if args.json else demo.plot_why_not(args.plot):
         return refuse("demo", f"--plot {args.plot}: {reason}")
     return demo.main(args.plot, as_json=args.json)
 
 
-def _env(args: argparse.Namespace) -> None:
-    from . import env
+def _tuning(args: argparse.Namespace) -> int:
+    try:
+        print(f"{getattr(tuning, args.what)(args.path)} problems")
+    except (OSError, ValueError) as error:
+        return refuse(f"tuning {args.what}", error)
+    return 0
 
+
+def _env(args: argparse.Namespace) -> None:
     facts = env.collect()
     print(json.dumps(facts, indent=2) if args.json else env.render(facts))
 

@@ -10,13 +10,12 @@ from torch.compiler import is_dynamo_compiling
 from torch.overrides import handle_torch_function, has_torch_function
 
 from . import dispatch, ops, plan
-from .precision import check_precision
+from .config import Config
+from .dispatch.request import word_of
+from .dtypes import accumulator_type, check_precision, result_type
 from .problem import ACCUMULATE, INTERPRETED
-from .request import word_of
 from .runtime import fast_path
-from .spec import Config, Kernel
-
-_REAL = (torch.float16, torch.bfloat16, torch.float32)
+from .spec import Kernel
 
 _LIBRARY = torch.library.Library("tritemm", "FRAGMENT")
 _LIBRARY.define(
@@ -249,30 +248,6 @@ def _check_types(input, other):
         raise NotImplementedError(
             f"tritemm.matmul is not implemented for {input.dtype}; input may be {names}"
         )
-
-
-def accumulator_type(accumulate, dtype):
-    """What `dtype` operands accumulate in, given the caller's word; or ValueError."""
-    default = ACCUMULATE[dtype]
-    if accumulate in (None, default):
-        return default
-    if accumulate == torch.float16 and dtype == torch.float16:
-        return accumulate
-    raise ValueError(
-        f"accumulate={accumulate} is not possible for {dtype} operands; leave it out for {default}"
-        + (" or take torch.float16" if dtype == torch.float16 else "")
-    )
-
-
-def result_type(out_dtype, dtype):
-    """The type of the result of `dtype` operands, given the caller's word; or ValueError."""
-    default = torch.int32 if dtype == torch.int8 else dtype
-    if out_dtype in (None, default):
-        return default
-    if dtype in _REAL and out_dtype in _REAL:
-        return out_dtype
-    able = ", ".join(str(t) for t in (_REAL if dtype in _REAL else (default,)))
-    raise ValueError(f"out_dtype={out_dtype} is not possible for {dtype} operands; take {able}")
 
 
 def _drop(result, input, other):

@@ -13,8 +13,8 @@ import math
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
+from .dispatch.request import for_gradients
 from .plan import product, result_shape
-from .request import for_gradients
 from .runtime import fast_path, inductor
 from .runtime.torch_private import apply_of, below_autograd, profiling, single_level, tangent_of
 

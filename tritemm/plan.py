@@ -16,15 +16,16 @@ import torch
 
 from . import dispatch
 from .bounded import Bounded
+from .config import Config
+from .dispatch.request import for_gradients
+from .dtypes import resolve
 from .kernels.pack import copied_bytes, pack
-from .precision import resolve
 from .problem import Problem
-from .request import for_gradients
 from .runtime import fast_path
 from .runtime.binding import Call
 from .runtime.launches import Launches
 from .runtime.torch_private import current_device
-from .spec import Config, Kernel
+from .spec import Kernel
 
 #: Kinds of gradients that a plan remembers.
 GRADIENTS = 16

@@ -35,6 +35,15 @@ class Ladder(tuple[Kernel, ...]):
     __repr__ = __str__
 
 
+def find(name: str) -> Kernel:
+    """The rung called `name`; ValueError with all names if there is none."""
+    for rung in RUNGS:
+        if rung.name == name:
+            return rung
+    names = ", ".join(rung.name for rung in RUNGS)
+    raise ValueError(f'kernel="{name}" is unknown; one of auto, {names}')
+
+
 def ladder() -> Ladder:
     """Every kernel that `matmul(kernel=...)` can be asked for, slowest first.
 

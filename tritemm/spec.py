@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 import triton.language as tl
 
+from .config import Config
 from .problem import Problem
 from .runtime import binding, triton_private
 from .runtime.torch_private import current_stream
@@ -26,56 +27,6 @@ TRITON_DTYPE = {
     torch.int8: tl.int8,
     torch.int32: tl.int32,
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class Config:
-    """Tile sizes in elements, warps per program, shared-memory stages, raster order; and more.
-
-    `SPLIT_K` programs share one tile's K; the programs of a `CLUSTER` share the loads of an
-    operand's tiles. `SWAP` computes C.T = B.T @ A.T, so that a small M is the side that may be
-    small; `PACK` names the operands ("a", "b" or both) that are first copied to lines which TMA can
-    read. Tile sizes are those of the product that is then computed.
-    """
-
-    BLOCK_M: int
-    BLOCK_N: int
-    BLOCK_K: int
-    num_warps: int = 4
-    num_stages: int = 1
-    ORDER: str = "linear"
-    GROUP_M: int = 16
-    SPLIT_K: int = 1
-    CLUSTER: int = 1
-    SWAP: bool = False
-    PACK: str = ""
-
-    def __repr__(self) -> str:
-        """The fields that differ from their defaults."""
-        fields = [(f.name, getattr(self, f.name), f.default) for f in dataclasses.fields(self)]
-        told = [f"{name}={value!r}" for name, value, default in fields if value != default]
-        return f"Config({', '.join(told)})"
-
-    def __str__(self) -> str:
-        order = f"{self.ORDER} {self.GROUP_M}" if self.ORDER == "grouped" else self.ORDER
-        warps = f"{self.num_warps} warp{'s' * (self.num_warps > 1)}"
-        stages = f"{self.num_stages} stage{'s' * (self.num_stages > 1)}"
-        split = f", K split in {self.SPLIT_K}" if self.SPLIT_K > 1 else ""
-        cluster = f", clusters of {self.CLUSTER}" if self.CLUSTER > 1 else ""
-        swap = ", operands swapped" if self.SWAP else ""
-        pack = f", {' and '.join(self.PACK)} packed" if self.PACK else ""
-        tile = f"{self.BLOCK_M}x{self.BLOCK_N}x{self.BLOCK_K}"
-        return f"{tile}, {warps}, {stages}, {order} order{split}{cluster}{swap}{pack}"
-
-    def view(self, problem: Problem) -> Problem:
-        """The problem that the kernel sees: packed, then swapped."""
-        if self.PACK:
-            problem = problem.packed(self.PACK)
-        return problem.transposed() if self.SWAP else problem
-
-    def tiles(self, problem: Problem) -> int:
-        """Output tiles of the whole problem that the kernel sees, all batches together."""
-        return -(-problem.M // self.BLOCK_M) * -(-problem.N // self.BLOCK_N) * problem.batch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,6 +73,35 @@ def parse_signs(text: str) -> Signs:
     return signs
 
 
+@dataclasses.dataclass(frozen=True)
+class Trait:
+    """How a rung spends its time.
+
+    `efficiency` is its share of the tensor cores' rate; `narrow` how many times slower its loads
+    are when they are not 16 bytes wide; a `resident` grid has one program per SM, which walks the
+    tiles; `hidden` is the share of a tile's ends that runs beside another tile's arithmetic;
+    `level` runs whole rounds of tiles, and shares those of the last, incomplete one; what `rereads`
+    takes B from device memory again for every row of tiles. `turns`: what is hidden where a tile
+    has 4 warps, if that is more. What `exchanges` has a cluster for each tile, whose programs share
+    K and the sum. Of tiles that are `alike` each load takes as long, whatever the tile; they have
+    no ring, but ask for the loads of all their stages at once and wait for them, which takes the
+    share `waits` of the latency, while other programs on their SM work. `gathering` is what adding
+    up the parts of a split K takes, relative to other rungs.
+    """
+
+    efficiency: float
+    narrow: float = 1.0
+    resident: bool = False
+    hidden: float = 0.0
+    level: bool = False
+    rereads: bool = False
+    turns: float = 0.0
+    exchanges: bool = False
+    alike: bool = False
+    waits: float = 1.0
+    gathering: float = 1.0
+
+
 #: How much memory a kernel needs for the time of a call, for partial sums and counters, if any.
 Workspace = Callable[[Problem, Config], Room | None]
 
@@ -142,6 +122,10 @@ class Kernel:
     odd_tiles: bool = False
     #: Of a kernel made for few rows of C, and right for any number: how many are few.
     few_rows: Callable[[Problem], int] | None = None
+    #: Whether "auto" compares it with others; else it is taken only where none of them can run.
+    auto: bool = True
+    #: Whether "auto" leaves out all rungs below, where this one runs.
+    supersedes: bool = False
     #: Whether "auto" considers it for a problem that it can run.
     suits: Callable[[Problem], bool] = lambda problem: True
     #: Whether exchanged operands are considered though no side of C is short.
@@ -149,6 +133,8 @@ class Kernel:
     #: Whether the terms of a sum are added in the order of K, whatever the sizes and the tile, in
     #: all configs whose SPLIT_K is 1.
     in_order: bool = True
+    #: How it spends its time, where that was not measured.
+    trait: Trait = Trait(efficiency=0.5, narrow=4.0)
 
     header_keys: ClassVar[tuple[str, ...]] = HEADER_KEYS
 

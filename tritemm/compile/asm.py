@@ -19,11 +19,9 @@ from typing import Any
 
 import torch
 
-from ..api import accumulator_type, result_type
-from ..dispatch import find
-from ..precision import PRECISIONS, check_precision
+from ..dtypes import PRECISIONS, accumulator_type, check_precision, result_type
 from ..problem import ACCUMULATE, INTERPRETED, Device, Problem, short_name
-from ..rungs import RUNGS
+from ..rungs import RUNGS, find
 from ..spec import TRITON_DTYPE, Config, Kernel
 from . import pool
 from .driver import standing_for

@@ -27,8 +27,8 @@ from pathlib import Path
 
 import torch
 
-from ..dispatch import find
 from ..problem import Matrix, Problem
+from ..rungs import find
 from ..spec import Config
 from .driver import standing_for
 from .sass import tail

@@ -11,7 +11,7 @@ Note          NT is five times slower than NN: 16 threads read 16 rows of B, not
 import triton
 import triton.language as tl
 
-from ..spec import Config, TritonKernel
+from ..spec import Config, Trait, TritonKernel
 from ._host import POINTERS
 from ._limits import grid_why_not, sums_why_not
 from ._tile import batch_offset, split_batch, store, widen
@@ -61,4 +61,5 @@ KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=simt_kernel, arguments=POINTERS,
     why_not=why_not, configs=configs, config_why_not=sums_why_not,
     interpreted=Config(64, 64, 1),
+    auto=False, trait=Trait(0.002),
 )  # fmt: skip

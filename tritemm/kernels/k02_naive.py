@@ -10,7 +10,7 @@ Needs         sm_80; any strides; every type
 import triton
 import triton.language as tl
 
-from ..spec import Config, TritonKernel
+from ..spec import Config, Trait, TritonKernel
 from ._host import POINTERS, dot_why_not, int8_why_not
 from ._limits import grid_why_not
 from ._tile import batch_offset, dot, split_batch, store, widen
@@ -69,4 +69,5 @@ def why_not(problem):
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=naive_kernel, arguments=POINTERS,
     why_not=why_not, configs=configs, config_why_not=dot_why_not, interpreted=Config(32, 32, 32),
+    auto=False, trait=Trait(0.04, narrow=2.0),
 )  # fmt: skip

@@ -10,7 +10,7 @@ Needs         sm_80; any strides; every type
 import triton
 import triton.language as tl
 
-from ..spec import Config, TritonKernel
+from ..spec import Config, Trait, TritonKernel
 from ._host import POINTERS, classic_tile, dot_why_not, of_pointers
 from ._tile import batch_offset, dot, split_batch, store, widen
 
@@ -65,4 +65,5 @@ KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=tiled_kernel, arguments=POINTERS,
     why_not=of_pointers(configs), configs=configs, config_why_not=dot_why_not,
     interpreted=Config(32, 32, 32),
+    auto=False, trait=Trait(0.25, narrow=10.0),
 )  # fmt: skip

@@ -15,7 +15,7 @@ import dataclasses
 import triton
 import triton.language as tl
 
-from ..spec import Config, TritonKernel
+from ..spec import Config, Trait, TritonKernel
 from ._host import POINTERS, classic_tile, dot_why_not, of_pointers
 from ._tile import batch_offset, dot, raster, split_batch, store, widen
 
@@ -74,4 +74,5 @@ KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=swizzled_kernel, arguments=POINTERS,
     why_not=of_pointers(configs), configs=configs, config_why_not=dot_why_not,
     interpreted=Config(32, 32, 32, ORDER="serpentine"),
+    auto=False, trait=Trait(0.27, narrow=10.0),
 )  # fmt: skip

@@ -12,7 +12,7 @@ import dataclasses
 import triton
 import triton.language as tl
 
-from ..spec import Config, TritonKernel
+from ..spec import Config, Trait, TritonKernel
 from ._host import POINTERS, classic_tile, dot_why_not, fitting, of_pointers, once_per_kind
 from ._tile import batch_offset, dot, raster, split_batch, store, widen
 
@@ -82,4 +82,5 @@ KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=pipelined_kernel, arguments=POINTERS,
     why_not=of_pointers(configs), configs=configs, config_why_not=dot_why_not,
     interpreted=Config(32, 32, 32, num_stages=3, ORDER="grouped"),
+    trait=Trait(0.85, narrow=10.0),
 )  # fmt: skip

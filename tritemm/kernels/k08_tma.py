@@ -10,7 +10,7 @@ Needs         sm_90; A and B with 16-byte aligned rows or columns; every type
 import triton
 import triton.language as tl
 
-from ..spec import Config, TritonKernel
+from ..spec import Config, Trait, TritonKernel
 from ._host import DESCRIPTORS, of_descriptors, tma_tiles, tma_why_not
 from ._tile import dot, load_tile, raster, split_batch, store_tile
 
@@ -57,4 +57,5 @@ KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=tma_kernel, arguments=DESCRIPTORS,
     why_not=tma_why_not, configs=configs, config_why_not=of_descriptors(own_output),
     interpreted=Config(32, 32, 32, ORDER="grouped"),
+    trait=Trait(0.96),
 )  # fmt: skip

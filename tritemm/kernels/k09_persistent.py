@@ -13,7 +13,7 @@ Note          Gains 12 % over tma at K = 512 and 7 % at K = 1024 (8192 x 8192), 
 import triton
 import triton.language as tl
 
-from ..spec import Config, TritonKernel
+from ..spec import Config, Trait, TritonKernel
 from ._host import DESCRIPTORS, of_descriptors, tma_tiles, tma_why_not
 from ._tile import dot, load_tile, raster, split_batch, store_tile
 
@@ -63,4 +63,5 @@ KERNEL = TritonKernel(
     why_not=tma_why_not, configs=configs,
     config_why_not=of_descriptors(lambda problem: True),
     interpreted=Config(32, 32, 32, ORDER="grouped"),
+    trait=Trait(0.98, resident=True, hidden=0.3),
 )  # fmt: skip

@@ -13,7 +13,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..spec import TritonKernel
+from ..spec import Trait, TritonKernel
 from ._gluon import (
     buffers,
     fill_stages,
@@ -155,4 +155,5 @@ KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=pingpong_kernel, arguments=arguments(consumers=2),
     grid=grid, why_not=why_not, configs=configs, interpreted=None,
     config_why_not=config_why_not(2),
+    trait=Trait(0.99, resident=True, hidden=0.9),
 )  # fmt: skip

@@ -15,7 +15,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..spec import TritonKernel
+from ..spec import Trait, TritonKernel
 from ._gluon import buffers, fill_stages, finish, make_ring, multiply, tile_at
 from ._gluon_host import (
     arguments,
@@ -250,4 +250,5 @@ KERNEL = TritonKernel(
     grid=grid, suits=suits, why_not=why_not_in_parts, configs=configs, interpreted=None,
     config_why_not=config_why_not(1),
     in_order=False,
+    trait=Trait(0.98, resident=True, hidden=0.3, level=True),
 )  # fmt: skip

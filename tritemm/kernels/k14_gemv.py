@@ -17,7 +17,7 @@ import triton.language as tl
 
 from ..problem import Matrix, Problem
 from ..runtime.workspace import Room
-from ..spec import Arguments, Config, TritonKernel
+from ..spec import Arguments, Config, Trait, TritonKernel
 from ._host import POINTERS, tma_why_not
 from ._limits import MOST_PROGRAMS, programs_why_not
 from ._tile import batch_offset, follow, split_batch, store, widen
@@ -422,4 +422,5 @@ KERNEL = TritonKernel(
     interpreted=Config(4, 128, 128), few_rows=few_rows, why_not=why_not,
     config_why_not=config_why_not,
     in_order=False,
+    trait=Trait(0.03, narrow=1.2, alike=True, waits=0.45, gathering=0.3),
 )  # fmt: skip

@@ -22,7 +22,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ..problem import Problem
 from ..runtime.triton_private import clusters_why_not
 from ..runtime.workspace import Room
-from ..spec import Config, TritonKernel, clusters_at_once
+from ..spec import Config, Trait, TritonKernel, clusters_at_once
 from . import _gluon_host
 from ._cluster import (
     LINE,
@@ -464,4 +464,5 @@ KERNEL = TritonKernel(
     ),
     grid=grid, why_not=why_not, configs=offered, interpreted=None, either=either,
     config_why_not=config_why_not, odd_tiles=True, clusters=lambda config: config.CLUSTER,
+    trait=Trait(0.98, resident=True, hidden=0.75, turns=0.8),
 )  # fmt: skip

@@ -18,7 +18,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..problem import Problem, kept
 from ..runtime.triton_private import clusters_why_not
-from ..spec import Config, TritonKernel, clusters_at_once
+from ..spec import Config, Trait, TritonKernel, clusters_at_once
 from . import _gluon_host
 from ._cluster import LINE, keep_ring, line_bytes, load_lines, make_ring, map_of, slabs_of
 from ._cluster_host import (
@@ -474,4 +474,5 @@ KERNEL = TritonKernel(
     grid=grid, why_not=why_not, suits=suits, configs=configs, interpreted=None,
     config_why_not=config_why_not, odd_tiles=True, in_order=False,
     clusters=lambda config: config.SPLIT_K,
+    trait=Trait(0.98, exchanges=True),
 )  # fmt: skip

@@ -11,20 +11,17 @@ import functools
 import warnings
 from collections.abc import Sequence
 
-from .candidates import best_config, find, groups, least, packs
-from .candidates import candidates as candidates
-from .candidates import ranked as ranked
-from .choice import Choice
-from .kernels._host import is_wgmma
-from .kernels.pack import why_not as pack_why_not
-from .problem import INTERPRETER, Problem
+from ..config import Config
+from ..cost_model.model import scene_of
+from ..kernels._host import is_wgmma
+from ..kernels.pack import why_not as pack_why_not
+from ..problem import INTERPRETER, Problem
+from ..rungs import RUNGS, find
+from ..spec import Kernel
+from . import cache
+from .candidates import best_config, groups, least, packs
+from .explain import Choice
 from .request import Request, why_not
-from .rungs import RUNGS
-from .spec import Config, Kernel
-from .tuning import cache
-from .tuning.constants import flop_per_clock as flop_per_clock
-from .tuning.model import predict as predict
-from .tuning.model import scene_of
 
 #: The M that stands for all others when rows must not depend on it.
 _CANONICAL_M = 1024
@@ -143,7 +140,7 @@ def _invariant(problem: Problem, request: Request) -> Choice:
         same = (anchor, *(c for c in rung.configs(view) if _same_sums(problem, c, anchor)))
         able = tuple(config for config in same if why_not(rung, view, config) is None)
         same = able or (_shallower(rung, view, anchor),)
-        seconds = scene_of(view).seconds(rung.name, same)
+        seconds = scene_of(view).seconds(rung, same)
         config = same[seconds.index(min(seconds))]
     why = "batch_invariant=True: sums in the same order for every M"
     return Choice(problem, rung, dataclasses.replace(config, PACK=pack), why)

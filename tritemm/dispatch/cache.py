@@ -20,9 +20,9 @@ from pathlib import Path
 
 import triton
 
+from ..config import Config, changed, config_of
 from ..problem import Device, Matrix, Problem, short_name
-from ..request import changed, config_of
-from ..spec import Config
+from ..version import __version__
 
 #: {problem: {"kernel": name, "config": fields, "us": microseconds}}
 Table = dict[str, dict]
@@ -44,8 +44,6 @@ def folder() -> Path | None:
 
 def path_of(gpu: str) -> Path | None:
     """The file of the GPU with this name, for this tritemm and this Triton."""
-    from .. import __version__
-
     place = folder()
     name = "-".join("".join(c if c.isalnum() else " " for c in gpu.lower()).split())
     return place and place / f"{name}-tritemm{__version__}-triton{triton.__version__}.json"

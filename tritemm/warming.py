@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from .. import api
-from ..choice import Choice
-from ..problem import INTERPRETED, INTERPRETER
+from . import api
+from .compile.pool import compile_all
+from .dispatch import Choice
+from .problem import INTERPRETED, INTERPRETER
 
 #: Kernels from which on they are compiled by several processes, which take seconds to start.
 _FEW = 4
@@ -58,8 +59,6 @@ def warmup(
 
     choices = [api.explain(a, b, **options) for a, b in tensors()]
     if choices and choices[0].problem.device != INTERPRETER:
-        from ..compile.pool import compile_all  # with the disassembler and all: not at import
-
         if len({(choice.kernel, choice.config) for choice in choices}) >= _FEW:
             compile_all([(c.kernel.name, c.problem, c.config) for c in choices])
         for a, b in tensors():

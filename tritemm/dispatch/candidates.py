@@ -13,20 +13,15 @@ from typing import NamedTuple
 
 import torch
 
-from .kernels import _host
-from .kernels.pack import Copy
-from .kernels.pack import why_not as pack_why_not
-from .problem import INTERPRETER, Matrix, Problem
-from .rungs import RUNGS
-from .spec import Config, Kernel
-from .tuning.model import Scene, pack_bytes, scene_of
+from ..config import Config
+from ..cost_model.model import Scene, pack_bytes, scene_of
+from ..kernels import _host
+from ..kernels.pack import Copy
+from ..kernels.pack import why_not as pack_why_not
+from ..problem import INTERPRETER, Matrix, Problem
+from ..rungs import RUNGS, find
+from ..spec import Kernel
 
-#: The rungs below this number have no loads in flight while they multiply: "auto" takes them only
-#: where no other can run.
-FIRST_IN_FLIGHT = 7
-#: Where this rung runs, those between are left out: of 1600 random problems they had the least
-#: predicted time in none, and to predict it took a fifth of the choice's.
-FIRST_WITH_ROLES = 10
 #: Exchanged operands are considered where the shorter side of C has at most so many elements.
 SHORT_SIDE = 256
 #: Bytes of copies that are made whatever they gain; of those that are not made unasked; and of a
@@ -53,23 +48,14 @@ class Group(NamedTuple):
 
     def seconds(self, below: float | None = None) -> list[float]:
         """That the model expects of each config; see `Scene.seconds`."""
-        return self.scene.seconds(self.kernel.name, self.configs, below)
-
-
-def candidates(problem: Problem, kernel: str = "auto") -> list[tuple[Kernel, Config]]:
-    """All that `choose` compares, the first of which wins a tie."""
-    return [
-        (group.kernel, group.whole(config))
-        for group in groups(problem, _rungs(kernel))
-        for config in group.configs
-    ]
+        return self.scene.seconds(self.kernel, self.configs, below)
 
 
 def ranked(problem: Problem, kernel: str = "auto") -> list[tuple[float, Kernel, Config]]:
-    """The candidates with their predicted seconds, the least first."""
+    """All that `choose` compares, with the predicted seconds, the least first."""
     rows = [
         (seconds, group.kernel, group.whole(config))
-        for group in groups(problem, _rungs(kernel))
+        for group in groups(problem, RUNGS if kernel == "auto" else (find(kernel),))
         for seconds, config in zip(group.seconds(), group.configs, strict=True)
     ]
     return sorted(rows, key=lambda row: row[0])
@@ -94,38 +80,25 @@ def best_config(kernel: Kernel, problem: Problem) -> Config:
     return least(groups(problem, (kernel,)))[1]
 
 
-def find(name: str) -> Kernel:
-    """The rung called `name`; ValueError with all names if there is none."""
-    for rung in RUNGS:
-        if rung.name == name:
-            return rung
-    names = ", ".join(rung.name for rung in RUNGS)
-    raise ValueError(f'kernel="{name}" is unknown; one of auto, {names}')
-
-
-def _rungs(kernel: str) -> Sequence[Kernel]:
-    return RUNGS if kernel == "auto" else (find(kernel),)
-
-
 def groups(problem: Problem, rungs: Sequence[Kernel]) -> Iterator[Group]:
     """Of one rung as it is, with exchanged operands too; of several, also with copied ones."""
     if len(rungs) == 1:
         yield from _groups(problem, rungs, ("",), every=True)
         return
-    able, below = _in_flight(tuple(rungs))
+    able, others = _ordered(tuple(rungs))
     some = None
     for some in _groups(problem, able, packs(problem)):
         yield some
     if some is None:
-        last = (rung for rung in below if rung.why_not(problem) is None)
+        last = (rung for rung in others if rung.why_not(problem) is None)
         yield from _groups(problem, tuple(last)[:1], ("",), every=True)
 
 
 @functools.lru_cache
-def _in_flight(rungs: tuple[Kernel, ...]) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
+def _ordered(rungs: tuple[Kernel, ...]) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
     """The rungs that auto takes, and those that are the last resort, the highest first."""
-    able = tuple(rung for rung in reversed(rungs) if rung.number >= FIRST_IN_FLIGHT)
-    return able, tuple(rung for rung in reversed(rungs) if rung not in able)
+    able = tuple(rung for rung in reversed(rungs) if rung.auto)
+    return able, tuple(rung for rung in reversed(rungs) if not rung.auto)
 
 
 def _groups(
@@ -146,15 +119,15 @@ def _groups(
             if not some:
                 continue
             view = packed.transposed() if swap else packed
-            scene, roles = None, False
+            scene, enough = None, False
             for rung in some:
-                if roles and rung.number < FIRST_WITH_ROLES:
+                if enough:
                     break
                 suits = every or _suits(rung, view)
                 if not suits and pack == packs[-1]:
                     continue  # nobody asks whether it refuses
                 if rung.why_not(view) is None:
-                    roles |= not every and rung.number == FIRST_WITH_ROLES
+                    enough = rung.supersedes and not every
                     if suits:
                         scene = scene or scene_of(view, copied)
                         yield Group(rung, rung.configs(view), scene, pack, swap)

@@ -17,10 +17,11 @@ from typing import NamedTuple
 import torch
 
 from ..bounded import Bounded
+from ..config import Config
 from ..kernels._gluon_store import OWNERS
 from ..kernels.pack import WORD
 from ..problem import INTERPRETER, Matrix, Problem
-from ..spec import Config, Kernel, clusters_at_once
+from ..spec import Kernel, Trait, clusters_at_once
 from . import constants as known
 from .constants import Constants
 
@@ -59,7 +60,7 @@ def predict(kernel: Kernel, problem: Problem, config: Config) -> float:
 def parts(kernel: Kernel, problem: Problem, config: Config) -> Parts:
     """What `predict` adds up."""
     scene = scene_of(config.view(problem), pack_bytes(problem, config.PACK))
-    return next(scene.parts(kernel.name, (config,)))
+    return next(scene.parts(kernel, (config,)))
 
 
 def roofline(problem: Problem) -> tuple[float, float]:
@@ -140,20 +141,20 @@ class Scene:
         """Bytes that take as long to store as an element of C."""
         return self.out * (1.0 if self.stores_wide else self.constants.narrow_store)
 
-    def parts(self, kernel: str, configs: Iterable[Config]) -> Iterator[Parts]:
-        """Of the rung called `kernel` in each of its configs; PACK and SWAP are the scene's."""
+    def parts(self, kernel: Kernel, configs: Iterable[Config]) -> Iterator[Parts]:
+        """Of `kernel` in each of its configs; PACK and SWAP are the scene's."""
         shapes = [self._shape(kernel, config) for config in configs]
         return (Parts(*numbers) for numbers in self._times(kernel, shapes))
 
     def seconds(
-        self, kernel: str, configs: Sequence[Config], below: float | None = None
+        self, kernel: Kernel, configs: Sequence[Config], below: float | None = None
     ) -> list[float]:
         """The totals of `parts`; quicker where the rung gives the same objects for many problems.
 
         With `below`, infinity for what takes at least that long, or as long as a config before it,
         where that is seen early.
         """
-        table = _SHAPES.setdefault((kernel, self.kind), Bounded(_MOST_SHAPES))
+        table = _SHAPES.setdefault((kernel.name, self.kind), Bounded(_MOST_SHAPES))
         shapes = []
         for config in configs:
             found = table.get(id(config))
@@ -162,10 +163,10 @@ class Scene:
             shapes.append(found[1])
         return [numbers[0] for numbers in self._times(kernel, shapes, below)]
 
-    def _shape(self, kernel: str, config: Config) -> _Shape:
+    def _shape(self, kernel: Kernel, config: Config) -> _Shape:
         c = self.constants
-        trait = known.trait(kernel)
-        measured = c.steps.get(kernel)
+        trait = kernel.trait
+        measured = c.steps.get(kernel.name)
         key = known.key(trait, self.word(trait), config)
         pair = measured and (measured.get(key) or self._beside(measured, key, trait, config))
         if pair:
@@ -196,16 +197,16 @@ class Scene:
         return lines * config.BLOCK_K * self.itemsize / self.constants.sm_rate
 
     def _times(
-        self, kernel: str, shapes: Iterable[_Shape], below: float | None = None
+        self, kernel: Kernel, shapes: Iterable[_Shape], below: float | None = None
     ) -> Iterator[tuple[float, ...]]:
         """The numbers of `Parts`, of each shape; `below` as in `seconds`."""
         c = self.constants
-        trait = known.trait(kernel)
+        trait = kernel.trait
         resident, level = trait.resident, trait.level
         rereads, exchanges, ring = trait.rereads, trait.exchanges, not trait.alike
-        launch = c.launches.get(kernel, c.launch)
+        launch = c.launches.get(kernel.name, c.launch)
         pack = c.pack + self.copied / c.memory_rate if self.copied else 0.0
-        cold = c.colds.get(kernel, c.cold)
+        cold = c.colds.get(kernel.name, c.cold)
         before = pack + launch + cold * self.bytes / (self.bytes + _BURST)
         memory_rate, sm_memory_rate = c.memory_rate, c.sm_memory_rate
         latency, boost = trait.waits * c.latency, c.boost
@@ -293,14 +294,14 @@ class Scene:
                 below = total
             yield total, pack, launch, work, ends, reduction, memory, overlap
 
-    def word(self, trait: known.Trait) -> str:
+    def word(self, trait: Trait) -> str:
         """Under which the k-steps of the scene's types and loads were measured."""
         narrow = "ab"[not self.narrow[0] : 1 + self.narrow[1]] if trait.narrow != 1 else ""
         turned = f"/turned-{self.turned}" if self.turned else ""
         layouts = f"/{self.layouts}" if trait.alike else ""
         return self.types + (narrow and f"/narrow-{narrow}") + turned + layouts
 
-    def per_step(self, trait: known.Trait, config: Config) -> float:
+    def per_step(self, trait: Trait, config: Config) -> float:
         """How many times the step that stands under `constants.key` is one of `config`.
 
         Where tiles are alike, that is an element's share of a load of four, of 16 bits each, and
@@ -312,7 +313,7 @@ class Scene:
         across = self.layouts[0] == "T"
         return config.BLOCK_K * (n + (4 if across else 1) * m + m * n / 4)
 
-    def analytic(self, trait: known.Trait, config: Config) -> tuple[float, float]:
+    def analytic(self, trait: Trait, config: Config) -> tuple[float, float]:
         """Seconds of a k-step on an SM, and of a tile's ends beside its stores."""
         c = self.constants
         m, n, k = config.BLOCK_M, config.BLOCK_N, config.BLOCK_K
@@ -328,7 +329,7 @@ class Scene:
 
     def _beside(
         self, measured: Mapping[known.Key, tuple[float, float]], key: known.Key,
-        trait: known.Trait, config: Config,
+        trait: Trait, config: Config,
     ) -> tuple[float, float] | None:  # fmt: skip
         """As `analytic`, corrected as the measured tile that is nearest in width was.
 
@@ -349,7 +350,7 @@ class Scene:
         near = dataclasses.replace(config, BLOCK_N=columns)
         return step * self.analytic(trait, config)[0] / self.analytic(trait, near)[0], ends
 
-    def _together(self, trait: known.Trait, config: Config) -> int:
+    def _together(self, trait: Trait, config: Config) -> int:
         """Programs that an SM runs at once, by shared memory, registers and threads."""
         m, n, threads = config.BLOCK_M, config.BLOCK_N, 32 * config.num_warps
         if trait.alike:  # a line's words are read by lanes beside each other, each with its sums
@@ -366,7 +367,7 @@ class Interpreted(Scene):
     """In Triton's interpreter: a tile's k-step takes the same time, however large the tile is."""
 
     def _times(
-        self, kernel: str, shapes: Iterable[_Shape], below: float | None = None
+        self, kernel: Kernel, shapes: Iterable[_Shape], below: float | None = None
     ) -> Iterator[tuple[float, ...]]:
         for m, n, depth, split, *_ in shapes:
             tiles = -(-self.M // m) * -(-self.N // n) * self.batch * split

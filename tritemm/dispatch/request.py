@@ -5,20 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from .kernels._limits import order_why_not, programs_why_not
-from .problem import Problem
-from .spec import Config, Kernel
+from ..config import Config, changed, config_of, parse
+from ..kernels._limits import order_why_not, programs_why_not
+from ..problem import Problem
+from ..spec import Kernel
 
 _INVARIANT = "batch_invariant"
-#: The fields of a config and their defaults; None: it has none, and no field is ever None.
-_FIELDS = {
-    field.name: None if field.default is dataclasses.MISSING else field.default
-    for field in dataclasses.fields(Config)
-}
-#: What a field's text is read as.
-_KIND = dict.fromkeys(_FIELDS, int) | {"ORDER": str, "PACK": str, "SWAP": "True".__eq__}
-_ORDERS = ("linear", "serpentine", "grouped")
-_PACKS = ("", "a", "b", "ab")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +36,7 @@ class Request:
         """Of `str(request)`."""
         kernel, *rest = word.split("/")
         fields = next((text for text in rest if "=" in text), None)
-        return Request(kernel, fields and _parse(fields), _INVARIANT in rest)
+        return Request(kernel, fields and parse(fields), _INVARIANT in rest)
 
     @staticmethod
     def of(kernel: str | Kernel, config: Config | Mapping | None, batch_invariant: bool) -> Request:
@@ -87,11 +79,6 @@ def _name_of(kernel: str | Kernel) -> str:
     return kernel
 
 
-def _parse(text: str) -> Config:
-    pairs = (field.split("=") for field in text.split(","))
-    return Config(**{name: _KIND[name](value) for name, value in pairs})
-
-
 def for_gradients(word: str) -> str:
     """What the products of the backward pass ask for, given the forward pass's word.
 
@@ -100,51 +87,6 @@ def for_gradients(word: str) -> str:
     if "/" not in word:
         return "auto"
     return str(Request(batch_invariant=Request.parse(word).batch_invariant))
-
-
-def changed(config: Config) -> dict:
-    """The fields of `config` that have no default or differ from it."""
-    # Under torch.compile a number that has changed between calls is a symbol, until int asks.
-    values = {n: int(v) if _KIND[n] is int else v for n, v in _values(config).items()}
-    return {name: value for name, value in values.items() if value != _FIELDS[name]}
-
-
-def _values(config: Config) -> dict:
-    """All fields; `dataclasses.asdict` copies each, which not every torch.compile can trace."""
-    return {name: getattr(config, name) for name in _FIELDS}
-
-
-def config_of(config: Config | Mapping) -> Config:
-    """A config of its fields; ValueError with the limit where a field is unknown or wrong."""
-    if isinstance(config, Config):
-        values = _values(config)
-    elif isinstance(config, Mapping):
-        values = dict(config)
-    else:
-        raise ValueError(
-            f"config= is a tritemm Config or a mapping of its fields, not {type(config).__name__}"
-        )
-    unknown = sorted(set(values) - set(_FIELDS))
-    if unknown:
-        raise ValueError(f"config has no field {unknown[0]!r}; its fields are {', '.join(_FIELDS)}")
-    for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K"):
-        if name not in values:
-            raise ValueError(f"config needs {name}")
-    for name, value in values.items():
-        _check_field(name, value)
-    return Config(**values)
-
-
-def _check_field(name: str, value) -> None:
-    words = {"ORDER": _ORDERS, "PACK": _PACKS}.get(name)
-    if words is not None:
-        if value not in words:
-            raise ValueError(f"config: {name}={value!r}; one of {', '.join(map(repr, words))}")
-    elif name == "SWAP":
-        if not isinstance(value, bool):
-            raise ValueError(f"config: SWAP={value!r}; True or False")
-    elif not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"config: {name}={value!r}; a whole number, 1 or more")
 
 
 def why_not(kernel: Kernel, view: Problem, config: Config) -> str | None:

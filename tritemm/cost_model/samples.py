@@ -10,19 +10,20 @@ from pathlib import Path
 
 import torch
 
+from ..config import Config, config_of
 from ..problem import ACCUMULATE, Device, Problem, short_name
-from ..request import config_of
-from ..spec import Config
+from ..rungs import RUNGS
+from ..spec import Kernel
 
 _DTYPES = {short_name(t): t for t in (*ACCUMULATE, torch.int32)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """That the rung called `kernel` takes `seconds` for `problem` in `config`."""
+    """That `kernel` takes `seconds` for `problem` in `config`."""
 
     problem: Problem
-    kernel: str
+    kernel: Kernel
     config: Config
     seconds: float
 
@@ -33,9 +34,7 @@ def read(paths: Iterable[Path], device: Device) -> list[Sample]:
     Lines without a time, and those of other libraries or of types that tritemm lacks, are left
     out. ValueError names the file, and the line of what is no JSON object; OSError as of `open`.
     """
-    from ..rungs import RUNGS
-
-    names = {rung.name for rung in RUNGS}
+    rungs = {rung.name: rung for rung in RUNGS}
     samples = []
     for path in paths:
         try:
@@ -45,19 +44,19 @@ def read(paths: Iterable[Path], device: Device) -> list[Sample]:
         for number, line in enumerate(lines, start=1):
             try:
                 row = json.loads(line)
-                known = row.get("us") and row["kernel"] in names and row["dtype"] in _DTYPES
+                known = row.get("us") and row["kernel"] in rungs and row["dtype"] in _DTYPES
                 if known:
-                    samples.append(_sample(row, device))
+                    samples.append(_sample(row, rungs[row["kernel"]], device))
             except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
                 raise ValueError(f"{path}, line {number}: {error!r}") from error
     return samples
 
 
-def _sample(row: Mapping, device: Device) -> Sample:
+def _sample(row: Mapping, kernel: Kernel, device: Device) -> Sample:
     seconds = row["us"] / 1e6
     if not 0 < seconds < math.inf:
         raise ValueError(f"us is {row['us']}")
-    return Sample(problem_of(row, device), row["kernel"], config_of(row["config"]), seconds)
+    return Sample(problem_of(row, device), kernel, config_of(row["config"]), seconds)
 
 
 def problem_of(row: Mapping, device: Device) -> Problem:

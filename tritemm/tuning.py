@@ -1,4 +1,7 @@
-"""`tritemm.tune`: the fastest candidate of one problem, found by timing them, on request."""
+"""`tritemm.tune`: the fastest candidate of one problem, found by timing them, on request.
+
+`export` and `load` carry what it found from machine to machine.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,18 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
+from os import PathLike
 from pathlib import Path
 
 import torch
 
-from .. import api, budget, dispatch, plan
-from ..choice import Choice
-from ..problem import INTERPRETER, Device, Problem
-from ..runtime.clock import elapsed
-from ..spec import Config, Kernel
-from . import cache
+from . import api, budget, dispatch, plan
+from .compile.pool import Compilers
+from .config import Config, config_of
+from .dispatch import Choice, cache
+from .problem import INTERPRETER, Device, Problem
+from .runtime.clock import elapsed
+from .spec import Kernel
 
 #: Candidates that are predicted to take longer than the best by this factor are not tried.
 _WITHIN = 3.0
@@ -118,23 +123,30 @@ def tune(
     return Tuned(dispatch.choose(problem), tuple(timed), len(worth) - len(timed))
 
 
-def export(path, device=None) -> int:
-    """See `tritemm.tuning.export`."""
+def export(path: str | PathLike, device: torch.device | str | int | None = None) -> int:
+    """Write all that `tune` found on this GPU, or on `device`, to `path`.
+
+    Returns how many problems it holds. The file is JSON; `load` reads it on another machine.
+    """
     gpu = Device.of(torch.device(device or "cuda")).name
     table = cache.table_of(gpu)
     Path(path).write_text(json.dumps({"gpu": gpu, "problems": table}, indent=1))
     return len(table)
 
 
-def load(path) -> int:
-    """See `tritemm.tuning.load`."""
+def load(path: str | PathLike) -> int:
+    """Add what another machine exported to this user's cache; it replaces what is there.
+
+    Returns how many problems were added. They count for GPUs of the name in the file.
+    Raises ValueError if `path` is no such file.
+    """
     try:
         data = json.loads(Path(path).read_text())
         gpu, table = data["gpu"], data["problems"]
         if not isinstance(gpu, str):
             raise TypeError("gpu is no name")
         for entry in table.values():
-            cache.config_of(entry["config"])
+            config_of(entry["config"])
             dispatch.find(entry["kernel"])
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is not what tritemm.tuning.export wrote: {error!r}") from error
@@ -213,8 +225,6 @@ def _compiled(problem: Problem, rows, deadline: float):
     if problem.device == INTERPRETER or len(rows) < 4:
         yield ((kernel, config, predicted, None) for predicted, kernel, config in rows)
         return
-    from ..compile.pool import Compilers
-
     with Compilers() as compilers:
         waiting = [compilers.submit((k.name, problem, config)) for _, k, config in rows]
 

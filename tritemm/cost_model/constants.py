@@ -10,8 +10,9 @@ from pathlib import Path
 
 import torch
 
+from ..config import Config
 from ..problem import Device, Problem
-from ..spec import Config
+from ..spec import Trait
 
 #: What NVIDIA's datasheets say of an architecture, and what is sustained under a large GEMM:
 #: dense 16-bit FLOP per clock and SM, Hz, bytes per second of device memory.
@@ -28,54 +29,6 @@ _ARCHITECTURE = {
 _TYPE_RATE = {torch.int8: 2.0, torch.float8_e4m3fn: 2.0, torch.float64: 1 / 15}
 _FP32_RATE = {"ieee": 1 / 15, "tf32": 0.5, "tf32x3": 1 / 6, "bf16x3": 1 / 3, "bf16x6": 1 / 6}
 
-
-@dataclasses.dataclass(frozen=True)
-class Trait:
-    """How a rung spends its time.
-
-    `efficiency` is its share of the tensor cores' rate; `narrow` how many times slower its loads
-    are when they are not 16 bytes wide; a `resident` grid has one program per SM, which walks the
-    tiles; `hidden` is the share of a tile's ends that runs beside another tile's arithmetic;
-    `level` runs whole rounds of tiles, and shares those of the last, incomplete one; what `rereads`
-    takes B from device memory again for every row of tiles. `turns`: what is hidden where a tile
-    has 4 warps, if that is more. What `exchanges` has a cluster for each tile, whose programs share
-    K and the sum. Of tiles that are `alike` each load takes as long, whatever the tile; they have
-    no ring, but ask for the loads of all their stages at once and wait for them, which takes the
-    share `waits` of the latency, while other programs on their SM work. `gathering` is what adding
-    up the parts of a split K takes, relative to other rungs.
-    """
-
-    efficiency: float
-    narrow: float = 1.0
-    resident: bool = False
-    hidden: float = 0.0
-    level: bool = False
-    rereads: bool = False
-    turns: float = 0.0
-    exchanges: bool = False
-    alike: bool = False
-    waits: float = 1.0
-    gathering: float = 1.0
-
-
-#: Of rungs by name, from the measured ladder; the last one is for a rung that is not named.
-_TRAITS = {
-    "simt": Trait(0.002),
-    "naive": Trait(0.04, narrow=2.0),
-    "tiled": Trait(0.25, narrow=10.0),
-    "swizzled": Trait(0.27, narrow=10.0),
-    "pipelined": Trait(0.85, narrow=10.0),
-    "tma": Trait(0.96),
-    "persistent": Trait(0.98, resident=True, hidden=0.3),
-    "warp_specialized": Trait(0.98, resident=True, hidden=0.4),
-    "pingpong": Trait(0.99, resident=True, hidden=0.9),
-    "split_k": Trait(0.98, resident=True, hidden=0.3),
-    "stream_k": Trait(0.98, resident=True, hidden=0.3, level=True),
-    "gemv": Trait(0.03, narrow=1.2, alike=True, waits=0.45, gathering=0.3),
-    "cluster": Trait(0.98, resident=True, hidden=0.75, turns=0.8),
-    "cluster_split_k": Trait(0.98, exchanges=True),
-}
-_UNNAMED = Trait(0.5, narrow=4.0)
 
 _HERE = Path(__file__).parent
 
@@ -144,11 +97,6 @@ class Constants:
 
 #: What corrects a plain number by rung: the name of the mapping, and of the number.
 BY_RUNG = {"launches": "launch", "colds": "cold"}
-
-
-def trait(kernel: str) -> Trait:
-    """Of the rung called `kernel`."""
-    return _TRAITS.get(kernel, _UNNAMED)
 
 
 def types(problem: Problem) -> str:

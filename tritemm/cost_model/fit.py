@@ -15,6 +15,8 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 
+from ..config import Config
+from ..spec import Kernel
 from . import constants as known
 from .constants import Constants
 from .model import Scene, pack_bytes
@@ -40,8 +42,8 @@ class _Point:
     """A sample with what predicting it needs."""
 
     scene: Scene
-    kernel: str
-    config: known.Config
+    kernel: Kernel
+    config: Config
     log_seconds: float
     weight: float
     key: known.Key
@@ -119,7 +121,7 @@ def _points(samples: Sequence[Sample]) -> list[_Point]:
     numbers = {problem: number for number, problem in enumerate(best)}
     for s in samples:
         scene = Scene(s.config.view(s.problem), pack_bytes(s.problem, s.config.PACK))
-        trait = known.trait(s.kernel)
+        trait = s.kernel.trait
         key = known.key(trait, scene.word(trait), s.config)
         weight = (best[s.problem] / s.seconds) ** 2
         number = numbers[s.problem]
@@ -135,8 +137,8 @@ class _Search:
         self.hold = hold
         by_kernel, by_tile = defaultdict(list), defaultdict(list)
         for point in points:
-            by_kernel[point.kernel].append(point)
-            by_tile[point.kernel, point.key].append(point)
+            by_kernel[point.kernel.name].append(point)
+            by_tile[point.kernel.name, point.key].append(point)
         by_problem = defaultdict(list)
         for point in points:
             by_problem[point.problem].append(point)
@@ -154,8 +156,7 @@ class _Search:
         steps = {kernel: dict(table) for kernel, table in start.steps.items()}
         for (kernel, key), some in self.by_tile.items():
             table = steps.setdefault(kernel, {})
-            trait, config = known.trait(kernel), some[0].config
-            scene = some[0].scene
+            scene, trait, config = some[0].scene, some[0].kernel.trait, some[0].config
             step, ends = scene.analytic(trait, config)
             table.setdefault(key, (step / scene.per_step(trait, config), ends))
         self.constants = dataclasses.replace(start, steps=steps, **by_rung)

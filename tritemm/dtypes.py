@@ -1,9 +1,13 @@
-"""How fp32 operands are multiplied: torch's flag and the caller's word, in one function."""
+"""What a product may accumulate and end in, and how fp32 is multiplied: the caller's words."""
 
 from __future__ import annotations
 
 import torch
 
+from .problem import ACCUMULATE
+
+#: Operands that may ask for any other of these as the result's type.
+_REAL = (torch.float16, torch.bfloat16, torch.float32)
 #: What `precision=` may be, least to most costly after "ieee" (which uses no tensor core).
 PRECISIONS = ("ieee", "tf32", "tf32x3", "bf16x3", "bf16x6")
 
@@ -31,3 +35,27 @@ def resolve(precision: str | None, dtype: torch.dtype) -> str:
         return precision
     follows_tf32 = torch.backends.cuda.matmul.fp32_precision == "tf32"
     return "tf32" if follows_tf32 and dtype == torch.float32 else "ieee"
+
+
+def accumulator_type(accumulate, dtype):
+    """What `dtype` operands accumulate in, given the caller's word; or ValueError."""
+    default = ACCUMULATE[dtype]
+    if accumulate in (None, default):
+        return default
+    if accumulate == torch.float16 and dtype == torch.float16:
+        return accumulate
+    raise ValueError(
+        f"accumulate={accumulate} is not possible for {dtype} operands; leave it out for {default}"
+        + (" or take torch.float16" if dtype == torch.float16 else "")
+    )
+
+
+def result_type(out_dtype, dtype):
+    """The type of the result of `dtype` operands, given the caller's word; or ValueError."""
+    default = torch.int32 if dtype == torch.int8 else dtype
+    if out_dtype in (None, default):
+        return default
+    if dtype in _REAL and out_dtype in _REAL:
+        return out_dtype
+    able = ", ".join(str(t) for t in (_REAL if dtype in _REAL else (default,)))
+    raise ValueError(f"out_dtype={out_dtype} is not possible for {dtype} operands; take {able}")

@@ -1,22 +1,21 @@
-"""`python -m tritemm.tuning`: fit the model's constants; carry what was tuned elsewhere."""
+"""`python -m tritemm.cost_model`: fit the model's constants."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from ..command import refuse, status_of, write_why_not
 from ..problem import Device
-from . import constants, user
+from . import constants
 from .fit import fit, quality
 from .samples import read
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tritemm.tuning", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tritemm.cost_model", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     command = commands.add_parser("fit", help="constants of the cost model from measured times")
@@ -31,14 +30,6 @@ def main(argv: list[str] | None = None) -> int:
     command.add_argument("--capability", default=(9, 0), type=capability, help="default: 9.0")
     command.set_defaults(run=_fit)
 
-    command = commands.add_parser("export", help="write what tritemm.tune found on this GPU")
-    command.add_argument("path", type=Path)
-    command.set_defaults(run=lambda args: _carry(user.export, args))
-
-    command = commands.add_parser("load", help="add what another machine exported")
-    command.add_argument("path", type=Path)
-    command.set_defaults(run=lambda args: _carry(user.load, args))
-
     args = parser.parse_args(argv)
     return args.run(args)
 
@@ -47,14 +38,6 @@ def capability(text: str) -> tuple[int, int]:
     """Of 9.0; argparse says this name of what is none."""
     major, minor = text.split(".")
     return int(major), int(minor)
-
-
-def _carry(carry: Callable[[Path], int], args: argparse.Namespace) -> int:
-    try:
-        print(f"{carry(args.path)} problems")
-    except (OSError, ValueError) as error:
-        return refuse(f"tuning {args.command}", error)
-    return 0
 
 
 def _fit(args: argparse.Namespace) -> int:
@@ -73,7 +56,7 @@ def _fit(args: argparse.Namespace) -> int:
         if not samples:
             raise ValueError("there is no time of a rung in these files")
     except (OSError, ValueError) as error:
-        return refuse("tuning fit", error)
+        return refuse("cost_model fit", error)
     start = constants.of(device)
     print("before", quality(samples, start))
     found = fit(samples, start, hold=hold, progress=_bar)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from ..config import Config
+from ..cost_model import model
+from ..problem import INTERPRETER, Problem
+from ..rungs import RUNGS
+from ..spec import Kernel
 from .candidates import ranked
-from .problem import INTERPRETER, Problem
-from .rungs import RUNGS
-from .spec import Config, Kernel
-from .tuning import model
 
 
 @dataclasses.dataclass(frozen=True)

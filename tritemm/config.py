@@ -1,0 +1,119 @@
+"""How a kernel is run on a problem: a config, and its forms as fields and as text."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from .problem import Problem
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Tile sizes in elements, warps per program, shared-memory stages, raster order; and more.
+
+    `SPLIT_K` programs share one tile's K; the programs of a `CLUSTER` share the loads of an
+    operand's tiles. `SWAP` computes C.T = B.T @ A.T, so that a small M is the side that may be
+    small; `PACK` names the operands ("a", "b" or both) that are first copied to lines which TMA can
+    read. Tile sizes are those of the product that is then computed.
+    """
+
+    BLOCK_M: int
+    BLOCK_N: int
+    BLOCK_K: int
+    num_warps: int = 4
+    num_stages: int = 1
+    ORDER: str = "linear"
+    GROUP_M: int = 16
+    SPLIT_K: int = 1
+    CLUSTER: int = 1
+    SWAP: bool = False
+    PACK: str = ""
+
+    def __repr__(self) -> str:
+        """The fields that differ from their defaults."""
+        fields = [(f.name, getattr(self, f.name), f.default) for f in dataclasses.fields(self)]
+        told = [f"{name}={value!r}" for name, value, default in fields if value != default]
+        return f"Config({', '.join(told)})"
+
+    def __str__(self) -> str:
+        order = f"{self.ORDER} {self.GROUP_M}" if self.ORDER == "grouped" else self.ORDER
+        warps = f"{self.num_warps} warp{'s' * (self.num_warps > 1)}"
+        stages = f"{self.num_stages} stage{'s' * (self.num_stages > 1)}"
+        split = f", K split in {self.SPLIT_K}" if self.SPLIT_K > 1 else ""
+        cluster = f", clusters of {self.CLUSTER}" if self.CLUSTER > 1 else ""
+        swap = ", operands swapped" if self.SWAP else ""
+        pack = f", {' and '.join(self.PACK)} packed" if self.PACK else ""
+        tile = f"{self.BLOCK_M}x{self.BLOCK_N}x{self.BLOCK_K}"
+        return f"{tile}, {warps}, {stages}, {order} order{split}{cluster}{swap}{pack}"
+
+    def view(self, problem: Problem) -> Problem:
+        """The problem that the kernel sees: packed, then swapped."""
+        if self.PACK:
+            problem = problem.packed(self.PACK)
+        return problem.transposed() if self.SWAP else problem
+
+    def tiles(self, problem: Problem) -> int:
+        """Output tiles of the whole problem that the kernel sees, all batches together."""
+        return -(-problem.M // self.BLOCK_M) * -(-problem.N // self.BLOCK_N) * problem.batch
+
+
+#: The fields of a config and their defaults; None: it has none, and no field is ever None.
+_FIELDS = {
+    field.name: None if field.default is dataclasses.MISSING else field.default
+    for field in dataclasses.fields(Config)
+}
+#: What a field's text is read as.
+_KIND = dict.fromkeys(_FIELDS, int) | {"ORDER": str, "PACK": str, "SWAP": "True".__eq__}
+_ORDERS = ("linear", "serpentine", "grouped")
+_PACKS = ("", "a", "b", "ab")
+
+
+def parse(text: str) -> Config:
+    pairs = (field.split("=") for field in text.split(","))
+    return Config(**{name: _KIND[name](value) for name, value in pairs})
+
+
+def changed(config: Config) -> dict:
+    """The fields of `config` that have no default or differ from it."""
+    # Under torch.compile a number that has changed between calls is a symbol, until int asks.
+    values = {n: int(v) if _KIND[n] is int else v for n, v in _values(config).items()}
+    return {name: value for name, value in values.items() if value != _FIELDS[name]}
+
+
+def _values(config: Config) -> dict:
+    """All fields; `dataclasses.asdict` copies each, which not every torch.compile can trace."""
+    return {name: getattr(config, name) for name in _FIELDS}
+
+
+def config_of(config: Config | Mapping) -> Config:
+    """A config of its fields; ValueError with the limit where a field is unknown or wrong."""
+    if isinstance(config, Config):
+        values = _values(config)
+    elif isinstance(config, Mapping):
+        values = dict(config)
+    else:
+        raise ValueError(
+            f"config= is a tritemm Config or a mapping of its fields, not {type(config).__name__}"
+        )
+    unknown = sorted(set(values) - set(_FIELDS))
+    if unknown:
+        raise ValueError(f"config has no field {unknown[0]!r}; its fields are {', '.join(_FIELDS)}")
+    for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K"):
+        if name not in values:
+            raise ValueError(f"config needs {name}")
+    for name, value in values.items():
+        _check_field(name, value)
+    return Config(**values)
+
+
+def _check_field(name: str, value) -> None:
+    words = {"ORDER": _ORDERS, "PACK": _PACKS}.get(name)
+    if words is not None:
+        if value not in words:
+            raise ValueError(f"config: {name}={value!r}; one of {', '.join(map(repr, words))}")
+    elif name == "SWAP":
+        if not isinstance(value, bool):
+            raise ValueError(f"config: SWAP={value!r}; True or False")
+    elif not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"config: {name}={value!r}; a whole number, 1 or more")

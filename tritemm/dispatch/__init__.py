@@ -1,0 +1,9 @@
+"""Problem -> kernel and config: what is chosen, from what, and why."""
+
+from ..cost_model.model import predict as predict
+from ..rungs import find as find
+from .candidates import best_config as best_config
+from .candidates import ranked as ranked
+from .explain import Choice as Choice
+from .selection import choose as choose
+from .selection import forget as forget
