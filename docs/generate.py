@@ -24,7 +24,7 @@ from tools import suite_record
 from tritemm.rungs import RUNGS
 from tritemm.spec import Kernel
 
-from . import correspondence
+from . import correspondence, cost_model
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZES, LAYOUTS = (4096, 8192), ("NN", "NT")
@@ -63,8 +63,9 @@ def pages() -> dict[Path, str]:
         "model": model(rows),
         **{name: view_table(name, rows) for name in PARTS},
         **correspondence.parts(rows),
+        **cost_model.parts(),
     }
-    names = ("index", "performance", "suite", "correspondence")
+    names = ("index", "performance", "suite", "correspondence", "cost_model")
     docs = (ROOT / "docs" / f"{name}.md" for name in names)
     for path in (ROOT / "README.md", *docs):
         texts[path] = fill(path.read_text(), parts)

@@ -6,21 +6,23 @@ Datasheets give both at a clock and a power that a GEMM does not see.
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 import time
 from collections.abc import Callable
 
 import torch
 
-from tritemm.cost_model.constants import flop_per_clock
+from tritemm.gpus import flop_per_clock
 from tritemm.problem import Device
 from tritemm.runtime.clock import elapsed
 
 from .case import DTYPES, Case
 from .machine import State
 
-#: Bytes of the buffer that is copied; times and sizes of the product that sets the clock.
+#: Bytes of the buffer that is copied; launches in a row; size of the product that sets the clock.
 COPY = 2**31
+LAUNCHES = 1000
 SIZE = 8192
 SECONDS = 1.5
 
@@ -39,11 +41,15 @@ class Roof:
 
 @dataclasses.dataclass(frozen=True)
 class Roofs:
-    """A card's roofs: `mhz`, the clock that a bf16 product settles at; `gbs`, the copy rate."""
+    """A card's roofs: `mhz`, the clock that a bf16 product settles at; `gbs`, the copy rate.
+
+    `launch`: microseconds of a kernel that does next to nothing, one of many in a CUDA graph.
+    """
 
     device: Device
     mhz: float
     gbs: float
+    launch: float = math.nan
 
     def of(self, case: Case, mhz: float | None = None) -> Roof:
         """The roof of the case's type, at `mhz` instead if given."""
@@ -63,7 +69,17 @@ def measure(probe: Callable[[], State]) -> Roofs | None:
             torch.mm(a, b)
         clocks.append(probe().sm_mhz)
         torch.cuda.synchronize()
-    return Roofs(Device.of(a.device), statistics.median(clocks[len(clocks) // 2 :]), gbs)
+    settled = statistics.median(clocks[len(clocks) // 2 :])
+    return Roofs(Device.of(a.device), settled, gbs, launch_time())
+
+
+def launch_time() -> float:
+    """Microseconds of one of many small kernels in a CUDA graph."""
+    one, graph = torch.zeros(1, device="cuda"), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(LAUNCHES):
+            one.add_(1)
+    return 1e6 * min(elapsed(graph.replay) for _ in range(5)) / LAUNCHES
 
 
 def copy_rate() -> float:

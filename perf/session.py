@@ -61,7 +61,10 @@ class Session:
         self.roofs = roof.measure(machine.probe())
         if self.roofs:
             found = self.roofs
-            say(f"roofs: {found.mhz:.0f} MHz under a large product, {found.gbs:.0f} GB/s copied")
+            say(
+                f"roofs: {found.mhz:.0f} MHz under a large product, {found.gbs:.0f} GB/s copied, "
+                f"{found.launch:.2f} us per launch"
+            )
 
     def heading(self, case: Case, problem: dict[str, str] | None = None, **fields) -> Heading:
         return dataclasses.replace(

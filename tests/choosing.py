@@ -7,6 +7,9 @@ import dataclasses
 import torch
 
 from tritemm import dispatch
+from tritemm.cost_model import constants
+from tritemm.cost_model.kind import Kind, facts
+from tritemm.cost_model.model import Scene
 from tritemm.dispatch import candidates, explain, selection
 from tritemm.kernels._host import tma_why_not
 from tritemm.problem import Device, Problem
@@ -77,6 +80,18 @@ def hopper_rungs():
 def _standin(word, **given):
     rung = find(word)
     return Standin(place=rung.number, word=word, trait=rung.trait, **given)
+
+
+def kind_with(view, numbers=None, **changed):
+    """The kind of a problem by these constants: those of a GPU of which nothing was measured."""
+    numbers = dataclasses.replace(numbers or constants.analytic(view.device), **changed)
+    return Kind(view.device, facts(view), numbers)
+
+
+def measured_parts(view, kernel, configs, steps=None, **changed):
+    """What is predicted where the kernel's `steps`, and other constants, were found so."""
+    kind = kind_with(view, steps={kernel.name: steps or {}}, **changed)
+    return list(Scene(view, kind=kind).parts(kernel, configs))
 
 
 def put_rungs(monkeypatch, rungs):

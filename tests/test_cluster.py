@@ -9,9 +9,10 @@ import pytest
 
 from tritemm import dispatch
 from tritemm.compile import asm
+from tritemm.gpus import clusters_at_once
 from tritemm.kernels import _cluster, _cluster_host, _cluster_tiles, k15_cluster
 from tritemm.runtime import triton_private
-from tritemm.spec import Config, clusters_at_once
+from tritemm.spec import Config
 
 from .choosing import H200, problem
 from .sweep import EVERY

@@ -8,8 +8,9 @@ import pytest
 
 from tritemm import dispatch
 from tritemm.compile import asm
+from tritemm.gpus import clusters_at_once
 from tritemm.kernels import _cluster, _gluon_host, _ptx, k16_cluster_split_k
-from tritemm.spec import Config, clusters_at_once
+from tritemm.spec import Config
 
 from .choosing import H200, problem
 from .sweep import EVERY

@@ -13,7 +13,8 @@ import tritemm
 from tritemm import dispatch
 from tritemm.__main__ import main
 from tritemm.config import Config, config_of
-from tritemm.cost_model import constants, model
+from tritemm.cost_model import constants
+from tritemm.cost_model.kind import kind_of
 from tritemm.dispatch import candidates
 from tritemm.dispatch.request import Request, for_gradients
 from tritemm.problem import INTERPRETED, Problem, kept
@@ -25,6 +26,8 @@ from .choosing import (
     H100,
     H200,
     L40S,
+    kind_with,
+    measured_parts,
     problem,
     put_rungs,
 )
@@ -129,54 +132,49 @@ class TestModel:
     def test_a_width_that_was_not_measured_is_corrected_as_its_neighbour_was(self):
         shape = {"num_warps": 4, "num_stages": 5, "ORDER": "grouped", "CLUSTER": 2}
         cluster, asked = dispatch.find("cluster"), problem(8192, 8192, 8192)
-        scene = model.Scene(asked, constants=constants.analytic(H200))
-
-        def steps(config):
-            return next(scene.parts(cluster, (config,))).steps
-
         near, other, far = (Config(64, n, 64, **shape) for n in (160, 176, 256))
-        before = steps(other)
+        kind = kind_of(asked)
+
+        def steps(config, measured=None):
+            return measured_parts(asked, cluster, (config,), measured)[0].steps
+
         measured = {
-            constants.key(cluster.trait, scene.word(cluster.trait), config): (
-                k * scene.analytic(cluster.trait, config)[0],
-                1e-6,
+            constants.key(cluster.trait, kind.word(cluster.trait), config): (
+                k * kind_with(asked).analytic(cluster.trait, config)[0], 1e-6,
             )
             for config, k in ((near, 2), (far, 3))
-        }
-        scene.constants = dataclasses.replace(scene.constants, steps={"cluster": measured})
-        assert steps(other) == pytest.approx(2 * before)
+        }  # fmt: skip
+        assert steps(other, measured) == pytest.approx(2 * steps(other))
         alone = dataclasses.replace(other, CLUSTER=4)
-        assert steps(alone) < 1.5 * before, "its clusters are of another size"
+        assert steps(alone, measured) < 1.5 * steps(other), "its clusters are of another size"
 
     def test_a_measured_load_stands_for_all_tiles_that_are_alike(self):
         gemv, asked = dispatch.find("gemv"), problem(1, 6144, 4096, layout="NT")
-        trait = gemv.trait
         one, other = Config(1, 2, 1024, num_warps=8), Config(1, 8, 512, num_warps=4, num_stages=2)
-        scene = model.Scene(asked, constants=constants.analytic(H200))
-        word = scene.word(trait)
-        assert word == "16-bit/NT" and constants.key(trait, word, one) == (word, *[1] * 6)
-        assert constants.key(trait, word, other) == constants.key(trait, word, one)
-
-        def steps(load):
-            measured = {"gemv": {constants.key(trait, word, one): (load, 1e-6)}}
-            scene.constants = dataclasses.replace(constants.analytic(H200), steps=measured)
-            return [parts.steps for parts in scene.parts(gemv, (one, other))]
-
-        slow, slower = steps(1e-9), steps(2e-9)
+        trait, kind = gemv.trait, kind_of(asked)
+        word = kind.word(trait)
+        key = constants.key(trait, word, one)
+        assert word == "16-bit/NT" and key == (word, *[1] * 6)
+        assert key == constants.key(trait, word, other)
+        slow, slower = (
+            [
+                parts.steps
+                for parts in measured_parts(asked, gemv, (one, other), {key: (load, 1e-6)})
+            ]
+            for load in (1e-9, 2e-9)
+        )
         assert slower == pytest.approx([2 * each for each in slow])
-        across = model.Scene(problem(2, 6144, 4096, layout="TT"))
+        across = kind_of(problem(2, 6144, 4096, layout="TT"))
         two = dataclasses.replace(one, BLOCK_M=2)
-        assert (scene.per_step(trait, two), across.per_step(trait, two)) == (5 * 1024, 11 * 1024)
+        assert (kind.per_step(trait, two), across.per_step(trait, two)) == (5 * 1024, 11 * 1024)
 
     def test_programs_without_a_ring_share_an_sm_by_their_registers(self):
-        asked = problem(1, 2**20, 4096)
+        gemv, asked = dispatch.find("gemv"), problem(1, 2**20, 4096)
         many = Config(1, 2, 1024, num_warps=8, num_stages=4)
         few = dataclasses.replace(many, num_stages=1)
-        gemv, scene = dispatch.find("gemv"), model.Scene(asked)
-        trait = gemv.trait
-        measured = {"gemv": {constants.key(trait, scene.word(trait), many): (0.0, 0.0)}}
-        scene.constants = dataclasses.replace(constants.analytic(H200), latency=1.0, steps=measured)
-        waits = [parts.overlap for parts in scene.parts(gemv, (many, few))]
+        measured = {constants.key(gemv.trait, kind_of(asked).word(gemv.trait), many): (0.0, 0.0)}
+        found = measured_parts(asked, gemv, (many, few), measured, latency=1.0)
+        waits = [parts.overlap for parts in found]
         # Four times as many waits, of 8 programs that run beside each other, as many as an SM has
         # threads for, where the registers of the 16 KB that are in flight leave room for 6.
         assert waits[1] == pytest.approx(4 * waits[0] * 8 / 6, rel=0.01)
@@ -186,10 +184,12 @@ class TestModel:
         cold = 5e-7
 
         def added(*shape):
-            scene = model.Scene(problem(*shape), constants=constants.analytic(H200))
-            before = next(scene.parts(kernel, (config,))).total
-            scene.constants = dataclasses.replace(scene.constants, colds={kernel.name: cold})
-            return next(scene.parts(kernel, (config,))).total - before
+            found = (
+                measured_parts(problem(*shape), kernel, (config,), colds={kernel.name: seconds})
+                for seconds in (0.0, cold)
+            )
+            (before,), (after,) = found
+            return after.total - before.total
 
         few, many = added(64, 64, 64), added(8192, 8192, 8192)
         assert 0 < few < 0.1 * cold < 0.95 * cold < many < cold

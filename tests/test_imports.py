@@ -20,7 +20,7 @@ FLOORS = (
     ("bounded", "command", "env", "interpreted", "version"),
     ("interpreter",),
     ("problem",),
-    ("budget", "config", "dtypes"),
+    ("budget", "config", "dtypes", "gpus"),
     ("runtime",),
     ("spec",),
     ("kernels",),

@@ -8,15 +8,16 @@ import random
 import pytest
 import torch
 
-from tritemm import dispatch
+from tritemm import dispatch, gpus
 from tritemm.config import changed
 from tritemm.cost_model import __main__ as command
 from tritemm.cost_model import constants, model
 from tritemm.cost_model.fit import fit, quality
+from tritemm.cost_model.kind import kind_of
 from tritemm.cost_model.samples import Sample, read
 from tritemm.dispatch import candidates
 
-from .choosing import H100, H200, hopper_rungs, problem, put_rungs
+from .choosing import H100, H200, hopper_rungs, kind_with, problem, put_rungs
 
 pytestmark = pytest.mark.host
 
@@ -44,7 +45,9 @@ def measured(truth, shapes, noise=0.0, seed=0):
     for shape in shapes:
         asked = problem(*shape)
         for _, kernel, config in dispatch.ranked(asked):
-            scene = model.Scene(config.view(asked), model.pack_bytes(asked, config.PACK), truth)
+            view = config.view(asked)
+            copied = model.pack_bytes(asked, config.PACK)
+            scene = model.Scene(view, copied, kind_with(view, truth))
             seconds = next(scene.parts(kernel, [config])).total
             seconds *= math.exp(draw.gauss(0, noise))
             samples.append(Sample(asked, kernel, config, seconds))
@@ -54,14 +57,14 @@ def measured(truth, shapes, noise=0.0, seed=0):
 def another_gpu(start):
     """Constants that differ from `start` by tile and rung, as a real GPU's would."""
     draw = random.Random(1)
-    scene = model.Scene(problem(4096, 4096, 4096))
+    kind = kind_of(problem(4096, 4096, 4096))
     steps = {}
     for kernel in candidates.RUNGS:
         trait = kernel.trait
         for config in kernel.configs(problem(4096, 4096, 4096)):
-            step, ends = scene.analytic(trait, config)
-            key = constants.key(trait, scene.word(trait), config)
-            step *= draw.uniform(0.8, 1.6) / scene.per_step(trait, config)
+            step, ends = kind.analytic(trait, config)
+            key = constants.key(trait, kind.word(trait), config)
+            step *= draw.uniform(0.8, 1.6) / kind.per_step(trait, config)
             pair = step, ends * draw.uniform(0.6, 2.0)
             steps.setdefault(kernel.name, {})[key] = pair
     return dataclasses.replace(
@@ -77,10 +80,11 @@ def another_gpu(start):
 @pytest.mark.usefixtures("_hopper")
 class TestFit:
     def test_it_finds_known_constants(self):
-        truth = another_gpu(constants.analytic(H200))
+        start = constants.analytic(H200)
+        truth = another_gpu(start)
         samples = measured(truth, shapes(16, seed=9))
-        found = fit(samples, constants.analytic(H200))
-        before, after = quality(samples, constants.analytic(H200)), quality(samples, found)
+        found = fit(samples, start)
+        before, after = quality(samples, start), quality(samples, found)
         assert before.error > 0.04 > 0.02 > after.error
         for rung, size in (("pingpong", (128, 256)), ("pingpong", (128, 192)), ("tma", (128, 128))):
             for key, (step, _) in truth.steps[rung].items():
@@ -88,6 +92,7 @@ class TestFit:
                     # What an SM draws from L2 can take over a part of it.
                     assert found.steps[rung][key][0] == pytest.approx(step, rel=0.1)
         assert found.memory_rate == pytest.approx(truth.memory_rate, rel=0.1)
+        assert found.launch == start.launch
 
     def test_regret_falls_on_problems_it_has_not_seen(self):
         truth = another_gpu(constants.analytic(H200))
@@ -134,19 +139,20 @@ class TestFile:
             launches={"tma": 2.75e-6},
             colds={"tma": 1.5e-7},
         )
-        data = constants.to_json(one, H200)
-        again = constants.from_json(json.loads(command.render(data)))
+        data = constants.to_json(one)
+        again = constants.from_json(json.loads(command.render(data)), H200)
         assert again.steps == one.steps
         assert again.launches == one.launches and again.colds == one.colds
-        assert again.memory_rate == pytest.approx(one.memory_rate, rel=0.01)
+        assert again.latency == one.latency and again.memory_rate == one.memory_rate
         assert '"16-bit 128x256x64 w8 s3": [7.5e-07, 1.25e-06]' in command.render(data)
         assert '"16-bit 64x96x64 w4 s6 c2": [2.5e-07, 5e-07]' in command.render(data)
 
     def test_the_shipped_one_is_small_and_is_taken(self):
-        path = constants.path_of(H200)
+        path = gpus.path_of(H200.name)
         assert path.name == "nvidia-h200.json" and path.stat().st_size < 32_000
         data = json.loads(path.read_text())
-        assert constants.of(H200) == constants.from_json(data)
+        assert gpus.device_of(data) == H200
+        assert constants.of(H200) == constants.from_json(data["fitted"], H200)
         assert command.render(data) == path.read_text()
 
     def test_a_near_relation_takes_its_k_steps(self):
@@ -205,9 +211,12 @@ class TestCommand:
         out = tmp_path / "gpu.json"
         assert command.main(["fit", str(path), "--out", str(out)]) == 0
         data = json.loads(out.read_text())
-        assert data["gpu"] == "NVIDIA H200" and constants.from_json(data).launches
-        printed = capsys.readouterr().out
-        assert "before" in printed and "after" in printed and "regret" in printed
+        assert data["gpu"] == "NVIDIA H200" and constants.from_json(data["fitted"], H200).launches
+        assert data["measured"] == gpus.file_of("NVIDIA H200")["measured"]
+        before, after, _ = capsys.readouterr().out.splitlines()
+        assert "regret" in before and "regret" in after
+        assert command.main(["quality", str(path)]) == 0
+        assert capsys.readouterr().out.strip() == before
 
     def test_a_number_to_hold_is_one_of_the_constants(self, tmp_path, capsys):
         path, _ = self.lines(tmp_path)

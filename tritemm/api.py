@@ -152,20 +152,11 @@ def explain(
     word = word_of(kernel, config, batch_invariant)
     a, b, options = operands(input, other, None, word, precision, accumulate, out_dtype)
     word, precision, accumulate, out_dtype = options
-    problem = problem_of(a, b, precision, accumulate, out_dtype)
-    if problem is None:
-        shape = plan.result_shape(a, b)
-        raise ValueError(f"no kernel runs: the result {shape} with K = {a.shape[-1]} needs none")
-    return dispatch.choose(problem, word)
-
-
-def problem_of(a, b, precision, accumulate, out_dtype):
-    """The problem of a fresh result of `a` [..., M, K] and `b` [..., K, N]; None if it is empty."""
     shape = plan.result_shape(a, b)
     if 0 in shape or a.shape[-1] == 0:
-        return None
+        raise ValueError(f"no kernel runs: the result {shape} with K = {a.shape[-1]} needs none")
     out = torch.empty(shape, dtype=out_dtype, device="meta")
-    return plan.matrices(a, b, out, precision, accumulate)[0]
+    return dispatch.choose(plan.matrices(a, b, out, precision, accumulate)[0], word)
 
 
 def operands(input, other, out, word, precision, accumulate, out_dtype):

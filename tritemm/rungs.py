@@ -2,6 +2,7 @@
 
 from importlib import import_module
 
+from . import spec
 from .spec import Kernel
 
 _FILES = (
@@ -37,11 +38,7 @@ class Ladder(tuple[Kernel, ...]):
 
 def find(name: str) -> Kernel:
     """The rung called `name`; ValueError with all names if there is none."""
-    for rung in RUNGS:
-        if rung.name == name:
-            return rung
-    names = ", ".join(rung.name for rung in RUNGS)
-    raise ValueError(f'kernel="{name}" is unknown; one of auto, {names}')
+    return spec.find(name, RUNGS)
 
 
 def ladder() -> Ladder:

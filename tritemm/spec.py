@@ -79,14 +79,13 @@ class Trait:
 
     `efficiency` is its share of the tensor cores' rate; `narrow` how many times slower its loads
     are when they are not 16 bytes wide; a `resident` grid has one program per SM, which walks the
-    tiles; `hidden` is the share of a tile's ends that runs beside another tile's arithmetic;
-    `level` runs whole rounds of tiles, and shares those of the last, incomplete one; what `rereads`
-    takes B from device memory again for every row of tiles. `turns`: what is hidden where a tile
-    has 4 warps, if that is more. What `exchanges` has a cluster for each tile, whose programs share
-    K and the sum. Of tiles that are `alike` each load takes as long, whatever the tile; they have
-    no ring, but ask for the loads of all their stages at once and wait for them, which takes the
-    share `waits` of the latency, while other programs on their SM work. `gathering` is what adding
-    up the parts of a split K takes, relative to other rungs.
+    tiles; `hidden` is the share of a tile's ends that runs beside another tile's arithmetic, and
+    `turns` that share where a tile has 4 warps, if it is more; `level` runs whole rounds of tiles,
+    and shares those of the last, incomplete one. What `exchanges` has a cluster for each tile,
+    whose programs share K and the sum. Of tiles that are `alike` each load takes as long, whatever
+    the tile; they have no ring, but ask for the loads of all their stages at once and wait for
+    them, which takes the share `waits` of the latency, while other programs on their SM work.
+    `gathering` is what adding up the parts of a split K takes, relative to other rungs.
     """
 
     efficiency: float
@@ -94,7 +93,6 @@ class Trait:
     resident: bool = False
     hidden: float = 0.0
     level: bool = False
-    rereads: bool = False
     turns: float = 0.0
     exchanges: bool = False
     alike: bool = False
@@ -185,19 +183,6 @@ def find(name: str, kernels: Sequence[Kernel]) -> Kernel:
         if kernel.name == name:
             return kernel
     raise ValueError(f"no rung is called {name!r}; there are {', '.join(k.name for k in kernels)}")
-
-
-#: On the SMs of an H200, clusters by their programs: cudaOccupancyMaxActiveClusters.
-_SMS, _CLUSTERS = 132, {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}
-
-
-def clusters_at_once(programs: int, sms: int) -> int:
-    """Clusters of so many programs, one on an SM, that have room.
-
-    A cluster lies within a GPC, and those are not all of the same size: on other GPUs about the
-    same share of the SMs is left over.
-    """
-    return sms * _CLUSTERS[programs] // _SMS
 
 
 @dataclasses.dataclass(frozen=True)

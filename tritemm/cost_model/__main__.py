@@ -1,14 +1,15 @@
-"""`python -m tritemm.cost_model`: fit the model's constants."""
+"""`python -m tritemm.cost_model`: how good the model's constants are, and better ones."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from pathlib import Path
 
+from .. import gpus
 from ..command import refuse, status_of, write_why_not
-from ..problem import Device
 from . import constants
 from .fit import fit, quality
 from .samples import read
@@ -16,63 +17,44 @@ from .samples import read
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tritemm.cost_model", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
-    command = commands.add_parser("fit", help="constants of the cost model from measured times")
-    command.add_argument("samples", nargs="+", type=Path, help="files of python -m perf search")
-    command.add_argument("--out", type=Path, help="default: the GPU's file in this package")
-    command.add_argument(
+    parser.add_argument("command", choices=("quality", "fit"), help="of the constants; find others")
+    parser.add_argument("samples", nargs="+", type=Path, help="files of python -m perf search")
+    parser.add_argument("--gpu", default="NVIDIA H200", help="default: %(default)s")
+    parser.add_argument("--out", type=Path, help="of fit; default: the GPU's file in this package")
+    parser.add_argument(
         "--hold", default="", metavar="NAME,...", help="plain numbers that stay, such as power"
     )
-    command.add_argument("--gpu", default="NVIDIA H200", help="default: %(default)s")
-    command.add_argument("--sms", type=int, default=132, help="default: %(default)s")
-    command.add_argument("--shared", type=int, default=232448, help="bytes; default: %(default)s")
-    command.add_argument("--capability", default=(9, 0), type=capability, help="default: 9.0")
-    command.set_defaults(run=_fit)
-
     args = parser.parse_args(argv)
-    return args.run(args)
-
-
-def capability(text: str) -> tuple[int, int]:
-    """Of 9.0; argparse says this name of what is none."""
-    major, minor = text.split(".")
-    return int(major), int(minor)
-
-
-def _fit(args: argparse.Namespace) -> int:
-    device = Device(args.gpu, args.capability, args.sms, args.shared)
-    out = args.out or constants.path_of(device)
-    hold = [name for name in args.hold.split(",") if name]
+    hold = {name for name in args.hold.split(",") if name}
+    names = (*constants.Constants.RATES, *constants.BY_RUNG.values())
     try:
-        if unknown := set(hold) - set(constants.Constants.RATES):
-            names = ", ".join(constants.Constants.RATES)
-            raise ValueError(
-                f"--hold: there is no {', '.join(sorted(unknown))}; the numbers are {names}"
-            )
+        data = gpus.file_of(args.gpu)
+        out = args.out or gpus.path_of(args.gpu)
+        if unknown := sorted(hold.difference(names)):
+            told = f"there is no {', '.join(unknown)}; the numbers are {', '.join(names)}"
+            raise ValueError(f"--hold: {told}")
         if reason := write_why_not(out):
             raise ValueError(f"--out {out}: {reason}")
+        device = gpus.device_of(data)
         samples = read(args.samples, device)
         if not samples:
             raise ValueError("there is no time of a rung in these files")
     except (OSError, ValueError) as error:
-        return refuse("cost_model fit", error)
+        return refuse(f"cost_model {args.command}", error)
     start = constants.of(device)
-    print("before", quality(samples, start))
-    found = fit(samples, start, hold=hold, progress=_bar)
-    out.write_text(render(constants.to_json(found, device)))
-    print("after ", quality(samples, constants.from_json(json.loads(out.read_text()))))
-    print(out)
+    print(quality(samples, start))
+    if args.command == "fit":
+        fitted = constants.to_json(fit(samples, start, hold=hold, progress=_bar))
+        out.write_text(render({**data, "fitted": fitted}))
+        print(quality(samples, constants.from_json(fitted, device)))
+        print(out)
     return 0
 
 
 def render(data: dict) -> str:
     """JSON with one line for each tile, so that a change can be read."""
     text = json.dumps(data, indent=2)
-    for pair in (pair for table in data["steps"].values() for pair in table.values()):
-        spread = "[\n" + ",\n".join(f"        {v}" for v in pair) + "\n      ]"
-        text = text.replace(spread, json.dumps(pair))
-    return text + "\n"
+    return re.sub(r"\[\s+([^][]*?)\s+\]", lambda m: f"[{' '.join(m[1].split())}]", text) + "\n"
 
 
 def _bar(rounds):

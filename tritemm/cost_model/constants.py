@@ -4,33 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 from collections.abc import Mapping
-from pathlib import Path
 
-import torch
-
+from .. import gpus
 from ..config import Config
-from ..problem import Device, Problem
+from ..problem import Device
 from ..spec import Trait
-
-#: What NVIDIA's datasheets say of an architecture, and what is sustained under a large GEMM:
-#: dense 16-bit FLOP per clock and SM, Hz, bytes per second of device memory.
-#: A100, A10/A40, L40S, H100, B200, RTX PRO 6000.
-_ARCHITECTURE = {
-    (8, 0): (2048, 1.30e9, 1.8e12),
-    (8, 6): (1024, 1.50e9, 0.6e12),
-    (8, 9): (1024, 2.00e9, 0.8e12),
-    (9, 0): (4096, 1.48e9, 3.1e12),
-    (10, 0): (8192, 1.60e9, 7.2e12),
-    (12, 0): (1024, 2.20e9, 1.6e12),
-}
-#: Rate of a type relative to 16-bit operands.
-_TYPE_RATE = {torch.int8: 2.0, torch.float8_e4m3fn: 2.0, torch.float64: 1 / 15}
-_FP32_RATE = {"ieee": 1 / 15, "tf32": 0.5, "tf32x3": 1 / 6, "bf16x3": 1 / 3, "bf16x6": 1 / 6}
-
-
-_HERE = Path(__file__).parent
 
 #: (word, BLOCK_M, BLOCK_N, BLOCK_K, warps, stages, programs of a cluster), see `key`; all 1 behind
 #: the word of tiles that are alike.
@@ -41,17 +20,18 @@ Key = tuple[str, int, int, int, int, int, int]
 class Constants:
     """Seconds, and bytes per second.
 
-    `memory_rate` is the device's, `sm_memory_rate` what one SM can move from or to device memory,
-    `sm_rate` what it can draw from L2. `latency`: from the request of a k-step's tiles to their
-    arrival. `ends`: what a tile costs beside its k-steps and the bytes that it stores. `launch`:
-    before the first k-step and after the last, in a stream of launches. `pack`: one copy kernel,
-    beside its bytes. `reduction`: adding up the parts of a split K, beside their bytes; `gather`:
-    as much more for each part. `exchange`: as `reduction`, between the programs of a cluster, of
-    which one sends and receives `exchange_rate`. `overlap`: the share of the shorter one that
-    arithmetic and loads, or work and memory traffic, add to the longer one. `boost`: how much
-    faster an SM works if all others idle. `turned`: arithmetic that each operand adds that WGMMA
-    can't read as it is stored, relative to the product's. `narrow_store`: how many times longer it
-    takes to store C where its lines are not aligned.
+    `launch` is measured, in a stream of launches (`gpus.Physics`). `memory_rate` is the device's
+    where work takes its share beside the memory (`overlap`), and so is more than a copy's;
+    `sm_memory_rate` what one SM can move from or to device memory, `sm_rate` what it can draw from
+    L2. `latency`: from the request of a k-step's tiles to their arrival. `ends`: what a tile costs
+    beside its k-steps and the bytes that it stores. `pack`: one copy kernel, beside its bytes.
+    `reduction`: adding up the parts of a split K, beside their bytes; `gather`: as much more for
+    each part. `exchange`: as `reduction`, between the programs of a cluster, of which one sends and
+    receives `exchange_rate`. `overlap`: the share of the shorter one that arithmetic and loads, or
+    work and memory traffic, add to the longer one. `boost`: how much faster an SM works if all
+    others idle. `turned`: arithmetic that each operand adds that WGMMA can't read as it is stored,
+    relative to the product's. `narrow_store`: how many times longer it takes to store C where its
+    lines are not aligned.
 
     `cold`: what operands add to a launch that lie in device memory, and are a burst of requests
     each time: half of it for a megabyte, nearly all for ten.
@@ -64,7 +44,6 @@ class Constants:
     tile's ends. `launches` corrects `launch` by rung, and `colds` corrects `cold`.
     """
 
-    gpu: str
     memory_rate: float
     sm_memory_rate: float
     sm_rate: float
@@ -87,11 +66,11 @@ class Constants:
     launches: Mapping[str, float] = dataclasses.field(default_factory=dict)
     colds: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
-    #: The names of the plain numbers, in the order in which the file holds them.
+    #: The names of the plain numbers that are fitted, in the order in which the file holds them.
     RATES = (
-        "memory_rate", "sm_memory_rate", "sm_rate", "latency", "ends", "launch", "pack",
-        "reduction", "gather", "exchange", "exchange_rate", "overlap", "boost", "turned",
-        "narrow_store", "power", "traffic", "cold",
+        "memory_rate", "sm_memory_rate", "sm_rate", "latency", "ends", "pack", "reduction",
+        "gather", "exchange", "exchange_rate", "overlap", "boost", "turned", "narrow_store",
+        "power", "traffic", "cold",
     )  # fmt: skip
 
 
@@ -99,20 +78,11 @@ class Constants:
 BY_RUNG = {"launches": "launch", "colds": "cold"}
 
 
-def types(problem: Problem) -> str:
-    """The word under which measured k-steps of the problem's types stand."""
-    if problem.itemsize == 2:
-        return "16-bit"
-    if problem.a.dtype == torch.float32:
-        return problem.precision
-    return str(problem.a.dtype).removeprefix("torch.")
-
-
 def key(trait: Trait, word: str, config: Config) -> Key:
     """What a k-step's time depends on beside the rung: types and loads, tile, warps, stages,
     cluster.
 
-    `word` is `types(problem)`, with "/narrow-" behind it and the operands whose loads are less than
+    `word` is `Kind.types`, with "/narrow-" behind it and the operands whose loads are less than
     16 bytes wide, "/turned-" and how many operands are, and the layouts where tiles are alike.
     """
     c = config
@@ -121,77 +91,42 @@ def key(trait: Trait, word: str, config: Config) -> Key:
     return word, c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_warps, c.num_stages, c.CLUSTER
 
 
-def flop_per_clock(dtype: torch.dtype, precision: str, device: Device) -> float:
-    """Dense FLOP per clock of the whole device; `precision` says how fp32 is multiplied."""
-    relative = _FP32_RATE[precision] if dtype == torch.float32 else _TYPE_RATE.get(dtype, 1.0)
-    return relative * _architecture(device)[0] * device.sms
-
-
-def flop_rate(problem: Problem) -> float:
-    """FLOP per second of the whole device for the problem's type."""
-    device = problem.device
-    per_clock = flop_per_clock(problem.a.dtype, problem.precision, device)
-    return per_clock * _architecture(device)[1]
-
-
-def flop_rate_16(device: Device) -> float:
-    """FLOP per second of the whole device for 16-bit operands."""
-    per_clock, clock, _ = _architecture(device)
-    return per_clock * device.sms * clock
-
-
-def _architecture(device: Device) -> tuple[float, float, float]:
-    """The newest one that is not newer than the device."""
-    exact = _ARCHITECTURE.get(device.capability)
-    if exact:
-        return exact
-    known = [c for c in _ARCHITECTURE if c < device.capability]
-    return _ARCHITECTURE[max(known, default=min(_ARCHITECTURE))]
-
-
 @functools.lru_cache
 def of(device: Device) -> Constants:
     """Of the device's own file, else of one with its architecture, else analytic ones."""
     guess = analytic(device)
-    for path in sorted(_HERE.glob("*.json")):
-        data = json.loads(path.read_text())
-        if data["gpu"] == device.name and data["sms"] == device.sms:
-            return from_json(data)
-        if tuple(data["capability"]) == device.capability:
-            rate = analytic(device).memory_rate
-            guess = dataclasses.replace(from_json(data), gpu=device.name, memory_rate=rate)
+    for data in gpus.files():
+        known, fitted = gpus.device_of(data), data.get("fitted")
+        if fitted and (known.name, known.sms) == (device.name, device.sms):
+            return from_json(fitted, device)
+        if fitted and known.capability == device.capability:
+            guess = dataclasses.replace(from_json(fitted, device), memory_rate=guess.memory_rate)
     return guess
 
 
-def path_of(device: Device) -> Path:
-    """The file of the device's constants, which need not be there."""
-    return _HERE / f"{'-'.join(device.name.lower().split())}.json"
-
-
 def analytic(device: Device) -> Constants:
-    """What can be said of a device that was never measured."""
-    _, clock, memory = _architecture(device)
+    """What can be said of a device whose kernels were never timed."""
+    physics = gpus.physics(device)
     # An SM reads 64 bytes per clock from L2 at best; what its neighbours leave it is 56.
-    sm_rate = 56 * clock
-    return Constants(device.name, memory, min(sm_rate, 2.8 * memory / device.sms), sm_rate)
+    sm_rate = 56 * physics.clock
+    of_memory = min(sm_rate, 2.8 * physics.copy_rate / device.sms)
+    return Constants(physics.copy_rate, of_memory, sm_rate, launch=physics.launch)
 
 
-def from_json(data: Mapping) -> Constants:
-    """The constants that `to_json` wrote."""
+def from_json(fitted: Mapping, device: Device) -> Constants:
+    """The constants that `to_json` wrote, with the device's own launch."""
     steps = {
         kernel: {_parse(text): tuple(pair) for text, pair in table.items()}
-        for kernel, table in data["steps"].items()
+        for kernel, table in fitted["steps"].items()
     }
-    by_rung = {name: data[name] for name in BY_RUNG}
-    return Constants(data["gpu"], **data["rates"], steps=steps, **by_rung)
+    by_rung = {name: fitted[name] for name in BY_RUNG}
+    launch = gpus.physics(device).launch
+    return Constants(**fitted["rates"], launch=launch, steps=steps, **by_rung)
 
 
-def to_json(constants: Constants, device: Device) -> dict:
-    """Of `constants`, found on `device`."""
+def to_json(constants: Constants) -> dict:
+    """What was fitted of `constants`."""
     return {
-        "gpu": device.name,
-        "capability": list(device.capability),
-        "sms": device.sms,
         "units": "seconds, bytes per second; steps: types, tile, warps, stages, cluster: "
         "seconds of a k-step on one SM, and of a tile beside its k-steps and stores; "
         "1x1x1: of a load's share of an element, in any tile",

@@ -19,6 +19,7 @@ from ..config import Config
 from ..spec import Kernel
 from . import constants as known
 from .constants import Constants
+from .kind import Kind, facts
 from .model import Scene, pack_bytes
 from .samples import Sample
 
@@ -52,7 +53,7 @@ class _Point:
 
     def error(self, constants: Constants) -> float:
         """Logarithm of predicted over measured."""
-        self.scene.constants = constants
+        self.scene.kind.constants = constants
         parts = next(self.scene.parts(self.kernel, (self.config,)))
         return math.log(parts.total) - self.log_seconds
 
@@ -117,12 +118,14 @@ def _points(samples: Sequence[Sample]) -> list[_Point]:
     best: dict = {}
     for sample in samples:
         best[sample.problem] = min(best.get(sample.problem, math.inf), sample.seconds)
-    points = []
+    points, kinds = [], {}  # their own kinds, whose constants are moved
     numbers = {problem: number for number, problem in enumerate(best)}
     for s in samples:
-        scene = Scene(s.config.view(s.problem), pack_bytes(s.problem, s.config.PACK))
-        trait = s.kernel.trait
-        key = known.key(trait, scene.word(trait), s.config)
+        view = s.config.view(s.problem)
+        told = facts(view)
+        kind = kinds.setdefault(told, Kind(view.device, told))
+        scene = Scene(view, pack_bytes(s.problem, s.config.PACK), kind)
+        key = known.key(s.kernel.trait, kind.word(s.kernel.trait), s.config)
         weight = (best[s.problem] / s.seconds) ** 2
         number = numbers[s.problem]
         points.append(_Point(scene, s.kernel, s.config, math.log(s.seconds), weight, key, number))
@@ -156,9 +159,9 @@ class _Search:
         steps = {kernel: dict(table) for kernel, table in start.steps.items()}
         for (kernel, key), some in self.by_tile.items():
             table = steps.setdefault(kernel, {})
-            scene, trait, config = some[0].scene, some[0].kernel.trait, some[0].config
-            step, ends = scene.analytic(trait, config)
-            table.setdefault(key, (step / scene.per_step(trait, config), ends))
+            kind, trait, config = some[0].scene.kind, some[0].kernel.trait, some[0].config
+            step, ends = kind.analytic(trait, config)
+            table.setdefault(key, (step / kind.per_step(trait, config), ends))
         self.constants = dataclasses.replace(start, steps=steps, **by_rung)
         self.first: dict = {}
         for point in points:

@@ -9,28 +9,17 @@ split K.
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-import torch
-
-from ..bounded import Bounded
+from .. import gpus
 from ..config import Config
 from ..kernels._gluon_store import OWNERS
-from ..kernels.pack import WORD
-from ..problem import INTERPRETER, Matrix, Problem
-from ..spec import Kernel, Trait, clusters_at_once
-from . import constants as known
-from .constants import Constants
+from ..problem import INTERPRETER, Problem
+from ..spec import Kernel
+from .kind import Kind, Shape, kind_of
 
-#: fp32 registers and threads of an SM; the addresses and indices of a thread beside its
-#: accumulators, and where it has no ring.
-_REGISTERS = 65536
-_THREADS = 2048
-_OTHER_REGISTERS = 64
-_FEW_REGISTERS = 24
 #: Seconds of a tile's k-step in Triton's interpreter (measured on one core).
 _INTERPRETED_STEP = 2.3e-3
 
@@ -65,8 +54,8 @@ def parts(kernel: Kernel, problem: Problem, config: Config) -> Parts:
 
 def roofline(problem: Problem) -> tuple[float, float]:
     """Seconds of the arithmetic and of the bytes, each at its full rate."""
-    memory_rate = known.of(problem.device).memory_rate
-    return problem.flops / known.flop_rate(problem), problem.bytes / memory_rate
+    rate = gpus.flop_rate(problem.a.dtype, problem.precision, problem.device)
+    return problem.flops / rate, problem.bytes / gpus.physics(problem.device).copy_rate
 
 
 def pack_bytes(problem: Problem, operands: str) -> int:
@@ -81,25 +70,8 @@ def pack_bytes(problem: Problem, operands: str) -> int:
     return moved
 
 
-#: Bytes of operands that L2 keeps, of the 50 MB of an H200.
-_L2 = 32 * 2**20
-#: Bytes of a line of L2: a tile's row that straddles two lines is two requests.
-_LINE = 128
 #: Bytes of operands and C whose requests come in one burst.
 _BURST = 1e6
-
-
-#: Of a config, for a kind of scene: BLOCK_M, BLOCK_N, BLOCK_K, the parts of a split K, the programs
-#: of a cluster that share loads, programs that have room at once, elements of C that a program
-#: stores of a tile, seconds of a step where a cluster's programs stand one below the other, or side
-#: by side, and of the ends, the least seconds of the ends with their stores, programs on an SM,
-#: steps whose loads fly at once, the share of the ends that is not hidden.
-_Shape = tuple[int, int, int, int, int, int, float, float, float, float, float, int, int, float]
-#: (rung, kind of scene) -> id of a config -> the config and its shape. Hashing a config costs more
-#: than working its shape out; the config is kept so that no other can have its id.
-_SHAPES: dict[tuple, dict[int, tuple[Config, _Shape]]] = {}
-#: Shapes that are kept of a rung and a kind of scene.
-_MOST_SHAPES = 1 << 10
 #: What stands for the numbers of a config that another is known to beat.
 _BEATEN = (math.inf,) * 8
 
@@ -110,40 +82,16 @@ class Scene:
     `copied`: bytes that were read and written to pack its operands.
     """
 
-    def __init__(self, view: Problem, copied: int = 0, constants: Constants | None = None):
-        device = view.device
-        rates = _rates(view)
-        self.constants = constants or rates.constants
+    def __init__(self, view: Problem, copied: int = 0, kind: Kind | None = None):
+        self.kind = kind or kind_of(view)
         self.M, self.N, self.K, self.batch = view.M, view.N, view.K, view.batch
-        self.itemsize, self.out = view.itemsize, view.c.dtype.itemsize
-        self.sms, self.shared = device.sms, device.shared
-        self.flop_rate, self.types = rates.flops / self.sms, rates.types
+        self.bytes, self.copied = view.bytes, copied
         # Of 16-bit operands, which draw as much power as these.
-        self.flops = view.flops * rates.flops_16 / rates.flops
-        self.copied = copied
-        self.bytes = view.bytes
-        self.b_bytes = view.N * view.K * view.batch * view.itemsize
-        self.narrow = tuple(not _wide(matrix) for matrix in (view.a, view.b))
-        # WGMMA reads only 16-bit operands along M or N; others are turned in shared memory.
-        turns = view.a.dtype == torch.int8 or self.types[:2] in ("tf", "bf")
-        self.turned = turns * ((view.a.layout != "N") + (view.b.layout != "T"))
-        # C goes out 16 bytes at a time where its lines allow it.
-        self.stores_wide = _stores_wide(view.c)
-        self.requests = tuple(_requests(matrix) for matrix in (view.a, view.b))
-        # Columns of B that are requested together: those of a line, where it is stored by rows.
-        self.along = _LINE // self.itemsize if view.b.layout == "N" else 1
-        self.layouts = view.a.layout + view.b.layout
-        self.kind = (device.name, self.sms, self.types, self.itemsize, self.layouts, self.narrow,
-                     self.turned, self.requests, self.out, self.stores_wide)  # fmt: skip
-
-    @property
-    def stored(self) -> float:
-        """Bytes that take as long to store as an element of C."""
-        return self.out * (1.0 if self.stores_wide else self.constants.narrow_store)
+        self.flops = view.flops * self.kind.flop_rate_16 / self.kind.flop_rate
 
     def parts(self, kernel: Kernel, configs: Iterable[Config]) -> Iterator[Parts]:
         """Of `kernel` in each of its configs; PACK and SWAP are the scene's."""
-        shapes = [self._shape(kernel, config) for config in configs]
+        shapes = [self.kind.shape(kernel, config) for config in configs]
         return (Parts(*numbers) for numbers in self._times(kernel, shapes))
 
     def seconds(
@@ -154,56 +102,17 @@ class Scene:
         With `below`, infinity for what takes at least that long, or as long as a config before it,
         where that is seen early.
         """
-        table = _SHAPES.setdefault((kernel.name, self.kind), Bounded(_MOST_SHAPES))
-        shapes = []
-        for config in configs:
-            found = table.get(id(config))
-            if found is None:
-                found = table[id(config)] = config, self._shape(kernel, config)
-            shapes.append(found[1])
+        shapes = self.kind.shapes(kernel, configs)
         return [numbers[0] for numbers in self._times(kernel, shapes, below)]
 
-    def _shape(self, kernel: Kernel, config: Config) -> _Shape:
-        c = self.constants
-        trait = kernel.trait
-        measured = c.steps.get(kernel.name)
-        key = known.key(trait, self.word(trait), config)
-        pair = measured and (measured.get(key) or self._beside(measured, key, trait, config))
-        if pair:
-            step, ends = pair[0] * self.per_step(trait, config), pair[1]
-        else:
-            step, ends = self.analytic(trait, config)
-        steps = [
-            max(step, self._least_step(config, sharers))
-            for sharers in ((1, config.CLUSTER), (config.CLUSTER, 1))
-        ]
-        together = 1 if trait.resident else self._together(trait, config)
-        in_flight = config.num_stages if trait.alike else max(config.num_stages - 1, 1)
-        m, n, k, split = config.BLOCK_M, config.BLOCK_N, config.BLOCK_K, config.SPLIT_K
-        own = m * n / split if trait.exchanges else m * n
-        least_ends = ends + self.stored * own / c.sm_memory_rate
-        shown = 1 - max(trait.hidden, trait.turns if config.num_warps == 4 else 0.0)
-        cluster = config.CLUSTER
-        programs = split if trait.exchanges else cluster
-        room = max(1, clusters_at_once(programs, self.sms)) * programs
-        return (m, n, k, split, cluster, room, own, *steps, ends, least_ends, together, in_flight,
-                shown)  # fmt: skip
-
-    def _least_step(self, config: Config, sharers: tuple[int, int]) -> float:
-        """Of the loads alone, if so many programs load a tile of A, and one of B, together."""
-        columns = -(-config.BLOCK_N // self.along) * self.along
-        lines = self.requests[0] * config.BLOCK_M / sharers[0]
-        lines += self.requests[1] * columns / sharers[1]
-        return lines * config.BLOCK_K * self.itemsize / self.constants.sm_rate
-
     def _times(
-        self, kernel: Kernel, shapes: Iterable[_Shape], below: float | None = None
+        self, kernel: Kernel, shapes: Iterable[Shape], below: float | None = None
     ) -> Iterator[tuple[float, ...]]:
         """The numbers of `Parts`, of each shape; `below` as in `seconds`."""
-        c = self.constants
-        trait = kernel.trait
+        kind, trait = self.kind, kernel.trait
+        c, sms, stored = kind.constants, kind.sms, kind.stored
         resident, level = trait.resident, trait.level
-        rereads, exchanges, ring = trait.rereads, trait.exchanges, not trait.alike
+        exchanges, ring = trait.exchanges, not trait.alike
         launch = c.launches.get(kernel.name, c.launch)
         pack = c.pack + self.copied / c.memory_rate if self.copied else 0.0
         cold = c.colds.get(kernel.name, c.cold)
@@ -211,8 +120,7 @@ class Scene:
         memory_rate, sm_memory_rate = c.memory_rate, c.sm_memory_rate
         latency, boost = trait.waits * c.latency, c.boost
         prune = below is not None
-        M, N, K, batch, sms = self.M, self.N, self.K, self.batch, self.sms
-        stored, shares = self.stored, OWNERS.value
+        M, N, K, batch = self.M, self.N, self.K, self.batch
         for (m, n, depth, split, cluster, room, own, step, beside_step, ends, least_ends, together,
              in_flight, shown) in shapes:  # fmt: skip
             if cluster == 1:
@@ -274,14 +182,14 @@ class Scene:
                 elif share > 1:
                     parts = share + split
                 else:
-                    parts = 1 + max(1.0, split / min(shares, max(1, n // 8)))
+                    parts = 1 + max(1.0, split / min(OWNERS.value, max(1, n // 8)))
                 reduction = trait.gathering * (c.reduction + split * c.gather)
                 reduction += parts * 4 * m * n / c.sm_rate
-            moved = self.bytes + (-(-M // m) - 1) * self.b_bytes if rereads else self.bytes
-            if level and tiles < sms and moved > _L2:
+            moved = self.bytes
+            if level and tiles < sms and moved > gpus.physics(kind.device).l2:
                 # Programs in the middle of K read other parts of the operands than their
                 # neighbours do, and nothing is left in L2 for the next.
-                moved = max(moved, tiles * (m + n) * K * self.itemsize)
+                moved = max(moved, tiles * (m + n) * K * kind.itemsize)
             memory = moved / (active * rate)
             busy = work + ends + reduction
             power = self.flops * (c.power + c.traffic * (1 / m + 1 / n))
@@ -294,80 +202,12 @@ class Scene:
                 below = total
             yield total, pack, launch, work, ends, reduction, memory, overlap
 
-    def word(self, trait: Trait) -> str:
-        """Under which the k-steps of the scene's types and loads were measured."""
-        narrow = "ab"[not self.narrow[0] : 1 + self.narrow[1]] if trait.narrow != 1 else ""
-        turned = f"/turned-{self.turned}" if self.turned else ""
-        layouts = f"/{self.layouts}" if trait.alike else ""
-        return self.types + (narrow and f"/narrow-{narrow}") + turned + layouts
-
-    def per_step(self, trait: Trait, config: Config) -> float:
-        """How many times the step that stands under `constants.key` is one of `config`.
-
-        Where tiles are alike, that is an element's share of a load of four, of 16 bits each, and
-        four times what a product takes. If A is stored across K, each of its elements is a load.
-        """
-        if not trait.alike:
-            return 1.0
-        m, n = config.BLOCK_M, config.BLOCK_N
-        across = self.layouts[0] == "T"
-        return config.BLOCK_K * (n + (4 if across else 1) * m + m * n / 4)
-
-    def analytic(self, trait: Trait, config: Config) -> tuple[float, float]:
-        """Seconds of a k-step on an SM, and of a tile's ends beside its stores."""
-        c = self.constants
-        m, n, k = config.BLOCK_M, config.BLOCK_N, config.BLOCK_K
-        turned = 1 + c.turned * self.turned
-        arithmetic = 2 * m * n * k * turned / (self.flop_rate * trait.efficiency)
-        narrow_a, narrow_b = self.narrow
-        a_sharers, b_sharers = _sharers(config)
-        lines = m / a_sharers * (trait.narrow if narrow_a else 1)
-        lines += n / b_sharers * (trait.narrow if narrow_b else 1)
-        loads = lines * k * self.itemsize / c.sm_rate
-        long, short = (arithmetic, loads) if arithmetic > loads else (loads, arithmetic)
-        return long + c.overlap * short, c.ends
-
-    def _beside(
-        self, measured: Mapping[known.Key, tuple[float, float]], key: known.Key,
-        trait: Trait, config: Config,
-    ) -> tuple[float, float] | None:  # fmt: skip
-        """As `analytic`, corrected as the measured tile that is nearest in width was.
-
-        Of those in clusters, whose widths are many; None if none is alike but in width and stages.
-        """
-        word, m, n, k, warps, _, cluster = key
-        if cluster == 1:
-            return None
-        alike = (
-            (abs(other[2] - n), other[2], other[5])
-            for other in measured
-            if (other[0], other[1], other[3], other[4], other[6]) == (word, m, k, warps, cluster)
-        )
-        _, columns, stages = min(alike, default=(0, 0, 0))
-        if not columns:
-            return None
-        step, ends = measured[word, m, columns, k, warps, stages, cluster]
-        near = dataclasses.replace(config, BLOCK_N=columns)
-        return step * self.analytic(trait, config)[0] / self.analytic(trait, near)[0], ends
-
-    def _together(self, trait: Trait, config: Config) -> int:
-        """Programs that an SM runs at once, by shared memory, registers and threads."""
-        m, n, threads = config.BLOCK_M, config.BLOCK_N, 32 * config.num_warps
-        if trait.alike:  # a line's words are read by lanes beside each other, each with its sums
-            in_flight = n * config.BLOCK_K * config.num_stages * self.itemsize // 4
-            per_sum = 1 if self.layouts[1] == "N" else WORD.value // self.itemsize
-            registers = in_flight + m * n * config.BLOCK_K // per_sum + _FEW_REGISTERS * threads
-            return max(1, min(_REGISTERS // registers, _THREADS // threads))
-        registers = m * n + _OTHER_REGISTERS * threads
-        stages = (m + n) * config.BLOCK_K * self.itemsize * config.num_stages
-        return max(1, min(_REGISTERS // registers, 16, self.shared // stages))
-
 
 class Interpreted(Scene):
     """In Triton's interpreter: a tile's k-step takes the same time, however large the tile is."""
 
     def _times(
-        self, kernel: Kernel, shapes: Iterable[_Shape], below: float | None = None
+        self, kernel: Kernel, shapes: Iterable[Shape], below: float | None = None
     ) -> Iterator[tuple[float, ...]]:
         for m, n, depth, split, *_ in shapes:
             tiles = -(-self.M // m) * -(-self.N // n) * self.batch * split
@@ -378,49 +218,3 @@ class Interpreted(Scene):
 def scene_of(view: Problem, copied: int = 0) -> Scene:
     """The scene of the problem's device."""
     return (Interpreted if view.device == INTERPRETER else Scene)(view, copied)
-
-
-class _Rates(NamedTuple):
-    """What follows from the device and the type: FLOP per second of the type and of 16 bits."""
-
-    constants: Constants
-    types: str
-    flops: float
-    flops_16: float
-
-
-_RATES: dict[tuple, _Rates] = {}
-
-
-def _rates(view: Problem) -> _Rates:
-    key = (view.device, view.a.dtype, view.precision)
-    found = _RATES.get(key)
-    if found is None:
-        device = view.device
-        rates = known.flop_rate(view), known.flop_rate_16(device)
-        found = _RATES[key] = _Rates(known.of(device), known.types(view), *rates)
-    return found
-
-
-def _sharers(config: Config) -> tuple[int, int]:
-    """Programs that load a tile of A, and one of B, together: mostly they share the larger one."""
-    return (config.CLUSTER, 1) if config.BLOCK_M > config.BLOCK_N else (1, config.CLUSTER)
-
-
-def _requests(matrix: Matrix) -> float:
-    """Lines of L2 that 128 bytes of `matrix` touch, on average over its rows (or columns)."""
-    pitch = matrix.pitch(matrix.layout) if matrix.layout != "-" else 1
-    return 2 - math.gcd(pitch * matrix.dtype.itemsize, _LINE) / _LINE
-
-
-def _wide(matrix: Matrix) -> bool:
-    """Whether pointer loads of `matrix` are 16 bytes wide; see `Problem.vectorised`."""
-    return matrix.aligned and matrix.pitch_is_multiple_of(16)
-
-
-def _stores_wide(matrix: Matrix) -> bool:
-    """Whether the lines of `matrix` begin on 16-byte boundaries."""
-    layout = matrix.layout
-    return (
-        layout != "-" and matrix.aligned and matrix.pitch(layout) * matrix.dtype.itemsize % 16 == 0
-    )

@@ -56,10 +56,10 @@ def _sample(row: Mapping, kernel: Kernel, device: Device) -> Sample:
     seconds = row["us"] / 1e6
     if not 0 < seconds < math.inf:
         raise ValueError(f"us is {row['us']}")
-    return Sample(problem_of(row, device), kernel, config_of(row["config"]), seconds)
+    return Sample(_asked(row, device), kernel, config_of(row["config"]), seconds)
 
 
-def problem_of(row: Mapping, device: Device) -> Problem:
+def _asked(row: Mapping, device: Device) -> Problem:
     """Of a line's M, N, K, batch, layout, dtype and out: contiguous, aligned operands."""
     batch = (row["batch"],) if row.get("batch", 1) > 1 else ()
     dtype, out = _DTYPES[row["dtype"]], _DTYPES[row["out"]]

@@ -30,8 +30,8 @@ class Choice:
 
     @property
     def predicted(self) -> float:
-        """Seconds that the model expects."""
-        return self.parts.total
+        """Seconds that the model expects, and no less than the roofline."""
+        return max(self.parts.total, self.roofline)
 
     @property
     def parts(self) -> model.Parts:
@@ -40,7 +40,8 @@ class Choice:
 
     @property
     def roofline(self) -> float:
-        """Seconds below which no kernel can go: arithmetic or memory, whichever is longer."""
+        """Seconds of the arithmetic at the clock that lasts, or of a copy of as many bytes,
+        whichever is longer: what was measured of the GPU, and no kernel of ours."""
         return max(model.roofline(self.problem))
 
     @property

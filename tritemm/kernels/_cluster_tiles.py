@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import functools
 
+from ..gpus import clusters_at_once
 from ..problem import Problem, kept
-from ..spec import Config, clusters_at_once
+from ..spec import Config
 from ._cluster import LINE, consumers_of, slabs_of
 from ._cluster_host import most_columns, output_buffers, ring_bytes, ring_kind, stages_bytes
 from ._gluon_host import config_of

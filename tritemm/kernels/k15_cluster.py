@@ -19,10 +19,11 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from ..gpus import clusters_at_once
 from ..problem import Problem
 from ..runtime.triton_private import clusters_why_not
 from ..runtime.workspace import Room
-from ..spec import Config, Trait, TritonKernel, clusters_at_once
+from ..spec import Config, Trait, TritonKernel
 from . import _gluon_host
 from ._cluster import (
     LINE,

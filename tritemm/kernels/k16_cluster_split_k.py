@@ -16,9 +16,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from ..gpus import clusters_at_once
 from ..problem import Problem, kept
 from ..runtime.triton_private import clusters_why_not
-from ..spec import Config, Trait, TritonKernel, clusters_at_once
+from ..spec import Config, Trait, TritonKernel
 from . import _gluon_host
 from ._cluster import LINE, keep_ring, line_bytes, load_lines, make_ring, map_of, slabs_of
 from ._cluster_host import (

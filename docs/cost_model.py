@@ -1,0 +1,183 @@
+"""The generated parts of docs/cost_model.md: the model's numbers, and one prediction by hand.
+
+The example is worked out here from the numbers alone, as a second opinion on the model;
+`tests/test_cost_model.py` holds the two against each other.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+
+from perf.case import Case
+from perf.operands import operands
+from tritemm import gpus
+from tritemm.config import Config
+from tritemm.cost_model import constants
+from tritemm.cost_model.fit import Quality, quality
+from tritemm.cost_model.kind import kind_of
+from tritemm.cost_model.samples import Sample, read
+from tritemm.problem import Problem
+from tritemm.rungs import find
+
+ROOT = Path(__file__).resolve().parent.parent
+GPU = gpus.file_of("NVIDIA H200")
+SEARCHES = ROOT / "perf" / "results" / "search" / f"{gpus.path_of(GPU['gpu']).stem}.jsonl"
+#: The output projection of Llama 3 8B, on 8192 tokens.
+CASE = Case(8192, 4096, 4096, "NT")
+RUNG = find("warp_specialized")
+CONFIG = Config(128, 256, 64, num_warps=8, num_stages=3, ORDER="grouped")
+#: Of the measured numbers: what they are, and in which unit they are shown.
+PHYSICS = {
+    "clock": ("of the SMs, once a bf16 product of 8192³ has settled", 1e6, "MHz"),
+    "copy_rate": ("of a copy of 2 GiB; bytes that are read and written", 1e9, "GB/s"),
+    "launch": ("before a kernel's first work and after its last, in a stream of them", 1e-6, "µs"),
+    "l2": ("of operands that L2 keeps beside all else", 2**20, "MiB"),
+}
+#: Plain numbers that are not seconds.
+PLAIN = ("overlap", "boost", "turned", "narrow_store")
+
+
+def parts() -> dict[str, str]:
+    """The generated parts of the page, by name."""
+    return {
+        "cost model example": example_text(),
+        "cost model physics": physics(),
+        "cost model fitted": fitted(),
+        "cost model quality": f"    {measured_quality()}",
+    }
+
+
+def problem() -> Problem:
+    """The example's, on the GPU."""
+    return Problem.of(*operands(CASE, "meta"), device=gpus.device_of(GPU))
+
+
+def example() -> dict[str, tuple[str, float]]:
+    """Each part of the prediction by its name: how it comes about, and its seconds."""
+    asked = problem()
+    device, numbers = asked.device, constants.of(asked.device)
+    M, N, K = asked.M, asked.N, asked.K
+    key = constants.key(RUNG.trait, kind_of(asked).word(RUNG.trait), CONFIG)
+    step, end = numbers.steps[RUNG.name][key]
+    m, n, k = CONFIG.BLOCK_M, CONFIG.BLOCK_N, CONFIG.BLOCK_K
+    tiles = -(-M // m) * -(-N // n)
+    rounds, depth = -(-tiles // device.sms), -(-K // k)
+    idle = 1 - tiles / (rounds * device.sms)
+    steps = rounds * depth * step / (1 + numbers.boost * idle)
+    rate = numbers.memory_rate / device.sms
+    store = 2 * m * n / rate
+    hidden = RUNG.trait.hidden
+    ends = (end + store) * (1 + (rounds - 1) * (1 - hidden))
+    memory = asked.bytes / numbers.memory_rate
+    power = asked.flops * (numbers.power + numbers.traffic * (1 / m + 1 / n))
+    busy = max(steps + ends, power)
+    overlap = numbers.overlap * min(busy, memory)
+    launch = numbers.launches[RUNG.name]
+    cold = numbers.colds[RUNG.name] * asked.bytes / (asked.bytes + 1e6)
+    shorter = "memory" if memory < busy else "steps and ends"
+    return {
+        "steps": (
+            f"{tiles} tiles of {m} x {n} on {device.sms} SMs are {rounds} rounds, and each takes "
+            f"{depth} steps of {1e6 * step:.3g} µs; {100 * idle:.1f} % of the places are idle, "
+            "which leaves the others more power",
+            steps,
+        ),
+        "ends": (
+            f"{1e6 * end:.3g} µs, and {1e6 * store:.3g} µs to store {m} x {n} elements; of all "
+            f"tiles but one {100 * hidden:.0f} % are hidden behind the next",
+            ends,
+        ),
+        "power": (
+            f"{asked.flops / 1e9:.0f} GFLOP at {1e15 * numbers.power:.3g} fs, and "
+            f"{1e15 * numbers.traffic:.3g} fs times 1/{m} + 1/{n}; it counts if it is more than "
+            "steps and ends",
+            power,
+        ),
+        "memory": (
+            f"{asked.bytes / 1e6:.0f} MB at {numbers.memory_rate / 1e12:.3g} TB/s, meanwhile",
+            memory,
+        ),
+        "overlap": (f"{numbers.overlap:.3g} of {shorter}, the shorter of the two", overlap),
+        "launch": ("the rung's own", launch),
+        "cold": ("the rung's own, and nearly all of it for so many bytes", cold),
+        "total": (
+            "the longer of the two, overlap, launch and cold",
+            max(busy, memory) + overlap + launch + cold,
+        ),
+    }
+
+
+def example_text() -> str:
+    asked, found = problem(), example()
+    rows = [f"| {name} | {how} | {1e6 * seconds:.1f} |" for name, (how, seconds) in found.items()]
+    floor = asked.flops / gpus.flop_rate(asked.a.dtype, asked.precision, asked.device)
+    [took] = [
+        sample.seconds
+        for sample in searched()
+        if (sample.problem, sample.kernel, sample.config) == (asked, RUNG, CONFIG)
+    ]
+    return "\n".join(
+        [
+            f"{asked} on an {GPU['gpu']}, by `{RUNG.name}` in tiles of {CONFIG}:",
+            "",
+            "| part | how | µs |",
+            "|---|---|--:|",
+            *rows,
+            "",
+            f"`python -m tritemm explain {CASE.M} {CASE.N} {CASE.K} --kernel {RUNG.name}` says the "
+            f"same. The roofline is {1e6 * floor:.1f} µs; a search measured {1e6 * took:.1f} µs.",
+        ]
+    )
+
+
+def physics() -> str:
+    measured = GPU["measured"]
+    rows = [
+        f"| `{name}` | {measured[name] / unit:.4g} {word} | {meaning} |"
+        for name, (meaning, unit, word) in PHYSICS.items()
+    ]
+    clusters = ", ".join(str(count) for count in measured["clusters"])
+    rows.append(f"| `clusters` | {clusters} | of 1, 2, ... 8 programs that have room at once |")
+    return "\n".join([f"| {GPU['gpu']} | | |", "|---|--:|---|", *rows])
+
+
+def fitted() -> str:
+    data = GPU["fitted"]
+    plain = [f"`{name}` {_shown(name, value)}" for name, value in data["rates"].items()]
+    tables = data["steps"]
+    tiles = sum(len(table) for table in tables.values())
+    by_rung = {name: _spread(data[name]) for name in constants.BY_RUNG}
+    lines = [
+        f"- {len(plain)} plain numbers ([what each is](../tritemm/cost_model/constants.py)): "
+        + ", ".join(plain) + ".",
+        f"- Of each rung that was timed, its own launch ({by_rung['launches']}) and what cold "
+        f"operands add ({by_rung['colds']}).",
+        f"- Of {tiles} tiles of {len(tables)} rungs, a step's time and the ends'.",
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def _shown(name: str, value: float) -> str:
+    if name in PLAIN:
+        return f"{value:.3g}"
+    if name.endswith("rate"):
+        return f"{value / 1e9:.4g} GB/s"
+    return f"{1e15 * value:.3g} fs" if value < 1e-12 else f"{1e6 * value:.2g} µs"
+
+
+def _spread(table: Mapping[str, float]) -> str:
+    return f"{1e6 * min(table.values()):.2g} to {1e6 * max(table.values()):.2g} µs"
+
+
+@functools.cache
+def searched() -> list[Sample]:
+    """The committed searches."""
+    return read([SEARCHES], gpus.device_of(GPU))
+
+
+@functools.cache
+def measured_quality() -> Quality:
+    """Of the shipped numbers on the committed searches."""
+    return quality(searched(), constants.of(gpus.device_of(GPU)))

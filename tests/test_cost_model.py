@@ -1,0 +1,66 @@
+"""What is known of a GPU, and the page that explains the model: both hold against their sources."""
+
+import dataclasses
+
+import pytest
+
+from docs import cost_model as page
+from perf.roofline import cases
+from perf.rows import RESULTS, read
+from perf.select import latest_run
+from tritemm import dispatch, gpus
+from tritemm.cost_model import constants, model
+
+from .choosing import A100, H100, H200, problem
+
+pytestmark = pytest.mark.host
+
+
+def test_the_example_is_what_the_model_predicts():
+    asked, by_hand = page.problem(), {name: s for name, (_, s) in page.example().items()}
+    choice = dispatch.choose(asked, page.RUNG.name)
+    assert choice.config == page.CONFIG
+    parts = choice.parts._asdict()
+    for name in parts.keys() & by_hand.keys():
+        assert by_hand[name] == pytest.approx(parts[name], rel=1e-9), name
+    assert {"total", "steps", "ends", "memory", "overlap", "launch"} <= by_hand.keys()
+
+
+def test_the_page_tells_every_number_of_the_file():
+    measured = gpus.file_of("NVIDIA H200")["measured"]
+    assert measured.keys() == {*page.PHYSICS, "clusters"}
+    assert all(f"`{name}`" in page.physics() for name in measured)
+    assert all(f"`{name}`" in page.fitted() for name in constants.Constants.RATES)
+
+
+def test_the_roofs_are_those_that_perf_measured():
+    rows = latest_run(
+        read(*sorted(RESULTS.glob("*.jsonl"))), "roofline", "NVIDIA H200", enough=len(cases())
+    )
+    [row] = [row for row in rows if row.case.dtype == "bf16" and row.roof and row.us][:1]
+    physics = gpus.physics(H200)
+    assert 1e9 * row.roof.gbs == pytest.approx(physics.copy_rate, rel=0.01)
+    rate = gpus.flop_rate(page.problem().a.dtype, "ieee", H200)
+    assert 1e12 * row.roof.tflops == pytest.approx(rate, rel=0.01)
+
+
+def test_the_roofline_is_of_measured_rates_and_no_prediction_is_below():
+    choice = dispatch.choose(problem(1, 28672, 4096))
+    assert 1e6 * choice.roofline == pytest.approx(55.2, abs=0.05)  # 235 MB at 4.26 TB/s
+    assert choice.predicted >= choice.roofline > choice.parts.memory
+    choice = dispatch.choose(problem(8192, 8192, 8192))
+    assert choice.roofline == model.roofline(choice.problem)[0] < choice.predicted
+
+
+def test_a_gpu_without_a_file_has_its_architectures_rates():
+    assert gpus.physics(H100).copy_rate == constants.of(H100).memory_rate == 3.1e12
+    assert gpus.physics(A100) != gpus.physics(H200)
+    part = dataclasses.replace(H200, sms=16)  # of a GPU that is shared out
+    assert gpus.physics(part) == gpus.physics(dataclasses.replace(H100, sms=16))
+
+
+def test_clusters_have_as_much_room_as_was_measured_or_a_like_share():
+    assert [gpus.clusters_at_once(n, 132) for n in range(1, 9)] == (
+        gpus.file_of("NVIDIA H200")["measured"]["clusters"]
+    )
+    assert gpus.clusters_at_once(2, 66) == 33 and gpus.clusters_at_once(8, 8) == 0

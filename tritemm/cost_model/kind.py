@@ -1,0 +1,226 @@
+"""What a step of a tile takes, in problems that differ in their sizes alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from .. import gpus
+from ..bounded import Bounded
+from ..config import Config
+from ..kernels.pack import WORD
+from ..problem import Device, Matrix, Problem
+from ..spec import Kernel, Trait
+from . import constants as known
+from .constants import Constants
+
+#: fp32 registers and threads of an SM; the addresses and indices of a thread beside its
+#: accumulators, and where it has no ring.
+_REGISTERS = 65536
+_THREADS = 2048
+_OTHER_REGISTERS = 64
+_FEW_REGISTERS = 24
+#: Bytes of a line of L2: a tile's row that straddles two lines is two requests.
+_LINE = 128
+
+#: Of a config, for a kind of problem: BLOCK_M, BLOCK_N, BLOCK_K, the parts of a split K, the
+#: programs of a cluster that share loads, programs that have room at once, elements of C that a
+#: program stores of a tile, seconds of a step where a cluster's programs stand one below the other,
+#: or side by side, and of the ends, the least seconds of the ends with their stores, programs on an
+#: SM, steps whose loads fly at once, the share of the ends that is not hidden.
+Shape = tuple[int, int, int, int, int, int, float, float, float, float, float, int, int, float]
+#: Shapes that are kept of a rung.
+_MOST_SHAPES = 1 << 10
+
+
+class Kind:
+    """Problems, as a kernel sees them, that differ in nothing but their sizes.
+
+    `facts` are those of the function of this name.
+    """
+
+    def __init__(self, device: Device, facts: tuple, constants: Constants | None = None):
+        dtype, precision, self.out, self.layouts, wide, self.requests, self.stores_wide = facts
+        self.constants = constants or known.of(device)
+        self.device, self.sms, self.itemsize = device, device.sms, dtype.itemsize
+        self.flop_rate = gpus.flop_rate(dtype, precision, device)
+        self.flop_rate_16 = gpus.flop_rate(torch.float16, "ieee", device)
+        self.types = precision if dtype == torch.float32 else str(dtype).rpartition(".")[2]
+        if self.itemsize == 2:
+            self.types = "16-bit"
+        self.narrow = tuple(not each for each in wide)
+        # WGMMA reads only 16-bit operands along M or N; others are turned in shared memory.
+        turns = dtype == torch.int8 or self.types[:2] in ("tf", "bf")
+        self.turned = turns * ((self.layouts[0] != "N") + (self.layouts[1] != "T"))
+        # Columns of B that are requested together: those of a line, where it is stored by rows.
+        self.along = _LINE // self.itemsize if self.layouts[1] == "N" else 1
+        # (rung, id of a config) -> the config and its shape. Hashing a config costs more than
+        # working its shape out; the config is kept so that no other can have its id.
+        self._shapes: dict[Kernel, dict[int, tuple[Config, Shape]]] = {}
+
+    @property
+    def stored(self) -> float:
+        """Bytes that take as long to store as an element of C."""
+        # C goes out 16 bytes at a time where its lines allow it.
+        return self.out * (1.0 if self.stores_wide else self.constants.narrow_store)
+
+    def shapes(self, kernel: Kernel, configs: Sequence[Config]) -> list[Shape]:
+        """Of each config; kept where the rung gives the same objects for many problems."""
+        table = self._shapes.setdefault(kernel, Bounded(_MOST_SHAPES))
+        shapes = []
+        for config in configs:
+            found = table.get(id(config))
+            if found is None:
+                found = table[id(config)] = config, self.shape(kernel, config)
+            shapes.append(found[1])
+        return shapes
+
+    def shape(self, kernel: Kernel, config: Config) -> Shape:
+        """Of a config whose SWAP and PACK were done."""
+        c, trait = self.constants, kernel.trait
+        measured = c.steps.get(kernel.name)
+        key = known.key(trait, self.word(trait), config)
+        pair = measured and (measured.get(key) or self._beside(measured, key, trait, config))
+        if pair:
+            step, ends = pair[0] * self.per_step(trait, config), pair[1]
+        else:
+            step, ends = self.analytic(trait, config)
+        steps = [
+            max(step, self._least_step(config, sharers))
+            for sharers in ((1, config.CLUSTER), (config.CLUSTER, 1))
+        ]
+        together = 1 if trait.resident else self._together(trait, config)
+        in_flight = config.num_stages if trait.alike else max(config.num_stages - 1, 1)
+        m, n, k, split = config.BLOCK_M, config.BLOCK_N, config.BLOCK_K, config.SPLIT_K
+        own = m * n / split if trait.exchanges else m * n
+        least_ends = ends + self.stored * own / c.sm_memory_rate
+        shown = 1 - max(trait.hidden, trait.turns if config.num_warps == 4 else 0.0)
+        cluster = config.CLUSTER
+        programs = split if trait.exchanges else cluster
+        room = max(1, gpus.clusters_at_once(programs, self.sms)) * programs
+        return (m, n, k, split, cluster, room, own, *steps, ends, least_ends, together, in_flight,
+                shown)  # fmt: skip
+
+    def _least_step(self, config: Config, sharers: tuple[int, int]) -> float:
+        """Of the loads alone, if so many programs load a tile of A, and one of B, together."""
+        columns = -(-config.BLOCK_N // self.along) * self.along
+        lines = self.requests[0] * config.BLOCK_M / sharers[0]
+        lines += self.requests[1] * columns / sharers[1]
+        return lines * config.BLOCK_K * self.itemsize / self.constants.sm_rate
+
+    def word(self, trait: Trait) -> str:
+        """Under which the k-steps of these types and loads were measured."""
+        narrow = "ab"[not self.narrow[0] : 1 + self.narrow[1]] if trait.narrow != 1 else ""
+        turned = f"/turned-{self.turned}" if self.turned else ""
+        layouts = f"/{self.layouts}" if trait.alike else ""
+        return self.types + (narrow and f"/narrow-{narrow}") + turned + layouts
+
+    def per_step(self, trait: Trait, config: Config) -> float:
+        """How many times the step that stands under `constants.key` is one of `config`.
+
+        Where tiles are alike, that is an element's share of a load of four, of 16 bits each, and
+        four times what a product takes. If A is stored across K, each of its elements is a load.
+        """
+        if not trait.alike:
+            return 1.0
+        m, n = config.BLOCK_M, config.BLOCK_N
+        across = self.layouts[0] == "T"
+        return config.BLOCK_K * (n + (4 if across else 1) * m + m * n / 4)
+
+    def analytic(self, trait: Trait, config: Config) -> tuple[float, float]:
+        """Seconds of a k-step on an SM, and of a tile's ends beside its stores."""
+        c = self.constants
+        m, n, k = config.BLOCK_M, config.BLOCK_N, config.BLOCK_K
+        turned = 1 + c.turned * self.turned
+        arithmetic = 2 * m * n * k * turned / (self.flop_rate / self.sms * trait.efficiency)
+        narrow_a, narrow_b = self.narrow
+        a_sharers, b_sharers = _sharers(config)
+        lines = m / a_sharers * (trait.narrow if narrow_a else 1)
+        lines += n / b_sharers * (trait.narrow if narrow_b else 1)
+        loads = lines * k * self.itemsize / c.sm_rate
+        long, short = (arithmetic, loads) if arithmetic > loads else (loads, arithmetic)
+        return long + c.overlap * short, c.ends
+
+    def _beside(
+        self, measured: Mapping[known.Key, tuple[float, float]], key: known.Key,
+        trait: Trait, config: Config,
+    ) -> tuple[float, float] | None:  # fmt: skip
+        """As `analytic`, corrected as the measured tile that is nearest in width was.
+
+        Of those in clusters, whose widths are many; None if none is alike but in width and stages.
+        """
+        word, m, n, k, warps, _, cluster = key
+        if cluster == 1:
+            return None
+        alike = (
+            (abs(other[2] - n), other[2], other[5])
+            for other in measured
+            if (other[0], other[1], other[3], other[4], other[6]) == (word, m, k, warps, cluster)
+        )
+        _, columns, stages = min(alike, default=(0, 0, 0))
+        if not columns:
+            return None
+        step, ends = measured[word, m, columns, k, warps, stages, cluster]
+        near = dataclasses.replace(config, BLOCK_N=columns)
+        return step * self.analytic(trait, config)[0] / self.analytic(trait, near)[0], ends
+
+    def _together(self, trait: Trait, config: Config) -> int:
+        """Programs that an SM runs at once, by shared memory, registers and threads."""
+        m, n, threads = config.BLOCK_M, config.BLOCK_N, 32 * config.num_warps
+        if trait.alike:  # a line's words are read by lanes beside each other, each with its sums
+            in_flight = n * config.BLOCK_K * config.num_stages * self.itemsize // 4
+            per_sum = 1 if self.layouts[1] == "N" else WORD.value // self.itemsize
+            registers = in_flight + m * n * config.BLOCK_K // per_sum + _FEW_REGISTERS * threads
+            return max(1, min(_REGISTERS // registers, _THREADS // threads))
+        registers = m * n + _OTHER_REGISTERS * threads
+        stages = (m + n) * config.BLOCK_K * self.itemsize * config.num_stages
+        return max(1, min(_REGISTERS // registers, 16, self.device.shared // stages))
+
+
+_KINDS: dict[tuple, Kind] = {}
+
+
+def kind_of(view: Problem) -> Kind:
+    """The kind of a problem as a kernel sees it."""
+    key = view.device.name, view.device.sms, *facts(view)
+    found = _KINDS.get(key)
+    if found is None:
+        found = _KINDS[key] = Kind(view.device, key[2:])
+    return found
+
+
+def facts(view: Problem) -> tuple:
+    """The operands' type and precision, bytes of an element of C, the layouts, whether loads of A
+    and B are 16 bytes wide, lines of L2 that they touch, whether lines of C begin on 16 bytes."""
+    a, b, c = view.a, view.b, view.c
+    return (
+        a.dtype, view.precision, c.dtype.itemsize, a.layout + b.layout, (_wide(a), _wide(b)),
+        (_requests(a), _requests(b)), _stores_wide(c),
+    )  # fmt: skip
+
+
+def _sharers(config: Config) -> tuple[int, int]:
+    """Programs that load a tile of A, and one of B, together: mostly they share the larger one."""
+    return (config.CLUSTER, 1) if config.BLOCK_M > config.BLOCK_N else (1, config.CLUSTER)
+
+
+def _requests(matrix: Matrix) -> float:
+    """Lines of L2 that 128 bytes of `matrix` touch, on average over its rows (or columns)."""
+    pitch = matrix.pitch(matrix.layout) if matrix.layout != "-" else 1
+    return 2 - math.gcd(pitch * matrix.dtype.itemsize, _LINE) / _LINE
+
+
+def _wide(matrix: Matrix) -> bool:
+    """Whether pointer loads of `matrix` are 16 bytes wide; see `Problem.vectorised`."""
+    return matrix.aligned and matrix.pitch_is_multiple_of(16)
+
+
+def _stores_wide(matrix: Matrix) -> bool:
+    """Whether the lines of `matrix` begin on 16-byte boundaries."""
+    layout = matrix.layout
+    return (
+        layout != "-" and matrix.aligned and matrix.pitch(layout) * matrix.dtype.itemsize % 16 == 0
+    )

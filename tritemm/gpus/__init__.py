@@ -1,0 +1,114 @@
+"""What is known of GPUs: one's own file where it was measured, else what its architecture says.
+
+A file holds what was `measured` of the GPU itself (`python -m perf roofline` prints the rates), and
+what was `fitted` to the times of kernels, for `tritemm.cost_model`. It stands below the kernels,
+because a grid of clusters is as large as the GPU has room for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..problem import Device
+
+#: What NVIDIA's datasheets say of an architecture, and what is sustained under a large GEMM:
+#: dense 16-bit FLOP per clock and SM, Hz, bytes per second of device memory.
+#: A100, A10/A40, L40S, H100, B200, RTX PRO 6000.
+_ARCHITECTURE = {
+    (8, 0): (2048, 1.30e9, 1.8e12),
+    (8, 6): (1024, 1.50e9, 0.6e12),
+    (8, 9): (1024, 2.00e9, 0.8e12),
+    (9, 0): (4096, 1.48e9, 3.1e12),
+    (10, 0): (8192, 1.60e9, 7.2e12),
+    (12, 0): (1024, 2.20e9, 1.6e12),
+}
+#: Rate of a type relative to 16-bit operands.
+_TYPE_RATE = {torch.int8: 2.0, torch.float8_e4m3fn: 2.0, torch.float64: 1 / 15}
+_FP32_RATE = {"ieee": 1 / 15, "tf32": 0.5, "tf32x3": 1 / 6, "bf16x3": 1 / 3, "bf16x6": 1 / 6}
+
+
+@dataclasses.dataclass(frozen=True)
+class Physics:
+    """What bounds every kernel of a GPU.
+
+    `clock`: Hz of an SM once a large bf16 product has settled. `copy_rate`: bytes per second of a
+    copy, read and written. `launch`: seconds before a kernel's first work and after its last, in a
+    stream of launches. `l2`: bytes of operands that L2 keeps beside all else.
+    """
+
+    clock: float
+    copy_rate: float
+    launch: float = 2.0e-6
+    l2: int = 32 * 2**20
+
+
+@functools.cache
+def files() -> tuple[Mapping[str, Any], ...]:
+    """What stands in each GPU's file."""
+    folder = Path(__file__).parent
+    return tuple(json.loads(path.read_text()) for path in sorted(folder.glob("*.json")))
+
+
+def path_of(gpu: str) -> Path:
+    """The file of the GPU with this name, which need not be there."""
+    return Path(__file__).parent / f"{'-'.join(gpu.lower().split())}.json"
+
+
+def file_of(gpu: str) -> Mapping[str, Any]:
+    """What stands in the file of the GPU with this name; ValueError if it has none."""
+    for data in files():
+        if data["gpu"] == gpu:
+            return data
+    raise ValueError(f"{path_of(gpu)} is missing: what was measured of the GPU comes first")
+
+
+def device_of(data: Mapping[str, Any]) -> Device:
+    """The GPU that a file is of."""
+    return Device(data["gpu"], tuple(data["capability"]), data["sms"], data["shared"])
+
+
+@functools.lru_cache
+def physics(device: Device) -> Physics:
+    """Of the device's own file, else what its architecture says."""
+    for data in files():
+        if (data["gpu"], data["sms"]) == (device.name, device.sms):
+            measured = data["measured"]
+            return Physics(**{f.name: measured[f.name] for f in dataclasses.fields(Physics)})
+    _, clock, memory = _architecture(device)
+    return Physics(clock, memory)
+
+
+def flop_per_clock(dtype: torch.dtype, precision: str, device: Device) -> float:
+    """Dense FLOP per clock of the whole device; `precision` says how fp32 is multiplied."""
+    relative = _FP32_RATE[precision] if dtype == torch.float32 else _TYPE_RATE.get(dtype, 1.0)
+    return relative * _architecture(device)[0] * device.sms
+
+
+def flop_rate(dtype: torch.dtype, precision: str, device: Device) -> float:
+    """The same per second, at the clock that is sustained."""
+    return flop_per_clock(dtype, precision, device) * physics(device).clock
+
+
+@functools.lru_cache
+def clusters_at_once(programs: int, sms: int) -> int:
+    """Clusters of so many programs, one on an SM, that have room.
+
+    A cluster lies within a GPC, and those are not all of the same size: on GPUs that were not
+    measured (by cudaOccupancyMaxActiveClusters) about the same share of the SMs is left over.
+    """
+    tables = {data["sms"]: data["measured"]["clusters"] for data in files()}
+    measured = sms if sms in tables else next(iter(tables))
+    return sms * tables[measured][programs - 1] // measured
+
+
+def _architecture(device: Device) -> tuple[float, float, float]:
+    """The newest one that is not newer than the device."""
+    known = [c for c in _ARCHITECTURE if c <= device.capability]
+    return _ARCHITECTURE[max(known, default=min(_ARCHITECTURE))]
