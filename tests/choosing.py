@@ -12,7 +12,7 @@ from tritemm.cost_model.kind import Kind, facts
 from tritemm.cost_model.model import Scene
 from tritemm.dispatch import candidates, explain, selection
 from tritemm.kernels._host import tma_why_not
-from tritemm.problem import Device, Problem
+from tritemm.problem import Device, Problem, stored
 from tritemm.rungs import RUNGS, find
 from tritemm.spec import Config, Kernel
 
@@ -24,9 +24,7 @@ B200 = Device("NVIDIA B200", (10, 0), 148, 232448)
 
 
 def matrix(rows, cols, layout, dtype, batch=()):
-    if layout == "T":
-        return matrix(cols, rows, "N", dtype, batch).mT
-    return torch.empty(*batch, rows, cols, dtype=dtype, device="meta")
+    return stored(torch.empty, *batch, rows, cols, layout=layout, dtype=dtype, device="meta")
 
 
 def problem(M, N, K, layout="NT", dtype=torch.bfloat16, device=H200, batch=(), **options):

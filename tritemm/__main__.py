@@ -10,15 +10,15 @@ from pathlib import Path
 
 import torch
 
-from . import demo, dispatch, env, tuning
+from . import demo, dispatch, env, gpus, tuning
 from .command import refuse, status_of
 from .compile import asm
 from .problem import INTERPRETED, Device, Problem
 from .rungs import ladder
 from .version import __version__
 
-#: The architecture of the GPU that `explain` assumes where there is none, and its name.
-_ASSUMED = 90, "NVIDIA H200"
+#: The GPU that `explain` assumes where there is none.
+_ASSUMED = "NVIDIA H200"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -91,18 +91,17 @@ def _explain(args: argparse.Namespace) -> int:
 
 def _problem(args: argparse.Namespace) -> tuple[Problem, str]:
     """The problem that is asked about, and the words for its device."""
-    sm, name = _ASSUMED if args.sm is None else (args.sm, None)
     job = asm.Job(
-        "simt", sm, args.M, args.N, args.K, args.layout, args.dtype,
+        "simt", args.sm or 90, args.M, args.N, args.K, args.layout, args.dtype,
         args.out_dtype, None, args.precision,
     )  # fmt: skip
     problem = asm.problem_of(job)
-    if name is None:
+    if args.sm is not None:
         return problem, f"{problem.device.name} with {problem.device.sms} SMs"
     if not INTERPRETED and torch.cuda.is_available():
         device, whose = Device.of(torch.device("cuda")), "which is here"
     else:
-        device = dataclasses.replace(problem.device, name=name)
+        device = gpus.device_of(gpus.file_of(_ASSUMED))
         whose = "assumed; --sm names another architecture"
     return dataclasses.replace(problem, device=device), f"{device.name}, {whose}"
 

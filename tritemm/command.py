@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 
@@ -29,6 +29,15 @@ def write_why_not(path: Path) -> str | None:
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         return "it can't be written"
     return None
+
+
+def bar(rounds: Iterable, **shown) -> Iterable:
+    """`rounds` with a bar on a terminal, if tqdm is installed; `shown` is what tqdm takes."""
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return rounds
+    return tqdm(rounds, disable=None, leave=False, **shown)
 
 
 def refuse(command: str, reason: object) -> int:

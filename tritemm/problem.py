@@ -273,6 +273,14 @@ class Problem:
         return f"{batch}{self.M} x {self.N} x {self.K} {self.layout}, {types}{precision}"
 
 
+def stored(make: Callable[..., torch.Tensor], *shape: int, layout: str, **options) -> torch.Tensor:
+    """[*batch, rows, cols] of `make(*sizes, **options)`, by rows (layout N) or by columns (T)."""
+    if layout == "N":
+        return make(*shape, **options)
+    *batch, rows, cols = shape
+    return make(*batch, cols, rows, **options).mT
+
+
 def short_name(dtype: torch.dtype) -> str:
     """bf16 for torch.bfloat16."""
     return str(dtype).removeprefix("torch.").replace("bfloat", "bf").replace("float", "fp")

@@ -12,7 +12,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
 from os import PathLike
 from pathlib import Path
@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 
 from . import api, budget, dispatch, plan
+from .command import bar
 from .compile.pool import Compilers
 from .config import Config, config_of
 from .dispatch import Choice, cache
@@ -161,7 +162,9 @@ def _heats(problem, rows, tensors, seconds, progress) -> list[Timed]:
     runner = timer(problem, tensors)
     timed = []
     with _compiled(problem, rows, deadline) as compiled:
-        for kernel, config, predicted, error in _bar(compiled, len(rows), progress):
+        if progress:
+            compiled = bar(compiled, total=len(rows), desc="tune", unit="candidate")
+        for kernel, config, predicted, error in compiled:
             one = Timed(kernel, config, predicted, error=error)
             timed.append(one if error else _time(runner, problem, one, tensors))
             if time.monotonic() > deadline:
@@ -272,13 +275,3 @@ def _copy(t: torch.Tensor) -> torch.Tensor:
     storage.copy_(torch.empty(0, dtype=torch.uint8, device=t.device).set_(t.untyped_storage()))
     typed = torch.empty(0, dtype=t.dtype, device=t.device)
     return typed.set_(storage.untyped_storage(), t.storage_offset(), t.shape, t.stride())
-
-
-def _bar(rows: Iterator, total: int, progress: bool) -> Iterator:
-    if not progress:
-        return rows
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        return rows
-    return iter(tqdm(rows, total=total, desc="tune", unit="candidate", disable=None, leave=False))

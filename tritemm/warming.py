@@ -9,7 +9,7 @@ import torch
 from . import api
 from .compile.pool import compile_all
 from .dispatch import Choice
-from .problem import INTERPRETED, INTERPRETER
+from .problem import INTERPRETED, INTERPRETER, stored
 
 #: Kernels from which on they are compiled by several processes, which take seconds to start.
 _FEW = 4
@@ -85,13 +85,9 @@ def _pair(problem: Sequence, dtype, layout: str, device) -> Sequence[torch.Tenso
     if isinstance(problem[0], torch.Tensor):
         return problem
     *batch, M, N, K = problem
-
-    def matrix(rows: int, cols: int, stored: str) -> torch.Tensor:
-        if stored == "T":
-            return matrix(cols, rows, "N").mT
-        return torch.zeros(*batch, rows, cols, dtype=dtype, device=device)
-
-    return matrix(M, K, layout[0]), matrix(K, N, layout[1])
+    kind = {"dtype": dtype, "device": device}
+    a = stored(torch.zeros, *batch, M, K, layout=layout[0], **kind)
+    return a, stored(torch.zeros, *batch, K, N, layout=layout[1], **kind)
 
 
 def _multiply(a: torch.Tensor, b: torch.Tensor, options: dict) -> None:

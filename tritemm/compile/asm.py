@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from ..dtypes import PRECISIONS, accumulator_type, check_precision, result_type
-from ..problem import ACCUMULATE, INTERPRETED, Device, Problem, short_name
+from ..problem import ACCUMULATE, INTERPRETED, Device, Problem, short_name, stored
 from ..rungs import RUNGS, find
 from ..spec import TRITON_DTYPE, Config, Kernel
 from . import pool
@@ -285,13 +285,10 @@ def _operands(job: Job) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def _operand(rows, cols, layout, dtype, own_batch, batch) -> torch.Tensor:
-    """A meta tensor [*batch, rows, cols] stored by rows (N) or columns (T)."""
-    shape = batch if own_batch is None else own_batch
-    if layout == "T":
-        stored = torch.empty(*shape, cols, rows, dtype=dtype, device="meta").mT
-    else:
-        stored = torch.empty(*shape, rows, cols, dtype=dtype, device="meta")
-    return stored.expand(*batch, rows, cols)
+    """A meta tensor [*batch, rows, cols] of its own batch, broadcast."""
+    shape = (*(batch if own_batch is None else own_batch), rows, cols)
+    own = stored(torch.empty, *shape, layout=layout, dtype=dtype, device="meta")
+    return own.expand(*batch, rows, cols)
 
 
 # Reading binaries

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from .. import gpus
-from ..command import refuse, status_of, write_why_not
+from ..command import bar, refuse, status_of, write_why_not
 from . import constants
 from .fit import fit, quality
 from .samples import read
@@ -44,7 +44,7 @@ def main(argv: list[str] | None = None) -> int:
     start = constants.of(device)
     print(quality(samples, start))
     if args.command == "fit":
-        fitted = constants.to_json(fit(samples, start, hold=hold, progress=_bar))
+        fitted = constants.to_json(fit(samples, start, hold=hold, progress=bar))
         out.write_text(render({**data, "fitted": fitted}))
         print(quality(samples, constants.from_json(fitted, device)))
         print(out)
@@ -55,14 +55,6 @@ def render(data: dict) -> str:
     """JSON with one line for each tile, so that a change can be read."""
     text = json.dumps(data, indent=2)
     return re.sub(r"\[\s+([^][]*?)\s+\]", lambda m: f"[{' '.join(m[1].split())}]", text) + "\n"
-
-
-def _bar(rounds):
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        return rounds
-    return tqdm(rounds, desc="fit", disable=None, leave=False)
 
 
 if __name__ == "__main__":

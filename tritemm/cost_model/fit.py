@@ -14,6 +14,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
 
 from ..config import Config
 from ..spec import Kernel
@@ -51,9 +52,14 @@ class _Point:
     problem: int
     now: float = 0.0  # the error that was found last
 
-    def error(self, constants: Constants) -> float:
+    def guess(self) -> list[float]:
+        """The step and the ends of its tile where nothing was measured."""
+        kind, trait = self.scene.kind, self.kernel.trait
+        step, ends = kind.analytic(trait, self.config)
+        return [step / kind.per_step(trait, self.config), ends]
+
+    def error(self) -> float:
         """Logarithm of predicted over measured."""
-        self.scene.kind.constants = constants
         parts = next(self.scene.parts(self.kernel, (self.config,)))
         return math.log(parts.total) - self.log_seconds
 
@@ -104,26 +110,30 @@ def fit(
     that have fewer than two samples keep theirs, and so do the plain numbers in `hold`, and what
     corrects them by rung.
     """
-    start = start or known.of(samples[0].problem.device)
-    points = _points(samples)
-    search = _Search(points, start, hold)
+    search = _Search(samples, start or known.of(samples[0].problem.device), hold)
     for factor in progress(_FACTORS):
         for _ in range(4):
-            if not search.sweep(factor):
+            moved = [search.move(number, factor) for number in search.numbers]
+            if not any(moved):
                 break
-    return search.constants
+    steps = {
+        kernel: {key: tuple(pair) for key, pair in table.items()}
+        for kernel, table in search.constants.steps.items()
+    }
+    return dataclasses.replace(search.constants, steps=steps)
 
 
-def _points(samples: Sequence[Sample]) -> list[_Point]:
+def _points(samples: Sequence[Sample], constants: Constants | None = None) -> list[_Point]:
+    """By `constants`, or the device's present ones."""
     best: dict = {}
     for sample in samples:
         best[sample.problem] = min(best.get(sample.problem, math.inf), sample.seconds)
-    points, kinds = [], {}  # their own kinds, whose constants are moved
+    points, kinds = [], {}
     numbers = {problem: number for number, problem in enumerate(best)}
     for s in samples:
         view = s.config.view(s.problem)
         told = facts(view)
-        kind = kinds.setdefault(told, Kind(view.device, told))
+        kind = kinds.setdefault(told, Kind(view.device, told, constants))
         scene = Scene(view, pack_bytes(s.problem, s.config.PACK), kind)
         key = known.key(s.kernel.trait, kind.word(s.kernel.trait), s.config)
         weight = (best[s.problem] / s.seconds) ** 2
@@ -132,87 +142,65 @@ def _points(samples: Sequence[Sample]) -> list[_Point]:
     return points
 
 
+@dataclasses.dataclass
+class _Number:
+    """One constant: where it lies, who depends on it, and where it began."""
+
+    table: Any
+    place: Any
+    points: Sequence[_Point]
+
+    def __post_init__(self):
+        self.first = self.table[self.place]
+
+
 class _Search:
     """Moves one constant after the other; each knows the points that depend on it."""
 
-    def __init__(self, points: Sequence[_Point], start: Constants, hold: Collection[str] = ()):
-        self.points = points
-        self.hold = hold
-        by_kernel, by_tile = defaultdict(list), defaultdict(list)
+    def __init__(self, samples: Sequence[Sample], start: Constants, hold: Collection[str]):
+        steps = {
+            kernel: {key: list(pair) for key, pair in table.items()}
+            for kernel, table in start.steps.items()
+        }
+        by_rung = {mapping: dict(getattr(start, mapping)) for mapping in known.BY_RUNG}
+        self.constants = dataclasses.replace(start, steps=steps, **by_rung)
+        points = _points(samples)
+        by_kernel, by_tile, by_problem = defaultdict(list), defaultdict(list), defaultdict(list)
         for point in points:
             by_kernel[point.kernel.name].append(point)
             by_tile[point.kernel.name, point.key].append(point)
-        by_problem = defaultdict(list)
-        for point in points:
             by_problem[point.problem].append(point)
         self.searched = {k: _Searched(p) for k, p in by_problem.items() if len(p) >= _SEARCHED}
-        self.by_kernel = {k: some for k, some in by_kernel.items() if len(some) > 1}
-        self.by_tile = {k: some for k, some in by_tile.items() if len(some) > 1}
-        # Own dictionaries, which are changed in place.
-        by_rung = {
-            mapping: {
-                **getattr(start, mapping),
-                **{k: getattr(start, mapping).get(k, getattr(start, name)) for k in self.by_kernel},
-            }
-            for mapping, name in known.BY_RUNG.items()
-        }
-        steps = {kernel: dict(table) for kernel, table in start.steps.items()}
-        for (kernel, key), some in self.by_tile.items():
-            table = steps.setdefault(kernel, {})
-            kind, trait, config = some[0].scene.kind, some[0].kernel.trait, some[0].config
-            step, ends = kind.analytic(trait, config)
-            table.setdefault(key, (step / kind.per_step(trait, config), ends))
-        self.constants = dataclasses.replace(start, steps=steps, **by_rung)
-        self.first: dict = {}
-        for point in points:
-            point.now = point.error(self.constants)
-
-    def sweep(self, factor: float) -> bool:
-        """Try to move every constant by `factor`; whether one did move."""
-        moved = False
-        for (kernel, key), some in self.by_tile.items():
-            table = self.constants.steps[kernel]
-            for place in (0, 1):
-
-                def put(value, table=table, key=key, place=place):
-                    pair = list(table[key])
-                    pair[place] = value
-                    table[key] = tuple(pair)
-
-                moved |= self.move((kernel, key, place), table[key][place], put, some, factor)
+        numbers = []
+        for (kernel, key), some in by_tile.items():
+            if len(some) > 1:
+                pair = steps.setdefault(kernel, {}).setdefault(key, some[0].guess())
+                numbers += [_Number(pair, place, some) for place in (0, 1)]
         for mapping, name in known.BY_RUNG.items():
-            table = getattr(self.constants, mapping)
-            for kernel, some in self.by_kernel.items():
-                if name in self.hold or not table[kernel]:
-                    continue
+            table = by_rung[mapping]
+            for kernel, some in by_kernel.items():
+                if len(some) > 1:
+                    table.setdefault(kernel, getattr(start, name))
+                    numbers += [_Number(table, kernel, some)] * (name not in hold)
+        plain = vars(self.constants)  # frozen for everybody else
+        left = [n for n in Constants.RATES if n not in hold and n not in known.BY_RUNG.values()]
+        numbers += [_Number(plain, name, points) for name in left]
+        self.numbers = [number for number in numbers if number.first]  # 0: there is no such limit
+        for point in points:
+            point.scene.kind.constants = self.constants
+        for point in points:
+            point.now = point.error()
 
-                def put(value, table=table, kernel=kernel):
-                    table[kernel] = value
-
-                moved |= self.move((mapping, kernel), table[kernel], put, some, factor)
-        for name in Constants.RATES:
-            if name in known.BY_RUNG.values() or name in self.hold:
-                continue  # each rung has its own
-            if not getattr(self.constants, name):
-                continue  # 0 says that there is no such limit
-
-            def put(value, name=name):
-                self.constants = dataclasses.replace(self.constants, **{name: value})
-
-            value = getattr(self.constants, name)
-            moved |= self.move(name, value, put, self.points, factor)
-        return moved
-
-    def move(self, name, value: float, put: Callable, points: Sequence[_Point], factor) -> bool:
-        """Put the best of value / factor, value, value * factor."""
-        first = self.first.setdefault(name, value)
+    def move(self, number: _Number, factor: float) -> bool:
+        """Put the best of value / factor, value, value * factor; whether that is another."""
+        value, points = number.table[number.place], number.points
         searched = [self.searched[k] for k in {p.problem for p in points} & self.searched.keys()]
 
         def loss(at: float) -> tuple[float, list[float]]:
-            put(at)
+            number.table[number.place] = at
             for point in points:
-                point.now = point.error(self.constants)
-            away = math.log(at / first)
+                point.now = point.error()
+            away = math.log(at / number.first)
             lost = sum(point.loss() for point in points) + _INERTIA * away * away
             lost += _REGRET * sum(each.regret() for each in searched)
             return lost, [point.now for point in points]
@@ -222,7 +210,7 @@ class _Search:
             lost, found = loss(at)
             if lost < least * (1 - 1e-6):
                 best, least, errors = at, lost, found
-        put(best)
+        number.table[number.place] = best
         for point, error in zip(points, errors, strict=True):
             point.now = error
         return best != value
@@ -253,8 +241,8 @@ class Quality:
 def quality(samples: Sequence[Sample], constants: Constants) -> Quality:
     """Of `constants` on `samples`."""
     errors, per_problem = [], defaultdict(list)
-    for sample, point in zip(samples, _points(samples), strict=True):
-        error = point.error(constants)
+    for sample, point in zip(samples, _points(samples, constants), strict=True):
+        error = point.error()
         errors.append(abs(math.expm1(error)))
         per_problem[sample.problem].append((error + point.log_seconds, sample.seconds))
     regrets = [min(rows)[1] / min(seconds for _, seconds in rows) for rows in per_problem.values()]

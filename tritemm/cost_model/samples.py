@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from ..config import Config, config_of
-from ..problem import ACCUMULATE, Device, Problem, short_name
+from ..problem import ACCUMULATE, Device, Problem, short_name, stored
 from ..rungs import RUNGS
 from ..spec import Kernel
 
@@ -65,10 +65,8 @@ def _asked(row: Mapping, device: Device) -> Problem:
     dtype, out = _DTYPES[row["dtype"]], _DTYPES[row["out"]]
     M, N, K = row["M"], row["N"], row["K"]
 
-    def matrix(rows, cols, layout, dtype):
-        if layout == "T":
-            return matrix(cols, rows, "N", dtype).mT
-        return torch.empty(*batch, rows, cols, dtype=dtype, device="meta")
+    def matrix(rows: int, cols: int, layout: str, dtype: torch.dtype) -> torch.Tensor:
+        return stored(torch.empty, *batch, rows, cols, layout=layout, dtype=dtype, device="meta")
 
     a, b = matrix(M, K, row["layout"][0], dtype), matrix(K, N, row["layout"][1], dtype)
     return Problem.of(
