@@ -8,7 +8,7 @@ import torch
 
 from tritemm import dispatch
 from tritemm.cost_model import constants
-from tritemm.cost_model.kind import Kind, facts
+from tritemm.cost_model.kind import Kind, facts_of
 from tritemm.cost_model.model import Scene
 from tritemm.dispatch import candidates, explain, selection
 from tritemm.kernels._host import tma_why_not
@@ -83,7 +83,7 @@ def _standin(word, **given):
 def kind_with(view, numbers=None, **changed):
     """The kind of a problem by these constants: those of a GPU of which nothing was measured."""
     numbers = dataclasses.replace(numbers or constants.analytic(view.device), **changed)
-    return Kind(view.device, facts(view), numbers)
+    return Kind(view.device, facts_of(view), numbers)
 
 
 def measured_parts(view, kernel, configs, steps=None, **changed):

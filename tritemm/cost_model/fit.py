@@ -20,7 +20,7 @@ from ..config import Config
 from ..spec import Kernel
 from . import constants as known
 from .constants import Constants
-from .kind import Kind, facts
+from .kind import Kind, facts_of
 from .model import Scene, pack_bytes
 from .samples import Sample
 
@@ -132,7 +132,7 @@ def _points(samples: Sequence[Sample], constants: Constants | None = None) -> li
     numbers = {problem: number for number, problem in enumerate(best)}
     for s in samples:
         view = s.config.view(s.problem)
-        told = facts(view)
+        told = facts_of(view)
         kind = kinds.setdefault(told, Kind(view.device, told, constants))
         scene = Scene(view, pack_bytes(s.problem, s.config.PACK), kind)
         key = known.key(s.kernel.trait, kind.word(s.kernel.trait), s.config)

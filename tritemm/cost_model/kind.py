@@ -39,7 +39,7 @@ _MOST_SHAPES = 1 << 10
 class Kind:
     """Problems, as a kernel sees them, that differ in nothing but their sizes.
 
-    `facts` are those of the function of this name.
+    `facts` are what `facts_of` says.
     """
 
     def __init__(self, device: Device, facts: tuple, constants: Constants | None = None):
@@ -185,14 +185,14 @@ _KINDS: dict[tuple, Kind] = {}
 
 def kind_of(view: Problem) -> Kind:
     """The kind of a problem as a kernel sees it."""
-    key = view.device.name, view.device.sms, *facts(view)
+    key = view.device.name, view.device.sms, *facts_of(view)
     found = _KINDS.get(key)
     if found is None:
         found = _KINDS[key] = Kind(view.device, key[2:])
     return found
 
 
-def facts(view: Problem) -> tuple:
+def facts_of(view: Problem) -> tuple:
     """The operands' type and precision, bytes of an element of C, the layouts, whether loads of A
     and B are 16 bytes wide, lines of L2 that they touch, whether lines of C begin on 16 bytes."""
     a, b, c = view.a, view.b, view.c

@@ -49,7 +49,8 @@ class Choice:
         """The candidates for `kernel="auto"` that are not taken: (predicted seconds, kernel,
         config), the least first."""
         mine = (self.kernel, self.config)
-        return [row for row in ranked(self.problem) if row[1:] != mine]
+        least = self.roofline
+        return [(max(s, least), *row) for s, *row in ranked(self.problem) if tuple(row) != mine]
 
     def __repr__(self) -> str:
         return f"<Choice {self.kernel.name}, {self.config!r} for {self.problem}>"
