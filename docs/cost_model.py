@@ -28,12 +28,12 @@ SEARCHES = ROOT / "perf" / "results" / "search" / f"{gpus.path_of(GPU['gpu']).st
 CASE = Case(8192, 4096, 4096, "NT")
 RUNG = find("warp_specialized")
 CONFIG = Config(128, 256, 64, num_warps=8, num_stages=3, ORDER="grouped")
-#: Of the measured numbers: what they are, and in which unit they are shown.
+#: Of what bounds every kernel: what it is, and in which unit they are shown.
 PHYSICS = {
     "clock": ("of the SMs, once a bf16 product of 8192³ has settled", 1e6, "MHz"),
     "copy_rate": ("of a copy of 2 GiB; bytes that are read and written", 1e9, "GB/s"),
-    "launch": ("before a kernel's first work and after its last, in a stream of them", 1e-6, "µs"),
-    "l2": ("of operands that L2 keeps beside all else", 2**20, "MiB"),
+    "launch": ("before a kernel's first work and after its last, in a stream of them; assumed", 1e-6, "µs"),
+    "l2": ("of operands that L2, of 50 MB, keeps beside all else; assumed", 2**20, "MiB"),
 }
 #: Plain numbers that are not seconds.
 PLAIN = ("overlap", "boost", "turned", "narrow_store")
@@ -133,7 +133,7 @@ def example_text() -> str:
 
 
 def physics() -> str:
-    measured = GPU["measured"]
+    measured = GPU["physics"]
     rows = [
         f"| `{name}` | {measured[name] / unit:.4g} {word} | {meaning} |"
         for name, (meaning, unit, word) in PHYSICS.items()

@@ -27,7 +27,7 @@ def test_the_example_is_what_the_model_predicts():
 
 
 def test_the_page_tells_every_number_of_the_file():
-    measured = gpus.file_of("NVIDIA H200")["measured"]
+    measured = gpus.file_of("NVIDIA H200")["physics"]
     assert measured.keys() == {*page.PHYSICS, "clusters"}
     assert all(f"`{name}`" in page.physics() for name in measured)
     assert all(f"`{name}`" in page.fitted() for name in constants.Constants.RATES)
@@ -61,6 +61,6 @@ def test_a_gpu_without_a_file_has_its_architectures_rates():
 
 def test_clusters_have_as_much_room_as_was_measured_or_a_like_share():
     assert [gpus.clusters_at_once(n, 132) for n in range(1, 9)] == (
-        gpus.file_of("NVIDIA H200")["measured"]["clusters"]
+        gpus.file_of("NVIDIA H200")["physics"]["clusters"]
     )
     assert gpus.clusters_at_once(2, 66) == 33 and gpus.clusters_at_once(8, 8) == 0

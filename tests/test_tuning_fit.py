@@ -212,7 +212,7 @@ class TestCommand:
         assert command.main(["fit", str(path), "--out", str(out)]) == 0
         data = json.loads(out.read_text())
         assert data["gpu"] == "NVIDIA H200" and constants.from_json(data["fitted"], H200).launches
-        assert data["measured"] == gpus.file_of("NVIDIA H200")["measured"]
+        assert data["physics"] == gpus.file_of("NVIDIA H200")["physics"]
         before, after, _ = capsys.readouterr().out.splitlines()
         assert "regret" in before and "regret" in after
         assert command.main(["quality", str(path)]) == 0

@@ -1,8 +1,8 @@
 """What is known of GPUs: one's own file where it was measured, else what its architecture says.
 
-A file holds what was `measured` of the GPU itself (`python -m perf roofline` prints the rates), and
-what was `fitted` to the times of kernels, for `tritemm.cost_model`. It stands below the kernels,
-because a grid of clusters is as large as the GPU has room for.
+A file holds the `physics` of the GPU itself (`python -m perf roofline` measures the rates), and what
+was `fitted` to the times of kernels, for `tritemm.cost_model`. It stands below the kernels, because
+a grid of clusters is as large as the GPU has room for.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def physics(device: Device) -> Physics:
     """Of the device's own file, else what its architecture says."""
     for data in files():
         if (data["gpu"], data["sms"]) == (device.name, device.sms):
-            measured = data["measured"]
-            return Physics(**{f.name: measured[f.name] for f in dataclasses.fields(Physics)})
+            own = data["physics"]
+            return Physics(**{f.name: own[f.name] for f in dataclasses.fields(Physics)})
     _, clock, memory = _architecture(device)
     return Physics(clock, memory)
 
@@ -103,7 +103,7 @@ def clusters_at_once(programs: int, sms: int) -> int:
     A cluster lies within a GPC, and those are not all of the same size: on GPUs that were not
     measured (by cudaOccupancyMaxActiveClusters) about the same share of the SMs is left over.
     """
-    tables = {data["sms"]: data["measured"]["clusters"] for data in files()}
+    tables = {data["sms"]: data["physics"]["clusters"] for data in files()}
     measured = sms if sms in tables else next(iter(tables))
     return sms * tables[measured][programs - 1] // measured
 
