@@ -1,8 +1,8 @@
 """What is known of GPUs: one's own file where it was measured, else what its architecture says.
 
-A file holds the `physics` of the GPU itself (`python -m perf roofline` measures the rates), and what
-was `fitted` to the times of kernels, for `tritemm.cost_model`. It stands below the kernels, because
-a grid of clusters is as large as the GPU has room for.
+A file holds the `physics` of the GPU itself (`python -m perf roofline` measures the rates), and
+what was `fitted` to the times of kernels, for `tritemm.cost_model`. It stands below the kernels,
+because a grid of clusters is as large as the GPU has room for.
 """
 
 from __future__ import annotations
