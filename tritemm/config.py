@@ -15,7 +15,8 @@ class Config:
     `SPLIT_K` programs share one tile's K; the programs of a `CLUSTER` share the loads of an
     operand's tiles. `SWAP` computes C.T = B.T @ A.T, so that a small M is the side that may be
     small; `PACK` names the operands ("a", "b" or both) that are first copied to lines which TMA can
-    read. Tile sizes are those of the product that is then computed.
+    read. Tile sizes are those of the product that is then computed. `SHARED` is the layout of tiles
+    in shared memory where the rung leaves the choice: plain, padded or permuted.
     """
 
     BLOCK_M: int
@@ -29,6 +30,7 @@ class Config:
     CLUSTER: int = 1
     SWAP: bool = False
     PACK: str = ""
+    SHARED: str = ""
 
     def __repr__(self) -> str:
         """The fields that differ from their defaults."""
@@ -44,8 +46,9 @@ class Config:
         cluster = f", clusters of {self.CLUSTER}" if self.CLUSTER > 1 else ""
         swap = ", operands swapped" if self.SWAP else ""
         pack = f", {' and '.join(self.PACK)} packed" if self.PACK else ""
+        shared = f", {self.SHARED} shared memory" if self.SHARED else ""
         tile = f"{self.BLOCK_M}x{self.BLOCK_N}x{self.BLOCK_K}"
-        return f"{tile}, {warps}, {stages}, {order} order{split}{cluster}{swap}{pack}"
+        return f"{tile}, {warps}, {stages}, {order} order{split}{cluster}{swap}{pack}{shared}"
 
     def view(self, problem: Problem) -> Problem:
         """The problem that the kernel sees: packed, then swapped."""
@@ -64,9 +67,14 @@ _FIELDS = {
     for field in dataclasses.fields(Config)
 }
 #: What a field's text is read as.
-_KIND = dict.fromkeys(_FIELDS, int) | {"ORDER": str, "PACK": str, "SWAP": "True".__eq__}
-_ORDERS = ("linear", "serpentine", "grouped")
-_PACKS = ("", "a", "b", "ab")
+_KIND = dict.fromkeys(_FIELDS, int) | dict.fromkeys(("ORDER", "PACK", "SHARED"), str)
+_KIND["SWAP"] = "True".__eq__
+#: What a field may be that is a word.
+_WORDS = {
+    "ORDER": ("linear", "serpentine", "grouped"),
+    "PACK": ("", "a", "b", "ab"),
+    "SHARED": ("", "plain", "padded", "permuted"),
+}
 
 
 def parse(text: str) -> Config:
@@ -108,10 +116,10 @@ def config_of(config: Config | Mapping) -> Config:
 
 
 def _check_field(name: str, value) -> None:
-    words = {"ORDER": _ORDERS, "PACK": _PACKS}.get(name)
-    if words is not None:
-        if value not in words:
-            raise ValueError(f"config: {name}={value!r}; one of {', '.join(map(repr, words))}")
+    if name in _WORDS:
+        if value not in _WORDS[name]:
+            words = ", ".join(map(repr, _WORDS[name]))
+            raise ValueError(f"config: {name}={value!r}; one of {words}")
     elif name == "SWAP":
         if not isinstance(value, bool):
             raise ValueError(f"config: SWAP={value!r}; True or False")

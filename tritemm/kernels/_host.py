@@ -168,20 +168,29 @@ def major_of(matrix: Matrix) -> str:
     return "N" if refusal("", matrix, "N") is None else "T"
 
 
-def refusal(name: str, matrix: Matrix, major: str) -> str | None:
-    """Why the copy engine can't read or write `matrix` as stored by rows (N) or columns (T)."""
+def refusal(name: str, matrix: Matrix, major: str, by: str = "TMA") -> str | None:
+    """Why 16 bytes at a time of `matrix` can't be copied, stored by rows (N) or columns (T)."""
     size = matrix.dtype.itemsize
     line = "row" if major == "N" else "column"
     if not matrix.aligned:
-        return f"the first element of {name} is not on a 16-byte boundary, as TMA needs"
+        return f"the first element of {name} is not on a 16-byte boundary, as {by} needs"
     pitch = matrix.pitch(major)
     if pitch is None:
-        return f"the {line}s of {name} are not contiguous, as TMA needs"
+        return f"the {line}s of {name} are not contiguous, as {by} needs"
     if pitch * size % 16 or pitch == 0:
-        return f"{line} stride of {name} is {pitch * size} bytes; TMA needs a multiple of 16"
+        return f"{line} stride of {name} is {pitch * size} bytes; {by} needs a multiple of 16"
     for stride in matrix.strides[:2]:
         if stride * size % 16:
-            return f"batch stride of {name} is {stride * size} bytes; TMA needs a multiple of 16"
+            return f"batch stride of {name} is {stride * size} bytes; {by} needs a multiple of 16"
+    return None
+
+
+def lines_why_not(problem: Problem, by: str = "TMA") -> str | None:
+    """The refusal of what reads A and B, each by rows or by columns, in pieces of 16 bytes."""
+    for name, matrix in (("a", problem.a), ("b", problem.b)):
+        by_rows = refusal(name, matrix, "N", by)
+        if by_rows and (by_columns := refusal(name, matrix, "T", by)):
+            return by_columns if matrix.layout == "T" else by_rows
     return None
 
 
@@ -207,11 +216,7 @@ def tma_why_not(problem: Problem) -> str | None:
     if problem.device.capability < (9, 0):
         major, minor = problem.device.capability
         return f"TMA needs compute capability 9.0; {problem.device.name} has {major}.{minor}"
-    for name, matrix in (("a", problem.a), ("b", problem.b)):
-        by_rows = refusal(name, matrix, "N")
-        if by_rows and refusal(name, matrix, "T"):
-            return by_rows if matrix.layout != "T" else refusal(name, matrix, "T")
-    return index_why_not(problem) or mma_why_not(problem)
+    return lines_why_not(problem) or index_why_not(problem) or mma_why_not(problem)
 
 
 def fitting(problem: Problem, configs: list[Config], own_output: bool) -> tuple[Config, ...]:

@@ -1,0 +1,81 @@
+"""Host helpers of the rungs on mma.sync by hand: refusals, the tile, the arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..config import Config
+from ..problem import INTERPRETER, Matrix, Problem, kept
+from ..spec import Arguments
+from . import _mma_sync
+from ._gluon_host import c_major
+from ._host import POINTERS, lines_why_not, major_of
+from ._limits import grid_why_not, tile_why_not
+
+CHUNK, DEPTH = _mma_sync.CHUNK.value, _mma_sync.DEPTH.value
+
+
+def classic_config(problem: Problem, stages: int = 1, shared: str = "") -> Config:
+    """The block tile of the CUDA HGEMM ladder; half of it where single elements are loaded."""
+    sides = _side(problem, problem.a, "N", problem.M) + _side(problem, problem.b, "T", problem.N)
+    rows = 256 if sides.isupper() else 128
+    return Config(rows, 128, 32, 8, stages, ORDER="serpentine", SHARED=shared)
+
+
+@kept
+def why_not(problem: Problem) -> str | None:
+    """The refusal of the rungs on mma.sync whose threads copy chunks."""
+    if problem.device == INTERPRETER:
+        return "Gluon kernels don't run in Triton's interpreter"
+    if problem.itemsize != 2:
+        return f"operands of 16 bits are needed, and these are {problem.a.dtype}"
+    if problem.accumulate == torch.float16 != problem.a.dtype:
+        return f"sums of {problem.a.dtype} are kept in float32"
+    by = "a copy of 16 bytes"
+    return lines_why_not(problem, by) or grid_why_not(problem, (classic_config(problem),))
+
+
+def config_why_not(stages: tuple[int, ...], depth: int = DEPTH):
+    """What refuses configs of a rung that has so many `stages`, and takes `depth` of K at least."""
+
+    def reason(problem: Problem, config: Config) -> str | None:
+        if config.num_stages not in stages:
+            possible = " or ".join(map(str, stages))
+            return f"num_stages is {config.num_stages}; {possible} is possible in this rung"
+        for name, least in (("BLOCK_M", DEPTH), ("BLOCK_N", DEPTH), ("BLOCK_K", depth)):
+            if getattr(config, name) < least:
+                return f"{name} is {getattr(config, name)}; {least} is the least here"
+        if reason := tile_why_not(problem, config):
+            return reason
+        lines, padding = config.BLOCK_M + config.BLOCK_N, CHUNK * (config.SHARED == "padded")
+        tiles = 2 * config.num_stages * lines * (config.BLOCK_K + padding)
+        output = config.BLOCK_M * config.BLOCK_N * problem.c.dtype.itemsize  # in their place
+        if max(tiles, output) > problem.device.shared:
+            return "the tiles don't fit into shared memory; take fewer stages or smaller tiles"
+        return None
+
+    return reason
+
+
+def _side(problem: Problem, matrix: Matrix, along_k: str, lines: int) -> str:
+    """Along which side chunks lie, and whether they are whole: see `_mma_sync`."""
+    if major_of(matrix) == along_k:
+        return "k" if problem.K % CHUNK else "K"
+    return "l" if lines % CHUNK else "L"
+
+
+def _fixed(problem: Problem, config: Config) -> dict[str, Any]:
+    a, b = problem.a, problem.b
+    return POINTERS.fixed(problem, config) | {
+        "pitch_a": a.pitch(major_of(a)),
+        "pitch_b": b.pitch(major_of(b)),
+        "A_SIDE": _side(problem, a, "N", problem.M),
+        "B_SIDE": _side(problem, b, "T", problem.N),
+        "C_MAJOR": c_major(problem),
+        "SHARED": config.SHARED or "permuted",
+    }
+
+
+ARGUMENTS = Arguments(_fixed, POINTERS.tensors)

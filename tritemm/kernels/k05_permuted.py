@@ -1,0 +1,72 @@
+"""permuted: the layout of shared memory is chosen by hand: plain, padded or permuted.
+
+Adds to       swizzled: tiles in shared memory that the kernel allocates, lays out, fills and reads
+Mirrors       wmma_base, mma_base (plain), wmma_padding (padded), mma_permuted (permuted)
+Compiler does the addresses in a layout, ldmatrix, barriers
+Signs         sm_80: HMMA, LDSM, no LDGSTS; sm_90: HMMA, LDSM, no LDGSTS, no HGMMA
+Needs         sm_80; 16-bit operands with 16-byte aligned rows or columns; Gluon
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from ..spec import Trait, TritonKernel
+from ._mma_sync import (
+    barrier,
+    load_tile,
+    multiply,
+    next_step,
+    store_tile,
+    tile_memory,
+    tile_ptrs,
+    zeros,
+)
+from ._mma_sync_host import ARGUMENTS, classic_config, config_why_not, why_not
+from ._tile import batch_offset, raster, split_batch, widen
+
+
+@gluon.jit
+def permuted_kernel(
+    a_ptr, b_ptr, c_ptr,
+    M, N, K, B1,
+    stride_a0, stride_a1, pitch_a,
+    stride_b0, stride_b1, pitch_b,
+    stride_c0, stride_c1, stride_cm, stride_cn,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
+    SHARED: gl.constexpr, ORDER: gl.constexpr, GROUP_M: gl.constexpr,
+    BATCHED: gl.constexpr, WIDE: gl.constexpr, EVEN_K: gl.constexpr, ACC: gl.constexpr,
+    A_SIDE: gl.constexpr, B_SIDE: gl.constexpr, C_MAJOR: gl.constexpr,
+):  # fmt: skip
+    M, N, K = widen(M, WIDE), widen(N, WIDE), widen(K, WIDE)
+    pid, b0, b1 = split_batch(gl.program_id(0), M, N, B1, BLOCK_M, BLOCK_N, BATCHED)
+    a_ptr += batch_offset(b0, b1, stride_a0, stride_a1)
+    b_ptr += batch_offset(b0, b1, stride_b0, stride_b1)
+    c_ptr += batch_offset(b0, b1, stride_c0, stride_c1)
+    pid_m, pid_n = raster(pid, M, N, BLOCK_M, BLOCK_N, ORDER, GROUP_M)
+    row, col = pid_m * BLOCK_M, pid_n * BLOCK_N
+
+    a_ptrs = tile_ptrs(a_ptr, row, M, pitch_a, BLOCK_M, BLOCK_K, A_SIDE)  # [BLOCK_M, BLOCK_K]
+    b_ptrs = tile_ptrs(b_ptr, col, N, pitch_b, BLOCK_N, BLOCK_K, B_SIDE)  # [BLOCK_N, BLOCK_K]
+    a_memory = tile_memory(a_ptr, SHARED, 1, BLOCK_M, BLOCK_K, A_SIDE)
+    b_memory = tile_memory(b_ptr, SHARED, 1, BLOCK_N, BLOCK_K, B_SIDE)
+    acc = zeros(BLOCK_M, BLOCK_N, ACC)
+    for left in range(K, 0, -BLOCK_K):
+        a_memory.index(0).store(load_tile(a_ptrs, left, A_SIDE, EVEN_K))
+        b_memory.index(0).store(load_tile(b_ptrs, left, B_SIDE, EVEN_K))
+        a_ptrs = next_step(a_ptrs, pitch_a, A_SIDE)
+        b_ptrs = next_step(b_ptrs, pitch_b, B_SIDE)
+        acc = multiply(a_memory.index(0), b_memory.index(0), acc)
+        barrier()  # all have read the tiles
+
+    store_tile(c_ptr, acc, row, col, M, N, stride_cm, stride_cn, C_MAJOR, WIDE)
+
+
+def configs(problem):
+    return tuple(classic_config(problem, shared=kind) for kind in ("permuted", "padded", "plain"))
+
+
+KERNEL = TritonKernel(
+    module=__name__, doc=__doc__, fn=permuted_kernel, arguments=ARGUMENTS,
+    why_not=why_not, configs=configs, config_why_not=config_why_not((1,)), interpreted=None,
+    auto=False, trait=Trait(0.19, narrow=10.0),
+)  # fmt: skip

@@ -1,0 +1,97 @@
+"""async_stages: a ring of two, three or four buffers, registers loaded ahead across steps.
+
+Adds to       async_pg2s_ps2r: copies of several steps in flight; a step's first fragments are
+              loaded while the last of the step before are multiplied
+Mirrors       wmma_async_stage2, _stage3; mma_async_stage2, _stage3, _stage4
+Compiler does the addresses in a layout, ldmatrix, barriers
+Signs         sm_80: HMMA, LDSM, LDGSTS; sm_90: HMMA, LDSM, LDGSTS, no HGMMA
+Needs         sm_80; 16-bit operands with 16-byte aligned rows or columns; Gluon
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from ..spec import Trait, TritonKernel
+from ._mma_sync import (
+    commit_group,
+    copy_tile,
+    fragments,
+    mma_v2,
+    next_step,
+    store_tile,
+    tile_ptrs,
+    tile_ring,
+    wait_group,
+    zeros,
+)
+from ._mma_sync_host import ARGUMENTS, classic_config, config_why_not, why_not
+from ._tile import batch_offset, raster, split_batch, widen
+
+
+@gluon.jit
+def async_stages_kernel(
+    a_ptr, b_ptr, c_ptr,
+    M, N, K, B1,
+    stride_a0, stride_a1, pitch_a,
+    stride_b0, stride_b1, pitch_b,
+    stride_c0, stride_c1, stride_cm, stride_cn,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
+    STAGES: gl.constexpr, ORDER: gl.constexpr, GROUP_M: gl.constexpr,
+    BATCHED: gl.constexpr, WIDE: gl.constexpr, EVEN_K: gl.constexpr, ACC: gl.constexpr,
+    A_SIDE: gl.constexpr, B_SIDE: gl.constexpr, C_MAJOR: gl.constexpr,
+):  # fmt: skip
+    M, N, K = widen(M, WIDE), widen(N, WIDE), widen(K, WIDE)
+    pid, b0, b1 = split_batch(gl.program_id(0), M, N, B1, BLOCK_M, BLOCK_N, BATCHED)
+    a_ptr += batch_offset(b0, b1, stride_a0, stride_a1)
+    b_ptr += batch_offset(b0, b1, stride_b0, stride_b1)
+    c_ptr += batch_offset(b0, b1, stride_c0, stride_c1)
+    pid_m, pid_n = raster(pid, M, N, BLOCK_M, BLOCK_N, ORDER, GROUP_M)
+    row, col = pid_m * BLOCK_M, pid_n * BLOCK_N
+
+    a_ptrs = tile_ptrs(a_ptr, row, M, pitch_a, BLOCK_M, BLOCK_K, A_SIDE)  # [BLOCK_M, BLOCK_K]
+    b_ptrs = tile_ptrs(b_ptr, col, N, pitch_b, BLOCK_N, BLOCK_K, B_SIDE)  # [BLOCK_N, BLOCK_K]
+    a_ring = tile_ring(a_ptr, STAGES, BLOCK_M, BLOCK_K, A_SIDE)
+    b_ring = tile_ring(b_ptr, STAGES, BLOCK_N, BLOCK_K, B_SIDE)
+    acc = zeros(BLOCK_M, BLOCK_N, ACC)
+    HALF: gl.constexpr = BLOCK_K // 2
+    ahead = K  # what is left of K for the next copies
+    for stage in gl.static_range(STAGES - 1):
+        copy_tile(a_ring[stage], a_ptrs, ahead, A_SIDE, EVEN_K)
+        copy_tile(b_ring[stage], b_ptrs, ahead, B_SIDE, EVEN_K)
+        commit_group()
+        a_ptrs = next_step(a_ptrs, pitch_a, A_SIDE)
+        b_ptrs = next_step(b_ptrs, pitch_b, B_SIDE)
+        ahead -= BLOCK_K
+    wait_group(STAGES - 2)
+    first_a, first_b = fragments(a_ring[0], b_ring[0], 0, HALF)
+    # A round of the ring at a time: with indices that are known, Gluon sees that the buffer which
+    # is filled is not the one that is read. Steps past K multiply zeros.
+    for _ in range(0, K, STAGES * BLOCK_K):
+        for stage in gl.static_range(STAGES):
+            last_a, last_b = fragments(a_ring[stage], b_ring[stage], HALF, HALF)
+            acc = mma_v2(first_a, first_b, acc)
+            copy_tile(a_ring[(stage + STAGES - 1) % STAGES], a_ptrs, ahead, A_SIDE, EVEN_K)
+            copy_tile(b_ring[(stage + STAGES - 1) % STAGES], b_ptrs, ahead, B_SIDE, EVEN_K)
+            commit_group()
+            a_ptrs = next_step(a_ptrs, pitch_a, A_SIDE)
+            b_ptrs = next_step(b_ptrs, pitch_b, B_SIDE)
+            ahead -= BLOCK_K
+            wait_group(STAGES - 2)
+            first_a, first_b = fragments(
+                a_ring[(stage + 1) % STAGES], b_ring[(stage + 1) % STAGES], 0, HALF
+            )
+            acc = mma_v2(last_a, last_b, acc)
+    wait_group(0)
+
+    store_tile(c_ptr, acc, row, col, M, N, stride_cm, stride_cn, C_MAJOR, WIDE)
+
+
+def configs(problem):
+    return tuple(classic_config(problem, stages) for stages in (4, 3, 2))
+
+
+KERNEL = TritonKernel(
+    module=__name__, doc=__doc__, fn=async_stages_kernel, arguments=ARGUMENTS,
+    why_not=why_not, configs=configs, config_why_not=config_why_not((2, 3, 4), depth=32),
+    interpreted=None, auto=False, trait=Trait(0.43, narrow=10.0),
+)  # fmt: skip
