@@ -119,7 +119,7 @@ def test_strided(kernel, layout):
     a = operand(rows_of(kernel, 45), 50, torch.float16, layout[0])
     b = operand(50, 61, torch.float16, layout[1])
     reason = run(kernel, a, b)
-    assert reason is None or "TMA" in reason
+    assert reason is None or "TMA" in reason or "copy of 16 bytes" in reason
 
 
 @rungs
@@ -140,7 +140,7 @@ def test_expanded(kernel, axis, which):
     else:
         b = b.select(axis, 3).unsqueeze(axis).expand_as(b)
     reason = run(kernel, a, b)
-    assert reason is None or "TMA" in reason
+    assert reason is None or "TMA" in reason or "copy of 16 bytes" in reason
 
 
 @rungs

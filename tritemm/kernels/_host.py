@@ -169,7 +169,10 @@ def major_of(matrix: Matrix) -> str:
 
 
 def refusal(name: str, matrix: Matrix, major: str, by: str = "TMA") -> str | None:
-    """Why 16 bytes at a time of `matrix` can't be copied, stored by rows (N) or columns (T)."""
+    """Why 16 bytes at a time of `matrix` can't be copied `by` TMA, or by threads.
+
+    Stored by rows (N) or columns (T); threads can also copy the same line again and again.
+    """
     size = matrix.dtype.itemsize
     line = "row" if major == "N" else "column"
     if not matrix.aligned:
@@ -177,7 +180,7 @@ def refusal(name: str, matrix: Matrix, major: str, by: str = "TMA") -> str | Non
     pitch = matrix.pitch(major)
     if pitch is None:
         return f"the {line}s of {name} are not contiguous, as {by} needs"
-    if pitch * size % 16 or pitch == 0:
+    if pitch * size % 16 or (pitch == 0 and by == "TMA"):
         return f"{line} stride of {name} is {pitch * size} bytes; {by} needs a multiple of 16"
     for stride in matrix.strides[:2]:
         if stride * size % 16:

@@ -10,7 +10,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 
-from ._tile import widen
+from ._tile import batch_offset, widen
 
 #: Elements of a chunk, and of K that one instruction multiplies.
 CHUNK, DEPTH = gl.constexpr(8), gl.constexpr(16)
@@ -73,20 +73,20 @@ def is_whole(side):
 
 
 @gluon.jit
-def aligned(ptr, WHOLE: gl.constexpr):
-    """`ptr`, told to the compiler to be on a 16-byte boundary, where it is."""
-    if WHOLE:
-        ptr = gl.multiple_of(ptr, 16)
-    return ptr
-
-
-@gluon.jit
 def in_chunks(x, like, WHOLE: gl.constexpr):
     """`x`, told to be a multiple of 16 bytes of elements as those at `like`, where it is."""
     if WHOLE:
         SIZE: gl.constexpr = 128 // like.dtype.element_ty.primitive_bitwidth
         x = x // SIZE * SIZE
     return x
+
+
+@gluon.jit
+def batch_ptr(ptr, b0, b1, stride_0, stride_1, SIDE: gl.constexpr):
+    """The first element of batch (b0, b1), which is on a 16-byte boundary if chunks are whole."""
+    WHOLE: gl.constexpr = is_whole(SIDE)
+    stride_0, stride_1 = in_chunks(stride_0, ptr, WHOLE), in_chunks(stride_1, ptr, WHOLE)
+    return ptr + batch_offset(b0, b1, stride_0, stride_1)
 
 
 @gluon.jit
@@ -117,7 +117,6 @@ def tile_ptrs(ptr, first, count, pitch, LINES: gl.constexpr, BLOCK_K: gl.constex
     WHOLE: gl.constexpr = is_whole(SIDE)
     ALONG_K: gl.constexpr = along_k(SIDE)
     layout: gl.constexpr = chunks_layout(LINES, BLOCK_K, ALONG_K, gl.num_warps())
-    ptr = aligned(ptr, WHOLE)
     pitch = in_chunks(pitch, ptr, WHOLE)
     line = first + gl.arange(0, LINES, gl.SliceLayout(1, layout))
     k = gl.arange(0, BLOCK_K, gl.SliceLayout(0, layout))
@@ -205,7 +204,6 @@ def store_tile(c_ptr, acc, row, col, M, N, stride_cm, stride_cn,
     tile = gl.convert_layout(acc.to(c_ptr.dtype.element_ty), layout)
     offs_m = row + gl.arange(0, acc.shape[0], gl.SliceLayout(1, layout))
     offs_n = col + gl.arange(0, acc.shape[1], gl.SliceLayout(0, layout))
-    c_ptr = aligned(c_ptr, WHOLE)
     if BY_ROWS:
         N, stride_cm = in_chunks(N, c_ptr, WHOLE), in_chunks(stride_cm, c_ptr, WHOLE)
     else:

@@ -11,16 +11,17 @@ from ..problem import INTERPRETER, Matrix, Problem, kept
 from ..spec import Arguments
 from . import _mma_sync
 from ._gluon_host import c_major
-from ._host import POINTERS, lines_why_not, major_of
+from ._host import POINTERS, lines_why_not, refusal
 from ._limits import grid_why_not, tile_why_not
 
+#: Who refuses what can't be copied 16 bytes at a time.
+BY = "a copy of 16 bytes"
 CHUNK, DEPTH = _mma_sync.CHUNK.value, _mma_sync.DEPTH.value
 
 
 def classic_config(problem: Problem, stages: int = 1, shared: str = "") -> Config:
     """The block tile of the CUDA HGEMM ladder; half of it where single elements are loaded."""
-    sides = _side(problem, problem.a, "N", problem.M) + _side(problem, problem.b, "T", problem.N)
-    rows = 256 if sides.isupper() else 128
+    rows = 256 if (_a_side(problem) + _b_side(problem)).isupper() else 128
     return Config(rows, 128, 32, 8, stages, ORDER="serpentine", SHARED=shared)
 
 
@@ -33,8 +34,7 @@ def why_not(problem: Problem) -> str | None:
         return f"operands of 16 bits are needed, and these are {problem.a.dtype}"
     if problem.accumulate == torch.float16 != problem.a.dtype:
         return f"sums of {problem.a.dtype} are kept in float32"
-    by = "a copy of 16 bytes"
-    return lines_why_not(problem, by) or grid_why_not(problem, (classic_config(problem),))
+    return lines_why_not(problem, BY) or grid_why_not(problem, (classic_config(problem),))
 
 
 def config_why_not(stages: tuple[int, ...], depth: int = DEPTH):
@@ -59,20 +59,29 @@ def config_why_not(stages: tuple[int, ...], depth: int = DEPTH):
     return reason
 
 
-def _side(problem: Problem, matrix: Matrix, along_k: str, lines: int) -> str:
+def _major(matrix: Matrix) -> str:
+    """How `matrix` is copied: by rows (N) where possible, or columns (T)."""
+    return "N" if refusal("", matrix, "N", BY) is None else "T"
+
+
+def _a_side(problem: Problem) -> str:
     """Along which side chunks lie, and whether they are whole: see `_mma_sync`."""
-    if major_of(matrix) == along_k:
+    if _major(problem.a) == "N":
         return "k" if problem.K % CHUNK else "K"
-    return "l" if lines % CHUNK else "L"
+    return "l" if problem.M % CHUNK else "L"
+
+
+def _b_side(problem: Problem) -> str:
+    return _a_side(problem.transposed())
 
 
 def _fixed(problem: Problem, config: Config) -> dict[str, Any]:
     a, b = problem.a, problem.b
     return POINTERS.fixed(problem, config) | {
-        "pitch_a": a.pitch(major_of(a)),
-        "pitch_b": b.pitch(major_of(b)),
-        "A_SIDE": _side(problem, a, "N", problem.M),
-        "B_SIDE": _side(problem, b, "T", problem.N),
+        "pitch_a": a.pitch(_major(a)),
+        "pitch_b": b.pitch(_major(b)),
+        "A_SIDE": _a_side(problem),
+        "B_SIDE": _b_side(problem),
         "C_MAJOR": c_major(problem),
         "SHARED": config.SHARED or "permuted",
     }

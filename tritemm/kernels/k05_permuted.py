@@ -3,8 +3,10 @@
 Adds to       swizzled: tiles in shared memory that the kernel allocates, lays out, fills and reads
 Mirrors       wmma_base, mma_base (plain), wmma_padding (padded), mma_permuted (permuted)
 Compiler does the addresses in a layout, ldmatrix, barriers
-Signs         sm_80: HMMA, LDSM, no LDGSTS; sm_90: HMMA, LDSM, no LDGSTS, no HGMMA
+Signs         sm_80: HMMA, no LDGSTS; sm_90: HMMA, no LDGSTS, no HGMMA
 Needs         sm_80; 16-bit operands with 16-byte aligned rows or columns; Gluon
+Note          Plain and permuted tiles are read by LDSM, padded ones by LDS: Triton has ldmatrix for
+              swizzled layouts alone.
 """
 
 from triton.experimental import gluon
@@ -13,6 +15,7 @@ from triton.experimental.gluon import language as gl
 from ..spec import Trait, TritonKernel
 from ._mma_sync import (
     barrier,
+    batch_ptr,
     load_tile,
     multiply,
     next_step,
@@ -22,7 +25,7 @@ from ._mma_sync import (
     zeros,
 )
 from ._mma_sync_host import ARGUMENTS, classic_config, config_why_not, why_not
-from ._tile import batch_offset, raster, split_batch, widen
+from ._tile import raster, split_batch, widen
 
 
 @gluon.jit
@@ -39,9 +42,9 @@ def permuted_kernel(
 ):  # fmt: skip
     M, N, K = widen(M, WIDE), widen(N, WIDE), widen(K, WIDE)
     pid, b0, b1 = split_batch(gl.program_id(0), M, N, B1, BLOCK_M, BLOCK_N, BATCHED)
-    a_ptr += batch_offset(b0, b1, stride_a0, stride_a1)
-    b_ptr += batch_offset(b0, b1, stride_b0, stride_b1)
-    c_ptr += batch_offset(b0, b1, stride_c0, stride_c1)
+    a_ptr = batch_ptr(a_ptr, b0, b1, stride_a0, stride_a1, A_SIDE)
+    b_ptr = batch_ptr(b_ptr, b0, b1, stride_b0, stride_b1, B_SIDE)
+    c_ptr = batch_ptr(c_ptr, b0, b1, stride_c0, stride_c1, C_MAJOR)
     pid_m, pid_n = raster(pid, M, N, BLOCK_M, BLOCK_N, ORDER, GROUP_M)
     row, col = pid_m * BLOCK_M, pid_n * BLOCK_N
 

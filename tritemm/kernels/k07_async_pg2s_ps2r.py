@@ -13,6 +13,7 @@ from triton.experimental.gluon import language as gl
 from ..spec import Trait, TritonKernel
 from ._mma_sync import (
     DEPTH,
+    batch_ptr,
     commit_group,
     copy_tile,
     fragments,
@@ -25,7 +26,7 @@ from ._mma_sync import (
     zeros,
 )
 from ._mma_sync_host import ARGUMENTS, classic_config, config_why_not, why_not
-from ._tile import batch_offset, raster, split_batch, widen
+from ._tile import raster, split_batch, widen
 
 
 @gluon.jit
@@ -42,9 +43,9 @@ def async_pg2s_ps2r_kernel(
 ):  # fmt: skip
     M, N, K = widen(M, WIDE), widen(N, WIDE), widen(K, WIDE)
     pid, b0, b1 = split_batch(gl.program_id(0), M, N, B1, BLOCK_M, BLOCK_N, BATCHED)
-    a_ptr += batch_offset(b0, b1, stride_a0, stride_a1)
-    b_ptr += batch_offset(b0, b1, stride_b0, stride_b1)
-    c_ptr += batch_offset(b0, b1, stride_c0, stride_c1)
+    a_ptr = batch_ptr(a_ptr, b0, b1, stride_a0, stride_a1, A_SIDE)
+    b_ptr = batch_ptr(b_ptr, b0, b1, stride_b0, stride_b1, B_SIDE)
+    c_ptr = batch_ptr(c_ptr, b0, b1, stride_c0, stride_c1, C_MAJOR)
     pid_m, pid_n = raster(pid, M, N, BLOCK_M, BLOCK_N, ORDER, GROUP_M)
     row, col = pid_m * BLOCK_M, pid_n * BLOCK_N
 
