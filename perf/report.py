@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from . import sources
 from .rows import CUDA, HALF, TRITON, Row
 from .stats import Quantiles
 
@@ -211,14 +212,14 @@ def caption(rows: Sequence[Row]) -> str:
 
 
 def origin(rows: Sequence[Row]) -> str:
-    """GPU, versions, commit and day of the newest row."""
+    """GPU, versions, commit and day of the newest row; and whether the kernels are still those."""
     row = max(rows, key=lambda row: row.time)
     e = row.environment
     commit = f"commit {e.commit[:7]}{'+' if e.dirty else ''}" if e.commit else "commit unknown"
     if len({r.environment.commit for r in rows}) > 1:
         commit += " and older"
     versions = f"Triton {e.triton}, torch {e.torch}, cuBLAS {e.cublas or '?'}"
-    return f"{e.gpu}, {versions}, {commit}, {row.time[:10]}"
+    return f"{e.gpu}, {versions}, {commit}, {row.time[:10]}{sources.note(rows)}"
 
 
 def digits(value: float) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from . import bench, engine, machine, roof, shards
+from . import bench, engine, machine, roof, shards, sources
 from .case import Case
 from .cli import progress, say
 from .engine import Competitor, Plan
@@ -82,7 +82,8 @@ class Session:
 
     def add(self, rows: Sequence[Row]) -> None:
         """Keep, and record, the rows of one race."""
-        self.races.append(list(rows))
+        rows = [dataclasses.replace(row, code=sources.hash_of(row)) for row in rows]
+        self.races.append(rows)
         if self.recorded:
             append(self.out, rows)
 
