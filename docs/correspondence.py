@@ -256,9 +256,7 @@ def measured(pairs: Sequence[tuple[str, str]], rows: Sequence[Row]) -> str:
     found: dict[str, list[str]] = {}
     for triton, cuda_rung in pairs:
         row, ratio = newest(triton, cuda_rung, rows)
-        origin = (
-            f"{row.case} on {row.environment.gpu}{note(_raced(row, triton, rows))}" if row else ""
-        )
+        origin = origin_of(row, triton, rows) if row else ""
         text = f"{triton} / {cuda_rung}"
         found.setdefault(origin, []).append(f"{text} {spread(ratio, ratio.tie)}" if ratio else text)
     lines = [
@@ -271,12 +269,11 @@ def measured(pairs: Sequence[tuple[str, str]], rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def _raced(row: Row, rival: str, rows: Sequence[Row]) -> list[Row]:
-    """The row and its rival's of the same race."""
-    return [
-        row,
-        *(r for r in rows if (r.time, r.case, r.competitor) == (row.time, row.case, rival)),
-    ]
+def origin_of(row: Row, rival: str, rows: Sequence[Row]) -> str:
+    """What was raced, where and when; and whether both kernels are still those."""
+    race = (row.time, row.case, rival)
+    both = [row, *(r for r in rows if (r.time, r.case, r.competitor) == race)]
+    return f"{row.case} on {row.environment.gpu}, {row.time[:10]}{note(both)}"
 
 
 def newest(triton: str, cuda_rung: str, rows: Sequence[Row]) -> tuple[Row | None, Quantiles | None]:

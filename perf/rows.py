@@ -31,8 +31,7 @@ when a field changes its meaning. Fields with a star are younger than the first 
                   rows, whose rungs are Triton's
     rung, number  the rung's word and its number on its ladder; null for cuBLAS. Of model: "auto"
                   and null, for many products
-    code *        hash of the rung's sources (`perf.sources`); absent from older rows, and where none
-                  is meant
+    code *        hash of the rung's sources (`perf.sources`); absent from older rows and for cuBLAS
     config        the fields of `tritemm.spec.Config`; null for cuBLAS
     outcome       measured, refused (by the kernel), failed (to compile or launch), wrong (output),
                   skipped (too slow); only "measured" rows have what follows `worst`
