@@ -10,9 +10,13 @@ from .stats import Quantiles
 
 
 def label(row: Row) -> str:
-    """`07 pipelined`, `wmma_base` (CUDA's rungs are called by their names alone), `cuBLAS`."""
+    """`07 pipelined`, `wmma_base` (CUDA's rungs are called by their names alone), `cuBLAS`.
+
+    `tritemm.matmul`, where it has no number because it races against rungs.
+    """
     if row.number is None:
-        return row.competitor.replace("cublas", "cuBLAS")
+        auto = row.competitor == "auto"
+        return "tritemm.matmul" if auto else row.competitor.replace("cublas", "cuBLAS")
     return row.competitor if row.ladder == CUDA else f"{row.number:02d} {row.competitor}"
 
 
@@ -143,10 +147,10 @@ def markdown_compare(rows: Sequence[Row]) -> str:
 
 def unmeasured(rows: Sequence[Row], named: Callable[[Row], str]) -> list[str]:
     """A paragraph that names the rows without a time by what became of them; none if all have."""
-    reasons: dict[str, list[str]] = {}
+    reasons: dict[str, dict[str, None]] = {}
     for row in rows:
         if not row.us:
-            reasons.setdefault(f"{row.outcome}: {row.reason}", []).append(named(row))
+            reasons.setdefault(f"{row.outcome}: {row.reason}", {})[named(row)] = None
     if not reasons:
         return []
     return ["; ".join(f"{', '.join(names)} {reason}" for reason, names in reasons.items()) + "."]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import math
 import re
 import textwrap
@@ -36,6 +37,13 @@ CLASSES = (
     ("#8c564b", "<"),
     ("#7a7a00", ">"),
 )
+
+
+def missing() -> str | None:
+    """Which package the pictures lack, as a sentence."""
+    if importlib.util.find_spec("matplotlib"):
+        return None
+    return "matplotlib is missing: pip install matplotlib"
 
 
 def digest(rows: Sequence[Row], drawing: str) -> str:
