@@ -80,6 +80,7 @@ class Session:
             say(f"no pictures: {reason}")
         elif not self.part:
             self.live = Live(draw, folder)
+            sources.hashes()  # takes a second, which must not be between two rounds
 
     def rows(self) -> list[Row]:
         return [row for race in self.races for row in race]

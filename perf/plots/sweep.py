@@ -142,6 +142,8 @@ def _dress(figure, axes, sweep: Sweep, races: dict) -> None:
         "cuBLAS": {"color": GREY, "linewidth": 2.2},
         "roof": ROOF,
     }
+    if not any(row.ladder == CUDA for there in races.values() for row in there.values()):
+        del looks["CUDA twins"]
     handles = [Line2D([], [], label=name, **look) for name, look in looks.items()]
     beside = {"loc": "outside upper right", "ncols": 4, "fontsize": 7, "handlelength": 1.6}
     figure.legend(handles=handles, columnspacing=1, frameon=False, **beside)
