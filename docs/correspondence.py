@@ -21,6 +21,7 @@ from typing import Any
 from perf.case import Case
 from perf.report import spread
 from perf.rows import CUDA, Row
+from perf.sources import note
 from perf.stats import Quantiles
 from tritemm.compile.sass import count_instructions, count_of
 
@@ -255,7 +256,7 @@ def measured(pairs: Sequence[tuple[str, str]], rows: Sequence[Row]) -> str:
     found: dict[str, list[str]] = {}
     for triton, cuda_rung in pairs:
         row, ratio = newest(triton, cuda_rung, rows)
-        origin = f"{row.case} on {row.environment.gpu}" if row else ""
+        origin = origin_of(row, triton, rows) if row else ""
         text = f"{triton} / {cuda_rung}"
         found.setdefault(origin, []).append(f"{text} {spread(ratio, ratio.tie)}" if ratio else text)
     lines = [
@@ -266,6 +267,13 @@ def measured(pairs: Sequence[tuple[str, str]], rows: Sequence[Row]) -> str:
     if "" in found:
         lines.append(f"Triton's speed over CUDA's, not yet measured: {'; '.join(found[''])}.")
     return "\n".join(lines)
+
+
+def origin_of(row: Row, rival: str, rows: Sequence[Row]) -> str:
+    """What was raced, where and when; and whether both kernels are still those."""
+    race = (row.time, row.case, rival)
+    both = [row, *(r for r in rows if (r.time, r.case, r.competitor) == race)]
+    return f"{row.case} on {row.environment.gpu}, {row.time[:10]}{note(both)}"
 
 
 def newest(triton: str, cuda_rung: str, rows: Sequence[Row]) -> tuple[Row | None, Quantiles | None]:

@@ -33,6 +33,7 @@ HEADLINE = (8192, "NN")
 #: Size, type and accumulator of the two ladders' comparisons; the figure shows the first.
 COMPARISONS = (
     (4096, "fp16", "fp32"),
+    (8192, "fp16", "fp32"),
     (4096, "fp16", "fp16"),
     (4096, "bf16", "fp32"),
     (8192, "bf16", "fp32"),

@@ -113,11 +113,12 @@ def ladders(
     configs: str = "first",
     candidates: Sequence[Candidate] = (),
     broken: Mapping[str, str] | None = None,
+    auto: bool = False,
 ) -> list[Competitor]:
     """The rungs (those in `only`, if any) with their first config, all or none; then cuBLAS.
 
     Each rung is compared with its `twins.rivals` too. `broken`: the compiler's messages for the
-    rungs of `cuda` that it can't build.
+    rungs of `cuda` that it can't build. `auto`: `tritemm.matmul` itself too, as no rung.
     """
     accumulate = DTYPES[case.accumulate]
     problem = Problem.of(*operands, accumulate=accumulate, precision=case.precision)
@@ -139,6 +140,8 @@ def ladders(
             if kernel.name in (broken or {}):
                 entrant = dataclasses.replace(entrant, run=_fails(broken[kernel.name]))
             found.append(entrant)
+    if auto:
+        found.append(dataclasses.replace(_matmul(case, operands, "auto"), number=None))
     return found + references
 
 

@@ -7,7 +7,6 @@ verifies and times; the engine refuses what is wrong, shuffles the rounds and wr
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import random
 import traceback
@@ -165,10 +164,12 @@ def measure(
     *,
     say: Callable[[str], None] = lambda text: None,
     progress: Callable[[Sequence, str], Iterable] = lambda items, what: items,
+    watch: Callable[[Race], None] = lambda race: None,
 ) -> Race:
     """Admit, settle, run the rounds.
 
-    `say` gets lines of text; `progress` wraps what is iterated, under a title.
+    `say` gets lines of text; `progress` wraps what is iterated, under a title; `watch` gets the
+    race as it is after each round, and must not take long.
     """
     entrants = []
     for competitor in progress(field, "compile and check"):
@@ -179,7 +180,11 @@ def measure(
         return Race(tuple(entrants))
     settled = bench.settle(list(loops.values()))
     count = rounds_for(plan, loops.values())
-    enough = functools.partial(_precise, plan=plan)
+
+    def enough(taken: Sequence[Mapping[str, Sample]]) -> bool:
+        watch(Race(tuple(entrants), tuple(taken), settled))
+        return _precise(taken, plan)
+
     rounds, interrupted = run_rounds(loops, count, rng, progress, enough)
     say(f"  {len(rounds)} rounds at {settled.sm_mhz or 'an unknown number of'} MHz")
     for name in loops.keys() - {name for taken in rounds for name in taken}:

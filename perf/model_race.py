@@ -55,10 +55,10 @@ def measure(
 
     `how`: options of `ModelBench`. Ctrl-C keeps what was measured.
     """
-    begin, left = time.monotonic(), list(cells)
+    left = list(cells)
     try:
         for index, (cell, made) in enumerate(_prepared(cells, device, session.args.seed)):
-            if session.interrupted or time.monotonic() - begin > 60 * minutes:
+            if session.interrupted or time.monotonic() - session.began > 60 * minutes:
                 break
             say(f"[{index + 1}/{len(cells)}] {cell.id}: {cell.model.says(cell.case)}")
             # Once warm, the card only has to adapt to the next work.

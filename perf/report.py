@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from . import sources
 from .rows import CUDA, HALF, TRITON, Row
 from .stats import Quantiles
 
 
 def label(row: Row) -> str:
-    """`07 pipelined`, `wmma_base` (CUDA's rungs are called by their names alone), `cuBLAS`."""
+    """`07 pipelined`, `wmma_base` (CUDA's rungs are called by their names alone), `cuBLAS`.
+
+    `tritemm.matmul`, where it has no number because it races against rungs.
+    """
     if row.number is None:
-        return row.competitor.replace("cublas", "cuBLAS")
+        auto = row.competitor == "auto"
+        return "tritemm.matmul" if auto else row.competitor.replace("cublas", "cuBLAS")
     return row.competitor if row.ladder == CUDA else f"{row.number:02d} {row.competitor}"
 
 
@@ -142,10 +147,10 @@ def markdown_compare(rows: Sequence[Row]) -> str:
 
 def unmeasured(rows: Sequence[Row], named: Callable[[Row], str]) -> list[str]:
     """A paragraph that names the rows without a time by what became of them; none if all have."""
-    reasons: dict[str, list[str]] = {}
+    reasons: dict[str, dict[str, None]] = {}
     for row in rows:
         if not row.us:
-            reasons.setdefault(f"{row.outcome}: {row.reason}", []).append(named(row))
+            reasons.setdefault(f"{row.outcome}: {row.reason}", {})[named(row)] = None
     if not reasons:
         return []
     return ["; ".join(f"{', '.join(names)} {reason}" for reason, names in reasons.items()) + "."]
@@ -211,14 +216,14 @@ def caption(rows: Sequence[Row]) -> str:
 
 
 def origin(rows: Sequence[Row]) -> str:
-    """GPU, versions, commit and day of the newest row."""
+    """GPU, versions, commit and day of the newest row; and whether the kernels are still those."""
     row = max(rows, key=lambda row: row.time)
     e = row.environment
     commit = f"commit {e.commit[:7]}{'+' if e.dirty else ''}" if e.commit else "commit unknown"
     if len({r.environment.commit for r in rows}) > 1:
         commit += " and older"
     versions = f"Triton {e.triton}, torch {e.torch}, cuBLAS {e.cublas or '?'}"
-    return f"{e.gpu}, {versions}, {commit}, {row.time[:10]}"
+    return f"{e.gpu}, {versions}, {commit}, {row.time[:10]}{sources.note(rows)}"
 
 
 def digits(value: float) -> str:

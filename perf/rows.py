@@ -31,6 +31,7 @@ when a field changes its meaning. Fields with a star are younger than the first 
                   rows, whose rungs are Triton's
     rung, number  the rung's word and its number on its ladder; null for cuBLAS. Of model: "auto"
                   and null, for many products
+    code *        hash of the rung's sources (`perf.sources`); absent from older rows and for cuBLAS
     config        the fields of `tritemm.spec.Config`; null for cuBLAS
     outcome       measured, refused (by the kernel), failed (to compile or launch), wrong (output),
                   skipped (too slow); only "measured" rows have what follows `worst`
@@ -111,6 +112,7 @@ class Row(Heading):
     config: dict[str, Any] | None
     outcome: str
     ladder: str | None = None
+    code: str | None = None
     reason: str | None = None
     worst: float | None = None
     agreement: dict[str, float | None] | None = None
@@ -142,10 +144,11 @@ class Row(Heading):
         return self.roof.floor(self.case) / self.us.p50 if self.roof and self.us else None
 
     def to_json(self) -> str:
-        """One line. Without an agreement nothing stands for it: figures carry a digest of lines."""
+        """One line. Without an agreement or a code nothing stands for it, as in older rows."""
         fields = dataclasses.asdict(self)
-        if self.agreement is None:
-            del fields["agreement"]
+        for name in ("agreement", "code"):
+            if fields[name] is None:
+                del fields[name]
         return json.dumps(fields, allow_nan=False)
 
     @staticmethod

@@ -27,7 +27,7 @@ def latest_ladder(
     row without a time, unless it was only skipped as too slow. Empty if nothing was measured.
     """
     case = _case(size, layout, dtype, precision, accumulate)
-    return _newest([row for row in rows if row.ladder != CUDA], case, gpu)
+    return newest([row for row in rows if row.ladder != CUDA], case, gpu)
 
 
 def latest_compare(
@@ -42,7 +42,7 @@ def latest_compare(
     """The same of both ladders: Triton's rungs, CUDA's, cuBLAS; only of races with both."""
     races = {(row.time, row.environment.gpu) for row in rows if row.ladder == CUDA}
     case = _case(size, layout, dtype, "ieee", accumulate)
-    return _newest([row for row in rows if (row.time, row.environment.gpu) in races], case, gpu)
+    return newest([row for row in rows if (row.time, row.environment.gpu) in races], case, gpu)
 
 
 def _case(size, layout, dtype, precision, accumulate) -> Case:
@@ -50,7 +50,7 @@ def _case(size, layout, dtype, precision, accumulate) -> Case:
     return Case(M, N, K, layout, dtype, accumulate or ACCUMULATE[dtype], precision)
 
 
-def _newest(rows: Sequence[Row], case: Case, gpu: str | None) -> list[Row]:
+def newest(rows: Sequence[Row], case: Case, gpu: str | None = None) -> list[Row]:
     """The newest row of each rung's first config and of cuBLAS: Triton's, CUDA's, cuBLAS.
 
     A race of less than half the rungs counts only for those that no fuller race has: its other rows
@@ -79,8 +79,13 @@ def _newest(rows: Sequence[Row], case: Case, gpu: str | None) -> list[Row]:
     if gpu is None:
         gpu = max(newest.values(), key=lambda row: row.time).environment.gpu
     own = [row for (name, _), row in newest.items() if name == gpu]
-    places = {TRITON: 0, CUDA: 1, None: 2}
-    return sorted(own, key=lambda row: (places[row.ladder], row.number or 0, row.competitor))
+    return sorted(own, key=place)
+
+
+def place(row: Row) -> tuple[int, int, str]:
+    """Sorts Triton's rungs, CUDA's, `tritemm.matmul`, cuBLAS."""
+    ladder = {TRITON: 0 if row.number else 2, CUDA: 1, None: 3}[row.ladder]
+    return ladder, row.number or 0, row.competitor
 
 
 def latest_run(

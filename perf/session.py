@@ -5,29 +5,38 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import datetime
+import math
 import random
 import shlex
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import torch
 
-from . import bench, engine, machine, roof, shards
+from . import bench, engine, machine, roof, shards, sources
 from .case import Case
 from .cli import progress, say
 from .engine import Competitor, Plan
 from .operands import Operands
+from .plots.figures import missing
+from .plots.live import Draw, Live
 from .rows import NULL, REFERENCE, RESULTS, Heading, Row, append, read
 from .shards import Part
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A case, and who races on it, given its operands; `problem` is its line in a suite."""
+    """A case, and who races on it, given its operands; `problem` is its line in a suite.
+
+    `experiment` and `rounds`, if given, stand in the place of the session's and of the plan's.
+    """
 
     case: Case
     field: Callable[[Operands], Sequence[Competitor]]
     problem: dict[str, str] | None = None
+    experiment: str | None = None
+    rounds: int | None = None
 
 
 class Session:
@@ -54,6 +63,8 @@ class Session:
         self.races: list[list[Row]] = []
         self.roofs: roof.Roofs | None = None
         self.interrupted = False
+        self.began = time.monotonic()
+        self.live: Live | None = None
         torch.manual_seed(args.seed)
 
     def measure_roofs(self) -> None:
@@ -65,6 +76,17 @@ class Session:
                 f"roofs: {found.mhz:.0f} MHz under a large product, {found.gbs:.0f} GB/s copied, "
                 f"{found.launch:.2f} us per launch"
             )
+
+    def draw(self, draw: Draw, folder: Path) -> None:
+        """Keep pictures of the rows in `folder` up to date, from now to `finish`."""
+        if reason := missing():
+            say(f"no pictures: {reason}")
+        elif not self.part:
+            self.live = Live(draw, folder)
+            sources.hashes()  # takes a second, which must not be between two rounds
+
+    def rows(self) -> list[Row]:
+        return [row for race in self.races for row in race]
 
     def heading(self, case: Case, problem: dict[str, str] | None = None, **fields) -> Heading:
         return dataclasses.replace(
@@ -85,7 +107,8 @@ class Session:
 
     def add(self, rows: Sequence[Row]) -> None:
         """Keep, and record, the rows of one race."""
-        self.races.append(list(rows))
+        rows = _coded(rows)
+        self.races.append(rows)
         if self.recorded:
             append(self.out, rows)
 
@@ -108,32 +131,51 @@ class Session:
         return ended.status
 
     def measure(
-        self, tasks: Sequence[Task], plan: Plan, amend: Callable[[list[Row]], list[Row]] = list
+        self,
+        tasks: Sequence[Task],
+        plan: Plan,
+        amend: Callable[[list[Row]], list[Row]] = list,
+        minutes: float = math.inf,
     ) -> None:
         """Race every task; Ctrl-C ends it early and keeps what was measured.
 
-        `amend` gets the rows of each race before they are recorded.
+        `amend` gets the rows of each race before they are recorded. A race that could end later
+        than `minutes` after the session's begin, were it as long as the longest, is not begun.
         """
-        make = bench.BENCHES[self.mode]
+        make, longest = bench.BENCHES[self.mode], 0.0
         try:
             for index, task in enumerate(progress(tasks, self.experiment)):
+                begin = time.monotonic()
+                if begin - self.began + longest > 60 * minutes:
+                    left = ", ".join(str(task.case) for task in tasks[index:])
+                    say(f"not begun, to end within {minutes:g} minutes (--minutes): {left}")
+                    break
                 named = f"{task.problem['id']} {task.problem['name']}: " if task.problem else ""
                 say(f"[{index + 1}/{len(tasks)}] {named}{task.case}")
                 # Once warm, the card only has to adapt to the next problem.
                 settle = plan.settle if index == 0 else 0.0
                 self._race(task, dataclasses.replace(plan, settle=settle), make, amend)
                 torch.cuda.empty_cache()
+                longest = max(longest, time.monotonic() - begin)
                 if self.interrupted:
                     break
         except KeyboardInterrupt:
             self.interrupted = True
 
     def _race(self, task: Task, plan: Plan, make: Callable, amend: Callable) -> None:
-        heading = self.heading(task.case, task.problem)
+        experiment = task.experiment or self.experiment
+        heading = self.heading(task.case, task.problem, experiment=experiment)
+        plan = dataclasses.replace(plan, rounds=task.rounds or plan.rounds)
         try:
             there = make(task.case, plan, machine.probe())
             field = task.field(there.sets[0])
-            race = engine.measure(field, there, plan, self.rng, say=say, progress=progress)
+
+            def watch(race: engine.Race) -> None:
+                if self.live:
+                    self.live.show(self.rows() + _coded(engine.rows_of(race, heading)))
+
+            told = {"say": say, "progress": progress, "watch": watch}
+            race = engine.measure(field, there, plan, self.rng, **told)
         except torch.OutOfMemoryError as error:
             reason = " ".join(str(error).split())[:300]
             say(f"  failed: {reason}")
@@ -151,14 +193,20 @@ class Session:
         """
         if self.part:
             return 130 if self.interrupted else 0
+        for path in self.live.close(self.rows()) if self.live else ():
+            say(f"drew {path}")
         say(f"rows are in {self.out}" if self.recorded else "nothing is recorded: --quick")
         if self.interrupted:
             say("interrupted; what was measured is kept")
-        rows = [row for race in self.races for row in race]
+        rows = self.rows()
         print("\n".join(r.to_json() for r in rows) if self.args.json else text(self.races))
         if self.interrupted:
             return 130
         return int(any(row.outcome == "wrong" for row in rows))
+
+
+def _coded(rows: Iterable[Row]) -> list[Row]:
+    return [dataclasses.replace(row, code=sources.hash_of(row)) for row in rows]
 
 
 def failed(heading: Heading, competitor: str, reason: str) -> Row:

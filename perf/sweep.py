@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
+from cuda_reference.rungs import RUNGS as CUDA_RUNGS
 from tritemm.rungs import RUNGS
 
 from .case import Case
-from .competitors import ladders
-from .report import align, digits, label
-from .rows import REFERENCE, Row
-from .select import all_runs
-from .session import Task
+from .report import align, digits, label, text_table, unmeasured
+from .rows import Row
+from .select import all_runs, place
+from .twins import rivals
 
 #: The rungs that race unless others are named: 01 and 02 are slow, and flat at every size.
 FIRST = 3
@@ -72,27 +71,36 @@ SWEEPS = {
 }  # fmt: skip
 
 
-def tasks(
-    names: Collection[str],
-    *,
-    layout: str = LAYOUT,
-    dtype: str = DTYPE,
-    only: Collection[str] = (),
-    quick: bool = False,
-) -> list[Task]:
-    """A race per size: the first config of each rung (those in `only`, if any), and cuBLAS.
+#: What a full race of the ladders shows beside the sweeps: whole ladders, of the type that all of
+#: CUDA's rungs multiply, in no fewer rounds than this.
+COMPARED, COMPARED_ROUNDS = tuple(Case(n, n, n, "NT", "fp16") for n in (4096, 8192)), 5
 
-    `names` are of `SWEEPS`. All rungs of a size meet in the same rounds.
-    """
+
+def swept(quick: bool = False) -> list[str]:
+    """The rungs that race unless others are named: Triton's from FIRST up, and their CUDA twins."""
     first = QUICK_FIRST if quick else FIRST
-    words = only or [kernel.name for kernel in RUNGS if kernel.number >= first]
-    made = []
+    triton = [kernel for kernel in RUNGS if kernel.number >= first]
+    names = {kernel.name for kernel in triton}
+    cuda = [kernel for kernel in CUDA_RUNGS if names & set(rivals(kernel, CUDA_RUNGS, RUNGS))]
+    return [kernel.name for kernel in (*triton, *cuda)]
+
+
+def cases(
+    names: Collection[str], *, layout: str = LAYOUT, dtype: str = DTYPE, quick: bool = False
+) -> dict[Case, dict[str, str]]:
+    """What to race for some of the SWEEPS, in this order, and the rows' `problem` of each.
+
+    Few sizes first and then the cheapest, so that a race that ends early has the whole range. A
+    case that lies on two sweeps is one race.
+    """
+    rough, fine = {}, {}
     for sweep in (SWEEPS[name] for name in names):
-        for size in sweep.quick if quick else sweep.sizes:
-            case = sweep.case(size, layout, dtype)
+        for size in sweep.sizes:
             problem = {"id": f"{sweep.name} {size}", "class": sweep.name, "name": sweep.title}
-            made.append(Task(case, functools.partial(ladders, case, only=words), problem))
-    return made
+            there = rough if size in sweep.quick else fine
+            there.setdefault(sweep.case(size, layout, dtype), problem)
+    left = {} if quick else {case: fine[case] for case in sorted(fine, key=lambda c: c.flops)}
+    return rough | {case: problem for case, problem in left.items() if case not in rough}
 
 
 def latest_sweep(
@@ -105,37 +113,33 @@ def latest_sweep(
 ) -> list[Row]:
     """The rows of the sweep's newest run, the smallest size first; empty if there is none.
 
-    A run of fewer sizes does not displace a fuller one, nor does one of less than half the rungs
-    that another run of as many sizes has. Runs of all `sizes` are as good as fuller ones. Without
-    `gpu`, the GPU of the newest row.
+    A run does not displace one that has twice its sizes, or twice its rungs. Without `gpu`, the GPU
+    of the newest row.
     """
-    sweep = SWEEPS[name]
-    own = [
-        row
-        for row in rows
-        if row.problem
-        and row.problem["class"] == name
-        and (row.case.layout, row.case.dtype) == (layout, dtype)
-    ]
-    runs = all_runs(own, "sweep", gpu)
-    if not runs:
-        return []
+    runs = all_runs(on(name, rows, layout, dtype), "sweep", gpu)
 
     def points(run: Sequence[Row]) -> int:
-        return min(len(sweep.sizes), len({row.case for row in run if row.us and row.rung}))
+        return len({row.case for row in run if row.us and row.rung})
 
-    most = max(map(points, runs))
-    fullest = [run for run in runs if points(run) == most]
-    widest = max(len(lines(run)) for run in fullest)
-    newest = [run for run in fullest if 2 * len(lines(run)) >= widest][-1]
-    return sorted(newest, key=lambda row: sweep.size(row.case))
+    # Without a row that is called so, other sweeps only cross this one.
+    runs = [run for run in runs if any(row.problem["class"] == name for row in run)]
+    most = max(map(points, runs), default=0)
+    full = [run for run in runs if points(run) and 2 * points(run) >= most]
+    widest = max((len(lines(run)) for run in full), default=0)
+    wide = [run for run in full if 2 * len(lines(run)) >= widest]
+    return wide[-1] if wide else []
+
+
+def on(name: str, rows: Iterable[Row], layout: str, dtype: str) -> list[Row]:
+    """The rows of cases that lie on the sweep, the smallest size first."""
+    known = cases([name], layout=layout, dtype=dtype)
+    return sorted((r for r in rows if r.case in known), key=lambda r: SWEEPS[name].size(r.case))
 
 
 def lines(rows: Sequence[Row]) -> dict[str, str]:
-    """The timed competitors' labels by their names: the rungs from the lowest, then cuBLAS."""
+    """The timed competitors' labels by their names: Triton's rungs, CUDA's, the others."""
     timed = {row.competitor: row for row in rows if row.us}
-    order = sorted(timed.values(), key=lambda row: (row.rung is None, row.number or 0))
-    return {row.competitor: label(row) for row in order}
+    return {row.competitor: label(row) for row in sorted(timed.values(), key=place)}
 
 
 def by_case(rows: Sequence[Row]) -> dict[Case, dict[str, Row]]:
@@ -147,33 +151,26 @@ def by_case(rows: Sequence[Row]) -> dict[Case, dict[str, Row]]:
 
 
 def text(races: Sequence[Sequence[Row]]) -> str:
-    """A table of TFLOP/s per sweep, one line per size."""
-    rows = [row for race in races for row in race]
-    own = {name: [row for row in rows if row.problem["class"] == name] for name in SWEEPS}
-    parts = [_table(SWEEPS[name], found) for name, found in own.items() if found]
+    """A table of TFLOP/s per sweep, with a column per size."""
+    parts = [text_table(race) for race in races if race[0].experiment == "ladder"]
+    rows = [row for race in races for row in race if row.experiment == "sweep"]
+    for name in dict.fromkeys(row.problem["class"] for row in rows):
+        case = rows[0].case
+        parts.append(_table(SWEEPS[name], on(name, rows, case.layout, case.dtype)))
     return "\n\n".join(parts) or "nothing was measured"
 
 
 def _table(sweep: Sweep, rows: Sequence[Row]) -> str:
-    names = lines(rows)
-    head = (sweep.swept[0], *names.values(), "roof", "best rung, x cuBLAS (= a tie)")
+    races = by_case(rows)
+    head = (sweep.title, *(str(sweep.size(case)) for case in races))
     body = [
-        (
-            str(sweep.size(case)),
-            *(_speed(there.get(name)) for name in names),
-            _roof(next(iter(there.values()))),
-            _best(there),
-        )
-        for case, there in by_case(rows).items()
+        (name, *(_speed(there.get(competitor)) for there in races.values()))
+        for competitor, name in lines(rows).items()
     ]
+    roofs = ("roof", *(_roof(next(iter(there.values()))) for there in races.values()))
     case = rows[0].case
-    title = f"{sweep.title}, {case.layout}, {case.dtype}, {rows[0].mode}, TFLOP/s"
-    notes = dict.fromkeys(
-        f"{label(row)} at {row.problem['id']}: {row.outcome}: {row.reason}"
-        for row in rows
-        if not row.us
-    )
-    return "\n".join([title, align([head, *body]), *notes])
+    title = f"{case.layout}, {case.dtype}, {rows[0].mode}, TFLOP/s"
+    return "\n".join([title, align([head, *body, roofs]), *unmeasured(rows, label)])
 
 
 def _speed(row: Row | None) -> str:
@@ -188,11 +185,3 @@ def roof_tflops(row: Row) -> float | None:
 def _roof(row: Row) -> str:
     roof = roof_tflops(row)
     return "" if roof is None else digits(roof)
-
-
-def _best(there: Mapping[str, Row]) -> str:
-    rungs = [row for name, row in there.items() if name != REFERENCE and row.ratio]
-    if not rungs:
-        return ""
-    best = max(rungs, key=lambda row: row.ratio.p50)
-    return f"{best.competitor} {'=' if best.tie else ''}{best.ratio.p50:.3f}"

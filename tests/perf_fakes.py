@@ -8,10 +8,11 @@ import random
 import pytest
 import torch
 
-from perf import __main__, competitors, engine, operands, rows, shards
+from perf import __main__, ahead, competitors, engine, operands, rows, shards
 from perf.case import Case
 from perf.engine import Loop, Plan, Sample
 from perf.machine import Environment, State
+from perf.plots import live
 from perf.rows import REFERENCE, Heading, Row
 from perf.stats import Quantiles
 from tritemm.problem import Problem
@@ -49,6 +50,25 @@ class Inline:
 
     def poll(self):
         return self.returncode
+
+
+class InlineWorker:
+    """In place of a process that draws."""
+
+    def ask(self, function, *args):
+        return function(*args)
+
+    def kill(self):
+        pass
+
+    def close(self):
+        pass
+
+
+def here(monkeypatch):
+    """A command on the CPU: nothing is compiled ahead, and pictures are drawn in this process."""
+    monkeypatch.setattr(ahead, "_items", lambda case, **options: [])
+    monkeypatch.setattr(live, "Worker", InlineWorker)
 
 
 def four_gpus(monkeypatch):

@@ -13,6 +13,7 @@ from cuda_reference import toolkit
 from cuda_reference.rungs import RUNGS as CUDA_RUNGS
 from docs import correspondence, generate
 from docs.correspondence import ROOT, TECHNIQUES
+from perf import sources
 from perf.case import Case
 from perf.rows import Row
 from perf.stats import Quantiles
@@ -174,10 +175,16 @@ def test_the_newest_ratio_of_the_first_case_is_shown():
     )
     found = correspondence.measured(pairs, [measured_row(), older, half])
     assert found.splitlines() == [
-        "Triton's speed over CUDA's, 4096 x 4096 x 4096 NT, fp16 on NVIDIA H200: "
+        "Triton's speed over CUDA's, 4096 x 4096 x 4096 NT, fp16 on NVIDIA H200, 2026-01-02: "
         "tiled / mma_base 1.250 (1.220-1.282).",
         "Triton's speed over CUDA's, not yet measured: tiled / wmma_base.",
     ]
+    timed = measured_row(us=Quantiles(1, 1, 1))
+    twin = dataclasses.replace(timed, competitor="tiled", rung="tiled", ladder="triton", code="x")
+    timed = dataclasses.replace(timed, code=sources.hash_of(timed))
+    assert "have changed" not in correspondence.measured(pairs, [timed])
+    told = correspondence.measured(pairs, [timed, twin])
+    assert "H200, 2026-01-02; the kernels have changed since: tiled / mma_base 1.250" in told
     assert "2.000" in correspondence.measured(pairs, [half])
     assert correspondence.measured(pairs[:1], []).endswith("not yet measured: tiled / mma_base.")
 

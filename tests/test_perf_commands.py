@@ -1,5 +1,6 @@
 """`python -m perf`: its commands, on the CPU where a stand-in can time them."""
 
+import itertools
 import re
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from perf.rows import HALF, NULL, REFERENCE
 from tritemm.problem import INTERPRETED, Device
 from tritemm.rungs import RUNGS
 
-from .perf_fakes import ENVIRONMENT, FakeBench, four_gpus, synthetic
+from .perf_fakes import ENVIRONMENT, Clock, FakeBench, four_gpus, here, parsed_by, synthetic
 
 pytestmark = pytest.mark.host
 
@@ -55,6 +56,7 @@ def timed(monkeypatch):
     monkeypatch.setattr(roof, "measure", lambda probe: ROOFS)
     make = lambda case, plan, probe: FakeBench(case, seconds)  # noqa: E731
     monkeypatch.setattr(bench, "BENCHES", {"sustained": make, "burst": make})
+    here(monkeypatch)
     return seconds
 
 
@@ -62,6 +64,7 @@ def test_the_ladder_races_both_and_records(timed, tmp_path, monkeypatch, capsys)
     path, rung, cuda = tmp_path / "x.jsonl", RUNGS[1].name, CUDA_RUNGS[0].name
     timed[rung] = 0.2
     words = ["ladder", "--size", "48x40x32", "--rounds", "3", "--out", str(path)]
+    words += ["--folder", str(tmp_path / "pictures")]
     for accumulate in ("fp32", "fp16"):
         only = ["--only", f"{rung},{cuda}", "--accumulate", accumulate]
         assert __main__.main([*words, *only]) == 0
@@ -73,6 +76,9 @@ def test_the_ladder_races_both_and_records(timed, tmp_path, monkeypatch, capsys)
     assert [row.case.accumulate for row in found] == ["fp32"] * 4 + ["fp16"] * 5
     refused = {row.reason for row in found if row.outcome == "refused"}
     assert refused == {"the tensors are on the CPU; a CUDA kernel needs them on a GPU"}
+    assert sorted(path.name for path in (tmp_path / "pictures").iterdir()) == [
+        "ladder-48x40x32-NT-fp16-fp16-accumulator.png", "ladder-48x40x32-NT-fp16.png"
+    ]  # fmt: skip
 
     assert __main__.main([*words, "--ladders", "triton", "--only", f"{rung},{cuda}"]) == 0
     assert cuda not in capsys.readouterr().out
@@ -157,6 +163,47 @@ def test_ctrl_c_keeps_the_problems_before(timed, tmp_path, monkeypatch, capsys):
     assert __main__.main(words) == 130
     assert [row.problem["id"] for row in rows.read(path)] == ["A", "A"]
     assert "interrupted; what was measured is kept" in capsys.readouterr().err
+
+
+def test_the_ladder_is_drawn_after_every_round_and_after_ctrl_c(timed, tmp_path, monkeypatch):
+    """Each drawing has one round more; the interrupted one has what was measured."""
+    drawn = []
+
+    def draw(rows, folder):
+        drawn.append([row.rounds for row in rows if row.us])
+        return []
+
+    monkeypatch.setattr(ladder.ladder, "draw", draw)
+    rung = RUNGS[2].name
+    words = ["ladder", "--size", "48x40x32", "--ladders", "triton", "--only", rung]
+    words += ["--out", str(tmp_path / "x.jsonl")]
+    assert __main__.main([*words, "--rounds", "3"]) == 0
+    # While one picture is being drawn, the next rows wait.
+    assert drawn[0] == [1] * 3 and drawn[-1] == [3] * 3
+    assert [counts[0] for counts in drawn] == sorted(counts[0] for counts in drawn)
+
+    def interrupted(self):
+        if self.ticks > 6:
+            raise KeyboardInterrupt
+        self.ticks += 1
+        return 1.0
+
+    monkeypatch.setattr(Clock, "slowness", interrupted)
+    assert __main__.main([*words, "--rounds", "9"]) == 130
+    assert sum(drawn[-1]) == 7
+
+
+def test_what_would_end_too_late_is_not_begun(timed, tmp_path, monkeypatch, capsys):
+    clock = itertools.count()
+    monkeypatch.setattr(session.time, "monotonic", lambda: 60 * next(clock))
+    file, path = tmp_path / "mine.csv", tmp_path / "x.jsonl"
+    file.write_text(SUITE)
+    args = parsed_by(suite, "suite", "--file", str(file), "--rounds", "3", "--out", str(path))
+    made = session.Session(args, "suite")  # begins at minute 0; each race takes one
+    found = problems.read_suite(file)[:2] * 3
+    made.measure([suite.task(p, ["auto"]) for p in found], engine.Plan(rounds=3), minutes=4)
+    assert len(made.races) == 2
+    assert capsys.readouterr().err.count("not begun, to end within 4 minutes") == 1
 
 
 def test_out_of_memory_is_a_row_and_the_suite_goes_on(timed, tmp_path, monkeypatch):

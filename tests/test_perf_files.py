@@ -7,7 +7,9 @@ import pytest
 
 from perf import report, rows, select
 from perf.machine import slug
+from perf.plots import figures
 from perf.plots import ladder as plot
+from perf.plots.live import Live
 from perf.rows import NULL, REFERENCE
 from tritemm.rungs import RUNGS
 
@@ -133,3 +135,14 @@ def test_the_text_table_names_ties_refusals_and_noise():
     assert text.splitlines()[0].startswith("4096 x 4096 x 4096 NT, bf16 on NVIDIA H200, sustained")
     assert "wrong: 7 of 9" in text
     assert "a tie with cuBLAS" in text
+
+
+def test_a_process_of_its_own_draws_meanwhile(tmp_path):
+    live = Live(plot.draw, tmp_path)
+    live.show(synthetic())
+    [path] = live.last.result()
+    assert path.name == "ladder-4096x4096x4096-NT-bf16.png"
+    drawn = figures.drawn_from(path)
+    assert drawn == figures.digest(select.newest(synthetic(), synthetic()[0].case), plot.LADDER)
+    path.unlink()
+    assert live.close(synthetic()) == [path] and figures.drawn_from(path) == drawn

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from cuda_reference import loader
-from perf import competitors, operands, report, rows, select
-from perf.commands import ladder
+from perf import ahead, competitors, operands, report, rows, select
 from perf.plots import ladder as plot
 from perf.reference import reference
 from perf.rows import HALF, NULL, REFERENCE
@@ -182,14 +181,14 @@ def test_a_comparison_is_drawn(compared, tmp_path):
 def test_where_cuda_is_unavailable_the_reason_is_given_once(monkeypatch):
     monkeypatch.setattr(loader, "unavailable", lambda: "nvcc was not found")
     monkeypatch.setattr(loader, "build", lambda names: pytest.fail("nothing can be built"))
-    assert ladder.build([]) == (None, {})
-    assert ladder.build(["mma_base"]) == ("nvcc was not found", {})
+    assert ahead.build([]) == (None, {})
+    assert ahead.build(["mma_base"]) == ("nvcc was not found", {})
 
 
 def test_what_does_not_build_is_a_failed_row_and_is_not_built_again(monkeypatch):
     monkeypatch.setattr(loader, "unavailable", lambda: None)
     monkeypatch.setattr(loader, "build", lambda names: {"mma_base": "mma_base does not compile"})
-    unavailable, broken = ladder.build(["wmma_base", "mma_base"])
+    unavailable, broken = ahead.build(["wmma_base", "mma_base"])
     assert unavailable is None
     bench = FakeBench(HALF_CASE, {})
     field = competitors.ladders(

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import itertools
 import math
 from pathlib import Path
 
-from cuda_reference import loader
 from cuda_reference.rungs import RUNGS as CUDA_RUNGS
 from tritemm.rungs import RUNGS
 
+from ..ahead import LADDERS, Ahead
 from ..case import Case, parse_layout, parse_size
 from ..cli import (
     accumulator,
@@ -23,15 +22,17 @@ from ..cli import (
     list_of,
     one_of,
     refuse,
-    say,
     unable,
 )
-from ..competitors import ladders, read_candidates, refuse_unknown
+from ..competitors import read_candidates, refuse_unknown
 from ..engine import Plan
+from ..plots import ladder
 from ..report import text_table
-from ..session import Session, Task
+from ..session import Session
 
-LADDERS = {"triton": RUNGS, "cuda": CUDA_RUNGS}
+EVERY = (*RUNGS, *CUDA_RUNGS)
+#: Where pictures go unless a folder is named: beside what else is made here, out of git's sight.
+PICTURES = Path("build")
 
 EXAMPLES = """
 python -m perf ladder
@@ -55,12 +56,7 @@ def register(commands) -> None:
     command.add_argument(
         "--layouts", type=layouts, default="NT", help="of NN, NT (default), TN, TT"
     )
-    command.add_argument(
-        "--ladders", type=list_of(one_of(*LADDERS)), default="triton,cuda", help="default: both"
-    )
-    command.add_argument(
-        "--only", type=list_of(str), default="", metavar="RUNG,...", help="these rungs (and cuBLAS)"
-    )
+    add_ladders(command, "all")
     command.add_argument(
         "--configs", choices=("first", "all", "none"), default="first", help="of each rung"
     )
@@ -80,36 +76,42 @@ def register(commands) -> None:
     add_measurement(command, rounds=5)
 
 
+def add_ladders(command: argparse.ArgumentParser, default: str) -> None:
+    """Who races, by default which rungs, and where pictures go."""
+    command.add_argument(
+        "--ladders", type=list_of(one_of(*LADDERS)), default=",".join(LADDERS), help="default: both"
+    )
+    command.add_argument(
+        "--only", type=list_of(str), default="", metavar="RUNG,...",
+        help=f"these rungs (and cuBLAS); default: {default}",
+    )  # fmt: skip
+    command.add_argument(
+        "--folder", type=Path, default=PICTURES,
+        help=f"for pictures, which are drawn anew after every round; default: {PICTURES}",
+    )  # fmt: skip
+
+
 def run(args: argparse.Namespace) -> int:
     """The status is that of `Session.finish`."""
     if reason := unable("ladder"):
         return refuse(reason)
     try:
         accumulate = accumulator(args, args.dtype)
-        refuse_unknown(args.only, (*RUNGS, *CUDA_RUNGS))
+        refuse_unknown(args.only, EVERY)
         candidates = read_candidates(args.config_file) if args.config_file else []
     except (OSError, ValueError) as error:
         return refuse(str(error))
-    chosen = {"only": args.only, "configs": args.configs, "candidates": candidates}
-    chosen["triton"] = RUNGS if "triton" in args.ladders else ()
-    unavailable = None
-    if "cuda" in args.ladders:
-        wanted = [k.name for k in CUDA_RUNGS if not args.only or k.name in args.only]
-        unavailable, chosen["broken"] = build(wanted)
-        chosen["cuda"] = () if unavailable else CUDA_RUNGS
+    options = {"only": args.only, "configs": args.configs, "candidates": candidates}
     session = Session(args, "ladder")
-    session.measure(
-        [
-            Task(case, functools.partial(ladders, case, **chosen))
+    session.draw(ladder.draw, args.folder)
+    with Ahead(args.ladders) as ahead:
+        tasks = [
+            ahead.task(Case(*size, layout, args.dtype, accumulate, args.precision), options)
             for size, layout in itertools.product(args.sizes, args.layouts)
-            for case in [Case(*size, layout, args.dtype, accumulate, args.precision)]
-        ],
-        plan(args),
-    )
-    status = session.finish(lambda races: "\n\n".join(map(text_table, races)))
-    if unavailable:
-        say(f"the CUDA ladder took no part: refused: {unavailable}")
-    return status
+        ]
+        ahead.build()
+        session.measure(tasks, plan(args))
+    return session.finish(lambda races: "\n\n".join(map(text_table, races)))
 
 
 def plan(args: argparse.Namespace) -> Plan:
@@ -117,12 +119,3 @@ def plan(args: argparse.Namespace) -> Plan:
     if args.quick:
         made = dataclasses.replace(made, rounds=min(5, args.rounds), replay=0.01, settle=1.0)
     return dataclasses.replace(made, longest=math.inf) if args.all else made
-
-
-def build(names: list[str]) -> tuple[str | None, dict[str, str]]:
-    """Build CUDA extensions, all at once: why none can be, and the errors of those that failed."""
-    if not names:
-        return None, {}
-    if reason := loader.unavailable():
-        return reason, {}
-    return None, loader.build(names)

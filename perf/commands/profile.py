@@ -25,6 +25,7 @@ from tritemm.rungs import RUNGS
 from tritemm.spec import Config
 
 from .. import profile
+from ..ahead import build
 from ..case import DTYPES, Case, parse_layout, parse_size
 from ..cli import accumulator, add_command, add_types, argument, refuse, say, unable
 from ..competitors import of_kernels, refuse_unknown
@@ -33,7 +34,6 @@ from ..machine import ROOT
 from ..operands import operands, verify
 from ..reference import reference
 from ..rows import CUDA, REFERENCE, TRITON
-from .ladder import build
 
 #: Launches before the one that counts.
 WARM = 5

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..case import parse_layout, parse_size
 from ..cli import TYPES, add_command, argument, refuse
+from ..plots.figures import missing
 from ..rows import RESULTS, Row, read
 from ..views import PICTURES, TABLES, Selection, View
 
@@ -66,6 +67,8 @@ def table(args: argparse.Namespace) -> int:
 def plot(args: argparse.Namespace) -> int:
     """0, or 2 with a sentence if there is nothing to draw, or nothing to draw with."""
     view: View = PICTURES[args.what]
+    if reason := missing():
+        return refuse(reason)
     try:
         if args.write:
             from docs import generate
@@ -76,8 +79,6 @@ def plot(args: argparse.Namespace) -> int:
             return refuse("no recorded row matches")
         out = args.out or Path(f"{args.what}.png")
         view.draw(*lists, out, _selection(args))
-    except ImportError as error:
-        return refuse(f"{error.name} is missing: pip install matplotlib pandas")
     except (OSError, ValueError) as error:
         return refuse(str(error))
     print(out)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import math
 import re
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
+from .. import sources
 from ..machine import ROOT
 from ..report import origin
 from ..rows import REFERENCE, Row
@@ -37,9 +39,19 @@ CLASSES = (
 )
 
 
+def missing() -> str | None:
+    """Which package the pictures lack, as a sentence."""
+    if importlib.util.find_spec("matplotlib"):
+        return None
+    return "matplotlib is missing: pip install matplotlib"
+
+
 def digest(rows: Sequence[Row], drawing: str) -> str:
-    """SHA-256, in hexadecimal, of the rows in their order and of a figure's name and version."""
-    text = "\n".join([drawing, *(row.to_json() for row in rows)])
+    """SHA-256, in hexadecimal, of the rows in their order and of a figure's name and version.
+
+    And of what the caption says of the kernels' age.
+    """
+    text = "\n".join([drawing + sources.note(rows), *(row.to_json() for row in rows)])
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
 from ..report import label
 from ..rows import CUDA, HALF, REFERENCE, TRITON, Row
+from ..select import newest
 from .figures import CUDA_RUNG, GREY, RUNG, caption, save
 
 #: Names and versions of the drawings, for the digest.
 LADDER, COMPARE = "ladder 1", "compare 1"
 #: Of the lines that stand for cuBLAS.
 STYLES = {REFERENCE: "--", HALF: ":"}
+
+
+def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
+    """A picture of each case that was measured; of both ladders where both took part."""
+    written = []
+    for case in dict.fromkeys(row.case for row in rows):
+        own = newest(rows, case)
+        if any(row.us for row in own):
+            name = re.sub(r"\W+", "-", str(case).replace(" x ", "x")).strip("-")
+            written.append(Path(folder) / f"ladder-{name}.png")
+            both = any(row.ladder == CUDA for row in own)
+            (plot_compare if both else plot_ladder)(own, written[-1])
+    return written
 
 
 def plot_ladder(rows: Sequence[Row], path: Path) -> None:
@@ -52,7 +67,7 @@ def plot_compare(rows: Sequence[Row], path: Path) -> None:
     measured = [row for row in rows if row.us]
     if not measured:
         raise ValueError("there is no measured row to plot")
-    groups = _families(measured)
+    groups = families(measured)
     top = max(row.tflops for row in measured)
     count = sum(map(len, groups))
     figure = Figure(figsize=(8, 1.5 + 0.25 * (count + 0.5 * len(groups))), layout="constrained")
@@ -107,9 +122,9 @@ def _named(row: Row) -> str:
     return f"{label(row)}, {row.tflops:.0f}"
 
 
-def _families(rows: Sequence[Row]) -> list[list[Row]]:
+def families(rows: Sequence[Row]) -> list[list[Row]]:
     """Triton's rungs, each followed by the CUDA rungs whose first twin it is; then the others."""
-    groups = {row.competitor: [row] for row in rows if row.ladder == TRITON}
+    groups = {row.competitor: [row] for row in rows if row.ladder == TRITON and row.number}
     alone = []
     for row in rows:
         if row.ladder == CUDA:

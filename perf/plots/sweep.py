@@ -1,233 +1,163 @@
-"""Sweeps as the line plots that Triton's users know, drawn by `triton.testing.perf_report`.
-
-`perf_report` asks for one line at one size at a time, and would so compare what ran minutes apart:
-here it looks the speeds up in rows, which were measured in interleaved rounds.
-"""
+"""Sweeps as small panels on the same axes: one for each Triton rung, with its CUDA twins."""
 
 from __future__ import annotations
 
-import importlib.util
+import csv
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import triton.testing
-
-from ..rows import REFERENCE, Row
-from ..sweep import DTYPE, LAYOUT, SWEEPS, Sweep, by_case, latest_sweep, lines, roof_tflops
-from .figures import CLASSES, GREY, caption, save
+from ..rows import CUDA, REFERENCE, Row
+from ..sweep import SWEEPS, Sweep, by_case, latest_sweep, lines, roof_tflops
+from .figures import CUDA_RUNG, GREY, RUNG, caption, save
+from .ladder import families
 
 #: Name and version of the drawing, for the digest: another drawing makes every figure outdated.
-DRAWING = "sweep 1"
-
-ROOF = "roof"
-UNIT = "TFLOP/s"
-#: Points between the middles of two labels at the lines' ends.
-APART = 11.5
-#: The house's looks, for figures that `perf_report` makes.
-LOOKS = {
-    "figure.figsize": (8, 4.6),
-    "figure.constrained_layout.use": True,
-    "font.size": 10,
-    "xtick.labelsize": 9,
-    "ytick.labelsize": 9,
-    "lines.linewidth": 1.5,
-    "lines.markersize": 4,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#e4e4e4",
-    "grid.linewidth": 0.6,
-}
-
-
-def missing() -> str | None:
-    """Which packages the pictures lack, as a sentence."""
-    absent = [name for name in ("matplotlib", "pandas") if importlib.util.find_spec(name) is None]
-    if not absent:
-        return None
-    return f"triton.testing's plots need {' and '.join(absent)}: pip install {' '.join(absent)}"
+DRAWING = "sweep 2"
+COLUMNS = 3
+#: Of the roof, and of the twins in one panel, in turn.
+ROOF = {"color": "#222222", "linestyle": (0, (5, 2)), "linewidth": 0.8}
+STYLES = (("-", "s"), ("--", "^"), (":", "D"), ("-.", "v"), ((0, (1, 1)), "P"))
 
 
 def draw_latest(
-    rows: Sequence[Row],
-    folder: Path,
-    gpu: str | None = None,
-    *,
-    names: Iterable[str] = tuple(SWEEPS),
-    layout: str = LAYOUT,
-    dtype: str = DTYPE,
+    rows: Sequence[Row], folder: Path, layout: str | None = None, dtype: str | None = None
 ) -> list[Path]:
-    """A picture and a CSV file, in `folder`, of the latest run of each sweep that was measured.
+    """A picture and a CSV file, in `folder`, of the newest run of each sweep in the rows.
 
-    `sweep-K.png`; the names of another layout or type end in it: `sweep-K-NN-fp16.png`.
-
-    Returns the paths written, pictures and CSV files in turn.
+    `sweep-K-NT-bf16.png`: of the layout and type of the newest row.
     """
     written = []
-    for name in names:
-        own = latest_sweep(rows, name, gpu, layout=layout, dtype=dtype)
-        if any(row.us for row in own):
-            case = own[0].case
-            usual = (case.layout, case.dtype) == (LAYOUT, DTYPE)
-            more = "" if usual else f"-{case.layout}-{case.dtype}"
-            written += draw(own, Path(folder) / f"sweep-{name}{more}.png")
+    newest = next((row.case for row in reversed(rows) if row.experiment == "sweep"), None)
+    for name in SWEEPS if newest else ():
+        own = latest_sweep(rows, name, layout=newest.layout, dtype=newest.dtype)
+        if own:
+            stem = f"sweep-{name}-{newest.layout}-{newest.dtype}"
+            written += draw(own, Path(folder) / f"{stem}.png")
     return written
 
 
 def draw(rows: Sequence[Row], picture: Path) -> tuple[Path, Path]:
     """Draw the rows of one run of one sweep, and write the TFLOP/s to a CSV file beside it.
 
-    Returns both paths. pyplot's backend is agg from then on.
+    Returns both paths.
 
     Raises:
         ValueError: no row was measured.
     """
-    import matplotlib
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure  # without pyplot: no display, no global state
 
     if not any(row.us for row in rows):
         raise ValueError("there is no measured row to plot")
-    sweep = SWEEPS[rows[0].problem["class"]]
-    rows = sorted(rows, key=lambda row: sweep.size(row.case))
-    picture = Path(picture)
-    table = picture.with_suffix(".csv")
-    plt.switch_backend("agg")  # no window, and none of its toolkits
-    with matplotlib.rc_context(LOOKS):
-        mark = report(sweep, rows, picture.stem)
-        # Without a path: perf_report would write a page beside the picture, and its own looks.
-        frame = mark.run(save_path="", return_df=True)
-        figure = plt.gcf()
-        try:
-            _dress(figure, sweep, rows, mark.benchmarks.line_vals)
-            save(figure, picture, rows, DRAWING)
-        finally:
-            plt.close(figure)
-    frame.astype(dict.fromkeys("MNK", int)).to_csv(table, index=False, float_format="%.4g")
-    return picture, table
+    sweep, races = _sweep(rows), by_case(rows)
+    panels = _panels(rows)
+    count = math.ceil(len(panels) / COLUMNS)
+    figure = Figure(figsize=(8, 1.2 + 1.4 * count), layout="constrained")
+    grid = figure.subplots(count, COLUMNS, sharex=True, sharey=True, squeeze=False).flat
+    for axes, (title, own) in zip(grid, panels.items(), strict=False):
+        _panel(axes, sweep, races, own)
+        axes.set_title(title, fontsize=8, loc="left", pad=2)
+    for axes in grid[len(panels) :]:
+        axes.remove()
+    for axes in grid[max(0, len(panels) - COLUMNS) : len(panels)]:
+        axes.tick_params(labelbottom=True)
+    _dress(figure, grid[0], sweep, races)
+    caption(figure, rows)
+    save(figure, picture, rows, DRAWING)
+    return Path(picture), _write(Path(picture).with_suffix(".csv"), sweep, rows)
 
 
-def report(sweep: Sweep, rows: Sequence[Row], name: str) -> triton.testing.Mark:
-    """The benchmark, whose function gives a row's speeds, or NaN where there is none."""
-    known = lines(rows)
-    labels = known | ({ROOF: ROOF} if all(row.roof for row in rows) else {})
-    numbers = {row.competitor: row.number for row in rows}
-    races = {(case.M, case.N, case.K): there for case, there in by_case(rows).items()}
-    axis = sweep.swept[0]  # the first argument is the picture's axis
-    order = sorted("MNK", key=lambda dimension: dimension != axis)
-    benchmark = triton.testing.Benchmark(
-        x_names=order,
-        x_vals=[tuple(size["MNK".index(dimension)] for dimension in order) for size in races],
-        x_log=True,
-        y_log=sweep.log,
-        line_arg="provider",
-        line_vals=list(labels),
-        line_names=list(labels.values()),
-        styles=[_style(provider, numbers.get(provider)) for provider in labels],
-        xlabel=" = ".join(sweep.swept),
-        ylabel=UNIT,
-        plot_name=name,
-        args={},
-    )
-
-    @triton.testing.perf_report(benchmark)
-    def look_up(M: int, N: int, K: int, provider: str) -> tuple[float, float, float]:
-        return speeds(races[M, N, K], provider)
-
-    return look_up
+def _sweep(rows: Sequence[Row]) -> Sweep:
+    """The one that all rows lie on: some that lie on two have the other's name."""
+    names = [row.problem["class"] for row in rows]
+    return SWEEPS[max(names, key=names.count)]
 
 
-def speeds(there: dict[str, Row], provider: str) -> tuple[float, float, float]:
-    """Median, p20 and p80 of a provider's TFLOP/s at one size; NaN where there are none."""
-    if provider == ROOF:
-        return roof_tflops(next(iter(there.values()))), math.nan, math.nan
-    row = there.get(provider)
-    if row is None or not row.us:
-        return (math.nan,) * 3
-    return row.tflops, *(row.case.flops / us / 1e6 for us in (row.us.p80, row.us.p20))
+def _panels(rows: Sequence[Row]) -> dict[str, dict[str, Row]]:
+    """By title, a row of each competitor in the panel: `tritemm.matmul`, then every family."""
+    names = lines(rows)
+    rows = sorted(rows, key=lambda row: len(row.versus or ()))  # twins may lack at some sizes
+    timed = {row.competitor: row for row in rows if row.us}
+    panels = {names[name]: {name: timed[name]} for name in names if name == "auto"}
+    for family in families([timed[name] for name in names]):
+        panels[names[family[0].competitor]] = {row.competitor: row for row in family}
+    return panels
 
 
-def _style(provider: str, number: int | None) -> tuple[str, str]:
-    """Colour and dashes; a rung's are the same in every picture."""
-    if number is None:
-        return (GREY, "-") if provider == REFERENCE else ("#222222", "--")
-    return CLASSES[number % len(CLASSES)][0], "-" if number <= len(CLASSES) else "-."
+def _panel(axes, sweep: Sweep, races: dict, own: dict[str, Row]) -> None:
+    """cuBLAS and the roof in grey, Triton with its band from p20 to p80, each twin in its style."""
+    _line(axes, sweep, races, REFERENCE, color=GREY, linewidth=2.2)
+    roofs = [(sweep.size(case), roof_tflops(next(iter(r.values())))) for case, r in races.items()]
+    if all(tflops for _, tflops in roofs):
+        axes.plot(*zip(*roofs, strict=True), **ROOF)
+    styles = iter(STYLES * len(own))
+    for name, row in own.items():
+        if row.ladder == CUDA:
+            dashes, marker = next(styles)
+            look = {"color": CUDA_RUNG, "linestyle": dashes, "marker": marker, "label": name}
+        else:
+            look = {"color": RUNG, "marker": "o"}
+        _line(axes, sweep, races, name, linewidth=1, markersize=2.2, **look)
+    if any(row.ladder == CUDA for row in own.values()):
+        axes.legend(fontsize=5.5, frameon=False, handlelength=2.4, labelspacing=0.2)
 
 
-def _dress(figure, sweep: Sweep, rows: Sequence[Row], providers: Sequence[str]) -> None:
-    """Sizes as octaves, markers, labels at the lines' ends, title, where the rows come from."""
+def _line(axes, sweep: Sweep, races: dict, name: str, **look) -> None:
+    found = [(sweep.size(c), there[name]) for c, there in races.items() if name in there]
+    timed = [(size, row) for size, row in found if row.us]
+    sizes = [size for size, _ in timed]
+    axes.plot(sizes, [row.tflops for _, row in timed], **look)
+    low, high = ([r.case.flops / getattr(r.us, p) / 1e6 for _, r in timed] for p in ("p80", "p20"))
+    axes.fill_between(sizes, low, high, color=look["color"], alpha=0.2, linewidth=0)
+
+
+def _dress(figure, axes, sweep: Sweep, races: dict) -> None:
+    """Of all panels: sizes as octaves, some of them named; one legend, one title."""
+    from matplotlib.lines import Line2D
     from matplotlib.ticker import NullLocator
 
-    axes = figure.axes[0]
-    numbers = {row.competitor: row.number for row in rows}
-    axes.get_legend().remove()
-    for provider, line in zip(providers, axes.get_lines(), strict=True):
-        if provider == REFERENCE:
-            line.set(linewidth=3, zorder=1.9)
-        elif provider != ROOF:
-            line.set_marker(CLASSES[numbers[provider] % len(CLASSES)][1])
+    sizes = [sweep.size(case) for case in races]
+    octaves = [2**bit for bit in range(math.floor(math.log2(max(sizes))) + 1)]
+    octaves = [size for size in octaves if size >= min(sizes)]
     axes.set_xscale("log", base=2)
-    sizes = sorted({sweep.size(row.case) for row in rows})
-    octaves = [size for size in sizes if size & (size - 1) == 0] or sizes
-    axes.set_xticks(octaves, list(map(str, octaves)))
+    axes.set_xticks(octaves, [str(n) if i % 3 == 0 else "" for i, n in enumerate(octaves)])
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlim(sizes[0] / 1.08, sizes[-1] * 1.08)
     if sweep.log:
-        low, high = (math.log2(limit) for limit in axes.get_ylim())
-        ticks = [2**bit for bit in range(math.ceil(low), math.floor(high) + 1)]
         axes.set_yscale("log", base=2)
-        axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter("{x:g}")
     else:
         axes.set_ylim(bottom=0)
-    case = rows[0].case
-    title = f"{sweep.title}, {case.layout}, {case.dtype}, {rows[0].mode} (band: p20-p80)"
-    axes.set_title(title, fontsize=11, loc="left")
-    caption(figure, rows)
-    _label_ends(figure, axes)
+    for each in figure.axes:
+        each.tick_params(labelsize=7)
+        each.grid(color="#e4e4e4", linewidth=0.5)
+        each.set_axisbelow(True)
+        each.spines[["top", "right"]].set_visible(False)
+    case = next(iter(races))
+    mode = next(iter(races[case].values())).mode
+    title = f"TFLOP/s, {sweep.title}, {case.layout}, {case.dtype}, {mode} (band: p20-p80)"
+    figure.suptitle(title, fontsize=10, x=0.01, ha="left")
+    looks = {
+        "Triton": {"color": RUNG, "marker": "o", "markersize": 3},
+        "CUDA twins": {"color": CUDA_RUNG, "marker": "s", "markersize": 3},
+        "cuBLAS": {"color": GREY, "linewidth": 2.2},
+        "roof": ROOF,
+    }
+    if not any(row.ladder == CUDA for there in races.values() for row in there.values()):
+        del looks["CUDA twins"]
+    handles = [Line2D([], [], label=name, **look) for name, look in looks.items()]
+    beside = {"loc": "outside upper right", "ncols": 4, "fontsize": 7, "handlelength": 1.6}
+    figure.legend(handles=handles, columnspacing=1, frameon=False, **beside)
 
 
-def _label_ends(figure, axes) -> None:
-    """Each line's name at the right, at the height of its end, or as near as the others allow."""
-    figure.draw_without_rendering()  # the layout must stand before heights are read
-    to_axes = axes.transData + axes.transAxes.inverted()
-    ends = []
-    for line in axes.get_lines():
-        x, y = next(p for p in reversed(line.get_xydata()) if not math.isnan(p[1]))
-        ends.append((line, (x, y), to_axes.transform((x, y))[1]))
-    points = axes.get_window_extent().height / figure.dpi * 72
-    places = spread([height for *_, height in ends], APART / points)
-    for (line, end, _), place in zip(ends, places, strict=True):
-        # perf_report adds the unit to the names; the axis has it.
-        name, color = line.get_label().removesuffix(f" ({UNIT})"), line.get_color()
-        leader = {"arrowstyle": "-", "color": color, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 2}
-        axes.annotate(
-            name, xy=end, xytext=(1.03, place), textcoords="axes fraction", va="center",
-            fontsize=9, color=color, annotation_clip=False,
-            arrowprops=leader | {"relpos": (0, 0.5)},
-        )  # fmt: skip
-
-
-def spread(heights: Sequence[float], apart: float) -> list[float]:
-    """Heights from 0 to 1, at least `apart` from each other, in order, nearest to the given ones.
-
-    Least squares: neighbours that are too close form a block about the mean of what they want.
-    Above 1 if there is no room.
-    """
-    order = sorted(range(len(heights)), key=heights.__getitem__)
-    blocks: list[list[float]] = []  # of heights less the room that those below take
-    for place, index in enumerate(order):
-        blocks.append([heights[index] - place * apart])
-        while len(blocks) > 1 and _mean(blocks[-2]) >= _mean(blocks[-1]):
-            blocks[-2:] = [blocks[-2] + blocks[-1]]
-    room = max(0.0, 1 - (len(heights) - 1) * apart)
-    levels = [min(max(_mean(block), 0.0), room) for block in blocks for _ in block]
-    places = [0.0] * len(heights)
-    for place, (index, level) in enumerate(zip(order, levels, strict=True)):
-        places[index] = level + place * apart
-    return places
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+def _write(path: Path, sweep: Sweep, rows: Sequence[Row]) -> Path:
+    """TFLOP/s: a line per size, a column per competitor; empty where there is none."""
+    names = lines(rows)
+    with open(path, "w", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow([*"MNK", *(f"{name} (TFLOP/s)" for name in (*names.values(), "roof"))])
+        for case, there in by_case(rows).items():
+            speeds = [there[name].tflops if name in there else None for name in names]
+            speeds.append(roof_tflops(next(iter(there.values()))))
+            cells = [f"{tflops:.4g}" if tflops else "" for tflops in speeds]
+            table.writerow([case.M, case.N, case.K, *cells])
+    return path
