@@ -71,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     asm.add_argument("--sm", metavar="80|90a", help="architecture (default: the newest it is for)")
     asm.add_argument("--function", default="", metavar="TEXT", help="functions whose name has TEXT")
     asm.add_argument("--sass", action="store_true", help="also print the SASS")
+    asm.add_argument("--ptx", action="store_true", help="also print the PTX")
     asm.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
     run = command("run", _run, "multiply random matrices, check every element, and take the time")
@@ -130,7 +131,9 @@ def _sms(archs: list[str]) -> str:
 
 
 def _asm(args: argparse.Namespace) -> int:
-    code = cubin.compile_cubin(args.name, args.sm or source.architectures(args.name)[-1])
+    sm = args.sm or source.architectures(args.name)[-1]
+    code = cubin.compile_cubin(args.name, sm)
+    ptx = cubin.compile_ptx(args.name, sm) if args.ptx else ""
     functions = [f for f in code.functions if args.function in f.name]
     if not functions:
         known = ", ".join(function.name for function in code.functions)
@@ -140,12 +143,14 @@ def _asm(args: argparse.Namespace) -> int:
         values["functions"] = [dataclasses.asdict(function) for function in functions]
         if args.sass:
             values["sass"] = code.sass
+        if args.ptx:
+            values["ptx"] = ptx
         print(json.dumps(values, indent=2))
         return 0
     print(f"{code.name} on sm_{code.arch}")
     for function in functions:
         print(_render(function))
-    for text in filter(None, (code.warnings, code.sass if args.sass else "")):
+    for text in filter(None, (code.warnings, ptx, code.sass if args.sass else "")):
         print(f"\n{text.strip()}")
     return 0
 
