@@ -1,7 +1,9 @@
 // The warp tile of the mma rungs: fragments from shared memory, products, the tile of C.
 #pragma once
 
-#include "copy.cuh"
+#include <type_traits>
+
+#include "b_rows.cuh"
 #include "epilogue.cuh"
 
 // A warp's 16 x 8 piece of C: a lane's registers, see `mma`.
@@ -44,6 +46,30 @@ struct Fragments {
             ldmatrix(b[j], b_at + Layout::ab(16 * j, 0));
     }
 };
+
+// The same of B by rows, whose matrices ldmatrix transposes: their rows are those of k, of 8
+// columns each. Lanes point to rows k of columns 0-7, then of columns 8-15.
+struct FragmentsOfRows : Fragments {
+    template <typename Layout>
+    __device__ void load(const uint4* buffer, int k) {
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        const uint4* a_at = buffer + Layout::ab(warp / 2 * WM + lane % 16, 2 * k + lane / 16);
+        const uint4* b_at = buffer + BM * Layout::AB_ROW;
+        const int row = 16 * k + lane % 16, chunk = warp % 2 * (WN / 8) + lane / 16;
+#pragma unroll
+        for (int i = 0; i < WM / 16; ++i)
+            ldmatrix(a[i], a_at + Layout::ab(16 * i, 0));
+#pragma unroll
+        for (int j = 0; j < WN / 16; ++j)
+            ldmatrix_trans(b[j], b_at + Layout::c(row, chunk + 2 * j));
+    }
+};
+
+// What a kernel copies and loads, of B by rows or by columns.
+template <bool B_BY_ROWS>
+using RowsOf = std::conditional_t<B_BY_ROWS, RowsOfBoth, Rows>;
+template <bool B_BY_ROWS>
+using FragmentsOf = std::conditional_t<B_BY_ROWS, FragmentsOfRows, Fragments>;
 
 // Right, left, right, left: a row of products ends at the b that the next row starts with.
 template <typename T, typename Acc>
