@@ -21,7 +21,8 @@ EXAMPLES = """examples:
   python -m cuda_reference list
   python -m cuda_reference build --sm 80 mma_base
   python -m cuda_reference asm wgmma_tma
-  python -m cuda_reference run mma_async_stage3 --size 4096,4096,4096 --accumulate fp16"""
+  python -m cuda_reference run mma_async_stage3 --size 4096,4096,4096 --accumulate fp16
+  python -m cuda_reference run types/mma_f16 --entry mma.m16n8k16.row.col.f32.f16.f16.f32"""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -75,7 +76,10 @@ def _parser() -> argparse.ArgumentParser:
     asm.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
     run = command("run", _run, "multiply random matrices, check every element, and take the time")
-    run.add_argument("name", metavar="NAME", help="a rung, as listed")
+    run.add_argument(
+        "name", metavar="NAME", help="a rung, as listed; or types/NAME: who holds which element"
+    )
+    run.add_argument("--entry", metavar="ENTRY", help="of types/NAME (default: its first one)")
     run.add_argument(
         "--size", default="1024,1024,1024", metavar="M,N,K", help="default: %(default)s"
     )
@@ -168,6 +172,22 @@ def _render(function: cubin.Function) -> str:
 
 
 def _run(args: argparse.Namespace) -> int:
+    return _run_entry(args) if "/" in args.name else _run_rung(args)
+
+
+def _run_entry(args: argparse.Namespace) -> int:
+    """Prints who holds what in any case; the instruction runs where there is a GPU for it."""
+    from .types import show
+
+    source.path_of(args.name)
+    entry = show.entry_of(args.name, args.entry)
+    print(show.describe(entry), flush=True)
+    wrong = show.check(entry)
+    print(f"\n{wrong or 'ok: D is what it should be, in every element'}")
+    return 1 if wrong else 0
+
+
+def _run_rung(args: argparse.Namespace) -> int:
     import torch
 
     from tritemm import budget, plan

@@ -1,0 +1,133 @@
+"""Who holds which element: the index arithmetic against itself and, on a GPU, against the device."""
+
+import re
+
+import pytest
+import torch
+
+from cuda_reference import loader, source
+from cuda_reference.__main__ import main
+from cuda_reference.types.fragments import fragment, ldmatrix, places
+from cuda_reference.types.show import check, describe
+from cuda_reference.types.table import BITS, TABLE
+
+pytestmark = pytest.mark.host
+
+#: An entry of each shape, set of types and layouts; of wgmma the smallest N and a larger one.
+DIFFERENT = {
+    (e.instruction, e.shape, e.a, e.c, e.d, e.a_layout, e.b_layout, e.swizzle, e.a_in_registers): e
+    for e in reversed(TABLE)
+    if e.instruction != "wgmma" or e.shape[1] in (8, 96)
+}.values()
+each = pytest.mark.parametrize("entry", DIFFERENT, ids=str)
+OPERANDS = "abcd"
+
+
+def sizes(entry, operand):
+    m, n, k = entry.shape
+    return {"a": (m, k), "b": (k, n)}.get(operand, (m, n))
+
+
+@each
+def test_every_element_is_somewhere(entry):
+    for operand in OPERANDS:
+        rows, cols = sizes(entry, operand)
+        held = fragment(entry, operand)
+        found = places(entry, operand) if held is None else held.holders()
+        assert set(found) == {(row, col) for row in range(rows) for col in range(cols)}
+        if held is None:
+            assert len(set(found.values())) == rows * cols
+            # 16 bytes are 16 bytes, and a pattern of eight rows is at most 1024.
+            assert max(found.values()) < 8 * (64 * 128 if operand == "a" else 128 * max(16, cols))
+
+
+@each
+def test_registers_hold_all_elements_once_or_are_repeated_alike(entry):
+    for operand in OPERANDS:
+        held = fragment(entry, operand)
+        if held is None:
+            continue
+        rows, cols = sizes(entry, operand)
+        threads = 128 if entry.instruction == "wgmma" else 32
+        assert len(held.elements) == threads
+        times = threads * len(held.elements[0]) // (rows * cols)
+        assert {len(holders) for holders in held.holders().values()} == {times}
+        width = BITS[getattr(entry, operand)] * held.per_register
+        assert width == (64 if entry.d == "f64" else 32)
+
+
+def test_the_isa_s_words_for_m16n8k16():
+    """Row and column of a_i, b_i and c_i as the PTX ISA writes them."""
+    entry = next(e for e in TABLE if e.name == "mma.m16n8k16.row.col.f32.f16.f16.f32")
+    for lane in range(32):
+        g, t = lane >> 2, lane % 4
+        for i, at in enumerate(fragment(entry, "a").elements[lane]):
+            row = g if i < 2 or 4 <= i < 6 else g + 8
+            assert at == (row, t * 2 + (i & 1) + (8 if i >= 4 else 0))
+        for i, at in enumerate(fragment(entry, "b").elements[lane]):
+            assert at == (t * 2 + (i & 1) + (8 if i >= 2 else 0), g)
+        for i, at in enumerate(fragment(entry, "c").elements[lane]):
+            assert at == (g if i < 2 else g + 8, t * 2 + (i & 1))
+
+
+def test_b_by_columns_is_what_ldmatrix_loads_and_by_rows_what_trans_loads():
+    """ldmatrix.x2 of two 8 x 8 matrices of columns, or .x2.trans of 16 rows, is mma's B."""
+    entry = next(e for e in TABLE if e.name == "mma.m16n8k16.row.col.f32.f16.f16.f32")
+    b = fragment(entry, "b").elements
+    columns = ldmatrix(2, trans=False).elements
+    rows = ldmatrix(2, trans=True).elements
+    for lane in range(32):
+        # Row 8 i + n of what is loaded is column n at k = 8 i and on.
+        assert b[lane] == tuple((8 * (row // 8) + k, row % 8) for row, k in columns[lane])
+        assert b[lane] == rows[lane]
+
+
+@pytest.mark.parametrize("file", sorted({entry.source for entry in TABLE}))
+def test_run_prints_who_holds_what_without_a_gpu(file, capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main(["run", file]) == 2
+    said = capsys.readouterr()
+    first = next(entry for entry in TABLE if entry.source == file)
+    assert said.out == describe(first) + "\n" and "CUDA" in said.err
+    assert first.text in said.out and max(map(len, said.out.splitlines())) <= 100
+    for operand in "ABC":
+        assert re.search(rf"^{operand}, ", said.out, re.MULTILINE)
+
+
+def test_run_prints_the_entry_that_is_asked_for(capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    name = "mma.m16n8k16.row.col.f32.f16.f16.f32"
+    assert main(["run", "types/mma_f16", "--entry", name]) == 2
+    out = capsys.readouterr().out
+    assert out.startswith(f"{name}: D[16 x 8] = A[16 x 16] B[16 x 8] + C\n")
+    assert "\n  row 9     T4 a1 " in out and "\n  row 9     T4 c2,c3 " in out
+    for file, message in (("types/mma_f16", "no instruction"), ("types/mma_s8", "is in types/mma")):
+        entry = "nothing" if file == "types/mma_f16" else name
+        assert main(["run", file, "--entry", entry]) == 2
+        assert message in capsys.readouterr().err
+    assert main(["run", "types/nothing"]) == 2
+    assert "no CUDA source is called 'types/nothing'" in capsys.readouterr().err
+
+
+# On a GPU
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("file", sorted({entry.source for entry in TABLE}))
+def test_run_checks_the_result(file, capsys):
+    if reason := loader.unavailable():
+        pytest.skip(reason)
+    if not loader.runs_on(file, loader.architecture()):
+        pytest.skip(f"{file} is for {' and '.join(source.architectures(file))}")
+    assert main(["run", file]) == 0
+    assert capsys.readouterr().out.endswith("\nok: D is what it should be, in every element\n")
+
+
+@pytest.mark.gpu
+def test_a_wrong_result_is_told(monkeypatch):
+    if reason := loader.unavailable():
+        pytest.skip(reason)
+    from cuda_reference.types import show
+
+    monkeypatch.setattr(show, "multiply", lambda entry, a, b, c: c + 1)
+    assert re.fullmatch(r"\d+ of 256 elements of D are wrong", check(TABLE[0]))
