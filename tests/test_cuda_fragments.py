@@ -1,4 +1,4 @@
-"""Who holds which element: the index arithmetic against itself and, on a GPU, against the device."""
+"""Who holds which element: index arithmetic against itself and, on a GPU, a result."""
 
 import re
 

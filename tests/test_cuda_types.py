@@ -156,6 +156,10 @@ def test_refusals_of_tensors():
     ):
         with pytest.raises(ValueError, match=re.escape(f"{entry.name}: {reason}")):
             types.multiply(entry, *operands)
+    with pytest.raises(ValueError, match='d_layout is "col"; mma has its accumulator in registers'):
+        types.multiply(ONE["mma.f16"], a, b, c, d_layout="col")
+    with pytest.raises(ValueError, match='c_layout is \'column\'; "row" or "col"'):
+        types.multiply(entry, a, b, c, c_layout="column")
 
 
 # References
@@ -187,14 +191,14 @@ def to_tf32(x):
 
 def products(entry, a, b):
     """A B in fp64, or in int64: what one instruction adds to C. fp64 holds all its sums."""
-    x, y = a.double(), b.double()
+    x, y = entry.scale_a * a.double(), entry.scale_b * b.double()
     exact = x @ (1 - y) + (1 - x) @ y if entry.op == "xor" else x @ y
     return exact if a.is_floating_point() else exact.long()
 
 
 def added(entry, c, more):
     """C plus the products, as the integer instructions add: clamped once, or modulo 2^32."""
-    total = c.long() + more
+    total = entry.scale_d * c.long() + more
     if entry.satfinite:
         return total.clamp(MIN, MAX).int()
     return ((total - MIN) % 2**32 + MIN).int()
@@ -206,8 +210,9 @@ def near_the_limits(entry, a, b):
     distance = (torch.rand(more.shape) * 2 * more.abs().double().mean()).long()
     above = torch.rand(more.shape) < 0.5
     c = torch.where(above, MAX - distance, MIN + distance)
-    over = (c + more > MAX) | (c + more < MIN)
-    assert over.any() and not over.all()
+    sums = entry.scale_d * c + more
+    over = (sums > MAX) | (sums < MIN)
+    assert bool(over.any() and not over.all()) == bool(entry.scale_d)
     return c.int()
 
 
@@ -269,7 +274,8 @@ def accumulator(entry):
 def verdict(entry, d, a, b, c):
     """The budget of D with C as one more term: [A | c] [b ; 1] for each column c of C, b of B."""
     n = entry.shape[1]
-    lefts = torch.cat([a.double().expand(n, -1, -1), c.double().T[:, :, None]], 2)
+    a, c = entry.scale_a * entry.scale_b * a.double(), entry.scale_d * c.double()
+    lefts = torch.cat([a.expand(n, -1, -1), c.T[:, :, None]], 2)
     rights = torch.cat([b.double().T[:, :, None], torch.ones(n, 1, 1, dtype=torch.double)], 1)
     return budget.check(d.T[:, :, None], lefts, rights, accumulate=accumulator(entry))
 
@@ -399,7 +405,7 @@ def test_floats_are_exact_on_small_integers(entries, can_run):
         entry, (m, n, k) = same[0], same[0].shape
         a, b = small_integers((m, k), entry.a, 3), small_integers((k, n), entry.b, 3)
         c = small_integers((m, n), entry.c, 99)
-        want = (products(entry, a, b) + c.double()).to(DTYPES[entry.d])
+        want = (products(entry, a, b) + entry.scale_d * c.double()).to(DTYPES[entry.d])
         return wrong(same, (a, b, c), differences(want))
 
     report(itertools.chain(*map(check, groups(entries, alike).values())))
@@ -434,7 +440,9 @@ def test_integers_are_exact(entries, can_run):
 
 def one_n():
     """All entries, but of wgmma those of one N."""
-    return (entry for entry in TABLE if entry.instruction != "wgmma" or entry.shape[1] == 24)
+    for entry in TABLE:
+        if entry.instruction != "wgmma" or entry.shape[1] == (8 if entry.modified else 24):
+            yield entry
 
 
 def signed_integers():
@@ -521,6 +529,20 @@ def test_nan_and_infinity_reach_d(entries, can_run):
 
 
 @pytest.mark.gpu
+@by_types(e for e in TABLE if e.scale_d == 0 and is_float(e))
+def test_c_is_not_read_where_scale_d_is_0(entries, can_run):
+    """NaN in C would be in D."""
+    can_run(entries)
+
+    def check(same):
+        a, b, c = operands_of(same[0], lambda shape, type_: small_integers(shape, type_, 3))
+        want = products(same[0], a, b).to(DTYPES[same[0].d])
+        return wrong(same, (a, b, c.fill_(math.nan)), differences(want))
+
+    report(itertools.chain(*map(check, groups(entries, alike).values())))
+
+
+@pytest.mark.gpu
 @by_types(e for e in one_n() if e.a == "tf32")
 def test_tf32_is_rounded_not_truncated(entries, can_run):
     can_run(entries)
@@ -534,6 +556,37 @@ def test_tf32_is_rounded_not_truncated(entries, can_run):
         return wrong(same, (a, b, c), differences(want))
 
     report(itertools.chain(*map(check, groups(entries, alike).values())))
+
+
+@pytest.mark.gpu
+@by_types(
+    e for e in TABLE if e.instruction == "wmma" and (e.a_layout, e.b_layout) == ("row", "col")
+)
+def test_wmma_loads_c_and_stores_d_by_columns_too(entries, can_run):
+    """The same bits, with guards beside columns of D."""
+    can_run(entries)
+    problems = []
+    for entry in entries:
+        a, b, c = (x.to(DEVICE) for x in operands_of(entry))
+        want = types.multiply(entry, a, b, c)
+        m, n, _ = entry.shape
+        dtype = DTYPES[entry.d]
+        for c_layout, d_layout in (("col", "row"), ("row", "col"), ("col", "col")):
+            layouts = {"c_layout": c_layout, "d_layout": d_layout}
+            got = types.multiply(entry, a, b, c, **layouts)
+            assert got.stride(d_layout == "row") == 1
+            pitch = -(-(m if d_layout == "col" else n) * dtype.itemsize // 32) * 32 + 32
+            lines = n if d_layout == "col" else m
+            storage = torch.full((lines, pitch), 255, dtype=torch.uint8, device=DEVICE)
+            out = storage.view(dtype)[:, : m if d_layout == "col" else n]
+            out = out.mT if d_layout == "col" else out
+            assert types.multiply(entry, a, b, c, out, **layouts) is out
+            ends = storage[:, (m if d_layout == "col" else n) * dtype.itemsize :]
+            if not (
+                torch.equal(got, want) and torch.equal(out, want) and bool((ends == 255).all())
+            ):
+                problems.append(f"{entry.name}: C {c_layout}, D {d_layout}")
+    report(problems)
 
 
 @pytest.mark.gpu

@@ -40,6 +40,8 @@ def _one_of(values) -> str:
     return "{" + ",".join(map(str, values)) + "}"
 
 
+#: scale-d, imm-scale-a and imm-scale-b that are not all 1.
+_SCALED = ("0, {1,-1}, {1,-1}", "1, -1, {1,-1}", "1, 1, -1")
 _N, _INTEGER, _ENDS = map(_one_of, (EVERY_N, INTEGER_N, MODIFIED_N))
 _WMMA = "wmma.mma.sync.aligned"
 _SHAPES = "{m16n16k16,m8n32k16,m32n8k16}"
@@ -132,9 +134,34 @@ WGMMA = (
     Syntax(f"{_WGMMA}.m64n{_N}k32.{{f32,f16}}.{_FP8} d, a-desc, b-desc, 1, 1, 1"),
     Syntax(f"{_WGMMA}.m64n{_INTEGER}k32{_SATFINITE}.s32.{_INT8} d, a-desc, b-desc, 1"),
     Syntax(f"{_WGMMA}.m64n{_INTEGER}k256.s32.b1.b1.and.popc d, a-desc, b-desc, 1"),
+    *(
+        Syntax(f"{_WGMMA}.m64n{_ENDS}k16.{types} d, {operands}")
+        for types in ("f32.f16.f16", "f16.f16.f16", "f32.bf16.bf16")
+        for operands in (
+            *(f"a-desc, b-desc, {scales}, {{0,1}}, {{0,1}}" for scales in _SCALED),
+            "a, b-desc, {0,1}, {1,-1}, {1,-1}, {0,1}",
+        )
+    ),
+    *(
+        Syntax(f"{_WGMMA}.m64n{_ENDS}{types} d, {operands}")
+        for types in ("k8.f32.tf32.tf32", f"k32.{{f32,f16}}.{_FP8}")
+        for operands in (
+            *(f"a-desc, b-desc, {scales}" for scales in _SCALED),
+            "a, b-desc, {0,1}, {1,-1}, {1,-1}",
+        )
+    ),
+    *(
+        Syntax(f"{_WGMMA}.m64n{_ENDS}{types} d, {operands}")
+        for types in (f"k32{_SATFINITE}.s32.{_INT8}", "k256.s32.b1.b1.and.popc")
+        for operands in ("a-desc, b-desc, 0", "a, b-desc, {0,1}")
+    ),
     Syntax(
         f"{_WGMMA}.m64n{_N}k256.s32.b1.b1.xor.popc d, a-desc, b-desc, 1",
         "wgmma has no xor",
+    ),
+    Syntax(
+        f"{_WGMMA}.m64n8k16.f32.{{f16.f16,bf16.bf16}} d, a, b-desc, 1, 1, 1, 1, {{0,1}}",
+        "A in registers has no major to choose: it lies by rows",
     ),
     Syntax(
         f"{_WGMMA}.m64n{_N}k64.s32.{{s4.s4,u4.u4}} d, a-desc, b-desc, 1",

@@ -251,7 +251,36 @@ def _wgmma() -> Iterator[Entry]:
             yield from _row_col(_entries("wgmma", (64, n, 256), "b1 b1 s32 s32", **more))
 
 
-TABLE = (*_wmma(), *_mma(), *_wgmma())
+def _modified() -> Iterator[Entry]:
+    """Of wgmma, all that differ from those above in where A is, a sign, or whether C counts."""
+    for n in MODIFIED_N:
+        for types in ("f16 f16 f32 f32", "f16 f16 f16 f16", "bf16 bf16 f32 f32"):
+            for entry in _entries("wgmma", (64, n, 16), types, swizzle=128):
+                yield from _modifications(entry)
+        one = "tf32 tf32 f32 f32"
+        more = [_entries("wgmma", (64, n, 8), one, swizzle=128)]
+        for a, b in itertools.product(("e4m3", "e5m2"), repeat=2):
+            for d in ("f32", "f16"):
+                more.append(_entries("wgmma", (64, n, 32), f"{a} {b} {d} {d}", swizzle=128))
+        for a, b in itertools.product(("s8", "u8"), repeat=2):
+            for satfinite in (False, True):
+                limit = {"satfinite": satfinite, "swizzle": 128}
+                more.append(_entries("wgmma", (64, n, 32), f"{a} {b} s32 s32", **limit))
+        more.append(_entries("wgmma", (64, n, 256), "b1 b1 s32 s32", op="and", swizzle=128))
+        for entry in _row_col(itertools.chain(*more)):
+            yield from _modifications(entry)
+
+
+def _modifications(entry: Entry) -> Iterator[Entry]:
+    signs = (1,) if _is_integer(entry.a) else (1, -1)
+    for registers, a, b, d in itertools.product((False, True), signs, signs, (1, 0)):
+        more = {"a_in_registers": registers, "scale_a": a, "scale_b": b, "scale_d": d}
+        found = dataclasses.replace(entry, **more)
+        if found.modified and not (registers and entry.a_layout == "col"):
+            yield found
+
+
+TABLE = (*_wmma(), *_mma(), *_wgmma(), *_modified())
 
 
 def find(name: str) -> Entry:
