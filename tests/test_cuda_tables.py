@@ -92,9 +92,8 @@ def test_entries_are_in_the_code_of_their_source(name):
     """The .cu has the instruction, in the function that the entry names, and knows the name."""
     entries = few(entry for entry in TABLE if entry.source == name)
     ptx = cubin.compile_ptx(name, "90a", cubin.FEW_N)
-    functions = dict(
-        re.findall(r"\.entry \w*?\d((?:wgmma|wmma|mma)_\w+?)8Operandsi\((.*?)^\}", ptx, re.S | re.M)
-    )
+    _, *parts = re.split(r"\.entry _Z\d+(\w+?)8Operandsi\(", ptx)
+    functions = dict(zip(parts[::2], parts[1::2], strict=True))
     assert {entry.function for entry in entries} <= set(functions)
     for entry in entries:
         assert entry.opcode in functions[entry.function]
