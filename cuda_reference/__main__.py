@@ -81,6 +81,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--entry", metavar="ENTRY", help="of types/NAME (default: its first one)")
     run.add_argument(
+        "--filled", action="store_true", help="A and B filled with 0, 1, 2, ...; prints D"
+    )
+    run.add_argument(
         "--size", default="1024,1024,1024", metavar="M,N,K", help="default: %(default)s"
     )
     types, sums = (", ".join(map(short_name, known)) for known in (TYPES, ACCUMULATORS))
@@ -172,7 +175,22 @@ def _render(function: cubin.Function) -> str:
 
 
 def _run(args: argparse.Namespace) -> int:
+    if args.filled:
+        return _run_filled(args)
     return _run_entry(args) if "/" in args.name else _run_rung(args)
+
+
+def _run_filled(args: argparse.Namespace) -> int:
+    from . import filled
+
+    if args.name != filled.RUNG:
+        raise ValueError(f"--filled is the example of {filled.RUNG}, not of {args.name}")
+    loader.architecture()  # the reason, where there is no GPU
+    d, wrong = filled.run()
+    print(f"{filled.RUNG}: A[64 x 16] and B[16 x 8] are 0, 1, 2, ... by rows, in bf16; D is")
+    print(filled.table(d))
+    print("; ".join(f"{name} is wrong" for name in wrong) or "ok: exact, with B in both majors")
+    return 1 if wrong else 0
 
 
 def _run_entry(args: argparse.Namespace) -> int:
