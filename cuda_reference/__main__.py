@@ -200,7 +200,7 @@ def _run_entry(args: argparse.Namespace) -> int:
     source.path_of(args.name)
     entry = show.entry_of(args.name, args.entry)
     print(show.describe(entry), flush=True)
-    wrong = show.check(entry)
+    wrong = show.check(entry, args.name)
     print(f"\n{wrong or 'ok: D is what it should be, in every element'}")
     return 1 if wrong else 0
 

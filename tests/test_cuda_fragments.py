@@ -1,5 +1,6 @@
 """Who holds which element: index arithmetic against itself and, on a GPU, a result."""
 
+import ctypes
 import re
 
 import pytest
@@ -8,8 +9,9 @@ import torch
 from cuda_reference import loader, source
 from cuda_reference.__main__ import main
 from cuda_reference.types.fragments import fragment, ldmatrix, places
+from cuda_reference.types.run import Operands
 from cuda_reference.types.show import check, describe
-from cuda_reference.types.table import BITS, TABLE
+from cuda_reference.types.table import BITS, TABLE, held_by
 
 pytestmark = pytest.mark.host
 
@@ -21,6 +23,7 @@ DIFFERENT = {
 }.values()
 each = pytest.mark.parametrize("entry", DIFFERENT, ids=str)
 OPERANDS = "abcd"
+FILES = [name for name in source.names() if held_by(name)]
 
 
 def sizes(entry, operand):
@@ -82,12 +85,12 @@ def test_b_by_columns_is_what_ldmatrix_loads_and_by_rows_what_trans_loads():
         assert b[lane] == rows[lane]
 
 
-@pytest.mark.parametrize("file", sorted({entry.source for entry in TABLE}))
+@pytest.mark.parametrize("file", FILES)
 def test_run_prints_who_holds_what_without_a_gpu(file, capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert main(["run", file]) == 2
     said = capsys.readouterr()
-    first = next(entry for entry in TABLE if entry.source == file)
+    first = held_by(file)[0]
     assert said.out == describe(first) + "\n" and "CUDA" in said.err
     assert first.text in said.out and max(map(len, said.out.splitlines())) <= 100
     for operand in "ABC":
@@ -105,6 +108,8 @@ def test_run_prints_the_entry_that_is_asked_for(capsys, monkeypatch):
         entry = "nothing" if file == "types/mma_f16" else name
         assert main(["run", file, "--entry", entry]) == 2
         assert message in capsys.readouterr().err
+    assert main(["run", "types/loads"]) == 2
+    assert "types/loads multiplies nothing" in capsys.readouterr().err
     assert main(["run", "types/nothing"]) == 2
     assert "no CUDA source is called 'types/nothing'" in capsys.readouterr().err
 
@@ -113,7 +118,7 @@ def test_run_prints_the_entry_that_is_asked_for(capsys, monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("file", sorted({entry.source for entry in TABLE}))
+@pytest.mark.parametrize("file", FILES)
 def test_run_checks_the_result(file, capsys):
     if reason := loader.unavailable():
         pytest.skip(reason)
@@ -129,5 +134,80 @@ def test_a_wrong_result_is_told(monkeypatch):
         pytest.skip(reason)
     from cuda_reference.types import show
 
-    monkeypatch.setattr(show, "multiply", lambda entry, a, b, c: c + 1)
-    assert re.fullmatch(r"\d+ of 256 elements of D are wrong", check(TABLE[0]))
+    monkeypatch.setattr(show, "multiply", lambda entry, a, b, c, source: c + 1)
+    assert re.fullmatch(r"\d+ of 256 elements of D are wrong", check(TABLE[0], TABLE[0].source))
+
+
+#: What is loaded, and an entry and an operand whose fragment it fills; None: of ldmatrix.
+LOADS = {
+    f"wmma.load.{operand}.{layout}.m{e.shape[0]}n{e.shape[1]}k{e.shape[2]}.{getattr(e, operand)}": (
+        e,
+        operand,
+    )
+    for e in TABLE
+    if e.instruction == "wmma"
+    for operand in "abc"
+    for layout in (("row", "col") if operand == "c" else (getattr(e, f"{operand}_layout"),))
+}
+MATRICES = {
+    f"ldmatrix.x{count}{'.trans' * trans}": (count, trans)
+    for count in (1, 2, 4)
+    for trans in (False, True)
+}
+
+
+def test_every_load_is_in_the_file():
+    text = source.path_of("types/loads").read_text()
+    assert len(LOADS) == 62 + 2 * 13  # of A and B; of C, in both layouts
+    for name in LOADS:
+        shape, type_ = name.split(".")[-2:]
+        assert shape in text and type_ in text
+
+
+def loaded(name, lines, length, bits, registers):
+    """[lane][element] -> (line, place in the line), found out bit by bit from what a load gives.
+
+    In pass p an element is 1 if bit p of its number is.
+    """
+    unit, each = max(bits, 8) // 8, max(32, bits) // bits
+    pitch = -(-length * bits // 8 // 32) * 32
+    library = loader.library("types/loads")
+    found = torch.zeros(32, registers * each, dtype=torch.int64)
+    number = torch.arange(lines * length).view(lines, length)
+    for p in range(int(number.max()).bit_length()):
+        elements = (number >> p & 1).to(torch.uint8)
+        if bits < 8:
+            shifts = bits * torch.arange(8 // bits, dtype=torch.uint8)
+            elements = (elements.unflatten(1, (-1, 8 // bits)) << shifts).sum(-1).to(torch.uint8)
+        storage = torch.zeros(lines, pitch, dtype=torch.uint8)
+        storage[:, : elements.shape[1] * unit : unit] = elements
+        a = storage.cuda()
+        word = torch.int64 if bits == 64 else torch.int32
+        d = torch.full((32, registers), -1, dtype=word, device="cuda")
+        operands = Operands(
+            a=a.data_ptr(), d=d.data_ptr(), lda=pitch * 8 // bits,
+            stream=torch.cuda.current_stream().cuda_stream,
+        )  # fmt: skip
+        assert library.run(name.encode(), ctypes.byref(operands)) is None
+        values = d.cpu().to(torch.int64)[:, :, None] >> bits * torch.arange(each)
+        found |= (values & 1).flatten(1) << p
+    return [[(int(i) // length, int(i) % length) for i in lane] for lane in found]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", [*LOADS, *MATRICES])
+def test_a_device_s_fragments(name):
+    if reason := loader.unavailable():
+        pytest.skip(reason)
+    if name in MATRICES:
+        count, trans = MATRICES[name]
+        held, by_rows, rows, cols, bits = ldmatrix(count, trans), True, 8 * count, 8, 16
+    else:
+        entry, operand = LOADS[name]
+        held, by_rows = fragment(entry, operand), ".row." in name
+        rows, cols = sizes(entry, operand)
+        bits = BITS[getattr(entry, operand)]
+    lines = (rows, cols) if by_rows else (cols, rows)
+    found = loaded(name, *lines, bits, held.registers)
+    got = tuple(tuple(at if by_rows else at[::-1] for at in lane) for lane in found)
+    assert got == held.elements

@@ -14,7 +14,7 @@ import torch
 
 from cuda_reference import loader, source, types
 from cuda_reference.types.run import ALIGNMENT, RANGES, Operands
-from cuda_reference.types.table import BITS, DTYPES, TABLE
+from cuda_reference.types.table import BITS, DTYPES, TABLE, held_by
 from tritemm import budget
 
 pytestmark = pytest.mark.host
@@ -107,17 +107,20 @@ def test_names_are_unique_and_found():
 
 
 def test_every_file_holds_entries():
-    assert set(FILES) == {name for name in source.names() if name.startswith("types/")}
+    others = {"types/loads", "types/wmma_cpp"}
+    assert set(FILES) | others == {name for name in source.names() if name.startswith("types/")}
+    assert {entry.a for entry in held_by("types/wmma_cpp")} == {"s8", "u8"}
+    assert not held_by("types/loads") and all(held_by(file) for file in FILES)
 
 
-@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("file", [n for n in source.names() if n.startswith("types/")])
 def test_header(file):
     lines = source.opening_comment(source.path_of(file)).splitlines()
     assert len(lines) <= 10
     assert lines[0].startswith(file.removeprefix("types/") + ": ") and lines[0].endswith(".")
     assert {"Signs", "Needs"} <= set(source.header(file)) <= set(source.HEADER_KEYS)
-    targets = {arch for entry in TABLE if entry.source == file for arch in entry.architectures}
-    assert set(source.architectures(file)) == targets
+    targets = {arch for entry in held_by(file) for arch in entry.architectures}
+    assert set(source.architectures(file)) == (targets or {"80", "90a"})
 
 
 def test_operands_are_laid_out_as_instruction_cuh_says():
@@ -586,6 +589,25 @@ def test_wmma_loads_c_and_stores_d_by_columns_too(entries, can_run):
                 torch.equal(got, want) and torch.equal(out, want) and bool((ends == 255).all())
             ):
                 problems.append(f"{entry.name}: C {c_layout}, D {d_layout}")
+    report(problems)
+
+
+@pytest.mark.gpu
+def test_the_functions_of_cuda_cpp_do_what_the_instructions_do(can_run):
+    """satf near the limits, each layout of A and B, and the accumulators in both layouts."""
+    entries = held_by("types/wmma_cpp")
+    can_run(entries)
+    problems = []
+    for entry, c_layout, d_layout in itertools.product(entries, ("row", "col"), ("row", "col")):
+        m, n, k = entry.shape
+        a, b = values((m, k), entry.a), values((k, n), entry.b)
+        c = near_the_limits(entry, a, b)
+        got = types.multiply(
+            entry, *(x.to(DEVICE) for x in (a, b, c)),
+            c_layout=c_layout, d_layout=d_layout, source="types/wmma_cpp",
+        )  # fmt: skip
+        if not torch.equal(got.cpu(), added(entry, c, products(entry, a, b))):
+            problems.append(f"{entry.name}: C {c_layout}, D {d_layout}")
     report(problems)
 
 

@@ -58,6 +58,7 @@ def multiply(
     *,
     c_layout: str = "row",
     d_layout: str = "row",
+    source: str | None = None,
 ) -> torch.Tensor:
     """D = A B + C by one instruction, on A's device and its current stream.
 
@@ -72,6 +73,7 @@ def multiply(
         out: where to put D, with lines that begin on multiples of 32 bytes; new memory if None.
         c_layout, d_layout: "row" or "col", how C is loaded and D is stored: by rows, or by columns,
             which wmma alone can.
+        source: the .cu that runs it, one of those that hold the entry (`table.held_by`).
 
     Returns:
         D, [M, N]; `out` if it was given.
@@ -99,7 +101,7 @@ def multiply(
     capability = torch.cuda.get_device_capability(a.device)
     if reason := why_not(entry, capability):
         raise ValueError(reason)
-    library = loader.library(entry.source, loader.architecture(capability))
+    library = loader.library(source or entry.source, loader.architecture(capability))
 
     with torch.cuda.device(a.device):
         # References to what the kernel reads are held until it is in the stream.

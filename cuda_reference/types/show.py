@@ -8,7 +8,7 @@ from cuda_reference import loader
 
 from .fragments import fragment, places
 from .run import RANGES, multiply, why_not
-from .table import DTYPES, TABLE, Entry, find
+from .table import DTYPES, Entry, find, held_by
 
 #: Lines of an operand, and characters of a line, that are printed.
 LINES, WIDTH = 16, 100
@@ -18,7 +18,9 @@ Holder = tuple[str, tuple[str, ...]]
 
 def entry_of(source: str, name: str | None) -> Entry:
     """The entry of this .cu that is called `name`, by default the first; ValueError if none is."""
-    mine = [entry for entry in TABLE if entry.source == source]
+    mine = held_by(source)
+    if not mine:
+        raise ValueError(f"{source} multiplies nothing; `run` is for the others of types/")
     if name is None:
         return mine[0]
     entry = find(name)
@@ -95,8 +97,8 @@ def _runs(cells: list[Holder]) -> list[tuple[int, int, str]]:
     return [(a, b, f"{holder} {','.join(names)}".rstrip()) for a, b, holder, names in runs]
 
 
-def check(entry: Entry) -> str | None:
-    """Run it on small integers, whose sums are exact; what is wrong with D, or None.
+def check(entry: Entry, source: str) -> str | None:
+    """Run it by `source` on small integers, whose sums are exact; what is wrong with D, or None.
 
     Raises what `types.multiply` raises, and ValueError where this GPU lacks the instruction.
     """
@@ -105,8 +107,9 @@ def check(entry: Entry) -> str | None:
         raise ValueError(reason)
     m, n, k = entry.shape
     a, b, c = _draw((m, k), entry.a), _draw((k, n), entry.b), _draw((m, n), entry.c)
-    got = multiply(entry, *(x.to(DTYPES[t]).cuda() for x, t in
-                            ((a, entry.a), (b, entry.b), (c, entry.c)))).cpu().double()  # fmt: skip
+    given = ((a, entry.a), (b, entry.b), (c, entry.c))
+    tensors = [x.to(DTYPES[type_]).cuda() for x, type_ in given]
+    got = multiply(entry, *tensors, source=source).cpu().double()
     products = a @ (1 - b) + (1 - a) @ b if entry.op == "xor" else a @ b
     want = entry.scale_a * entry.scale_b * products + entry.scale_d * c
     wrong = int((got != want).sum())

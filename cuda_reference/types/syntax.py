@@ -174,10 +174,12 @@ WGMMA = (
     ),
 )
 
+_POINTED = "ldmatrix.sync.aligned.m8n8.{x1,x2,x4}{,.trans}.shared.b16"
 _LD, _ST = "wmma.load.{a,b}.sync.aligned.{row,col}", "wmma.store.d.sync.aligned.{row,col}"
 _LD_C = "wmma.load.c.sync.aligned.{row,col}"
 #: What fills and empties fragments: the .cu that uses each.
 MEMORY = (
+    Syntax(_POINTED, used_by="types/loads"),
     Syntax(f"{_LD}.{_SHAPES}.f16", used_by="types/wmma_f16"),
     Syntax(f"{_LD}.{_SHAPES}.bf16", used_by="types/wmma_bf16"),
     Syntax(f"{_LD}.{_SHAPES}.{{s8,u8}}", used_by="types/wmma_s8"),

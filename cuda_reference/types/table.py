@@ -283,6 +283,14 @@ def _modifications(entry: Entry) -> Iterator[Entry]:
 TABLE = (*_wmma(), *_mma(), *_wgmma(), *_modified())
 
 
+def held_by(source: str) -> tuple[Entry, ...]:
+    """The entries that a .cu can run: those of which it is the source, or which it has as well."""
+    if source == "types/wmma_cpp":  # through CUDA C++ what wmma_s8 has in PTX
+        shape = (16, 16, 16)
+        return tuple(e for e in TABLE if e.source == "types/wmma_s8" and e.shape == shape)
+    return tuple(entry for entry in TABLE if entry.source == source)
+
+
 def find(name: str) -> Entry:
     """The entry called `name`; ValueError if there is none."""
     try:
