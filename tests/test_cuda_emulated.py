@@ -93,3 +93,9 @@ def test_edges(compiled, name, layout, shape):
 @pytest.mark.parametrize(("dtype", "accumulate"), [(FP16, FP16), (BF16, FP32)], ids=short_name)
 def test_types(compiled, name, layout, dtype, accumulate):
     multiply(compiled, name, *operands(40, 72, 48, dtype, layout), layout, accumulate)
+
+
+@pytest.mark.parametrize("layout", ["NT", "NN"])
+def test_the_serpentine_order_covers_a_ragged_last_stripe(compiled, layout):
+    """Two stripes of tile columns, the second with one, and three tile rows."""
+    multiply(compiled, "mma_base", *operands(530, 16 * 128 + 9, 16, layout=layout), layout)
