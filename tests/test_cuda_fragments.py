@@ -164,16 +164,16 @@ def test_every_load_is_in_the_file():
         assert shape in text and type_ in text
 
 
-def loaded(name, lines, length, bits, registers):
-    """[lane][element] -> (line, place in the line), found out bit by bit from what a load gives.
+def elements_held(registers_of, lines, length, bits, per_register):
+    """[thread][element] -> (line, place in the line), found out bit by bit.
 
-    In pass p an element is 1 if bit p of its number is.
+    `registers_of(storage, ld)` are the threads' registers [threads, registers] of a matrix in
+    memory, in bytes. In pass p an element of the matrix is 1 if bit p of its number is.
     """
-    unit, each = max(bits, 8) // 8, max(32, bits) // bits
+    unit = max(bits, 8) // 8
     pitch = -(-length * bits // 8 // 32) * 32
-    library = loader.library("types/loads")
-    found = torch.zeros(32, registers * each, dtype=torch.int64)
     number = torch.arange(lines * length).view(lines, length)
+    found = 0
     for p in range(int(number.max()).bit_length()):
         elements = (number >> p & 1).to(torch.uint8)
         if bits < 8:
@@ -181,17 +181,15 @@ def loaded(name, lines, length, bits, registers):
             elements = (elements.unflatten(1, (-1, 8 // bits)) << shifts).sum(-1).to(torch.uint8)
         storage = torch.zeros(lines, pitch, dtype=torch.uint8)
         storage[:, : elements.shape[1] * unit : unit] = elements
-        a = storage.cuda()
-        word = torch.int64 if bits == 64 else torch.int32
-        d = torch.full((32, registers), -1, dtype=word, device="cuda")
-        operands = Operands(
-            a=a.data_ptr(), d=d.data_ptr(), lda=pitch * 8 // bits,
-            stream=torch.cuda.current_stream().cuda_stream,
-        )  # fmt: skip
-        assert library.run(name.encode(), ctypes.byref(operands)) is None
-        values = d.cpu().to(torch.int64)[:, :, None] >> bits * torch.arange(each)
-        found |= (values & 1).flatten(1) << p
-    return [[(int(i) // length, int(i) % length) for i in lane] for lane in found]
+        registers = registers_of(storage, pitch * 8 // bits)
+        values = registers[:, :, None] >> bits * torch.arange(per_register)
+        found = found | (values & 1).flatten(1) << p
+    return [[(int(i) // length, int(i) % length) for i in thread] for thread in found]
+
+
+def as_stored(held, by_rows):
+    """A fragment's elements as (line, place in the line)."""
+    return [[at if by_rows else at[::-1] for at in thread] for thread in held.elements]
 
 
 @pytest.mark.gpu
@@ -207,7 +205,17 @@ def test_a_device_s_fragments(name):
         held, by_rows = fragment(entry, operand), ".row." in name
         rows, cols = sizes(entry, operand)
         bits = BITS[getattr(entry, operand)]
+    library = loader.library("types/loads")
+
+    def registers_of(storage, ld):
+        a = storage.cuda()
+        word = torch.int64 if bits == 64 else torch.int32
+        d = torch.full((32, held.registers), -1, dtype=word, device="cuda")
+        stream = torch.cuda.current_stream().cuda_stream
+        operands = Operands(a=a.data_ptr(), d=d.data_ptr(), lda=ld, stream=stream)
+        assert library.run(name.encode(), ctypes.byref(operands)) is None
+        return d.cpu().to(torch.int64)
+
     lines = (rows, cols) if by_rows else (cols, rows)
-    found = loaded(name, *lines, bits, held.registers)
-    got = tuple(tuple(at if by_rows else at[::-1] for at in lane) for lane in found)
-    assert got == held.elements
+    found = elements_held(registers_of, *lines, bits, held.per_register)
+    assert found == as_stored(held, by_rows)
