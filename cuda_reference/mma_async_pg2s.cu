@@ -43,8 +43,8 @@ __global__ void __launch_bounds__(THREADS, B_BY_ROWS ? 1 : BLOCKS_PER_SM<Acc>)
         cp_async_commit();
 #pragma unroll
         for (int k = 0; k < BK / 16; ++k) {
-            FragmentsOf<B_BY_ROWS> fragments;
-            fragments.template load<Layout>(buffer, k);
+            FragmentsOf<Layout, B_BY_ROWS> fragments;
+            fragments.load(buffer, k);
             multiply<T>(acc, fragments);
         }
         cp_async_wait<0>();

@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(THREADS, B_BY_ROWS ? 1 : BLOCKS_PER_SM<Acc>)
     const Origin tile = block_origin(call);
     const RowsOf<B_BY_ROWS> rows(call, tile);
     WarpTile<Acc> acc;
-    FragmentsOf<B_BY_ROWS> fragments[2];
+    FragmentsOf<Layout, B_BY_ROWS> fragments[2];
 
     copy_async<Layout>(shared, rows, 0);
     cp_async_commit();
@@ -40,12 +40,12 @@ __global__ void __launch_bounds__(THREADS, B_BY_ROWS ? 1 : BLOCKS_PER_SM<Acc>)
     __syncthreads();
     for_steps<1>(rows, [&](int step, auto extent) {
         const uint4* buffer = shared + step % 2 * BUFFER;
-        fragments[0].template load<Layout>(buffer, 0);
+        fragments[0].load(buffer, 0);
         copy_async<Layout>(shared + (step + 1) % 2 * BUFFER, rows, step + 1, extent);
         cp_async_commit();
 #pragma unroll
         for (int k = 0; k < BK / 16; ++k) {
-            if (k + 1 < BK / 16) fragments[(k + 1) % 2].template load<Layout>(buffer, k + 1);
+            if (k + 1 < BK / 16) fragments[(k + 1) % 2].load(buffer, k + 1);
             multiply<T>(acc, fragments[k % 2]);
         }
         cp_async_wait<0>();

@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     const Origin tile = block_origin(call);
     const RowsOf<B_BY_ROWS> rows(call, tile);
     WarpTile<Acc> acc;
-    FragmentsOf<B_BY_ROWS> fragments[2];
+    FragmentsOf<Layout, B_BY_ROWS> fragments[2];
 
     for (int step = 0; step < STAGES - 1; ++step) {
         copy_async<Layout>(shared + step * BUFFER, rows, step);
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     }
     cp_async_wait<STAGES - 2>();
     __syncthreads();
-    fragments[0].template load<Layout>(shared, 0);
+    fragments[0].load(shared, 0);
     // Buffer `now` is multiplied; half of it is in registers already. `last` is filled again.
     int now = 0;
     for_steps<STAGES - 1>(rows, [&](int step, auto extent) {
@@ -49,11 +49,11 @@ __global__ void __launch_bounds__(THREADS, 1)
         const int last = now > 0 ? now - 1 : STAGES - 1;
         copy_async<Layout>(shared + last * BUFFER, rows, step + STAGES - 1, extent);
         cp_async_commit();
-        fragments[1].template load<Layout>(shared + now * BUFFER, 1);
+        fragments[1].load(shared + now * BUFFER, 1);
         multiply<T>(acc, fragments[0]);
         cp_async_wait<STAGES - 2>();
         __syncthreads();  // the next buffer is filled; this one is free, its rest in registers
-        fragments[0].template load<Layout>(shared + next * BUFFER, 0);
+        fragments[0].load(shared + next * BUFFER, 0);
         multiply<T>(acc, fragments[1]);
         now = next;
     });

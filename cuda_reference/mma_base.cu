@@ -36,8 +36,8 @@ __global__ void __launch_bounds__(THREADS)
         __syncthreads();
 #pragma unroll
         for (int k = 0; k < BK / 16; ++k) {
-            FragmentsOf<B_BY_ROWS> fragments;
-            fragments.template load<Layout>(shared, k);
+            FragmentsOf<Layout, B_BY_ROWS> fragments;
+            fragments.load(shared, k);
             multiply<T>(acc, fragments);
         }
         __syncthreads();
