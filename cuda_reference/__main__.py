@@ -89,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     types, sums = (", ".join(map(short_name, known)) for known in (TYPES, ACCUMULATORS))
     run.add_argument("--dtype", default="fp16", help=f"{types} (default: %(default)s)")
     run.add_argument("--accumulate", default="fp32", help=f"{sums} (default: %(default)s)")
+    run.add_argument("--layout", metavar="NT|NN", help="how A and B are stored (default: NT)")
     run.add_argument("--config", type=int, default=0, metavar="I", help="which config, from 0")
     return parser
 
@@ -218,7 +219,10 @@ def _run_rung(args: argparse.Namespace) -> int:
     loader.architecture()  # the reason, where there is no GPU
     a = torch.randn(M, K, device="cuda").to(dtype)
     b = torch.randn(N, K, device="cuda").to(dtype).mT
-    if "NT" not in kernel.why_not.layouts:
+    layout = args.layout or kernel.why_not.layouts[0]
+    if layout not in ("NT", "NN"):
+        raise ValueError(f"--layout is NT or NN, not {layout!r}")
+    if layout == "NN":
         b = b.contiguous()
     c = torch.full((M, N), torch.nan, dtype=dtype, device="cuda")
     problem = Problem.of(a, b, c, accumulate=accumulate)

@@ -12,6 +12,8 @@ from cuda_reference import cubin, source, toolkit
 from cuda_reference.types.syntax import MEMORY, MMA, SYNTAX, WGMMA, WMMA, Syntax
 from cuda_reference.types.table import TABLE
 
+from .test_cuda_build import few_of
+
 pytestmark = pytest.mark.host
 
 ENTRIES = Counter(entry.text for entry in TABLE)
@@ -91,7 +93,7 @@ def few(entries):
 def test_entries_are_in_the_code_of_their_source(name):
     """The .cu has the instruction, in the function that the entry names, and knows the name."""
     entries = few(entry for entry in TABLE if entry.source == name)
-    ptx = cubin.compile_ptx(name, "90a", cubin.FEW_N)
+    ptx = cubin.compile_ptx(name, "90a", cubin.FEW_N if few_of(name) else cubin.FLAGS)
     _, *parts = re.split(r"\.entry _Z\d+(\w+?)8Operandsi\(", ptx)
     functions = dict(zip(parts[::2], parts[1::2], strict=True))
     assert {entry.function for entry in entries} <= set(functions)

@@ -8,6 +8,8 @@ import pytest
 
 from cuda_reference import cubin, source, toolkit
 
+from .test_cuda_build import few_of
+
 pytestmark = pytest.mark.host
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -80,7 +82,8 @@ def test_stores_are_fenced_before_wgmma_reads_them(name):
         toolkit.nvcc()
     except toolkit.Unavailable as reason:
         pytest.skip(str(reason))
-    for function in cubin.compile_cubin(name, "90a", cubin.FEW_N).functions:
+    flags = cubin.FEW_N if few_of(name) else cubin.FLAGS
+    for function in cubin.compile_cubin(name, "90a", flags).functions:
         if function.count("STS") and not function.count("UTMALDG"):
             assert function.count("FENCE")
 
