@@ -99,3 +99,10 @@ def test_types(compiled, name, layout, dtype, accumulate):
 def test_the_serpentine_order_covers_a_ragged_last_stripe(compiled, layout):
     """Two stripes of tile columns, the second with one, and three tile rows."""
     multiply(compiled, "mma_base", *operands(530, 16 * 128 + 9, 16, layout=layout), layout)
+
+
+@pytest.mark.parametrize("layout", ["NT", "NN"])
+@pytest.mark.parametrize("offset", [0, 1])
+def test_the_naive_rung_reads_rows_at_any_address(compiled, layout, offset):
+    options = {"aligned": False, "offset": offset}
+    multiply(compiled, "mma_naive", *operands(45, 61, 50, layout=layout, **options), layout)
