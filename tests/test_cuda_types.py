@@ -577,7 +577,7 @@ def test_wmma_loads_c_and_stores_d_by_columns_too(entries, can_run):
         for c_layout, d_layout in (("col", "row"), ("row", "col"), ("col", "col")):
             layouts = {"c_layout": c_layout, "d_layout": d_layout}
             got = types.multiply(entry, a, b, c, **layouts)
-            assert got.stride(d_layout == "row") == 1
+            assert got.stride(1 if d_layout == "row" else 0) == 1
             pitch = -(-(m if d_layout == "col" else n) * dtype.itemsize // 32) * 32 + 32
             lines = n if d_layout == "col" else m
             storage = torch.full((lines, pitch), 255, dtype=torch.uint8, device=DEVICE)
