@@ -21,7 +21,8 @@ EXAMPLES = """examples:
   python -m cuda_reference list
   python -m cuda_reference build --sm 80 mma_base
   python -m cuda_reference asm wgmma_tma
-  python -m cuda_reference run mma_async_stage3 --size 4096,4096,4096 --accumulate fp16"""
+  python -m cuda_reference run mma_async_stage3 --size 4096,4096,4096 --accumulate fp16
+  python -m cuda_reference run types/mma_f16 --entry mma.m16n8k16.row.col.f32.f16.f16.f32"""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -71,16 +72,24 @@ def _parser() -> argparse.ArgumentParser:
     asm.add_argument("--sm", metavar="80|90a", help="architecture (default: the newest it is for)")
     asm.add_argument("--function", default="", metavar="TEXT", help="functions whose name has TEXT")
     asm.add_argument("--sass", action="store_true", help="also print the SASS")
+    asm.add_argument("--ptx", action="store_true", help="also print the PTX")
     asm.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
     run = command("run", _run, "multiply random matrices, check every element, and take the time")
-    run.add_argument("name", metavar="NAME", help="a rung, as listed")
+    run.add_argument(
+        "name", metavar="NAME", help="a rung, as listed; or types/NAME: who holds which element"
+    )
+    run.add_argument("--entry", metavar="ENTRY", help="of types/NAME (default: its first one)")
+    run.add_argument(
+        "--filled", action="store_true", help="A and B filled with 0, 1, 2, ...; prints D"
+    )
     run.add_argument(
         "--size", default="1024,1024,1024", metavar="M,N,K", help="default: %(default)s"
     )
     types, sums = (", ".join(map(short_name, known)) for known in (TYPES, ACCUMULATORS))
     run.add_argument("--dtype", default="fp16", help=f"{types} (default: %(default)s)")
     run.add_argument("--accumulate", default="fp32", help=f"{sums} (default: %(default)s)")
+    run.add_argument("--layout", metavar="NT|NN", help="how A and B are stored (default: NT)")
     run.add_argument("--config", type=int, default=0, metavar="I", help="which config, from 0")
     return parser
 
@@ -130,7 +139,9 @@ def _sms(archs: list[str]) -> str:
 
 
 def _asm(args: argparse.Namespace) -> int:
-    code = cubin.compile_cubin(args.name, args.sm or source.architectures(args.name)[-1])
+    sm = args.sm or source.architectures(args.name)[-1]
+    code = cubin.compile_cubin(args.name, sm)
+    ptx = cubin.compile_ptx(args.name, sm) if args.ptx else ""
     functions = [f for f in code.functions if args.function in f.name]
     if not functions:
         known = ", ".join(function.name for function in code.functions)
@@ -140,12 +151,14 @@ def _asm(args: argparse.Namespace) -> int:
         values["functions"] = [dataclasses.asdict(function) for function in functions]
         if args.sass:
             values["sass"] = code.sass
+        if args.ptx:
+            values["ptx"] = ptx
         print(json.dumps(values, indent=2))
         return 0
     print(f"{code.name} on sm_{code.arch}")
     for function in functions:
         print(_render(function))
-    for text in filter(None, (code.warnings, code.sass if args.sass else "")):
+    for text in filter(None, (code.warnings, ptx, code.sass if args.sass else "")):
         print(f"\n{text.strip()}")
     return 0
 
@@ -163,6 +176,37 @@ def _render(function: cubin.Function) -> str:
 
 
 def _run(args: argparse.Namespace) -> int:
+    if args.filled:
+        return _run_filled(args)
+    return _run_entry(args) if "/" in args.name else _run_rung(args)
+
+
+def _run_filled(args: argparse.Namespace) -> int:
+    from . import filled
+
+    if args.name != filled.RUNG:
+        raise ValueError(f"--filled is the example of {filled.RUNG}, not of {args.name}")
+    loader.architecture()  # the reason, where there is no GPU
+    d, wrong = filled.run()
+    print(f"{filled.RUNG}: A[64 x 16] and B[16 x 8] are 0, 1, 2, ... by rows, in bf16; D is")
+    print(filled.table(d))
+    print("; ".join(f"{name} is wrong" for name in wrong) or "ok: exact, with B in both majors")
+    return 1 if wrong else 0
+
+
+def _run_entry(args: argparse.Namespace) -> int:
+    """Prints who holds what in any case; the instruction runs where there is a GPU for it."""
+    from .types import show
+
+    source.path_of(args.name)
+    entry = show.entry_of(args.name, args.entry)
+    print(show.describe(entry), flush=True)
+    wrong = show.check(entry, args.name)
+    print(f"\n{wrong or 'ok: D is what it should be, in every element'}")
+    return 1 if wrong else 0
+
+
+def _run_rung(args: argparse.Namespace) -> int:
     import torch
 
     from tritemm import budget, plan
@@ -175,7 +219,10 @@ def _run(args: argparse.Namespace) -> int:
     loader.architecture()  # the reason, where there is no GPU
     a = torch.randn(M, K, device="cuda").to(dtype)
     b = torch.randn(N, K, device="cuda").to(dtype).mT
-    if "NT" not in kernel.why_not.layouts:
+    layout = args.layout or kernel.why_not.layouts[0]
+    if layout not in ("NT", "NN"):
+        raise ValueError(f"--layout is NT or NN, not {layout!r}")
+    if layout == "NN":
         b = b.contiguous()
     c = torch.full((M, N), torch.nan, dtype=dtype, device="cuda")
     problem = Problem.of(a, b, c, accumulate=accumulate)

@@ -1,4 +1,4 @@
-"""Machine code of any .cu, with no GPU: compiled by nvcc to a cubin, read by cuobjdump."""
+"""Code of any .cu, with no GPU: PTX, or a cubin by nvcc, read by cuobjdump."""
 
 from __future__ import annotations
 
@@ -77,20 +77,30 @@ def compile_cubin(name: str, sm: int | str, flags: Sequence[str] = FLAGS) -> Cub
         True
     """
     arch = architecture(sm)
-    made = _cubin_file(name, arch, flags)
+    made = _made(name, arch, flags, ".cubin")
+    return Cubin(name, arch, made, made.with_suffix(".log").read_text())
+
+
+def compile_ptx(name: str, sm: int | str, flags: Sequence[str] = FLAGS) -> str:
+    """The PTX that nvcc makes of `name`.cu for `sm`. Arguments and errors are `compile_cubin`'s."""
+    return _made(name, architecture(sm), flags, ".ptx").read_text()
+
+
+def _made(name: str, arch: str, flags: Sequence[str], suffix: str) -> Path:
+    """What nvcc makes of `name`, .cubin or .ptx; beside a cubin what nvcc said. From the cache."""
+    made = _file(name, arch, suffix, flags)
     if arch not in source.architectures(name):
         known = " and ".join(f"sm_{arch}" for arch in source.architectures(name))
         raise ValueError(f"{name} is for {known}, as its signs say, not for sm_{arch}")
-    log = made.with_suffix(".log")
     if not made.exists():
         with toolkit.locked(made):
             if not made.exists():
-                _compile(name, arch, flags, made, log)
-    return Cubin(name, arch, made, log.read_text())
+                _compile(name, arch, flags, made)
+    return made
 
 
-def _cubin_file(name: str, arch: str, flags: Sequence[str] = FLAGS) -> Path:
-    return toolkit.cached(source.path_of(name), arch, ".cubin", flags)
+def _file(name: str, arch: str, suffix: str, flags: Sequence[str] = FLAGS) -> Path:
+    return toolkit.cached(source.path_of(name), arch, suffix, flags)
 
 
 def architecture(sm: int | str) -> str:
@@ -113,23 +123,25 @@ def compile_all(
         f"{name} for sm_{arch}": functools.partial(compile_cubin, name, arch)
         for name in source.largest_first(names)
         for arch in source.architectures(name)
-        if arch in sms and not _cubin_file(name, arch).exists()
+        if arch in sms and not _file(name, arch, ".cubin").exists()
     }
     return progress.in_parallel("compiling", tasks, jobs)
 
 
-def _compile(name: str, arch: str, flags: Sequence[str], made: Path, log: Path) -> None:
+def _compile(name: str, arch: str, flags: Sequence[str], made: Path) -> None:
     nvcc, path = toolkit.nvcc(), source.path_of(name)
     with tempfile.TemporaryDirectory(prefix=made.stem + "-", dir=made.parent) as folder:
         built = Path(folder, made.name)
-        options = [*flags, toolkit.gencode(arch), "-cubin"]
+        target = [f"-arch=compute_{arch}"] if made.suffix == ".ptx" else [toolkit.gencode(arch)]
+        options = [*flags, *target, made.suffix.replace(".", "-")]
         includes = ["-I", str(path.parent), "-I", str(source.INCLUDE)]
         command = [str(nvcc.path), *options, *includes, "-o", str(built), str(path)]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace")
         said = (done.stdout + done.stderr).strip()
         if done.returncode:
             raise RuntimeError(f"{name} does not compile for sm_{arch}: {said[-4000:]}")
-        log.write_text(said)
+        if made.suffix == ".cubin":
+            made.with_suffix(".log").write_text(said)
         os.replace(built, made)  # last: what has a cubin is complete
 
 

@@ -4,7 +4,7 @@ Adds to       mma_permuted: copies from global to shared memory pass no register
 Mirrors       async
 By hand       cp.async, its wait and the barrier, the zero fill past K by the source size
 Signs         sm_80: HMMA, LDSM, LDGSTS; sm_90: HMMA, LDSM, LDGSTS, no HGMMA
-Needs         sm_80; fp16 or bf16; 16-byte aligned rows
+Needs         sm_80; fp16 or bf16; layout NT or NN; 16-byte aligned rows
 */
 #include <algorithm>
 
@@ -25,12 +25,12 @@ struct Layout {
 constexpr int BUFFER = (BM + BN) * Layout::AB_ROW;  // chunks
 constexpr int SHARED = std::max(BUFFER, BM * Layout::C_ROW) * 16;  // bytes
 
-template <typename T, typename Acc>
+template <typename T, typename Acc, bool B_BY_ROWS>
 __global__ void __launch_bounds__(THREADS)
     mma_async_kernel(const __grid_constant__ Call call) {
     extern __shared__ uint4 shared[];
     const Origin tile = block_origin(call);
-    const Rows rows(call, tile);
+    const RowsOf<B_BY_ROWS> rows(call, tile);
     WarpTile<Acc> acc;
 
     for (int step = 0; step < rows.steps(); ++step) {
@@ -40,8 +40,8 @@ __global__ void __launch_bounds__(THREADS)
         __syncthreads();
 #pragma unroll
         for (int k = 0; k < BK / 16; ++k) {
-            Fragments fragments;
-            fragments.load<Layout>(shared, k);
+            FragmentsOf<Layout, B_BY_ROWS> fragments;
+            fragments.load(shared, k);
             multiply<T>(acc, fragments);
         }
         __syncthreads();
@@ -50,8 +50,13 @@ __global__ void __launch_bounds__(THREADS)
     store_tile<T, Layout>(call, tile, acc, shared);
 }
 
+template <bool B_BY_ROWS>
+const char* launch_layout(const Call& call) {
+    return launch_tiled(call, SHARED, mma_async_kernel<__half, float, B_BY_ROWS>,
+                        mma_async_kernel<__half, __half, B_BY_ROWS>,
+                        mma_async_kernel<__nv_bfloat16, float, B_BY_ROWS>, B_BY_ROWS);
+}
+
 EXPORT launch(const Call* call) {
-    return launch_tiled(*call, SHARED, mma_async_kernel<__half, float>,
-                        mma_async_kernel<__half, __half>,
-                        mma_async_kernel<__nv_bfloat16, float>);
+    return call->b_rows_are ? launch_layout<true>(*call) : launch_layout<false>(*call);
 }

@@ -4,7 +4,7 @@ Adds to       mma_async: one buffer is filled while the other is multiplied
 Mirrors       pipelined
 By hand       the two buffers, where the wait goes, one barrier a step instead of two
 Signs         sm_80: HMMA, LDSM, LDGSTS; sm_90: HMMA, LDSM, LDGSTS, no HGMMA
-Needs         sm_80; fp16 or bf16; 16-byte aligned rows
+Needs         sm_80; fp16 or bf16; layout NT or NN; 16-byte aligned rows
 */
 #include <algorithm>
 
@@ -25,12 +25,12 @@ struct Layout {
 constexpr int BUFFER = (BM + BN) * Layout::AB_ROW;  // chunks
 constexpr int SHARED = std::max(2 * BUFFER, BM * Layout::C_ROW) * 16;  // bytes
 
-template <typename T, typename Acc>
-__global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM<Acc>)
+template <typename T, typename Acc, bool B_BY_ROWS>
+__global__ void __launch_bounds__(THREADS, B_BY_ROWS ? 1 : BLOCKS_PER_SM<Acc>)
     mma_async_pg2s_kernel(const __grid_constant__ Call call) {
     extern __shared__ uint4 shared[];
     const Origin tile = block_origin(call);
-    const Rows rows(call, tile);
+    const RowsOf<B_BY_ROWS> rows(call, tile);
     WarpTile<Acc> acc;
 
     copy_async<Layout>(shared, rows, 0);
@@ -43,8 +43,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM<Acc>)
         cp_async_commit();
 #pragma unroll
         for (int k = 0; k < BK / 16; ++k) {
-            Fragments fragments;
-            fragments.load<Layout>(buffer, k);
+            FragmentsOf<Layout, B_BY_ROWS> fragments;
+            fragments.load(buffer, k);
             multiply<T>(acc, fragments);
         }
         cp_async_wait<0>();
@@ -54,8 +54,13 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM<Acc>)
     store_tile<T, Layout>(call, tile, acc, shared);
 }
 
+template <bool B_BY_ROWS>
+const char* launch_layout(const Call& call) {
+    return launch_tiled(call, SHARED, mma_async_pg2s_kernel<__half, float, B_BY_ROWS>,
+                        mma_async_pg2s_kernel<__half, __half, B_BY_ROWS>,
+                        mma_async_pg2s_kernel<__nv_bfloat16, float, B_BY_ROWS>, B_BY_ROWS);
+}
+
 EXPORT launch(const Call* call) {
-    return launch_tiled(*call, SHARED, mma_async_pg2s_kernel<__half, float>,
-                        mma_async_pg2s_kernel<__half, __half>,
-                        mma_async_pg2s_kernel<__nv_bfloat16, float>);
+    return call->b_rows_are ? launch_layout<true>(*call) : launch_layout<false>(*call);
 }

@@ -4,7 +4,7 @@ Adds to       mma_async_pg2s: within a step of k, fragments are loaded one produ
 Mirrors       pipelined
 By hand       the two sets and their order; ptxas would also move the loads up by itself
 Signs         sm_80: HMMA, LDSM, LDGSTS; sm_90: HMMA, LDSM, LDGSTS, no HGMMA
-Needs         sm_80; fp16 or bf16; 16-byte aligned rows
+Needs         sm_80; fp16 or bf16; layout NT or NN; 16-byte aligned rows
 */
 #include <algorithm>
 
@@ -25,14 +25,14 @@ struct Layout {
 constexpr int BUFFER = (BM + BN) * Layout::AB_ROW;  // chunks
 constexpr int SHARED = std::max(2 * BUFFER, BM * Layout::C_ROW) * 16;  // bytes
 
-template <typename T, typename Acc>
-__global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM<Acc>)
+template <typename T, typename Acc, bool B_BY_ROWS>
+__global__ void __launch_bounds__(THREADS, B_BY_ROWS ? 1 : BLOCKS_PER_SM<Acc>)
     mma_async_pg2s_ps2r_kernel(const __grid_constant__ Call call) {
     extern __shared__ uint4 shared[];
     const Origin tile = block_origin(call);
-    const Rows rows(call, tile);
+    const RowsOf<B_BY_ROWS> rows(call, tile);
     WarpTile<Acc> acc;
-    Fragments fragments[2];
+    FragmentsOf<Layout, B_BY_ROWS> fragments[2];
 
     copy_async<Layout>(shared, rows, 0);
     cp_async_commit();
@@ -40,12 +40,12 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM<Acc>)
     __syncthreads();
     for_steps<1>(rows, [&](int step, auto extent) {
         const uint4* buffer = shared + step % 2 * BUFFER;
-        fragments[0].load<Layout>(buffer, 0);
+        fragments[0].load(buffer, 0);
         copy_async<Layout>(shared + (step + 1) % 2 * BUFFER, rows, step + 1, extent);
         cp_async_commit();
 #pragma unroll
         for (int k = 0; k < BK / 16; ++k) {
-            if (k + 1 < BK / 16) fragments[(k + 1) % 2].load<Layout>(buffer, k + 1);
+            if (k + 1 < BK / 16) fragments[(k + 1) % 2].load(buffer, k + 1);
             multiply<T>(acc, fragments[k % 2]);
         }
         cp_async_wait<0>();
@@ -55,8 +55,13 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM<Acc>)
     store_tile<T, Layout>(call, tile, acc, shared);
 }
 
+template <bool B_BY_ROWS>
+const char* launch_layout(const Call& call) {
+    return launch_tiled(call, SHARED, mma_async_pg2s_ps2r_kernel<__half, float, B_BY_ROWS>,
+                        mma_async_pg2s_ps2r_kernel<__half, __half, B_BY_ROWS>,
+                        mma_async_pg2s_ps2r_kernel<__nv_bfloat16, float, B_BY_ROWS>, B_BY_ROWS);
+}
+
 EXPORT launch(const Call* call) {
-    return launch_tiled(*call, SHARED, mma_async_pg2s_ps2r_kernel<__half, float>,
-                        mma_async_pg2s_ps2r_kernel<__half, __half>,
-                        mma_async_pg2s_ps2r_kernel<__nv_bfloat16, float>);
+    return call->b_rows_are ? launch_layout<true>(*call) : launch_layout<false>(*call);
 }

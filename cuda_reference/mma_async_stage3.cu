@@ -4,7 +4,7 @@ Adds to       mma_async_stage2: one more buffer, so one step's copies stay in fl
 Mirrors       pipelined
 By hand       the ring, wait_group 1, the barrier between the two halves of a step
 Signs         sm_80: HMMA, LDSM, LDGSTS; sm_90: HMMA, LDSM, LDGSTS, no HGMMA
-Needs         sm_80; fp16 or bf16; 16-byte aligned rows
+Needs         sm_80; fp16 or bf16; layout NT or NN; 16-byte aligned rows
 */
 #include <algorithm>
 
@@ -26,14 +26,14 @@ constexpr int STAGES = 3;
 constexpr int BUFFER = (BM + BN) * Layout::AB_ROW;  // chunks
 constexpr int SHARED = std::max(STAGES * BUFFER, BM * Layout::C_ROW) * 16;  // bytes
 
-template <typename T, typename Acc>
+template <typename T, typename Acc, bool B_BY_ROWS>
 __global__ void __launch_bounds__(THREADS, 1)
     mma_async_stage3_kernel(const __grid_constant__ Call call) {
     extern __shared__ uint4 shared[];
     const Origin tile = block_origin(call);
-    const Rows rows(call, tile);
+    const RowsOf<B_BY_ROWS> rows(call, tile);
     WarpTile<Acc> acc;
-    Fragments fragments[2];
+    FragmentsOf<Layout, B_BY_ROWS> fragments[2];
 
     for (int step = 0; step < STAGES - 1; ++step) {
         copy_async<Layout>(shared + step * BUFFER, rows, step);
@@ -41,19 +41,19 @@ __global__ void __launch_bounds__(THREADS, 1)
     }
     cp_async_wait<STAGES - 2>();
     __syncthreads();
-    fragments[0].load<Layout>(shared, 0);
+    fragments[0].load(shared, 0);
     // Buffer `now` is multiplied; half of it is in registers already. `last` is filled again.
     int now = 0;
     for_steps<STAGES - 1>(rows, [&](int step, auto extent) {
         const int next = now + 1 < STAGES ? now + 1 : 0;
         const int last = now > 0 ? now - 1 : STAGES - 1;
-        fragments[1].load<Layout>(shared + now * BUFFER, 1);
+        fragments[1].load(shared + now * BUFFER, 1);
         multiply<T>(acc, fragments[0]);
         copy_async<Layout>(shared + last * BUFFER, rows, step + STAGES - 1, extent);
         cp_async_commit();
         cp_async_wait<STAGES - 2>();
         __syncthreads();  // the next buffer is filled; this one is free, its rest in registers
-        fragments[0].load<Layout>(shared + next * BUFFER, 0);
+        fragments[0].load(shared + next * BUFFER, 0);
         multiply<T>(acc, fragments[1]);
         now = next;
     });
@@ -63,8 +63,13 @@ __global__ void __launch_bounds__(THREADS, 1)
     store_tile<T, Layout>(call, tile, acc, shared);
 }
 
+template <bool B_BY_ROWS>
+const char* launch_layout(const Call& call) {
+    return launch_tiled(call, SHARED, mma_async_stage3_kernel<__half, float, B_BY_ROWS>,
+                        mma_async_stage3_kernel<__half, __half, B_BY_ROWS>,
+                        mma_async_stage3_kernel<__nv_bfloat16, float, B_BY_ROWS>, B_BY_ROWS);
+}
+
 EXPORT launch(const Call* call) {
-    return launch_tiled(*call, SHARED, mma_async_stage3_kernel<__half, float>,
-                        mma_async_stage3_kernel<__half, __half>,
-                        mma_async_stage3_kernel<__nv_bfloat16, float>);
+    return call->b_rows_are ? launch_layout<true>(*call) : launch_layout<false>(*call);
 }

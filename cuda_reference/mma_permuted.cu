@@ -4,7 +4,7 @@ Adds to       mma_base: chunk c of row r is stored at (c + r / 2) % 4, in C at (
 Mirrors       permuted
 By hand       the permutation, at every place that writes or reads shared memory
 Signs         sm_80: HMMA, LDSM, no LDGSTS; sm_90: HMMA, LDSM, no LDGSTS, no HGMMA
-Needs         sm_80; fp16 or bf16; 16-byte aligned rows
+Needs         sm_80; fp16 or bf16; layout NT or NN; 16-byte aligned rows
 */
 #include <algorithm>
 
@@ -25,12 +25,12 @@ struct Layout {
 constexpr int BUFFER = (BM + BN) * Layout::AB_ROW;  // chunks
 constexpr int SHARED = std::max(BUFFER, BM * Layout::C_ROW) * 16;  // bytes
 
-template <typename T, typename Acc>
+template <typename T, typename Acc, bool B_BY_ROWS>
 __global__ void __launch_bounds__(THREADS)
     mma_permuted_kernel(const __grid_constant__ Call call) {
     extern __shared__ uint4 shared[];
     const Origin tile = block_origin(call);
-    const Rows rows(call, tile);
+    const RowsOf<B_BY_ROWS> rows(call, tile);
     WarpTile<Acc> acc;
 
     for (int step = 0; step < rows.steps(); ++step) {
@@ -38,8 +38,8 @@ __global__ void __launch_bounds__(THREADS)
         __syncthreads();
 #pragma unroll
         for (int k = 0; k < BK / 16; ++k) {
-            Fragments fragments;
-            fragments.load<Layout>(shared, k);
+            FragmentsOf<Layout, B_BY_ROWS> fragments;
+            fragments.load(shared, k);
             multiply<T>(acc, fragments);
         }
         __syncthreads();
@@ -48,8 +48,13 @@ __global__ void __launch_bounds__(THREADS)
     store_tile<T, Layout>(call, tile, acc, shared);
 }
 
+template <bool B_BY_ROWS>
+const char* launch_layout(const Call& call) {
+    return launch_tiled(call, SHARED, mma_permuted_kernel<__half, float, B_BY_ROWS>,
+                        mma_permuted_kernel<__half, __half, B_BY_ROWS>,
+                        mma_permuted_kernel<__nv_bfloat16, float, B_BY_ROWS>, B_BY_ROWS);
+}
+
 EXPORT launch(const Call* call) {
-    return launch_tiled(*call, SHARED, mma_permuted_kernel<__half, float>,
-                        mma_permuted_kernel<__half, __half>,
-                        mma_permuted_kernel<__nv_bfloat16, float>);
+    return call->b_rows_are ? launch_layout<true>(*call) : launch_layout<false>(*call);
 }

@@ -12,10 +12,11 @@ from .source import ROOT, opening_comment
 FP16, BF16, FP32 = torch.float16, torch.bfloat16, torch.float32
 
 # What the rungs of a family can run. The classic ladder has its own accumulators, fp32 and fp16.
-_SIMT = _MMA_NAIVE = Limits(types=(FP16, BF16))
+_SIMT = Limits(types=(FP16, BF16))
+_MMA_NAIVE = Limits(types=(FP16, BF16), layouts=("NT", "NN"))
 _WMMA_NAIVE = Limits()
 _WMMA = Limits(aligned="ab")
-_MMA = Limits(types=(FP16, BF16), aligned="ab")
+_MMA = Limits(types=(FP16, BF16), layouts=("NT", "NN"), aligned="ab")
 _HOPPER = Limits(types=(FP16, BF16), accumulators=(FP32,), aligned="ab", hopper=True)
 _WGMMA = Limits(types=(FP16, BF16), accumulators=(FP32,), layouts=("NT", "NN"), hopper=True)
 

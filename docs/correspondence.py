@@ -122,6 +122,7 @@ def instance(functions: Sequence) -> Any:
     """The kernel for fp16 with fp32 accumulation, and B by columns, of those in a cubin."""
     for demangled, mangled in (
         ("<__half, float>", "I6__halffE"),
+        ("<__half, float, false>", "I6__halffLb0EE"),
         ("<float>", "IfE"),
         ("<__half, false>", "I6__halfLb0EE"),
         ("<__half>", "I6__halfE"),

@@ -176,10 +176,20 @@ def test_asm_command_in_json_and_of_one_function(capsys):
         main(["asm", RUNGS[0].name, "--sm", "80", "--function", "float", "--json", "--sass"]) == 0
     )
     code = json.loads(capsys.readouterr().out)
+    assert "ptx" not in code
     assert (code["name"], code["arch"], code["warnings"]) == (RUNGS[0].name, "80", "")
     assert code["functions"] and all("float" in f["name"] for f in code["functions"])
     assert {"registers", "stack", "shared", "mix", "variants"} <= set(code["functions"][0])
     assert "EXIT" in code["sass"]
+
+
+@pytest.mark.parametrize(("sm", "target"), [("80", "sm_80"), ("90a", "sm_90a")])
+def test_asm_command_with_ptx(sm, target, capsys):
+    assert main(["asm", "mma_naive", "--sm", sm, "--ptx"]) == 0
+    out = capsys.readouterr().out
+    assert f"\n.target {target}\n" in out and "ldmatrix.sync.aligned.m8n8.x4.shared.b16" in out
+    assert main(["asm", "mma_naive", "--sm", sm, "--ptx", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ptx"].strip() in out
 
 
 def test_build_command_without_a_gpu_says_what_it_does(monkeypatch, capsys):

@@ -490,11 +490,11 @@ def test_what_a_sanitizer_finds_is_told_apart_by_kernel(tmp_path, capsys):
 
 
 @pytest.mark.gpu
-@rungs
-def test_run_command(kernel, capsys):
-    assert main(["run", kernel.name, "--size", "300,264,200"]) == 0
+@every_layout
+def test_run_command(kernel, layout, capsys):
+    assert main(["run", kernel.name, "--size", "300,264,200", "--layout", layout]) == 0
     out = capsys.readouterr().out
-    assert out.startswith(f"{kernel.name}: {kernel.title}\n300 x 264 x 200 NT, fp16")
+    assert out.startswith(f"{kernel.name}: {kernel.title}\n300 x 264 x 200 {layout}, fp16")
     assert "ok: the worst error is" in out and "TFLOP/s" in out
 
 

@@ -14,7 +14,7 @@ import torch
 
 from cuda_reference import loader, source, types
 from cuda_reference.types.run import ALIGNMENT, RANGES, Operands
-from cuda_reference.types.table import BITS, DTYPES, TABLE
+from cuda_reference.types.table import BITS, DTYPES, TABLE, held_by
 from tritemm import budget
 
 pytestmark = pytest.mark.host
@@ -28,7 +28,7 @@ ONE = {entry.ptx.split(".")[0] + "." + entry.a: entry for entry in reversed(TABL
 
 def alike(entry):
     """The entry without what must not change a result: layouts in memory."""
-    return dataclasses.replace(entry, a_layout="", b_layout="", swizzle=0)
+    return dataclasses.replace(entry, a_layout="", b_layout="", swizzle=0, a_in_registers=False)
 
 
 def groups(entries, key):
@@ -68,8 +68,22 @@ def test_all_138_of_wmma():
 
 
 def test_mma_and_every_n_of_wgmma():
-    assert sum(entry.instruction == "mma" for entry in TABLE) == 4 * 3 + 2 * 3
-    wgmma = groups((e for e in TABLE if e.instruction == "wgmma"), lambda e: (e.a, e.b, e.d))
+    mma = Counter(entry.a for entry in TABLE if entry.instruction == "mma")
+    assert mma == {
+        "f16": 4 * 3 + 2 * 2,  # m8n8k4 in 4 layouts with 3 pairs of accumulators; 2 shapes
+        "bf16": 2,
+        "tf32": 2,
+        "f64": 4 * 5,  # 4 shapes, 5 ways to name a rounding mode
+        "e4m3": 2 * 2 * 2,  # 2 shapes, 2 accumulators, with either type of B
+        "e5m2": 2 * 2 * 2,
+        "s8": 3 * 2 * 2,  # 3 shapes, with either type of B, wrapped and saturated
+        "u8": 3 * 2 * 2,
+        "s4": 3 * 2 * 2,
+        "u4": 3 * 2 * 2,
+        "b1": 3 * 2,  # 3 shapes, and and xor
+    }
+    plain = (e for e in TABLE if e.instruction == "wgmma" and not e.modified)
+    wgmma = groups(plain, lambda e: (e.a, e.b, e.d))
     for (a, _, _), entries in wgmma.items():
         swizzles = {entry.swizzle for entry in entries}
         layouts = {(entry.a_layout, entry.b_layout) for entry in entries}
@@ -93,16 +107,20 @@ def test_names_are_unique_and_found():
 
 
 def test_every_file_holds_entries():
-    assert set(FILES) == {name for name in source.names() if name.startswith("types/")}
+    others = {"types/loads", "types/wmma_cpp"}
+    assert set(FILES) | others == {name for name in source.names() if name.startswith("types/")}
+    assert {entry.a for entry in held_by("types/wmma_cpp")} == {"s8", "u8"}
+    assert not held_by("types/loads") and all(held_by(file) for file in FILES)
 
 
-@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("file", [n for n in source.names() if n.startswith("types/")])
 def test_header(file):
     lines = source.opening_comment(source.path_of(file)).splitlines()
     assert len(lines) <= 10
     assert lines[0].startswith(file.removeprefix("types/") + ": ") and lines[0].endswith(".")
     assert {"Signs", "Needs"} <= set(source.header(file)) <= set(source.HEADER_KEYS)
-    assert set(source.signs(file)) == ({90} if "wgmma" in file else {80, 90})
+    targets = {arch for entry in held_by(file) for arch in entry.architectures}
+    assert set(source.architectures(file)) == (targets or {"80", "90a"})
 
 
 def test_operands_are_laid_out_as_instruction_cuh_says():
@@ -122,6 +140,9 @@ def test_refusals_by_capability():
     assert "needs compute capability 8.0; this GPU has 7.5" in types.why_not(wmma, (7, 5))
     for capability in ((8, 9), (10, 0), (12, 0)):
         assert "wgmma needs compute capability 9.0" in types.why_not(wgmma, capability)
+    fp8 = ONE["mma.e4m3"]
+    assert types.why_not(fp8, (9, 0)) is None
+    assert "needs compute capability 9.0; this GPU has 8.0" in types.why_not(fp8, (8, 0))
 
 
 def test_refusals_of_tensors():
@@ -138,6 +159,10 @@ def test_refusals_of_tensors():
     ):
         with pytest.raises(ValueError, match=re.escape(f"{entry.name}: {reason}")):
             types.multiply(entry, *operands)
+    with pytest.raises(ValueError, match='d_layout is "col"; mma has its accumulator in registers'):
+        types.multiply(ONE["mma.f16"], a, b, c, d_layout="col")
+    with pytest.raises(ValueError, match='c_layout is \'column\'; "row" or "col"'):
+        types.multiply(entry, a, b, c, c_layout="column")
 
 
 # References
@@ -169,14 +194,14 @@ def to_tf32(x):
 
 def products(entry, a, b):
     """A B in fp64, or in int64: what one instruction adds to C. fp64 holds all its sums."""
-    x, y = a.double(), b.double()
+    x, y = entry.scale_a * a.double(), entry.scale_b * b.double()
     exact = x @ (1 - y) + (1 - x) @ y if entry.op == "xor" else x @ y
     return exact if a.is_floating_point() else exact.long()
 
 
 def added(entry, c, more):
     """C plus the products, as the integer instructions add: clamped once, or modulo 2^32."""
-    total = c.long() + more
+    total = entry.scale_d * c.long() + more
     if entry.satfinite:
         return total.clamp(MIN, MAX).int()
     return ((total - MIN) % 2**32 + MIN).int()
@@ -188,8 +213,9 @@ def near_the_limits(entry, a, b):
     distance = (torch.rand(more.shape) * 2 * more.abs().double().mean()).long()
     above = torch.rand(more.shape) < 0.5
     c = torch.where(above, MAX - distance, MIN + distance)
-    over = (c + more > MAX) | (c + more < MIN)
-    assert over.any() and not over.all()
+    sums = entry.scale_d * c + more
+    over = (sums > MAX) | (sums < MIN)
+    assert bool(over.any() and not over.all()) == bool(entry.scale_d)
     return c.int()
 
 
@@ -245,13 +271,14 @@ def test_rounding_of_a_fraction():
 def accumulator(entry):
     """What the instruction adds in. Hopper adds fp8 with about 14 bits: fp16 is the type below."""
     half = entry.c == entry.d == "f16" or entry.a in ("e4m3", "e5m2")
-    return torch.float16 if half else torch.float32
+    return torch.float64 if entry.d == "f64" else torch.float16 if half else torch.float32
 
 
 def verdict(entry, d, a, b, c):
     """The budget of D with C as one more term: [A | c] [b ; 1] for each column c of C, b of B."""
     n = entry.shape[1]
-    lefts = torch.cat([a.double().expand(n, -1, -1), c.double().T[:, :, None]], 2)
+    a, c = entry.scale_a * entry.scale_b * a.double(), entry.scale_d * c.double()
+    lefts = torch.cat([a.expand(n, -1, -1), c.T[:, :, None]], 2)
     rights = torch.cat([b.double().T[:, :, None], torch.ones(n, 1, 1, dtype=torch.double)], 1)
     return budget.check(d.T[:, :, None], lefts, rights, accumulate=accumulator(entry))
 
@@ -350,7 +377,8 @@ def operands_of(entry, draw=values):
 
 
 def is_float(entry):
-    return entry.d in ("f16", "f32")
+    """Whether its sums are judged by the budget: of f64 those with more terms than a chain has."""
+    return entry.d in ("f16", "f32") or (entry.d == "f64" and entry.shape != (8, 8, 4))
 
 
 @pytest.mark.gpu
@@ -380,14 +408,14 @@ def test_floats_are_exact_on_small_integers(entries, can_run):
         entry, (m, n, k) = same[0], same[0].shape
         a, b = small_integers((m, k), entry.a, 3), small_integers((k, n), entry.b, 3)
         c = small_integers((m, n), entry.c, 99)
-        want = (products(entry, a, b) + c.double()).to(DTYPES[entry.d])
+        want = (products(entry, a, b) + entry.scale_d * c.double()).to(DTYPES[entry.d])
         return wrong(same, (a, b, c), differences(want))
 
     report(itertools.chain(*map(check, groups(entries, alike).values())))
 
 
 @pytest.mark.gpu
-@by_types(e for e in TABLE if e.d == "f64")
+@by_types(e for e in TABLE if e.d == "f64" and e.shape == (8, 8, 4))
 def test_f64_rounds_as_asked(entries, can_run):
     can_run(entries)
     a, b, c = f64_operands()
@@ -415,7 +443,9 @@ def test_integers_are_exact(entries, can_run):
 
 def one_n():
     """All entries, but of wgmma those of one N."""
-    return (entry for entry in TABLE if entry.instruction != "wgmma" or entry.shape[1] == 24)
+    for entry in TABLE:
+        if entry.instruction != "wgmma" or entry.shape[1] == (8 if entry.modified else 24):
+            yield entry
 
 
 def signed_integers():
@@ -502,6 +532,20 @@ def test_nan_and_infinity_reach_d(entries, can_run):
 
 
 @pytest.mark.gpu
+@by_types(e for e in TABLE if e.scale_d == 0 and is_float(e))
+def test_c_is_not_read_where_scale_d_is_0(entries, can_run):
+    """NaN in C would be in D."""
+    can_run(entries)
+
+    def check(same):
+        a, b, c = operands_of(same[0], lambda shape, type_: small_integers(shape, type_, 3))
+        want = products(same[0], a, b).to(DTYPES[same[0].d])
+        return wrong(same, (a, b, c.fill_(math.nan)), differences(want))
+
+    report(itertools.chain(*map(check, groups(entries, alike).values())))
+
+
+@pytest.mark.gpu
 @by_types(e for e in one_n() if e.a == "tf32")
 def test_tf32_is_rounded_not_truncated(entries, can_run):
     can_run(entries)
@@ -515,6 +559,56 @@ def test_tf32_is_rounded_not_truncated(entries, can_run):
         return wrong(same, (a, b, c), differences(want))
 
     report(itertools.chain(*map(check, groups(entries, alike).values())))
+
+
+@pytest.mark.gpu
+@by_types(
+    e for e in TABLE if e.instruction == "wmma" and (e.a_layout, e.b_layout) == ("row", "col")
+)
+def test_wmma_loads_c_and_stores_d_by_columns_too(entries, can_run):
+    """The same bits, with guards beside columns of D."""
+    can_run(entries)
+    problems = []
+    for entry in entries:
+        a, b, c = (x.to(DEVICE) for x in operands_of(entry))
+        want = types.multiply(entry, a, b, c)
+        m, n, _ = entry.shape
+        dtype = DTYPES[entry.d]
+        for c_layout, d_layout in (("col", "row"), ("row", "col"), ("col", "col")):
+            layouts = {"c_layout": c_layout, "d_layout": d_layout}
+            got = types.multiply(entry, a, b, c, **layouts)
+            assert got.stride(1 if d_layout == "row" else 0) == 1
+            pitch = -(-(m if d_layout == "col" else n) * dtype.itemsize // 32) * 32 + 32
+            lines = n if d_layout == "col" else m
+            storage = torch.full((lines, pitch), 255, dtype=torch.uint8, device=DEVICE)
+            out = storage.view(dtype)[:, : m if d_layout == "col" else n]
+            out = out.mT if d_layout == "col" else out
+            assert types.multiply(entry, a, b, c, out, **layouts) is out
+            ends = storage[:, (m if d_layout == "col" else n) * dtype.itemsize :]
+            if not (
+                torch.equal(got, want) and torch.equal(out, want) and bool((ends == 255).all())
+            ):
+                problems.append(f"{entry.name}: C {c_layout}, D {d_layout}")
+    report(problems)
+
+
+@pytest.mark.gpu
+def test_the_functions_of_cuda_cpp_do_what_the_instructions_do(can_run):
+    """satf near the limits, each layout of A and B, and the accumulators in both layouts."""
+    entries = held_by("types/wmma_cpp")
+    can_run(entries)
+    problems = []
+    for entry, c_layout, d_layout in itertools.product(entries, ("row", "col"), ("row", "col")):
+        m, n, k = entry.shape
+        a, b = values((m, k), entry.a), values((k, n), entry.b)
+        c = near_the_limits(entry, a, b)
+        got = types.multiply(
+            entry, *(x.to(DEVICE) for x in (a, b, c)),
+            c_layout=c_layout, d_layout=d_layout, source="types/wmma_cpp",
+        )  # fmt: skip
+        if not torch.equal(got.cpu(), added(entry, c, products(entry, a, b))):
+            problems.append(f"{entry.name}: C {c_layout}, D {d_layout}")
+    report(problems)
 
 
 @pytest.mark.gpu

@@ -46,8 +46,9 @@ def main() -> int:
         return 0
 
     from cuda_reference import loader, source, toolkit
+    from cuda_reference.types.table import held_by
 
-    names = args.names or source.names()
+    names = args.names or [n for n in source.names() if "/" not in n or held_by(n)]
     try:
         for name in names:
             source.path_of(name)
@@ -198,14 +199,14 @@ def run_table(name: str) -> None:
     for entry in entries_of(name):
         m, n, k = entry.shape
         a, b, c = values(m, k, entry.a), values(k, n, entry.b), values(m, n, entry.c)
-        multiply(entry, a, b, c)
+        multiply(entry, a, b, c, source=name)
 
 
 def entries_of(name: str) -> Iterator:
-    from cuda_reference.types import TABLE
+    from cuda_reference.types.table import held_by
 
-    for entry in TABLE:
-        if entry.source == name and (entry.instruction != "wgmma" or entry.shape[1] in WGMMA_N):
+    for entry in held_by(name):
+        if entry.instruction != "wgmma" or entry.shape[1] in WGMMA_N:
             yield entry
 
 

@@ -36,7 +36,8 @@ class Ladder(tuple[Kernel, ...]):
     """The rungs, slowest first; prints as a table."""
 
     def __str__(self) -> str:
-        return "\n".join(f"{k.number:02} {k.name:<12} {k.title}" for k in self)
+        width = max(len(k.name) for k in self)
+        return "\n".join(f"{k.number:02} {k.name:<{width}} {k.title}" for k in self)
 
     __repr__ = __str__
 

@@ -8,10 +8,12 @@
 using Kernel = void (*)(Call);
 
 // Tiles of `rows` x `cols`; `shared` is dynamic shared memory in bytes. The kernels, by type and
-// accumulator: fp16 with fp32, fp16 with fp16, bf16 with fp32; null where a rung has none.
+// accumulator: fp16 with fp32, fp16 with fp16, bf16 with fp32; null where a rung has none. They
+// read B by its columns (layout NT), or by its rows (NN).
 inline const char* launch_tiles(const Call& call, int rows, int cols, int threads, int shared,
-                                Kernel fp16_fp32, Kernel fp16_fp16, Kernel bf16_fp32) {
-    if (call.b_rows_are != 0) return "B must be given by its columns (layout NT)";
+                                Kernel fp16_fp32, Kernel fp16_fp16, Kernel bf16_fp32,
+                                bool b_by_rows = false) {
+    if (call.b_rows_are != b_by_rows) return "this kernel does not read B in this layout";
     Kernel kernel = nullptr;
     if (call.type == FP16) kernel = call.accumulate ? fp16_fp16 : fp16_fp32;
     if (call.type == BF16 && !call.accumulate) kernel = bf16_fp32;

@@ -1,7 +1,9 @@
 // The warp tile of the mma rungs: fragments from shared memory, products, the tile of C.
 #pragma once
 
-#include "copy.cuh"
+#include <type_traits>
+
+#include "b_rows.cuh"
 #include "epilogue.cuh"
 
 // A warp's 16 x 8 piece of C: a lane's registers, see `mma`.
@@ -21,7 +23,8 @@ struct WarpTile {
     Piece<Acc> piece[WM / 16][WN / 8] = {};
 };
 
-// One step of 16 in k of a warp's rows of A and columns of B.
+// One step of 16 in k of a warp's rows of A and columns of B, which a buffer has in this layout.
+template <typename Layout>
 struct Fragments {
     uint32_t a[WM / 16][4], b[WN / 16][4];
 
@@ -29,7 +32,6 @@ struct Fragments {
     // then both at k 8-15; those of b[j] are columns 0-7 at k 0-7 and 8-15, then columns 8-15. So
     // a[i], b[j][0..1] and b[j][2..3] are what mma takes. Every layout repeats after 16 rows, but
     // for an offset.
-    template <typename Layout>
     __device__ void load(const uint4* buffer, int k) {
         const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
         const int a_row = warp / 2 * WM + lane % 16;
@@ -45,9 +47,33 @@ struct Fragments {
     }
 };
 
+// The same of B by rows, whose matrices ldmatrix transposes: their rows are those of k, of 8
+// columns each. Lanes point to rows k of columns 0-7, then of columns 8-15.
+template <typename Layout>
+struct FragmentsOfRows : Fragments<Layout> {
+    __device__ void load(const uint4* buffer, int k) {
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        const uint4* a_at = buffer + Layout::ab(warp / 2 * WM + lane % 16, 2 * k + lane / 16);
+        const uint4* b_at = buffer + BM * Layout::AB_ROW;
+        const int row = 16 * k + lane % 16, chunk = warp % 2 * (WN / 8) + lane / 16;
+#pragma unroll
+        for (int i = 0; i < WM / 16; ++i)
+            ldmatrix(this->a[i], a_at + Layout::ab(16 * i, 0));
+#pragma unroll
+        for (int j = 0; j < WN / 16; ++j)
+            ldmatrix_trans(this->b[j], b_at + Layout::c(row, chunk + 2 * j));
+    }
+};
+
+// What a kernel copies and loads, of B by rows or by columns.
+template <bool B_BY_ROWS>
+using RowsOf = std::conditional_t<B_BY_ROWS, RowsOfBoth, Rows>;
+template <typename Layout, bool B_BY_ROWS>
+using FragmentsOf = std::conditional_t<B_BY_ROWS, FragmentsOfRows<Layout>, Fragments<Layout>>;
+
 // Right, left, right, left: a row of products ends at the b that the next row starts with.
-template <typename T, typename Acc>
-__device__ inline void multiply(WarpTile<Acc>& c, const Fragments& f) {
+template <typename T, typename Acc, typename Layout>
+__device__ inline void multiply(WarpTile<Acc>& c, const Fragments<Layout>& f) {
 #pragma unroll
     for (int i = 0; i < WM / 16; ++i)
 #pragma unroll

@@ -47,6 +47,21 @@ __device__ inline void ldmatrix(uint32_t (&x)[2], const void* row) {
                  : "memory");
 }
 
+// The same matrices transposed: lane 4g + t gets elements g of rows 2t and 2t + 1.
+__device__ inline void ldmatrix_trans(uint32_t (&x)[4], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+
+__device__ inline void ldmatrix_trans(uint32_t (&x)[2], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(x[0]), "=r"(x[1])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+
 // c[16 x 8] += a[16 x 16] b[16 x 8]. Lane 4g + t holds of c in row g + 8h columns 2t and 2t + 1:
 // c[2h], c[2h + 1] in fp32, the pair c[h] in fp16. T is the type of a and b.
 template <typename T>

@@ -7,7 +7,8 @@
 constexpr int BM = 256, BN = 128, BK = 32;  // block tile, in elements
 constexpr int WM = 64, WN = 64;             // warp tile: 4 x 2 warps
 constexpr int THREADS = 256;
-// Blocks that an SM holds: on sm_90 an fp16 accumulator leaves registers for a second one.
+// Blocks that an SM holds: on sm_90 an fp16 accumulator leaves registers for a second one, unless
+// the addresses of B by rows take them.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 template <typename Acc>
 constexpr int BLOCKS_PER_SM = sizeof(Acc) == 2 ? 2 : 1;
@@ -31,10 +32,11 @@ __device__ inline Origin block_origin(const Call& call) {
 
 // `shared` is in bytes; the kernels are in launch_tiles' order.
 inline const char* launch_tiled(const Call& call, int shared, Kernel fp16_fp32, Kernel fp16_fp16,
-                                Kernel bf16_fp32) {
+                                Kernel bf16_fp32, bool b_by_rows = false) {
     // A thread's offsets within its block's rows are 32-bit counts of 16 bytes.
     const int64_t farthest = int64_t{1} << 27;
-    if ((call.M > 1 && call.lda >= farthest) || (call.N > 1 && call.ldb >= farthest))
-        return "rows of A or of B are 2^27 or more elements apart";
-    return launch_tiles(call, BM, BN, THREADS, shared, fp16_fp32, fp16_fp16, bf16_fp32);
+    const int64_t b_lines = b_by_rows ? call.K : call.N;
+    if ((call.M > 1 && call.lda >= farthest) || (b_lines > 1 && call.ldb >= farthest))
+        return "lines of A or of B are 2^27 or more elements apart";
+    return launch_tiles(call, BM, BN, THREADS, shared, fp16_fp32, fp16_fp16, bf16_fp32, b_by_rows);
 }

@@ -6,14 +6,16 @@
 #include "abi.cuh"
 
 // What one instruction multiplies. run.py has the same structure for ctypes. Lines are rows,
-// or columns where the name says "col" (A, B only); each begins on a multiple of 32 bytes.
+// or columns: of A and B where the name says "col". Each begins on a multiple of 32 bytes.
 struct Operands {
     const void* a;
     const void* b;
     const void* c;
     void* d;
-    int32_t lda, ldb, ldc, ldd;  // elements from one stored line to the next
-    int32_t swizzle;             // bytes, of A and B in shared memory: 0, 32, 64, 128; wgmma only
+    int32_t lda, ldb, ldc, ldd;          // elements from one stored line to the next
+    int32_t c_by_columns, d_by_columns;  // wmma only; 0 or 1
+    int32_t swizzle;  // bytes, of A and B in shared memory: 0, 32, 64, 128; wgmma only
+    int32_t scale_d;  // 0: D = A B, and C is not read; wgmma only
     cudaStream_t stream;
 };
 
@@ -37,32 +39,23 @@ const char* run_one(const Instruction (&table)[Count], const char* name, int thr
     return "this file has no such instruction";
 }
 
-// Two 16-bit elements, `at` and the next one, of a stored line; the first is in the low half.
-__device__ inline uint32_t pair(const void* matrix, int ld, int line, int at) {
-    const uint16_t* from = static_cast<const uint16_t*>(matrix) + line * ld + at;
-    return *reinterpret_cast<const uint32_t*>(from);
+// To nearest, halves away from zero. The instructions themselves drop the low 13 bits.
+__device__ inline uint32_t to_tf32(uint32_t word) {
+    asm("cvt.rna.tf32.f32 %0, %0;" : "+r"(word));
+    return word;
 }
 
-// Two neighbours of a row of C or D are one register if an element has 16 bits, two if `Wide`, 32.
-template <bool Wide>
-__device__ inline void load_two(const void* c, int ld, int row, int col, uint32_t* registers) {
-    if constexpr (Wide) {
-        const uint32_t* at = static_cast<const uint32_t*>(c) + row * ld + col;
-        registers[0] = at[0];
-        registers[1] = at[1];
-    } else {
-        registers[0] = pair(c, ld, row, col);
-    }
+// Two neighbours of a row of C or D are `Each` registers: one if an element is half of one.
+template <int Each, typename Word>
+__device__ inline void load_two(const void* c, int ld, int row, int col, Word* registers) {
+    const char* from = static_cast<const char*>(c) + (row * ld + col) * sizeof(Word) * Each / 2;
+#pragma unroll
+    for (int i = 0; i < Each; ++i) registers[i] = reinterpret_cast<const Word*>(from)[i];
 }
 
-template <bool Wide>
-__device__ inline void store_two(void* d, int ld, int row, int col, const uint32_t* registers) {
-    if constexpr (Wide) {
-        uint32_t* at = static_cast<uint32_t*>(d) + row * ld + col;
-        at[0] = registers[0];
-        at[1] = registers[1];
-    } else {
-        uint16_t* at = static_cast<uint16_t*>(d) + row * ld + col;
-        *reinterpret_cast<uint32_t*>(at) = registers[0];
-    }
+template <int Each, typename Word>
+__device__ inline void store_two(void* d, int ld, int row, int col, const Word* registers) {
+    char* to = static_cast<char*>(d) + (row * ld + col) * sizeof(Word) * Each / 2;
+#pragma unroll
+    for (int i = 0; i < Each; ++i) reinterpret_cast<Word*>(to)[i] = registers[i];
 }

@@ -44,12 +44,6 @@ struct Layout {
     }
 };
 
-// To nearest, halves away from zero. WGMMA itself drops the low 13 bits.
-__device__ inline uint32_t to_tf32(uint32_t word) {
-    asm("cvt.rna.tf32.f32 %0, %0;" : "+r"(word));
-    return word;
-}
-
 // Copies an operand, `Extent` long in M or N, whose elements have `Bits` bits (tf32: 32).
 template <int Extent, int Bits>
 __device__ void stage(char* tile, Layout layout, const void* matrix, int ld) {
@@ -81,7 +75,7 @@ __device__ void for_fragment(Move move) {
 template <int N, int Bits, int Registers>
 struct WgmmaTile {
     static constexpr int A_BYTES = 64 * 128, B_BYTES = N < 16 ? 16 * 128 : N * 128;
-    static constexpr bool WIDE = Registers == N / 2;  // elements of C and D have 32 bits
+    static constexpr int EACH = Registers * 4 / N;  // registers of two neighbours of C or D
 
     static __device__ void load(const Operands& o, char* shared, bool a_by_columns, bool b_by_rows,
                                 uint64_t& a, uint64_t& b, uint32_t* d) {
@@ -97,13 +91,27 @@ struct WgmmaTile {
         a = a_layout.descriptor(shared);
         b = b_layout.descriptor(shared + A_BYTES);
         for_fragment<N, Registers>([&](int row, int col, int i) {
-            load_two<WIDE>(o.c, o.ldc, row, col, d + i);
+            load_two<EACH>(o.c, o.ldc, row, col, d + i);
         });
+    }
+
+    // A's registers, for WGMMA that takes A from there: of rows r and r + 8 word t % 4 of the first
+    // 16 bytes along K, then of the second. Two in a half of 64 bits.
+    static __device__ void load_a(const Operands& o, uint64_t& low, uint64_t& high) {
+        const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+        uint32_t a[4];
+        for (int i = 0; i < 4; ++i) {
+            const char* line = static_cast<const char*>(o.a) + (row + i % 2 * 8) * o.lda * Bits / 8;
+            a[i] = reinterpret_cast<const uint32_t*>(line)[i / 2 * 4 + threadIdx.x % 4];
+            if (Bits == 32) a[i] = to_tf32(a[i]);
+        }
+        low = a[0] | uint64_t{a[1]} << 32;
+        high = a[2] | uint64_t{a[3]} << 32;
     }
 
     static __device__ void store(const Operands& o, const uint32_t* d) {
         for_fragment<N, Registers>([&](int row, int col, int i) {
-            store_two<WIDE>(o.d, o.ldd, row, col, d + i);
+            store_two<EACH>(o.d, o.ldd, row, col, d + i);
         });
     }
 };

@@ -11,20 +11,24 @@
 #define LIST_8(r) "{" r "0," r "1," r "2," r "3," r "4," r "5," r "6," r "7}"
 
 // The kernel `symbol`, of texts: `mma` is the instruction, ab_type, c_type and d_type are the types
-// of elements, `word` the type of a register, and `prepare` works on the loaded fragments.
+// of elements, `word` the type of a register, and `prepare` works on the loaded fragments. C and D
+// are accumulators in memory, each by rows or by columns.
 #define WMMA(symbol, mma, shape, a_layout, b_layout, ab_type, c_type, d_type, word, a_list,       \
              b_list, c_list, d_list, prepare)                                                     \
     __global__ void symbol(Operands o, int) {                                                     \
         asm volatile(                                                                             \
-            "{\n.reg ." word " a<8>, b<8>, c<8>, d<8>;\n"                                         \
+            "{\n.reg ." word " a<8>, b<8>, c<8>, d<8>;\n.reg .pred c_col, d_col;\n"               \
+            "setp.ne.b32 c_col, %8, 0;\nsetp.ne.b32 d_col, %9, 0;\n"                              \
             "wmma.load.a.sync.aligned." a_layout "." shape "." ab_type " " a_list ", [%0], %4;\n" \
             "wmma.load.b.sync.aligned." b_layout "." shape "." ab_type " " b_list ", [%1], %5;\n" \
-            "wmma.load.c.sync.aligned.row." shape "." c_type " " c_list ", [%2], %6;\n" prepare   \
-            mma " " d_list ", " a_list ", " b_list ", " c_list ";\n"                              \
-            "wmma.store.d.sync.aligned.row." shape "." d_type " [%3], " d_list ", %7;\n}"         \
+            "@c_col wmma.load.c.sync.aligned.col." shape "." c_type " " c_list ", [%2], %6;\n"    \
+            "@!c_col wmma.load.c.sync.aligned.row." shape "." c_type " " c_list ", [%2], %6;\n"   \
+            prepare mma " " d_list ", " a_list ", " b_list ", " c_list ";\n"                      \
+            "@d_col wmma.store.d.sync.aligned.col." shape "." d_type " [%3], " d_list ", %7;\n"   \
+            "@!d_col wmma.store.d.sync.aligned.row." shape "." d_type " [%3], " d_list ", %7;\n}" \
             :                                                                                     \
             : "l"(o.a), "l"(o.b), "l"(o.c), "l"(o.d), "r"(o.lda), "r"(o.ldb), "r"(o.ldc),         \
-              "r"(o.ldd)                                                                          \
+              "r"(o.ldd), "r"(o.c_by_columns), "r"(o.d_by_columns)                                \
             : "memory");                                                                          \
     }
 

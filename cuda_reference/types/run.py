@@ -30,7 +30,10 @@ class Operands(ctypes.Structure):
         ("ldb", ctypes.c_int32),
         ("ldc", ctypes.c_int32),
         ("ldd", ctypes.c_int32),
+        ("c_by_columns", ctypes.c_int32),
+        ("d_by_columns", ctypes.c_int32),
         ("swizzle", ctypes.c_int32),
+        ("scale_d", ctypes.c_int32),
         ("stream", ctypes.c_void_p),
     ]
 
@@ -40,8 +43,9 @@ def why_not(entry: Entry, capability: tuple[int, int]) -> str | None:
     has = f"this GPU has {capability[0]}.{capability[1]}"
     if entry.instruction == "wgmma" and capability[0] != 9:
         return f"{entry.name}: wgmma needs compute capability 9.0; {has}"
-    if capability < (8, 0):
-        return f"{entry.name} needs compute capability 8.0; {has}"
+    least = (8, 0) if "80" in entry.architectures else (9, 0)
+    if capability < least:
+        return f"{entry.name} needs compute capability {least[0]}.{least[1]}; {has}"
     return None
 
 
@@ -51,8 +55,14 @@ def multiply(
     b: torch.Tensor,
     c: torch.Tensor,
     out: torch.Tensor | None = None,
+    *,
+    c_layout: str = "row",
+    d_layout: str = "row",
+    source: str | None = None,
 ) -> torch.Tensor:
     """D = A B + C by one instruction, on A's device and its current stream.
+
+    With the signs and scales of the entry, if it has such.
 
     Args:
         entry: what to run. Its `shape` is (M, N, K).
@@ -60,7 +70,10 @@ def multiply(
             dtypes are `table.DTYPES` of the entry's types: for s4 and u4 int8 and uint8, with
             values that fit; for b1 bool; for tf32 float32, rounded to nearest, halves away from
             zero.
-        out: where to put D, with rows that begin on multiples of 32 bytes; new memory if None.
+        out: where to put D, with lines that begin on multiples of 32 bytes; new memory if None.
+        c_layout, d_layout: "row" or "col", how C is loaded and D is stored: by rows, or by columns,
+            which wmma alone can.
+        source: the .cu that runs it, one of those that hold the entry (`table.held_by`).
 
     Returns:
         D, [M, N]; `out` if it was given.
@@ -78,21 +91,24 @@ def multiply(
         "out": (out, (m, n), entry.d),
     }
     given = {name: what for name, what in tensors.items() if what[0] is not None}
-    reasons = [_misfit(name, *what) for name, what in given.items()]
-    reasons += [_misplaced(name, tensor, a.device) for name, (tensor, *_) in given.items()]
+    reasons = [_no_such_layout(entry, c_layout, d_layout)]
+    reasons += [_misfit(name, *what) for name, what in given.items()]
+    reasons += [_misplaced(name, what[0], a.device) for name, what in given.items()]
+    if out is not None:
+        reasons.append(_unwritable(out, d_layout))
     if reason := next(filter(None, reasons), None):
         raise ValueError(f"{entry.name}: {reason}")
     capability = torch.cuda.get_device_capability(a.device)
     if reason := why_not(entry, capability):
         raise ValueError(reason)
-    library = loader.library(entry.source, loader.architecture(capability))
+    library = loader.library(source or entry.source, loader.architecture(capability))
 
     with torch.cuda.device(a.device):
         # References to what the kernel reads are held until it is in the stream.
         a_lines, lda = _stored(a if entry.a_layout == "row" else a.mT, entry.a)
         b_lines, ldb = _stored(b if entry.b_layout == "row" else b.mT, entry.b)
-        c_lines, ldc = _stored(c, entry.c)
-        d = _new(m, n, entry.d, a.device) if out is None else out
+        c_lines, ldc = _stored(c if c_layout == "row" else c.mT, entry.c)
+        d = _new(m, n, entry.d, a.device, d_layout) if out is None else out
         operands = Operands(
             a=a_lines.data_ptr(),
             b=b_lines.data_ptr(),
@@ -101,8 +117,11 @@ def multiply(
             lda=lda,
             ldb=ldb,
             ldc=ldc,
-            ldd=d.stride(0),
+            ldd=d.stride(0 if d_layout == "row" else 1),
+            c_by_columns=c_layout == "col",
+            d_by_columns=d_layout == "col",
             swizzle=entry.swizzle,
+            scale_d=entry.scale_d,
             stream=torch.cuda.current_stream().cuda_stream,
         )
         error = library.run(entry.ptx.encode(), ctypes.byref(operands))
@@ -132,25 +151,39 @@ def _misplaced(name: str, tensor: torch.Tensor, device: torch.device) -> str | N
         return f"{name} is on {tensor.device}; it should be on a CUDA device"
     if tensor.device != device:
         return f"{name} is on {tensor.device} and a on {device}; move one of them"
-    pitch = tensor.stride(0) * tensor.itemsize
-    if name == "out" and (
-        tensor.stride(1) != 1
-        or tensor.stride(0) < tensor.shape[1]
-        or pitch % ALIGNMENT
-        or tensor.data_ptr() % ALIGNMENT
-    ):
+    return None
+
+
+def _no_such_layout(entry: Entry, *layouts: str) -> str | None:
+    for name, layout in zip(("c_layout", "d_layout"), layouts, strict=True):
+        if layout not in ("row", "col"):
+            return f'{name} is {layout!r}; "row" or "col"'
+        if layout == "col" and entry.instruction != "wmma":
+            return f'{name} is "col"; {entry.instruction} has its accumulator in registers: "row"'
+    return None
+
+
+def _unwritable(out: torch.Tensor, layout: str) -> str | None:
+    """Why D can't be stored in `out`, and what could be."""
+    lines = out if layout == "row" else out.mT
+    pitch = lines.stride(0)
+    apart = lines.stride(1) != 1 or pitch < lines.shape[1]
+    if apart or pitch * out.itemsize % ALIGNMENT or out.data_ptr() % ALIGNMENT:
+        line = "rows" if layout == "row" else "columns"
         return (
-            f"out has strides {list(tensor.stride())} of {tensor.itemsize} bytes; its elements "
-            f"should be side by side in rows that begin on multiples of {ALIGNMENT} bytes"
+            f"out has strides {list(out.stride())} of {out.itemsize} bytes; its elements "
+            f"should be side by side in {line} that begin on multiples of {ALIGNMENT} bytes"
         )
     return None
 
 
-def _new(lines: int, length: int, type_: str, device: torch.device) -> torch.Tensor:
-    """Uninitialised [lines, length] whose lines begin on multiples of ALIGNMENT bytes."""
+def _new(rows: int, cols: int, type_: str, device: torch.device, layout: str) -> torch.Tensor:
+    """Uninitialised [rows, cols] whose lines begin on multiples of ALIGNMENT bytes."""
+    if layout == "col":
+        return _new(cols, rows, type_, device, "row").mT
     dtype = DTYPES[type_]
-    pitch = _round_up(length * dtype.itemsize) // dtype.itemsize
-    return torch.empty(lines, pitch, dtype=dtype, device=device)[:, :length]
+    pitch = _round_up(cols * dtype.itemsize) // dtype.itemsize
+    return torch.empty(rows, pitch, dtype=dtype, device=device)[:, :cols]
 
 
 def _stored(lines: torch.Tensor, type_: str) -> tuple[torch.Tensor, int]:

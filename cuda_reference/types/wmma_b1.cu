@@ -10,12 +10,12 @@ Note          Eight elements in a byte, the first in the lowest bit. xor is nati
 #include "one_wmma.cuh"
 
 #define KERNEL(op)                                                                             \
-    WMMA(wmma_m8n8k128_row_col_b1_##op,                                                        \
+    WMMA(wmma_m8n8k128_row_col_s32_b1_b1_s32_##op##_popc,                                                        \
          "wmma.mma." #op ".popc.sync.aligned.row.col.m8n8k128.s32.b1.b1.s32", "m8n8k128",      \
          "row", "col", "b1", "s32", "s32", "b32", LIST_1("a"), LIST_1("b"), LIST_2("c"),       \
          LIST_2("d"), "")
 #define ROW(op) \
-    {"wmma.m8n8k128.row.col.s32.b1.b1.s32." #op ".popc", wmma_m8n8k128_row_col_b1_##op, 0},
+    {"wmma.m8n8k128.row.col.s32.b1.b1.s32." #op ".popc", wmma_m8n8k128_row_col_s32_b1_b1_s32_##op##_popc, 0},
 
 #define ALL(X) X(and) X(xor)
 

@@ -17,13 +17,13 @@ Note          Each wmma.mma is two HMMA.16816.F32.BF16. bf16 holds integers exac
 #define B_m32n8k16 LIST_2("b")
 
 #define KERNEL(type, shape, A, B)                                                           \
-    WMMA(wmma_##shape##_##A##_##B##_##type,                                                 \
+    WMMA(wmma_##shape##_##A##_##B##_f32_##type##_##type##_f32,                                                 \
          "wmma.mma.sync.aligned." #A "." #B "." #shape ".f32." #type "." #type ".f32",      \
          #shape, #A, #B, #type, "f32", "f32", "b32", A_##shape, B_##shape, LIST_8("c"),     \
          LIST_8("d"), "")
 #define ROW(type, shape, A, B)                                        \
     {"wmma." #shape "." #A "." #B ".f32." #type "." #type ".f32",     \
-     wmma_##shape##_##A##_##B##_##type, 0},
+     wmma_##shape##_##A##_##B##_f32_##type##_##type##_f32, 0},
 
 #define ALL(X) FOR_SHAPES(X, bf16)
 

@@ -9,12 +9,12 @@ Note          The modes exist only in PTX. Without one, rn: to nearest, ties to 
 #include "one_wmma.cuh"
 
 #define KERNEL(suffix, mode, shape, A, B)                                                      \
-    WMMA(wmma_##shape##_##A##_##B##_f64##suffix,                                               \
+    WMMA(wmma_##shape##_##A##_##B##suffix##_f64_f64_f64_f64,                                               \
          "wmma.mma.sync.aligned." #A "." #B "." #shape mode ".f64.f64.f64.f64", #shape, #A, #B, \
          "f64", "f64", "f64", "f64", LIST_1("a"), LIST_1("b"), LIST_2("c"), LIST_2("d"), "")
 #define ROW(suffix, mode, shape, A, B)                               \
     {"wmma." #shape "." #A "." #B mode ".f64.f64.f64.f64",           \
-     wmma_##shape##_##A##_##B##_f64##suffix, 0},
+     wmma_##shape##_##A##_##B##suffix##_f64_f64_f64_f64, 0},
 
 #define ALL(X)                           \
     FOR_LAYOUTS(X, , "", m8n8k4)         \

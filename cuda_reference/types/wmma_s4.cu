@@ -10,13 +10,13 @@ Note          Two elements in a byte, the first in the low half. Native on sm_80
 #include "one_wmma.cuh"
 
 #define KERNEL(type, suffix, limit)                                                              \
-    WMMA(wmma_m8n8k32_row_col_##type##suffix,                                                    \
+    WMMA(wmma_m8n8k32_row_col_s32_##type##_##type##_s32##suffix,                                                    \
          "wmma.mma.sync.aligned.row.col.m8n8k32.s32." #type "." #type ".s32" limit, "m8n8k32",   \
          "row", "col", #type, "s32", "s32", "b32", LIST_1("a"), LIST_1("b"), LIST_2("c"),        \
          LIST_2("d"), "")
 #define ROW(type, suffix, limit)                                         \
     {"wmma.m8n8k32.row.col.s32." #type "." #type ".s32" limit,           \
-     wmma_m8n8k32_row_col_##type##suffix, 0},
+     wmma_m8n8k32_row_col_s32_##type##_##type##_s32##suffix, 0},
 
 #define ALL(X)                      \
     X(s4, , "")                     \

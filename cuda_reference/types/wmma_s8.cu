@@ -17,13 +17,13 @@ Note          Each wmma.mma is two IMMA.16816. Wrapped sums are exact modulo 2^3
 #define B_m32n8k16 LIST_1("b")
 
 #define KERNEL(type, suffix, limit, shape, A, B)                                                  \
-    WMMA(wmma_##shape##_##A##_##B##_##type##suffix,                                               \
+    WMMA(wmma_##shape##_##A##_##B##_s32_##type##_##type##_s32##suffix,                                               \
          "wmma.mma.sync.aligned." #A "." #B "." #shape ".s32." #type "." #type ".s32" limit,      \
          #shape, #A, #B, #type, "s32", "s32", "b32", A_##shape, B_##shape, LIST_8("c"),           \
          LIST_8("d"), "")
 #define ROW(type, suffix, limit, shape, A, B)                               \
     {"wmma." #shape "." #A "." #B ".s32." #type "." #type ".s32" limit,     \
-     wmma_##shape##_##A##_##B##_##type##suffix, 0},
+     wmma_##shape##_##A##_##B##_s32_##type##_##type##_s32##suffix, 0},
 
 #define ALL(X)                                      \
     FOR_SHAPES(X, s8, , "")                         \

@@ -11,13 +11,13 @@ Note          Each wmma.mma is four HMMA.1684.F32.TF32.
 #define TO_TF32(r) "cvt.rna.tf32.f32 " r ", " r ";\n"
 
 #define KERNEL(shape, A, B)                                                                      \
-    WMMA(wmma_##shape##_##A##_##B##_tf32,                                                        \
+    WMMA(wmma_##shape##_##A##_##B##_f32_tf32_tf32_f32,                                                        \
          "wmma.mma.sync.aligned." #A "." #B "." #shape ".f32.tf32.tf32.f32", #shape, #A, #B,     \
          "tf32", "f32", "f32", "b32", LIST_4("a"), LIST_4("b"), LIST_8("c"), LIST_8("d"),        \
          TO_TF32("a0") TO_TF32("a1") TO_TF32("a2") TO_TF32("a3")                                 \
          TO_TF32("b0") TO_TF32("b1") TO_TF32("b2") TO_TF32("b3"))
 #define ROW(shape, A, B) \
-    {"wmma." #shape "." #A "." #B ".f32.tf32.tf32.f32", wmma_##shape##_##A##_##B##_tf32, 0},
+    {"wmma." #shape "." #A "." #B ".f32.tf32.tf32.f32", wmma_##shape##_##A##_##B##_f32_tf32_tf32_f32, 0},
 
 #define ALL(X) FOR_LAYOUTS(X, m16n16k8)
 

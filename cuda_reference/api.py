@@ -1,0 +1,179 @@
+"""`matmul` and `ladder`: the hand-written kernels as calls, in the manner of tritemm's own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import torch
+
+from tritemm import plan
+from tritemm.problem import ACCUMULATE, Problem
+from tritemm.request import config_of
+from tritemm.rungs import Ladder
+from tritemm.runtime import fast_path
+from tritemm.spec import Config, Kernel, find
+
+from .rungs import RUNGS
+
+
+def ladder() -> Ladder:
+    """Every kernel that `matmul(kernel=...)` can be asked for, slowest first; prints as a table.
+
+    Each has `name`, `number`, `title`, `header` (what it adds, what it mirrors in Triton, what is
+    done by hand, its SASS signs, its needs) and `why_not(problem)`.
+
+    >>> import cuda_reference
+    >>> cuda_reference.ladder()[0].name
+    'simt_naive'
+    """
+    return Ladder(RUNGS)
+
+
+def matmul(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    kernel: str | Kernel,
+    out: torch.Tensor | None = None,
+    accumulate: torch.dtype | None = None,
+    config: Config | Mapping | None = None,
+) -> torch.Tensor:
+    """a @ b by one hand-written CUDA kernel, on a's device and its current stream.
+
+    The kernel is compiled at its first call, by nvcc, and kept on disk.
+
+    Args:
+        a, b: [M, K] and [K, N], float16 or bfloat16, on the same GPU. Which strides each kernel
+            reads is its own: all read `b = w.mT` of a [N, K] tensor w (layout NT), and some also
+            rows of b (NN); see `ladder()`.
+        kernel: a rung of `cuda_reference.ladder()` or its name, which then runs or raises.
+        out: where to write the result: [M, N], of a's type and device, rows contiguous, and apart
+            from a and b in memory.
+        accumulate: float32 (default), or float16 for float16 operands.
+        config: one of the rung's `configs`, or a mapping of its fields; the first one if None.
+            Tiles are facts of the .cu; ORDER and GROUP_M can be chosen.
+
+    Returns:
+        [M, N], of a's type; `out` if it was given. There is no gradient.
+
+    Raises:
+        RuntimeError: shapes or devices that don't fit together; operands that require a gradient;
+            a CUDA call failed, or the kernel does not compile: the message names the kernel.
+        ValueError: the kernel can't run this, with the reason and a rung that can.
+        cuda_reference.loader.Unavailable: nvcc or another tool is missing.
+
+    >>> import torch, cuda_reference
+    >>> a = torch.randn(300, 64, dtype=torch.float16, device="cuda")  # doctest: +SKIP
+    >>> w = torch.randn(200, 64, dtype=torch.float16, device="cuda")  # doctest: +SKIP
+    >>> c = cuda_reference.matmul(a, w.mT, kernel="mma_base")  # doctest: +SKIP
+    >>> c.shape  # doctest: +SKIP
+    torch.Size([300, 200])
+    """
+    rung = _rung(kernel)
+    _check_operands(a, b, out)
+    c = out
+    if c is None:
+        c = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype, device=a.device)
+    accumulate = accumulate or ACCUMULATE.get(a.dtype, torch.float32)
+    problem = Problem.of(a, b, c, accumulate=accumulate)
+    _must_run(rung, problem)
+    chosen = _config(rung, problem, config)
+    if out is not None:
+        _check_memory(a, b, out)
+    plan.run(rung, problem, chosen, a, b, c)
+    if out is not None:
+        torch.autograd.graph.increment_version(out)
+    return c
+
+
+def _rung(kernel: str | Kernel) -> Kernel:
+    if isinstance(kernel, Kernel):
+        if kernel not in RUNGS:
+            raise ValueError(
+                f"{kernel!r} is not of cuda_reference.ladder(); tritemm.matmul runs it"
+            )
+        return kernel
+    if not isinstance(kernel, str):
+        raise TypeError(
+            "kernel= is the name of a rung of cuda_reference.ladder(), or such a rung, "
+            f"not {type(kernel).__name__}"
+        )
+    return find(kernel, RUNGS)
+
+
+def _check_operands(a, b, out) -> None:
+    """Errors of what is not about any kernel: types, dimensions, sizes, devices, gradients."""
+    given = {"a": a, "b": b} | ({} if out is None else {"out": out})
+    for name, tensor in given.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name} must be a Tensor, not {type(tensor).__name__}")
+        if tensor.dim() != 2 or tensor.layout != torch.strided:
+            kind = f"{tensor.dim()} dimensions" if tensor.dim() != 2 else str(tensor.layout)
+            raise ValueError(
+                f"{name} has {kind}; a CUDA kernel multiplies one dense matrix by another: "
+                "call it for each, or use tritemm.matmul"
+            )
+        if tensor.device != a.device:
+            raise RuntimeError(
+                "Expected all tensors to be on the same device, "
+                f"but a is on {a.device} and {name} on {tensor.device}"
+            )
+        if tensor.requires_grad and torch.is_grad_enabled():
+            raise RuntimeError(
+                f"{name} requires a gradient, which these kernels don't have: "
+                f"{name}.detach(), torch.no_grad() or tritemm.matmul"
+            )
+    if a.shape[1] != b.shape[0]:
+        raise RuntimeError(
+            f"a {tuple(a.shape)} and b {tuple(b.shape)} cannot be multiplied: "
+            f"K is {a.shape[1]} in one and {b.shape[0]} in the other"
+        )
+    shape = (a.shape[0], b.shape[1])
+    if out is not None and out.shape != shape:
+        raise ValueError(f"out is {list(out.shape)}; it should be {list(shape)}")
+
+
+def _check_memory(a, b, out) -> None:
+    """ValueError where two elements, or an element and an operand, share memory."""
+    if out.shape[0] > 1 and out.stride(0) < out.shape[1]:
+        stride = out.stride(0)
+        raise ValueError(f"rows of out overlap, {stride} elements apart: out.contiguous() has room")
+    addresses = (a.data_ptr(), b.data_ptr(), out.data_ptr())
+    if fast_path.overlap(addresses, (plan.span(a), plan.span(b), plan.span(out))):
+        raise ValueError("out shares memory with a or b; give another, or none")
+
+
+def _must_run(rung: Kernel, problem: Problem) -> None:
+    """ValueError, with the fastest rung that can, if `rung` refuses.
+
+    An empty product is one that every layout can have: of it, types and device are asked alone.
+    """
+    if 0 in (problem.M, problem.N, problem.K):
+        problem = _full(problem)
+    reason = rung.why_not(problem)
+    if reason:
+        able = next((k for k in reversed(RUNGS) if k.why_not(problem) is None), None)
+        hint = f'; kernel="{able.name}" can run this' if able else ""
+        raise ValueError(f'kernel="{rung.name}" cannot run this problem: {reason}{hint}')
+
+
+def _full(problem: Problem) -> Problem:
+    """One tile of the same types on the same device, in the layout that every rung reads."""
+    types = (problem.a.dtype, problem.b.dtype, problem.c.dtype)
+    a, b, c = (torch.empty(16, 16, dtype=dtype, device="meta") for dtype in types)
+    return Problem.of(a, b.mT, c, accumulate=problem.accumulate, device=problem.device)
+
+
+def _config(rung: Kernel, problem: Problem, config: Config | Mapping | None) -> Config:
+    configs = rung.configs(problem)
+    if config is None:
+        return configs[0]
+    chosen = config_of(config)
+    known = [dataclasses.replace(one, GROUP_M=chosen.GROUP_M) for one in configs]
+    if chosen not in known:
+        raise ValueError(
+            f'kernel="{rung.name}" cannot run this config: {chosen!r}; it has '
+            f"{', '.join(map(repr, configs))}, with any GROUP_M"
+        )
+    return chosen
