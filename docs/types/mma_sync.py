@@ -1,0 +1,148 @@
+"""One tile by `mma.sync` in inline PTX: for every entry of `wmma` or `mma`.
+
+Each operand is loaded in the layout of its fragment, so that a lane has the instruction's registers
+and nothing moves. `wmma.mma` itself can't be said so: the PTX ISA keeps its fragments to itself.
+The `mma.sync` that its tile is made of have the same products and sums.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from cuda_reference.types.table import BITS, Entry
+
+from .fragments import FOUR_A, FOUR_C, Fragment, quads
+from .gluon import places
+from .registers import elements, matrix, packed, unpacked
+
+
+@gluon.jit
+def mma_sync_kernel(
+    a_ptr, b_ptr, c_ptr, d_ptr,
+    stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn, stride_dm, stride_dn,
+    A: gl.constexpr, B: gl.constexpr, C: gl.constexpr, D: gl.constexpr,
+    TEXT: gl.constexpr, CONSTRAINTS: gl.constexpr,
+):  # fmt: skip
+    """D = A B + C by the instructions of TEXT. A, B, C and D are the fragments' layouts."""
+    D_TYPE: gl.constexpr = d_ptr.dtype.element_ty
+    a = packed(elements(gl.load(_places(a_ptr, stride_am, stride_ak, A)), A))
+    b = packed(elements(gl.load(_places(b_ptr, stride_bk, stride_bn, B)), B))
+    c = packed(elements(gl.load(_places(c_ptr, stride_cm, stride_cn, C)), C))
+    d = gl.inline_asm_elementwise(
+        TEXT, CONSTRAINTS, a + b + c, _registers(D_TYPE, D), is_pure=True, pack=1
+    )
+    gl.store(_places(d_ptr, stride_dm, stride_dn, D), matrix(unpacked(d, D_TYPE), D))
+
+
+@gluon.jit
+def _places(pointer, stride_row, stride_col, FRAGMENT: gl.constexpr):
+    ROWS: gl.constexpr = FRAGMENT.shape[0]
+    COLS: gl.constexpr = FRAGMENT.shape[1]
+    return places(pointer, stride_row, stride_col, ROWS, COLS, FRAGMENT)
+
+
+@gluon.constexpr_function
+def _registers(dtype, layout):
+    """What a lane's registers of a result hold, one each."""
+    count = 2 ** len(layout.reg_bases)
+    if dtype.primitive_bitwidth == 16:
+        return (gl.uint32,) * (count // 2)
+    return (dtype,) * count
+
+
+@dataclasses.dataclass(frozen=True)
+class Tile:
+    """An entry's tile, covered by the `mma.sync` of `part`: an entry too, of a smaller tile.
+
+    Elements of less than a byte are held, and here counted, in bytes.
+    """
+
+    entry: Entry
+    part: Entry
+
+    @property
+    def copies(self) -> int:
+        """Of the tile that are multiplied at the same time."""
+        return 4 if self._is_volta else 1
+
+    @property
+    def repeats(self) -> tuple[int, int]:
+        """How many parts stand one below the other, and how many side by side."""
+        whole, part = self.entry.shape, self.part.shape
+        return whole[0] // part[0], whole[1] // part[1]
+
+    @property
+    def fragments(self) -> tuple[Fragment, Fragment, Fragment, Fragment]:
+        """Of A, B, C and D; of all copies, A's, C's and D's one below the other, B's side by side.
+
+        The PTX ISA: "Matrix Fragments for mma", a section for each shape.
+        """
+        e, (m, n, k) = self.part, self.part.shape
+        if self._is_volta:
+            turned = {"row": "col", "col": "row"}[e.b_layout]
+            return FOUR_A[e.a_layout], FOUR_A[turned].transposed, FOUR_C[e.c], FOUR_C[e.d]
+        down, across = self.repeats
+        bits = max(8, BITS[e.a])
+        k, each = k * BITS[e.a] // bits, max(1, 32 // bits)
+        a, b = quads(m, k, each), quads(n, k, each).transposed
+        c = quads(m, n, 2).repeated(down, across)
+        return a.repeated(down, 1), b.repeated(1, across), c, c
+
+    @property
+    def registers(self) -> tuple[int, int, int, int]:
+        """A lane's, of A, B, C and D."""
+        types = self.part.a, self.part.b, self.part.c, self.part.d
+        pairs = zip(self.fragments, types, strict=True)
+        return tuple(
+            2 ** len(fragment.elements) * min(32, max(8, BITS[type_])) // 32
+            for fragment, type_ in pairs
+        )
+
+    @property
+    def text(self) -> str:
+        """A line per part. The registers of D are the first operands, then A's, B's and C's."""
+        down, across = self.repeats
+        a, b, c, d = self.registers
+        each = d // (down * across), a // down, b // across, c // (down * across)
+        first = 0, d, d + a, d + a + b
+        lines = []
+        for row, col in itertools.product(range(down), range(across)):
+            nth = across * row + col, row, col, across * row + col
+            lists = (
+                "{" + ", ".join(f"${start + count * i + j}" for j in range(count)) + "}"
+                for start, count, i in zip(first, each, nth, strict=True)
+            )
+            lines.append(f"{self.part.opcode} {', '.join(lists)};")
+        return "\n".join(lines)
+
+    @property
+    def constraints(self) -> str:
+        """What each register holds, in LLVM's letters; D's are written before all is read."""
+        letters = {"f32": "f", "f64": "d"}
+        a, b, c, d = self.registers
+        words = ["=&" + letters.get(self.part.d, "r")] * d
+        words += [letters.get(self.part.a, "r")] * (a + b) + [letters.get(self.part.c, "r")] * c
+        return ",".join(words)
+
+    @property
+    def _is_volta(self) -> bool:
+        return self.part.shape == (8, 8, 4) and self.part.a == "f16"
+
+
+def tile(entry: Entry) -> Tile:
+    """How an entry of `wmma` or `mma` is covered.
+
+    `wmma` of 8 bits, f16, bf16 and tf32 takes the `mma.sync` of 16 rows and 8 columns, or of 8 rows
+    where the tile has no more; that of f16, bf16 and tf32 needs 16.
+    """
+    if entry.instruction == "mma":
+        return Tile(entry, entry)
+    m, _, k = entry.shape
+    part = dataclasses.replace(
+        entry, instruction="mma", shape=(min(m, 16), 8, k), a_layout="row", b_layout="col"
+    )
+    return Tile(entry, part)
