@@ -18,7 +18,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; 1 if stale")
     check = parser.parse_args().check
     try:
-        new = record.record(say=lambda text: print(text, file=sys.stderr, flush=True))
+        new = record.record()
     except RuntimeError as error:  # `toolkit.Unavailable` among them
         print(error, file=sys.stderr)
         return 2

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import triton
+
+from cuda_reference import cubin, toolkit
 from cuda_reference.types.table import Entry, find
 from tritemm.compile import pool
 from tritemm.compile.driver import standing_for
@@ -25,6 +29,9 @@ DATA = Path(__file__).resolve().parents[1] / "types.json"
 INSTRUCTIONS = ("wmma", "mma", "wgmma")
 #: The columns: CUDA's kernel, `tl.dot`, and what Gluon says it with.
 COLUMNS = ("cuda", "triton", "gluon")
+#: What stands behind instructions that multiply other types than the entry's, or are no tensor
+#: core's: integer or floating-point code around them makes up for it.
+EMULATED = "emulated"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,10 +54,9 @@ class Job:
 
     @property
     def label(self) -> str:
-        """What the entry has of its own in its row."""
+        """What the entry has of its own in its row: N of wgmma, the layouts of the others."""
         e = self.entry
-        n = f" n{e.shape[1]}" if e.instruction == "wgmma" else ""
-        return f"{e.a_layout}.{e.b_layout}{n}"
+        return f"n{e.shape[1]}" if e.instruction == "wgmma" else f"{e.a_layout}.{e.b_layout}"
 
 
 def every_row() -> list[Row]:
@@ -73,7 +79,7 @@ def jobs(chosen: Iterable[Row]) -> list[Job]:
 
 
 def compile_jobs(wanted: Sequence[Job], processes: int | None = None) -> list[str]:
-    """The code of each, by as many processes; `say` gets a line now and then.
+    """The code of each; Triton's by so many processes, one for each core unless given.
 
     Raises `cuda_reference.toolkit.Unavailable` without nvcc, RuntimeError where one does not
     compile.
@@ -90,16 +96,13 @@ def code(job: Job) -> str:
 
 def _cuda(job: Job) -> tuple[dict[str, int], dict[str, int]]:
     """Counts of the kernel of the .cu that holds it; of wgmma's several, of its instruction."""
-    from cuda_reference.cubin import FEW_N, FLAGS, compile_cubin
-
     e = job.entry
+    functions = _functions(e.source, job.arch)
     if e.instruction != "wgmma":
-        functions = compile_cubin(e.source, job.arch, FLAGS).functions
         [function] = (each for each in functions if each.name.partition("(")[0] == e.function)
         return function.mix, function.variants
     # Of each N the code is the same but for the number of registers.
     name = re.sub(r"n\d+k", r"n\\d+k", re.escape(e.function))
-    functions = compile_cubin(e.source, job.arch, FEW_N).functions
     function = next(each for each in functions if re.fullmatch(name, each.name))
     types = [e.a.upper(), e.b.upper()] if e.a in ("s8", "u8", "e4m3", "e5m2") else []
     types += ["SAT"] * e.satfinite
@@ -111,9 +114,18 @@ def _cuda(job: Job) -> tuple[dict[str, int], dict[str, int]]:
     return function.mix, mine
 
 
+@functools.cache
+def _functions(source: str, arch: str) -> tuple[cubin.Function, ...]:
+    flags = cubin.FEW_N if "wgmma" in source else cubin.FLAGS
+    return cubin.compile_cubin(source, arch, flags).functions
+
+
 def _triton(job: Job) -> tuple[dict[str, int], dict[str, int]]:
     worker = pool.take()
-    found = worker.ask(compile_here, job.way.name, job.entry.name, int(job.arch[:2]))
+    try:
+        found = worker.ask(compile_here, job.way.name, job.entry.name, int(job.arch[:2]))
+    except pool.Ended as error:
+        raise RuntimeError(f"{job.entry}, {job.way.name}, sm_{job.arch}: {error}") from None
     pool.keep(worker)
     return found
 
@@ -124,9 +136,9 @@ def compile_here(way: str, entry: str, sm: int) -> tuple[dict[str, int], dict[st
     with standing_for(sm):
         kernel = compiled(chosen, find(entry))
     with tempfile.TemporaryDirectory() as folder:
-        cubin = Path(folder, "kernel.cubin")
-        cubin.write_bytes(kernel.asm["cubin"])
-        return count_instructions(run_tool("nvdisasm", "-ndf", "-c", str(cubin)))
+        file = Path(folder, "kernel.cubin")
+        file.write_bytes(kernel.asm["cubin"])
+        return count_instructions(run_tool("nvdisasm", "-ndf", "-c", str(file)))
 
 
 def described(entry: Entry, mix: Mapping[str, int], variants: Mapping[str, int]) -> str:
@@ -134,7 +146,7 @@ def described(entry: Entry, mix: Mapping[str, int], variants: Mapping[str, int])
     found = group_of(variants, "tensor core") or {"FFMA": mix.get("FFMA", 0)}
     words = [name + (f" x{count}" if count > 1 else "") for name, count in found.items()]
     text = ", ".join(re.sub(r"GMMA\.64x\d+x", "GMMA.64xNx", word) for word in words)
-    return text if _is_native(entry, set(re.split(r"\W+", text))) else f"{text}, emulated"
+    return text if _is_native(entry, set(re.split(r"\W+", text))) else f"{text}, {EMULATED}"
 
 
 def _is_native(entry: Entry, words: set[str]) -> bool:
@@ -154,26 +166,23 @@ def load() -> dict[str, Any]:
     return json.loads(DATA.read_text())
 
 
-def record(chosen: Iterable[Row] | None = None, say: Callable[[str], None] = print) -> dict:
+def record(chosen: Iterable[Row] | None = None, processes: int | None = None) -> dict[str, Any]:
     """Compile the rows, all of them unless given, and gather what they compile to.
 
     {"compilers": {column: compiler}, "rows": {row: {column: {architecture: {code: labels}}}}}
     """
     wanted = jobs(every_row() if chosen is None else chosen)
-    say(f"compiling {len(wanted)} kernels")
     found: dict[str, Any] = {}
-    for job, text in zip(wanted, compile_jobs(wanted), strict=True):
+    for job, text in zip(wanted, compile_jobs(wanted, processes), strict=True):
         place = found.setdefault(job.row, {}).setdefault(job.column, {})
-        labels = place.setdefault(job.arch, {})
-        labels[text] = ", ".join(filter(None, (labels.get(text), job.label)))
+        place.setdefault(job.arch, {}).setdefault(text, {})[job.label] = None
+    for place in (place for row in found.values() for place in row.values()):
+        for codes in place.values():
+            codes.update({text: ", ".join(labels) for text, labels in codes.items()})
     return {"compilers": compilers(), "rows": found}
 
 
 def compilers() -> dict[str, str]:
-    import triton
-
-    from cuda_reference import toolkit
-
     own = f"Triton {triton.__version__}"
     return {"cuda": f"nvcc {toolkit.nvcc().version}", "triton": own, "gluon": own}
 

@@ -20,8 +20,8 @@ SUMS = {"f16": tl.float16, "f32": tl.float32, "f64": tl.float64, "s32": tl.int32
 _WHOLE_BYTES = "it has no type of less than a byte"
 _INT8 = "of integers it multiplies int8 alone"
 _TO_NEAREST = "it rounds to nearest"
-_SATURATES = "it saturates where it becomes `mma.sync`"
-_WRAPS = "it wraps where it becomes `wgmma`"
+_SATURATES = "it saturates, as `mma.sync`"
+_WRAPS = "it wraps, as `wgmma`"
 _COMPILER = "where A is, and what is negated, is the compiler's affair"
 _POWERS = "a tensor's sides are powers of two"
 
@@ -51,21 +51,30 @@ def least_k(entry: Entry) -> int:
     return 32 if BITS[entry.a] == 8 else 16
 
 
-# tl.dot
-
-
-def dot_why_not(entry: Entry) -> str | None:
+def _types_why_not(entry: Entry) -> str | None:
+    """What neither Triton nor Gluon says: types, modes, and sides of tensors."""
     if BITS[entry.a] < 8:
         return _WHOLE_BYTES
     if "u8" in (entry.a, entry.b):
         return _INT8
     if entry.rounding not in ("", "rn"):
         return _TO_NEAREST
-    if entry.a == "s8" and entry.satfinite != (entry.instruction != "wgmma"):
-        return _WRAPS if entry.satfinite else _SATURATES
+    return _POWERS if entry.shape[1] & entry.shape[1] - 1 else None
+
+
+# tl.dot
+
+
+def dot_why_not(entry: Entry) -> str | None:
+    wgmma = entry.instruction == "wgmma"
+    if entry.a == entry.b == "s8" and entry.satfinite and wgmma:
+        return _WRAPS
+    # A tile of eight columns becomes `mma.sync` too.
+    if entry.a == entry.b == "s8" and not entry.satfinite and not (wgmma and entry.shape[1] > 8):
+        return _SATURATES
     if entry.a_in_registers or min(entry.scale_a, entry.scale_b) < 0:
         return _COMPILER
-    return _POWERS if entry.shape[1] & entry.shape[1] - 1 else None
+    return _types_why_not(entry)
 
 
 def _product(entry: Entry, call: str, **more: str) -> str:
@@ -102,7 +111,9 @@ def mma_v2_why_not(entry: Entry) -> str | None:
         return f"its K is {least_k(entry)} at least"
     if entry.shape[0] < 16 and entry.instruction == "mma":
         return "it has 16 rows"
-    return dot_why_not(entry)
+    if entry.a == entry.b == "s8" and not entry.satfinite:
+        return "it saturates"
+    return _types_why_not(entry)
 
 
 def mma_v2_words(entry: Entry) -> str:
@@ -120,11 +131,13 @@ def warpgroup_why_not(entry: Entry) -> str | None:
         return "it is `wgmma`"
     if min(entry.scale_a, entry.scale_b) < 0:
         return "it has no signs"
-    if not entry.swizzle and not (entry.a_in_registers and entry.shape[1] < 8):
+    if not entry.swizzle:
         return "its shared memory is swizzled"
+    if entry.a == "s8" and entry.shape[1] > 224:
+        return "its int8 has 224 columns at most"
     if entry.b_layout == "row" and entry.shape[1] * BITS[entry.b] // 8 < 32:
         return "the lines of shared memory have 32 bytes at least"
-    return dot_why_not(dataclasses.replace(entry, a_in_registers=False))
+    return "it wraps" if entry.satfinite else _types_why_not(entry)
 
 
 def warpgroup_words(entry: Entry) -> str:
