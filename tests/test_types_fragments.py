@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from cuda_reference.types import find
+from cuda_reference.types.fragments import fragment as cuda_fragment
 from cuda_reference.types.table import BITS, TABLE
 from docs.types import registers
 from docs.types.mma_sync import tile
@@ -39,6 +40,22 @@ def test_every_element_is_held_once(one):
         rows, cols = fragment.shape
         found = sorted(itertools.chain(*places(fragment)))
         assert found == list(itertools.product(range(rows), range(cols)))
+
+
+@by_fragments
+def test_lanes_and_elements_add_up(one):
+    """What CUDA's side says of every element, from that of the powers of two alone."""
+    part = tile(one.part)
+    m, n, k = one.part.shape
+    for operand, fragment in zip("abcd", part.fragments, strict=True):
+        held = cuda_fragment(one.part, operand).elements
+        each = max(1, 8 // BITS[getattr(one.part, operand)])
+        down, across = {"a": (1, each), "b": (each, 1)}.get(operand, (1, 1))
+        rows, cols = {"a": (m, k // each), "b": (k // each, n)}.get(operand, (m, n))
+        for lane, i in itertools.product(LANES, range(len(held[0]))):
+            row, col = fragment.place(lane, i // each)
+            of_this_tile = row % rows, col % cols
+            assert of_this_tile == (held[lane][i][0] // down, held[lane][i][1] // across)
 
 
 #: "Matrix Fragments for mma", section by section: the row and the column of element i of A, B and C

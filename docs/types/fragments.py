@@ -1,16 +1,20 @@
-"""Which lane of a warp holds which element of an operand of `mma.sync`, and in which order.
+"""Fragments of `mma.sync` as layouts of Gluon.
 
-The PTX ISA's formulas are linear over bits: each bit of a lane's number, and each bit of the number
-of an element among those that the lane holds, adds a power of two to the row or to the column. So a
-fragment is the place that each of those bits stands for, which is what Gluon's
-`DistributedLinearLayout` is made of.
+Which lane of a warp holds which element is linear over bits: each bit of a lane's number, and each
+bit of the number of an element among those that the lane holds, adds a power of two to the row or
+to the column. So a fragment is the place that each of those bits stands for, and that is what
+Gluon's `DistributedLinearLayout` is made of.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 from triton.experimental.gluon import language as gl
+
+from cuda_reference.types import fragments
+from cuda_reference.types.table import BITS, Entry
 
 Place = tuple[int, int]
 
@@ -28,56 +32,48 @@ class Fragment:
 
     def place(self, lane: int, element: int) -> Place:
         """The sum of what the bits that are set stand for."""
-        numbers = (element, self.elements), (lane, self.lanes)
-        bases = [
-            base for number, all_ in numbers for bit, base in enumerate(all_) if number >> bit & 1
-        ]
-        return sum(row for row, _ in bases), sum(col for _, col in bases)
+        bits = [base for bit, base in enumerate(self.elements) if element >> bit & 1]
+        bits += [base for bit, base in enumerate(self.lanes) if lane >> bit & 1]
+        return sum(row for row, _ in bits), sum(col for _, col in bits)
 
     @property
     def layout(self) -> gl.DistributedLinearLayout:
         elements, lanes = ([list(base) for base in bases] for bases in (self.elements, self.lanes))
         return gl.DistributedLinearLayout(elements, lanes, [], [], list(self.shape))
 
-    @property
-    def transposed(self) -> Fragment:
-        """The same of the operand [cols, rows]."""
-        turned = (tuple((col, row) for row, col in bases) for bases in (self.elements, self.lanes))
-        return Fragment(self.shape[::-1], *turned)
-
     def repeated(self, down: int, across: int) -> Fragment:
         """A larger operand, made of these side by side, and then one below the other."""
         rows, cols = self.shape
-        more = [(0, cols << bit) for bit in range(_bits(across))]
-        more += [(rows << bit, 0) for bit in range(_bits(down))]
+        more = [(0, cols << bit) for bit in range((across - 1).bit_length())]
+        more += [(rows << bit, 0) for bit in range((down - 1).bit_length())]
         return Fragment((rows * down, cols * across), (*self.elements, *more), self.lanes)
 
 
-def quads(rows: int, cols: int, neighbours: int) -> Fragment:
-    """The usual fragment: four lanes share a row of eight, and hold `neighbours` of it each.
+@functools.cache
+def fragment(entry: Entry, operand: str) -> Fragment:
+    """Of operand "a", "b", "c" or "d" of an entry of `mma`.
 
-    A lane's next elements are 8 rows on, and the ones after those 4 x `neighbours` columns.
+    Elements of less than a byte are counted in bytes. Where the warp multiplies several tiles at a
+    time, they stand one below the other, those of B side by side.
     """
-    width = 4 * neighbours
-    elements = [(0, 1 << bit) for bit in range(_bits(neighbours))]
-    elements += [(8 << bit, 0) for bit in range(_bits(rows // 8))]
-    elements += [(0, width << bit) for bit in range(_bits(cols // width))]
-    lanes = ((0, neighbours), (0, 2 * neighbours), (1, 0), (2, 0), (4, 0))
-    return Fragment((rows, cols), tuple(elements), lanes)
+    m, n, k = entry.shape
+    each = max(1, 8 // BITS[getattr(entry, operand)])  # elements of a byte: they lie along K
+    down, across = {"a": (1, each), "b": (each, 1)}.get(operand, (1, 1))
+    rows, cols = {"a": (m, k), "b": (k, n)}.get(operand, (m, n))
+    rows, cols = rows // down, cols // across
+    held = fragments.fragment(entry, operand).elements
+    count = len(held[0]) // each
 
+    def at(lane: int, byte: int) -> Place:
+        row, col = held[lane][byte * each]
+        return row // down, col // across
 
-#: m8n8k4 of f16 multiplies four tiles at a time, here one below the other: bits 2 and 3 of the lane
-#: are the number of the tile. A by rows or by columns; C and D in f16 or in f32.
-_TILE = ((8, 0), (16, 0), (4, 0))
-FOUR_A = {
-    "row": Fragment((32, 4), ((0, 1), (0, 2)), ((1, 0), (2, 0), *_TILE)),
-    "col": Fragment((32, 4), ((1, 0), (2, 0)), ((0, 1), (0, 2), *_TILE)),
-}
-FOUR_C = {
-    "f16": Fragment((32, 8), ((0, 1), (0, 2), (0, 4)), ((1, 0), (2, 0), *_TILE)),
-    "f32": Fragment((32, 8), ((0, 1), (2, 0), (0, 4)), ((1, 0), (0, 2), *_TILE)),
-}
-
-
-def _bits(count: int) -> int:
-    return (count - 1).bit_length()
+    elements = [at(0, 1 << bit) for bit in range((count - 1).bit_length())]
+    lanes = []
+    for bit in range(5):
+        base = at(1 << bit, 0)
+        if base == (0, 0):  # the lane has what lane 0 has: of another tile
+            base = (0, cols) if operand == "b" else (rows, 0)
+            rows, cols = rows + base[0], cols + base[1]
+        lanes.append(base)
+    return Fragment((rows, cols), tuple(elements), tuple(lanes))

@@ -37,20 +37,31 @@ def mma_v2_kernel(
 
 
 @gluon.jit
+def negative(x):
+    """-x of a float of any type: fp8 has no minus."""
+    WIDTH: gl.constexpr = x.dtype.primitive_bitwidth
+    BITS: gl.constexpr = gl.uint8 if WIDTH == 8 else gl.uint16 if WIDTH == 16 else gl.uint32
+    return (x.to(BITS, bitcast=True) ^ (1 << WIDTH - 1)).to(x.dtype, bitcast=True)
+
+
+@gluon.jit
 def warpgroup_mma_kernel(
     a_ptr, b_ptr, c_ptr, d_ptr,
     stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn, stride_dm, stride_dn,
     M: gl.constexpr, N: gl.constexpr, K: gl.constexpr,
     PRECISION: gl.constexpr, ACC: gl.constexpr, MMA: gl.constexpr,
-    A: gl.constexpr, B: gl.constexpr, A_IN_REGISTERS: gl.constexpr, ADD: gl.constexpr,
+    A: gl.constexpr, B: gl.constexpr,
+    A_IN_REGISTERS: gl.constexpr, NEGATE: gl.constexpr, ADD: gl.constexpr,
 ):  # fmt: skip
-    """D = A B + C, or A B, by one warpgroup; B, and A unless in registers, in shared memory."""
+    """D = A B + C by one warpgroup, without C unless ADD. A in registers may be negated."""
     FLAT: gl.constexpr = gl.BlockedLayout([1, 1], [4, 8], [4, 1], [1, 0])
     b = gl.load(places(b_ptr, stride_bk, stride_bn, K, N, FLAT))
     b = gl.allocate_shared_memory(b.dtype, [K, N], B, b)
     if A_IN_REGISTERS:
         WIDTH: gl.constexpr = 32 // a_ptr.dtype.element_ty.primitive_bitwidth
         a = gl.load(places(a_ptr, stride_am, stride_ak, M, K, gl.DotOperandLayout(0, MMA, WIDTH)))
+        if NEGATE:
+            a = negative(a)
     else:
         a = gl.load(places(a_ptr, stride_am, stride_ak, M, K, FLAT))
         a = gl.allocate_shared_memory(a.dtype, [M, K], A, a)

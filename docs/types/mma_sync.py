@@ -15,7 +15,7 @@ from triton.experimental.gluon import language as gl
 
 from cuda_reference.types.table import BITS, Entry
 
-from .fragments import FOUR_A, FOUR_C, Fragment, quads
+from .fragments import Fragment, fragment
 from .gluon import places
 from .registers import elements, matrix, packed, unpacked
 
@@ -56,10 +56,7 @@ def _registers(dtype, layout):
 
 @dataclasses.dataclass(frozen=True)
 class Tile:
-    """An entry's tile, covered by the `mma.sync` of `part`: an entry too, of a smaller tile.
-
-    Elements of less than a byte are held, and here counted, in bytes.
-    """
+    """An entry's tile, covered by the `mma.sync` of `part`: an entry too, of a smaller tile."""
 
     entry: Entry
     part: Entry
@@ -67,7 +64,7 @@ class Tile:
     @property
     def copies(self) -> int:
         """Of the tile that are multiplied at the same time."""
-        return 4 if self._is_volta else 1
+        return fragment(self.part, "a").shape[0] // self.part.shape[0]
 
     @property
     def repeats(self) -> tuple[int, int]:
@@ -77,20 +74,11 @@ class Tile:
 
     @property
     def fragments(self) -> tuple[Fragment, Fragment, Fragment, Fragment]:
-        """Of A, B, C and D; of all copies, A's, C's and D's one below the other, B's side by side.
-
-        The PTX ISA: "Matrix Fragments for mma", a section for each shape.
-        """
-        e, (m, n, k) = self.part, self.part.shape
-        if self._is_volta:
-            turned = {"row": "col", "col": "row"}[e.b_layout]
-            return FOUR_A[e.a_layout], FOUR_A[turned].transposed, FOUR_C[e.c], FOUR_C[e.d]
+        """Of A, B, C and D of the whole tile."""
         down, across = self.repeats
-        bits = max(8, BITS[e.a])
-        k, each = k * BITS[e.a] // bits, max(1, 32 // bits)
-        a, b = quads(m, k, each), quads(n, k, each).transposed
-        c = quads(m, n, 2).repeated(down, across)
-        return a.repeated(down, 1), b.repeated(1, across), c, c
+        a, b, c, d = (fragment(self.part, operand) for operand in "abcd")
+        sums = c.repeated(down, across), d.repeated(down, across)
+        return a.repeated(down, 1), b.repeated(1, across), *sums
 
     @property
     def registers(self) -> tuple[int, int, int, int]:
@@ -98,8 +86,7 @@ class Tile:
         types = self.part.a, self.part.b, self.part.c, self.part.d
         pairs = zip(self.fragments, types, strict=True)
         return tuple(
-            2 ** len(fragment.elements) * min(32, max(8, BITS[type_])) // 32
-            for fragment, type_ in pairs
+            2 ** len(held.elements) * min(32, max(8, BITS[type_])) // 32 for held, type_ in pairs
         )
 
     @property
@@ -127,10 +114,6 @@ class Tile:
         words = ["=&" + letters.get(self.part.d, "r")] * d
         words += [letters.get(self.part.a, "r")] * (a + b) + [letters.get(self.part.c, "r")] * c
         return ",".join(words)
-
-    @property
-    def _is_volta(self) -> bool:
-        return self.part.shape == (8, 8, 4) and self.part.a == "f16"
 
 
 def tile(entry: Entry) -> Tile:

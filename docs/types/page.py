@@ -1,9 +1,9 @@
-"""The generated parts of docs/types.md: a table for each of `wmma.mma`, `mma.sync` and `wgmma`."""
+"""The generated parts of docs/types.md: tables of `wmma.mma`, `mma.sync` and `wgmma`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import record, ways
@@ -18,8 +18,14 @@ HEAD = (
 def parts() -> dict[str, str]:
     """The texts by the names of their markers."""
     data = record.load()
-    tables = {f"types-{name}": table(name, data) for name in record.INSTRUCTIONS}
-    return {"types-compilers": compilers(data), **tables}
+    tables = {
+        "types-wmma": rows("wmma"),
+        "types-mma": rows("mma"),
+        "types-wgmma": [row for row in rows("wgmma") if not row.first.modified],
+        "types-modified": [row for row in rows("wgmma") if row.first.modified],
+    }
+    texts = {name: table(members, data) for name, members in tables.items()}
+    return {"types-compilers": compilers(data), **texts}
 
 
 def compilers(data: Mapping[str, Any]) -> str:
@@ -27,9 +33,8 @@ def compilers(data: Mapping[str, Any]) -> str:
     return f"Compiled by {' and '.join(names)}."
 
 
-def table(instruction: str, data: Mapping[str, Any]) -> str:
-    lines = (line(row, data["rows"].get(row.name, {})) for row in rows(instruction))
-    return "\n".join([HEAD, *lines])
+def table(members: Sequence[Row], data: Mapping[str, Any]) -> str:
+    return "\n".join([HEAD, *(line(row, data["rows"].get(row.name, {})) for row in members)])
 
 
 def line(row: Row, codes: Mapping[str, Any]) -> str:
@@ -41,9 +46,9 @@ def line(row: Row, codes: Mapping[str, Any]) -> str:
         "triton": f"no: {dot}" if dot else ways.DOT.words(row.first),
         "gluon": gluon.words(row.first) if gluon else "no",
     }
-    cells, architectures = [combination(row)], 1 if row.first.instruction == "wgmma" else 2
+    cells = [combination(row)]
     for column, text in words.items():
-        cells += [text, code(codes.get(column, {}), architectures)]
+        cells += [text, code(codes.get(column, {}), row)]
     return "| " + " | ".join(cells) + " |"
 
 
@@ -57,22 +62,31 @@ def in_cuda(row: Row) -> str:
     """The kernel and its file, with a * for the layouts or for N if there are several."""
     source = row.first.source
     shown = row.first.function
-    if len({entry.function for entry in row.entries}) > 1:
+    if row.first.modified:
+        shown = "wgmma_*_modified"
+    elif len({entry.function for entry in row.entries}) > 1:
         differs = r"(?<=n)\d+(?=k)" if row.first.instruction == "wgmma" else "row_col"
         shown = re.sub(differs, "*", shown)
     return f"`{shown}` in [{source.rpartition('/')[2]}](../cuda_reference/{source}.cu)"
 
 
-def code(by_architecture: Mapping[str, Mapping[str, str]], expected: int) -> str:
-    """What it compiles to: once where all the architectures that are expected agree."""
-    texts = {f"sm_{arch[:2]}": one(found) for arch, found in by_architecture.items()}
+def code(by_architecture: Mapping[str, Mapping[str, str]], row: Row) -> str:
+    """What it compiles to: once where all the architectures that have it agree."""
+    texts = {f"sm_{arch[:2]}": one(found, row) for arch, found in by_architecture.items()}
+    expected = 1 if row.first.instruction == "wgmma" else 2
     if len(texts) == expected and len(set(texts.values())) == 1:
         return next(iter(texts.values()))
     return "; ".join(f"{arch}: {text}" for arch, text in texts.items())
 
 
-def one(found: Mapping[str, str]) -> str:
-    """The code; where that depends on the layout or on N, with those behind it."""
+def one(found: Mapping[str, str], row: Row) -> str:
+    """The code; where that depends on the layout or on N, with those behind it.
+
+    The modified ones differ in types too: the code is that of the first.
+    """
+    if row.first.modified:
+        mine = record.label(row.first)
+        found = {text: labels for text, labels in found.items() if mine in labels.split(", ")}
     if len(found) == 1:
         return _quoted(next(iter(found)))
     return ", ".join(f"{_quoted(text)} ({labels})" for text, labels in found.items())

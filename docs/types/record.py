@@ -16,7 +16,7 @@ from typing import Any
 import triton
 
 from cuda_reference import cubin, toolkit
-from cuda_reference.types.table import Entry, find
+from cuda_reference.types.table import Entry
 from tritemm.compile import pool
 from tritemm.compile.driver import standing_for
 from tritemm.compile.sass import count_instructions, group_of, run_tool
@@ -52,11 +52,16 @@ class Job:
             return ways.gluon_way(self.entry)
         return ways.DOT if ways.DOT.why_not(self.entry) is None else None
 
-    @property
-    def label(self) -> str:
-        """What the entry has of its own in its row: N of wgmma, the layouts of the others."""
-        e = self.entry
-        return f"n{e.shape[1]}" if e.instruction == "wgmma" else f"{e.a_layout}.{e.b_layout}"
+
+def label(entry: Entry) -> str:
+    """What the entry has of its own in its row: types, N of wgmma, or layouts."""
+    if entry.modified:
+        words = (entry.d, entry.a, entry.b, "satfinite" * entry.satfinite)
+    elif entry.instruction == "wgmma":
+        words = (f"n{entry.shape[1]}",)
+    else:
+        words = (entry.a_layout, entry.b_layout)
+    return ".".join(filter(None, words))
 
 
 def every_row() -> list[Row]:
@@ -123,18 +128,18 @@ def _functions(source: str, arch: str) -> tuple[cubin.Function, ...]:
 def _triton(job: Job) -> tuple[dict[str, int], dict[str, int]]:
     worker = pool.take()
     try:
-        found = worker.ask(compile_here, job.way.name, job.entry.name, int(job.arch[:2]))
+        found = worker.ask(compile_here, job.way.name, job.entry, int(job.arch[:2]))
     except pool.Ended as error:
         raise RuntimeError(f"{job.entry}, {job.way.name}, sm_{job.arch}: {error}") from None
     pool.keep(worker)
     return found
 
 
-def compile_here(way: str, entry: str, sm: int) -> tuple[dict[str, int], dict[str, int]]:
+def compile_here(way: str, entry: Entry, sm: int) -> tuple[dict[str, int], dict[str, int]]:
     """Instructions by mnemonic, of what Triton compiles in this process."""
     [chosen] = (each for each in (ways.DOT, *ways.GLUON) if each.name == way)
     with standing_for(sm):
-        kernel = compiled(chosen, find(entry))
+        kernel = compiled(chosen, entry)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "kernel.cubin")
         file.write_bytes(kernel.asm["cubin"])
@@ -175,7 +180,7 @@ def record(chosen: Iterable[Row] | None = None, processes: int | None = None) ->
     found: dict[str, Any] = {}
     for job, text in zip(wanted, compile_jobs(wanted, processes), strict=True):
         place = found.setdefault(job.row, {}).setdefault(job.column, {})
-        place.setdefault(job.arch, {}).setdefault(text, {})[job.label] = None
+        place.setdefault(job.arch, {}).setdefault(text, {})[label(job.entry)] = None
     for place in (place for row in found.values() for place in row.values()):
         for codes in place.values():
             codes.update({text: ", ".join(labels) for text, labels in codes.items()})

@@ -22,7 +22,8 @@ _INT8 = "of integers it multiplies int8 alone"
 _TO_NEAREST = "it rounds to nearest"
 _SATURATES = "it saturates, as `mma.sync`"
 _WRAPS = "it wraps, as `wgmma`"
-_COMPILER = "where A is, and what is negated, is the compiler's affair"
+_COMPILER = "where A is, is the compiler's affair"
+_NO_SIGNS = "it has no signs: `-a` is an operation of its own"
 _POWERS = "a tensor's sides are powers of two"
 
 
@@ -44,6 +45,11 @@ class Way:
 def summed(entry: Entry) -> str:
     """The type that the products are added up in."""
     return entry.d if entry.c == entry.d else "f32"
+
+
+def is_signed(entry: Entry) -> bool:
+    """Whether A or B is negated, or both."""
+    return min(entry.scale_a, entry.scale_b) < 0
 
 
 def least_k(entry: Entry) -> int:
@@ -72,9 +78,9 @@ def dot_why_not(entry: Entry) -> str | None:
     # A tile of eight columns becomes `mma.sync` too.
     if entry.a == entry.b == "s8" and not entry.satfinite and not (wgmma and entry.shape[1] > 8):
         return _SATURATES
-    if entry.a_in_registers or min(entry.scale_a, entry.scale_b) < 0:
+    if entry.a_in_registers:
         return _COMPILER
-    return _types_why_not(entry)
+    return _NO_SIGNS if is_signed(entry) else _types_why_not(entry)
 
 
 def _product(entry: Entry, call: str, **more: str) -> str:
@@ -129,10 +135,10 @@ def mma_v2_arguments(entry: Entry) -> tuple:
 def warpgroup_why_not(entry: Entry) -> str | None:
     if entry.instruction != "wgmma":
         return "it is `wgmma`"
-    if min(entry.scale_a, entry.scale_b) < 0:
+    if is_signed(entry) and not entry.a_in_registers:
         return "it has no signs"
-    if not entry.swizzle:
-        return "its shared memory is swizzled"
+    if entry.swizzle != 32:
+        return "the lines of one instruction have 32 bytes, and their swizzle has"
     if entry.a == "s8" and entry.shape[1] > 224:
         return "its int8 has 224 columns at most"
     if entry.b_layout == "row" and entry.shape[1] * BITS[entry.b] // 8 < 32:
@@ -142,23 +148,27 @@ def warpgroup_why_not(entry: Entry) -> str | None:
 
 def warpgroup_words(entry: Entry) -> str:
     more = {"precision": '"tf32"'} if entry.a == "tf32" else {}
-    if not entry.scale_d:
-        return (
-            f"`{_product(dataclasses.replace(entry, scale_d=1), 'warpgroup_mma', use_acc='False')}`"
-        )
-    return f"`{_product(entry, 'warpgroup_mma', **more)}`"
+    more |= {} if entry.scale_d else {"use_acc": "False"}
+    words = _product(dataclasses.replace(entry, scale_d=1), "warpgroup_mma", **more)
+    if not entry.a_in_registers:
+        return f"`{words}`"
+    return f"`{words.replace('(a,', '(-a,') if is_negative(entry) else words}`, A a tensor"
+
+
+def is_negative(entry: Entry) -> bool:
+    """Whether the products count with a minus."""
+    return entry.scale_a * entry.scale_b < 0
 
 
 def warpgroup_arguments(entry: Entry) -> tuple:
     _, n, k = entry.shape
-    bits = BITS[entry.a]
     layout = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, n, k])
     a, b = (
-        gl.NVMMASharedLayout(entry.swizzle, bits, 2, transposed=major == "col")
+        gl.NVMMASharedLayout(entry.swizzle, BITS[entry.a], 2, transposed=major == "col")
         for major in (entry.a_layout, entry.b_layout)
     )
     precision = "tf32" if entry.a == "tf32" else "ieee"
-    more = (layout, a, b, entry.a_in_registers, bool(entry.scale_d))
+    more = (layout, a, b, entry.a_in_registers, is_negative(entry), bool(entry.scale_d))
     return (*entry.shape, precision, SUMS[summed(entry)], *more)
 
 
@@ -197,7 +207,7 @@ def wgmma_why_not(entry: Entry) -> str | None:
     if (entry.a_layout, entry.b_layout) != ("row", "col"):
         return "A and B lie along K"
     if entry.swizzle != 32:
-        return "the swizzle is of 32 bytes"
+        return "its swizzle is of 32 bytes"
     return _POWERS if entry.shape[1] & entry.shape[1] - 1 else None
 
 
