@@ -22,6 +22,8 @@ from .test_cuda_types import (
     values,
 )
 
+pytestmark = pytest.mark.host
+
 PAGE = record.DATA.with_suffix(".md")
 ROWS = record.every_row()
 #: What says it in PTX.

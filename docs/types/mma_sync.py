@@ -1,4 +1,4 @@
-"""One tile by `mma.sync` in inline PTX: for every entry of `wmma` or `mma`.
+"""One tile by `mma.sync` in inline PTX: for every entry of `mma`, and most of `wmma`.
 
 Each operand is loaded in the layout of its fragment, so that a lane has the instruction's registers
 and nothing moves. `wmma.mma` itself can't be said so: the PTX ISA keeps its fragments to itself.
@@ -119,8 +119,8 @@ class Tile:
 def tile(entry: Entry) -> Tile:
     """How an entry of `wmma` or `mma` is covered.
 
-    `wmma` of 8 bits, f16, bf16 and tf32 takes the `mma.sync` of 16 rows and 8 columns, or of 8 rows
-    where the tile has no more; that of f16, bf16 and tf32 needs 16.
+    The parts of `wmma` have its K, 8 columns, and 16 rows or 8 if it has no more: there is no such
+    `mma.sync` for 8 rows of f16 or bf16.
     """
     if entry.instruction == "mma":
         return Tile(entry, entry)
