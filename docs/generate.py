@@ -2,8 +2,9 @@
 
 From the rungs' headers, the committed measurements and records: a page per rung, the ladder's table
 in README.md and docs/index.md, the last run of the suite on a GPU in README.md, the tables of
-docs/performance.md, docs/suite.md and docs/correspondence.md, and the figures. Hand-written text is
-left alone; generated parts stand between `<!-- begin: NAME -->` and `<!-- end: NAME -->`.
+docs/performance.md, docs/suite.md, docs/correspondence.md and docs/types.md, and the figures.
+Hand-written text is left alone; generated parts stand between `<!-- begin: NAME -->` and
+`<!-- end: NAME -->`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tritemm.rungs import RUNGS
 from tritemm.spec import Kernel
 
 from . import correspondence, cost_model
+from .types import page as types
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZES, LAYOUTS = (4096, 8192), ("NN", "NT")
@@ -65,8 +67,9 @@ def pages() -> dict[Path, str]:
         **{name: view_table(name, rows) for name in PARTS},
         **correspondence.parts(rows),
         **cost_model.parts(),
+        **types.parts(),
     }
-    names = ("index", "performance", "suite", "correspondence", "cost_model")
+    names = ("index", "performance", "suite", "correspondence", "cost_model", "types")
     docs = (ROOT / "docs" / f"{name}.md" for name in names)
     for path in (ROOT / "README.md", *docs):
         texts[path] = fill(path.read_text(), parts)
