@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Mapping
 
 import torch
+from tritemm.request import config_of
 
 from tritemm import plan
 from tritemm.problem import ACCUMULATE, Problem
-from tritemm.request import config_of
 from tritemm.rungs import Ladder
 from tritemm.runtime import fast_path
 from tritemm.spec import Config, Kernel, find
