@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 
 import torch
-from tritemm.request import config_of
 
 from tritemm import plan
+from tritemm.config import config_of
 from tritemm.problem import ACCUMULATE, Problem
 from tritemm.rungs import Ladder
 from tritemm.runtime import fast_path

@@ -1,7 +1,7 @@
 /* mma_async_pg2s: two shared-memory buffers, the next step's copies in flight.
 
 Adds to       mma_async: one buffer is filled while the other is multiplied
-Mirrors       pipelined
+Mirrors       async_pg2s, pipelined
 By hand       the two buffers, where the wait goes, one barrier a step instead of two
 Signs         sm_80: HMMA, LDSM, LDGSTS; sm_90: HMMA, LDSM, LDGSTS, no HGMMA
 Needs         sm_80; fp16 or bf16; layout NT or NN; 16-byte aligned rows

@@ -1,7 +1,7 @@
 /* mma_async_pg2s_ps2r: two sets of registers, the next fragments in flight.
 
 Adds to       mma_async_pg2s: within a step of k, fragments are loaded one product ahead
-Mirrors       pipelined
+Mirrors       async_pg2s_ps2r, pipelined
 By hand       the two sets and their order; ptxas would also move the loads up by itself
 Signs         sm_80: HMMA, LDSM, LDGSTS; sm_90: HMMA, LDSM, LDGSTS, no HGMMA
 Needs         sm_80; fp16 or bf16; layout NT or NN; 16-byte aligned rows

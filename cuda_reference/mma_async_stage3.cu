@@ -1,7 +1,7 @@
 /* mma_async_stage3: a ring of three buffers, registers loaded ahead across steps.
 
 Adds to       mma_async_stage2: one more buffer, so one step's copies stay in flight
-Mirrors       pipelined
+Mirrors       async_stages[1], pipelined
 By hand       the ring, wait_group 1, the barrier between the two halves of a step
 Signs         sm_80: HMMA, LDSM, LDGSTS; sm_90: HMMA, LDSM, LDGSTS, no HGMMA
 Needs         sm_80; fp16 or bf16; layout NT or NN; 16-byte aligned rows

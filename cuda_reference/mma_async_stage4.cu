@@ -1,7 +1,7 @@
 /* mma_async_stage4: a ring of four buffers, registers loaded ahead across steps.
 
 Adds to       mma_async_stage3: one more buffer, so two steps' copies stay in flight
-Mirrors       pipelined
+Mirrors       async_stages, pipelined
 By hand       the ring, wait_group 2, the barrier between the two halves of a step
 Signs         sm_80: HMMA, LDSM, LDGSTS; sm_90: HMMA, LDSM, LDGSTS, no HGMMA
 Needs         sm_80; fp16 or bf16; layout NT or NN; 16-byte aligned rows

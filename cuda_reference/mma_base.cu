@@ -1,7 +1,7 @@
 /* mma_base: block tile 256x128 in shared memory, warp tile 64x64.
 
 Adds to       mma_naive: reuse through shared memory, 16-byte copies, serpentine tile order
-Mirrors       tiled, swizzled
+Mirrors       permuted[2], tiled, swizzled
 By hand       which thread copies what, ldmatrix addresses, the order of the products, barriers
 Signs         sm_80: HMMA, LDSM, no LDGSTS; sm_90: HMMA, LDSM, no LDGSTS, no HGMMA
 Needs         sm_80; fp16 or bf16; layout NT or NN; 16-byte aligned rows

@@ -1,7 +1,7 @@
 /* wmma_async_stage2: a ring of two buffers, registers loaded ahead across steps.
 
 Adds to       wmma_async_pg2s_ps2r: fragments are loaded ahead across steps of k too
-Mirrors       pipelined
+Mirrors       async_stages[2], pipelined
 By hand       the ring, wait_group 0, the barrier between the two halves of a step
 Signs         sm_80: HMMA, LDSM, LDGSTS; sm_90: HMMA, LDSM, LDGSTS, no HGMMA
 Needs         sm_80; fp16; 16-byte aligned rows

@@ -1,7 +1,7 @@
 /* wmma_base: block tile 256x128 in shared memory, warp tile 64x64.
 
 Adds to       wmma_naive: reuse through shared memory, 16-byte copies, serpentine tile order
-Mirrors       tiled, swizzled
+Mirrors       permuted[2], tiled, swizzled
 By hand       which thread copies what, the order of the products, barriers, C staged
 Signs         sm_80: HMMA, LDSM, no LDGSTS; sm_90: HMMA, LDSM, no LDGSTS, no HGMMA
 Needs         sm_80; fp16; 16-byte aligned rows

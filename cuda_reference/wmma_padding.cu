@@ -1,7 +1,7 @@
 /* wmma_padding: shared-memory rows padded by 16 bytes, reads without conflicts.
 
 Adds to       wmma_base: rows of A and B are 40 elements apart, not 32; of C 136, not 128
-Mirrors       permuted
+Mirrors       permuted[1]
 By hand       the padding; wmma fixes the order within a row, so chunks cannot be permuted
 Signs         sm_80: HMMA, LDSM, no LDGSTS; sm_90: HMMA, LDSM, no LDGSTS, no HGMMA
 Needs         sm_80; fp16; 16-byte aligned rows

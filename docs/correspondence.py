@@ -169,7 +169,7 @@ def _dumped() -> Iterable[Path]:
 
 def layouts(ir: str) -> list[str]:
     """The layouts of shared memory of matrices, in the words of Triton's IR."""
-    found = re.findall(r"#ttg\.((?:swizzled|nvmma)_shared<\{.*?\}>)", ir)
+    found = re.findall(r"#ttg\.((?:swizzled|padded|nvmma)_shared<.*?>)$", ir, re.MULTILINE)
     return sorted({text for text in found if "vec = 1," not in text})  # those of mbarriers
 
 
@@ -208,7 +208,7 @@ def summary(rows: Sequence[Row]) -> str:
         cells = [
             f"[{technique.name}](#{technique.slug})",
             "; ".join(place.link for place in technique.cuda),
-            "; ".join(place.link for place in technique.triton) or "nowhere",
+            "; ".join(place.link for place in technique.triton),
             technique.by,
         ]
         lines.append("| " + " | ".join(cells) + " |")
@@ -237,11 +237,11 @@ def proof(technique: Technique, data: Mapping[str, Any], rows: Sequence[Row]) ->
 
 
 def title(code: Code, entry: Mapping[str, Any]) -> str:
-    """`mma_base (CUDA, sm_80)`, `pipelined, 2 stages (Triton, sm_80)`."""
+    """`mma_base (CUDA, sm_80)`, `pipelined, 2 stages (Triton, sm_80)`, `permuted, plain (...)`."""
     name, _, index = code.name.partition("[")
     language = "Triton" if entry["compiler"].startswith("Triton") else "CUDA"
-    stages = re.search(r"\d+ stages?", entry["kernel"]) if index else None
-    return f"{name}{', ' + stages[0] if stages else ''} ({language}, sm_{code.sm})"
+    told = re.search(r"\w+(?= shared memory)|\d+ stages?", entry["kernel"]) if index else None
+    return f"{name}{', ' + told[0] if told else ''} ({language}, sm_{code.sm})"
 
 
 def _layouts(entries: Mapping[Code, Mapping[str, Any] | None]) -> list[str]:

@@ -18,7 +18,7 @@ from .engine import Competitor
 from .operands import Operands
 from .reference import reference
 from .rows import CUDA, HALF, NULL, REFERENCE, TRITON
-from .twins import adds_to, rivals
+from .twins import adds_to, named, rivals
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +129,10 @@ def ladders(
     for ladder, kernels, others in ((TRITON, triton, cuda), (CUDA, cuda, triton)):
         known = {kernel.name: kernel for kernel in kernels}
         more = candidates if ladder == TRITON else ()
-        for entrant in of_kernels(problem, kernels, ladder=ladder, candidates=more, **chosen):
+        asked = {name for other in others for name in named(other, kernels)}
+        for entrant in of_kernels(
+            problem, kernels, ladder=ladder, candidates=more, also=asked, **chosen
+        ):
             kernel = known[entrant.rung]
             below = adds_to(kernel, kernels)
             entrant = dataclasses.replace(
@@ -160,13 +163,15 @@ def of_kernels(
     only: Collection[str] = (),
     configs: str = "first",
     candidates: Sequence[Candidate] = (),
+    also: Collection[str] = (),
 ) -> list[Competitor]:
-    """The rungs of one ladder, in the configs that were asked for."""
+    """The rungs of one ladder, in the configs that were asked for; `also` names more of them."""
     found: list[Competitor] = []
     for kernel in kernels:
         mine = [(c.name, c.config) for c in candidates if c.rung == kernel.name]
-        named = list(_named(kernel, problem)) if not only or kernel.name in only else []
-        wanted = {"first": named[:1], "all": named, "none": []}[configs] + mine
+        every = list(_named(kernel, problem)) if not only or kernel.name in only else []
+        first = every[:1] + [each for each in every[1:] if each[0] in also]
+        wanted = {"first": first, "all": every, "none": []}[configs] + mine
         found += [_competitor(kernel, problem, ladder, name, config) for name, config in wanted]
     return found
 

@@ -12,7 +12,7 @@ from .case import Case
 from .report import align, digits, label, text_table, unmeasured
 from .rows import Row
 from .select import all_runs, place
-from .twins import rivals
+from .twins import rivals, rung_of
 
 #: The rungs that race unless others are named: 01 and 02 are slow, and flat at every size.
 FIRST = 3
@@ -81,7 +81,7 @@ def swept(quick: bool = False) -> list[str]:
     first = QUICK_FIRST if quick else FIRST
     triton = [kernel for kernel in RUNGS if kernel.number >= first]
     names = {kernel.name for kernel in triton}
-    cuda = [kernel for kernel in CUDA_RUNGS if names & set(rivals(kernel, CUDA_RUNGS, RUNGS))]
+    cuda = [k for k in CUDA_RUNGS if names & set(map(rung_of, rivals(k, CUDA_RUNGS, RUNGS)))]
     return [kernel.name for kernel in (*triton, *cuda)]
 
 

@@ -1,4 +1,8 @@
-"""Which rungs of the two ladders are the same design: what their headers' Mirrors lines name."""
+"""Which rungs of the two ladders are the same design: what their headers' Mirrors lines name.
+
+A name is that of a competitor: `permuted[2]` is a rung in its third config, `permuted` in its
+first.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +19,21 @@ def named(kernel: Kernel, others: Sequence[Kernel]) -> tuple[str, ...]:
         named(tiled, cuda_rungs)  # ("wmma_base", "mma_base"), of "Mirrors  wmma_base, mma_base"
     """
     known = {other.name for other in others}
-    words = re.findall(r"\w+", kernel.header.get("Mirrors", ""))
-    return tuple(dict.fromkeys(word for word in words if word in known))
+    words = re.findall(r"\w+(?:\[\d+\])?", kernel.header.get("Mirrors", ""))
+    return tuple(dict.fromkeys(word for word in words if rung_of(word) in known))
+
+
+def rung_of(name: str) -> str:
+    """The rung's name in a competitor's."""
+    return name.partition("[")[0]
 
 
 def twins(kernel: Kernel, others: Sequence[Kernel]) -> tuple[str, ...]:
     """The rungs of the other ladder that `kernel` names, then those that name `kernel`."""
-    back = [other.name for other in others if kernel.name in named(other, [kernel])]
-    return tuple(dict.fromkeys((*named(kernel, others), *back)))
+    mine = named(kernel, others)
+    rungs = set(map(rung_of, mine))
+    back = [o.name for o in others if o.name not in rungs and named(o, [kernel])]
+    return (*mine, *back)
 
 
 def adds_to(kernel: Kernel, ladder: Sequence[Kernel]) -> Kernel | None:

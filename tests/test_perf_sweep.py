@@ -21,7 +21,7 @@ from perf.rows import NULL, REFERENCE, Row
 from perf.search import problem_of
 from perf.stats import Quantiles
 from perf.sweep import SWEEPS, Sweep
-from perf.twins import rivals
+from perf.twins import named, rivals
 from tritemm.problem import INTERPRETED, Device
 from tritemm.rungs import RUNGS
 
@@ -36,11 +36,17 @@ SWEPT = [kernel for kernel in RUNGS if kernel.number >= sweep.FIRST]
 #: Shares of the roof at large sizes, by rung number, and those of rungs yet to come.
 SHARES = {3: 0.28, 4: 0.29, 7: 0.75, 8: 0.85, 9: 0.868}
 TWINS = [k for k in CUDA_RUNGS if k.name in sweep.swept()]
+#: The rungs' names with their numbers, and those of the configs that a twin names: `permuted[1]`.
+LINES = {
+    name: rung.number
+    for rung in SWEPT
+    for name in (rung.name, *sorted({n for k in TWINS for n in named(k, [rung])} - {rung.name}))
+}
 
 
 def field(both=True):
     """(ladder, name, number, share of the roof) of each line, cuBLAS last."""
-    found = [("triton", k.name, k.number, SHARES.get(k.number, 0.8)) for k in SWEPT]
+    found = [("triton", name, number, SHARES.get(number, 0.8)) for name, number in LINES.items()]
     found += [("cuda", k.name, k.number, 0.03 * k.number) for k in TWINS] if both else []
     return [*found, ("triton", "auto", None, 0.9), (None, REFERENCE, None, 0.86)]
 
@@ -244,10 +250,11 @@ def test_the_picture_and_the_table(name, libraries, tmp_path):
 
 def test_every_rung_has_a_panel_with_its_twins():
     panels = plot_sweep._panels(made_up("K"))
-    assert list(panels) == ["tritemm.matmul", *(f"{k.number:02d} {k.name}" for k in SWEPT)]
+    assert list(panels) == ["tritemm.matmul", *(f"{n:02d} {name}" for name, n in LINES.items())]
+    assert list(panels["05 permuted[1]"]) == ["permuted[1]", "wmma_padding"]
     assert list(panels["15 cluster"]) == ["cluster", "wgmma_cluster"]
     drawn = [name for panel in panels.values() for name in panel]
-    assert sorted(drawn) == sorted(["auto", *sweep.swept()])
+    assert sorted(drawn) == sorted({"auto", *sweep.swept(), *LINES})
     # A twin that is not timed at the largest size stands with its rung all the same.
     lacking = [
         dataclasses.replace(row, versus=None) if row.case.K == 16384 else row

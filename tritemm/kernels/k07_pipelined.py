@@ -1,8 +1,8 @@
-"""pipelined: copies in flight while the tensor core works.
+"""pipelined: copies in flight while the tensor core works, as the compiler makes them.
 
-Adds to       swizzled: a ring of 2, 3 or 4 shared-memory stages, filled by cp.async
-Mirrors       wmma_async_pg2s, _pg2s_ps2r, _stage2 and _stage3; the same of mma, and _stage4
-Compiler does cp.async, commit and wait groups, ring indices, prologue, register prefetch
+Adds to       swizzled: a ring of 2, 3 or 4 shared-memory stages, which `num_stages` asks for
+Mirrors       the same rings as async_pg2s and async_stages do, whose products are mma.sync on sm_90
+Compiler does cp.async, commit and wait groups, ring indices, prologue; no register prefetch
 Signs         sm_80: HMMA, LDSM, LDGSTS, LDGDEPBAR; sm_90: HGMMA, LDGSTS, LDGDEPBAR
 Needs         sm_80; any strides; every type
 """
