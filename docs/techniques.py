@@ -80,7 +80,7 @@ TECHNIQUES = (
     Technique(
         "Warp tile",
         (cuda("include/tile.cuh", "WM = 64, WN = 64"), cuda("include/mma_tile.cuh", "WarpTile")),
-        (rung("_host", "num_warps=8"),),
+        (rung("common/host", "num_warps=8"),),
         f"{COMPILER}; you only say how many warps",
         (Code("mma_base", 80), Code("tiled", 80)),
         ("HMMA.16816.F32", "LDSM.16.M88.4"),
@@ -117,7 +117,7 @@ TECHNIQUES = (
     Technique(
         "ldmatrix",
         (cuda("include/ptx.cuh", "ldmatrix.sync.aligned.m8n8.x4"),),
-        (rung("_tile", "tl.dot(a, b, acc"),),
+        (rung("common/tile", "tl.dot(a, b, acc"),),
         COMPILER,
         (Code("wmma_base", 80), Code("mma_base", 80), Code("tiled", 80), Code("tiled", 90)),
         ("LDSM", "LDS", "HMMA", "HGMMA"),
@@ -126,7 +126,7 @@ TECHNIQUES = (
     Technique(
         "Tile order",
         (cuda("include/raster.cuh", "inline Tile raster("),),
-        (rung("_tile", "def raster("), rung("k04_swizzled", 'ORDER="grouped"')),
+        (rung("common/tile", "def raster("), rung("k04_swizzled", 'ORDER="grouped"')),
         f"{YOU}, on both sides",
         (Code("tiled", 90), Code("swizzled", 90)),
         ("HGMMA", "LDG", "STG", "BAR"),
@@ -173,7 +173,7 @@ TECHNIQUES = (
     Technique(
         "WGMMA",
         (cuda("include/wgmma.cuh", "matrix_descriptor"), cuda("wgmma_m64n8k16.cu", "a_place")),
-        (rung("_tile", "tl.dot(a, b, acc"),),
+        (rung("common/tile", "tl.dot(a, b, acc"),),
         COMPILER,
         (
             Code("wgmma_m64n8k16", 90), Code("wgmma_tma", 90), Code("naive", 90),
@@ -186,8 +186,8 @@ TECHNIQUES = (
         "TMA loads and stores",
         (cuda("include/tma.cuh", "tma_load("), cuda("include/tma.cuh", "cuTensorMapEncodeTiled")),
         (
-            rung("_host", "TensorDescriptor("), rung("_tile", "desc.load("),
-            rung("_tile", "c_desc.store("),
+            rung("common/host", "TensorDescriptor("), rung("common/tile", "desc.load("),
+            rung("common/tile", "c_desc.store("),
         ),
         f"{YOU} ask for it; {COMPILER} does the rest",
         (
@@ -243,7 +243,7 @@ TECHNIQUES = (
             cuda("wgmma_cluster.cu", "__cluster_dims__"),
         ),
         (
-            rung("_ptx", ".multicast::cluster"),
+            rung("common/ptx", ".multicast::cluster"),
             rung("k15_cluster", "meet_cluster()"),
         ),
         f"{YOU}, in PTX: Triton 3.6 has no multicast",
@@ -260,7 +260,7 @@ TECHNIQUES = (
             cuda("wgmma_cluster.cu", "stmatrix.sync.aligned"),
             cuda("include/mma_tile.cuh", "store_tile"),
         ),
-        (rung("_tile", "def store_tile("),),
+        (rung("common/tile", "def store_tile("),),
         COMPILER,
         (
             Code("mma_permuted", 90), Code("wgmma_persistent", 90), Code("wgmma_cluster", 90),

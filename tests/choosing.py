@@ -7,7 +7,7 @@ import dataclasses
 import torch
 
 from tritemm import candidates, choice, dispatch
-from tritemm.kernels._host import tma_why_not
+from tritemm.kernels.common.host import tma_why_not
 from tritemm.problem import Device, Problem
 from tritemm.rungs import RUNGS
 from tritemm.spec import Config, Kernel

@@ -9,7 +9,8 @@ import pytest
 
 from tritemm import dispatch
 from tritemm.compile import asm
-from tritemm.kernels import _cluster, _cluster_host, _cluster_tiles, k15_cluster
+from tritemm.kernels import k15_cluster
+from tritemm.kernels.common import cluster_host, cluster_mainloop, cluster_tiles
 from tritemm.runtime import triton_private
 from tritemm.spec import Config, clusters_at_once
 
@@ -95,8 +96,8 @@ def test_registers_of_the_producer_are_uniform(codes):
 def test_wgmma_is_not_serialised(codes):
     """One fence for each step's products; a serialised one has a fence and a wait for each."""
     for (_, config, _), code in codes.items():
-        consumers = _cluster.consumers_of(config.num_warps)
-        slabs = _cluster.slabs_of(config.BLOCK_M, config.num_warps)
+        consumers = cluster_mainloop.consumers_of(config.num_warps)
+        slabs = cluster_mainloop.slabs_of(config.BLOCK_M, config.num_warps)
         assert code.count("HGMMA") == consumers * slabs * 4
         assert code.sass.count("WARPGROUP.ARRIVE") == consumers
         assert code.sass.count("WARPGROUP.DEPBAR") == 2 * consumers
@@ -109,8 +110,8 @@ def test_the_ring_is_where_shared_memory_begins(codes):
 
 
 def assert_ring(code, config, layout):
-    lines = _cluster.b_lines(config.BLOCK_N, layout[1])
-    ring = _cluster.ring_bytes(config.num_stages * 128 * (config.BLOCK_M + lines))
+    lines = cluster_mainloop.b_lines(config.BLOCK_N, layout[1])
+    ring = cluster_mainloop.ring_bytes(config.num_stages * 128 * (config.BLOCK_M + lines))
     assert re.search(rf"\[%r\d+ ?\+ ?{ring - 512}\]|, {ring - 512};", code.ptx)
 
 
@@ -121,7 +122,7 @@ def test_tensor_maps_are_the_parameters_that_are_named(many):
     code = asm.compile_problem(job)
     assert_ring(code, WIDE[0], "NT")
     for operand in "ab":
-        name = _cluster.map_of("cluster_kernel", operand, many)
+        name = cluster_mainloop.map_of("cluster_kernel", operand, many)
         assert re.search(rf"\.param \.align \d+ \.b8 {name}\[128\]", code.ptx)
         assert re.search(rf"mov\.b64 map, {name};", code.ptx)
 
@@ -151,13 +152,13 @@ def test_tiles_fill_whole_rounds(size):
     """
     asked = problem(*size, 2048)
     offered = KERNEL.configs(asked)
-    usual = _cluster_tiles.usual(H200.shared, *_cluster_host.ring_kind(asked))
+    usual = cluster_tiles.usual(H200.shared, *cluster_host.ring_kind(asked))
     fitted = [c for c in offered if c not in usual]
-    assert fitted or min(size) < _cluster_tiles.FITTED[0][3]
+    assert fitted or min(size) < cluster_tiles.FITTED[0][3]
     for config in fitted:
         assert KERNEL.config_why_not(asked, config) is None
         room = clusters_at_once(config.CLUSTER, H200.sms) // config.SPLIT_K
-        most = len(_cluster_tiles.ROUNDS) if config.SPLIT_K == 1 else 1
+        most = len(cluster_tiles.ROUNDS) if config.SPLIT_K == 1 else 1
         step = max(16, 8 * config.CLUSTER)
         narrower = config.BLOCK_N - step
         for operand in "ba":
@@ -165,7 +166,7 @@ def test_tiles_fill_whole_rounds(size):
                 -(-k15_cluster._clusters(asked, c, operand) // room)
                 for c in (config, dataclasses.replace(config, BLOCK_N=max(narrower, 1)))
             )
-            if rounds <= most and (more > rounds or narrower < _cluster_tiles.FITTED[0][3]):
+            if rounds <= most and (more > rounds or narrower < cluster_tiles.FITTED[0][3]):
                 break
         else:
             pytest.fail(f"{config} fills no whole rounds")
@@ -183,7 +184,7 @@ def test_the_tile_of_a_row_of_tiles_is_as_narrow_as_a_round_allows():
 def test_few_tiles_are_cut_along_k():
     asked = problem(**FEW, layout="NN")
     cut = [config for config in KERNEL.configs(asked) if config.SPLIT_K > 1]
-    assert {config.SPLIT_K for config in cut} == set(_cluster_tiles.PARTS)
+    assert {config.SPLIT_K for config in cut} == set(cluster_tiles.PARTS)
     for config in cut:
         assert KERNEL.config_why_not(asked, config) is None
         assert k15_cluster.together(asked, config)

@@ -8,7 +8,8 @@ import pytest
 
 from tritemm import dispatch
 from tritemm.compile import asm
-from tritemm.kernels import _cluster, _gluon_host, _ptx, k16_cluster_split_k
+from tritemm.kernels import k16_cluster_split_k
+from tritemm.kernels.common import cluster_mainloop, gluon_host, ptx
 from tritemm.spec import Config, clusters_at_once
 
 from .choosing import H200, problem
@@ -59,8 +60,8 @@ def shape(job):
     c = job.config
     return k16_cluster_split_k.shape_of(
         c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_stages, c.num_warps // 4,
-        _cluster.slabs_of(c.BLOCK_M, c.num_warps), c.SPLIT_K,
-        _gluon_host.piece_columns(c.BLOCK_N, c.SPLIT_K), 1, c.ORDER, c.GROUP_M, *job.layout, "N",
+        cluster_mainloop.slabs_of(c.BLOCK_M, c.num_warps), c.SPLIT_K,
+        gluon_host.piece_columns(c.BLOCK_N, c.SPLIT_K), 1, c.ORDER, c.GROUP_M, *job.layout, "N",
         False, False, "bf16",
     )  # fmt: skip
 
@@ -110,7 +111,7 @@ def test_the_ring_is_where_shared_memory_begins(codes):
 
 
 def assert_ring(job, code):
-    ring = _cluster.ring_bytes(k16_cluster_split_k.bars_at(shape(job)))
+    ring = cluster_mainloop.ring_bytes(k16_cluster_split_k.bars_at(shape(job)))
     assert re.search(rf"\[%r\d+ ?\+ ?{ring - 512}\]|, {ring - 512};", code.ptx)
 
 
@@ -122,7 +123,7 @@ def test_tensor_maps_are_the_parameters_that_are_named(many):
     code = asm.compile_problem(job)
     assert_ring(job, code)
     for operand in "ab":
-        name = _cluster.map_of("cluster_split_k_kernel", operand, many)
+        name = cluster_mainloop.map_of("cluster_split_k_kernel", operand, many)
         assert re.search(rf"\.param \.align \d+ \.b8 {name}\[128\]", code.ptx)
         assert re.search(rf"mov\.b64 map, {name};", code.ptx)
 
@@ -133,10 +134,10 @@ def test_tensor_maps_are_the_parameters_that_are_named(many):
 def sent(shape, program, slab):
     """(receiver, bytes from the first slot) -> columns, of what a thread of a slab hands out."""
     slots = {}
-    unit = _ptx.unit(shape.columns)
+    unit = ptx.unit(shape.columns)
     slot = k16_cluster_split_k.slot_bytes(shape)
     for part in range(shape.columns // unit):
-        text = _ptx._hand_out_text(
+        text = ptx._hand_out_text(
             unit // 2, part * unit // shape.piece, shape.piece // 2, shape.programs,
             shape.programs * slot,
         )  # fmt: skip
@@ -155,7 +156,7 @@ def sent(shape, program, slab):
 def added(shape, nth, slab):
     """Bytes from the first slot of what a thread adds up of a piece, for each 8 columns."""
     slot = k16_cluster_split_k.slot_bytes(shape)
-    text = _ptx._add_up_text(shape.piece // 2, shape.programs, slot)
+    text = ptx._add_up_text(shape.piece // 2, shape.programs, slot)
     first = nth * shape.programs * slot + slab * 256 * shape.piece
     places = [first + int(at) for at in re.findall(r"ld\.shared.*\[at \+ (\d+)\];", text)]
     return [places[i :: shape.piece // 8] for i in range(shape.piece // 8)]

@@ -12,8 +12,9 @@ from triton.runtime import interpreter
 import tritemm
 from tritemm import candidates, dispatch
 from tritemm.compile import asm
-from tritemm.kernels import _limits, k14_gemv
+from tritemm.kernels import k14_gemv
 from tritemm.kernels import pack as packing
+from tritemm.kernels.common import limits
 from tritemm.problem import INTERPRETED, Problem
 from tritemm.request import Request, why_not, word_of
 from tritemm.rungs import RUNGS
@@ -121,7 +122,7 @@ class TestSizes:
             if rung not in POINTERS:
                 assert rung.why_not(few) is None
                 assert "1073741825 tiles" in rung.why_not(many)
-        least = _limits.LEAST_TILE
+        least = limits.LEAST_TILE
         for rung in (r for r in RUNGS if r.number >= 10 and r not in POINTERS):
             for size in [(4096, 8, 8192), (64, 4096, 8192), (8192, 8192, 8192)]:
                 for c in rung.configs(problem(*size)):

@@ -9,7 +9,8 @@ import types
 import pytest
 
 from tritemm.compile import asm
-from tritemm.kernels import _gluon_host, _gluon_store, k12_split_k
+from tritemm.kernels import k12_split_k
+from tritemm.kernels.common import epilogue, gluon_host
 from tritemm.spec import Config
 
 from .choosing import problem
@@ -75,7 +76,7 @@ def arriving(memory: Memory, patience: int):
         atomic_add=memory.atomic_add, atomic_or=memory.atomic_or, store=memory.store,
         where=lambda condition, yes, no: yes if condition else no, minimum=min, to_tensor=int,
     )  # fmt: skip
-    found = _gluon_store.arrive_owner.fn
+    found = epilogue.arrive_owner.fn
     names = {
         "gl": language, "barrier": lambda: None, "PATIENCE": patience,
         "_bits": lambda mask: mask.bit_count(),
@@ -112,7 +113,7 @@ def test_parts_wait_only_where_all_find_room():
     [(256, 2, 64), (256, 3, 32), (192, 2, 32), (192, 8, 32), (64, 8, 8), (64, 33, 8), (8, 4, 8)],
 )
 def test_the_program_that_has_most_columns_has_few(columns, programs, piece):
-    assert _gluon_host.piece_columns(columns, programs) == piece
+    assert gluon_host.piece_columns(columns, programs) == piece
 
 
 def test_many_parts_are_compiled_soon():
@@ -127,8 +128,8 @@ IMPATIENT = """
 import itertools
 import torch
 from triton.experimental.gluon import language as gl
-from tritemm.kernels import _gluon_store
-_gluon_store.PATIENCE = gl.constexpr(0)
+from tritemm.kernels.common import epilogue
+epilogue.PATIENCE = gl.constexpr(0)
 import tritemm
 a = torch.randint(-2, 3, (256, 8192), device="cuda").bfloat16()
 b = torch.randint(-2, 3, (8192, 512), device="cuda").bfloat16()

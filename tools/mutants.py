@@ -75,7 +75,7 @@ SPLIT_K, CLUSTER = "split_k and not cluster", "cluster and not split"
 FAULTS = (
     # Loads
     Fault(
-        "the last step of K is not loaded", "kernels/_gluon.py",
+        "the last step of K is not loaded", "kernels/common/mainloop.py",
         "at = k + step * BLOCK_K\n",
         "at = k + (step + (step == steps - 1).to(gl.int32) * 2**20) * BLOCK_K\n",
         SIZES, "warp_specialized", "warp_specialized",
@@ -94,22 +94,23 @@ FAULTS = (
         SIZES, "cluster_split_k", "cluster_split_k",
     ),
     Fault(
-        "batch indices of operands are exchanged", "kernels/_gluon.py",
+        "batch indices of operands are exchanged", "kernels/common/mainloop.py",
         "_load(desc, [b0, b1, i, j], bar, memory)", "_load(desc, [b1, b0, i, j], bar, memory)",
         BATCHES, "pingpong", "pingpong",
     ),
     Fault(
-        "batch indices of operands are exchanged in a cluster", "kernels/_ptx.py",
+        "batch indices of operands are exchanged in a cluster", "kernels/common/ptx.py",
         "[to, bar, fast, slow, b1, b0]", "[to, bar, fast, slow, b0, b1]",
         BATCHES, CLUSTER, "cluster",
     ),
     Fault(
-        "the second part of the columns is loaded from the first's place", "kernels/_gluon.py",
+        "the second part of the columns is loaded from the first's place",
+        "kernels/common/mainloop.py",
         "ask(b1_desc, b0, b1, at, col + N0, ready,", "ask(b1_desc, b0, b1, at, col, ready,",
         CONFIGS, "warp_specialized", "warp_specialized",
     ),
     Fault(
-        "programs share with fewer than there are", "kernels/_ptx.py",
+        "programs share with fewer than there are", "kernels/common/ptx.py",
         '(".multicast::cluster", f", {2**programs - 1}")',
         '(".multicast::cluster", f", {2 ** (programs - 1)}")',
         SIZES, CLUSTER, "cluster",
@@ -134,24 +135,24 @@ FAULTS = (
         CHAIN, CLUSTER, "cluster",
     ),
     Fault(
-        "a kernel in Triton doesn't wait for the launch before", "kernels/_tile.py",
+        "a kernel in Triton doesn't wait for the launch before", "kernels/common/tile.py",
         "        gdc_launch_dependents()\n        gdc_wait()\n",
         "        gdc_launch_dependents()\n",
         CHAIN, "gemv", "gemv",
     ),
     Fault(
-        "consumers don't wait for a stage to be there", "kernels/_gluon.py",
+        "consumers don't wait for a stage to be there", "kernels/common/mainloop.py",
         "        mbarrier.wait(bars.index(stage), (n + step) // STAGES & 1)\n        a = ",
         "        a = ",
         SIZES, "warp_specialized", "warp_specialized",
     ),
     Fault(
-        "the producer doesn't wait for a stage to be free", "kernels/_gluon.py",
+        "the producer doesn't wait for a stage to be free", "kernels/common/mainloop.py",
         "        mbarrier.wait(bars.index(STAGES + stage), ((n + step) // STAGES & 1) ^ 1)\n", "",
         TILES, "warp_specialized", "warp_specialized",
     ),
     Fault(
-        "the last stage of a tile is never free again", "kernels/_gluon.py",
+        "the last stage of a tile is never free again", "kernels/common/mainloop.py",
         "    mbarrier.arrive(bars.index(STAGES + last), pred=steps > 0)\n", "",
         TILES, "pingpong", "pingpong",
     ),
@@ -166,29 +167,29 @@ FAULTS = (
         SUMS, "cluster_split_k", "cluster_split_k",
     ),
     Fault(
-        "the engine stores what was not fenced", "kernels/_gluon_store.py",
+        "the engine stores what was not fenced", "kernels/common/epilogue.py",
         "        fence_async_shared()\n        send(", "        send(",
         FENCES, "warp_specialized", "warp_specialized",
     ),
     # Stores
     Fault(
-        "a column past the last is stored", "kernels/_gluon_store.py",
+        "a column past the last is stored", "kernels/common/epilogue.py",
         "(offs_n[None, :] < N)", "(offs_n[None, :] <= N)",
         STORES, "warp_specialized", "warp_specialized",
     ),
     Fault(
-        "a row past the last is stored", "kernels/_gluon_store.py",
+        "a row past the last is stored", "kernels/common/epilogue.py",
         "(offs_m[:, None] < M)", "(offs_m[:, None] <= M)",
         STORES, "warp_specialized", "warp_specialized",
     ),
     Fault(
-        "strides of C are exchanged", "kernels/_gluon_store.py",
+        "strides of C are exchanged", "kernels/common/epilogue.py",
         "offs_m[:, None] * stride_cm + offs_n[None, :] * stride_cn",
         "offs_m[:, None] * stride_cn + offs_n[None, :] * stride_cm",
         STORES, "pingpong", "pingpong",
     ),
     Fault(
-        "batch indices of C are exchanged", "kernels/_gluon_store.py",
+        "batch indices of C are exchanged", "kernels/common/epilogue.py",
         "_store(desc, [b0, b1, i, j], memory)", "_store(desc, [b1, b0, i, j], memory)",
         BATCHES, "warp_specialized", "warp_specialized",
     ),
@@ -211,12 +212,12 @@ FAULTS = (
         SUMS, SPLIT_K, "split_k",
     ),
     Fault(
-        "a counter is not zero again", "kernels/_gluon_store.py",
+        "a counter is not zero again", "kernels/common/epilogue.py",
         "    if last:\n        gl.store(counter, 0)\n    return last\n", "    return last\n",
         SUMS, "stream_k", "stream_k",
     ),
     Fault(
-        "a word of owners is not zero again", "kernels/_gluon_store.py",
+        "a word of owners is not zero again", "kernels/common/epilogue.py",
         "        if taken + count == OWNERS:\n            gl.store(word, 0)\n", "",
         SUMS, SPLIT_K, "split_k",
     ),
@@ -227,13 +228,13 @@ FAULTS = (
         SUMS, "stream_k", "stream_k",
     ),
     Fault(
-        "parts are added in another order", "kernels/_ptx.py",
+        "parts are added in another order", "kernels/common/ptx.py",
         "place = program * distance + i * 512", "place = (programs - program) * distance + i * 512",
         ORDER, "cluster_split_k", "cluster_split_k",
     ),
     # On the host
     Fault(
-        "the engine stores rows that end inside 16 bytes", "kernels/_host.py",
+        "the engine stores rows that end inside 16 bytes", "kernels/common/host.py",
         "        and matrix.cols * matrix.dtype.itemsize % 16 == 0\n", "",
         STORES, "warp_specialized", "warp_specialized",
     ),

@@ -15,7 +15,7 @@ from .candidates import best_config, find, groups, least, packs
 from .candidates import candidates as candidates
 from .candidates import ranked as ranked
 from .choice import Choice
-from .kernels._host import is_wgmma
+from .kernels.common.host import is_wgmma
 from .kernels.pack import why_not as pack_why_not
 from .problem import INTERPRETER, Problem
 from .request import Request, why_not

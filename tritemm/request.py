@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from .kernels._limits import order_why_not, programs_why_not
+from .kernels.common.limits import order_why_not, programs_why_not
 from .problem import Problem
 from .spec import Config, Kernel
 

@@ -11,9 +11,9 @@ import triton
 import triton.language as tl
 
 from ..spec import Config, TritonKernel
-from ._host import POINTERS, dot_why_not, int8_why_not
-from ._limits import grid_why_not
-from ._tile import batch_offset, dot, split_batch, store, widen
+from .common.host import POINTERS, dot_why_not, int8_why_not
+from .common.limits import grid_why_not
+from .common.tile import batch_offset, dot, split_batch, store, widen
 
 
 @triton.jit

@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 
 from ..spec import Config, TritonKernel
-from ._host import POINTERS, classic_tile, dot_why_not, fitting, of_pointers, once_per_kind
-from ._tile import batch_offset, dot, raster, split_batch, store, widen
+from .common.host import POINTERS, classic_tile, dot_why_not, fitting, of_pointers, once_per_kind
+from .common.tile import batch_offset, dot, raster, split_batch, store, widen
 
 
 @triton.jit

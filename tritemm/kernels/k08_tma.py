@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 
 from ..spec import Config, TritonKernel
-from ._host import DESCRIPTORS, of_descriptors, tma_tiles, tma_why_not
-from ._tile import dot, load_tile, raster, split_batch, store_tile
+from .common.host import DESCRIPTORS, of_descriptors, tma_tiles, tma_why_not
+from .common.tile import dot, load_tile, raster, split_batch, store_tile
 
 
 @triton.jit

@@ -14,7 +14,9 @@ from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..spec import TritonKernel
-from ._gluon import (
+from .common.epilogue import by_engine, store_tile, store_wait
+from .common.gluon_host import arguments, config_why_not, configs_of, why_not
+from .common.mainloop import (
     buffers,
     fill_stages,
     finish,
@@ -24,8 +26,6 @@ from ._gluon import (
     multiply,
     tile_at,
 )
-from ._gluon_host import arguments, config_why_not, configs_of, why_not
-from ._gluon_store import by_engine, store_tile, store_wait
 
 
 @gluon.jit

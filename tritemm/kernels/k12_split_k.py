@@ -16,17 +16,17 @@ from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..spec import TritonKernel
-from ._gluon import (
-    buffers,
-    fill_stages,
-    finish,
-    make_ring,
-    multiply,
-    slab_rows,
-    tile_at,
-    unit_at,
+from .common.epilogue import (
+    add_parts,
+    by_engine,
+    deposit,
+    shares,
+    store_piece,
+    store_tile,
+    store_wait,
+    take_shares,
 )
-from ._gluon_host import (
+from .common.gluon_host import (
     MOST_PARTS,
     arguments,
     config_of,
@@ -40,15 +40,15 @@ from ._gluon_host import (
     too_long,
     why_not_with_tf32,
 )
-from ._gluon_store import (
-    add_parts,
-    by_engine,
-    deposit,
-    shares,
-    store_piece,
-    store_tile,
-    store_wait,
-    take_shares,
+from .common.mainloop import (
+    buffers,
+    fill_stages,
+    finish,
+    make_ring,
+    multiply,
+    slab_rows,
+    tile_at,
+    unit_at,
 )
 
 #: BLOCK_M, BLOCK_N, BLOCK_K, warps, stages; the one for large problems first.

@@ -16,16 +16,7 @@ from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..spec import TritonKernel
-from ._gluon import buffers, fill_stages, finish, make_ring, multiply, tile_at
-from ._gluon_host import (
-    arguments,
-    config_of,
-    config_why_not,
-    configs_of,
-    partial_sums,
-    why_not_in_parts,
-)
-from ._gluon_store import (
+from .common.epilogue import (
     arrive_last,
     by_engine,
     deposit,
@@ -34,6 +25,15 @@ from ._gluon_store import (
     store_tile,
     store_wait,
 )
+from .common.gluon_host import (
+    arguments,
+    config_of,
+    config_why_not,
+    configs_of,
+    partial_sums,
+    why_not_in_parts,
+)
+from .common.mainloop import buffers, fill_stages, finish, make_ring, multiply, tile_at
 
 
 @gluon.jit

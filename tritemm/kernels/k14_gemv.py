@@ -18,9 +18,9 @@ import triton.language as tl
 from ..problem import Matrix, Problem
 from ..runtime.workspace import Room
 from ..spec import Arguments, Config, TritonKernel
-from ._host import POINTERS, tma_why_not
-from ._limits import MOST_PROGRAMS, programs_why_not
-from ._tile import batch_offset, follow, split_batch, store, widen
+from .common.host import POINTERS, tma_why_not
+from .common.limits import MOST_PROGRAMS, programs_why_not
+from .common.tile import batch_offset, follow, split_batch, store, widen
 from .pack import WORD, cut_words
 
 #: Rows of C in one program: more would not leave registers for what is in flight.

@@ -23,8 +23,9 @@ from ..problem import Problem
 from ..runtime.triton_private import clusters_why_not
 from ..runtime.workspace import Room
 from ..spec import Config, TritonKernel, clusters_at_once
-from . import _gluon_host
-from ._cluster import (
+from .common import gluon_host
+from .common.cluster_host import arguments, boxes_of, ring_why_not, tile_why_not
+from .common.cluster_mainloop import (
     LINE,
     consumers_of,
     keep_ring,
@@ -34,11 +35,8 @@ from ._cluster import (
     map_of,
     slabs_of,
 )
-from ._cluster_host import arguments, boxes_of, ring_why_not, tile_why_not
-from ._cluster_tiles import buffers_of, either, offered
-from ._gluon import buffers, tile_at, unit_at
-from ._gluon_host import parts_why_not, piece_columns
-from ._gluon_store import (
+from .common.cluster_tiles import buffers_of, either, offered
+from .common.epilogue import (
     add_parts,
     by_engine,
     deposit_piece,
@@ -48,8 +46,10 @@ from ._gluon_store import (
     store_wait,
     take_shares,
 )
-from ._host import Box
-from ._ptx import (
+from .common.gluon_host import parts_why_not, piece_columns
+from .common.host import Box
+from .common.mainloop import buffers, tile_at, unit_at
+from .common.ptx import (
     add_products,
     arrive,
     expect,
@@ -422,11 +422,11 @@ def workspace(problem: Problem, config: Config) -> Room | None:
         return None
     programs = _clusters(problem, config, shared_of(problem, config)) * config.CLUSTER
     floats = programs * config.SPLIT_K * config.BLOCK_M * config.BLOCK_N
-    return _gluon_host.partial_sums(floats, programs * (config.num_warps // 4))
+    return gluon_host.partial_sums(floats, programs * (config.num_warps // 4))
 
 
 def why_not(problem: Problem) -> str | None:
-    return _gluon_host.why_not(problem) or clusters_why_not()
+    return gluon_host.why_not(problem) or clusters_why_not()
 
 
 def config_why_not(problem: Problem, config: Config) -> str | None:

@@ -19,9 +19,8 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ..problem import Problem, kept
 from ..runtime.triton_private import clusters_why_not
 from ..spec import Config, TritonKernel, clusters_at_once
-from . import _gluon_host
-from ._cluster import LINE, keep_ring, line_bytes, load_lines, make_ring, map_of, slabs_of
-from ._cluster_host import (
+from .common import gluon_host
+from .common.cluster_host import (
     arguments,
     boxes_of,
     output_buffers,
@@ -31,11 +30,20 @@ from ._cluster_host import (
     stages_bytes,
     tile_why_not,
 )
-from ._gluon import buffers, tile_at
-from ._gluon_host import config_of, parts_why_not, piece_columns
-from ._gluon_store import by_engine, store_piece, store_wait
-from ._host import Box, major_of
-from ._ptx import (
+from .common.cluster_mainloop import (
+    LINE,
+    keep_ring,
+    line_bytes,
+    load_lines,
+    make_ring,
+    map_of,
+    slabs_of,
+)
+from .common.epilogue import by_engine, store_piece, store_wait
+from .common.gluon_host import config_of, parts_why_not, piece_columns
+from .common.host import Box, major_of
+from .common.mainloop import buffers, tile_at
+from .common.ptx import (
     add_products,
     add_up,
     arrive,
@@ -388,7 +396,7 @@ def _boxes(problem: Problem, config: Config) -> tuple[Box, Box, Box | None]:
 
 
 def why_not(problem: Problem) -> str | None:
-    reason = _gluon_host.why_not_in_parts(problem) or clusters_why_not()
+    reason = gluon_host.why_not_in_parts(problem) or clusters_why_not()
     if not reason and -(-problem.K // LINE.value) < 2:
         return f"K is {problem.K}; a cluster shares two steps of {LINE.value} or more"
     return reason

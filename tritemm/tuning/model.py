@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 
 from ..bounded import Bounded
-from ..kernels._gluon_store import OWNERS
+from ..kernels.common.epilogue import OWNERS
 from ..kernels.pack import WORD
 from ..problem import INTERPRETER, Matrix, Problem
 from ..spec import Config, Kernel, clusters_at_once

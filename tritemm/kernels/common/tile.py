@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .. import interpreter
+from ... import interpreter
 
 #: True when kernels run in Triton's interpreter, which needs two corrections below.
 INTERPRETED = tl.constexpr(interpreter.INTERPRETED)

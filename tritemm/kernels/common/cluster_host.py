@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from ..problem import Matrix, Problem, kept
-from ..spec import Arguments, Config, Workspace
-from . import _cluster
-from ._cluster import LINE, box_lines, slabs_of
-from ._gluon_host import (
+from ...problem import Matrix, Problem, kept
+from ...spec import Arguments, Config, Workspace
+from . import cluster_mainloop
+from .cluster_mainloop import LINE, box_lines, slabs_of
+from .gluon_host import (
     ACCUMULATORS,
     OPTIONS,
     OPTIONS_OF_THREE,
@@ -22,11 +22,11 @@ from ._gluon_host import (
     c_major,
     named_sums,
 )
-from ._host import Box, _sizes, _strides, described, major_of
+from .host import Box, _sizes, _strides, described, major_of
 
 #: As in a kernel; a call from the host costs several microseconds.
-line_bytes = functools.cache(_cluster.line_bytes)
-ring_bytes = functools.cache(_cluster.ring_bytes)
+line_bytes = functools.cache(cluster_mainloop.line_bytes)
+ring_bytes = functools.cache(cluster_mainloop.ring_bytes)
 #: Buffers of a consumer's output, at most.
 MOST_BUFFERS = 4
 #: Stages at most: two barriers for each, and two more, in the 512 bytes behind them.

@@ -9,7 +9,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
 
-from ._gluon import as_box, corner, first_part, mma_layout, tile_view
+from .mainloop import as_box, corner, first_part, mma_layout, tile_view
 
 # Names that moved between Triton 3.6 and 3.9.
 _store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global

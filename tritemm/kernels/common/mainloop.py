@@ -20,7 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from ._tile import raster, split_batch
+from .tile import raster, split_batch
 
 # Names that moved between Triton 3.6 and 3.9.
 _load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared

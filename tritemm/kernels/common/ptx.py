@@ -13,7 +13,7 @@ elements deep, are 64 lines or 8192 bytes.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from ._gluon import mma_layout
+from .mainloop import mma_layout
 
 
 @gluon.jit

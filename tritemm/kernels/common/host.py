@@ -12,9 +12,9 @@ from triton.experimental.gluon.language import NVMMASharedLayout
 from triton.experimental.gluon.nvidia import hopper as gluon
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from ..problem import Matrix, Problem, kept
-from ..spec import TRITON_DTYPE, Arguments, Config
-from ._limits import grid_why_not, index_why_not, tile_why_not, units_why_not
+from ...problem import Matrix, Problem, kept
+from ...spec import TRITON_DTYPE, Arguments, Config
+from .limits import grid_why_not, index_why_not, tile_why_not, units_why_not
 
 
 def once_per_kind(configs: Callable[..., tuple[Config, ...]]):

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import functools
 
-from ..problem import Problem, kept
-from ..spec import Config, clusters_at_once
-from ._cluster import LINE, consumers_of, slabs_of
-from ._cluster_host import most_columns, output_buffers, ring_bytes, ring_kind, stages_bytes
-from ._gluon_host import config_of
-from ._ptx import unit
+from ...problem import Problem, kept
+from ...spec import Config, clusters_at_once
+from .cluster_host import most_columns, output_buffers, ring_bytes, ring_kind, stages_bytes
+from .cluster_mainloop import LINE, consumers_of, slabs_of
+from .gluon_host import config_of
+from .ptx import unit
 
 #: BLOCK_M, BLOCK_N and the warps of a tile, with as many stages as fit, in clusters of two; the one
 #: for large problems first.
@@ -131,7 +131,7 @@ def either(problem: Problem) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def buffers_of(config: Config, shared: int, b_major: str, element: int, engine: bool) -> int:
-    """Of each consumer's output; see `_cluster_host.arguments`."""
+    """Of each consumer's output; see `cluster_host.arguments`."""
     rows, columns, warps = config.BLOCK_M, config.BLOCK_N, config.num_warps
     at_once = unit(columns)
     pieces = slabs_of(rows, warps) * columns // at_once

@@ -8,17 +8,17 @@ from typing import Any
 
 import torch
 
-from ..problem import INTERPRETER, Problem, kept
-from ..runtime.workspace import Room
-from ..spec import Arguments, Config, Workspace
-from . import _gluon, _gluon_store
-from ._host import Box, _sizes, _strides, described, refusal, storable, tma_why_not
-from ._limits import steps_why_not, units_why_not
+from ...problem import INTERPRETER, Problem, kept
+from ...runtime.workspace import Room
+from ...spec import Arguments, Config, Workspace
+from . import epilogue, mainloop
+from .host import Box, _sizes, _strides, described, refusal, storable, tma_why_not
+from .limits import steps_why_not, units_why_not
 
 #: As in a kernel; a call from the host costs several microseconds.
-first_part = functools.cache(_gluon.first_part)
-slab_rows = functools.cache(_gluon.slab_rows)
-by_engine = functools.cache(_gluon_store.by_engine)
+first_part = functools.cache(mainloop.first_part)
+slab_rows = functools.cache(mainloop.slab_rows)
+by_engine = functools.cache(epilogue.by_engine)
 
 #: Registers per thread before the roles take and give, of up to two consumers and of three:
 #: the warpgroups of 128 threads, one of which is the producer's, share 65536.
@@ -33,7 +33,7 @@ ACCUMULATORS = 192
 ACCUMULATORS_OF_THREE = 96
 #: Columns that are stored through pointers at a time, by way of shared memory.
 POINTER_COLUMNS = 64
-#: Parts of K at most: who comes to add them up is counted in 8 bits (`_gluon_store`), and the steps
+#: Parts of K at most: who comes to add them up is counted in 8 bits (`epilogue`), and the steps
 #: of all parts in 32.
 MOST_PARTS = 128
 #: Rows of a tile at most, as of a box of the copy engine.

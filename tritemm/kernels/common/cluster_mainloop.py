@@ -1,13 +1,13 @@
 """Device helpers of the rungs whose programs come in clusters: a ring that is named by its address.
 
-Its stages hold a tile of A and one of B, in the lines that `_ptx` speaks of. One allocation, the
+Its stages hold a tile of A and one of B, in the lines that `ptx` speaks of. One allocation, the
 largest of the kernel, holds the stages, then their barriers.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from ._ptx import ask, parameter
+from .ptx import ask, parameter
 
 #: Elements of K in a line of 128 bytes.
 LINE = gl.constexpr(64)
