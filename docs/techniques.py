@@ -244,7 +244,7 @@ TECHNIQUES = (
         ),
         (
             rung("common/ptx", ".multicast::cluster"),
-            rung("k15_cluster", "meet_cluster()"),
+            rung("k15_cluster", "cluster_sync()"),
         ),
         f"{YOU}, in PTX: Triton 3.6 has no multicast",
         (

@@ -326,9 +326,9 @@ class TestConfigs:
             ("warp_specialized", {"BLOCK_M": 512, "BLOCK_N": 8, "num_warps": 8}, "256 is possible"),
             ("split_k", {"SPLIT_K": 129}, "SPLIT_K is 129; 128 parts are possible"),
             ("stream_k", {"SPLIT_K": 129}, "SPLIT_K is 129; 128 parts are possible"),
-            ("cluster", {"SPLIT_K": 129, "CLUSTER": 2}, "SPLIT_K is 129; 128 parts are possible"),
+            ("multicast_split_k", {"SPLIT_K": 129, "CLUSTER": 2}, "128 parts are possible"),
             ("cluster_split_k", {"SPLIT_K": 9}, "SPLIT_K is 9; clusters of 2 to 8"),
-            ("cluster", {}, "CLUSTER is 1; 2 or 4 programs can share"),
+            ("cluster_pingpong", {}, "CLUSTER is 1; 2 or 4 programs can share"),
         ],
     )  # fmt: skip
     def test_limits(self, rung, fields, message):
@@ -341,7 +341,7 @@ class TestConfigs:
         """It is found where shared memory begins."""
         fields = {"num_warps": 4, "ORDER": "grouped", "CLUSTER": 2}
         asked = into_fp32(problem(512, 512, 512))
-        cluster = dispatch.find("cluster")
+        cluster = dispatch.find("cluster_pingpong")
         few, more = (Config(64, 192, 64, num_stages=n, **fields) for n in (2, 4))
         assert why_not(cluster, asked, few) == (
             "the output takes more shared memory than the stages; take more stages"

@@ -23,6 +23,7 @@ from .rungs import RUNGS
 from .spec import Config, Kernel
 from .tuning import cache
 from .tuning.constants import flop_per_clock as flop_per_clock
+from .tuning.constants import measured_as
 from .tuning.model import predict as predict
 from .tuning.model import scene_of
 
@@ -119,9 +120,9 @@ def _exactly(problem: Problem, request: Request) -> Choice:
 def _invariant(problem: Problem, request: Request) -> Choice:
     """A choice whose sums have the same order whatever M and the batch are.
 
-    Kernel and depth of a k-step are those of a canonical M. The tile may follow M only where sums
-    don't depend on it: WGMMA adds 16 (of 16-bit operands) products at a time to each element, in
-    K's order, whatever the tile.
+    Mainloop and depth of a k-step are those of a canonical M. The tile may follow M only where sums
+    don't depend on it, and so may the rung, to one with the same mainloop: WGMMA adds 16 (of 16-bit
+    operands) products at a time to each element, in K's order, whatever the tile.
     """
     rungs = [rung for rung in RUNGS if rung.in_order]
     if request.kernel != "auto":
@@ -140,11 +141,16 @@ def _invariant(problem: Problem, request: Request) -> Choice:
     _must_run(rung, view)
     config = anchor
     if problem.device != INTERPRETER:
-        same = (anchor, *(c for c in rung.configs(view) if _same_sums(problem, c, anchor)))
-        able = tuple(config for config in same if why_not(rung, view, config) is None)
-        same = able or (_shallower(rung, view, anchor),)
-        seconds = scene_of(view).seconds(rung.name, same)
-        config = same[seconds.index(min(seconds))]
+        scene, found = scene_of(view), []
+        for some in (some for some in rungs if measured_as(some.name) == measured_as(rung.name)):
+            same = [c for c in some.configs(view) if _same_sums(problem, c, anchor)]
+            same = [anchor, *same] if some is rung else same
+            able = [c for c in same if why_not(some, view, c) is None]
+            found += [
+                (s, some, c) for s, c in zip(scene.seconds(some.name, able), able, strict=True)
+            ]
+        found = found or [(0.0, rung, _shallower(rung, view, anchor))]
+        _, rung, config = min(found, key=lambda row: row[0])
     why = "batch_invariant=True: sums in the same order for every M"
     return Choice(problem, rung, dataclasses.replace(config, PACK=pack), why)
 

@@ -18,7 +18,9 @@ _FILES = (
     "k13_stream_k",
     "k14_gemv",
     "k15_cluster",
-    "k16_cluster_split_k",
+    "k16_cluster_pingpong",
+    "k17_multicast_split_k",
+    "k18_cluster_split_k",
 )
 
 RUNGS: tuple[Kernel, ...] = tuple(

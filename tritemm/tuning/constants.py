@@ -37,12 +37,12 @@ class Trait:
     are when they are not 16 bytes wide; a `resident` grid has one program per SM, which walks the
     tiles; `hidden` is the share of a tile's ends that runs beside another tile's arithmetic;
     `level` runs whole rounds of tiles, and shares those of the last, incomplete one; what `rereads`
-    takes B from device memory again for every row of tiles. `turns`: what is hidden where a tile
-    has 4 warps, if that is more. What `exchanges` has a cluster for each tile, whose programs share
-    K and the sum. Of tiles that are `alike` each load takes as long, whatever the tile; they have
-    no ring, but ask for the loads of all their stages at once and wait for them, which takes the
-    share `waits` of the latency, while other programs on their SM work. `gathering` is what adding
-    up the parts of a split K takes, relative to other rungs.
+    takes B from device memory again for every row of tiles. What `exchanges` has a cluster for each
+    tile, whose programs share K and the sum. Of tiles that are `alike` each load takes as long,
+    whatever the tile; they have no ring, but ask for the loads of all their stages at once and wait
+    for them, which takes the share `waits` of the latency, while other programs on their SM work.
+    `gathering` is what adding up the parts of a split K takes, relative to other rungs. What has
+    the mainloop of another rung is `like` that one: what was measured of both stands under it.
     """
 
     efficiency: float
@@ -51,11 +51,11 @@ class Trait:
     hidden: float = 0.0
     level: bool = False
     rereads: bool = False
-    turns: float = 0.0
     exchanges: bool = False
     alike: bool = False
     waits: float = 1.0
     gathering: float = 1.0
+    like: str = ""
 
 
 #: Of rungs by name, from the measured ladder; the last one is for a rung that is not named.
@@ -72,7 +72,9 @@ _TRAITS = {
     "split_k": Trait(0.98, resident=True, hidden=0.3),
     "stream_k": Trait(0.98, resident=True, hidden=0.3, level=True),
     "gemv": Trait(0.03, narrow=1.2, alike=True, waits=0.45, gathering=0.3),
-    "cluster": Trait(0.98, resident=True, hidden=0.75, turns=0.8),
+    "cluster": Trait(0.98, resident=True, hidden=0.75),
+    "cluster_pingpong": Trait(0.98, resident=True, hidden=0.8, like="cluster"),
+    "multicast_split_k": Trait(0.98, resident=True, hidden=0.75, like="cluster"),
     "cluster_split_k": Trait(0.98, exchanges=True),
 }
 _UNNAMED = Trait(0.5, narrow=4.0)
@@ -149,6 +151,11 @@ BY_RUNG = {"launches": "launch", "colds": "cold"}
 def trait(kernel: str) -> Trait:
     """Of the rung called `kernel`."""
     return _TRAITS.get(kernel, _UNNAMED)
+
+
+def measured_as(kernel: str) -> str:
+    """Under which rung's name stands what was measured of the rung called `kernel`."""
+    return trait(kernel).like or kernel
 
 
 def types(problem: Problem) -> str:

@@ -135,8 +135,9 @@ class _Search:
         self.hold = hold
         by_kernel, by_tile = defaultdict(list), defaultdict(list)
         for point in points:
-            by_kernel[point.kernel].append(point)
-            by_tile[point.kernel, point.key].append(point)
+            name = known.measured_as(point.kernel)
+            by_kernel[name].append(point)
+            by_tile[name, point.key].append(point)
         by_problem = defaultdict(list)
         for point in points:
             by_problem[point.problem].append(point)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 
 from ..bounded import Bounded
-from ..kernels.common.epilogue import OWNERS
+from ..kernels.common.parts import OWNERS
 from ..kernels.pack import WORD
 from ..problem import INTERPRETER, Matrix, Problem
 from ..spec import Config, Kernel, clusters_at_once
@@ -165,7 +165,7 @@ class Scene:
     def _shape(self, kernel: str, config: Config) -> _Shape:
         c = self.constants
         trait = known.trait(kernel)
-        measured = c.steps.get(kernel)
+        measured = c.steps.get(known.measured_as(kernel))
         key = known.key(trait, self.word(trait), config)
         pair = measured and (measured.get(key) or self._beside(measured, key, trait, config))
         if pair:
@@ -181,7 +181,7 @@ class Scene:
         m, n, k, split = config.BLOCK_M, config.BLOCK_N, config.BLOCK_K, config.SPLIT_K
         own = m * n / split if trait.exchanges else m * n
         least_ends = ends + self.stored * own / c.sm_memory_rate
-        shown = 1 - max(trait.hidden, trait.turns if config.num_warps == 4 else 0.0)
+        shown = 1 - trait.hidden
         cluster = config.CLUSTER
         programs = split if trait.exchanges else cluster
         room = max(1, clusters_at_once(programs, self.sms)) * programs
@@ -203,9 +203,10 @@ class Scene:
         trait = known.trait(kernel)
         resident, level = trait.resident, trait.level
         rereads, exchanges, ring = trait.rereads, trait.exchanges, not trait.alike
-        launch = c.launches.get(kernel, c.launch)
+        name = known.measured_as(kernel)
+        launch = c.launches.get(name, c.launch)
         pack = c.pack + self.copied / c.memory_rate if self.copied else 0.0
-        cold = c.colds.get(kernel, c.cold)
+        cold = c.colds.get(name, c.cold)
         before = pack + launch + cold * self.bytes / (self.bytes + _BURST)
         memory_rate, sm_memory_rate = c.memory_rate, c.sm_memory_rate
         latency, boost = trait.waits * c.latency, c.boost

@@ -57,7 +57,17 @@ def _sample(row: Mapping, device: Device) -> Sample:
     seconds = row["us"] / 1e6
     if not 0 < seconds < math.inf:
         raise ValueError(f"us is {row['us']}")
-    return Sample(problem_of(row, device), row["kernel"], config_of(row["config"]), seconds)
+    config = config_of(row["config"])
+    return Sample(problem_of(row, device), _rung_of(row["kernel"], config), config, seconds)
+
+
+def _rung_of(name: str, config: Config) -> str:
+    """The rung that has a row's config: rows may be older than what `cluster` was divided into."""
+    if name != "cluster":
+        return name
+    if config.SPLIT_K > 1:
+        return "multicast_split_k"
+    return "cluster_pingpong" if config.num_warps == 4 else name
 
 
 def problem_of(row: Mapping, device: Device) -> Problem:

@@ -6,11 +6,10 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from ...problem import Matrix, Problem, kept
+from ...runtime.triton_private import clusters_why_not
 from ...spec import Arguments, Config, Workspace
-from . import cluster_mainloop
+from . import cluster_mainloop, gluon_host
 from .cluster_mainloop import LINE, box_lines, slabs_of
 from .gluon_host import (
     ACCUMULATORS,
@@ -21,6 +20,8 @@ from .gluon_host import (
     c_box,
     c_major,
     named_sums,
+    shape_of,
+    too_long,
 )
 from .host import Box, _sizes, _strides, described, major_of
 
@@ -40,6 +41,19 @@ def ring_kind(problem: Problem) -> tuple[str, int, bool]:
     B's major, the bytes of an element of C, and whether the copy engine stores C.
     """
     return major_of(problem.b), problem.c.dtype.itemsize, by_engine(c_major(problem))
+
+
+def why_not(problem: Problem) -> str | None:
+    """The refusal of the rungs whose programs come in clusters."""
+    return gluon_host.why_not(problem) or clusters_why_not()
+
+
+def why_not_in_parts(problem: Problem) -> str | None:
+    """The same where each tile's K is cut."""
+    reason = too_long(problem) or why_not(problem)
+    if not reason and -(-problem.K // LINE.value) < 2:
+        return f"K is {problem.K}; a cluster shares two steps of {LINE.value} or more"
+    return reason
 
 
 def stages_bytes(config: Config, b_major: str) -> int:
@@ -134,16 +148,12 @@ def arguments(
 
     def fixed(problem: Problem, config: Config) -> dict[str, Any]:
         a, b, _ = boxes(problem, config)
-        values = {
-            "A_MAJOR": a.major,
-            "B_MAJOR": b.major,
-            "C_MAJOR": c_major(problem),
-            "TYPE": "bf16" if problem.a.dtype == torch.bfloat16 else "f16",
-            "WARPS": config.num_warps,
-            "BUFFERS": buffers(config, problem.device.shared, *ring_kind(problem)),
+        shape = shape_of(
+            problem, config, A_MAJOR=a.major, B_MAJOR=b.major,
+            BUFFERS=buffers(config, problem.device.shared, *ring_kind(problem)),
             **more(problem, config),
-        }
-        return values | _sizes(problem) | _strides("c", "01mn", problem.c)
+        )  # fmt: skip
+        return {"SHAPE": shape} | _sizes(problem) | _strides("c", "01mn", problem.c)
 
     def tensors(problem: Problem, config: Config, a, b, c, *work) -> dict[str, Any]:
         operands = described(Box.gluon_descriptor, boxes(problem, config), a, b, c)

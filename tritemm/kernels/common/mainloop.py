@@ -1,4 +1,4 @@
-"""Device helpers of the Gluon rungs: the ring of stages, and the multiplication.
+"""The mainloop: a ring of stages that the copy engine fills and WGMMA empties.
 
 A program's warps have roles. One producer warp asks the copy engine for tiles of A and B, the
 consumers multiply them and store. A stage of the ring goes to and fro by two barriers: `ready`
@@ -15,16 +15,11 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
-    tma,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
 
-from .tile import raster, split_batch
-
-# Names that moved between Triton 3.6 and 3.9.
-_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
-_REINTERPRET = gl.constexpr(hasattr(gl.shared_memory_descriptor, "reinterpret"))
+from .language import REINTERPRET, Value, aggregate, async_load
 
 
 @gluon.constexpr_function
@@ -53,6 +48,12 @@ def mma_layout(block_m, columns, warps, dtype=gl.bfloat16):
     )
 
 
+@gluon.constexpr_function
+def acc_columns(acc):
+    """Columns of all tensors of the sums together."""
+    return sum(each.shape[1] for each in acc)
+
+
 @gluon.jit
 def buffers(COUNT: gl.constexpr, ROWS: gl.constexpr, COLS: gl.constexpr, MAJOR: gl.constexpr,
             DTYPE: gl.constexpr):  # fmt: skip
@@ -64,6 +65,15 @@ def buffers(COUNT: gl.constexpr, ROWS: gl.constexpr, COLS: gl.constexpr, MAJOR: 
         layout: gl.constexpr = shared_layout(ROWS, COLS, DTYPE)
         memory = gl.allocate_shared_memory(DTYPE, [COUNT, ROWS, COLS], layout)
     return memory
+
+
+@gluon.jit
+def tile_view(memory, index, MAJOR: gl.constexpr):
+    """Tile `index` of `buffers` as [ROWS, COLS]."""
+    tile = memory.index(index)
+    if MAJOR == "T":
+        tile = tile.permute((1, 0))
+    return tile
 
 
 @gluon.jit
@@ -79,52 +89,6 @@ def make_barriers(ONE: gl.constexpr, MORE: gl.constexpr = 0, ARRIVALS: gl.conste
 
 
 @gluon.jit
-def make_ring(a_desc, b_desc, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-              STAGES: gl.constexpr, A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr):  # fmt: skip
-    """The stages of A and of both parts of B; their barriers, `STAGES` ready and as many empty.
-
-    A stage of A is its slabs, one after another.
-    """
-    N0: gl.constexpr = first_part(BLOCK_N)
-    ROWS: gl.constexpr = slab_rows(BLOCK_M)
-    SLABS: gl.constexpr = BLOCK_M // ROWS
-    a_ring = buffers(STAGES * SLABS, ROWS, BLOCK_K, A_MAJOR, a_desc.dtype)
-    b0_ring = buffers(STAGES, BLOCK_K, N0, B_MAJOR, b_desc.dtype)
-    b1_ring = b0_ring
-    if BLOCK_N > N0:
-        b1_ring = buffers(STAGES, BLOCK_K, BLOCK_N - N0, B_MAJOR, b_desc.dtype)
-    return a_ring, b0_ring, b1_ring, make_barriers(STAGES, STAGES, SLABS)
-
-
-@gluon.jit
-def tile_view(memory, index, MAJOR: gl.constexpr):
-    """Tile `index` of `buffers` as [ROWS, COLS]."""
-    tile = memory.index(index)
-    if MAJOR == "T":
-        tile = tile.permute((1, 0))
-    return tile
-
-
-@gluon.jit
-def tile_at(tile, M, N, B1, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
-            ORDER: gl.constexpr, GROUP_M: gl.constexpr, BATCHED: gl.constexpr):  # fmt: skip
-    """Batch indices, first row and first column of a tile."""
-    pid, b0, b1 = split_batch(tile, M, N, B1, BLOCK_M, BLOCK_N, BATCHED)
-    pid_m, pid_n = raster(pid, M, N, BLOCK_M, BLOCK_N, ORDER, GROUP_M)
-    return b0, b1, pid_m * BLOCK_M, pid_n * BLOCK_N
-
-
-@gluon.jit
-def unit_at(unit, tiles, K, BLOCK_K: gl.constexpr, SPLIT_K: gl.constexpr):
-    """Tile, part of K, first step and number of steps of a unit of work: all tiles' first parts
-    come first."""
-    steps = gl.cdiv(K, BLOCK_K)
-    part = unit // tiles
-    first = steps * part // SPLIT_K
-    return unit % tiles, part, first, steps * (part + 1) // SPLIT_K - first
-
-
-@gluon.jit
 def corner(row, col, MAJOR: gl.constexpr):
     """(row, col) as a descriptor counts them: turned, of a matrix stored by columns."""
     if MAJOR == "T":
@@ -137,7 +101,7 @@ def corner(row, col, MAJOR: gl.constexpr):
 @gluon.jit
 def as_box(memory, desc):
     """A tile in shared memory with the shape of the descriptor's box, [1, 1, rows, columns]."""
-    if _REINTERPRET:
+    if REINTERPRET:
         box = memory.reinterpret(desc.dtype, desc.block_type.shape, desc.layout)
     else:
         box = memory._reinterpret(desc.dtype, desc.block_type.shape, desc.layout)
@@ -145,84 +109,124 @@ def as_box(memory, desc):
 
 
 @gluon.jit
-def ask(desc, b0, b1, row, col, bar, memory, MAJOR: gl.constexpr, BATCHED: gl.constexpr):
-    """Ask for the tile at (row, col) of batch (b0, b1); a broadcast batch has extent 1."""
+def tma_load(desc, unit, row, col, bar, memory, MAJOR: gl.constexpr, BATCHED: gl.constexpr):
+    """Ask for the tile at (row, col) of the unit's batch; a broadcast batch has extent 1."""
     i, j = corner(row, col, MAJOR)
     if BATCHED:
-        b0 = gl.minimum(b0, desc.shape[0] - 1)
-        b1 = gl.minimum(b1, desc.shape[1] - 1)
+        b0 = gl.minimum(unit.b0, desc.shape[0] - 1)
+        b1 = gl.minimum(unit.b1, desc.shape[1] - 1)
         memory = as_box(memory, desc)
-        _load(desc, [b0, b1, i, j], bar, memory)
+        async_load(desc, [b0, b1, i, j], bar, memory)
     else:
-        _load(desc, [i, j], bar, memory)
+        async_load(desc, [i, j], bar, memory)
 
 
-@gluon.jit
-def fill_stages(
-    a_desc, b_desc, b1_desc, a_ring, b0_ring, b1_ring, bars, n, b0, b1, row, col, k, steps,
-    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
-    A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr, BATCHED: gl.constexpr,
-):  # fmt: skip
-    """The producer's part of one tile: `steps` steps of K from element `k` on; the first is `n`."""
-    N0: gl.constexpr = first_part(BLOCK_N)
-    ROWS: gl.constexpr = slab_rows(BLOCK_M)
-    SLABS: gl.constexpr = BLOCK_M // ROWS
-    A_BYTES: gl.constexpr = a_desc.block_type.nbytes * SLABS
-    BYTES: gl.constexpr = A_BYTES + b_desc.block_type.nbytes * BLOCK_N // N0
-    for step in range(steps):
-        stage = (n + step) % STAGES
-        ready = bars.index(stage)
-        mbarrier.wait(bars.index(STAGES + stage), ((n + step) // STAGES & 1) ^ 1)
-        mbarrier.expect(ready, BYTES)
-        at = k + step * BLOCK_K
-        for slab in gl.static_range(SLABS):
-            memory = a_ring.index(stage * SLABS + slab)
-            ask(a_desc, b0, b1, row + slab * ROWS, at, ready, memory, A_MAJOR, BATCHED)
-        ask(b_desc, b0, b1, at, col, ready, b0_ring.index(stage), B_MAJOR, BATCHED)
-        if BLOCK_N > N0:
-            ask(b1_desc, b0, b1, at, col + N0, ready, b1_ring.index(stage), B_MAJOR, BATCHED)
+@aggregate
+class Mainloop:
+    """The stages of A and of both parts of B; their barriers, `STAGES` ready and as many empty.
 
-
-@gluon.jit
-def multiply(
-    a_ring, b0_ring, b1_ring, bars, n, steps,
-    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
-    A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr, WARPS: gl.constexpr, SLAB: gl.constexpr = 0,
-):  # fmt: skip
-    """A consumer's slab of one tile, from step `n` on: the sums of both column parts.
-
-    The last step is still under way: `finish` waits for it.
+    A stage of A is its slabs, one after another.
     """
-    N0: gl.constexpr = first_part(BLOCK_N)
-    TWO: gl.constexpr = BLOCK_N > N0
-    N1: gl.constexpr = BLOCK_N - N0 if TWO else 8
-    ROWS: gl.constexpr = slab_rows(BLOCK_M)
-    acc0 = gl.zeros((ROWS, N0), gl.float32, mma_layout(ROWS, N0, WARPS, a_ring.dtype))
-    acc1 = gl.zeros((ROWS, N1), gl.float32, mma_layout(ROWS, N1, WARPS, a_ring.dtype))
-    for step in range(steps):
-        stage = (n + step) % STAGES
-        mbarrier.wait(bars.index(stage), (n + step) // STAGES & 1)
-        a = tile_view(a_ring, stage * (BLOCK_M // ROWS) + SLAB, A_MAJOR)
-        b = tile_view(b0_ring, stage, B_MAJOR)
-        sum0 = warpgroup_mma(a, b, acc0, use_acc=step > 0, is_async=True)
-        if TWO:
-            b = tile_view(b1_ring, stage, B_MAJOR)
-            sum1 = warpgroup_mma(a, b, acc1, use_acc=step > 0, is_async=True)
-            acc0, acc1 = warpgroup_mma_wait(2, deps=[sum0, sum1])
+
+    a_desc: Value
+    b_desc: Value
+    b1_desc: Value
+    a_ring: Value
+    b0_ring: Value
+    b1_ring: Value
+    bars: Value
+    SHAPE: gl.constexpr
+
+    @gluon.jit
+    def load(self, n, unit):
+        """The producer's part of a unit, whose first step is `n`; the next one's first step."""
+        SHAPE: gl.constexpr = self.SHAPE
+        N0: gl.constexpr = first_part(SHAPE.BLOCK_N)
+        ROWS: gl.constexpr = slab_rows(SHAPE.BLOCK_M)
+        SLABS: gl.constexpr = SHAPE.BLOCK_M // ROWS
+        A_BYTES: gl.constexpr = self.a_desc.block_type.nbytes * SLABS
+        BYTES: gl.constexpr = A_BYTES + self.b_desc.block_type.nbytes * SHAPE.BLOCK_N // N0
+        for step in range(unit.steps):
+            stage = (n + step) % SHAPE.STAGES
+            ready = self.bars.index(stage)
+            free = ((n + step) // SHAPE.STAGES & 1) ^ 1
+            mbarrier.wait(self.bars.index(SHAPE.STAGES + stage), free)
+            mbarrier.expect(ready, BYTES)
+            k = (unit.first + step) * SHAPE.BLOCK_K
+            for slab in gl.static_range(SLABS):
+                tma_load(
+                    self.a_desc, unit, unit.row + slab * ROWS, k, ready,
+                    self.a_ring.index(stage * SLABS + slab), SHAPE.A_MAJOR, SHAPE.BATCHED,
+                )  # fmt: skip
+            tma_load(
+                self.b_desc, unit, k, unit.col, ready, self.b0_ring.index(stage), SHAPE.B_MAJOR,
+                SHAPE.BATCHED,
+            )  # fmt: skip
+            if SHAPE.BLOCK_N > N0:
+                tma_load(
+                    self.b1_desc, unit, k, unit.col + N0, ready, self.b1_ring.index(stage),
+                    SHAPE.B_MAJOR, SHAPE.BATCHED,
+                )  # fmt: skip
+        return n + unit.steps
+
+    @gluon.jit
+    def multiply(self, n, steps, SLAB: gl.constexpr = 0):
+        """A consumer's slab of a unit, from step `n` on: the sums of all column parts.
+
+        The last step is still under way: `multiply_tail` waits for it.
+        """
+        SHAPE: gl.constexpr = self.SHAPE
+        N0: gl.constexpr = first_part(SHAPE.BLOCK_N)
+        TWO: gl.constexpr = SHAPE.BLOCK_N > N0
+        N1: gl.constexpr = SHAPE.BLOCK_N - N0 if TWO else 8
+        ROWS: gl.constexpr = slab_rows(SHAPE.BLOCK_M)
+        WARPS: gl.constexpr = gl.num_warps()
+        DTYPE: gl.constexpr = self.a_ring.dtype
+        acc0 = gl.zeros((ROWS, N0), gl.float32, mma_layout(ROWS, N0, WARPS, DTYPE))
+        acc1 = gl.zeros((ROWS, N1), gl.float32, mma_layout(ROWS, N1, WARPS, DTYPE))
+        for step in range(steps):
+            stage = (n + step) % SHAPE.STAGES
+            mbarrier.wait(self.bars.index(stage), (n + step) // SHAPE.STAGES & 1)
+            a = tile_view(self.a_ring, stage * (SHAPE.BLOCK_M // ROWS) + SLAB, SHAPE.A_MAJOR)
+            b = tile_view(self.b0_ring, stage, SHAPE.B_MAJOR)
+            sum0 = warpgroup_mma(a, b, acc0, use_acc=step > 0, is_async=True)
+            if TWO:
+                b = tile_view(self.b1_ring, stage, SHAPE.B_MAJOR)
+                sum1 = warpgroup_mma(a, b, acc1, use_acc=step > 0, is_async=True)
+                acc0, acc1 = warpgroup_mma_wait(2, deps=[sum0, sum1])
+            else:
+                acc0 = warpgroup_mma_wait(1, deps=[sum0])
+            # This step's WGMMA may still read its stage; that of the step before has finished.
+            last = (n + step + SHAPE.STAGES - 1) % SHAPE.STAGES
+            mbarrier.arrive(self.bars.index(SHAPE.STAGES + last), pred=step > 0)
+        return (acc0, acc1), n + steps
+
+    @gluon.jit
+    def multiply_tail(self, acc, n, steps):
+        """The sums of `multiply`, complete; its last stage is free again."""
+        SHAPE: gl.constexpr = self.SHAPE
+        if first_part(SHAPE.BLOCK_N) < SHAPE.BLOCK_N:
+            acc0, acc1 = warpgroup_mma_wait(0, deps=[acc[0], acc[1]])
+            acc = (acc0, acc1)
         else:
-            acc0 = warpgroup_mma_wait(1, deps=[sum0])
-        # This step's WGMMA may still read its stage; that of the step before has finished.
-        mbarrier.arrive(bars.index(STAGES + (n + step + STAGES - 1) % STAGES), pred=step > 0)
-    return acc0, acc1
+            acc = (warpgroup_mma_wait(0, deps=[acc[0]]),)
+        last = (n + SHAPE.STAGES - 1) % SHAPE.STAGES
+        mbarrier.arrive(self.bars.index(SHAPE.STAGES + last), pred=steps > 0)
+        return acc
 
 
 @gluon.jit
-def finish(acc0, acc1, bars, n, steps, BLOCK_N: gl.constexpr, STAGES: gl.constexpr):
-    """The sums of `multiply`, complete; its last stage is free again."""
-    if first_part(BLOCK_N) < BLOCK_N:
-        acc0, acc1 = warpgroup_mma_wait(0, deps=[acc0, acc1])
-    else:
-        acc0 = warpgroup_mma_wait(0, deps=[acc0])
-    last = (n + steps + STAGES - 1) % STAGES
-    mbarrier.arrive(bars.index(STAGES + last), pred=steps > 0)
-    return acc0, acc1
+def make_mainloop(a_desc, b_desc, b1_desc, SHAPE: gl.constexpr):
+    """With its memory, and barriers that are ready for use."""
+    STAGES: gl.constexpr = SHAPE.STAGES
+    BLOCK_K: gl.constexpr = SHAPE.BLOCK_K
+    N0: gl.constexpr = first_part(SHAPE.BLOCK_N)
+    ROWS: gl.constexpr = slab_rows(SHAPE.BLOCK_M)
+    SLABS: gl.constexpr = SHAPE.BLOCK_M // ROWS
+    a_ring = buffers(STAGES * SLABS, ROWS, BLOCK_K, SHAPE.A_MAJOR, a_desc.dtype)
+    b0_ring = buffers(STAGES, BLOCK_K, N0, SHAPE.B_MAJOR, b_desc.dtype)
+    b1_ring = b0_ring
+    if SHAPE.BLOCK_N > N0:
+        b1_ring = buffers(STAGES, BLOCK_K, SHAPE.BLOCK_N - N0, SHAPE.B_MAJOR, b_desc.dtype)
+    bars = make_barriers(STAGES, STAGES, SLABS)
+    return Mainloop(a_desc, b_desc, b1_desc, a_ring, b0_ring, b1_ring, bars, SHAPE)

@@ -13,7 +13,7 @@ elements deep, are 64 lines or 8192 bytes.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from .mainloop import mma_layout
+from .mainloop import acc_columns, mma_layout
 
 
 @gluon.jit
@@ -33,13 +33,13 @@ def shared_memory():
 
 
 @gluon.jit
-def meet_cluster():
+def cluster_sync():
     """Wait for all threads of all its programs; each of them comes here. It orders no memory."""
     _do("barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned;")
 
 
 @gluon.jit
-def init_barriers(first, COUNT: gl.constexpr, ARRIVALS: gl.constexpr, MORE: gl.constexpr):
+def barrier_init(first, COUNT: gl.constexpr, ARRIVALS: gl.constexpr, MORE: gl.constexpr):
     """At `first`, `COUNT` barriers of one arrival, as many of `ARRIVALS`, and `MORE` of one."""
     gl.inline_asm_elementwise(
         _init_text(COUNT, ARRIVALS, MORE), "=r,r,~{memory}", [first], gl.int32, is_pure=False,
@@ -61,7 +61,7 @@ def _init_text(count, arrivals, more):
 
 
 @gluon.jit
-def wait(bar, parity, REMOTE: gl.constexpr = False):
+def barrier_wait(bar, parity, REMOTE: gl.constexpr = False):
     """Until the phase of that parity is complete; `REMOTE`: other programs' writes are seen too."""
     gl.inline_asm_elementwise(
         _wait_text(REMOTE), "=r,r,r,~{memory}", [bar, parity], gl.int32, is_pure=False, pack=1,
@@ -81,7 +81,7 @@ def _wait_text(remote):
 
 
 @gluon.jit
-def expect(bar, count):
+def barrier_expect(bar, count):
     """One thread of the warp arrives; the phase waits for `count` bytes too."""
     gl.inline_asm_elementwise(
         """{
@@ -97,47 +97,35 @@ def expect(bar, count):
 
 
 @gluon.jit
-def release(bar, first_warp, pred, PROGRAMS: gl.constexpr):
-    """A warpgroup, by its first warp, arrives at the barrier in this place of each program.
+def barrier_arrive(bar, mine, PROGRAMS: gl.constexpr = 1):
+    """A warp whose `mine` is set arrives at the barrier in this place of so many programs.
 
-    It orders nothing but that WGMMA has finished reading.
+    That is of this one, or all of the cluster. It orders nothing but that WGMMA has finished
+    reading.
     """
     gl.inline_asm_elementwise(
-        _release_text(PROGRAMS), "=r,r,r,~{memory}", [bar, (pred & first_warp).to(gl.int32)],
-        gl.int32, is_pure=False, pack=1,
+        _arrive_text(PROGRAMS), "=r,r,r,~{memory}", [bar, mine.to(gl.int32)], gl.int32,
+        is_pure=False, pack=1,
     )  # fmt: skip
 
 
 @gluon.constexpr_function
-def _release_text(programs):
+def _arrive_text(programs):
     """A lane for each of them."""
+    there, space, address = "", "cta", "$1"
+    if programs > 1:
+        there = "mapa.shared::cluster.u32 there, $1, lane;"
+        space, address = "cluster", "there"
     return f"""{{
         .reg .pred mine, asked;
         .reg .b32 lane, there;
         mov.u32 lane, %laneid;
         setp.ne.b32 asked, $2, 0;
         setp.lt.and.u32 mine, lane, {programs}, asked;
-        mapa.shared::cluster.u32 there, $1, lane;
-        @mine mbarrier.arrive.shared::cluster.b64 _, [there];
+        {there}
+        @mine mbarrier.arrive.shared::{space}.b64 _, [{address}];
         mov.u32 $0, 0;
         }}"""
-
-
-@gluon.jit
-def arrive(bar, first_warp):
-    """A warpgroup, by its first warp, arrives at a barrier of its own program."""
-    gl.inline_asm_elementwise(
-        """{
-        .reg .pred mine, asked;
-        .reg .b32 lane;
-        mov.u32 lane, %laneid;
-        setp.ne.b32 asked, $2, 0;
-        setp.eq.and.u32 mine, lane, 0, asked;
-        @mine mbarrier.arrive.shared::cta.b64 _, [$1];
-        mov.u32 $0, 0;
-        }""",
-        "=r,r,r,~{memory}", [bar, first_warp.to(gl.int32)], gl.int32, is_pure=False, pack=1,
-    )  # fmt: skip
 
 
 @gluon.jit
@@ -156,8 +144,8 @@ def is_first_warp():
 
 
 @gluon.jit
-def ask(to, bar, slow, fast, b0, b1, MAP: gl.constexpr, BATCHED: gl.constexpr,
-        PROGRAMS: gl.constexpr = 1):  # fmt: skip
+def tma_load(to, bar, slow, fast, b0, b1, MAP: gl.constexpr, BATCHED: gl.constexpr,
+             PROGRAMS: gl.constexpr = 1):  # fmt: skip
     """One thread of the warp asks for the box at (slow, fast) of batch (b0, b1).
 
     `MAP` is the parameter's name. It arrives in so many `PROGRAMS`, all of the cluster, at the
@@ -165,18 +153,18 @@ def ask(to, bar, slow, fast, b0, b1, MAP: gl.constexpr, BATCHED: gl.constexpr,
     """
     if BATCHED:
         gl.inline_asm_elementwise(
-            _ask_text(MAP, 4, PROGRAMS), "=r,r,r,r,r,r,r,~{memory}",
+            _load_text(MAP, 4, PROGRAMS), "=r,r,r,r,r,r,r,~{memory}",
             [to, bar, fast, slow, b1, b0], gl.int32, is_pure=False, pack=1,
         )  # fmt: skip
     else:
         gl.inline_asm_elementwise(
-            _ask_text(MAP, 2, PROGRAMS), "=r,r,r,r,r,~{memory}",
+            _load_text(MAP, 2, PROGRAMS), "=r,r,r,r,r,~{memory}",
             [to, bar, fast, slow], gl.int32, is_pure=False, pack=1,
         )  # fmt: skip
 
 
 @gluon.constexpr_function
-def _ask_text(tensor_map, rank, programs):
+def _load_text(tensor_map, rank, programs):
     coordinates = ", ".join(f"${3 + i}" for i in range(rank))
     how, mask = (".multicast::cluster", f", {2**programs - 1}") if programs > 1 else ("", "")
     return f"""{{
@@ -214,12 +202,12 @@ def zeros(COLUMNS: gl.constexpr, SLABS: gl.constexpr):
     UNIT: gl.constexpr = unit(COLUMNS)
     sums = ()
     for _ in gl.static_range(SLABS * COLUMNS // UNIT):
-        sums = sums + (gl.zeros((64, UNIT), gl.float32, mma_layout(64, UNIT, 4)),)  # noqa: RUF005
+        sums = sums + (gl.zeros((64, UNIT), gl.float32, mma_layout(64, UNIT, 4)),)
     return sums
 
 
 @gluon.jit
-def matrix(address, LEADING: gl.constexpr):
+def matrix_descriptor(address, LEADING: gl.constexpr):
     """What WGMMA is told of a tile at `address`, the lower half: 64 lines are `LEADING` bytes.
 
     The address of a program of a cluster has the program's rank above its 18 bits.
@@ -228,11 +216,11 @@ def matrix(address, LEADING: gl.constexpr):
 
 
 @gluon.jit
-def add_products(sums, a, b, keep, COLUMNS: gl.constexpr, SLABS: gl.constexpr,
-                 TYPE: gl.constexpr, A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr):  # fmt: skip
+def wgmma(sums, a, b, keep, COLUMNS: gl.constexpr, SLABS: gl.constexpr,
+          TYPE: gl.constexpr, A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr):  # fmt: skip
     """Begin to add the products of 64 elements of K; `keep`: to what was there.
 
-    `a` and `b` are from `matrix`. The sums may be read only after `finish`.
+    `a` and `b` are of `matrix_descriptor`. The sums may be read only after `wgmma_wait`.
     """
     REGISTERS: gl.constexpr = unit(COLUMNS) // 2
     SHAPE: gl.constexpr = sums[0].shape
@@ -241,24 +229,23 @@ def add_products(sums, a, b, keep, COLUMNS: gl.constexpr, SLABS: gl.constexpr,
     b = gl.full(SHAPE, b, gl.int32, LAYOUT)
     keep = gl.full(SHAPE, keep.to(gl.int32), gl.int32, LAYOUT)
     return gl.inline_asm_elementwise(
-        _products_text(COLUMNS, SLABS, REGISTERS, TYPE, A_MAJOR, B_MAJOR),
-        _in_place(SLABS * COLUMNS // 2) + ",r" * (3 * REGISTERS),
-        sums + (a, b, keep), _floats(COLUMNS, SLABS), is_pure=False, pack=REGISTERS,  # noqa: RUF005
+        _wgmma_text(COLUMNS, SLABS, REGISTERS, TYPE, A_MAJOR, B_MAJOR),
+        in_place(acc_columns(sums) // 2) + ",r" * (3 * REGISTERS),
+        sums + (a, b, keep), floats(sums), is_pure=False, pack=REGISTERS,
     )  # fmt: skip
 
 
 @gluon.jit
-def finish(sums, COLUMNS: gl.constexpr, SLABS: gl.constexpr, LEFT: gl.constexpr):
-    """`sums`, once at most `LEFT` of the `add_products` that were begun are unfinished."""
-    REGISTERS: gl.constexpr = unit(COLUMNS) // 2
+def wgmma_wait(sums, PENDING: gl.constexpr):
+    """`sums`, once at most `PENDING` of the `wgmma` that were begun are unfinished."""
     return gl.inline_asm_elementwise(
-        _finish_text(LEFT), _in_place(SLABS * COLUMNS // 2), sums, _floats(COLUMNS, SLABS),
-        is_pure=False, pack=REGISTERS,
+        _pending_text(PENDING), in_place(acc_columns(sums) // 2), sums, floats(sums),
+        is_pure=False, pack=sums[0].shape[1] // 2,
     )  # fmt: skip
 
 
 @gluon.constexpr_function
-def _products_text(columns, slabs, registers, type_, a_major, b_major):
+def _wgmma_text(columns, slabs, registers, type_, a_major, b_major):
     """Four WGMMA per slab, 16 elements of K each.
 
     The scalars come once for each register of a tensor. Distances are in units of 16 bytes: a
@@ -288,97 +275,17 @@ def _products_text(columns, slabs, registers, type_, a_major, b_major):
 
 
 @gluon.constexpr_function
-def _in_place(count):
+def _pending_text(count):
+    return f"wgmma.wait_group.sync.aligned {count};"
+
+
+@gluon.constexpr_function
+def in_place(count):
     """Constraints of `count` registers that are read and written."""
     return ",".join(["=f"] * count + [str(i) for i in range(count)])
 
 
 @gluon.constexpr_function
-def _written(count):
-    """Constraints of `count` registers that are written before all has been read."""
-    return ",".join(["=&f"] * count)
-
-
-@gluon.constexpr_function
-def _finish_text(left):
-    return f"wgmma.wait_group.sync.aligned {left};"
-
-
-@gluon.constexpr_function
-def _floats(columns, slabs):
-    return (gl.float32,) * (slabs * columns // unit(columns))
-
-
-# Sums that the programs of a cluster exchange. Each adds up some pieces of a tile, each piece some
-# columns; it has a slot for what each program found of each of them. A slot holds what a thread has
-# in its registers, 16 bytes of each thread after 16 of the next, one slab after another.
-
-
-@gluon.jit
-def hand_out(sums, slot, full, FIRST: gl.constexpr, PIECE: gl.constexpr, PROGRAMS: gl.constexpr,
-             DISTANCE: gl.constexpr):  # fmt: skip
-    """Send [64, unit] sums to the programs that add them up, in pieces of `PIECE` columns.
-
-    They are pieces `FIRST` and on; piece i goes to program i % PROGRAMS. `slot`: this program's
-    slot, where it is the first piece of its receiver; `DISTANCE` bytes are from there to that of
-    the receiver's next piece. It counts towards the receiver's barrier `full`.
-    """
-    REGISTERS: gl.constexpr = sums.shape[1] // 2
-    slot = gl.full(sums.shape, slot, gl.int32, sums.type.layout)
-    full = gl.full(sums.shape, full, gl.int32, sums.type.layout)
-    return gl.inline_asm_elementwise(
-        _hand_out_text(REGISTERS, FIRST, PIECE // 2, PROGRAMS, DISTANCE),
-        _in_place(REGISTERS) + ",r" * (2 * REGISTERS) + ",~{memory}",
-        [sums, slot, full], gl.float32, is_pure=False, pack=REGISTERS,
-    )  # fmt: skip
-
-
-@gluon.constexpr_function
-def _hand_out_text(registers, first, piece, programs, distance):
-    lines = [
-        "{", ".reg .b32 base, to, full;", "mov.u32 base, %tid.x;", "and.b32 base, base, 127;",
-        f"mad.lo.u32 base, base, 16, ${2 * registers};",
-    ]  # fmt: skip
-    for i in range(registers // piece):
-        nth, receiver = divmod(first + i, programs)
-        lines += [
-            f"mapa.shared::cluster.u32 to, base, {receiver};",
-            f"mapa.shared::cluster.u32 full, ${3 * registers}, {receiver};",
-        ]
-        for j in range(0, piece, 4):
-            values = ", ".join(f"${i * piece + j + k}" for k in range(4))
-            lines.append(
-                "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
-                f"[to + {nth * distance + j * 512}], {{{values}}}, [full];"
-            )
-    return "\n".join([*lines, "}"])
-
-
-@gluon.jit
-def add_up(slots, PIECE: gl.constexpr, PROGRAMS: gl.constexpr, DISTANCE: gl.constexpr):
-    """The sum of a piece [64, PIECE] over its `PROGRAMS` slots, `DISTANCE` bytes apart."""
-    REGISTERS: gl.constexpr = PIECE // 2
-    like = gl.full([64, PIECE], slots, gl.int32, mma_layout(64, PIECE, 4))
-    return gl.inline_asm_elementwise(
-        _add_up_text(REGISTERS, PROGRAMS, DISTANCE),
-        _written(REGISTERS) + ",r" * REGISTERS + ",~{memory}", [like], gl.float32, is_pure=False,
-        pack=REGISTERS,
-    )  # fmt: skip
-
-
-@gluon.constexpr_function
-def _add_up_text(registers, programs, distance):
-    lines = [
-        "{", ".reg .b32 at;", f".reg .f32 more<{programs * registers}>;",
-        "mov.u32 at, %tid.x;", "and.b32 at, at, 127;", f"mad.lo.u32 at, at, 16, ${registers};",
-    ]  # fmt: skip
-    for i in range(0, registers, 4):
-        sums = [f"${i + k}" for k in range(4)]
-        lines.append(f"ld.shared::cta.v4.f32 {{{', '.join(sums)}}}, [at + {i * 512}];")
-    for program in range(1, programs):
-        for i in range(0, registers, 4):
-            more = [f"more{program * registers + i + k}" for k in range(4)]
-            place = program * distance + i * 512
-            lines.append(f"ld.shared::cta.v4.f32 {{{', '.join(more)}}}, [at + {place}];")
-            lines += [f"add.f32 ${i + k}, ${i + k}, {more[k]};" for k in range(4)]
-    return "\n".join([*lines, "}"])
+def floats(sums):
+    """The type of each."""
+    return (gl.float32,) * len(sums)
