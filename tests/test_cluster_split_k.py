@@ -9,7 +9,7 @@ import pytest
 from tritemm import dispatch
 from tritemm.compile import asm
 from tritemm.kernels import k18_cluster_split_k
-from tritemm.kernels.common import cluster_mainloop, exchange, gluon_host, ptx
+from tritemm.kernels.common import cluster_mainloop, exchange, ptx
 from tritemm.spec import Config, clusters_at_once
 
 from .choosing import H200, problem
@@ -57,11 +57,7 @@ def codes():
 
 def shape(job):
     """As the kernel sees it."""
-    c = job.config
-    return gluon_host.shape_of(
-        asm.problem_of(job), c, EPI_N=gluon_host.piece_columns(c.BLOCK_N, c.SPLIT_K),
-        A_MAJOR=job.layout[0], B_MAJOR=job.layout[1],
-    )  # fmt: skip
+    return KERNEL.arguments.fixed(asm.problem_of(job), job.config)["SHAPE"]
 
 
 def test_one_wgmma_is_as_wide_as_the_tile(codes):

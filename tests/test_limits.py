@@ -14,7 +14,7 @@ from tritemm import candidates, dispatch
 from tritemm.compile import asm
 from tritemm.kernels import k14_gemv
 from tritemm.kernels import pack as packing
-from tritemm.kernels.common import limits
+from tritemm.kernels.common import gemv_host, limits
 from tritemm.problem import INTERPRETED, Problem
 from tritemm.request import Request, why_not, word_of
 from tritemm.rungs import RUNGS
@@ -112,8 +112,8 @@ class TestSizes:
         asked = expanded(1, TOP - 8, 4096, batch=(2,))
         offered = k14_gemv.KERNEL.configs(asked)
         assert k14_gemv.KERNEL.why_not(asked) is None
-        assert all(k14_gemv.grid(asked, config) < TOP for config in offered)
-        assert any(c.BLOCK_N == 1 for c in k14_gemv._along_k(asked, 1))
+        assert all(gemv_host.grid(asked, config) < TOP for config in offered)
+        assert any(c.BLOCK_N == 1 for c in gemv_host._along_k(asked, 1))
         assert "programs" in k14_gemv.KERNEL.why_not(expanded(2**16, 2**16, 2**20, batch=(9,)))
 
     def test_tiles_of_rungs_that_walk_them_are_counted_in_32_bits(self):

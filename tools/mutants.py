@@ -160,8 +160,8 @@ FAULTS = (
         TILES, "cluster_pingpong", "cluster_pingpong",
     ),
     Fault(
-        "sums of other programs are read before they are there", "kernels/k18_cluster_split_k.py",
-        "    barrier_wait(full, 0, True)\n", "",
+        "sums of other programs are read before they are there", "kernels/common/exchange.py",
+        "        barrier_wait(full, 0, True)\n", "",
         SUMS, "cluster_split_k", "cluster_split_k",
     ),
     Fault(

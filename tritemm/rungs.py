@@ -27,6 +27,9 @@ RUNGS: tuple[Kernel, ...] = tuple(
     import_module(f".kernels.{file}", __package__).KERNEL for file in _FILES
 )
 
+#: The steps of the ladder, in reading order: each adds one idea to the one before.
+STEPS: tuple[Kernel, ...] = tuple(rung for rung in RUNGS if not rung.branch)
+
 
 class Ladder(tuple[Kernel, ...]):
     """The rungs, slowest first; prints as a table."""

@@ -142,6 +142,8 @@ class Kernel:
     odd_tiles: bool = False
     #: Of a kernel made for few rows of C, and right for any number: how many are few.
     few_rows: Callable[[Problem], int] | None = None
+    #: What a rung is for that is no step of the ladder: reading order leaves it out.
+    branch: str = ""
     #: Whether "auto" considers it for a problem that it can run.
     suits: Callable[[Problem], bool] = lambda problem: True
     #: Whether exchanged operands are considered though no side of C is short.

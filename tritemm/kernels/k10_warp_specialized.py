@@ -5,8 +5,7 @@ Mirrors       wgmma_warp_specialized
 Compiler does the descriptors of shared memory, the instructions of a k-step, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, no LDGSTS
 Needs         sm_90; 16-bit operands, or tf32 stored along K, with 16-byte aligned lines; Gluon
-Note          1.03x cuBLAS at 8192^3 NN under sustained power, a tie at 4096^3 and 2048^3. Three
-              consumers share a tile of 192 rows, 64 each: 2056^3 from 0.61x to 0.88x.
+Note          1.03x cuBLAS at 8192^3 NN; 2056^3 from 0.61x to 0.88x by three consumers of 64 rows.
 """
 
 from triton.experimental import gluon
@@ -16,9 +15,8 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ..spec import TritonKernel
 from .common.epilogue import make_epilogue
 from .common.gluon_host import arguments, config_why_not, why_not_with_tf32
-from .common.mainloop import make_mainloop, slab_rows
-from .common.scheduler import Scheduler
-from .common.shape import SIZES
+from .common.mainloop import make_mainloop
+from .common.scheduler import SIZES, Scheduler
 from .common.tiles import configs_of
 
 
@@ -55,37 +53,23 @@ def warp_specialized_kernel(
     gdc_launch_dependents()
     work = Scheduler(M, N, K, B0, B1, SHAPE)
     loop = make_mainloop(a_desc, b_desc, b1_desc, SHAPE)
-    ROWS: gl.constexpr = slab_rows(SHAPE.BLOCK_M)
-    SLABS: gl.constexpr = SHAPE.BLOCK_M // ROWS
-    out = make_epilogue(
-        c_desc, c_ptr, M, N, stride_c0, stride_c1, stride_cm, stride_cn, SLABS, ROWS, SHAPE
-    )
+    out = make_epilogue(c_desc, c_ptr, M, N, stride_c0, stride_c1, stride_cm, stride_cn, SHAPE)
     args = (work, loop, out)
-    if SLABS == 1:
-        gl.warp_specialize([(compute, (args, 0)), (load, (work, loop))], [1], [24])
+    if SHAPE.CONSUMERS == 1:
+        gl.warp_specialize([(compute, (args, 0)), (load, args[:2])], [1], [24])
     else:
         gl.warp_specialize(
-            [
-                (compute, (args, 0)), (compute, (args, 1)), (compute, (args, 2)),
-                (load, (work, loop)),
-            ],
+            [(compute, (args, 0)), (compute, (args, 1)), (compute, (args, 2)), (load, args[:2])],
             [4, 4, 1], [160, 160, 24],
         )  # fmt: skip
 
 
 #: BLOCK_M, BLOCK_N, BLOCK_K, warps, stages; the one for large problems first.
 TILES = (
-    (128, 256, 64, 8, 3),
-    (256, 192, 64, 8, 3),
-    (256, 160, 64, 8, 3),
-    (192, 192, 64, 4, 4),
-    (192, 128, 64, 4, 5),
-    (128, 192, 64, 8, 4),
-    (128, 128, 64, 8, 6),
-    (128, 64, 64, 4, 8),
-    (64, 256, 64, 4, 4),
-    (64, 128, 64, 4, 7),
-)
+    (128, 256, 64, 8, 3), (256, 192, 64, 8, 3), (256, 160, 64, 8, 3), (192, 192, 64, 4, 4),
+    (192, 128, 64, 4, 5), (128, 192, 64, 8, 4), (128, 128, 64, 8, 6), (128, 64, 64, 4, 8),
+    (64, 256, 64, 4, 4), (64, 128, 64, 4, 7),
+)  # fmt: skip
 
 
 def configs(problem):

@@ -17,8 +17,7 @@ from ..spec import TritonKernel
 from .common.epilogue import make_epilogue
 from .common.gluon_host import arguments, config_why_not, why_not
 from .common.mainloop import make_barriers, make_mainloop, mbarrier
-from .common.scheduler import Scheduler
-from .common.shape import SIZES
+from .common.scheduler import SIZES, Scheduler
 from .common.tiles import configs_of
 
 
@@ -64,26 +63,19 @@ def pingpong_kernel(
     gdc_launch_dependents()
     work = Scheduler(M, N, K, B0, B1, SHAPE)
     loop = make_mainloop(a_desc, b_desc, b1_desc, SHAPE)
-    out = make_epilogue(
-        c_desc, c_ptr, M, N, stride_c0, stride_c1, stride_cm, stride_cn, 2, SHAPE.BLOCK_M, SHAPE
-    )
+    out = make_epilogue(c_desc, c_ptr, M, N, stride_c0, stride_c1, stride_cm, stride_cn, SHAPE)
     turns = make_barriers(2)
     args = (work, loop, out, turns)
     gl.warp_specialize(
-        [(compute, (args, 0)), (compute, (args, 1)), (load, (work, loop))], [4, 1], [240, 24]
+        [(compute, (args, 0)), (compute, (args, 1)), (load, args[:2])], [4, 1], [240, 24]
     )
 
 
 #: BLOCK_M, BLOCK_N, BLOCK_K, warps, stages; the one for large problems first.
 TILES = (
-    (128, 128, 64, 4, 5),
-    (128, 192, 64, 4, 4),
-    (128, 96, 64, 4, 6),
-    (128, 64, 64, 4, 7),
-    (64, 256, 64, 4, 4),
-    (64, 192, 64, 4, 5),
-    (64, 128, 64, 4, 7),
-)
+    (128, 128, 64, 4, 5), (128, 192, 64, 4, 4), (128, 96, 64, 4, 6), (128, 64, 64, 4, 7),
+    (64, 256, 64, 4, 4), (64, 192, 64, 4, 5), (64, 128, 64, 4, 7),
+)  # fmt: skip
 
 
 def configs(problem):

@@ -24,10 +24,9 @@ from .common.gluon_host import (
     why_not_with_tf32,
     workspace_of_parts,
 )
-from .common.mainloop import make_mainloop, slab_rows
+from .common.mainloop import make_mainloop
 from .common.parts import Parts
-from .common.scheduler import Scheduler
-from .common.shape import SIZES
+from .common.scheduler import SIZES, Scheduler
 from .common.tiles import in_parts
 
 
@@ -44,7 +43,6 @@ def load(work, loop):
 def compute(args, WHICH: gl.constexpr):
     """Consumer `WHICH`: deposits its slab's sums, and stores the share that it adds up."""
     work, loop, out, parts = args
-    SLABS: gl.constexpr = work.SHAPE.BLOCK_M // slab_rows(work.SHAPE.BLOCK_M)
     gdc_wait()
     n = gl.to_tensor(0)
     for i in range(work.first(), work.units(), work.stride()):
@@ -54,7 +52,7 @@ def compute(args, WHICH: gl.constexpr):
         if work.SHAPE.SPLIT_K == 1:
             out.store(acc, unit, WHICH, WHICH)
         else:
-            parts.reduce(acc, out, unit, unit.tile * SLABS + WHICH, WHICH, WHICH)
+            parts.reduce(acc, out, unit, unit.tile * work.SHAPE.CONSUMERS + WHICH, WHICH, WHICH)
     out.tail()
 
 
@@ -68,36 +66,23 @@ def split_k_kernel(
     gdc_launch_dependents()
     work = Scheduler(M, N, K, B0, B1, SHAPE)
     loop = make_mainloop(a_desc, b_desc, b1_desc, SHAPE)
-    ROWS: gl.constexpr = slab_rows(SHAPE.BLOCK_M)
-    SLABS: gl.constexpr = SHAPE.BLOCK_M // ROWS
-    out = make_epilogue(
-        c_desc, c_ptr, M, N, stride_c0, stride_c1, stride_cm, stride_cn, SLABS, ROWS, SHAPE
-    )
+    out = make_epilogue(c_desc, c_ptr, M, N, stride_c0, stride_c1, stride_cm, stride_cn, SHAPE)
     parts = Parts(sums_ptr, counters_ptr, SHAPE)
     args = (work, loop, out, parts)
-    if SLABS == 1:
-        gl.warp_specialize([(compute, (args, 0)), (load, (work, loop))], [1], [24])
+    if SHAPE.CONSUMERS == 1:
+        gl.warp_specialize([(compute, (args, 0)), (load, args[:2])], [1], [24])
     else:
         gl.warp_specialize(
-            [
-                (compute, (args, 0)), (compute, (args, 1)), (compute, (args, 2)),
-                (load, (work, loop)),
-            ],
+            [(compute, (args, 0)), (compute, (args, 1)), (compute, (args, 2)), (load, args[:2])],
             [4, 4, 1], [160, 160, 24],
         )  # fmt: skip
 
 
 #: BLOCK_M, BLOCK_N, BLOCK_K, warps, stages; the one for large problems first.
 TILES = (
-    (128, 256, 64, 8, 3),
-    (256, 192, 64, 8, 3),
-    (192, 192, 64, 4, 4),
-    (192, 128, 64, 4, 5),
-    (128, 192, 64, 8, 4),
-    (128, 128, 64, 8, 5),
-    (64, 128, 64, 4, 7),
-    (64, 64, 64, 4, 10),
-)
+    (128, 256, 64, 8, 3), (256, 192, 64, 8, 3), (192, 192, 64, 4, 4), (192, 128, 64, 4, 5),
+    (128, 192, 64, 8, 4), (128, 128, 64, 8, 5), (64, 128, 64, 4, 7), (64, 64, 64, 4, 10),
+)  # fmt: skip
 
 
 def why_not(problem):

@@ -18,8 +18,7 @@ from .common.epilogue import make_epilogue
 from .common.gluon_host import arguments, config_why_not, partial_sums, why_not_in_parts
 from .common.mainloop import make_mainloop
 from .common.parts import Parts
-from .common.scheduler import Scheduler, stream_k
-from .common.shape import SIZES
+from .common.scheduler import SIZES, Scheduler, stream_k
 from .common.tiles import configs_of, shared_out
 
 
@@ -61,21 +60,17 @@ def stream_k_kernel(
     gdc_launch_dependents()
     work = Scheduler(M, N, K, B0, B1, SHAPE)
     loop = make_mainloop(a_desc, b_desc, b1_desc, SHAPE)
-    out = make_epilogue(
-        c_desc, c_ptr, M, N, stride_c0, stride_c1, stride_cm, stride_cn, 1, SHAPE.BLOCK_M, SHAPE
-    )
+    out = make_epilogue(c_desc, c_ptr, M, N, stride_c0, stride_c1, stride_cm, stride_cn, SHAPE)
     parts = Parts(sums_ptr, counters_ptr, SHAPE)
     args = (work, loop, out, parts)
-    gl.warp_specialize([(compute, (args, 0)), (load, (work, loop))], [1], [24])
+    gl.warp_specialize([(compute, (args, 0)), (load, args[:2])], [1], [24])
 
 
 #: BLOCK_M, BLOCK_N, BLOCK_K, warps, stages: large ones, of which a wave is long. The one for large
 #: problems first.
 TILES = (
-    (128, 256, 64, 8, 3),
-    (128, 192, 64, 8, 4),
-    (128, 128, 64, 8, 5),
-)
+    (128, 256, 64, 8, 3), (128, 192, 64, 8, 4), (128, 128, 64, 8, 5),
+)  # fmt: skip
 
 
 def configs(problem):

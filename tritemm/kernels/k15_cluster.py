@@ -15,15 +15,13 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..problem import kept
 from ..spec import TritonKernel
 from .common.cluster_host import why_not
 from .common.cluster_mainloop import idle, keep_ring, make_cluster_mainloop
 from .common.epilogue import make_epilogue
 from .common.multicast import arguments, config_why_not, either, fitted, grid, usual
 from .common.ptx import cluster_sync
-from .common.scheduler import Scheduler
-from .common.shape import SIZES
+from .common.scheduler import SIZES, Scheduler
 
 
 @gluon.jit
@@ -33,7 +31,7 @@ def load(work, loop):
     gdc_wait()
     n = gl.to_tensor(0)
     for i in range(work.first(), work.units(), work.stride()):
-        n = loop.load(n, work.unit(i), work.rank())
+        n = loop.load(n, work.unit(i))
     cluster_sync()  # what others write or arrive at is still there
 
 
@@ -64,23 +62,18 @@ def cluster_kernel(
     gdc_launch_dependents()
     work = Scheduler(M, N, K, B0, B1, SHAPE)
     loop = make_cluster_mainloop(a_desc, b_desc, "cluster_kernel", SHAPE)
-    out = make_epilogue(
-        c_desc, c_ptr, M, N, stride_c0, stride_c1, stride_cm, stride_cn, SHAPE.WARPS // 4, 64, SHAPE
-    )
+    out = make_epilogue(c_desc, c_ptr, M, N, stride_c0, stride_c1, stride_cm, stride_cn, SHAPE)
     args = (work, loop, out)
-    if SHAPE.WARPS == 8:
+    if SHAPE.CONSUMERS == 2:
         gl.warp_specialize(
-            [
-                (compute, (args, 0)), (compute, (args, 1)),
-                (load, (work, loop)), (idle, (2,)), (idle, (2,)),
-            ],
+            [(compute, (args, 0)), (compute, (args, 1)), (load, args[:2]), (idle, ()), (idle, ())],
             [4, 1, 1, 2], [240, 24, 24, 24],
         )  # fmt: skip
     else:
         gl.warp_specialize(
             [
                 (compute, (args, 0)), (compute, (args, 1)), (compute, (args, 2)),
-                (load, (work, loop)), (idle, (2,)), (idle, (2,)),
+                (load, args[:2]), (idle, ()), (idle, ()),
             ],
             [4, 4, 1, 1, 2], [160, 160, 24, 24, 24],
         )  # fmt: skip
@@ -89,26 +82,16 @@ def cluster_kernel(
 
 #: BLOCK_M, BLOCK_N, warps; the one for large problems first.
 TILES = (
-    (128, 256, 8),
-    (128, 128, 8),
-    (128, 96, 8),
-    (192, 192, 12),
-    (192, 96, 12),
-    (256, 192, 8),
-    (256, 160, 8),
-    (256, 128, 8),
-)
+    (128, 256, 8), (128, 128, 8), (128, 96, 8), (192, 192, 12), (192, 96, 12), (256, 192, 8),
+    (256, 160, 8), (256, 128, 8),
+)  # fmt: skip
 #: BLOCK_M, warps, programs of a cluster, least and most BLOCK_N of tiles that fit a problem.
 FITTED = (
-    (128, 8, 2, 48, 192),
-    (128, 8, 4, 48, 192),
-    (192, 12, 2, 64, 192),
-    (192, 12, 4, 64, 192),
+    (128, 8, 2, 48, 192), (128, 8, 4, 48, 192), (192, 12, 2, 64, 192), (192, 12, 4, 64, 192),
     (256, 8, 2, 64, 192),
-)
+)  # fmt: skip
 
 
-@kept
 def configs(problem):
     return usual(problem, TILES) + fitted(problem, FITTED, TILES)
 

@@ -12,15 +12,13 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..problem import kept
 from ..spec import TritonKernel
 from .common.cluster_host import why_not
 from .common.cluster_mainloop import idle, keep_ring, make_cluster_mainloop
 from .common.epilogue import make_epilogue
 from .common.multicast import arguments, config_why_not, either, fitted, grid, usual
 from .common.ptx import barrier_arrive, barrier_wait, cluster_sync
-from .common.scheduler import Scheduler
-from .common.shape import SIZES
+from .common.scheduler import SIZES, Scheduler
 
 
 @gluon.jit
@@ -30,7 +28,7 @@ def load(work, loop):
     gdc_wait()
     n = gl.to_tensor(0)
     for i in range(work.first(), work.units(), work.stride()):
-        n = loop.load(n, work.unit(i), work.rank())
+        n = loop.load(n, work.unit(i))
     cluster_sync()  # what others write or arrive at is still there
 
 
@@ -71,15 +69,10 @@ def cluster_pingpong_kernel(
     gdc_launch_dependents()
     work = Scheduler(M, N, K, B0, B1, SHAPE)
     loop = make_cluster_mainloop(a_desc, b_desc, "cluster_pingpong_kernel", SHAPE, 2)
-    out = make_epilogue(
-        c_desc, c_ptr, M, N, stride_c0, stride_c1, stride_cm, stride_cn, 2, 64, SHAPE
-    )
+    out = make_epilogue(c_desc, c_ptr, M, N, stride_c0, stride_c1, stride_cm, stride_cn, SHAPE)
     args = (work, loop, out)
     gl.warp_specialize(
-        [
-            (compute, (args, 0)), (compute, (args, 1)),
-            (load, (work, loop)), (idle, (2,)), (idle, (2,)),
-        ],
+        [(compute, (args, 0)), (compute, (args, 1)), (load, args[:2]), (idle, ()), (idle, ())],
         [4, 1, 1, 2], [240, 24, 24, 24],
     )  # fmt: skip
     keep_ring(loop.ring)
@@ -87,20 +80,14 @@ def cluster_pingpong_kernel(
 
 #: BLOCK_M, BLOCK_N, warps; the one for large problems first.
 TILES = (
-    (128, 192, 4),
-    (128, 160, 4),
-    (64, 192, 4),
-    (64, 128, 4),
-)
+    (128, 192, 4), (128, 160, 4), (64, 192, 4), (64, 128, 4),
+)  # fmt: skip
 #: BLOCK_M, warps, programs of a cluster, least and most BLOCK_N of tiles that fit a problem.
 FITTED = (
-    (64, 4, 2, 48, 256),
-    (64, 4, 4, 48, 256),
-    (128, 4, 2, 96, 192),
-)
+    (64, 4, 2, 48, 256), (64, 4, 4, 48, 256), (128, 4, 2, 96, 192),
+)  # fmt: skip
 
 
-@kept
 def configs(problem):
     return usual(problem, TILES) + fitted(problem, FITTED, TILES)
 

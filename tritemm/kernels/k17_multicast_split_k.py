@@ -17,19 +17,10 @@ from ..spec import TritonKernel
 from .common.cluster_host import why_not_in_parts
 from .common.cluster_mainloop import idle, keep_ring, make_cluster_mainloop
 from .common.epilogue import make_epilogue
-from .common.multicast import (
-    FOR_ANY,
-    arguments,
-    config_why_not,
-    either,
-    fitted,
-    grid,
-    workspace,
-)
+from .common.multicast import FOR_ANY, arguments, config_why_not, either, fitted, grid, workspace
 from .common.parts import Parts
 from .common.ptx import barrier_arrive, barrier_wait, cluster_sync
-from .common.scheduler import Scheduler
-from .common.shape import SIZES
+from .common.scheduler import SIZES, Scheduler
 
 
 @gluon.jit
@@ -39,14 +30,14 @@ def load(work, loop):
     gdc_wait()
     n = gl.to_tensor(0)
     for i in range(work.first(), work.units(), work.stride()):
-        n = loop.load(n, work.unit(i), work.rank())
+        n = loop.load(n, work.unit(i))
     cluster_sync()  # what others write or arrive at is still there
 
 
 @gluon.jit
 def compute(args, WHICH: gl.constexpr):
     """Consumer `WHICH`: deposits its slabs' sums, then adds up a share of them and stores it."""
-    work, loop, out, parts = args
+    work, loop, parts, out = args
     READERS: gl.constexpr = loop.SHAPE.WARPS // 4
     IN_TURNS: gl.constexpr = READERS == 1
     cluster_sync()
@@ -88,25 +79,19 @@ def multicast_split_k_kernel(
     gdc_launch_dependents()
     work = Scheduler(M, N, K, B0, B1, SHAPE)
     loop = make_cluster_mainloop(a_desc, b_desc, "multicast_split_k_kernel", SHAPE, 2)
-    CONSUMERS: gl.constexpr = max(2, SHAPE.WARPS // 4)
-    out = make_epilogue(
-        c_desc, c_ptr, M, N, stride_c0, stride_c1, stride_cm, stride_cn, CONSUMERS, 64, SHAPE
-    )
+    out = make_epilogue(c_desc, c_ptr, M, N, stride_c0, stride_c1, stride_cm, stride_cn, SHAPE)
     parts = Parts(sums_ptr, counters_ptr, SHAPE)
-    args = (work, loop, out, parts)
-    if SHAPE.WARPS <= 8:
+    args = (work, loop, parts, out)
+    if SHAPE.CONSUMERS == 2:
         gl.warp_specialize(
-            [
-                (compute, (args, 0)), (compute, (args, 1)),
-                (load, (work, loop)), (idle, (2,)), (idle, (2,)),
-            ],
+            [(compute, (args, 0)), (compute, (args, 1)), (load, args[:2]), (idle, ()), (idle, ())],
             [4, 1, 1, 2], [240, 24, 24, 24],
         )  # fmt: skip
     else:
         gl.warp_specialize(
             [
                 (compute, (args, 0)), (compute, (args, 1)), (compute, (args, 2)),
-                (load, (work, loop)), (idle, (2,)), (idle, (2,)),
+                (load, args[:2]), (idle, ()), (idle, ()),
             ],
             [4, 4, 1, 1, 2], [160, 160, 24, 24, 24],
         )  # fmt: skip
@@ -115,15 +100,9 @@ def multicast_split_k_kernel(
 
 #: BLOCK_M, warps, programs of a cluster, least and most BLOCK_N of tiles that fit a problem.
 FITTED = (
-    (64, 4, 2, 48, 256),
-    (64, 4, 4, 48, 256),
-    (128, 8, 2, 48, 192),
-    (128, 8, 4, 48, 192),
-    (128, 4, 2, 96, 192),
-    (192, 12, 2, 64, 192),
-    (192, 12, 4, 64, 192),
-    (256, 8, 2, 64, 192),
-)
+    (64, 4, 2, 48, 256), (64, 4, 4, 48, 256), (128, 8, 2, 48, 192), (128, 8, 4, 48, 192),
+    (128, 4, 2, 96, 192), (192, 12, 2, 64, 192), (192, 12, 4, 64, 192), (256, 8, 2, 64, 192),
+)  # fmt: skip
 
 
 def suits(problem):

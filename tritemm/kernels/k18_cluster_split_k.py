@@ -13,16 +13,14 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..problem import kept
 from ..spec import TritonKernel
 from .common.cluster_host import why_not_in_parts
 from .common.cluster_mainloop import idle, keep_ring, make_cluster_mainloop
 from .common.epilogue import make_epilogue
 from .common.exchange import Exchange, gap_of
 from .common.exchange_host import ARGUMENTS, config_why_not, deepest, fitted, grid
-from .common.ptx import barrier_wait, cluster_sync, wgmma_wait
-from .common.scheduler import Scheduler
-from .common.shape import SIZES
+from .common.ptx import cluster_sync, wgmma_wait
+from .common.scheduler import SIZES, Scheduler
 
 
 @gluon.jit
@@ -33,7 +31,7 @@ def load(work, loop, sums):
     unit = work.unit_of_rank()
     sums.expect(loop.more(), unit.part)
     gdc_wait()
-    loop.load(gl.to_tensor(0), unit, 0)
+    loop.load(gl.to_tensor(0), unit)
     if loop.GAP == 0:
         cluster_sync()
 
@@ -41,10 +39,8 @@ def load(work, loop, sums):
 @gluon.jit
 def compute(args, WHICH: gl.constexpr):
     """Consumer `WHICH`: multiplies its slabs, hands their sums out, and stores what it adds up."""
-    work, loop, out, sums = args
+    work, loop, sums, out = args
     GAP: gl.constexpr = loop.GAP
-    PROGRAMS: gl.constexpr = work.SHAPE.SPLIT_K
-    PIECES: gl.constexpr = out.SHAPE.BLOCK_N // out.SHAPE.EPI_N
     if GAP > 0:
         cluster_sync()
     full = loop.more()
@@ -55,17 +51,7 @@ def compute(args, WHICH: gl.constexpr):
     acc = wgmma_wait(acc, 0)
     if GAP == 0:
         cluster_sync()  # all have read their stages, where the sums come to lie
-    sums.send(acc, full, unit.part, loop.SLAB)
-    barrier_wait(full, 0, True)
-    for i in gl.static_range((PIECES + PROGRAMS - 1) // PROGRAMS):
-        piece = i * PROGRAMS + unit.part
-        if PIECES % PROGRAMS == 0 or piece < PIECES:
-            for slab in gl.static_range(loop.SLABS):
-                own = sums.receive(i, loop.SLAB + slab)
-                out.store_piece(
-                    own, unit, (loop.SLAB + slab) * 64, piece * out.SHAPE.EPI_N, WHICH,
-                    i * loop.SLABS + slab,
-                )  # fmt: skip
+    sums.reduce(acc, out, unit, full, WHICH, loop.SLAB)
     out.tail()
 
 
@@ -79,21 +65,19 @@ def cluster_split_k_kernel(
     gdc_launch_dependents()
     work = Scheduler(M, N, K, B0, B1, SHAPE)
     loop = make_cluster_mainloop(a_desc, b_desc, "cluster_split_k_kernel", SHAPE, 1, gap_of(SHAPE))
-    out = make_epilogue(
-        c_desc, c_ptr, M, N, stride_c0, stride_c1, stride_cm, stride_cn, SHAPE.WARPS // 4, 64, SHAPE
-    )
+    out = make_epilogue(c_desc, c_ptr, M, N, stride_c0, stride_c1, stride_cm, stride_cn, SHAPE)
     sums = Exchange(SHAPE)
-    args = (work, loop, out, sums)
-    if SHAPE.WARPS == 4:
+    args = (work, loop, sums, out)
+    if SHAPE.CONSUMERS == 1:
         gl.warp_specialize(
-            [(compute, (args, 0)), (load, (work, loop, sums)), (idle, (1,)), (idle, (1,))],
+            [(compute, (args, 0)), (load, args[:3]), (idle, (1,)), (idle, (1,))],
             [1, 1, 2], [24, 24, 24],
         )  # fmt: skip
-    elif SHAPE.WARPS == 8:
+    elif SHAPE.CONSUMERS == 2:
         gl.warp_specialize(
             [
                 (compute, (args, 0)), (compute, (args, 1)),
-                (load, (work, loop, sums)), (idle, (1,)), (idle, (1,)),
+                (load, args[:3]), (idle, (1,)), (idle, (1,)),
             ],
             [4, 1, 1, 2], [240, 24, 24, 24],
         )  # fmt: skip
@@ -101,7 +85,7 @@ def cluster_split_k_kernel(
         gl.warp_specialize(
             [
                 (compute, (args, 0)), (compute, (args, 1)), (compute, (args, 2)),
-                (load, (work, loop, sums)), (idle, (1,)), (idle, (1,)),
+                (load, args[:3]), (idle, (1,)), (idle, (1,)),
             ],
             [4, 4, 1, 1, 2], [160, 160, 24, 24, 24],
         )  # fmt: skip
@@ -110,34 +94,23 @@ def cluster_split_k_kernel(
 
 #: BLOCK_M, BLOCK_N, BLOCK_K, and the warps of a tile, with as many stages as fit.
 TILES = (
-    (128, 256, 64, 8),
-    (192, 192, 64, 12),
-    (128, 192, 64, 8),
-    (192, 128, 64, 12),
-    (128, 128, 64, 8),
-    (128, 96, 64, 8),
-    (64, 128, 64, 4),
-    (64, 64, 64, 4),
-)
+    (128, 256, 64, 8), (192, 192, 64, 12), (128, 192, 64, 8), (192, 128, 64, 12),
+    (128, 128, 64, 8), (128, 96, 64, 8), (64, 128, 64, 4), (64, 64, 64, 4),
+)  # fmt: skip
 
 
 def suits(problem):
     """Whether the clusters of some tile find room at once."""
-    return problem.device.capability[0] == 9 and bool(at_once(problem))
+    return bool(fitted(problem, TILES))
 
 
 def configs(problem):
-    return at_once(problem) or (deepest(problem, *TILES[0], 2),)
-
-
-@kept
-def at_once(problem):
-    return fitted(problem, TILES)
+    return fitted(problem, TILES) or (deepest(problem, *TILES[0], 2),)
 
 
 KERNEL = TritonKernel(
-    module=__name__, doc=__doc__, fn=cluster_split_k_kernel, arguments=ARGUMENTS, grid=grid,
-    why_not=why_not_in_parts, suits=suits, configs=configs, interpreted=None,
+    module=__name__, doc=__doc__, fn=cluster_split_k_kernel, arguments=ARGUMENTS,
+    grid=grid, why_not=why_not_in_parts, suits=suits, configs=configs, interpreted=None,
     odd_tiles=True, config_why_not=config_why_not, in_order=False,
     clusters=lambda config: config.SPLIT_K,
 )  # fmt: skip

@@ -138,7 +138,8 @@ def _lines(matrix: Matrix, along_k: str, lines: int, sharers: int) -> tuple[int,
 
 def arguments(
     boxes: Callable[[Problem, Config], tuple[Box, Box, Box | None]], buffers: Callable[..., int],
-    more: Callable[[Problem, Config], dict[str, Any]], workspace: Workspace | None = None,
+    more: Callable[[Problem, Config], dict[str, Any]], consumers: Callable[[Config], int],
+    workspace: Workspace | None = None,
 ) -> Arguments:  # fmt: skip
     """Of rungs with these `boxes` of A, B and C, the last None where C is stored by threads.
 
@@ -149,7 +150,7 @@ def arguments(
     def fixed(problem: Problem, config: Config) -> dict[str, Any]:
         a, b, _ = boxes(problem, config)
         shape = shape_of(
-            problem, config, A_MAJOR=a.major, B_MAJOR=b.major,
+            problem, config, consumers(config), 64, A_MAJOR=a.major, B_MAJOR=b.major,
             BUFFERS=buffers(config, problem.device.shared, *ring_kind(problem)),
             **more(problem, config),
         )  # fmt: skip

@@ -121,12 +121,13 @@ class ClusterMainloop:
         return self.ready() + 2 * self.SHAPE.STAGES * 8
 
     @gluon.jit
-    def load(self, n, unit, rank):
+    def load(self, n, unit):
         """The producer's part of a unit, whose first step is `n`; the next one's first step.
 
-        Of the operand that is shared, a share, by the program's `rank`.
+        Of the operand that is shared, a share.
         """
         SHAPE: gl.constexpr = self.SHAPE
+        rank = gl.program_id(0) % SHAPE.CLUSTER
         LINES: gl.constexpr = SHAPE.BLOCK_K // LINE
         BYTES: gl.constexpr = line_bytes(SHAPE.BLOCK_M, SHAPE.BLOCK_N, SHAPE.B_MAJOR)
         MAP_A: gl.constexpr = map_of(self.KERNEL, "a", SHAPE.BATCHED)
@@ -232,7 +233,7 @@ class Consumer:
 
 
 @gluon.jit
-def idle(SYNCS: gl.constexpr):
+def idle(SYNCS: gl.constexpr = 2):
     """Warps that make up a warpgroup: clusters meet with all their threads."""
     for _ in gl.static_range(SYNCS):
         cluster_sync()

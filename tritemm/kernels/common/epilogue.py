@@ -62,7 +62,6 @@ class Epilogue:
     stride_c1: Value
     stride_cm: Value
     stride_cn: Value
-    ROWS: gl.constexpr
     SHAPE: gl.constexpr
 
     @gluon.jit
@@ -71,7 +70,7 @@ class Epilogue:
         PIECES: gl.constexpr = self.SHAPE.BLOCK_N // self.SHAPE.EPI_N
         for i in gl.static_range(acc_columns(acc) // self.SHAPE.EPI_N):
             self.store_piece(
-                columns_of(acc, i, self.SHAPE.EPI_N), unit, (SLAB + i // PIECES) * self.ROWS,
+                columns_of(acc, i, self.SHAPE.EPI_N), unit, (SLAB + i // PIECES) * self.SHAPE.ROWS,
                 i % PIECES * self.SHAPE.EPI_N, WHICH, i,
             )  # fmt: skip
 
@@ -131,14 +130,12 @@ class Epilogue:
 
 @gluon.jit
 def make_epilogue(
-    c_desc, c_ptr, M, N, stride_c0, stride_c1, stride_cm, stride_cn, CONSUMERS: gl.constexpr,
-    ROWS: gl.constexpr, SHAPE: gl.constexpr,
-):  # fmt: skip
-    """With its memory, for so many consumers."""
+    c_desc, c_ptr, M, N, stride_c0, stride_c1, stride_cm, stride_cn, SHAPE: gl.constexpr
+):
+    """With its memory."""
     memory = c_ptr
     if by_engine(SHAPE.C_MAJOR):
-        COUNT: gl.constexpr = CONSUMERS * SHAPE.BUFFERS
-        memory = buffers(COUNT, ROWS, SHAPE.EPI_N, SHAPE.C_MAJOR, c_ptr.dtype.element_ty)
-    return Epilogue(
-        c_desc, c_ptr, memory, M, N, stride_c0, stride_c1, stride_cm, stride_cn, ROWS, SHAPE
-    )
+        COUNT: gl.constexpr = SHAPE.CONSUMERS * SHAPE.BUFFERS
+        DTYPE: gl.constexpr = c_ptr.dtype.element_ty
+        memory = buffers(COUNT, SHAPE.ROWS, SHAPE.EPI_N, SHAPE.C_MAJOR, DTYPE)
+    return Epilogue(c_desc, c_ptr, memory, M, N, stride_c0, stride_c1, stride_cm, stride_cn, SHAPE)

@@ -11,7 +11,7 @@ from triton.experimental.gluon import language as gl
 from .cluster_mainloop import stages_bytes
 from .language import aggregate
 from .mainloop import acc_columns, mma_layout
-from .ptx import barrier_expect, in_place, shared_memory
+from .ptx import barrier_expect, barrier_wait, in_place, shared_memory
 
 #: Bytes of a tile's sums that have room of their own; those of others lie where its stages did.
 APART = gl.constexpr(24 * 1024)
@@ -73,6 +73,22 @@ class Exchange:
         PROGRAMS: gl.constexpr = self.SHAPE.SPLIT_K
         own = (self.SHAPE.BLOCK_N // self.SHAPE.EPI_N - 1 - rank + PROGRAMS) // PROGRAMS
         barrier_expect(full, own * (PROGRAMS * slot_bytes(self.SHAPE)))
+
+    @gluon.jit
+    def reduce(self, acc, out, unit, full, WHICH: gl.constexpr, SLAB: gl.constexpr):
+        """Hand out a consumer's sums, from slab `SLAB` on; store those that it adds up."""
+        PROGRAMS: gl.constexpr = self.SHAPE.SPLIT_K
+        PIECES: gl.constexpr = self.SHAPE.BLOCK_N // self.SHAPE.EPI_N
+        SLABS: gl.constexpr = acc_columns(acc) // self.SHAPE.BLOCK_N
+        self.send(acc, full, unit.part, SLAB)
+        barrier_wait(full, 0, True)
+        for i in gl.static_range((PIECES + PROGRAMS - 1) // PROGRAMS):
+            piece = i * PROGRAMS + unit.part
+            if PIECES % PROGRAMS == 0 or piece < PIECES:
+                for slab in gl.static_range(SLABS):
+                    own = self.receive(i, SLAB + slab)
+                    row, col = (SLAB + slab) * 64, piece * self.SHAPE.EPI_N
+                    out.store_piece(own, unit, row, col, WHICH, i * SLABS + slab)
 
     @gluon.jit
     def send(self, acc, full, rank, SLAB: gl.constexpr):

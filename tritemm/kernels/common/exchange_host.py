@@ -35,13 +35,20 @@ _sums_bytes = functools.cache(exchange.sums_bytes)
 
 def fitted(problem: Problem, tiles: Sequence[Tile]) -> tuple[Config, ...]:
     """The configs of the `tiles`, and of some for few columns, whose clusters find room at once."""
-    M, N, K, batch, sms = problem.M, problem.N, problem.K, problem.batch, problem.device.sms
+    if problem.device.capability[0] != 9:
+        return ()
+    sizes = problem.M, problem.N, problem.K, problem.batch, problem.device.sms
+    return _fitted(tiles, *sizes, problem.device.shared, *ring_kind(problem))
+
+
+@functools.lru_cache
+def _fitted(tiles, M, N, K, batch, sms, *kind) -> tuple[Config, ...]:
     found = []
     for rows, columns, depth, warps in _with_narrow(tiles, N):
         count = -(-M // rows) * -(-N // columns) * batch
         if 2 * count <= sms:
             for split in splits(count, -(-K // depth), sms):
-                found.append(deepest(problem, rows, columns, depth, warps, split))
+                found.append(_deepest(rows, columns, depth, warps, split, *kind))
     return tuple(found)
 
 
@@ -125,4 +132,8 @@ def grid(problem: Problem, config: Config) -> int:
     return config.tiles(problem)
 
 
-ARGUMENTS = arguments(_boxes, _buffers, lambda _, config: {"EPI_N": _piece(config)})
+def _consumers(config: Config) -> int:
+    return config.num_warps // 4
+
+
+ARGUMENTS = arguments(_boxes, _buffers, lambda _, config: {"EPI_N": _piece(config)}, _consumers)

@@ -252,7 +252,8 @@ def arguments(
         columns = most(problem, config)
         a, b, *_ = _boxes(problem, config, consumers, columns)
         shape = shape_of(
-            problem, config, A_MAJOR=a.major, B_MAJOR=b.major,
+            problem, config, max(consumers, slabs(config)), slab_rows(config.BLOCK_M),
+            A_MAJOR=a.major, B_MAJOR=b.major,
             EPI_N=output_columns(problem, config, consumers, columns),
             TOGETHER=together(problem, config),
         )  # fmt: skip
@@ -272,11 +273,12 @@ def arguments(
     return Arguments(fixed, tensors, workspace, options)
 
 
-def shape_of(problem: Problem, config: Config, **more: Any) -> Shape:
+def shape_of(problem: Problem, config: Config, consumers: int, rows: int, **more: Any) -> Shape:
     """What the kernel knows when it is compiled; `more` are those fields that rungs differ in."""
     return Shape(
         config.BLOCK_M, config.BLOCK_N, config.BLOCK_K, config.num_stages, config.num_warps,
-        config.ORDER, config.GROUP_M, config.SPLIT_K, config.CLUSTER, C_MAJOR=c_major(problem),
+        consumers, rows, config.ORDER, config.GROUP_M, config.SPLIT_K, config.CLUSTER,
+        C_MAJOR=c_major(problem),
         BATCHED=problem.batch > 1, WIDE=problem.wide,
         TYPE="bf16" if problem.a.dtype == torch.bfloat16 else "f16", **more,
     )  # fmt: skip

@@ -142,7 +142,7 @@ class Mainloop:
         """The producer's part of a unit, whose first step is `n`; the next one's first step."""
         SHAPE: gl.constexpr = self.SHAPE
         N0: gl.constexpr = first_part(SHAPE.BLOCK_N)
-        ROWS: gl.constexpr = slab_rows(SHAPE.BLOCK_M)
+        ROWS: gl.constexpr = SHAPE.ROWS
         SLABS: gl.constexpr = SHAPE.BLOCK_M // ROWS
         A_BYTES: gl.constexpr = self.a_desc.block_type.nbytes * SLABS
         BYTES: gl.constexpr = A_BYTES + self.b_desc.block_type.nbytes * SHAPE.BLOCK_N // N0
@@ -179,7 +179,7 @@ class Mainloop:
         N0: gl.constexpr = first_part(SHAPE.BLOCK_N)
         TWO: gl.constexpr = SHAPE.BLOCK_N > N0
         N1: gl.constexpr = SHAPE.BLOCK_N - N0 if TWO else 8
-        ROWS: gl.constexpr = slab_rows(SHAPE.BLOCK_M)
+        ROWS: gl.constexpr = SHAPE.ROWS
         WARPS: gl.constexpr = gl.num_warps()
         DTYPE: gl.constexpr = self.a_ring.dtype
         acc0 = gl.zeros((ROWS, N0), gl.float32, mma_layout(ROWS, N0, WARPS, DTYPE))
@@ -221,7 +221,7 @@ def make_mainloop(a_desc, b_desc, b1_desc, SHAPE: gl.constexpr):
     STAGES: gl.constexpr = SHAPE.STAGES
     BLOCK_K: gl.constexpr = SHAPE.BLOCK_K
     N0: gl.constexpr = first_part(SHAPE.BLOCK_N)
-    ROWS: gl.constexpr = slab_rows(SHAPE.BLOCK_M)
+    ROWS: gl.constexpr = SHAPE.ROWS
     SLABS: gl.constexpr = SHAPE.BLOCK_M // ROWS
     a_ring = buffers(STAGES * SLABS, ROWS, BLOCK_K, SHAPE.A_MAJOR, a_desc.dtype)
     b0_ring = buffers(STAGES, BLOCK_K, N0, SHAPE.B_MAJOR, b_desc.dtype)

@@ -163,14 +163,18 @@ def workspace(problem: Problem, config: Config) -> Room:
     return partial_sums(floats, programs * (config.num_warps // 4))
 
 
+def consumers_of(config: Config) -> int:
+    """Of 4 warps each: they share a tile, or there are two that take turns."""
+    return max(config.num_warps // 4, 2)
+
+
 @functools.lru_cache(maxsize=4096)
 def buffers_of(config: Config, shared: int, b_major: str, element: int, engine: bool) -> int:
-    """Of each consumer's output; see `cluster_host.arguments`. With 4 warps for a tile, there are
-    two consumers all the same."""
+    """Of each consumer's output; see `cluster_host.arguments`."""
     rows, columns, warps = config.BLOCK_M, config.BLOCK_N, config.num_warps
     pieces = slabs_of(rows, warps) * columns // unit(columns)
     room = shared - ring_bytes(stages_bytes(config, b_major))
-    return output_buffers(room, max(warps // 4, 2), unit(columns), pieces, element, engine)
+    return output_buffers(room, consumers_of(config), unit(columns), pieces, element, engine)
 
 
 def config_why_not(
@@ -196,7 +200,7 @@ def config_why_not(
             return f"SPLIT_K is {config.SPLIT_K}; {least} or more are possible"
         if reason := parts_why_not(problem, config):
             return reason
-        row = max(warps // 4, 2) * unit(config.BLOCK_N)
+        row = consumers_of(config) * unit(config.BLOCK_N)
         return ring_why_not(problem, config, buffers_of, row)
 
     return reason
@@ -220,4 +224,4 @@ def arguments(work: Workspace | None = None) -> Arguments:
             "TOGETHER": together(problem, config),
         }
 
-    return cluster_host.arguments(_boxes, buffers_of, more, work)
+    return cluster_host.arguments(_boxes, buffers_of, more, consumers_of, work)

@@ -31,7 +31,7 @@ class Parts:
         """Deposit a part's sums, of which those at `place` consist; store the share of these that
         this consumer adds up."""
         PARTS: gl.constexpr = self.SHAPE.SPLIT_K
-        ROWS: gl.constexpr = out.ROWS
+        ROWS: gl.constexpr = self.SHAPE.ROWS
         EPI_N: gl.constexpr = self.SHAPE.EPI_N
         SIZE: gl.constexpr = ROWS * acc_columns(acc)
         PIECES: gl.constexpr = acc_columns(acc) // EPI_N
@@ -49,7 +49,7 @@ class Parts:
     @gluon.jit
     def reduce_shared(self, acc, out, unit, work):
         """Deposit the sums of a share of a tile; of all its programs, the last adds them up."""
-        ROWS: gl.constexpr = out.ROWS
+        ROWS: gl.constexpr = self.SHAPE.ROWS
         EPI_N: gl.constexpr = self.SHAPE.EPI_N
         SIZE: gl.constexpr = ROWS * acc_columns(acc)
         here, start, stop = work.sharers(unit)

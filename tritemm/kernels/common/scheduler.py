@@ -6,6 +6,9 @@ from triton.experimental.gluon import language as gl
 from .language import Value, aggregate
 from .tile import raster, split_batch
 
+#: Kernels are not specialised on these.
+SIZES = ["M", "N", "K", "B0", "B1", *(f"stride_c{axis}" for axis in "01mn")]
+
 
 @aggregate
 class Unit:

@@ -6,19 +6,17 @@ import dataclasses
 
 from triton.experimental.gluon.language import constexpr
 
-#: Kernels are not specialised on these.
-SIZES = ["M", "N", "K", "B0", "B1", *(f"stride_c{axis}" for axis in "01mn")]
-
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
     """A launch's tiles and how they are made; sizes in elements.
 
     A tile [BLOCK_M, BLOCK_N] is computed in steps of BLOCK_K, of which the ring holds `STAGES`, by
-    `WARPS` or, where consumers take turns, by the consumer whose turn it is. Tiles come in the
-    raster `ORDER`, in groups of GROUP_M; K is cut into SPLIT_K parts, which run `TOGETHER` or as it
-    happens. Consumers store EPI_N columns at a time, by way of `BUFFERS` each. Matrices are stored
-    by rows (N) or columns (T); C by threads if it is n or t. Offsets in C have 64 bits if `WIDE`.
+    `WARPS`. A program has `CONSUMERS`, which share a tile in slabs of `ROWS`, or take turns. Tiles
+    come in the raster `ORDER`, in groups of GROUP_M; K is cut into SPLIT_K parts, which run
+    `TOGETHER` or as it happens. EPI_N columns are stored at a time, by way of one of the `BUFFERS`
+    of each consumer. Matrices are stored by rows (N) or columns (T); C by threads if it is n or t.
+    Offsets in C have 64 bits if `WIDE`.
 
     The programs of a `CLUSTER` lie one below the other and share each tile of B, or side by side
     and share A: `SHARED` says which. `TYPE` of the operands, in PTX.
@@ -29,6 +27,8 @@ class Shape:
     BLOCK_K: int
     STAGES: int
     WARPS: int
+    CONSUMERS: int
+    ROWS: int
     ORDER: str
     GROUP_M: int
     SPLIT_K: int
