@@ -126,7 +126,7 @@ TECHNIQUES = (
     Technique(
         "Tile order",
         (cuda("include/raster.cuh", "inline Tile raster("),),
-        (rung("common/tile", "def raster("), rung("k04_swizzled", 'ORDER="grouped"')),
+        (rung("common/raster", "def raster("), rung("k04_swizzled", 'ORDER="grouped"')),
         f"{YOU}, on both sides",
         (Code("tiled", 90), Code("swizzled", 90)),
         ("HGMMA", "LDG", "STG", "BAR"),

@@ -102,7 +102,7 @@ FAULTS = (
     ),
     Fault(
         "batch indices of operands are exchanged in a cluster", "kernels/common/ptx.py",
-        "[to, bar, fast, slow, b1, b0]", "[to, bar, fast, slow, b0, b1]",
+        "(to, bar, fast, slow, b1, b0)", "(to, bar, fast, slow, b0, b1)",
         BATCHES, CLUSTER, "cluster",
     ),
     Fault(
@@ -218,7 +218,7 @@ FAULTS = (
         SUMS, SPLIT_K, "split_k",
     ),
     Fault(
-        "shares begin a step late", "kernels/common/scheduler.py",
+        "shares begin a step late", "kernels/common/stream_k.py",
         "program * share + gl.minimum(program, more), 0)",
         "program * share + gl.minimum(program + 1, more), 0)",
         SUMS, "stream_k", "stream_k",

@@ -14,7 +14,8 @@ import triton.language as tl
 from ..spec import Config, TritonKernel
 from .common.host import POINTERS
 from .common.limits import grid_why_not, sums_why_not
-from .common.tile import batch_offset, split_batch, store, widen
+from .common.raster import split_batch
+from .common.tile import batch_offset, store, widen
 
 
 @triton.jit

@@ -13,7 +13,8 @@ import triton.language as tl
 from ..spec import Config, TritonKernel
 from .common.host import POINTERS, dot_why_not, int8_why_not
 from .common.limits import grid_why_not
-from .common.tile import batch_offset, dot, split_batch, store, widen
+from .common.raster import split_batch
+from .common.tile import batch_offset, dot, store, widen
 
 
 @triton.jit

@@ -14,7 +14,8 @@ import triton.language as tl
 
 from ..spec import Config, TritonKernel
 from .common.host import POINTERS, classic_tile, dot_why_not, fitting, of_pointers, once_per_kind
-from .common.tile import batch_offset, dot, raster, split_batch, store, widen
+from .common.raster import raster, split_batch
+from .common.tile import batch_offset, dot, store, widen
 
 
 @triton.jit

@@ -12,7 +12,8 @@ import triton.language as tl
 
 from ..spec import Config, TritonKernel
 from .common.host import DESCRIPTORS, of_descriptors, tma_tiles, tma_why_not
-from .common.tile import dot, load_tile, raster, split_batch, store_tile
+from .common.raster import raster, split_batch
+from .common.tile import dot, load_tile, store_tile
 
 
 @triton.jit

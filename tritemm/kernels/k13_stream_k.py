@@ -18,7 +18,8 @@ from .common.epilogue import make_epilogue
 from .common.gluon_host import arguments, config_why_not, partial_sums, why_not_in_parts
 from .common.mainloop import make_mainloop
 from .common.parts import Parts
-from .common.scheduler import SIZES, Scheduler, stream_k
+from .common.scheduler import SIZES, Scheduler
+from .common.stream_k import stream_k
 from .common.tiles import configs_of, shared_out
 
 
@@ -46,7 +47,7 @@ def compute(args, WHICH: gl.constexpr):
         if work.is_whole(unit):
             out.store(acc, unit, WHICH, WHICH)
         else:
-            parts.reduce_shared(acc, out, unit, work)
+            work.reduce(parts, acc, out, unit)
     out.tail()
 
 

@@ -14,7 +14,8 @@ import triton.language as tl
 
 from ..spec import Config, TritonKernel
 from .common.gemv_host import ARGUMENTS, config_why_not, configs, few_rows, grid, why_not
-from .common.tile import batch_offset, follow, split_batch, store, widen
+from .common.raster import split_batch
+from .common.tile import batch_offset, follow, store, widen
 from .common.words import element_of, elements, interleaved, words_of
 from .pack import WORD
 

@@ -8,7 +8,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 
 from .language import Value, aggregate, async_store, tma_store_wait
-from .mainloop import acc_columns, as_box, buffers, corner, tile_view
+from .memory import acc_columns, as_box, buffers, corner, tile_view
 
 
 @gluon.constexpr_function

@@ -10,7 +10,7 @@ from triton.experimental.gluon import language as gl
 
 from .cluster_mainloop import stages_bytes
 from .language import aggregate
-from .mainloop import acc_columns, mma_layout
+from .memory import acc_columns, mma_layout
 from .ptx import barrier_expect, barrier_wait, in_place, shared_memory
 
 #: Bytes of a tile's sums that have room of their own; those of others lie where its stages did.

@@ -11,14 +11,14 @@ import torch
 from ...problem import INTERPRETER, Problem, kept
 from ...runtime.workspace import Room
 from ...spec import Arguments, Config, Workspace
-from . import epilogue, mainloop
+from . import epilogue, memory
 from .host import Box, _sizes, _strides, described, refusal, storable, tma_why_not
 from .limits import steps_why_not, units_why_not
 from .shape import Shape
 
 #: As in a kernel; a call from the host costs several microseconds.
-first_part = functools.cache(mainloop.first_part)
-slab_rows = functools.cache(mainloop.slab_rows)
+first_part = functools.cache(memory.first_part)
+slab_rows = functools.cache(memory.slab_rows)
 by_engine = functools.cache(epilogue.by_engine)
 
 #: Registers per thread before the roles take and give, of up to two consumers and of three:

@@ -8,7 +8,7 @@ from triton.experimental.gluon import language as gl
 
 from .epilogue import columns_of
 from .language import Value, aggregate, barrier
-from .mainloop import acc_columns, mma_layout
+from .memory import acc_columns, mma_layout
 
 #: Parts of a sum whose loads are unrolled.
 UNROLLED = gl.constexpr(16)
@@ -45,19 +45,6 @@ class Parts:
                 piece = add_parts(sums, i, PARTS, ROWS, SIZE // ROWS, EPI_N)
                 row = (SLAB + i // IN_SLAB) * ROWS
                 out.store_piece(piece, unit, row, i % IN_SLAB * EPI_N, WHICH)
-
-    @gluon.jit
-    def reduce_shared(self, acc, out, unit, work):
-        """Deposit the sums of a share of a tile; of all its programs, the last adds them up."""
-        ROWS: gl.constexpr = self.SHAPE.ROWS
-        EPI_N: gl.constexpr = self.SHAPE.EPI_N
-        SIZE: gl.constexpr = ROWS * acc_columns(acc)
-        here, start, stop = work.sharers(unit)
-        deposit(self.sums_ptr + work.slot(gl.program_id(0), here) * SIZE, acc, EPI_N)
-        if arrive_last(self.counters_ptr + here, stop - start):
-            for i in gl.static_range(acc_columns(acc) // EPI_N):
-                piece = add_shares(self.sums_ptr, work, here, start, stop, i, SIZE, ROWS, EPI_N)
-                out.store_piece(piece, unit, 0, i * EPI_N, 0)
 
 
 @gluon.jit
@@ -99,22 +86,6 @@ def add_parts(sums, piece, PARTS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: 
     else:
         for part in range(1, PARTS):
             total += gl.load(sums + part * (BLOCK_M * BLOCK_N) + where, cache_modifier=".cg")
-    return total
-
-
-@gluon.jit
-def add_shares(sums_ptr, work, here, start, stop, piece, SIZE: gl.constexpr, BLOCK_M: gl.constexpr,
-               EPI_N: gl.constexpr):  # fmt: skip
-    """The sum of a piece over the programs [start, stop) that share a tile, in their order."""
-    where = piece_offsets(piece, BLOCK_M, EPI_N)
-    total = gl.load(sums_ptr + work.slot(start, here) * SIZE + where, cache_modifier=".cg")
-    # Whoever comes after the first began inside the tile: its first slot. Four at a time, so that
-    # their loads are in flight together.
-    for other in range(start + 1, stop, 4):
-        for j in gl.static_range(4):
-            sums = sums_ptr + gl.cast(2 * (other + j), gl.int64) * SIZE
-            inside = (where >= 0) & (other + j < stop)
-            total += gl.load(sums + where, mask=inside, other=0.0, cache_modifier=".cg")
     return total
 
 

@@ -13,15 +13,25 @@ elements deep, are 64 lines or 8192 bytes.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from .mainloop import acc_columns, mma_layout
+from .memory import acc_columns, mma_layout
 
 
 @gluon.jit
-def _do(TEXT: gl.constexpr):
-    """Assembly without operands."""
+def _do(TEXT: gl.constexpr, operands):
+    """Assembly that yields nothing; its `operands` have 32 bits and are called $1, $2, ..."""
     gl.inline_asm_elementwise(
-        TEXT + " mov.u32 $0, 0;", "=r,~{memory}", [], gl.int32, is_pure=False, pack=1
+        _block(TEXT), _read(operands), operands, gl.int32, is_pure=False, pack=1
     )
+
+
+@gluon.constexpr_function
+def _block(text):
+    return f"{{ {text} mov.u32 $0, 0; }}"
+
+
+@gluon.constexpr_function
+def _read(operands):
+    return "=r" + ",r" * len(operands) + ",~{memory}"
 
 
 @gluon.jit
@@ -35,16 +45,13 @@ def shared_memory():
 @gluon.jit
 def cluster_sync():
     """Wait for all threads of all its programs; each of them comes here. It orders no memory."""
-    _do("barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned;")
+    _do("barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned;", ())
 
 
 @gluon.jit
 def barrier_init(first, COUNT: gl.constexpr, ARRIVALS: gl.constexpr, MORE: gl.constexpr):
     """At `first`, `COUNT` barriers of one arrival, as many of `ARRIVALS`, and `MORE` of one."""
-    gl.inline_asm_elementwise(
-        _init_text(COUNT, ARRIVALS, MORE), "=r,r,~{memory}", [first], gl.int32, is_pure=False,
-        pack=1,
-    )  # fmt: skip
+    _do(_init_text(COUNT, ARRIVALS, MORE), (first,))
 
 
 @gluon.constexpr_function
@@ -54,46 +61,37 @@ def _init_text(count, arrivals, more):
         for i, number in enumerate([1] * count + [arrivals] * count + [1] * more)
     ]
     return "\n".join([
-        "{", ".reg .pred one;", ".reg .b32 thread;",
+        ".reg .pred one; .reg .b32 thread;",
         "mov.u32 thread, %tid.x;", "setp.eq.u32 one, thread, 0;", *lines,
-        "fence.mbarrier_init.release.cluster;", "mov.u32 $0, 0;", "}",
+        "fence.mbarrier_init.release.cluster;",
     ])  # fmt: skip
 
 
 @gluon.jit
 def barrier_wait(bar, parity, REMOTE: gl.constexpr = False):
     """Until the phase of that parity is complete; `REMOTE`: other programs' writes are seen too."""
-    gl.inline_asm_elementwise(
-        _wait_text(REMOTE), "=r,r,r,~{memory}", [bar, parity], gl.int32, is_pure=False, pack=1,
-    )  # fmt: skip
+    _do(_wait_text(REMOTE), (bar, parity))
 
 
 @gluon.constexpr_function
 def _wait_text(remote):
     scope = "cluster" if remote else "cta"
-    return f"""{{
-        .reg .pred done;
+    return f""".reg .pred done;
         again:
         mbarrier.try_wait.parity.acquire.{scope}.shared::cta.b64 done, [$1], $2;
-        @!done bra.uni again;
-        mov.u32 $0, 0;
-        }}"""
+        @!done bra.uni again;"""
 
 
 @gluon.jit
 def barrier_expect(bar, count):
     """One thread of the warp arrives; the phase waits for `count` bytes too."""
-    gl.inline_asm_elementwise(
-        """{
-        .reg .pred one;
-        .reg .b32 who;
+    _do(
+        """.reg .pred one; .reg .b32 who;
         bar.warp.sync -1;
         elect.sync who|one, -1;
-        @one mbarrier.arrive.expect_tx.shared::cta.b64 _, [$1], $2;
-        mov.u32 $0, 0;
-        }""",
-        "=r,r,r,~{memory}", [bar, gl.to_tensor(count)], gl.int32, is_pure=False, pack=1,
-    )  # fmt: skip
+        @one mbarrier.arrive.expect_tx.shared::cta.b64 _, [$1], $2;""",
+        (bar, gl.to_tensor(count)),
+    )
 
 
 @gluon.jit
@@ -103,10 +101,7 @@ def barrier_arrive(bar, mine, PROGRAMS: gl.constexpr = 1):
     That is of this one, or all of the cluster. It orders nothing but that WGMMA has finished
     reading.
     """
-    gl.inline_asm_elementwise(
-        _arrive_text(PROGRAMS), "=r,r,r,~{memory}", [bar, mine.to(gl.int32)], gl.int32,
-        is_pure=False, pack=1,
-    )  # fmt: skip
+    _do(_arrive_text(PROGRAMS), (bar, mine.to(gl.int32)))
 
 
 @gluon.constexpr_function
@@ -116,16 +111,12 @@ def _arrive_text(programs):
     if programs > 1:
         there = "mapa.shared::cluster.u32 there, $1, lane;"
         space, address = "cluster", "there"
-    return f"""{{
-        .reg .pred mine, asked;
-        .reg .b32 lane, there;
+    return f""".reg .pred mine, asked; .reg .b32 lane, there;
         mov.u32 lane, %laneid;
         setp.ne.b32 asked, $2, 0;
         setp.lt.and.u32 mine, lane, {programs}, asked;
         {there}
-        @mine mbarrier.arrive.shared::{space}.b64 _, [{address}];
-        mov.u32 $0, 0;
-        }}"""
+        @mine mbarrier.arrive.shared::{space}.b64 _, [{address}];"""
 
 
 @gluon.jit
@@ -152,33 +143,22 @@ def tma_load(to, bar, slow, fast, b0, b1, MAP: gl.constexpr, BATCHED: gl.constex
     same place of their shared memory and their barriers; or in this one alone.
     """
     if BATCHED:
-        gl.inline_asm_elementwise(
-            _load_text(MAP, 4, PROGRAMS), "=r,r,r,r,r,r,r,~{memory}",
-            [to, bar, fast, slow, b1, b0], gl.int32, is_pure=False, pack=1,
-        )  # fmt: skip
+        _do(_load_text(MAP, 4, PROGRAMS), (to, bar, fast, slow, b1, b0))
     else:
-        gl.inline_asm_elementwise(
-            _load_text(MAP, 2, PROGRAMS), "=r,r,r,r,r,~{memory}",
-            [to, bar, fast, slow], gl.int32, is_pure=False, pack=1,
-        )  # fmt: skip
+        _do(_load_text(MAP, 2, PROGRAMS), (to, bar, fast, slow))
 
 
 @gluon.constexpr_function
 def _load_text(tensor_map, rank, programs):
     coordinates = ", ".join(f"${3 + i}" for i in range(rank))
     how, mask = (".multicast::cluster", f", {2**programs - 1}") if programs > 1 else ("", "")
-    return f"""{{
-        .reg .pred one;
-        .reg .b32 who;
-        .reg .b64 map;
+    return f""".reg .pred one; .reg .b32 who; .reg .b64 map;
         mov.b64 map, {tensor_map};
         cvta.param.u64 map, map;
         bar.warp.sync -1;
         elect.sync who|one, -1;
         @one cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes{how}
-            [$1], [map, {{{coordinates}}}], [$2]{mask};
-        mov.u32 $0, 0;
-        }}"""
+            [$1], [map, {{{coordinates}}}], [$2]{mask};"""
 
 
 @gluon.constexpr_function
