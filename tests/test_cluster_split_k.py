@@ -133,10 +133,7 @@ def sent(shape, program, slab):
     unit = ptx.unit(shape.BLOCK_N)
     slot = exchange.slot_bytes(shape)
     for part in range(shape.BLOCK_N // unit):
-        text = exchange._hand_out_text(
-            unit // 2, part * unit // shape.EPI_N, shape.EPI_N // 2, shape.SPLIT_K,
-            shape.SPLIT_K * slot,
-        )  # fmt: skip
+        text = exchange._send_text(unit // 2, part, shape)
         receiver = None
         for line in text.splitlines():
             if found := re.match(r"mapa.shared::cluster.u32 to, base, (\d+);", line):
@@ -152,7 +149,7 @@ def sent(shape, program, slab):
 def added(shape, nth, slab):
     """Bytes from the first slot of what a thread adds up of a piece, for each 8 columns."""
     slot = exchange.slot_bytes(shape)
-    text = exchange._add_up_text(shape.EPI_N // 2, shape.SPLIT_K, slot)
+    text = exchange._receive_text(shape)
     first = nth * shape.SPLIT_K * slot + slab * 256 * shape.EPI_N
     places = [first + int(at) for at in re.findall(r"ld\.shared.*\[at \+ (\d+)\];", text)]
     return [places[i :: shape.EPI_N // 8] for i in range(shape.EPI_N // 8)]

@@ -29,7 +29,7 @@ def load(work, loop):
     gdc_wait()
     n = gl.to_tensor(0)
     work = stream_k(work)
-    for i in range(work.first(), work.units(), work.stride()):
+    for i in range(work.units()):
         n = loop.load(n, work.unit(i))
 
 
@@ -40,11 +40,11 @@ def compute(args, WHICH: gl.constexpr):
     gdc_wait()
     n = gl.to_tensor(0)
     work = stream_k(work)
-    for i in range(work.first(), work.units(), work.stride()):
+    for i in range(work.units()):
         unit = work.unit(i)
         acc, n = loop.multiply(n, unit.steps, WHICH)
         acc = loop.multiply_tail(acc, n, unit.steps)
-        if work.is_whole(unit):
+        if unit.steps == work.steps:
             out.store(acc, unit, WHICH, WHICH)
         else:
             work.reduce(parts, acc, out, unit)

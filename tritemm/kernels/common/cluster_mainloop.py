@@ -17,7 +17,6 @@ from .ptx import (
     cluster_sync,
     is_first_warp,
     matrix_descriptor,
-    parameter,
     shared_memory,
     tma_load,
     wgmma,
@@ -64,9 +63,9 @@ def box_lines(lines):
 
 @gluon.constexpr_function
 def map_of(kernel, operand, batched):
-    """The tensor map of A or B, the first parameters of `kernel`; sizes and strides of A stand
-    between the two."""
-    return parameter(kernel, 0 if operand == "a" else 1 + 2 * (4 if batched else 2))
+    """In PTX, the tensor map of A or B, the first parameters of `kernel`; sizes and strides of A
+    stand between the two."""
+    return f"{kernel}_param_{0 if operand == 'a' else 1 + 2 * (4 if batched else 2)}"
 
 
 @gluon.constexpr_function

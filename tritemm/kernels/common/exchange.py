@@ -92,45 +92,40 @@ class Exchange:
 
     @gluon.jit
     def send(self, acc, full, rank, SLAB: gl.constexpr):
-        """Hand the sums of slab `SLAB` and those below it to the programs that add them up."""
+        """Hand the sums of slab `SLAB` and those below it to the programs that add them up.
+
+        Piece i goes to program i % PROGRAMS, and counts towards its barrier `full`.
+        """
         SHAPE: gl.constexpr = self.SHAPE
-        WIDTH: gl.constexpr = acc[0].shape[1]
-        UNITS: gl.constexpr = SHAPE.BLOCK_N // WIDTH
-        for i in gl.static_range(acc_columns(acc) // WIDTH):
-            hand_out(
-                acc[i], self.slot(0, rank, SLAB + i // UNITS), full,
-                i % UNITS * (WIDTH // SHAPE.EPI_N), SHAPE.EPI_N, SHAPE.SPLIT_K,
-                SHAPE.SPLIT_K * slot_bytes(SHAPE),
+        TILE: gl.constexpr = acc[0].shape
+        LAYOUT: gl.constexpr = acc[0].type.layout
+        UNITS: gl.constexpr = SHAPE.BLOCK_N // TILE[1]
+        COUNT: gl.constexpr = TILE[1] // 2
+        full = gl.full(TILE, full, gl.int32, LAYOUT)
+        for i in gl.static_range(acc_columns(acc) // TILE[1]):
+            slot = gl.full(TILE, self.slot(0, rank, SLAB + i // UNITS), gl.int32, LAYOUT)
+            gl.inline_asm_elementwise(
+                _send_text(COUNT, i % UNITS, SHAPE),
+                in_place(COUNT) + ",r" * (2 * COUNT) + ",~{memory}",
+                [acc[i], slot, full], gl.float32, is_pure=False, pack=COUNT,
             )  # fmt: skip
 
     @gluon.jit
     def receive(self, piece, slab):
         """The sum of a slab of this program's piece, over all programs in their order."""
-        slots = self.slot(piece, 0, slab)
-        return add_up(slots, self.SHAPE.EPI_N, self.SHAPE.SPLIT_K, slot_bytes(self.SHAPE))
-
-
-@gluon.jit
-def hand_out(sums, slot, full, FIRST: gl.constexpr, PIECE: gl.constexpr, PROGRAMS: gl.constexpr,
-             DISTANCE: gl.constexpr):  # fmt: skip
-    """Send [64, unit] sums to the programs that add them up, in pieces of `PIECE` columns.
-
-    They are pieces `FIRST` and on; piece i goes to program i % PROGRAMS. `slot`: this program's
-    slot, where it is the first piece of its receiver; `DISTANCE` bytes are from there to that of
-    the receiver's next piece. It counts towards the receiver's barrier `full`.
-    """
-    REGISTERS: gl.constexpr = sums.shape[1] // 2
-    slot = gl.full(sums.shape, slot, gl.int32, sums.type.layout)
-    full = gl.full(sums.shape, full, gl.int32, sums.type.layout)
-    return gl.inline_asm_elementwise(
-        _hand_out_text(REGISTERS, FIRST, PIECE // 2, PROGRAMS, DISTANCE),
-        in_place(REGISTERS) + ",r" * (2 * REGISTERS) + ",~{memory}",
-        [sums, slot, full], gl.float32, is_pure=False, pack=REGISTERS,
-    )  # fmt: skip
+        EPI_N: gl.constexpr = self.SHAPE.EPI_N
+        slots = gl.full([64, EPI_N], self.slot(piece, 0, slab), gl.int32, mma_layout(64, EPI_N, 4))
+        return gl.inline_asm_elementwise(
+            _receive_text(self.SHAPE), _written(EPI_N // 2) + ",r" * (EPI_N // 2) + ",~{memory}",
+            [slots], gl.float32, is_pure=False, pack=EPI_N // 2,
+        )  # fmt: skip
 
 
 @gluon.constexpr_function
-def _hand_out_text(registers, first, piece, programs, distance):
+def _send_text(registers, unit, shape):
+    """Of the `unit`-th columns of a tile, so many registers."""
+    piece, programs = shape.EPI_N.value // 2, shape.SPLIT_K.value
+    first, distance = unit * registers // piece, programs * 4 * shape.BLOCK_M.value * 2 * piece
     lines = [
         "{", ".reg .b32 base, to, full;", "mov.u32 base, %tid.x;", "and.b32 base, base, 127;",
         f"mad.lo.u32 base, base, 16, ${2 * registers};",
@@ -150,20 +145,10 @@ def _hand_out_text(registers, first, piece, programs, distance):
     return "\n".join([*lines, "}"])
 
 
-@gluon.jit
-def add_up(slots, PIECE: gl.constexpr, PROGRAMS: gl.constexpr, DISTANCE: gl.constexpr):
-    """The sum of a piece [64, PIECE] over its `PROGRAMS` slots, `DISTANCE` bytes apart."""
-    REGISTERS: gl.constexpr = PIECE // 2
-    like = gl.full([64, PIECE], slots, gl.int32, mma_layout(64, PIECE, 4))
-    return gl.inline_asm_elementwise(
-        _add_up_text(REGISTERS, PROGRAMS, DISTANCE),
-        _written(REGISTERS) + ",r" * REGISTERS + ",~{memory}", [like], gl.float32, is_pure=False,
-        pack=REGISTERS,
-    )  # fmt: skip
-
-
 @gluon.constexpr_function
-def _add_up_text(registers, programs, distance):
+def _receive_text(shape):
+    registers, programs = shape.EPI_N.value // 2, shape.SPLIT_K.value
+    distance = 4 * shape.BLOCK_M.value * 2 * registers
     lines = [
         "{", ".reg .b32 at;", f".reg .f32 more<{programs * registers}>;",
         "mov.u32 at, %tid.x;", "and.b32 at, at, 127;", f"mad.lo.u32 at, at, 16, ${registers};",

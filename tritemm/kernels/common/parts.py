@@ -39,7 +39,11 @@ class Parts:
         sums = self.sums_ptr + gl.cast(place, gl.int64) * (PARTS * SIZE)
         deposit(sums + unit.part * SIZE, acc, EPI_N)
         SHARES: gl.constexpr = shares(PIECES, PARTS, self.SHAPE.TOGETHER)
-        mine = take_shares(self.counters_ptr + place, unit.part, PARTS, SHARES)
+        word = self.counters_ptr + place
+        if SHARES > 1:
+            mine = arrive_owner(word, unit.part, PARTS, SHARES)
+        else:
+            mine = arrive_last(word, PARTS).to(gl.int32)
         for i in range(PIECES):
             if mine >> i % SHARES & 1:
                 piece = add_parts(sums, i, PARTS, ROWS, SIZE // ROWS, EPI_N)
@@ -93,19 +97,6 @@ def add_parts(sums, piece, PARTS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: 
 def shares(pieces, parts, together):
     """Into which the sum of so many pieces is cut: one, unless the parts run `together`."""
     return min(pieces, parts, OWNERS) if together else 1
-
-
-@gluon.jit
-def take_shares(word, part, PARTS: gl.constexpr, SHARES: gl.constexpr):
-    """The shares of a sum, a bit each, that this consumer adds up: its sums are part `part`.
-
-    All of them or none, if there is one share, for the last to come. Else see `arrive_owner`.
-    """
-    if SHARES > 1:
-        mine = arrive_owner(word, part, PARTS, SHARES)
-    else:
-        mine = arrive_last(word, PARTS).to(gl.int32)
-    return mine
 
 
 @gluon.jit

@@ -161,12 +161,6 @@ def _load_text(tensor_map, rank, programs):
             [$1], [map, {{{coordinates}}}], [$2]{mask};"""
 
 
-@gluon.constexpr_function
-def parameter(kernel, place):
-    """The name of a parameter of `kernel` in PTX."""
-    return f"{kernel}_param_{place}"
-
-
 # Sums of one or two slabs of 64 rows: a tuple of tensors [64, unit], one slab after another.
 
 

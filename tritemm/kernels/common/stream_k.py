@@ -18,64 +18,37 @@ class StreamK:
     """
 
     work: Scheduler
+    steps: Value  # of a tile
+    rest: Value  # tiles that are shared out
     whole: Value
     begin: Value
     end: Value
 
     @gluon.jit
-    def first(self):
-        """This program's first unit."""
-        return 0
-
-    @gluon.jit
     def units(self):
         """Of this program: tiles, and pieces of tiles."""
-        steps = gl.cdiv(self.work.K, self.work.SHAPE.BLOCK_K)
-        pieces = (self.end - 1) // steps - self.begin // steps + 1
+        pieces = (self.end - 1) // self.steps - self.begin // self.steps + 1
         return self.whole + gl.where(self.end > self.begin, pieces, 0)
-
-    @gluon.jit
-    def stride(self):
-        """From one of its units to the next."""
-        return 1
 
     @gluon.jit
     def unit(self, i):
         """Unit `i` of this program."""
-        steps = gl.cdiv(self.work.K, self.work.SHAPE.BLOCK_K)
-        tile = self.begin // steps + i - self.whole
-        first = gl.maximum(self.begin - tile * steps, 0)
-        count = gl.minimum(self.end - tile * steps, steps) - first
+        tile = self.begin // self.steps + i - self.whole
+        first = gl.maximum(self.begin - tile * self.steps, 0)
+        count = gl.minimum(self.end - tile * self.steps, self.steps) - first
         shared = i >= self.whole
         tile = gl.where(shared, self.whole * gl.num_programs(0) + tile,
                         gl.program_id(0) + i * gl.num_programs(0))  # fmt: skip
         first = gl.where(shared, first, 0)
-        count = gl.where(shared, count, steps)
+        count = gl.where(shared, count, self.steps)
         b0, b1, row, col = self.work.place(tile)
         return Unit(tile, 0, first, count, b0, b1, row, col)
 
     @gluon.jit
-    def is_whole(self, unit):
-        """Whether the unit has all steps of its tile."""
-        return unit.steps == gl.cdiv(self.work.K, self.work.SHAPE.BLOCK_K)
-
-    @gluon.jit
-    def sharers(self, unit):
-        """The tile's place among the shared ones, its first program, and one behind the last."""
-        steps = gl.cdiv(self.work.K, self.work.SHAPE.BLOCK_K)
-        here = unit.tile - self.whole * gl.num_programs(0)
-        rest = self.work.tiles() - self.whole * gl.num_programs(0)
-        start = owner_of(here * steps, rest, steps, self.work.SHAPE.SPLIT_K)
-        stop = owner_of((here + 1) * steps - 1, rest, steps, self.work.SHAPE.SPLIT_K) + 1
-        return here, start, stop
-
-    @gluon.jit
     def slot(self, program, here):
         """Where a program's sums of a shared tile stand: it begins in one and ends in another."""
-        steps = gl.cdiv(self.work.K, self.work.SHAPE.BLOCK_K)
-        rest = self.work.tiles() - self.whole * gl.num_programs(0)
-        begin, _ = share_of(program, rest, steps, self.work.SHAPE.SPLIT_K)
-        return gl.cast(2 * program + gl.where(begin < here * steps, 1, 0), gl.int64)
+        begin, _ = share_of(program, self.rest, self.steps, self.work.SHAPE.SPLIT_K)
+        return gl.cast(2 * program + gl.where(begin < here * self.steps, 1, 0), gl.int64)
 
     @gluon.jit
     def reduce(self, parts, acc, out, unit):
@@ -84,7 +57,9 @@ class StreamK:
         ROWS: gl.constexpr = SHAPE.ROWS
         EPI_N: gl.constexpr = SHAPE.EPI_N
         SIZE: gl.constexpr = ROWS * acc_columns(acc)
-        here, start, stop = self.sharers(unit)
+        here = unit.tile - self.whole * gl.num_programs(0)  # among the shared ones
+        start = owner_of(here * self.steps, self.rest, self.steps, SHAPE.SPLIT_K)
+        stop = owner_of((here + 1) * self.steps - 1, self.rest, self.steps, SHAPE.SPLIT_K) + 1
         deposit(parts.sums_ptr + self.slot(gl.program_id(0), here) * SIZE, acc, EPI_N)
         if arrive_last(parts.counters_ptr + here, stop - start):
             for i in gl.static_range(acc_columns(acc) // EPI_N):
@@ -95,13 +70,12 @@ class StreamK:
 @gluon.jit
 def stream_k(work):
     """The units of this program."""
+    steps = gl.cdiv(work.K, work.SHAPE.BLOCK_K)
     tiles = work.tiles()
     whole = tiles // gl.num_programs(0)
-    begin, end = share_of(
-        gl.program_id(0), tiles - whole * gl.num_programs(0), gl.cdiv(work.K, work.SHAPE.BLOCK_K),
-        work.SHAPE.SPLIT_K,
-    )  # fmt: skip
-    return StreamK(work, whole, begin, end)
+    rest = tiles - whole * gl.num_programs(0)
+    begin, end = share_of(gl.program_id(0), rest, steps, work.SHAPE.SPLIT_K)
+    return StreamK(work, steps, rest, whole, begin, end)
 
 
 @gluon.jit
