@@ -8,21 +8,8 @@ barriers, `ready` and `empty` as in `mainloop`. WGMMA is as wide as the tile.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from . import ptx
 from .language import Value, aggregate
-from .ptx import (
-    barrier_arrive,
-    barrier_expect,
-    barrier_init,
-    barrier_wait,
-    cluster_sync,
-    is_first_warp,
-    matrix_descriptor,
-    shared_memory,
-    tma_load,
-    wgmma,
-    wgmma_wait,
-    zeros,
-)
 
 #: Elements of K in a line of 128 bytes.
 LINE = gl.constexpr(64)
@@ -88,14 +75,14 @@ def load_lines(to, bar, first, k, b0, b1, rank, LINES: gl.constexpr, ALONG_K: gl
             at = i * BOX
             if SHARERS > 1:
                 at += rank * OWN
-            tma_load(to + at * 128, bar, first + at, k, b0, b1, MAP, BATCHED, SHARERS)
+            ptx.tma_load(to + at * 128, bar, first + at, k, b0, b1, MAP, BATCHED, SHARERS)
     else:
         DEEP: gl.constexpr = LINE // SHARERS
         if SHARERS > 1:
             k += rank * DEEP
             to += rank * (DEEP * 128)
         for i in gl.static_range((LINES + 63) // 64):
-            tma_load(to + i * 8192, bar, k, first + i * 64, b0, b1, MAP, BATCHED, SHARERS)
+            ptx.tma_load(to + i * 8192, bar, k, first + i * 64, b0, b1, MAP, BATCHED, SHARERS)
 
 
 @aggregate
@@ -112,7 +99,7 @@ class ClusterMainloop:
     @gluon.jit
     def ready(self):
         """The address of the first barrier, behind all stages."""
-        return shared_memory() + (stages_bytes(self.SHAPE) + self.GAP)
+        return ptx.shared_memory() + (stages_bytes(self.SHAPE) + self.GAP)
 
     @gluon.jit
     def more(self):
@@ -137,14 +124,14 @@ class ClusterMainloop:
             a, b = self.a_desc.shape, self.b_desc.shape
             a0, a1 = gl.minimum(a0, a[0] - 1), gl.minimum(a1, a[1] - 1)
             b0, b1 = gl.minimum(b0, b[0] - 1), gl.minimum(b1, b[1] - 1)
-        ring = shared_memory()
+        ring = ptx.shared_memory()
         bars = self.ready()
         for step in range(unit.steps):
             stage = n % SHAPE.STAGES
             ready = bars + stage * 8
             # Free in all programs, since all are written.
-            barrier_wait(ready + SHAPE.STAGES * 8, (n // SHAPE.STAGES & 1) ^ 1)
-            barrier_expect(ready, LINES * BYTES)
+            ptx.barrier_wait(ready + SHAPE.STAGES * 8, (n // SHAPE.STAGES & 1) ^ 1)
+            ptx.barrier_expect(ready, LINES * BYTES)
             to = ring + stage * (LINES * BYTES)
             for line in gl.static_range(LINES):
                 k = (unit.first + step) * SHAPE.BLOCK_K + line * LINE
@@ -167,11 +154,11 @@ class ClusterMainloop:
         SHAPE: gl.constexpr = self.SHAPE
         SLABS: gl.constexpr = slabs_of(SHAPE.BLOCK_M, SHAPE.WARPS)
         SLAB: gl.constexpr = WHICH * SLABS if SHAPE.WARPS > 4 else 0
-        ring = shared_memory()
+        ring = ptx.shared_memory()
         ready = self.ready()
-        first_warp = is_first_warp()
-        a = matrix_descriptor(ring + SLAB * 8192, 16)
-        b = matrix_descriptor(ring + SHAPE.BLOCK_M * 128, 16 if SHAPE.B_MAJOR == "T" else 8192)
+        first_warp = ptx.is_first_warp()
+        a = ptx.matrix_descriptor(ring + SLAB * 8192, 16)
+        b = ptx.matrix_descriptor(ring + SHAPE.BLOCK_M * 128, 16 if SHAPE.B_MAJOR == "T" else 8192)
         return Consumer(self, ready, first_warp, a, b, SLAB, SLABS)
 
 
@@ -196,20 +183,20 @@ class Consumer:
         SHAPE: gl.constexpr = self.loop.SHAPE
         LINES: gl.constexpr = SHAPE.BLOCK_K // LINE
         BYTES: gl.constexpr = line_bytes(SHAPE.BLOCK_M, SHAPE.BLOCK_N, SHAPE.B_MAJOR)
-        acc = zeros(SHAPE.BLOCK_N, self.SLABS)
+        acc = ptx.zeros(SHAPE.BLOCK_N, self.SLABS)
         for step in range(steps):
             if SHAPE.CLUSTER == 1:
                 n = step  # of a single unit; so the compiler sees that it is not negative
             stage = n % SHAPE.STAGES
-            barrier_wait(self.ready + stage * 8, n // SHAPE.STAGES & 1)
+            ptx.barrier_wait(self.ready + stage * 8, n // SHAPE.STAGES & 1)
             for line in gl.static_range(LINES):
                 at = (stage * LINES + line) * (BYTES // 16)
                 keep = step * LINES + line > 0
-                acc = wgmma(
+                acc = ptx.wgmma(
                     acc, self.a + at, self.b + at, keep, SHAPE.BLOCK_N, self.SLABS, SHAPE.TYPE,
                     SHAPE.A_MAJOR, SHAPE.B_MAJOR,
                 )  # fmt: skip
-            acc = wgmma_wait(acc, LINES)
+            acc = ptx.wgmma_wait(acc, LINES)
             # This step's WGMMA may still read its stage; that of the step before has finished.
             self.release(n, step > 0)
             n += 1
@@ -218,7 +205,7 @@ class Consumer:
     @gluon.jit
     def multiply_tail(self, acc, n, steps):
         """The sums of `multiply`, complete; its last stage is free again."""
-        acc = wgmma_wait(acc, 0)
+        acc = ptx.wgmma_wait(acc, 0)
         self.release(n, steps > 0)
         return acc
 
@@ -228,14 +215,14 @@ class Consumer:
         SHAPE: gl.constexpr = self.loop.SHAPE
         empty = self.ready + SHAPE.STAGES * 8
         last = empty + (n + SHAPE.STAGES - 1) % SHAPE.STAGES * 8
-        barrier_arrive(last, pred & self.first_warp, SHAPE.CLUSTER)
+        ptx.barrier_arrive(last, pred & self.first_warp, SHAPE.CLUSTER)
 
 
 @gluon.jit
 def idle(SYNCS: gl.constexpr = 2):
     """Warps that make up a warpgroup: clusters meet with all their threads."""
     for _ in gl.static_range(SYNCS):
-        cluster_sync()
+        ptx.cluster_sync()
 
 
 @gluon.jit
@@ -254,7 +241,7 @@ def make_cluster_mainloop(
     )
     keep_ring(ring)
     ARRIVALS: gl.constexpr = SHAPE.CLUSTER * (SHAPE.WARPS // 4)
-    barrier_init(shared_memory() + RING, SHAPE.STAGES, ARRIVALS, MORE)
+    ptx.barrier_init(ptx.shared_memory() + RING, SHAPE.STAGES, ARRIVALS, MORE)
     return ClusterMainloop(ring, a_desc, b_desc, KERNEL, GAP, SHAPE)
 
 

@@ -7,17 +7,7 @@ from collections.abc import Sequence
 
 from ...problem import Problem
 from ...spec import Config, clusters_at_once
-from . import exchange
-from .cluster_host import (
-    arguments,
-    boxes_of,
-    output_buffers,
-    ring_bytes,
-    ring_kind,
-    ring_why_not,
-    stages_bytes,
-    tile_why_not,
-)
+from . import cluster_host, exchange
 from .cluster_mainloop import slabs_of
 from .exchange import most_pieces
 from .gluon_host import parts_why_not, piece_columns
@@ -38,7 +28,7 @@ def fitted(problem: Problem, tiles: Sequence[Tile]) -> tuple[Config, ...]:
     if problem.device.capability[0] != 9:
         return ()
     sizes = problem.M, problem.N, problem.K, problem.batch, problem.device.sms
-    return _fitted(tiles, *sizes, problem.device.shared, *ring_kind(problem))
+    return _fitted(tiles, *sizes, problem.device.shared, *cluster_host.ring_kind(problem))
 
 
 @functools.lru_cache
@@ -74,7 +64,7 @@ def splits(tiles: int, steps: int, sms: int) -> tuple[int, ...]:
 
 def deepest(problem: Problem, *tile: int) -> Config:
     """With as many stages as fit."""
-    return _deepest(*tile, problem.device.shared, *ring_kind(problem))
+    return _deepest(*tile, problem.device.shared, *cluster_host.ring_kind(problem))
 
 
 @functools.lru_cache
@@ -98,21 +88,25 @@ def _buffers(config: Config, shared: int, b_major: str, element: int, engine: bo
     """See `cluster_host.arguments`."""
     piece, warps = _piece(config), config.num_warps
     own = most_pieces(config.BLOCK_N, config.SPLIT_K, piece) * slabs_of(config.BLOCK_M, warps)
-    room = shared - ring_bytes(stages_bytes(config, b_major)) - _apart_bytes(_sums(config))
-    return output_buffers(room, warps // 4, piece, own, element, engine)
+    room = (
+        shared
+        - cluster_host.ring_bytes(cluster_host.stages_bytes(config, b_major))
+        - _apart_bytes(_sums(config))
+    )
+    return cluster_host.output_buffers(room, warps // 4, piece, own, element, engine)
 
 
 @functools.lru_cache(maxsize=4096)
 def _boxes(problem: Problem, config: Config) -> tuple[Box, Box, Box | None]:
     """Of A, B and C; None where C is stored by threads."""
-    return boxes_of(problem, config, _piece(config))
+    return cluster_host.boxes_of(problem, config, _piece(config))
 
 
 def config_why_not(problem: Problem, config: Config) -> str | None:
     warps, split = config.num_warps, config.SPLIT_K
     if warps not in (4, 8, 12):
         return f"num_warps is {warps}; 4, 8 or 12 are possible"
-    if reason := tile_why_not(config, 8):
+    if reason := cluster_host.tile_why_not(config, 8):
         return reason
     if config.BLOCK_K % 64 or not 64 <= config.BLOCK_K <= 256:
         return f"BLOCK_K is {config.BLOCK_K}; multiples of 64 up to 256 are possible"
@@ -120,9 +114,11 @@ def config_why_not(problem: Problem, config: Config) -> str | None:
         return f"SPLIT_K is {split}; clusters of 2 to {MOST} programs are possible"
     if reason := parts_why_not(problem, config):
         return reason
-    if reason := ring_why_not(problem, config, _buffers, warps // 4 * _piece(config)):
+    if reason := cluster_host.ring_why_not(problem, config, _buffers, warps // 4 * _piece(config)):
         return reason
-    if _sums(config) > max(stages_bytes(config, major_of(problem.b)), exchange.APART.value):
+    if _sums(config) > max(
+        cluster_host.stages_bytes(config, major_of(problem.b)), exchange.APART.value
+    ):
         return "the sums don't fit where the stages lie; take more stages"
     return None
 
@@ -132,8 +128,7 @@ def grid(problem: Problem, config: Config) -> int:
     return config.tiles(problem)
 
 
-def _consumers(config: Config) -> int:
-    return config.num_warps // 4
-
-
-ARGUMENTS = arguments(_boxes, _buffers, lambda _, config: {"EPI_N": _piece(config)}, _consumers)
+ARGUMENTS = cluster_host.arguments(
+    _boxes, _buffers, lambda _, config: {"EPI_N": _piece(config)},
+    consumers=lambda config: config.num_warps // 4,
+)  # fmt: skip

@@ -34,7 +34,7 @@ ACCUMULATORS = 192
 ACCUMULATORS_OF_THREE = 96
 #: Columns that are stored through pointers at a time, by way of shared memory.
 POINTER_COLUMNS = 64
-#: Parts of K at most: who comes to add them up is counted in 8 bits (`epilogue`), and the steps
+#: Parts of K at most: who comes to add them up is counted in 8 bits (`parts`), and the steps
 #: of all parts in 32.
 MOST_PARTS = 128
 #: Rows of a tile at most, as of a box of the copy engine.

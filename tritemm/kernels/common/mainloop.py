@@ -20,14 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from .language import Value, aggregate, async_load
-from .memory import (
-    as_box,
-    buffers,
-    corner,
-    first_part,
-    mma_layout,
-    tile_view,
-)
+from .memory import as_box, buffers, corner, first_part, mma_layout, tile_view
 
 
 @gluon.jit

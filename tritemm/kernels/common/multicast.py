@@ -10,15 +10,6 @@ from ...problem import Problem
 from ...runtime.workspace import Room
 from ...spec import Arguments, Config, Workspace, clusters_at_once
 from . import cluster_host, scheduler
-from .cluster_host import (
-    boxes_of,
-    output_buffers,
-    ring_bytes,
-    ring_kind,
-    ring_why_not,
-    stages_bytes,
-    tile_why_not,
-)
 from .cluster_mainloop import LINE, slabs_of
 from .gluon_host import partial_sums, parts_why_not, piece_columns
 from .host import Box
@@ -46,7 +37,7 @@ _cluster_tile = functools.cache(scheduler.cluster_tile)
 
 def usual(problem: Problem, tiles: Sequence[Tile]) -> tuple[Config, ...]:
     """The configs of those of the `tiles` that fit."""
-    return _usual(tiles, problem.device.shared, *ring_kind(problem))
+    return _usual(tiles, problem.device.shared, *cluster_host.ring_kind(problem))
 
 
 @functools.lru_cache
@@ -62,7 +53,7 @@ def fitted(
 
     Or, with `cut`, those with which it takes one where K is cut. None of `besides`.
     """
-    kind = problem.device.shared, *ring_kind(problem)
+    kind = problem.device.shared, *cluster_host.ring_kind(problem)
     parts = max(1, min(problem.K // (LEAST_STEPS * LINE.value), PARTS[-1]))
     sizes = problem.M, problem.N, problem.batch, parts, problem.device.sms
     return _fitted(table, besides, cut, *sizes, *kind)
@@ -173,8 +164,10 @@ def buffers_of(config: Config, shared: int, b_major: str, element: int, engine: 
     """Of each consumer's output; see `cluster_host.arguments`."""
     rows, columns, warps = config.BLOCK_M, config.BLOCK_N, config.num_warps
     pieces = slabs_of(rows, warps) * columns // unit(columns)
-    room = shared - ring_bytes(stages_bytes(config, b_major))
-    return output_buffers(room, consumers_of(config), unit(columns), pieces, element, engine)
+    room = shared - cluster_host.ring_bytes(cluster_host.stages_bytes(config, b_major))
+    return cluster_host.output_buffers(
+        room, consumers_of(config), unit(columns), pieces, element, engine
+    )
 
 
 def config_why_not(
@@ -192,7 +185,7 @@ def config_why_not(
             return f"num_warps is {warps}; {words} for a tile are possible{more}"
         if programs not in (2, 4):
             return f"CLUSTER is {programs}; 2 or 4 programs can share"
-        if reason := tile_why_not(config, 8 * programs):
+        if reason := cluster_host.tile_why_not(config, 8 * programs):
             return reason
         if config.BLOCK_K != 64:
             return f"BLOCK_K is {config.BLOCK_K}; 64 is possible"
@@ -201,7 +194,7 @@ def config_why_not(
         if reason := parts_why_not(problem, config):
             return reason
         row = consumers_of(config) * unit(config.BLOCK_N)
-        return ring_why_not(problem, config, buffers_of, row)
+        return cluster_host.ring_why_not(problem, config, buffers_of, row)
 
     return reason
 
@@ -211,7 +204,7 @@ def _boxes(problem: Problem, config: Config) -> tuple[Box, Box, Box | None]:
     """Of A, B and C; None where C is stored by threads."""
     shared, sharers = shared_of(problem, config), config.CLUSTER
     a, b = (sharers, 1) if shared == "a" else (1, sharers)
-    return boxes_of(problem, config, columns_at_once(problem, config), a, b)
+    return cluster_host.boxes_of(problem, config, columns_at_once(problem, config), a, b)
 
 
 def arguments(work: Workspace | None = None) -> Arguments:
