@@ -80,7 +80,7 @@ TECHNIQUES = (
     Technique(
         "Warp tile",
         (cuda("include/tile.cuh", "WM = 64, WN = 64"), cuda("include/mma_tile.cuh", "WarpTile")),
-        (rung("_host", "num_warps=8"),),
+        (rung("common/host", "num_warps=8"),),
         f"{COMPILER}; you only say how many warps",
         (Code("mma_base", 80), Code("tiled", 80)),
         ("HMMA.16816.F32", "LDSM.16.M88.4"),
@@ -98,7 +98,10 @@ TECHNIQUES = (
     Technique(
         "Padding",
         (cuda("wmma_padding.cu", "AB_ROW = BK / CHUNK + 1"),),
-        (rung("_mma_sync", "PaddedSharedLayout"), rung("k05_permuted", "SHARED: gl.constexpr")),
+        (
+            rung("common/mma_sync", "PaddedSharedLayout"),
+            rung("k05_permuted", "SHARED: gl.constexpr"),
+        ),
         f"{YOU} choose the layout, in Gluon; {COMPILER} does the addresses",
         (
             Code("wmma_base", 80), Code("wmma_padding", 80), Code("permuted[2]", 80),
@@ -111,7 +114,10 @@ TECHNIQUES = (
     Technique(
         "Permutation",
         (cuda("mma_permuted.cu", "(chunk + row / 2) % AB_ROW"),),
-        (rung("_mma_sync", "SwizzledSharedLayout"), rung("k05_permuted", "SHARED: gl.constexpr")),
+        (
+            rung("common/mma_sync", "SwizzledSharedLayout"),
+            rung("k05_permuted", "SHARED: gl.constexpr"),
+        ),
         f"{YOU} choose the layout, in Gluon; {COMPILER} does it for `tl.dot`",
         (
             Code("mma_base", 80), Code("mma_permuted", 80), Code("permuted[2]", 80),
@@ -124,7 +130,7 @@ TECHNIQUES = (
     Technique(
         "ldmatrix",
         (cuda("include/ptx.cuh", "ldmatrix.sync.aligned.m8n8.x4"),),
-        (rung("_tile", "tl.dot(a, b, acc"),),
+        (rung("common/tile", "tl.dot(a, b, acc"),),
         COMPILER,
         (Code("wmma_base", 80), Code("mma_base", 80), Code("tiled", 80), Code("tiled", 90)),
         ("LDSM", "LDS", "HMMA", "HGMMA"),
@@ -133,7 +139,7 @@ TECHNIQUES = (
     Technique(
         "Tile order",
         (cuda("include/raster.cuh", "inline Tile raster("),),
-        (rung("_tile", "def raster("), rung("k04_swizzled", 'ORDER="grouped"')),
+        (rung("common/raster", "def raster("), rung("k04_swizzled", 'ORDER="grouped"')),
         f"{YOU}, on both sides",
         (Code("tiled", 90), Code("swizzled", 90)),
         ("HGMMA", "LDG", "STG", "BAR"),
@@ -175,8 +181,8 @@ TECHNIQUES = (
         "Register prefetch",
         (cuda("mma_async_pg2s_ps2r.cu", "fragments[(k + 1) % 2].load"),),
         (
-            rung("k07_async_pg2s_ps2r", "next_a, next_b = fragments("),
-            rung("k07_async_stages", "first_a, first_b = fragments("),
+            rung("k07_async_pg2s_ps2r", "next_a, next_b = mma.fragments("),
+            rung("k07_async_stages", "first_a, first_b = mma.fragments("),
         ),
         f"{YOU}, in Gluon; within a step ptxas would order the loads, too",
         (
@@ -191,7 +197,7 @@ TECHNIQUES = (
     Technique(
         "WGMMA",
         (cuda("include/wgmma.cuh", "matrix_descriptor"), cuda("wgmma_m64n8k16.cu", "a_place")),
-        (rung("_tile", "tl.dot(a, b, acc"),),
+        (rung("common/tile", "tl.dot(a, b, acc"),),
         COMPILER,
         (
             Code("wgmma_m64n8k16", 90), Code("wgmma_tma", 90), Code("naive", 90),
@@ -204,8 +210,8 @@ TECHNIQUES = (
         "TMA loads and stores",
         (cuda("include/tma.cuh", "tma_load("), cuda("include/tma.cuh", "cuTensorMapEncodeTiled")),
         (
-            rung("_host", "TensorDescriptor("), rung("_tile", "desc.load("),
-            rung("_tile", "c_desc.store("),
+            rung("common/host", "TensorDescriptor("), rung("common/tile", "desc.load("),
+            rung("common/tile", "c_desc.store("),
         ),
         f"{YOU} ask for it; {COMPILER} does the rest",
         (
@@ -261,8 +267,8 @@ TECHNIQUES = (
             cuda("wgmma_cluster.cu", "__cluster_dims__"),
         ),
         (
-            rung("_ptx", ".multicast::cluster"),
-            rung("k15_cluster", "meet_cluster()"),
+            rung("common/ptx", ".multicast::cluster"),
+            rung("k15_cluster", "cluster_sync()"),
         ),
         f"{YOU}, in PTX: Triton 3.6 has no multicast",
         (
@@ -278,7 +284,7 @@ TECHNIQUES = (
             cuda("wgmma_cluster.cu", "stmatrix.sync.aligned"),
             cuda("include/mma_tile.cuh", "store_tile"),
         ),
-        (rung("_tile", "def store_tile("),),
+        (rung("common/tile", "def store_tile("),),
         COMPILER,
         (
             Code("mma_permuted", 90), Code("wgmma_persistent", 90), Code("wgmma_cluster", 90),

@@ -11,7 +11,7 @@ from tritemm.cost_model import constants
 from tritemm.cost_model.kind import Kind, facts_of
 from tritemm.cost_model.model import Scene
 from tritemm.dispatch import candidates, explain, selection
-from tritemm.kernels._host import tma_why_not
+from tritemm.kernels.common.host import tma_why_not
 from tritemm.problem import Device, Problem, stored
 from tritemm.rungs import RUNGS, find
 from tritemm.spec import Config, Kernel

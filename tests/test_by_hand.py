@@ -13,7 +13,7 @@ import tritemm
 from tools.stressed import by_hand, spread
 from tritemm import budget
 from tritemm.compile import asm
-from tritemm.kernels import k12_split_k, k15_cluster, k16_cluster_split_k
+from tritemm.kernels import k12_split_k, k17_multicast_split_k, k18_cluster_split_k
 from tritemm.problem import Problem
 
 from .harness import operand, run, rung_param, rungs
@@ -28,9 +28,9 @@ hand = pytest.mark.parametrize("kernel", [rung_param(kernel) for kernel in by_ha
 ENGINE = [kernel for kernel in by_hand() if "c_desc" in kernel.fn.arg_names]
 #: Those that cut K; and those of them that cut it into the same parts for every tile.
 cutting = pytest.mark.parametrize(
-    "kernel", [rung_param(kernel) for kernel in by_hand() if "SPLIT_K" in kernel.fn.arg_names]
+    "kernel", [rung_param(kernel) for kernel in by_hand() if not kernel.in_order]
 )
-IN_PARTS = [k12_split_k.KERNEL, k15_cluster.KERNEL, k16_cluster_split_k.KERNEL]
+IN_PARTS = [k12_split_k.KERNEL, k17_multicast_split_k.KERNEL, k18_cluster_split_k.KERNEL]
 
 
 def exact(M, N, K):

@@ -1,4 +1,4 @@
-"""The rung whose programs come in clusters: what it compiles to, and how it is launched."""
+"""The rungs whose clusters share loads: what they compile to, and how they are launched."""
 
 import dataclasses
 import importlib
@@ -10,7 +10,8 @@ import pytest
 from tritemm import dispatch
 from tritemm.compile import asm
 from tritemm.gpus import clusters_at_once
-from tritemm.kernels import _cluster, _cluster_host, _cluster_tiles, k15_cluster
+from tritemm.kernels import k15_cluster, k16_cluster_pingpong, k17_multicast_split_k
+from tritemm.kernels.common import cluster_mainloop, multicast
 from tritemm.runtime import triton_private
 from tritemm.spec import Config
 
@@ -20,6 +21,8 @@ from .sweep import EVERY
 pytestmark = pytest.mark.host
 
 KERNEL = k15_cluster.KERNEL
+IN_TURNS = k16_cluster_pingpong.KERNEL
+IN_PARTS = k17_multicast_split_k.KERNEL
 LAYOUTS = ("NT", "NN", "TN", "TT")
 #: BLOCK_N, not a power of two, with slabs of one and two, shared and in turns; clusters of 2 and 4.
 WIDE = (
@@ -42,23 +45,30 @@ FEW = {"M": 920, "N": 136, "K": 8904}
 ROW = {"M": 64, "N": 5376, "K": 5080}
 
 
+def rung_of(config):
+    """The one that takes it."""
+    if config.SPLIT_K > 1:
+        return IN_PARTS
+    return IN_TURNS if config.num_warps == 4 else KERNEL
+
+
 @pytest.fixture(scope="module")
 def codes():
-    """(layout, config, M) -> code; a config of its own for each layout, and some that stand out.
+    """(layout, config, M) -> code; a config of each rung for each layout, and some that stand out.
 
     With TRITEMM_SWEEP=all every config in each layout.
     """
     jobs = []
     for i, layout in enumerate(LAYOUTS):
-        own = asm.configs_of(asm.Job("cluster", layout=layout))
-        jobs += [
-            asm.Job("cluster", layout=layout, config=c) for c in (own if EVERY else own[i : i + 1])
-        ]
-        jobs.append(asm.Job("cluster", layout=layout, config=WIDE[i]))
-        jobs.append(asm.Job("cluster", layout=layout, config=CUT[i], **FEW))
-        fitted = asm.configs_of(asm.Job("cluster", layout=layout, **ROW))
-        fitted = [c for c in fitted if c not in own]
-        jobs += [asm.Job("cluster", layout=layout, config=c, **ROW) for c in fitted[:1]]
+        for rung in (KERNEL.name, IN_TURNS.name):
+            own = asm.configs_of(asm.Job(rung, layout=layout))
+            fitted = asm.configs_of(asm.Job(rung, layout=layout, **ROW))
+            fitted = [c for c in fitted if c not in own]
+            own = own if EVERY else own[i : i + 1]
+            jobs += [asm.Job(rung, layout=layout, config=c) for c in own]
+            jobs += [asm.Job(rung, layout=layout, config=c, **ROW) for c in fitted[:1]]
+        jobs.append(asm.Job(rung_of(WIDE[i]).name, layout=layout, config=WIDE[i]))
+        jobs.append(asm.Job(IN_PARTS.name, layout=layout, config=CUT[i], **FEW))
     found = asm.compile_many(jobs, processes=2)
     return {(job.layout, job.config, job.M): code for job, code in zip(jobs, found, strict=True)}
 
@@ -79,7 +89,7 @@ def boxes(lines, along_k, sharers):
 def test_what_is_shared_is_multicast(codes):
     for (layout, config, M), code in codes.items():
         asked = problem(M, {ROW["M"]: ROW["N"], FEW["M"]: FEW["N"]}.get(M, 4096), 4096)
-        sharers = {"a": 1, "b": 1, k15_cluster.shared_of(asked, config): config.CLUSTER}
+        sharers = {"a": 1, "b": 1, multicast.shared_of(asked, config): config.CLUSTER}
         a = boxes(config.BLOCK_M, layout[0] == "N", sharers["a"])
         b = boxes(config.BLOCK_N, layout[1] == "T", sharers["b"])
         many = sum(n for name, n in code.variants.items() if "UTMALDG.2D.MULTICAST" in name)
@@ -96,8 +106,8 @@ def test_registers_of_the_producer_are_uniform(codes):
 def test_wgmma_is_not_serialised(codes):
     """One fence for each step's products; a serialised one has a fence and a wait for each."""
     for (_, config, _), code in codes.items():
-        consumers = _cluster.consumers_of(config.num_warps)
-        slabs = _cluster.slabs_of(config.BLOCK_M, config.num_warps)
+        consumers = max(config.num_warps // 4, 2)
+        slabs = cluster_mainloop.slabs_of(config.BLOCK_M, config.num_warps)
         assert code.count("HGMMA") == consumers * slabs * 4
         assert code.sass.count("WARPGROUP.ARRIVE") == consumers
         assert code.sass.count("WARPGROUP.DEPBAR") == 2 * consumers
@@ -110,8 +120,8 @@ def test_the_ring_is_where_shared_memory_begins(codes):
 
 
 def assert_ring(code, config, layout):
-    lines = _cluster.b_lines(config.BLOCK_N, layout[1])
-    ring = _cluster.ring_bytes(config.num_stages * 128 * (config.BLOCK_M + lines))
+    lines = cluster_mainloop.b_lines(config.BLOCK_N, layout[1])
+    ring = cluster_mainloop.ring_bytes(config.num_stages * 128 * (config.BLOCK_M + lines))
     assert re.search(rf"\[%r\d+ ?\+ ?{ring - 512}\]|, {ring - 512};", code.ptx)
 
 
@@ -122,7 +132,7 @@ def test_tensor_maps_are_the_parameters_that_are_named(many):
     code = asm.compile_problem(job)
     assert_ring(code, WIDE[0], "NT")
     for operand in "ab":
-        name = _cluster.map_of("cluster_kernel", operand, many)
+        name = cluster_mainloop.map_of("cluster_kernel", operand, many)
         assert re.search(rf"\.param \.align \d+ \.b8 {name}\[128\]", code.ptx)
         assert re.search(rf"mov\.b64 map, {name};", code.ptx)
 
@@ -136,7 +146,7 @@ def test_programs_stand_where_fewer_clusters_do():
         (wide, 64, 6144, "a", 32), (wide, 4096, 96, "b", 32), (wide, 128, 192, "b", 2),
     ]:  # fmt: skip
         asked = problem(M, N, 64)
-        assert k15_cluster.shared_of(asked, config) == operand
+        assert multicast.shared_of(asked, config) == operand
         assert KERNEL.grid(asked, config) == clusters
 
 
@@ -144,29 +154,32 @@ def test_programs_stand_where_fewer_clusters_do():
 FEW_TILES = [(128, 6144), (64, 5376), (6736, 39), (1152, 672), (2056, 2056), (8192, 200), (2000, 9)]
 
 
+@pytest.mark.parametrize("rung", [k15_cluster, k16_cluster_pingpong, k17_multicast_split_k])
 @pytest.mark.parametrize("size", FEW_TILES)
-def test_tiles_fill_whole_rounds(size):
+def test_tiles_fill_whole_rounds(rung, size):
     """Where one is offered that is not of the usual widths, a narrower one takes a round more.
 
     Where K is cut, there is one round, with all parts.
     """
     asked = problem(*size, 2048)
-    offered = KERNEL.configs(asked)
-    usual = _cluster_tiles.usual(H200.shared, *_cluster_host.ring_kind(asked))
-    fitted = [c for c in offered if c not in usual]
-    assert fitted or min(size) < _cluster_tiles.FITTED[0][3]
+    offered = rung.KERNEL.configs(asked)
+    usual = multicast.usual(asked, getattr(rung, "TILES", ()))
+    narrowest = min(least for *_, least, _ in rung.FITTED)
+    fitted = [c for c in offered if c not in (*usual, *multicast.FOR_ANY)]
+    assert fitted or min(size) < narrowest or rung is not k15_cluster
     for config in fitted:
-        assert KERNEL.config_why_not(asked, config) is None
+        assert rung_of(config) is rung.KERNEL
+        assert rung.KERNEL.config_why_not(asked, config) is None
         room = clusters_at_once(config.CLUSTER, H200.sms) // config.SPLIT_K
-        most = len(_cluster_tiles.ROUNDS) if config.SPLIT_K == 1 else 1
+        most = len(multicast.ROUNDS) if config.SPLIT_K == 1 else 1
         step = max(16, 8 * config.CLUSTER)
         narrower = config.BLOCK_N - step
         for operand in "ba":
             rounds, more = (
-                -(-k15_cluster._clusters(asked, c, operand) // room)
+                -(-multicast.clusters_of(asked, c, operand) // room)
                 for c in (config, dataclasses.replace(config, BLOCK_N=max(narrower, 1)))
             )
-            if rounds <= most and (more > rounds or narrower < _cluster_tiles.FITTED[0][3]):
+            if rounds <= most and (more > rounds or narrower < multicast.SMALLEST[1]):
                 break
         else:
             pytest.fail(f"{config} fills no whole rounds")
@@ -174,41 +187,60 @@ def test_tiles_fill_whole_rounds(size):
 
 
 def test_the_tile_of_a_row_of_tiles_is_as_narrow_as_a_round_allows():
-    offered = {(c.BLOCK_M, c.BLOCK_N, c.CLUSTER) for c in KERNEL.configs(problem(128, 6144, 4096))}
-    assert (64, 96, 2) in offered
-    assert (64, 64, 4) in {
-        (c.BLOCK_M, c.BLOCK_N, c.CLUSTER) for c in KERNEL.configs(problem(6736, 39, 3248))
-    }
+    def offered(*size):
+        return {(c.BLOCK_M, c.BLOCK_N, c.CLUSTER) for c in IN_TURNS.configs(problem(*size))}
+
+    assert (64, 96, 2) in offered(128, 6144, 4096)
+    assert (64, 64, 4) in offered(6736, 39, 3248)
 
 
 def test_few_tiles_are_cut_along_k():
     asked = problem(**FEW, layout="NN")
-    cut = [config for config in KERNEL.configs(asked) if config.SPLIT_K > 1]
-    assert {config.SPLIT_K for config in cut} == set(_cluster_tiles.PARTS)
+    cut = IN_PARTS.configs(asked)
+    assert {config.SPLIT_K for config in cut} == set(multicast.PARTS) and IN_PARTS.suits(asked)
     for config in cut:
-        assert KERNEL.config_why_not(asked, config) is None
-        assert k15_cluster.together(asked, config)
-        assert KERNEL.grid(asked, config) % config.SPLIT_K == 0
+        assert IN_PARTS.config_why_not(asked, config) is None
+        assert multicast.together(asked, config)
+        assert IN_PARTS.grid(asked, config) % config.SPLIT_K == 0
     short = problem(FEW["M"], FEW["N"], 16 * 64 - 8, "NN")
-    assert all(config.SPLIT_K == 1 for config in KERNEL.configs(short)), "parts of 8 steps or more"
+    assert not IN_PARTS.suits(short), "parts of 8 steps or more"
+
+
+@pytest.mark.parametrize("size", [(8192, 8192, 8192), (64, 64, 65)])
+def test_a_problem_of_many_tiles_or_few_steps_can_be_cut_all_the_same(size):
+    asked = problem(*size, "NN")
+    (config,) = IN_PARTS.configs(asked)
+    assert not IN_PARTS.suits(asked) and IN_PARTS.config_why_not(asked, config) is None
+    assert "shares two steps of 64 or more" in IN_PARTS.why_not(problem(64, 64, 64))
+
+
+def test_each_refuses_what_another_does():
+    asked = problem(512, 512, 512)
+    whole, cut = WIDE[0], dataclasses.replace(WIDE[0], SPLIT_K=2)
+    in_turns = dataclasses.replace(WIDE[1], BLOCK_M=64)
+    assert "cluster_pingpong takes 4" in KERNEL.config_why_not(asked, in_turns)
+    assert "4 for a tile" in IN_TURNS.config_why_not(asked, whole)
+    assert "2 or more are possible" in IN_PARTS.config_why_not(asked, whole)
+    for config in (whole, in_turns, cut):
+        assert rung_of(config).config_why_not(asked, config) is None
 
 
 def test_each_consumer_has_room_for_its_sums_and_a_counter():
     """Of each program, and of what lies outside C too."""
     config = CUT[2]
     programs = 5 * 2  # tiles of 192 x 112, in pairs side by side
-    room = KERNEL.workspace(problem(**FEW), config)
+    room = IN_PARTS.workspace(problem(**FEW), config)
     assert room.sums == programs * 3 * 192 * 112
     assert room.counters >= programs * 3
-    assert KERNEL.workspace(problem(**FEW), WIDE[0]) is None
+    assert KERNEL.workspace is IN_TURNS.workspace is None
 
 
 def test_k_has_a_step_for_every_part():
     config = dataclasses.replace(CUT[1], SPLIT_K=9)
-    assert KERNEL.config_why_not(problem(64, 96, 64 * 8 + 8), config) is None
-    reason = KERNEL.config_why_not(problem(64, 96, 64 * 8), config)
+    assert IN_PARTS.config_why_not(problem(64, 96, 64 * 8 + 8), config) is None
+    reason = IN_PARTS.config_why_not(problem(64, 96, 64 * 8), config)
     assert reason == "SPLIT_K is 9; K = 512 has 8 steps of 64"
-    assert "below 2**28" in KERNEL.config_why_not(problem(8, 8, 2**28), config)
+    assert "below 2**28" in IN_PARTS.config_why_not(problem(8, 8, 2**28), config)
 
 
 def test_the_grid_counts_clusters():
@@ -222,7 +254,7 @@ def test_the_grid_counts_clusters():
 
 def test_short_k_is_for_consumers_that_take_turns():
     choice = dispatch.choose(problem(25216, 3072, 1024))
-    assert (choice.kernel.name, choice.config.num_warps) == ("cluster", 4)
+    assert choice.kernel is IN_TURNS
 
 
 def compiled(programs=1, made_for=1):

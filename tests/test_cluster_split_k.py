@@ -9,7 +9,8 @@ import pytest
 from tritemm import dispatch
 from tritemm.compile import asm
 from tritemm.gpus import clusters_at_once
-from tritemm.kernels import _cluster, _gluon_host, _ptx, k16_cluster_split_k
+from tritemm.kernels import k18_cluster_split_k
+from tritemm.kernels.common import cluster_mainloop, exchange, ptx
 from tritemm.spec import Config
 
 from .choosing import H200, problem
@@ -17,7 +18,7 @@ from .sweep import EVERY
 
 pytestmark = pytest.mark.host
 
-KERNEL = k16_cluster_split_k.KERNEL
+KERNEL = k18_cluster_split_k.KERNEL
 LAYOUTS = ("NT", "NN", "TN", "TT")
 #: M, N, K where every tile is offered, with many numbers of programs.
 SIZES = ((128, 6144, 4096), (768, 768, 65536), (1872, 280, 8128), (8192, 16, 8192), (1280, 8, 8192))
@@ -57,13 +58,7 @@ def codes():
 
 def shape(job):
     """As the kernel sees it."""
-    c = job.config
-    return k16_cluster_split_k.shape_of(
-        c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_stages, c.num_warps // 4,
-        _cluster.slabs_of(c.BLOCK_M, c.num_warps), c.SPLIT_K,
-        _gluon_host.piece_columns(c.BLOCK_N, c.SPLIT_K), 1, c.ORDER, c.GROUP_M, *job.layout, "N",
-        False, False, "bf16",
-    )  # fmt: skip
+    return KERNEL.arguments.fixed(asm.problem_of(job), job.config)["SHAPE"]
 
 
 def test_one_wgmma_is_as_wide_as_the_tile(codes):
@@ -111,7 +106,9 @@ def test_the_ring_is_where_shared_memory_begins(codes):
 
 
 def assert_ring(job, code):
-    ring = _cluster.ring_bytes(k16_cluster_split_k.bars_at(shape(job)))
+    ring = cluster_mainloop.ring_bytes(
+        cluster_mainloop.stages_bytes(shape(job)) + exchange.gap_of(shape(job))
+    )
     assert re.search(rf"\[%r\d+ ?\+ ?{ring - 512}\]|, {ring - 512};", code.ptx)
 
 
@@ -123,7 +120,7 @@ def test_tensor_maps_are_the_parameters_that_are_named(many):
     code = asm.compile_problem(job)
     assert_ring(job, code)
     for operand in "ab":
-        name = _cluster.map_of("cluster_split_k_kernel", operand, many)
+        name = cluster_mainloop.map_of("cluster_split_k_kernel", operand, many)
         assert re.search(rf"\.param \.align \d+ \.b8 {name}\[128\]", code.ptx)
         assert re.search(rf"mov\.b64 map, {name};", code.ptx)
 
@@ -134,20 +131,17 @@ def test_tensor_maps_are_the_parameters_that_are_named(many):
 def sent(shape, program, slab):
     """(receiver, bytes from the first slot) -> columns, of what a thread of a slab hands out."""
     slots = {}
-    unit = _ptx.unit(shape.columns)
-    slot = k16_cluster_split_k.slot_bytes(shape)
-    for part in range(shape.columns // unit):
-        text = _ptx._hand_out_text(
-            unit // 2, part * unit // shape.piece, shape.piece // 2, shape.programs,
-            shape.programs * slot,
-        )  # fmt: skip
+    unit = ptx.unit(shape.BLOCK_N)
+    slot = exchange.slot_bytes(shape)
+    for part in range(shape.BLOCK_N // unit):
+        text = exchange._send_text(unit // 2, part, shape)
         receiver = None
         for line in text.splitlines():
             if found := re.match(r"mapa.shared::cluster.u32 to, base, (\d+);", line):
                 receiver = int(found[1])
             elif found := re.match(r"st\.async.* \[to \+ (\d+)\], \{(.*)\}, \[full\];", line):
                 first = int(found[2].split(",")[0].removeprefix("$"))
-                place = program * slot + slab * 256 * shape.piece + int(found[1])
+                place = program * slot + slab * 256 * shape.EPI_N + int(found[1])
                 assert (receiver, place) not in slots
                 slots[receiver, place] = part * unit + first * 2
     return slots
@@ -155,11 +149,11 @@ def sent(shape, program, slab):
 
 def added(shape, nth, slab):
     """Bytes from the first slot of what a thread adds up of a piece, for each 8 columns."""
-    slot = k16_cluster_split_k.slot_bytes(shape)
-    text = _ptx._add_up_text(shape.piece // 2, shape.programs, slot)
-    first = nth * shape.programs * slot + slab * 256 * shape.piece
+    slot = exchange.slot_bytes(shape)
+    text = exchange._receive_text(shape)
+    first = nth * shape.SPLIT_K * slot + slab * 256 * shape.EPI_N
     places = [first + int(at) for at in re.findall(r"ld\.shared.*\[at \+ (\d+)\];", text)]
-    return [places[i :: shape.piece // 8] for i in range(shape.piece // 8)]
+    return [places[i :: shape.EPI_N // 8] for i in range(shape.EPI_N // 8)]
 
 
 @pytest.mark.parametrize("columns", [8, 24, 40, 96, 128, 192, 256])
@@ -167,19 +161,19 @@ def added(shape, nth, slab):
 def test_each_program_adds_up_what_all_found_in_their_order(columns, programs):
     config = Config(128, columns, 64, num_warps=8, num_stages=4, SPLIT_K=programs)
     asked = shape(asm.Job("cluster_split_k", layout="NT", config=config))
-    slabs = range(asked.rows // 64)
+    slabs = range(asked.BLOCK_M // 64)
     slots = [[sent(asked, program, slab) for slab in slabs] for program in range(programs)]
     written = [place for one in slots for places in one for place in places]
     assert len(written) == len(set(written)), "a slot is written twice"
-    size = k16_cluster_split_k.sums_bytes(asked.rows, columns, programs, asked.piece)
+    size = exchange.sums_bytes(asked.BLOCK_M, columns, programs, asked.EPI_N)
     assert all(place >= 0 and place + 2048 <= size for _, place in written)
-    pieces = columns // asked.piece
+    pieces = columns // asked.EPI_N
     for piece, slab in itertools.product(range(pieces), slabs):
         nth, receiver = divmod(piece, programs)
         for i, places in enumerate(added(asked, nth, slab)):
             assert len(places) == programs
             found = [slots[p][slab][receiver, place] for p, place in enumerate(places)]
-            assert found == [piece * asked.piece + 8 * i] * programs
+            assert found == [piece * asked.EPI_N + 8 * i] * programs
 
 
 def test_the_barrier_counts_the_bytes_that_are_sent():
@@ -191,8 +185,8 @@ def test_the_barrier_counts_the_bytes_that_are_sent():
             for receiver, _ in sent(asked, program, slab):
                 got[receiver] += 16 * 128
         for rank, count in got.items():
-            own = (columns // asked.piece - 1 - rank + programs) // programs
-            assert count == own * programs * k16_cluster_split_k.slot_bytes(asked) < 2**20
+            own = (columns // asked.EPI_N - 1 - rank + programs) // programs
+            assert count == own * programs * exchange.slot_bytes(asked) < 2**20
 
 
 # What fits

@@ -33,8 +33,9 @@ from .choosing import (
 )
 from .harness import DEVICE, operand
 
+PINGPONG = "cluster_pingpong"
 #: The rungs that cut K into parts.
-IN_PARTS = ("split_k", "stream_k", "cluster", "cluster_split_k")
+IN_PARTS = ("split_k", "stream_k", "multicast_split_k", "cluster_split_k")
 
 
 def chosen(*shape, **options):
@@ -48,7 +49,7 @@ class TestSensible:
     @pytest.mark.parametrize("size", [4096, 8192])
     def test_large_squares_take_the_large_tile(self, size):
         name, config = chosen(size, size, size)
-        assert name in ("stream_k", "split_k", "pingpong", "warp_specialized", "cluster", "tma")
+        assert name not in ("gemv", "cluster_split_k", "multicast_split_k")
         assert config.BLOCK_M * config.BLOCK_N >= 128 * 192
         assert not config.SWAP and not config.PACK
         assert config.SPLIT_K == 1 or name == "stream_k"
@@ -433,24 +434,28 @@ class TestConfig:
             ("split_k", {"num_stages": 20}, "shared memory"),
             ("split_k", {"SPLIT_K": 50}, "SPLIT_K is 50; K = 512 has 8 steps of 64"),
             ("cluster", {"num_warps": 16}, "num_warps is 16; 8 or 12 for a tile are possible"),
-            ("cluster", {"BLOCK_M": 192}, "BLOCK_M is 192; 64 and 128 are possible with 4 warps"),
-            ("cluster", {"BLOCK_N": 72}, "BLOCK_N is 72; multiples of 16 up to 256 are possible"),
-            ("cluster", {"BLOCK_M": 128, "BLOCK_N": 208}, "multiples of 16 up to 192"),
-            ("cluster", {"BLOCK_K": 32}, "BLOCK_K is 32; 64 is possible"),
-            ("cluster", {"SPLIT_K": 9}, "SPLIT_K is 9; K = 512 has 8 steps of 64"),
+            ("cluster", {}, "num_warps is 4; .*; cluster_pingpong takes 4"),
+            (PINGPONG, {"num_warps": 8}, "num_warps is 8; 4 for a tile"),
+            (PINGPONG, {"BLOCK_M": 192}, "BLOCK_M is 192; 64 and 128 are possible with 4 warps"),
+            (PINGPONG, {"BLOCK_N": 72}, "BLOCK_N is 72; multiples of 16 up to 256 are possible"),
+            (PINGPONG, {"BLOCK_M": 128, "BLOCK_N": 208}, "multiples of 16 up to 192"),
+            (PINGPONG, {"BLOCK_K": 32}, "BLOCK_K is 32; 64 is possible"),
+            (PINGPONG, {"SPLIT_K": 2}, "SPLIT_K is 2; this rung does not split K"),
+            ("multicast_split_k", {"SPLIT_K": 9}, "SPLIT_K is 9; K = 512 has 8 steps of 64"),
+            ("multicast_split_k", {}, "SPLIT_K is 1; 2 or more are possible"),
             ("gemv", {"SPLIT_K": 12}, "SPLIT_K is 12; a power of two is possible"),
             ("pingpong", {"SPLIT_K": 2}, "SPLIT_K is 2; this rung does not split K"),
-            ("cluster", {"num_stages": 1}, "a ring needs 2 or more"),
-            ("cluster", {"BLOCK_N": 256, "num_stages": 6}, "shared memory"),
-            ("cluster", {"CLUSTER": 3}, "CLUSTER is 3; 2 or 4 programs can share"),
-            ("cluster", {"CLUSTER": 1}, "CLUSTER is 1; 2 or 4 programs can share"),
-            ("cluster", {"BLOCK_N": 48, "CLUSTER": 4}, "BLOCK_N is 48; multiples of 32"),
+            (PINGPONG, {"num_stages": 1}, "a ring needs 2 or more"),
+            (PINGPONG, {"BLOCK_N": 256, "num_stages": 6}, "shared memory"),
+            (PINGPONG, {"CLUSTER": 3}, "CLUSTER is 3; 2 or 4 programs can share"),
+            (PINGPONG, {"CLUSTER": 1}, "CLUSTER is 1; 2 or 4 programs can share"),
+            (PINGPONG, {"BLOCK_N": 48, "CLUSTER": 4}, "BLOCK_N is 48; multiples of 32"),
             ("warp_specialized", {"CLUSTER": 2}, "CLUSTER is 2; this rung's programs share no"),
         ],
     )
     def test_limits_of_rungs_whose_warps_have_roles(self, rung, fields, message):
         config = Config(64, 64, 64, num_warps=4, num_stages=4, ORDER="grouped")
-        config = dataclasses.replace(config, CLUSTER=2 if rung == "cluster" else 1)
+        config = dataclasses.replace(config, CLUSTER=2 if dispatch.find(rung).clusters else 1)
         config = dataclasses.replace(config, **fields)
         with pytest.raises(ValueError, match=message):
             dispatch.choose(problem(512, 512, 512), str(Request(rung, config)))
@@ -501,7 +506,8 @@ class TestBatchInvariant:
         wgmma = choice.config.BLOCK_M >= 64 and choice.config.num_warps >= 4
         tile = () if wgmma else (choice.config.BLOCK_M, choice.config.BLOCK_N)
         config = choice.config
-        return choice.kernel.name, config.BLOCK_K, config.SPLIT_K, config.SWAP, wgmma, tile
+        mainloop = choice.kernel.measured_as
+        return mainloop, config.BLOCK_K, config.SPLIT_K, config.SWAP, wgmma, tile
 
     @pytest.mark.parametrize("layout", ["NN", "NT", "TN"])
     @pytest.mark.parametrize("size", [(4096, 14336), (1280, 8192), (4093, 4095), (8, 131072)])

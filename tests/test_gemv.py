@@ -7,7 +7,8 @@ import torch
 
 from tritemm import budget, plan
 from tritemm.compile import asm
-from tritemm.kernels.k14_gemv import KERNEL, along
+from tritemm.kernels.common.gemv_host import along
+from tritemm.kernels.k14_gemv import KERNEL
 from tritemm.problem import Problem
 from tritemm.spec import Config
 

@@ -213,7 +213,9 @@ def test_configs(kernel, index):
     assert run(kernel, a, b, config=config) is None
 
 
-@pytest.mark.parametrize("kernel", [rung_param(k) for k in RUNGS if "ORDER" in k.fn.arg_names])
+@pytest.mark.parametrize(
+    "kernel", [rung_param(k) for k in RUNGS if {"ORDER", "SHAPE"} & set(k.fn.arg_names)]
+)
 @pytest.mark.parametrize("order", ["linear", "serpentine", "grouped"])
 def test_raster_orders(kernel, order):
     """Each order visits every tile once: 5 x 19 tiles are two stripes, the second one ragged."""

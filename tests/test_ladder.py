@@ -1,5 +1,6 @@
 """The registry, the headers, the generated pages; and that a new rung costs two files."""
 
+import itertools
 import json
 import os
 import re
@@ -16,7 +17,7 @@ from docs.generate import stale
 from tritemm import demo, spec
 from tritemm.__main__ import main
 from tritemm.problem import INTERPRETED, Device
-from tritemm.rungs import RUNGS
+from tritemm.rungs import RUNGS, STEPS
 
 from .choosing import problem
 from .harness import DEVICE
@@ -39,6 +40,24 @@ def test_header(kernel):
     assert set(kernel.header) <= set(spec.HEADER_KEYS)
     for sm, (present, _) in kernel.signs.items():
         assert sm in (80, 90) and present
+
+
+def file_of(kernel):
+    return ROOT / "tritemm" / "kernels" / f"{kernel.module.rpartition('.')[2]}.py"
+
+
+def test_a_rung_is_one_short_file():
+    assert [kernel.name for kernel in RUNGS if len(file_of(kernel).open().readlines()) > 200] == []
+
+
+@pytest.mark.parametrize(
+    ("below", "kernel"), [*itertools.pairwise(STEPS)], ids=lambda kernel: kernel.name
+)
+def test_a_step_adds_one_idea(below, kernel):
+    """So what changes from one rung to the next, in reading order, is read at one sitting."""
+    words = ["diff", file_of(below), file_of(kernel)]
+    lines = subprocess.run(words, capture_output=True, text=True, check=False).stdout.splitlines()
+    assert 0 < sum(line.startswith(("<", ">")) for line in lines) <= 120
 
 
 @rungs

@@ -14,8 +14,9 @@ from tritemm import dispatch
 from tritemm.compile import asm
 from tritemm.dispatch import cache, candidates, selection
 from tritemm.dispatch.request import Request, why_not, word_of
-from tritemm.kernels import _limits, k14_gemv
+from tritemm.kernels import k14_gemv
 from tritemm.kernels import pack as packing
+from tritemm.kernels.common import gemv_host, limits
 from tritemm.problem import INTERPRETED, Problem
 from tritemm.rungs import RUNGS
 from tritemm.spec import Config
@@ -111,8 +112,8 @@ class TestSizes:
         asked = expanded(1, TOP - 8, 4096, batch=(2,))
         offered = k14_gemv.KERNEL.configs(asked)
         assert k14_gemv.KERNEL.why_not(asked) is None
-        assert all(k14_gemv.grid(asked, config) < TOP for config in offered)
-        assert any(c.BLOCK_N == 1 for c in k14_gemv._along_k(asked, 1))
+        assert all(gemv_host.grid(asked, config) < TOP for config in offered)
+        assert any(c.BLOCK_N == 1 for c in gemv_host._along_k(asked, 1))
         assert "programs" in k14_gemv.KERNEL.why_not(expanded(2**16, 2**16, 2**20, batch=(9,)))
 
     def test_tiles_of_rungs_that_walk_them_are_counted_in_32_bits(self):
@@ -121,7 +122,7 @@ class TestSizes:
             if rung not in POINTERS:
                 assert rung.why_not(few) is None
                 assert "1073741825 tiles" in rung.why_not(many)
-        least = _limits.LEAST_TILE
+        least = limits.LEAST_TILE
         for rung in (r for r in RUNGS if r.number >= 10 and r not in POINTERS):
             for size in [(4096, 8, 8192), (64, 4096, 8192), (8192, 8192, 8192)]:
                 for c in rung.configs(problem(*size)):
@@ -327,9 +328,9 @@ class TestConfigs:
             ("warp_specialized", {"BLOCK_M": 512, "BLOCK_N": 8, "num_warps": 8}, "256 is possible"),
             ("split_k", {"SPLIT_K": 129}, "SPLIT_K is 129; 128 parts are possible"),
             ("stream_k", {"SPLIT_K": 129}, "SPLIT_K is 129; 128 parts are possible"),
-            ("cluster", {"SPLIT_K": 129, "CLUSTER": 2}, "SPLIT_K is 129; 128 parts are possible"),
+            ("multicast_split_k", {"SPLIT_K": 129, "CLUSTER": 2}, "128 parts are possible"),
             ("cluster_split_k", {"SPLIT_K": 9}, "SPLIT_K is 9; clusters of 2 to 8"),
-            ("cluster", {}, "CLUSTER is 1; 2 or 4 programs can share"),
+            ("cluster_pingpong", {}, "CLUSTER is 1; 2 or 4 programs can share"),
         ],
     )  # fmt: skip
     def test_limits(self, rung, fields, message):
@@ -342,7 +343,7 @@ class TestConfigs:
         """It is found where shared memory begins."""
         fields = {"num_warps": 4, "ORDER": "grouped", "CLUSTER": 2}
         asked = into_fp32(problem(512, 512, 512))
-        cluster = dispatch.find("cluster")
+        cluster = dispatch.find("cluster_pingpong")
         few, more = (Config(64, 192, 64, num_stages=n, **fields) for n in (2, 4))
         assert why_not(cluster, asked, few) == (
             "the output takes more shared memory than the stages; take more stages"

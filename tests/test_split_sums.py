@@ -9,7 +9,7 @@ import types
 import pytest
 
 from tritemm.compile import asm
-from tritemm.kernels import _gluon_host, _gluon_store, k12_split_k
+from tritemm.kernels.common import gluon_host, parts
 from tritemm.spec import Config
 
 from .choosing import problem
@@ -75,7 +75,7 @@ def arriving(memory: Memory, patience: int):
         atomic_add=memory.atomic_add, atomic_or=memory.atomic_or, store=memory.store,
         where=lambda condition, yes, no: yes if condition else no, minimum=min, to_tensor=int,
     )  # fmt: skip
-    found = _gluon_store.arrive_owner.fn
+    found = parts.arrive_owner.fn
     names = {
         "gl": language, "barrier": lambda: None, "PATIENCE": patience,
         "_bits": lambda mask: mask.bit_count(),
@@ -102,9 +102,9 @@ def test_each_share_is_taken_once_whoever_comes_and_leaves(parts, owners, patien
 
 def test_parts_wait_only_where_all_find_room():
     config = Config(64, 64, 64, num_stages=8, SPLIT_K=8)
-    assert k12_split_k.together(problem(128, 512, 8192), config)
-    assert not k12_split_k.together(problem(128, 1024, 8192), config)
-    assert not k12_split_k.together(problem(128, 512, 8192), Config(64, 64, 64, SPLIT_K=1))
+    assert gluon_host.together(problem(128, 512, 8192), config)
+    assert not gluon_host.together(problem(128, 1024, 8192), config)
+    assert not gluon_host.together(problem(128, 512, 8192), Config(64, 64, 64, SPLIT_K=1))
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_parts_wait_only_where_all_find_room():
     [(256, 2, 64), (256, 3, 32), (192, 2, 32), (192, 8, 32), (64, 8, 8), (64, 33, 8), (8, 4, 8)],
 )
 def test_the_program_that_has_most_columns_has_few(columns, programs, piece):
-    assert _gluon_host.piece_columns(columns, programs) == piece
+    assert gluon_host.piece_columns(columns, programs) == piece
 
 
 def test_many_parts_are_compiled_soon():
@@ -127,15 +127,15 @@ IMPATIENT = """
 import itertools
 import torch
 from triton.experimental.gluon import language as gl
-from tritemm.kernels import _gluon_store
-_gluon_store.PATIENCE = gl.constexpr(0)
+from tritemm.kernels.common import parts
+parts.PATIENCE = gl.constexpr(0)
 import tritemm
 a = torch.randint(-2, 3, (256, 8192), device="cuda").bfloat16()
 b = torch.randint(-2, 3, (8192, 512), device="cuda").bfloat16()
 want = (a.float() @ b.float()).bfloat16()
-for kernel, split in itertools.product(("split_k", "cluster"), (2, 3, 8)):
+for kernel, split in itertools.product(("split_k", "multicast_split_k"), (2, 3, 8)):
     config = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "num_warps": 8, "num_stages": 5,
-              "SPLIT_K": split, "CLUSTER": 2 if kernel == "cluster" else 1}
+              "SPLIT_K": split, "CLUSTER": 1 if kernel == "split_k" else 2}
     for _ in range(200):
         got = tritemm.matmul(a, b, kernel=kernel, config=config)
     assert torch.equal(got, want), (kernel, split)

@@ -75,41 +75,44 @@ SPLIT_K, CLUSTER = "split_k and not cluster", "cluster and not split"
 FAULTS = (
     # Loads
     Fault(
-        "the last step of K is not loaded", "kernels/_gluon.py",
-        "at = k + step * BLOCK_K\n",
-        "at = k + (step + (step == steps - 1).to(gl.int32) * 2**20) * BLOCK_K\n",
+        "the last step of K is not loaded", "kernels/common/mainloop.py",
+        "k = (unit.first + step) * SHAPE.BLOCK_K\n",
+        "last = (step == unit.steps - 1).to(gl.int32) * 2**20\n"
+        "            k = (unit.first + step + last) * SHAPE.BLOCK_K\n",
         SIZES, "warp_specialized", "warp_specialized",
     ),
     Fault(
-        "the last step of K is not loaded by a cluster", "kernels/k15_cluster.py",
-        "k = (first + step) * LINE\n",
-        "k = (first + step + (step == steps - 1).to(gl.int32) * 2**20) * LINE\n",
+        "the last step of K is not loaded by a cluster", "kernels/common/cluster_mainloop.py",
+        "k = (unit.first + step) * SHAPE.BLOCK_K + line * LINE\n",
+        "last = (step == unit.steps - 1).to(gl.int32) * 2**20\n"
+        "                k = (unit.first + step + last) * SHAPE.BLOCK_K + line * LINE\n",
         SIZES, CLUSTER, "cluster",
     ),
     Fault(
-        "the last step of a part of K is not loaded", "kernels/k16_cluster_split_k.py",
-        "k = (first + step) * SHAPE.depth + line * LINE\n",
-        "last = (step == steps - 1).to(gl.int32) * 2**20\n"
-        "            k = (first + step + last) * SHAPE.depth + line * LINE\n",
+        "the last step of a part of K is not loaded", "kernels/common/scheduler.py",
+        "steps = steps * (part + 1) // SHAPE.SPLIT_K - first\n",
+        "steps = steps * (part + 1) // SHAPE.SPLIT_K - first - 1\n",
         SIZES, "cluster_split_k", "cluster_split_k",
     ),
     Fault(
-        "batch indices of operands are exchanged", "kernels/_gluon.py",
-        "_load(desc, [b0, b1, i, j], bar, memory)", "_load(desc, [b1, b0, i, j], bar, memory)",
+        "batch indices of operands are exchanged", "kernels/common/mainloop.py",
+        "async_load(desc, [b0, b1, i, j], bar, memory)",
+        "async_load(desc, [b1, b0, i, j], bar, memory)",
         BATCHES, "pingpong", "pingpong",
     ),
     Fault(
-        "batch indices of operands are exchanged in a cluster", "kernels/_ptx.py",
-        "[to, bar, fast, slow, b1, b0]", "[to, bar, fast, slow, b0, b1]",
+        "batch indices of operands are exchanged in a cluster", "kernels/common/ptx.py",
+        "(to, bar, fast, slow, b1, b0)", "(to, bar, fast, slow, b0, b1)",
         BATCHES, CLUSTER, "cluster",
     ),
     Fault(
-        "the second part of the columns is loaded from the first's place", "kernels/_gluon.py",
-        "ask(b1_desc, b0, b1, at, col + N0, ready,", "ask(b1_desc, b0, b1, at, col, ready,",
+        "the second part of the columns is loaded from the first's place",
+        "kernels/common/mainloop.py",
+        "unit, k, unit.col + N0, ready,", "unit, k, unit.col, ready,",
         CONFIGS, "warp_specialized", "warp_specialized",
     ),
     Fault(
-        "programs share with fewer than there are", "kernels/_ptx.py",
+        "programs share with fewer than there are", "kernels/common/ptx.py",
         '(".multicast::cluster", f", {2**programs - 1}")',
         '(".multicast::cluster", f", {2 ** (programs - 1)}")',
         SIZES, CLUSTER, "cluster",
@@ -117,42 +120,33 @@ FAULTS = (
     # Waits and their partners
     Fault(
         "the producer doesn't wait for the launch before", "kernels/k10_warp_specialized.py",
-        "    gdc_wait()\n    n = gl.to_tensor(0)\n"
-        "    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):\n"
-        "        b0, b1, row, col = tile_at("
-        "tile, M, N, B1, BLOCK_M, BLOCK_N, ORDER, GROUP_M, BATCHED)\n        fill_stages(",
-        "    n = gl.to_tensor(0)\n"
-        "    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):\n"
-        "        b0, b1, row, col = tile_at("
-        "tile, M, N, B1, BLOCK_M, BLOCK_N, ORDER, GROUP_M, BATCHED)\n        fill_stages(",
+        'of this program."""\n    gdc_wait()\n', 'of this program."""\n',
         CHAIN, "warp_specialized", "warp_specialized",
     ),
     Fault(
         "a cluster's producer doesn't wait for the launch before", "kernels/k15_cluster.py",
-        "    ring = shared_memory()\n    gdc_wait()\n    n = gl.to_tensor(0)\n",
-        "    ring = shared_memory()\n    n = gl.to_tensor(0)\n",
+        "barriers are there\n    gdc_wait()\n", "barriers are there\n",
         CHAIN, CLUSTER, "cluster",
     ),
     Fault(
-        "a kernel in Triton doesn't wait for the launch before", "kernels/_tile.py",
+        "a kernel in Triton doesn't wait for the launch before", "kernels/common/tile.py",
         "        gdc_launch_dependents()\n        gdc_wait()\n",
         "        gdc_launch_dependents()\n",
         CHAIN, "gemv", "gemv",
     ),
     Fault(
-        "consumers don't wait for a stage to be there", "kernels/_gluon.py",
-        "        mbarrier.wait(bars.index(stage), (n + step) // STAGES & 1)\n        a = ",
-        "        a = ",
+        "consumers don't wait for a stage to be there", "kernels/common/mainloop.py",
+        "            mbarrier.wait(self.bars.index(stage), (n + step) // SHAPE.STAGES & 1)\n", "",
         SIZES, "warp_specialized", "warp_specialized",
     ),
     Fault(
-        "the producer doesn't wait for a stage to be free", "kernels/_gluon.py",
-        "        mbarrier.wait(bars.index(STAGES + stage), ((n + step) // STAGES & 1) ^ 1)\n", "",
+        "the producer doesn't wait for a stage to be free", "kernels/common/mainloop.py",
+        "            mbarrier.wait(self.bars.index(SHAPE.STAGES + stage), free)\n", "",
         TILES, "warp_specialized", "warp_specialized",
     ),
     Fault(
-        "the last stage of a tile is never free again", "kernels/_gluon.py",
-        "    mbarrier.arrive(bars.index(STAGES + last), pred=steps > 0)\n", "",
+        "the last stage of a tile is never free again", "kernels/common/mainloop.py",
+        "        mbarrier.arrive(self.bars.index(SHAPE.STAGES + last), pred=steps > 0)\n", "",
         TILES, "pingpong", "pingpong",
     ),
     Fault(
@@ -161,79 +155,82 @@ FAULTS = (
         TILES, "pingpong", "pingpong",
     ),
     Fault(
-        "sums of other programs are read before they are there", "kernels/k16_cluster_split_k.py",
-        "    wait(full, 0, True)\n", "",
+        "consumers of a cluster's program don't take turns", "kernels/k16_cluster_pingpong.py",
+        "        barrier_wait(turns + WHICH * 8, turn)\n", "",
+        TILES, "cluster_pingpong", "cluster_pingpong",
+    ),
+    Fault(
+        "sums of other programs are read before they are there", "kernels/common/exchange.py",
+        "        barrier_wait(full, 0, True)\n", "",
         SUMS, "cluster_split_k", "cluster_split_k",
     ),
     Fault(
-        "the engine stores what was not fenced", "kernels/_gluon_store.py",
-        "        fence_async_shared()\n        send(", "        send(",
+        "the engine stores what was not fenced", "kernels/common/epilogue.py",
+        "            fence_async_shared()\n", "",
         FENCES, "warp_specialized", "warp_specialized",
     ),
     # Stores
     Fault(
-        "a column past the last is stored", "kernels/_gluon_store.py",
-        "(offs_n[None, :] < N)", "(offs_n[None, :] <= N)",
+        "a column past the last is stored", "kernels/common/epilogue.py",
+        "(offs_n[None, :] < self.N)", "(offs_n[None, :] <= self.N)",
         STORES, "warp_specialized", "warp_specialized",
     ),
     Fault(
-        "a row past the last is stored", "kernels/_gluon_store.py",
-        "(offs_m[:, None] < M)", "(offs_m[:, None] <= M)",
+        "a row past the last is stored", "kernels/common/epilogue.py",
+        "(offs_m[:, None] < self.M)", "(offs_m[:, None] <= self.M)",
         STORES, "warp_specialized", "warp_specialized",
     ),
     Fault(
-        "strides of C are exchanged", "kernels/_gluon_store.py",
-        "offs_m[:, None] * stride_cm + offs_n[None, :] * stride_cn",
-        "offs_m[:, None] * stride_cn + offs_n[None, :] * stride_cm",
+        "strides of C are exchanged", "kernels/common/epilogue.py",
+        "offs_m[:, None] * self.stride_cm + offs_n[None, :] * self.stride_cn",
+        "offs_m[:, None] * self.stride_cn + offs_n[None, :] * self.stride_cm",
         STORES, "pingpong", "pingpong",
     ),
     Fault(
-        "batch indices of C are exchanged", "kernels/_gluon_store.py",
-        "_store(desc, [b0, b1, i, j], memory)", "_store(desc, [b1, b0, i, j], memory)",
+        "batch indices of C are exchanged", "kernels/common/epilogue.py",
+        "[unit.b0, unit.b1, i, j], memory)", "[unit.b1, unit.b0, i, j], memory)",
         BATCHES, "warp_specialized", "warp_specialized",
     ),
     Fault(
         "three consumers store at one place", "kernels/k10_warp_specialized.py",
-        "        row += SLAB * slab_rows(BLOCK_M)\n", "",
+        "out.store(acc, unit, WHICH, WHICH)", "out.store(acc, unit, WHICH, 0)",
         CONFIGS, "warp_specialized", "warp_specialized",
     ),
     # Sums of parts
     Fault(
-        "the last part is not added", "kernels/k12_split_k.py",
-        "add_parts(sums, i, SPLIT_K, ROWS, BLOCK_N, EPI_N)",
-        "add_parts(sums, i, SPLIT_K - 1, ROWS, BLOCK_N, EPI_N)",
+        "the last part is not added", "kernels/common/parts.py",
+        "add_parts(sums, i, PARTS,", "add_parts(sums, i, PARTS - 1,",
         SUMS, SPLIT_K, "split_k",
     ),
     Fault(
-        "the last but one adds up the parts", "kernels/k12_split_k.py",
-        "take_shares(counters_ptr + slab, part, SPLIT_K, SHARES)",
-        "take_shares(counters_ptr + slab, part, SPLIT_K - 1, SHARES)",
+        "the last but one adds up the parts", "kernels/common/parts.py",
+        "unit.part, PARTS, SHARES)", "unit.part, PARTS - 1, SHARES)",
         SUMS, SPLIT_K, "split_k",
     ),
     Fault(
-        "a counter is not zero again", "kernels/_gluon_store.py",
+        "a counter is not zero again", "kernels/common/parts.py",
         "    if last:\n        gl.store(counter, 0)\n    return last\n", "    return last\n",
         SUMS, "stream_k", "stream_k",
     ),
     Fault(
-        "a word of owners is not zero again", "kernels/_gluon_store.py",
+        "a word of owners is not zero again", "kernels/common/parts.py",
         "        if taken + count == OWNERS:\n            gl.store(word, 0)\n", "",
         SUMS, SPLIT_K, "split_k",
     ),
     Fault(
-        "shares begin a step late", "kernels/k13_stream_k.py",
+        "shares begin a step late", "kernels/common/stream_k.py",
         "program * share + gl.minimum(program, more), 0)",
         "program * share + gl.minimum(program + 1, more), 0)",
         SUMS, "stream_k", "stream_k",
     ),
     Fault(
-        "parts are added in another order", "kernels/_ptx.py",
+        "parts are added in another order", "kernels/common/exchange.py",
         "place = program * distance + i * 512", "place = (programs - program) * distance + i * 512",
         ORDER, "cluster_split_k", "cluster_split_k",
     ),
     # On the host
     Fault(
-        "the engine stores rows that end inside 16 bytes", "kernels/_host.py",
+        "the engine stores rows that end inside 16 bytes", "kernels/common/host.py",
         "        and matrix.cols * matrix.dtype.itemsize % 16 == 0\n", "",
         STORES, "warp_specialized", "warp_specialized",
     ),

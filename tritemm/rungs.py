@@ -24,12 +24,17 @@ _FILES = (
     "k13_stream_k",
     "k14_gemv",
     "k15_cluster",
-    "k16_cluster_split_k",
+    "k16_cluster_pingpong",
+    "k17_multicast_split_k",
+    "k18_cluster_split_k",
 )
 
 RUNGS: tuple[Kernel, ...] = tuple(
     import_module(f".kernels.{file}", __package__).KERNEL for file in _FILES
 )
+
+#: The steps of the ladder, in reading order: each adds one idea to the one before.
+STEPS: tuple[Kernel, ...] = tuple(rung for rung in RUNGS if not rung.branch)
 
 
 class Ladder(tuple[Kernel, ...]):

@@ -93,11 +93,11 @@ class Trait:
     resident: bool = False
     hidden: float = 0.0
     level: bool = False
-    turns: float = 0.0
     exchanges: bool = False
     alike: bool = False
     waits: float = 1.0
     gathering: float = 1.0
+    like: str = ""
 
 
 #: How much memory a kernel needs for the time of a call, for partial sums and counters, if any.
@@ -124,6 +124,8 @@ class Kernel:
     auto: bool = True
     #: Whether "auto" leaves out all rungs below, where this one runs.
     supersedes: bool = False
+    #: What a rung is for that is no step of the ladder: reading order leaves it out.
+    branch: str = ""
     #: Whether "auto" considers it for a problem that it can run.
     suits: Callable[[Problem], bool] = lambda problem: True
     #: Whether exchanged operands are considered though no side of C is short.
@@ -148,6 +150,11 @@ class Kernel:
     def name(self) -> str:
         """The rung's public name."""
         raise NotImplementedError
+
+    @property
+    def measured_as(self) -> str:
+        """The rung under whose name stands what was measured of this one."""
+        return self.trait.like or self.name
 
     @property
     def title(self) -> str:

@@ -167,8 +167,8 @@ class _Search:
         points = _points(samples)
         by_kernel, by_tile, by_problem = defaultdict(list), defaultdict(list), defaultdict(list)
         for point in points:
-            by_kernel[point.kernel.name].append(point)
-            by_tile[point.kernel.name, point.key].append(point)
+            by_kernel[point.kernel.measured_as].append(point)
+            by_tile[point.kernel.measured_as, point.key].append(point)
             by_problem[point.problem].append(point)
         self.searched = {k: _Searched(p) for k, p in by_problem.items() if len(p) >= _SEARCHED}
         numbers = []

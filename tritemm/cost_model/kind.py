@@ -81,7 +81,7 @@ class Kind:
     def shape(self, kernel: Kernel, config: Config) -> Shape:
         """Of a config whose SWAP and PACK were done."""
         c, trait = self.constants, kernel.trait
-        measured = c.steps.get(kernel.name)
+        measured = c.steps.get(kernel.measured_as)
         key = known.key(trait, self.word(trait), config)
         pair = measured and (measured.get(key) or self._beside(measured, key, trait, config))
         if pair:
@@ -97,7 +97,7 @@ class Kind:
         m, n, k, split = config.BLOCK_M, config.BLOCK_N, config.BLOCK_K, config.SPLIT_K
         own = m * n / split if trait.exchanges else m * n
         least_ends = ends + self.stored * own / c.sm_memory_rate
-        shown = 1 - max(trait.hidden, trait.turns if config.num_warps == 4 else 0.0)
+        shown = 1 - trait.hidden
         cluster = config.CLUSTER
         programs = split if trait.exchanges else cluster
         room = max(1, gpus.clusters_at_once(programs, self.sms)) * programs

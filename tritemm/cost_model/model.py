@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from .. import gpus
 from ..config import Config
-from ..kernels._gluon_store import OWNERS
+from ..kernels.common.parts import OWNERS
 from ..problem import INTERPRETER, Problem
 from ..spec import Kernel
 from .kind import Kind, Shape, kind_of
@@ -113,9 +113,9 @@ class Scene:
         c, sms, stored = kind.constants, kind.sms, kind.stored
         resident, level = trait.resident, trait.level
         exchanges, ring = trait.exchanges, not trait.alike
-        launch = c.launches.get(kernel.name, c.launch)
+        launch = c.launches.get(kernel.measured_as, c.launch)
         pack = c.pack + self.copied / c.memory_rate if self.copied else 0.0
-        cold = c.colds.get(kernel.name, c.cold)
+        cold = c.colds.get(kernel.measured_as, c.cold)
         before = pack + launch + cold * self.bytes / (self.bytes + _BURST)
         memory_rate, sm_memory_rate = c.memory_rate, c.sm_memory_rate
         latency, boost = trait.waits * c.latency, c.boost

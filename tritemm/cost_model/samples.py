@@ -46,17 +46,27 @@ def read(paths: Iterable[Path], device: Device) -> list[Sample]:
                 row = json.loads(line)
                 known = row.get("us") and row["kernel"] in rungs and row["dtype"] in _DTYPES
                 if known:
-                    samples.append(_sample(row, rungs[row["kernel"]], device))
+                    samples.append(_sample(row, rungs, device))
             except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
                 raise ValueError(f"{path}, line {number}: {error!r}") from error
     return samples
 
 
-def _sample(row: Mapping, kernel: Kernel, device: Device) -> Sample:
+def _sample(row: Mapping, rungs: Mapping[str, Kernel], device: Device) -> Sample:
     seconds = row["us"] / 1e6
     if not 0 < seconds < math.inf:
         raise ValueError(f"us is {row['us']}")
-    return Sample(_asked(row, device), kernel, config_of(row["config"]), seconds)
+    config = config_of(row["config"])
+    return Sample(_asked(row, device), rungs[_rung_of(row["kernel"], config)], config, seconds)
+
+
+def _rung_of(name: str, config: Config) -> str:
+    """The rung that has a row's config: rows may be older than what `cluster` was divided into."""
+    if name != "cluster":
+        return name
+    if config.SPLIT_K > 1:
+        return "multicast_split_k"
+    return "cluster_pingpong" if config.num_warps == 4 else name
 
 
 def _asked(row: Mapping, device: Device) -> Problem:

@@ -15,7 +15,7 @@ import torch
 
 from ..config import Config
 from ..cost_model.model import Scene, pack_bytes, scene_of
-from ..kernels import _host
+from ..kernels.common import host
 from ..kernels.pack import Copy
 from ..kernels.pack import why_not as pack_why_not
 from ..problem import INTERPRETER, Matrix, Problem
@@ -189,7 +189,7 @@ def _is_modest(problem: Problem, pack: str) -> bool:
 
 def refused_by_tma(name: str, matrix: Matrix) -> bool:
     """Whether the copy engine can read `matrix` neither by rows nor by columns."""
-    return all(_host.refusal(name, matrix, major) for major in "NT")
+    return all(host.refusal(name, matrix, major) for major in "NT")
 
 
 def _slow_majors(problem: Problem) -> str:

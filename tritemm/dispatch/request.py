@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from ..config import Config, changed, config_of, parse
-from ..kernels._limits import order_why_not, programs_why_not
+from ..kernels.common.limits import order_why_not, programs_why_not
 from ..problem import Problem
 from ..spec import Kernel
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from ..config import Config
 from ..cost_model.model import scene_of
-from ..kernels._host import is_wgmma
+from ..kernels.common.host import is_wgmma
 from ..kernels.pack import why_not as pack_why_not
 from ..problem import INTERPRETER, Problem
 from ..rungs import RUNGS, find
@@ -116,9 +116,9 @@ def _exactly(problem: Problem, request: Request) -> Choice:
 def _invariant(problem: Problem, request: Request) -> Choice:
     """A choice whose sums have the same order whatever M and the batch are.
 
-    Kernel and depth of a k-step are those of a canonical M. The tile may follow M only where sums
-    don't depend on it: WGMMA adds 16 (of 16-bit operands) products at a time to each element, in
-    K's order, whatever the tile.
+    Mainloop and depth of a k-step are those of a canonical M. The tile may follow M only where sums
+    don't depend on it, and so may the rung, to one with the same mainloop: WGMMA adds 16 (of 16-bit
+    operands) products at a time to each element, in K's order, whatever the tile.
     """
     rungs = [rung for rung in RUNGS if rung.in_order]
     if request.kernel != "auto":
@@ -137,11 +137,14 @@ def _invariant(problem: Problem, request: Request) -> Choice:
     _must_run(rung, view)
     config = anchor
     if problem.device != INTERPRETER:
-        same = (anchor, *(c for c in rung.configs(view) if _same_sums(problem, c, anchor)))
-        able = tuple(config for config in same if why_not(rung, view, config) is None)
-        same = able or (_shallower(rung, view, anchor),)
-        seconds = scene_of(view).seconds(rung, same)
-        config = same[seconds.index(min(seconds))]
+        scene, found = scene_of(view), []
+        for some in (some for some in rungs if some.measured_as == rung.measured_as):
+            same = [c for c in some.configs(view) if _same_sums(problem, c, anchor)]
+            same = [anchor, *same] if some is rung else same
+            able = [c for c in same if why_not(some, view, c) is None]
+            found += [(s, some, c) for s, c in zip(scene.seconds(some, able), able, strict=True)]
+        found = found or [(0.0, rung, _shallower(rung, view, anchor))]
+        _, rung, config = min(found, key=lambda row: row[0])
     why = "batch_invariant=True: sums in the same order for every M"
     return Choice(problem, rung, dataclasses.replace(config, PACK=pack), why)
 

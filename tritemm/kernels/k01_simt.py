@@ -12,9 +12,10 @@ import triton
 import triton.language as tl
 
 from ..spec import Config, Trait, TritonKernel
-from ._host import POINTERS
-from ._limits import grid_why_not, sums_why_not
-from ._tile import batch_offset, split_batch, store, widen
+from .common.host import POINTERS
+from .common.limits import grid_why_not, sums_why_not
+from .common.raster import split_batch
+from .common.tile import batch_offset, store, widen
 
 
 @triton.jit

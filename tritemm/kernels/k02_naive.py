@@ -11,9 +11,10 @@ import triton
 import triton.language as tl
 
 from ..spec import Config, Trait, TritonKernel
-from ._host import POINTERS, dot_why_not, int8_why_not
-from ._limits import grid_why_not
-from ._tile import batch_offset, dot, split_batch, store, widen
+from .common.host import POINTERS, dot_why_not, int8_why_not
+from .common.limits import grid_why_not
+from .common.raster import split_batch
+from .common.tile import batch_offset, dot, store, widen
 
 
 @triton.jit

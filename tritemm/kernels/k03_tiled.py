@@ -11,8 +11,9 @@ import triton
 import triton.language as tl
 
 from ..spec import Config, Trait, TritonKernel
-from ._host import POINTERS, classic_tile, dot_why_not, of_pointers
-from ._tile import batch_offset, dot, split_batch, store, widen
+from .common.host import POINTERS, classic_tile, dot_why_not, of_pointers
+from .common.raster import split_batch
+from .common.tile import batch_offset, dot, store, widen
 
 
 @triton.jit

@@ -16,8 +16,9 @@ import triton
 import triton.language as tl
 
 from ..spec import Config, Trait, TritonKernel
-from ._host import POINTERS, classic_tile, dot_why_not, of_pointers
-from ._tile import batch_offset, dot, raster, split_batch, store, widen
+from .common.host import POINTERS, classic_tile, dot_why_not, of_pointers
+from .common.raster import raster, split_batch
+from .common.tile import batch_offset, dot, store, widen
 
 
 @triton.jit

@@ -11,21 +11,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from ..spec import Trait, TritonKernel
-from ._mma_sync import (
-    barrier,
-    batch_ptr,
-    commit_group,
-    copy_tile,
-    multiply,
-    next_step,
-    store_tile,
-    tile_memory,
-    tile_ptrs,
-    wait_group,
-    zeros,
-)
-from ._mma_sync_host import ARGUMENTS, classic_config, config_why_not, why_not
-from ._tile import raster, split_batch, widen
+from .common import mma_sync as mma
+from .common.mma_sync_host import ARGUMENTS, classic_config, config_why_not, why_not
+from .common.raster import raster, split_batch
+from .common.tile import widen
 
 
 @gluon.jit
@@ -42,28 +31,28 @@ def async_kernel(
 ):  # fmt: skip
     M, N, K = widen(M, WIDE), widen(N, WIDE), widen(K, WIDE)
     pid, b0, b1 = split_batch(gl.program_id(0), M, N, B1, BLOCK_M, BLOCK_N, BATCHED)
-    a_ptr = batch_ptr(a_ptr, b0, b1, stride_a0, stride_a1, A_SIDE)
-    b_ptr = batch_ptr(b_ptr, b0, b1, stride_b0, stride_b1, B_SIDE)
-    c_ptr = batch_ptr(c_ptr, b0, b1, stride_c0, stride_c1, C_MAJOR)
+    a_ptr = mma.batch_ptr(a_ptr, b0, b1, stride_a0, stride_a1, A_SIDE)
+    b_ptr = mma.batch_ptr(b_ptr, b0, b1, stride_b0, stride_b1, B_SIDE)
+    c_ptr = mma.batch_ptr(c_ptr, b0, b1, stride_c0, stride_c1, C_MAJOR)
     pid_m, pid_n = raster(pid, M, N, BLOCK_M, BLOCK_N, ORDER, GROUP_M)
     row, col = pid_m * BLOCK_M, pid_n * BLOCK_N
 
-    a_ptrs = tile_ptrs(a_ptr, row, M, pitch_a, BLOCK_M, BLOCK_K, A_SIDE)  # [BLOCK_M, BLOCK_K]
-    b_ptrs = tile_ptrs(b_ptr, col, N, pitch_b, BLOCK_N, BLOCK_K, B_SIDE)  # [BLOCK_N, BLOCK_K]
-    a_memory = tile_memory(a_ptr, "permuted", 1, BLOCK_M, BLOCK_K, A_SIDE)
-    b_memory = tile_memory(b_ptr, "permuted", 1, BLOCK_N, BLOCK_K, B_SIDE)
-    acc = zeros(BLOCK_M, BLOCK_N, ACC)
+    a_ptrs = mma.tile_ptrs(a_ptr, row, M, pitch_a, BLOCK_M, BLOCK_K, A_SIDE)  # [BLOCK_M, BLOCK_K]
+    b_ptrs = mma.tile_ptrs(b_ptr, col, N, pitch_b, BLOCK_N, BLOCK_K, B_SIDE)  # [BLOCK_N, BLOCK_K]
+    a_memory = mma.tile_memory(a_ptr, "permuted", 1, BLOCK_M, BLOCK_K, A_SIDE)
+    b_memory = mma.tile_memory(b_ptr, "permuted", 1, BLOCK_N, BLOCK_K, B_SIDE)
+    acc = mma.zeros(BLOCK_M, BLOCK_N, ACC)
     for left in range(K, 0, -BLOCK_K):
-        copy_tile(a_memory.index(0), a_ptrs, left, A_SIDE, EVEN_K)
-        copy_tile(b_memory.index(0), b_ptrs, left, B_SIDE, EVEN_K)
-        commit_group()
-        a_ptrs = next_step(a_ptrs, pitch_a, A_SIDE)
-        b_ptrs = next_step(b_ptrs, pitch_b, B_SIDE)
-        wait_group(0)
-        acc = multiply(a_memory.index(0), b_memory.index(0), acc)
-        barrier()  # all have read the tiles; Gluon's own comes first in the next step, too late
+        mma.copy_tile(a_memory.index(0), a_ptrs, left, A_SIDE, EVEN_K)
+        mma.copy_tile(b_memory.index(0), b_ptrs, left, B_SIDE, EVEN_K)
+        mma.commit_group()
+        a_ptrs = mma.next_step(a_ptrs, pitch_a, A_SIDE)
+        b_ptrs = mma.next_step(b_ptrs, pitch_b, B_SIDE)
+        mma.wait_group(0)
+        acc = mma.multiply(a_memory.index(0), b_memory.index(0), acc)
+        mma.barrier()  # all have read the tiles; Gluon's own comes first in the next step, too late
 
-    store_tile(c_ptr, acc, row, col, M, N, stride_cm, stride_cn, C_MAJOR, WIDE)
+    mma.store_tile(c_ptr, acc, row, col, M, N, stride_cm, stride_cn, C_MAJOR, WIDE)
 
 
 def configs(problem):

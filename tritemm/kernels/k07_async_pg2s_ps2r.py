@@ -11,22 +11,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from ..spec import Trait, TritonKernel
-from ._mma_sync import (
-    DEPTH,
-    batch_ptr,
-    commit_group,
-    copy_tile,
-    fragments,
-    mma_v2,
-    next_step,
-    store_tile,
-    tile_memory,
-    tile_ptrs,
-    wait_group,
-    zeros,
-)
-from ._mma_sync_host import ARGUMENTS, classic_config, config_why_not, why_not
-from ._tile import raster, split_batch, widen
+from .common import mma_sync as mma
+from .common.mma_sync_host import ARGUMENTS, classic_config, config_why_not, why_not
+from .common.raster import raster, split_batch
+from .common.tile import widen
 
 
 @gluon.jit
@@ -43,38 +31,38 @@ def async_pg2s_ps2r_kernel(
 ):  # fmt: skip
     M, N, K = widen(M, WIDE), widen(N, WIDE), widen(K, WIDE)
     pid, b0, b1 = split_batch(gl.program_id(0), M, N, B1, BLOCK_M, BLOCK_N, BATCHED)
-    a_ptr = batch_ptr(a_ptr, b0, b1, stride_a0, stride_a1, A_SIDE)
-    b_ptr = batch_ptr(b_ptr, b0, b1, stride_b0, stride_b1, B_SIDE)
-    c_ptr = batch_ptr(c_ptr, b0, b1, stride_c0, stride_c1, C_MAJOR)
+    a_ptr = mma.batch_ptr(a_ptr, b0, b1, stride_a0, stride_a1, A_SIDE)
+    b_ptr = mma.batch_ptr(b_ptr, b0, b1, stride_b0, stride_b1, B_SIDE)
+    c_ptr = mma.batch_ptr(c_ptr, b0, b1, stride_c0, stride_c1, C_MAJOR)
     pid_m, pid_n = raster(pid, M, N, BLOCK_M, BLOCK_N, ORDER, GROUP_M)
     row, col = pid_m * BLOCK_M, pid_n * BLOCK_N
 
-    a_ptrs = tile_ptrs(a_ptr, row, M, pitch_a, BLOCK_M, BLOCK_K, A_SIDE)  # [BLOCK_M, BLOCK_K]
-    b_ptrs = tile_ptrs(b_ptr, col, N, pitch_b, BLOCK_N, BLOCK_K, B_SIDE)  # [BLOCK_N, BLOCK_K]
-    a_memory = tile_memory(a_ptr, "permuted", 2, BLOCK_M, BLOCK_K, A_SIDE)
-    b_memory = tile_memory(b_ptr, "permuted", 2, BLOCK_N, BLOCK_K, B_SIDE)
-    acc = zeros(BLOCK_M, BLOCK_N, ACC)
-    copy_tile(a_memory.index(0), a_ptrs, K, A_SIDE, EVEN_K)
-    copy_tile(b_memory.index(0), b_ptrs, K, B_SIDE, EVEN_K)
-    commit_group()
+    a_ptrs = mma.tile_ptrs(a_ptr, row, M, pitch_a, BLOCK_M, BLOCK_K, A_SIDE)  # [BLOCK_M, BLOCK_K]
+    b_ptrs = mma.tile_ptrs(b_ptr, col, N, pitch_b, BLOCK_N, BLOCK_K, B_SIDE)  # [BLOCK_N, BLOCK_K]
+    a_memory = mma.tile_memory(a_ptr, "permuted", 2, BLOCK_M, BLOCK_K, A_SIDE)
+    b_memory = mma.tile_memory(b_ptr, "permuted", 2, BLOCK_N, BLOCK_K, B_SIDE)
+    acc = mma.zeros(BLOCK_M, BLOCK_N, ACC)
+    mma.copy_tile(a_memory.index(0), a_ptrs, K, A_SIDE, EVEN_K)
+    mma.copy_tile(b_memory.index(0), b_ptrs, K, B_SIDE, EVEN_K)
+    mma.commit_group()
     now = 0
     for left in range(K, 0, -BLOCK_K):
-        wait_group(0)
-        a_ptrs = next_step(a_ptrs, pitch_a, A_SIDE)
-        b_ptrs = next_step(b_ptrs, pitch_b, B_SIDE)
-        copy_tile(a_memory.index(1 - now), a_ptrs, left - BLOCK_K, A_SIDE, EVEN_K)
-        copy_tile(b_memory.index(1 - now), b_ptrs, left - BLOCK_K, B_SIDE, EVEN_K)
-        commit_group()
-        a, b = fragments(a_memory.index(now), b_memory.index(now), 0, DEPTH)
-        for k in gl.static_range(DEPTH, BLOCK_K, DEPTH):
-            next_a, next_b = fragments(a_memory.index(now), b_memory.index(now), k, DEPTH)
-            acc = mma_v2(a, b, acc)
+        mma.wait_group(0)
+        a_ptrs = mma.next_step(a_ptrs, pitch_a, A_SIDE)
+        b_ptrs = mma.next_step(b_ptrs, pitch_b, B_SIDE)
+        mma.copy_tile(a_memory.index(1 - now), a_ptrs, left - BLOCK_K, A_SIDE, EVEN_K)
+        mma.copy_tile(b_memory.index(1 - now), b_ptrs, left - BLOCK_K, B_SIDE, EVEN_K)
+        mma.commit_group()
+        a, b = mma.fragments(a_memory.index(now), b_memory.index(now), 0, mma.DEPTH)
+        for k in gl.static_range(mma.DEPTH, BLOCK_K, mma.DEPTH):
+            next_a, next_b = mma.fragments(a_memory.index(now), b_memory.index(now), k, mma.DEPTH)
+            acc = mma.mma_v2(a, b, acc)
             a, b = next_a, next_b
-        acc = mma_v2(a, b, acc)
+        acc = mma.mma_v2(a, b, acc)
         now = 1 - now
-    wait_group(0)
+    mma.wait_group(0)
 
-    store_tile(c_ptr, acc, row, col, M, N, stride_cm, stride_cn, C_MAJOR, WIDE)
+    mma.store_tile(c_ptr, acc, row, col, M, N, stride_cm, stride_cn, C_MAJOR, WIDE)
 
 
 def configs(problem):

@@ -12,21 +12,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from ..spec import Trait, TritonKernel
-from ._mma_sync import (
-    batch_ptr,
-    commit_group,
-    copy_tile,
-    fragments,
-    mma_v2,
-    next_step,
-    store_tile,
-    tile_ptrs,
-    tile_ring,
-    wait_group,
-    zeros,
-)
-from ._mma_sync_host import ARGUMENTS, classic_config, config_why_not, why_not
-from ._tile import raster, split_batch, widen
+from .common import mma_sync as mma
+from .common.mma_sync_host import ARGUMENTS, classic_config, config_why_not, why_not
+from .common.raster import raster, split_batch
+from .common.tile import widen
 
 
 @gluon.jit
@@ -43,48 +32,49 @@ def async_stages_kernel(
 ):  # fmt: skip
     M, N, K = widen(M, WIDE), widen(N, WIDE), widen(K, WIDE)
     pid, b0, b1 = split_batch(gl.program_id(0), M, N, B1, BLOCK_M, BLOCK_N, BATCHED)
-    a_ptr = batch_ptr(a_ptr, b0, b1, stride_a0, stride_a1, A_SIDE)
-    b_ptr = batch_ptr(b_ptr, b0, b1, stride_b0, stride_b1, B_SIDE)
-    c_ptr = batch_ptr(c_ptr, b0, b1, stride_c0, stride_c1, C_MAJOR)
+    a_ptr = mma.batch_ptr(a_ptr, b0, b1, stride_a0, stride_a1, A_SIDE)
+    b_ptr = mma.batch_ptr(b_ptr, b0, b1, stride_b0, stride_b1, B_SIDE)
+    c_ptr = mma.batch_ptr(c_ptr, b0, b1, stride_c0, stride_c1, C_MAJOR)
     pid_m, pid_n = raster(pid, M, N, BLOCK_M, BLOCK_N, ORDER, GROUP_M)
     row, col = pid_m * BLOCK_M, pid_n * BLOCK_N
 
-    a_ptrs = tile_ptrs(a_ptr, row, M, pitch_a, BLOCK_M, BLOCK_K, A_SIDE)  # [BLOCK_M, BLOCK_K]
-    b_ptrs = tile_ptrs(b_ptr, col, N, pitch_b, BLOCK_N, BLOCK_K, B_SIDE)  # [BLOCK_N, BLOCK_K]
-    a_ring = tile_ring(a_ptr, STAGES, BLOCK_M, BLOCK_K, A_SIDE)
-    b_ring = tile_ring(b_ptr, STAGES, BLOCK_N, BLOCK_K, B_SIDE)
-    acc = zeros(BLOCK_M, BLOCK_N, ACC)
+    a_ptrs = mma.tile_ptrs(a_ptr, row, M, pitch_a, BLOCK_M, BLOCK_K, A_SIDE)  # [BLOCK_M, BLOCK_K]
+    b_ptrs = mma.tile_ptrs(b_ptr, col, N, pitch_b, BLOCK_N, BLOCK_K, B_SIDE)  # [BLOCK_N, BLOCK_K]
+    a_ring = mma.tile_ring(a_ptr, STAGES, BLOCK_M, BLOCK_K, A_SIDE)
+    b_ring = mma.tile_ring(b_ptr, STAGES, BLOCK_N, BLOCK_K, B_SIDE)
+    acc = mma.zeros(BLOCK_M, BLOCK_N, ACC)
     HALF: gl.constexpr = BLOCK_K // 2
     ahead = K  # what is left of K for the next copies
     for stage in gl.static_range(STAGES - 1):
-        copy_tile(a_ring[stage], a_ptrs, ahead, A_SIDE, EVEN_K)
-        copy_tile(b_ring[stage], b_ptrs, ahead, B_SIDE, EVEN_K)
-        commit_group()
-        a_ptrs = next_step(a_ptrs, pitch_a, A_SIDE)
-        b_ptrs = next_step(b_ptrs, pitch_b, B_SIDE)
+        mma.copy_tile(a_ring[stage], a_ptrs, ahead, A_SIDE, EVEN_K)
+        mma.copy_tile(b_ring[stage], b_ptrs, ahead, B_SIDE, EVEN_K)
+        mma.commit_group()
+        a_ptrs = mma.next_step(a_ptrs, pitch_a, A_SIDE)
+        b_ptrs = mma.next_step(b_ptrs, pitch_b, B_SIDE)
         ahead -= BLOCK_K
-    wait_group(STAGES - 2)
-    first_a, first_b = fragments(a_ring[0], b_ring[0], 0, HALF)
+    mma.wait_group(STAGES - 2)
+    first_a, first_b = mma.fragments(a_ring[0], b_ring[0], 0, HALF)
     # A round of the ring at a time: with indices that are known, Gluon sees that the buffer which
-    # is filled is not the one that is read. Steps past K multiply zeros.
+    # is filled is not the one that is read; those below 0 count from the end. Steps past K multiply
+    # zeros.
     for _ in range(0, K, STAGES * BLOCK_K):
         for stage in gl.static_range(STAGES):
-            last_a, last_b = fragments(a_ring[stage], b_ring[stage], HALF, HALF)
-            acc = mma_v2(first_a, first_b, acc)
-            copy_tile(a_ring[(stage + STAGES - 1) % STAGES], a_ptrs, ahead, A_SIDE, EVEN_K)
-            copy_tile(b_ring[(stage + STAGES - 1) % STAGES], b_ptrs, ahead, B_SIDE, EVEN_K)
-            commit_group()
-            a_ptrs = next_step(a_ptrs, pitch_a, A_SIDE)
-            b_ptrs = next_step(b_ptrs, pitch_b, B_SIDE)
+            last_a, last_b = mma.fragments(a_ring[stage], b_ring[stage], HALF, HALF)
+            acc = mma.mma_v2(first_a, first_b, acc)
+            mma.copy_tile(a_ring[stage - 1], a_ptrs, ahead, A_SIDE, EVEN_K)
+            mma.copy_tile(b_ring[stage - 1], b_ptrs, ahead, B_SIDE, EVEN_K)
+            mma.commit_group()
+            a_ptrs = mma.next_step(a_ptrs, pitch_a, A_SIDE)
+            b_ptrs = mma.next_step(b_ptrs, pitch_b, B_SIDE)
             ahead -= BLOCK_K
-            wait_group(STAGES - 2)
-            first_a, first_b = fragments(
-                a_ring[(stage + 1) % STAGES], b_ring[(stage + 1) % STAGES], 0, HALF
+            mma.wait_group(STAGES - 2)
+            first_a, first_b = mma.fragments(
+                a_ring[stage + 1 - STAGES], b_ring[stage + 1 - STAGES], 0, HALF
             )
-            acc = mma_v2(last_a, last_b, acc)
-    wait_group(0)
+            acc = mma.mma_v2(last_a, last_b, acc)
+    mma.wait_group(0)
 
-    store_tile(c_ptr, acc, row, col, M, N, stride_cm, stride_cn, C_MAJOR, WIDE)
+    mma.store_tile(c_ptr, acc, row, col, M, N, stride_cm, stride_cn, C_MAJOR, WIDE)
 
 
 def configs(problem):

@@ -7,14 +7,13 @@ Signs         sm_80: HMMA, LDSM, LDGSTS, LDGDEPBAR; sm_90: HGMMA, LDGSTS, LDGDEP
 Needs         sm_80; any strides; every type
 """
 
-import dataclasses
-
 import triton
 import triton.language as tl
 
 from ..spec import Config, Trait, TritonKernel
-from ._host import POINTERS, classic_tile, dot_why_not, fitting, of_pointers, once_per_kind
-from ._tile import batch_offset, dot, raster, split_batch, store, widen
+from .common.host import POINTERS, dot_why_not, of_pointers, tiles_in_flight
+from .common.raster import raster, split_batch
+from .common.tile import batch_offset, dot, store, widen
 
 
 @triton.jit
@@ -59,23 +58,8 @@ def pipelined_kernel(
     store(c_ptr, acc, offs_m, offs_n, M, N, stride_cm, stride_cn)
 
 
-@once_per_kind
 def configs(problem):
-    classic = classic_tile(problem)
-    tiles, depths = [classic], (4, 3, 2)
-    if problem.itemsize > 2:
-        depths = (3,)  # the others spill a few registers on sm_80
-    if problem.itemsize == 2 and problem.vectorised:
-        tiles = [Config(128, 256, 64, num_warps=8), classic]
-    return fitting(
-        problem,
-        [
-            dataclasses.replace(tile, num_stages=stages, ORDER="grouped")
-            for tile in tiles
-            for stages in depths
-        ],
-        own_output=False,
-    )
+    return tiles_in_flight(problem)
 
 
 KERNEL = TritonKernel(

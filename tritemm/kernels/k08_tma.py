@@ -11,8 +11,9 @@ import triton
 import triton.language as tl
 
 from ..spec import Config, Trait, TritonKernel
-from ._host import DESCRIPTORS, of_descriptors, tma_tiles, tma_why_not
-from ._tile import dot, load_tile, raster, split_batch, store_tile
+from .common.host import DESCRIPTORS, of_descriptors, tma_tiles, tma_why_not
+from .common.raster import raster, split_batch
+from .common.tile import dot, load_tile, store_tile
 
 
 @triton.jit

@@ -21,8 +21,8 @@ import triton.language as tl
 
 from ..problem import Matrix, Problem
 from ..runtime import binding
-from ._limits import MOST_PROGRAMS, programs_why_not
-from ._tile import batch_offset, follow, widen
+from .common.limits import MOST_PROGRAMS, programs_why_not
+from .common.tile import batch_offset, follow, widen
 
 WORD = tl.constexpr(8)  # bytes
 #: Elements of a copy's pitch are a multiple of this many bytes (`Matrix.packed`).

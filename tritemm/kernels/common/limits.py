@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..problem import Problem
-from ..spec import Config
+from ...problem import Problem
+from ...spec import Config
 
 #: Programs of a launch: the first dimension of a CUDA grid.
 MOST_PROGRAMS = 2**31 - 1
@@ -17,7 +17,7 @@ MOST_ELEMENTS = 2**31 - 2**20
 MOST_UNITS = 2**30
 #: Rows, columns and depth in K of the smallest tile of the rungs whose warps have roles.
 LEAST_TILE = (64, 8, 32)
-#: Columns of tiles that the serpentine order walks at a time, as in `_tile`.
+#: Columns of tiles that the serpentine order walks at a time, as in `raster`.
 STRIPE = 16
 #: Registers that a thread keeps a tile's sums in, and those of a program: half of all there are.
 #: With more, the compiler gives up on WGMMA, or spills for minutes.

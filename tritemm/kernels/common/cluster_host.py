@@ -6,27 +6,16 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
-from ..problem import Matrix, Problem, kept
-from ..spec import Arguments, Config, Workspace
-from . import _cluster
-from ._cluster import LINE, box_lines, slabs_of
-from ._gluon_host import (
-    ACCUMULATORS,
-    OPTIONS,
-    OPTIONS_OF_THREE,
-    RESERVE,
-    by_engine,
-    c_box,
-    c_major,
-    named_sums,
-)
-from ._host import Box, _sizes, _strides, described, major_of
+from ...problem import Matrix, Problem, kept
+from ...runtime.triton_private import clusters_why_not
+from ...spec import Arguments, Config, Workspace
+from . import cluster_mainloop, gluon_host
+from .cluster_mainloop import LINE, box_lines, slabs_of
+from .host import Box, _sizes, _strides, described, major_of
 
 #: As in a kernel; a call from the host costs several microseconds.
-line_bytes = functools.cache(_cluster.line_bytes)
-ring_bytes = functools.cache(_cluster.ring_bytes)
+line_bytes = functools.cache(cluster_mainloop.line_bytes)
+ring_bytes = functools.cache(cluster_mainloop.ring_bytes)
 #: Buffers of a consumer's output, at most.
 MOST_BUFFERS = 4
 #: Stages at most: two barriers for each, and two more, in the 512 bytes behind them.
@@ -39,13 +28,35 @@ def ring_kind(problem: Problem) -> tuple[str, int, bool]:
 
     B's major, the bytes of an element of C, and whether the copy engine stores C.
     """
-    return major_of(problem.b), problem.c.dtype.itemsize, by_engine(c_major(problem))
+    return (
+        major_of(problem.b),
+        problem.c.dtype.itemsize,
+        gluon_host.by_engine(gluon_host.c_major(problem)),
+    )
+
+
+def why_not(problem: Problem) -> str | None:
+    """The refusal of the rungs whose programs come in clusters."""
+    return gluon_host.why_not(problem) or clusters_why_not()
+
+
+def why_not_in_parts(problem: Problem) -> str | None:
+    """The same where each tile's K is cut."""
+    reason = gluon_host.too_long(problem) or why_not(problem)
+    if not reason and -(-problem.K // LINE.value) < 2:
+        return f"K is {problem.K}; a cluster shares two steps of {LINE.value} or more"
+    return reason
 
 
 def stages_bytes(config: Config, b_major: str) -> int:
     """Of all stages together."""
     lines = config.num_stages * config.BLOCK_K // LINE.value
     return lines * line_bytes(config.BLOCK_M, config.BLOCK_N, b_major)
+
+
+def room_beside(config: Config, shared: int, b_major: str) -> int:
+    """Bytes of shared memory that the ring leaves."""
+    return shared - ring_bytes(stages_bytes(config, b_major))
 
 
 def output_buffers(
@@ -60,12 +71,12 @@ def output_buffers(
     if not engine:
         output += output // 8  # Triton pads what it exchanges between threads
     most = min(MOST_BUFFERS, pieces) if engine else 1
-    return max(0, min(most, (room - RESERVE) // output))
+    return max(0, min(most, (room - gluon_host.RESERVE) // output))
 
 
 def most_columns(rows: int, warps: int) -> int:
     """Of a tile whose sums the consumers' registers hold."""
-    return min(256, 192 if warps == 12 else 2 * ACCUMULATORS // slabs_of(rows, warps))
+    return min(256, 192 if warps == 12 else 2 * gluon_host.ACCUMULATORS // slabs_of(rows, warps))
 
 
 def tile_why_not(config: Config, multiple: int) -> str | None:
@@ -111,7 +122,7 @@ def boxes_of(
     """
     a = _lines(problem.a, "N", config.BLOCK_M, a_sharers)
     b = _lines(problem.b, "T", config.BLOCK_N, b_sharers)[::-1]
-    c = c_box(problem, 64, columns)
+    c = gluon_host.c_box(problem, 64, columns)
     return Box.of(problem, problem.a, *a), Box.of(problem, problem.b, *b), c
 
 
@@ -124,7 +135,8 @@ def _lines(matrix: Matrix, along_k: str, lines: int, sharers: int) -> tuple[int,
 
 def arguments(
     boxes: Callable[[Problem, Config], tuple[Box, Box, Box | None]], buffers: Callable[..., int],
-    more: Callable[[Problem, Config], dict[str, Any]], workspace: Workspace | None = None,
+    more: Callable[[Problem, Config], dict[str, Any]], consumers: Callable[[Config], int],
+    workspace: Workspace | None = None,
 ) -> Arguments:  # fmt: skip
     """Of rungs with these `boxes` of A, B and C, the last None where C is stored by threads.
 
@@ -134,24 +146,23 @@ def arguments(
 
     def fixed(problem: Problem, config: Config) -> dict[str, Any]:
         a, b, _ = boxes(problem, config)
-        values = {
-            "A_MAJOR": a.major,
-            "B_MAJOR": b.major,
-            "C_MAJOR": c_major(problem),
-            "TYPE": "bf16" if problem.a.dtype == torch.bfloat16 else "f16",
-            "WARPS": config.num_warps,
-            "BUFFERS": buffers(config, problem.device.shared, *ring_kind(problem)),
+        shape = gluon_host.shape_of(
+            problem, config, consumers(config), 64, A_MAJOR=a.major, B_MAJOR=b.major,
+            BUFFERS=buffers(config, problem.device.shared, *ring_kind(problem)),
             **more(problem, config),
-        }
-        return values | _sizes(problem) | _strides("c", "01mn", problem.c)
+        )  # fmt: skip
+        return {"SHAPE": shape} | _sizes(problem) | _strides("c", "01mn", problem.c)
 
     def tensors(problem: Problem, config: Config, a, b, c, *work) -> dict[str, Any]:
         operands = described(Box.gluon_descriptor, boxes(problem, config), a, b, c)
-        return operands | (named_sums(work) if workspace else {})
+        return operands | (gluon_host.named_sums(work) if workspace else {})
 
     return Arguments(fixed, tensors, workspace, _options)
 
 
 def _options(problem: Problem, config: Config) -> dict[str, Any]:
     """Each consumer is a role of its own, of 4 warps."""
-    return {"num_warps": 4, **(OPTIONS if config.num_warps < 12 else OPTIONS_OF_THREE)}
+    return {
+        "num_warps": 4,
+        **(gluon_host.OPTIONS if config.num_warps < 12 else gluon_host.OPTIONS_OF_THREE),
+    }

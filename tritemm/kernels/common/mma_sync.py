@@ -10,13 +10,12 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 
-from ._tile import batch_offset, widen
+from .language import barrier as barrier
+from .tile import batch_offset, widen
 
 #: Elements of a chunk, and of K that one instruction multiplies.
 CHUNK, DEPTH = gl.constexpr(8), gl.constexpr(16)
 
-# Names that moved between Triton 3.6 and 3.9.
-barrier = getattr(gl, "barrier", None) or gl.thread_barrier
 commit_group = async_copy.commit_group
 wait_group = async_copy.wait_group
 

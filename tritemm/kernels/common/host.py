@@ -12,9 +12,9 @@ from triton.experimental.gluon.language import NVMMASharedLayout
 from triton.experimental.gluon.nvidia import hopper as gluon
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from ..problem import Matrix, Problem, kept
-from ..spec import TRITON_DTYPE, Arguments, Config
-from ._limits import grid_why_not, index_why_not, tile_why_not, units_why_not
+from ...problem import Matrix, Problem, kept
+from ...spec import TRITON_DTYPE, Arguments, Config
+from .limits import grid_why_not, index_why_not, tile_why_not, units_why_not
 
 
 def once_per_kind(configs: Callable[..., tuple[Config, ...]]):
@@ -298,6 +298,26 @@ def of_descriptors(own_output: Callable[[Problem], bool]):
         return None
 
     return reason
+
+
+@once_per_kind
+def tiles_in_flight(problem: Problem) -> tuple[Config, ...]:
+    """Tiles of what overlaps copies with products, the deepest ring first."""
+    classic = classic_tile(problem)
+    tiles, depths = [classic], (4, 3, 2)
+    if problem.itemsize > 2:
+        depths = (3,)  # the others spill a few registers on sm_80
+    if problem.itemsize == 2 and problem.vectorised:
+        tiles = [Config(128, 256, 64, num_warps=8), classic]
+    return fitting(
+        problem,
+        [
+            dataclasses.replace(tile, num_stages=stages, ORDER="grouped")
+            for tile in tiles
+            for stages in depths
+        ],
+        own_output=False,
+    )
 
 
 @once_per_kind

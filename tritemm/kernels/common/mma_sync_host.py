@@ -6,17 +6,17 @@ from typing import Any
 
 import torch
 
-from ..config import Config
-from ..problem import INTERPRETER, Matrix, Problem, kept
-from ..spec import Arguments
-from . import _mma_sync
-from ._gluon_host import c_major
-from ._host import POINTERS, lines_why_not, refusal
-from ._limits import grid_why_not, tile_why_not
+from ...config import Config
+from ...problem import INTERPRETER, Matrix, Problem, kept
+from ...spec import Arguments
+from . import mma_sync
+from .gluon_host import c_major
+from .host import POINTERS, lines_why_not, refusal
+from .limits import grid_why_not, tile_why_not
 
 #: Who refuses what can't be copied 16 bytes at a time.
 BY = "a copy of 16 bytes"
-CHUNK, DEPTH = _mma_sync.CHUNK.value, _mma_sync.DEPTH.value
+CHUNK, DEPTH = mma_sync.CHUNK.value, mma_sync.DEPTH.value
 
 
 def classic_config(problem: Problem, stages: int = 1, shared: str = "") -> Config:
@@ -65,7 +65,7 @@ def _major(matrix: Matrix) -> str:
 
 
 def _a_side(problem: Problem) -> str:
-    """Along which side chunks lie, and whether they are whole: see `_mma_sync`."""
+    """Along which side chunks lie, and whether they are whole: see `mma_sync`."""
     if _major(problem.a) == "N":
         return "k" if problem.K % CHUNK else "K"
     return "l" if problem.M % CHUNK else "L"

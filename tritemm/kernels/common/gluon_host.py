@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from ..problem import INTERPRETER, Problem, kept
-from ..runtime.workspace import Room
-from ..spec import Arguments, Config, Workspace
-from . import _gluon, _gluon_store
-from ._host import Box, _sizes, _strides, described, refusal, storable, tma_why_not
-from ._limits import steps_why_not, units_why_not
+from ...problem import INTERPRETER, Problem, kept
+from ...runtime.workspace import Room
+from ...spec import Arguments, Config, Workspace
+from . import epilogue, memory
+from .host import Box, _sizes, _strides, described, refusal, storable, tma_why_not
+from .limits import steps_why_not, units_why_not
+from .shape import Shape
 
 #: As in a kernel; a call from the host costs several microseconds.
-first_part = functools.cache(_gluon.first_part)
-slab_rows = functools.cache(_gluon.slab_rows)
-by_engine = functools.cache(_gluon_store.by_engine)
+first_part = functools.cache(memory.first_part)
+slab_rows = functools.cache(memory.slab_rows)
+by_engine = functools.cache(epilogue.by_engine)
 
 #: Registers per thread before the roles take and give, of up to two consumers and of three:
 #: the warpgroups of 128 threads, one of which is the producer's, share 65536.
@@ -33,7 +34,7 @@ ACCUMULATORS = 192
 ACCUMULATORS_OF_THREE = 96
 #: Columns that are stored through pointers at a time, by way of shared memory.
 POINTER_COLUMNS = 64
-#: Parts of K at most: who comes to add them up is counted in 8 bits (`_gluon_store`), and the steps
+#: Parts of K at most: who comes to add them up is counted in 8 bits (`parts`), and the steps
 #: of all parts in 32.
 MOST_PARTS = 128
 #: Rows of a tile at most, as of a box of the copy engine.
@@ -163,14 +164,14 @@ def output_columns(problem: Problem, config: Config, consumers: int, limit: int 
     if not by_engine(c_major(problem)):
         limit = limit or POINTER_COLUMNS
     c = config
-    return _columns(
+    return columns_that_fit(
         c.BLOCK_M, c.BLOCK_N, c.num_stages * (c.BLOCK_M + c.BLOCK_N) * c.BLOCK_K * problem.itemsize,
         problem.c.dtype.itemsize, consumers, limit, problem.device.shared,
     )  # fmt: skip
 
 
 @functools.lru_cache
-def _columns(rows, columns, stages, element, consumers, limit, shared) -> int:
+def columns_that_fit(rows, columns, stages, element, consumers, limit, shared) -> int:
     """As above, of a tile whose `stages` take that many bytes."""
     room = shared - RESERVE - stages
     columns = min(part for part in parts(columns) if part)
@@ -180,48 +181,6 @@ def _columns(rows, columns, stages, element, consumers, limit, shared) -> int:
             return columns
         columns //= 2
     return 0
-
-
-Tile = tuple[int, int, int, int, int]  # BLOCK_M, BLOCK_N, BLOCK_K, warps, stages
-
-
-def configs_of(problem: Problem, tiles: Sequence[Tile], consumers: int) -> tuple[Config, ...]:
-    """Those of the tiles that fit into shared memory; the same tuple for problems alike.
-
-    Of 32-bit operands, a step is half as deep.
-    """
-    kind = not by_engine(c_major(problem)), problem.c.dtype.itemsize, problem.device.shared
-    return _fitting(tuple(tiles), consumers, problem.itemsize, *kind)
-
-
-@functools.lru_cache
-def _fitting(tiles, consumers, itemsize, pointers, element, shared) -> tuple[Config, ...]:
-    limit = POINTER_COLUMNS if pointers else 0
-    return tuple(
-        config_of(m, n, k, warps, stages)
-        for m, n, k, warps, stages in ((m, n, 2 * k // itemsize, *more) for m, n, k, *more in tiles)
-        if _columns(m, n, stages * (m + n) * k * itemsize, element, consumers, limit, shared)
-    )
-
-
-@functools.cache
-def config_of(
-    m: int, n: int, k: int, warps: int, stages: int, split: int = 1, cluster: int = 1
-) -> Config:
-    """A config of a Gluon rung; one object for equal ones."""
-    return Config(
-        m, n, k, num_warps=warps, num_stages=stages, ORDER="grouped", SPLIT_K=split, CLUSTER=cluster
-    )
-
-
-@functools.lru_cache
-def skinny(columns: int, least: int) -> tuple[Tile, ...]:
-    """Tiles for at most 64 columns, where bytes in flight are what counts; `least` columns wide."""
-    sizes = [n for n in (8, 16, 32, 64) if n >= least and (n < 2 * columns or n == least)]
-    if columns > 64:
-        return ()
-    depths = ((128, 128, 5), (64, 128, 8), (64, 256, 5))
-    return tuple((m, n, k, 4, stages) for m, k, stages in depths for n in sizes)
 
 
 def least_columns(problem: Problem) -> int:
@@ -260,29 +219,45 @@ def piece_columns(columns: int, programs: int) -> int:
     return min(widths, key=lambda width: -(-columns // (width * programs)) * (width + 4))
 
 
+def together(problem: Problem, config: Config) -> bool:
+    """Whether all parts of a tile find room at once: each then waits for the others."""
+    return config.SPLIT_K > 1 and config.tiles(problem) * config.SPLIT_K <= problem.device.sms
+
+
+def columns_at_once(problem: Problem, config: Config) -> int:
+    """Of the epilogue."""
+    return piece_columns(config.BLOCK_N, config.SPLIT_K) if together(problem, config) else 64
+
+
+def workspace_of_parts(problem: Problem, config: Config) -> Room | None:
+    """Where K is cut: for the sums of each consumer's slab."""
+    if config.SPLIT_K == 1:
+        return None
+    tiles = config.tiles(problem)
+    floats = tiles * config.SPLIT_K * config.BLOCK_M * config.BLOCK_N
+    return partial_sums(floats, tiles * slabs(config))
+
+
 def arguments(
-    consumers: int, limit: Callable[[Problem, Config], int] | None = None,
-    workspace: Workspace | None = None, more: Callable[[Problem, Config], dict] | None = None,
+    consumers: int, workspace: Workspace | None = None,
+    most: Callable[[Problem, Config], int] = lambda problem, config: 0,
+    together: Callable[[Problem, Config], bool] = lambda problem, config: False,
 ) -> Arguments:  # fmt: skip
-    """Of the rungs with that many consumers; the epilogue takes at most `limit` columns at a time.
+    """Of the rungs with that many consumers; the epilogue takes at most so many columns at a time.
 
-    The tensors of a `workspace` are the partial sums and the counters; `more`: other values.
+    The tensors of a `workspace` are the partial sums and the counters.
     """
-
-    def most(problem: Problem, config: Config) -> int:
-        return limit(problem, config) if limit else 0
 
     def fixed(problem: Problem, config: Config) -> dict[str, Any]:
         columns = most(problem, config)
         a, b, *_ = _boxes(problem, config, consumers, columns)
-        values = {
-            "A_MAJOR": a.major,
-            "B_MAJOR": b.major,
-            "C_MAJOR": c_major(problem),
-            "EPI_N": output_columns(problem, config, consumers, columns),
-            **(more(problem, config) if more else {}),
-        }
-        return values | _sizes(problem) | _strides("c", "01mn", problem.c)
+        shape = shape_of(
+            problem, config, max(consumers, slabs(config)), slab_rows(config.BLOCK_M),
+            A_MAJOR=a.major, B_MAJOR=b.major,
+            EPI_N=output_columns(problem, config, consumers, columns),
+            TOGETHER=together(problem, config),
+        )  # fmt: skip
+        return {"SHAPE": shape} | _sizes(problem) | _strides("c", "01mn", problem.c)
 
     def tensors(problem: Problem, config: Config, a, b, c, *work) -> dict[str, Any]:
         box_a, box_b, box_b1, box_c = _boxes(problem, config, consumers, most(problem, config))
@@ -296,6 +271,17 @@ def arguments(
         return OPTIONS if slabs(config) == 1 else OPTIONS_OF_THREE
 
     return Arguments(fixed, tensors, workspace, options)
+
+
+def shape_of(problem: Problem, config: Config, consumers: int, rows: int, **more: Any) -> Shape:
+    """What the kernel knows when it is compiled; `more` are those fields that rungs differ in."""
+    return Shape(
+        config.BLOCK_M, config.BLOCK_N, config.BLOCK_K, config.num_stages, config.num_warps,
+        consumers, rows, config.ORDER, config.GROUP_M, config.SPLIT_K, config.CLUSTER,
+        C_MAJOR=c_major(problem),
+        BATCHED=problem.batch > 1, WIDE=problem.wide,
+        TYPE="bf16" if problem.a.dtype == torch.bfloat16 else "f16", **more,
+    )  # fmt: skip
 
 
 def named_sums(work: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor | None]:

@@ -1,4 +1,4 @@
-"""Device helpers that several rungs share: addressing, raster orders, the dot, the epilogue.
+"""Device helpers that several rungs share: addressing, the dot, the epilogue.
 
 Nothing here is what a rung teaches. Sizes are in elements; tiles are `[BLOCK_M, BLOCK_N]`.
 """
@@ -7,13 +7,10 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .. import interpreter
+from ... import interpreter
 
 #: True when kernels run in Triton's interpreter, which needs two corrections below.
 INTERPRETED = tl.constexpr(interpreter.INTERPRETED)
-
-#: Columns of tiles in one stripe of the serpentine order.
-STRIPE = tl.constexpr(16)
 
 
 @triton.jit
@@ -36,54 +33,9 @@ def follow(PDL: tl.constexpr):
 
 
 @triton.jit
-def split_batch(pid, M, N, B1, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-                BATCHED: tl.constexpr):  # fmt: skip
-    """Program `pid` as a tile of one product and the pair of batch indices it belongs to."""
-    b0 = 0
-    b1 = 0
-    if BATCHED:
-        tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
-        b0 = pid // tiles // B1
-        b1 = pid // tiles % B1
-        pid = pid % tiles
-    return pid, b0, b1
-
-
-@triton.jit
 def batch_offset(b0, b1, stride_0, stride_1):
     """Elements before batch (b0, b1), in 64 bits: batches may lie 2**31 elements apart."""
     return tl.cast(b0, tl.int64) * stride_0 + tl.cast(b1, tl.int64) * stride_1
-
-
-@triton.jit
-def raster(pid, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-           ORDER: tl.constexpr, GROUP_M: tl.constexpr):  # fmt: skip
-    """Tile coordinates of program `pid`.
-
-    linear      row after row of tiles
-    serpentine  stripes of 16 tile columns, walked row by row, odd stripes from the bottom up
-    grouped     groups of GROUP_M tile rows, walked column by column
-    """
-    num_m = tl.cdiv(M, BLOCK_M)
-    num_n = tl.cdiv(N, BLOCK_N)
-    if ORDER == "linear":
-        pid_m = pid // num_n
-        pid_n = pid % num_n
-    elif ORDER == "serpentine":
-        stripe = pid // (STRIPE * num_m)
-        width = tl.minimum(num_n - stripe * STRIPE, STRIPE)
-        inside = pid - stripe * STRIPE * num_m
-        row = inside // width
-        pid_m = tl.where(stripe % 2 == 1, num_m - 1 - row, row)
-        pid_n = stripe * STRIPE + inside % width
-    else:
-        tl.static_assert(ORDER == "grouped", "ORDER is linear, serpentine or grouped")
-        group = pid // (GROUP_M * num_n)
-        height = tl.minimum(num_m - group * GROUP_M, GROUP_M)
-        inside = pid - group * GROUP_M * num_n
-        pid_m = group * GROUP_M + inside % height
-        pid_n = inside // height
-    return pid_m, pid_n
 
 
 @triton.jit

@@ -1,0 +1,254 @@
+"""The mainloop of the rungs whose programs come in clusters: a ring that is named by its address.
+
+Its stages hold a tile of A and one of B, in the lines that `ptx` speaks of, which the programs of a
+cluster may load together. One allocation, the largest of the kernel, holds the stages, then their
+barriers, `ready` and `empty` as in `mainloop`. WGMMA is as wide as the tile.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from . import ptx
+from .language import Value, aggregate
+
+#: Elements of K in a line of 128 bytes.
+LINE = gl.constexpr(64)
+#: Words of a block of the allocation.
+WORDS = gl.constexpr(256)
+
+
+@gluon.constexpr_function
+def slabs_of(rows, warps):
+    """Slabs of 64 rows that a consumer has of a tile."""
+    return rows // (16 * warps)
+
+
+@gluon.constexpr_function
+def b_lines(columns, major):
+    """Lines of 128 bytes of a tile of B: its columns, or 64 for each block of 64 columns."""
+    return columns if major == "T" else -(-columns // 64) * 64
+
+
+@gluon.constexpr_function
+def line_bytes(rows, columns, b_major):
+    """Of a tile of A, then one of B, a line deep."""
+    return 128 * (rows + b_lines(columns, b_major))
+
+
+@gluon.constexpr_function
+def stages_bytes(shape):
+    """Of all stages of a ring."""
+    lines = shape.STAGES * shape.BLOCK_K // LINE
+    return lines * line_bytes(shape.BLOCK_M, shape.BLOCK_N, shape.B_MAJOR)
+
+
+@gluon.constexpr_function
+def box_lines(lines):
+    """Of so many lines along K, those in one box: the largest power of two that divides them."""
+    return lines & -lines
+
+
+@gluon.constexpr_function
+def map_of(kernel, operand, batched):
+    """In PTX, the tensor map of A or B, the first parameters of `kernel`; sizes and strides of A
+    stand between the two."""
+    return f"{kernel}_param_{0 if operand == 'a' else 1 + 2 * (4 if batched else 2)}"
+
+
+@gluon.constexpr_function
+def ring_bytes(stages):
+    """Of the stages, their barriers, and 512 that nothing else uses; a multiple of 1024."""
+    return stages + 1024
+
+
+@gluon.jit
+def load_lines(to, bar, first, k, b0, b1, rank, LINES: gl.constexpr, ALONG_K: gl.constexpr,
+               SHARERS: gl.constexpr, MAP: gl.constexpr, BATCHED: gl.constexpr):  # fmt: skip
+    """Ask for a tile's `LINES` rows of A, or columns of B, from `first` on, a line deep.
+
+    Of a tile that `SHARERS` load together, each asks for a share, which arrives in all.
+    """
+    if ALONG_K:
+        OWN: gl.constexpr = LINES // SHARERS
+        BOX: gl.constexpr = box_lines(OWN)
+        for i in gl.static_range(OWN // BOX):
+            at = i * BOX
+            if SHARERS > 1:
+                at += rank * OWN
+            ptx.tma_load(to + at * 128, bar, first + at, k, b0, b1, MAP, BATCHED, SHARERS)
+    else:
+        DEEP: gl.constexpr = LINE // SHARERS
+        if SHARERS > 1:
+            k += rank * DEEP
+            to += rank * (DEEP * 128)
+        for i in gl.static_range((LINES + 63) // 64):
+            ptx.tma_load(to + i * 8192, bar, k, first + i * 64, b0, b1, MAP, BATCHED, SHARERS)
+
+
+@aggregate
+class ClusterMainloop:
+    """The ring: stages, `GAP` bytes, the barriers. Its `KERNEL` names the maps of A and B."""
+
+    ring: Value
+    a_desc: Value
+    b_desc: Value
+    KERNEL: gl.constexpr
+    GAP: gl.constexpr
+    SHAPE: gl.constexpr
+
+    @gluon.jit
+    def ready(self):
+        """The address of the first barrier, behind all stages."""
+        return ptx.shared_memory() + (stages_bytes(self.SHAPE) + self.GAP)
+
+    @gluon.jit
+    def more(self):
+        """The address of the barriers that are not of the stages."""
+        return self.ready() + 2 * self.SHAPE.STAGES * 8
+
+    @gluon.jit
+    def load(self, n, unit):
+        """The producer's part of a unit, whose first step is `n`; the next one's first step.
+
+        Of the operand that is shared, a share.
+        """
+        SHAPE: gl.constexpr = self.SHAPE
+        rank = gl.program_id(0) % SHAPE.CLUSTER
+        LINES: gl.constexpr = SHAPE.BLOCK_K // LINE
+        BYTES: gl.constexpr = line_bytes(SHAPE.BLOCK_M, SHAPE.BLOCK_N, SHAPE.B_MAJOR)
+        MAP_A: gl.constexpr = map_of(self.KERNEL, "a", SHAPE.BATCHED)
+        MAP_B: gl.constexpr = map_of(self.KERNEL, "b", SHAPE.BATCHED)
+        a0, a1, b0, b1 = unit.b0, unit.b1, unit.b0, unit.b1
+        if SHAPE.BATCHED:
+            # A broadcast batch has extent 1.
+            a, b = self.a_desc.shape, self.b_desc.shape
+            a0, a1 = gl.minimum(a0, a[0] - 1), gl.minimum(a1, a[1] - 1)
+            b0, b1 = gl.minimum(b0, b[0] - 1), gl.minimum(b1, b[1] - 1)
+        ring = ptx.shared_memory()
+        bars = self.ready()
+        for step in range(unit.steps):
+            stage = n % SHAPE.STAGES
+            ready = bars + stage * 8
+            # Free in all programs, since all are written.
+            ptx.barrier_wait(ready + SHAPE.STAGES * 8, (n // SHAPE.STAGES & 1) ^ 1)
+            ptx.barrier_expect(ready, LINES * BYTES)
+            to = ring + stage * (LINES * BYTES)
+            for line in gl.static_range(LINES):
+                k = (unit.first + step) * SHAPE.BLOCK_K + line * LINE
+                load_lines(
+                    to, ready, unit.row, k, a0, a1, rank, SHAPE.BLOCK_M, SHAPE.A_MAJOR == "N",
+                    SHAPE.CLUSTER if SHAPE.SHARED == "a" else 1, MAP_A, SHAPE.BATCHED,
+                )  # fmt: skip
+                load_lines(
+                    to + SHAPE.BLOCK_M * 128, ready, unit.col, k, b0, b1, rank, SHAPE.BLOCK_N,
+                    SHAPE.B_MAJOR == "T", SHAPE.CLUSTER if SHAPE.SHARED == "b" else 1, MAP_B,
+                    SHAPE.BATCHED,
+                )  # fmt: skip
+                to += BYTES
+            n += 1
+        return n
+
+    @gluon.jit
+    def consumer(self, WHICH: gl.constexpr):
+        """Consumer `WHICH`'s view: its first slab is `SLAB`; with 4 warps it has a whole tile."""
+        SHAPE: gl.constexpr = self.SHAPE
+        SLABS: gl.constexpr = slabs_of(SHAPE.BLOCK_M, SHAPE.WARPS)
+        SLAB: gl.constexpr = WHICH * SLABS if SHAPE.WARPS > 4 else 0
+        ring = ptx.shared_memory()
+        ready = self.ready()
+        first_warp = ptx.is_first_warp()
+        a = ptx.matrix_descriptor(ring + SLAB * 8192, 16)
+        b = ptx.matrix_descriptor(ring + SHAPE.BLOCK_M * 128, 16 if SHAPE.B_MAJOR == "T" else 8192)
+        return Consumer(self, ready, first_warp, a, b, SLAB, SLABS)
+
+
+@aggregate
+class Consumer:
+    """A consumer of the ring; `a` and `b` describe its slabs and the tile of B in stage 0."""
+
+    loop: ClusterMainloop
+    ready: Value
+    first_warp: Value
+    a: Value
+    b: Value
+    SLAB: gl.constexpr
+    SLABS: gl.constexpr
+
+    @gluon.jit
+    def multiply(self, n, steps):
+        """Its slabs of a unit, from step `n` on: their sums, and the next unit's first step.
+
+        The last step is still under way: `multiply_tail` waits for it.
+        """
+        SHAPE: gl.constexpr = self.loop.SHAPE
+        LINES: gl.constexpr = SHAPE.BLOCK_K // LINE
+        BYTES: gl.constexpr = line_bytes(SHAPE.BLOCK_M, SHAPE.BLOCK_N, SHAPE.B_MAJOR)
+        acc = ptx.zeros(SHAPE.BLOCK_N, self.SLABS)
+        for step in range(steps):
+            if SHAPE.CLUSTER == 1:
+                n = step  # of a single unit; so the compiler sees that it is not negative
+            stage = n % SHAPE.STAGES
+            ptx.barrier_wait(self.ready + stage * 8, n // SHAPE.STAGES & 1)
+            for line in gl.static_range(LINES):
+                at = (stage * LINES + line) * (BYTES // 16)
+                keep = step * LINES + line > 0
+                acc = ptx.wgmma(
+                    acc, self.a + at, self.b + at, keep, SHAPE.BLOCK_N, self.SLABS, SHAPE.TYPE,
+                    SHAPE.A_MAJOR, SHAPE.B_MAJOR,
+                )  # fmt: skip
+            acc = ptx.wgmma_wait(acc, LINES)
+            # This step's WGMMA may still read its stage; that of the step before has finished.
+            self.release(n, step > 0)
+            n += 1
+        return acc, n
+
+    @gluon.jit
+    def multiply_tail(self, acc, n, steps):
+        """The sums of `multiply`, complete; its last stage is free again."""
+        acc = ptx.wgmma_wait(acc, 0)
+        self.release(n, steps > 0)
+        return acc
+
+    @gluon.jit
+    def release(self, n, pred):
+        """The stage of the step before `n` is free, in all programs of the cluster."""
+        SHAPE: gl.constexpr = self.loop.SHAPE
+        empty = self.ready + SHAPE.STAGES * 8
+        last = empty + (n + SHAPE.STAGES - 1) % SHAPE.STAGES * 8
+        ptx.barrier_arrive(last, pred & self.first_warp, SHAPE.CLUSTER)
+
+
+@gluon.jit
+def idle(SYNCS: gl.constexpr = 2):
+    """Warps that make up a warpgroup: clusters meet with all their threads."""
+    for _ in gl.static_range(SYNCS):
+        ptx.cluster_sync()
+
+
+@gluon.jit
+def make_cluster_mainloop(
+    a_desc, b_desc, KERNEL: gl.constexpr, SHAPE: gl.constexpr, MORE: gl.constexpr = 0,
+    GAP: gl.constexpr = 0,
+):  # fmt: skip
+    """With its memory, and barriers that are ready for use, `MORE` of them besides the stages'.
+
+    At the kernel's end stands `keep_ring`.
+    """
+    RING: gl.constexpr = stages_bytes(SHAPE) + GAP
+    BLOCKS: gl.constexpr = ring_bytes(RING) // (4 * WORDS)
+    ring = gl.allocate_shared_memory(
+        gl.int32, [BLOCKS, WORDS], gl.SwizzledSharedLayout(1, 1, 1, [0])
+    )
+    keep_ring(ring)
+    ARRIVALS: gl.constexpr = SHAPE.CLUSTER * (SHAPE.WARPS // 4)
+    ptx.barrier_init(ptx.shared_memory() + RING, SHAPE.STAGES, ARRIVALS, MORE)
+    return ClusterMainloop(ring, a_desc, b_desc, KERNEL, GAP, SHAPE)
+
+
+@gluon.jit
+def keep_ring(ring):
+    """Write 128 words that nothing else uses: memory that Gluon doesn't write to the end of the
+    kernel would be given to others."""
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    last = ring.index(ring.shape[0] - 1)
+    last.slice(WORDS - 128, 128).store(gl.zeros([128], gl.int32, layout))

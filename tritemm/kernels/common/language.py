@@ -1,0 +1,25 @@
+"""Gluon's words as Triton 3.6 to 3.9 have them: names that moved, and aggregates."""
+
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import tma
+from triton.language import core
+
+async_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
+async_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+tma_store_wait = tma.store_wait
+barrier = getattr(gl, "barrier", None) or gl.thread_barrier
+REINTERPRET = gl.constexpr(hasattr(gl.shared_memory_descriptor, "reinterpret"))
+#: Any value of a kernel that is no `gl.constexpr`; of one that is not there, None.
+Value = core.base_value
+
+
+def aggregate(cls):
+    """Triton's, with a constructor that takes the fields in their order, as 3.9 makes it."""
+
+    def fill(self, *values):
+        for name, value in zip(cls.__annotations__, values, strict=True):
+            setattr(self, name, value)
+
+    fill.__triton_builtin__ = True
+    cls.__init__ = fill
+    return core._aggregate(cls)

@@ -1,0 +1,159 @@
+"""The mainloop: a ring of stages that the copy engine fills and WGMMA empties.
+
+A program's warps have roles. One producer warp asks the copy engine for tiles of A and B, the
+consumers multiply them and store. A stage of the ring goes to and fro by two barriers: `ready`
+(its bytes have arrived) and `empty` (its last reader has finished). Whoever uses the ring counts
+steps of K since the program began: step n stands in stage n % STAGES, in its round n // STAGES.
+
+The columns of a tile come in two parts, `BLOCK_N = N0 + N1`, powers of two each; N1 may be 0.
+Its rows come in slabs of equal powers of two: all of them, or 64 of 192. Consumers that share a
+tile have a slab each.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from .language import Value, aggregate, async_load
+from .memory import as_box, buffers, corner, first_part, mma_layout, tile_view
+
+
+@gluon.jit
+def make_barriers(ONE: gl.constexpr, MORE: gl.constexpr = 0, ARRIVALS: gl.constexpr = 1):
+    """`ONE` barriers that one arrival completes, then `MORE` that take `ARRIVALS`."""
+    bars = gl.allocate_shared_memory(gl.int64, [ONE + MORE, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(ONE):
+        mbarrier.init(bars.index(i), count=1)
+    for i in gl.static_range(MORE):
+        mbarrier.init(bars.index(ONE + i), count=ARRIVALS)
+    fence_async_shared()
+    return bars
+
+
+@gluon.jit
+def tma_load(desc, unit, row, col, bar, memory, MAJOR: gl.constexpr, BATCHED: gl.constexpr):
+    """Ask for the tile at (row, col) of the unit's batch; a broadcast batch has extent 1."""
+    i, j = corner(row, col, MAJOR)
+    if BATCHED:
+        b0 = gl.minimum(unit.b0, desc.shape[0] - 1)
+        b1 = gl.minimum(unit.b1, desc.shape[1] - 1)
+        memory = as_box(memory, desc)
+        async_load(desc, [b0, b1, i, j], bar, memory)
+    else:
+        async_load(desc, [i, j], bar, memory)
+
+
+@aggregate
+class Mainloop:
+    """The stages of A and of both parts of B; their barriers, `STAGES` ready and as many empty.
+
+    A stage of A is its slabs, one after another.
+    """
+
+    a_desc: Value
+    b_desc: Value
+    b1_desc: Value
+    a_ring: Value
+    b0_ring: Value
+    b1_ring: Value
+    bars: Value
+    SHAPE: gl.constexpr
+
+    @gluon.jit
+    def load(self, n, unit):
+        """The producer's part of a unit, whose first step is `n`; the next one's first step."""
+        SHAPE: gl.constexpr = self.SHAPE
+        N0: gl.constexpr = first_part(SHAPE.BLOCK_N)
+        ROWS: gl.constexpr = SHAPE.ROWS
+        SLABS: gl.constexpr = SHAPE.BLOCK_M // ROWS
+        A_BYTES: gl.constexpr = self.a_desc.block_type.nbytes * SLABS
+        BYTES: gl.constexpr = A_BYTES + self.b_desc.block_type.nbytes * SHAPE.BLOCK_N // N0
+        for step in range(unit.steps):
+            stage = (n + step) % SHAPE.STAGES
+            ready = self.bars.index(stage)
+            free = ((n + step) // SHAPE.STAGES & 1) ^ 1
+            mbarrier.wait(self.bars.index(SHAPE.STAGES + stage), free)
+            mbarrier.expect(ready, BYTES)
+            k = (unit.first + step) * SHAPE.BLOCK_K
+            for slab in gl.static_range(SLABS):
+                tma_load(
+                    self.a_desc, unit, unit.row + slab * ROWS, k, ready,
+                    self.a_ring.index(stage * SLABS + slab), SHAPE.A_MAJOR, SHAPE.BATCHED,
+                )  # fmt: skip
+            tma_load(
+                self.b_desc, unit, k, unit.col, ready, self.b0_ring.index(stage), SHAPE.B_MAJOR,
+                SHAPE.BATCHED,
+            )  # fmt: skip
+            if SHAPE.BLOCK_N > N0:
+                tma_load(
+                    self.b1_desc, unit, k, unit.col + N0, ready, self.b1_ring.index(stage),
+                    SHAPE.B_MAJOR, SHAPE.BATCHED,
+                )  # fmt: skip
+        return n + unit.steps
+
+    @gluon.jit
+    def multiply(self, n, steps, SLAB: gl.constexpr = 0):
+        """A consumer's slab of a unit, from step `n` on: the sums of all column parts.
+
+        The last step is still under way: `multiply_tail` waits for it.
+        """
+        SHAPE: gl.constexpr = self.SHAPE
+        N0: gl.constexpr = first_part(SHAPE.BLOCK_N)
+        TWO: gl.constexpr = SHAPE.BLOCK_N > N0
+        N1: gl.constexpr = SHAPE.BLOCK_N - N0 if TWO else 8
+        ROWS: gl.constexpr = SHAPE.ROWS
+        WARPS: gl.constexpr = gl.num_warps()
+        DTYPE: gl.constexpr = self.a_ring.dtype
+        acc0 = gl.zeros((ROWS, N0), gl.float32, mma_layout(ROWS, N0, WARPS, DTYPE))
+        acc1 = gl.zeros((ROWS, N1), gl.float32, mma_layout(ROWS, N1, WARPS, DTYPE))
+        for step in range(steps):
+            stage = (n + step) % SHAPE.STAGES
+            mbarrier.wait(self.bars.index(stage), (n + step) // SHAPE.STAGES & 1)
+            a = tile_view(self.a_ring, stage * (SHAPE.BLOCK_M // ROWS) + SLAB, SHAPE.A_MAJOR)
+            b = tile_view(self.b0_ring, stage, SHAPE.B_MAJOR)
+            sum0 = warpgroup_mma(a, b, acc0, use_acc=step > 0, is_async=True)
+            if TWO:
+                b = tile_view(self.b1_ring, stage, SHAPE.B_MAJOR)
+                sum1 = warpgroup_mma(a, b, acc1, use_acc=step > 0, is_async=True)
+                acc0, acc1 = warpgroup_mma_wait(2, deps=[sum0, sum1])
+            else:
+                acc0 = warpgroup_mma_wait(1, deps=[sum0])
+            # This step's WGMMA may still read its stage; that of the step before has finished.
+            last = (n + step + SHAPE.STAGES - 1) % SHAPE.STAGES
+            mbarrier.arrive(self.bars.index(SHAPE.STAGES + last), pred=step > 0)
+        return (acc0, acc1), n + steps
+
+    @gluon.jit
+    def multiply_tail(self, acc, n, steps):
+        """The sums of `multiply`, complete; its last stage is free again."""
+        SHAPE: gl.constexpr = self.SHAPE
+        if first_part(SHAPE.BLOCK_N) < SHAPE.BLOCK_N:
+            acc0, acc1 = warpgroup_mma_wait(0, deps=[acc[0], acc[1]])
+            acc = (acc0, acc1)
+        else:
+            acc = (warpgroup_mma_wait(0, deps=[acc[0]]),)
+        last = (n + SHAPE.STAGES - 1) % SHAPE.STAGES
+        mbarrier.arrive(self.bars.index(SHAPE.STAGES + last), pred=steps > 0)
+        return acc
+
+
+@gluon.jit
+def make_mainloop(a_desc, b_desc, b1_desc, SHAPE: gl.constexpr):
+    """With its memory, and barriers that are ready for use."""
+    STAGES: gl.constexpr = SHAPE.STAGES
+    BLOCK_K: gl.constexpr = SHAPE.BLOCK_K
+    N0: gl.constexpr = first_part(SHAPE.BLOCK_N)
+    ROWS: gl.constexpr = SHAPE.ROWS
+    SLABS: gl.constexpr = SHAPE.BLOCK_M // ROWS
+    a_ring = buffers(STAGES * SLABS, ROWS, BLOCK_K, SHAPE.A_MAJOR, a_desc.dtype)
+    b0_ring = buffers(STAGES, BLOCK_K, N0, SHAPE.B_MAJOR, b_desc.dtype)
+    b1_ring = b0_ring
+    if SHAPE.BLOCK_N > N0:
+        b1_ring = buffers(STAGES, BLOCK_K, SHAPE.BLOCK_N - N0, SHAPE.B_MAJOR, b_desc.dtype)
+    bars = make_barriers(STAGES, STAGES, SLABS)
+    return Mainloop(a_desc, b_desc, b1_desc, a_ring, b0_ring, b1_ring, bars, SHAPE)

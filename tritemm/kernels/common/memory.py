@@ -1,0 +1,80 @@
+"""Tiles in shared memory and in registers: their layouts and views."""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from .language import REINTERPRET
+
+
+@gluon.constexpr_function
+def first_part(columns):
+    """The largest power of two that is not above `columns`."""
+    return 1 << (columns.bit_length() - 1)
+
+
+@gluon.constexpr_function
+def slab_rows(rows):
+    """The largest power of two that divides `rows`: those of one consumer."""
+    return rows & -rows
+
+
+@gluon.constexpr_function
+def shared_layout(rows, cols, dtype):
+    """The swizzle of a [rows, cols] tile in shared memory that TMA and WGMMA agree on."""
+    return gl.NVMMASharedLayout.get_default_for([rows, cols], dtype)
+
+
+@gluon.constexpr_function
+def mma_layout(block_m, columns, warps, dtype=gl.bfloat16):
+    """WGMMA's accumulator of [block_m, columns], `warps` along the rows, of operands of `dtype`."""
+    return gl.NVMMADistributedLayout(
+        [3, 0], [warps, 1], [16, columns, 256 // dtype.primitive_bitwidth]
+    )
+
+
+@gluon.constexpr_function
+def acc_columns(acc):
+    """Columns of all tensors of the sums together."""
+    return sum(each.shape[1] for each in acc)
+
+
+@gluon.jit
+def buffers(COUNT: gl.constexpr, ROWS: gl.constexpr, COLS: gl.constexpr, MAJOR: gl.constexpr,
+            DTYPE: gl.constexpr):  # fmt: skip
+    """Shared memory for `COUNT` tiles [ROWS, COLS], each stored by rows ("N") or columns ("T")."""
+    if MAJOR == "T":
+        layout: gl.constexpr = shared_layout(COLS, ROWS, DTYPE)
+        memory = gl.allocate_shared_memory(DTYPE, [COUNT, COLS, ROWS], layout)
+    else:
+        layout: gl.constexpr = shared_layout(ROWS, COLS, DTYPE)
+        memory = gl.allocate_shared_memory(DTYPE, [COUNT, ROWS, COLS], layout)
+    return memory
+
+
+@gluon.jit
+def tile_view(memory, index, MAJOR: gl.constexpr):
+    """Tile `index` of `buffers` as [ROWS, COLS]."""
+    tile = memory.index(index)
+    if MAJOR == "T":
+        tile = tile.permute((1, 0))
+    return tile
+
+
+@gluon.jit
+def corner(row, col, MAJOR: gl.constexpr):
+    """(row, col) as a descriptor counts them: turned, of a matrix stored by columns."""
+    if MAJOR == "T":
+        first, second = col, row
+    else:
+        first, second = row, col
+    return first, second
+
+
+@gluon.jit
+def as_box(memory, desc):
+    """A tile in shared memory with the shape of the descriptor's box, [1, 1, rows, columns]."""
+    if REINTERPRET:
+        box = memory.reinterpret(desc.dtype, desc.block_type.shape, desc.layout)
+    else:
+        box = memory._reinterpret(desc.dtype, desc.block_type.shape, desc.layout)
+    return box

@@ -1,0 +1,50 @@
+"""What a kernel whose warps have roles knows when it is compiled."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from triton.experimental.gluon.language import constexpr
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """A launch's tiles and how they are made; sizes in elements.
+
+    A tile [BLOCK_M, BLOCK_N] is computed in steps of BLOCK_K, of which the ring holds `STAGES`, by
+    `WARPS`. A program has `CONSUMERS`, which share a tile in slabs of `ROWS`, or take turns. Tiles
+    come in the raster `ORDER`, in groups of GROUP_M; K is cut into SPLIT_K parts, which run
+    `TOGETHER` or as it happens. EPI_N columns are stored at a time, by way of one of the `BUFFERS`
+    of each consumer. Matrices are stored by rows (N) or columns (T); C by threads if it is n or t.
+    Offsets in C have 64 bits if `WIDE`.
+
+    The programs of a `CLUSTER` lie one below the other and share each tile of B, or side by side
+    and share A: `SHARED` says which. `TYPE` of the operands, in PTX.
+    """
+
+    BLOCK_M: int
+    BLOCK_N: int
+    BLOCK_K: int
+    STAGES: int
+    WARPS: int
+    CONSUMERS: int
+    ROWS: int
+    ORDER: str
+    GROUP_M: int
+    SPLIT_K: int
+    CLUSTER: int
+    EPI_N: int
+    A_MAJOR: str
+    B_MAJOR: str
+    C_MAJOR: str
+    BATCHED: bool
+    WIDE: bool
+    TYPE: str
+    BUFFERS: int = 1
+    SHARED: str = "b"
+    TOGETHER: bool = False
+
+    def __post_init__(self) -> None:
+        """In a kernel, what is read of a constexpr is none."""
+        for name, value in vars(self).copy().items():
+            object.__setattr__(self, name, constexpr(value))

@@ -1,0 +1,102 @@
+"""The tiles that rungs in Gluon offer: those of their menus that fit, and K in parts that suit."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from ...problem import Problem
+from ...spec import Config
+from .gluon_host import (
+    MOST_PARTS,
+    POINTER_COLUMNS,
+    by_engine,
+    c_major,
+    columns_that_fit,
+    least_columns,
+)
+
+Tile = tuple[int, int, int, int, int]  # BLOCK_M, BLOCK_N, BLOCK_K, warps, stages
+
+
+def configs_of(problem: Problem, tiles: Sequence[Tile], consumers: int) -> tuple[Config, ...]:
+    """Those of the tiles that fit into shared memory; the same tuple for problems alike.
+
+    Of 32-bit operands, a step is half as deep.
+    """
+    kind = not by_engine(c_major(problem)), problem.c.dtype.itemsize, problem.device.shared
+    return _fitting(tuple(tiles), consumers, problem.itemsize, *kind)
+
+
+@functools.lru_cache
+def _fitting(tiles, consumers, itemsize, pointers, element, shared) -> tuple[Config, ...]:
+    limit = POINTER_COLUMNS if pointers else 0
+    return tuple(
+        config_of(m, n, k, warps, stages)
+        for m, n, k, warps, stages in ((m, n, 2 * k // itemsize, *more) for m, n, k, *more in tiles)
+        if columns_that_fit(
+            m, n, stages * (m + n) * k * itemsize, element, consumers, limit, shared
+        )
+    )
+
+
+@functools.cache
+def config_of(
+    m: int, n: int, k: int, warps: int, stages: int, split: int = 1, cluster: int = 1
+) -> Config:
+    """A config of a Gluon rung; one object for equal ones."""
+    return Config(
+        m, n, k, num_warps=warps, num_stages=stages, ORDER="grouped", SPLIT_K=split, CLUSTER=cluster
+    )
+
+
+@functools.lru_cache
+def skinny(columns: int, least: int) -> tuple[Tile, ...]:
+    """Tiles for at most 64 columns, where bytes in flight are what counts; `least` columns wide."""
+    sizes = [n for n in (8, 16, 32, 64) if n >= least and (n < 2 * columns or n == least)]
+    if columns > 64:
+        return ()
+    depths = ((128, 128, 5), (64, 128, 8), (64, 256, 5))
+    return tuple((m, n, k, 4, stages) for m, k, stages in depths for n in sizes)
+
+
+def in_parts(problem: Problem, tiles: Sequence[Tile]) -> tuple[Config, ...]:
+    """The same, and some for few columns, with K in numbers of parts that suit the problem."""
+    menu = _with_skinny(tiles, problem.N, least_columns(problem))
+    return tuple(
+        _cut(config, split)
+        for config in configs_of(problem, menu, consumers=1)
+        for split in splits(config, problem)
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _with_skinny(tiles, columns, least):
+    return tiles + skinny(columns, least)
+
+
+def _cut(c: Config, split: int) -> Config:
+    return config_of(c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_warps, c.num_stages, split)
+
+
+def splits(config: Config, problem: Problem) -> Sequence[int]:
+    """Numbers of parts that fill one or two rounds of all SMs, or part of one; 4 steps or more.
+
+    More rounds were the fastest for none of 578 problems that were searched.
+    """
+    sms = problem.device.sms
+    most = min(-(-problem.K // config.BLOCK_K) // 4, MOST_PARTS)
+    return _splits(min(config.tiles(problem), 2 * sms), most, sms)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _splits(tiles, most, sms):
+    filling = {sms * rounds // tiles for rounds in (1, 2)}
+    halves = {sms // (fraction * tiles) for fraction in (2, 3, 4)}
+    return sorted({1} | {n for n in filling | halves if 1 < n <= most})
+
+
+@functools.lru_cache
+def shared_out(configs: tuple[Config, ...]) -> tuple[Config, ...]:
+    """Each with at most 4 or 8 programs that share one tile."""
+    return tuple(_cut(config, most) for config in configs for most in (4, 8))

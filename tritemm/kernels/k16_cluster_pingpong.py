@@ -1,0 +1,101 @@
+"""cluster_pingpong: two consumers of a cluster's program with a tile each, in turns.
+
+Adds to       cluster: turns, as pingpong has them: one multiplies while the other stores
+Mirrors       nothing; the two consumers of wgmma_cluster share a tile
+Compiler does the layouts of sums and output, the epilogue, named barriers
+Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, UCGABAR_ARV, no LDGSTS
+Needs         sm_90; 16-bit operands with 16-byte aligned rows or columns; Gluon
+Note          1.05x cuBLAS at 65536 x 3072 x 768 NT. Multicast, barriers and WGMMA are PTX.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from ..spec import Trait, TritonKernel
+from .common.cluster_host import why_not
+from .common.cluster_mainloop import idle, keep_ring, make_cluster_mainloop
+from .common.epilogue import make_epilogue
+from .common.multicast import arguments, config_why_not, either, fitted, grid, usual
+from .common.ptx import barrier_arrive, barrier_wait, cluster_sync
+from .common.scheduler import SIZES, Scheduler
+
+
+@gluon.jit
+def load(work, loop):
+    """The producer: every step of every tile, its share of the one of A and B that is shared."""
+    cluster_sync()  # the others' barriers are there
+    gdc_wait()
+    n = gl.to_tensor(0)
+    for i in range(work.first(), work.units(), work.stride()):
+        n = loop.load(n, work.unit(i))
+    cluster_sync()  # what others write or arrive at is still there
+
+
+@gluon.jit
+def compute(args, WHICH: gl.constexpr):
+    """Consumer `WHICH` of two: multiplies and stores every other tile, in turns with the other."""
+    work, loop, out = args
+    cluster_sync()
+    turns = loop.more()
+    loop = loop.consumer(WHICH)
+    gdc_wait()
+    n = gl.to_tensor(0)
+    if WHICH == 1:
+        n += work.steps(work.first())
+    turn = gl.to_tensor(1 - WHICH)  # consumer 0's first turn is free
+    for i in range(work.first() + WHICH * work.stride(), work.units(), 2 * work.stride()):
+        unit = work.unit(i)
+        # Not before the other has asked for all its stages: a barrier tells even from odd rounds,
+        # and no more.
+        barrier_wait(turns + WHICH * 8, turn)
+        turn ^= 1
+        acc, n = loop.multiply(n, unit.steps)
+        barrier_arrive(turns + (1 - WHICH) * 8, loop.first_warp)
+        acc = loop.multiply_tail(acc, n, unit.steps)
+        n += work.steps(i + work.stride())  # the other's
+        out.store(acc, unit, WHICH, loop.SLAB)
+    out.tail()
+    cluster_sync()
+
+
+@gluon.jit(do_not_specialize=SIZES)
+def cluster_pingpong_kernel(
+    a_desc, b_desc, c_desc, c_ptr,
+    M, N, K, B0, B1,
+    stride_c0, stride_c1, stride_cm, stride_cn,
+    SHAPE: gl.constexpr,
+):  # fmt: skip
+    gdc_launch_dependents()
+    work = Scheduler(M, N, K, B0, B1, SHAPE)
+    loop = make_cluster_mainloop(a_desc, b_desc, "cluster_pingpong_kernel", SHAPE, 2)
+    out = make_epilogue(c_desc, c_ptr, M, N, stride_c0, stride_c1, stride_cm, stride_cn, SHAPE)
+    args = (work, loop, out)
+    gl.warp_specialize(
+        [(compute, (args, 0)), (compute, (args, 1)), (load, args[:2]), (idle, ()), (idle, ())],
+        [4, 1, 1, 2], [240, 24, 24, 24],
+    )  # fmt: skip
+    keep_ring(loop.ring)
+
+
+#: BLOCK_M, BLOCK_N, warps; the one for large problems first.
+TILES = (
+    (128, 192, 4), (128, 160, 4), (64, 192, 4), (64, 128, 4),
+)  # fmt: skip
+#: BLOCK_M, warps, programs of a cluster, least and most BLOCK_N of tiles that fit a problem.
+FITTED = (
+    (64, 4, 2, 48, 256), (64, 4, 4, 48, 256), (128, 4, 2, 96, 192),
+)  # fmt: skip
+
+
+def configs(problem):
+    return usual(problem, TILES) + fitted(problem, FITTED, TILES)
+
+
+KERNEL = TritonKernel(
+    module=__name__, doc=__doc__, fn=cluster_pingpong_kernel, arguments=arguments(), grid=grid,
+    why_not=why_not, configs=configs, interpreted=None, either=either, odd_tiles=True,
+    config_why_not=config_why_not(4),
+    clusters=lambda config: config.CLUSTER,
+    trait=Trait(0.98, resident=True, hidden=0.8, like="cluster"),
+)  # fmt: skip
