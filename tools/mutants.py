@@ -108,7 +108,7 @@ FAULTS = (
     Fault(
         "the second part of the columns is loaded from the first's place",
         "kernels/common/mainloop.py",
-        "unit, k, unit.col + N0, ready,", "unit, k, unit.col, ready,",
+        "unit, k, unit.col + N0, full,", "unit, k, unit.col, full,",
         CONFIGS, "warp_specialized", "warp_specialized",
     ),
     Fault(

@@ -2,7 +2,7 @@
 
 Its stages hold a tile of A and one of B, in the lines that `ptx` speaks of, which the programs of a
 cluster may load together. One allocation, the largest of the kernel, holds the stages, then their
-barriers, `ready` and `empty` as in `mainloop`. WGMMA is as wide as the tile.
+barriers, `full` and `empty` as in `mainloop`. WGMMA is as wide as the tile.
 """
 
 from triton.experimental import gluon
@@ -97,14 +97,14 @@ class ClusterMainloop:
     SHAPE: gl.constexpr
 
     @gluon.jit
-    def ready(self):
+    def full(self):
         """The address of the first barrier, behind all stages."""
         return ptx.shared_memory() + (stages_bytes(self.SHAPE) + self.GAP)
 
     @gluon.jit
     def more(self):
         """The address of the barriers that are not of the stages."""
-        return self.ready() + 2 * self.SHAPE.STAGES * 8
+        return self.full() + 2 * self.SHAPE.STAGES * 8
 
     @gluon.jit
     def load(self, n, unit):
@@ -125,22 +125,22 @@ class ClusterMainloop:
             a0, a1 = gl.minimum(a0, a[0] - 1), gl.minimum(a1, a[1] - 1)
             b0, b1 = gl.minimum(b0, b[0] - 1), gl.minimum(b1, b[1] - 1)
         ring = ptx.shared_memory()
-        bars = self.ready()
+        bars = self.full()
         for step in range(unit.steps):
             stage = n % SHAPE.STAGES
-            ready = bars + stage * 8
+            full = bars + stage * 8
             # Free in all programs, since all are written.
-            ptx.barrier_wait(ready + SHAPE.STAGES * 8, (n // SHAPE.STAGES & 1) ^ 1)
-            ptx.barrier_expect(ready, LINES * BYTES)
+            ptx.barrier_wait(full + SHAPE.STAGES * 8, (n // SHAPE.STAGES & 1) ^ 1)
+            ptx.barrier_expect(full, LINES * BYTES)
             to = ring + stage * (LINES * BYTES)
             for line in gl.static_range(LINES):
                 k = (unit.first + step) * SHAPE.BLOCK_K + line * LINE
                 load_lines(
-                    to, ready, unit.row, k, a0, a1, rank, SHAPE.BLOCK_M, SHAPE.A_MAJOR == "N",
+                    to, full, unit.row, k, a0, a1, rank, SHAPE.BLOCK_M, SHAPE.A_MAJOR == "N",
                     SHAPE.CLUSTER if SHAPE.SHARED == "a" else 1, MAP_A, SHAPE.BATCHED,
                 )  # fmt: skip
                 load_lines(
-                    to + SHAPE.BLOCK_M * 128, ready, unit.col, k, b0, b1, rank, SHAPE.BLOCK_N,
+                    to + SHAPE.BLOCK_M * 128, full, unit.col, k, b0, b1, rank, SHAPE.BLOCK_N,
                     SHAPE.B_MAJOR == "T", SHAPE.CLUSTER if SHAPE.SHARED == "b" else 1, MAP_B,
                     SHAPE.BATCHED,
                 )  # fmt: skip
@@ -155,11 +155,11 @@ class ClusterMainloop:
         SLABS: gl.constexpr = slabs_of(SHAPE.BLOCK_M, SHAPE.WARPS)
         SLAB: gl.constexpr = WHICH * SLABS if SHAPE.WARPS > 4 else 0
         ring = ptx.shared_memory()
-        ready = self.ready()
+        full = self.full()
         first_warp = ptx.is_first_warp()
         a = ptx.matrix_descriptor(ring + SLAB * 8192, 16)
         b = ptx.matrix_descriptor(ring + SHAPE.BLOCK_M * 128, 16 if SHAPE.B_MAJOR == "T" else 8192)
-        return Consumer(self, ready, first_warp, a, b, SLAB, SLABS)
+        return Consumer(self, full, first_warp, a, b, SLAB, SLABS)
 
 
 @aggregate
@@ -167,7 +167,7 @@ class Consumer:
     """A consumer of the ring; `a` and `b` describe its slabs and the tile of B in stage 0."""
 
     loop: ClusterMainloop
-    ready: Value
+    full: Value
     first_warp: Value
     a: Value
     b: Value
@@ -188,7 +188,7 @@ class Consumer:
             if SHAPE.CLUSTER == 1:
                 n = step  # of a single unit; so the compiler sees that it is not negative
             stage = n % SHAPE.STAGES
-            ptx.barrier_wait(self.ready + stage * 8, n // SHAPE.STAGES & 1)
+            ptx.barrier_wait(self.full + stage * 8, n // SHAPE.STAGES & 1)
             for line in gl.static_range(LINES):
                 at = (stage * LINES + line) * (BYTES // 16)
                 keep = step * LINES + line > 0
@@ -213,7 +213,7 @@ class Consumer:
     def release(self, n, pred):
         """The stage of the step before `n` is free, in all programs of the cluster."""
         SHAPE: gl.constexpr = self.loop.SHAPE
-        empty = self.ready + SHAPE.STAGES * 8
+        empty = self.full + SHAPE.STAGES * 8
         last = empty + (n + SHAPE.STAGES - 1) % SHAPE.STAGES * 8
         ptx.barrier_arrive(last, pred & self.first_warp, SHAPE.CLUSTER)
 

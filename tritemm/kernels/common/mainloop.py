@@ -1,7 +1,7 @@
 """The mainloop: a ring of stages that the copy engine fills and WGMMA empties.
 
 A program's warps have roles. One producer warp asks the copy engine for tiles of A and B, the
-consumers multiply them and store. A stage of the ring goes to and fro by two barriers: `ready`
+consumers multiply them and store. A stage of the ring goes to and fro by two barriers: `full`
 (its bytes have arrived) and `empty` (its last reader has finished). Whoever uses the ring counts
 steps of K since the program began: step n stands in stage n % STAGES, in its round n // STAGES.
 
@@ -50,7 +50,7 @@ def tma_load(desc, unit, row, col, bar, memory, MAJOR: gl.constexpr, BATCHED: gl
 
 @aggregate
 class Mainloop:
-    """The stages of A and of both parts of B; their barriers, `STAGES` ready and as many empty.
+    """The stages of A and of both parts of B; their barriers, `STAGES` full and as many empty.
 
     A stage of A is its slabs, one after another.
     """
@@ -75,23 +75,23 @@ class Mainloop:
         BYTES: gl.constexpr = A_BYTES + self.b_desc.block_type.nbytes * SHAPE.BLOCK_N // N0
         for step in range(unit.steps):
             stage = (n + step) % SHAPE.STAGES
-            ready = self.bars.index(stage)
+            full = self.bars.index(stage)
             free = ((n + step) // SHAPE.STAGES & 1) ^ 1
             mbarrier.wait(self.bars.index(SHAPE.STAGES + stage), free)
-            mbarrier.expect(ready, BYTES)
+            mbarrier.expect(full, BYTES)
             k = (unit.first + step) * SHAPE.BLOCK_K
             for slab in gl.static_range(SLABS):
                 tma_load(
-                    self.a_desc, unit, unit.row + slab * ROWS, k, ready,
+                    self.a_desc, unit, unit.row + slab * ROWS, k, full,
                     self.a_ring.index(stage * SLABS + slab), SHAPE.A_MAJOR, SHAPE.BATCHED,
                 )  # fmt: skip
             tma_load(
-                self.b_desc, unit, k, unit.col, ready, self.b0_ring.index(stage), SHAPE.B_MAJOR,
+                self.b_desc, unit, k, unit.col, full, self.b0_ring.index(stage), SHAPE.B_MAJOR,
                 SHAPE.BATCHED,
             )  # fmt: skip
             if SHAPE.BLOCK_N > N0:
                 tma_load(
-                    self.b1_desc, unit, k, unit.col + N0, ready, self.b1_ring.index(stage),
+                    self.b1_desc, unit, k, unit.col + N0, full, self.b1_ring.index(stage),
                     SHAPE.B_MAJOR, SHAPE.BATCHED,
                 )  # fmt: skip
         return n + unit.steps
