@@ -110,7 +110,7 @@ def why_not(kernel: Kernel, view: Problem, config: Config) -> str | None:
     if config.CLUSTER > 1 and all(c.CLUSTER == 1 for c in own):
         return f"CLUSTER is {config.CLUSTER}; this rung's programs share no loads"
     if config.SHARED and all(c.SHARED != config.SHARED for c in own):
-        return f"SHARED is {config.SHARED!r}; the compiler chooses the layout in this rung"
+        return f"SHARED is {config.SHARED!r}; this rung leaves no choice of a layout"
     stage = (config.BLOCK_M + config.BLOCK_N) * config.BLOCK_K * view.itemsize
     shared = stage * config.num_stages
     if config.num_stages > 1 and shared > view.device.shared:

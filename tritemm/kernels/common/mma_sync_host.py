@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -20,9 +21,13 @@ CHUNK, DEPTH = mma_sync.CHUNK.value, mma_sync.DEPTH.value
 
 
 def classic_config(problem: Problem, stages: int = 1, shared: str = "") -> Config:
-    """The block tile of the CUDA HGEMM ladder; half of it where single elements are loaded."""
-    rows = 256 if (_a_side(problem) + _b_side(problem)).isupper() else 128
-    return Config(rows, 128, 32, 8, stages, ORDER="serpentine", SHARED=shared)
+    """The block tile of the CUDA HGEMM ladder; half of it where single elements are loaded, or the
+    output has no room.
+    """
+    whole = Config(256, 128, 32, 8, stages, ORDER="serpentine", SHARED=shared)
+    if (_a_side(problem) + _b_side(problem)).isupper() and _fits(problem, whole):
+        return whole
+    return dataclasses.replace(whole, BLOCK_M=128)
 
 
 @kept
@@ -49,14 +54,19 @@ def config_why_not(stages: tuple[int, ...], depth: int = DEPTH):
                 return f"{name} is {getattr(config, name)}; {least} is the least here"
         if reason := tile_why_not(problem, config):
             return reason
-        lines, padding = config.BLOCK_M + config.BLOCK_N, CHUNK * (config.SHARED == "padded")
-        tiles = 2 * config.num_stages * lines * (config.BLOCK_K + padding)
-        output = config.BLOCK_M * config.BLOCK_N * problem.c.dtype.itemsize  # in their place
-        if max(tiles, output) > problem.device.shared:
+        if not _fits(problem, config):
             return "the tiles don't fit into shared memory; take fewer stages or smaller tiles"
         return None
 
     return reason
+
+
+def _fits(problem: Problem, config: Config) -> bool:
+    """Whether shared memory has room for the tiles, and then for the output in their place."""
+    lines, padding = config.BLOCK_M + config.BLOCK_N, CHUNK * (config.SHARED == "padded")
+    tiles = 2 * config.num_stages * lines * (config.BLOCK_K + padding)
+    output = config.BLOCK_M * config.BLOCK_N * problem.c.dtype.itemsize
+    return max(tiles, output) <= problem.device.shared
 
 
 def _major(matrix: Matrix) -> str:

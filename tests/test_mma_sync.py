@@ -1,0 +1,115 @@
+"""The rungs on mma.sync by hand: layouts of shared memory, configs that they take, barriers."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from tritemm import dispatch
+from tritemm.compile import asm
+from tritemm.dispatch.request import why_not
+from tritemm.kernels.common import mma_sync
+from tritemm.rungs import find
+
+from .choosing import A100, H200, L40S, problem
+
+pytestmark = pytest.mark.host
+
+#: Bytes of all banks together, and of a chunk.
+BANKS, CHUNK = 128, 16
+RINGS = {"permuted": (1,), "async": (1,), "async_pg2s": (2,), "async_stages": (4, 3, 2)}
+
+
+def place(layout, row, chunk, inner):
+    """The first byte of a chunk in a tile whose rows have so many elements of 16 bits."""
+    pairs = getattr(layout, "interval_padding_pairs", None)
+    if pairs:
+        element = row * inner + chunk * 8
+        return 2 * (element + sum(element // interval * padding for interval, padding in pairs))
+    phase = row // layout.per_phase % layout.max_phase
+    return 2 * row * inner + CHUNK * (chunk ^ phase)
+
+
+def ways(kind, lines, depth, side):
+    """How many of the 8 chunks that ldmatrix reads at once meet in a bank, at worst."""
+    layout = mma_sync.shared_layout(kind, lines, depth, side)
+    inner, rows = (depth, lines) if side == "K" else (lines, depth)
+    worst = 0
+    for first in range(0, rows, 8):
+        for chunk in range(inner // 8):
+            spots = [place(layout, first + i, chunk, inner) % BANKS for i in range(8)]
+            worst = max(worst, *(spots.count(spot) for spot in spots))
+    return worst
+
+
+@pytest.mark.parametrize("side", ["K", "L"])
+@pytest.mark.parametrize("depth", [16, 32, 64, 128])
+@pytest.mark.parametrize("lines", [16, 64, 128, 256])
+def test_only_plain_tiles_have_bank_conflicts(lines, depth, side):
+    inner = depth if side == "K" else lines
+    assert ways("permuted", lines, depth, side) == 1
+    assert ways("padded", lines, depth, side) == 1
+    assert ways("plain", lines, depth, side) == 8 * min(inner * 2, BANKS) // BANKS
+
+
+@pytest.mark.parametrize("kind", ["plain", "padded", "permuted"])
+def test_a_layout_gives_each_chunk_its_own_place(kind):
+    layout = mma_sync.shared_layout(kind, 64, 32, "K")
+    places = [place(layout, row, chunk, 32) for row in range(64) for chunk in range(4)]
+    assert len(set(places)) == len(places) and not any(at % CHUNK for at in places)
+
+
+@pytest.mark.parametrize(("name", "stages"), RINGS.items())
+def test_a_rung_has_the_stages_that_it_says(name, stages):
+    rung, asked = find(name), problem(4096, 4096, 4096, "NT", torch.float16)
+    assert tuple(dict.fromkeys(c.num_stages for c in rung.configs(asked))) == stages
+    first = dataclasses.replace(rung.configs(asked)[0], BLOCK_M=128)
+    for count in range(1, 6):
+        reason = why_not(rung, asked, dataclasses.replace(first, num_stages=count))
+        assert (reason is None) == (count in stages)
+        assert reason is None or reason.startswith(f"num_stages is {count}; ")
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "sentence"),
+    [
+        ("async", {"BLOCK_K": 8}, "BLOCK_K is 8; 16 is the least here"),
+        ("async_stages", {"BLOCK_K": 16}, "BLOCK_K is 16; 32 is the least here"),
+        ("async", {"BLOCK_N": 8}, "BLOCK_N is 8; 16 is the least here"),
+        ("async", {"num_warps": 4}, "registers per thread for sums"),
+        ("async", {"SHARED": "padded"}, "SHARED is 'padded'; this rung leaves no choice"),
+        ("tiled", {"SHARED": "plain"}, "SHARED is 'plain'; this rung leaves no choice"),
+        ("async_stages", {"BLOCK_K": 128, "BLOCK_M": 128}, "need 262144 bytes of shared memory"),
+    ],
+)
+def test_configs_that_are_refused(name, changes, sentence):
+    rung, asked = find(name), problem(4096, 4096, 4096, "NT", torch.float16, L40S)
+    config = dataclasses.replace(rung.configs(asked)[0], **changes)
+    assert sentence in why_not(rung, asked, config)
+
+
+def test_the_output_in_place_of_the_tiles_fits_too():
+    asked = problem(4096, 4096, 4096, "NT", torch.float16, L40S)
+    wide = dataclasses.replace(asked, c=dataclasses.replace(asked.c, dtype=torch.float32))
+    rung = find("async")
+    assert [rung.configs(view)[0].BLOCK_M for view in (asked, wide)] == [256, 128]
+    large = rung.configs(asked)[0]
+    assert why_not(rung, asked, large) is None
+    assert "don't fit into shared memory" in why_not(rung, wide, large)
+
+
+@pytest.mark.parametrize("device", [A100, H200], ids=lambda device: device.name)
+def test_auto_leaves_them_out(device):
+    asked = problem(4096, 4096, 4096, "NT", torch.float16, device)
+    able = {kernel.name for _, kernel, _ in dispatch.ranked(asked)}
+    assert able and not able & {*RINGS, "async_pg2s_ps2r"}
+
+
+@pytest.mark.parametrize(("index", "stages"), [(0, 4), (1, 3), (2, 2)])
+def test_a_ring_has_one_barrier_for_each_step(index, stages):
+    """Its loop is a round; what isn't in it is the prologue's and the epilogue's."""
+    job = asm.Job("async_stages", 80, layout="NT", dtype="fp16", config=index)
+    code = asm.compile_many([job], "text", processes=1)[0]
+    loop = code.sass[: code.sass.rindex("HMMA")]
+    assert code.count("HMMA") == 64 * stages
+    assert loop.count("BAR.SYNC") == 1 + stages
