@@ -45,10 +45,10 @@ def async_kernel(
     for left in range(K, 0, -BLOCK_K):
         mma.copy_tile(a_memory.index(0), a_ptrs, left, A_SIDE, EVEN_K)
         mma.copy_tile(b_memory.index(0), b_ptrs, left, B_SIDE, EVEN_K)
-        mma.commit_group()
+        mma.cp_async_commit()
         a_ptrs = mma.next_step(a_ptrs, pitch_a, A_SIDE)
         b_ptrs = mma.next_step(b_ptrs, pitch_b, B_SIDE)
-        mma.wait_group(0)
+        mma.cp_async_wait(0)
         acc = mma.multiply(a_memory.index(0), b_memory.index(0), acc)
         mma.barrier()  # all have read the tiles; Gluon's own comes first in the next step, too late
 

@@ -44,18 +44,18 @@ def async_pg2s_kernel(
     acc = mma.zeros(BLOCK_M, BLOCK_N, ACC)
     mma.copy_tile(a_memory.index(0), a_ptrs, K, A_SIDE, EVEN_K)
     mma.copy_tile(b_memory.index(0), b_ptrs, K, B_SIDE, EVEN_K)
-    mma.commit_group()
+    mma.cp_async_commit()
     now = 0
     for left in range(K, 0, -BLOCK_K):
-        mma.wait_group(0)
+        mma.cp_async_wait(0)
         a_ptrs = mma.next_step(a_ptrs, pitch_a, A_SIDE)
         b_ptrs = mma.next_step(b_ptrs, pitch_b, B_SIDE)
         mma.copy_tile(a_memory.index(1 - now), a_ptrs, left - BLOCK_K, A_SIDE, EVEN_K)
         mma.copy_tile(b_memory.index(1 - now), b_ptrs, left - BLOCK_K, B_SIDE, EVEN_K)
-        mma.commit_group()
+        mma.cp_async_commit()
         acc = mma.multiply(a_memory.index(now), b_memory.index(now), acc)
         now = 1 - now
-    mma.wait_group(0)
+    mma.cp_async_wait(0)
 
     mma.store_tile(c_ptr, acc, row, col, M, N, stride_cm, stride_cn, C_MAJOR, WIDE)
 

@@ -48,11 +48,11 @@ def async_stages_kernel(
     for stage in gl.static_range(STAGES - 1):
         mma.copy_tile(a_ring[stage], a_ptrs, ahead, A_SIDE, EVEN_K)
         mma.copy_tile(b_ring[stage], b_ptrs, ahead, B_SIDE, EVEN_K)
-        mma.commit_group()
+        mma.cp_async_commit()
         a_ptrs = mma.next_step(a_ptrs, pitch_a, A_SIDE)
         b_ptrs = mma.next_step(b_ptrs, pitch_b, B_SIDE)
         ahead -= BLOCK_K
-    mma.wait_group(STAGES - 2)
+    mma.cp_async_wait(STAGES - 2)
     first_a, first_b = mma.fragments(a_ring[0], b_ring[0], 0, HALF)
     # A round of the ring at a time: with indices that are known, Gluon sees that the buffer which
     # is filled is not the one that is read; those below 0 count from the end. Steps past K multiply
@@ -63,16 +63,16 @@ def async_stages_kernel(
             acc = mma.mma_v2(first_a, first_b, acc)
             mma.copy_tile(a_ring[stage - 1], a_ptrs, ahead, A_SIDE, EVEN_K)
             mma.copy_tile(b_ring[stage - 1], b_ptrs, ahead, B_SIDE, EVEN_K)
-            mma.commit_group()
+            mma.cp_async_commit()
             a_ptrs = mma.next_step(a_ptrs, pitch_a, A_SIDE)
             b_ptrs = mma.next_step(b_ptrs, pitch_b, B_SIDE)
             ahead -= BLOCK_K
-            mma.wait_group(STAGES - 2)
+            mma.cp_async_wait(STAGES - 2)
             first_a, first_b = mma.fragments(
                 a_ring[stage + 1 - STAGES], b_ring[stage + 1 - STAGES], 0, HALF
             )
             acc = mma.mma_v2(last_a, last_b, acc)
-    mma.wait_group(0)
+    mma.cp_async_wait(0)
 
     mma.store_tile(c_ptr, acc, row, col, M, N, stride_cm, stride_cn, C_MAJOR, WIDE)
 

@@ -1,9 +1,12 @@
 """Gluon's words as Triton 3.6 to 3.9 have them: names that moved, and aggregates."""
 
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import tma
 from triton.language import core
 
+cp_async = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
+cp_async_commit, cp_async_wait = async_copy.commit_group, async_copy.wait_group
 async_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 async_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
 tma_store_wait = tma.store_wait

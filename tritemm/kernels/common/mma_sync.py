@@ -8,16 +8,16 @@ by a letter: K or L (along the lines) where it does, k or l where it doesn't.
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
+from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 
 from .language import barrier as barrier
+from .language import cp_async
+from .language import cp_async_commit as cp_async_commit
+from .language import cp_async_wait as cp_async_wait
 from .tile import batch_offset, widen
 
 #: Elements of a chunk, and of K that one instruction multiplies.
 CHUNK, DEPTH = gl.constexpr(8), gl.constexpr(16)
-
-commit_group = async_copy.commit_group
-wait_group = async_copy.wait_group
 
 
 @gluon.constexpr_function
@@ -164,7 +164,7 @@ def copy_tile(memory, ptrs, left, SIDE: gl.constexpr, EVEN_K: gl.constexpr):
     """
     if is_whole(SIDE):
         mask = inside(ptrs, left, SIDE, EVEN_K)
-        async_copy.async_copy_global_to_shared(memory, ptrs, mask=mask)
+        cp_async(memory, ptrs, mask=mask)
     else:
         memory.store(load_tile(ptrs, left, SIDE, EVEN_K))
 
