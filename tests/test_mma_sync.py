@@ -9,9 +9,11 @@ from tritemm import dispatch
 from tritemm.compile import asm
 from tritemm.dispatch.request import why_not
 from tritemm.kernels.common import mma_sync
+from tritemm.problem import Problem
 from tritemm.rungs import find
+from tritemm.spec import Config
 
-from .choosing import A100, H200, L40S, problem
+from .choosing import A100, H200, L40S, matrix, problem
 
 pytestmark = pytest.mark.host
 
@@ -96,6 +98,41 @@ def test_the_output_in_place_of_the_tiles_fits_too():
     large = rung.configs(asked)[0]
     assert why_not(rung, asked, large) is None
     assert "don't fit into shared memory" in why_not(rung, wide, large)
+
+
+def test_padding_is_counted_on_the_side_that_it_lengthens():
+    asked = problem(4096, 4096, 4096, "TN", torch.float16, L40S)
+    config = Config(64, 32, 512, 8, SHARED="padded")
+    assert "don't fit into shared memory" in why_not(find("permuted"), asked, config)
+    along_k = problem(4096, 4096, 4096, "NT", torch.float16, L40S)
+    assert why_not(find("permuted"), along_k, config) is None
+
+
+@pytest.mark.parametrize("name", [*RINGS, "async_pg2s_ps2r"])
+@pytest.mark.parametrize("layout", ["NT", "TN"])
+def test_single_elements_are_few_for_each_thread(name, layout):
+    """Slices of wider matrices, whose lines are no whole number of chunks."""
+    rung = find(name)
+    a, b = matrix(1001, 1016, "N", torch.float16), matrix(1016, 1016, "N", torch.float16)
+    a, b = a[:, :1001], b[:1001, :1003]
+    a, b = (a, b.mT[:1001, :1001].mT) if layout == "TN" else (a, b)
+    asked = Problem.of(a, b, matrix(1001, b.shape[1], "N", torch.float16), device=H200)
+    first = rung.configs(asked)[-1]
+    assert why_not(rung, asked, first) is None and first.BLOCK_M <= 128
+    large = dataclasses.replace(first, BLOCK_M=128, BLOCK_N=128, BLOCK_K=128)
+    assert "single elements of A and B per thread" in why_not(rung, asked, large)
+
+
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+def test_own_configs_have_no_local_memory(layout):
+    jobs = [
+        asm.Job(name, sm, layout=layout, dtype="fp16", config=index)
+        for name in ("async_pg2s", "async_stages")
+        for sm in (80, 90)
+        for index in range(len(asm.configs_of(asm.Job(name, sm, layout=layout, dtype="fp16"))))
+    ]
+    for code in asm.compile_many(jobs, "usage"):
+        assert code.spills == 0, f"{code.rung} {code.arch} {code.config}"
 
 
 @pytest.mark.parametrize("device", [A100, H200], ids=lambda device: device.name)

@@ -78,11 +78,13 @@ def async_stages_kernel(
 
 
 def configs(problem):
-    return tuple(classic_config(problem, stages) for stages in (4, 3, 2))
+    # Where A lies along M, addresses and sums leave no registers for a fourth.
+    depths = (3, 2) if problem.a.layout == "T" else (4, 3, 2)
+    return tuple(classic_config(problem, stages, single=64) for stages in depths)
 
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=async_stages_kernel, arguments=ARGUMENTS,
-    why_not=why_not, configs=configs, config_why_not=config_why_not((2, 3, 4), depth=32),
+    why_not=why_not, configs=configs, config_why_not=config_why_not((2, 3, 4), 32, most=16),
     interpreted=None, auto=False, trait=Trait(0.43, narrow=10.0),
 )  # fmt: skip

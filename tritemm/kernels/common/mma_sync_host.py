@@ -20,14 +20,17 @@ BY = "a copy of 16 bytes"
 CHUNK, DEPTH = mma_sync.CHUNK.value, mma_sync.DEPTH.value
 
 
-def classic_config(problem: Problem, stages: int = 1, shared: str = "") -> Config:
-    """The block tile of the CUDA HGEMM ladder; half of it where single elements are loaded, or the
-    output has no room.
+def classic_config(
+    problem: Problem, stages: int = 1, shared: str = "", single: int = 128
+) -> Config:
+    """The block tile of the CUDA HGEMM ladder; half of it where the output has no room.
+
+    Where single elements are loaded, `single` rows and columns.
     """
-    whole = Config(256, 128, 32, 8, stages, ORDER="serpentine", SHARED=shared)
-    if (_a_side(problem) + _b_side(problem)).isupper() and _fits(problem, whole):
-        return whole
-    return dataclasses.replace(whole, BLOCK_M=128)
+    classic = Config(256, 128, 32, 8, stages, ORDER="serpentine", SHARED=shared)
+    if not _whole(problem):
+        return dataclasses.replace(classic, BLOCK_M=single, BLOCK_N=single)
+    return classic if _fits(problem, classic) else dataclasses.replace(classic, BLOCK_M=128)
 
 
 @kept
@@ -42,8 +45,11 @@ def why_not(problem: Problem) -> str | None:
     return lines_why_not(problem, BY) or grid_why_not(problem, (classic_config(problem),))
 
 
-def config_why_not(stages: tuple[int, ...], depth: int = DEPTH):
-    """What refuses configs of a rung that has so many `stages`, and takes `depth` of K at least."""
+def config_why_not(stages: tuple[int, ...], depth: int = DEPTH, most: int = 64):
+    """What refuses configs of a rung that has so many `stages`, and takes `depth` of K at least.
+
+    A thread keeps an address for each single element that it loads: it has room for `most`.
+    """
 
     def reason(problem: Problem, config: Config) -> str | None:
         if config.num_stages not in stages:
@@ -54,6 +60,10 @@ def config_why_not(stages: tuple[int, ...], depth: int = DEPTH):
                 return f"{name} is {getattr(config, name)}; {least} is the least here"
         if reason := tile_why_not(problem, config):
             return reason
+        lines = config.BLOCK_M + config.BLOCK_N
+        each = lines * config.BLOCK_K // (32 * config.num_warps)
+        if each > most and not _whole(problem):
+            return f"{each} single elements of A and B per thread; {most} are possible"
         if not _fits(problem, config):
             return "the tiles don't fit into shared memory; take fewer stages or smaller tiles"
         return None
@@ -62,11 +72,24 @@ def config_why_not(stages: tuple[int, ...], depth: int = DEPTH):
 
 
 def _fits(problem: Problem, config: Config) -> bool:
-    """Whether shared memory has room for the tiles, and then for the output in their place."""
-    lines, padding = config.BLOCK_M + config.BLOCK_N, CHUNK * (config.SHARED == "padded")
-    tiles = 2 * config.num_stages * lines * (config.BLOCK_K + padding)
+    """Whether shared memory has room for the tiles, and then for all of the output in their place.
+
+    The compiler may pass the output through less.
+    """
+    padding = CHUNK * (config.SHARED == "padded")
+    tiles = 0
+    for side, lines in ((_a_side(problem), config.BLOCK_M), (_b_side(problem), config.BLOCK_N)):
+        inner, outer = config.BLOCK_K, lines
+        if side in "Ll":
+            inner, outer = outer, inner
+        tiles += 2 * config.num_stages * outer * (inner + padding)
     output = config.BLOCK_M * config.BLOCK_N * problem.c.dtype.itemsize
     return max(tiles, output) <= problem.device.shared
+
+
+def _whole(problem: Problem) -> bool:
+    """Whether A and B are copied in chunks."""
+    return (_a_side(problem) + _b_side(problem)).isupper()
 
 
 def _major(matrix: Matrix) -> str:
