@@ -89,11 +89,7 @@ def _buffers(config: Config, shared: int, b_major: str, element: int, engine: bo
     """See `cluster_host.arguments`."""
     piece, warps = _piece(config), config.num_warps
     own = most_pieces(config.BLOCK_N, config.SPLIT_K, piece) * slabs_of(config.BLOCK_M, warps)
-    room = (
-        shared
-        - cluster_host.ring_bytes(cluster_host.stages_bytes(config, b_major))
-        - _apart_bytes(_sums(config))
-    )
+    room = cluster_host.room_beside(config, shared, b_major) - _apart_bytes(_sums(config))
     return cluster_host.output_buffers(room, warps // 4, piece, own, element, engine)
 
 

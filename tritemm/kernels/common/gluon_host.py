@@ -62,15 +62,29 @@ def why_not_with_tf32(problem: Problem) -> str | None:
 
 def why_not_of_wgmma(problem: Problem, *more: torch.dtype) -> str | None:
     """The refusal of what multiplies 16-bit operands, and those of `more` types, by WGMMA."""
-    if problem.device == INTERPRETER:
-        return "Gluon kernels don't run in Triton's interpreter"
+    if reason := interpreter_why_not(problem):
+        return reason
     if problem.device.capability[0] != 9:
         major, minor = problem.device.capability
         return f"WGMMA needs compute capability 9.0; {problem.device.name} has {major}.{minor}"
-    if problem.a.dtype not in (torch.float16, torch.bfloat16, *more):
-        return f"operands of 16 bits are needed, and these are {problem.a.dtype}"
+    if reason := types_why_not(problem, *more):
+        return reason
     if problem.accumulate != torch.float32:
         return f"sums are kept in float32, not in {problem.accumulate}"
+    return None
+
+
+def interpreter_why_not(problem: Problem) -> str | None:
+    """The refusal of what is no device."""
+    if problem.device == INTERPRETER:
+        return "Gluon kernels don't run in Triton's interpreter"
+    return None
+
+
+def types_why_not(problem: Problem, *more: torch.dtype) -> str | None:
+    """The refusal of operands that have neither 16 bits nor one of `more` types."""
+    if problem.a.dtype not in (torch.float16, torch.bfloat16, *more):
+        return f"operands of 16 bits are needed, and these are {problem.a.dtype}"
     return None
 
 

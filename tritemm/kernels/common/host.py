@@ -163,9 +163,11 @@ def _descriptors(problem: Problem, config: Config, a, b, c) -> dict[str, Any]:
 DESCRIPTORS = Arguments(fixed=_descriptors_fixed, tensors=_descriptors)
 
 
-def major_of(matrix: Matrix) -> str:
-    """How the copy engine reads `matrix`, if it can: by rows (N) where possible, or columns (T)."""
-    return "N" if refusal("", matrix, "N") is None else "T"
+def major_of(matrix: Matrix, by: str = "TMA") -> str:
+    """How `matrix` is copied `by` TMA or threads, if it can be: by rows (N) where possible, or
+    columns (T).
+    """
+    return "N" if refusal("", matrix, "N", by) is None else "T"
 
 
 def refusal(name: str, matrix: Matrix, major: str, by: str = "TMA") -> str | None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ...problem import Problem
 from ...spec import Config
+from . import raster
 
 #: Programs of a launch: the first dimension of a CUDA grid.
 MOST_PROGRAMS = 2**31 - 1
@@ -17,8 +18,6 @@ MOST_ELEMENTS = 2**31 - 2**20
 MOST_UNITS = 2**30
 #: Rows, columns and depth in K of the smallest tile of the rungs whose warps have roles.
 LEAST_TILE = (64, 8, 32)
-#: Columns of tiles that the serpentine order walks at a time, as in `raster`.
-STRIPE = 16
 #: Registers that a thread keeps a tile's sums in, and those of a program: half of all there are.
 #: With more, the compiler gives up on WGMMA, or spills for minutes.
 MOST_SUMS, MOST_SUMS_OF_ALL = 128, 2**15
@@ -77,7 +76,10 @@ def order_why_not(problem: Problem, config: Config) -> str | None:
         across = 2 * config.GROUP_M * -(-problem.N // config.BLOCK_N)
         if across > MOST_PROGRAMS:
             return f"GROUP_M is {config.GROUP_M}; groups of {across} tiles and more are too large"
-    elif config.ORDER == "serpentine" and STRIPE * -(-problem.M // config.BLOCK_M) > MOST_PROGRAMS:
+    elif (
+        config.ORDER == "serpentine"
+        and raster.STRIPE.value * -(-problem.M // config.BLOCK_M) > MOST_PROGRAMS
+    ):
         return f"BLOCK_M is {config.BLOCK_M}; stripes of C have more than 2**31 - 1 tiles"
     return None
 

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from ...config import Config
-from ...problem import INTERPRETER, Matrix, Problem, kept
+from ...problem import Problem, kept
 from ...spec import Arguments
 from . import mma_sync
-from .gluon_host import c_major
-from .host import POINTERS, lines_why_not, refusal
+from .gluon_host import c_major, interpreter_why_not, types_why_not
+from .host import POINTERS, lines_why_not, major_of
 from .limits import grid_why_not, tile_why_not
 
 #: Who refuses what can't be copied 16 bytes at a time.
@@ -36,10 +36,8 @@ def classic_config(
 @kept
 def why_not(problem: Problem) -> str | None:
     """The refusal of the rungs on mma.sync whose threads copy chunks."""
-    if problem.device == INTERPRETER:
-        return "Gluon kernels don't run in Triton's interpreter"
-    if problem.itemsize != 2:
-        return f"operands of 16 bits are needed, and these are {problem.a.dtype}"
+    if reason := interpreter_why_not(problem) or types_why_not(problem):
+        return reason
     if problem.accumulate == torch.float16 != problem.a.dtype:
         return f"sums of {problem.a.dtype} are kept in float32"
     return lines_why_not(problem, BY) or grid_why_not(problem, (classic_config(problem),))
@@ -92,14 +90,9 @@ def _whole(problem: Problem) -> bool:
     return (_a_side(problem) + _b_side(problem)).isupper()
 
 
-def _major(matrix: Matrix) -> str:
-    """How `matrix` is copied: by rows (N) where possible, or columns (T)."""
-    return "N" if refusal("", matrix, "N", BY) is None else "T"
-
-
 def _a_side(problem: Problem) -> str:
     """Along which side chunks lie, and whether they are whole: see `mma_sync`."""
-    if _major(problem.a) == "N":
+    if major_of(problem.a, BY) == "N":
         return "k" if problem.K % CHUNK else "K"
     return "l" if problem.M % CHUNK else "L"
 
@@ -111,8 +104,8 @@ def _b_side(problem: Problem) -> str:
 def _fixed(problem: Problem, config: Config) -> dict[str, Any]:
     a, b = problem.a, problem.b
     return POINTERS.fixed(problem, config) | {
-        "pitch_a": a.pitch(_major(a)),
-        "pitch_b": b.pitch(_major(b)),
+        "pitch_a": a.pitch(major_of(a, BY)),
+        "pitch_b": b.pitch(major_of(b, BY)),
         "A_SIDE": _a_side(problem),
         "B_SIDE": _b_side(problem),
         "C_MAJOR": c_major(problem),

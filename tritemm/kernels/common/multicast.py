@@ -165,7 +165,7 @@ def buffers_of(config: Config, shared: int, b_major: str, element: int, engine: 
     """Of each consumer's output; see `cluster_host.arguments`."""
     rows, columns, warps = config.BLOCK_M, config.BLOCK_N, config.num_warps
     pieces = slabs_of(rows, warps) * columns // unit(columns)
-    room = shared - cluster_host.ring_bytes(cluster_host.stages_bytes(config, b_major))
+    room = cluster_host.room_beside(config, shared, b_major)
     return cluster_host.output_buffers(
         room, consumers_of(config), unit(columns), pieces, element, engine
     )
