@@ -37,7 +37,7 @@ class Ahead:
 
     def task(self, case: Case, options: dict, **fields) -> Task:
         """A race of these `options` of `competitors.ladders`; `fields`: more of the `Task`."""
-        items = _items(case, triton=self.kernels[TRITON], **options)
+        items = _items(case, triton=self.kernels[TRITON], others=self.kernels[CUDA], **options)
         futures = [self.compilers.submit(item) for item in items]
         only = options.get("only")
         self.wanted |= {k.name for k in self.kernels[CUDA] if not only or k.name in only}

@@ -129,9 +129,8 @@ def ladders(
     for ladder, kernels, others in ((TRITON, triton, cuda), (CUDA, cuda, triton)):
         known = {kernel.name: kernel for kernel in kernels}
         more = candidates if ladder == TRITON else ()
-        asked = {name for other in others for name in named(other, kernels)}
         for entrant in of_kernels(
-            problem, kernels, ladder=ladder, candidates=more, also=asked, **chosen
+            problem, kernels, ladder=ladder, candidates=more, others=others, **chosen
         ):
             kernel = known[entrant.rung]
             below = adds_to(kernel, kernels)
@@ -163,20 +162,21 @@ def of_kernels(
     only: Collection[str] = (),
     configs: str = "first",
     candidates: Sequence[Candidate] = (),
-    also: Collection[str] = (),
+    others: Sequence[Kernel] = (),
 ) -> list[Competitor]:
-    """The rungs of one ladder, in the configs that were asked for; `also` names more of them."""
+    """The rungs of one ladder, in the configs that were asked for, or that `others` mirror."""
     found: list[Competitor] = []
+    also = {name for other in others for name in named(other, kernels)}
     for kernel in kernels:
         mine = [(c.name, c.config) for c in candidates if c.rung == kernel.name]
-        every = list(_named(kernel, problem)) if not only or kernel.name in only else []
+        every = list(_configs(kernel, problem)) if not only or kernel.name in only else []
         first = every[:1] + [each for each in every[1:] if each[0] in also]
         wanted = {"first": first, "all": every, "none": []}[configs] + mine
         found += [_competitor(kernel, problem, ladder, name, config) for name, config in wanted]
     return found
 
 
-def _named(kernel: Kernel, problem: Problem) -> Iterator[tuple[str, Config | None]]:
+def _configs(kernel: Kernel, problem: Problem) -> Iterator[tuple[str, Config | None]]:
     """`tma`, `tma[1]`, ... and their configs; a kernel that refuses may have none to offer."""
     if kernel.why_not(problem):
         yield kernel.name, None

@@ -389,6 +389,14 @@ def test_what_is_compiled_ahead_is_what_races():
     assert len(items) == 3  # and what the dispatcher chooses
 
 
+def test_configs_that_a_twin_names_are_compiled_ahead():
+    case = sweep.Case(4096, 4096, 4096, "NT", "fp16")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ahead, "problem_of", lambda case: problem_of(case, ROOFS.device))
+        items = ahead._items(case, triton=RUNGS, others=CUDA_RUNGS, only=["async_stages"])
+    assert [config.num_stages for _, _, config in items] == [4, 3, 2]
+
+
 @pytest.mark.parametrize(
     "words", [["--what", "n"], ["--layout", "XX"], ["--ladders", "nope"], ["--dtype", "fp64"]]
 )
