@@ -96,17 +96,14 @@ struct WgmmaTile {
     }
 
     // A's registers, for WGMMA that takes A from there: of rows r and r + 8 word t % 4 of the first
-    // 16 bytes along K, then of the second. Two in a half of 64 bits.
-    static __device__ void load_a(const Operands& o, uint64_t& low, uint64_t& high) {
+    // 16 bytes along K, then of the second.
+    static __device__ void load_a(const Operands& o, uint32_t (&words)[4]) {
         const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
-        uint32_t a[4];
         for (int i = 0; i < 4; ++i) {
             const char* line = static_cast<const char*>(o.a) + (row + i % 2 * 8) * o.lda * Bits / 8;
-            a[i] = reinterpret_cast<const uint32_t*>(line)[i / 2 * 4 + threadIdx.x % 4];
-            if (Bits == 32) a[i] = to_tf32(a[i]);
+            words[i] = reinterpret_cast<const uint32_t*>(line)[i / 2 * 4 + threadIdx.x % 4];
+            if (Bits == 32) words[i] = to_tf32(words[i]);
         }
-        low = a[0] | uint64_t{a[1]} << 32;
-        high = a[2] | uint64_t{a[3]} << 32;
     }
 
     static __device__ void store(const Operands& o, const uint32_t* d) {

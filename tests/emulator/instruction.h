@@ -33,10 +33,9 @@ void number(Word* d, int count) {
     }
 }
 
-inline void show_wgmma(const char* shared, size_t bytes, uint32_t* d, int count, uint64_t a = 0,
-                       uint64_t a_high = 0) {
-    const uint64_t words[4] = {a & 0xFFFFFFFF, a >> 32, a_high & 0xFFFFFFFF, a_high >> 32};
-    show(0, words, 4);
+inline void show_wgmma(const char* shared, size_t bytes, uint32_t* d, int count,
+                       const uint32_t* a) {
+    show(0, a, 4);
     if (threadIdx.x == 0) memcpy(shown_shared, shared, bytes);
     show(2, d, count);
     number(d, count);
@@ -45,9 +44,10 @@ inline void show_wgmma(const char* shared, size_t bytes, uint32_t* d, int count,
 #define SHOW(a, na, b, nb, c, nc, d, nd) \
     show(0, a, na), show(1, b, nb), show(2, c, nc), number(d, nd)
 #ifdef A_IN_REGISTERS
-#define SHOW_WGMMA(shared, d, count) show_wgmma(shared, sizeof shared, d, count, a, a_high)
+#define SHOW_WGMMA(shared, d, count) show_wgmma(shared, sizeof shared, d, count, words)
 #else
-#define SHOW_WGMMA(shared, d, count) show_wgmma(shared, sizeof shared, d, count)
+inline const uint32_t no_words[4] = {};
+#define SHOW_WGMMA(shared, d, count) show_wgmma(shared, sizeof shared, d, count, no_words)
 #endif
 
 #define __cvta_generic_to_shared(pointer) reinterpret_cast<uintptr_t>(pointer)
