@@ -334,6 +334,15 @@ def test_the_type_is_the_first_that_the_rung_takes(cpu, monkeypatch):
     assert command.subject(parsed("any", "--accumulate", "fp16"))[0].dtype == "fp16"
 
 
+def test_another_config_is_named_as_in_the_tables(cpu, monkeypatch):
+    monkeypatch.setattr(command, "RUNGS", (fake("k01_many"),))
+    for name, rows in (("many", 16), ("many[1]", 32)):
+        entrant = command.subject(parsed(name))[1]
+        assert (entrant.name, entrant.config["BLOCK_M"]) == (name, rows)
+    with pytest.raises(ValueError, match=r"many\[2\]: for .* there are many, many\[1\]$"):
+        command.subject(parsed("many[2]"))
+
+
 @pytest.fixture
 def watched(cpu, monkeypatch):
     """The launches of a fake rung, and the moments when ncu begins and ends to look."""

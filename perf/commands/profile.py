@@ -34,6 +34,7 @@ from ..machine import ROOT
 from ..operands import operands, verify
 from ..reference import reference
 from ..rows import CUDA, REFERENCE, TRITON
+from ..twins import rung_of
 
 #: Launches before the one that counts.
 WARM = 5
@@ -41,6 +42,7 @@ WARM = 5
 EXAMPLES = """
 python -m perf profile pipelined
 python -m perf profile wmma_padding --size 8192 --layout NN
+python -m perf profile 'permuted[2]'
 python -m perf profile cublas --size 4096x1280x8192 --json
 python -m perf profile persistent --dtype fp32 --precision tf32 --tool proton
 """
@@ -49,7 +51,10 @@ python -m perf profile persistent --dtype fp32 --precision tf32 --tool proton
 def register(commands) -> None:
     text = "Count what one warm launch of a rung, or of cuBLAS, does: bytes, conflicts, stalls."
     command = add_command(commands, "profile", run, text, EXAMPLES)
-    command.add_argument("rung", metavar="RUNG", help=f"of either ladder, or {REFERENCE}")
+    command.add_argument(
+        "rung", metavar="RUNG",
+        help=f"of either ladder, or {REFERENCE}; `permuted[1]` is one in its second config",
+    )  # fmt: skip
     size = argument(parse_size)
     command.add_argument("--size", type=size, default="4096", help="4096 (default) or MxNxK")
     layout = argument(parse_layout)
@@ -127,9 +132,9 @@ class Unprofiled(Exception):
 
 
 def subject(args: argparse.Namespace) -> tuple[Case, Competitor]:
-    """The case and the kernel, in its first config; raises ValueError with a sentence."""
+    """The case and the kernel in its config; raises ValueError with a sentence."""
     try:
-        refuse_unknown({args.rung} - {REFERENCE}, (*RUNGS, *CUDA_RUNGS))
+        refuse_unknown({rung_of(args.rung)} - {REFERENCE}, (*RUNGS, *CUDA_RUNGS))
     except ValueError as error:
         raise ValueError(f"{error}, {REFERENCE}") from None
     some = ("fp16",) if args.accumulate == "fp16" else ("bf16", "fp16")
@@ -148,10 +153,16 @@ def _entry(args: argparse.Namespace, dtype: str) -> tuple[Case, Competitor]:
         precision=case.precision,
         device=Device.of(torch.device("cuda")),
     )
-    mine = any(kernel.name == args.rung for kernel in RUNGS)
+    rung = rung_of(args.rung)
+    mine = any(kernel.name == rung for kernel in RUNGS)
     kernels, ladder = (RUNGS, TRITON) if mine else (CUDA_RUNGS, CUDA)
-    (entrant,) = of_kernels(problem, kernels, ladder=ladder, only=(args.rung,))
-    return case, entrant
+    every = of_kernels(problem, kernels, ladder=ladder, only=(rung,), configs="all")
+    named = {entrant.name: entrant for entrant in every}
+    if every[0].refusal:  # it has no configs then
+        return case, every[0]
+    if args.rung not in named:
+        raise ValueError(f"{args.rung}: for {case} there are {', '.join(named)}")
+    return case, named[args.rung]
 
 
 def ready(entrant: Competitor, case: Case) -> Callable[[], None]:
