@@ -20,15 +20,19 @@ from typing import Any
 
 from perf.case import Case
 from perf.report import spread
-from perf.rows import CUDA, Row
-from perf.sources import note
+from perf.rows import CUDA, RESULTS, Row
+from perf.sources import hashes, note
 from perf.stats import Quantiles
+from perf.twins import rung_of
 from tritemm.compile.sass import count_instructions, count_of
+from tritemm.config import Config
 
 from .techniques import TECHNIQUES, Code, Technique
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "docs" / "correspondence.json"
+#: What `perf profile --json` printed, a line each.
+PROFILES = RESULTS / "profile" / "nvidia-h200.jsonl"
 #: The product that both sides are compiled for (CUDA's code does not depend on the sizes).
 LAYOUT, DTYPE = "NT", "fp16"
 #: Sizes, type and accumulator of the measured ratios: those of the newest rows that have any.
@@ -226,6 +230,8 @@ def proof(technique: Technique, data: Mapping[str, Any], rows: Sequence[Row]) ->
             lines.append(f"| {title(code, entry)} | " + " | ".join(counts) + " |")
     if technique.layouts:
         lines += ["", *_layouts(entries)]
+    if technique.conflicts:
+        lines += ["", conflicts(technique.conflicts)]
     if technique.order:
         orders = [
             f"{title(code, entry)}\n  {entry['order']}" for code, entry in entries.items() if entry
@@ -240,8 +246,36 @@ def title(code: Code, entry: Mapping[str, Any]) -> str:
     """`mma_base (CUDA, sm_80)`, `pipelined, 2 stages (Triton, sm_80)`, `permuted, plain (...)`."""
     name, _, index = code.name.partition("[")
     language = "Triton" if entry["compiler"].startswith("Triton") else "CUDA"
-    told = re.search(r"\w+(?= shared memory)|\d+ stages?", entry["kernel"]) if index else None
-    return f"{name}{', ' + told[0] if told else ''} ({language}, sm_{code.sm})"
+    return f"{name}{_told(entry['kernel']) if index else ''} ({language}, sm_{code.sm})"
+
+
+def _told(config: str) -> str:
+    """What tells a rung's further config from its first one."""
+    told = re.search(r"\w+(?= shared memory)", config) or re.search(r"\d+ stages?", config)
+    return f", {told[0]}" if told else ""
+
+
+def conflicts(names: Sequence[str]) -> str:
+    """Bank conflicts in shared memory, of the newest profile of each rung."""
+    profiles = [json.loads(line) for line in PROFILES.read_text().splitlines()]
+    newest = {profile["rung"]: profile for profile in profiles}  # lines are in the order of time
+    lines = ["| bank conflicts | by loads | by stores |", "|---|--:|--:|"]
+    origins, changed = set(), False
+    for name in names:
+        profile = newest[name]
+        config = f"{Config(**profile['config'])}" if profile["config"] else ""
+        values = [kernel["values"] for kernel in profile["kernels"]]
+        counts = [
+            sum(v[f"l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{op}.sum"] for v in values)
+            for op in ("ld", "st")
+        ]
+        rung = f"{rung_of(name)}{_told(config) if name.endswith(']') else ''}"
+        lines.append(f"| {rung} | " + " | ".join(f"{c / 1e6:.2f} M" for c in counts) + " |")
+        origins.add(f"{Case(**profile['case'])} on {profile['gpu']}, {profile['time'][:10]}")
+        changed |= profile["code"] != hashes()[profile["ladder"], rung_of(name)]
+    [origin] = origins
+    since = "; the kernels have changed since" if changed else ""
+    return "\n".join([*lines, "", f"Counted by Nsight Compute in one launch, {origin}{since}."])
 
 
 def _layouts(entries: Mapping[Code, Mapping[str, Any] | None]) -> list[str]:

@@ -46,7 +46,7 @@ class Technique:
     `by`: who does it on Triton's side. `codes` x `mnemonics` are the counts that prove it; with
     `order`, also the order of the loads and products of `codes`; with `layouts`, also the layouts
     of shared memory that Triton chose. `pairs` are (Triton rung, CUDA rung) whose speeds are
-    compared.
+    compared. `conflicts` are rungs whose bank conflicts on a GPU are shown.
     """
 
     name: str
@@ -58,6 +58,7 @@ class Technique:
     pairs: tuple[tuple[str, str], ...] = ()
     order: bool = False
     layouts: bool = False
+    conflicts: tuple[str, ...] = ()
 
     @property
     def slug(self) -> str:
@@ -110,6 +111,7 @@ TECHNIQUES = (
         ("LDS", "LDSM", "STS", "HMMA"),
         (("permuted[1]", "wmma_padding"), ("permuted[2]", "wmma_base")),
         layouts=True,
+        conflicts=("wmma_base", "wmma_padding", "permuted[2]", "permuted[1]"),
     ),
     Technique(
         "Permutation",
@@ -126,6 +128,7 @@ TECHNIQUES = (
         ("LDSM", "STS", "HMMA", "HGMMA"),
         (("permuted", "mma_permuted"), ("permuted[2]", "mma_base")),
         layouts=True,
+        conflicts=("mma_base", "mma_permuted", "permuted[2]", "permuted", "tiled"),
     ),
     Technique(
         "ldmatrix",

@@ -444,7 +444,7 @@ class TestConfig:
             ("multicast_split_k", {"SPLIT_K": 9}, "SPLIT_K is 9; K = 512 has 8 steps of 64"),
             ("multicast_split_k", {}, "SPLIT_K is 1; 2 or more are possible"),
             ("gemv", {"SPLIT_K": 12}, "SPLIT_K is 12; a power of two is possible"),
-            ("pingpong", {"SPLIT_K": 2}, "SPLIT_K is 2; this rung does not split K"),
+            ("cluster", {"SPLIT_K": 2}, "does not split K; split_k, .*multicast_split_k.* can"),
             (PINGPONG, {"num_stages": 1}, "a ring needs 2 or more"),
             (PINGPONG, {"BLOCK_N": 256, "num_stages": 6}, "shared memory"),
             (PINGPONG, {"CLUSTER": 3}, "CLUSTER is 3; 2 or 4 programs can share"),

@@ -1,5 +1,6 @@
 """The registry, the headers, the generated pages; and that a new rung costs two files."""
 
+import ast
 import itertools
 import json
 import os
@@ -14,6 +15,7 @@ import torch
 
 import tritemm
 from docs.generate import stale
+from perf.sources import files_of
 from tritemm import demo, spec
 from tritemm.__main__ import main
 from tritemm.problem import INTERPRETED, Device
@@ -48,6 +50,34 @@ def file_of(kernel):
 
 def test_a_rung_is_one_short_file():
     assert [kernel.name for kernel in RUNGS if len(file_of(kernel).open().readlines()) > 200] == []
+
+
+@pytest.mark.parametrize("kernel", RUNGS, ids=lambda kernel: kernel.name)
+def test_a_rung_and_the_device_functions_that_it_uses_are_short(kernel):
+    """At most 1000 lines: what a reader of one rung has to read, helpers of helpers included."""
+    first, *others = files_of(file_of(kernel))
+    known = {}
+    for file in others:
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and is_of_the_device(node):
+                known.setdefault(node.name, []).append(node)
+    text = first.read_text()
+    used, unread = set(), [ast.parse(text)]
+    while unread:
+        nodes = list(ast.walk(unread.pop()))
+        names = {node.id for node in nodes if isinstance(node, ast.Name)}
+        names |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+        found = {node for name in names for node in known.get(name, ())} - used
+        used |= found
+        unread += found
+    assert used
+    lengths = (n.end_lineno - n.decorator_list[0].lineno + 1 for n in used)
+    assert len(text.splitlines()) + sum(lengths) <= 1000
+
+
+def is_of_the_device(node):
+    decorators = map(ast.unparse, node.decorator_list)
+    return any(re.search(r"jit|aggregate|constexpr_function", text) for text in decorators)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,8 @@ from ..machine import ROOT
 from ..operands import operands, verify
 from ..reference import reference
 from ..rows import CUDA, REFERENCE, TRITON
+from ..session import now
+from ..sources import hashes
 from ..twins import rung_of
 
 #: Launches before the one that counts.
@@ -106,7 +108,9 @@ def _parent(args: argparse.Namespace) -> int:
     except Unprofiled as error:
         refuse(str(error))
         return error.status
-    head = {"rung": entrant.name, "tool": args.tool, "gpu": torch.cuda.get_device_name()}
+    head = {"time": now(), "rung": entrant.name, "ladder": entrant.ladder, "tool": args.tool}
+    head |= {"gpu": torch.cuda.get_device_name()}
+    head |= {"code": hashes().get((entrant.ladder, entrant.rung))}
     head |= {"case": dataclasses.asdict(case), "config": entrant.config}
     print(json.dumps(head | fields) if args.json else f"{_title(head, case)}\n\n{body}")
     return 0

