@@ -14,6 +14,7 @@ can't run.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import importlib
 import json
@@ -155,8 +156,13 @@ def warm(library: ModuleType, cases: Sequence) -> None:
         return view if layout == "N" else view.mT
 
     for some in groups.values():
-        pairs = [(matrix(c, c.M, c.K, c.layout[0]), matrix(c, c.K, c.N, c.layout[1])) for c in some]
-        library.warmup(pairs, **options_of(some[0]))
+        options, pairs = options_of(some[0]), []
+        for c in some:
+            pair = matrix(c, c.M, c.K, c.layout[0]), matrix(c, c.K, c.N, c.layout[1])
+            with contextlib.suppress(NotImplementedError):
+                library.explain(*pair, **options)
+                pairs.append(pair)
+        library.warmup(pairs, **options)
 
 
 def raced(ours: ModuleType, other: ModuleType, case) -> dict:
