@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from perf.case import Case
-from perf.report import spread
+from perf.report import spread, told
 from perf.rows import CUDA, RESULTS, Row
 from perf.sources import hashes, note
 from perf.stats import Quantiles
@@ -246,13 +246,7 @@ def title(code: Code, entry: Mapping[str, Any]) -> str:
     """`mma_base (CUDA, sm_80)`, `pipelined, 2 stages (Triton, sm_80)`, `permuted, plain (...)`."""
     name, _, index = code.name.partition("[")
     language = "Triton" if entry["compiler"].startswith("Triton") else "CUDA"
-    return f"{name}{_told(entry['kernel']) if index else ''} ({language}, sm_{code.sm})"
-
-
-def _told(config: str) -> str:
-    """What tells a rung's further config from its first one."""
-    told = re.search(r"\w+(?= shared memory)", config) or re.search(r"\d+ stages?", config)
-    return f", {told[0]}" if told else ""
+    return f"{name}{told(entry['kernel']) if index else ''} ({language}, sm_{code.sm})"
 
 
 def conflicts(names: Sequence[str]) -> str:
@@ -263,13 +257,13 @@ def conflicts(names: Sequence[str]) -> str:
     origins, changed = set(), False
     for name in names:
         profile = newest[name]
-        config = f"{Config(**profile['config'])}" if profile["config"] else ""
         values = [kernel["values"] for kernel in profile["kernels"]]
         counts = [
             sum(v[f"l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{op}.sum"] for v in values)
             for op in ("ld", "st")
         ]
-        rung = f"{rung_of(name)}{_told(config) if name.endswith(']') else ''}"
+        further = name.endswith("]")
+        rung = f"{rung_of(name)}{told(Config(**profile['config'])) if further else ''}"
         lines.append(f"| {rung} | " + " | ".join(f"{c / 1e6:.2f} M" for c in counts) + " |")
         origins.add(f"{Case(**profile['case'])} on {profile['gpu']}, {profile['time'][:10]}")
         changed |= profile["code"] != hashes()[profile["ladder"], rung_of(name)]

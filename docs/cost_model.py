@@ -32,7 +32,7 @@ CONFIG = Config(128, 256, 64, num_warps=8, num_stages=3, ORDER="grouped")
 PHYSICS = {
     "clock": ("of the SMs, once a bf16 product of 8192³ has settled", 1e6, "MHz"),
     "copy_rate": ("of a copy of 2 GiB; bytes that are read and written", 1e9, "GB/s"),
-    "launch": ("of a kernel, before its first work and after its last; assumed", 1e-6, "µs"),
+    "launch": ("of a kernel that does next to nothing, one of many in a CUDA graph", 1e-6, "µs"),
     "l2": ("of operands that L2, of 50 MB, keeps beside all else; assumed", 2**20, "MiB"),
 }
 #: Plain numbers that are not seconds.

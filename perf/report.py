@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
+
+from tritemm.spec import Config
 
 from . import sources
 from .rows import CUDA, HALF, TRITON, Row
@@ -12,12 +15,23 @@ from .stats import Quantiles
 def label(row: Row) -> str:
     """`07 pipelined`, `wmma_base` (CUDA's rungs are called by their names alone), `cuBLAS`.
 
+    `05 permuted[1], padded` is a rung in a further config, and what tells it from the first.
     `tritemm.matmul`, where it has no number because it races against rungs.
     """
     if row.number is None:
         auto = row.competitor == "auto"
         return "tritemm.matmul" if auto else row.competitor.replace("cublas", "cuBLAS")
-    return row.competitor if row.ladder == CUDA else f"{row.number:02d} {row.competitor}"
+    if row.ladder == CUDA:
+        return row.competitor
+    further = row.competitor.endswith("]") and row.config
+    return f"{row.number:02d} {row.competitor}{told(Config(**row.config)) if further else ''}"
+
+
+def told(config: Config | str) -> str:
+    """What tells a rung's further config from its first one: `, padded` or `, 3 stages`."""
+    text = str(config)
+    found = re.search(r"\w+(?= shared memory)", text) or re.search(r"\d+ stages?", text)
+    return f", {found[0]}" if found else ""
 
 
 def text_table(rows: Sequence[Row]) -> str:

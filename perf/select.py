@@ -53,13 +53,16 @@ def _case(size, layout, dtype, precision, accumulate) -> Case:
 def newest(rows: Sequence[Row], case: Case, gpu: str | None = None) -> list[Row]:
     """The newest row of each rung's first config and of cuBLAS: Triton's, CUDA's, cuBLAS.
 
+    Further configs too that are the twins of one of CUDA's.
+
     A race of less than half the rungs counts only for those that no fuller race has: its other rows
     would stand beside a cuBLAS and a rung below that they didn't run with.
     """
+    twins = {name for row in rows if row.ladder == CUDA for name in row.versus or {}}
     rows = [
         row
         for row in rows
-        if row.competitor in (row.rung or REFERENCE, HALF)
+        if (row.competitor in (row.rung or REFERENCE, HALF) or row.competitor in twins)
         and row.outcome != "skipped"
         and row.experiment == "ladder"
         and row.mode == "sustained"

@@ -80,7 +80,8 @@ def another_gpu(start):
 @pytest.mark.usefixtures("_hopper")
 class TestFit:
     def test_it_finds_known_constants(self):
-        start = constants.analytic(H200)
+        # Of small problems a launch is a share that what is left of other errors counts against.
+        start = dataclasses.replace(constants.analytic(H200), launch=2e-6)
         truth = another_gpu(start)
         samples = measured(truth, shapes(16, seed=9))
         found = fit(samples, start)

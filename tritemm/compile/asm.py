@@ -235,15 +235,15 @@ def _ask_worker(job: Job, detail: str) -> Code | Refusal:
 
 
 def _compile_here(job: Job, detail: str) -> Code | Refusal:
-    a, b, c = _operands(job)
-    problem = problem_of(job)
-    kernel = job.kernel
-    reason = kernel.why_not(problem)
-    if reason:
+    problem, kernel, config = problem_of(job), job.kernel, job.config
+    own = not isinstance(config, Config)
+    view = problem if own else config.view(problem)
+    if reason := kernel.why_not(view):
         return Refusal(job.rung, job.sm, reason)
-    config = job.config if isinstance(job.config, Config) else kernel.configs(problem)[job.config]
+    if own:
+        config = kernel.configs(problem)[config]
     try:
-        call = kernel.prepare(problem, config, a, b, c)
+        call = kernel.prepare(view, config, *pool.operands(view))
         with standing_for(job.sm):
             compiled = kernel.fn.warmup(**call.args, **call.options, grid=call.grid)
         return Code(

@@ -39,8 +39,8 @@ class Physics:
     """What bounds every kernel of a GPU.
 
     `clock`: Hz of an SM once a large bf16 product has settled. `copy_rate`: bytes per second of a
-    copy, read and written. `launch`: seconds before a kernel's first work and after its last, in a
-    stream of launches. `l2`: bytes of operands that L2 keeps beside all else.
+    copy, read and written. `launch`: seconds of a kernel that does next to nothing, one of many in
+    a CUDA graph. `l2`: bytes of operands that L2 keeps beside all else.
     """
 
     clock: float

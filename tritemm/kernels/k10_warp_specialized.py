@@ -37,8 +37,8 @@ def compute(args, WHICH: gl.constexpr):
     n = gl.to_tensor(0)
     for i in range(work.first(), work.units(), work.stride()):
         unit = work.unit(i)
-        acc, n = loop.multiply(n, unit.steps, WHICH)
-        acc = loop.multiply_tail(acc, n, unit.steps)
+        acc = loop.multiply(n, unit.steps, WHICH)
+        acc, n = loop.multiply_tail(acc, n, unit.steps)
         out.store(acc, unit, WHICH, WHICH)
     out.tail()
 

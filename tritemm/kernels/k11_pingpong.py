@@ -45,9 +45,9 @@ def compute(args, WHICH: gl.constexpr):
         # and no more.
         mbarrier.wait(turns.index(WHICH), turn)
         turn ^= 1
-        acc, n = loop.multiply(n, unit.steps)
+        acc = loop.multiply(n, unit.steps)
         mbarrier.arrive(turns.index(1 - WHICH))
-        acc = loop.multiply_tail(acc, n, unit.steps)
+        acc, n = loop.multiply_tail(acc, n, unit.steps)
         n += work.steps(i + work.stride())  # the other's
         out.store(acc, unit, WHICH, 0)
     out.tail()

@@ -47,8 +47,8 @@ def compute(args, WHICH: gl.constexpr):
     n = gl.to_tensor(0)
     for i in range(work.first(), work.units(), work.stride()):
         unit = work.unit(i)
-        acc, n = loop.multiply(n, unit.steps, WHICH)
-        acc = loop.multiply_tail(acc, n, unit.steps)
+        acc = loop.multiply(n, unit.steps, WHICH)
+        acc, n = loop.multiply_tail(acc, n, unit.steps)
         if work.SHAPE.SPLIT_K == 1:
             out.store(acc, unit, WHICH, WHICH)
         else:

@@ -42,8 +42,8 @@ def compute(args, WHICH: gl.constexpr):
     work = stream_k(work)
     for i in range(work.units()):
         unit = work.unit(i)
-        acc, n = loop.multiply(n, unit.steps, WHICH)
-        acc = loop.multiply_tail(acc, n, unit.steps)
+        acc = loop.multiply(n, unit.steps, WHICH)
+        acc, n = loop.multiply_tail(acc, n, unit.steps)
         if unit.steps == work.steps:
             out.store(acc, unit, WHICH, WHICH)
         else:

@@ -50,9 +50,9 @@ def compute(args, WHICH: gl.constexpr):
         # and no more.
         barrier_wait(turns + WHICH * 8, turn)
         turn ^= 1
-        acc, n = loop.multiply(n, unit.steps)
+        acc = loop.multiply(n, unit.steps)
         barrier_arrive(turns + (1 - WHICH) * 8, loop.first_warp)
-        acc = loop.multiply_tail(acc, n, unit.steps)
+        acc, n = loop.multiply_tail(acc, n, unit.steps)
         n += work.steps(i + work.stride())  # the other's
         out.store(acc, unit, WHICH, loop.SLAB)
     out.tail()

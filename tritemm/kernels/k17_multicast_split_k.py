@@ -57,10 +57,10 @@ def compute(args, WHICH: gl.constexpr):
         if IN_TURNS:
             barrier_wait(turns + WHICH * 8, turn)
             turn ^= 1
-        acc, n = loop.multiply(n, unit.steps)
+        acc = loop.multiply(n, unit.steps)
         if IN_TURNS:
             barrier_arrive(turns + (1 - WHICH) * 8, loop.first_warp)
-        acc = loop.multiply_tail(acc, n, unit.steps)
+        acc, n = loop.multiply_tail(acc, n, unit.steps)
         if IN_TURNS:
             n += work.steps(i + work.stride())  # the other's
         place = (unit.tile * work.SHAPE.CLUSTER + work.rank()) * READERS + loop.SLAB // loop.SLABS

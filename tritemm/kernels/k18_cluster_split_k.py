@@ -47,7 +47,7 @@ def compute(args, WHICH: gl.constexpr):
     loop = loop.consumer(WHICH)
     unit = work.unit_of_rank()
     gdc_wait()
-    acc, _ = loop.multiply(gl.to_tensor(0), unit.steps)
+    acc = loop.multiply(gl.to_tensor(0), unit.steps)
     acc = wgmma_wait(acc, 0)
     if GAP == 0:
         cluster_sync()  # all have read their stages, where the sums come to lie

@@ -176,7 +176,7 @@ class Consumer:
 
     @gluon.jit
     def multiply(self, n, steps):
-        """Its slabs of a unit, from step `n` on: their sums, and the next unit's first step.
+        """Its slabs of a unit, from step `n` on: their sums.
 
         The last step is still under way: `multiply_tail` waits for it.
         """
@@ -200,14 +200,15 @@ class Consumer:
             # This step's WGMMA may still read its stage; that of the step before has finished.
             self.release(n, step > 0)
             n += 1
-        return acc, n
+        return acc
 
     @gluon.jit
     def multiply_tail(self, acc, n, steps):
-        """The sums of `multiply`, complete; its last stage is free again."""
+        """The sums of `multiply`, complete, and the next unit's first step."""
         acc = ptx.wgmma_wait(acc, 0)
+        n += steps
         self.release(n, steps > 0)
-        return acc
+        return acc, n
 
     @gluon.jit
     def release(self, n, pred):

@@ -126,20 +126,25 @@ class Mainloop:
             # This step's WGMMA may still read its stage; that of the step before has finished.
             last = (n + step + SHAPE.STAGES - 1) % SHAPE.STAGES
             mbarrier.arrive(self.bars.index(SHAPE.STAGES + last), pred=step > 0)
-        return (acc0, acc1), n + steps
+        return acc0, acc1
 
     @gluon.jit
     def multiply_tail(self, acc, n, steps):
-        """The sums of `multiply`, complete; its last stage is free again."""
+        """The sums of `multiply`, complete, and the next unit's first step.
+
+        `n` grows only after the wait: before it, where tiles are narrow, ptxas sees what it takes
+        for a use of the sums, and has every WGMMA waited for.
+        """
         SHAPE: gl.constexpr = self.SHAPE
         if first_part(SHAPE.BLOCK_N) < SHAPE.BLOCK_N:
             acc0, acc1 = warpgroup_mma_wait(0, deps=[acc[0], acc[1]])
             acc = (acc0, acc1)
         else:
             acc = (warpgroup_mma_wait(0, deps=[acc[0]]),)
+        n += steps
         last = (n + SHAPE.STAGES - 1) % SHAPE.STAGES
         mbarrier.arrive(self.bars.index(SHAPE.STAGES + last), pred=steps > 0)
-        return acc
+        return acc, n
 
 
 @gluon.jit
