@@ -267,9 +267,8 @@ def conflicts(names: Sequence[str]) -> str:
         lines.append(f"| {rung} | " + " | ".join(f"{c / 1e6:.2f} M" for c in counts) + " |")
         origins.add(f"{Case(**profile['case'])} on {profile['gpu']}, {profile['time'][:10]}")
         changed |= profile["code"] != hashes()[profile["ladder"], rung_of(name)]
-    [origin] = origins
-    since = "; the kernels have changed since" if changed else ""
-    return "\n".join([*lines, "", f"Counted by Nsight Compute in one launch, {origin}{since}."])
+    origin = "; ".join(sorted(origins)) + "; the kernels have changed since" * changed
+    return "\n".join([*lines, "", f"Counted by Nsight Compute in one launch, {origin}."])
 
 
 def _layouts(entries: Mapping[Code, Mapping[str, Any] | None]) -> list[str]:
