@@ -58,7 +58,8 @@ def main() -> int:
             rows = shared_out(Path(folder), args)
     print(report(rows))
     if args.out:
-        args.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        known = {} if args.part is not None else measured_where(args)
+        args.out.write_text("".join(json.dumps(known | row) + "\n" for row in rows))
     return int(not rows or any(row["reason"] for row in rows))
 
 
@@ -126,6 +127,21 @@ def race(other: ModuleType, args: argparse.Namespace) -> list[dict]:
         rows.append(row)
         print(row, file=sys.stderr, flush=True)
     return rows
+
+
+def measured_where(args: argparse.Namespace) -> dict:
+    """What all rows have in common. `TRITEMM_AGAINST` names the commit of a checkout without git."""
+    import torch
+
+    from perf.machine import revision
+    from perf.session import now
+
+    against = os.environ.get("TRITEMM_AGAINST")
+    if not against and (args.other / ".git").exists():
+        words = ["git", "-C", str(args.other), "rev-parse", "HEAD"]
+        against = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+    gpu, commit = torch.cuda.get_device_name(), revision()[0]
+    return {"time": now(), "gpu": gpu, "commit": commit, "against": against}
 
 
 def options_of(case) -> dict:
