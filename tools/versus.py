@@ -130,7 +130,7 @@ def race(other: ModuleType, args: argparse.Namespace) -> list[dict]:
 
 
 def measured_where(args: argparse.Namespace) -> dict:
-    """What all rows have in common. `TRITEMM_AGAINST` names the commit of a checkout without git."""
+    """What all rows have in common; TRITEMM_AGAINST names the commit of a checkout without git."""
     import torch
 
     from perf.machine import revision
