@@ -1,18 +1,19 @@
 """tools/versus.py: two checkouts in one process, and what their race comes to."""
 
+import functools
 import math
 import os
 import sys
-import types
 
 import pytest
 import torch
 
 import tritemm
+from perf.engine import Loop, Sample
+from perf.machine import ROOT
 from tools import versus
 
 from .harness import DEVICE
-from .test_ladder import ROOT
 
 pytestmark = pytest.mark.host
 
@@ -28,15 +29,16 @@ def test_the_other_checkout_is_imported_beside_this_one(tmp_path, monkeypatch):
     assert torch.equal(other.matmul(a, a), tritemm.matmul(a, a))
 
 
-def loops(*columns):
+def loops(**columns):
     """Loops that take these seconds, round after round."""
-    made = (iter(column) for column in columns)
-    sample = types.SimpleNamespace
-    return [sample(time=lambda times=times: sample(seconds=next(times))) for times in made]
+    return {
+        name: Loop(1, 1e-3, None, functools.partial(next, iter(map(Sample, column))))
+        for name, column in columns.items()
+    }
 
 
 def test_a_ratio_is_the_median_of_the_rounds():
-    found = versus.measured(loops((2.0, 2.0, 8.0), (3.0, 1.0, 8.0)), 3)
+    found = versus.measured(loops(this=(2.0, 2.0, 8.0), other=(3.0, 1.0, 8.0)), 3)
     assert found == {"ratio": 1.0, "this": 2.0, "other": 3.0, "rounds": 3}
 
 

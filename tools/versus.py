@@ -15,18 +15,18 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
+import dataclasses
 import importlib
 import json
 import math
 import os
+import random
 import re
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -43,23 +43,18 @@ SHOWN = 15
 
 def main() -> int:
     args = parse()
-    import torch
-
-    if not torch.cuda.is_available():
-        print("versus: needs a CUDA device", file=sys.stderr)
-        return 2
-    if not (args.other / "tritemm" / "__init__.py").is_file():
-        print(f"versus: {args.other} is no checkout: it has no tritemm/", file=sys.stderr)
+    if reason := why_not(args):
+        print(f"versus: {reason}", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory(prefix="versus-") as folder:
         if args.part is not None:
             rows = race(renamed(args.other / "tritemm", Path(folder)), args)
         else:
-            rows = shared_out(Path(folder), args)
+            known = measured_where(args)
+            rows = [known | row for row in shared_out(Path(folder), args)]
     print(report(rows))
     if args.out:
-        known = {} if args.part is not None else measured_where(args)
-        args.out.write_text("".join(json.dumps(known | row) + "\n" for row in rows))
+        args.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return int(not rows or any(row["reason"] for row in rows))
 
 
@@ -76,11 +71,23 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
+def why_not(args: argparse.Namespace) -> str | None:
+    """Why it can't run."""
+    import torch
+
+    from perf.cli import unshared
+
+    if not torch.cuda.is_available():
+        return "needs a CUDA device"
+    if not (args.other / "tritemm" / "__init__.py").is_file():
+        return f"{args.other} is no checkout: it has no tritemm/"
+    return unshared(args)
+
+
 def renamed(package: Path, folder: Path) -> ModuleType:
     """A copy of `package` in `folder` that calls itself `OTHER`, its operators too; imported."""
     copy = folder / OTHER
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(package, copy, ignore=ignored)
+    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
     for file in copy.rglob("*.py"):
         file.write_text(re.sub(r"\btritemm\b", OTHER, file.read_text()))
     sys.path.insert(0, str(folder))
@@ -91,21 +98,41 @@ def renamed(package: Path, folder: Path) -> ModuleType:
 
 
 def shared_out(folder: Path, args: argparse.Namespace) -> list[dict]:
-    """The rows of a process for each GPU."""
-    running = []
-    for part in range(args.gpus):
-        out = folder / f"{part}.jsonl"
-        words = [sys.executable, __file__, str(args.other), "--random", str(args.random)]
-        words += ["--seed", str(args.seed), "--gpus", str(args.gpus), "--part", str(part)]
-        env = os.environ | {"CUDA_VISIBLE_DEVICES": str(part)}
-        words += ["--out", str(out)]
-        running.append((subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL), out))
-    rows = []
-    for process, out in running:
-        if process.wait() not in (0, 1) or not out.exists():
-            raise SystemExit(f"versus: the process of {out.stem} ended with {process.returncode}")
-        rows += map(json.loads, out.read_text().splitlines())
-    return rows
+    """The rows of a process for each GPU; none is left running."""
+    from perf.shards import visible
+    from tools.sessions import session
+
+    words = [sys.executable, __file__, str(args.other), "--random", str(args.random)]
+    words += ["--seed", str(args.seed), "--gpus", str(args.gpus)]
+    outs = [folder / f"{part}.jsonl" for part in range(args.gpus)]
+    with contextlib.ExitStack() as stack:
+        running = [
+            stack.enter_context(
+                session(
+                    [*words, "--part", str(part), "--out", str(out)],
+                    env=os.environ | {"CUDA_VISIBLE_DEVICES": device},
+                    stdout=subprocess.DEVNULL,
+                )
+            )
+            for part, (out, device) in enumerate(zip(outs, visible(args.gpus), strict=True))
+        ]
+        statuses = [process.wait() for process in running]
+    for part, (status, out) in enumerate(zip(statuses, outs, strict=True)):
+        if status not in (0, 1) or not out.exists():
+            raise SystemExit(f"versus: the process of GPU {part} ended with {status}")
+    return [json.loads(line) for out in outs for line in out.read_text().splitlines()]
+
+
+def measured_where(args: argparse.Namespace) -> dict:
+    """What all rows have in common: when, on what, and the commits, or the other folder's name."""
+    from perf.machine import environment
+    from perf.session import now
+
+    against = args.other.resolve().name
+    if (args.other / ".git").exists():
+        words = ["git", "-C", str(args.other), "rev-parse", "HEAD"]
+        against = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+    return {"time": now(), "against": against} | dataclasses.asdict(environment())
 
 
 def race(other: ModuleType, args: argparse.Namespace) -> list[dict]:
@@ -114,114 +141,93 @@ def race(other: ModuleType, args: argparse.Namespace) -> list[dict]:
 
     problems = [*read_suite(), *random_problems(args.random, args.seed)][args.part :: args.gpus]
     for library in (tritemm, other):
-        warm(library, [problem.case for problem in problems])
+        problems = warmed(library, problems)
     rows = []
     for problem in problems:
         row = problem.to_json() | {"case": str(problem.case), "ratio": None, "reason": None}
-        try:
-            row |= raced(tritemm, other, problem.case)
-        except NotImplementedError:  # a type that one of them doesn't multiply
-            continue
-        except Exception as error:  # a compiler's or a driver's, of any type
-            row["reason"] = f"{type(error).__name__}: {error}"[:300]
-        rows.append(row)
-        print(row, file=sys.stderr, flush=True)
+        rows.append(row | raced(tritemm, other, problem.case))
+        print(rows[-1], file=sys.stderr, flush=True)
     return rows
 
 
-def measured_where(args: argparse.Namespace) -> dict:
-    """What all rows have in common; TRITEMM_AGAINST names the commit of a checkout without git."""
-    import torch
+def warmed(library: ModuleType, problems: Sequence) -> list:
+    """Those of types that the library multiplies, once it has compiled what they need.
 
-    from perf.machine import revision
-    from perf.session import now
-
-    against = os.environ.get("TRITEMM_AGAINST")
-    if not against and (args.other / ".git").exists():
-        words = ["git", "-C", str(args.other), "rev-parse", "HEAD"]
-        against = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
-    gpu, commit = torch.cuda.get_device_name(), revision()[0]
-    return {"time": now(), "gpu": gpu, "commit": commit, "against": against}
-
-
-def options_of(case) -> dict:
-    """The keyword arguments of `matmul`, without what they are by themselves."""
-    from perf.competitors import matmul_options
-
-    given = matmul_options(case, "auto")
-    return {name: value for name, value in given.items() if value is not None and name != "kernel"}
-
-
-def warm(library: ModuleType, cases: Sequence) -> None:
-    """Compile what the cases need, those of the same options at once; operands share memory."""
+    Their operands share memory; those of the same options are compiled at once.
+    """
     import torch
 
     from perf.case import DTYPES
+    from perf.competitors import matmul_options
+    from tritemm.problem import stored
 
-    groups: dict[str, list] = {}
-    for case in cases:
-        groups.setdefault(repr(options_of(case)), []).append(case)
-    sizes = ((c.batch * max(c.M, c.N) * c.K * DTYPES[c.dtype].itemsize) for c in cases)
-    memory = torch.zeros(max(sizes), dtype=torch.int8, device="cuda")
+    cases = [problem.case for problem in problems]
+    sizes = (c.batch * max(c.M, c.N) * c.K * DTYPES[c.dtype].itemsize for c in cases)
+    memory = torch.zeros(max(sizes, default=0), dtype=torch.int8, device="cuda")
+    groups: dict[str, tuple[dict, list]] = {}
+    known = []
+    for problem in problems:
+        case = problem.case
+        dtype, batch = DTYPES[case.dtype], (case.batch,) if case.batch > 1 else ()
 
-    def matrix(case, rows: int, cols: int, layout: str) -> torch.Tensor:
-        dtype = DTYPES[case.dtype]
-        stored = (rows, cols) if layout == "N" else (cols, rows)
-        shape = (case.batch, *stored) if case.batch > 1 else stored
-        view = memory[: math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
-        return view if layout == "N" else view.mT
+        def view(*shape: int, dtype=dtype) -> torch.Tensor:
+            return memory[: math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
 
-    for some in groups.values():
-        options, pairs = options_of(some[0]), []
-        for c in some:
-            pair = matrix(c, c.M, c.K, c.layout[0]), matrix(c, c.K, c.N, c.layout[1])
-            with contextlib.suppress(NotImplementedError):
-                library.explain(*pair, **options)
-                pairs.append(pair)
+        pair = (
+            stored(view, *batch, case.M, case.K, layout=case.layout[0]),
+            stored(view, *batch, case.K, case.N, layout=case.layout[1]),
+        )
+        options = matmul_options(case, "auto")
+        try:
+            library.explain(*pair, **options)
+        except NotImplementedError:
+            continue
+        known.append(problem)
+        groups.setdefault(repr(options), (options, []))[1].append(pair)
+    for options, pairs in groups.values():
         library.warmup(pairs, **options)
+    return known
 
 
 def raced(ours: ModuleType, other: ModuleType, case) -> dict:
     """What a row has: the ratio of the other's time to ours, and both times in seconds."""
-    from perf.engine import Competitor, Plan
+    from perf.competitors import matmul_options
+    from perf.engine import Competitor, Plan, admit
     from perf.quick import Quick
 
-    options = options_of(case)
-    plan = Plan(replay=REPLAY, lead=REPLAY / 2, settle=0.0, longest=0.5)
-    bench = Quick(case, plan)
-    loops = []
+    options = matmul_options(case, "auto")
+    plan = Plan(replay=REPLAY, lead=REPLAY / 2, settle=0.0, longest=math.inf)
+    bench, loops = Quick(case, plan), {}
     for name, library in (("this", ours), ("other", other)):
-        run = functools.partial(_multiply, library, options)
-        competitor = Competitor(name, run)
-        bench.estimate(competitor)
-        loops.append(bench.loop(competitor))
-        verdict = bench.verify(loops[-1])
-        if not verdict.ok:
-            return {"reason": f"{name}: {verdict.message}"}
+
+        def run(a, b, c, library=library) -> None:
+            library.matmul(a, b, out=c, **options)
+
+        entrant = admit(Competitor(name, run), bench, plan)
+        if entrant.reason:
+            return {"reason": f"{name}: {entrant.reason}"}
+        loops[name] = entrant.loop
     found = measured(loops, ROUNDS)
     if found["ratio"] < 1 - DOUBT:
         found = measured(loops, MORE) | {"first": found["ratio"]}
     return found
 
 
-def _multiply(library: ModuleType, options: dict, a, b, c) -> None:
-    library.matmul(a, b, out=c, **options)
+def measured(loops: Mapping, count: int) -> dict:
+    """The medians of the rounds' ratios and times."""
+    from perf.engine import run_rounds
+    from perf.stats import Quantiles, compare
 
-
-def measured(loops: Sequence, rounds: int) -> dict:
-    """The median of the rounds' ratios; who comes first changes from round to round."""
-    times: list[tuple[float, float]] = []
-    for index in range(rounds):
-        order = (0, 1) if index % 2 else (1, 0)
-        taken = {which: loops[which].time().seconds for which in order}
-        times.append((taken[0], taken[1]))
-    ratio = statistics.median(other / this for this, other in times)
-    this, other = (statistics.median(column) for column in zip(*times, strict=True))
-    return {"ratio": ratio, "this": this, "other": other, "rounds": rounds}
+    taken, _ = run_rounds(loops, count, random.Random(0))
+    times = [{name: sample.seconds for name, sample in each.items()} for each in taken]
+    medians = {name: Quantiles.of(each[name] for each in times).p50 for name in loops}
+    return {"ratio": compare(times, "other", "this").p50, **medians, "rounds": len(times)}
 
 
 def report(rows: Sequence[dict]) -> str:
     """The geometric means, and who lost most."""
+    from perf.stats import geomean
+
     lines = []
     for title, chosen in (
         ("suite", [row for row in rows if row["name"] != "random"]),
@@ -229,10 +235,10 @@ def report(rows: Sequence[dict]) -> str:
     ):
         ratios = [row["ratio"] for row in chosen if row["ratio"]]
         if ratios:
-            mean = math.exp(statistics.fmean(map(math.log, ratios)))
             slower = sum(ratio < 0.97 for ratio in ratios)
             lines.append(
-                f"{title:<8}{len(ratios):>5} problems   {mean:.4f} x the other checkout's speed   "
+                f"{title:<8}{len(ratios):>5} problems   "
+                f"{geomean(ratios):.4f} x the other checkout's speed   "
                 f"{slower} more than 3 % slower   least {min(ratios):.3f}   most {max(ratios):.3f}"
             )
     lines += [f"{row['case']}: {row['reason']}" for row in rows if row["reason"]]
