@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 
 import pytest
 import torch
 
+from cuda_reference import toolkit
 from tritemm import budget, dispatch, plan
 from tritemm.dispatch.request import why_not
 from tritemm.problem import ACCUMULATE, INTERPRETED, Problem
@@ -24,6 +26,16 @@ def rung_param(kernel, *more, name=None):
     """A parameter set of a rung; one that doesn't run in the interpreter needs a GPU."""
     marks = [pytest.mark.gpu] if kernel.interpreted is None else []
     return pytest.param(kernel, *more, id=name or kernel.name, marks=marks)
+
+
+def needs_nvcc():
+    """What the toolkit has; where there is none the test is skipped, but CI must have one."""
+    try:
+        return toolkit.nvcc()
+    except toolkit.Unavailable as reason:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(str(reason))
 
 
 #: Of tests that take gigabytes of the device's memory: workers have one of them at a time.

@@ -2,13 +2,11 @@
 
 import copy
 import dataclasses
-import os
 import subprocess
 import sys
 
 import pytest
 
-from cuda_reference import toolkit
 from cuda_reference.rungs import RUNGS as CUDA_RUNGS
 from docs import correspondence, generate
 from docs.correspondence import ROOT, TECHNIQUES
@@ -21,6 +19,7 @@ from tritemm.rungs import RUNGS
 from tritemm.spec import find
 
 from . import choosing
+from .harness import needs_nvcc
 from .perf_fakes import ENVIRONMENT
 
 pytestmark = pytest.mark.host
@@ -106,12 +105,7 @@ def test_a_hand_edited_table_is_stale(monkeypatch):
 
 
 def test_the_recorded_code_is_what_the_compilers_make():
-    try:
-        toolkit.nvcc()
-    except toolkit.Unavailable as reason:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(str(reason))
+    needs_nvcc()
     words = [sys.executable, "-m", "docs.correspondence", "--check"]
     run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr[-2000:]

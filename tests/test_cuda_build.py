@@ -5,7 +5,6 @@ second run compiles nothing. TRITEMM_SWEEP=all compiles the tables of WGMMA for 
 """
 
 import json
-import os
 
 import pytest
 
@@ -14,6 +13,7 @@ from cuda_reference.__main__ import main
 from cuda_reference.rungs import RUNGS
 from tritemm.compile import sass
 
+from .harness import needs_nvcc
 from .sweep import EVERY
 
 pytestmark = pytest.mark.host
@@ -29,13 +29,7 @@ LADDER = {kernel.name for kernel in RUNGS}
 
 @pytest.fixture(autouse=True)
 def _compiler():
-    """Where there is no nvcc the tests are skipped with the reason; CI must have one."""
-    try:
-        toolkit.nvcc()
-    except toolkit.Unavailable as reason:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(str(reason))
+    needs_nvcc()
 
 
 def faults(code: cubin.Cubin) -> list[str]:

@@ -12,13 +12,13 @@ import subprocess
 import pytest
 import torch
 
-from cuda_reference import source, toolkit
+from cuda_reference import source
 from cuda_reference.kernel import ACCUMULATORS, TYPES, Call
 from cuda_reference.rungs import RUNGS
 from tritemm import budget
 from tritemm.problem import Problem, short_name
 
-from .harness import Guarded
+from .harness import Guarded, needs_nvcc
 from .test_cuda_reference import HOPPER, operands, tile_of
 
 pytestmark = pytest.mark.host
@@ -30,10 +30,7 @@ rungs = pytest.mark.parametrize("name", [k.name for k in RUNGS if k.name.startsw
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
     """A rung's `launch`, for the CPU."""
-    try:
-        include = toolkit.nvcc().root / "include"
-    except toolkit.Unavailable as reason:
-        pytest.skip(str(reason))
+    include = needs_nvcc().root / "include"
     folder = tmp_path_factory.mktemp("emulated")
     for place in (source.INCLUDE, source.ROOT.parent / "tests" / "emulator"):
         for file in place.iterdir():

@@ -12,11 +12,12 @@ import subprocess
 import pytest
 import torch
 
-from cuda_reference import source, toolkit
+from cuda_reference import source
 from cuda_reference.types.fragments import fragment, places
 from cuda_reference.types.run import Operands
 from cuda_reference.types.table import BITS, TABLE
 
+from .harness import needs_nvcc
 from .test_cuda_fragments import as_stored, elements_held, sizes
 
 pytestmark = pytest.mark.host
@@ -59,10 +60,7 @@ def replaced(text):
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
     """The library of a file of types/, for the CPU."""
-    try:
-        include = toolkit.nvcc().root / "include"
-    except toolkit.Unavailable as reason:
-        pytest.skip(str(reason))
+    include = needs_nvcc().root / "include"
     folder = tmp_path_factory.mktemp("types")
     for file in (*source.INCLUDE.iterdir(), *(source.ROOT / "types").glob("*.cuh")):
         (folder / file.name).write_text(replaced(file.read_text()))

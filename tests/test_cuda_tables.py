@@ -12,6 +12,7 @@ from cuda_reference import cubin, source, toolkit
 from cuda_reference.types.syntax import MEMORY, MMA, SYNTAX, WGMMA, WMMA, Syntax
 from cuda_reference.types.table import TABLE
 
+from .harness import needs_nvcc
 from .test_cuda_build import few_of
 
 pytestmark = pytest.mark.host
@@ -74,13 +75,7 @@ def test_the_sizes_of_the_tables():
 
 @pytest.fixture
 def _compiler():
-    """Where there is no nvcc the tests are skipped with the reason; CI must have one."""
-    try:
-        toolkit.nvcc()
-    except toolkit.Unavailable as reason:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(str(reason))
+    needs_nvcc()
 
 
 def few(entries):

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cuda_reference import cubin, source, toolkit
+from cuda_reference import cubin, source
 
+from .harness import needs_nvcc
 from .test_cuda_build import few_of
 
 pytestmark = pytest.mark.host
@@ -78,10 +79,7 @@ def test_a_statement_without_the_clobber_is_told():
 @pytest.mark.parametrize("name", [n for n in source.names() if "wgmma" in n])
 def test_stores_are_fenced_before_wgmma_reads_them(name):
     """Where threads write shared memory themselves, not TMA."""
-    try:
-        toolkit.nvcc()
-    except toolkit.Unavailable as reason:
-        pytest.skip(str(reason))
+    needs_nvcc()
     flags = cubin.FEW_N if few_of(name) else cubin.FLAGS
     for function in cubin.compile_cubin(name, "90a", flags).functions:
         if function.count("STS") and not function.count("UTMALDG"):

@@ -1,18 +1,18 @@
 """docs/types.md: each entry of the type table has its row, words and code; and one tile of each."""
 
 import itertools
-import os
 
 import pytest
 import torch
 
-from cuda_reference import loader, toolkit, types
+from cuda_reference import loader, types
 from cuda_reference.types.table import DTYPES, TABLE
 from docs import generate
 from docs.types import page, record, ways
 from docs.types.tile import multiply
 from tritemm.problem import INTERPRETED
 
+from .harness import needs_nvcc
 from .test_cuda_types import (
     added,
     near_the_limits,
@@ -107,12 +107,7 @@ SAMPLE = {
 
 @pytest.mark.latest
 def test_a_sample_of_the_record_is_what_the_compilers_make():
-    try:
-        toolkit.nvcc()
-    except toolkit.Unavailable as reason:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(str(reason))
+    needs_nvcc()
     rows = [row for row in ROWS if row.name in SAMPLE]
     assert len(rows) == len(SAMPLE)
     new = record.record(rows, processes=1)
