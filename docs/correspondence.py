@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from perf.case import Case
-from perf.report import spread, told
+from perf.profile import CONFLICTS
+from perf.report import line, spread, told
 from perf.rows import CUDA, RESULTS, Row
-from perf.sources import hashes, note
+from perf.sources import CHANGED, hashes, note
 from perf.stats import Quantiles
 from perf.twins import rung_of
 from tritemm.compile.sass import count_instructions, count_of
-from tritemm.config import Config
 
 from .techniques import TECHNIQUES, Code, Technique
 
@@ -244,30 +244,25 @@ def proof(technique: Technique, data: Mapping[str, Any], rows: Sequence[Row]) ->
 
 def title(code: Code, entry: Mapping[str, Any]) -> str:
     """`mma_base (CUDA, sm_80)`, `pipelined, 2 stages (Triton, sm_80)`, `permuted, plain (...)`."""
-    name, _, index = code.name.partition("[")
     language = "Triton" if entry["compiler"].startswith("Triton") else "CUDA"
-    return f"{name}{told(entry['kernel']) if index else ''} ({language}, sm_{code.sm})"
+    which = told(code.name, entry["kernel"])
+    return f"{rung_of(code.name)}{which} ({language}, sm_{code.sm})"
 
 
 def conflicts(names: Sequence[str]) -> str:
     """Bank conflicts in shared memory, of the newest profile of each rung."""
     profiles = [json.loads(line) for line in PROFILES.read_text().splitlines()]
     newest = {profile["rung"]: profile for profile in profiles}  # lines are in the order of time
-    lines = ["| bank conflicts | by loads | by stores |", "|---|--:|--:|"]
+    lines = [line(["bank conflicts", *(c.label.strip() for c in CONFLICTS)]), "|---|--:|--:|"]
     origins, changed = set(), False
     for name in names:
         profile = newest[name]
-        values = [kernel["values"] for kernel in profile["kernels"]]
-        counts = [
-            sum(v[f"l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{op}.sum"] for v in values)
-            for op in ("ld", "st")
-        ]
-        further = name.endswith("]")
-        rung = f"{rung_of(name)}{told(Config(**profile['config'])) if further else ''}"
-        lines.append(f"| {rung} | " + " | ".join(f"{c / 1e6:.2f} M" for c in counts) + " |")
+        [kernel] = profile["kernels"]
+        counts = [f"{counter.value(kernel['values']) / 1e6:.2f} M" for counter in CONFLICTS]
+        lines.append(line([rung_of(name) + told(name, profile["config"]), *counts]))
         origins.add(f"{Case(**profile['case'])} on {profile['gpu']}, {profile['time'][:10]}")
         changed |= profile["code"] != hashes()[profile["ladder"], rung_of(name)]
-    origin = "; ".join(sorted(origins)) + "; the kernels have changed since" * changed
+    origin = "; ".join(sorted(origins)) + CHANGED * changed
     return "\n".join([*lines, "", f"Counted by Nsight Compute in one launch, {origin}."])
 
 

@@ -30,12 +30,16 @@ class Counter:
 
 
 _ACTIVE = "avg.pct_of_peak_sustained_active"
-_CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared"
+_BANKS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared"
 _STALLED = "smsp__average_warps_issue_stalled_"
 _ISSUED = "_per_issue_active"
 
-#: Newer chips have other names for some of the counters. Bank conflicts are those of the load and
-#: store unit: TMA and WGMMA reach shared memory without it.
+#: Those of the load and store unit: TMA and WGMMA reach shared memory without it.
+CONFLICTS = (
+    Counter("  by loads", "count", (f"{_BANKS}_op_ld.sum",)),
+    Counter("  by stores", "count", (f"{_BANKS}_op_st.sum",)),
+)
+#: Newer chips have other names for some of the counters.
 COUNTERS = (
     Counter("duration", "us", ("gpu__time_duration.sum",), adds=True),
     Counter("DRAM read", "MB", ("dram__bytes_read.sum", "dram__bytes_op_read.sum"), adds=True),
@@ -49,9 +53,8 @@ COUNTERS = (
         tuple(f"sm__pipe_tensor_{op}hmma_cycles_active.{_ACTIVE}" for op in ("op_", "subpipe_")),
     ),
     Counter("WGMMA instructions", "count", ("sm__inst_executed_pipe_tensor_op_gmma.sum",)),
-    Counter("shared-memory bank conflicts", "count", (f"{_CONFLICTS}.sum",)),
-    Counter("  by loads", "count", (f"{_CONFLICTS}_op_ld.sum",)),
-    Counter("  by stores", "count", (f"{_CONFLICTS}_op_st.sum",)),
+    Counter("shared-memory bank conflicts", "count", (f"{_BANKS}.sum",)),
+    *CONFLICTS,
     Counter("registers per thread", "count", ("launch__registers_per_thread",)),
     Counter("shared memory per block", "bytes", ("launch__shared_mem_per_block",)),
     Counter("achieved occupancy", "%", (f"sm__warps_active.{_ACTIVE}",)),

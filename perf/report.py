@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tritemm.spec import Config
 
@@ -23,13 +23,17 @@ def label(row: Row) -> str:
         return "tritemm.matmul" if auto else row.competitor.replace("cublas", "cuBLAS")
     if row.ladder == CUDA:
         return row.competitor
-    further = row.competitor.endswith("]") and row.config
-    return f"{row.number:02d} {row.competitor}{told(Config(**row.config)) if further else ''}"
+    return f"{row.number:02d} {row.competitor}{told(row.competitor, row.config)}"
 
 
-def told(config: Config | str) -> str:
-    """What tells a rung's further config from its first one: `, padded` or `, 3 stages`."""
-    text = str(config)
+def told(name: str, config: Mapping | str | None) -> str:
+    """What tells a rung's further config, `name[1]`, from its first: `, padded`, `, 3 stages`.
+
+    The config is a mapping of its fields, or its text.
+    """
+    if not name.endswith("]") or not config:
+        return ""
+    text = config if isinstance(config, str) else str(Config(**config))
     found = re.search(r"\w+(?= shared memory)", text) or re.search(r"\d+ stages?", text)
     return f", {found[0]}" if found else ""
 

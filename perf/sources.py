@@ -23,6 +23,8 @@ from .rows import CUDA, TRITON, Row
 
 #: What is timed in these modes is a kernel; in the others it is Python, or a whole model.
 MODES = ("sustained", "burst")
+#: What a caption has to add about kernels that are other ones today.
+CHANGED = "; the kernels have changed since"
 
 
 @functools.cache
@@ -45,7 +47,7 @@ def note(rows: Iterable[Row]) -> str:
     """
     timed = [row for row in rows if row.us and row.ladder and row.mode in MODES]
     if any(row.code and row.code != hash_of(row) for row in timed):
-        return "; the kernels have changed since"
+        return CHANGED
     return "; the kernels may have changed since" if any(not row.code for row in timed) else ""
 
 

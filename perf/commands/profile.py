@@ -96,9 +96,9 @@ def _parent(args: argparse.Namespace) -> int:
     if entrant.refusal:
         return refuse(f"{entrant.name}, {case}: {entrant.refusal}")
     if entrant.ladder == CUDA:  # here, where ncu does not follow the compiler
-        unavailable, broken = build([entrant.name])
+        unavailable, broken = build([entrant.rung])
         if unavailable or broken:
-            return refuse(unavailable or broken[entrant.name])
+            return refuse(unavailable or broken[entrant.rung])
     say(f"{entrant.name}: {case}, under {args.tool}")
     try:
         if args.tool == "proton":
@@ -108,10 +108,16 @@ def _parent(args: argparse.Namespace) -> int:
     except Unprofiled as error:
         refuse(str(error))
         return error.status
-    head = {"time": now(), "rung": entrant.name, "ladder": entrant.ladder, "tool": args.tool}
-    head |= {"gpu": torch.cuda.get_device_name()}
-    head |= {"code": hashes().get((entrant.ladder, entrant.rung))}
-    head |= {"case": dataclasses.asdict(case), "config": entrant.config}
+    head = {
+        "time": now(),
+        "rung": entrant.name,
+        "ladder": entrant.ladder,
+        "tool": args.tool,
+        "gpu": torch.cuda.get_device_name(),
+        "code": hashes().get((entrant.ladder, entrant.rung)),
+        "case": dataclasses.asdict(case),
+        "config": entrant.config,
+    }
     print(json.dumps(head | fields) if args.json else f"{_title(head, case)}\n\n{body}")
     return 0
 
