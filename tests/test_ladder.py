@@ -152,7 +152,7 @@ def test_the_signature_in_the_docs_is_the_real_one():
 
 def test_a_new_rung_is_a_file_and_a_line(tmp_path):
     """A toy in a copy: nothing else changes, and the tests, the tool and the table know it."""
-    for name in ("tritemm", "tests"):
+    for name in ("tritemm", "cuda_reference", "tests"):
         ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, tmp_path / name, ignore=ignore)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
