@@ -10,6 +10,7 @@ from .interpreter import decorating
 with decorating():
     from . import tuning
     from .api import explain, matmul
+    from .blas import addmm, baddbmm, linear, mv
     from .config import Config
     from .rungs import ladder
     from .tuning import tune
@@ -25,10 +26,14 @@ deterministic: bool = True
 
 __all__ = [
     "Config",
+    "addmm",
+    "baddbmm",
     "deterministic",
     "explain",
     "ladder",
+    "linear",
     "matmul",
+    "mv",
     "tune",
     "tuning",
     "warmup",

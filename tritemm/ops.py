@@ -95,10 +95,12 @@ torch.library.register_vmap("tritemm::mm", _mm_vmap, lib=_LIBRARY)
 
 @register_flop_formula(torch.ops.tritemm.mm)
 def _mm_flops(a_shape, b_shape, *args, out_shape=None, **kwargs) -> int:
-    flops = 2 * a_shape[-1]
-    for size in out_shape:
-        flops *= size
-    return flops
+    return flops(a_shape, out_shape)
+
+
+def flops(a_shape, out_shape) -> int:
+    """Multiplications and additions of a product, of the shapes of a and the result."""
+    return 2 * a_shape[-1] * math.prod(out_shape)
 
 
 # Derivatives
@@ -135,7 +137,7 @@ class _MatMul(torch.autograd.Function):
         ctx.word, ctx.precision, ctx.accumulate, ctx.out_dtype = options
         ctx.operands = tuple((tuple(t.shape), t.stride(), t.dtype) for t in (a, b))
         _, _, *needs = ctx.needs_input_grad[:4]
-        _save(ctx, a, b, needs)
+        save(ctx, a, b, needs)
         if forward_mode:
             ctx.save_for_forward(a, b)
         # What an outer transform records or pushes forward is not this function's to switch off.
@@ -146,8 +148,8 @@ class _MatMul(torch.autograd.Function):
     def backward(ctx, grad):
         options = for_gradients(ctx.word), ctx.precision, ctx.accumulate
         needs = ctx.needs_input_grad[2:4]
-        gradients = _gradients(grad, *ctx.saved_tensors, ctx.operands, needs, options)
-        return None, None, *gradients, None, None, None, None
+        found = gradients(grad, *ctx.saved_tensors, ctx.operands, needs, options)
+        return None, None, *found, None, None, None, None
 
     @staticmethod
     def jvp(ctx, _keys, _forward_mode, a_tangent, b_tangent, *_options):
@@ -167,7 +169,7 @@ class _Recorded(torch.autograd.Function):
     @staticmethod
     def forward(ctx, a, b, plan):
         ctx.plan = plan
-        _save(ctx, a, b, ctx.needs_input_grad)
+        save(ctx, a, b, ctx.needs_input_grad)
         result = fast_path.multiply(plan, (a.data_ptr(), b.data_ptr(), 0), None)
         return product(a, b, None, plan.options) if result is None else result
 
@@ -183,12 +185,12 @@ _record_any = apply_of(_MatMul)
 record = apply_of(_Recorded)
 
 
-def _save(ctx, a, b, needs) -> None:
+def save(ctx, a, b, needs) -> None:
     """Keep of the operands what the gradients that are asked for need."""
     ctx.save_for_backward(a if needs[1] else None, b if needs[0] else None)
 
 
-def _gradients(grad, a, b, operands, needs, options):
+def gradients(grad, a, b, operands, needs, options):
     """Of both operands, as `needs` says, each laid out as its operand is.
 
     `operands`: shape, strides and type of both, in the product. `a` is None where only its own
@@ -242,7 +244,7 @@ def _summed(x, y, shape, options):
 
 
 def _short_gradients(plan, grad, a, b, needs):
-    """`_gradients` of a product by `plan`; from the second time on without views of anything."""
+    """`gradients` of a product by `plan`; from the second time on without views of anything."""
     # In the place of an operand that is not there, which only the other one's gradient needs.
     x, y = grad if a is None else a, grad if b is None else b
     addresses = None
@@ -250,15 +252,15 @@ def _short_gradients(plan, grad, a, b, needs):
     if short and fast_path.plain(grad) and fast_path.usual(x, y, None):
         addresses = fast_path.addresses_of(x, y, grad)
     if not addresses or not addresses[2]:
-        return _gradients(grad, a, b, plan.operands, needs, plan.for_gradients)
+        return gradients(grad, a, b, plan.operands, needs, plan.for_gradients)
     key = fast_path.key_of(x, y, grad, addresses, plan.for_gradients), needs
     steps, rest = plan.gradients.get(key, (None, None))
     found = steps and fast_path.multiply_each(plan.launches.device, steps, addresses)
     if found is None:
-        found = _gradients(grad, a, b, plan.operands, needs, plan.for_gradients)
+        found = gradients(grad, a, b, plan.operands, needs, plan.for_gradients)
         _learn_gradients(plan, grad, a, b, key, found)
     elif rest:
-        others = _gradients(grad, a, b, plan.operands, rest, plan.for_gradients)
+        others = gradients(grad, a, b, plan.operands, rest, plan.for_gradients)
         found = [x if y is None else y for x, y in zip(found, others, strict=True)]
     return found
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -27,6 +28,8 @@ from .runtime.launches import Launches
 from .runtime.torch_private import current_device
 from .spec import Kernel
 
+#: Operands whose kernels have an epilogue; those of others leave it to torch.
+FUSED = (torch.float16, torch.bfloat16, torch.float32)
 #: Kinds of gradients that a plan remembers.
 GRADIENTS = 16
 
@@ -37,9 +40,10 @@ class Plan:
     `options`: kernel, precision, accumulator and result type, as the operators take them.
     """
 
-    def __init__(self, a, b, c, options: tuple):
+    def __init__(self, a, b, c, options: tuple, ending: Ending | None = None):
         word, *self._types, _ = self.options = options
-        self.problem, *views = matrices(a, b, c, *self._types)
+        tensors = (a, b, c, *(ending.tensors if ending else ()))
+        self.problem, *views = matrices(a, b, c, *self._types, ending)
         choice = dispatch.choose(self.problem, word)
         self.kernel, self.config = choice.kernel, choice.config
         self.launches: Launches | None = None
@@ -55,21 +59,22 @@ class Plan:
         self.gradients = Bounded(GRADIENTS)
         #: Shape and strides of a, b, c as the kernel takes them; None if it takes copies.
         self._views = None
-        if all(v.data_ptr() == t.data_ptr() for v, t in zip(views, (a, b, c), strict=True)):
+        if all(v.data_ptr() == t.data_ptr() for v, t in zip(views, tensors, strict=True)):
             self._views = tuple((v.shape, v.stride()) for v in views)
 
-    def __call__(self, a, b, c) -> None:
-        """Write a @ b into `c`, on its device; both were found to be of this kind."""
+    def __call__(self, a, b, c, ending: Ending | None = None) -> None:
+        """Write a @ b, with its `ending`, into `c`, on its device; all are of this kind."""
         if self._views is None:
-            _, x, y, z = matrices(a, b, c, *self._types)
+            _, x, y, z, *more = matrices(a, b, c, *self._types, ending)
         else:
-            x, y, z = (t.as_strided(*v) for t, v in zip((a, b, c), self._views, strict=True))
-        calls = run(self.kernel, self.problem, self.config, x, y, z)
+            tensors = (a, b, c, *(ending.tensors if ending else ()))
+            x, y, z, *more = (t.as_strided(*v) for t, v in zip(tensors, self._views, strict=True))
+        calls = run(self.kernel, self.problem, self.config, x, y, z, *more)
         if self._views is None:
             if z.data_ptr() != c.data_ptr():  # batch strides that no kernel takes
                 c.copy_(z.view(c.shape))
         elif None not in calls:
-            self.launches = self._prepared(c.get_device(), calls)
+            self.launches = self._prepared(c.get_device(), calls, len(more))
 
     def dropped(self, size: tuple[int, ...], stride: tuple[int, ...]) -> Plan:
         """The same with a result of fewer dimensions."""
@@ -77,23 +82,91 @@ class Plan:
         other.size, other.stride = size, stride
         return other
 
-    def _prepared(self, device: int, calls: Sequence[Call]) -> Launches:
-        """`calls` are what `run` returned: what copies if anything, and the kernel's own."""
+    def _prepared(self, device: int, calls: Sequence[Call], more: int) -> Launches:
+        """`calls` are what `run` returned: what copies if anything, and the kernel's own.
+
+        So many tensors of the epilogue come after a, b and c.
+        """
         names = self.config.PACK
-        copies = {name: 3 + i for i, name in enumerate(names)}
+        copies = {name: 3 + more + i for i, name in enumerate(names)}
         operands = [copies.get("a", 0), copies.get("b", 1)]
-        work = 3 + len(names)
+        work = 3 + more + len(names)
         *packing, call = calls
         packing = [one.placed((0, operands[0], 1, operands[1])) for one in packing]
         if self.config.SWAP:
             operands.reverse()
-        call = call.placed((*operands, 2, work, work + 1))
+        call = call.placed((*operands, *range(2, 3 + more), work, work + 1))
         view = self.config.view(self.problem)
         room = self.kernel.workspace and self.kernel.workspace(view, self.config)
         return Launches(device, [*packing, call], copied_bytes(self.problem, names), room)
 
 
-def product(a, b, out: torch.Tensor | None, options: tuple) -> torch.Tensor:
+class Ending(NamedTuple):
+    """What follows a product: activation(alpha * a @ b + bias) + beta * residual.
+
+    `bias` is contiguous and 16-byte aligned, [N]; `residual` has the product's shape, any strides.
+    """
+
+    bias: torch.Tensor | None
+    residual: torch.Tensor | None
+    activation: str
+    alpha: float
+    beta: float
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """Those that are there."""
+        return tuple(t for t in self[:2] if t is not None)
+
+    def key(self) -> tuple:
+        """All that decides what runs."""
+        bias, residual, *values = self
+        if bias is not None:
+            values += [bias.dtype]
+        if residual is not None:
+            address = residual.data_ptr() & 15
+            values += [residual.dtype, residual.shape, residual.stride(), address]
+        return tuple(values)
+
+    def met_by(self, out: torch.Tensor) -> bool:
+        """Whether writing `out` changes what is still to be read.
+
+        A residual that is `out` is not: each of its elements is read by who then writes it.
+        """
+        address, size = out.data_ptr(), span(out)
+        for t in self.tensors:
+            begin = t.data_ptr()
+            same = t is self.residual and begin == address and t.stride() == out.stride()
+            same = same and t.dtype == out.dtype
+            if not same and address < begin + span(t) and begin < address + size:
+                return True
+        return False
+
+    def of(self, sums: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The result in `dtype`, of a product in the accumulator's type, by torch."""
+        if self.alpha != 1:
+            sums = sums * self.alpha
+        if self.bias is not None:
+            sums = sums + self.bias
+        sums = activated(sums, self.activation)
+        if self.residual is not None:
+            # One of torch's own sums rounds to the result's type alone.
+            residual = self.residual.to(sums.dtype)
+            sums = sums + (residual if self.beta == 1 else self.beta * residual)
+        return sums.to(dtype)
+
+
+def activated(x: torch.Tensor, activation: str) -> torch.Tensor:
+    """One of `problem.ACTIVATIONS`, by torch."""
+    functional = torch.nn.functional
+    if activation == "gelu_tanh":
+        return functional.gelu(x, approximate="tanh")
+    return getattr(functional, activation)(x) if activation else x
+
+
+def product(
+    a, b, out: torch.Tensor | None, options: tuple, ending: Ending | None = None
+) -> torch.Tensor:
     """a @ b for `a` [..., M, K] and `b` [..., K, N], batches broadcast; it is `out` if given.
 
     `options`: as of a `Plan`. Neither checked nor recorded by autograd; a write to `out` counts.
@@ -101,6 +174,9 @@ def product(a, b, out: torch.Tensor | None, options: tuple) -> torch.Tensor:
     """
     addresses = a.data_ptr(), b.data_ptr(), 0 if out is None else out.data_ptr()
     key = fast_path.key_of(a, b, out, addresses, options)
+    if ending:
+        key = key, ending.key()
+        addresses += tuple([t.data_ptr() for t in ending.tensors])
     plan = fast_path.KNOWN.get(key)
     if out is not None:
         if out.is_inference() and not torch.is_inference_mode_enabled():
@@ -108,8 +184,12 @@ def product(a, b, out: torch.Tensor | None, options: tuple) -> torch.Tensor:
                 "Inplace update to inference tensor outside InferenceMode is not allowed: "
                 "out was made in inference mode. Take out.clone()"
             )
-        if fast_path.overlap(addresses, (span(a), span(b), span(out))):
-            return out.copy_(product(a, b, None, options))
+        met = fast_path.overlap(addresses[:3], (span(a), span(b), span(out)))
+        if met or (ending and ending.met_by(out)):
+            return out.copy_(product(a, b, None, options, ending))
+    if ending and a.dtype not in FUSED:
+        result = ending.of(product(a, b, None, (*options[:3], options[2])), options[-1])
+        return result if out is None else out.copy_(result)
     if plan is not None and plan.launches is not None and fast_path.AVAILABLE:
         result = fast_path.multiply(plan, addresses, out)
         if result is not None:
@@ -117,11 +197,13 @@ def product(a, b, out: torch.Tensor | None, options: tuple) -> torch.Tensor:
     c = out
     if c is None:
         c = torch.empty(result_shape(a, b), dtype=options[-1], device=a.device)
-    if not is_trivial(a.shape[-1], c):
+    if ending and a.shape[-1] == 0:
+        c.copy_(ending.of(torch.zeros_like(c, dtype=options[2]), options[-1]))
+    elif not is_trivial(a.shape[-1], c):
         with on_device(c):
             if plan is None:
-                plan = Plan(a, b, c, options)
-            plan(a, b, c)
+                plan = Plan(a, b, c, options, ending)
+            plan(a, b, c, ending)
         fast_path.KNOWN[key] = plan
     if out is not None:
         torch.autograd.graph.increment_version(out)
@@ -142,10 +224,11 @@ def learn(called: Sequence, prepared: Sequence, result: torch.Tensor, options: t
             fast_path.KNOWN[fast_path.key_of(*called, addresses, options)] = plan
 
 
-def run(kernel: Kernel, problem: Problem, config: Config, a, b, c) -> list[Call | None]:
+def run(kernel: Kernel, problem: Problem, config: Config, a, b, c, *more) -> list[Call | None]:
     """Write the products of `a` and `b` into `c`, on `c`'s device and its current stream.
 
-    `problem` is that of a, b, c. Returns what repeats each launch, in their order; None for one
+    `problem` is that of a, b, c, and `more` what its epilogue has: bias, residual.
+    Returns what repeats each launch, in their order; None for one
     that nothing repeats, and nothing at all where there is nothing to multiply.
     """
     if is_trivial(problem.K, c):
@@ -157,7 +240,8 @@ def run(kernel: Kernel, problem: Problem, config: Config, a, b, c) -> list[Call 
             calls.append(call)
         if config.SWAP:
             a, b, c = b.mT, a.mT, c.mT
-        calls.append(kernel.launch(config.view(problem), config, a, b, c))
+            more = [t if t.dim() == 1 else t.mT for t in more]
+        calls.append(kernel.launch(config.view(problem), config, a, b, c, *more))
     return calls
 
 
@@ -167,41 +251,56 @@ def forget() -> None:
     fast_path.KNOWN.clear()
 
 
-def matrices(a, b, out, precision: str | None, accumulate: torch.dtype | None):
+def matrices(
+    a, b, out, precision: str | None, accumulate: torch.dtype | None, ending: Ending | None = None
+):
     """The problem that computes `out` = a @ b, and the views of a, b, out that it describes.
 
+    Those of what `ending` has follow: the bias, the residual.
     Batch dimensions that only `a` has become rows where memory allows it, so that a stack of
     matrices times one matrix is one large product. Operands are copied only where more than two
     batch dimensions would remain.
     """
     precision = resolve(precision, a.dtype)
+    bias, residual, how = None, None, {}
+    if ending:
+        bias, residual, activation, alpha, beta = ending
+        how = {"activation": activation, "alpha": alpha, "beta": beta}
+        how |= {"bias": bias.dtype} if bias is not None else {}
     if out.dim() > 2:
         batch = out.shape[:-2]
         a = a.expand(*batch, *a.shape[-2:])
         b = b.expand(*batch, *b.shape[-2:])
-        a, b, out = _fold(a, b, out)
-    for copies in ((), (0,), (1,), (0, 1), (0, 1, 2)):
-        operands = [t.contiguous() if i in copies else t for i, t in enumerate((a, b, out))]
+        a, b, out, residual = _fold(a, b, out, residual)
+    for copies in ((), (0,), (1,), (0, 1), (0, 1, 3), (0, 1, 2, 3)):
+        a_, b_, out_, residual_ = (
+            t.contiguous() if i in copies and t is not None else t
+            for i, t in enumerate((a, b, out, residual))
+        )
         try:
-            problem = Problem.of(*operands, precision=precision, accumulate=accumulate)
+            problem = Problem.of(
+                a_, b_, out_, precision=precision, accumulate=accumulate, residual=residual_, **how
+            )
         except ValueError:
             continue
-        return problem, *operands
+        return problem, a_, b_, out_, *(t for t in (bias, residual_) if t is not None)
     raise AssertionError("contiguous operands always merge")
 
 
-def _fold(a, b, out):
+def _fold(a, b, out, residual):
     """Turn trailing batch dimensions into rows where `b` doesn't have them."""
+    rowed = [t for t in (a, out, residual) if t is not None]
     while out.dim() > 2 and (b.stride(-3) == 0 or out.shape[-3] == 1):
         rows = out.shape[-2]
         # Of a dimension of one element the stride says nothing.
-        apart = any(t.stride(-3) != t.stride(-2) * rows for t in (a, out))
+        apart = any(t.stride(-3) != t.stride(-2) * rows for t in rowed)
         if apart and 1 not in (rows, out.shape[-3]):
             break
-        a = a.flatten(-3, -2)
-        out = out.flatten(-3, -2)
+        rowed = [t.flatten(-3, -2) for t in rowed]
+        out = rowed[1]
         b = b.select(-3, 0)
-    return a, b, out
+    a, out, *residual = rowed
+    return a, b, out, *(residual or [None])
 
 
 def result_shape(a, b) -> tuple[int, ...]:

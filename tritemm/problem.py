@@ -20,6 +20,10 @@ ACCUMULATE = {
     torch.int8: torch.int32,
 }
 
+#: What may be done to each element of C: relu(x), gelu(x) by the error function or by tanh, and
+#: silu(x) = x / (1 + exp(-x)); or nothing.
+ACTIVATIONS = ("", "relu", "gelu", "gelu_tanh", "silu")
+
 T = TypeVar("T")
 
 
@@ -133,10 +137,47 @@ class Matrix:
 
 
 @dataclasses.dataclass(frozen=True)
+class Epilogue:
+    """What C gets of the sums: activation(alpha * sum + bias) + beta * residual.
+
+    `activation` is one of `ACTIVATIONS`. The bias is contiguous, one element of `bias` for each
+    row ("m") or column ("n") of C: `along` says which. The residual is M x N.
+    """
+
+    activation: str = ""
+    alpha: float = 1.0
+    beta: float = 1.0
+    bias: torch.dtype | None = None
+    along: str = "n"
+    residual: Matrix | None = None
+
+    def transposed(self) -> Epilogue:
+        """That of C.T."""
+        return dataclasses.replace(
+            self,
+            along="m" if self.along == "n" else "n",
+            residual=self.residual and self.residual.transposed(),
+        )
+
+    def __str__(self) -> str:
+        words = [f"alpha {self.alpha:g}"] if self.alpha != 1 else []
+        words += ["bias"] if self.bias else []
+        words += [self.activation] if self.activation else []
+        if self.residual:
+            words.append("residual" if self.beta == 1 else f"residual x {self.beta:g}")
+        return ", ".join(words)
+
+
+#: Of a product and no more.
+PLAIN = Epilogue()
+
+
+@dataclasses.dataclass(frozen=True)
 class Problem:
     """C[i, j] = A[i, j] @ B[i, j] for the `batches` (i, j); A is M x K, B is K x N.
 
-    `precision` says how fp32 operands are multiplied: ieee, tf32, tf32x3, bf16x3 or bf16x6.
+    `precision` says how fp32 operands are multiplied: ieee, tf32, tf32x3, bf16x3 or bf16x6. The
+    `epilogue` is what becomes of the sums before C is stored.
     """
 
     M: int
@@ -149,25 +190,34 @@ class Problem:
     accumulate: torch.dtype
     precision: str
     device: Device
+    epilogue: Epilogue = PLAIN
 
     @staticmethod
-    def of(a, b, c, *, accumulate=None, precision="ieee", device: Device | None = None) -> Problem:
+    def of(
+        a, b, c, *, accumulate=None, precision="ieee", device: Device | None = None,
+        residual=None, **epilogue,
+    ) -> Problem:  # fmt: skip
         """The problem of `a` [..., M, K], `b` [..., K, N] and `c` [..., M, N], equal batch dims.
 
-        Adjacent batch dimensions are merged where all three tensors allow it; more than two
-        that don't merge raise ValueError, because kernels take two batch strides.
+        Adjacent batch dimensions are merged where all tensors allow it; more than two that don't
+        merge raise ValueError, because kernels take two batch strides. `residual` has c's shape;
+        other fields of the `Epilogue` are given by name.
         """
-        sizes, strides = _merge_batches(a, b, c)
+        tensors = (a, b, c) if residual is None else (a, b, c, residual)
+        sizes, strides = _merge_batches(*tensors)
         M, K = a.shape[-2:]
         N = b.shape[-1]
         if device is None:
             device = Device.of(a.device)
         matrices = [
             Matrix(t.dtype, *t.shape[-2:], (*batch, *t.stride()[-2:]), t.data_ptr() % 16 == 0)
-            for t, batch in zip((a, b, c), strides, strict=True)
+            for t, batch in zip(tensors, strides, strict=True)
         ]
         accumulate = accumulate or ACCUMULATE[a.dtype]
-        return Problem(M, N, K, sizes, *matrices, accumulate, precision, device)
+        ending = PLAIN
+        if epilogue or residual is not None:
+            ending = Epilogue(residual=None if residual is None else matrices.pop(), **epilogue)
+        return Problem(M, N, K, sizes, *matrices, accumulate, precision, device, ending)
 
     def __hash__(self) -> int:
         return self._hash
@@ -176,11 +226,18 @@ class Problem:
     def _hash(self) -> int:
         """Kept, because many tables are asked for a new problem."""
         sizes = self.M, self.N, self.K, self.batches
-        return hash((*sizes, self.a, self.b, self.c, self.accumulate, self.precision, self.device))
+        how = self.accumulate, self.precision, self.device, self.epilogue
+        return hash((*sizes, self.a, self.b, self.c, *how))
 
     def __getstate__(self) -> dict:
         """The fields alone, for pickle: hashes differ between processes."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        """A, B and C, and the residual if there is one."""
+        residual = self.epilogue.residual
+        return (self.a, self.b, self.c, *([residual] if residual else []))
 
     @property
     def batch(self) -> int:
@@ -205,6 +262,7 @@ class Problem:
         other = Problem(
             self.N, self.M, self.K, self.batches, a, b, c,
             self.accumulate, self.precision, self.device,
+            PLAIN if self.epilogue is PLAIN else self.epilogue.transposed(),
         )  # fmt: skip
         vars(other)["_transposed"] = self
         return other
@@ -238,10 +296,10 @@ class Problem:
 
     @property
     def bytes(self) -> int:
-        """Bytes moved if each element of A, B and C is moved once; broadcast batches count once."""
+        """Bytes moved if each element of a matrix is moved once; broadcast batches count once."""
         total = 0
         outer, inner = self.batches
-        for m in (self.a, self.b, self.c):
+        for m in self.matrices:
             copies = (outer if m.strides[0] else 1) * (inner if m.strides[1] else 1)
             total += copies * m.rows * m.cols * m.dtype.itemsize
         return total
@@ -262,15 +320,15 @@ class Problem:
         one row in memory is long without being far from end to end.
         """
         return self.long or any(
-            m.rows * abs(m.strides[2]) + m.cols * abs(m.strides[3]) >= 2**30
-            for m in (self.a, self.b, self.c)
+            m.rows * abs(m.strides[2]) + m.cols * abs(m.strides[3]) >= 2**30 for m in self.matrices
         )
 
     def __str__(self) -> str:
         batch = f"{self.batch} x " if self.batch > 1 else ""
         types = "{} x {} -> {}".format(*(short_name(m.dtype) for m in (self.a, self.b, self.c)))
         precision = f" ({self.precision})" if self.a.dtype == torch.float32 else ""
-        return f"{batch}{self.M} x {self.N} x {self.K} {self.layout}, {types}{precision}"
+        then = "" if self.epilogue == PLAIN else f"; {self.epilogue}"
+        return f"{batch}{self.M} x {self.N} x {self.K} {self.layout}, {types}{precision}{then}"
 
 
 def stored(make: Callable[..., torch.Tensor], *shape: int, layout: str, **options) -> torch.Tensor:

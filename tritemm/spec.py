@@ -12,7 +12,7 @@ import torch
 import triton.language as tl
 
 from .config import Config
-from .problem import Problem
+from .problem import Epilogue, Problem
 from .runtime import binding, triton_private
 from .runtime.torch_private import current_stream
 from .runtime.workspace import Room
@@ -171,10 +171,11 @@ class Kernel:
         """Per architecture (80, 90): the SASS mnemonics that must and that must not appear."""
         return parse_signs(self.header["Signs"])
 
-    def launch(self, problem: Problem, config: Config, a, b, c) -> binding.Call | None:
+    def launch(self, problem: Problem, config: Config, a, b, c, *more) -> binding.Call | None:
         """Write the product of `a` and `b` into `c` on the current stream.
 
-        Returns what repeats this with other addresses of a, b, c and workspace, if there is that.
+        `more`: the bias and the residual, those that the problem's epilogue has. Returns what
+        repeats this with other addresses of a, b, c, these and workspace, if there is that.
         """
         raise NotImplementedError
 
@@ -241,23 +242,28 @@ class TritonKernel(Kernel):
         assert match, f"a rung's file is called kNN_word.py, not {stem}.py"
         return match
 
-    def prepare(self, problem: Problem, config: Config, a, b, c) -> Launch:
-        """The grid and arguments of one call; `a`, `b`, `c` may be meta tensors (for `asm`)."""
-        return self._prepare(problem, config, self._operands(problem, config, a, b, c))
+    def prepare(self, problem: Problem, config: Config, a, b, c, *more) -> Launch:
+        """The grid and arguments of one call; tensors may be meta tensors (for `asm`)."""
+        return self._prepare(problem, config, self._operands(problem, config, a, b, c, *more))
 
-    def _operands(self, problem: Problem, config: Config, a, b, c) -> tuple[torch.Tensor, ...]:
-        """a, b, c and the workspace, each its own object."""
+    def _operands(self, problem: Problem, config: Config, a, b, c, *more) -> tuple:
+        """a, b, c, what the epilogue has, and the workspace; each its own object."""
         room = self.workspace and self.workspace(problem, config)
         work = room.tensors(c.device) if room else ()
-        return (a, b.detach() if b is a else b, c, *work)
+        more = [t.detach() for t in more]  # C may be its own residual
+        return (a, b.detach() if b is a else b, c, *more, *work)
 
     def _prepare(self, problem: Problem, config: Config, operands) -> Launch:
         call = _fixed_part(self, problem, config)
-        args = call.args | self.arguments.tensors(problem, config, *operands)
+        a, b, c, *more = operands
+        names = _tensors_of(problem.epilogue)
+        work = more[len(names) :]
+        args = call.args | self.arguments.tensors(problem, config, a, b, c, *work)
+        args |= zip(names, more, strict=False)
         return Launch(call.grid, args, call.options)
 
-    def launch(self, problem: Problem, config: Config, a, b, c) -> binding.Call | None:
-        operands = self._operands(problem, config, a, b, c)
+    def launch(self, problem: Problem, config: Config, a, b, c, *more) -> binding.Call | None:
+        operands = self._operands(problem, config, a, b, c, *more)
         if c.is_cuda and triton_private.plain():
             short = self._bind(problem, config, operands)
             if short is not None:
@@ -291,6 +297,31 @@ class TritonKernel(Kernel):
         return binding.call_of((self, problem, config, device), make)
 
 
+#: What there is of an epilogue for a rung to name; None of what a problem has none of.
+_NONE = dict.fromkeys(
+    ("bias_ptr", "residual_ptr", "alpha", "beta", *(f"stride_r{axis}" for axis in "01mn"))
+)
+
+
+def _tensors_of(epilogue: Epilogue) -> list[str]:
+    """What kernels call the tensors that the epilogue has."""
+    there = (("bias_ptr", epilogue.bias), ("residual_ptr", epilogue.residual))
+    return [name for name, has in there if has]
+
+
+def _ending(epilogue: Epilogue) -> dict[str, Any]:
+    """All of the epilogue but addresses."""
+    values = _NONE | {"BIAS": epilogue.along, "ACTIVATION": epilogue.activation}
+    if epilogue.alpha != 1:
+        values["alpha"] = float(epilogue.alpha)
+    if epilogue.residual:
+        axes = zip("01mn", epilogue.residual.strides, strict=True)
+        values |= {f"stride_r{axis}": stride for axis, stride in axes}
+        if epilogue.beta != 1:
+            values["beta"] = float(epilogue.beta)
+    return values
+
+
 @functools.lru_cache(maxsize=4096)
 def _fixed_part(kernel: TritonKernel, problem: Problem, config: Config) -> Launch:
     """The part of a launch that is the same at every call, of what the jit function names."""
@@ -308,6 +339,7 @@ def _fixed_part(kernel: TritonKernel, problem: Problem, config: Config) -> Launc
         "EVEN_K": problem.K % config.BLOCK_K == 0,
         "PRECISION": problem.precision,
         "ACC": TRITON_DTYPE[problem.accumulate],
+        **_ending(problem.epilogue),
     } | kernel.arguments.fixed(problem, config)
     names = set(kernel.fn.arg_names)
     return Launch(

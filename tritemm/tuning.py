@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from . import api, budget, dispatch, plan
+from . import arguments, budget, dispatch, plan
 from .command import bar
 from .compile.pool import Compilers
 from .config import Config, config_of
@@ -102,7 +102,7 @@ def tune(
 
     Raises what `matmul` raises; RuntimeError without a GPU.
     """
-    a, b, options = api.operands(input, other, None, "auto", precision, accumulate, out_dtype)
+    a, b, options = arguments.operands(input, other, None, "auto", precision, accumulate, out_dtype)
     _, precision, accumulate, out_dtype = options
     a, b = a.detach(), b.detach()
     out = torch.empty(plan.result_shape(a, b), dtype=out_dtype, device=a.device)

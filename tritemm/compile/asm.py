@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from ..dtypes import PRECISIONS, accumulator_type, check_precision, result_type
-from ..problem import ACCUMULATE, INTERPRETED, Device, Problem, short_name, stored
+from ..problem import ACCUMULATE, ACTIVATIONS, INTERPRETED, Device, Problem, short_name, stored
 from ..rungs import RUNGS, find
 from ..spec import TRITON_DTYPE, Config, Kernel
 from . import pool
@@ -66,7 +66,8 @@ class Job:
     `layout` is that of A and B, N as written or T transposed. `batch` is C's; `a_batch` and
     `b_batch` are those of A and B before they are broadcast to it, the same unless given.
     `config` is an index into the rung's configs for the problem, or a `Config`. Types are names:
-    "bf16" or "bfloat16". Raises ValueError where a value is not one of those known.
+    "bf16" or "bfloat16". `activation`, `bias` and `residual` (both of the result's type) are the
+    epilogue's. Raises ValueError where a value is not one of those known.
     """
 
     rung: str
@@ -83,11 +84,15 @@ class Job:
     a_batch: tuple[int, ...] | None = None
     b_batch: tuple[int, ...] | None = None
     config: int | Config = 0
+    activation: str = ""
+    bias: bool = False
+    residual: bool = False
 
     def __post_init__(self) -> None:
         _one_of("rung", self.rung, [rung.name for rung in RUNGS])
         _one_of("architecture sm", self.sm, DEVICES)
         _one_of("layout", self.layout, LAYOUTS)
+        _one_of("activation", self.activation, ACTIVATIONS)
         check_precision(self.precision, self.types[0])
         if min(self.M, self.N, self.K) < 1:
             raise ValueError(f"M, N and K are {self.M}, {self.N} and {self.K}; at least 1 each")
@@ -171,6 +176,7 @@ def problem_of(job: Job) -> Problem:
         accumulate=job.types[1],
         precision=job.precision,
         device=DEVICES[job.sm],
+        **_epilogue(job),
     )
 
 
@@ -282,6 +288,16 @@ def _operands(job: Job) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     a = _operand(job.M, job.K, job.layout[0], dtype, job.a_batch, job.batch)
     b = _operand(job.K, job.N, job.layout[1], dtype, job.b_batch, job.batch)
     return a, b, _operand(job.M, job.N, "N", out_dtype, None, job.batch)
+
+
+def _epilogue(job: Job) -> dict[str, Any]:
+    """What the problem's epilogue has, by its names."""
+    named = {"activation": job.activation} if job.activation else {}
+    if job.bias:
+        named["bias"] = job.types[2]
+    if job.residual:
+        named["residual"] = _operands(job)[2]
+    return named
 
 
 def _operand(rows, cols, layout, dtype, own_batch, batch) -> torch.Tensor:

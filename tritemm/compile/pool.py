@@ -307,9 +307,16 @@ def compile_here(name: str, problem: Problem, config: Config) -> Compiled:
     return Compiled(name, problem, config, shared, time.perf_counter() - begin, error)
 
 
-def operands(problem: Problem) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """A, B and C without data: the problem's types, sizes, strides and alignments."""
-    return tuple(_meta(m, problem.batches) for m in (problem.a, problem.b, problem.c))
+def operands(problem: Problem) -> tuple[torch.Tensor, ...]:
+    """A, B, C and what the epilogue has, without data: types, sizes, strides and alignments."""
+    ending = problem.epilogue
+    abc = [_meta(m, problem.batches) for m in (problem.a, problem.b, problem.c)]
+    if ending.bias:
+        length = problem.M if ending.along == "m" else problem.N
+        abc.append(torch.empty(length, dtype=ending.bias, device="meta"))
+    if ending.residual:
+        abc.append(_meta(ending.residual, problem.batches))
+    return tuple(abc)
 
 
 def _meta(matrix: Matrix, batches: tuple[int, int]) -> torch.Tensor:

@@ -13,7 +13,7 @@ import triton.language as tl
 
 from ..spec import Config, Trait, TritonKernel
 from .common.host import POINTERS
-from .common.limits import grid_why_not, sums_why_not
+from .common.limits import grid_why_not, sums_only, sums_why_not
 from .common.raster import split_batch
 from .common.tile import batch_offset, store, widen
 
@@ -55,7 +55,7 @@ def configs(problem):
 
 
 def why_not(problem):
-    return grid_why_not(problem, configs(problem))
+    return sums_only(problem) or grid_why_not(problem, configs(problem))
 
 
 KERNEL = TritonKernel(

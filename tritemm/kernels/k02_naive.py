@@ -12,7 +12,7 @@ import triton.language as tl
 
 from ..spec import Config, Trait, TritonKernel
 from .common.host import POINTERS, dot_why_not, int8_why_not
-from .common.limits import grid_why_not
+from .common.limits import grid_why_not, sums_only
 from .common.raster import split_batch
 from .common.tile import batch_offset, dot, store, widen
 
@@ -64,7 +64,8 @@ def configs(problem):
 
 
 def why_not(problem):
-    return int8_why_not(problem) or grid_why_not(problem, configs(problem))
+    reason = sums_only(problem) or int8_why_not(problem)
+    return reason or grid_why_not(problem, configs(problem))
 
 
 KERNEL = TritonKernel(

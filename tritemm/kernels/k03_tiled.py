@@ -12,6 +12,7 @@ import triton.language as tl
 
 from ..spec import Config, Trait, TritonKernel
 from .common.host import POINTERS, classic_tile, dot_why_not, of_pointers
+from .common.limits import sums_only
 from .common.raster import split_batch
 from .common.tile import batch_offset, dot, store, widen
 
@@ -64,7 +65,7 @@ def configs(problem):
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=tiled_kernel, arguments=POINTERS,
-    why_not=of_pointers(configs), configs=configs, config_why_not=dot_why_not,
+    why_not=of_pointers(configs, sums_only), configs=configs, config_why_not=dot_why_not,
     interpreted=Config(32, 32, 32),
     auto=False, trait=Trait(0.25, narrow=10.0),
 )  # fmt: skip

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from ..spec import Config, Trait, TritonKernel
+from .common.finish import finish
 from .common.host import POINTERS, dot_why_not, of_pointers, tiles_in_flight
 from .common.raster import raster, split_batch
 from .common.tile import batch_offset, dot, store, widen
@@ -23,10 +24,11 @@ def pipelined_kernel(
     stride_a0, stride_a1, stride_am, stride_ak,
     stride_b0, stride_b1, stride_bk, stride_bn,
     stride_c0, stride_c1, stride_cm, stride_cn,
+    bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     STAGES: tl.constexpr, ORDER: tl.constexpr, GROUP_M: tl.constexpr,
     BATCHED: tl.constexpr, WIDE: tl.constexpr, EVEN_K: tl.constexpr,
-    PRECISION: tl.constexpr, ACC: tl.constexpr,
+    PRECISION: tl.constexpr, ACC: tl.constexpr, BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
     M, N, K = widen(M, WIDE), widen(N, WIDE), widen(K, WIDE)
     pid, b0, b1 = split_batch(tl.program_id(0), M, N, B1, BLOCK_M, BLOCK_N, BATCHED)
@@ -55,6 +57,8 @@ def pipelined_kernel(
         a_ptrs += BLOCK_K * widen(stride_ak, WIDE)
         b_ptrs += BLOCK_K * widen(stride_bk, WIDE)
 
+    extra = (bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn)
+    acc = finish(acc, extra, b0, b1, offs_m, offs_n, M, N, BIAS, ACTIVATION)
     store(c_ptr, acc, offs_m, offs_n, M, N, stride_cm, stride_cn)
 
 

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from ..spec import Config, Trait, TritonKernel
+from .common.finish import finish
 from .common.gemv_host import ARGUMENTS, config_why_not, configs, few_rows, grid, why_not
 from .common.raster import split_batch
 from .common.tile import batch_offset, follow, store, widen
@@ -114,7 +115,8 @@ def sums_along_n(a_ptr, b_ptr, row, col, first, last, M, N,
 
 # Nothing is specialised on the sizes: a kernel compiled for one shape serves its like.
 _OPEN = ["M", "N", "K", "B1", *(f"stride_{axis}" for axis in (
-    "a0", "a1", "am", "ak", "b0", "b1", "bk", "bn", "c0", "c1", "cm", "cn"))]  # fmt: skip
+    "a0", "a1", "am", "ak", "b0", "b1", "bk", "bn", "c0", "c1", "cm", "cn",
+    "r0", "r1", "rm", "rn"))]  # fmt: skip
 
 
 @triton.jit(do_not_specialize=_OPEN)
@@ -124,11 +126,12 @@ def gemv_kernel(
     stride_a0, stride_a1, stride_am, stride_ak,
     stride_b0, stride_b1, stride_bk, stride_bn,
     stride_c0, stride_c1, stride_cm, stride_cn,
+    bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     STAGES: tl.constexpr, SPLIT_K: tl.constexpr, PARTS: tl.constexpr,
     ALONG: tl.constexpr, A_WORDS: tl.constexpr, A_SKEW: tl.constexpr,
     B_SKEW: tl.constexpr, RAGGED: tl.constexpr, BATCHED: tl.constexpr, WIDE: tl.constexpr,
-    ACC: tl.constexpr, PDL: tl.constexpr,
+    ACC: tl.constexpr, PDL: tl.constexpr, BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
     follow(PDL)
     SUM: tl.constexpr = tl.float32 if tl.float16 == ACC else ACC
@@ -162,7 +165,9 @@ def gemv_kernel(
     # int64: M * N can pass 2**31 elements
     offs_m = (row + tl.arange(0, BLOCK_M)).to(tl.int64)
     offs_n = (col + tl.arange(0, BLOCK_N)).to(tl.int64)
+    extra = (bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn)
     if SPLIT_K == 1:
+        sums = finish(sums, extra, b0, b1, offs_m, offs_n, M, N, BIAS, ACTIVATION)
         store(c_ptr, sums, offs_m, offs_n, M, N, stride_cm, stride_cn)
     else:
         # partial [tiles, SPLIT_K, BLOCK_M, BLOCK_N]
@@ -179,6 +184,7 @@ def gemv_kernel(
                 total += tl.sum(
                     tl.load(partial_ptr + parts + inside[None, :, :], cache_modifier=".cg"), 0
                 )
+            total = finish(total, extra, b0, b1, offs_m, offs_n, M, N, BIAS, ACTIVATION)
             store(c_ptr, total, offs_m, offs_n, M, N, stride_cm, stride_cn)
             tl.store(counter_ptr + tile, 0)
 

@@ -199,13 +199,13 @@ def _kind(parameter, value):
             getattr(value, name, None) for name in ("layout", "padding", "round_f32_to_tf32")
         )
         return type(value), value.base.dtype, len(value.shape), tuple(value.block_shape), *more
-    if value is None:
-        return None
+    if value is None or type(value) is float:
+        return type(value)
     raise Moved(f"an argument is a {type(value).__name__}")
 
 
 #: The types of most arguments.
-_NUMBERS = frozenset((int, bool, str))
+_NUMBERS = frozenset((int, bool, str, float))
 
 
 def _layout(loaded: Loaded, values: list, operands: Sequence[torch.Tensor]) -> tuple[list, list]:

@@ -199,9 +199,10 @@ def key_of(a, b, out, addresses: tuple[int, int, int], options: tuple) -> tuple:
     return (key, out.shape, out.stride(), out.dtype, third & 15, out.get_device())
 
 
-def multiply(kind: Kind, addresses: tuple[int, int, int], out) -> torch.Tensor | None:
+def multiply(kind: Kind, addresses: tuple[int, ...], out) -> torch.Tensor | None:
     """The product of what lies at the first two addresses, of a `kind` that has launches.
 
+    After the result's come those of what its epilogue reads, which don't meet it.
     None where they can't be used: under a hook of Triton's, or `out` overlaps an operand.
     """
     launches = kind.launches
@@ -211,8 +212,8 @@ def multiply(kind: Kind, addresses: tuple[int, int, int], out) -> torch.Tensor |
         with torch.cuda.device(launches.device):
             return multiply(kind, addresses, out)
     if out is None:
-        return _fresh(kind, addresses[0], addresses[1])
-    if overlap(addresses, kind.spans):
+        return _fresh(kind, addresses[0], addresses[1], *addresses[3:])
+    if overlap(addresses[:3], kind.spans):
         return None
     launches(*addresses)
     _count_write((out,))
@@ -241,10 +242,10 @@ def write(kind: Kind | None, addresses: tuple[int, int, int]) -> bool:
     return True
 
 
-def _fresh(kind: Kind, first: int, second: int) -> torch.Tensor:
+def _fresh(kind: Kind, first: int, second: int, *more: int) -> torch.Tensor:
     """The product of what lies at these addresses of the current device."""
     out = _empty(kind.size, kind.stride, kind.dtype)
-    kind.launches(first, second, out.data_ptr())
+    kind.launches(first, second, out.data_ptr(), *more)
     return out
 
 

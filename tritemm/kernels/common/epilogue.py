@@ -7,8 +7,13 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 
+from .finish import finish
 from .language import Value, aggregate, async_store, tma_store_wait
 from .memory import acc_columns, as_box, buffers, corner, tile_view
+from .tile import widen
+
+#: Columns whose epilogue is worked out together.
+AT_ONCE = gl.constexpr(16)
 
 
 @gluon.constexpr_function
@@ -49,6 +54,24 @@ def part_of(acc, PART: gl.constexpr, PARTS: gl.constexpr):
     return acc
 
 
+@gluon.constexpr_function
+def piece_parts(columns):
+    """Of a piece, so that only what a few columns need is in registers at a time."""
+    return max(1, columns // AT_ONCE.value)
+
+
+@gluon.jit
+def joined(parts):
+    """Tensors side by side as one, whose number is a power of two; registers only."""
+    COUNT: gl.constexpr = len(parts)
+    if COUNT == 1:
+        whole = parts[0]
+    else:
+        whole = gl.join(joined(parts[: COUNT // 2]), joined(parts[COUNT // 2 :]))
+        whole = whole.permute([0, 2, 1]).reshape([whole.shape[0], 2 * whole.shape[1]])
+    return whole
+
+
 @aggregate
 class Epilogue:
     """C, and `BUFFERS` in shared memory for each consumer's pieces of ROWS x EPI_N."""
@@ -62,6 +85,7 @@ class Epilogue:
     stride_c1: Value
     stride_cm: Value
     stride_cn: Value
+    extra: Value  # as `finish` takes it
     SHAPE: gl.constexpr
 
     @gluon.jit
@@ -80,7 +104,7 @@ class Epilogue:
         SHAPE: gl.constexpr = self.SHAPE
         row += unit.row
         col += unit.col
-        piece = self.elementwise(piece)
+        piece = self.elementwise(piece, unit, row, col)
         if by_engine(SHAPE.C_MAJOR):
             # So many pieces are in other buffers; those before them have been read.
             tma_store_wait(NTH if NTH < SHAPE.BUFFERS else SHAPE.BUFFERS - 1)
@@ -97,8 +121,27 @@ class Epilogue:
         tma_store_wait(0)
 
     @gluon.jit
-    def elementwise(self, piece):
-        """What C gets of the sums, element by element."""
+    def elementwise(self, piece, unit, row, col):
+        """What C gets of the sums at (row, col), element by element."""
+        SHAPE: gl.constexpr = self.SHAPE
+        PARTS: gl.constexpr = 1 if SHAPE.PLAIN else piece_parts(piece.shape[1])
+        done = ()
+        for i in gl.static_range(PARTS):
+            part = part_of(piece, i, PARTS)
+            done += (self.finish(part, unit, row, col + i * part.shape[1]),)
+        return joined(done)
+
+    @gluon.jit
+    def finish(self, piece, unit, row, col):
+        """What C gets of a few columns of sums."""
+        layout: gl.constexpr = piece.type.layout
+        offs_m = row + gl.arange(0, piece.shape[0], gl.SliceLayout(1, layout))
+        offs_n = col + gl.arange(0, piece.shape[1], gl.SliceLayout(0, layout))
+        offs_m, offs_n = widen(offs_m, self.SHAPE.WIDE), widen(offs_n, self.SHAPE.WIDE)
+        piece = finish(
+            piece, self.extra, unit.b0, unit.b1, offs_m, offs_n, self.M, self.N,
+            self.SHAPE.BIAS, self.SHAPE.ACTIVATION,
+        )  # fmt: skip
         return piece.to(self.c_ptr.dtype.element_ty)
 
     @gluon.jit
@@ -130,7 +173,7 @@ class Epilogue:
 
 @gluon.jit
 def make_epilogue(
-    c_desc, c_ptr, M, N, stride_c0, stride_c1, stride_cm, stride_cn, SHAPE: gl.constexpr
+    c_desc, c_ptr, M, N, stride_c0, stride_c1, stride_cm, stride_cn, extra, SHAPE: gl.constexpr
 ):
     """With its memory."""
     memory = c_ptr
@@ -138,4 +181,5 @@ def make_epilogue(
         COUNT: gl.constexpr = SHAPE.CONSUMERS * SHAPE.BUFFERS
         DTYPE: gl.constexpr = c_ptr.dtype.element_ty
         memory = buffers(COUNT, SHAPE.ROWS, SHAPE.EPI_N, SHAPE.C_MAJOR, DTYPE)
-    return Epilogue(c_desc, c_ptr, memory, M, N, stride_c0, stride_c1, stride_cm, stride_cn, SHAPE)
+    strides = stride_c0, stride_c1, stride_cm, stride_cn
+    return Epilogue(c_desc, c_ptr, memory, M, N, *strides, extra, SHAPE)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ...problem import INTERPRETER, Problem, kept
+from ...problem import INTERPRETER, PLAIN, Problem, kept
 from ...runtime.workspace import Room
 from ...spec import Arguments, Config, Workspace
 from . import epilogue, memory
@@ -294,7 +294,9 @@ def shape_of(problem: Problem, config: Config, consumers: int, rows: int, **more
         consumers, rows, config.ORDER, config.GROUP_M, config.SPLIT_K, config.CLUSTER,
         C_MAJOR=c_major(problem),
         BATCHED=problem.batch > 1, WIDE=problem.wide,
-        TYPE="bf16" if problem.a.dtype == torch.bfloat16 else "f16", **more,
+        TYPE="bf16" if problem.a.dtype == torch.bfloat16 else "f16",
+        PLAIN=problem.epilogue == PLAIN, BIAS=problem.epilogue.along,
+        ACTIVATION=problem.epilogue.activation, **more,
     )  # fmt: skip
 
 

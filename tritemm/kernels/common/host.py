@@ -261,11 +261,18 @@ def is_wgmma(problem: Problem, config: Config) -> bool:
     return enough and problem.device.capability[0] == 9
 
 
-def of_pointers(configs: Callable[[Problem], tuple[Config, ...]]):
-    """`why_not` of a rung with pointers that has a program for each tile of its `configs`."""
+def of_pointers(
+    configs: Callable[[Problem], tuple[Config, ...]],
+    first: Callable[[Problem], str | None] = lambda problem: None,
+):
+    """`why_not` of a rung with pointers that has a program for each tile of its `configs`.
+
+    `first`: what else refuses.
+    """
 
     def why_not(problem: Problem) -> str | None:
-        return mma_why_not(problem) or grid_why_not(problem, configs(problem))
+        reason = first(problem) or mma_why_not(problem)
+        return reason or grid_why_not(problem, configs(problem))
 
     return why_not
 

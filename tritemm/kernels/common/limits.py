@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...problem import Problem
+from ...problem import PLAIN, Problem
 from ...spec import Config
 from . import raster
 
@@ -23,6 +23,13 @@ LEAST_TILE = (64, 8, 32)
 MOST_SUMS, MOST_SUMS_OF_ALL = 128, 2**15
 #: Elements of A's and B's tiles for each thread: the code to load them grows with their number.
 MOST_OPERANDS = 256
+
+
+def sums_only(problem: Problem) -> str | None:
+    """The refusal of a rung that stores its sums as they are."""
+    if problem.epilogue == PLAIN:
+        return None
+    return f"this rung stores sums as they are, and the result has more: {problem.epilogue}"
 
 
 def programs_why_not(programs: int) -> str | None:

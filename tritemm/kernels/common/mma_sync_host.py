@@ -13,7 +13,7 @@ from ...spec import Arguments
 from . import mma_sync
 from .gluon_host import c_major, interpreter_why_not, types_why_not
 from .host import POINTERS, lines_why_not, major_of
-from .limits import grid_why_not, tile_why_not
+from .limits import grid_why_not, sums_only, tile_why_not
 
 #: Who refuses what can't be copied 16 bytes at a time.
 BY = "a copy of 16 bytes"
@@ -36,7 +36,8 @@ def classic_config(
 @kept
 def why_not(problem: Problem) -> str | None:
     """The refusal of the rungs on mma.sync whose threads copy chunks."""
-    if reason := interpreter_why_not(problem) or types_why_not(problem):
+    reason = sums_only(problem) or interpreter_why_not(problem) or types_why_not(problem)
+    if reason:
         return reason
     if problem.accumulate == torch.float16 != problem.a.dtype:
         return f"sums of {problem.a.dtype} are kept in float32"

@@ -19,7 +19,9 @@ class Shape:
     Offsets in C have 64 bits if `WIDE`.
 
     The programs of a `CLUSTER` lie one below the other and share each tile of B, or side by side
-    and share A: `SHARED` says which. `TYPE` of the operands, in PTX.
+    and share A: `SHARED` says which. `TYPE` of the operands, in PTX. C gets
+    the sums alone if `PLAIN`; else `BIAS` says along
+    what the bias runs, rows (m) or columns (n); the sums then go through the `ACTIVATION`.
     """
 
     BLOCK_M: int
@@ -43,6 +45,9 @@ class Shape:
     BUFFERS: int = 1
     SHARED: str = "b"
     TOGETHER: bool = False
+    PLAIN: bool = True
+    BIAS: str = "n"
+    ACTIVATION: str = ""
 
     def __post_init__(self) -> None:
         """In a kernel, what is read of a constexpr is none."""

@@ -1,0 +1,156 @@
+"""What callers give: operands, `out` and options, checked as torch checks them."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+
+from . import dispatch, plan
+from .dtypes import accumulator_type, check_precision, result_type
+from .problem import ACCUMULATE, INTERPRETED
+
+
+def operands(input, other, out, word, precision, accumulate, out_dtype):
+    """Both operands with at least two dimensions, and the operator's options; or an error."""
+    for position, (name, tensor) in enumerate((("input", input), ("other", other)), start=1):
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(
+                f"matmul(): argument '{name}' (position {position}) must be Tensor, "
+                f"not {type(tensor).__name__}"
+            )
+    if out is None:
+        input, other = autocast(input), autocast(other)
+    if input.dim() == 0 or other.dim() == 0:
+        raise RuntimeError(
+            "both arguments to matmul need to be at least 1D, "
+            f"but they are {input.dim()}D and {other.dim()}D"
+        )
+    _check_devices(input, other)
+    _check_types(input, other)
+    a = input.unsqueeze(0) if input.dim() == 1 else input
+    b = other.unsqueeze(-1) if other.dim() == 1 else other
+    if a.shape[-1] != b.shape[-2]:
+        raise RuntimeError(
+            f"input {tuple(input.shape)} and other {tuple(other.shape)} cannot be multiplied: "
+            f"K is {a.shape[-1]} in one and {b.shape[-2]} in the other"
+        )
+    if a.dim() > 2 or b.dim() > 2:
+        torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])  # raises torch's RuntimeError
+    name = word.partition("/")[0]
+    if name != "auto":
+        dispatch.find(name)
+    check_precision(precision, a.dtype)
+    accumulate = accumulator_type(accumulate, a.dtype)
+    out_dtype = result_type(out_dtype, a.dtype)
+    return a, b, (word, precision, accumulate, out_dtype)
+
+
+def autocast(tensor):
+    kind = tensor.device.type
+    if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
+        return tensor
+    if not tensor.is_floating_point() or tensor.dtype == torch.float64:
+        return tensor
+    return tensor.to(torch.get_autocast_dtype(kind))
+
+
+def _check_devices(input, other):
+    if input.device != other.device:
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, "
+            f"but input is on {input.device} and other on {other.device}"
+        )
+    kind = input.device.type
+    if kind not in ("cuda", "cpu", "meta"):
+        raise RuntimeError(f"tritemm multiplies CUDA tensors; input is on {input.device}")
+    if kind == "cpu" and not INTERPRETED:
+        raise RuntimeError(
+            "tritemm multiplies CUDA tensors; input is on cpu. Move it with .cuda(), or set "
+            "TRITON_INTERPRET=1 before tritemm is imported to run the kernels, slowly, on the CPU"
+        )
+
+
+def _check_types(input, other):
+    for name, tensor in (("input", input), ("other", other)):
+        if tensor.layout != torch.strided:
+            raise NotImplementedError(
+                f"tritemm multiplies dense tensors; {name} is {tensor.layout}. Use .to_dense()"
+            )
+        if tensor.is_nested:
+            raise NotImplementedError(
+                f"tritemm multiplies dense tensors; {name} is nested. Use .to_padded_tensor(0)"
+            )
+    if input.dtype != other.dtype:
+        raise RuntimeError(
+            "expected input and other to have the same dtype, "
+            f"but got: {input.dtype} != {other.dtype}"
+        )
+    if input.dtype not in ACCUMULATE:
+        names = ", ".join(str(dtype) for dtype in ACCUMULATE)
+        raise NotImplementedError(
+            f"tritemm.matmul is not implemented for {input.dtype}; input may be {names}"
+        )
+
+
+def drop(result, input, other):
+    """Remove the dimensions that 1-D operands were given."""
+    if other.dim() == 1:
+        result = result.squeeze(-1)
+    if input.dim() == 1:
+        result = result.squeeze(-1 if other.dim() == 1 else -2)
+    return result
+
+
+def drop_shape(a, b, input, other):
+    *batch, m, n = plan.result_shape(a, b)
+    return (*batch, *([] if input.dim() == 1 else [m]), *([] if other.dim() == 1 else [n]))
+
+
+def check_out(out, inputs, dtype) -> None:
+    """Refuse an `out` that torch refuses, whatever its shape."""
+    if not isinstance(out, torch.Tensor):
+        raise TypeError(f"matmul(): argument 'out' must be Tensor, not {type(out).__name__}")
+    if torch.is_grad_enabled() and any(t.requires_grad for t in (*inputs, out)):
+        raise RuntimeError(
+            "matmul(): functions with out=... arguments don't support automatic differentiation, "
+            "but one of the arguments requires grad."
+        )
+    if out.dtype != dtype:
+        raise RuntimeError(
+            f"Expected out tensor to have dtype {dtype}, but got {out.dtype} instead"
+        )
+    if out.device != inputs[0].device:
+        raise RuntimeError(
+            f"Expected out tensor to be on {inputs[0].device}, but it is on {out.device}"
+        )
+
+
+def resize(out, shape) -> None:
+    """Give `out` the result's shape, with torch's warning; refuse one whose elements overlap."""
+    if tuple(out.shape) != shape:
+        if out.numel():
+            warnings.warn(
+                f"out was resized: it had shape {list(out.shape)}, the result has {list(shape)}. "
+                "torch deprecates this; resize out to 0 elements first to reuse its memory",
+                stacklevel=4,
+            )
+        out.resize_(shape)
+    if any(size > 1 and stride == 0 for size, stride in zip(out.shape, out.stride(), strict=True)):
+        raise RuntimeError(
+            "unsupported operation: more than one element of out refers to a single memory "
+            "location. Please clone() out before calling matmul"
+        )
+
+
+def needs_copy(out, shape, a, b) -> bool:
+    """Whether the result must be whole before `out` is touched.
+
+    An operand must be read before its own tensor is given another shape; and a tensor that only
+    stands for the negative of its memory is torch's to write.
+    """
+    if torch.compiler.is_dynamo_compiling():  # neither can be asked; torch traces around both
+        return False
+    return out.is_neg() or (
+        tuple(out.shape) != shape and any(torch._C._is_alias_of(out, t) for t in (a, b))
+    )

@@ -1,0 +1,145 @@
+"""The operator of a product and what follows it, `tritemm::gemm`, to torch.
+
+It is activation(alpha * a @ b + bias) + beta * residual, in one kernel. Where a gradient is
+recorded the activation is torch's own, on a stored argument, which its derivative needs anyway; the
+rest is linear, and its gradients are products.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.utils.flop_counter import register_flop_formula
+
+from . import ops
+from .dispatch.request import for_gradients
+from .plan import Ending, activated, product, result_shape
+from .runtime.torch_private import apply_of, below_autograd, single_level, tangent_of
+
+_LIBRARY = torch.library.Library("tritemm", "FRAGMENT")
+_OPERANDS = "Tensor a, Tensor b, Tensor? bias, Tensor? residual, str activation, float alpha"
+_OPTIONS = "float beta, str kernel, str? precision, ScalarType? accumulate"
+_LIBRARY.define(f"gemm({_OPERANDS}, {_OPTIONS}, ScalarType out_dtype) -> Tensor")
+_LIBRARY.define(f"gemm_out({_OPERANDS}, {_OPTIONS}, *, Tensor(a!) out) -> ()")
+GEMM, GEMM_OUT = torch.ops.tritemm.gemm.default, torch.ops.tritemm.gemm_out.default
+
+
+def _ending(a, b, bias, residual, activation, alpha, beta) -> Ending:
+    """`residual` gets the product's shape, and `bias` lies in one piece, 16-byte aligned."""
+    if residual is not None:
+        residual = residual.expand(result_shape(a, b))
+    if bias is not None:
+        bias = bias.contiguous()
+        if bias.data_ptr() % 16:  # kernels are compiled for one that begins on such a boundary
+            bias = bias.clone()
+    return Ending(bias, residual, activation, alpha, beta)
+
+
+def _gemm(a, b, bias, residual, activation, alpha, beta, *options):
+    return product(a, b, None, options, _ending(a, b, bias, residual, activation, alpha, beta))
+
+
+def _gemm_out(a, b, bias, residual, activation, alpha, beta, *options, out):
+    ending = _ending(a, b, bias, residual, activation, alpha, beta)
+    product(a, b, out, (*options, out.dtype), ending)
+
+
+for _key in ("CPU", "CUDA"):
+    _LIBRARY.impl("gemm", _gemm, _key)
+    _LIBRARY.impl("gemm_out", _gemm_out, _key)
+
+
+@torch.library.register_fake("tritemm::gemm", lib=_LIBRARY)
+def _gemm_fake(a, b, bias, residual, activation, alpha, beta, kernel, precision, accumulate, dtype):
+    return a.new_empty(result_shape(a, b), dtype=dtype)
+
+
+@torch.library.register_fake("tritemm::gemm_out", lib=_LIBRARY)
+def _gemm_out_fake(*args, out):
+    return None
+
+
+@register_flop_formula(torch.ops.tritemm.gemm)
+def _gemm_flops(a_shape, b_shape, *args, out_shape=None, **kwargs) -> int:
+    return ops.flops(a_shape, out_shape)
+
+
+def _parts(a, b, bias, residual, activation, alpha, beta, kernel, precision, accumulate, out_dtype):
+    """The same, made of a product and torch's operators: for vmap and forward mode."""
+    wide = torch.float32 if a.dtype in (torch.float16, torch.bfloat16) else out_dtype
+    sums = ops.mm(a, b, kernel, precision, accumulate, wide)
+    return Ending(bias, residual, activation, alpha, beta).of(sums, out_dtype)
+
+
+_LIBRARY.impl("gemm", _parts, "FuncTorchBatchedDecomposition")
+
+
+# Derivatives
+
+
+def _gemm_autograd(keys, a, b, bias, residual, activation, alpha, beta, *options):
+    """The operator's rule: records where a gradient or a tangent asks for it, and goes on."""
+    tensors = [t for t in (a, b, bias, residual) if t is not None]
+    if any(tangent_of(t) is not None for t in tensors):
+        return _parts(a, b, bias, residual, activation, alpha, beta, *options)
+    if not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)):
+        return below_autograd(GEMM, keys, a, b, bias, residual, activation, alpha, beta, *options)
+    if activation:
+        linear = GEMM(a, b, bias, None, "", alpha, 1.0, *options)
+        result = activated(linear, activation)
+        if residual is not None:
+            result = torch.add(result, residual, alpha=beta).to(options[-1])
+        return result
+    with single_level():
+        return _record(keys, a, b, bias, residual, alpha, beta, *options)
+
+
+def _gemm_out_autograd(keys, *args, out):
+    if torch.is_grad_enabled() and any(
+        isinstance(t, torch.Tensor) and t.requires_grad for t in (*args, out)
+    ):
+        raise RuntimeError(
+            "gemm_out(): functions with out=... arguments don't support automatic "
+            "differentiation, but one of the arguments requires grad."
+        )
+    below_autograd(GEMM_OUT, keys, *args, out=out)
+
+
+_LIBRARY.impl("gemm", _gemm_autograd, "Autograd", with_keyset=True)
+_LIBRARY.impl("gemm_out", _gemm_out_autograd, "Autograd", with_keyset=True)
+
+
+class _Linear(torch.autograd.Function):
+    """Derivatives of alpha * a @ b + bias + beta * residual."""
+
+    @staticmethod
+    def forward(ctx, keys, a, b, bias, residual, alpha, beta, *options):
+        ctx.word, ctx.precision, ctx.accumulate, _ = options
+        ctx.alpha, ctx.beta = alpha, beta
+        ctx.operands = tuple((tuple(t.shape), t.stride(), t.dtype) for t in (a, b))
+        ctx.more = [t if t is None else (t.shape, t.dtype) for t in (bias, residual)]
+        ops.save(ctx, a, b, ctx.needs_input_grad[1:3])
+        # What an outer transform records or pushes forward is not this function's to switch off.
+        with torch.enable_grad(), torch.autograd.forward_ad._set_fwd_grad_enabled(True):
+            return below_autograd(GEMM, keys, a, b, bias, residual, "", alpha, beta, *options)
+
+    @staticmethod
+    def backward(ctx, grad):
+        _, a, b, bias, residual, *_ = ctx.needs_input_grad
+        options = for_gradients(ctx.word), ctx.precision, ctx.accumulate
+        found = [None] * 4
+        if a or b:
+            scaled = grad if ctx.alpha == 1 else grad * ctx.alpha
+            found[:2] = ops.gradients(scaled, *ctx.saved_tensors, ctx.operands, (a, b), options)
+        if bias:
+            found[2] = _summed(grad, *ctx.more[0])
+        if residual:
+            found[3] = _summed(grad if ctx.beta == 1 else grad * ctx.beta, *ctx.more[1])
+        return None, *found, *[None] * 6
+
+
+def _summed(grad, shape, dtype):
+    """`grad` summed to a broadcast tensor's shape; torch keeps the terms in fp32 meanwhile."""
+    return grad.sum_to_size(shape).to(dtype)
+
+
+_record = apply_of(_Linear)

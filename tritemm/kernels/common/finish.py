@@ -1,0 +1,113 @@
+"""What becomes of sums before C is stored: activation(alpha * sum + bias) + beta * residual.
+
+The one place of it, for kernels in Triton and in Gluon. All is done in the accumulator's type, in
+fp32 where that is fp16; of a plain product nothing is left of it when it is compiled.
+"""
+
+import triton
+import triton.language as tl
+
+from ... import interpreter
+
+#: True when kernels run in Triton's interpreter, which knows no PTX.
+INTERPRETED = tl.constexpr(interpreter.INTERPRETED)
+
+
+@triton.jit
+def finish(sums, extra, b0, b1, offs_m, offs_n, M, N,
+           BIAS: tl.constexpr, ACTIVATION: tl.constexpr):  # fmt: skip
+    """What C gets at `offs_m` and `offs_n` of batch (b0, b1), before it is rounded.
+
+    `extra`: addresses of the bias and the residual, alpha, beta, and the strides of the residual;
+    None for what isn't there. `BIAS` says along what the bias runs: rows ("m") or columns ("n").
+    """
+    if extra[2] is not None:
+        sums = wide(sums) * extra[2]
+    if extra[0] is not None:
+        if BIAS == "n":
+            bias = tl.load(extra[0] + offs_n, mask=offs_n < N, other=0.0)[None, :]
+        else:
+            bias = tl.load(extra[0] + offs_m, mask=offs_m < M, other=0.0)[:, None]
+        sums = wide(sums)
+        sums += bias.to(sums.dtype)
+    if ACTIVATION != "":
+        sums = activate(wide(sums), ACTIVATION)
+    if extra[1] is not None:
+        mask = (offs_m[:, None] < M) & (offs_n[None, :] < N)
+        # int64: batches may lie 2**31 elements apart
+        ptr = extra[1] + tl.cast(b0, tl.int64) * extra[4] + tl.cast(b1, tl.int64) * extra[5]
+        ptrs = ptr + offs_m[:, None] * extra[6] + offs_n[None, :] * extra[7]
+        sums = wide(sums)
+        residual = tl.load(ptrs, mask=mask, other=0.0).to(sums.dtype)
+        if extra[3] is not None:
+            residual *= extra[3]
+        sums += residual
+    return sums
+
+
+@triton.jit
+def wide(sums):
+    """In fp32 what was summed in fp16."""
+    if sums.dtype == tl.float16:
+        sums = sums.to(tl.float32)
+    return sums
+
+
+@triton.jit
+def activate(x, ACTIVATION: tl.constexpr):
+    """One of `problem.ACTIVATIONS`, of each element; NaN stays NaN."""
+    if ACTIVATION == "relu":
+        x = tl.where(x < 0, 0.0, x)
+    elif ACTIVATION == "gelu":
+        x = gelu(x)
+    elif ACTIVATION == "gelu_tanh":
+        # x * (1 + tanh(y)) / 2 is x * sigmoid(2 y), with y = sqrt(2 / pi) * (x + 0.044715 x^3)
+        x = x * sigmoid(x * (1.5957691216057308 + 0.07135481282553495 * x * x))
+    elif ACTIVATION == "silu":
+        x = x * sigmoid(x)
+    return x
+
+
+@triton.jit
+def sigmoid(x):
+    """1 / (1 + exp(-x)), in 5 instructions."""
+    return reciprocal(1 + power_of_2(x * -1.4426950408889634))
+
+
+@triton.jit
+def gelu(x):
+    """x * (1 + erf(x / sqrt(2))) / 2, in a third of the instructions of erf.
+
+    The error of erf is below 1.5e-7: 7.1.26 of Abramowitz and Stegun, Handbook of Mathematical
+    Functions.
+    """
+    z = tl.abs(x) * 0.7071067811865476
+    t = reciprocal(1 + 0.3275911 * z)
+    series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741
+                  + t * (-1.453152027 + t * 1.061405429))))  # fmt: skip
+    tail = 0.5 * x * series * power_of_2(x * x * -0.7213475204444817)  # x * erfc(z) / 2
+    return tl.where(x < 0, tail, x - tail)
+
+
+@triton.jit
+def reciprocal(x):
+    """1 / x of positive x, to 1 ulp."""
+    if INTERPRETED:
+        x = 1 / x
+    else:
+        x = tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f32 $0, $1;", "=r,r", [x], tl.float32, is_pure=True, pack=1
+        )
+    return x
+
+
+@triton.jit
+def power_of_2(x):
+    """2 ** x, to 2 ulp."""
+    if INTERPRETED:
+        x = tl.exp2(x)
+    else:
+        x = tl.inline_asm_elementwise(
+            "ex2.approx.ftz.f32 $0, $1;", "=r,r", [x], tl.float32, is_pure=True, pack=1
+        )
+    return x
