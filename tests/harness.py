@@ -144,16 +144,25 @@ class Guarded:
         torch.testing.assert_close(after, expected, rtol=0, atol=0, equal_nan=True)
 
 
-def run(kernel, a, b, *, precision="ieee", accumulate=None, out_dtype=None, config=None, **guard):
+def run(
+    kernel, a, b, *, precision="ieee", accumulate=None, out_dtype=None, config=None, ending=None,
+    **guard,
+):  # fmt: skip
     """Run one rung on a, b (equal batch dims) and check every element and every guard.
 
-    On a GPU, where it costs little, also on operands that are stored alike and whose sums are
-    exact. Returns the kernel's refusal if it refuses, else None.
+    `ending`: a `plan.Ending`, what follows the product; its residual may be "out", which is C. On
+    a GPU, where it costs little, also on operands that are stored alike and whose sums are exact.
+    Returns the kernel's refusal if it refuses, else None.
     """
     dtype = out_dtype or (torch.int32 if a.dtype == torch.int8 else a.dtype)
     guarded = Guarded.like((*a.shape[:-1], b.shape[-1]), dtype, **guard)
     c = guarded.tensor
-    problem = Problem.of(a, b, c, precision=precision, accumulate=accumulate)
+    fields = {}
+    if ending:
+        if isinstance(ending.residual, str):
+            ending = ending._replace(residual=c)
+        fields = {"residual": ending.residual, **ending.fields}
+    problem = Problem.of(a, b, c, precision=precision, accumulate=accumulate, **fields)
     reason = kernel.why_not(problem)
     if reason:
         return reason
@@ -166,8 +175,12 @@ def run(kernel, a, b, *, precision="ieee", accumulate=None, out_dtype=None, conf
         pairs.append(budget.exact_operands(a, b, accumulate))
     for x, y in pairs:
         c.copy_(guarded.poison)
-        plan.run(kernel, problem, config, x, y, c)
+        wanted = ending
+        if ending and ending.residual is c:
+            c.copy_(operand(*c.shape[-2:], c.dtype, batch=c.shape[:-2]))
+            wanted = ending._replace(residual=c.clone())
+        plan.run(kernel, problem, config, x, y, c, *(ending.tensors if ending else ()))
         guarded.assert_untouched_outside()
-        verdict = budget.check(c, x, y, accumulate=accumulate, precision=precision)
+        verdict = budget.check(c, x, y, accumulate=accumulate, precision=precision, ending=wanted)
         assert verdict.ok, f"{kernel.name}, {config}, {problem}: {verdict}"
     return None

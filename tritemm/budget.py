@@ -41,6 +41,10 @@ OPERAND_ERROR = {
 }
 
 
+#: Slope of gelu at about x = 1.4, the most of any activation: 1.129.
+STEEPEST = 1.13
+
+
 @dataclasses.dataclass(frozen=True)
 class Verdict:
     """`worst` is the largest error over its bound, inf where a NaN or an infinity is wrong."""
@@ -58,10 +62,10 @@ def reference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.matmul(a.double(), b.double())
 
 
-def bound(want, a, b, out_dtype, *, accumulate=None, precision="ieee") -> torch.Tensor:
+def bound(want, a, b, out_dtype, *, accumulate=None, precision="ieee", ending=None) -> torch.Tensor:
     """The largest error that each element of a @ b may have, in fp64; see the module.
 
-    `want` is `reference(a, b)`.
+    `want` is `reference(a, b)`, of which `ending`, if given, is made.
     """
     terms = max(a.shape[-1], 1)
     magnitude = torch.matmul(a.double().abs(), b.double().abs())
@@ -75,8 +79,31 @@ def bound(want, a, b, out_dtype, *, accumulate=None, precision="ieee") -> torch.
         error += 2 * OPERAND_ERROR[precision] * (size + magnitude * spread)
     if _small_integers(a) and _small_integers(b):
         error = torch.where(magnitude <= largest_exact(accumulate), 0.0, error)
+    if ending:
+        size, error = _after(ending, want, error, torch.promote_types(accumulate, torch.float32))
     out = torch.finfo(out_dtype)
     return error + out.eps / 2 * (size + error) + out.tiny * out.eps
+
+
+def _after(ending, sums, error, dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Size and error of what `ending` makes, in `dtype`, of sums with an error.
+
+    Each of its steps rounds once. No activation is steeper than `STEEPEST`, and each has an error
+    of a few roundings of its argument.
+    """
+    eps = torch.finfo(dtype).eps
+    magnitude = (ending.alpha * sums).abs()
+    argument = ending.alpha * sums
+    if ending.bias is not None:
+        argument = argument + ending.bias.double()
+        magnitude = magnitude + ending.bias.double().abs()
+    error = abs(ending.alpha) * error + eps * magnitude
+    if ending.activation:
+        error = STEEPEST * error + 4 * eps * argument.abs()
+    if ending.residual is not None:
+        added = (ending.beta * ending.residual.double()).abs()
+        error = error + eps * (magnitude + added)
+    return ending.of(sums, torch.float64).abs(), error
 
 
 def largest_exact(dtype: torch.dtype) -> int:
@@ -125,23 +152,28 @@ def _thin(lines: torch.Tensor, period: int) -> None:
     lines.masked_fill_((line[:, None] + k) % period != 0, 0)
 
 
-def check(out, a, b, *, accumulate=None, precision="ieee") -> Verdict:
-    """Compare `out` with a @ b element by element.
+def check(out, a, b, *, accumulate=None, precision="ieee", ending=None) -> Verdict:
+    """Compare `out` with a @ b, or what `ending` makes of it, element by element.
 
     Args:
         out: the result to judge, of any type and of torch.matmul's shape.
         a, b: the operands that produced it, at least 1-D.
         accumulate: accumulator type, by default the operands' own (`problem.ACCUMULATE`).
         precision: how fp32 operands were to be multiplied.
+        ending: what followed the product, a `plan.Ending`.
     """
-    want = reference(a, b)
+    sums = want = reference(a, b)
+    if ending:
+        want = ending.of(sums, torch.float64)
     if out.shape != want.shape:
         return Verdict(False, math.inf, f"shape {tuple(out.shape)}, not {tuple(want.shape)}")
     if out.numel() == 0:
         return Verdict(True, 0.0, "ok: nothing to compare")
     if a.dtype.is_floating_point:
         got = out.double()
-        allowed = bound(want, a, b, out.dtype, accumulate=accumulate, precision=precision)
+        allowed = bound(
+            sums, a, b, out.dtype, accumulate=accumulate, precision=precision, ending=ending
+        )
         ratio = (got - want).abs() / allowed
         same = (got == want) | (got.isnan() & want.isnan())
         ratio = torch.where(same, 0.0, ratio).nan_to_num(nan=math.inf)

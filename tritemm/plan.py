@@ -118,6 +118,12 @@ class Ending(NamedTuple):
         """Those that are there."""
         return tuple(t for t in self[:2] if t is not None)
 
+    @property
+    def fields(self) -> dict:
+        """Those of a `problem.Epilogue`, but the residual, by name."""
+        fields = {"activation": self.activation, "alpha": self.alpha, "beta": self.beta}
+        return fields if self.bias is None else fields | {"bias": self.bias.dtype}
+
     def key(self) -> tuple:
         """All that decides what runs."""
         bias, residual, *values = self
@@ -262,11 +268,8 @@ def matrices(
     batch dimensions would remain.
     """
     precision = resolve(precision, a.dtype)
-    bias, residual, how = None, None, {}
-    if ending:
-        bias, residual, activation, alpha, beta = ending
-        how = {"activation": activation, "alpha": alpha, "beta": beta}
-        how |= {"bias": bias.dtype} if bias is not None else {}
+    bias, residual = ending[:2] if ending else (None, None)
+    fields = ending.fields if ending else {}
     if out.dim() > 2:
         batch = out.shape[:-2]
         a = a.expand(*batch, *a.shape[-2:])
@@ -279,7 +282,13 @@ def matrices(
         )
         try:
             problem = Problem.of(
-                a_, b_, out_, precision=precision, accumulate=accumulate, residual=residual_, **how
+                a_,
+                b_,
+                out_,
+                precision=precision,
+                accumulate=accumulate,
+                residual=residual_,
+                **fields,
             )
         except ValueError:
             continue
