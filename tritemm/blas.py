@@ -11,7 +11,8 @@ from .arguments import autocast, check_out, drop, drop_shape, needs_copy, operan
 from .config import Config
 from .dispatch.request import word_of
 from .fused import GEMM, GEMM_OUT
-from .problem import ACTIVATIONS
+from .plan import activated
+from .problem import ACTIVATIONS, GATED
 from .spec import Kernel
 
 
@@ -30,14 +31,18 @@ def linear(
     accumulate: torch.dtype | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """activation(input @ weight.mT + bias) + residual, in one kernel.
+    """activation(input @ weight.mT + bias) + residual.
+
+    In one kernel; of the gated activations, the product by two in one and the rest by torch.
 
     Args:
         input: [..., in_features].
         weight: [out_features, in_features], or [in_features]: then the result has one dimension
             less.
         bias: [out_features].
-        activation: "relu", "gelu" (by the error function), "gelu_tanh" or "silu".
+        activation: "relu", "gelu" (by the error function), "gelu_tanh", "silu"; or a gated one,
+            "swiglu", silu(gate) * up, or "geglu", gelu(gate) * up, of a weight whose first half of
+            rows is the gate's and whose second half is up's: the result has half of its rows.
         residual: broadcastable to the result's shape.
         out, kernel, config, batch_invariant, precision, accumulate, out_dtype: as of `matmul`.
 
@@ -65,10 +70,25 @@ def linear(
             "[in_features] are possible. matmul multiplies by stacks of matrices"
         )
     other = weight.mT if weight.dim() == 2 else weight
-    return gemm(
-        linear, input, other, bias, residual, activation, 1, None, out,
-        kernel, config, batch_invariant, precision, accumulate, out_dtype,
-    )  # fmt: skip
+    options = kernel, config, batch_invariant, precision, accumulate, out_dtype
+    if activation in GATED:
+        return _gated(input, weight, bias, GATED[activation], residual, out, options)
+    return gemm(linear, input, other, bias, residual, activation, 1, None, out, *options)
+
+
+def _gated(input, weight, bias, activation, residual, out, options) -> torch.Tensor:
+    """Of the packed `weight` [2 * out_features, in_features]."""
+    if weight.dim() != 2 or weight.shape[0] % 2:
+        raise RuntimeError(
+            f"linear(): weight has shape {list(weight.shape)}; a gated activation needs "
+            "[2 * out_features, in_features], the gate's rows before the others"
+        )
+    if out is not None:
+        raise ValueError("out= is not possible with a gated activation")
+    pair = gemm(linear, input, weight.mT, bias, None, None, 1, None, None, *options)
+    gate, up = pair.chunk(2, -1)
+    result = activated(gate, activation) * up
+    return result if residual is None else (result + residual).to(pair.dtype)
 
 
 def addmm(
@@ -215,7 +235,8 @@ def _activation(name: str | None) -> str:
     name = name or ""
     if name not in ACTIVATIONS:
         known = ", ".join(filter(None, ACTIVATIONS))
-        raise ValueError(f"activation={name!r} is unknown; one of {known}")
+        gated = f"; linear has {' and '.join(GATED)} as well" if name in GATED else ""
+        raise ValueError(f"activation={name!r} is unknown; one of {known}{gated}")
     return name
 
 

@@ -23,6 +23,8 @@ ACCUMULATE = {
 #: What may be done to each element of C: relu(x), gelu(x) by the error function or by tanh, and
 #: silu(x) = x / (1 + exp(-x)); or nothing.
 ACTIVATIONS = ("", "relu", "gelu", "gelu_tanh", "silu")
+#: Of a pair of columns (gate, up): activation(gate) * up.
+GATED = {"swiglu": "silu", "geglu": "gelu"}
 
 T = TypeVar("T")
 

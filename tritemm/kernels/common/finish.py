@@ -86,7 +86,8 @@ def gelu(x):
     series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741
                   + t * (-1.453152027 + t * 1.061405429))))  # fmt: skip
     tail = 0.5 * x * series * power_of_2(x * x * -0.7213475204444817)  # x * erfc(z) / 2
-    return tl.where(x < 0, tail, x - tail)
+    # From 8 on, where it may be infinite, it is x.
+    return tl.where(x > 8, x, tl.where(x < 0, tail, x - tail))
 
 
 @triton.jit

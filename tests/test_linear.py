@@ -1,0 +1,317 @@
+"""`linear`, `addmm`, `baddbmm`, `mv` and matmul's epilogue beside torch's own, as torch uses them.
+
+Of whole numbers, which every type holds exactly, results are compared for equality.
+"""
+
+import pytest
+import torch
+from torch.autograd import forward_ad as fw
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+import tritemm
+from tritemm import budget, plan
+from tritemm.problem import ACTIVATIONS
+
+from .harness import DEVICE
+from .test_torch import integers, leaf
+
+HALF = torch.float16
+TORCHS = {
+    None: lambda x: x,
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+}
+
+
+def same(got, want):
+    assert (got.shape, got.dtype, got.stride()) == (want.shape, want.dtype, want.stride())
+    assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize("shape", [(5, 8), (2, 3, 8), (8,)], ids=str)
+@pytest.mark.parametrize("activation", [None, "relu"])
+def test_linear(shape, activation):
+    x, w, b = integers(*shape, dtype=HALF), integers(6, 8, dtype=HALF), integers(6, dtype=HALF)
+    want = TORCHS[activation](F.linear(x, w, b))
+    same(tritemm.linear(x, w, b, activation=activation), want)
+    r = integers(*want.shape, dtype=HALF)
+    same(tritemm.linear(x, w, b, activation=activation, residual=r), want + r)
+    same(tritemm.linear(x, w), F.linear(x, w))
+    same(tritemm.linear(x, w[0]), F.linear(x, w[0]))
+    out = torch.empty_like(want)
+    assert tritemm.linear(x, w, b, activation=activation, out=out) is out
+    same(out, want)
+
+
+@pytest.mark.parametrize("dtype", [HALF, torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("activation", TORCHS)
+def test_activations(activation, dtype):
+    x, w = (torch.randn(7, 24, device=DEVICE).to(dtype) * 2 for _ in range(2))
+    b = torch.randn(7, device=DEVICE).to(dtype)
+    got = tritemm.linear(x, w, b, activation=activation)
+    ending = plan.Ending(b, None, activation or "", 1.0, 1.0)
+    verdict = budget.check(got, x, w.mT, ending=ending)
+    assert verdict.ok, verdict
+    exact = TORCHS[activation](F.linear(*(t.double() for t in (x, w, b))))
+    torch.testing.assert_close(ending.of(x.double() @ w.double().mT, torch.float64), exact)
+
+
+def test_every_activation_is_compared():
+    assert {name or "" for name in TORCHS} == set(ACTIVATIONS)
+
+
+def test_activations_far_out_and_of_what_is_no_number():
+    """Where their exponentials over- and underflow."""
+    x = torch.tensor([[-1e4, -40, -9, -1e-3, 0, 1e-3, 9, 40, 1e4, torch.inf, torch.nan]]).mT
+    one = torch.ones(1, 1, device=DEVICE)
+    for name, function in TORCHS.items():
+        got = tritemm.linear(x.to(DEVICE), one, activation=name, precision="ieee").cpu()
+        torch.testing.assert_close(got, function(x), equal_nan=True, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("activation", ["swiglu", "geglu"])
+def test_gated(activation):
+    x, w, b = (torch.randn(s, device=DEVICE).double().requires_grad_() for s in ((3, 4), (6, 4), 6))
+    r = torch.randn(3, 3, device=DEVICE).double().requires_grad_()
+    gate, up = F.linear(x, w, b).chunk(2, -1)
+    want = {"swiglu": F.silu, "geglu": F.gelu}[activation](gate) * up + r
+
+    def ours(x, w, b, r):
+        return tritemm.linear(x, w, b, activation=activation, residual=r)
+
+    torch.testing.assert_close(ours(x, w, b, r), want)
+    assert torch.autograd.gradcheck(ours, (x, w, b, r), fast_mode=True)
+
+
+@pytest.mark.parametrize("activation", TORCHS)
+def test_gradients(activation):
+    sizes = (2, 3, 4), (5, 4), (5,), (3, 5)
+    args = [torch.randn(s, device=DEVICE).double().requires_grad_() for s in sizes]
+
+    def ours(x, w, b, r):
+        return tritemm.matmul(
+            x, w.mT, bias=b, residual=r, activation=activation, alpha=0.5, beta=-2
+        )
+
+    assert torch.autograd.gradcheck(ours, args, fast_mode=True)
+    if activation != "relu":  # whose second derivative is a spike
+        assert torch.autograd.gradgradcheck(ours, args, fast_mode=True)
+
+
+@pytest.mark.parametrize("dtype", [HALF, torch.bfloat16], ids=str)
+def test_half_gradients_are_exact(dtype):
+    ours = [leaf(*s, dtype=dtype) for s in ((2, 3, 4), (5, 4), (5,), (5,))]
+    exact = [t.detach().double().requires_grad_() for t in ours]
+    x, w, b, r = ours
+    got = tritemm.linear(x, w, b, activation="relu", residual=r)
+    x, w, b, r = exact
+    want = F.relu(F.linear(x, w, b)) + r
+    grad = integers(*want.shape)
+    got.backward(grad.to(dtype))
+    want.backward(grad.double())
+    assert torch.equal(got.double(), want)
+    for mine, torchs in zip(ours, exact, strict=True):
+        assert mine.grad.dtype == dtype and torch.equal(mine.grad.double(), torchs.grad)
+
+
+def test_backward_keeps_no_more_than_torch():
+    def kept(function):
+        x, w, b = (torch.randn(s, device=DEVICE).requires_grad_() for s in ((6, 8), (12, 8), 12))
+        found = {}
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda t: found.setdefault(t.data_ptr(), t), lambda t: t
+        ):
+            result = function(x, w, b)
+        return sum(t.numel() for t in found.values()), result
+
+    ours, _ = kept(lambda x, w, b: tritemm.linear(x, w, b, activation="gelu"))
+    torchs, _ = kept(lambda x, w, b: F.gelu(F.linear(x, w, b)))
+    assert ours <= torchs
+
+
+@pytest.mark.parametrize("beta", [0, 1, 2.5])
+@pytest.mark.parametrize("input", [(3, 5), (5,), (3, 1), ()], ids=str)
+def test_addmm(input, beta):
+    x, a, b = integers(*input), integers(3, 4), integers(4, 5)
+    if beta == 0:
+        x = x + torch.nan
+    same(tritemm.addmm(x, a, b, beta=beta, alpha=2), torch.addmm(x, a, b, beta=beta, alpha=2))
+    out = torch.empty(3, 5, device=DEVICE)
+    assert tritemm.addmm(x, a, b, beta=beta, alpha=2, out=out) is out
+    same(out, torch.addmm(x, a, b, beta=beta, alpha=2))
+
+
+def test_baddbmm_and_mv():
+    x, a, b = integers(5), integers(2, 3, 4), integers(2, 4, 5)
+    same(tritemm.baddbmm(x, a, b, beta=2), torch.baddbmm(x, a, b, beta=2))
+    same(tritemm.mv(a[0], b[0, :, 0]), torch.mv(a[0], b[0, :, 0]))
+
+
+WRONG = {
+    "inner sizes": lambda lib: lib.addmm(integers(3, 5), integers(3, 4), integers(5, 5)),
+    "input's shape": lambda lib: lib.addmm(integers(2, 5), integers(3, 4), integers(4, 5)),
+    "a stack": lambda lib: lib.addmm(integers(3, 5), integers(1, 3, 4), integers(4, 5)),
+    "other stacks": lambda lib: lib.baddbmm(integers(5), integers(2, 3, 4), integers(1, 4, 5)),
+    "a type": lambda lib: lib.addmm(integers(3, 5), integers(3, 4), integers(4, 5).double()),
+    "no tensor": lambda lib: lib.mv(integers(3, 4), 3),
+    "no vector": lambda lib: lib.mv(integers(3, 4), integers(4, 1)),
+}
+
+
+@pytest.mark.parametrize("call", WRONG.values(), ids=WRONG.keys())
+def test_errors_are_of_torchs_type(call):
+    with pytest.raises((RuntimeError, TypeError)) as torchs:
+        call(torch)
+    with pytest.raises(torchs.type):
+        call(tritemm)
+
+
+def test_refusals():
+    x, w = integers(3, 4), integers(5, 4)
+    for wrong, words in (
+        ({"activation": "tanh"}, "one of relu"),
+        ({"bias": integers(3)}, "5 columns"),
+        ({"residual": integers(4, 5)}, r"\[3, 5\]"),
+        ({"bias": integers(5).to("meta")}, "bias is on meta"),
+        ({"kernel": "tiled", "bias": integers(5)}, "sums as they are"),
+    ):
+        with pytest.raises((ValueError, RuntimeError), match=words):
+            tritemm.linear(x, w, **wrong)
+    with pytest.raises(ValueError, match="linear has swiglu"):
+        tritemm.matmul(x, w.mT, activation="swiglu")
+    with pytest.raises(RuntimeError, match="gated"):
+        tritemm.linear(x, w, activation="swiglu")
+    with pytest.raises(ValueError, match="whole numbers"):
+        tritemm.matmul(x.to(torch.int8), w.to(torch.int8).mT, activation="relu")
+
+
+def test_int8_with_a_bias():
+    x, w = integers(3, 4, dtype=torch.int8), integers(5, 4, dtype=torch.int8)
+    b = integers(5, dtype=torch.int32)
+    same(tritemm.linear(x, w, b), (x.int() @ w.int().mT) + b)
+
+
+def test_gradients_accumulate_into_out():
+    a, b = integers(6, 4, dtype=HALF), integers(4, 5, dtype=HALF)
+    total = torch.zeros(6, 5, device=DEVICE)
+    for _ in range(3):
+        tritemm.matmul(a, b, out=total, beta=1, out_dtype=torch.float32)
+    same(total, 3 * (a.float() @ b.float()))
+    assert total._version == 3
+
+
+def test_what_out_overlaps_is_read_first():
+    a, b = integers(4, 4), integers(4, 4)
+    for lib in (torch, tritemm):
+        memory = torch.arange(20, dtype=torch.float32, device=DEVICE)
+        residual, out = memory[:16].view(4, 4), memory[4:].view(4, 4)
+        want = residual + a @ b
+        if lib is tritemm:
+            tritemm.matmul(a, b, residual=residual, out=out)
+            assert torch.equal(out, want)
+    bias = memory[4:8]
+    want = a @ b + bias
+    assert torch.equal(tritemm.matmul(a, b, bias=bias, out=out), want)
+
+
+@pytest.mark.parametrize("dtype", [HALF, torch.float64], ids=str)
+def test_sums_of_no_terms(dtype):
+    x, w = (
+        torch.empty(3, 0, dtype=dtype, device=DEVICE),
+        torch.empty(5, 0, dtype=dtype, device=DEVICE),
+    )
+    b, r = integers(5, dtype=dtype), integers(3, 5, dtype=dtype)
+    same(tritemm.linear(x, w, b, activation="relu", residual=r), F.relu(b.expand(3, 5)) + r)
+    assert tritemm.linear(x[:0], w, b).shape == (0, 5)
+
+
+def test_a_bias_and_a_residual_at_any_address():
+    memory = integers(64, dtype=HALF)
+    x, w = integers(3, 4, dtype=HALF), integers(5, 4, dtype=HALF)
+    bias, residual = memory[1:11:2], memory[3:18].view(5, 3).mT
+    same(tritemm.linear(x, w, bias, residual=residual), F.linear(x, w, bias) + residual)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+def test_compile_fullgraph(dynamic, training):
+    x, w, b = (leaf(*s, dtype=torch.float32) for s in ((3, 4), (5, 4), (5,)))
+    if not training:
+        x, w, b = (t.detach() for t in (x, w, b))
+
+    def ours(x, w, b):
+        return tritemm.linear(x, w, b, activation="relu", residual=b)
+
+    compiled = torch.compile(ours, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+    got, want = compiled(x, w, b), F.relu(F.linear(x, w, b)) + b
+    assert torch.equal(got, want)
+    if training:
+        for mine, torchs in zip(
+            torch.autograd.grad(got.sum(), (x, w, b)),
+            torch.autograd.grad(want.sum(), (x, w, b)), strict=True,
+        ):  # fmt: skip
+            assert torch.equal(mine, torchs)
+
+
+def test_opcheck():
+    x, w, b, r = leaf(3, 4), leaf(5, 4), leaf(5), leaf(3, 5)
+    for activation in ("", "silu"):
+        args = (x, w.mT, b, r, activation, 2.0, 0.5, "auto", None, torch.float64, torch.float64)
+        torch.library.opcheck(torch.ops.tritemm.gemm, args)
+
+
+def test_vmap():
+    x, w, b = integers(2, 3, 4), integers(5, 4), integers(2, 5)
+    got = torch.vmap(lambda x, b: tritemm.linear(x, w, b, activation="relu"))(x, b)
+    assert torch.equal(got, F.relu(x @ w.mT + b[:, None]))
+
+
+def test_per_sample_gradients():
+    x, w, b = integers(2, 3, 4).double(), integers(5, 4).double(), integers(5).double()
+
+    def loss(lib):
+        return lambda w, b, x: (lib(x, w, b) ** 2).sum()
+
+    over = {"in_dims": (None, None, 0)}
+    got = torch.vmap(torch.func.grad(loss(tritemm.linear), (0, 1)), **over)(w, b, x)
+    want = torch.vmap(torch.func.grad(loss(F.linear), (0, 1)), **over)(w, b, x)
+    for mine, torchs in zip(got, want, strict=True):
+        assert torch.equal(mine, torchs)
+
+
+def test_forward_mode():
+    x, w, b = integers(3, 4).double(), integers(5, 4).double(), integers(5).double()
+    with fw.dual_level():
+        duals = [fw.make_dual(t, t + 1) for t in (x, w, b)]
+        got = fw.unpack_dual(tritemm.linear(*duals, activation="silu"))
+        want = fw.unpack_dual(F.silu(F.linear(*duals)))
+    torch.testing.assert_close(got.tangent, want.tangent)
+
+
+def test_autocast():
+    x, w, b = integers(3, 4), integers(5, 4), integers(5)
+    with torch.autocast(DEVICE, torch.bfloat16):
+        got, want = tritemm.linear(x, w, b), F.linear(x, w, b)
+    same(got, want)
+
+
+def test_flops_are_counted():
+    with FlopCounterMode(display=False) as counter:
+        tritemm.linear(integers(3, 4), integers(5, 4), integers(5))
+    assert counter.get_total_flops() == 2 * 3 * 4 * 5
+
+
+def test_a_function_mode_sees_the_call():
+    class Doubled(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, function, types, args=(), kwargs=None):
+            seen.append((function.__name__, sorted(k for k, v in kwargs.items() if v is not None)))
+            return "seen"
+
+    seen = []
+    x = integers(3, 4).as_subclass(Doubled)
+    assert tritemm.linear(x, integers(5, 4), integers(5)) == "seen"
+    assert "bias" in seen[0][1]
