@@ -29,8 +29,11 @@ FLOORS = (
     ("compile", "dispatch"),
     ("plan",),
     ("ops",),
-    ("api",),
-    ("demo", "tuning", "warming"),
+    ("fused",),
+    ("arguments",),
+    ("blas",),
+    ("api", "routing"),
+    ("demo", "integrate", "tuning", "warming"),
     ("__init__",),
     ("__main__",),
 )

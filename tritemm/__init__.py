@@ -1,8 +1,8 @@
 """tritemm: tensor-core matrix multiplication in Triton, from the naive kernel upwards.
 
 `matmul` multiplies like `torch.matmul`; `ladder` lists the kernels it chooses from; `explain`
-says what it would choose; `tune` times them on request; `warmup` compiles ahead. Without a GPU
-the kernels run in Triton's interpreter.
+says what it would choose; `tune` times them on request; `warmup` compiles ahead; `enable` routes
+torch's own calls here. Without a GPU the kernels run in Triton's interpreter.
 """
 
 from .interpreter import decorating
@@ -12,6 +12,7 @@ with decorating():
     from .api import explain, matmul
     from .blas import addmm, baddbmm, linear, mv
     from .config import Config
+    from .integrate import disable, enable, enabled, set_batch_invariant_mode
     from .rungs import ladder
     from .tuning import tune
     from .version import __version__ as __version__
@@ -29,11 +30,15 @@ __all__ = [
     "addmm",
     "baddbmm",
     "deterministic",
+    "disable",
+    "enable",
+    "enabled",
     "explain",
     "ladder",
     "linear",
     "matmul",
     "mv",
+    "set_batch_invariant_mode",
     "tune",
     "tuning",
     "warmup",

@@ -23,23 +23,12 @@ _LIBRARY.define(f"gemm_out({_OPERANDS}, {_OPTIONS}, *, Tensor(a!) out) -> ()")
 GEMM, GEMM_OUT = torch.ops.tritemm.gemm.default, torch.ops.tritemm.gemm_out.default
 
 
-def _ending(a, b, bias, residual, activation, alpha, beta) -> Ending:
-    """`residual` gets the product's shape, and `bias` lies in one piece, 16-byte aligned."""
-    if residual is not None:
-        residual = residual.expand(result_shape(a, b))
-    if bias is not None:
-        bias = bias.contiguous()
-        if bias.data_ptr() % 16:  # kernels are compiled for one that begins on such a boundary
-            bias = bias.clone()
-    return Ending(bias, residual, activation, alpha, beta)
-
-
 def _gemm(a, b, bias, residual, activation, alpha, beta, *options):
-    return product(a, b, None, options, _ending(a, b, bias, residual, activation, alpha, beta))
+    return product(a, b, None, options, Ending.made(a, b, bias, residual, activation, alpha, beta))
 
 
 def _gemm_out(a, b, bias, residual, activation, alpha, beta, *options, out):
-    ending = _ending(a, b, bias, residual, activation, alpha, beta)
+    ending = Ending.made(a, b, bias, residual, activation, alpha, beta)
     product(a, b, out, (*options, out.dtype), ending)
 
 

@@ -113,6 +113,19 @@ class Ending(NamedTuple):
     alpha: float
     beta: float
 
+    @staticmethod
+    def made(a, b, bias, residual, activation="", alpha=1.0, beta=1.0) -> Ending | None:
+        """What follows a @ b; None if nothing does. `bias` is [N], `residual` broadcastable."""
+        if residual is not None:
+            residual = residual.expand(result_shape(a, b))
+        if bias is not None:
+            bias = bias.contiguous()
+            if bias.data_ptr() % 16:  # kernels are compiled for one that begins on such a boundary
+                bias = bias.clone()
+        if bias is residual is None and not activation and alpha == 1:
+            return None
+        return Ending(bias, residual, activation, float(alpha), float(beta))
+
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
         """Those that are there."""
@@ -178,11 +191,7 @@ def product(
     `options`: as of a `Plan`. Neither checked nor recorded by autograd; a write to `out` counts.
     Raises what `dispatch.choose` raises.
     """
-    addresses = a.data_ptr(), b.data_ptr(), 0 if out is None else out.data_ptr()
-    key = fast_path.key_of(a, b, out, addresses, options)
-    if ending:
-        key = key, ending.key()
-        addresses += tuple([t.data_ptr() for t in ending.tensors])
+    key, addresses = kind_of(a, b, out, options, ending)
     plan = fast_path.KNOWN.get(key)
     if out is not None:
         if out.is_inference() and not torch.is_inference_mode_enabled():
@@ -214,6 +223,15 @@ def product(
     if out is not None:
         torch.autograd.graph.increment_version(out)
     return c
+
+
+def kind_of(a, b, out, options: tuple, ending: Ending | None) -> tuple[tuple, tuple[int, ...]]:
+    """The key of a call's kind, and the addresses that a plan of that kind takes."""
+    addresses = a.data_ptr(), b.data_ptr(), 0 if out is None else out.data_ptr()
+    key = fast_path.key_of(a, b, out, addresses, options)
+    if ending is None:
+        return key, addresses
+    return (key, ending.key()), (*addresses, *[t.data_ptr() for t in ending.tensors])
 
 
 def learn(called: Sequence, prepared: Sequence, result: torch.Tensor, options: tuple) -> None:

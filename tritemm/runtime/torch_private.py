@@ -79,3 +79,24 @@ def apply_of(function) -> Callable:
 def tangent_of(tensor: torch.Tensor) -> torch.Tensor | None:
     """That of forward mode, whose level compiled code enters without telling `forward_ad`."""
     return torch._VF._unpack_dual(tensor, level=0)[1]
+
+
+def unregister(library: torch.library.Library) -> None:
+    """Take back what `library` has registered; what was registered before counts again."""
+    library._destroy()
+
+
+def untraced(function: Callable) -> Callable:
+    """`function`, which Dynamo neither compiles nor follows, nor what it calls; at no cost.
+
+    Python that torch's dispatcher calls would be compiled wherever a compiled function, after a
+    break of its graph, calls an operator.
+    """
+    module = private("_dynamo.eval_frame")
+    names = "set_code_exec_strategy", "_FrameExecStrategy", "_FrameAction"
+    tell, strategy, action = (getattr(module, name, None) for name in names)
+    if None in (tell, strategy, action):
+        return torch._disable_dynamo(function)
+    tell(function.__code__, strategy(action.SKIP, action.SKIP))
+    function._torchdynamo_disable = True
+    return function

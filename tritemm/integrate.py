@@ -1,0 +1,293 @@
+"""`enable` and `disable`: torch's own calls, routed to tritemm, and what became of them.
+
+A kernel of ours is registered over torch's at the key of the device, below autograd, autocast,
+`torch.func` and everything that traces, so all of them see `aten::mm` as ever, and the derivatives
+that torch takes are routed too. Torch's own kernel is fetched before, for the calls that are its
+own to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+
+import torch
+
+from . import routing
+from .dtypes import check_precision
+from .problem import INTERPRETED
+from .routing import ROUTES, Settings
+from .runtime.torch_private import unregister, untraced
+
+_KEY = "CPU" if INTERPRETED else "CUDA"
+#: What Inductor's own kernels, and its padding of K, would take from batch_invariant=True.
+_INDUCTOR = {"max_autotune_gemm_backends": "ATEN", "shape_padding": False}
+_lock = threading.RLock()
+
+
+class Report:
+    """How many calls tritemm ran, and how many torch's own kernels did and why, by operator.
+
+    It counts from when it is made until `close`, in all threads, and prints as a table.
+    """
+
+    def __init__(self):
+        self._first = _counts()
+        self._last: dict | None = None
+
+    def close(self) -> Report:
+        """Count no further."""
+        if self._last is None:
+            self._last = _counts()
+        return self
+
+    @property
+    def ran(self) -> dict[str, int]:
+        """Operator, "mm" or "addmm.out" -> calls that tritemm ran; without those of no call."""
+        counts = {name: ran - self._first[name][0] for name, (ran, _) in self._now().items()}
+        return {name: count for name, count in counts.items() if count}
+
+    @property
+    def fell_back(self) -> dict[str, dict[str, int]]:
+        """Operator -> why torch's own kernel ran -> calls; without those of no such call."""
+        found = {}
+        for name, (_, reasons) in self._now().items():
+            before = self._first[name][1]
+            more = {why: count - before.get(why, 0) for why, count in reasons.items()}
+            found[name] = {why: count for why, count in more.items() if count}
+        return {name: reasons for name, reasons in found.items() if reasons}
+
+    def __str__(self) -> str:
+        ran, fell_back = self.ran, self.fell_back
+        rows = [("operator", "tritemm", "torch", "why torch")]
+        for name in ROUTES:
+            reasons = fell_back.get(name, {})
+            if name in ran or reasons:
+                why = "; ".join(f"{count} x {why}" for why, count in reasons.items())
+                rows.append((name, str(ran.get(name, 0)), str(sum(reasons.values())), why))
+        if len(rows) == 1:
+            return "no call was routed"
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join(_line(row, widths) for row in rows)
+
+    def _now(self) -> dict:
+        return _counts() if self._last is None else self._last
+
+
+@untraced
+def _counts() -> dict[str, tuple[int, dict[str, int]]]:
+    return {name: (route.ran, dict(route.reasons)) for name, route in ROUTES.items()}
+
+
+def _line(row: tuple[str, ...], widths: list[int]) -> str:
+    name, *numbers, why = row
+    columns = [name.ljust(widths[0])]
+    columns += [n.rjust(width) for n, width in zip(numbers, widths[1:-1], strict=True)]
+    return "  ".join([*columns, why]).rstrip()
+
+
+class _State:
+    """What torch's calls are routed by at present, which is one thing for the whole process."""
+
+    settings: Settings | None = None
+    report: Report | None = None
+    library: torch.library.Library | None = None
+    #: What Inductor was set to before, while it is set otherwise.
+    inductor: dict | None = None
+
+
+def enable(*, batch_invariant: bool = False, precision: str | None = None) -> None:
+    """Have tritemm multiply where torch is asked to: `a @ b`, F.linear, nn.Linear, einsum, ...
+
+    Routed are mm, bmm, addmm, baddbmm, addmv and `_addmm_activation`, with their `out=`, in-place
+    and `out_dtype` forms, of dense CUDA tensors (CPU tensors where kernels are interpreted) of
+    float16, bfloat16, float32 or float64. What comes down to these is routed with them: linear,
+    matmul, mv, einsum, the backward pass, graphs that were compiled before or are compiled now.
+    Everything else runs torch's own kernel, and `disable` tells how often and why.
+
+    The setting is one for the whole process, all threads and devices, like torch's own flags. A
+    second call replaces the settings of the first and goes on counting. A graph that is compiled
+    with max-autotune may hold Inductor's own kernels in the place of torch's calls.
+
+    Args:
+        batch_invariant: row i of every product, and of every linear layer, has the same bits
+            however many rows there are. This is about products alone: mean, softmax, log_softmax
+            and other reductions stay torch's; nor does it hold for calls that fall back. While
+            it is set, Inductor compiles products to torch's operators, and pads none. But
+            torch.compile(mode="max-autotune") turns products of one row into sums of its own all
+            the same: give it options={"max_autotune": True} in place of the mode.
+        precision: how float32 is multiplied, as for `tritemm.matmul`; None follows torch's flag.
+
+    Raises:
+        ValueError: an unknown `precision`.
+        RuntimeError: this torch can't hand out its own kernels, which calls fall back to.
+
+    >>> import torch, tritemm
+    >>> device = "cuda" if torch.cuda.is_available() else "cpu"
+    >>> layer = torch.nn.Linear(16, 8, device=device)
+    >>> tritemm.enable()
+    >>> y = layer(torch.ones(4, 16, device=device))
+    >>> print(tritemm.disable())
+    operator  tritemm  torch  why torch
+    addmm           1      0
+    """
+    _switch(_settings(batch_invariant, precision))
+
+
+def disable() -> Report:
+    """Give torch its own kernels back; harmless where they were not taken.
+
+    Returns:
+        What was routed since `enable`, or in the block of `enabled` that this is called in. It
+        prints as a table.
+
+    >>> import tritemm
+    >>> tritemm.enable()
+    >>> print(tritemm.disable())
+    no call was routed
+    """
+    with _lock:
+        report = _State.report or Report()
+        _switch(None)
+        return report.close()
+
+
+@contextlib.contextmanager
+def enabled(*, batch_invariant: bool = False, precision: str | None = None) -> Iterator[Report]:
+    """`enable` for a block, or as a decorator for a function; then all is as it was before.
+
+    Blocks nest: the inner one's settings count inside it. Other threads are routed too while it
+    lasts, so blocks of several threads should not overlap in time: each restores what it found.
+
+    Yields:
+        The report of this block, inner ones included, which counts until the block ends.
+
+    >>> import torch, tritemm
+    >>> device = "cuda" if torch.cuda.is_available() else "cpu"
+    >>> a = torch.ones(4, 4, device=device)
+    >>> with tritemm.enabled(batch_invariant=True) as report:
+    ...     b = a @ a
+    >>> report.ran
+    {'mm': 1}
+    """
+    with _inside(_settings(batch_invariant, precision)) as report:
+        yield report
+
+
+@contextlib.contextmanager
+def set_batch_invariant_mode(enabled: bool = True) -> Iterator[None]:
+    """A block in which products are batch invariant; with False, one that runs torch's kernels.
+
+    Named as in the package batch_invariant_ops, whose users find their other calls in
+    `tritemm.integrate`. Only products are replaced: see `enable`.
+
+    >>> import torch, tritemm
+    >>> device = "cuda" if torch.cuda.is_available() else "cpu"
+    >>> x, w = torch.randn(5, 16, device=device), torch.randn(16, 8, device=device)
+    >>> with tritemm.set_batch_invariant_mode():
+    ...     bool((x[:1] @ w == (x @ w)[:1]).all())
+    True
+    """
+    with _inside(Settings(batch_invariant=True) if enabled else None):
+        yield
+
+
+def enable_batch_invariant_mode() -> None:
+    """`enable(batch_invariant=True)`."""
+    enable(batch_invariant=True)
+
+
+def disable_batch_invariant_mode() -> None:
+    """`disable()`, without the report."""
+    disable()
+
+
+def is_batch_invariant_mode_enabled() -> bool:
+    """Whether products are batch invariant at present."""
+    settings = _State.settings
+    return settings is not None and settings.batch_invariant
+
+
+def _settings(batch_invariant: bool, precision: str | None) -> Settings:
+    check_precision(precision, torch.float32)
+    return Settings(bool(batch_invariant), precision)
+
+
+@contextlib.contextmanager
+def _inside(settings: Settings | None) -> Iterator[Report]:
+    with _lock:
+        before = _State.settings, _State.report
+        _switch(settings)
+        report = _State.report = Report()
+    try:
+        yield report
+    finally:
+        report.close()
+        with _lock:
+            _switch(before[0])
+            _State.report = before[1]
+
+
+@untraced
+def _switch(settings: Settings | None) -> None:
+    """Route by `settings` from now on; not at all by None."""
+    with _lock:
+        if settings is not None:
+            kernels = None if _State.library else _own_kernels()
+            routing.use(settings)
+            if kernels is not None:
+                _State.library, _State.report = _registered(kernels), Report()
+        elif _State.library is not None:
+            unregister(_State.library)
+            _State.library = _State.report = None
+            routing.use(None)
+        _fix_inductor(settings is not None and settings.batch_invariant)
+        _State.settings = settings
+
+
+def _own_kernels() -> dict[str, Callable | None]:
+    """Torch's kernels by operator; None for one that only CUDA has."""
+    get_kernel = getattr(torch.library, "get_kernel", None)
+    if get_kernel is None:
+        raise RuntimeError(
+            "tritemm.enable leaves what tritemm can't do to torch's own kernels, and torch "
+            f"{torch.__version__} has no torch.library.get_kernel to fetch them. Upgrade torch, "
+            "or call tritemm.matmul"
+        )
+    kernels = {}
+    for name in ROUTES:
+        packet, _, overload = name.partition(".")
+        if (overload or "default") not in getattr(torch.ops.aten, packet).overloads():
+            continue
+        try:
+            kernels[name] = get_kernel(f"aten::{name}", _KEY)
+        except RuntimeError:  # no kernel
+            if INTERPRETED:
+                kernels[name] = None
+    return kernels
+
+
+def _registered(kernels: dict[str, Callable | None]) -> torch.library.Library:
+    """What stands for torch's `kernels` as long as it isn't unregistered."""
+    library = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*\n.*Overriding a previously registered kernel")
+        for name, kernel in kernels.items():
+            ROUTES[name].original = kernel
+            library.impl(name, ROUTES[name], _KEY, with_keyset=True)
+    return library
+
+
+def _fix_inductor(fixed: bool) -> None:
+    """Have Inductor leave products to torch's operators, or as the user has set it."""
+    if fixed == (_State.inductor is not None):
+        return
+    from torch._inductor import config  # a second, which only batch invariance takes
+
+    values = _INDUCTOR if fixed else _State.inductor
+    before = {name: getattr(config, name) for name in values}
+    for name, value in values.items():
+        setattr(config, name, value)
+    _State.inductor = before if fixed else None
