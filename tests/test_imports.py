@@ -32,7 +32,7 @@ FLOORS = (
     ("fused",),
     ("arguments",),
     ("blas",),
-    ("api", "routing"),
+    ("api", "nn", "routing"),
     ("demo", "integrate", "tuning", "warming"),
     ("__init__",),
     ("__main__",),

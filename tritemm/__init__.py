@@ -1,18 +1,21 @@
 """tritemm: tensor-core matrix multiplication in Triton, from the naive kernel upwards.
 
-`matmul` multiplies like `torch.matmul`; `ladder` lists the kernels it chooses from; `explain`
-says what it would choose; `tune` times them on request; `warmup` compiles ahead; `enable` routes
-torch's own calls here. Without a GPU the kernels run in Triton's interpreter.
+`matmul` multiplies like `torch.matmul`; `linear`, `addmm`, `baddbmm` and `mv` are torch's too, and
+`enable` has torch's own calls come here. `Linear` is `torch.nn.Linear` by these kernels, and
+`convert` has them multiply in a model that is there. `ladder` lists the kernels that are chosen
+from; `explain` says what would be chosen; `tune` times them on request; `warmup` compiles ahead.
+Without a GPU the kernels run in Triton's interpreter.
 """
 
 from .interpreter import decorating
 
 with decorating():
-    from . import tuning
+    from . import nn, tuning
     from .api import explain, matmul
     from .blas import addmm, baddbmm, linear, mv
     from .config import Config
     from .integrate import disable, enable, enabled, set_batch_invariant_mode
+    from .nn import Linear, convert
     from .rungs import ladder
     from .tuning import tune
     from .version import __version__ as __version__
@@ -27,8 +30,10 @@ deterministic: bool = True
 
 __all__ = [
     "Config",
+    "Linear",
     "addmm",
     "baddbmm",
+    "convert",
     "deterministic",
     "disable",
     "enable",
@@ -38,6 +43,7 @@ __all__ = [
     "linear",
     "matmul",
     "mv",
+    "nn",
     "set_batch_invariant_mode",
     "tune",
     "tuning",

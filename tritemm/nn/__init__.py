@@ -1,0 +1,13 @@
+"""Modules over `tritemm.linear`, and `convert`, which turns a model's into them in place.
+
+A module is converted by changing its `__class__`, never by putting another one in its place. So
+whoever holds it still holds it: its parent and a tied twin, hooks, optimizers, the wrappers of
+DDP, FSDP and PEFT, `torch.compile`. Its Parameters, buffers, hooks and state dict are untouched,
+it stays an instance of its former class, and `restore` gives that class back.
+"""
+
+from .convert import convert as convert
+from .convert import restore as restore
+from .layers import Linear as Linear
+from .report import Entry as Entry
+from .report import Report as Report

@@ -1,0 +1,239 @@
+"""`convert` has tritemm multiply in a model that is there; `restore` takes it back."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Collection, Iterator
+
+import torch
+from torch import nn
+
+from ..problem import ACCUMULATE, INTERPRETED
+from .derived import Derived, derived
+from .gated import GatedMLP
+from .gated_form import CHILDREN, form_why_not, gating, looks_gated
+from .layers import Conv1D, Linear
+from .packing import pack_why_not, packed
+from .report import Entry, Report
+
+_DEVICE = "cpu" if INTERPRETED else "cuda"
+_OPTIONS = "batch_invariant", "precision"
+
+
+def convert(
+    model: nn.Module,
+    *,
+    batch_invariant: bool = False,
+    precision: str | None = None,
+    fuse: bool = True,
+    skip: Collection[str] = (),
+) -> Report:
+    """Have tritemm multiply in a model, in place.
+
+    Args:
+        model: any module; it may itself be a layer.
+        batch_invariant: a row's result has the same bits whatever rows stand beside it.
+        precision: how float32 is multiplied, as `tritemm.matmul` takes it.
+        fuse: give gate_proj and up_proj of gated MLPs one storage, for one product in evaluation.
+        skip: names of modules to leave, with all that is in them, and patterns of such names:
+            ["lm_head", "layers.*.mlp"].
+
+    Returns:
+        What was changed, and what was left and why; it prints as a table.
+
+    `nn.Linear` becomes `tritemm.Linear`, transformers' Conv1D and gated MLPs become subclasses of
+    their own class: the modules stay the same objects with the same Parameters, hooks and state
+    dict. Subclasses of `nn.Linear` are left, for they may compute something else. A second call is
+    harmless: it sets the options that it is given, and packs weights again that have come apart.
+    Convert before CUDA graphs are captured: packed weights move.
+
+    >>> import torch, tritemm
+    >>> device = "cuda" if torch.cuda.is_available() else "cpu"
+    >>> model = torch.nn.Sequential(torch.nn.Linear(8, 4, device=device), torch.nn.ReLU())
+    >>> print(tritemm.convert(model))
+    changed  1 x  *  Linear  [4, 8]  tritemm.Linear
+    """
+    options = {"batch_invariant": batch_invariant, "precision": precision}
+    given = {name: value for name, value in options.items() if value not in (False, None)}
+    changed, left = [], []
+    modules = list(model.named_modules())
+    for step in (_convert_layer, _fuse) if fuse else (_convert_layer,):
+        for name, module in modules:
+            done, why_not = step(module, given, _skipped(name, skip))
+            for found, note in ((changed, done), (left, why_not)):
+                if note:
+                    found.append(_entry(name, module, note))
+    return Report(tuple(changed), tuple(left))
+
+
+def restore(model: nn.Module) -> Report:
+    """Give the modules of a model the classes back that `convert` found, in place.
+
+    Returns:
+        What was changed, and what was left and why.
+
+    Packed weights get storages of their own again. A `tritemm.Linear` without an activation
+    becomes an `nn.Linear`, whoever made it; one with an activation is left: `nn.Linear` has none.
+
+    >>> import torch, tritemm
+    >>> model = torch.nn.Linear(8, 4, device="cuda" if torch.cuda.is_available() else "cpu")
+    >>> report = tritemm.convert(model)
+    >>> print(tritemm.nn.restore(model))
+    changed  1 x  (the model)  Linear  [4, 8]  torch.nn.Linear
+    """
+    changed, left = [], []
+    for name, module in model.named_modules():
+        done, why_not = _restore_one(module)
+        for found, note in ((changed, done), (left, why_not)):
+            if note:
+                found.append(_entry(name, module, note))
+    return Report(tuple(changed), tuple(left))
+
+
+#: What was done to a module, and why something wasn't; both None where there is nothing to say.
+_Notes = tuple[str | None, str | None]
+
+
+def _convert_layer(module: nn.Module, given: dict, skipped: bool) -> _Notes:
+    """To one module, if it is a layer."""
+    ours = isinstance(module, Linear | Conv1D)
+    if not ours and not _is_layer(module):
+        return None, None
+    reason = "named in skip" if skipped else None if ours else _why_not(module)
+    if reason:
+        return None, reason
+    new = {name: value for name, value in given.items() if getattr(module, name, None) != value}
+    vars(module).update(new)
+    if ours:
+        return ", ".join(f"{k}={v}" for k, v in new.items()) or None, None
+    if type(module) is nn.Linear:
+        module.__class__ = Linear
+        return "tritemm.Linear", None
+    module.__class__ = derived(Conv1D, type(module))
+    return "by tritemm.linear", None
+
+
+def _is_layer(module: nn.Module) -> bool:
+    """Whether the module multiplies by a weight, or its class says that it does."""
+    return isinstance(module, nn.Linear) or _name_says(module, "Linear", "Conv1D")
+
+
+def _name_says(module: nn.Module, *words: str) -> bool:
+    """Not torch's convolution: transformers' class, or one like it, has `nf`."""
+    name = type(module).__name__
+    return isinstance(getattr(module, "weight", None), torch.Tensor) and (
+        name.endswith(words[0]) or (name == words[1] and hasattr(module, "nf"))
+    )
+
+
+def _why_not(module: nn.Module) -> str | None:
+    """Why a layer can't be converted, or None."""
+    kind, weight = type(module), module.weight
+    if kind is not nn.Linear and not _is_conv1d(module):
+        return f"{kind.__module__}.{kind.__name__} is not nn.Linear, and may compute something else"
+    if "forward" in vars(module):
+        return "its forward was replaced in the instance"
+    if type(weight) not in (nn.Parameter, torch.Tensor) and not _is_dtensor(weight):
+        return f"its weight is a {type(weight).__name__}"
+    if weight.layout != torch.strided:
+        return f"its weight is {weight.layout}"
+    if weight.dtype not in ACCUMULATE or not weight.is_floating_point():
+        return f"its weight is {weight.dtype}; tritemm.linear takes none"
+    if weight.device.type not in (_DEVICE, "meta"):
+        return f"its weight is on {weight.device}; move the model to {_DEVICE} first"
+    return None
+
+
+def _is_conv1d(module: nn.Module) -> bool:
+    """Whether it is transformers' Conv1D, or its like, by name and attributes."""
+    weight, bias = module.weight, getattr(module, "bias", None)
+    return (
+        type(module).__name__ == "Conv1D"
+        and not isinstance(module, nn.modules.conv._ConvNd)
+        and weight.dim() == 2
+        and getattr(module, "nf", None) == weight.shape[1]
+        and isinstance(bias, torch.Tensor)
+        and bias.shape == weight.shape[1:]
+    )
+
+
+def _is_dtensor(weight: torch.Tensor) -> bool:
+    """A sharded weight; FSDP2 puts a plain one in its place while the forward runs."""
+    if not torch.distributed.is_available():
+        return False
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(weight, DTensor)
+
+
+def _fuse(module: nn.Module, given: dict, skipped: bool) -> _Notes:
+    """To one module, if it is a gated MLP whose layers are converted."""
+    if not looks_gated(module):
+        return None, None
+    ours = isinstance(module, GatedMLP)
+    reason = "named in skip" if skipped else None if ours else form_why_not(module)
+    if reason := reason or _fuse_why_not(module):
+        return None, f"not fused: {reason}"
+    gate, up = module.gate_proj.weight, module.up_proj.weight
+    together = gate.is_meta or packed(gate, up) is not None
+    if not ours:
+        vars(module).update(gating=gating(module.act_fn), activation_type=type(module.act_fn))
+        module.__class__ = derived(GatedMLP, type(module))
+    module.pack()
+    if ours:
+        return None if together else "gate and up packed again", None
+    return f"gate and up packed, {module.gating}", None
+
+
+def _fuse_why_not(module: nn.Module) -> str | None:
+    """Why gate and up of a gated MLP can't be one product, or None."""
+    if "forward" in vars(module):
+        return "its forward was replaced in the instance"
+    for name in CHILDREN[:2]:
+        layer = getattr(module, name)
+        if type(layer) is not Linear or layer.activation is not None:
+            return f"{name} is no tritemm.Linear without an activation"
+        if layer.bias is not None:
+            return f"{name} has a bias"
+    if gating(module.act_fn) is None:
+        return f"tritemm.linear has no gated form of {_act_name(module.act_fn)}"
+    return pack_why_not(module.gate_proj.weight, module.up_proj.weight)
+
+
+def _act_name(act_fn) -> str:
+    return getattr(act_fn, "__name__", str(act_fn))
+
+
+def _restore_one(module: nn.Module) -> _Notes:
+    if not isinstance(module, Linear | Derived):
+        return None, None
+    kind = type(module)
+    if isinstance(module, Linear) and module.activation is not None:
+        return None, f"nn.Linear has no activation, this one {module.activation}"
+    if kind is not Linear and kind is not derived(kind.mixin, kind.original):
+        return None, f"{kind.__name__} is a subclass of what convert made"
+    if isinstance(module, GatedMLP):
+        module.unpack()
+    for name in ("activation", *_OPTIONS, "gating", "activation_type"):
+        vars(module).pop(name, None)
+    module.__class__ = nn.Linear if kind is Linear else kind.original
+    if kind is Linear:
+        return "torch.nn.Linear", None
+    return f"{kind.original.__module__}.{kind.original.__name__}", None
+
+
+def _skipped(name: str, skip: Collection[str]) -> bool:
+    """Whether the name, or that of a module around it, matches."""
+    return any(fnmatch.fnmatchcase(each, p) for each in _enclosing(name) for p in skip)
+
+
+def _enclosing(name: str) -> Iterator[str]:
+    while name:
+        yield name
+        name = name.rpartition(".")[0]
+
+
+def _entry(name: str, module: nn.Module, note: str) -> Entry:
+    weight = getattr(module, "weight", None)
+    known = isinstance(weight, torch.Tensor) and not nn.parameter.is_lazy(weight)
+    return Entry(name, type(module).__name__, tuple(weight.shape) if known else None, note)

@@ -1,0 +1,41 @@
+"""Classes made as they are needed: a subclass of a model's own class, with another forward.
+
+They bear the name of the class that they derive from, because FSDP's wrapping policies, device
+maps and printed models go by names. Pickle can't find such a class, so an instance is pickled as
+its two bases, from which the class is made again.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import functools
+from typing import ClassVar
+
+from torch import nn
+
+
+class Derived:
+    """The first base of such a class; the second is `original`."""
+
+    mixin: ClassVar[type[Derived]]
+    original: ClassVar[type[nn.Module]]
+
+    def __reduce_ex__(self, protocol):
+        make, args, *rest = super().__reduce_ex__(max(int(protocol), 2))
+        if make is not copyreg.__newobj__:  # a class that pickles itself its own way
+            return make, args, *rest
+        return _new, (self.mixin, self.original), *rest
+
+
+@functools.cache
+def derived(mixin: type[Derived], original: type[nn.Module]) -> type[nn.Module]:
+    """The class of both: `mixin` comes first."""
+    names = {name: getattr(original, name) for name in ("__module__", "__qualname__", "__doc__")}
+    return type(
+        original.__name__, (mixin, original), {**names, "mixin": mixin, "original": original}
+    )
+
+
+def _new(mixin, original):
+    made = derived(mixin, original)
+    return made.__new__(made)

@@ -1,0 +1,47 @@
+"""What `convert` did to a model, module by module, as a value and as a table."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One module: its name in the model, its class, its weight's shape, and what is to be said."""
+
+    name: str
+    kind: str
+    shape: tuple[int, ...] | None
+    note: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """`changed` says what each module became, `left` why each of the others was left as it is.
+
+    Printed, modules that differ by numbers in their names alone share a line: layers.*.mlp.
+    """
+
+    changed: tuple[Entry, ...] = ()
+    left: tuple[Entry, ...] = ()
+
+    def __str__(self) -> str:
+        rows = [*_rows("changed", self.changed), *_rows("left", self.left)]
+        if not rows:
+            return "no module that multiplies by a weight"
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        padded = ([text.ljust(w) for text, w in zip(row, widths, strict=True)] for row in rows)
+        return "\n".join("  ".join(row).rstrip() for row in padded)
+
+
+def _rows(word: str, entries: Iterable[Entry]) -> Iterator[tuple[str, ...]]:
+    """One for all entries that print alike, with how many there are."""
+    counts: dict[tuple[str, ...], int] = {}
+    for entry in entries:
+        shape = "" if entry.shape is None else str(list(entry.shape))
+        line = re.sub(r"(?<![^.])\d+(?![^.])", "*", entry.name), entry.kind, shape, entry.note
+        counts[line] = counts.get(line, 0) + 1
+    for (name, *rest), count in counts.items():
+        yield word, f"{count} x", name or "(the model)", *rest
