@@ -1,0 +1,86 @@
+"""The examples that run a model: each prints what it says, on any machine with `--tiny`."""
+
+import importlib.util
+import re
+import sys
+
+import pytest
+import torch
+
+from perf.machine import ROOT
+
+
+@pytest.fixture
+def example(monkeypatch):
+    """Name -> the example's module."""
+
+    def load(name):
+        spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, name, module)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
+
+
+def test_training_beside_torch(example, capsys):
+    assert example("train_gpt").main(["--tiny", "--steps", "1", "--dtype", "float32"]) == 0
+    out = capsys.readouterr().out
+    heads, *steps = out.splitlines()[:3]
+    assert heads.split() == ["step", "torch", "tritemm", "another", "seed"]
+    for line in steps:
+        theirs, ours, other = map(float, line.split()[1:])
+        assert abs(ours - theirs) < 0.01 < abs(other - theirs)
+    ours, seeds = (float(x) for x in re.findall(r"is (\S+) from torch on average", out))
+    assert ours < 1e-3 < seeds
+
+
+def test_another_seed_is_another_run_and_the_same_one_is_not(example):
+    train_gpt = example("train_gpt")
+    args = train_gpt.arguments(["--tiny", "--steps", "2"])
+    text = train_gpt.pages()
+    first, again, other = (train_gpt.train(args, text, False, seed)[0] for seed in (0, 0, 1))
+    assert first == again != other
+
+
+def test_logits_alone_and_among_others(example, capsys):
+    assert example("batch_invariant").main(["--tiny", "--dtype", "float32"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["tritemm"] * 2 + ["torch"] * 2
+    assert all(line.endswith("bits of its logits: equal") for line in lines[:2])
+    assert all(re.search("equal$|[1-9][0-9]* of 240 differ", line) for line in lines[2:])
+
+
+def test_bits_that_differ_are_said_and_end_in_1(example, capsys, monkeypatch):
+    batch_invariant = example("batch_invariant")
+    differ = [(2, 0, 240, 0.0), (9, 3, 240, 0.5)]
+    monkeypatch.setattr(batch_invariant, "compare", lambda *args: differ)
+    assert batch_invariant.main(["--tiny"]) == 1
+    assert "9 prompts, bits of its logits: 3 of 240 differ, by up to 0.5" in capsys.readouterr().out
+
+
+def test_generate_without_transformers(example, capsys, monkeypatch):
+    generate = example("generate")
+    monkeypatch.setattr(generate.importlib.util, "find_spec", lambda name: None)
+    assert generate.main(["--tiny"]) == 2
+    assert capsys.readouterr().err == (
+        "examples/generate.py needs transformers: pip install '.[model]'\n"
+    )
+
+
+def test_generate(example, capsys):
+    pytest.importorskip("transformers")
+    assert example("generate").main(["--tiny", "--dtype", "float32"]) == 0
+    out = capsys.readouterr().out
+    speeds = re.findall(r"(torch|tritemm) +(eager|graph) .* tokens/s; the first 4 tokens", out)
+    ways = ["eager", "graph"] if torch.cuda.is_available() else ["eager"]
+    assert speeds == [(name, way) for name in ("torch", "tritemm") for way in ways]
+    assert "gate and up packed, swiglu" in out
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")
+@pytest.mark.parametrize("name", ["train_gpt", "batch_invariant"])
+def test_without_a_gpu_they_ask_for_a_tiny_model(name, example, capsys):
+    assert example(name).main([]) == 2
+    assert capsys.readouterr().err == f"examples/{name}.py needs a CUDA device, or --tiny\n"
