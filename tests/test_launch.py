@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import tritemm
 from tritemm import ops, plan, spec
 from tritemm.bounded import Bounded
-from tritemm.problem import INTERPRETED
+from tritemm.problem import INTERPRETED, Matrix
 from tritemm.runtime import (
     fast_path,
     launches,
@@ -62,11 +62,17 @@ def launching(kernel, view, config):
 
     def multiply(addresses):
         StandIn.calls += 1
-        matrices = (view.a, view.b, view.c)
         operands = [
             tensor_at(address, matrix, view.batches)
-            for address, matrix in zip(addresses, matrices, strict=False)
+            for address, matrix in zip(addresses, (view.a, view.b, view.c), strict=False)
         ]
+        more, ending = list(addresses[3:]), view.epilogue
+        if ending.bias:
+            length = view.N if ending.along == "n" else view.M
+            line = Matrix(ending.bias, 1, length, (0, 0, length, 1), True)
+            operands.append(tensor_at(more.pop(0), line, (1, 1))[0])
+        if ending.residual:
+            operands.append(tensor_at(more.pop(0), ending.residual, view.batches))
         launch_of_rungs(kernel, view, config, *operands)
 
     return StandIn(multiply)
@@ -112,8 +118,8 @@ def stand_in(monkeypatch):
     zeros = torch.zeros(2**12, dtype=torch.int32)
     monkeypatch.setattr(workspace, "counters_of", lambda *_: zeros)
 
-    def launched(self, view, config, a, b, c):
-        launch_of_rungs(self, view, config, a, b, c)
+    def launched(self, view, config, a, b, c, *more):
+        launch_of_rungs(self, view, config, a, b, c, *more)
         return launching(self, view, config)
 
     def packed(problem, operands, a, b):
@@ -166,6 +172,72 @@ def test_out(stand_in, shapes):
         assert out._version > version
         assert torch.equal(out, torch.matmul(a, b))
         out.fill_(torch.nan)
+
+
+ENDINGS = {
+    "bias": lambda m, n: {"bias": integers(n)},
+    "activation": lambda m, n: {"bias": integers(n), "activation": "relu"},
+    "residual": lambda m, n: {"residual": integers(m, n), "beta": 2},
+    "broadcast": lambda m, n: {"residual": integers(n), "alpha": 0.5},
+    "all": lambda m, n: {"bias": integers(n), "residual": integers(n, m).mT, "activation": "relu"},
+}
+
+
+def torchs(a, b, bias=0, residual=0, activation=None, alpha=1, beta=1):
+    sums = alpha * (a @ b) + bias
+    return (sums.relu() if activation else sums) + beta * residual
+
+
+@cpu_only
+@pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS)
+def test_what_follows_the_product(stand_in, ending):
+    out = torch.empty(2, 33, 24)
+    for call in range(3):
+        a, b, more = integers(2, 33, 40), integers(40, 24), ending(33, 24)
+        want = torchs(a, b, **more)
+        got, short = short_calls(tritemm.matmul, a, b, **more)
+        assert torch.equal(got, want) and short == (call > 0)
+        got, short = short_calls(tritemm.matmul, a, b, out=out, **more)
+        assert got is out and torch.equal(out, want) and short == (call > 0)
+
+
+@cpu_only
+def test_it_is_added_to_what_is_there(stand_in):
+    total = torch.zeros(33, 24)
+    a, b = integers(33, 40), integers(40, 24)
+    for call in range(3):
+        _, short = short_calls(tritemm.matmul, a, b, out=total, beta=1)
+        assert short == (call > 0)
+    assert torch.equal(total, 3 * (a @ b)) and total._version == 3
+
+
+@cpu_only
+def test_what_is_added_overlaps_out(stand_in):
+    memory = integers(40 * 24)
+    a, b = integers(33, 40), integers(40, 24)
+    for _ in range(2):
+        residual, out = memory[:792].view(33, 24), memory[24:816].view(33, 24)
+        want = residual + a @ b
+        assert torch.equal(tritemm.matmul(a, b, residual=residual, out=out), want)
+
+
+@cpu_only
+@pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS)
+def test_gradients_of_what_follows(stand_in, ending):
+    for call in range(3):
+        a, b, more = integers(33, 40), integers(40, 24), ending(33, 24)
+        tensors = [a, b, *(t for t in more.values() if isinstance(t, torch.Tensor))]
+        for t in tensors:
+            t.requires_grad_()
+        got, short = short_calls(tritemm.matmul, a, b, **more)
+        want = torchs(a, b, **more)
+        assert torch.equal(got, want)
+        assert short == (call > 0)
+        grad = integers(33, 24)
+        found, short = short_calls(torch.autograd.grad, got, tensors, grad)
+        for mine, theirs in zip(found, torch.autograd.grad(want, tensors, grad), strict=True):
+            assert torch.equal(mine, theirs)
+        assert short == 2 * (call > 0)
 
 
 @cpu_only

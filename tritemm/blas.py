@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import torch
+from torch.compiler import is_dynamo_compiling
+from torch.nn import Parameter
 from torch.overrides import handle_torch_function, has_torch_function
 
 from .arguments import autocast, check_out, drop, drop_shape, needs_copy, operands, resize
 from .config import Config
 from .dispatch.request import word_of
-from .fused import GEMM, GEMM_OUT
-from .plan import activated
+from .fused import GEMM, GEMM_OUT, after, record
+from .plan import Ending, activated, kind_of
 from .problem import ACTIVATIONS, GATED
+from .runtime import fast_path
 from .spec import Kernel
 
 
@@ -180,6 +183,12 @@ def gemm(
     out_dtype=None,
 ) -> torch.Tensor:  # fmt: skip
     """activation(alpha * input @ other + bias) + beta * residual, of a caller of `function`."""
+    asked = (kernel, precision, accumulate, out_dtype, config, batch_invariant)
+    if not is_dynamo_compiling():
+        ending = bias, residual, activation, alpha, beta
+        result = _known(input, other, ending, out, asked)
+        if result is not None:
+            return result
     tensors = [input, other, *(t for t in (bias, residual, out) if t is not None)]
     if has_torch_function(tensors):
         named = {"bias": bias, "residual": residual, "activation": activation, "alpha": alpha}
@@ -190,6 +199,8 @@ def gemm(
         )  # fmt: skip
     word = word_of(kernel, config, batch_invariant)
     a, b, options = operands(input, other, out, word, precision, accumulate, out_dtype)
+    if not is_dynamo_compiling():
+        fast_path.remember_options(asked, a.dtype, options)
     activation = _activation(activation)
     if beta is None:
         beta = 1 if residual is not None else 0
@@ -208,6 +219,49 @@ def gemm(
         return drop(GEMM(a, b, *ending, *options), input, other)
     check_out(out, [t for t in (input, other, bias, residual) if t is not None], options[-1])
     return _into(out, shape, a, b, input, other, ending, options)
+
+
+def _known(input, other, ending, out, asked) -> torch.Tensor | None:
+    """The result, past torch's dispatcher, of a call of a kind that was made before; else None.
+
+    As of `fast_path.matmul`: nothing may be asked for but the result and its gradients.
+    """
+    if not fast_path.AVAILABLE or (
+        type(input) is not torch.Tensor and type(input) is not Parameter
+    ):
+        return None
+    options = fast_path.options_of(asked, input.dtype)
+    bias, residual, activation, alpha, beta = ending
+    if options is None or not isinstance(other, torch.Tensor) or input.dim() < 2 > other.dim():
+        return None
+    if beta is None:
+        beta = 1
+    elif residual is None and out is not None and beta != 0:
+        residual = out
+    more = [t for t in (bias, residual) if t is not None]
+    if not all(isinstance(t, torch.Tensor) and fast_path.plain(t) for t in more):
+        return None
+    if not fast_path.usual(input, other, out):
+        return None
+    records = fast_path.records(input, other) or any(fast_path.records(t, t) for t in more)
+    if records and out is not None:
+        return None
+    if records and activation:
+        linear = _known(input, other, (bias, None, None, alpha, None), None, asked)
+        return linear if linear is None else after(linear, activation, residual, beta)
+    try:
+        then = Ending.made(input, other, bias, residual, activation or "", alpha, beta)
+        if not all(fast_path.addresses_of(t, input, out) for t in (other, *more)):
+            return None
+        key, addresses = kind_of(input, other, out, options, then)
+        kind = fast_path.KNOWN.get(key)
+    except (RuntimeError, TypeError):  # shapes that don't fit, numbers that are none
+        return None
+    if kind is None or kind.launches is None or (then and out is not None and then.met_by(out)):
+        return None
+    if records:
+        return record(input, other, bias, residual, kind, then)
+    return fast_path.multiply(kind, addresses, out)
 
 
 def _of_matrices(input, other, **named) -> torch.Tensor:

@@ -13,6 +13,7 @@ from torch.utils.flop_counter import register_flop_formula
 from . import ops
 from .dispatch.request import for_gradients
 from .plan import Ending, activated, product, result_shape
+from .runtime import fast_path
 from .runtime.torch_private import apply_of, below_autograd, single_level, tangent_of
 
 _LIBRARY = torch.library.Library("tritemm", "FRAGMENT")
@@ -74,12 +75,17 @@ def _gemm_autograd(keys, a, b, bias, residual, activation, alpha, beta, *options
         return below_autograd(GEMM, keys, a, b, bias, residual, activation, alpha, beta, *options)
     if activation:
         linear = GEMM(a, b, bias, None, "", alpha, 1.0, *options)
-        result = activated(linear, activation)
-        if residual is not None:
-            result = torch.add(result, residual, alpha=beta).to(options[-1])
-        return result
+        return after(linear, activation, residual, beta)
     with single_level():
         return _record(keys, a, b, bias, residual, alpha, beta, *options)
+
+
+def after(linear, activation, residual, beta) -> torch.Tensor:
+    """activation(linear) + beta * residual by torch, in the type of `linear`."""
+    result = activated(linear, activation)
+    if residual is None:
+        return result
+    return torch.add(result, residual, alpha=beta).to(linear.dtype)
 
 
 def _gemm_out_autograd(keys, *args, out):
@@ -113,17 +119,51 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        _, a, b, bias, residual, *_ = ctx.needs_input_grad
+        _, *needs = ctx.needs_input_grad[:5]
         options = for_gradients(ctx.word), ctx.precision, ctx.accumulate
-        found = [None] * 4
-        if a or b:
-            scaled = grad if ctx.alpha == 1 else grad * ctx.alpha
-            found[:2] = ops.gradients(scaled, *ctx.saved_tensors, ctx.operands, (a, b), options)
-        if bias:
-            found[2] = _summed(grad, *ctx.more[0])
-        if residual:
-            found[3] = _summed(grad if ctx.beta == 1 else grad * ctx.beta, *ctx.more[1])
+
+        def gradients(scaled):
+            return ops.gradients(scaled, *ctx.saved_tensors, ctx.operands, needs[:2], options)
+
+        found = _found(grad, gradients, needs, ctx.more, ctx.alpha, ctx.beta)
         return None, *found, *[None] * 6
+
+
+class _Recorded(torch.autograd.Function):
+    """The same of a kind that was made before, past torch's dispatcher."""
+
+    @staticmethod
+    def forward(ctx, a, b, bias, residual, plan, ending):
+        ctx.plan, ctx.alpha, ctx.beta = plan, ending.alpha, ending.beta
+        ctx.more = [t if t is None else (t.shape, t.dtype) for t in (bias, residual)]
+        ops.save(ctx, a, b, ctx.needs_input_grad)
+        addresses = a.data_ptr(), b.data_ptr(), 0, *[t.data_ptr() for t in ending.tensors]
+        result = fast_path.multiply(plan, addresses, None)
+        return product(a, b, None, plan.options, ending) if result is None else result
+
+    @staticmethod
+    def backward(ctx, grad):
+        needs = ctx.needs_input_grad[:4]
+
+        def gradients(scaled):
+            return ops.short_gradients(ctx.plan, scaled, *ctx.saved_tensors, needs[:2])
+
+        return *_found(grad, gradients, needs, ctx.more, ctx.alpha, ctx.beta), None, None
+
+
+def _found(grad, gradients, needs, more, alpha, beta) -> list:
+    """Gradients of a, b, bias and residual, as `needs` says; `gradients(grad)` are the first two.
+
+    `more`: shape and type of the bias and of the residual.
+    """
+    found = [None] * 4
+    if needs[0] or needs[1]:
+        found[:2] = gradients(grad if alpha == 1 else grad * alpha)
+    if needs[2]:
+        found[2] = _summed(grad, *more[0])
+    if needs[3]:
+        found[3] = _summed(grad if beta == 1 else grad * beta, *more[1])
+    return found
 
 
 def _summed(grad, shape, dtype):
@@ -132,3 +172,5 @@ def _summed(grad, shape, dtype):
 
 
 _record = apply_of(_Linear)
+#: (a, b, bias, residual, plan, ending) -> the result by a prepared plan, recorded by autograd.
+record = apply_of(_Recorded)

@@ -176,7 +176,7 @@ class _Recorded(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         a, b = ctx.saved_tensors
-        return *_short_gradients(ctx.plan, grad, a, b, ctx.needs_input_grad), None
+        return *short_gradients(ctx.plan, grad, a, b, ctx.needs_input_grad), None
 
 
 #: `_MatMul` of its arguments, recorded by autograd.
@@ -243,7 +243,7 @@ def _summed(x, y, shape, options):
     return mm(x, y, *options, torch.float32 if half else dtype).sum_to_size(shape).to(dtype)
 
 
-def _short_gradients(plan, grad, a, b, needs):
+def short_gradients(plan, grad, a, b, needs):
     """`gradients` of a product by `plan`; from the second time on without views of anything."""
     # In the place of an operand that is not there, which only the other one's gradient needs.
     x, y = grad if a is None else a, grad if b is None else b

@@ -85,11 +85,16 @@ def matmul(a, b, out, asked: tuple, record: Callable[..., torch.Tensor]) -> torc
     """
     if not AVAILABLE or type(a) not in _PLAIN:  # others are asked for nothing, not their type
         return None
-    try:
-        options = _OPTIONS.get((asked, a.dtype))
-    except (AttributeError, TypeError):  # no tensor, odd options
-        return None
+    options = options_of(asked, a.dtype)
     return None if options is None else _product(a, b, out, options, record)
+
+
+def options_of(asked: tuple, dtype: torch.dtype) -> tuple | None:
+    """What `remember_options` was told."""
+    try:
+        return _OPTIONS.get((asked, dtype))
+    except TypeError:  # odd options
+        return None
 
 
 def product(a, b, out, options: tuple, record: Callable[..., torch.Tensor]) -> torch.Tensor | None:
