@@ -27,7 +27,7 @@ FLOORS = (
     ("rungs",),
     ("cost_model",),
     ("compile", "dispatch"),
-    ("plan",),
+    ("distributed", "plan"),
     ("ops",),
     ("fused",),
     ("arguments",),

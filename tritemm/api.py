@@ -8,7 +8,7 @@ import torch
 from torch.compiler import is_dynamo_compiling
 from torch.overrides import handle_torch_function, has_torch_function
 
-from . import dispatch, ops, plan
+from . import dispatch, distributed, ops, plan
 from .arguments import check_out, drop, drop_shape, needs_copy, operands, resize
 from .blas import gemm
 from .config import Config
@@ -144,6 +144,7 @@ def _into(out, a, b, input, other, options) -> torch.Tensor:
         plan.product(a, b, target, options)
         plan.learn((input, other, out), (a, b, target), out, options)
     else:
+        distributed.on_demand()
         torch.ops.tritemm.mm_out.default(a, b, *options[:-1], out=target)
     return out
 

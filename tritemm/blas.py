@@ -9,6 +9,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.nn import Parameter
 from torch.overrides import handle_torch_function, has_torch_function
 
+from . import distributed
 from .arguments import autocast, check_out, drop, drop_shape, needs_copy, operands, resize
 from .config import Config
 from .dispatch.request import word_of
@@ -215,6 +216,7 @@ def gemm(
     bias = _bias(bias, input, other, b, out)
     residual = _residual(residual, input, other, shape)
     ending = bias, residual, activation, float(alpha), float(beta)
+    distributed.on_demand()
     if out is None:
         return drop(GEMM(a, b, *ending, *options), input, other)
     check_out(out, [t for t in (input, other, bias, residual) if t is not None], options[-1])
@@ -226,9 +228,7 @@ def _known(input, other, ending, out, asked) -> torch.Tensor | None:
 
     As of `fast_path.matmul`: nothing may be asked for but the result and its gradients.
     """
-    if not fast_path.AVAILABLE or (
-        type(input) is not torch.Tensor and type(input) is not Parameter
-    ):
+    if not fast_path.AVAILABLE or type(input) not in (torch.Tensor, Parameter):
         return None
     options = fast_path.options_of(asked, input.dtype)
     bias, residual, activation, alpha, beta = ending

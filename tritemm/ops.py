@@ -13,6 +13,7 @@ import math
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
+from . import distributed
 from .dispatch.request import for_gradients
 from .plan import product, result_shape
 from .runtime import fast_path, inductor
@@ -33,7 +34,10 @@ def mm(a, b, *options) -> torch.Tensor:
     `options`: kernel, precision, accumulator and result type, as the operator takes them.
     """
     result = fast_path.product(a, b, None, options, record)
-    return _MM(a, b, *options) if result is None else result
+    if result is not None:
+        return result
+    distributed.on_demand()
+    return _MM(a, b, *options)
 
 
 def _mm(a, b, *options):
@@ -224,7 +228,7 @@ def _factors(index, grad, other, shape, stride):
         x, y = grad, other.mT
     else:
         if len(shape) == 2 and other.dim() > 2:  # the sum over the batch is a longer K
-            other, grad = other.flatten(0, -2), grad.flatten(0, -2)
+            other, grad = distributed.flat(other, grad) or (other, grad)
         x, y = other.mT, grad
     if stride[-2] == 1 and stride[-1] == shape[-2] != 1:  # stored by columns
         return y.mT, x.mT, True
