@@ -11,10 +11,9 @@ import triton
 import triton.language as tl
 
 from ..spec import Config, Trait, TritonKernel
-from .common.finish import finish
 from .common.host import POINTERS, dot_why_not, of_pointers, tiles_in_flight
 from .common.raster import raster, split_batch
-from .common.tile import batch_offset, dot, store, widen
+from .common.tile import batch_offset, dot, finish, store, widen
 
 
 @triton.jit
@@ -69,6 +68,5 @@ def configs(problem):
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=pipelined_kernel, arguments=POINTERS,
     why_not=of_pointers(configs), configs=configs, config_why_not=dot_why_not,
-    interpreted=Config(32, 32, 32, num_stages=3, ORDER="grouped"),
-    trait=Trait(0.85, narrow=10.0),
+    interpreted=Config(32, 32, 32, num_stages=3, ORDER="grouped"), trait=Trait(0.85, narrow=10.0),
 )  # fmt: skip

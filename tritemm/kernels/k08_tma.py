@@ -22,13 +22,13 @@ def tma_kernel(
     M, N, K, B1,
     stride_c0, stride_c1, stride_cm, stride_cn,
     bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    STAGES: tl.constexpr, ORDER: tl.constexpr, GROUP_M: tl.constexpr,
-    A_MAJOR: tl.constexpr, B_MAJOR: tl.constexpr, TMA_STORE: tl.constexpr,
-    BATCHED: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr, ACC: tl.constexpr,
-    BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
+    ORDER: tl.constexpr, GROUP_M: tl.constexpr, A_MAJOR: tl.constexpr, B_MAJOR: tl.constexpr,
+    TMA_STORE: tl.constexpr, BATCHED: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
+    ACC: tl.constexpr, BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
     extra = (bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn)
+    strides = (stride_c0, stride_c1, stride_cm, stride_cn)
     tl.assume(K > 0)
     pid, b0, b1 = split_batch(tl.program_id(0), M, N, B1, BLOCK_M, BLOCK_N, BATCHED)
     pid_m, pid_n = raster(pid, M, N, BLOCK_M, BLOCK_N, ORDER, GROUP_M)
@@ -43,8 +43,7 @@ def tma_kernel(
         acc = dot(a, b, acc, PRECISION)
 
     store_tile(
-        c_desc, c_ptr, acc, b0, b1, row, col, M, N,
-        stride_c0, stride_c1, stride_cm, stride_cn, extra, BIAS, ACTIVATION,
+        c_desc, c_ptr, acc, b0, b1, row, col, M, N, strides, extra, BIAS, ACTIVATION,
         TMA_STORE, BATCHED, WIDE,
     )  # fmt: skip
 

@@ -13,10 +13,9 @@ import triton
 import triton.language as tl
 
 from ..spec import Config, Trait, TritonKernel
-from .common.finish import finish
 from .common.gemv_host import ARGUMENTS, config_why_not, configs, few_rows, grid, why_not
 from .common.raster import split_batch
-from .common.tile import batch_offset, follow, store, widen
+from .common.tile import batch_offset, finish, follow, store, widen
 from .common.words import element_of, elements, interleaved, words_of
 from .pack import WORD
 

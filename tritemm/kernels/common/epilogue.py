@@ -7,13 +7,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 
-from .finish import finish
+from .finish_piece import finish_piece
 from .language import Value, aggregate, async_store, tma_store_wait
-from .memory import acc_columns, as_box, buffers, corner, tile_view
-from .tile import widen
-
-#: Columns whose epilogue is worked out together.
-AT_ONCE = gl.constexpr(16)
+from .memory import acc_columns, as_box, buffers, columns_of, corner, tile_view
 
 
 @gluon.constexpr_function
@@ -30,48 +26,6 @@ def lanes_along(major, warps):
     return gl.BlockedLayout([1, 1], [32, 1], [1, warps], [0, 1])
 
 
-@gluon.jit
-def columns_of(acc, PIECE: gl.constexpr, COLUMNS: gl.constexpr):
-    """Columns PIECE * COLUMNS and on, so many, of tensors side by side; registers only."""
-    FIRST: gl.constexpr = acc[0].shape[1] // COLUMNS
-    if PIECE < FIRST:
-        piece = part_of(acc[0], PIECE, FIRST)
-    else:
-        piece = columns_of(acc[1:], PIECE - FIRST, COLUMNS)
-    return piece
-
-
-@gluon.jit
-def part_of(acc, PART: gl.constexpr, PARTS: gl.constexpr):
-    """Columns `PART` of `PARTS` equal ones."""
-    if PARTS > 1:
-        HALF: gl.constexpr = PARTS // 2
-        left, right = acc.reshape([acc.shape[0], 2, acc.shape[1] // 2]).permute([0, 2, 1]).split()
-        if PART < HALF:  # noqa: SIM108
-            acc = part_of(left, PART, HALF)
-        else:
-            acc = part_of(right, PART - HALF, HALF)
-    return acc
-
-
-@gluon.constexpr_function
-def piece_parts(columns):
-    """Of a piece, so that only what a few columns need is in registers at a time."""
-    return max(1, columns // AT_ONCE.value)
-
-
-@gluon.jit
-def joined(parts):
-    """Tensors side by side as one, whose number is a power of two; registers only."""
-    COUNT: gl.constexpr = len(parts)
-    if COUNT == 1:
-        whole = parts[0]
-    else:
-        whole = gl.join(joined(parts[: COUNT // 2]), joined(parts[COUNT // 2 :]))
-        whole = whole.permute([0, 2, 1]).reshape([whole.shape[0], 2 * whole.shape[1]])
-    return whole
-
-
 @aggregate
 class Epilogue:
     """C, and `BUFFERS` in shared memory for each consumer's pieces of ROWS x EPI_N."""
@@ -81,10 +35,7 @@ class Epilogue:
     memory: Value
     M: Value
     N: Value
-    stride_c0: Value
-    stride_c1: Value
-    stride_cm: Value
-    stride_cn: Value
+    strides: Value
     extra: Value  # as `finish` takes it
     SHAPE: gl.constexpr
 
@@ -104,7 +55,9 @@ class Epilogue:
         SHAPE: gl.constexpr = self.SHAPE
         row += unit.row
         col += unit.col
-        piece = self.elementwise(piece, unit, row, col)
+        piece = finish_piece(
+            piece, self.extra, unit, row, col, self.M, self.N, self.c_ptr.dtype.element_ty, SHAPE
+        )
         if by_engine(SHAPE.C_MAJOR):
             # So many pieces are in other buffers; those before them have been read.
             tma_store_wait(NTH if NTH < SHAPE.BUFFERS else SHAPE.BUFFERS - 1)
@@ -119,30 +72,6 @@ class Epilogue:
     def tail(self):
         """Wait until shared memory has been read: it must outlive that."""
         tma_store_wait(0)
-
-    @gluon.jit
-    def elementwise(self, piece, unit, row, col):
-        """What C gets of the sums at (row, col), element by element."""
-        SHAPE: gl.constexpr = self.SHAPE
-        PARTS: gl.constexpr = 1 if SHAPE.PLAIN else piece_parts(piece.shape[1])
-        done = ()
-        for i in gl.static_range(PARTS):
-            part = part_of(piece, i, PARTS)
-            done += (self.finish(part, unit, row, col + i * part.shape[1]),)
-        return joined(done)
-
-    @gluon.jit
-    def finish(self, piece, unit, row, col):
-        """What C gets of a few columns of sums."""
-        layout: gl.constexpr = piece.type.layout
-        offs_m = row + gl.arange(0, piece.shape[0], gl.SliceLayout(1, layout))
-        offs_n = col + gl.arange(0, piece.shape[1], gl.SliceLayout(0, layout))
-        offs_m, offs_n = widen(offs_m, self.SHAPE.WIDE), widen(offs_n, self.SHAPE.WIDE)
-        piece = finish(
-            piece, self.extra, unit.b0, unit.b1, offs_m, offs_n, self.M, self.N,
-            self.SHAPE.BIAS, self.SHAPE.ACTIVATION,
-        )  # fmt: skip
-        return piece.to(self.c_ptr.dtype.element_ty)
 
     @gluon.jit
     def tma_store(self, unit, row, col, memory):
@@ -165,21 +94,18 @@ class Epilogue:
         if self.SHAPE.WIDE:
             offs_m = offs_m.to(gl.int64)
             offs_n = offs_n.to(gl.int64)
-        c_ptr = self.c_ptr + gl.cast(unit.b0, gl.int64) * self.stride_c0
-        c_ptr += gl.cast(unit.b1, gl.int64) * self.stride_c1
-        c_ptrs = c_ptr + offs_m[:, None] * self.stride_cm + offs_n[None, :] * self.stride_cn
+        c_ptr = self.c_ptr + gl.cast(unit.b0, gl.int64) * self.strides[0]
+        c_ptr += gl.cast(unit.b1, gl.int64) * self.strides[1]
+        c_ptrs = c_ptr + offs_m[:, None] * self.strides[2] + offs_n[None, :] * self.strides[3]
         gl.store(c_ptrs, piece, mask=mask)
 
 
 @gluon.jit
-def make_epilogue(
-    c_desc, c_ptr, M, N, stride_c0, stride_c1, stride_cm, stride_cn, extra, SHAPE: gl.constexpr
-):
+def make_epilogue(c_desc, c_ptr, M, N, strides, extra, SHAPE: gl.constexpr):
     """With its memory."""
     memory = c_ptr
     if by_engine(SHAPE.C_MAJOR):
         COUNT: gl.constexpr = SHAPE.CONSUMERS * SHAPE.BUFFERS
         DTYPE: gl.constexpr = c_ptr.dtype.element_ty
         memory = buffers(COUNT, SHAPE.ROWS, SHAPE.EPI_N, SHAPE.C_MAJOR, DTYPE)
-    strides = stride_c0, stride_c1, stride_cm, stride_cn
-    return Epilogue(c_desc, c_ptr, memory, M, N, *strides, extra, SHAPE)
+    return Epilogue(c_desc, c_ptr, memory, M, N, strides, extra, SHAPE)

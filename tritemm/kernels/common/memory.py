@@ -78,3 +78,27 @@ def as_box(memory, desc):
     else:
         box = memory._reinterpret(desc.dtype, desc.block_type.shape, desc.layout)
     return box
+
+
+@gluon.jit
+def columns_of(acc, PIECE: gl.constexpr, COLUMNS: gl.constexpr):
+    """Columns PIECE * COLUMNS and on, so many, of tensors side by side; registers only."""
+    FIRST: gl.constexpr = acc[0].shape[1] // COLUMNS
+    if PIECE < FIRST:
+        piece = part_of(acc[0], PIECE, FIRST)
+    else:
+        piece = columns_of(acc[1:], PIECE - FIRST, COLUMNS)
+    return piece
+
+
+@gluon.jit
+def part_of(acc, PART: gl.constexpr, PARTS: gl.constexpr):
+    """Columns `PART` of `PARTS` equal ones."""
+    if PARTS > 1:
+        HALF: gl.constexpr = PARTS // 2
+        left, right = acc.reshape([acc.shape[0], 2, acc.shape[1] // 2]).permute([0, 2, 1]).split()
+        if PART < HALF:  # noqa: SIM108
+            acc = part_of(left, PART, HALF)
+        else:
+            acc = part_of(right, PART - HALF, HALF)
+    return acc

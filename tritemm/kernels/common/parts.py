@@ -6,9 +6,8 @@ The last program that comes adds up all, or each program a share of them.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from .epilogue import columns_of
 from .language import Value, aggregate, barrier
-from .memory import acc_columns, mma_layout
+from .memory import acc_columns, columns_of, mma_layout
 
 #: Parts of a sum whose loads are unrolled.
 UNROLLED = gl.constexpr(16)

@@ -8,7 +8,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ... import interpreter
-from .finish import finish
+from .finish import finish as finish
 
 #: True when kernels run in Triton's interpreter, which needs two corrections below.
 INTERPRETED = tl.constexpr(interpreter.INTERPRETED)
@@ -101,10 +101,12 @@ def load_box(desc, b0, b1, i, j, I: tl.constexpr, J: tl.constexpr, BATCHED: tl.c
 
 @triton.jit
 def store_tile(c_desc, c_ptr, acc, b0, b1, row, col, M, N,
-               stride_c0, stride_c1, stride_cm, stride_cn, extra,
-               BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
+               strides, extra, BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
                TMA_STORE: tl.constexpr, BATCHED: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
-    """Finish and write the tile at (row, col) of batch (b0, b1), by the copy engine if it can."""
+    """Finish and write the tile at (row, col) of batch (b0, b1), by the copy engine if it can.
+
+    `strides` of C and `extra`, as `finish` takes it.
+    """
     offs_m = widen(row + tl.arange(0, acc.shape[0]), WIDE)
     offs_n = widen(col + tl.arange(0, acc.shape[1]), WIDE)
     acc = finish(acc, extra, b0, b1, offs_m, offs_n, M, N, BIAS, ACTIVATION)
@@ -115,5 +117,5 @@ def store_tile(c_desc, c_ptr, acc, b0, b1, row, col, M, N,
         else:
             c_desc.store([row, col], tile)
     else:
-        c_ptr += batch_offset(b0, b1, stride_c0, stride_c1)
-        store(c_ptr, acc, offs_m, offs_n, M, N, stride_cm, stride_cn)
+        c_ptr += batch_offset(b0, b1, strides[0], strides[1])
+        store(c_ptr, acc, offs_m, offs_n, M, N, strides[2], strides[3])

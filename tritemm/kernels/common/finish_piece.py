@@ -1,0 +1,47 @@
+"""What follows the sums of a piece of a tile, in Gluon: a few columns at a time."""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from .finish import finish
+from .memory import part_of
+from .tile import widen
+
+#: Columns whose epilogue is worked out together.
+AT_ONCE = gl.constexpr(16)
+
+
+@gluon.constexpr_function
+def piece_parts(columns):
+    """Of a piece, so that only what a few columns need is in registers at a time."""
+    return max(1, columns // AT_ONCE.value)
+
+
+@gluon.jit
+def joined(parts):
+    """Tensors side by side as one, whose number is a power of two; registers only."""
+    COUNT: gl.constexpr = len(parts)
+    if COUNT == 1:
+        whole = parts[0]
+    else:
+        whole = gl.join(joined(parts[: COUNT // 2]), joined(parts[COUNT // 2 :]))
+        whole = whole.permute([0, 2, 1]).reshape([whole.shape[0], 2 * whole.shape[1]])
+    return whole
+
+
+@gluon.jit
+def finish_piece(piece, extra, unit, row, col, M, N, DTYPE: gl.constexpr, SHAPE: gl.constexpr):
+    """What C, of type DTYPE, gets of the sums at (row, col); `extra` as in `finish`."""
+    PARTS: gl.constexpr = 1 if SHAPE.PLAIN else piece_parts(piece.shape[1])
+    done = ()
+    for i in gl.static_range(PARTS):
+        part = part_of(piece, i, PARTS)
+        layout: gl.constexpr = part.type.layout
+        offs_m = row + gl.arange(0, part.shape[0], gl.SliceLayout(1, layout))
+        offs_n = col + i * part.shape[1] + gl.arange(0, part.shape[1], gl.SliceLayout(0, layout))
+        offs_m, offs_n = widen(offs_m, SHAPE.WIDE), widen(offs_n, SHAPE.WIDE)
+        part = finish(
+            part, extra, unit.b0, unit.b1, offs_m, offs_n, M, N, SHAPE.BIAS, SHAPE.ACTIVATION
+        )
+        done += (part.to(DTYPE),)
+    return joined(done)
