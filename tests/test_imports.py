@@ -33,7 +33,7 @@ FLOORS = (
     ("arguments",),
     ("blas",),
     ("api", "nn", "routing"),
-    ("demo", "integrate", "tuning", "warming"),
+    ("demo", "einsum", "integrate", "tuning", "warming"),
     ("__init__",),
     ("__main__",),
 )

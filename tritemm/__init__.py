@@ -14,6 +14,7 @@ with decorating():
     from .api import explain, matmul
     from .blas import addmm, baddbmm, linear, mv
     from .config import Config
+    from .einsum import einsum
     from .integrate import disable, enable, enabled, set_batch_invariant_mode
     from .nn import Linear, convert
     from .rungs import ladder
@@ -36,6 +37,7 @@ __all__ = [
     "convert",
     "deterministic",
     "disable",
+    "einsum",
     "enable",
     "enabled",
     "explain",

@@ -1,0 +1,164 @@
+"""`einsum` of two tensors as one product of views; nothing is copied where strides allow."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import torch
+
+from .api import matmul
+
+
+def einsum(equation: str, a: torch.Tensor, b: torch.Tensor, **options) -> torch.Tensor:
+    """`torch.einsum` of two tensors.
+
+    Letters that both have and the result lacks are K, those that all three have are batches. Of
+    several letters that only one tensor has, those that don't lie in one piece become batches,
+    along which the other is broadcast: only a K of several letters that don't is copied.
+
+    Args:
+        equation: as of `torch.einsum`, with or without "->" and "...".
+        a, b: of one type and device.
+        options: `kernel`, `batch_invariant`, `precision`, `accumulate`, `out_dtype` as of `matmul`.
+
+    Raises what `torch.einsum` and `matmul` raise.
+
+    >>> import torch, tritemm
+    >>> device = "cuda" if torch.cuda.is_available() else "cpu"
+    >>> q = torch.ones(2, 5, 3, 4, dtype=torch.float16, device=device)  # batch, token, head, size
+    >>> tritemm.einsum("bqhd,bkhd->bhqk", q, q).shape
+    torch.Size([2, 3, 5, 5])
+    """
+    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+        wrong = b if isinstance(a, torch.Tensor) else a
+        raise TypeError(f"einsum(): operands must be Tensors, not {type(wrong).__name__}")
+    form = _form(equation, a.dim(), b.dim())
+    a, b = _alike(form, a, b)
+    x, m = _view(a, form.a, form.batch, form.rows, form.terms, last="terms")
+    y, n = _view(b, form.b, form.batch, form.columns, form.terms, last="free")
+    # [batch, rows that lie apart, columns that lie apart, rows, columns]
+    for _ in n.apart:
+        x = x.unsqueeze(-3)
+    y = y.reshape(*y.shape[: len(form.batch)], *[1] * len(m.apart), *y.shape[len(form.batch) :])
+    result = matmul(x, y, **options)
+    sizes = {**m.sizes, **n.sizes}
+    together = [*form.batch, *m.apart, *n.apart]
+    apart = [sizes[i] for i in (*m.together, *n.together)]
+    result = result.reshape([*result.shape[: len(together)], *apart])
+    have = [*together, *m.together, *n.together]
+    return result.permute(tuple(have.index(i) for i in form.result))
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """The letters of both tensors and the result, and what each is to the product."""
+
+    a: str
+    b: str
+    result: str
+
+    @functools.cached_property
+    def batch(self) -> str:
+        return _of(self.result, lambda i: i in self.a and i in self.b)
+
+    @functools.cached_property
+    def terms(self) -> str:
+        return _of(self.a, lambda i: i in self.b and i not in self.result)
+
+    @functools.cached_property
+    def rows(self) -> str:
+        return _of(self.a, lambda i: i in self.result and i not in self.b)
+
+    @functools.cached_property
+    def columns(self) -> str:
+        return _of(self.b, lambda i: i in self.result and i not in self.a)
+
+
+def _of(letters: str, wanted) -> str:
+    """Those that are wanted, each once."""
+    return "".join(i for i in dict.fromkeys(letters) if wanted(i))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Free:
+    """Letters that one tensor has alone: those that are one axis `together`, and those `apart`."""
+
+    together: str
+    apart: str
+    sizes: dict[str, int]
+
+
+@functools.lru_cache
+def _form(equation: str, a_dims: int, b_dims: int) -> Form:
+    """Of an equation that torch accepts for tensors of so many dimensions; or torch's error."""
+    torch.einsum(equation, torch.ones([1] * a_dims), torch.ones([1] * b_dims))
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    first, second = left.split(",")
+    letters = [i for i in map(chr, range(0x100, 0x200)) if i not in equation]
+    given = (first, a_dims), (second, b_dims)
+    parts = [_spelt(part, dims, letters) for part, dims in given]
+    most = max(dims - len(part.replace("...", "")) for part, dims in given)
+    dots = "".join(reversed(letters[:most])) if "..." in left else ""
+    if arrow:
+        return Form(*parts, right.replace("...", dots))
+    named = sorted(i for i in set(left) - {",", "."} if left.count(i) == 1)
+    return Form(*parts, dots + "".join(named))
+
+
+def _spelt(part: str, dims: int, letters: Sequence[str]) -> str:
+    """With a letter for each dimension that "..." stands for, the last ones alike."""
+    count = dims - len(part.replace("...", ""))
+    return part.replace("...", "".join(reversed(letters[:count])))
+
+
+def _alike(form: Form, a, b) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both with one size for each letter; torch's error where they have two."""
+    sizes: dict[str, int] = {}
+    for letters, t in ((form.a, a), (form.b, b)):
+        for letter, size in zip(letters, t.shape, strict=True):
+            known = sizes.setdefault(letter, size)
+            if 1 not in (known, size) and known != size:
+                raise RuntimeError(
+                    f"einsum(): operands do not broadcast with remapped shapes: {list(a.shape)} "
+                    f"and {list(b.shape)} differ in a subscript, {known} and {size}"
+                )
+            sizes[letter] = size if known == 1 else known
+    return a.expand([sizes[i] for i in form.a]), b.expand([sizes[i] for i in form.b])
+
+
+def _view(t, letters: str, batch: str, free: str, terms: str, last: str):
+    """`t` as [batch, free letters that lie apart, free, terms], or terms and then free."""
+    for letter in sorted({i for i in letters if letters.count(i) > 1}):  # a diagonal
+        while letters.count(letter) > 1:
+            i, j = letters.index(letter), letters.rindex(letter)
+            t = t.diagonal(dim1=i, dim2=j)
+            letters = letters[:i] + letters[i + 1 : j] + letters[j + 1 :] + letter
+    alone = [i for i, letter in enumerate(letters) if letter not in batch + free + terms]
+    if alone:
+        t = t.sum(alone)
+        letters = "".join(i for i in letters if i in batch + free + terms)
+    t = t.permute(tuple(letters.index(i) for i in (*batch, *free, *terms)))
+    sizes = dict(zip(free, t.shape[len(batch) :], strict=False))
+    # The largest strides first, so that what can be one axis is.
+    first, count = len(batch), len(free)
+    order = sorted(range(count), key=lambda i: -t.stride(first + i))
+    free = "".join(free[i] for i in order)
+    t = t.permute((*range(first), *[first + i for i in order], *range(first + count, t.dim())))
+    apart = 0
+    while count - apart > 1 and not _is_one(t, first + apart, first + count):
+        apart += 1
+    start = first + apart
+    t = t.flatten(start, first + count - 1) if count - apart else t.unsqueeze(start)
+    t = t.flatten(start + 1) if terms else t.unsqueeze(-1)
+    found = _Free(free[apart:], free[:apart], sizes)
+    return (t if last == "terms" else t.mT), found
+
+
+def _is_one(t, start: int, end: int) -> bool:
+    """Whether these dimensions of `t` lie in one piece."""
+    return all(
+        t.shape[i] == 1 or t.stride(i) == t.shape[i + 1] * t.stride(i + 1)
+        for i in range(start, end - 1)
+    )
