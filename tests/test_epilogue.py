@@ -1,11 +1,13 @@
 """What follows a product in its kernel: bias, activation, residual, alpha and beta."""
 
 import dataclasses
+import itertools
 
 import pytest
 import torch
 
 from tritemm import plan
+from tritemm.compile import asm
 from tritemm.problem import Problem
 from tritemm.rungs import RUNGS
 
@@ -74,3 +76,18 @@ def test_every_config(kernel, layout):
         assert run(kernel, a, b, config=config, ending=ending) is None
         swapped = dataclasses.replace(config, SWAP=True)
         assert run(kernel, a, b, config=swapped, ending=ending) is None
+
+
+def test_rungs_that_need_a_gpu_compile_with_all_of_it():
+    """Here as well: with a bias, a residual and an activation, some stored by threads."""
+    rungs = [kernel for kernel in FUSING if kernel.interpreted is None]
+    ending = {"activation": "silu", "bias": True, "residual": True}
+    jobs = [
+        asm.Job(kernel.name, M=512, N=n, K=1024, layout="NT", **ending)
+        for kernel, n in zip(rungs, itertools.cycle((512, 333)))
+    ]
+    # The last config is the one with the smallest tile, or nearly.
+    jobs = [dataclasses.replace(job, config=asm.configs_of(job)[-1]) for job in jobs]
+    for job, code in zip(jobs, asm.compile_many(jobs, "usage"), strict=True):
+        assert isinstance(code, asm.Code), f"{job}: {code.reason}"
+        assert code.fits, f"{job}: {code.shared} bytes of shared memory"

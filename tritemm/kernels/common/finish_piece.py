@@ -30,18 +30,22 @@ def joined(parts):
 
 
 @gluon.jit
+def finish_part(part, extra, unit, row, col, M, N, SHAPE: gl.constexpr):
+    """`finish` of the sums at (row, col)."""
+    layout: gl.constexpr = part.type.layout
+    offs_m = row + gl.arange(0, part.shape[0], gl.SliceLayout(1, layout))
+    offs_n = col + gl.arange(0, part.shape[1], gl.SliceLayout(0, layout))
+    offs_m, offs_n = widen(offs_m, SHAPE.WIDE), widen(offs_n, SHAPE.WIDE)
+    return finish(part, extra, unit.b0, unit.b1, offs_m, offs_n, M, N, SHAPE.BIAS, SHAPE.ACTIVATION)
+
+
+@gluon.jit
 def finish_piece(piece, extra, unit, row, col, M, N, DTYPE: gl.constexpr, SHAPE: gl.constexpr):
     """What C, of type DTYPE, gets of the sums at (row, col); `extra` as in `finish`."""
     PARTS: gl.constexpr = 1 if SHAPE.PLAIN else piece_parts(piece.shape[1])
     done = ()
     for i in gl.static_range(PARTS):
         part = part_of(piece, i, PARTS)
-        layout: gl.constexpr = part.type.layout
-        offs_m = row + gl.arange(0, part.shape[0], gl.SliceLayout(1, layout))
-        offs_n = col + i * part.shape[1] + gl.arange(0, part.shape[1], gl.SliceLayout(0, layout))
-        offs_m, offs_n = widen(offs_m, SHAPE.WIDE), widen(offs_n, SHAPE.WIDE)
-        part = finish(
-            part, extra, unit.b0, unit.b1, offs_m, offs_n, M, N, SHAPE.BIAS, SHAPE.ACTIVATION
-        )
+        part = finish_part(part, extra, unit, row, col + i * part.shape[1], M, N, SHAPE)
         done += (part.to(DTYPE),)
     return joined(done)
