@@ -188,11 +188,25 @@ def test_the_command_prints_a_table_or_json(capsys):
 
 
 @pytest.mark.parametrize(
-    "words", [("nope",), (RUNGS[0].name, "--problem", "1,2"), (RUNGS[0].name, "--sm", "old")]
+    "words",
+    [
+        ("nope",),
+        (RUNGS[0].name, "--problem", "1,2"),
+        (RUNGS[0].name, "--sm", "old"),
+        (RUNGS[0].name, "--activation", "tanh"),
+        (RUNGS[0].name, "--bias"),
+    ],
 )
 def test_a_bad_command_is_one_sentence(words, capsys):
     assert run_command(*words) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_the_command_compiles_an_epilogue(capsys):
+    rung = next(kernel.name for kernel in RUNGS if kernel.branch)
+    words = (rung, "--problem", "8,16,32", "--activation", "relu", "--bias", "--residual")
+    assert run_command(*words) == 0
+    assert "8 x 16 x 32 NN, bf16 x bf16 -> bf16; bias, relu, residual" in capsys.readouterr().out
 
 
 def test_the_command_passes_on_a_refusal(capsys):

@@ -356,11 +356,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--problem", "4096,4096,4096,NN", "M,N,K and how A and B are stored: "
          "N as written or T transposed"),
         ("--config", "0", "which of the rung's configs for this problem, from 0"),
+        ("--activation", "", f"of the result: {_list(filter(None, ACTIVATIONS))} (default: none)"),
     ):  # fmt: skip
         shown = f"{meaning} (default: {default})" if default else meaning
         metavar = {"--problem": "M,N,K,LAYOUT", "--config": "I"}.get(option)
         parser.add_argument(option, default=default, metavar=metavar, help=shown)
     add = parser.add_argument
+    add("--bias", action="store_true", help="add a bias, of the result's type")
+    add("--residual", action="store_true", help="add a residual, of the result's type")
     add("--ptx", action="store_true", help="also print the PTX")
     add("--sass", action="store_true", help="also print the SASS")
     add("--json", action="store_true", help="print JSON instead of a table")
@@ -389,7 +392,8 @@ def _job(args: argparse.Namespace) -> Job:
     return Job(
         args.rung, _integer("--sm", str(args.sm).removeprefix("sm_")), M, N, K, layout,
         args.dtype, args.out_dtype, args.accumulate, args.precision,
-        config=_integer("--config", args.config),
+        config=_integer("--config", args.config), activation=args.activation, bias=args.bias,
+        residual=args.residual,
     )  # fmt: skip
 
 
@@ -420,7 +424,7 @@ def _check_config(job: Job) -> None:
 
 def _one_of(what: str, value, known) -> None:
     if value not in known:
-        raise ValueError(f"{what} {value!r} is unknown; one of {_list(known)}")
+        raise ValueError(f"{what} {value!r} is unknown; one of {_list(filter(None, known))}")
 
 
 def _dtype(name: str) -> torch.dtype:
