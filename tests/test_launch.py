@@ -202,6 +202,22 @@ def test_what_follows_the_product(stand_in, ending):
 
 
 @cpu_only
+def test_a_bias_or_a_residual_of_another_kind_is_checked_anew(stand_in):
+    a, b = integers(33, 40), integers(40, 24)
+    for _ in range(2):
+        tritemm.matmul(a, b, bias=integers(24), residual=integers(33, 24))
+    for wrong in (
+        {"bias": integers(25)},
+        {"bias": integers(1, 24)},
+        {"bias": integers(24).to("meta")},
+        {"residual": integers(33, 25)},
+        {"residual": integers(33, 24).to("meta")},
+    ):
+        with pytest.raises(RuntimeError, match=r"has shape|is on meta"):
+            tritemm.matmul(a, b, **{"bias": integers(24), "residual": integers(33, 24), **wrong})
+
+
+@cpu_only
 def test_it_is_added_to_what_is_there(stand_in):
     total = torch.zeros(33, 24)
     a, b = integers(33, 40), integers(40, 24)

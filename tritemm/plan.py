@@ -141,10 +141,11 @@ class Ending(NamedTuple):
         """All that decides what runs."""
         bias, residual, *values = self
         if bias is not None:
-            values += [bias.dtype]
+            values += [bias.dtype, bias.shape, bias.get_device()]
         if residual is not None:
             address = residual.data_ptr() & 15
-            values += [residual.dtype, residual.shape, residual.stride(), address]
+            lies = residual.shape, residual.stride(), address, residual.get_device()
+            values += [residual.dtype, *lies]
         return tuple(values)
 
     def met_by(self, out: torch.Tensor) -> bool:
