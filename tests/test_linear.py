@@ -176,9 +176,12 @@ def test_refusals():
         ({"bias": integers(3)}, "5 columns"),
         ({"residual": integers(4, 5)}, r"\[3, 5\]"),
         ({"bias": integers(5).to("meta")}, "bias is on meta"),
+        ({"bias": integers(5).bool()}, "bias is torch.bool"),
+        ({"residual": integers(5).to(torch.complex64)}, "residual is torch.complex64"),
+        ({"residual": integers(3, 5).to_sparse()}, "dense"),
         ({"kernel": "tiled", "bias": integers(5)}, "sums as they are"),
     ):
-        with pytest.raises((ValueError, RuntimeError), match=words):
+        with pytest.raises((ValueError, RuntimeError, NotImplementedError), match=words):
             tritemm.linear(x, w, **wrong)
     with pytest.raises(ValueError, match="linear has swiglu"):
         tritemm.matmul(x, w.mT, activation="swiglu")

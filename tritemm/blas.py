@@ -19,6 +19,9 @@ from .problem import ACTIVATIONS, GATED
 from .runtime import fast_path
 from .spec import Kernel
 
+#: What a bias or a residual of floating-point operands may be.
+ADDED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
 
 def linear(
     input: torch.Tensor,
@@ -342,7 +345,9 @@ def _same_kind(name, tensor, input) -> None:
             f"Expected all tensors to be on the same device, but {name} is on {tensor.device} "
             f"and input on {input.device}"
         )
-    if tensor.layout != torch.strided or tensor.is_complex():
-        raise NotImplementedError(
-            f"{name} is {tensor.layout} of {tensor.dtype}; take a dense real one"
-        )
+    if tensor.layout != torch.strided:
+        raise NotImplementedError(f"{name} is {tensor.layout}. Use .to_dense()")
+    able = ADDED if input.dtype.is_floating_point else (torch.int32,)
+    if tensor.dtype not in able:
+        names = ", ".join(str(dtype) for dtype in able)
+        raise RuntimeError(f"{name} is {tensor.dtype}; of {input.dtype} operands it may be {names}")
