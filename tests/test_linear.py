@@ -187,6 +187,8 @@ def test_refusals():
         tritemm.matmul(x, w.mT, activation="swiglu")
     with pytest.raises(RuntimeError, match="gated"):
         tritemm.linear(x, w, activation="swiglu")
+    with pytest.raises(ValueError, match="give one of them"):
+        tritemm.matmul(x, w.mT, beta=2)
     with pytest.raises(ValueError, match="whole numbers"):
         tritemm.matmul(x.to(torch.int8), w.to(torch.int8).mT, activation="relu")
 
@@ -317,4 +319,4 @@ def test_a_function_mode_sees_the_call():
     seen = []
     x = integers(3, 4).as_subclass(Doubled)
     assert tritemm.linear(x, integers(5, 4), integers(5)) == "seen"
-    assert "bias" in seen[0][1]
+    assert seen[0][0] == "matmul" and "bias" in seen[0][1]

@@ -10,9 +10,9 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from . import dispatch, distributed, ops, plan
 from .arguments import check_out, drop, drop_shape, needs_copy, operands, resize
-from .blas import gemm
 from .config import Config
 from .dispatch.request import word_of
+from .gemm import gemm
 from .runtime import fast_path
 from .spec import Kernel
 
@@ -83,8 +83,16 @@ def matmul(
     [[3.0, 3.0], [3.0, 3.0]]
     """
     if not (bias is activation is residual is beta is None and alpha == 1):
+        tensors = tuple(t for t in (input, other, bias, residual, out) if t is not None)
+        if has_torch_function(tensors):
+            return handle_torch_function(
+                matmul, tensors, input, other, out=out, kernel=kernel, config=config,
+                batch_invariant=batch_invariant, precision=precision, accumulate=accumulate,
+                out_dtype=out_dtype, bias=bias, activation=activation, residual=residual,
+                alpha=alpha, beta=beta,
+            )  # fmt: skip
         return gemm(
-            matmul, input, other, bias, residual, activation, alpha, beta, out,
+            input, other, bias, residual, activation, alpha, beta, out,
             kernel, config, batch_invariant, precision, accumulate, out_dtype,
         )  # fmt: skip
     asked = (kernel, precision, accumulate, out_dtype, config, batch_invariant)

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
-from torch.compiler import is_dynamo_compiling
-from torch.nn import Parameter
-from torch.overrides import handle_torch_function, has_torch_function
 
-from . import distributed
-from .arguments import autocast, check_out, drop, drop_shape, needs_copy, operands, resize
+from .api import matmul
 from .config import Config
-from .dispatch.request import word_of
-from .fused import GEMM, GEMM_OUT, after, record
-from .plan import Ending, activated, kind_of
-from .problem import ACTIVATIONS, GATED
-from .runtime import fast_path
+from .plan import activated
+from .problem import GATED
 from .spec import Kernel
-
-#: What a bias or a residual of floating-point operands may be.
-ADDED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def linear(
@@ -77,10 +67,15 @@ def linear(
             "[in_features] are possible. matmul multiplies by stacks of matrices"
         )
     other = weight.mT if weight.dim() == 2 else weight
-    options = kernel, config, batch_invariant, precision, accumulate, out_dtype
+    options = {
+        "kernel": kernel, "config": config, "batch_invariant": batch_invariant,
+        "precision": precision, "accumulate": accumulate, "out_dtype": out_dtype,
+    }  # fmt: skip
     if activation in GATED:
         return _gated(input, weight, bias, GATED[activation], residual, out, options)
-    return gemm(linear, input, other, bias, residual, activation, 1, None, out, *options)
+    return matmul(
+        input, other, out=out, bias=bias, activation=activation, residual=residual, **options
+    )
 
 
 def _gated(input, weight, bias, activation, residual, out, options) -> torch.Tensor:
@@ -92,7 +87,7 @@ def _gated(input, weight, bias, activation, residual, out, options) -> torch.Ten
         )
     if out is not None:
         raise ValueError("out= is not possible with a gated activation")
-    pair = gemm(linear, input, weight.mT, bias, None, None, 1, None, None, *options)
+    pair = matmul(input, weight.mT, bias=bias, **options)
     gate, up = pair.chunk(2, -1)
     result = activated(gate, activation) * up
     return result if residual is None else (result + residual).to(pair.dtype)
@@ -156,7 +151,7 @@ def mv(
     [3.0, 3.0]
     """
     _dimensions("mv", input=(input, 2), vec=(vec, 1))
-    return gemm(mv, input, vec, None, None, None, 1, None, out, **options)
+    return matmul(input, vec, out=out, **options)
 
 
 def _added(name, dims, input, x, y, beta, alpha, out, options) -> torch.Tensor:
@@ -166,9 +161,9 @@ def _added(name, dims, input, x, y, beta, alpha, out, options) -> torch.Tensor:
         raise RuntimeError(
             f"{name}(): {first} has {x.shape[0]} matrices and {second} has {y.shape[0]}"
         )
-    residual = input if beta != 0 else None
-    function = addmm if dims == 2 else baddbmm
-    return gemm(function, x, y, None, residual, None, alpha, beta, out, **options)
+    if beta == 0:
+        return matmul(x, y, alpha=alpha, out=out, **options)
+    return matmul(x, y, residual=input, alpha=alpha, beta=beta, out=out, **options)
 
 
 def _dimensions(name, **tensors) -> None:
@@ -179,175 +174,3 @@ def _dimensions(name, **tensors) -> None:
             )
         if tensor.dim() != count:
             raise RuntimeError(f"{name}(): {argument} has {tensor.dim()} dimensions, not {count}")
-
-
-def gemm(
-    function: Callable, input, other, bias, residual, activation, alpha, beta, out,
-    kernel="auto", config=None, batch_invariant=False, precision=None, accumulate=None,
-    out_dtype=None,
-) -> torch.Tensor:  # fmt: skip
-    """activation(alpha * input @ other + bias) + beta * residual, of a caller of `function`."""
-    asked = (kernel, precision, accumulate, out_dtype, config, batch_invariant)
-    if not is_dynamo_compiling():
-        ending = bias, residual, activation, alpha, beta
-        result = _known(input, other, ending, out, asked)
-        if result is not None:
-            return result
-    tensors = [input, other, *(t for t in (bias, residual, out) if t is not None)]
-    if has_torch_function(tensors):
-        named = {"bias": bias, "residual": residual, "activation": activation, "alpha": alpha}
-        return handle_torch_function(
-            _of_matrices, tensors, input, other, beta=beta, out=out, kernel=kernel, config=config,
-            batch_invariant=batch_invariant, precision=precision, accumulate=accumulate,
-            out_dtype=out_dtype, **named,
-        )  # fmt: skip
-    word = word_of(kernel, config, batch_invariant)
-    a, b, options = operands(input, other, out, word, precision, accumulate, out_dtype)
-    if not is_dynamo_compiling():
-        fast_path.remember_options(asked, a.dtype, options)
-    activation = _activation(activation)
-    if beta is None:
-        beta = 1 if residual is not None else 0
-    elif residual is None and out is not None and beta != 0:
-        residual = out
-    if a.dtype == torch.int8 and (activation or any(int(x) != x for x in (alpha, beta))):
-        raise ValueError(
-            f"activation={activation or None!r}, alpha={alpha}, beta={beta} are not possible for "
-            "int8 operands, whose sums are whole numbers; convert the result"
-        )
-    shape = drop_shape(a, b, input, other)
-    bias = _bias(bias, input, other, b, out)
-    residual = _residual(residual, input, other, shape)
-    ending = bias, residual, activation, float(alpha), float(beta)
-    distributed.on_demand()
-    if out is None:
-        return drop(GEMM(a, b, *ending, *options), input, other)
-    check_out(out, [t for t in (input, other, bias, residual) if t is not None], options[-1])
-    return _into(out, shape, a, b, input, other, ending, options)
-
-
-def _known(input, other, ending, out, asked) -> torch.Tensor | None:
-    """The result, past torch's dispatcher, of a call of a kind that was made before; else None.
-
-    As of `fast_path.matmul`: nothing may be asked for but the result and its gradients.
-    """
-    if not fast_path.AVAILABLE or type(input) not in (torch.Tensor, Parameter):
-        return None
-    options = fast_path.options_of(asked, input.dtype)
-    bias, residual, activation, alpha, beta = ending
-    if options is None or not isinstance(other, torch.Tensor) or input.dim() < 2 > other.dim():
-        return None
-    if beta is None:
-        beta = 1
-    elif residual is None and out is not None and beta != 0:
-        residual = out
-    more = [t for t in (bias, residual) if t is not None]
-    if not all(isinstance(t, torch.Tensor) and fast_path.plain(t) for t in more):
-        return None
-    if not fast_path.usual(input, other, out):
-        return None
-    records = fast_path.records(input, other) or any(fast_path.records(t, t) for t in more)
-    if records and out is not None:
-        return None
-    if records and activation:
-        linear = _known(input, other, (bias, None, None, alpha, None), None, asked)
-        return linear if linear is None else after(linear, activation, residual, beta)
-    try:
-        then = Ending.made(input, other, bias, residual, activation or "", alpha, beta)
-        if not all(fast_path.addresses_of(t, input, out) for t in (other, *more)):
-            return None
-        key, addresses = kind_of(input, other, out, options, then)
-        kind = fast_path.KNOWN.get(key)
-    except (RuntimeError, TypeError):  # shapes that don't fit, numbers that are none
-        return None
-    if kind is None or kind.launches is None or (then and out is not None and then.met_by(out)):
-        return None
-    if records:
-        return record(input, other, bias, residual, kind, then)
-    return fast_path.multiply(kind, addresses, out)
-
-
-def _of_matrices(input, other, **named) -> torch.Tensor:
-    """`gemm` as a function of tensors, which `__torch_function__` is told of."""
-    rest = [named.pop(name) for name in ("bias", "residual", "activation", "alpha", "beta", "out")]
-    return gemm(_of_matrices, input, other, *rest, **named)
-
-
-def _into(out, shape, a, b, input, other, ending, options) -> torch.Tensor:
-    if needs_copy(out, shape, a, b):
-        result = drop(GEMM(a, b, *ending, *options), input, other)
-        resize(out, shape)
-        return out.copy_(result)
-    resize(out, shape)
-    target = out
-    if other.dim() == 1:
-        target = target.unsqueeze(-1)
-    if input.dim() == 1:
-        target = target.unsqueeze(-2)
-    GEMM_OUT(a, b, *ending, *options[:-1], out=target)
-    return out
-
-
-def _activation(name: str | None) -> str:
-    name = name or ""
-    if name not in ACTIVATIONS:
-        known = ", ".join(filter(None, ACTIVATIONS))
-        gated = f"; linear has {' and '.join(GATED)} as well" if name in GATED else ""
-        raise ValueError(f"activation={name!r} is unknown; one of {known}{gated}")
-    return name
-
-
-def _bias(bias, input, other, b, out):
-    """[N], as the operands are under autocast; or an error."""
-    if bias is None:
-        return None
-    if not isinstance(bias, torch.Tensor):
-        raise TypeError(f"bias must be Tensor, not {type(bias).__name__}")
-    if out is None:
-        bias = autocast(bias)
-    n = b.shape[-1]
-    vector = other.dim() == 1
-    if tuple(bias.shape) not in ([(n,), ()] if vector else [(n,)]):
-        raise RuntimeError(
-            f"bias has shape {list(bias.shape)}; the result has {n} columns, and a bias of [{n}] "
-            "is possible. What has rows of its own is a residual"
-        )
-    _same_kind("bias", bias, input)
-    return bias.reshape(n)
-
-
-def _residual(residual, input, other, shape):
-    """With the dimensions of the operands' product; or an error."""
-    if residual is None:
-        return None
-    if not isinstance(residual, torch.Tensor):
-        raise TypeError(f"residual must be Tensor, not {type(residual).__name__}")
-    _same_kind("residual", residual, input)
-    try:
-        whole = torch.broadcast_shapes(residual.shape, shape) == torch.Size(shape)
-    except RuntimeError:
-        whole = False
-    if not whole:
-        raise RuntimeError(
-            f"residual has shape {list(residual.shape)}, which can't be broadcast to the result's, "
-            f"{list(shape)}"
-        )
-    if other.dim() == 1:
-        residual = residual.unsqueeze(-1)
-    if input.dim() == 1:
-        residual = residual.unsqueeze(-2) if other.dim() > 1 else residual.reshape(1, 1)
-    return residual
-
-
-def _same_kind(name, tensor, input) -> None:
-    if tensor.device != input.device:
-        raise RuntimeError(
-            f"Expected all tensors to be on the same device, but {name} is on {tensor.device} "
-            f"and input on {input.device}"
-        )
-    if tensor.layout != torch.strided:
-        raise NotImplementedError(f"{name} is {tensor.layout}. Use .to_dense()")
-    able = ADDED if input.dtype.is_floating_point else (torch.int32,)
-    if tensor.dtype not in able:
-        names = ", ".join(str(dtype) for dtype in able)
-        raise RuntimeError(f"{name} is {tensor.dtype}; of {input.dtype} operands it may be {names}")

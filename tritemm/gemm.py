@@ -1,0 +1,180 @@
+"""`matmul` where something follows the product: checks, the short way, the operator."""
+
+from __future__ import annotations
+
+import torch
+from torch.compiler import is_dynamo_compiling
+from torch.nn import Parameter
+
+from . import distributed
+from .arguments import autocast, check_out, drop, drop_shape, needs_copy, operands, resize
+from .dispatch.request import word_of
+from .fused import GEMM, GEMM_OUT, after, record
+from .plan import Ending, kind_of
+from .problem import ACTIVATIONS, GATED
+from .runtime import fast_path
+
+#: What a bias or a residual of floating-point operands may be.
+ADDED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def gemm(
+    input, other, bias, residual, activation, alpha, beta, out,
+    kernel="auto", config=None, batch_invariant=False, precision=None, accumulate=None,
+    out_dtype=None,
+) -> torch.Tensor:  # fmt: skip
+    """activation(alpha * input @ other + bias) + beta * residual, as `matmul` takes it."""
+    asked = (kernel, precision, accumulate, out_dtype, config, batch_invariant)
+    if not is_dynamo_compiling():
+        ending = bias, residual, activation, alpha, beta
+        result = _known(input, other, ending, out, asked)
+        if result is not None:
+            return result
+    word = word_of(kernel, config, batch_invariant)
+    a, b, options = operands(input, other, out, word, precision, accumulate, out_dtype)
+    if not is_dynamo_compiling():
+        fast_path.remember_options(asked, a.dtype, options)
+    activation = _activation(activation)
+    if beta is None:
+        beta = 1 if residual is not None else 0
+    elif residual is None and out is None:
+        raise ValueError(
+            "beta= is the factor of residual=, or of what out= holds; give one of them"
+        )
+    elif residual is None and beta != 0:
+        residual = out
+    if a.dtype == torch.int8 and (activation or any(int(x) != x for x in (alpha, beta))):
+        raise ValueError(
+            f"activation={activation or None!r}, alpha={alpha}, beta={beta} are not possible for "
+            "int8 operands, whose sums are whole numbers; convert the result"
+        )
+    shape = drop_shape(a, b, input, other)
+    bias = _bias(bias, input, other, b, out)
+    residual = _residual(residual, input, other, shape)
+    ending = bias, residual, activation, float(alpha), float(beta)
+    distributed.on_demand()
+    if out is None:
+        return drop(GEMM(a, b, *ending, *options), input, other)
+    check_out(out, [t for t in (input, other, bias, residual) if t is not None], options[-1])
+    return _into(out, shape, a, b, input, other, ending, options)
+
+
+def _known(input, other, ending, out, asked) -> torch.Tensor | None:
+    """The result, past torch's dispatcher, of a call of a kind that was made before; else None.
+
+    As of `fast_path.matmul`: nothing may be asked for but the result and its gradients.
+    """
+    if not fast_path.AVAILABLE or type(input) not in (torch.Tensor, Parameter):
+        return None
+    options = fast_path.options_of(asked, input.dtype)
+    bias, residual, activation, alpha, beta = ending
+    if options is None or not isinstance(other, torch.Tensor) or input.dim() < 2 > other.dim():
+        return None
+    if beta is None:
+        beta = 1
+    elif residual is None and out is not None and beta != 0:
+        residual = out
+    more = [t for t in (bias, residual) if t is not None]
+    if not all(isinstance(t, torch.Tensor) and fast_path.plain(t) for t in more):
+        return None
+    if not fast_path.usual(input, other, out):
+        return None
+    records = fast_path.records(input, other) or any(fast_path.records(t, t) for t in more)
+    if records and out is not None:
+        return None
+    if records and activation:
+        linear = _known(input, other, (bias, None, None, alpha, None), None, asked)
+        return linear if linear is None else after(linear, activation, residual, beta)
+    try:
+        then = Ending.made(input, other, bias, residual, activation or "", alpha, beta)
+        if not all(fast_path.addresses_of(t, input, out) for t in (other, *more)):
+            return None
+        key, addresses = kind_of(input, other, out, options, then)
+        kind = fast_path.KNOWN.get(key)
+    except (RuntimeError, TypeError):  # shapes that don't fit, numbers that are none
+        return None
+    if kind is None or kind.launches is None or (then and out is not None and then.met_by(out)):
+        return None
+    if records:
+        return record(input, other, bias, residual, kind, then)
+    return fast_path.multiply(kind, addresses, out)
+
+
+def _into(out, shape, a, b, input, other, ending, options) -> torch.Tensor:
+    if needs_copy(out, shape, a, b):
+        result = drop(GEMM(a, b, *ending, *options), input, other)
+        resize(out, shape)
+        return out.copy_(result)
+    resize(out, shape)
+    target = out
+    if other.dim() == 1:
+        target = target.unsqueeze(-1)
+    if input.dim() == 1:
+        target = target.unsqueeze(-2)
+    GEMM_OUT(a, b, *ending, *options[:-1], out=target)
+    return out
+
+
+def _activation(name: str | None) -> str:
+    name = name or ""
+    if name not in ACTIVATIONS:
+        known = ", ".join(filter(None, ACTIVATIONS))
+        gated = f"; linear has {' and '.join(GATED)} as well" if name in GATED else ""
+        raise ValueError(f"activation={name!r} is unknown; one of {known}{gated}")
+    return name
+
+
+def _bias(bias, input, other, b, out):
+    """[N], as the operands are under autocast; or an error."""
+    if bias is None:
+        return None
+    if not isinstance(bias, torch.Tensor):
+        raise TypeError(f"bias must be Tensor, not {type(bias).__name__}")
+    if out is None:
+        bias = autocast(bias)
+    n = b.shape[-1]
+    vector = other.dim() == 1
+    if tuple(bias.shape) not in ([(n,), ()] if vector else [(n,)]):
+        raise RuntimeError(
+            f"bias has shape {list(bias.shape)}; the result has {n} columns, and a bias of [{n}] "
+            "is possible. What has rows of its own is a residual"
+        )
+    _same_kind("bias", bias, input)
+    return bias.reshape(n)
+
+
+def _residual(residual, input, other, shape):
+    """With the dimensions of the operands' product; or an error."""
+    if residual is None:
+        return None
+    if not isinstance(residual, torch.Tensor):
+        raise TypeError(f"residual must be Tensor, not {type(residual).__name__}")
+    _same_kind("residual", residual, input)
+    try:
+        whole = torch.broadcast_shapes(residual.shape, shape) == torch.Size(shape)
+    except RuntimeError:
+        whole = False
+    if not whole:
+        raise RuntimeError(
+            f"residual has shape {list(residual.shape)}, which can't be broadcast to the result's, "
+            f"{list(shape)}"
+        )
+    if other.dim() == 1:
+        residual = residual.unsqueeze(-1)
+    if input.dim() == 1:
+        residual = residual.unsqueeze(-2) if other.dim() > 1 else residual.reshape(1, 1)
+    return residual
+
+
+def _same_kind(name, tensor, input) -> None:
+    if tensor.device != input.device:
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but {name} is on {tensor.device} "
+            f"and input on {input.device}"
+        )
+    if tensor.layout != torch.strided:
+        raise NotImplementedError(f"{name} is {tensor.layout}. Use .to_dense()")
+    able = ADDED if input.dtype.is_floating_point else (torch.int32,)
+    if tensor.dtype not in able:
+        names = ", ".join(str(dtype) for dtype in able)
+        raise RuntimeError(f"{name} is {tensor.dtype}; of {input.dtype} operands it may be {names}")
