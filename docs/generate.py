@@ -48,7 +48,19 @@ SHOWN = {
     ),
 }
 #: The views whose tables are generated parts of the same name.
-PARTS = ("suite", "problems", "runs", "random", "regret", "roofline", "host", "calls")
+PARTS = (
+    "suite",
+    "invariant",
+    "linear",
+    "problems",
+    "runs",
+    "random",
+    "regret",
+    "roofline",
+    "host",
+    "calls",
+    "routing",
+)
 
 
 def pages() -> dict[Path, str]:

@@ -8,6 +8,7 @@ import sys
 from .commands import (
     host,
     ladder,
+    linear,
     model,
     profile,
     regret,
@@ -20,7 +21,20 @@ from .commands import (
 )
 
 #: The modules of `perf.commands`, in the order of the help.
-COMMANDS = (suite, ladder, sweep, host, model, roofline, search, regret, repeat, profile, show)
+COMMANDS = (
+    suite,
+    linear,
+    ladder,
+    sweep,
+    host,
+    model,
+    roofline,
+    search,
+    regret,
+    repeat,
+    profile,
+    show,
+)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -43,7 +43,7 @@ class CudaBench:
         reference(case)  # sets how torch multiplies fp32
         self.case, self.plan, self.probe, self.adapts = case, plan, probe, True
         first = operands(case, "cuda")
-        size = sum(t.numel() * t.element_size() for t in first)
+        size = sum(t.numel() * t.element_size() for t in first if t is not None)
         device = torch.cuda.get_device_properties(torch.cuda.current_device())
         self.cache = device.L2_cache_size
         count = min(SETS, max(2, math.ceil(CACHES * self.cache / size)))
@@ -54,10 +54,11 @@ class CudaBench:
 
     def estimate(self, competitor: Competitor) -> float:
         """From a strip of A's rows, so that a slow kernel is not run in full to be skipped."""
-        a, b, c = self.sets[0]
-        large = self.case.M >= 4096 and self.case.batch == 1
+        a, b, c, *more = self.sets[0]
+        # What follows a product may be compiled, by torch, for its size alone.
+        large = self.case.M >= 4096 and self.case.batch == 1 and not more
         rows = max(256, self.case.M // 16) if large else self.case.M
-        strip = (a[:rows], b, c[:rows]) if large else (a, b, c)
+        strip = (a[:rows], b, c[:rows]) if large else (a, b, c, *more)
         with torch.cuda.stream(self.stream):
             competitor.run(*strip)
             seconds = _timed(lambda: competitor.run(*strip))
@@ -70,16 +71,22 @@ class CudaBench:
                 competitor.run(*operands_)
             return _timed(lambda: competitor.run(*self.sets[0]))
 
-    def _capture(self, competitor: Competitor, sets: Sequence[Operands]) -> torch.cuda.CUDAGraph:
-        """A graph of one launch per set."""
-        graph = torch.cuda.CUDAGraph()
+    def _capture(
+        self, competitor: Competitor, sets: Sequence[Operands]
+    ) -> tuple[torch.cuda.CUDAGraph, list[torch.Tensor | None]]:
+        """A graph of one launch per set, and what each of `self.sets` gets that isn't in its c.
+
+        A result lives until the next one of its set, so that new tensors rotate as buffers do.
+        """
+        graph, count = torch.cuda.CUDAGraph(), len(self.sets)
+        results: list[torch.Tensor | None] = [None] * min(count, len(sets))
         with torch.cuda.graph(graph, stream=self.stream):
-            for operands_ in sets:
-                competitor.run(*operands_)
-        return graph
+            for index, operands_ in enumerate(sets):
+                results[index % count] = competitor.run(*operands_)
+        return graph, results
 
     def verify(self, loop: Loop, accumulate: str | None = None) -> Verdict:
-        return verify(self.case, self.sets, loop.replay, loop.launches, accumulate)
+        return verify(self.case, self.sets, loop.replay, loop.launches, accumulate, loop.results)
 
     def settle(self, loops: Sequence[Loop]) -> State:
         """Until four readings agree within 2 %, or four times as long as planned.
@@ -113,7 +120,7 @@ class Sustained(CudaBench):
 
     def loop(self, competitor: Competitor) -> Loop:
         launches = self._launches(self._warm(competitor))
-        graph = self._capture(competitor, self._rotating(launches))
+        graph, results = self._capture(competitor, self._rotating(launches))
         for _ in range(3):  # the first time held the host's part of a launch, or a rising clock
             graph.replay()
             seconds = _timed(graph.replay) / launches
@@ -121,7 +128,7 @@ class Sustained(CudaBench):
             if abs(again - launches) <= 0.2 * launches:
                 break
             launches = again
-            graph = self._capture(competitor, self._rotating(launches))
+            graph, results = self._capture(competitor, self._rotating(launches))
         repeats = max(1, round(self.plan.replay / (launches * seconds)))
         # The untimed lead lets the clock adapt from the last competitor's power to this one's, and
         # the timed replay is queued before the GPU needs it. A slow one lasts long enough.
@@ -129,7 +136,7 @@ class Sustained(CudaBench):
         slow = total * seconds > SLOW
         lead = 0 if slow else max(1, round(self.plan.lead / (launches * seconds)))
         timer = self._timer(graph, launches, repeats, lead)
-        return Loop(total, seconds, functools.partial(_repeat, graph, repeats), timer)
+        return Loop(total, seconds, functools.partial(_repeat, graph, repeats), timer, results)
 
     def _launches(self, seconds: float) -> int:
         """Enough for a replay to last, in whole cycles over the buffers unless one is enough."""
@@ -170,14 +177,16 @@ class Burst(CudaBench):
     def loop(self, competitor: Competitor) -> Loop:
         self._warm(competitor)
         # Outside a graph the host's part of a launch would be longer than a small product.
-        graphs = [self._capture(competitor, [operands_]) for operands_ in self.sets[:SHOTS]]
+        captured = [self._capture(competitor, [operands_]) for operands_ in self.sets[:SHOTS]]
+        graphs, results = [graph for graph, _ in captured], [result for _, (result,) in captured]
 
         def replay() -> None:
             for graph in graphs:
                 graph.replay()
 
         replay()
-        return Loop(len(graphs), _timed(replay) / len(graphs), replay, self._timer(graphs))
+        seconds = _timed(replay) / len(graphs)
+        return Loop(len(graphs), seconds, replay, self._timer(graphs), results)
 
     def _timer(self, graphs: Sequence[torch.cuda.CUDAGraph]) -> Callable[[], Sample]:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -9,6 +9,8 @@ import torch
 
 from tritemm import problem
 
+from .ending import Ending
+
 #: Operand and output types by the names that rows use; fp8 is e4m3.
 DTYPES = {problem.short_name(t): t for t in (*problem.ACCUMULATE, torch.int32)}
 DTYPES["fp8"] = torch.float8_e4m3fn
@@ -24,7 +26,8 @@ class Case:
     """`batch` products C = A B with A M x K and B K x N; `layout` is N (stored as written) or T.
 
     `precision` says how fp32 operands are multiplied, as in `tritemm.problem.Problem`; `out_dtype`
-    is None where the output has the operands' own type (`OUTPUT`).
+    is None where the output has the operands' own type (`OUTPUT`). `ending` is what follows the
+    product, in the words of `perf.ending`; None: nothing.
     """
 
     M: int
@@ -36,6 +39,16 @@ class Case:
     precision: str = "ieee"
     batch: int = 1
     out_dtype: str | None = None
+    ending: str | None = None
+
+    @property
+    def after(self) -> Ending:
+        return Ending.parse(self.ending)
+
+    @property
+    def columns(self) -> int:
+        """Of C: half of B's where its halves are gate and up."""
+        return self.N // 2 if self.after.gated else self.N
 
     @property
     def output(self) -> str:
@@ -49,9 +62,11 @@ class Case:
 
     @property
     def bytes(self) -> int:
-        """Bytes of A and B, each read once, and of C, written once."""
-        operands = (self.M + self.N) * self.K * DTYPES[self.dtype].itemsize
-        return self.batch * (operands + self.M * self.N * DTYPES[self.output].itemsize)
+        """Bytes of A and B, each read once, and of C, written once; and of what follows, read."""
+        size, after = DTYPES[self.dtype].itemsize, self.after
+        operands = (self.M + self.N) * self.K * size + after.bias * self.N * size
+        results = self.M * self.columns * (1 + (after.residual or after.accumulate))
+        return self.batch * (operands + results * DTYPES[self.output].itemsize)
 
     @property
     def size(self) -> str:
@@ -65,7 +80,8 @@ class Case:
         accumulate = (
             "" if self.accumulate == ACCUMULATE[self.dtype] else f", {self.accumulate} accumulator"
         )
-        return f"{self.size} {self.layout}, {self.dtype}{precision}{output}{accumulate}"
+        ending = f", {self.ending}" if self.ending else ""
+        return f"{self.size} {self.layout}, {self.dtype}{precision}{output}{accumulate}{ending}"
 
 
 def parse_size(text: str) -> tuple[int, int, int]:

@@ -17,7 +17,7 @@ from .case import DTYPES, OUTPUT, Case
 from .engine import Competitor
 from .operands import Operands
 from .reference import reference
-from .rows import CUDA, HALF, NULL, REFERENCE, TRITON
+from .rows import CUDA, HALF, INVARIANT, NULL, REFERENCE, TRITON
 from .twins import adds_to, named, rivals
 
 
@@ -77,6 +77,13 @@ def matmul(case: Case, operands: Operands, kernels: Iterable[str]) -> list[Compe
     return [_matmul(case, operands, word) for word in kernels] + cublas(case)
 
 
+def invariant(case: Case, operands: Operands) -> list[Competitor]:
+    """`tritemm.matmul(batch_invariant=True)`, which is compared with auto too; auto; cuBLAS."""
+    fixed = _matmul(case, operands, "auto", batch_invariant=True)
+    named = dataclasses.replace(fixed, name=INVARIANT, rivals=("auto",))
+    return [named, *matmul(case, operands, ["auto"])]
+
+
 def matmul_options(case: Case, kernel: str) -> dict:
     """The keyword arguments of `tritemm.matmul` that ask for the case."""
     return {
@@ -87,8 +94,8 @@ def matmul_options(case: Case, kernel: str) -> dict:
     }
 
 
-def _matmul(case: Case, operands: Operands, word: str) -> Competitor:
-    options = matmul_options(case, word)
+def _matmul(case: Case, operands: Operands, word: str, **more) -> Competitor:
+    options = matmul_options(case, word) | more
     try:
         choice = tritemm.explain(*operands[:2], **options)
     except (NotImplementedError, ValueError) as error:  # a type or a problem that is refused

@@ -28,13 +28,15 @@ MAX_ROUNDS = 200
 class Competitor:
     """One way to multiply: `run(a, b, c)` enqueues one product. `refusal` says why it can't.
 
+    Where something follows the product, `run` gets the bias and the residual too, each None where
+    there is none, and returns the result: c, or a tensor of its own.
     `adds_to` is the rung of its ladder that it is compared with, if not the next one below, and
     `rivals` are more competitors to compare it with. `accumulate` is its accumulator where that
     is not the case's.
     """
 
     name: str
-    run: Callable[[Any, Any, Any], None]
+    run: Callable[..., Any]
     ladder: str | None = None
     rung: str | None = None
     number: int | None = None
@@ -75,13 +77,15 @@ class Sample:
 class Loop:
     """A competitor ready to run: `launches` products per replay, about `seconds` each.
 
-    `replay` runs them, untimed; `time` runs and times them.
+    `replay` runs them, untimed; `time` runs and times them. `results` are what the launches over
+    each set of operands leave, where that isn't in its c: None, or all of it is empty.
     """
 
     launches: int
     seconds: float
     replay: Callable[[], None]
     time: Callable[[], Sample]
+    results: Sequence[Any] = ()
 
     @property
     def slow(self) -> bool:

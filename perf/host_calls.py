@@ -85,6 +85,7 @@ class Kind:
     """One way to call. `kernels`: what tritemm is asked for; `products`: of one call.
 
     Layout NT is `F.linear`'s: the weight is stored [N, K]. `mode`: of `perf.model.MODES`.
+    `family`: the table that it is of.
     """
 
     name: str
@@ -94,6 +95,11 @@ class Kind:
     mode: str = "eager"
     products: int = 1
     kernels: tuple[str, ...] = ("auto",)
+    family: str = "call"
+
+    @property
+    def mode_of_rows(self) -> str:
+        return f"host {self.family} {self.name}"
 
     @property
     def calls(self) -> int:
@@ -147,7 +153,8 @@ class Called(Cached):
         watch: Watch | None = None,
         probe: Callable[[], State] = State,
     ):
-        self.kind, self.variants, self.case, self.mode = kind, variants, kind.case, mode(kind)
+        self.kind, self.variants = kind, variants
+        self.case, self.mode = kind.case, kind.mode_of_rows
         self.watch, self.probe, self.calls = watch or Watch(), probe, kind.calls
         a, b, _ = operands(kind.case, device)
         # Values of a weight that keeps the size of what it multiplies, however often it does.
@@ -157,15 +164,20 @@ class Called(Cached):
         self.torchs: Errors | None = None
 
     def _exact(self) -> dict[str, torch.Tensor]:
-        call = self.kind.make(self.variants[REFERENCE], self.x.float(), self.w.float(), "eager")
-        return _results(call)
+        multiply = self.multiply(REFERENCE, torch.float32)
+        return _results(self.kind.make(multiply, self.x.float(), self.w.float(), "eager"))
+
+    def multiply(self, name: str, dtype: torch.dtype) -> Multiply:
+        """That of a competitor, for operands of this type."""
+        return self.variants[name]
 
     def call(self, name: str) -> Callable[[], tuple]:
         """Torch's is one, under both of its names; each has its own leaves."""
         name = REFERENCE if name == NULL else name
         if name not in self.made:
             x, w = self.x.detach().clone(), self.w.detach().clone()
-            self.made[name] = self.kind.make(self.variants[name], x, w, self.kind.mode)
+            multiply = self.multiply(name, x.dtype)
+            self.made[name] = self.kind.make(multiply, x, w, self.kind.mode)
         return self.made[name]
 
     def bind(self, caller: Competitor, *operands_) -> Callable[[], tuple]:
@@ -181,9 +193,8 @@ class Called(Cached):
     def loop(self, caller: Competitor) -> Repeated:
         call = self.call(caller.name)
         seconds = self.watch.seconds(call, 1)
-        return Repeated(
-            self.calls, seconds, call, functools.partial(self._sample, call), caller.name
-        )
+        sample = functools.partial(self._sample, call)
+        return Repeated(self.calls, seconds, call, sample, name=caller.name)
 
     def verify(self, loop: Repeated, accumulate: str | None = None) -> Agreement:
         """Against fp32 by torch, and judged by what torch loses in the same type.
@@ -204,11 +215,6 @@ def _results(call: Callable[[], tuple]) -> dict[str, torch.Tensor]:
     return {name: t.detach() for name, t in zip(RESULTS, call(), strict=False)}
 
 
-def mode(kind: Kind) -> str:
-    """Of the rows."""
-    return f"host call {kind.name}"
-
-
 def field(kind: Kind) -> list[Competitor]:
     """Torch first: it is what the others are judged by."""
     torchs = [Competitor(name, _nothing) for name in (REFERENCE, NULL)]
@@ -219,20 +225,29 @@ def _nothing(a, b, c) -> None:
     """`Called` knows what to call by the name."""
 
 
+def called(kind: Kind, **options) -> Called:
+    return Called(kind, multiplications(kind), **options)
+
+
 def run(
-    session: Session, rounds: int, amend: Callable, kinds: Sequence[Kind] = KINDS, **options
+    session: Session,
+    rounds: int,
+    amend: Callable,
+    kinds: Sequence[Kind] = KINDS,
+    make: Callable[..., Called] = called,
+    **options,
 ) -> None:
-    """Race every kind and record it; Ctrl-C keeps what was measured. `options`: of `Called`."""
+    """Race every kind and record it; Ctrl-C keeps what was measured. `options`: of `make`."""
     plan = Plan(rounds=rounds, longest=math.inf)
     options = {"probe": machine.probe()} | options
     try:
         for kind in kinds:
             if session.interrupted:
                 break
-            say(f"{mode(kind)}: {kind.title}, {kind.case}")
-            problem = {"id": kind.name, "class": "call", "name": kind.title}
-            heading = session.heading(kind.case, problem, mode=mode(kind))
-            bench = Called(kind, multiplications(kind), **options)
+            say(f"{kind.mode_of_rows}: {kind.title}, {kind.case}")
+            problem = {"id": kind.name, "class": kind.family, "name": kind.title}
+            heading = session.heading(kind.case, problem, mode=kind.mode_of_rows)
+            bench = make(kind, **options)
             race = engine.measure(field(kind), bench, plan, session.rng, say=say, progress=progress)
             session.add([amend(row) for row in engine.rows_of(race, heading)])
             session.interrupted = race.interrupted

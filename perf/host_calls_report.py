@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from . import report
-from .host_calls import CHAIN, KINDS, mode
+from .host_calls import CHAIN, KINDS
 from .report import align, digits, origin
 from .rows import NULL, REFERENCE, Row
 from .select import all_runs
@@ -19,7 +19,7 @@ HEAD = (
     "x torch (p20-p80)",
     "torch again",
 )
-_MODES = [mode(kind) for kind in KINDS]
+_MODES = [kind.mode_of_rows for kind in KINDS]
 
 
 def of(rows: Sequence[Row]) -> list[Row]:
@@ -63,7 +63,7 @@ def per_graph(rows: Sequence[Row], competitor: str) -> tuple[float, float] | Non
 def _table(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     lines = []
     for kind in KINDS:
-        race = {row.competitor: row for row in rows if row.mode == mode(kind)}
+        race = {row.competitor: row for row in rows if row.mode == kind.mode_of_rows}
         lines += [
             _line(row, race.get(REFERENCE), race.get(NULL))
             for name, row in race.items()

@@ -117,7 +117,7 @@ class ModelBench:
                     gc.enable()
             return Sample(spent.seconds / count, spent.state)
 
-        return Repeated(count, seconds, lambda: _repeat(step, 1), sample, competitor.name)
+        return Repeated(count, seconds, lambda: _repeat(step, 1), sample, name=competitor.name)
 
     def recover(self) -> None:
         self.synchronise()

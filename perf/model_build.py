@@ -1,4 +1,4 @@
-"""transformers' models, and their twins: the same parameters, multiplied by tritemm."""
+"""transformers' models, and their twins: the same parameters, in a model that was converted."""
 
 from __future__ import annotations
 
@@ -73,40 +73,17 @@ def _gpt2(model: Model) -> dict:
     }
 
 
-class Linear(nn.Linear):
-    """`nn.Linear` by tritemm."""
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        product = tritemm.matmul(input, self.weight.mT)
-        return product if self.bias is None else product + self.bias
-
-
-class Conv1D(nn.Module):
-    """transformers' Conv1D by tritemm; its weight is stored [in, out]."""
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return tritemm.matmul(input, self.weight) + self.bias
-
-
-def twin(module: nn.Module, kinds: dict[type, type] | None = None) -> nn.Module:
-    """A second tree of modules over the same parameters and buffers, which tritemm multiplies.
+def twin(module: nn.Module) -> tuple[nn.Module, tritemm.nn.Report]:
+    """A second tree of modules over the same parameters and buffers, as `tritemm.convert` has it.
 
     A tree of its own, not a switch that both read: what torch.compile makes of one says nothing
-    of the other. `kinds`: the class that takes the place of each; by default of all products.
+    of the other. The Parameters are the same objects, so where `convert` gives gate and up one
+    storage, both trees read it: torch's still multiplies by each half, which is contiguous.
+    Nothing may have captured their addresses before.
     """
-    kinds = kinds or _kinds()
     shared = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
     made = copy.deepcopy(module, shared)
-    for part in made.modules():
-        if type(part) in kinds:
-            part.__class__ = kinds[type(part)]
-    return made
-
-
-def _kinds() -> dict[type, type]:
-    from transformers import pytorch_utils
-
-    return {nn.Linear: Linear, pytorch_utils.Conv1D: Conv1D}
+    return made, tritemm.convert(made)
 
 
 def exact(module: nn.Module) -> nn.Module:

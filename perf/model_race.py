@@ -40,7 +40,7 @@ class Pair:
     def __init__(self, model: Model, device: str, seed: int):
         self.seed = seed
         self.torchs = model_build.build(model, device, seed)
-        self.ours = model_build.twin(self.torchs)
+        self.ours, self.report = model_build.twin(self.torchs)
 
     def steps(self, model: Model, case: str) -> tuple[Steps, Outputs]:
         steps = Steps(self.torchs, model, case, self.seed)
@@ -74,10 +74,17 @@ def measure(
 def _prepared(cells: Sequence[Cell], device: str, seed: int) -> Iterator[tuple]:
     """Each cell and what it needs, as a function, since making it may fail: a model is built once
     for its cells, and computed in fp32 once for those of a case."""
-    pairs = functools.lru_cache(1)(lambda model: Pair(model, device, seed))
+    pairs = functools.lru_cache(1)(lambda model: _told(Pair(model, device, seed)))
     cases = functools.lru_cache(1)(lambda model, case: pairs(model).steps(model, case))
     for cell in cells:
         yield cell, functools.partial(_ready, pairs, cases, cell)
+
+
+def _told(pair: Pair) -> Pair:
+    """Once it has been said what tritemm multiplies in it."""
+    for line in str(pair.report).splitlines():
+        say(f"  {line}")
+    return pair
 
 
 def _ready(pairs, cases, cell: Cell) -> tuple[Pair, Steps, Outputs]:

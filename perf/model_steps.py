@@ -101,13 +101,17 @@ class Train(Step):
 
 
 def compiled(function: Callable, mode: str) -> Callable:
-    """As the mode says. Its code is its own: torch.compile looks what it made up by code object,
-    and torch's variant must not wait for the guards of tritemm's."""
-    if MODES[mode] is None:
-        return function
+    """As the mode says."""
+    return function if MODES[mode] is None else compiled_apart(function, **MODES[mode])
+
+
+def compiled_apart(function: Callable, **options) -> Callable:
+    """By torch.compile, for the sizes that it is called with. Its code is its own: torch.compile
+    looks what it made up by code object, and torch's variant must not wait for the guards of
+    tritemm's."""
     code, closure = function.__code__.replace(), function.__closure__
     own = types.FunctionType(code, function.__globals__, function.__name__, closure=closure)
-    return torch.compile(own, fullgraph=True, dynamic=False, **MODES[mode])
+    return torch.compile(own, fullgraph=True, dynamic=False, **options)
 
 
 def rewind(cache, filled: int) -> None:

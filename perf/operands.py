@@ -1,4 +1,8 @@
-"""The data of a case: random operands, poisoned outputs, and the check of what was written."""
+"""The data of a case: random operands, poisoned outputs, and the check of what was written.
+
+A case with an ending has five tensors: A, B, C, the bias and the residual, None where there is
+none. To accumulate, C begins as the residual.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +14,19 @@ import torch
 
 from tritemm.budget import Verdict, check
 from tritemm.budget import reference as exact
+from tritemm.plan import Ending
 
 from .case import DTYPES, Case
+from .gated_check import check_gated
 
-Operands = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+Operands = tuple[torch.Tensor | None, ...]
 
 #: Elements of C that are judged at a time: their fp64 reference and bound take some gigabytes.
 STRIP = 2**27
 
 
 def operands(case: Case, device: str) -> Operands:
-    """A and B with normal values, in their layouts, and a poisoned output.
+    """A and B with normal values, in their layouts, a poisoned output, and what an ending needs.
 
     Integers are normal values of standard deviation 32, as quantised activations are.
     """
@@ -38,8 +44,20 @@ def operands(case: Case, device: str) -> Operands:
 
     a = matrix(case.M, case.K, case.layout[0])
     b = matrix(case.K, case.N, case.layout[1])
-    c = torch.empty((*batch, case.M, case.N), dtype=DTYPES[case.output], device=device)
-    return a, b, poison(c)
+    c = torch.empty((*batch, case.M, case.columns), dtype=DTYPES[case.output], device=device)
+    if case.ending is None:
+        return a, b, poison(c)
+    after, bias, residual = case.after, None, None
+    if after.bias:
+        bias = torch.randn(case.N, dtype=a.dtype, device=device)
+    if after.residual or after.accumulate:
+        residual = torch.randn_like(c)
+    return a, b, _begun(case, c, residual), bias, residual
+
+
+def _begun(case: Case, c: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
+    """An output as it is before the first launch."""
+    return c.copy_(residual) if case.after.accumulate else poison(c)
 
 
 def _quantised(values: torch.Tensor) -> torch.Tensor:
@@ -58,30 +76,42 @@ def _unwritten(c: torch.Tensor) -> torch.Tensor:
     return (c == torch.iinfo(c.dtype).min).any()
 
 
-def verify(case: Case, sets: Sequence[Operands], replay, launches: int, accumulate=None) -> Verdict:
+def verify(
+    case: Case,
+    sets: Sequence[Operands],
+    replay,
+    launches: int,
+    accumulate=None,
+    results: Sequence[torch.Tensor | None] = (),
+) -> Verdict:
     """Poison, replay, and judge the outputs that `launches` products in a row must have written.
 
     The first and the last are compared element by element with fp64; no poison may be left in any.
     With an fp16 accumulator the bound of random data is wider than the result at some thousand
     terms, so there the same outputs must also be exact for small integers. `accumulate` judges by
-    that accumulator, not by the case's.
+    that accumulator, not by the case's. `results`: of `engine.Loop`; they count where something
+    follows the product, and a product alone must be in C.
     """
     accumulate = accumulate or case.accumulate
-    for _, _, c in sets:
-        poison(c)
+    if case.ending is None:
+        results = ()
+    for _, _, c, *more in sets:
+        _begun(case, c, more[1] if more else None)
+    for result, (_, _, c, *_) in zip(results, sets, strict=False):
+        if result is not None and result is not c:
+            poison(result)
     replay()
-    reached = sets[:launches]
-    left = torch.stack([_unwritten(c) for _, _, c in reached]).tolist()
+    reached = [(*s[:2], _result(results, i, s[2]), *s[3:]) for i, s in enumerate(sets[:launches])]
+    left = torch.stack([_unwritten(c) for _, _, c, *_ in reached]).tolist()
     if any(left):
         index = left.index(True)
         return Verdict(False, math.inf, f"output {index} has an unwritten or infinite element")
-    judged = list({id(s): s for s in (reached[0], reached[-1])}.values())
+    judged = [reached[i] for i in sorted({0, len(reached) - 1})]
+    # To accumulate, a set has got its product as often as it was launched on.
+    times = [len(range(i, launches, len(sets))) for i in sorted({0, len(reached) - 1})]
     verdicts = [
-        _worst(
-            check(c_, a_, b_, accumulate=DTYPES[accumulate], precision=case.precision)
-            for a_, b_, c_ in _strips(*operands_)
-        )
-        for operands_ in judged
+        _worst(_judged(case, accumulate, often, *strip) for strip in _strips(*operands_))
+        for often, operands_ in zip(times, judged, strict=True)
     ]
     if accumulate == "fp16":
         with _integers(judged):
@@ -94,12 +124,30 @@ def _worst(verdicts) -> Verdict:
     return max(verdicts, key=lambda verdict: (not verdict.ok, verdict.worst))
 
 
-def _strips(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Iterator[Operands]:
-    """The product in pieces: of whole batches, or of rows of A and C."""
+def _result(results: Sequence[torch.Tensor | None], index: int, c: torch.Tensor) -> torch.Tensor:
+    found = results[index] if index < len(results) else None
+    return c if found is None else found
+
+
+def _judged(case: Case, accumulate: str, times: int, a, b, c, bias=None, residual=None) -> Verdict:
+    """C of A and B, and what follows them; `times` over, to accumulate."""
+    after, how = case.after, {"accumulate": DTYPES[accumulate], "precision": case.precision}
+    if after.gated:
+        return check_gated(c, a, b, after.activation, **how)
+    ending = None
+    if case.ending is not None:
+        alpha = float(times if after.accumulate else 1)
+        ending = Ending(bias, residual, after.activation, alpha, 1.0)
+    return check(c, a, b, ending=ending, **how)
+
+
+def _strips(a, b, c, bias=None, residual=None) -> Iterator[Operands]:
+    """The product in pieces: of whole batches, or of rows of A and C, and of the residual."""
     step = max(1, STRIP * c.shape[0] // c.numel())
     for start in range(0, c.shape[0], step):
         part = slice(start, start + step)
-        yield a[part], (b[part] if c.dim() == 3 else b), c[part]
+        rest = None if residual is None else residual[part]
+        yield a[part], (b[part] if c.dim() == 3 else b), c[part], bias, rest
 
 
 @contextlib.contextmanager

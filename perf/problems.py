@@ -11,6 +11,8 @@ from pathlib import Path
 from .case import ACCUMULATE, OUTPUT, Case, parse_layout
 
 SUITE = Path(__file__).resolve().parent / "suite.csv"
+#: The same of linear layers, with what follows each product.
+LINEAR = SUITE.with_name("linear.csv")
 COLUMNS = ("id", "class", "name", "batch", "M", "N", "K", "dtype", "out_dtype", "layout")
 
 
@@ -30,7 +32,8 @@ class Problem:
 def read_suite(path: Path = SUITE) -> list[Problem]:
     """The problems of a CSV file with at least `COLUMNS`.
 
-    `dtype` is a name of `perf.case.DTYPES` or tf32, which is fp32 multiplied so.
+    `dtype` is a name of `perf.case.DTYPES` or tf32, which is fp32 multiplied so. A column `ending`
+    says what follows each product, in the words of `perf.ending`.
 
     Raises:
         ValueError: names the file, the line and what is wrong there.
@@ -76,8 +79,25 @@ def _problem(line: dict[str, str]) -> Problem:
         accumulate=ACCUMULATE[dtype],
         precision=precision,
         out_dtype=out_dtype,
+        ending=line.get("ending") or None,
     )
+    check_ending(case)
     return Problem(line["id"], line["class"], line["name"], case)
+
+
+def check_ending(case: Case) -> None:
+    """Raises ValueError where a case can't have its ending."""
+    after = case.after
+    if not case.ending:
+        return
+    if case.batch > 1 or case.dtype not in ("bf16", "fp16"):
+        raise ValueError(f"an ending is of one 16-bit product, not of {case}")
+    if after.accumulate != (case.out_dtype == "fp32") or (case.out_dtype and not after.accumulate):
+        raise ValueError(f"what accumulates is fp32, and the rest of the operands' type: {case}")
+    if not after.accumulate and case.layout != "NT":
+        raise ValueError(f"a linear layer's layout is NT, not {case.layout}")
+    if after.gated and case.N % 2:
+        raise ValueError(f"gate and up are halves of N, not of {case.N}")
 
 
 #: Log2 of the least and the largest M, N and K of random problems; a quarter of them is skinny,

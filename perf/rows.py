@@ -6,7 +6,7 @@ when a field changes its meaning. Fields with a star are younger than the first 
 
     schema        1
     experiment *  the command: ladder (the default), suite, random, regret, sweep, host, roofline,
-                  model
+                  model, linear; invariant: `suite --batch-invariant`
     run *         when the command began; the same for all its rows. UTC, ISO 8601
     time          the same for all rows of one race. UTC, ISO 8601
     command       what was run
@@ -14,17 +14,21 @@ when a field changes its meaning. Fields with a star are younger than the first 
                   "burst": one launch at a time on a cold L2;
                   "host eager", "host out", "host eager first", "host out first": Python's time per
                   call, without and with out=, of a shape seen before or for the first time;
-                  "host call ...": the same of the kinds in `perf.host_calls`;
+                  "host call ...", "host routed ...": the same of the kinds in `perf.host_calls`
+                  and `perf.host_routing`;
                   "model eager", "model compiled", "model graph": steps of a whole model in a row
     environment   {gpu, driver, cuda, torch, triton, cublas, commit, dirty}; null is unknown
-    case          {M, N, K, layout, dtype, accumulate, precision, batch *, out_dtype *}; as in
-                  `perf.case`; out_dtype null: the operands' own. Of model: the product of its head
-    problem *     {id, class, name} of the suite's line, the random problem, the kind of call, or
-                  the model and what it does; else null
+    case          {M, N, K, layout, dtype, accumulate, precision, batch *, out_dtype *, ending *};
+                  as in `perf.case`; out_dtype null: the operands' own; ending: what follows the
+                  product, absent where nothing does. Of model: the product of its head
+    problem *     {id, class, name} of the suite's line, the random problem, the kind of call, the
+                  linear layer, or the model and what it does; else null
     competitor    a rung's word: its first config; `word[1]` ...: its other configs; `word 128x...`:
                   a config from a file; of suite, random and host: the `kernel=` that
                   `tritemm.matmul` was given; of regret: "auto" and, as from a file, the best of a
-                  search; "cublas": the torch call that a user would write
+                  search; of invariant: "auto, batch invariant" too; of linear: "auto" and the other
+                  ways of `perf.linear_ways`; of "host routed ...": "enabled" is torch's call inside
+                  `tritemm.enabled()`; "cublas": the torch call that a user would write
                   (`perf.reference`), 16-bit types accumulated in fp32; "cublas again": the null
                   test; "cublas fp16": accumulated in fp16, where `accumulate` is fp16
     ladder *      "triton" or "cuda" (`cuda_reference`); null for cuBLAS; absent from the oldest
@@ -56,7 +60,8 @@ when a field changes its meaning. Fields with a star are younger than the first 
     ratio_below   quantiles of that one's time over this one's, within rounds
     versus *      {competitor: quantiles of its time over this one's, within rounds}: the twins on
                   the other ladder (`perf.twins.rivals`) and "cublas fp16"; of regret's "auto", the
-                  others of its race; null without any
+                  others of its race; of batch invariance, "auto"; of linear's "auto", torch's other
+                  ways; null without any
     sm_mhz, power_w, temperature_c   medians, read while it was timed; null without NVML
     settled_mhz   SM clock after the warm-up
 """
@@ -84,6 +89,8 @@ TRITON, CUDA = "triton", "cuda"
 #: The reference; under a second name (how far that one's ratio is from 1 is the noise); and with
 #: an fp16 accumulator.
 REFERENCE, NULL, HALF = "cublas", "cublas again", "cublas fp16"
+#: `tritemm.matmul(batch_invariant=True)`, which races beside "auto".
+INVARIANT = "auto, batch invariant"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -144,11 +151,14 @@ class Row(Heading):
         return self.roof.floor(self.case) / self.us.p50 if self.roof and self.us else None
 
     def to_json(self) -> str:
-        """One line. Without an agreement or a code nothing stands for it, as in older rows."""
+        """One line. For an agreement, a code or an ending that isn't there nothing stands, as in
+        older rows."""
         fields = dataclasses.asdict(self)
         for name in ("agreement", "code"):
             if fields[name] is None:
                 del fields[name]
+        if fields["case"]["ending"] is None:
+            del fields["case"]["ending"]
         return json.dumps(fields, allow_nan=False)
 
     @staticmethod

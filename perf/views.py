@@ -8,7 +8,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from . import host_calls_report, host_report, model_report, regret, report, roofline, summary
+from . import (
+    host_calls_report,
+    host_report,
+    host_routing_report,
+    invariant_report,
+    linear_report,
+    model_report,
+    regret,
+    report,
+    roofline,
+    summary,
+)
 from .plots import figures
 from .plots import ladder as ladder_plot
 from .plots import model as model_plot
@@ -16,8 +27,8 @@ from .plots import random as random_plot
 from .plots import roofline as roofline_plot
 from .plots import suite as suite_plot
 from .plots import sweep as sweep_plot
-from .problems import read_suite
-from .rows import Row
+from .problems import LINEAR, read_suite
+from .rows import INVARIANT, Row
 from .select import all_runs, latest_compare, latest_ladder, latest_run, problems_of
 from .sweep import DTYPE, LAYOUT, SWEEPS, latest_sweep
 
@@ -105,12 +116,26 @@ def _regret(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
     return (latest_run(rows, regret.EXPERIMENT, s.gpu, competitor=regret.CHOICE, enough=ENOUGH),)
 
 
+def _invariant(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
+    given = {"mode": s.mode, "competitor": INVARIANT, "enough": full_suite()}
+    return (latest_run(rows, invariant_report.EXPERIMENT, s.gpu, **given),)
+
+
+def _linear(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
+    given = {"mode": s.mode, "competitor": linear_report.OURS, "enough": len(read_suite(LINEAR))}
+    return (latest_run(rows, linear_report.EXPERIMENT, s.gpu, **given),)
+
+
 def _host(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
     return (host_report.latest(rows, s.gpu),)
 
 
 def _calls(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
     return (host_calls_report.latest(rows, s.gpu),)
+
+
+def _routing(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
+    return (host_routing_report.latest(rows, s.gpu),)
 
 
 def _model(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
@@ -185,8 +210,13 @@ VIEWS = {
         _roofline, _roofs, _drawn_of(roofline_plot.plot_roofline), roofline_plot.DRAWING
     ),
     "regret": View(_regret, _summed(lambda rows, competitor: regret.markdown(rows))),
+    "invariant": View(
+        _invariant, _summed(lambda rows, competitor: invariant_report.markdown(rows))
+    ),
+    "linear": View(_linear, _summed(lambda rows, competitor: linear_report.markdown(rows))),
     "host": View(_host, lambda rows, selection: host_report.markdown(rows)),
     "calls": View(_calls, lambda rows, selection: host_calls_report.markdown(rows)),
+    "routing": View(_routing, lambda rows, selection: host_routing_report.markdown(rows)),
     "model": View(
         _model,
         lambda rows, selection: model_report.markdown(rows),

@@ -12,11 +12,11 @@ import torch
 import tritemm
 from cuda_reference import loader
 from cuda_reference.rungs import RUNGS as CUDA_RUNGS
-from perf import __main__, bench, engine, machine, problems, report, roof, rows, session
+from perf import __main__, bench, engine, machine, problems, report, roof, rows, session, views
 from perf.case import Case
 from perf.commands import ladder, roofline, suite
 from perf.machine import ROOT, State
-from perf.rows import HALF, NULL, REFERENCE
+from perf.rows import HALF, INVARIANT, NULL, REFERENCE
 from tritemm.problem import INTERPRETED, Device
 from tritemm.rungs import RUNGS
 
@@ -33,7 +33,7 @@ def command(*args):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")
-@pytest.mark.parametrize("race", ["suite", "random", "ladder", "roofline"])
+@pytest.mark.parametrize("race", ["suite", "random", "linear", "ladder", "roofline"])
 def test_without_a_gpu_the_race_says_so(race, capsys):
     assert __main__.main([race]) == 2
     told = capsys.readouterr()
@@ -131,6 +131,47 @@ def test_the_suite_runs_any_file_and_records(timed, tmp_path, capsys):
     for wrong in (["--class", "three"], ["--id", "A,Z"], ["--file", str(tmp_path / "none.csv")]):
         assert __main__.main([*words, *wrong]) == 2
     assert "no id is called 'Z'; there are A, B, C" in capsys.readouterr().err
+
+
+def test_batch_invariance_races_beside_auto_and_is_an_experiment_of_its_own(
+    timed, tmp_path, monkeypatch, capsys
+):
+    file, path = tmp_path / "mine.csv", tmp_path / "x.jsonl"
+    file.write_text(SUITE.replace("A,one,small", "A,decode,small"))
+    timed |= {"auto": 0.8e-3, INVARIANT: 1.6e-3}
+    asked, matmul = [], tritemm.matmul
+
+    def seen(*operands, batch_invariant=False, **options):
+        asked.append(batch_invariant)
+        return matmul(*operands, batch_invariant=batch_invariant, **options)
+
+    monkeypatch.setattr(tritemm, "matmul", seen)
+    words = ["suite", "--file", str(file), "--rounds", "12", "--out", str(path)]
+    assert __main__.main([*words, "--batch-invariant"]) == 0
+    found = rows.read(path)
+    names = [INVARIANT, "auto", REFERENCE]
+    assert [(r.problem["id"], r.competitor) for r in found] == [
+        (k, n) for k in "ABC" for n in names
+    ]
+    assert {row.experiment for row in found} == {"invariant"} and set(asked) == {True, False}
+    for row in found[:6:3]:
+        assert row.ratio.p50 == pytest.approx(1 / 1.6, rel=0.01)
+        assert row.versus["auto"].p50 == pytest.approx(0.5, rel=0.01)
+    told = capsys.readouterr().out
+    sixteen, decode, every = (
+        next(line.split() for line in told.splitlines() if line.startswith(f"{name} "))
+        for name in ("all 16-bit", "decode", "all ")
+    )
+    assert (sixteen[2], decode[1], every[1:4]) == ("2", "1", ["2", "of", "3"])
+    means = [float(sixteen[i]) for i in (3, 6, 7)]
+    assert means == pytest.approx([1 / 1.6, 1.25, 0.5], abs=0.01)
+    selection = views.Selection()
+    (shown,) = views.VIEWS["invariant"].chosen(found, selection)
+    assert "| decode | 1 |" in views.VIEWS["invariant"].table(shown, selection)
+    for name in ("suite", "problems", "runs", "roofline"):
+        assert views.VIEWS[name].chosen(found, selection) is None
+    assert __main__.main([*words, "--batch-invariant", "--kernel", "tma"]) == 2
+    assert "leave --kernel out" in capsys.readouterr().err
 
 
 def test_a_wrong_matmul_is_refused_and_ends_with_status_1(timed, tmp_path, monkeypatch):

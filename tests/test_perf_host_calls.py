@@ -12,7 +12,7 @@ from perf import engine, host, host_calls, host_calls_report, host_report, machi
 from perf.case import Case
 from perf.commands import host as command
 from perf.host_bench import LEAD, QUEUE, Cached, Watch
-from perf.host_calls import CHAIN, KINDS, Called, chained, mode
+from perf.host_calls import CHAIN, KINDS, Called, chained
 from perf.machine import State
 from perf.rows import NULL, REFERENCE
 from tritemm.problem import INTERPRETED
@@ -140,7 +140,7 @@ def test_only_graphs_are_compiled_and_each_apart(monkeypatch):
 
 def test_no_kind_fills_the_queue():
     assert all((kind.calls + LEAD) * 2 * kind.products <= QUEUE // 2 for kind in KINDS)
-    assert len({mode(kind) for kind in KINDS}) == len(KINDS)
+    assert len({kind.mode_of_rows for kind in KINDS}) == len(KINDS)
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ def made_up(run=OLD, kinds=KINDS):
     for kind in kinds:
         problem = {"id": kind.name, "class": "call", "name": kind.title}
         head = heading(
-            kind.case, mode=mode(kind), experiment="host", run=run, time=run, problem=problem
+            kind.case, mode=kind.mode_of_rows, experiment="host", run=run, time=run, problem=problem
         )
         known = {f.name: getattr(head, f.name) for f in dataclasses.fields(head)}
         for name in (REFERENCE, NULL, *kind.kernels):

@@ -1,6 +1,7 @@
 """`python -m perf model` on the CPU: a toy of a model with made-up times, and transformers' own."""
 
 import argparse
+import copy
 import dataclasses
 import functools
 import random
@@ -21,8 +22,10 @@ from perf.model_bench import WARM, ModelBench
 from perf.plots import figures
 from perf.plots import model as plot
 from perf.rows import NULL, REFERENCE
+from tritemm.nn.packing import packed
 from tritemm.problem import INTERPRETED
 
+from .nn_models import Conv1D, LlamaMLP
 from .perf_fakes import ENVIRONMENT, by_name, heading, parsed_by, ran
 
 pytestmark = pytest.mark.host
@@ -81,8 +84,15 @@ class Cache:
 @pytest.fixture
 def toy(monkeypatch):
     """`model_build` makes toys, and twins whose products are `Split`."""
+
+    def convert(model):
+        for part in model.modules():
+            if type(part) is nn.Linear:
+                part.__class__ = Split
+        return tritemm.nn.Report()
+
     monkeypatch.setattr(model_build, "build", lambda model, device, seed: Toy().bfloat16())
-    monkeypatch.setattr(model_build, "_kinds", lambda: {nn.Linear: Split})
+    monkeypatch.setattr(tritemm, "convert", convert)
     monkeypatch.setattr(
         model_steps.Steps, "_fill", lambda self, module: module.eval() and Cache(self.model.filled)
     )
@@ -198,23 +208,48 @@ def test_errors_are_judged_by_torchs():
     assert Error.of(torch.ones(2), torch.zeros(2)).norm == float("inf")
 
 
-def test_a_twin_shares_its_parameters_and_is_a_tree_of_its_own(monkeypatch):
-    torchs = Toy()
-    asked = []
-    monkeypatch.setattr(
-        tritemm, "matmul", lambda a, b: asked.append(b.data_ptr()) or torch.matmul(a, b)
-    )
-    ours = model_build.twin(torchs, {nn.Linear: model_build.Linear})
-    assert [p.data_ptr() for p in ours.parameters()] == [p.data_ptr() for p in torchs.parameters()]
+class Whole(nn.Module):
+    """All that `convert` knows: gate and up, a Conv1D, and a tied head of odd width."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.mlp = nn.Embedding(11, 16), LlamaMLP(16, 24)
+        self.mix, self.head = Conv1D(16, 16), nn.Linear(16, 11, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, ids):
+        return self.head(self.mix(self.mlp(self.embed(ids))))
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="kernels can't read CPU tensors here")
+def test_a_twin_is_what_convert_makes_over_the_same_parameters():
+    torchs, ids = Whole().eval(), torch.arange(6).view(2, 3)
+    expected = torchs(ids)
+    ours, report = model_build.twin(torchs)
     assert all(a is b for a, b in zip(ours.parameters(), torchs.parameters(), strict=True))
-    ids = torch.arange(6).view(2, 3)
-    expected = torchs(ids).logits
-    assert not asked
-    torch.testing.assert_close(ours(ids).logits, expected)
-    assert asked == [torchs.inner.weight.data_ptr(), torchs.head.weight.data_ptr()]
-    assert type(torchs.inner) is nn.Linear
-    torchs.eval()
-    assert ours.training
+    assert ours.head.weight is ours.embed.weight is torchs.head.weight
+    assert {entry.name: entry.note for entry in report.changed} == {
+        "mlp": "gate and up packed, swiglu", "mix": "by tritemm.linear",
+        **dict.fromkeys(
+            ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "head"), "tritemm.Linear"
+        ),
+    }  # fmt: skip
+    assert not report.left
+    # Torch's own model reads the halves of the pair, each contiguous, and computes what it did.
+    gate, up = torchs.mlp.gate_proj.weight, torchs.mlp.up_proj.weight
+    assert packed(gate, up) is not None and gate.is_contiguous() and up.is_contiguous()
+    assert not any(isinstance(part, tritemm.Linear) for part in torchs.modules())
+    assert type(torchs.mlp) is LlamaMLP
+    torch.testing.assert_close(torchs(ids), expected, rtol=0, atol=0)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(ids), expected)
+    exact = copy.deepcopy(torchs).float()
+    torch.testing.assert_close(exact(ids), expected)
+    # A gradient of either is a gradient of both.
+    ours(ids).sum().backward()
+    assert gate.grad is not None and torchs.embed.weight.grad is not None
+    torchs.train()
+    assert not ours.training
 
 
 def test_gradients_and_room_do_not_pile_up(toy):
@@ -447,8 +482,12 @@ def test_transformers_models_agree_with_their_twins(name):
     model = TINY[name]
     pair = model_race.Pair(model, "cpu", 0)
     assert not [m for m in pair.ours.modules() if type(m) in (nn.Linear, Conv1D)]
-    lent = sum(isinstance(m, nn.Linear | model_build.Conv1D) for m in pair.ours.modules())
-    assert lent == {"llama": 8, "gpt2": 5}[name]
+    assert not pair.report.left
+    # Seven of a Llama layer, the pair of its MLP, the head; four of GPT-2's, the head.
+    assert len(pair.report.changed) == {"llama": 9, "gpt2": 5}[name]
+    head = pair.ours.lm_head
+    assert type(head) is tritemm.Linear and head.weight is pair.torchs.lm_head.weight
+    assert head.weight is pair.torchs.get_input_embeddings().weight
     for case in ("prefill", "decode", "train"):
         steps, exact = pair.steps(model, case)
         found = []

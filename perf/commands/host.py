@@ -7,7 +7,14 @@ from collections.abc import Sequence
 
 from tritemm.rungs import RUNGS
 
-from .. import host, host_calls, host_calls_report, host_report
+from .. import (
+    host,
+    host_calls,
+    host_calls_report,
+    host_report,
+    host_routing,
+    host_routing_report,
+)
 from ..case import Case, parse_size
 from ..cli import add_command, add_measurement, argument, list_of, one_of, refuse, unable
 from ..rows import Row
@@ -18,12 +25,14 @@ FASTEST = 5
 KERNELS = ("auto", *(kernel.name for kernel in RUNGS))
 DEFAULT = ("auto", *(kernel.name for kernel in RUNGS[-FASTEST:]))
 
-#: The two tables: every kernel asked for by name, and calls as models make them.
-WHAT = ("kernels", "calls")
+#: The tables: every kernel asked for by name, calls as models make them, and torch's own calls
+#: inside and outside of `tritemm.enabled()`.
+WHAT = ("kernels", "calls", "routing")
 
 EXAMPLES = """
 python -m perf host
 python -m perf host --what calls
+python -m perf host --what routing --rounds 60
 python -m perf host --kernel auto --size 16x4096x4096 --rounds 100
 python -m perf host --quick --json
 """
@@ -32,7 +41,8 @@ python -m perf host --quick --json
 def register(commands) -> None:
     described = (
         "Time the host's part of a call (bf16): of each kernel, cached and first, eager and out= "
-        "(NT); and of calls as models make them: with gradients, in compiled graphs, packed."
+        "(NT); of calls as models make them: with gradients, in compiled graphs, packed; and of "
+        "torch's own calls with and without tritemm.enabled()."
     )
     command = add_command(commands, "host", run, described, EXAMPLES)
     every = ",".join(WHAT)
@@ -65,16 +75,21 @@ def run(args: argparse.Namespace) -> int:
         host.run(session, case, args.kernels, rounds)
     if "calls" in args.what and not session.interrupted:
         host_calls.run(session, rounds, host.of_the_host)
+    if "routing" in args.what and not session.interrupted:
+        host_routing.run(session, rounds, host.of_the_host)
     return session.finish(text)
 
 
 def text(races: Sequence[Sequence[Row]]) -> str:
-    """One table, or both."""
+    """The tables of what was measured."""
     rows = [row for race in races for row in race]
-    calls = host_calls_report.of(rows)
-    kernels = [row for row in rows if row not in calls]
-    tables = [host_report.text(kernels)] if kernels or not calls else []
-    return "\n\n".join(tables + ([host_calls_report.text(calls)] if calls else []))
+    calls, routed = host_calls_report.of(rows), host_routing_report.of(rows)
+    kernels = [row for row in rows if row.mode in host.MODES]
+    tables = [host_calls_report.text(calls)] if calls else []
+    tables += [host_routing_report.text(routed)] if routed else []
+    if kernels or not tables:
+        tables.insert(0, host_report.text(kernels))
+    return "\n\n".join(tables)
 
 
 def case_of(args: argparse.Namespace) -> Case:

@@ -1,4 +1,4 @@
-"""`python -m perf model`: transformers' models with tritemm's products against torch's."""
+"""`python -m perf model`: transformers' models before and after `tritemm.convert`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ python -m perf plot model --out model.png
 
 def register(commands) -> None:
     described = (
-        "Race Llama and GPT-2, multiplied by torch and by tritemm: prefill, decode, training; "
+        "Race Llama and GPT-2, as they are and after tritemm.convert: prefill, decode, training; "
         "eager, compiled, as CUDA graphs."
     )
     command = add_command(commands, "model", run, described, EXAMPLES)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tritemm.rungs import RUNGS
 
+from .. import invariant_report
 from ..bench import BENCHES
 from ..cli import (
     add_command,
@@ -24,7 +25,7 @@ from ..cli import (
     unable,
     unshared,
 )
-from ..competitors import matmul
+from ..competitors import invariant, matmul
 from ..engine import Plan
 from ..problems import SUITE, Problem, classes, random_problems, read_suite
 from ..session import Session, Task
@@ -41,6 +42,7 @@ python -m perf suite
 python -m perf suite --class decode,ragged --kernel auto,persistent
 python -m perf suite --id P1,S4 --rounds 30 --mode burst
 python -m perf suite --file mine.csv --out mine.jsonl
+python -m perf suite --batch-invariant --class decode
 """
 RANDOM_EXAMPLES = """
 python -m perf random
@@ -62,6 +64,11 @@ def register(commands) -> None:
     suite.add_argument(
         "--id", dest="ids", type=list_of(str), default="", metavar="ID,...", help="these alone"
     )
+    suite.add_argument(
+        "--batch-invariant", action="store_true",
+        help="race matmul(batch_invariant=True) too, beside auto; rows are the experiment "
+        f"{invariant_report.EXPERIMENT!r}",
+    )  # fmt: skip
     described = "Race tritemm.matmul against cuBLAS on log-uniform random 16-bit problems."
     chance = add_command(commands, "random", run_random, described, RANDOM_EXAMPLES)
     chance.add_argument("--n", type=argument(positive), default=400, help="default: 400")
@@ -83,7 +90,13 @@ def run_suite(args: argparse.Namespace) -> int:
         problems = select(read_suite(args.file), args.classes, args.ids)
     except (OSError, ValueError) as error:
         return refuse(str(error))
-    return _run(args, "suite", problems)
+    if ended := [problem.id for problem in problems if problem.case.ending]:
+        return refuse(f"{', '.join(ended)}: products with an ending are for python -m perf linear")
+    if not args.batch_invariant:
+        return _run(args, "suite", problems)
+    if args.kernels != ["auto"]:
+        return refuse("--batch-invariant chooses the kernel itself: leave --kernel out")
+    return _run(args, invariant_report.EXPERIMENT, problems)
 
 
 def run_random(args: argparse.Namespace) -> int:
@@ -111,19 +124,27 @@ def plan(args: argparse.Namespace, most: int) -> Plan:
 
 
 def _run(args: argparse.Namespace, experiment: str, problems: Sequence[Problem]) -> int:
-    if reason := unable(experiment) or unshared(args):
+    command = "random" if experiment == "random" else "suite"
+    if reason := unable(command) or unshared(args):
         return refuse(reason)
     session = Session(args, experiment, args.mode, args.part)
+    fixed = experiment == invariant_report.EXPERIMENT
     failed = 0
     if shared_out(args):
         failed = session.gather([problem.id for problem in problems])
     else:
         mine = args.part.share(problems) if args.part else problems
         session.measure_roofs()
-        session.measure([task(p, args.kernels) for p in mine], plan(args, MOST[experiment]))
-    return session.finish(lambda races: text([row for race in races for row in race])) or failed
+        tasks = [invariant_task(p) if fixed else task(p, args.kernels) for p in mine]
+        session.measure(tasks, plan(args, MOST[command]))
+    told = invariant_report.text if fixed else text
+    return session.finish(lambda races: told([row for race in races for row in race])) or failed
 
 
 def task(problem: Problem, kernels: Sequence[str]) -> Task:
     field = functools.partial(matmul, problem.case, kernels=kernels)
     return Task(problem.case, field, problem.to_json())
+
+
+def invariant_task(problem: Problem) -> Task:
+    return Task(problem.case, functools.partial(invariant, problem.case), problem.to_json())
