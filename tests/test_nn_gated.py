@@ -52,7 +52,7 @@ def together(mlp):
 @pytest.mark.parametrize(
     ("act_fn", "word"),
     [(nn.SiLU(), "swiglu"), (nn.GELU(), "geglu"), (F.silu, "swiglu"), (F.gelu, "geglu")],
-    ids=str,
+    ids=["SiLU", "GELU", "silu", "gelu"],
 )
 def test_one_product_without_a_gradient(act_fn, word):
     mlp, twin, report = converted(act_fn=act_fn)
