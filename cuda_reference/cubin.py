@@ -1,9 +1,10 @@
-"""Code of any .cu, with no GPU: PTX, or a cubin by nvcc, read by cuobjdump."""
+"""Code of any .cu, with no GPU: PTX and a cubin by nvcc, read by cuobjdump."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import gzip
 import os
 import re
 import shutil
@@ -12,12 +13,16 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import triton
+
 from tritemm.compile.sass import count_instructions, count_of, parse_usage, run_tool
 
 from . import progress, source, toolkit
 
 FLAGS = toolkit.COMMON + toolkit.FLAGS
 FEW_N = (*FLAGS, "-DFEW_N")
+#: What is made, a cubin, and what stays of the steps to it: the PTX.
+_STEPS = ("-cubin", "--keep")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +61,13 @@ class Cubin:
 
     @functools.cached_property
     def sass(self) -> str:
-        return run_tool("cuobjdump", "-sass", str(self.file))
+        """Its disassembly, in the cache too: cuobjdump takes nearly half a second to start."""
+        kept = self.file.with_suffix(f".{triton.__version__}.sass.gz")  # Triton brings cuobjdump
+        if kept.exists():
+            return gzip.decompress(kept.read_bytes()).decode()
+        text = run_tool("cuobjdump", "-sass", str(self.file))
+        toolkit.put(kept, gzip.compress(text.encode(), compresslevel=1))
+        return text
 
 
 def compile_cubin(name: str, sm: int | str, flags: Sequence[str] = FLAGS) -> Cubin:
@@ -77,18 +88,18 @@ def compile_cubin(name: str, sm: int | str, flags: Sequence[str] = FLAGS) -> Cub
         True
     """
     arch = architecture(sm)
-    made = _made(name, arch, flags, ".cubin")
+    made = _made(name, arch, flags)
     return Cubin(name, arch, made, made.with_suffix(".log").read_text())
 
 
 def compile_ptx(name: str, sm: int | str, flags: Sequence[str] = FLAGS) -> str:
-    """The PTX that nvcc makes of `name`.cu for `sm`. Arguments and errors are `compile_cubin`'s."""
-    return _made(name, architecture(sm), flags, ".ptx").read_text()
+    """The PTX on the way to `compile_cubin`'s machine code; arguments and errors are the same."""
+    return _made(name, architecture(sm), flags).with_suffix(".ptx").read_text()
 
 
-def _made(name: str, arch: str, flags: Sequence[str], suffix: str) -> Path:
-    """What nvcc makes of `name`, .cubin or .ptx; beside a cubin what nvcc said. From the cache."""
-    made = _file(name, arch, suffix, flags)
+def _made(name: str, arch: str, flags: Sequence[str]) -> Path:
+    """The cubin of `name`; beside it .ptx, and .log with what nvcc said. From the cache."""
+    made = _file(name, arch, flags)
     if arch not in source.architectures(name):
         known = " and ".join(f"sm_{arch}" for arch in source.architectures(name))
         raise ValueError(f"{name} is for {known}, as its signs say, not for sm_{arch}")
@@ -99,8 +110,8 @@ def _made(name: str, arch: str, flags: Sequence[str], suffix: str) -> Path:
     return made
 
 
-def _file(name: str, arch: str, suffix: str, flags: Sequence[str] = FLAGS) -> Path:
-    return toolkit.cached(source.path_of(name), arch, suffix, flags)
+def _file(name: str, arch: str, flags: Sequence[str] = FLAGS) -> Path:
+    return toolkit.cached(source.path_of(name), arch, ".cubin", (*flags, *_STEPS))
 
 
 def architecture(sm: int | str) -> str:
@@ -123,7 +134,7 @@ def compile_all(
         f"{name} for sm_{arch}": functools.partial(compile_cubin, name, arch)
         for name in source.largest_first(names)
         for arch in source.architectures(name)
-        if arch in sms and not _file(name, arch, ".cubin").exists()
+        if arch in sms and not _file(name, arch).exists()
     }
     return progress.in_parallel("compiling", tasks, jobs)
 
@@ -132,16 +143,16 @@ def _compile(name: str, arch: str, flags: Sequence[str], made: Path) -> None:
     nvcc, path = toolkit.nvcc(), source.path_of(name)
     with tempfile.TemporaryDirectory(prefix=made.stem + "-", dir=made.parent) as folder:
         built = Path(folder, made.name)
-        target = [f"-arch=compute_{arch}"] if made.suffix == ".ptx" else [toolkit.gencode(arch)]
-        options = [*flags, *target, made.suffix.replace(".", "-")]
+        options = [*flags, toolkit.gencode(arch), *_STEPS, "--keep-dir", folder]
         includes = ["-I", str(path.parent), "-I", str(source.INCLUDE)]
         command = [str(nvcc.path), *options, *includes, "-o", str(built), str(path)]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace")
         said = (done.stdout + done.stderr).strip()
         if done.returncode:
             raise RuntimeError(f"{name} does not compile for sm_{arch}: {said[-4000:]}")
-        if made.suffix == ".cubin":
-            made.with_suffix(".log").write_text(said)
+        made.with_suffix(".log").write_text(said)
+        [ptx] = Path(folder).glob("*.ptx")
+        os.replace(ptx, made.with_suffix(".ptx"))
         os.replace(built, made)  # last: what has a cubin is complete
 
 

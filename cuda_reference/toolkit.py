@@ -12,6 +12,7 @@ import platform
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -135,3 +136,11 @@ def locked(file: Path) -> Iterator[None]:
     with open(f"{file}.lock", "w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
+
+
+def put(file: Path, data: bytes) -> None:
+    """Write `file` whole: who reads it meanwhile finds all of it or nothing."""
+    with tempfile.TemporaryDirectory(prefix=file.stem + "-", dir=file.parent) as folder:
+        part = Path(folder, file.name)
+        part.write_bytes(data)
+        os.replace(part, file)

@@ -137,10 +137,13 @@ def test_what_does_not_compile_is_an_error_with_nvccs_message(compile_text):
 
 
 def test_machine_code_is_cached(compile_text, monkeypatch):
-    first = compile_text(FAULTY["warning"])
+    first, asked, tool = compile_text(FAULTY["warning"]), [], cubin.run_tool
+    functions, ptx = first.functions, cubin.compile_ptx("bad", 80)
     monkeypatch.setattr(cubin, "_compile", None)
+    monkeypatch.setattr(cubin, "run_tool", lambda *words: asked.append(words[1]) or tool(*words))
     again = compile_text(FAULTY["warning"])
-    assert (again, again.functions) == (first, first.functions)
+    assert (again, again.functions, cubin.compile_ptx("bad", 80)) == (first, functions, ptx)
+    assert asked == ["-res-usage"] and ".target sm_80" in ptx
 
 
 def test_an_architecture_that_is_not_known_or_not_signed_is_refused(compile_text):

@@ -79,8 +79,14 @@ def _compiler():
 
 
 def few(entries):
-    """Of wgmma those that FEW_N compiles."""
-    return [e for e in entries if e.instruction != "wgmma" or e.shape[1] in (8, 96, 256)]
+    """Of wgmma those that FEW_N compiles, of which not every type is modified at the largest N."""
+    return [
+        e
+        for e in entries
+        if e.instruction != "wgmma"
+        or e.shape[1] in (8, 96)
+        or (e.shape[1] == 256 and (not e.modified or e.a in ("tf32", "s8", "u8")))
+    ]
 
 
 @pytest.mark.usefixtures("_compiler")
