@@ -69,7 +69,7 @@ def codes():
             jobs += [asm.Job(rung, layout=layout, config=c, **ROW) for c in fitted[:1]]
         jobs.append(asm.Job(rung_of(WIDE[i]).name, layout=layout, config=WIDE[i]))
         jobs.append(asm.Job(IN_PARTS.name, layout=layout, config=CUT[i], **FEW))
-    found = asm.compile_many(jobs, processes=2)
+    found = asm.compile_many(jobs, processes=1)
     return {(job.layout, job.config, job.M): code for job, code in zip(jobs, found, strict=True)}
 
 

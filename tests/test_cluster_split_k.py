@@ -53,7 +53,7 @@ def jobs():
 def codes():
     """job -> its code."""
     some = list(jobs())
-    return dict(zip(some, asm.compile_many(some, processes=2), strict=True))
+    return dict(zip(some, asm.compile_many(some, processes=1), strict=True))
 
 
 def shape(job):

@@ -80,15 +80,26 @@ def test_every_technique_is_counted():
             assert any(correspondence.count(entry, name) for entry in entries), name
 
 
-def test_a_page_with_other_counts_is_stale(monkeypatch):
+@pytest.fixture
+def is_stale(monkeypatch):
+    """Whether the page is; the other pages, which take seconds, are left out."""
+    rows = generate.read(*sorted(generate.RESULTS.glob("*.jsonl")))
+    monkeypatch.setattr(generate, "read", lambda *paths: rows)
+    monkeypatch.setattr(generate, "rung_page", lambda kernel, rows: "")
+    for other in (generate.cost_model, generate.types):
+        monkeypatch.setattr(other, "parts", dict)
+    return lambda: PAGE in generate.stale_texts(generate.pages())
+
+
+def test_a_page_with_other_counts_is_stale(monkeypatch, is_stale):
     data = correspondence.load()
     data["code"]["tiled sm_80"]["variants"]["HMMA.16816.F32"] += 1
-    assert PAGE not in generate.stale()
+    assert not is_stale()
     monkeypatch.setattr(correspondence, "load", lambda: data)
-    assert PAGE in generate.stale()
+    assert is_stale()
 
 
-def test_a_hand_edited_table_is_stale(monkeypatch):
+def test_a_hand_edited_table_is_stale(monkeypatch, is_stale):
     text = PAGE.read_text()
     read = type(PAGE).read_text
 
@@ -98,7 +109,7 @@ def test_a_hand_edited_table_is_stale(monkeypatch):
 
     assert "| tiled (Triton" in text
     monkeypatch.setattr(type(PAGE), "read_text", edited)
-    assert PAGE in generate.stale()
+    assert is_stale()
 
 
 # The recorded code

@@ -14,6 +14,7 @@ from tritemm.rungs import find
 from tritemm.spec import Config
 
 from .choosing import A100, H200, L40S, matrix, problem
+from .sweep import EVERY
 
 pytestmark = pytest.mark.host
 
@@ -123,13 +124,18 @@ def test_single_elements_are_few_for_each_thread(name, layout):
     assert "single elements of A and B per thread" in why_not(rung, asked, large)
 
 
-@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("layout", asm.LAYOUTS)
 def test_own_configs_have_no_local_memory(layout):
+    """Every config; the architectures take turns with configs and layouts, unless all is swept."""
     jobs = [
-        asm.Job(name, sm, layout=layout, dtype="fp16", config=index)
+        asm.Job(name, 90, layout=layout, dtype="fp16", config=index)
         for name in ("async_pg2s", "async_stages")
-        for sm in (80, 90)
-        for index in range(len(asm.configs_of(asm.Job(name, sm, layout=layout, dtype="fp16"))))
+        for index in range(len(asm.configs_of(asm.Job(name, 90, layout=layout, dtype="fp16"))))
+    ]
+    jobs = [
+        dataclasses.replace(job, sm=sm)
+        for turn, job in enumerate(jobs, start=asm.LAYOUTS.index(layout))
+        for sm in ((80, 90) if EVERY else ((80, 90)[turn % 2],))
     ]
     for code in asm.compile_many(jobs, "usage"):
         assert code.spills == 0, f"{code.rung} {code.arch} {code.config}"

@@ -171,11 +171,10 @@ def refused(kernel, sm, **types):
 def test_narrow_tiles_of_an_output_by_columns():
     """What few rows come to, where the operands change places and no row is whole 16 bytes."""
     tiles = ((8, 128, 8), (8, 256, 5), (16, 256, 5), (32, 128, 6))
+    rungs = ("warp_specialized", "split_k", "stream_k")
     jobs = [
         asm.Job(name, M=52, N=510, K=871, layout=layout, config=config)
-        for name in ("warp_specialized", "split_k", "stream_k")
-        for columns, depth, stages in tiles
-        for layout in ("NN", "NT")
+        for name, (columns, depth, stages), layout in pairwise(rungs, tiles, ("NN", "NT"))
         for config in [Config(64, columns, depth, 4, stages, ORDER="grouped", SWAP=True, PACK="ab")]
     ]
     expect_no_faults(jobs, "mix")
