@@ -28,6 +28,7 @@ from .driver import standing_for
 from .sass import (
     count_instructions,
     count_of,
+    disassemble,
     group_of,
     instruction_table,
     parse_usage,
@@ -204,7 +205,7 @@ def compile_many(
 
     Raises:
         ValueError: `detail` is not one of `DETAILS`, or a config index is out of range.
-        RuntimeError: a worker does not start.
+        RuntimeError: a worker does not start, or nvdisasm does not read its binaries.
 
     Example:
         >>> from tritemm.compile import asm
@@ -216,9 +217,13 @@ def compile_many(
     for job in jobs:
         _check_config(job)
     if processes is None and not INTERPRETED:
-        return [_compile_here(job, detail) for job in jobs]
-    with ThreadPoolExecutor(processes or 1) as pool:
-        return list(pool.map(lambda job: _ask_worker(job, detail), jobs))
+        made = [_compile_here(job, detail) for job in jobs]
+    else:
+        with ThreadPoolExecutor(processes or 1) as pool:
+            made = list(pool.map(lambda job: _ask_worker(job, detail), jobs))
+    if detail == "mix":
+        _count_instructions(made)
+    return [one.code if isinstance(one, _Compiled) else one for one in made]
 
 
 def check(code: Code, required: Sequence[str], forbidden: Sequence[str] = ()) -> list[str]:
@@ -230,7 +235,25 @@ def check(code: Code, required: Sequence[str], forbidden: Sequence[str] = ()) ->
 # Compiling
 
 
-def _ask_worker(job: Job, detail: str) -> Code | Refusal:
+@dataclasses.dataclass
+class _Compiled:
+    """A job's code, and the binary that it is of."""
+
+    code: Code
+    cubin: bytes
+
+
+def _count_instructions(made: Sequence[_Compiled | Refusal]) -> None:
+    """Give each code its instruction mix; all those of one architecture are read at once."""
+    for sm in DEVICES:
+        mine = [one for one in made if isinstance(one, _Compiled) and one.code.arch == sm]
+        texts = disassemble([one.cubin for one in mine], sm) if mine else []
+        for one, text in zip(mine, texts, strict=True):
+            mix, variants = count_instructions(text)
+            one.code = dataclasses.replace(one.code, mix=mix, variants=variants)
+
+
+def _ask_worker(job: Job, detail: str) -> _Compiled | Refusal:
     worker = pool.take()
     try:
         result = worker.ask(_compile_here, job, detail)
@@ -240,7 +263,7 @@ def _ask_worker(job: Job, detail: str) -> Code | Refusal:
     return result
 
 
-def _compile_here(job: Job, detail: str) -> Code | Refusal:
+def _compile_here(job: Job, detail: str) -> _Compiled | Refusal:
     problem, kernel, config = problem_of(job), job.kernel, job.config
     own = not isinstance(config, Config)
     view = problem if own else config.view(problem)
@@ -252,7 +275,7 @@ def _compile_here(job: Job, detail: str) -> Code | Refusal:
         call = kernel.prepare(view, config, *pool.operands(view))
         with standing_for(job.sm):
             compiled = kernel.fn.warmup(**call.args, **call.options, grid=call.grid)
-        return Code(
+        code = Code(
             rung=job.rung,
             arch=job.sm,
             problem=str(problem),
@@ -261,25 +284,24 @@ def _compile_here(job: Job, detail: str) -> Code | Refusal:
             warps=compiled.metadata.num_warps,
             **_read(compiled, detail),
         )
+        return _Compiled(code, compiled.asm["cubin"])
     except Exception as error:  # the compiler raises whatever it likes
         return Refusal(job.rung, job.sm, f"{type(error).__name__}: {tail(str(error))}", "compiler")
 
 
 def _read(compiled, detail: str) -> dict[str, Any]:
-    """The fields of `Code` that are read from the compiled binary."""
+    """The fields of `Code` that are read from one binary; the mix alone is left to the caller."""
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder, "kernel.cubin")
         cubin.write_bytes(compiled.asm["cubin"])
         registers, spills = parse_usage(run_tool("cuobjdump", "-res-usage", str(cubin)))
         fields: dict[str, Any] = {"registers": registers, "spills": spills}
-        if detail == "usage":
+        if detail != "text":
             return fields
         # Data-flow analysis only annotates branches, and takes a third of the time.
         sass = run_tool("nvdisasm", "-ndf", "-c", str(cubin))
-    fields["mix"], fields["variants"] = count_instructions(sass)
-    if detail == "text":
-        fields |= {"ptx": compiled.asm["ptx"], "sass": sass}
-    return fields
+    mix, variants = count_instructions(sass)
+    return fields | {"mix": mix, "variants": variants, "ptx": compiled.asm["ptx"], "sass": sass}
 
 
 def _operands(job: Job) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
