@@ -202,6 +202,39 @@ def test_what_follows_the_product(stand_in, ending):
 
 
 @cpu_only
+@pytest.mark.parametrize(
+    "more", [{"activation": "relu"}, {"bias": 1}, {"alpha": 2}, {"bias": 1, "activation": "relu"}]
+)
+@pytest.mark.parametrize("needs_grad", [False, True])
+def test_the_dispatcher_is_passed_by(stand_in, monkeypatch, more, needs_grad):
+    """From the second call on, also of a kind that plain products have made known."""
+    a, b = integers(33, 40), integers(40, 24)
+    more = {name: integers(24) if name == "bias" else value for name, value in more.items()}
+    if needs_grad:
+        b.requires_grad_()
+    tritemm.matmul(a, b).sum()
+    for call in range(3):
+        if call:
+            monkeypatch.setattr("tritemm.gemm.GEMM", None)
+        got = tritemm.matmul(a, b, **more)
+        assert torch.equal(got, torchs(a, b, **more))
+        if needs_grad:
+            b.grad = None
+            got.sum().backward()
+            (want,) = torch.autograd.grad(torchs(a, b, **more).sum(), b)
+            assert torch.equal(b.grad, want)
+
+
+@cpu_only
+def test_vectors_with_a_residual(stand_in):
+    a, b = integers(40), integers(40, 24)
+    for _ in range(3):
+        residual = integers(24)
+        got = tritemm.matmul(a, b, residual=residual)
+        assert torch.equal(got, a @ b + residual)
+
+
+@cpu_only
 def test_a_bias_or_a_residual_of_another_kind_is_checked_anew(stand_in):
     a, b = integers(33, 40), integers(40, 24)
     for _ in range(2):

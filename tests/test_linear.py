@@ -199,6 +199,65 @@ def test_int8_with_a_bias():
     same(tritemm.linear(x, w, b), (x.int() @ w.int().mT) + b)
 
 
+def test_int8_sums_stay_whole():
+    a, b = (torch.full(s, 127, dtype=torch.int8, device=DEVICE) for s in ((1, 1101), (1101, 1)))
+    added = torch.tensor([[16777217]], dtype=torch.int32, device=DEVICE)
+    got = tritemm.matmul(a, b, alpha=3, residual=added, beta=2)
+    assert got.item() == 3 * 1101 * 127 * 127 + 2 * 16777217
+    for odd in (0.5, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="whole numbers"):
+            tritemm.matmul(a, b, alpha=odd)
+
+
+@pytest.mark.parametrize("shape", [(6,), (1, 6), (4, 1)], ids=str)
+def test_what_is_added_to_has_the_results_shape(shape):
+    a, b, c = integers(4, 8), integers(8, 6), integers(*shape)
+    want = a @ b + c
+    with pytest.raises(RuntimeError, match="must have the result's shape"):
+        tritemm.matmul(a, b, out=c.clone(), beta=1)
+    with pytest.warns(UserWarning, match="resized"):
+        assert torch.equal(tritemm.addmm(c, a, b, out=c), want)
+
+
+@pytest.mark.parametrize(
+    ("x", "y"), [((8,), (8, 6)), ((4, 8), (8,)), ((8,), (8,)), ((3, 8), (2, 8, 6))], ids=str
+)
+def test_vectors_with_a_residual(x, y):
+    x, y = integers(*x), integers(*y)
+    product = x @ y
+    for residual in (integers(*product.shape), integers(1)[0]):
+        for _ in range(2):
+            got = tritemm.matmul(x, y, residual=residual, beta=2)
+            assert torch.equal(got, product + 2 * residual)
+
+
+def test_factors_of_zero_leave_their_tensors_unread():
+    a, b, bad = integers(3, 4), integers(4, 5), torch.full((3, 5), torch.nan, device=DEVICE)
+    assert torch.equal(tritemm.matmul(a, b, residual=bad, beta=0), a @ b)
+    c = integers(3, 5)
+    assert torch.equal(tritemm.addmm(c, bad[:, :4], b, alpha=0), c)
+
+
+def test_gradients_are_scaled_and_summed_as_torch_does():
+    x = torch.full((1, 2), 1e-3, dtype=HALF, device=DEVICE)
+    w = torch.full((2, 1), 1e-3, dtype=HALF, device=DEVICE)
+    for lib in (torch, tritemm):
+        x.grad, _ = None, x.requires_grad_()
+        zero = torch.zeros(1, 1, dtype=HALF, device=DEVICE)
+        lib.addmm(zero, x, w, alpha=6e4).backward(torch.full_like(zero, 2))
+        assert abs(x.grad[0, 0].item() - 120) < 1
+    bias = torch.zeros(1, device=DEVICE, requires_grad=True)
+    rows = torch.ones(2049, 1, dtype=HALF, device=DEVICE)
+    tritemm.matmul(rows, rows[:1], bias=bias).sum().backward()
+    assert bias.grad.item() == 2049
+
+
+def test_a_gated_residual_is_checked():
+    x, w = integers(4, 8), integers(12, 8)
+    with pytest.raises(RuntimeError, match=r"\[4, 6\]"):
+        tritemm.linear(x, w, activation="swiglu", residual=integers(3, 4, 6))
+
+
 def test_gradients_accumulate_into_out():
     a, b = integers(6, 4, dtype=HALF), integers(4, 5, dtype=HALF)
     total = torch.zeros(6, 5, device=DEVICE)

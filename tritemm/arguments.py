@@ -143,7 +143,7 @@ def resize(out, shape) -> None:
         )
 
 
-def needs_copy(out, shape, a, b) -> bool:
+def needs_copy(out, shape, *tensors) -> bool:
     """Whether the result must be whole before `out` is touched.
 
     An operand must be read before its own tensor is given another shape; and a tensor that only
@@ -152,5 +152,5 @@ def needs_copy(out, shape, a, b) -> bool:
     if torch.compiler.is_dynamo_compiling():  # neither can be asked; torch traces around both
         return False
     return out.is_neg() or (
-        tuple(out.shape) != shape and any(torch._C._is_alias_of(out, t) for t in (a, b))
+        tuple(out.shape) != shape and any(torch._C._is_alias_of(out, t) for t in tensors)
     )

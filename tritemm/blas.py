@@ -8,6 +8,7 @@ import torch
 
 from .api import matmul
 from .config import Config
+from .gemm import added_to
 from .plan import activated
 from .problem import GATED
 from .spec import Kernel
@@ -90,6 +91,8 @@ def _gated(input, weight, bias, activation, residual, out, options) -> torch.Ten
     pair = matmul(input, weight.mT, bias=bias, **options)
     gate, up = pair.chunk(2, -1)
     result = activated(gate, activation) * up
+    if residual is not None:
+        residual = added_to(residual, input, tuple(result.shape))
     return result if residual is None else (result + residual).to(pair.dtype)
 
 

@@ -13,6 +13,7 @@ from torch.utils.flop_counter import register_flop_formula
 from . import ops
 from .dispatch.request import for_gradients
 from .plan import Ending, activated, product, result_shape
+from .problem import ACCUMULATE
 from .runtime import fast_path
 from .runtime.torch_private import apply_of, below_autograd, single_level, tangent_of
 
@@ -55,7 +56,9 @@ def _gemm_flops(a_shape, b_shape, *args, out_shape=None, **kwargs) -> int:
 
 def _parts(a, b, bias, residual, activation, alpha, beta, kernel, precision, accumulate, out_dtype):
     """The same, made of a product and torch's operators: for vmap and forward mode."""
-    wide = torch.float32 if a.dtype in (torch.float16, torch.bfloat16) else out_dtype
+    wide = accumulate or ACCUMULATE[a.dtype]
+    if wide.is_floating_point:
+        wide = torch.promote_types(wide, torch.float32)
     sums = ops.mm(a, b, kernel, precision, accumulate, wide)
     return Ending(bias, residual, activation, alpha, beta).of(sums, out_dtype)
 
@@ -158,7 +161,9 @@ def _found(grad, gradients, needs, more, alpha, beta) -> list:
     """
     found = [None] * 4
     if needs[0] or needs[1]:
-        found[:2] = gradients(grad if alpha == 1 else grad * alpha)
+        found[:2] = gradients(grad)
+        if alpha != 1:  # after the product, as torch does it
+            found[:2] = [t if t is None else t * alpha for t in found[:2]]
     if needs[2]:
         found[2] = _summed(grad, *more[0])
     if needs[3]:
@@ -168,7 +173,7 @@ def _found(grad, gradients, needs, more, alpha, beta) -> list:
 
 def _summed(grad, shape, dtype):
     """`grad` summed to a broadcast tensor's shape; torch keeps the terms in fp32 meanwhile."""
-    return grad.sum_to_size(shape).to(dtype)
+    return grad.to(torch.promote_types(grad.dtype, dtype)).sum_to_size(shape).to(dtype)
 
 
 _record = apply_of(_Linear)

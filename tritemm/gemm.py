@@ -6,7 +6,7 @@ import torch
 from torch.compiler import is_dynamo_compiling
 from torch.nn import Parameter
 
-from . import distributed
+from . import distributed, ops
 from .arguments import autocast, check_out, drop, drop_shape, needs_copy, operands, resize
 from .dispatch.request import word_of
 from .fused import GEMM, GEMM_OUT, after, record
@@ -35,20 +35,30 @@ def gemm(
     if not is_dynamo_compiling():
         fast_path.remember_options(asked, a.dtype, options)
     activation = _activation(activation)
+    onto = residual is None and out is not None and bool(beta)
     if beta is None:
         beta = 1 if residual is not None else 0
     elif residual is None and out is None:
         raise ValueError(
             "beta= is the factor of residual=, or of what out= holds; give one of them"
         )
-    elif residual is None and beta != 0:
+    elif onto:
         residual = out
-    if a.dtype == torch.int8 and (activation or any(int(x) != x for x in (alpha, beta))):
+    if beta == 0:
+        residual = None
+    if a.dtype == torch.int8 and (
+        activation or not all(float(x).is_integer() for x in (alpha, beta))
+    ):
         raise ValueError(
             f"activation={activation or None!r}, alpha={alpha}, beta={beta} are not possible for "
             "int8 operands, whose sums are whole numbers; convert the result"
         )
     shape = drop_shape(a, b, input, other)
+    if onto and tuple(out.shape) != tuple(shape):
+        raise RuntimeError(
+            f"out has shape {list(out.shape)} and the result {list(shape)}; what is added to must "
+            "have the result's shape"
+        )
     bias = _bias(bias, input, other, b, out)
     residual = _residual(residual, input, other, shape)
     ending = bias, residual, activation, float(alpha), float(beta)
@@ -70,10 +80,12 @@ def _known(input, other, ending, out, asked) -> torch.Tensor | None:
     bias, residual, activation, alpha, beta = ending
     if options is None or not isinstance(other, torch.Tensor) or input.dim() < 2 > other.dim():
         return None
+    if residual is None and out is not None and beta:
+        residual = out
     if beta is None:
         beta = 1
-    elif residual is None and out is not None and beta != 0:
-        residual = out
+    elif beta == 0:
+        residual = None
     more = [t for t in (bias, residual) if t is not None]
     if not all(isinstance(t, torch.Tensor) and fast_path.plain(t) for t in more):
         return None
@@ -91,17 +103,19 @@ def _known(input, other, ending, out, asked) -> torch.Tensor | None:
             return None
         key, addresses = kind_of(input, other, out, options, then)
         kind = fast_path.KNOWN.get(key)
-    except (RuntimeError, TypeError):  # shapes that don't fit, numbers that are none
+    except (IndexError, RuntimeError, TypeError):  # shapes that don't fit, numbers that are none
         return None
     if kind is None or kind.launches is None or (then and out is not None and then.met_by(out)):
         return None
+    if records and then is None:
+        return ops.record(input, other, kind)
     if records:
         return record(input, other, bias, residual, kind, then)
     return fast_path.multiply(kind, addresses, out)
 
 
 def _into(out, shape, a, b, input, other, ending, options) -> torch.Tensor:
-    if needs_copy(out, shape, a, b):
+    if needs_copy(out, shape, a, b, *(t for t in ending[:2] if t is not None)):
         result = drop(GEMM(a, b, *ending, *options), input, other)
         resize(out, shape)
         return out.copy_(result)
@@ -143,10 +157,8 @@ def _bias(bias, input, other, b, out):
     return bias.reshape(n)
 
 
-def _residual(residual, input, other, shape):
-    """With the dimensions of the operands' product; or an error."""
-    if residual is None:
-        return None
+def added_to(residual, input, shape):
+    """`residual`, to be added to a result of this shape of operands like `input`; or an error."""
     if not isinstance(residual, torch.Tensor):
         raise TypeError(f"residual must be Tensor, not {type(residual).__name__}")
     _same_kind("residual", residual, input)
@@ -159,10 +171,20 @@ def _residual(residual, input, other, shape):
             f"residual has shape {list(residual.shape)}, which can't be broadcast to the result's, "
             f"{list(shape)}"
         )
+    return residual
+
+
+def _residual(residual, input, other, shape):
+    """With the dimensions of the operands' product; or an error."""
+    if residual is None:
+        return None
+    residual = added_to(residual, input, shape)
+    if 1 in (input.dim(), other.dim()):
+        residual = residual.expand(shape)
     if other.dim() == 1:
         residual = residual.unsqueeze(-1)
     if input.dim() == 1:
-        residual = residual.unsqueeze(-2) if other.dim() > 1 else residual.reshape(1, 1)
+        residual = residual.unsqueeze(-2)
     return residual
 
 

@@ -124,7 +124,8 @@ class Ending(NamedTuple):
                 bias = bias.clone()
         if bias is residual is None and not activation and alpha == 1:
             return None
-        return Ending(bias, residual, activation, float(alpha), float(beta))
+        beta = 1.0 if residual is None else float(beta)
+        return Ending(bias, residual, activation, float(alpha), beta)
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
@@ -164,15 +165,18 @@ class Ending(NamedTuple):
 
     def of(self, sums: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The result in `dtype`, of a product in the accumulator's type, by torch."""
-        if self.alpha != 1:
-            sums = sums * self.alpha
+        alpha, beta = self.alpha, self.beta
+        if not sums.is_floating_point():  # else torch would multiply in fp32
+            alpha, beta = int(alpha), int(beta)
+        if alpha != 1:
+            sums = sums * alpha
         if self.bias is not None:
             sums = sums + self.bias
         sums = activated(sums, self.activation)
         if self.residual is not None:
             # One of torch's own sums rounds to the result's type alone.
             residual = self.residual.to(sums.dtype)
-            sums = sums + (residual if self.beta == 1 else self.beta * residual)
+            sums = sums + (residual if beta == 1 else beta * residual)
         return sums.to(dtype)
 
 
@@ -213,8 +217,9 @@ def product(
     c = out
     if c is None:
         c = torch.empty(result_shape(a, b), dtype=options[-1], device=a.device)
-    if ending and a.shape[-1] == 0:
-        c.copy_(ending.of(torch.zeros_like(c, dtype=options[2]), options[-1]))
+    if ending and (a.shape[-1] == 0 or ending.alpha == 0):  # whatever the operands hold
+        zeros = torch.zeros_like(c, dtype=options[2])
+        c.copy_(ending._replace(alpha=1.0).of(zeros, options[-1]))
     elif not is_trivial(a.shape[-1], c):
         with on_device(c):
             if plan is None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import torch
 
 from . import plan
+from .dispatch import TooOld
 from .dispatch.request import word_of
 from .plan import Ending
 from .problem import ACCUMULATE
@@ -174,6 +175,8 @@ def _made(a, b, options, out=None, ending=None):
         return plan.product(a, b, out, options, ending)
     except ValueError as error:  # batch_invariant=True, and no kernel has such sums
         raise Refused("no kernel for it") from error
+    except TooOld as error:
+        raise Refused("a device older than sm_80") from error
 
 
 def _checked(rank: int, a, b, out_dtype) -> tuple:

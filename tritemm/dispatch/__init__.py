@@ -5,5 +5,6 @@ from ..rungs import find as find
 from .candidates import best_config as best_config
 from .candidates import ranked as ranked
 from .explain import Choice as Choice
+from .selection import TooOld as TooOld
 from .selection import choose as choose
 from .selection import forget as forget

@@ -15,7 +15,7 @@ from ..config import Config
 from ..cost_model.model import scene_of
 from ..kernels.common.host import is_wgmma
 from ..kernels.pack import why_not as pack_why_not
-from ..problem import INTERPRETER, Problem
+from ..problem import INTERPRETER, PLAIN, Problem
 from ..rungs import RUNGS, find
 from ..spec import Kernel
 from . import cache
@@ -25,6 +25,10 @@ from .request import Request, why_not
 
 #: The M that stands for all others when rows must not depend on it.
 _CANONICAL_M = 1024
+
+
+class TooOld(RuntimeError):
+    """The device is older than sm_80."""
 
 
 @functools.lru_cache(maxsize=8192)
@@ -40,7 +44,7 @@ def choose(problem: Problem, kernel: str = "auto") -> Choice:
     """
     if problem.device.capability < (8, 0):
         major, minor = problem.device.capability
-        raise RuntimeError(
+        raise TooOld(
             f"tritemm needs compute capability 8.0; {problem.device.name} has {major}.{minor}"
         )
     request = Request.parse(kernel)
@@ -165,7 +169,7 @@ def _anchor(problem: Problem, rungs: Sequence[Kernel]) -> tuple[Kernel, Config]:
     a = dataclasses.replace(problem.a, rows=M).packed("N", once)
     b = problem.b.packed("T" if problem.b.layout == "T" else "N", once)
     c = dataclasses.replace(problem.c, rows=M, strides=(0, 0, problem.N, 1), aligned=True)
-    canonical = dataclasses.replace(problem, M=M, batches=once, a=a, b=b, c=c)
+    canonical = dataclasses.replace(problem, M=M, batches=once, a=a, b=b, c=c, epilogue=PLAIN)
     best = least(
         group._replace(configs=tuple(c for c in group.configs if c.SPLIT_K == 1))
         for group in groups(canonical, rungs)
