@@ -182,8 +182,8 @@ FAULTS = (
     ),
     Fault(
         "strides of C are exchanged", "kernels/common/epilogue.py",
-        "offs_m[:, None] * self.stride_cm + offs_n[None, :] * self.stride_cn",
-        "offs_m[:, None] * self.stride_cn + offs_n[None, :] * self.stride_cm",
+        "offs_m[:, None] * self.strides[2] + offs_n[None, :] * self.strides[3]",
+        "offs_m[:, None] * self.strides[3] + offs_n[None, :] * self.strides[2]",
         STORES, "pingpong", "pingpong",
     ),
     Fault(
