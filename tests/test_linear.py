@@ -69,7 +69,9 @@ def test_activations_far_out_and_of_what_is_no_number():
     one = torch.ones(1, 1, device=DEVICE)
     for name, function in TORCHS.items():
         got = tritemm.linear(x.to(DEVICE), one, activation=name, precision="ieee").cpu()
-        torch.testing.assert_close(got, function(x), equal_nan=True, rtol=1e-5, atol=1e-5)
+        # One at a time: of a vector, torch's gelu on some processors makes NaN of infinity.
+        want = torch.stack([function(value) for value in x.flatten()])[:, None]
+        torch.testing.assert_close(got, want, equal_nan=True, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("activation", ["swiglu", "geglu"])

@@ -76,18 +76,16 @@ def sigmoid(x):
 
 @triton.jit
 def gelu(x):
-    """x * (1 + erf(x / sqrt(2))) / 2, in a third of the instructions of erf.
+    """x * Phi(x), of the normal distribution function, in 11 instructions and two of the SFU's.
 
-    The error of erf is below 1.5e-7: 7.1.26 of Abramowitz and Stegun, Handbook of Mathematical
-    Functions.
+    Phi(x) is sigmoid(x * q(x^2)) for some q, whose polynomial here, times -log2(e), keeps the error
+    below 1.5e-7 |x|, and to 2^-16 of the result down to x = -3. Found by linear programming.
     """
-    z = tl.abs(x) * 0.7071067811865476
-    t = reciprocal(1 + 0.3275911 * z)
-    series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741
-                  + t * (-1.453152027 + t * 1.061405429))))  # fmt: skip
-    tail = 0.5 * x * series * power_of_2(x * x * -0.7213475204444817)  # x * erfc(z) / 2
-    # From 8 on, where it may be infinite, it is x.
-    return tl.where(x > 8, x, tl.where(x < 0, tail, x - tail))
+    y = x * x
+    q = 3.977779385877511e-07 + y * -5.4935793691868184e-09
+    q = 0.00016091347788460553 + y * (-1.1659312804112142e-05 + y * q)
+    q = -2.3022103309631348 + y * (-0.10483112186193466 + y * (9.038673306349665e-05 + y * q))
+    return x * reciprocal(1 + power_of_2(x * q))
 
 
 @triton.jit
