@@ -79,9 +79,9 @@ class Trait:
 
     `efficiency` is its share of the tensor cores' rate; `narrow` how many times slower its loads
     are when they are not 16 bytes wide; a `resident` grid has one program per SM, which walks the
-    tiles; `hidden` is the share of a tile's ends that runs beside another tile's arithmetic, and
-    `turns` that share where a tile has 4 warps, if it is more; `level` runs whole rounds of tiles,
-    and shares those of the last, incomplete one. What `exchanges` has a cluster for each tile,
+    tiles; `hidden` is the share of a tile's ends that runs beside another tile's arithmetic; the
+    consumers of one with `turns` have a tile each; `level` runs whole rounds of tiles, and shares
+    those of the last, incomplete one. What `exchanges` has a cluster for each tile,
     whose programs share K and the sum. Of tiles that are `alike` each load takes as long, whatever
     the tile; they have no ring, but ask for the loads of all their stages at once and wait for
     them, which takes the share `waits` of the latency, while other programs on their SM work.
@@ -92,6 +92,7 @@ class Trait:
     narrow: float = 1.0
     resident: bool = False
     hidden: float = 0.0
+    turns: bool = False
     level: bool = False
     exchanges: bool = False
     alike: bool = False

@@ -72,6 +72,10 @@ def pack_bytes(problem: Problem, operands: str) -> int:
 
 #: Bytes of operands and C whose requests come in one burst.
 _BURST = 1e6
+#: Where consumers take turns, what follows the sums of one slows the other down by this share of
+#: it, and takes so many times as long as where all warps do it.
+_CONTENDED = 0.22
+_ALONE = 1.5
 #: What stands for the numbers of a config that another is known to beat.
 _BEATEN = (math.inf,) * 8
 
@@ -119,6 +123,7 @@ class Scene:
         before = pack + launch + cold * self.bytes / (self.bytes + _BURST)
         memory_rate, sm_memory_rate = c.memory_rate, c.sm_memory_rate
         latency, boost = trait.waits * c.latency, c.boost
+        finish, turns = kind.finish, trait.turns
         prune = below is not None
         M, N, K, batch = self.M, self.N, self.K, self.batch
         for (m, n, depth, split, cluster, room, own, step, beside_step, ends, least_ends, together,
@@ -169,6 +174,17 @@ class Scene:
                 ends *= groups
             elif share > 1:
                 ends *= 1 + (share - 1) * shown
+            if finish:
+                after = finish * own
+                if turns and share > 1:
+                    # The other consumer multiplies meanwhile, unless what follows takes longer.
+                    late = _CONTENDED * after
+                    beyond = _ALONE * after - work / share / 2
+                    late = late if late > beyond else beyond
+                    after += (share - 1) * late
+                else:
+                    after *= share
+                ends += after
 
             reduction = 0.0
             if exchanges:

@@ -93,5 +93,5 @@ KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=pingpong_kernel, arguments=arguments(consumers=2),
     grid=grid, why_not=why_not, configs=configs, interpreted=None,
     config_why_not=config_why_not(2),
-    trait=Trait(0.99, resident=True, hidden=0.9),
+    trait=Trait(0.99, resident=True, hidden=0.9, turns=True),
 )  # fmt: skip

@@ -11,6 +11,8 @@ from ... import interpreter
 
 #: True when kernels run in Triton's interpreter, which knows no PTX.
 INTERPRETED = tl.constexpr(interpreter.INTERPRETED)
+#: Columns that lie together on 16 bytes, of 16 bits each.
+LINE = tl.constexpr(8)
 
 
 @triton.jit
@@ -21,24 +23,57 @@ def finish(sums, extra, b0, b1, offs_m, offs_n, M, N,
     `extra`: addresses of the bias and the residual, alpha, beta, and the strides of the residual;
     None for what isn't there. `BIAS` says along what the bias runs: rows ("m") or columns ("n").
     """
-    if extra[2] is not None:
-        sums = wide(sums) * extra[2]
+    loaded = load_extra(extra, b0, b1, offs_m, offs_n, M, N, BIAS)
+    return finish_with(sums, extra, loaded, ACTIVATION)
+
+
+@triton.jit
+def load_extra(extra, b0, b1, offs_m, offs_n, M, N, BIAS: tl.constexpr,
+               LINES: tl.constexpr = False):  # fmt: skip
+    """Those that there are of the bias, as a row or a column, and the residual; as of `finish`.
+
+    `LINES`: N is a multiple of `LINE`, and the residual is stored by rows on 16-byte boundaries.
+    Triton sees both by itself where it has the kernel's own arguments, and loads several elements
+    at a time.
+    """
+    loaded = ()
+    if LINES:
+        N = N // LINE * LINE
     if extra[0] is not None:
         if BIAS == "n":
-            bias = tl.load(extra[0] + offs_n, mask=offs_n < N, other=0.0)[None, :]
+            ptrs = extra[0] + offs_n
+            if LINES:
+                ptrs = tl.max_contiguous(tl.multiple_of(ptrs, 16), LINE)
+            bias = tl.load(ptrs, mask=offs_n < N, other=0.0)[None, :]
         else:
             bias = tl.load(extra[0] + offs_m, mask=offs_m < M, other=0.0)[:, None]
-        sums = wide(sums)
-        sums += bias.to(sums.dtype)
-    if ACTIVATION != "":
-        sums = activate(wide(sums), ACTIVATION)
+        loaded += (bias,)
     if extra[1] is not None:
         mask = (offs_m[:, None] < M) & (offs_n[None, :] < N)
         # int64: batches may lie 2**31 elements apart
         ptr = extra[1] + tl.cast(b0, tl.int64) * extra[4] + tl.cast(b1, tl.int64) * extra[5]
-        ptrs = ptr + offs_m[:, None] * extra[6] + offs_n[None, :] * extra[7]
+        if LINES:
+            ptrs = ptr + offs_m[:, None] * extra[6] + offs_n[None, :]
+            ptrs = tl.max_contiguous(tl.multiple_of(ptrs, (1, 16)), (1, LINE))
+        else:
+            ptrs = ptr + offs_m[:, None] * extra[6] + offs_n[None, :] * extra[7]
+        loaded += (tl.load(ptrs, mask=mask, other=0.0),)
+    return loaded
+
+
+@triton.jit
+def finish_with(sums, extra, loaded, ACTIVATION: tl.constexpr):
+    """`finish`, of what `load_extra` gave."""
+    if extra[2] is not None:
+        sums = wide(sums) * extra[2]
+    if extra[0] is not None:
         sums = wide(sums)
-        residual = tl.load(ptrs, mask=mask, other=0.0).to(sums.dtype)
+        sums += loaded[0].to(sums.dtype)
+    if ACTIVATION != "":
+        sums = activate(wide(sums), ACTIVATION)
+    if extra[1] is not None:
+        sums = wide(sums)
+        residual = loaded[len(loaded) - 1].to(sums.dtype)
         if extra[3] is not None:
             residual *= extra[3]
         sums += residual

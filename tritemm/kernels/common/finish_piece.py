@@ -3,18 +3,28 @@
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from .finish import finish
+from .finish import finish_with, load_extra
 from .memory import part_of
 from .tile import widen
 
 #: Columns whose epilogue is worked out together.
 AT_ONCE = gl.constexpr(16)
+#: Parts of so many columns whose loads are under way meanwhile, beside so many sums of a thread.
+AHEAD = gl.constexpr(3)
+ROOMY = gl.constexpr(128)
 
 
 @gluon.constexpr_function
 def piece_parts(columns):
     """Of a piece, so that only what a few columns need is in registers at a time."""
     return max(1, columns // AT_ONCE.value)
+
+
+@gluon.constexpr_function
+def parts_ahead(shape):
+    """Whose loads are under way while one is worked out; none where registers are short."""
+    roomy = ROOMY.value * 32 * shape.WARPS >= shape.ROWS * shape.BLOCK_N
+    return AHEAD.value if roomy and not shape.PLAIN else 0
 
 
 @gluon.jit
@@ -30,22 +40,29 @@ def joined(parts):
 
 
 @gluon.jit
-def finish_part(part, extra, unit, row, col, M, N, SHAPE: gl.constexpr):
-    """`finish` of the sums at (row, col)."""
+def load_part(part, extra, unit, row, col, M, N, SHAPE: gl.constexpr):
+    """`load_extra` for the sums at (row, col)."""
     layout: gl.constexpr = part.type.layout
     offs_m = row + gl.arange(0, part.shape[0], gl.SliceLayout(1, layout))
     offs_n = col + gl.arange(0, part.shape[1], gl.SliceLayout(0, layout))
     offs_m, offs_n = widen(offs_m, SHAPE.WIDE), widen(offs_n, SHAPE.WIDE)
-    return finish(part, extra, unit.b0, unit.b1, offs_m, offs_n, M, N, SHAPE.BIAS, SHAPE.ACTIVATION)
+    return load_extra(extra, unit.b0, unit.b1, offs_m, offs_n, M, N, SHAPE.BIAS, SHAPE.LINES)
 
 
 @gluon.jit
 def finish_piece(piece, extra, unit, row, col, M, N, DTYPE: gl.constexpr, SHAPE: gl.constexpr):
     """What C, of type DTYPE, gets of the sums at (row, col); `extra` as in `finish`."""
     PARTS: gl.constexpr = 1 if SHAPE.PLAIN else piece_parts(piece.shape[1])
+    COLUMNS: gl.constexpr = piece.shape[1] // PARTS
+    AHEAD: gl.constexpr = parts_ahead(SHAPE)
+    loaded = ()
     done = ()
-    for i in gl.static_range(PARTS):
-        part = part_of(piece, i, PARTS)
-        part = finish_part(part, extra, unit, row, col + i * part.shape[1], M, N, SHAPE)
-        done += (part.to(DTYPE),)
+    for i in gl.static_range(PARTS + AHEAD):
+        if i < PARTS:
+            part = part_of(piece, i, PARTS)
+            loaded += (load_part(part, extra, unit, row, col + i * COLUMNS, M, N, SHAPE),)
+        if i >= AHEAD:
+            part = part_of(piece, i - AHEAD, PARTS)
+            part = finish_with(part, extra, loaded[i - AHEAD], SHAPE.ACTIVATION)
+            done += (part.to(DTYPE),)
     return joined(done)

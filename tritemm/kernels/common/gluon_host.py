@@ -11,7 +11,7 @@ import torch
 from ...problem import INTERPRETER, PLAIN, Problem, kept
 from ...runtime.workspace import Room
 from ...spec import Arguments, Config, Workspace
-from . import epilogue, memory
+from . import epilogue, finish, memory
 from .host import Box, _sizes, _strides, described, refusal, storable, tma_why_not
 from .limits import steps_why_not, units_why_not
 from .shape import Shape
@@ -295,9 +295,21 @@ def shape_of(problem: Problem, config: Config, consumers: int, rows: int, **more
         C_MAJOR=c_major(problem),
         BATCHED=problem.batch > 1, WIDE=problem.wide,
         TYPE="bf16" if problem.a.dtype == torch.bfloat16 else "f16",
-        PLAIN=problem.epilogue == PLAIN, BIAS=problem.epilogue.along,
+        PLAIN=problem.epilogue == PLAIN,
+        LINES=in_lines(problem), BIAS=problem.epilogue.along,
         ACTIVATION=problem.epilogue.activation, **more,
     )  # fmt: skip
+
+
+def in_lines(problem: Problem) -> bool:
+    """Whether there is an epilogue, whose operands lie as `LINES` of `finish.load_extra` says."""
+    residual, line = problem.epilogue.residual, finish.LINE.value
+    if problem.epilogue == PLAIN or problem.N % line:
+        return False
+    if residual is None:
+        return True
+    pitches = *residual.strides[:2], residual.pitch("N") or 1
+    return residual.aligned and not any(pitch % line for pitch in pitches)
 
 
 def named_sums(work: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor | None]:

@@ -20,8 +20,8 @@ class Shape:
 
     The programs of a `CLUSTER` lie one below the other and share each tile of B, or side by side
     and share A: `SHARED` says which. `TYPE` of the operands, in PTX. C gets
-    the sums alone if `PLAIN`; else `BIAS` says along
-    what the bias runs, rows (m) or columns (n); the sums then go through the `ACTIVATION`.
+    the sums alone if `PLAIN`; else `BIAS` says along what the bias runs, rows (m) or columns (n),
+    the sums then go through the `ACTIVATION`; `LINES` as of `finish.load_extra`.
     """
 
     BLOCK_M: int
@@ -46,6 +46,7 @@ class Shape:
     SHARED: str = "b"
     TOGETHER: bool = False
     PLAIN: bool = True
+    LINES: bool = False
     BIAS: str = "n"
     ACTIVATION: str = ""
 
