@@ -276,7 +276,7 @@ def _registered(kernels: dict[str, Callable | None]) -> torch.library.Library:
         warnings.filterwarnings("ignore", ".*\n.*Overriding a previously registered kernel")
         for name, kernel in kernels.items():
             ROUTES[name].original = kernel
-            library.impl(name, ROUTES[name], _KEY, with_keyset=True)
+            library.impl(name, ROUTES[name], _KEY, with_keyset=True, allow_override=True)
     return library
 
 
