@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ..problem import ACCUMULATE, INTERPRETED
-from .derived import Derived, derived
+from .derived import Derived, become, derived
 from .gated import GatedMLP
 from .gated_form import CHILDREN, form_why_not, gating, looks_gated
 from .layers import Conv1D, Linear
@@ -107,9 +107,9 @@ def _convert_layer(module: nn.Module, given: dict, skipped: bool) -> _Notes:
     if ours:
         return ", ".join(f"{k}={v}" for k, v in new.items()) or None, None
     if type(module) is nn.Linear:
-        module.__class__ = Linear
+        become(module, Linear)
         return "tritemm.Linear", None
-    module.__class__ = derived(Conv1D, type(module))
+    become(module, derived(Conv1D, type(module)))
     return "by tritemm.linear", None
 
 
@@ -178,7 +178,7 @@ def _fuse(module: nn.Module, given: dict, skipped: bool) -> _Notes:
     together = gate.is_meta or packed(gate, up) is not None
     if not ours:
         vars(module).update(gating=gating(module.act_fn), activation_type=type(module.act_fn))
-        module.__class__ = derived(GatedMLP, type(module))
+        become(module, derived(GatedMLP, type(module)))
     module.pack()
     if ours:
         return None if together else "gate and up packed again", None
@@ -216,7 +216,7 @@ def _restore_one(module: nn.Module) -> _Notes:
         module.unpack()
     for name in ("activation", *_OPTIONS, "gating", "activation_type"):
         vars(module).pop(name, None)
-    module.__class__ = nn.Linear if kind is Linear else kind.original
+    become(module, nn.Linear if kind is Linear else kind.original)
     if kind is Linear:
         return "torch.nn.Linear", None
     return f"{kind.original.__module__}.{kind.original.__name__}", None

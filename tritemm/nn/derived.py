@@ -36,6 +36,17 @@ def derived(mixin: type[Derived], original: type[nn.Module]) -> type[nn.Module]:
     )
 
 
+def become(module: nn.Module, kind: type[nn.Module]) -> None:
+    """Give `module` the class `kind`, such that what was compiled before is looked at again.
+
+    To save time, compiled code of some torch releases asks of a module only whether its attributes
+    were written to since, which a new class is not: so one is, and is taken away again.
+    """
+    module.__class__ = kind
+    vars(module)["_class_is_new"] = True
+    del vars(module)["_class_is_new"]
+
+
 def _new(mixin, original):
     made = derived(mixin, original)
     return made.__new__(made)
