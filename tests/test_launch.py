@@ -250,6 +250,62 @@ def test_a_bias_or_a_residual_of_another_kind_is_checked_anew(stand_in):
             tritemm.matmul(a, b, **{"bias": integers(24), "residual": integers(33, 24), **wrong})
 
 
+WRONG = {
+    "an activation": {"activation": "sine"},
+    "a gated one": {"activation": "swiglu"},
+    "no name": {"activation": 3},
+    "columns of a bias": {"bias": integers(7)},
+    "rows of a bias": {"bias": integers(1, 6)},
+    "a bias's type": {"bias": integers(6).bool()},
+    "a bias's layout": {"bias": integers(6).to_sparse()},
+    "a bias elsewhere": {"bias": integers(6).to("meta")},
+    "no bias": {"bias": 1.0},
+    "columns of a residual": {"residual": integers(4, 7)},
+    "more dimensions": {"residual": integers(2, 4, 6)},
+    "a residual's type": {"residual": integers(6).to(torch.complex64)},
+    "a residual's layout": {"residual": integers(4, 6).to_sparse()},
+    "a residual elsewhere": {"residual": integers(4, 6).to("meta")},
+    "a residual that counts for nothing": {"residual": integers(3, 6), "beta": 0},
+    "no residual": {"residual": 2},
+    "a word": {"alpha": "2"},
+    "another": {"residual": integers(6), "beta": "2"},
+    "nothing": {"alpha": None},
+    "a complex number": {"alpha": 2j},
+    "several numbers": {"alpha": integers(2)},
+    "a number with a gradient": {"alpha": torch.ones((), requires_grad=True)},
+    "beta of nothing": {"beta": 2},
+    "no beta of nothing": {"beta": 0},
+    "beta of no tensor": {"out": "C", "beta": 2},
+    "no tensor": {"out": "C", "bias": integers(6)},
+    "a smaller sum": {"out": torch.zeros(6), "beta": 1},
+    "an out's type": {"out": torch.zeros(4, 6).double(), "bias": integers(6)},
+    "a sum's type": {"out": torch.zeros(4, 6).double(), "beta": 1},
+    "a gradient of out": {"out": torch.zeros(4, 6, requires_grad=True), "bias": integers(6)},
+}
+
+
+@cpu_only
+@pytest.mark.parametrize("needs_grad", [False, True])
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+def test_what_is_wrong_is_said_alike(stand_in, monkeypatch, wrong, needs_grad):
+    """Of a kind that was made before, and where the operators do it all."""
+    a, b = integers(4, 8), integers(8, 6).requires_grad_(needs_grad)
+    for _ in range(2):
+        tritemm.matmul(a, b)
+        for more in ({"bias": integers(6)}, {"residual": integers(6)}):
+            tritemm.matmul(a, b, **more)
+            tritemm.matmul(a, b, activation="relu", **more)
+            tritemm.matmul(a, b.detach(), out=torch.zeros(4, 6), **more)
+    for more in ({}, {"activation": "relu"}):
+        said = []
+        for available in (True, False):
+            monkeypatch.setattr(fast_path, "AVAILABLE", available)
+            with pytest.raises((TypeError, ValueError, RuntimeError)) as error:
+                tritemm.matmul(a, b, **(more | wrong))
+            said.append((error.type, str(error.value)))
+        assert said[0] == said[1]
+
+
 @cpu_only
 def test_it_is_added_to_what_is_there(stand_in):
     total = torch.zeros(33, 24)

@@ -3,6 +3,7 @@
 Of whole numbers, which every type holds exactly, results are compared for equality.
 """
 
+import numpy as np
 import pytest
 import torch
 from torch.autograd import forward_ad as fw
@@ -160,6 +161,17 @@ WRONG = {
     "a type": lambda lib: lib.addmm(integers(3, 5), integers(3, 4), integers(4, 5).double()),
     "no tensor": lambda lib: lib.mv(integers(3, 4), 3),
     "no vector": lambda lib: lib.mv(integers(3, 4), integers(4, 1)),
+    "what counts for nothing": lambda lib: lib.addmm(
+        integers(2, 5), integers(3, 4), integers(4, 5), beta=0
+    ),
+    "and in stacks": lambda lib: lib.baddbmm(
+        integers(3, 3, 5), integers(2, 3, 4), integers(2, 4, 5), beta=0
+    ),
+    "a word": lambda lib: lib.addmm(integers(5), integers(3, 4), integers(4, 5), alpha="2"),
+    "another": lambda lib: lib.addmm(integers(5), integers(3, 4), integers(4, 5), beta="2"),
+    "a factor with a gradient": lambda lib: lib.addmm(
+        integers(5), integers(3, 4), integers(4, 5), alpha=leaf().sum()
+    ),
 }
 
 
@@ -169,6 +181,15 @@ def test_errors_are_of_torchs_type(call):
         call(torch)
     with pytest.raises(torchs.type):
         call(tritemm)
+
+
+def test_a_factor_may_be_a_tensor_of_one_number():
+    x, a, b = integers(3, 5), integers(3, 4), integers(4, 5)
+    for two in (torch.tensor(2.0), np.float32(2)):
+        same(tritemm.addmm(x, a, b, beta=two, alpha=two), 2 * x + 2 * a @ b)
+    one = torch.tensor(1.0, requires_grad=True)
+    with pytest.raises(TypeError, match=r"alpha must be a real number.*requires grad"):
+        tritemm.matmul(a, b, alpha=one)
 
 
 def test_refusals():

@@ -9,7 +9,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.overrides import handle_torch_function, has_torch_function
 
 from . import dispatch, distributed, ops, plan
-from .arguments import check_out, drop, drop_shape, needs_copy, operands, resize
+from .arguments import NUMBERS, check_out, drop, drop_shape, needs_copy, operands, resize
 from .config import Config
 from .dispatch.request import word_of
 from .gemm import gemm
@@ -82,7 +82,8 @@ def matmul(
     >>> tritemm.matmul(a, a.mT).tolist()
     [[3.0, 3.0], [3.0, 3.0]]
     """
-    if not (bias is activation is residual is beta is None and alpha == 1):
+    alone = bias is activation is residual is beta is None
+    if not (alone and type(alpha) in NUMBERS and alpha == 1):
         tensors = tuple(t for t in (input, other, bias, residual, out) if t is not None)
         if has_torch_function(tensors):
             return handle_torch_function(

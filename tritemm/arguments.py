@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import warnings
 
 import torch
@@ -9,6 +10,11 @@ import torch
 from . import dispatch, plan
 from .dtypes import accumulator_type, check_precision, result_type
 from .problem import ACCUMULATE, INTERPRETED
+
+#: The types of what most callers give as a factor.
+NUMBERS = (int, float)
+#: Those of all that can be one.
+_REAL = (*NUMBERS, torch.SymInt, torch.SymFloat, numbers.Real)
 
 
 def operands(input, other, out, word, precision, accumulate, out_dtype):
@@ -44,6 +50,21 @@ def operands(input, other, out, word, precision, accumulate, out_dtype):
     accumulate = accumulator_type(accumulate, a.dtype)
     out_dtype = result_type(out_dtype, a.dtype)
     return a, b, (word, precision, accumulate, out_dtype)
+
+
+def factor(name: str, value) -> float:
+    """The number that a caller gives as `name`, alpha or beta; or an error."""
+    if isinstance(value, torch.Tensor):
+        if value.dim() or value.requires_grad:
+            kind = "that requires grad" if value.requires_grad else f"of shape {list(value.shape)}"
+            raise TypeError(
+                f"{name} must be a real number, not a tensor {kind}. Multiply an operand or the "
+                "result by it"
+            )
+        value = value.item()
+    if not isinstance(value, _REAL):
+        raise TypeError(f"{name} must be a real number, not {type(value).__name__}")
+    return value
 
 
 def autocast(tensor):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from .api import matmul
+from .arguments import factor
 from .config import Config
 from .gemm import added_to
 from .plan import activated
@@ -72,7 +73,7 @@ def linear(
         "kernel": kernel, "config": config, "batch_invariant": batch_invariant,
         "precision": precision, "accumulate": accumulate, "out_dtype": out_dtype,
     }  # fmt: skip
-    if activation in GATED:
+    if isinstance(activation, str) and activation in GATED:
         return _gated(input, weight, bias, GATED[activation], residual, out, options)
     return matmul(
         input, other, out=out, bias=bias, activation=activation, residual=residual, **options
@@ -164,7 +165,9 @@ def _added(name, dims, input, x, y, beta, alpha, out, options) -> torch.Tensor:
         raise RuntimeError(
             f"{name}(): {first} has {x.shape[0]} matrices and {second} has {y.shape[0]}"
         )
+    beta = factor("beta", beta)
     if beta == 0:
+        added_to(input, x, (*x.shape[:-1], y.shape[-1]), "input")
         return matmul(x, y, alpha=alpha, out=out, **options)
     return matmul(x, y, residual=input, alpha=alpha, beta=beta, out=out, **options)
 

@@ -7,10 +7,20 @@ from torch.compiler import is_dynamo_compiling
 from torch.nn import Parameter
 
 from . import distributed, ops
-from .arguments import autocast, check_out, drop, drop_shape, needs_copy, operands, resize
+from .arguments import (
+    NUMBERS,
+    autocast,
+    check_out,
+    drop,
+    drop_shape,
+    factor,
+    needs_copy,
+    operands,
+    resize,
+)
 from .dispatch.request import word_of
 from .fused import GEMM, GEMM_OUT, after, record
-from .plan import Ending, kind_of
+from .plan import Ending, expands, kind_of
 from .problem import ACTIVATIONS, GATED
 from .runtime import fast_path
 
@@ -35,7 +45,11 @@ def gemm(
     if not is_dynamo_compiling():
         fast_path.remember_options(asked, a.dtype, options)
     activation = _activation(activation)
+    alpha = factor("alpha", alpha)
+    beta = None if beta is None else factor("beta", beta)
     onto = residual is None and out is not None and bool(beta)
+    if onto and not isinstance(out, torch.Tensor):
+        raise TypeError(f"matmul(): argument 'out' must be Tensor, not {type(out).__name__}")
     if beta is None:
         beta = 1 if residual is not None else 0
     elif residual is None and out is None:
@@ -44,8 +58,6 @@ def gemm(
         )
     elif onto:
         residual = out
-    if beta == 0:
-        residual = None
     if a.dtype == torch.int8 and (
         activation or not all(float(x).is_integer() for x in (alpha, beta))
     ):
@@ -61,6 +73,8 @@ def gemm(
         )
     bias = _bias(bias, input, other, b, out)
     residual = _residual(residual, input, other, shape)
+    if beta == 0:  # its values, NaN among them, count for nothing
+        residual = None
     ending = bias, residual, activation, float(alpha), float(beta)
     distributed.on_demand()
     if out is None:
@@ -72,20 +86,24 @@ def gemm(
 def _known(input, other, ending, out, asked) -> torch.Tensor | None:
     """The result, past torch's dispatcher, of a call of a kind that was made before; else None.
 
-    As of `fast_path.matmul`: nothing may be asked for but the result and its gradients.
+    As of `fast_path.matmul`: nothing may be asked for but the result and its gradients. What is no
+    part of the kind is looked at here, and what `gemm` would refuse is left to it.
     """
     if not fast_path.AVAILABLE or type(input) not in (torch.Tensor, Parameter):
         return None
     options = fast_path.options_of(asked, input.dtype)
     bias, residual, activation, alpha, beta = ending
-    if options is None or not isinstance(other, torch.Tensor) or input.dim() < 2 > other.dim():
+    if options is None or not isinstance(other, torch.Tensor) or min(input.dim(), other.dim()) < 2:
         return None
-    if residual is None and out is not None and beta:
-        residual = out
+    if type(alpha) not in NUMBERS or (activation is not None and activation not in ACTIVATIONS):
+        return None
+    there = out if residual is None else residual
     if beta is None:
         beta = 1
-    elif beta == 0:
-        residual = None
+    elif type(beta) not in NUMBERS or there is None or (beta == 0 and residual is not None):
+        return None
+    elif beta:
+        residual = there
     more = [t for t in (bias, residual) if t is not None]
     if not all(isinstance(t, torch.Tensor) and fast_path.plain(t) for t in more):
         return None
@@ -96,6 +114,8 @@ def _known(input, other, ending, out, asked) -> torch.Tensor | None:
         return None
     if records and activation:
         linear = _known(input, other, (bias, None, None, alpha, None), None, asked)
+        if linear is not None and residual is not None:
+            residual = added_to(residual, input, linear.shape)
         return linear if linear is None else after(linear, activation, residual, beta)
     try:
         then = Ending.made(input, other, bias, residual, activation or "", alpha, beta)
@@ -157,18 +177,17 @@ def _bias(bias, input, other, b, out):
     return bias.reshape(n)
 
 
-def added_to(residual, input, shape):
-    """`residual`, to be added to a result of this shape of operands like `input`; or an error."""
+def added_to(residual, input, shape, name="residual"):
+    """`residual`, to be added to a result of this shape of operands like `input`; or an error.
+
+    `name` is what its caller calls it.
+    """
     if not isinstance(residual, torch.Tensor):
-        raise TypeError(f"residual must be Tensor, not {type(residual).__name__}")
-    _same_kind("residual", residual, input)
-    try:
-        whole = torch.broadcast_shapes(residual.shape, shape) == torch.Size(shape)
-    except RuntimeError:
-        whole = False
-    if not whole:
+        raise TypeError(f"{name} must be Tensor, not {type(residual).__name__}")
+    _same_kind(name, residual, input)
+    if not expands(residual.shape, shape):
         raise RuntimeError(
-            f"residual has shape {list(residual.shape)}, which can't be broadcast to the result's, "
+            f"{name} has shape {list(residual.shape)}, which can't be broadcast to the result's, "
             f"{list(shape)}"
         )
     return residual

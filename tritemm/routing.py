@@ -109,7 +109,7 @@ def _sum(rank: int, input, a, b, out_dtype=None, *, beta=1, alpha=1, out=None, a
     if input.dtype not in (a.dtype, options[-1]) or input.get_device() != a.get_device():
         raise Refused("input of another type or device")
     shape = plan.result_shape(a, b)
-    if not _expands(input.shape, shape):
+    if not plan.expands(input.shape, shape):
         raise Refused("input of another shape")
     make = functools.partial(_gemm, input, a, b, beta, alpha, options, activation)
     return make() if out is None else _written(out, a, shape, options, make)
@@ -215,12 +215,6 @@ def _written(out, a, shape: tuple, options, make: Callable) -> torch.Tensor:
 def _resized(out, result) -> torch.Tensor:
     """`out` with the values and the shape of `result`, with torch's warning."""
     return torch.mul(result, 1, out=out)
-
-
-def _expands(shape, to) -> bool:
-    """Whether a tensor of `shape` broadcasts to a result of the shape `to`."""
-    sizes = zip(reversed(shape), reversed(to), strict=False)  # from the last on
-    return len(shape) <= len(to) and all(size in (1, whole) for size, whole in sizes)
 
 
 def _short(dtype: torch.dtype) -> str:
