@@ -20,6 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import tritemm
 from tritemm import ops, plan, spec
 from tritemm.bounded import Bounded
+from tritemm.plan import Ending
 from tritemm.problem import INTERPRETED, Matrix
 from tritemm.runtime import (
     fast_path,
@@ -343,6 +344,52 @@ def test_gradients_of_what_follows(stand_in, ending):
         for mine, theirs in zip(found, torch.autograd.grad(want, tensors, grad), strict=True):
             assert torch.equal(mine, theirs)
         assert short == 2 * (call > 0)
+
+
+SUMS = {
+    "bias": ((6,), {}),
+    "a residual": ((4, 6), {}),
+    "a column": ((4, 1), {"alpha": 3}),
+    "one number": ((), {"beta": 2, "alpha": 0.5}),
+    "nothing": ((6,), {"beta": 0}),
+    "nothing of twice": ((4, 6), {"beta": 0.0, "alpha": 2}),
+}
+
+
+@cpu_only
+@pytest.mark.parametrize(("shape", "factors"), SUMS.values(), ids=SUMS)
+def test_torchs_sums_use_the_prepared_launch(stand_in, monkeypatch, shape, factors):
+    """Inside `enabled`, from the second of a kind on without looking for what it is made of."""
+    for call in range(4):
+        if call == 2:
+            monkeypatch.setattr(Ending, "made", None)
+        c, a, b = integers(*shape), integers(4, 8), integers(8, 6).requires_grad_()
+        want = torch.addmm(c, a, b, **factors)
+        with tritemm.enabled() as report:
+            got, short = short_calls(torch.addmm, c, a, b, **factors)
+        assert torch.equal(got, want) and got.requires_grad and report.ran == {"addmm": 1}
+        assert short == (call > 0)
+
+
+@cpu_only
+def test_sums_of_other_kinds(stand_in):
+    """A bias that has to be copied first, other factors, another type, and what torch refuses."""
+    memory, a, b = integers(7), integers(4, 8), integers(8, 6)
+    for _ in range(3):
+        for bias in (memory[:6], memory[1:]):
+            for factors in ({}, {"alpha": 2}, {"beta": 2}, {"beta": 1.0}):
+                want = torch.addmm(bias, a, b, **factors)
+                with tritemm.enabled():
+                    assert torch.equal(torch.addmm(bias, a, b, **factors), want)
+    for wrong in (
+        lambda: torch.addmm(memory[:5], a, b),
+        lambda: torch.addmm(memory[:6].double(), a, b),
+        lambda: torch.addmm(memory[:6], a[None], b[None]),
+        lambda: torch.baddbmm(memory[:6], a, b),
+        lambda: torch.addmm(memory[:6], a, b, beta=1 + 2j),
+    ):
+        with tritemm.enabled(), pytest.raises((RuntimeError, IndexError)):
+            wrong()
 
 
 @cpu_only
