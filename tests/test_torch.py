@@ -159,6 +159,18 @@ def test_vmap_of_a_stack_and_nested():
     assert torch.equal(inner, got)
 
 
+@pytest.mark.parametrize("stack", [(), (2,), (2, 3)], ids=str)
+def test_gradients_that_come_in_batches(stack):
+    """The weight's is one product however many dimensions the input has."""
+    x, w, b = leaf(*stack, 4, 8), leaf(5, 8), leaf(5)
+    grads = integers(6, *stack, 4, 5).double()
+    found = [
+        torch.autograd.grad(linear(x, w, b), (x, w, b), grads, is_grads_batched=True)
+        for linear in (tritemm.linear, torch.nn.functional.linear)
+    ]
+    assert all(map(torch.equal, *found))
+
+
 def test_per_sample_gradients():
     """grad inside vmap: both transforms go through the operator."""
     w, x = integers(4, 5), integers(6, 3, 4)

@@ -81,7 +81,9 @@ def flat(x, y) -> tuple[torch.Tensor, torch.Tensor] | None:
         if x.shape[dim] % math.prod(x.device_mesh.size(i) for _, i in shards):
             return None
         x, y = x.movedim(dim, 0), y.movedim(dim, 0)
-    return x.flatten(0, -2), y.flatten(0, -2)
+    # Not `flatten`, which gradients that come in batches, `is_grads_batched`, can't be asked for.
+    rows = math.prod(x.shape[:-1])
+    return x.reshape(rows, x.shape[-1]), y.reshape(rows, y.shape[-1])
 
 
 def _register() -> None:
