@@ -364,6 +364,23 @@ def test_nesting():
     assert inner.ran == {"mm": 1} and outer.ran == {"mm": 3}
 
 
+def test_blocks_that_overlap():
+    """As those of two threads may: the last that began counts, and nothing is left in the end."""
+    a = whole(4, 4)
+    first, second = tritemm.enabled(), tritemm.enabled(batch_invariant=True)
+    ran = first.__enter__().ran, second.__enter__().ran
+    first.__exit__(None, None, None)
+    assert integrate.is_batch_invariant_mode_enabled() and ran == ({}, {})
+    with tritemm.enabled() as inner:
+        a @ a
+    a @ a
+    second.__exit__(None, None, None)
+    assert not integrate.is_batch_invariant_mode_enabled()
+    a @ a
+    assert inner.ran == {"mm": 1} and str(tritemm.disable()) == "no call was routed"
+    assert integrate._State.library is None and len(integrate._State.blocks) == 1
+
+
 def test_a_block_that_raises_or_disables_leaves_what_it_found():
     a = whole(4, 4)
     tritemm.enable(batch_invariant=True)

@@ -9,9 +9,11 @@ own to do.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from typing import ClassVar
 
 import torch
 
@@ -88,11 +90,19 @@ def _line(row: tuple[str, ...], widths: list[int]) -> str:
     return "  ".join([*columns, why]).rstrip()
 
 
-class _State:
-    """What torch's calls are routed by at present, which is one thing for the whole process."""
+@dataclasses.dataclass(eq=False)
+class _Block:
+    """What torch's calls are to be routed by until it ends, and what is counted in it."""
 
     settings: Settings | None = None
     report: Report | None = None
+
+
+class _State:
+    """What torch's calls are routed by at present, which is one thing for the whole process."""
+
+    #: Those that have begun and not ended, the process itself first. The last is what counts.
+    blocks: ClassVar[list[_Block]] = [_Block()]
     library: torch.library.Library | None = None
     #: What Inductor was set to before, while it is set otherwise.
     inductor: dict | None = None
@@ -133,7 +143,11 @@ def enable(*, batch_invariant: bool = False, precision: str | None = None) -> No
     operator  tritemm  torch  why torch
     addmm           1      0
     """
-    _switch(_settings(batch_invariant, precision))
+    settings = _settings(batch_invariant, precision)
+    with _lock:
+        _route(settings)
+        block = _State.blocks[-1]
+        block.settings, block.report = settings, block.report or Report()
 
 
 def disable() -> Report:
@@ -149,8 +163,10 @@ def disable() -> Report:
     no call was routed
     """
     with _lock:
-        report = _State.report or Report()
-        _switch(None)
+        block = _State.blocks[-1]
+        report = block.report or Report()
+        _route(None)
+        block.settings = block.report = None
         return report.close()
 
 
@@ -159,7 +175,8 @@ def enabled(*, batch_invariant: bool = False, precision: str | None = None) -> I
     """`enable` for a block, or as a decorator for a function; then all is as it was before.
 
     Blocks nest: the inner one's settings count inside it. Other threads are routed too while it
-    lasts, so blocks of several threads should not overlap in time: each restores what it found.
+    lasts: of blocks of several threads that overlap in time, the one that was entered last counts,
+    and when the last has ended all is as it was before the first.
 
     Yields:
         The report of this block, inner ones included, which counts until the block ends.
@@ -206,7 +223,7 @@ def disable_batch_invariant_mode() -> None:
 
 def is_batch_invariant_mode_enabled() -> bool:
     """Whether products are batch invariant at present."""
-    settings = _State.settings
+    settings = _State.blocks[-1].settings
     return settings is not None and settings.batch_invariant
 
 
@@ -218,33 +235,33 @@ def _settings(batch_invariant: bool, precision: str | None) -> Settings:
 @contextlib.contextmanager
 def _inside(settings: Settings | None) -> Iterator[Report]:
     with _lock:
-        before = _State.settings, _State.report
-        _switch(settings)
-        report = _State.report = Report()
+        _route(settings)
+        block = _Block(settings, Report())
+        _State.blocks.append(block)
+    report = block.report
     try:
         yield report
     finally:
         report.close()
         with _lock:
-            _switch(before[0])
-            _State.report = before[1]
+            _State.blocks.remove(block)
+            _route(_State.blocks[-1].settings)
 
 
 @untraced
-def _switch(settings: Settings | None) -> None:
+def _route(settings: Settings | None) -> None:
     """Route by `settings` from now on; not at all by None."""
     with _lock:
         if settings is not None:
             kernels = None if _State.library else _own_kernels()
             routing.use(settings)
             if kernels is not None:
-                _State.library, _State.report = _registered(kernels), Report()
+                _State.library = _registered(kernels)
         elif _State.library is not None:
             unregister(_State.library)
-            _State.library = _State.report = None
+            _State.library = None
             routing.use(None)
         _fix_inductor(settings is not None and settings.batch_invariant)
-        _State.settings = settings
 
 
 def _own_kernels() -> dict[str, Callable | None]:
