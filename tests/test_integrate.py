@@ -1,5 +1,6 @@
 """Torch's own calls, routed: the same results, gradients and errors, and a true account of them."""
 
+import contextlib
 import doctest
 import functools
 import threading
@@ -211,15 +212,38 @@ def test_an_out_of_another_shape_gets_torchs_warning():
 
 def test_an_out_that_is_an_operand():
     a, b = whole(4, 4), whole(4, 4)
-    want, storage = a @ b, whole(5, 4)
-    with_input = storage[1:] + want
+    want = a @ b
     with tritemm.enabled():
         for position in (0, 1):
             operands = [a.clone(), b.clone()]
             assert torch.equal(torch.mm(*operands, out=operands[position]), want)
             operands = [a.clone(), b.clone()]
             assert torch.equal(torch.addmm(a, *operands, out=operands[position]), a + want)
-        assert torch.equal(torch.addmm(storage[1:], a, b, out=storage[:4]), with_input)
+
+
+OVERLAPS = {
+    "a row on": lambda m, a: torch.addmm(m[1:5], a, a, out=m[:4]),
+    "in stacks": lambda m, a: torch.baddbmm(m[None, 1:5], a[None], a[None], out=m[None, :4]),
+    "transposed": lambda m, a: torch.addmm(m[:4], a, a, out=m[:4].mT),
+    "a vector": lambda m, a: torch.addmv(m.view(-1)[1:5], a, a[0], out=m.view(-1)[:4]),
+}
+
+
+@pytest.mark.parametrize("call", OVERLAPS.values(), ids=OVERLAPS)
+def test_an_out_that_input_overlaps_in_part(call):
+    """Torch refuses it, unless `input` counts for nothing, and can't tell of what has gaps."""
+    memory, a = whole(9, 4), whole(4, 4)
+    for context in (contextlib.nullcontext(), tritemm.enabled()):
+        with context as report, pytest.raises(RuntimeError, match="single memory location"):
+            call(memory, a)
+    assert [list(why) for why in report.fell_back.values()] == [
+        ["an out that input overlaps in part"]
+    ]
+    want = torch.addmm(memory[0:8:2], a, a)
+    with tritemm.enabled():
+        assert torch.equal(torch.addmm(memory[1:5], a, a, beta=0, out=memory[:4]), a @ a)
+        memory[0:8:2] = want - a @ a
+        assert torch.equal(torch.addmm(memory[0:8:2], a, a, out=memory[1:5]), want)
 
 
 def test_activation():

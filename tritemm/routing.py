@@ -122,9 +122,11 @@ def _sum(rank: int, input, a, b, out_dtype=None, *, beta=1, alpha=1, out=None, a
     if not plan.expands(input.shape, shape):
         raise Refused("input of another shape")
     make = functools.partial(_gemm, input, a, b, beta, alpha, options, activation)
-    if out is not None:
-        return _written(out, a, shape, options, make)
-    return make(kind=kind)
+    if out is None:
+        return make(kind=kind)
+    if beta != 0 and _meets_in_part(input, out):
+        raise Refused("an out that input overlaps in part")
+    return _written(out, a, shape, options, make)
 
 
 def _kind_of_sum(rank, input, a, b, options, beta, alpha, activation, addresses) -> tuple:
@@ -239,6 +241,20 @@ def _written(out, a, shape: tuple, options, make: Callable) -> torch.Tensor:
     ):
         raise Refused("an out that overlaps itself")
     return make(out=out)
+
+
+def _meets_in_part(input, out) -> bool:
+    """Whether torch, which copies `input` to `out` first, finds that their elements overlap.
+
+    It asks only where both are of one shape and leave no gaps.
+    """
+    if input.shape != out.shape:
+        return False
+    (first, size), (begin, room) = ((t.data_ptr(), plan.span(t)) for t in (input, out))
+    if first >= begin + room or begin >= first + size:
+        return False
+    same = first == begin and size == room and input.stride() == out.stride()
+    return not same and all(plan.span(t) == t.nbytes for t in (input, out))
 
 
 def _resized(out, result) -> torch.Tensor:
