@@ -9,6 +9,7 @@ import statistics
 import sys
 from typing import Any
 
+from tritemm.command import status_of
 from tritemm.compile.sass import instruction_table
 from tritemm.problem import short_name
 from tritemm.spec import find
@@ -266,4 +267,4 @@ def _size(text: str) -> tuple[int, int, int]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(status_of(main))

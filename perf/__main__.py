@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
+from tritemm.command import status_of
+
 from .commands import (
     host,
     ladder,
@@ -57,4 +59,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(status_of(main))

@@ -221,3 +221,22 @@ def test_who_reads_the_output_may_leave(monkeypatch):
             monkeypatch.setattr(sys, "stdout", pipe)
             assert status_of(command) == 128 + 13
             print("more", flush=True)  # goes nowhere
+
+
+@pytest.mark.parametrize(
+    "command", ["tritemm ladder", "cuda_reference list", "perf table"], ids=str
+)
+def test_nobody_reads_on(command):
+    """As of `python -m ... | head`, of each package's own command."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", *command.split()],
+            cwd=ROOT,
+            stdout=writer,
+            stderr=subprocess.PIPE,
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (128 + 13, b"")
