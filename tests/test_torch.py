@@ -324,6 +324,28 @@ def test_inductor_calls_the_product_without_a_detour():
     assert torch.equal(got[0], x.grad) and torch.equal(got[1], layer.weight.grad)
 
 
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("added", [False, True])
+def test_inductor_calls_what_follows_without_a_detour(biased, added):
+    torch._dynamo.reset()
+    x, w = integers(4, 5), integers(6, 5)
+    bias, residual = integers(6) if biased else None, integers(4, 6) if added else None
+
+    def layer(x, w, bias, residual):
+        # The residual is a view, the bias is computed.
+        bias = bias if bias is None else bias + 1
+        residual = residual if residual is None else residual[:, :]
+        return tritemm.linear(x.relu(), w, bias, activation="relu", residual=residual) + 1
+
+    operands = x, w, bias, residual
+    for each in (operands, tuple(t if t is None else t + 1 for t in operands)):
+        got, sources = run_and_get_code(torch.compile(layer, fullgraph=True), *each)
+        assert torch.equal(got, layer(*each))
+        assert "torch.ops.tritemm.gemm_into(" in "".join(sources)
+        assert "tritemm.gemm.default(" not in "".join(sources)
+        torch._dynamo.reset()
+
+
 def test_inductor_with_other_shapes_and_views():
     torch._dynamo.reset()
     compiled = torch.compile(lambda a, b: tritemm.matmul(a[:, ::2].mT, b), dynamic=True)

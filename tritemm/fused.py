@@ -12,10 +12,10 @@ from torch.utils.flop_counter import register_flop_formula
 
 from . import ops
 from .dispatch.request import for_gradients
-from .plan import Ending, activated, product, result_shape
+from .plan import Ending, activated, kind_of, product, result_shape
 from .problem import ACCUMULATE
-from .runtime import fast_path
-from .runtime.torch_private import apply_of, below_autograd, single_level, tangent_of
+from .runtime import fast_path, inductor
+from .runtime.torch_private import apply_of, below_autograd, profiling, single_level, tangent_of
 
 _LIBRARY = torch.library.Library("tritemm", "FRAGMENT")
 _OPERANDS = "Tensor a, Tensor b, Tensor? bias, Tensor? residual, str activation, float alpha"
@@ -41,12 +41,32 @@ for _key in ("CPU", "CUDA"):
 
 @torch.library.register_fake("tritemm::gemm", lib=_LIBRARY)
 def _gemm_fake(a, b, bias, residual, activation, alpha, beta, kernel, precision, accumulate, dtype):
+    inductor.lower(GEMM, "torch.ops.tritemm.gemm_into", optional=2)
     return a.new_empty(result_shape(a, b), dtype=dtype)
 
 
 @torch.library.register_fake("tritemm::gemm_out", lib=_LIBRARY)
 def _gemm_out_fake(*args, out):
     return None
+
+
+def _gemm_into(a, b, *rest, out):
+    """What code compiled by Inductor calls in place of `gemm`, into memory that it has planned."""
+    *more, biased, added, activation, alpha, beta, kernel, precision, accumulate = rest
+    bias = more[0] if biased else None
+    residual = more[-1] if added else None
+    if profiling() or not fast_path.AVAILABLE:
+        GEMM_OUT(a, b, bias, residual, activation, alpha, beta, *rest[-3:], out=out)
+        return
+    options = kernel, precision, accumulate, out.dtype
+    ending = Ending.made(a, b, bias, residual, activation, alpha, beta)
+    key, addresses = kind_of(a, b, out, options, ending)
+    if not fast_path.write(fast_path.KNOWN.get(key), addresses):
+        product(a, b, out, options, ending)
+
+
+#: By this name, because generated code imports torch and is kept between processes.
+torch.ops.tritemm.gemm_into = _gemm_into
 
 
 @register_flop_formula(torch.ops.tritemm.gemm)

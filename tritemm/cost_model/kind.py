@@ -24,10 +24,12 @@ _THREADS = 2048
 _OTHER_REGISTERS = 64
 _FEW_REGISTERS = 24
 #: Seconds of an SM for what follows the sum of one element of C, measured on an H200: a bias, an
-#: activation, a residual and each byte of it.
+#: activation, a byte of a residual.
 _BIAS = 35e-12
 _ACTIVATION = {"": 0.0, "relu": 10e-12, "gelu": 105e-12, "gelu_tanh": 90e-12, "silu": 75e-12}
-_RESIDUAL, _RESIDUAL_BYTE = 40e-12, 35e-12
+_RESIDUAL_BYTE = 55e-12
+#: Beside so many sums of a thread a residual is loaded ahead; beyond, the epilogue takes longer.
+_ROOMY, _CRAMPED = 128, 4 / 3
 #: Bytes of a line of L2: a tile's row that straddles two lines is two requests.
 _LINE = 128
 
@@ -35,8 +37,11 @@ _LINE = 128
 #: programs of a cluster that share loads, programs that have room at once, elements of C that a
 #: program stores of a tile, seconds of a step where a cluster's programs stand one below the other,
 #: or side by side, and of the ends, the least seconds of the ends with their stores, programs on an
-#: SM, steps whose loads fly at once, the share of the ends that is not hidden.
-Shape = tuple[int, int, int, int, int, int, float, float, float, float, float, int, int, float]
+#: SM, steps whose loads fly at once, the share of the ends that is not hidden, seconds of the
+#: epilogue.
+Shape = tuple[
+    int, int, int, int, int, int, float, float, float, float, float, int, int, float, float
+]
 #: Shapes that are kept of a rung.
 _MOST_SHAPES = 1 << 10
 
@@ -58,7 +63,7 @@ class Kind:
         if self.itemsize == 2:
             self.types = "16-bit"
         self.narrow = tuple(not each for each in wide)
-        self.finish = _finish(*ending)
+        self.finish, self.adds = _finish(*ending), ending[-1] > 0
         # WGMMA reads only 16-bit operands along M or N; others are turned in shared memory.
         turns = dtype == torch.int8 or self.types[:2] in ("tf", "bf")
         self.turned = turns * ((self.layouts[0] != "N") + (self.layouts[1] != "T"))
@@ -108,8 +113,11 @@ class Kind:
         cluster = config.CLUSTER
         programs = split if trait.exchanges else cluster
         room = max(1, gpus.clusters_at_once(programs, self.sms)) * programs
+        after = self.finish * own
+        if self.adds and trait.turns and m * n > _ROOMY * 32 * config.num_warps:
+            after *= _CRAMPED
         return (m, n, k, split, cluster, room, own, *steps, ends, least_ends, together, in_flight,
-                shown)  # fmt: skip
+                shown, after)  # fmt: skip
 
     def _least_step(self, config: Config, sharers: tuple[int, int]) -> float:
         """Of the loads alone, if so many programs load a tile of A, and one of B, together."""
@@ -215,7 +223,7 @@ def facts_of(view: Problem) -> tuple:
 def _finish(bias: bool, activation: str, residual: int) -> float:
     """Seconds of an SM for what follows an element's sum."""
     seconds = _BIAS * bias + _ACTIVATION[activation]
-    return seconds + (_RESIDUAL + _RESIDUAL_BYTE * residual if residual else 0.0)
+    return seconds + _RESIDUAL_BYTE * residual
 
 
 def _sharers(config: Config) -> tuple[int, int]:

@@ -123,11 +123,11 @@ class Scene:
         before = pack + launch + cold * self.bytes / (self.bytes + _BURST)
         memory_rate, sm_memory_rate = c.memory_rate, c.sm_memory_rate
         latency, boost = trait.waits * c.latency, c.boost
-        finish, turns = kind.finish, trait.turns
+        turns = trait.turns
         prune = below is not None
         M, N, K, batch = self.M, self.N, self.K, self.batch
         for (m, n, depth, split, cluster, room, own, step, beside_step, ends, least_ends, together,
-             in_flight, shown) in shapes:  # fmt: skip
+             in_flight, shown, after) in shapes:  # fmt: skip
             if cluster == 1:
                 tiles = -(-M // m) * -(-N // n) * batch
             else:
@@ -174,8 +174,7 @@ class Scene:
                 ends *= groups
             elif share > 1:
                 ends *= 1 + (share - 1) * shown
-            if finish:
-                after = finish * own
+            if after:
                 if turns and share > 1:
                     # The other consumer multiplies meanwhile, unless what follows takes longer.
                     late = _CONTENDED * after
