@@ -23,7 +23,8 @@ ACCUMULATE = {
 #: What may be done to each element of C: relu(x), gelu(x) by the error function or by tanh, and
 #: silu(x) = x / (1 + exp(-x)); or nothing.
 ACTIVATIONS = ("", "relu", "gelu", "gelu_tanh", "silu")
-#: Of a pair of columns (gate, up): activation(gate) * up.
+#: Of a pair of columns (gate, up): activation(gate) * up. The first half of a product's columns are
+#: the gate's; C has half as many.
 GATED = {"swiglu": "silu", "geglu": "gelu"}
 
 T = TypeVar("T")
@@ -142,8 +143,9 @@ class Matrix:
 class Epilogue:
     """What C gets of the sums: activation(alpha * sum + bias) + beta * residual.
 
-    `activation` is one of `ACTIVATIONS`. The bias is contiguous, one element of `bias` for each
-    row ("m") or column ("n") of C: `along` says which. The residual is M x N.
+    `activation` is one of `ACTIVATIONS`, or of `GATED`. The bias is contiguous, one element of
+    `bias` for each row ("m") or column ("n") of the product: `along` says which. The residual is of
+    C's size.
     """
 
     activation: str = ""
@@ -152,6 +154,11 @@ class Epilogue:
     bias: torch.dtype | None = None
     along: str = "n"
     residual: Matrix | None = None
+
+    @property
+    def gated(self) -> bool:
+        """Whether C has a column, or if it is transposed a row, for two of the product's."""
+        return self.activation in GATED
 
     def transposed(self) -> Epilogue:
         """That of C.T."""
@@ -179,7 +186,8 @@ class Problem:
     """C[i, j] = A[i, j] @ B[i, j] for the `batches` (i, j); A is M x K, B is K x N.
 
     `precision` says how fp32 operands are multiplied: ieee, tf32, tf32x3, bf16x3 or bf16x6. The
-    `epilogue` is what becomes of the sums before C is stored.
+    `epilogue` is what becomes of the sums before C is stored. M and N are those of the product:
+    where the epilogue is gated, C has N / 2 columns.
     """
 
     M: int
@@ -200,6 +208,8 @@ class Problem:
         residual=None, **epilogue,
     ) -> Problem:  # fmt: skip
         """The problem of `a` [..., M, K], `b` [..., K, N] and `c` [..., M, N], equal batch dims.
+
+        With a gated epilogue, `c` is [..., M, N / 2].
 
         Adjacent batch dimensions are merged where all tensors allow it; more than two that don't
         merge raise ValueError, because kernels take two batch strides. `residual` has c's shape;

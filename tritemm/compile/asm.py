@@ -20,7 +20,16 @@ from typing import Any
 import torch
 
 from ..dtypes import PRECISIONS, accumulator_type, check_precision, result_type
-from ..problem import ACCUMULATE, ACTIVATIONS, INTERPRETED, Device, Problem, short_name, stored
+from ..problem import (
+    ACCUMULATE,
+    ACTIVATIONS,
+    GATED,
+    INTERPRETED,
+    Device,
+    Problem,
+    short_name,
+    stored,
+)
 from ..rungs import RUNGS, find
 from ..spec import TRITON_DTYPE, Config, Kernel
 from . import pool
@@ -36,6 +45,8 @@ from .sass import (
     tail,
 )
 
+#: What may become of sums, and of pairs of them.
+_ACTIVATIONS = (*filter(None, ACTIVATIONS), *GATED)
 #: Architectures that code is made for. Bytes of shared memory per program: "maximum amount of
 #: shared memory per thread block", CUDA C++ Programming Guide, table of compute capabilities. The
 #: SMs are those of A100, A10, L40S, H200, B200 and RTX PRO 6000; code hardly depends on them.
@@ -68,7 +79,8 @@ class Job:
     `b_batch` are those of A and B before they are broadcast to it, the same unless given.
     `config` is an index into the rung's configs for the problem, or a `Config`. Types are names:
     "bf16" or "bfloat16". `activation`, `bias` and `residual` (both of the result's type) are the
-    epilogue's. Raises ValueError where a value is not one of those known.
+    epilogue's; with a gated activation, C has N / 2 columns. Raises ValueError where a value is not
+    one of those known.
     """
 
     rung: str
@@ -93,7 +105,9 @@ class Job:
         _one_of("rung", self.rung, [rung.name for rung in RUNGS])
         _one_of("architecture sm", self.sm, DEVICES)
         _one_of("layout", self.layout, LAYOUTS)
-        _one_of("activation", self.activation, ACTIVATIONS)
+        _one_of("activation", self.activation, ("", *_ACTIVATIONS))
+        if self.activation in GATED and self.N % 2:
+            raise ValueError(f"N is {self.N}; {self.activation} takes pairs of columns")
         check_precision(self.precision, self.types[0])
         if min(self.M, self.N, self.K) < 1:
             raise ValueError(f"M, N and K are {self.M}, {self.N} and {self.K}; at least 1 each")
@@ -309,7 +323,8 @@ def _operands(job: Job) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     dtype, _, out_dtype = job.types
     a = _operand(job.M, job.K, job.layout[0], dtype, job.a_batch, job.batch)
     b = _operand(job.K, job.N, job.layout[1], dtype, job.b_batch, job.batch)
-    return a, b, _operand(job.M, job.N, "N", out_dtype, None, job.batch)
+    columns = job.N // (2 if job.activation in GATED else 1)
+    return a, b, _operand(job.M, columns, "N", out_dtype, None, job.batch)
 
 
 def _epilogue(job: Job) -> dict[str, Any]:
@@ -378,7 +393,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--problem", "4096,4096,4096,NN", "M,N,K and how A and B are stored: "
          "N as written or T transposed"),
         ("--config", "0", "which of the rung's configs for this problem, from 0"),
-        ("--activation", "", f"of the result: {_list(filter(None, ACTIVATIONS))} (default: none)"),
+        ("--activation", "", f"of the result: {_list(_ACTIVATIONS)} (default: none)"),
     ):  # fmt: skip
         shown = f"{meaning} (default: {default})" if default else meaning
         metavar = {"--problem": "M,N,K,LAYOUT", "--config": "I"}.get(option)

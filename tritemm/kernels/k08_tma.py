@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from ..spec import Config, Trait, TritonKernel
-from .common.host import DESCRIPTORS, of_descriptors, tma_tiles, tma_why_not
+from .common.host import DESCRIPTORS, of_descriptors, tma_tiles, why_not_of_descriptors
 from .common.raster import raster, split_batch
 from .common.tile import dot, load_tile, store_tile
 
@@ -59,7 +59,7 @@ def configs(problem):
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=tma_kernel, arguments=DESCRIPTORS,
-    why_not=tma_why_not, configs=configs, config_why_not=of_descriptors(own_output),
+    why_not=why_not_of_descriptors, configs=configs, config_why_not=of_descriptors(own_output),
     interpreted=Config(32, 32, 32, ORDER="grouped"),
     trait=Trait(0.96),
 )  # fmt: skip

@@ -75,8 +75,14 @@ TILES = (
 )  # fmt: skip
 
 
+#: Of gated products of few rows, whose operands can't be exchanged: what counts is bytes in flight.
+FEW_ROWS = ((64, 64, 64, 4, 12), (64, 32, 64, 4, 16))
+
+
 def configs(problem):
-    return configs_of(problem, TILES, consumers=1)
+    rows = FEW_ROWS[0][0]
+    few = problem.epilogue.gated and rows >= problem.M
+    return configs_of(problem, TILES + FEW_ROWS if few else TILES, consumers=1)
 
 
 def grid(problem, config):

@@ -15,7 +15,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..spec import Trait, TritonKernel
 from .common.epilogue import make_epilogue
-from .common.gluon_host import arguments, config_why_not, why_not
+from .common.gluon_host import arguments, config_why_not, why_not_with_pairs
 from .common.mainloop import make_barriers, make_mainloop, mbarrier
 from .common.scheduler import SIZES, Scheduler
 from .common.tiles import configs_of
@@ -91,7 +91,7 @@ def grid(problem, config):
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=pingpong_kernel, arguments=arguments(consumers=2),
-    grid=grid, why_not=why_not, configs=configs, interpreted=None,
+    grid=grid, why_not=why_not_with_pairs, configs=configs, interpreted=None,
     config_why_not=config_why_not(2),
     trait=Trait(0.99, resident=True, hidden=0.9, turns=True),
 )  # fmt: skip

@@ -24,6 +24,7 @@ from .common.gluon_host import (
     why_not_with_tf32,
     workspace_of_parts,
 )
+from .common.limits import pairs_why_not
 from .common.mainloop import make_mainloop
 from .common.parts import Parts
 from .common.scheduler import SIZES, Scheduler
@@ -89,7 +90,7 @@ TILES = (
 
 
 def why_not(problem):
-    return too_long(problem) or why_not_with_tf32(problem)
+    return pairs_why_not(problem) or too_long(problem) or why_not_with_tf32(problem)
 
 
 def configs(problem):

@@ -12,7 +12,7 @@ from ...runtime.workspace import Room
 from ...spec import Arguments, Config
 from ..pack import WORD
 from .host import POINTERS, tma_why_not
-from .limits import MOST_PROGRAMS, programs_why_not
+from .limits import MOST_PROGRAMS, pairs_why_not, programs_why_not
 
 #: Rows of C in one program: more would not leave registers for what is in flight.
 MOST_ROWS = 8
@@ -93,7 +93,9 @@ def options(problem: Problem, config: Config) -> dict[str, bool]:
 
 
 def why_not(problem: Problem) -> str | None:
-    """All fits but tiles that are more than the programs of a launch."""
+    """All fits but pairs of columns, and tiles that are more than the programs of a launch."""
+    if reason := pairs_why_not(problem):
+        return reason
     if problem.M * problem.N * problem.batch <= MOST_PROGRAMS:
         return None  # at once: a tile has an element or more
     return programs_why_not(min(grid(problem, config) for config in configs(problem)))

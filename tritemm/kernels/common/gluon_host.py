@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from ...problem import INTERPRETER, PLAIN, Problem, kept
+from ...problem import GATED, INTERPRETER, PLAIN, Problem, kept
 from ...runtime.workspace import Room
 from ...spec import Arguments, Config, Workspace
 from . import epilogue, finish, memory
-from .host import Box, _sizes, _strides, described, refusal, storable, tma_why_not
-from .limits import steps_why_not, units_why_not
+from .host import Box, _sizes, _strides, described, major_of, refusal, storable, tma_why_not
+from .limits import pairs_why_not, steps_why_not, units_why_not
 from .shape import Shape
 
 #: As in a kernel; a call from the host costs several microseconds.
@@ -46,18 +46,32 @@ DEPTHS = (128, 256, 512)
 @kept
 def why_not(problem: Problem) -> str | None:
     """The refusal of the rungs whose warps have roles."""
-    return why_not_of_wgmma(problem) or tma_why_not(problem) or steps_why_not(problem)
+    return pairs_why_not(problem) or why_not_with_pairs(problem)
+
+
+@kept
+def why_not_with_pairs(problem: Problem) -> str | None:
+    """The same of rungs that also take gated products."""
+    reason = turned_why_not(problem) or why_not_of_wgmma(problem)
+    return reason or tma_why_not(problem) or steps_why_not(problem)
+
+
+def turned_why_not(problem: Problem) -> str | None:
+    """The refusal of a gated product whose operands were exchanged: its pairs are rows."""
+    if problem.epilogue.gated and problem.epilogue.along == "m":
+        return f"{problem.epilogue.activation} takes pairs of columns, and here they are rows"
+    return None
 
 
 def why_not_with_tf32(problem: Problem) -> str | None:
-    """The same of rungs that also take tf32, which WGMMA reads along K alone."""
+    """The same of rungs that take tf32 as well, which WGMMA reads along K alone."""
     if problem.a.dtype != torch.float32 or problem.precision != "tf32":
-        return why_not(problem)
+        return why_not_with_pairs(problem)
     for name, matrix, major in (("a", problem.a, "N"), ("b", problem.b, "T")):
         if matrix.layout not in (major, "-") and refusal(name, matrix, major):
             return f"{name} is not stored along K, as WGMMA reads tf32"
-    reason = why_not_of_wgmma(problem, torch.float32) or tma_why_not(problem)
-    return reason or steps_why_not(problem)
+    reason = turned_why_not(problem) or why_not_of_wgmma(problem, torch.float32)
+    return reason or tma_why_not(problem) or steps_why_not(problem)
 
 
 def why_not_of_wgmma(problem: Problem, *more: torch.dtype) -> str | None:
@@ -137,6 +151,8 @@ def config_why_not(consumers: int, three: bool = False):
             return (
                 f"BLOCK_N is {config.BLOCK_N}; at least {least_columns(problem)} is possible here"
             )
+        if reason := halves_why_not(problem, config):
+            return reason
         accumulators = rows * config.BLOCK_N // (32 * warps)
         most = ACCUMULATORS if many == 1 else ACCUMULATORS_OF_THREE
         if accumulators > most:
@@ -150,6 +166,33 @@ def config_why_not(consumers: int, three: bool = False):
         return None
 
     return reason
+
+
+def halves_why_not(problem: Problem, config: Config) -> str | None:
+    """The refusal of a gated product's tile whose columns don't lie in memory as two halves do."""
+    if not problem.epilogue.gated:
+        return None
+    return odd_halves(config, problem.itemsize, major_of(problem.b))
+
+
+def odd_halves(config: Config, size: int, b_major: str) -> str | None:
+    """The same, of elements of `size` bytes.
+
+    The copy engine fills a stage of B by halves, the gate's and the other; WGMMA reads it whole.
+    Stored along K, its columns must follow one another, each a line of 128 bytes, in groups of 8;
+    stored along N, a half must be whole lines.
+    """
+    line = DEPTHS[0] // size
+    if b_major == "T" and line != config.BLOCK_K:
+        return f"BLOCK_K is {config.BLOCK_K}; of a gated product {line} is possible"
+    half = 8 if b_major == "T" else line
+    odd = [part for part in parts(config.BLOCK_N) if part % (2 * half)]
+    if odd:
+        return (
+            f"BLOCK_N is {config.BLOCK_N}, of which {odd[0]} are no two halves, the gate's and the "
+            f"other, of {half} columns or a multiple"
+        )
+    return None
 
 
 @kept
@@ -180,15 +223,15 @@ def output_columns(problem: Problem, config: Config, consumers: int, limit: int 
     c = config
     return columns_that_fit(
         c.BLOCK_M, c.BLOCK_N, c.num_stages * (c.BLOCK_M + c.BLOCK_N) * c.BLOCK_K * problem.itemsize,
-        problem.c.dtype.itemsize, consumers, limit, problem.device.shared,
+        problem.c.dtype.itemsize, consumers, limit, problem.device.shared, problem.epilogue.gated,
     )  # fmt: skip
 
 
 @functools.lru_cache
-def columns_that_fit(rows, columns, stages, element, consumers, limit, shared) -> int:
+def columns_that_fit(rows, columns, stages, element, consumers, limit, shared, gated=False) -> int:
     """As above, of a tile whose `stages` take that many bytes."""
     room = shared - RESERVE - stages
-    columns = min(part for part in parts(columns) if part)
+    columns = min(part for part in parts(columns) if part) // (1 + gated)
     columns = min(columns, limit or columns)
     while columns >= 8:
         if consumers * rows * columns * element <= room:
@@ -213,8 +256,8 @@ def c_box(problem: Problem, rows: int, columns: int) -> Box | None:
 
 @functools.lru_cache(maxsize=4096)
 def _boxes(problem: Problem, config: Config, consumers: int, limit: int):
-    """Of A, both parts of B, and C; None where there is none."""
-    first, second = parts(config.BLOCK_N)
+    """Of A, both parts of B, and C; None where there is none. Gated products' are half as wide."""
+    first, second = (part // (1 + problem.epilogue.gated) for part in parts(config.BLOCK_N))
     m, k = slab_rows(config.BLOCK_M), config.BLOCK_K
     return (
         Box.of(problem, problem.a, m, k),
@@ -289,15 +332,15 @@ def arguments(
 
 def shape_of(problem: Problem, config: Config, consumers: int, rows: int, **more: Any) -> Shape:
     """What the kernel knows when it is compiled; `more` are those fields that rungs differ in."""
+    activation = problem.epilogue.activation
     return Shape(
         config.BLOCK_M, config.BLOCK_N, config.BLOCK_K, config.num_stages, config.num_warps,
         consumers, rows, config.ORDER, config.GROUP_M, config.SPLIT_K, config.CLUSTER,
         C_MAJOR=c_major(problem),
         BATCHED=problem.batch > 1, WIDE=problem.wide,
         TYPE="bf16" if problem.a.dtype == torch.bfloat16 else "f16",
-        PLAIN=problem.epilogue == PLAIN,
-        LINES=in_lines(problem), BIAS=problem.epilogue.along,
-        ACTIVATION=problem.epilogue.activation, **more,
+        PLAIN=problem.epilogue == PLAIN, LINES=in_lines(problem), BIAS=problem.epilogue.along,
+        ACTIVATION=GATED.get(activation, activation), GATED=problem.epilogue.gated, **more,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ...problem import Matrix, Problem, kept
 from ...spec import TRITON_DTYPE, Arguments, Config
-from .limits import grid_why_not, index_why_not, tile_why_not, units_why_not
+from .limits import grid_why_not, index_why_not, pairs_why_not, tile_why_not, units_why_not
 
 
 def once_per_kind(configs: Callable[..., tuple[Config, ...]]):
@@ -224,6 +224,11 @@ def tma_why_not(problem: Problem) -> str | None:
     return lines_why_not(problem) or index_why_not(problem) or mma_why_not(problem)
 
 
+def why_not_of_descriptors(problem: Problem) -> str | None:
+    """The refusal of the rungs in Triton whose tiles the copy engine moves."""
+    return pairs_why_not(problem) or tma_why_not(problem)
+
+
 def fitting(problem: Problem, configs: list[Config], own_output: bool) -> tuple[Config, ...]:
     """The configs whose stages of A and B fit into the device's shared memory.
 
@@ -271,7 +276,7 @@ def of_pointers(
     """
 
     def why_not(problem: Problem) -> str | None:
-        reason = first(problem) or mma_why_not(problem)
+        reason = first(problem) or pairs_why_not(problem) or mma_why_not(problem)
         return reason or grid_why_not(problem, configs(problem))
 
     return why_not

@@ -32,6 +32,13 @@ def sums_only(problem: Problem) -> str | None:
     return f"this rung stores sums as they are, and the result has more: {problem.epilogue}"
 
 
+def pairs_why_not(problem: Problem) -> str | None:
+    """The refusal of a rung whose epilogue finishes each column of the product by itself."""
+    if not problem.epilogue.gated:
+        return None
+    return f"this rung finishes columns one by one, and {problem.epilogue.activation} takes pairs"
+
+
 def programs_why_not(programs: int) -> str | None:
     """The refusal of a launch of so many programs."""
     if programs <= MOST_PROGRAMS:

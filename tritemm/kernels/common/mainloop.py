@@ -6,6 +6,8 @@ consumers multiply them and store. A stage of the ring goes to and fro by two ba
 steps of K since the program began: step n stands in stage n % STAGES, in its round n // STAGES.
 
 The columns of a tile come in two parts, `BLOCK_N = N0 + N1`, powers of two each; N1 may be 0.
+Of a gated product each part is a half of the gate's columns and a half of those that it goes with,
+which stand N / 2 further on in B: the engine fills a stage by halves, and WGMMA reads it whole.
 Its rows come in slabs of equal powers of two: all of them, or 64 of 192. Consumers that share a
 tile have a slab each.
 """
@@ -20,7 +22,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from .language import Value, aggregate, async_load
-from .memory import as_box, buffers, corner, first_part, mma_layout, tile_view
+from .memory import as_box, buffers, corner, first_part, in_halves, mma_layout, tile_view
 
 
 @gluon.jit
@@ -48,6 +50,21 @@ def tma_load(desc, unit, row, col, bar, memory, MAJOR: gl.constexpr, BATCHED: gl
         async_load(desc, [i, j], bar, memory)
 
 
+@gluon.jit
+def load_columns(desc, unit, k, col, bar, ring, stage, SHAPE: gl.constexpr):
+    """Ask for a column part of B's tile, which begins at column `col` of the product."""
+    if SHAPE.GATED:
+        halves = in_halves(ring, SHAPE.B_MAJOR)
+        columns = desc.shape[len(desc.shape) - (2 if SHAPE.B_MAJOR == "T" else 1)]
+        for half in gl.static_range(2):
+            tma_load(
+                desc, unit, k, col // 2 + half * (columns // 2), bar,
+                halves.index(2 * stage + half), SHAPE.B_MAJOR, SHAPE.BATCHED,
+            )  # fmt: skip
+    else:
+        tma_load(desc, unit, k, col, bar, ring.index(stage), SHAPE.B_MAJOR, SHAPE.BATCHED)
+
+
 @aggregate
 class Mainloop:
     """The stages of A and of both parts of B; their barriers, `STAGES` full and as many empty.
@@ -72,7 +89,8 @@ class Mainloop:
         ROWS: gl.constexpr = SHAPE.ROWS
         SLABS: gl.constexpr = SHAPE.BLOCK_M // ROWS
         A_BYTES: gl.constexpr = self.a_desc.block_type.nbytes * SLABS
-        BYTES: gl.constexpr = A_BYTES + self.b_desc.block_type.nbytes * SHAPE.BLOCK_N // N0
+        B_BYTES: gl.constexpr = self.b_desc.block_type.nbytes * (2 if SHAPE.GATED else 1)
+        BYTES: gl.constexpr = A_BYTES + B_BYTES * SHAPE.BLOCK_N // N0
         for step in range(unit.steps):
             stage = (n + step) % SHAPE.STAGES
             full = self.bars.index(stage)
@@ -85,15 +103,9 @@ class Mainloop:
                     self.a_desc, unit, unit.row + slab * ROWS, k, full,
                     self.a_ring.index(stage * SLABS + slab), SHAPE.A_MAJOR, SHAPE.BATCHED,
                 )  # fmt: skip
-            tma_load(
-                self.b_desc, unit, k, unit.col, full, self.b0_ring.index(stage), SHAPE.B_MAJOR,
-                SHAPE.BATCHED,
-            )  # fmt: skip
+            load_columns(self.b_desc, unit, k, unit.col, full, self.b0_ring, stage, SHAPE)
             if SHAPE.BLOCK_N > N0:
-                tma_load(
-                    self.b1_desc, unit, k, unit.col + N0, full, self.b1_ring.index(stage),
-                    SHAPE.B_MAJOR, SHAPE.BATCHED,
-                )  # fmt: skip
+                load_columns(self.b1_desc, unit, k, unit.col + N0, full, self.b1_ring, stage, SHAPE)
         return n + unit.steps
 
     @gluon.jit

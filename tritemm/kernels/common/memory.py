@@ -81,6 +81,20 @@ def as_box(memory, desc):
 
 
 @gluon.jit
+def in_halves(memory, MAJOR: gl.constexpr):
+    """`buffers` of tiles as their left and right halves; `gluon_host.odd_halves` says of which."""
+    COUNT: gl.constexpr = 2 * memory.shape[0]
+    FIRST: gl.constexpr = memory.shape[1] // (2 if MAJOR == "T" else 1)
+    SECOND: gl.constexpr = memory.shape[2] // (1 if MAJOR == "T" else 2)
+    LAYOUT: gl.constexpr = shared_layout(FIRST, SECOND, memory.dtype)
+    if REINTERPRET:
+        halves = memory.reinterpret(memory.dtype, [COUNT, FIRST, SECOND], LAYOUT)
+    else:
+        halves = memory._reinterpret(memory.dtype, [COUNT, FIRST, SECOND], LAYOUT)
+    return halves
+
+
+@gluon.jit
 def columns_of(acc, PIECE: gl.constexpr, COLUMNS: gl.constexpr):
     """Columns PIECE * COLUMNS and on, so many, of tensors side by side; registers only."""
     FIRST: gl.constexpr = acc[0].shape[1] // COLUMNS
@@ -89,6 +103,15 @@ def columns_of(acc, PIECE: gl.constexpr, COLUMNS: gl.constexpr):
     else:
         piece = columns_of(acc[1:], PIECE - FIRST, COLUMNS)
     return piece
+
+
+@gluon.jit
+def halves_of(acc, HALF: gl.constexpr):
+    """The left (0) or right half of each of the tensors; registers only."""
+    halves = ()
+    for i in gl.static_range(len(acc)):
+        halves += (part_of(acc[i], HALF, 2),)
+    return halves
 
 
 @gluon.jit

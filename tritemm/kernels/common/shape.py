@@ -21,7 +21,8 @@ class Shape:
     The programs of a `CLUSTER` lie one below the other and share each tile of B, or side by side
     and share A: `SHARED` says which. `TYPE` of the operands, in PTX. C gets
     the sums alone if `PLAIN`; else `BIAS` says along what the bias runs, rows (m) or columns (n),
-    the sums then go through the `ACTIVATION`; `LINES` as of `finish.load_extra`.
+    the sums then go through the `ACTIVATION`; `LINES` as of `finish.load_extra`. If it is `GATED`,
+    those of the gate do, and C has a column for two of the tile's.
     """
 
     BLOCK_M: int
@@ -49,6 +50,7 @@ class Shape:
     LINES: bool = False
     BIAS: str = "n"
     ACTIVATION: str = ""
+    GATED: bool = False
 
     def __post_init__(self) -> None:
         """In a kernel, what is read of a constexpr is none."""

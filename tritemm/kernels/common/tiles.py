@@ -14,7 +14,9 @@ from .gluon_host import (
     c_major,
     columns_that_fit,
     least_columns,
+    odd_halves,
 )
+from .host import major_of
 
 Tile = tuple[int, int, int, int, int]  # BLOCK_M, BLOCK_N, BLOCK_K, warps, stages
 
@@ -25,17 +27,28 @@ def configs_of(problem: Problem, tiles: Sequence[Tile], consumers: int) -> tuple
     Of 32-bit operands, a step is half as deep.
     """
     kind = not by_engine(c_major(problem)), problem.c.dtype.itemsize, problem.device.shared
+    if problem.epilogue.gated:
+        found = _fitting(tuple(tiles), consumers, problem.itemsize, *kind, True)
+        return _in_halves(found, problem.itemsize, major_of(problem.b))
     return _fitting(tuple(tiles), consumers, problem.itemsize, *kind)
 
 
 @functools.lru_cache
-def _fitting(tiles, consumers, itemsize, pointers, element, shared) -> tuple[Config, ...]:
+def _in_halves(configs, itemsize, b_major) -> tuple[Config, ...]:
+    """Those of a gated product."""
+    return tuple(config for config in configs if not odd_halves(config, itemsize, b_major))
+
+
+@functools.lru_cache
+def _fitting(
+    tiles, consumers, itemsize, pointers, element, shared, gated=False
+) -> tuple[Config, ...]:
     limit = POINTER_COLUMNS if pointers else 0
     return tuple(
         config_of(m, n, k, warps, stages)
         for m, n, k, warps, stages in ((m, n, 2 * k // itemsize, *more) for m, n, k, *more in tiles)
         if columns_that_fit(
-            m, n, stages * (m + n) * k * itemsize, element, consumers, limit, shared
+            m, n, stages * (m + n) * k * itemsize, element, consumers, limit, shared, gated
         )
     )
 
