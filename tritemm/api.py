@@ -61,7 +61,9 @@ def matmul(
         out_dtype: type of the result: by default the operands', int32 for int8. 16-bit and
             float32 operands may ask for float16, bfloat16 or float32.
         bias: [N], added to each row.
-        activation: "relu", "gelu" (by the error function), "gelu_tanh" or "silu".
+        activation: "relu", "gelu" (by the error function), "gelu_tanh" or "silu"; or "swiglu" or
+            "geglu", activation(gate) * up of the first and the second half of columns, of which
+            the result has half as many: see `linear`.
         residual: what is added last; broadcastable to the result's shape.
         alpha, beta: factors of the product and of the residual. With `out` and no residual, `beta`
             is that of what `out` holds: `matmul(a, b, out=c, beta=1)` adds to it.

@@ -9,8 +9,6 @@ import torch
 from .api import matmul
 from .arguments import factor
 from .config import Config
-from .gemm import added_to
-from .plan import activated
 from .problem import GATED
 from .spec import Kernel
 
@@ -32,13 +30,13 @@ def linear(
 ) -> torch.Tensor:
     """activation(input @ weight.mT + bias) + residual.
 
-    In one kernel; of the gated activations, the product by two in one and the rest by torch.
+    In one kernel; a gated activation's too where that is faster, else torch's follow the product.
 
     Args:
         input: [..., in_features].
         weight: [out_features, in_features], or [in_features]: then the result has one dimension
             less.
-        bias: [out_features].
+        bias: [out_features]; with a gated activation, as many as the weight has rows.
         activation: "relu", "gelu" (by the error function), "gelu_tanh", "silu"; or a gated one,
             "swiglu", silu(gate) * up, or "geglu", gelu(gate) * up, of a weight whose first half of
             rows is the gate's and whose second half is up's: the result has half of its rows.
@@ -73,28 +71,15 @@ def linear(
         "kernel": kernel, "config": config, "batch_invariant": batch_invariant,
         "precision": precision, "accumulate": accumulate, "out_dtype": out_dtype,
     }  # fmt: skip
-    if isinstance(activation, str) and activation in GATED:
-        return _gated(input, weight, bias, GATED[activation], residual, out, options)
-    return matmul(
-        input, other, out=out, bias=bias, activation=activation, residual=residual, **options
-    )
-
-
-def _gated(input, weight, bias, activation, residual, out, options) -> torch.Tensor:
-    """Of the packed `weight` [2 * out_features, in_features]."""
-    if weight.dim() != 2 or weight.shape[0] % 2:
+    gated = isinstance(activation, str) and activation in GATED
+    if gated and (weight.dim() != 2 or weight.shape[0] % 2):
         raise RuntimeError(
             f"linear(): weight has shape {list(weight.shape)}; a gated activation needs "
             "[2 * out_features, in_features], the gate's rows before the others"
         )
-    if out is not None:
-        raise ValueError("out= is not possible with a gated activation")
-    pair = matmul(input, weight.mT, bias=bias, **options)
-    gate, up = pair.chunk(2, -1)
-    result = activated(gate, activation) * up
-    if residual is not None:
-        residual = added_to(residual, input, tuple(result.shape))
-    return result if residual is None else (result + residual).to(pair.dtype)
+    return matmul(
+        input, other, out=out, bias=bias, activation=activation, residual=residual, **options
+    )
 
 
 def addmm(

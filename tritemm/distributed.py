@@ -16,6 +16,8 @@ from collections.abc import Iterator
 import torch
 from torch.compiler import is_dynamo_compiling
 
+from .problem import GATED
+
 _DTENSOR = "torch.distributed.tensor"
 _lock = threading.Lock()
 _registered = False
@@ -46,7 +48,8 @@ def register() -> None:
     ==============  =================  =================  =====================
 
     The bias and the residual of `gemm` are sharded as the result is, along the dimensions that
-    they have. Its sum is split only without activation; they are then Partial() too. Operands
+    they have. Its sum is split only without activation; they are then Partial() too. Of a gated
+    activation's operands, columns are not split. Operands
     placed in another way are redistributed to the rule that moves least, as for torch's own
     operators.
 
@@ -128,6 +131,8 @@ def _gemm(a, b, bias, residual, activation, *options) -> list[_Sharding]:
     for result, *operands in _products(a, b):
         if whole and result.is_partial():
             continue
+        if activation in GATED and result.is_shard(rank - 1):
+            continue  # a device would have gates without the columns that they go with
         added = [_like(result, term, rank) for term in terms]
         shardings.append(([result], [*operands, *added, *rest]))
     return shardings

@@ -1,6 +1,7 @@
 """The operator of a product and what follows it, `tritemm::gemm`, to torch.
 
-It is activation(alpha * a @ b + bias) + beta * residual, in one kernel. Where a gradient is
+It is activation(alpha * a @ b + bias) + beta * residual, in one kernel; of gated activations, where
+that is faster than a product that torch ends (`dispatch.choose_gated`). Where a gradient is
 recorded the activation is torch's own, on a stored argument, which its derivative needs anyway; the
 rest is linear, and its gradients are products.
 """
@@ -42,7 +43,7 @@ for _key in ("CPU", "CUDA"):
 @torch.library.register_fake("tritemm::gemm", lib=_LIBRARY)
 def _gemm_fake(a, b, bias, residual, activation, alpha, beta, kernel, precision, accumulate, dtype):
     inductor.lower(GEMM, "torch.ops.tritemm.gemm_into", optional=2)
-    return a.new_empty(result_shape(a, b), dtype=dtype)
+    return a.new_empty(result_shape(a, b, activation), dtype=dtype)
 
 
 @torch.library.register_fake("tritemm::gemm_out", lib=_LIBRARY)
@@ -70,8 +71,10 @@ torch.ops.tritemm.gemm_into = _gemm_into
 
 
 @register_flop_formula(torch.ops.tritemm.gemm)
-def _gemm_flops(a_shape, b_shape, *args, out_shape=None, **kwargs) -> int:
-    return ops.flops(a_shape, out_shape)
+def _gemm_flops(
+    a_shape, b_shape, bias, residual, activation, *args, out_shape=None, **kwargs
+) -> int:
+    return ops.flops(a_shape, (*out_shape[:-1], b_shape[-1]))
 
 
 def _parts(a, b, bias, residual, activation, alpha, beta, kernel, precision, accumulate, out_dtype):

@@ -66,6 +66,13 @@ def gemm(
             "int8 operands, whose sums are whole numbers; convert the result"
         )
     shape = drop_shape(a, b, input, other)
+    if activation in GATED:
+        if other.dim() == 1 or b.shape[-1] % 2:
+            raise RuntimeError(
+                f"other has shape {list(other.shape)}; a gated activation takes pairs of columns, "
+                "the first half of which is the gate's"
+            )
+        shape = (*shape[:-1], shape[-1] // 2)
     if onto and tuple(out.shape) != tuple(shape):
         raise RuntimeError(
             f"out has shape {list(out.shape)} and the result {list(shape)}; what is added to must "
@@ -113,10 +120,7 @@ def _known(input, other, ending, out, asked) -> torch.Tensor | None:
     if records and out is not None:
         return None
     if records and activation:
-        linear = _known(input, other, (bias, None, None, alpha, None), None, asked)
-        if linear is not None and residual is not None:
-            residual = added_to(residual, input, linear.shape)
-        return linear if linear is None else after(linear, activation, residual, beta)
+        return _apart(input, other, (bias, residual, activation, alpha, beta), asked)
     try:
         then = Ending.made(input, other, bias, residual, activation or "", alpha, beta)
         if not all(fast_path.addresses_of(t, input, out) for t in (other, *more)):
@@ -125,6 +129,8 @@ def _known(input, other, ending, out, asked) -> torch.Tensor | None:
         kind = fast_path.KNOWN.get(key)
     except (IndexError, RuntimeError, TypeError):  # shapes that don't fit, numbers that are none
         return None
+    if kind is not None and kind.apart and out is None:
+        return _apart(input, other, (bias, residual, activation, alpha, beta), asked)
     if kind is None or kind.launches is None or (then and out is not None and then.met_by(out)):
         return None
     if records and then is None:
@@ -132,6 +138,17 @@ def _known(input, other, ending, out, asked) -> torch.Tensor | None:
     if records:
         return record(input, other, bias, residual, kind, then)
     return fast_path.multiply(kind, addresses, out)
+
+
+def _apart(input, other, ending, asked) -> torch.Tensor | None:
+    """The activation by torch, after what comes before it if that is `_known`."""
+    bias, residual, activation, alpha, beta = ending
+    linear = _known(input, other, (bias, None, None, alpha, None), None, asked)
+    if linear is not None and residual is not None:
+        gated = activation in GATED
+        shape = (*linear.shape[:-1], linear.shape[-1] // 2) if gated else linear.shape
+        residual = added_to(residual, input, shape)
+    return linear if linear is None else after(linear, activation, residual, beta)
 
 
 def _into(out, shape, a, b, input, other, ending, options) -> torch.Tensor:
@@ -151,10 +168,9 @@ def _into(out, shape, a, b, input, other, ending, options) -> torch.Tensor:
 
 def _activation(name: str | None) -> str:
     name = name or ""
-    if name not in ACTIVATIONS:
-        known = ", ".join(filter(None, ACTIVATIONS))
-        gated = f"; linear has {' and '.join(GATED)} as well" if name in GATED else ""
-        raise ValueError(f"activation={name!r} is unknown; one of {known}{gated}")
+    if name not in ACTIVATIONS and name not in GATED:
+        known = ", ".join([*filter(None, ACTIVATIONS), *GATED])
+        raise ValueError(f"activation={name!r} is unknown; one of {known}")
     return name
 
 

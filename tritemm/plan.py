@@ -21,7 +21,7 @@ from .config import Config
 from .dispatch.request import for_gradients
 from .dtypes import resolve
 from .kernels.pack import copied_bytes, pack
-from .problem import Problem
+from .problem import GATED, Problem
 from .runtime import fast_path
 from .runtime.binding import Call
 from .runtime.launches import Launches
@@ -44,8 +44,11 @@ class Plan:
         word, *self._types, _ = self.options = options
         tensors = (a, b, c, *(ending.tensors if ending else ()))
         self.problem, *views = matrices(a, b, c, *self._types, ending)
-        choice = dispatch.choose(self.problem, word)
-        self.kernel, self.config = choice.kernel, choice.config
+        choose = dispatch.choose_gated if self.problem.epilogue.gated else dispatch.choose
+        choice = choose(self.problem, word)
+        #: Whether no kernel does it all: the product is a kind of its own, and torch ends it.
+        self.apart = choice is None
+        self.kernel, self.config = (None, None) if self.apart else (choice.kernel, choice.config)
         self.launches: Launches | None = None
         self.size, self.stride, self.dtype = tuple(c.shape), c.stride(), c.dtype
         self.spans = span(a), span(b), span(c)
@@ -64,6 +67,9 @@ class Plan:
 
     def __call__(self, a, b, c, ending: Ending | None = None) -> None:
         """Write a @ b, with its `ending`, into `c`, on its device; all are of this kind."""
+        if self.apart:
+            ending.ended(product(a, b, None, self.options, ending.before()), c)
+            return
         if self._views is None:
             _, x, y, z, *more = matrices(a, b, c, *self._types, ending)
         else:
@@ -104,7 +110,8 @@ class Plan:
 class Ending(NamedTuple):
     """What follows a product: activation(alpha * a @ b + bias) + beta * residual.
 
-    `bias` is contiguous and 16-byte aligned, [N]; `residual` has the product's shape, any strides.
+    `bias` is contiguous and 16-byte aligned, [N]; `residual` has the result's shape, any strides.
+    With a gated activation the result has half of the product's columns.
     """
 
     bias: torch.Tensor | None
@@ -117,7 +124,7 @@ class Ending(NamedTuple):
     def made(a, b, bias, residual, activation="", alpha=1.0, beta=1.0) -> Ending | None:
         """What follows a @ b; None if nothing does. `bias` is [N], `residual` broadcastable."""
         if residual is not None:
-            residual = residual.expand(result_shape(a, b))
+            residual = residual.expand(result_shape(a, b, activation))
         if bias is not None:
             bias = bias.contiguous()
             if bias.data_ptr() % 16:  # kernels are compiled for one that begins on such a boundary
@@ -131,6 +138,11 @@ class Ending(NamedTuple):
     def tensors(self) -> tuple[torch.Tensor, ...]:
         """Those that are there."""
         return tuple(t for t in self[:2] if t is not None)
+
+    @property
+    def gated(self) -> bool:
+        """Whether pairs of columns make one."""
+        return self.activation in GATED
 
     @property
     def fields(self) -> dict:
@@ -163,6 +175,24 @@ class Ending(NamedTuple):
                 return True
         return False
 
+    def before(self) -> Ending | None:
+        """What comes before the activation."""
+        if self.bias is None and self.alpha == 1:
+            return None
+        return Ending(self.bias, None, "", self.alpha, 1.0)
+
+    def ended(self, argument: torch.Tensor, c: torch.Tensor) -> None:
+        """Write what a gated activation makes of its argument, and what follows, into `c`.
+
+        By torch, in the argument's type, as where a gradient is recorded.
+        """
+        gate, up = argument.chunk(2, -1)
+        gate = activated(gate, GATED[self.activation])
+        if self.residual is None:
+            torch.mul(gate, up, out=c)
+        else:
+            c.copy_(torch.add(gate * up, self.residual, alpha=self.beta))
+
     def of(self, sums: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The result in `dtype`, of a product in the accumulator's type, by torch."""
         alpha, beta = self.alpha, self.beta
@@ -181,7 +211,10 @@ class Ending(NamedTuple):
 
 
 def activated(x: torch.Tensor, activation: str) -> torch.Tensor:
-    """One of `problem.ACTIVATIONS`, by torch."""
+    """One of `problem.ACTIVATIONS`, or of `GATED`, by torch."""
+    if activation in GATED:
+        gate, up = x.chunk(2, -1)
+        return activated(gate, GATED[activation]) * up
     functional = torch.nn.functional
     if activation == "gelu_tanh":
         return functional.gelu(x, approximate="tanh")
@@ -216,9 +249,10 @@ def product(
             return result
     c = out
     if c is None:
-        c = torch.empty(result_shape(a, b), dtype=options[-1], device=a.device)
+        shape = result_shape(a, b, ending.activation if ending else "")
+        c = torch.empty(shape, dtype=options[-1], device=a.device)
     if ending and (a.shape[-1] == 0 or ending.alpha == 0):  # whatever the operands hold
-        zeros = torch.zeros_like(c, dtype=options[2])
+        zeros = torch.zeros(result_shape(a, b), dtype=options[2], device=c.device)
         c.copy_(ending._replace(alpha=1.0).of(zeros, options[-1]))
     elif not is_trivial(a.shape[-1], c):
         with on_device(c):
@@ -336,12 +370,13 @@ def _fold(a, b, out, residual):
     return a, b, out, *(residual or [None])
 
 
-def result_shape(a, b) -> tuple[int, ...]:
-    """Shape of the product of `a` [..., M, K] and `b` [..., K, N]."""
+def result_shape(a, b, activation: str = "") -> tuple[int, ...]:
+    """Shape of what the `activation` makes of `a` [..., M, K] @ `b` [..., K, N]."""
     batch = ()
     if a.dim() > 2 or b.dim() > 2:
         batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    return (*batch, a.shape[-2], b.shape[-1])
+    columns = b.shape[-1] // 2 if activation in GATED else b.shape[-1]
+    return (*batch, a.shape[-2], columns)
 
 
 def expands(shape: Sequence[int], to: Sequence[int]) -> bool:

@@ -5,6 +5,8 @@ from ..rungs import find as find
 from .candidates import best_config as best_config
 from .candidates import ranked as ranked
 from .explain import Choice as Choice
+from .gated import apart as apart
+from .gated import choose_gated as choose_gated
 from .selection import TooOld as TooOld
 from .selection import choose as choose
 from .selection import forget as forget

@@ -102,7 +102,8 @@ def key(problem: Problem) -> str:
     p = problem
     sizes = f"{p.M}x{p.N}x{p.K} {p.batches[0]}x{p.batches[1]}"
     matrices = " ".join(_matrix(m) for m in (p.a, p.b, p.c))
-    return f"{sizes} {matrices} {short_name(p.accumulate)} {p.precision}"
+    gated = f" {p.epilogue.activation}" if p.epilogue.gated else ""
+    return f"{sizes} {matrices} {short_name(p.accumulate)} {p.precision}{gated}"
 
 
 def _matrix(matrix: Matrix) -> str:

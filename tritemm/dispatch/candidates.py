@@ -152,6 +152,8 @@ def _suits(rung: Kernel, view: Problem) -> bool:
         return rung.few_rows(view) >= view.M
     if not rung.suits(view):
         return False
+    if view.epilogue.gated:
+        return True  # its operands stay as they are
     return view.M > LEAST_ROWS or view.M >= view.N
 
 

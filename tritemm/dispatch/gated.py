@@ -1,0 +1,56 @@
+"""Whether a gated product is one kernel, or a product that torch's kernels end."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from .. import gpus
+from ..problem import INTERPRETER, PLAIN, Epilogue, Problem
+from .explain import Choice
+from .request import Request
+from .selection import TooOld, choose
+
+#: Kernels of torch after the product: the activation of one half, and the product of the halves;
+#: and how many times both together move an element of the result.
+_KERNELS, _MOVED = 2, 5
+
+
+def choose_gated(problem: Problem, kernel: str = "auto") -> Choice | None:
+    """The kernel and config that do all of a gated `problem`, or None: better apart, or none can.
+
+    A rung that is named does all if it can. With batch_invariant=True it is always apart: which of
+    the two is faster depends on M, and the two round differently. Raises `TooOld`.
+    """
+    request = Request.parse(kernel)
+    if request.batch_invariant or problem.device == INTERPRETER:
+        return None
+    try:
+        whole = choose(problem, kernel)
+        if request.kernel != "auto":
+            return whole
+        return whole if whole.predicted <= apart(problem)[1] else None
+    except TooOld:
+        raise
+    except ValueError:  # no rung can, or not the one that was asked for
+        return None
+
+
+def apart(problem: Problem, kernel: str = "auto") -> tuple[Choice, float]:
+    """What makes the activation's argument, and the seconds of that and of torch's kernels."""
+    choice = choose(argument_of(problem), kernel)
+    if problem.device == INTERPRETER:
+        return choice, math.inf
+    physics = gpus.physics(problem.device)
+    result = problem.batch * problem.M * problem.c.cols * problem.c.dtype.itemsize
+    after = _KERNELS * physics.launch + _MOVED * result / physics.copy_rate
+    return choice, choice.predicted + after
+
+
+def argument_of(problem: Problem) -> Problem:
+    """The product whose columns are the pairs, and its bias; contiguous."""
+    M, N, ending = problem.M, problem.N, problem.epilogue
+    strides = (problem.batches[1] * M * N, M * N) if problem.batch > 1 else (0, 0)
+    c = dataclasses.replace(problem.c, cols=N, strides=(*strides, N, 1), aligned=True)
+    before = Epilogue(alpha=ending.alpha, bias=ending.bias, along=ending.along)
+    return dataclasses.replace(problem, c=c, epilogue=PLAIN if before == PLAIN else before)
