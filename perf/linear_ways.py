@@ -77,13 +77,16 @@ def _fused(after: Ending) -> Way:
 
 
 def _choice(case: Case, a, b, c, bias, residual) -> dispatch.Choice:
-    """What tritemm runs; of a gated activation, for the product that is before it."""
-    after, ending = case.after, None
+    """What tritemm runs; of a gated activation that torch ends, for the product before it."""
+    after = case.after
+    added = c if after.accumulate else residual
+    ending = plan.Ending.made(a, b, bias, added, after.activation)
+    shape = plan.result_shape(a, b, after.activation)
+    out = torch.empty(shape, dtype=c.dtype, device="meta")
+    problem = plan.matrices(a, b, out, None, DTYPES[case.accumulate], ending)[0]
     if not after.gated:
-        added = c if after.accumulate else residual
-        ending = plan.Ending.made(a, b, bias, added, after.activation)
-    out = torch.empty(plan.result_shape(a, b), dtype=c.dtype, device="meta")
-    return dispatch.choose(plan.matrices(a, b, out, None, DTYPES[case.accumulate], ending)[0])
+        return dispatch.choose(problem)
+    return dispatch.choose_gated(problem) or dispatch.apart(problem)[0]
 
 
 def _eager(after: Ending) -> Way:

@@ -17,7 +17,6 @@ from tritemm.budget import reference as exact
 from tritemm.plan import Ending
 
 from .case import DTYPES, Case
-from .gated_check import check_gated
 
 Operands = tuple[torch.Tensor | None, ...]
 
@@ -132,13 +131,11 @@ def _result(results: Sequence[torch.Tensor | None], index: int, c: torch.Tensor)
 def _judged(case: Case, accumulate: str, times: int, a, b, c, bias=None, residual=None) -> Verdict:
     """C of A and B, and what follows them; `times` over, to accumulate."""
     after, how = case.after, {"accumulate": DTYPES[accumulate], "precision": case.precision}
-    if after.gated:
-        return check_gated(c, a, b, after.activation, **how)
     ending = None
     if case.ending is not None:
         alpha = float(times if after.accumulate else 1)
         ending = Ending(bias, residual, after.activation, alpha, 1.0)
-    return check(c, a, b, ending=ending, **how)
+    return check(c, a, b, ending=ending, stepwise=True, **how)
 
 
 def _strips(a, b, c, bias=None, residual=None) -> Iterator[Operands]:

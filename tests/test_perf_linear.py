@@ -19,6 +19,7 @@ from perf.machine import ROOT, State
 from perf.problems import LINEAR, read_suite
 from perf.rows import NULL, REFERENCE
 from perf.stats import Quantiles
+from tritemm import budget, plan
 from tritemm.problem import INTERPRETED, Device
 
 from .perf_fakes import ENVIRONMENT, FakeBench, by_name, four_gpus, heading, here, rows_after
@@ -164,10 +165,10 @@ def test_one_wrong_element_of_a_gated_result_is_found(activation):
     case = case_of(activation)
     a, b, c, *_ = operands.operands(case, "cpu")
     there = linear_ways._eager(case.after)(a, b, c, None, None)
-    how = {"accumulate": torch.float32, "precision": "ieee"}
-    assert operands.check_gated(there, a, b, activation, **how).ok
+    how = {"ending": plan.Ending(None, None, activation, 1.0, 1.0), "stepwise": True}
+    assert budget.check(there, a, b, **how).ok
     there[3, 5] += 2
-    verdict = operands.check_gated(there, a, b, activation, **how)
+    verdict = budget.check(there, a, b, **how)
     assert not verdict.ok and str(verdict).startswith("1 of 204 elements are wrong; at (3, 5)")
 
 

@@ -28,7 +28,7 @@ import math
 
 import torch
 
-from .problem import ACCUMULATE
+from .problem import ACCUMULATE, GATED
 
 #: Relative error that each way to multiply fp32 leaves in an operand: tf32 keeps 10 bits and
 #: truncates, bf16 keeps 7 and rounds; the split forms drop the product of the smallest parts.
@@ -62,10 +62,12 @@ def reference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.matmul(a.double(), b.double())
 
 
-def bound(want, a, b, out_dtype, *, accumulate=None, precision="ieee", ending=None) -> torch.Tensor:
+def bound(
+    want, a, b, out_dtype, *, accumulate=None, precision="ieee", ending=None, stepwise=False
+) -> torch.Tensor:
     """The largest error that each element of a @ b may have, in fp64; see the module.
 
-    `want` is `reference(a, b)`, of which `ending`, if given, is made.
+    `want` is `reference(a, b)`, of which `ending`, if given, is made; `stepwise` as of `check`.
     """
     terms = max(a.shape[-1], 1)
     magnitude = torch.matmul(a.double().abs(), b.double().abs())
@@ -80,16 +82,17 @@ def bound(want, a, b, out_dtype, *, accumulate=None, precision="ieee", ending=No
     if _small_integers(a) and _small_integers(b):
         error = torch.where(magnitude <= largest_exact(accumulate), 0.0, error)
     if ending:
-        size, error = _after(ending, want, error, torch.promote_types(accumulate, torch.float32))
-    out = torch.finfo(out_dtype)
-    return error + out.eps / 2 * (size + error) + out.tiny * out.eps
+        wide = torch.promote_types(accumulate, torch.float32)
+        size, error = _after(ending, want, error, wide, out_dtype if stepwise else None)
+    return _rounded(size, error, out_dtype)
 
 
-def _after(ending, sums, error, dtype) -> tuple[torch.Tensor, torch.Tensor]:
+def _after(ending, sums, error, dtype, stored) -> tuple[torch.Tensor, torch.Tensor]:
     """Size and error of what `ending` makes, in `dtype`, of sums with an error.
 
-    Each of its steps rounds once. No activation is steeper than `STEEPEST`, and each has an error
-    of a few roundings of its argument.
+    Each of its steps rounds once; and once more to the type `stored`, if not None, those of which a
+    gated activation consists. No activation is steeper than `STEEPEST`, and each has an error of a
+    few roundings of its argument.
     """
     eps = torch.finfo(dtype).eps
     magnitude = (ending.alpha * sums).abs()
@@ -98,12 +101,41 @@ def _after(ending, sums, error, dtype) -> tuple[torch.Tensor, torch.Tensor]:
         argument = argument + ending.bias.double()
         magnitude = magnitude + ending.bias.double().abs()
     error = abs(ending.alpha) * error + eps * magnitude
-    if ending.activation:
+    if ending.activation in GATED:
+        error = _of_pairs(ending, argument, error, eps, stored)
+        magnitude = _activated(ending, argument, ending.activation).abs()
+    elif ending.activation:
         error = STEEPEST * error + 4 * eps * argument.abs()
     if ending.residual is not None:
         added = (ending.beta * ending.residual.double()).abs()
         error = error + eps * (magnitude + added)
     return ending.of(sums, torch.float64).abs(), error
+
+
+def _of_pairs(ending, argument, error, eps, stored) -> torch.Tensor:
+    """The error of activation(gate) * up, of halves of an argument with an error."""
+    if stored is not None:
+        error = _rounded(argument.abs(), error, stored)
+    (gate, up), (in_gate, in_up) = argument.chunk(2, -1), error.chunk(2, -1)
+    value = _activated(ending, gate, GATED[ending.activation]).abs()
+    in_value = STEEPEST * in_gate + 4 * eps * gate.abs()
+    if stored is not None:
+        in_value = _rounded(value, in_value, stored)
+    error = in_value * up.abs() + value * in_up + in_value * in_up
+    error = error + eps * (value * up.abs() + error)
+    return error if stored is None else _rounded(value * up.abs(), error, stored)
+
+
+def _activated(ending, argument, activation) -> torch.Tensor:
+    """The activation alone, as endings like this one have it."""
+    alone = ending._replace(bias=None, residual=None, alpha=1.0, activation=activation)
+    return alone.of(argument, argument.dtype)
+
+
+def _rounded(size, error, dtype) -> torch.Tensor:
+    """The error of what has this size and error, once it is stored in `dtype`."""
+    kind = torch.finfo(dtype)
+    return error + kind.eps / 2 * (size + error) + kind.tiny * kind.eps
 
 
 def largest_exact(dtype: torch.dtype) -> int:
@@ -152,7 +184,7 @@ def _thin(lines: torch.Tensor, period: int) -> None:
     lines.masked_fill_((line[:, None] + k) % period != 0, 0)
 
 
-def check(out, a, b, *, accumulate=None, precision="ieee", ending=None) -> Verdict:
+def check(out, a, b, *, accumulate=None, precision="ieee", ending=None, stepwise=False) -> Verdict:
     """Compare `out` with a @ b, or what `ending` makes of it, element by element.
 
     Args:
@@ -161,6 +193,8 @@ def check(out, a, b, *, accumulate=None, precision="ieee", ending=None) -> Verdi
         accumulate: accumulator type, by default the operands' own (`problem.ACCUMULATE`).
         precision: how fp32 operands were to be multiplied.
         ending: what followed the product, a `plan.Ending`.
+        stepwise: whether a gated activation may have been made in steps that each round to the type
+            of `out`, as torch's operators do: gate and up, the activation, and their product.
     """
     sums = want = reference(a, b)
     if ending:
@@ -172,8 +206,9 @@ def check(out, a, b, *, accumulate=None, precision="ieee", ending=None) -> Verdi
     if a.dtype.is_floating_point:
         got = out.double()
         allowed = bound(
-            sums, a, b, out.dtype, accumulate=accumulate, precision=precision, ending=ending
-        )
+            sums, a, b, out.dtype, accumulate=accumulate, precision=precision, ending=ending,
+            stepwise=stepwise,
+        )  # fmt: skip
         ratio = (got - want).abs() / allowed
         same = (got == want) | (got.isnan() & want.isnan())
         ratio = torch.where(same, 0.0, ratio).nan_to_num(nan=math.inf)
