@@ -84,9 +84,7 @@ def _choice(case: Case, a, b, c, bias, residual) -> dispatch.Choice:
     shape = plan.result_shape(a, b, after.activation)
     out = torch.empty(shape, dtype=c.dtype, device="meta")
     problem = plan.matrices(a, b, out, None, DTYPES[case.accumulate], ending)[0]
-    if not after.gated:
-        return dispatch.choose(problem)
-    return dispatch.choose_gated(problem) or dispatch.apart(problem)[0]
+    return dispatch.first_choice(problem)
 
 
 def _eager(after: Ending) -> Way:

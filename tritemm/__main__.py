@@ -49,6 +49,7 @@ def main(argv: list[str] | None = None) -> int:
     _option(command, "--dtype", "bf16", "type of the operands")
     _option(command, "--out-dtype", None, "type of the result")
     _option(command, "--precision", "ieee", "how fp32 is multiplied")
+    _option(command, "--activation", None, "of the result; with a gated one it has N / 2 columns")
     _option(command, "--kernel", "auto", "a rung, instead of auto")
     _option(command, "--sm", None, "architecture, instead of this GPU's", type=int)
     command.set_defaults(run=_explain)
@@ -82,7 +83,7 @@ def _option(parser: argparse.ArgumentParser, name: str, default, meaning: str, *
 def _explain(args: argparse.Namespace) -> int:
     try:
         problem, whose = _problem(args)
-        choice = dispatch.choose(problem, args.kernel)
+        choice = dispatch.first_choice(problem, args.kernel)
     except (RuntimeError, ValueError) as error:
         return refuse("explain", error)
     print(f"device     {whose}\n{choice}")
@@ -93,7 +94,7 @@ def _problem(args: argparse.Namespace) -> tuple[Problem, str]:
     """The problem that is asked about, and the words for its device."""
     job = asm.Job(
         "simt", args.sm or 90, args.M, args.N, args.K, args.layout, args.dtype,
-        args.out_dtype, None, args.precision,
+        args.out_dtype, None, args.precision, activation=args.activation or "",
     )  # fmt: skip
     problem = asm.problem_of(job)
     if args.sm is not None:

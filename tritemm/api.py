@@ -12,7 +12,7 @@ from . import dispatch, distributed, ops, plan
 from .arguments import NUMBERS, check_out, drop, drop_shape, needs_copy, operands, resize
 from .config import Config
 from .dispatch.request import word_of
-from .gemm import gemm
+from .gemm import activation_of, gemm
 from .runtime import fast_path
 from .spec import Kernel
 
@@ -170,18 +170,23 @@ def explain(
     precision: str | None = None,
     accumulate: torch.dtype | None = None,
     out_dtype: torch.dtype | None = None,
+    activation: str | None = None,
 ) -> dispatch.Choice:
     """What `matmul` would run for these arguments, and why; nothing is launched.
 
     Prints as a few lines: kernel, config, why, what is packed or swapped, waves, predicted time
-    and its parts, roofline, the next candidates, what refused and why.
+    and its parts, roofline, the next candidates, what refused and why. Where torch's kernels make a
+    gated activation, it is of the product before them, and `why` says so.
     Arguments and errors are `matmul`'s. Empty results, and K = 0, need no kernel: ValueError.
     """
     word = word_of(kernel, config, batch_invariant)
     a, b, options = operands(input, other, None, word, precision, accumulate, out_dtype)
     word, precision, accumulate, out_dtype = options
-    shape = plan.result_shape(a, b)
+    activation = activation_of(activation, b)
+    shape = plan.result_shape(a, b, activation)
     if 0 in shape or a.shape[-1] == 0:
         raise ValueError(f"no kernel runs: the result {shape} with K = {a.shape[-1]} needs none")
     out = torch.empty(shape, dtype=out_dtype, device="meta")
-    return dispatch.choose(plan.matrices(a, b, out, precision, accumulate)[0], word)
+    ending = plan.Ending.made(a, b, None, None, activation)
+    problem = plan.matrices(a, b, out, precision, accumulate, ending)[0]
+    return dispatch.first_choice(problem, word)

@@ -9,6 +9,7 @@ import torch
 from .api import matmul
 from .arguments import factor
 from .config import Config
+from .gemm import added_to
 from .problem import GATED
 from .spec import Kernel
 

@@ -44,7 +44,7 @@ def gemm(
     a, b, options = operands(input, other, out, word, precision, accumulate, out_dtype)
     if not is_dynamo_compiling():
         fast_path.remember_options(asked, a.dtype, options)
-    activation = _activation(activation)
+    activation = activation_of(activation, b)
     alpha = factor("alpha", alpha)
     beta = None if beta is None else factor("beta", beta)
     onto = residual is None and out is not None and bool(beta)
@@ -67,11 +67,6 @@ def gemm(
         )
     shape = drop_shape(a, b, input, other)
     if activation in GATED:
-        if other.dim() == 1 or b.shape[-1] % 2:
-            raise RuntimeError(
-                f"other has shape {list(other.shape)}; a gated activation takes pairs of columns, "
-                "the first half of which is the gate's"
-            )
         shape = (*shape[:-1], shape[-1] // 2)
     if onto and tuple(out.shape) != tuple(shape):
         raise RuntimeError(
@@ -166,11 +161,17 @@ def _into(out, shape, a, b, input, other, ending, options) -> torch.Tensor:
     return out
 
 
-def _activation(name: str | None) -> str:
+def activation_of(name: str | None, b: torch.Tensor) -> str:
+    """The word for what follows a product by `b`; or an error."""
     name = name or ""
     if name not in ACTIVATIONS and name not in GATED:
         known = ", ".join([*filter(None, ACTIVATIONS), *GATED])
         raise ValueError(f"activation={name!r} is unknown; one of {known}")
+    if name in GATED and b.shape[-1] % 2:
+        raise RuntimeError(
+            f"the product has {b.shape[-1]} columns; a gated activation takes pairs of one of the "
+            "first half and one of the second"
+        )
     return name
 
 

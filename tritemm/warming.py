@@ -26,6 +26,7 @@ def warmup(
     precision: str | None = None,
     accumulate: torch.dtype | None = None,
     out_dtype: torch.dtype | None = None,
+    activation: str | None = None,
 ) -> list[Choice]:
     """Compile and load what `matmul` needs for `problems`, so that no later call has to.
 
@@ -35,7 +36,7 @@ def warmup(
             prepared too. Each is multiplied once; of a shape, the operands are allocated for it.
         dtype, layout, device: of the shapes. Layout: N, or T for stored transposed, of each
             operand; NT is that of `torch.nn.functional.linear`. Device: the current one.
-        kernel, batch_invariant, precision, accumulate, out_dtype: as for `matmul`.
+        kernel, batch_invariant, precision, accumulate, out_dtype, activation: as for `matmul`.
 
     Returns:
         What was chosen for each. Without a GPU nothing is compiled, and nothing runs.
@@ -47,7 +48,7 @@ def warmup(
     """
     options = {
         "kernel": kernel, "batch_invariant": batch_invariant, "precision": precision,
-        "accumulate": accumulate, "out_dtype": out_dtype,
+        "accumulate": accumulate, "out_dtype": out_dtype, "activation": activation,
     }  # fmt: skip
     if device is None:
         device = "cpu" if INTERPRETED else "cuda"

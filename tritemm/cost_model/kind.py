@@ -23,8 +23,8 @@ _REGISTERS = 65536
 _THREADS = 2048
 _OTHER_REGISTERS = 64
 _FEW_REGISTERS = 24
-#: Seconds of an SM for what follows the sum of one element of the product, measured on an H200: a bias, an
-#: activation, a byte of a residual.
+#: Seconds of an SM for what follows the sum of an element of the product, measured on an H200: a
+#: bias, an activation, a byte of a residual.
 _BIAS = 35e-12
 _ACTIVATION = {
     "": 0.0, "relu": 10e-12, "gelu": 105e-12, "gelu_tanh": 90e-12, "silu": 75e-12,

@@ -16,6 +16,16 @@ from .selection import TooOld, choose
 _KERNELS, _MOVED = 2, 5
 
 
+def first_choice(problem: Problem, kernel: str = "auto") -> Choice:
+    """What runs `problem`, or if torch's kernels end it, the product before them.
+
+    Raises what `choose` raises.
+    """
+    if not problem.epilogue.gated:
+        return choose(problem, kernel)
+    return choose_gated(problem, kernel) or apart(problem, kernel)[0]
+
+
 def choose_gated(problem: Problem, kernel: str = "auto") -> Choice | None:
     """The kernel and config that do all of a gated `problem`, or None: better apart, or none can.
 
@@ -39,6 +49,8 @@ def choose_gated(problem: Problem, kernel: str = "auto") -> Choice | None:
 def apart(problem: Problem, kernel: str = "auto") -> tuple[Choice, float]:
     """What makes the activation's argument, and the seconds of that and of torch's kernels."""
     choice = choose(argument_of(problem), kernel)
+    then = f"{choice.why}; {problem.epilogue.activation} by torch's kernels after it"
+    choice = dataclasses.replace(choice, why=then)
     if problem.device == INTERPRETER:
         return choice, math.inf
     physics = gpus.physics(problem.device)
