@@ -12,7 +12,7 @@ from tritemm.cost_model.kind import Kind, facts_of
 from tritemm.cost_model.model import Scene
 from tritemm.dispatch import candidates, explain, selection
 from tritemm.kernels.common.host import tma_why_not
-from tritemm.problem import Device, Problem, stored
+from tritemm.problem import GATED, Device, Problem, stored
 from tritemm.rungs import RUNGS, find
 from tritemm.spec import Config, Kernel
 
@@ -31,7 +31,8 @@ def problem(M, N, K, layout="NT", dtype=torch.bfloat16, device=H200, batch=(), *
     """Of contiguous operands on a GPU that need not be here."""
     a, b = matrix(M, K, layout[0], dtype, batch), matrix(K, N, layout[1], dtype, batch)
     out = torch.int32 if dtype == torch.int8 else dtype
-    return Problem.of(a, b, matrix(M, N, "N", out, batch), device=device, **options)
+    columns = N // 2 if options.get("activation") in GATED else N
+    return Problem.of(a, b, matrix(M, columns, "N", out, batch), device=device, **options)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

@@ -155,7 +155,8 @@ def run(
     Returns the kernel's refusal if it refuses, else None.
     """
     dtype = out_dtype or (torch.int32 if a.dtype == torch.int8 else a.dtype)
-    guarded = Guarded.like((*a.shape[:-1], b.shape[-1]), dtype, **guard)
+    shape = plan.result_shape(a, b, ending.activation if ending else "")
+    guarded = Guarded.like(shape, dtype, **guard)
     c = guarded.tensor
     fields = {}
     if ending:
