@@ -70,6 +70,7 @@ SUMS = (HAND + "parts_are_summed_launch_after_launch",)
 ORDER = (HAND + "parts_are_added_in_their_order",)
 FENCES = (HAND + "the_engine_stores_what_was_fenced",)
 LAUNCH = "tests/test_launch_gpu.py::test_"
+PAIRS = ("tests/test_gated.py::test_results",)
 SPLIT_K, CLUSTER = "split_k and not cluster", "cluster and not split"
 
 FAULTS = (
@@ -195,6 +196,27 @@ FAULTS = (
         "three consumers store at one place", "kernels/k10_warp_specialized.py",
         "out.store(acc, unit, WHICH, WHICH)", "out.store(acc, unit, WHICH, 0)",
         CONFIGS, "warp_specialized", "warp_specialized",
+    ),
+    # Pairs of columns
+    Fault(
+        "a gate's partner stands a column further on", "kernels/common/mainloop.py",
+        "half * (columns // 2)", "half * (columns // 2 + 1)",
+        PAIRS, "warp_specialized", "warp_specialized",
+    ),
+    Fault(
+        "both halves of a stage are loaded to one place", "kernels/common/mainloop.py",
+        "halves.index(2 * stage + half)", "halves.index(2 * stage)",
+        PAIRS, "pingpong", "pingpong",
+    ),
+    Fault(
+        "a gate and its partner are exchanged", "kernels/common/epilogue.py",
+        "halves_of(acc, 0), halves_of(acc, 1)", "halves_of(acc, 1), halves_of(acc, 0)",
+        PAIRS, "pingpong", "pingpong",
+    ),
+    Fault(
+        "both halves have the bias of the gate", "kernels/common/finish_pairs.py",
+        "bias += N", "bias += 0",
+        PAIRS, "warp_specialized", "warp_specialized",
     ),
     # Sums of parts
     Fault(
