@@ -3,43 +3,53 @@
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from .finish import finish
-from .finish_piece import joined, piece_parts
+from .finish import finish_with
+from .finish_piece import joined, load_part, parts_ahead, piece_parts
 from .memory import part_of
-from .tile import widen
 
-#: In the place of what `finish` is not to do.
+#: In the place of what isn't there.
 NONE = gl.constexpr(None)
 
 
 @gluon.jit
-def finish_pair(gate, up, extra, unit, row, col, M, N, SHAPE: gl.constexpr):
-    """activation(alpha * gate + bias) * (alpha * up + bias) + beta * residual, at (row, col) of C.
+def load_pair(part, extra, unit, row, col, M, N, SHAPE: gl.constexpr):
+    """Those that there are of the gate's bias, the other's and the residual, at (row, col) of C.
 
-    C is M x N; the bias of `up` stands N elements behind the gate's.
+    C is M x N; the other bias stands N elements behind the gate's.
     """
-    layout: gl.constexpr = gate.type.layout
-    offs_m = row + gl.arange(0, gate.shape[0], gl.SliceLayout(1, layout))
-    offs_n = col + gl.arange(0, gate.shape[1], gl.SliceLayout(0, layout))
-    offs_m, offs_n = widen(offs_m, SHAPE.WIDE), widen(offs_n, SHAPE.WIDE)
-    b0, b1, bias = unit.b0, unit.b1, extra[0]
-    before = (bias, NONE, extra[2], NONE)
-    gate = finish(gate, before, b0, b1, offs_m, offs_n, M, N, "n", SHAPE.ACTIVATION)
-    if bias is not None:
-        bias += N
-    before = (bias, NONE, extra[2], NONE)
-    up = finish(up, before, b0, b1, offs_m, offs_n, M, N, "n", "")
-    after = (NONE, extra[1], NONE, extra[3], extra[4], extra[5], extra[6], extra[7])
-    return finish(gate * up, after, b0, b1, offs_m, offs_n, M, N, "n", "")
+    loaded = ()
+    if extra[0] is not None:
+        loaded += load_part(part, (extra[0], NONE), unit, row, col, M, N, SHAPE)
+        loaded += load_part(part, (extra[0] + N, NONE), unit, row, col, M, N, SHAPE)
+    if extra[1] is not None:
+        after = (NONE, extra[1], NONE, NONE, extra[4], extra[5], extra[6], extra[7])
+        loaded += load_part(part, after, unit, row, col, M, N, SHAPE)
+    return loaded
+
+
+@gluon.jit
+def finish_pair(gate, up, extra, loaded, SHAPE: gl.constexpr):
+    """activation(alpha * gate + bias) * (alpha * up + bias) + beta * residual."""
+    before = (extra[0], NONE, extra[2])
+    gate = finish_with(gate, before, loaded, SHAPE.ACTIVATION)
+    up = finish_with(up, before, loaded[1:], "")
+    return finish_with(gate * up, (NONE, extra[1], NONE, extra[3]), loaded, "")
 
 
 @gluon.jit
 def finish_pairs(gate, up, extra, unit, row, col, M, N, DTYPE: gl.constexpr, SHAPE: gl.constexpr):
     """What C, of type DTYPE, gets of the sums at (row, col); `extra` as in `finish`."""
     PARTS: gl.constexpr = piece_parts(2 * gate.shape[1])  # sums of both are in registers
+    COLUMNS: gl.constexpr = gate.shape[1] // PARTS
+    AHEAD: gl.constexpr = parts_ahead(SHAPE)
+    loaded = ()
     done = ()
-    for i in gl.static_range(PARTS):
-        left, right = part_of(gate, i, PARTS), part_of(up, i, PARTS)
-        at = col + i * left.shape[1]
-        done += (finish_pair(left, right, extra, unit, row, at, M, N, SHAPE).to(DTYPE),)
+    for i in gl.static_range(PARTS + AHEAD):
+        if i < PARTS:
+            part = part_of(gate, i, PARTS)
+            loaded += (load_pair(part, extra, unit, row, col + i * COLUMNS, M, N, SHAPE),)
+        if i >= AHEAD:
+            left, right = part_of(gate, i - AHEAD, PARTS), part_of(up, i - AHEAD, PARTS)
+            part = finish_pair(left, right, extra, loaded[i - AHEAD], SHAPE)
+            done += (part.to(DTYPE),)
     return joined(done)

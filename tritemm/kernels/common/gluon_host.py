@@ -347,7 +347,7 @@ def shape_of(problem: Problem, config: Config, consumers: int, rows: int, **more
 def in_lines(problem: Problem) -> bool:
     """Whether there is an epilogue, whose operands lie as `LINES` of `finish.load_extra` says."""
     residual, line = problem.epilogue.residual, finish.LINE.value
-    if problem.epilogue == PLAIN or problem.N % line:
+    if problem.epilogue == PLAIN or problem.c.cols % line:
         return False
     if residual is None:
         return True
