@@ -83,6 +83,30 @@ def test_one_kernel_where_that_is_faster(size):
     assert choice.predicted < dispatch.apart(asked)[1]
 
 
+def test_what_was_measured_decides(monkeypatch):
+    asked = problem(8192, 28672, 4096, activation="swiglu")
+    monkeypatch.setattr(cache, "_TABLES", {H200.name: {}})
+    config = Config(128, 128, 64, num_warps=8, num_stages=4, ORDER="grouped")
+    rung, before = "warp_specialized", dispatch.apart(asked)[0].problem
+    for whole, product, one in ((3e-3, 2.9e-3, True), (3.3e-3, 2.9e-3, False), (1e-3, 1e-3, True)):
+        cache._TABLES[H200.name] = {
+            cache.key(asked): cache.entry(rung, config, whole),
+            cache.key(before): cache.entry(rung, config, product),
+        }
+        dispatch.forget()
+        assert (dispatch.choose_gated(asked) is not None) is one
+    dispatch.forget()
+
+
+@pytest.mark.parametrize("batches", [(1, 1), (1, 3), (2, 3)])
+def test_the_product_before_it_is_the_one_that_is_made(batches):
+    a, b = (torch.empty(*batches, *s, dtype=BF16, device="meta") for s in ((5, 8), (8, 6)))
+    c, pair = (torch.empty(*batches, 5, n, dtype=BF16, device="meta") for n in (3, 6))
+    gated = Problem.of(a, b, c, device=H200, activation="swiglu")
+    plain = Problem.of(a, b, pair, device=H200)
+    assert dispatch.gated.argument_of(gated) == plain
+
+
 def test_a_product_and_then_torch_where_one_kernel_cannot():
     asked = problem(512, 1024, 256, activation="swiglu")
     assert dispatch.choose_gated(asked, "auto/batch_invariant") is None

@@ -325,6 +325,15 @@ class TestTune:
         assert not any(one.error for one in found.timed)
         assert torch.equal(tritemm.matmul(a, b), torch.matmul(a.int(), b.int()))
 
+    def test_a_gated_product(self, timed):
+        """Here no kernel does all of it: the product is tuned."""
+        found = tritemm.tune(self.a, self.b, activation="swiglu", progress=False)
+        assert found.choice.problem.epilogue.activation == ""
+        choice = tritemm.explain(self.a, self.b, activation="swiglu")
+        assert choice.why.startswith("measured as the fastest") and "swiglu" in choice.why
+        with pytest.raises(ValueError, match="apart from what follows"):
+            tritemm.tune(self.a, self.b, activation="relu")
+
     def test_errors(self):
         with pytest.raises(RuntimeError, match="on a GPU; there is none"):
             tritemm.tune(self.a, self.b)

@@ -24,7 +24,8 @@ from .command import bar
 from .compile.pool import Compilers
 from .config import Config, config_of
 from .dispatch import Choice, cache
-from .problem import INTERPRETER, Device, Problem
+from .gemm import activation_of
+from .problem import GATED, INTERPRETER, Device, Problem
 from .runtime.clock import elapsed
 from .spec import Kernel
 
@@ -82,6 +83,7 @@ def tune(
     precision: str | None = None,
     accumulate: torch.dtype | None = None,
     out_dtype: torch.dtype | None = None,
+    activation: str | None = None,
     seconds: float = 60.0,
     progress: bool = True,
 ) -> Tuned:
@@ -97,6 +99,8 @@ def tune(
     Args:
         input, other, precision, accumulate, out_dtype: as for `matmul`. The operands' values are
             multiplied: take typical ones, since zeros are multiplied faster.
+        activation: "swiglu" or "geglu": then the product that torch's kernels would end is tuned
+            first, and what does all of it, if anything can, after that.
         seconds: after which no further candidate is tried.
         progress: show a bar on a terminal, if tqdm is installed.
 
@@ -105,8 +109,24 @@ def tune(
     a, b, options = arguments.operands(input, other, None, "auto", precision, accumulate, out_dtype)
     _, precision, accumulate, out_dtype = options
     a, b = a.detach(), b.detach()
-    out = torch.empty(plan.result_shape(a, b), dtype=out_dtype, device=a.device)
-    problem, a, b, out = plan.matrices(a, b, out, precision, accumulate)
+    if activation is None:
+        return _tune(a, b, precision, accumulate, out_dtype, None, seconds, progress)
+    if activation not in GATED:
+        raise ValueError(f"activation={activation!r}: products are tuned apart from what follows "
+                         f"them, but for {' and '.join(GATED)}")  # fmt: skip
+    ending = plan.Ending.made(a, b, None, None, activation_of(activation, b))
+    types = precision, accumulate, out_dtype
+    before = _tune(a, b, *types, None, seconds / 2, progress)
+    try:
+        return _tune(a, b, *types, ending, seconds / 2, progress)
+    except ValueError:  # no kernel does all of it
+        return before
+
+
+def _tune(a, b, precision, accumulate, out_dtype, ending, seconds, progress) -> Tuned:
+    shape = plan.result_shape(a, b, ending.activation if ending else "")
+    out = torch.empty(shape, dtype=out_dtype, device=a.device)
+    problem, a, b, out = plan.matrices(a, b, out, precision, accumulate, ending)
     if plan.is_trivial(problem.K, out):
         raise ValueError(f"there is nothing to tune: {problem} needs no kernel")
     dispatch.choose(problem)  # raises if no kernel can
@@ -121,7 +141,7 @@ def tune(
     cache.store(problem.device.name, {cache.key(problem): entry})
     plan.forget()
     timed.sort(key=lambda one: one.seconds)
-    return Tuned(dispatch.choose(problem), tuple(timed), len(worth) - len(timed))
+    return Tuned(dispatch.first_choice(problem), tuple(timed), len(worth) - len(timed))
 
 
 def export(path: str | PathLike, device: torch.device | str | int | None = None) -> int:
@@ -211,11 +231,15 @@ def _wrong_of(kernel: Kernel, problem: Problem, config: Config, a, b, out) -> st
     rows = torch.arange(0, problem.M, min(_ROW_STEP, problem.M), device=out.device)
     rows = torch.cat((rows, rows.new_tensor([problem.M - 1])))
     a, out = a.index_select(-2, rows), out.index_select(-2, rows)
-    for begin in range(0, problem.N, _COLUMNS):
+    gated, ending = problem.epilogue.gated, None
+    if gated:
+        ending = plan.Ending(None, None, problem.epilogue.activation, 1.0, 1.0)
+    for begin in range(0, out.shape[-1], _COLUMNS):
         part = slice(begin, begin + _COLUMNS)
+        halves = [half[..., part] for half in b.chunk(1 + gated, -1)]
         verdict = budget.check(
-            out[..., part], a, b[..., part],
-            accumulate=problem.accumulate, precision=problem.precision,
+            out[..., part], a, torch.cat(halves, -1) if gated else halves[0],
+            accumulate=problem.accumulate, precision=problem.precision, ending=ending,
         )  # fmt: skip
         if not verdict.ok:
             return f"wrong: {verdict}"

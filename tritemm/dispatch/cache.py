@@ -51,10 +51,7 @@ def path_of(gpu: str) -> Path | None:
 
 def lookup(problem: Problem) -> tuple[str, Config] | None:
     """The kernel's name and the config that were found for `problem`."""
-    table = _TABLES.get(problem.device.name)
-    if table is None:
-        table = _first_read(problem.device)
-    entry = table.get(key(problem)) if table else None
+    entry = _entry_of(problem)
     if entry is None:
         return None
     try:
@@ -62,6 +59,13 @@ def lookup(problem: Problem) -> tuple[str, Config] | None:
     except (AttributeError, KeyError, TypeError, ValueError):  # of another version
         return None
     return (name, config) if isinstance(name, str) else None
+
+
+def seconds(problem: Problem) -> float | None:
+    """What that took."""
+    entry = _entry_of(problem)
+    us = entry.get("us") if isinstance(entry, dict) else None
+    return 1e-6 * us if isinstance(us, int | float) and us > 0 else None
 
 
 def store(gpu: str, found: Mapping[str, dict]) -> None:
@@ -109,6 +113,13 @@ def key(problem: Problem) -> str:
 def _matrix(matrix: Matrix) -> str:
     strides = ",".join(str(stride) for stride in matrix.strides)
     return f"{short_name(matrix.dtype)}:{strides}{'' if matrix.aligned else ':unaligned'}"
+
+
+def _entry_of(problem: Problem) -> dict | None:
+    table = _TABLES.get(problem.device.name)
+    if table is None:
+        table = _first_read(problem.device)
+    return table.get(key(problem)) if table else None
 
 
 def _first_read(device: Device) -> Table:

@@ -7,6 +7,7 @@ import math
 
 from .. import gpus
 from ..problem import INTERPRETER, PLAIN, Epilogue, Problem
+from . import cache
 from .explain import Choice
 from .request import Request
 from .selection import TooOld, choose
@@ -29,6 +30,7 @@ def first_choice(problem: Problem, kernel: str = "auto") -> Choice:
 def choose_gated(problem: Problem, kernel: str = "auto") -> Choice | None:
     """The kernel and config that do all of a gated `problem`, or None: better apart, or none can.
 
+    Which is better follows from what the model expects, or `tritemm.tune` has measured.
     A rung that is named does all if it can. With batch_invariant=True it is always apart: which of
     the two is faster depends on M, and the two round differently. Raises `TooOld`.
     """
@@ -39,7 +41,7 @@ def choose_gated(problem: Problem, kernel: str = "auto") -> Choice | None:
         whole = choose(problem, kernel)
         if request.kernel != "auto":
             return whole
-        return whole if whole.predicted <= apart(problem)[1] else None
+        return whole if _seconds(whole) <= apart(problem)[1] else None
     except TooOld:
         raise
     except ValueError:  # no rung can, or not the one that was asked for
@@ -56,13 +58,20 @@ def apart(problem: Problem, kernel: str = "auto") -> tuple[Choice, float]:
     physics = gpus.physics(problem.device)
     result = problem.batch * problem.M * problem.c.cols * problem.c.dtype.itemsize
     after = _KERNELS * physics.launch + _MOVED * result / physics.copy_rate
-    return choice, choice.predicted + after
+    return choice, _seconds(choice) + after
+
+
+def _seconds(choice: Choice) -> float:
+    """That were measured of the choice, if it was tuned, else that the model expects."""
+    tuned = cache.lookup(choice.problem) == (choice.kernel.name, choice.config)
+    return (tuned and cache.seconds(choice.problem)) or choice.predicted
 
 
 def argument_of(problem: Problem) -> Problem:
     """The product whose columns are the pairs, and its bias; contiguous."""
     M, N, ending = problem.M, problem.N, problem.epilogue
-    strides = (problem.batches[1] * M * N, M * N) if problem.batch > 1 else (0, 0)
-    c = dataclasses.replace(problem.c, cols=N, strides=(*strides, N, 1), aligned=True)
+    outer, inner = problem.batches
+    batch = inner * M * N * (outer > 1), M * N * (inner > 1)
+    c = dataclasses.replace(problem.c, cols=N, strides=(*batch, N, 1), aligned=True)
     before = Epilogue(alpha=ending.alpha, bias=ending.bias, along=ending.along)
     return dataclasses.replace(problem, c=c, epilogue=PLAIN if before == PLAIN else before)
