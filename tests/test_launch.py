@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import gc
 import math
+import sys
 import threading
 import weakref
 
@@ -18,8 +19,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
 
 import tritemm
-from tritemm import ops, plan, spec
+from tritemm import ops, plan, rungs, spec
 from tritemm.bounded import Bounded
+from tritemm.dispatch import Choice
 from tritemm.plan import Ending
 from tritemm.problem import INTERPRETED, Matrix
 from tritemm.runtime import (
@@ -200,6 +202,56 @@ def test_what_follows_the_product(stand_in, ending):
         assert torch.equal(got, want) and short == (call > 0)
         got, short = short_calls(tritemm.matmul, a, b, out=out, **more)
         assert got is out and torch.equal(out, want) and short == (call > 0)
+
+
+def gated(a, b, bias):
+    gate, up = (a @ b + bias).chunk(2, -1)
+    return torch.nn.functional.silu(gate) * up
+
+
+@cpu_only
+@pytest.mark.parametrize("needs_grad", [False, True])
+def test_a_gated_activation_that_torch_makes(stand_in, monkeypatch, needs_grad):
+    for call in range(3):
+        a, b, bias = integers(2, 33, 40), integers(40, 24), integers(24)
+        b.requires_grad_(needs_grad)
+        if call:
+            monkeypatch.setattr("tritemm.gemm.GEMM", None)
+        got, short = short_calls(tritemm.matmul, a, b, bias=bias, activation="swiglu")
+        assert torch.equal(got, gated(a, b, bias)) and short == (call > 0)
+        assert got.requires_grad is needs_grad
+
+
+def finished(kernel, view, config, a, b, c, *more):
+    """In the place of a rung's launch: what it computes, by torch."""
+    ending = view.epilogue
+    tensors = iter(more)
+    bias, residual = (next(tensors) if has else None for has in (ending.bias, ending.residual))
+    then = plan.Ending(bias, residual, ending.activation, ending.alpha, ending.beta)
+    c.copy_(then.of(a @ b, c.dtype))
+
+
+@cpu_only
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_a_gated_activation_that_a_kernel_makes(stand_in, monkeypatch, batch):
+    """One launch, of half as many columns as the product has."""
+    rung = rungs.find("warp_specialized")
+    monkeypatch.setattr(sys.modules[__name__], "launch_of_rungs", finished)
+    monkeypatch.setattr(
+        plan.dispatch, "choose_gated",
+        lambda problem, word: Choice(problem, rung, tritemm.Config(128, 256, 64), "a test's"),
+    )  # fmt: skip
+    out = torch.empty(*batch, 33, 12)
+    for call in range(3):
+        a, b, bias = integers(*batch, 33, 40), integers(*batch, 40, 24), integers(24)
+        residual = integers(12)
+        if call:
+            monkeypatch.setattr("tritemm.gemm.GEMM", None)
+        more = {"bias": bias, "activation": "swiglu"}
+        got, short = short_calls(tritemm.matmul, a, b, residual=residual, beta=-2, **more)
+        assert torch.equal(got, gated(a, b, bias) - 2 * residual) and short == (call > 0)
+        got, short = short_calls(tritemm.matmul, a, b, out=out, **more)
+        assert got is out and torch.equal(out, gated(a, b, bias)) and short == (call > 0)
 
 
 @cpu_only
