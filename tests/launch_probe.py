@@ -16,6 +16,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia import driver as nvidia
 
+from tritemm import spec
 from tritemm.compile import asm
 from tritemm.dispatch.request import why_not
 from tritemm.problem import Problem
@@ -148,6 +149,28 @@ def compare(kernel, a, b, c) -> str:
     return f"{kernel.name}: same arguments, {len(own)}; {loaded} kernels loaded"
 
 
+def compare_factors(kernel) -> str:
+    """One line, of a bias and a residual: the factors of each launch are its own."""
+    a, b, c = next(problems())
+    bias, residual = torch.zeros(c.shape[1], dtype=c.dtype), torch.zeros_like(c)
+    fields = {"residual": residual, "bias": bias.dtype, "alpha": 2.0, "beta": 3.0}
+    first = dataclasses.replace(Problem.of(a, b, c, **fields), device=asm.DEVICES[90])
+    config = small(kernel, first)
+    operands = kernel._operands(first, config, a, b, c, bias, residual)
+    addresses = [t.data_ptr() for t in operands]
+    recorded.clear()
+    for given in ({"alpha": 2.0, "beta": 3.0}, {"alpha": 0.5, "beta": -1.0}):
+        problem = first.with_factors(**given)
+        call = kernel._prepare(problem, config, operands)
+        kernel.fn[call.grid](**call.args, **call.options)
+        short = kernel._bind(problem, config, operands)
+        short(STREAM, spec._with_factors(problem, addresses, given.values()))
+    own, same, others_own, other = (normal(args) for args in recorded)
+    assert own == same and others_own == other, f"{kernel.name}: {recorded}"
+    assert own != other and short is kernel._bind(first, config, operands)
+    return f"{kernel.name}: same factors"
+
+
 def moved() -> None:
     """Without one of the names, `launch` is Triton's own."""
     del nvidia.make_tensordesc_arg
@@ -171,6 +194,8 @@ def main(what: str = "same") -> int:
         if hasattr(kernel, "fn"):
             for operands in problems():
                 print(compare(kernel, *operands), flush=True)
+    for name in ("pipelined", "tma", "split_k"):
+        print(compare_factors(asm.find(name)), flush=True)
     return 0
 
 

@@ -23,7 +23,7 @@ from tritemm import ops, plan, rungs, spec
 from tritemm.bounded import Bounded
 from tritemm.dispatch import Choice
 from tritemm.plan import Ending
-from tritemm.problem import INTERPRETED, Matrix
+from tritemm.problem import INTERPRETED, Matrix, factors
 from tritemm.runtime import (
     fast_path,
     launches,
@@ -69,14 +69,15 @@ def launching(kernel, view, config):
             tensor_at(address, matrix, view.batches)
             for address, matrix in zip(addresses, (view.a, view.b, view.c), strict=False)
         ]
-        more, ending = list(addresses[3:]), view.epilogue
+        more, ending, given = list(addresses[3:]), view.epilogue, factors(view.epilogue)
         if ending.bias:
             length = view.N if ending.along == "n" else view.M
             line = Matrix(ending.bias, 1, length, (0, 0, length, 1), True)
             operands.append(tensor_at(more.pop(0), line, (1, 1))[0])
         if ending.residual:
             operands.append(tensor_at(more.pop(0), ending.residual, view.batches))
-        launch_of_rungs(kernel, view, config, *operands)
+        new = view.with_factors(**dict(zip(given, more, strict=False)))
+        launch_of_rungs(kernel, new, config, *operands)
 
     return StandIn(multiply)
 
@@ -279,6 +280,32 @@ def test_the_dispatcher_is_passed_by(stand_in, monkeypatch, more, needs_grad):
 
 
 @cpu_only
+def test_factors_are_no_kinds(stand_in):
+    """But for 0 and 1: those that change at every call are given to what was prepared once."""
+    a, b, c = integers(33, 40), integers(40, 24).requires_grad_(), integers(24)
+    kinds = []
+    for call, (alpha, beta) in enumerate([(2, 3), (-1, 0.5), (4.0, -2), (0.25, 7)]):
+        with torch.no_grad():
+            got, short = short_calls(tritemm.matmul, a, b, residual=c, alpha=alpha, beta=beta)
+            assert torch.equal(got, alpha * (a @ b) + beta * c) and short == (call > 0)
+        got, short = short_calls(tritemm.matmul, a, b, residual=c, alpha=alpha, beta=beta)
+        assert torch.equal(got, alpha * (a @ b) + beta * c) and short == 1
+        got, short = short_calls(tritemm.matmul, a, b, alpha=alpha)
+        assert torch.equal(got, alpha * (a @ b)) and short == (call > 0)
+        for given in ({"alpha": alpha}, {"beta": beta}, {"alpha": alpha, "beta": beta}):
+            want = torch.addmm(c, a, b, **given)
+            with tritemm.enabled():
+                got, short = short_calls(torch.addmm, c, a, b, **given)
+            assert torch.equal(got, want) and short == (call > 0 or len(given) == 2)
+        kinds.append(set(fast_path.KNOWN))
+    assert kinds[0] == kinds[-1]
+    for alpha, beta in ((1, 3), (2, 1), (1, 1), (0, 3), (2, 0), (0, 0), (math.nan, 2)):
+        for _ in range(2):
+            got = tritemm.matmul(a, b, residual=c, alpha=alpha, beta=beta)
+            assert torch.allclose(got, alpha * (a @ b) + beta * c, equal_nan=True)
+
+
+@cpu_only
 def test_vectors_with_a_residual(stand_in):
     a, b = integers(40), integers(40, 24)
     for _ in range(3):
@@ -429,10 +456,10 @@ def test_sums_of_other_kinds(stand_in):
     memory, a, b = integers(7), integers(4, 8), integers(8, 6)
     for _ in range(3):
         for bias in (memory[:6], memory[1:]):
-            for factors in ({}, {"alpha": 2}, {"beta": 2}, {"beta": 1.0}):
-                want = torch.addmm(bias, a, b, **factors)
+            for given in ({}, {"alpha": 2}, {"beta": 2}, {"beta": 1.0}):
+                want = torch.addmm(bias, a, b, **given)
                 with tritemm.enabled():
-                    assert torch.equal(torch.addmm(bias, a, b, **factors), want)
+                    assert torch.equal(torch.addmm(bias, a, b, **given), want)
     for wrong in (
         lambda: torch.addmm(memory[:5], a, b),
         lambda: torch.addmm(memory[:6].double(), a, b),
@@ -548,6 +575,11 @@ def test_packed_and_swapped(stand_in, pack, swap):
         assert torch.equal(got.double(), a.double() @ b.double())
         assert short == (call > 0)
         a.add_(1)
+    for call in range(2):
+        more = {"alpha": 2 + call, "beta": 3 - 7 * call, "residual": integers(24, 32).half()}
+        got, short = short_calls(tritemm.matmul, a, b, kernel="tma", config=config, **more)
+        want = more["alpha"] * (a.double() @ b.double()) + more["beta"] * more["residual"].double()
+        assert torch.equal(got, want.half()) and short == (call > 0)
 
 
 @cpu_only
@@ -892,6 +924,9 @@ def test_a_call_with_a_workspace(stand_in, split):
     for call in range(3):
         got, short = short_calls(tritemm.matmul, a, b, kernel="gemv", config=config)
         assert torch.equal(got, a @ b) and short == (call > 0)
+        more = {"kernel": "gemv", "config": config, "alpha": 2 + call}
+        got, short = short_calls(tritemm.matmul, a, b, **more)
+        assert torch.equal(got, (2 + call) * (a @ b)) and short == (call > 0)
 
 
 # What only stands for memory, and where nothing is recorded

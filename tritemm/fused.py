@@ -163,7 +163,7 @@ class _Recorded(torch.autograd.Function):
         ctx.plan, ctx.alpha, ctx.beta = plan, ending.alpha, ending.beta
         ctx.more = [t if t is None else (t.shape, t.dtype) for t in (bias, residual)]
         ops.save(ctx, a, b, ctx.needs_input_grad)
-        addresses = a.data_ptr(), b.data_ptr(), 0, *[t.data_ptr() for t in ending.tensors]
+        addresses = a.data_ptr(), b.data_ptr(), 0, *ending.read()
         result = fast_path.multiply(plan, addresses, None)
         return product(a, b, None, plan.options, ending) if result is None else result
 

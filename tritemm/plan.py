@@ -21,7 +21,7 @@ from .config import Config
 from .dispatch.request import for_gradients
 from .dtypes import resolve
 from .kernels.pack import copied_bytes, pack
-from .problem import GATED, Problem
+from .problem import GATED, Problem, factors
 from .runtime import fast_path
 from .runtime.binding import Call
 from .runtime.launches import Launches
@@ -75,12 +75,13 @@ class Plan:
         else:
             tensors = (a, b, c, *(ending.tensors if ending else ()))
             x, y, z, *more = (t.as_strided(*v) for t, v in zip(tensors, self._views, strict=True))
-        calls = run(self.kernel, self.problem, self.config, x, y, z, *more)
+        given = factors(ending) if ending else {}
+        calls = run(self.kernel, self.problem.with_factors(**given), self.config, x, y, z, *more)
         if self._views is None:
             if z.data_ptr() != c.data_ptr():  # batch strides that no kernel takes
                 c.copy_(z.view(c.shape))
         elif None not in calls:
-            self.launches = self._prepared(c.get_device(), calls, len(more))
+            self.launches = self._prepared(c.get_device(), calls, len(more) + len(given))
 
     def dropped(self, size: tuple[int, ...], stride: tuple[int, ...]) -> Plan:
         """The same with a result of fewer dimensions."""
@@ -91,7 +92,7 @@ class Plan:
     def _prepared(self, device: int, calls: Sequence[Call], more: int) -> Launches:
         """`calls` are what `run` returned: what copies if anything, and the kernel's own.
 
-        So many tensors of the epilogue come after a, b and c.
+        So many tensors and factors of the epilogue come after a, b and c.
         """
         names = self.config.PACK
         copies = {name: 3 + more + i for i, name in enumerate(names)}
@@ -151,8 +152,9 @@ class Ending(NamedTuple):
         return fields if self.bias is None else fields | {"bias": self.bias.dtype}
 
     def key(self) -> tuple:
-        """All that decides what runs."""
-        bias, residual, *values = self
+        """All that decides what runs; of the factors, whether they are 1, and alpha 0."""
+        bias, residual, activation, alpha, beta = self
+        values = [activation, alpha if alpha in (0, 1) else None, beta == 1]
         if bias is not None:
             values += [bias.dtype, bias.shape, bias.get_device()]
         if residual is not None:
@@ -160,6 +162,10 @@ class Ending(NamedTuple):
             lies = residual.shape, residual.stride(), address, residual.get_device()
             values += [residual.dtype, *lies]
         return tuple(values)
+
+    def read(self) -> tuple[float, ...]:
+        """What a launch is given of it: the addresses of the tensors, and the factors."""
+        return *[t.data_ptr() for t in self.tensors], *factors(self).values()
 
     def met_by(self, out: torch.Tensor) -> bool:
         """Whether writing `out` changes what is still to be read.
@@ -266,12 +272,12 @@ def product(
 
 
 def kind_of(a, b, out, options: tuple, ending: Ending | None) -> tuple[tuple, tuple[int, ...]]:
-    """The key of a call's kind, and the addresses that a plan of that kind takes."""
+    """The key of a call's kind, and the addresses and factors that a plan of that kind takes."""
     addresses = a.data_ptr(), b.data_ptr(), 0 if out is None else out.data_ptr()
     key = fast_path.key_of(a, b, out, addresses, options)
     if ending is None:
         return key, addresses
-    return (key, ending.key()), (*addresses, *[t.data_ptr() for t in ending.tensors])
+    return (key, ending.key()), (*addresses, *ending.read())
 
 
 def learn(called: Sequence, prepared: Sequence, result: torch.Tensor, options: tuple) -> None:

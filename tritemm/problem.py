@@ -181,6 +181,17 @@ class Epilogue:
 PLAIN = Epilogue()
 
 
+def factors(ending) -> dict[str, float]:
+    """Of an `Epilogue`, or of what has its fields: the factors that a kernel is given, by name.
+
+    One that is 1 is not there at all. What the others are is not compiled, and no part of a kind.
+    """
+    given = {} if ending.alpha == 1 else {"alpha": float(ending.alpha)}
+    if ending.residual is not None and ending.beta != 1:
+        given["beta"] = float(ending.beta)
+    return given
+
+
 @dataclasses.dataclass(frozen=True)
 class Problem:
     """C[i, j] = A[i, j] @ B[i, j] for the `batches` (i, j); A is M x K, B is K x N.
@@ -278,6 +289,14 @@ class Problem:
         )  # fmt: skip
         vars(other)["_transposed"] = self
         return other
+
+    def with_factors(self, **values: float) -> Problem:
+        """The same with other factors, of those that there are: alpha, beta."""
+        there = factors(self.epilogue)
+        new = {name: value for name, value in values.items() if name in there}
+        if new.items() <= there.items():
+            return self
+        return dataclasses.replace(self, epilogue=dataclasses.replace(self.epilogue, **new))
 
     def packed(self, operands: str) -> Problem:
         """The problem after the `operands` ("a", "b" or "ab") were copied to lines for TMA.

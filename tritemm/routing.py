@@ -110,7 +110,8 @@ def _sum(rank: int, input, a, b, out_dtype=None, *, beta=1, alpha=1, out=None, a
         kind = _kind_of_sum(rank, input, a, b, options, beta, alpha, activation, addresses)
         known = fast_path.KNOWN.get(kind)
         if known is not None and known.launches is not None:
-            result = fast_path.multiply(known, addresses if beta else addresses[:3], None)
+            given = _given(addresses, beta, alpha)
+            result = fast_path.multiply(known, given, None)
             if result is not None:
                 return result
     options = _checked(rank, a, b, out_dtype)
@@ -136,8 +137,18 @@ def _kind_of_sum(rank, input, a, b, options, beta, alpha, activation, addresses)
     """
     key = fast_path.key_of(a, b, None, addresses[:3], options)
     lies = input.shape, input.stride(), input.dtype, addresses[3] & 15, input.get_device()
-    # A complex 1 equals 1, and is torch's to judge.
-    return rank, key, lies, beta, alpha, type(beta), type(alpha), activation
+    odd = isinstance(beta, complex) or isinstance(alpha, complex)  # a complex 1 equals 1
+    factors = [factor if factor in (0, 1) else None for factor in (beta, alpha)]
+    return rank, key, lies, odd, *factors, activation
+
+
+def _given(addresses: tuple, beta, alpha) -> tuple:
+    """What a launch of a known sum takes, of those addresses: as `Ending.read` has it."""
+    if beta == 0:
+        addresses = addresses[:3]
+    if alpha != 1:
+        addresses = (*addresses, float(alpha))
+    return addresses if beta in (0, 1) else (*addresses, float(beta))
 
 
 def _sum_in_place(rank: int, input, a, b, *, beta=1, alpha=1):

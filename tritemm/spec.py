@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 import triton.language as tl
 
 from .config import Config
-from .problem import Epilogue, Problem
+from .problem import Epilogue, Problem, factors
 from .runtime import binding, triton_private
 from .runtime.torch_private import current_stream
 from .runtime.workspace import Room
@@ -269,7 +269,8 @@ class TritonKernel(Kernel):
             short = self._bind(problem, config, operands)
             if short is not None:
                 stream = current_stream(c.get_device())
-                short(stream, [t.data_ptr() for t in operands])
+                addresses = [t.data_ptr() for t in operands]
+                short(stream, _with_factors(problem, addresses, factors(problem.epilogue).values()))
                 return short
         call = self._prepare(problem, config, operands)
         if self.clusters:
@@ -286,16 +287,20 @@ class TritonKernel(Kernel):
         """The problem says all that the launch depends on but the addresses and the device.
 
         That is: sizes, strides, types and the alignment of each operand, from which Triton
-        specialises the kernel and its arguments follow.
+        specialises the kernel and its arguments follow. Factors are given at each launch, as
+        addresses are: after those of the tensors, before those of the workspace.
         """
         device = operands[2].get_device()
+        names = factors(problem.epilogue)
 
         def make() -> binding.Call | None:
             call = self._prepare(problem, config, operands)
             size = self.clusters(config) if self.clusters else 1
-            return binding.bind(self.fn, call.grid, call.args, call.options, operands, device, size)
+            places = _with_factors(problem, operands, names)
+            return binding.bind(self.fn, call.grid, call.args, call.options, places, device, size)
 
-        return binding.call_of((self, problem, config, device), make)
+        alike = problem.with_factors(**dict.fromkeys(names, _ANY))
+        return binding.call_of((self, alike, config, device), make)
 
 
 #: What there is of an epilogue for a rung to name; None of what a problem has none of.
@@ -304,23 +309,29 @@ _NONE = dict.fromkeys(
 )
 
 
+#: The factor that stands for all but 1, where only that it is there counts.
+_ANY = 2.0
+
+
 def _tensors_of(epilogue: Epilogue) -> list[str]:
     """What kernels call the tensors that the epilogue has."""
     there = (("bias_ptr", epilogue.bias), ("residual_ptr", epilogue.residual))
     return [name for name, has in there if has]
 
 
+def _with_factors(problem: Problem, operands: Sequence, values: Iterable) -> tuple:
+    """`operands`, of a call for `problem`, or their addresses; with those `values` among them."""
+    count = 3 + len(_tensors_of(problem.epilogue))
+    return *operands[:count], *values, *operands[count:]
+
+
 def _ending(epilogue: Epilogue) -> dict[str, Any]:
     """All of the epilogue but addresses."""
     values = _NONE | {"BIAS": epilogue.along, "ACTIVATION": epilogue.activation}
-    if epilogue.alpha != 1:
-        values["alpha"] = float(epilogue.alpha)
     if epilogue.residual:
         axes = zip("01mn", epilogue.residual.strides, strict=True)
         values |= {f"stride_r{axis}": stride for axis, stride in axes}
-        if epilogue.beta != 1:
-            values["beta"] = float(epilogue.beta)
-    return values
+    return values | factors(epilogue)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -54,7 +54,8 @@ class Call:
     def __call__(self, stream: int, addresses: Sequence[int]) -> None:
         """Launch on `stream`, a CUDA stream's handle of the current device.
 
-        `addresses` are those of the operands that `bind` was given, in its order.
+        `addresses` are those of the operands that `bind` was given, in its order, and the values of
+        the arguments that it was given names of.
         """
         args = self._args.copy()
         for place, operand, maps in self._holes:
@@ -75,12 +76,13 @@ _LOADING = threading.Lock()
 
 def bind(
     fn, grid: Sequence[int], values: dict[str, Any], options: dict[str, Any],
-    operands: Sequence[torch.Tensor], device: int, cluster: int = 1,
+    operands: Sequence[torch.Tensor | str], device: int, cluster: int = 1,
 ) -> Call | None:  # fmt: skip
     """The call `fn[grid](**values, **options)` on any addresses of `operands`; None if it can't be.
 
     `values` names each parameter of `fn` without a default. Which are addresses of `operands`
-    (different objects), or descriptors of them, is seen by identity. Compiles and loads the kernel
+    (different objects), or descriptors of them, is seen by identity. A name among the operands is
+    that of a float, which is given anew at each launch as well. Compiles and loads the kernel
     if that was not done yet, and launches nothing. `device` is the current CUDA device.
     """
     if not isinstance(fn, JITFunction) or not triton_private.plain():
@@ -94,7 +96,7 @@ def bind(
     if loaded is _LOADED:  # not there; None is what may be there
         loaded = _load(key, fn, grid, values, options, cluster)
     try:
-        return loaded and Call(loaded, grid, *_layout(loaded, list(values.values()), operands))
+        return loaded and Call(loaded, grid, *_layout(loaded, values, operands))
     except Moved:
         return None
 
@@ -208,7 +210,7 @@ def _kind(parameter, value):
 _NUMBERS = frozenset((int, bool, str, float))
 
 
-def _layout(loaded: Loaded, values: list, operands: Sequence[torch.Tensor]) -> tuple[list, list]:
+def _layout(loaded: Loaded, values: dict, operands: Sequence) -> tuple[list, list]:
     """The C function's arguments of the kernel, and the holes: (place, operand, its maps).
 
     A descriptor is given as its map, its shape and its strides.
@@ -216,8 +218,12 @@ def _layout(loaded: Loaded, values: list, operands: Sequence[torch.Tensor]) -> t
     args: list[Any] = []
     holes = []
     encoders = iter(loaded.encoders)
-    for value in values:
-        if type(value) in _NUMBERS:
+    names = {name: index for index, name in enumerate(operands) if isinstance(name, str)}
+    for name, value in values.items():
+        if name in names:
+            holes.append((len(args), names[name], None))
+            args.append(None)
+        elif type(value) in _NUMBERS:
             args.append(value)
         elif isinstance(value, torch.Tensor):
             holes.append((len(args), _index(value, operands), None))
@@ -235,7 +241,7 @@ def _layout(loaded: Loaded, values: list, operands: Sequence[torch.Tensor]) -> t
     return args, holes
 
 
-def _index(tensor: torch.Tensor, operands: Sequence[torch.Tensor]) -> int:
+def _index(tensor: torch.Tensor, operands: Sequence) -> int:
     """Which of the `operands` `tensor` is."""
     for index, operand in enumerate(operands):
         if tensor is operand:

@@ -207,7 +207,7 @@ def key_of(a, b, out, addresses: tuple[int, int, int], options: tuple) -> tuple:
 def multiply(kind: Kind, addresses: tuple[int, ...], out) -> torch.Tensor | None:
     """The product of what lies at the first two addresses, of a `kind` that has launches.
 
-    After the result's come those of what its epilogue reads, which don't meet it.
+    After the result's come those of what its epilogue reads, which don't meet it, and its factors.
     None where they can't be used: under a hook of Triton's, or `out` overlaps an operand.
     """
     launches = kind.launches

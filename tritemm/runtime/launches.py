@@ -43,7 +43,7 @@ class Launches:
     def __call__(self, *addresses: int) -> None:
         """Launch on the current stream of the current device, which is `device`.
 
-        `addresses` are those of a, b and c, and of what the epilogue reads.
+        `addresses` are those of a, b and c, of what the epilogue reads, and its factors.
         """
         stream = current_stream(self.device)
         if self._bytes:
