@@ -68,10 +68,6 @@ def linear(
             "[in_features] are possible. matmul multiplies by stacks of matrices"
         )
     other = weight.mT if weight.dim() == 2 else weight
-    options = {
-        "kernel": kernel, "config": config, "batch_invariant": batch_invariant,
-        "precision": precision, "accumulate": accumulate, "out_dtype": out_dtype,
-    }  # fmt: skip
     gated = isinstance(activation, str) and activation in GATED
     if gated and (weight.dim() != 2 or weight.shape[0] % 2):
         raise RuntimeError(
@@ -79,8 +75,10 @@ def linear(
             "[2 * out_features, in_features], the gate's rows before the others"
         )
     return matmul(
-        input, other, out=out, bias=bias, activation=activation, residual=residual, **options
-    )
+        input, other, out=out, kernel=kernel, config=config, batch_invariant=batch_invariant,
+        precision=precision, accumulate=accumulate, out_dtype=out_dtype, bias=bias,
+        activation=activation, residual=residual,
+    )  # fmt: skip
 
 
 def addmm(

@@ -159,11 +159,10 @@ class _Recorded(torch.autograd.Function):
     """The same of a kind that was made before, past torch's dispatcher."""
 
     @staticmethod
-    def forward(ctx, a, b, bias, residual, plan, ending):
+    def forward(ctx, a, b, bias, residual, plan, ending, addresses):
         ctx.plan, ctx.alpha, ctx.beta = plan, ending.alpha, ending.beta
         ctx.more = [t if t is None else (t.shape, t.dtype) for t in (bias, residual)]
         ops.save(ctx, a, b, ctx.needs_input_grad)
-        addresses = a.data_ptr(), b.data_ptr(), 0, *ending.read()
         result = fast_path.multiply(plan, addresses, None)
         return product(a, b, None, plan.options, ending) if result is None else result
 
@@ -174,7 +173,7 @@ class _Recorded(torch.autograd.Function):
         def gradients(scaled):
             return ops.short_gradients(ctx.plan, scaled, *ctx.saved_tensors, needs[:2])
 
-        return *_found(grad, gradients, needs, ctx.more, ctx.alpha, ctx.beta), None, None
+        return *_found(grad, gradients, needs, ctx.more, ctx.alpha, ctx.beta), None, None, None
 
 
 def _found(grad, gradients, needs, more, alpha, beta) -> list:
@@ -200,5 +199,6 @@ def _summed(grad, shape, dtype):
 
 
 _record = apply_of(_Linear)
-#: (a, b, bias, residual, plan, ending) -> the result by a prepared plan, recorded by autograd.
+#: (a, b, bias, residual, plan, ending, and the addresses that `kind_of` has of them all) -> the
+#: result by a prepared plan, recorded by autograd.
 record = apply_of(_Recorded)

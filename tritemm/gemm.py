@@ -97,7 +97,9 @@ def _known(input, other, ending, out, asked) -> torch.Tensor | None:
     bias, residual, activation, alpha, beta = ending
     if options is None or not isinstance(other, torch.Tensor) or min(input.dim(), other.dim()) < 2:
         return None
-    if type(alpha) not in NUMBERS or (activation is not None and activation not in ACTIVATIONS):
+    if type(alpha) not in NUMBERS:
+        return None
+    if activation is not None and activation not in ACTIVATIONS and activation not in GATED:
         return None
     there = out if residual is None else residual
     if beta is None:
@@ -106,32 +108,35 @@ def _known(input, other, ending, out, asked) -> torch.Tensor | None:
         return None
     elif beta:
         residual = there
-    more = [t for t in (bias, residual) if t is not None]
-    if not all(isinstance(t, torch.Tensor) and fast_path.plain(t) for t in more):
-        return None
     if not fast_path.usual(input, other, out):
         return None
-    records = fast_path.records(input, other) or any(fast_path.records(t, t) for t in more)
+    needy = input.requires_grad or other.requires_grad
+    for t in (bias, residual):
+        if t is not None:
+            if not fast_path.plain(t):
+                return None
+            needy = needy or t.requires_grad
+    records = needy and fast_path.recording()
     if records and out is not None:
         return None
     if records and activation:
         return _apart(input, other, (bias, residual, activation, alpha, beta), asked)
     try:
         then = Ending.made(input, other, bias, residual, activation or "", alpha, beta)
-        if not all(fast_path.addresses_of(t, input, out) for t in (other, *more)):
-            return None
         key, addresses = kind_of(input, other, out, options, then)
         kind = fast_path.KNOWN.get(key)
     except (IndexError, RuntimeError, TypeError):  # shapes that don't fit, numbers that are none
         return None
-    if kind is not None and kind.apart and out is None:
+    if kind is None or 0 in (*addresses[:2], *addresses[3:]):
+        return None  # a tensor at 0 only stands for memory
+    if kind.apart and out is None:
         return _apart(input, other, (bias, residual, activation, alpha, beta), asked)
-    if kind is None or kind.launches is None or (then and out is not None and then.met_by(out)):
+    if kind.launches is None or (then is not None and out is not None and then.met_by(out)):
         return None
     if records and then is None:
         return ops.record(input, other, kind)
     if records:
-        return record(input, other, bias, residual, kind, then)
+        return record(input, other, bias, residual, kind, then, addresses)
     return fast_path.multiply(kind, addresses, out)
 
 

@@ -138,7 +138,10 @@ class Ending(NamedTuple):
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
         """Those that are there."""
-        return tuple(t for t in self[:2] if t is not None)
+        bias, residual, *_ = self
+        if bias is None:
+            return () if residual is None else (residual,)
+        return (bias,) if residual is None else (bias, residual)
 
     @property
     def gated(self) -> bool:
@@ -165,7 +168,10 @@ class Ending(NamedTuple):
 
     def read(self) -> tuple[float, ...]:
         """What a launch is given of it: the addresses of the tensors, and the factors."""
-        return *[t.data_ptr() for t in self.tensors], *factors(self).values()
+        addresses = [t.data_ptr() for t in self.tensors]
+        if self.alpha == 1 == self.beta:
+            return tuple(addresses)
+        return *addresses, *factors(self).values()
 
     def met_by(self, out: torch.Tensor) -> bool:
         """Whether writing `out` changes what is still to be read.

@@ -152,11 +152,16 @@ def on_gpu(a, b) -> bool:
 
 
 def records(a, b) -> bool:
-    """Whether autograd records what happens to `a` and `b`.
+    """Whether autograd records what happens to `a` and `b`."""
+    return (a.requires_grad or b.requires_grad) and recording()
+
+
+def recording() -> bool:
+    """Whether autograd records what happens to tensors that require grad.
 
     In inference mode, and below autograd in the dispatcher, it doesn't, whatever grad mode says.
     """
-    return (a.requires_grad or b.requires_grad) and _grad_enabled() and not _below_autograd()
+    return _grad_enabled() and not _below_autograd()
 
 
 def usual(a, b, out) -> bool:
