@@ -332,8 +332,8 @@ def test_a_bias_or_a_residual_of_another_kind_is_checked_anew(stand_in):
 
 WRONG = {
     "an activation": {"activation": "sine"},
-    "a gated one": {"activation": "swiglu"},
     "no name": {"activation": 3},
+    "names": {"activation": ["relu"]},
     "columns of a bias": {"bias": integers(7)},
     "rows of a bias": {"bias": integers(1, 6)},
     "a bias's type": {"bias": integers(6).bool()},

@@ -7,6 +7,7 @@ import pickle
 import pytest
 import torch
 from torch import nn
+from torch._inductor.utils import run_and_get_code
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
@@ -160,6 +161,19 @@ def assign(mlp):
 
 def new_parameter(mlp):
     mlp.up_proj.weight = nn.Parameter(mlp.up_proj.weight.detach().clone())
+
+
+@pytest.mark.parametrize("in_one", [True, False])
+@torch.no_grad()
+def test_inductor_calls_it_without_a_detour(in_one):
+    torch._dynamo.reset()
+    mlp, twin, _ = converted()
+    if not in_one:
+        mlp.unpack()
+    x = integers(3, 16)
+    got, sources = run_and_get_code(torch.compile(mlp, fullgraph=True), x)
+    assert torch.equal(got, twin(x)) and together(mlp) == in_one
+    assert "torch.ops.tritemm.gated_into(" in "".join(sources)
 
 
 @pytest.mark.parametrize(

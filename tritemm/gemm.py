@@ -99,7 +99,7 @@ def _known(input, other, ending, out, asked) -> torch.Tensor | None:
         return None
     if type(alpha) not in NUMBERS:
         return None
-    if activation is not None and activation not in ACTIVATIONS and activation not in GATED:
+    if activation is not None and not _is_activation(activation):
         return None
     there = out if residual is None else residual
     if beta is None:
@@ -166,10 +166,14 @@ def _into(out, shape, a, b, input, other, ending, options) -> torch.Tensor:
     return out
 
 
+def _is_activation(name) -> bool:
+    return isinstance(name, str) and (name in ACTIVATIONS or name in GATED)
+
+
 def activation_of(name: str | None, b: torch.Tensor) -> str:
     """The word for what follows a product by `b`; or an error."""
     name = name or ""
-    if name not in ACTIVATIONS and name not in GATED:
+    if not _is_activation(name):
         known = ", ".join([*filter(None, ACTIVATIONS), *GATED])
         raise ValueError(f"activation={name!r} is unknown; one of {known}")
     if name in GATED and b.shape[-1] % 2:

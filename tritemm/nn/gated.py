@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import register_flop_formula
 
 from ..blas import linear
+from ..runtime import inductor
 from ..runtime.torch_private import below_autograd, tangent_of
 from .derived import Derived
 from .layers import PLAIN, Linear
@@ -130,7 +131,22 @@ _LIBRARY.impl("gated", _two_products, "FuncTorchBatchedDecomposition")  # vmap: 
 
 @torch.library.register_fake("tritemm::gated", lib=_LIBRARY)
 def _gated_fake(input, gate, up, activation, batch_invariant, precision):
+    inductor.lower(_GATED, "torch.ops.tritemm.gated_into", tensors=3)
     return input.new_empty((*input.shape[:-1], gate.shape[0]))
+
+
+def _gated_into(input, gate, up, activation, batch_invariant, precision, *, out):
+    """What code compiled by Inductor calls in place of `gated`, into memory that it has planned."""
+    weight = packed(gate, up)
+    if weight is None:
+        out.copy_(_two_products(input, gate, up, activation, batch_invariant, precision))
+    else:
+        options = {"batch_invariant": batch_invariant, "precision": precision}
+        linear(input, weight, activation=activation, out=out, **options)
+
+
+#: By this name, because generated code imports torch and is kept between processes.
+torch.ops.tritemm.gated_into = _gated_into
 
 
 @register_flop_formula(torch.ops.tritemm.gated)
