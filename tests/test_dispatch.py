@@ -15,8 +15,9 @@ from tritemm.__main__ import main
 from tritemm.config import Config, config_of
 from tritemm.cost_model import constants
 from tritemm.cost_model.kind import kind_of
-from tritemm.dispatch import candidates
+from tritemm.dispatch import candidates, invariant
 from tritemm.dispatch.request import Request, for_gradients
+from tritemm.kernels.common.host import is_wgmma
 from tritemm.problem import INTERPRETED, Problem, kept
 from tritemm.rungs import RUNGS
 
@@ -500,14 +501,16 @@ class TestConfig:
 class TestBatchInvariant:
     """Row i has the same bits whatever M is: the order of its sums may not depend on M."""
 
-    #: Of K: BLOCK_K, parts; and the instruction, which follows tile and warps.
+    #: Of WGMMA: parts of K. Else the rung's mainloop, too, and all that its tile decides.
     @staticmethod
     def order(choice):
-        wgmma = choice.config.BLOCK_M >= 64 and choice.config.num_warps >= 4
-        tile = () if wgmma else (choice.config.BLOCK_M, choice.config.BLOCK_N)
-        config = choice.config
-        mainloop = choice.kernel.measured_as
-        return mainloop, config.BLOCK_K, config.SPLIT_K, config.SWAP, wgmma, tile
+        config, asked = choice.config, choice.problem
+        if invariant.by_wgmma(asked):
+            assert invariant.takes_wgmma(choice.kernel)
+            assert is_wgmma(config.view(asked), config)
+            return "wgmma", config.PARTS, config.SPLIT_K in (1, config.PARTS)
+        tile = config.BLOCK_M, config.BLOCK_N, config.BLOCK_K
+        return choice.kernel.measured_as, config.SPLIT_K, config.SWAP, tile
 
     @pytest.mark.parametrize("layout", ["NN", "NT", "TN"])
     @pytest.mark.parametrize("size", [(4096, 14336), (1280, 8192), (4093, 4095), (8, 131072)])
@@ -522,7 +525,39 @@ class TestBatchInvariant:
         }
         assert len(orders) == 1
         (order,) = orders
-        assert order[0] not in ("split_k", "stream_k", "gemv") and order[2:4] == (1, False)
+        assert order[0] not in ("stream_k", "gemv")
+
+    def test_few_rows_take_narrow_tiles(self):
+        """As the columns of an exchanged product, or so narrow that they fill the device."""
+        for shape in ((1, 6144, 4096), (16, 4096, 14336), (64, 4096, 4096), (64, 2112, 7168)):
+            asked = problem(*shape)
+            choice = dispatch.choose(asked, "auto/batch_invariant")
+            assert choice.config.BLOCK_N <= 64
+            assert choice.predicted < 1.4 * dispatch.choose(asked).predicted
+
+    def test_operands_stay_where_they_are_if_that_is_asked(self, monkeypatch):
+        asked = problem(16, 28672, 4096)
+        rungs = invariant.able(RUNGS)
+        assert any(group.swap for group in invariant.groups(asked, rungs, 1))
+        monkeypatch.setattr(invariant, "EXCHANGED_ALIKE", False)
+        assert not any(group.swap for group in invariant.groups(asked, rungs, 1))
+        dispatch.forget()
+        assert not dispatch.choose(asked, "auto/batch_invariant").config.SWAP
+        dispatch.forget()
+
+    @pytest.mark.parametrize(
+        ("M", "N", "K", "layout"), [(1, 6144, 4096, "NT"), (33, 4093, 777, "NN")]
+    )
+    def test_each_candidate_can_be_asked_for(self, M, N, K, layout):
+        asked = problem(M, N, K, layout)
+        count = 0
+        for group in invariant.groups(asked, invariant.able(RUNGS), 1):
+            for config in map(group.whole, group.configs):
+                word = str(Request(group.kernel.name, config))
+                choice = dispatch.choose(asked, word)
+                assert (choice.kernel, choice.config) == (group.kernel, config)
+                count += 1
+        assert count > 20
 
     def test_and_for_every_batch(self):
         word = "auto/batch_invariant"
@@ -539,9 +574,9 @@ class TestBatchInvariant:
         choice = dispatch.choose(problem(16, 512, 512), "tma/batch_invariant")
         assert choice.kernel.name == "tma"
 
-    def test_but_not_one_that_splits(self):
+    def test_but_not_one_whose_parts_follow_m(self):
         with pytest.raises(ValueError, match="depends on M"):
-            dispatch.choose(problem(16, 512, 512), "split_k/batch_invariant")
+            dispatch.choose(problem(16, 512, 512), "stream_k/batch_invariant")
 
     @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
     def test_the_bits(self, dtype):

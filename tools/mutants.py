@@ -69,6 +69,8 @@ CHAIN = (HAND + "a_launch_waits_for_the_one_before",)
 SUMS = (HAND + "parts_are_summed_launch_after_launch",)
 ORDER = (HAND + "parts_are_added_in_their_order",)
 FENCES = (HAND + "the_engine_stores_what_was_fenced",)
+PARTED = ("tests/test_invariant.py::test_parts_are_all_added",)
+INVARIANT = ("tests/test_invariant.py::test_bits_of_every_candidate",)
 LAUNCH = "tests/test_launch_gpu.py::test_"
 PAIRS = ("tests/test_gated.py::test_results",)
 SPLIT_K, CLUSTER = "split_k and not cluster", "cluster and not split"
@@ -91,9 +93,19 @@ FAULTS = (
     ),
     Fault(
         "the last step of a part of K is not loaded", "kernels/common/scheduler.py",
-        "steps = steps * (part + 1) // SHAPE.SPLIT_K - first\n",
-        "steps = steps * (part + 1) // SHAPE.SPLIT_K - first - 1\n",
+        "steps = pieces * (part + 1) // PARTS * EACH - first\n",
+        "steps = pieces * (part + 1) // PARTS * EACH - first - 1\n",
         SIZES, "cluster_split_k", "cluster_split_k",
+    ),
+    Fault(
+        "fixed parts before the last are lost", "kernels/common/fixed_parts.py",
+        "acc = added(acc, more)\n", "acc = more\n",
+        PARTED, "warp_specialized", "warp_specialized",
+    ),
+    Fault(
+        "fixed parts follow the depth of a step", "kernels/common/scheduler.py",
+        "CUT // BLOCK_K if self.SHAPE.PARTS > 1 else 1\n", "1\n",
+        INVARIANT, "split_k and 4360", "split_k",
     ),
     Fault(
         "batch indices of operands are exchanged", "kernels/common/mainloop.py",

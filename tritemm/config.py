@@ -13,10 +13,12 @@ class Config:
     """Tile sizes in elements, warps per program, shared-memory stages, raster order; and more.
 
     `SPLIT_K` programs share one tile's K; the programs of a `CLUSTER` share the loads of an
-    operand's tiles. `SWAP` computes C.T = B.T @ A.T, so that a small M is the side that may be
-    small; `PACK` names the operands ("a", "b" or both) that are first copied to lines which TMA can
-    read. Tile sizes are those of the product that is then computed. `SHARED` is the layout of tiles
-    in shared memory where the rung leaves the choice: plain, padded or permuted.
+    operand's tiles. `PARTS` cuts K where no tile moves it, at multiples of 256 elements, and adds
+    the sums of these parts in their order: `SPLIT_K` programs have one each, or one has all. `SWAP`
+    computes C.T = B.T @ A.T, so that a small M is the side that may be small; `PACK` names the
+    operands ("a", "b" or both) that are first copied to lines which TMA can read. Tile sizes are
+    those of the product that is then computed. `SHARED` is the layout of tiles in shared memory
+    where the rung leaves the choice: plain, padded or permuted.
     """
 
     BLOCK_M: int
@@ -28,6 +30,7 @@ class Config:
     GROUP_M: int = 16
     SPLIT_K: int = 1
     CLUSTER: int = 1
+    PARTS: int = 1
     SWAP: bool = False
     PACK: str = ""
     SHARED: str = ""
@@ -43,6 +46,7 @@ class Config:
         warps = f"{self.num_warps} warp{'s' * (self.num_warps > 1)}"
         stages = f"{self.num_stages} stage{'s' * (self.num_stages > 1)}"
         split = f", K split in {self.SPLIT_K}" if self.SPLIT_K > 1 else ""
+        split += f", K in {self.PARTS} fixed parts" if self.PARTS > 1 else ""
         cluster = f", clusters of {self.CLUSTER}" if self.CLUSTER > 1 else ""
         swap = ", operands swapped" if self.SWAP else ""
         pack = f", {' and '.join(self.PACK)} packed" if self.PACK else ""

@@ -134,6 +134,11 @@ class Kernel:
     #: Whether the terms of a sum are added in the order of K, whatever the sizes and the tile, in
     #: all configs whose SPLIT_K is 1.
     in_order: bool = True
+    #: Of a rung that is not, or that has more: the configs whose sums have that order, with K in so
+    #: many `Config.PARTS`.
+    ordered: Callable[[Problem, int], Sequence[Config]] | None = None
+    #: Whether it can cut K into `Config.PARTS`.
+    fixed_parts: bool = False
     #: How it spends its time, where that was not measured.
     trait: Trait = Trait(efficiency=0.5, narrow=4.0)
 
@@ -179,6 +184,14 @@ class Kernel:
         repeats this with other addresses of a, b, c, these and workspace, if there is that.
         """
         raise NotImplementedError
+
+    def in_one_order(self, problem: Problem, parts: int) -> Sequence[Config]:
+        """The configs whose sums have the order of K, in so many `Config.PARTS`, if any do."""
+        if parts > 1 and not self.fixed_parts:
+            return ()
+        if self.ordered:
+            return self.ordered(problem, parts)
+        return [c for c in self.configs(problem) if c.SPLIT_K == 1] if self.in_order else ()
 
     @property
     def workspace(self) -> Workspace | None:

@@ -33,6 +33,9 @@ class Constants:
     relative to the product's. `narrow_store`: how many times longer it takes to store C where its
     lines are not aligned.
 
+    `drain`: where a program has K in fixed parts, to wait for a part's last products, and to add
+    them; a guess.
+
     `cold`: what operands add to a launch that lie in device memory, and are a burst of requests
     each time: half of it for a megabyte, nearly all for ten.
 
@@ -62,6 +65,7 @@ class Constants:
     power: float = 0.0
     traffic: float = 0.0
     cold: float = 0.0
+    drain: float = 0.3e-6
     steps: Mapping[str, Mapping[Key, tuple[float, float]]] = dataclasses.field(default_factory=dict)
     launches: Mapping[str, float] = dataclasses.field(default_factory=dict)
     colds: Mapping[str, float] = dataclasses.field(default_factory=dict)

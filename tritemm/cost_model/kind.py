@@ -11,6 +11,7 @@ import torch
 from .. import gpus
 from ..bounded import Bounded
 from ..config import Config
+from ..kernels.common.gluon_host import CUT
 from ..kernels.pack import WORD
 from ..problem import Device, Matrix, Problem
 from ..spec import Kernel, Trait
@@ -37,13 +38,13 @@ _ROOMY, _CRAMPED = 128, 4 / 3
 _LINE = 128
 
 #: Of a config, for a kind of problem: BLOCK_M, BLOCK_N, BLOCK_K, the parts of a split K, the
-#: programs of a cluster that share loads, programs that have room at once, elements of C that a
-#: program stores of a tile, seconds of a step where a cluster's programs stand one below the other,
-#: or side by side, and of the ends, the least seconds of the ends with their stores, programs on an
-#: SM, steps whose loads fly at once, the share of the ends that is not hidden, seconds of the
-#: epilogue.
+#: elements of K at whose multiples it is split, programs of a cluster that share loads, programs
+#: that have room at once, elements of C that a program stores of a tile, seconds of a step where a
+#: cluster's programs stand one below the other, or side by side, and of the ends, the least seconds
+#: of the ends with their stores, programs on an SM, steps whose loads fly at once, the share of the
+#: ends that is not hidden, seconds of the epilogue.
 Shape = tuple[
-    int, int, int, int, int, int, float, float, float, float, float, int, int, float, float
+    int, int, int, int, int, int, int, float, float, float, float, float, int, int, float, float
 ]
 #: Shapes that are kept of a rung.
 _MOST_SHAPES = 1 << 10
@@ -103,6 +104,8 @@ class Kind:
             step, ends = pair[0] * self.per_step(trait, config), pair[1]
         else:
             step, ends = self.analytic(trait, config)
+        if config.PARTS > config.SPLIT_K:
+            ends += (config.PARTS - 1) * c.drain
         steps = [
             max(step, self._least_step(config, sharers))
             for sharers in ((1, config.CLUSTER), (config.CLUSTER, 1))
@@ -119,8 +122,9 @@ class Kind:
         after = self.finish * own
         if self.adds and trait.turns and m * n > _ROOMY * 32 * config.num_warps:
             after *= _CRAMPED
-        return (m, n, k, split, cluster, room, own, *steps, ends, least_ends, together, in_flight,
-                shown, after)  # fmt: skip
+        cut = CUT if config.PARTS > 1 else k
+        return (m, n, k, split, cut, cluster, room, own, *steps, ends, least_ends, together,
+                in_flight, shown, after)  # fmt: skip
 
     def _least_step(self, config: Config, sharers: tuple[int, int]) -> float:
         """Of the loads alone, if so many programs load a tile of A, and one of B, together."""

@@ -126,8 +126,8 @@ class Scene:
         turns = trait.turns
         prune = below is not None
         M, N, K, batch = self.M, self.N, self.K, self.batch
-        for (m, n, depth, split, cluster, room, own, step, beside_step, ends, least_ends, together,
-             in_flight, shown, after) in shapes:  # fmt: skip
+        for (m, n, depth, split, cut, cluster, room, own, step, beside_step, ends, least_ends,
+             together, in_flight, shown, after) in shapes:  # fmt: skip
             if cluster == 1:
                 tiles = -(-M // m) * -(-N // n) * batch
             else:
@@ -149,7 +149,8 @@ class Scene:
                 idle = 1 - active / sms
             else:
                 tiles *= split
-                steps = -(-steps // split)
+                pieces = -(-K // cut)
+                steps = -(-pieces // split) * (cut // depth)
                 share = -(-tiles // room)
                 idle = 1 - tiles / (share * sms)
             # SMs that idle leave power, for a higher clock, and L2's bandwidth to the others.

@@ -110,6 +110,9 @@ def why_not(kernel: Kernel, view: Problem, config: Config) -> str | None:
         return f"SPLIT_K is {config.SPLIT_K}; this rung does not split K{_who_splits(view)}"
     if config.CLUSTER > 1 and all(c.CLUSTER == 1 for c in own):
         return f"CLUSTER is {config.CLUSTER}; this rung's programs share no loads"
+    if config.PARTS > 1 and not kernel.fixed_parts:
+        able = ", ".join(rung.name for rung in RUNGS if rung.fixed_parts)
+        return f"PARTS is {config.PARTS}; this rung cuts K into no fixed parts; {able} can"
     if config.SHARED and all(c.SHARED != config.SHARED for c in own):
         return f"SHARED is {config.SHARED!r}; this rung leaves no choice of a layout"
     stage = (config.BLOCK_M + config.BLOCK_N) * config.BLOCK_K * view.itemsize

@@ -12,13 +12,11 @@ import warnings
 from collections.abc import Sequence
 
 from ..config import Config
-from ..cost_model.model import scene_of
-from ..kernels.common.host import is_wgmma
 from ..kernels.pack import why_not as pack_why_not
 from ..problem import INTERPRETER, PLAIN, Problem
 from ..rungs import RUNGS, find
 from ..spec import Kernel
-from . import cache
+from . import cache, invariant
 from .candidates import best_config, groups, least, packs
 from .explain import Choice
 from .request import Request, why_not
@@ -118,39 +116,52 @@ def _exactly(problem: Problem, request: Request) -> Choice:
 
 
 def _invariant(problem: Problem, request: Request) -> Choice:
-    """A choice whose sums have the same order whatever M and the batch are.
-
-    Mainloop and depth of a k-step are those of a canonical M. The tile may follow M only where sums
-    don't depend on it, and so may the rung, to one with the same mainloop: WGMMA adds 16 (of 16-bit
-    operands) products at a time to each element, in K's order, whatever the tile.
-    """
-    rungs = [rung for rung in RUNGS if rung.in_order]
+    """A choice whose sums have the same order whatever M and the batch are."""
+    rungs = [rung for rung in RUNGS if rung.in_order or rung.ordered]
     if request.kernel != "auto":
         rungs = [find(request.kernel)]
-        if not rungs[0].in_order:
+        if not rungs[0].in_order and not rungs[0].ordered:
             raise ValueError(
                 f'kernel="{request.kernel}" sums in an order that depends on M; '
                 "batch_invariant=True can't have it"
             )
-    rung, anchor = _anchor(problem, rungs)
+    named = request.kernel != "auto"
+    able = invariant.able(rungs, named)
+    if able and invariant.by_wgmma(problem):
+        best = _of_wgmma(problem, able, named)
+    else:
+        best = _as_anchored(problem, [r for r in rungs if r.in_order], not named)
+    return Choice(problem, *best, "batch_invariant=True: sums in the same order for every M")
+
+
+def _of_wgmma(problem: Problem, rungs: Sequence[Kernel], named: bool) -> tuple[Kernel, Config]:
+    """The least of those of the `rungs`, or of the one that was `named`, in one order."""
+    parts = invariant.parts_of(problem) if any(rung.fixed_parts for rung in rungs) else 1
+    best = least(invariant.groups(problem, rungs, parts, copies=not named))
+    if best is None and named:
+        _must_run(rungs[0], problem)
+    if best is None:
+        cut = f", with K in {parts} parts" if parts > 1 else ""
+        reasons = "; ".join(f"{rung.name}: {rung.why_not(problem)}" for rung in rungs)
+        raise ValueError(f"batch_invariant=True can't have {problem}{cut}: {reasons}")
+    return best
+
+
+def _as_anchored(problem: Problem, rungs: Sequence[Kernel], copies: bool) -> tuple[Kernel, Config]:
+    """The rung and config of a canonical M: the order of sums follows from the tile.
+
+    With `copies` of operands if the rung needs them.
+    """
+    rung, config = _anchor(problem, rungs)
     pack = ""
-    if request.kernel == "auto" and rung.why_not(problem):
+    if copies and rung.why_not(problem):
         able = (p for p in packs(problem) if rung.why_not(problem.packed(p)) is None)
         pack = next(able, "")
     view = problem.packed(pack) if pack else problem
     _must_run(rung, view)
-    config = anchor
-    if problem.device != INTERPRETER:
-        scene, found = scene_of(view), []
-        for some in (some for some in rungs if some.measured_as == rung.measured_as):
-            same = [c for c in some.configs(view) if _same_sums(problem, c, anchor)]
-            same = [anchor, *same] if some is rung else same
-            able = [c for c in same if why_not(some, view, c) is None]
-            found += [(s, some, c) for s, c in zip(scene.seconds(some, able), able, strict=True)]
-        found = found or [(0.0, rung, _shallower(rung, view, anchor))]
-        _, rung, config = min(found, key=lambda row: row[0])
-    why = "batch_invariant=True: sums in the same order for every M"
-    return Choice(problem, rung, dataclasses.replace(config, PACK=pack), why)
+    if problem.device != INTERPRETER and why_not(rung, view, config):
+        config = _shallower(rung, view, config)
+    return rung, dataclasses.replace(config, PACK=pack)
 
 
 def _shallower(rung: Kernel, view: Problem, anchor: Config) -> Config:
@@ -178,13 +189,3 @@ def _anchor(problem: Problem, rungs: Sequence[Kernel]) -> tuple[Kernel, Config]:
     if best is None:
         raise ValueError(f"no kernel has sums that don't depend on M for {problem}")
     return best
-
-
-def _same_sums(problem: Problem, config: Config, anchor: Config) -> bool:
-    same_depth = config.BLOCK_K == anchor.BLOCK_K and config.SPLIT_K == 1
-    return same_depth and all(_wgmma(problem, c) for c in (config, anchor))
-
-
-def _wgmma(problem: Problem, config: Config) -> bool:
-    """Whether the config's products are warpgroup instructions on 16-bit operands."""
-    return problem.itemsize == 2 and is_wgmma(problem, config)

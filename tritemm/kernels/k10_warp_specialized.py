@@ -14,10 +14,11 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..spec import Trait, TritonKernel
 from .common.epilogue import make_epilogue
+from .common.fixed_parts import sums_of
 from .common.gluon_host import arguments, config_why_not, why_not_with_tf32
 from .common.mainloop import make_mainloop
 from .common.scheduler import SIZES, Scheduler
-from .common.tiles import configs_of
+from .common.tiles import configs_of, ordered
 
 
 @gluon.jit
@@ -37,8 +38,7 @@ def compute(args, WHICH: gl.constexpr):
     n = gl.to_tensor(0)
     for i in range(work.first(), work.units(), work.stride()):
         unit = work.unit(i)
-        acc = loop.multiply(n, unit.steps, WHICH)
-        acc, n = loop.multiply_tail(acc, n, unit.steps)
+        acc, n = sums_of(loop, n, unit, work, WHICH)
         out.store(acc, unit, WHICH, WHICH)
     out.tail()
 
@@ -92,6 +92,6 @@ def grid(problem, config):
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=warp_specialized_kernel, arguments=arguments(consumers=1),
     grid=grid, why_not=why_not_with_tf32, configs=configs, interpreted=None,
-    config_why_not=config_why_not(1, three=True),
+    config_why_not=config_why_not(1, three=True), ordered=ordered(TILES), fixed_parts=True,
     supersedes=True, trait=Trait(0.98, resident=True, hidden=0.4),
 )  # fmt: skip

@@ -15,6 +15,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..spec import Trait, TritonKernel
 from .common.epilogue import make_epilogue
+from .common.fixed_parts import sums_of
 from .common.gluon_host import (
     arguments,
     columns_at_once,
@@ -28,7 +29,7 @@ from .common.limits import pairs_why_not
 from .common.mainloop import make_mainloop
 from .common.parts import Parts
 from .common.scheduler import SIZES, Scheduler
-from .common.tiles import in_parts
+from .common.tiles import in_parts, shared_parts
 
 
 @gluon.jit
@@ -48,8 +49,7 @@ def compute(args, WHICH: gl.constexpr):
     n = gl.to_tensor(0)
     for i in range(work.first(), work.units(), work.stride()):
         unit = work.unit(i)
-        acc = loop.multiply(n, unit.steps, WHICH)
-        acc, n = loop.multiply_tail(acc, n, unit.steps)
+        acc, n = sums_of(loop, n, unit, work, WHICH)
         if work.SHAPE.SPLIT_K == 1:
             out.store(acc, unit, WHICH, WHICH)
         else:
@@ -106,6 +106,6 @@ KERNEL = TritonKernel(
     arguments=arguments(1, workspace_of_parts, columns_at_once, together),
     grid=grid, why_not=why_not, configs=configs, interpreted=None,
     config_why_not=config_why_not(1, three=True),
-    in_order=False,
+    in_order=False, ordered=shared_parts(TILES), fixed_parts=True,
     trait=Trait(0.98, resident=True, hidden=0.3),
 )  # fmt: skip

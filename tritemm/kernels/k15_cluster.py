@@ -19,7 +19,8 @@ from ..spec import Trait, TritonKernel
 from .common.cluster_host import why_not
 from .common.cluster_mainloop import idle, keep_ring, make_cluster_mainloop
 from .common.epilogue import make_epilogue
-from .common.multicast import arguments, config_why_not, either, fitted, grid, usual
+from .common.fixed_parts import sums_of
+from .common.multicast import arguments, config_why_not, either, fitted, grid, ordered, usual
 from .common.ptx import cluster_sync
 from .common.scheduler import SIZES, Scheduler
 
@@ -45,8 +46,7 @@ def compute(args, WHICH: gl.constexpr):
     n = gl.to_tensor(0)
     for i in range(work.first(), work.units(), work.stride()):
         unit = work.unit(i)
-        acc = loop.multiply(n, unit.steps)
-        acc, n = loop.multiply_tail(acc, n, unit.steps)
+        acc, n = sums_of(loop, n, unit, work)
         out.store(acc, unit, WHICH, loop.SLAB)
     out.tail()
     cluster_sync()
@@ -103,6 +103,6 @@ KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=cluster_kernel, arguments=arguments(), grid=grid,
     why_not=why_not, configs=configs, interpreted=None, either=either, odd_tiles=True,
     config_why_not=config_why_not(8, 12, more="; cluster_pingpong takes 4"),
-    clusters=lambda config: config.CLUSTER,
+    clusters=lambda config: config.CLUSTER, ordered=ordered(TILES, FITTED), fixed_parts=True,
     trait=Trait(0.98, resident=True, hidden=0.75),
 )  # fmt: skip

@@ -16,7 +16,7 @@ from ..spec import Trait, TritonKernel
 from .common.cluster_host import why_not
 from .common.cluster_mainloop import idle, keep_ring, make_cluster_mainloop
 from .common.epilogue import make_epilogue
-from .common.multicast import arguments, config_why_not, either, fitted, grid, usual
+from .common.multicast import arguments, config_why_not, either, fitted, grid, ordered, usual
 from .common.ptx import barrier_arrive, barrier_wait, cluster_sync
 from .common.scheduler import SIZES, Scheduler
 
@@ -89,6 +89,8 @@ TILES = (
 FITTED = (
     (64, 4, 2, 48, 256), (64, 4, 4, 48, 256), (128, 4, 2, 96, 192),
 )  # fmt: skip
+#: More, where tiles are few and K is whole.
+NARROW = ((64, 32, 4), (64, 64, 4), (64, 96, 4))
 
 
 def configs(problem):
@@ -99,6 +101,6 @@ KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=cluster_pingpong_kernel, arguments=arguments(), grid=grid,
     why_not=why_not, configs=configs, interpreted=None, either=either, odd_tiles=True,
     config_why_not=config_why_not(4),
-    clusters=lambda config: config.CLUSTER,
+    clusters=lambda config: config.CLUSTER, ordered=ordered(TILES, FITTED, NARROW),
     trait=Trait(0.98, resident=True, hidden=0.8, turns=True, like="cluster"),
 )  # fmt: skip

@@ -17,7 +17,7 @@ from ..spec import Trait, TritonKernel
 from .common.cluster_host import why_not_in_parts
 from .common.cluster_mainloop import idle, keep_ring, make_cluster_mainloop
 from .common.epilogue import make_epilogue
-from .common.multicast import FOR_ANY, arguments, config_why_not, either, fitted, grid, workspace
+from .common.multicast import FOR_ANY, arguments, config_why_not, either, fitted, grid, shared_parts
 from .common.parts import Parts
 from .common.ptx import barrier_arrive, barrier_wait, cluster_sync
 from .common.scheduler import SIZES, Scheduler
@@ -118,9 +118,9 @@ def configs(problem):
 
 
 KERNEL = TritonKernel(
-    module=__name__, doc=__doc__, fn=multicast_split_k_kernel, arguments=arguments(workspace),
+    module=__name__, doc=__doc__, fn=multicast_split_k_kernel, arguments=arguments(cut=True),
     grid=grid, why_not=why_not_in_parts, suits=suits, configs=configs, interpreted=None,
     either=either, odd_tiles=True, config_why_not=config_why_not(4, 8, 12, least=2), in_order=False,
-    clusters=lambda config: config.CLUSTER,
+    clusters=lambda config: config.CLUSTER, ordered=shared_parts(FITTED), fixed_parts=True,
     trait=Trait(0.98, resident=True, hidden=0.75, like="cluster"),
 )  # fmt: skip

@@ -18,7 +18,7 @@ from .common.cluster_host import why_not_in_parts
 from .common.cluster_mainloop import idle, keep_ring, make_cluster_mainloop
 from .common.epilogue import make_epilogue
 from .common.exchange import Exchange, gap_of
-from .common.exchange_host import ARGUMENTS, config_why_not, deepest, fitted, grid
+from .common.exchange_host import ARGUMENTS, config_why_not, deepest, fitted, grid, ordered
 from .common.ptx import cluster_sync, wgmma_wait
 from .common.scheduler import SIZES, Scheduler
 
@@ -115,6 +115,6 @@ KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=cluster_split_k_kernel, arguments=ARGUMENTS,
     grid=grid, why_not=why_not_in_parts, suits=suits, configs=configs, interpreted=None,
     odd_tiles=True, config_why_not=config_why_not, in_order=False,
-    clusters=lambda config: config.SPLIT_K,
+    clusters=lambda config: config.SPLIT_K, ordered=ordered(TILES), fixed_parts=True,
     trait=Trait(0.98, exchanges=True),
 )  # fmt: skip

@@ -74,9 +74,11 @@ def output_buffers(
     return max(0, min(most, (room - gluon_host.RESERVE) // output))
 
 
-def most_columns(rows: int, warps: int) -> int:
+def most_columns(config: Config) -> int:
     """Of a tile whose sums the consumers' registers hold."""
-    return min(256, 192 if warps == 12 else 2 * gluon_host.ACCUMULATORS // slabs_of(rows, warps))
+    most = gluon_host.most_accumulators(config, config.num_warps // 4)
+    each = slabs_of(config.BLOCK_M, config.num_warps) * gluon_host.sums_of(config)
+    return min(256, 2 * most // each)
 
 
 def tile_why_not(config: Config, multiple: int) -> str | None:
@@ -86,7 +88,7 @@ def tile_why_not(config: Config, multiple: int) -> str | None:
     rows = (least,) if warps == 12 else (least, 2 * least)
     if m not in rows:
         return f"BLOCK_M is {m}; {' and '.join(map(str, rows))} are possible with {warps} warps"
-    most = most_columns(m, warps)
+    most = most_columns(config)
     if n % multiple or not multiple <= n <= most:
         return f"BLOCK_N is {n}; multiples of {multiple} up to {most} are possible with {m} rows"
     return None

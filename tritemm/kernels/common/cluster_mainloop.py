@@ -175,8 +175,8 @@ class Consumer:
     SLABS: gl.constexpr
 
     @gluon.jit
-    def multiply(self, n, steps):
-        """Its slabs of a unit, from step `n` on: their sums.
+    def multiply(self, n, steps, SLAB: gl.constexpr = 0):
+        """Its slabs of a unit, from step `n` on, whatever `SLAB`: their sums.
 
         The last step is still under way: `multiply_tail` waits for it.
         """

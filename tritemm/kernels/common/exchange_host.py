@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ...gpus import clusters_at_once
 from ...problem import Problem
@@ -13,7 +13,7 @@ from .cluster_mainloop import slabs_of
 from .exchange import most_pieces
 from .gluon_host import parts_why_not, piece_columns
 from .host import Box, major_of
-from .tiles import config_of
+from .tiles import config_of, in_fixed_parts
 
 #: BLOCK_M, BLOCK_N, BLOCK_K, and the warps of a tile, with as many stages as fit.
 Tile = tuple[int, int, int, int]
@@ -41,6 +41,31 @@ def _fitted(tiles, M, N, K, batch, sms, *kind) -> tuple[Config, ...]:
             for split in splits(count, -(-K // depth), sms):
                 found.append(_deepest(rows, columns, depth, warps, split, *kind))
     return tuple(found)
+
+
+def ordered(tiles: Sequence[Tile]) -> Callable[[Problem, int], Sequence[Config]]:
+    """`Kernel.ordered`: the same with clusters of as many programs as K has fixed parts.
+
+    Those for few columns also where rows are few.
+    """
+
+    def configs(problem: Problem, parts: int) -> Sequence[Config]:
+        if not 2 <= parts <= MOST:
+            return ()
+        sizes = problem.M, problem.N, problem.batch, clusters_at_once(parts, problem.device.sms)
+        kind = problem.device.shared, *cluster_host.ring_kind(problem)
+        return in_fixed_parts(_in_one_round(tiles, parts, *sizes, *kind), parts)
+
+    return configs
+
+
+@functools.lru_cache
+def _in_one_round(tiles, split, M, N, batch, room, *kind) -> tuple[Config, ...]:
+    return tuple(
+        _deepest(*tile, split, *kind)
+        for tile in _with_narrow(tiles, min(M, N))
+        if -(-M // tile[0]) * -(-N // tile[1]) * batch <= room
+    )
 
 
 @functools.lru_cache(maxsize=4096)

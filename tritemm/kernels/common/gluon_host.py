@@ -11,7 +11,7 @@ import torch
 from ...problem import GATED, INTERPRETER, PLAIN, Problem, kept
 from ...runtime.workspace import Room
 from ...spec import Arguments, Config, Workspace
-from . import epilogue, finish, memory
+from . import epilogue, finish, memory, scheduler
 from .host import Box, _sizes, _strides, described, major_of, refusal, storable, tma_why_not
 from .limits import pairs_why_not, steps_why_not, units_why_not
 from .shape import Shape
@@ -32,6 +32,8 @@ RESERVE = 2048
 ACCUMULATORS = 192
 #: Of each of three consumers; ptxas plans with the registers before they are given.
 ACCUMULATORS_OF_THREE = 96
+#: The same where half of them hold the sum of the parts of K so far.
+ACCUMULATORS_IN_PARTS, ACCUMULATORS_IN_PARTS_OF_THREE = 192, 128
 #: Columns that are stored through pointers at a time, by way of shared memory.
 POINTER_COLUMNS = 64
 #: Parts of K at most: who comes to add them up is counted in 8 bits (`parts`), and the steps
@@ -41,6 +43,7 @@ MOST_PARTS = 128
 MOST_ROWS = 256
 #: Bytes of a line of K of a stage: one to four of the lines that the copy engine swizzles.
 DEPTHS = (128, 256, 512)
+CUT = scheduler.CUT.value
 
 
 @kept
@@ -123,7 +126,29 @@ def parts_why_not(problem: Problem, config: Config) -> str | None:
         return f"SPLIT_K is {split}; K = {problem.K} has {steps} steps of {config.BLOCK_K}"
     if split > MOST_PARTS:
         return f"SPLIT_K is {split}; {MOST_PARTS} parts are possible"
+    if reason := fixed_parts_why_not(problem, config):
+        return reason
     return units_why_not(config.tiles(problem) * split)
+
+
+def fixed_parts_why_not(problem: Problem, config: Config) -> str | None:
+    """The refusal of `PARTS` that are too many, or that steps or programs don't meet."""
+    count, split = config.PARTS, config.SPLIT_K
+    if count == 1:
+        return None
+    if split not in (1, count):
+        return f"PARTS is {count} and SPLIT_K {split}; one program takes all parts, or each one"
+    if CUT % config.BLOCK_K:
+        return f"BLOCK_K is {config.BLOCK_K}; PARTS begin at multiples of {CUT} elements"
+    pieces = -(-problem.K // CUT)
+    if count > pieces:
+        return f"PARTS is {count}; K = {problem.K} has {pieces} times {CUT} elements"
+    return too_long(problem)
+
+
+def sums_of(config: Config) -> int:
+    """Sums that a program keeps of each element of a tile: of K so far, or of this part too."""
+    return 2 if config.PARTS > config.SPLIT_K else 1
 
 
 def config_why_not(consumers: int, three: bool = False):
@@ -153,8 +178,8 @@ def config_why_not(consumers: int, three: bool = False):
             )
         if reason := halves_why_not(problem, config):
             return reason
-        accumulators = rows * config.BLOCK_N // (32 * warps)
-        most = ACCUMULATORS if many == 1 else ACCUMULATORS_OF_THREE
+        accumulators = sums_of(config) * rows * config.BLOCK_N // (32 * warps)
+        most = most_accumulators(config, many)
         if accumulators > most:
             return f"{accumulators} accumulators per thread; {most} is possible"
         if config.num_stages < 2:
@@ -193,6 +218,13 @@ def odd_halves(config: Config, size: int, b_major: str) -> str | None:
             f"other, of {half} columns or a multiple"
         )
     return None
+
+
+def most_accumulators(config: Config, consumers: int) -> int:
+    """Of a thread of a program with one or two consumers, or three."""
+    if sums_of(config) == 1:
+        return ACCUMULATORS if consumers < 3 else ACCUMULATORS_OF_THREE
+    return ACCUMULATORS_IN_PARTS if consumers < 3 else ACCUMULATORS_IN_PARTS_OF_THREE
 
 
 @kept
@@ -340,7 +372,8 @@ def shape_of(problem: Problem, config: Config, consumers: int, rows: int, **more
         BATCHED=problem.batch > 1, WIDE=problem.wide,
         TYPE="bf16" if problem.a.dtype == torch.bfloat16 else "f16",
         PLAIN=problem.epilogue == PLAIN, LINES=in_lines(problem), BIAS=problem.epilogue.along,
-        ACTIVATION=GATED.get(activation, activation), GATED=problem.epilogue.gated, **more,
+        ACTIVATION=GATED.get(activation, activation), GATED=problem.epilogue.gated,
+        PARTS=config.PARTS, **more,
     )  # fmt: skip
 
 

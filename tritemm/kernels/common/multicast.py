@@ -9,13 +9,13 @@ from typing import Any
 from ...gpus import clusters_at_once
 from ...problem import Problem
 from ...runtime.workspace import Room
-from ...spec import Arguments, Config, Workspace
+from ...spec import Arguments, Config
 from . import cluster_host, scheduler
 from .cluster_mainloop import LINE, slabs_of
 from .gluon_host import partial_sums, parts_why_not, piece_columns
 from .host import Box
 from .ptx import unit
-from .tiles import config_of
+from .tiles import config_of, in_fixed_parts
 
 #: BLOCK_M, BLOCK_N and the warps of a tile, with as many stages as fit, in clusters of two.
 Tile = tuple[int, int, int]
@@ -36,28 +36,32 @@ LARGEST = 128 * 256
 _cluster_tile = functools.cache(scheduler.cluster_tile)
 
 
-def usual(problem: Problem, tiles: Sequence[Tile]) -> tuple[Config, ...]:
-    """The configs of those of the `tiles` that fit."""
-    return _usual(tiles, problem.device.shared, *cluster_host.ring_kind(problem))
+def usual(
+    problem: Problem, tiles: Sequence[Tile], programs: tuple[int, ...] = (2,)
+) -> tuple[Config, ...]:
+    """The configs of those of the `tiles` that fit, in clusters of so many `programs`."""
+    return _usual(tiles, programs, problem.device.shared, *cluster_host.ring_kind(problem))
 
 
 @functools.lru_cache
-def _usual(tiles, *kind) -> tuple[Config, ...]:
-    found = (deepest(*tile, 2, 1, *kind) for tile in tiles)
+def _usual(tiles, programs, *kind) -> tuple[Config, ...]:
+    found = (deepest(*tile, n, 1, *kind) for n in programs for tile in tiles)
     return tuple(config for config in found if config)
 
 
 def fitted(
-    problem: Problem, table: Sequence[Fitted], besides: Sequence[Tile] = (), cut: bool = False
-) -> tuple[Config, ...]:
+    problem: Problem, table: Sequence[Fitted], besides: Sequence[Tile] = (), cut: bool = False,
+    counts: tuple[int, ...] = PARTS,
+) -> tuple[Config, ...]:  # fmt: skip
     """Tiles whose columns are the fewest with which C takes so many rounds, the fewest possible.
 
-    Or, with `cut`, those with which it takes one where K is cut. None of `besides`.
+    Or, with `cut`, those with which it takes one where K is cut, into one of `counts`. None of
+    `besides`.
     """
     kind = problem.device.shared, *cluster_host.ring_kind(problem)
-    parts = max(1, min(problem.K // (LEAST_STEPS * LINE.value), PARTS[-1]))
+    parts = max(1, min(problem.K // (LEAST_STEPS * LINE.value), max(counts)))
     sizes = problem.M, problem.N, problem.batch, parts, problem.device.sms
-    return _fitted(table, besides, cut, *sizes, *kind)
+    return _fitted(table, besides, cut and counts, *sizes, *kind)
 
 
 @functools.lru_cache
@@ -89,10 +93,10 @@ def _fitted(table, besides, cut, M, N, batch, parts, sms, *kind) -> tuple[Config
 
 
 @functools.lru_cache
-def _counts(programs: int, sms: int, cut: bool) -> tuple[tuple[int, int], ...]:
+def _counts(programs: int, sms: int, cut: Sequence[int]) -> tuple[tuple[int, int], ...]:
     """Clusters of one to three rounds of whole tiles, or of one where K is cut; into how many."""
     room = clusters_at_once(programs, sms)
-    return tuple((room // n, n) for n in PARTS) if cut else tuple((n * room, 1) for n in ROUNDS)
+    return tuple((room // n, n) for n in cut) if cut else tuple((n * room, 1) for n in ROUNDS)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -105,6 +109,37 @@ def deepest(rows: int, columns: int, warps: int, programs: int, split: int, *kin
             if buffers_of(config, *kind) >= least:
                 return config
     return None
+
+
+def ordered(
+    tiles: Sequence[Tile], table: Sequence[Fitted], narrow: Sequence[Tile] = ()
+) -> Callable[[Problem, int], Sequence[Config]]:
+    """`Kernel.ordered` of a rung whose programs have all of K; with `narrow` tiles of any cluster,
+    for C of few."""
+
+    def configs(problem: Problem, parts: int) -> Sequence[Config]:
+        own = usual(problem, tiles) + fitted(problem, table, tiles)
+        own = dict.fromkeys(own + usual(problem, narrow, (2, 4)))
+        return _with_room(in_fixed_parts(tuple(own), parts))
+
+    return configs
+
+
+@functools.lru_cache(maxsize=4096)
+def _with_room(configs: tuple[Config, ...]) -> tuple[Config, ...]:
+    """Those whose sums the registers hold."""
+    return tuple(c for c in configs if cluster_host.most_columns(c) >= c.BLOCK_N)
+
+
+def shared_parts(table: Sequence[Fitted]) -> Callable[[Problem, int], Sequence[Config]]:
+    """The same of one whose clusters have a part each."""
+
+    def configs(problem: Problem, parts: int) -> Sequence[Config]:
+        if parts == 1:
+            return ()
+        return in_fixed_parts(fitted(problem, table, cut=True, counts=(parts,)), parts)
+
+    return configs
 
 
 def either(problem: Problem) -> bool:
@@ -208,8 +243,8 @@ def _boxes(problem: Problem, config: Config) -> tuple[Box, Box, Box | None]:
     return cluster_host.boxes_of(problem, config, columns_at_once(problem, config), a, b)
 
 
-def arguments(work: Workspace | None = None) -> Arguments:
-    """Of the rungs whose clusters share loads; `work` where K is cut."""
+def arguments(cut: bool = False) -> Arguments:
+    """Of the rungs whose clusters share loads; `cut`: of the one that cuts K."""
 
     def more(problem: Problem, config: Config) -> dict[str, Any]:
         return {
@@ -218,4 +253,5 @@ def arguments(work: Workspace | None = None) -> Arguments:
             "TOGETHER": together(problem, config),
         }
 
+    work = workspace if cut else None
     return cluster_host.arguments(_boxes, buffers_of, more, consumers_of, work)

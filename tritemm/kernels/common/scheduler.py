@@ -9,6 +9,9 @@ from .raster import raster, split_batch
 #: Kernels are not specialised on these.
 SIZES = ["M", "N", "K", "B0", "B1", *(f"stride_c{axis}" for axis in "01mn")]
 
+#: Elements of K at whose multiples fixed `PARTS` begin: each BLOCK_K divides them.
+CUT = gl.constexpr(256)
+
 
 @aggregate
 class Unit:
@@ -102,21 +105,21 @@ class Scheduler:
         return b0, b1, row, col
 
     @gluon.jit
-    def share(self, part):
-        """The first step of a part of K, and how many it has."""
-        SHAPE: gl.constexpr = self.SHAPE
-        first = 0
-        steps = gl.cdiv(self.K, SHAPE.BLOCK_K)
-        if SHAPE.SPLIT_K > 1:
-            first = steps * part // SHAPE.SPLIT_K
-            steps = steps * (part + 1) // SHAPE.SPLIT_K - first
+    def share(self, part, PARTS: gl.constexpr):
+        """The first step of one of so many parts of K, and how many it has."""
+        BLOCK_K: gl.constexpr = self.SHAPE.BLOCK_K
+        EACH: gl.constexpr = CUT // BLOCK_K if self.SHAPE.PARTS > 1 else 1
+        pieces = gl.cdiv(self.K, EACH * BLOCK_K)
+        first = pieces * part // PARTS * EACH
+        steps = pieces * (part + 1) // PARTS * EACH - first
+        if PARTS > 1:
             gl.assume(steps > 0)  # else ptxas may serialise WGMMA for the sake of sums without any
         return first, steps
 
     @gluon.jit
     def steps(self, i):
         """How many a unit has."""
-        _, steps = self.share(i // self.tiles())
+        _, steps = self.share(i // self.tiles(), self.SHAPE.SPLIT_K)
         return steps
 
     @gluon.jit
@@ -125,7 +128,7 @@ class Scheduler:
         tile, part = i, 0
         if self.SHAPE.SPLIT_K > 1:
             tile, part = i % self.tiles(), i // self.tiles()
-        first, steps = self.share(part)
+        first, steps = self.share(part, self.SHAPE.SPLIT_K)
         b0, b1, row, col = self.place(tile)
         return Unit(tile, part, first, steps, b0, b1, row, col)
 
@@ -134,6 +137,6 @@ class Scheduler:
         """Of a program whose cluster has a tile to itself: a part for each rank."""
         rank = gl.program_id(0) % self.SHAPE.SPLIT_K
         tile = gl.program_id(0) // self.SHAPE.SPLIT_K
-        first, steps = self.share(rank)
+        first, steps = self.share(rank, self.SHAPE.SPLIT_K)
         b0, b1, row, col = self.place(tile)
         return Unit(tile, rank, first, steps, b0, b1, row, col)

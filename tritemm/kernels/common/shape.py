@@ -14,9 +14,10 @@ class Shape:
     A tile [BLOCK_M, BLOCK_N] is computed in steps of BLOCK_K, of which the ring holds `STAGES`, by
     `WARPS`. A program has `CONSUMERS`, which share a tile in slabs of `ROWS`, or take turns. Tiles
     come in the raster `ORDER`, in groups of GROUP_M; K is cut into SPLIT_K parts, which run
-    `TOGETHER` or as it happens. EPI_N columns are stored at a time, by way of one of the `BUFFERS`
-    of each consumer. Matrices are stored by rows (N) or columns (T); C by threads if it is n or t.
-    Offsets in C have 64 bits if `WIDE`.
+    `TOGETHER` or as it happens. If there are `PARTS`, K is cut into these, at places that follow
+    from K alone; a program has one of them, or all if SPLIT_K is 1. EPI_N columns are stored at a
+    time, by way of one of the `BUFFERS` of each consumer. Matrices are stored by rows (N) or
+    columns (T); C by threads if it is n or t. Offsets in C have 64 bits if `WIDE`.
 
     The programs of a `CLUSTER` lie one below the other and share each tile of B, or side by side
     and share A: `SHARED` says which. `TYPE` of the operands, in PTX. C gets
@@ -46,6 +47,7 @@ class Shape:
     BUFFERS: int = 1
     SHARED: str = "b"
     TOGETHER: bool = False
+    PARTS: int = 1
     PLAIN: bool = True
     LINES: bool = False
     BIAS: str = "n"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ...problem import Problem
 from ...spec import Config
@@ -14,7 +15,11 @@ from .gluon_host import (
     c_major,
     columns_that_fit,
     least_columns,
+    most_accumulators,
     odd_halves,
+    slab_rows,
+    slabs,
+    sums_of,
 )
 from .host import major_of
 
@@ -61,6 +66,49 @@ def config_of(
     return Config(
         m, n, k, num_warps=warps, num_stages=stages, ORDER="grouped", SPLIT_K=split, CLUSTER=cluster
     )
+
+
+@functools.lru_cache(maxsize=4096)
+def in_fixed_parts(configs: tuple[Config, ...], parts: int) -> tuple[Config, ...]:
+    """The same with K in so many `PARTS`, or as they are for one."""
+    if parts == 1:
+        return configs
+    return tuple(dataclasses.replace(config, PARTS=parts) for config in configs)
+
+
+def ordered(tiles: Sequence[Tile]) -> Callable[[Problem, int], Sequence[Config]]:
+    """`Kernel.ordered` of a rung whose programs have all of K."""
+
+    def configs(problem: Problem, parts: int) -> Sequence[Config]:
+        return _with_room(in_fixed_parts(configs_of(problem, tiles, consumers=1), parts))
+
+    return configs
+
+
+@functools.lru_cache(maxsize=4096)
+def _with_room(configs: tuple[Config, ...]) -> tuple[Config, ...]:
+    """Those whose sums the registers hold."""
+    return tuple(
+        c for c in configs
+        if sums_of(c) * slab_rows(c.BLOCK_M) * c.BLOCK_N
+        <= 32 * c.num_warps * most_accumulators(c, slabs(c))
+    )  # fmt: skip
+
+
+def shared_parts(tiles: Sequence[Tile]) -> Callable[[Problem, int], Sequence[Config]]:
+    """The same of one whose programs have a part each; few rows are also few columns."""
+
+    def configs(problem: Problem, parts: int) -> Sequence[Config]:
+        menu = _with_skinny(tiles, min(problem.M, problem.N), least_columns(problem))
+        whole = configs_of(problem, menu, consumers=1)
+        return in_fixed_parts(_shared_by(whole, parts), parts)
+
+    return configs
+
+
+@functools.lru_cache(maxsize=4096)
+def _shared_by(configs: tuple[Config, ...], split: int) -> tuple[Config, ...]:
+    return tuple(_cut(config, split) for config in configs)
 
 
 @functools.lru_cache
