@@ -91,6 +91,23 @@ def test_second_call_is_short(kernel, monkeypatch):
 
 
 @rungs
+def test_factors_are_given_at_each_launch(kernel, monkeypatch):
+    """Those of another call are no other kind, and none of what was prepared."""
+    a, b = operands(256, 512, 384)
+    residual = operand(256, 512, a.dtype)
+    fields = {"residual": residual, "alpha": 2.0, "beta": 3.0}
+    if reason := kernel.why_not(Problem.of(a, b, torch.empty_like(residual), **fields)):
+        pytest.skip(reason)
+    for alpha, beta in ((2, 3), (0.5, -1), (-4.0, 0.25)):
+        more = {"kernel": kernel.name, "residual": residual, "alpha": alpha, "beta": beta}
+        got = tritemm.matmul(a, b, **more)
+        with monkeypatch.context() as patch:
+            patch.setattr(triton_private, "plain", lambda: False)
+            assert torch.equal(got, tritemm.matmul(a, b, **more))
+    assert len(fast_path.KNOWN) == 1
+
+
+@rungs
 def test_streams(kernel):
     """Launches go to the stream that is current, one that waits for its operands."""
     a, b = operands(512, 640, 768)
