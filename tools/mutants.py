@@ -221,7 +221,7 @@ FAULTS = (
         PAIRS, "pingpong", "pingpong",
     ),
     Fault(
-        "a gate and its partner are exchanged", "kernels/common/epilogue.py",
+        "a gate and its partner are exchanged", "kernels/common/finish_pairs.py",
         "halves_of(acc, 0), halves_of(acc, 1)", "halves_of(acc, 1), halves_of(acc, 0)",
         PAIRS, "pingpong", "pingpong",
     ),

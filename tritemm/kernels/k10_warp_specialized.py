@@ -18,7 +18,7 @@ from .common.fixed_parts import sums_of
 from .common.gluon_host import arguments, config_why_not, why_not_with_tf32
 from .common.mainloop import make_mainloop
 from .common.scheduler import SIZES, Scheduler
-from .common.tiles import configs_of, ordered
+from .common.tiles import configs_of, of_few_rows, ordered
 
 
 @gluon.jit
@@ -75,14 +75,8 @@ TILES = (
 )  # fmt: skip
 
 
-#: Of gated products of few rows, whose operands can't be exchanged: what counts is bytes in flight.
-FEW_ROWS = ((64, 64, 64, 4, 12), (64, 32, 64, 4, 16))
-
-
 def configs(problem):
-    rows = FEW_ROWS[0][0]
-    few = problem.epilogue.gated and rows >= problem.M
-    return configs_of(problem, TILES + FEW_ROWS if few else TILES, consumers=1)
+    return configs_of(problem, TILES + of_few_rows(problem), consumers=1)
 
 
 def grid(problem, config):

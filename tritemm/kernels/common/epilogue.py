@@ -7,10 +7,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 
-from .finish_pairs import finish_pairs
-from .finish_piece import finish_piece
+from .finish_pairs import finish_any, piece_of, sums_of_piece
 from .language import Value, aggregate, async_store, tma_store_wait
-from .memory import acc_columns, as_box, buffers, columns_of, corner, halves_of, tile_view
+from .memory import acc_columns, as_box, buffers, corner, tile_view
 
 
 @gluon.constexpr_function
@@ -29,7 +28,7 @@ def lanes_along(major, warps):
 
 @aggregate
 class Epilogue:
-    """C, and `BUFFERS` in shared memory for each consumer's pieces of ROWS x EPI_N."""
+    """C, M x N, and `BUFFERS` in shared memory for each consumer's pieces of ROWS x EPI_N."""
 
     c_desc: Value
     c_ptr: Value
@@ -43,44 +42,22 @@ class Epilogue:
     @gluon.jit
     def store(self, acc, unit, WHICH: gl.constexpr, SLAB: gl.constexpr):
         """Write consumer `WHICH`'s sums, of slab `SLAB` of the tile and those below it."""
-        if self.SHAPE.GATED:
-            self.store_pairs(halves_of(acc, 0), halves_of(acc, 1), unit, WHICH, SLAB)
-        else:
-            PIECES: gl.constexpr = self.SHAPE.BLOCK_N // self.SHAPE.EPI_N
-            for i in gl.static_range(acc_columns(acc) // self.SHAPE.EPI_N):
-                self.store_piece(
-                    columns_of(acc, i, self.SHAPE.EPI_N), unit,
-                    (SLAB + i // PIECES) * self.SHAPE.ROWS, i % PIECES * self.SHAPE.EPI_N, WHICH, i,
-                )  # fmt: skip
-
-    @gluon.jit
-    def store_pairs(self, gate, up, unit, WHICH: gl.constexpr, SLAB: gl.constexpr):
-        """The same of a gated product: the sums of the gate, and those that it goes with."""
-        SHAPE: gl.constexpr = self.SHAPE
-        row = unit.row + SLAB * SHAPE.ROWS
-        for i in gl.static_range(acc_columns(gate) // SHAPE.EPI_N):
-            col = unit.col // 2 + i * SHAPE.EPI_N
-            piece = finish_pairs(
-                columns_of(gate, i, SHAPE.EPI_N), columns_of(up, i, SHAPE.EPI_N), self.extra, unit,
-                row, col, self.M, self.N, self.c_ptr.dtype.element_ty, SHAPE,
+        PIECES: gl.constexpr = self.SHAPE.BLOCK_N // sums_of_piece(self.SHAPE)
+        for i in gl.static_range(acc_columns(acc) // sums_of_piece(self.SHAPE)):
+            self.store_piece(
+                piece_of(acc, i, self.SHAPE), unit, (SLAB + i // PIECES) * self.SHAPE.ROWS,
+                i % PIECES * self.SHAPE.EPI_N, WHICH, i,
             )  # fmt: skip
-            self.write_piece(piece, unit, row, col, WHICH, i)
 
     @gluon.jit
     def store_piece(self, piece, unit, row, col, WHICH: gl.constexpr, NTH: gl.constexpr = 0):
         """Write consumer `WHICH`'s piece `NTH`, which is at (row, col) of the unit's tile."""
         SHAPE: gl.constexpr = self.SHAPE
         row += unit.row
-        col += unit.col
-        piece = finish_piece(
+        col += unit.col // (1 + SHAPE.GATED)
+        piece = finish_any(
             piece, self.extra, unit, row, col, self.M, self.N, self.c_ptr.dtype.element_ty, SHAPE
         )
-        self.write_piece(piece, unit, row, col, WHICH, NTH)
-
-    @gluon.jit
-    def write_piece(self, piece, unit, row, col, WHICH: gl.constexpr, NTH: gl.constexpr):
-        """Write what is finished, at (row, col) of C."""
-        SHAPE: gl.constexpr = self.SHAPE
         if by_engine(SHAPE.C_MAJOR):
             # So many pieces are in other buffers; those before them have been read.
             tma_store_wait(NTH if NTH < SHAPE.BUFFERS else SHAPE.BUFFERS - 1)
@@ -126,11 +103,10 @@ class Epilogue:
 @gluon.jit
 def make_epilogue(c_desc, c_ptr, M, N, strides, extra, SHAPE: gl.constexpr):
     """With its memory."""
-    if SHAPE.GATED:
-        N = N // 2  # columns of C
     memory = c_ptr
     if by_engine(SHAPE.C_MAJOR):
         COUNT: gl.constexpr = SHAPE.CONSUMERS * SHAPE.BUFFERS
         DTYPE: gl.constexpr = c_ptr.dtype.element_ty
         memory = buffers(COUNT, SHAPE.ROWS, SHAPE.EPI_N, SHAPE.C_MAJOR, DTYPE)
-    return Epilogue(c_desc, c_ptr, memory, M, N, strides, extra, SHAPE)
+    columns = N // (1 + SHAPE.GATED)
+    return Epilogue(c_desc, c_ptr, memory, M, columns, strides, extra, SHAPE)

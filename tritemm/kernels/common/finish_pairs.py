@@ -4,8 +4,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from .finish import finish_with
-from .finish_piece import joined, load_part, parts_ahead, piece_parts
-from .memory import part_of
+from .finish_piece import finish_piece, joined, load_part, parts_ahead, piece_parts
+from .memory import columns_of, part_of
 
 #: In the place of what isn't there.
 NONE = gl.constexpr(None)
@@ -53,3 +53,41 @@ def finish_pairs(gate, up, extra, unit, row, col, M, N, DTYPE: gl.constexpr, SHA
             part = finish_pair(left, right, extra, loaded[i - AHEAD], SHAPE)
             done += (part.to(DTYPE),)
     return joined(done)
+
+
+@gluon.jit
+def finish_any(piece, extra, unit, row, col, M, N, DTYPE: gl.constexpr, SHAPE: gl.constexpr):
+    """`finish_piece` of a piece's sums; of a gated product, those of the gate and the others."""
+    if SHAPE.GATED:
+        done = finish_pairs(piece[0], piece[1], extra, unit, row, col, M, N, DTYPE, SHAPE)
+    else:
+        done = finish_piece(piece, extra, unit, row, col, M, N, DTYPE, SHAPE)
+    return done
+
+
+@gluon.constexpr_function
+def sums_of_piece(shape):
+    """Columns of sums that make up the EPI_N columns of a piece of C."""
+    return 2 * shape.EPI_N if shape.GATED else shape.EPI_N
+
+
+@gluon.jit
+def piece_of(acc, PIECE: gl.constexpr, SHAPE: gl.constexpr):
+    """The sums of a piece. Of a gated product, which has one slab, those of the gate come first:
+    they are the left halves of the tensors `acc`. Registers only.
+    """
+    if SHAPE.GATED:
+        gate, up = halves_of(acc, 0), halves_of(acc, 1)
+        piece = (columns_of(gate, PIECE, SHAPE.EPI_N), columns_of(up, PIECE, SHAPE.EPI_N))
+    else:
+        piece = columns_of(acc, PIECE, SHAPE.EPI_N)
+    return piece
+
+
+@gluon.jit
+def halves_of(acc, HALF: gl.constexpr):
+    """The left (0) or right half of each of the tensors."""
+    halves = ()
+    for i in gl.static_range(len(acc)):
+        halves += (part_of(acc[i], HALF, 2),)
+    return halves

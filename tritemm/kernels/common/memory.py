@@ -106,15 +106,6 @@ def columns_of(acc, PIECE: gl.constexpr, COLUMNS: gl.constexpr):
 
 
 @gluon.jit
-def halves_of(acc, HALF: gl.constexpr):
-    """The left (0) or right half of each of the tensors; registers only."""
-    halves = ()
-    for i in gl.static_range(len(acc)):
-        halves += (part_of(acc[i], HALF, 2),)
-    return halves
-
-
-@gluon.jit
 def part_of(acc, PART: gl.constexpr, PARTS: gl.constexpr):
     """Columns `PART` of `PARTS` equal ones."""
     if PARTS > 1:

@@ -111,6 +111,15 @@ def _shared_by(configs: tuple[Config, ...], split: int) -> tuple[Config, ...]:
     return tuple(_cut(config, split) for config in configs)
 
 
+def of_few_rows(problem: Problem) -> tuple[Tile, ...]:
+    """Tiles for gated products of at most 64 rows, where bytes in flight are what counts.
+
+    Their operands can't be exchanged, so that few rows were columns.
+    """
+    few = problem.epilogue.gated and problem.M <= 64
+    return ((64, 64, 64, 4, 12), (64, 32, 64, 4, 16)) if few else ()
+
+
 @functools.lru_cache
 def skinny(columns: int, least: int) -> tuple[Tile, ...]:
     """Tiles for at most 64 columns, where bytes in flight are what counts; `least` columns wide."""
