@@ -206,9 +206,15 @@ ACTIVATIONS = {
 }
 
 
+def swiglu(pair):
+    gate, up = pair.chunk(2, -1)
+    return nn.functional.silu(gate) * up
+
+
 def epilogue(product, bias, residual, activation, alpha, beta):
     product = alpha * product
-    product = ACTIVATIONS[activation](product if bias is None else product + bias)
+    function = swiglu if activation == "swiglu" else ACTIVATIONS[activation]
+    product = function(product if bias is None else product + bias)
     return product if residual is None else product + beta * residual
 
 
@@ -247,6 +253,18 @@ def near(found, expected, placement) -> None:
     """As `same`, of whole numbers after an activation, which has errors of its own."""
     assert found.placements == (placement,), (found.placements, placement)
     torch.testing.assert_close(found.full_tensor().cpu(), expected, rtol=1e-3, atol=1e-3)
+
+
+def check_a_gate_stays_with_its_partner(mesh):
+    """Whatever the operands' placements: a device's share of columns would have gates alone."""
+    a, b, bias = whole(8, 8), whole(8, 24), 4 * whole(24)
+    want = swiglu(a @ b + bias)
+    for a_placed, b_placed in ((Shard(0), R), (R, Shard(1)), (Shard(1), Shard(0)), (R, R)):
+        x, y, z = place(a, mesh, a_placed), place(b, mesh, b_placed), place(bias, mesh, R)
+        rest = "swiglu", 1.0, 1.0
+        found = OPERATORS.gemm.default(x, y, z, None, *rest, *OPTIONS, torch.float32)
+        assert found.shape == want.shape
+        torch.testing.assert_close(found.full_tensor().cpu(), want, rtol=1e-3, atol=1e-3)
 
 
 def check_terms_are_added_once(mesh):

@@ -273,23 +273,23 @@ def test_the_multiplication_is_that_of_a_plain_product():
 
 
 @on_gpu
-@pytest.mark.parametrize("layout", ["NT", "NN", "TN", "TT"])
+@pytest.mark.parametrize("layout", ["NT", "NN"])
 @pytest.mark.parametrize("half", [456, 333])
 def test_every_config(kernel, layout, half):
     """Several tiles and steps, the last of them incomplete; few rows have tiles of their own."""
+    tried = set()
     for M in (392, 24):
         a = operand(M, 1096, BF16, layout[0])
         b = operand(1096, 2 * half, BF16, layout[1], aligned=True)
         bias, residual = operand(1, 2 * half, BF16)[0], operand(M, half, BF16)
         c = torch.empty(M, half, dtype=BF16, device=DEVICE)
         asked = Problem.of(a, b, c, activation="swiglu", bias=BF16, residual=residual)
-        if reason := kernel.why_not(asked):
-            assert "multiple of 16" in reason
-            continue
-        for config in kernel.configs(asked):
-            ending = ending_of(bias=bias, residual=residual)
-            assert run(kernel, a, b, config=config, ending=ending) is None
-            assert run(kernel, a, b, config=config, ending=ending_of("geglu")) is None
+        for config in sorted(set(kernel.configs(asked)) - tried, key=str):
+            tried.add(config)
+            assert run(kernel, a, b, config=config, ending=ending_of(bias=bias)) is None
+        ending = ending_of("geglu", bias, residual)
+        assert run(kernel, a, b, ending=ending) is None
+    assert len(tried) >= 3
 
 
 @pytest.mark.gpu
