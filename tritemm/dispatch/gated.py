@@ -10,7 +10,7 @@ from ..problem import INTERPRETER, PLAIN, Epilogue, Problem
 from . import cache
 from .explain import Choice
 from .request import Request
-from .selection import TooOld, choose
+from .selection import choose
 
 #: Kernels of torch after the product: the activation of one half, and the product of the halves;
 #: and how many times both together move an element of the result.
@@ -32,7 +32,7 @@ def choose_gated(problem: Problem, kernel: str = "auto") -> Choice | None:
 
     Which is better follows from what the model expects, or `tritemm.tune` has measured.
     A rung that is named does all if it can. With batch_invariant=True it is always apart: which of
-    the two is faster depends on M, and the two round differently. Raises `TooOld`.
+    the two is faster depends on M, and the two round differently. Raises `selection.TooOld`.
     """
     request = Request.parse(kernel)
     if request.batch_invariant or problem.device == INTERPRETER:
@@ -42,8 +42,6 @@ def choose_gated(problem: Problem, kernel: str = "auto") -> Choice | None:
         if request.kernel != "auto":
             return whole
         return whole if _seconds(whole) <= apart(problem)[1] else None
-    except TooOld:
-        raise
     except ValueError:  # no rung can, or not the one that was asked for
         return None
 
