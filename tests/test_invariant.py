@@ -87,6 +87,27 @@ def test_only_sums_of_wgmma_in_fp32_are_cut():
         assert invariant.parts_of(problem(*size, device=device)) == 1
 
 
+def test_a_rung_that_is_named_cuts_k_if_it_can():
+    asked = problem(16, 256, 7168)
+    found = {
+        name: dispatch.choose(asked, f"{name}/batch_invariant").config
+        for name in ("warp_specialized", "split_k", "cluster_split_k", "pingpong", "tma")
+    }
+    cuts = {name: (config.PARTS, config.SPLIT_K) for name, config in found.items()}
+    assert cuts == {
+        "warp_specialized": (8, 1), "split_k": (8, 8), "cluster_split_k": (8, 8),
+        "pingpong": (1, 1), "tma": (1, 1),
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="with K in 8 parts: cluster_split_k: none of its tiles"):
+        dispatch.choose(problem(65536, 256, 7168), "cluster_split_k/batch_invariant")
+
+
+def test_odd_pitches_are_copied_where_k_is_cut():
+    for M, copied in ((1, "b"), (16, "ab"), (300, "ab"), (5000, "ab")):
+        config = dispatch.choose(problem(M, 257, 7171, "NN"), WORD).config
+        assert copied == config.PACK and config.PARTS == 8
+
+
 @pytest.mark.parametrize("K", [4096, 4097, 5000, 7168, 8191, 8200, 16384, 50257, 2686391])
 @pytest.mark.parametrize("parts", [2, 3, 5, 8, 16])
 def test_all_depths_of_a_step_meet_the_same_cut(K, parts):
@@ -275,7 +296,7 @@ def differs(x, w, whole):
 @pytest.mark.gpu
 @pytest.mark.parametrize("accumulate", [torch.float32, torch.float16])
 def test_bits_of_an_epilogue_and_of_fp16(accumulate):
-    N, K = 768, 3000
+    N, K = 768, 5000
     x = torch.randn(ROWS, K, device="cuda", dtype=torch.float16) / 50
     w = torch.randn(N, K, device="cuda", dtype=torch.float16)
     bias, residual = (torch.randn(*s, device="cuda").half() for s in ((N,), (ROWS, N)))

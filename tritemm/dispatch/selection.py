@@ -142,7 +142,8 @@ def _of_wgmma(problem: Problem, rungs: Sequence[Kernel], named: bool) -> tuple[K
         _must_run(rungs[0], problem)
     if best is None:
         cut = f", with K in {parts} parts" if parts > 1 else ""
-        reasons = "; ".join(f"{rung.name}: {rung.why_not(problem)}" for rung in rungs)
+        unfit = "none of its tiles sums in that order, or finds room"
+        reasons = "; ".join(f"{rung.name}: {rung.why_not(problem) or unfit}" for rung in rungs)
         raise ValueError(f"batch_invariant=True can't have {problem}{cut}: {reasons}")
     return best
 

@@ -119,8 +119,10 @@ def ordered(
 
     def configs(problem: Problem, parts: int) -> Sequence[Config]:
         own = usual(problem, tiles) + fitted(problem, table, tiles)
-        own = dict.fromkeys(own + usual(problem, narrow, (2, 4)))
-        return _with_room(in_fixed_parts(tuple(own), parts))
+        if parts > 1:
+            return _with_room(in_fixed_parts(own, parts))
+        more = usual(problem, narrow, (2, 4)) if narrow else ()
+        return tuple({id(config): config for config in own + more}.values()) if more else own
 
     return configs
 

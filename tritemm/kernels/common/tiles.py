@@ -68,11 +68,13 @@ def config_of(
     )
 
 
-@functools.lru_cache(maxsize=4096)
 def in_fixed_parts(configs: tuple[Config, ...], parts: int) -> tuple[Config, ...]:
-    """The same with K in so many `PARTS`, or as they are for one."""
-    if parts == 1:
-        return configs
+    """The same with K in so many `PARTS`; as they are, without a look, for one."""
+    return configs if parts == 1 else _in_fixed_parts(configs, parts)
+
+
+@functools.lru_cache(maxsize=4096)
+def _in_fixed_parts(configs: tuple[Config, ...], parts: int) -> tuple[Config, ...]:
     return tuple(dataclasses.replace(config, PARTS=parts) for config in configs)
 
 
@@ -80,7 +82,8 @@ def ordered(tiles: Sequence[Tile]) -> Callable[[Problem, int], Sequence[Config]]
     """`Kernel.ordered` of a rung whose programs have all of K."""
 
     def configs(problem: Problem, parts: int) -> Sequence[Config]:
-        return _with_room(in_fixed_parts(configs_of(problem, tiles, consumers=1), parts))
+        own = in_fixed_parts(configs_of(problem, tiles, consumers=1), parts)
+        return own if parts == 1 else _with_room(own)
 
     return configs
 
