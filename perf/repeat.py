@@ -24,8 +24,12 @@ FLOPS = 2**38
 #: Repetitions between two waits for the device: a queue that is never full.
 TOGETHER = 50
 #: N, K of layers of language models: attention output and gate of 4096 wide ones, a wide one's
-#: down-projection, a narrow one, and one whose rows are no multiple of 16 bytes.
-LAYERS = ((4096, 4096), (14336, 4096), (8192, 28672), (1536, 2048), (5003, 2051))
+#: down-projection, a narrow one, and one whose rows are no multiple of 16 bytes; narrow ones with a
+#: long K, which is cut, one of them with a K that no step divides.
+LAYERS = (
+    (4096, 4096), (14336, 4096), (8192, 28672), (1536, 2048), (5003, 2051),
+    (2112, 7168), (1280, 8192), (256, 7168), (520, 5000), (64, 16384),
+)  # fmt: skip
 #: Of layers: the largest M, the one that the others are compared with.
 ROWS = 512
 
