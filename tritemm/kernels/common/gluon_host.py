@@ -55,14 +55,26 @@ def why_not(problem: Problem) -> str | None:
 @kept
 def why_not_with_pairs(problem: Problem) -> str | None:
     """The same of rungs that also take gated products."""
-    reason = turned_why_not(problem) or why_not_of_wgmma(problem)
+    reason = halves_why_not(problem) or why_not_of_wgmma(problem)
     return reason or tma_why_not(problem) or steps_why_not(problem)
 
 
-def turned_why_not(problem: Problem) -> str | None:
-    """The refusal of a gated product whose operands were exchanged: its pairs are rows."""
-    if problem.epilogue.gated and problem.epilogue.along == "m":
+def halves_why_not(problem: Problem) -> str | None:
+    """The refusal of a gated product whose halves the copy engine can't load.
+
+    Those of exchanged operands are rows. Where B is stored by rows, the second half begins in the
+    middle of a row, and has to begin on 16 bytes: else the launch is an illegal instruction (H200).
+    """
+    if not problem.epilogue.gated:
+        return None
+    if problem.epilogue.along == "m":
         return f"{problem.epilogue.activation} takes pairs of columns, and here they are rows"
+    columns = problem.c.cols
+    if major_of(problem.b) == "N" and columns * problem.itemsize % 16:
+        return (
+            f"the second half of b begins {columns} elements into a row, which is no multiple of "
+            "16 bytes; store b by columns, as the weight of a linear layer"
+        )
     return None
 
 
@@ -73,7 +85,7 @@ def why_not_with_tf32(problem: Problem) -> str | None:
     for name, matrix, major in (("a", problem.a, "N"), ("b", problem.b, "T")):
         if matrix.layout not in (major, "-") and refusal(name, matrix, major):
             return f"{name} is not stored along K, as WGMMA reads tf32"
-    reason = turned_why_not(problem) or why_not_of_wgmma(problem, torch.float32)
+    reason = halves_why_not(problem) or why_not_of_wgmma(problem, torch.float32)
     return reason or tma_why_not(problem) or steps_why_not(problem)
 
 
@@ -176,7 +188,7 @@ def config_why_not(consumers: int, three: bool = False):
             return (
                 f"BLOCK_N is {config.BLOCK_N}; at least {least_columns(problem)} is possible here"
             )
-        if reason := halves_why_not(problem, config):
+        if reason := tile_halves_why_not(problem, config):
             return reason
         accumulators = sums_of(config) * rows * config.BLOCK_N // (32 * warps)
         most = most_accumulators(config, many)
@@ -193,7 +205,7 @@ def config_why_not(consumers: int, three: bool = False):
     return reason
 
 
-def halves_why_not(problem: Problem, config: Config) -> str | None:
+def tile_halves_why_not(problem: Problem, config: Config) -> str | None:
     """The refusal of a gated product's tile whose columns don't lie in memory as two halves do."""
     if not problem.epilogue.gated:
         return None
