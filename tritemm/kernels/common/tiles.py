@@ -102,7 +102,8 @@ def shared_parts(tiles: Sequence[Tile]) -> Callable[[Problem, int], Sequence[Con
     """The same of one whose programs have a part each; few rows are also few columns."""
 
     def configs(problem: Problem, parts: int) -> Sequence[Config]:
-        menu = _with_skinny(tiles, min(problem.M, problem.N), least_columns(problem))
+        short, least = min(problem.M, problem.N), least_columns(problem)
+        menu = _with_skinny(tiles, short, least) if parts > 1 else _with_narrow(tiles, short, least)
         whole = configs_of(problem, menu, consumers=1)
         return in_fixed_parts(_shared_by(whole, parts), parts)
 
@@ -131,6 +132,25 @@ def skinny(columns: int, least: int) -> tuple[Tile, ...]:
         return ()
     depths = ((128, 128, 5), (64, 128, 8), (64, 256, 5))
     return tuple((m, n, k, 4, stages) for m, k, stages in depths for n in sizes)
+
+
+@functools.lru_cache
+def narrow(columns: int, least: int) -> tuple[Tile, ...]:
+    """Tiles for at most 64 columns where K is whole: as wide as those, since others read A twice,
+    with as many stages as there is room for."""
+    width = max(least, 8, 1 << (columns - 1).bit_length())
+    tiles = {
+        8: ((64, 8, 256, 4, 6), (64, 8, 128, 4, 12)),
+        16: ((64, 16, 256, 4, 5), (64, 16, 128, 4, 10)),
+        32: ((64, 32, 256, 4, 4), (64, 32, 128, 4, 8)),
+        64: ((64, 64, 128, 4, 7), (64, 32, 128, 4, 8)),
+    }
+    return tiles.get(width, ())
+
+
+@functools.lru_cache(maxsize=4096)
+def _with_narrow(tiles, columns, least):
+    return tiles + narrow(columns, least)
 
 
 def in_parts(problem: Problem, tiles: Sequence[Tile]) -> tuple[Config, ...]:
