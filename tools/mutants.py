@@ -227,7 +227,7 @@ FAULTS = (
     ),
     Fault(
         "both halves have the bias of the gate", "kernels/common/finish_pairs.py",
-        "bias += N", "bias += 0",
+        "(extra[0] + N, NONE)", "(extra[0], NONE)",
         PAIRS, "warp_specialized", "warp_specialized",
     ),
     # Sums of parts
