@@ -97,3 +97,14 @@ def test_options_are_matmuls():
     assert tritemm.einsum("ik,jk", a, b, out_dtype=torch.float32).dtype == torch.float32
     with pytest.raises(ValueError, match="tiled"):
         tritemm.einsum("ik,jk", a, b, kernel="tildes")
+
+
+def test_in_one_graph():
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda q, k: tritemm.einsum("bqhd,bkhd->bhqk", q, k) + 1,
+        backend="aot_eager", fullgraph=True, dynamic=True,
+    )  # fmt: skip
+    for tokens in (5, 7):
+        q, k = integers(2, tokens, 3, 4), integers(2, 6, 3, 4)
+        assert torch.equal(compiled(q, k), torch.einsum("bqhd,bkhd->bhqk", q, k) + 1)

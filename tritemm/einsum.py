@@ -7,6 +7,7 @@ import functools
 from collections.abc import Sequence
 
 import torch
+from torch.compiler import is_dynamo_compiling
 
 from .api import matmul
 
@@ -34,7 +35,9 @@ def einsum(equation: str, a: torch.Tensor, b: torch.Tensor, **options) -> torch.
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
         wrong = b if isinstance(a, torch.Tensor) else a
         raise TypeError(f"einsum(): operands must be Tensors, not {type(wrong).__name__}")
-    form = _form(equation, a.dim(), b.dim())
+    # Dynamo would go round the cache as well, and warn of it.
+    read = _form.__wrapped__ if is_dynamo_compiling() else _form
+    form = read(equation, a.dim(), b.dim())
     a, b = _alike(form, a, b)
     x, m = _view(a, form.a, form.batch, form.rows, form.terms, last="terms")
     y, n = _view(b, form.b, form.batch, form.columns, form.terms, last="free")
@@ -58,22 +61,20 @@ class Form:
     a: str
     b: str
     result: str
+    batch: str
+    terms: str
+    rows: str
+    columns: str
 
-    @functools.cached_property
-    def batch(self) -> str:
-        return _of(self.result, lambda i: i in self.a and i in self.b)
-
-    @functools.cached_property
-    def terms(self) -> str:
-        return _of(self.a, lambda i: i in self.b and i not in self.result)
-
-    @functools.cached_property
-    def rows(self) -> str:
-        return _of(self.a, lambda i: i in self.result and i not in self.b)
-
-    @functools.cached_property
-    def columns(self) -> str:
-        return _of(self.b, lambda i: i in self.result and i not in self.a)
+    @staticmethod
+    def of(a: str, b: str, result: str) -> Form:
+        return Form(
+            a, b, result,
+            batch=_of(result, lambda i: i in a and i in b),
+            terms=_of(a, lambda i: i in b and i not in result),
+            rows=_of(a, lambda i: i in result and i not in b),
+            columns=_of(b, lambda i: i in result and i not in a),
+        )  # fmt: skip
 
 
 def _of(letters: str, wanted) -> str:
@@ -102,9 +103,9 @@ def _form(equation: str, a_dims: int, b_dims: int) -> Form:
     most = max(dims - len(part.replace("...", "")) for part, dims in given)
     dots = "".join(reversed(letters[:most])) if "..." in left else ""
     if arrow:
-        return Form(*parts, right.replace("...", dots))
+        return Form.of(*parts, right.replace("...", dots))
     named = sorted(i for i in set(left) - {",", "."} if left.count(i) == 1)
-    return Form(*parts, dots + "".join(named))
+    return Form.of(*parts, dots + "".join(named))
 
 
 def _spelt(part: str, dims: int, letters: Sequence[str]) -> str:
@@ -143,7 +144,9 @@ def _view(t, letters: str, batch: str, free: str, terms: str, last: str):
     sizes = dict(zip(free, t.shape[len(batch) :], strict=False))
     # The largest strides first, so that what can be one axis is.
     first, count = len(batch), len(free)
-    order = sorted(range(count), key=lambda i: -t.stride(first + i))
+    strides, order = t.stride()[first : first + count], []
+    for i in range(count):  # Dynamo sorts no symbols
+        order.insert(sum(1 for j in order if strides[j] >= strides[i]), i)
     free = "".join(free[i] for i in order)
     t = t.permute((*range(first), *[first + i for i in order], *range(first + count, t.dim())))
     apart = 0
