@@ -44,6 +44,7 @@ from torch.distributed.tensor.parallel import (  # noqa: E402
 )
 
 from tritemm.problem import INTERPRETED  # noqa: E402
+from tritemm.row_parallel import added, products  # noqa: E402
 from tritemm.runtime import fast_path  # noqa: E402
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "tensor_parallel.py"
@@ -413,6 +414,26 @@ def check_parallelize_module(mesh):
         for piece, value in zip(found, expected, strict=True):
             assert torch.equal(piece, place(value, mesh, outside).to_local())
         same_gradients(ours, alone)
+
+
+def check_bits_of_any_number(mesh):
+    """Of 1, 2 and 4 processes; and alone or with other rows. Backward has the columns' own."""
+    n, rank = mesh.size(), mesh.get_rank()
+    torch.manual_seed(0)
+    for dtype in (torch.float16, torch.float32):
+        x, w, bias = (
+            torch.randn(*shape, device=mesh.device_type).to(dtype)
+            for shape in ((6, 48), (5, 48), (5,))
+        )
+        alone = added(products(x, w, 8)) + bias
+        mine = [t.chunk(n, -1)[rank].clone().requires_grad_() for t in (x, w)]
+        got = tritemm.row_parallel_linear(*mine, bias)
+        assert torch.equal(got, alone.to(dtype))
+        assert torch.equal(tritemm.row_parallel_linear(mine[0][2:3], mine[1], bias), got[2:3])
+        got.sum().backward()
+        ones = torch.ones_like(got)
+        torch.testing.assert_close(mine[0].grad, (ones @ w).chunk(n, -1)[rank])
+        torch.testing.assert_close(mine[1].grad, (ones.mT @ x).chunk(n, -1)[rank])
 
 
 def check_an_optimizer_steps(mesh):

@@ -15,7 +15,7 @@ from perf.machine import ROOT
 ALL = re.findall(r"^def check_(\w+)", (ROOT / "tests" / "distributed_ranks.py").read_text(), re.M)
 #: Checks that need four processes, and those that two and four run. Two run all others.
 FOUR = ["two_dimensions", "fsdp_of_tensor_parallel"]
-BOTH = ["mm", "gradients", "parallelize_module"]
+BOTH = ["mm", "gradients", "parallelize_module", "bits_of_any_number"]
 #: Size of a group of processes -> the checks of `distributed_ranks` that it runs.
 GROUPS = {2: [name for name in ALL if name not in FOUR], 4: BOTH + FOUR}
 CASES = [(size, name) for size, names in GROUPS.items() for name in names]

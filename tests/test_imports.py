@@ -33,7 +33,7 @@ FLOORS = (
     ("arguments",),
     ("gemm",),
     ("api", "routing"),
-    ("blas", "einsum"),
+    ("blas", "einsum", "row_parallel"),
     ("nn",),
     ("demo", "integrate", "tuning", "warming"),
     ("__init__",),

@@ -17,6 +17,7 @@ with decorating():
     from .einsum import einsum
     from .integrate import disable, enable, enabled, set_batch_invariant_mode
     from .nn import Linear, convert
+    from .row_parallel import row_parallel_linear
     from .rungs import ladder
     from .tuning import tune
     from .version import __version__ as __version__
@@ -46,6 +47,7 @@ __all__ = [
     "matmul",
     "mv",
     "nn",
+    "row_parallel_linear",
     "set_batch_invariant_mode",
     "tune",
     "tuning",

@@ -1,0 +1,77 @@
+"""`row_parallel_linear` in one process; `test_distributed` runs it in several."""
+
+import pytest
+import torch
+
+import tritemm
+from tritemm import budget
+from tritemm.row_parallel import added, products
+
+from .harness import DEVICE
+
+
+def made(rows, columns, terms, dtype=torch.float16):
+    torch.manual_seed(0)
+    sizes = (rows, terms), (columns, terms)
+    return (torch.randn(*size, device=DEVICE).to(dtype) for size in sizes)
+
+
+def of_processes(x, w, count, parts=8):
+    """The sums of so many processes that have the columns of `x` and `w` in turn."""
+    shares = zip(x.chunk(count, -1), w.chunk(count, -1), strict=True)
+    return added(torch.stack([added(products(*share, parts // count)) for share in shares]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_the_tree_is_the_same(dtype):
+    x, w = made(7, 9, 80, dtype)
+    whole = of_processes(x, w, 1)
+    for count in (2, 4, 8):
+        assert torch.equal(of_processes(x, w, count), whole)
+    assert torch.equal(tritemm.row_parallel_linear(x, w), whole.to(dtype))
+    assert whole.dtype == torch.promote_types(dtype, torch.float32)
+    verdict = budget.check(whole, x, w.mT)
+    assert verdict.ok, verdict
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("N", "K"), [(4096, 14336), (1280, 8192), (2112, 7168)])
+def test_bits_on_a_gpu(N, K):
+    """Of processes that have parts of other strides, and of few rows and many."""
+    x, w = made(700, N, K, torch.bfloat16)
+    whole = of_processes(x, w, 1)
+    for count in (1, 2, 4, 8):
+        for rows in (1, 16, 100, 700):
+            shares = [t.contiguous() for t in w.chunk(count, -1)]
+            sums = [
+                added(products(a[:rows].contiguous(), b, 8 // count))
+                for a, b in zip(x.chunk(count, -1), shares, strict=True)
+            ]
+            assert torch.equal(added(torch.stack(sums)), whole[:rows])
+
+
+def test_dimensions_and_gradients():
+    x, w = (t.double().requires_grad_() for t in made(6, 5, 16))
+    bias = torch.randn(5, device=DEVICE, dtype=torch.float64, requires_grad=True)
+    assert tritemm.row_parallel_linear(x.view(2, 3, 16), w, bias).shape == (2, 3, 5)
+    assert tritemm.row_parallel_linear(x[0], w).shape == (5,)
+    assert torch.autograd.gradcheck(
+        lambda *t: tritemm.row_parallel_linear(t[0].view(2, 3, 16), *t[1:]), (x, w, bias)
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"parts": 3}, ValueError, "parts is 3; a power of two"),
+        ({"parts": 0}, ValueError, "parts is 0"),
+        ({"parts": 32}, ValueError, "don't divide its 16 columns of K"),
+        ({"bias": torch.ones(4)}, RuntimeError, r"bias has shape \[4\]; \[5\] is needed"),
+        ({"weight": torch.ones(5, 8)}, RuntimeError, r"weight \[5, 8\]"),
+        ({"weight": torch.ones(16)}, RuntimeError, r"weight \[16\]"),
+    ],
+)
+def test_errors(arguments, error, message):
+    usual = {"input": torch.ones(3, 16), "weight": torch.ones(5, 16)}
+    with pytest.raises(error, match=message):
+        tritemm.row_parallel_linear(**usual | arguments)

@@ -1,0 +1,139 @@
+"""A linear layer whose sum is sharded over processes; its bits don't depend on their number."""
+
+from __future__ import annotations
+
+import torch
+
+from .api import matmul
+
+
+def row_parallel_linear(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    group: torch.distributed.ProcessGroup | None = None,
+    parts: int = 8,
+    precision: str | None = None,
+) -> torch.Tensor:
+    """The whole input @ weight.mT + bias, on each of the processes that have columns of both.
+
+    Process r of n has the r-th K / n columns of `input` and `weight`. K is cut into `parts`,
+    whatever n is: each is multiplied batch-invariantly and kept in float32 (float64 of float64),
+    and neighbours are added until one is left: (p0 + p1) + (p2 + p3) and so on. A process has a
+    subtree of that; what it comes to is gathered, and each process adds up the rest. So a row has
+    the same bits on 1, 2, 4, ... `parts` processes, and whatever rows stand beside it. A sum by
+    all-reduce moves half as much of a 16-bit type, or less; its order follows from the number of
+    processes.
+
+    Args:
+        input: [..., K / n].
+        weight: [out_features, K / n].
+        bias: [out_features], the same on all processes; added once, in float32.
+        group: of n processes; default: all, or this one alone where `torch.distributed` was not
+            initialised.
+        parts: a power of two, and a multiple of n; it divides K.
+        precision: as of `matmul`.
+
+    Returns:
+        [..., out_features], the same on all processes, of the input's type.
+
+    Backward gives each process the gradients of its own columns, and expects the same gradient of
+    the result on all of them.
+
+    Raises:
+        ValueError: `parts` is no power of two, no multiple of n, or doesn't divide K.
+        RuntimeError, TypeError: as `matmul`, of what doesn't fit together.
+
+    >>> import torch, tritemm
+    >>> device = "cuda" if torch.cuda.is_available() else "cpu"
+    >>> x, w = (torch.ones(2, 16, dtype=torch.float16, device=device) for _ in range(2))
+    >>> tritemm.row_parallel_linear(x, w, parts=4).tolist()
+    [[16.0, 16.0], [16.0, 16.0]]
+    """
+    group, processes = _group(group)
+    if weight.dim() != 2 or input.dim() < 1 or input.shape[-1] != weight.shape[-1]:
+        raise RuntimeError(
+            f"row_parallel_linear(): input has shape {list(input.shape)} and weight "
+            f"{list(weight.shape)}; [..., K / n] and [out_features, K / n] are needed, of "
+            f"{processes} processes"
+        )
+    if parts < 1 or parts & (parts - 1) or parts % processes:
+        raise ValueError(
+            f"parts is {parts}; a power of two that {processes} processes divide is needed"
+        )
+    own = parts // processes
+    if weight.shape[-1] % own:
+        raise ValueError(
+            f"parts is {parts}, {own} for each of {processes} processes; they don't divide its "
+            f"{weight.shape[-1]} columns of K"
+        )
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise RuntimeError(
+            f"row_parallel_linear(): bias has shape {list(bias.shape)}; [{weight.shape[0]}] is "
+            "needed"
+        )
+    return _RowParallel.apply(input, weight, bias, group, own, precision)
+
+
+def _group(group):
+    """The group and how many processes it has; None and 1 without any."""
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return None, 1
+    return group, torch.distributed.get_world_size(group)
+
+
+class _RowParallel(torch.autograd.Function):
+    """With the derivatives of a process's own columns."""
+
+    @staticmethod
+    def forward(ctx, input, weight, bias, group, own, precision):
+        ctx.save_for_backward(input, weight)
+        ctx.bias, ctx.precision = bias is not None and bias.dtype, precision
+        rows = input.reshape(-1, input.shape[-1])
+        total = added(products(rows, weight, own, precision))
+        total = added(_gathered(total, group))
+        if bias is not None:
+            total = total + bias
+        return total.to(input.dtype).reshape(*input.shape[:-1], weight.shape[0])
+
+    @staticmethod
+    def backward(ctx, grad):
+        input, weight = ctx.saved_tensors
+        needs_input, needs_weight, needs_bias, *_ = ctx.needs_input_grad
+        options = {"precision": ctx.precision}
+        rows = grad.reshape(-1, grad.shape[-1])
+        found = [None] * 3
+        if needs_input:
+            found[0] = matmul(grad, weight, batch_invariant=True, **options)
+        if needs_weight:
+            found[1] = matmul(rows.mT, input.reshape(len(rows), -1), **options)
+        if needs_bias:
+            wide = torch.promote_types(grad.dtype, torch.float32)
+            found[2] = rows.sum(0, dtype=wide).to(ctx.bias)
+        return *found, None, None, None
+
+
+def products(rows, weight, own: int, precision: str | None = None) -> torch.Tensor:
+    """[own, M, N] of `rows` [M, K] and `weight` [N, K]: of so many parts of K, not rounded."""
+    a = rows.unflatten(-1, (own, -1)).movedim(-2, 0)
+    b = weight.unflatten(-1, (own, -1)).movedim(-2, 0).mT
+    wide = torch.promote_types(rows.dtype, torch.float32)
+    return matmul(a, b, batch_invariant=True, precision=precision, out_dtype=wide)
+
+
+def added(parts: torch.Tensor) -> torch.Tensor:
+    """The sum of [a power of two, M, N] over the first dimension, of neighbours again and again."""
+    while len(parts) > 1:
+        parts = parts[0::2] + parts[1::2]
+    return parts[0]
+
+
+def _gathered(total: torch.Tensor, group) -> torch.Tensor:
+    """[n, M, N] of the n processes of the group, in their order."""
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return total[None]
+    count = torch.distributed.get_world_size(group)
+    everyone = total.new_empty((count, *total.shape))
+    torch.distributed.all_gather_into_tensor(everyone.flatten(0, 1), total.contiguous(), group)
+    return everyone
