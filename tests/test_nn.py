@@ -350,7 +350,16 @@ def test_the_report_is_a_table_with_a_line_for_what_differs_by_numbers_alone():
     ]
 
 
-@pytest.mark.parametrize("name", ["tritemm.nn.layers", "tritemm.nn.convert"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tritemm.nn.layers",
+        "tritemm.nn.convert",
+        "tritemm.blas",
+        "tritemm.einsum",
+        "tritemm.row_parallel",
+    ],
+)
 def test_the_examples_of_the_docstrings(name):
     found = doctest.testmod(importlib.import_module(name))
     assert found.attempted and not found.failed
