@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+import torch
 
 from docs import cost_model as page
 from perf.roofline import cases
@@ -10,6 +11,9 @@ from perf.rows import RESULTS, read
 from perf.select import latest_run
 from tritemm import dispatch, gpus
 from tritemm.cost_model import constants, model
+from tritemm.cost_model.model import predict
+from tritemm.problem import Epilogue
+from tritemm.rungs import find
 
 from .choosing import A100, H100, H200, problem
 
@@ -64,3 +68,44 @@ def test_clusters_have_as_much_room_as_was_measured_or_a_like_share():
         gpus.file_of("NVIDIA H200")["physics"]["clusters"]
     )
     assert gpus.clusters_at_once(2, 66) == 33 and gpus.clusters_at_once(8, 8) == 0
+
+
+class TestEpilogues:
+    """Beside what an H200 took, in bursts."""
+
+    BIAS_GELU = Epilogue(activation="gelu", bias=torch.bfloat16)
+
+    @pytest.mark.parametrize(
+        ("size", "taken"),
+        [((8192, 28672, 4096), 2638), ((65536, 3072, 768), 520), ((16384, 5120, 1280), 314)],
+    )
+    def test_bias_and_gelu_are_hidden_where_consumers_take_turns(self, size, taken):
+        plain = problem(*size)
+        ended = dataclasses.replace(plain, epilogue=self.BIAS_GELU)
+        choice = dispatch.choose(ended)
+        assert choice.kernel.trait.turns
+        assert choice.predicted == pytest.approx(1e-6 * taken, rel=0.2)
+        alike = predict(choice.kernel, plain, choice.config)
+        assert alike < choice.predicted < 1.35 * alike
+        shared = find("warp_specialized")
+        config = shared.configs(ended)[0]
+        assert predict(shared, ended, config) > choice.predicted
+
+    def test_what_is_not_there_takes_no_time(self):
+        plain = problem(4096, 4096, 4096)
+        scaled = dataclasses.replace(plain, epilogue=Epilogue(alpha=2.0))
+        for rung in (find("warp_specialized"), find("cluster_pingpong")):
+            config = rung.configs(plain)[0]
+            assert predict(rung, scaled, config) == predict(rung, plain, config)
+
+    def test_a_residual_costs_more_beside_many_sums(self):
+        plain = problem(65536, 3072, 768)
+        ended = dataclasses.replace(
+            plain, epilogue=dataclasses.replace(self.BIAS_GELU, residual=plain.c)
+        )
+        rung = find("pingpong")
+        extra = {}
+        for config in rung.configs(plain):
+            per = predict(rung, ended, config) - predict(rung, plain, config)
+            extra[config.BLOCK_M, config.BLOCK_N] = per
+        assert extra[128, 192] > extra[64, 256] > 0
