@@ -5,15 +5,17 @@ import itertools
 import re
 
 import pytest
+import torch
 
 from tritemm import dispatch
 from tritemm.compile import asm
 from tritemm.gpus import clusters_at_once
 from tritemm.kernels import k18_cluster_split_k
 from tritemm.kernels.common import cluster_mainloop, exchange, ptx
+from tritemm.problem import Problem
 from tritemm.spec import Config
 
-from .choosing import H200, problem
+from .choosing import H200, matrix, problem
 from .sweep import EVERY
 
 pytestmark = pytest.mark.host
@@ -233,3 +235,17 @@ def test_a_problem_of_many_tiles_has_a_config_all_the_same():
         assert config.SPLIT_K == 2 and KERNEL.config_why_not(problem(*size), config) is None
     with pytest.raises(ValueError, match="K is 64; a cluster shares two steps of 64 or more"):
         dispatch.choose(problem(64, 64, 64), "cluster_split_k")
+
+
+@pytest.mark.parametrize("layout", ["NN", "NT"])
+@pytest.mark.parametrize("M", [64, 511, 1000])
+def test_no_sums_reach_the_barriers(layout, M):
+    """Of a wide C stored by columns, whose pieces leave little room for stages."""
+    b = matrix(4096, 1280, layout[1], torch.bfloat16)
+    asked = Problem.of(
+        matrix(M, 4096, "N", torch.bfloat16), b, matrix(M, 1280, "T", torch.float32), device=H200
+    )
+    offered = [*KERNEL.configs(asked), *KERNEL.in_one_order(asked, 5)]
+    assert offered
+    for config in offered:
+        assert KERNEL.config_why_not(asked, config) is None, config

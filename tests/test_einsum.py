@@ -108,3 +108,10 @@ def test_in_one_graph():
     for tokens in (5, 7):
         q, k = integers(2, tokens, 3, 4), integers(2, 6, 3, 4)
         assert torch.equal(compiled(q, k), torch.einsum("bqhd,bkhd->bhqk", q, k) + 1)
+
+
+def test_a_letter_that_is_repeated_has_one_size():
+    a, b = integers(1, 3), integers(3, 4)
+    for einsum in (torch.einsum, tritemm.einsum):
+        with pytest.raises(RuntimeError, match="repeated"):
+            einsum("ii,ij->j", a, b)

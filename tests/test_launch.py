@@ -334,6 +334,7 @@ WRONG = {
     "an activation": {"activation": "sine"},
     "no name": {"activation": 3},
     "names": {"activation": ["relu"]},
+    "a large alpha": {"alpha": 10**400},
     "columns of a bias": {"bias": integers(7)},
     "rows of a bias": {"bias": integers(1, 6)},
     "a bias's type": {"bias": integers(6).bool()},
@@ -384,6 +385,18 @@ def test_what_is_wrong_is_said_alike(stand_in, monkeypatch, wrong, needs_grad):
                 tritemm.matmul(a, b, **(more | wrong))
             said.append((error.type, str(error.value)))
         assert said[0] == said[1]
+
+
+@cpu_only
+def test_an_odd_number_of_columns_has_no_pairs(stand_in):
+    """Of a product that was made before, with a gradient and without."""
+    a, b = integers(4, 8), integers(8, 3)
+    for needs_grad in (False, True):
+        b.requires_grad_(needs_grad)
+        for _ in range(2):
+            tritemm.matmul(a, b)
+        with pytest.raises(RuntimeError, match="has 3 columns; a gated activation takes pairs"):
+            tritemm.matmul(a, b, activation="swiglu")
 
 
 @cpu_only

@@ -65,9 +65,37 @@ def test_dimensions_and_gradients():
         assert torch.equal(t.grad, other.grad)
 
 
+@pytest.mark.parametrize(("rows", "columns", "terms"), [(0, 5, 16), (3, 0, 16), (3, 5, 0)])
+def test_empty(rows, columns, terms):
+    x, w = (t.requires_grad_() for t in made(rows, columns, terms))
+    got = tritemm.row_parallel_linear(x, w)
+    assert torch.equal(got, x.new_zeros(rows, columns))
+    got.sum().backward()
+    assert torch.equal(x.grad, torch.zeros_like(x)) or columns
+    assert x.grad.shape == x.shape and w.grad.shape == w.shape
+
+
+def test_what_is_kept_and_autocast():
+    x, w = made(4, 5, 16, torch.float32)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.shape) or t, lambda t: t):
+        tritemm.row_parallel_linear(x.requires_grad_(), w)
+        assert kept == [w.shape]
+        tritemm.row_parallel_linear(x.detach(), w.requires_grad_())
+        assert kept == [w.shape, x.shape]
+    with torch.autocast(torch.device(DEVICE).type, dtype=torch.bfloat16):
+        got = tritemm.row_parallel_linear(x, w)
+    assert got.dtype == torch.bfloat16
+    got.sum().backward()
+    assert x.grad.dtype == torch.float32
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
+        ({"parts": 4.0}, ValueError, "parts is 4.0; a power of two"),
+        ({"bias": [1.0]}, TypeError, "bias is list; a tensor of floats"),
+        ({"input": torch.ones(3, 16).to(torch.int8)}, TypeError, "input is torch.int8"),
         ({"parts": 3}, ValueError, "parts is 3; a power of two"),
         ({"parts": 0}, ValueError, "parts is 0"),
         ({"parts": 32}, ValueError, "don't divide its 16 columns of K"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import sys
 import warnings
 
 import torch
@@ -64,6 +65,8 @@ def factor(name: str, value) -> float:
         value = value.item()
     if not isinstance(value, _REAL):
         raise TypeError(f"{name} must be a real number, not {type(value).__name__}")
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
+        raise ValueError(f"{name} is beyond the largest float, {sys.float_info.max:g}")
     return value
 
 

@@ -118,7 +118,13 @@ def _alike(form: Form, a, b) -> tuple[torch.Tensor, torch.Tensor]:
     """Both with one size for each letter; torch's error where they have two."""
     sizes: dict[str, int] = {}
     for letters, t in ((form.a, a), (form.b, b)):
+        own: dict[str, int] = {}
         for letter, size in zip(letters, t.shape, strict=True):
+            if own.setdefault(letter, size) != size:
+                raise RuntimeError(
+                    f"einsum(): a subscript is repeated for sizes {own[letter]} and {size} of an "
+                    f"operand of shape {list(t.shape)}; they don't match"
+                )
             known = sizes.setdefault(letter, size)
             if 1 not in (known, size) and known != size:
                 raise RuntimeError(

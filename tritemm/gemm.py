@@ -125,7 +125,7 @@ def _known(input, other, ending, out, asked) -> torch.Tensor | None:
         then = Ending.made(input, other, bias, residual, activation or "", alpha, beta)
         key, addresses = kind_of(input, other, out, options, then)
         kind = fast_path.KNOWN.get(key)
-    except (IndexError, RuntimeError, TypeError):  # shapes that don't fit, numbers that are none
+    except (IndexError, OverflowError, RuntimeError, TypeError):  # what doesn't fit, or is none
         return None
     if kind is None or 0 in (*addresses[:2], *addresses[3:]):
         return None  # a tensor at 0 only stands for memory
@@ -143,9 +143,11 @@ def _known(input, other, ending, out, asked) -> torch.Tensor | None:
 def _apart(input, other, ending, asked) -> torch.Tensor | None:
     """The activation by torch, after what comes before it if that is `_known`."""
     bias, residual, activation, alpha, beta = ending
+    gated = activation in GATED
+    if gated and other.shape[-1] % 2:
+        return None
     linear = _known(input, other, (bias, None, None, alpha, None), None, asked)
     if linear is not None and residual is not None:
-        gated = activation in GATED
         shape = (*linear.shape[:-1], linear.shape[-1] // 2) if gated else linear.shape
         residual = added_to(residual, input, shape)
     return linear if linear is None else after(linear, activation, residual, beta)

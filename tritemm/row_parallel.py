@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from .api import matmul
+from .arguments import autocast
 
 
 def row_parallel_linear(
@@ -43,7 +46,8 @@ def row_parallel_linear(
 
     Raises:
         ValueError: `parts` is no power of two, no multiple of n, or doesn't divide K.
-        RuntimeError, TypeError: as `matmul`, of what doesn't fit together.
+        TypeError: a tensor is none, or holds no floats.
+        RuntimeError: as `matmul`, of what doesn't fit together.
 
     >>> import torch, tritemm
     >>> device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -51,6 +55,12 @@ def row_parallel_linear(
     >>> tritemm.row_parallel_linear(x, w, parts=4).tolist()
     [[16.0, 16.0], [16.0, 16.0]]
     """
+    for name, t in (("input", input), ("weight", weight), ("bias", bias)):
+        if t is not None and not (isinstance(t, torch.Tensor) and t.is_floating_point()):
+            kind = t.dtype if isinstance(t, torch.Tensor) else type(t).__name__
+            raise TypeError(
+                f"row_parallel_linear(): {name} is {kind}; a tensor of floats is needed"
+            )
     group, processes = _group(group)
     if weight.dim() != 2 or input.dim() < 1 or input.shape[-1] != weight.shape[-1]:
         raise RuntimeError(
@@ -58,9 +68,9 @@ def row_parallel_linear(
             f"{list(weight.shape)}; [..., K / n] and [out_features, K / n] are needed, of "
             f"{processes} processes"
         )
-    if parts < 1 or parts & (parts - 1) or parts % processes:
+    if type(parts) is not int or parts < 1 or parts & (parts - 1) or parts % processes:
         raise ValueError(
-            f"parts is {parts}; a power of two that {processes} processes divide is needed"
+            f"parts is {parts!r}; a power of two that {processes} processes divide is needed"
         )
     own = parts // processes
     if weight.shape[-1] % own:
@@ -73,7 +83,8 @@ def row_parallel_linear(
             f"row_parallel_linear(): bias has shape {list(bias.shape)}; [{weight.shape[0]}] is "
             "needed"
         )
-    return _RowParallel.apply(input, weight, bias, group, own, precision)
+    tensors = (t if t is None else autocast(t) for t in (input, weight, bias))
+    return _RowParallel.apply(*tensors, group, own, precision)
 
 
 def _group(group):
@@ -88,9 +99,10 @@ class _RowParallel(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, input, weight, bias, group, own, precision):
-        ctx.save_for_backward(input, weight)
+        needs_input, needs_weight, *_ = ctx.needs_input_grad
+        ctx.save_for_backward(input if needs_weight else None, weight if needs_input else None)
         ctx.bias, ctx.precision = bias is not None and bias.dtype, precision
-        rows = input.reshape(-1, input.shape[-1])
+        rows = _flat(input)
         total = added(products(rows, weight, own, precision))
         total = added(_gathered(total, group))
         if bias is not None:
@@ -102,24 +114,28 @@ class _RowParallel(torch.autograd.Function):
         input, weight = ctx.saved_tensors
         needs_input, needs_weight, needs_bias, *_ = ctx.needs_input_grad
         options = {"precision": ctx.precision}
-        rows = grad.reshape(-1, grad.shape[-1])
+        rows = _flat(grad)
         found = [None] * 3
         if needs_input:
             found[0] = matmul(grad, weight, batch_invariant=True, **options)
         if needs_weight:
-            found[1] = matmul(rows.mT, input.reshape(len(rows), -1), **options)
+            found[1] = matmul(rows.mT, _flat(input), **options)
         if needs_bias:
             wide = torch.promote_types(grad.dtype, torch.float32)
             found[2] = rows.sum(0, dtype=wide).to(ctx.bias)
         return *found, None, None, None
 
 
+def _flat(t: torch.Tensor) -> torch.Tensor:
+    """As rows, of which there may be none, or empty ones."""
+    return t.reshape(math.prod(t.shape[:-1]), t.shape[-1])
+
+
 def products(rows, weight, own: int, precision: str | None = None) -> torch.Tensor:
     """[own, M, N] of `rows` [M, K] and `weight` [N, K]: of so many parts of K, not rounded."""
-    a = rows.unflatten(-1, (own, -1)).movedim(-2, 0)
-    b = weight.unflatten(-1, (own, -1)).movedim(-2, 0).mT
+    a, b = (t.unflatten(-1, (own, t.shape[-1] // own)).movedim(-2, 0) for t in (rows, weight))
     wide = torch.promote_types(rows.dtype, torch.float32)
-    return matmul(a, b, batch_invariant=True, precision=precision, out_dtype=wide)
+    return matmul(a, b.mT, batch_invariant=True, precision=precision, out_dtype=wide)
 
 
 def added(parts: torch.Tensor) -> torch.Tensor:

@@ -40,7 +40,7 @@ def _fitted(tiles, M, N, K, batch, sms, *kind) -> tuple[Config, ...]:
         if 2 * count <= sms:
             for split in splits(count, -(-K // depth), sms):
                 found.append(_deepest(rows, columns, depth, warps, split, *kind))
-    return tuple(found)
+    return tuple(filter(None, found))
 
 
 def ordered(tiles: Sequence[Tile]) -> Callable[[Problem, int], Sequence[Config]]:
@@ -61,11 +61,12 @@ def ordered(tiles: Sequence[Tile]) -> Callable[[Problem, int], Sequence[Config]]
 
 @functools.lru_cache
 def _in_one_round(tiles, split, M, N, batch, room, *kind) -> tuple[Config, ...]:
-    return tuple(
+    found = (
         _deepest(*tile, split, *kind)
         for tile in _with_narrow(tiles, min(M, N))
         if -(-M // tile[0]) * -(-N // tile[1]) * batch <= room
     )
+    return tuple(filter(None, found))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -94,9 +95,17 @@ def deepest(problem: Problem, *tile: int) -> Config:
 
 
 @functools.lru_cache
-def _deepest(rows, columns, depth, warps, split, *kind) -> Config:
+def _deepest(rows, columns, depth, warps, split, shared, b_major, *stores) -> Config | None:
+    """None if the sums don't fit where the most stages lie that there is room for."""
     able = (config_of(rows, columns, depth, warps, n, split) for n in range(DEEPEST, 1, -1))
-    return next(config for config in able if _buffers(config, *kind))
+    config = next(config for config in able if _buffers(config, shared, b_major, *stores))
+    return config if _sums_fit(config, b_major) else None
+
+
+def _sums_fit(config: Config, b_major: str) -> bool:
+    """Where the stages lie, or in room of their own; behind them are the barriers."""
+    room = max(cluster_host.stages_bytes(config, b_major), exchange.APART.value)
+    return _sums(config) <= room
 
 
 def _piece(config: Config) -> int:
@@ -138,9 +147,7 @@ def config_why_not(problem: Problem, config: Config) -> str | None:
         return reason
     if reason := cluster_host.ring_why_not(problem, config, _buffers, warps // 4 * _piece(config)):
         return reason
-    if _sums(config) > max(
-        cluster_host.stages_bytes(config, major_of(problem.b)), exchange.APART.value
-    ):
+    if not _sums_fit(config, major_of(problem.b)):
         return "the sums don't fit where the stages lie; take more stages"
     return None
 
