@@ -126,8 +126,8 @@ def drop(result, input, other):
     return result
 
 
-def drop_shape(a, b, input, other):
-    *batch, m, n = plan.result_shape(a, b)
+def drop_shape(a, b, input, other, activation=""):
+    *batch, m, n = plan.result_shape(a, b, activation)
     return (*batch, *([] if input.dim() == 1 else [m]), *([] if other.dim() == 1 else [n]))
 
 

@@ -20,7 +20,7 @@ from .arguments import (
 )
 from .dispatch.request import word_of
 from .fused import GEMM, GEMM_OUT, after, record
-from .plan import Ending, expands, kind_of
+from .plan import Ending, expands, kind_of, result_shape
 from .problem import ACTIVATIONS, GATED
 from .runtime import fast_path
 
@@ -65,9 +65,7 @@ def gemm(
             f"activation={activation or None!r}, alpha={alpha}, beta={beta} are not possible for "
             "int8 operands, whose sums are whole numbers; convert the result"
         )
-    shape = drop_shape(a, b, input, other)
-    if activation in GATED:
-        shape = (*shape[:-1], shape[-1] // 2)
+    shape = drop_shape(a, b, input, other, activation)
     if onto and tuple(out.shape) != tuple(shape):
         raise RuntimeError(
             f"out has shape {list(out.shape)} and the result {list(shape)}; what is added to must "
@@ -143,13 +141,11 @@ def _known(input, other, ending, out, asked) -> torch.Tensor | None:
 def _apart(input, other, ending, asked) -> torch.Tensor | None:
     """The activation by torch, after what comes before it if that is `_known`."""
     bias, residual, activation, alpha, beta = ending
-    gated = activation in GATED
-    if gated and other.shape[-1] % 2:
+    if activation in GATED and other.shape[-1] % 2:
         return None
     linear = _known(input, other, (bias, None, None, alpha, None), None, asked)
     if linear is not None and residual is not None:
-        shape = (*linear.shape[:-1], linear.shape[-1] // 2) if gated else linear.shape
-        residual = added_to(residual, input, shape)
+        residual = added_to(residual, input, result_shape(input, other, activation))
     return linear if linear is None else after(linear, activation, residual, beta)
 
 

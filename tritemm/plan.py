@@ -198,12 +198,11 @@ class Ending(NamedTuple):
 
         By torch, in the argument's type, as where a gradient is recorded.
         """
-        gate, up = argument.chunk(2, -1)
-        gate = activated(gate, GATED[self.activation])
         if self.residual is None:
-            torch.mul(gate, up, out=c)
+            torch.mul(*_pair(argument, self.activation), out=c)
         else:
-            c.copy_(torch.add(gate * up, self.residual, alpha=self.beta))
+            done = activated(argument, self.activation)
+            c.copy_(torch.add(done, self.residual, alpha=self.beta))
 
     def of(self, sums: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The result in `dtype`, of a product in the accumulator's type, by torch."""
@@ -225,12 +224,18 @@ class Ending(NamedTuple):
 def activated(x: torch.Tensor, activation: str) -> torch.Tensor:
     """One of `problem.ACTIVATIONS`, or of `GATED`, by torch."""
     if activation in GATED:
-        gate, up = x.chunk(2, -1)
-        return activated(gate, GATED[activation]) * up
+        gate, up = _pair(x, activation)
+        return gate * up
     functional = torch.nn.functional
     if activation == "gelu_tanh":
         return functional.gelu(x, approximate="tanh")
     return getattr(functional, activation)(x) if activation else x
+
+
+def _pair(x: torch.Tensor, activation: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """The two factors of a gated activation of `x`, whose first half of columns is the gate's."""
+    gate, up = x.chunk(2, -1)
+    return activated(gate, GATED[activation]), up
 
 
 def product(

@@ -84,7 +84,7 @@ def row_parallel_linear(
             "needed"
         )
     tensors = (t if t is None else autocast(t) for t in (input, weight, bias))
-    return _RowParallel.apply(*tensors, group, own, precision)
+    return _RowParallel.apply(*tensors, group, processes, own, precision)
 
 
 def _group(group):
@@ -98,13 +98,14 @@ class _RowParallel(torch.autograd.Function):
     """With the derivatives of a process's own columns."""
 
     @staticmethod
-    def forward(ctx, input, weight, bias, group, own, precision):
+    def forward(ctx, input, weight, bias, group, processes, own, precision):
         needs_input, needs_weight, *_ = ctx.needs_input_grad
         ctx.save_for_backward(input if needs_weight else None, weight if needs_input else None)
         ctx.bias, ctx.precision = bias is not None and bias.dtype, precision
         rows = _flat(input)
         total = added(products(rows, weight, own, precision))
-        total = added(_gathered(total, group))
+        if processes > 1:
+            total = added(_gathered(total, group, processes))
         if bias is not None:
             total = total + bias
         return total.to(input.dtype).reshape(*input.shape[:-1], weight.shape[0])
@@ -123,7 +124,7 @@ class _RowParallel(torch.autograd.Function):
         if needs_bias:
             wide = torch.promote_types(grad.dtype, torch.float32)
             found[2] = rows.sum(0, dtype=wide).to(ctx.bias)
-        return *found, None, None, None
+        return *found, *[None] * 4
 
 
 def _flat(t: torch.Tensor) -> torch.Tensor:
@@ -145,11 +146,8 @@ def added(parts: torch.Tensor) -> torch.Tensor:
     return parts[0]
 
 
-def _gathered(total: torch.Tensor, group) -> torch.Tensor:
+def _gathered(total: torch.Tensor, group, processes: int) -> torch.Tensor:
     """[n, M, N] of the n processes of the group, in their order."""
-    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
-        return total[None]
-    count = torch.distributed.get_world_size(group)
-    everyone = total.new_empty((count, *total.shape))
+    everyone = total.new_empty((processes, *total.shape))
     torch.distributed.all_gather_into_tensor(everyone.flatten(0, 1), total.contiguous(), group)
     return everyone

@@ -11,6 +11,7 @@ import torch
 from .. import gpus
 from ..bounded import Bounded
 from ..config import Config
+from ..kernels.common.finish_piece import ROOMY
 from ..kernels.common.gluon_host import CUT
 from ..kernels.pack import WORD
 from ..problem import Device, Matrix, Problem
@@ -32,8 +33,8 @@ _ACTIVATION = {
     "swiglu": 45e-12, "geglu": 60e-12,
 }  # fmt: skip
 _RESIDUAL_BYTE = 55e-12
-#: Beside so many sums of a thread a residual is loaded ahead; beyond, the epilogue takes longer.
-_ROOMY, _CRAMPED = 128, 4 / 3
+#: How many times longer that takes where a residual isn't loaded ahead.
+_CRAMPED = 4 / 3
 #: Bytes of a line of L2: a tile's row that straddles two lines is two requests.
 _LINE = 128
 
@@ -120,7 +121,7 @@ class Kind:
         programs = split if trait.exchanges else cluster
         room = max(1, gpus.clusters_at_once(programs, self.sms)) * programs
         after = self.finish * own
-        if self.adds and trait.turns and m * n > _ROOMY * 32 * config.num_warps:
+        if self.adds and trait.turns and m * n > ROOMY.value * 32 * config.num_warps:
             after *= _CRAMPED
         cut = CUT if config.PARTS > 1 else k
         return (m, n, k, split, cut, cluster, room, own, *steps, ends, least_ends, together,

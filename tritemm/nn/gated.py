@@ -100,12 +100,13 @@ def _hooked(module: object) -> bool:
     return any(len(each) > 0 for each in hooks) or "forward" in module.__dict__
 
 
-def _gated(input, gate, up, activation, batch_invariant, precision):
+def _gated(input, gate, up, activation, batch_invariant, precision, out=None):
     weight = packed(gate, up)
     if weight is None:
-        return _two_products(input, gate, up, activation, batch_invariant, precision)
+        result = _two_products(input, gate, up, activation, batch_invariant, precision)
+        return result if out is None else out.copy_(result)
     options = {"batch_invariant": batch_invariant, "precision": precision}
-    return linear(input, weight, activation=activation, **options)
+    return linear(input, weight, activation=activation, out=out, **options)
 
 
 def _two_products(input, gate, up, activation, batch_invariant, precision):
@@ -135,18 +136,9 @@ def _gated_fake(input, gate, up, activation, batch_invariant, precision):
     return input.new_empty((*input.shape[:-1], gate.shape[0]))
 
 
-def _gated_into(input, gate, up, activation, batch_invariant, precision, *, out):
-    """What code compiled by Inductor calls in place of `gated`, into memory that it has planned."""
-    weight = packed(gate, up)
-    if weight is None:
-        out.copy_(_two_products(input, gate, up, activation, batch_invariant, precision))
-    else:
-        options = {"batch_invariant": batch_invariant, "precision": precision}
-        linear(input, weight, activation=activation, out=out, **options)
-
-
+#: What code compiled by Inductor calls in place of the operator, into memory that it has planned.
 #: By this name, because generated code imports torch and is kept between processes.
-torch.ops.tritemm.gated_into = _gated_into
+torch.ops.tritemm.gated_into = _gated
 
 
 @register_flop_formula(torch.ops.tritemm.gated)

@@ -103,7 +103,7 @@ def shared_parts(tiles: Sequence[Tile]) -> Callable[[Problem, int], Sequence[Con
 
     def configs(problem: Problem, parts: int) -> Sequence[Config]:
         short, least = min(problem.M, problem.N), least_columns(problem)
-        menu = _with_skinny(tiles, short, least) if parts > 1 else _with_narrow(tiles, short, least)
+        menu = _joined(tiles, skinny(short, least) if parts > 1 else narrow(short, least))
         whole = configs_of(problem, menu, consumers=1)
         return in_fixed_parts(_shared_by(whole, parts), parts)
 
@@ -148,14 +148,9 @@ def narrow(columns: int, least: int) -> tuple[Tile, ...]:
     return tiles.get(width, ())
 
 
-@functools.lru_cache(maxsize=4096)
-def _with_narrow(tiles, columns, least):
-    return tiles + narrow(columns, least)
-
-
 def in_parts(problem: Problem, tiles: Sequence[Tile]) -> tuple[Config, ...]:
     """The same, and some for few columns, with K in numbers of parts that suit the problem."""
-    menu = _with_skinny(tiles, problem.N, least_columns(problem))
+    menu = _joined(tiles, skinny(problem.N, least_columns(problem)))
     return tuple(
         _cut(config, split)
         for config in configs_of(problem, menu, consumers=1)
@@ -164,8 +159,8 @@ def in_parts(problem: Problem, tiles: Sequence[Tile]) -> tuple[Config, ...]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _with_skinny(tiles, columns, least):
-    return tiles + skinny(columns, least)
+def _joined(tiles, more):
+    return tiles + more
 
 
 def _cut(c: Config, split: int) -> Config:
