@@ -1,11 +1,11 @@
-"""What follows the sums of a gated product, in Gluon: activation(gate) * up of pairs of columns."""
+"""What follows the sums of a piece, in Gluon; of a gated product's pairs, activation(gate) * up."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from .finish import finish_with
-from .finish_piece import finish_piece, joined, load_part, parts_ahead, piece_parts
-from .memory import columns_of, part_of
+from .finish_piece import joined, load_part, parts_ahead, piece_parts
+from .memory import acc_columns, columns_of, part_of
 
 #: In the place of what isn't there.
 NONE = gl.constexpr(None)
@@ -37,32 +37,36 @@ def finish_pair(gate, up, extra, loaded, SHAPE: gl.constexpr):
 
 
 @gluon.jit
-def finish_pairs(gate, up, extra, unit, row, col, M, N, DTYPE: gl.constexpr, SHAPE: gl.constexpr):
-    """What C, of type DTYPE, gets of the sums at (row, col); `extra` as in `finish`."""
-    PARTS: gl.constexpr = piece_parts(2 * gate.shape[1])  # sums of both are in registers
-    COLUMNS: gl.constexpr = gate.shape[1] // PARTS
+def finish_any(piece, extra, unit, row, col, M, N, DTYPE: gl.constexpr, SHAPE: gl.constexpr):
+    """What C, of type DTYPE, gets of a piece at (row, col), which is as `piece_of` has it.
+
+    `extra` is as in `finish`.
+    """
+    halves = (piece,)
+    if SHAPE.GATED:
+        halves = piece
+    # Sums of both halves are in registers.
+    PARTS: gl.constexpr = 1 if SHAPE.PLAIN else piece_parts(acc_columns(halves))
+    COLUMNS: gl.constexpr = halves[0].shape[1] // PARTS
     AHEAD: gl.constexpr = parts_ahead(SHAPE)
     loaded = ()
     done = ()
     for i in gl.static_range(PARTS + AHEAD):
         if i < PARTS:
-            part = part_of(gate, i, PARTS)
-            loaded += (load_pair(part, extra, unit, row, col + i * COLUMNS, M, N, SHAPE),)
+            part, at = part_of(halves[0], i, PARTS), col + i * COLUMNS
+            if SHAPE.GATED:
+                loaded += (load_pair(part, extra, unit, row, at, M, N, SHAPE),)
+            else:
+                loaded += (load_part(part, extra, unit, row, at, M, N, SHAPE),)
         if i >= AHEAD:
-            left, right = part_of(gate, i - AHEAD, PARTS), part_of(up, i - AHEAD, PARTS)
-            part = finish_pair(left, right, extra, loaded[i - AHEAD], SHAPE)
+            part = part_of(halves[0], i - AHEAD, PARTS)
+            if SHAPE.GATED:
+                up = part_of(halves[1], i - AHEAD, PARTS)
+                part = finish_pair(part, up, extra, loaded[i - AHEAD], SHAPE)
+            else:
+                part = finish_with(part, extra, loaded[i - AHEAD], SHAPE.ACTIVATION)
             done += (part.to(DTYPE),)
     return joined(done)
-
-
-@gluon.jit
-def finish_any(piece, extra, unit, row, col, M, N, DTYPE: gl.constexpr, SHAPE: gl.constexpr):
-    """`finish_piece` of a piece's sums; of a gated product, those of the gate and the others."""
-    if SHAPE.GATED:
-        done = finish_pairs(piece[0], piece[1], extra, unit, row, col, M, N, DTYPE, SHAPE)
-    else:
-        done = finish_piece(piece, extra, unit, row, col, M, N, DTYPE, SHAPE)
-    return done
 
 
 @gluon.constexpr_function

@@ -1,10 +1,9 @@
-"""What follows the sums of a piece of a tile, in Gluon: a few columns at a time."""
+"""What a piece of a tile is finished by, in Gluon: a few columns at a time, and their loads."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from .finish import finish_with, load_extra
-from .memory import part_of
+from .finish import load_extra
 from .tile import widen
 
 #: Columns whose epilogue is worked out together.
@@ -47,22 +46,3 @@ def load_part(part, extra, unit, row, col, M, N, SHAPE: gl.constexpr):
     offs_n = col + gl.arange(0, part.shape[1], gl.SliceLayout(0, layout))
     offs_m, offs_n = widen(offs_m, SHAPE.WIDE), widen(offs_n, SHAPE.WIDE)
     return load_extra(extra, unit.b0, unit.b1, offs_m, offs_n, M, N, SHAPE.BIAS, SHAPE.LINES)
-
-
-@gluon.jit
-def finish_piece(piece, extra, unit, row, col, M, N, DTYPE: gl.constexpr, SHAPE: gl.constexpr):
-    """What C, of type DTYPE, gets of the sums at (row, col); `extra` as in `finish`."""
-    PARTS: gl.constexpr = 1 if SHAPE.PLAIN else piece_parts(piece.shape[1])
-    COLUMNS: gl.constexpr = piece.shape[1] // PARTS
-    AHEAD: gl.constexpr = parts_ahead(SHAPE)
-    loaded = ()
-    done = ()
-    for i in gl.static_range(PARTS + AHEAD):
-        if i < PARTS:
-            part = part_of(piece, i, PARTS)
-            loaded += (load_part(part, extra, unit, row, col + i * COLUMNS, M, N, SHAPE),)
-        if i >= AHEAD:
-            part = part_of(piece, i - AHEAD, PARTS)
-            part = finish_with(part, extra, loaded[i - AHEAD], SHAPE.ACTIVATION)
-            done += (part.to(DTYPE),)
-    return joined(done)
