@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 import torch
 from torch import nn
@@ -14,10 +14,20 @@ from .gated import GatedMLP
 from .gated_form import CHILDREN, form_why_not, gating, looks_gated
 from .layers import Conv1D, Linear
 from .packing import pack_why_not, packed
+from .projections import Merging, Packed, Projections, why_not_one_input
 from .report import Entry, Report
 
 _DEVICE = "cpu" if INTERPRETED else "cuda"
 _OPTIONS = "batch_invariant", "precision"
+#: All that `convert` leaves in a module.
+_ATTRIBUTES = "activation", *_OPTIONS, "gating", "activation_type", "projections", "merging"
+#: Names of a module's layers that may be given the same input, in attention.
+_PROJECTIONS = (
+    ("q_proj", "k_proj", "v_proj"),
+    ("query", "key", "value"),
+    ("q", "k", "v"),
+    ("to_q", "to_k", "to_v"),
+)
 
 
 def convert(
@@ -34,7 +44,8 @@ def convert(
         model: any module; it may itself be a layer.
         batch_invariant: a row's result has the same bits whatever rows stand beside it.
         precision: how float32 is multiplied, as `tritemm.matmul` takes it.
-        fuse: give gate_proj and up_proj of gated MLPs one storage, for one product in evaluation.
+        fuse: give gate_proj and up_proj of gated MLPs one storage, for one product in evaluation
+            and in compiled code; and q_proj, k_proj, v_proj of attention, for one in compiled code.
         skip: names of modules to leave, with all that is in them, and patterns of such names:
             ["lm_head", "layers.*.mlp"].
 
@@ -57,7 +68,7 @@ def convert(
     given = {name: value for name, value in options.items() if value not in (False, None)}
     changed, left = [], []
     modules = list(model.named_modules())
-    for step in (_convert_layer, _fuse) if fuse else (_convert_layer,):
+    for step in (_convert_layer, _fuse, _merge) if fuse else (_convert_layer,):
         for name, module in modules:
             done, why_not = step(module, given, _skipped(name, skip))
             for found, note in ((changed, done), (left, why_not)):
@@ -197,7 +208,57 @@ def _fuse_why_not(module: nn.Module) -> str | None:
             return f"{name} has a bias"
     if gating(module.act_fn) is None:
         return f"tritemm.linear has no gated form of {_act_name(module.act_fn)}"
-    return pack_why_not(module.gate_proj.weight, module.up_proj.weight)
+    gate, up = module.gate_proj.weight, module.up_proj.weight
+    if gate.shape != up.shape:
+        return f"gate's shape is {list(gate.shape)}, up's is {list(up.shape)}"
+    return pack_why_not(gate, up)
+
+
+def _merge(module: nn.Module, given: dict, skipped: bool) -> _Notes:
+    """To one module, if it has layers that may be given the same input."""
+    ours = isinstance(module, Projections)
+    names = module.projections if ours else _projections_of(module)
+    if names is None:
+        return None, None
+    layers = [getattr(module, name) for name in names]
+    reason = "named in skip" if skipped else _merge_why_not(module, layers)
+    if reason := reason or (None if ours else why_not_one_input(module, names)):
+        return None, f"not merged: {reason}"
+    together = layers[0].weight.is_meta or packed(*(x.weight for x in layers)) is not None
+    if not ours:
+        merging = Merging()
+        vars(module).update(projections=names, merging=merging)
+        become(module, derived(Projections, type(module)))
+        for layer in layers:
+            vars(layer)["merging"] = merging
+    module.pack()
+    said = f"{', '.join(names[:-1])} and {names[-1]} packed"
+    if ours:
+        return None if together else f"{said} again", None
+    return said, None
+
+
+def _projections_of(module: nn.Module) -> tuple[str, ...] | None:
+    """Those names of `_PROJECTIONS` under which the module has layers of ours, or None."""
+    if isinstance(module, Derived):
+        return None
+    for names in _PROJECTIONS:
+        if all(type(getattr(module, name, None)) is Linear for name in names):
+            return names
+    return None
+
+
+def _merge_why_not(module: nn.Module, layers: Sequence[nn.Module]) -> str | None:
+    """Why layers of one input can't be one product, or None."""
+    if "forward" in vars(module):
+        return "its forward was replaced in the instance"
+    if any(type(x) is not Linear or x.activation is not None for x in layers):
+        return "a layer is no tritemm.Linear without an activation"
+    biases = [x.bias for x in layers if x.bias is not None]
+    if len(biases) not in (0, len(layers)):
+        return "some of the layers have a bias, others have none"
+    reason = pack_why_not(*(x.weight for x in layers))
+    return reason or (pack_why_not(*biases) if biases else None)
 
 
 def _act_name(act_fn) -> str:
@@ -212,9 +273,9 @@ def _restore_one(module: nn.Module) -> _Notes:
         return None, f"nn.Linear has no activation, this one {module.activation}"
     if kind is not Linear and kind is not derived(kind.mixin, kind.original):
         return None, f"{kind.__name__} is a subclass of what convert made"
-    if isinstance(module, GatedMLP):
+    if isinstance(module, Packed):
         module.unpack()
-    for name in ("activation", *_OPTIONS, "gating", "activation_type"):
+    for name in _ATTRIBUTES:
         vars(module).pop(name, None)
     become(module, nn.Linear if kind is Linear else kind.original)
     if kind is Linear:

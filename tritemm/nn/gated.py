@@ -17,9 +17,9 @@ from torch.utils.flop_counter import register_flop_formula
 from ..blas import linear
 from ..runtime import inductor
 from ..runtime.torch_private import below_autograd, tangent_of
-from .derived import Derived
 from .layers import PLAIN, Linear
-from .packing import pack, packed, unpack
+from .packing import packed
+from .projections import Packed, alike, apart, fits, traced
 
 _LIBRARY = torch.library.Library("tritemm", "FRAGMENT")
 _LIBRARY.define(
@@ -31,12 +31,12 @@ _GATED = torch.ops.tritemm.gated.default
 _ON_THE_GATE = {"swiglu": F.silu, "geglu": F.gelu}
 
 
-class GatedMLP(Derived):
+class GatedMLP(Packed):
     """The forward of a class of the form down_proj(act_fn(gate_proj(x)) * up_proj(x)).
 
-    Shapes: as the class's own forward, which runs wherever this one doesn't: while a gradient is
-    recorded, in training, under autocast, where a child has hooks or was exchanged, and for a call
-    with other arguments.
+    Shapes: as the class's own forward, which runs wherever this one doesn't: under autocast, where
+    a child has hooks or was exchanged, and for a call with other arguments. While a gradient is
+    recorded, and in training, it runs too, but in compiled code the two products are still one.
     """
 
     #: "swiglu" or "geglu".
@@ -44,52 +44,38 @@ class GatedMLP(Derived):
     #: Of the activation that `gating` stands for.
     activation_type: type
 
-    def forward(self, *args, **kwargs):
-        if len(args) != 1 or kwargs or not self._is_one_product(args[0]):
-            return super().forward(*args, **kwargs)
-        gate, up = self.gate_proj, self.up_proj
-        options = self.gating, gate.batch_invariant, gate.precision
-        return self.down_proj(_GATED(args[0], gate.weight, up.weight, *options))
+    def together(self) -> tuple[nn.Module, ...]:
+        return self.gate_proj, self.up_proj
 
-    def _is_one_product(self, x: torch.Tensor) -> bool:
+    def forward(self, *args, **kwargs):
+        if len(args) != 1 or kwargs or not self._is_known(args[0]):
+            return super().forward(*args, **kwargs)
+        x, layers = args[0], self.together()
+        gate, up = layers
+        tensors = x, gate.weight, up.weight
+        recorded = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+        if not self.training and not recorded:
+            options = self.gating, gate.batch_invariant, gate.precision
+            return self.down_proj(_GATED(*tensors, *options))
+        if traced() and alike(layers) and fits(layers, x):
+            of_gate, of_up = apart(layers, x)
+            return self.down_proj(self.act_fn(of_gate) * of_up)
+        return super().forward(x)
+
+    def _is_known(self, x: torch.Tensor) -> bool:
+        """Whether the class's own forward would do what it did when it was converted."""
         gate, up, act = self.gate_proj, self.up_proj, self.act_fn
-        if self.training or type(act) is not self.activation_type or _hooked(act):
+        if type(act) is not self.activation_type or _hooked(act):
             return False
         if type(gate) is not Linear or type(up) is not Linear or _hooked(gate) or _hooked(up):
             return False
         if gate.batch_invariant != up.batch_invariant or gate.precision != up.precision:
             return False
-        tensors = x, gate.weight, up.weight
-        if any(type(t) not in PLAIN for t in tensors):
+        if any(type(t) not in PLAIN for t in (x, gate.weight, up.weight)):
             return False
         if gate.bias is not None or up.bias is not None or gate.activation or up.activation:
             return False
-        if torch.is_autocast_enabled(x.device.type):
-            return False
-        return not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
-
-    def pack(self) -> None:
-        """Put the weights of gate and up into one storage, if they can be."""
-        pack(self.gate_proj.weight, self.up_proj.weight)
-
-    def unpack(self) -> None:
-        """Give each of the two weights a storage of its own."""
-        unpack(self.gate_proj.weight, self.up_proj.weight)
-
-    def _apply(self, fn, recurse=True):
-        """What `.to()` and the like do to the weights, after which they are packed again."""
-        super()._apply(fn, recurse)
-        self._pack_if_linear()
-        return self
-
-    def __setstate__(self, state):
-        super().__setstate__(state)
-        self._pack_if_linear()
-
-    def _pack_if_linear(self) -> None:
-        """An adapter may stand in a projection's place, and have no weight."""
-        if type(self.gate_proj) is type(self.up_proj) is Linear:
-            self.pack()
+        return not torch.is_autocast_enabled(x.device.type)
 
 
 def _hooked(module: object) -> bool:
@@ -101,7 +87,7 @@ def _hooked(module: object) -> bool:
 
 
 def _gated(input, gate, up, activation, batch_invariant, precision, out=None):
-    weight = packed(gate, up)
+    weight = packed(gate, up) if gate.shape == up.shape else None
     if weight is None:
         result = _two_products(input, gate, up, activation, batch_invariant, precision)
         return result if out is None else out.copy_(result)

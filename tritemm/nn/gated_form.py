@@ -73,7 +73,7 @@ def form_why_not(module: nn.Module) -> str | None:
     try:
         made = forward(_Children(), x)
     except Exception as error:
-        return f"its forward is of another form: {_first_line(error)}"
+        return f"its forward is of another form: {first_line(error)}"
     if not _is_gated(made, x):
         return "its forward is of another form: not down_proj(act_fn(gate_proj(x)) * up_proj(x))"
     return None
@@ -112,5 +112,6 @@ def _argument(made: object, name: str) -> object:
     return made.made[1] if type(made) is _Symbol and made.made[0] == name else None
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Of its message, or its class's name."""
     return (str(error).splitlines() or [type(error).__name__])[0]

@@ -46,6 +46,8 @@ class Linear(nn.Linear):
     activation: str | None = None
     batch_invariant: bool = False
     precision: str | None = None
+    #: Of a layer that `convert` merges with others; see `projections`.
+    merging = None
 
     def __init__(
         self,
@@ -65,6 +67,11 @@ class Linear(nn.Linear):
         self.precision = precision
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        merging = self.merging
+        if merging is not None and merging.layers:
+            part = merging.part(self, input)
+            if part is not None:
+                return part
         weight = self.weight
         if type(weight) not in PLAIN and self.activation is None and _answers(weight):
             return super().forward(input)

@@ -1,78 +1,103 @@
-"""Two weights of one shape in one storage, so that one product reads both.
+"""Several parameters in one storage, one after the other, so that one product reads them all.
 
-The pair stay two Parameters, whose data lie one after the other: optimizers, `load_state_dict` and
-gradients work on each in place. Nothing remembers that they were packed. Whether they are is asked
-of their addresses, each time, so that it can't be out of date: `.to()`, `assign=True`, FSDP and
-whoever else gives a Parameter other memory have no need to tell.
+They stay Parameters of their own: optimizers, `load_state_dict` and gradients work on each in
+place. Nothing remembers that they were packed. Whether they are is asked of their addresses, each
+time, so that it can't be out of date: `.to()`, `assign=True`, FSDP and whoever else gives a
+Parameter other memory have no need to tell.
 """
 
 from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
 
 import torch
 from torch import nn
 
 
-def packed(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor | None:
-    """[2 I, K] over both weights [I, K], where the second one's memory follows the first one's.
+def packed(*tensors: torch.Tensor) -> torch.Tensor | None:
+    """[sum of rows, ...] over all of them, [rows, ...] each, if one's memory follows another's.
 
-    None where it doesn't. The storage of the first must reach over the second: memory of another
+    None where it doesn't. The storage of the first must reach over the last: memory of another
     storage may begin at that address by chance.
     """
-    if first.shape != second.shape or first.dtype != second.dtype or not first.numel():
+    first = tensors[0]
+    rest, address = first.shape[1:], first.data_ptr()
+    for tensor in tensors:
+        if tensor.shape[1:] != rest or tensor.dtype != first.dtype or not tensor.numel():
+            return None
+        if tensor.data_ptr() != address or not tensor.is_contiguous():
+            return None
+        address += tensor.nbytes
+    begin = first.storage_offset() * first.element_size()
+    if first.untyped_storage().nbytes() < begin + address - first.data_ptr():
         return None
-    if not (first.is_contiguous() and second.is_contiguous()):
-        return None
-    size = first.numel() * first.element_size()
-    end = first.storage_offset() * first.element_size() + 2 * size
-    if second.data_ptr() - first.data_ptr() != size or first.untyped_storage().nbytes() < end:
-        return None
-    rows, cols = first.shape
-    return first.detach().as_strided((2 * rows, cols), (cols, 1))
+    rows = sum(tensor.shape[0] for tensor in tensors)
+    return first.detach().as_strided((rows, *rest), first.stride())
 
 
-def pack_why_not(first: nn.Parameter, second: nn.Parameter) -> str | None:
-    """Why the two can't be given one storage, or None. Those that share one already can."""
-    if any(type(weight) is not nn.Parameter for weight in (first, second)):
-        return f"its weights are {type(first).__name__} and {type(second).__name__}"
-    if first is second:
-        return "gate and up share one weight"
-    for name in ("shape", "dtype", "device"):
-        one, other = getattr(first, name), getattr(second, name)
-        if one != other:
-            return f"gate's {name} is {one}, up's is {other}"
-    if first.numel() * first.element_size() % 16:
-        return f"up would begin {first.numel()} elements behind gate, at no multiple of 16 bytes"
-    if first.is_meta or packed(first, second) is not None:
+def pack_why_not(*parameters: nn.Parameter) -> str | None:
+    """Why they can't be given one storage, or None. Those that share one already can."""
+    if any(type(one) is not nn.Parameter for one in parameters):
+        return f"its weights are {_listed(type(one).__name__ for one in parameters)}"
+    if len(set(map(id, parameters))) < len(parameters):
+        return "two of the layers share one weight"
+    for words, of_one in _ALIKE.items():
+        if len({of_one(one) for one in parameters}) > 1:
+            return f"its weights' {words} are {_listed(str(of_one(one)) for one in parameters)}"
+    first = parameters[0]
+    *starts, whole = itertools.accumulate((one.numel() for one in parameters), initial=0)
+    for start in starts:
+        if start * first.element_size() % 16:
+            return f"a weight would begin at element {start}, at no multiple of 16 bytes"
+    if first.is_meta or packed(*parameters) is not None:
         return None
-    if not all(_has_its_storage(weight, half) for half, weight in enumerate((first, second))):
+    if not all(map(_has_its_storage, parameters, starts, itertools.repeat(whole))):
         return "a weight is a part of a larger storage, which may belong to something else"
-    if first.device.type == "cpu" and (first.is_shared() or second.is_shared()):
+    if first.device.type == "cpu" and any(one.is_shared() for one in parameters):
         return "a weight lies in memory that is shared with other processes"
     return None
 
 
-def _has_its_storage(weight: torch.Tensor, half: int) -> bool:
-    """Whether the weight is all of its storage, or that `half` of it which packing gave to it.
+#: In what they must be alike.
+_ALIKE = {
+    "shapes": lambda one: tuple(one.shape[1:]),
+    "types": lambda one: one.dtype,
+    "devices": lambda one: one.device,
+}
 
-    The other half was left when the two came apart; and pickle stores for each all that it reaches.
+
+def _listed(words: Iterable[str]) -> str:
+    *most, last = words
+    return f"{', '.join(most)} and {last}"
+
+
+def _has_its_storage(one: torch.Tensor, start: int, whole: int) -> bool:
+    """Whether the parameter is all of its storage, or that part of `whole` which packing gave it.
+
+    It begins at element `start`. The other parts were left when they came apart; and pickle stores
+    for each all that it reaches.
     """
-    size = weight.untyped_storage().nbytes()
-    was_packed = size == 2 * weight.nbytes and weight.storage_offset() == half * weight.numel()
-    return was_packed or size == weight.nbytes
+    elements = one.untyped_storage().nbytes() // one.element_size()
+    return elements == one.numel() or (elements == whole and one.storage_offset() == start)
 
 
-def pack(first: nn.Parameter, second: nn.Parameter) -> None:
-    """Give the two one storage, if they can have one and are not on the meta device.
+def pack(*parameters: nn.Parameter) -> None:
+    """Give them one storage, if they can have one and are not on the meta device.
 
-    For the time of the copy, both are there twice.
+    For the time of the copy, all are there twice.
     """
-    if pack_why_not(first, second) or first.is_meta or packed(first, second) is not None:
+    if pack_why_not(*parameters) or parameters[0].is_meta or packed(*parameters) is not None:
         return
-    first.data, second.data = torch.cat([first.detach(), second.detach()]).chunk(2)
+    together = torch.cat([one.detach() for one in parameters])
+    parts = together.split([one.shape[0] for one in parameters])
+    for one, part in zip(parameters, parts, strict=True):
+        one.data = part
 
 
-def unpack(first: nn.Parameter, second: nn.Parameter) -> None:
-    """Give each of the two a storage of its own again."""
-    plain = type(first) is type(second) is nn.Parameter and not first.is_meta
-    if plain and packed(first, second) is not None:
-        first.data, second.data = first.detach().clone(), second.detach().clone()
+def unpack(*parameters: nn.Parameter) -> None:
+    """Give each of them a storage of its own again."""
+    plain = all(type(one) is nn.Parameter for one in parameters) and not parameters[0].is_meta
+    if plain and packed(*parameters) is not None:
+        for one in parameters:
+            one.data = one.detach().clone()
