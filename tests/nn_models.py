@@ -2,6 +2,8 @@
 
 import torch
 from torch import nn
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tritemm.problem import INTERPRETED
 
@@ -18,13 +20,41 @@ def integers(*shape, dtype=torch.float32):
 def with_integers(model):
     """The model, on the device, with integers in all its parameters: all that it computes is exact.
 
-    The gates of its MLPs are multiples of `STEEP`.
+    The arguments of the activations of its MLPs are multiples of `STEEP`.
     """
     model.to(DEVICE)
     for name, parameter in model.named_parameters():
-        scale = STEEP if "gate_proj" in name else 1
+        scale = STEEP if "gate_proj" in name or "c_fc" in name else 1
         parameter.copy_(scale * integers(*parameter.shape, dtype=parameter.dtype))
     return model
+
+
+class Operators(TorchDispatchMode):
+    """The names of tritemm's operators that were called, and the activations of their products."""
+
+    def __init__(self):
+        super().__init__()
+        self.names, self.activations = [], []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "tritemm":
+            self.names.append(func.overloadpacket.__name__)
+            given = zip(func._schema.arguments, args, strict=False)
+            self.activations += [
+                value for key, value in given if key.name == "activation" and value
+            ]
+        return func(*args, **(kwargs or {}))
+
+
+class Quantized(torch.Tensor):
+    """A weight that knows what torch's linear means for it, as quantizers make them."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func is F.linear:
+            x, weight, bias = args
+            return F.linear(x, 2 * weight.as_subclass(torch.Tensor), bias)
+        return super().__torch_function__(func, types, args, kwargs)
 
 
 class Conv1D(nn.Module):
@@ -40,6 +70,23 @@ class Conv1D(nn.Module):
     def forward(self, x):
         size = *x.size()[:-1], self.nf
         return torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight).view(size)
+
+
+class GPT2MLP(nn.Module):
+    """As transformers has it."""
+
+    def __init__(self, hidden=16, intermediate=24, act=None, layer=Conv1D):
+        super().__init__()
+        sizes = (hidden, intermediate), (intermediate, hidden)
+        self.c_fc, self.c_proj = (layer(*(s[::-1] if layer is Conv1D else s)) for s in sizes)
+        self.act = act or nn.GELU("tanh")
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, hidden_states):
+        hidden_states = self.c_fc(hidden_states)
+        hidden_states = self.act(hidden_states)
+        hidden_states = self.c_proj(hidden_states)
+        return self.dropout(hidden_states)
 
 
 class LlamaMLP(nn.Module):

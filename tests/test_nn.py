@@ -15,7 +15,7 @@ from torch.nn.utils import parametrizations, parametrize
 import tritemm
 from tritemm import budget
 
-from .nn_models import DEVICE, Conv1D, LlamaMLP, Tied, integers, with_integers
+from .nn_models import DEVICE, Conv1D, LlamaMLP, Quantized, Tied, integers, with_integers
 
 
 def twins(*args, **options):
@@ -92,17 +92,6 @@ def test_state_dicts_load_both_ways():
     theirs.load_state_dict(tritemm.Linear(4, 3).state_dict(), strict=True)
 
 
-class Quantized(torch.Tensor):
-    """A weight that knows what torch's linear means for it, as quantizers make them."""
-
-    @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
-        if func is F.linear:
-            x, weight, bias = args
-            return F.linear(x, 2 * weight.as_subclass(torch.Tensor), bias)
-        return super().__torch_function__(func, types, args, kwargs)
-
-
 def test_a_weight_that_knows_torchs_linear_is_given_to_it():
     theirs, ours = twins(16, 8)
     x = integers(3, 16)
@@ -130,7 +119,7 @@ def test_convert_changes_classes_and_nothing_else():
 
     report = tritemm.convert(model)
     assert [entry.name for entry in report.changed] == [
-        "0", "2", "3.gate_proj", "3.up_proj", "3.down_proj", "3",
+        "0", "2", "3.gate_proj", "3.up_proj", "3.down_proj", "3", "",
     ]  # fmt: skip
     assert report.left == ()
     assert all(a is b for a, b in zip(model.modules(), modules, strict=True))
@@ -149,7 +138,9 @@ def test_convert_changes_classes_and_nothing_else():
     assert str(again) == "no module that multiplies by a weight"
     tritemm.nn.restore(model)
     assert [type(m) for m in model.modules()] == classes
-    assert not any({"gating", "batch_invariant"} & vars(m).keys() for m in model.modules())
+    assert not any(
+        {"gating", "epilogue_steps", "batch_invariant"} & vars(m).keys() for m in model.modules()
+    )
     assert torch.equal(model(x), want)
 
 

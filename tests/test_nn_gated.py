@@ -9,27 +9,14 @@ import torch
 from torch import nn
 from torch._inductor.utils import run_and_get_code
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import tritemm
-from tritemm.nn.gated_form import form_why_not, gating
+from tritemm.nn.activations import gating
+from tritemm.nn.forms import gated_form_why_not
 from tritemm.nn.packing import pack, pack_why_not, packed
 
-from .nn_models import DEVICE, STEEP, LlamaMLP, integers, with_integers
-
-
-class Operators(TorchDispatchMode):
-    """The names of tritemm's operators that were called."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.namespace == "tritemm":
-            self.names.append(func.overloadpacket.__name__)
-        return func(*args, **(kwargs or {}))
+from .nn_models import DEVICE, STEEP, LlamaMLP, Operators, integers, with_integers
 
 
 def fused(mlp, *args, **kwargs):
@@ -129,6 +116,27 @@ def test_two_products_where_one_would_miss_something(how):
     _, want = unfuse(twin, x, how)
     assert not was_fused
     torch.testing.assert_close(got, want, rtol=0.02 if how == "autocast" else 0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(nn.GELU(), nn.GELU("tanh")), (F.silu, F.relu)], ids=["class", "function"]
+)
+@torch.no_grad()
+def test_an_activation_exchanged_for_another_of_its_type_is_noticed(before, after):
+    mlp, twin, _ = converted(act_fn=before)
+    x = integers(3, 16) / 128
+    assert fused(mlp, x)[0]
+    for model in (mlp, twin):
+        model.act_fn = after
+    was_fused, got = fused(mlp, x)
+    assert not was_fused
+    torch.testing.assert_close(got, twin(x))
+    for model in (mlp, twin):
+        model.act_fn = copy.copy(before)
+    tritemm.convert(mlp)
+    was_fused, got = fused(mlp, x)
+    assert was_fused
+    torch.testing.assert_close(got, twin(x))
 
 
 @torch.no_grad()
@@ -295,8 +303,8 @@ class Branching(LlamaMLP):
 
 
 def test_a_known_form_is_known_by_what_it_does():
-    assert form_why_not(LlamaMLP()) is None
-    assert form_why_not(Renamed()) is None
+    assert gated_form_why_not(LlamaMLP()) is None
+    assert gated_form_why_not(Renamed()) is None
 
 
 @pytest.mark.parametrize(

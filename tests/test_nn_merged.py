@@ -1,4 +1,4 @@
-"""Layers of one input after `convert`: one product in compiled code, products of their own elsewhere."""
+"""Layers of one input after `convert`: one product in compiled code, their own elsewhere."""
 
 import copy
 import io
@@ -97,7 +97,7 @@ def test_one_product_in_compiled_code(bias, grad, backend):
         ours, theirs = gradients(model, got), gradients(twin, want)
         assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
         assert all(each.is_contiguous() for each in ours)
-    model.merging.layers = ()
+    assert model.merging.layers == () and model.merging.made is None
 
 
 def test_products_of_their_own_elsewhere():
@@ -249,7 +249,7 @@ def test_rows_that_must_not_depend_on_others_are_products_of_their_own():
 @torch.no_grad()
 def test_weights_that_came_apart():
     model, twin, _ = converted(bias=True)
-    run, backend = compiled(model, "aot_eager")
+    run, _ = compiled(model, "aot_eager")
     x = integers(2, 3, 16)
     assert torch.equal(run(x), twin(x))
     for parameter in model.parameters():
@@ -286,7 +286,10 @@ def test_restore():
     model, twin, _ = converted(bias=True)
     tritemm.nn.restore(model)
     assert type(model) is Attention and vars(model).keys() == vars(twin).keys()
-    assert all(vars(a).keys() == vars(b).keys() for a, b in zip(model.children(), twin.children()))
+    assert all(
+        vars(a).keys() == vars(b).keys()
+        for a, b in zip(model.children(), twin.children(), strict=True)
+    )
     for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
         assert torch.equal(ours, theirs) and ours.untyped_storage().nbytes() == ours.nbytes
     assert model.state_dict().keys() == twin.state_dict().keys()
@@ -343,7 +346,7 @@ def operands(dtype=torch.float32, three=True):
 
 def meaning(x, *given):
     weights, biases = given[:3], given[3:6]
-    each = [F.linear(x, w, b) for w, b in zip(weights, biases) if w is not None]
+    each = [F.linear(x, w, b) for w, b in zip(weights, biases, strict=True) if w is not None]
     return torch.cat(each, -1)
 
 

@@ -9,9 +9,11 @@ import torch
 from torch import nn
 
 from ..problem import ACCUMULATE, INTERPRETED
+from .activated import ActivatedMLP, callables, may_be_activated, steps_of
+from .activations import gating
 from .derived import Derived, become, derived
+from .forms import CHILDREN, chain, gated_form_why_not, looks_gated
 from .gated import GatedMLP
-from .gated_form import CHILDREN, form_why_not, gating, looks_gated
 from .layers import Conv1D, Linear
 from .packing import pack_why_not, packed
 from .projections import Merging, Packed, Projections, why_not_one_input
@@ -20,7 +22,10 @@ from .report import Entry, Report
 _DEVICE = "cpu" if INTERPRETED else "cuda"
 _OPTIONS = "batch_invariant", "precision"
 #: All that `convert` leaves in a module.
-_ATTRIBUTES = "activation", *_OPTIONS, "gating", "activation_type", "projections", "merging"
+_ATTRIBUTES = (
+    *("activation", *_OPTIONS, "merging", "projections"),
+    *("gating", "known_act_fn", "epilogue_steps"),
+)
 #: Names of a module's layers that may be given the same input, in attention.
 _PROJECTIONS = (
     ("q_proj", "k_proj", "v_proj"),
@@ -45,15 +50,17 @@ def convert(
         batch_invariant: a row's result has the same bits whatever rows stand beside it.
         precision: how float32 is multiplied, as `tritemm.matmul` takes it.
         fuse: give gate_proj and up_proj of gated MLPs one storage, for one product in evaluation
-            and in compiled code; and q_proj, k_proj, v_proj of attention, for one in compiled code.
+            and in compiled code, and q_proj, k_proj and v_proj of attention, for one in compiled
+            code; and have the products of other MLPs, and of Sequentials, apply the activations
+            that follow them, in evaluation.
         skip: names of modules to leave, with all that is in them, and patterns of such names:
             ["lm_head", "layers.*.mlp"].
 
     Returns:
         What was changed, and what was left and why; it prints as a table.
 
-    `nn.Linear` becomes `tritemm.Linear`, transformers' Conv1D and gated MLPs become subclasses of
-    their own class: the modules stay the same objects with the same Parameters, hooks and state
+    `nn.Linear` becomes `tritemm.Linear`, transformers' Conv1D and MLPs become subclasses of their
+    own class: the modules stay the same objects with the same Parameters, hooks and state
     dict. Subclasses of `nn.Linear` are left, for they may compute something else. A second call is
     harmless: it sets the options that it is given, and packs weights again that have come apart.
     Convert before CUDA graphs are captured: packed weights move.
@@ -62,13 +69,14 @@ def convert(
     >>> device = "cuda" if torch.cuda.is_available() else "cpu"
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 4, device=device), torch.nn.ReLU())
     >>> print(tritemm.convert(model))
-    changed  1 x  *  Linear  [4, 8]  tritemm.Linear
+    changed  1 x  *            Linear      [4, 8]  tritemm.Linear
+    changed  1 x  (the model)  Sequential          0 with relu
     """
     options = {"batch_invariant": batch_invariant, "precision": precision}
     given = {name: value for name, value in options.items() if value not in (False, None)}
     changed, left = [], []
     modules = list(model.named_modules())
-    for step in (_convert_layer, _fuse, _merge) if fuse else (_convert_layer,):
+    for step in _STEPS if fuse else _STEPS[:1]:
         for name, module in modules:
             done, why_not = step(module, given, _skipped(name, skip))
             for found, note in ((changed, done), (left, why_not)):
@@ -177,18 +185,18 @@ def _is_dtensor(weight: torch.Tensor) -> bool:
     return isinstance(weight, DTensor)
 
 
-def _fuse(module: nn.Module, given: dict, skipped: bool) -> _Notes:
+def _fuse_gated(module: nn.Module, given: dict, skipped: bool) -> _Notes:
     """To one module, if it is a gated MLP whose layers are converted."""
     if not looks_gated(module):
         return None, None
     ours = isinstance(module, GatedMLP)
-    reason = "named in skip" if skipped else None if ours else form_why_not(module)
-    if reason := reason or _fuse_why_not(module):
+    reason = "named in skip" if skipped else None if ours else gated_form_why_not(module)
+    if reason := reason or _gated_why_not(module):
         return None, f"not fused: {reason}"
     gate, up = module.gate_proj.weight, module.up_proj.weight
     together = gate.is_meta or packed(gate, up) is not None
+    vars(module).update(gating=gating(module.act_fn), known_act_fn=module.act_fn)
     if not ours:
-        vars(module).update(gating=gating(module.act_fn), activation_type=type(module.act_fn))
         become(module, derived(GatedMLP, type(module)))
     module.pack()
     if ours:
@@ -196,7 +204,7 @@ def _fuse(module: nn.Module, given: dict, skipped: bool) -> _Notes:
     return f"gate and up packed, {module.gating}", None
 
 
-def _fuse_why_not(module: nn.Module) -> str | None:
+def _gated_why_not(module: nn.Module) -> str | None:
     """Why gate and up of a gated MLP can't be one product, or None."""
     if "forward" in vars(module):
         return "its forward was replaced in the instance"
@@ -259,6 +267,33 @@ def _merge_why_not(module: nn.Module, layers: Sequence[nn.Module]) -> str | None
         return "some of the layers have a bias, others have none"
     reason = pack_why_not(*(x.weight for x in layers))
     return reason or (pack_why_not(*biases) if biases else None)
+
+
+def _fuse_activations(module: nn.Module, given: dict, skipped: bool) -> _Notes:
+    """To one module, if it calls its children in turn, and activations follow converted layers."""
+    ours = isinstance(module, ActivatedMLP)
+    if (isinstance(module, Derived) and not ours) or not may_be_activated(module):
+        return None, None
+    steps, unknown = steps_of(module, chain(module, callables(module)) or ())
+    pairs = [f"{step.child} with {step.word}" for step in steps if step.word]
+    if not pairs and not unknown:
+        return None, None
+    if skipped:
+        return None, "not fused: named in skip"
+    if "forward" in vars(module):
+        return None, "not fused: its forward was replaced in the instance"
+    if not pairs:
+        return None, f"not fused: tritemm.linear has no activation {_act_name(unknown[0])}"
+    if ours and module.epilogue_steps == steps:
+        return None, None
+    vars(module)["epilogue_steps"] = steps
+    if not ours:
+        become(module, derived(ActivatedMLP, type(module)))
+    return ", ".join(pairs), None
+
+
+#: What is done to each module, one after the other; the first is for layers.
+_STEPS = _convert_layer, _fuse_gated, _fuse_activations, _merge
 
 
 def _act_name(act_fn) -> str:

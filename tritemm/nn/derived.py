@@ -47,6 +47,14 @@ def become(module: nn.Module, kind: type[nn.Module]) -> None:
     del vars(module)["_class_is_new"]
 
 
+def hooked(module: object) -> bool:
+    """Whether a call of the module is more than its class's forward."""
+    if not isinstance(module, nn.Module):
+        return False
+    hooks = module._forward_hooks, module._forward_pre_hooks
+    return any(len(each) > 0 for each in hooks) or "forward" in module.__dict__
+
+
 def _new(mixin, original):
     made = derived(mixin, original)
     return made.__new__(made)

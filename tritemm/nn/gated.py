@@ -17,6 +17,7 @@ from torch.utils.flop_counter import register_flop_formula
 from ..blas import linear
 from ..runtime import inductor
 from ..runtime.torch_private import below_autograd, tangent_of
+from .derived import hooked
 from .layers import PLAIN, Linear
 from .packing import packed
 from .projections import Packed, alike, apart, fits, traced
@@ -41,8 +42,8 @@ class GatedMLP(Packed):
 
     #: "swiglu" or "geglu".
     gating: str
-    #: Of the activation that `gating` stands for.
-    activation_type: type
+    #: The activation that `gating` stands for.
+    known_act_fn: object
 
     def together(self) -> tuple[nn.Module, ...]:
         return self.gate_proj, self.up_proj
@@ -65,9 +66,9 @@ class GatedMLP(Packed):
     def _is_known(self, x: torch.Tensor) -> bool:
         """Whether the class's own forward would do what it did when it was converted."""
         gate, up, act = self.gate_proj, self.up_proj, self.act_fn
-        if type(act) is not self.activation_type or _hooked(act):
+        if act is not self.known_act_fn or hooked(act):
             return False
-        if type(gate) is not Linear or type(up) is not Linear or _hooked(gate) or _hooked(up):
+        if type(gate) is not Linear or type(up) is not Linear or hooked(gate) or hooked(up):
             return False
         if gate.batch_invariant != up.batch_invariant or gate.precision != up.precision:
             return False
@@ -76,14 +77,6 @@ class GatedMLP(Packed):
         if gate.bias is not None or up.bias is not None or gate.activation or up.activation:
             return False
         return not torch.is_autocast_enabled(x.device.type)
-
-
-def _hooked(module: object) -> bool:
-    """Whether a call of the module is more than its class's forward."""
-    if not isinstance(module, nn.Module):
-        return False
-    hooks = module._forward_hooks, module._forward_pre_hooks
-    return any(len(each) > 0 for each in hooks) or "forward" in module.__dict__
 
 
 def _gated(input, gate, up, activation, batch_invariant, precision, out=None):

@@ -75,8 +75,12 @@ class Linear(nn.Linear):
         weight = self.weight
         if type(weight) not in PLAIN and self.activation is None and _answers(weight):
             return super().forward(input)
+        return self.activated(input, self.activation)
+
+    def activated(self, input: torch.Tensor, activation: str | None) -> torch.Tensor:
+        """What `forward` gives of a layer with this activation."""
         return linear(
-            input, weight, self.bias, activation=self.activation,
+            input, self.weight, self.bias, activation=activation,
             batch_invariant=self.batch_invariant, precision=self.precision,
         )  # fmt: skip
 
@@ -94,9 +98,13 @@ class Conv1D(Derived):
     precision: str | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.activated(x, None)
+
+    def activated(self, x: torch.Tensor, activation: str | None) -> torch.Tensor:
+        """activation(x @ weight + bias)."""
         return linear(
-            x, self.weight.mT, self.bias, batch_invariant=self.batch_invariant,
-            precision=self.precision,
+            x, self.weight.mT, self.bias, activation=activation,
+            batch_invariant=self.batch_invariant, precision=self.precision,
         )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from .derived import Derived
-from .gated_form import first_line
+from .forms import first_line
 from .layers import PLAIN, Linear
 from .merged import merged
 from .packing import pack, unpack
