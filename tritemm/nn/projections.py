@@ -171,9 +171,13 @@ _NAMED = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
 
 
 def traced() -> bool:
-    """Whether torch.compile reads this code, and not to export it."""
-    exporting = getattr(torch.compiler, "is_exporting", None)
-    return torch.compiler.is_dynamo_compiling() and not (exporting is not None and exporting())
+    """Whether torch.compile reads this code, and not to export it.
+
+    Of `torch.compiler.is_exporting()` the flag: up to torch 2.12 the function itself is true in all
+    code that is traced.
+    """
+    exporting = getattr(torch.compiler, "_is_exporting_flag", False)
+    return torch.compiler.is_dynamo_compiling() and not exporting
 
 
 def alike(layers: Sequence[nn.Module]) -> bool:
