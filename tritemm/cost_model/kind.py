@@ -14,7 +14,7 @@ from ..config import Config
 from ..kernels.common.finish_piece import ROOMY
 from ..kernels.common.gluon_host import CUT
 from ..kernels.pack import WORD
-from ..problem import Device, Matrix, Problem
+from ..problem import GATED, Device, Matrix, Problem
 from ..spec import Kernel, Trait
 from . import constants as known
 from .constants import Constants
@@ -33,6 +33,9 @@ _ACTIVATION = {
     "swiglu": 45e-12, "geglu": 60e-12,
 }  # fmt: skip
 _RESIDUAL_BYTE = 55e-12
+#: Where consumers take turns, a step of gated pairs takes so much of the time that stands for one,
+#: which was measured where nothing but the product draws power.
+_PAIRS_IN_TURNS = 0.88
 #: How many times longer that takes where a residual isn't loaded ahead.
 _CRAMPED = 4 / 3
 #: Bytes of a line of L2: a tile's row that straddles two lines is two requests.
@@ -69,6 +72,7 @@ class Kind:
             self.types = "16-bit"
         self.narrow = tuple(not each for each in wide)
         self.finish, self.adds = _finish(*ending), ending[-1] > 0
+        self.gated = ending[1] in GATED
         # WGMMA reads only 16-bit operands along M or N; others are turned in shared memory.
         turns = dtype == torch.int8 or self.types[:2] in ("tf", "bf")
         self.turned = turns * ((self.layouts[0] != "N") + (self.layouts[1] != "T"))
@@ -144,11 +148,12 @@ class Kind:
     def per_step(self, trait: Trait, config: Config) -> float:
         """How many times the step that stands under `constants.key` is one of `config`.
 
-        Where tiles are alike, that is an element's share of a load of four, of 16 bits each, and
-        four times what a product takes. If A is stored across K, each of its elements is a load.
+        Where consumers take turns, that of gated pairs is shorter. Where tiles are alike, it is an
+        element's share of a load of four, of 16 bits each, and four times what a product takes. If
+        A is stored across K, each of its elements is a load.
         """
         if not trait.alike:
-            return 1.0
+            return _PAIRS_IN_TURNS if self.gated and trait.turns else 1.0
         m, n = config.BLOCK_M, config.BLOCK_N
         across = self.layouts[0] == "T"
         return config.BLOCK_K * (n + (4 if across else 1) * m + m * n / 4)
