@@ -1,8 +1,10 @@
-"""Layers that multiply one input, as one product: the operators that compiled code calls.
+"""Layers that multiply one input, as one product: the operator that compiled code calls.
 
 `tritemm::merged` is the products of two or three layers, side by side in one tensor. It is one
 launch where their weights lie one behind the other in memory, which is asked at each run, and
-otherwise one launch a layer. Its gradients are one product for the input and one for the weights.
+otherwise one launch a layer. Where a gradient is recorded, `tritemm::merged_parts` gives each
+layer's part as a tensor of its own. Their gradients are products of their own too: to put the
+parts' gradients side by side first would take longer than one product instead of three saves.
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ from .packing import packed
 
 _LIBRARY = torch.library.Library("tritemm", "FRAGMENT")
 _WEIGHTS = "Tensor first, Tensor second, Tensor? third"
-_LIBRARY.define(
-    f"merged(Tensor input, {_WEIGHTS}, Tensor? first_bias, Tensor? second_bias, "
-    "Tensor? third_bias, str? precision) -> Tensor"
+_ARGUMENTS = (
+    "Tensor input, Tensor first, Tensor second, Tensor? third, Tensor? first_bias, "
+    "Tensor? second_bias, Tensor? third_bias, str? precision"
 )
-_LIBRARY.define(f"merged_input_gradient(Tensor gradient, {_WEIGHTS}, str? precision) -> Tensor")
-_MERGED = torch.ops.tritemm.merged.default
-_INPUT_GRADIENT = torch.ops.tritemm.merged_input_gradient.default
+_LIBRARY.define(f"merged({_ARGUMENTS}) -> Tensor")
+_LIBRARY.define(f"merged_parts({_ARGUMENTS}) -> Tensor[]")
+_MERGED, _PARTS = torch.ops.tritemm.merged.default, torch.ops.tritemm.merged_parts.default
 #: The most layers that the operators take.
 MOST = 3
 
@@ -36,12 +38,15 @@ def merged(
     weights: Sequence[torch.Tensor],
     biases: Sequence[torch.Tensor],
     precision: str | None,
-) -> torch.Tensor:
-    """input @ weight.mT + bias of two or three layers: [..., K] -> [..., sum of N].
+) -> Sequence[torch.Tensor]:
+    """input @ weight.mT + bias of two or three layers: [..., N] each, views of one tensor.
 
-    Weights are [N, K] each; biases are as many, [N], or none.
+    Weights are [N, K] each; biases are as many, [N], or none. Input is [..., K].
     """
-    return _MERGED(input, *_filled(weights), *_filled(biases), precision)
+    given = *_filled(weights), *_filled(biases), precision
+    if torch.is_grad_enabled() and any(t.requires_grad for t in (input, *weights, *biases)):
+        return _PARTS(input, *given)
+    return _MERGED(input, *given).split([weight.shape[0] for weight in weights], -1)
 
 
 def _filled(tensors: Sequence) -> tuple:
@@ -65,11 +70,15 @@ def _merged(input, first, second, third, bias_1, bias_2, bias_3, precision, out=
     return out
 
 
-def _in_parts(input, first, second, third, bias_1, bias_2, bias_3, precision):
+def _each(input, first, second, third, bias_1, bias_2, bias_3, precision) -> list:
+    """The parts, as products of their own, differentiable."""
+    each = zip(_there(first, second, third), (bias_1, bias_2, bias_3), strict=False)
+    return [linear(input, w, b, precision=precision) for w, b in each]
+
+
+def _side_by_side(*given):
     """What the operator means, of differentiable parts."""
-    weights, biases = _there(first, second, third), (bias_1, bias_2, bias_3)
-    each = zip(weights, biases, strict=False)
-    return torch.cat([linear(input, w, b, precision=precision) for w, b in each], -1)
+    return torch.cat(_each(*given), -1)
 
 
 def _merged_fake(input, first, second, third, bias_1, bias_2, bias_3, precision):
@@ -77,88 +86,69 @@ def _merged_fake(input, first, second, third, bias_1, bias_2, bias_3, precision)
     return input.new_empty((*input.shape[:-1], rows))
 
 
-def _input_gradient(gradient, first, second, third, precision, out=None):
-    weights = _there(first, second, third)
-    weight = packed(*weights)
-    if weight is not None:
-        return matmul(gradient, weight, precision=precision, out=out)
-    result = _input_gradient_in_parts(gradient, first, second, third, precision)
-    return result if out is None else out.copy_(result)
-
-
-def _input_gradient_in_parts(gradient, first, second, third, precision):
-    weights = _there(first, second, third)
-    parts = gradient.split([w.shape[0] for w in weights], -1)
-    result = None
-    for part, weight in zip(parts, weights, strict=True):
-        result = matmul(part, weight, residual=result, precision=precision)
-    return result
-
-
-class _Merged(torch.autograd.Function):
-    """The derivatives of `merged`, by one product for each of its two factors."""
+class _Parts(torch.autograd.Function):
+    """The parts of one product, and the derivatives of each by products of its own."""
 
     @staticmethod
-    def forward(ctx, keys, input, *given):
+    def forward(ctx, input, *given):
         *tensors, ctx.precision = given
         weights = tensors[:MOST]
-        needs, *needed = ctx.needs_input_grad[1 : 2 + MOST]
-        ctx.rows = [w.shape[0] for w in _there(*weights)]
+        needs, *needed = ctx.needs_input_grad[: 1 + MOST]
         ctx.save_for_backward(input if any(needed) else None, *(weights if needs else ()))
-        return below_autograd(_MERGED, keys, input, *given)
+        with torch._C._AutoDispatchBelowAutograd():
+            whole = _MERGED(input, *given)
+        return whole.split([w.shape[0] for w in _there(*weights)], -1)
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx, *gradients):
         input, *weights = ctx.saved_tensors
-        needs = ctx.needs_input_grad[1:]
-        found = [None] * (1 + 2 * MOST)
-        if weights:
-            found[0] = _INPUT_GRADIENT(gradient, *weights, ctx.precision)
-        rows = gradient.flatten(0, -2)
-        if input is not None:
-            both = matmul(rows.mT, input.flatten(0, -2), precision=ctx.precision)
-            _give(found, needs, 1, both.split(ctx.rows))
-        if any(needs[1 + MOST :]):
-            _give(found, needs, 1 + MOST, rows.sum(0).split(ctx.rows))
-        return None, *found, None
+        needs = ctx.needs_input_grad
+        options = {"precision": ctx.precision}
+        of_input, of_weights, of_biases = None, [None] * MOST, [None] * MOST
+        for index, gradient in enumerate(gradients):
+            if weights:
+                of_input = matmul(gradient, weights[index], residual=of_input, **options)
+            rows = gradient.flatten(0, -2)
+            if needs[1 + index]:
+                of_weights[index] = matmul(rows.mT, input.flatten(0, -2), **options)
+            if needs[1 + MOST + index]:
+                of_biases[index] = rows.sum(0)
+        return of_input, *of_weights, *of_biases, None
 
 
-def _give(found, needs, start, parts) -> None:
-    for index, part in enumerate(parts, start):
-        if needs[index]:
-            found[index] = part
+#: `_Parts` of its arguments, recorded by autograd.
+_recorded = apply_of(_Parts)
 
 
-#: `_Merged` of its arguments, recorded by autograd.
-_recorded = apply_of(_Merged)
+def _merged_autograd(keys, *given):
+    """As one tensor it is differentiated as what it means."""
+    return _side_by_side(*given) if _asks(given) else below_autograd(_MERGED, keys, *given)
 
 
-def _merged_autograd(keys, input, *given):
-    tensors = _there(input, *given[:-1])
-    if any(tangent_of(t) is not None for t in tensors):
-        return _in_parts(input, *given)
-    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+def _parts_autograd(keys, *given):
+    if any(tangent_of(t) is not None for t in _there(*given[:-1])):
+        return _each(*given)
+    if _asks(given):
         with single_level():
-            return _recorded(keys, input, *given)
-    return below_autograd(_MERGED, keys, input, *given)
+            return list(_recorded(*given))
+    return below_autograd(_PARTS, keys, *given)
 
 
-def _input_gradient_autograd(keys, *given):
+def _asks(given) -> bool:
+    """Whether a gradient or a tangent is to be recorded."""
     tensors = _there(*given[:-1])
     recorded = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-    if recorded or any(tangent_of(t) is not None for t in tensors):
-        return _input_gradient_in_parts(*given)
-    return below_autograd(_INPUT_GRADIENT, keys, *given)
+    return recorded or any(tangent_of(t) is not None for t in tensors)
 
 
-for _name, _function, _with_autograd, _parts in (
-    ("merged", _merged, _merged_autograd, _in_parts),
-    ("merged_input_gradient", _input_gradient, _input_gradient_autograd, _input_gradient_in_parts),
+for _name, _function, _with_autograd, _meaning in (
+    ("merged", _merged, _merged_autograd, _side_by_side),
+    ("merged_parts", _each, _parts_autograd, _each),
 ):
     for _key in ("CPU", "CUDA"):
         _LIBRARY.impl(_name, _function, _key)
     _LIBRARY.impl(_name, _with_autograd, "Autograd", with_keyset=True)
-    _LIBRARY.impl(_name, _parts, "FuncTorchBatchedDecomposition")  # vmap: as its parts
+    _LIBRARY.impl(_name, _meaning, "FuncTorchBatchedDecomposition")  # vmap: as its parts
 
 
 @torch.library.register_fake("tritemm::merged", lib=_LIBRARY)
@@ -167,33 +157,25 @@ def _fake(*given):
     return _merged_fake(*given)
 
 
-@torch.library.register_fake("tritemm::merged_input_gradient", lib=_LIBRARY)
-def _input_gradient_fake(gradient, first, second, third, precision):
-    name = "torch.ops.tritemm.merged_input_gradient_into"
-    inductor.lower(_INPUT_GRADIENT, name, tensors=3, optional=1)
-    return gradient.new_empty((*gradient.shape[:-1], first.shape[1]))
+@torch.library.register_fake("tritemm::merged_parts", lib=_LIBRARY)
+def _parts_fake(input, first, second, third, *given):
+    weights = _there(first, second, third)
+    return [input.new_empty((*input.shape[:-1], w.shape[0])) for w in weights]
 
 
-def _placed(given, required: int, optional: int) -> list:
-    """The operator's arguments, of what Inductor's code gives: see `inductor.lower`."""
-    count = len(given) - optional - 1 - required
-    rest = iter(given[required : required + count])
-    flags = given[required + count : -1]
-    return [*given[:required], *(next(rest) if there else None for there in flags), given[-1]]
+def _merged_into(input, first, second, *rest, out):
+    """What code compiled by Inductor calls in place of `merged`, into memory that it has planned.
+
+    `rest`: those of the other tensors that are there; of each whether it is; the precision.
+    """
+    *others, third, bias_1, bias_2, bias_3, precision = rest
+    others = iter(others)
+    filled = (next(others) if there else None for there in (third, bias_1, bias_2, bias_3))
+    _merged(input, first, second, *filled, precision, out=out)
 
 
-def _merged_into(*given, out):
-    _merged(*_placed(given, 3, 4), out=out)
-
-
-def _input_gradient_into(*given, out):
-    _input_gradient(*_placed(given, 3, 1), out=out)
-
-
-#: What code compiled by Inductor calls in place of the operators, into memory that it has planned.
-#: By these names, because generated code imports torch and is kept between processes.
+#: By this name, because generated code imports torch and is kept between processes.
 torch.ops.tritemm.merged_into = _merged_into
-torch.ops.tritemm.merged_input_gradient_into = _input_gradient_into
 
 
 @register_flop_formula(torch.ops.tritemm.merged)
@@ -202,8 +184,3 @@ def _flops(input_shape, *args, out_shape=None, **kwargs) -> int:
     for size in out_shape:
         flops *= size
     return flops
-
-
-@register_flop_formula(torch.ops.tritemm.merged_input_gradient)
-def _input_gradient_flops(gradient_shape, *args, out_shape=None, **kwargs) -> int:
-    return _flops(gradient_shape, out_shape=out_shape)

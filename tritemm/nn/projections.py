@@ -109,7 +109,8 @@ class Merging:
         if given is not input:
             return None
         self.taken += 1
-        return parts[index].contiguous()  # as a layer's result is
+        # As a layer's result is, with memory of its own; Inductor makes no copy where it needs none.
+        return parts[index].clone(memory_format=torch.contiguous_format)
 
 
 class _Enough(Exception):
@@ -211,12 +212,11 @@ def fits(layers: Sequence[nn.Module], input: torch.Tensor) -> bool:
     )
 
 
-def apart(layers: Sequence[nn.Module], input: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def apart(layers: Sequence[nn.Module], input: torch.Tensor) -> Sequence[torch.Tensor]:
     """What each layer makes of `input`: views of one product's result."""
     weights = [layer.weight for layer in layers]
     biases = [layer.bias for layer in layers if layer.bias is not None]
-    whole = merged(input, weights, biases, layers[0].precision)
-    return whole.split([weight.shape[0] for weight in weights], -1)
+    return merged(input, weights, biases, layers[0].precision)
 
 
 def _parameters(layers: Sequence[nn.Module]) -> list[list[nn.Parameter]]:
