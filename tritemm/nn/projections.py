@@ -109,7 +109,7 @@ class Merging:
         if given is not input:
             return None
         self.taken += 1
-        # As a layer's result is, with memory of its own; Inductor makes no copy where it needs none.
+        # With memory of its own, as a layer's result has it; Inductor copies only where it must.
         return parts[index].clone(memory_format=torch.contiguous_format)
 
 
