@@ -139,7 +139,8 @@ def test_convert_changes_classes_and_nothing_else():
     tritemm.nn.restore(model)
     assert [type(m) for m in model.modules()] == classes
     assert not any(
-        {"gating", "epilogue_steps", "batch_invariant"} & vars(m).keys() for m in model.modules()
+        {"_tritemm_gating", "_tritemm_steps", "batch_invariant"} & vars(m).keys()
+        for m in model.modules()
     )
     assert torch.equal(model(x), want)
 
@@ -322,6 +323,23 @@ def test_parametrized_after_and_weight_normed_before():
     assert type(normed) is tritemm.Linear
     verdict = budget.check(normed(x) - normed.bias, x, normed.weight.detach().mT)
     assert verdict.worst < 4 and twin.keys() == dict(normed.named_parameters()).keys()
+
+
+def test_a_parametrized_weight_is_worked_out_once():
+    class Doubled(nn.Module):
+        calls = 0
+
+        def forward(self, weight):
+            self.calls += 1
+            return 2 * weight
+
+    model = with_integers(nn.Linear(8, 4, bias=False))
+    tritemm.convert(model)
+    weight = model.weight.detach().clone()
+    nn.utils.parametrize.register_parametrization(model, "weight", doubled := Doubled())
+    doubled.calls = 0
+    x = integers(3, 8)
+    assert torch.equal(model(x), 2 * x @ weight.mT) and doubled.calls == 1
 
 
 def test_the_report_is_a_table_with_a_line_for_what_differs_by_numbers_alone():

@@ -14,7 +14,17 @@ from tritemm import budget
 from tritemm.nn.activations import word_of
 from tritemm.plan import Ending
 
-from .nn_models import DEVICE, GPT2MLP, STEEP, Conv1D, Operators, Quantized, integers, with_integers
+from .nn_models import (
+    DEVICE,
+    GPT2MLP,
+    STEEP,
+    Conv1D,
+    LlamaMLP,
+    Operators,
+    Quantized,
+    integers,
+    with_integers,
+)  # fmt: skip
 
 
 def fused(model, *args, **kwargs):
@@ -489,6 +499,30 @@ def test_modules_without_a_layer_and_an_activation_are_not_asked(children, monke
     model = Untouched(**children).to(DEVICE)
     report = tritemm.convert(model)
     assert report.left == () and Untouched not in asked
+
+
+@torch.no_grad()
+def test_an_activation_that_is_changed_in_place_is_noticed():
+    for model in (nn.Sequential(nn.Linear(8, 8), nn.GELU()), LlamaMLP(act_fn=nn.GELU())):
+        model, twin, _ = converted(model)
+        act = model[1] if isinstance(model, nn.Sequential) else model.act_fn
+        act.approximate = "tanh"
+        other = twin[1] if isinstance(model, nn.Sequential) else twin.act_fn
+        other.approximate = "tanh"
+        x = integers(4, 8 if isinstance(model, nn.Sequential) else 16) / 4
+        names, got = fused(model, x)
+        assert names == [] and torch.equal(got, twin(x))
+
+
+@torch.no_grad()
+def test_a_sequential_that_iterates_its_own_way_is_left():
+    class Backwards(nn.Sequential):
+        def __iter__(self):
+            return iter(list(self._modules.values())[::-1])
+
+    model, twin, _ = converted(Backwards(nn.Linear(8, 8), nn.ReLU()))
+    x = integers(2, 8)
+    assert type(model) is Backwards and torch.equal(model(x), twin(x))
 
 
 @torch.no_grad()

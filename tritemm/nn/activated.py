@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from .activations import looks_like_one, word_of
+from .activations import Known, looks_like_one, word_of
 from .derived import Derived, hooked
 from .layers import PLAIN, Conv1D, Linear
 
@@ -26,7 +26,7 @@ class Step(NamedTuple):
     #: What `tritemm.linear` calls it.
     word: str | None = None
     #: The activation that `word` stands for.
-    known: object = None
+    known: Known | None = None
 
 
 class ActivatedMLP(Derived):
@@ -38,17 +38,19 @@ class ActivatedMLP(Derived):
     """
 
     #: Of the class, for one that a Sequential makes of a part of itself.
-    epilogue_steps: tuple[Step, ...] = ()
+    _tritemm_steps: tuple[Step, ...] = ()
 
     def forward(self, *args, **kwargs):
         if len(args) != 1 or kwargs or self.training or not self._calls_what_is_known():
             return super().forward(*args, **kwargs)
         x = args[0]
-        for child, act_fn, word, known in self.epilogue_steps:
+        for child, act_fn, word, known in self._tritemm_steps:
             layer = getattr(self, child)
             if act_fn is None:
                 x = layer(x)
-            elif getattr(self, act_fn) is known and _is_one_product(layer, known, x):
+            elif known.is_still(getattr(self, act_fn)) and _is_one_product(
+                layer, known.activation, x
+            ):
                 x = layer.activated(x, word)
             else:
                 x = getattr(self, act_fn)(layer(x))
@@ -57,8 +59,8 @@ class ActivatedMLP(Derived):
     def _calls_what_is_known(self) -> bool:
         """A Sequential may have got other children since."""
         if not isinstance(self, nn.Sequential):
-            return len(self.epilogue_steps) > 0
-        return list(self._modules) == list(called(self.epilogue_steps))
+            return len(self._tritemm_steps) > 0
+        return list(self._modules) == list(called(self._tritemm_steps))
 
 
 def may_be_activated(module: nn.Module) -> bool:
@@ -90,7 +92,7 @@ def steps_of(module: nn.Module, chain: tuple[str, ...]) -> tuple[tuple[Step, ...
             steps.append(Step(child))
             unknown.append(act_fn)
         else:
-            steps.append(Step(child, names.pop(0), word, act_fn))
+            steps.append(Step(child, names.pop(0), word, Known.of(act_fn)))
     return tuple(steps), unknown
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -31,6 +32,23 @@ _NAMES = {
 #: transformers' names of gelu_tanh, some of them formulas of their own, which round otherwise.
 _TANH_FORMULAS = "GELUTanh", "PytorchGELUTanh", "NewGELUActivation", "FastGELUActivation"
 _SOME = [-1e4, -30.0, -3.0, -1.0, -0.1, 0.0, 0.1, 0.7, 1.0, 2.5, 40.0, 1e4]
+
+
+class Known(NamedTuple):
+    """An activation as it was when `convert` looked at it."""
+
+    activation: object
+    #: Of a GELU.
+    approximate: str | None
+
+    @classmethod
+    def of(cls, activation: object) -> Known:
+        return cls(activation, getattr(activation, "approximate", None))
+
+    def is_still(self, activation: object) -> bool:
+        return activation is self.activation and self.approximate == getattr(
+            activation, "approximate", None
+        )
 
 
 def word_of(activation: Callable) -> str | None:

@@ -10,7 +10,7 @@ from torch import nn
 
 from ..problem import ACCUMULATE, INTERPRETED
 from .activated import ActivatedMLP, callables, may_be_activated, steps_of
-from .activations import gating
+from .activations import Known, gating
 from .derived import Derived, become, derived
 from .forms import CHILDREN, chain, gated_form_why_not, looks_gated
 from .gated import GatedMLP
@@ -21,11 +21,8 @@ from .report import Entry, Report
 
 _DEVICE = "cpu" if INTERPRETED else "cuda"
 _OPTIONS = "batch_invariant", "precision"
-#: All that `convert` leaves in a module.
-_ATTRIBUTES = (
-    *("activation", *_OPTIONS, "merging", "projections"),
-    *("gating", "known_act_fn", "epilogue_steps"),
-)
+#: Of the names of what `convert` leaves in a module beside the options of layers.
+_PREFIX = "_tritemm_"
 #: Names of a module's layers that may be given the same input, in attention.
 _PROJECTIONS = (
     ("q_proj", "k_proj", "v_proj"),
@@ -51,8 +48,8 @@ def convert(
         precision: how float32 is multiplied, as `tritemm.matmul` takes it.
         fuse: give gate_proj and up_proj of gated MLPs one storage, for one product in evaluation
             and in compiled code, and q_proj, k_proj and v_proj of attention, for one in compiled
-            code; and have the products of other MLPs, and of Sequentials, apply the activations
-            that follow them, in evaluation.
+            evaluation; and have the products of other MLPs, and of Sequentials, apply the
+            activations that follow them, in evaluation.
         skip: names of modules to leave, with all that is in them, and patterns of such names:
             ["lm_head", "layers.*.mlp"].
 
@@ -195,13 +192,14 @@ def _fuse_gated(module: nn.Module, given: dict, skipped: bool) -> _Notes:
         return None, f"not fused: {reason}"
     gate, up = module.gate_proj.weight, module.up_proj.weight
     together = gate.is_meta or packed(gate, up) is not None
-    vars(module).update(gating=gating(module.act_fn), known_act_fn=module.act_fn)
+    word, act_fn = gating(module.act_fn), Known.of(module.act_fn)
+    vars(module).update(_tritemm_gating=word, _tritemm_act_fn=act_fn)
     if not ours:
         become(module, derived(GatedMLP, type(module)))
     module.pack()
     if ours:
         return None if together else "gate and up packed again", None
-    return f"gate and up packed, {module.gating}", None
+    return f"gate and up packed, {word}", None
 
 
 def _gated_why_not(module: nn.Module) -> str | None:
@@ -225,8 +223,8 @@ def _gated_why_not(module: nn.Module) -> str | None:
 def _merge(module: nn.Module, given: dict, skipped: bool) -> _Notes:
     """To one module, if it has layers that may be given the same input."""
     ours = isinstance(module, Projections)
-    names = module.projections if ours else _projections_of(module)
-    if names is None:
+    names = module._tritemm_projections if ours else _projections_of(module)
+    if not names:
         return None, None
     layers = [getattr(module, name) for name in names]
     reason = "named in skip" if skipped else _merge_why_not(module, layers)
@@ -235,10 +233,10 @@ def _merge(module: nn.Module, given: dict, skipped: bool) -> _Notes:
     together = layers[0].weight.is_meta or packed(*(x.weight for x in layers)) is not None
     if not ours:
         merging = Merging()
-        vars(module).update(projections=names, merging=merging)
+        vars(module).update(_tritemm_projections=names, _tritemm_merging=merging)
         become(module, derived(Projections, type(module)))
         for layer in layers:
-            vars(layer)["merging"] = merging
+            vars(layer)["_tritemm_merging"] = merging
     module.pack()
     said = f"{', '.join(names[:-1])} and {names[-1]} packed"
     if ours:
@@ -284,9 +282,9 @@ def _fuse_activations(module: nn.Module, given: dict, skipped: bool) -> _Notes:
         return None, "not fused: its forward was replaced in the instance"
     if not pairs:
         return None, f"not fused: tritemm.linear has no activation {_act_name(unknown[0])}"
-    if ours and module.epilogue_steps == steps:
+    if ours and module._tritemm_steps == steps:
         return None, None
-    vars(module)["epilogue_steps"] = steps
+    vars(module)["_tritemm_steps"] = steps
     if not ours:
         become(module, derived(ActivatedMLP, type(module)))
     return ", ".join(pairs), None
@@ -310,8 +308,9 @@ def _restore_one(module: nn.Module) -> _Notes:
         return None, f"{kind.__name__} is a subclass of what convert made"
     if isinstance(module, Packed):
         module.unpack()
-    for name in _ATTRIBUTES:
-        vars(module).pop(name, None)
+    options = ("activation", *_OPTIONS) if isinstance(module, Linear | Conv1D) else ()
+    for name in [name for name in vars(module) if name in options or name.startswith(_PREFIX)]:
+        del vars(module)[name]
     become(module, nn.Linear if kind is Linear else kind.original)
     if kind is Linear:
         return "torch.nn.Linear", None

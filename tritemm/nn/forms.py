@@ -98,7 +98,7 @@ def chain(module: nn.Module, names: Iterable[str]) -> tuple[str, ...] | None:
     `names` are those that it may call.
     """
     if _forward(module) is nn.Sequential.forward:
-        return tuple(module._modules)
+        return tuple(module._modules) if type(module).__iter__ is nn.Sequential.__iter__ else None
     calls, x = [], _Symbol("x")
     try:
         made = _made(module, names, x, calls)

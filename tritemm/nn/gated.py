@@ -17,6 +17,7 @@ from torch.utils.flop_counter import register_flop_formula
 from ..blas import linear
 from ..runtime import inductor
 from ..runtime.torch_private import below_autograd, tangent_of
+from .activations import Known
 from .derived import hooked
 from .layers import PLAIN, Linear
 from .packing import packed
@@ -40,13 +41,13 @@ class GatedMLP(Packed):
     recorded, and in training, it runs too, but in compiled code the two products are still one.
     """
 
-    #: "swiglu" or "geglu".
-    gating: str
-    #: The activation that `gating` stands for.
-    known_act_fn: object
+    #: "swiglu" or "geglu". Of the class, as the next, for an instance that `convert` didn't make.
+    _tritemm_gating: str | None = None
+    #: The activation that it stands for.
+    _tritemm_act_fn: Known | None = None
 
     def together(self) -> tuple[nn.Module, ...]:
-        return self.gate_proj, self.up_proj
+        return getattr(self, "gate_proj", None), getattr(self, "up_proj", None)
 
     def forward(self, *args, **kwargs):
         if len(args) != 1 or kwargs or not self._is_known(args[0]):
@@ -56,7 +57,7 @@ class GatedMLP(Packed):
         tensors = x, gate.weight, up.weight
         recorded = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
         if not self.training and not recorded:
-            options = self.gating, gate.batch_invariant, gate.precision
+            options = self._tritemm_gating, gate.batch_invariant, gate.precision
             return self.down_proj(_GATED(*tensors, *options))
         if traced() and alike(layers) and fits(layers, x):
             of_gate, of_up = apart(layers, x)
@@ -66,7 +67,7 @@ class GatedMLP(Packed):
     def _is_known(self, x: torch.Tensor) -> bool:
         """Whether the class's own forward would do what it did when it was converted."""
         gate, up, act = self.gate_proj, self.up_proj, self.act_fn
-        if act is not self.known_act_fn or hooked(act):
+        if self._tritemm_act_fn is None or not self._tritemm_act_fn.is_still(act) or hooked(act):
             return False
         if type(gate) is not Linear or type(up) is not Linear or hooked(gate) or hooked(up):
             return False

@@ -47,7 +47,7 @@ class Linear(nn.Linear):
     batch_invariant: bool = False
     precision: str | None = None
     #: Of a layer that `convert` merges with others; see `projections`.
-    merging = None
+    _tritemm_merging = None
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Linear(nn.Linear):
         self.precision = precision
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        merging = self.merging
+        merging = self._tritemm_merging
         if merging is not None and merging.layers:
             part = merging.part(self, input)
             if part is not None:
@@ -75,12 +75,16 @@ class Linear(nn.Linear):
         weight = self.weight
         if type(weight) not in PLAIN and self.activation is None and _answers(weight):
             return super().forward(input)
-        return self.activated(input, self.activation)
+        return self._product(input, weight, self.activation)
 
     def activated(self, input: torch.Tensor, activation: str | None) -> torch.Tensor:
         """What `forward` gives of a layer with this activation."""
+        return self._product(input, self.weight, activation)
+
+    def _product(self, input, weight, activation):
+        """`weight` is the layer's, which may be worked out each time that it is asked for."""
         return linear(
-            input, self.weight, self.bias, activation=activation,
+            input, weight, self.bias, activation=activation,
             batch_invariant=self.batch_invariant, precision=self.precision,
         )  # fmt: skip
 

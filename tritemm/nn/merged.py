@@ -92,6 +92,7 @@ class _Parts(torch.autograd.Function):
     @staticmethod
     def forward(ctx, input, *given):
         *tensors, ctx.precision = given
+        ctx.set_materialize_grads(False)  # a layer whose result is not used has no gradient
         weights = tensors[:MOST]
         needs, *needed = ctx.needs_input_grad[: 1 + MOST]
         ctx.save_for_backward(input if any(needed) else None, *(weights if needs else ()))
@@ -106,6 +107,8 @@ class _Parts(torch.autograd.Function):
         options = {"precision": ctx.precision}
         of_input, of_weights, of_biases = None, [None] * MOST, [None] * MOST
         for index, gradient in enumerate(gradients):
+            if gradient is None:
+                continue
             if weights:
                 of_input = matmul(gradient, weights[index], residual=of_input, **options)
             rows = gradient.flatten(0, -2)

@@ -1,24 +1,27 @@
 """Layers that a module calls with one input, as queries, keys and values are made.
 
-In code that torch compiles they are one product, `tritemm::merged`: the first of them that is
-called makes it, and the others take their parts. Outside of compiled code they are products of
-their own, since what happens to a weight between two calls can't be seen there.
+In code that torch compiles, and where no gradient is recorded, they are one product,
+`tritemm::merged`: the first of them that is called makes it, and the others take their parts.
+Outside of compiled code they are products of their own, since what happens to a weight between two
+calls can't be seen there.
 
-Whether a module gives its layers one input, and leaves it as it is between them, is asked of its
-own forward, once, with tensors that have no data (`why_not_one_input`). Where it doesn't in a call
-with other arguments, as of attention across two sequences, that is seen while the code is traced,
-and from then on they are products of their own there too.
+A module is asked for what it does (`why_not_one_input`): its forward may contain nothing that
+writes, and run once, with tensors that have no data, it must give its layers one input. Where it
+doesn't in a call with other arguments, as of attention across two sequences, that is seen while the
+code is traced, and from then on they are products of their own there too.
 """
 
 from __future__ import annotations
 
+import copy
+import dis
 import inspect
 from collections.abc import Sequence
 
 import torch
 from torch import nn
 
-from .derived import Derived
+from .derived import Derived, hooked
 from .forms import first_line
 from .layers import PLAIN, Linear
 from .merged import merged
@@ -44,7 +47,7 @@ class Packed(Derived):
 
     def _apply(self, fn, recurse=True):
         """What `.to()` and the like do to the weights, after which they are packed again."""
-        super()._apply(fn, recurse)
+        super()._apply(fn) if recurse else super()._apply(fn, recurse)
         self.pack()
         return self
 
@@ -56,28 +59,30 @@ class Packed(Derived):
 class Projections(Packed):
     """The forward of a class that gives some of its layers the same input."""
 
-    #: Their names.
-    projections: tuple[str, ...]
-    merging: Merging
+    #: Their names. Of the class, as the next one, for an instance that `convert` didn't make.
+    _tritemm_projections: tuple[str, ...] = ()
+    _tritemm_merging: Merging | None = None
 
     def together(self) -> tuple[nn.Module, ...]:
-        return tuple(getattr(self, name) for name in self.projections)
+        return tuple(getattr(self, name, None) for name in self._tritemm_projections)
 
     def forward(self, *args, **kwargs):
-        layers = self.together()
-        if not traced() or self.merging.useless or not alike(layers):
+        layers, merging = self.together(), self._tritemm_merging
+        if not traced() or merging is None or merging.useless or not alike(layers):
             return super().forward(*args, **kwargs)
-        self.merging.open(layers)
+        if torch.is_grad_enabled() and layers[0].weight.requires_grad:
+            return super().forward(*args, **kwargs)
+        merging.open(layers)
         try:
             return super().forward(*args, **kwargs)
         finally:
-            self.merging.close()
+            merging.close()
 
 
 class Merging:
     """While `Projections.forward` is traced: its layers, and what they were given and made.
 
-    At any other time there are no layers. Each of them has it as its attribute `merging`.
+    At any other time there are no layers. Each of them has it as an attribute.
     """
 
     def __init__(self):
@@ -102,6 +107,8 @@ class Merging:
             if one is layer:
                 index = place
         if index is None or not fits(layers, input):
+            return None
+        if torch.is_grad_enabled() and (input.requires_grad or layer.weight.requires_grad):
             return None
         if self.made is None:
             self.made = input, apart(layers, input)
@@ -142,23 +149,24 @@ def why_not_one_input(module: nn.Module, names: Sequence[str]) -> str | None:
     """Why it isn't known that the module calls these layers with one input, or None.
 
     Its forward is run until they were called, on a stand-in for the module, with tensors on the
-    meta device, and None for what it asks for beside its first argument.
+    meta device, and None for what it asks for beside its first argument. One that contains what
+    may write to a tensor, or to the module, is not run.
     """
     forward = inspect.unwrap(type(module).forward)
     if forward is not type(module).forward or not inspect.isfunction(forward):
         return "its forward is wrapped"
+    if written := _writes(forward):
+        return f"its forward may write to what it reads: {written}"
     given: list = []
     layers = {name: getattr(module, name) for name in names}
     stubs = {name: _Stub(x.out_features, given, len(names)) for name, x in layers.items()}
-    others = {name: _Other() for name in module._modules}
-    stand_in = object.__new__(type(module))
-    vars(stand_in).update(vars(module), _modules={**others, **stubs})
     first = layers[names[0]]
     x = torch.empty(1, 2, first.in_features, dtype=first.weight.dtype, device="meta")
-    _, _, *rest = inspect.signature(forward).parameters.values()
-    nothing = {p.name: None for p in rest if p.default is p.empty and p.kind in _NAMED}
     try:
-        with torch.no_grad():
+        stand_in = _stand_in(module, stubs)
+        _, _, *rest = inspect.signature(forward).parameters.values()
+        nothing = {p.name: None for p in rest if p.default is p.empty and p.kind in _NAMED}
+        with torch.no_grad(), torch.random.fork_rng(devices=()):
             forward(stand_in, x, **nothing)
     except _Enough:
         same = all(one is given[0][0] and version == given[0][1] for one, version in given)
@@ -168,6 +176,43 @@ def why_not_one_input(module: nn.Module, names: Sequence[str]) -> str | None:
     return "its forward doesn't call all of its layers"
 
 
+def _stand_in(module: nn.Module, children: dict[str, nn.Module]) -> nn.Module:
+    """One of the module's class with these children, whose parameters and buffers have no data."""
+    stand_in = object.__new__(type(module))
+    for name, value in vars(module).items():
+        vars(stand_in)[name] = copy.copy(value) if type(value) in (dict, list, set) else value
+    for kind in ("_parameters", "_buffers"):
+        there = getattr(module, kind).items()
+        vars(stand_in)[kind] = {n: None if t is None else t.detach().to("meta") for n, t in there}
+    others = {name: _Other() for name in module._modules}
+    vars(stand_in)["_modules"] = {**others, **children}
+    return stand_in
+
+
+def _writes(forward) -> str | None:
+    """What of a function's code may write to a tensor or an attribute, or None.
+
+    Where no gradient is recorded, the gradient's modes are none of its business.
+    """
+    for instruction in dis.get_instructions(forward):
+        name = str(instruction.argval)
+        if instruction.opname in ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_ATTR", "DELETE_ATTR"):
+            return f"line {_line(instruction, forward)}"
+        if instruction.opname.startswith("INPLACE_") or (
+            instruction.opname == "BINARY_OP" and instruction.argrepr.endswith("=")
+        ):
+            return f"line {_line(instruction, forward)}"
+        if name.endswith("_") and not name.startswith("__") and instruction.opname in _LOADS:
+            return name
+    return None
+
+
+def _line(instruction: dis.Instruction, function) -> int:
+    position = getattr(instruction, "positions", None)
+    return position.lineno if position else function.__code__.co_firstlineno
+
+
+_LOADS = "LOAD_ATTR", "LOAD_METHOD"
 _NAMED = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
 
 
@@ -190,14 +235,14 @@ def alike(layers: Sequence[nn.Module]) -> bool:
         type(layer) is Linear
         and layer.activation is None
         and not layer.batch_invariant
-        and "forward" not in layer.__dict__
-        and type(layer.weight) in PLAIN
+        and not hooked(layer)
+        and type(layer.weight) is nn.Parameter
         and layer.weight.requires_grad == layers[0].weight.requires_grad
         and layer.weight.dtype == layers[0].weight.dtype
         and layer.weight.shape[1] == layers[0].weight.shape[1]
         and layer.precision == layers[0].precision
         and (layer.bias is None) == (layers[0].bias is None)
-        and (layer.bias is None or type(layer.bias) in PLAIN)
+        and (layer.bias is None or type(layer.bias) is nn.Parameter)
         for layer in layers
     )
 
@@ -220,8 +265,14 @@ def apart(layers: Sequence[nn.Module], input: torch.Tensor) -> Sequence[torch.Te
 
 
 def _parameters(layers: Sequence[nn.Module]) -> list[list[nn.Parameter]]:
-    """The weights, and the biases if all have one; none if an adapter stands in a layer's place."""
-    if not all(type(layer) is Linear for layer in layers):
+    """The weights, and the biases if all have one.
+
+    None if an adapter stands in a layer's place, or a layer has not got its parameters yet.
+    """
+    if not layers or not all(type(layer) is Linear for layer in layers):
         return []
-    each = [[layer.weight for layer in layers], [layer.bias for layer in layers]]
+    each = [[vars(x).get("_parameters", {}).get(kind) for x in layers] for kind in _PARAMETERS]
     return [some for some in each if all(one is not None for one in some)]
+
+
+_PARAMETERS = "weight", "bias"
