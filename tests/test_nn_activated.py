@@ -1,6 +1,7 @@
 """Plain MLPs and Sequentials after `convert`: an activation is an epilogue where that is safe."""
 
 import copy
+import inspect
 import math
 import pickle
 
@@ -512,6 +513,18 @@ def test_an_activation_that_is_changed_in_place_is_noticed():
         x = integers(4, 8 if isinstance(model, nn.Sequential) else 16) / 4
         names, got = fused(model, x)
         assert names == [] and torch.equal(got, twin(x))
+
+
+@torch.no_grad()
+def test_an_exported_program_has_the_inputs_of_the_class():
+    for model in (nn.Sequential(nn.Linear(8, 8), nn.ReLU()), GPT2MLP(8, 8, layer=nn.Linear)):
+        model, twin, _ = converted(model)
+        (name,) = inspect.signature(twin.forward).parameters
+        shapes = {name: {0: torch.export.Dim("rows", min=2, max=64)}}
+        program = torch.export.export(model, (integers(3, 8),), dynamic_shapes=shapes)
+        assert program.graph_signature.user_inputs == (name,)
+        x = integers(5, 8)
+        torch.testing.assert_close(program.module()(x), twin(x))
 
 
 @torch.no_grad()

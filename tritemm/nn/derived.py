@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copyreg
 import functools
+import inspect
 from typing import ClassVar
 
 from torch import nn
@@ -29,11 +30,16 @@ class Derived:
 
 @functools.cache
 def derived(mixin: type[Derived], original: type[nn.Module]) -> type[nn.Module]:
-    """The class of both: `mixin` comes first."""
+    """The class of both: `mixin` comes first, and its forward is called as the original's is."""
+
+    def forward(self, *args, **kwargs):
+        return mixin.forward(self, *args, **kwargs)
+
+    # Exported programs name their inputs by it.
+    forward.__signature__ = inspect.signature(original.forward)
     names = {name: getattr(original, name) for name in ("__module__", "__qualname__", "__doc__")}
-    return type(
-        original.__name__, (mixin, original), {**names, "mixin": mixin, "original": original}
-    )
+    made = {**names, "mixin": mixin, "original": original, "forward": forward}
+    return type(original.__name__, (mixin, original), made)
 
 
 def become(module: nn.Module, kind: type[nn.Module]) -> None:
