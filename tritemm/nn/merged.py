@@ -21,7 +21,6 @@ from ..runtime.torch_private import apply_of, below_autograd, single_level, tang
 from .packing import packed
 
 _LIBRARY = torch.library.Library("tritemm", "FRAGMENT")
-_WEIGHTS = "Tensor first, Tensor second, Tensor? third"
 _ARGUMENTS = (
     "Tensor input, Tensor first, Tensor second, Tensor? third, Tensor? first_bias, "
     "Tensor? second_bias, Tensor? third_bias, str? precision"
