@@ -333,6 +333,25 @@ def test_attributes_of_the_users_own_are_left_alone():
     assert vars(model).keys() == vars(twin).keys()
 
 
+def test_a_class_that_lists_its_subclasses():
+    listed = []
+
+    class Base(Attention):
+        def __init_subclass__(cls):
+            listed.append(cls)
+
+    class One(Base):
+        pass
+
+    model, _, _ = converted(One)
+    assert listed == [One]
+
+    class Two(type(model)):
+        pass
+
+    assert listed == [One, Two]
+
+
 def test_unusual_modules():
     class Short(Attention):
         def _apply(self, fn):

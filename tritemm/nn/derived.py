@@ -21,6 +21,11 @@ class Derived:
     mixin: ClassVar[type[Derived]]
     original: ClassVar[type[nn.Module]]
 
+    def __init_subclass__(cls, **given):
+        """A class that keeps a list of its subclasses isn't told of those that are made here."""
+        if "original" not in vars(cls):
+            super().__init_subclass__(**given)
+
     def __reduce_ex__(self, protocol):
         make, args, *rest = super().__reduce_ex__(max(int(protocol), 2))
         if make is not copyreg.__newobj__:  # a class that pickles itself its own way
