@@ -24,8 +24,13 @@ def example(monkeypatch):
     return load
 
 
-def test_training_beside_torch(example, capsys):
-    assert example("train_gpt").main(["--tiny", "--steps", "1", "--dtype", "float32"]) == 0
+def test_training_beside_torch(example, capsys, monkeypatch):
+    train_gpt = example("train_gpt")
+    assert len(train_gpt.pages()) > 100_000
+    # The same at every run, as the pages are not.
+    text = torch.randint(256, (4096,), generator=torch.Generator().manual_seed(0))
+    monkeypatch.setattr(train_gpt, "pages", lambda: text.to(torch.uint8))
+    assert train_gpt.main(["--tiny", "--steps", "1", "--dtype", "float32"]) == 0
     out = capsys.readouterr().out
     heads, *steps = out.splitlines()[:3]
     assert heads.split() == ["step", "torch", "tritemm", "another", "seed"]
