@@ -16,7 +16,7 @@ from tritemm.nn.activations import gating
 from tritemm.nn.forms import gated_form_why_not
 from tritemm.nn.packing import pack, pack_why_not, packed
 
-from .nn_models import DEVICE, STEEP, LlamaMLP, Operators, integers, with_integers
+from .nn_models import DEVICE, STEEP, LlamaMLP, Operators, by_name_alone, integers, with_integers
 
 
 def fused(mlp, *args, **kwargs):
@@ -329,19 +329,9 @@ def test_other_forms_are_left_with_a_reason(kind, word):
     assert word in report.left[0].note
 
 
-class Softened(nn.Module):
-    """A SiLU by its name alone."""
-
-    def forward(self, x):
-        return F.silu(x) + 1e-3
-
-
-Softened.__name__ = "SiLU"
-
-
 @pytest.mark.parametrize(
     "act_fn",
-    [nn.ReLU(), nn.GELU("tanh"), nn.Sequential(nn.SiLU()), Softened()],
+    [nn.ReLU(), nn.GELU("tanh"), nn.Sequential(nn.SiLU()), by_name_alone("SiLU", F.silu)],
     ids=repr,
 )
 def test_other_activations_are_left_with_a_reason(act_fn):

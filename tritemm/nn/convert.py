@@ -106,6 +106,7 @@ def restore(model: nn.Module) -> Report:
     return Report(tuple(changed), tuple(left))
 
 
+_REPLACED = "its forward was replaced in the instance"
 #: What was done to a module, and why something wasn't; both None where there is nothing to say.
 _Notes = tuple[str | None, str | None]
 
@@ -148,7 +149,7 @@ def _why_not(module: nn.Module) -> str | None:
     if kind is not nn.Linear and not _is_conv1d(module):
         return f"{kind.__module__}.{kind.__name__} is not nn.Linear, and may compute something else"
     if "forward" in vars(module):
-        return "its forward was replaced in the instance"
+        return _REPLACED
     if type(weight) not in (nn.Parameter, torch.Tensor) and not _is_dtensor(weight):
         return f"its weight is a {type(weight).__name__}"
     if weight.layout != torch.strided:
@@ -205,7 +206,7 @@ def _fuse_gated(module: nn.Module, given: dict, skipped: bool) -> _Notes:
 def _gated_why_not(module: nn.Module) -> str | None:
     """Why gate and up of a gated MLP can't be one product, or None."""
     if "forward" in vars(module):
-        return "its forward was replaced in the instance"
+        return _REPLACED
     for name in CHILDREN[:2]:
         layer = getattr(module, name)
         if type(layer) is not Linear or layer.activation is not None:
@@ -257,7 +258,7 @@ def _projections_of(module: nn.Module) -> tuple[str, ...] | None:
 def _merge_why_not(module: nn.Module, layers: Sequence[nn.Module]) -> str | None:
     """Why layers of one input can't be one product, or None."""
     if "forward" in vars(module):
-        return "its forward was replaced in the instance"
+        return _REPLACED
     if any(type(x) is not Linear or x.activation is not None for x in layers):
         return "a layer is no tritemm.Linear without an activation"
     biases = [x.bias for x in layers if x.bias is not None]
@@ -279,7 +280,7 @@ def _fuse_activations(module: nn.Module, given: dict, skipped: bool) -> _Notes:
     if skipped:
         return None, "not fused: named in skip"
     if "forward" in vars(module):
-        return None, "not fused: its forward was replaced in the instance"
+        return None, f"not fused: {_REPLACED}"
     if not pairs:
         return None, f"not fused: tritemm.linear has no activation {_act_name(unknown[0])}"
     if ours and module._tritemm_steps == steps:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copyreg
 import functools
 import inspect
+import types
 from typing import ClassVar
 
 from torch import nn
@@ -36,10 +37,10 @@ class Derived:
 @functools.cache
 def derived(mixin: type[Derived], original: type[nn.Module]) -> type[nn.Module]:
     """The class of both: `mixin` comes first, and its forward is called as the original's is."""
-
-    def forward(self, *args, **kwargs):
-        return mixin.forward(self, *args, **kwargs)
-
+    own = mixin.forward
+    forward = types.FunctionType(
+        own.__code__, own.__globals__, own.__name__, own.__defaults__, own.__closure__
+    )
     # Exported programs name their inputs by it.
     forward.__signature__ = inspect.signature(original.forward)
     names = {name: getattr(original, name) for name in ("__module__", "__qualname__", "__doc__")}

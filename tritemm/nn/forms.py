@@ -119,10 +119,15 @@ def _forward(module: nn.Module):
     return (kind.original if issubclass(kind, Derived) else kind).forward
 
 
+def is_wrapped(forward) -> bool:
+    """Whether a class's forward is more than the function that it shows."""
+    return inspect.unwrap(forward) is not forward or not inspect.isfunction(forward)
+
+
 def _made(module: nn.Module, names: Iterable[str], x: _Symbol, calls: list[str]) -> object:
     """What the forward gives for `x`; `calls` gets the names of the children that it calls."""
     forward = _forward(module)
-    if inspect.unwrap(forward) is not forward or not inspect.isfunction(forward):
+    if is_wrapped(forward):
         raise _OtherForm("it is wrapped")
     if isinstance(module, torch.fx.GraphModule):  # writes its class anew when it is copied
         raise _OtherForm("it is a graph's")

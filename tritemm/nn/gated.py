@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import register_flop_formula
 
+from .. import ops
 from ..blas import linear
 from ..runtime import inductor
 from ..runtime.torch_private import below_autograd, tangent_of
@@ -123,7 +124,4 @@ torch.ops.tritemm.gated_into = _gated
 
 @register_flop_formula(torch.ops.tritemm.gated)
 def _gated_flops(input_shape, gate_shape, *args, out_shape=None, **kwargs) -> int:
-    flops = 4 * input_shape[-1]
-    for size in out_shape:
-        flops *= size
-    return flops
+    return 2 * ops.flops(input_shape, out_shape)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
+from .. import ops
 from ..api import matmul
 from ..blas import linear
 from ..runtime import inductor
@@ -182,7 +183,4 @@ torch.ops.tritemm.merged_into = _merged_into
 
 @register_flop_formula(torch.ops.tritemm.merged)
 def _flops(input_shape, *args, out_shape=None, **kwargs) -> int:
-    flops = 2 * input_shape[-1]
-    for size in out_shape:
-        flops *= size
-    return flops
+    return ops.flops(input_shape, out_shape)

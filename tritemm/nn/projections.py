@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from .derived import Derived, hooked
-from .forms import first_line
+from .forms import first_line, is_wrapped
 from .layers import PLAIN, Linear
 from .merged import merged
 from .packing import pack, unpack
@@ -152,8 +152,8 @@ def why_not_one_input(module: nn.Module, names: Sequence[str]) -> str | None:
     meta device, and None for what it asks for beside its first argument. One that contains what
     may write to a tensor, or to the module, is not run.
     """
-    forward = inspect.unwrap(type(module).forward)
-    if forward is not type(module).forward or not inspect.isfunction(forward):
+    forward = type(module).forward
+    if is_wrapped(forward):
         return "its forward is wrapped"
     if written := _writes(forward):
         return f"its forward may write to what it reads: {written}"
