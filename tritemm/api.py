@@ -12,7 +12,7 @@ from . import dispatch, distributed, ops, plan
 from .arguments import NUMBERS, check_out, drop, drop_shape, needs_copy, operands, resize
 from .config import Config
 from .dispatch.request import word_of
-from .gemm import activation_of, gemm
+from .gemm import activation_of, gemm, known
 from .runtime import fast_path
 from .spec import Kernel
 
@@ -84,6 +84,11 @@ def matmul(
     >>> tritemm.matmul(a, a.mT).tolist()
     [[3.0, 3.0], [3.0, 3.0]]
     """
+    asked = (kernel, precision, accumulate, out_dtype, config, batch_invariant)
+    if not is_dynamo_compiling():
+        result = known(input, other, (bias, residual, activation, alpha, beta), out, asked)
+        if result is not None:
+            return result
     alone = bias is activation is residual is beta is None
     if not (alone and type(alpha) in NUMBERS and alpha == 1):
         tensors = tuple(t for t in (input, other, bias, residual, out) if t is not None)
@@ -98,12 +103,7 @@ def matmul(
             input, other, bias, residual, activation, alpha, beta, out,
             kernel, config, batch_invariant, precision, accumulate, out_dtype,
         )  # fmt: skip
-    asked = (kernel, precision, accumulate, out_dtype, config, batch_invariant)
-    if not is_dynamo_compiling():
-        result = fast_path.matmul(input, other, out, asked, ops.record)
-        if result is not None:
-            return result
-    elif out is None and not has_torch_function((input, other)):
+    if is_dynamo_compiling() and out is None and not has_torch_function((input, other)):
         # One node of the graph, for which few things have to be looked at before each call of it.
         word = word_of(kernel, config, batch_invariant)
         return _MATMUL(input, other, word, precision, accumulate, out_dtype)

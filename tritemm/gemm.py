@@ -34,15 +34,10 @@ def gemm(
     out_dtype=None,
 ) -> torch.Tensor:  # fmt: skip
     """activation(alpha * input @ other + bias) + beta * residual, as `matmul` takes it."""
-    asked = (kernel, precision, accumulate, out_dtype, config, batch_invariant)
-    if not is_dynamo_compiling():
-        ending = bias, residual, activation, alpha, beta
-        result = _known(input, other, ending, out, asked)
-        if result is not None:
-            return result
     word = word_of(kernel, config, batch_invariant)
     a, b, options = operands(input, other, out, word, precision, accumulate, out_dtype)
     if not is_dynamo_compiling():
+        asked = (kernel, precision, accumulate, out_dtype, config, batch_invariant)
         fast_path.remember_options(asked, a.dtype, options)
     activation = activation_of(activation, b)
     alpha = factor("alpha", alpha)
@@ -83,8 +78,20 @@ def gemm(
     return _into(out, shape, a, b, input, other, ending, options)
 
 
-def _known(input, other, ending, out, asked) -> torch.Tensor | None:
+def known(input, other, ending: tuple, out, asked: tuple) -> torch.Tensor | None:
     """The result, past torch's dispatcher, of a call of a kind that was made before; else None.
+
+    `ending` is bias, residual, activation, alpha and beta as `matmul` takes them, and `asked` its
+    kernel, precision, accumulator, result type, config and batch_invariant. Not for compiled code.
+    """
+    bias, residual, activation, alpha, beta = ending
+    if bias is residual is activation is beta is None and type(alpha) in NUMBERS and alpha == 1:
+        return fast_path.matmul(input, other, out, asked, ops.record)
+    return _known(input, other, ending, out, asked)
+
+
+def _known(input, other, ending, out, asked) -> torch.Tensor | None:
+    """`known` of a product that something follows.
 
     As of `fast_path.matmul`: nothing may be asked for but the result and its gradients. What is no
     part of the kind is looked at here, and what `gemm` would refuse is left to it.

@@ -13,9 +13,10 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from ..runtime.fast_path import PLAIN
 from .activations import Known, looks_like_one, word_of
 from .derived import Derived, hooked
-from .layers import PLAIN, Conv1D, Linear
+from .layers import Conv1D, Linear
 
 
 class Step(NamedTuple):

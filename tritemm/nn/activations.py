@@ -46,9 +46,9 @@ class Known(NamedTuple):
         return cls(activation, getattr(activation, "approximate", None))
 
     def is_still(self, activation: object) -> bool:
-        return activation is self.activation and self.approximate == getattr(
-            activation, "approximate", None
-        )
+        if activation is not self.activation:
+            return False
+        return self.approximate is None or self.approximate == activation.approximate
 
 
 def word_of(activation: Callable) -> str | None:

@@ -63,8 +63,9 @@ def hooked(module: object) -> bool:
     """Whether a call of the module is more than its class's forward."""
     if not isinstance(module, nn.Module):
         return False
-    hooks = module._forward_hooks, module._forward_pre_hooks
-    return any(len(each) > 0 for each in hooks) or "forward" in module.__dict__
+    if len(module._forward_hooks) > 0 or len(module._forward_pre_hooks) > 0:
+        return True
+    return "forward" in module.__dict__
 
 
 def _new(mixin, original):

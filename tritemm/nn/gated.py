@@ -16,11 +16,12 @@ from torch.utils.flop_counter import register_flop_formula
 
 from .. import ops
 from ..blas import linear
-from ..runtime import inductor
+from ..runtime import fast_path, inductor
+from ..runtime.fast_path import PLAIN
 from ..runtime.torch_private import below_autograd, tangent_of
 from .activations import Known
 from .derived import hooked
-from .layers import PLAIN, Linear
+from .layers import Linear
 from .packing import packed
 from .projections import Packed, alike, apart, fits, traced
 
@@ -51,34 +52,51 @@ class GatedMLP(Packed):
         return getattr(self, "gate_proj", None), getattr(self, "up_proj", None)
 
     def forward(self, *args, **kwargs):
-        if len(args) != 1 or kwargs or not self._is_known(args[0]):
+        if len(args) != 1 or kwargs:
             return super().forward(*args, **kwargs)
-        x, layers = args[0], self.together()
-        gate, up = layers
+        x, gate, up = args[0], self.gate_proj, self.up_proj
+        if type(gate) is not Linear or type(up) is not Linear:
+            return super().forward(x)
         tensors = x, gate.weight, up.weight
+        if not self._is_known(gate, up, tensors):
+            return super().forward(x)
         recorded = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
         if not self.training and not recorded:
-            options = self._tritemm_gating, gate.batch_invariant, gate.precision
-            return self.down_proj(_GATED(*tensors, *options))
+            return self.down_proj(
+                product(*tensors, self._tritemm_gating, gate.batch_invariant, gate.precision)
+            )
+        layers = gate, up
         if traced() and alike(layers) and fits(layers, x):
             of_gate, of_up = apart(layers, x)
             return self.down_proj(self.act_fn(of_gate) * of_up)
         return super().forward(x)
 
-    def _is_known(self, x: torch.Tensor) -> bool:
-        """Whether the class's own forward would do what it did when it was converted."""
-        gate, up, act = self.gate_proj, self.up_proj, self.act_fn
+    def _is_known(self, gate: Linear, up: Linear, tensors: tuple[torch.Tensor, ...]) -> bool:
+        """Whether the class's own forward would do what it did when it was converted.
+
+        `tensors` are its input and the two weights.
+        """
+        act = self.act_fn
         if self._tritemm_act_fn is None or not self._tritemm_act_fn.is_still(act) or hooked(act):
             return False
-        if type(gate) is not Linear or type(up) is not Linear or hooked(gate) or hooked(up):
+        if hooked(gate) or hooked(up) or gate.activation or up.activation:
             return False
         if gate.batch_invariant != up.batch_invariant or gate.precision != up.precision:
             return False
-        if any(type(t) not in PLAIN for t in (x, gate.weight, up.weight)):
-            return False
-        if gate.bias is not None or up.bias is not None or gate.activation or up.activation:
+        x, *_ = tensors
+        for tensor in tensors:
+            if type(tensor) not in PLAIN:
+                return False
+        if gate.bias is not None or up.bias is not None:
             return False
         return not torch.is_autocast_enabled(x.device.type)
+
+
+def product(input, gate, up, *options) -> torch.Tensor:
+    """`tritemm::gated`; past torch's dispatcher where it would only call the operator."""
+    if fast_path.available() and fast_path.usual(input, gate, None) and fast_path.plain(up):
+        return _gated(input, gate, up, *options)
+    return _GATED(input, gate, up, *options)
 
 
 def _gated(input, gate, up, activation, batch_invariant, precision, out=None):

@@ -20,10 +20,12 @@ from collections.abc import Sequence
 
 import torch
 from torch import nn
+from torch.compiler import is_dynamo_compiling
 
+from ..runtime.fast_path import PLAIN
 from .derived import Derived, hooked
 from .forms import first_line, is_wrapped
-from .layers import PLAIN, Linear
+from .layers import Linear
 from .merged import merged
 from .packing import pack, unpack
 
@@ -67,8 +69,10 @@ class Projections(Packed):
         return tuple(getattr(self, name, None) for name in self._tritemm_projections)
 
     def forward(self, *args, **kwargs):
+        if not traced():
+            return super().forward(*args, **kwargs)
         layers, merging = self.together(), self._tritemm_merging
-        if not traced() or merging is None or merging.useless or not alike(layers):
+        if merging is None or merging.useless or not alike(layers):
             return super().forward(*args, **kwargs)
         if torch.is_grad_enabled() and layers[0].weight.requires_grad:
             return super().forward(*args, **kwargs)
@@ -222,8 +226,9 @@ def traced() -> bool:
     Of `torch.compiler.is_exporting()` the flag: up to torch 2.12 the function itself is true in all
     code that is traced.
     """
-    exporting = getattr(torch.compiler, "_is_exporting_flag", False)
-    return torch.compiler.is_dynamo_compiling() and not exporting
+    if not is_dynamo_compiling():
+        return False
+    return not getattr(torch.compiler, "_is_exporting_flag", False)
 
 
 def alike(layers: Sequence[nn.Module]) -> bool:

@@ -28,7 +28,8 @@ from .torch_private import tracing_before_dispatch as _before_dispatch
 #: Kinds that are remembered.
 KINDS = 4096
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+#: The types of tensors that are what their memory says.
+PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 _grad_enabled = torch.is_grad_enabled
 _autocast = torch.is_autocast_enabled
@@ -83,7 +84,7 @@ def matmul(a, b, out, asked: tuple, record: Callable[..., torch.Tensor]) -> torc
 
     Not under torch.compile.
     """
-    if not AVAILABLE or type(a) not in _PLAIN:  # others are asked for nothing, not their type
+    if not AVAILABLE or type(a) not in PLAIN:  # others are asked for nothing, not their type
         return None
     options = options_of(asked, a.dtype)
     return None if options is None else _product(a, b, out, options, record)
@@ -183,7 +184,7 @@ def usual(a, b, out) -> bool:
 
 def plain(t) -> bool:
     """Whether the tensor is what its memory says."""
-    return type(t) in _PLAIN and not t.is_neg()
+    return type(t) in PLAIN and not t.is_neg()
 
 
 def usual_out(out) -> bool:
