@@ -15,7 +15,7 @@ from torch.nn.utils import parametrizations, parametrize
 import tritemm
 from tritemm import budget
 
-from .nn_models import DEVICE, Conv1D, LlamaMLP, Quantized, Tied, integers, with_integers
+from .nn_models import DEVICE, GPT2MLP, Conv1D, LlamaMLP, Quantized, Tied, integers, with_integers
 
 
 def twins(*args, **options):
@@ -199,6 +199,28 @@ def test_hooks_and_flags_are_kept():
     with torch.no_grad():  # one product for gate and up would pass the gate's hooks by
         model.eval()(integers(3, 16))
     assert calls.count("before") == calls.count("after") == 4
+
+
+@torch.no_grad()
+def test_hooks_of_all_modules_see_each_call():
+    model = with_integers(nn.Sequential(LlamaMLP(), GPT2MLP(), nn.Linear(16, 8), nn.ReLU())).eval()
+    tritemm.convert(model)
+    x = integers(3, 16)
+    want = model(x)
+    seen = []
+    hook = torch.nn.modules.module.register_module_forward_hook(lambda m, *_: seen.append(m))
+    try:
+        got = model(x)
+    finally:
+        hook.remove()
+    assert set(model.modules()) - set(seen) == set()
+    torch.testing.assert_close(got, want, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("function", [tritemm.convert, tritemm.nn.restore])
+def test_what_is_no_module_is_refused(function):
+    with pytest.raises(TypeError, match=r"model must be torch.nn.Module, not dict"):
+        function({})
 
 
 @pytest.mark.parametrize("way", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])

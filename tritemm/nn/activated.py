@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from ..runtime.fast_path import PLAIN
+from ..runtime.torch_private import watched
 from .activations import Known, looks_like_one, word_of
 from .derived import Derived, hooked
 from .layers import Conv1D, Linear
@@ -42,7 +43,9 @@ class ActivatedMLP(Derived):
     _tritemm_steps: tuple[Step, ...] = ()
 
     def forward(self, *args, **kwargs):
-        if len(args) != 1 or kwargs or self.training or not self._calls_what_is_known():
+        if len(args) != 1 or kwargs or self.training or watched():
+            return super().forward(*args, **kwargs)
+        if not self._calls_what_is_known():
             return super().forward(*args, **kwargs)
         x = args[0]
         for child, act_fn, word, known in self._tritemm_steps:

@@ -62,6 +62,9 @@ def convert(
     harmless: it sets the options that it is given, and packs weights again that have come apart.
     Convert before CUDA graphs are captured: packed weights move.
 
+    Raises:
+        TypeError: `model` is no module.
+
     >>> import torch, tritemm
     >>> device = "cuda" if torch.cuda.is_available() else "cpu"
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 4, device=device), torch.nn.ReLU())
@@ -69,6 +72,8 @@ def convert(
     changed  1 x  *            Linear      [4, 8]  tritemm.Linear
     changed  1 x  (the model)  Sequential          0 with relu
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"convert(): model must be torch.nn.Module, not {type(model).__name__}")
     options = {"batch_invariant": batch_invariant, "precision": precision}
     given = {name: value for name, value in options.items() if value not in (False, None)}
     changed, left = [], []
@@ -97,6 +102,8 @@ def restore(model: nn.Module) -> Report:
     >>> print(tritemm.nn.restore(model))
     changed  1 x  (the model)  Linear  [4, 8]  torch.nn.Linear
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"restore(): model must be torch.nn.Module, not {type(model).__name__}")
     changed, left = [], []
     for name, module in model.named_modules():
         done, why_not = _restore_one(module)

@@ -18,7 +18,7 @@ from .. import ops
 from ..blas import linear
 from ..runtime import fast_path, inductor
 from ..runtime.fast_path import PLAIN
-from ..runtime.torch_private import below_autograd, tangent_of
+from ..runtime.torch_private import below_autograd, tangent_of, watched
 from .activations import Known
 from .derived import hooked
 from .layers import Linear
@@ -79,7 +79,7 @@ class GatedMLP(Packed):
         act = self.act_fn
         if self._tritemm_act_fn is None or not self._tritemm_act_fn.is_still(act) or hooked(act):
             return False
-        if hooked(gate) or hooked(up) or gate.activation or up.activation:
+        if hooked(gate) or hooked(up) or watched() or gate.activation or up.activation:
             return False
         if gate.batch_invariant != up.batch_invariant or gate.precision != up.precision:
             return False

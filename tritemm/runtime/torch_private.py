@@ -49,6 +49,13 @@ tracing_before_dispatch: Callable[[], bool] | None = (
 #: () -> whether the profiler records.
 profiling = private("_autograd._profiler_enabled") or (lambda: False)
 
+_global_hooks = getattr(torch.nn.modules.module, "_has_any_global_hook", lambda: False)
+
+
+def watched() -> bool:
+    """Whether there are hooks that have to see each call of any module."""
+    return bool(_global_hooks())
+
 
 def below_autograd(operator, keys, *args, **named):
     """`operator(...)` without autograd, by whatever comes after it in the dispatch `keys`."""
