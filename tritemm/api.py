@@ -84,13 +84,18 @@ def matmul(
     >>> tritemm.matmul(a, a.mT).tolist()
     [[3.0, 3.0], [3.0, 3.0]]
     """
-    asked = (kernel, precision, accumulate, out_dtype, config, batch_invariant)
+    alone = bias is activation is residual is beta is None
+    alone = alone and type(alpha) in NUMBERS and alpha == 1
     if not is_dynamo_compiling():
-        result = known(input, other, (bias, residual, activation, alpha, beta), out, asked)
+        asked = (kernel, precision, accumulate, out_dtype, config, batch_invariant)
+        if alone:
+            result = fast_path.matmul(input, other, out, asked, ops.record)
+        else:
+            ending = bias, residual, activation, alpha, beta
+            result = known(input, other, ending, out, asked)
         if result is not None:
             return result
-    alone = bias is activation is residual is beta is None
-    if not (alone and type(alpha) in NUMBERS and alpha == 1):
+    if not alone:
         tensors = tuple(t for t in (input, other, bias, residual, out) if t is not None)
         if has_torch_function(tensors):
             return handle_torch_function(

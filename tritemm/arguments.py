@@ -11,6 +11,7 @@ import torch
 from . import dispatch, plan
 from .dtypes import accumulator_type, check_precision, result_type
 from .problem import ACCUMULATE, INTERPRETED
+from .runtime.torch_private import compute_requires_grad
 
 #: The types of what most callers give as a factor.
 NUMBERS = (int, float)
@@ -135,7 +136,7 @@ def check_out(out, inputs, dtype) -> None:
     """Refuse an `out` that torch refuses, whatever its shape."""
     if not isinstance(out, torch.Tensor):
         raise TypeError(f"matmul(): argument 'out' must be Tensor, not {type(out).__name__}")
-    if torch.is_grad_enabled() and any(t.requires_grad for t in (*inputs, out)):
+    if compute_requires_grad(*inputs, out):
         raise RuntimeError(
             "matmul(): functions with out=... arguments don't support automatic differentiation, "
             "but one of the arguments requires grad."

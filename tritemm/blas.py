@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from torch.compiler import is_dynamo_compiling
 
 from .api import matmul
 from .arguments import factor
 from .config import Config
-from .gemm import added_to, known
+from .gemm import added_to
 from .problem import GATED
-from .runtime.fast_path import PLAIN
 from .spec import Kernel
 
 
@@ -60,11 +58,6 @@ def linear(
     >>> tritemm.linear(x, w, bias, activation="relu").tolist()
     [[0.0, 4.0], [0.0, 4.0]]
     """
-    if type(weight) in PLAIN and weight.dim() == 2 and not is_dynamo_compiling():
-        asked = (kernel, precision, accumulate, out_dtype, config, batch_invariant)
-        result = known(input, weight.mT, (bias, residual, activation, 1, None), out, asked)
-        if result is not None:
-            return result
     if not isinstance(weight, torch.Tensor):
         raise TypeError(
             f"linear(): argument 'weight' (position 2) must be Tensor, not {type(weight).__name__}"

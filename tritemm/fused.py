@@ -16,7 +16,14 @@ from .dispatch.request import for_gradients
 from .plan import Ending, activated, kind_of, product, result_shape
 from .problem import ACCUMULATE
 from .runtime import fast_path, inductor
-from .runtime.torch_private import apply_of, below_autograd, profiling, single_level, tangent_of
+from .runtime.torch_private import (
+    apply_of,
+    below_autograd,
+    compute_requires_grad,
+    has_tangent,
+    profiling,
+    single_level,
+)
 
 _LIBRARY = torch.library.Library("tritemm", "FRAGMENT")
 _OPERANDS = "Tensor a, Tensor b, Tensor? bias, Tensor? residual, str activation, float alpha"
@@ -94,10 +101,10 @@ _LIBRARY.impl("gemm", _parts, "FuncTorchBatchedDecomposition")
 
 def _gemm_autograd(keys, a, b, bias, residual, activation, alpha, beta, *options):
     """The operator's rule: records where a gradient or a tangent asks for it, and goes on."""
-    tensors = [t for t in (a, b, bias, residual) if t is not None]
-    if any(tangent_of(t) is not None for t in tensors):
+    tensors = a, b, bias, residual
+    if has_tangent(*tensors):
         return _parts(a, b, bias, residual, activation, alpha, beta, *options)
-    if not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)):
+    if not compute_requires_grad(*tensors):
         return below_autograd(GEMM, keys, a, b, bias, residual, activation, alpha, beta, *options)
     if activation:
         linear = GEMM(a, b, bias, None, "", alpha, 1.0, *options)
@@ -195,8 +202,6 @@ def _found(grad, gradients, needs, more, alpha, beta) -> list:
 
 def _summed(grad, shape, dtype):
     """`grad` summed to a broadcast tensor's shape; torch keeps the terms in fp32 meanwhile."""
-    if grad.dtype == dtype:
-        return grad.sum_to_size(shape)
     return grad.to(torch.promote_types(grad.dtype, dtype)).sum_to_size(shape).to(dtype)
 
 

@@ -83,16 +83,6 @@ def known(input, other, ending: tuple, out, asked: tuple) -> torch.Tensor | None
 
     `ending` is bias, residual, activation, alpha and beta as `matmul` takes them, and `asked` its
     kernel, precision, accumulator, result type, config and batch_invariant. Not for compiled code.
-    """
-    bias, residual, activation, alpha, beta = ending
-    if bias is residual is activation is beta is None and type(alpha) in NUMBERS and alpha == 1:
-        return fast_path.matmul(input, other, out, asked, ops.record)
-    return _known(input, other, ending, out, asked)
-
-
-def _known(input, other, ending, out, asked) -> torch.Tensor | None:
-    """`known` of a product that something follows.
-
     As of `fast_path.matmul`: nothing may be asked for but the result and its gradients. What is no
     part of the kind is looked at here, and what `gemm` would refuse is left to it.
     """
@@ -150,7 +140,7 @@ def _apart(input, other, ending, asked) -> torch.Tensor | None:
     bias, residual, activation, alpha, beta = ending
     if activation in GATED and other.shape[-1] % 2:
         return None
-    linear = _known(input, other, (bias, None, None, alpha, None), None, asked)
+    linear = known(input, other, (bias, None, None, alpha, None), None, asked)
     if linear is not None and residual is not None:
         residual = added_to(residual, input, result_shape(input, other, activation))
     return linear if linear is None else after(linear, activation, residual, beta)

@@ -17,7 +17,14 @@ from . import distributed
 from .dispatch.request import for_gradients
 from .plan import product, result_shape
 from .runtime import fast_path, inductor
-from .runtime.torch_private import apply_of, below_autograd, profiling, single_level, tangent_of
+from .runtime.torch_private import (
+    apply_of,
+    below_autograd,
+    compute_requires_grad,
+    has_tangent,
+    profiling,
+    single_level,
+)
 
 _LIBRARY = torch.library.Library("tritemm", "DEF")
 _OPTIONS = "str kernel, str? precision, ScalarType? accumulate"
@@ -112,16 +119,15 @@ def flops(a_shape, out_shape) -> int:
 
 def _mm_autograd(keys, a, b, *options):
     """The operator's rule: records where a gradient or a tangent asks for it, and goes on."""
-    tangents = tangent_of(a), tangent_of(b)
-    forward_mode = tangents != (None, None)
-    if forward_mode or (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)):
+    forward_mode = has_tangent(a, b)
+    if forward_mode or compute_requires_grad(a, b):
         with single_level():
             return _record_any(keys, forward_mode, a, b, *options)
     return below_autograd(_MM, keys, a, b, *options)
 
 
 def _mm_out_autograd(keys, a, b, kernel, precision, accumulate, *, out):
-    if torch.is_grad_enabled() and any(t.requires_grad for t in (a, b, out)):
+    if compute_requires_grad(a, b, out):
         raise RuntimeError(
             "mm_out(): functions with out=... arguments don't support automatic differentiation, "
             "but one of the arguments requires grad."

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from ..runtime.fast_path import PLAIN
-from ..runtime.torch_private import watched
+from ..runtime.torch_private import compute_requires_grad, watched
 from .activations import Known, looks_like_one, word_of
 from .derived import Derived, hooked
 from .layers import Conv1D, Linear
@@ -121,4 +121,4 @@ def _is_one_product(layer: nn.Module, act_fn: object, x: torch.Tensor) -> bool:
     tensors = [t for t in (x, layer.weight, layer.bias) if t is not None]
     if any(type(t) not in PLAIN for t in tensors) or torch.is_autocast_enabled(x.device.type):
         return False
-    return not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
+    return not compute_requires_grad(*tensors)

@@ -72,12 +72,10 @@ def convert(
     changed  1 x  *            Linear      [4, 8]  tritemm.Linear
     changed  1 x  (the model)  Sequential          0 with relu
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"convert(): model must be torch.nn.Module, not {type(model).__name__}")
+    modules = _modules("convert", model)
     options = {"batch_invariant": batch_invariant, "precision": precision}
     given = {name: value for name, value in options.items() if value not in (False, None)}
     changed, left = [], []
-    modules = list(model.named_modules())
     for step in _STEPS if fuse else _STEPS[:1]:
         for name, module in modules:
             done, why_not = step(module, given, _skipped(name, skip))
@@ -96,21 +94,29 @@ def restore(model: nn.Module) -> Report:
     Packed weights get storages of their own again. A `tritemm.Linear` without an activation
     becomes an `nn.Linear`, whoever made it; one with an activation is left: `nn.Linear` has none.
 
+    Raises:
+        TypeError: `model` is no module.
+
     >>> import torch, tritemm
     >>> model = torch.nn.Linear(8, 4, device="cuda" if torch.cuda.is_available() else "cpu")
     >>> report = tritemm.convert(model)
     >>> print(tritemm.nn.restore(model))
     changed  1 x  (the model)  Linear  [4, 8]  torch.nn.Linear
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"restore(): model must be torch.nn.Module, not {type(model).__name__}")
     changed, left = [], []
-    for name, module in model.named_modules():
+    for name, module in _modules("restore", model):
         done, why_not = _restore_one(module)
         for found, note in ((changed, done), (left, why_not)):
             if note:
                 found.append(_entry(name, module, note))
     return Report(tuple(changed), tuple(left))
+
+
+def _modules(function: str, model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """All of a model and their names, for a function that may have been given something else."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"{function}(): model must be torch.nn.Module, not {type(model).__name__}")
+    return list(model.named_modules())
 
 
 _REPLACED = "its forward was replaced in the instance"

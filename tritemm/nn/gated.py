@@ -18,7 +18,7 @@ from .. import ops
 from ..blas import linear
 from ..runtime import fast_path, inductor
 from ..runtime.fast_path import PLAIN
-from ..runtime.torch_private import below_autograd, tangent_of, watched
+from ..runtime.torch_private import below_autograd, compute_requires_grad, has_tangent, watched
 from .activations import Known
 from .derived import hooked
 from .layers import Linear
@@ -60,8 +60,7 @@ class GatedMLP(Packed):
         tensors = x, gate.weight, up.weight
         if not self._is_known(gate, up, tensors):
             return super().forward(x)
-        recorded = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-        if not self.training and not recorded:
+        if not self.training and not compute_requires_grad(*tensors):
             return self.down_proj(
                 product(*tensors, self._tritemm_gating, gate.batch_invariant, gate.precision)
             )
@@ -83,13 +82,12 @@ class GatedMLP(Packed):
             return False
         if gate.batch_invariant != up.batch_invariant or gate.precision != up.precision:
             return False
-        x, *_ = tensors
+        if gate.bias is not None or up.bias is not None:
+            return False
         for tensor in tensors:
             if type(tensor) not in PLAIN:
                 return False
-        if gate.bias is not None or up.bias is not None:
-            return False
-        return not torch.is_autocast_enabled(x.device.type)
+        return not torch.is_autocast_enabled(tensors[0].device.type)
 
 
 def product(input, gate, up, *options) -> torch.Tensor:
@@ -117,8 +115,7 @@ def _two_products(input, gate, up, activation, batch_invariant, precision):
 
 def _gated_autograd(keys, input, gate, up, *options):
     tensors = input, gate, up
-    recorded = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-    if recorded or any(tangent_of(t) is not None for t in tensors):
+    if compute_requires_grad(*tensors) or has_tangent(*tensors):
         return _two_products(*tensors, *options)
     return below_autograd(_GATED, keys, *tensors, *options)
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.compiler import is_dynamo_compiling
 
 from ..api import matmul
 from ..blas import linear
-from ..gemm import known
 from ..runtime.fast_path import PLAIN
 from .derived import Derived
 
@@ -85,10 +83,10 @@ class Linear(nn.Linear):
 
     def _product(self, input, weight, activation):
         """`weight` is the layer's, which may be worked out each time that it is asked for."""
-        if weight.dim() == 2:
-            return _product(self, input, weight.mT, activation)
-        options = {"batch_invariant": self.batch_invariant, "precision": self.precision}
-        return linear(input, weight, self.bias, activation=activation, **options)
+        return linear(
+            input, weight, self.bias, activation=activation,
+            batch_invariant=self.batch_invariant, precision=self.precision,
+        )  # fmt: skip
 
     def extra_repr(self) -> str:
         return super().extra_repr() + _said(self, "activation", "batch_invariant", "precision")
@@ -108,21 +106,10 @@ class Conv1D(Derived):
 
     def activated(self, x: torch.Tensor, activation: str | None) -> torch.Tensor:
         """activation(x @ weight + bias)."""
-        return _product(self, x, self.weight, activation)
-
-
-def _product(layer, input, other, activation):
-    """activation(input @ other + bias), with the layer's bias and options."""
-    bias, precision, invariant = layer.bias, layer.precision, layer.batch_invariant
-    if not is_dynamo_compiling():  # with fewer looks at what `matmul` may be asked for
-        asked = ("auto", precision, None, None, None, invariant)
-        result = known(input, other, (bias, None, activation, 1, None), None, asked)
-        if result is not None:
-            return result
-    return matmul(
-        input, other, bias=bias, activation=activation,
-        batch_invariant=invariant, precision=precision,
-    )  # fmt: skip
+        return matmul(
+            x, self.weight, bias=self.bias, activation=activation,
+            batch_invariant=self.batch_invariant, precision=self.precision,
+        )  # fmt: skip
 
 
 def _answers(weight: torch.Tensor) -> bool:

@@ -18,7 +18,13 @@ from .. import ops
 from ..api import matmul
 from ..blas import linear
 from ..runtime import inductor
-from ..runtime.torch_private import apply_of, below_autograd, single_level, tangent_of
+from ..runtime.torch_private import (
+    apply_of,
+    below_autograd,
+    compute_requires_grad,
+    has_tangent,
+    single_level,
+)
 from .packing import packed
 
 _LIBRARY = torch.library.Library("tritemm", "FRAGMENT")
@@ -44,7 +50,7 @@ def merged(
     Weights are [N, K] each; biases are as many, [N], or none. Input is [..., K].
     """
     given = *_filled(weights), *_filled(biases), precision
-    if torch.is_grad_enabled() and any(t.requires_grad for t in (input, *weights, *biases)):
+    if compute_requires_grad(input, *weights, *biases):
         return _PARTS(input, *given)
     return _MERGED(input, *given).split([weight.shape[0] for weight in weights], -1)
 
@@ -129,7 +135,7 @@ def _merged_autograd(keys, *given):
 
 
 def _parts_autograd(keys, *given):
-    if any(tangent_of(t) is not None for t in _there(*given[:-1])):
+    if has_tangent(*given[:-1]):
         return _each(*given)
     if _asks(given):
         with single_level():
@@ -139,9 +145,7 @@ def _parts_autograd(keys, *given):
 
 def _asks(given) -> bool:
     """Whether a gradient or a tangent is to be recorded."""
-    tensors = _there(*given[:-1])
-    recorded = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-    return recorded or any(tangent_of(t) is not None for t in tensors)
+    return compute_requires_grad(*given[:-1]) or has_tangent(*given[:-1])
 
 
 for _name, _function, _with_autograd, _meaning in (

@@ -88,6 +88,16 @@ def tangent_of(tensor: torch.Tensor) -> torch.Tensor | None:
     return torch._VF._unpack_dual(tensor, level=0)[1]
 
 
+def has_tangent(*tensors: torch.Tensor | None) -> bool:
+    """Whether one of these has, of those that are there."""
+    return any(t is not None and tangent_of(t) is not None for t in tensors)
+
+
+def compute_requires_grad(*tensors: torch.Tensor | None) -> bool:
+    """Whether autograd is to record what is made of these, as torch's C++ part calls it."""
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
 def unregister(library: torch.library.Library) -> None:
     """Take back what `library` has registered; what was registered before counts again."""
     library._destroy()
