@@ -202,6 +202,8 @@ def _found(grad, gradients, needs, more, alpha, beta) -> list:
 
 def _summed(grad, shape, dtype):
     """`grad` summed to a broadcast tensor's shape; torch keeps the terms in fp32 meanwhile."""
+    if grad.dtype is dtype:
+        return grad.sum_to_size(shape)
     return grad.to(torch.promote_types(grad.dtype, dtype)).sum_to_size(shape).to(dtype)
 
 
