@@ -8,6 +8,7 @@ from . import report
 from .model import CASES, EXPERIMENT, MODELS, MODES, OURS
 from .report import align, digits, origin, spread
 from .rows import NULL, REFERENCE, Row
+from .select import newest_races
 
 HEAD = ("", "torch ms", "tritemm ms", "x torch (p20-p80)", "torch again", "off fp32: torch", "ours")
 _TITLES = {REFERENCE: "torch", NULL: "torch again", OURS: "tritemm"}
@@ -19,19 +20,8 @@ def latest(rows: Sequence[Row], gpu: str | None = None) -> list[Row]:
     A command may have raced only some. A race with other numbers of layers is of another problem,
     and the newest counts. Without `gpu`, the GPU of the newest row.
     """
-    own = [row for row in rows if row.experiment == EXPERIMENT]
-    if not own:
-        return []
-    gpu = gpu or max(own, key=lambda row: row.time).environment.gpu
-    races: dict[str, list[Row]] = {}
-    for row in sorted((r for r in own if r.environment.gpu == gpu), key=lambda row: row.time):
-        known = races.get(row.problem["id"])
-        if known and known[0].run == row.run:
-            known.append(row)
-        else:
-            races[row.problem["id"]] = [row]
     order = [f"{m} {c} {mode}" for m in MODELS for c in CASES for mode in MODES]
-    return [row for key in order if key in races for row in races[key]]
+    return newest_races(rows, EXPERIMENT, order, gpu)
 
 
 def text(rows: Sequence[Row]) -> str:

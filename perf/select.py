@@ -113,6 +113,28 @@ def latest_run(
     return runs[best]
 
 
+def newest_races(
+    rows: Sequence[Row],
+    experiment: str,
+    order: Sequence[str],
+    gpu: str | None = None,
+    *,
+    mode: str | None = None,
+) -> list[Row]:
+    """The rows of the newest race of each problem: by id in this `order`, others after them.
+
+    For commands whose problems are read one by one: a run may have raced only some. Without `gpu`,
+    the GPU of the newest row.
+    """
+    races: dict[str, list[Row]] = {}
+    for run in all_runs(rows, experiment, gpu, mode=mode):
+        own: dict[str, list[Row]] = {}
+        for row in run:
+            own.setdefault(row.problem["id"], []).append(row)
+        races |= own
+    return [row for name in dict.fromkeys((*order, *races)) for row in races.get(name, ())]
+
+
 def all_runs(
     rows: Sequence[Row], experiment: str, gpu: str | None = None, *, mode: str | None = "sustained"
 ) -> list[list[Row]]:

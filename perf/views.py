@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from . import (
     host_calls_report,
@@ -27,9 +28,16 @@ from .plots import random as random_plot
 from .plots import roofline as roofline_plot
 from .plots import suite as suite_plot
 from .plots import sweep as sweep_plot
-from .problems import LINEAR, read_suite
-from .rows import INVARIANT, Row
-from .select import all_runs, latest_compare, latest_ladder, latest_run, problems_of
+from .problems import LINEAR, SUITE, read_suite
+from .rows import Row
+from .select import (
+    all_runs,
+    latest_compare,
+    latest_ladder,
+    latest_run,
+    newest_races,
+    problems_of,
+)
 from .sweep import DTYPE, LAYOUT, SWEEPS, latest_sweep
 
 #: Random problems that are as telling as more.
@@ -117,13 +125,17 @@ def _regret(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
 
 
 def _invariant(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
-    given = {"mode": s.mode, "competitor": INVARIANT, "enough": full_suite()}
-    return (latest_run(rows, invariant_report.EXPERIMENT, s.gpu, **given),)
+    return (_races(rows, invariant_report.EXPERIMENT, SUITE, s),)
 
 
 def _linear(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
-    given = {"mode": s.mode, "competitor": linear_report.OURS, "enough": len(read_suite(LINEAR))}
-    return (latest_run(rows, linear_report.EXPERIMENT, s.gpu, **given),)
+    return (_races(rows, linear_report.EXPERIMENT, LINEAR, s),)
+
+
+def _races(rows: Sequence[Row], experiment: str, file: Path, s: Selection) -> list[Row]:
+    """The newest of each problem, in the order of the file."""
+    order = [problem.id for problem in read_suite(file)]
+    return newest_races(rows, experiment, order, s.gpu, mode=s.mode)
 
 
 def _host(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
@@ -162,7 +174,8 @@ def _captioned(table: Callable[[list[Row]], str]) -> Callable[[list[Row], Select
 def _summed(table: Callable[[list[Row], str], str]) -> Callable[[list[Row], Selection], str]:
     def write(rows: list[Row], selection: Selection) -> str:
         origin = f"{rows[0].mode}. {report.origin(rows)}"
-        return f"{table(rows, selection.competitor)}\n\n`{rows[0].command}`, {origin}"
+        commands = dict.fromkeys(f"`{row.command}`" for row in rows)
+        return f"{table(rows, selection.competitor)}\n\n{', '.join(commands)}, {origin}"
 
     return write
 

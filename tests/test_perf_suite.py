@@ -162,6 +162,21 @@ def test_a_partial_run_does_not_displace_a_full_one():
     assert select.latest_run([*ROWS, *burst], **latest, mode="burst") == burst
 
 
+def test_each_problems_newest_race_is_shown_whichever_run_it_was_of():
+    ids = [row.problem["id"] for row in ROWS]
+    few = [
+        dataclasses.replace(r, run="2026-02-02T00:00:00") for r in ROWS if r.problem["id"] == ids[0]
+    ]
+    rest = [row for row in ROWS if row.problem["id"] != ids[0]]
+    assert rest
+    assert select.newest_races([*few, *ROWS], "suite", ids) == [*few, *rest]
+    backwards = sorted(rest, key=lambda row: ids.index(row.problem["id"]), reverse=True)
+    found = select.newest_races([*ROWS, *few], "suite", ids[::-1])
+    assert [row.problem for row in found] == [row.problem for row in [*backwards, *few]]
+    assert select.newest_races([*ROWS, *few], "suite", [])[: len(few)] == few
+    assert select.newest_races(ROWS, "random", ids) == []
+
+
 # The roofs
 
 
