@@ -8,7 +8,7 @@ from . import report
 from .host_calls import CHAIN, KINDS
 from .report import align, digits, origin
 from .rows import NULL, REFERENCE, Row
-from .select import all_runs
+from .select import newest_of_all
 
 HEAD = (
     "",
@@ -29,10 +29,7 @@ def of(rows: Sequence[Row]) -> list[Row]:
 
 def latest(rows: Sequence[Row], gpu: str | None = None) -> list[Row]:
     """The newest run that reached every kind; empty if there is none."""
-    for run in reversed(all_runs(of(rows), "host", gpu, mode=None)):
-        if {row.mode for row in run if row.us} == set(_MODES):
-            return run
-    return []
+    return newest_of_all(rows, "host", _MODES, gpu)
 
 
 def text(rows: Sequence[Row]) -> str:

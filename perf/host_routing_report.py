@@ -8,7 +8,7 @@ from . import report
 from .host_routing import ENABLED, KINDS, OURS
 from .report import align, digits, origin, spread
 from .rows import NULL, REFERENCE, Row
-from .select import all_runs
+from .select import newest_of_all, raced
 
 HEAD = (
     "",
@@ -31,10 +31,7 @@ def of(rows: Sequence[Row]) -> list[Row]:
 
 def latest(rows: Sequence[Row], gpu: str | None = None) -> list[Row]:
     """The newest run that reached every kind; empty if there is none."""
-    for run in reversed(all_runs(of(rows), "host", gpu, mode=None)):
-        if {row.mode for row in run if row.us} == set(_MODES):
-            return run
-    return []
+    return newest_of_all(rows, "host", _MODES, gpu)
 
 
 def text(rows: Sequence[Row]) -> str:
@@ -53,10 +50,8 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def _table(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    races: dict[str, dict[str, Row]] = {}
-    for row in rows:
-        races.setdefault(row.mode, {})[row.competitor] = row
-    return [_line(races[mode]) for mode in _MODES if mode in races]
+    found = raced(rows, lambda row: row.mode)
+    return [_line(found[mode]) for mode in _MODES if mode in found]
 
 
 def _line(race: dict[str, Row]) -> tuple[str, ...]:

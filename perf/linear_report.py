@@ -9,6 +9,7 @@ from . import report
 from .linear_ways import OURS
 from .report import align, digits, spread
 from .rows import NULL, REFERENCE, Row
+from .select import raced
 from .stats import Quantiles, geomean
 
 EXPERIMENT = "linear"
@@ -53,11 +54,8 @@ class Result:
 
 def results(rows: Sequence[Row]) -> list[Result]:
     """By problem, in the order of the rows."""
-    races: dict[str, dict[str, Row]] = {}
-    for row in rows:
-        races.setdefault(row.problem["id"], {})[row.competitor] = row
     found = []
-    for race in races.values():
+    for race in raced(rows).values():
         torchs = {name: row for name, row in race.items() if name not in (OURS, NULL)}
         if OURS in race:
             found.append(Result(race[OURS], torchs))

@@ -8,7 +8,7 @@ from . import report
 from .model import CASES, EXPERIMENT, MODELS, MODES, OURS
 from .report import align, digits, origin, spread
 from .rows import NULL, REFERENCE, Row
-from .select import newest_races
+from .select import newest_races, raced
 
 HEAD = ("", "torch ms", "tritemm ms", "x torch (p20-p80)", "torch again", "off fp32: torch", "ours")
 _TITLES = {REFERENCE: "torch", NULL: "torch again", OURS: "tritemm"}
@@ -39,14 +39,6 @@ def markdown(rows: Sequence[Row]) -> str:
     return "\n\n".join([report.markdown(HEAD, _table(rows)), *notes, caption])
 
 
-def races(rows: Sequence[Row]) -> list[dict[str, Row]]:
-    """The rows of each problem, by competitor."""
-    found: dict[str, dict[str, Row]] = {}
-    for row in rows:
-        found.setdefault(row.problem["id"], {})[row.competitor] = row
-    return list(found.values())
-
-
 def title(row: Row) -> str:
     """`Llama train, compiled`."""
     _, case, mode = row.problem["id"].split()
@@ -54,7 +46,7 @@ def title(row: Row) -> str:
 
 
 def _table(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    return [_line(race) for race in races(rows)]
+    return [_line(race) for race in raced(rows).values()]
 
 
 def _line(race: dict[str, Row]) -> tuple[str, ...]:

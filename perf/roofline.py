@@ -10,6 +10,7 @@ from .case import ACCUMULATE, Case
 from .report import align, digits
 from .roof import SIZE, Roofs
 from .rows import REFERENCE, Row
+from .select import raced
 
 #: Operand type and how fp32 is multiplied.
 TYPES = (
@@ -77,15 +78,12 @@ def _table(rows: Sequence[Row]) -> list[tuple[str, ...]]:
 
 def _places(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     """Each problem's intensity, what bounds it, and the shares of the roof, the lowest first."""
-    shares: dict[str, dict[str, Row]] = {}
-    for row in rows:
-        shares.setdefault(row.problem["id"], {})[row.competitor] = row
     others = sorted({row.competitor for row in rows} - {REFERENCE})
     found = [
         ("problem", "", "FLOP/byte", "bound by", *(f"{o}, % of roof" for o in others), REFERENCE)
     ]
     for key, own in sorted(
-        shares.items(), key=lambda item: min(r.of_roof for r in item[1].values())
+        raced(rows).items(), key=lambda item: min(r.of_roof for r in item[1].values())
     ):
         row = next(iter(own.values()))
         case, roof = row.case, row.roof

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
+from typing import TypeVar
 
 from .case import ACCUMULATE, Case
 from .rows import CUDA, HALF, REFERENCE, TRITON, Row
+
+T = TypeVar("T", bound=Hashable)
 
 
 def latest_ladder(
@@ -121,18 +124,27 @@ def newest_races(
     *,
     mode: str | None = None,
 ) -> list[Row]:
-    """The rows of the newest race of each problem: by id in this `order`, others after them.
+    """The rows of the newest race of each problem whose id is in `order`, in that order.
 
-    For commands whose problems are read one by one: a run may have raced only some. Without `gpu`,
-    the GPU of the newest row.
+    For commands whose problems are read one by one: a run may have raced only some. Of all problems
+    where none of these was raced, as of another file. Without `gpu`, the GPU of the newest row.
     """
-    races: dict[str, list[Row]] = {}
+    newest: dict[str, dict[str, Row]] = {}
     for run in all_runs(rows, experiment, gpu, mode=mode):
-        own: dict[str, list[Row]] = {}
-        for row in run:
-            own.setdefault(row.problem["id"], []).append(row)
-        races |= own
-    return [row for name in dict.fromkeys((*order, *races)) for row in races.get(name, ())]
+        newest |= raced(run)
+    names = [name for name in order if name in newest] or newest
+    return [row for name in names for row in newest[name].values()]
+
+
+def newest_of_all(
+    rows: Sequence[Row], experiment: str, modes: Collection[str], gpu: str | None = None
+) -> list[Row]:
+    """The rows in these `modes` of the newest run that has a time in each; empty if none has."""
+    own = [row for row in rows if row.mode in modes]
+    for run in reversed(all_runs(own, experiment, gpu, mode=None)):
+        if {row.mode for row in run if row.us} == set(modes):
+            return run
+    return []
 
 
 def all_runs(
@@ -150,6 +162,16 @@ def all_runs(
         if row.environment.gpu == gpu:
             runs.setdefault(row.run, []).append(row)
     return [runs[key] for key in sorted(runs)]
+
+
+def raced(
+    rows: Sequence[Row], key: Callable[[Row], T] = lambda row: row.problem["id"]
+) -> dict[T, dict[str, Row]]:
+    """The rows of each problem, or of what `key` tells apart, by competitor."""
+    found: dict[T, dict[str, Row]] = {}
+    for row in rows:
+        found.setdefault(key(row), {})[row.competitor] = row
+    return found
 
 
 def problems_of(run: Sequence[Row], competitor: str | None = None) -> int:

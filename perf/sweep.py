@@ -11,7 +11,7 @@ from tritemm.rungs import RUNGS
 from .case import Case
 from .report import align, digits, label, text_table, unmeasured
 from .rows import Row
-from .select import all_runs, place
+from .select import all_runs, place, raced
 from .twins import rivals, rung_of
 
 #: The rungs that race unless others are named: 01 and 02 are slow, and flat at every size.
@@ -144,10 +144,7 @@ def lines(rows: Sequence[Row]) -> dict[str, str]:
 
 def by_case(rows: Sequence[Row]) -> dict[Case, dict[str, Row]]:
     """The rows by case and competitor."""
-    found: dict[Case, dict[str, Row]] = {}
-    for row in rows:
-        found.setdefault(row.case, {})[row.competitor] = row
-    return found
+    return raced(rows, lambda row: row.case)
 
 
 def text(races: Sequence[Sequence[Row]]) -> str:

@@ -163,7 +163,7 @@ def test_a_partial_run_does_not_displace_a_full_one():
 
 
 def test_each_problems_newest_race_is_shown_whichever_run_it_was_of():
-    ids = [row.problem["id"] for row in ROWS]
+    ids = list(dict.fromkeys(row.problem["id"] for row in ROWS))
     few = [
         dataclasses.replace(r, run="2026-02-02T00:00:00") for r in ROWS if r.problem["id"] == ids[0]
     ]
@@ -174,6 +174,8 @@ def test_each_problems_newest_race_is_shown_whichever_run_it_was_of():
     found = select.newest_races([*ROWS, *few], "suite", ids[::-1])
     assert [row.problem for row in found] == [row.problem for row in [*backwards, *few]]
     assert select.newest_races([*ROWS, *few], "suite", [])[: len(few)] == few
+    assert select.newest_races([*ROWS, *few], "suite", ["of another file"])[: len(few)] == few
+    assert select.newest_races([*few, *ROWS], "suite", ids[:1]) == few
     assert select.newest_races(ROWS, "random", ids) == []
 
 

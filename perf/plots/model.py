@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..model import OURS
-from ..model_report import races, title
+from ..model_report import title
 from ..report import digits
 from ..rows import REFERENCE, Row
+from ..select import raced
 from .figures import CUDA_RUNG, GREY, RUNG, caption, ratio_limits, save
 
 #: Name and version of the drawing, for the digest: another drawing makes every figure outdated.
@@ -25,7 +26,7 @@ def plot_model(rows: Sequence[Row], path: Path) -> None:
     """
     from matplotlib.figure import Figure  # without pyplot: no display, no global state
 
-    found = races(rows)
+    found = list(raced(rows).values())
     own = [race.get(OURS) or race[REFERENCE] for race in found]
     timed = [row.ratio for row in own if row.competitor == OURS and row.ratio]
     if not timed:
