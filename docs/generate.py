@@ -75,7 +75,8 @@ def pages() -> dict[Path, str]:
         "headline": headline(rows),
         "losses": losses(rows),
         "record": record(),
-        "model": model(rows),
+        "serving": pictured("serving", "Layers of served models", rows),
+        "model": pictured("model", "Whole models", rows),
         **{name: view_table(name, rows) for name in PARTS},
         **correspondence.parts(rows),
         **cost_model.parts(),
@@ -249,10 +250,10 @@ def comparisons(rows: list[Row]) -> list[list[Row]]:
     return [both for both in every if any(row.us for row in both)]
 
 
-def model(rows: list[Row]) -> str:
-    """The models' table, and their picture where there is one."""
-    table, drawn = view_table("model", rows), VIEWS["model"].chosen(rows, Selection())
-    return f"{table}\n\n![Whole models](figures/model.png)" if drawn else table
+def pictured(name: str, title: str, rows: list[Row]) -> str:
+    """The table of a view, and its picture where there is one."""
+    table, drawn = view_table(name, rows), VIEWS[name].chosen(rows, Selection())
+    return f"{table}\n\n![{title}](figures/{name}.png)" if drawn else table
 
 
 def escape(text: str) -> str:

@@ -17,6 +17,7 @@ from .commands import (
     repeat,
     roofline,
     search,
+    serving,
     show,
     suite,
     sweep,
@@ -25,6 +26,7 @@ from .commands import (
 #: The modules of `perf.commands`, in the order of the help.
 COMMANDS = (
     suite,
+    serving,
     linear,
     ladder,
     sweep,

@@ -68,10 +68,14 @@ def _items(case: Case, *, triton: Sequence[Kernel], auto: bool = False, **option
     problem = problem_of(case)
     raced = [c for c in of_kernels(problem, triton, **options) if not c.refusal and c.config]
     found = [(c.rung, problem, Config(**c.config)) for c in raced]
-    if auto:
-        choice = dispatch.choose(problem)
-        found.append((choice.kernel.name, problem, choice.config))
-    return found
+    return [*found, chosen(case)] if auto else found
+
+
+def chosen(case: Case) -> Item:
+    """What Triton has to compile for `tritemm.matmul`."""
+    problem = problem_of(case)
+    choice = dispatch.choose(problem)
+    return choice.kernel.name, problem, choice.config
 
 
 def build(names: list[str]) -> tuple[str | None, dict[str, str]]:

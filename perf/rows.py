@@ -6,7 +6,7 @@ when a field changes its meaning. Fields with a star are younger than the first 
 
     schema        1
     experiment *  the command: ladder (the default), suite, random, regret, sweep, host, roofline,
-                  model, linear; invariant: `suite --batch-invariant`
+                  model, linear, serving; invariant: `suite --batch-invariant`
     run *         when the command began; the same for all its rows. UTC, ISO 8601
     time          the same for all rows of one race. UTC, ISO 8601
     command       what was run
@@ -22,9 +22,10 @@ when a field changes its meaning. Fields with a star are younger than the first 
                   as in `perf.case`; out_dtype null: the operands' own; ending: what follows the
                   product, absent where nothing does. Of model: the product of its head
     problem *     {id, class, name} of the suite's line, the random problem, the kind of call, the
-                  linear layer, or the model and what it does; else null
+                  linear layer, or the model and what it does; of serving, class and name are the
+                  model and the layer; else null
     competitor    a rung's word: its first config; `word[1]` ...: its other configs; `word 128x...`:
-                  a config from a file; of suite, random and host: the `kernel=` that
+                  a config from a file; of suite, random, serving and host: the `kernel=` that
                   `tritemm.matmul` was given; of regret: "auto" and, as from a file, the best of a
                   search; of invariant: "auto, batch invariant" too; of linear: "auto" and the other
                   ways of `perf.linear_ways`; of "host routed ...": "enabled" is torch's call inside

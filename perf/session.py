@@ -29,13 +29,15 @@ from .shards import Part
 class Task:
     """A case, and who races on it, given its operands; `problem` is its line in a suite.
 
-    `experiment` and `rounds`, if given, stand in the place of the session's and of the plan's.
+    `experiment`, `plan` and `rounds`, if given, stand in the place of the session's, of the one of
+    `Session.measure`, and of the plan's.
     """
 
     case: Case
     field: Callable[[Operands], Sequence[Competitor]]
     problem: dict[str, str] | None = None
     experiment: str | None = None
+    plan: Plan | None = None
     rounds: int | None = None
 
 
@@ -153,8 +155,9 @@ class Session:
                 named = f"{task.problem['id']} {task.problem['name']}: " if task.problem else ""
                 say(f"[{index + 1}/{len(tasks)}] {named}{task.case}")
                 # Once warm, the card only has to adapt to the next problem.
-                settle = plan.settle if index == 0 else 0.0
-                self._race(task, dataclasses.replace(plan, settle=settle), make, amend)
+                own = task.plan or plan
+                settle = own.settle if index == 0 else 0.0
+                self._race(task, dataclasses.replace(own, settle=settle), make, amend)
                 torch.cuda.empty_cache()
                 longest = max(longest, time.monotonic() - begin)
                 if self.interrupted:

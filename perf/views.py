@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from . import (
     host_calls_report,
@@ -19,6 +18,8 @@ from . import (
     regret,
     report,
     roofline,
+    serving,
+    serving_report,
     summary,
 )
 from .plots import figures
@@ -26,9 +27,10 @@ from .plots import ladder as ladder_plot
 from .plots import model as model_plot
 from .plots import random as random_plot
 from .plots import roofline as roofline_plot
+from .plots import serving as serving_plot
 from .plots import suite as suite_plot
 from .plots import sweep as sweep_plot
-from .problems import LINEAR, SUITE, read_suite
+from .problems import LINEAR, SUITE, Problem, read_suite
 from .rows import Row
 from .select import (
     all_runs,
@@ -125,16 +127,22 @@ def _regret(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
 
 
 def _invariant(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
-    return (_races(rows, invariant_report.EXPERIMENT, SUITE, s),)
+    return (_races(rows, invariant_report.EXPERIMENT, read_suite(SUITE), s),)
 
 
 def _linear(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
-    return (_races(rows, linear_report.EXPERIMENT, LINEAR, s),)
+    return (_races(rows, linear_report.EXPERIMENT, read_suite(LINEAR), s),)
 
 
-def _races(rows: Sequence[Row], experiment: str, file: Path, s: Selection) -> list[Row]:
-    """The newest of each problem, in the order of the file."""
-    order = [problem.id for problem in read_suite(file)]
+def _serving(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
+    return (_races(rows, serving.EXPERIMENT, serving.problems(), s),)
+
+
+def _races(
+    rows: Sequence[Row], experiment: str, problems: Sequence[Problem], s: Selection
+) -> list[Row]:
+    """The newest of each problem, in this order."""
+    order = [problem.id for problem in problems]
     return newest_races(rows, experiment, order, s.gpu, mode=s.mode)
 
 
@@ -213,6 +221,12 @@ VIEWS = {
     ),
     "problems": View(_suite, _summed(summary.markdown_problems)),
     "runs": View(_runs, lambda rows, selection: summary.markdown_runs(rows, selection.competitor)),
+    "serving": View(
+        _serving,
+        _summed(lambda rows, competitor: serving_report.markdown(rows)),
+        _drawn(serving_plot.plot_serving),
+        serving_plot.DRAWING,
+    ),
     "random": View(
         _random,
         _summed(summary.markdown),

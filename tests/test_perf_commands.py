@@ -33,7 +33,7 @@ def command(*args):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")
-@pytest.mark.parametrize("race", ["suite", "random", "linear", "ladder", "roofline"])
+@pytest.mark.parametrize("race", ["suite", "serving", "random", "linear", "ladder", "roofline"])
 def test_without_a_gpu_the_race_says_so(race, capsys):
     assert __main__.main([race]) == 2
     told = capsys.readouterr()

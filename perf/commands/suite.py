@@ -116,8 +116,8 @@ def select(problems: Sequence[Problem], wanted: Sequence[str], ids: Sequence[str
     return [p for p in problems if (not wanted or p.group in wanted) and (not ids or p.id in ids)]
 
 
-def plan(args: argparse.Namespace, most: int) -> Plan:
-    made = dataclasses.replace(PLAN, rounds=args.rounds, most=max(most, args.rounds))
+def plan(args: argparse.Namespace, most: int, base: Plan = PLAN) -> Plan:
+    made = dataclasses.replace(base, rounds=args.rounds, most=max(most, args.rounds))
     if args.quick:
         made = dataclasses.replace(made, rounds=3, most=None, replay=0.01, lead=0.02, settle=0.2)
     return made

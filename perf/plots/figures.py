@@ -122,6 +122,26 @@ def ratio_limits(values: Sequence[float]) -> tuple[float, float]:
     return min(0.9, *values) / 1.06, max(1.1, *values) * 1.06
 
 
+def apart(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """The places, moved as little as it takes to be `gap` apart, in their order, from low to high.
+
+    The squares of the moves are the least; where the room is too small, `low` yields.
+    """
+    order = sorted(range(len(places)), key=places.__getitem__)
+    blocks: list[list[float]] = []  # of neighbours that touch: the sum of where they would begin
+    for count, index in enumerate(order):
+        blocks.append([places[index] - count * gap, 1])
+        while len(blocks) > 1 and blocks[-2][0] / blocks[-2][1] >= blocks[-1][0] / blocks[-1][1]:
+            total, members = blocks.pop()
+            blocks[-1] = [blocks[-1][0] + total, blocks[-1][1] + members]
+    begins = [total / members for total, members in blocks for _ in range(int(members))]
+    last = high - (len(places) - 1) * gap
+    moved = [0.0] * len(places)
+    for count, (index, begin) in enumerate(zip(order, begins, strict=True)):
+        moved[index] = min(max(begin, low), last) + count * gap
+    return moved
+
+
 def ratio_ticks(axis, low: float, high: float) -> None:
     """Ticks of a matplotlib axis of base 2: tenths, half octaves or octaves, as the span allows."""
     from matplotlib.ticker import NullLocator
