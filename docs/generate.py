@@ -16,11 +16,11 @@ import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from perf import report, summary
+from perf import peers_report, report, summary
 from perf.plots.figures import FIGURES, drawn_from
 from perf.rows import RESULTS, Row, read
-from perf.select import latest_compare, latest_ladder
-from perf.views import PICTURES, VIEWS, Selection
+from perf.select import latest_compare, latest_ladder, problems_of
+from perf.views import PICTURES, VIEWS, Selection, full_suite
 from tools import suite_record
 from tritemm.rungs import RUNGS
 from tritemm.spec import Kernel
@@ -50,6 +50,7 @@ SHOWN = {
 #: The views whose tables are generated parts of the same name.
 PARTS = (
     "suite",
+    "peers",
     "invariant",
     "linear",
     "problems",
@@ -203,17 +204,23 @@ def suite(rows: list[Row]) -> list[Row]:
 
 
 def headline(rows: list[Row]) -> str:
-    """The suite in a sentence."""
+    """The suite in a sentence, and in another where all of it was raced against the peers too."""
     own = suite(rows)
     if not own:
         return "Not yet measured."
     every = summary.summarise(own)[-1]
-    return (
+    parts = [
         f"On {every.timed} of the {every.problems} shapes of the suite, sustained, tritemm.matmul "
         f"runs at {every.geomean:.2f}x cuBLAS's speed (geomean): {every.wins} won, {every.ties} "
         f"tied, {every.losses} lost, the worst at {every.least.ratio.p50:.2f}x "
         f"({every.least.problem['id']}). {report.origin(own)}."
-    )
+    ]
+    selection = Selection()
+    lists = VIEWS["peers"].chosen(rows, selection)
+    if lists and problems_of(lists[0], selection.competitor) >= full_suite():
+        said = peers_report.sentence(lists[0], selection.competitor)
+        parts += [f"{said} {report.origin(lists[0])}."] if said else []
+    return " ".join(parts)
 
 
 def losses(rows: list[Row]) -> str:

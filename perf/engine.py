@@ -32,7 +32,8 @@ class Competitor:
     there is none, and returns the result: c, or a tensor of its own.
     `adds_to` is the rung of its ladder that it is compared with, if not the next one below, and
     `rivals` are more competitors to compare it with. `accumulate` is its accumulator where that
-    is not the case's.
+    is not the case's. `fault` says what its maker found wrong with its results. A rung is wrong
+    beyond the error bound, and what is no rung beyond `slack` times it.
     """
 
     name: str
@@ -45,6 +46,8 @@ class Competitor:
     adds_to: str | None = None
     rivals: tuple[str, ...] = ()
     accumulate: str | None = None
+    fault: str | None = None
+    slack: float = math.inf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,6 +203,8 @@ def admit(competitor: Competitor, bench: Bench, plan: Plan) -> Entrant:
     """Compile, verify and prepare one competitor, or say why not."""
     if competitor.refusal:
         return Entrant(competitor, "refused", competitor.refusal)
+    if competitor.fault:
+        return Entrant(competitor, "wrong", competitor.fault)
     try:
         seconds = bench.estimate(competitor)
         if seconds > plan.longest:
@@ -210,7 +215,7 @@ def admit(competitor: Competitor, bench: Bench, plan: Plan) -> Entrant:
         bench.recover()
         return Entrant(competitor, "failed", _brief(error))
     verdict = bench.verify(loop, competitor.accumulate)
-    if not verdict.ok and competitor.rung is not None:
+    if not verdict.ok and (competitor.rung is not None or verdict.worst > competitor.slack):
         return Entrant(competitor, "wrong", str(verdict), verdict.worst)
     # The reference stays even if it breaks our bound: it is what users have. The row says so.
     return Entrant(

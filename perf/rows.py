@@ -6,7 +6,8 @@ when a field changes its meaning. Fields with a star are younger than the first 
 
     schema        1
     experiment *  the command: ladder (the default), suite, random, regret, sweep, host, roofline,
-                  model, linear, serving; invariant: `suite --batch-invariant`
+                  model, linear, serving; invariant: `suite --batch-invariant`; peers and random
+                  peers: `suite` and `random` with `--peers`
     run *         when the command began; the same for all its rows. UTC, ISO 8601
     time          the same for all rows of one race. UTC, ISO 8601
     command       what was run
@@ -28,7 +29,8 @@ when a field changes its meaning. Fields with a star are younger than the first 
                   a config from a file; of suite, random, serving and host: the `kernel=` that
                   `tritemm.matmul` was given; of regret: "auto" and, as from a file, the best of a
                   search; of invariant: "auto, batch invariant" too; of linear: "auto" and the other
-                  ways of `perf.linear_ways`; of "host routed ...": "enabled" is torch's call inside
+                  ways of `perf.linear_ways`; of peers, "cublaslt" and "quack" too (`perf.peers`);
+                  of "host routed ...": "enabled" is torch's call inside
                   `tritemm.enabled()`; "cublas": the torch call that a user would write
                   (`perf.reference`), 16-bit types accumulated in fp32; "cublas again": the null
                   test; "cublas fp16": accumulated in fp16, where `accumulate` is fp16
@@ -37,7 +39,9 @@ when a field changes its meaning. Fields with a star are younger than the first 
     rung, number  the rung's word and its number on its ladder; null for cuBLAS. Of model: "auto"
                   and null, for many products
     code *        hash of the rung's sources (`perf.sources`); absent from older rows and for cuBLAS
-    config        the fields of `tritemm.spec.Config`; null for cuBLAS
+    config        the fields of `tritemm.spec.Config`; null for cuBLAS; of "cublaslt": the index of
+                  the algorithm that was kept, and the microseconds of each in the list, null where
+                  it can't run; of "quack": its version and how it was asked
     outcome       measured, refused (by the kernel), failed (to compile or launch), wrong (output),
                   skipped (too slow); only "measured" rows have what follows `worst`
     reason        why it was not measured; for cuBLAS, how it missed the error bound; else null
@@ -62,7 +66,7 @@ when a field changes its meaning. Fields with a star are younger than the first 
     versus *      {competitor: quantiles of its time over this one's, within rounds}: the twins on
                   the other ladder (`perf.twins.rivals`) and "cublas fp16"; of regret's "auto", the
                   others of its race; of batch invariance, "auto"; of linear's "auto", torch's other
-                  ways; null without any
+                  ways; of peers, those; null without any
     sm_mhz, power_w, temperature_c   medians, read while it was timed; null without NVML
     settled_mhz   SM clock after the warm-up
 """
@@ -90,6 +94,8 @@ TRITON, CUDA = "triton", "cuda"
 #: The reference; under a second name (how far that one's ratio is from 1 is the noise); and with
 #: an fp16 accumulator.
 REFERENCE, NULL, HALF = "cublas", "cublas again", "cublas fp16"
+#: Who else multiplies, beside cuBLAS as torch calls it, by the words of `--peers`.
+PEERS = {"lt": "cublaslt", "quack": "quack"}
 #: `tritemm.matmul(batch_invariant=True)`, which races beside "auto".
 INVARIANT = "auto, batch invariant"
 

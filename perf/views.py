@@ -15,6 +15,7 @@ from . import (
     invariant_report,
     linear_report,
     model_report,
+    peers_report,
     regret,
     report,
     roofline,
@@ -130,6 +131,15 @@ def _invariant(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
     return (_races(rows, invariant_report.EXPERIMENT, read_suite(SUITE), s),)
 
 
+def _peers(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
+    return (_races(rows, peers_report.EXPERIMENTS["suite"], SUITE, s),)
+
+
+def _random_peers(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
+    experiment, given = peers_report.EXPERIMENTS["random"], {"competitor": s.competitor}
+    return (latest_run(rows, experiment, s.gpu, mode=s.mode, enough=ENOUGH, **given),)
+
+
 def _linear(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
     return (_races(rows, linear_report.EXPERIMENT, read_suite(LINEAR), s),)
 
@@ -240,6 +250,8 @@ VIEWS = {
     "invariant": View(
         _invariant, _summed(lambda rows, competitor: invariant_report.markdown(rows))
     ),
+    "peers": View(_peers, _summed(peers_report.markdown)),
+    "random-peers": View(_random_peers, _summed(peers_report.markdown)),
     "linear": View(_linear, _summed(lambda rows, competitor: linear_report.markdown(rows))),
     "host": View(_host, lambda rows, selection: host_report.markdown(rows)),
     "calls": View(_calls, lambda rows, selection: host_calls_report.markdown(rows)),

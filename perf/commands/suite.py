@@ -1,16 +1,16 @@
-"""`python -m perf suite | random`: `tritemm.matmul` against cuBLAS on many problems."""
+"""`python -m perf suite | random`: `tritemm.matmul` against cuBLAS, and peers, on many problems."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tritemm.rungs import RUNGS
 
-from .. import invariant_report
+from .. import invariant_report, peers_report
 from ..bench import BENCHES
 from ..cli import (
     add_command,
@@ -27,7 +27,9 @@ from ..cli import (
 )
 from ..competitors import invariant, matmul
 from ..engine import Plan
+from ..peers import against
 from ..problems import SUITE, Problem, classes, random_problems, read_suite
+from ..rows import PEERS, Row
 from ..session import Session, Task
 from ..summary import text
 
@@ -43,11 +45,13 @@ python -m perf suite --class decode,ragged --kernel auto,persistent
 python -m perf suite --id P1,S4 --rounds 30 --mode burst
 python -m perf suite --file mine.csv --out mine.jsonl
 python -m perf suite --batch-invariant --class decode
+python -m perf suite --peers lt,quack --class prefill,square
 """
 RANDOM_EXAMPLES = """
 python -m perf random
 python -m perf random --n 60 --seed 7 --kernel tma
 python -m perf random --gpus 4
+python -m perf random --n 100 --peers lt
 """
 
 
@@ -78,6 +82,11 @@ def register(commands) -> None:
             "--kernel", dest="kernels", type=list_of(one_of(*words)), default="auto",
             metavar="KERNEL,...", help="what matmul is asked for: auto (default) or rungs",
         )  # fmt: skip
+        command.add_argument(
+            "--peers", type=list_of(one_of(*PEERS)), default="", metavar="PEER,...",
+            help="race these too: lt (the fastest of cuBLASLt's list), quack; rows are an "
+            "experiment of their own",
+        )  # fmt: skip
         command.add_argument("--mode", choices=BENCHES, default="sustained")
         add_gpus(command)
     add_measurement(suite, ROUNDS["suite"])
@@ -93,15 +102,18 @@ def run_suite(args: argparse.Namespace) -> int:
     if ended := [problem.id for problem in problems if problem.case.ending]:
         return refuse(f"{', '.join(ended)}: products with an ending are for python -m perf linear")
     if not args.batch_invariant:
-        return _run(args, "suite", problems)
+        return _race(args, "suite", problems)
+    if args.peers:
+        return refuse("--batch-invariant races auto and cuBLAS: leave --peers out")
     if args.kernels != ["auto"]:
         return refuse("--batch-invariant chooses the kernel itself: leave --kernel out")
-    return _run(args, invariant_report.EXPERIMENT, problems)
+    made, told = invariant_task, invariant_report.text
+    return _run(args, "suite", invariant_report.EXPERIMENT, problems, made, told)
 
 
 def run_random(args: argparse.Namespace) -> int:
     """The status is that of `Session.finish`, or else of a process that failed."""
-    return _run(args, "random", random_problems(args.n, args.seed))
+    return _race(args, "random", random_problems(args.n, args.seed))
 
 
 def select(problems: Sequence[Problem], wanted: Sequence[str], ids: Sequence[str]) -> list[Problem]:
@@ -123,26 +135,40 @@ def plan(args: argparse.Namespace, most: int, base: Plan = PLAN) -> Plan:
     return made
 
 
-def _run(args: argparse.Namespace, experiment: str, problems: Sequence[Problem]) -> int:
-    command = "random" if experiment == "random" else "suite"
+def _race(args: argparse.Namespace, command: str, problems: Sequence[Problem]) -> int:
+    """With the peers that were asked for, or without any."""
+    made = functools.partial(task, kernels=args.kernels, peers=args.peers)
+    if args.peers:
+        experiment = peers_report.EXPERIMENTS[command]
+        return _run(args, command, experiment, problems, made, peers_report.text)
+    return _run(args, command, command, problems, made, text)
+
+
+def _run(
+    args: argparse.Namespace,
+    command: str,
+    experiment: str,
+    problems: Sequence[Problem],
+    made: Callable[[Problem], Task],
+    told: Callable[[Sequence[Row]], str],
+) -> int:
     if reason := unable(command) or unshared(args):
         return refuse(reason)
     session = Session(args, experiment, args.mode, args.part)
-    fixed = experiment == invariant_report.EXPERIMENT
     failed = 0
     if shared_out(args):
         failed = session.gather([problem.id for problem in problems])
     else:
         mine = args.part.share(problems) if args.part else problems
         session.measure_roofs()
-        tasks = [invariant_task(p) if fixed else task(p, args.kernels) for p in mine]
-        session.measure(tasks, plan(args, MOST[command]))
-    told = invariant_report.text if fixed else text
+        session.measure([made(problem) for problem in mine], plan(args, MOST[command]))
     return session.finish(lambda races: told([row for race in races for row in race])) or failed
 
 
-def task(problem: Problem, kernels: Sequence[str]) -> Task:
+def task(problem: Problem, kernels: Sequence[str], peers: Sequence[str] = ()) -> Task:
     field = functools.partial(matmul, problem.case, kernels=kernels)
+    if peers:
+        field = functools.partial(against, problem.case, kernels=kernels, words=peers)
     return Task(problem.case, field, problem.to_json())
 
 
