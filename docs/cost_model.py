@@ -7,6 +7,7 @@ The example is worked out here from the numbers alone, as a second opinion on th
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -36,7 +37,7 @@ PHYSICS = {
     "l2": ("of operands that L2, of 50 MB, keeps beside all else; assumed", 2**20, "MiB"),
 }
 #: Plain numbers that are not seconds.
-PLAIN = ("overlap", "boost", "turned", "narrow_store")
+PLAIN = ("straddle", "overlap", "boost", "turned", "narrow_store")
 
 
 def parts() -> dict[str, str]:
@@ -59,19 +60,30 @@ def example() -> dict[str, tuple[str, float]]:
     asked = problem()
     device, numbers = asked.device, constants.of(asked.device)
     M, N, K = asked.M, asked.N, asked.K
-    key = constants.key(RUNG.trait, kind_of(asked).word(RUNG.trait), CONFIG)
-    step, end = numbers.steps[RUNG.name][key]
+    word = kind_of(asked).word(RUNG.trait)
+    factor, late, hungry = numbers.tiles[RUNG.name][constants.key(RUNG.trait, word, CONFIG)]
     m, n, k = CONFIG.BLOCK_M, CONFIG.BLOCK_N, CONFIG.BLOCK_K
     tiles = -(-M // m) * -(-N // n)
     rounds, depth = -(-tiles // device.sms), -(-K // k)
-    idle = 1 - tiles / (rounds * device.sms)
-    steps = rounds * depth * step / (1 + numbers.boost * idle)
+    last = tiles - (rounds - 1) * device.sms
+
+    efficiency = numbers.efficiencies[RUNG.name][word]
+    rate = efficiency * gpus.flop_rate(asked.a.dtype, asked.precision, device) / device.sms
+    products = 2 * m * n * k / rate
+    bytes_ = 2 * (m + n) * k
+    alone, together = bytes_ / numbers.sm_rate, bytes_ / numbers.l2_rate
+    waits = numbers.latency / (CONFIG.num_stages - 1)
+
+    def step(programs: int) -> float:
+        return factor * math.hypot(products, alone, programs * together, waits)
+
+    steps = depth * ((rounds - 1) * step(device.sms) + step(last))
     rate = numbers.memory_rate / device.sms
-    store = 2 * m * n / rate
-    hidden = RUNG.trait.hidden
-    ends = (end + store) * (1 + (rounds - 1) * (1 - hidden))
+    end, store = late * numbers.ends_of[RUNG.name], 2 * m * n / rate
+    shown = numbers.shown[RUNG.name]
+    ends = (end + store) * (1 + (rounds - 1) * shown)
     memory = asked.bytes / numbers.memory_rate
-    power = asked.flops * (numbers.power + numbers.traffic * (1 / m + 1 / n))
+    power = hungry * asked.flops * (numbers.power + numbers.traffic * (1 / m + 1 / n))
     busy = max(steps + ends, power)
     overlap = numbers.overlap * min(busy, memory)
     launch = numbers.launches[RUNG.name]
@@ -79,20 +91,23 @@ def example() -> dict[str, tuple[str, float]]:
     shorter = "memory" if memory < busy else "steps and ends"
     return {
         "steps": (
-            f"{tiles} tiles of {m} x {n} on {device.sms} SMs are {rounds} rounds, and each takes "
-            f"{depth} steps of {1e6 * step:.3g} µs; {100 * idle:.1f} % of the places are idle, "
-            "which leaves the others more power",
+            f"{tiles} tiles of {m} x {n} on {device.sms} SMs are {rounds} rounds of {depth} steps. "
+            f"A step takes {1e6 * step(device.sms):.3g} µs, and {1e6 * step(last):.3g} in the last "
+            f"round, of {last} tiles: the root of the squares of {1e6 * products:.3g} for "
+            f"products, {1e6 * alone:.3g} for what an SM draws from L2, "
+            f"{1e6 * last * together:.3g} for what {last} do, and {1e6 * waits:.3g} for the "
+            f"latency of a load, times {factor:.3g} for this tile",
             steps,
         ),
         "ends": (
             f"{1e6 * end:.3g} µs, and {1e6 * store:.3g} µs to store {m} x {n} elements; of all "
-            f"tiles but one {100 * hidden:.0f} % are hidden behind the next",
+            f"tiles but one {100 * shown:.0f} % are not hidden behind the next",
             ends,
         ),
         "power": (
             f"{asked.flops / 1e9:.0f} GFLOP at {1e15 * numbers.power:.3g} fs, and "
-            f"{1e15 * numbers.traffic:.3g} fs times 1/{m} + 1/{n}; it counts if it is more than "
-            "steps and ends",
+            f"{1e15 * numbers.traffic:.3g} fs times 1/{m} + 1/{n}, times {hungry:.3g} for this "
+            "tile; it counts if it is more than steps and ends",
             power,
         ),
         "memory": (
@@ -146,15 +161,16 @@ def physics() -> str:
 def fitted() -> str:
     data = GPU["fitted"]
     plain = [f"`{name}` {_shown(name, value)}" for name, value in data["rates"].items()]
-    tables = data["steps"]
-    tiles = sum(len(table) for table in tables.values())
-    by_rung = {name: _spread(data[name]) for name in constants.BY_RUNG}
+    tiles = sum(len(table) for table in data["tiles"].values())
+    launches, colds, ends = (_spread(data[name]) for name in ("launches", "colds", "ends_of"))
     lines = [
         f"- {len(plain)} plain numbers ([what each is](../tritemm/cost_model/constants.py)): "
         + ", ".join(plain) + ".",
-        f"- Of each rung that was timed, its own launch ({by_rung['launches']}) and what cold "
-        f"operands add ({by_rung['colds']}).",
-        f"- Of {tiles} tiles of {len(tables)} rungs, a step's time and the ends'.",
+        f"- Of each rung that was timed, its own launch ({launches}), what cold operands add "
+        f"({colds}), a tile's ends ({ends}), how much of them shows, and for each type its share "
+        "of the dense rate at the settled clock, which a card below its power limit exceeds.",
+        f"- Of {tiles} tiles of {len(data['tiles'])} rungs, a factor each of a step, of the ends "
+        "and of what power allows, near 1.",
     ]  # fmt: skip
     return "\n".join(lines)
 

@@ -132,7 +132,7 @@ def _invariant(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
 
 
 def _peers(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:
-    return (_races(rows, peers_report.EXPERIMENTS["suite"], SUITE, s),)
+    return (_races(rows, peers_report.EXPERIMENTS["suite"], read_suite(SUITE), s),)
 
 
 def _random_peers(rows: Sequence[Row], s: Selection) -> tuple[list[Row]]:

@@ -87,9 +87,9 @@ def kind_with(view, numbers=None, **changed):
     return Kind(view.device, facts_of(view), numbers)
 
 
-def measured_parts(view, kernel, configs, steps=None, **changed):
-    """What is predicted where the kernel's `steps`, and other constants, were found so."""
-    kind = kind_with(view, steps={kernel.name: steps or {}}, **changed)
+def measured_parts(view, kernel, configs, **changed):
+    """What is predicted where these constants were found so."""
+    kind = kind_with(view, **changed)
     return list(Scene(view, kind=kind).parts(kernel, configs))
 
 

@@ -6,6 +6,7 @@ import re
 import types
 
 import pytest
+import torch
 
 from tritemm import dispatch
 from tritemm.compile import asm
@@ -80,21 +81,37 @@ def test_one_wgmma_is_as_wide_as_the_tile(codes):
         assert code.fits and not code.spills and not code.local
 
 
-def boxes(lines, along_k, sharers):
-    """Of a tile: by the lines of a share, or by 64 of them and a share of K."""
-    own = lines // sharers
-    return own // (own & -own) if along_k else -(-lines // 64)
+def boxes(lines, along_k):
+    """Of a tile: one of the lines of a share, or one for 64 of them and a share of K."""
+    return 1 if along_k else -(-lines // 64)
 
 
 def test_what_is_shared_is_multicast(codes):
     for (layout, config, M), code in codes.items():
         asked = problem(M, {ROW["M"]: ROW["N"], FEW["M"]: FEW["N"]}.get(M, 4096), 4096)
         sharers = {"a": 1, "b": 1, multicast.shared_of(asked, config): config.CLUSTER}
-        a = boxes(config.BLOCK_M, layout[0] == "N", sharers["a"])
-        b = boxes(config.BLOCK_N, layout[1] == "T", sharers["b"])
+        a = boxes(config.BLOCK_M, layout[0] == "N")
+        b = boxes(config.BLOCK_N, layout[1] == "T")
         many = sum(n for name, n in code.variants.items() if "UTMALDG.2D.MULTICAST" in name)
         assert many == a * (sharers["a"] > 1) + b * (sharers["b"] > 1)
         assert code.count("UTMALDG") == a + b
+
+
+def test_a_share_is_one_box_whatever_its_lines(monkeypatch):
+    """Its type has a power of two, which Gluon asks for; its tensor map has the lines."""
+    asked, config = problem(640, 3584, 3584), Config(128, 112, 64, num_warps=8, CLUSTER=2)
+    a, b, _ = multicast._boxes(asked, config)
+    assert (a.block, b.block) == ([64, 64], [112, 64]), "two share A"
+    monkeypatch.setattr(torch.Tensor, "data_ptr", lambda tensor: 0)
+    found = [box.gluon_descriptor(torch.empty(640, 3584, device="meta")) for box in (a, b)]
+    assert [each.block_shape for each in found] == [[64, 64], [16, 64]]
+    assert [getattr(each, "box", None) for each in found] == [None, [112, 64]]
+    entries = [{"block_size": each.block_shape} for each in found]
+    kernel = types.SimpleNamespace(metadata=types.SimpleNamespace(tensordesc_meta=entries))
+    triton_private.in_boxes(kernel, [None, [112, 64]])
+    assert [entry["block_size"] for entry in entries] == [[64, 64], [112, 64]]
+    with pytest.raises(triton_private.Moved, match="boxes of"):
+        triton_private.in_boxes(kernel, [[112, 64]])
 
 
 def test_registers_of_the_producer_are_uniform(codes):

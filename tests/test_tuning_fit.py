@@ -15,7 +15,8 @@ from tritemm.cost_model import constants, model
 from tritemm.cost_model.fit import fit, quality
 from tritemm.cost_model.kind import kind_of
 from tritemm.cost_model.samples import Sample, read
-from tritemm.dispatch import candidates
+from tritemm.cost_model.vector import Table
+from tritemm.dispatch import candidates, ranked
 
 from .choosing import H100, H200, hopper_rungs, kind_with, problem, put_rungs
 
@@ -57,24 +58,52 @@ def measured(truth, shapes, noise=0.0, seed=0):
 def another_gpu(start):
     """Constants that differ from `start` by tile and rung, as a real GPU's would."""
     kind = kind_of(problem(4096, 4096, 4096))
-    steps = {}
+    tiles, efficiencies = {}, {}
     for kernel in candidates.RUNGS:
         draw = random.Random(kernel.name)  # the same whatever rungs there are beside it
         trait = kernel.trait
-        for config in kernel.configs(problem(4096, 4096, 4096)):
-            step, ends = kind.analytic(trait, config)
-            key = constants.key(trait, kind.word(trait), config)
-            step *= draw.uniform(0.7, 1.8) / kind.per_step(trait, config)
-            pair = step, ends * draw.uniform(0.6, 2.0)
-            steps.setdefault(kernel.name, {})[key] = pair
+        word = kind.word(trait)
+        efficiencies[kernel.name] = {word: trait.efficiency * draw.uniform(0.6, 1.3)}
+        tiles[kernel.name] = {
+            constants.key(trait, word, config): constants.Factors(
+                draw.uniform(0.93, 1.08), draw.uniform(0.7, 1.4)
+            )
+            for config in kernel.configs(problem(4096, 4096, 4096))
+        }
     return dataclasses.replace(
         start,
-        steps=steps,
+        tiles=tiles,
+        efficiencies=efficiencies,
         launches={"persistent": 3.1e-6, "pingpong": 3.4e-6, "split_k": 2.1e-6},
         memory_rate=3.7e12,
+        l2_rate=9e12,
         latency=1.1e-6,
         reduction=2.5e-6,
     )
+
+
+def test_many_are_predicted_as_one_is():
+    """The shipped constants and analytic ones; every rung, split, level, in clusters, packed."""
+    asked = [
+        problem(*size, layout, **more)
+        for size in ((1, 6144, 4096), (16, 4096, 14336), (129, 2112, 7168), (3000, 3000, 3001))
+        for layout in ("NN", "NT", "TN")
+        for more in ({}, {"batch": (3,)}, {"dtype": torch.float32, "precision": "tf32"})
+    ] + [problem(4096, 4096, 4096), problem(512, 512, 512, dtype=torch.int8)]
+    samples = [
+        Sample(one, kernel, config, 1.0) for one in asked for _, kernel, config in ranked(one)
+    ]
+    assert {s.kernel.name for s in samples} > {"gemv", "stream_k", "cluster_split_k", "pipelined"}
+    assert any(s.config.PACK for s in samples) and any(s.config.CLUSTER == 4 for s in samples)
+    for numbers in (constants.of(H200), constants.analytic(H200)):
+        table = Table(samples)
+        found = table.seconds(table.numbers(numbers), numbers.drain).tolist()
+        for sample, seconds in zip(samples, found, strict=True):
+            view = sample.config.view(sample.problem)
+            copied = model.pack_bytes(sample.problem, sample.config.PACK)
+            scene = model.Scene(view, copied, kind_with(view, numbers))
+            one = next(scene.parts(sample.kernel, [sample.config])).total
+            assert seconds == pytest.approx(one, rel=1e-12), sample
 
 
 @pytest.mark.usefixtures("_hopper")
@@ -86,12 +115,8 @@ class TestFit:
         samples = measured(truth, shapes(16, seed=9))
         found = fit(samples, start)
         before, after = quality(samples, start), quality(samples, found)
-        assert before.error > 0.04 > 0.02 > after.error
-        for rung, size in (("pingpong", (128, 256)), ("pingpong", (128, 192)), ("tma", (128, 128))):
-            for key, (step, _) in truth.steps[rung].items():
-                if key[1:3] == size:
-                    # What an SM draws from L2 can take over a part of it.
-                    assert found.steps[rung][key][0] == pytest.approx(step, rel=0.1)
+        assert before.error > 0.08 > 0.02 > after.error
+        assert quality(measured(truth, shapes(6, seed=10)), found).error < 0.03
         assert found.memory_rate == pytest.approx(truth.memory_rate, rel=0.1)
         assert found.launch == start.launch
 
@@ -104,26 +129,26 @@ class TestFit:
         assert after.worst <= before.worst
 
     def test_one_wild_sample_counts_little(self):
-        truth = another_gpu(constants.analytic(H200))
+        truth = dataclasses.replace(another_gpu(constants.analytic(H200)), tiles={})
         samples = measured(truth, shapes(5, seed=5))
         wild = [
             dataclasses.replace(s, seconds=s.seconds * 20) if i == 40 else s
             for i, s in enumerate(samples)
         ]
         calm, shaken = (quality(samples, fit(some, truth)).error for some in (samples, wild))
-        assert calm == 0 and shaken < 0.005
+        assert calm < 0.005 and shaken < 0.01
 
     def test_what_no_sample_speaks_of_stays(self):
         start = constants.analytic(H200)
         samples = [s for s in measured(start, shapes(4, seed=6)) if s.kernel.name == "pingpong"]
         found = fit(samples, start)
-        assert set(found.steps) == {"pingpong"}
+        assert set(found.tiles) == set(found.launches) == {"pingpong"}
         assert found.reduction == start.reduction
 
     def test_what_is_held_stays(self):
         truth, start = another_gpu(constants.analytic(H200)), constants.analytic(H200)
         samples = measured(truth, shapes(3, seed=8))
-        free, held = (fit(samples, start, hold=names) for names in ((), ("latency", "launch")))
+        free, held = (fit(samples, start, hold=names) for names in ((), ("latency", "launches")))
         assert held.latency == start.latency != free.latency
         assert {*held.launches.values()} == {start.launch} != {*free.launches.values()}
         assert held.sm_rate != start.sm_rate
@@ -133,20 +158,23 @@ class TestFile:
     def test_there_and_back(self):
         one = dataclasses.replace(
             constants.analytic(H200),
-            steps={
-                "tma": {("16-bit", 128, 256, 64, 8, 3, 1): (7.5e-7, 1.25e-6)},
-                "cluster": {("16-bit", 64, 96, 64, 4, 6, 2): (2.5e-7, 0.5e-6)},
+            tiles={
+                "tma": {("16-bit", 128, 256, 64, 8, 3, 1): constants.Factors(0.95, 1.25, 1.0)},
+                "cluster": {("16-bit", 64, 96, 64, 4, 6, 2): constants.Factors(1.02, 0.5, 1.1)},
             },
+            loads={"gemv": {("16-bit/NT", 1, 1, 1, 1, 1, 1): (2.5e-11, 5e-10)}},
+            efficiencies={"tma": {"16-bit": 1.25, "int8": 0.7}},
             launches={"tma": 2.75e-6},
             colds={"tma": 1.5e-7},
+            shown={"tma": 0.4},
         )
         data = constants.to_json(one)
         again = constants.from_json(json.loads(command.render(data)), H200)
-        assert again.steps == one.steps
-        assert again.launches == one.launches and again.colds == one.colds
+        tables = (*constants.BY_RUNG, *constants.BY_WORD, *constants.BY_TILE)
+        assert all(getattr(again, name) == getattr(one, name) for name in tables)
         assert again.latency == one.latency and again.memory_rate == one.memory_rate
-        assert '"16-bit 128x256x64 w8 s3": [7.5e-07, 1.25e-06]' in command.render(data)
-        assert '"16-bit 64x96x64 w4 s6 c2": [2.5e-07, 5e-07]' in command.render(data)
+        assert '"16-bit 128x256x64 w8 s3": [0.95, 1.25, 1.0]' in command.render(data)
+        assert '"16-bit 64x96x64 w4 s6 c2": [1.02, 0.5, 1.1]' in command.render(data)
 
     def test_the_shipped_one_is_small_and_is_taken(self):
         path = gpus.path_of(H200.name)
@@ -156,8 +184,8 @@ class TestFile:
         assert constants.of(H200) == constants.from_json(data["fitted"], H200)
         assert command.render(data) == path.read_text()
 
-    def test_a_near_relation_takes_its_k_steps(self):
-        assert constants.of(H100).steps == constants.of(H200).steps
+    def test_a_near_relation_takes_its_tiles(self):
+        assert constants.of(H100).tiles == constants.of(H200).tiles
         assert constants.of(H100).memory_rate < constants.of(H200).memory_rate
 
 

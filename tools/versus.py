@@ -2,13 +2,13 @@
 """Race this checkout's `tritemm.matmul` against another checkout's, in one process; needs a GPU.
 
     git worktree add ../before v0.1
-    python tools/versus.py ../before [--random 400] [--seed 20] [--gpus 2] [--out FILE]
+    python tools/versus.py ../before [--random 400] [--serving 100] [--gpus 2] [--out FILE]
 
-The problems are the suite's and random ones. Each product is checked with exact sums and timed in
-turn with the other checkout's, so that both see the same card; where this checkout seems more than
-2 % slower, it is timed again, longer, and that is what counts. Prints the geometric means, and the
-problems that lost most; a line for each goes to FILE. 1: a product is wrong or failed; 2: it
-can't run.
+The problems are the suite's, random ones, and some of the layers of `perf serving`. Each product is
+checked with exact sums and timed in turn with the other checkout's, so that both see the same card;
+where this checkout seems more than 2 % slower, it is timed again, longer, and that is what counts.
+Prints the geometric means, and the problems that lost most; a line for each goes to FILE. 1: a
+product is wrong or failed; 2: it can't run.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("other", type=Path, metavar="CHECKOUT")
     parser.add_argument("--random", type=int, default=400, metavar="N")
-    parser.add_argument("--seed", type=int, default=20, help="of the random problems")
+    parser.add_argument("--serving", type=int, default=100, metavar="N")
+    parser.add_argument("--seed", type=int, default=20, help="of the random problems, and which")
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--out", type=Path, metavar="FILE")
     parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
@@ -103,7 +104,7 @@ def shared_out(folder: Path, args: argparse.Namespace) -> list[dict]:
     from tools.sessions import session
 
     words = [sys.executable, __file__, str(args.other), "--random", str(args.random)]
-    words += ["--seed", str(args.seed), "--gpus", str(args.gpus)]
+    words += ["--serving", str(args.serving), "--seed", str(args.seed), "--gpus", str(args.gpus)]
     outs = [folder / f"{part}.jsonl" for part in range(args.gpus)]
     with contextlib.ExitStack() as stack:
         running = [
@@ -137,9 +138,13 @@ def measured_where(args: argparse.Namespace) -> dict:
 
 def race(other: ModuleType, args: argparse.Namespace) -> list[dict]:
     import tritemm
+    from perf import serving
     from perf.problems import random_problems, read_suite
 
-    problems = [*read_suite(), *random_problems(args.random, args.seed)][args.part :: args.gpus]
+    layers = serving.problems()
+    some = random.Random(args.seed).sample(layers, min(args.serving, len(layers)))
+    problems = [*read_suite(), *random_problems(args.random, args.seed), *some]
+    problems = problems[args.part :: args.gpus]
     for library in (tritemm, other):
         problems = warmed(library, problems)
     rows = []
@@ -229,11 +234,12 @@ def report(rows: Sequence[dict]) -> str:
     from perf.stats import geomean
 
     lines = []
-    for title, chosen in (
-        ("suite", [row for row in rows if row["name"] != "random"]),
-        ("random", [row for row in rows if row["name"] == "random"]),
-    ):
-        ratios = [row["ratio"] for row in chosen if row["ratio"]]
+    groups: dict[str, list[float]] = {"suite": [], "random": [], "serving": []}
+    for row in rows:
+        if row["ratio"]:
+            served = "serving" if "/" in row["id"] else "suite"
+            groups["random" if row["name"] == "random" else served].append(row["ratio"])
+    for title, ratios in groups.items():
         if ratios:
             slower = sum(ratio < 0.97 for ratio in ratios)
             lines.append(

@@ -84,7 +84,7 @@ class Trait:
     those of the last, incomplete one. What `exchanges` has a cluster for each tile,
     whose programs share K and the sum. Of tiles that are `alike` each load takes as long, whatever
     the tile; they have no ring, but ask for the loads of all their stages at once and wait for
-    them, which takes the share `waits` of the latency, while other programs on their SM work.
+    them, while other programs on their SM work.
     `gathering` is what adding up the parts of a split K takes, relative to other rungs.
     """
 
@@ -96,9 +96,7 @@ class Trait:
     level: bool = False
     exchanges: bool = False
     alike: bool = False
-    waits: float = 1.0
     gathering: float = 1.0
-    like: str = ""
 
 
 #: How much memory a kernel needs for the time of a call, for partial sums and counters, if any.
@@ -156,11 +154,6 @@ class Kernel:
     def name(self) -> str:
         """The rung's public name."""
         raise NotImplementedError
-
-    @property
-    def measured_as(self) -> str:
-        """The rung under whose name stands what was measured of this one."""
-        return self.trait.like or self.name
 
     @property
     def title(self) -> str:

@@ -22,11 +22,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--gpu", default="NVIDIA H200", help="default: %(default)s")
     parser.add_argument("--out", type=Path, help="of fit; default: the GPU's file in this package")
     parser.add_argument(
-        "--hold", default="", metavar="NAME,...", help="plain numbers that stay, such as power"
+        "--hold", default="", metavar="NAME,...", help="numbers that stay, such as power"
     )
     args = parser.parse_args(argv)
     hold = {name for name in args.hold.split(",") if name}
-    names = (*constants.Constants.RATES, *constants.BY_RUNG.values())
+    names = (
+        *constants.Constants.RATES, *constants.BY_RUNG, *constants.BY_WORD, *constants.BY_TILE
+    )  # fmt: skip
     try:
         data = gpus.file_of(args.gpu)
         out = args.out or gpus.path_of(args.gpu)

@@ -5,15 +5,24 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from .. import gpus
 from ..config import Config
 from ..problem import Device
-from ..spec import Trait
+from ..spec import Kernel, Trait
 
 #: (word, BLOCK_M, BLOCK_N, BLOCK_K, warps, stages, programs of a cluster), see `key`; all 1 behind
 #: the word of tiles that are alike.
 Key = tuple[str, int, int, int, int, int, int]
+
+
+class Factors(NamedTuple):
+    """What corrects what is expected of a tile."""
+
+    step: float = 1.0
+    ends: float = 1.0
+    power: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,16 +31,18 @@ class Constants:
 
     `launch` is measured, in a stream of launches (`gpus.Physics`). `memory_rate` is the device's
     where work takes its share beside the memory (`overlap`), and so is more than a copy's;
-    `sm_memory_rate` what one SM can move from or to device memory, `sm_rate` what it can draw from
-    L2. `latency`: from the request of a k-step's tiles to their arrival. `ends`: what a tile costs
-    beside its k-steps and the bytes that it stores. `pack`: one copy kernel, beside its bytes.
-    `reduction`: adding up the parts of a split K, beside their bytes; `gather`: as much more for
-    each part. `exchange`: as `reduction`, between the programs of a cluster, of which one sends and
-    receives `exchange_rate`. `overlap`: the share of the shorter one that arithmetic and loads, or
-    work and memory traffic, add to the longer one. `boost`: how much faster an SM works if all
-    others idle. `turned`: arithmetic that each operand adds that WGMMA can't read as it is stored,
-    relative to the product's. `narrow_store`: how many times longer it takes to store C where its
-    lines are not aligned.
+    `sm_memory_rate` what one SM can move from or to device memory. `l2_rate` is what all SMs
+    together can draw from L2, `sm_rate` what one of them can, and `straddle` what a second line of
+    L2 costs that a tile's row touches, relative to the first. `latency`: from the request of a
+    k-step's tiles to their arrival; `wait` the same where tiles are alike. `ends`: what a tile
+    costs beside its k-steps and the bytes that it stores. `pack`: one copy kernel, beside its
+    bytes. `reduction`: adding up the parts of a split K, beside their bytes; `gather`: as much more
+    for each part; `sum_rate`: at which an SM writes and reads them. `exchange`: as `reduction`,
+    between the programs of a cluster, of which one sends and receives `exchange_rate`. `overlap`:
+    the share of the shorter one that work and memory traffic add to the longer one. `boost`: how
+    much faster an SM works on tiles that are alike if all others idle. `turned`: arithmetic that
+    each operand adds that WGMMA can't read as it is stored, relative to the product's.
+    `narrow_store`: how many times longer it takes to store C where its lines are not aligned.
 
     `drain`: where a program has K in fixed parts, to wait for a part's last products, and to add
     them; a guess.
@@ -43,19 +54,26 @@ class Constants:
     `power`, and `traffic` times 1 / BLOCK_M + 1 / BLOCK_N, for the bytes that a FLOP moves on chip.
     0 where it was not measured.
 
-    `steps` corrects by rung and `key`: seconds of a k-step on an SM where all work, and of a
-    tile's ends. `launches` corrects `launch` by rung, and `colds` corrects `cold`.
+    By rung, `launches`, `colds` and `ends_of` correct `launch`, `cold` and `ends`, and `shown` the
+    share of a tile's ends that is not `Trait.hidden`. Of a rung by `Kind.word`, `efficiencies`
+    correct `Trait.efficiency`. Of a rung by `key`, `tiles` are factors of a k-step, of the ends and
+    of what power allows, and `loads`, of tiles that are alike, seconds of a load's share of an
+    element and of a tile's ends.
     """
 
     memory_rate: float
     sm_memory_rate: float
     sm_rate: float
-    latency: float = 0.8e-6
-    ends: float = 0.5e-6
+    l2_rate: float
+    straddle: float = 0.7
+    latency: float = 0.35e-6
+    wait: float = 0.33e-6
+    ends: float = 0.8e-6
     launch: float = 2.0e-6
     pack: float = 2.0e-6
     reduction: float = 1.5e-6
     gather: float = 0.05e-6
+    sum_rate: float = 80e9
     exchange: float = 1.0e-6
     exchange_rate: float = 25e9
     overlap: float = 0.1
@@ -66,20 +84,51 @@ class Constants:
     traffic: float = 0.0
     cold: float = 0.0
     drain: float = 0.3e-6
-    steps: Mapping[str, Mapping[Key, tuple[float, float]]] = dataclasses.field(default_factory=dict)
     launches: Mapping[str, float] = dataclasses.field(default_factory=dict)
     colds: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    ends_of: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    shown: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    efficiencies: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+    tiles: Mapping[str, Mapping[Key, Factors]] = dataclasses.field(default_factory=dict)
+    loads: Mapping[str, Mapping[Key, tuple[float, float]]] = dataclasses.field(default_factory=dict)
 
     #: The names of the plain numbers that are fitted, in the order in which the file holds them.
     RATES = (
-        "memory_rate", "sm_memory_rate", "sm_rate", "latency", "ends", "pack", "reduction",
-        "gather", "exchange", "exchange_rate", "overlap", "boost", "turned", "narrow_store",
-        "power", "traffic", "cold",
+        "memory_rate", "sm_memory_rate", "sm_rate", "l2_rate", "straddle", "latency", "wait",
+        "ends", "pack", "reduction", "gather", "sum_rate", "exchange", "exchange_rate", "overlap",
+        "boost", "turned", "narrow_store", "power", "traffic", "cold",
     )  # fmt: skip
 
+    def of_rung(self, kernel: Kernel) -> OfRung:
+        """What is known of one rung, or of all where it was not measured."""
+        name, trait = kernel.name, kernel.trait
+        return OfRung(
+            self.launches.get(name, self.launch),
+            self.colds.get(name, self.cold),
+            self.ends_of.get(name, self.ends),
+            self.shown.get(name, 1 - trait.hidden),
+        )
 
-#: What corrects a plain number by rung: the name of the mapping, and of the number.
-BY_RUNG = {"launches": "launch", "colds": "cold"}
+    def efficiency(self, kernel: Kernel, word: str) -> float:
+        """A rung's share of the dense rate."""
+        return self.efficiencies.get(kernel.name, {}).get(word, kernel.trait.efficiency)
+
+    def factors(self, kernel: Kernel, key: Key) -> Factors:
+        """Of a rung's tile; of one that was not measured, 1."""
+        return self.tiles.get(kernel.name, {}).get(key, Factors())
+
+
+class OfRung(NamedTuple):
+    """Seconds, and of what is shown a share."""
+
+    launches: float
+    colds: float
+    ends_of: float
+    shown: float
+
+
+#: The mappings by rung, and by rung and `Kind.word` or `key`.
+BY_RUNG, BY_WORD, BY_TILE = OfRung._fields, ("efficiencies",), ("tiles", "loads")
 
 
 def key(trait: Trait, word: str, config: Config) -> Key:
@@ -111,37 +160,53 @@ def of(device: Device) -> Constants:
 def analytic(device: Device) -> Constants:
     """What can be said of a device whose kernels were never timed."""
     physics = gpus.physics(device)
-    # An SM reads 64 bytes per clock from L2 at best; what its neighbours leave it is 56.
-    sm_rate = 56 * physics.clock
+    # Per clock, as an H200's fitted ones are.
+    sm_rate = 160 * physics.clock
+    l2_rate = 76 * physics.clock * device.sms
     of_memory = min(sm_rate, 2.8 * physics.copy_rate / device.sms)
-    return Constants(physics.copy_rate, of_memory, sm_rate, launch=physics.launch)
+    return Constants(physics.copy_rate, of_memory, sm_rate, l2_rate, launch=physics.launch)
 
 
 def from_json(fitted: Mapping, device: Device) -> Constants:
     """The constants that `to_json` wrote, with the device's own launch."""
-    steps = {
-        kernel: {_parse(text): tuple(pair) for text, pair in table.items()}
-        for kernel, table in fitted["steps"].items()
-    }
     by_rung = {name: fitted[name] for name in BY_RUNG}
-    launch = gpus.physics(device).launch
-    return Constants(**fitted["rates"], launch=launch, steps=steps, **by_rung)
+    by_rung |= {name: fitted[name] for name in BY_WORD}
+    by_tile = {
+        name: {
+            kernel: {_parse(text): make(values) for text, values in table.items()}
+            for kernel, table in fitted[name].items()
+        }
+        for name, make in zip(BY_TILE, (Factors._make, tuple), strict=True)
+    }
+    return Constants(**fitted["rates"], launch=gpus.physics(device).launch, **by_rung, **by_tile)
 
 
 def to_json(constants: Constants) -> dict:
     """What was fitted of `constants`."""
     return {
-        "units": "seconds, bytes per second; steps: types, tile, warps, stages, cluster: "
-        "seconds of a k-step on one SM, and of a tile beside its k-steps and stores; "
-        "1x1x1: of a load's share of an element, in any tile",
+        "units": "seconds, bytes per second; efficiencies, shown: shares; tiles: types, tile, "
+        "warps, stages, cluster: factors of a k-step, the ends and the power limit; loads: seconds "
+        "of a load's share of an element, and of the ends, in any tile",
         "rates": {name: _short(getattr(constants, name)) for name in Constants.RATES},
         **{
             name: {k: _short(v) for k, v in sorted(getattr(constants, name).items())}
             for name in BY_RUNG
         },
-        "steps": {
-            kernel: {_text(k): [_short(v) for v in pair] for k, pair in sorted(table.items())}
-            for kernel, table in sorted(constants.steps.items())
+        **{
+            name: {
+                kernel: {word: _short(v) for word, v in sorted(table.items())}
+                for kernel, table in sorted(getattr(constants, name).items())
+            }
+            for name in BY_WORD
+        },
+        **{
+            name: {
+                kernel: {
+                    _text(k): [_short(v) for v in values] for k, values in sorted(table.items())
+                }
+                for kernel, table in sorted(getattr(constants, name).items())
+            }
+            for name in BY_TILE
         },
     }
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -38,18 +37,26 @@ _RESIDUAL_BYTE = 55e-12
 _PAIRS_IN_TURNS = 0.88
 #: How many times longer that takes where a residual isn't loaded ahead.
 _CRAMPED = 4 / 3
+#: Bytes that an SM's loads bring per clock.
+_BYTES = 56
+#: Cycles in which WGMMA reads the 64 rows of A that it multiplies, of 16 elements each.
+_REREAD = 16
 #: Bytes of a line of L2: a tile's row that straddles two lines is two requests.
 _LINE = 128
 
 #: Of a config, for a kind of problem: BLOCK_M, BLOCK_N, BLOCK_K, the parts of a split K, the
 #: elements of K at whose multiples it is split, programs of a cluster that share loads, programs
-#: that have room at once, elements of C that a program stores of a tile, seconds of a step where a
-#: cluster's programs stand one below the other, or side by side, and of the ends, the least seconds
-#: of the ends with their stores, programs on an SM, steps whose loads fly at once, the share of the
-#: ends that is not hidden, seconds of the epilogue.
+#: that have room at once, elements of C that a program stores of a tile, what `step` takes where a
+#: cluster's programs stand one below the other, and where side by side, seconds of the ends, the
+#: least of them with their stores, programs on an SM, seconds of the epilogue, and of the device
+#: for a 16-bit FLOP where power limits.
 Shape = tuple[
-    int, int, int, int, int, int, int, float, float, float, float, float, int, int, float, float
-]
+    int, int, int, int, int, int, int, float, tuple[float, float], tuple[float, float],
+    float, float, int, float, float
+]  # fmt: skip
+#: Of a config whose tiles are alike: BLOCK_M, BLOCK_N, BLOCK_K, the parts of a split K, seconds of
+#: a step where all SMs work, and of the ends, programs on an SM, steps whose loads fly at once.
+AlikeShape = tuple[int, int, int, int, float, float, int, int]
 #: Shapes that are kept of a rung.
 _MOST_SHAPES = 1 << 10
 
@@ -65,6 +72,8 @@ class Kind:
          ending) = facts  # fmt: skip
         self.constants = constants or known.of(device)
         self.device, self.sms, self.itemsize = device, device.sms, dtype.itemsize
+        # Of which no load was measured: what an SM reads from L2 at best.
+        self._byte = 1 / (_BYTES * gpus.physics(device).clock)
         self.flop_rate = gpus.flop_rate(dtype, precision, device)
         self.flop_rate_16 = gpus.flop_rate(torch.float16, "ieee", device)
         self.types = precision if dtype == torch.float32 else str(dtype).rpartition(".")[2]
@@ -80,7 +89,7 @@ class Kind:
         self.along = _LINE // self.itemsize if self.layouts[1] == "N" else 1
         # (rung, id of a config) -> the config and its shape. Hashing a config costs more than
         # working its shape out; the config is kept so that no other can have its id.
-        self._shapes: dict[Kernel, dict[int, tuple[Config, Shape]]] = {}
+        self._shapes: dict[Kernel, dict[int, tuple[Config, Shape | AlikeShape]]] = {}
 
     @property
     def stored(self) -> float:
@@ -88,7 +97,7 @@ class Kind:
         # C goes out 16 bytes at a time where its lines allow it.
         return self.out * (1.0 if self.stores_wide else self.constants.narrow_store)
 
-    def shapes(self, kernel: Kernel, configs: Sequence[Config]) -> list[Shape]:
+    def shapes(self, kernel: Kernel, configs: Sequence[Config]) -> list[Shape | AlikeShape]:
         """Of each config; kept where the rung gives the same objects for many problems."""
         table = self._shapes.setdefault(kernel, Bounded(_MOST_SHAPES))
         shapes = []
@@ -99,44 +108,66 @@ class Kind:
             shapes.append(found[1])
         return shapes
 
-    def shape(self, kernel: Kernel, config: Config) -> Shape:
+    def shape(self, kernel: Kernel, config: Config) -> Shape | AlikeShape:
         """Of a config whose SWAP and PACK were done."""
         c, trait = self.constants, kernel.trait
-        measured = c.steps.get(kernel.measured_as)
-        key = known.key(trait, self.word(trait), config)
-        pair = measured and (measured.get(key) or self._beside(measured, key, trait, config))
-        if pair:
-            step, ends = pair[0] * self.per_step(trait, config), pair[1]
-        else:
-            step, ends = self.analytic(trait, config)
+        if trait.alike:
+            return self._alike(kernel, config)
+        m, n, k, split = config.BLOCK_M, config.BLOCK_N, config.BLOCK_K, config.SPLIT_K
+        cluster = config.CLUSTER
+        word = self.word(trait)
+        factor, late, hungry = c.factors(kernel, known.key(trait, word, config))
+        ends = c.of_rung(kernel).ends_of * late
         if config.PARTS > config.SPLIT_K:
             ends += (config.PARTS - 1) * c.drain
-        steps = [
-            max(step, self._least_step(config, sharers))
-            for sharers in ((1, config.CLUSTER), (config.CLUSTER, 1))
-        ]
-        together = 1 if trait.resident else self._together(trait, config)
-        in_flight = config.num_stages if trait.alike else max(config.num_stages - 1, 1)
-        m, n, k, split = config.BLOCK_M, config.BLOCK_N, config.BLOCK_K, config.SPLIT_K
+        if self.gated and trait.turns:
+            factor *= _PAIRS_IN_TURNS
+        together = 1 if trait.resident else self.together(trait, config)
+        turned = 1 + c.turned * self.turned
+        alone = (self.products(config) * turned / c.efficiency(kernel, word)) ** 2
+        alone += (c.latency / (max(config.num_stages - 1, 1) * together)) ** 2
+        a, b = (
+            bytes_ * (1 + c.straddle * (lines - 1))
+            for bytes_, lines in zip(self.drawn(trait, config), self.requests, strict=True)
+        )
+        below, beside = (
+            (factor**2 * (alone + (drawn / c.sm_rate) ** 2), (factor * drawn / c.l2_rate) ** 2)
+            for drawn in (a + b / cluster, a / cluster + b)
+        )
         own = m * n / split if trait.exchanges else m * n
         least_ends = ends + self.stored * own / c.sm_memory_rate
-        shown = 1 - trait.hidden
-        cluster = config.CLUSTER
         programs = split if trait.exchanges else cluster
         room = max(1, gpus.clusters_at_once(programs, self.sms)) * programs
         after = self.finish * own
         if self.adds and trait.turns and m * n > ROOMY.value * 32 * config.num_warps:
             after *= _CRAMPED
         cut = CUT if config.PARTS > 1 else k
-        return (m, n, k, split, cut, cluster, room, own, *steps, ends, least_ends, together,
-                in_flight, shown, after)  # fmt: skip
+        return (m, n, k, split, cut, cluster, room, own, below, beside, ends, least_ends, together,
+                after, hungry * (c.power + c.traffic * (1 / m + 1 / n)))  # fmt: skip
 
-    def _least_step(self, config: Config, sharers: tuple[int, int]) -> float:
-        """Of the loads alone, if so many programs load a tile of A, and one of B, together."""
+    def products(self, config: Config) -> float:
+        """Seconds of a k-step's products on an SM at the dense rate."""
+        m, n, k = config.BLOCK_M, config.BLOCK_N, config.BLOCK_K
+        # Of 64 rows and few columns, WGMMA takes less time than to read its operands again.
+        thin = max(1.0, (_REREAD + n / 4) / (n / 2))
+        return 2 * m * n * k * thin / (self.flop_rate / self.sms)
+
+    def drawn(self, trait: Trait, config: Config) -> tuple[float, float]:
+        """Bytes of A and of B that a k-step draws from L2, were they of one line each."""
         columns = -(-config.BLOCK_N // self.along) * self.along
-        lines = self.requests[0] * config.BLOCK_M / sharers[0]
-        lines += self.requests[1] * columns / sharers[1]
-        return lines * config.BLOCK_K * self.itemsize / self.constants.sm_rate
+        narrow_a, narrow_b = (trait.narrow if narrow else 1 for narrow in self.narrow)
+        deep = config.BLOCK_K * self.itemsize
+        return config.BLOCK_M * narrow_a * deep, columns * narrow_b * deep
+
+    def _alike(self, kernel: Kernel, config: Config) -> AlikeShape:
+        c, trait = self.constants, kernel.trait
+        load, ends = c.loads.get(kernel.name, {}).get(
+            known.key(trait, self.word(trait), config), (self.itemsize * self._byte, c.ends)
+        )
+        together = self.together(trait, config)
+        m, n, k = config.BLOCK_M, config.BLOCK_N, config.BLOCK_K
+        step = load * self.per_step(config)
+        return m, n, k, config.SPLIT_K, step, ends, together, config.num_stages
 
     def word(self, trait: Trait) -> str:
         """Under which the k-steps of these types and loads were measured."""
@@ -145,57 +176,17 @@ class Kind:
         layouts = f"/{self.layouts}" if trait.alike else ""
         return self.types + (narrow and f"/narrow-{narrow}") + turned + layouts
 
-    def per_step(self, trait: Trait, config: Config) -> float:
-        """How many times the step that stands under `constants.key` is one of `config`.
+    def per_step(self, config: Config) -> float:
+        """How many times what stands in `Constants.loads` is a step of `config`.
 
-        Where consumers take turns, that of gated pairs is shorter. Where tiles are alike, it is an
-        element's share of a load of four, of 16 bits each, and four times what a product takes. If
-        A is stored across K, each of its elements is a load.
+        It is an element's share of a load of four, of 16 bits each, and four times what a product
+        takes. If A is stored across K, each of its elements is a load.
         """
-        if not trait.alike:
-            return _PAIRS_IN_TURNS if self.gated and trait.turns else 1.0
         m, n = config.BLOCK_M, config.BLOCK_N
         across = self.layouts[0] == "T"
         return config.BLOCK_K * (n + (4 if across else 1) * m + m * n / 4)
 
-    def analytic(self, trait: Trait, config: Config) -> tuple[float, float]:
-        """Seconds of a k-step on an SM, and of a tile's ends beside its stores."""
-        c = self.constants
-        m, n, k = config.BLOCK_M, config.BLOCK_N, config.BLOCK_K
-        turned = 1 + c.turned * self.turned
-        arithmetic = 2 * m * n * k * turned / (self.flop_rate / self.sms * trait.efficiency)
-        narrow_a, narrow_b = self.narrow
-        a_sharers, b_sharers = _sharers(config)
-        lines = m / a_sharers * (trait.narrow if narrow_a else 1)
-        lines += n / b_sharers * (trait.narrow if narrow_b else 1)
-        loads = lines * k * self.itemsize / c.sm_rate
-        long, short = (arithmetic, loads) if arithmetic > loads else (loads, arithmetic)
-        return long + c.overlap * short, c.ends
-
-    def _beside(
-        self, measured: Mapping[known.Key, tuple[float, float]], key: known.Key,
-        trait: Trait, config: Config,
-    ) -> tuple[float, float] | None:  # fmt: skip
-        """As `analytic`, corrected as the measured tile that is nearest in width was.
-
-        Of those in clusters, whose widths are many; None if none is alike but in width and stages.
-        """
-        word, m, n, k, warps, _, cluster = key
-        if cluster == 1:
-            return None
-        alike = (
-            (abs(other[2] - n), other[2], other[5])
-            for other in measured
-            if (other[0], other[1], other[3], other[4], other[6]) == (word, m, k, warps, cluster)
-        )
-        _, columns, stages = min(alike, default=(0, 0, 0))
-        if not columns:
-            return None
-        step, ends = measured[word, m, columns, k, warps, stages, cluster]
-        near = dataclasses.replace(config, BLOCK_N=columns)
-        return step * self.analytic(trait, config)[0] / self.analytic(trait, near)[0], ends
-
-    def _together(self, trait: Trait, config: Config) -> int:
+    def together(self, trait: Trait, config: Config) -> int:
         """Programs that an SM runs at once, by shared memory, registers and threads."""
         m, n, threads = config.BLOCK_M, config.BLOCK_N, 32 * config.num_warps
         if trait.alike:  # a line's words are read by lanes beside each other, each with its sums
@@ -239,11 +230,6 @@ def _finish(bias: bool, activation: str, residual: int) -> float:
     """Seconds of an SM for what follows an element's sum."""
     seconds = _BIAS * bias + _ACTIVATION[activation]
     return seconds + _RESIDUAL_BYTE * residual
-
-
-def _sharers(config: Config) -> tuple[int, int]:
-    """Programs that load a tile of A, and one of B, together: mostly they share the larger one."""
-    return (config.CLUSTER, 1) if config.BLOCK_M > config.BLOCK_N else (1, config.CLUSTER)
 
 
 def _requests(matrix: Matrix) -> float:

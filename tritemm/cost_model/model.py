@@ -1,10 +1,10 @@
 """The seconds that a kernel is expected to take, in a few microseconds of Python.
 
-The time of the busiest SM: its share of the tiles, each a number of k-steps that are bound by
-arithmetic, by what the SM can draw from L2, or by the latency of the loads in flight, and each
-with a beginning and an end; or the device's memory traffic, or what its power limit allows,
-whichever is longest. Around it stand the launch, the copies of packed operands and the sum over a
-split K.
+The time of the busiest SM: its share of the tiles, each a number of k-steps with a beginning and an
+end; or the device's memory traffic, or what its power limit allows, whichever is longest. A k-step
+is bound by arithmetic, by what the SM and what all SMs can draw from L2, and by the latency of the
+loads in flight, whose squares add up. Around it stand the launch, the copies of packed operands and
+the sum over a split K.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..config import Config
 from ..kernels.common.parts import OWNERS
 from ..problem import INTERPRETER, Problem
 from ..spec import Kernel
-from .kind import Kind, Shape, kind_of
+from .kind import AlikeShape, Kind, Shape, kind_of
 
 #: Seconds of a tile's k-step in Triton's interpreter (measured on one core).
 _INTERPRETED_STEP = 2.3e-3
@@ -27,8 +27,8 @@ _INTERPRETED_STEP = 2.3e-3
 class Parts(NamedTuple):
     """Seconds. `memory` passes beside `steps`, `ends` and `reduction`.
 
-    `overlap` is what the shorter of the two adds to the longer; without a ring, what is waited for
-    loads.
+    `overlap` is what the shorter of the two adds to the longer; of tiles that are alike, what is
+    waited for loads.
     """
 
     total: float
@@ -71,7 +71,7 @@ def pack_bytes(problem: Problem, operands: str) -> int:
 
 
 #: Bytes of operands and C whose requests come in one burst.
-_BURST = 1e6
+BURST = 1e6
 #: Where consumers take turns, what follows the sums of one slows the other down by this share of
 #: it, and takes so many times as long as where all warps do it.
 _CONTENDED = 0.22
@@ -115,19 +115,20 @@ class Scene:
         """The numbers of `Parts`, of each shape; `below` as in `seconds`."""
         kind, trait = self.kind, kernel.trait
         c, sms, stored = kind.constants, kind.sms, kind.stored
-        resident, level = trait.resident, trait.level
-        exchanges, ring = trait.exchanges, not trait.alike
-        launch = c.launches.get(kernel.measured_as, c.launch)
+        launch, cold, _, shown = c.of_rung(kernel)
         pack = c.pack + self.copied / c.memory_rate if self.copied else 0.0
-        cold = c.colds.get(kernel.measured_as, c.cold)
-        before = pack + launch + cold * self.bytes / (self.bytes + _BURST)
+        before = pack + launch + cold * self.bytes / (self.bytes + BURST)
+        if trait.alike:
+            yield from self._alike_times(kernel, shapes, pack, launch, before)
+            return
+        resident, level, turns, exchanges = (
+            trait.resident, trait.level, trait.turns, trait.exchanges
+        )  # fmt: skip
         memory_rate, sm_memory_rate = c.memory_rate, c.sm_memory_rate
-        latency, boost = trait.waits * c.latency, c.boost
-        turns = trait.turns
         prune = below is not None
         M, N, K, batch = self.M, self.N, self.K, self.batch
-        for (m, n, depth, split, cut, cluster, room, own, step, beside_step, ends, least_ends,
-             together, in_flight, shown, after) in shapes:  # fmt: skip
+        for (m, n, depth, split, cut, cluster, room, own, step, beside, ends, least_ends, together,
+             after, hunger) in shapes:  # fmt: skip
             if cluster == 1:
                 tiles = -(-M // m) * -(-N // n) * batch
             else:
@@ -136,43 +137,38 @@ class Scene:
                 high = -(-M // (m * cluster)) * -(-N // n)
                 wide = -(-M // m) * -(-N // (n * cluster))
                 if wide < high or (wide == high and m > n):
-                    high, step = wide, beside_step
+                    high, step = wide, beside
                 tiles = cluster * high * batch
             steps = -(-K // depth)
+            alone, drawn = step
             if level:
                 # Of the tiles beyond the last full round, each is shared by `split` programs.
                 rest = tiles % sms
                 sharers = rest * split if rest * split < sms else sms
                 active = sms if tiles >= sms else sharers
                 split = -(-sharers // rest) if rest else 1
-                share = groups = tiles // sms + (rest / sharers if rest else 0)
-                idle = 1 - active / sms
+                share = tiles // sms + (rest / sharers if rest else 0)
+                work = steps * share * math.sqrt(alone + drawn * active * active)
             else:
                 tiles *= split
                 pieces = -(-K // cut)
                 steps = -(-pieces // split) * (cut // depth)
                 share = -(-tiles // room)
-                idle = 1 - tiles / (share * sms)
-            # SMs that idle leave power, for a higher clock, and L2's bandwidth to the others.
-            work = share * step / (1 + boost * idle)
-            if prune and before + (steps * work + least_ends) >= below:
+                # The programs of the last round share L2 with fewer others.
+                last = tiles - (share - 1) * room
+                work = math.sqrt(alone + drawn * last * last)
+                if share > 1:
+                    work += (share - 1) * math.sqrt(alone + drawn * room * room)
+                work *= steps
+                active = tiles if tiles < sms else sms
+            if prune and before + work + least_ends >= below:
                 yield _BEATEN
                 continue
-            if not level:
-                active = tiles if tiles < sms else sms
-                # Those without a ring begin as others end, not group by group.
-                groups = -(-share // together) if ring else max(1.0, share / together)
-            if ring:
-                waiting = groups * latency / in_flight
-                work = work if work > waiting else waiting
-            work *= steps
             shared_rate = memory_rate / active
             rate = sm_memory_rate if sm_memory_rate < shared_rate else shared_rate
             ends += stored * own / rate
-            if not ring:
-                ends *= share
-            elif not resident:
-                ends *= groups
+            if not resident:
+                ends *= -(-share // together)
             elif share > 1:
                 ends *= 1 + (share - 1) * shown
             if after:
@@ -199,8 +195,7 @@ class Scene:
                     parts = share + split
                 else:
                     parts = 1 + max(1.0, split / min(OWNERS.value, max(1, n // 8)))
-                reduction = trait.gathering * (c.reduction + split * c.gather)
-                reduction += parts * 4 * m * n / c.sm_rate
+                reduction = c.reduction + split * c.gather + parts * 4 * m * n / c.sum_rate
             moved = self.bytes
             if level and tiles < sms and moved > gpus.physics(kind.device).l2:
                 # Programs in the middle of K read other parts of the operands than their
@@ -208,15 +203,42 @@ class Scene:
                 moved = max(moved, tiles * (m + n) * K * kind.itemsize)
             memory = moved / (active * rate)
             busy = work + ends + reduction
-            power = self.flops * (c.power + c.traffic * (1 / m + 1 / n))
+            power = self.flops * hunger
             busy = busy if busy > power else power
             long, short = (busy, memory) if busy > memory else (memory, busy)
-            # Without a ring, a group of programs works while another waits.
-            overlap = c.overlap * short if ring else steps * latency / (in_flight * groups)
+            overlap = c.overlap * short
             total = before + long + overlap
             if prune and total < below:
                 below = total
             yield total, pack, launch, work, ends, reduction, memory, overlap
+
+    def _alike_times(
+        self, kernel: Kernel, shapes: Iterable[AlikeShape], pack: float, launch: float,
+        before: float,
+    ) -> Iterator[tuple[float, ...]]:  # fmt: skip
+        """The same where tiles are alike: programs work while others of their SM wait for loads."""
+        kind, gathering = self.kind, kernel.trait.gathering
+        c, sms = kind.constants, kind.sms
+        for m, n, depth, split, step, ends, together, in_flight in shapes:
+            tiles = -(-self.M // m) * -(-self.N // n) * self.batch * split
+            pieces = -(-self.K // depth)
+            steps = -(-pieces // split)
+            share = -(-tiles // sms)
+            active = tiles if tiles < sms else sms
+            groups = max(1.0, share / together)
+            work = steps * share * step / (1 + c.boost * (1 - tiles / (share * sms)))
+            rate = min(c.sm_memory_rate, c.memory_rate / active)
+            ends = (ends + kind.stored * m * n / rate + kind.finish * m * n) * share
+            reduction = 0.0
+            if split > 1:
+                parts = 1 + max(1.0, split / min(OWNERS.value, max(1, n // 8)))
+                parts = share + split if share > 1 else parts
+                reduction = gathering * (c.reduction + split * c.gather)
+                reduction += parts * 4 * m * n / c.sum_rate
+            memory = self.bytes / (active * rate)
+            waits = steps * c.wait / (in_flight * groups)
+            total = before + max(work + ends + reduction, memory) + waits
+            yield total, pack, launch, work, ends, reduction, memory, waits
 
 
 class Interpreted(Scene):

@@ -194,5 +194,5 @@ KERNEL = TritonKernel(
     interpreted=Config(4, 128, 128), few_rows=few_rows, why_not=why_not,
     config_why_not=config_why_not,
     in_order=False, branch="few rows",
-    trait=Trait(0.03, narrow=1.2, alike=True, waits=0.45, gathering=0.3),
+    trait=Trait(0.03, narrow=1.2, alike=True, gathering=0.3),
 )  # fmt: skip

@@ -102,5 +102,5 @@ KERNEL = TritonKernel(
     why_not=why_not, configs=configs, interpreted=None, either=either, odd_tiles=True,
     config_why_not=config_why_not(4),
     clusters=lambda config: config.CLUSTER, ordered=ordered(TILES, FITTED, NARROW),
-    trait=Trait(0.98, resident=True, hidden=0.8, turns=True, like="cluster"),
+    trait=Trait(0.98, resident=True, hidden=0.8, turns=True),
 )  # fmt: skip

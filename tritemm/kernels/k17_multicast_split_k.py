@@ -122,5 +122,5 @@ KERNEL = TritonKernel(
     grid=grid, why_not=why_not_in_parts, suits=suits, configs=configs, interpreted=None,
     either=either, odd_tiles=True, config_why_not=config_why_not(4, 8, 12, least=2), in_order=False,
     clusters=lambda config: config.CLUSTER, ordered=shared_parts(FITTED), fixed_parts=True,
-    trait=Trait(0.98, resident=True, hidden=0.75, like="cluster"),
+    trait=Trait(0.98, resident=True, hidden=0.75),
 )  # fmt: skip

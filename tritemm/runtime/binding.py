@@ -24,7 +24,7 @@ from ..bounded import Bounded
 from . import triton_private
 from .maps import Maps
 from .torch_private import current_stream
-from .triton_private import Loaded, Moved, in_clusters
+from .triton_private import Loaded, Moved, in_boxes, in_clusters
 
 #: Compiled kernels that are remembered; there are far fewer than shapes.
 KERNELS = 1 << 14
@@ -119,8 +119,15 @@ def _load(key: tuple, fn, grid, values, options, cluster: int) -> Loaded | None:
 
 
 def compile_kernel(fn, grid, values, options, cluster: int = 1):
-    """The kernel that `fn[grid](**values, **options)` runs, in clusters of `cluster` programs."""
+    """The kernel that `fn[grid](**values, **options)` runs, in clusters of `cluster` programs.
+
+    A descriptor may have a `box` that its block only divides.
+    """
     compiled = fn.warmup(grid=tuple(grid), **values, **options)
+    ordered = (values[name] for name in fn.arg_names if hasattr(values.get(name), "block_shape"))
+    boxes = [getattr(descriptor, "box", None) for descriptor in ordered]
+    if any(boxes):
+        in_boxes(compiled, boxes)
     if cluster > 1:
         in_clusters(compiled, cluster)
     return compiled

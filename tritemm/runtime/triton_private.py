@@ -63,6 +63,20 @@ def in_clusters(compiled, size: int) -> None:
     compiled.packed_metadata = (warps, size, *more)
 
 
+def in_boxes(compiled, boxes: Sequence[Sequence[int] | None]) -> None:
+    """Have the tensor maps of `compiled`'s descriptors encoded with these boxes, where not None.
+
+    Triton takes a map's box from the descriptor's block, whose sizes are powers of two; the copy
+    engine takes any up to 256. Its encoder reads these entries alone, at each launch.
+    """
+    entries = getattr(compiled.metadata, "tensordesc_meta", None) or ()
+    if len(entries) != len(boxes) or any("block_size" not in entry for entry in entries):
+        raise Moved(f"boxes of {boxes}: the kernel's descriptors are {entries}")
+    for entry, box in zip(entries, boxes, strict=True):
+        if box:
+            entry["block_size"] = list(box)
+
+
 @dataclasses.dataclass(frozen=True)
 class Loaded:
     """A compiled kernel on one device: the C function that launches it, and its arguments.

@@ -10,7 +10,7 @@ from ...problem import Matrix, Problem, kept
 from ...runtime.triton_private import clusters_why_not
 from ...spec import Arguments, Config, Workspace
 from . import cluster_mainloop, gluon_host
-from .cluster_mainloop import LINE, box_lines, slabs_of
+from .cluster_mainloop import LINE, slabs_of
 from .host import Box, _sizes, _strides, described, major_of
 
 #: As in a kernel; a call from the host costs several microseconds.
@@ -129,9 +129,9 @@ def boxes_of(
 
 
 def _lines(matrix: Matrix, along_k: str, lines: int, sharers: int) -> tuple[int, int]:
-    """Lines and elements of K of a box."""
+    """Lines and elements of K of a box; a box has 256 lines at most, as many as a tile."""
     if major_of(matrix) == along_k:
-        return box_lines(lines // sharers), LINE.value
+        return lines // sharers, LINE.value
     return 64, LINE.value // sharers
 
 

@@ -43,12 +43,6 @@ def stages_bytes(shape):
 
 
 @gluon.constexpr_function
-def box_lines(lines):
-    """Of so many lines along K, those in one box: the largest power of two that divides them."""
-    return lines & -lines
-
-
-@gluon.constexpr_function
 def map_of(kernel, operand, batched):
     """In PTX, the tensor map of A or B, the first parameters of `kernel`; sizes and strides of A
     stand between the two."""
@@ -69,13 +63,11 @@ def load_lines(to, bar, first, k, b0, b1, rank, LINES: gl.constexpr, ALONG_K: gl
     Of a tile that `SHARERS` load together, each asks for a share, which arrives in all.
     """
     if ALONG_K:
-        OWN: gl.constexpr = LINES // SHARERS
-        BOX: gl.constexpr = box_lines(OWN)
-        for i in gl.static_range(OWN // BOX):
-            at = i * BOX
-            if SHARERS > 1:
-                at += rank * OWN
-            ptx.tma_load(to + at * 128, bar, first + at, k, b0, b1, MAP, BATCHED, SHARERS)
+        if SHARERS > 1:
+            at = rank * (LINES // SHARERS)
+            to += at * 128
+            first += at
+        ptx.tma_load(to, bar, first, k, b0, b1, MAP, BATCHED, SHARERS)
     else:
         DEEP: gl.constexpr = LINE // SHARERS
         if SHARERS > 1:

@@ -113,9 +113,17 @@ class Box:
         return TensorDescriptor(tensor, self.shape, self.strides, self.block)
 
     def gluon_descriptor(self, tensor) -> gluon.TensorDescriptor:
-        """Of `tensor`, for a kernel in Gluon, in the layout of shared memory that WGMMA reads."""
-        layout = _shared_layout(tuple(self.block), tensor.dtype)
-        return gluon.TensorDescriptor(tensor, self.shape, self.strides, self.block, layout)
+        """Of `tensor`, for a kernel in Gluon, in the layout of shared memory that WGMMA reads.
+
+        Gluon's blocks are powers of two; a kernel that loads others by PTX finds the largest that
+        divides this one in the descriptor's type, and the tensor map has `box`.
+        """
+        block = [size & -size for size in self.block]
+        layout = _shared_layout(tuple(block), tensor.dtype)
+        descriptor = gluon.TensorDescriptor(tensor, self.shape, self.strides, block, layout)
+        if block != self.block:
+            descriptor.box = self.block
+        return descriptor
 
 
 @functools.cache
