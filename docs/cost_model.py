@@ -128,8 +128,8 @@ def example_text() -> str:
     asked, found = problem(), example()
     rows = [f"| {name} | {how} | {1e6 * seconds:.1f} |" for name, (how, seconds) in found.items()]
     floor = asked.flops / gpus.flop_rate(asked.a.dtype, asked.precision, asked.device)
-    [took] = [
-        sample.seconds
+    took = [
+        1e6 * sample.seconds
         for sample in searched()
         if (sample.problem, sample.kernel, sample.config) == (asked, RUNG, CONFIG)
     ]
@@ -142,7 +142,8 @@ def example_text() -> str:
             *rows,
             "",
             f"`python -m tritemm explain {CASE.M} {CASE.N} {CASE.K} --kernel {RUNG.name}` says the "
-            f"same. The roofline is {1e6 * floor:.1f} µs; a search measured {1e6 * took:.1f} µs.",
+            f"same. The roofline is {1e6 * floor:.1f} µs; searches measured {min(took):.1f} to "
+            f"{max(took):.1f} µs.",
         ]
     )
 
@@ -179,7 +180,7 @@ def _shown(name: str, value: float) -> str:
     if name in PLAIN:
         return f"{value:.3g}"
     if name.endswith("rate"):
-        return f"{value / 1e9:.4g} GB/s"
+        return f"{value / 1e9:.4g} GB/s" if value < 1e13 else f"{value / 1e12:.3g} TB/s"
     return f"{1e15 * value:.3g} fs" if value < 1e-12 else f"{1e6 * value:.2g} µs"
 
 

@@ -32,12 +32,12 @@ _WILD = 0.15
 _INERTIA, _FACTORS = 0.3, Factors(step=40.0, ends=3.0, power=40.0)
 #: How many samples like the fastest one a problem must have for half of a shared error to be its
 #: own, and what such an error costs, in errors of one sample.
-_SHARED, _OFFSET = 3.0, 5.0
+_SHARED, _OFFSET = 3.0, 20.0
 #: What a problem's regret counts, in squared errors.
-_REGRET = 3.0
+_REGRET = 4.0
 #: Samples from which on a problem counts as searched, and how near to the least predicted time
 #: (in logarithms) a candidate is as good as chosen: the measured ones differ by as much.
-_SEARCHED, _NEAR = 8, 0.02
+_SEARCHED, _NEAR = 2, 0.02
 #: What a choice may lose before it is a bad one.
 _BAD = 0.05
 

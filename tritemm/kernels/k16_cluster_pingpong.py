@@ -83,7 +83,7 @@ def cluster_pingpong_kernel(
 
 #: BLOCK_M, BLOCK_N, warps; the one for large problems first.
 TILES = (
-    (128, 192, 4), (128, 160, 4), (64, 192, 4), (64, 128, 4),
+    (128, 192, 4), (128, 176, 4), (128, 160, 4), (128, 144, 4), (64, 192, 4), (64, 128, 4),
 )  # fmt: skip
 #: BLOCK_M, warps, programs of a cluster, least and most BLOCK_N of tiles that fit a problem.
 FITTED = (
