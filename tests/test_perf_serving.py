@@ -355,8 +355,7 @@ def some():
 
 
 def test_every_layer_has_a_line_and_all_have_one():
-    own = [row for row in some() if row.competitor == "auto"]
-    qkv, o, router, every = serving_report.lines(own)
+    qkv, o, router, every = serving_report.lines(some())
     mean = geomean([1.21, 0.9, 0.98])
     assert qkv == (
         "Llama-3-8B", "qkv", "6144 x 4096", "3", f"{mean:.3f}", "0.900 (M = 48)", "2 of 3, 67 %",
@@ -368,8 +367,28 @@ def test_every_layer_has_a_line_and_all_have_one():
     mean = geomean([1.21, 0.9, 0.98, 1.1, 0.97, 1.5])
     least = "0.900 (llama-3-8b/qkv/48)"
     assert every == ("all", "", "", "6 of 7", f"{mean:.3f}", least, "4 of 6, 67 %")
-    (only, _) = serving_report.lines(own[-1:])
+    (only, _) = serving_report.lines(some()[-2:])
     assert only[3:] == ("0 of 1", "", "", "")
+
+
+def test_peers_have_columns_where_they_raced():
+    found = some()
+    for place, ratio in ((0, 1.1), (2, 0.8)):  # of M = 1 and 48, their time over ours
+        ours = found[place]
+        them = dataclasses.replace(
+            ours, competitor="cublaslt", rung=None, us=Quantiles(*[ours.us.p50 * ratio] * 3)
+        )
+        found[place] = dataclasses.replace(ours, versus={"cublaslt": Quantiles(*[ratio] * 3)})
+        found.append(them)
+    assert serving_report.head(found)[-3:] == ("with peers", "x best peer", "least")
+    assert serving_report.head(some()) == serving_report.HEAD
+    qkv, o, *_, every = serving_report.lines(found)
+    mean = f"{geomean([1.1, 0.8]):.3f}"
+    assert qkv[-3:] == ("2", mean, "0.800 (M = 48)") and o[-3:] == ("0", "", "")
+    assert every[-3:] == ("2", mean, "0.800 (llama-3-8b/qkv/48)")
+    assert qkv[:-3] == serving_report.lines(some())[0]
+    assert "x best peer" in serving_report.text(found)
+    assert "| x best peer |" in serving_report.markdown(found)
 
 
 def test_the_worst_are_named_with_their_kernel_and_times():

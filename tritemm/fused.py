@@ -122,9 +122,8 @@ def after(linear, activation, residual, beta) -> torch.Tensor:
 
 
 def _gemm_out_autograd(keys, *args, out):
-    if torch.is_grad_enabled() and any(
-        isinstance(t, torch.Tensor) and t.requires_grad for t in (*args, out)
-    ):
+    tensors = (t for t in (*args, out) if isinstance(t, torch.Tensor))
+    if compute_requires_grad(*tensors):
         raise RuntimeError(
             "gemm_out(): functions with out=... arguments don't support automatic "
             "differentiation, but one of the arguments requires grad."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch.compiler import is_dynamo_compiling
-from torch.nn import Parameter
 
 from . import distributed, ops
 from .arguments import (
@@ -86,7 +85,7 @@ def known(input, other, ending: tuple, out, asked: tuple) -> torch.Tensor | None
     As of `fast_path.matmul`: nothing may be asked for but the result and its gradients. What is no
     part of the kind is looked at here, and what `gemm` would refuse is left to it.
     """
-    if not fast_path.AVAILABLE or type(input) not in (torch.Tensor, Parameter):
+    if not fast_path.AVAILABLE or type(input) not in fast_path.PLAIN:
         return None
     options = fast_path.options_of(asked, input.dtype)
     bias, residual, activation, alpha, beta = ending

@@ -25,16 +25,16 @@ from ..cli import (
     unable,
     unshared,
 )
-from ..competitors import matmul
 from ..engine import Competitor, Plan
 from ..operands import Operands
+from ..peers import against
 from ..problems import Problem
 from ..roof import Roof
 from ..search import HUNGRY
 from ..serving import EXPERIMENT, part, problems
 from ..session import Session, Task
 from .search import workers
-from .suite import PLAN, plan
+from .suite import PLAN, add_peers, plan
 
 #: Where memory limits, the clock that a longer lead would wait for hardly matters.
 SHORT = Plan(replay=0.015, lead=0.02, longest=PLAN.longest)
@@ -45,6 +45,7 @@ python -m perf serving --out serving.jsonl
 python -m perf serving --part 1/4 --out serving.jsonl
 python -m perf serving --model llama-3-8b,deepseek-v3 --layer qkv,o,router
 python -m perf serving --rows 1,16,64,256 --quick
+python -m perf serving --layer down --peers lt --out serving.jsonl
 python -m perf serving --gpus 4
 """
 
@@ -71,6 +72,7 @@ def register(commands) -> None:
         "--part", dest="share", type=argument(part), default="1/1", metavar="K/N",
         help="every N-th problem from the K-th on, to measure all in N sittings",
     )  # fmt: skip
+    add_peers(command)
     command.add_argument("--mode", choices=BENCHES, default="sustained")
     add_gpus(command)
     add_measurement(command, ROUNDS)
@@ -109,7 +111,7 @@ def race(session: Session, mine: Sequence[Problem]) -> None:
         for problem, future in zip(mine, compiled, strict=True):
             roof = session.roofs and session.roofs.of(problem.case)
             own = long if hungry(problem.case, roof) else short
-            among = functools.partial(field, problem.case, future)
+            among = functools.partial(field, problem.case, future, args.peers)
             tasks.append(Task(problem.case, among, problem.to_json(), plan=own))
         session.measure(tasks, long)
 
@@ -122,7 +124,9 @@ def hungry(case: Case, roof: Roof | None) -> bool:
     return roof is None or case.flops / roof.floor(case) * 1e6 > HUNGRY
 
 
-def field(case: Case, compiled: Future[Compiled], operands: Operands) -> list[Competitor]:
+def field(
+    case: Case, compiled: Future[Compiled], peers: Sequence[str], operands: Operands
+) -> list[Competitor]:
     """Who races, once the kernel is compiled; what does not compile fails again, and says why."""
     compiled.result()
-    return matmul(case, operands, ["auto"])
+    return against(case, operands, ["auto"], peers)

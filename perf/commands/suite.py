@@ -82,15 +82,18 @@ def register(commands) -> None:
             "--kernel", dest="kernels", type=list_of(one_of(*words)), default="auto",
             metavar="KERNEL,...", help="what matmul is asked for: auto (default) or rungs",
         )  # fmt: skip
-        command.add_argument(
-            "--peers", type=list_of(one_of(*PEERS)), default="", metavar="PEER,...",
-            help="race these too: lt (the fastest of cuBLASLt's list), quack; rows are an "
-            "experiment of their own",
-        )  # fmt: skip
+        add_peers(command, "; rows are an experiment of their own")
         command.add_argument("--mode", choices=BENCHES, default="sustained")
         add_gpus(command)
     add_measurement(suite, ROUNDS["suite"])
     add_measurement(chance, ROUNDS["random"])
+
+
+def add_peers(command: argparse.ArgumentParser, more: str = "") -> None:
+    """`--peers`; its help ends with `more`."""
+    text = f"race these too: lt (the fastest of cuBLASLt's list), quack{more}"
+    parse = list_of(one_of(*PEERS))
+    command.add_argument("--peers", type=parse, default="", metavar="PEER,...", help=text)
 
 
 def run_suite(args: argparse.Namespace) -> int:

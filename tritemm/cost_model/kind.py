@@ -46,10 +46,11 @@ _LINE = 128
 
 #: Of a config, for a kind of problem: BLOCK_M, BLOCK_N, BLOCK_K, the parts of a split K, the
 #: elements of K at whose multiples it is split, programs of a cluster that share loads, programs
-#: that have room at once, elements of C that a program stores of a tile, what `step` takes where a
-#: cluster's programs stand one below the other, and where side by side, seconds of the ends, the
-#: least of them with their stores, programs on an SM, seconds of the epilogue, and of the device
-#: for a 16-bit FLOP where power limits.
+#: that have room at once, elements of C that a program stores of a tile; of a step, where a
+#: cluster's programs stand one below the other and where side by side, the squares of what bounds
+#: it in a program alone, and of what each program at work adds; seconds of the ends, the least of
+#: them with their stores, programs on an SM, seconds of the epilogue, and of the device for a
+#: 16-bit FLOP where power limits.
 Shape = tuple[
     int, int, int, int, int, int, int, float, tuple[float, float], tuple[float, float],
     float, float, int, float, float
