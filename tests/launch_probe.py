@@ -18,12 +18,25 @@ from triton.backends.nvidia import driver as nvidia
 
 from tritemm import spec
 from tritemm.compile import asm
+from tritemm.config import Config
 from tritemm.dispatch.request import why_not
 from tritemm.problem import Problem
 from tritemm.rungs import RUNGS
 from tritemm.runtime import binding, maps
 
 STREAM = 77
+#: What Triton's encoder is given: the fifth is the box.
+MAP = ("address", "swizzle", "size", "type", "box", "shape", "strides", "padding")
+#: A rung and a config, and the lines of B in one of its boxes: all of them, or half.
+BOXES = (
+    ("cluster", Config(128, 112, 64, num_warps=8, num_stages=3, ORDER="grouped", CLUSTER=2), 112),
+    (
+        "cluster_pingpong",
+        Config(64, 80, 64, num_warps=4, num_stages=3, ORDER="grouped", CLUSTER=2),
+        40,
+    ),
+    ("cluster_split_k", Config(64, 24, 128, num_warps=4, num_stages=3, SPLIT_K=2), 24),
+)
 recorded: list[tuple] = []
 
 
@@ -171,6 +184,28 @@ def compare_factors(kernel) -> str:
     return f"{kernel.name}: same factors"
 
 
+def compare_boxes(rung: str, config: Config, lines: int) -> str:
+    """One line: of a share of B whose lines are no power of two, the map has the box, in both."""
+    a, b = operand(640, 192, "N"), operand(192, 640, "T")
+    c = operand(640, 640, "N")
+    problem = dataclasses.replace(Problem.of(a, b, c), device=asm.DEVICES[90])
+    kernel = asm.find(rung)
+    assert kernel.config_why_not(problem, config) is None, rung
+    operands = kernel._operands(problem, config, a, b, c)
+    call = kernel._prepare(problem, config, operands)
+    recorded.clear()
+    programs = kernel.clusters(config)
+    binding.compile_kernel(kernel.fn, call.grid, call.args, call.options, programs)
+    kernel.fn[call.grid](**call.args, **call.options)
+    kernel._bind(problem, config, operands)(STREAM, [t.data_ptr() for t in operands])
+    own, ours = (normal(args) for args in recorded)
+    assert own == ours, f"{rung}:\n{own}\n{ours}"
+    boxes = [each[4] for each in (own[-1] if isinstance(own[-1], tuple) else own)
+             if isinstance(each, tuple) and len(each) == len(MAP)]  # fmt: skip
+    assert (lines, 64) in boxes, f"{rung}: {boxes}"
+    return f"{rung}: a box of {lines} lines"
+
+
 def moved() -> None:
     """Without one of the names, `launch` is Triton's own."""
     del nvidia.make_tensordesc_arg
@@ -194,6 +229,8 @@ def main(what: str = "same") -> int:
         if hasattr(kernel, "fn"):
             for operands in problems():
                 print(compare(kernel, *operands), flush=True)
+    for rung, config, lines in BOXES:
+        print(compare_boxes(rung, config, lines), flush=True)
     for name in ("pipelined", "tma", "split_k"):
         print(compare_factors(asm.find(name)), flush=True)
     return 0

@@ -180,6 +180,7 @@ def test_c_launcher_is_called_as_triton_calls_it():
     assert any("same arguments" in line for line in lines)
     assert any("0 kernels loaded" in line for line in lines), "no kernel served two shapes"
     assert sum("same factors" in line for line in lines) == 3
+    assert sum("a box of" in line for line in lines) == 3
 
 
 def test_a_name_that_moved_leaves_triton_to_launch():
