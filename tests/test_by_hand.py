@@ -15,6 +15,8 @@ from tritemm import budget
 from tritemm.compile import asm
 from tritemm.kernels import k12_split_k, k17_multicast_split_k, k18_cluster_split_k
 from tritemm.problem import Problem
+from tritemm.rungs import find
+from tritemm.spec import Config
 
 from .harness import operand, run, rung_param, rungs
 
@@ -78,6 +80,31 @@ def test_programs_take_many_tiles(kernel, layout):
     configs = kernel.configs(problem)
     for config in {configs[0]: None, configs[len(configs) // 2]: None, configs[-1]: None}:
         assert run(kernel, a, b, config=config) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", ["NT", "NN"])
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize(
+    ("name", "rows", "columns", "warps", "programs"),
+    [
+        ("cluster_pingpong", 64, 72, 4, 2), ("cluster_pingpong", 64, 136, 4, 4),
+        ("cluster_pingpong", 128, 24, 4, 4), ("cluster_pingpong", 64, 8, 4, 4),
+        ("cluster", 128, 104, 8, 4), ("cluster", 192, 88, 12, 2), ("cluster", 256, 136, 8, 2),
+        ("multicast_split_k", 64, 72, 4, 4), ("multicast_split_k", 128, 136, 8, 2),
+    ],
+)  # fmt: skip
+def test_tiles_as_wide_as_any_multiple_of_8(name, rows, columns, warps, programs, swap, layout):
+    """The shares of the last two programs overlap, pieces of 8 columns leave in groups, and each
+    program takes several tiles; of the first C few rows, of the second few columns."""
+    config = Config(
+        rows, columns, 64, num_warps=warps, num_stages=3, ORDER="grouped", CLUSTER=programs,
+        SPLIT_K=2 if "split" in name else 1, SWAP=swap,
+    )  # fmt: skip
+    for M, N in ((2 * columns - 7, 300 * rows), (300 * rows + 8, 2 * columns - 8)):
+        a = operand(M, 328, BF16, layout[0], aligned=True)
+        b = operand(328, N, BF16, layout[1], aligned=True)
+        assert run(find(name), a, b, config=config) is None
 
 
 @hand

@@ -149,7 +149,7 @@ def cut(K, depth, parts):
         ("warp_specialized", {"PARTS": 3, "SPLIT_K": 3}, "this rung does not split K"),
         ("warp_specialized", {"PARTS": 17}, "PARTS is 17; K = 4096 has 16 times 256 elements"),
         ("warp_specialized", {"PARTS": 3, "BLOCK_N": 256, "num_stages": 3}, "256 accumulators"),
-        ("cluster", {"PARTS": 3, "CLUSTER": 2, "BLOCK_N": 208}, "multiples of 16 up to 192"),
+        ("cluster", {"PARTS": 3, "CLUSTER": 2, "BLOCK_N": 208}, "multiples of 8 up to 192"),
         ("cluster_split_k", {"PARTS": 4, "SPLIT_K": 4, "BLOCK_K": 192, "num_stages": 2},
          "BLOCK_K is 192; PARTS begin at multiples of 256 elements"),
         ("cluster_split_k", {"PARTS": 4}, "clusters of 2 to 8 programs"),

@@ -87,7 +87,7 @@ TILES = (
 )  # fmt: skip
 #: BLOCK_M, warps, programs of a cluster, least and most BLOCK_N of tiles that fit a problem.
 FITTED = (
-    (64, 4, 2, 48, 256), (64, 4, 4, 48, 256), (128, 4, 2, 96, 192),
+    (64, 4, 2, 40, 256), (64, 4, 4, 40, 256), (128, 4, 2, 96, 192),
 )  # fmt: skip
 #: More, where tiles are few and K is whole.
 NARROW = ((64, 32, 4), (64, 64, 4), (64, 96, 4))

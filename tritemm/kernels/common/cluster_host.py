@@ -16,8 +16,8 @@ from .host import Box, _sizes, _strides, described, major_of
 #: As in a kernel; a call from the host costs several microseconds.
 line_bytes = functools.cache(cluster_mainloop.line_bytes)
 ring_bytes = functools.cache(cluster_mainloop.ring_bytes)
-#: Buffers of a consumer's output, at most.
-MOST_BUFFERS = 4
+#: Buffers of a consumer's output, at most; and of pieces of 8 columns, which leave together.
+MOST_BUFFERS, MOST_NARROW_BUFFERS = 4, 16
 #: Stages at most: two barriers for each, and two more, in the 512 bytes behind them.
 MOST_STAGES = 31
 
@@ -70,7 +70,7 @@ def output_buffers(
     output = 64 * consumers * columns * element
     if not engine:
         output += output // 8  # Triton pads what it exchanges between threads
-    most = min(MOST_BUFFERS, pieces) if engine else 1
+    most = min(MOST_NARROW_BUFFERS if columns == 8 else MOST_BUFFERS, pieces) if engine else 1
     return max(0, min(most, (room - gluon_host.RESERVE) // output))
 
 
@@ -81,16 +81,16 @@ def most_columns(config: Config) -> int:
     return min(256, 2 * most // each)
 
 
-def tile_why_not(config: Config, multiple: int) -> str | None:
-    """The refusal of a tile whose columns aren't so many, or too many for 4, 8 or 12 warps."""
+def tile_why_not(config: Config) -> str | None:
+    """The refusal of a tile whose columns WGMMA can't have, or too many for 4, 8 or 12 warps."""
     m, n, warps = config.BLOCK_M, config.BLOCK_N, config.num_warps
     least = 16 * warps
     rows = (least,) if warps == 12 else (least, 2 * least)
     if m not in rows:
         return f"BLOCK_M is {m}; {' and '.join(map(str, rows))} are possible with {warps} warps"
     most = most_columns(config)
-    if n % multiple or not multiple <= n <= most:
-        return f"BLOCK_N is {n}; multiples of {multiple} up to {most} are possible with {m} rows"
+    if n % 8 or not 8 <= n <= most:
+        return f"BLOCK_N is {n}; multiples of 8 up to {most} are possible with {m} rows"
     return None
 
 
@@ -131,7 +131,7 @@ def boxes_of(
 def _lines(matrix: Matrix, along_k: str, lines: int, sharers: int) -> tuple[int, int]:
     """Lines and elements of K of a box; a box has 256 lines at most, as many as a tile."""
     if major_of(matrix) == along_k:
-        return lines // sharers, LINE.value
+        return cluster_mainloop.share_of(lines, sharers), LINE.value
     return 64, LINE.value // sharers
 
 

@@ -24,15 +24,23 @@ def slabs_of(rows, warps):
 
 
 @gluon.constexpr_function
-def b_lines(columns, major):
-    """Lines of 128 bytes of a tile of B: its columns, or 64 for each block of 64 columns."""
-    return columns if major == "T" else -(-columns // 64) * 64
+def share_of(lines, sharers):
+    """Lines along K that each of so many programs asks for, whole blocks of 8: those of two
+    programs may overlap, and what is there twice is the same."""
+    return -(-lines // (8 * sharers)) * 8
 
 
 @gluon.constexpr_function
-def line_bytes(rows, columns, b_major):
-    """Of a tile of A, then one of B, a line deep."""
-    return 128 * (rows + b_lines(columns, b_major))
+def b_lines(columns, major, sharers=1):
+    """Lines of 128 bytes of a tile of B that so many ask for: 64 for each block of 64 columns, or
+    one for each column, and more where shares overlap."""
+    return sharers * share_of(columns, sharers) if major == "T" else -(-columns // 64) * 64
+
+
+@gluon.constexpr_function
+def line_bytes(rows, columns, b_major, sharers=1):
+    """Of a tile of A, then one of B, a line deep; those that come, if so many ask for B."""
+    return 128 * (rows + b_lines(columns, b_major, sharers))
 
 
 @gluon.constexpr_function
@@ -64,7 +72,8 @@ def load_lines(to, bar, first, k, b0, b1, rank, LINES: gl.constexpr, ALONG_K: gl
     """
     if ALONG_K:
         if SHARERS > 1:
-            at = rank * (LINES // SHARERS)
+            SHARE: gl.constexpr = share_of(LINES, SHARERS)
+            at = gl.minimum(rank * SHARE, LINES - SHARE)
             to += at * 128
             first += at
         ptx.tma_load(to, bar, first, k, b0, b1, MAP, BATCHED, SHARERS)
@@ -107,7 +116,10 @@ class ClusterMainloop:
         SHAPE: gl.constexpr = self.SHAPE
         rank = gl.program_id(0) % SHAPE.CLUSTER
         LINES: gl.constexpr = SHAPE.BLOCK_K // LINE
+        OF_A: gl.constexpr = SHAPE.CLUSTER if SHAPE.SHARED == "a" else 1
+        OF_B: gl.constexpr = SHAPE.CLUSTER if SHAPE.SHARED == "b" else 1
         BYTES: gl.constexpr = line_bytes(SHAPE.BLOCK_M, SHAPE.BLOCK_N, SHAPE.B_MAJOR)
+        COMING: gl.constexpr = line_bytes(SHAPE.BLOCK_M, SHAPE.BLOCK_N, SHAPE.B_MAJOR, OF_B)
         MAP_A: gl.constexpr = map_of(self.KERNEL, "a", SHAPE.BATCHED)
         MAP_B: gl.constexpr = map_of(self.KERNEL, "b", SHAPE.BATCHED)
         a0, a1, b0, b1 = unit.b0, unit.b1, unit.b0, unit.b1
@@ -123,18 +135,17 @@ class ClusterMainloop:
             full = bars + stage * 8
             # Free in all programs, since all are written.
             ptx.barrier_wait(full + SHAPE.STAGES * 8, (n // SHAPE.STAGES & 1) ^ 1)
-            ptx.barrier_expect(full, LINES * BYTES)
+            ptx.barrier_expect(full, LINES * COMING)
             to = ring + stage * (LINES * BYTES)
             for line in gl.static_range(LINES):
                 k = (unit.first + step) * SHAPE.BLOCK_K + line * LINE
                 load_lines(
-                    to, full, unit.row, k, a0, a1, rank, SHAPE.BLOCK_M, SHAPE.A_MAJOR == "N",
-                    SHAPE.CLUSTER if SHAPE.SHARED == "a" else 1, MAP_A, SHAPE.BATCHED,
+                    to, full, unit.row, k, a0, a1, rank, SHAPE.BLOCK_M, SHAPE.A_MAJOR == "N", OF_A,
+                    MAP_A, SHAPE.BATCHED,
                 )  # fmt: skip
                 load_lines(
                     to + SHAPE.BLOCK_M * 128, full, unit.col, k, b0, b1, rank, SHAPE.BLOCK_N,
-                    SHAPE.B_MAJOR == "T", SHAPE.CLUSTER if SHAPE.SHARED == "b" else 1, MAP_B,
-                    SHAPE.BATCHED,
+                    SHAPE.B_MAJOR == "T", OF_B, MAP_B, SHAPE.BATCHED,
                 )  # fmt: skip
                 to += BYTES
             n += 1

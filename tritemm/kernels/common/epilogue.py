@@ -26,6 +26,15 @@ def lanes_along(major, warps):
     return gl.BlockedLayout([1, 1], [32, 1], [1, warps], [0, 1])
 
 
+@gluon.constexpr_function
+def leaves(shape, nth):
+    """Whether a piece is the last that leaves: of 8 columns all of a slab do so together, or as
+    many as half of the buffers hold while the others are read; wider ones go one by one."""
+    count, buffers = shape.BLOCK_N.value // shape.EPI_N.value, shape.BUFFERS.value
+    several = 1 if shape.EPI_N > 8 else count if count <= buffers else (buffers + 1) // 2
+    return nth % count + 1 == count or (nth % count + 1) % several == 0
+
+
 @aggregate
 class Epilogue:
     """C, M x N, and `BUFFERS` in shared memory for each consumer's pieces of ROWS x EPI_N."""
@@ -42,31 +51,43 @@ class Epilogue:
     @gluon.jit
     def store(self, acc, unit, WHICH: gl.constexpr, SLAB: gl.constexpr):
         """Write consumer `WHICH`'s sums, of slab `SLAB` of the tile and those below it."""
-        PIECES: gl.constexpr = self.SHAPE.BLOCK_N // sums_of_piece(self.SHAPE)
-        for i in gl.static_range(acc_columns(acc) // sums_of_piece(self.SHAPE)):
-            self.store_piece(
-                piece_of(acc, i, self.SHAPE), unit, (SLAB + i // PIECES) * self.SHAPE.ROWS,
-                i % PIECES * self.SHAPE.EPI_N, WHICH, i,
-            )  # fmt: skip
+        SHAPE: gl.constexpr = self.SHAPE
+        PIECES: gl.constexpr = SHAPE.BLOCK_N // sums_of_piece(SHAPE)
+        pieces = ()
+        for i in gl.static_range(acc_columns(acc) // sums_of_piece(SHAPE)):
+            pieces += (piece_of(acc, i, SHAPE),)
+            if leaves(SHAPE, i):
+                row, col = (SLAB + i // PIECES) * SHAPE.ROWS, i % PIECES * SHAPE.EPI_N
+                self.store_pieces(pieces, unit, row, col, WHICH, i)
+                pieces = ()
 
     @gluon.jit
-    def store_piece(self, piece, unit, row, col, WHICH: gl.constexpr, NTH: gl.constexpr = 0):
-        """Write consumer `WHICH`'s piece `NTH`, which is at (row, col) of the unit's tile."""
+    def store_pieces(self, pieces, unit, row, col, WHICH: gl.constexpr, LAST: gl.constexpr = 0):
+        """Write consumer `WHICH`'s pieces up to `LAST`, which is at (row, col) of the unit's tile;
+        those before it are on its left."""
         SHAPE: gl.constexpr = self.SHAPE
+        DTYPE: gl.constexpr = self.c_ptr.dtype.element_ty
+        FIRST: gl.constexpr = LAST + 1 - len(pieces)
+        OTHERS: gl.constexpr = SHAPE.BUFFERS - len(pieces)
+        BUFFER: gl.constexpr = WHICH * SHAPE.BUFFERS
         row += unit.row
-        col += unit.col // (1 + SHAPE.GATED)
-        piece = finish_any(
-            piece, self.extra, unit, row, col, self.M, self.N, self.c_ptr.dtype.element_ty, SHAPE
-        )
+        col += unit.col // (1 + SHAPE.GATED) - (len(pieces) - 1) * SHAPE.EPI_N
         if by_engine(SHAPE.C_MAJOR):
             # So many pieces are in other buffers; those before them have been read.
-            tma_store_wait(NTH if NTH < SHAPE.BUFFERS else SHAPE.BUFFERS - 1)
-            BUFFER: gl.constexpr = WHICH * SHAPE.BUFFERS + NTH % SHAPE.BUFFERS
-            tile_view(self.memory, BUFFER, SHAPE.C_MAJOR).store(piece)
+            tma_store_wait(FIRST if FIRST < OTHERS else OTHERS)
+        for i in gl.static_range(len(pieces)):
+            at = col + i * SHAPE.EPI_N
+            piece = finish_any(pieces[i], self.extra, unit, row, at, self.M, self.N, DTYPE, SHAPE)
+            if by_engine(SHAPE.C_MAJOR):
+                memory = tile_view(self.memory, BUFFER + (FIRST + i) % SHAPE.BUFFERS, SHAPE.C_MAJOR)
+                memory.store(piece)
+            else:
+                self.store_pointers(unit, row, at, piece)
+        if by_engine(SHAPE.C_MAJOR):
             fence_async_shared()
-            self.tma_store(unit, row, col, self.memory.index(BUFFER))
-        else:
-            self.store_pointers(unit, row, col, piece)
+            for i in gl.static_range(len(pieces)):
+                memory = self.memory.index(BUFFER + (FIRST + i) % SHAPE.BUFFERS)
+                self.tma_store(unit, row, col + i * SHAPE.EPI_N, memory)
 
     @gluon.jit
     def tail(self):
@@ -92,8 +113,7 @@ class Epilogue:
         offs_n = col + gl.arange(0, piece.shape[1], gl.SliceLayout(0, layout))
         mask = (offs_m[:, None] < self.M) & (offs_n[None, :] < self.N)
         if self.SHAPE.WIDE:
-            offs_m = offs_m.to(gl.int64)
-            offs_n = offs_n.to(gl.int64)
+            offs_m, offs_n = offs_m.to(gl.int64), offs_n.to(gl.int64)
         c_ptr = self.c_ptr + gl.cast(unit.b0, gl.int64) * self.strides[0]
         c_ptr += gl.cast(unit.b1, gl.int64) * self.strides[1]
         c_ptrs = c_ptr + offs_m[:, None] * self.strides[2] + offs_n[None, :] * self.strides[3]
@@ -108,5 +128,4 @@ def make_epilogue(c_desc, c_ptr, M, N, strides, extra, SHAPE: gl.constexpr):
         COUNT: gl.constexpr = SHAPE.CONSUMERS * SHAPE.BUFFERS
         DTYPE: gl.constexpr = c_ptr.dtype.element_ty
         memory = buffers(COUNT, SHAPE.ROWS, SHAPE.EPI_N, SHAPE.C_MAJOR, DTYPE)
-    columns = N // (1 + SHAPE.GATED)
-    return Epilogue(c_desc, c_ptr, memory, M, columns, strides, extra, SHAPE)
+    return Epilogue(c_desc, c_ptr, memory, M, N // (1 + SHAPE.GATED), strides, extra, SHAPE)

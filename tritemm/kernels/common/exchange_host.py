@@ -137,7 +137,7 @@ def config_why_not(problem: Problem, config: Config) -> str | None:
     warps, split = config.num_warps, config.SPLIT_K
     if warps not in (4, 8, 12):
         return f"num_warps is {warps}; 4, 8 or 12 are possible"
-    if reason := cluster_host.tile_why_not(config, 8):
+    if reason := cluster_host.tile_why_not(config):
         return reason
     if config.BLOCK_K % 64 or not 64 <= config.BLOCK_K <= 256:
         return f"BLOCK_K is {config.BLOCK_K}; multiples of 64 up to 256 are possible"

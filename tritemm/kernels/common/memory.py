@@ -42,13 +42,10 @@ def acc_columns(acc):
 def buffers(COUNT: gl.constexpr, ROWS: gl.constexpr, COLS: gl.constexpr, MAJOR: gl.constexpr,
             DTYPE: gl.constexpr):  # fmt: skip
     """Shared memory for `COUNT` tiles [ROWS, COLS], each stored by rows ("N") or columns ("T")."""
-    if MAJOR == "T":
-        layout: gl.constexpr = shared_layout(COLS, ROWS, DTYPE)
-        memory = gl.allocate_shared_memory(DTYPE, [COUNT, COLS, ROWS], layout)
-    else:
-        layout: gl.constexpr = shared_layout(ROWS, COLS, DTYPE)
-        memory = gl.allocate_shared_memory(DTYPE, [COUNT, ROWS, COLS], layout)
-    return memory
+    FIRST: gl.constexpr = COLS if MAJOR == "T" else ROWS
+    SECOND: gl.constexpr = ROWS if MAJOR == "T" else COLS
+    layout: gl.constexpr = shared_layout(FIRST, SECOND, DTYPE)
+    return gl.allocate_shared_memory(DTYPE, [COUNT, FIRST, SECOND], layout)
 
 
 @gluon.jit
@@ -63,11 +60,7 @@ def tile_view(memory, index, MAJOR: gl.constexpr):
 @gluon.jit
 def corner(row, col, MAJOR: gl.constexpr):
     """(row, col) as a descriptor counts them: turned, of a matrix stored by columns."""
-    if MAJOR == "T":
-        first, second = col, row
-    else:
-        first, second = row, col
-    return first, second
+    return (col, row) if MAJOR == "T" else (row, col)
 
 
 @gluon.jit

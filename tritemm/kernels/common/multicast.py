@@ -27,7 +27,7 @@ ROUNDS = (1, 2, 3)
 PARTS = (2, 3, 4, 6, 8)
 LEAST_STEPS = 8
 #: BLOCK_M, BLOCK_N and programs of a cluster, of the smallest tile that is fitted.
-SMALLEST = (64, 48, 2)
+SMALLEST = (64, 40, 2)
 #: Of any problem whose K can be cut.
 FOR_ANY = (config_of(128, 128, 64, 8, 4, 2, 2),)
 #: Elements of C in the largest tile.
@@ -71,7 +71,7 @@ def _fitted(table, besides, cut, M, N, batch, parts, sms, *kind) -> tuple[Config
         return ()
     found = {}
     for rows, warps, programs, least, most in table:
-        step = max(16, 8 * programs)
+        step = 16 if cut else 8  # parts are added up piece by piece: no pieces of 8 columns
         if N + step <= least:
             continue
         # Programs that share B stand one below the other, those that share A side by side.
@@ -103,8 +103,10 @@ def _counts(programs: int, sms: int, cut: Sequence[int]) -> tuple[tuple[int, int
 def deepest(rows: int, columns: int, warps: int, programs: int, split: int, *kind) -> Config | None:
     """With as many stages as fit, if any do."""
     able = [config_of(rows, columns, 64, warps, n, split, programs) for n in range(8, 2, -1)]
-    # Consumers take turns where much is stored for what is multiplied: two buffers first.
-    for least in (2, 1) if warps == 4 else (1,):
+    # Consumers take turns where much is stored for what is multiplied: two buffers first, or
+    # several of pieces that leave together.
+    several = (8, 2, 1) if unit(columns) == 8 else (2, 1)
+    for least in several if warps == 4 else (1,):
         for config in able:
             if buffers_of(config, *kind) >= least:
                 return config
@@ -223,7 +225,7 @@ def config_why_not(
             return f"num_warps is {warps}; {words} for a tile are possible{more}"
         if programs not in (2, 4):
             return f"CLUSTER is {programs}; 2 or 4 programs can share"
-        if reason := cluster_host.tile_why_not(config, 8 * programs):
+        if reason := cluster_host.tile_why_not(config):
             return reason
         if config.BLOCK_K != 64:
             return f"BLOCK_K is {config.BLOCK_K}; 64 is possible"

@@ -47,7 +47,7 @@ class Parts:
             if mine >> i % SHARES & 1:
                 piece = add_parts(sums, i, PARTS, ROWS, SIZE // ROWS, EPI_N)
                 row = (SLAB + i // IN_SLAB) * ROWS
-                out.store_piece(piece, unit, row, i % IN_SLAB * EPI_N, WHICH)
+                out.store_pieces((piece,), unit, row, i % IN_SLAB * EPI_N, WHICH)
 
 
 @gluon.jit

@@ -119,8 +119,7 @@ class Scheduler:
     @gluon.jit
     def steps(self, i):
         """How many a unit has."""
-        _, steps = self.share(i // self.tiles(), self.SHAPE.SPLIT_K)
-        return steps
+        return self.share(i // self.tiles(), self.SHAPE.SPLIT_K)[1]
 
     @gluon.jit
     def unit(self, i):

@@ -64,7 +64,7 @@ class StreamK:
         if arrive_last(parts.counters_ptr + here, stop - start):
             for i in gl.static_range(acc_columns(acc) // EPI_N):
                 piece = add_shares(parts.sums_ptr, self, here, start, stop, i, SIZE, ROWS, EPI_N)
-                out.store_piece(piece, unit, 0, i * EPI_N, 0)
+                out.store_pieces((piece,), unit, 0, i * EPI_N, 0)
 
 
 @gluon.jit
