@@ -16,7 +16,7 @@ from ..spec import Config, Trait, TritonKernel
 from .common.gemv_host import ARGUMENTS, config_why_not, configs, few_rows, grid, why_not
 from .common.raster import split_batch
 from .common.tile import batch_offset, finish, follow, store, widen
-from .common.words import element_of, elements, interleaved, words_of
+from .common.words import element_of, elements, interleaved, prefetch, words_of
 from .pack import WORD
 
 
@@ -132,7 +132,6 @@ def gemv_kernel(
     B_SKEW: tl.constexpr, RAGGED: tl.constexpr, BATCHED: tl.constexpr, WIDE: tl.constexpr,
     ACC: tl.constexpr, PDL: tl.constexpr, BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
-    follow(PDL)
     SUM: tl.constexpr = tl.float32 if tl.float16 == ACC else ACC
     M, N, K = widen(M, WIDE), widen(N, WIDE), widen(K, WIDE)
     tiles = tl.num_programs(0) // SPLIT_K
@@ -149,6 +148,8 @@ def gemv_kernel(
     span = tl.cdiv(tl.cdiv(K, step), SPLIT_K) * step
     first = split * span
     last = tl.minimum(first + span, K)
+    prefetch(b_ptr, col, first, last, N, stride_bk, stride_bn, BLOCK_N, BLOCK_K, STAGES, ALONG, PDL)
+    follow(PDL)
     if ALONG == "n":
         sums = sums_along_n(
             a_ptr, b_ptr, row, col, first, last, M, N, stride_am, stride_ak, stride_bk,

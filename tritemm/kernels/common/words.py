@@ -3,7 +3,11 @@
 import triton
 import triton.language as tl
 
-from ..pack import cut_words
+from ..pack import WORD, cut_words
+
+#: Programs of a launch, at most, that ask L2 for their first lines before they may read: so few
+#: that all run beside the launch before. Of more, most begin after it, and would only ask twice.
+FEW = tl.constexpr(128)
 
 
 @triton.jit
@@ -53,3 +57,37 @@ def interleaved(tiles, first: tl.constexpr, step: tl.constexpr, count: tl.conste
         odd = interleaved(tiles, first + step, step * 2, count // 2)
         tile = tl.interleave(even, odd)
     return tile
+
+
+@triton.jit
+def prefetch(b_ptr, col, first, last, N, stride_bk, stride_bn, BLOCK_N: tl.constexpr,
+             BLOCK_K: tl.constexpr, STAGES: tl.constexpr, ALONG: tl.constexpr,
+             PDL: tl.constexpr):  # fmt: skip
+    """Ask L2 for what the first step reads of B, before the wait for the launch before.
+
+    Nothing is read yet, so nothing that is still written is missed. What lies past an edge of B is
+    taken from the edge.
+    """
+    if PDL and ALONG != "":
+        per: tl.constexpr = WORD * 8 // b_ptr.dtype.element_ty.primitive_bitwidth
+        if ALONG == "k":
+            n = col + tl.arange(0, BLOCK_N)[:, None]
+            k = first + tl.arange(0, BLOCK_K // per)[None, :] * per
+        else:
+            n = col + tl.arange(0, BLOCK_N // per)[None, :] * per
+            k = first + tl.arange(0, BLOCK_K)[:, None]
+        few = tl.num_programs(0) <= FEW
+        if few & (first < last):
+            # int64: lines * pitch can pass 2**31
+            n_ptrs = b_ptr + tl.cast(tl.minimum(n, N - 1), tl.int64) * stride_bn
+            for s in tl.static_range(STAGES):
+                at = tl.cast(tl.minimum(k + s * BLOCK_K, last - 1), tl.int64)
+                _ask_l2(n_ptrs + at * stride_bk)
+
+
+@triton.jit
+def _ask_l2(ptrs):
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [ptrs], dtype=tl.int32, is_pure=False,
+        pack=1,
+    )  # fmt: skip
