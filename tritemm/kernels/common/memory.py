@@ -87,15 +87,23 @@ def in_halves(memory, MAJOR: gl.constexpr):
     return halves
 
 
+@gluon.constexpr_function
+def place_of(acc, piece, columns):
+    """Of the tensors `acc`, side by side, which has a piece of so many columns; as which part, and
+    of how many."""
+    for nth, each in enumerate(acc):
+        parts = each.shape[1] // columns
+        if piece < parts:
+            return nth, piece, parts
+        piece -= parts
+    raise IndexError("no tensor has the piece")
+
+
 @gluon.jit
 def columns_of(acc, PIECE: gl.constexpr, COLUMNS: gl.constexpr):
     """Columns PIECE * COLUMNS and on, so many, of tensors side by side; registers only."""
-    FIRST: gl.constexpr = acc[0].shape[1] // COLUMNS
-    if PIECE < FIRST:
-        piece = part_of(acc[0], PIECE, FIRST)
-    else:
-        piece = columns_of(acc[1:], PIECE - FIRST, COLUMNS)
-    return piece
+    PLACE: gl.constexpr = place_of(acc, PIECE, COLUMNS)
+    return part_of(acc[PLACE[0]], PLACE[1], PLACE[2])
 
 
 @gluon.jit
