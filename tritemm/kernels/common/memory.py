@@ -89,14 +89,10 @@ def in_halves(memory, MAJOR: gl.constexpr):
 
 @gluon.constexpr_function
 def place_of(acc, piece, columns):
-    """Of the tensors `acc`, side by side, which has a piece of so many columns; as which part, and
-    of how many."""
-    for nth, each in enumerate(acc):
-        parts = each.shape[1] // columns
-        if piece < parts:
-            return nth, piece, parts
-        piece -= parts
-    raise IndexError("no tensor has the piece")
+    """Which of the tensors side by side has a piece of so many columns; which part, of how many."""
+    parts = [each.shape[1] // columns for each in acc]
+    nth = next(i for i in range(len(parts)) if piece < sum(parts[: i + 1]))
+    return nth, piece - sum(parts[:nth]), parts[nth]
 
 
 @gluon.jit
@@ -112,8 +108,5 @@ def part_of(acc, PART: gl.constexpr, PARTS: gl.constexpr):
     if PARTS > 1:
         HALF: gl.constexpr = PARTS // 2
         left, right = acc.reshape([acc.shape[0], 2, acc.shape[1] // 2]).permute([0, 2, 1]).split()
-        if PART < HALF:  # noqa: SIM108
-            acc = part_of(left, PART, HALF)
-        else:
-            acc = part_of(right, PART - HALF, HALF)
+        acc = part_of(left if PART < HALF else right, PART % HALF, HALF)
     return acc
