@@ -65,13 +65,10 @@ endif
 .PHONY: help demo test test-latest cuda sanitize stress lint format docs clean
 
 # On a GPU: groups of tests that share a worker are kept, and the record may go elsewhere.
-#   make test-gpu GPUS=2             shares the tests out over so many
 RECORD =
-GPUS = 1
 test-gpu: $(READY)  ## what touches a device, on a GPU; leaves a record, or RECORD=PATH
 	@workers=$$($(PY) -c 'import xdist; print("-n auto --dist loadgroup")' 2>/dev/null); \
-	OMP_NUM_THREADS=1 TRITEMM_TEST_GPUS=$(GPUS) $(PY) -m pytest $$workers -p tools.share_gpus \
-		-p tools.suite_record --record='$(RECORD)' $(ARGS)
+	OMP_NUM_THREADS=1 $(PY) -m pytest $$workers -p tools.suite_record --record='$(RECORD)' $(ARGS)
 
 mutants-gpu: $(READY)  ## faults planted in kernels, one at a time: the suite finds each; needs a GPU
 	$(PY) tools/mutants.py $(ARGS)

@@ -8,7 +8,7 @@ import types
 import pytest
 import torch
 
-from tools import share_gpus, suite_record
+from tools import suite_record
 
 pytestmark = pytest.mark.host
 
@@ -123,11 +123,3 @@ def test_without_a_gpu_it_says_what_it_needs():
     )
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert "needs a CUDA device" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("worker", "visible", "count", "own"),
-    [("gw0", None, 2, "0"), ("gw3", None, 2, "1"), ("gw1", "4, 6,7", 2, "6"), ("gw5", "3", 2, "3")],
-)
-def test_workers_take_gpus_in_turn(worker, visible, count, own):
-    assert share_gpus.own(worker, visible, count) == own
