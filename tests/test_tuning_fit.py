@@ -138,6 +138,16 @@ class TestFit:
         calm, shaken = (quality(samples, fit(some, truth)).error for some in (samples, wild))
         assert calm < 0.005 and shaken < 0.01
 
+    def test_times_of_two_searches_are_not_compared(self):
+        truth = constants.analytic(H200)
+        samples = measured(truth, shapes(5, seed=5))
+        slow_card = [
+            dataclasses.replace(s, seconds=s.seconds * 1.3, search=s.search + 1) for s in samples
+        ]
+        one, both = quality(samples, truth), quality(samples + slow_card, truth)
+        assert one.regret == one.worst == both.regret == both.worst == 1
+        assert (one.races, both.races) == (5, 10)
+
     def test_what_no_sample_speaks_of_stays(self):
         start = constants.analytic(H200)
         samples = [s for s in measured(start, shapes(4, seed=6)) if s.kernel.name == "pingpong"]
@@ -234,6 +244,15 @@ class TestCommand:
         (sample,) = read([path], H200)
         asked = problem(64, 96, 128, "TN", torch.float32, batch=(3,), precision="tf32")
         assert sample.problem == asked and sample.seconds == 5e-6
+
+    def test_a_heading_begins_another_search(self, tmp_path):
+        path, _ = self.lines(tmp_path)
+        rows = path.read_text().splitlines()
+        heading = json.dumps({"time": "2026-11-21", "command": "python -m perf search"})
+        path.write_text("\n".join([heading, *rows, heading, *rows]))
+        found = read([path, path], H200)
+        assert len({s.search for s in found}) == 4
+        assert len(read([path], H200)) * 2 == len(found)
 
     def test_fit_writes_a_file(self, tmp_path, capsys):
         path, _ = self.lines(tmp_path)

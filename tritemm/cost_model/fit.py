@@ -3,9 +3,10 @@
 All numbers are moved together, along the gradient of what counts: the relative errors, of fast
 candidates more than of slow ones, since the choice is among the fast ones; one wild sample counts
 little. An error that all candidates of a problem share costs less, since it changes no choice:
-cards and their clocks differ by as much. Where a problem was searched, what its choice would lose
-counts as well. A factor of a tile is drawn towards 1 and other numbers to where they began, so a
-constant that the samples say nothing of stays where it was.
+cards and their clocks differ by as much, and a problem that was searched twice counts as two
+races. What the choice of a race would lose counts as well. A factor of a tile is drawn towards 1
+and other numbers to where they began, so a constant that the samples say nothing of stays where it
+was.
 """
 
 from __future__ import annotations
@@ -118,12 +119,14 @@ def _constants(
 
 
 class _Measured:
-    """The samples' times, and what predictions of them cost."""
+    """The samples' times, and what predictions of them cost; a race is a problem in one search."""
 
     def __init__(self, samples: Sequence[Sample]):
-        numbers: dict = {}
-        self.problem = torch.tensor([numbers.setdefault(s.problem, len(numbers)) for s in samples])
-        self.count = len(numbers)
+        races: dict = {}
+        self.race = torch.tensor([
+            races.setdefault((s.problem, s.search), len(races)) for s in samples
+        ])  # fmt: skip
+        self.count = len(races)
         self.logs = torch.tensor([s.seconds for s in samples], dtype=torch.float64).log()
         self.lost = self.logs - self._least(self.logs)
         self.weight = (-2 * self.lost).exp()
@@ -134,7 +137,7 @@ class _Measured:
         """Of the logarithms of predicted seconds."""
         errors = predicted - self.logs
         shared = self._sum(self.weight * errors) / (self.weights + _SHARED)
-        wild = (errors - shared[self.problem]) / _WILD
+        wild = (errors - shared[self.race]) / _WILD
         lost = self.weight * _WILD**2 * 2 * ((1 + wild**2).sqrt() - 1)
         regret = torch.where(self.searched, self.regret(predicted), 0.0)
         # A loss of `_BAD` counts double, one of three times as much fourfold.
@@ -142,7 +145,7 @@ class _Measured:
         return lost.sum() + _OFFSET * (shared**2).sum() + _REGRET * regret.sum()
 
     def regret(self, predicted: Tensor) -> Tensor:
-        """What the choice of each problem loses, as a logarithm.
+        """What the choice of each race loses, as a logarithm.
 
         Candidates count as chosen by how near they are to the least predicted time, so that it
         changes steadily with the predictions.
@@ -151,32 +154,32 @@ class _Measured:
         return self._sum(chosen * self.lost) / self._sum(chosen)
 
     def _sum(self, values: Tensor) -> Tensor:
-        return values.new_zeros(self.count).index_add(0, self.problem, values)
+        return values.new_zeros(self.count).index_add(0, self.race, values)
 
     def _least(self, values: Tensor) -> Tensor:
-        """The least of each sample's problem."""
+        """The least of each sample's race."""
         least = values.new_full((self.count,), torch.inf)
-        return least.scatter_reduce(0, self.problem, values, "amin")[self.problem]
+        return least.scatter_reduce(0, self.race, values, "amin")[self.race]
 
 
 @dataclasses.dataclass(frozen=True)
 class Quality:
     """How well constants predict samples.
 
-    `error` is the median of |predicted / measured - 1|. Per problem, the regret is the time of
-    the candidate that is predicted to be the fastest over that of the fastest: `regret` is their
-    geometric mean, `worst` the largest.
+    `error` is the median of |predicted / measured - 1|. Of a race, a problem in one search, the
+    regret is the time of the candidate that is predicted to be the fastest over that of the
+    fastest: `regret` is their geometric mean, `worst` the largest.
     """
 
     samples: int
-    problems: int
+    races: int
     error: float
     regret: float
     worst: float
 
     def __str__(self) -> str:
         return (
-            f"{self.samples} samples of {self.problems} problems: error {100 * self.error:.1f} % "
+            f"{self.samples} samples of {self.races} races: error {100 * self.error:.1f} % "
             f"(median), regret {self.regret:.4f} (mean), {self.worst:.3f} (worst)"
         )
 
@@ -185,11 +188,11 @@ def quality(samples: Sequence[Sample], constants: Constants) -> Quality:
     """Of `constants` on `samples`."""
     table = Table(samples)
     predicted = table.seconds(table.numbers(constants), constants.drain).tolist()
-    errors, per_problem = [], defaultdict(list)
+    errors, per_race = [], defaultdict(list)
     for sample, seconds in zip(samples, predicted, strict=True):
         errors.append(abs(seconds / sample.seconds - 1))
-        per_problem[sample.problem].append((seconds, sample.seconds))
-    regrets = [min(rows)[1] / min(seconds for _, seconds in rows) for rows in per_problem.values()]
+        per_race[sample.problem, sample.search].append((seconds, sample.seconds))
+    regrets = [min(rows)[1] / min(seconds for _, seconds in rows) for rows in per_race.values()]
     return Quality(
         len(samples),
         len(regrets),

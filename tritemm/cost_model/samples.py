@@ -20,12 +20,17 @@ _DTYPES = {short_name(t): t for t in (*ACCUMULATE, torch.int32)}
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """That `kernel` takes `seconds` for `problem` in `config`."""
+    """That `kernel` takes `seconds` for `problem` in `config`.
+
+    `search` numbers the searches of all files: two of them may have had different cards, clocks or
+    code, so that only times of one search say which candidate is faster.
+    """
 
     problem: Problem
     kernel: Kernel
     config: Config
     seconds: float
+    search: int = 0
 
 
 def read(paths: Iterable[Path], device: Device) -> list[Sample]:
@@ -35,8 +40,9 @@ def read(paths: Iterable[Path], device: Device) -> list[Sample]:
     out. ValueError names the file, and the line of what is no JSON object; OSError as of `open`.
     """
     rungs = {rung.name: rung for rung in RUNGS}
-    samples = []
+    samples, search = [], 0
     for path in paths:
+        search += 1
         try:
             lines = Path(path).read_text(encoding="utf-8").splitlines()
         except UnicodeDecodeError as error:
@@ -44,20 +50,22 @@ def read(paths: Iterable[Path], device: Device) -> list[Sample]:
         for number, line in enumerate(lines, start=1):
             try:
                 row = json.loads(line)
+                search += "command" in row
                 known = row.get("us") and row["kernel"] in rungs and row["dtype"] in _DTYPES
                 if known:
-                    samples.append(_sample(row, rungs, device))
+                    samples.append(_sample(row, rungs, device, search))
             except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
                 raise ValueError(f"{path}, line {number}: {error!r}") from error
     return samples
 
 
-def _sample(row: Mapping, rungs: Mapping[str, Kernel], device: Device) -> Sample:
+def _sample(row: Mapping, rungs: Mapping[str, Kernel], device: Device, search: int) -> Sample:
     seconds = row["us"] / 1e6
     if not 0 < seconds < math.inf:
         raise ValueError(f"us is {row['us']}")
     config = config_of(row["config"])
-    return Sample(_asked(row, device), rungs[_rung_of(row["kernel"], config)], config, seconds)
+    rung = rungs[_rung_of(row["kernel"], config)]
+    return Sample(_asked(row, device), rung, config, seconds, search)
 
 
 def _rung_of(name: str, config: Config) -> str:
