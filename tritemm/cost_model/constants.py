@@ -31,7 +31,9 @@ class Constants:
 
     `launch` is measured, in a stream of launches (`gpus.Physics`). `memory_rate` is the device's
     where work takes its share beside the memory (`overlap`), and so is more than a copy's;
-    `sm_memory_rate` what one SM can move from or to device memory. `l2_rate` is what all SMs
+    `sm_memory_rate` what one SM can move from or to device memory, and `pair_rate` what a pair
+    of SMs, a TPC, reads of it: the pairs get the same share of the memory's rate, so those of which
+    both SMs are at work finish later than those of which one is. `l2_rate` is what all SMs
     together can draw from L2, `sm_rate` what one of them can, and `straddle` what a second line of
     L2 costs that a tile's row touches, relative to the first. `latency`: from the request of a
     k-step's tiles to their arrival; `wait` the same where tiles are alike. `ends`: what a tile
@@ -63,6 +65,7 @@ class Constants:
 
     memory_rate: float
     sm_memory_rate: float
+    pair_rate: float
     sm_rate: float
     l2_rate: float
     straddle: float = 0.7
@@ -94,9 +97,9 @@ class Constants:
 
     #: The names of the plain numbers that are fitted, in the order in which the file holds them.
     RATES = (
-        "memory_rate", "sm_memory_rate", "sm_rate", "l2_rate", "straddle", "latency", "wait",
-        "ends", "pack", "reduction", "gather", "sum_rate", "exchange", "exchange_rate", "overlap",
-        "boost", "turned", "narrow_store", "power", "traffic", "cold",
+        "memory_rate", "sm_memory_rate", "pair_rate", "sm_rate", "l2_rate", "straddle", "latency",
+        "wait", "ends", "pack", "reduction", "gather", "sum_rate", "exchange", "exchange_rate",
+        "overlap", "boost", "turned", "narrow_store", "power", "traffic", "cold",
     )  # fmt: skip
 
     def of_rung(self, kernel: Kernel) -> OfRung:
@@ -164,7 +167,8 @@ def analytic(device: Device) -> Constants:
     sm_rate = 160 * physics.clock
     l2_rate = 76 * physics.clock * device.sms
     of_memory = min(sm_rate, 2.8 * physics.copy_rate / device.sms)
-    return Constants(physics.copy_rate, of_memory, sm_rate, l2_rate, launch=physics.launch)
+    of_pair = 2.4 * physics.copy_rate / device.sms
+    return Constants(physics.copy_rate, of_memory, of_pair, sm_rate, l2_rate, launch=physics.launch)
 
 
 def from_json(fitted: Mapping, device: Device) -> Constants:

@@ -124,8 +124,8 @@ class Scene:
         resident, level, turns, exchanges = (
             trait.resident, trait.level, trait.turns, trait.exchanges
         )  # fmt: skip
-        memory_rate, sm_memory_rate = c.memory_rate, c.sm_memory_rate
-        prune = below is not None
+        memory_rate, sm_memory_rate, pair_rate = c.memory_rate, c.sm_memory_rate, c.pair_rate
+        prune, pairs = below is not None, sms / 2
         M, N, K, batch = self.M, self.N, self.K, self.batch
         for (m, n, depth, split, cut, cluster, room, own, step, beside, ends, least_ends, together,
              after, hunger) in shapes:  # fmt: skip
@@ -145,7 +145,7 @@ class Scene:
                 # Of the tiles beyond the last full round, each is shared by `split` programs.
                 rest = tiles % sms
                 sharers = rest * split if rest * split < sms else sms
-                active = sms if tiles >= sms else sharers
+                active = last = sms if tiles >= sms else sharers
                 split = -(-sharers // rest) if rest else 1
                 share = tiles // sms + (rest / sharers if rest else 0)
                 work = steps * share * math.sqrt(alone + drawn * active * active)
@@ -201,13 +201,18 @@ class Scene:
                 # Programs in the middle of K read other parts of the operands than their
                 # neighbours do, and nothing is left in L2 for the next.
                 moved = max(moved, tiles * (m + n) * K * kind.itemsize)
-            memory = moved / (active * rate)
+            memory = moved / memory_rate
             busy = work + ends + reduction
             power = self.flops * hunger
             busy = busy if busy > power else power
-            long, short = (busy, memory) if busy > memory else (memory, busy)
-            overlap = c.overlap * short
-            total = before + long + overlap
+            overlap = c.overlap * (busy if busy < memory else memory)
+            if room == sms:
+                # In the last round each pair of SMs reads as much, with one of them at work or two.
+                each = moved / (active if level else tiles)
+                earlier = moved - each * (last if last <= pairs else last - pairs)
+                late = earlier / memory_rate + each / pair_rate
+                memory = memory if memory > late else late
+            total = before + (busy if busy > memory else memory) + overlap
             if prune and total < below:
                 below = total
             yield total, pack, launch, work, ends, reduction, memory, overlap

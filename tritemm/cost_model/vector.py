@@ -212,10 +212,17 @@ class Table:
 
         again = level & (whole < sms) & (x["bytes"] > x["l2"])
         streamed = torch.maximum(x["bytes"], whole * (m + n) * x["K"] * x["itemsize"])
-        memory = torch.where(again, streamed, x["bytes"]) / (active * rate)
+        moved = torch.where(again, streamed, x["bytes"])
+        memory = moved / c["memory_rate"]
+        each = moved / torch.where(level, active, tiles)
+        last, pairs = torch.where(level, active, last), sms / 2
+        before = moved - each * torch.where(last <= pairs, last, last - pairs)
+        late = before / c["memory_rate"] + each / c["pair_rate"]
+        late = torch.where(x["room"] == sms, late, 0.0)
         power = hungry * x["flops"] * (c["power"] + c["traffic"] * (1 / m + 1 / n))
         busy = torch.maximum(work + ends + reduction, power)
-        return torch.maximum(busy, memory) + c["overlap"] * torch.minimum(busy, memory)
+        longest = torch.maximum(torch.maximum(busy, memory), late)
+        return longest + c["overlap"] * torch.minimum(busy, memory)
 
     def _alike(self, numbers: Numbers) -> Tensor:
         x, c = self.columns, numbers.rates
