@@ -43,6 +43,8 @@ MOST_PARTS = 128
 MOST_ROWS = 256
 #: Bytes of a line of K of a stage: one to four of the lines that the copy engine swizzles.
 DEPTHS = (128, 256, 512)
+#: Of operands, in PTX.
+TYPES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "tf32"}
 CUT = scheduler.CUT.value
 
 
@@ -82,9 +84,8 @@ def why_not_with_tf32(problem: Problem) -> str | None:
     """The same of rungs that take tf32 as well, which WGMMA reads along K alone."""
     if problem.a.dtype != torch.float32 or problem.precision != "tf32":
         return why_not_with_pairs(problem)
-    for name, matrix, major in (("a", problem.a, "N"), ("b", problem.b, "T")):
-        if matrix.layout not in (major, "-") and refusal(name, matrix, major):
-            return f"{name} is not stored along K, as WGMMA reads tf32"
+    if problem.b.layout not in ("T", "-") and refusal("b", problem.b, "T"):
+        return "b is not stored along K, as WGMMA reads tf32"
     reason = halves_why_not(problem) or why_not_of_wgmma(problem, torch.float32)
     return reason or tma_why_not(problem) or steps_why_not(problem)
 
@@ -382,7 +383,7 @@ def shape_of(problem: Problem, config: Config, consumers: int, rows: int, **more
         consumers, rows, config.ORDER, config.GROUP_M, config.SPLIT_K, config.CLUSTER,
         C_MAJOR=c_major(problem),
         BATCHED=problem.batch > 1, WIDE=problem.wide,
-        TYPE="bf16" if problem.a.dtype == torch.bfloat16 else "f16",
+        TYPE=TYPES[problem.a.dtype],
         PLAIN=problem.epilogue == PLAIN, LINES=in_lines(problem), BIAS=problem.epilogue.along,
         ACTIVATION=GATED.get(activation, activation), GATED=problem.epilogue.gated,
         PARTS=config.PARTS, **more,

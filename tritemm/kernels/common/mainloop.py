@@ -21,6 +21,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from .fragments import exchanged, in_registers, load_fragment, operand_layout
 from .language import Value, aggregate, async_load
 from .memory import as_box, buffers, corner, first_part, in_halves, mma_layout, tile_view
 
@@ -63,6 +64,32 @@ def load_columns(desc, unit, k, col, bar, ring, stage, SHAPE: gl.constexpr):
             )  # fmt: skip
     else:
         tma_load(desc, unit, k, col, bar, ring.index(stage), SHAPE.B_MAJOR, SHAPE.BATCHED)
+
+
+@gluon.jit
+def multiply_half(fragment, b0, b1, acc0, acc1, HALF: gl.constexpr, use_acc, TWO: gl.constexpr):
+    """Ask for the products of a fragment and half of each part of B's tile, to be waited for."""
+    DEPTH: gl.constexpr = fragment.shape[1]
+    half = b0.slice(HALF * DEPTH, DEPTH, 0)
+    sum0 = warpgroup_mma(fragment, half, acc0, use_acc=use_acc, is_async=True)
+    sum1 = acc1
+    if TWO:
+        layout: gl.constexpr = operand_layout(acc1.shape[0], acc1.shape[1], gl.num_warps())
+        fragment = gl.convert_layout(fragment, layout, assert_trivial=True)
+        half = b1.slice(HALF * DEPTH, DEPTH, 0)
+        sum1 = warpgroup_mma(fragment, half, acc1, use_acc=use_acc, is_async=True)
+    return sum0, sum1
+
+
+@gluon.jit
+def wait_for(sums, fragment, TWO: gl.constexpr, HALVES: gl.constexpr = 1):
+    """The sums and the fragment, when but `HALVES` are still under way."""
+    sum0, sum1 = sums
+    if TWO:
+        sum0, sum1, fragment = warpgroup_mma_wait(2 * HALVES, deps=[sum0, sum1, fragment])
+    else:
+        sum0, fragment = warpgroup_mma_wait(HALVES, deps=[sum0, fragment])
+    return sum0, sum1, fragment
 
 
 @aggregate
@@ -114,6 +141,15 @@ class Mainloop:
 
         The last step is still under way: `multiply_tail` waits for it.
         """
+        if in_registers(self.SHAPE):
+            acc = self.multiply_fragments(n, steps, SLAB)
+        else:
+            acc = self.multiply_shared(n, steps, SLAB)
+        return acc
+
+    @gluon.jit
+    def multiply_shared(self, n, steps, SLAB: gl.constexpr):
+        """`multiply`, of operands that WGMMA reads in shared memory."""
         SHAPE: gl.constexpr = self.SHAPE
         N0: gl.constexpr = first_part(SHAPE.BLOCK_N)
         TWO: gl.constexpr = SHAPE.BLOCK_N > N0
@@ -141,6 +177,40 @@ class Mainloop:
         return acc0, acc1
 
     @gluon.jit
+    def multiply_fragments(self, n, steps, SLAB: gl.constexpr):
+        """`multiply`, of an A that WGMMA takes from registers, and the fragment that it still reads.
+
+        A fragment is loaded only when WGMMA has read what was in its registers; to wait for it is
+        also what keeps them.
+        """
+        SHAPE: gl.constexpr = self.SHAPE
+        N0: gl.constexpr = first_part(SHAPE.BLOCK_N)
+        TWO: gl.constexpr = SHAPE.BLOCK_N > N0
+        N1: gl.constexpr = SHAPE.BLOCK_N - N0 if TWO else 8
+        ROWS: gl.constexpr = SHAPE.ROWS
+        WARPS: gl.constexpr = gl.num_warps()
+        DTYPE: gl.constexpr = self.a_ring.dtype
+        DEPTH: gl.constexpr = SHAPE.BLOCK_K // 2
+        acc0 = gl.zeros((ROWS, N0), gl.float32, mma_layout(ROWS, N0, WARPS, DTYPE))
+        acc1 = gl.zeros((ROWS, N1), gl.float32, mma_layout(ROWS, N1, WARPS, DTYPE))
+        right = gl.zeros((ROWS, DEPTH), DTYPE, operand_layout(ROWS, N0, WARPS))
+        for step in range(steps):
+            stage = (n + step) % SHAPE.STAGES
+            mbarrier.wait(self.bars.index(stage), (n + step) // SHAPE.STAGES & 1)
+            a = tile_view(self.a_ring, stage * (SHAPE.BLOCK_M // ROWS) + SLAB, SHAPE.A_MAJOR)
+            b0 = tile_view(self.b0_ring, stage, SHAPE.B_MAJOR)
+            b1 = tile_view(self.b1_ring, stage, SHAPE.B_MAJOR)
+            left = load_fragment(a, 0, N0)
+            sums = multiply_half(left, b0, b1, acc0, acc1, 0, step > 0, TWO)
+            acc0, acc1, right = wait_for(sums, right, TWO)
+            right = load_fragment(a, 1, N0)
+            last = (n + step + SHAPE.STAGES - 1) % SHAPE.STAGES
+            mbarrier.arrive(self.bars.index(SHAPE.STAGES + last), pred=step > 0)
+            sums = multiply_half(right, b0, b1, acc0, acc1, 1, True, TWO)
+            acc0, acc1, left = wait_for(sums, left, TWO)
+        return acc0, acc1, right
+
+    @gluon.jit
     def multiply_tail(self, acc, n, steps):
         """The sums of `multiply`, complete, and the next unit's first step.
 
@@ -148,7 +218,11 @@ class Mainloop:
         for a use of the sums, and has every WGMMA waited for.
         """
         SHAPE: gl.constexpr = self.SHAPE
-        if first_part(SHAPE.BLOCK_N) < SHAPE.BLOCK_N:
+        if in_registers(SHAPE):
+            TWO: gl.constexpr = first_part(SHAPE.BLOCK_N) < SHAPE.BLOCK_N
+            acc0, acc1, _ = wait_for((acc[0], acc[1]), acc[2], TWO, 0)
+            acc = (exchanged(acc0), exchanged(acc1)) if TWO else (exchanged(acc0),)
+        elif first_part(SHAPE.BLOCK_N) < SHAPE.BLOCK_N:
             acc0, acc1 = warpgroup_mma_wait(0, deps=[acc[0], acc[1]])
             acc = (acc0, acc1)
         else:

@@ -1,0 +1,64 @@
+"""Tiles of A that WGMMA takes from registers: tf32 not stored along K, as it reads no other way.
+
+A fragment is half a step deep. Two take turns, so one is loaded while WGMMA reads the other.
+
+The swizzled lines of such a tile run along M, and the lanes of a warp want 4 of them, in 8 rows
+beside each other: each bank twice. So the fragments' rows are others than WGMMA takes them for:
+rows 4 to 7 and 16 to 19 of each 32 change places, and so on, and every bank is read once.
+The sums then stand in rows that are exchanged in the same way, until `in_order`.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from .memory import mma_layout
+
+#: Of the rows of a tile, those that change places: bits of their number.
+NEAR, FAR = gl.constexpr(4), gl.constexpr(16)
+
+
+@gluon.constexpr_function
+def in_registers(shape):
+    """Whether WGMMA takes A from there."""
+    return shape.TYPE.value == "tf32" and shape.A_MAJOR.value == "T"
+
+
+@gluon.constexpr_function
+def operand_layout(rows, columns, warps):
+    """A fragment, as WGMMA takes it for sums of so many columns."""
+    return gl.DotOperandLayout(0, mma_layout(rows, columns, warps, gl.float32), 1)
+
+
+@gluon.constexpr_function
+def load_layout(rows, depth, warps):
+    """The same of [rows, depth] of A where the rows stand that `in_order` has exchanged."""
+    spread = [1 << i for i in range(4, warps.bit_length() + 3)]
+    more = range(spread[-1].bit_length(), rows.bit_length() - 1)
+    registers = [[8, 0], [0, 4], *([0, 1 << i] for i in range(3, depth.bit_length() - 1))]
+    return gl.DistributedLinearLayout(
+        registers + [[1 << i, 0] for i in more],
+        [[0, 1], [0, 2], [1, 0], [2, 0], [FAR.value, 0]],
+        [[NEAR.value, 0], *([row, 0] for row in spread[1:])],
+        [],
+        [rows, depth],
+    )
+
+
+@gluon.jit
+def exchanged(tensor):
+    """With the rows in the other order, which is its own inverse; registers only."""
+    ROWS: gl.constexpr = tensor.shape[0]
+    COLUMNS: gl.constexpr = tensor.shape[1]
+    bits = tensor.reshape([ROWS // (2 * FAR), 2, FAR // (2 * NEAR), 2, NEAR, COLUMNS])
+    return bits.permute([0, 3, 2, 1, 4, 5]).reshape([ROWS, COLUMNS])
+
+
+@gluon.jit
+def load_fragment(a, HALF: gl.constexpr, COLUMNS: gl.constexpr):
+    """The left (0) or right half of the tile, for WGMMA of so many columns."""
+    ROWS: gl.constexpr = a.shape[0]
+    DEPTH: gl.constexpr = a.shape[1] // 2
+    WARPS: gl.constexpr = gl.num_warps()
+    half = a.slice(HALF * DEPTH, DEPTH, 1).load(load_layout(ROWS, DEPTH, WARPS))
+    layout: gl.constexpr = operand_layout(ROWS, COLUMNS, WARPS)
+    return gl.convert_layout(exchanged(half), layout, assert_trivial=True)
