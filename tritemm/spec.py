@@ -85,6 +85,7 @@ class Trait:
     whose programs share K and the sum. Of tiles that are `alike` each load takes as long, whatever
     the tile; they have no ring, but ask for the loads of all their stages at once and wait for
     them, while other programs on their SM work.
+    One with `registers` has WGMMA take an A from there that it can't read as it is stored.
     `gathering` is what adding up the parts of a split K takes, relative to other rungs.
     """
 
@@ -96,6 +97,7 @@ class Trait:
     level: bool = False
     exchanges: bool = False
     alike: bool = False
+    registers: bool = False
     gathering: float = 1.0
 
 

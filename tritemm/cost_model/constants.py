@@ -15,6 +15,8 @@ from ..spec import Kernel, Trait
 #: (word, BLOCK_M, BLOCK_N, BLOCK_K, warps, stages, programs of a cluster), see `key`; all 1 behind
 #: the word of tiles that are alike.
 Key = tuple[str, int, int, int, int, int, int]
+#: What ends a `Kind.word` of which WGMMA takes A from registers.
+REGISTERS = "/registers"
 
 
 class Factors(NamedTuple):
@@ -113,8 +115,10 @@ class Constants:
         )
 
     def efficiency(self, kernel: Kernel, word: str) -> float:
-        """A rung's share of the dense rate."""
-        return self.efficiencies.get(kernel.name, {}).get(word, kernel.trait.efficiency)
+        """A rung's share of the dense rate; of an A from registers that was not measured, as of
+        one in shared memory."""
+        known = self.efficiencies.get(kernel.name, {})
+        return known.get(word, known.get(word.removesuffix(REGISTERS), kernel.trait.efficiency))
 
     def factors(self, kernel: Kernel, key: Key) -> Factors:
         """Of a rung's tile; of one that was not measured, 1."""
@@ -139,7 +143,8 @@ def key(trait: Trait, word: str, config: Config) -> Key:
     cluster.
 
     `word` is `Kind.types`, with "/narrow-" behind it and the operands whose loads are less than
-    16 bytes wide, "/turned-" and how many operands are, and the layouts where tiles are alike.
+    16 bytes wide, "/turned-" and how many operands are, `REGISTERS` if A comes from there, and the
+    layouts where tiles are alike.
     """
     c = config
     if trait.alike:

@@ -16,7 +16,7 @@ from ..kernels.pack import WORD
 from ..problem import GATED, Device, Matrix, Problem
 from ..spec import Kernel, Trait
 from . import constants as known
-from .constants import Constants
+from .constants import REGISTERS, Constants
 
 #: fp32 registers and threads of an SM; the addresses and indices of a thread beside its
 #: accumulators, and where it has no ring.
@@ -85,7 +85,7 @@ class Kind:
         self.gated = ending[1] in GATED
         # WGMMA reads only 16-bit operands along M or N; others are turned in shared memory.
         turns = dtype == torch.int8 or self.types[:2] in ("tf", "bf")
-        self.turned = turns * ((self.layouts[0] != "N") + (self.layouts[1] != "T"))
+        self._turned = turns * (self.layouts[0] != "N"), turns * (self.layouts[1] != "T")
         # Columns of B that are requested together: those of a line, where it is stored by rows.
         self.along = _LINE // self.itemsize if self.layouts[1] == "N" else 1
         # (rung, id of a config) -> the config and its shape. Hashing a config costs more than
@@ -124,7 +124,7 @@ class Kind:
         if self.gated and trait.turns:
             factor *= _PAIRS_IN_TURNS
         together = 1 if trait.resident else self.together(trait, config)
-        turned = 1 + c.turned * self.turned
+        turned = 1 + c.turned * self.turned(trait)
         alone = (self.products(config) * turned / c.efficiency(kernel, word)) ** 2
         alone += (c.latency / (max(config.num_stages - 1, 1) * together)) ** 2
         a, b = (
@@ -145,6 +145,11 @@ class Kind:
         cut = CUT if config.PARTS > 1 else k
         return (m, n, k, split, cut, cluster, room, own, below, beside, ends, least_ends, together,
                 after, hungry * (c.power + c.traffic * (1 / m + 1 / n)))  # fmt: skip
+
+    def turned(self, trait: Trait) -> int:
+        """Operands that a rung turns in shared memory."""
+        a, b = self._turned
+        return b if trait.registers else a + b
 
     def products(self, config: Config) -> float:
         """Seconds of a k-step's products on an SM at the dense rate."""
@@ -173,7 +178,9 @@ class Kind:
     def word(self, trait: Trait) -> str:
         """Under which the k-steps of these types and loads were measured."""
         narrow = "ab"[not self.narrow[0] : 1 + self.narrow[1]] if trait.narrow != 1 else ""
-        turned = f"/turned-{self.turned}" if self.turned else ""
+        turned = f"/turned-{self.turned(trait)}" if self.turned(trait) else ""
+        if trait.registers and self._turned[0]:
+            turned += REGISTERS
         layouts = f"/{self.layouts}" if trait.alike else ""
         return self.types + (narrow and f"/narrow-{narrow}") + turned + layouts
 

@@ -96,7 +96,7 @@ class Table:
             "b_bytes": b_bytes,
             "a_more": a_more,
             "b_more": b_more,
-            "turned": kind.turned,
+            "turned": kind.turned(trait),
             "own": m * n / split if trait.exchanges else m * n,
             "stored": kind.out,
             "wide": kind.stores_wide,

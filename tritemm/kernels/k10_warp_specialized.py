@@ -4,7 +4,7 @@ Adds to       persistent: a producer warp runs ahead by itself, so loads never w
 Mirrors       wgmma_warp_specialized
 Compiler does the descriptors of shared memory, the instructions of a k-step, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, no LDGSTS
-Needs         sm_90; 16-bit operands, or tf32 stored along K, with 16-byte aligned lines; Gluon
+Needs         sm_90; 16-bit operands, or tf32 with B stored along K; lines 16-byte aligned; Gluon
 Note          1.03x cuBLAS at 8192^3 NN; 2056^3 from 0.61x to 0.88x by three consumers of 64 rows.
 """
 
@@ -15,9 +15,10 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ..spec import Trait, TritonKernel
 from .common.epilogue import make_epilogue
 from .common.fixed_parts import sums_of
-from .common.gluon_host import arguments, config_why_not, why_not_with_tf32
+from .common.gluon_host import arguments, config_why_not
 from .common.mainloop import make_mainloop
 from .common.scheduler import SIZES, Scheduler
+from .common.tf32_host import either, why_not_with_tf32
 from .common.tiles import configs_of, of_few_rows, ordered
 
 
@@ -87,5 +88,6 @@ KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=warp_specialized_kernel, arguments=arguments(consumers=1),
     grid=grid, why_not=why_not_with_tf32, configs=configs, interpreted=None,
     config_why_not=config_why_not(1, three=True), ordered=ordered(TILES), fixed_parts=True,
-    supersedes=True, trait=Trait(0.98, resident=True, hidden=0.4),
+    supersedes=True, either=either,
+    trait=Trait(0.98, resident=True, hidden=0.4, registers=True),
 )  # fmt: skip

@@ -4,7 +4,7 @@ Adds to       warp_specialized: units of work are (tile, part of K), so few tile
 Mirrors       nothing; the CUDA ladder keeps whole tiles
 Compiler does the descriptors of shared memory, the instructions of a k-step, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, no LDGSTS
-Needs         sm_90; 16-bit operands, or tf32 stored along K, with 16-byte aligned lines; Gluon
+Needs         sm_90; 16-bit operands, or tf32 with B stored along K; lines 16-byte aligned; Gluon
 Note          1.24x cuBLAS at 64 x 64 x 131072 NN (K in 33 parts), a tie at 768 x 768 x 65536 TN
               (in 8; 0.93x while the last part added up all). To sum many parts costs 1 to 4 us.
 """
@@ -22,13 +22,13 @@ from .common.gluon_host import (
     config_why_not,
     together,
     too_long,
-    why_not_with_tf32,
     workspace_of_parts,
 )
 from .common.limits import pairs_why_not
 from .common.mainloop import make_mainloop
 from .common.parts import Parts
 from .common.scheduler import SIZES, Scheduler
+from .common.tf32_host import either, why_not_with_tf32
 from .common.tiles import in_parts, shared_parts
 
 
@@ -107,5 +107,5 @@ KERNEL = TritonKernel(
     grid=grid, why_not=why_not, configs=configs, interpreted=None,
     config_why_not=config_why_not(1, three=True),
     in_order=False, ordered=shared_parts(TILES), fixed_parts=True,
-    trait=Trait(0.98, resident=True, hidden=0.3),
+    either=either, trait=Trait(0.98, resident=True, hidden=0.3, registers=True),
 )  # fmt: skip

@@ -12,7 +12,7 @@ from ...problem import GATED, INTERPRETER, PLAIN, Problem, kept
 from ...runtime.workspace import Room
 from ...spec import Arguments, Config, Workspace
 from . import epilogue, finish, memory, scheduler
-from .host import Box, _sizes, _strides, described, major_of, refusal, storable, tma_why_not
+from .host import Box, _sizes, _strides, described, from_registers, major_of, storable, tma_why_not
 from .limits import pairs_why_not, steps_why_not, units_why_not
 from .shape import Shape
 
@@ -78,16 +78,6 @@ def halves_why_not(problem: Problem) -> str | None:
             "16 bytes; store b by columns, as the weight of a linear layer"
         )
     return None
-
-
-def why_not_with_tf32(problem: Problem) -> str | None:
-    """The same of rungs that take tf32 as well, which WGMMA reads along K alone."""
-    if problem.a.dtype != torch.float32 or problem.precision != "tf32":
-        return why_not_with_pairs(problem)
-    if problem.b.layout not in ("T", "-") and refusal("b", problem.b, "T"):
-        return "b is not stored along K, as WGMMA reads tf32"
-    reason = halves_why_not(problem) or why_not_of_wgmma(problem, torch.float32)
-    return reason or tma_why_not(problem) or steps_why_not(problem)
 
 
 def why_not_of_wgmma(problem: Problem, *more: torch.dtype) -> str | None:
@@ -195,6 +185,11 @@ def config_why_not(consumers: int, three: bool = False):
         most = most_accumulators(config, many)
         if accumulators > most:
             return f"{accumulators} accumulators per thread; {most} is possible"
+        if from_registers(problem) and not beside_fragments(config):
+            return (
+                "a is not stored along K, and WGMMA takes its elements from registers, which have "
+                "no room for them beside the accumulators"
+            )
         if config.num_stages < 2:
             return f"num_stages is {config.num_stages}; a ring needs 2 or more"
         if reason := parts_why_not(problem, config):
@@ -231,6 +226,13 @@ def odd_halves(config: Config, size: int, b_major: str) -> str | None:
             f"other, of {half} columns or a multiple"
         )
     return None
+
+
+def beside_fragments(config: Config) -> bool:
+    """Whether registers have room for A's part of a step; with three consumers, ptxas finds none,
+    and waits for every WGMMA."""
+    each = sums_of(config) * config.BLOCK_N + config.BLOCK_K
+    return slabs(config) == 1 and config.BLOCK_M * each <= 32 * config.num_warps * ACCUMULATORS
 
 
 def most_accumulators(config: Config, consumers: int) -> int:

@@ -178,6 +178,11 @@ def major_of(matrix: Matrix, by: str = "TMA") -> str:
     return "N" if refusal("", matrix, "N", by) is None else "T"
 
 
+def from_registers(problem: Problem) -> bool:
+    """Whether WGMMA takes A from registers, of the rungs that take tf32."""
+    return problem.a.dtype == torch.float32 and major_of(problem.a) == "T"
+
+
 def refusal(name: str, matrix: Matrix, major: str, by: str = "TMA") -> str | None:
     """Why 16 bytes at a time of `matrix` can't be copied `by` TMA, or by threads.
 

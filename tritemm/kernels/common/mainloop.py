@@ -178,7 +178,7 @@ class Mainloop:
 
     @gluon.jit
     def multiply_fragments(self, n, steps, SLAB: gl.constexpr):
-        """`multiply`, of an A that WGMMA takes from registers, and the fragment that it still reads.
+        """`multiply`, of an A from registers, and the fragment that WGMMA still reads.
 
         A fragment is loaded only when WGMMA has read what was in its registers; to wait for it is
         also what keeps them.

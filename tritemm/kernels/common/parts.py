@@ -66,7 +66,6 @@ def deposit(ptr, acc, EPI_N: gl.constexpr):
     """Write partial sums at `ptr`, `EPI_N` columns at a time."""
     for i in gl.static_range(acc_columns(acc) // EPI_N):
         piece = columns_of(acc, i, EPI_N)
-        piece = gl.convert_layout(piece, mma_layout(piece.shape[0], EPI_N, gl.num_warps()))
         gl.store(ptr + i * (piece.shape[0] * EPI_N) + _offsets(piece), piece)
 
 

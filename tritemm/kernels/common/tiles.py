@@ -11,6 +11,7 @@ from ...spec import Config
 from .gluon_host import (
     MOST_PARTS,
     POINTER_COLUMNS,
+    beside_fragments,
     by_engine,
     c_major,
     columns_that_fit,
@@ -21,7 +22,7 @@ from .gluon_host import (
     slabs,
     sums_of,
 )
-from .host import major_of
+from .host import from_registers, major_of
 
 Tile = tuple[int, int, int, int, int]  # BLOCK_M, BLOCK_N, BLOCK_K, warps, stages
 
@@ -34,8 +35,16 @@ def configs_of(problem: Problem, tiles: Sequence[Tile], consumers: int) -> tuple
     kind = not by_engine(c_major(problem)), problem.c.dtype.itemsize, problem.device.shared
     if problem.epilogue.gated:
         found = _fitting(tuple(tiles), consumers, problem.itemsize, *kind, True)
-        return _in_halves(found, problem.itemsize, major_of(problem.b))
-    return _fitting(tuple(tiles), consumers, problem.itemsize, *kind)
+        found = _in_halves(found, problem.itemsize, major_of(problem.b))
+    else:
+        found = _fitting(tuple(tiles), consumers, problem.itemsize, *kind)
+    return _beside_fragments(found) if from_registers(problem) else found
+
+
+@functools.lru_cache(maxsize=4096)
+def _beside_fragments(configs: tuple[Config, ...]) -> tuple[Config, ...]:
+    """Those that leave room for A in registers."""
+    return tuple(config for config in configs if beside_fragments(config))
 
 
 @functools.lru_cache
@@ -83,6 +92,8 @@ def ordered(tiles: Sequence[Tile]) -> Callable[[Problem, int], Sequence[Config]]
 
     def configs(problem: Problem, parts: int) -> Sequence[Config]:
         own = in_fixed_parts(configs_of(problem, tiles, consumers=1), parts)
+        if parts > 1 and from_registers(problem):
+            own = _beside_fragments(own)
         return own if parts == 1 else _with_room(own)
 
     return configs
