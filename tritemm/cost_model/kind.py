@@ -11,7 +11,7 @@ from .. import gpus
 from ..bounded import Bounded
 from ..config import Config
 from ..kernels.common.finish_piece import ROOMY
-from ..kernels.common.gluon_host import CUT
+from ..kernels.common.parts_host import CUT
 from ..kernels.pack import WORD
 from ..problem import GATED, Device, Matrix, Problem
 from ..spec import Kernel, Trait

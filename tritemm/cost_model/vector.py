@@ -14,8 +14,8 @@ from torch import Tensor
 
 from .. import gpus
 from ..config import Config
-from ..kernels.common.gluon_host import CUT
 from ..kernels.common.parts import OWNERS
+from ..kernels.common.parts_host import CUT
 from ..spec import Kernel
 from . import constants as known
 from .constants import BY_RUNG, Constants

@@ -115,7 +115,7 @@ def _groups(
         copied = pack_bytes(problem, pack)
         refusing = {}  # in their order, each once
         for swap in (False, True):
-            some = rungs if short or not swap else [r for r in rungs if r.either(problem)]
+            some = rungs if short or not swap else [r for r in rungs if r.either(packed)]
             if not some:
                 continue
             view = packed.transposed() if swap else packed
@@ -172,7 +172,10 @@ def packs(problem: Problem) -> Sequence[str]:
         return ("",)
     refused = "".join(name for name in "ab" if refused_by_tma(name, getattr(problem, name)))
     slow = _slow_majors(problem)
-    found = dict.fromkeys(("", refused, "".join(n for n in "ab" if n in refused + slow)))
+    one = _enough(problem) if slow == "ab" else ""
+    found = dict.fromkeys(
+        ("", refused, *("".join(n for n in "ab" if n in refused + more) for more in (one, slow)))
+    )
     return [pack for pack in found if not pack or _is_modest(problem, pack)]
 
 
@@ -192,6 +195,13 @@ def _is_modest(problem: Problem, pack: str) -> bool:
 def refused_by_tma(name: str, matrix: Matrix) -> bool:
     """Whether the copy engine can read `matrix` neither by rows nor by columns."""
     return all(host.refusal(name, matrix, major) for major in "NT")
+
+
+def _enough(problem: Problem) -> str:
+    """The smaller operand, where a rung takes the other from registers: of tf32."""
+    if problem.precision != "tf32" or problem.device.capability[0] != 9:
+        return ""
+    return min("ab", key=lambda name: pack_bytes(problem, name))
 
 
 def _slow_majors(problem: Problem) -> str:

@@ -16,7 +16,7 @@ import torch
 from ..config import Config
 from ..cost_model.model import pack_bytes, scene_of
 from ..gpus import clusters_at_once
-from ..kernels.common import gluon_host
+from ..kernels.common import parts_host
 from ..kernels.common.host import is_wgmma
 from ..problem import INTERPRETER, Problem
 from ..spec import Kernel
@@ -46,12 +46,12 @@ def parts_of(problem: Problem) -> int:
     N, K, sms = problem.N, problem.K, problem.device.sms
     if not by_wgmma(problem) or problem.accumulate != torch.float32:
         return 1
-    if N > MOST_N or K < LEAST_K or gluon_host.too_long(problem):
+    if N > MOST_N or K < LEAST_K or parts_host.too_long(problem):
         return 1
     tiles = -(-N // TILE)
     most = [n for n in range(1, IN_CLUSTER + 1) if tiles <= clusters_at_once(n, sms)]
     few = min(max(most, default=1), K // LEAST_PART)
-    many = min(sms // tiles, K // DEEP_PART, gluon_host.MOST_PARTS)
+    many = min(sms // tiles, K // DEEP_PART, parts_host.MOST_PARTS)
     return many if many > few and 2 * few * tiles < sms else few
 
 

@@ -15,10 +15,9 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ..spec import Trait, TritonKernel
 from .common.epilogue import make_epilogue
 from .common.fixed_parts import sums_of
-from .common.gluon_host import arguments, config_why_not
+from .common.gluon_host import arguments, config_why_not, either, why_not_with_tf32
 from .common.mainloop import make_mainloop
 from .common.scheduler import SIZES, Scheduler
-from .common.tf32_host import either, why_not_with_tf32
 from .common.tiles import configs_of, of_few_rows, ordered
 
 
@@ -88,6 +87,5 @@ KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=warp_specialized_kernel, arguments=arguments(consumers=1),
     grid=grid, why_not=why_not_with_tf32, configs=configs, interpreted=None,
     config_why_not=config_why_not(1, three=True), ordered=ordered(TILES), fixed_parts=True,
-    supersedes=True, either=either,
-    trait=Trait(0.98, resident=True, hidden=0.4, registers=True),
+    supersedes=True, trait=Trait(0.98, resident=True, hidden=0.4, registers=True), either=either,
 )  # fmt: skip

@@ -20,15 +20,16 @@ from .common.gluon_host import (
     arguments,
     columns_at_once,
     config_why_not,
+    either,
     together,
-    too_long,
+    why_not_with_tf32,
     workspace_of_parts,
 )
 from .common.limits import pairs_why_not
 from .common.mainloop import make_mainloop
 from .common.parts import Parts
+from .common.parts_host import too_long
 from .common.scheduler import SIZES, Scheduler
-from .common.tf32_host import either, why_not_with_tf32
 from .common.tiles import in_parts, shared_parts
 
 

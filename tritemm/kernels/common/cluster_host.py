@@ -9,7 +9,7 @@ from typing import Any
 from ...problem import Matrix, Problem, kept
 from ...runtime.triton_private import clusters_why_not
 from ...spec import Arguments, Config, Workspace
-from . import cluster_mainloop, gluon_host
+from . import cluster_mainloop, gluon_host, parts_host
 from .cluster_mainloop import LINE, slabs_of
 from .host import Box, _sizes, _strides, described, major_of
 
@@ -42,7 +42,7 @@ def why_not(problem: Problem) -> str | None:
 
 def why_not_in_parts(problem: Problem) -> str | None:
     """The same where each tile's K is cut."""
-    reason = gluon_host.too_long(problem) or why_not(problem)
+    reason = parts_host.too_long(problem) or why_not(problem)
     if not reason and -(-problem.K // LINE.value) < 2:
         return f"K is {problem.K}; a cluster shares two steps of {LINE.value} or more"
     return reason

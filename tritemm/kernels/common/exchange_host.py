@@ -11,8 +11,9 @@ from ...spec import Config
 from . import cluster_host, exchange
 from .cluster_mainloop import slabs_of
 from .exchange import most_pieces
-from .gluon_host import parts_why_not, piece_columns
+from .gluon_host import piece_columns
 from .host import Box, major_of
+from .parts_host import parts_why_not
 from .tiles import config_of, in_fixed_parts
 
 #: BLOCK_M, BLOCK_N, BLOCK_K, and the warps of a tile, with as many stages as fit.

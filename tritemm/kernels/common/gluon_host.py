@@ -11,9 +11,20 @@ import torch
 from ...problem import GATED, INTERPRETER, PLAIN, Problem, kept
 from ...runtime.workspace import Room
 from ...spec import Arguments, Config, Workspace
-from . import epilogue, finish, memory, scheduler
-from .host import Box, _sizes, _strides, described, from_registers, major_of, storable, tma_why_not
-from .limits import pairs_why_not, steps_why_not, units_why_not
+from . import epilogue, finish, memory
+from .host import (
+    Box,
+    _sizes,
+    _strides,
+    described,
+    from_registers,
+    major_of,
+    refusal,
+    storable,
+    tma_why_not,
+)
+from .limits import pairs_why_not, steps_why_not
+from .parts_host import parts_why_not, too_long
 from .shape import Shape
 
 #: As in a kernel; a call from the host costs several microseconds.
@@ -36,16 +47,12 @@ ACCUMULATORS_OF_THREE = 96
 ACCUMULATORS_IN_PARTS, ACCUMULATORS_IN_PARTS_OF_THREE = 192, 128
 #: Columns that are stored through pointers at a time, by way of shared memory.
 POINTER_COLUMNS = 64
-#: Parts of K at most: who comes to add them up is counted in 8 bits (`parts`), and the steps
-#: of all parts in 32.
-MOST_PARTS = 128
 #: Rows of a tile at most, as of a box of the copy engine.
 MOST_ROWS = 256
 #: Bytes of a line of K of a stage: one to four of the lines that the copy engine swizzles.
 DEPTHS = (128, 256, 512)
 #: Of operands, in PTX.
 TYPES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "tf32"}
-CUT = scheduler.CUT.value
 
 
 @kept
@@ -80,6 +87,28 @@ def halves_why_not(problem: Problem) -> str | None:
     return None
 
 
+def why_not_with_tf32(problem: Problem) -> str | None:
+    """The same of rungs that take tf32 as well.
+
+    WGMMA reads it in shared memory along K alone, and takes an A that is stored otherwise from
+    registers (`fragments`).
+    """
+    if problem.a.dtype != torch.float32 or problem.precision != "tf32":
+        return why_not_with_pairs(problem)
+    if problem.b.layout not in ("T", "-") and refusal("b", problem.b, "T"):
+        return "b is not stored along K, as WGMMA reads tf32"
+    reason = halves_why_not(problem) or why_not_of_wgmma(problem, torch.float32)
+    return reason or tma_why_not(problem) or steps_why_not(problem)
+
+
+@kept
+def either(problem: Problem) -> bool:
+    """Whether exchanged operands can do without the copy that these need, of tf32."""
+    if problem.a.dtype != torch.float32 or why_not_with_tf32(problem) is None:
+        return False
+    return why_not_with_tf32(problem.transposed()) is None
+
+
 def why_not_of_wgmma(problem: Problem, *more: torch.dtype) -> str | None:
     """The refusal of what multiplies 16-bit operands, and those of `more` types, by WGMMA."""
     if reason := interpreter_why_not(problem):
@@ -111,42 +140,6 @@ def types_why_not(problem: Problem, *more: torch.dtype) -> str | None:
 def why_not_in_parts(problem: Problem) -> str | None:
     """The refusal of the rungs that cut K into parts."""
     return too_long(problem) or why_not(problem)
-
-
-def too_long(problem: Problem) -> str | None:
-    """The refusal of what counts the steps of K of all parts."""
-    if problem.K >= 2**28:
-        return f"K is {problem.K}; steps of K are counted in 32 bits, for all parts, below 2**28"
-    return None
-
-
-def parts_why_not(problem: Problem, config: Config) -> str | None:
-    """The refusal of K cut into more parts than it has steps, or than can be counted."""
-    split, steps = config.SPLIT_K, -(-problem.K // config.BLOCK_K)
-    if split > 1 and (reason := too_long(problem)):
-        return reason
-    if steps < split:
-        return f"SPLIT_K is {split}; K = {problem.K} has {steps} steps of {config.BLOCK_K}"
-    if split > MOST_PARTS:
-        return f"SPLIT_K is {split}; {MOST_PARTS} parts are possible"
-    if reason := fixed_parts_why_not(problem, config):
-        return reason
-    return units_why_not(config.tiles(problem) * split)
-
-
-def fixed_parts_why_not(problem: Problem, config: Config) -> str | None:
-    """The refusal of `PARTS` that are too many, or that steps or programs don't meet."""
-    count, split = config.PARTS, config.SPLIT_K
-    if count == 1:
-        return None
-    if split not in (1, count):
-        return f"PARTS is {count} and SPLIT_K {split}; one program takes all parts, or each one"
-    if CUT % config.BLOCK_K:
-        return f"BLOCK_K is {config.BLOCK_K}; PARTS begin at multiples of {CUT} elements"
-    pieces = -(-problem.K // CUT)
-    if count > pieces:
-        return f"PARTS is {count}; K = {problem.K} has {pieces} times {CUT} elements"
-    return too_long(problem)
 
 
 def sums_of(config: Config) -> int:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from ...problem import Problem
 from ...spec import Config
 from .gluon_host import (
-    MOST_PARTS,
     POINTER_COLUMNS,
     beside_fragments,
     by_engine,
@@ -23,6 +22,7 @@ from .gluon_host import (
     sums_of,
 )
 from .host import from_registers, major_of
+from .parts_host import MOST_PARTS
 
 Tile = tuple[int, int, int, int, int]  # BLOCK_M, BLOCK_N, BLOCK_K, warps, stages
 
