@@ -34,7 +34,7 @@ TILES = [
 
 
 @pytest.mark.parametrize(("layout", "swap"), [("NN", True), ("TT", False)])
-@pytest.mark.parametrize("size", [(4096, 4096, 4096), (512, 512, 8192), (64, 4096, 1024)])
+@pytest.mark.parametrize("size", [(4096, 4096, 4096), (512, 512, 8192), (128, 4096, 1024)])
 def test_auto_copies_nothing_where_one_operand_is_stored_along_k(layout, swap, size):
     rows = [
         (kernel.name, config.SWAP)
