@@ -78,6 +78,23 @@ def test_every_config(kernel, layout):
         assert run(kernel, a, b, config=swapped, ending=ending) is None
 
 
+@pytest.mark.parametrize(
+    "job",
+    [
+        asm.Job("persistent", N=768, residual=True),
+        asm.Job("persistent", N=768, dtype="fp16", accumulate="fp16", bias=True),
+        asm.Job("persistent", N=768, dtype="fp32", precision="tf32", layout="NT", residual=True),
+        asm.Job("tma", N=768, dtype="fp16", accumulate="fp16", bias=True, residual=True),
+    ],
+    ids=lambda job: f"{job.rung}-{job.dtype}",
+)
+def test_what_is_added_finds_room(job):
+    """Triton exchanges it between threads, beside the stages and the output, in the largest tile
+    that is offered."""
+    (code,) = asm.compile_many([job], "usage")
+    assert code.fits, f"{code.shared} bytes of shared memory"
+
+
 def test_rungs_that_need_a_gpu_compile_with_all_of_it():
     """Here as well: with a bias, a residual and an activation, some stored by threads."""
     rungs = [kernel for kernel in FUSING if kernel.interpreted is None]

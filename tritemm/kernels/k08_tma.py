@@ -48,18 +48,18 @@ def tma_kernel(
     )  # fmt: skip
 
 
-def own_output(problem):
+def outputs(problem):
     # A converted tile takes the place of the stages; the accumulator itself is staged beside them.
-    return problem.accumulate == problem.c.dtype
+    return int(problem.accumulate == problem.c.dtype)
 
 
 def configs(problem):
-    return tma_tiles(problem, own_output=own_output(problem))
+    return tma_tiles(problem, outputs=outputs(problem))
 
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=tma_kernel, arguments=DESCRIPTORS,
-    why_not=why_not_of_descriptors, configs=configs, config_why_not=of_descriptors(own_output),
+    why_not=why_not_of_descriptors, configs=configs, config_why_not=of_descriptors(outputs),
     interpreted=Config(32, 32, 32, ORDER="grouped"),
     trait=Trait(0.96),
 )  # fmt: skip

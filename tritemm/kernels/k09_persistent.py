@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from ..spec import Config, Trait, TritonKernel
-from .common.host import DESCRIPTORS, of_descriptors, tma_tiles, why_not_of_descriptors
+from .common.host import DESCRIPTORS, of_descriptors, own_tiles, tma_tiles, why_not_of_descriptors
 from .common.raster import raster, split_batch
 from .common.tile import dot, load_tile, store_tile
 
@@ -54,8 +54,7 @@ def persistent_kernel(
 
 
 def configs(problem):
-    # The output tile has its own shared memory, so that its store overlaps the next tile's loads.
-    return tma_tiles(problem, own_output=True)
+    return tma_tiles(problem, outputs=own_tiles(problem))
 
 
 def grid(problem, config):
@@ -65,7 +64,7 @@ def grid(problem, config):
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=persistent_kernel, arguments=DESCRIPTORS, grid=grid,
     why_not=why_not_of_descriptors, configs=configs,
-    config_why_not=of_descriptors(lambda problem: True),
+    config_why_not=of_descriptors(own_tiles),
     interpreted=Config(32, 32, 32, ORDER="grouped"),
     trait=Trait(0.98, resident=True, hidden=0.3),
 )  # fmt: skip

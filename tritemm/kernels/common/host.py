@@ -242,20 +242,27 @@ def why_not_of_descriptors(problem: Problem) -> str | None:
     return pairs_why_not(problem) or tma_why_not(problem)
 
 
-def fitting(problem: Problem, configs: list[Config], own_output: bool) -> tuple[Config, ...]:
+def fitting(problem: Problem, configs: list[Config], outputs: int) -> tuple[Config, ...]:
     """The configs whose stages of A and B fit into the device's shared memory.
 
-    `own_output`: the output tile is staged beside them, not in their place.
+    `outputs`: tiles of C that stand beside them, and not in their place.
     """
-    return tuple(c for c in configs if _fits(problem, c, own_output))
+    return tuple(c for c in configs if _fits(problem, c, outputs))
 
 
-def _fits(problem: Problem, config: Config, own_output: bool) -> bool:
+def _fits(problem: Problem, config: Config, outputs: int) -> bool:
     stage = (config.BLOCK_M + config.BLOCK_N) * config.BLOCK_K * problem.itemsize
     output = config.BLOCK_M * config.BLOCK_N * problem.c.dtype.itemsize
     barriers = 512
-    room = problem.device.shared - barriers - own_output * output
+    room = problem.device.shared - barriers - outputs * output
     return config.num_stages * stage <= room
+
+
+def own_tiles(problem: Problem) -> int:
+    """Tiles of C beside the stages where a program goes on to its next tile: the output, so that
+    its store overlaps loads, and what the epilogue adds, which Triton exchanges between threads."""
+    after = problem.epilogue
+    return 2 if after.residual or (after.bias and problem.accumulate == torch.float16) else 1
 
 
 def int8_why_not(problem: Problem) -> str | None:
@@ -304,12 +311,12 @@ def dot_why_not(problem: Problem, config: Config) -> str | None:
         return reason
     if not is_wgmma(problem, config) and (reason := int8_why_not(problem)):
         return f"{reason}; WGMMA wraps, in tiles of 64 rows or more and 4 warps or more"
-    if not _fits(problem, config, own_output=False):
+    if not _fits(problem, config, outputs=0):
         return "the tiles of A and B don't fit into shared memory; take smaller ones"
     return None
 
 
-def of_descriptors(own_output: Callable[[Problem], bool]):
+def of_descriptors(outputs: Callable[[Problem], int]):
     """`config_why_not` of the rungs whose tiles the copy engine moves; see `fitting`."""
 
     def reason(problem: Problem, config: Config) -> str | None:
@@ -320,7 +327,7 @@ def of_descriptors(own_output: Callable[[Problem], bool]):
         least = 16 // min(problem.itemsize, problem.c.dtype.itemsize)
         if min(config.BLOCK_M, config.BLOCK_N, config.BLOCK_K) < least:
             return f"a side of the tile has fewer than {least} elements, or 16 bytes for TMA"
-        if not _fits(problem, config, own_output(problem)):
+        if not _fits(problem, config, outputs(problem)):
             return "stages and output together don't fit into shared memory; take fewer stages"
         return None
 
@@ -343,13 +350,13 @@ def tiles_in_flight(problem: Problem) -> tuple[Config, ...]:
             for tile in tiles
             for stages in depths
         ],
-        own_output=False,
+        outputs=0,
     )
 
 
 @once_per_kind
-def tma_tiles(problem: Problem, own_output: bool) -> tuple[Config, ...]:
-    """Tiles of the TMA rungs, the one for large problems first; `own_output` as in `fitting`.
+def tma_tiles(problem: Problem, outputs: int) -> tuple[Config, ...]:
+    """Tiles of the TMA rungs, the one for large problems first; `outputs` as in `fitting`.
 
     A row of K is 128 bytes, what the copy engine swizzles, where the rest leaves room: fp64 and
     fp32 on FFMA are short of registers; int8 with rows along M or N is transposed through
@@ -370,4 +377,4 @@ def tma_tiles(problem: Problem, own_output: bool) -> tuple[Config, ...]:
         Config(m, n, k, num_warps=warps, num_stages=stages, ORDER="grouped")
         for m, n, k, warps, stages in tiles
     ]
-    return fitting(problem, configs, own_output)
+    return fitting(problem, configs, outputs)
