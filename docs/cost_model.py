@@ -83,6 +83,9 @@ def example() -> dict[str, tuple[str, float]]:
     shown = numbers.shown[RUNG.name]
     ends = (end + store) * (1 + (rounds - 1) * shown)
     memory = asked.bytes / numbers.memory_rate
+    each, pairs = asked.bytes / tiles, device.sms / 2
+    alone_or_not = last if last <= pairs else last - pairs
+    read = (asked.bytes - each * alone_or_not) / numbers.memory_rate + each / numbers.pair_rate
     power = hungry * asked.flops * (numbers.power + numbers.traffic * (1 / m + 1 / n))
     busy = max(steps + ends, power)
     overlap = numbers.overlap * min(busy, memory)
@@ -111,15 +114,16 @@ def example() -> dict[str, tuple[str, float]]:
             power,
         ),
         "memory": (
-            f"{asked.bytes / 1e6:.0f} MB at {numbers.memory_rate / 1e12:.3g} TB/s, meanwhile",
-            memory,
+            f"{asked.bytes / 1e6:.0f} MB at {numbers.memory_rate / 1e12:.3g} TB/s, meanwhile: "
+            f"{1e6 * memory:.1f} µs, or until the last pair of SMs has read its tiles",
+            max(memory, read),
         ),
         "overlap": (f"{numbers.overlap:.3g} of {shorter}, the shorter of the two", overlap),
         "launch": ("the rung's own", launch),
         "cold": ("the rung's own, and nearly all of it for so many bytes", cold),
         "total": (
             "the longer of the two, overlap, launch and cold",
-            max(busy, memory) + overlap + launch + cold,
+            max(busy, memory, read) + overlap + launch + cold,
         ),
     }
 

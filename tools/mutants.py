@@ -62,6 +62,7 @@ class Fault:
 KERNELS, HAND = "tests/test_kernels.py::test_", "tests/test_by_hand.py::test_"
 BATCHES = (KERNELS + "batches", HAND + "batches_in_two_dimensions")
 STORES = (KERNELS + "stores_stay_inside_a_row", KERNELS + "output_strides")
+FRAGMENTS = ("tests/test_fragments.py::test_products",)
 CONFIGS = (KERNELS + "configs",)
 SIZES = ("tests/test_gpu.py::test_real_sizes",)
 TILES = (HAND + "programs_take_many_tiles",)
@@ -149,8 +150,19 @@ FAULTS = (
     ),
     Fault(
         "consumers don't wait for a stage to be there", "kernels/common/mainloop.py",
-        "            mbarrier.wait(self.bars.index(stage), (n + step) // SHAPE.STAGES & 1)\n", "",
+        "            mbarrier.wait(self.bars.index(stage), (n + step) // SHAPE.STAGES & 1)\n"
+        "            a = tile_view(self.a_ring, stage * (SHAPE.BLOCK_M // ROWS) + SLAB, "
+        "SHAPE.A_MAJOR)\n"
+        "            b = ",
+        "            a = tile_view(self.a_ring, stage * (SHAPE.BLOCK_M // ROWS) + SLAB, "
+        "SHAPE.A_MAJOR)\n"
+        "            b = ",
         SIZES, "warp_specialized", "warp_specialized",
+    ),
+    Fault(
+        "the right half of a step of A in registers is the left one again",
+        "kernels/common/mainloop.py", "right = load_fragment(a, 1, N0)",
+        "right = load_fragment(a, 0, N0)", FRAGMENTS, "warp_specialized", "warp_specialized",
     ),
     Fault(
         "the producer doesn't wait for a stage to be free", "kernels/common/mainloop.py",
