@@ -84,8 +84,8 @@ def example() -> dict[str, tuple[str, float]]:
     ends = (end + store) * (1 + (rounds - 1) * shown)
     memory = asked.bytes / numbers.memory_rate
     each, pairs = asked.bytes / tiles, device.sms / 2
-    alone_or_not = last if last <= pairs else last - pairs
-    read = (asked.bytes - each * alone_or_not) / numbers.memory_rate + each / numbers.pair_rate
+    earlier = asked.bytes - each * (last if last <= pairs else last - pairs)
+    read = earlier / numbers.memory_rate + each / numbers.pair_rate
     power = hungry * asked.flops * (numbers.power + numbers.traffic * (1 / m + 1 / n))
     busy = max(steps + ends, power)
     overlap = numbers.overlap * min(busy, memory)

@@ -99,7 +99,8 @@ class TestSensible:
 
     def test_tf32_is_packed_along_k(self):
         tf32 = {"dtype": torch.float32, "precision": "tf32"}
-        assert chosen(8192, 8192, 8192, layout="TN", **tf32)[1].PACK
+        assert chosen(8192, 8192, 8192, layout="NN", **tf32)[1].PACK == "b"
+        assert chosen(8192, 8192, 8192, layout="TN", **tf32)[1].PACK == "ab"
         assert chosen(8192, 8192, 8192, layout="NT", **tf32)[1].PACK == ""
 
     def test_runners_up_and_parts_are_said(self):

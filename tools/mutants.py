@@ -150,13 +150,7 @@ FAULTS = (
     ),
     Fault(
         "consumers don't wait for a stage to be there", "kernels/common/mainloop.py",
-        "            mbarrier.wait(self.bars.index(stage), (n + step) // SHAPE.STAGES & 1)\n"
-        "            a = tile_view(self.a_ring, stage * (SHAPE.BLOCK_M // ROWS) + SLAB, "
-        "SHAPE.A_MAJOR)\n"
-        "            b = ",
-        "            a = tile_view(self.a_ring, stage * (SHAPE.BLOCK_M // ROWS) + SLAB, "
-        "SHAPE.A_MAJOR)\n"
-        "            b = ",
+        "        mbarrier.wait(self.bars.index(stage), n // SHAPE.STAGES & 1)\n", "",
         SIZES, "warp_specialized", "warp_specialized",
     ),
     Fault(
@@ -171,7 +165,7 @@ FAULTS = (
     ),
     Fault(
         "the last stage of a tile is never free again", "kernels/common/mainloop.py",
-        "        mbarrier.arrive(self.bars.index(SHAPE.STAGES + last), pred=steps > 0)\n", "",
+        "        self.read_before(n, steps > 0)\n", "",
         TILES, "pingpong", "pingpong",
     ),
     Fault(

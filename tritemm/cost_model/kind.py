@@ -178,7 +178,8 @@ class Kind:
     def word(self, trait: Trait) -> str:
         """Under which the k-steps of these types and loads were measured."""
         narrow = "ab"[not self.narrow[0] : 1 + self.narrow[1]] if trait.narrow != 1 else ""
-        turned = f"/turned-{self.turned(trait)}" if self.turned(trait) else ""
+        count = self.turned(trait)
+        turned = f"/turned-{count}" if count else ""
         if trait.registers and self._turned[0]:
             turned += REGISTERS
         layouts = f"/{self.layouts}" if trait.alike else ""

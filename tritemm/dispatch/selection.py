@@ -12,8 +12,7 @@ import warnings
 from collections.abc import Sequence
 
 from ..config import Config
-from ..kernels.common.gluon_host import beside_fragments
-from ..kernels.common.host import from_registers
+from ..kernels.common.gluon_host import lacks_registers
 from ..kernels.pack import why_not as pack_why_not
 from ..problem import INTERPRETER, PLAIN, Problem
 from ..rungs import RUNGS, find
@@ -156,25 +155,19 @@ def _as_anchored(problem: Problem, rungs: Sequence[Kernel], copies: bool) -> tup
     With `copies` of operands if the rung needs them.
     """
     rung, config = _anchor(problem, rungs)
+
+    def able(view: Problem) -> bool:
+        full = rung.trait.registers and lacks_registers(view, config)
+        return rung.why_not(view) is None and not full
+
     pack = ""
-    if copies and (rung.why_not(problem) or _lacks_registers(rung, problem, config)):
-        views = ((p, problem.packed(p) if p else problem) for p in packs(problem))
-        able = (
-            p for p, view in views
-            if rung.why_not(view) is None and not _lacks_registers(rung, view, config)
-        )  # fmt: skip
-        pack = next(able, "")
+    if copies and not able(problem):
+        pack = next((p for p in packs(problem) if able(problem.packed(p))), "")
     view = problem.packed(pack) if pack else problem
     _must_run(rung, view)
     if problem.device != INTERPRETER and why_not(rung, view, config):
         config = _shallower(rung, view, config)
     return rung, dataclasses.replace(config, PACK=pack)
-
-
-def _lacks_registers(rung: Kernel, view: Problem, config: Config) -> bool:
-    """Whether WGMMA were to take A from registers that the sums of this config leave too few."""
-    registers = rung.trait.registers and from_registers(view)
-    return registers and not beside_fragments(config)
 
 
 def _shallower(rung: Kernel, view: Problem, anchor: Config) -> Config:

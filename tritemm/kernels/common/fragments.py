@@ -5,7 +5,7 @@ A fragment is half a step deep. Two take turns, so one is loaded while WGMMA rea
 The swizzled lines of such a tile run along M, and the lanes of a warp want 4 of them, in 8 rows
 beside each other: each bank twice. So the fragments' rows are others than WGMMA takes them for:
 rows 4 to 7 and 16 to 19 of each 32 change places, and so on, and every bank is read once.
-The sums then stand in rows that are exchanged in the same way, until `in_order`.
+The sums then stand in rows that are exchanged in the same way, until `exchanged` undoes it.
 """
 
 from triton.experimental import gluon
@@ -31,7 +31,7 @@ def operand_layout(rows, columns, warps):
 
 @gluon.constexpr_function
 def load_layout(rows, depth, warps):
-    """The same of [rows, depth] of A where the rows stand that `in_order` has exchanged."""
+    """The same of [rows, depth] of A, before its rows are `exchanged`."""
     spread = [1 << i for i in range(4, warps.bit_length() + 3)]
     more = range(spread[-1].bit_length(), rows.bit_length() - 1)
     registers = [[8, 0], [0, 4], *([0, 1 << i] for i in range(3, depth.bit_length() - 1))]

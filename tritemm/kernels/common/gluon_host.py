@@ -178,7 +178,7 @@ def config_why_not(consumers: int, three: bool = False):
         most = most_accumulators(config, many)
         if accumulators > most:
             return f"{accumulators} accumulators per thread; {most} is possible"
-        if from_registers(problem) and not beside_fragments(config):
+        if lacks_registers(problem, config):
             return (
                 "a is not stored along K, and WGMMA takes its elements from registers, which have "
                 "no room for them beside the accumulators"
@@ -226,6 +226,11 @@ def beside_fragments(config: Config) -> bool:
     and waits for every WGMMA."""
     each = sums_of(config) * config.BLOCK_N + config.BLOCK_K
     return slabs(config) == 1 and config.BLOCK_M * each <= 32 * config.num_warps * ACCUMULATORS
+
+
+def lacks_registers(problem: Problem, config: Config) -> bool:
+    """Whether WGMMA takes A from registers, of which the sums leave too few."""
+    return from_registers(problem) and not beside_fragments(config)
 
 
 def most_accumulators(config: Config, consumers: int) -> int:

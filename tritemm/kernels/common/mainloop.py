@@ -136,6 +136,34 @@ class Mainloop:
         return n + unit.steps
 
     @gluon.jit
+    def no_sums(self):
+        """Zeros for a slab, of both column parts; of one part the second is 8 columns, unused."""
+        SHAPE: gl.constexpr = self.SHAPE
+        N0: gl.constexpr = first_part(SHAPE.BLOCK_N)
+        N1: gl.constexpr = SHAPE.BLOCK_N - N0 if SHAPE.BLOCK_N > N0 else 8
+        ROWS: gl.constexpr = SHAPE.ROWS
+        WARPS: gl.constexpr = gl.num_warps()
+        DTYPE: gl.constexpr = self.a_ring.dtype
+        acc0 = gl.zeros((ROWS, N0), gl.float32, mma_layout(ROWS, N0, WARPS, DTYPE))
+        acc1 = gl.zeros((ROWS, N1), gl.float32, mma_layout(ROWS, N1, WARPS, DTYPE))
+        return acc0, acc1
+
+    @gluon.jit
+    def arrived(self, n, SLAB: gl.constexpr):
+        """The stage of step `n`, once its bytes are there, and the slab of A's tile in it."""
+        SHAPE: gl.constexpr = self.SHAPE
+        stage = n % SHAPE.STAGES
+        mbarrier.wait(self.bars.index(stage), n // SHAPE.STAGES & 1)
+        slab = stage * (SHAPE.BLOCK_M // SHAPE.ROWS) + SLAB
+        return stage, tile_view(self.a_ring, slab, SHAPE.A_MAJOR)
+
+    @gluon.jit
+    def read_before(self, n, pred):
+        """That the step before `n` was read, so that its stage is free."""
+        last = (n + self.SHAPE.STAGES - 1) % self.SHAPE.STAGES
+        mbarrier.arrive(self.bars.index(self.SHAPE.STAGES + last), pred=pred)
+
+    @gluon.jit
     def multiply(self, n, steps, SLAB: gl.constexpr = 0):
         """A consumer's slab of a unit, from step `n` on: the sums of all column parts.
 
@@ -153,16 +181,9 @@ class Mainloop:
         SHAPE: gl.constexpr = self.SHAPE
         N0: gl.constexpr = first_part(SHAPE.BLOCK_N)
         TWO: gl.constexpr = SHAPE.BLOCK_N > N0
-        N1: gl.constexpr = SHAPE.BLOCK_N - N0 if TWO else 8
-        ROWS: gl.constexpr = SHAPE.ROWS
-        WARPS: gl.constexpr = gl.num_warps()
-        DTYPE: gl.constexpr = self.a_ring.dtype
-        acc0 = gl.zeros((ROWS, N0), gl.float32, mma_layout(ROWS, N0, WARPS, DTYPE))
-        acc1 = gl.zeros((ROWS, N1), gl.float32, mma_layout(ROWS, N1, WARPS, DTYPE))
+        acc0, acc1 = self.no_sums()
         for step in range(steps):
-            stage = (n + step) % SHAPE.STAGES
-            mbarrier.wait(self.bars.index(stage), (n + step) // SHAPE.STAGES & 1)
-            a = tile_view(self.a_ring, stage * (SHAPE.BLOCK_M // ROWS) + SLAB, SHAPE.A_MAJOR)
+            stage, a = self.arrived(n + step, SLAB)
             b = tile_view(self.b0_ring, stage, SHAPE.B_MAJOR)
             sum0 = warpgroup_mma(a, b, acc0, use_acc=step > 0, is_async=True)
             if TWO:
@@ -172,8 +193,7 @@ class Mainloop:
             else:
                 acc0 = warpgroup_mma_wait(1, deps=[sum0])
             # This step's WGMMA may still read its stage; that of the step before has finished.
-            last = (n + step + SHAPE.STAGES - 1) % SHAPE.STAGES
-            mbarrier.arrive(self.bars.index(SHAPE.STAGES + last), pred=step > 0)
+            self.read_before(n + step, step > 0)
         return acc0, acc1
 
     @gluon.jit
@@ -186,26 +206,19 @@ class Mainloop:
         SHAPE: gl.constexpr = self.SHAPE
         N0: gl.constexpr = first_part(SHAPE.BLOCK_N)
         TWO: gl.constexpr = SHAPE.BLOCK_N > N0
-        N1: gl.constexpr = SHAPE.BLOCK_N - N0 if TWO else 8
-        ROWS: gl.constexpr = SHAPE.ROWS
-        WARPS: gl.constexpr = gl.num_warps()
-        DTYPE: gl.constexpr = self.a_ring.dtype
-        DEPTH: gl.constexpr = SHAPE.BLOCK_K // 2
-        acc0 = gl.zeros((ROWS, N0), gl.float32, mma_layout(ROWS, N0, WARPS, DTYPE))
-        acc1 = gl.zeros((ROWS, N1), gl.float32, mma_layout(ROWS, N1, WARPS, DTYPE))
-        right = gl.zeros((ROWS, DEPTH), DTYPE, operand_layout(ROWS, N0, WARPS))
+        HALF: gl.constexpr = (SHAPE.ROWS, SHAPE.BLOCK_K // 2)
+        LAYOUT: gl.constexpr = operand_layout(SHAPE.ROWS, N0, gl.num_warps())
+        acc0, acc1 = self.no_sums()
+        right = gl.zeros(HALF, self.a_ring.dtype, LAYOUT)
         for step in range(steps):
-            stage = (n + step) % SHAPE.STAGES
-            mbarrier.wait(self.bars.index(stage), (n + step) // SHAPE.STAGES & 1)
-            a = tile_view(self.a_ring, stage * (SHAPE.BLOCK_M // ROWS) + SLAB, SHAPE.A_MAJOR)
+            stage, a = self.arrived(n + step, SLAB)
             b0 = tile_view(self.b0_ring, stage, SHAPE.B_MAJOR)
             b1 = tile_view(self.b1_ring, stage, SHAPE.B_MAJOR)
             left = load_fragment(a, 0, N0)
             sums = multiply_half(left, b0, b1, acc0, acc1, 0, step > 0, TWO)
             acc0, acc1, right = wait_for(sums, right, TWO)
             right = load_fragment(a, 1, N0)
-            last = (n + step + SHAPE.STAGES - 1) % SHAPE.STAGES
-            mbarrier.arrive(self.bars.index(SHAPE.STAGES + last), pred=step > 0)
+            self.read_before(n + step, step > 0)
             sums = multiply_half(right, b0, b1, acc0, acc1, 1, True, TWO)
             acc0, acc1, left = wait_for(sums, left, TWO)
         return acc0, acc1, right
@@ -228,8 +241,7 @@ class Mainloop:
         else:
             acc = (warpgroup_mma_wait(0, deps=[acc[0]]),)
         n += steps
-        last = (n + SHAPE.STAGES - 1) % SHAPE.STAGES
-        mbarrier.arrive(self.bars.index(SHAPE.STAGES + last), pred=steps > 0)
+        self.read_before(n, steps > 0)
         return acc, n
 
 

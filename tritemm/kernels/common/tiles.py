@@ -38,12 +38,17 @@ def configs_of(problem: Problem, tiles: Sequence[Tile], consumers: int) -> tuple
         found = _in_halves(found, problem.itemsize, major_of(problem.b))
     else:
         found = _fitting(tuple(tiles), consumers, problem.itemsize, *kind)
-    return _beside_fragments(found) if from_registers(problem) else found
+    return _with_registers(problem, found)
+
+
+def _with_registers(problem: Problem, configs: tuple[Config, ...]) -> tuple[Config, ...]:
+    """Those whose sums leave room for an A in registers, where WGMMA takes it from there."""
+    return _beside_fragments(configs) if from_registers(problem) else configs
 
 
 @functools.lru_cache(maxsize=4096)
 def _beside_fragments(configs: tuple[Config, ...]) -> tuple[Config, ...]:
-    """Those that leave room for A in registers."""
+    """Kept, so that they are the same objects each time."""
     return tuple(config for config in configs if beside_fragments(config))
 
 
@@ -92,8 +97,7 @@ def ordered(tiles: Sequence[Tile]) -> Callable[[Problem, int], Sequence[Config]]
 
     def configs(problem: Problem, parts: int) -> Sequence[Config]:
         own = in_fixed_parts(configs_of(problem, tiles, consumers=1), parts)
-        if parts > 1 and from_registers(problem):
-            own = _beside_fragments(own)
+        own = _with_registers(problem, own)
         return own if parts == 1 else _with_room(own)
 
     return configs
