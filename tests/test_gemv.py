@@ -123,19 +123,31 @@ def test_configs_are_few_and_sensible(case, layout, dtype):
             assert config.SPLIT_K * config.BLOCK_K * config.num_stages < 2 * case[2]
 
 
-@pytest.mark.parametrize("rows", [1, 2, 8])
-def test_words_of_several_steps_are_asked_for_together(rows):
-    """As many as a thread has room for: lines, or rows, times steps is 8 at most."""
+@pytest.mark.parametrize(("rows", "most"), [(1, 4), (2, 4), (8, 2)])
+def test_words_of_several_steps_are_asked_for_together(rows, most):
+    """As many as a thread has room for: of its lines 8 at most, of those and A's rows 16."""
     for k, together in ((96, 1), (4096, 4), (4352, 2), (5120, 2), (40000, 8)):
         problem = asm.problem_of(asm.Job("simt", 90, rows, 6144, k, layout="NT", dtype="bf16"))
-        configs = [c for c in KERNEL.configs(problem) if c.num_warps == 8]
+        configs = KERNEL.configs(problem)
         for config in configs:
             lines = config.BLOCK_N * config.BLOCK_K // 4 // (32 * config.num_warps)
-            assert max(lines, rows) * config.num_stages <= 8 or config.num_stages == 1
+            if config.num_stages > 1:
+                assert lines * config.num_stages <= 8
+                assert max(lines, rows) * config.num_stages <= 16
             steps = -(-k // config.BLOCK_K)
             whole = -(-steps // config.num_stages) * config.num_stages
             assert whole <= 1.25 * steps
-        assert max(c.num_stages for c in configs) == min(together, 8 // rows)
+        if k >= 1024:
+            wide = [c.num_stages for c in configs if c.BLOCK_K == 1024]
+            assert max(wide) == min(together, most)
+
+
+def test_a_short_line_is_read_by_few_lanes():
+    """Their sums are added up when it ends; 4 steps or more, and still all words fly at once."""
+    problem = asm.problem_of(asm.Job("simt", 90, 1, 32768, 512, layout="NT", dtype="bf16"))
+    narrow = [c for c in KERNEL.configs(problem) if c.BLOCK_K <= 128]
+    assert {c.BLOCK_K * c.num_stages for c in narrow} & {512}
+    assert all(c.BLOCK_N >= 4 for c in narrow)
 
 
 @pytest.mark.parametrize("layout", ["NN", "NT"])

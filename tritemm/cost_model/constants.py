@@ -44,7 +44,8 @@ class Constants:
     for each part; `sum_rate`: at which an SM writes and reads them. `exchange`: as `reduction`,
     between the programs of a cluster, of which one sends and receives `exchange_rate`. `overlap`:
     the share of the shorter one that work and memory traffic add to the longer one. `boost`: how
-    much faster an SM works on tiles that are alike if all others idle. `turned`: arithmetic that
+    much faster an SM works on tiles that are alike if all others idle; `lanes`: to add a thread's
+    sum of such a tile to the others'. `turned`: arithmetic that
     each operand adds that WGMMA can't read as it is stored, relative to the product's.
     `narrow_store`: how many times longer it takes to store C where its lines are not aligned.
 
@@ -83,6 +84,7 @@ class Constants:
     exchange_rate: float = 25e9
     overlap: float = 0.1
     boost: float = 0.35
+    lanes: float = 0.3e-9
     turned: float = 3.7
     narrow_store: float = 2.0
     power: float = 0.0
@@ -101,7 +103,7 @@ class Constants:
     RATES = (
         "memory_rate", "sm_memory_rate", "pair_rate", "sm_rate", "l2_rate", "straddle", "latency",
         "wait", "ends", "pack", "reduction", "gather", "sum_rate", "exchange", "exchange_rate",
-        "overlap", "boost", "turned", "narrow_store", "power", "traffic", "cold",
+        "overlap", "boost", "lanes", "turned", "narrow_store", "power", "traffic", "cold",
     )  # fmt: skip
 
     def of_rung(self, kernel: Kernel) -> OfRung:

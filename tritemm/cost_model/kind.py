@@ -166,14 +166,25 @@ class Kind:
         return config.BLOCK_M * narrow_a * deep, columns * narrow_b * deep
 
     def _alike(self, kernel: Kernel, config: Config) -> AlikeShape:
-        c, trait = self.constants, kernel.trait
-        load, ends = c.loads.get(kernel.name, {}).get(
-            known.key(trait, self.word(trait), config), (self.itemsize * self._byte, c.ends)
-        )
-        together = self.together(trait, config)
+        load, ends = self.load(kernel, config)
+        together = self.together(kernel.trait, config)
         m, n, k = config.BLOCK_M, config.BLOCK_N, config.BLOCK_K
         step = load * self.per_step(config)
+        ends += self.constants.lanes * self.sums(config)
         return m, n, k, config.SPLIT_K, step, ends, together, config.num_stages
+
+    def load(self, kernel: Kernel, config: Config) -> tuple[float, float]:
+        """What stands in `Constants.loads` of a tile that is alike, or would."""
+        c, trait = self.constants, kernel.trait
+        key = known.key(trait, self.word(trait), config)
+        unknown = self.itemsize * self._byte, c.ends
+        return c.loads.get(kernel.name, {}).get(key, unknown)
+
+    def sums(self, config: Config) -> int:
+        """Sums that the threads have of a tile that is alike: one for each line and word, or, where
+        lanes run along N, for each row of B and element."""
+        per_sum = 1 if self.layouts[1] == "N" else WORD.value // self.itemsize
+        return config.BLOCK_M * config.BLOCK_N * config.BLOCK_K // per_sum
 
     def word(self, trait: Trait) -> str:
         """Under which the k-steps of these types and loads were measured."""
@@ -200,8 +211,7 @@ class Kind:
         m, n, threads = config.BLOCK_M, config.BLOCK_N, 32 * config.num_warps
         if trait.alike:  # a line's words are read by lanes beside each other, each with its sums
             in_flight = n * config.BLOCK_K * config.num_stages * self.itemsize // 4
-            per_sum = 1 if self.layouts[1] == "N" else WORD.value // self.itemsize
-            registers = in_flight + m * n * config.BLOCK_K // per_sum + _FEW_REGISTERS * threads
+            registers = in_flight + self.sums(config) + _FEW_REGISTERS * threads
             return max(1, min(_REGISTERS // registers, _THREADS // threads))
         registers = m * n + _OTHER_REGISTERS * threads
         stages = (m + n) * config.BLOCK_K * self.itemsize * config.num_stages

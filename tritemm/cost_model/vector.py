@@ -92,6 +92,7 @@ class Table:
             "in_flight": config.num_stages if trait.alike else max(config.num_stages - 1, 1),
             "products": kind.products(config),
             "per_step": kind.per_step(config) if trait.alike else 0.0,
+            "sums": kind.sums(config) if trait.alike else 0.0,
             "a_bytes": a_bytes,
             "b_bytes": b_bytes,
             "a_more": a_more,
@@ -123,25 +124,17 @@ class Table:
         factors = [constants.factors(self.rungs[rung], key) for rung, key in self.tiles]
         shares = [constants.efficiency(self.rungs[rung], word) for rung, word in self.words]
         loads = [
-            self._load(constants, self.rungs[rung], *example)
-            for (rung, _), example in zip(self.tiles, self._examples, strict=True)
-        ]
+            Kind(self.device, facts, constants).load(kernel, config) if kernel.trait.alike
+            else (1.0, 1.0)  # of no use
+            for (rung, _), (config, facts) in zip(self.tiles, self._examples, strict=True)
+            for kernel in [self.rungs[rung]]
+        ]  # fmt: skip
         return Numbers(
             {name: column([getattr(constants, name)])[0] for name in Constants.RATES},
             {name: column(getattr(one, name) for one in of_rungs) for name in BY_RUNG},
             {"efficiencies": column(shares)},
             {"tiles": column(factors), "loads": column(loads)},
         )
-
-    def _load(
-        self, constants: Constants, kernel: Kernel, config: Config, facts: tuple
-    ) -> tuple[float, float]:
-        """What stands in `Constants.loads` of a tile, or would; of no use to others."""
-        if not kernel.trait.alike:
-            return 1.0, 1.0
-        kind = Kind(self.device, facts, constants)
-        *_, step, ends, _, _ = kind.shape(kernel, config)
-        return step / kind.per_step(config), ends
 
     def seconds(self, numbers: Numbers, drain: float = 0.0) -> Tensor:
         """Of each sample."""
@@ -235,7 +228,7 @@ class Table:
         work = steps * share * load * x["per_step"] / (1 + c["boost"] * (1 - tiles / (share * sms)))
         rate = torch.minimum(c["sm_memory_rate"], c["memory_rate"] / active)
         stored = x["stored"] * torch.where(x["wide"] > 0, 1.0, c["narrow_store"])
-        ends = (ends + stored * m * n / rate) * share
+        ends = (ends + c["lanes"] * x["sums"] + stored * m * n / rate) * share
         reduction = x["gathering"] * (c["reduction"] + split * c["gather"])
         reduction = reduction + _parts(share, split, n) * 4 * m * n / c["sum_rate"]
         busy = work + ends + torch.where(split > 1, reduction, 0.0)

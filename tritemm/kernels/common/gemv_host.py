@@ -19,9 +19,16 @@ MOST_ROWS = 8
 #: Parts that K is split in, at most: the last program of a tile reads as many.
 MOST_PARTS = 128
 
-#: Words of a thread that are asked for at once, at most and at least.
+#: Words of its lines that a thread asks for at once, at most; of its lines or A's rows, at least.
 IN_FLIGHT = 8
-LEAST_IN_FLIGHT = 2
+LEAST_IN_FLIGHT = 4
+#: Warps, words of a line in a step, and lines of a thread, where lanes run along K. The fewer words,
+#: the fewer lanes whose sums are added up when a line ends, which is soon where K is short; of a
+#: long K the wide ones read most evenly.
+ALONG_K = (
+    (8, 256, 4), (4, 128, 4), (8, 256, 2), (4, 128, 2), (4, 64, 1), (4, 32, 2), (8, 32, 2),
+    (4, 32, 1), (4, 16, 2),
+)  # fmt: skip
 #: Of a config that a caller names: words in flight, and sums, of a thread. The code for a step
 #: grows with both, and the compiler's time with the code.
 MOST_IN_FLIGHT, MOST_SUMS = 16, 64
@@ -152,14 +159,14 @@ def configs(problem: Problem) -> tuple[Config, ...]:
 def _along_k(problem: Problem, rows: int) -> Iterator[Config]:
     per = WORD.value // problem.itemsize if along(problem) else 1
     length = -(-problem.K // per)  # words
-    for warps, lines in ((8, 4), (4, 4), (8, 2), (4, 2), (8, 1)):
-        # Words of a line in a step: no more than threads, so that A needs no shared memory.
-        words = min(32 * warps, _next_power_of_2(length))
+    for warps, most, lines in ALONG_K:
+        words = min(most, _next_power_of_2(length))
         if lines * rows > 16 and lines > 1:
             continue
         columns = lines * 32 * warps // words
-        stages = _stages(-(-length // words), IN_FLIGHT // max(lines, rows))
-        if lines * stages < LEAST_IN_FLIGHT:
+        flying = min(IN_FLIGHT // lines, MOST_IN_FLIGHT // max(lines, rows))
+        stages = _stages(-(-length // words), flying)
+        if max(lines, rows) * stages < LEAST_IN_FLIGHT:
             continue
         tile = Config(rows, columns, words * per, num_warps=warps, num_stages=stages)
         split = _split(problem, tile, programs=problem.device.sms)
