@@ -30,11 +30,15 @@ class Option:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """An option's seconds per product, or the error that it has instead."""
+    """An option's seconds per product, or the error that it has instead.
+
+    `scaled`: it was timed before the clock had settled, and is taken to slow down as others did.
+    """
 
     option: Option
     seconds: float | None
     error: str | None = None
+    scaled: bool = False
 
     @property
     def name(self) -> str:
@@ -82,7 +86,7 @@ def to_json(case: Case, result: Result) -> str:
     """One line: the problem, the option, what it took and what was expected, in microseconds.
 
     `precision` and `accumulate` are there where they are not the type's own; `error` where there
-    is no time.
+    is no time; `scaled` where the time is.
     """
     option = result.option
     fields: dict[str, Any] = {
@@ -98,6 +102,8 @@ def to_json(case: Case, result: Result) -> str:
         fields["accumulate"] = case.accumulate
     if result.error:
         fields["error"] = result.error
+    if result.scaled:
+        fields["scaled"] = True
     return json.dumps(fields, separators=(",", ":"))
 
 

@@ -128,14 +128,15 @@ def search(
                 say(f"  WRONG: {option.name}: {entrant.reason}")
         else:
             ready[option.name] = option, entrant
-    for name, seconds in _times({n: entrant for n, (_, entrant) in ready.items()}, task, rng):
-        results[name] = Result(ready[name][0], seconds)
+    times = _times({n: entrant for n, (_, entrant) in ready.items()}, task, rng)
+    for name, seconds, scaled in times:
+        results[name] = Result(ready[name][0], seconds, scaled=scaled)
     ordered = sorted(results.values(), key=lambda r: (r.seconds is None, r.seconds or 0.0))
     return Found(task.case, tuple(ordered), task.chosen)
 
 
 def _times(entrants: Mapping[str, Entrant], task: Task, rng: random.Random):
-    """Each name with its median over the passes that it took part in."""
+    """Each name, its median over the passes that it took part in, and whether that is scaled."""
     first = {name: entrant.loop.seconds for name, entrant in entrants.items()}
     limit = HOPELESS * min(first.values(), default=0.0)
     for name in first:
@@ -153,7 +154,7 @@ def _times(entrants: Mapping[str, Entrant], task: Task, rng: random.Random):
     take(list(times), PASSES)
     finalists = _finalists(times, {task.chosen, CUBLAS})
     quick = {name: statistics.median(seconds) for name, seconds in times.items()}
-    slowdown = 1.0
+    slowdown = None
     if task.problem.flops > HUNGRY * min(quick.values(), default=math.inf):
         for name in finalists:
             times[name].clear()
@@ -166,9 +167,9 @@ def _times(entrants: Mapping[str, Entrant], task: Task, rng: random.Random):
         take(finalists, FINALS)
     for name in first:
         if name in finalists:
-            yield name, statistics.median(times[name])
+            yield name, statistics.median(times[name]), False
         else:
-            yield name, slowdown * quick.get(name, first[name])
+            yield name, (slowdown or 1.0) * quick.get(name, first[name]), slowdown is not None
 
 
 def _settled(loop: Loop) -> float:

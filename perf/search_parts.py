@@ -64,7 +64,7 @@ def _result(fields: Mapping[str, Any]) -> Result:
         None if library else config_of(fields["config"]),
         _seconds(fields["predicted_us"]),
     )
-    return Result(option, _seconds(fields["us"]), fields.get("error"))
+    return Result(option, _seconds(fields["us"]), fields.get("error"), "scaled" in fields)
 
 
 def _seconds(us: float | None) -> float | None:

@@ -184,6 +184,19 @@ def test_what_stalled_as_it_was_made_ready_is_timed_like_others(fakes, monkeypat
     assert large == pytest.approx(TIMES[NAMES[LARGE]], rel=0.1)
 
 
+def test_times_before_the_clock_has_settled_are_scaled_and_say_so(fakes, monkeypatch):
+    """Of the two that are in the finals, settled times count, here three times as long."""
+    monkeypatch.setattr(search, "HUNGRY", 0.0)
+    monkeypatch.setattr(search, "FINALISTS", 1)
+    monkeypatch.setattr(search, "_settled", lambda loop: 3 * loop.seconds)
+    one = searched()
+    assert {r.name for r in one.results if r.scaled} == {NAMES[SMALL], NAMES[LARGE]}
+    for name, seconds in TIMES.items():
+        (result,) = (r for r in one.results if r.name == name)
+        assert result.seconds == pytest.approx(3 * seconds, rel=0.2)
+        assert json.loads(found.to_json(CASE, result)).get("scaled", False) == result.scaled
+
+
 def test_lines_are_compact_and_whole(fakes):
     one = searched()
     lines = {r.name: json.loads(found.to_json(CASE, r)) for r in one.results}

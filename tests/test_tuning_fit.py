@@ -215,6 +215,7 @@ class TestCommand:
             {"time": "now", "command": "search"},
             rows[0] | {"kernel": "cuBLAS", "config": {}},
             rows[0] | {"us": None, "error": "too large"},
+            rows[0] | {"scaled": True},
         ]
         path.write_text("".join(json.dumps(row) + "\n" for row in others + rows))
         return path, samples

@@ -37,7 +37,8 @@ def read(paths: Iterable[Path], device: Device) -> list[Sample]:
     """The samples in JSON-lines files, measured on `device`.
 
     Lines without a time, and those of other libraries or of types that tritemm lacks, are left
-    out. ValueError names the file, and the line of what is no JSON object; OSError as of `open`.
+    out; so are times that were scaled, since what draws the least power slows down the least.
+    ValueError names the file, and the line of what is no JSON object; OSError as of `open`.
     """
     rungs = {rung.name: rung for rung in RUNGS}
     samples, search = [], 0
@@ -51,8 +52,8 @@ def read(paths: Iterable[Path], device: Device) -> list[Sample]:
             try:
                 row = json.loads(line)
                 search += "command" in row
-                known = row.get("us") and row["kernel"] in rungs and row["dtype"] in _DTYPES
-                if known:
+                timed = row.get("us") and "scaled" not in row
+                if timed and row["kernel"] in rungs and row["dtype"] in _DTYPES:
                     samples.append(_sample(row, rungs, device, search))
             except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
                 raise ValueError(f"{path}, line {number}: {error!r}") from error
