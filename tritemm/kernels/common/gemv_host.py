@@ -22,9 +22,9 @@ MOST_PARTS = 128
 #: Words of its lines that a thread asks for at once, at most; of its lines or A's rows, at least.
 IN_FLIGHT = 8
 LEAST_IN_FLIGHT = 4
-#: Warps, words of a line in a step, and lines of a thread, where lanes run along K. The fewer words,
-#: the fewer lanes whose sums are added up when a line ends, which is soon where K is short; of a
-#: long K the wide ones read most evenly.
+#: Warps, words of a line in a step, and lines of a thread, where lanes run along K. The fewer the
+#: words, the fewer lanes whose sums are added up when a line ends, which is soon where K is short;
+#: of a long K the wide ones read most evenly.
 ALONG_K = (
     (8, 256, 4), (4, 128, 4), (8, 256, 2), (4, 128, 2), (4, 64, 1), (4, 32, 2), (8, 32, 2),
     (4, 32, 1), (4, 16, 2),
