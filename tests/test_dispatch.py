@@ -97,11 +97,15 @@ class TestSensible:
         split_k = dispatch.find("split_k")
         assert min(config.BLOCK_N for config in split_k.configs(by_rows)) == 8
 
-    def test_tf32_is_packed_along_k(self):
+    @pytest.mark.parametrize(
+        ("layout", "packed", "swapped"),
+        [("NN", "", True), ("TT", "", False), ("TN", "a", True), ("NT", "", False)],
+    )
+    def test_tf32_is_packed_where_neither_operand_lies_along_k(self, layout, packed, swapped):
+        """And one of them, as WGMMA takes the other from registers."""
         tf32 = {"dtype": torch.float32, "precision": "tf32"}
-        assert chosen(8192, 8192, 8192, layout="NN", **tf32)[1].PACK == "b"
-        assert chosen(8192, 8192, 8192, layout="TN", **tf32)[1].PACK == "ab"
-        assert chosen(8192, 8192, 8192, layout="NT", **tf32)[1].PACK == ""
+        config = chosen(8192, 8192, 8192, layout=layout, **tf32)[1]
+        assert (config.PACK, config.SWAP) == (packed, swapped)
 
     def test_runners_up_and_parts_are_said(self):
         choice = dispatch.choose(problem(16, 4093, 14337))

@@ -109,12 +109,12 @@ class TestSizes:
             dispatch.choose(Problem.of(*crossed * 2, c, device=H200))
 
     def test_gemv_takes_those_of_its_tiles_that_a_launch_has_programs_for(self):
-        asked = expanded(1, TOP - 8, 4096, batch=(2,))
+        asked = expanded(1, TOP - 8, 4096, batch=(4,))
         offered = k14_gemv.KERNEL.configs(asked)
         assert k14_gemv.KERNEL.why_not(asked) is None
         assert all(gemv_host.grid(asked, config) < TOP for config in offered)
-        assert any(c.BLOCK_N == 1 for c in gemv_host._along_k(asked, 1))
-        assert "programs" in k14_gemv.KERNEL.why_not(expanded(2**16, 2**16, 2**20, batch=(9,)))
+        assert any(gemv_host.grid(asked, c) > TOP for c in gemv_host._along_k(asked, 1))
+        assert "programs" in k14_gemv.KERNEL.why_not(expanded(2**16, 2**16, 2**20, batch=(65,)))
 
     def test_tiles_of_rungs_that_walk_them_are_counted_in_32_bits(self):
         few, many = (problem(8, 8, 128, batch=(n,)) for n in (2**30, 2**30 + 1))
