@@ -291,7 +291,7 @@ def test_the_grid_counts_clusters():
 
 
 def test_short_k_is_for_consumers_that_take_turns():
-    choice = dispatch.choose(problem(25216, 3072, 1024))
+    choice = dispatch.choose(problem(65536, 3072, 768))
     assert choice.kernel is IN_TURNS
 
 

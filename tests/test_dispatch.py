@@ -105,7 +105,7 @@ class TestSensible:
         """And one of them, as WGMMA takes the other from registers."""
         tf32 = {"dtype": torch.float32, "precision": "tf32"}
         config = chosen(8192, 8192, 8192, layout=layout, **tf32)[1]
-        assert (config.PACK, config.SWAP) == (packed, swapped)
+        assert (packed, swapped) == (config.PACK, config.SWAP)
 
     def test_runners_up_and_parts_are_said(self):
         choice = dispatch.choose(problem(16, 4093, 14337))

@@ -138,6 +138,17 @@ class TestFit:
         calm, shaken = (quality(samples, fit(some, truth)).error for some in (samples, wild))
         assert calm < 0.005 and shaken < 0.01
 
+    @pytest.mark.parametrize(("times", "moves"), [(1.5, False), (1 / 1.5, True)])
+    def test_of_a_scaled_time_only_predictions_below_it_are_errors(self, times, moves):
+        """Every other one is scaled, and shorter than the truth, or longer."""
+        truth = constants.analytic(H200)
+        samples = [
+            dataclasses.replace(s, scaled=i % 2 > 0, seconds=s.seconds / (times if i % 2 else 1))
+            for i, s in enumerate(measured(truth, shapes(4, seed=5)))
+        ]
+        found = fit(samples, truth)
+        assert (quality(samples, found).error > 0.01) == moves
+
     def test_times_of_two_searches_are_not_compared(self):
         truth = constants.analytic(H200)
         samples = measured(truth, shapes(5, seed=5))
@@ -215,7 +226,6 @@ class TestCommand:
             {"time": "now", "command": "search"},
             rows[0] | {"kernel": "cuBLAS", "config": {}},
             rows[0] | {"us": None, "error": "too large"},
-            rows[0] | {"scaled": True},
         ]
         path.write_text("".join(json.dumps(row) + "\n" for row in others + rows))
         return path, samples
@@ -227,6 +237,16 @@ class TestCommand:
             (s.problem, s.kernel, s.config) for s in samples
         ]
         assert got[0].seconds == pytest.approx(samples[0].seconds)
+
+    def test_scaled_times_are_marked_and_of_no_quality(self, tmp_path):
+        path, samples = self.lines(tmp_path)
+        *_, last = path.read_text().splitlines()
+        with path.open("a") as lines:
+            lines.write(json.dumps(json.loads(last) | {"scaled": True, "us": 1e-3}) + "\n")
+        got = read([path], H200)
+        assert [sample.scaled for sample in got] == [False] * len(samples) + [True]
+        known = constants.analytic(H200)
+        assert quality(got, known) == quality(got[:-1], known)
 
     def test_a_broken_line_is_named(self, tmp_path):
         path, _ = self.lines(tmp_path)

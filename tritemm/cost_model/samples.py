@@ -23,7 +23,9 @@ class Sample:
     """That `kernel` takes `seconds` for `problem` in `config`.
 
     `search` numbers the searches of all files: two of them may have had different cards, clocks or
-    code, so that only times of one search say which candidate is faster.
+    code, so that only times of one search say which candidate is faster. `scaled`: it was timed
+    before the clock had settled and is taken to slow down as others did, so the time may be too
+    long: what draws the least power slows down the least.
     """
 
     problem: Problem
@@ -31,14 +33,14 @@ class Sample:
     config: Config
     seconds: float
     search: int = 0
+    scaled: bool = False
 
 
 def read(paths: Iterable[Path], device: Device) -> list[Sample]:
     """The samples in JSON-lines files, measured on `device`.
 
     Lines without a time, and those of other libraries or of types that tritemm lacks, are left
-    out; so are times that were scaled, since what draws the least power slows down the least.
-    ValueError names the file, and the line of what is no JSON object; OSError as of `open`.
+    out. ValueError names the file, and the line of what is no JSON object; OSError as of `open`.
     """
     rungs = {rung.name: rung for rung in RUNGS}
     samples, search = [], 0
@@ -52,8 +54,8 @@ def read(paths: Iterable[Path], device: Device) -> list[Sample]:
             try:
                 row = json.loads(line)
                 search += "command" in row
-                timed = row.get("us") and "scaled" not in row
-                if timed and row["kernel"] in rungs and row["dtype"] in _DTYPES:
+                known = row.get("us") and row["kernel"] in rungs and row["dtype"] in _DTYPES
+                if known:
                     samples.append(_sample(row, rungs, device, search))
             except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
                 raise ValueError(f"{path}, line {number}: {error!r}") from error
@@ -66,7 +68,7 @@ def _sample(row: Mapping, rungs: Mapping[str, Kernel], device: Device, search: i
         raise ValueError(f"us is {row['us']}")
     config = config_of(row["config"])
     rung = rungs[_rung_of(row["kernel"], config)]
-    return Sample(_asked(row, device), rung, config, seconds, search)
+    return Sample(_asked(row, device), rung, config, seconds, search, row.get("scaled", False))
 
 
 def _rung_of(name: str, config: Config) -> str:
