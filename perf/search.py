@@ -128,8 +128,8 @@ def search(
                 say(f"  WRONG: {option.name}: {entrant.reason}")
         else:
             ready[option.name] = option, entrant
-    times = _times({n: entrant for n, (_, entrant) in ready.items()}, task, rng)
-    for name, seconds, scaled in times:
+    entrants = {name: entrant for name, (_, entrant) in ready.items()}
+    for name, seconds, scaled in _times(entrants, task, rng):
         results[name] = Result(ready[name][0], seconds, scaled=scaled)
     ordered = sorted(results.values(), key=lambda r: (r.seconds is None, r.seconds or 0.0))
     return Found(task.case, tuple(ordered), task.chosen)
@@ -154,8 +154,9 @@ def _times(entrants: Mapping[str, Entrant], task: Task, rng: random.Random):
     take(list(times), PASSES)
     finalists = _finalists(times, {task.chosen, CUBLAS})
     quick = {name: statistics.median(seconds) for name, seconds in times.items()}
-    slowdown = None
-    if task.problem.flops > HUNGRY * min(quick.values(), default=math.inf):
+    hungry = task.problem.flops > HUNGRY * min(quick.values(), default=math.inf)
+    slowdown = 1.0
+    if hungry:
         for name in finalists:
             times[name].clear()
         for _ in range(FINALS):
@@ -169,7 +170,7 @@ def _times(entrants: Mapping[str, Entrant], task: Task, rng: random.Random):
         if name in finalists:
             yield name, statistics.median(times[name]), False
         else:
-            yield name, (slowdown or 1.0) * quick.get(name, first[name]), slowdown is not None
+            yield name, slowdown * quick.get(name, first[name]), hungry
 
 
 def _settled(loop: Loop) -> float:

@@ -124,17 +124,23 @@ class Table:
         factors = [constants.factors(self.rungs[rung], key) for rung, key in self.tiles]
         shares = [constants.efficiency(self.rungs[rung], word) for rung, word in self.words]
         loads = [
-            Kind(self.device, facts, constants).load(kernel, config) if kernel.trait.alike
-            else (1.0, 1.0)  # of no use
-            for (rung, _), (config, facts) in zip(self.tiles, self._examples, strict=True)
-            for kernel in [self.rungs[rung]]
-        ]  # fmt: skip
+            self._load(constants, self.rungs[rung], *example)
+            for (rung, _), example in zip(self.tiles, self._examples, strict=True)
+        ]
         return Numbers(
             {name: column([getattr(constants, name)])[0] for name in Constants.RATES},
             {name: column(getattr(one, name) for one in of_rungs) for name in BY_RUNG},
             {"efficiencies": column(shares)},
             {"tiles": column(factors), "loads": column(loads)},
         )
+
+    def _load(
+        self, constants: Constants, kernel: Kernel, config: Config, facts: tuple
+    ) -> tuple[float, float]:
+        """`Kind.load`; of no use to tiles that aren't alike."""
+        if not kernel.trait.alike:
+            return 1.0, 1.0
+        return Kind(self.device, facts, constants).load(kernel, config)
 
     def seconds(self, numbers: Numbers, drain: float = 0.0) -> Tensor:
         """Of each sample."""

@@ -160,9 +160,9 @@ def _along_k(problem: Problem, rows: int) -> Iterator[Config]:
     per = WORD.value // problem.itemsize if along(problem) else 1
     length = -(-problem.K // per)  # words
     for warps, most, lines in ALONG_K:
-        words = min(most, _next_power_of_2(length))
-        if lines * rows > 16 and lines > 1:
+        if lines * rows > 16:
             continue
+        words = min(most, _next_power_of_2(length))
         columns = lines * 32 * warps // words
         flying = min(IN_FLIGHT // lines, MOST_IN_FLIGHT // max(lines, rows))
         stages = _stages(-(-length // words), flying)
