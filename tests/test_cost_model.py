@@ -15,7 +15,7 @@ from tritemm.cost_model.model import predict
 from tritemm.problem import Epilogue
 from tritemm.rungs import find
 
-from .choosing import A100, H100, H200, problem
+from .choosing import A100, H100, H200, kind_with, problem
 
 pytestmark = pytest.mark.host
 
@@ -109,3 +109,19 @@ class TestEpilogues:
             per = predict(rung, ended, config) - predict(rung, plain, config)
             extra[config.BLOCK_M, config.BLOCK_N] = per
         assert extra[128, 192] > extra[64, 256] > 0
+
+
+def test_threads_store_rows_of_c_faster_in_wide_pieces():
+    rung = find("cluster_pingpong")
+
+    def per_element(asked, columns):
+        config = next(c for c in rung.configs(asked) if (128, columns) == (c.BLOCK_M, c.BLOCK_N))
+        return kind_with(config.view(asked)).stored(config.BLOCK_N)
+
+    aligned, odd = problem(8192, 8192, 768), problem(8192, 50257, 768)
+    assert per_element(aligned, 176) == per_element(aligned, 192) == 2
+    # 176 columns are pieces of 16, each of one sector and in two; 192 are pieces of 64.
+    assert per_element(odd, 176) == pytest.approx(2 / 1.25 * per_element(odd, 192))
+    along_rows = problem(50257, 8192, 768).transposed()
+    assert per_element(along_rows, 176) == per_element(along_rows, 192)
+    assert dispatch.choose(odd).config.BLOCK_N % 64 == 0

@@ -47,7 +47,8 @@ class Constants:
     much faster an SM works on tiles that are alike if all others idle; `lanes`: to add a thread's
     sum of such a tile to the others'. `turned`: arithmetic that
     each operand adds that WGMMA can't read as it is stored, relative to the product's.
-    `narrow_store`: how many times longer it takes to store C where its lines are not aligned.
+    `narrow_store`: how many times longer it takes to store C where its lines are not aligned,
+    beside the sectors that pieces of C touch twice.
 
     `drain`: where a program has K in fixed parts, to wait for a part's last products, and to add
     them; a guess.

@@ -11,6 +11,7 @@ from .. import gpus
 from ..bounded import Bounded
 from ..config import Config
 from ..kernels.common.finish_piece import ROOMY
+from ..kernels.common.gluon_host import POINTER_COLUMNS
 from ..kernels.common.parts_host import CUT
 from ..kernels.pack import WORD
 from ..problem import GATED, Device, Matrix, Problem
@@ -43,10 +44,12 @@ _BYTES = 56
 _REREAD = 16
 #: Bytes of a line of L2: a tile's row that straddles two lines is two requests.
 _LINE = 128
+#: Bytes of a sector of L2: what threads write of one is written to all of it.
+_SECTOR = 32
 
 #: Of a config, for a kind of problem: BLOCK_M, BLOCK_N, BLOCK_K, the parts of a split K, the
 #: elements of K at whose multiples it is split, programs of a cluster that share loads, programs
-#: that have room at once, elements of C that a program stores of a tile; of a step, where a
+#: that have room at once, bytes that a program stores of a tile (`Kind.stored`); of a step, where a
 #: cluster's programs stand one below the other and where side by side, the squares of what bounds
 #: it in a program alone, and of what each program at work adds; seconds of the ends, the least of
 #: them with their stores, programs on an SM, seconds of the epilogue, and of the device for a
@@ -69,7 +72,7 @@ class Kind:
     """
 
     def __init__(self, device: Device, facts: tuple, constants: Constants | None = None):
-        (dtype, precision, self.out, self.layouts, wide, self.requests, self.stores_wide,
+        (dtype, precision, self.out, self.layouts, wide, self.requests, self.stores,
          ending) = facts  # fmt: skip
         self.constants = constants or known.of(device)
         self.device, self.sms, self.itemsize = device, device.sms, dtype.itemsize
@@ -92,11 +95,21 @@ class Kind:
         # working its shape out; the config is kept so that no other can have its id.
         self._shapes: dict[Kernel, dict[int, tuple[Config, Shape | AlikeShape]]] = {}
 
-    @property
-    def stored(self) -> float:
-        """Bytes that take as long to store as an element of C."""
+    def stored(self, columns: int = POINTER_COLUMNS) -> float:
+        """Bytes that take as long to store as an element of C, of a tile with so many columns."""
         # C goes out 16 bytes at a time where its lines allow it.
-        return self.out * (1.0 if self.stores_wide else self.constants.narrow_store)
+        narrow = self.constants.narrow_store if self.stores else 1.0
+        return self.out * narrow * self.sectors(columns)
+
+    def sectors(self, columns: int) -> float:
+        """How many times the sectors that they would fill do pieces of C touch: 1 where its lines
+        are aligned; else a run has one more, and is as wide as the pieces if it is along rows."""
+        if not self.stores:
+            return 1.0
+        run = POINTER_COLUMNS
+        if self.stores == "N":
+            run = min(run, columns & -columns)
+        return 1 + _SECTOR / (run * self.out)
 
     def shapes(self, kernel: Kernel, configs: Sequence[Config]) -> list[Shape | AlikeShape]:
         """Of each config; kept where the rung gives the same objects for many problems."""
@@ -136,15 +149,16 @@ class Kind:
             for drawn in (a + b / cluster, a / cluster + b)
         )
         own = m * n / split if trait.exchanges else m * n
-        least_ends = ends + self.stored * own / c.sm_memory_rate
+        stored = self.stored(n) * own
+        least_ends = ends + stored / c.sm_memory_rate
         programs = split if trait.exchanges else cluster
         room = max(1, gpus.clusters_at_once(programs, self.sms)) * programs
         after = self.finish * own
         if self.adds and trait.turns and m * n > ROOMY.value * 32 * config.num_warps:
             after *= _CRAMPED
         cut = CUT if config.PARTS > 1 else k
-        return (m, n, k, split, cut, cluster, room, own, below, beside, ends, least_ends, together,
-                after, hungry * (c.power + c.traffic * (1 / m + 1 / n)))  # fmt: skip
+        return (m, n, k, split, cut, cluster, room, stored, below, beside, ends, least_ends,
+                together, after, hungry * (c.power + c.traffic * (1 / m + 1 / n)))  # fmt: skip
 
     def turned(self, trait: Trait) -> int:
         """Operands that a rung turns in shared memory."""
@@ -232,14 +246,14 @@ def kind_of(view: Problem) -> Kind:
 
 def facts_of(view: Problem) -> tuple:
     """The operands' type and precision, bytes of C for an element of the product, the layouts,
-    whether loads of A and B are 16 bytes wide, lines of L2 that they touch, whether lines of C
-    begin on 16 bytes, and of the epilogue whether it has a bias, its activation, bytes of an
-    element of the residual."""
+    whether loads of A and B are 16 bytes wide, lines of L2 that they touch, how C is stored where
+    its lines don't begin on 16 bytes, and of the epilogue whether it has a bias, its activation,
+    bytes of an element of the residual."""
     a, b, c, after = view.a, view.b, view.c, view.epilogue
     stored = c.dtype.itemsize // (2 if after.gated else 1)
     return (
         a.dtype, view.precision, stored, a.layout + b.layout, (_wide(a), _wide(b)),
-        (_requests(a), _requests(b)), _stores_wide(c),
+        (_requests(a), _requests(b)), _stores(c),
         (after.bias is not None, after.activation,
          after.residual.dtype.itemsize if after.residual else 0),
     )  # fmt: skip
@@ -262,9 +276,11 @@ def _wide(matrix: Matrix) -> bool:
     return matrix.aligned and matrix.pitch_is_multiple_of(16)
 
 
-def _stores_wide(matrix: Matrix) -> bool:
-    """Whether the lines of `matrix` begin on 16-byte boundaries."""
+def _stores(matrix: Matrix) -> str:
+    """How threads store `matrix`, along rows (N) or columns (T); nothing if its lines begin on
+    16-byte boundaries."""
     layout = matrix.layout
-    return (
-        layout != "-" and matrix.aligned and matrix.pitch(layout) * matrix.dtype.itemsize % 16 == 0
-    )
+    pitch = matrix.pitch(layout) * matrix.dtype.itemsize if layout != "-" else 1
+    if matrix.aligned and pitch % 16 == 0:
+        return ""
+    return "T" if layout == "T" else "N"

@@ -114,7 +114,7 @@ class Scene:
     ) -> Iterator[tuple[float, ...]]:
         """The numbers of `Parts`, of each shape; `below` as in `seconds`."""
         kind, trait = self.kind, kernel.trait
-        c, sms, stored = kind.constants, kind.sms, kind.stored
+        c, sms = kind.constants, kind.sms
         launch, cold, _, shown = c.of_rung(kernel)
         pack = c.pack + self.copied / c.memory_rate if self.copied else 0.0
         before = pack + launch + cold * self.bytes / (self.bytes + BURST)
@@ -127,8 +127,8 @@ class Scene:
         memory_rate, sm_memory_rate, pair_rate = c.memory_rate, c.sm_memory_rate, c.pair_rate
         prune, pairs = below is not None, sms / 2
         M, N, K, batch = self.M, self.N, self.K, self.batch
-        for (m, n, depth, split, cut, cluster, room, own, step, beside, ends, least_ends, together,
-             after, hunger) in shapes:  # fmt: skip
+        for (m, n, depth, split, cut, cluster, room, stored, step, beside, ends, least_ends,
+             together, after, hunger) in shapes:  # fmt: skip
             if cluster == 1:
                 tiles = -(-M // m) * -(-N // n) * batch
             else:
@@ -166,7 +166,7 @@ class Scene:
                 continue
             shared_rate = memory_rate / active
             rate = sm_memory_rate if sm_memory_rate < shared_rate else shared_rate
-            ends += stored * own / rate
+            ends += stored / rate
             if not resident:
                 ends *= -(-share // together)
             elif share > 1:
@@ -223,6 +223,7 @@ class Scene:
     ) -> Iterator[tuple[float, ...]]:  # fmt: skip
         """The same where tiles are alike: programs work while others of their SM wait for loads."""
         kind, gathering = self.kind, kernel.trait.gathering
+        stored = kind.stored()
         c, sms = kind.constants, kind.sms
         for m, n, depth, split, step, ends, together, in_flight in shapes:
             tiles = -(-self.M // m) * -(-self.N // n) * self.batch * split
@@ -233,7 +234,7 @@ class Scene:
             groups = max(1.0, share / together)
             work = steps * share * step / (1 + c.boost * (1 - tiles / (share * sms)))
             rate = min(c.sm_memory_rate, c.memory_rate / active)
-            ends = (ends + kind.stored * m * n / rate + kind.finish * m * n) * share
+            ends = (ends + stored * m * n / rate + kind.finish * m * n) * share
             reduction = 0.0
             if split > 1:
                 parts = 1 + max(1.0, split / min(OWNERS.value, max(1, n // 8)))

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from .. import gpus
 from ..config import Config
+from ..kernels.common.gluon_host import POINTER_COLUMNS
 from ..kernels.common.parts import OWNERS
 from ..kernels.common.parts_host import CUT
 from ..spec import Kernel
@@ -99,8 +100,8 @@ class Table:
             "b_more": b_more,
             "turned": kind.turned(trait),
             "own": m * n / split if trait.exchanges else m * n,
-            "stored": kind.out,
-            "wide": kind.stores_wide,
+            "stored": kind.out * kind.sectors(POINTER_COLUMNS if trait.alike else n),
+            "wide": not kind.stores,
             "drains": config.PARTS - 1 if split < config.PARTS else 0,
             "M": view.M,
             "N": view.N,
