@@ -37,7 +37,7 @@ PHYSICS = {
     "l2": ("of operands that L2, of 50 MB, keeps beside all else; assumed", 2**20, "MiB"),
 }
 #: Plain numbers that are not seconds.
-PLAIN = ("straddle", "overlap", "boost", "turned", "narrow_store")
+PLAIN = ("straddle", "overlap", "boost", "turned", "narrow_store", "part_store")
 
 
 def parts() -> dict[str, str]:

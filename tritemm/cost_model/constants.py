@@ -48,7 +48,8 @@ class Constants:
     sum of such a tile to the others'. `turned`: arithmetic that
     each operand adds that WGMMA can't read as it is stored, relative to the product's.
     `narrow_store`: how many times longer it takes to store C where its lines are not aligned,
-    beside the sectors that pieces of C touch twice.
+    beside the sectors that pieces of C touch twice; `part_store` the same where they are aligned
+    and pieces narrower than a sector.
 
     `drain`: where a program has K in fixed parts, to wait for a part's last products, and to add
     them; a guess.
@@ -88,6 +89,7 @@ class Constants:
     lanes: float = 0.3e-9
     turned: float = 3.7
     narrow_store: float = 2.0
+    part_store: float = 2.0
     power: float = 0.0
     traffic: float = 0.0
     cold: float = 0.0
@@ -104,7 +106,8 @@ class Constants:
     RATES = (
         "memory_rate", "sm_memory_rate", "pair_rate", "sm_rate", "l2_rate", "straddle", "latency",
         "wait", "ends", "pack", "reduction", "gather", "sum_rate", "exchange", "exchange_rate",
-        "overlap", "boost", "lanes", "turned", "narrow_store", "power", "traffic", "cold",
+        "overlap", "boost", "lanes", "turned", "narrow_store", "part_store", "power",
+        "traffic", "cold",
     )  # fmt: skip
 
     def of_rung(self, kernel: Kernel) -> OfRung:

@@ -44,8 +44,8 @@ _BYTES = 56
 _REREAD = 16
 #: Bytes of a line of L2: a tile's row that straddles two lines is two requests.
 _LINE = 128
-#: Bytes of a sector of L2: what threads write of one is written to all of it.
-_SECTOR = 32
+#: Bytes of a sector of L2, which is written as a whole.
+SECTOR = 32
 
 #: Of a config, for a kind of problem: BLOCK_M, BLOCK_N, BLOCK_K, the parts of a split K, the
 #: elements of K at whose multiples it is split, programs of a cluster that share loads, programs
@@ -72,7 +72,7 @@ class Kind:
     """
 
     def __init__(self, device: Device, facts: tuple, constants: Constants | None = None):
-        (dtype, precision, self.out, self.layouts, wide, self.requests, self.stores,
+        (dtype, precision, self.out, self.layouts, wide, self.requests, self.c_major,
          ending) = facts  # fmt: skip
         self.constants = constants or known.of(device)
         self.device, self.sms, self.itemsize = device, device.sms, dtype.itemsize
@@ -97,19 +97,22 @@ class Kind:
 
     def stored(self, columns: int = POINTER_COLUMNS) -> float:
         """Bytes that take as long to store as an element of C, of a tile with so many columns."""
-        # C goes out 16 bytes at a time where its lines allow it.
-        narrow = self.constants.narrow_store if self.stores else 1.0
-        return self.out * narrow * self.sectors(columns)
+        c, run = self.constants, self.run(columns)
+        if self.by_threads:  # each run touches one sector more than it fills
+            return self.out * c.narrow_store * (1 + SECTOR / run)
+        return self.out * (c.part_store if run < SECTOR else 1.0)
 
-    def sectors(self, columns: int) -> float:
-        """How many times the sectors that they would fill do pieces of C touch: 1 where its lines
-        are aligned; else a run has one more, and is as wide as the pieces if it is along rows."""
-        if not self.stores:
-            return 1.0
-        run = POINTER_COLUMNS
-        if self.stores == "N":
-            run = min(run, columns & -columns)
-        return 1 + _SECTOR / (run * self.out)
+    def run(self, columns: int) -> int:
+        """Bytes beside each other of C that are stored at a time, of a tile with so many columns:
+        pieces are as wide as the largest power of two that divides it, and have 64 rows."""
+        along_rows = self.c_major in ("N", "n")
+        width = columns & -columns if along_rows else POINTER_COLUMNS
+        return min(width, POINTER_COLUMNS) * self.out
+
+    @property
+    def by_threads(self) -> bool:
+        """Whether threads store C, since its lines don't begin on 16 bytes."""
+        return self.c_major in ("n", "t")
 
     def shapes(self, kernel: Kernel, configs: Sequence[Config]) -> list[Shape | AlikeShape]:
         """Of each config; kept where the rung gives the same objects for many problems."""
@@ -246,14 +249,14 @@ def kind_of(view: Problem) -> Kind:
 
 def facts_of(view: Problem) -> tuple:
     """The operands' type and precision, bytes of C for an element of the product, the layouts,
-    whether loads of A and B are 16 bytes wide, lines of L2 that they touch, how C is stored where
-    its lines don't begin on 16 bytes, and of the epilogue whether it has a bias, its activation,
+    whether loads of A and B are 16 bytes wide, lines of L2 that they touch, how C is stored, as
+    `gluon_host.c_major` says it, and of the epilogue whether it has a bias, its activation,
     bytes of an element of the residual."""
     a, b, c, after = view.a, view.b, view.c, view.epilogue
     stored = c.dtype.itemsize // (2 if after.gated else 1)
     return (
         a.dtype, view.precision, stored, a.layout + b.layout, (_wide(a), _wide(b)),
-        (_requests(a), _requests(b)), _stores(c),
+        (_requests(a), _requests(b)), _c_major(c),
         (after.bias is not None, after.activation,
          after.residual.dtype.itemsize if after.residual else 0),
     )  # fmt: skip
@@ -276,11 +279,11 @@ def _wide(matrix: Matrix) -> bool:
     return matrix.aligned and matrix.pitch_is_multiple_of(16)
 
 
-def _stores(matrix: Matrix) -> str:
-    """How threads store `matrix`, along rows (N) or columns (T); nothing if its lines begin on
-    16-byte boundaries."""
+def _c_major(matrix: Matrix) -> str:
+    """How C is stored: along rows (N) or columns (T); by threads (n, t) where its lines don't begin
+    on 16-byte boundaries."""
     layout = matrix.layout
     pitch = matrix.pitch(layout) * matrix.dtype.itemsize if layout != "-" else 1
     if matrix.aligned and pitch % 16 == 0:
-        return ""
-    return "T" if layout == "T" else "N"
+        return layout
+    return "t" if layout == "T" else "n"

@@ -20,7 +20,7 @@ from ..kernels.common.parts_host import CUT
 from ..spec import Kernel
 from . import constants as known
 from .constants import BY_RUNG, Constants
-from .kind import Kind, facts_of
+from .kind import SECTOR, Kind, facts_of
 from .model import BURST, Scene, pack_bytes
 from .samples import Sample
 
@@ -100,8 +100,9 @@ class Table:
             "b_more": b_more,
             "turned": kind.turned(trait),
             "own": m * n / split if trait.exchanges else m * n,
-            "stored": kind.out * kind.sectors(POINTER_COLUMNS if trait.alike else n),
-            "wide": not kind.stores,
+            "out": kind.out,
+            "run": kind.run(POINTER_COLUMNS if trait.alike else n),
+            "by_threads": kind.by_threads,
             "drains": config.PARTS - 1 if split < config.PARTS else 0,
             "M": view.M,
             "N": view.N,
@@ -199,7 +200,7 @@ class Table:
         work = steps * torch.where(level, share * step(active), rounds)
 
         rate = torch.minimum(c["sm_memory_rate"], c["memory_rate"] / active)
-        stored = x["stored"] * torch.where(x["wide"] > 0, 1.0, c["narrow_store"])
+        stored = self._stored(c)
         ends = of["ends_of"] * late + x["drains"] * drain + stored * x["own"] / rate
         ends = ends * torch.where(
             x["resident"] > 0, 1 + (share - 1).clamp(min=0) * of["shown"], _up(share, x["together"])
@@ -234,13 +235,20 @@ class Table:
         groups = (share / x["together"]).clamp(min=1)
         work = steps * share * load * x["per_step"] / (1 + c["boost"] * (1 - tiles / (share * sms)))
         rate = torch.minimum(c["sm_memory_rate"], c["memory_rate"] / active)
-        stored = x["stored"] * torch.where(x["wide"] > 0, 1.0, c["narrow_store"])
+        stored = self._stored(c)
         ends = (ends + c["lanes"] * x["sums"] + stored * m * n / rate) * share
         reduction = x["gathering"] * (c["reduction"] + split * c["gather"])
         reduction = reduction + _parts(share, split, n) * 4 * m * n / c["sum_rate"]
         busy = work + ends + torch.where(split > 1, reduction, 0.0)
         waits = steps * c["wait"] / (x["in_flight"] * groups)
         return torch.maximum(busy, x["bytes"] / (active * rate)) + waits
+
+    def _stored(self, c: Mapping[str, Tensor]) -> Tensor:
+        """`Kind.stored`."""
+        out, run = self.columns["out"], self.columns["run"]
+        by_engine = torch.where(run < SECTOR, c["part_store"], 1.0)
+        by_threads = c["narrow_store"] * (1 + SECTOR / run)
+        return out * torch.where(self.columns["by_threads"] > 0, by_threads, by_engine)
 
 
 def _up(size: Tensor, by: Tensor) -> Tensor:
