@@ -125,3 +125,17 @@ def test_threads_store_rows_of_c_faster_in_wide_pieces():
     along_rows = problem(50257, 8192, 768).transposed()
     assert per_element(along_rows, 176) == per_element(along_rows, 192)
     assert dispatch.choose(odd).config.BLOCK_N % 64 == 0
+
+
+def test_the_copy_engine_stores_pieces_of_half_a_sector_slowly():
+    rung, asked = find("cluster_pingpong"), problem(3144, 432, 112, "TN")
+
+    def per_element(view, columns):
+        return kind_with(view, part_store=5.0).stored(columns)
+
+    assert per_element(asked, 216) == 5 * 2
+    assert per_element(asked, 208) == per_element(asked, 192) == 2
+    # Exchanged, a piece's columns are rows of C, and 64 of those are stored side by side.
+    assert per_element(asked.transposed(), 216) == 2
+    wide = next(c for c in rung.configs(asked) if (c.BLOCK_M, c.BLOCK_N) == (64, 216))
+    assert predict(rung, asked, wide) > 1.3 * dispatch.choose(asked).predicted
