@@ -11,7 +11,7 @@ from .. import gpus
 from ..bounded import Bounded
 from ..config import Config
 from ..kernels.common.finish_piece import ROOMY
-from ..kernels.common.gluon_host import POINTER_COLUMNS
+from ..kernels.common.gluon_host import POINTER_COLUMNS, by_engine, unit
 from ..kernels.common.parts_host import CUT
 from ..kernels.pack import WORD
 from ..problem import GATED, Device, Matrix, Problem
@@ -84,6 +84,7 @@ class Kind:
         if self.itemsize == 2:
             self.types = "16-bit"
         self.narrow = tuple(not each for each in wide)
+        self.by_threads = not by_engine(self.c_major)
         self.finish, self.adds = _finish(*ending), ending[-1] > 0
         self.gated = ending[1] in GATED
         # WGMMA reads only 16-bit operands along M or N; others are turned in shared memory.
@@ -104,15 +105,8 @@ class Kind:
 
     def run(self, columns: int) -> int:
         """Bytes beside each other of C that are stored at a time, of a tile with so many columns:
-        pieces are as wide as the largest power of two that divides it, and have 64 rows."""
-        along_rows = self.c_major in ("N", "n")
-        width = columns & -columns if along_rows else POINTER_COLUMNS
-        return min(width, POINTER_COLUMNS) * self.out
-
-    @property
-    def by_threads(self) -> bool:
-        """Whether threads store C, since its lines don't begin on 16 bytes."""
-        return self.c_major in ("n", "t")
+        of pieces of 64 rows."""
+        return self.out * (unit(columns) if self.c_major in ("N", "n") else POINTER_COLUMNS)
 
     def shapes(self, kernel: Kernel, configs: Sequence[Config]) -> list[Shape | AlikeShape]:
         """Of each config; kept where the rung gives the same objects for many problems."""
@@ -249,9 +243,9 @@ def kind_of(view: Problem) -> Kind:
 
 def facts_of(view: Problem) -> tuple:
     """The operands' type and precision, bytes of C for an element of the product, the layouts,
-    whether loads of A and B are 16 bytes wide, lines of L2 that they touch, how C is stored, as
-    `gluon_host.c_major` says it, and of the epilogue whether it has a bias, its activation,
-    bytes of an element of the residual."""
+    whether loads of A and B are 16 bytes wide, lines of L2 that they touch, how C is stored, in the
+    words of `gluon_host.c_major`, and of the epilogue whether it has a bias, its activation, bytes
+    of an element of the residual."""
     a, b, c, after = view.a, view.b, view.c, view.epilogue
     stored = c.dtype.itemsize // (2 if after.gated else 1)
     return (

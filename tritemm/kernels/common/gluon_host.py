@@ -11,7 +11,7 @@ import torch
 from ...problem import GATED, INTERPRETER, PLAIN, Problem, kept
 from ...runtime.workspace import Room
 from ...spec import Arguments, Config, Workspace
-from . import epilogue, finish, memory
+from . import epilogue, finish, memory, ptx
 from .host import (
     Box,
     _sizes,
@@ -31,6 +31,7 @@ from .shape import Shape
 first_part = functools.cache(memory.first_part)
 slab_rows = functools.cache(memory.slab_rows)
 by_engine = functools.cache(epilogue.by_engine)
+unit = functools.cache(ptx.unit)
 
 #: Registers per thread before the roles take and give, of up to two consumers and of three:
 #: the warpgroups of 128 threads, one of which is the producer's, share 65536.

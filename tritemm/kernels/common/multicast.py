@@ -12,10 +12,9 @@ from ...runtime.workspace import Room
 from ...spec import Arguments, Config
 from . import cluster_host, scheduler
 from .cluster_mainloop import LINE, slabs_of
-from .gluon_host import partial_sums, piece_columns
+from .gluon_host import partial_sums, piece_columns, unit
 from .host import Box
 from .parts_host import parts_why_not
-from .ptx import unit
 from .tiles import config_of, in_fixed_parts
 
 #: BLOCK_M, BLOCK_N and the warps of a tile, with as many stages as fit, in clusters of two.
