@@ -18,6 +18,7 @@ from tritemm.config import Config
 from tritemm.cost_model import constants
 from tritemm.cost_model.fit import Quality, quality
 from tritemm.cost_model.kind import kind_of
+from tritemm.cost_model.model import BRIEF
 from tritemm.cost_model.samples import Sample, read
 from tritemm.problem import Problem
 from tritemm.rungs import find
@@ -37,7 +38,10 @@ PHYSICS = {
     "l2": ("of operands that L2, of 50 MB, keeps beside all else; assumed", 2**20, "MiB"),
 }
 #: Plain numbers that are not seconds.
-PLAIN = ("straddle", "overlap", "boost", "turned", "narrow_store", "part_store")
+PLAIN = (
+    "straddle", "off_sector", "overlap", "throttle", "boost", "turned", "narrow_store",
+    "part_store",
+)  # fmt: skip
 
 
 def parts() -> dict[str, str]:
@@ -78,6 +82,8 @@ def example() -> dict[str, tuple[str, float]]:
         return factor * math.hypot(products, alone, programs * together, waits)
 
     steps = depth * ((rounds - 1) * step(device.sms) + step(last))
+    slower = numbers.throttle * steps / (steps + BRIEF)
+    steps *= 1 + slower
     rate = numbers.memory_rate / device.sms
     end, store = late * numbers.ends_of[RUNG.name], 2 * m * n / rate
     shown = numbers.shown[RUNG.name]
@@ -88,10 +94,11 @@ def example() -> dict[str, tuple[str, float]]:
     read = earlier / numbers.memory_rate + each / numbers.pair_rate
     power = hungry * asked.flops * (numbers.power + numbers.traffic * (1 / m + 1 / n))
     busy = max(steps + ends, power)
-    overlap = numbers.overlap * min(busy, memory)
+    loads = (asked.bytes - 2 * M * N) / numbers.memory_rate
+    overlap = numbers.overlap * min(busy, loads)
     launch = numbers.launches[RUNG.name]
     cold = numbers.colds[RUNG.name] * asked.bytes / (asked.bytes + 1e6)
-    shorter = "memory" if memory < busy else "steps and ends"
+    shorter = f"{1e6 * loads:.1f} µs for A and B" if loads < busy else "steps and ends"
     return {
         "steps": (
             f"{tiles} tiles of {m} x {n} on {device.sms} SMs are {rounds} rounds of {depth} steps. "
@@ -99,7 +106,8 @@ def example() -> dict[str, tuple[str, float]]:
             f"round, of {last} tiles: the root of the squares of {1e6 * products:.3g} for "
             f"products, {1e6 * alone:.3g} for what an SM draws from L2, "
             f"{1e6 * last * together:.3g} for what {last} do, and {1e6 * waits:.3g} for the "
-            f"latency of a load, times {factor:.3g} for this tile",
+            f"latency of a load, times {factor:.3g} for this tile; and {100 * slower:.0f} % more, "
+            "since the clock falls meanwhile",
             steps,
         ),
         "ends": (

@@ -36,20 +36,21 @@ class Constants:
     `sm_memory_rate` what one SM can move from or to device memory, and `pair_rate` what a pair
     of SMs, a TPC, reads of it: the pairs get the same share of the memory's rate, so those of which
     both SMs are at work finish later than those of which one is. `l2_rate` is what all SMs
-    together can draw from L2, `sm_rate` what one of them can, and `straddle` what a second line of
-    L2 costs that a tile's row touches, relative to the first. `latency`: from the request of a
-    k-step's tiles to their arrival; `wait` the same where tiles are alike. `ends`: what a tile
-    costs beside its k-steps and the bytes that it stores. `pack`: one copy kernel, beside its
-    bytes. `reduction`: adding up the parts of a split K, beside their bytes; `gather`: as much more
-    for each part; `sum_rate`: at which an SM writes and reads them. `exchange`: as `reduction`,
-    between the programs of a cluster, of which one sends and receives `exchange_rate`. `overlap`:
-    the share of the shorter one that work and memory traffic add to the longer one. `boost`: how
+    together can draw from L2, `sm_rate` what one of them can; `straddle` what a second line of L2
+    costs that 128 bytes of a tile's row touch, relative to the first, and `off_sector` as much more
+    where they begin inside a sector. `latency`: from the request of a k-step's tiles to their
+    arrival; `wait` the same where tiles are alike. `ends`: what a tile costs beside its k-steps and
+    the bytes that it stores. `pack`: one copy kernel, beside its bytes. `reduction`: adding up the
+    parts of a split K, beside their bytes; `gather`: as much more for each part; `sum_rate`: at
+    which an SM writes and reads them. `exchange`: as `reduction`, between the programs of a
+    cluster, of which one sends and receives `exchange_rate`. `overlap`: the share of the shorter
+    one that work and what is read of memory add to the longer one. `throttle`: how much longer work
+    takes once the clock has fallen, as it does in work that lasts (`model.BRIEF`). `boost`: how
     much faster an SM works on tiles that are alike if all others idle; `lanes`: to add a thread's
-    sum of such a tile to the others'. `turned`: arithmetic that
-    each operand adds that WGMMA can't read as it is stored, relative to the product's.
-    `narrow_store`: how many times longer it takes to store C where its lines are not aligned,
-    beside the sectors that pieces of C touch twice; `part_store` the same where they are aligned
-    and pieces narrower than a sector.
+    sum of such a tile to the others'. `turned`: arithmetic that each operand adds that WGMMA can't
+    read as it is stored, relative to the product's. `narrow_store`: how many times longer it takes
+    to store C where its lines are not aligned, beside the sectors that pieces of C touch twice;
+    `part_store` the same where they are aligned and pieces narrower than a sector.
 
     `drain`: where a program has K in fixed parts, to wait for a part's last products, and to add
     them; a guess.
@@ -74,6 +75,7 @@ class Constants:
     sm_rate: float
     l2_rate: float
     straddle: float = 0.7
+    off_sector: float = 0.5
     latency: float = 0.35e-6
     wait: float = 0.33e-6
     ends: float = 0.8e-6
@@ -85,6 +87,7 @@ class Constants:
     exchange: float = 1.0e-6
     exchange_rate: float = 25e9
     overlap: float = 0.1
+    throttle: float = 0.0
     boost: float = 0.35
     lanes: float = 0.3e-9
     turned: float = 3.7
@@ -104,10 +107,10 @@ class Constants:
 
     #: The names of the plain numbers that are fitted, in the order in which the file holds them.
     RATES = (
-        "memory_rate", "sm_memory_rate", "pair_rate", "sm_rate", "l2_rate", "straddle", "latency",
-        "wait", "ends", "pack", "reduction", "gather", "sum_rate", "exchange", "exchange_rate",
-        "overlap", "boost", "lanes", "turned", "narrow_store", "part_store", "power",
-        "traffic", "cold",
+        "memory_rate", "sm_memory_rate", "pair_rate", "sm_rate", "l2_rate", "straddle",
+        "off_sector", "latency", "wait", "ends", "pack", "reduction", "gather", "sum_rate",
+        "exchange", "exchange_rate", "overlap", "throttle", "boost", "lanes", "turned",
+        "narrow_store", "part_store", "power", "traffic", "cold",
     )  # fmt: skip
 
     def of_rung(self, kernel: Kernel) -> OfRung:

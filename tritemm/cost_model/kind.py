@@ -72,7 +72,7 @@ class Kind:
     """
 
     def __init__(self, device: Device, facts: tuple, constants: Constants | None = None):
-        (dtype, precision, self.out, self.layouts, wide, self.requests, self.c_major,
+        (dtype, precision, self.out, self.layouts, wide, self.straddling, self.c_major,
          ending) = facts  # fmt: skip
         self.constants = constants or known.of(device)
         self.device, self.sms, self.itemsize = device, device.sms, dtype.itemsize
@@ -138,8 +138,10 @@ class Kind:
         alone = (self.products(config) * turned / c.efficiency(kernel, word)) ** 2
         alone += (c.latency / (max(config.num_stages - 1, 1) * together)) ** 2
         a, b = (
-            bytes_ * (1 + c.straddle * (lines - 1))
-            for bytes_, lines in zip(self.drawn(trait, config), self.requests, strict=True)
+            bytes_ * (1 + c.straddle * lines + c.off_sector * sectors)
+            for bytes_, (lines, sectors) in zip(
+                self.drawn(trait, config), self.straddling, strict=True
+            )
         )
         below, beside = (
             (factor**2 * (alone + (drawn / c.sm_rate) ** 2), (factor * drawn / c.l2_rate) ** 2)
@@ -243,14 +245,14 @@ def kind_of(view: Problem) -> Kind:
 
 def facts_of(view: Problem) -> tuple:
     """The operands' type and precision, bytes of C for an element of the product, the layouts,
-    whether loads of A and B are 16 bytes wide, lines of L2 that they touch, how C is stored, in the
-    words of `gluon_host.c_major`, and of the epilogue whether it has a bias, its activation, bytes
-    of an element of the residual."""
+    whether loads of A and B are 16 bytes wide, what they straddle, how C is stored, in the words of
+    `gluon_host.c_major`, and of the epilogue whether it has a bias, its activation, bytes of an
+    element of the residual."""
     a, b, c, after = view.a, view.b, view.c, view.epilogue
     stored = c.dtype.itemsize // (2 if after.gated else 1)
     return (
         a.dtype, view.precision, stored, a.layout + b.layout, (_wide(a), _wide(b)),
-        (_requests(a), _requests(b)), _c_major(c),
+        (_straddling(a), _straddling(b)), _c_major(c),
         (after.bias is not None, after.activation,
          after.residual.dtype.itemsize if after.residual else 0),
     )  # fmt: skip
@@ -262,10 +264,12 @@ def _finish(bias: bool, activation: str, residual: int) -> float:
     return seconds + _RESIDUAL_BYTE * residual
 
 
-def _requests(matrix: Matrix) -> float:
-    """Lines of L2 that 128 bytes of `matrix` touch, on average over its rows (or columns)."""
+def _straddling(matrix: Matrix) -> tuple[float, float]:
+    """Of the rows (or columns) of `matrix`, the shares that begin inside a line of L2, so that 128
+    bytes of it touch two; and inside a sector, so that they touch five."""
     pitch = matrix.pitch(matrix.layout) if matrix.layout != "-" else 1
-    return 2 - math.gcd(pitch * matrix.dtype.itemsize, _LINE) / _LINE
+    pitch *= matrix.dtype.itemsize
+    return 1 - math.gcd(pitch, _LINE) / _LINE, 1 - math.gcd(pitch, SECTOR) / SECTOR
 
 
 def _wide(matrix: Matrix) -> bool:

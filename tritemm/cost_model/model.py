@@ -72,6 +72,8 @@ def pack_bytes(problem: Problem, operands: str) -> int:
 
 #: Bytes of operands and C whose requests come in one burst.
 BURST = 1e6
+#: Seconds of work in which half of `throttle` is seen.
+BRIEF = 5e-5
 #: Where consumers take turns, what follows the sums of one slows the other down by this share of
 #: it, and takes so many times as long as where all warps do it.
 _CONTENDED = 0.22
@@ -90,6 +92,8 @@ class Scene:
         self.kind = kind or kind_of(view)
         self.M, self.N, self.K, self.batch = view.M, view.N, view.K, view.batch
         self.bytes, self.copied = view.bytes, copied
+        # The share of them that is read: what is stored counts among the ends.
+        self.read = 1 - view.M * view.N * view.batch * self.kind.out / view.bytes
         # Of 16-bit operands, which draw as much power as these.
         self.flops = view.flops * self.kind.flop_rate_16 / self.kind.flop_rate
 
@@ -125,7 +129,7 @@ class Scene:
             trait.resident, trait.level, trait.turns, trait.exchanges
         )  # fmt: skip
         memory_rate, sm_memory_rate, pair_rate = c.memory_rate, c.sm_memory_rate, c.pair_rate
-        prune, pairs = below is not None, sms / 2
+        throttle, prune, pairs = c.throttle, below is not None, sms / 2
         M, N, K, batch = self.M, self.N, self.K, self.batch
         for (m, n, depth, split, cut, cluster, room, stored, step, beside, ends, least_ends,
              together, after, hunger) in shapes:  # fmt: skip
@@ -161,6 +165,7 @@ class Scene:
                     work += (share - 1) * math.sqrt(alone + drawn * room * room)
                 work *= steps
                 active = tiles if tiles < sms else sms
+            work *= 1 + throttle * work / (work + BRIEF)
             if prune and before + work + least_ends >= below:
                 yield _BEATEN
                 continue
@@ -205,7 +210,8 @@ class Scene:
             busy = work + ends + reduction
             power = self.flops * hunger
             busy = busy if busy > power else power
-            overlap = c.overlap * (busy if busy < memory else memory)
+            read = memory * self.read
+            overlap = c.overlap * (busy if busy < read else read)
             if room == sms:
                 # In the last round each pair of SMs reads as much, with one of them at work or two.
                 each = moved / (active if level else tiles)

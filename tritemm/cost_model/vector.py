@@ -21,7 +21,7 @@ from ..spec import Kernel
 from . import constants as known
 from .constants import BY_RUNG, Constants
 from .kind import SECTOR, Kind, facts_of
-from .model import BURST, Scene, pack_bytes
+from .model import BRIEF, BURST, Scene, pack_bytes
 from .samples import Sample
 
 
@@ -72,7 +72,7 @@ class Table:
         m, n, k, split = config.BLOCK_M, config.BLOCK_N, config.BLOCK_K, config.SPLIT_K
         programs = split if trait.exchanges else config.CLUSTER
         a_bytes, b_bytes = kind.drawn(trait, config)
-        a_more, b_more = (lines - 1 for lines in kind.requests)
+        (a_lines, a_sectors), (b_lines, b_sectors) = kind.straddling
         return {
             "rung": list(self.rungs).index(kernel.name),
             "word": self.words.setdefault(word, len(self.words)),
@@ -96,8 +96,10 @@ class Table:
             "sums": kind.sums(config) if trait.alike else 0.0,
             "a_bytes": a_bytes,
             "b_bytes": b_bytes,
-            "a_more": a_more,
-            "b_more": b_more,
+            "a_lines": a_lines,
+            "b_lines": b_lines,
+            "a_sectors": a_sectors,
+            "b_sectors": b_sectors,
             "turned": kind.turned(trait),
             "own": m * n / split if trait.exchanges else m * n,
             "out": kind.out,
@@ -109,6 +111,7 @@ class Table:
             "K": view.K,
             "batch": view.batch,
             "bytes": view.bytes,
+            "read": scene.read,
             "copied": scene.copied,
             "flops": scene.flops,
             "itemsize": kind.itemsize,
@@ -187,8 +190,11 @@ class Table:
             * (1 + c["turned"] * x["turned"])
             / numbers.by_word["efficiencies"][self.word]
         )
-        drawn = x["a_bytes"] / a_sharers * (1 + c["straddle"] * x["a_more"])
-        drawn = drawn + x["b_bytes"] / b_sharers * (1 + c["straddle"] * x["b_more"])
+        a_more, b_more = (
+            1 + c["straddle"] * x[f"{name}_lines"] + c["off_sector"] * x[f"{name}_sectors"]
+            for name in "ab"
+        )
+        drawn = x["a_bytes"] / a_sharers * a_more + x["b_bytes"] / b_sharers * b_more
         alone = products**2 + (drawn / c["sm_rate"]) ** 2
         alone = alone + (c["latency"] / (x["in_flight"] * x["together"])) ** 2
 
@@ -198,6 +204,7 @@ class Table:
         last = tiles - (share - 1) * x["room"]
         rounds = step(last) + (share - 1).clamp(min=0) * step(x["room"])
         work = steps * torch.where(level, share * step(active), rounds)
+        work = work * (1 + c["throttle"] * work / (work + BRIEF))
 
         rate = torch.minimum(c["sm_memory_rate"], c["memory_rate"] / active)
         stored = self._stored(c)
@@ -223,7 +230,7 @@ class Table:
         power = hungry * x["flops"] * (c["power"] + c["traffic"] * (1 / m + 1 / n))
         busy = torch.maximum(work + ends + reduction, power)
         longest = torch.maximum(torch.maximum(busy, memory), late)
-        return longest + c["overlap"] * torch.minimum(busy, memory)
+        return longest + c["overlap"] * torch.minimum(busy, memory * x["read"])
 
     def _alike(self, numbers: Numbers) -> Tensor:
         x, c = self.columns, numbers.rates
