@@ -131,7 +131,7 @@ def test_the_copy_engine_stores_pieces_of_half_a_sector_slowly():
     rung, asked = find("cluster_pingpong"), problem(3144, 432, 112, "TN")
 
     def per_element(view, columns):
-        return kind_with(view, part_store=5.0).stored(columns)
+        return kind_with(view, part_store=80.0).stored(columns)
 
     assert per_element(asked, 216) == 5 * 2
     assert per_element(asked, 208) == per_element(asked, 192) == 2

@@ -38,7 +38,7 @@ _SHARED, _OFFSET = 3.0, 20.0
 _REGRET = 4.0
 #: Samples from which on a problem counts as searched, and how near to the least predicted time
 #: (in logarithms) a candidate is as good as chosen: the measured ones differ by as much.
-_SEARCHED, _NEAR = 2, 0.02
+_SEARCHED, _NEAR = 2, 0.01
 #: What a choice may lose before it is a bad one.
 _BAD = 0.05
 #: What a scaled time may be too long by, as a logarithm, before a prediction below it is an error.

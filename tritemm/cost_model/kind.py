@@ -72,7 +72,7 @@ class Kind:
     """
 
     def __init__(self, device: Device, facts: tuple, constants: Constants | None = None):
-        (dtype, precision, self.out, self.layouts, wide, self.straddling, self.c_major,
+        (dtype, precision, self.out, self.layouts, wide, self._pitches, self.c_major,
          ending) = facts  # fmt: skip
         self.constants = constants or known.of(device)
         self.device, self.sms, self.itemsize = device, device.sms, dtype.itemsize
@@ -101,7 +101,7 @@ class Kind:
         c, run = self.constants, self.run(columns)
         if self.by_threads:  # each run touches one sector more than it fills
             return self.out * c.narrow_store * (1 + SECTOR / run)
-        return self.out * (c.part_store if run < SECTOR else 1.0)
+        return self.out * max(1.0, c.part_store / run)
 
     def run(self, columns: int) -> int:
         """Bytes beside each other of C that are stored at a time, of a tile with so many columns:
@@ -140,7 +140,7 @@ class Kind:
         a, b = (
             bytes_ * (1 + c.straddle * lines + c.off_sector * sectors)
             for bytes_, (lines, sectors) in zip(
-                self.drawn(trait, config), self.straddling, strict=True
+                self.drawn(trait, config), self.straddling(config), strict=True
             )
         )
         below, beside = (
@@ -177,6 +177,17 @@ class Kind:
         narrow_a, narrow_b = (trait.narrow if narrow else 1 for narrow in self.narrow)
         deep = config.BLOCK_K * self.itemsize
         return config.BLOCK_M * narrow_a * deep, columns * narrow_b * deep
+
+    def straddling(self, config: Config) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Of the rows of A's tiles, and of B's, the shares that begin inside a line of L2, so that
+        128 bytes touch two; and inside a sector, so that they touch five."""
+        # A tile that is stored across K begins wherever the one before it ends.
+        a, b = self._pitches
+        if self.layouts[0] == "T":
+            a = math.gcd(a, config.BLOCK_M * self.itemsize)
+        if self.layouts[1] == "N":
+            b = math.gcd(b, config.BLOCK_N * self.itemsize)
+        return (1 - a / _LINE, 1 - min(a / SECTOR, 1)), (1 - b / _LINE, 1 - min(b / SECTOR, 1))
 
     def _alike(self, kernel: Kernel, config: Config) -> AlikeShape:
         load, ends = self.load(kernel, config)
@@ -252,7 +263,7 @@ def facts_of(view: Problem) -> tuple:
     stored = c.dtype.itemsize // (2 if after.gated else 1)
     return (
         a.dtype, view.precision, stored, a.layout + b.layout, (_wide(a), _wide(b)),
-        (_straddling(a), _straddling(b)), _c_major(c),
+        (_pitch(a), _pitch(b)), _c_major(c),
         (after.bias is not None, after.activation,
          after.residual.dtype.itemsize if after.residual else 0),
     )  # fmt: skip
@@ -264,12 +275,11 @@ def _finish(bias: bool, activation: str, residual: int) -> float:
     return seconds + _RESIDUAL_BYTE * residual
 
 
-def _straddling(matrix: Matrix) -> tuple[float, float]:
-    """Of the rows (or columns) of `matrix`, the shares that begin inside a line of L2, so that 128
-    bytes of it touch two; and inside a sector, so that they touch five."""
+def _pitch(matrix: Matrix) -> int:
+    """The largest power of two, up to a line of L2, that divides the bytes from row to row (or from
+    column to column) of `matrix`."""
     pitch = matrix.pitch(matrix.layout) if matrix.layout != "-" else 1
-    pitch *= matrix.dtype.itemsize
-    return 1 - math.gcd(pitch, _LINE) / _LINE, 1 - math.gcd(pitch, SECTOR) / SECTOR
+    return math.gcd(pitch * matrix.dtype.itemsize, _LINE)
 
 
 def _wide(matrix: Matrix) -> bool:

@@ -72,7 +72,7 @@ class Table:
         m, n, k, split = config.BLOCK_M, config.BLOCK_N, config.BLOCK_K, config.SPLIT_K
         programs = split if trait.exchanges else config.CLUSTER
         a_bytes, b_bytes = kind.drawn(trait, config)
-        (a_lines, a_sectors), (b_lines, b_sectors) = kind.straddling
+        (a_lines, a_sectors), (b_lines, b_sectors) = kind.straddling(config)
         return {
             "rung": list(self.rungs).index(kernel.name),
             "word": self.words.setdefault(word, len(self.words)),
@@ -253,7 +253,7 @@ class Table:
     def _stored(self, c: Mapping[str, Tensor]) -> Tensor:
         """`Kind.stored`."""
         out, run = self.columns["out"], self.columns["run"]
-        by_engine = torch.where(run < SECTOR, c["part_store"], 1.0)
+        by_engine = (c["part_store"] / run).clamp(min=1)
         by_threads = c["narrow_store"] * (1 + SECTOR / run)
         return out * torch.where(self.columns["by_threads"] > 0, by_threads, by_engine)
 
