@@ -40,7 +40,6 @@ PHYSICS = {
 #: Plain numbers that are not seconds.
 PLAIN = (
     "straddle", "off_sector", "overlap", "throttle", "boost", "turned", "narrow_store",
-    "part_store",
 )  # fmt: skip
 
 
@@ -191,6 +190,8 @@ def fitted() -> str:
 def _shown(name: str, value: float) -> str:
     if name in PLAIN:
         return f"{value:.3g}"
+    if name == "part_store":
+        return f"{value:.3g} bytes"
     if name.endswith("rate"):
         return f"{value / 1e9:.4g} GB/s" if value < 1e13 else f"{value / 1e12:.3g} TB/s"
     return f"{1e15 * value:.3g} fs" if value < 1e-12 else f"{1e6 * value:.2g} µs"

@@ -9,7 +9,7 @@ from docs import cost_model as page
 from perf.roofline import cases
 from perf.rows import RESULTS, read
 from perf.select import latest_run
-from tritemm import dispatch, gpus
+from tritemm import Config, dispatch, gpus
 from tritemm.cost_model import constants, model
 from tritemm.cost_model.model import predict
 from tritemm.problem import Epilogue
@@ -118,8 +118,7 @@ def test_threads_store_rows_of_c_faster_in_wide_pieces():
         config = next(c for c in rung.configs(asked) if (128, columns) == (c.BLOCK_M, c.BLOCK_N))
         return kind_with(config.view(asked)).stored(config.BLOCK_N)
 
-    aligned, odd = problem(8192, 8192, 768), problem(8192, 50257, 768)
-    assert per_element(aligned, 176) == per_element(aligned, 192) == 2
+    odd = problem(8192, 50257, 768)
     # 176 columns are pieces of 16, each of one sector and in two; 192 are pieces of 64.
     assert per_element(odd, 176) == pytest.approx(2 / 1.25 * per_element(odd, 192))
     along_rows = problem(50257, 8192, 768).transposed()
@@ -127,14 +126,37 @@ def test_threads_store_rows_of_c_faster_in_wide_pieces():
     assert dispatch.choose(odd).config.BLOCK_N % 64 == 0
 
 
-def test_the_copy_engine_stores_pieces_of_half_a_sector_slowly():
+def test_rows_that_begin_inside_a_sector_cost_more():
+    """Half of them where the pitch is a multiple of 16 bytes only, or the tile's width is."""
+    config = Config(64, 200, 64, num_stages=5, ORDER="grouped")
+
+    def straddling(N, K, layout="NT"):
+        return kind_with(problem(1024, N, K, layout)).straddling(config)
+
+    assert straddling(1024, 1024) == ((0, 0), (0, 0))
+    assert straddling(1024, 1024 + 16) == ((0.75, 0), (0.75, 0))
+    assert straddling(1024, 1024 + 8) == ((0.875, 0.5), (0.875, 0.5))
+    assert straddling(1024, 1024, "NN") == ((0, 0), (0.875, 0.5))
+
+
+def test_long_work_takes_longer_than_as_many_brief_bursts():
+    rung = find("warp_specialized")
+    config = Config(128, 128, 64, num_warps=8, num_stages=6, ORDER="grouped")
+    brief, long = (problem(1408, 1536, K) for K in (1024, 65536))
+    slower = model.parts(rung, long, config).steps / model.parts(rung, brief, config).steps / 64
+    assert 1.1 < slower < 1.4
+
+
+def test_the_copy_engine_stores_narrow_pieces_slowly():
     rung, asked = find("cluster_pingpong"), problem(3144, 432, 112, "TN")
 
     def per_element(view, columns):
         return kind_with(view, part_store=80.0).stored(columns)
 
+    # Of 8 columns, of 16 and of 64.
     assert per_element(asked, 216) == 5 * 2
-    assert per_element(asked, 208) == per_element(asked, 192) == 2
+    assert per_element(asked, 208) == 2.5 * 2
+    assert per_element(asked, 192) == 2
     # Exchanged, a piece's columns are rows of C, and 64 of those are stored side by side.
     assert per_element(asked.transposed(), 216) == 2
     wide = next(c for c in rung.configs(asked) if (c.BLOCK_M, c.BLOCK_N) == (64, 216))

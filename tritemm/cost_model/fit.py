@@ -37,7 +37,8 @@ _SHARED, _OFFSET = 3.0, 20.0
 #: What a problem's regret counts, in squared errors.
 _REGRET = 4.0
 #: Samples from which on a problem counts as searched, and how near to the least predicted time
-#: (in logarithms) a candidate is as good as chosen: the measured ones differ by as much.
+#: (in logarithms) a candidate is as good as chosen. Of 0.005 to 0.03, this and less choose best
+#: among searches that were held back.
 _SEARCHED, _NEAR = 2, 0.01
 #: What a choice may lose before it is a bad one.
 _BAD = 0.05
