@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -179,15 +180,12 @@ class Kind:
         return config.BLOCK_M * narrow_a * deep, columns * narrow_b * deep
 
     def straddling(self, config: Config) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Of the rows of A's tiles, and of B's, the shares that begin inside a line of L2, so that
-        128 bytes touch two; and inside a sector, so that they touch five."""
+        """Of the rows of A's tiles, and of B's: see `_straddling`."""
         # A tile that is stored across K begins wherever the one before it ends.
+        m = config.BLOCK_M * self.itemsize if self.layouts[0] == "T" else 0
+        n = config.BLOCK_N * self.itemsize if self.layouts[1] == "N" else 0
         a, b = self._pitches
-        if self.layouts[0] == "T":
-            a = math.gcd(a, config.BLOCK_M * self.itemsize)
-        if self.layouts[1] == "N":
-            b = math.gcd(b, config.BLOCK_N * self.itemsize)
-        return (1 - a / _LINE, 1 - min(a / SECTOR, 1)), (1 - b / _LINE, 1 - min(b / SECTOR, 1))
+        return _straddling(a, m), _straddling(b, n)
 
     def _alike(self, kernel: Kernel, config: Config) -> AlikeShape:
         load, ends = self.load(kernel, config)
@@ -267,6 +265,15 @@ def facts_of(view: Problem) -> tuple:
         (after.bias is not None, after.activation,
          after.residual.dtype.itemsize if after.residual else 0),
     )  # fmt: skip
+
+
+@functools.cache
+def _straddling(pitch: int, tile: int) -> tuple[float, float]:
+    """Of rows that are a multiple of `pitch` bytes apart, in tiles that begin at multiples of
+    `tile` bytes of a row, the shares that begin inside a line of L2, so that 128 bytes touch two;
+    and inside a sector, so that they touch five. Of tiles of whole rows, `tile` is 0."""
+    pitch = math.gcd(pitch, tile)
+    return 1 - pitch / _LINE, 1 - min(pitch / SECTOR, 1)
 
 
 def _finish(bias: bool, activation: str, residual: int) -> float:
