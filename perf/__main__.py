@@ -8,6 +8,7 @@ import sys
 from tritemm.command import status_of
 
 from .commands import (
+    conform,
     host,
     ladder,
     linear,
@@ -36,6 +37,7 @@ COMMANDS = (
     search,
     regret,
     repeat,
+    conform,
     profile,
     show,
 )

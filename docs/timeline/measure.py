@@ -1,0 +1,178 @@
+"""Measures the timelines: `python -m docs.timeline`, on a GPU with WGMMA.
+
+Runs each of the `RUNGS` once as it is and once stamped (`docs.timeline.stamps`), on a warm L2, and
+leaves in docs/timeline/<gpu>.json what one SM did.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import json
+import statistics
+import struct
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+
+from perf.case import Case
+from perf.machine import environment, slug
+from perf.operands import operands
+from tritemm import rungs
+from tritemm.problem import Problem
+
+from . import stamps
+
+FOLDER = Path(__file__).resolve().parent
+#: What is looked at, and in what order it is drawn.
+RUNGS = ("tiled", "pipelined", "persistent", "warp_specialized", "pingpong")
+#: A short K, so that a tile's epilogue is as large a part as its products.
+CASE = Case(4096, 4096, 512, "NT", "bf16")
+#: Threads of a warp; and of a warpgroup, whose first warp stands for it.
+WARP, GROUP = 32, 128
+LAUNCHES = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A warp's stamps: the program's number and the warp's in it; cycles of the SM's clock since
+    the first stamp of all, and what begins then, as a place in `stamps.ACTIVITIES`."""
+
+    program: int
+    warp: int
+    at: list[int]
+    activity: list[int]
+
+
+def main() -> int:
+    """The exit status: 0, or 2 where there is no GPU that can do it."""
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
+        print("timelines need a GPU with WGMMA (sm_90): these rungs use it", file=sys.stderr)
+        return 2
+    name = slug(torch.cuda.get_device_name())
+    found = {"environment": dataclasses.asdict(environment()), "case": dataclasses.asdict(CASE)}
+    found["rungs"] = {rung: timeline(rung) for rung in RUNGS}
+    path = FOLDER / f"{name}.json"
+    path.write_text(json.dumps(found, separators=(",", ":")).replace('},"', '},\n"') + "\n")
+    for rung, line in found["rungs"].items():
+        print(
+            f"{rung:17} {line['us']:6.1f} us, stamped {line['us_stamped']:6.1f}, {line['config']}"
+        )
+    print(f"wrote {path.name}")
+    return 0
+
+
+def timeline(rung: str) -> dict[str, Any]:
+    """What a rung's first config did on the SM that is looked at, and how long its launch took."""
+    kernel, tensors = rungs.find(rung), operands(CASE, "cuda")
+    problem = Problem.of(*tensors)
+    config = kernel.configs(problem)[0]
+
+    def launch() -> None:
+        kernel.launch(problem, config, *tensors)
+
+    plain = median_us(launch)
+    with _compiled_with_stamps(kernel.fn) as found:
+        launch()
+        array = _Array(found())
+        stamped = median_us(launch, array.clear)
+    a, b, c = tensors
+    torch.testing.assert_close(c, a @ b)
+    rows = [row for row in array.rows() if row.warp * WARP % GROUP == 0]
+    return {
+        "config": str(config),
+        "us": round(plain, 1),
+        "us_stamped": round(stamped, 1),
+        "rows": [dataclasses.asdict(row) for row in rows],
+    }
+
+
+def median_us(launch: Callable[[], None], before: Callable[[], None] = lambda: None) -> float:
+    """Microseconds of a launch, of which the last one's traces stay."""
+    times = []
+    for _ in range(LAUNCHES):
+        before()
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        launch()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(1e3 * begin.elapsed_time(end))
+    return statistics.median(times)
+
+
+@contextlib.contextmanager
+def _compiled_with_stamps(fn: Any) -> Iterator[Callable[[], Any]]:
+    """Triton compiles `fn` anew, with stamps; yields what gives the compiled kernel."""
+
+    def add(backend: Any, stages: dict[str, Any], *_: Any) -> None:
+        make = stages["ptx"]
+        stages["ptx"] = lambda source, metadata: stamps.stamped(make(source, metadata))
+
+    knobs = triton.knobs
+    before = knobs.cache.dir
+    with tempfile.TemporaryDirectory() as folder:
+        fn.device_caches.clear()
+        knobs.cache.dir, knobs.runtime.add_stages_inspection_hook = folder, add
+        try:
+            yield lambda: next(iter(fn.device_caches[torch.cuda.current_device()][0].values()))
+        finally:
+            knobs.cache.dir, knobs.runtime.add_stages_inspection_hook = before, None
+            fn.device_caches.clear()
+
+
+class _Array:
+    """The stamps of a loaded kernel, in the GPU's memory."""
+
+    def __init__(self, compiled: Any):
+        self._driver, self._at, size = (
+            ctypes.CDLL("libcuda.so.1"),
+            ctypes.c_uint64(),
+            ctypes.c_size_t(),
+        )
+        self._do(
+            "cuModuleGetGlobal_v2", ctypes.byref(self._at), ctypes.byref(size),
+            ctypes.c_void_p(compiled.module), stamps.NAME.encode(),
+        )  # fmt: skip
+
+    def clear(self) -> None:
+        self._do("cuMemsetD8_v2", self._at, 0, ctypes.c_size_t(stamps.BYTES))
+
+    def rows(self) -> list[Row]:
+        """Those that have stamps, by their programs' beginnings."""
+        raw = ctypes.create_string_buffer(stamps.BYTES)
+        self._do("cuMemcpyDtoH_v2", raw, self._at, ctypes.c_size_t(stamps.BYTES))
+        return decoded(raw.raw)
+
+    def _do(self, name: str, *args: Any) -> None:
+        if status := getattr(self._driver, name)(*args):
+            raise RuntimeError(f"{name} failed with {status}")
+
+
+def decoded(raw: bytes) -> list[Row]:
+    """The rows of an array, by the time of their first stamps; cycles begin with the first."""
+    found = []
+    for start in range(stamps.HEAD_BYTES, stamps.BYTES, stamps.ROW_BYTES):
+        row = struct.iter_unpack("<QQ", raw[start : start + stamps.ROW_BYTES])
+        pairs = [pair for pair in row if pair[0]]
+        if pairs:
+            found.append(pairs)
+    found.sort()
+    if not found:
+        raise RuntimeError("no warp left a stamp")
+    zero = found[0][0][0]
+    return [
+        Row(
+            program=pairs[0][1] >> 32,
+            warp=(pairs[0][1] & 0xFFFFFFFF) // WARP,
+            at=[clock - zero for clock, _ in pairs[1:]],
+            activity=[activity for _, activity in pairs[1:]],
+        )
+        for pairs in found
+    ]

@@ -1,0 +1,322 @@
+"""`python -m perf conform`: hunts products whose result is wrong, cuBLAS's and tritemm's.
+
+The operands hold 1, or 1 and -1 at random, so every partial sum is an integer that fp32 (and int32)
+holds, in any order and however K is split: the right result is the exact sum, rounded once to the
+output's type, and any other bits are wrong. The exact sum is that of fp64.
+
+A `Place` is an M, an N, a layout, types and an alignment; at each place many K are multiplied, with
+tails of every kind, because that is where kernels and their split forms differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import dataclasses
+import json
+import random
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import tritemm
+from tritemm.compile.pool import Compilers, likeness
+
+from ..cli import add_command, argument, positive, refuse, say, unable
+from ..machine import environment
+
+#: Operands and output, by their names in a finding; tf32 is fp32 multiplied so.
+TYPES = (
+    ("fp16", "fp16"), ("fp16", "fp32"), ("bf16", "bf16"), ("bf16", "fp32"),
+    ("fp32", "fp32"), ("tf32", "fp32"), ("int8", "int32"),
+)  # fmt: skip
+DTYPES = {
+    "fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "tf32": torch.float32,
+    "int8": torch.int8, "int32": torch.int32,
+}  # fmt: skip
+DATA = ("ones", "signs")
+#: Log2 of the largest M and N, and of K. Sums stay below what fp16 can store.
+LARGEST, DEEPEST = 8, 15
+#: Elements that stand before an operand, and behind each of its lines: 0 is aligned and packed.
+SHIFTS, PADS = (0, 0, 0, 8, 1), (0, 0, 0, 8, 1)
+#: K at each place.
+DEPTHS = 2000
+#: Places whose kernels are being compiled while one is multiplied.
+AHEAD = 3
+#: What an output holds before: no result is that.
+POISON = -77
+
+EXAMPLES = """
+python -m perf conform
+python -m perf conform --n 20000 --seed 1 --out found.json
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """All of a product but its K; `shift` and `pad` in elements."""
+
+    M: int
+    N: int
+    layout: str
+    dtype: str
+    output: str
+    shift: int
+    pad: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """A product that came out wrong: `wrong` of its elements, of which one `got` and not `want`."""
+
+    by: str
+    place: Place
+    K: int
+    data: str
+    wrong: int
+    got: float
+    want: float
+
+
+def register(commands) -> None:
+    text = "Hunt wrong results, cuBLAS's and ours, in products whose exact result is known."
+    command = add_command(commands, "conform", run, text, EXAMPLES)
+    add = command.add_argument
+    add("--n", type=argument(positive), default=100_000, help="problems; default: 100000")
+    add("--seed", type=int, default=0, help="of the problems and of the signs")
+    add("--out", type=Path, help="write what was found to this file, as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """0; 1 if a product of ours is wrong; 2: it can't begin."""
+    if reason := unable("conform"):
+        return refuse(reason)
+    begin = time.monotonic()
+    places = drawn(args.n, args.seed)
+    hunt = Hunt(args.seed, "cuda")
+    with Compilers() as compilers:
+        for place, depths in ahead(places, hunt, compilers):
+            hunt.multiply(place, depths)
+            say(f"{time.monotonic() - begin:5.0f} s, {hunt.problems} problems: {place}")
+    seconds = time.monotonic() - begin
+    if args.out:
+        args.out.write_text(json.dumps(as_json(hunt, args.seed, seconds), indent=1) + "\n")
+    print(told(hunt, seconds))
+    return int(any(finding.by != "cublas" for finding in hunt.findings))
+
+
+def drawn(count: int, seed: int) -> list[tuple[Place, list[int]]]:
+    """So many problems, as places and their K."""
+    rng = random.Random(seed)
+
+    def size() -> int:
+        value = round(2 ** rng.uniform(0, LARGEST))
+        return value if rng.random() < 0.5 else max(8, value // 8 * 8)
+
+    places = []
+    while count > 0:
+        dtype, output = rng.choice(TYPES)
+        layout = rng.choice("NT") + rng.choice("NT")
+        shift, pad = rng.choice(SHIFTS), rng.choice(PADS)
+        place = Place(size(), size(), layout, dtype, output, shift, pad)
+        depths = {depth(rng) for _ in range(min(count, DEPTHS))}
+        places.append((place, sorted(depths)))
+        count -= len(depths)
+    return places
+
+
+def depth(rng: random.Random) -> int:
+    """A K: half of them some blocks of 128 and a tail of eights, half any."""
+    if rng.random() < 0.5:
+        return 128 * rng.randint(1, 2**DEEPEST // 128 - 1) + 8 * rng.randint(0, 15)
+    return round(2 ** rng.uniform(0, DEEPEST))
+
+
+def ahead(places: Sequence[tuple[Place, list[int]]], hunt: Hunt, compilers: Compilers) -> Iterator:
+    """The places, each when its kernels are compiled; those of the next ones are under way."""
+    waiting: collections.deque[tuple] = collections.deque()
+    submitted: dict[tuple, Any] = {}
+
+    def first() -> tuple[Place, list[int]]:
+        place, depths, futures = waiting.popleft()
+        for future in futures:
+            future.result()
+        return place, depths
+
+    for place, depths in places:
+        futures = []
+        for K in depths:
+            item = hunt.choice(place, K)
+            likely = likeness(*item)
+            if likely not in submitted:
+                submitted[likely] = compilers.submit(item)
+            futures.append(submitted[likely])
+        waiting.append((place, depths, futures))
+        if len(waiting) >= AHEAD:
+            yield first()
+    while waiting:
+        yield first()
+
+
+class Hunt:
+    """Multiplies and judges; what it found so far.
+
+    Operands are views of the same pools of ones and of signs, so that to make them costs nothing.
+    """
+
+    def __init__(self, seed: int, device: str):
+        self.device = device
+        self.problems = 0
+        self.products: collections.Counter[str] = collections.Counter()
+        self.refused: collections.Counter[str] = collections.Counter()
+        self.findings: list[Finding] = []
+        room = 2**LARGEST * (2**DEEPEST + max(PADS)) + max(SHIFTS)
+        generator = torch.Generator(device).manual_seed(seed)
+        signs = torch.empty(2 * room, dtype=torch.int8, device=device)
+        signs.random_(0, 2, generator=generator).mul_(2).sub_(1)
+        self.room, values = room, {"ones": torch.ones_like(signs), "signs": signs}
+        self.pools = {
+            (data, dtype): value.to(dtype)
+            for data, value in values.items()
+            for dtype in {torch.float64, *DTYPES.values()}
+        }
+
+    def operands(self, place: Place, K: int, data: str, dtype: torch.dtype):
+        """A and B as they stand in the pools."""
+        pool = self.pools[data, dtype]
+        a = _view(pool, place.shift, place.M, K, place.layout[0], place.pad)
+        return a, _view(pool, self.room + place.shift, K, place.N, place.layout[1], place.pad)
+
+    def choice(self, place: Place, K: int) -> tuple:
+        """What `tritemm.matmul` runs, as `Compilers` take it."""
+        a, b = self.operands(place, K, "ones", DTYPES[place.dtype])
+        made = tritemm.explain(a, b, **_options(place))
+        return made.kernel.name, made.problem, made.config
+
+    def multiply(self, place: Place, depths: Sequence[int]) -> None:
+        """All K of a place, with all data; one look at the verdicts in the end."""
+        flags = torch.backends.cuda.matmul
+        # Of a split K, partial sums in 16 bits are torch's default, and would be found everywhere.
+        flags.allow_fp16_reduced_precision_reduction = False
+        flags.allow_bf16_reduced_precision_reduction = False
+        flags.fp32_precision = "tf32" if place.dtype == "tf32" else "ieee"
+        jobs, verdicts = [], torch.zeros(4 * len(depths), dtype=torch.bool, device=self.device)
+        for K in depths:
+            for data in DATA:
+                want = self.exact(place, K, data)
+                for by in (cublas, ours):
+                    got = self.product(by, place, K, data)
+                    if got is None:
+                        self.refused[by.__name__] += 1
+                        continue
+                    torch.any(got != want, out=verdicts[len(jobs)])
+                    jobs.append((by, K, data))
+                    self.products[by.__name__] += 1
+        self.problems += len(depths)
+        for index in verdicts.nonzero().flatten().tolist():
+            self.findings.append(self.finding(place, *jobs[index]))
+
+    def exact(self, place: Place, K: int, data: str) -> torch.Tensor:
+        """The right result, by fp64: as many integers as these it holds."""
+        a, b = self.operands(place, K, data, torch.float64)
+        return torch.mm(a, b).to(DTYPES[place.output])
+
+    def product(self, by, place: Place, K: int, data: str) -> torch.Tensor | None:
+        """The result of `by`, or None where it refuses."""
+        a, b = self.operands(place, K, data, DTYPES[place.dtype])
+        out = torch.full((place.M, place.N), POISON, dtype=DTYPES[place.output], device=self.device)
+        try:
+            by(a, b, out, place)
+        except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            return None
+        return out
+
+    def finding(self, place: Place, by, K: int, data: str) -> Finding:
+        """The worst element of a product that was seen to be wrong, multiplied again."""
+        got, want = self.product(by, place, K, data), self.exact(place, K, data)
+        error = (got.double() - want.double()).abs().flatten()
+        at = int(error.argmax())
+        return Finding(
+            by.__name__, place, K, data, int((got != want).sum()),
+            got.flatten()[at].item(), want.flatten()[at].item(),
+        )  # fmt: skip
+
+
+def _view(pool: torch.Tensor, start: int, rows: int, cols: int, layout: str, pad: int):
+    """A matrix whose lines stand in the pool from `start` on, N as rows or T as columns."""
+    if layout == "N":
+        return pool.as_strided((rows, cols), (cols + pad, 1), start)
+    return pool.as_strided((rows, cols), (1, rows + pad), start)
+
+
+def _options(place: Place) -> dict[str, Any]:
+    precision = {"precision": place.dtype if place.dtype == "tf32" else "ieee"}
+    return {"out_dtype": DTYPES[place.output]} | (
+        precision if DTYPES[place.dtype].itemsize == 4 else {}
+    )
+
+
+def cublas(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, place: Place) -> None:
+    """The torch call that a user would write."""
+    if out.dtype == torch.int32:
+        torch._int_mm(a, b, out=out)
+    elif out.dtype != a.dtype:
+        torch.mm(a, b, out_dtype=out.dtype, out=out)
+    else:
+        torch.mm(a, b, out=out)
+
+
+def ours(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, place: Place) -> None:
+    tritemm.matmul(a, b, out=out, **_options(place))
+
+
+def as_json(hunt: Hunt, seed: int, seconds: float) -> dict[str, Any]:
+    return {
+        "environment": dataclasses.asdict(environment()), "seed": seed, "seconds": round(seconds),
+        "problems": hunt.problems, "products": dict(hunt.products), "refused": dict(hunt.refused),
+        "findings": [dataclasses.asdict(each) | {"line": line(each)} for each in hunt.findings],
+    }  # fmt: skip
+
+
+def line(finding: Finding) -> str:
+    """What shows a finding of ones, to be pasted; "" of signs, whose pool it would need."""
+    place, K = finding.place, finding.K
+    if finding.data != "ones" or place.shift or place.pad:
+        return ""
+
+    def ones(rows: int, cols: int, layout: str) -> str:
+        sizes = f"{rows}, {cols}" if layout == "N" else f"{cols}, {rows}"
+        dtype = str(DTYPES[place.dtype])
+        return f'torch.ones({sizes}, dtype={dtype}, device="cuda")' + ".mT" * (layout == "T")
+
+    a, b = ones(place.M, K, place.layout[0]), ones(K, place.N, place.layout[1])
+    if finding.by == "cublas" and place.dtype == "int8":
+        return f"torch._int_mm({a}, {b})"
+    more = f", out_dtype={DTYPES[place.output]}" if place.output != place.dtype else ""
+    return f"{'torch.mm' if finding.by == 'cublas' else 'tritemm.matmul'}({a}, {b}{more})"
+
+
+def told(hunt: Hunt, seconds: float) -> str:
+    """What was found, those of one place together."""
+    counts = collections.Counter(found.by for found in hunt.findings)
+    lines = [
+        f"{by}: {counts[by]} of {count} products wrong, {hunt.refused[by]} refused"
+        for by, count in hunt.products.items()
+    ]
+    places: dict[tuple[str, Place], list[Finding]] = {}
+    for found in hunt.findings:
+        places.setdefault((found.by, found.place), []).append(found)
+    for (by, place), findings in places.items():
+        one = next((found for found in findings if line(found)), findings[0])
+        depths = [found.K for found in findings]
+        lines += [
+            f"{by}, {place}: {len(findings)}, with K from {min(depths)} to {max(depths)}",
+            f"  K = {one.K}, {one.data}: {one.wrong} wrong, one {one.got:g} for {one.want:g}",
+            f"  {line(one)}",
+        ]
+    return "\n".join([*lines, f"{hunt.problems} problems in {seconds:.0f} s"])
