@@ -10,11 +10,10 @@ import contextlib
 import ctypes
 import dataclasses
 import json
-import statistics
 import struct
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +35,14 @@ RUNGS = ("tiled", "pipelined", "persistent", "warp_specialized", "pingpong")
 CASE = Case(4096, 4096, 512, "NT", "bf16")
 #: Threads of a warp; and of a warpgroup, whose first warp stands for it.
 WARP, GROUP = 32, 128
-LAUNCHES = 20
+#: Launches before the one that is looked at.
+WARM = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
     """A warp's stamps: the program's number and the warp's in it; cycles of the SM's clock since
-    the first stamp of all, and what begins then, as a place in `stamps.ACTIVITIES`."""
+    the first beginning of all, and what begins then, as a place in `stamps.ACTIVITIES`."""
 
     program: int
     warp: int
@@ -61,9 +61,8 @@ def main() -> int:
     path = FOLDER / f"{name}.json"
     path.write_text(json.dumps(found, separators=(",", ":")).replace('},"', '},\n"') + "\n")
     for rung, line in found["rungs"].items():
-        print(
-            f"{rung:17} {line['us']:6.1f} us, stamped {line['us_stamped']:6.1f}, {line['config']}"
-        )
+        with_stamps = max(row["at"][-1] for row in line["rows"])
+        print(f"{rung:17} {line['cycles']} cycles, with stamps {with_stamps}; {line['config']}")
     print(f"wrote {path.name}")
     return 0
 
@@ -74,46 +73,33 @@ def timeline(rung: str) -> dict[str, Any]:
     problem = Problem.of(*tensors)
     config = kernel.configs(problem)[0]
 
-    def launch() -> None:
-        kernel.launch(problem, config, *tensors)
+    def rows(events: Sequence[stamps.Event]) -> list[Row]:
+        with _compiled_with_stamps(kernel.fn, events) as compiled:
+            for _ in range(WARM):
+                kernel.launch(problem, config, *tensors)
+            array = _Array(compiled())
+            array.clear()
+            kernel.launch(problem, config, *tensors)
+            torch.cuda.synchronize()
+            return array.rows()
 
-    plain = median_us(launch)
-    with _compiled_with_stamps(kernel.fn) as found:
-        launch()
-        array = _Array(found())
-        stamped = median_us(launch, array.clear)
+    undisturbed, every = rows(stamps.ENDS), rows(stamps.EVENTS)
     a, b, c = tensors
     torch.testing.assert_close(c, a @ b)
-    rows = [row for row in array.rows() if row.warp * WARP % GROUP == 0]
     return {
         "config": str(config),
-        "us": round(plain, 1),
-        "us_stamped": round(stamped, 1),
-        "rows": [dataclasses.asdict(row) for row in rows],
+        "cycles": max(row.at[-1] for row in undisturbed),
+        "rows": [dataclasses.asdict(row) for row in every if row.warp * WARP % GROUP == 0],
     }
 
 
-def median_us(launch: Callable[[], None], before: Callable[[], None] = lambda: None) -> float:
-    """Microseconds of a launch, of which the last one's traces stay."""
-    times = []
-    for _ in range(LAUNCHES):
-        before()
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        launch()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(1e3 * begin.elapsed_time(end))
-    return statistics.median(times)
-
-
 @contextlib.contextmanager
-def _compiled_with_stamps(fn: Any) -> Iterator[Callable[[], Any]]:
+def _compiled_with_stamps(fn: Any, events: Sequence[stamps.Event]) -> Iterator[Callable[[], Any]]:
     """Triton compiles `fn` anew, with stamps; yields what gives the compiled kernel."""
 
     def add(backend: Any, stages: dict[str, Any], *_: Any) -> None:
         make = stages["ptx"]
-        stages["ptx"] = lambda source, metadata: stamps.stamped(make(source, metadata))
+        stages["ptx"] = lambda source, metadata: stamps.stamped(make(source, metadata), events)
 
     knobs = triton.knobs
     before = knobs.cache.dir
@@ -161,7 +147,7 @@ def decoded(raw: bytes) -> list[Row]:
     for start in range(stamps.HEAD_BYTES, stamps.BYTES, stamps.ROW_BYTES):
         row = struct.iter_unpack("<QQ", raw[start : start + stamps.ROW_BYTES])
         pairs = [pair for pair in row if pair[0]]
-        if pairs:
+        if len(pairs) > 1:
             found.append(pairs)
     found.sort()
     if not found:

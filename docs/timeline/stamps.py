@@ -9,14 +9,17 @@ All warps of an SM read the same clock, so their rows can be laid under each oth
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 #: What a warp does from a stamp on; the stamp holds the place in this list.
 ACTIVITIES = ("other", "load", "wait", "multiply", "store")
 
 #: Where stamps stand: an instruction, what begins before it and what begins after it. A run of
-#: instructions that begin the same activity has one stamp.
-EVENTS = (
+#: instructions that begin the same activity has one stamp. A barrier ends products alone: the wait
+#: for them is over where the next barrier is passed, since the clock doesn't wait for WGMMA.
+BARRIER = r"bar\.sync"
+Event = tuple[str, str | None, str | None]
+EVENTS: tuple[Event, ...] = (
     (r"ld\.global", "load", None),
     (r"cp\.async\.c[ag]\.shared", "load", None),
     (r"cp\.async\.commit_group", None, "other"),
@@ -24,7 +27,8 @@ EVENTS = (
     (r"cp\.async\.bulk\.tensor\S*\.shared::cluster\.global", "load", "other"),
     (r"mbarrier\.try_wait", "wait", "other"),
     (r"wgmma\.fence", "multiply", None),
-    (r"wgmma\.wait_group", None, "other"),
+    (r"wgmma\.wait_group", "multiply", None),
+    (BARRIER, None, "other"),
     (r"cvt\.rn\.bf16x2\.f32", "store", None),
     (r"st\.global", "store", None),
     (r"cp\.async\.bulk\.commit_group", None, "other"),
@@ -74,7 +78,11 @@ _STAMP = """\
 	@%stamp_here mov.b64 %stamp_at, 0;"""
 
 
-def stamped(ptx: str, sm: int = 0) -> str:
+#: The two stamps, at a warp's beginning and its end, that say how long it took without the others.
+ENDS = EVENTS[-1:]
+
+
+def stamped(ptx: str, events: Sequence[Event] = EVENTS, sm: int = 0) -> str:
     """The kernel with stamps by the warps of SM `sm`; ValueError if it has no place for them."""
     before, entry, body = ptx.partition(".visible .entry")
     start = re.search(r"^\{\n(?:\t\.reg [^\n]*\n)+", body, re.MULTILINE)
@@ -87,12 +95,10 @@ def stamped(ptx: str, sm: int = 0) -> str:
     lines = [head + entry + body[: start.end()] + prologue]
     now = None
     for block in _blocks(body[start.end() :]):
-        first, then = _around(block)
-        if first and first != now:
-            lines.append(_stamp(first))
+        first, then = _around(block, now, events)
+        lines += [_stamp(first)] if first and first != now else []
         lines.append(block)
-        if then:
-            lines.append(_stamp(then))
+        lines += [_stamp(then)] if then else []
         now = then or first or now
     return "\n".join(lines)
 
@@ -103,11 +109,12 @@ def _stamp(activity: str) -> str:
     )
 
 
-def _around(block: str) -> tuple[str | None, str | None]:
+def _around(block: str, now: str | None, events: Sequence[Event]) -> Sequence[str | None]:
     """What begins before these lines, and what after them."""
-    for pattern, first, then in EVENTS:
+    for pattern, *begins in events:
         if re.search(rf"(?<![\w.]){pattern}", block):
-            return first, then
+            ends_nothing = pattern == BARRIER and now != "multiply"
+            return (None, None) if ends_nothing else begins
     return None, None
 
 

@@ -1,8 +1,9 @@
 """`python -m perf conform`: hunts products whose result is wrong, cuBLAS's and tritemm's.
 
-The operands hold 1, or 1 and -1 at random, so every partial sum is an integer that fp32 (and int32)
-holds, in any order and however K is split: the right result is the exact sum, rounded once to the
-output's type, and any other bits are wrong. The exact sum is that of fp64.
+The operands hold 1 and -1, so every partial sum is an integer that fp32 (and int32) holds, in any
+order and however K is split: the right result is the exact sum, rounded once to the output's type,
+and any other bits are wrong. The sum needs no other product to be known: with all ones it is K; and
+with A[i, k] = r[i] u[k] and B[k, j] = u[k] c[j], signs at random, it is K r[i] c[j].
 
 A `Place` is an M, an N, a layout, types and an alignment; at each place many K are multiplied, with
 tails of every kind, because that is where kernels and their split forms differ.
@@ -164,7 +165,7 @@ def ahead(places: Sequence[tuple[Place, list[int]]], hunt: Hunt, compilers: Comp
 class Hunt:
     """Multiplies and judges; what it found so far.
 
-    Operands are views of the same pools of ones and of signs, so that to make them costs nothing.
+    Operands of ones are views of the same memory; those of signs are written where they stand.
     """
 
     def __init__(self, seed: int, device: str):
@@ -173,26 +174,32 @@ class Hunt:
         self.products: collections.Counter[str] = collections.Counter()
         self.refused: collections.Counter[str] = collections.Counter()
         self.findings: list[Finding] = []
-        room = 2**LARGEST * (2**DEEPEST + max(PADS)) + max(SHIFTS)
         generator = torch.Generator(device).manual_seed(seed)
-        signs = torch.empty(2 * room, dtype=torch.int8, device=device)
-        signs.random_(0, 2, generator=generator).mul_(2).sub_(1)
-        self.room, values = room, {"ones": torch.ones_like(signs), "signs": signs}
-        self.pools = {
-            (data, dtype): value.to(dtype)
-            for data, value in values.items()
-            for dtype in {torch.float64, *DTYPES.values()}
-        }
+        rows, columns, along = (
+            torch.randint(0, 2, (count,), generator=generator, device=device) * 2 - 1
+            for count in (2**LARGEST, 2**LARGEST, 2**DEEPEST)
+        )
+        self.room = 2**LARGEST * (2**DEEPEST + max(PADS)) + max(SHIFTS)
+        self.signs = {t: [v.to(t) for v in (rows, columns, along)] for t in set(DTYPES.values())}
+        self.ones = {t: torch.ones(self.room, dtype=t, device=device) for t in self.signs}
+        self.written = {t: torch.ones(2 * self.room, dtype=t, device=device) for t in self.signs}
+        self.sums = rows[:, None] * columns
 
-    def operands(self, place: Place, K: int, data: str, dtype: torch.dtype):
-        """A and B as they stand in the pools."""
-        pool = self.pools[data, dtype]
-        a = _view(pool, place.shift, place.M, K, place.layout[0], place.pad)
-        return a, _view(pool, self.room + place.shift, K, place.N, place.layout[1], place.pad)
+    def operands(self, place: Place, K: int, data: str) -> tuple[torch.Tensor, torch.Tensor]:
+        dtype = DTYPES[place.dtype]
+        memory = self.ones[dtype] if data == "ones" else self.written[dtype]
+        beyond = 0 if data == "ones" else self.room
+        a = _view(memory, place.shift, place.M, K, place.layout[0], place.pad)
+        b = _view(memory, beyond + place.shift, K, place.N, place.layout[1], place.pad)
+        if data == "signs":
+            rows, columns, along = self.signs[dtype]
+            torch.mul(rows[: place.M, None], along[:K], out=a)
+            torch.mul(along[:K, None], columns[: place.N], out=b)
+        return a, b
 
     def choice(self, place: Place, K: int) -> tuple:
         """What `tritemm.matmul` runs, as `Compilers` take it."""
-        a, b = self.operands(place, K, "ones", DTYPES[place.dtype])
+        a, b = self.operands(place, K, "ones")
         made = tritemm.explain(a, b, **_options(place))
         return made.kernel.name, made.problem, made.config
 
@@ -206,9 +213,10 @@ class Hunt:
         jobs, verdicts = [], torch.zeros(4 * len(depths), dtype=torch.bool, device=self.device)
         for K in depths:
             for data in DATA:
+                a, b = self.operands(place, K, data)
                 want = self.exact(place, K, data)
                 for by in (cublas, ours):
-                    got = self.product(by, place, K, data)
+                    got = self.product(by, place, a, b)
                     if got is None:
                         self.refused[by.__name__] += 1
                         continue
@@ -220,13 +228,12 @@ class Hunt:
             self.findings.append(self.finding(place, *jobs[index]))
 
     def exact(self, place: Place, K: int, data: str) -> torch.Tensor:
-        """The right result, by fp64: as many integers as these it holds."""
-        a, b = self.operands(place, K, data, torch.float64)
-        return torch.mm(a, b).to(DTYPES[place.output])
+        """The right result."""
+        sums = self.sums[: place.M, : place.N]
+        return ((torch.ones_like(sums) if data == "ones" else sums) * K).to(DTYPES[place.output])
 
-    def product(self, by, place: Place, K: int, data: str) -> torch.Tensor | None:
+    def product(self, by, place: Place, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
         """The result of `by`, or None where it refuses."""
-        a, b = self.operands(place, K, data, DTYPES[place.dtype])
         out = torch.full((place.M, place.N), POISON, dtype=DTYPES[place.output], device=self.device)
         try:
             by(a, b, out, place)
@@ -238,7 +245,8 @@ class Hunt:
 
     def finding(self, place: Place, by, K: int, data: str) -> Finding:
         """The worst element of a product that was seen to be wrong, multiplied again."""
-        got, want = self.product(by, place, K, data), self.exact(place, K, data)
+        got = self.product(by, place, *self.operands(place, K, data))
+        want = self.exact(place, K, data)
         error = (got.double() - want.double()).abs().flatten()
         at = int(error.argmax())
         return Finding(
