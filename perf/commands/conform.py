@@ -15,16 +15,18 @@ import argparse
 import collections
 import dataclasses
 import json
+import multiprocessing
+import os
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import tritemm
-from tritemm.compile.pool import Compilers, likeness
 
 from ..cli import add_command, argument, positive, refuse, say, unable
 from ..machine import environment
@@ -45,8 +47,8 @@ LARGEST, DEEPEST = 8, 15
 SHIFTS, PADS = (0, 0, 0, 8, 1), (0, 0, 0, 8, 1)
 #: K at each place.
 DEPTHS = 2000
-#: Places whose kernels are being compiled while one is multiplied.
-AHEAD = 3
+#: Processes that share the GPU: a problem that is new costs Python some milliseconds.
+WORKERS = 12
 #: What an output holds before: no result is that.
 POISON = -77
 
@@ -95,13 +97,14 @@ def run(args: argparse.Namespace) -> int:
     """0; 1 if a product of ours is wrong; 2: it can't begin."""
     if reason := unable("conform"):
         return refuse(reason)
-    begin = time.monotonic()
+    begin, hunt = time.monotonic(), Found()
     places = drawn(args.n, args.seed)
-    hunt = Hunt(args.seed, "cuda")
-    with Compilers() as compilers:
-        for place, depths in ahead(places, hunt, compilers):
-            hunt.multiply(place, depths)
-            say(f"{time.monotonic() - begin:5.0f} s, {hunt.problems} problems: {place}")
+    context = multiprocessing.get_context("spawn")
+    workers = min(WORKERS, len(os.sched_getaffinity(0)))
+    with ProcessPoolExecutor(workers, context, _begin, (args.seed,)) as pool:
+        for future in as_completed([pool.submit(_hunted, *place) for place in places]):
+            hunt.add(future.result())
+            say(f"{time.monotonic() - begin:4.0f} s: {hunt.problems} problems")
     seconds = time.monotonic() - begin
     if args.out:
         args.out.write_text(json.dumps(as_json(hunt, args.seed, seconds), indent=1) + "\n")
@@ -136,44 +139,40 @@ def depth(rng: random.Random) -> int:
     return round(2 ** rng.uniform(0, DEEPEST))
 
 
-def ahead(places: Sequence[tuple[Place, list[int]]], hunt: Hunt, compilers: Compilers) -> Iterator:
-    """The places, each when its kernels are compiled; those of the next ones are under way."""
-    waiting: collections.deque[tuple] = collections.deque()
-    submitted: dict[tuple, Any] = {}
+@dataclasses.dataclass
+class Found:
+    """What came of some problems; products by who multiplied, or refused to."""
 
-    def first() -> tuple[Place, list[int]]:
-        place, depths, futures = waiting.popleft()
-        for future in futures:
-            future.result()
-        return place, depths
+    problems: int = 0
+    products: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    refused: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    findings: list[Finding] = dataclasses.field(default_factory=list)
 
-    for place, depths in places:
-        futures = []
-        for K in depths:
-            item = hunt.choice(place, K)
-            likely = likeness(*item)
-            if likely not in submitted:
-                submitted[likely] = compilers.submit(item)
-            futures.append(submitted[likely])
-        waiting.append((place, depths, futures))
-        if len(waiting) >= AHEAD:
-            yield first()
-    while waiting:
-        yield first()
+    def add(self, other: Found) -> None:
+        self.problems += other.problems
+        self.products += other.products
+        self.refused += other.refused
+        self.findings += other.findings
+
+
+def _begin(seed: int) -> None:
+    """What a process of the pool keeps."""
+    global _hunt
+    _hunt = Hunt(seed, "cuda")
+
+
+def _hunted(place: Place, depths: Sequence[int]) -> Found:
+    return _hunt.multiply(place, depths)
 
 
 class Hunt:
-    """Multiplies and judges; what it found so far.
+    """Multiplies and judges.
 
     Operands of ones are views of the same memory; those of signs are written where they stand.
     """
 
     def __init__(self, seed: int, device: str):
         self.device = device
-        self.problems = 0
-        self.products: collections.Counter[str] = collections.Counter()
-        self.refused: collections.Counter[str] = collections.Counter()
-        self.findings: list[Finding] = []
         generator = torch.Generator(device).manual_seed(seed)
         rows, columns, along = (
             torch.randint(0, 2, (count,), generator=generator, device=device) * 2 - 1
@@ -197,19 +196,14 @@ class Hunt:
             torch.mul(along[:K, None], columns[: place.N], out=b)
         return a, b
 
-    def choice(self, place: Place, K: int) -> tuple:
-        """What `tritemm.matmul` runs, as `Compilers` take it."""
-        a, b = self.operands(place, K, "ones")
-        made = tritemm.explain(a, b, **_options(place))
-        return made.kernel.name, made.problem, made.config
-
-    def multiply(self, place: Place, depths: Sequence[int]) -> None:
+    def multiply(self, place: Place, depths: Sequence[int]) -> Found:
         """All K of a place, with all data; one look at the verdicts in the end."""
         flags = torch.backends.cuda.matmul
         # Of a split K, partial sums in 16 bits are torch's default, and would be found everywhere.
         flags.allow_fp16_reduced_precision_reduction = False
         flags.allow_bf16_reduced_precision_reduction = False
         flags.fp32_precision = "tf32" if place.dtype == "tf32" else "ieee"
+        found = Found(len(depths))
         jobs, verdicts = [], torch.zeros(4 * len(depths), dtype=torch.bool, device=self.device)
         for K in depths:
             for data in DATA:
@@ -218,14 +212,14 @@ class Hunt:
                 for by in (cublas, ours):
                     got = self.product(by, place, a, b)
                     if got is None:
-                        self.refused[by.__name__] += 1
+                        found.refused[by.__name__] += 1
                         continue
                     torch.any(got != want, out=verdicts[len(jobs)])
                     jobs.append((by, K, data))
-                    self.products[by.__name__] += 1
-        self.problems += len(depths)
+                    found.products[by.__name__] += 1
         for index in verdicts.nonzero().flatten().tolist():
-            self.findings.append(self.finding(place, *jobs[index]))
+            found.findings.append(self.finding(place, *jobs[index]))
+        return found
 
     def exact(self, place: Place, K: int, data: str) -> torch.Tensor:
         """The right result."""
@@ -283,7 +277,7 @@ def ours(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, place: Place) -> N
     tritemm.matmul(a, b, out=out, **_options(place))
 
 
-def as_json(hunt: Hunt, seed: int, seconds: float) -> dict[str, Any]:
+def as_json(hunt: Found, seed: int, seconds: float) -> dict[str, Any]:
     return {
         "environment": dataclasses.asdict(environment()), "seed": seed, "seconds": round(seconds),
         "problems": hunt.problems, "products": dict(hunt.products), "refused": dict(hunt.refused),
@@ -309,7 +303,7 @@ def line(finding: Finding) -> str:
     return f"{'torch.mm' if finding.by == 'cublas' else 'tritemm.matmul'}({a}, {b}{more})"
 
 
-def told(hunt: Hunt, seconds: float) -> str:
+def told(hunt: Found, seconds: float) -> str:
     """What was found, those of one place together."""
     counts = collections.Counter(found.by for found in hunt.findings)
     lines = [
