@@ -145,3 +145,32 @@ def picture(title: str, *panels: Panel) -> str:
     return "\n".join(
         [head, f"<title>{escape(title)}</title><style>{_STYLE}</style>", ground, *parts, "</svg>\n"]
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Bar:
+    """A value with its words; `mark` is another value of the same thing, shown as a line."""
+
+    words: str
+    value: float
+    said: str
+    color: str = BLUE
+    mark: float | None = None
+
+
+def bars(entries: Sequence[Bar], most: float | None = None) -> Panel:
+    """Bars from 0 below each other, each under its words."""
+    most = most or max(max(bar.value, bar.mark or 0) for bar in entries)
+    room, each = WIDTH - 2 * MARGIN - 4, 38
+    shapes = []
+    for i, bar in enumerate(entries):
+        y, wide = i * each, max(1.0, room * bar.value / most)
+        shapes += [
+            text(MARGIN, y + 13, bar.words),
+            text(WIDTH - MARGIN, y + 13, bar.said, anchor="end", color=GREY),
+            rect(MARGIN, y + 18, wide, 13, bar.color),
+        ]
+        if bar.mark is not None:
+            x = MARGIN + room * bar.mark / most
+            shapes.append(path([(x, y + 15), (x, y + 34)], INK, 2.5))
+    return Panel(len(entries) * each + 4, tuple(shapes))

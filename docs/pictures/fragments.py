@@ -131,7 +131,7 @@ def pointers(found: Mapping[int, tuple[int, int]], x: float, y: float, wide: flo
     return shapes
 
 
-def ldmatrix_picture() -> str:
+def loads() -> str:
     """Where the lanes point, and who receives what: of A, and of B stored by rows."""
     a, b = words(fragment(MMA, "a")), words(fragment(MMA, "b"))
     left, wide, top = MARGIN + 18, 72, 20
