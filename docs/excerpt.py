@@ -14,7 +14,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LANGUAGES = {".py": "python", ".cu": "cuda", ".cuh": "cuda", ".h": "cpp", ".json": "json",
              ".sh": "sh", ".toml": "toml", ".md": "markdown"}  # fmt: skip
-_MARKER = re.compile(r"^<!-- code: (.+?) -->\n(?:```\w*\n(?:.*?\n)?```$)?", re.MULTILINE | re.DOTALL)
+_MARKER = re.compile(
+    r"^<!-- code: (.+?) -->(?:\n```\w*\n(?:.*?\n)?```$)?", re.MULTILINE | re.DOTALL
+)
 
 
 def fill(text: str, page: str | Path) -> str:

@@ -1,4 +1,4 @@
-"""Pictures of docs/concepts/, drawn from the formulas that tests hold: `python -m docs.pictures`."""
+"""Pictures of docs/concepts/, drawn from what the tests hold: `python -m docs.pictures`."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ PICTURES: dict[str, Callable[[], str]] = {
     "cluster-pair": clusters.pair,
     "cluster-traffic": clusters.traffic,
     "energy-rungs": energy.rungs,
+    "energy-time": energy.over_time,
     "energy-levels": energy.levels,
     "energy-tiles": energy.tiles,
     "one-tile": one_tile.ways,

@@ -15,7 +15,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="all, unless given")
     given = parser.parse_args(arguments)
     if unknown := set(given.names) - set(PICTURES):
-        parser.error(f"no picture is called {', '.join(sorted(unknown))}; {', '.join(PICTURES)} are")
+        parser.error(
+            f"no picture is called {', '.join(sorted(unknown))}; {', '.join(PICTURES)} are"
+        )
     root = FOLDER.parents[2]
     found = (stale if given.check else write)(tuple(given.names))
     for path in found:

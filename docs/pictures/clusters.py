@@ -117,8 +117,8 @@ def pair() -> str:
     return picture(
         "A cluster of two shares the loads of B",
         draw.paragraph(
-            f"Tiles of {PAIR.rows} x {PAIR.columns}, a step of {DEPTH} of K, 16-bit. Program 0 asks "
-            "for the blue half of B, program 1 for the orange one, and each half arrives in both."
+            f"Tiles of {PAIR.rows} x {PAIR.columns}, a step of {DEPTH} of K, 16-bit. Program 0 "
+            "asks for the blue half of B, program 1 for the orange one; each arrives in both."
         ),
         Panel(top + high + 8, tuple(shapes)),
         draw.paragraph(

@@ -113,6 +113,11 @@ def paragraph(words: str, size: float = SMALL, color: str = INK) -> Panel:
     return Panel(len(broken) * height + 4, tuple(shapes))
 
 
+def axis_name(words: str) -> Panel:
+    """Of a horizontal axis, at its end."""
+    return Panel(SMALL * LINE + 2, (text(WIDTH - MARGIN, 10, words, anchor="end", color=GREY),))
+
+
 def heading(words: str) -> Panel:
     """Bold, and with room above."""
     broken = textwrap.wrap(words, int((WIDTH - 2 * MARGIN) / (LETTER * 1.14 * LARGE)))

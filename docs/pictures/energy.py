@@ -35,6 +35,7 @@ class Energy:
     low: float
     high: float
     watts: float
+    seconds: float
     races: int
 
 
@@ -64,7 +65,8 @@ def _energy(ladder: str | None, name: str, own: Sequence[Row]) -> Energy:
     joules = sorted(row.power_w * row.us.p50 / 1e6 for row in own)
     low, high = (joules[round(share * (len(joules) - 1))] for share in (0.2, 0.8))
     watts = statistics.median(row.power_w for row in own)
-    return Energy(name, ladder, statistics.median(joules), low, high, watts, len(own))
+    seconds = statistics.median(row.us.p50 for row in own) / 1e6
+    return Energy(name, ladder, statistics.median(joules), low, high, watts, seconds, len(own))
 
 
 def dots(own: Sequence[Energy], color: str, reference: float) -> Panel:
@@ -82,9 +84,8 @@ def dots(own: Sequence[Energy], color: str, reference: float) -> Panel:
         y = i * each + each / 2
         shapes += [
             draw.text(left - 8, y + 4, energy.name, anchor="end"),
-            draw.path([(at(energy.low), y), (at(max(energy.high, energy.low * 1.01)), y)], color, 3),
-            f'<circle cx="{draw.number(at(energy.joules))}" cy="{draw.number(y)}" r="4.5" '
-            f'fill="{color}"/>',
+            draw.path([(at(energy.low), y), (at(energy.high), y)], color, 3),
+            _dot(at(energy.joules), y, color),
             draw.text(draw.WIDTH - MARGIN, y + 4, f"{energy.joules:.3g} J, {energy.watts:.0f} W",
                       anchor="end", color=draw.GREY),
         ]  # fmt: skip
@@ -110,6 +111,80 @@ def rungs() -> str:
         ),
         *panels,
     )
+
+
+#: Rungs that multiply alike and take different times: their words, colour, ladder, and names.
+FAMILIES = (
+    ("wmma, CUDA", draw.PINK, CUDA, ("wmma_base", "wmma_padding", "wmma_async")),
+    ("mma, CUDA", ORANGE, CUDA, ("mma_base", "mma_permuted", "mma_async")),
+    ("mma, Triton", BLUE, TRITON, ("permuted", "async")),
+)
+#: Those whose products are WGMMA, in tiles of 128 x 256.
+WGMMA = ("tma", "persistent", "warp_specialized", "wgmma_persistent", "wgmma_cluster")
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """Joules = `work` + `watts` * seconds, through the rungs of a family; least squares."""
+
+    words: str
+    color: str
+    points: tuple[Energy, ...]
+    work: float
+    watts: float
+
+
+def fitted_lines(every: Sequence[Energy]) -> list[Line]:
+    found = []
+    for words, color, ladder, names in FAMILIES:
+        own = tuple(e for e in every if e.ladder == ladder and e.name.startswith(names))
+        watts, work = statistics.linear_regression(
+            [e.seconds for e in own], [e.joules for e in own]
+        )
+        found.append(Line(words, color, own, work, watts))
+    return found
+
+
+def over_time() -> str:
+    """Joules over milliseconds: what the work takes, and what time takes."""
+    every = energies(rows())
+    left, wide, high = MARGIN + 30, draw.WIDTH - 2 * MARGIN - 34, 250
+    most_ms, most_joules = 10, 4
+
+    def at(seconds: float, joules: float) -> tuple[float, float]:
+        return left + wide * seconds * 1e3 / most_ms, 8 + high * (1 - joules / most_joules)
+
+    shapes = [draw.grid(left, 8, wide, high, most_joules, most_ms // 2)]
+    shapes += [draw.text(left - 6, at(0, joules)[1] + 4, str(joules), anchor="end", color=draw.GREY)
+               for joules in range(most_joules + 1)]  # fmt: skip
+    shapes += [draw.text(at(ms / 1e3, 0)[0], high + 23, str(ms), anchor="middle", color=draw.GREY)
+               for ms in range(0, most_ms + 1, 2)]  # fmt: skip
+    lines = fitted_lines(every)
+    for each in lines:
+        last = max(point.seconds for point in each.points)
+        shapes.append(draw.path([at(0, each.work), at(last, each.work + each.watts * last)],
+                                each.color, 1.8))  # fmt: skip
+        shapes += [_dot(*at(point.seconds, point.joules), each.color) for point in each.points]
+    shapes += [_dot(*at(e.seconds, e.joules), draw.GREEN) for e in every if e.name in WGMMA]
+    said = [f"{each.words}: {each.work:.2f} J + {each.watts:.0f} W x time" for each in lines]
+    return picture(
+        "Joules over milliseconds, 8192³",
+        draw.legend([*((each.color, words) for each, words in zip(lines, said, strict=True)),
+                     (draw.GREEN, "WGMMA, five rungs")]),
+        draw.paragraph("joules of one product", color=draw.GREY),
+        Panel(high + 28, tuple(shapes)),
+        draw.axis_name("milliseconds of one product"),
+        draw.paragraph(
+            "A dot is a rung. Those of a colour do the same products and differ in how long they "
+            "wait: the line's slope is what the card draws whatever it does, and where it meets 0 "
+            "ms is the work itself."
+        ),
+    )  # fmt: skip
+
+
+def _dot(x: float, y: float, color: str) -> str:
+    place = f'cx="{draw.number(x)}" cy="{draw.number(y)}"'
+    return f'<circle {place} r="4.5" fill="{color}" stroke="#fff"/>'
 
 
 @dataclasses.dataclass(frozen=True)

@@ -66,7 +66,13 @@ def _language(program: int, programs: int) -> dict[str, Any]:
         constexpr=int, int32=int, int64=int,
     )  # fmt: skip
     jit = SimpleNamespace(jit=same, constexpr_function=same)
-    return {"tl": words, "gl": words, "gluon": jit, "triton": jit, "aggregate": dataclasses.dataclass}
+    return {
+        "tl": words,
+        "gl": words,
+        "gluon": jit,
+        "triton": jit,
+        "aggregate": dataclasses.dataclass,
+    }
 
 
 def cuda(file: str, before: str, after: str = ";") -> Callable[..., int]:

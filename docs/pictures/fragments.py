@@ -52,7 +52,9 @@ def table(found: Words, x: float, y: float, down: bool = False, wide: float = WO
         place = (across, along // 2) if down else (along // 2, across)
         left, top = x + place[0] * wide, y + place[1] * high
         shapes.append(draw.rect(left, top, wide, high, LIGHT[word % len(LIGHT)], "#fff"))
-        shapes.append(draw.text(left + wide / 2, top + high / 2 + 4.5, f"T{thread}", anchor="middle"))
+        shapes.append(
+            draw.text(left + wide / 2, top + high / 2 + 4.5, f"T{thread}", anchor="middle")
+        )
         if thread == shown:
             marks.append(draw.outline(left, top, wide, high))
     return shapes + marks

@@ -153,4 +153,5 @@ def efficiency() -> str:
         f"How much of {SMS} SMs is at work",
         draw.paragraph("Over the number of tiles, each 64 steps of K deep:"),
         *panels,
+        draw.axis_name("tiles"),
     )

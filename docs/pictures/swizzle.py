@@ -74,8 +74,8 @@ def core_matrices() -> str:
         draw.legend([(LIGHT[0], "k 0 to 7"), (LIGHT[1], "k 8 to 15")]),
         Panel(20 + 8 * high + 8, tuple(shapes)),
         draw.paragraph(
-            f"Both are right, since the descriptor says the distances: {first[0]} bytes along K and "
-            f"{first[1]} along M to the left, {second[0]} and {second[1]} to the right."
+            f"Both are right, since the descriptor says the distances: {first[0]} bytes along K "
+            f"and {first[1]} along M to the left, {second[0]} and {second[1]} to the right."
         ),
     )
 
