@@ -189,9 +189,10 @@ def _dot(x: float, y: float, color: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Moved:
-    """Bytes of one product by level, and tensor-core instructions of a warp or a warpgroup."""
+    """Bytes of one product by level, and its instructions, each of a warp or of a warpgroup."""
 
     words: str
+    unit: str
     memory: int
     l2: int
     shared: int
@@ -209,9 +210,9 @@ def moved() -> tuple[Moved, ...]:
     classic, wide = Order("serpentine", size=SIZE), Order("grouped", 16, SIZE, 128, columns)
     cube = SIZE**3
     return (
-        Moved("mma, 256 x 128, warps of 64 x 64", classic.read(), classic.asked(),
+        Moved("Warps of 64 x 64 in 256 x 128", "mma", classic.read(), classic.asked(),
               cube // (wm * wn * depth) * (wm + wn) * depth * 2, cube // (16 * 8 * depth)),
-        Moved("WGMMA, 128 x 256, 64 rows a warpgroup", wide.read(), wide.asked(),
+        Moved("Warpgroups of 64 x 256 in 128 x 256", "wgmma", wide.read(), wide.asked(),
               cube // (64 * columns * depth) * (64 + columns) * depth * 2,
               cube // (64 * columns * depth)),
     )  # fmt: skip
@@ -229,7 +230,7 @@ def levels() -> str:
                 ("device memory", each.memory), ("L2", each.l2), ("shared memory", each.shared),
             )
         ]  # fmt: skip
-        words = f"{each.words}: {each.instructions / 1e6:.3g} M instructions"
+        words = f"{each.words}: {each.instructions / 1e6:.3g} million {each.unit}"
         panels += [draw.paragraph(words, draw.NORMAL), draw.bars(bars, most)]
     return picture(
         "What 8192³ moves, by level",
