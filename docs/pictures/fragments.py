@@ -101,7 +101,7 @@ def mma() -> str:
         draw.legend(keys),
         product(a, b, d, 16, 8),
         draw.paragraph(
-            "The colour is the register. One of A or B holds two neighbours along K; D's are "
+            "The colour is the register. Each of A's and B's holds two neighbours along K; D's are "
             "fp32, two registers for two neighbours of a row."
         ),
     )
@@ -202,8 +202,8 @@ def wgmma() -> str:
         draw.legend(keys),
         Panel(18 + 16 * ROW + 10, tuple(detail)),
         draw.paragraph(
-            "A pair is two fp32 registers. Of more columns, the next 8 are the next 4 registers; "
-            "A and B are in no registers at all, but in shared memory."
+            "A pair is two fp32 registers. Of more columns, the next 8 are the next 4 registers. A "
+            "and B are in shared memory; if A is in registers, each warp has it as mma does."
         ),
     )
 
