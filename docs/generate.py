@@ -25,7 +25,8 @@ from tools import suite_record
 from tritemm.rungs import RUNGS
 from tritemm.spec import Kernel
 
-from . import correspondence, cost_model
+from . import concept_pages, correspondence, cost_model
+from . import pictures as concept_pictures
 from .types import page as types
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -87,7 +88,7 @@ def pages() -> dict[Path, str]:
     docs = (ROOT / "docs" / f"{name}.md" for name in names)
     for path in (ROOT / "README.md", *docs):
         texts[path] = fill(path.read_text(), parts)
-    return texts
+    return texts | concept_pages.pages()
 
 
 def address(kernel: Kernel) -> str:
@@ -280,7 +281,8 @@ def pictures() -> dict[Path, tuple]:
 
 def stale() -> list[Path]:
     """Generated files that are not what they would be written as now."""
-    return sorted(stale_texts(pages()) | stale_figures(pictures()))
+    found = stale_texts(pages()) | stale_figures(pictures())
+    return sorted(found | set(concept_pictures.stale()))
 
 
 def stale_texts(wanted: dict[Path, str]) -> set[Path]:
@@ -314,6 +316,7 @@ def main() -> int:
 def write_texts() -> int:
     """Renew the pages and tables that are stale; 0."""
     wanted = pages()
+    concept_pictures.write()
     (ROOT / "docs" / "ladder").mkdir(exist_ok=True)
     return renew(stale_texts(wanted), wanted, lambda path: path.write_text(wanted[path]))
 

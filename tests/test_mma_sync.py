@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 
+from docs.pictures.banks import BANKS, CHUNK, place, ways
 from tritemm import dispatch
 from tritemm.compile import asm
 from tritemm.dispatch.request import why_not
@@ -18,31 +19,7 @@ from .sweep import EVERY
 
 pytestmark = pytest.mark.host
 
-#: Bytes of all banks together, and of a chunk.
-BANKS, CHUNK = 128, 16
 RINGS = {"permuted": (1,), "async": (1,), "async_pg2s": (2,), "async_stages": (4, 3, 2)}
-
-
-def place(layout, row, chunk, inner):
-    """The first byte of a chunk in a tile whose rows have so many elements of 16 bits."""
-    pairs = getattr(layout, "interval_padding_pairs", None)
-    if pairs:
-        element = row * inner + chunk * 8
-        return 2 * (element + sum(element // interval * padding for interval, padding in pairs))
-    phase = row // layout.per_phase % layout.max_phase
-    return 2 * row * inner + CHUNK * (chunk ^ phase)
-
-
-def ways(kind, lines, depth, side):
-    """How many of the 8 chunks that ldmatrix reads at once meet in a bank, at worst."""
-    layout = mma_sync.shared_layout(kind, lines, depth, side)
-    inner, rows = (depth, lines) if side == "K" else (lines, depth)
-    worst = 0
-    for first in range(0, rows, 8):
-        for chunk in range(inner // 8):
-            spots = [place(layout, first + i, chunk, inner) % BANKS for i in range(8)]
-            worst = max(worst, *(spots.count(spot) for spot in spots))
-    return worst
 
 
 @pytest.mark.parametrize("side", ["K", "L"])

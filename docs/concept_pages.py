@@ -1,0 +1,198 @@
+"""The generated parts of docs/concepts/*.md: tables, excerpts of code, the map."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+from perf.profile import CONFLICTS, COUNTERS, Counter
+from perf.report import line
+from tritemm.rungs import RUNGS
+from tritemm.spec import Kernel
+
+from . import concept_map, excerpt
+from .pictures import banks, clusters, energy, one_tile, raster, split
+
+PAGES = concept_map.PAGES
+
+
+def parts() -> dict[str, str]:
+    """Every generated table by its name."""
+    return {
+        "conflicts": conflicts(),
+        "reads": reads(),
+        "splits": splits(),
+        "clusters": shared_loads(),
+        "joules": joules(),
+        "one-tile": ways(),
+        "ways-measured": ways_measured(),
+        "lines": lines(),
+        "map": concept_map.table(),
+        **{f"note-{kernel.name}": note(kernel) for kernel in RUNGS if "Note" in kernel.header},
+    }
+
+
+def pages() -> dict[Path, str]:
+    """Every page as it should be, by its path."""
+    from .generate import fill  # which imports this module
+
+    found, tables = {}, parts()
+    for path in sorted(PAGES.glob("*.md")):
+        name = str(path.relative_to(PAGES.parents[1]))
+        found[path] = excerpt.fill(fill(path.read_text(), tables), name)
+    return found
+
+
+def _table(head: list[str], align: str, rows: list[list[str]]) -> str:
+    return "\n".join([line(head), align, *map(line, rows)])
+
+
+@functools.cache
+def profiles() -> tuple[dict[str, Any], ...]:
+    """The committed counters of Nsight Compute, the newest of each rung."""
+    rows = map(json.loads, raster.PROFILES.read_text().splitlines())
+    return tuple({row["rung"]: row for row in rows}.values())
+
+
+def measured(profile: dict[str, Any], counter: Counter) -> float:
+    """Of all its kernels."""
+    return sum(counter.value(kernel["values"]) for kernel in profile["kernels"])
+
+
+def _counter(label: str) -> Counter:
+    return next(each for each in COUNTERS if each.label == label)
+
+
+#: rung -> its layout of operands, and of C where the formula knows who stores what.
+STAGED = {
+    "wmma_base": (banks.of_operands(banks.PLAIN), None),
+    "wmma_padding": (banks.of_operands(banks.PADDED), None),
+    "mma_base": (banks.of_operands(banks.PLAIN), banks.of_output(banks.PLAIN)),
+    "mma_permuted": (banks.of_operands(banks.PERMUTED), banks.of_output(banks.PERMUTED)),
+    "permuted[2]": (banks.of_triton("plain"), None),
+    "permuted[1]": (banks.of_triton("padded"), None),
+    "permuted": (banks.of_triton("permuted"), None),
+}
+
+
+def conflicts() -> str:
+    """Conflicts by the formula and by Nsight Compute."""
+    own = {profile["rung"]: profile for profile in profiles()}
+    rows = []
+    for name, (ab, c) in STAGED.items():
+        case = own[name]["case"]
+        found = banks.counted(ab, c or (lambda row, chunk: row * 16 + chunk), case["M"])
+        loads, stores = (measured(own[name], counter) / 1e6 for counter in CONFLICTS)
+        staging = f"{found.staging / 1e6:.2f} M" if c else "-"
+        rows.append([name, f"{found.loads / 1e6:.2f} M", f"{loads:.2f} M", staging,
+                     f"{stores:.2f} M"])  # fmt: skip
+    head = ["kernel", "loads, counted", "loads, measured", "staging of C, counted",
+            "all stores, measured"]  # fmt: skip
+    return _table(head, "|---|--:|--:|--:|--:|", rows)
+
+
+def reads() -> str:
+    """What orders read from memory, by the count and by Nsight Compute."""
+    orders = {order.name: order for order in raster.ORDERS}
+    rows = []
+    for profile in profiles():
+        config = profile["config"]
+        order = orders[config["ORDER"]]
+        if (config["BLOCK_M"], config["BLOCK_N"]) != (order.rows, order.columns):
+            continue
+        value, hits = (measured(profile, _counter(label)) for label in
+                       ("DRAM read", "L2 hit rate"))  # fmt: skip
+        rows.append([profile["rung"], order.words, f"{order.read() / 1e6:.0f} MB",
+                     f"{value / 1e6:.0f} MB", f"{hits:.0f} %"])  # fmt: skip
+    head = ["kernel", "order", "read, counted", "read, measured", "L2 hits, measured"]
+    return _table(head, "|---|---|--:|--:|--:|", sorted(rows, key=lambda row: row[1]))
+
+
+#: M, N, K and the parts that K is cut into.
+SPLITS = (
+    (256, 256, 32768, 1), (256, 256, 32768, 16), (256, 256, 32768, 64),
+    (3072, 768, 65536, 1), (3072, 768, 65536, 2), (3072, 768, 65536, 9),
+)  # fmt: skip
+
+
+def splits() -> str:
+    """What cutting K does to a few products, in tiles of 128 x 256."""
+    rows = []
+    for M, N, K, parts_ in SPLITS:
+        tiles = -(-M // split.ROWS) * -(-N // split.COLUMNS)
+        share = split.used("split_k", parts_, tiles, K // split.DEPTH)
+        sums = 2 * 4 * M * N * parts_ if parts_ > 1 else 0
+        operands = 2 * (M + N) * K
+        rows.append([f"{M} x {N} x {K}", str(tiles), str(parts_), f"{100 * share:.0f} %",
+                     f"{sums / 1e6:.1f} MB", f"{operands / 1e6:.0f} MB"])  # fmt: skip
+    head = ["M x N x K", "tiles", "parts", "of the SMs' time used", "partial sums moved", "A and B"]
+    return _table(head, "|---|--:|--:|--:|--:|--:|", rows)
+
+
+def shared_loads() -> str:
+    """What each program asks for, and receives, in a step."""
+    rows = []
+    for each in (clusters.Cluster(128, 256), clusters.PAIR, clusters.Cluster(128, 256, 4)):
+        asked = sum(each.asked()) * clusters.DEPTH * 2
+        rows.append([each.words, f"{asked // 1024} KB", f"{each.arrives() // 1024} KB",
+                     f"{each.traffic() / 1e9:.1f} GB"])  # fmt: skip
+    head = ["tile", "asked for", "arrives", f"L2 is asked for, {clusters.SIZE}³"]
+    return _table(head, "|---|--:|--:|--:|", rows)
+
+
+#: Of the picture's rungs, those whose numbers the page speaks of.
+JOULES = ("simt", "naive", "tiled", "permuted", "pipelined", "tma", "persistent", "cluster",
+          "mma_base", "mma_async_stage4", "wgmma_cluster", "cublas")  # fmt: skip
+
+
+def joules() -> str:
+    """Joules, watts and races of some rungs."""
+    found = {each.name: each for each in energy.energies(energy.rows())}
+    rows = []
+    for name in JOULES:
+        each = found[name]
+        rows.append([name, f"{each.joules:.3g}", f"{each.low:.3g}-{each.high:.3g}",
+                     f"{1e12 * each.joules / energy.FLOP:.3g}", f"{each.watts:.0f}",
+                     str(each.races)])  # fmt: skip
+    head = ["kernel", "J", "20th to 80th percentile", "pJ per FLOP", "W", "races"]
+    return _table(head, "|---|--:|--:|--:|--:|--:|", rows)
+
+
+def ways() -> str:
+    """How often each way says the tile, and what it becomes on sm_90."""
+    rows = []
+    for way in one_tile.WAYS:
+        m, n = way.shape
+        rows.append([way.words, f"{m} x {n} x 16", str(way.said), f"`{way.sass}`"])
+    head = ["way", "said at once", "times, for 64 x 16 x 16", "each becomes"]
+    return _table(head, "|---|---|--:|---|", rows)
+
+
+def ways_measured() -> str:
+    """Of each way the kernel with the least joules at 8192³."""
+    families = (
+        ("WMMA", "cuda", "wmma_"), ("MMA", "cuda", "mma_"), ("WGMMA", "cuda", "wgmma_"),
+        ("Triton, `tl.dot` alone", "triton", ("tiled", "pipelined", "tma", "persistent")),
+    )  # fmt: skip
+    every = energy.energies(energy.rows())
+    rows = []
+    for words, ladder, names in families:
+        own = [each for each in every if each.ladder == ladder and each.name.startswith(names)]
+        best = min(own, key=lambda each: each.joules)
+        rows.append([words, best.name, f"{best.seconds * 1e3:.1f} ms", f"{best.joules:.2f} J"])
+    return _table(["way", "kernel", "time", "energy"], "|---|---|--:|--:|", rows)
+
+
+def lines() -> str:
+    """The lines through families of kernels: joules over time."""
+    found = energy.fitted_lines(energy.energies(energy.rows()))
+    rows = [[each.words, str(len(each.points)), f"{each.work:.2f} J", f"{each.watts:.0f} W"]
+            for each in found]  # fmt: skip
+    return _table(["family", "rungs", "work", "and of time"], "|---|--:|--:|--:|", rows)
+
+
+def note(kernel: Kernel) -> str:
+    """What a rung's header reports of itself."""
+    return f"> {kernel.header['Note']}"

@@ -1,0 +1,159 @@
+"""Clusters: which program asks for which share of a tile, and what L2 is asked for.
+
+From `Scheduler.place`, `share_of` and `line_bytes` of tritemm/kernels/common/.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+
+from tritemm.gpus import clusters_at_once
+
+from . import draw
+from .draw import BLUE, LIGHT, MARGIN, ORANGE, Bar, Panel, picture
+from .formulas import module
+from .split import SMS
+
+#: Elements of K in a step, of 2 bytes.
+DEPTH = 64
+SIZE = 8192
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """Programs that share loads of B ("b") or of A ("a"); each has a tile rows x columns of C."""
+
+    rows: int
+    columns: int
+    programs: int = 1
+    shared: str = "b"
+
+    @property
+    def words(self) -> str:
+        tile = f"{self.rows} x {self.columns}"
+        if self.programs == 1:
+            return f"{tile}, alone"
+        return f"{tile}, {self.programs} share {self.shared.upper()}"
+
+    def asked(self) -> tuple[int, int]:
+        """Lines along K of A and of B that each program asks L2 for, of a step."""
+        share = module("cluster_mainloop").share_of
+        of_a = self.programs if self.shared == "a" else 1
+        of_b = self.programs if self.shared == "b" else 1
+        return share(self.rows, of_a), share(self.columns, of_b)
+
+    def arrives(self) -> int:
+        """Bytes of a step that arrive in each program's shared memory."""
+        sharers = self.programs if self.shared == "b" else 1
+        return module("cluster_mainloop").line_bytes(self.rows, self.columns, "T", sharers)
+
+    def traffic(self, size: int = SIZE) -> int:
+        """Bytes that all programs of size³ ask L2 for."""
+        tiles = -(-size // self.rows) * -(-size // self.columns)
+        return tiles * (size // DEPTH) * sum(self.asked()) * DEPTH * 2
+
+    def tiles(self, down: int, across: int) -> dict[tuple[int, int], tuple[int, int]]:
+        """(row, column) of each tile of so many -> (cluster, program of the cluster)."""
+        shape = SimpleNamespace(
+            CLUSTER=self.programs, SHARED=self.shared, BLOCK_M=self.rows, BLOCK_N=self.columns,
+            GROUP_M=16, ORDER="grouped", BATCHED=False, SPLIT_K=1, PARTS=1,
+        )  # fmt: skip
+        found = {}
+        for program in range(down * across):
+            kernel = module("scheduler", program, down * across)
+            work = kernel.Scheduler(down * self.rows, across * self.columns, DEPTH, 1, 1, shape)
+            _, _, row, col = work.place(work.first())
+            found[row // self.rows, col // self.columns] = work.first(), work.rank()
+        return found
+
+
+PAIR = Cluster(128, 256, 2)
+BY_A = Cluster(128, 256, 2, "a")
+
+
+def pair() -> str:
+    """A step of two programs that share B."""
+    a, b = PAIR.asked()
+    kilo = DEPTH * 2 / 1024
+    top, high, wide = 118, 150, 214
+    lefts = (MARGIN + 6, MARGIN + 242)
+    shapes = [
+        draw.rect(MARGIN, 4, draw.WIDTH - 2 * MARGIN, 34, "#e8e8e8", draw.GREY),
+        draw.text(draw.WIDTH / 2, 26, "L2", draw.NORMAL, "middle"),
+    ]
+    for program, left in enumerate(lefts):
+        first = program * PAIR.rows
+        shapes += [
+            draw.rect(left, top, wide, high, "#fff", draw.GREY),
+            draw.text(left + 8, top + high - 10, f"shared memory of program {program}"),
+            draw.rect(left + 8, top + 68, wide - 16, 50, LIGHT[2], "#fff"),
+            draw.text(left + wide / 2, top + 98, f"A, rows {first} to {first + PAIR.rows - 1}",
+                      anchor="middle"),
+        ]  # fmt: skip
+        for half, color in enumerate((LIGHT[0], LIGHT[1])):
+            x, y = left + 8 + half * 106, top + 12
+            shapes += [
+                draw.rect(x, y, 92, 50, color, "#fff"),
+                draw.text(x + 46, y + 22, "B, columns", anchor="middle"),
+                draw.text(x + 46, y + 38, f"{half * b} to {(half + 1) * b - 1}", anchor="middle"),
+            ]
+        shapes.append(draw.arrow(left + wide / 2, 38, left + wide / 2, top + 67, draw.GREEN))
+    # Each half is asked for once, and arrives twice.
+    for half, color in enumerate((BLUE, ORANGE)):
+        start = (lefts[half] + 54 + half * 106, 38)
+        for left in lefts:
+            shapes.append(draw.arrow(*start, left + 54 + half * 106, top + 11, color))
+    own = []
+    side, x, y = 60, MARGIN + 6, 4
+    for cluster, words in ((PAIR, "sharing B: one below the other"),
+                           (BY_A, "sharing A: side by side")):  # fmt: skip
+        own.append(draw.text(x, y + 10, words))
+        for (row, col), (number, rank) in sorted(cluster.tiles(4, 4).items()):
+            left, low = x + col * 52, y + 18 + row * side / 2
+            own.append(draw.rect(left, low, 52, side / 2, LIGHT[number % 4], "#fff"))
+            own.append(draw.text(left + 26, low + 19, f"{number}.{rank}", anchor="middle"))
+        x += 236
+    return picture(
+        "A cluster of two shares the loads of B",
+        draw.paragraph(
+            f"Tiles of {PAIR.rows} x {PAIR.columns}, a step of {DEPTH} of K, 16-bit. Program 0 "
+            "asks for the blue half of B, program 1 for the orange one; each arrives in both."
+        ),
+        Panel(top + high + 8, tuple(shapes)),
+        draw.paragraph(
+            f"Each asks L2 for {(a + b) * kilo:.0f} KB and receives {PAIR.arrives() / 1024:.0f}."
+        ),
+        draw.paragraph("Which tiles of C are whose, as cluster.program:", draw.NORMAL),
+        Panel(4 + 18 + 2 * side + 10, tuple(own)),
+    )
+
+
+CHOICES = (
+    Cluster(128, 128), Cluster(128, 128, 2), Cluster(128, 256), Cluster(128, 256, 2),
+    Cluster(128, 256, 4), Cluster(256, 128), Cluster(256, 128, 2, "a"), Cluster(256, 192, 2),
+)  # fmt: skip
+
+
+def traffic() -> str:
+    """What L2 is asked for, and how many SMs clusters leave without work."""
+    asked = [
+        Bar(c.words, c.traffic() / 1e9, f"{c.traffic() / 1e9:.1f} GB",
+            draw.GREY if c.programs == 1 else BLUE) for c in CHOICES
+    ]  # fmt: skip
+    room = []
+    for programs in range(1, 9):
+        busy = clusters_at_once(programs, SMS) * programs
+        words = f"clusters of {programs}" if programs > 1 else "no clusters"
+        room.append(Bar(words, busy, f"{busy} of {SMS} SMs", draw.GREEN))
+    return picture(
+        "What clusters save and what they cost",
+        draw.paragraph(f"Bytes that {SIZE}³ asks L2 for, 16-bit, by the tile:", draw.NORMAL),
+        draw.bars(asked),
+        draw.paragraph(
+            "SMs of an H200 that programs have room on, as the device reports it: a cluster lies "
+            "within a group of SMs.",
+            draw.NORMAL,
+        ),
+        draw.bars(room, SMS),
+    )

@@ -1,0 +1,157 @@
+"""Split-K and stream-K: which programs have which steps of which tiles.
+
+From `Scheduler` and `StreamK` of tritemm/kernels/common/, run in the place of every program.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from types import SimpleNamespace
+
+from . import draw
+from .draw import LIGHT, MARGIN, Panel, picture
+from .formulas import module
+
+#: The kernels' tile, and the SMs of an H200.
+ROWS, COLUMNS, DEPTH, SMS = 128, 256, 64, 132
+#: Of the example: programs, tiles, steps of a tile, parts of a split K.
+PROGRAMS, TILES, STEPS, PARTS = 8, 11, 12, 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """Steps [first, first + steps) of a tile's K, a program's next work."""
+
+    tile: int
+    first: int
+    steps: int
+
+
+def _work(tiles: int, steps: int, parts: int, program: int, programs: int, name: str):
+    shape = SimpleNamespace(
+        CLUSTER=1, SHARED="", BLOCK_M=ROWS, BLOCK_N=COLUMNS, BLOCK_K=DEPTH, GROUP_M=1,
+        ORDER="grouped", BATCHED=False, SPLIT_K=parts, PARTS=1,
+    )  # fmt: skip
+    kernel = module(name, program, programs)
+    return kernel, kernel.Scheduler(tiles * ROWS, COLUMNS, steps * DEPTH, 1, 1, shape)
+
+
+def split_k(tiles: int, steps: int, parts: int, programs: int) -> list[list[Piece]]:
+    """The pieces of each program; with one part, whole tiles."""
+    found = []
+    for program in range(programs):
+        _, work = _work(tiles, steps, parts, program, programs, "scheduler")
+        units = map(work.unit, range(work.first(), work.units(), work.stride()))
+        found.append([Piece(unit.tile, unit.first, unit.steps) for unit in units])
+    return found
+
+
+def stream_k(tiles: int, steps: int, parts: int, programs: int) -> list[list[Piece]]:
+    """The same; at most `parts` programs share a tile."""
+    found = []
+    for program in range(programs):
+        kernel, work = _work(tiles, steps, parts, program, programs, "stream_k")
+        own = kernel.stream_k(work)
+        units = map(own.unit, range(own.units()))
+        found.append([Piece(unit.tile, unit.first, unit.steps) for unit in units])
+    return found
+
+
+WAYS = {
+    "Whole tiles": lambda *sizes: split_k(sizes[0], sizes[1], 1, sizes[3]),
+    f"Split-K, {PARTS} parts": split_k,
+    "Stream-K": stream_k,
+}
+
+
+def busiest(pieces: list[list[Piece]]) -> int:
+    return max(sum(piece.steps for piece in own) for own in pieces)
+
+
+def sums(pieces: list[list[Piece]], steps: int) -> int:
+    """Partial sums that are written and read again: pieces that are no whole tile."""
+    return sum(piece.steps < steps for own in pieces for piece in own)
+
+
+def schedule(pieces: list[list[Piece]], most: int) -> Panel:
+    """A row for each program, a box for each piece."""
+    left, high = MARGIN + 26, 18
+    unit = (draw.WIDTH - MARGIN - left) / most
+    shapes = []
+    for program, own in enumerate(pieces):
+        x, y = left, program * high
+        shapes.append(draw.text(left - 6, y + 13, f"P{program}", anchor="end", color=draw.GREY))
+        for piece in own:
+            wide = piece.steps * unit
+            shapes.append(draw.rect(x, y, wide, high, LIGHT[piece.tile % 4], "#fff"))
+            if wide > 22:
+                shapes.append(draw.text(x + wide / 2, y + 13.5, str(piece.tile), anchor="middle"))
+            x += wide
+    return Panel(len(pieces) * high + 10, tuple(shapes))
+
+
+def schedules() -> str:
+    """One product in three ways."""
+    found = {words: way(TILES, STEPS, PARTS, PROGRAMS) for words, way in WAYS.items()}
+    most = max(map(busiest, found.values()))
+    panels = []
+    for words, pieces in found.items():
+        extra = sums(pieces, STEPS)
+        said = f"{words}: {busiest(pieces)} steps, {extra or 'no'} partial sums"
+        panels += [draw.paragraph(said, draw.NORMAL), schedule(pieces, most)]
+    return picture(
+        f"{TILES} tiles on {PROGRAMS} programs",
+        draw.paragraph(
+            f"Each tile has {STEPS} steps of K; a box is the number of a tile and as wide as the "
+            f"steps a program does of it. Evenly shared they would be {TILES * STEPS / PROGRAMS:g} "
+            "steps for each."
+        ),
+        *panels,
+    )
+
+
+@functools.cache
+def used(way: str, parts: int, tiles: int, steps: int = 64, programs: int = SMS) -> float:
+    """The share of the SMs' time in which they multiply, if steps are all that takes any."""
+    if way == "stream_k":
+        kernel, work = _work(tiles, steps, parts, 0, programs, "stream_k")
+        own = kernel.stream_k(work)
+        most = sum(own.unit(i).steps for i in range(own.units()))
+    else:
+        _, work = _work(tiles, steps, parts, 0, programs, "scheduler")
+        most = sum(work.steps(i) for i in range(0, work.units(), programs))
+    return tiles * steps / (programs * most)
+
+
+CURVES = (
+    ("Whole tiles", "split_k", 1), ("Split-K, 2 parts", "split_k", 2),
+    ("Split-K, 4 parts", "split_k", 4), ("Stream-K, tiles shared by up to 4", "stream_k", 4),
+)  # fmt: skip
+#: Tiles of the curves, three rounds.
+LAST = 3 * SMS
+
+
+def efficiency() -> str:
+    """The share of time used, over the number of tiles."""
+    panels = []
+    left, high = MARGIN + 38, 84
+    wide = draw.WIDTH - MARGIN - left
+    for words, way, parts in CURVES:
+        points = [(left + wide * n / LAST, high * (1 - used(way, parts, n)) + 4)
+                  for n in range(1, LAST + 1)]  # fmt: skip
+        shapes = [
+            draw.grid(left, 4, wide, high, 2, 3),
+            draw.path(points, draw.BLUE, 1.6),
+            *(draw.text(left - 5, 4 + high * (1 - share / 100) + 4, f"{share} %", anchor="end",
+                        color=draw.GREY) for share in (0, 50, 100)),
+            *(draw.text(left + wide * n / LAST, high + 19, str(n), anchor="end" if n else "middle",
+                        color=draw.GREY) for n in range(0, LAST + 1, SMS)),
+        ]  # fmt: skip
+        panels += [draw.paragraph(words, draw.NORMAL), Panel(high + 28, tuple(shapes))]
+    return picture(
+        f"How much of {SMS} SMs is at work",
+        draw.paragraph("Over the number of tiles, each 64 steps of K deep:"),
+        *panels,
+        draw.axis_name("tiles"),
+    )

@@ -1,0 +1,134 @@
+"""Shared memory as WGMMA reads it: core matrices, and the three swizzles.
+
+From `cuda_reference.types.fragments.places` (tests/test_cuda_fragments.py), and from the places of
+wgmma_m64n8k16.cu, which orders the same core matrices otherwise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from cuda_reference.types import find
+from cuda_reference.types.fragments import places
+from cuda_reference.types.table import Entry
+
+from . import draw
+from .draw import LIGHT, MARGIN, Panel, picture
+from .formulas import cuda
+
+#: Bytes of a chunk, of a line of all banks, and of an element.
+CHUNK, LINE, ELEMENT = 16, 128, 2
+WGMMA = find("wgmma.m64n16k16.row.col.f32.f16.f16")
+
+
+def tile(swizzle: int, rows: int = 64, depth: int = 16) -> Entry:
+    """wgmma whose A, by rows, is [rows, depth] with this swizzle."""
+    return dataclasses.replace(WGMMA, swizzle=swizzle, shape=(rows, 16, depth))
+
+
+def chunks(entry: Entry) -> dict[tuple[int, int], int]:
+    """(row, chunk of 8 elements) of A -> the byte at which it begins."""
+    return {(row, col // 8): bit // 8 for (row, col), bit in places(entry, "a").items()
+            if col % 8 == 0}  # fmt: skip
+
+
+def by_hand() -> dict[tuple[int, int], int]:
+    """The same of wgmma_m64n8k16.cu, whose neighbours along M are adjacent."""
+    place = cuda("wgmma_m64n8k16.cu", "a_place(int m, int k) { return ")
+    return {(m, c): ELEMENT * place(m=m, k=8 * c) for m in range(64) for c in range(2)}
+
+
+def distances(found: dict[tuple[int, int], int]) -> tuple[int, int]:
+    """Bytes from a core matrix to its neighbour along K, and along M."""
+    return found[0, 1] - found[0, 0], found[8, 0] - found[0, 0]
+
+
+def core_matrices() -> str:
+    """Two orders of the same core matrices, and one core matrix from within."""
+    left, wide, high = MARGIN + 62, 96, 24
+    shapes = [draw.text(left + wide, 12, "along K adjacent", anchor="middle"),
+              draw.text(left + 3 * wide + 14, 12, "along M adjacent", anchor="middle")]  # fmt: skip
+    for nth, found in enumerate((chunks(tile(0)), by_hand())):
+        x = left + nth * (2 * wide + 14)
+        for (row, chunk), byte in sorted(found.items()):
+            if row % 8 == 0:
+                y = 20 + row // 8 * high
+                shapes.append(draw.rect(x + chunk * wide, y, wide, high, LIGHT[chunk], "#fff"))
+                shapes.append(draw.text(x + chunk * wide + wide / 2, y + 16, f"byte {byte}",
+                                        anchor="middle"))  # fmt: skip
+    shapes += [draw.text(left - 6, 20 + i * high + 16, f"{8 * i} to {8 * i + 7}", anchor="end",
+                         color=draw.GREY) for i in range(8)]  # fmt: skip
+    first, second = distances(chunks(tile(0))), distances(by_hand())
+    core = []
+    for (row, chunk), byte in sorted(chunks(tile(0)).items()):
+        if row < 8 and chunk == 0:
+            y = row * 20
+            core.append(draw.rect(left, y, 3 * wide, 20, LIGHT[0], "#fff"))
+            core.append(draw.text(left + 8, y + 14, f"k 0 to 7: bytes {byte} to {byte + 15}"))
+            core.append(draw.text(left - 6, y + 14, f"row {row}", anchor="end", color=draw.GREY))
+    return picture(
+        "Core matrices of A, 64 x 16, without a swizzle",
+        draw.paragraph("A core matrix is 8 rows of 16 bytes, 128 bytes in a row of memory:"),
+        Panel(8 * 20 + 8, tuple(core)),
+        draw.paragraph("Where each of the 8 x 2 core matrices begins, in two orders:"),
+        draw.legend([(LIGHT[0], "k 0 to 7"), (LIGHT[1], "k 8 to 15")]),
+        Panel(20 + 8 * high + 8, tuple(shapes)),
+        draw.paragraph(
+            f"Both are right, since the descriptor says the distances: {first[0]} bytes along K "
+            f"and {first[1]} along M to the left, {second[0]} and {second[1]} to the right."
+        ),
+    )
+
+
+def lines_of(found: dict[tuple[int, int], int]) -> dict[tuple[int, int], tuple[int, int]]:
+    """(line of 128 bytes, chunk of the line) -> (row, chunk) of the matrix."""
+    return {(byte // LINE, byte % LINE // CHUNK): at for at, byte in found.items()}
+
+
+def memory(found: dict[tuple[int, int], int], marked: int = 0) -> Panel:
+    """Lines of all banks; the chunks `marked` of a row, which are read together, stand out."""
+    placed = lines_of(found)
+    left, wide, high = MARGIN + 4, 56, 20
+    shapes = []
+    for (line, group), (row, chunk) in sorted(placed.items()):
+        x, y = left + group * wide, line * high
+        own = chunk == marked
+        shapes.append(draw.rect(x, y, wide, high, draw.BLUE if own else "#ececec", "#fff"))
+        shapes.append(draw.text(x + wide / 2, y + 14.5, f"{row}.{chunk}", anchor="middle",
+                                color="#ffffff" if own else draw.INK))  # fmt: skip
+    return Panel((max(line for line, _ in placed) + 1) * high + 6, tuple(shapes))
+
+
+def banks_hit(found: dict[tuple[int, int], int], chunk: int = 0) -> list[int]:
+    """How many of the 8 rows' chunks lie in each group of 4 banks."""
+    groups = [byte % LINE // CHUNK for (row, at), byte in found.items() if at == chunk]
+    return [groups.count(group) for group in range(LINE // CHUNK)]
+
+
+def modes() -> str:
+    """One pattern of 8 rows of each mode."""
+    panels = []
+    for swizzle in (0, 32, 64, 128):
+        width = swizzle or 16
+        found = chunks(tile(swizzle, 8, width // ELEMENT))
+        words = f"Rows of {swizzle} bytes" if swizzle else "No swizzle: rows of 16 bytes"
+        panels += [
+            draw.paragraph(f"{words}, {8 * width} in a pattern", draw.NORMAL), memory(found)
+        ]  # fmt: skip
+    left, wide = MARGIN + 4, 56
+    head = [draw.text(left + (i + 0.5) * wide, 10, f"{4 * i}-{4 * i + 3}", anchor="middle",
+                      color=draw.GREY) for i in range(8)]  # fmt: skip
+    return picture(
+        "The swizzle modes: where row.chunk lies",
+        draw.paragraph(
+            "Each line is the 32 banks once, 128 bytes; a chunk is 16 bytes, 4 banks. Blue is the "
+            "first chunk of all 8 rows, which WGMMA reads together."
+        ),
+        Panel(16, tuple(head)),
+        *panels,
+        draw.paragraph(
+            "In every mode they fill all 32 banks exactly once. The number of a chunk is combined "
+            "by exclusive or with the number of the line, of which 32 bytes need one bit, 64 two "
+            "and 128 three."
+        ),
+    )

@@ -1,0 +1,104 @@
+"""The concept pages: snippets run, what they name exists, code in them is the sources'."""
+
+import contextlib
+import io
+import re
+
+import pytest
+
+from docs import concept_map, concept_pages
+from docs.concept_map import CONCEPTS, PAGES, ROOT
+from docs.techniques import TECHNIQUES
+
+pytestmark = pytest.mark.host
+
+FILES = sorted(PAGES.glob("*.md"))
+by_page = pytest.mark.parametrize("page", FILES, ids=lambda page: page.stem)
+#: Blocks of Python that are no excerpts, each with the block that says what it prints.
+SNIPPET = re.compile(r"(?<!-->\n)```python\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
+
+
+def snippets():
+    for page in FILES:
+        for nth, (code, printed) in enumerate(SNIPPET.findall(page.read_text())):
+            yield pytest.param(code, printed, id=f"{page.stem}-{nth}")
+
+
+@pytest.mark.parametrize(("code", "printed"), list(snippets()))
+def test_a_snippet_prints_what_the_page_says(code, printed):
+    assert len(code.strip().splitlines()) <= 10
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        exec(compile(code, "snippet", "exec"), {"__name__": "snippet"})
+    assert said.getvalue() == printed
+
+
+@by_page
+def test_a_page_has_a_picture_a_formula_and_a_check(page):
+    text = page.read_text()
+    if page.stem == "map":
+        return
+    assert text.startswith("# ") and "](../figures/concepts/" in text
+    assert "<!-- code: " in text or page.stem == "energy"
+    assert SNIPPET.search(text)
+
+
+@by_page
+def test_links_lead_somewhere(page):
+    text = page.read_text()
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), target
+        if anchor and file.suffix == ".md":
+            headings = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE)
+            slugs = {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings}
+            assert anchor in slugs, target
+
+
+@by_page
+def test_commands_name_what_exists(page):
+    """Of `python -m PACKAGE COMMAND NAME`: files of CUDA, rungs, entries of the type table."""
+    from cuda_reference import source
+    from cuda_reference.types import find
+    from tritemm.rungs import RUNGS
+
+    for command in re.findall(r"python -m (\S+ (?:asm|run) [^`\n]+)", page.read_text()):
+        package, _, name, *rest = command.split()
+        names = source.names() if package == "cuda_reference" else {k.name for k in RUNGS}
+        assert name in names, command
+        if "--entry" in rest:
+            find(rest[rest.index("--entry") + 1])
+
+
+def test_pages_are_up_to_date():
+    for path, text in concept_pages.pages().items():
+        assert path.read_text() == text, "run `python -m docs.generate`"
+
+
+def test_every_generated_part_is_on_a_page():
+    text = "".join(page.read_text() for page in FILES)
+    names = {name for name in concept_pages.parts() if not name.startswith("note-")}
+    used = re.findall(r"<!-- begin: (.+?) -->", text)
+    assert names <= set(used) and len(used) == len(set(used))
+    assert set(used) <= set(concept_pages.parts())
+
+
+# The map
+
+
+@pytest.mark.parametrize("concept", CONCEPTS, ids=lambda concept: concept.name)
+def test_a_concept_is_where_the_map_says(concept):
+    places = [place for side in ("triton", "cuda") for place in concept.places(side)]
+    assert places
+    for place in places:
+        assert place.text in (ROOT / place.file).read_text(), place
+    assert (PAGES / concept.page.partition("#")[0]).is_file()
+    file, _, name = concept.test.partition("::")
+    assert re.search(rf"^    def {name}\(|^def {name}\(", (ROOT / file).read_text(), re.MULTILINE)
+
+
+def test_every_technique_is_on_the_map():
+    named = {concept.technique for concept in CONCEPTS}
+    assert named >= {t.name for t in TECHNIQUES} - {"stmatrix epilogue"}
+    assert concept_map.table().count("\n") == len(CONCEPTS) + 1
