@@ -35,7 +35,9 @@ def on_files(files: Files, config) -> Files:
         files.append(File.generated(config, uri, content=text + download(path.name)))
     explorer = ROOT / "build" / EXPLORER
     if explorer.exists():
-        files.append(File.generated(config, EXPLORER, abs_src_path=str(explorer)))
+        home = '<header>\n  <p><a href="index.html">tritemm</a></p>'
+        text = explorer.read_text().replace("<header>", home, 1)
+        files.append(File.generated(config, EXPLORER, content=text))
     else:
         log.warning("build/%s is missing; `make site` writes it", EXPLORER)
     add_sources(files, config)

@@ -67,7 +67,9 @@ def markdown(notebook: dict) -> str:
         parts.append(f"```python\n{source}\n```")
         shown = "".join(line for out in cell["outputs"] for line in out.get("text", ()))
         if shown:
-            parts.append(f'<div class="output" markdown>\n\n```text\n{shown.rstrip()}\n```\n\n</div>')
+            parts.append(
+                f'<div class="output" markdown>\n\n```text\n{shown.rstrip()}\n```\n\n</div>'
+            )
     return "\n\n".join(parts) + "\n"
 
 

@@ -28,4 +28,6 @@ def index_page(paths: list[str]) -> str:
     """The list of the files that are shown."""
     lines = [f"- [`{path}`]({path}.md)" for path in sorted(paths)]
     intro = "The source files that pages of this site link to, as they were when it was built."
-    return "\n".join(["---\nsearch:\n  exclude: true\n---\n# Source files", "", intro, "", *lines, ""])
+    return "\n".join(
+        ["---\nsearch:\n  exclude: true\n---\n# Source files", "", intro, "", *lines, ""]
+    )
