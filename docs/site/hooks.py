@@ -14,10 +14,11 @@ import posixpath
 import re
 from pathlib import Path
 
-from docs.site import notebook, sources
-from docs.site.links import PROJECT, ROOT, links
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.nav import Link, Navigation
+
+from docs.site import notebook, sources
+from docs.site.links import PROJECT, ROOT, links
 
 log = logging.getLogger("mkdocs.hooks")
 #: Pages of the site by the files of the repository that they are made of; else docs/NAME is NAME.
@@ -163,7 +164,7 @@ def leaves(items: list) -> list[str]:
     """Every path that the nav names."""
     found = []
     for item in items:
-        inner = list(item.values())[0] if isinstance(item, dict) else item
+        inner = next(iter(item.values())) if isinstance(item, dict) else item
         found += leaves(inner) if isinstance(inner, list) else [inner]
     return found
 

@@ -1,7 +1,7 @@
 """Links in the repository's Markdown: where they stand, and which headings they can name.
 
-Pages are read on GitHub and on the site, so a link is relative to the file that it stands in, and an
-anchor is what GitHub makes of a heading.
+Pages are read on GitHub and on the site, so a link is relative to the file that it stands in, and
+an anchor is what GitHub makes of a heading.
 """
 
 from __future__ import annotations

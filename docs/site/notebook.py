@@ -1,6 +1,7 @@
 """Runs the notebooks and shows them: `python -m docs.site.notebook [FILE ...]` renews the outputs.
 
-A cell is executed as Jupyter would: its prints are shown, and so is the value of a last expression.
+A cell is executed as Jupyter would: its prints are shown, and so is the value of a last expression
+that no semicolon follows.
 Nothing else is needed than the project's own environment.
 """
 
@@ -35,7 +36,7 @@ def execute(source: str, name: str, names: dict) -> list[str]:
     with contextlib.redirect_stdout(printed):
         exec(compile(tree, name, "exec"), names)
         value = eval(compile(last, name, "eval"), names) if last else None
-        if value is not None:
+        if value is not None and not source.rstrip().endswith(";"):
             print(repr(value))
     return printed.getvalue().splitlines(keepends=True)
 
