@@ -1,11 +1,17 @@
 // Tables that sort by a click on a head. `sortable(table)` does it to one; on the site's pages every
 // table inside `.sortable` gets it, and one field above the first filters the lines of all of them.
+// Shared with the page of every problem (docs/suite_page.py), which is one file.
 "use strict";
 
 /** Sort by a column's values: `data-value` or the text; numbers before words, blanks at the end. */
 function sortable(table) {
   const heads = [...table.tHead.rows[0].cells];
   heads.forEach((head, column) => {
+    const name = head.textContent;
+    for (const row of table.tBodies[0].rows) {
+      row.cells[column].dataset.column = name;
+      if (row.cells[column].textContent === "–") row.cells[column].dataset.none = "";
+    }
     const button = document.createElement("button");
     button.type = "button";
     button.className = "sort";
@@ -54,7 +60,14 @@ function filtered(tables, text) {
   return shown;
 }
 
+/** Of a table of figures: cells that hold no sentence stay on one line. */
+const SHORT = 30;
+
 function enable() {
+  for (const cell of document.querySelectorAll(".md-typeset td")) {
+    const sentence = cell.textContent.length > SHORT || cell.closest(".sortable");
+    cell.classList.toggle("short", !sentence);
+  }
   const tables = [...document.querySelectorAll(".sortable table")];
   if (!tables.length || document.querySelector(".table-filter")) return;
   tables.forEach(sortable);

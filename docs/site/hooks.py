@@ -88,6 +88,9 @@ def on_page_markdown(markdown: str, page, config, files: Files) -> str:
         parts += [markdown[at : link.start], moved(uri, link, files)]
         at = link.end
     text = "".join([*parts, markdown[at:]])
+    text = re.sub(r"\A(?:<!--.*?-->\s*)+", "", text, flags=re.DOTALL)  # the title comes first
+    if uri == HOME:
+        page.meta["hide"] = ["navigation"]
     if uri in (HOME, "suite.md"):
         text = re.sub(r"(?m)^(# .*\n\n(?:.+\n)+)", rf"\1\n{BUTTONS}\n", text, count=1)
     return text
