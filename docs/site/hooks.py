@@ -19,6 +19,7 @@ from mkdocs.structure.nav import Link, Navigation
 
 from docs.site import notebook, sources
 from docs.site.links import PROJECT, ROOT, links
+from docs.site.nav import expand
 
 log = logging.getLogger("mkdocs.hooks")
 #: Pages of the site by the files of the repository that they are made of; else docs/NAME is NAME.
@@ -139,37 +140,6 @@ def site_page(path: str, files: Files) -> str | None:
 
 def download(name: str) -> str:
     return f'\n<p><a href="{name}" download>This page as a notebook</a></p>\n'
-
-
-def expand(items: list, pages: list[str]) -> list:
-    """The nav with each pattern replaced by the pages that match it and stand nowhere else."""
-    named = set(leaves(items))
-
-    def walk(items: list) -> list:
-        found = []
-        for item in items:
-            if isinstance(item, dict):
-                ((title, inner),) = item.items()
-                inner = walk(inner if isinstance(inner, list) else [inner])
-                whole = inner[0] if inner == list(item.values()) else inner
-                found += [{title: whole}] if inner else []
-            elif "*" in item:
-                pattern = re.compile(re.escape(item).replace(r"\*", "[^/]*"))
-                found += sorted(p for p in pages if pattern.fullmatch(p) and p not in named)
-            else:
-                found += [item] if item in pages else []
-        return found
-
-    return walk(items)
-
-
-def leaves(items: list) -> list[str]:
-    """Every path that the nav names."""
-    found = []
-    for item in items:
-        inner = next(iter(item.values())) if isinstance(item, dict) else item
-        found += leaves(inner) if isinstance(inner, list) else [inner]
-    return found
 
 
 def on_post_build(config) -> None:
