@@ -50,7 +50,7 @@ docs: $(READY)  ## write the generated pages anew
 
 site: $(READY) .venv-site/$(STAMP)  ## the documentation as a site that opens from disk: build/site
 	$(PY) -m docs.suite_page
-	@NO_MKDOCS_2_WARNING=1 .venv-site/bin/python -m mkdocs build --quiet
+	@NO_MKDOCS_2_WARNING=1 .venv-site/bin/python -m mkdocs build
 	@echo 'open build/site/index.html'
 
 browser: site  ## the site in a headless Chromium, which root gets from the distribution

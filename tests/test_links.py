@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
-from docs.site.nav import expand
 
-from docs.site.links import ROOT, anchors, code, links, pages
+from docs.site.links import ROOT, anchors, code, links, markdown, pages
+from docs.site.nav import expand
 
 pytestmark = pytest.mark.host
 
@@ -24,7 +24,7 @@ def said(path: Path) -> str:
 def test_links_lead_somewhere(page):
     """To a file that is there, and to one of its headings; GitHub and the site have both."""
     broken = []
-    for link in links(page.read_text()):
+    for link in links(markdown(page)):
         if not link.relative:
             continue
         target = (page.parent / link.path).resolve() if link.path else page
@@ -43,7 +43,7 @@ def test_links_lead_somewhere(page):
 def test_named_paths_exist(page):
     """As `perf/suite.csv`, from the top; also before a blank or a colon, as in a command."""
     missing = []
-    for text in code(page.read_text()):
+    for text in code(markdown(page)):
         for word in text.split():
             path = word.rstrip(".,:;)").partition("#")[0].partition("::")[0]
             if path.startswith(FOLDERS) and not MADE.search(path) and not (ROOT / path).exists():
@@ -59,9 +59,9 @@ def test_every_page_is_reached_from_the_index():
         if page in seen:
             continue
         seen.add(page)
-        found = [link for link in links(page.read_text()) if link.relative and link.path]
+        found = [link for link in links(markdown(page)) if link.relative and link.path]
         targets = [(page.parent / link.path).resolve() for link in found]
-        wanted += [t for t in targets if t.suffix == ".md" and t.exists()]
+        wanted += [t for t in targets if t.suffix in (".md", ".ipynb") and t.exists()]
     assert sorted(map(said, set(pages()) - seen)) == []
 
 

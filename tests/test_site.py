@@ -207,7 +207,7 @@ class TestBuilt:
 
     def test_what_was_tried_sorts(self, page):
         browser = page("tried.html")
-        browser.wait_for("document.querySelector('.sortable th button')")
+        browser.wait_for("document.querySelector('.sortable th button') !== null")
         browser.click(".sortable th:nth-child(1) button")
         first = "[...document.querySelector('.sortable tbody').rows].map(r => r.cells[0].innerText)"
         ideas = browser.run(first)

@@ -7,9 +7,12 @@ an anchor is what GitHub makes of a heading.
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+
+from . import notebook
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Of the repository's top: the pages that the site has too.
@@ -84,6 +87,13 @@ def slug(heading: str) -> str:
 
 
 def pages() -> list[Path]:
-    """Every Markdown page that readers are sent to."""
+    """Every page that readers are sent to: Markdown, and notebooks."""
     top = [ROOT / name for name in PROJECT if (ROOT / name).exists()]
-    return top + sorted((ROOT / "docs").rglob("*.md"))
+    docs = ROOT / "docs"
+    return top + sorted([*docs.rglob("*.md"), *docs.rglob("*.ipynb")])
+
+
+def markdown(page: Path) -> str:
+    """The text of a page."""
+    text = page.read_text()
+    return notebook.markdown(json.loads(text)) if page.suffix == ".ipynb" else text
