@@ -169,6 +169,7 @@ function drawn(tag, given, text) {
 function detail(r, x, y) {
   const q = (given, unit) => given && `${digits(given[1])} ${unit} (p20–p80 ${digits(given[0])}–${digits(given[2])})`;
   const lines = [
+    ["of", TITLES[r.experiment]],
     ["problem", `${r.size}, ${r.layout}, ${r.type}${r.ending ? `, ${r.ending}` : ""}`],
     ["result", r.x ? `${r.x[1].toFixed(3)}x cuBLAS (${r.x[0].toFixed(3)}–${r.x[2].toFixed(3)}), ${SIDES[r.side]}` : r.reason],
     ["best peer", r.xpeer && `${r.xpeer[1].toFixed(3)}x ${r.peer} (${r.xpeer[0].toFixed(3)}–${r.xpeer[2].toFixed(3)}), ${SIDES[r.peerside]}`],

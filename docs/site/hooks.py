@@ -22,9 +22,8 @@ from docs.site.links import PROJECT, ROOT, links
 from docs.site.nav import expand
 
 log = logging.getLogger("mkdocs.hooks")
-#: Pages of the site by the files of the repository that they are made of; else docs/NAME is NAME.
-HOME = "index.md"
-EXPLORER = "explore.html"
+#: The page that README.md becomes, and the one of every problem, which `docs.suite_page` writes.
+HOME, EXPLORER = "index.md", "explore.html"
 BUTTONS = f"[Every problem, to sort and filter]({EXPLORER}){{ .md-button }}"
 
 
@@ -65,7 +64,7 @@ def add_sources(files: Files, config) -> None:
             if path and site_page(path, files) is None:
                 wanted |= shown(path)
     for path in sorted(wanted):
-        text = sources.source_page(path, (ROOT / path).read_text())
+        text = sources.source_page(path, (ROOT / path).read_bytes())
         files.append(File.generated(config, sources.page_of(path), content=text))
     index = sources.index_page(sorted(wanted))
     files.append(File.generated(config, "source/index.md", content=index))
@@ -110,14 +109,12 @@ def moved(uri: str, link, files: Files) -> str:
     if not link.relative or not link.path:
         return link.target
     path = resolve(uri, link.path)
-    target = site_page(path, files)
-    if target is None and (ROOT / path).is_dir():
-        target = "source/index.md"
-    elif target is None and (ROOT / path).is_file():
-        target = sources.page_of(path)
+    target, anchor = site_page(path, files), f"#{link.anchor}" if link.anchor else ""
     if target is None:
-        return link.target
-    anchor = f"#{link.anchor}" if link.anchor else ""
+        if not (ROOT / path).exists():
+            return link.target
+        target = "source/index.md" if (ROOT / path).is_dir() else sources.page_of(path)
+        anchor = ""  # of lines, which source pages don't have
     return posixpath.relpath(target, posixpath.dirname(uri) or ".") + anchor
 
 
