@@ -48,8 +48,18 @@ format: $(READY)  ## ruff: mend what it can
 docs: $(READY)  ## write the generated pages anew
 	$(PY) -m docs.generate
 
+site: $(READY) .venv-site/$(STAMP)  ## the documentation as a site that opens from disk: build/site
+	$(PY) -m docs.suite_page
+	@NO_MKDOCS_2_WARNING=1 .venv-site/bin/python -m mkdocs build
+	@echo 'open build/site/index.html'
+
+browser: site  ## the site in a headless Chromium, which root gets from the distribution
+	@$(PY) -c 'import sys; from tests import chromium; sys.exit(not chromium.found())' || \
+		{ apt-get update -qq && apt-get install -qq -y chromium; }
+	$(PY) -m pytest tests/test_site.py $(ARGS)
+
 clean:  ## remove environments and caches
-	rm -rf .venv .venv-latest .pytest_cache .ruff_cache build dist *.egg-info
+	rm -rf .venv .venv-latest .venv-site .pytest_cache .ruff_cache build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 ifneq ($(VENV),)
@@ -62,7 +72,11 @@ endif
 	@PYTHON='$(PY)' tools/setup.sh .venv-latest $(LATEST_TRITON)
 	@touch $@
 
-.PHONY: help demo test test-latest cuda sanitize stress lint format docs clean
+.venv-site/$(STAMP): $(SETUP_FILES)
+	@PYTHON='$(PYTHON)' tools/setup.sh .venv-site site
+	@touch $@
+
+.PHONY: help demo test test-latest cuda sanitize stress lint format docs site browser clean
 
 # On a GPU: groups of tests that share a worker are kept, and the record may go elsewhere.
 RECORD =

@@ -1,8 +1,9 @@
 """Writes what the documentation derives: `python -m docs.generate [--check]`, or `make docs`.
 
-From the rungs' headers, the committed measurements and records: a page per rung, the ladder's table
-in README.md and docs/index.md, the last run of the suite on a GPU in README.md, the tables of
-docs/performance.md, docs/suite.md, docs/correspondence.md and docs/types.md, and the figures.
+From the rungs' headers, the committed measurements and records, and the commands' parsers: a page
+per rung and one of commands, the ladder's table in README.md and docs/index.md, the last run of
+the suite on a GPU in README.md, the tables of docs/performance.md, docs/suite.md,
+docs/correspondence.md and docs/types.md, and the figures.
 Hand-written text is left alone; generated parts stand between `<!-- begin: NAME -->` and
 `<!-- end: NAME -->`.
 """
@@ -25,7 +26,7 @@ from tools import suite_record
 from tritemm.rungs import RUNGS
 from tritemm.spec import Kernel
 
-from . import concept_pages, correspondence, cost_model
+from . import commands, concept_pages, correspondence, cost_model
 from . import pictures as concept_pictures
 from .types import page as types
 
@@ -69,6 +70,7 @@ def pages() -> dict[Path, str]:
     """Every generated text by its path."""
     rows = read(*sorted(RESULTS.glob("*.jsonl")))
     texts = {ROOT / "docs" / "ladder" / f"{address(k)}.md": rung_page(k, rows) for k in RUNGS}
+    texts[ROOT / "docs" / "reference" / "commands.md"] = commands.page()
     parts = {
         "ladder": ladder_table(rows, "docs/ladder/"),
         "pages": ladder_table(rows, "ladder/"),

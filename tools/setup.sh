@@ -2,8 +2,9 @@
 # Make a virtual environment that runs everything in this repository:
 #     PYTHON=python3.12 tools/setup.sh VENV
 #     PYTHON=.venv/bin/python tools/setup.sh VENV TRITON_VERSION
+#     PYTHON=python3.12 tools/setup.sh VENV site
 # Versions come from constraints.txt. With TRITON_VERSION: what PYTHON has already, with that Triton
-# in place of its own; nothing else is installed again.
+# in place of its own; nothing else is installed again. With "site": what builds the documentation.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -88,7 +89,22 @@ for path in sys.path:
     "$py" -m pip install -q --no-deps --ignore-installed "triton==$triton"
 }
 
-if [ -n "$triton" ]; then
+# What the extra `site` names, and not the project, which would bring torch.
+install_site() {
+    local names
+    "$py" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+        die "the site's tools need Python 3.11 or newer: make site PYTHON=python3.12"
+    names=$(sed -n 's/^site = \[\(.*\)\]$/\1/p' pyproject.toml | tr -d '",')
+    say "installing $names"
+    # shellcheck disable=SC2086
+    "$py" -m pip install -q -c constraints.txt $names
+}
+
+if [ "$triton" = site ]; then
+    make_venv
+    install_site
+    exit
+elif [ -n "$triton" ]; then
     install_triton_over
 else
     make_venv
