@@ -44,7 +44,7 @@ def _classic(name: str, page: str, test: str, technique: str = "") -> Concept:
 
 CONCEPTS = (
     Concept(
-        "One element per thread", "../ladder/01_simt.md",
+        "One element per thread", "../tutorial/01_simt.md",
         "tests/test_cuda_reference.py::test_shapes",
         cuda=(cuda("simt_naive.cu", "simt_naive_kernel"),),
         triton=(rung("k01_simt", "def simt_kernel"),),
@@ -89,15 +89,15 @@ CONCEPTS = (
     ),
     _classic("cp.async", "../correspondence.md#cpasync", "tests/test_signs.py::test_signs"),
     Concept(
-        "pg2s: the next step's copies in flight", "../ladder/07_async_pg2s.md",
+        "pg2s: the next step's copies in flight", "../tutorial/07_async_pg2s.md",
         "tests/test_mma_sync.py::test_a_rung_has_the_stages_that_it_says",
         cuda=(cuda("mma_async_pg2s.cu", "mma_async_pg2s_kernel("),),
         triton=(rung("k07_async_pg2s", "1 - now"),),
     ),
-    _classic("ps2r: fragments loaded ahead", "../ladder/07_async_pg2s_ps2r.md",
+    _classic("ps2r: fragments loaded ahead", "../tutorial/07_async_pg2s_ps2r.md",
              "tests/test_correspondence.py::test_a_technique_stands_where_the_page_says",
              "Register prefetch"),
-    _classic("Multi-stage rings", "../ladder/07_async_stages.md",
+    _classic("Multi-stage rings", "../tutorial/07_async_stages.md",
              "tests/test_mma_sync.py::test_a_rung_has_the_stages_that_it_says", "Stages"),
     Concept(
         "fp16 accumulators", "../precision.md",
@@ -140,10 +140,10 @@ CONCEPTS = (
              "TMA loads and stores"),
     _classic("mbarrier ring", "../correspondence.md#mbarrier-ring",
              "tests/test_signs.py::test_signs"),
-    _classic("Warp specialisation", "../ladder/10_warp_specialized.md",
+    _classic("Warp specialisation", "../tutorial/10_warp_specialized.md",
              "tests/test_signs.py::test_signs"),
-    _classic("Persistent programs", "../ladder/09_persistent.md", "tests/test_signs.py::test_signs",
-             "Persistent grid"),
+    _classic("Persistent programs", "../tutorial/09_persistent.md",
+             "tests/test_signs.py::test_signs", "Persistent grid"),
     Concept("Split-K", "split_k.md", "tests/test_pictures.py::test_every_step_is_somebody_s",
             triton=(rung("k12_split_k", "Adds to"), rung("common/scheduler", "def share("))),
     Concept("Stream-K", "split_k.md", "tests/test_pictures.py::test_every_step_is_somebody_s",

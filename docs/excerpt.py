@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LANGUAGES = {".py": "python", ".cu": "cuda", ".cuh": "cuda", ".h": "cpp", ".json": "json",
              ".sh": "sh", ".toml": "toml", ".md": "markdown"}  # fmt: skip
 _MARKER = re.compile(
-    r"^<!-- code: (.+?) -->(?:\n```\w*\n(?:.*?\n)?```$)?", re.MULTILINE | re.DOTALL
+    r"^<!-- code: (.+?) -->(?:\n```\w*\n(?:.*?\n)??```$)?", re.MULTILINE | re.DOTALL
 )
 
 
@@ -50,7 +50,15 @@ def _excerpt(path: str, *ends: str, page: str) -> str:
         last = next(after, None)
         if last is None:
             raise ValueError(f"{page}: {path} has no line with {ends[1]!r} after {ends[0]!r}")
-    return textwrap.dedent("\n".join(lines[first : last + 1]))
+    return _dedented(lines[first : last + 1])
+
+
+def _dedented(lines: list[str]) -> str:
+    """Pragmas stand in the first column, and move with the code around them."""
+    pragma = re.compile(r"^(?=#pragma)")
+    indents = [len(line) - len(line.lstrip()) for line in lines if line.strip() and line[0] != "#"]
+    space = " " * min(indents, default=0)
+    return textwrap.dedent("\n".join(pragma.sub(space, line) for line in lines))
 
 
 def _first(lines: list[str], words: str, where: str) -> int:

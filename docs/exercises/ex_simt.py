@@ -1,0 +1,40 @@
+"""How often is each element read?
+
+In `simt` a program has 16 x 16 elements of C. In each step of K it loads 16 elements of A, one for
+each of its rows, and 16 of B. Of a product of M x K and K x N, with M and N multiples of 16, how
+many elements do all programs load together?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from . import same
+from .counting import of_product
+
+SIZES = ((16, 16, 8), (32, 16, 5), (32, 48, 20), (64, 32, 7))
+
+
+def answer(M: int, N: int, K: int) -> int:
+    programs = (M // 16) * (N // 16)
+    return programs * K * (16 + 16)
+
+
+def wrong_once(M: int, N: int, K: int) -> int:
+    """Each element once, as on paper."""
+    return M * K + K * N
+
+
+def wrong_per_element(M: int, N: int, K: int) -> int:
+    """Two for each multiplication."""
+    return 2 * M * N * K
+
+
+WRONG = (wrong_once, wrong_per_element)
+
+
+def check(function: Callable[[int, int, int], int]) -> None:
+    """Against what the rung loads in the interpreter."""
+    for M, N, K in SIZES:
+        want = of_product("simt", M, N, K, BLOCK_M=16, BLOCK_N=16, BLOCK_K=1)
+        same(function, want, M=M, N=N, K=K)

@@ -1,0 +1,151 @@
+"""The pages of docs/tutorial, one for each rung: prose, and generated parts between markers.
+
+A rung that has no page yet is given one that consists of the generated parts.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cuda_reference.rungs import RUNGS as CUDA_RUNGS
+from docs import excerpt, exercises
+from perf import report
+from perf.rows import Row
+from perf.select import latest_ladder
+from perf.twins import twins
+from tritemm.rungs import RUNGS
+from tritemm.spec import Kernel
+
+from . import LESSONS, Lesson, instructions, measured
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "docs" / "tutorial"
+#: The products of the figures: size and layout.
+CASES = ((8192, "NN"), (8192, "NT"), (4096, "NN"), (4096, "NT"))
+PARTS = ("facts", "counters", "instructions", "figure", "exercise", "commands")
+
+
+def address(kernel: Kernel) -> str:
+    """The page's file name without its suffix: `03_tiled`."""
+    return f"{kernel.number:02}_{kernel.name}"
+
+
+def pages(rows: list[Row]) -> dict[Path, str]:
+    """Every page as it should be, by its path."""
+    from docs.generate import fill  # which imports this module
+
+    found = {}
+    for kernel in RUNGS:
+        path = FOLDER / f"{address(kernel)}.md"
+        text = path.read_text() if path.exists() else template(kernel)
+        found[path] = excerpt.fill(fill(text, parts(kernel, rows)), path.relative_to(ROOT))
+    return found
+
+
+def template(kernel: Kernel) -> str:
+    """A page of a rung that nobody has written about."""
+    title = f"# {address(kernel).replace('_', ' ', 1)}\n\n{sentence(kernel.title)}\n"
+    blocks = (f"<!-- begin: {name} -->\n<!-- end: {name} -->\n" for name in PARTS)
+    return "\n".join([title, *blocks])
+
+
+def sentence(title: str) -> str:
+    return title[0].upper() + title[1:] + "."
+
+
+def lesson_of(kernel: Kernel) -> Lesson:
+    known = {lesson.rung: lesson for lesson in LESSONS}
+    return known.get(kernel.name, Lesson(kernel.name, None, ("duration", "tensor pipe busy")))
+
+
+def parts(kernel: Kernel, rows: list[Row]) -> dict[str, str]:
+    """The generated parts of its page."""
+    lesson = lesson_of(kernel)
+    return {
+        "facts": facts(kernel),
+        "counters": measured.table(lesson),
+        "instructions": instructions.table(kernel, lesson.below),
+        "figure": figure(kernel, rows),
+        "exercise": exercise(kernel),
+        "commands": commands(kernel),
+    }
+
+
+def facts(kernel: Kernel) -> str:
+    """The rung's header; what the CUDA ladder has of it, with links."""
+    file = f"tritemm/kernels/{kernel.module.rpartition('.')[2]}.py"
+    lines = [f"- **Source:** [{file}](../../{file})"]
+    if found := dict.fromkeys(name.partition("[")[0] for name in twins(kernel, CUDA_RUNGS)):
+        links = (f"[{name}](../../cuda_reference/{name}.cu)" for name in found)
+        lines.append(f"- **CUDA twins:** {', '.join(links)}")
+    shown = {k: v for k, v in kernel.header.items() if k not in ("Mirrors", "Note")}
+    return "\n".join([*lines, *(f"- **{key}:** {escape(value)}" for key, value in shown.items())])
+
+
+def escape(text: str) -> str:
+    return text.replace("*", "\\*").replace("_", "\\_")
+
+
+def figure(kernel: Kernel, rows: list[Row]) -> str:
+    """The newest measurements of the rung, and its joules."""
+    lines, origins = [], []
+    for size, layout in CASES:
+        ladder = {row.rung: row for row in latest_ladder(rows, size=size, layout=layout)}
+        row, cublas = ladder.get(kernel.name), ladder.get(None)
+        if row is None:
+            continue
+        origins.append(row)
+        if not row.us:
+            lines.append(f"| {size}³ {layout} | | | {row.outcome}: {row.reason} | | |")
+            continue
+        roof = f"{row.of_roof:.0%}" if row.of_roof else ""
+        ratio = report.spread(row.ratio, row.tie) if cublas else ""
+        below = f"{row.ratio_below.p50:.2f} ({row.below})" if row.ratio_below else ""
+        cells = f"{report.digits(row.us.p50)} | {row.tflops:.3g} | {roof} | {ratio} | {below}"
+        lines.append(f"| {size}³ {layout} | {cells} |")
+    if not lines:
+        return "Not yet measured."
+    return "\n".join([
+        "| bf16 | µs | TFLOP/s | of the roof | x cuBLAS (p20-p80) | x the rung below |",
+        "|---|--:|--:|--:|--:|--:|", *lines, "",
+        f"Sustained; {report.origin(origins)}.{joules(kernel)}",
+        *(["", escape(kernel.header["Note"])] if "Note" in kernel.header else []),
+    ])  # fmt: skip
+
+
+def joules(kernel: Kernel) -> str:
+    """What a product of `measured.HEADLINE` takes."""
+    found = measured.load()["joules"].get(kernel.name)
+    if not found:
+        return ""
+    return (
+        f" One product of {measured.HEADLINE} takes {found['joules']:.3g} J, at "
+        f"{found['watts']:.0f} W, by the card's energy counter."
+    )
+
+
+def exercise(kernel: Kernel) -> str:
+    """The question, how to have an answer checked, and a solution to be opened."""
+    if kernel.name not in exercises.every():
+        return "None yet."
+    first, _, rest = exercises.question(kernel.name).partition("\n\n")
+    head = f"def {exercises.signature(kernel.name)}:  # in answer.py"
+    return "\n".join([
+        f"**{first}** {rest}", "",
+        "Write the function into a file and have it checked, without a GPU:", "",
+        "```python", head, "    ...", "```", "",
+        "```console", f"$ python -m docs.exercises {kernel.name} answer.py", "```", "",
+        "<details><summary>A solution</summary>", "",
+        "```python", exercises.solution(kernel.name), "```", "", "</details>",
+    ])  # fmt: skip
+
+
+def commands(kernel: Kernel) -> str:
+    """What shows the rung's code and speed."""
+    return "\n".join([
+        "```console",
+        *(f"$ python -m tritemm asm {kernel.name} --sm {sm}" for sm in kernel.signs),
+        f"$ python -m perf ladder --only {kernel.name} --dtype bf16   # needs a GPU",
+        f"$ python -m perf profile {kernel.name}   # needs a GPU and Nsight Compute",
+        "```",
+    ])  # fmt: skip
