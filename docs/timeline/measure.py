@@ -33,7 +33,7 @@ FOLDER = Path(__file__).resolve().parent
 RUNGS = ("tiled", "pipelined", "persistent", "warp_specialized", "pingpong")
 #: A short K, so that a tile's epilogue is as large a part as its products.
 CASE = Case(4096, 4096, 512, "NT", "bf16")
-#: Threads of a warp; and of a warpgroup, whose first warp stands for it.
+#: Threads of a warp and of a warpgroup.
 WARP, GROUP = 32, 128
 #: Launches before the one that is looked at.
 WARM = 3
@@ -89,8 +89,16 @@ def timeline(rung: str) -> dict[str, Any]:
     return {
         "config": str(config),
         "cycles": max(row.at[-1] for row in undisturbed),
-        "rows": [dataclasses.asdict(row) for row in every if row.warp * WARP % GROUP == 0],
+        "rows": [dataclasses.asdict(row) for row in representatives(every)],
     }
+
+
+def representatives(rows: Sequence[Row]) -> list[Row]:
+    """The first warp of each warpgroup of each program: the others do the same."""
+    found: dict[tuple[int, int], Row] = {}
+    for row in sorted(rows, key=lambda row: row.warp):
+        found.setdefault((row.program, row.warp * WARP // GROUP), row)
+    return sorted(found.values(), key=lambda row: (row.at[0], row.warp))
 
 
 @contextlib.contextmanager
