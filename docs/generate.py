@@ -25,7 +25,7 @@ from perf.views import PICTURES, VIEWS, Selection, full_suite
 from tools import suite_record
 from tritemm.rungs import RUNGS
 
-from . import commands, concept_pages, correspondence, cost_model
+from . import commands, concept_pages, conformance, correspondence, cost_model
 from . import pictures as concept_pictures
 from .lessons import pages as tutorial
 from .types import page as types
@@ -84,9 +84,18 @@ def pages() -> dict[Path, str]:
         **{name: view_table(name, rows) for name in PARTS},
         **correspondence.parts(rows),
         **cost_model.parts(),
+        **conformance.parts(),
         **types.parts(),
     }
-    names = ("index", "performance", "suite", "correspondence", "cost_model", "types")
+    names = (
+        "index",
+        "conformance",
+        "performance",
+        "suite",
+        "correspondence",
+        "cost_model",
+        "types",
+    )
     docs = (ROOT / "docs" / f"{name}.md" for name in names)
     for path in (ROOT / "README.md", *docs):
         texts[path] = fill(path.read_text(), parts)

@@ -101,13 +101,14 @@ def run(args: argparse.Namespace) -> int:
     places = drawn(args.n, args.seed)
     context = multiprocessing.get_context("spawn")
     workers = min(WORKERS, len(os.sched_getaffinity(0)))
-    with ProcessPoolExecutor(workers, context, _begin, (args.seed,)) as pool:
+    with ProcessPoolExecutor(workers, context, _begin, (args.seed, "cuda")) as pool:
         for future in as_completed([pool.submit(_hunted, *place) for place in places]):
             hunt.add(future.result())
             say(f"{time.monotonic() - begin:4.0f} s: {hunt.problems} problems")
     seconds = time.monotonic() - begin
     if args.out:
-        args.out.write_text(json.dumps(as_json(hunt, args.seed, seconds), indent=1) + "\n")
+        text = json.dumps(as_json(hunt, args.seed, seconds))
+        args.out.write_text(text.replace('{"by"', '\n{"by"') + "\n")
     print(told(hunt, seconds))
     return int(any(finding.by != "cublas" for finding in hunt.findings))
 
@@ -155,10 +156,10 @@ class Found:
         self.findings += other.findings
 
 
-def _begin(seed: int) -> None:
+def _begin(seed: int, device: str) -> None:
     """What a process of the pool keeps."""
     global _hunt
-    _hunt = Hunt(seed, "cuda")
+    _hunt = Hunt(seed, device)
 
 
 def _hunted(place: Place, depths: Sequence[int]) -> Found:

@@ -1,0 +1,70 @@
+"""The generated part of docs/conformance.md: what `python -m perf conform` found."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+from perf.report import line
+
+DATA = Path(__file__).with_name("conformance.json")
+
+
+@functools.cache
+def load() -> dict[str, Any]:
+    return json.loads(DATA.read_text())
+
+
+def parts() -> dict[str, str]:
+    return {"conformance": "\n".join([summary(), "", table(), "", "```python", *lines(), "```"])}
+
+
+def wrong(by: str) -> int:
+    return sum(found["by"] == by for found in load()["findings"])
+
+
+def summary() -> str:
+    """How many products of whom, and where."""
+    data, env = load(), load()["environment"]
+    products = data["products"]
+    return (
+        f"{data['problems']:,} problems, each with ones and with signs, in {data['seconds']} s: "
+        f"of {products['ours']:,} products of tritemm {wrong('ours')} are wrong, of "
+        f"{products['cublas']:,} of cuBLAS {wrong('cublas')} (it refuses the other "
+        f"{data['refused'].get('cublas', 0):,}). {env['gpu']}, torch {env['torch']}, cuBLAS "
+        f"{env['cublas']}, driver {env['driver']}, commit {env['commit'][:7]}, "
+        f"`python -m perf conform --seed {data['seed']}`."
+    )
+
+
+def places() -> dict[str, list[dict[str, Any]]]:
+    """The findings of each place with ones; those with signs are the same problems."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for each in load()["findings"]:
+        if each["data"] == "ones":
+            found.setdefault(json.dumps(each["place"]), []).append(each)
+    return found
+
+
+def table() -> str:
+    """A line for each M, N, layout, types and alignment at which some K are wrong."""
+    head = ("M x N", "layout", "types", "offset, padding", "K that are wrong", "for example")
+    rows = [line(head), "|---|---|---|---|--:|---|"]
+    for found in places().values():
+        place, one = found[0]["place"], found[0]
+        rows.append(line([
+            f"{place['M']} x {place['N']}", place["layout"],
+            f"{place['dtype']} to {place['output']}", f"{place['shift']}, {place['pad']}",
+            str(len(found)), f"K = {one['K']}: {one['got']:g} for {one['want']:g}",
+        ]))  # fmt: skip
+    return "\n".join(rows)
+
+
+def lines() -> list[str]:
+    """A reproduction of each place whose operands need no offset and no padding."""
+    shown = (
+        next((each["line"] for each in found if each["line"]), "") for found in places().values()
+    )
+    return [each for each in shown if each]
