@@ -42,7 +42,7 @@ LESSONS = (
     Lesson("async_pg2s_ps2r", "async_pg2s", ("tensor pipe busy", "registers per thread")),
     Lesson("async_stages", "async_pg2s_ps2r", ("tensor pipe busy", "shared memory per block")),
     Lesson("pipelined", "swizzled", ("tensor pipe busy", "shared memory per block")),
-    Lesson("tma", "pipelined", ("tensor pipe busy", "registers per thread")),
+    Lesson("tma", "pipelined", ("duration", "tensor pipe busy", "registers per thread")),
     Lesson("persistent", "tma", ("tensor pipe busy", "shared memory per block")),
     Lesson("warp_specialized", "persistent", ("tensor pipe busy", "registers per thread")),
     Lesson(

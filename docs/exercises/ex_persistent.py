@@ -1,0 +1,69 @@
+"""What does a persistent program save?
+
+Each of `sms` SMs has room for one program. A tile takes the cycles of its products, the same for
+all, and then `store` cycles in which its warps store it. Before the first product of a tile its
+loads have to be asked for, and arrive `latency` cycles later. In `tma` a program has one tile, asks
+when it starts, and the next program starts when it has stored. In `persistent` program p has the
+tiles p, p + sms, p + 2 sms and so on, and asks for a tile's first loads when the products of the
+tile before end, so that they are in flight while it stores. How many cycles earlier is the last of
+`tiles` tiles stored?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from docs.pictures.split import split_k
+
+from . import same
+
+#: Cycles of a tile's products.
+PRODUCTS = 5000
+#: Tiles, SMs, latency, store.
+CASES = (
+    (132, 132, 1000, 600), (133, 132, 1000, 600), (264, 132, 600, 1000), (512, 132, 800, 800),
+    (512, 132, 900, 2000), (7, 8, 1000, 600), (40, 8, 1000, 600), (43, 8, 300, 700),
+)  # fmt: skip
+
+
+def answer(tiles: int, sms: int, latency: int, store: int) -> int:
+    rounds = -(-tiles // sms)
+    return (rounds - 1) * min(latency, store)
+
+
+def wrong_first_tile(tiles: int, sms: int, latency: int, store: int) -> int:
+    """Nothing is stored while the first tile's loads are in flight."""
+    return -(-tiles // sms) * min(latency, store)
+
+
+def wrong_short_store(tiles: int, sms: int, latency: int, store: int) -> int:
+    """A store that ends before the loads arrive hides only a part of their latency."""
+    return (-(-tiles // sms) - 1) * latency
+
+
+def wrong_whole_rounds(tiles: int, sms: int, latency: int, store: int) -> int:
+    """A last round that is not full takes as long as a full one."""
+    return (tiles / sms - 1) * min(latency, store)
+
+
+WRONG = (wrong_first_tile, wrong_short_store, wrong_whole_rounds)
+
+
+def check(function: Callable[[int, int, int, int], int]) -> None:
+    """Against the tiles that the kernels' scheduler gives to each program, one after another."""
+    for tiles, sms, latency, store in CASES:
+        counts = [len(own) for own in split_k(tiles, 1, 1, min(sms, tiles))]
+        one_each = max(stored(count, latency, store, ahead=False) for count in counts)
+        persistent = max(stored(count, latency, store, ahead=True) for count in counts)
+        arguments = {"tiles": tiles, "sms": sms, "latency": latency, "store": store}
+        same(function, one_each - persistent, **arguments)
+
+
+def stored(count: int, latency: int, store: int, ahead: bool) -> int:
+    """When an SM has stored the last of so many tiles, by the rules of the question."""
+    asked = free = 0  # when the next tile is asked for, and when the warps are free for it
+    for _ in range(count):
+        multiplied = max(asked + latency, free) + PRODUCTS
+        free = multiplied + store
+        asked = multiplied if ahead else free
+    return free

@@ -1,0 +1,54 @@
+"""When is the last tile stored?
+
+A program of `pingpong` has `tiles` tiles and two consumers: one takes the tiles 0, 2, 4 and so on,
+the other 1, 3, 5. A tile takes `multiply` cycles of products and then `store` cycles of its
+consumer's time, before that consumer can begin another. The consumers take turns at the products,
+tile after tile in order, and only one multiplies at a time; what it stores doesn't keep the other
+from multiplying. All operands are there in time. After how many cycles is the last tile stored? One
+consumer alone would take tiles * (multiply + store).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from . import same
+from .turns import last_stored
+
+#: Cycles of a tile's products and of its store.
+TIMES = ((1000, 400), (1000, 1000), (1000, 1500), (500, 2000))
+
+
+def answer(tiles: int, multiply: int, store: int) -> int:
+    turn = 0  # when the products of the tile before are done
+    free = [0, 0]  # when each consumer has stored its last tile
+    for tile in range(tiles):
+        turn = max(turn, free[tile % 2]) + multiply
+        free[tile % 2] = turn + store
+    return max(free)
+
+
+def wrong_always_hidden(tiles: int, multiply: int, store: int) -> int:
+    """Right while a store is no longer than the other consumer's products."""
+    return tiles * multiply + store
+
+
+def wrong_both_multiply(tiles: int, multiply: int, store: int) -> int:
+    """As if there were two tensor cores."""
+    return (tiles + 1) // 2 * (multiply + store)
+
+
+def wrong_longer_of_both(tiles: int, multiply: int, store: int) -> int:
+    """As if one consumer's products and the other's store had to end together."""
+    return multiply + (tiles - 1) * max(multiply, store) + store
+
+
+WRONG = (wrong_always_hidden, wrong_both_multiply, wrong_longer_of_both)
+
+
+def check(function: Callable[[int, int, int], int]) -> None:
+    """Against the consumers' own source, run by a clock."""
+    for multiply, store in TIMES:
+        for tiles in (1, 2, 3, 4, 7, 8):
+            want = last_stored(tiles, multiply, store)
+            same(function, want, tiles=tiles, multiply=multiply, store=store)

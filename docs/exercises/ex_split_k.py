@@ -1,0 +1,62 @@
+"""Into how many parts should K be cut?
+
+A product has `tiles` tiles of `steps` steps of K each, and `sms` SMs with one program each. With
+`parts` parts there are tiles * parts units of work of steps / parts steps, and program p has the
+units p, p + sms, p + 2 sms and so on. To write and add up the partial sums takes as long as `cost`
+steps for each part, if there is more than one. The product takes as many steps as its busiest
+program has, and that cost on top. Which number of parts takes the least time? Only numbers that
+divide `steps` count, and of several that are equally good the smallest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from docs.pictures.split import busiest, split_k
+
+from . import same
+
+#: Tiles, steps, SMs, cost.
+CASES = (
+    (2, 48, 16, 0), (2, 48, 16, 1), (2, 48, 16, 3), (9, 24, 12, 0), (9, 24, 12, 1), (17, 60, 16, 0),
+    (17, 60, 16, 1), (16, 60, 16, 1), (1, 64, 16, 2), (5, 36, 12, 1), (40, 16, 12, 0),
+)  # fmt: skip
+
+
+def answer(tiles: int, steps: int, sms: int, cost: int) -> int:
+    def time(parts: int) -> int:
+        rounds = -(-tiles * parts // sms)
+        return rounds * (steps // parts) + (cost * parts if parts > 1 else 0)
+
+    return min((parts for parts in range(1, steps + 1) if steps % parts == 0), key=time)
+
+
+def wrong_one_round(tiles: int, steps: int, sms: int, cost: int) -> int:
+    """As many as one round has room for: two rounds of short units can be shorter."""
+    divisors = [parts for parts in range(1, steps + 1) if steps % parts == 0]
+    return max((parts for parts in divisors if tiles * parts <= sms), default=1)
+
+
+def wrong_free_sums(tiles: int, steps: int, sms: int, cost: int) -> int:
+    """Without the cost, which grows with the parts while what they save shrinks."""
+    divisors = [parts for parts in range(1, steps + 1) if steps % parts == 0]
+    return min(divisors, key=lambda parts: -(-tiles * parts // sms) * (steps // parts))
+
+
+def wrong_as_many_as_steps(tiles: int, steps: int, sms: int, cost: int) -> int:
+    return steps
+
+
+WRONG = (wrong_one_round, wrong_free_sums, wrong_as_many_as_steps)
+
+
+def check(function: Callable[[int, int, int, int], int]) -> None:
+    """Against every number of parts, dealt out by the kernels' scheduler."""
+    for tiles, steps, sms, cost in CASES:
+        times = {
+            parts: busiest(split_k(tiles, steps, parts, sms)) + (cost * parts if parts > 1 else 0)
+            for parts in range(1, steps + 1)
+            if steps % parts == 0
+        }
+        best = min(times, key=times.get)
+        same(function, best, tiles=tiles, steps=steps, sms=sms, cost=cost)

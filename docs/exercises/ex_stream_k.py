@@ -1,0 +1,67 @@
+"""Which steps are a program's share?
+
+A product has `tiles` tiles of `steps` steps of K each, and there are `programs` programs. All whole
+rounds of tiles are done tile by tile, and the tiles that are left are shared out: their steps are
+numbered from 0, tile after tile, and dealt out in the order of the programs, to each a run of
+neighbouring steps. Shares differ by one step at most, and the longer ones come first. Return the
+share of program `program` as (begin, end), the first step and the one behind the last. There is at
+least one tile left, and there are at least as many steps left as programs. Any number of programs
+may share a tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+from docs.pictures.formulas import module
+
+from . import same
+
+#: Programs, tiles, steps of a tile.
+CASES = ((8, 11, 12), (8, 3, 12), (5, 6, 7), (12, 25, 16), (6, 17, 9))
+
+
+def answer(program: int, programs: int, tiles: int, steps: int) -> tuple[int, int]:
+    left = tiles % programs * steps
+    share, more = divmod(left, programs)
+    begin = program * share + min(program, more)
+    return begin, begin + share + (program < more)
+
+
+def wrong_rounded_up(program: int, programs: int, tiles: int, steps: int) -> tuple[int, int]:
+    """The last programs have less to do, or nothing."""
+    left = tiles % programs * steps
+    share = -(-left // programs)
+    return min(program * share, left), min((program + 1) * share, left)
+
+
+def wrong_all_tiles(program: int, programs: int, tiles: int, steps: int) -> tuple[int, int]:
+    """Shares all tiles out: nearly each would be cut."""
+    share, more = divmod(tiles * steps, programs)
+    begin = program * share + min(program, more)
+    return begin, begin + share + (program < more)
+
+
+def wrong_rest_to_the_last(program: int, programs: int, tiles: int, steps: int) -> tuple[int, int]:
+    left = tiles % programs * steps
+    share = left // programs
+    return program * share, left if program == programs - 1 else (program + 1) * share
+
+
+WRONG = (wrong_rounded_up, wrong_all_tiles, wrong_rest_to_the_last)
+
+
+def check(function: Callable[[int, int, int, int], tuple[int, int]]) -> None:
+    """Against the scheduler of the kernel, run in the place of every program."""
+    shape = SimpleNamespace(
+        CLUSTER=1, SHARED="", BLOCK_M=1, BLOCK_N=1, BLOCK_K=1, GROUP_M=1, ORDER="linear",
+        BATCHED=False, SPLIT_K=0, PARTS=1,
+    )  # fmt: skip
+    for programs, tiles, steps in CASES:
+        shape.SPLIT_K = programs
+        for program in range(programs):
+            kernel = module("stream_k", program, programs)
+            own = kernel.stream_k(kernel.Scheduler(tiles, 1, steps, 1, 1, shape))
+            arguments = {"program": program, "programs": programs, "tiles": tiles, "steps": steps}
+            same(function, (own.begin, own.end), **arguments)

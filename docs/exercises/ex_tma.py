@@ -1,0 +1,48 @@
+"""Where does the copy engine put a byte?
+
+A box of `tma` is rows of 128 bytes, 64 elements of 16 bits along K. In the 128-byte swizzle a row
+stays within 128 bytes of shared memory, row r in bytes 128 r to 128 r + 127 of the box, but its
+eight chunks of 16 bytes change places: chunk c of row r lies where chunk c XOR (r mod 8) would lie
+without a swizzle. The bytes of a chunk keep their order. At which byte of the box does byte `byte`,
+0 to 127, of row `row` lie?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from docs.pictures.swizzle import chunks, tile
+
+from . import same
+
+ROWS, ROW, CHUNK, ELEMENT = 64, 128, 16, 2
+
+
+def answer(row: int, byte: int) -> int:
+    chunk = byte // 16 ^ row % 8
+    return 128 * row + 16 * chunk + byte % 16
+
+
+def wrong_linear(row: int, byte: int) -> int:
+    """As the rows stand in global memory: eight rows' first chunks are in the same banks."""
+    return 128 * row + byte
+
+
+def wrong_rotated(row: int, byte: int) -> int:
+    """A sum in place of the exclusive or: free of conflicts as well, but not what WGMMA reads."""
+    return 128 * row + 16 * ((byte // 16 + row) % 8) + byte % 16
+
+
+def wrong_by_bytes(row: int, byte: int) -> int:
+    """The exclusive or with the byte's number, not the chunk's."""
+    return 128 * row + (byte ^ row % 8)
+
+
+WRONG = (wrong_linear, wrong_rotated, wrong_by_bytes)
+
+
+def check(function: Callable[[int, int], int]) -> None:
+    """Against the places at which WGMMA finds its operands, which tests hold on a GPU."""
+    for (row, chunk), begin in chunks(tile(ROW, ROWS, ROW // ELEMENT)).items():
+        for inside in range(CHUNK):
+            same(function, begin + inside, row=row, byte=CHUNK * chunk + inside)

@@ -1,0 +1,65 @@
+"""For which phase does each role wait?
+
+A producer and a consumer count the steps of K from 0, over all tiles. Step n has a stage of the
+ring, 0 to `stages` - 1. The producer waits at the stage's `empty` barrier and asks for a copy into
+it, whose arrival completes a phase of the stage's `full` barrier. The consumer waits at `full`,
+reads the stage, and so completes a phase of `empty`. A barrier counts the phases that are complete,
+none at first, and a wait for a parity passes when their number is odd if the parity is 0, and even
+if it is 1. Return the stage of step n, the parity that the consumer waits for and the one that the
+producer waits for, so that neither ever waits in vain, no stage is read before its step is there,
+and none is overwritten before it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from . import Wrong
+from .ring import Step, collect, fault
+
+DEPTHS = (2, 3, 4, 5)
+
+
+def answer(n: int, stages: int) -> tuple[int, int, int]:
+    stage = n % stages
+    round_ = n // stages
+    return stage, round_ % 2, (round_ + 1) % 2
+
+
+def wrong_same_parity(n: int, stages: int) -> tuple[int, int, int]:
+    """The producer waits for a consumer that waits for the producer."""
+    return n % stages, n // stages % 2, n // stages % 2
+
+
+def wrong_parity_of_step(n: int, stages: int) -> tuple[int, int, int]:
+    """A barrier changes its phase once in a round, not once in a step."""
+    return n % stages, n % 2, (n + 1) % 2
+
+
+def wrong_always_free(n: int, stages: int) -> tuple[int, int, int]:
+    """Right in the first round, when all stages are empty."""
+    return n % stages, n // stages % 2, 1
+
+
+WRONG = (wrong_same_parity, wrong_parity_of_step, wrong_always_free)
+
+
+def check(function: Callable[[int, int], Step]) -> None:
+    """In every order in which producer, copy engine and consumer may run."""
+    for stages in DEPTHS:
+        steps = collect(function, stages)
+        for n, step in enumerate(steps):
+            if not _is_step(step, stages):
+                raise Wrong(
+                    f"answer(n={n}, stages={stages}) is {step!r}; it should be a stage below "
+                    f"{stages} and two parities."
+                )
+        if wrong := fault(steps, stages):
+            raise Wrong(wrong)
+
+
+def _is_step(step: object, stages: int) -> bool:
+    if not isinstance(step, tuple) or len(step) != 3:
+        return False
+    stage, *parities = step
+    return stage in range(stages) and all(parity in (0, 1) for parity in parities)
