@@ -76,10 +76,17 @@ def stale() -> list[str]:
     return sorted(key for key, code in keys.items() if known.get(key, {}).get("code") != code)
 
 
+def mirrored(kernel: Kernel) -> list[str]:
+    """The CUDA rungs of the same design. A header that begins with nothing names others as well."""
+    if kernel.header["Mirrors"].startswith("nothing"):
+        return []
+    return list(dict.fromkeys(rung_of(name) for name in twins(kernel, CUDA_RUNGS)))
+
+
 def table(kernel: Kernel, below: str | None) -> str:
     """The counts of the rung below, of this one and of its CUDA twins; and its signs."""
     keys = [f"triton {below}"] * bool(below) + [f"triton {kernel.name}"]
-    keys += dict.fromkeys(f"cuda {rung_of(name)}" for name in twins(kernel, CUDA_RUNGS))
+    keys += [f"cuda {name}" for name in mirrored(kernel)]
     entries = {key: load()[key] for key in keys}
     shown = [name for name in SHOWN if any(name in e["counts"] for e in entries.values())]
     rows = [

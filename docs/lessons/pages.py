@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cuda_reference.rungs import RUNGS as CUDA_RUNGS
 from docs import excerpt, exercises
 from perf import report
 from perf.rows import Row
 from perf.select import latest_ladder
-from perf.twins import twins
 from tritemm.rungs import RUNGS
 from tritemm.spec import Kernel
 
@@ -75,7 +73,7 @@ def facts(kernel: Kernel) -> str:
     """The rung's header; what the CUDA ladder has of it, with links."""
     file = f"tritemm/kernels/{kernel.module.rpartition('.')[2]}.py"
     lines = [f"- **Source:** [{file}](../../{file})"]
-    if found := dict.fromkeys(name.partition("[")[0] for name in twins(kernel, CUDA_RUNGS)):
+    if found := instructions.mirrored(kernel):
         links = (f"[{name}](../../cuda_reference/{name}.cu)" for name in found)
         lines.append(f"- **CUDA twins:** {', '.join(links)}")
     shown = {k: v for k, v in kernel.header.items() if k not in ("Mirrors", "Note")}
