@@ -36,15 +36,25 @@ LESSONS = (
         "swizzled", "tiled", ("DRAM read", "L2 hit rate", "tensor pipe busy"),
         Case(8192, 8192, 8192, "NT", "bf16"),
     ),
-    Lesson("permuted", "swizzled", ("shared-memory bank conflicts", "tensor pipe busy")),
-    Lesson("async", "permuted", ("shared-memory bank conflicts", "tensor pipe busy")),
-    Lesson("async_pg2s", "async", ("tensor pipe busy", "shared memory per block")),
-    Lesson("async_pg2s_ps2r", "async_pg2s", ("tensor pipe busy", "registers per thread")),
-    Lesson("async_stages", "async_pg2s_ps2r", ("tensor pipe busy", "shared memory per block")),
-    Lesson("pipelined", "swizzled", ("tensor pipe busy", "shared memory per block")),
+    Lesson(
+        "permuted", "swizzled",
+        ("duration", "tensor pipe busy", "WGMMA instructions", "shared-memory bank conflicts"),
+    ),
+    Lesson("async", "permuted", ("duration", "tensor pipe busy", "shared-memory bank conflicts")),
+    Lesson("async_pg2s", "async", ("duration", "tensor pipe busy", "shared memory per block")),
+    Lesson(
+        "async_pg2s_ps2r", "async_pg2s", ("duration", "tensor pipe busy", "registers per thread"),
+    ),
+    Lesson(
+        "async_stages", "async_pg2s_ps2r",
+        ("duration", "tensor pipe busy", "shared memory per block"),
+    ),
+    Lesson("pipelined", "swizzled", ("duration", "tensor pipe busy", "shared memory per block")),
     Lesson("tma", "pipelined", ("duration", "tensor pipe busy", "registers per thread")),
-    Lesson("persistent", "tma", ("tensor pipe busy", "shared memory per block")),
-    Lesson("warp_specialized", "persistent", ("tensor pipe busy", "registers per thread")),
+    Lesson("persistent", "tma", ("duration", "tensor pipe busy", "shared memory per block")),
+    Lesson(
+        "warp_specialized", "persistent", ("duration", "tensor pipe busy", "registers per thread"),
+    ),
     Lesson(
         "pingpong", "warp_specialized", ("duration", "tensor pipe busy"),
         Case(8192, 8192, 512, "NT", "bf16"),

@@ -81,7 +81,10 @@ def facts(kernel: Kernel) -> str:
 
 
 def escape(text: str) -> str:
-    return text.replace("*", "\\*").replace("_", "\\_")
+    """The text as Markdown shows it as it is; code in backticks stays."""
+    parts = text.split("`")
+    parts[::2] = [part.replace("*", "\\*").replace("_", "\\_") for part in parts[::2]]
+    return "`".join(parts)
 
 
 def figure(kernel: Kernel, rows: list[Row]) -> str:

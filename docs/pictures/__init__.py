@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from . import banks, clusters, energy, fragments, one_tile, raster, split, swizzle, timelines
+from . import (
+    banks,
+    clusters,
+    energy,
+    fragments,
+    one_tile,
+    overlap,
+    raster,
+    split,
+    swizzle,
+    timelines,
+)
 
 FOLDER = Path(__file__).resolve().parents[1] / "figures" / "concepts"
 #: What draws each picture; the file is FOLDER / NAME.svg.
@@ -29,6 +40,7 @@ PICTURES: dict[str, Callable[[], str]] = {
     "energy-tiles": energy.tiles,
     "one-tile": one_tile.ways,
     **timelines.PICTURES,
+    "buffers": overlap.buffers,
 }
 
 

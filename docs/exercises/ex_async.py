@@ -1,0 +1,70 @@
+"""How wide may a copy be?
+
+`cp.async` copies 16, 8 or 4 bytes, from and to addresses that are multiples of as many. A matrix
+has elements of `itemsize` bytes; neighbouring rows begin `pitch` elements apart; and the first row
+begins `first` elements behind an address that is a multiple of 16. What is the widest copy with
+which every row can be copied from its beginning on? 0 if there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from tritemm.kernels.common.host import refusal
+from tritemm.problem import Problem
+
+from . import same
+
+DTYPES = {1: torch.int8, 2: torch.float16, 4: torch.float32}
+LAYOUTS = (
+    (32, 0),
+    (40, 0),
+    (36, 0),
+    (34, 0),
+    (33, 0),
+    (64, 8),
+    (64, 4),
+    (40, 2),
+    (64, 1),
+    (20, 12),
+)
+ROWS, COLUMNS = 16, 16
+
+
+def answer(itemsize: int, pitch: int, first: int) -> int:
+    for width in (16, 8, 4):
+        if pitch * itemsize % width == 0 and first * itemsize % width == 0:
+            return width
+    return 0
+
+
+def wrong_pitch_alone(itemsize: int, pitch: int, first: int) -> int:
+    """Forgets where the first row begins."""
+    return next((width for width in (16, 8, 4) if pitch * itemsize % width == 0), 0)
+
+
+def wrong_first_row_alone(itemsize: int, pitch: int, first: int) -> int:
+    return next((width for width in (16, 8, 4) if first * itemsize % width == 0), 0)
+
+
+def wrong_elements(itemsize: int, pitch: int, first: int) -> int:
+    """Counts elements as if they were bytes."""
+    return next((width for width in (16, 8, 4) if (pitch | first) % width == 0), 0)
+
+
+WRONG = (wrong_pitch_alone, wrong_first_row_alone, wrong_elements)
+
+
+def check(function: Callable[[int, int, int], int]) -> None:
+    """Against the addresses of a tensor's rows; 16 against what the rungs refuse."""
+    for itemsize, dtype in DTYPES.items():
+        for pitch, first in LAYOUTS:
+            memory = torch.empty(first + ROWS * pitch, dtype=dtype)
+            matrix = memory.as_strided((ROWS, COLUMNS), (pitch, 1), first)
+            widest = [w for w in (16, 8, 4) if all(row.data_ptr() % w == 0 for row in matrix)]
+            want = widest[0] if widest else 0
+            taken = refusal("a", Problem.of(matrix, matrix.T, matrix).a, "N", "a copy") is None
+            assert taken == (want == 16) and memory.data_ptr() % 16 == 0
+            same(function, want, itemsize=itemsize, pitch=pitch, first=first)

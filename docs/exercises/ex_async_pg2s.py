@@ -1,0 +1,47 @@
+"""What does a second buffer save?
+
+A step of `async_pg2s` waits until its own copies have arrived, has those of the next step begin,
+and multiplies. Copies take `load` cycles from their beginning until they have arrived, products
+take `multiply` cycles, and nothing else takes time. The last step has no next one. How many cycles
+do `steps` steps take, from the beginning of the first copies to the end of the last products?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from . import same
+from .loops import cycles
+
+#: Copies that take longer than products, as long, and not as long.
+TIMES = ((1300, 700), (900, 900), (500, 1000), (2000, 100))
+
+
+def answer(steps: int, load: int, multiply: int) -> int:
+    return load + (steps - 1) * max(load, multiply) + multiply
+
+
+def wrong_one_buffer(steps: int, load: int, multiply: int) -> int:
+    """The loop of `async`."""
+    return steps * (load + multiply)
+
+
+def wrong_no_first_copy(steps: int, load: int, multiply: int) -> int:
+    """Nothing covers the first copies, and nothing the last products."""
+    return steps * max(load, multiply)
+
+
+def wrong_all_hidden(steps: int, load: int, multiply: int) -> int:
+    """Right where copies don't take longer than products."""
+    return load + steps * multiply
+
+
+WRONG = (wrong_one_buffer, wrong_no_first_copy, wrong_all_hidden)
+
+
+def check(function: Callable[[int, int, int], int]) -> None:
+    """Against the rung's own loop, run with a clock."""
+    for load, multiply in TIMES:
+        for steps in (2, 8, 128):
+            want = cycles("async_pg2s", steps, load, multiply)
+            same(function, want, steps=steps, load=load, multiply=multiply)

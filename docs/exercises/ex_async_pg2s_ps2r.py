@@ -1,0 +1,51 @@
+"""How many registers does a warp's tile take?
+
+A warp multiplies `rows` x `columns` of C by `mma.sync.m16n8k16`, 16 elements of K at a time. Its 32
+lanes share everything evenly. They keep the sums, of `bits` bits each (32 or 16), and `sets` sets
+of fragments; a set is 16 elements of K of all the rows of A and all the columns of B, in 16-bit
+elements. A register has 32 bits, and everything is packed. How many registers is that in a lane?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cuda_reference.types.fragments import fragment
+from cuda_reference.types.table import find
+
+from . import same
+
+TILES = ((64, 64), (64, 32), (32, 64), (16, 8), (128, 64))
+NAMES = {
+    32: "mma.m16n8k16.row.col.f32.f16.f16.f32",
+    16: "mma.m16n8k16.row.col.f16.f16.f16.f16",
+}
+
+
+def answer(rows: int, columns: int, bits: int, sets: int) -> int:
+    sums = rows * columns * bits // 32
+    fragments = (rows + columns) * 16 * 16 // 32
+    return (sums + sets * fragments) // 32
+
+
+def wrong_one_set(rows: int, columns: int, bits: int, sets: int) -> int:
+    return (rows * columns * bits // 32 + (rows + columns) * 8) // 32
+
+
+def wrong_unpacked(rows: int, columns: int, bits: int, sets: int) -> int:
+    """A register for each element."""
+    return (rows * columns + sets * (rows + columns) * 16) // 32
+
+
+WRONG = (wrong_one_set, wrong_unpacked)
+
+
+def check(function: Callable[[int, int, int, int], int]) -> None:
+    """Against the fragments of the type table, which tests compare with what a GPU holds."""
+    for bits, name in NAMES.items():
+        a, b, c = (fragment(find(name), operand).registers for operand in "abc")
+        for rows, columns in TILES:
+            down, across = rows // 16, columns // 8
+            for sets in (1, 2):
+                want = down * across * c + sets * (down * a + across * b)
+                same(function, want, rows=rows, columns=columns, bits=bits, sets=sets)

@@ -1,0 +1,47 @@
+"""How deep must the ring be?
+
+In a ring of `stages` buffers, step i of `async_stages` does the first half of its products, has
+the copies of step i + stages - 1 begin, waits until those of step i + 1 have arrived, and does the
+second half. Before the first step the copies of steps 0 to stages - 2 begin, and those of step 0
+are waited for. Copies take `load` cycles from their beginning until they have arrived, however many
+are on their way, and the products of a step take `multiply`. What is the least number of stages, 2
+or more, with which no step waits?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from . import same
+from .loops import cycles
+
+TIMES = ((1300, 700), (600, 1000), (1000, 1000), (1001, 1000), (2000, 700), (3500, 700), (80, 1000))
+
+
+def answer(load: int, multiply: int) -> int:
+    steps_ahead = -(-load // multiply)  # rounded up
+    return 2 + steps_ahead
+
+
+def wrong_waits_at_the_end(load: int, multiply: int) -> int:
+    """As if copies had until the end of a step, not until its middle."""
+    return 1 + -(-load // multiply)
+
+
+def wrong_rounded_down(load: int, multiply: int) -> int:
+    return 2 + load // multiply
+
+
+WRONG = (wrong_waits_at_the_end, wrong_rounded_down)
+
+
+def check(function: Callable[[int, int], int]) -> None:
+    """Against the rung's own loop, run with a clock, in deeper and deeper rings."""
+    for load, multiply in TIMES:
+        stages = 2
+        while True:
+            steps = 4 * stages
+            if cycles("async_stages", steps, load, multiply, stages) == load + steps * multiply:
+                break
+            stages += 1
+        same(function, stages, load=load, multiply=multiply)
