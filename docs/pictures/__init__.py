@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from . import banks, clusters, energy, fragments, one_tile, raster, split, swizzle
+from . import banks, clusters, energy, fragments, one_tile, raster, split, swizzle, words
 
 FOLDER = Path(__file__).resolve().parents[1] / "figures" / "concepts"
 #: What draws each picture; the file is FOLDER / NAME.svg.
@@ -28,6 +28,7 @@ PICTURES: dict[str, Callable[[], str]] = {
     "energy-levels": energy.levels,
     "energy-tiles": energy.tiles,
     "one-tile": one_tile.ways,
+    "skewed-words": words.skewed,
 }
 
 
