@@ -99,6 +99,8 @@ def pages() -> dict[Path, str]:
     docs = (ROOT / "docs" / f"{name}.md" for name in names)
     for path in (ROOT / "README.md", *docs):
         texts[path] = fill(path.read_text(), parts)
+    contents = tutorial.FOLDER / "index.md"
+    texts[contents] = fill(contents.read_text(), {"pages": ladder_table(rows, "")})
     return texts | concept_pages.pages()
 
 

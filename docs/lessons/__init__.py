@@ -83,7 +83,7 @@ LESSONS = (
         Case(1008, 136, 6592, "TT", "bf16"),
     ),
     Lesson(
-        "cluster_split_k", "split_k", ("duration", "tensor pipe busy"),
+        "cluster_split_k", "split_k", ("duration", "L2 traffic"),
         Case(128, 256, 7168, "NT", "bf16"),
     ),
 )  # fmt: skip

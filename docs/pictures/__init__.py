@@ -16,6 +16,7 @@ from . import (
     split,
     swizzle,
     timelines,
+    words,
 )
 
 FOLDER = Path(__file__).resolve().parents[1] / "figures" / "concepts"
@@ -41,6 +42,7 @@ PICTURES: dict[str, Callable[[], str]] = {
     "one-tile": one_tile.ways,
     **timelines.PICTURES,
     "buffers": overlap.buffers,
+    "skewed-words": words.skewed,
 }
 
 

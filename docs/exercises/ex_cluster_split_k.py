@@ -1,0 +1,110 @@
+"""Who adds up what, and what does it send?
+
+The programs of a cluster have a part of K each, so each of them has sums of a whole tile of BLOCK_M
+x BLOCK_N, in fp32. The tile is cut into pieces of `columns` columns, counted from 0, and piece i is
+added up by program i % programs. Each program puts its sums of a piece into the shared memory of
+the program that adds that piece up. Of program `rank`: with which columns do the pieces begin that
+it adds up, and how many bytes does it send to the other programs?
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from types import SimpleNamespace
+from unittest import mock
+
+from docs.pictures import formulas
+from tritemm.kernels.common.gluon_host import piece_columns
+
+from . import same
+from .plain import nothing
+
+#: BLOCK_M, BLOCK_N, programs.
+TILES = ((128, 256, 2), (128, 256, 8), (64, 128, 5), (128, 96, 4), (192, 192, 4), (128, 256, 3))
+
+
+def answer(
+    BLOCK_M: int, BLOCK_N: int, columns: int, programs: int, rank: int
+) -> tuple[list[int], int]:
+    own = list(range(rank * columns, BLOCK_N, programs * columns))
+    others = BLOCK_N - len(own) * columns
+    return own, 4 * BLOCK_M * others
+
+
+def wrong_neighbours(
+    BLOCK_M: int, BLOCK_N: int, columns: int, programs: int, rank: int
+) -> tuple[list[int], int]:
+    """As if each program's pieces lay beside each other."""
+    pieces = BLOCK_N // columns
+    first, last = pieces * rank // programs, pieces * (rank + 1) // programs
+    own = [piece * columns for piece in range(first, last)]
+    return own, 4 * BLOCK_M * (BLOCK_N - len(own) * columns)
+
+
+def wrong_everything(
+    BLOCK_M: int, BLOCK_N: int, columns: int, programs: int, rank: int
+) -> tuple[list[int], int]:
+    """As if its own pieces had to travel, too."""
+    return list(range(rank * columns, BLOCK_N, programs * columns)), 4 * BLOCK_M * BLOCK_N
+
+
+def wrong_narrow(
+    BLOCK_M: int, BLOCK_N: int, columns: int, programs: int, rank: int
+) -> tuple[list[int], int]:
+    """As if the sums of parts were rounded to 16 bits before they are added."""
+    own, sent = answer(BLOCK_M, BLOCK_N, columns, programs, rank)
+    return own, sent // 2
+
+
+WRONG = (wrong_neighbours, wrong_everything, wrong_narrow)
+
+
+def pieces(shape: SimpleNamespace, rank: int) -> list[int]:
+    """First columns of what program `rank` stores, as the rung's `Exchange` goes through them."""
+    kernel, found = formulas.module("exchange"), set()
+    names = kernel.Exchange.reduce.__globals__
+    words = SimpleNamespace(**vars(kernel.gl), static_range=range)
+    stand_ins = {
+        "gl": words,
+        "barrier_wait": nothing,
+        "acc_columns": lambda acc: shape.BLOCK_M // 64 * shape.BLOCK_N,
+    }
+    sums = kernel.Exchange(shape)
+    sums.send = sums.receive = nothing
+    out = SimpleNamespace(store_pieces=lambda own, unit, row, col, *more: found.add(col))
+    with mock.patch.dict(names, stand_ins):
+        sums.reduce(None, out, SimpleNamespace(part=rank), 0, 0, 0)
+    return sorted(found)
+
+
+def sent(shape: SimpleNamespace, rank: int) -> int:
+    """Bytes that program `rank` sends to others, by the text of the instructions."""
+    send = formulas.module("exchange")._send_text
+    unit = min(64, shape.BLOCK_N & -shape.BLOCK_N)  # columns of one tensor of the sums
+    values = SimpleNamespace(
+        EPI_N=SimpleNamespace(value=shape.EPI_N), SPLIT_K=SimpleNamespace(value=shape.SPLIT_K),
+        BLOCK_M=SimpleNamespace(value=shape.BLOCK_M),
+    )  # fmt: skip
+    total = 0
+    for i in range(shape.BLOCK_N // unit):
+        receiver = rank
+        for line in send(unit // 2, i, values).splitlines():
+            if found := re.search(r"mapa\S+ to, base, (\d+);", line):
+                receiver = int(found[1])
+            if line.startswith("st.async") and receiver != rank:
+                total += 16 * 128  # a vector of each thread
+    return total * (shape.BLOCK_M // 64)
+
+
+def check(function: Callable[..., tuple[list[int], int]]) -> None:
+    """Against what the rung's programs send and add up."""
+    for rows, width, programs in TILES:
+        columns = piece_columns(width, programs)
+        shape = SimpleNamespace(BLOCK_M=rows, BLOCK_N=width, EPI_N=columns, SPLIT_K=programs)
+        for rank in range(programs):
+            want = pieces(shape, rank), sent(shape, rank)
+            same(
+                function, want, BLOCK_M=rows, BLOCK_N=width, columns=columns, programs=programs,
+                rank=rank,
+            )  # fmt: skip

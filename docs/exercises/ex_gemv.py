@@ -1,0 +1,96 @@
+"""How are words cut out of a row that begins anywhere?
+
+A load of 8 bytes must begin at a multiple of 8, and rows may begin at any byte. `memory` has, for
+such addresses, the 8 bytes from there on as an integer of 64 bits, the first byte lowest. It has
+only the words that hold a byte of the row: what lies beyond may not be mapped. The row begins at
+address `start` and has `length` bytes. Return word number `word` of the row, its bytes 8 * word to
+8 * word + 7, as such an integer; bytes past the row's end are to be 0.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from types import SimpleNamespace
+
+from . import Wrong
+from .plain import function as plain
+
+#: Addresses and lengths of rows, in bytes.
+ROWS = ((64, 32), (64, 29), (70, 32), (70, 34), (71, 21), (75, 5), (77, 9), (65, 7))
+FULL = 2**64 - 1
+
+
+def answer(memory: dict[int, int], start: int, length: int, word: int) -> int:
+    first = start + 8 * word
+    skew = first % 8  # bytes that precede it in the aligned word
+    value = memory[first - skew] >> (8 * skew)
+    following = first - skew + 8
+    if skew and following < start + length:
+        value |= memory[following] << (8 * (8 - skew))
+    left = min(8, length - 8 * word)
+    return value & ((1 << (8 * left)) - 1)
+
+
+def wrong_one_word(memory: dict[int, int], start: int, length: int, word: int) -> int:
+    """As if rows began at a multiple of 8."""
+    left = min(8, length - 8 * word)
+    return memory[start // 8 * 8 + 8 * word] & ((1 << (8 * left)) - 1)
+
+
+def wrong_always_two(memory: dict[int, int], start: int, length: int, word: int) -> int:
+    """It reads a word past the row's end."""
+    first = (start + 8 * word) // 8 * 8
+    both = memory[first] | memory[first + 8] << 64
+    left = min(8, length - 8 * word)
+    return (both >> (8 * (start % 8))) & ((1 << (8 * left)) - 1)
+
+
+def wrong_with_what_follows(memory: dict[int, int], start: int, length: int, word: int) -> int:
+    """It keeps what stands behind the row in its last word."""
+    first = start + 8 * word
+    skew = first % 8
+    value = memory[first - skew] >> (8 * skew)
+    if skew and first - skew + 8 < start + length:
+        value |= memory[first - skew + 8] << (8 * (8 - skew))
+    return value & (2**64 - 1)
+
+
+WRONG = (wrong_one_word, wrong_always_two, wrong_with_what_follows)
+
+
+def cutter(memory: dict[int, int]) -> Callable[[int, int, int], int]:
+    """The kernel's `cut_words`, of a row's start, length and word."""
+
+    def load(number, mask, other):
+        """It reads aligned words by their number."""
+        return memory[8 * number] if mask else other
+
+    words = SimpleNamespace(
+        load=load, where=lambda condition, a, b: a if condition else b, maximum=max,
+        full=lambda shape, value, dtype: value & FULL, int64=int, constexpr=int,
+    )  # fmt: skip
+    cut_words = plain("pack.py", "cut_words", tl=words, WORD=8)
+    # Skewed and ragged: rows that begin and end anywhere.
+    return lambda start, length, word: cut_words(0, start, word, length, True, True, True) & FULL
+
+
+def check(function: Callable[[dict[int, int], int, int, int], int]) -> None:
+    """Against the words that `gemv` and `pack` read, in memory that holds random bytes."""
+    bits = random.Random(0)
+    for start, length in ROWS:
+        places = range(start // 8 * 8, start + length, 8)
+        memory = {place: bits.getrandbits(64) for place in places}
+        cut = cutter(memory)
+        for word in range(-(-length // 8)):
+            said = f"word {word} of a row of {length} bytes at {start}"
+            try:
+                got, want = function(memory, start, length, word), cut(start, length, word)
+            except KeyError as error:
+                raise Wrong(
+                    f"For {said} it reads memory[{error}], which holds no byte of the row, or is "
+                    "no multiple of 8."
+                ) from None
+            if got != want:
+                got = f"{got:#018x}" if isinstance(got, int) else repr(got)
+                raise Wrong(f"{said[0].upper()}{said[1:]} is {got}; it should be {want:#018x}.")
