@@ -6,9 +6,9 @@ Mirrors       wgmma_cluster
 Compiler does the layouts of sums and output, the epilogue, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, UCGABAR_ARV, no LDGSTS
 Needs         sm_90; 16-bit operands with 16-byte aligned rows or columns; Gluon
-Note          4096 x 1280 x 8192 NT from 0.88x cuBLAS to a tie, 39 x 6736 x 3248 NT from 0.79x to
-              1.03x (64 x 64, in fours). Multicast, barriers of several programs and WGMMA are PTX:
-              Triton 3.6 has no word for the first, nor tensors of 96 columns.
+Note          4096 x 1280 x 8192 NT from 0.88x cuBLAS to a tie. Multicast, barriers of several
+              programs and WGMMA are PTX: Triton 3.6 has no word for the first, nor tensors of 96
+              columns.
 """
 
 from triton.experimental import gluon
