@@ -7,7 +7,9 @@ The example is worked out here from the numbers alone, as a second opinion on th
 from __future__ import annotations
 
 import functools
+import gzip
 import math
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -25,7 +27,7 @@ from tritemm.rungs import find
 
 ROOT = Path(__file__).resolve().parent.parent
 GPU = gpus.file_of("NVIDIA H200")
-SEARCHES = ROOT / "perf" / "results" / "search" / f"{gpus.path_of(GPU['gpu']).stem}.jsonl"
+SEARCHES = ROOT / "perf" / "results" / "search" / f"{gpus.path_of(GPU['gpu']).stem}.jsonl.gz"
 #: The output projection of Llama 3 8B, on 8192 tokens.
 CASE = Case(8192, 4096, 4096, "NT")
 RUNG = find("warp_specialized")
@@ -203,8 +205,11 @@ def _spread(table: Mapping[str, float]) -> str:
 
 @functools.cache
 def searched() -> list[Sample]:
-    """The committed searches."""
-    return read([SEARCHES], gpus.device_of(GPU))
+    """The committed searches, which are compressed."""
+    with tempfile.NamedTemporaryFile("wb", suffix=".jsonl") as plain:
+        plain.write(gzip.decompress(SEARCHES.read_bytes()))
+        plain.flush()
+        return read([Path(plain.name)], gpus.device_of(GPU))
 
 
 @functools.cache

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from perf import peers_report, report, summary
 from perf.plots.figures import FIGURES, drawn_from
-from perf.rows import RESULTS, Row, read
+from perf.rows import Row, recorded
 from perf.select import latest_compare, latest_ladder, problems_of
 from perf.views import PICTURES, VIEWS, Selection, full_suite
 from tools import suite_record
@@ -66,7 +66,7 @@ PARTS = (
 
 def pages() -> dict[Path, str]:
     """Every generated text by its path."""
-    rows = read(*sorted(RESULTS.glob("*.jsonl")))
+    rows = recorded()
     texts = {ROOT / "docs" / "ladder" / f"{address(k)}.md": rung_page(k, rows) for k in RUNGS}
     parts = {
         "ladder": ladder_table(rows, "docs/ladder/"),
@@ -269,7 +269,7 @@ def escape(text: str) -> str:
 
 def pictures() -> dict[Path, tuple]:
     """Every figure that has something to show: its view, the rows and their selection."""
-    rows = read(*sorted(RESULTS.glob("*.jsonl")))
+    rows = recorded()
     found = {}
     for name, view in PICTURES.items():
         selection = SHOWN.get(name, Selection())

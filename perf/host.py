@@ -121,10 +121,8 @@ def measure(session: Session, kernels: Sequence[str], rounds: int, modes: Sequen
 
 
 def of_the_host(row: Row) -> Row:
-    """Without what says something about the GPU's work: rates, errors, rungs below."""
-    return dataclasses.replace(
-        row, worst=None, tflops=None, gbs=None, roof=None, below=None, ratio_below=None
-    )
+    """Without what says something about the GPU's work: errors, roofs, rungs below."""
+    return dataclasses.replace(row, worst=None, roof=None, below=None, ratio_below=None)
 
 
 def run(session: Session, case: Case, kernels: Sequence[str], rounds: int) -> None:

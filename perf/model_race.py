@@ -123,9 +123,7 @@ def _of_a_model(row: Row, bench: ModelBench) -> Row:
     skips = bench.skipped.get(row.competitor, 0)
     graphs = f"torch.compile left out {skips} CUDA graphs" if skips and row.us else None
     reason = "; ".join(filter(None, (row.reason, graphs))) or None
-    return dataclasses.replace(
-        row, agreement=numbers, reason=reason, tflops=None, gbs=None, roof=None
-    )
+    return dataclasses.replace(row, agreement=numbers, reason=reason, roof=None)
 
 
 def _forget() -> None:

@@ -7,6 +7,7 @@ import dataclasses
 import datetime
 import math
 import random
+import re
 import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +22,7 @@ from .engine import Competitor, Plan
 from .operands import Operands
 from .plots.figures import missing
 from .plots.live import Draw, Live
-from .rows import NULL, REFERENCE, RESULTS, Heading, Row, append, read
+from .rows import NULL, REFERENCE, RESULTS, Heading, Row, append, lines, read
 from .shards import Part
 
 
@@ -57,7 +58,7 @@ class Session:
         self.args, self.experiment, self.mode, self.part = args, experiment, mode, part
         self.environment = machine.environment()
         self.run = part.run if part else now()
-        self.out = args.out or RESULTS / f"{machine.slug(self.environment.gpu)}.jsonl"
+        self.out = args.out or default_path(self.environment.gpu, experiment, self.run)
         self.recorded = args.out is not None or not args.quick
         if part:
             self.out, self.recorded = part.out, True
@@ -202,7 +203,7 @@ class Session:
         if self.interrupted:
             say("interrupted; what was measured is kept")
         rows = self.rows()
-        print("\n".join(r.to_json() for r in rows) if self.args.json else text(self.races))
+        print("\n".join(lines(rows)) if self.args.json else text(self.races))
         if self.interrupted:
             return 130
         return int(any(row.outcome == "wrong" for row in rows))
@@ -214,8 +215,14 @@ def _coded(rows: Iterable[Row]) -> list[Row]:
 
 def failed(heading: Heading, competitor: str, reason: str) -> Row:
     """A row of what could not be run at all."""
-    nothing = {"rung": None, "number": None, "config": None}
-    return Row(**vars(heading), competitor=competitor, outcome="failed", reason=reason, **nothing)
+    return Row(**vars(heading), competitor=competitor, outcome="failed", reason=reason)
+
+
+def default_path(gpu: str, experiment: str, run: str) -> Path:
+    """A file of its own for each run: `nvidia-h200-suite-20260102-030405.jsonl.gz`."""
+    stamp = re.sub(r"\D", "", run[:10]) + "-" + re.sub(r"\D", "", run[11:19])
+    name = f"{machine.slug(gpu)}-{experiment.replace(' ', '-')}-{stamp}.jsonl.gz"
+    return RESULTS / name
 
 
 def now(timespec: str = "seconds") -> str:

@@ -4,6 +4,8 @@ import argparse
 import dataclasses
 import io
 import random
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -180,6 +182,14 @@ def ran(command, path, *argv):
     return args.command(args), rows.read(path) if path.exists() else []
 
 
+def kept(found):
+    """The rows as a file has them: their numbers are rounded."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x.jsonl"
+        rows.append(path, found)
+        return rows.read(path)
+
+
 def by_name(found):
     return {row.competitor: row for row in found}
 
@@ -204,14 +214,14 @@ def synthetic():
                 environment=ENVIRONMENT, case=Case(4096, 4096, 4096, "NT"),
                 competitor=kernel.name, ladder="triton", rung=kernel.name, number=kernel.number,
                 config=dataclasses.asdict(Config(16, 16, 16)), outcome="measured", worst=0.3,
-                launches=9, rounds=30, us=Quantiles(*[137438.953472 / tflops] * 3), tflops=tflops,
+                launches=9, rounds=30, us=Quantiles(*[137438.953472 / tflops] * 3),
                 ratio=Quantiles(ratio * 0.98, ratio, ratio * 1.02), null=Quantiles(0.999, 1, 1.001),
                 below=found[-1].competitor if found else None,
                 ratio_below=Quantiles(1, 1.1, 1.2) if found else None, sm_mhz=1410.0, power_w=690.0,
             )
         )  # fmt: skip
     found[4] = dataclasses.replace(found[4], below=found[2].competitor)
-    red = {"us": None, "tflops": None, "ratio": None, "outcome": "wrong"}
+    red = {"us": None, "ratio": None, "outcome": "wrong"}
     found[3] = dataclasses.replace(found[3], **red, reason="7 of 9 elements are wrong; at (0, 1)")
     reference = {
         "competitor": REFERENCE,
@@ -224,7 +234,6 @@ def synthetic():
         dataclasses.replace(
             found[-1],
             **reference,
-            tflops=648.0,
             us=Quantiles(*[137438.953472 / 648] * 3),
             ratio=Quantiles(1, 1, 1),
             ratio_below=None,

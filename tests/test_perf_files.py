@@ -13,7 +13,7 @@ from perf.plots.live import Live
 from perf.rows import NULL, REFERENCE
 from tritemm.rungs import RUNGS
 
-from .perf_fakes import ENVIRONMENT, by_name, fake, measure, spoil_one, synthetic
+from .perf_fakes import ENVIRONMENT, by_name, fake, kept, measure, spoil_one, synthetic
 
 pytestmark = pytest.mark.host
 
@@ -22,14 +22,15 @@ pytestmark = pytest.mark.host
 def recorded():
     """A ladder of three rungs, one of them red, with an extra config."""
     kernels = [fake("k01_simt"), fake("k02_red", spoil_one), fake("k09_fast")]
-    return measure(kernels, {"simt": 0.2, "fast": 0.95e-3}, configs="all")
+    return kept(measure(kernels, {"simt": 0.2, "fast": 0.95e-3}, configs="all"))
 
 
 def test_rows_survive_the_round_trip(recorded, tmp_path):
     path = tmp_path / "results" / "x.jsonl"
     rows.append(path, recorded)
     assert rows.read(path) == recorded
-    assert all(json.loads(line)["schema"] == 1 for line in path.read_text().splitlines())
+    heading, race = map(json.loads, path.read_text().splitlines())
+    assert heading["schema"] == 2 and len(race["rows"]) == len(recorded)
     assert {row.competitor for row in recorded} >= {"fast", "fast[1]", REFERENCE, NULL}
 
 
@@ -55,19 +56,21 @@ def test_append_keeps_old_rows_and_leaves_nothing_half_written(recorded, tmp_pat
 
 def test_a_torn_last_line_is_warned_of_and_swallows_nothing(recorded, tmp_path):
     path = tmp_path / "x.jsonl"
-    rows.append(path, recorded[:2])
+    for part in (recorded[:1], recorded[1:2]):
+        rows.append(path, part)
     path.write_text(path.read_text()[:-20])
-    with pytest.warns(UserWarning, match=r"line 2: .*left out"):
+    with pytest.warns(UserWarning, match=r"line 3: .*left out"):
         assert rows.read(path) == recorded[:1]
     rows.append(path, recorded[2:])
-    with pytest.warns(UserWarning, match="line 2"):
+    with pytest.warns(UserWarning, match="line 3"):
         assert rows.read(path) == [recorded[0], *recorded[2:]]
 
 
 def test_rows_of_another_schema_are_warned_of(recorded, tmp_path):
     path = tmp_path / "x.jsonl"
-    path.write_text(json.dumps(json.loads(recorded[0].to_json()) | {"schema": 99}) + "\n")
-    with pytest.warns(UserWarning, match="schema 99"):
+    heading, race = rows.lines(recorded)
+    path.write_text(f"{heading.replace('2', '99', 1)}\n{race}\n")
+    with pytest.warns(UserWarning, match="this reads schema 2"):
         assert rows.read(path) == []
 
 
@@ -76,9 +79,9 @@ def test_the_latest_ladder_is_the_newest_row_of_each_rung(recorded):
         return dataclasses.replace(row, time=time, **fields)
 
     names = by_name(recorded)
-    newer = dated(names["fast"], "2026-02-01T00:00:00+00:00", tflops=700.0)
+    newer = dated(names["fast"], "2026-02-01T00:00:00+00:00", rounds=7)
     reference = dated(names["cublas"], newer.time)
-    alone = dated(names["fast"], "2026-03-01T00:00:00+00:00", tflops=1.0)  # a race of one rung
+    alone = dated(names["fast"], "2026-03-01T00:00:00+00:00", rounds=1)  # a race of one rung
     skipped = dated(names["simt"], "2026-02-01T00:00:00+00:00", outcome="skipped", us=None)
     elsewhere = dataclasses.replace(
         names["fast"], time="2026-01-01T00:00:00+00:00",

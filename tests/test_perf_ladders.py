@@ -1,7 +1,6 @@
 """Both ladders in one race: twins, rivals, rows and tables."""
 
 import dataclasses
-import json
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from perf.stats import Quantiles
 from perf.twins import named, rivals, twins
 from tritemm.problem import Problem
 
-from .perf_fakes import HALF_CASE, FakeBench, by_name, fake, headed, rows_after
+from .perf_fakes import HALF_CASE, FakeBench, by_name, fake, headed, kept, rows_after
 
 pytestmark = pytest.mark.host
 
@@ -38,7 +37,7 @@ def compared():
     seconds = {"tiled": 1e-3, "wmma_base": 2e-3, "mma_base": 1.25e-3, "simt": 0.4, HALF: 0.9e-3}
     bench = FakeBench(HALF_CASE, seconds)
     field = competitors.ladders(HALF_CASE, bench.sets[0], cuda=CUDA_TWINS, triton=TWINS)
-    return rows_after(field, bench)
+    return kept(rows_after(field, bench))
 
 
 def test_twins_are_named_by_either_header():
@@ -151,16 +150,6 @@ def test_each_ladder_is_chosen_from_the_same_file(compared):
     triton_alone = [row for row in compared if row.ladder != "cuda"]
     assert select.latest_compare(triton_alone, **chosen) == []
     assert len(select.latest_compare(compared, **chosen)) == len(names) + len(CUDA_TWINS)
-
-
-def test_rows_older_than_the_second_ladder_are_read(compared):
-    for row in compared:
-        if row.ladder != "cuda":
-            old = {k: v for k, v in json.loads(row.to_json()).items() if k != "ladder"}
-            del old["versus"]
-            read = rows.Row.from_json(json.dumps(old))
-            assert read == dataclasses.replace(row, versus=None)
-            assert read.ladder == ("triton" if read.rung else None)
 
 
 def test_rows_of_a_comparison_survive_the_round_trip(compared, tmp_path):

@@ -31,19 +31,18 @@ REFUSED, FAILED, TIED, LOST = "R7", "M1", "S1", "R12"
 
 def timed(shared, competitor, us, ratio, **fields):
     """A measured row whose p20 and p80 are 1 % from the medians."""
-    case = shared.case
     return Row(
         **{field.name: getattr(shared, field.name) for field in dataclasses.fields(shared)},
         competitor=competitor, rung=None, number=None, config=None, outcome="measured",
-        us=Quantiles(us * 0.99, us, us * 1.01), tflops=case.flops / us / 1e6,
-        gbs=case.bytes / us / 1e3, ratio=Quantiles(ratio * 0.99, ratio, ratio * 1.01),
+        us=Quantiles(us * 0.99, us, us * 1.01),
+        ratio=Quantiles(ratio * 0.99, ratio, ratio * 1.01),
         null=Quantiles(0.998, 1.0, 1.003), **fields,
     )  # fmt: skip
 
 
 def without(row, outcome, reason):
     """The row of what has no time."""
-    nothing = dict.fromkeys(("us", "tflops", "gbs", "ratio", "null"))
+    nothing = dict.fromkeys(("us", "ratio", "null"))
     return dataclasses.replace(row, outcome=outcome, reason=reason, **nothing)
 
 

@@ -31,7 +31,7 @@ def row(key, group, ratio=None, competitor="auto", null=1.0, run="2026-01-02T00:
     shared |= {"experiment": "suite", "run": run, "roof": Roof(700.0, 4000.0)}
     shared |= {"problem": {"id": key, "class": group, "name": "made up"}}
     measured = {
-        "outcome": "measured", "us": Quantiles(2, 2, 2), "tflops": 1.0, "gbs": 1.0,
+        "outcome": "measured", "us": Quantiles(2, 2, 2),
         "ratio": Quantiles(ratio, ratio, ratio), "null": Quantiles(null, null, null),
     } if ratio else {"outcome": "refused", "reason": "not implemented"}  # fmt: skip
     none = {"rung": None, "number": None, "config": None}

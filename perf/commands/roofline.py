@@ -9,7 +9,7 @@ from ..cli import add_command, add_measurement, refuse, unable
 from ..competitors import cublas
 from ..engine import Plan
 from ..roofline import at_own_clock, cases, text
-from ..rows import RESULTS, read
+from ..rows import recorded
 from ..select import latest_run
 from ..session import Session, Task
 from ..views import full_suite
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     made = Plan(rounds=args.rounds, replay=0.02 if args.quick else 0.1, settle=1.0)
     tasks = [Task(case, functools.partial(_field, case)) for case in cases()]
     session.measure(tasks, made, amend=functools.partial(at_own_clock, roofs=session.roofs))
-    known = read(*sorted(RESULTS.glob("*.jsonl")))
+    known = recorded()
     gpu = session.environment.gpu
     suite = latest_run(known, "suite", gpu, competitor="auto", enough=full_suite())
     return session.finish(lambda races: text([row for race in races for row in race], suite))

@@ -8,7 +8,7 @@ from pathlib import Path
 from ..case import parse_layout, parse_size
 from ..cli import TYPES, add_command, argument, refuse
 from ..plots.figures import missing
-from ..rows import RESULTS, Row, read
+from ..rows import Row, read, recorded
 from ..views import PICTURES, TABLES, Selection, View
 
 TABLE_EXAMPLES = """
@@ -86,7 +86,7 @@ def plot(args: argparse.Namespace) -> int:
 
 
 def _rows(args: argparse.Namespace) -> list[Row]:
-    return read(*([args.results] if args.results else sorted(RESULTS.glob("*.jsonl"))))
+    return read(args.results) if args.results else recorded()
 
 
 def _selection(args: argparse.Namespace) -> Selection:
