@@ -93,9 +93,7 @@ def add_measurement(command: argparse.ArgumentParser, rounds: int) -> None:
     text = f"default: {rounds}"
     command.add_argument("--rounds", type=argument(positive), default=rounds, help=text)
     command.add_argument("--quick", action="store_true", help="less of everything; not recorded")
-    command.add_argument(
-        "--out", type=Path, help="default: a new file in perf/results"
-    )
+    command.add_argument("--out", type=Path, help="default: a new file in perf/results")
     command.add_argument("--json", action="store_true", help="print rows instead of tables")
     command.add_argument("--seed", type=int, default=0, help="of the data and of the order")
 
