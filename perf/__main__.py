@@ -7,7 +7,7 @@ import sys
 
 from tritemm.command import status_of
 
-from .commands import (
+from .experiments import (
     host,
     ladder,
     linear,
@@ -23,21 +23,10 @@ from .commands import (
     sweep,
 )
 
-#: The modules of `perf.commands`, in the order of the help.
+#: In the order of the help. A new experiment is a module of `perf.experiments`, and a word here.
 COMMANDS = (
-    suite,
-    serving,
-    linear,
-    ladder,
-    sweep,
-    host,
-    model,
-    roofline,
-    search,
-    regret,
-    repeat,
-    profile,
-    show,
+    *(suite, serving, linear, ladder, sweep, host, model, roofline),
+    *(search, regret, repeat, profile, show),
 )
 
 

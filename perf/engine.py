@@ -99,6 +99,13 @@ class Loop:
         return max(1, min(4, rounds // 3)) if self.slow else 1
 
 
+@dataclasses.dataclass(frozen=True)
+class Repeated(Loop):
+    """A loop that knows whose work it repeats."""
+
+    name: str = ""
+
+
 class Judgement(Protocol):
     """What `tritemm.budget.check` returns: `worst` is the largest error over its bound."""
 

@@ -150,6 +150,11 @@ class Row(Heading):
     settled_mhz: float | None = None
 
     @property
+    def id(self) -> str | None:
+        """The problem's."""
+        return self.problem and self.problem["id"]
+
+    @property
     def tflops(self) -> float | None:
         """Of the median."""
         return self.case.flops / self.us.p50 / 1e6 if self.us else None

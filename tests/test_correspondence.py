@@ -12,9 +12,9 @@ from docs import correspondence, generate
 from docs.correspondence import ROOT, TECHNIQUES
 from perf import sources
 from perf.case import Case
+from perf.competitors import named, rivals, rung_of, twins
 from perf.rows import Row
 from perf.stats import Quantiles
-from perf.twins import named, rivals, rung_of, twins
 from tritemm.rungs import RUNGS
 from tritemm.spec import find
 

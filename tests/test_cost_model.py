@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from docs import cost_model as page
-from perf.roofline import cases
+from perf.experiments.roofline import cases
 from perf.rows import recorded
 from perf.select import latest_run
 from tritemm import Config, dispatch, gpus

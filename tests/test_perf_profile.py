@@ -11,15 +11,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from perf import operands, profile
+from perf import cli, operands
 from perf.case import Case
-from perf.commands import profile as command
+from perf.experiments import profile
 from perf.machine import ROOT
 from perf.rows import CUDA
 from tritemm.problem import INTERPRETED
 from tritemm.rungs import RUNGS
 
-from .perf_fakes import fake, parsed_by, spoil_one
+from .perf_fakes import fake, spoil_one
+from .perf_fakes import parsed as parsed_by
 
 pytestmark = pytest.mark.host
 
@@ -187,7 +188,7 @@ def test_proton_times_are_those_of_the_leaves():
     assert profile.proton_kernels(tree) == want
 
 
-parsed = functools.partial(parsed_by, command, "profile")
+parsed = functools.partial(parsed_by, "profile")
 
 
 def run(*words):
@@ -200,14 +201,14 @@ def cpu(monkeypatch):
     """Pretend that a GPU is there; operands are on the CPU, where rungs are interpreted."""
     if not INTERPRETED:
         pytest.skip("kernels can't read CPU tensors on a GPU machine")
-    monkeypatch.setattr(command, "unable", lambda name: None)
+    monkeypatch.setattr(cli, "unable", lambda name: None)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
 
     def placed(case, device):
         return operands.operands(case, "cpu" if device == "cuda" else device)
 
-    monkeypatch.setattr(command, "operands", placed)
+    monkeypatch.setattr(profile, "operands", placed)
 
 
 @pytest.fixture
@@ -325,22 +326,22 @@ def test_a_rung_that_refuses_says_why(ncu, capsys):
 def test_the_type_is_the_first_that_the_rung_takes(cpu, monkeypatch):
     takes = lambda problem: None if problem.a.dtype == torch.float16 else "fp16 only"  # noqa: E731
     picky, any_type = fake("k01_picky", why_not=takes), fake("k02_any")
-    monkeypatch.setattr(command, "RUNGS", (any_type,))
-    monkeypatch.setattr(command, "CUDA_RUNGS", (picky,))
-    assert command.subject(parsed("any"))[0].dtype == "bf16"
-    case, entrant = command.subject(parsed("picky"))
+    monkeypatch.setattr(profile, "RUNGS", (any_type,))
+    monkeypatch.setattr(profile, "CUDA_RUNGS", (picky,))
+    assert profile.subject(parsed("any"))[0].dtype == "bf16"
+    case, entrant = profile.subject(parsed("picky"))
     assert case.dtype == "fp16" and entrant.ladder == CUDA and entrant.refusal is None
-    assert command.subject(parsed("picky", "--dtype", "bf16"))[1].refusal == "fp16 only"
-    assert command.subject(parsed("any", "--accumulate", "fp16"))[0].dtype == "fp16"
+    assert profile.subject(parsed("picky", "--dtype", "bf16"))[1].refusal == "fp16 only"
+    assert profile.subject(parsed("any", "--accumulate", "fp16"))[0].dtype == "fp16"
 
 
 def test_another_config_is_named_as_in_the_tables(cpu, monkeypatch):
-    monkeypatch.setattr(command, "RUNGS", (fake("k01_many"),))
+    monkeypatch.setattr(profile, "RUNGS", (fake("k01_many"),))
     for name, rows in (("many", 16), ("many[1]", 32)):
-        entrant = command.subject(parsed(name))[1]
+        entrant = profile.subject(parsed(name))[1]
         assert (entrant.name, entrant.config["BLOCK_M"]) == (name, rows)
     with pytest.raises(ValueError, match=r"many\[2\]: for .* there are many, many\[1\]$"):
-        command.subject(parsed("many[2]"))
+        profile.subject(parsed("many[2]"))
 
 
 @pytest.fixture
@@ -356,7 +357,7 @@ def watched(cpu, monkeypatch):
 
     def rung(spoil=lambda c: None):
         noted = lambda c: (seen.append("launch"), spoil(c))  # noqa: E731
-        monkeypatch.setattr(command, "RUNGS", (fake("k01_good", noted),))
+        monkeypatch.setattr(profile, "RUNGS", (fake("k01_good", noted),))
         return seen
 
     monkeypatch.setattr(torch.cuda.profiler, "profile", looking)
@@ -367,7 +368,7 @@ def test_the_child_shows_one_warm_launch(watched, tmp_path):
     seen, report = watched(), tmp_path / "report"
     assert run("good", "--size", "48x40x32", "--child", str(report)) == 0
     assert seen[-3:] == ["begin", "launch", "end"]
-    assert seen.index("begin") >= 2 + command.WARM
+    assert seen.index("begin") >= 2 + profile.WARM
     assert not report.exists()
 
 
@@ -429,6 +430,6 @@ def test_the_child_starts_in_the_checkout(cpu, monkeypatch):
         seen.update(options)
         return argparse.Namespace(stdout=printed(1))
 
-    monkeypatch.setattr(command.subprocess, "run", started)
-    command._under_ncu("ncu", parsed("cublas"), CASE)
+    monkeypatch.setattr(profile.subprocess, "run", started)
+    profile._under_ncu("ncu", parsed("cublas"), CASE)
     assert seen["cwd"] == ROOT
