@@ -19,14 +19,7 @@ from tritemm.spec import Config, Kernel
 
 from .. import cli, figures, session, tables
 from ..case import Case, parse_layout, parse_size
-from ..competitors import (
-    chosen,
-    ladders,
-    of_kernels,
-    problem_of,
-    read_candidates,
-    refuse_unknown,
-)
+from ..competitors import chosen, ladders, of_kernels, problem_of, read_candidates, refuse_unknown
 from ..engine import Plan
 from ..operands import Operands
 from ..rows import CUDA, HALF, REFERENCE, TRITON, Row
