@@ -18,17 +18,17 @@ import sys
 import tempfile
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from cuda_reference.rungs import RUNGS as CUDA_RUNGS
-from tritemm.problem import Device, Problem
 from tritemm.rungs import RUNGS
 from tritemm.spec import Config
 
 from .. import cli
-from ..case import DTYPES, Case, parse_layout, parse_size
-from ..competitors import of_kernels, refuse_unknown, rung_of
+from ..case import Case, parse_layout, parse_size
+from ..competitors import of_kernels, problem_of, refuse_unknown, rung_of
 from ..engine import Competitor
 from ..machine import ROOT
 from ..operands import operands, reference, verify
@@ -37,8 +37,8 @@ from ..session import now
 from ..sources import hashes
 from .ladder import build
 
-#: Launches before the one that counts.
-WARM = 5
+#: Launches before the one that counts; how many reasons to wait are shown.
+WARM, TOP = 5, 5
 
 EXAMPLES = """
 python -m perf profile pipelined
@@ -67,83 +67,72 @@ def register(commands) -> None:
     add("--child", type=Path, help=argparse.SUPPRESS)
 
 
-def run(args: argparse.Namespace) -> int:
-    """0; 1 if the output is wrong; 2 if it can't be profiled; 130 after Ctrl-C."""
-    try:
-        return _child(args) if args.child else _parent(args)
-    except KeyboardInterrupt:
-        return 130
-
-
-def _parent(args: argparse.Namespace) -> int:
-    if reason := cli.unable("profile"):
-        return cli.refuse(reason)
-    ncu = shutil.which(args.ncu)
-    if args.tool == "ncu" and ncu is None:
-        return cli.refuse(
-            f"{args.ncu} was not found: install Nsight Compute (it comes with the CUDA toolkit) "
-            "or name it with --ncu PATH; `--tool proton` needs nothing more"
-        )
-    try:
-        case, entrant = subject(args)
-    except ValueError as error:
-        return cli.refuse(str(error))
-    if entrant.refusal:
-        return cli.refuse(f"{entrant.name}, {case}: {entrant.refusal}")
-    if entrant.ladder == CUDA:  # here, where ncu does not follow the compiler
-        unavailable, broken = build([entrant.rung])
-        if unavailable or broken:
-            return cli.refuse(unavailable or broken[entrant.rung])
-    cli.say(f"{entrant.name}: {case}, under {args.tool}")
-    try:
-        if args.tool == "proton":
-            body, fields = _under_proton(entrant, case)
-        else:
-            body, fields = _under_ncu(os.path.abspath(ncu), args, case)
-    except Unprofiled as error:
-        cli.refuse(str(error))
-        return error.status
-    head = {
-        "time": now(),
-        "rung": entrant.name,
-        "ladder": entrant.ladder,
-        "tool": args.tool,
-        "gpu": torch.cuda.get_device_name(),
-        "code": hashes().get((entrant.ladder, entrant.rung)),
-        "case": dataclasses.asdict(case),
-        "config": entrant.config,
-    }
-    print(json.dumps(head | fields) if args.json else f"{_title(head, case)}\n\n{body}")
-    return 0
-
-
-def _title(head: dict, case: Case) -> str:
-    config = f"\n{Config(**head['config'])}" if head["config"] else ""
-    how = (
-        "one launch, repeated with an empty L2 for each group of counters"
-        if head["tool"] == "ncu"
-        else "one launch"
-    )
-    warm = f"{how}, after {WARM} to warm up; no clock is locked, so that times are no benchmark"
-    return f"{head['rung']}, {case}, on {head['gpu']}{config}\n{warm}"
-
-
 class Unprofiled(Exception):
     """Why there is no profile, as a sentence, and the command's exit status."""
 
-    def __init__(self, sentence: str, status: int = 2):
-        super().__init__(sentence)
+    def __init__(self, sentence: object, status: int = 2):
+        super().__init__(str(sentence))
         self.status = status
 
 
+def run(args: argparse.Namespace) -> int:
+    """0; 1 if the output is wrong; 2 if it can't be profiled; 130 after Ctrl-C."""
+    try:
+        if args.child:
+            return _child(args)
+        print(_profiled(args))
+    except Unprofiled as error:
+        cli.refuse(error)
+        return error.status
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _profiled(args: argparse.Namespace) -> str:
+    if reason := cli.unable("profile"):
+        raise Unprofiled(reason)
+    ncu = shutil.which(args.ncu)
+    if args.tool == "ncu" and ncu is None:
+        raise Unprofiled(
+            f"{args.ncu} was not found: install Nsight Compute (it comes with the CUDA toolkit) "
+            "or name it with --ncu PATH; `--tool proton` needs nothing more"
+        )
+    case, entrant = subject(args)
+    if entrant.refusal:
+        raise Unprofiled(f"{entrant.name}, {case}: {entrant.refusal}")
+    if entrant.ladder == CUDA:  # here, where ncu does not follow the compiler
+        unavailable, broken = build([entrant.rung])
+        if unavailable or broken:
+            raise Unprofiled(unavailable or broken[entrant.rung])
+    cli.say(f"{entrant.name}: {case}, under {args.tool}")
+    gpu, code = torch.cuda.get_device_name(), hashes().get((entrant.ladder, entrant.rung))
+    if args.tool == "proton":
+        body, fields = _under_proton(entrant, case)
+        how = "one launch"
+    else:
+        body, fields = _under_ncu(os.path.abspath(ncu), args, case)
+        how = "one launch, repeated with an empty L2 for each group of counters"
+    if args.json:
+        head = {"time": now(), "rung": entrant.name, "ladder": entrant.ladder, "tool": args.tool}
+        head |= {"gpu": gpu, "code": code, "case": dataclasses.asdict(case)}
+        return json.dumps(head | {"config": entrant.config} | fields)
+    config = f"\n{Config(**entrant.config)}" if entrant.config else ""
+    warm = f"{how}, after {WARM} to warm up; no clock is locked, so that times are no benchmark"
+    return f"{entrant.name}, {case}, on {gpu}{config}\n{warm}\n\n{body}"
+
+
 def subject(args: argparse.Namespace) -> tuple[Case, Competitor]:
-    """The case and the kernel in its config; raises ValueError with a sentence."""
+    """The case and the kernel in its config, of the first type that the kernel takes."""
+    some = ("fp16",) if args.accumulate == "fp16" else ("bf16", "fp16")
     try:
         refuse_unknown({rung_of(args.rung)} - {REFERENCE}, (*RUNGS, *CUDA_RUNGS))
     except ValueError as error:
-        raise ValueError(f"{error}, {REFERENCE}") from None
-    some = ("fp16",) if args.accumulate == "fp16" else ("bf16", "fp16")
-    found = [_entry(args, dtype) for dtype in ([args.dtype] if args.dtype else some)]
+        raise Unprofiled(f"{error}, {REFERENCE}") from None
+    try:
+        found = [_entry(args, dtype) for dtype in ([args.dtype] if args.dtype else some)]
+    except ValueError as error:
+        raise Unprofiled(error) from None
     return next((pair for pair in found if not pair[1].refusal), found[0])
 
 
@@ -152,16 +141,11 @@ def _entry(args: argparse.Namespace, dtype: str) -> tuple[Case, Competitor]:
     case = Case(*args.size, args.layout, dtype, accumulate, args.precision)
     if args.rung == REFERENCE:
         return case, Competitor(REFERENCE, reference(case))
-    problem = Problem.of(
-        *operands(case, "meta"),
-        accumulate=DTYPES[accumulate],
-        precision=case.precision,
-        device=Device.of(torch.device("cuda")),
-    )
     rung = rung_of(args.rung)
     mine = any(kernel.name == rung for kernel in RUNGS)
     kernels, ladder = (RUNGS, TRITON) if mine else (CUDA_RUNGS, CUDA)
-    every = of_kernels(problem, kernels, ladder=ladder, only=(rung,), configs="all")
+    chosen = {"ladder": ladder, "only": (rung,), "configs": "all"}
+    every = of_kernels(problem_of(case), kernels, **chosen)
     named = {entrant.name: entrant for entrant in every}
     if every[0].refusal:  # it has no configs then
         return case, every[0]
@@ -200,8 +184,7 @@ def ready(entrant: Competitor, case: Case) -> Callable[[], None]:
 def _child(args: argparse.Namespace) -> int:
     """What ncu watches."""
     try:
-        case, entrant = subject(args)
-        launch = ready(entrant, case)
+        launch = ready(*reversed(subject(args)))
     except Unprofiled as error:
         args.child.write_text(json.dumps({"status": error.status, "sentence": str(error)}))
         return error.status
@@ -211,13 +194,6 @@ def _child(args: argparse.Namespace) -> int:
     return 0
 
 
-def child_command(args: argparse.Namespace, case: Case, report: Path) -> list[str]:
-    words = [sys.executable, "-m", "perf", "profile", args.rung]
-    words += ["--size", f"{case.M}x{case.N}x{case.K}", "--layout", case.layout]
-    words += ["--dtype", case.dtype, "--accumulate", case.accumulate]
-    return [*words, "--precision", case.precision, "--child", str(report)]
-
-
 def _under_ncu(ncu: str, args: argparse.Namespace, case: Case) -> tuple[str, dict]:
     """The text and the JSON fields; asks again, without them, if the chip lacks some counters."""
     lacking: set[str] = set()
@@ -225,25 +201,31 @@ def _under_ncu(ncu: str, args: argparse.Namespace, case: Case) -> tuple[str, dic
         asked = metrics(lacking)
         output = _attempt(ncu, asked, args, case)
         if kernels := parse(output):
-            break
+            fields = [kernel._asdict() for kernel in kernels]
+            return text(kernels, case), {"kernels": fields, "all": total(kernels)}
         missing = unknown(output, asked)
         if not missing:
             raise Unprofiled(reason(output))
         lacking |= missing
         cli.say(f"this chip has no {', '.join(sorted(missing))}; again without")
-    fields = {"kernels": [dataclasses.asdict(k) for k in kernels], "all": total(kernels)}
-    return text(kernels, case), fields
 
 
 def _attempt(ncu: str, asked: Sequence[str], args: argparse.Namespace, case: Case) -> str:
-    """What ncu said, wherever; raises Unprofiled with what the child says."""
+    """What ncu said, wherever; raises Unprofiled with what the child says.
+
+    The clocks stay as they are, L2 is emptied before every pass, one launch is looked at.
+    """
     with tempfile.TemporaryDirectory() as folder:
         log, report = Path(folder) / "ncu.csv", Path(folder) / "child.json"
-        words = command(ncu, log, asked, child_command(args, case, report))
-        done = subprocess.run(
-            words, cwd=ROOT, text=True, errors="replace", check=False,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+        how = "--clock-control none --cache-control all --profile-from-start off --csv --page raw"
+        size = f"{case.M}x{case.N}x{case.K} --layout {case.layout} --dtype {case.dtype}"
+        types = f"--accumulate {case.accumulate} --precision {case.precision}"
+        words = [ncu, *how.split(), *"--target-processes all --print-units base".split()]
+        words += ["--log-file", str(log), "--metrics", ",".join(asked), sys.executable]
+        words += ["-m", "perf", "profile", args.rung, *f"--size {size} {types}".split()]
+        words += ["--child", str(report)]
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        done = subprocess.run(words, cwd=ROOT, errors="replace", check=False, **streams)
         if report.exists():
             said = json.loads(report.read_text())
             raise Unprofiled(said["sentence"], said["status"])
@@ -272,11 +254,22 @@ def _under_proton(entrant: Competitor, case: Case) -> tuple[str, dict]:
     return aligned([(name, f"{us:,.1f} us") for name, us in body]), fields
 
 
-# What is counted
+def proton_kernels(tree: Sequence[dict]) -> list[tuple[str, float]]:
+    """Names and microseconds of the leaves that have a time."""
+    found: list[tuple[str, float]] = []
+    for node in tree:
+        nanoseconds = node.get("metrics", {}).get("time (ns)")
+        if node.get("children"):
+            found += proton_kernels(node["children"])
+        elif nanoseconds:
+            found.append((node["frame"]["name"], nanoseconds / 1e3))
+    return found
 
 
-@dataclasses.dataclass(frozen=True)
-class Counter:
+# What ncu counts
+
+
+class Counter(NamedTuple):
     """A line of the table. `names` are ncu's, the first that it knows is asked for.
 
     `kind` is us, MB, bytes, % or count: how the value is shown. `adds`: a sum over kernels means
@@ -295,9 +288,10 @@ class Counter:
 
 _ACTIVE = "avg.pct_of_peak_sustained_active"
 _BANKS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared"
-_STALLED = "smsp__average_warps_issue_stalled_"
-_ISSUED = "_per_issue_active"
-
+_STALLED, _ISSUED = "smsp__average_warps_issue_stalled_", "_per_issue_active"
+_HMMA = tuple(f"sm__pipe_tensor_{op}hmma_cycles_active.{_ACTIVE}" for op in ("op_", "subpipe_"))
+_READ = ("dram__bytes_read.sum", "dram__bytes_op_read.sum")
+_WRITTEN = ("dram__bytes_write.sum", "dram__bytes_op_write.sum")
 #: Those of the load and store unit: TMA and WGMMA reach shared memory without it.
 CONFLICTS = (
     Counter("  by loads", "count", (f"{_BANKS}_op_ld.sum",)),
@@ -306,16 +300,12 @@ CONFLICTS = (
 #: Newer chips have other names for some of the counters.
 COUNTERS = (
     Counter("duration", "us", ("gpu__time_duration.sum",), adds=True),
-    Counter("DRAM read", "MB", ("dram__bytes_read.sum", "dram__bytes_op_read.sum"), adds=True),
-    Counter("DRAM written", "MB", ("dram__bytes_write.sum", "dram__bytes_op_write.sum"), adds=True),
+    Counter("DRAM read", "MB", _READ, adds=True),
+    Counter("DRAM written", "MB", _WRITTEN, adds=True),
     Counter("L2 traffic", "MB", ("lts__t_bytes.sum",), adds=True),
     Counter("L2 hit rate", "%", ("lts__t_sector_hit_rate.pct",)),
     Counter("tensor pipe busy", "%", (f"sm__pipe_tensor_cycles_active.{_ACTIVE}",)),
-    Counter(
-        "  with HMMA or WGMMA of 16 bits or tf32",
-        "%",
-        tuple(f"sm__pipe_tensor_{op}hmma_cycles_active.{_ACTIVE}" for op in ("op_", "subpipe_")),
-    ),
+    Counter("  with HMMA or WGMMA of 16 bits or tf32", "%", _HMMA),
     Counter("WGMMA instructions", "count", ("sm__inst_executed_pipe_tensor_op_gmma.sum",)),
     Counter("shared-memory bank conflicts", "count", (f"{_BANKS}.sum",)),
     *CONFLICTS,
@@ -323,11 +313,8 @@ COUNTERS = (
     Counter("shared memory per block", "bytes", ("launch__shared_mem_per_block",)),
     Counter("achieved occupancy", "%", (f"sm__warps_active.{_ACTIVE}",)),
 )
-
 #: Asked for by a pattern, because each chip has its own list.
 STALL_PATTERN = f"regex:{_STALLED}.*{_ISSUED}"
-#: How many reasons are shown.
-TOP = 5
 #: What a warp that can't be issued waits for, by ncu's word. "selected" is no stall.
 STALLS = {
     "barrier": "the block's other warps, at a barrier",
@@ -349,14 +336,12 @@ STALLS = {
     "tex_throttle": "room in the texture queue",
     "wait": "the fixed latency of its last instruction",
 }
-
 #: ncu's units, up to any "/", in seconds and bytes; all others stay as they are.
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "nsecond": 1e-9, "usecond": 1e-6, "msecond": 1e-3}
 _UNITS |= {"Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "Tbyte": 1e12}
 
 
-@dataclasses.dataclass(frozen=True)
-class Profile:
+class Profile(NamedTuple):
     """One kernel: `values` by ncu's names, in seconds, bytes, percent or counts."""
 
     kernel: str
@@ -370,9 +355,10 @@ class Profile:
         for name, value in self.values.items():
             base = name.removesuffix(".ratio")
             if base.startswith(_STALLED) and base.endswith(_ISSUED):
-                found[base.removeprefix(_STALLED).removesuffix(_ISSUED)] = value
-        none = {r for r, v in found.items() if r == "selected" or "not_issued" in r or not v}
-        return sorted(((r, v) for r, v in found.items() if r not in none), key=lambda p: -p[1])
+                word = base.removeprefix(_STALLED).removesuffix(_ISSUED)
+                if value and word != "selected" and "not_issued" not in word:
+                    found[word] = value
+        return sorted(found.items(), key=lambda pair: -pair[1])
 
 
 def metrics(unknown: Collection[str] = ()) -> list[str]:
@@ -381,25 +367,12 @@ def metrics(unknown: Collection[str] = ()) -> list[str]:
     return [name for name in (*firsts, STALL_PATTERN) if name and name not in unknown]
 
 
-def command(ncu: str, log: Path, asked: Sequence[str], child: Sequence[str]) -> list[str]:
-    """The clocks stay as they are, L2 is emptied before every pass, one launch is looked at."""
-    return [
-        ncu, "--clock-control", "none", "--cache-control", "all", "--profile-from-start", "off",
-        "--target-processes", "all", "--csv", "--page", "raw", "--print-units", "base",
-        "--log-file", str(log), "--metrics", ",".join(asked), *child,
-    ]  # fmt: skip
-
-
 def unknown(output: str, asked: Sequence[str]) -> set[str]:
     """Those of `asked` that ncu failed over because this chip has no such counter."""
     lines = [line for line in output.splitlines() if "Failed to find metric" in line]
     said = "\n".join(lines).replace("\\", "")
-
-    def named(name: str) -> bool:
-        base = name.removeprefix("regex:").partition(".")[0]
-        return re.search(rf"(?<!\w){re.escape(base)}(?!\w)", said) is not None
-
-    return {name for name in asked if named(name)}
+    bases = {name: name.removeprefix("regex:").partition(".")[0] for name in asked}
+    return {n for n, base in bases.items() if re.search(rf"(?<!\w){re.escape(base)}(?!\w)", said)}
 
 
 def parse(output: str) -> list[Profile]:
@@ -455,40 +428,30 @@ def reason(output: str) -> str:
 
 def total(profiles: Sequence[Profile]) -> dict[str, float]:
     """Seconds and bytes of all kernels together, by ncu's names; those that each has counted."""
-    sums = {}
-    for counter in COUNTERS:
-        for name in counter.names if counter.adds else ():
-            counted = [p.values[name] for p in profiles if name in p.values]
-            if counted and len(counted) == len(profiles):
-                sums[name] = sum(counted)
-    return sums
+    names = [name for counter in COUNTERS if counter.adds for name in counter.names]
+    whole = [name for name in names if profiles and all(name in p.values for p in profiles)]
+    return {name: sum(p.values[name] for p in profiles) for name in whole}
 
 
 def text(profiles: Sequence[Profile], case: Case) -> str:
     """A section per kernel, and the sums."""
-    return "\n\n".join([*map(_section, profiles), _sums(profiles, case)])
-
-
-def _section(profile: Profile) -> str:
-    lines = [(c.label, _show(c.value(profile.values), c.kind)) for c in COUNTERS]
-    stalls = profile.stalls()[:TOP]
-    lines += [("warps that wait, per issued instruction, for", "" if stalls else "not counted")]
-    lines += [(f"  {_plain(word)}", f"{warps:.2f}") for word, warps in stalls]
-    title = f"{profile.kernel}\ngrid {profile.grid}, block {profile.block}"
-    return f"{title}\n{aligned(lines)}"
-
-
-def _plain(word: str) -> str:
-    return f"{STALLS[word]} ({word})" if word in STALLS else word
-
-
-def _sums(profiles: Sequence[Profile], case: Case) -> str:
+    parts = []
+    for profile in profiles:
+        lines = [(c.label, _show(c.value(profile.values), c.kind)) for c in COUNTERS]
+        stalls = profile.stalls()[:TOP]
+        lines += [("warps that wait, per issued instruction, for", "" if stalls else "not counted")]
+        for word, warps in stalls:
+            plain = f"{STALLS[word]} ({word})" if word in STALLS else word
+            lines.append((f"  {plain}", f"{warps:.2f}"))
+        title = f"{profile.kernel}\ngrid {profile.grid}, block {profile.block}"
+        parts.append(f"{title}\n{aligned(lines)}")
     sums, count = total(profiles), len(profiles)
     lines = [(c.label, _show(c.value(sums), c.kind)) for c in COUNTERS if c.adds and count > 1]
-    moved = [c.value(sums) for c in COUNTERS if c.label in ("DRAM read", "DRAM written")]
+    moved = [c.value(sums) for c in COUNTERS if c.names in (_READ, _WRITTEN)]
     ratio = "not counted" if None in moved else f"{sum(moved) / case.bytes:.2f}"
     lines.append(("DRAM traffic over the least, A, B and C once", ratio))
-    return f"{count} kernel{'s' * (count > 1)} in all\n{aligned(lines)}"
+    parts.append(f"{count} kernel{'s' * (count > 1)} in all\n{aligned(lines)}")
+    return "\n\n".join(parts)
 
 
 def aligned(lines: Sequence[tuple[str, str]]) -> str:
@@ -501,20 +464,8 @@ def _show(value: float | None, kind: str) -> str:
     """A value in seconds, bytes, percent or a count, as its kind is shown."""
     if value is None:
         return "not counted"
-    if kind == "us":
-        return f"{value * 1e6:,.1f} us"
-    if kind == "MB":
-        return f"{value / 1e6:,.1f} MB"
-    return f"{value:.1f} %" if kind == "%" else f"{value:,.0f}" + " bytes" * (kind == "bytes")
-
-
-def proton_kernels(tree: Sequence[dict]) -> list[tuple[str, float]]:
-    """Names and microseconds of the leaves that have a time."""
-    found: list[tuple[str, float]] = []
-    for node in tree:
-        nanoseconds = node.get("metrics", {}).get("time (ns)")
-        if node.get("children"):
-            found += proton_kernels(node["children"])
-        elif nanoseconds:
-            found.append((node["frame"]["name"], nanoseconds / 1e3))
-    return found
+    scale, form, unit = {
+        "us": (1e-6, ",.1f", " us"), "MB": (1e6, ",.1f", " MB"), "%": (1, ".1f", " %"),
+        "count": (1, ",.0f", ""), "bytes": (1, ",.0f", " bytes"),
+    }[kind]  # fmt: skip
+    return f"{value / scale:{form}}{unit}"
