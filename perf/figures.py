@@ -30,17 +30,11 @@ STAMP = "rows sha256:"
 DPI, COLOURS = 200, 128
 #: Colour and marker of each class; the colours are Okabe and Ito's, which colour-blind readers
 #: tell apart, and two more that their markers tell apart.
-CLASSES = (
-    ("#0072b2", "o"),
-    ("#e69f00", "s"),
-    ("#009e73", "^"),
-    ("#111111", "D"),
-    ("#d55e00", "v"),
-    ("#56b4e9", "P"),
-    ("#cc79a7", "X"),
-    ("#8c564b", "<"),
-    ("#7a7a00", ">"),
-)
+_COLOURS = (
+    "#0072b2", "#e69f00", "#009e73", "#111111", "#d55e00", "#56b4e9", "#cc79a7", "#8c564b",
+    "#7a7a00",
+)  # fmt: skip
+CLASSES = tuple(zip(_COLOURS, "os^DvPX<>", strict=True))
 
 
 class NothingMeasured(ValueError):

@@ -18,7 +18,7 @@ from perf.agreement import EPSILON, Error, errors, judge
 from perf.case import Case
 from perf.engine import Competitor, Plan, Sample
 from perf.experiments import host, model, show
-from perf.experiments.host import CALLS, ENABLED, LAUNCHES, LEAD, MODES, QUEUE, Caller, Watch
+from perf.experiments.host import CALLS, ENABLED, LAUNCHES, LEAD, MODES, QUEUE, Watch
 from perf.experiments.model import GPT2, LLAMA, OURS, Cell, ModelBench, cells
 from perf.machine import State
 from perf.rows import NULL, REFERENCE
@@ -89,7 +89,7 @@ class Machine:
             return result
 
         rung = None if name in (REFERENCE, NULL) else name
-        return Caller(name, None, rung=rung, ladder=rung and "triton", multiply=multiply)
+        return Competitor(name, multiply, rung=rung, ladder=rung and "triton")
 
     def three(self, spoil=lambda c: None):
         ours = self.caller("auto", 39e-6, 60e-6, spoil)
@@ -184,9 +184,9 @@ def test_callers_call_what_users_write(monkeypatch):
     ])  # fmt: skip
     auto, tma, reference = host.callers(CASE, (), ["auto", "tma"])
     a = torch.ones(2, 2)
-    auto.multiply(a, a)
-    tma.multiply(a, a, out=a)
-    assert reference.multiply is torch.matmul
+    auto.run(a, a)
+    tma.run(a, a, out=a)
+    assert reference.run is torch.matmul
     assert [list(options) for options in asked] == [[], ["kernel", "out"]]
 
 

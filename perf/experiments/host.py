@@ -141,13 +141,6 @@ def of_the_host(rows: Sequence[Row]) -> list[Row]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Caller(Competitor):
-    """A competitor as a user calls it: `multiply(a, b)` and `multiply(a, b, out=c)`."""
-
-    multiply: Callable[..., torch.Tensor] = torch.matmul
-
-
-@dataclasses.dataclass(frozen=True)
 class Watch:
     """`clock()` in seconds; `synchronise()` waits until the GPU is idle."""
 
@@ -182,20 +175,20 @@ class Cached:
         self.case, self.mode, self.out, self.calls = case, mode, out, calls
         self.watch, self.sets = WATCH, [operands(case, DEVICE)]
 
-    def bind(self, caller: Caller, a, b, c) -> Callable[[], torch.Tensor]:
+    def bind(self, caller: Competitor, a, b, c) -> Callable[[], torch.Tensor]:
         """One call, ready to be made."""
         if self.out:
-            return functools.partial(caller.multiply, a, b, out=c)
-        return functools.partial(caller.multiply, a, b)
+            return functools.partial(caller.run, a, b, out=c)
+        return functools.partial(caller.run, a, b)
 
-    def estimate(self, caller: Caller) -> float:
+    def estimate(self, caller: Competitor) -> float:
         """Seconds of a call after the two that compile the kernel and load it."""
         call = self.bind(caller, *self.sets[0])
         call()
         call()
         return self.watch.seconds(call, 1)
 
-    def loop(self, caller: Caller) -> Loop:
+    def loop(self, caller: Competitor) -> Loop:
         call = self.bind(caller, *self.sets[0])
         c = self.sets[0][2]
 
@@ -240,7 +233,7 @@ class First(Cached):
         super().__init__(*args, **options)
         self.shapes, self.loads = shapes, loads
 
-    def loop(self, caller: Caller) -> Loop:
+    def loop(self, caller: Competitor) -> Loop:
         """Raises RuntimeError if each of `ATTEMPTS` shapes loads a kernel of its own."""
         known = super().loop(caller)
         for _ in range(WARM):
@@ -249,7 +242,7 @@ class First(Cached):
             known, launches=1, time=lambda: Sample(self._without_load(caller))
         )
 
-    def _without_load(self, caller: Caller) -> float:
+    def _without_load(self, caller: Competitor) -> float:
         """Seconds of the first call of a shape that an already loaded kernel multiplies."""
         for _ in range(ATTEMPTS):
             before = self.loads()
@@ -258,7 +251,7 @@ class First(Cached):
                 return seconds
         raise RuntimeError(f"{ATTEMPTS} new shapes in a row, and each loaded another kernel")
 
-    def _once(self, caller: Caller) -> float:
+    def _once(self, caller: Competitor) -> float:
         call = self.bind(caller, *operands(next(self.shapes), DEVICE))
         # A known shape first: only the sizes of the timed call are new, not its code.
         self.bind(caller, *self.sets[0])()
@@ -315,12 +308,13 @@ def kernel_races(case: Case, kernels: Sequence[str], loads: Callable[[], int]) -
         yield Race(mode, case, make)
 
 
-def callers(case: Case, operands_, kernels: Sequence[str]) -> list[Caller]:
-    """`tritemm.matmul` with each `kernel=` word, then `torch.matmul` twice."""
-    return [
-        Caller(**vars(competitor), multiply=_multiply(case, competitor))
-        for competitor in matmul(case, operands_, kernels)
-    ]
+def callers(case: Case, operands_, kernels: Sequence[str]) -> list[Competitor]:
+    """`tritemm.matmul` with each `kernel=` word, then `torch.matmul` twice.
+
+    As a user calls them: `run(a, b)` and `run(a, b, out=c)`.
+    """
+    found = matmul(case, operands_, kernels)
+    return [dataclasses.replace(each, run=_multiply(case, each)) for each in found]
 
 
 def _multiply(case: Case, competitor: Competitor) -> Callable[..., torch.Tensor]:

@@ -13,6 +13,7 @@ GPU's time, or Python's where that is longer.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -249,86 +250,62 @@ Outputs = Mapping[str, torch.Tensor]
 
 
 class Step:
-    """`call` does it once. Before more than `limit` calls in a row, `begin` must be called."""
+    """One step of a case: `call` does it once, on a cache for decode.
 
-    limit: int | None = None
+    Before more than `limit` calls in a row, `begin` must be called: the cache has room for no more.
+    """
 
-    def __init__(self, module: nn.Module, model: Model, mode: str, ids: torch.Tensor):
-        self.module, self.model, self.ids = module, model, ids
-        self.graph = mode == "graph"
-        module.train(isinstance(self, Train))
-        self.forward = compiled(self.work, mode)
-
-    @staticmethod
-    def work(module: nn.Module, ids: torch.Tensor, cache) -> torch.Tensor:
-        """What is compiled."""
-        return module(input_ids=ids, use_cache=False).logits
-
-    def _forward(self, cache=None) -> torch.Tensor:
-        if self.graph:  # what the last step returned may be overwritten from here on
-            torch.compiler.cudagraph_mark_step_begin()
-        return self.forward(self.module, self.ids, cache)
+    def __init__(self, module: nn.Module, steps: Steps, mode: str, cache=None):
+        self.module, self.case, self.cache, self.graph = module, steps.case, cache, mode == "graph"
+        model = steps.model
+        self.filled, self.limit = model.filled, model.room - model.filled if cache else 2**20
+        self.ids = steps.ids[:, -1:] if cache else steps.ids
+        module.train(self.case == TRAIN)
+        self.forward = compiled(WORK[self.case], mode)
 
     def begin(self) -> None:
-        """Make room for `limit` calls."""
+        """Let the next token be the one after `filled`."""
+        for layer in self.cache.layers if self.cache else ():
+            layer.cumulative_length.fill_(self.filled)
 
-    def call(self) -> torch.Tensor:
-        with torch.no_grad():
-            return self._forward()
+    def _step(self) -> torch.Tensor:
+        if self.graph:  # what the last step returned may be overwritten from here on
+            torch.compiler.cudagraph_mark_step_begin()
+        with contextlib.nullcontext() if self.case == TRAIN else torch.no_grad():
+            found = self.forward(self.module, self.ids, self.cache)
+        if self.case == TRAIN:
+            found.backward()
+        return found
+
+    def call(self) -> None:
+        self._step()
+        self.drop()
 
     def outputs(self) -> Outputs:
         """One step's results by name, valid until the next step; call `drop` after use."""
         self.begin()
-        return {"logits": self.call()}
-
-    def drop(self) -> None:
-        """Let go of what `outputs` left in the parameters."""
-
-
-class Decode(Step):
-    """`filled` and `room` of the model bound the calls in a row."""
-
-    def __init__(self, module, model, mode, ids, cache):
-        super().__init__(module, model, mode, ids)
-        self.cache, self.limit = cache, model.room - model.filled
-
-    @staticmethod
-    def work(module, ids, cache):
-        return module(input_ids=ids, past_key_values=cache, use_cache=True).logits
-
-    def begin(self) -> None:
-        """Let the next token be the one after `filled`."""
-        for layer in self.cache.layers:
-            layer.cumulative_length.fill_(self.model.filled)
-
-    def call(self) -> torch.Tensor:
-        with torch.no_grad():
-            return self._forward(self.cache)
-
-
-class Train(Step):
-    @staticmethod
-    def work(module, ids, cache):
-        return module(input_ids=ids, labels=ids, use_cache=False).loss
-
-    def call(self) -> torch.Tensor:
-        loss = self._gradients()
-        self.drop()
-        return loss
-
-    def _gradients(self) -> torch.Tensor:
-        loss = self._forward()
-        loss.backward()
-        return loss
-
-    def outputs(self) -> Outputs:
-        loss = self._gradients().detach()
+        found = self._step().detach()
+        if self.case != TRAIN:
+            return {"logits": found}
         named = self.module.named_parameters()
-        there = {f"gradient of {n}": p.grad for n, p in named if p.grad is not None}
-        return {"loss": loss, **there}
+        return {"loss": found} | {
+            f"gradient of {n}": p.grad for n, p in named if p.grad is not None
+        }
 
     def drop(self) -> None:
-        self.module.zero_grad(set_to_none=True)
+        """Let go of the gradients."""
+        if self.case == TRAIN:
+            self.module.zero_grad(set_to_none=True)
+
+
+#: What is compiled, by the case.
+WORK = {
+    PREFILL: lambda module, ids, cache: module(input_ids=ids, use_cache=False).logits,
+    DECODE: lambda module, ids, cache: (
+        module(input_ids=ids, past_key_values=cache, use_cache=True).logits
+    ),
+    TRAIN: lambda module, ids, cache: module(input_ids=ids, labels=ids, use_cache=False).loss,
+}
 
 
 def compiled(function: Callable, mode: str) -> Callable:
@@ -349,7 +326,7 @@ class Steps:
     """Makes the steps of one model's case: all start from the same tokens and the same cache."""
 
     def __init__(self, module: nn.Module, model: Model, case: str, seed: int = 0):
-        self.module, self.model, self.case = module, model, case
+        self.model, self.case = model, case
         device = next(module.parameters()).device
         random = torch.Generator(device).manual_seed(seed)
         shape = (model.sequences, model.filled + 1) if case == DECODE else model.prompt
@@ -359,12 +336,12 @@ class Steps:
     def of(self, module: nn.Module, mode: str) -> Step:
         """By `module`: the model, its twin, or its exact copy."""
         if self.case != DECODE:
-            return (Train if self.case == TRAIN else Step)(module, self.model, mode, self.ids)
+            return Step(module, self, mode)
         cache = self._fill(module)
         for own, given in zip(cache.layers, self.filled.layers, strict=True):
             own.keys.copy_(given.keys)
             own.values.copy_(given.values)
-        return Decode(module, self.model, mode, self.ids[:, -1:], cache)
+        return Step(module, self, mode, cache)
 
     @torch.no_grad()
     def _fill(self, module: nn.Module):
@@ -435,7 +412,7 @@ class ModelBench:
 
     def loop(self, competitor: Competitor) -> Repeated:
         step, seconds = self.step(competitor.name), self.estimate(competitor)
-        most = (step.limit or 2**20) // 2
+        most = step.limit // 2
         count, lead = (
             max(1, min(most, math.ceil(wanted / seconds)))
             for wanted in (self.plan.replay, self.plan.lead)

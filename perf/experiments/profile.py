@@ -220,7 +220,7 @@ def _attempt(ncu: str, asked: Sequence[str], args: argparse.Namespace, case: Cas
         how = "--clock-control none --cache-control all --profile-from-start off --csv --page raw"
         size = f"{case.M}x{case.N}x{case.K} --layout {case.layout} --dtype {case.dtype}"
         types = f"--accumulate {case.accumulate} --precision {case.precision}"
-        words = [ncu, *how.split(), *"--target-processes all --print-units base".split()]
+        words = [ncu, *how.split(), *["--target-processes", "all", "--print-units", "base"]]
         words += ["--log-file", str(log), "--metrics", ",".join(asked), sys.executable]
         words += ["-m", "perf", "profile", args.rung, *f"--size {size} {types}".split()]
         words += ["--child", str(report)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import random
 import time
@@ -61,12 +62,8 @@ def register(commands) -> None:
         ("--problems", 20, "that are repeated: one of each kind of choice first"),
         ("--rows", ROWS, "the largest M of the layers"),
     ):
-        add(
-            option,
-            type=cli.argument(cli.positive),
-            default=default,
-            help=f"{text}; default: {default}",
-        )
+        count = {"type": cli.argument(cli.positive), "default": default}
+        add(option, **count, help=f"{text}; default: {default}")
     add("--seed", type=int, default=0, help="of the random problems and of the data")
     add("--out", type=Path, help="JSON lines are added to this file")
 
@@ -78,12 +75,9 @@ def run(args: argparse.Namespace) -> int:
     torch.manual_seed(args.seed)
     disturb = Disturbance(args.seed)
     lines, differ = [heading(args)], False
-    for case in problems(args.problems, args.seed):
-        line = one(case, args.repetitions, disturb)
-        differ |= report(line)
-        lines.append(json.dumps(line))
-    for N, K in LAYERS:
-        line = layer(N, K, args.rows)
+    cases = problems(args.problems, args.seed)
+    repeats = (one(case, args.repetitions, disturb) for case in cases)
+    for line in itertools.chain(repeats, (layer(N, K, args.rows) for N, K in LAYERS)):
         differ |= report(line)
         lines.append(json.dumps(line))
     record(args.out, lines)
@@ -169,11 +163,11 @@ class Disturbance:
 
 def one(case: Case, repetitions: int, disturb, device="cuda") -> dict:
     """What came of repeating one problem."""
-    begin = time.monotonic()
+    begin, differ, error = time.monotonic(), None, None
     try:
-        differ, error = repeated(case, repetitions, disturb, device), None
+        differ = repeated(case, repetitions, disturb, device)
     except torch.OutOfMemoryError as raised:
-        differ, error = None, cli.short(raised, 200)
+        error = cli.short(raised, 200)
     return {
         "check": "repeat", "case": dataclasses.asdict(case), "problem": str(case),
         "kernel": words(kind_of(case)), "repetitions": repetitions, "differ": differ,
@@ -183,11 +177,11 @@ def one(case: Case, repetitions: int, disturb, device="cuda") -> dict:
 
 def layer(N: int, K: int, rows: int, device="cuda") -> dict:
     """What came of one layer with every M up to `rows`."""
-    begin = time.monotonic()
+    begin, differ, error = time.monotonic(), [], None
     try:
-        differ, error = invariant(N, K, range(1, rows + 1), device), None
+        differ = invariant(N, K, range(1, rows + 1), device)
     except ValueError as refused:
-        differ, error = [], str(refused)
+        error = str(refused)
     return {
         "check": "batch_invariant", "problem": f"1 ... {rows} x {N} x {K} NT, bf16",
         "rows": rows, "N": N, "K": K, "differ": len(differ), "at": differ[:20], "error": error,
@@ -204,13 +198,12 @@ def words(kind: Kind) -> str:
 
 def report(line: dict) -> bool:
     """Print a line; whether something in it is not as it should be."""
-    bad = bool(line["differ"]) or line["error"] is not None
+    differ, error = line["differ"], line["error"]
     if line["check"] == "repeat":
-        many = f"{line['repetitions']} repetitions"
-        told = line["error"] or f"{line['differ']} DIFFER from the first" if bad else "one pattern"
-        print(f"{line['problem']:<44} {line['kernel']:<28} {many}: {told}", flush=True)
+        what = f"{line['kernel']:<28} {line['repetitions']} repetitions"
+        told = f"{differ} DIFFER from the first" if differ else "one pattern"
     else:
-        told = f"DIFFERS at {line['differ']} M: {line['at']} ..." if bad else "every row the same"
-        told = line["error"] or told
-        print(f"{line['problem']:<44} batch invariance: {told}", flush=True)
-    return bad
+        what = "batch invariance"
+        told = f"DIFFERS at {differ} M: {line['at']} ..." if differ else "every row the same"
+    print(f"{line['problem']:<44} {what}: {error or told}", flush=True)
+    return bool(differ) or error is not None
