@@ -85,6 +85,7 @@ import json
 import os
 import tempfile
 import warnings
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -246,7 +247,7 @@ def read(*paths: Path) -> list[Row]:
 
 def recorded() -> list[Row]:
     """Those of the repository."""
-    return read(*sorted(RESULTS.glob("*.jsonl*")))
+    return read(*sorted([*RESULTS.glob("*.jsonl"), *RESULTS.glob("*.jsonl.gz")]))
 
 
 def _heading(fields: dict[str, Any]) -> dict[str, Any]:
@@ -297,4 +298,9 @@ def append(path: Path, rows: Iterable[Row]) -> None:
 
 def _text(path: Path) -> str:
     data = path.read_bytes()
-    return (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
+    if path.suffix == ".gz":
+        try:
+            data = gzip.decompress(data)
+        except EOFError:  # a torn file has what was written of it
+            data = zlib.decompressobj(wbits=31).decompress(data)
+    return data.decode()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Collection, Iterable, Sequence
-
-import pandas
+from typing import TYPE_CHECKING
 
 from .case import ACCUMULATE, Case
 from .rows import CUDA, HALF, REFERENCE, TRITON, Row
+
+if TYPE_CHECKING:
+    import pandas
 
 #: Fields of a row that are columns of `frame`.
 FIELDS = ("experiment", "run", "time", "mode", "case", "competitor", "ladder", "rung")
@@ -16,6 +18,8 @@ FIELDS = ("experiment", "run", "time", "mode", "case", "competitor", "ladder", "
 
 def frame(rows: Iterable[Row]) -> pandas.DataFrame:
     """What rows are chosen by, and each `row` itself; `key` is the problem, or else the case."""
+    import pandas  # to measure takes none
+
     fields = operator.attrgetter(*FIELDS)
     found = [
         (row, row.environment.gpu, row.id or str(row.case), row.us is not None, *fields(row))
