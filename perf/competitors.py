@@ -83,14 +83,6 @@ def matmul(case: Case, operands: Operands, kernels: Iterable[str]) -> list[Compe
     return [_matmul(case, operands, word) for word in kernels] + cublas(case)
 
 
-def versus(found: Iterable[Competitor], names: tuple[str, ...]) -> list[Competitor]:
-    """The same, where what is tritemm's has these rivals too."""
-    return [
-        dataclasses.replace(each, rivals=(*each.rivals, *names)) if each.ladder else each
-        for each in found
-    ]
-
-
 def invariant(case: Case, operands: Operands) -> list[Competitor]:
     """`tritemm.matmul(batch_invariant=True)`, which is compared with auto too; auto; cuBLAS."""
     fixed = _matmul(case, operands, "auto", batch_invariant=True)

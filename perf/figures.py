@@ -26,8 +26,8 @@ RUNG, CUDA_RUNG, GREY, PRINT, GRID = "#2a6f97", "#d98032", "#8a8a8a", "#555555",
 #: What the digest stands behind in a file's description.
 STAMP = "rows sha256:"
 #: Pixels per inch of a saved figure: twice those of a page that shows 8 inches as 800 pixels; and
-#: the colours of its palette: a fourth of the size, and nobody sees it.
-DPI, COLOURS = 200, 128
+#: the colours of its palette: a third of the size, and nobody sees it.
+DPI, COLOURS = 200, 256
 #: Colour and marker of each class; the colours are Okabe and Ito's, which colour-blind readers
 #: tell apart, and two more that their markers tell apart.
 _COLOURS = (

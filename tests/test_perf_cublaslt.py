@@ -12,7 +12,7 @@ import torch
 from perf import cublaslt, operands
 from perf.case import Case
 from perf.cublaslt import Layout, Library, Product
-from perf.engine import Competitor, Loop, Plan, Sample, admit
+from perf.engine import Loop, Plan, Sample, admit
 from perf.experiments import peers
 
 from .fake_cublaslt import FakeLibrary
@@ -461,11 +461,3 @@ def test_what_quack_does_not_take_is_refused(card, monkeypatch, case, reason):
 def test_without_quack_the_refusal_says_how_to_install_it(card, no_quack):
     (found,) = field(CASE, "quack")
     assert "pip install quack-kernels" in found.refusal
-
-
-def test_a_peer_that_leaves_an_element_is_wrong():
-    def run(a, b, c):
-        torch.matmul(a[:-1], b, out=c[:-1])
-
-    found = admit(Competitor("x", run, slack=peers.SLACK), FakeBench(CASE, {}), Plan())
-    assert found.outcome == "wrong" and "unwritten" in found.reason

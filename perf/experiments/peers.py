@@ -13,6 +13,7 @@ the race on integers, and in the race within `SLACK`.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
 import importlib
 import random
@@ -61,7 +62,8 @@ def against(
     """`competitors.matmul`, and the peers; what is tritemm's is compared with those too."""
     others = peers(case, operands, words)
     names = tuple(other.name for other in others)
-    return competitors.versus(competitors.matmul(case, operands, kernels), names) + others
+    mine = competitors.matmul(case, operands, kernels)
+    return [dataclasses.replace(c, rivals=names) if c.ladder else c for c in mine] + others
 
 
 def _made(word: str, case: Case, operands: Operands, there: Callable[[], Quick]) -> Competitor:
