@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from perf.profile import CONFLICTS, COUNTERS, Counter
-from perf.report import line
+from perf.experiments.profile import CONFLICTS, COUNTERS, Counter
+from perf.tables import line
 from tritemm.rungs import RUNGS
 from tritemm.spec import Kernel
 

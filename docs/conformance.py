@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from perf.report import line
+from perf.tables import line
 
 DATA = Path(__file__).with_name("conformance.json")
 

@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from perf.case import Case
-from perf.profile import CONFLICTS
-from perf.report import line, spread, told
+from perf.competitors import rung_of
+from perf.experiments.ladder import told
+from perf.experiments.profile import CONFLICTS
 from perf.rows import CUDA, RESULTS, Row
 from perf.sources import CHANGED, hashes, note
 from perf.stats import Quantiles
-from perf.twins import rung_of
+from perf.tables import line, spread
 from tritemm.compile.sass import count_instructions, count_of
 
 from .techniques import TECHNIQUES, Code, Technique

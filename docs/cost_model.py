@@ -25,7 +25,7 @@ from tritemm.rungs import find
 
 ROOT = Path(__file__).resolve().parent.parent
 GPU = gpus.file_of("NVIDIA H200")
-SEARCHES = ROOT / "perf" / "results" / "search" / f"{gpus.path_of(GPU['gpu']).stem}.jsonl"
+SEARCHES = ROOT / "perf" / "results" / "search" / f"{gpus.path_of(GPU['gpu']).stem}.jsonl.gz"
 #: The output projection of Llama 3 8B, on 8192 tokens.
 CASE = Case(8192, 4096, 4096, "NT")
 RUNG = find("warp_specialized")

@@ -17,11 +17,14 @@ import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from perf import peers_report, report, summary
-from perf.plots.figures import FIGURES, drawn_from
-from perf.rows import RESULTS, Row, read
+from perf import tables
+from perf.experiments import peers
+from perf.experiments.ladder import both_ladders, one_ladder
+from perf.experiments.show import PICTURES, VIEWS
+from perf.figures import FIGURES, drawn_from
+from perf.rows import Row, recorded
 from perf.select import latest_compare, latest_ladder, problems_of
-from perf.views import PICTURES, VIEWS, Selection, full_suite
+from perf.views import Selection, full_suite
 from tools import suite_record
 from tritemm.rungs import RUNGS
 
@@ -68,7 +71,7 @@ PARTS = (
 
 def pages() -> dict[Path, str]:
     """Every generated text by its path."""
-    rows = read(*sorted(RESULTS.glob("*.jsonl")))
+    rows = recorded()
     texts = tutorial.pages(rows)
     texts[ROOT / "docs" / "reference" / "commands.md"] = commands.page()
     parts = {
@@ -128,7 +131,7 @@ def ladder_table(rows: list[Row], folder: str) -> str:
         link = f"[{kernel.number:02} {kernel.name}]({folder}{tutorial.address(kernel)}.md)"
         lines.append(f"| {link} | {adds} | {signs} | {speed} |")
     if newest:
-        lines += ["", report.caption(list(newest.values())) + "."]
+        lines += ["", tables.caption(list(newest.values())) + "."]
     return "\n".join(lines)
 
 
@@ -145,22 +148,21 @@ def measurements(rows: list[Row]) -> str:
         for layout in LAYOUTS:
             ladder = latest_ladder(rows, size=size, layout=layout)
             if ladder:
-                parts += [f"**{report.caption(ladder)}**", "", report.markdown_table(ladder), ""]
+                table = tables.markdown([one_ladder(ladder)])
+                parts += [f"**{tables.caption(ladder)}**", "", table, ""]
     return "\n".join(parts).rstrip()
 
 
 def view_table(name: str, rows: list[Row]) -> str:
     """The table of a view of `perf.views`."""
     view, selection = VIEWS[name], Selection()
-    lists = view.chosen(rows, selection)
-    return view.table(*lists, selection) if lists else "Not yet measured."
+    chosen = view.chosen(rows, selection)
+    return view.table(chosen, selection) if chosen else "Not yet measured."
 
 
-def suite(rows: list[Row]) -> list[Row]:
-    """tritemm.matmul's rows of the newest run of the suite."""
-    selection = Selection()
-    lists = VIEWS["suite"].chosen(rows, selection)
-    return summary.of(lists[0], selection.competitor) if lists else []
+def suite(rows: list[Row]) -> list[tables.Result]:
+    """The newest run of the suite: tritemm.matmul against cuBLAS."""
+    return tables.against_cublas(VIEWS["suite"].chosen(rows, Selection()))
 
 
 def headline(rows: list[Row]) -> str:
@@ -168,18 +170,19 @@ def headline(rows: list[Row]) -> str:
     own = suite(rows)
     if not own:
         return "Not yet measured."
-    every = summary.summarise(own)[-1]
+    every = tables.Tally("all", own)
+    won, tied, lost = every.sides
     parts = [
-        f"On {every.timed} of the {every.problems} shapes of the suite, sustained, tritemm.matmul "
-        f"runs at {every.geomean:.2f}x cuBLAS's speed (geomean): {every.wins} won, {every.ties} "
-        f"tied, {every.losses} lost, the worst at {every.least.ratio.p50:.2f}x "
-        f"({every.least.problem['id']}). {report.origin(own)}."
+        f"On {len(every.timed)} of the {len(own)} shapes of the suite, sustained, tritemm.matmul "
+        f"runs at {every.geomean:.2f}x cuBLAS's speed (geomean): {won} won, {tied} "
+        f"tied, {lost} lost, the worst at {every.least.ratio.p50:.2f}x "
+        f"({every.least.id}). {tables.origin([result.ours for result in own])}."
     ]
     selection = Selection()
-    lists = VIEWS["peers"].chosen(rows, selection)
-    if lists and problems_of(lists[0], selection.competitor) >= full_suite():
-        said = peers_report.sentence(lists[0], selection.competitor)
-        parts += [f"{said} {report.origin(lists[0])}."] if said else []
+    beside = VIEWS["peers"].chosen(rows, selection)
+    if problems_of(beside, selection.competitor) >= full_suite():
+        said = peers.sentence(beside, selection.competitor)
+        parts += [f"{said} {tables.origin(beside)}."] if said else []
     return " ".join(parts)
 
 
@@ -188,7 +191,8 @@ def losses(rows: list[Row]) -> str:
     own = suite(rows)
     if not own:
         return "Not yet measured."
-    listed = (f"{r.problem['id']} {r.case} {r.ratio.p50:.2f}x" for r in summary.lost(own))
+    lost = tables.sorted_by(own, -1)
+    listed = (f"{r.id} {r.ours.case} {r.ratio.p50:.2f}x" for r in lost)
     return "; ".join(listed) + "."
 
 
@@ -204,7 +208,7 @@ def comparison(rows: list[Row]) -> str:
     """The tables of both ladders side by side."""
     parts = []
     for both in comparisons(rows):
-        parts += [f"**{report.caption(both)}**", "", report.markdown_compare(both), ""]
+        parts += [f"**{tables.caption(both)}**", "", tables.markdown(both_ladders(both)), ""]
     return "\n".join(parts).rstrip() or "Not yet measured."
 
 
@@ -225,12 +229,12 @@ def pictured(name: str, title: str, rows: list[Row]) -> str:
 
 def pictures() -> dict[Path, tuple]:
     """Every figure that has something to show: its view, the rows and their selection."""
-    rows = read(*sorted(RESULTS.glob("*.jsonl")))
+    rows = recorded()
     found = {}
     for name, view in PICTURES.items():
         selection = SHOWN.get(name, Selection())
-        if lists := view.chosen(rows, selection):
-            found[FIGURES / f"{name}.png"] = (view, lists, selection)
+        if chosen := view.chosen(rows, selection):
+            found[FIGURES / f"{name}.png"] = (view, chosen, selection)
     return found
 
 
@@ -253,7 +257,7 @@ def stale_figures(wanted: dict[Path, tuple]) -> set[Path]:
     """
     extra = set(FIGURES.glob("*.png")) - set(wanted)
     return extra | {
-        path for path, (view, lists, _) in wanted.items() if drawn_from(path) != view.digest(lists)
+        path for path, (view, rows, _) in wanted.items() if drawn_from(path) != view.digest(rows)
     }
 
 
@@ -281,8 +285,8 @@ def write_figures() -> int:
     wanted = pictures()
 
     def draw(path: Path) -> None:
-        view, lists, selection = wanted[path]
-        view.draw(*lists, path, selection)
+        view, rows, selection = wanted[path]
+        view.draw(rows, path, selection)
 
     return renew(stale_figures(wanted), wanted, draw)
 

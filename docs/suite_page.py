@@ -13,10 +13,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from perf import best, report
-from perf.rows import REFERENCE, RESULTS, Row, read
-from perf.select import raced
-from perf.views import VIEWS, Selection
+from perf import tables
+from perf.experiments.show import VIEWS
+from perf.rows import REFERENCE, Row, recorded
+from perf.views import Selection
 from tritemm.spec import Config
 
 HERE = Path(__file__).resolve().parent
@@ -32,10 +32,11 @@ def records() -> list[dict]:
     Times are microseconds, with the 20th and 80th percentile over rounds; ratios are the other's
     time over ours. What was not measured has no time and a `reason`.
     """
-    rows, found = read(*sorted(RESULTS.glob("*.jsonl"))), []
+    rows, found = recorded(), []
     for name, peers in SHOWN.items():
-        races = raced(_chosen(name, rows))
-        beside = {r.id: r for r in best.results(_chosen(peers or name, rows), Selection.competitor)}
+        races = tables.raced(_chosen(name, rows))
+        among = tables.results(_chosen(peers or name, rows), Selection.competitor)
+        beside = {result.id: result for result in among}
         for key, race in races.items():
             if ours := race.get(Selection.competitor):
                 found.append(_record(name, ours, race.get(REFERENCE), beside.get(key)))
@@ -43,11 +44,10 @@ def records() -> list[dict]:
 
 
 def _chosen(view: str, rows: list[Row]) -> list[Row]:
-    lists = VIEWS[view].chosen(rows, Selection())
-    return lists[0] if lists else []
+    return VIEWS[view].chosen(rows, Selection())
 
 
-def _record(experiment: str, row: Row, reference: Row | None, result: best.Result | None) -> dict:
+def _record(experiment: str, row: Row, reference: Row | None, result: tables.Result | None) -> dict:
     case, problem = row.case, row.problem
     peer = result if result and result.ratio and len(result.others) > 1 else None
     return {
@@ -82,7 +82,7 @@ def _record(experiment: str, row: Row, reference: Row | None, result: best.Resul
         "worst": row.worst,
         "reason": None if row.us else f"{row.outcome}: {row.reason}",
         "command": row.command,
-        "origin": report.origin([row]),
+        "origin": tables.origin([row]),
     }
 
 

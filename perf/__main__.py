@@ -7,7 +7,7 @@ import sys
 
 from tritemm.command import status_of
 
-from .commands import (
+from .experiments import (
     conform,
     host,
     ladder,
@@ -24,22 +24,10 @@ from .commands import (
     sweep,
 )
 
-#: The modules of `perf.commands`, in the order of the help.
+#: In the order of the help. A new experiment is a module of `perf.experiments`, and a word here.
 COMMANDS = (
-    suite,
-    serving,
-    linear,
-    ladder,
-    sweep,
-    host,
-    model,
-    roofline,
-    search,
-    regret,
-    repeat,
-    conform,
-    profile,
-    show,
+    *(suite, serving, linear, ladder, sweep, host, model, roofline),
+    *(search, regret, repeat, conform, profile, show),
 )
 
 

@@ -1,4 +1,4 @@
-"""Two ways to time a product on a CUDA device, each an `engine.Bench`; both replay CUDA graphs.
+"""Ways to time a product on a CUDA device, each an `engine.Bench`; all replay CUDA graphs.
 
 sustained  many launches in a row over rotating buffers, at the clock that settles under them:
            what training and serving see. One launch at a time on a cool card measures its boost
@@ -22,8 +22,7 @@ from tritemm.runtime.clock import elapsed
 from .case import Case
 from .engine import SLOW, Competitor, Loop, Plan, Sample
 from .machine import State
-from .operands import Operands, operands, verify
-from .reference import reference
+from .operands import Operands, exactly, integers, operands, poison, reference, verify
 
 #: The rotating buffers together, over the size of L2, unless that takes more sets than `SETS`.
 CACHES = 4
@@ -204,6 +203,66 @@ class Burst(CudaBench):
             return Sample(seconds, self.probe())
 
         return timer
+
+
+#: Seconds of a timed replay and of what runs untimed before it; the slowest launch that is timed.
+QUICK = Plan(replay=0.0025, lead=0.001, settle=0.0, longest=0.5)
+
+
+class Quick(Sustained):
+    """Times a product in some milliseconds, to rank many configs: less exact than the other two.
+
+    Like `Sustained`, with as many rotating buffers (in fewer, small products would be found in
+    L2), but with a short lead; `Loop.replay` is one product of small integers, which `verify`
+    judges exactly. What is claimed is raced again by `Sustained`.
+    """
+
+    mode = "quick"
+
+    def __init__(self, case: Case, plan: Plan = QUICK):
+        super().__init__(case, plan, State)
+        self.exact, self.want = integers(case, "cuda")
+        # One pool for all graphs, whose launches don't overlap: workspaces and packed copies.
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def estimate(self, competitor: Competitor) -> float:
+        """Of a whole product, the host's part included."""
+        return self._warm(competitor)
+
+    def loop(self, competitor: Competitor) -> Loop:
+        with torch.cuda.stream(self.stream):
+            seconds = _timed(lambda: competitor.run(*self.sets[0]))
+        launches = self._launches(seconds)
+        graph = self._capture(competitor, self._rotating(launches))
+        graph.replay()
+        seconds = _timed(graph.replay) / launches
+        repeats = max(1, round(self.plan.replay / (launches * seconds)))
+        lead = max(1, round(self.plan.lead / (launches * seconds)))
+        timer = self._timer(graph, launches, repeats, lead if seconds < self.plan.replay else 0)
+        return Loop(launches * repeats, seconds, lambda: competitor.run(*self.exact), timer)
+
+    def _launches(self, seconds: float) -> int:
+        """Of a graph, for a replay: whole cycles over the buffers unless a part is enough."""
+        enough, sets = math.ceil(self.plan.replay / seconds), len(self.sets)
+        return min(SETS, math.ceil(enough / sets) * sets) if enough > sets else max(1, enough)
+
+    def _capture(self, competitor: Competitor, sets: list[Operands]) -> torch.cuda.CUDAGraph:
+        """Not by `torch.cuda.graph`, which empties torch's cache: that costs more than all this."""
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(self.stream):
+            graph.capture_begin(pool=self.pool)
+            try:
+                for operands_ in sets:
+                    competitor.run(*operands_)
+            finally:
+                graph.capture_end()
+        return graph
+
+    def verify(self, loop: Loop, accumulate: str | None = None) -> Verdict:
+        poison(self.exact[2])
+        loop.replay()
+        return exactly(self.exact[2], self.want)
 
 
 #: The benches by the names of their modes.

@@ -8,8 +8,10 @@ import re
 import torch
 
 from tritemm import problem
+from tritemm.problem import ACTIVATIONS, GATED
 
-from .ending import Ending
+#: What may follow a product, in the words of a table: `bias gelu`, `residual`, `swiglu`.
+WORDS = ("bias", *filter(None, ACTIVATIONS), *GATED, "residual", "accumulate")
 
 #: Operand and output types by the names that rows use; fp8 is e4m3.
 DTYPES = {problem.short_name(t): t for t in (*problem.ACCUMULATE, torch.int32)}
@@ -22,12 +24,46 @@ OUTPUT = {name: name for name in ACCUMULATE} | {"int8": "int32", "fp8": "bf16"}
 
 
 @dataclasses.dataclass(frozen=True)
+class Ending:
+    """activation(product + bias) + residual; or, to accumulate, what the output held + product.
+
+    A gated activation is of a product whose first half of columns is the gate's: the result has
+    half as many.
+    """
+
+    bias: bool = False
+    activation: str = ""
+    residual: bool = False
+    accumulate: bool = False
+
+    @staticmethod
+    def parse(text: str | None) -> Ending:
+        """Of words with blanks between them; none is no ending. Raises ValueError."""
+        words = (text or "").split()
+        for word in words:
+            if word not in WORDS:
+                raise ValueError(f"an ending is made of {', '.join(WORDS)}, not {word!r}")
+        acts = [word for word in words if word in ACTIVATIONS or word in GATED]
+        residual, accumulate = "residual" in words, "accumulate" in words
+        made = Ending("bias" in words, "".join(acts[:1]), residual, accumulate)
+        if len(set(words)) < len(words) or len(acts) > 1:
+            raise ValueError(f"an ending has each word once and one activation, not {text!r}")
+        if (made.accumulate or made.gated) and len(words) > 1:
+            raise ValueError(f"accumulate and gated activations stand alone, not in {text!r}")
+        return made
+
+    @property
+    def gated(self) -> bool:
+        return self.activation in GATED
+
+
+@dataclasses.dataclass(frozen=True)
 class Case:
     """`batch` products C = A B with A M x K and B K x N; `layout` is N (stored as written) or T.
 
     `precision` says how fp32 operands are multiplied, as in `tritemm.problem.Problem`; `out_dtype`
     is None where the output has the operands' own type (`OUTPUT`). `ending` is what follows the
-    product, in the words of `perf.ending`; None: nothing.
+    product, in words; None: nothing.
     """
 
     M: int
@@ -54,6 +90,11 @@ class Case:
     def output(self) -> str:
         """Name of the type of C."""
         return self.out_dtype or OUTPUT[self.dtype]
+
+    @property
+    def kind(self) -> str:
+        """Of operands: tf32 for fp32 that is multiplied so."""
+        return "tf32" if (self.dtype, self.precision) == ("fp32", "tf32") else self.dtype
 
     @property
     def flops(self) -> int:

@@ -1,4 +1,4 @@
-"""What the commands share: types of arguments, options of a measurement, lines of progress."""
+"""What the commands share: types of arguments, options, refusals, lines of progress."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ import torch
 from tritemm.dtypes import PRECISIONS
 from tritemm.problem import ACCUMULATE as MULTIPLIED
 from tritemm.problem import short_name
+from tritemm.rungs import RUNGS
 
-from . import shards
+from . import bench, shards
 from .case import ACCUMULATE
+from .rows import PEERS
 
-#: The operand types that the rungs multiply.
+#: The operand types that the rungs multiply, and what `tritemm.matmul` may be asked for.
 TYPES = [short_name(dtype) for dtype in MULTIPLIED]
+KERNELS = ("auto", *(kernel.name for kernel in RUNGS))
 
 
 def add_command(commands, name: str, run: Callable, text: str, examples: str):
@@ -68,14 +71,38 @@ def positive(text: str) -> int:
     return value
 
 
+def add_list(command, option: str, parse: Callable, help: str, default: str = "", dest=None):
+    """An option of values with commas between them: these alone."""
+    word = option.strip("-").upper()
+    command.add_argument(
+        option, dest=dest, type=list_of(parse), default=default, metavar=f"{word},...", help=help
+    )
+
+
+def add_problems(command: argparse.ArgumentParser, file: Path) -> None:
+    """Which problems of which file."""
+    text = f"CSV with the columns of perf/{file.name}"
+    command.add_argument("--file", type=Path, default=file, help=text)
+    add_list(command, "--class", str, "these alone: prefill, decode, ...", dest="classes")
+    add_list(command, "--id", str, "these alone", dest="ids")
+
+
+def add_kernels(command: argparse.ArgumentParser) -> None:
+    text = "what matmul is asked for: auto (default) or rungs"
+    add_list(command, "--kernel", one_of(*KERNELS), text, "auto", "kernels")
+
+
+def add_peers(command: argparse.ArgumentParser, more: str = "") -> None:
+    """`--peers`; its help ends with `more`."""
+    text = f"race these too: lt (the fastest of cuBLASLt's list), quack{more}"
+    add_list(command, "--peers", one_of(*PEERS), text)
+
+
 def add_types(command: argparse.ArgumentParser, dtype: str = "bf16") -> None:
-    command.add_argument("--dtype", choices=TYPES, default=dtype, help=f"default: {dtype}")
-    command.add_argument(
-        "--accumulate", choices=("fp16", "fp32", "fp64", "int32"), help="default: the type's own"
-    )
-    command.add_argument(
-        "--precision", default="ieee", help="how fp32 is multiplied", choices=PRECISIONS
-    )
+    add = command.add_argument
+    add("--dtype", choices=TYPES, default=dtype, help=f"default: {dtype}")
+    add("--accumulate", choices=("fp16", "fp32", "fp64", "int32"), help="default: the type's own")
+    add("--precision", default="ieee", help="how fp32 is multiplied", choices=PRECISIONS)
 
 
 def accumulator(args: argparse.Namespace, dtype: str) -> str:
@@ -90,16 +117,27 @@ def accumulator(args: argparse.Namespace, dtype: str) -> str:
 
 def add_measurement(command: argparse.ArgumentParser, rounds: int) -> None:
     """The options of a command that measures."""
-    text = f"default: {rounds}"
-    command.add_argument("--rounds", type=argument(positive), default=rounds, help=text)
-    command.add_argument("--quick", action="store_true", help="less of everything; not recorded")
-    command.add_argument("--out", type=Path, help="default: perf/results/<gpu>.jsonl")
-    command.add_argument("--json", action="store_true", help="print rows instead of tables")
-    command.add_argument("--seed", type=int, default=0, help="of the data and of the order")
+    add = command.add_argument
+    add("--rounds", type=argument(positive), default=rounds, help=f"default: {rounds}")
+    add("--quick", action="store_true", help="less of everything; not recorded")
+    add("--out", type=Path, help="rows are added to it; default: a new file in perf/results")
+    add("--json", action="store_true", help="print rows instead of tables")
+    add("--seed", type=int, default=0, help="of the data and of the order")
+    command.set_defaults(part=None, gpus=1, mode="sustained")
+
+
+def add_shared(command: argparse.ArgumentParser, rounds: int, modes: bool = True) -> None:
+    """The same of one whose problems several GPUs can share, and perhaps `--mode`.
+
+    `args.part` is what of them is this process's, None unless it is one of several.
+    """
+    add_measurement(command, rounds)
+    if modes:
+        command.add_argument("--mode", choices=bench.BENCHES, default="sustained")
+    add_gpus(command)
 
 
 def add_gpus(command: argparse.ArgumentParser) -> None:
-    """`--gpus`; `args.part` is what of it is this process's, None unless it is one of them."""
     text = "share the problems out over so many GPUs of one kind; default: 1"
     command.add_argument("--gpus", type=argument(positive), default=1, metavar="N", help=text)
     command.set_defaults(part=shards.own())
@@ -133,7 +171,7 @@ def unable(command: str) -> str | None:
     return None
 
 
-def refuse(sentence: str) -> int:
+def refuse(sentence: object) -> int:
     """Say it, and the exit status of a command that could not begin."""
     print(sentence, file=sys.stderr)
     return 2
@@ -156,3 +194,8 @@ def progress(items: Sequence, what: str) -> Iterable:
     from tqdm import tqdm
 
     return tqdm(items, desc=what, leave=False)
+
+
+def short(error: Exception, most: int = 300) -> str:
+    """An error's words on one line."""
+    return " ".join(str(error).split())[:most]

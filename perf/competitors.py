@@ -1,24 +1,30 @@
-"""Who races: the rungs of both ladders, `tritemm.matmul`, and cuBLAS."""
+"""Who races: the rungs of both ladders, `tritemm.matmul`, and cuBLAS.
+
+Which rungs of the two ladders are the same design, their headers' Mirrors lines say. A name there
+is that of a competitor: `permuted[2]` is a rung in its third config, `permuted` in its first.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import torch
+
 import tritemm
-from tritemm import plan
-from tritemm.problem import Problem
+from tritemm import dispatch, plan
+from tritemm.compile.pool import Item
+from tritemm.problem import Device, Problem
 from tritemm.rungs import RUNGS
 from tritemm.spec import Config, Kernel, find
 
 from .case import DTYPES, OUTPUT, Case
 from .engine import Competitor
-from .operands import Operands
-from .reference import reference
+from .operands import Operands, operands, reference
 from .rows import CUDA, HALF, INVARIANT, NULL, REFERENCE, TRITON
-from .twins import adds_to, named, rivals
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,14 +81,6 @@ def cublas(case: Case) -> list[Competitor]:
 def matmul(case: Case, operands: Operands, kernels: Iterable[str]) -> list[Competitor]:
     """`tritemm.matmul` with each `kernel=` word, then cuBLAS; every helper kernel counts."""
     return [_matmul(case, operands, word) for word in kernels] + cublas(case)
-
-
-def versus(found: Iterable[Competitor], names: tuple[str, ...]) -> list[Competitor]:
-    """The same, where what is tritemm's has these rivals too."""
-    return [
-        dataclasses.replace(each, rivals=(*each.rivals, *names)) if each.ladder else each
-        for each in found
-    ]
 
 
 def invariant(case: Case, operands: Operands) -> list[Competitor]:
@@ -219,3 +217,59 @@ def _competitor(
         config=None if config is None else dataclasses.asdict(config),
         refusal=kernel.why_not(problem),
     )
+
+
+def problem_of(case: Case, device: Device | None = None) -> Problem:
+    """What the dispatcher is asked for a case whose tensors torch allocated."""
+    return Problem.of(
+        *operands(case, "meta"),
+        accumulate=DTYPES[case.accumulate],
+        precision=case.precision,
+        device=device or Device.of(torch.device("cuda")),
+    )
+
+
+def chosen(case: Case) -> Item:
+    """What Triton has to compile for `tritemm.matmul`."""
+    problem = problem_of(case)
+    choice = dispatch.choose(problem)
+    return choice.kernel.name, problem, choice.config
+
+
+def named(kernel: Kernel, others: Sequence[Kernel]) -> tuple[str, ...]:
+    """The names of `others` that stand in the kernel's Mirrors line, in its order.
+
+    Example:
+        named(tiled, cuda_rungs)  # ("wmma_base", "mma_base"), of "Mirrors  wmma_base, mma_base"
+    """
+    known = {other.name for other in others}
+    words = re.findall(r"\w+(?:\[\d+\])?", kernel.header.get("Mirrors", ""))
+    return tuple(dict.fromkeys(word for word in words if rung_of(word) in known))
+
+
+def rung_of(name: str) -> str:
+    """The rung's name in a competitor's."""
+    return name.partition("[")[0]
+
+
+def twins(kernel: Kernel, others: Sequence[Kernel]) -> tuple[str, ...]:
+    """The rungs of the other ladder that `kernel` names, then those that name `kernel`."""
+    mine = named(kernel, others)
+    rungs = set(map(rung_of, mine))
+    back = [o.name for o in others if o.name not in rungs and named(o, [kernel])]
+    return (*mine, *back)
+
+
+def adds_to(kernel: Kernel, ladder: Sequence[Kernel]) -> Kernel | None:
+    """The rung of its own ladder that the kernel's header starts from: `Adds to  mma_base: ...`."""
+    word = kernel.header.get("Adds to", "").partition(":")[0].strip()
+    return next((rung for rung in ladder if rung.name == word), None)
+
+
+def rivals(kernel: Kernel, ladder: Sequence[Kernel], others: Sequence[Kernel]) -> tuple[str, ...]:
+    """The kernel's twins; if none is built, those of the rung that it adds to, and so on down."""
+    while not (found := twins(kernel, others)):
+        kernel = adds_to(kernel, ladder)
+        if kernel is None:
+            return ()
+    return found

@@ -99,6 +99,13 @@ class Loop:
         return max(1, min(4, rounds // 3)) if self.slow else 1
 
 
+@dataclasses.dataclass(frozen=True)
+class Repeated(Loop):
+    """A loop that knows whose work it repeats."""
+
+    name: str = ""
+
+
 class Judgement(Protocol):
     """What `tritemm.budget.check` returns: `worst` is the largest error over its bound."""
 
@@ -283,7 +290,6 @@ def _seconds(rounds: Sequence[Mapping[str, Sample]]) -> list[dict[str, float]]:
 
 def rows_of(race: Race, heading: Heading) -> list[Row]:
     """One row per entrant; an entrant that the interruption left without a sample has none."""
-    case = heading.case
     times = _seconds(race.rounds)
     null = compare(times, REFERENCE, NULL)
     fastest = _fastest_per_rung(race.entrants, times)
@@ -313,8 +319,6 @@ def rows_of(race: Race, heading: Heading) -> list[Row]:
                 launches=loop.launches,
                 rounds=len(samples),
                 us=us,
-                tflops=case.flops / us.p50 / 1e6,
-                gbs=case.bytes / us.p50 / 1e3,
                 ratio=compare(times, REFERENCE, competitor.name),
                 null=null,
                 below=below,

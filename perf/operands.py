@@ -1,4 +1,4 @@
-"""The data of a case: random operands, poisoned outputs, and the check of what was written.
+"""The data of a case: random operands, poisoned outputs, the check; and the reference.
 
 A case with an ending has five tensors: A, B, C, the bias and the residual, None where there is
 none. To accumulate, C begins as the residual.
@@ -115,7 +115,7 @@ def verify(
     if accumulate == "fp16":
         with _integers(judged):
             replay()
-            verdicts += [_check_exact(*operands_) for operands_ in judged]
+            verdicts += [exactly(c, exact(a, b).to(c.dtype)) for a, b, c in judged]
     return _worst(verdicts)
 
 
@@ -167,9 +167,84 @@ def _integers(sets: Sequence[Operands]) -> Iterator[None]:
             b.copy_(old_b)
 
 
-def _check_exact(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Verdict:
-    wrong = int((c.double() != exact(a, b)).sum())
-    if not wrong:
+def integers(case: Case, device: str) -> tuple[Operands, torch.Tensor]:
+    """Operands of small integers, whose sums are exact in any order, and the product they have.
+
+    A sum of K products of -2 ... 2 has a standard deviation of 2 sqrt(K), and fp32 holds all
+    integers up to 2^24; of -1 ... 1 it is 2/3 sqrt(K), and fp16 holds them up to 2^11.
+    """
+    a, b, c = operands(case, device)
+    most = 1 if case.accumulate == "fp16" else 2
+    for operand in (a, b):
+        shape = operand.shape
+        operand.copy_(torch.randint(-most, most + 1, shape, dtype=torch.int8, device=device))
+    wide = torch.float64 if case.dtype == "fp64" else torch.float32
+    # fp32 is multiplied exactly too where torch takes tf32 for it: these integers fit.
+    return (a, b, c), torch.matmul(a.to(wide), b.to(wide)).to(c.dtype)
+
+
+def exactly(c: torch.Tensor, want: torch.Tensor) -> Verdict:
+    """Whether every element is the one that is wanted."""
+    wrong = c != want
+    count = int(wrong.sum())
+    if not count:
         return Verdict(True, 0.0, "ok: sums of small integers are exact")
-    message = f"{wrong} of {c.numel()} sums of small integers are not exact"
-    return Verdict(False, math.inf, message)
+    at = tuple(int(i) for i in wrong.nonzero()[0])
+    got, right = float(c[at]), float(want[at])
+    return Verdict(
+        False, math.inf, f"{count} of {c.numel()} are wrong; at {at}: got {got:g}, want {right:g}"
+    )
+
+
+#: Names of the calls, for tables and captions.
+CALLS = {"fp8": "torch._scaled_mm", "int8": "torch._int_mm"}
+
+
+def call_of(case: Case) -> str:
+    """The torch function: `torch.matmul`, `torch._scaled_mm`, `torch.mm(out_dtype=)` ..."""
+    if case.out_dtype and case.dtype not in CALLS:
+        return "torch.mm(out_dtype=)" if case.batch == 1 else "torch.bmm(out_dtype=)"
+    return CALLS.get(case.dtype, "torch.matmul")
+
+
+def reference(case: Case, accumulate: str | None = None):
+    """`run(a, b, c)` of cuBLAS with the case's accumulator or, for fp16 operands, another one.
+
+    fp32 operands are multiplied as the case's precision says where torch can (ieee, tf32), else in
+    IEEE. fp8 operands have one scale of 1 each, and torch's default, `use_fast_accum=False`.
+    """
+    torch.backends.cuda.matmul.fp32_precision = "tf32" if case.precision == "tf32" else "ieee"
+    if case.dtype == "int8":
+        return lambda a, b, c: torch._int_mm(a, b, out=c)
+    if case.dtype == "fp8":
+        return _scaled(DTYPES[case.output])
+    if case.out_dtype:
+        multiply, out_dtype = (torch.mm if case.batch == 1 else torch.bmm), DTYPES[case.out_dtype]
+        return lambda a, b, c: multiply(a, b, out_dtype=out_dtype, out=c)
+    return _matmul(accumulate or case.accumulate)
+
+
+def _matmul(accumulate: str):
+    flags = torch.backends.cuda.matmul
+
+    def run(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
+        before = flags.allow_fp16_accumulation
+        flags.allow_fp16_accumulation = accumulate == "fp16"
+        try:
+            torch.matmul(a, b, out=c)
+        finally:
+            flags.allow_fp16_accumulation = before
+
+    return run
+
+
+def _scaled(out_dtype: torch.dtype):
+    scales: dict[torch.device, torch.Tensor] = {}  # made before a graph is captured, not inside
+
+    def run(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
+        if a.device not in scales:
+            scales[a.device] = torch.ones((), device=a.device)
+        one = scales[a.device]
+        torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=out_dtype, out=c)
+
+    return run

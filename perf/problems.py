@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from .case import ACCUMULATE, OUTPUT, Case, parse_layout
@@ -33,7 +33,7 @@ def read_suite(path: Path = SUITE) -> list[Problem]:
     """The problems of a CSV file with at least `COLUMNS`.
 
     `dtype` is a name of `perf.case.DTYPES` or tf32, which is fp32 multiplied so. A column `ending`
-    says what follows each product, in the words of `perf.ending`.
+    says what follows each product, in the words of `perf.case.WORDS`.
 
     Raises:
         ValueError: names the file, the line and what is wrong there.
@@ -140,6 +140,23 @@ def _drawn(rng: random.Random, bits: tuple[int, int]) -> float:
     return 2 ** rng.uniform(*bits)
 
 
-def classes(problems: Sequence[Problem]) -> list[str]:
-    """Their classes, in the order of appearance."""
-    return list(dict.fromkeys(problem.group for problem in problems))
+def chosen(path: Path, classes: Sequence[str] = (), ids: Sequence[str] = ()) -> list[Problem]:
+    """Those of a file, of these classes and with these ids, if any are named.
+
+    ValueError if one isn't there; else as of `read_suite`.
+    """
+    problems = read_suite(path)
+    for what, words, known in (
+        ("class", classes, dict.fromkeys(problem.group for problem in problems)),
+        ("id", ids, [problem.id for problem in problems]),
+    ):
+        refuse_unknown(what, words, known)
+    return [p for p in problems if (not classes or p.group in classes) and (not ids or p.id in ids)]
+
+
+def refuse_unknown(what: str, words: Iterable[str], known: Iterable[str]) -> None:
+    """Raises ValueError if a word names nothing."""
+    for word in words:
+        if word not in known:
+            listed = ", ".join(dict.fromkeys(known))
+            raise ValueError(f"no {what} is called {word!r}; there are {listed}")

@@ -1,84 +1,92 @@
-"""The measurements' file format: JSON lines, one row per competitor and case, committed.
+"""The measurements' file format: JSON lines, compressed where the name ends in .gz; committed.
 
-Schema 1. Times are microseconds per product; "quantiles" are objects {p20, p50, p80} over rounds.
-A field that is added gets a default, so that older rows stay readable; the schema's number changes
-when a field changes its meaning. Fields with a star are younger than the first rows.
+Schema 2. A line with an `environment` is the heading of a run: it holds what all rows below it
+share, up to the next heading. Every other line is a race, all or none of which is there: what its
+rows share, and `rows`, one per competitor. So files can be joined by `cat`, and
+`pandas.json_normalize(races, "rows", ["case", "problem"])` makes a table of them.
 
-    schema        1
-    experiment *  the command: ladder (the default), suite, random, regret, sweep, host, roofline,
-                  model, linear, serving; invariant: `suite --batch-invariant`; peers and random
-                  peers: `suite` and `random` with `--peers`
-    run *         when the command began; the same for all its rows. UTC, ISO 8601
-    time          the same for all rows of one race. UTC, ISO 8601
+Times are microseconds per product; "quantiles" are [p20, p50, p80] over rounds. Numbers have seven
+significant digits. What is null or has its default is left out; a new field gets a default, and
+the schema's number changes when a field changes its meaning.
+
+A heading
+    schema        2
+    experiment    the command: ladder, suite, random, regret, sweep, host, roofline, model, linear,
+                  serving; invariant: `suite --batch-invariant`; peers and random peers: `suite` and
+                  `random` with `--peers`
+    run           when the command began, UTC, ISO 8601; absent from the oldest rows
     command       what was run
+    environment   {gpu, driver, cuda, torch, triton, cublas, commit, dirty}; null is unknown
+
+A race
+    time          when it began. UTC, ISO 8601
     mode          "sustained": CUDA graphs over rotating buffers, at the settled clock;
                   "burst": one launch at a time on a cold L2;
                   "host eager", "host out", "host eager first", "host out first": Python's time per
                   call, without and with out=, of a shape seen before or for the first time;
-                  "host call ...", "host routed ...": the same of the kinds in `perf.host_calls`
-                  and `perf.host_routing`;
+                  "host call ...", "host routed ...": the same of calls as models make them, and of
+                  torch's own calls with and without `tritemm.enabled()`;
                   "model eager", "model compiled", "model graph": steps of a whole model in a row
-    environment   {gpu, driver, cuda, torch, triton, cublas, commit, dirty}; null is unknown
-    case          {M, N, K, layout, dtype, accumulate, precision, batch *, out_dtype *, ending *};
-                  as in `perf.case`; out_dtype null: the operands' own; ending: what follows the
-                  product, absent where nothing does. Of model: the product of its head
-    problem *     {id, class, name} of the suite's line, the random problem, the kind of call, the
+    case          {M, N, K, layout, dtype, accumulate, precision, batch, out_dtype, ending}, as in
+                  `perf.case`. Of model: the product of its head
+    problem       {id, class, name} of the suite's line, the random problem, the kind of call, the
                   linear layer, or the model and what it does; of serving, class and name are the
-                  model and the layer; else null
+                  model and the layer
+    roof          [TFLOP/s, GB/s]: the dense rate of the type at the clock that a large bf16 product
+                  settles at (of roofline: the type's own), and that of a copy; measured by the
+                  same command (`perf.roof`)
+    null          quantiles of the null test's ratio
+    settled_mhz   SM clock after the warm-up
+
+A row
     competitor    a rung's word: its first config; `word[1]` ...: its other configs; `word 128x...`:
                   a config from a file; of suite, random, serving and host: the `kernel=` that
                   `tritemm.matmul` was given; of regret: "auto" and, as from a file, the best of a
-                  search; of invariant: "auto, batch invariant" too; of linear: "auto" and the other
-                  ways of `perf.linear_ways`; of peers, "cublaslt" and "quack" too (`perf.peers`);
-                  of "host routed ...": "enabled" is torch's call inside
-                  `tritemm.enabled()`; "cublas": the torch call that a user would write
-                  (`perf.reference`), 16-bit types accumulated in fp32; "cublas again": the null
-                  test; "cublas fp16": accumulated in fp16, where `accumulate` is fp16
-    ladder *      "triton" or "cuda" (`cuda_reference`); null for cuBLAS; absent from the oldest
-                  rows, whose rungs are Triton's
-    rung, number  the rung's word and its number on its ladder; null for cuBLAS. Of model: "auto"
-                  and null, for many products
-    code *        hash of the rung's sources (`perf.sources`); absent from older rows and for cuBLAS
-    config        the fields of `tritemm.spec.Config`; null for cuBLAS; of "cublaslt": the index of
-                  the algorithm that was kept, and the microseconds of each in the list, null where
-                  it can't run; of "quack": its version and how it was asked
-    outcome       measured, refused (by the kernel), failed (to compile or launch), wrong (output),
-                  skipped (too slow); only "measured" rows have what follows `worst`
-    reason        why it was not measured; for cuBLAS, how it missed the error bound; else null
-    worst         largest error over its bound (`tritemm.budget`; of model: `perf.model_agreement`);
-                  null if unknown or not finite
-    agreement *   of model: {logits or loss and gradients: norm of the error against the model in
+                  search; of invariant: "auto, batch invariant" too; of linear: "auto" and torch's
+                  other ways; of peers, "cublaslt" and "quack" too; of "host routed ...":
+                  "enabled" is torch's call inside `tritemm.enabled()`; "cublas": the torch call
+                  that a user would write (`perf.reference`), 16-bit types accumulated in fp32;
+                  "cublas again": the null test; "cublas fp16": accumulated in fp16, where
+                  `accumulate` is fp16
+    ladder        "triton" or "cuda" (`cuda_reference`); absent for cuBLAS
+    rung, number  the rung's word and its number on its ladder; absent for cuBLAS. Of model: "auto"
+                  and none, for many products
+    code          hash of the rung's sources (`perf.sources`); absent from the oldest rows
+    config        the fields of `tritemm.spec.Config`; of "cublaslt": the index of the algorithm
+                  that was kept, and the microseconds of each in the list, null where it can't run;
+                  of "quack": its version and how it was asked
+    outcome       measured (the default), refused (by the kernel), failed (to compile or launch),
+                  wrong (output), skipped (too slow); what has no time has nothing below `worst`
+    reason        why it was not measured; for cuBLAS, how it missed the error bound
+    worst         largest error over its bound (`tritemm.budget`; of model: torch's own error)
+    agreement     of model: {logits or loss and gradients: norm of the error against the model in
                   fp32, over that of the values; "... to torch": that of the difference from torch's
-                  results}; null is not finite. Absent elsewhere
+                  results}; null is not finite
     launches      products per timed replay; of model: steps
     rounds        rounds it took part in
     us            quantiles
-    tflops        of us.p50, 2 batch M N K operations
-    gbs *         of us.p50, GB/s if each element of A, B and C is moved once
-    roof *        {tflops, gbs}: the dense rate of the type at the clock that a large bf16 product
-                  settles at (of roofline: the type's own), and that of a copy; measured by the
-                  same command (`perf.roof`)
     ratio         quantiles of cuBLAS's time over this one's, within rounds
-    null          quantiles of the null test's ratio
     below         the competitor of the next rung below on the same ladder that was timed (its
                   fastest config); of a CUDA rung the one that it adds to, if that was timed
     ratio_below   quantiles of that one's time over this one's, within rounds
-    versus *      {competitor: quantiles of its time over this one's, within rounds}: the twins on
+    versus        {competitor: quantiles of its time over this one's, within rounds}: the twins on
                   the other ladder (`perf.twins.rivals`) and "cublas fp16"; of regret's "auto", the
                   others of its race; of batch invariance, "auto"; of linear's "auto", torch's other
-                  ways; of peers, those; null without any
-    sm_mhz, power_w, temperature_c   medians, read while it was timed; null without NVML
-    settled_mhz   SM clock after the warm-up
+                  ways; of peers, those
+    sm_mhz, power_w, temperature_c   medians, read while it was timed
 """
 
 from __future__ import annotations
 
 import dataclasses
+import gzip
+import itertools
 import json
 import os
 import tempfile
 import warnings
-from collections.abc import Iterable
+import zlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +95,7 @@ from .machine import Environment
 from .roof import Roof
 from .stats import Quantiles
 
-SCHEMA = 1
+SCHEMA = 2
 RESULTS = Path(__file__).resolve().parent / "results"
 
 TRITON, CUDA = "triton", "cuda"
@@ -104,7 +112,6 @@ INVARIANT = "auto, batch invariant"
 class Heading:
     """What the rows of one race have in common; see the module."""
 
-    schema: int = SCHEMA
     experiment: str = "ladder"
     run: str | None = None
     time: str
@@ -121,20 +128,18 @@ class Row(Heading):
     """See the module."""
 
     competitor: str
-    rung: str | None
-    number: int | None
-    config: dict[str, Any] | None
-    outcome: str
     ladder: str | None = None
+    rung: str | None = None
+    number: int | None = None
     code: str | None = None
+    config: dict[str, Any] | None = None
+    outcome: str = "measured"
     reason: str | None = None
     worst: float | None = None
     agreement: dict[str, float | None] | None = None
     launches: int | None = None
     rounds: int | None = None
     us: Quantiles | None = None
-    tflops: float | None = None
-    gbs: float | None = None
     ratio: Quantiles | None = None
     null: Quantiles | None = None
     below: str | None = None
@@ -144,6 +149,21 @@ class Row(Heading):
     power_w: float | None = None
     temperature_c: float | None = None
     settled_mhz: float | None = None
+
+    @property
+    def id(self) -> str | None:
+        """The problem's."""
+        return self.problem and self.problem["id"]
+
+    @property
+    def tflops(self) -> float | None:
+        """Of the median."""
+        return self.case.flops / self.us.p50 / 1e6 if self.us else None
+
+    @property
+    def gbs(self) -> float | None:
+        """GB/s, if each element of A, B and C is moved once."""
+        return self.case.bytes / self.us.p50 / 1e3 if self.us else None
 
     @property
     def tie(self) -> bool:
@@ -157,68 +177,116 @@ class Row(Heading):
         """The roof's time over the measured one."""
         return self.roof.floor(self.case) / self.us.p50 if self.roof and self.us else None
 
-    def to_json(self) -> str:
-        """One line. For an agreement, a code or an ending that isn't there nothing stands, as in
-        older rows."""
-        fields = dataclasses.asdict(self)
-        for name in ("agreement", "code"):
-            if fields[name] is None:
-                del fields[name]
-        if fields["case"]["ending"] is None:
-            del fields["case"]["ending"]
-        return json.dumps(fields, allow_nan=False)
 
-    @staticmethod
-    def from_json(line: str) -> Row:
-        """Raises ValueError on what is not a row of this schema."""
-        try:
-            fields = json.loads(line)
-            if fields["schema"] != SCHEMA:
-                raise ValueError(f"schema {fields['schema']}; this reads {SCHEMA}")
-            fields["environment"] = Environment(**fields["environment"])
-            fields["case"] = Case(**fields["case"])
-            if fields.get("roof"):
-                fields["roof"] = Roof(**fields["roof"])
-            for name in ("us", "ratio", "null", "ratio_below"):
-                fields[name] = fields[name] and Quantiles(**fields[name])
-            fields.setdefault("ladder", TRITON if fields["rung"] else None)
-            versus = fields.get("versus")
-            fields["versus"] = versus and {k: Quantiles(**v) for k, v in versus.items()}
-            return Row(**fields)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"not a row: {error!r}") from error
+#: The fields of a heading and of a race; a row's are the others.
+RUN = ("experiment", "run", "command", "environment")
+RACE = ("time", "mode", "case", "problem", "roof", "null", "settled_mhz")
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(Row)}
+_QUANTILES = ("us", "ratio", "null", "ratio_below")
+
+
+def lines(rows: Iterable[Row], below: str | None = None) -> Iterator[str]:
+    """Of a file; without the heading where the lines stand `below` the same one."""
+    for run, own in itertools.groupby(rows, lambda row: _fields(row, RUN)):
+        heading = _line({"schema": SCHEMA} | run)
+        if heading != below:
+            yield heading
+        below = heading
+        for race, entries in itertools.groupby(own, lambda row: _fields(row, RACE[:5])):
+            entries = list(entries)
+            timed = next((row for row in entries if row.us), entries[0])
+            found = [_fields(row, _DEFAULTS.keys() - {*RUN, *RACE}) for row in entries]
+            yield _line(race | _fields(timed, RACE[5:]) | {"rows": found})
+
+
+def _fields(row: Row, names: Iterable[str]) -> dict[str, Any]:
+    """Of these, what differs from its default, in the row's order."""
+    values = {name: getattr(row, name) for name in _DEFAULTS if name in names}
+    return {k: _plain(v) for k, v in values.items() if v is not None and v != _DEFAULTS[k]}
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it."""
+    if isinstance(value, float):
+        return float(f"{value:.7g}")
+    if isinstance(value, Roof):
+        return [_plain(each) for each in (value.tflops, value.gbs)]
+    if dataclasses.is_dataclass(value):
+        known = {field.name: field.default for field in dataclasses.fields(value)}
+        return {k: v for k, d in known.items() if (v := getattr(value, k)) != d}
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _line(fields: dict[str, Any]) -> str:
+    return json.dumps(fields, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
 
 def read(*paths: Path) -> list[Row]:
     """The rows of the files, in order; an unreadable line (a torn write) is warned of and left out.
 
     Example:
-        rows = read(*RESULTS.glob("*.jsonl"))
+        rows = read(*RESULTS.glob("*.jsonl.gz"))
     """
-    rows = []
+    rows: list[Row] = []
     for path in paths:
-        for number, line in enumerate(Path(path).read_text().splitlines(), 1):
-            if not line.strip():
-                continue
+        run: dict[str, Any] = {}
+        for number, line in enumerate(_text(Path(path)).splitlines(), 1):
             try:
-                rows.append(Row.from_json(line))
-            except ValueError as error:
-                warnings.warn(f"{path}, line {number}: {error}; left out", stacklevel=2)
+                fields = json.loads(line)
+                if "environment" in fields:
+                    run = _heading(fields)
+                else:
+                    rows += _race(run, fields)
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                told = f"{path}, line {number}: no line of this schema: {error!r}; left out"
+                warnings.warn(told, stacklevel=2)
     return rows
+
+
+def recorded() -> list[Row]:
+    """Those of the repository."""
+    return read(*sorted([*RESULTS.glob("*.jsonl"), *RESULTS.glob("*.jsonl.gz")]))
+
+
+def _heading(fields: dict[str, Any]) -> dict[str, Any]:
+    if fields.pop("schema") != SCHEMA:
+        raise ValueError(f"this reads schema {SCHEMA}")
+    return fields | {"environment": Environment(**fields["environment"])}
+
+
+def _race(run: dict[str, Any], fields: dict[str, Any]) -> list[Row]:
+    shared = run | {"case": Case(**fields.pop("case"))}
+    roof, entries = fields.pop("roof", None), fields.pop("rows")
+    settled = {name: fields.pop(name, None) for name in RACE[5:]}
+    shared |= fields | {"roof": roof and Roof(*roof)}
+    return [Row(**_entry(shared | (settled if "us" in entry else {}) | entry)) for entry in entries]
+
+
+def _entry(fields: dict[str, Any]) -> dict[str, Any]:
+    found = {name: Quantiles(*fields[name]) for name in _QUANTILES if fields.get(name)}
+    if versus := fields.get("versus"):
+        found["versus"] = {name: Quantiles(*each) for name, each in versus.items()}
+    return fields | found
 
 
 def append(path: Path, rows: Iterable[Row]) -> None:
     """Add rows to the file, all or none: what was there stays, also if this is interrupted."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = path.read_text() if path.exists() else ""
+    text = _text(path) if path.exists() else ""
     if text and not text.endswith("\n"):
         text += "\n"  # a torn last line must not swallow the first new one
-    text += "".join(row.to_json() + "\n" for row in rows)
+    heading = next((line for line in reversed(text.splitlines()) if '"environment"' in line), None)
+    text += "".join(f"{line}\n" for line in lines(rows, heading))
+    data = text.encode()
+    if path.suffix == ".gz":
+        data = gzip.compress(data, mtime=0)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
     try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)  # mkstemp's 0600 would stick to a file that is committed
@@ -226,3 +294,13 @@ def append(path: Path, rows: Iterable[Row]) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def _text(path: Path) -> str:
+    data = path.read_bytes()
+    if path.suffix == ".gz":
+        try:
+            data = gzip.decompress(data)
+        except EOFError:  # a torn file has what was written of it
+            data = zlib.decompressobj(wbits=31).decompress(data)
+    return data.decode()

@@ -2,18 +2,105 @@
 
 from __future__ import annotations
 
-import collections
-from collections.abc import Callable, Collection, Hashable, Sequence
-from typing import TypeVar
+import operator
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from .case import ACCUMULATE, Case
 from .rows import CUDA, HALF, REFERENCE, TRITON, Row
 
-T = TypeVar("T", bound=Hashable)
+if TYPE_CHECKING:
+    import pandas
+
+#: Fields of a row that are columns of `frame`.
+FIELDS = ("experiment", "run", "time", "mode", "case", "competitor", "ladder", "rung")
+
+
+def frame(rows: Iterable[Row]) -> pandas.DataFrame:
+    """What rows are chosen by, and each `row` itself; `key` is the problem, or else the case."""
+    import pandas  # to measure takes none
+
+    fields = operator.attrgetter(*FIELDS)
+    found = [
+        (row, row.environment.gpu, row.id or str(row.case), row.us is not None, *fields(row))
+        for row in rows
+    ]
+    table = pandas.DataFrame(found, columns=["row", "gpu", "key", "timed", *FIELDS])
+    return table.astype({"timed": bool})  # also of no rows
+
+
+def runs(
+    rows: Iterable[Row], experiment: str, gpu: str | None = None, mode: str | None = "sustained"
+) -> pandas.DataFrame:
+    """The runs of a command on one GPU, that of the newest row unless named; None is any mode."""
+    own = (r for r in rows if r.run and r.experiment == experiment and mode in (None, r.mode))
+    table = frame(own)
+    if gpu is None and len(table):
+        gpu = table.sort_values("time", kind="stable").gpu.iloc[-1]
+    return table[table.gpu == gpu]
+
+
+def latest_run(
+    rows: Iterable[Row],
+    experiment: str,
+    gpu: str | None = None,
+    *,
+    mode: str = "sustained",
+    competitor: str | None = None,
+    enough: int = 1,
+) -> list[Row]:
+    """The rows of the newest run of a command; a run of fewer problems does not displace it.
+
+    Runs of `enough` problems are as good as fuller ones. With `competitor`, only the problems that
+    it was raced on, or refused, count.
+    """
+    table = runs(rows, experiment, gpu, mode)
+    counted = table if competitor is None else table[table.competitor == competitor]
+    problems = counted.groupby("run").key.nunique().clip(upper=enough)
+    best = problems.index[problems == problems.max()]
+    return list(table.row[table.run == best[-1]]) if len(best) else []
+
+
+def full_runs(rows: Iterable[Row], experiment: str, competitor: str, least: int, **chosen) -> list:
+    """The rows of every run of no fewer problems."""
+    table = runs(rows, experiment, **chosen)
+    problems = table[table.competitor == competitor].groupby("run").key.nunique()
+    kept = table[table.run.isin(problems.index[problems >= least])]
+    return list(kept.sort_values("run", kind="stable").row)
+
+
+def newest_races(
+    rows: Iterable[Row],
+    experiment: str,
+    order: Sequence[str],
+    gpu: str | None = None,
+    mode: str | None = None,
+) -> list[Row]:
+    """The rows of the newest race of each problem whose id is in `order`, in that order.
+
+    For commands whose problems are read one by one: a run may have raced only some. Of all problems
+    where none of these was raced, as of another file.
+    """
+    table = runs(rows, experiment, gpu, mode)
+    table = table[table.run == table.groupby("key").run.transform("max")]
+    table = table.drop_duplicates(["key", "competitor"], keep="last")
+    known = table[table.key.isin(order)]
+    places = {key: place for place, key in enumerate(order)}
+    table = known if len(known) else table
+    return list(table.sort_values("key", key=lambda keys: keys.map(places), kind="stable").row)
+
+
+def newest_of_all(
+    rows: Iterable[Row], experiment: str, modes: Collection[str], gpu: str | None = None
+) -> list[Row]:
+    """The rows in these `modes` of the newest run that has a time in each; empty if none has."""
+    table = runs((row for row in rows if row.mode in modes), experiment, gpu, None)
+    reached = table[table.timed].groupby("run")["mode"].nunique()
+    return list(table.row[table.run == reached.index[reached == len(set(modes))].max()])
 
 
 def latest_ladder(
-    rows: Sequence[Row],
+    rows: Iterable[Row],
     gpu: str | None = None,
     *,
     size: int | tuple[int, int, int] = 4096,
@@ -24,10 +111,8 @@ def latest_ladder(
 ) -> list[Row]:
     """The newest row of each Triton rung (its first config) and of cuBLAS, slowest rung first.
 
-    Races of a few rungs (`--only`) don't displace fuller ones.
-
-    Without `gpu`, the GPU of the newest row. What was refused, failed or wrong is there too, as a
-    row without a time, unless it was only skipped as too slow. Empty if nothing was measured.
+    What was refused, failed or wrong is there too, as a row without a time, unless it was only
+    skipped as too slow. Empty if nothing was measured.
     """
     case = _case(size, layout, dtype, precision, accumulate)
     return newest([row for row in rows if row.ladder != CUDA], case, gpu)
@@ -49,8 +134,8 @@ def latest_compare(
 
 
 def _case(size, layout, dtype, precision, accumulate) -> Case:
-    M, N, K = (size,) * 3 if isinstance(size, int) else size
-    return Case(M, N, K, layout, dtype, accumulate or ACCUMULATE[dtype], precision)
+    sizes = (size,) * 3 if isinstance(size, int) else size
+    return Case(*sizes, layout, dtype, accumulate or ACCUMULATE[dtype], precision)
 
 
 def newest(rows: Sequence[Row], case: Case, gpu: str | None = None) -> list[Row]:
@@ -62,30 +147,20 @@ def newest(rows: Sequence[Row], case: Case, gpu: str | None = None) -> list[Row]
     would stand beside a cuBLAS and a rung below that they didn't run with.
     """
     twins = {name for row in rows if row.ladder == CUDA for name in row.versus or {}}
-    rows = [
+    table = frame(
         row
         for row in rows
         if (row.competitor in (row.rung or REFERENCE, HALF) or row.competitor in twins)
         and row.outcome != "skipped"
-        and row.experiment == "ladder"
-        and row.mode == "sustained"
-        and row.case == case
-    ]
-    timed = collections.Counter((row.environment.gpu, row.time) for row in rows if row.us)
-    largest = max(timed.values(), default=0)
-
-    def rank(row: Row) -> tuple[bool, str]:
-        return 2 * timed[row.environment.gpu, row.time] >= largest, row.time
-
-    newest: dict[tuple[str, str], Row] = {}
-    for row in sorted(rows, key=rank):
-        newest[row.environment.gpu, row.competitor] = row
-    if not newest:
+        and (row.experiment, row.mode, row.case) == ("ladder", "sustained", case)
+    )
+    if table.empty:
         return []
-    if gpu is None:
-        gpu = max(newest.values(), key=lambda row: row.time).environment.gpu
-    own = [row for (name, _), row in newest.items() if name == gpu]
-    return sorted(own, key=place)
+    timed = table.groupby(["gpu", "time"]).timed.transform("sum")
+    table = table.assign(full=2 * timed >= timed.max()).sort_values(["full", "time"], kind="stable")
+    table = table.drop_duplicates(["gpu", "competitor"], keep="last")
+    gpu = gpu or table.sort_values("time", kind="stable").gpu.iloc[-1]
+    return sorted(table.row[table.gpu == gpu], key=place)
 
 
 def place(row: Row) -> tuple[int, int, str]:
@@ -94,87 +169,6 @@ def place(row: Row) -> tuple[int, int, str]:
     return ladder, row.number or 0, row.competitor
 
 
-def latest_run(
-    rows: Sequence[Row],
-    experiment: str,
-    gpu: str | None = None,
-    *,
-    mode: str = "sustained",
-    competitor: str | None = None,
-    enough: int = 1,
-) -> list[Row]:
-    """The rows of the newest run of a command; a run of fewer problems does not displace it.
-
-    Runs of `enough` problems are as good as fuller ones. With `competitor`, only the problems that
-    it was raced on, or refused, count. Without `gpu`, the GPU of the newest row.
-    """
-    runs = all_runs(rows, experiment, gpu, mode=mode)
-    counts = [problems_of(run, competitor) for run in runs]
-    if not any(counts):
-        return []
-    best = max(range(len(runs)), key=lambda i: (min(enough, counts[i]), i))
-    return runs[best]
-
-
-def newest_races(
-    rows: Sequence[Row],
-    experiment: str,
-    order: Sequence[str],
-    gpu: str | None = None,
-    *,
-    mode: str | None = None,
-) -> list[Row]:
-    """The rows of the newest race of each problem whose id is in `order`, in that order.
-
-    For commands whose problems are read one by one: a run may have raced only some. Of all problems
-    where none of these was raced, as of another file. Without `gpu`, the GPU of the newest row.
-    """
-    newest: dict[str, dict[str, Row]] = {}
-    for run in all_runs(rows, experiment, gpu, mode=mode):
-        newest |= raced(run)
-    names = [name for name in order if name in newest] or newest
-    return [row for name in names for row in newest[name].values()]
-
-
-def newest_of_all(
-    rows: Sequence[Row], experiment: str, modes: Collection[str], gpu: str | None = None
-) -> list[Row]:
-    """The rows in these `modes` of the newest run that has a time in each; empty if none has."""
-    own = [row for row in rows if row.mode in modes]
-    for run in reversed(all_runs(own, experiment, gpu, mode=None)):
-        if {row.mode for row in run if row.us} == set(modes):
-            return run
-    return []
-
-
-def all_runs(
-    rows: Sequence[Row], experiment: str, gpu: str | None = None, *, mode: str | None = "sustained"
-) -> list[list[Row]]:
-    """The rows of each run of a command on one GPU, the oldest run first; None is any mode."""
-    own = [
-        row for row in rows if row.run and row.experiment == experiment and mode in (None, row.mode)
-    ]
-    if not own:
-        return []
-    gpu = gpu or max(own, key=lambda row: row.time).environment.gpu
-    runs: dict[str, list[Row]] = {}
-    for row in own:
-        if row.environment.gpu == gpu:
-            runs.setdefault(row.run, []).append(row)
-    return [runs[key] for key in sorted(runs)]
-
-
-def raced(
-    rows: Sequence[Row], key: Callable[[Row], T] = lambda row: row.problem["id"]
-) -> dict[T, dict[str, Row]]:
-    """The rows of each problem, or of what `key` tells apart, by competitor."""
-    found: dict[T, dict[str, Row]] = {}
-    for row in rows:
-        found.setdefault(key(row), {})[row.competitor] = row
-    return found
-
-
-def problems_of(run: Sequence[Row], competitor: str | None = None) -> int:
+def problems_of(run: Iterable[Row], competitor: str | None = None) -> int:
     """How many problems, or cases where they have no names, a run holds of the competitor."""
-    own = [row for row in run if competitor in (None, row.competitor)]
-    return len({(row.problem or {}).get("id", row.case) for row in own})
+    return len({r.id or str(r.case) for r in run if competitor in (None, r.competitor)})

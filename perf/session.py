@@ -7,6 +7,7 @@ import dataclasses
 import datetime
 import math
 import random
+import re
 import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -14,15 +15,12 @@ from pathlib import Path
 
 import torch
 
-from . import bench, engine, machine, roof, shards, sources
+from . import bench, cli, engine, figures, machine, roof, rows, shards, sources
 from .case import Case
-from .cli import progress, say
 from .engine import Competitor, Plan
 from .operands import Operands
-from .plots.figures import missing
-from .plots.live import Draw, Live
-from .rows import NULL, REFERENCE, RESULTS, Heading, Row, append, read
-from .shards import Part
+from .problems import Problem
+from .rows import NULL, REFERENCE, Heading, Row
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,75 +42,65 @@ class Task:
 class Session:
     """What the rows of one command have in common, and where they go.
 
-    With a `part` this process is one of several that measure for one command (`perf.shards`).
+    With `args.part` this process is one of several that measure for one command (`perf.shards`).
     """
 
-    def __init__(
-        self,
-        args: argparse.Namespace,
-        experiment: str,
-        mode: str = "sustained",
-        part: Part | None = None,
-    ):
-        self.args, self.experiment, self.mode, self.part = args, experiment, mode, part
+    def __init__(self, args: argparse.Namespace, experiment: str):
+        self.args, self.experiment, self.part = args, experiment, args.part
         self.environment = machine.environment()
-        self.run = part.run if part else now()
-        self.out = args.out or RESULTS / f"{machine.slug(self.environment.gpu)}.jsonl"
+        self.run = self.part.run if self.part else now()
+        self.out = args.out or default_path(self.environment.gpu, experiment, self.run)
         self.recorded = args.out is not None or not args.quick
-        if part:
-            self.out, self.recorded = part.out, True
+        if self.part:
+            self.out, self.recorded = self.part.out, True
         self.rng = random.Random(args.seed)
         self.races: list[list[Row]] = []
         self.roofs: roof.Roofs | None = None
         self.interrupted = False
         self.began = time.monotonic()
-        self.live: Live | None = None
+        self.live: figures.Live | None = None
         torch.manual_seed(args.seed)
+
+    @property
+    def rows(self) -> list[Row]:
+        return [row for race in self.races for row in race]
 
     def measure_roofs(self) -> None:
         """The rows that follow say how far they are from the roof."""
         self.roofs = roof.measure(machine.probe())
         if self.roofs:
             found = self.roofs
-            say(
+            cli.say(
                 f"roofs: {found.mhz:.0f} MHz under a large product, {found.gbs:.0f} GB/s copied, "
                 f"{found.launch:.2f} us per launch"
             )
 
-    def draw(self, draw: Draw, folder: Path) -> None:
+    def draw(self, draw: figures.Draw, folder: Path) -> None:
         """Keep pictures of the rows in `folder` up to date, from now to `finish`."""
-        if reason := missing():
-            say(f"no pictures: {reason}")
+        if reason := figures.missing():
+            cli.say(f"no pictures: {reason}")
         elif not self.part:
-            self.live = Live(draw, folder)
+            self.live = figures.Live(draw, folder)
             sources.hashes()  # takes a second, which must not be between two rounds
 
-    def rows(self) -> list[Row]:
-        return [row for race in self.races for row in race]
-
     def heading(self, case: Case, problem: dict[str, str] | None = None, **fields) -> Heading:
-        return dataclasses.replace(
-            Heading(
-                experiment=self.experiment,
-                run=self.run,
-                # It tells races apart: those of several processes can begin in one second.
-                time=now("microseconds") if self.part else now(),
-                command=_command(self.args.argv),
-                mode=self.mode,
-                environment=self.environment,
-                case=case,
-                problem=problem,
-                roof=self.roofs and self.roofs.of(case),
-            ),
-            **fields,
-        )
+        known = {
+            "experiment": self.experiment,
+            "run": self.run,
+            # It tells races apart: those of several processes can begin in one second.
+            "time": now("microseconds") if self.part else now(),
+            "command": typed(self.args.argv),
+            "mode": self.args.mode,
+            "environment": self.environment,
+            "roof": self.roofs and self.roofs.of(case),
+        }
+        return Heading(case=case, problem=problem, **known | fields)
 
-    def add(self, rows: Sequence[Row]) -> None:
+    def add(self, found: Sequence[Row]) -> None:
         """Keep, and record, the rows of one race."""
-        rows = _coded(rows)
-        self.races.append(rows)
+        self.races.append(_coded(found))
         if self.recorded:
-            append(self.out, rows)
+            rows.append(self.out, self.races[-1])
 
     def gather(self, problems: Sequence[str]) -> int:
         """Have a process on each of `--gpus` measure, and take the rows; the status of a failure.
@@ -121,13 +109,13 @@ class Session:
         """
         count = min(self.args.gpus, len(problems))
         out = self.out if self.recorded else None
-        ended = shards.run(self.args.argv, count, self.run, out, say)
+        ended = shards.run(self.args.argv, count, self.run, out, cli.say)
         races: dict[str, list[Row]] = {problem: [] for problem in problems}
-        for row in read(*ended.files):
-            races[row.problem["id"]].append(row)
+        for row in rows.read(*ended.files):
+            races[row.id].append(row)
         self.races = [race for race in races.values() if race]
         if self.recorded and self.races:
-            append(self.out, [row for race in self.races for row in race])
+            rows.append(self.out, self.rows)
         ended.discard()
         self.interrupted = ended.interrupted
         return ended.status
@@ -144,85 +132,128 @@ class Session:
         `amend` gets the rows of each race before they are recorded. A race that could end later
         than `minutes` after the session's begin, were it as long as the longest, is not begun.
         """
-        make, longest = bench.BENCHES[self.mode], 0.0
+        longest = 0.0
         try:
-            for index, task in enumerate(progress(tasks, self.experiment)):
+            for index, task in enumerate(cli.progress(tasks, self.experiment)):
                 begin = time.monotonic()
                 if begin - self.began + longest > 60 * minutes:
                     left = ", ".join(str(task.case) for task in tasks[index:])
-                    say(f"not begun, to end within {minutes:g} minutes (--minutes): {left}")
+                    cli.say(f"not begun, to end within {minutes:g} minutes (--minutes): {left}")
                     break
                 named = f"{task.problem['id']} {task.problem['name']}: " if task.problem else ""
-                say(f"[{index + 1}/{len(tasks)}] {named}{task.case}")
-                # Once warm, the card only has to adapt to the next problem.
+                cli.say(f"[{index + 1}/{len(tasks)}] {named}{task.case}")
                 own = task.plan or plan
-                settle = own.settle if index == 0 else 0.0
-                self._race(task, dataclasses.replace(own, settle=settle), make, amend)
-                torch.cuda.empty_cache()
+                own = dataclasses.replace(own, rounds=task.rounds or own.rounds)
+                fields = {"experiment": task.experiment or self.experiment}
+                heading = self.heading(task.case, task.problem, **fields)
+                self.race(heading, lambda plan, task=task: _made(task, plan, self.args.mode),
+                          settled(own, index), amend)  # fmt: skip
                 longest = max(longest, time.monotonic() - begin)
                 if self.interrupted:
                     break
         except KeyboardInterrupt:
             self.interrupted = True
 
-    def _race(self, task: Task, plan: Plan, make: Callable, amend: Callable) -> None:
-        experiment = task.experiment or self.experiment
-        heading = self.heading(task.case, task.problem, experiment=experiment)
-        plan = dataclasses.replace(plan, rounds=task.rounds or plan.rounds)
+    def race(self, heading: Heading, make: Callable, plan: Plan, amend: Callable = list) -> None:
+        """Race whom `make` returns on the bench it returns, and record it.
+
+        Where memory doesn't suffice, that is the row.
+        """
+
+        def watch(race: engine.Race) -> None:
+            if self.live:
+                self.live.show(self.rows + _coded(engine.rows_of(race, heading)))
+
         try:
-            there = make(task.case, plan, machine.probe())
-            field = task.field(there.sets[0])
-
-            def watch(race: engine.Race) -> None:
-                if self.live:
-                    self.live.show(self.rows() + _coded(engine.rows_of(race, heading)))
-
-            told = {"say": say, "progress": progress, "watch": watch}
+            there, field = make(plan)
+            told = {"say": cli.say, "progress": cli.progress, "watch": watch}
             race = engine.measure(field, there, plan, self.rng, **told)
         except torch.OutOfMemoryError as error:
-            reason = " ".join(str(error).split())[:300]
-            say(f"  failed: {reason}")
-            self.add([failed(heading, REFERENCE, reason)])
+            cli.say(f"  failed: {cli.short(error)}")
+            reason = cli.short(error)
+            self.add([Row(**vars(heading), competitor=REFERENCE, outcome="failed", reason=reason)])
             return
-        rows = amend(engine.rows_of(race, heading))
-        # A long list of problems keeps the null test as the `null` of its other rows.
-        self.add([row for row in rows if not (row.problem and row.competitor == NULL)])
+        self.add(amend(engine.rows_of(race, heading)))
         self.interrupted = race.interrupted
+        torch.cuda.empty_cache()
 
-    def finish(self, text: Callable[[list[list[Row]]], str]) -> int:
+    def finish(self, text: Callable[[list[Row]], str]) -> int:
         """Print the rows, as `text` or JSON; 0, 1 if an output was wrong, 130 after Ctrl-C.
 
         A part prints nothing, and leaves it to the whole to say what is wrong.
         """
         if self.part:
             return 130 if self.interrupted else 0
-        for path in self.live.close(self.rows()) if self.live else ():
-            say(f"drew {path}")
-        say(f"rows are in {self.out}" if self.recorded else "nothing is recorded: --quick")
+        for path in self.live.close(self.rows) if self.live else ():
+            cli.say(f"drew {path}")
+        cli.say(f"rows are in {self.out}" if self.recorded else "nothing is recorded: --quick")
         if self.interrupted:
-            say("interrupted; what was measured is kept")
-        rows = self.rows()
-        print("\n".join(r.to_json() for r in rows) if self.args.json else text(self.races))
+            cli.say("interrupted; what was measured is kept")
+        print("\n".join(rows.lines(self.rows)) if self.args.json else text(self.rows))
         if self.interrupted:
             return 130
-        return int(any(row.outcome == "wrong" for row in rows))
+        return int(any(row.outcome == "wrong" for row in self.rows))
 
 
-def _coded(rows: Iterable[Row]) -> list[Row]:
-    return [dataclasses.replace(row, code=sources.hash_of(row)) for row in rows]
+def run(
+    args: argparse.Namespace,
+    command: str,
+    problems: Sequence[Problem],
+    measure: Callable[[Session, list[Problem]], int | None],
+    text: Callable[[list[Row]], str],
+    experiment: str | None = None,
+    draw: figures.Draw | None = None,
+) -> int:
+    """A whole command: `measure` the problems, or this part of them, or share them out.
+
+    The status is that of `Session.finish`, or else of `measure` or of a process that failed.
+    """
+    if reason := cli.unable(command) or cli.unshared(args):
+        return cli.refuse(reason)
+    session = Session(args, experiment or command)
+    if draw:
+        session.draw(draw, args.folder)
+    if cli.shared_out(args):
+        failed = session.gather([problem.id for problem in problems])
+    else:
+        failed = measure(session, args.part.share(problems) if args.part else list(problems))
+    return session.finish(text) or failed or 0
 
 
-def failed(heading: Heading, competitor: str, reason: str) -> Row:
-    """A row of what could not be run at all."""
-    nothing = {"rung": None, "number": None, "config": None}
-    return Row(**vars(heading), competitor=competitor, outcome="failed", reason=reason, **nothing)
+def settled(plan: Plan, index: int) -> Plan:
+    """Once warm, the card only has to adapt to the next problem."""
+    return plan if index == 0 else dataclasses.replace(plan, settle=0.0)
+
+
+def _made(task: Task, plan: Plan, mode: str) -> tuple[bench.CudaBench, Sequence[Competitor]]:
+    there = bench.BENCHES[mode](task.case, plan, machine.probe())
+    return there, task.field(there.sets[0])
+
+
+def _coded(found: Iterable[Row]) -> list[Row]:
+    """With the hash of the rung's sources.
+
+    A long list of problems keeps the null test as the `null` of its other rows.
+    """
+    return [
+        dataclasses.replace(row, code=sources.hash_of(row))
+        for row in found
+        if not (row.problem and row.competitor == NULL and row.mode in sources.MODES)
+    ]
+
+
+def default_path(gpu: str, experiment: str, run: str) -> Path:
+    """A file of its own for each run: `nvidia-h200-suite-20260102-030405.jsonl.gz`."""
+    stamp = re.sub(r"\D", "", run[:10]) + "-" + re.sub(r"\D", "", run[11:19])
+    name = f"{machine.slug(gpu)}-{experiment.replace(' ', '-')}-{stamp}.jsonl.gz"
+    return rows.RESULTS / name
 
 
 def now(timespec: str = "seconds") -> str:
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec=timespec)
 
 
-def _command(argv: Iterable[str]) -> str:
+def typed(argv: Iterable[str]) -> str:
     """What was typed, without the folders, which mean nothing elsewhere."""
     words = [Path(word).name if Path(word).is_absolute() else word for word in argv]
     return "python -m perf " + shlex.join(words)

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -88,24 +88,22 @@ def run(
     folder = _folder(out)
     say(f"{count} processes, one per GPU; until they end, what they measure is in {folder}")
     parts = [Part(i, count, stamp, folder / f"{i}.jsonl") for i in range(count)]
-    children: dict[str, subprocess.Popen] = {}
+    children: list[subprocess.Popen] = []
     lock = threading.Lock()
     with _caught(signal.SIGINT, signal.SIGTERM) as caught:
         for part, device in zip(parts, visible(count), strict=True):
-            if caught:
-                break
-            children[f"gpu {part.index}"] = _start(argv, part, device)
+            if not caught:
+                children.append(_start(argv, part, device))
         relays = [
-            threading.Thread(target=_relay, args=(name, child, say, lock), daemon=True)
-            for name, child in children.items()
+            threading.Thread(target=_relay, args=(f"gpu {i}", child, say, lock), daemon=True)
+            for i, child in enumerate(children)
         ]
         for relay in relays:
             relay.start()
-        _wait(children.values(), caught)
+        _wait(children, caught)
     for relay in relays:
         relay.join(LAST)
-    statuses = {name: child.returncode for name, child in children.items()}
-    status = _failure(statuses, bool(caught), say)
+    status = _failure([child.returncode for child in children], bool(caught), say)
     files = tuple(part.out for part in parts if part.out.exists())
     return Ended(folder, files, status, bool(caught))
 
@@ -138,9 +136,7 @@ def _start(argv: Sequence[str], part: Part, device: str) -> subprocess.Popen:
     )
 
 
-def _relay(
-    name: str, child: subprocess.Popen, say: Callable[[str], None], lock: threading.Lock
-) -> None:
+def _relay(name: str, child: subprocess.Popen, say: Callable[[str], None], lock) -> None:
     """If `say` fails the pipe is closed, and the child ends at its next line: it can't block."""
     with child.stdout as lines:
         for line in lines:
@@ -160,7 +156,7 @@ def _caught(*numbers: signal.Signals) -> Iterator[list[int]]:
             signal.signal(number, handler or signal.SIG_DFL)
 
 
-def _wait(children: Collection[subprocess.Popen], caught: Sequence[int]) -> None:
+def _wait(children: Sequence[subprocess.Popen], caught: Sequence[int]) -> None:
     passed = 0
     while [child for child in children if child.poll() is None]:
         if len(caught) > passed:
@@ -170,12 +166,12 @@ def _wait(children: Collection[subprocess.Popen], caught: Sequence[int]) -> None
         time.sleep(PAUSE)
 
 
-def _failure(statuses: Mapping[str, int], interrupted: bool, say: Callable[[str], None]) -> int:
+def _failure(statuses: Sequence[int], interrupted: bool, say: Callable[[str], None]) -> int:
     """The status of the first that failed, as a shell says it; every failure is named."""
     expected = (0, 130, -signal.SIGINT) if interrupted else (0,)
-    failed = {name: status for name, status in statuses.items() if status not in expected}
-    for name, status in failed.items():
+    failed = {index: status for index, status in enumerate(statuses) if status not in expected}
+    for index, status in failed.items():
         how = f"signal {-status} ended it" if status < 0 else f"its status is {status}"
-        say(f"{name} FAILED: {how}; what it measured before is kept")
+        say(f"gpu {index} FAILED: {how}; what it measured before is kept")
     first = next(iter(failed.values()), 0)
     return 128 - first if first < 0 else first

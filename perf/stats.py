@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy
 
 
-@dataclasses.dataclass(frozen=True)
-class Quantiles:
+class Quantiles(NamedTuple):
+    """Of a time, or of a ratio, over rounds."""
+
     p20: float
     p50: float
     p80: float

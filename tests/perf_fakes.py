@@ -1,31 +1,45 @@
 """Stand-ins for a card: a bench with real operands and checks and made-up times; rungs that err."""
 
-import argparse
 import dataclasses
 import io
 import random
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
 
-from perf import __main__, ahead, competitors, engine, operands, rows, shards
+from perf import (
+    __main__,
+    bench,
+    cli,
+    competitors,
+    engine,
+    figures,
+    machine,
+    operands,
+    roof,
+    rows,
+    shards,
+)
 from perf.case import Case
 from perf.engine import Loop, Plan, Sample
+from perf.experiments import ladder
 from perf.machine import Environment, State
-from perf.plots import live
+from perf.problems import Problem as Named
 from perf.rows import REFERENCE, Heading, Row
 from perf.stats import Quantiles
-from tritemm.problem import Problem
+from tritemm.problem import INTERPRETED, Device, Problem
 from tritemm.rungs import RUNGS
 from tritemm.spec import Config, Kernel
 
 CASE = Case(M=48, N=40, K=32, layout="NT", dtype="fp32")
-HALF_CASE = Case(M=48, N=40, K=32, layout="NT", dtype="fp16", accumulate="fp16")
 ENVIRONMENT = Environment(
     "NVIDIA H200", "580.1", "13.0", "2.11.0", "3.6.0", "13.1.0", "a" * 40, True
 )
+ROOFS = roof.Roofs(Device("NVIDIA H200", (9, 0), 132, 232448), mhz=1450.0, gbs=4200.0)
 QUIET = Plan(rounds=24, settle=0)
-TIME = "2026-01-02T03:04:05+00:00"
+OLD, NEW = "2026-01-02T03:04:05+00:00", "2026-02-02T03:04:05+00:00"
 
 
 class Clock:
@@ -61,14 +75,27 @@ class InlineWorker:
     def kill(self):
         pass
 
-    def close(self):
-        pass
+    close = kill
 
 
-def here(monkeypatch):
-    """A command on the CPU: nothing is compiled ahead, and pictures are drawn in this process."""
-    monkeypatch.setattr(ahead, "_items", lambda case, **options: [])
-    monkeypatch.setattr(live, "Worker", InlineWorker)
+def on_cpu(monkeypatch):
+    """Commands run here: rungs are interpreted, nothing is compiled ahead, pictures are drawn in
+    this process; times are those of the returned mapping, by competitor."""
+    if not INTERPRETED:
+        pytest.skip("kernels can't read CPU tensors on a GPU machine")
+    seconds = {}
+    make = lambda case, plan, probe: FakeBench(case, seconds)  # noqa: E731
+    for module, name, value in (
+        (cli, "unable", lambda command: None),
+        (machine, "environment", lambda: ENVIRONMENT),
+        (machine, "probe", lambda: lambda: State(1410.0, 690.0, 60.0)),
+        (roof, "measure", lambda probe: ROOFS),
+        (bench, "BENCHES", {"sustained": make, "burst": make}),
+        (ladder, "_items", lambda case, **options: []),
+        (figures, "Worker", InlineWorker),
+    ):
+        monkeypatch.setattr(module, name, value)
+    return seconds
 
 
 def four_gpus(monkeypatch):
@@ -76,6 +103,18 @@ def four_gpus(monkeypatch):
     monkeypatch.setattr(shards, "_start", Inline)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: ENVIRONMENT.gpu)
+
+
+def ran(path, *argv):
+    """The status of a command that records to `path`, and all rows there."""
+    status = __main__.main([*map(str, argv), "--out", str(path)])
+    return status, rows.read(path) if path.exists() else []
+
+
+def parsed(*argv):
+    args = __main__.parser().parse_args(argv)
+    args.argv = list(argv)
+    return args
 
 
 class FakeBench:
@@ -148,40 +187,54 @@ def headed(stem, adds_to, mirrors, **fields):
 
 
 def heading(case=CASE, **fields):
-    known = {"time": TIME, "command": "python -m perf ladder", "mode": "sustained"}
+    known = {"time": OLD, "command": "python -m perf ladder", "mode": "sustained"}
     return Heading(**known | {"environment": ENVIRONMENT, "case": case} | fields)
 
 
 def measure(kernels, seconds=None, plan=QUIET, **selection):
     """The rows of a race of `kernels` and cuBLAS, on one ladder."""
-    bench = FakeBench(CASE, seconds or {})
-    problem = Problem.of(*bench.sets[0])
+    there = FakeBench(CASE, seconds or {})
+    problem = Problem.of(*there.sets[0])
     field = competitors.of_kernels(problem, kernels, **selection) + competitors.cublas(CASE)
-    return rows_after(field, bench, plan)
+    return rows_after(field, there, plan)
 
 
-def rows_after(field, bench, plan=QUIET):
-    race = engine.measure(field, bench, plan, random.Random(0))
-    return engine.rows_of(race, heading(bench.case))
+def rows_after(field, there, plan=QUIET):
+    race = engine.measure(field, there, plan, random.Random(0))
+    mode = {"mode": there.mode} if hasattr(there, "mode") else {}
+    return engine.rows_of(race, heading(there.case, **mode))
 
 
-def parsed_by(command, *argv):
-    """The arguments that a module of `perf.commands` is given; `argv` begins with its name."""
-    parser = argparse.ArgumentParser()
-    command.register(parser.add_subparsers())
-    args = parser.parse_args(argv)
-    args.argv = list(argv)
-    return args
-
-
-def ran(command, path, *argv):
-    """The status of a command that records to `path`, and all rows there."""
-    args = parsed_by(command, *argv, "--out", str(path))
-    return args.command(args), rows.read(path) if path.exists() else []
+def kept(found):
+    """The rows as a file has them: their numbers are rounded."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x.jsonl"
+        rows.append(path, found)
+        return rows.read(path)
 
 
 def by_name(found):
     return {row.competitor: row for row in found}
+
+
+def flat(value):
+    """Quantiles without a spread."""
+    return value and Quantiles(value, value, value)
+
+
+def row(key, group, ratio=None, competitor="auto", null=1.0, run=OLD, experiment="suite", **fields):
+    """A row of a made-up problem, with a ratio, of no spread if it is a number, or refused."""
+    case = fields.pop("case", Case(64, 64, 64, dtype=fields.pop("dtype", "bf16")))
+    problem = Named(key, group, fields.pop("title", "made up"), case).to_json()
+    shared = {"experiment": experiment, "run": run, "time": run, "problem": problem}
+    shared |= {"roof": roof.Roof(700.0, 4000.0), "ladder": None, "rung": None}
+    ratio = flat(ratio) if isinstance(ratio, float) else ratio
+    timed = {"us": flat(2.0), "ratio": ratio, "null": flat(null), "rounds": 9, "launches": 50}
+    refused = {"outcome": "refused", "reason": "not implemented"}
+    known = shared | (timed if ratio else refused) | {"competitor": competitor} | fields
+    own = {f.name for f in dataclasses.fields(Heading)}
+    head = heading(case, **{k: v for k, v in known.items() if k in own})
+    return Row(**vars(head), **{k: v for k, v in known.items() if k not in own})
 
 
 def spoil_one(c):
@@ -193,41 +246,21 @@ def leave_one(c):
 
 
 def synthetic():
-    """Rows in the shape of a measured ladder of the real rungs."""
-    speeds = [1.2, 28, 310, 334, 583, 612, 655]
-    found = []
-    for kernel, tflops in zip(RUNGS, [*speeds, *range(656, 700)], strict=False):
+    """Rows in the shape of a measured ladder of the real rungs: one is red, and one races alone."""
+    found, case = [], Case(4096, 4096, 4096, "NT")
+    for kernel, tflops in zip(RUNGS, [1.2, 28, 310, 334, 583, *range(640, 700)], strict=False):
         ratio = tflops / 648
-        found.append(
-            Row(
-                time="2026-01-02T03:04:05+00:00", command="", mode="sustained",
-                environment=ENVIRONMENT, case=Case(4096, 4096, 4096, "NT"),
-                competitor=kernel.name, ladder="triton", rung=kernel.name, number=kernel.number,
-                config=dataclasses.asdict(Config(16, 16, 16)), outcome="measured", worst=0.3,
-                launches=9, rounds=30, us=Quantiles(*[137438.953472 / tflops] * 3), tflops=tflops,
-                ratio=Quantiles(ratio * 0.98, ratio, ratio * 1.02), null=Quantiles(0.999, 1, 1.001),
-                below=found[-1].competitor if found else None,
-                ratio_below=Quantiles(1, 1.1, 1.2) if found else None, sm_mhz=1410.0, power_w=690.0,
-            )
-        )  # fmt: skip
+        below = found[-1].competitor if found else None
+        timed = {"us": flat(137438.953472 / tflops), "null": Quantiles(0.999, 1, 1.001)}
+        timed |= {"ratio": Quantiles(ratio * 0.98, ratio, ratio * 1.02), "rounds": 30}
+        if len(found) == 3:
+            timed = {"outcome": "wrong", "reason": "7 of 9 elements are wrong; at (0, 1)"}
+        names = {"ladder": "triton", "rung": kernel.name, "number": kernel.number}
+        config = dataclasses.asdict(Config(16, 16, 16))
+        found.append(Row(
+            **vars(heading(case)), competitor=kernel.name, config=config, worst=0.3, below=below,
+            ratio_below=below and Quantiles(1, 1.1, 1.2), **names, **timed,
+        ))  # fmt: skip
     found[4] = dataclasses.replace(found[4], below=found[2].competitor)
-    red = {"us": None, "tflops": None, "ratio": None, "outcome": "wrong"}
-    found[3] = dataclasses.replace(found[3], **red, reason="7 of 9 elements are wrong; at (0, 1)")
-    reference = {
-        "competitor": REFERENCE,
-        "ladder": None,
-        "rung": None,
-        "number": None,
-        "below": None,
-    }
-    found.append(
-        dataclasses.replace(
-            found[-1],
-            **reference,
-            tflops=648.0,
-            us=Quantiles(*[137438.953472 / 648] * 3),
-            ratio=Quantiles(1, 1, 1),
-            ratio_below=None,
-        )
-    )
-    return found
+    theirs = {"us": flat(137438.953472 / 648), "ratio": flat(1.0)}
+    return [*found, Row(**vars(heading(case)), competitor=REFERENCE, **theirs)]

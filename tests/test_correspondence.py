@@ -12,9 +12,9 @@ from docs import correspondence, generate
 from docs.correspondence import ROOT, TECHNIQUES
 from perf import sources
 from perf.case import Case
+from perf.competitors import named, rivals, rung_of, twins
 from perf.rows import Row
 from perf.stats import Quantiles
-from perf.twins import named, rivals, rung_of, twins
 from tritemm.rungs import RUNGS
 from tritemm.spec import find
 
@@ -83,9 +83,9 @@ def test_every_technique_is_counted():
 @pytest.fixture
 def is_stale(monkeypatch):
     """Whether the page is; the other pages, which take seconds, are left out."""
-    rows = generate.read(*sorted(generate.RESULTS.glob("*.jsonl")))
-    monkeypatch.setattr(generate, "read", lambda *paths: rows)
-    monkeypatch.setattr(generate, "rung_page", lambda kernel, rows: "")
+    rows = generate.recorded()
+    monkeypatch.setattr(generate, "recorded", lambda: rows)
+    monkeypatch.setattr(generate.tutorial, "pages", lambda rows: {})
     for other in (generate.cost_model, generate.types):
         monkeypatch.setattr(other, "parts", dict)
     return lambda: PAGE in generate.stale_texts(generate.pages())
@@ -197,7 +197,7 @@ def test_the_newest_ratio_of_the_first_case_is_shown():
 def test_the_comparison_is_on_the_page_once_it_is_measured():
     assert generate.comparison([]) == "Not yet measured."
     measured = {
-        "us": Quantiles(1e3, 1e3, 1e3), "tflops": 137.0, "ratio": Quantiles(0.2, 0.2, 0.2),
+        "us": Quantiles(1e3, 1e3, 1e3), "ratio": Quantiles(0.2, 0.2, 0.2),
         "rounds": 15, "launches": 100,
     }  # fmt: skip
     text = generate.comparison([measured_row(**measured)])

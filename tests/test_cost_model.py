@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from docs import cost_model as page
-from perf.roofline import cases
-from perf.rows import RESULTS, read
+from perf.experiments.roofline import cases
+from perf.rows import recorded
 from perf.select import latest_run
 from tritemm import Config, dispatch, gpus
 from tritemm.cost_model import constants, model
@@ -38,9 +38,7 @@ def test_the_page_tells_every_number_of_the_file():
 
 
 def test_the_roofs_are_those_that_perf_measured():
-    rows = latest_run(
-        read(*sorted(RESULTS.glob("*.jsonl"))), "roofline", "NVIDIA H200", enough=len(cases())
-    )
+    rows = latest_run(recorded(), "roofline", "NVIDIA H200", enough=len(cases()))
     [row] = [row for row in rows if row.case.dtype == "bf16" and row.roof and row.us][:1]
     physics = gpus.physics(H200)
     assert 1e9 * row.roof.gbs == pytest.approx(physics.copy_rate, rel=0.01)

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from perf.__main__ import main
-from perf.commands import conform
-from perf.commands.conform import Finding, Found, Hunt, Place, drawn, line, told
+from perf.experiments import conform
+from perf.experiments.conform import Finding, Found, Hunt, Place, drawn, line, told
 from perf.machine import Environment
 
 PLACE = Place(3, 5, "NT", "fp16", "fp32", 0, 0)

@@ -1,16 +1,22 @@
-"""The binding of cuBLASLt: what it says of tensors, to a library that does just what it is told."""
+"""The peers: the binding of cuBLASLt, to a library that does just what it is told; quack."""
 
 import ctypes
 import gc
 import itertools
+import sys
+import types
 
 import pytest
 import torch
 
-from perf import cublaslt
+from perf import cublaslt, operands
+from perf.case import Case
 from perf.cublaslt import Layout, Library, Product
+from perf.engine import Loop, Plan, Sample, admit
+from perf.experiments import peers
 
 from .fake_cublaslt import FakeLibrary
+from .perf_fakes import FakeBench
 
 pytestmark = pytest.mark.host
 
@@ -250,3 +256,172 @@ def test_the_real_library_takes_the_attributes_and_gives_them_back():
     assert told["C"] == [0, N, M, N, 3, M * N]
     assert told["preference"][0] == 64 << 20
     assert told["preference"][1:] == [cublaslt.alignment(t) for t in (b, a, c, c)]
+
+
+# The peers
+
+LT, QUACK = "cublaslt", "quack"
+CASE = Case(24, 16, 40, "NT")
+
+
+class FakeQuick:
+    """A `Quick` on the CPU: algorithms take `seconds`, in the order in which they are prepared."""
+
+    made = 0
+
+    def __init__(self, case):
+        FakeQuick.made += 1
+        self.exact, self.want = operands.integers(case, "cpu")
+        self.seconds = iter((3e-6, 1e-6, 2e-6))
+
+    def loop(self, competitor):
+        seconds = next(self.seconds)
+        return Loop(1, seconds, lambda: None, lambda: Sample(seconds))
+
+    def recover(self):
+        pass
+
+
+@pytest.fixture
+def card(monkeypatch):
+    """CPU tensors pass for a GPU's; `card.library` is the cuBLASLt."""
+    torch.manual_seed(7)
+    fakes = types.SimpleNamespace(library=FakeLibrary(), alignments={})
+    monkeypatch.setattr(cublaslt, "library", lambda: cublaslt.Library(fakes.library))
+    # On a GPU torch's tensors begin at multiples of 512 bytes, here of 64 or more.
+    monkeypatch.setattr(cublaslt, "alignment", lambda t: fakes.alignments.get(t.data_ptr(), 64))
+    monkeypatch.setattr(peers, "Quick", FakeQuick)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
+    monkeypatch.setattr(FakeQuick, "made", 0)
+    monkeypatch.setitem(sys.modules, "quack", None)
+    return fakes
+
+
+def quack_is(monkeypatch, gemm):
+    package, interface = types.ModuleType("quack"), types.ModuleType("quack.gemm_interface")
+    package.__version__, interface.gemm = "0.6.5", gemm
+    monkeypatch.setitem(sys.modules, "quack", package)
+    monkeypatch.setitem(sys.modules, "quack.gemm_interface", interface)
+
+
+def field(case, *words):
+    return peers.peers(case, operands.operands(case, "cpu"), words)
+
+
+def admitted(competitor, case=CASE):
+    return admit(competitor, FakeBench(case, {}), Plan())
+
+
+@pytest.mark.parametrize("case", [
+    CASE, Case(24, 16, 40, "TN", "fp16", batch=3), Case(8, 16, 24, "NN", out_dtype="fp32"),
+    Case(8, 16, 24, "TT", "fp32"), Case(1, 16, 24, "NT", "fp32", precision="tf32"),
+], ids=str)  # fmt: skip
+def test_the_fastest_of_the_list_is_kept_and_races(card, case):
+    (lt,) = field(case, "lt")
+    assert (lt.name, lt.refusal, lt.fault, lt.rung, lt.ladder) == (LT, None, None, None, None)
+    assert lt.config == {"algorithm": 1, "us": [3.0, 1.0, 2.0]}
+    card.library.launched.clear()
+    entrant = admitted(lt, case)
+    assert entrant.outcome == "measured" and set(card.library.launched) == {1}
+    assert entrant.worst <= 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome", "reason"),
+    [
+        ({"broken": (0, 1, 2)}, "failed", "cublasLtMatmul: CUBLAS_STATUS_NOT_SUPPORTED"),
+        ({"wrong": 2}, "wrong", "algorithm 2 of 3: on small integers it is off by "),
+        ({"align": 2}, "failed", "other strides or alignments"),
+    ],
+)
+def test_algorithms_that_fail_are_wrong_or_were_timed_on_others_operands_are_told(
+    card, fault, outcome, reason
+):
+    card.library.broken, card.library.wrong = fault.get("broken", ()), fault.get("wrong")
+    given = operands.operands(CASE, "cpu")
+    if "align" in fault:
+        card.alignments[given[1].data_ptr()] = 2
+    entrant = admitted(*peers.peers(CASE, given, ["lt"]))
+    assert (entrant.outcome, entrant.loop) == (outcome, None) and reason in entrant.reason
+
+
+def test_an_algorithm_that_cant_run_is_left_out_and_another_geometry_has_its_own_product(card):
+    """A bench estimates by a strip of A's rows: nothing may be written below it."""
+    card.library.broken = (1,)
+    a, b, c = operands.operands(CASE, "cpu")
+    (lt,) = peers.peers(CASE, (a, b, c), ["lt"])
+    assert lt.config == {"algorithm": 2, "us": [3.0, None, 1.0]}
+    c.fill_(99)
+    card.library.launched.clear()
+    lt.run(a[:8], b, c[:8])
+    assert card.library.launched == [0] and (c[8:] == 99).all() and (c[:8] != 99).all()
+    alive = len(card.library.alive)
+    for _ in range(3):
+        lt.run(a, b, c)
+    assert len(card.library.alive) == alive and card.library.launched[1:] == [2] * 3
+    close(c, a, b)
+
+
+@pytest.mark.parametrize(
+    ("word", "case", "reason"),
+    [
+        ("lt", Case(8, 8, 8, "NT", "int8", "int32"), "not for int8"),
+        ("lt", Case(8, 8, 8, "NT", "fp64", "fp64"), "not for fp64"),
+        ("lt", Case(8, 8, 8, "NT", "fp16", "fp16"), "not in fp16"),
+        ("lt", Case(8, 8, 8, "NT", "fp32", precision="tf32x3"), "cuBLASLt has no tf32x3"),
+        ("lt", Case(8, 8, 8, "NT", "bf16", ending="bias"), "products alone"),
+        ("lt", Case(8, 8, 8, "NT", "bf16", out_dtype="fp16"), "operands' type or fp32"),
+        ("quack", Case(8, 8, 8, "NT", "fp32", precision="tf32"), "not for fp32"),
+        ("quack", Case(8, 20, 8, "NT"), "rows of whole 16 bytes"),  # of C
+        ("quack", Case(8, 8, 12, "NT"), "rows of whole 16 bytes"),  # of A and B
+        ("quack", Case(12, 8, 8, "TN"), "rows of whole 16 bytes"),  # of A
+        ("quack", CASE, "pip install quack-kernels"),
+    ],
+)
+def test_what_a_peer_is_not_asked_for_is_refused(card, word, case, reason):
+    (peer,) = field(case, word)
+    assert reason in peer.refusal and FakeQuick.made == 0
+    assert admit(peer, None, Plan()).outcome == "refused"
+
+
+def test_tensors_on_the_cpu_and_a_library_that_is_not_there(monkeypatch):
+    monkeypatch.setattr(cublaslt, "candidates", lambda: iter(["/nowhere/libcublasLt.so.13"]))
+    cublaslt.library.cache_clear()
+    (lt,) = field(CASE, "lt")
+    assert lt.refusal == "the tensors are on the CPU; cublaslt needs them on a GPU"
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
+    (lt,) = field(CASE, "lt")
+    with pytest.raises(OSError, match="libcublasLt was not found"):
+        lt.run(None, None, None)
+
+
+def test_quack_races_in_its_default_config(card, monkeypatch):
+    asked = []
+
+    def gemm(A, B, out=None, tuned=True, **more):
+        asked.append((tuned, *more))
+        return out.copy_(A @ B)
+
+    quack_is(monkeypatch, gemm)
+    _, found = field(CASE, "lt", "quack", "lt")
+    assert FakeQuick.made == 1  # for both
+    assert (found.name, found.config) == (QUACK, {"version": "0.6.5", "tuned": False})
+    assert admitted(found).outcome == "measured" and set(asked) == {(False,)}
+    assert field(Case(9, 8, 16, "NT"), "quack")[0].refusal is None  # any number of rows
+
+
+@pytest.mark.parametrize(
+    ("gemm", "outcome", "reason"),
+    [
+        (lambda A, B, out, tuned: out.copy_(A @ B)[3:].fill_(0), "wrong", "it is off by"),
+        (lambda A, B, out, tuned: 1 // 0, "failed", "ZeroDivisionError"),
+        # Integers may lie in C already; poison may not.
+        (lambda A, B, out, tuned: None, "wrong", "on small integers it is off by nan"),
+    ],
+)
+def test_a_quack_that_is_wrong_fails_or_writes_nothing_is_told(
+    card, monkeypatch, gemm, outcome, reason
+):
+    quack_is(monkeypatch, gemm)
+    entrant = admitted(*field(CASE, "quack"))
+    assert entrant.outcome == outcome and reason in entrant.reason

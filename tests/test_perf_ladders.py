@@ -1,200 +1,460 @@
-"""Both ladders in one race: twins, rivals, rows and tables."""
+"""`python -m perf ladder | sweep | table | plot` on the CPU, and the pictures."""
 
+import csv
 import dataclasses
-import json
+import functools
+import math
+import random
+import subprocess
+import sys
 
 import pytest
-import torch
 
 from cuda_reference import loader
-from perf import ahead, competitors, operands, report, rows, select
-from perf.plots import ladder as plot
-from perf.reference import reference
+from cuda_reference.rungs import RUNGS as CUDA_RUNGS
+from perf import __main__, competitors, figures, problems, rows, select, tables
+from perf.case import Case
+from perf.engine import Plan
+from perf.experiments import ladder, model, roofline, serving, show, suite, sweep
+from perf.experiments.sweep import SWEEPS, Sweep
+from perf.figures import Live
+from perf.machine import ROOT
+from perf.operands import operands
+from perf.roof import Roof
 from perf.rows import HALF, NULL, REFERENCE
 from perf.stats import Quantiles
-from perf.twins import named, rivals, twins
-from tritemm.problem import Problem
+from perf.views import Selection
+from tritemm.rungs import RUNGS
 
-from .perf_fakes import HALF_CASE, FakeBench, by_name, fake, headed, rows_after
+from .perf_fakes import NEW, OLD, ROOFS, Clock, flat, four_gpus, on_cpu, parsed, ran, row, synthetic
 
 pytestmark = pytest.mark.host
+pytest.importorskip("matplotlib")
 
-TWINS = [
-    headed("k01_simt", "nothing", "simt_naive"),
-    headed("k03_tiled", "simt: tiles", "wmma_base and mma_base"),
-    headed("k09_persistent", "tiled: a loop", "wgmma_persistent"),
-]
-CUDA_TWINS = [
-    headed("k01_simt_naive", "nothing", "simt"),
-    headed("k02_wmma_base", "simt_naive: wmma", "tiled"),
-    headed("k03_mma_base", "simt_naive: ldmatrix and mma", "tiled, swizzled"),
-    headed("k04_mma_permuted", "mma_base: no conflicts", "permuted, tiled"),
-    headed("k05_wgmma", "nothing: another instruction", "pipelined", why_not=lambda p: "no fp16"),
-]
+RUNG, CUDA_RUNG = RUNGS[1].name, CUDA_RUNGS[0].name
+SMALL = Sweep("K", "M = N = 32", "K", sizes=(16, 32, 48), quick=(16, 32), fixed=32)
 
 
-@pytest.fixture(scope="module")
-def compared():
-    seconds = {"tiled": 1e-3, "wmma_base": 2e-3, "mma_base": 1.25e-3, "simt": 0.4, HALF: 0.9e-3}
-    bench = FakeBench(HALF_CASE, seconds)
-    field = competitors.ladders(HALF_CASE, bench.sets[0], cuda=CUDA_TWINS, triton=TWINS)
-    return rows_after(field, bench)
-
-
-def test_twins_are_named_by_either_header():
-    _, tiled, persistent = TWINS
-    permuted = CUDA_TWINS[3]
-    assert named(tiled, CUDA_TWINS) == ("wmma_base", "mma_base")
-    assert twins(tiled, CUDA_TWINS) == ("wmma_base", "mma_base", "mma_permuted")
-    assert twins(permuted, TWINS) == ("tiled",)
-    assert twins(persistent, CUDA_TWINS) == ()
-    # Where no twin is built, the twins of the rung below are the nearest.
-    assert rivals(persistent, TWINS, CUDA_TWINS) == twins(tiled, CUDA_TWINS)
-    alone = headed("k06_mma_async", "mma_permuted: copies", "async")
-    assert rivals(alone, [*CUDA_TWINS, alone], TWINS) == ("tiled",)
-    assert rivals(CUDA_TWINS[-1], CUDA_TWINS, TWINS) == ()
-
-
-def test_both_ladders_race_and_ratios_stay_on_their_ladder(compared):
-    found = by_name(compared)
-    assert list(found) == [
-        *(k.name for k in TWINS), *(k.name for k in CUDA_TWINS), REFERENCE, NULL, HALF
-    ]  # fmt: skip
-    assert {row.ladder for row in compared} == {"triton", "cuda", None}
-    assert found["simt_naive"].below is None
-    assert found["tiled"].below == "simt"
-    # Numbers collide between the ladders, and a CUDA rung is compared with what it adds to.
-    assert found["wmma_base"].below == found["mma_base"].below == "simt_naive"
-    assert found["mma_permuted"].below == "mma_base"
-    assert found["wgmma"].outcome == "refused"
-
-
-def test_twins_are_compared_within_rounds(compared):
-    found = by_name(compared)
-    assert set(found["mma_base"].versus) == {"tiled", HALF}
-    assert found["mma_base"].versus["tiled"].p50 == pytest.approx(0.8, abs=0.01)
-    assert found["tiled"].versus["mma_base"].p50 == pytest.approx(1.25, abs=0.01)
-    assert found["tiled"].versus[HALF].p50 == pytest.approx(0.9, abs=0.01)
-    assert found[HALF].ratio.p50 == pytest.approx(1 / 0.9, abs=0.01)
-    assert found[HALF].versus is None
-    assert found["simt_naive"].versus["simt"].p50 == pytest.approx(400, rel=0.1)
-
-
-def test_cublas_accumulates_in_fp16_only_where_that_is_compared():
-    case = dataclasses.replace(HALF_CASE, accumulate="fp32")
-    field = competitors.ladders(case, operands.operands(case, "cpu"), cuda=CUDA_TWINS, triton=TWINS)
-    assert HALF not in [competitor.name for competitor in field]
-    assert all(HALF not in competitor.rivals for competitor in field)
-    flags, seen = torch.backends.cuda.matmul, []
-
-    class Out:
-        @classmethod
-        def __torch_function__(cls, *_):
-            seen.append(flags.allow_fp16_accumulation)
-
-    for accumulate in ("fp16", "fp32"):
-        reference(HALF_CASE, accumulate)(Out(), Out(), Out())
-    assert seen == [True, False]
-
-
-def test_a_wrong_fp16_sum_is_found_where_the_bound_is_wide():
-    """At K = 2048 the bound of an fp16 accumulator is several times as large as the result."""
-    case = dataclasses.replace(HALF_CASE, K=2048)
-
-    def spoil(c):
-        c[3, 5] += 16
-
-    verdicts = {}
-    for name, kernel in (("good", fake("k01_good")), ("bad", fake("k02_bad", spoil))):
-        bench = FakeBench(case, {})
-        before = [operand.clone() for operand in bench.sets[0]]
-        problem = Problem.of(*bench.sets[0], accumulate=torch.float16)
-        [competitor] = competitors.of_kernels(problem, [kernel])
-        loop = bench.loop(competitor)
-        verdicts[name] = bench.verify(loop)
-        assert bench.verify(loop, "fp32").ok == (name == "good")
-        assert all(map(torch.equal, bench.sets[0][:2], before[:2]))
-    assert verdicts["good"].ok
-    assert str(verdicts["bad"]) == "1 of 1920 sums of small integers are not exact"
-
-
-def test_tables_of_a_comparison(compared):
-    text = report.text_table(compared)
-    line = {words[0]: line for line in text.splitlines() if (words := line.split())}
-    assert line["mma_base"].endswith("tiled 1.25")
-    assert line["wgmma"].endswith("refused: no fp16")
-    chosen = select.latest_compare(
-        compared, size=(48, 40, 32), layout="NT", dtype="fp16", accumulate="fp16"
-    )
-    cuda, refused, triton = report.markdown_compare(chosen).split("\n\n")
-    assert refused == "`wgmma` refused: no fp16."
-    for table, timed in ((cuda, len(CUDA_TWINS) - 1), (triton, len(TWINS))):
-        lines = table.splitlines()
-        assert len(lines) == 2 + timed + 2
-        assert len({line.count("|") for line in lines}) == 1
-        assert "x cuBLAS fp16" in lines[0]
-        assert lines[-2].startswith("| cuBLAS |") and lines[-1].startswith("| cuBLAS fp16 |")
-    assert cuda.splitlines()[4].endswith("tiled 1.25 |")
-    assert "(mma_base)" not in cuda  # it stands in the line before mma_permuted
-
-
-def test_ties_with_a_twin_are_named(compared):
-    row = by_name(compared)["mma_base"]
-    tied = dataclasses.replace(row, versus={"tiled": Quantiles(0.99, 1.001, 1.01)})
-    assert "tiled 1.00 (tie)" in report.text_table([tied])
-
-
-def test_each_ladder_is_chosen_from_the_same_file(compared):
-    chosen = {"size": (48, 40, 32), "dtype": "fp16", "accumulate": "fp16"}
-    names = [row.competitor for row in select.latest_ladder(compared, **chosen)]
-    assert names == [*(kernel.name for kernel in TWINS), REFERENCE, HALF]
-    triton_alone = [row for row in compared if row.ladder != "cuda"]
-    assert select.latest_compare(triton_alone, **chosen) == []
-    assert len(select.latest_compare(compared, **chosen)) == len(names) + len(CUDA_TWINS)
-
-
-def test_rows_older_than_the_second_ladder_are_read(compared):
-    for row in compared:
-        if row.ladder != "cuda":
-            old = {k: v for k, v in json.loads(row.to_json()).items() if k != "ladder"}
-            del old["versus"]
-            read = rows.Row.from_json(json.dumps(old))
-            assert read == dataclasses.replace(row, versus=None)
-            assert read.ladder == ("triton" if read.rung else None)
-
-
-def test_rows_of_a_comparison_survive_the_round_trip(compared, tmp_path):
-    path = tmp_path / "x.jsonl"
-    rows.append(path, compared)
-    assert rows.read(path) == compared
-
-
-def test_a_comparison_is_drawn(compared, tmp_path):
-    path = tmp_path / "compare.png"
-    plot.plot_compare(compared, path)
-    assert path.read_bytes().startswith(b"\x89PNG")
-    assert path.stat().st_size > 20_000
-    with pytest.raises(ValueError, match="no measured row"):
-        plot.plot_compare([], path)
-
-
-def test_where_cuda_is_unavailable_the_reason_is_given_once(monkeypatch):
-    monkeypatch.setattr(loader, "unavailable", lambda: "nvcc was not found")
-    monkeypatch.setattr(loader, "build", lambda names: pytest.fail("nothing can be built"))
-    assert ahead.build([]) == (None, {})
-    assert ahead.build(["mma_base"]) == ("nvcc was not found", {})
-
-
-def test_what_does_not_build_is_a_failed_row_and_is_not_built_again(monkeypatch):
+@pytest.fixture
+def timed(monkeypatch, tmp_path):
+    """Small sizes; CUDA's rungs are built, but take no CPU tensors."""
     monkeypatch.setattr(loader, "unavailable", lambda: None)
-    monkeypatch.setattr(loader, "build", lambda names: {"mma_base": "mma_base does not compile"})
-    unavailable, broken = ahead.build(["wmma_base", "mma_base"])
-    assert unavailable is None
-    bench = FakeBench(HALF_CASE, {})
-    field = competitors.ladders(
-        HALF_CASE, bench.sets[0], cuda=CUDA_TWINS, triton=TWINS, broken=broken
+    monkeypatch.setattr(loader, "build", lambda names: {})
+    monkeypatch.setitem(SWEEPS, "K", SMALL)
+    monkeypatch.setattr(rows, "RESULTS", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return on_cpu(monkeypatch)
+
+
+# The commands
+
+LADDER = ("ladder", "--size", "48x40x32", "--rounds", "3")
+SWEEP = ("sweep", "--what", "k", "--rounds", "3")
+
+
+def drawn(tmp_path):
+    return sorted(path.name for path in (tmp_path / "build").iterdir())
+
+
+def test_the_ladder_races_both_and_records(timed, tmp_path, monkeypatch, capsys):
+    path, timed[RUNG], only = tmp_path / "x.jsonl", 0.2, ("--only", f"{RUNG},{CUDA_RUNG}")
+    ran(path, *LADDER, *only)
+    status, found = ran(path, *LADDER, *only, "--accumulate", "fp16")
+    assert status == 0
+    assert capsys.readouterr().out.count("on NVIDIA H200, sustained, 3 rounds") == 2
+    names = [RUNG, CUDA_RUNG, REFERENCE, NULL]
+    assert [row.competitor for row in found] == [*names, *names, HALF]
+    assert {row.reason for row in found if row.outcome == "refused"} == {
+        "the tensors are on the CPU; a CUDA kernel needs them on a GPU"
+    }
+    assert drawn(tmp_path) == [
+        "ladder-48x40x32-NT-fp16-fp16-accumulator.png", "ladder-48x40x32-NT-fp16.png"
+    ]  # fmt: skip
+    monkeypatch.setattr(loader, "unavailable", lambda: "nvcc was not found")
+    assert ran(path, *LADDER, *only)[0] == 0
+    told = capsys.readouterr()
+    assert told.err.count("nvcc was not found") == 1 and CUDA_RUNG not in told.out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([*LADDER, "--only", "nope"], "nope"),
+        ([*LADDER, "--dtype", "bf16", "--accumulate", "fp16"], "bf16 is accumulated in fp32"),
+        ([*LADDER, "--dtype", "bf16", "--precision", "tf32"], "--precision says how fp32"),
+        ([*LADDER, "--config-file", "none.json"], "none.json"),
+        ([*SWEEP, "--only", "tma,nope"], "nope"),
+        (["sweep", "--what", "n"], "'n'"),
+        (["sweep", "--layout", "XX"], "XX"),
+        (["table", "--results", "none.jsonl"], "none.jsonl"),
+        (["plot", "--results", "none.jsonl"], "none.jsonl"),
+    ],
+)
+def test_what_cannot_begin_says_so(timed, words, message, capsys):
+    try:
+        status = __main__.main(words)
+    except SystemExit as error:
+        status = error.code
+    assert status == 2 and message in capsys.readouterr().err
+
+
+def test_the_ladder_is_drawn_after_every_round_and_after_ctrl_c(timed, tmp_path, monkeypatch):
+    """Each drawing has one round more; the interrupted one has what was measured."""
+    seen = []
+    monkeypatch.setattr(
+        ladder, "draw", lambda rows, folder: seen.append([r.rounds for r in rows if r.us]) or []
     )
-    found = by_name(rows_after(field, bench))
-    assert found["mma_base"].outcome == "failed"
-    assert found["mma_base"].reason == "RuntimeError: mma_base does not compile"
-    assert found["mma_permuted"].below == "wmma_base"
+    words = ("ladder", "--size", "48x40x32", "--ladders", "triton", "--only", RUNGS[2].name)
+    assert ran(tmp_path / "x.jsonl", *words, "--rounds", "3")[0] == 0
+    # While one picture is being drawn, the next rows wait.
+    assert seen[0] == [1] * 3 and seen[-1] == [3] * 3
+
+    def interrupted(self):
+        if self.ticks > 6:
+            raise KeyboardInterrupt
+        self.ticks += 1
+        return 1.0
+
+    monkeypatch.setattr(Clock, "slowness", interrupted)
+    status, _ = ran(tmp_path / "x.jsonl", *words, "--rounds", "9")
+    assert status == 130 and sum(seen[-1]) == 7
+
+
+def test_the_sweep_measures_records_and_draws(timed, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(loader, "unavailable", lambda: "nvcc was not found")
+    assert __main__.main([*SWEEP, "--only", "tiled,mma_base,pipelined"]) == 0
+    found = rows.read(*tmp_path.glob("nvidia-h200-sweep-*.jsonl.gz"))
+    names = ["tiled", "pipelined", "auto", REFERENCE]
+    assert [row.competitor for row in found] == names * 3
+    assert [row.case.K for row in found[::4]] == [16, 32, 48]
+    assert {(r.experiment, r.problem["class"], r.roof.gbs, r.rounds) for r in found} == {
+        ("sweep", "K", 4200.0, 3)
+    }
+    assert drawn(tmp_path) == ["sweep-K-NT-bf16.csv", "sweep-K-NT-bf16.png"]
+    told = capsys.readouterr()
+    assert "NT, bf16, sustained, TFLOP/s" in told.out
+    assert "[3/3] K 48 M = N = 32: 32 x 32 x 48 NT, bf16" in told.err
+    assert "the CUDA ladder takes no part: refused: nvcc was not found" in told.err
+
+
+def test_a_full_race_records_both_experiments_and_cards_share_it(timed, tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep, "COMPARED", (Case(32, 40, 48, "NT", "fp16"),))
+    four_gpus(monkeypatch)
+    for more in ((), ("--gpus", "2")):
+        path = tmp_path / f"{len(more)}.jsonl"
+        words = (*SWEEP, "--only", "tiled", "--compare", "--quick", *more)
+        assert ran(path, *words)[0] == 0
+        found = rows.read(path)
+        names = ["tiled", REFERENCE, *("tiled", "auto", REFERENCE) * 2]
+        assert [row.competitor for row in found] == names
+        assert [row.experiment for row in found] == ["ladder"] * 2 + ["sweep"] * 6
+        assert [row.rounds for row in found] == [5] * 2 + [3] * 6
+        assert drawn(tmp_path) == [
+            "ladder-32x40x48-NT-fp16.png", "sweep-K-NT-bf16.csv", "sweep-K-NT-bf16.png"
+        ]  # fmt: skip
+
+
+def test_without_matplotlib_it_measures_all_the_same(timed, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(figures.importlib.util, "find_spec", lambda name: None)
+    assert __main__.main([*SWEEP, "--only", "pipelined", "--quick", "--json"]) == 0
+    told = capsys.readouterr()
+    assert "no pictures: matplotlib is missing: pip install matplotlib\n" in told.err
+    assert "nothing is recorded" in told.err and list(tmp_path.iterdir()) == []
+    assert len(told.out.splitlines()) == 1 + 2
+
+
+# What a sweep races
+
+
+def test_few_sizes_come_first_then_the_cheapest_and_rungs_are_derived():
+    found = sweep.problems(["M", "K"], dtype="fp16")
+    over_m, over_k = SWEEPS["M"], SWEEPS["K"]
+    ids, quick = [p.id for p in found.values()], len(over_m.quick) + len(over_k.quick)
+    assert ids[:quick] == [f"M {n}" for n in over_m.quick] + [f"K {n}" for n in over_k.quick]
+    assert next(iter(found)) == Case(16, 4096, 4096, "NT", "fp16")
+    flops = [case.flops for case in found][quick:]
+    assert flops == sorted(flops)
+    # What lies on two sweeps is one race.
+    assert len(sweep.problems(SWEEPS)) == sum(len(s.sizes) for s in SWEEPS.values()) - 2
+    names = sweep.swept()
+    assert names[:2] == ["tiled", "swizzled"] and set(sweep.swept(quick=True)) < set(names)
+    assert {"mma_base", "wmma_async_stage3", "wgmma_cluster"} <= set(names)
+    assert not set(names) & {"simt_naive", "mma_naive", "wgmma_m64n8k16"}
+    assert sweep.plan(parsed("sweep")) == Plan(rounds=5, replay=0.02, settle=1.0)
+    assert sweep.plan(parsed("sweep", "--quick", "--rounds", "2")).rounds == 2
+
+
+def test_what_is_compiled_ahead_is_what_races(monkeypatch):
+    problem_of = functools.partial(competitors.problem_of, device=ROOFS.device)
+    monkeypatch.setattr(ladder, "problem_of", problem_of)
+    monkeypatch.setattr(competitors, "problem_of", problem_of)
+    case, options = Case(4096, 4096, 4096, "NT", "fp16"), {"only": ["tiled", "tma"], "auto": True}
+    items = ladder._items(case, triton=RUNGS, **options)
+    assert [name for name, *_ in items[:2]] == ["tiled", "tma"] and len(items) == 3
+    twins = ladder._items(case, triton=RUNGS, others=CUDA_RUNGS, only=["async_stages"])
+    assert [config.num_stages for _, _, config in twins] == [4, 3, 2]  # those that a twin names
+
+
+def made_up(name, run=OLD, sizes=None, who=None, **of):
+    """Rows of one run of a sweep of the real rungs: a share of the roof each."""
+    roof, found, rng = Roof(784.0, 4200.0), [], random.Random(name)
+    own = [("triton", k.name, k.number, 0.1 * k.number) for k in RUNGS if k.number > 2]
+    cuda = {k.name: k for k in CUDA_RUNGS if k.name in sweep.swept()}
+    own += [("cuda", k.name, k.number, 0.03 * k.number) for k in cuda.values()]
+    own += [("triton", "auto", None, 0.9), (None, REFERENCE, None, 0.86)]
+    for size in sizes or SWEEPS[name].sizes:
+        case = SWEEPS[name].case(size, **of)
+        for ladder_, competitor, number, share in who or own:
+            us = (roof.floor(case) / share + 3) * rng.uniform(1, 1.06)
+            twins = (
+                competitors.rivals(cuda[competitor], CUDA_RUNGS, RUNGS) if ladder_ == "cuda" else ()
+            )
+            found.append(row(
+                f"{name} {size}", name, 1.0, competitor, run=run, experiment="sweep", case=case,
+                roof=roof, ladder=ladder_, number=number, rung=competitor if ladder_ else None,
+                us=Quantiles(us * 0.98, us, us * 1.03), title=SWEEPS[name].title,
+                versus={twin: flat(1.0) for twin in twins} or None,
+            ))  # fmt: skip
+    return found
+
+
+def test_the_newest_full_run_of_a_sweep_is_shown():
+    full, quick = made_up("K"), made_up("K", NEW, SWEEPS["K"].quick)
+
+    def runs(found, name="K", **chosen):
+        return {row.run for row in sweep.latest_sweep(found, name, **chosen)}
+
+    assert runs([*made_up("K", NEW), *full]) == {NEW} and runs(full + quick) == {OLD}
+    assert runs(full + made_up("K", NEW, who=[("triton", "tma", 8, 0.5)])) == {OLD}
+    # A run that ended early has most sizes, and newer kernels.
+    assert runs(full + made_up("K", NEW, SWEEPS["K"].sizes[:5])) == {NEW}
+    # Where another sweep crosses this one is no run of this one.
+    assert runs(full + made_up("M"), "squares") == set()
+    for other in (
+        made_up("K", NEW, layout="NN"),
+        made_up("K", NEW, dtype="fp16"),
+        made_up("M", NEW),
+    ):
+        assert runs(full + other) == {OLD}
+    assert runs([dataclasses.replace(row, experiment="suite") for row in full]) == set()
+    sizes = [row.case.K for row in sweep.latest_sweep(full, "K")]
+    assert sizes == sorted(sizes)
+
+
+def test_every_rung_has_a_panel_with_its_twins_and_the_table_a_column_per_size(tmp_path):
+    found = made_up("K")
+    panels = sweep.panels(found)
+    assert list(panels)[:3] == ["tritemm.matmul", "03 tiled", "04 swizzled"]
+    assert list(panels["15 cluster"]) == ["cluster", "wgmma_cluster"]
+    # A twin that is not timed at the largest size stands with its rung all the same.
+    lacking = [dataclasses.replace(r, versus=None) if r.case.K == 16384 else r for r in found]
+    assert sweep.panels(lacking).keys() == panels.keys()
+    untimed = {"us": None, "outcome": "refused", "reason": "because"}
+    lost = [dataclasses.replace(r, **untimed) if r.id == "K 64" and r.competitor == "tma" else r
+            for r in made_up("K", sizes=(64, 8192))]  # fmt: skip
+    lines = sweep.text(lost).splitlines()
+    assert lines[0] == "NT, bf16, sustained, TFLOP/s"
+    assert lines[2].split() == ["M", "=", "N", "=", "8192", "64", "8192"]
+    assert any(line.split()[:2] == ["roof", "265"] for line in lines)
+    assert lines[-1] == "08 tma refused: because." and sweep.text([]) == "nothing was measured"
+    path = show.VIEWS["sweep-K"].draw(lost, tmp_path / "new" / "x.png", Selection())
+    with open(path.with_suffix(".csv"), newline="") as file:
+        first, last = csv.DictReader(file)
+    assert (first["K"], first["08 tma (TFLOP/s)"], last["roof (TFLOP/s)"]) == ("64", "", "784")
+    speed = next(r.tflops for r in lost if (r.id, r.competitor) == ("K 8192", REFERENCE))
+    assert float(last["cuBLAS (TFLOP/s)"]) == pytest.approx(speed, rel=1e-3)
+
+
+# Pictures
+
+
+def raced(experiment, listed, ratio_of):
+    """A row of "auto" and one of cuBLAS for each problem; without a ratio it is refused."""
+    found, rng = [], random.Random(2)
+    for problem in listed:
+        ratio = ratio_of(problem, rng)
+        us = 2e-6 * problem.case.flops + 2
+        same = {"experiment": experiment, "case": problem.case, "title": problem.name}
+        spread = ratio and Quantiles(ratio * 0.99, ratio, ratio * 1.01)
+        own = {"us": flat(us / ratio)} if ratio else {}
+        found.append(row(problem.id, problem.group, spread, **own, **same))
+        found.append(row(problem.id, problem.group, 1.0, REFERENCE, us=flat(us), **same))
+    return found
+
+
+def suite_rows(**planted):
+    """The real suite with made-up ratios, among them planted ones."""
+    ratio = lambda p, rng: planted.get(p.id, min(2.5, math.exp(rng.gauss(0.04, 0.12))))  # noqa: E731
+    return raced("suite", problems.read_suite(), ratio)
+
+
+def roof_rows():
+    shares = {"fp8": 2.0, "int8": 2.0, "tf32": 0.5, "fp32": 0.07, "fp64": 0.07, "fp16": 1.03}
+    return [
+        row(None, "roofs", 1.0, REFERENCE, experiment="roofline", case=case,
+            roof=Roof(762 * shares.get(case.kind, 1.0), 4280.0))
+        for case in roofline.cases()
+    ]  # fmt: skip
+
+
+def layer_rows():
+    planted = {"mixtral-8x7b/router/4": 4.0, "deepseek-v3/kv_b/6": 0.3}
+    walk = lambda p, rng: planted.get(p.id, math.exp(0.1 * math.sin(p.case.M + len(p.name))))  # noqa: E731
+    return raced("serving", serving.problems(), walk)
+
+
+def model_rows():
+    cells = model.cells(model.MODELS, model.CASES, model.MODES, None)
+    ratio = lambda p, rng: rng.gauss(1.02, 0.05)  # noqa: E731
+    return raced("model", [cell.problem for cell in cells], ratio)
+
+
+def chance_rows():
+    return raced(
+        "random", problems.random_problems(200, 1), lambda p, rng: math.exp(rng.gauss(0, 0.2))
+    )
+
+
+PICTURES = {
+    "suite": lambda: suite_rows(R7=None, S1=1.002, R12=0.05),
+    "random": chance_rows,
+    "roofline": lambda: [*roof_rows(), *suite_rows(R12=0.05)],
+    "serving": layer_rows,
+    "model": model_rows,
+    "ladder": synthetic,
+    "sweep-M": lambda: made_up("M"),
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_a_picture_is_drawn_small_and_bears_the_digest_of_its_rows(name, suffix, tmp_path):
+    found, view, path = PICTURES[name](), show.PICTURES[name], tmp_path / f"x.{suffix}"
+    view.draw(found, path, Selection())
+    assert figures.drawn_from(path) == view.digest(found)
+    data = path.read_bytes()
+    if suffix == "png":
+        assert data.startswith(b"\x89PNG") and 10_000 < len(data) < 400_000
+    else:
+        assert b"<dc:date>" not in data
+    nothing = {"us": None, "ratio": None, "outcome": "refused"}
+    with pytest.raises(ValueError, match="no measured row"):
+        view.draw([dataclasses.replace(r, **nothing) for r in found], path, Selection())
+
+
+def test_the_digest_is_of_every_field_the_order_and_the_drawing(tmp_path):
+    found = suite_rows()
+    digest = figures.digest(found, "suite 1")
+    assert digest == figures.digest(suite_rows(), "suite 1")
+    changed = [*found[:-1], dataclasses.replace(found[-1], sm_mhz=1411.0)]
+    digests = {figures.digest(other, "suite 1") for other in (changed, found[::-1], found[:-1])}
+    assert len(digests | {digest, figures.digest(found, "suite 2")}) == 5
+    from matplotlib.figure import Figure
+
+    assert figures.drawn_from(tmp_path / "none.png") is None
+    Figure().savefig(tmp_path / "bare.png")
+    assert figures.drawn_from(tmp_path / "bare.png") is None
+
+
+def test_each_problem_has_one_row_and_what_could_not_run_has_cublas_one():
+    found = [r for r in suite_rows() if (r.id, r.competitor) != ("M1", "auto")]
+    failed = {"us": None, "ratio": None, "outcome": "failed", "reason": "out of memory"}
+    found = [dataclasses.replace(r, **failed) if r.id == "M1" else r for r in found]
+    own = {r.id: r for r in figures.shown(found)}
+    assert list(own) == [problem.id for problem in problems.read_suite()]
+    assert own["M1"].competitor == REFERENCE
+    # An interrupted race may have cuBLAS's time alone: that is no result of anything else.
+    alone = [r for r in found if r.id != "S1" or r.competitor == REFERENCE]
+    assert "S1" not in {r.id for r in figures.shown(alone)}
+    tma = [dataclasses.replace(r, competitor="tma") for r in found if r.competitor == "auto"]
+    assert {r.competitor for r in figures.shown([*found, *tma], "tma")} == {"tma", REFERENCE}
+    assert {r.competitor for r in figures.shown(tma)} == {"tma"}
+    assert figures.called(tma) == "tritemm.matmul, kernel='tma'"
+
+
+def test_verdicts_are_those_of_the_table_and_problems_are_written_compactly():
+    results = {r.id: r for r in tables.against_cublas(suite_rows(S1=1.002, R12=0.05, R1=2.5))}
+    assert [suite.verdict(results[key]) for key in ("R1", "S1", "R12")] == [
+        suite.WIN, suite.TIE, suite.LOSS
+    ]  # fmt: skip
+    tf32 = Case(64, 64, 64, "NN", "fp32", "fp32", "tf32", batch=9)
+    assert suite.compact(row("x", "y", case=tf32)) == "9x64x64x64 NN tf32"
+    mixed = row("x", "y", case=Case(8, 16, 4, "NT", out_dtype="fp32"))
+    assert suite.compact(mixed) == "8x16x4 NT bf16→fp32"
+
+
+@pytest.mark.parametrize("values", [[1.0], [0.97, 1.04], [0.6, 1.8], [0.05, 3.0]])
+def test_an_axis_of_ratios_shows_all_of_them_one_and_a_few_ticks(values):
+    _, axes = figures.blank(2)
+    low, high = figures.ratio_axis(axes.xaxis, values)
+    assert low < min(*values, 0.9) and max(*values, 1.1) < high
+    ticks = dict(zip(axes.get_xticks(), axes.get_xticklabels(), strict=True))
+    assert 3 <= len(ticks) <= 14 and ticks[1.0].get_text() == "1"
+
+
+def test_roofs_are_of_each_type_at_its_own_clock_and_the_furthest_below_come_first():
+    below = [r for r in suite_rows(R12=0.05) if r.competitor == "auto"]
+    found = roofline.roofs_of(roof_rows(), below)
+    assert roofline.alike(found) == [["fp8", "int8"], ["fp16", "bf16"], ["tf32"]]
+    # A type that `roofline` did not measure has the roof of the suite's own run.
+    assert roofline.roofs_of([], below)["bf16"] == Roof(700.0, 4000.0)
+    shares = [roofline.share(r, found) for r in roofline.furthest(below, found)]
+    assert shares == sorted(shares) and len(shares) == len(below)
+    bare = [dataclasses.replace(r, roof=None) for r in suite_rows()]
+    with pytest.raises(ValueError, match="no row has a roof"):
+        roofline.plot_roofline(bare, Selection())
+
+
+def test_no_two_labels_of_layers_lie_on_one_another_and_none_is_cut_off():
+    from matplotlib.text import Text
+
+    figure = serving.plot_serving(layer_rows())
+    figure.draw_without_rendering()
+    assert len({axes.get_ylim() for axes in figure.axes}) == 1
+    texts = [text for axes in figure.axes for text in axes.texts]
+    boxes = [Text.get_window_extent(text) for text in texts]  # of the words, without their line
+    assert len(boxes) == 22
+    for place, own in enumerate(boxes):
+        assert own.count_overlaps(boxes[place + 1 :]) == 0
+        assert figure.bbox.x0 <= own.x0 and own.x1 <= figure.bbox.x1
+
+
+def test_a_process_of_its_own_draws_meanwhile(tmp_path):
+    live = Live(ladder.draw, tmp_path)
+    live.show(synthetic())
+    [path] = live.last.result()
+    assert path.name == "ladder-4096x4096x4096-NT-bf16.png"
+    own = select.newest(synthetic(), synthetic()[0].case)
+    assert figures.drawn_from(path) == show.VIEWS["ladder"].digest(own)
+    path.unlink()
+    assert live.close(synthetic()) == [path] and path.exists()
+
+
+def test_table_and_plot_read_recorded_rows(tmp_path):
+    path, picture = tmp_path / "x.jsonl", tmp_path / "ladder.png"
+    rows.append(path, synthetic())
+    words = [sys.executable, "-m", "perf", "table", "--results", str(path)]
+    run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.stdout.startswith(tables.markdown([ladder.one_ladder(synthetic())])), run.stderr
+    assert __main__.main(["plot", "--results", str(path), "--out", str(picture)]) == 0
+    assert picture.exists() and __main__.main(["table", "--results", str(path), "--size", "7"]) == 2
+
+
+@pytest.mark.gpu
+@pytest.mark.xdist_group("perf")
+def test_the_ladder_runs_and_records(tmp_path):
+    path, rung = tmp_path / "x.jsonl", RUNGS[-1].name
+    words = ["ladder", "--sizes", "1024", "--only", rung, "--quick", "--out", str(path)]
+    words = [sys.executable, "-m", "perf", *words]
+    run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    found = rows.read(path)
+    assert [row.competitor for row in found] == [rung, REFERENCE, NULL]
+    assert all(row.outcome == "measured" and row.ratio for row in found)
+
+
+def test_a_race_of_a_sweep_has_both_ladders_matmul_and_cublas(timed):
+    case, options = Case(16, 32, 32, "NT", "fp16"), {"only": sweep.swept(), "auto": True}
+    there = competitors.ladders(case, operands(case, "cpu"), cuda=CUDA_RUNGS, **options)
+    assert [c.name for c in there] == [*sweep.swept(), "auto", REFERENCE, NULL]
+    assert there[-3].rung in {kernel.name for kernel in RUNGS} and there[-3].number is None

@@ -1,6 +1,5 @@
 """`python -m perf profile`: what ncu and Proton print, and how they are called, without a GPU."""
 
-import argparse
 import contextlib
 import functools
 import json
@@ -11,15 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from perf import operands, profile
+from perf import cli, operands
 from perf.case import Case
-from perf.commands import profile as command
-from perf.machine import ROOT
+from perf.experiments import profile
 from perf.rows import CUDA
 from tritemm.problem import INTERPRETED
 from tritemm.rungs import RUNGS
 
-from .perf_fakes import fake, parsed_by, spoil_one
+from .perf_fakes import fake, spoil_one
+from .perf_fakes import parsed as parsed_by
 
 pytestmark = pytest.mark.host
 
@@ -125,17 +124,10 @@ def test_the_table_in_plain_words():
     assert "sleeping" not in text  # the sixth
     assert found["DRAM traffic over the least, A, B and C once"] == "1.00"
     assert "1 kernel in all" in text
-
-
-def test_each_kernel_has_a_section_and_bytes_are_added():
-    text = profile.text(profile.parse(printed()), CASE)
-    one, two, both = text.split("\n\n")
+    one, two, both = profile.text(profile.parse(printed()), CASE).split("\n\n")
     assert one.startswith(KERNELS[0]) and two.startswith(KERNELS[1])
-    assert lines_of(two)["L2 traffic"] == "not counted"
-    assert both.startswith("2 kernels in all")
-    assert lines_of(both)["DRAM read"] == "68.1 MB"
-    assert lines_of(both)["DRAM written"] == "36.1 MB"
-    assert lines_of(both)["L2 traffic"] == "not counted"
+    assert lines_of(two)["L2 traffic"] == lines_of(both)["L2 traffic"] == "not counted"
+    assert both.startswith("2 kernels in all") and lines_of(both)["DRAM read"] == "68.1 MB"
 
 
 def test_a_chip_without_a_counter_is_asked_for_the_next_name():
@@ -187,7 +179,7 @@ def test_proton_times_are_those_of_the_leaves():
     assert profile.proton_kernels(tree) == want
 
 
-parsed = functools.partial(parsed_by, command, "profile")
+parsed = functools.partial(parsed_by, "profile")
 
 
 def run(*words):
@@ -200,14 +192,14 @@ def cpu(monkeypatch):
     """Pretend that a GPU is there; operands are on the CPU, where rungs are interpreted."""
     if not INTERPRETED:
         pytest.skip("kernels can't read CPU tensors on a GPU machine")
-    monkeypatch.setattr(command, "unable", lambda name: None)
+    monkeypatch.setattr(cli, "unable", lambda name: None)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
 
     def placed(case, device):
         return operands.operands(case, "cpu" if device == "cuda" else device)
 
-    monkeypatch.setattr(command, "operands", placed)
+    monkeypatch.setattr(profile, "operands", placed)
 
 
 @pytest.fixture
@@ -325,22 +317,22 @@ def test_a_rung_that_refuses_says_why(ncu, capsys):
 def test_the_type_is_the_first_that_the_rung_takes(cpu, monkeypatch):
     takes = lambda problem: None if problem.a.dtype == torch.float16 else "fp16 only"  # noqa: E731
     picky, any_type = fake("k01_picky", why_not=takes), fake("k02_any")
-    monkeypatch.setattr(command, "RUNGS", (any_type,))
-    monkeypatch.setattr(command, "CUDA_RUNGS", (picky,))
-    assert command.subject(parsed("any"))[0].dtype == "bf16"
-    case, entrant = command.subject(parsed("picky"))
+    monkeypatch.setattr(profile, "RUNGS", (any_type,))
+    monkeypatch.setattr(profile, "CUDA_RUNGS", (picky,))
+    assert profile.subject(parsed("any"))[0].dtype == "bf16"
+    case, entrant = profile.subject(parsed("picky"))
     assert case.dtype == "fp16" and entrant.ladder == CUDA and entrant.refusal is None
-    assert command.subject(parsed("picky", "--dtype", "bf16"))[1].refusal == "fp16 only"
-    assert command.subject(parsed("any", "--accumulate", "fp16"))[0].dtype == "fp16"
+    assert profile.subject(parsed("picky", "--dtype", "bf16"))[1].refusal == "fp16 only"
+    assert profile.subject(parsed("any", "--accumulate", "fp16"))[0].dtype == "fp16"
 
 
 def test_another_config_is_named_as_in_the_tables(cpu, monkeypatch):
-    monkeypatch.setattr(command, "RUNGS", (fake("k01_many"),))
+    monkeypatch.setattr(profile, "RUNGS", (fake("k01_many"),))
     for name, rows in (("many", 16), ("many[1]", 32)):
-        entrant = command.subject(parsed(name))[1]
+        entrant = profile.subject(parsed(name))[1]
         assert (entrant.name, entrant.config["BLOCK_M"]) == (name, rows)
-    with pytest.raises(ValueError, match=r"many\[2\]: for .* there are many, many\[1\]$"):
-        command.subject(parsed("many[2]"))
+    with pytest.raises(profile.Unprofiled, match=r"many\[2\]: for .* there are many, many\[1\]$"):
+        profile.subject(parsed("many[2]"))
 
 
 @pytest.fixture
@@ -356,7 +348,7 @@ def watched(cpu, monkeypatch):
 
     def rung(spoil=lambda c: None):
         noted = lambda c: (seen.append("launch"), spoil(c))  # noqa: E731
-        monkeypatch.setattr(command, "RUNGS", (fake("k01_good", noted),))
+        monkeypatch.setattr(profile, "RUNGS", (fake("k01_good", noted),))
         return seen
 
     monkeypatch.setattr(torch.cuda.profiler, "profile", looking)
@@ -367,7 +359,7 @@ def test_the_child_shows_one_warm_launch(watched, tmp_path):
     seen, report = watched(), tmp_path / "report"
     assert run("good", "--size", "48x40x32", "--child", str(report)) == 0
     assert seen[-3:] == ["begin", "launch", "end"]
-    assert seen.index("begin") >= 2 + command.WARM
+    assert seen.index("begin") >= 2 + profile.WARM
     assert not report.exists()
 
 
@@ -379,13 +371,10 @@ def test_the_child_refuses_a_red_kernel(watched, tmp_path):
     assert said["status"] == 1
     assert said["sentence"].startswith("good is wrong: 1 of 1920 elements are wrong")
 
-
-def test_the_child_says_what_failed(watched, tmp_path):
     def crash(c):
         raise RuntimeError("no cubin")
 
     watched(crash)
-    report = tmp_path / "report"
     assert run("good", "--size", "48x40x32", "--child", str(report)) == 2
     said = json.loads(report.read_text())
     assert said == {"status": 2, "sentence": "good failed: RuntimeError: no cubin"}
@@ -414,21 +403,3 @@ def test_proton_times_one_launch(watched, monkeypatch, capsys):
     assert found["kernels"] == [{"kernel": "k", "us": 4.25}]
     assert run("good", "--size", "48x40x32", "--tool", "proton") == 0
     assert lines_of(capsys.readouterr().out)["all kernels"] == "4.2 us"
-
-
-def test_proton_without_a_device_is_a_sentence(watched, capsys):
-    watched()
-    assert run("good", "--size", "48x40x32", "--tool", "proton") == 2
-    assert "Proton failed: " in capsys.readouterr().err
-
-
-def test_the_child_starts_in_the_checkout(cpu, monkeypatch):
-    seen = {}
-
-    def started(words, **options):
-        seen.update(options)
-        return argparse.Namespace(stdout=printed(1))
-
-    monkeypatch.setattr(command.subprocess, "run", started)
-    command._under_ncu("ncu", parsed("cublas"), CASE)
-    assert seen["cwd"] == ROOT

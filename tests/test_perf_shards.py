@@ -1,6 +1,5 @@
 """One command on several GPUs: the processes, with stand-ins for them, and what becomes of them."""
 
-import dataclasses
 import json
 import os
 import signal
@@ -11,31 +10,20 @@ import time
 import pytest
 import torch
 
-from perf import __main__, found, machine, rows, search_parts, shards
-from perf.case import Case
+from perf import machine, rows, shards
 from perf.cli import unshared
-from perf.commands.search import workers, wrong
-from perf.found import Found, Option, Result
+from perf.experiments.search import workers
 from perf.machine import ROOT
 from perf.shards import Part
 from tritemm.compile import pool
-from tritemm.rungs import RUNGS
-from tritemm.spec import Config
+
+from .perf_fakes import OLD, parsed
 
 pytestmark = pytest.mark.host
 
-RUN = "2026-01-02T03:04:05+00:00"
-
 
 def part(index, of, out="x.jsonl"):
-    return Part(index, of, RUN, out)
-
-
-def parsed(*words):
-    return __main__.parser().parse_args(words)
-
-
-# Which problems, which card, how many workers
+    return Part(index, of, OLD, out)
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 10])
@@ -53,27 +41,23 @@ def test_a_part_is_what_the_environment_says(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("named", "devices"), [(None, ["0", "1"]), ("3, 5,7", ["3", "5"]), ("GPU-a,GPU-b", None)]
+    ("named", "devices", "index", "among"),
+    [(None, ["0", "1"], 1, 1), ("3, 5,7", ["3", "5"], 0, 3), ("GPU-a,GPU-b", None, 0, 0)],
 )
-def test_the_cards_are_the_visible_ones(monkeypatch, named, devices):
+def test_the_cards_are_the_visible_ones_and_nvml_counts_the_others_too(
+    monkeypatch, named, devices, index, among
+):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if named:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
     assert shards.visible(2) == (devices or named.split(","))
-
-
-@pytest.mark.parametrize(
-    ("visible", "index", "among"), [("", 1, 1), ("3", 0, 3), ("2,0", 1, 0), ("GPU-uuid", 0, 0)]
-)
-def test_nvml_counts_cards_that_are_not_visible_too(monkeypatch, visible, index, among):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert machine._among_all(index) == among
 
 
 def test_all_workers_together_are_no_more_than_the_cores(monkeypatch):
     args = parsed("search", "--gpus", "4")
     assert workers(args) is None
-    for cores, each in ((2, 1), (16, 4), (30, 7), (64, 16), (1000, pool.WORKERS)):
+    for cores, each in ((2, 1), (16, 4), (30, 7), (1000, pool.WORKERS)):
         monkeypatch.setattr(os, "sched_getaffinity", lambda pid, cores=cores: set(range(cores)))
         args.part = part(0, 4)
         assert workers(args) == each
@@ -88,13 +72,9 @@ def test_more_gpus_than_there_are_or_of_two_kinds_are_refused(monkeypatch):
     assert unshared(parsed("random", "--gpus", "3")) is None
     assert unshared(parsed("random", "--gpus", "8")) == "--gpus 8: torch sees 4; ask for no more"
     assert "NVIDIA H100 and NVIDIA H200; choose" in unshared(parsed("random", "--gpus", "4"))
-    args = parsed("random", "--gpus", "8")
-    args.part = part(0, 8)
-    assert unshared(args) is None
 
 
 # The processes
-
 
 #: The head of what runs in place of `python -m perf`: `mine` is its part, `out` is its file.
 HEAD = f"""
@@ -111,7 +91,7 @@ def run(monkeypatch, tmp_path):
 
     def run(script, count=2, argv=(), out=tmp_path / "x.jsonl", say=said.append):
         monkeypatch.setattr(shards, "COMMAND", (sys.executable, "-c", HEAD + script))
-        return shards.run(argv, count, RUN, out, say), said
+        return shards.run(argv, count, OLD, out, say), said
 
     return run
 
@@ -128,25 +108,22 @@ def test_each_process_has_the_arguments_a_card_and_its_part(run, monkeypatch, tm
     for index, (file, card) in enumerate(zip(ended.files, "64", strict=True)):
         argv, device, mine = json.loads(file.read_text())
         assert argv == ["suite", "--gpus", "2"] and device == card
-        assert Part.from_json(json.dumps(mine)) == Part(index, 2, RUN, file)
+        assert Part.from_json(json.dumps(mine)) == Part(index, 2, OLD, file)
         lines = [line for line in said if line.startswith(f"gpu {index}")]
         assert lines == [f"gpu {index}: out", f"gpu {index}: err"]
     assert ended.folder.parent == tmp_path and str(ended.folder) in said[0]
     ended.discard()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_without_a_file_the_parts_lie_elsewhere(run, tmp_path):
-    ended, _ = run("out.touch()", count=1, out=None)
+    ended, _ = run("out.touch()", count=1, out=None)  # without a file the parts lie elsewhere
     assert ended.files[0].exists() and tmp_path not in ended.folder.parents
     ended.discard()
-    assert not ended.folder.exists()
 
 
 DIES = {
     "os.kill(os.getpid(), signal.SIGKILL)": (137, "signal 9 ended it"),
     "sys.exit(3)": (3, "its status is 3"),
     "raise RuntimeError('lost')": (1, "its status is 1"),
+    "(out.unlink(), sys.exit(2))": (2, "its status is 2"),
 }
 
 
@@ -155,16 +132,10 @@ def test_a_process_that_dies_is_named_and_its_rows_are_kept(run, how):
     status, text = DIES[how]
     ended, said = run(f"out.write_text('row')\nif mine['index'] == 1: {how}\n")
     assert (ended.status, ended.interrupted) == (status, False)
-    assert [file.read_text() for file in ended.files] == ["row", "row"]
+    assert {file.read_text() for file in ended.files} == {"row"}
+    assert len(ended.files) == 2 - ("unlink" in how)
     failed = [line for line in said if "FAILED" in line]
     assert failed == [f"gpu 1 FAILED: {text}; what it measured before is kept"]
-    ended.discard()
-
-
-def test_a_process_that_left_nothing_has_no_file(run):
-    ended, _ = run("if mine['index'] == 0: sys.exit(2)\nout.touch()")
-    assert ended.status == 2
-    assert [file.name for file in ended.files] == ["1.jsonl"]
 
 
 WAITS = """
@@ -222,28 +193,26 @@ def test_when_the_parent_is_killed_the_processes_end_and_their_files_stay(tmp_pa
         process.kill()
     (file,) = tmp_path.glob("x.parts-*/0.jsonl")
     assert file.read_text() == "kept"
-    assert gone(child)
-
-
-def gone(pid, seconds=20.0):
-    """Whether the process ends in so long; one that nobody waits for has ended, too."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        try:
-            with open(f"/proc/{pid}/stat") as file:
-                if file.read().rpartition(")")[2].split()[0] in "ZX":
-                    return True
-        except OSError:
-            return True
+    end = time.monotonic() + 20
+    while alive(child):
+        assert time.monotonic() < end
         time.sleep(0.05)
-    return False
+
+
+def alive(pid):
+    """A process that nobody waits for has ended, too."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")
 def test_the_process_is_this_command(monkeypatch, tmp_path):
     monkeypatch.chdir(ROOT)
     said = []
-    ended = shards.run(["random", "--gpus", "2"], 1, RUN, tmp_path / "x", said.append)
+    ended = shards.run(["random", "--gpus", "2"], 1, OLD, tmp_path / "x", said.append)
     assert (ended.status, ended.files) == (2, ())
     assert "gpu 0: python -m perf random needs a CUDA device, and torch sees none" in said
 
@@ -256,53 +225,10 @@ def test_two_cards_leave_the_rows_of_one(tmp_path, command):
         pytest.skip("needs two CUDA devices")
     path = tmp_path / "x.jsonl"
     words = [command, "--n", "4", "--quick", "--gpus", "2", "--out", str(path)]
-    run = subprocess.run(
-        [sys.executable, "-m", "perf", *words],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = [sys.executable, "-m", "perf", *words]
+    run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     made = rows.read(path)
     ids = [row.problem["id"] for row in made if row.competitor == "auto"]
     assert [key.rpartition("-")[2] for key in ids] == ["0", "1", "2", "3"]
-    assert len({row.run for row in made}) == 1
-    assert list(tmp_path.iterdir()) == [path]
-
-
-# What a search leaves
-
-
-def result(rung, config, us, predicted=12.5, error=None):
-    option = Option(rung, config, predicted and predicted / 1e6)
-    return Result(option, us and us / 1e6, error)
-
-
-CONFIG = Config(64, 128, 32, num_warps=4, num_stages=3)
-
-
-@pytest.fixture
-def one():
-    found_ = (
-        result(RUNGS[2], CONFIG, 10.123),
-        result(None, None, 11.5, None),
-        result(RUNGS[2], dataclasses.replace(CONFIG, SPLIT_K=2), 20.25),
-        result(RUNGS[3], CONFIG, None, error="wrong: 3 of 9"),
-    )
-    return Found(Case(64, 96, 128, "TN", "fp16", out_dtype="fp32"), found_, found_[2].name)
-
-
-def test_a_search_is_read_from_what_its_processes_left(one, tmp_path):
-    other = dataclasses.replace(one, case=Case(1, 2, 3, batch=4), results=one.results[:2])
-    files = [tmp_path / "0.jsonl", tmp_path / "1.jsonl"]
-    for file, each in zip(files, (one, other), strict=True):
-        lines = [found.to_json(each.case, r) for r in each.results]
-        head = json.dumps({"time": RUN, "environment": {}})
-        file.write_text("\n".join([head, search_parts.note(each, "title"), *lines, '{"M": 4']))
-    read = search_parts.read(files)
-    assert [each.found.case for each in read] == [one.case, other.case]
-    assert [found.text(each.found) for each in read] == [found.text(one), found.text(other)]
-    assert [wrong(each.found) for each in read] == [True, False]
-    assert read[0].found.regret == pytest.approx(2, rel=1e-3) and read[0].title == "title"
-    assert list(read[0].lines) == [found.to_json(one.case, r) for r in one.results]
+    assert len({row.run for row in made}) == 1 and list(tmp_path.iterdir()) == [path]

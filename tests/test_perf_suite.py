@@ -1,56 +1,88 @@
-"""The suite's problems, random problems, and what their rows say together."""
+"""`python -m perf suite | random | roofline` on the CPU, with stand-ins for the card and peers."""
 
 import dataclasses
+import itertools
 import math
-import random
+import re
 import statistics
+import subprocess
+import sys
+import tempfile
 
 import pytest
+import torch
 
-from perf import bench, engine, problems, select, summary, views
+import tritemm
+from perf import __main__, bench, engine, problems, rows, session
 from perf.case import Case
-from perf.engine import Loop, Plan, Sample
-from perf.machine import State, _limited
-from perf.plots import figures
-from perf.roof import Roof, Roofs
-from perf.roofline import text as roofline_text
-from perf.rows import NULL, REFERENCE, Row
-from perf.stats import Quantiles, standard_error
-from tritemm.problem import Device
+from perf.engine import Competitor, Plan
+from perf.experiments import peers, roofline, show, suite
+from perf.machine import ROOT
+from perf.rows import INVARIANT, PEERS, REFERENCE
+from perf.views import Selection
+from tritemm.rungs import RUNGS
 
-from .perf_fakes import heading
+from .perf_fakes import FakeBench, by_name, flat, four_gpus, on_cpu, parsed, ran, row
 
 pytestmark = pytest.mark.host
 
 HEAD = "id,class,name,batch,M,N,K,dtype,out_dtype,layout\n"
+SUITE = (
+    HEAD
+    + """A,decode,small,1,32,24,40,fp16,fp16,NT
+B,one,batched,2,16,24,40,bf16,bf16,NN
+C,two,eight bits,1,32,32,64,fp8,bf16,NT
+"""
+)
+LT, QUACK = PEERS.values()
 
 
-def row(key, group, ratio=None, competitor="auto", null=1.0, run="2026-01-02T00:00:00", **fields):
-    """A row of a suite, with a ratio of no spread, or refused."""
-    shared = vars(heading(Case(64, 64, 64, dtype=fields.pop("dtype", "bf16"))))
-    shared |= {"experiment": "suite", "run": run, "roof": Roof(700.0, 4000.0)}
-    shared |= {"problem": {"id": key, "class": group, "name": "made up"}}
-    measured = {
-        "outcome": "measured", "us": Quantiles(2, 2, 2), "tflops": 1.0, "gbs": 1.0,
-        "ratio": Quantiles(ratio, ratio, ratio), "null": Quantiles(null, null, null),
-    } if ratio else {"outcome": "refused", "reason": "not implemented"}  # fmt: skip
-    none = {"rung": None, "number": None, "config": None}
-    return Row(**shared | none | measured | {"competitor": competitor} | fields)
+@pytest.fixture
+def timed(monkeypatch, tmp_path):
+    (tmp_path / "mine.csv").write_text(SUITE)
+    monkeypatch.chdir(tmp_path)
+    return on_cpu(monkeypatch)
 
 
-# The suite's file
+WORDS = ("suite", "--file", "mine.csv", "--rounds", "12")
+
+
+def stand_ins(monkeypatch, right=True):
+    """Peers that multiply with torch, and refuse fp8; cuBLASLt's is wrong if asked to be."""
+
+    def made(name):
+        def run(a, b, c):
+            torch.matmul(a, b, out=c)
+            if not right and name == LT:
+                c.copy_(c.flip(-1) + 1)
+
+        return lambda case, operands_, there: (
+            Competitor(name, run, refusal="no fp8")
+            if case.dtype == "fp8"
+            else Competitor(name, run, config={"kept": name}, slack=peers.SLACK)
+        )
+
+    for word, name in PEERS.items():
+        monkeypatch.setitem(peers.MAKERS, word, made(name))
+
+
+def spoilt(a, b, *, out, **options):
+    torch.matmul(a, b, out=out)[..., -1, -1] += 1
+    return out
+
+
+# The problems
 
 
 def test_the_suite_is_read():
-    found = problems.read_suite()
-    known = {problem.id: problem for problem in found}
-    assert len(known) == len(found) == 75
+    known = {problem.id: problem for problem in problems.read_suite()}
+    assert len(known) == 75
     assert known["S8"].case == Case(4096, 4096, 4096, "NN", "fp32", precision="tf32")
     assert known["S10"].case == Case(4096, 14336, 4096, "NT", "int8", "int32")
-    assert known["F1"].case == Case(4096, 24576, 1536, "NT", "fp8")
     assert known["M1"].case.out_dtype == "fp32" and known["P1"].case.out_dtype is None
-    assert known["B4"].case.batch == 4096
-    assert known["M1"].name == "lm_head, fp32 output"
+    layers = {problem.id: problem.case for problem in problems.read_suite(problems.LINEAR)}
+    assert layers["T1"] == Case(8192, 28672, 4096, "NT", "bf16", ending="bias gelu")
+    assert (layers["T3"].ending, layers["T3"].columns) == ("swiglu", 14336)
 
 
 @pytest.mark.parametrize(
@@ -62,253 +94,354 @@ def test_the_suite_is_read():
         (HEAD + "A,one,x,1,2,2,3,int32,int32,NT\n", "int32 is no type of operands"),
         (HEAD + "A,one,x,1,2,2,3,bf16,bf16,NX\n", "a layout is"),
         (HEAD + "A,one,x,1,2,2,3,bf16,bf16,NT\n" * 2, "line 3: a second A"),
+        ("A,one,x,2,8,8,8,bf16,bf16,NT,bias", "one 16-bit product"),
+        ("A,one,x,1,8,8,8,bf16,bf16,TN,accumulate", "what accumulates is fp32"),
+        ("A,one,x,1,8,8,8,bf16,fp32,NT,bias", "what accumulates is fp32"),
+        ("A,one,x,1,8,8,8,bf16,bf16,NN,bias", "layout is NT"),
+        ("A,one,x,1,8,7,8,bf16,bf16,NT,swiglu", "halves of N"),
+        ("A,one,x,1,8,8,8,bf16,bf16,NT,tanh", "line 2: an ending is made of"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_named(tmp_path, text, message):
     path = tmp_path / "mine.csv"
-    path.write_text(text)
+    path.write_text(text if "\n" in text else f"{HEAD.strip()},ending\n{text}\n")
     with pytest.raises(ValueError, match=f"mine.csv.*{message}"):
         problems.read_suite(path)
 
 
-# Random problems
-
-
-def test_random_problems_are_the_seeds_and_of_every_kind():
+def test_random_problems_are_the_seeds_of_every_kind_and_log_uniform():
     found = problems.random_problems(400, 5)
-    assert found[:60] == problems.random_problems(60, 5)
-    assert found != problems.random_problems(400, 6)
+    assert found[:60] == problems.random_problems(60, 5) != problems.random_problems(60, 6)
     assert {p.case.layout for p in found} == {"NN", "NT", "TN", "TT"}
-    assert {p.case.dtype for p in found} == {"bf16", "fp16"}
-    assert len({p.id for p in found}) == 400
+    assert {p.case.dtype for p in found} == {"bf16", "fp16"} and len({p.id for p in found}) == 400
     for multiple in problems.MULTIPLES:
         own = [p.case for p in found if p.group == problems.group_of(multiple)]
         assert 60 < len(own) < 140
         assert all(case.N % multiple == case.K % multiple == 0 for case in own)
     assert all(p.case.flops <= problems.FLOPS for p in found)
     assert sum(p.case.M < 64 for p in found) > 60
-
-
-def test_random_sizes_are_log_uniform():
     logs = [math.log2(p.case.N) for p in problems.random_problems(2000, 0)]
-    low, high = problems.SIZES
-    for share in (0.25, 0.5, 0.75):
-        at = statistics.quantiles(logs, n=100)[round(100 * share) - 1]
-        assert at == pytest.approx(low + share * (high - low), abs=0.4)
+    (low, high), quantiles = problems.SIZES, statistics.quantiles(logs, n=4)
+    wanted = [low + share * (high - low) for share in (0.25, 0.5, 0.75)]
+    assert quantiles == pytest.approx(wanted, abs=0.4)
 
 
-# Summaries
+# The command
 
 
-ROWS = [
-    row("A", "one", 1.25), row("A", "one", 1.0, REFERENCE),
-    row("B", "one", 0.8, null=1.01), row("B", "one", 1.0, REFERENCE, null=1.01),
-    row("C", "two", 1.004, null=1.005), row("C", "two", 1.0, REFERENCE, null=1.005),
-    row("D", "two", None, dtype="fp8"), row("D", "two", 1.0, REFERENCE, dtype="fp8"),
-]  # fmt: skip
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")
+@pytest.mark.parametrize("race", [
+    "suite", "serving", "random", "linear", "ladder", "roofline", "host", "model", "sweep",
+    "search", "regret", "repeat",
+])  # fmt: skip
+def test_without_a_gpu_the_race_says_so(race, capsys):
+    assert __main__.main([race]) == 2
+    expected = f"python -m perf {race} needs a CUDA device, and torch sees none\n"
+    assert capsys.readouterr() == ("", expected)
 
 
-def test_classes_and_all_are_summed_up():
-    one, two, sixteen, every = summary.summarise(summary.of(ROWS, "auto"))
-    assert [s.name for s in (one, two, sixteen, every)] == ["one", "two", "all 16-bit", "all"]
-    assert (one.problems, one.timed, one.reached, one.wins, one.ties, one.losses) == (
-        2, 2, 1, 1, 0, 1,
-    )  # fmt: skip
-    assert one.geomean == pytest.approx(1.0)
-    assert one.least.problem["id"] == "B"
-    assert (two.problems, two.timed, two.reached, two.wins, two.ties) == (2, 1, 1, 0, 1)
-    assert (sixteen.problems, every.problems, every.timed) == (3, 4, 3)
-    assert every.geomean == pytest.approx((1.25 * 0.8 * 1.004) ** (1 / 3))
-    assert every.share == pytest.approx(2 / 3)
-
-
-def test_the_noise_is_that_of_the_null_test():
-    found = summary.noise(ROWS)
-    assert found.geomean == pytest.approx((1.01 * 1.005 * 1 * 1) ** 0.25)
-    assert (found.farthest, found.at) == (1.01, "B")
-    assert summary.noise([]) is None
-
-
-def test_the_text_has_wins_losses_and_refusals():
-    text = summary.text(ROWS)
-    assert "wins (1): A 1.250" in text and "losses (1): B 0.800" in text
-    assert "refused: not implemented" in text
-    assert "cuBLAS against itself: geomean 1.0037, farthest from 1 1.0100 (B)" in text
-
-
-def test_markdown_tables_are_whole():
-    for table in (summary.markdown(ROWS, "auto"), summary.markdown_problems(ROWS, "auto")):
-        lines = [line for line in table.splitlines() if line.startswith("|")]
-        assert len({line.count("|") for line in lines}) == 1
-        assert "nan" not in table
-
-
-# Which run is shown
-
-
-def test_a_partial_run_does_not_displace_a_full_one():
-    later = [dataclasses.replace(r, run="2026-02-02T00:00:00") for r in ROWS]
-    latest = {"experiment": "suite", "enough": 4}
-    assert select.latest_run([*ROWS, *later], **latest) == later
-    assert select.latest_run([*ROWS, *later[:4]], **latest) == ROWS
-    assert select.latest_run([*ROWS, *later[:4]], "suite", enough=2) == later[:4]
-    assert select.latest_run(ROWS, "random") == []
-    tma = [dataclasses.replace(r, competitor="tma") for r in later if r.competitor == "auto"]
-    assert select.latest_run([*ROWS, *tma], **latest, competitor="auto") == ROWS
-    assert select.latest_run([*ROWS, *tma], **latest, competitor="tma") == tma
-    assert select.latest_run(tma, **latest, competitor="auto") == []
-    burst = [dataclasses.replace(r, mode="burst") for r in later]
-    assert select.latest_run([*ROWS, *burst], **latest) == ROWS
-    assert select.latest_run([*ROWS, *burst], **latest, mode="burst") == burst
-
-
-def test_each_problems_newest_race_is_shown_whichever_run_it_was_of():
-    ids = list(dict.fromkeys(row.problem["id"] for row in ROWS))
-    few = [
-        dataclasses.replace(r, run="2026-02-02T00:00:00") for r in ROWS if r.problem["id"] == ids[0]
+def test_the_suite_runs_any_file_and_records(timed, tmp_path, capsys):
+    """The planted speed is found, fp8 is refused by name, and the null test is in every row."""
+    path, timed["auto"] = tmp_path / "x.jsonl", 1e-3 / 1.05
+    status, found = ran(path, *WORDS)
+    told = capsys.readouterr()
+    assert status == 0 and "[3/3] C eight bits: 32 x 32 x 64 NT, fp8" in told.err
+    assert [(row.id, row.competitor) for row in found] == [
+        (key, name) for key in "ABC" for name in ("auto", REFERENCE)
     ]
-    rest = [row for row in ROWS if row.problem["id"] != ids[0]]
-    assert rest
-    assert select.newest_races([*few, *ROWS], "suite", ids) == [*few, *rest]
-    backwards = sorted(rest, key=lambda row: ids.index(row.problem["id"]), reverse=True)
-    found = select.newest_races([*ROWS, *few], "suite", ids[::-1])
-    assert [row.problem for row in found] == [row.problem for row in [*backwards, *few]]
-    assert select.newest_races([*ROWS, *few], "suite", [])[: len(few)] == few
-    assert select.newest_races([*ROWS, *few], "suite", ["of another file"])[: len(few)] == few
-    assert select.newest_races([*few, *ROWS], "suite", ids[:1]) == few
-    assert select.newest_races(ROWS, "random", ids) == []
-
-
-# The roofs
-
-
-def test_the_roof_is_arithmetic_or_memory():
-    roof = Roof(tflops=700.0, gbs=4000.0)
-    large, thin = Case(8192, 8192, 8192), Case(1, 8192, 8192)
-    assert roof.floor(large) == pytest.approx(2 * 8192**3 / 700e6)
-    assert roof.floor(thin) == pytest.approx((2 * 8192 + 8192**2) * 2 / 4e6, rel=1e-3)
+    assert {(row.experiment, row.run) for row in found} == {("suite", found[0].run)}
+    assert found[0].command == "python -m perf suite --file mine.csv --rounds 12 --out x.jsonl"
+    for ours in found[:4:2]:
+        assert ours.rung in {kernel.name for kernel in RUNGS} and ours.config and ours.code
+        assert ours.ratio.p50 == pytest.approx(1.05, abs=0.01)
+        assert ours.null.p50 == pytest.approx(1, abs=0.01)
+        assert ours.of_roof == pytest.approx(ours.roof.floor(ours.case) / ours.us.p50)
+    assert found[4].outcome == "refused" and "float8" in found[4].reason
+    assert "wins (2): " in told.out and "losses (0): none" in told.out
+    assert re.search(r"^all +2 of 3 +1\.0[45]\d ", told.out, re.MULTILINE)
+    assert ran(path, *WORDS, "--class", "two", "--json")[0] == 0
+    heading, race = capsys.readouterr().out.splitlines()
+    assert '"command":"python -m perf suite' in heading and '"class":"two"' in race
 
 
 @pytest.mark.parametrize(
-    ("case", "share"),
+    ("words", "message"),
     [
-        (Case(1, 1, 1), 1.0),
-        (Case(1, 1, 1, dtype="fp8"), 2.0),
-        (Case(1, 1, 1, dtype="int8", accumulate="int32"), 2.0),
-        (Case(1, 1, 1, dtype="fp32", precision="tf32"), 0.5),
-        (Case(1, 1, 1, dtype="fp64", accumulate="fp64"), 1 / 15),
+        (["--class", "three"], "no class is called 'three'; there are decode, one, two"),
+        (["--id", "A,Z"], "no id is called 'Z'; there are A, B, C"),
+        (["--file", "none.csv"], "none.csv"),
+        (["--file", str(problems.LINEAR)], "products with an ending are for"),
+        (["--batch-invariant", "--kernel", "tma"], "leave --kernel out"),
+        (["--batch-invariant", "--peers", "lt"], "leave --peers out"),
+        (["--gpus", "5"], "--gpus 5: torch sees 4; ask for no more"),
     ],
 )
-def test_the_dense_rate_is_that_of_the_type(case, share):
-    roofs = Roofs(Device("NVIDIA H200", (9, 0), 132, 232448), mhz=1410.0, gbs=4300.0)
-    assert roofs.of(case).tflops == pytest.approx(share * 762.3, rel=1e-3)
+def test_what_cannot_begin_says_so(timed, monkeypatch, words, message, capsys):
+    four_gpus(monkeypatch)
+    assert __main__.main([*WORDS, *words]) == 2
+    told = capsys.readouterr()
+    assert message in told.err and told.out == ""
 
 
-def test_the_roofline_text_orders_by_the_share_of_the_roof():
-    lines = roofline_text([], ROWS).splitlines()
-    assert [line.split()[0] for line in lines[-4:]] == ["D", "A", "B", "C"]
-    assert "% of roof" in lines[-5]
+def test_batch_invariance_races_beside_auto_and_is_an_experiment_of_its_own(
+    timed, tmp_path, monkeypatch, capsys
+):
+    timed |= {"auto": 0.8e-3, INVARIANT: 1.6e-3}
+    asked, matmul = [], tritemm.matmul
+
+    def seen(*operands, batch_invariant=False, **options):
+        asked.append(batch_invariant)
+        return matmul(*operands, batch_invariant=batch_invariant, **options)
+
+    monkeypatch.setattr(tritemm, "matmul", seen)
+    status, found = ran(tmp_path / "x.jsonl", *WORDS, "--batch-invariant")
+    names = [INVARIANT, "auto", REFERENCE]
+    assert status == 0 and [r.competitor for r in found] == names * 3
+    assert {row.experiment for row in found} == {"invariant"} and set(asked) == {True, False}
+    assert found[0].ratio.p50 == pytest.approx(1 / 1.6, rel=0.01)
+    assert found[0].versus["auto"].p50 == pytest.approx(0.5, rel=0.01)
+    told, selection = capsys.readouterr().out, Selection()
+    line = next(line.split() for line in told.splitlines() if line.startswith("all 16-bit"))
+    assert [float(line[i]) for i in (3, 6, 7)] == pytest.approx([1 / 1.6, 1.25, 0.5], abs=0.01)
+    view = show.VIEWS["invariant"]
+    assert "| decode | 1 |" in view.table(view.chosen(found, selection), selection)
+    others = ("suite", "problems", "runs", "roofline", "peers", "random")
+    assert not any(show.VIEWS[name].chosen(found, selection) for name in others)
 
 
-# Precision
+def test_a_wrong_matmul_is_refused_and_ends_with_status_1(timed, tmp_path, monkeypatch):
+    monkeypatch.setattr(tritemm, "matmul", spoilt)
+    status, found = ran(tmp_path / "x.jsonl", *WORDS, "--class", "one")
+    assert status == 1
+    outcomes = {(row.competitor, row.outcome, row.us is None) for row in found}
+    assert outcomes == {("auto", "wrong", True), (REFERENCE, "measured", False)}
 
 
-def race(noise, plan):
-    """How many rounds a plan takes of a competitor whose time alternates by `noise`."""
-    ticks = {"n": 0}
+def interrupt(monkeypatch, when):
+    real = engine.measure
 
-    def timer(name):
-        def time():
-            ticks["n"] += 1
-            return Sample(1e-3 * (1 + noise * (-1) ** ticks["n"] * (name != REFERENCE)))
+    def interrupted(field, there, *rest, **more):
+        if when(there.case):
+            raise KeyboardInterrupt
+        return real(field, there, *rest, **more)
 
-        return time
-
-    loops = {name: Loop(1, 1e-3, None, timer(name)) for name in (REFERENCE, NULL, "auto")}
-    enough = lambda taken: engine._precise(taken, plan)  # noqa: E731
-    taken, _ = engine.run_rounds(loops, plan.most, random.Random(0), enough=enough)
-    return len(taken)
+    monkeypatch.setattr(engine, "measure", interrupted)
 
 
-def test_rounds_end_when_the_ratios_are_precise():
-    plan = Plan(rounds=5, most=20, error=0.006)
-    assert race(0.0001, plan) == 5
-    assert 5 < race(0.01, plan) < 20
-    assert race(0.1, plan) == 20
+def test_ctrl_c_keeps_the_problems_before(timed, tmp_path, monkeypatch, capsys):
+    interrupt(monkeypatch, lambda case: case.batch == 2)
+    status, found = ran(tmp_path / "x.jsonl", *WORDS)
+    assert status == 130 and [row.id for row in found] == ["A", "A"]
+    assert "interrupted; what was measured is kept" in capsys.readouterr().err
 
 
-def test_the_standard_error_is_that_of_a_median():
-    rng = random.Random(0)
-    for count, most in ((100, 1.1), (25, 1.2), (5, 1.6)):
-        samples = [[rng.gauss(1, 0.02) for _ in range(count)] for _ in range(800)]
-        medians = [statistics.median(sample) for sample in samples]
-        claimed = statistics.mean(map(standard_error, samples))
-        assert 0.9 < claimed / statistics.stdev(medians) < most
+def test_what_would_end_too_late_is_not_begun(timed, tmp_path, monkeypatch, capsys):
+    clock = itertools.count()
+    monkeypatch.setattr(session.time, "monotonic", lambda: 60 * next(clock))
+    args = parsed(*WORDS, "--out", str(tmp_path / "x.jsonl"))
+    made = session.Session(args, "suite")  # begins at minute 0; each race takes one
+    found = problems.read_suite(tmp_path / "mine.csv")[:2] * 3
+    field = lambda case, operands: [Competitor(REFERENCE, torch.matmul)]  # noqa: E731
+    made.measure([suite.task(p, field) for p in found], Plan(rounds=3), minutes=4)
+    assert len(made.races) == 2
+    assert capsys.readouterr().err.count("not begun, to end within 4 minutes") == 1
 
 
-# Whether the clock is limited
+def test_out_of_memory_is_a_row_and_the_suite_goes_on(timed, tmp_path, monkeypatch):
+    def make(case, plan, probe):
+        if case.batch == 2:
+            raise torch.OutOfMemoryError("tried to allocate 1 TiB")
+        return FakeBench(case, {})
+
+    monkeypatch.setattr(bench, "BENCHES", {"sustained": make})
+    status, found = ran(tmp_path / "x.jsonl", *WORDS)
+    assert status == 0 and [row.id for row in found] == ["A", "A", "B", "C", "C"]
+    assert (found[2].outcome, found[2].reason) == ("failed", "tried to allocate 1 TiB")
 
 
-@pytest.mark.parametrize(
-    ("mhz", "power", "limited"),
-    [(1980, 400, False), (1980, 680, True), (1410, 500, True), (None, 700, None)],
-)
-def test_the_clock_is_limited_below_its_maximum_and_near_the_power_limit(mhz, power, limited):
-    assert _limited(mhz, 1980, power, 700) is limited
+# Several cards
 
 
-@pytest.mark.parametrize(
-    ("states", "adapts"),
-    [
-        ([State(1980, 400, 50, False), State(1980, 600, 50, False)], False),  # nothing limits it
-        ([State(1450, 700, 50, True), State(1460, 690, 50, True)], False),  # the same power
-        ([State(1450, 700, 50, True), State(1980, 500, 50, False)], True),
-        ([State(1450, 700, 50, True), State(1980, None, 50, None)], True),  # unknown
-        ([State(), State()], True),
-    ],
-)
-def test_the_clock_adapts_where_powers_differ_under_a_limit(states, adapts):
-    assert bench._adapts(states) is adapts
+def test_a_shared_suite_leaves_the_rows_of_one_process(timed, tmp_path, monkeypatch, capsys):
+    """Three problems on two cards: in the suite's order, with the command that was typed."""
+    alone, shared = tmp_path / "alone.jsonl", tmp_path / "shared.jsonl"
+    four_gpus(monkeypatch)
+    ran(alone, *WORDS)
+    table = capsys.readouterr().out
+    status, found = ran(shared, *WORDS, "--gpus", "2")
+    told = capsys.readouterr()
+    assert status == 0 and "[1/2] A small" in told.err and "[1/1] B batched" in told.err
+    assert told.err.endswith(f"rows are in {shared}\n") and told.err.count("rows are in") == 1
+    same = lambda row: (row.problem, row.case, row.competitor, row.outcome)  # noqa: E731
+    assert list(map(same, found)) == list(map(same, rows.read(alone)))
+    assert len({row.run for row in found}) == 1 and len({row.time for row in found}) == 3
+    assert {row.command for row in found} == {
+        "python -m perf suite --file mine.csv --rounds 12 --gpus 2 --out shared.jsonl"
+    }
+    digitless = lambda text: re.sub(r"[\d. ~-]+", "", text)  # noqa: E731
+    assert digitless(told.out) == digitless(table)
+    assert {path.name for path in tmp_path.iterdir()} == {"mine.csv", alone.name, shared.name}
 
 
-def test_a_clock_is_steady_when_four_readings_agree():
-    assert bench._steady([1400, 1410, 1420, 1405])
-    assert not bench._steady([1400, 1410, 1450, 1405])
-    assert not bench._steady([1400, 1410, 1420])
-    assert bench._steady([None] * 4)  # nobody knows: the time decides
+def test_a_quick_shared_suite_records_nothing(timed, tmp_path, monkeypatch, capsys):
+    four_gpus(monkeypatch)
+    monkeypatch.setattr(rows, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert __main__.main([*WORDS, "--quick", "--gpus", "4"]) == 0
+    told = capsys.readouterr()
+    assert "nothing is recorded" in told.err and "3 processes" in told.err
+    assert re.search(r"^all +2 of 3 ", told.out, re.MULTILINE)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.csv"]
 
 
-def test_a_state_is_limited_if_any_is():
-    states = [State(1980.0, 500.0, 50.0, False), State(1500.0, 700.0, 50.0, True)]
-    assert State.median(states) == State(1740.0, 600.0, 50.0, True)
-    assert State.median([State()]) == State()
+def test_what_is_wrong_or_fails_on_one_card_is_the_status(timed, tmp_path, monkeypatch, capsys):
+    four_gpus(monkeypatch)
+    path = tmp_path / "x.jsonl"
+    with monkeypatch.context() as patch:
+        patch.setattr(tritemm, "matmul", spoilt)
+        assert ran(path, *WORDS, "--gpus", "2", "--class", "one")[0] == 1
+    assert "FAILED" not in capsys.readouterr().err
+    path.unlink()
+    interrupt(monkeypatch, lambda case: case.dtype == "fp8")
+    status, found = ran(path, *WORDS, "--gpus", "2")
+    assert status == 130 and [row.id for row in found] == ["A", "A", "B", "B"]
+    assert "gpu 0 FAILED: its status is 130" in capsys.readouterr().err
 
 
-def test_views_show_the_kernel_that_was_asked_for(tmp_path):
-    """A later run of one rung hides nothing of `auto`, and can be shown itself."""
-    tma = [
-        dataclasses.replace(r, run="2026-02-02T00:00:00", competitor="tma")
-        for r in ROWS
-        if r.competitor == "auto"
-    ]
-    known = [*ROWS, *tma, *(dataclasses.replace(r, run=tma[0].run) for r in ROWS[1::2])]
-    for name, table in views.TABLES.items():
-        if name not in ("suite", "problems"):
-            continue
-        auto, asked = views.Selection(), views.Selection(competitor="tma")
-        assert table.chosen(known, auto) == (ROWS,)
-        (chosen,) = table.chosen(known, asked)
-        assert "A" in table.table(chosen, asked) and "nan" not in table.table(chosen, asked)
-    pictures = {}
-    for asked in (auto, views.Selection(competitor="tma")):
-        view, path = views.PICTURES["suite"], tmp_path / f"{asked.competitor}.png"
-        lists = view.chosen(known, asked)
-        view.draw(*lists, path, asked)
-        pictures[asked.competitor] = figures.drawn_from(path)
-        assert pictures[asked.competitor] == view.digest(lists)
-    assert pictures["auto"] != pictures["tma"]
+# Random problems, peers, roofs
 
 
-def test_what_was_not_measured_is_not_chosen():
-    for view in views.VIEWS.values():
-        assert view.chosen([], views.Selection()) is None
+def test_random_problems_are_those_of_the_seed(timed, tmp_path, monkeypatch):
+    small = sorted(problems.random_problems(200, 3), key=lambda p: p.case.flops)[:2]
+    monkeypatch.setattr(suite, "random_problems", lambda n, seed: small[:n])
+    stand_ins(monkeypatch)
+    for more, experiment in (((), "random"), (("--peers", "quack"), "random peers")):
+        words = ("random", "--n", "2", "--seed", "3", "--rounds", "3", *more)
+        _, found = ran(tmp_path / f"{experiment}.jsonl", *words)
+        assert [row.case for row in found if row.competitor == "auto"] == [p.case for p in small]
+        assert {row.experiment for row in found} == {experiment}
+        view = show.VIEWS[experiment.replace(" ", "-")]
+        assert view.chosen(found, Selection()) == found
+
+
+def test_the_suite_races_peers_as_an_experiment_of_its_own(timed, tmp_path, monkeypatch, capsys):
+    stand_ins(monkeypatch)
+    timed |= {"auto": 1e-3, REFERENCE: 1.2e-3, LT: 1.1e-3, QUACK: 0.9e-3}
+    path = tmp_path / "x.jsonl"
+    status, found = ran(path, *WORDS, "--peers", "lt,quack")
+    names = ["auto", REFERENCE, LT, QUACK]
+    assert status == 0 and [row.competitor for row in found] == names * 3
+    assert {row.experiment for row in found} == {"peers"}
+    assert found[0].versus[LT].p50 == pytest.approx(1.1, rel=0.01)
+    assert found[2].config == {"kept": LT} and found[2].versus is None
+    told = capsys.readouterr().out
+    last = next(line.split() for line in told.splitlines() if line.startswith("all  "))
+    assert last[1:4] == ["2", "of", "3"] and last[-2:] == ["quack", "2"]
+    assert [float(last[i]) for i in (4, 7)] == pytest.approx([1.2, 0.9], abs=0.01)
+    assert "losses against the best peer (2): " in told and "cublaslt: C refused: no fp8." in told
+    view, selection = show.VIEWS["peers"], Selection()
+    table = view.table(view.chosen(found, selection), selection)
+    assert "| cublaslt µs | quack µs |" in table and "nan" not in table
+    stand_ins(monkeypatch, right=False)
+    status, found = ran(tmp_path / "y.jsonl", *WORDS, "--id", "A", "--peers", "lt")
+    assert status == 1 and by_name(found)[LT].outcome == "wrong"
+    four_gpus(monkeypatch)
+    _, found = ran(tmp_path / "z.jsonl", *WORDS, "--peers", "lt", "--gpus", "2")
+    assert [(r.id, r.competitor) for r in found] == [(k, n) for k in "ABC" for n in names[:3]]
+
+
+def raced(key, group, cublas, lt=None, quack=None, size=64, **fields):
+    """Rows of one problem: the times of others over ours, without spread."""
+    dtype = fields.pop("dtype", "bf16")
+    fields |= {"experiment": "peers", "case": Case(64, size, 64, dtype=dtype)}
+    others = {name: ratio for name, ratio in ((LT, lt), (QUACK, quack)) if ratio}
+    versus = {name: flat(ratio) for name, ratio in others.items()}
+    every = {REFERENCE: cublas, **others}
+    theirs = [row(key, group, 1.0, name, us=flat(100 * r), **fields) for name, r in every.items()]
+    return [row(key, group, cublas, us=flat(100.0), versus=versus, **fields), *theirs]
+
+
+FOUND = [
+    *raced("P1", "prefill", 1.1, 1.05, 1.2),
+    *raced("T8", "train", 3.0, 2.9, size=63),  # its rows are not aligned
+    *raced("S1", "square", 1.0, 1.01, 0.9),
+    *raced("S8", "square", 0.8, 0.7, dtype="fp32"),
+    *raced("R1", "ragged", 2.0, 2.5),
+]
+
+
+def test_the_best_peer_is_the_fastest_of_each_problem_and_totals_are_of_classes():
+    found = {result.id: (result.best, result.ratio.p50) for result in peers.beside(FOUND, "auto")}
+    assert found == {"P1": (LT, 1.05), "T8": (LT, 2.9), "S1": (QUACK, 0.9), "S8": (LT, 0.7),
+                     "R1": (REFERENCE, 2.0)}  # fmt: skip
+    lines = {line[0]: line for line in peers.totals(peers.beside(FOUND, "auto")).body}
+    assert list(lines) == ["prefill", "train", "square", "ragged", "large aligned", "all 16-bit",
+                           "all"]  # fmt: skip
+    large = lines["large aligned"]  # P1 and S1
+    assert large[1:6] == ("2", "1.049", "1.000 (S1)", "0.972", "0.900 (S1)")
+    assert large[6:] == ("1", "0", "1", "cublaslt 1, quack 1")
+    assert lines["all"][5:] == ("0.700 (S8)", "3", "0", "2", "cublaslt 3, quack 1, cuBLAS 1")
+    tma = [dataclasses.replace(r, competitor="tma") for r in FOUND if r.competitor == "auto"]
+    assert peers.ours([*FOUND, *tma]) == ["auto", "tma"]  # neither is the other's peer
+    assert {r.best for r in peers.beside([*FOUND, *tma], "auto")} == {LT, QUACK, REFERENCE}
+
+
+def test_peers_that_have_no_time_or_missed_the_bound_are_named():
+    refused = [row("F1", "fp8", competitor=n, experiment="peers") for n in ("auto", LT)]
+    missed = [
+        dataclasses.replace(r, reason="2 are wrong") if (r.competitor, r.id) == (LT, "S1") else r
+        for r in FOUND
+    ]  # fmt: skip
+    every = [*missed, row("F1", "fp8", 1.0, REFERENCE, experiment="peers"), *refused]
+    for text in (peers.text(every), show.VIEWS["peers"].table(every, Selection())):
+        assert "F1 refused: not implemented." in text and "cublaslt: F1 refused: not" in text
+        assert "Beyond the error bound: cublaslt: S1." in text and "nan" not in text
+    assert "losses against the best peer (2): S8 0.700, S1 0.900" in peers.text(FOUND)
+
+
+def test_the_headline_names_both_where_all_of_the_suite_was_raced(monkeypatch):
+    from docs import generate
+
+    mine = [dataclasses.replace(r, experiment="suite") for r in FOUND if r.competitor in (
+        "auto", REFERENCE
+    )]  # fmt: skip
+    monkeypatch.setattr(generate, "full_suite", lambda: 5)
+    said = generate.headline([*mine, *FOUND])
+    assert "at 1.39x cuBLAS's speed" in said
+    assert (
+        "Against the fastest of cuBLAS, cublaslt and quack on each of 5 shapes it runs at 1.31x, "
+        "at 0.97x on the large aligned ones, the worst at 0.70x (S8). NVIDIA H200, " in said
+    )
+    assert "Against" not in generate.headline(mine)
+    monkeypatch.setattr(generate, "full_suite", lambda: 6)
+    assert "Against" not in generate.headline([*mine, *FOUND])
+
+
+def test_the_roofline_has_each_type_at_its_own_clock(timed, tmp_path, monkeypatch, capsys):
+    cases = [Case(32, 32, 64, "NT"), Case(32, 32, 64, "NT", "fp32", precision="tf32")]
+    monkeypatch.setattr(roofline, "cases", lambda: cases)
+    status, found = ran(tmp_path / "x.jsonl", "roofline", "--rounds", "3")
+    rate = 132 * 4096 * 1400 / 1e6  # the fake bench's clock, not that of ROOFS
+    theirs = [row.roof.tflops for row in found if row.competitor == REFERENCE]
+    assert status == 0 and theirs == pytest.approx([rate, rate / 2])
+    printed = capsys.readouterr().out
+    assert re.search(r"^bf16 +1400 +690 +757 ", printed, re.MULTILINE)
+    below = [row(key, "one", us=flat(us), ratio=flat(1.0), outcome="measured", reason=None)
+             for key, us in (("A", 9.0), ("B", 2.0), ("C", 5.0))]  # fmt: skip
+    lines = roofline.text([], below).splitlines()
+    assert [line.split()[0] for line in lines[-3:]] == ["A", "C", "B"]
+
+
+@pytest.mark.gpu
+@pytest.mark.xdist_group("perf")
+@pytest.mark.parametrize("mode", ["sustained", "burst"])
+def test_the_suite_runs_on_a_gpu(tmp_path, mode):
+    file, path = tmp_path / "mine.csv", tmp_path / "x.jsonl"
+    file.write_text(SUITE + "D,two,integers,1,64,64,128,int8,int32,NT\n")
+    words = ["suite", "--file", str(file), "--mode", mode, "--quick", "--out", str(path)]
+    words = [sys.executable, "-m", "perf", *words]
+    run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    found = rows.read(path)
+    assert {row.id for row in found if row.competitor == "auto" and row.ratio} == {"A", "B", "D"}
+    assert all(row.mode == mode and row.of_roof and row.null for row in found if row.us)

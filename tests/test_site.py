@@ -64,7 +64,7 @@ def choose(browser, name, value):
 
 
 def side(record):
-    """By the page's words; as `perf.summary` counts."""
+    """By the page's words; as `perf.tables` counts."""
     if record["x"] is None:
         return "untimed"
     return "tied" if record["tie"] else "won" if record["x"][1] > 1 else "lost"
@@ -84,13 +84,13 @@ def test_the_explorer_is_one_small_file(records, explorer):
 
 def test_records_are_what_the_suite_says(records):
     from docs.generate import suite
-    from perf.rows import RESULTS, read
-    from perf.summary import summarise
+    from perf.rows import recorded
+    from perf.tables import tallies
 
-    every = summarise(suite(read(*sorted(RESULTS.glob("*.jsonl")))))[-1]
+    every = tallies(suite(recorded()))[-1]
     sides = [side(record) for record in of(records, "suite")]
     counts = [sides.count(name) for name in ("won", "tied", "lost")]
-    assert counts == [every.wins, every.ties, every.losses] and len(sides) == every.problems
+    assert counts == [int(n) for n in every.sides] and len(sides) == len(every.results)
 
 
 @needs_browser

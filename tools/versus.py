@@ -138,7 +138,7 @@ def measured_where(args: argparse.Namespace) -> dict:
 
 def race(other: ModuleType, args: argparse.Namespace) -> list[dict]:
     import tritemm
-    from perf import serving
+    from perf.experiments import serving
     from perf.problems import random_problems, read_suite
 
     layers = serving.problems()
@@ -196,9 +196,9 @@ def warmed(library: ModuleType, problems: Sequence) -> list:
 
 def raced(ours: ModuleType, other: ModuleType, case) -> dict:
     """What a row has: the ratio of the other's time to ours, and both times in seconds."""
+    from perf.bench import Quick
     from perf.competitors import matmul_options
     from perf.engine import Competitor, Plan, admit
-    from perf.quick import Quick
 
     options = matmul_options(case, "auto")
     plan = Plan(replay=REPLAY, lead=REPLAY / 2, settle=0.0, longest=math.inf)

@@ -11,9 +11,9 @@ from typing import Any
 
 from cuda_reference import cubin, source
 from cuda_reference.rungs import RUNGS as CUDA_RUNGS
-from perf.report import line
+from perf.competitors import rung_of, twins
 from perf.sources import hashes
-from perf.twins import rung_of, twins
+from perf.tables import line
 from tritemm.compile import asm
 from tritemm.rungs import RUNGS
 from tritemm.spec import Kernel

@@ -16,11 +16,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from perf import profile
 from perf.case import Case
+from perf.experiments import profile
 from perf.machine import environment
 from perf.operands import operands
-from perf.report import line
+from perf.tables import line
 from tritemm.problem import Problem
 from tritemm.rungs import RUNGS, find
 
@@ -128,9 +128,9 @@ def table(lesson: Lesson) -> str:
         return "Not yet counted."
     rows = [line(["", *found]), "|---|" + "--:|" * len(found)]
     for label in lesson.counters:
-        shown = [profile._show(e["values"][label], LABELS[label].kind) for e in found.values()]
+        shown = [profile.shown(e["values"][label], LABELS[label].kind) for e in found.values()]
         rows.append(line([label, *shown]))
-    waits = [profile._plain(entry["stalls"][0][0]) for entry in found.values()]
+    waits = [profile.waiting(entry["stalls"][0][0]) for entry in found.values()]
     rows.append(line(["a warp waits most for", *waits]))
     gpu = load()["environment"]["gpu"]
     return "\n".join([*rows, "", f"Nsight Compute, one launch on {gpu}: {lesson.case}."])

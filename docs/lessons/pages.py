@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from docs import excerpt, exercises
-from perf import report
+from perf import tables
 from perf.rows import Row
 from perf.select import latest_ladder
 from tritemm.rungs import RUNGS
@@ -100,16 +100,16 @@ def figure(kernel: Kernel, rows: list[Row]) -> str:
             lines.append(f"| {size}³ {layout} | | | {row.outcome}: {row.reason} | | |")
             continue
         roof = f"{row.of_roof:.0%}" if row.of_roof else ""
-        ratio = report.spread(row.ratio, row.tie) if cublas else ""
+        ratio = tables.spread(row.ratio, row.tie) if cublas else ""
         below = f"{row.ratio_below.p50:.2f} ({row.below})" if row.ratio_below else ""
-        cells = f"{report.digits(row.us.p50)} | {row.tflops:.3g} | {roof} | {ratio} | {below}"
+        cells = f"{tables.digits(row.us.p50)} | {row.tflops:.3g} | {roof} | {ratio} | {below}"
         lines.append(f"| {size}³ {layout} | {cells} |")
     if not lines:
         return "Not yet measured."
     return "\n".join([
         "| bf16 | µs | TFLOP/s | of the roof | x cuBLAS (p20-p80) | x the rung below |",
         "|---|--:|--:|--:|--:|--:|", *lines, "",
-        f"Sustained; {report.origin(origins)}.{joules(kernel)}",
+        f"Sustained; {tables.origin(origins)}.{joules(kernel)}",
         *(["", escape(kernel.header["Note"])] if "Note" in kernel.header else []),
     ])  # fmt: skip
 

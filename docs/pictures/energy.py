@@ -10,7 +10,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from perf.rows import CUDA, REFERENCE, RESULTS, TRITON, Row, read
+from perf.rows import CUDA, REFERENCE, TRITON, Row, recorded
 from tritemm import gpus
 from tritemm.cost_model import constants
 from tritemm.cost_model.constants import Constants
@@ -41,7 +41,7 @@ class Energy:
 
 @functools.cache
 def rows() -> tuple[Row, ...]:
-    return tuple(read(*sorted(RESULTS.glob("*.jsonl"))))
+    return tuple(recorded())
 
 
 def energies(every: Sequence[Row]) -> list[Energy]:

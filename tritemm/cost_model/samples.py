@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import json
 import math
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -37,7 +39,7 @@ class Sample:
 
 
 def read(paths: Iterable[Path], device: Device) -> list[Sample]:
-    """The samples in JSON-lines files, measured on `device`.
+    """The samples in JSON-lines files, compressed where a name ends in .gz, measured on `device`.
 
     Lines without a time, and those of other libraries or of types that tritemm lacks, are left
     out. ValueError names the file, and the line of what is no JSON object; OSError as of `open`.
@@ -47,10 +49,11 @@ def read(paths: Iterable[Path], device: Device) -> list[Sample]:
     for path in paths:
         search += 1
         try:
-            lines = Path(path).read_text(encoding="utf-8").splitlines()
-        except UnicodeDecodeError as error:
+            data = Path(path).read_bytes()
+            text = (gzip.decompress(data) if Path(path).suffix == ".gz" else data).decode()
+        except (EOFError, UnicodeDecodeError, gzip.BadGzipFile, zlib.error) as error:
             raise ValueError(f"{path} is no text: {error}") from error
-        for number, line in enumerate(lines, start=1):
+        for number, line in enumerate(text.splitlines(), start=1):
             try:
                 row = json.loads(line)
                 search += "command" in row

@@ -1,0 +1,258 @@
+"""`python -m perf linear`: `tritemm.linear` with its epilogue, against torch and torch.compile.
+
+Torch's ways are the calls that a user would write, what `torch.compile` makes of them, for these
+sizes, and where torch has a function for just that, that function. All return new tensors, but for
+those that accumulate, and all are captured in CUDA graphs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+from collections.abc import Callable, Collection, Sequence
+
+import torch
+import torch.nn.functional as F
+
+import tritemm
+from tritemm import dispatch, plan
+from tritemm.problem import GATED
+
+from .. import cli, session, tables
+from ..case import DTYPES, Case, Ending
+from ..engine import Competitor
+from ..operands import Operands
+from ..problems import LINEAR, Problem, chosen
+from ..rows import NULL, REFERENCE, TRITON, Row
+from ..select import newest_races
+from ..tables import Parts, Result, Table, Tally, median, spread, us
+from ..views import Selection, View
+from .model import compiled_apart
+from .suite import plan as plan_of
+
+OURS = "auto"
+ROUNDS, MOST = 7, 24
+#: What may be left out, and what `torch.compile` is given for it: it takes its time to compile.
+COMPILED = {"compile": {}, "max-autotune": {"mode": "max-autotune-no-cudagraphs"}}
+#: Torch's single functions for an ending: the names are those of competitors.
+ADDMM, EPILOGUE, ADDED = "torch.addmm", "torch._addmm_activation", "torch.mm, then add"
+
+#: Of a, b, c, bias, residual, as `perf.operands` makes them; returns the result.
+Way = Callable[..., torch.Tensor]
+
+EXAMPLES = """
+python -m perf linear
+python -m perf linear --class decode --rounds 15
+python -m perf linear --id T1,T2,T3 --compiled compile
+python -m perf linear --gpus 4 --out linear.jsonl
+"""
+
+
+def register(commands) -> None:
+    described = (
+        "Race tritemm.linear with bias, activation, residual or gradient accumulation against "
+        "torch, eager and compiled, on the layers of a CSV file."
+    )
+    command = cli.add_command(commands, "linear", run, described, EXAMPLES)
+    cli.add_problems(command, LINEAR)
+    every = ",".join(COMPILED)
+    text = f"what of torch.compile races beside eager torch; default: {every}"
+    cli.add_list(command, "--compiled", cli.one_of(*COMPILED), text, every)
+    cli.add_shared(command, ROUNDS)
+
+
+def run(args: argparse.Namespace) -> int:
+    """The status is that of `session.run`."""
+    try:
+        problems = chosen(args.file, args.classes, args.ids)
+    except (OSError, ValueError) as error:
+        return cli.refuse(error)
+    if plain := [problem.id for problem in problems if not problem.case.ending]:
+        return cli.refuse(f"{', '.join(plain)}: products alone are for python -m perf suite")
+
+    def measure(there: session.Session, mine: Sequence[Problem]) -> None:
+        there.measure_roofs()
+        fields = [functools.partial(ways, p.case, compiled=args.compiled) for p in mine]
+        tasks = zip(mine, fields, strict=True)
+        there.measure(
+            [session.Task(p.case, among, p.to_json()) for p, among in tasks], plan_of(args, MOST)
+        )
+
+    return session.run(args, "linear", problems, measure, text)
+
+
+def ways(case: Case, operands: Operands, compiled: Collection[str]) -> list[Competitor]:
+    """tritemm first, then torch eagerly, twice, then its other ways: `compiled`, of `COMPILED`."""
+    torch.compiler.reset()  # what was compiled for the last case is of no use
+    others = {name: _compiled(case.after, COMPILED[name]) for name in compiled}
+    others |= _single(case.after)
+    eager = _eager(case.after)
+    return [
+        dataclasses.replace(_ours(case, operands), rivals=tuple(others)),
+        *(Competitor(name, way) for name, way in {REFERENCE: eager, NULL: eager, **others}.items()),
+    ]
+
+
+def _ours(case: Case, operands: Operands) -> Competitor:
+    fused = _fused(case.after)
+    try:
+        choice = _choice(case, *operands)
+    except (NotImplementedError, ValueError) as error:
+        return Competitor(OURS, fused, ladder=TRITON, refusal=str(error))
+    kernel, config = choice.kernel, dataclasses.asdict(choice.config)
+    return Competitor(OURS, fused, TRITON, kernel.name, kernel.number, config)
+
+
+def _fused(after: Ending) -> Way:
+    if after.accumulate:
+        return lambda a, b, c, bias, residual: tritemm.matmul(
+            a, b, out=c, beta=1, out_dtype=c.dtype
+        )
+    activation = after.activation or None
+    return lambda a, b, c, bias, residual: tritemm.linear(
+        a, b.mT, bias, activation=activation, residual=residual
+    )
+
+
+def _choice(case: Case, a, b, c, bias, residual) -> dispatch.Choice:
+    """What tritemm runs; of a gated activation that torch ends, for the product before it."""
+    after = case.after
+    added = c if after.accumulate else residual
+    ending = plan.Ending.made(a, b, bias, added, after.activation)
+    shape = plan.result_shape(a, b, after.activation)
+    out = torch.empty(shape, dtype=c.dtype, device="meta")
+    problem = plan.matrices(a, b, out, None, DTYPES[case.accumulate], ending)[0]
+    return dispatch.first_choice(problem)
+
+
+def _eager(after: Ending) -> Way:
+    if after.accumulate:
+        return _accumulate
+    layer = _layer(after)
+    return lambda a, b, c, bias, residual: layer(a, b.mT, bias, residual)
+
+
+def _accumulate(a, b, c, bias, residual) -> torch.Tensor:
+    """Into fp32, of 16-bit operands: a form that torch's kernels for the CPU don't have."""
+    if not c.is_cuda:
+        return c.add_(a.to(c.dtype) @ b.to(c.dtype))
+    return torch.addmm(c, a, b, out_dtype=c.dtype, out=c)
+
+
+def _add(a, b, c) -> torch.Tensor:
+    return c.add_(torch.mm(a, b))
+
+
+def _layer(after: Ending) -> Callable[..., torch.Tensor]:
+    """A module's forward, of an input, a weight [N, K], a bias and a residual."""
+    name, gated = after.activation, after.gated
+    activation = getattr(F, GATED.get(name, name).removesuffix("_tanh")) if name else None
+    options = {"approximate": "tanh"} if name == "gelu_tanh" else {}
+
+    def forward(x, weight, bias, residual):
+        y = F.linear(x, weight, bias)
+        if gated:
+            gate, up = y.chunk(2, -1)
+            y = activation(gate) * up
+        elif activation is not None:
+            y = activation(y, **options)
+        return y if residual is None else y + residual
+
+    return forward
+
+
+def _compiled(after: Ending, options: dict) -> Way:
+    """For static sizes, without CUDA graphs of torch.compile's own."""
+    if after.accumulate:
+        add = compiled_apart(_add, **options)
+        return lambda a, b, c, bias, residual: add(a, b, c)
+    layer = compiled_apart(_layer(after), **options)
+    return lambda a, b, c, bias, residual: layer(a, b.mT, bias, residual)
+
+
+def _single(after: Ending) -> dict[str, Way]:
+    """Torch's functions that do all of it, or the other form of it, by name."""
+    if after.accumulate:
+        return {ADDED: lambda a, b, c, bias, residual: _add(a, b, c)}
+    if after == Ending(residual=True):
+        return {ADDMM: lambda a, b, c, bias, residual: torch.addmm(residual, a, b)}
+    if after == Ending(bias=True, activation="relu"):
+        return {EPILOGUE: lambda a, b, c, bias, residual: torch._addmm_activation(bias, a, b)}
+    return {}
+
+
+# Tables
+
+HEAD = ("problem", "", "kernel", "µs", "torch µs", "the best of torch", "µs")
+HEAD += ("x the best (p20-p80)", "x torch", "torch again")
+TOTALS = ("class", "problems", "x the best", "least", "won", "tied", "lost", "x torch")
+
+
+def text(rows: list[Row]) -> str:
+    found = tables.results(rows, OURS)
+    sides = [tables.listed("wins", found, 1), tables.listed("losses", found, -1)]
+    every = Table(HEAD, [_line(result) for result in found])
+    return tables.text([every, *sides, totals(found), *_notes(found)] if found else [])
+
+
+def parts(rows: list[Row], selection: Selection) -> Parts:
+    """The means and every problem."""
+    found = tables.results(rows, OURS)
+    every = Table(HEAD, [_line(result) for result in found], words=3)
+    return [totals(found), every, *_notes(found), tables.commands(rows)]
+
+
+def _line(result: Result) -> tuple[str, ...]:
+    ours, best = result.ours, result.best
+    return (
+        f"{result.id} {ours.problem['name']}",
+        str(ours.case),
+        ours.rung or "" if ours.us else ours.outcome,
+        us(ours, outcome=False),
+        us(result.others.get(REFERENCE)),
+        _named(best) if best else "",
+        us(result.others.get(best)),
+        spread(result.ratio, result.tie),
+        median(ours.ratio),
+        median(ours.null),
+    )
+
+
+def _named(name: str) -> str:
+    return {REFERENCE: "torch", OURS: "tritemm"}.get(name, name)
+
+
+def totals(found: Sequence[Result]) -> Table:
+    """A line for each class, and one for all."""
+    body = []
+    for tally in tables.tallies(found):
+        if tally.name != "all 16-bit":
+            eager = Tally("torch", [Result(result.ours, {}) for result in tally.timed])
+            means = (tally.mean, tally.least_at(), *tally.sides, eager.mean)
+            body.append((tally.name, tally.count, *means))
+    return Table(TOTALS, body)
+
+
+def _notes(found: Sequence[Result]) -> list[str]:
+    """Who was not timed, and why; and which of torch's ways round more than once."""
+    notes, rounded = [], {}
+    for result in found:
+        for row in (result.ours, *result.others.values()):
+            if not row.us:
+                named = f"{result.id}, {_named(row.competitor)}"
+                notes.append(f"{named}: {row.outcome}: {row.reason}.")
+            elif row.reason:
+                rounded.setdefault(_named(row.competitor), []).append(result.id)
+    if rounded:
+        listed = "; ".join(f"{name}: {', '.join(ids)}" for name, ids in rounded.items())
+        notes.append(f"beyond the bound of a result that is rounded once: {listed}.")
+    return notes
+
+
+def newest(rows: Sequence[Row], s: Selection) -> list[Row]:
+    order = [problem.id for problem in chosen(LINEAR)]
+    return newest_races(rows, "linear", order, s.gpu, s.mode)
+
+
+VIEWS = {"linear": View(newest, parts)}

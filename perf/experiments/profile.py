@@ -1,0 +1,475 @@
+"""`python -m perf profile`: one warm launch of one kernel, under Nsight Compute or Proton.
+
+ncu starts Python anew with the same words and `--child FILE`; that process checks the kernel,
+warms it up and lets ncu see one launch. In FILE it leaves why it could not, if so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from cuda_reference.rungs import RUNGS as CUDA_RUNGS
+from tritemm.rungs import RUNGS
+from tritemm.spec import Config
+
+from .. import cli
+from ..case import Case, parse_layout, parse_size
+from ..competitors import of_kernels, problem_of, refuse_unknown, rung_of
+from ..engine import Competitor
+from ..machine import ROOT
+from ..operands import operands, reference, verify
+from ..rows import CUDA, REFERENCE, TRITON
+from ..session import now
+from ..sources import hashes
+from .ladder import build
+
+#: Launches before the one that counts; how many reasons to wait are shown.
+WARM, TOP = 5, 5
+
+EXAMPLES = """
+python -m perf profile pipelined
+python -m perf profile wmma_padding --size 8192 --layout NN
+python -m perf profile 'permuted[2]'
+python -m perf profile cublas --size 4096x1280x8192 --json
+python -m perf profile persistent --dtype fp32 --precision tf32 --tool proton
+"""
+
+
+def register(commands) -> None:
+    text = "Count what one warm launch of a rung, or of cuBLAS, does: bytes, conflicts, stalls."
+    command = cli.add_command(commands, "profile", run, text, EXAMPLES)
+    add = command.add_argument
+    text = f"of either ladder, or {REFERENCE}; `permuted[1]` is one in its second config"
+    add("rung", metavar="RUNG", help=text)
+    add("--size", type=cli.argument(parse_size), default="4096", help="4096 (default) or MxNxK")
+    layout = cli.argument(parse_layout)
+    add("--layout", type=layout, default="NT", help="NN, NT (default), TN or TT")
+    cli.add_types(command, "bf16, or fp16 where the rung takes no bf16")
+    command.set_defaults(dtype=None)
+    text = "Nsight Compute (default), or Triton's Proton, which times kernels and counts nothing"
+    add("--tool", choices=("ncu", "proton"), default="ncu", help=text)
+    add("--ncu", metavar="PATH", default="ncu", help="default: on the PATH")
+    add("--json", action="store_true", help="print one object, units: s, byte, %%")
+    add("--child", type=Path, help=argparse.SUPPRESS)
+
+
+class Unprofiled(Exception):
+    """Why there is no profile, as a sentence, and the command's exit status."""
+
+    def __init__(self, sentence: object, status: int = 2):
+        super().__init__(str(sentence))
+        self.status = status
+
+
+def run(args: argparse.Namespace) -> int:
+    """0; 1 if the output is wrong; 2 if it can't be profiled; 130 after Ctrl-C."""
+    try:
+        if args.child:
+            return _child(args)
+        print(_profiled(args))
+    except Unprofiled as error:
+        cli.refuse(error)
+        return error.status
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _profiled(args: argparse.Namespace) -> str:
+    if reason := cli.unable("profile"):
+        raise Unprofiled(reason)
+    ncu = shutil.which(args.ncu)
+    if args.tool == "ncu" and ncu is None:
+        raise Unprofiled(
+            f"{args.ncu} was not found: install Nsight Compute (it comes with the CUDA toolkit) "
+            "or name it with --ncu PATH; `--tool proton` needs nothing more"
+        )
+    case, entrant = subject(args)
+    if entrant.refusal:
+        raise Unprofiled(f"{entrant.name}, {case}: {entrant.refusal}")
+    if entrant.ladder == CUDA:  # here, where ncu does not follow the compiler
+        unavailable, broken = build([entrant.rung])
+        if unavailable or broken:
+            raise Unprofiled(unavailable or broken[entrant.rung])
+    cli.say(f"{entrant.name}: {case}, under {args.tool}")
+    gpu, code = torch.cuda.get_device_name(), hashes().get((entrant.ladder, entrant.rung))
+    if args.tool == "proton":
+        body, fields = _under_proton(entrant, case)
+        how = "one launch"
+    else:
+        body, fields = _under_ncu(os.path.abspath(ncu), args, case)
+        how = "one launch, repeated with an empty L2 for each group of counters"
+    if args.json:
+        head = {"time": now(), "rung": entrant.name, "ladder": entrant.ladder, "tool": args.tool}
+        head |= {"gpu": gpu, "code": code, "case": dataclasses.asdict(case)}
+        return json.dumps(head | {"config": entrant.config} | fields)
+    config = f"\n{Config(**entrant.config)}" if entrant.config else ""
+    warm = f"{how}, after {WARM} to warm up; no clock is locked, so that times are no benchmark"
+    return f"{entrant.name}, {case}, on {gpu}{config}\n{warm}\n\n{body}"
+
+
+def subject(args: argparse.Namespace) -> tuple[Case, Competitor]:
+    """The case and the kernel in its config, of the first type that the kernel takes."""
+    some = ("fp16",) if args.accumulate == "fp16" else ("bf16", "fp16")
+    try:
+        refuse_unknown({rung_of(args.rung)} - {REFERENCE}, (*RUNGS, *CUDA_RUNGS))
+    except ValueError as error:
+        raise Unprofiled(f"{error}, {REFERENCE}") from None
+    try:
+        found = [_entry(args, dtype) for dtype in ([args.dtype] if args.dtype else some)]
+    except ValueError as error:
+        raise Unprofiled(error) from None
+    return next((pair for pair in found if not pair[1].refusal), found[0])
+
+
+def _entry(args: argparse.Namespace, dtype: str) -> tuple[Case, Competitor]:
+    accumulate = cli.accumulator(args, dtype)
+    case = Case(*args.size, args.layout, dtype, accumulate, args.precision)
+    if args.rung == REFERENCE:
+        return case, Competitor(REFERENCE, reference(case))
+    rung = rung_of(args.rung)
+    mine = any(kernel.name == rung for kernel in RUNGS)
+    kernels, ladder = (RUNGS, TRITON) if mine else (CUDA_RUNGS, CUDA)
+    chosen = {"ladder": ladder, "only": (rung,), "configs": "all"}
+    every = of_kernels(problem_of(case), kernels, **chosen)
+    named = {entrant.name: entrant for entrant in every}
+    if every[0].refusal:  # it has no configs then
+        return case, every[0]
+    if args.rung not in named:
+        raise ValueError(f"{args.rung}: for {case} there are {', '.join(named)}")
+    return case, named[args.rung]
+
+
+def ready(entrant: Competitor, case: Case) -> Callable[[], None]:
+    """One launch on random data, warmed up and checked; raises Unprofiled on a wrong output.
+
+    A wrong cuBLAS is only said to be so, as in the races: it is what a user gets.
+    """
+    torch.manual_seed(0)
+    sets = [operands(case, "cuda")]
+
+    def launch() -> None:
+        entrant.run(*sets[0])
+
+    try:
+        launch()
+        verdict = verify(case, sets, launch, 1)
+        for _ in range(WARM):
+            launch()
+        torch.cuda.synchronize()
+    except Exception as error:  # a compiler's or a driver's, of any type
+        raise Unprofiled(f"{entrant.name} failed: {type(error).__name__}: {error}") from error
+    if not verdict.ok:
+        message = f"{entrant.name} is wrong: {verdict.message}"
+        if entrant.name != REFERENCE:
+            raise Unprofiled(f"{message}; a red kernel is not profiled", status=1)
+        cli.say(message)
+    return launch
+
+
+def _child(args: argparse.Namespace) -> int:
+    """What ncu watches."""
+    try:
+        launch = ready(*reversed(subject(args)))
+    except Unprofiled as error:
+        args.child.write_text(json.dumps({"status": error.status, "sentence": str(error)}))
+        return error.status
+    with torch.cuda.profiler.profile():
+        launch()
+        torch.cuda.synchronize()
+    return 0
+
+
+def _under_ncu(ncu: str, args: argparse.Namespace, case: Case) -> tuple[str, dict]:
+    """The text and the JSON fields; asks again, without them, if the chip lacks some counters."""
+    lacking: set[str] = set()
+    while True:
+        asked = metrics(lacking)
+        output = _attempt(ncu, asked, args, case)
+        if kernels := parse(output):
+            fields = [kernel._asdict() for kernel in kernels]
+            return text(kernels, case), {"kernels": fields, "all": total(kernels)}
+        missing = unknown(output, asked)
+        if not missing:
+            raise Unprofiled(reason(output))
+        lacking |= missing
+        cli.say(f"this chip has no {', '.join(sorted(missing))}; again without")
+
+
+def _attempt(ncu: str, asked: Sequence[str], args: argparse.Namespace, case: Case) -> str:
+    """What ncu said, wherever; raises Unprofiled with what the child says.
+
+    The clocks stay as they are, L2 is emptied before every pass, one launch is looked at.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        log, report = Path(folder) / "ncu.csv", Path(folder) / "child.json"
+        how = "--clock-control none --cache-control all --profile-from-start off --csv --page raw"
+        size = f"{case.M}x{case.N}x{case.K} --layout {case.layout} --dtype {case.dtype}"
+        types = f"--accumulate {case.accumulate} --precision {case.precision}"
+        words = [ncu, *how.split(), *["--target-processes", "all", "--print-units", "base"]]
+        words += ["--log-file", str(log), "--metrics", ",".join(asked), sys.executable]
+        words += ["-m", "perf", "profile", args.rung, *f"--size {size} {types}".split()]
+        words += ["--child", str(report)]
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        done = subprocess.run(words, cwd=ROOT, errors="replace", check=False, **streams)
+        if report.exists():
+            said = json.loads(report.read_text())
+            raise Unprofiled(said["sentence"], said["status"])
+        return done.stdout + "\n" + (log.read_text(errors="replace") if log.exists() else "")
+
+
+def _under_proton(entrant: Competitor, case: Case) -> tuple[str, dict]:
+    """The text and the JSON fields of kernels' times, in microseconds."""
+    launch = ready(entrant, case)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            import triton.profiler as proton
+
+            session = proton.start(str(Path(folder) / "launch"))
+            launch()
+            torch.cuda.synchronize()
+            proton.finalize(session)
+            (file,) = Path(folder).glob("launch*.hatchet")
+            found = proton_kernels(json.loads(file.read_text()))
+        except (ImportError, OSError, RuntimeError, ValueError) as error:
+            raise Unprofiled(f"Proton failed: {error}") from error
+    if not found:
+        raise Unprofiled("Proton saw no kernel: CUPTI, which it asks, reports none here")
+    body = [*found, ("all kernels", sum(us for _, us in found))]
+    fields = {"kernels": [{"kernel": name, "us": us} for name, us in found]}
+    return aligned([(name, f"{us:,.1f} us") for name, us in body]), fields
+
+
+def proton_kernels(tree: Sequence[dict]) -> list[tuple[str, float]]:
+    """Names and microseconds of the leaves that have a time."""
+    found: list[tuple[str, float]] = []
+    for node in tree:
+        nanoseconds = node.get("metrics", {}).get("time (ns)")
+        if node.get("children"):
+            found += proton_kernels(node["children"])
+        elif nanoseconds:
+            found.append((node["frame"]["name"], nanoseconds / 1e3))
+    return found
+
+
+# What ncu counts
+
+
+class Counter(NamedTuple):
+    """A line of the table. `names` are ncu's, the first that it knows is asked for.
+
+    `kind` is us, MB, bytes, % or count: how the value is shown. `adds`: a sum over kernels means
+    something.
+    """
+
+    label: str
+    kind: str
+    names: tuple[str, ...]
+    adds: bool = False
+
+    def value(self, values: dict[str, float]) -> float | None:
+        """Seconds, bytes, percent or a count; None if ncu did not count it."""
+        return next((values[name] for name in self.names if name in values), None)
+
+
+_ACTIVE = "avg.pct_of_peak_sustained_active"
+_BANKS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared"
+_STALLED, _ISSUED = "smsp__average_warps_issue_stalled_", "_per_issue_active"
+_HMMA = tuple(f"sm__pipe_tensor_{op}hmma_cycles_active.{_ACTIVE}" for op in ("op_", "subpipe_"))
+_READ = ("dram__bytes_read.sum", "dram__bytes_op_read.sum")
+_WRITTEN = ("dram__bytes_write.sum", "dram__bytes_op_write.sum")
+#: Those of the load and store unit: TMA and WGMMA reach shared memory without it.
+CONFLICTS = (
+    Counter("  by loads", "count", (f"{_BANKS}_op_ld.sum",)),
+    Counter("  by stores", "count", (f"{_BANKS}_op_st.sum",)),
+)
+#: Newer chips have other names for some of the counters.
+COUNTERS = (
+    Counter("duration", "us", ("gpu__time_duration.sum",), adds=True),
+    Counter("DRAM read", "MB", _READ, adds=True),
+    Counter("DRAM written", "MB", _WRITTEN, adds=True),
+    Counter("L2 traffic", "MB", ("lts__t_bytes.sum",), adds=True),
+    Counter("L2 hit rate", "%", ("lts__t_sector_hit_rate.pct",)),
+    Counter("tensor pipe busy", "%", (f"sm__pipe_tensor_cycles_active.{_ACTIVE}",)),
+    Counter("  with HMMA or WGMMA of 16 bits or tf32", "%", _HMMA),
+    Counter("WGMMA instructions", "count", ("sm__inst_executed_pipe_tensor_op_gmma.sum",)),
+    Counter("shared-memory bank conflicts", "count", (f"{_BANKS}.sum",)),
+    *CONFLICTS,
+    Counter("registers per thread", "count", ("launch__registers_per_thread",)),
+    Counter("shared memory per block", "bytes", ("launch__shared_mem_per_block",)),
+    Counter("achieved occupancy", "%", (f"sm__warps_active.{_ACTIVE}",)),
+)
+#: Asked for by a pattern, because each chip has its own list.
+STALL_PATTERN = f"regex:{_STALLED}.*{_ISSUED}"
+#: What a warp that can't be issued waits for, by ncu's word. "selected" is no stall.
+STALLS = {
+    "barrier": "the block's other warps, at a barrier",
+    "branch_resolving": "the target of a branch",
+    "dispatch_stall": "the dispatcher",
+    "drain": "its stores, before it exits",
+    "gmma": "its warpgroup, before a WGMMA",
+    "imc_miss": "a constant that is not in the cache",
+    "lg_throttle": "room in the queue of global and local memory",
+    "long_scoreboard": "data from L2 or DRAM",
+    "math_pipe_throttle": "the arithmetic pipe that it needs",
+    "membar": "a memory fence",
+    "mio_throttle": "room in the queue of shared memory and special instructions",
+    "misc": "something else",
+    "no_instruction": "its next instruction, to be fetched",
+    "not_selected": "its turn: it is ready, and another warp was issued",
+    "short_scoreboard": "data from shared memory or a special unit",
+    "sleeping": "the end of its sleep",
+    "tex_throttle": "room in the texture queue",
+    "wait": "the fixed latency of its last instruction",
+}
+#: ncu's units, up to any "/", in seconds and bytes; all others stay as they are.
+_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "nsecond": 1e-9, "usecond": 1e-6, "msecond": 1e-3}
+_UNITS |= {"Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "Tbyte": 1e12}
+
+
+class Profile(NamedTuple):
+    """One kernel: `values` by ncu's names, in seconds, bytes, percent or counts."""
+
+    kernel: str
+    grid: str
+    block: str
+    values: dict[str, float]
+
+    def stalls(self) -> list[tuple[str, float]]:
+        """Reasons by ncu's words and the warps stalled so per issued instruction, most first."""
+        found = {}
+        for name, value in self.values.items():
+            base = name.removesuffix(".ratio")
+            if base.startswith(_STALLED) and base.endswith(_ISSUED):
+                word = base.removeprefix(_STALLED).removesuffix(_ISSUED)
+                if value and word != "selected" and "not_issued" not in word:
+                    found[word] = value
+        return sorted(found.items(), key=lambda pair: -pair[1])
+
+
+def metrics(unknown: Collection[str] = ()) -> list[str]:
+    """What to ask ncu for: of each counter the first name that is not `unknown` to it."""
+    firsts = (next((n for n in c.names if n not in unknown), None) for c in COUNTERS)
+    return [name for name in (*firsts, STALL_PATTERN) if name and name not in unknown]
+
+
+def unknown(output: str, asked: Sequence[str]) -> set[str]:
+    """Those of `asked` that ncu failed over because this chip has no such counter."""
+    lines = [line for line in output.splitlines() if "Failed to find metric" in line]
+    said = "\n".join(lines).replace("\\", "")
+    bases = {name: name.removeprefix("regex:").partition(".")[0] for name in asked}
+    return {n for n, base in bases.items() if re.search(rf"(?<!\w){re.escape(base)}(?!\w)", said)}
+
+
+def parse(output: str) -> list[Profile]:
+    """The kernels in what `ncu --csv --page raw` prints: a row of names, one of units, the rows.
+
+    What is not CSV is skipped, and so is every value that is no number ("n/a").
+    """
+    found: list[Profile] = []
+    names: list[str] = []
+    units: list[str] = []
+    for row in csv.reader(line for line in output.splitlines() if line.startswith('"')):
+        if "Kernel Name" in row:
+            names, units = row, [""] * len(row)
+        elif names and len(row) == len(names):
+            cells = dict(zip(names, row, strict=True))
+            if not cells["Kernel Name"]:
+                units = row
+                continue
+            values = {n: _number(v, u) for n, v, u in zip(names, row, units, strict=True)}
+            counted = {n: v for n, v in values.items() if v is not None and "__" in n}
+            grid, block = cells.get("Grid Size", "?"), cells.get("Block Size", "?")
+            found.append(Profile(cells["Kernel Name"], grid, block, counted))
+    return found
+
+
+def _number(text: str, unit: str) -> float | None:
+    """In seconds, bytes or the unit as it is; commas stand between thousands."""
+    text = text.replace(",", "")
+    if not re.fullmatch(r"-?\d+(\.\d+)?(e[+-]?\d+)?", text, re.IGNORECASE):
+        return None
+    return float(text) * _UNITS.get(unit.partition("/")[0], 1)
+
+
+def reason(output: str) -> str:
+    """A sentence on why ncu counted nothing."""
+    other = "`--tool proton` times kernels without counters"
+    if "ERR_NVGPUCTRPERM" in output:
+        return (
+            "ncu may not read this GPU's counters (ERR_NVGPUCTRPERM): run it as root, start the "
+            "container with --cap-add=SYS_ADMIN, or load the driver with "
+            f"NVreg_RestrictProfilingToAdminUsers=0; {other}"
+        )
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors = [line.removeprefix("==ERROR== ") for line in lines if line.startswith("==ERROR==")]
+    said = " ".join(error for error in errors if "application returned" not in error)
+    if "LibraryNotLoaded" in output:
+        said = said or next(line for line in lines if "LibraryNotLoaded" in line)
+        return f"this machine has no counters for ncu, as in some sandboxes: {said} Here {other}"
+    if said:
+        return f"ncu failed: {said}\n{other}"
+    return "\n".join(["ncu counted no kernel; its last words:", *lines[-20:], other])
+
+
+def total(profiles: Sequence[Profile]) -> dict[str, float]:
+    """Seconds and bytes of all kernels together, by ncu's names; those that each has counted."""
+    names = [name for counter in COUNTERS if counter.adds for name in counter.names]
+    whole = [name for name in names if profiles and all(name in p.values for p in profiles)]
+    return {name: sum(p.values[name] for p in profiles) for name in whole}
+
+
+def text(profiles: Sequence[Profile], case: Case) -> str:
+    """A section per kernel, and the sums."""
+    parts = []
+    for profile in profiles:
+        lines = [(c.label, shown(c.value(profile.values), c.kind)) for c in COUNTERS]
+        stalls = profile.stalls()[:TOP]
+        lines += [("warps that wait, per issued instruction, for", "" if stalls else "not counted")]
+        for word, warps in stalls:
+            lines.append((f"  {waiting(word)}", f"{warps:.2f}"))
+        title = f"{profile.kernel}\ngrid {profile.grid}, block {profile.block}"
+        parts.append(f"{title}\n{aligned(lines)}")
+    sums, count = total(profiles), len(profiles)
+    lines = [(c.label, shown(c.value(sums), c.kind)) for c in COUNTERS if c.adds and count > 1]
+    moved = [c.value(sums) for c in COUNTERS if c.names in (_READ, _WRITTEN)]
+    ratio = "not counted" if None in moved else f"{sum(moved) / case.bytes:.2f}"
+    lines.append(("DRAM traffic over the least, A, B and C once", ratio))
+    parts.append(f"{count} kernel{'s' * (count > 1)} in all\n{aligned(lines)}")
+    return "\n\n".join(parts)
+
+
+def waiting(word: str) -> str:
+    """What a stalled warp waits for, and ncu's word for it."""
+    return f"{STALLS[word]} ({word})" if word in STALLS else word
+
+
+def aligned(lines: Sequence[tuple[str, str]]) -> str:
+    """Labels and values in two columns."""
+    width = max(len(label) for label, _ in lines)
+    return "\n".join(f"  {label.ljust(width)}  {value:>14}".rstrip() for label, value in lines)
+
+
+def shown(value: float | None, kind: str) -> str:
+    """A value in seconds, bytes, percent or a count, as its kind is shown."""
+    if value is None:
+        return "not counted"
+    scale, form, unit = {
+        "us": (1e-6, ",.1f", " us"), "MB": (1e6, ",.1f", " MB"), "%": (1, ".1f", " %"),
+        "count": (1, ",.0f", ""), "bytes": (1, ",.0f", " bytes"),
+    }[kind]  # fmt: skip
+    return f"{value / scale:{form}}{unit}"

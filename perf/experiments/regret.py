@@ -1,0 +1,169 @@
+"""`python -m perf regret`: the dispatcher's choice against the best that a search finds."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import random
+from collections.abc import Sequence
+
+from tritemm.spec import Config
+
+from .. import cli, session, tables
+from ..competitors import Candidate, matmul
+from ..engine import Competitor, Plan
+from ..operands import Operands
+from ..problems import Problem, random_problems
+from ..rows import Row
+from ..select import latest_run
+from ..stats import Quantiles
+from ..tables import Parts, Result, Table, median, us
+from ..views import ENOUGH, Selection, View
+from . import search
+from .search import Found, Searches
+
+#: The competitor that is judged: what `tritemm.matmul` runs when it is asked for nothing.
+CHOICE = "auto"
+#: As `suite`'s, with a shorter lead: the competitors draw much the same power.
+PLAN = Plan(replay=0.02, lead=0.03, longest=5.0)
+ROUNDS, MOST = 5, 8
+#: The seed of problems that nothing was fitted to; a choice is as good as the best within these.
+SEED, GOOD, FAIR = 11, 1.03, 1.10
+
+EXAMPLES = """
+python -m perf regret
+python -m perf regret --n 20 --seed 12 --best 3 --all
+python -m perf regret --n 200 --gpus 4
+"""
+
+
+def register(commands) -> None:
+    described = "Race the dispatcher's choice against the best configs of a search."
+    command = cli.add_command(commands, "regret", run, described, EXAMPLES)
+    add, count = command.add_argument, cli.argument(cli.positive)
+    add("--n", type=count, default=ENOUGH, help=f"random problems; default: {ENOUGH}")
+    add("--best", type=count, default=5, help="of each search; default: 5")
+    search.add_search(command)
+    cli.add_shared(command, ROUNDS, modes=False)
+    command.set_defaults(seed=SEED)
+
+
+def run(args: argparse.Namespace) -> int:
+    """The status is that of `session.run`; 3 where a CUDA error ended it."""
+    return session.run(args, "regret", random_problems(args.n, args.seed), measure, text)
+
+
+def measure(there: session.Session, problems: Sequence[Problem]) -> int:
+    """Search and race problem after problem; 0, or 3 where a CUDA error ended it."""
+    args = there.args
+    known = {problem.case: problem for problem in problems}
+    tasks = search.tasks_of(known, "auto", None if args.all else args.within)
+    rng = random.Random(args.seed)
+    plan = dataclasses.replace(PLAN, rounds=args.rounds, most=max(MOST, args.rounds))
+    if args.quick:
+        plan = dataclasses.replace(plan, rounds=3, most=None, replay=0.01, settle=0.2)
+    there.measure_roofs()
+    with Searches(tasks, search.workers(args)) as searches:
+
+        def race(index: int, task: search.Task) -> session.Task:
+            """Who races is known once the task is searched, just before its race."""
+
+            def entrants(operands: Operands) -> list[Competitor]:
+                return field(task, searches.run(index, rng, cli.say), operands, args.best)
+
+            return session.Task(task.case, entrants, known[task.case].to_json())
+
+        try:
+            there.measure([race(index, task) for index, task in enumerate(tasks)], plan)
+        except RuntimeError as error:  # a CUDA error: nothing more can be launched
+            cli.say(f"the measurement ends: {cli.short(error)}")
+            return 3
+    return 0
+
+
+def field(task: search.Task, found: Found, operands: Operands, best: int) -> list[Competitor]:
+    """The choice, the `best` of the search that are something else, and cuBLAS."""
+    names = [r.name for r in found.timed if r.name != task.chosen][:best]
+    chosen, *references = matmul(task.case, operands, [CHOICE])
+    known = {option.name: option for option in task.options}
+    others = [search.competitor(known[name], task.problem, task.case) for name in names]
+    return [dataclasses.replace(chosen, rivals=tuple(names)), *others, *references]
+
+
+@dataclasses.dataclass(frozen=True)
+class Regret:
+    """Of one problem: the choice's row, the fastest one's, and the choice's time over its."""
+
+    choice: Row
+    best: Row
+    value: float
+
+
+def regrets(rows: Sequence[Row]) -> list[Regret]:
+    """Of each problem with a measured choice, the largest first.
+
+    The fastest is the one with the least median time; the ratio is taken within rounds, and is 1
+    where the choice is the fastest, or its rounds say so.
+    """
+    found = []
+    for race in tables.raced(rows, lambda row: (row.time, row.case)).values():
+        if not (choice := race.get(CHOICE)) or not choice.us:
+            continue
+        names = choice.versus or {}
+        timed = [race[name] for name in names if name in race and race[name].us]
+        best = min([choice, *timed], key=lambda row: row.us.p50)
+        value = 1.0 if best is choice else max(1.0, 1 / names[best.competitor].p50)
+        found.append(Regret(choice, best if value > 1 else choice, value))
+    return sorted(found, key=lambda r: -r.value)
+
+
+def text(rows: Sequence[Row]) -> str:
+    """Every problem, the largest regret first, and the summary, for a terminal."""
+    found = regrets(rows)
+    return tables.text([_table(found), _summary(found)] if found else [])
+
+
+def parts(rows: list[Row], selection: Selection) -> Parts:
+    """The summary of each class, and the problems with the largest regret."""
+    found = regrets(rows)
+    worst = [r for r in found if r.value > 1][:10]
+    return [_summary(found), _table(worst) if worst else "", tables.commands(rows)]
+
+
+def _summary(found: Sequence[Regret]) -> Table:
+    """A line per class, and one for all."""
+    head = ("class", "problems", "geomean", "largest", "within 3 %", "within 10 %")
+    body = []
+    values = {r.choice.id: r.value for r in found}
+    judged = [dataclasses.replace(r.choice, ratio=Quantiles(*[r.value] * 3)) for r in found]
+    order = {row.id: place for place, row in enumerate(judged)}
+    for tally in tables.tallies([Result(row, {}) for row in judged]):
+        own = [values[result.id] for result in tally.results]
+        largest = max(tally.results, key=lambda r: (values[r.id], -order[r.id]))
+        counts = (sum(v <= GOOD for v in own), sum(v <= FAIR for v in own), own.count(1))
+        most = f"{values[largest.id]:.3f} ({largest.id})"
+        body.append((tally.name, tally.count, f"{tally.geomean:.4f}", most, *map(str, counts)))
+    return Table((*head, "choice is best"), body)
+
+
+def _table(found: Sequence[Regret]) -> Table:
+    head = ("problem", "", "regret", "µs", "x cuBLAS", "chosen", "fastest")
+    body = []
+    for regret in found:
+        choice, best = regret.choice, regret.best
+        first = (choice.id, str(choice.case), f"{regret.value:.3f}", us(choice))
+        same = "the same" if best is choice else _named(best)
+        body.append((*first, median(choice.ratio), _named(choice), same))
+    return Table(head, body, words=2)
+
+
+def _named(row: Row) -> str:
+    """The rung and its config."""
+    return Candidate(row.rung, Config(**row.config)).name if row.config else row.competitor
+
+
+def newest(rows: Sequence[Row], s: Selection) -> list[Row]:
+    return latest_run(rows, "regret", s.gpu, competitor=CHOICE, enough=ENOUGH)
+
+
+VIEWS = {"regret": View(newest, parts)}

@@ -1,0 +1,231 @@
+"""`python -m perf roofline`: the card's roofs, measured, and the suite's problems on them."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
+
+from .. import cli, figures, session, tables
+from ..case import ACCUMULATE, Case
+from ..competitors import cublas
+from ..engine import Plan
+from ..roof import SIZE, Roof, Roofs
+from ..rows import REFERENCE, Row, recorded
+from ..select import latest_run
+from ..tables import Parts, Table, digits
+from ..views import Selection, View
+from .suite import newest_suite
+
+#: Operand types; tf32 is fp32 that is multiplied so.
+TYPES = ("bf16", "fp16", "fp8", "int8", "tf32", "fp32", "fp64")
+
+EXAMPLES = """
+python -m perf roofline
+python -m perf plot roofline --out roofline.png
+"""
+
+
+def cases() -> list[Case]:
+    """A large product of each type, in the layout that all of them have."""
+    size = (SIZE, SIZE, SIZE, "NT")
+    tf32 = Case(*size, "fp32", precision="tf32")
+    return [tf32 if t == "tf32" else Case(*size, t, ACCUMULATE[t]) for t in TYPES]
+
+
+def register(commands) -> None:
+    described = "Measure the roofs (a copy; a large product of each type) and place the suite."
+    command = cli.add_command(commands, "roofline", run, described, EXAMPLES)
+    cli.add_measurement(command, rounds=3)
+
+
+def run(args: argparse.Namespace) -> int:
+    """The status is that of `Session.finish`."""
+    if reason := cli.unable("roofline"):
+        return cli.refuse(reason)
+    there = session.Session(args, "roofline")
+    there.measure_roofs()
+    if there.roofs is None:
+        told = "the SM clock can't be read: pip install nvidia-ml-py (and see nvidia-smi)"
+        return cli.refuse(told)
+    made = Plan(rounds=args.rounds, replay=0.02 if args.quick else 0.1, settle=1.0)
+    tasks = [session.Task(case, lambda operands, case=case: cublas(case)) for case in cases()]
+    there.measure(tasks, made, amend=functools.partial(at_own_clock, roofs=there.roofs))
+    suite = newest_suite(recorded(), Selection(gpu=there.environment.gpu))
+    return there.finish(lambda rows: text(rows, suite))
+
+
+def at_own_clock(rows: Sequence[Row], roofs: Roofs) -> list[Row]:
+    """The rows with the dense rate at the clock that their own product settles at."""
+    return [dataclasses.replace(row, roof=roofs.of(row.case, row.sm_mhz)) for row in rows]
+
+
+def text(roofs: Sequence[Row], suite: Sequence[Row]) -> str:
+    """The roofs, then the suite's problems on them."""
+    timed = [row for row in suite if row.of_roof]
+    below = _places(timed) if timed else "no suite is recorded for this GPU"
+    return tables.text([_table(roofs), below])
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    head = (f"{SIZE}³ NT", "MHz", "W", "dense TFLOP/s at that clock", "cuBLAS TFLOP/s", "%")
+    body = []
+    for row in rows:
+        if row.competitor == REFERENCE and row.us and row.roof:
+            clock, power = (f"{v:.0f}" if v else "" for v in (row.sm_mhz, row.power_w))
+            share = f"{100 * row.tflops / row.roof.tflops:.0f}"
+            speeds = (digits(row.roof.tflops), digits(row.tflops), share)
+            body.append((row.case.kind, clock, power, *speeds, f"{row.roof.gbs:.0f}"))
+    return Table((*head, "copy GB/s"), body)
+
+
+def _places(rows: Sequence[Row]) -> Table:
+    """Each problem's intensity, what bounds it, and the shares of the roof, the lowest first."""
+    others = sorted({row.competitor for row in rows} - {REFERENCE})
+    head = ("problem", "", "FLOP/byte", "bound by", *(f"{o}, % of roof" for o in others), REFERENCE)
+    races = tables.raced(rows).items()
+    body = []
+    for key, own in sorted(races, key=lambda race: min(r.of_roof for r in race[1].values())):
+        row = next(iter(own.values()))
+        case, roof = row.case, row.roof
+        memory = case.bytes / roof.gbs / 1e3 > case.flops / roof.tflops / 1e6
+        cells = [f"{100 * own[o].of_roof:.0f}" if o in own else "" for o in (*others, REFERENCE)]
+        bound = "memory" if memory else "arithmetic"
+        body.append((key, str(case), digits(case.flops / case.bytes), bound, *cells))
+    return Table(head, body)
+
+
+# The picture
+
+#: Problems whose names are written below the others; dense rates that are nearer than this to one
+#: another share a label.
+LABELS, NEAR = 9, 1.12
+
+
+def plot_roofline(rows: list[Row], selection: Selection):
+    """The suite's problems under the measured roofs: arithmetic intensity against TFLOP/s."""
+    suite = [row for row in rows if row.experiment == "suite"]
+    measured = [row for row in rows if row.experiment == "roofline"]
+    shown = figures.shown(suite, selection.competitor)
+    own = [row for row in shown if row.competitor != REFERENCE and row.us]
+    cublas = [row for row in suite if row.competitor == REFERENCE and row.us]
+    roofs = roofs_of(measured, [*own, *cublas])
+    if not roofs:
+        raise ValueError("no row has a roof: pip install nvidia-ml-py, and measure again")
+    figure, axes = figures.blank(6.4)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    _draw_roofs(axes, roofs, [*own, *cublas])
+    hollow = {"marker": "o", "s": 26, "facecolors": "none", "edgecolors": figures.GREY}
+    axes.scatter(*_at(cublas), label="cuBLAS", zorder=3, linewidths=1, **hollow)
+    theirs = {row.id: row.tflops for row in cublas}
+    for row in own:  # a line between a problem's two points
+        ends = (row.tflops, theirs.get(row.id, row.tflops))
+        axes.vlines(row.case.flops / row.case.bytes, *ends, color="#cccccc", lw=0.9, zorder=2)
+    groups = dict.fromkeys(row.problem["class"] for row in own)
+    looks = figures.CLASSES * len(groups)
+    for group, (color, marker) in zip(groups, looks, strict=False):
+        points = [row for row in own if row.problem["class"] == group]
+        style = {"color": color, "marker": marker, "s": 22, "linewidths": 0, "zorder": 4}
+        axes.scatter(*_at(points), label=group, **style)
+    axes.set_xlabel("FLOP per byte, if each element is moved once", fontsize=10)
+    axes.set_ylabel("TFLOP/s", fontsize=10)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda value, _: f"{value:g}")
+    figures.title(
+        figure,
+        f"{figures.called(own)} and cuBLAS under the measured roofs, {own[0].mode}\n"
+        "Labelled: the furthest below their type's roof, with their share of it",
+    )
+    above = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0}
+    axes.legend(ncols=5, fontsize=9, frameon=False, **above)
+    _annotate(axes, furthest(own, roofs)[:LABELS], roofs)
+    figures.caption(figure, own)
+    return figure
+
+
+def roofs_of(measured: Sequence[Row], suite: Sequence[Row]) -> dict[str, Roof]:
+    """The roof of each type in the suite: at its own settled clock, or else the suite's."""
+    own = {r.case.kind: r.roof for r in measured if r.competitor == REFERENCE and r.us}
+    found: dict[str, Roof] = {}
+    for row in suite:
+        if roof := own.get(row.case.kind) or row.roof:
+            found.setdefault(row.case.kind, roof)
+    return found
+
+
+def share(row: Row, roofs: dict[str, Roof]) -> float:
+    """The drawn roof's time over the row's."""
+    return roofs[row.case.kind].floor(row.case) / row.us.p50
+
+
+def furthest(rows: Sequence[Row], roofs: dict[str, Roof]) -> list[Row]:
+    """Those with a roof, the lowest share of it first."""
+    known = [row for row in rows if row.case.kind in roofs]
+    return sorted(known, key=lambda row: share(row, roofs))
+
+
+def alike(roofs: dict[str, Roof]) -> list[list[str]]:
+    """The types, in groups whose dense rates are too near to one another for a label each."""
+    groups: list[list[str]] = []
+    for kind in sorted(roofs, key=lambda kind: -roofs[kind].tflops):
+        if groups and roofs[groups[-1][0]].tflops < NEAR * roofs[kind].tflops:
+            groups[-1].append(kind)
+        else:
+            groups.append([kind])
+    return groups
+
+
+def _at(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
+    return [row.case.flops / row.case.bytes for row in rows], [row.tflops for row in rows]
+
+
+def _draw_roofs(axes, roofs: dict[str, Roof], rows: Sequence[Row]) -> None:
+    """The copy's slope, and from there on each type's dense rate, labelled at its end."""
+    across, up = _at(rows)
+    gbs = max(roof.gbs for roof in roofs.values())
+    top = max(roof.tflops for roof in roofs.values())
+    left, right = min(across) / 1.5, max(*across, 3e3 * top / gbs) * 1.5
+    axes.set_xlim(left, right)
+    axes.set_ylim(min(up) / 3, top * 1.7)  # room for the labels
+    style = {"color": figures.PRINT, "linestyle": "--", "linewidth": 1, "zorder": 2}
+    axes.plot([left, top / gbs * 1e3], [left * gbs / 1e3, top], **style)
+    for roof in roofs.values():
+        axes.plot([roof.tflops / gbs * 1e3, right], [roof.tflops] * 2, **style)
+    text = {"fontsize": 8.5, "color": "#333333"}
+    for group in alike(roofs):
+        words = "\n".join(f"{kind} {roofs[kind].tflops:.0f}" for kind in group)
+        level = math.sqrt(roofs[group[0]].tflops * roofs[group[-1]].tflops)
+        axes.text(right * 1.03, level, words, ha="left", va="center", **text)
+    begin = max(left, min(up) / gbs * 1e3) * 1.6
+    turned = {"rotation_mode": "anchor", "transform_rotates_text": True, "va": "bottom"}
+    slope = math.degrees(math.atan(gbs / 1e3))
+    words = f"copy {gbs:.0f} GB/s"
+    axes.text(begin, begin * gbs / 1e3 * 1.06, words, rotation=slope, **turned, **text)
+
+
+def _annotate(axes, rows: Sequence[Row], roofs: dict[str, Roof]) -> None:
+    """Each problem's id and share, side by side along the lower edge, with a line to its point."""
+    line = {"arrowstyle": "-", "linewidth": 0.6, "color": figures.GREY}
+    for place, row in enumerate(sorted(rows, key=lambda row: row.case.flops / row.case.bytes)):
+        words, where = f"{row.id}\n{100 * share(row, roofs):.0f} %", (place + 0.5) / len(rows)
+        axes.annotate(
+            words, (row.case.flops / row.case.bytes, row.tflops), xytext=(where, 0.02),
+            textcoords="axes fraction", ha="center", va="bottom", fontsize=8.5, arrowprops=line,
+        )  # fmt: skip
+
+
+def _newest(rows: Sequence[Row], s: Selection) -> list[Row]:
+    """The roofs, and the suite."""
+    roofs = latest_run(rows, "roofline", s.gpu, enough=len(cases()))
+    return roofs + newest_suite(rows, dataclasses.replace(s, mode="sustained"))
+
+
+def _parts(rows: list[Row], s: Selection) -> Parts:
+    roofs = [row for row in rows if row.experiment == "roofline"]
+    return [_table(roofs), tables.origin(roofs)]
+
+
+VIEWS = {"roofline": View(_newest, _parts, plot_roofline, "roofline 3")}

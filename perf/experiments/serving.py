@@ -1,0 +1,322 @@
+"""`python -m perf serving`: `tritemm.matmul` against cuBLAS on layers of served models.
+
+A layer is `x @ W.T`, bf16, W stored [N, K], raced over many M. `serving.csv` has a line per layer,
+and from which fields of the model's config its shape is; TP8 is the share of one GPU of eight.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import functools
+import math
+import textwrap
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+from tritemm.compile.pool import Compiled, Compilers
+
+from .. import cli, figures, session, tables
+from ..case import Case
+from ..competitors import chosen
+from ..engine import Competitor, Plan
+from ..operands import Operands
+from ..problems import SUITE, Problem, refuse_unknown
+from ..roof import Roof
+from ..rows import PEERS, REFERENCE, Row
+from ..select import newest_races
+from ..stats import geomean
+from ..tables import Parts, Result, Table, Tally, spread, us
+from ..views import Selection, View
+from .peers import against
+from .search import HUNGRY, workers
+from .suite import PLAN, plan
+
+LAYERS = SUITE.with_name("serving.csv")
+#: The largest M, and those that are multiples of little.
+MOST, ODD = 4096, (17, 33, 65, 129, 257, 333, 513, 1001, 2047)
+#: Where memory limits, the clock that a longer lead would wait for hardly matters.
+SHORT = Plan(replay=0.015, lead=0.02, longest=PLAN.longest)
+ROUNDS, MOST_ROUNDS = 5, 9
+#: The ratio to cuBLAS from which on nobody would notice; problems that are listed one by one.
+ENOUGH, WORST = 0.98, 5
+
+EXAMPLES = """
+python -m perf serving --out serving.jsonl
+python -m perf serving --part 1/4 --out serving.jsonl
+python -m perf serving --model llama-3-8b,deepseek-v3 --layer qkv,o,router
+python -m perf serving --rows 1,16,64,256 --quick
+python -m perf serving --layer down --peers lt --out serving.jsonl
+python -m perf serving --gpus 4
+"""
+
+
+def _grid() -> tuple[int, ...]:
+    """Quarters of octaves that are whole numbers, and `ODD`."""
+    quarters = {2**bit * step / 4 for bit in range(MOST.bit_length()) for step in (4, 5, 6, 7)}
+    return tuple(sorted({*ODD, *(int(M) for M in quarters if M.is_integer() and M <= MOST)}))
+
+
+#: The M of every layer. They are 53, a prime: so a part (`part`) has other M of one layer than of
+#: the next, and as many small ones as large ones.
+ROWS = _grid()
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """A weight [N, K] of a model."""
+
+    model: str
+    name: str
+    N: int
+    K: int
+
+    @property
+    def slug(self) -> str:
+        """The model's name as options and ids have it: `llama-3-70b-tp8`."""
+        return self.model.lower().replace(" ", "-")
+
+    def problem(self, rows: int) -> Problem:
+        case = Case(rows, self.N, self.K, "NT", "bf16")
+        return Problem(f"{self.slug}/{self.name}/{rows}", self.model, self.name, case)
+
+
+@functools.cache
+def known() -> tuple[Layer, ...]:
+    """Every layer, model by model."""
+    with open(LAYERS, newline="") as file:
+        lines = list(csv.DictReader(file))
+    return tuple(Layer(x["model"], x["layer"], int(x["N"]), int(x["K"])) for x in lines)
+
+
+def problems(
+    models: Sequence[str] = (), layers: Sequence[str] = (), rows: Sequence[int] = ()
+) -> list[Problem]:
+    """Layer by layer, the least M first: of these models, layers and M, if any are named.
+
+    ValueError says which word names nothing, and what there is.
+    """
+    refuse_unknown("model", models, [layer.slug for layer in known()])
+    some = [layer for layer in known() if not models or layer.slug in models]
+    refuse_unknown("layer", layers, [layer.name for layer in some])
+    some = [layer for layer in some if not layers or layer.name in layers]
+    return [layer.problem(M) for layer in some for M in sorted(set(rows)) or ROWS]
+
+
+def part(text: str) -> slice:
+    """Of a list: `2/4` is its second item and every fourth after that; ValueError if it is none."""
+    index, _, of = text.partition("/")
+    if not (index.isdecimal() and of.isdecimal() and 1 <= int(index) <= int(of)):
+        raise ValueError(f"a part is 1/4, 2/4, 3/4 or 4/4, or of another number, not {text!r}")
+    return slice(int(index) - 1, None, int(of))
+
+
+def register(commands) -> None:
+    described = (
+        "Race tritemm.matmul against cuBLAS on the linear layers of served models, each over "
+        "M = 1 ... 4096, in bf16. All of them take about half an hour on one GPU."
+    )
+    command = cli.add_command(commands, "serving", run, described, EXAMPLES)
+    cli.add_list(command, "--model", str, "these alone: llama-3-8b, ...", dest="models")
+    cli.add_list(command, "--layer", str, "these alone: qkv, down, ...", dest="layers")
+    cli.add_list(command, "--rows", cli.positive, "these M alone, or others: 1,16,100")
+    text = "every N-th problem from the K-th on, to measure all in N sittings"
+    share = {"dest": "share", "type": cli.argument(part), "default": "1/1", "metavar": "K/N"}
+    command.add_argument("--part", **share, help=text)
+    cli.add_peers(command)
+    cli.add_shared(command, ROUNDS)
+    command.set_defaults(workers=None)
+
+
+def run(args: argparse.Namespace) -> int:
+    """The status is that of `session.run`."""
+    try:
+        wanted = problems(args.models, args.layers, args.rows)
+    except ValueError as error:
+        return cli.refuse(error)
+    if not wanted[args.share]:
+        return cli.refuse(f"--part: there are only {len(wanted)} problems to share out")
+    return session.run(args, "serving", wanted[args.share], race, text)
+
+
+def race(there: session.Session, mine: Sequence[Problem]) -> None:
+    """Measure, while other processes compile the kernels of what comes later."""
+    args = there.args
+    long, short = (plan(args, MOST_ROUNDS, base) for base in (PLAN, SHORT))
+    with Compilers(workers(args)) as compilers:
+        compiled = [compilers.submit(chosen(problem.case)) for problem in mine]
+        there.measure_roofs()
+        tasks = []
+        for problem, future in zip(mine, compiled, strict=True):
+            roof = there.roofs and there.roofs.of(problem.case)
+            own = long if hungry(problem.case, roof) else short
+            among = functools.partial(field, problem.case, future, args.peers)
+            tasks.append(session.Task(problem.case, among, problem.to_json(), plan=own))
+        there.measure(tasks, long)
+
+
+def hungry(case: Case, roof: Roof | None) -> bool:
+    """Whether power may limit the speed, at that of the roof; true where the roof isn't known.
+
+    Not only where arithmetic takes longer: 128 x 4096 x 4096 takes all of an H200's power.
+    """
+    return roof is None or case.flops / roof.floor(case) * 1e6 > HUNGRY
+
+
+def field(
+    case: Case, compiled: Future[Compiled], peers: Sequence[str], operands: Operands
+) -> list[Competitor]:
+    """Who races, once the kernel is compiled; what does not compile fails again, and says why."""
+    compiled.result()
+    return against(case, operands, ["auto"], peers)
+
+
+# Tables
+
+HEAD = ("model", "layer", "N x K", "problems", "x cuBLAS", "least", f"at {ENOUGH} or more")
+#: Where peers raced: how many problems, and against the fastest of each.
+PEERS_HEAD = ("with peers", "x best peer", "least")
+WORST_HEAD = ("the worst", "", "kernel", "µs", "cuBLAS µs", "x cuBLAS (p20-p80)")
+
+
+def text(rows: list[Row]) -> str:
+    return tables.text(parts(rows))
+
+
+def parts(rows: list[Row], selection: Selection | None = None) -> Parts:
+    """Every layer, all of them, the worst problems and the null test."""
+    found = tables.against_cublas(rows)
+    if not found:
+        return []
+    timed = sorted((r for r in found if r.ratio), key=lambda r: r.ratio.p50)
+    worst = [
+        (r.id, str(r.ours.case), r.ours.rung or "", us(r.ours), us(r.others.get(REFERENCE)),
+         spread(r.ratio, r.tie)) for r in timed[:WORST]
+    ]  # fmt: skip
+    untimed = tables.unmeasured(result.ours for result in found)
+    tail = [untimed, tables.quiet(rows), tables.commands(rows) if selection else ""]
+    return [layers_table(rows), Table(WORST_HEAD, worst, words=3), *tail]
+
+
+def by_layer(found: Sequence[Result]) -> dict[tuple[str, str], list[Result]]:
+    """By model and name, in the order of appearance."""
+    layers: dict[tuple[str, str], list[Result]] = {}
+    for result in found:
+        problem = result.ours.problem
+        layers.setdefault((problem["class"], problem["name"]), []).append(result)
+    return layers
+
+
+def layers_table(rows: list[Row]) -> Table:
+    """A line for each layer, and one for all."""
+    found, best = tables.against_cublas(rows), None
+    if any(row.competitor in PEERS.values() and row.us for row in rows):
+        best = {result.id: result for result in tables.results(rows)}
+    body = []
+    for (model, name), some in by_layer(found).items():
+        case = some[0].ours.case
+        means = _means(some, lambda r: f"M = {r.ours.case.M}", best)
+        body.append((model, name, f"{case.N} x {case.K}", *means))
+    body.append(("all", "", "", *_means(found, lambda r: r.id, best)))
+    return Table(HEAD if best is None else HEAD + PEERS_HEAD, body, words=3)
+
+
+def _means(
+    found: Sequence[Result], named: Callable[[Result], str], best: dict[str, Result] | None
+) -> tuple[str, ...]:
+    """With what became of the races against peers, where `best` has some."""
+    tally = Tally("", found)
+    cells = (tally.count, tally.mean, tally.least_at(named), tally.share(ENOUGH))
+    if best is None:
+        return cells
+    raced = [best[result.id] for result in tally.timed]
+    beside = Tally("", [one for one in raced if one.others.keys() & set(PEERS.values())])
+    return (*cells, str(len(beside.timed)), beside.mean, beside.least_at(named))
+
+
+# The picture
+
+#: Inches: the figure; a panel, what lies between two, above the first and below the last.
+WIDTH, HEIGHT, BETWEEN, TOP, BOTTOM = 8.0, 1.75, 0.42, 0.78, 0.88
+#: Where the axes begin and what their labels take, in the left column and in the right one.
+LEFTS, LABELS = (0.45, 4.4), 1.2
+
+
+def plot_serving(rows: list[Row], selection: Selection | None = None):
+    """The ratio to cuBLAS over M, a panel for each model."""
+    from matplotlib.figure import Figure
+
+    own = [Result(row, {}) for row in figures.shown(rows, "auto") if row.ratio]
+    panels: dict[str, dict[str, list[Result]]] = {}
+    for (model, layer), found in by_layer(own).items():
+        panels.setdefault(model, {})[layer] = sorted(found, key=lambda r: r.ours.case.M)
+    lines = (len(panels) + 1) // 2
+    height = TOP + BOTTOM + lines * HEIGHT + (lines - 1) * BETWEEN
+    figure = Figure(figsize=(WIDTH, height))
+    for place, (model, found) in enumerate(panels.items()):
+        # What has no neighbour is as wide as two.
+        last = WIDTH if place % 2 or place + 1 == len(panels) else LEFTS[1] - LEFTS[0]
+        left = LEFTS[place % 2]
+        bottom = height - TOP - (place // 2) * (HEIGHT + BETWEEN) - HEIGHT
+        box = (left / WIDTH, bottom / height, (last - left - LABELS) / WIDTH, HEIGHT / height)
+        _panel(figure.add_axes(box), model, found, [r.ratio.p50 for r in own])
+    tally = Tally("", own)
+    small = {"fontsize": 8.5, "va": "center"}
+    words = f"{figures.called(r.ours for r in own)} over cuBLAS on layers of served models"
+    figure.text(0.02, 1 - 0.2 / height, f"{words}, {rows[0].mode}", fontsize=11, va="center")
+    words = (
+        f"x @ W.T in bf16, cuBLAS (grey) at 1: geomean {tally.mean} of {len(own)} problems, "
+        f"{tally.share(ENOUGH).rpartition(', ')[2]} at {ENOUGH} or more; at the lines' ends, theirs"
+    )
+    figure.text(0.02, 1 - 0.42 / height, words, **small)
+    words = "across: M, the rows of x; up: times cuBLAS's speed in the same rounds (arrow: further)"
+    figure.text(0.5, 0.5 / height, words, ha="center", **small)
+    note = textwrap.fill(tables.origin([r.ours for r in own]), 112)
+    figure.text(0.5, 0.2 / height, note, ha="center", color=figures.PRINT, **small)
+    return figure
+
+
+def _panel(axes, model: str, found: dict[str, list[Result]], every: Sequence[float]) -> None:
+    """A line for each layer, with its name and mean right of the axes, in the order of the ends."""
+    from matplotlib.ticker import NullLocator
+
+    figures.plain(axes, 7.5)
+    low, high = figures.ratio_axis(axes.yaxis, every, (0.7, 1.6))
+    axes.set_xscale("log", base=2)
+    most = max(r.ours.case.M for own in found.values() for r in own)
+    axes.set_xlim(1 / 1.15, max(MOST, most) * 1.1)
+    ticks = [4**power for power in range(16) if 4**power <= axes.get_xlim()[1]]
+    axes.set_xticks(ticks, [str(tick) for tick in ticks])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.axhline(1, color=figures.GREY, linewidth=1.4, zorder=1)
+    ends = []
+    for place, (layer, own) in enumerate(found.items()):
+        color, marker = figures.CLASSES[place % len(figures.CLASSES)]
+        points = [(r.ours.case.M, min(max(r.ratio.p50, low), high)) for r in own]
+        look = {"color": color, "zorder": 3, "mew": 0}
+        axes.plot(*zip(*points, strict=True), linewidth=0.9, marker=marker, markersize=2.2, **look)
+        for edge, head in ((low, "v"), (high, "^")):
+            off = [point for point in points if point[1] == edge]
+            arrow = look | {"linestyle": "", "marker": head, "markersize": 5, "clip_on": False}
+            axes.plot(*zip(*off, strict=True), **arrow)
+        label = f"{layer} {geomean(r.ratio.p50 for r in own):.2f}"
+        ends.append((points[-1][1], points[-1][0], label, color))
+    beside = 1 + 0.1 / (WIDTH * axes.get_position().width)
+    line = {"arrowstyle": "-", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 1.5, "relpos": (0, 0.5)}
+    for place, (ratio, size, label, color) in enumerate(sorted(ends)):
+        up = math.log(ratio / low) / math.log(high / low) if len(ends) == 1 else place + 0.5
+        up = up if len(ends) == 1 else up / len(ends)
+        axes.annotate(
+            label, (size, ratio), xytext=(beside, up), textcoords="axes fraction", color=color,
+            fontsize=7, va="center", arrowprops=line | {"color": color},
+        )  # fmt: skip
+    axes.set_title(model, fontsize=9, loc="left", pad=3)
+
+
+def newest(rows: Sequence[Row], s: Selection) -> list[Row]:
+    order = [problem.id for problem in problems()]
+    return newest_races(rows, "serving", order, s.gpu, s.mode)
+
+
+VIEWS = {"serving": View(newest, parts, plot_serving, "serving 2")}

@@ -1,0 +1,94 @@
+"""`python -m perf table | plot`: recorded rows as Markdown and as pictures; no GPU is needed."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from .. import cli, figures
+from ..case import parse_layout, parse_size
+from ..rows import read, recorded
+from ..views import Selection
+from . import host, ladder, linear, model, regret, roofline, serving, suite, sweep
+
+#: Every view by name.
+VIEWS = {
+    name: view
+    for module in (ladder, suite, serving, roofline, regret, linear, host, model, sweep)
+    for name, view in module.VIEWS.items()
+}
+TABLES = {name: view for name, view in VIEWS.items() if view.parts}
+PICTURES = {name: view for name, view in VIEWS.items() if view.figure}
+
+TABLE_EXAMPLES = """
+python -m perf table ladder --size 8192 --layout NN
+python -m perf table compare --accumulate fp16
+python -m perf table problems --mode burst
+python -m perf table --write
+"""
+PLOT_EXAMPLES = """
+python -m perf plot suite --out suite.png
+python -m perf plot ladder --size 8192 --layout NN --out ladder.svg
+python -m perf plot --write
+"""
+
+
+def register(commands) -> None:
+    for name, run, views, text, examples in (
+        ("table", table, TABLES, "Print recorded rows as Markdown.", TABLE_EXAMPLES),
+        ("plot", plot, PICTURES, "Draw recorded rows.", PLOT_EXAMPLES),
+    ):
+        command = cli.add_command(commands, name, run, text, examples)
+        add = command.add_argument
+        add("what", nargs="?", choices=views, default="ladder")
+        add("--write", action="store_true", help="renew all of the documentation's instead")
+        add("--results", type=Path, help="default: all of perf/results")
+        add("--gpu", help="default: that of the newest row")
+        add("--mode", choices=("sustained", "burst"), default="sustained")
+        add("--kernel", dest="competitor", default="auto", help="of suite and random")
+        add("--size", type=cli.argument(parse_size), help="of a ladder; default: 4096")
+        add("--layout", type=cli.argument(parse_layout), help="default: NT")
+        add("--dtype", choices=cli.TYPES, help="default: the view's own")
+        add("--accumulate", help="default: the type's own")
+        add("--precision", default="ieee", help="how fp32 is multiplied")
+        if views is PICTURES:
+            add("--out", type=Path, help=".png or .svg; default: WHAT.png")
+
+
+def table(args: argparse.Namespace) -> int:
+    """0, or 2 with a sentence if there is nothing to show."""
+    if args.write:
+        from docs import generate  # which takes its tables from perf
+
+        return generate.write_texts()
+    return _shown(args, lambda view, rows, selection: view.table(rows, selection))
+
+
+def plot(args: argparse.Namespace) -> int:
+    """0, or 2 with a sentence if there is nothing to draw, or nothing to draw with."""
+    if reason := figures.missing():
+        return cli.refuse(reason)
+    if args.write:
+        from docs import generate
+
+        return generate.write_figures()
+    out = args.out or Path(f"{args.what}.png")
+    return _shown(args, lambda view, rows, selection: view.draw(rows, out, selection))
+
+
+def _shown(args: argparse.Namespace, show) -> int:
+    view, selection = VIEWS[args.what], _selection(args)
+    try:
+        rows = view.chosen(read(args.results) if args.results else recorded(), selection)
+        if not rows:
+            return cli.refuse("no recorded row matches")
+        shown = show(view, rows, selection)
+    except (OSError, ValueError) as error:
+        return cli.refuse(error)
+    print(shown)
+    return 0
+
+
+def _selection(args: argparse.Namespace) -> Selection:
+    names = ("gpu", "size", "layout", "dtype", "accumulate", "precision", "mode", "competitor")
+    return Selection(**{name: getattr(args, name) for name in names})

@@ -1,0 +1,429 @@
+"""`python -m perf suite | random`: `tritemm.matmul` against cuBLAS, and peers, on many problems.
+
+With `--peers`, and with `--batch-invariant`, the rows are an experiment with a name of its own, so
+that no table of the suite takes them for a run of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import re
+import textwrap
+from collections.abc import Callable, Sequence
+
+from .. import cli, figures, session, tables
+from ..competitors import invariant, matmul
+from ..engine import Plan
+from ..problems import SUITE, Problem, chosen, random_problems, read_suite
+from ..rows import INVARIANT, REFERENCE, Row
+from ..select import full_runs, latest_run, newest_races
+from ..tables import Parts, Result, Table, Tally, digits, median, spread, us
+from ..views import ENOUGH, Selection, View, full_suite
+from . import peers
+
+#: Many races in a row keep the card hot, so that each can be shorter than a lone one.
+PLAN = Plan(replay=0.02, longest=5.0)
+#: Rounds at least, and at most where that is not precise enough: of random problems only the
+#: means count.
+ROUNDS, MOST = {"suite": 5, "random": 4}, {"suite": 24, "random": 5}
+
+SUITE_EXAMPLES = """
+python -m perf suite
+python -m perf suite --class decode,ragged --kernel auto,persistent
+python -m perf suite --id P1,S4 --rounds 30 --mode burst
+python -m perf suite --file mine.csv --out mine.jsonl
+python -m perf suite --batch-invariant --class decode
+python -m perf suite --peers lt,quack --class prefill,square
+"""
+RANDOM_EXAMPLES = """
+python -m perf random
+python -m perf random --n 60 --seed 7 --kernel tma
+python -m perf random --gpus 4
+python -m perf random --n 100 --peers lt
+"""
+
+
+def register(commands) -> None:
+    described = "Race tritemm.matmul against cuBLAS on the shape suite, or on another."
+    suite = cli.add_command(commands, "suite", run_suite, described, SUITE_EXAMPLES)
+    cli.add_problems(suite, SUITE)
+    text = "race matmul(batch_invariant=True) too; rows are the experiment 'invariant'"
+    suite.add_argument("--batch-invariant", action="store_true", help=text)
+    described = "Race tritemm.matmul against cuBLAS on log-uniform random 16-bit problems."
+    chance = cli.add_command(commands, "random", run_random, described, RANDOM_EXAMPLES)
+    count = cli.argument(cli.positive)
+    chance.add_argument("--n", type=count, default=400, help="default: 400")
+    for name, command in (("suite", suite), ("random", chance)):
+        cli.add_kernels(command)
+        cli.add_peers(command, "; rows are an experiment of their own")
+        cli.add_shared(command, ROUNDS[name])
+
+
+def run_suite(args: argparse.Namespace) -> int:
+    """The status is that of `session.run`."""
+    try:
+        problems = chosen(args.file, args.classes, args.ids)
+    except (OSError, ValueError) as error:
+        return cli.refuse(error)
+    if ended := [problem.id for problem in problems if problem.case.ending]:
+        return cli.refuse(f"{', '.join(ended)}: products with an ending are for perf linear")
+    if not args.batch_invariant:
+        return _race(args, "suite", problems)
+    if args.peers:
+        return cli.refuse("--batch-invariant races auto and cuBLAS: leave --peers out")
+    if args.kernels != ["auto"]:
+        return cli.refuse("--batch-invariant chooses the kernel itself: leave --kernel out")
+    return race(args, "suite", problems, invariant, invariant_text, "invariant")
+
+
+def run_random(args: argparse.Namespace) -> int:
+    """The status is that of `session.run`."""
+    return _race(args, "random", random_problems(args.n, args.seed))
+
+
+def _race(args: argparse.Namespace, command: str, problems: Sequence[Problem]) -> int:
+    """With the peers that were asked for, or without any."""
+    if args.peers:
+        field = functools.partial(peers.against, kernels=args.kernels, words=args.peers)
+        experiment = peers.EXPERIMENTS[command]
+        return race(args, command, problems, field, peers.text, experiment)
+    return race(args, command, problems, functools.partial(matmul, kernels=args.kernels), text)
+
+
+def race(
+    args: argparse.Namespace,
+    command: str,
+    problems: Sequence[Problem],
+    field: Callable,
+    told: Callable[[list[Row]], str],
+    experiment: str | None = None,
+) -> int:
+    """Who races on a problem, `field` says, given its case and its operands."""
+
+    def measure(there: session.Session, mine: Sequence[Problem]) -> None:
+        there.measure_roofs()
+        there.measure([task(problem, field) for problem in mine], plan(args, MOST[command]))
+
+    return session.run(args, command, problems, measure, told, experiment)
+
+
+def task(problem: Problem, field: Callable) -> session.Task:
+    return session.Task(
+        problem.case, functools.partial(field, problem.case), problem.to_json()
+    )  # fmt: skip
+
+
+def plan(args: argparse.Namespace, most: int, base: Plan = PLAN) -> Plan:
+    made = dataclasses.replace(base, rounds=args.rounds, most=max(most, args.rounds))
+    if args.quick:
+        made = dataclasses.replace(made, rounds=3, most=None, replay=0.01, lead=0.02, settle=0.2)
+    return made
+
+
+# Tables
+
+HEAD = ("class", "problems", "geomean", "least", "at 1.00 or more", "won", "tied", "lost")
+
+
+def text(rows: list[Row]) -> str:
+    """Every problem, what was won and lost, and the means, for a terminal."""
+    parts: list[Table | str] = []
+    for name in tables.competitors(rows):
+        found = tables.against_cublas(rows, name)
+        parts += [*problems_of(found), tables.listed("wins", found, 1)]
+        parts += [tables.listed("losses", found, -1), means(found)]
+    return tables.text([*parts, tables.quiet(rows)])
+
+
+def means(found: Sequence[Result]) -> Table:
+    """A line for each class, and for all."""
+    return Table(HEAD, [_mean(tally) for tally in tables.tallies(found)])
+
+
+def _mean(tally: Tally) -> tuple[str, ...]:
+    least, share = tally.least_at(), tally.share()
+    return (tally.name, tally.count, tally.mean, least, share, *tally.sides)
+
+
+def problems_of(found: Sequence[Result]) -> list[Table | str]:
+    """Every problem; of what has no time, in a word, what became of it."""
+    head = ("problem", "", "kernel", "µs", "TFLOP/s", "GB/s", "x cuBLAS (p20-p80)", "% of roof")
+    body = []
+    for result in found:
+        row, theirs = result.ours, us(result.others.get(REFERENCE), outcome=False)
+        first = (f"{result.id} {row.problem['name']}", str(row.case))
+        if not row.us:
+            body.append((*first, row.outcome, *[""] * 5, theirs))
+            continue
+        times = (us(row), digits(row.tflops), digits(row.gbs), spread(row.ratio, row.tie))
+        share = f"{100 * row.of_roof:.0f}" if row.of_roof else ""
+        body.append((*first, row.rung or "", *times, share, theirs))
+    untimed = tables.unmeasured(result.ours for result in found)
+    return [Table((*head, "cuBLAS µs"), body, words=3), untimed]
+
+
+def _runs(rows: list[Row], selection: Selection) -> Parts:
+    """Each full run of the suite: whether they agree, and how quiet each was."""
+    head = ("run", "commit", "problems", "geomean", "null test: geomean", "farthest from 1")
+    body = []
+    for run in dict.fromkeys(row.run for row in rows):
+        own = [row for row in rows if row.run == run]
+        every = Tally("all", tables.against_cublas(own, selection.competitor))
+        commit = (own[0].environment.commit or "unknown")[:7]
+        quiet = ("", "")
+        if found := tables.noise(own):
+            quiet = (f"{found[0]:.4f}", f"{found[1]:.4f} ({found[2]})")
+        count, mean = str(len(every.timed)), f"{every.geomean:.4f}"
+        body.append((run[:16].replace("T", " "), commit, count, mean, *quiet))
+    return [Table(head, body, words=2)]
+
+
+def invariant_text(rows: list[Row]) -> str:
+    found, autos = tables.against_cublas(rows, INVARIANT), tables.raced(rows)
+    head = ("problem", "", "kernel", "µs", "auto µs", "cuBLAS µs", "x cuBLAS (p20-p80)", "x auto")
+    body = []
+    for result in found:
+        row, race = result.ours, autos[result.id]
+        others = (us(race.get(name), outcome=False) for name in ("auto", REFERENCE))
+        ratios = (spread(row.ratio, row.tie), median(_to_auto(row)))
+        first = (f"{result.id} {row.problem['name']}", str(row.case))
+        kernel = row.rung or "" if row.us else row.outcome
+        body.append((*first, kernel, us(row, outcome=False), *others, *ratios))
+    return tables.text([Table(head, body), *_invariant(rows), tables.quiet(rows)] if found else [])
+
+
+def _to_auto(row: Row):
+    """Auto's time over this row's."""
+    return (row.versus or {}).get("auto")
+
+
+def _invariant(rows: list[Row], selection: Selection | None = None) -> Parts:
+    """What batch invariance costs: problems of few rows pay the most."""
+    head = ("", "problems", "x cuBLAS", "least", "auto's x cuBLAS", "x auto", "least")
+    found = tables.against_cublas(rows, INVARIANT)
+    autos = {result.id: result for result in tables.against_cublas(rows)}
+    groups = {tally.name: tally for tally in tables.tallies(found)}
+    body = []
+    for name in ("all 16-bit", "decode", "all"):
+        if not (tally := groups.get(name)):
+            continue
+        both = [r for r in tally.timed if _to_auto(r.ours)]
+        theirs = Tally("auto", [autos[r.id] for r in both if r.id in autos])
+        alone = [dataclasses.replace(r.ours, ratio=_to_auto(r.ours)) for r in both]
+        to_auto = Tally("x auto", [Result(row, {}) for row in alone])
+        first = (name, tally.count, tally.mean, tally.least_at(), theirs.mean)
+        body.append((*first, to_auto.mean, to_auto.least_at()))
+    return [Table(head, body), tables.unmeasured(result.ours for result in found)]
+
+
+# Pictures
+
+#: Colour, marker and face of each verdict: they differ in lightness and in shape too.
+WIN, TIE = (figures.RUNG, "o", figures.RUNG), ("#222222", "D", "white")
+LOSS = (figures.CUDA_RUNG, "s", figures.CUDA_RUNG)
+#: Inches: the figure, a line, margins; where the columns begin, and the axes and figures end.
+WIDTH, LINE, TOP, BOTTOM = 8.0, 0.17, 1.0, 0.85
+ID, NAME, SIZE, LEFT, RIGHT, VALUE = 0.1, 0.45, 2.42, 4.42, 7.5, 7.93
+
+
+def verdict(result: Result) -> tuple[str, str, str]:
+    """`WIN`, `TIE` or `LOSS`."""
+    return {1: WIN, 0: TIE, -1: LOSS}[result.side]
+
+
+def plot_suite(rows: list[Row], selection: Selection):
+    """Every problem's ratio to cuBLAS, by class."""
+    from matplotlib.transforms import blended_transform_factory
+
+    own = [Result(row, {}) for row in figures.shown(rows, selection.competitor)]
+    classes = tables.tallies(own)
+    groups = [t for t in classes if t.name in {r.ours.problem["class"] for r in own}]
+    count = sum(len(tally.results) + 1.5 for tally in groups) - 0.5
+    height = TOP + BOTTOM + LINE * count
+    figure, axes = figures.blank(height, WIDTH, layout="none")
+    axes.set_position(
+        (LEFT / WIDTH, BOTTOM / height, (RIGHT - LEFT) / WIDTH, LINE * count / height)
+    )
+    axes.patch.set_visible(False)  # the bands of the heads lie under it
+    ends = [v for r in own if r.ratio for v in (r.ratio.p20, r.ratio.p80)]
+    figures.ratio_axis(axes.xaxis, ends, (0.4, 3.0))
+    axes.set_ylim(count - 0.5, -0.5)
+    axes.axvline(1, color=figures.GREY, linewidth=1.4, zorder=1)
+    # x in inches from the figure's left edge, y in lines.
+    columns = blended_transform_factory(figure.dpi_scale_trans, axes.transData)
+    place = 0.0
+    for tally in groups:
+        _draw_head(axes, place, tally, columns)
+        for result in tally.results:
+            place += 1
+            _draw_problem(axes, place, result, columns)
+        place += 1.5
+    _finish(figure, axes, own, classes[-1], height)
+    return figure
+
+
+def _draw_head(axes, place: float, tally: Tally, columns) -> None:
+    from matplotlib.patches import Rectangle
+
+    band = Rectangle((0, place - 0.5), WIDTH, 1, transform=columns, clip_on=False, zorder=0)
+    band.set(facecolor="#efefef", edgecolor="none")
+    axes.add_patch(band)
+    bold = {"transform": columns, "fontsize": 8.5, "va": "center", "weight": "bold"}
+    axes.text(ID, place, tally.name, **bold)
+    words = f"geomean of {len(tally.timed)}; {tally.reached()} at 1.0 or more"
+    plain = bold | {"fontsize": 8, "weight": "normal"}
+    axes.text(SIZE, place, words if tally.timed else "no ratio", **plain)
+    if tally.timed:
+        axes.text(VALUE, place, tally.mean, ha="right", **bold)
+        axes.plot(tally.geomean, place, marker="|", color="black", markersize=10, mew=2.2)
+
+
+def _draw_problem(axes, place: float, result: Result, columns) -> None:
+    row, ratio = result.ours, result.ratio
+    ink = "black" if ratio else figures.GREY
+    style = {"transform": columns, "fontsize": 8, "va": "center", "color": ink}
+    name = textwrap.shorten(row.problem["name"], 31, placeholder=" …")
+    for column, words in ((ID, result.id), (NAME, name), (SIZE, compact(row))):
+        axes.text(column, place, words, **style)
+    if not ratio:
+        became = f"{us(row)} µs; cuBLAS has no time" if row.us else f"{row.outcome}: {row.reason}"
+        box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # over cuBLAS's line
+        words = textwrap.shorten(became, 60, placeholder=" …")
+        axes.text(LEFT + 0.08, place, words, style="italic", bbox=box, **style)
+        return
+    color, marker, face = verdict(result)
+    axes.barh(place, ratio.p50 - 1, left=1, height=0.62, color=color, alpha=0.25, zorder=2)
+    axes.plot([ratio.p20, ratio.p80], [place, place], color=color, linewidth=1.1, zorder=3)
+    low, high = axes.get_xlim()
+    at, size = ratio.p50, 4
+    if not low < at < high:
+        at, marker = (high / 1.03, ">") if at >= high else (low * 1.03, "<")
+        size, face = 6, color
+    axes.plot(at, place, marker=marker, color=color, mfc=face, markersize=size, zorder=4)
+    axes.text(VALUE, place, median(ratio), ha="right", **style)
+
+
+def compact(row: Row) -> str:
+    """`8192x28672x4096 NT bf16`: the batch, if any, first; the output's type where it differs."""
+    case = row.case
+    output = f"→{case.out_dtype}" if case.out_dtype else ""
+    return f"{case.size.replace(' ', '')} {case.layout} {case.kind}{output}"
+
+
+def _finish(figure, axes, own: Sequence[Result], total: Tally, height: float) -> None:
+    """Titles, what the colours mean, the axis at both ends, where the rows come from."""
+    from matplotlib.lines import Line2D
+
+    rows, without = [result.ours for result in own], len(own) - len(total.timed)
+    words = f"{figures.called(rows)} over cuBLAS, {rows[0].mode}: geomean {total.mean}"
+    words += f" of {len(total.timed)} problems"
+    words += f" ({without} without a ratio)" if without else ""
+    figure.text(ID / WIDTH, 1 - 0.22 / height, words, fontsize=11, va="center")
+    names = zip(("faster", "within the noise", "slower"), total.sides, strict=True)
+    handles = [
+        Line2D([], [], color=color, marker=marker, mfc=face, markersize=5, label=": ".join(name))
+        for (color, marker, face), name in zip((WIN, TIE, LOSS), names, strict=True)
+    ]
+    where = {"loc": "center left", "bbox_to_anchor": (ID / WIDTH, 1 - 0.48 / height)}
+    tight = {"frameon": False, "borderpad": 0, "borderaxespad": 0}
+    figure.legend(handles=handles, ncols=3, fontsize=9, **where, **tight)
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="x", labelsize=8, top=True, labeltop=True, length=3)
+    axes.set_yticks([])
+    axes.spines[:].set_visible(False)
+    low, high = axes.get_xlim()
+    off = any(not low < result.ratio.p50 < high for result in total.timed)
+    marks = f"line: p20-p80{'; arrow: further' if off else ''}"
+    label = f"times cuBLAS's speed in the same rounds ({marks})"
+    axes.set_xlabel(label, fontsize=8.5, x=1, ha="right")
+    small = {"fontsize": 8.5, "color": figures.PRINT, "ha": "center", "va": "center"}
+    figure.text(0.5, 0.2 / height, textwrap.fill(tables.origin(rows), 112), **small)
+
+
+def plot_random(rows: list[Row], selection: Selection):
+    """How the ratio to cuBLAS goes with size and alignment.
+
+    Across: microseconds that the roof allows; floating-point operations where no roof is known.
+    """
+    own = [Result(row, {}) for row in figures.shown(rows, selection.competitor)]
+    *classes, total = tables.tallies(own)
+    roofed = all(result.ours.roof for result in total.timed)
+    figure, axes = figures.blank(5.2)
+    axes.axhline(1, color=figures.GREY, linewidth=1.4, zorder=1)
+    classes = sorted(classes, key=lambda tally: _alignment(tally.name), reverse=True)
+    for tally, (color, marker) in zip(classes, figures.CLASSES, strict=False):
+        points = [result.ours for result in tally.timed]
+        across = [row.roof.floor(row.case) if roofed else row.case.flops for row in points]
+        label = f"{tally.name}: geomean {tally.mean} of {len(points)}"
+        style = {"s": 20, "marker": marker, "color": color, "alpha": 0.75, "linewidths": 0}
+        up = [row.ratio.p50 for row in points]
+        axes.scatter(across, up, zorder=2, label=label if points else tally.name, **style)
+    axes.set_xscale("log")
+    figures.ratio_axis(axes.yaxis, [result.ratio.p50 for result in total.timed])
+    across = "microseconds at the roof" if roofed else "floating-point operations"
+    axes.set_xlabel(across, fontsize=10)
+    axes.set_ylabel("times cuBLAS's speed in the same rounds", fontsize=10)
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}" if roofed else f"{x:.0e}")
+    above = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0}
+    axes.legend(ncols=2, fontsize=9, frameon=False, **above)
+    without = len(own) - len(total.timed)
+    words = f"{figures.called(r.ours for r in own)} over cuBLAS, {rows[0].mode}, "
+    words += f"{len(total.timed)} random problems"
+    words += f" ({without} without a ratio)" if without else ""
+    share = total.share().rpartition(", ")[2]
+    figures.title(figure, f"{words}:\n{share} at 1.0 or more, geomean {total.mean}")
+    figures.caption(figure, [result.ours for result in own])
+    return figure
+
+
+def _alignment(group: str) -> int:
+    """What a class's dimensions are multiples of, from its name: `multiples of 64`, `any size`."""
+    found = re.search(r"\d+", group)
+    return int(found[0]) if found else 1
+
+
+# Views
+
+
+def newest_suite(rows: Sequence[Row], s: Selection) -> list[Row]:
+    chosen = {"mode": s.mode, "competitor": s.competitor, "enough": full_suite()}
+    return latest_run(rows, "suite", s.gpu, **chosen)
+
+
+def newest_random(rows: Sequence[Row], s: Selection, experiment: str = "random") -> list[Row]:
+    chosen = {"mode": s.mode, "competitor": s.competitor, "enough": ENOUGH}
+    return latest_run(rows, experiment, s.gpu, **chosen)
+
+
+def newest_problems(experiment: str, rows: Sequence[Row], s: Selection) -> list[Row]:
+    """The newest race of each of the suite's problems."""
+    return newest_races(rows, experiment, [p.id for p in read_suite()], s.gpu, s.mode)
+
+
+def _summary(rows: list[Row], s: Selection) -> Parts:
+    found = tables.against_cublas(rows, s.competitor)
+    return [means(found), tables.quiet(rows), tables.commands(rows)]
+
+
+def _problems(rows: list[Row], s: Selection) -> Parts:
+    return [*problems_of(tables.against_cublas(rows, s.competitor)), tables.commands(rows)]
+
+
+def _all_runs(rows: Sequence[Row], s: Selection) -> list[Row]:
+    return full_runs(rows, "suite", s.competitor, full_suite(), gpu=s.gpu, mode=s.mode)
+
+
+VIEWS = {
+    "suite": View(newest_suite, _summary, plot_suite, "suite 2"),
+    "problems": View(newest_suite, _problems),
+    "runs": View(_all_runs, _runs),
+    "random": View(newest_random, _summary, plot_random, "random 2"),
+    "invariant": View(
+        functools.partial(newest_problems, "invariant"),
+        lambda rows, s: [*_invariant(rows), tables.commands(rows)],
+    ),
+    "peers": View(functools.partial(newest_problems, "peers"), peers.parts),
+    "random-peers": View(functools.partial(newest_random, experiment="random peers"), peers.parts),
+}

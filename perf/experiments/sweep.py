@@ -1,0 +1,396 @@
+"""`python -m perf sweep`: both ladders, `tritemm.matmul` and cuBLAS over squares, K and M."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import functools
+import math
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+
+from cuda_reference.rungs import RUNGS as CUDA_RUNGS
+from tritemm.rungs import RUNGS
+
+from .. import cli, figures, session, tables
+from ..case import Case, parse_layout
+from ..competitors import refuse_unknown, rivals, rung_of
+from ..engine import Plan
+from ..problems import Problem
+from ..rows import CUDA, REFERENCE, Row
+from ..select import place, runs
+from ..tables import Table, digits
+from ..views import Selection, View
+from . import ladder
+from .ladder import Ahead, label
+
+#: The rungs that race unless others are named: 01 and 02 are slow, and flat at every size; and
+#: those of --quick.
+FIRST, QUICK_FIRST = 3, 7
+#: The layout and type that are swept unless others are named.
+LAYOUT, DTYPE = "NT", "bf16"
+ROUNDS, QUICK_ROUNDS = 5, 3
+#: What a full race of the ladders shows beside the sweeps: whole ladders, of the type that all of
+#: CUDA's rungs multiply, in no fewer rounds than this.
+COMPARED, COMPARED_ROUNDS = tuple(Case(n, n, n, "NT", "fp16") for n in (4096, 8192)), 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """One picture: the dimensions in `swept` run through `sizes`, the others are `fixed`.
+
+    `name` is the rows' class, `title` says what is fixed. `quick` are the sizes of --quick.
+    """
+
+    name: str
+    title: str
+    swept: str
+    sizes: tuple[int, ...]
+    quick: tuple[int, ...]
+    fixed: int = 0
+    log: bool = False  # of the axis of TFLOP/s, where they span several octaves
+
+    def case(self, size: int, layout: str = LAYOUT, dtype: str = DTYPE) -> Case:
+        M, N, K = (size if dimension in self.swept else self.fixed for dimension in "MNK")
+        return Case(M, N, K, layout, dtype)
+
+    def size(self, case: Case) -> int:
+        """Where a case of this sweep stands on its axis."""
+        return getattr(case, self.swept[0])
+
+
+def _octaves(first: int, last: int) -> tuple[int, ...]:
+    return tuple(2**bit for bit in range(first, last + 1))
+
+
+_SQUARES = tuple(sorted((*_octaves(8, 14), 768, 1536, 3072, 6144, 12288)))
+SWEEPS = {
+    "squares": Sweep("squares", "M = N = K", "MNK", _SQUARES, (1024, 2048, 4096, 8192)),
+    "K": Sweep("K", "M = N = 8192", "K", _octaves(6, 14), (128, 512, 2048, 8192), 8192),
+    "M": Sweep("M", "N = K = 4096", "M", _octaves(0, 13), (16, 128, 1024, 8192), 4096, log=True),
+}
+#: The sweeps by the names of the command line.
+WHAT = {name.lower(): name for name in SWEEPS}
+
+EXAMPLES = """
+python -m perf sweep
+python -m perf sweep --what squares,k --layout NN --dtype fp16
+python -m perf sweep --what m --only pipelined,persistent --folder pictures
+python -m perf sweep --ladders triton --quick
+python -m perf sweep --compare --rounds 3 --minutes 9
+"""
+
+
+def register(commands) -> None:
+    described = "Race both ladders and tritemm.matmul against cuBLAS over sizes, sustained."
+    command = cli.add_command(commands, "sweep", run, described, EXAMPLES)
+    text = "of " + ", ".join(f"{k} ({SWEEPS[name].title})" for k, name in WHAT.items())
+    cli.add_list(command, "--what", cli.one_of(*WHAT), text, ",".join(WHAT))
+    add = command.add_argument
+    layout = cli.argument(parse_layout)
+    add("--layout", type=layout, default=LAYOUT, help="NN, NT (default) ...")
+    add("--dtype", choices=("fp16", "bf16"), default=DTYPE, help=f"default: {DTYPE}")
+    ladder.add_ladders(command, f"{FIRST:02d} and up, and their CUDA twins")
+    text = f"whole ladders first, as `ladder` races them, at {' and '.join(map(str, COMPARED))}"
+    add("--compare", action="store_true", help=text)
+    text = "end within so many: few sizes of every sweep come first, then the cheapest"
+    minutes = {"type": cli.argument(float), "default": math.inf, "metavar": "M"}
+    add("--minutes", **minutes, help=text)
+    cli.add_shared(command, ROUNDS, modes=False)
+
+
+def run(args: argparse.Namespace) -> int:
+    """The status is that of `session.run`."""
+    try:
+        refuse_unknown(args.only, (*RUNGS, *CUDA_RUNGS))
+    except ValueError as error:
+        return cli.refuse(error)
+    whole = list(COMPARED) if args.compare else []
+
+    def measure(there: session.Session, mine: Sequence[Problem]) -> None:
+        with Ahead(args.ladders) as ahead:
+            tasks = [task(ahead, args, problem, problem.group == "compare") for problem in mine]
+            ahead.build()
+            there.measure_roofs()
+            there.measure(tasks, plan(args), minutes=args.minutes)
+
+    first = [Problem(f"compare {case.M}", "compare", "both ladders", case) for case in whole]
+    every = [*first, *swept_problems(args)]
+    return session.run(args, "sweep", every, measure, text, draw=draw)
+
+
+def task(ahead: Ahead, args: argparse.Namespace, problem: Problem, whole: bool) -> session.Task:
+    """A race of whole ladders, or of a sweep."""
+    if whole:
+        fields = {"experiment": "ladder", "rounds": max(args.rounds, COMPARED_ROUNDS)}
+        return ahead.task(problem.case, {"only": args.only}, problem=problem.to_json(), **fields)
+    options = {"only": args.only or swept(args.quick), "auto": True}
+    return ahead.task(problem.case, options, problem=problem.to_json())
+
+
+def swept_problems(args: argparse.Namespace) -> list[Problem]:
+    names = [WHAT[word] for word in dict.fromkeys(args.what)]
+    return list(problems(names, args.layout, args.dtype, args.quick).values())
+
+
+def plan(args: argparse.Namespace) -> Plan:
+    """Many races in a row keep the card hot, so that each can be short."""
+    if args.quick:
+        return Plan(rounds=min(QUICK_ROUNDS, args.rounds), replay=0.01, lead=0.05, settle=0.2)
+    return Plan(rounds=args.rounds, replay=0.02, settle=1.0)
+
+
+def swept(quick: bool = False) -> list[str]:
+    """The rungs that race unless others are named: Triton's from FIRST up, and their CUDA twins."""
+    first = QUICK_FIRST if quick else FIRST
+    triton = [kernel for kernel in RUNGS if kernel.number >= first]
+    names = {kernel.name for kernel in triton}
+    cuda = [k for k in CUDA_RUNGS if names & set(map(rung_of, rivals(k, CUDA_RUNGS, RUNGS)))]
+    return [kernel.name for kernel in (*triton, *cuda)]
+
+
+def problems(
+    names: Collection[str], layout: str = LAYOUT, dtype: str = DTYPE, quick: bool = False
+) -> dict[Case, Problem]:
+    """What to race for some of the SWEEPS, in this order, by case.
+
+    Few sizes first and then the cheapest, so that a race that ends early has the whole range. A
+    case that lies on two sweeps is one race.
+    """
+    rough, fine = {}, {}
+    for sweep in (SWEEPS[name] for name in names):
+        for size in sweep.sizes:
+            case = sweep.case(size, layout, dtype)
+            problem = Problem(f"{sweep.name} {size}", sweep.name, sweep.title, case)
+            (rough if size in sweep.quick else fine).setdefault(case, problem)
+    left = {} if quick else {case: fine[case] for case in sorted(fine, key=lambda c: c.flops)}
+    return rough | {case: problem for case, problem in left.items() if case not in rough}
+
+
+# Tables
+
+
+def latest_sweep(
+    rows: Sequence[Row],
+    name: str,
+    gpu: str | None = None,
+    *,
+    layout: str = LAYOUT,
+    dtype: str = DTYPE,
+) -> list[Row]:
+    """The rows of the sweep's newest run, the smallest size first; empty if there is none.
+
+    A run does not displace one that has twice its sizes, or twice its rungs.
+    """
+    table = runs(on(name, rows, layout, dtype), "sweep", gpu)
+    # Without a row that is called so, other sweeps only cross this one.
+    called = {row.run for row in table.row if row.problem["class"] == name}
+    timed = table[table.timed & table.run.isin(called)]
+    points = timed[timed.rung.notna()].groupby("run").case.nunique()
+    full = points.index[2 * points >= points.max()]
+    wide = timed[timed.run.isin(full)].groupby("run").competitor.nunique()
+    kept = wide.index[2 * wide >= wide.max()]
+    return list(table.row[table.run == kept[-1]]) if len(kept) else []
+
+
+def on(name: str, rows: Iterable[Row], layout: str, dtype: str) -> list[Row]:
+    """The rows of cases that lie on the sweep, the smallest size first."""
+    known = problems([name], layout, dtype)
+    return sorted((r for r in rows if r.case in known), key=lambda r: SWEEPS[name].size(r.case))
+
+
+def lines(rows: Iterable[Row]) -> dict[str, str]:
+    """The timed competitors' labels by their names: Triton's rungs, CUDA's, the others."""
+    timed = {row.competitor: row for row in rows if row.us}
+    return {row.competitor: label(row) for row in sorted(timed.values(), key=place)}
+
+
+def by_case(rows: Iterable[Row]) -> dict[Case, dict[str, Row]]:
+    """The rows by case and competitor."""
+    return tables.raced(rows, lambda row: row.case)
+
+
+def text(rows: list[Row]) -> str:
+    """A table of TFLOP/s per sweep, with a column per size."""
+    compared = [row for row in rows if row.experiment == "ladder"]
+    own = [row for row in rows if row.experiment == "sweep"]
+    parts = [ladder.text(compared)] if compared else []
+    for name in dict.fromkeys(row.problem["class"] for row in own):
+        parts += _table(SWEEPS[name], on(name, own, own[0].case.layout, own[0].case.dtype))
+    return tables.text(parts)
+
+
+def _table(sweep: Sweep, rows: Sequence[Row]) -> list[Table | str]:
+    races = by_case(rows)
+    head = (sweep.title, *(str(sweep.size(case)) for case in races))
+    body = [
+        (name, *(_speed(there.get(competitor)) for there in races.values()))
+        for competitor, name in lines(rows).items()
+    ]
+    roofs = [roof_tflops(there) for there in races.values()]
+    body.append(("roof", *("" if roof is None else digits(roof) for roof in roofs)))
+    title = f"{rows[0].case.layout}, {rows[0].case.dtype}, {rows[0].mode}, TFLOP/s"
+    return [title, Table(head, body), tables.unmeasured(rows, label)]
+
+
+def _speed(row: Row | None) -> str:
+    return digits(row.tflops) if row and row.us else ""
+
+
+def roof_tflops(race: dict[str, Row]) -> float | None:
+    """What the roof allows a race's case, TFLOP/s; None where it was not measured."""
+    row = next(iter(race.values()))
+    return row.case.flops / row.roof.floor(row.case) / 1e6 if row.roof else None
+
+
+# Pictures
+
+COLUMNS = 3
+#: Of the roof, and of the twins in one panel, in turn.
+ROOF = {"color": "#222222", "linestyle": (0, (5, 2)), "linewidth": 0.8}
+STYLES = (("-", "s"), ("--", "^"), (":", "D"), ("-.", "v"), ((0, (1, 1)), "P"))
+
+
+def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
+    """The ladders, and a picture and a CSV file of the newest run of each sweep in the rows.
+
+    `sweep-K-NT-bf16.png`: of the layout and type of the newest row.
+    """
+    written = ladder.draw(rows, folder)
+    newest = next((row.case for row in reversed(rows) if row.experiment == "sweep"), None)
+    for name in SWEEPS if newest else ():
+        own = latest_sweep(rows, name, layout=newest.layout, dtype=newest.dtype)
+        if own:
+            stem = f"sweep-{name}-{newest.layout}-{newest.dtype}"
+            picture = Path(folder) / f"{stem}.png"
+            written += [SweepView.of(name).draw(own, picture, Selection())]
+            written += [picture.with_suffix(".csv")]
+    return written
+
+
+def plot(rows: list[Row], selection: Selection):
+    """Small panels on the same axes: one for each Triton rung, with its CUDA twins."""
+    from matplotlib.figure import Figure
+
+    if not any(row.us for row in rows):
+        raise figures.NothingMeasured
+    sweep, races, found = _sweep(rows), by_case(rows), panels(rows)
+    count = math.ceil(len(found) / COLUMNS)
+    figure = Figure(figsize=(8, 1.2 + 1.4 * count), layout="constrained")
+    grid = figure.subplots(count, COLUMNS, sharex=True, sharey=True, squeeze=False).flat
+    for axes, (title, own) in zip(grid, found.items(), strict=False):
+        _panel(axes, sweep, races, own)
+        axes.set_title(title, fontsize=8, loc="left", pad=2)
+    for axes in grid[len(found) :]:
+        axes.remove()
+    for axes in grid[max(0, len(found) - COLUMNS) : len(found)]:
+        axes.tick_params(labelbottom=True)
+    _dress(figure, grid[0], sweep, rows)
+    figures.caption(figure, rows)
+    return figure
+
+
+def _sweep(rows: Iterable[Row]) -> Sweep:
+    """The one that all rows lie on: some that lie on two have the other's name."""
+    names = [row.problem["class"] for row in rows]
+    return SWEEPS[max(names, key=names.count)]
+
+
+def panels(rows: Sequence[Row]) -> dict[str, dict[str, Row]]:
+    """By title, a row of each competitor in the panel: `tritemm.matmul`, then every family."""
+    names = lines(rows)
+    rows = sorted(rows, key=lambda row: len(row.versus or ()))  # twins may lack at some sizes
+    timed = {row.competitor: row for row in rows if row.us}
+    found = {names[name]: {name: timed[name]} for name in names if name == "auto"}
+    for family in ladder.families([timed[name] for name in names]):
+        found[names[family[0].competitor]] = {row.competitor: row for row in family}
+    return found
+
+
+def _panel(axes, sweep: Sweep, races: dict, own: dict[str, Row]) -> None:
+    """cuBLAS and the roof in grey, Triton with its band from p20 to p80, each twin in its style."""
+    figures.plain(axes, 7)
+    _line(axes, sweep, races, REFERENCE, color=figures.GREY, linewidth=2.2)
+    roofs = [(sweep.size(case), roof_tflops(race)) for case, race in races.items()]
+    if all(tflops for _, tflops in roofs):
+        axes.plot(*zip(*roofs, strict=True), **ROOF)
+    styles = iter(STYLES * len(own))
+    for name, row in own.items():
+        look = {"color": figures.RUNG, "marker": "o"}
+        if row.ladder == CUDA:
+            dashes, marker = next(styles)
+            look = {"linestyle": dashes, "marker": marker, "label": name}
+            look["color"] = figures.CUDA_RUNG
+        _line(axes, sweep, races, name, linewidth=1, markersize=2.2, **look)
+    if any(row.ladder == CUDA for row in own.values()):
+        axes.legend(fontsize=5.5, frameon=False, handlelength=2.4, labelspacing=0.2)
+
+
+def _line(axes, sweep: Sweep, races: dict, name: str, **look) -> None:
+    found = [(sweep.size(c), there[name]) for c, there in races.items() if name in there]
+    timed = [(size, row) for size, row in found if row.us]
+    sizes = [size for size, _ in timed]
+    axes.plot(sizes, [row.tflops for _, row in timed], **look)
+    low, high = ([r.case.flops / getattr(r.us, p) / 1e6 for _, r in timed] for p in ("p80", "p20"))
+    axes.fill_between(sizes, low, high, color=look["color"], alpha=0.2, linewidth=0)
+
+
+def _dress(figure, axes, sweep: Sweep, rows: Sequence[Row]) -> None:
+    """Of all panels: sizes as octaves, some of them named; one legend, one title."""
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import NullLocator
+
+    sizes = [sweep.size(row.case) for row in rows]
+    octaves = [2**bit for bit in range(math.floor(math.log2(max(sizes))) + 1)]
+    octaves = [size for size in octaves if size >= min(sizes)]
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(octaves, [str(n) if i % 3 == 0 else "" for i, n in enumerate(octaves)])
+    axes.xaxis.set_minor_locator(NullLocator())
+    if sweep.log:
+        axes.set_yscale("log", base=2)
+        axes.yaxis.set_major_formatter("{x:g}")
+    else:
+        axes.set_ylim(bottom=0)
+    kind = f"{rows[0].case.layout}, {rows[0].case.dtype}, {rows[0].mode}"
+    title = f"TFLOP/s, {sweep.title}, {kind} (band: p20-p80)"
+    figure.suptitle(title, fontsize=10, x=0.01, ha="left")
+    looks = {
+        "Triton": {"color": figures.RUNG, "marker": "o", "markersize": 3},
+        "CUDA twins": {"color": figures.CUDA_RUNG, "marker": "s", "markersize": 3},
+        "cuBLAS": {"color": figures.GREY, "linewidth": 2.2},
+        "roof": ROOF,
+    }
+    if not any(row.ladder == CUDA for row in rows):
+        del looks["CUDA twins"]
+    handles = [Line2D([], [], label=name, **look) for name, look in looks.items()]
+    beside = {"loc": "outside upper right", "ncols": 4, "fontsize": 7, "handlelength": 1.6}
+    figure.legend(handles=handles, columnspacing=1, frameon=False, **beside)
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepView(View):
+    """Writes the TFLOP/s to a CSV file beside its picture."""
+
+    @staticmethod
+    def of(name: str) -> SweepView:
+        return SweepView(functools.partial(_newest, name), None, plot, "sweep 3")
+
+    def draw(self, rows: list[Row], path: Path, selection: Selection) -> Path:
+        found = super().draw(rows, path, selection)
+        names, file = lines(rows), Path(path).with_suffix(".csv")
+        with open(file, "w", newline="") as out:
+            table = csv.writer(out, lineterminator="\n")
+            table.writerow([*"MNK", *(f"{name} (TFLOP/s)" for name in (*names.values(), "roof"))])
+            for case, race in by_case(rows).items():
+                speeds = [race[name].tflops if name in race else None for name in names]
+                cells = [f"{s:.4g}" if s else "" for s in (*speeds, roof_tflops(race))]
+                table.writerow([case.M, case.N, case.K, *cells])
+        return found
+
+
+def _newest(name: str, rows: Sequence[Row], s: Selection) -> list[Row]:
+    return latest_sweep(rows, name, s.gpu, **s.given("layout", "dtype"))
+
+
+VIEWS = {f"sweep-{name}": SweepView.of(name) for name in SWEEPS}

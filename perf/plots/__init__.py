@@ -1,1 +1,0 @@
-"""Pictures of recorded rows, a module each; `perf.views` says which rows each shows."""

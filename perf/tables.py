@@ -1,0 +1,303 @@
+"""Rows as tables, for a terminal and as Markdown: cells, captions, who won, and the means."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from . import sources
+from .rows import NULL, REFERENCE, Row
+from .stats import Quantiles, geomean
+
+SIXTEEN_BIT = ("bf16", "fp16")
+T = TypeVar("T", bound=Hashable)
+
+
+class Table(NamedTuple):
+    """Cells below a head; the first `words` columns and the last `tail` ones are of words."""
+
+    head: Sequence[str]
+    body: Sequence[Sequence[str]]
+    words: int = 1
+    tail: int = 0
+
+
+#: What a report is made of: tables, and sentences.
+Parts = Iterable[Table | str | None]
+
+
+def text(parts: Parts) -> str:
+    """For a terminal."""
+    return _joined(parts, lambda table: align([table.head, *table.body]))
+
+
+def markdown(parts: Parts) -> str:
+    return _joined(parts, _markdown)
+
+
+def _joined(parts: Parts, table: Callable[[Table], str]) -> str:
+    found = [table(part) if isinstance(part, Table) else part for part in parts if part]
+    return "\n\n".join(found) or "nothing was measured"
+
+
+def _markdown(table: Table) -> str:
+    head, body, words, tail = table
+    rule = "|" + "---|" * words + "--:|" * (len(head) - words - tail) + "---|" * tail
+    return "\n".join([line(head), rule, *map(line, body)])
+
+
+def line(cells: Sequence[str]) -> str:
+    """A row of a Markdown table."""
+    return "| " + " | ".join(cells) + " |"
+
+
+def align(lines: Sequence[Sequence[str]]) -> str:
+    """Cells in columns: words to the left, figures to the right.
+
+    A column is of figures where no cell below the head begins with a letter.
+    """
+    columns = list(zip(*lines, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    words = [any(cell[:1].isalpha() for cell in column[1:]) for column in columns]
+    found = []
+    for cells in lines:
+        each = zip(cells, widths, words, strict=True)
+        found.append("  ".join(c.ljust(w) if left else c.rjust(w) for c, w, left in each).rstrip())
+    return "\n".join(found)
+
+
+def digits(value: float) -> str:
+    """At least three significant digits."""
+    for limit, decimals in ((1, 3), (10, 2), (100, 1)):
+        if abs(value) < limit:
+            return f"{value:.{decimals}f}"
+    return f"{value:.0f}"
+
+
+def us(row: Row | None, outcome: bool = True) -> str:
+    """The median in microseconds; what became of it, if that is asked for, where it has none."""
+    if row is None or not row.us:
+        return row.outcome if row and outcome else ""
+    return digits(row.us.p50)
+
+
+def us_spread(row: Row | None) -> str:
+    """The median and the percentiles around it."""
+    if row is None or not row.us:
+        return us(row)
+    return f"{us(row)} ({digits(row.us.p20)}-{digits(row.us.p80)})"
+
+
+def spread(ratio: Quantiles | None, tie: bool = False) -> str:
+    """The median and the percentiles around it; a tie is named."""
+    if not ratio:
+        return ""
+    return f"{ratio.p50:.3f} ({ratio.p20:.3f}-{ratio.p80:.3f}){', a tie' if tie else ''}"
+
+
+def median(ratio: Quantiles | None) -> str:
+    return f"{ratio.p50:.3f}" if ratio else ""
+
+
+def caption(rows: Sequence[Row]) -> str:
+    """The case and the origin, for under a table."""
+    return f"{rows[0].case}, {rows[0].mode}. {origin(rows)}"
+
+
+def origin(rows: Sequence[Row]) -> str:
+    """GPU, versions, commit and day of the newest row; and whether the kernels are still those."""
+    row = max(rows, key=lambda row: row.time)
+    e = row.environment
+    commit = f"commit {e.commit[:7]}{'+' if e.dirty else ''}" if e.commit else "commit unknown"
+    if len({r.environment.commit for r in rows}) > 1:
+        commit += " and older"
+    versions = f"Triton {e.triton}, torch {e.torch}, cuBLAS {e.cublas or '?'}"
+    return f"{e.gpu}, {versions}, {commit}, {row.time[:10]}{sources.note(rows)}"
+
+
+def commands(rows: Sequence[Row]) -> str:
+    """What was run, how, and the origin."""
+    typed = ", ".join(dict.fromkeys(f"`{row.command}`" for row in rows))
+    return f"{typed}, {rows[0].mode}. {origin(rows)}"
+
+
+def unmeasured(rows: Iterable[Row], named: Callable[[Row], str] = lambda row: row.id) -> str:
+    """A sentence that names the rows without a time by what became of them; empty if all have."""
+    reasons: dict[str, dict[str, None]] = {}
+    for row in rows:
+        if not row.us:
+            reasons.setdefault(f"{row.outcome}: {row.reason}", {})[named(row)] = None
+    told = "; ".join(f"{', '.join(names)} {reason}" for reason, names in reasons.items())
+    return told and f"{told}."
+
+
+def reasons(rows: Iterable[Row], named: Callable[[Row], str]) -> list[str]:
+    """What became of the unmeasured, and what there is to say of the measured; each once."""
+    told = [
+        f"{named(row)}: {'' if row.us else f'{row.outcome}: '}{row.reason}."
+        for row in rows
+        if row.reason
+    ]
+    return list(dict.fromkeys(told))
+
+
+def most_rounds(rows: Iterable[Row]) -> int:
+    return max((row.rounds or 0 for row in rows if row.us), default=0)
+
+
+def raced(rows: Iterable[Row], key: Callable[[Row], T] = lambda row: row.id) -> dict:
+    """The rows of each problem, or of what `key` tells apart, by competitor."""
+    found: dict[T, dict[str, Row]] = {}
+    for row in rows:
+        found.setdefault(key(row), {})[row.competitor] = row
+    return found
+
+
+def competitors(rows: Iterable[Row]) -> list[str]:
+    """Who raced against cuBLAS, in the order of appearance."""
+    return list(dict.fromkeys(row.competitor for row in rows if row.competitor != REFERENCE))
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """One problem: our row, the others' by name, the fastest of those, and the ratio to it."""
+
+    ours: Row
+    others: Mapping[str, Row]
+
+    @property
+    def id(self) -> str:
+        return self.ours.id
+
+    @property
+    def best(self) -> str | None:
+        """The name of that of the others with the least median."""
+        timed = {name: row.us.p50 for name, row in self.others.items() if row.us}
+        return min(timed, key=timed.get) if timed else None
+
+    @property
+    def ratio(self) -> Quantiles | None:
+        """The best of the others' time over ours, within rounds."""
+        if self.best in (None, REFERENCE):
+            return self.ours.ratio
+        return (self.ours.versus or {}).get(self.best)
+
+    @property
+    def tie(self) -> bool:
+        """As of `Row.tie`."""
+        ratio, null = self.ratio, self.ours.null
+        return ratio is not None and (ratio.tie or (null is not None and null.covers(ratio.p50)))
+
+    @property
+    def side(self) -> int:
+        """1 where we win, -1 where we lose, 0 where it is a tie or wasn't timed."""
+        if self.ratio is None or self.tie:
+            return 0
+        return 1 if self.ratio.p50 > 1 else -1
+
+
+def results(
+    rows: Iterable[Row], ours: str = "auto", others: Callable[[str], bool] = lambda name: True
+) -> list[Result]:
+    """By problem, in the order of the rows; of the others those that `others` accepts."""
+    return [
+        Result(race[ours], {n: r for n, r in race.items() if n not in (ours, NULL) and others(n)})
+        for race in raced(rows).values()
+        if ours in race
+    ]
+
+
+def against_cublas(rows: Iterable[Row], ours: str = "auto") -> list[Result]:
+    return results(rows, ours, lambda name: name == REFERENCE)
+
+
+def sorted_by(found: Iterable[Result], side: int) -> list[Result]:
+    """Those on that side of a tie, the farthest from it first."""
+    return sorted((r for r in found if r.side == side), key=lambda r: -side * r.ratio.p50)
+
+
+def listed(title: str, found: Iterable[Result], side: int) -> str:
+    own = sorted_by(found, side)
+    return f"{title} ({len(own)}): {', '.join(f'{r.id} {r.ratio.p50:.3f}' for r in own) or 'none'}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Tally:
+    """What some problems say together. A tie is neither won nor lost."""
+
+    name: str
+    results: Sequence[Result]
+
+    @property
+    def timed(self) -> list[Result]:
+        return [result for result in self.results if result.ratio]
+
+    @property
+    def count(self) -> str:
+        timed, every = len(self.timed), len(self.results)
+        return str(every) if timed == every else f"{timed} of {every}"
+
+    @property
+    def geomean(self) -> float:
+        return geomean(result.ratio.p50 for result in self.timed)
+
+    @property
+    def mean(self) -> str:
+        return f"{self.geomean:.3f}" if self.timed else ""
+
+    @property
+    def least(self) -> Result | None:
+        return min(self.timed, key=lambda result: result.ratio.p50, default=None)
+
+    def least_at(self, named: Callable[[Result], str] = lambda result: result.id) -> str:
+        least = self.least
+        return f"{least.ratio.p50:.3f} ({named(least)})" if least else ""
+
+    def reached(self, limit: float = 1.0) -> int:
+        return sum(result.ratio.p50 >= limit for result in self.timed)
+
+    def share(self, limit: float = 1.0) -> str:
+        """`9 of 10, 90 %`."""
+        timed, reached = len(self.timed), self.reached(limit)
+        return f"{reached} of {timed}, {100 * reached / timed:.0f} %" if timed else ""
+
+    @property
+    def sides(self) -> tuple[str, str, str]:
+        """How many are won, tied and lost; empty where nothing was timed."""
+        sides = [result.side for result in self.timed]
+        return tuple(str(sides.count(side)) if sides else "" for side in (1, 0, -1))
+
+
+def tallies(found: Sequence[Result], more: Mapping[str, Callable] | None = None) -> list[Tally]:
+    """Of each class, of what `more` accept by their names, of the 16-bit problems, and of all.
+
+    The 16-bit problems are left out where they are all.
+    """
+    classes = dict.fromkeys(result.ours.problem["class"] for result in found)
+    groups = {c: [r for r in found if r.ours.problem["class"] == c] for c in classes}
+    groups |= {name: list(filter(holds, found)) for name, holds in (more or {}).items()}
+    groups["all 16-bit"] = [r for r in found if r.ours.case.dtype in SIXTEEN_BIT]
+    if len(groups["all 16-bit"]) == len(found) and more is None:
+        del groups["all 16-bit"]
+    return [Tally(name, own) for name, own in groups.items() if own] + [Tally("all", found)]
+
+
+def noise(rows: Iterable[Row]) -> tuple[float, float, str] | None:
+    """The null test over many problems: geomean, the farthest from 1, and where.
+
+    One value per problem; None without any.
+    """
+    nulls = {row.id: row.null.p50 for row in rows if row.null}
+    if not nulls:
+        return None
+    at = max(nulls, key=lambda key: abs(nulls[key] - 1))
+    return geomean(nulls.values()), nulls[at], at
+
+
+def quiet(rows: Iterable[Row]) -> str:
+    """The null test as a sentence; empty without one."""
+    if not (found := noise(rows)):
+        return ""
+    mean, farthest, at = found
+    return f"cuBLAS against itself: geomean {mean:.4f}, farthest from 1 {farthest:.4f} ({at})."

@@ -1,0 +1,811 @@
+"""`python -m perf host | model` on the CPU: made-up calls and models on a made-up clock."""
+
+import copy
+import dataclasses
+import gc
+import itertools
+import random
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import tritemm
+from perf import agreement, engine, machine
+from perf.agreement import EPSILON, Error, errors, judge
+from perf.case import Case
+from perf.engine import Competitor, Plan, Sample
+from perf.experiments import host, model, show
+from perf.experiments.host import CALLS, ENABLED, LAUNCHES, LEAD, MODES, QUEUE, Watch
+from perf.experiments.model import GPT2, LLAMA, OURS, Cell, ModelBench, cells
+from perf.machine import State
+from perf.rows import NULL, REFERENCE
+from perf.views import Selection
+from tritemm.nn.packing import packed
+from tritemm.problem import INTERPRETED
+
+from .nn_models import Conv1D, LlamaMLP
+from .perf_fakes import NEW, OLD, by_name, flat, on_cpu, ran, row, rows_after
+
+pytestmark = pytest.mark.host
+interpreted = pytest.mark.skipif(not INTERPRETED, reason="kernels can't read CPU tensors here")
+
+CASE = Case(48, 40, 32, "NT", "bf16")
+KINDS = {kind.name: kind for kind in (*host.KINDS, *host.ROUTED)}
+
+
+@pytest.fixture
+def cpu(monkeypatch):
+    """Benches of calls on the CPU."""
+    monkeypatch.setattr(host, "DEVICE", "cpu")
+    monkeypatch.setattr(host, "WATCH", Watch(synchronise=lambda: None))
+    monkeypatch.setattr(host, "SETTLE", 0.0)
+    monkeypatch.setattr(machine, "probe", lambda: State)
+
+
+# How calls are timed
+
+
+class Machine:
+    """A clock that calls advance, a launch queue that they fill, and kernels to load.
+
+    The host gets slower by 20 % over time and jitters by 2 %; a known shape costs `known` seconds
+    of a call, a new one `new` more. Every shape past 64 columns needs another kernel.
+    """
+
+    def __init__(self, monkeypatch):
+        self.rng, self.now = random.Random(2), 0.0
+        self.pending = self.most = self.loads = self.synchronised = 0
+        self.seen, self.loaded, self.uncollected = [], set(), []
+        monkeypatch.setattr(host, "WATCH", Watch(lambda: self.now, self.synchronise))
+
+    def synchronise(self):
+        self.pending, self.synchronised = 0, self.synchronised + 1
+
+    def spend(self, seconds):
+        drift = 1 + 0.2 * min(self.now, 0.5) / 0.5
+        self.now += seconds * drift * self.rng.gauss(1, 0.02)
+
+    def caller(self, name, known, new=0.0, spoil=lambda c: None):
+        shapes = set()
+
+        def multiply(a, b, out=None):
+            shape = (a.shape[0], b.shape[1], a.shape[1])
+            self.seen.append((name, shape, self.synchronised))
+            self.uncollected.append(gc.isenabled())
+            self.pending += LAUNCHES
+            self.most = max(self.most, self.pending)
+            kernel = name, shape[1] > 64
+            if name not in (REFERENCE, NULL) and kernel not in self.loaded:
+                self.loaded.add(kernel)
+                self.loads += 1
+                self.now += 0.5  # the compiler's
+            self.spend(known + (0 if shape in shapes else new))
+            shapes.add(shape)
+            result = torch.matmul(a, b, out=out)
+            spoil(result)
+            return result
+
+        rung = None if name in (REFERENCE, NULL) else name
+        return Competitor(name, multiply, rung=rung, ladder=rung and "triton")
+
+    def three(self, spoil=lambda c: None):
+        ours = self.caller("auto", 39e-6, 60e-6, spoil)
+        return [ours, *(self.caller(name, 13e-6, 7e-6) for name in (REFERENCE, NULL))]
+
+    def benches(self, monkeypatch):
+        monkeypatch.setattr(host, "callers", lambda *given: None)
+        return [race.make()[0] for race in host.kernel_races(CASE, [], lambda: self.loads)]
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_a_planted_factor_of_a_call_is_found_and_a_wrong_call_is_not_timed(cpu, monkeypatch, index):
+    there = Machine(monkeypatch)
+    bench = there.benches(monkeypatch)[index]
+    found = by_name(rows_after(there.three(), bench, Plan(rounds=30)))
+    cached = index < 2
+    factor, us = (3.0, 13) if cached else (99 / 20, 20)
+    assert bench.mode == MODES[index] and not found["auto"].tie
+    assert found["auto"].ratio.inverse.p50 == pytest.approx(factor, rel=0.01)
+    assert us * 0.97 < found[REFERENCE].us.p50 < us * 1.23
+    assert found[NULL].tie and found[NULL].ratio.p50 == pytest.approx(1, abs=0.02)
+    assert {row.launches for row in found.values()} == {CALLS if cached else 1}
+    field = there.three(lambda c: c[-1, -1].add_(1))
+    found = by_name(rows_after(field, bench, Plan(rounds=3)))
+    assert (found["auto"].outcome, found["auto"].us) == ("wrong", None)
+
+
+def test_the_queue_never_fills_nothing_waits_inside_a_batch_and_garbage_waits(cpu, monkeypatch):
+    there = Machine(monkeypatch)
+    loop = there.benches(monkeypatch)[0].loop(there.three()[0])
+    there.seen.clear()
+    there.uncollected.clear()
+    for _ in range(5):
+        loop.time()
+    # The lead of each sample follows the batch before it without a wait; the first has no such.
+    batches = itertools.groupby(there.seen, key=lambda call: call[2])
+    assert [len(list(calls)) for _, calls in batches] == [LEAD, *[CALLS + LEAD] * 4, CALLS]
+    assert there.most <= QUEUE // 2
+    assert there.uncollected[: LEAD + CALLS] == [True] * LEAD + [False] * CALLS
+    with pytest.raises(AssertionError, match="wait for the GPU"):
+        host.Cached(CASE, "x", out=False, calls=QUEUE)
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        host.WATCH.seconds(interrupt, 1)
+    assert gc.isenabled()
+
+
+def test_first_calls_never_meet_a_shape_twice_nor_the_compiler(cpu, monkeypatch):
+    there = Machine(monkeypatch)
+    base, field = (CASE.M, CASE.N, CASE.K), there.three()
+    *_, eager, out = there.benches(monkeypatch)
+    for bench in (eager, out):
+        # The compiler's half second is in no sample, though new shapes needed it in these rounds.
+        assert by_name(rows_after(field, bench, Plan(rounds=30)))["auto"].us.p80 < 150
+    fresh = [shape for _, shape, _ in there.seen if shape != base]
+    assert len(fresh) == len(set(fresh)) >= 2 * 3 * 30 and there.loads == 2
+    assert all((M - 48) % 16 == (N - 40) % 16 == 0 and K == 32 for M, N, K in fresh)
+    # A known shape goes before each new one.
+    first = next(i for i, call in enumerate(there.seen) if call[1] != base)
+    for before, call in itertools.pairwise(there.seen[first - 1 :]):
+        assert call[1] == base or before[:2] == (call[0], base)
+    eager.loads = itertools.count().__next__
+    entrant = engine.admit(there.three()[0], eager, Plan())
+    assert entrant.outcome == "failed" and "each loaded another kernel" in entrant.reason
+
+
+def test_new_shapes_are_near_and_new_and_kernel_loads_are_counted():
+    import triton
+
+    near = list(itertools.islice(host.shapes(Case(128, 128, 128, "NT")), 400))
+    assert len(set(near)) == 400 and Case(128, 128, 128, "NT") not in near
+    assert all(c.M % 16 == c.N % 16 == 0 and c.K == 128 and min(c.M, c.N) >= 16 for c in near)
+    assert max(max(c.M, c.N) for c in near) <= 128 + 13 * 16  # 21 x 21 pairs
+    vectors = list(itertools.islice(host.shapes(Case(1, 100, 64, "NT")), 20))
+    assert {c.M for c in vectors} == {1} and len({c.N for c in vectors}) == 20
+    hooks = triton.knobs.runtime.kernel_load_end_hook
+    with host.counted_loads() as loads:
+        hooks(None, None, "tma_kernel", {}, "hash")
+        assert loads() == 1
+    hooks(None, None, "tma_kernel", {}, "hash")
+    assert loads() == 1
+
+
+def test_callers_call_what_users_write(monkeypatch):
+    asked = []
+    monkeypatch.setattr(tritemm, "matmul", lambda a, b, **options: asked.append(options) or a)
+    monkeypatch.setattr(host, "matmul", lambda case, operands_, kernels: [
+        *(Competitor(k, None, ladder="triton") for k in kernels), Competitor(REFERENCE, None)
+    ])  # fmt: skip
+    auto, tma, reference = host.callers(CASE, (), ["auto", "tma"])
+    a = torch.ones(2, 2)
+    auto.run(a, a)
+    tma.run(a, a, out=a)
+    assert reference.run is torch.matmul
+    assert [list(options) for options in asked] == [[], ["kernel", "out"]]
+
+
+# Calls as models make them, and torch's own
+
+
+def small(name, **fields):
+    """The kind with small operands, and short chains that aren't compiled."""
+    kind = KINDS[name]
+    case = Case(4, 24, 24, kind.case.layout, "bf16")
+    make = kind.make if kind.mode == "eager" else host.chained(3)
+    return dataclasses.replace(kind, case=case, make=make, mode="eager", **fields)
+
+
+class Calls:
+    """Torch's multiplication takes 13 us, 31 where it is routed, tritemm's 39; the host jitters."""
+
+    def __init__(self, monkeypatch, fault=lambda y: y, falls=False):
+        self.now, self.rng, self.fault, self.routed = 0.0, random.Random(2), fault, []
+        monkeypatch.setattr(host, "WATCH", Watch(lambda: self.now, lambda: None))
+
+        class Inside:
+            ran, fell_back = ({}, {"mm": {"no kernel": 1}}) if falls else ({"mm": 1}, {})
+
+            def __enter__(inner):
+                self.routed.append(1)
+                return inner
+
+            def __exit__(inner, *raised):
+                self.routed.pop()
+
+            def __str__(inner):
+                return "mm  0  1\nno kernel"
+
+        monkeypatch.setattr(tritemm, "enabled", Inside)
+
+    def spend(self, us, y):
+        self.now += us * 1e-6 * (1 + 0.2 * min(self.now, 0.5)) * self.rng.gauss(1, 0.02)
+        return y
+
+    def bench(self, kind):
+        torchs = lambda x, w: self.spend(31 if self.routed else 13, F.linear(x, w))  # noqa: E731
+        ours = lambda x, w: self.fault(self.spend(39, F.linear(x, w)))  # noqa: E731
+        if kind.family == "routed":
+            return host.Called(dataclasses.replace(
+                kind, torchs=lambda bias: torchs, ours=lambda bias: ours
+            ))  # fmt: skip
+        return host.Called(dataclasses.replace(kind, torchs=torchs, ours=ours))
+
+
+def field(*names):
+    rungs = lambda name: None if name in (REFERENCE, NULL) else name  # noqa: E731
+    return [Competitor(name, None, rung=rungs(name)) for name in (REFERENCE, NULL, *names)]
+
+
+@pytest.mark.parametrize("name", ["plain", "recorded", "backward", "graph 1", "linear bias"])
+def test_a_planted_factor_is_found_torch_again_ties_and_only_enabled_is_routed(
+    cpu, monkeypatch, name
+):
+    there, kind = Calls(monkeypatch), small(name, **({"products": 40} if "bias" in name else {}))
+    names = kind.kernels if kind.family == "routed" else ("auto",)
+    found = by_name(rows_after(field(*names), there.bench(kind), Plan(rounds=20)))
+    assert found["auto"].ratio.inverse.p50 == pytest.approx(3, rel=0.03)
+    assert found[NULL].tie and not found["auto"].tie and found["auto"].worst < 1
+    calls = 3 if name == "graph 1" else 1
+    assert 13 * calls * 0.97 < found[REFERENCE].us.p50 < 13 * calls * 1.2
+    assert found["auto"].launches == kind.calls and not there.routed
+    if ENABLED in names:
+        more = found[ENABLED].us.p50 - found[REFERENCE].us.p50
+        assert more == pytest.approx(18, abs=1.5)
+
+
+FAULTS = {
+    "plain": lambda y: y.index_fill(-1, torch.tensor([5]), 9.0),
+    "recorded": lambda y: y * 1.05,
+    "backward": lambda y: y.detach() + 0 * y,
+    "graph 1": lambda y: y * torch.nan,
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_call_that_is_wrong_is_not_timed(cpu, monkeypatch, name):
+    bench = Calls(monkeypatch, FAULTS[name]).bench(small(name))
+    found = by_name(rows_after(field("auto"), bench, Plan(rounds=3)))
+    assert (found["auto"].outcome, found["auto"].us) == ("wrong", None)
+    assert found[REFERENCE].outcome == "measured"
+
+
+def test_a_call_that_falls_back_is_not_a_routed_one(cpu, monkeypatch):
+    bench = Calls(monkeypatch, falls=True).bench(small("linear"))
+    bench.verify(bench.loop(Competitor(REFERENCE, None)))
+    verdict = bench.verify(bench.loop(Competitor(ENABLED, None)))
+    assert (verdict.ok, str(verdict)) == (False, "not routed: mm 0 1 no kernel")
+
+
+def test_what_is_not_written_is_not_what_an_earlier_call_left(cpu, monkeypatch):
+    poisoned, full_like = [], torch.full_like
+
+    def full(t, value, **options):
+        poisoned.append((tuple(t.shape), value != value, options))
+        return full_like(t, value, **options)
+
+    monkeypatch.setattr(torch, "full_like", full)
+    bench = Calls(monkeypatch).bench(small("backward"))
+    bench.verify(bench.loop(Competitor(REFERENCE, None)))
+    assert poisoned == [
+        ((*s,), True, {"dtype": torch.bfloat16}) for s in ((4, 24), (4, 24), (24, 24))
+    ]
+
+
+def test_gradients_are_asked_for_and_graphs_compiled_where_the_kind_says_so(cpu, monkeypatch):
+    made, asked = [], {}
+    monkeypatch.setattr(
+        torch, "compile", lambda function, **options: made.append(function) or function
+    )
+    for name in ("plain", "recorded", "backward", "graph 1", f"graph {host.CHAIN}"):
+
+        def multiply(x, w, name=name):
+            asked.setdefault(name, []).append((x.requires_grad, w.requires_grad))
+            return F.linear(x, w)
+
+        kind = dataclasses.replace(KINDS[name], case=Case(4, 24, 24, "NT", "bf16"))
+        bench = host.Called(dataclasses.replace(kind, torchs=multiply, ours=multiply))
+        asked[name].clear()
+        for own in (REFERENCE, "auto"):
+            bench.call(own)()
+        assert len(asked[name]) == 2 * (kind.products if kind.mode == "compiled" else
+                                        2 if name == "backward" else 1)  # fmt: skip
+    wanted = {name: {(name in ("recorded", "backward"),) * 2} for name in asked}
+    assert {name: set(flags) for name, flags in asked.items()} == wanted
+    assert len(made) == len({id(function.__code__) for function in made}) == 4
+    assert all((kind.calls + LEAD) * 2 * kind.products <= QUEUE // 2 for kind in KINDS.values())
+
+
+@interpreted
+@pytest.mark.parametrize("name", [kind.name for kind in host.ROUTED])
+def test_every_routed_kind_is_routed_and_agrees(cpu, name):
+    bench = host.Called(small(name))
+    for competitor in (REFERENCE, NULL, ENABLED, "auto"):
+        verdict = bench.verify(bench.loop(Competitor(competitor, None)))
+        assert verdict.ok, f"{competitor}: {verdict}"
+    assert KINDS["mm"].function(REFERENCE, None) is KINDS["mm"].function(ENABLED, None) is torch.mm
+
+
+# The command
+
+
+@pytest.fixture
+def commanded(cpu, monkeypatch):
+    on_cpu(monkeypatch)
+    monkeypatch.setattr(host, "CALLS", 3)
+    few = [small(name, products=40) for name in ("plain", "workspace")]
+    monkeypatch.setattr(host, "KINDS", few)
+    monkeypatch.setattr(host, "ROUTED", [small("mm", products=40)])
+
+
+WORDS = ("host", "--size", "48x40x36", "--kernel", "auto,tma", "--rounds", "2")
+
+
+def test_the_command_records_every_table(commanded, tmp_path, capsys):
+    # K = 36 is 72 bytes of bf16: the copy engine refuses.
+    status, found = ran(tmp_path / "x.jsonl", *WORDS)
+    assert status == 0 and {row.experiment for row in found} == {"host"}
+    kernels = [row for row in found if row.mode in MODES]
+    assert [row.competitor for row in kernels] == ["auto", "tma", REFERENCE, NULL] * 4
+    assert "TMA needs a multiple of 16" in kernels[1].reason and kernels[0].rung == "pipelined"
+    rest = [row for row in found if row.mode not in MODES]
+    modes = ["host call plain"] * 3 + ["host call workspace"] * 5 + ["host routed mm"] * 4
+    assert [row.mode for row in rest] == modes
+    # The rungs with a workspace don't run in the interpreter, and say so.
+    assert [row.competitor for row in rest if row.outcome == "failed"] == ["split_k", "stream_k"]
+    for each in found:
+        assert each.roof is each.worst is each.ratio_below is None
+    printed = capsys.readouterr().out
+    assert printed.count('tma: refused: kernel="tma" cannot run this problem') == 1
+    assert "auto (pipelined)" in printed and "with a workspace, split_k: failed" in printed
+    assert printed.count("host time per call on NVIDIA H200") == 3
+
+
+@pytest.mark.parametrize("when", ["checked", "timed"])
+def test_ctrl_c_keeps_what_was_measured(commanded, monkeypatch, tmp_path, capsys, when):
+    name = "verify" if when == "checked" else "loop"
+    there = getattr(host.Cached, name)
+
+    def interrupted(self, *args):
+        if self.mode != MODES[1]:
+            return there(self, *args)
+        if when == "checked":
+            raise KeyboardInterrupt
+        loop, left = there(self, *args), itertools.count()
+
+        def timed():
+            if next(left) == 2:
+                raise KeyboardInterrupt
+            return loop.time()
+
+        return dataclasses.replace(loop, time=timed)
+
+    monkeypatch.setattr(host.Cached, name, interrupted)
+    status, found = ran(tmp_path / "x.jsonl", *WORDS[:-4], "--kernel", "tiled", "--rounds", "4")
+    kept = MODES[1:2] if when == "timed" else ()
+    assert status == 130 and list(dict.fromkeys(row.mode for row in found)) == [MODES[0], *kept]
+    assert {row.rounds for row in found if row.mode == MODES[0]} == {4}
+    assert "what was measured is kept" in capsys.readouterr().err
+
+
+def test_sizes_without_neighbours_are_refused(commanded, capsys, tmp_path):
+    assert ran(tmp_path / "x.jsonl", "host", "--size", "1x1x64")[0] == 2
+    assert "both are 1 in 1 x 1 x 64" in capsys.readouterr().err
+
+
+# The tables
+
+
+def made_up(run=OLD, modes=MODES):
+    """Rows of a run of kernels: 39 us, refused, 13 us, and 13 us again."""
+    costs = {"auto": 39.0, "tma": None, REFERENCE: 13.0, NULL: 13.05}
+    found = []
+    for mode, (name, us) in itertools.product(modes, costs.items()):
+        same = {"experiment": "host", "case": host.CASE, "mode": mode, "reason": None}
+        timed = {"us": flat(us)} if us else {"reason": "a | b"}
+        rung = {"auto": "persistent", "tma": "tma"}.get(name)
+        ratio = 13 / us if us else None
+        found.append(row("x", "c", ratio, name, run=run, rung=rung, **same | timed))
+    return found
+
+
+def test_the_table_of_kernels_says_how_many_times_torchs_time_and_shows_the_newest_full_run():
+    found = made_up()
+    table, refused, method = host.kernel_parts(found)
+    assert table.head.count("x torch") == 4 and "30" not in method
+    assert table.body[0][:3] == ("auto (persistent)", "39.0 (39.0-39.0)", "3.00")
+    assert table.body[1][:3] == ("tma", "refused", "") and refused == "tma: refused: a | b."
+    assert table.body[3][0] == "torch.matmul again (noise)"
+    view, new = show.VIEWS["host"], made_up(NEW)
+    few = [r for r in made_up("2026-03-02") if r.competitor == "auto"][-1:]
+    torn = made_up("2026-04-02", MODES[:1])
+    other = [dataclasses.replace(r, case=CASE) for r in made_up("2026-05-02")]
+    fuller = [dataclasses.replace(r, run=NEW, competitor=f"{r.competitor} 2") for r in new]
+    every = [*new, *fuller, *found, *few, *torn, *other]
+    assert {r.run for r in view.chosen(every, Selection())} == {NEW}
+
+
+def called(kinds, run=OLD):
+    """A product takes torch 5 us in a graph and 13 elsewhere, tritemm 8 and 26, enabled 15.5."""
+    costs, found = {REFERENCE: 13.0, NULL: 13.0, ENABLED: 15.5, "auto": 26.0}, []
+    for kind in kinds:
+        for name in (REFERENCE, NULL, *kind.kernels):
+            us = costs.get(name, 26.0)
+            if kind.mode == "compiled":
+                us = 20.0 + kind.products * (8 if name == "auto" else 5)
+            same = {"experiment": "host", "case": kind.case, "mode": kind.mode_of_rows}
+            found.append(row(kind.name, kind.family, 13 / us, name, run=run, us=flat(us),
+                             title=kind.title, **same))  # fmt: skip
+    return found
+
+
+def test_the_table_tells_a_products_cost_in_a_graph_and_what_routing_adds():
+    found, routed = called(host.KINDS), called(host.ROUTED)
+    assert host.per_graph(found, REFERENCE) == pytest.approx((20, 5))
+    assert host.per_graph(found[:9], "auto") is None
+    table, told, _ = host.call_parts(found)
+    wanted = "plain|16 x 2048 x 2048 NT|auto|13.0|26.0 (26.0-26.0)|2.000 (2.000-2.000)|1.00"
+    assert "|".join(table.body[0]) == wanted
+    assert "a product takes torch 5.00 µs and tritemm 8.00, +3.00; the rest of a call" in told
+    line = "|".join(host.routing_parts(routed)[0].body[0])
+    assert line.startswith(
+        "torch.mm|16 x 2048 x 2048 NN|13.0 (13.0-13.0)|15.5 (15.5-15.5)|+2.50|1.192"
+    )
+    text = host.text([*found, *routed])
+    assert text.count("host time per call on NVIDIA H200") == 2
+    for name, kinds in (("calls", host.KINDS), ("routing", host.ROUTED)):
+        new, torn = called(kinds, NEW), called(kinds[:2], "2026-03-02")
+        assert show.VIEWS[name].chosen([*new, *called(kinds), *torn], Selection()) == new
+
+
+# Whole models
+
+TINY_SIZES = {"layers": 1, "hidden": 32, "heads": 2, "vocab": 97, "prompt": (2, 16)}
+TINY_SIZES |= {"sequences": 2, "room": 32, "filled": 8}
+LLAMA_SIZES = {"intermediate": 64, "kv_heads": 1, "head_dim": 16}
+TINY = {
+    "llama": dataclasses.replace(LLAMA, **LLAMA_SIZES, **TINY_SIZES),
+    "gpt2": dataclasses.replace(GPT2, **TINY_SIZES),
+}
+
+
+class Toy(nn.Module):
+    """Takes what transformers' models take; its cache counts the tokens."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(97, 32)
+        self.inner, self.head = nn.Linear(32, 48), nn.Linear(48, 97, bias=False)
+
+    def forward(self, input_ids, labels=None, past_key_values=None, use_cache=None):
+        if past_key_values is not None:
+            past_key_values.layers[0].cumulative_length.add_(input_ids.shape[1])
+            assert past_key_values.layers[0].cumulative_length <= 32, "no room is left"
+        logits, loss = self.head(self.inner(self.embed(input_ids)).tanh()), None
+        if labels is not None:
+            loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
+        return SimpleNamespace(logits=logits, loss=loss)
+
+    def gradient_checkpointing_enable(self):
+        pass
+
+
+class Split(nn.Linear):
+    """Another order of the sums, as another kernel has it; `fault` is planted in the result."""
+
+    fault = staticmethod(lambda y: y)
+
+    def forward(self, x):
+        half = x.shape[-1] // 2
+        first = x[..., :half].float() @ self.weight[:, :half].mT.float()
+        y = (first + x[..., half:].float() @ self.weight[:, half:].mT.float()).to(x.dtype)
+        return self.fault(y if self.bias is None else y + self.bias)
+
+
+@pytest.fixture
+def toy(monkeypatch):
+    """Toys, and twins whose products are `Split`; tritemm's steps take 20 ms, torch's 10."""
+    spent, rng = [0.0, 0], random.Random(1)
+
+    def convert(module):
+        for part in module.modules():
+            if type(part) is nn.Linear:
+                part.__class__ = Split
+        return tritemm.nn.Report()
+
+    def fill(steps, module):
+        zeros, length = torch.zeros(1), torch.tensor(steps.model.filled)
+        module.eval()
+        layer = SimpleNamespace(cumulative_length=length, keys=zeros, values=zeros)
+        return SimpleNamespace(layers=[layer])
+
+    def timed(work, probe):
+        before, spent[1] = spent[0], spent[1] + 1
+        work()
+        drift = 1 + 0.2 * min(spent[1], 100) / 100
+        return Sample((spent[0] - before) * drift * rng.gauss(1, 0.01), probe())
+
+    real = model._repeat
+
+    def repeat(step, count):
+        ours = any(isinstance(m, Split) for m in step.module.modules())
+        spent[0] += count * (0.02 if ours else 0.01)
+        real(step, count)
+
+    monkeypatch.setattr(machine, "probe", lambda: State)
+    monkeypatch.setattr(model, "build", lambda made, device, seed: Toy().bfloat16())
+    monkeypatch.setattr(tritemm, "convert", convert)
+    monkeypatch.setattr(model.Steps, "_fill", fill)
+    monkeypatch.setattr(model, "_repeat", repeat)
+    monkeypatch.setattr(ModelBench, "timed", staticmethod(timed))
+    monkeypatch.setattr(ModelBench, "synchronise", staticmethod(lambda: None))
+    torch.manual_seed(3)
+
+
+def bench_of(case, mode="eager", plan=None):
+    pair = model.Pair(TINY["llama"], "cpu", 0)
+    steps, exact = pair.steps(TINY["llama"], case)
+    make = {REFERENCE: lambda: steps.of(pair.torchs, mode), OURS: lambda: steps.of(pair.ours, mode)}
+    plan = plan or Plan(rounds=12, replay=0.05, lead=0.03, settle=0)
+    bench = ModelBench(Cell(TINY["llama"], case, mode), make, exact, plan)
+    bench.case = TINY["llama"].case(case)
+    return bench
+
+
+@pytest.mark.parametrize("case", model.CASES)
+def test_a_planted_factor_of_a_model_is_found_and_torch_again_ties(toy, case):
+    bench = bench_of(case)
+    found = by_name(rows_after(model.field(), bench, bench.plan))
+    assert list(found) == [REFERENCE, NULL, OURS]
+    assert found[OURS].ratio.p50 == pytest.approx(0.5, rel=0.02) and found[NULL].tie
+    assert found[OURS].us.p50 == pytest.approx(20e3, rel=0.2) and found[OURS].worst <= 1
+    # 0.05 s a sample, but no more steps than half of the cache's room.
+    assert (found[REFERENCE].launches, found[OURS].launches) == (5, 3)
+
+
+MODEL_FAULTS = {
+    "one element": lambda y: y.index_fill(-1, torch.tensor([5]), 3.0),
+    "rounded to eight steps": lambda y: (y * 8).round() / 8,
+    "not a number": lambda y: y * torch.nan,
+    "its gradient is zero": lambda y: y.detach() + 0 * y,
+    "its gradient is lost": lambda y: y.detach().requires_grad_(),
+    "twice the gradient": lambda y: 2 * y - y.detach(),
+}
+
+
+@pytest.mark.parametrize("fault", MODEL_FAULTS)
+def test_a_model_that_is_wrong_is_not_timed(toy, monkeypatch, fault):
+    monkeypatch.setattr(Split, "fault", staticmethod(MODEL_FAULTS[fault]))
+    for case in ("train",) if "gradient" in fault else model.CASES:
+        bench = bench_of(case)
+        found = by_name(rows_after(model.field(), bench, bench.plan))
+        assert (found[OURS].outcome, found[OURS].us) == ("wrong", None), case
+        assert "from fp32" in found[OURS].reason and found[REFERENCE].us
+
+
+def test_errors_are_judged_by_torchs():
+    torch.manual_seed(0)
+    exact = {"gradient of a": torch.randn(64, 64), "gradient of b": torch.randn(8)}
+    noise = {name: torch.randn_like(tensor) for name, tensor in exact.items()}
+
+    def off(scale, **only):
+        return errors({n: t + (only.get(n[-1], scale)) * noise[n] for n, t in exact.items()}, exact)
+
+    torchs = off(0.02)
+    assert torchs["gradient of a"].norm == pytest.approx(0.02, rel=0.1)
+    assert judge(torchs, torchs).ok and judge(off(0.028), torchs).ok
+    assert judge(off(0.04), torchs).message.startswith("gradients: 0.041 from fp32")
+    # A small tensor counts for little in the whole, so it is judged alone too.
+    assert judge(off(0.02, b=0.5), torchs).message.startswith("gradient of b: ")
+    # Where torch loses next to nothing, a rounding more is no fault.
+    assert judge(off(0.9 * EPSILON), off(0.3 * EPSILON)).ok
+    assert not judge(off(2.5 * EPSILON), off(0.3 * EPSILON)).ok
+    assert judge(off(0.02), torchs, torchs).numbers.keys() == {"gradients", "gradients to torch"}
+    # One wrong element hides in every norm.
+    one = {name: tensor.clone() for name, tensor in exact.items()}
+    one["gradient of a"][3, 5] += 1
+    assert errors(one, exact)["gradient of a"].norm < 0.02
+    assert not judge(errors(one, exact), torchs).ok
+    assert Error.of(torch.zeros(2), torch.zeros(2)).norm == 0
+    assert Error.of(None, torch.ones(2)).norm == agreement.math.inf
+
+
+@interpreted
+def test_a_twin_is_what_convert_makes_over_the_same_parameters():
+    class Whole(nn.Module):
+        """All that `convert` knows: gate and up, a Conv1D, and a tied head of odd width."""
+
+        def __init__(self):
+            super().__init__()
+            self.embed, self.mlp = nn.Embedding(11, 16), LlamaMLP(16, 24)
+            self.mix, self.head = Conv1D(16, 16), nn.Linear(16, 11, bias=False)
+            self.head.weight = self.embed.weight
+
+        def forward(self, ids):
+            return self.head(self.mix(self.mlp(self.embed(ids))))
+
+    torchs, ids = Whole().eval(), torch.arange(6).view(2, 3)
+    expected = torchs(ids)
+    ours, report = model.twin(torchs)
+    assert all(a is b for a, b in zip(ours.parameters(), torchs.parameters(), strict=True))
+    assert ours.head.weight is ours.embed.weight is torchs.head.weight
+    assert len(report.changed) == 6 and not report.left
+    # Torch's own model reads the halves of the pair, each contiguous, and computes what it did.
+    gate, up = torchs.mlp.gate_proj.weight, torchs.mlp.up_proj.weight
+    assert packed(gate, up) is not None and gate.is_contiguous() and up.is_contiguous()
+    assert type(torchs.mlp) is LlamaMLP
+    assert not any(isinstance(part, tritemm.Linear) for part in torchs.modules())
+    torch.testing.assert_close(torchs(ids), expected, rtol=0, atol=0)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(ids), expected)
+    torch.testing.assert_close(copy.deepcopy(torchs).float()(ids), expected)
+    # A gradient of either is a gradient of both.
+    ours(ids).sum().backward()
+    assert gate.grad is not None and torchs.embed.weight.grad is not None
+    torchs.train()
+    assert not ours.training
+
+
+def test_gradients_and_room_do_not_pile_up(toy):
+    bench = bench_of("train")
+    for name in (OURS, REFERENCE):
+        loop = bench.loop(Competitor(name, None))
+        loop.time()
+        bench.verify(loop)
+        assert all(p.grad is None for p in bench.steps[name].module.parameters())
+    plan = Plan(rounds=3, replay=99.0, lead=99.0, settle=0)
+    decode = bench_of("decode", plan=plan)  # the toy refuses to go beyond its room
+    loop = decode.loop(Competitor(REFERENCE, None))
+    assert loop.launches == 12
+    for _ in range(2):
+        loop.time()
+    assert int(decode.steps[REFERENCE].cache.layers[0].cumulative_length) == 8 + 24
+
+
+@pytest.mark.parametrize("mode", model.MODES)
+def test_each_variant_is_compiled_apart_and_as_the_mode_says(toy, monkeypatch, mode):
+    made, marks = [], []
+    compiles = lambda f, **options: made.append((f.__code__, options)) or f  # noqa: E731
+    monkeypatch.setattr(torch, "compile", compiles)
+    monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: marks.append(1))
+    bench = bench_of("prefill", mode)
+    for name in (REFERENCE, NULL, OURS):
+        bench.step(name)
+    whole = {"fullgraph": True, "dynamic": False}
+    options = None if mode == "eager" else whole | (model.MODES[mode] or {})
+    assert [asked for _, asked in made] == ([options] * 2 if options else [])
+    assert len({id(code) for code, _ in made}) == len(made)
+    assert len(marks) == (2 * model.WARM if mode == "graph" else 0)
+
+
+@pytest.fixture
+def modelled(toy, monkeypatch):
+    """The command on the CPU with toys."""
+    on_cpu(monkeypatch)
+    monkeypatch.setattr(model, "missing", lambda: None)
+    monkeypatch.setattr(torch.compiler, "reset", lambda: None)
+    monkeypatch.setattr(model, "MODELS", TINY)
+    plan = lambda args: Plan(rounds=args.rounds, replay=1e-4, lead=0, settle=0)  # noqa: E731
+    monkeypatch.setattr(model, "plan", plan)
+    measure = model.measure
+    monkeypatch.setattr(model, "measure", lambda *given: measure(*given, device="cpu"))
+
+
+MODEL = ("model", "--modes", "eager", "--rounds", "3", "--models")
+
+
+def test_the_command_records_every_cell_with_its_agreement(modelled, tmp_path, capsys):
+    status, found = ran(tmp_path / "x.jsonl", *MODEL, "gpt2")
+    asked = [f"gpt2 {case} eager" for case in model.CASES]
+    assert status == 0 and list(dict.fromkeys(row.id for row in found)) == asked
+    for each in found:
+        assert (each.mode, each.experiment, each.roof) == ("model eager", "model", None)
+        (result,) = {"logits", "gradients"} & each.agreement.keys()
+        assert 0 < each.agreement[result] < 0.02 and each.rounds == 3
+        assert (f"{result} to torch" in each.agreement) == (each.competitor == OURS)
+    assert capsys.readouterr().out.count("GPT-2 train, eager") == 1
+    assert show.VIEWS["model"].chosen(found, Selection()) == found
+
+
+def test_what_is_wrong_ends_red_and_memory_that_does_not_suffice_is_a_row(
+    modelled, monkeypatch, tmp_path, capsys
+):
+    fault = MODEL_FAULTS["not a number"]
+    monkeypatch.setattr(Split, "fault", staticmethod(fault))
+    status, found = ran(tmp_path / "x.jsonl", *MODEL, "gpt2", "--cases", "prefill")
+    ours = by_name(found)[OURS]
+    lost = {"logits": None, "logits to torch": None}
+    assert status == 1 and (ours.outcome, ours.agreement) == ("wrong", lost)
+    assert "GPT-2 prefill, eager, tritemm: wrong: logits: inf from fp32" in capsys.readouterr().out
+
+    def full(self, model, case):
+        raise torch.OutOfMemoryError("tried to allocate 9 GiB")
+
+    monkeypatch.setattr(model.Pair, "steps", full)
+    status, found = ran(tmp_path / "y.jsonl", *MODEL, "llama", "--cases", "train")
+    assert status == 0
+    assert [(r.outcome, r.reason) for r in found] == [("failed", "tried to allocate 9 GiB")]
+
+
+def test_no_cell_begins_after_the_minutes_and_ctrl_c_keeps_what_was_measured(
+    modelled, monkeypatch, tmp_path, capsys
+):
+    with monkeypatch.context() as patch:
+        clock = iter([0, 10, 350])
+        patch.setattr(model.time, "monotonic", lambda: next(clock, 400))
+        status, found = ran(tmp_path / "x.jsonl", *MODEL, "llama")
+    assert status == 0 and {row.id for row in found} == {"llama prefill eager"}
+    told = "not begun within 5 minutes (--minutes): llama decode eager, llama train eager"
+    assert told in capsys.readouterr().err
+    there = ModelBench.verify
+
+    def interrupted(self, *given):
+        if self.cell.case == "decode":
+            raise KeyboardInterrupt
+        return there(self, *given)
+
+    monkeypatch.setattr(ModelBench, "verify", interrupted)
+    status, found = ran(tmp_path / "y.jsonl", *MODEL, "llama")
+    assert status == 130 and {row.id for row in found} == {"llama prefill eager"}
+
+
+def test_the_cells_are_every_combination_and_the_table_shows_the_newest_race_of_each():
+    every = list(cells(model.MODELS, model.CASES, model.MODES, None))
+    assert len({cell.problem.id for cell in every}) == 16 and GPT2.vocab % 2 == 1
+    assert every[0].problem.name == "prefill, 1 x 4096 tokens, 8 layers"
+    (one,) = cells(["gpt2"], ["decode"], ["graph"], 2)
+    assert (one.problem.id, one.model.layers, one.problem.case.M) == ("gpt2 decode graph", 2, 16)
+
+    def made(cell, run, ratio):
+        problem, same = cell.problem, {"experiment": "model", "mode": f"model {cell.mode}"}
+        same |= {"case": problem.case, "title": problem.name, "run": run}
+        timed = {"us": flat(2000.0), "agreement": {"logits": 0.004}}
+        key, group = problem.id, problem.group
+        ours = {"us": flat(2000 / ratio)} if ratio else {}
+        theirs = [row(key, group, 1.0, REFERENCE, **timed, **same)]
+        theirs.append(row(key, group, 1.0, NULL, **same))
+        return [*theirs, row(key, group, ratio, OURS, **ours, **same)]
+
+    older = [r for cell in every for r in made(cell, OLD, 1.02)]
+    found = show.VIEWS["model"].chosen([*made(every[0], NEW, 0.9), *older], Selection())
+    assert [r.id for r in found[::3]] == [cell.problem.id for cell in every]
+    assert {r.run for r in found[:3]} == {NEW}
+    table, method = model.parts(found)
+    line = ("Llama prefill, eager", "2.00", "2.22", "0.900 (0.900-0.900)", "1.000", "0.004", "")
+    assert table.body[0] == line and "prefill, 1 x 4096 tokens, 8 layers" in method
+    lost = model.parts(made(every[0], NEW, None))
+    assert lost[0].body[0][2] == "refused" and "tritemm: refused: not implemented." in lost[1]
+
+
+def test_what_is_missing_is_said(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(model.importlib.util, "find_spec", lambda name: None)
+    assert "needs transformers: pip install '.[model]'" in model.missing()
+    with pytest.raises(SystemExit):
+        ran(tmp_path / "x.jsonl", "model", "--modes", "jit")
+    assert "one of eager, compiled, graph, not 'jit'" in capsys.readouterr().err
+
+
+@interpreted
+@pytest.mark.parametrize("name", model.MODELS)
+def test_transformers_models_agree_with_their_twins(name):
+    pytest.importorskip("transformers")
+    made = TINY[name]
+    pair = model.Pair(made, "cpu", 0)
+    # Seven of a layer of Llama, its pair and its trio; four of GPT-2's, its MLP; and the head.
+    assert len(pair.report.changed) == {"llama": 10, "gpt2": 6}[name] and not pair.report.left
+    head = pair.ours.lm_head
+    assert type(head) is tritemm.Linear and head.weight is pair.torchs.lm_head.weight
+    for case in model.CASES:
+        steps, exact = pair.steps(made, case)
+        found = []
+        for module in (pair.torchs, pair.ours):
+            step = steps.of(module, "eager")
+            found.append(errors(step.outputs(), exact))
+            step.drop()
+        verdict = judge(found[1], found[0])
+        assert verdict.ok, f"{case}: {verdict}"
