@@ -222,14 +222,8 @@ def _attempt(ncu: str, asked: Sequence[str], args: argparse.Namespace, case: Cas
         size = f"{case.M}x{case.N}x{case.K} --layout {case.layout} --dtype {case.dtype}"
         types = f"--accumulate {case.accumulate} --precision {case.precision}"
         words = [ncu, *how.split(), "--log-file", str(log), "--metrics", ",".join(asked)]
-        words += [
-            sys.executable,
-            "-m",
-            "perf",
-            "profile",
-            args.rung,
-            *f"--size {size} {types}".split(),
-        ]
+        words += [sys.executable, "-m", "perf", "profile", args.rung]
+        words += f"--size {size} {types}".split()
         words += ["--child", str(report)]
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         done = subprocess.run(words, cwd=ROOT, errors="replace", check=False, **streams)
