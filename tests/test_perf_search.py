@@ -337,6 +337,11 @@ def test_what_is_no_shape_is_refused(text, capsys):
     assert "argument --shape" in capsys.readouterr().err
 
 
+def test_lines_are_added_to_a_plain_file(capsys):
+    assert __main__.main(["search", "--out", "found.jsonl.gz"]) == 2
+    assert "--out: lines are added to a plain file" in capsys.readouterr().err
+
+
 class FakeSearches:
     """In place of compiling and timing: what was found, or what is raised for a layout."""
 

@@ -217,12 +217,13 @@ def _attempt(ncu: str, asked: Sequence[str], args: argparse.Namespace, case: Cas
     """
     with tempfile.TemporaryDirectory() as folder:
         log, report = Path(folder) / "ncu.csv", Path(folder) / "child.json"
-        how = "--clock-control none --cache-control all --profile-from-start off --csv --page raw"
+        how = "--clock-control none --cache-control all --profile-from-start off"
+        how += " --target-processes all --csv --page raw --print-units base"
         size = f"{case.M}x{case.N}x{case.K} --layout {case.layout} --dtype {case.dtype}"
         types = f"--accumulate {case.accumulate} --precision {case.precision}"
-        words = [ncu, *how.split(), *["--target-processes", "all", "--print-units", "base"]]
-        words += ["--log-file", str(log), "--metrics", ",".join(asked), sys.executable]
-        words += ["-m", "perf", "profile", args.rung, *f"--size {size} {types}".split()]
+        words = [ncu, *how.split(), "--log-file", str(log), "--metrics", ",".join(asked)]
+        words += [sys.executable, "-m", "perf", "profile", args.rung]
+        words += f"--size {size} {types}".split()
         words += ["--child", str(report)]
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         done = subprocess.run(words, cwd=ROOT, errors="replace", check=False, **streams)

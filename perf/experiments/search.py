@@ -118,6 +118,8 @@ def run(args: argparse.Namespace) -> int:
         cases = wanted(args)
     except (OSError, ValueError) as error:
         return cli.refuse(error)
+    if args.out and args.out.suffix == ".gz":
+        return cli.refuse("--out: lines are added to a plain file; gzip it after the search")
     if reason := cli.unable("search") or cli.unshared(args):
         return cli.refuse(reason)
     if cli.shared_out(args):
