@@ -1,6 +1,7 @@
 """The constants of the cost model: their file, and finding them again from measured times."""
 
 import dataclasses
+import gzip
 import json
 import math
 import random
@@ -237,6 +238,16 @@ class TestCommand:
             (s.problem, s.kernel, s.config) for s in samples
         ]
         assert got[0].seconds == pytest.approx(samples[0].seconds)
+
+    def test_compressed(self, tmp_path):
+        path, samples = self.lines(tmp_path)
+        packed = path.with_suffix(".jsonl.gz")
+        packed.write_bytes(gzip.compress(path.read_bytes()))
+        assert read([packed], H200) == read([path], H200) and len(samples) > 1
+        for torn in (packed.read_bytes()[:-9], path.read_bytes()):
+            packed.write_bytes(torn)
+            with pytest.raises(ValueError, match=r"jsonl\.gz is no text"):
+                read([packed], H200)
 
     def test_scaled_times_are_marked_and_of_no_quality(self, tmp_path):
         path, samples = self.lines(tmp_path)
