@@ -18,7 +18,7 @@ def load() -> dict[str, Any]:
 
 
 def parts() -> dict[str, str]:
-    return {"conformance": "\n".join([summary(), "", table(), "", "```python", *lines(), "```"])}
+    return {"conformance": "\n".join([summary(), "", table(), "", "In a line each, where no offset and no padding is needed:", "", "```python", *lines(), "```"])}
 
 
 def wrong(by: str) -> int:
@@ -50,7 +50,7 @@ def places() -> dict[str, list[dict[str, Any]]]:
 
 def table() -> str:
     """A line for each M, N, layout, types and alignment at which some K are wrong."""
-    head = ("M x N", "layout", "types", "offset, padding", "K that are wrong", "for example")
+    head = ("M x N", "layout", "types", "offset, padding", "wrong K", "for example")
     rows = [line(head), "|---|---|---|---|--:|---|"]
     for found in places().values():
         place, one = found[0]["place"], found[0]
