@@ -18,7 +18,21 @@ def load() -> dict[str, Any]:
 
 
 def parts() -> dict[str, str]:
-    return {"conformance": "\n".join([summary(), "", table(), "", "In a line each, where no offset and no padding is needed:", "", "```python", *lines(), "```"])}
+    return {
+        "conformance": "\n".join(
+            [
+                summary(),
+                "",
+                table(),
+                "",
+                "In a line each, where no offset and no padding is needed:",
+                "",
+                "```python",
+                *lines(),
+                "```",
+            ]
+        )
+    }
 
 
 def wrong(by: str) -> int:

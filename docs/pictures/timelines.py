@@ -43,7 +43,8 @@ def spans(row: dict[str, Any]) -> list[Span]:
 
 
 def phases(row: dict[str, Any]) -> Iterator[Span]:
-    """Of each tile from its first product to its last ("multiply"), and its epilogue ("store")."""
+    """Of each tile from its first product to its last ("multiply"), and its epilogue ("store"), by
+    which a tile is known: a wait for products when there are none is no tile."""
     first = last = None
     for begin, end, activity in spans(row):
         if activity == "multiply":
@@ -53,8 +54,6 @@ def phases(row: dict[str, Any]) -> Iterator[Span]:
                 yield first, last, "multiply"
             first = None
             yield begin, end, "store"
-    if first is not None:
-        yield first, last, "multiply"
 
 
 def _lines(rung: str) -> dict[int, list[dict[str, Any]]]:
@@ -130,6 +129,13 @@ def _case() -> str:
     return f"{case['M']} x {case['N']} x {case['K']} {case['layout']}, {case['dtype']}, {gpu}."
 
 
+def _tiles(rung: str) -> int:
+    """As many as have an epilogue, of all warpgroups; those that share a tile count it once."""
+    lines = _lines(rung).values()
+    counts = [sum(s[2] == "store" for row in rows for s in phases(row)) for rows in lines]
+    return sum(counts) if rung == "pingpong" else max(counts)
+
+
 def _last(rung: str) -> int:
     return max(row["at"][-1] for row in data()["rungs"][rung]["rows"])
 
@@ -140,7 +146,7 @@ def overview() -> str:
     shapes: list[str] = []
     y = 0.0
     for rung in RUNGS:
-        said = f"{rung}: {data()['rungs'][rung]['cycles']:,} cycles"
+        said = f"{rung}: {_tiles(rung)} tiles in {_last(rung):,} cycles"
         shapes.append(draw.text(MARGIN, y + 12, said))
         y += 17
         for group, rows in _lines(rung).items():
@@ -156,7 +162,8 @@ def overview() -> str:
     return picture(
         "The same product in five rungs, on one SM",
         draw.paragraph(_case()),
-        draw.paragraph("From a tile's first product to its last, and its epilogue. "
+        draw.paragraph("From a tile's first product to its last, and its epilogue. The tiles of "
+                       "pingpong are half as large. "
                        "Where a column is white or orange in all lines, the tensor core idles. In "
                        "tiled it also idles within the green, during each step's loads."),
         draw.legend(((GREEN, "products"), (ORANGE, "epilogue"))),
