@@ -70,7 +70,7 @@ A row
                   fastest config); of a CUDA rung the one that it adds to, if that was timed
     ratio_below   quantiles of that one's time over this one's, within rounds
     versus        {competitor: quantiles of its time over this one's, within rounds}: the twins on
-                  the other ladder (`perf.twins.rivals`) and "cublas fp16"; of regret's "auto", the
+                  the other ladder (`competitors.rivals`) and "cublas fp16"; of regret's "auto", the
                   others of its race; of batch invariance, "auto"; of linear's "auto", torch's other
                   ways; of peers, those
     sm_mhz, power_w, temperature_c   medians, read while it was timed
