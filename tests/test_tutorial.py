@@ -1,14 +1,19 @@
 """The tutorial: a page for each rung with all its parts, and exercises that check what they ask."""
 
+import json
 import re
+import shlex
 
+import numpy as np
 import pytest
 
 from docs import exercises
 from docs.exercises.__main__ import main
-from docs.lessons import LESSONS, instructions, measured
+from docs.lessons import LESSONS, instructions, measured, pages
 from docs.lessons.pages import FOLDER, PARTS, address
-from tritemm.rungs import RUNGS, STEPS
+from perf.rows import recorded
+from tritemm.__main__ import main as tritemm_main
+from tritemm.rungs import RUNGS, STEPS, find
 
 pytestmark = pytest.mark.host
 
@@ -36,6 +41,43 @@ def test_instructions_are_of_these_sources():
     assert instructions.stale() == [], "run `python -m docs.lessons instructions`"
 
 
+def test_of_a_cuda_rung_bf16_by_columns_is_counted():
+    every = [f"f<{arguments}>" for arguments in (
+        "__half, __half, false", "__half, float, false", "__half, float, true",
+        "__nv_bfloat16, float, false", "__nv_bfloat16, float, true",
+    )]  # fmt: skip
+    assert instructions.counted(every) == "f<__nv_bfloat16, float, false>"
+    assert instructions.counted(["f<__half>", "f<float>"]) == "f<float>"  # wmma's
+    assert instructions.counted(["f<__half>", "f<__nv_bfloat16>"]) == "f<__nv_bfloat16>"
+    for key, entry in instructions.load().items():
+        if key.startswith("cuda "):
+            assert not re.search(r"__half|true", entry["function"])
+            assert ("bfloat16" in entry["function"]) == (not key.startswith("cuda wmma_"))
+
+
+def test_the_command_of_a_page_shows_the_table_s_numbers(capsys):
+    line = next(line for line in pages.commands(find("tiled")).splitlines() if "--sm 90" in line)
+    _, python, m, module, *words = shlex.split(line)
+    assert (python, m, module) == ("python", "-m", "tritemm")
+    assert tritemm_main([*words, "--json"]) == 0
+    said, entry = json.loads(capsys.readouterr().out), instructions.load()["triton tiled"]
+    assert {name: said["mix"].get(name) for name in entry["counts"]} == entry["counts"]
+    assert [said[name] for name in ("registers", "config")] == [entry["registers"], entry["config"]]
+
+
+def test_a_figure_says_the_share_of_the_roof():
+    """The roof is that of the suite's newest row on the same GPU and of the same type."""
+    rows = recorded()
+    text = pages.figure(find("pipelined"), rows)
+    shares = re.findall(r"^\| \d+³ \w\w \| [\d.]+ \| ([\d.]+) \| ([\d.]+)% \|", text, re.M)
+    top, _ = re.search(r"The roof is (\d+) TFLOP/s and (\d+) GB/s", text).groups()
+    assert shares
+    for tflops, share in shares:  # of large products, which arithmetic bounds
+        assert float(share) == pytest.approx(100 * float(tflops) / int(top), rel=0.01)
+    ladders = [row for row in rows if row.experiment == "ladder"]
+    assert "The roof is" not in pages.figure(find("pipelined"), ladders)
+
+
 @rungs
 def test_the_signs_are_among_the_instructions(kernel):
     entry = instructions.load()[f"triton {kernel.name}"]
@@ -47,7 +89,7 @@ def test_the_signs_are_among_the_instructions(kernel):
 
 @asked
 def test_a_solution_is_right(rung):
-    exercises.find(rung).check(exercises.find(rung).answer)
+    exercises.check(rung, exercises.find(rung).answer)
 
 
 @asked
@@ -56,7 +98,33 @@ def test_a_wrong_answer_is_told(rung):
     assert exercise.WRONG
     for function in exercise.WRONG:
         with pytest.raises(exercises.Wrong, match=r"\w+ .*\.$"):
-            exercise.check(function)
+            exercises.check(rung, function)
+
+
+def written(value, sequence, number):
+    """The value with other sequences and other numbers, at every depth."""
+    if isinstance(value, tuple | list):
+        return sequence(written(each, sequence, number) for each in value)
+    return number(value)
+
+
+@asked
+@pytest.mark.parametrize(
+    ("sequence", "number"), [(list, int), (tuple, np.int64), (list, float)],
+    ids=("lists", "numpy", "floats"),
+)  # fmt: skip
+def test_types_that_mean_the_same_are_right(rung, sequence, number):
+    answer = exercises.find(rung).answer
+    if rung == "gemv":  # whose numbers have 64 bits
+        number = np.uint64 if number is np.int64 else int
+    exercises.check(rung, lambda *given: written(answer(*given), sequence, number))
+
+
+def test_arrays_ranges_and_parameters_of_other_names_are_right():
+    exercises.check("naive", lambda i, j: np.array([i % 8 * 4 + j // 2, i // 8 * 2 + j % 2]))
+    exercises.check("cluster_split_k", lambda m, n, c, p, r: (
+        range(r * c, n, p * c), 4 * m * (n - c * len(range(r * c, n, p * c)))
+    ))  # fmt: skip
 
 
 @asked
@@ -84,11 +152,52 @@ def test_the_command_lists_asks_and_refuses(tmp_path, capsys):
     assert main([]) == 0
     assert re.findall(r"^\w+", capsys.readouterr().out, re.M) == exercises.every()
     assert main(["tiled"]) == 0
-    assert "answer(M" in capsys.readouterr().out
+    assert "answer(sums" in capsys.readouterr().out
     assert main(["tiled", str(tmp_path / "none.py")]) == 2
     (tmp_path / "empty.py").write_text("")
     assert main(["tiled", str(tmp_path / "empty.py")]) == 2
     assert "has no function `answer`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ("def answer(M, N): ...", "answer takes 3 arguments: M, N, K."),
+        ("def answer(M, N, K): return 1 // 0", "answer(M=16, N=16, K=8) raised "
+         "ZeroDivisionError: integer division or modulo by zero."),
+        ("def answer(M, N, K): exit()", "answer(M=16, N=16, K=8) raised SystemExit: None."),
+        ("def answer(M, N, K): ...", "answer(M=16, N=16, K=8) is None, as of a function without "
+         "`return`; it should be 256, an int."),
+        ("def answer(M, N, K): return 3.5", "answer(M=16, N=16, K=8) is 3.5, a float; it should be "
+         "256, an int."),
+        ("def answer(M, N, K): return [3, 4.0]", "answer(M=16, N=16, K=8) is (3, 4), a sequence of "
+         "int; it should be 256, an int."),
+    ],
+)  # fmt: skip
+def test_what_goes_wrong_in_a_function_is_said(body, sentence, tmp_path, capsys):
+    file = tmp_path / "answer.py"
+    file.write_text(body)
+    assert main(["simt", str(file)]) == 1
+    assert capsys.readouterr().out == f"Not yet. {sentence}\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ("def answer(M, N, K):\n    a = 1\n    return a +\n", ", line 3: invalid syntax"),
+        ("\nimport no_such_module\n", ", line 2: ModuleNotFoundError: No module named "
+         "'no_such_module'"),
+        ("open('/no/such/file')", ", line 1: FileNotFoundError: [Errno 2] No such file or "
+         "directory: '/no/such/file'"),
+        ("exit(0)", ", line 1: SystemExit: 0"),
+        ("answer = 3", " has no function `answer`: write answer(M: int, N: int, K: int) -> int"),
+    ],
+)  # fmt: skip
+def test_what_goes_wrong_in_a_file_is_said(body, sentence, tmp_path, capsys):
+    file = tmp_path / "answer.py"
+    file.write_text(body)
+    assert main(["simt", str(file)]) == 2
+    assert capsys.readouterr().err == f"{file}{sentence}\n"
 
 
 def test_every_step_has_an_exercise():

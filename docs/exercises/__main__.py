@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import runpy
 import sys
+import traceback
+from pathlib import Path
 
-from . import Wrong, every, find, question, signature
+from . import Wrong, check, every, question, signature, told
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -23,18 +25,31 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{question(args.rung)}\n\nWrite {signature(args.rung)} into a file, and name it.")
         return 0
     try:
-        answer = runpy.run_path(args.file)["answer"]
+        Path(args.file).read_bytes()
     except OSError as error:
         return _refuse(f"{args.file}: {error.strerror}")
-    except KeyError:
+    try:
+        names = runpy.run_path(args.file)
+    except (Exception, SystemExit) as error:  # whatever the file does
+        said = error.msg if isinstance(error, SyntaxError) else told(error)
+        return _refuse(f"{_place(error, args.file)}: {said}")
+    if not callable(answer := names.get("answer")):
         return _refuse(f"{args.file} has no function `answer`: write {signature(args.rung)}")
     try:
-        find(args.rung).check(answer)
+        check(args.rung, answer)
     except Wrong as wrong:
         print(f"Not yet. {wrong}")
         return 1
     print("Right.")
     return 0
+
+
+def _place(error: BaseException, file: str) -> str:
+    """ "answer.py, line 3": where in the file it came from, as far as that is known."""
+    lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if at.filename == file]
+    if isinstance(error, SyntaxError) and error.filename == file:
+        lines.append(error.lineno)
+    return f"{file}, line {lines[-1]}" if lines else file
 
 
 def _refuse(sentence: str) -> int:

@@ -42,6 +42,6 @@ WRONG = (wrong_one_buffer, wrong_no_first_copy, wrong_all_hidden)
 def check(function: Callable[[int, int, int], int]) -> None:
     """Against the rung's own loop, run with a clock."""
     for load, multiply in TIMES:
-        for steps in (2, 8, 128):
+        for steps in (1, 2, 8, 128):
             want = cycles("async_pg2s", steps, load, multiply)
             same(function, want, steps=steps, load=load, multiply=multiply)

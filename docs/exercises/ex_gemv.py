@@ -2,9 +2,10 @@
 
 A load of 8 bytes must begin at a multiple of 8, and rows may begin at any byte. `memory` has, for
 such addresses, the 8 bytes from there on as an integer of 64 bits, the first byte lowest. It has
-only the words that hold a byte of the row: what lies beyond may not be mapped. The row begins at
-address `start` and has `length` bytes. Return word number `word` of the row, its bytes 8 * word to
-8 * word + 7, as such an integer; bytes past the row's end are to be 0.
+only the words that hold a byte of the row: what lies beyond may not be mapped, and a kernel can't
+ask whether it is. So `memory[address]` is all that may be done with it. The row begins at address
+`start` and has `length` bytes. Return word number `word` of the row, its bytes 8 * word to 8 * word
++ 7, as such an integer; bytes past the row's end are to be 0.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 from . import Wrong
 from .plain import function as plain
@@ -56,7 +58,40 @@ def wrong_with_what_follows(memory: dict[int, int], start: int, length: int, wor
     return value & (2**64 - 1)
 
 
-WRONG = (wrong_one_word, wrong_always_two, wrong_with_what_follows)
+def wrong_asks_memory(memory: dict[int, int], start: int, length: int, word: int) -> int:
+    """It leaves to the memory what only the row's end can say."""
+    first = (start + 8 * word) // 8 * 8
+    both = memory[first] | memory.get(first + 8, 0) << 64
+    left = min(8, length - 8 * word)
+    return (both >> (8 * (start % 8))) & ((1 << (8 * left)) - 1)
+
+
+WRONG = (wrong_one_word, wrong_always_two, wrong_with_what_follows, wrong_asks_memory)
+
+
+class Memory(dict):
+    """Words by their addresses, which can be read and nothing else; `said` is what it is read for.
+
+    What it refuses is `Wrong`, which no `except KeyError` hides.
+    """
+
+    def __init__(self, words: dict[int, int], said: str):
+        super().__init__(words)
+        self.said = said
+
+    def __missing__(self, address: int) -> int:
+        raise Wrong(
+            f"For {self.said} it reads memory[{address}], which holds no byte of the row, or is no "
+            "multiple of 8."
+        )
+
+    def refuse(self, *_: Any) -> Any:
+        raise Wrong(
+            f"For {self.said} it asks which addresses there are, which a kernel can't; "
+            "memory[address] is all that it can do."
+        )
+
+    get = keys = values = items = __contains__ = __iter__ = __len__ = refuse
 
 
 def cutter(memory: dict[int, int]) -> Callable[[int, int, int], int]:
@@ -84,13 +119,8 @@ def check(function: Callable[[dict[int, int], int, int, int], int]) -> None:
         cut = cutter(memory)
         for word in range(-(-length // 8)):
             said = f"word {word} of a row of {length} bytes at {start}"
-            try:
-                got, want = function(memory, start, length, word), cut(start, length, word)
-            except KeyError as error:
-                raise Wrong(
-                    f"For {said} it reads memory[{error}], which holds no byte of the row, or is "
-                    "no multiple of 8."
-                ) from None
+            want = cut(start, length, word)
+            got = function(Memory(memory, said), start, length, word)
             if got != want:
                 got = f"{got:#018x}" if isinstance(got, int) else repr(got)
                 raise Wrong(f"{said[0].upper()}{said[1:]} is {got}; it should be {want:#018x}.")

@@ -26,6 +26,7 @@ CASES = (
     (136, 1008, 6592, 128, 96, 2), (768, 768, 65536, 128, 192, 2), (136, 1008, 2048, 128, 96, 2),
     (952, 440, 7464, 128, 144, 2), (512, 1536, 294912, 192, 192, 2), (920, 136, 8904, 128, 80, 4),
     (4096, 1280, 8192, 128, 160, 2), (128, 2048, 16384, 128, 128, 4), (384, 896, 8192, 128, 128, 2),
+    (136, 1008, 1984, 128, 96, 2),
 )  # fmt: skip
 SMS = 132
 
@@ -64,7 +65,14 @@ def wrong_short_parts(
     return answer(M, N, 8 * 8 * 64, BLOCK_M, BLOCK_N, programs, room)
 
 
-WRONG = (wrong_tiles, wrong_always_b, wrong_short_parts)
+def wrong_rounded_up(
+    M: int, N: int, K: int, BLOCK_M: int, BLOCK_N: int, programs: int, room: int
+) -> int:
+    """With a part that has fewer than 8 steps."""
+    return answer(M, N, -(-K // 512) * 512, BLOCK_M, BLOCK_N, programs, room)
+
+
+WRONG = (wrong_tiles, wrong_always_b, wrong_short_parts, wrong_rounded_up)
 
 
 def parts(M: int, N: int, K: int, rows: int, columns: int, programs: int) -> int:

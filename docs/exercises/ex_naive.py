@@ -1,8 +1,10 @@
 """Who holds an element of the sums?
 
-`mma.sync.m16n8k16` leaves 16 x 8 sums in the registers of a warp, four for each of its 32 lanes.
-Which lane holds the sum at (row, column), and in which of its registers 0 to 3 is it? The picture
-of the page shows it; the rule is two lines of arithmetic.
+`mma.sync.m16n8k16` leaves 16 x 8 sums in the registers of a warp, four for each of its 32 lanes; a
+lane is a thread of the warp. In the page's picture they are the matrix D, and a lane's registers 0
+to 3 are d0 to d3. It draws d0 and d1 as one box, and d2 and d3 as another: the sum on the left of
+the two is in d0 or d2, the one on the right in d1 or d3. Return the lane that holds the sum at
+(row, column), and the number of its register. The rule is two lines of arithmetic.
 """
 
 from __future__ import annotations
@@ -26,7 +28,12 @@ def wrong_row_major(row: int, column: int) -> tuple[int, int]:
     return (row * 8 + column) // 4, (row * 8 + column) % 4
 
 
-WRONG = (wrong_row_major,)
+def wrong_sides(row: int, column: int) -> tuple[int, int]:
+    """As if a box were two rows, not two columns."""
+    return row % 8 * 4 + column // 2, row // 8 + column % 2 * 2
+
+
+WRONG = (wrong_row_major, wrong_sides)
 
 
 def check(function: Callable[[int, int], tuple[int, int]]) -> None:

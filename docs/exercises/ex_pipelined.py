@@ -20,6 +20,8 @@ TILES = (
     (128, 256, 64), (256, 128, 32), (128, 128, 64), (64, 64, 64), (64, 256, 64), (128, 64, 128),
 )  # fmt: skip
 DTYPES = {2: "bf16", 1: "int8"}
+#: By the size of an element, tiles so small that the 512 bytes are half a stage.
+SMALL = {2: (16, 16, 16), 1: (16, 16, 32)}
 
 
 def answer(BLOCK_M: int, BLOCK_N: int, BLOCK_K: int, itemsize: int) -> int:
@@ -38,7 +40,17 @@ def wrong_with_sums(BLOCK_M: int, BLOCK_N: int, BLOCK_K: int, itemsize: int) -> 
     return max(room // ((BLOCK_M + BLOCK_N) * BLOCK_K * itemsize), 0)
 
 
-WRONG = (wrong_one_operand, wrong_with_sums)
+def wrong_everything(BLOCK_M: int, BLOCK_N: int, BLOCK_K: int, itemsize: int) -> int:
+    """As if the ring could take all of it."""
+    return 232448 // ((BLOCK_M + BLOCK_N) * BLOCK_K * itemsize)
+
+
+def wrong_whole_memory(BLOCK_M: int, BLOCK_N: int, BLOCK_K: int, itemsize: int) -> int:
+    """Of the 228 KB of an SM, of which a program can't have the last."""
+    return (228 * 1024 - 512) // ((BLOCK_M + BLOCK_N) * BLOCK_K * itemsize)
+
+
+WRONG = (wrong_one_operand, wrong_with_sums, wrong_everything, wrong_whole_memory)
 
 
 def check(function: Callable[[int, int, int, int], int]) -> None:
@@ -46,7 +58,7 @@ def check(function: Callable[[int, int, int, int], int]) -> None:
     kernel = find("pipelined")
     for itemsize, dtype in DTYPES.items():
         problem = problem_of(Job("pipelined", layout="NT", dtype=dtype))
-        for tile in TILES:
+        for tile in (*TILES, SMALL[itemsize]):
             stages = 0
             while not kernel.config_why_not(problem, Config(*tile, 8, num_stages=stages + 1)):
                 stages += 1

@@ -20,6 +20,7 @@ from . import same
 CASES = (
     (2, 48, 16, 0), (2, 48, 16, 1), (2, 48, 16, 3), (9, 24, 12, 0), (9, 24, 12, 1), (17, 60, 16, 0),
     (17, 60, 16, 1), (16, 60, 16, 1), (1, 64, 16, 2), (5, 36, 12, 1), (40, 16, 12, 0),
+    (2, 48, 16, 20),
 )  # fmt: skip
 
 
@@ -47,7 +48,24 @@ def wrong_as_many_as_steps(tiles: int, steps: int, sms: int, cost: int) -> int:
     return steps
 
 
-WRONG = (wrong_one_round, wrong_free_sums, wrong_as_many_as_steps)
+def wrong_one_sum_less(tiles: int, steps: int, sms: int, cost: int) -> int:
+    """As if the first part's sums were not written."""
+    divisors = [parts for parts in range(1, steps + 1) if steps % parts == 0]
+    rounds = {parts: -(-tiles * parts // sms) for parts in divisors}
+    return min(divisors, key=lambda n: rounds[n] * (steps // n) + cost * (n - 1))
+
+
+def wrong_always_sums(tiles: int, steps: int, sms: int, cost: int) -> int:
+    """As if one part had partial sums, too."""
+    divisors = [parts for parts in range(1, steps + 1) if steps % parts == 0]
+    rounds = {parts: -(-tiles * parts // sms) for parts in divisors}
+    return min(divisors, key=lambda n: rounds[n] * (steps // n) + cost * n)
+
+
+WRONG = (
+    wrong_one_round, wrong_free_sums, wrong_as_many_as_steps, wrong_one_sum_less,
+    wrong_always_sums,
+)  # fmt: skip
 
 
 def check(function: Callable[[int, int, int, int], int]) -> None:

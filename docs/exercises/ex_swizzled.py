@@ -1,8 +1,9 @@
-"""Which tile is whose?
+"""Whose is a tile?
 
 In the grouped order, programs walk down GROUP_M rows of tiles, then on to the next column, and
-when all columns are done to the next GROUP_M rows. The last group may have fewer rows. Of
-`tiles_m` x `tiles_n` tiles, which one, (row, column), is program `pid`'s?
+when all columns are done to the next GROUP_M rows. The last group may have fewer rows. The listings
+of the page find a program's tile; go the other way: of `tiles_m` x `tiles_n` tiles, which program
+has the one at (row, column)?
 """
 
 from __future__ import annotations
@@ -16,31 +17,35 @@ from . import same
 GRIDS = ((4, 4, 2), (5, 3, 2), (7, 5, 4), (2, 6, 8))
 
 
-def answer(pid: int, tiles_m: int, tiles_n: int, GROUP_M: int) -> tuple[int, int]:
-    group = pid // (GROUP_M * tiles_n)
-    first = group * GROUP_M
+def answer(row: int, column: int, tiles_m: int, tiles_n: int, GROUP_M: int) -> int:
+    first = row // GROUP_M * GROUP_M  # of the group's rows
     rows = min(GROUP_M, tiles_m - first)
-    inside = pid - first * tiles_n
-    return first + inside % rows, inside // rows
+    return first * tiles_n + column * rows + row - first
 
 
-def wrong_full_groups(pid: int, tiles_m: int, tiles_n: int, GROUP_M: int) -> tuple[int, int]:
+def wrong_full_groups(row: int, column: int, tiles_m: int, tiles_n: int, GROUP_M: int) -> int:
     """Right where GROUP_M divides tiles_m, and nowhere else."""
-    group, inside = divmod(pid, GROUP_M * tiles_n)
-    return group * GROUP_M + inside % GROUP_M, inside // GROUP_M
+    group, inside = divmod(row, GROUP_M)
+    return group * GROUP_M * tiles_n + column * GROUP_M + inside
 
 
-def wrong_row_major(pid: int, tiles_m: int, tiles_n: int, GROUP_M: int) -> tuple[int, int]:
-    return divmod(pid, tiles_n)
+def wrong_row_major(row: int, column: int, tiles_m: int, tiles_n: int, GROUP_M: int) -> int:
+    return row * tiles_n + column
 
 
-WRONG = (wrong_full_groups, wrong_row_major)
+def wrong_column_major(row: int, column: int, tiles_m: int, tiles_n: int, GROUP_M: int) -> int:
+    """As if all rows were one group."""
+    return column * tiles_m + row
 
 
-def check(function: Callable[[int, int, int, int], tuple[int, int]]) -> None:
+WRONG = (wrong_full_groups, wrong_row_major, wrong_column_major)
+
+
+def check(function: Callable[..., int]) -> None:
     """Against the order that the kernels have."""
     raster = module("raster").raster
     for tiles_m, tiles_n, group in GRIDS:
         for pid in range(tiles_m * tiles_n):
-            want = raster(pid, tiles_m, tiles_n, 1, 1, "grouped", group)
-            same(function, tuple(want), pid=pid, tiles_m=tiles_m, tiles_n=tiles_n, GROUP_M=group)
+            row, column = raster(pid, tiles_m, tiles_n, 1, 1, "grouped", group)
+            tile = {"row": row, "column": column}
+            same(function, pid, **tile, tiles_m=tiles_m, tiles_n=tiles_n, GROUP_M=group)

@@ -1,43 +1,69 @@
-"""What does a larger tile save?
+"""Which tile loads the least?
 
-A program of `tiled` multiplies a tile of BLOCK_M x BLOCK_N in steps of BLOCK_K. Of a product whose
-sizes are multiples of the tile's, how many elements of A and B do all programs load together?
+The sums of a tile stay in registers while a program of `tiled` walks along K, and registers hold
+`sums` of them at most, a power of two from 256 on. BLOCK_M and BLOCK_N are powers of two from 16 to
+128 each. With which tile do all programs of a large product together load the fewest elements of A
+and B? Return (BLOCK_M, BLOCK_N); if several are as good, any of them.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
-from . import same
+from . import Wrong
 from .counting import of_product
 
-PROBLEMS = (
-    (64, 64, 32, 16, 16, 16),
-    (64, 64, 32, 32, 32, 16),
-    (64, 128, 64, 64, 32, 32),
-    (128, 64, 32, 32, 64, 16),
-)
+SIZES = (16, 32, 64, 128)
+#: Up to more than the largest tile has.
+SUMS = tuple(2**n for n in range(8, 16))
 
 
-def answer(M: int, N: int, K: int, BLOCK_M: int, BLOCK_N: int, BLOCK_K: int) -> int:
-    programs = (M // BLOCK_M) * (N // BLOCK_N)
-    return programs * K * (BLOCK_M + BLOCK_N)
+def answer(sums: int) -> tuple[int, int]:
+    tiles = [(m, n) for m in (16, 32, 64, 128) for n in (16, 32, 64, 128) if m * n <= sums]
+    return min(tiles, key=lambda tile: 1 / tile[0] + 1 / tile[1])
 
 
-def wrong_product(M: int, N: int, K: int, BLOCK_M: int, BLOCK_N: int, BLOCK_K: int) -> int:
-    """As many loads as the tile has elements."""
-    return (M // BLOCK_M) * (N // BLOCK_N) * K * BLOCK_M * BLOCK_N
+def wrong_widest(sums: int) -> tuple[int, int]:
+    """As many sums, but in a strip, which shares little of B."""
+    columns = min(128, sums // 16)
+    return min(128, sums // columns), columns
 
 
-def wrong_once(M: int, N: int, K: int, BLOCK_M: int, BLOCK_N: int, BLOCK_K: int) -> int:
-    return M * K + K * N
+def wrong_first_that_fits(sums: int) -> tuple[int, int]:
+    """From the largest down: as many sums again, in a strip that shares little of A."""
+    tiles = [(m, n) for m in (128, 64, 32, 16) for n in (128, 64, 32, 16)]
+    return next((m, n) for m, n in tiles if m * n <= sums)
 
 
-WRONG = (wrong_product, wrong_once)
+def wrong_too_large(sums: int) -> tuple[int, int]:
+    """Whatever the registers hold."""
+    return 128, 128
 
 
-def check(function: Callable[..., int]) -> None:
-    """Against what the rung loads in the interpreter."""
-    for M, N, K, *block in PROBLEMS:
-        tile = dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K"), block, strict=True))
-        same(function, of_product("tiled", M, N, K, **tile), M=M, N=N, K=K, **tile)
+WRONG = (wrong_widest, wrong_first_that_fits, wrong_too_large)
+
+
+@functools.cache
+def loaded(rows: int, columns: int) -> int:
+    """Elements of A and B that the rung loads with this tile, of a product that all tiles fill."""
+    size = max(SIZES)
+    return of_product("tiled", size, size, 16, BLOCK_M=rows, BLOCK_N=columns, BLOCK_K=16)
+
+
+def check(function: Callable[[int], tuple[int, int]]) -> None:
+    """Against what the rung loads with every tile in the interpreter."""
+    for sums in SUMS:
+        able = {(m, n): loaded(m, n) for m in SIZES for n in SIZES if m * n <= sums}
+        got, least = function(sums=sums), min(able.values())
+        if got not in able:
+            raise Wrong(
+                f"answer(sums={sums}) is {got!r}; it should be two of {SIZES} that make {sums} "
+                "sums at most."
+            )
+        if able[got] > least:
+            best = " or ".join(str(tile) for tile, count in able.items() if count == least)
+            raise Wrong(
+                f"answer(sums={sums}) is {got}, which loads {able[got] / least:.2f} times as much "
+                f"as {best}."
+            )

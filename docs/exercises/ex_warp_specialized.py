@@ -7,7 +7,8 @@ reads the stage, and so completes a phase of `empty`. A barrier counts the phase
 none at first, and a wait for a parity passes when their number is odd if the parity is 0, and even
 if it is 1. Return the stage of step n, the parity that the consumer waits for and the one that the
 producer waits for, so that neither ever waits in vain, no stage is read before its step is there,
-and none is overwritten before it is read.
+none is overwritten before it is read, and the producer can ask for `stages` steps before the
+consumer has read the first of them, so that all stages are in use.
 """
 
 from __future__ import annotations
@@ -41,7 +42,19 @@ def wrong_always_free(n: int, stages: int) -> tuple[int, int, int]:
     return n % stages, n // stages % 2, 1
 
 
-WRONG = (wrong_same_parity, wrong_parity_of_step, wrong_always_free)
+def wrong_one_stage(n: int, stages: int) -> tuple[int, int, int]:
+    """A ring of one stage: nothing is overwritten, and nothing overlaps."""
+    return 0, n % 2, (n + 1) % 2
+
+
+def wrong_two_stages(n: int, stages: int) -> tuple[int, int, int]:
+    """Right in a ring of two."""
+    return n % 2, n // 2 % 2, (n // 2 + 1) % 2
+
+
+WRONG = (
+    wrong_same_parity, wrong_parity_of_step, wrong_always_free, wrong_one_stage, wrong_two_stages,
+)  # fmt: skip
 
 
 def check(function: Callable[[int, int], Step]) -> None:

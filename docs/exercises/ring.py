@@ -22,11 +22,13 @@ def passes(phases: int, parity: int) -> bool:
 def fault(steps: Sequence[Step], stages: int) -> str | None:
     """What goes wrong in some order of events, as a sentence; None where every order is right.
 
+    A producer that waits although less than `stages` steps are unread goes wrong, too.
+
     Three actors take one step after another: the producer, which waits until the stage is empty and
     asks for a copy into it; the copy engine, whose copies arrive in order; and the consumer, which
     waits until the stage is full and reads it. So all that has happened is how far each is.
     """
-    seen, found = set(), [(0, 0, 0)]
+    seen, found, idle = set(), [(0, 0, 0)], None
     while found:
         state = found.pop()
         if state in seen:
@@ -38,6 +40,8 @@ def fault(steps: Sequence[Step], stages: int) -> str | None:
             if wrong := _overwritten(steps, asked, read):
                 return wrong
             following.append((asked + 1, arrived, read))
+        elif asked < min(len(steps), read + stages):
+            idle = min(idle or (asked, read), (asked, read))
         if arrived < asked:
             following.append((asked, arrived + 1, read))
         if read < len(steps) and passes(_phases(steps, arrived, read), steps[read][1]):
@@ -50,7 +54,12 @@ def fault(steps: Sequence[Step], stages: int) -> str | None:
                 f"consumer at step {read}."
             )
         found += following
-    return None
+    if idle is None:
+        return None
+    return (
+        f"With {stages} stages the producer waits at step {idle[0]} when {idle[1]} steps are read; "
+        f"it should be able to be {stages} steps ahead."
+    )
 
 
 def _phases(steps: Sequence[Step], done: int, step: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,13 @@ SHOWN = (
 )  # fmt: skip
 #: The product that Triton's rungs are compiled for.
 LAYOUT, DTYPE, ARCH = "NT", "bf16", 90
+#: Template arguments of what is counted of a CUDA rung: the first of these that it has. Those are
+#: the type of the operands, that of the sums and whether B is stored by rows, as far as the rung
+#: has a choice. Those of wmma are of fp16 and have the type of the sums alone.
+ARGUMENTS = (
+    "__nv_bfloat16, float, false", "__nv_bfloat16, float", "__nv_bfloat16, false", "__nv_bfloat16",
+    "float",
+)  # fmt: skip
 
 
 def record() -> dict[str, Any]:
@@ -33,25 +40,30 @@ def record() -> dict[str, Any]:
     jobs = [asm.Job(kernel.name, sm=ARCH, layout=LAYOUT, dtype=DTYPE) for kernel in RUNGS]
     found = {}
     for kernel, code in zip(RUNGS, asm.compile_many(jobs, processes=2), strict=True):
-        lines = _signs(code.sass, kernel)
-        counts = {name: code.count(name) for name in SHOWN}
-        found[f"triton {kernel.name}"] = _entry("triton", kernel, counts, lines) | {
-            "registers": code.registers, "shared": code.shared, "config": code.config,
+        found[f"triton {kernel.name}"] = _entry("triton", kernel, code) | {
+            "lines": _signs(code.sass, kernel), "registers": code.registers, "shared": code.shared,
+            "config": code.config,
         }  # fmt: skip
     for kernel in CUDA_RUNGS:
         arch = "90a" if "90a" in source.architectures(kernel.name) else "90"
-        code = cubin.compile_cubin(kernel.name, arch)
-        function = max(code.functions, key=lambda each: sum(each.mix.values()))
-        counts = {name: function.count(name) for name in SHOWN}
-        found[f"cuda {kernel.name}"] = _entry("cuda", kernel, counts, _signs(code.sass, kernel)) | {
-            "registers": function.registers
-        }
+        functions = cubin.compile_cubin(kernel.name, arch).functions
+        own = counted([function.name for function in functions])
+        (function,) = (function for function in functions if function.name == own)
+        found[f"cuda {kernel.name}"] = _entry("cuda", kernel, function) | {
+            "registers": function.registers, "function": own,
+        }  # fmt: skip
     return found
 
 
-def _entry(ladder: str, kernel: Kernel, counts: dict[str, int], lines: list[str]) -> dict[str, Any]:
-    counted = {name: count for name, count in counts.items() if count}
-    return {"code": hashes()[ladder, kernel.name], "counts": counted, "lines": lines}
+def counted(functions: Sequence[str]) -> str:
+    """Which of a CUDA rung's functions is, by `ARGUMENTS`."""
+    by_arguments = {name.partition("<")[2].removesuffix(">"): name for name in functions}
+    return next(by_arguments[each] for each in ARGUMENTS if each in by_arguments)
+
+
+def _entry(ladder: str, kernel: Kernel, code: asm.Code | cubin.Function) -> dict[str, Any]:
+    counts = {name: count for name in SHOWN if (count := code.count(name))}
+    return {"code": hashes()[ladder, kernel.name], "counts": counts}
 
 
 def _signs(sass: str, kernel: Kernel) -> list[str]:
@@ -106,9 +118,19 @@ def table(kernel: Kernel, below: str | None) -> str:
     return "\n".join([
         *rows, "",
         f"Instructions in the binary for sm_90, not executions; Triton's for 4096³ {LAYOUT}, "
-        f"{DTYPE}, in {own['config']}. The signs, as `nvdisasm` prints them:",
+        f"{DTYPE}, in {own['config']}.{of_cuda(mirrored(kernel))} The signs, as `nvdisasm` prints "
+        "them:",
         "", "```text", *own["lines"], "```",
     ])  # fmt: skip
+
+
+def of_cuda(names: Sequence[str]) -> str:
+    """A sentence on what `ARGUMENTS` takes of these CUDA rungs; nothing if there are none."""
+    if not names:
+        return ""
+    wmma = any(name.startswith("wmma_") for name in names)
+    exception = ", wmma's those for fp16, their only type" if wmma else ""
+    return f" CUDA's are the kernels for {LAYOUT} and {DTYPE} with sums in fp32{exception}."
 
 
 def write(entries: Mapping[str, Any]) -> None:

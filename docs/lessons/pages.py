@@ -89,7 +89,7 @@ def escape(text: str) -> str:
 
 def figure(kernel: Kernel, rows: list[Row]) -> str:
     """The newest measurements of the rung, and its joules."""
-    lines, origins = [], []
+    lines, origins, below_roof = [], [], None
     for size, layout in CASES:
         ladder = {row.rung: row for row in latest_ladder(rows, size=size, layout=layout)}
         row, cublas = ladder.get(kernel.name), ladder.get(None)
@@ -99,19 +99,40 @@ def figure(kernel: Kernel, rows: list[Row]) -> str:
         if not row.us:
             lines.append(f"| {size}³ {layout} | | | {row.outcome}: {row.reason} | | |")
             continue
-        roof = f"{row.of_roof:.0%}" if row.of_roof else ""
+        below_roof = below_roof or newest_roofed(rows, row)
+        share = f"{below_roof.roof.floor(row.case) / row.us.p50:.1%}" if below_roof else ""
         ratio = tables.spread(row.ratio, row.tie) if cublas else ""
         below = f"{row.ratio_below.p50:.2f} ({row.below})" if row.ratio_below else ""
-        cells = f"{tables.digits(row.us.p50)} | {row.tflops:.3g} | {roof} | {ratio} | {below}"
+        cells = f"{tables.digits(row.us.p50)} | {row.tflops:.3g} | {share} | {ratio} | {below}"
         lines.append(f"| {size}³ {layout} | {cells} |")
     if not lines:
         return "Not yet measured."
     return "\n".join([
         "| bf16 | µs | TFLOP/s | of the roof | x cuBLAS (p20-p80) | x the rung below |",
         "|---|--:|--:|--:|--:|--:|", *lines, "",
-        f"Sustained; {tables.origin(origins)}.{joules(kernel)}",
+        f"Sustained; {tables.origin(origins)}.{roof(below_roof)}{joules(kernel)}",
         *(["", escape(kernel.header["Note"])] if "Note" in kernel.header else []),
     ])  # fmt: skip
+
+
+def newest_roofed(rows: list[Row], row: Row) -> Row | None:
+    """The suite's newest row that has a roof, on this row's GPU and for its type."""
+    wanted = "suite", row.environment.gpu, row.case.kind
+    found = (
+        each for each in rows
+        if each.roof and (each.experiment, each.environment.gpu, each.case.kind) == wanted
+    )  # fmt: skip
+    return max(found, key=lambda each: each.time, default=None)
+
+
+def roof(row: Row | None) -> str:
+    """A sentence on a row's roof, and when it was measured."""
+    if row is None:
+        return ""
+    return (
+        f" The roof is {row.roof.tflops:.0f} TFLOP/s and {row.roof.gbs:.0f} GB/s, measured with "
+        f"the suite on {row.time[:10]}."
+    )
 
 
 def joules(kernel: Kernel) -> str:
@@ -132,7 +153,7 @@ def exercise(kernel: Kernel) -> str:
     first, _, rest = exercises.question(kernel.name).partition("\n\n")
     head = f"def {exercises.signature(kernel.name)}:  # in answer.py"
     return "\n".join([
-        f"**{first}** {rest}", "",
+        f"**{first}**", "", rest, "",
         "Write the function into a file and have it checked, without a GPU:", "",
         "```python", head, "    ...", "```", "",
         "```console", f"$ python -m docs.exercises {kernel.name} answer.py", "```", "",
@@ -142,10 +163,11 @@ def exercise(kernel: Kernel) -> str:
 
 
 def commands(kernel: Kernel) -> str:
-    """What shows the rung's code and speed."""
+    """What shows the rung's code, as `instructions` counts it, and its speed."""
+    problem = f"--problem 4096,4096,4096,{instructions.LAYOUT}"
     return "\n".join([
         "```console",
-        *(f"$ python -m tritemm asm {kernel.name} --sm {sm}" for sm in kernel.signs),
+        *(f"$ python -m tritemm asm {kernel.name} --sm {sm} {problem}" for sm in kernel.signs),
         f"$ python -m perf ladder --only {kernel.name} --dtype bf16   # needs a GPU",
         f"$ python -m perf profile {kernel.name}   # needs a GPU and Nsight Compute",
         "```",
