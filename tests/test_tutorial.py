@@ -10,7 +10,7 @@ import pytest
 from docs import exercises
 from docs.exercises.__main__ import main
 from docs.lessons import LESSONS, instructions, measured, pages
-from docs.lessons.pages import FOLDER, PARTS, address
+from docs.lessons.pages import FOLDER, PARTS, address, parts
 from perf.rows import recorded
 from tritemm.__main__ import main as tritemm_main
 from tritemm.rungs import RUNGS, STEPS, find
@@ -35,6 +35,14 @@ def test_a_page_has_every_part(kernel):
     assert text.startswith(f"# {kernel.number:02} {kernel.name}")
     for part in PARTS:
         assert text.count(f"<!-- begin: {part} -->") == 1
+
+
+def test_a_rung_without_records_has_a_page(monkeypatch):
+    """So a new rung costs two files, and its page says what to run."""
+    monkeypatch.setattr(instructions, "load", dict)
+    monkeypatch.setattr(exercises, "every", list)
+    text = "\n".join(parts(RUNGS[1], []).values())
+    assert "Not yet recorded" in text and "Not yet measured." in text and "None yet." in text
 
 
 def test_instructions_are_of_these_sources():

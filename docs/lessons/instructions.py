@@ -99,7 +99,9 @@ def table(kernel: Kernel, below: str | None) -> str:
     """The counts of the rung below, of this one and of its CUDA twins; and its signs."""
     keys = [f"triton {below}"] * bool(below) + [f"triton {kernel.name}"]
     keys += [f"cuda {name}" for name in mirrored(kernel)]
-    entries = {key: load()[key] for key in keys}
+    entries = {key: load()[key] for key in keys if key in load()}
+    if f"triton {kernel.name}" not in entries:
+        return "Not yet recorded: `python -m docs.lessons instructions`."
     shown = [name for name in SHOWN if any(name in e["counts"] for e in entries.values())]
     rows = [
         line(["", *(f"`{name}`" for name in shown), "registers"]),
