@@ -104,8 +104,9 @@ def orders() -> str:
         centres = [(MARGIN + (col + 0.5) * wide, (row + 0.5) * high) for row, col in waves[0]]
         shapes.append(draw.path(_corners(centres), draw.INK, 1.2))
         rows, cols = order.touched()[0]
-        words = f"{order.words[0].upper()}{order.words[1:]}: {rows} x {cols} tiles in wave 1, "
-        words += f"{order.read() / 1e6:.0f} MB in all"
+        one = ", here one" if order.name == "grouped" and order.group >= 16 else ""
+        words = f"{order.words[0].upper()}{order.words[1:]}{one}: {rows} x {cols} tiles in wave 1"
+        words += f"; all waves read {order.read() / 1e6:.0f} MB"
         panels += [draw.paragraph(words, draw.NORMAL), Panel(16 * high + 10, tuple(shapes))]
     return picture(
         "Who runs at once: 4096³ in tiles of 256 x 128",
