@@ -7,9 +7,10 @@ is that of a competitor: `permuted[2]` is a rung in its third config, `permuted`
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -146,18 +147,15 @@ def ladders(
             known = {"adds_to": below and below.name}
             known["rivals"] = (*rivals(kernel, kernels, others), *halves)
             if kernel.name in (broken or {}):
-                known["run"] = _fails(broken[kernel.name])
+                known["run"] = functools.partial(_fails, broken[kernel.name])
             found.append(dataclasses.replace(entrant, **known))
     if auto:
         found.append(dataclasses.replace(_matmul(case, operands, "auto"), number=None))
     return found + references
 
 
-def _fails(message: str):
-    def run(a, b, c) -> None:
-        raise RuntimeError(message)
-
-    return run
+def _fails(message: str, *operands: torch.Tensor) -> None:
+    raise RuntimeError(message)
 
 
 def of_kernels(
@@ -175,33 +173,23 @@ def of_kernels(
     also = {name for other in others for name in named(other, kernels)}
     for kernel in kernels:
         mine = [(c.name, c.config) for c in candidates if c.rung == kernel.name]
-        every = list(_configs(kernel, problem)) if not only or kernel.name in only else []
+        refusal, every = kernel.why_not(problem), []
+        if not only or kernel.name in only:
+            # A kernel that refuses may have no config to offer.
+            offered = [None] if refusal else kernel.configs(problem)
+            numbered = enumerate(offered)
+            every = [(kernel.name + (f"[{i}]" if i else ""), config) for i, config in numbered]
         first = every[:1] + [each for each in every[1:] if each[0] in also]
-        wanted = {"first": first, "all": every, "none": []}[configs] + mine
-        found += [_competitor(kernel, problem, ladder, name, config) for name, config in wanted]
+        for name, config in {"first": first, "all": every, "none": []}[configs] + mine:
+            run = functools.partial(_run, kernel, problem, config)
+            found.append(of_rung(name, run, kernel, config, ladder=ladder, refusal=refusal))
     return found
 
 
-def _configs(kernel: Kernel, problem: Problem) -> Iterator[tuple[str, Config | None]]:
-    """`tma`, `tma[1]`, ... and their configs; a kernel that refuses may have none to offer."""
-    if kernel.why_not(problem):
-        yield kernel.name, None
-        return
-    for index, config in enumerate(kernel.configs(problem)):
-        yield kernel.name + (f"[{index}]" if index else ""), config
-
-
-def _competitor(
-    kernel: Kernel, problem: Problem, ladder: str, name: str, config: Config | None
-) -> Competitor:
-    def run(a, b, c) -> None:
-        own = Problem.of(
-            a, b, c,
-            accumulate=problem.accumulate, precision=problem.precision, device=problem.device,
-        )  # fmt: skip
-        plan.run(kernel, own, config, a, b, c)
-
-    return of_rung(name, run, kernel, config, ladder=ladder, refusal=kernel.why_not(problem))
+def _run(kernel: Kernel, problem: Problem, config: Config, *operands: torch.Tensor) -> None:
+    """Of operands that may be smaller than the problem's."""
+    how = {"accumulate": problem.accumulate, "precision": problem.precision}
+    plan.run(kernel, Problem.of(*operands, device=problem.device, **how), config, *operands)
 
 
 def problem_of(case: Case, device: Device | None = None) -> Problem:

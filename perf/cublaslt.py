@@ -23,13 +23,11 @@ WORKSPACE, ALGORITHMS = 64 * 2**20, 8
 #: cudaDataType_t; cublasComputeType_t by how fp32 operands are multiplied.
 TYPES = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 14}
 COMPUTE = {"ieee": 68, "tf32": 77}
-#: cublasOperation_t.
-PLAIN, TRANSPOSED = 0, 1
-#: cublasLtMatmulDescAttributes_t, cublasLtMatrixLayoutAttribute_t,
-#: cublasLtMatmulPreferenceAttributes_t.
+#: cublasLtMatmulDescAttributes_t, whose values are 1 for a transposed matrix, else 0;
+#: cublasLtMatrixLayoutAttribute_t; cublasLtMatmulPreferenceAttributes_t, of A, B, C and D.
 TRANSA, TRANSB = 3, 4
 BATCH_COUNT, BATCH_STRIDE = 5, 6
-MAX_WORKSPACE, ALIGNMENTS = 1, {"A": 5, "B": 6, "C": 7, "D": 8}
+MAX_WORKSPACE, ALIGNMENTS = 1, (5, 6, 7, 8)
 #: Bytes: what cuBLASLt takes for granted of a pointer that nothing is said of.
 ALIGNED = 256
 
@@ -201,11 +199,9 @@ class Product:
         _check(a, b, c, precision)
         self._lt, self._workspace = lt, workspace(c.device)
         first, second = Layout.of(b), Layout.of(a)
-        transposed = {TRANSA: first.transposed, TRANSB: second.transposed}
-        turned = {name: c_int32(TRANSPOSED if t else PLAIN) for name, t in transposed.items()}
-        alignments = {"A": b, "B": a, "C": c, "D": c}
-        wanted = {ALIGNMENTS[n]: c_uint32(alignment(t)) for n, t in alignments.items()}
-        wanted[MAX_WORKSPACE] = c_uint64(WORKSPACE)
+        turned = {TRANSA: c_int32(first.transposed), TRANSB: c_int32(second.transposed)}
+        aligned = (c_uint32(alignment(t)) for t in (b, a, c, c))
+        wanted = {MAX_WORKSPACE: c_uint64(WORKSPACE), **dict(zip(ALIGNMENTS, aligned, strict=True))}
         self._made: list[Descriptor] = []
 
         def made(*given) -> pointer:

@@ -7,6 +7,7 @@ none. To accumulate, C begins as the residual.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -225,12 +226,11 @@ def _matmul(accumulate: str):
 
 
 def _scaled(out_dtype: torch.dtype):
-    scales: dict[torch.device, torch.Tensor] = {}  # made before a graph is captured, not inside
+    # Made by the first call, before a graph is captured, not inside.
+    scale = functools.cache(lambda device: torch.ones((), device=device))
 
     def run(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
-        if a.device not in scales:
-            scales[a.device] = torch.ones((), device=a.device)
-        one = scales[a.device]
+        one = scale(a.device)
         torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=out_dtype, out=c)
 
     return run

@@ -18,7 +18,7 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -77,9 +77,9 @@ def register(commands) -> None:
     )
     command = cli.add_command(commands, "host", run, described, EXAMPLES)
     every, words = ",".join(WHAT), ",".join(DEFAULT)
-    text = f"tables; --kernel and --size are of `kernels`; default: {every}"
+    text = "tables; --kernel and --size are of `kernels`; default: %(default)s"
     cli.add_list(command, "--what", cli.one_of(*WHAT), text, every)
-    text = f"what matmul is asked for; default: {words}"
+    text = "what matmul is asked for; default: %(default)s"
     cli.add_list(command, "--kernel", cli.one_of(*cli.KERNELS), text, words, "kernels")
     text = "4096 or MxNxK, M or N above 1; default: %(default)s"
     size = {"type": cli.argument(parse_size), "default": str(CASE.M), "metavar": "SIZE"}
@@ -117,23 +117,25 @@ class Race:
 
 
 def measure(there: session.Session, races: Sequence[Race], rounds: int) -> None:
-    """Record every race; Ctrl-C keeps what was measured."""
-    plan = Plan(rounds=rounds, longest=math.inf)
+    """Record every race; Ctrl-C keeps what was measured.
+
+    The rows are without what says something about the GPU's work: errors, rungs below.
+    """
+    plan, left_out = (
+        Plan(rounds=rounds, longest=math.inf),
+        {"worst": None, "below": None, "ratio_below": None},
+    )
+    amend = lambda rows: [dataclasses.replace(row, **left_out) for row in rows]  # noqa: E731
     try:
         for race in races:
             cli.say(f"{race.mode}: {race.case}")
             problem = race.problem and race.problem.to_json()
             heading = there.heading(race.case, problem, mode=race.mode, roof=None)
-            there.race(heading, lambda plan, race=race: race.make(), plan, of_the_host)
+            there.race(heading, lambda plan, race=race: race.make(), plan, amend)
             if there.interrupted:
                 break
     except KeyboardInterrupt:
         there.interrupted = True
-
-
-def of_the_host(rows: Sequence[Row]) -> list[Row]:
-    """Without what says something about the GPU's work: errors, rungs below."""
-    return [dataclasses.replace(row, worst=None, below=None, ratio_below=None) for row in rows]
 
 
 # How calls are timed
@@ -260,35 +262,29 @@ class First(Cached):
 
     def loop(self, caller: Competitor) -> Loop:
         """Raises RuntimeError if each of `ATTEMPTS` shapes loads a kernel of its own."""
-        known, time = super().loop(caller), lambda: Sample(self._without_load(caller))
+        known, time = super().loop(caller), functools.partial(self._without_load, caller)
         for _ in range(WARM):
             time()
         return dataclasses.replace(known, launches=1, time=time)
 
-    def _without_load(self, caller: Competitor) -> float:
-        """Seconds of the first call of a shape that an already loaded kernel multiplies."""
+    def _without_load(self, caller: Competitor) -> Sample:
+        """The first call of a shape that an already loaded kernel multiplies."""
         for _ in range(ATTEMPTS):
             before = self.loads()
-            seconds = self._once(caller)
+            call = self.bind(caller, operands(next(self.shapes), DEVICE))
+            # A known shape first: only the sizes of the timed call are new, not its code.
+            self.bind(caller)()
+            seconds = self.watch.seconds(call, 1)
             if self.loads() == before:
-                return seconds
+                return Sample(seconds)
         raise RuntimeError(f"{ATTEMPTS} new shapes in a row, and each loaded another kernel")
-
-    def _once(self, caller: Competitor) -> float:
-        call = self.bind(caller, operands(next(self.shapes), DEVICE))
-        # A known shape first: only the sizes of the timed call are new, not its code.
-        self.bind(caller)()
-        return self.watch.seconds(call, 1)
 
 
 @contextlib.contextmanager
 def counted_loads() -> Iterator[Callable[[], int]]:
     """How many Triton kernels were loaded since the block began, compiled now or long ago."""
-    loaded: list[str] = []
-
-    def note(module, function, name, metadata_group, hash) -> None:
-        loaded.append(name)
-
+    loaded: list[tuple] = []
+    note = lambda *given, **named: loaded.append(given)  # noqa: E731
     hooks = triton.knobs.runtime.kernel_load_end_hook
     hooks.add(note)
     try:
@@ -325,28 +321,21 @@ def kernel_races(case: Case, kernels: Sequence[str], loads: Callable[[], int]) -
 
         def make(mode=mode, kind=kind):
             bench = kind(case, mode, out=mode.startswith(OUT))
-            return bench, callers(case, bench.sets[0], list(dict.fromkeys(kernels)))
+            return bench, callers(case, bench.sets[0], dict.fromkeys(kernels))
 
         yield Race(mode, case, make)
 
 
-def callers(case: Case, operands_, kernels: Sequence[str]) -> list[Competitor]:
-    """`tritemm.matmul` with each `kernel=` word, then `torch.matmul` twice.
-
-    As a user calls them: `run(a, b)` and `run(a, b, out=c)`.
-    """
-    found = matmul(case, operands_, kernels)
-    return [dataclasses.replace(each, run=_multiply(case, each)) for each in found]
-
-
-def _multiply(case: Case, competitor: Competitor) -> Callable[..., torch.Tensor]:
-    """Without the options that have their defaults: nobody spells them out."""
-    if competitor.ladder is None:
-        return torch.matmul
-    options = {k: v for k, v in matmul_options(case, competitor.name).items() if v is not None}
-    if options["kernel"] == "auto":
-        del options["kernel"]
-    return functools.partial(tritemm.matmul, **options)
+def callers(case: Case, operands_: Operands, kernels: Iterable[str]) -> list[Competitor]:
+    """`tritemm.matmul` with each `kernel=` word, then `torch.matmul` twice; `out=` is optional."""
+    found = []
+    for each in matmul(case, operands_, kernels):
+        # Without the options that have their defaults: nobody spells them out.
+        asked = matmul_options(case, each.name).items()
+        options = {k: v for k, v in asked if v is not None and (k, v) != ("kernel", "auto")}
+        run = functools.partial(tritemm.matmul, **options) if each.ladder else torch.matmul
+        found.append(dataclasses.replace(each, run=run))
+    return found
 
 
 # Calls as models make them, and torch's own
@@ -566,14 +555,13 @@ def text(rows: list[Row]) -> str:
 
 def kernel_parts(rows: list[Row], selection: Selection | None = None) -> Parts:
     """A line per competitor, its time per call and torch's in each mode."""
-    found = {(row.competitor, row.mode): row for row in rows}
     modes = [mode for mode in MODES if any(row.mode == mode for row in rows)]
     head = ["", *(cell for mode in modes for cell in (f"{TITLES[mode]} µs (p20-p80)", "x torch"))]
     body = []
     for name in dict.fromkeys(row.competitor for row in rows):
-        own = [found.get((name, mode)) for mode in modes]
-        label = _label(next(row for row in own if row))
-        body.append((label, *(cell for row in own for cell in (us_spread(row), _times(row)))))
+        own = {row.mode: row for row in rows if row.competitor == name}
+        cells = ((us_spread(own.get(mode)), _times(own.get(mode))) for mode in modes)
+        body.append((_label(own[min(own, key=MODES.index)]), *itertools.chain(*cells)))
     calls = max((row.launches for row in rows if row.us), default=0)
     method = (
         f"{rows[0].case}. Median and percentiles of {tables.most_rounds(rows)} rounds; a cached "
@@ -662,10 +650,8 @@ def per_graph(rows: Sequence[Row], competitor: str) -> tuple[float, float] | Non
     """Microseconds of a compiled graph without its products, and of each product in it."""
     found = {row.mode: row.us.p50 for row in rows if row.competitor == competitor and row.us}
     one, many = (found.get(f"host call graph {count}") for count in (1, CHAIN))
-    if one is None or many is None:
-        return None
-    product = (many - one) / (CHAIN - 1)
-    return one - product, product
+    product = one and many and (many - one) / (CHAIN - 1)
+    return (one - product, product) if product is not None else None
 
 
 def routing_parts(rows: list[Row], selection: Selection | None = None) -> Parts:

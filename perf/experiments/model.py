@@ -19,6 +19,7 @@ import dataclasses
 import functools
 import gc
 import importlib.util
+import itertools
 import math
 import time
 import types
@@ -122,14 +123,11 @@ def cells(
 
     `layers`: no more than so many; None: all.
     """
-    for name in models:
-        model = MODELS[name]
-        if layers:
-            model = dataclasses.replace(model, layers=min(layers, model.layers))
-        for case in cases:
-            for mode in modes:
-                if (case, mode) not in LEFT_OUT:
-                    yield Cell(model, case, mode)
+    for name, case, mode in itertools.product(models, cases, modes):
+        if (case, mode) not in LEFT_OUT:
+            most = MODELS[name].layers
+            fewer = dataclasses.replace(MODELS[name], layers=min(layers or most, most))
+            yield Cell(fewer, case, mode)
 
 
 def register(commands) -> None:
@@ -287,10 +285,8 @@ class Step:
         found = self._step().detach()
         if self.case != TRAIN:
             return {"logits": found}
-        named = self.module.named_parameters()
-        return {"loss": found} | {
-            f"gradient of {n}": p.grad for n, p in named if p.grad is not None
-        }
+        own = {f"gradient of {name}": p.grad for name, p in self.module.named_parameters()}
+        return {"loss": found} | {name: t for name, t in own.items() if t is not None}
 
     def drop(self) -> None:
         """Let go of the gradients."""
@@ -598,12 +594,10 @@ def plot_model(rows: list[Row], selection: Selection):
     ends = [v for ratio in timed for v in (ratio.p20, ratio.p80)]
     axes.set_xlim(min(0.9, *ends) / 1.06, max(1.1, *ends) * 1.06)
     axes.axvline(1, color=figures.GREY, linewidth=1.4, zorder=1)
-    places, place, before = [], -1.0, None
-    for row, race in zip(own, found, strict=True):
-        work = row.id.rpartition(" ")[0]
-        place += 1.5 if before not in (None, work) else 1.0  # air between one work and the next
-        before = work
-        places.append(place)
+    works = [row.id.rpartition(" ")[0] for row in own]
+    air = [0.5 * (before != work) for before, work in itertools.pairwise([works[0], *works])]
+    places = [place + gap for place, gap in enumerate(itertools.accumulate(air))]
+    for place, row, race in zip(places, own, found, strict=True):
         _bar(axes, place, row, race.get(REFERENCE))
     axes.set_yticks(places, [title(row) for row in own])
     axes.set_ylim(places[-1] + 0.6, -0.6)

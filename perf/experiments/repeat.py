@@ -12,7 +12,7 @@ import itertools
 import json
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +42,6 @@ LAYERS = (
 #: Of layers: the largest M, the one that the others are compared with.
 ROWS = 512
 
-#: What a problem's choice is called: rung, and whether K is split, operands swapped or packed.
-Kind = tuple[str, bool, bool, str]
-
-_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 EXAMPLES = """
 python -m perf repeat
@@ -83,10 +79,10 @@ def run(args: argparse.Namespace) -> int:
     return int(any(differs for _, differs in told))
 
 
-def problems(count: int, seed: int, kind: Callable[[Case], Kind] | None = None) -> list[Case]:
+def problems(count: int, seed: int, kind: Callable[[Case], Hashable] | None = None) -> list[Case]:
     """Cases of the suite and random ones: one of each kind of choice, then more of each in turn."""
     kind = kind or kind_of
-    known: dict[Kind, list[Case]] = {}
+    known: dict[Hashable, list[Case]] = {}
     suite = [p.case for p in read_suite() if p.case.dtype in ("bf16", "fp16")]
     for case in (*suite, *(p.case for p in random_problems(200, seed))):
         if case.flops <= FLOPS:
@@ -95,16 +91,18 @@ def problems(count: int, seed: int, kind: Callable[[Case], Kind] | None = None) 
     return [case for case in turns if case][:count]
 
 
-def kind_of(case: Case) -> Kind:
-    """What the dispatcher chooses for the case."""
+def kind_of(case: Case) -> str:
+    """What the dispatcher chooses for the case: `stream_k`, `tma, swapped, a packed`."""
     choice = dispatch.choose(problem_of(case))
     config = choice.config
-    return choice.kernel.name, config.SPLIT_K > 1, config.SWAP, config.PACK
+    packed = f"{config.PACK} packed" if config.PACK else ""
+    how = ("K split" * (config.SPLIT_K > 1), "swapped" * config.SWAP, packed)
+    return ", ".join(filter(None, (choice.kernel.name, *how)))
 
 
 def bits(c: torch.Tensor) -> torch.Tensor:
     """The same memory as integers: NaN is equal to itself there, and -0 is not 0."""
-    return c.view(_BITS[c.element_size()])
+    return c.view(getattr(torch, f"int{8 * c.element_size()}"))
 
 
 def repeated(case: Case, repetitions: int, disturb: Callable[[], None], device="cuda") -> int:
@@ -160,7 +158,7 @@ def one(case: Case, repetitions: int, disturb, device="cuda") -> dict:
     """What came of repeating one problem."""
     differ, end = _tried(torch.OutOfMemoryError, repeated, case, repetitions, disturb, device)
     known = {"check": "repeat", "case": dataclasses.asdict(case), "problem": str(case)}
-    known |= {"kernel": words(kind_of(case)), "repetitions": repetitions, "differ": differ}
+    known |= {"kernel": kind_of(case), "repetitions": repetitions, "differ": differ}
     return known | end
 
 
@@ -180,13 +178,6 @@ def _tried(refusal: type[Exception], compare: Callable, *given) -> tuple[Any, di
     except refusal as raised:
         error = cli.short(raised)
     return differ, {"error": error, "seconds": round(time.monotonic() - begin, 2)}
-
-
-def words(kind: Kind) -> str:
-    """`stream_k`, `tma, swapped, a packed`."""
-    name, split, swap, pack = kind
-    parts = (name, "K split" * split, "swapped" * swap, f"{pack} packed" * bool(pack))
-    return ", ".join(filter(None, parts))
 
 
 def report(line: dict) -> bool:

@@ -64,11 +64,10 @@ def register(commands) -> None:
     command = cli.add_command(commands, "search", run, described, EXAMPLES)
     add = command.add_argument
     cli.add_problems(command, SUITE)
-    count = cli.argument(cli.positive)
+    count, listed = cli.argument(cli.positive), {"action": "append", "default": []}
     add("--random", type=count, metavar="N", help="that many random problems")
-    listed = {"dest": "shapes", "type": cli.argument(shape), "action": "append", "default": []}
-    text = "one problem; may be given again"
-    add("--shape", **listed, metavar="M,N,K[,LAYOUT]", help=text)
+    listed |= {"dest": "shapes", "type": cli.argument(shape), "metavar": "M,N,K[,LAYOUT]"}
+    add("--shape", **listed, help="one problem; may be given again")
     add("--dtype", choices=cli.TYPES, default="bf16", help="of --shape; default: bf16")
     add("--seed", type=int, default=0, help="of the random problems, the data and the order")
     add_search(command)
@@ -129,13 +128,13 @@ def run(args: argparse.Namespace) -> int:
 
 def wanted(args: argparse.Namespace) -> list[Case]:
     """The suite's problems unless others are named; ValueError says what isn't there."""
-    cases = []
+    found = []
     if args.classes or args.ids or not (args.random or args.shapes):
-        cases += [p.case for p in chosen(args.file, args.classes, args.ids)]
+        found += chosen(args.file, args.classes, args.ids)
     if args.random:
-        cases += [p.case for p in random_problems(args.random, args.seed)]
-    for *shape, layout in args.shapes:
-        cases.append(Case(*shape, layout, args.dtype, ACCUMULATE[args.dtype]))
+        found += random_problems(args.random, args.seed)
+    types = (args.dtype, ACCUMULATE[args.dtype])
+    cases = [*(problem.case for problem in found), *(Case(*s, *types) for s in args.shapes)]
     return list(dict.fromkeys(cases))
 
 
@@ -143,10 +142,9 @@ def tasks_of(cases: Iterable[Case], kernel: str, within: float | None) -> list[T
     """Of the cases that can be run; the others are named, and why."""
     tasks = []
     for case in cases:
-        if case.dtype not in cli.TYPES or case.output not in (OUTPUT[case.dtype], *FLOATS):
-            cli.say(f"{case}: left out: no rung multiplies this type")
-            continue
         try:
+            if case.dtype not in cli.TYPES or case.output not in (OUTPUT[case.dtype], *FLOATS):
+                raise ValueError("no rung multiplies this type")
             tasks.append(Task.of(case, kernel, within))
         except ValueError as error:
             cli.say(f"{case}: left out: {error}")
@@ -231,12 +229,13 @@ def to_json(case: Case, result: Result) -> str:
     is no time; `scaled` where the time is.
     """
     option, own = result.option, ACCUMULATE[case.dtype]
+    us, predicted = (s and float(f"{1e6 * s:.5g}") for s in (result.seconds, option.predicted))
     fields: dict[str, Any] = {
         "M": case.M, "N": case.N, "K": case.K, "batch": case.batch, "layout": case.layout,
         "dtype": case.dtype, "out": case.output,
         "kernel": option.kernel.name if option.kernel else CUBLAS,
         "config": changed(option.config) if option.config else {},
-        "us": _us(result.seconds), "predicted_us": _us(option.predicted),
+        "us": us, "predicted_us": predicted,
     }  # fmt: skip
     more = {
         "precision": case.precision if case.dtype == "fp32" else None,
@@ -246,10 +245,6 @@ def to_json(case: Case, result: Result) -> str:
     }
     fields |= {name: value for name, value in more.items() if value}
     return json.dumps(fields, separators=(",", ":"))
-
-
-def _us(seconds: float | None) -> float | None:
-    return None if seconds is None else float(f"{1e6 * seconds:.5g}")
 
 
 def note(found: Found) -> str:
@@ -338,10 +333,8 @@ class Task:
         """The dispatcher's candidates for `kernel`, the least predicted first, and its choice.
 
         `within` leaves out what is predicted to take that many times the least; None nothing but
-        what is beyond the bench's patience. The choice is always there.
-
-        Raises:
-            ValueError: no kernel, or not this one, can run the case.
+        what is beyond the bench's patience. The choice is always there. ValueError where no
+        kernel, or not this one, can run the case.
         """
         problem = problem_of(case, device)
         choice = dispatch.choose(problem, kernel)
