@@ -33,14 +33,12 @@ class Error:
     @staticmethod
     def of(found: torch.Tensor | None, exact: torch.Tensor) -> Error:
         """Of a tensor that is missing, infinite."""
-        size = float(exact.square().sum(dtype=torch.float64))
-        if found is None or found.shape != exact.shape:
-            return Error(math.inf, size, exact.numel(), math.inf)
-        off = (found.float() - exact).abs_()
-        largest = float(off.max())
-        if not math.isfinite(largest):
-            return Error(math.inf, size, exact.numel(), math.inf)
-        return Error(float(off.square_().sum(dtype=torch.float64)), size, exact.numel(), largest)
+        size, squares, largest = _sum(exact.square()), math.inf, math.inf
+        if found is not None and found.shape == exact.shape:
+            off = (found.float() - exact).abs_()
+            if off.max().isfinite():
+                largest, squares = float(off.max()), _sum(off.square_())
+        return Error(squares, size, exact.numel(), largest)
 
     @property
     def norm(self) -> float:
@@ -52,14 +50,14 @@ class Error:
         """The largest error over the exact values' root mean square."""
         return _over(self.largest, math.sqrt(self.exact / self.count))
 
-    @staticmethod
-    def total(errors: list[Error]) -> Error:
-        return Error(
-            sum(e.squares for e in errors),
-            sum(e.exact for e in errors),
-            sum(e.count for e in errors),
-            max(e.largest for e in errors),
-        )
+    def __add__(self, other: Error) -> Error:
+        """Of both tensors together."""
+        sums = (getattr(self, n) + getattr(other, n) for n in ("squares", "exact", "count"))
+        return Error(*sums, max(self.largest, other.largest))
+
+
+def _sum(t: torch.Tensor) -> float:
+    return float(t.sum(dtype=torch.float64))
 
 
 def _over(value: float, scale: float) -> float:
@@ -75,16 +73,13 @@ def errors(found: Mapping[str, torch.Tensor], exact: Mapping[str, torch.Tensor])
     return {name: Error.of(found.get(name), tensor) for name, tensor in exact.items()}
 
 
-def group(name: str) -> str:
-    """What is summed up together: every gradient, or the one result."""
-    return "gradients" if name.startswith("gradient") else name
-
-
 def groups(found: Errors) -> dict[str, Error]:
-    members: dict[str, list[Error]] = {}
+    """All gradients together as `gradients`, and every other result."""
+    summed: dict[str, Error] = {}
     for name, error in found.items():
-        members.setdefault(group(name), []).append(error)
-    return {name: Error.total(own) for name, own in members.items()}
+        group = "gradients" if name.startswith("gradient") else name
+        summed[group] = summed[group] + error if group in summed else error
+    return summed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,25 +104,23 @@ def judge(own: Errors, torchs: Errors, between: Errors | None = None) -> Agreeme
     The loss is one number, whose error may be anything below torch's bound, even 0: it is judged
     as each tensor is.
     """
-    shares = {}
     ours, theirs = groups(own), groups(torchs)
-    for name, error in ours.items():
-        if error.count > 1:
-            shares[name] = error.norm / (WHOLE * (theirs[name].norm + EPSILON))
+    shares = {
+        (name, WHOLE): error.norm / (WHOLE * (theirs[name].norm + EPSILON))
+        for name, error in ours.items()
+        if error.count > 1
+    }
     for name, error in own.items():
-        there = torchs[name]
-        norm, peak = (getattr(error, what) for what in ("norm", "peak"))
-        bounds = (EACH * (there.norm + EPSILON), EACH * (there.peak + EPSILON))
-        shares[f"{name} alone"] = max(norm / bounds[0], peak / bounds[1])
-    at = max(shares, key=lambda name: (math.isnan(shares[name]), shares[name]))
-    worst = shares[at]
+        norm, peak = (EACH * (bound + EPSILON) for bound in (torchs[name].norm, torchs[name].peak))
+        shares[name, EACH] = max(error.norm / norm, error.peak / peak)
+    at = max(shares, key=lambda at: (math.isnan(shares[at]), shares[at]))
+    worst, name = shares[at], at[0]
     numbers = {name: error.norm for name, error in ours.items()}
     if between:
         numbers |= {f"{name} to torch": e.norm for name, e in groups(between).items()}
     if worst <= 1:
         return Agreement(True, worst, numbers, "ok")
-    name = at.removesuffix(" alone")
-    error, there = (side.get(name) or groups(side)[name] for side in (own, torchs))
+    error, there = (ours | own)[name], (theirs | torchs)[name]
     message = (
         f"{name}: {error.norm:.2g} from fp32 (the largest {error.peak:.2g} of the rms), "
         f"torch {there.norm:.2g} ({there.peak:.2g})"

@@ -7,9 +7,10 @@ is that of a competitor: `permuted[2]` is a rung in its third config, `permuted`
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -68,14 +69,18 @@ def read_candidates(path: Path) -> list[Candidate]:
 
 def cublas(case: Case) -> list[Competitor]:
     """The reference, its null twin, and cuBLAS with an fp16 accumulator where that is asked for."""
-    accumulate = "fp32" if case.accumulate == "fp16" else case.accumulate
-    found = [
-        Competitor(name, reference(case, accumulate), accumulate=accumulate)
-        for name in (REFERENCE, NULL)
-    ]
-    if case.accumulate == "fp16":
-        found.append(Competitor(HALF, reference(case, "fp16"), accumulate="fp16"))
-    return found
+    half = case.accumulate == "fp16"
+    usual = "fp32" if half else case.accumulate
+    asked = {REFERENCE: usual, NULL: usual} | ({HALF: "fp16"} if half else {})
+    return [Competitor(n, reference(case, how), accumulate=how) for n, how in asked.items()]
+
+
+def of_rung(
+    name: str, run: Callable, kernel: Kernel, config: Config | None, **fields
+) -> Competitor:
+    """A kernel in a config; of Triton's ladder unless `fields` say otherwise."""
+    known = {"ladder": TRITON, "config": config and dataclasses.asdict(config)}
+    return Competitor(name, run, rung=kernel.name, number=kernel.number, **known | fields)
 
 
 def matmul(case: Case, operands: Operands, kernels: Iterable[str]) -> list[Competitor]:
@@ -106,14 +111,8 @@ def _matmul(case: Case, operands: Operands, word: str, **more) -> Competitor:
         choice = tritemm.explain(*operands[:2], **options)
     except (NotImplementedError, ValueError) as error:  # a type or a problem that is refused
         return Competitor(word, lambda a, b, c: None, ladder=TRITON, refusal=str(error))
-    return Competitor(
-        word,
-        lambda a, b, c: tritemm.matmul(a, b, out=c, **options),
-        ladder=TRITON,
-        rung=choice.kernel.name,
-        number=choice.kernel.number,
-        config=dataclasses.asdict(choice.config),
-    )
+    run = lambda a, b, c: tritemm.matmul(a, b, out=c, **options)  # noqa: E731
+    return of_rung(word, run, choice.kernel, choice.config)
 
 
 def ladders(
@@ -137,34 +136,26 @@ def ladders(
     problem = Problem.of(*operands, accumulate=accumulate, precision=case.precision)
     found: list[Competitor] = []
     references = cublas(case)
-    halves = tuple(c.name for c in references if c.name == HALF)
-    chosen = {"only": only, "configs": configs}
+    halves = [c.name for c in references if c.name == HALF]
     for ladder, kernels, others in ((TRITON, triton, cuda), (CUDA, cuda, triton)):
-        known = {kernel.name: kernel for kernel in kernels}
-        more = candidates if ladder == TRITON else ()
-        for entrant in of_kernels(
-            problem, kernels, ladder=ladder, candidates=more, others=others, **chosen
-        ):
-            kernel = known[entrant.rung]
+        asked = {"ladder": ladder, "only": only, "configs": configs, "others": others}
+        if ladder == TRITON:
+            asked["candidates"] = candidates
+        for entrant in of_kernels(problem, kernels, **asked):
+            kernel = find(entrant.rung, kernels)
             below = adds_to(kernel, kernels)
-            entrant = dataclasses.replace(
-                entrant,
-                adds_to=below and below.name,
-                rivals=(*rivals(kernel, kernels, others), *halves),
-            )
+            known = {"adds_to": below and below.name}
+            known["rivals"] = (*rivals(kernel, kernels, others), *halves)
             if kernel.name in (broken or {}):
-                entrant = dataclasses.replace(entrant, run=_fails(broken[kernel.name]))
-            found.append(entrant)
+                known["run"] = functools.partial(_fails, broken[kernel.name])
+            found.append(dataclasses.replace(entrant, **known))
     if auto:
         found.append(dataclasses.replace(_matmul(case, operands, "auto"), number=None))
     return found + references
 
 
-def _fails(message: str):
-    def run(a, b, c) -> None:
-        raise RuntimeError(message)
-
-    return run
+def _fails(message: str, *operands: torch.Tensor) -> None:
+    raise RuntimeError(message)
 
 
 def of_kernels(
@@ -182,41 +173,23 @@ def of_kernels(
     also = {name for other in others for name in named(other, kernels)}
     for kernel in kernels:
         mine = [(c.name, c.config) for c in candidates if c.rung == kernel.name]
-        every = list(_configs(kernel, problem)) if not only or kernel.name in only else []
+        refusal, every = kernel.why_not(problem), []
+        if not only or kernel.name in only:
+            # A kernel that refuses may have no config to offer.
+            offered = [None] if refusal else kernel.configs(problem)
+            numbered = enumerate(offered)
+            every = [(kernel.name + (f"[{i}]" if i else ""), config) for i, config in numbered]
         first = every[:1] + [each for each in every[1:] if each[0] in also]
-        wanted = {"first": first, "all": every, "none": []}[configs] + mine
-        found += [_competitor(kernel, problem, ladder, name, config) for name, config in wanted]
+        for name, config in {"first": first, "all": every, "none": []}[configs] + mine:
+            run = functools.partial(_run, kernel, problem, config)
+            found.append(of_rung(name, run, kernel, config, ladder=ladder, refusal=refusal))
     return found
 
 
-def _configs(kernel: Kernel, problem: Problem) -> Iterator[tuple[str, Config | None]]:
-    """`tma`, `tma[1]`, ... and their configs; a kernel that refuses may have none to offer."""
-    if kernel.why_not(problem):
-        yield kernel.name, None
-        return
-    for index, config in enumerate(kernel.configs(problem)):
-        yield kernel.name + (f"[{index}]" if index else ""), config
-
-
-def _competitor(
-    kernel: Kernel, problem: Problem, ladder: str, name: str, config: Config | None
-) -> Competitor:
-    def run(a, b, c) -> None:
-        own = Problem.of(
-            a, b, c,
-            accumulate=problem.accumulate, precision=problem.precision, device=problem.device,
-        )  # fmt: skip
-        plan.run(kernel, own, config, a, b, c)
-
-    return Competitor(
-        name=name,
-        run=run,
-        ladder=ladder,
-        rung=kernel.name,
-        number=kernel.number,
-        config=None if config is None else dataclasses.asdict(config),
-        refusal=kernel.why_not(problem),
-    )
+def _run(kernel: Kernel, problem: Problem, config: Config, *operands: torch.Tensor) -> None:
+    """Of operands that may be smaller than the problem's."""
+    how = {"accumulate": problem.accumulate, "precision": problem.precision}
+    plan.run(kernel, Problem.of(*operands, device=problem.device, **how), config, *operands)
 
 
 def problem_of(case: Case, device: Device | None = None) -> Problem:
@@ -255,8 +228,7 @@ def rung_of(name: str) -> str:
 def twins(kernel: Kernel, others: Sequence[Kernel]) -> tuple[str, ...]:
     """The rungs of the other ladder that `kernel` names, then those that name `kernel`."""
     mine = named(kernel, others)
-    rungs = set(map(rung_of, mine))
-    back = [o.name for o in others if o.name not in rungs and named(o, [kernel])]
+    back = (o.name for o in others if o.name not in map(rung_of, mine) and named(o, [kernel]))
     return (*mine, *back)
 
 

@@ -11,7 +11,7 @@ import ctypes
 import dataclasses
 import functools
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from ctypes import POINTER, byref, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64
 from ctypes import c_void_p as pointer
 from pathlib import Path
@@ -23,13 +23,11 @@ WORKSPACE, ALGORITHMS = 64 * 2**20, 8
 #: cudaDataType_t; cublasComputeType_t by how fp32 operands are multiplied.
 TYPES = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 14}
 COMPUTE = {"ieee": 68, "tf32": 77}
-#: cublasOperation_t.
-PLAIN, TRANSPOSED = 0, 1
-#: cublasLtMatmulDescAttributes_t, cublasLtMatrixLayoutAttribute_t,
-#: cublasLtMatmulPreferenceAttributes_t.
+#: cublasLtMatmulDescAttributes_t, whose values are 1 for a transposed matrix, else 0;
+#: cublasLtMatrixLayoutAttribute_t; cublasLtMatmulPreferenceAttributes_t, of A, B, C and D.
 TRANSA, TRANSB = 3, 4
 BATCH_COUNT, BATCH_STRIDE = 5, 6
-MAX_WORKSPACE, ALIGNMENTS = 1, {"A": 5, "B": 6, "C": 7, "D": 8}
+MAX_WORKSPACE, ALIGNMENTS = 1, (5, 6, 7, 8)
 #: Bytes: what cuBLASLt takes for granted of a pointer that nothing is said of.
 ALIGNED = 256
 
@@ -115,11 +113,9 @@ def candidates() -> Iterator[str]:
     maps = Path("/proc/self/maps")
     if maps.exists():
         yield from dict.fromkeys(loaded(maps.read_text().splitlines()))
-    names = [f"libcublasLt.so.{major}" for major in (13, 12)]
-    if (torch.version.cuda or "").startswith("12"):
-        names.reverse()
     packages = Path(torch.__file__).parent.parent / "nvidia"
-    for name in names:
+    for major in (12, 13) if (torch.version.cuda or "").startswith("12") else (13, 12):
+        name = f"libcublasLt.so.{major}"
         yield name
         yield from map(str, sorted(packages.glob(f"*/lib/{name}")))
 
@@ -155,21 +151,17 @@ class Layout:
         only the transpose will do. ValueError where neither dimension's elements are side by side.
         """
         (rows, cols), (down, along) = t.shape[-2:], t.stride()[-2:]
-        found = [_layout(cols, rows, along, down, False)]
-        if turned:
-            found.append(_layout(rows, cols, down, along, True))
-        fitting = [layout for layout in found if layout]
+        ways = [(cols, rows, along, down, False), (rows, cols, down, along, True)]
+        # Elements of a column side by side, and no columns that overlap; what isn't used is free.
+        fitting = [
+            Layout(rows, cols, max(ld, rows), transposed)
+            for rows, cols, step, ld, transposed in ways[: 1 + turned]
+            if (step == 1 or rows <= 1) and (ld >= rows or cols <= 1)
+        ]
         if not fitting:
             what = f"shape {tuple(t.shape)} and strides {t.stride()}"
             raise ValueError(f"cuBLASLt takes no matrix of {what}: its rows must be whole")
         return max(fitting, key=lambda layout: layout.rows)  # of equals the first
-
-
-def _layout(rows: int, cols: int, step: int, ld: int, transposed: bool) -> Layout | None:
-    """None where elements of a column lie apart, or columns overlap; what isn't used is free."""
-    if (step != 1 and rows > 1) or (ld < rows and cols > 1):
-        return None
-    return Layout(rows, cols, max(ld, rows), transposed)
 
 
 def alignment(t: torch.Tensor) -> int:
@@ -181,6 +173,17 @@ def alignment(t: torch.Tensor) -> int:
 def geometry(*tensors: torch.Tensor) -> tuple:
     """What a `Product` depends on, of its tensors."""
     return tuple((t.shape, t.stride(), alignment(t)) for t in tensors)
+
+
+class Descriptor:
+    """What cuBLASLt made of a `kind`, with its attributes; destroyed with this object."""
+
+    def __init__(self, lt: Library, kind: str, attributes: Mapping, *arguments):
+        self.address = lt.made(f"cublasLt{kind}Create", *arguments)
+        weakref.finalize(self, lt.call, f"cublasLt{kind}Destroy", self.address).atexit = False
+        for name, value in attributes.items():
+            size = ctypes.sizeof(value)
+            lt.call(f"cublasLt{kind}SetAttribute", self.address, name, byref(value), size)
 
 
 class Product:
@@ -195,50 +198,34 @@ class Product:
     ):
         _check(a, b, c, precision)
         self._lt, self._workspace = lt, workspace(c.device)
-        descriptors: list[tuple[str, pointer]] = []
-        # What is made is destroyed with this object, also if the rest of this fails.
-        weakref.finalize(self, _destroy, lt, descriptors).atexit = False
+        first, second = Layout.of(b), Layout.of(a)
+        turned = {TRANSA: c_int32(first.transposed), TRANSB: c_int32(second.transposed)}
+        aligned = (c_uint32(alignment(t)) for t in (b, a, c, c))
+        wanted = {MAX_WORKSPACE: c_uint64(WORKSPACE), **dict(zip(ALIGNMENTS, aligned, strict=True))}
+        self._made: list[Descriptor] = []
 
-        def made(kind: str, *arguments) -> pointer:
-            descriptors.append((kind, lt.made(f"cublasLt{kind}Create", *arguments)))
-            return descriptors[-1][1]
-
-        def put(kind: str, descriptor: pointer, attribute: int, value) -> None:
-            size = ctypes.sizeof(value)
-            lt.call(f"cublasLt{kind}SetAttribute", descriptor, attribute, byref(value), size)
+        def made(*given) -> pointer:
+            self._made.append(Descriptor(lt, *given))
+            return self._made[-1].address
 
         def matrix(t: torch.Tensor, layout: Layout) -> pointer:
+            batch = {BATCH_COUNT: c_int32(t.shape[0]), BATCH_STRIDE: c_int64(t.stride(0))}
             sizes = layout.rows, layout.cols, layout.ld
-            descriptor = made("MatrixLayout", TYPES[t.dtype], *sizes)
-            if t.dim() == 3:
-                put("MatrixLayout", descriptor, BATCH_COUNT, c_int32(t.shape[0]))
-                put("MatrixLayout", descriptor, BATCH_STRIDE, c_int64(t.stride(0)))
-            return descriptor
+            return made("MatrixLayout", batch if t.dim() == 3 else {}, TYPES[t.dtype], *sizes)
 
-        first, second = Layout.of(b), Layout.of(a)
-        operation = made("MatmulDesc", COMPUTE[precision], TYPES[torch.float32])
-        for attribute, layout in ((TRANSA, first), (TRANSB, second)):
-            how = TRANSPOSED if layout.transposed else PLAIN
-            put("MatmulDesc", operation, attribute, c_int32(how))
-        self._operation = operation
+        types = COMPUTE[precision], TYPES[torch.float32]
+        self._operation = made("MatmulDesc", turned, *types)
         self._a, self._b = matrix(b, first), matrix(a, second)
         self._c = matrix(c, Layout.of(c, turned=False))
-        preference = made("MatmulPreference")
-        put("MatmulPreference", preference, MAX_WORKSPACE, c_uint64(WORKSPACE))
-        for name, t in {"A": b, "B": a, "C": c, "D": c}.items():
-            put("MatmulPreference", preference, ALIGNMENTS[name], c_uint32(alignment(t)))
-        self.algorithms = self._listed(preference)
-
-    def _listed(self, preference: pointer) -> Sequence[Listed]:
+        preference = made("MatmulPreference", wanted)
         listed, count = (Listed * ALGORITHMS)(), c_int()
-        self._lt.call(
-            "cublasLtMatmulAlgoGetHeuristic", self._lt.handle, self._operation, self._a, self._b,
+        lt.call(
+            "cublasLtMatmulAlgoGetHeuristic", lt.handle, self._operation, self._a, self._b,
             self._c, self._c, preference, ALGORITHMS, listed, byref(count),
         )  # fmt: skip
-        found = [each for each in listed[: count.value] if each.state == 0]
-        if not found:
+        self.algorithms = [each for each in listed[: count.value] if each.state == 0]
+        if not self.algorithms:
             raise RuntimeError("cublasLtMatmulAlgoGetHeuristic: it lists no algorithm")
-        return found
 
     def run(self, index: int, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
         """Enqueue one product by that algorithm, of tensors of this geometry."""
@@ -256,11 +243,6 @@ _ONE, _ZERO = c_float(1), c_float(0)
 
 def _stream(device: torch.device) -> int:
     return torch.cuda.current_stream(device).cuda_stream
-
-
-def _destroy(lt: Library, descriptors: Sequence[tuple[str, pointer]]) -> None:
-    for kind, descriptor in descriptors:
-        lt.call(f"cublasLt{kind}Destroy", descriptor)
 
 
 def _check(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, precision: str) -> None:

@@ -7,6 +7,8 @@ none. To accumulate, C begins as the residual.
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 
@@ -30,15 +32,15 @@ def operands(case: Case, device: str) -> Operands:
     Integers are normal values of standard deviation 32, as quantised activations are.
     """
     batch = (case.batch,) if case.batch > 1 else ()
+    dtype = DTYPES[case.dtype]
+    drawn = dtype if dtype.is_floating_point and dtype.itemsize > 1 else torch.float16
 
     def matrix(rows: int, cols: int, layout: str) -> torch.Tensor:
         shape = (rows, cols) if layout == "N" else (cols, rows)
-        dtype = DTYPES[case.dtype]
-        if dtype.is_floating_point and dtype.itemsize > 1:
-            stored = torch.randn((*batch, *shape), dtype=dtype, device=device)
-        else:
-            stored = torch.randn((*batch, *shape), dtype=torch.float16, device=device)
-            stored = (stored if dtype.is_floating_point else _quantised(stored)).to(dtype)
+        stored = torch.randn((*batch, *shape), dtype=drawn, device=device)
+        if not dtype.is_floating_point:
+            stored = (stored * 32).round().clamp(-127, 127)
+        stored = stored.to(dtype)
         return stored if layout == "N" else stored.mT
 
     a = matrix(case.M, case.K, case.layout[0])
@@ -46,21 +48,15 @@ def operands(case: Case, device: str) -> Operands:
     c = torch.empty((*batch, case.M, case.columns), dtype=DTYPES[case.output], device=device)
     if case.ending is None:
         return a, b, poison(c)
-    after, bias, residual = case.after, None, None
-    if after.bias:
-        bias = torch.randn(case.N, dtype=a.dtype, device=device)
-    if after.residual or after.accumulate:
-        residual = torch.randn_like(c)
+    after = case.after
+    bias = torch.randn(case.N, dtype=a.dtype, device=device) if after.bias else None
+    residual = torch.randn_like(c) if after.residual or after.accumulate else None
     return a, b, _begun(case, c, residual), bias, residual
 
 
 def _begun(case: Case, c: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
     """An output as it is before the first launch."""
     return c.copy_(residual) if case.after.accumulate else poison(c)
-
-
-def _quantised(values: torch.Tensor) -> torch.Tensor:
-    return (values * 32).round().clamp(-127, 127)
 
 
 def poison(c: torch.Tensor) -> torch.Tensor:
@@ -100,42 +96,36 @@ def verify(
         if result is not None and result is not c:
             poison(result)
     replay()
-    reached = [(*s[:2], _result(results, i, s[2]), *s[3:]) for i, s in enumerate(sets[:launches])]
+    reached = [
+        (a, b, c if result is None else result, *more)
+        for (a, b, c, *more), result in itertools.zip_longest(sets, results[: len(sets)])
+    ][:launches]
     left = torch.stack([_unwritten(c) for _, _, c, *_ in reached]).tolist()
     if any(left):
         index = left.index(True)
         return Verdict(False, math.inf, f"output {index} has an unwritten or infinite element")
-    judged = [reached[i] for i in sorted({0, len(reached) - 1})]
+    ends = sorted({0, len(reached) - 1})
     # To accumulate, a set has got its product as often as it was launched on.
-    times = [len(range(i, launches, len(sets))) for i in sorted({0, len(reached) - 1})]
     verdicts = [
-        _worst(_judged(case, accumulate, often, *strip) for strip in _strips(*operands_))
-        for often, operands_ in zip(times, judged, strict=True)
+        _judged(case, accumulate, len(range(i, launches, len(sets))), *strip)
+        for i in ends
+        for strip in _strips(*reached[i])
     ]
     if accumulate == "fp16":
+        judged = [reached[i] for i in ends]
         with _integers(judged):
             replay()
             verdicts += [exactly(c, exact(a, b).to(c.dtype)) for a, b, c in judged]
-    return _worst(verdicts)
-
-
-def _worst(verdicts) -> Verdict:
     return max(verdicts, key=lambda verdict: (not verdict.ok, verdict.worst))
-
-
-def _result(results: Sequence[torch.Tensor | None], index: int, c: torch.Tensor) -> torch.Tensor:
-    found = results[index] if index < len(results) else None
-    return c if found is None else found
 
 
 def _judged(case: Case, accumulate: str, times: int, a, b, c, bias=None, residual=None) -> Verdict:
     """C of A and B, and what follows them; `times` over, to accumulate."""
     after, how = case.after, {"accumulate": DTYPES[accumulate], "precision": case.precision}
-    ending = None
-    if case.ending is not None:
-        alpha = float(times if after.accumulate else 1)
-        ending = Ending(bias, residual, after.activation, alpha, 1.0)
-    return check(c, a, b, ending=ending, stepwise=True, **how)
+    alpha = float(times if after.accumulate else 1)
+    ending = Ending(bias, residual, after.activation, alpha, 1.0)
+    how["ending"] = None if case.ending is None else ending
+    return check(c, a, b, stepwise=True, **how)
 
 
 def _strips(a, b, c, bias=None, residual=None) -> Iterator[Operands]:
@@ -175,9 +165,8 @@ def integers(case: Case, device: str) -> tuple[Operands, torch.Tensor]:
     """
     a, b, c = operands(case, device)
     most = 1 if case.accumulate == "fp16" else 2
-    for operand in (a, b):
-        shape = operand.shape
-        operand.copy_(torch.randint(-most, most + 1, shape, dtype=torch.int8, device=device))
+    for t in (a, b):
+        t.copy_(torch.randint(-most, most + 1, t.shape, dtype=torch.int8, device=device))
     wide = torch.float64 if case.dtype == "fp64" else torch.float32
     # fp32 is multiplied exactly too where torch takes tf32 for it: these integers fit.
     return (a, b, c), torch.matmul(a.to(wide), b.to(wide)).to(c.dtype)
@@ -189,11 +178,9 @@ def exactly(c: torch.Tensor, want: torch.Tensor) -> Verdict:
     count = int(wrong.sum())
     if not count:
         return Verdict(True, 0.0, "ok: sums of small integers are exact")
-    at = tuple(int(i) for i in wrong.nonzero()[0])
-    got, right = float(c[at]), float(want[at])
-    return Verdict(
-        False, math.inf, f"{count} of {c.numel()} are wrong; at {at}: got {got:g}, want {right:g}"
-    )
+    at = tuple(wrong.nonzero()[0].tolist())
+    told = f"{count} of {c.numel()} are wrong; at {at}: got {c[at]:g}, want {want[at]:g}"
+    return Verdict(False, math.inf, told)
 
 
 #: Names of the calls, for tables and captions.
@@ -239,12 +226,11 @@ def _matmul(accumulate: str):
 
 
 def _scaled(out_dtype: torch.dtype):
-    scales: dict[torch.device, torch.Tensor] = {}  # made before a graph is captured, not inside
+    # Made by the first call, before a graph is captured, not inside.
+    scale = functools.cache(lambda device: torch.ones((), device=device))
 
     def run(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
-        if a.device not in scales:
-            scales[a.device] = torch.ones((), device=a.device)
-        one = scales[a.device]
+        one = scale(a.device)
         torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=out_dtype, out=c)
 
     return run

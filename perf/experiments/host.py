@@ -15,11 +15,10 @@ import argparse
 import contextlib
 import dataclasses
 import functools
-import gc
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -36,13 +35,13 @@ from ..case import DTYPES, Case, parse_size
 from ..competitors import matmul, matmul_options
 from ..engine import Competitor, Loop, Plan, Repeated, Sample
 from ..machine import State
-from ..operands import operands, verify
+from ..operands import Operands, operands, verify
 from ..problems import Problem
 from ..rows import NULL, REFERENCE, TRITON, Row
 from ..select import newest_of_all, runs
 from ..tables import Parts, Table, digits, spread, us, us_spread
 from ..views import Selection, View
-from .model import compiled
+from .model import OURS, compiled, uncollected
 
 #: Launches that a CUDA stream takes before the next one waits (about as many, on an H200).
 QUEUE = 1024
@@ -78,9 +77,9 @@ def register(commands) -> None:
     )
     command = cli.add_command(commands, "host", run, described, EXAMPLES)
     every, words = ",".join(WHAT), ",".join(DEFAULT)
-    text = f"tables; --kernel and --size are of `kernels`; default: {every}"
+    text = "tables; --kernel and --size are of `kernels`; default: %(default)s"
     cli.add_list(command, "--what", cli.one_of(*WHAT), text, every)
-    text = f"what matmul is asked for; default: {words}"
+    text = "what matmul is asked for; default: %(default)s"
     cli.add_list(command, "--kernel", cli.one_of(*cli.KERNELS), text, words, "kernels")
     text = "4096 or MxNxK, M or N above 1; default: %(default)s"
     size = {"type": cli.argument(parse_size), "default": str(CASE.M), "metavar": "SIZE"}
@@ -118,23 +117,25 @@ class Race:
 
 
 def measure(there: session.Session, races: Sequence[Race], rounds: int) -> None:
-    """Record every race; Ctrl-C keeps what was measured."""
-    plan = Plan(rounds=rounds, longest=math.inf)
+    """Record every race; Ctrl-C keeps what was measured.
+
+    The rows are without what says something about the GPU's work: errors, rungs below.
+    """
+    plan, left_out = (
+        Plan(rounds=rounds, longest=math.inf),
+        {"worst": None, "below": None, "ratio_below": None},
+    )
+    amend = lambda rows: [dataclasses.replace(row, **left_out) for row in rows]  # noqa: E731
     try:
         for race in races:
             cli.say(f"{race.mode}: {race.case}")
             problem = race.problem and race.problem.to_json()
             heading = there.heading(race.case, problem, mode=race.mode, roof=None)
-            there.race(heading, lambda plan, race=race: race.make(), plan, of_the_host)
+            there.race(heading, lambda plan, race=race: race.make(), plan, amend)
             if there.interrupted:
                 break
     except KeyboardInterrupt:
         there.interrupted = True
-
-
-def of_the_host(rows: Sequence[Row]) -> list[Row]:
-    """Without what says something about the GPU's work: errors, rungs below."""
-    return [dataclasses.replace(row, worst=None, below=None, ratio_below=None) for row in rows]
 
 
 # How calls are timed
@@ -149,68 +150,63 @@ class Watch:
 
     def seconds(self, call: Callable[[], Any], calls: int) -> float:
         """Of `calls` calls in a row, dropped results included, beginning with an idle GPU."""
-        collects = gc.isenabled()
         self.synchronise()
-        gc.disable()
-        try:
+        with uncollected():
             begin = self.clock()
             for _ in itertools.repeat(None, calls):
                 call()
             return self.clock() - begin
-        finally:
-            if collects:
-                gc.enable()
 
 
 #: What a bench of calls needs to know of the machine; a test has its own.
 DEVICE, WATCH, SETTLE = "cuda", Watch(), 0.3
 
 
-class Cached:
-    """An `engine.Bench` of batches of calls on one set of operands; `out`: with out=."""
+class Calls:
+    """An `engine.Bench` of batches of `calls` calls; `bind` makes one of a competitor's ready.
 
-    def __init__(self, case: Case, mode: str, *, out: bool, calls: int | None = None):
-        calls = calls or CALLS
-        assert (calls + LEAD) * LAUNCHES <= QUEUE // 2, "a call would wait for the GPU"
-        self.case, self.mode, self.out, self.calls = case, mode, out, calls
-        self.watch, self.sets = WATCH, [operands(case, DEVICE)]
+    Those of `ENABLED` are routed, which is one setting of the process: it is switched on before a
+    batch and off after it, untimed.
+    """
 
-    def bind(self, caller: Competitor, a, b, c) -> Callable[[], torch.Tensor]:
-        """One call, ready to be made."""
-        if self.out:
-            return functools.partial(caller.run, a, b, out=c)
-        return functools.partial(caller.run, a, b)
+    #: Calls that compile the kernel and load it.
+    first = LEAD
+
+    def __init__(self, case: Case, mode: str, calls: int):
+        self.case, self.mode, self.calls, self.watch = case, mode, calls, WATCH
 
     def estimate(self, caller: Competitor) -> float:
-        """Seconds of a call after the two that compile the kernel and load it."""
-        call = self.bind(caller, *self.sets[0])
-        call()
-        call()
-        return self.watch.seconds(call, 1)
+        """Seconds of a call after the first ones."""
+        with inside(caller.name):
+            call = self.bind(caller)
+            for _ in range(self.first):
+                call()
+            return self.watch.seconds(call, 1)
 
-    def loop(self, caller: Competitor) -> Loop:
-        call = self.bind(caller, *self.sets[0])
-        c = self.sets[0][2]
+    def loop(self, caller: Competitor) -> Repeated:
+        name = caller.name
+        with inside(name):
+            call = self.bind(caller)
+            seconds = self.watch.seconds(call, 1)
+
+        def sample() -> Sample:
+            """A batch."""
+            with inside(name):
+                for _ in range(LEAD):
+                    call()
+                return Sample(self.watch.seconds(call, self.calls) / self.calls)
 
         def replay() -> None:
-            result = call()
-            if result is not c:
-                c.copy_(result)  # where `verify` looks
+            with inside(name):
+                self.keep(call())
 
-        seconds = self.watch.seconds(call, 1)
-        return Loop(self.calls, seconds, replay, functools.partial(self._sample, call))
+        return Repeated(self.calls, seconds, replay, sample, name=name)
 
-    def _sample(self, call: Callable[[], Any]) -> Sample:
-        """A batch."""
-        for _ in range(LEAD):
-            call()
-        return Sample(self.watch.seconds(call, self.calls) / self.calls)
+    def keep(self, result: Any) -> None:
+        """Leave a result where `verify` looks."""
 
     def recover(self) -> None:
         self.watch.synchronise()
-
-    def verify(self, loop: Loop, accumulate: str | None = None) -> Verdict:
-        return verify(self.case, self.sets, loop.replay, 1, accumulate)
 
     def settle(self, loops: Sequence[Loop]) -> State:
         """Calls for a while: the CPU has a clock to raise, too. The state is the GPU's."""
@@ -220,6 +216,37 @@ class Cached:
                 loop.replay()
             self.watch.synchronise()
         return probe()
+
+
+@contextlib.contextmanager
+def inside(name: str) -> Iterator[tritemm.integrate.Report | None]:
+    """`tritemm.enabled()`, for the competitor that is timed there."""
+    with tritemm.enabled() if name == ENABLED else contextlib.nullcontext() as report:
+        yield report
+
+
+class Cached(Calls):
+    """Of `caller.run` on one set of operands; `out`: with out=."""
+
+    first = 2
+
+    def __init__(self, case: Case, mode: str, *, out: bool, calls: int | None = None):
+        super().__init__(case, mode, calls or CALLS)
+        assert (self.calls + LEAD) * LAUNCHES <= QUEUE // 2, "a call would wait for the GPU"
+        self.out, self.sets = out, [operands(case, DEVICE)]
+
+    def bind(self, caller: Competitor, given: Operands = ()) -> Callable:
+        """On the known operands, unless others are `given`."""
+        a, b, c = given or self.sets[0]
+        return functools.partial(caller.run, a, b, **({"out": c} if self.out else {}))
+
+    def keep(self, result: torch.Tensor) -> None:
+        c = self.sets[0][2]
+        if result is not c:
+            c.copy_(result)
+
+    def verify(self, loop: Loop, accumulate: str | None = None) -> Verdict:
+        return verify(self.case, self.sets, loop.replay, 1, accumulate)
 
 
 class First(Cached):
@@ -235,37 +262,29 @@ class First(Cached):
 
     def loop(self, caller: Competitor) -> Loop:
         """Raises RuntimeError if each of `ATTEMPTS` shapes loads a kernel of its own."""
-        known = super().loop(caller)
+        known, time = super().loop(caller), functools.partial(self._without_load, caller)
         for _ in range(WARM):
-            self._without_load(caller)
-        return dataclasses.replace(
-            known, launches=1, time=lambda: Sample(self._without_load(caller))
-        )
+            time()
+        return dataclasses.replace(known, launches=1, time=time)
 
-    def _without_load(self, caller: Competitor) -> float:
-        """Seconds of the first call of a shape that an already loaded kernel multiplies."""
+    def _without_load(self, caller: Competitor) -> Sample:
+        """The first call of a shape that an already loaded kernel multiplies."""
         for _ in range(ATTEMPTS):
             before = self.loads()
-            seconds = self._once(caller)
+            call = self.bind(caller, operands(next(self.shapes), DEVICE))
+            # A known shape first: only the sizes of the timed call are new, not its code.
+            self.bind(caller)()
+            seconds = self.watch.seconds(call, 1)
             if self.loads() == before:
-                return seconds
+                return Sample(seconds)
         raise RuntimeError(f"{ATTEMPTS} new shapes in a row, and each loaded another kernel")
-
-    def _once(self, caller: Competitor) -> float:
-        call = self.bind(caller, *operands(next(self.shapes), DEVICE))
-        # A known shape first: only the sizes of the timed call are new, not its code.
-        self.bind(caller, *self.sets[0])()
-        return self.watch.seconds(call, 1)
 
 
 @contextlib.contextmanager
 def counted_loads() -> Iterator[Callable[[], int]]:
     """How many Triton kernels were loaded since the block began, compiled now or long ago."""
-    loaded: list[str] = []
-
-    def note(module, function, name, metadata_group, hash) -> None:
-        loaded.append(name)
-
+    loaded: list[tuple] = []
+    note = lambda *given, **named: loaded.append(given)  # noqa: E731
     hooks = triton.knobs.runtime.kernel_load_end_hook
     hooks.add(note)
     try:
@@ -297,34 +316,26 @@ def shapes(case: Case) -> Iterator[Case]:
 def kernel_races(case: Case, kernels: Sequence[str], loads: Callable[[], int]) -> Iterator[Race]:
     """A race per mode; they share what new shapes there are."""
     fresh = shapes(case)
-    for mode in MODES:
+    kinds = (Cached, Cached) + (functools.partial(First, shapes=fresh, loads=loads),) * 2
+    for mode, kind in zip(MODES, kinds, strict=True):
 
-        def make(mode=mode):
-            out = mode.startswith(OUT)
-            first = {"shapes": fresh, "loads": loads} if mode in MODES[2:] else {}
-            bench = (First if first else Cached)(case, mode, out=out, **first)
-            return bench, callers(case, bench.sets[0], list(dict.fromkeys(kernels)))
+        def make(mode=mode, kind=kind):
+            bench = kind(case, mode, out=mode.startswith(OUT))
+            return bench, callers(case, bench.sets[0], dict.fromkeys(kernels))
 
         yield Race(mode, case, make)
 
 
-def callers(case: Case, operands_, kernels: Sequence[str]) -> list[Competitor]:
-    """`tritemm.matmul` with each `kernel=` word, then `torch.matmul` twice.
-
-    As a user calls them: `run(a, b)` and `run(a, b, out=c)`.
-    """
-    found = matmul(case, operands_, kernels)
-    return [dataclasses.replace(each, run=_multiply(case, each)) for each in found]
-
-
-def _multiply(case: Case, competitor: Competitor) -> Callable[..., torch.Tensor]:
-    """Without the options that have their defaults: nobody spells them out."""
-    if competitor.ladder is None:
-        return torch.matmul
-    options = {k: v for k, v in matmul_options(case, competitor.name).items() if v is not None}
-    if options["kernel"] == "auto":
-        del options["kernel"]
-    return functools.partial(tritemm.matmul, **options)
+def callers(case: Case, operands_: Operands, kernels: Iterable[str]) -> list[Competitor]:
+    """`tritemm.matmul` with each `kernel=` word, then `torch.matmul` twice; `out=` is optional."""
+    found = []
+    for each in matmul(case, operands_, kernels):
+        # Without the options that have their defaults: nobody spells them out.
+        asked = matmul_options(case, each.name).items()
+        options = {k: v for k, v in asked if v is not None and (k, v) != ("kernel", "auto")}
+        run = functools.partial(tritemm.matmul, **options) if each.ladder else torch.matmul
+        found.append(dataclasses.replace(each, run=run))
+    return found
 
 
 # Calls as models make them, and torch's own
@@ -336,8 +347,8 @@ Make = Callable[[Multiply, torch.Tensor, torch.Tensor, str], Callable[[], tuple]
 RESULTS = ("result", "gradient of x", "gradient of w")
 #: Products of the longer of two compiled graphs: the difference is what a product costs.
 CHAIN = 33
-#: Torch's call inside `tritemm.enabled()`; and tritemm's own function.
-ENABLED, OURS = "enabled", "auto"
+#: Torch's call inside `tritemm.enabled()`.
+ENABLED = "enabled"
 
 
 def plain(multiply: Multiply, x: torch.Tensor, w: torch.Tensor, mode: str):
@@ -439,10 +450,13 @@ KINDS = (
     Kind("workspace", "with a workspace", DEEP, kernels=("auto", "split_k", "stream_k")),
 )
 _routed = functools.partial(Kind, family="routed", kernels=(ENABLED, OURS))
-_BIASED = {
-    "torchs": lambda bias: lambda x, w: F.linear(x, w, bias),
-    "ours": lambda bias: lambda x, w: tritemm.linear(x, w, bias),
-}
+_BIASED = _routed(
+    "linear bias",
+    "F.linear, bias",
+    LINEAR,
+    torchs=lambda bias: lambda x, w: F.linear(x, w, bias),
+    ours=lambda bias: lambda x, w: tritemm.linear(x, w, bias),
+)
 _ADDMM = {
     "torchs": lambda bias: lambda x, w: torch.addmm(bias, x, w),
     "ours": lambda bias: lambda x, w: tritemm.addmm(bias, x, w),
@@ -453,22 +467,18 @@ _TITLE = "F.linear, bias, a gradient recorded"
 ROUTED = (
     _routed("mm", "torch.mm", STORED, **_MM),
     _routed("linear", "F.linear", LINEAR, **_LINEAR),
-    _routed("linear bias", "F.linear, bias", LINEAR, **_BIASED),
+    _BIASED,
     _routed("addmm", "torch.addmm", STORED, **_ADDMM),
-    _routed("linear bias recorded", _TITLE, LINEAR, recorded, **_BIASED),
+    dataclasses.replace(_BIASED, name="linear bias recorded", title=_TITLE, make=recorded),
 )
 
 
-class Called(Cached):
-    """An `engine.Bench` of batches of one kind of call; those of `ENABLED` are routed.
-
-    Routing is one setting of the process, so it is switched on before a batch and off after it,
-    untimed.
-    """
+class Called(Calls):
+    """Of one kind of call. Torch comes first: it is what the others are judged by."""
 
     def __init__(self, kind: Kind):
-        self.kind, self.watch = kind, WATCH
-        self.case, self.mode, self.calls = kind.case, kind.mode_of_rows, kind.calls
+        super().__init__(kind.case, kind.mode_of_rows, kind.calls)
+        self.kind = kind
         a, b, _ = operands(kind.case, DEVICE)
         # Values of a weight that keeps the size of what it multiplies, however often it does.
         self.x, self.w = a, (b.mT if kind.case.layout == "NT" else b) / math.sqrt(kind.case.K)
@@ -492,21 +502,8 @@ class Called(Cached):
             self.made[name] = self.kind.make(multiply, x, w, self.kind.mode)
         return self.made[name]
 
-    def estimate(self, caller: Competitor) -> float:
-        """Seconds of a call after those that compile and load it."""
-        with inside(caller.name):
-            call = self.call(caller.name)
-            for _ in range(LEAD):
-                call()
-            return self.watch.seconds(call, 1)
-
-    def loop(self, caller: Competitor) -> Repeated:
-        name = caller.name
-        with inside(name):
-            call = self.call(name)
-            seconds = self.watch.seconds(call, 1)
-        sample = functools.partial(self._sample, call)
-        return Repeated(self.calls, seconds, _within(name, call), _within(name, sample), name=name)
+    def bind(self, caller: Competitor) -> Callable[[], tuple]:
+        return self.call(caller.name)
 
     def verify(self, loop: Repeated, accumulate: str | None = None) -> Agreement:
         """Against fp32 by torch, and judged by what torch loses in the same type.
@@ -531,23 +528,8 @@ def _results(call: Callable[[], tuple]) -> dict[str, torch.Tensor]:
     return {name: t.detach() for name, t in zip(RESULTS, call(), strict=False)}
 
 
-@contextlib.contextmanager
-def inside(name: str) -> Iterator[tritemm.integrate.Report | None]:
-    """`tritemm.enabled()`, for the competitor that is timed there."""
-    with tritemm.enabled() if name == ENABLED else contextlib.nullcontext() as report:
-        yield report
-
-
-def _within(name: str, work: Callable) -> Callable:
-    def inner():
-        with inside(name):
-            return work()
-
-    return inner
-
-
 def call_races(kinds: Sequence[Kind]) -> Iterator[Race]:
-    """A race per kind. Torch comes first: it is what the others are judged by."""
+    """A race per kind."""
     for kind in kinds:
         problem = Problem(kind.name, kind.family, kind.title, kind.case)
         field = [Competitor(name, None) for name in (REFERENCE, NULL)]
@@ -573,14 +555,13 @@ def text(rows: list[Row]) -> str:
 
 def kernel_parts(rows: list[Row], selection: Selection | None = None) -> Parts:
     """A line per competitor, its time per call and torch's in each mode."""
-    found = {(row.competitor, row.mode): row for row in rows}
     modes = [mode for mode in MODES if any(row.mode == mode for row in rows)]
     head = ["", *(cell for mode in modes for cell in (f"{TITLES[mode]} µs (p20-p80)", "x torch"))]
     body = []
     for name in dict.fromkeys(row.competitor for row in rows):
-        own = [found.get((name, mode)) for mode in modes]
-        label = _label(next(row for row in own if row))
-        body.append((label, *(cell for row in own for cell in (us_spread(row), _times(row)))))
+        own = {row.mode: row for row in rows if row.competitor == name}
+        cells = ((us_spread(own.get(mode)), _times(own.get(mode))) for mode in modes)
+        body.append((_label(own[min(own, key=MODES.index)]), *itertools.chain(*cells)))
     calls = max((row.launches for row in rows if row.us), default=0)
     method = (
         f"{rows[0].case}. Median and percentiles of {tables.most_rounds(rows)} rounds; a cached "
@@ -620,13 +601,12 @@ def call_parts(rows: list[Row], selection: Selection | None = None) -> Parts:
     """A line per kind of call and kernel asked for."""
     head = ("", "problem", "kernel=", "torch µs", "tritemm µs (p20-p80)")
     body = []
-    for race in _raced(rows, _CALLS):
-        torchs, noise = race.get(REFERENCE), _noise(race)
-        for row in race.values():
-            if row.competitor not in (REFERENCE, NULL):
-                first = (row.problem["name"], f"{row.case.size} {row.case.layout}", row.competitor)
-                body.append((*first, us(torchs, False), us_spread(row), _over(row), noise))
-    costs = [per_graph(rows, name) for name in (REFERENCE, "auto")]
+    for problem, race, noise in _raced(rows, _CALLS):
+        torchs = us(race.get(REFERENCE), False)
+        for name, row in race.items():
+            if name not in (REFERENCE, NULL):
+                body.append((*problem, name, torchs, us_spread(row), _over(row), noise))
+    costs = [per_graph(rows, name) for name in (REFERENCE, OURS)]
     told = ""
     if all(costs):
         (their_graph, theirs), (our_graph, ours) = costs
@@ -636,32 +616,30 @@ def call_parts(rows: list[Row], selection: Selection | None = None) -> Parts:
             f"{digits(our_graph)}."
         )
     method = (
-        f"{_METHOD.format(tables.most_rounds(rows))} x torch: the time over that of F.linear "
-        "(of torch.matmul where the weight is stored [K, N]) in the same round. "
-        f"{tables.origin(rows)}."
+        "x torch: the time over that of F.linear (of torch.matmul where the weight is stored "
+        "[K, N]) in the same round."
     )
     table = Table((*head, "x torch (p20-p80)", "torch again"), body, words=3)
-    return [table, *tables.reasons(rows, _told), told, method]
+    return [table, *_below(rows, told, method)]
 
 
-_METHOD = (
-    "bf16. Python's time for one call, the median of {} rounds of a batch each, which "
-    "begins with an idle GPU and waits for nothing."
-)
-
-
-def _raced(rows: Sequence[Row], modes: Sequence[str]) -> list[dict[str, Row]]:
+def _raced(rows: Sequence[Row], modes: Sequence[str]) -> Iterator[tuple[tuple, dict, str]]:
+    """Of each mode its problem's cells, its race, and what torch takes over itself."""
     found = tables.raced(rows, lambda row: row.mode)
-    return [found[mode] for mode in modes if mode in found]
+    for race in (found[mode] for mode in modes if mode in found):
+        row, again = next(iter(race.values())), race.get(NULL)
+        noise = digits(again.ratio.inverse.p50) if again and again.ratio else ""
+        yield (row.problem["name"], f"{row.case.size} {row.case.layout}"), race, noise
 
 
-def _noise(race: Mapping[str, Row]) -> str:
-    again = race.get(NULL)
-    return digits(again.ratio.inverse.p50) if again and again.ratio else ""
-
-
-def _told(row: Row) -> str:
-    return f"{row.problem['name']}, {row.competitor}"
+def _below(rows: Sequence[Row], told: str, method: str) -> Parts:
+    """What stands below a table of calls."""
+    usual = (
+        f"bf16. Python's time for one call, the median of {tables.most_rounds(rows)} rounds of a "
+        "batch each, which begins with an idle GPU and waits for nothing."
+    )
+    yield from tables.reasons(rows, lambda row: f"{row.problem['name']}, {row.competitor}")
+    yield from (told, f"{usual} {method} {tables.origin(rows)}.")
 
 
 def _over(row: Row | None) -> str:
@@ -672,10 +650,8 @@ def per_graph(rows: Sequence[Row], competitor: str) -> tuple[float, float] | Non
     """Microseconds of a compiled graph without its products, and of each product in it."""
     found = {row.mode: row.us.p50 for row in rows if row.competitor == competitor and row.us}
     one, many = (found.get(f"host call graph {count}") for count in (1, CHAIN))
-    if one is None or many is None:
-        return None
-    product = (many - one) / (CHAIN - 1)
-    return one - product, product
+    product = one and many and (many - one) / (CHAIN - 1)
+    return (one - product, product) if product is not None else None
 
 
 def routing_parts(rows: list[Row], selection: Selection | None = None) -> Parts:
@@ -683,21 +659,18 @@ def routing_parts(rows: list[Row], selection: Selection | None = None) -> Parts:
     head = ("", "problem", "torch µs (p20-p80)", "enabled µs (p20-p80)", "more µs")
     head += ("x torch (p20-p80)", "tritemm µs (p20-p80)", "x torch (p20-p80)", "torch again")
     body = []
-    for race in _raced(rows, _ROUTES):
+    for problem, race, noise in _raced(rows, _ROUTES):
         torchs, enabled, ours = (race.get(name) for name in (REFERENCE, ENABLED, OURS))
         timed = torchs and torchs.us and enabled and enabled.us
         more = f"{enabled.us.p50 - torchs.us.p50:+.2f}" if timed else ""
-        row = next(iter(race.values()))
-        first = (row.problem["name"], f"{row.case.size} {row.case.layout}", us_spread(torchs))
-        second = (us_spread(enabled), more, _over(enabled), us_spread(ours), _over(ours))
-        body.append((*first, *second, _noise(race)))
+        cells = (us_spread(torchs), us_spread(enabled), more, _over(enabled))
+        body.append((*problem, *cells, us_spread(ours), _over(ours), noise))
     method = (
-        f"{_METHOD.format(tables.most_rounds(rows))} Enabled: the same call of torch's inside "
-        "tritemm.enabled(); more: what that adds, tritemm's launch in place of cuBLAS's included. "
-        "tritemm: its function of the same name. x torch: the time over torch's in the same round. "
-        f"{tables.origin(rows)}."
+        "Enabled: the same call of torch's inside tritemm.enabled(); more: what that adds, "
+        "tritemm's launch in place of cuBLAS's included. tritemm: its function of the same name. "
+        "x torch: the time over torch's in the same round."
     )
-    return [Table(head, body, words=2), *tables.reasons(rows, _told), method]
+    return [Table(head, body, words=2), *_below(rows, "", method)]
 
 
 _CALLS, _ROUTES = ([kind.mode_of_rows for kind in kinds] for kinds in (KINDS, ROUTED))

@@ -19,6 +19,7 @@ import dataclasses
 import functools
 import gc
 import importlib.util
+import itertools
 import math
 import time
 import types
@@ -122,14 +123,11 @@ def cells(
 
     `layers`: no more than so many; None: all.
     """
-    for name in models:
-        model = MODELS[name]
-        if layers:
-            model = dataclasses.replace(model, layers=min(layers, model.layers))
-        for case in cases:
-            for mode in modes:
-                if (case, mode) not in LEFT_OUT:
-                    yield Cell(model, case, mode)
+    for name, case, mode in itertools.product(models, cases, modes):
+        if (case, mode) not in LEFT_OUT:
+            most = MODELS[name].layers
+            fewer = dataclasses.replace(MODELS[name], layers=min(layers or most, most))
+            yield Cell(fewer, case, mode)
 
 
 def register(commands) -> None:
@@ -287,10 +285,8 @@ class Step:
         found = self._step().detach()
         if self.case != TRAIN:
             return {"logits": found}
-        named = self.module.named_parameters()
-        return {"loss": found} | {
-            f"gradient of {n}": p.grad for n, p in named if p.grad is not None
-        }
+        own = {f"gradient of {name}": p.grad for name, p in self.module.named_parameters()}
+        return {"loss": found} | {name: t for name, t in own.items() if t is not None}
 
     def drop(self) -> None:
         """Let go of the gradients."""
@@ -357,6 +353,18 @@ class Steps:
 # The bench and the races
 
 
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """No garbage is collected inside the block."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
 def by_events(work: Callable[[], object], probe: Callable[[], State]) -> Sample:
     """On the current stream, from here until `work` is done; probed once all is enqueued."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -393,14 +401,14 @@ class ModelBench:
         """Torch's is one, under both names. Raises what compiling it raises."""
         name = REFERENCE if name == NULL else name
         if name not in self.steps:
-            begin, skips = time.monotonic(), _skips()
+            begin, skips = time.monotonic(), counters["inductor"]["cudagraph_skips"]
             made = self.make[name]()
             made.begin()
             for _ in range(WARM):
                 made.call()
             self.synchronise()
             self.compiling[name] = time.monotonic() - begin
-            self.skipped[name] = _skips() - skips
+            self.skipped[name] = counters["inductor"]["cudagraph_skips"] - skips
             self.steps[name] = made
         return self.steps[name]
 
@@ -420,14 +428,9 @@ class ModelBench:
 
         def sample() -> Sample:
             step.begin()
-            collects = gc.isenabled()
-            gc.disable()
-            try:
+            with uncollected():
                 _repeat(step, lead)
                 spent = self.timed(lambda: _repeat(step, count), self.probe)
-            finally:
-                if collects:
-                    gc.enable()
             return Sample(spent.seconds / count, spent.state)
 
         return Repeated(count, seconds, lambda: _repeat(step, 1), sample, name=competitor.name)
@@ -437,20 +440,18 @@ class ModelBench:
 
     def verify(self, loop: Repeated, accumulate: str | None = None) -> Agreement:
         """What the step computes against fp32, and against torch, which must come first."""
-        step = self.step(loop.name)
+        step, between = self.step(loop.name), None
         found = step.outputs()
         own = errors(found, self.exact)
-        between = None
         if self.torchs is None:
             self.torchs = own
-            self.kept = {n: t.detach().clone() for n, t in found.items() if t is not None}
+            self.kept = {name: t.detach().clone() for name, t in found.items()}
         elif loop.name not in (REFERENCE, NULL):
             between = errors(found, {name: t.float() for name, t in self.kept.items()})
         del found
         step.drop()
-        verdict = judge(own, self.torchs, between)
-        self.agreements[loop.name] = verdict
-        return verdict
+        self.agreements[loop.name] = judge(own, self.torchs, between)
+        return self.agreements[loop.name]
 
     def settle(self, loops: Sequence[Loop]) -> State:
         """Run them, mixed, for `plan.settle` seconds, once at least."""
@@ -462,17 +463,13 @@ class ModelBench:
             if time.monotonic() - begin >= self.plan.settle:
                 return last[-1]
 
-    def of_a_model(self, rows: Sequence[Row]) -> list[Row]:
+    def of_a_model(self, row: Row) -> Row:
         """With the agreement, and what torch.compile left out."""
-        return [self._of_a_model(row) for row in rows]
-
-    def _of_a_model(self, row: Row) -> Row:
-        agreement = self.agreements.get(row.competitor)
+        agreement, skips = self.agreements.get(row.competitor), self.skipped.get(row.competitor)
         numbers = agreement and {
             name: value if math.isfinite(value) else None
             for name, value in agreement.numbers.items()
         }
-        skips = self.skipped.get(row.competitor, 0)
         graphs = f"torch.compile left out {skips} CUDA graphs" if skips and row.us else None
         reason = "; ".join(filter(None, (row.reason, graphs))) or None
         return dataclasses.replace(row, agreement=numbers, reason=reason)
@@ -481,11 +478,6 @@ class ModelBench:
 def _repeat(step: Step, count: int) -> None:
     for _ in range(count):
         step.call()
-
-
-def _skips() -> int:
-    """How often torch.compile has left out a CUDA graph that it was asked for."""
-    return counters["inductor"]["cudagraph_skips"]
 
 
 def field() -> list[Competitor]:
@@ -507,15 +499,16 @@ def measure(
     """
     pairs = functools.lru_cache(1)(lambda model: Pair(model, device, there.args.seed))
     cases = functools.lru_cache(1)(lambda model, case: pairs(model).steps(model, case))
-    left = list(cells)
     try:
         for index, cell in enumerate(cells):
             if time.monotonic() - there.began > 60 * minutes:
-                return left
+                return list(cells[index:])
             cli.say(f"[{index + 1}/{len(cells)}] {cell.problem.id}: {cell.model.says(cell.case)}")
             _race(there, cell, pairs, cases, session.settled(plan, index))
-            left.remove(cell)
-            _forget()
+            # What torch.compile has made, and its graphs' memory.
+            torch.compiler.reset()
+            gc.collect()
+            torch.cuda.empty_cache()
             if there.interrupted:
                 break
     except KeyboardInterrupt:
@@ -537,17 +530,10 @@ def _race(there: session.Session, cell: Cell, pairs, cases, plan: Plan) -> None:
 
     problem, mode = cell.problem, f"model {cell.mode}"
     heading = there.heading(problem.case, problem.to_json(), mode=mode, roof=None)
-    there.race(heading, make, plan, lambda rows: benches[0].of_a_model(rows))
+    there.race(heading, make, plan, lambda rows: [benches[0].of_a_model(row) for row in rows])
     for bench in benches:
         spent = ", ".join(f"{name} {s:.0f} s" for name, s in bench.compiling.items())
         cli.say(f"  until the first timed step: {spent}")
-
-
-def _forget() -> None:
-    """What torch.compile has made, and its graphs' memory."""
-    torch.compiler.reset()
-    gc.collect()
-    torch.cuda.empty_cache()
 
 
 # The table and the picture
@@ -567,7 +553,8 @@ def parts(rows: list[Row], selection: Selection | None = None) -> Parts:
         f"{tables.origin(rows)}."
     )
     body = [_line(race) for race in tables.raced(rows).values()]
-    return [Table(HEAD, body), *tables.reasons(rows, _told), method]
+    reasons = tables.reasons(rows, lambda row: f"{title(row)}, {_TITLES[row.competitor]}")
+    return [Table(HEAD, body), *reasons, method]
 
 
 def title(row: Row) -> str:
@@ -576,16 +563,11 @@ def title(row: Row) -> str:
     return f"{row.problem['class']} {case}, {mode}"
 
 
-def _told(row: Row) -> str:
-    return f"{title(row)}, {_TITLES.get(row.competitor, row.competitor)}"
-
-
 def _line(race: dict[str, Row]) -> tuple[str, ...]:
     torchs, again, ours = (race.get(name) for name in (REFERENCE, NULL, OURS))
     ratio = spread(ours.ratio, ours.tie) if ours and ours.us else ""
-    noise = median(again and again.ratio)
-    first = title(next(iter(race.values())))
-    return (first, _ms(torchs), _ms(ours), ratio, noise, _off(torchs), _off(ours))
+    first = (title(next(iter(race.values()))), _ms(torchs), _ms(ours), ratio)
+    return (*first, median(again and again.ratio), _off(torchs), _off(ours))
 
 
 def _ms(row: Row | None) -> str:
@@ -612,12 +594,10 @@ def plot_model(rows: list[Row], selection: Selection):
     ends = [v for ratio in timed for v in (ratio.p20, ratio.p80)]
     axes.set_xlim(min(0.9, *ends) / 1.06, max(1.1, *ends) * 1.06)
     axes.axvline(1, color=figures.GREY, linewidth=1.4, zorder=1)
-    places, place, before = [], -1.0, None
-    for row, race in zip(own, found, strict=True):
-        work = row.id.rpartition(" ")[0]
-        place += 1.5 if before not in (None, work) else 1.0  # air between one work and the next
-        before = work
-        places.append(place)
+    works = [row.id.rpartition(" ")[0] for row in own]
+    air = [0.5 * (before != work) for before, work in itertools.pairwise([works[0], *works])]
+    places = [place + gap for place, gap in enumerate(itertools.accumulate(air))]
+    for place, row, race in zip(places, own, found, strict=True):
         _bar(axes, place, row, race.get(REFERENCE))
     axes.set_yticks(places, [title(row) for row in own])
     axes.set_ylim(places[-1] + 0.6, -0.6)
@@ -638,8 +618,8 @@ def _bar(axes, place: float, row: Row, torchs: Row | None) -> None:
         small = {"fontsize": 8, "va": "center", "style": "italic", "color": figures.GREY}
         axes.text(axes.get_xlim()[0], place, f" {text}", **small)
         return
-    ratio, tie = row.ratio, "#9db8c8"
-    color = tie if row.tie else figures.RUNG if ratio.p50 > 1 else figures.CUDA_RUNG
+    ratio = row.ratio
+    color = "#9db8c8" if row.tie else figures.RUNG if ratio.p50 > 1 else figures.CUDA_RUNG
     axes.barh(place, ratio.p50 - 1, left=1, height=0.66, color=color, zorder=2)
     axes.plot([ratio.p20, ratio.p80], [place, place], color="black", linewidth=1, zorder=3)
     words = f"{median(ratio)}   {_ms(torchs)} → {_ms(row)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import random
 from collections.abc import Sequence
 
@@ -63,18 +64,18 @@ def measure(there: session.Session, problems: Sequence[Problem]) -> int:
     if args.quick:
         plan = dataclasses.replace(plan, rounds=3, most=None, replay=0.01, settle=0.2)
     there.measure_roofs()
+
+    def entrants(index: int, operands: Operands) -> list[Competitor]:
+        """Known once the task is searched, just before its race."""
+        return field(tasks[index], searches.run(index, rng, cli.say), operands, args.best)
+
     with Searches(tasks, search.workers(args)) as searches:
-
-        def race(index: int, task: search.Task) -> session.Task:
-            """Who races is known once the task is searched, just before its race."""
-
-            def entrants(operands: Operands) -> list[Competitor]:
-                return field(task, searches.run(index, rng, cli.say), operands, args.best)
-
-            return session.Task(task.case, entrants, known[task.case].to_json())
-
+        races = [
+            session.Task(t.case, functools.partial(entrants, index), known[t.case].to_json())
+            for index, t in enumerate(tasks)
+        ]
         try:
-            there.measure([race(index, task) for index, task in enumerate(tasks)], plan)
+            there.measure(races, plan)
         except RuntimeError as error:  # a CUDA error: nothing more can be launched
             cli.say(f"the measurement ends: {cli.short(error)}")
             return 3
@@ -133,27 +134,23 @@ def parts(rows: list[Row], selection: Selection) -> Parts:
 def _summary(found: Sequence[Regret]) -> Table:
     """A line per class, and one for all."""
     head = ("class", "problems", "geomean", "largest", "within 3 %", "within 10 %")
+    rows = (dataclasses.replace(r.choice, ratio=Quantiles(*[r.value] * 3)) for r in found)
     body = []
-    values = {r.choice.id: r.value for r in found}
-    judged = [dataclasses.replace(r.choice, ratio=Quantiles(*[r.value] * 3)) for r in found]
-    order = {row.id: place for place, row in enumerate(judged)}
-    for tally in tables.tallies([Result(row, {}) for row in judged]):
-        own = [values[result.id] for result in tally.results]
-        largest = max(tally.results, key=lambda r: (values[r.id], -order[r.id]))
+    for tally in tables.tallies([Result(row, {}) for row in rows]):
+        own = [result.ratio.p50 for result in tally.results]
+        most = f"{max(own):.3f} ({tally.results[own.index(max(own))].id})"
         counts = (sum(v <= GOOD for v in own), sum(v <= FAIR for v in own), own.count(1))
-        most = f"{values[largest.id]:.3f} ({largest.id})"
         body.append((tally.name, tally.count, f"{tally.geomean:.4f}", most, *map(str, counts)))
     return Table((*head, "choice is best"), body)
 
 
 def _table(found: Sequence[Regret]) -> Table:
     head = ("problem", "", "regret", "µs", "x cuBLAS", "chosen", "fastest")
-    body = []
-    for regret in found:
-        choice, best = regret.choice, regret.best
-        first = (choice.id, str(choice.case), f"{regret.value:.3f}", us(choice))
-        same = "the same" if best is choice else _named(best)
-        body.append((*first, median(choice.ratio), _named(choice), same))
+    body = [
+        (r.choice.id, str(r.choice.case), f"{r.value:.3f}", us(r.choice), median(r.choice.ratio),
+         _named(r.choice), "the same" if r.best is r.choice else _named(r.best))
+        for r in found
+    ]  # fmt: skip
     return Table(head, body, words=2)
 
 

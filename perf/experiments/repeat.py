@@ -12,8 +12,9 @@ import itertools
 import json
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -41,10 +42,6 @@ LAYERS = (
 #: Of layers: the largest M, the one that the others are compared with.
 ROWS = 512
 
-#: What a problem's choice is called: rung, and whether K is split, operands swapped or packed.
-Kind = tuple[str, bool, bool, str]
-
-_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 EXAMPLES = """
 python -m perf repeat
@@ -62,8 +59,8 @@ def register(commands) -> None:
         ("--problems", 20, "that are repeated: one of each kind of choice first"),
         ("--rows", ROWS, "the largest M of the layers"),
     ):
-        count = {"type": cli.argument(cli.positive), "default": default}
-        add(option, **count, help=f"{text}; default: {default}")
+        count = cli.argument(cli.positive)
+        add(option, type=count, default=default, help=f"{text}; default: {default}")
     add("--seed", type=int, default=0, help="of the random problems and of the data")
     add("--out", type=Path, help="JSON lines are added to this file")
 
@@ -74,42 +71,38 @@ def run(args: argparse.Namespace) -> int:
         return cli.refuse(reason)
     torch.manual_seed(args.seed)
     disturb = Disturbance(args.seed)
-    lines, differ = [heading(args)], False
     cases = problems(args.problems, args.seed)
     repeats = (one(case, args.repetitions, disturb) for case in cases)
-    for line in itertools.chain(repeats, (layer(N, K, args.rows) for N, K in LAYERS)):
-        differ |= report(line)
-        lines.append(json.dumps(line))
-    record(args.out, lines)
-    return int(differ)
+    lines = itertools.chain(repeats, (layer(N, K, args.rows) for N, K in LAYERS))
+    told = [(json.dumps(line), report(line)) for line in lines]
+    record(args.out, [heading(args), *(line for line, _ in told)])
+    return int(any(differs for _, differs in told))
 
 
-def problems(count: int, seed: int, kind: Callable[[Case], Kind] | None = None) -> list[Case]:
+def problems(count: int, seed: int, kind: Callable[[Case], Hashable] | None = None) -> list[Case]:
     """Cases of the suite and random ones: one of each kind of choice, then more of each in turn."""
     kind = kind or kind_of
-    known: dict[Kind, list[Case]] = {}
+    known: dict[Hashable, list[Case]] = {}
     suite = [p.case for p in read_suite() if p.case.dtype in ("bf16", "fp16")]
     for case in (*suite, *(p.case for p in random_problems(200, seed))):
         if case.flops <= FLOPS:
             known.setdefault(kind(case), []).append(case)
-    found: list[Case] = []
-    while len(found) < count and any(known.values()):
-        for cases in known.values():
-            if cases and len(found) < count:
-                found.append(cases.pop(0))
-    return found
+    turns = itertools.chain.from_iterable(itertools.zip_longest(*known.values()))
+    return [case for case in turns if case][:count]
 
 
-def kind_of(case: Case) -> Kind:
-    """What the dispatcher chooses for the case."""
+def kind_of(case: Case) -> str:
+    """What the dispatcher chooses for the case: `stream_k`, `tma, swapped, a packed`."""
     choice = dispatch.choose(problem_of(case))
     config = choice.config
-    return choice.kernel.name, config.SPLIT_K > 1, config.SWAP, config.PACK
+    packed = f"{config.PACK} packed" if config.PACK else ""
+    how = ("K split" * (config.SPLIT_K > 1), "swapped" * config.SWAP, packed)
+    return ", ".join(filter(None, (choice.kernel.name, *how)))
 
 
 def bits(c: torch.Tensor) -> torch.Tensor:
     """The same memory as integers: NaN is equal to itself there, and -0 is not 0."""
-    return c.view(_BITS[c.element_size()])
+    return c.view(getattr(torch, f"int{8 * c.element_size()}"))
 
 
 def repeated(case: Case, repetitions: int, disturb: Callable[[], None], device="cuda") -> int:
@@ -163,37 +156,28 @@ class Disturbance:
 
 def one(case: Case, repetitions: int, disturb, device="cuda") -> dict:
     """What came of repeating one problem."""
-    begin, differ, error = time.monotonic(), None, None
-    try:
-        differ = repeated(case, repetitions, disturb, device)
-    except torch.OutOfMemoryError as raised:
-        error = cli.short(raised, 200)
-    return {
-        "check": "repeat", "case": dataclasses.asdict(case), "problem": str(case),
-        "kernel": words(kind_of(case)), "repetitions": repetitions, "differ": differ,
-        "error": error, "seconds": round(time.monotonic() - begin, 2),
-    }  # fmt: skip
+    differ, end = _tried(torch.OutOfMemoryError, repeated, case, repetitions, disturb, device)
+    known = {"check": "repeat", "case": dataclasses.asdict(case), "problem": str(case)}
+    known |= {"kernel": kind_of(case), "repetitions": repetitions, "differ": differ}
+    return known | end
 
 
 def layer(N: int, K: int, rows: int, device="cuda") -> dict:
     """What came of one layer with every M up to `rows`."""
-    begin, differ, error = time.monotonic(), [], None
+    differ, end = _tried(ValueError, invariant, N, K, range(1, rows + 1), device)
+    known = {"check": "batch_invariant", "problem": f"1 ... {rows} x {N} x {K} NT, bf16"}
+    known |= {"rows": rows, "N": N, "K": K, "differ": len(differ or ()), "at": (differ or [])[:20]}
+    return known | end
+
+
+def _tried(refusal: type[Exception], compare: Callable, *given) -> tuple[Any, dict]:
+    """What differs, None after a refusal; and how the line ends: with its words, and the time."""
+    begin, differ, error = time.monotonic(), None, None
     try:
-        differ = invariant(N, K, range(1, rows + 1), device)
-    except ValueError as refused:
-        error = str(refused)
-    return {
-        "check": "batch_invariant", "problem": f"1 ... {rows} x {N} x {K} NT, bf16",
-        "rows": rows, "N": N, "K": K, "differ": len(differ), "at": differ[:20], "error": error,
-        "seconds": round(time.monotonic() - begin, 2),
-    }  # fmt: skip
-
-
-def words(kind: Kind) -> str:
-    """`stream_k`, `tma, swapped, a packed`."""
-    name, split, swap, pack = kind
-    parts = [name, "K split" * split, "swapped" * swap, f"{pack} packed" if pack else ""]
-    return ", ".join(part for part in parts if part)
+        differ = compare(*given)
+    except refusal as raised:
+        error = cli.short(raised)
+    return differ, {"error": error, "seconds": round(time.monotonic() - begin, 2)}
 
 
 def report(line: dict) -> bool:

@@ -18,14 +18,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from tritemm import dispatch, plan
-from tritemm.compile.pool import WORKERS, Compiled, Compilers
+from tritemm.compile.pool import WORKERS, Compilers
 from tritemm.config import changed, config_of
 from tritemm.problem import Device, Problem
 from tritemm.rungs import find
@@ -34,11 +33,10 @@ from tritemm.spec import Config, Kernel
 from .. import cli, machine, session, shards
 from ..bench import QUICK, Quick
 from ..case import ACCUMULATE, OUTPUT, Case, parse_layout
-from ..competitors import Candidate, problem_of
-from ..engine import Bench, Competitor, Entrant, Loop, admit
+from ..competitors import Candidate, of_rung, problem_of
+from ..engine import Bench, Competitor, Loop, admit
 from ..operands import reference
 from ..problems import SUITE, chosen, random_problems
-from ..rows import TRITON
 from ..stats import geomean
 
 CUBLAS = "cuBLAS"
@@ -66,11 +64,10 @@ def register(commands) -> None:
     command = cli.add_command(commands, "search", run, described, EXAMPLES)
     add = command.add_argument
     cli.add_problems(command, SUITE)
-    count = cli.argument(cli.positive)
+    count, listed = cli.argument(cli.positive), {"action": "append", "default": []}
     add("--random", type=count, metavar="N", help="that many random problems")
-    listed = {"dest": "shapes", "type": cli.argument(shape), "action": "append", "default": []}
-    text = "one problem; may be given again"
-    add("--shape", **listed, metavar="M,N,K[,LAYOUT]", help=text)
+    listed |= {"dest": "shapes", "type": cli.argument(shape), "metavar": "M,N,K[,LAYOUT]"}
+    add("--shape", **listed, help="one problem; may be given again")
     add("--dtype", choices=cli.TYPES, default="bf16", help="of --shape; default: bf16")
     add("--seed", type=int, default=0, help="of the random problems, the data and the order")
     add_search(command)
@@ -84,11 +81,11 @@ def register(commands) -> None:
 def add_search(command: argparse.ArgumentParser) -> None:
     """What `regret` has too."""
     add = command.add_argument
-    text = "leave out what is predicted to take X times the least; default: 3"
-    add("--within", type=float, default=3.0, metavar="X", help=text)
+    told = "leave out what is predicted to take X times the least; default: 3"
+    add("--within", type=float, default=3.0, metavar="X", help=told)
     add("--all", action="store_true", help="leave out nothing")
-    text = "that compile, those of all GPUs together; default: one per core"
-    add("--workers", type=cli.argument(cli.positive), help=text)
+    told = "that compile, those of all GPUs together; default: one per core"
+    add("--workers", type=cli.argument(cli.positive), help=told)
 
 
 def workers(args: argparse.Namespace) -> int | None:
@@ -101,12 +98,11 @@ def workers(args: argparse.Namespace) -> int | None:
 
 def shape(text_: str) -> tuple[int, int, int, str]:
     """`4096,4096,512,NT` or without a layout, which is then NN."""
-    *sizes, last = text_.split(",")
-    layout = "NN" if last.isdecimal() else parse_layout(last.upper())
-    sizes = [*sizes, last] if last.isdecimal() else sizes
-    if len(sizes) != 3:
+    words = text_.split(",")
+    layout = "NN" if words[-1].isdecimal() else parse_layout(words.pop().upper())
+    if len(words) != 3:
         raise ValueError(f"a shape is M,N,K or M,N,K,LAYOUT, not {text_!r}")
-    return (*map(cli.positive, sizes), layout)
+    return (*map(cli.positive, words), layout)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -132,13 +128,13 @@ def run(args: argparse.Namespace) -> int:
 
 def wanted(args: argparse.Namespace) -> list[Case]:
     """The suite's problems unless others are named; ValueError says what isn't there."""
-    cases = []
+    found = []
     if args.classes or args.ids or not (args.random or args.shapes):
-        cases += [p.case for p in chosen(args.file, args.classes, args.ids)]
+        found += chosen(args.file, args.classes, args.ids)
     if args.random:
-        cases += [p.case for p in random_problems(args.random, args.seed)]
-    for *shape, layout in args.shapes:
-        cases.append(Case(*shape, layout, args.dtype, ACCUMULATE[args.dtype]))
+        found += random_problems(args.random, args.seed)
+    types = (args.dtype, ACCUMULATE[args.dtype])
+    cases = [*(problem.case for problem in found), *(Case(*s, *types) for s in args.shapes)]
     return list(dict.fromkeys(cases))
 
 
@@ -146,10 +142,9 @@ def tasks_of(cases: Iterable[Case], kernel: str, within: float | None) -> list[T
     """Of the cases that can be run; the others are named, and why."""
     tasks = []
     for case in cases:
-        if case.dtype not in cli.TYPES or case.output not in (OUTPUT[case.dtype], *FLOATS):
-            cli.say(f"{case}: left out: no rung multiplies this type")
-            continue
         try:
+            if case.dtype not in cli.TYPES or case.output not in (OUTPUT[case.dtype], *FLOATS):
+                raise ValueError("no rung multiplies this type")
             tasks.append(Task.of(case, kernel, within))
         except ValueError as error:
             cli.say(f"{case}: left out: {error}")
@@ -233,27 +228,23 @@ def to_json(case: Case, result: Result) -> str:
     `precision` and `accumulate` are there where they are not the type's own; `error` where there
     is no time; `scaled` where the time is.
     """
-    option = result.option
+    option, own = result.option, ACCUMULATE[case.dtype]
+    us, predicted = (s and float(f"{1e6 * s:.5g}") for s in (result.seconds, option.predicted))
     fields: dict[str, Any] = {
         "M": case.M, "N": case.N, "K": case.K, "batch": case.batch, "layout": case.layout,
         "dtype": case.dtype, "out": case.output,
         "kernel": option.kernel.name if option.kernel else CUBLAS,
         "config": changed(option.config) if option.config else {},
-        "us": _us(result.seconds), "predicted_us": _us(option.predicted),
+        "us": us, "predicted_us": predicted,
     }  # fmt: skip
-    if case.dtype == "fp32":
-        fields["precision"] = case.precision
-    if case.accumulate != ACCUMULATE[case.dtype]:
-        fields["accumulate"] = case.accumulate
-    if result.error:
-        fields["error"] = result.error
-    if result.scaled:
-        fields["scaled"] = True
+    more = {
+        "precision": case.precision if case.dtype == "fp32" else None,
+        "accumulate": case.accumulate if case.accumulate != own else None,
+        "error": result.error,
+        "scaled": result.scaled,
+    }
+    fields |= {name: value for name, value in more.items() if value}
     return json.dumps(fields, separators=(",", ":"))
-
-
-def _us(seconds: float | None) -> float | None:
-    return None if seconds is None else float(f"{1e6 * seconds:.5g}")
 
 
 def note(found: Found) -> str:
@@ -281,24 +272,21 @@ def read(paths: Iterable[Path]) -> list[Found]:
 
 def _result(fields: Mapping[str, Any]) -> Result:
     us, predicted = (fields[name] and fields[name] / 1e6 for name in ("us", "predicted_us"))
-    option = Option(None, None, predicted)
-    if fields["kernel"] != CUBLAS:
-        option = Option(find(fields["kernel"]), config_of(fields["config"]), predicted)
+    kernel = None if fields["kernel"] == CUBLAS else find(fields["kernel"])
+    config = kernel and config_of(fields["config"])
+    option = Option(kernel, config, predicted)
     return Result(option, us, fields.get("error"), "scaled" in fields)
 
 
 def text(found: Found, best: int = 5) -> str:
     """The fastest few with what was predicted of them, cuBLAS, and how the choice compares."""
-    lines = [_line(str(i + 1), result) for i, result in enumerate(found.timed[:best])]
+    lines = [_line(str(i), result) for i, result in enumerate(found.timed[:best], 1)]
     if found.cublas:
         lines.append(_line("", found.cublas))
-    choice = found.choice
-    if choice is None:
-        lines.append(f"     the choice has no time: {found.chosen}")
-    else:
-        if found.rank > best:
-            lines.append(_line(str(found.rank), choice))
-        lines.append(f"     the choice is number {found.rank}, {found.regret:.3f} of the best")
+    if found.choice and found.rank > best:
+        lines.append(_line(str(found.rank), found.choice))
+    placed = found.choice and f"is number {found.rank}, {found.regret:.3f} of the best"
+    lines.append(f"     the choice {placed or f'has no time: {found.chosen}'}")
     if found.failures:
         lines.append(f"     {len(found.failures)} without a time, of {len(found.results) - 1}")
     return "\n".join(lines)
@@ -345,21 +333,17 @@ class Task:
         """The dispatcher's candidates for `kernel`, the least predicted first, and its choice.
 
         `within` leaves out what is predicted to take that many times the least; None nothing but
-        what is beyond the bench's patience. The choice is always there.
-
-        Raises:
-            ValueError: no kernel, or not this one, can run the case.
+        what is beyond the bench's patience. The choice is always there. ValueError where no
+        kernel, or not this one, can run the case.
         """
         problem = problem_of(case, device)
         choice = dispatch.choose(problem, kernel)
-        known: dict[str, Option] = {}
-        for predicted, rung, config in (
-            (choice.predicted, choice.kernel, choice.config),
-            *dispatch.ranked(problem, kernel),
-        ):
-            option = Option(rung, config, predicted)
+        options = [Option(choice.kernel, choice.config, choice.predicted)]
+        options += [Option(rung, config, s) for s, rung, config in dispatch.ranked(problem, kernel)]
+        chosen, known = options[0].name, {}
+        for option in options:
             known.setdefault(option.name, option)
-        chosen, ordered = next(iter(known)), sorted(known.values(), key=lambda o: o.predicted)
+        ordered = sorted(known.values(), key=lambda option: option.predicted)
         limit = QUICK.longest if within is None else within * ordered[0].predicted
         kept = [o for o in ordered if o.predicted <= limit or o.name == chosen]
         return Task(case, problem, tuple(kept), chosen)
@@ -367,18 +351,12 @@ class Task:
 
 def competitor(option: Option, problem: Problem, case: Case) -> Competitor:
     """The option ready to run on any operands of the problem."""
-    if option.kernel is None:
-        return Competitor(CUBLAS, reference(case))
     kernel, config = option.kernel, option.config
-    return Competitor(
-        name=option.name,
-        run=lambda a, b, c: plan.run(kernel, problem, config, a, b, c),
-        ladder=TRITON,
-        rung=kernel.name,
-        number=kernel.number,
-        config=dataclasses.asdict(config),
-        refusal=kernel.why_not(config.view(problem)),
-    )
+    if kernel is None:
+        return Competitor(CUBLAS, reference(case))
+    run = lambda a, b, c: plan.run(kernel, problem, config, a, b, c)  # noqa: E731
+    refusal = kernel.why_not(config.view(problem))
+    return of_rung(option.name, run, kernel, config, refusal=refusal)
 
 
 def search(
@@ -394,64 +372,61 @@ def search(
     `broken`: the compiler's words on options that can't run. Of what hangs, the name goes to
     stderr, and the process ends with status 3.
     """
+    options = {option.name: option for option in (*task.options, Option(None, None, None))}
     results: dict[str, Result] = {}
-    ready: dict[str, tuple[Option, Entrant]] = {}
-    for option in (*task.options, Option(None, None, None)):
-        if reason := (broken or {}).get(option.name):
-            results[option.name] = Result(option, None, f"failed: {reason}")
+    loops: dict[str, Loop] = {}
+    for name, option in options.items():
+        if reason := (broken or {}).get(name):
+            results[name] = Result(option, None, f"failed: {reason}")
             continue
-        with watched(f"{option.name} on {task.case}"):
+        with watched(f"{name} on {task.case}"):
             entrant = admit(competitor(option, task.problem, task.case), bench, QUICK)
-        if entrant.loop is None:
-            error = f"{entrant.outcome}: {entrant.reason}"
-            results[option.name] = Result(option, None, error)
-            if entrant.outcome == "wrong":
-                say(f"  WRONG: {option.name}: {entrant.reason}")
-        else:
-            ready[option.name] = option, entrant
-    entrants = {name: entrant for name, (_, entrant) in ready.items()}
-    for name, seconds, scaled in _times(entrants, task, rng):
-        results[name] = Result(ready[name][0], seconds, scaled=scaled)
+        if entrant.loop:
+            loops[name] = entrant.loop
+            continue
+        results[name] = Result(option, None, f"{entrant.outcome}: {entrant.reason}")
+        if entrant.outcome == "wrong":
+            say(f"  WRONG: {name}: {entrant.reason}")
+    for name, seconds, scaled in _times(loops, task, rng):
+        results[name] = Result(options[name], seconds, scaled=scaled)
     ordered = sorted(results.values(), key=lambda r: (r.seconds is None, r.seconds or 0.0))
     return Found(task.case, tuple(ordered), task.chosen)
 
 
-def _times(entrants: Mapping[str, Entrant], task: Task, rng: random.Random):
+def _times(loops: Mapping[str, Loop], task: Task, rng: random.Random):
     """Each name, its median over the passes that it took part in, and whether that is scaled."""
-    first = {name: entrant.loop.seconds for name, entrant in entrants.items()}
+    first = {name: loop.seconds for name, loop in loops.items()}
     limit = HOPELESS * min(first.values(), default=0.0)
     for name in first:
         if first[name] > limit:  # or it stalled, as some do when they first run
             with watched(f"{name} on {task.case}"):
-                first[name] = min(first[name], entrants[name].loop.time().seconds)
+                first[name] = min(first[name], _once(loops[name]))
     times: dict[str, list[float]] = {name: [] for name in first if first[name] <= limit}
 
-    def take(names: list[str], passes: int) -> None:
+    def take(names: list[str], passes: int, seconds: Callable[[Loop], float]) -> None:
         for _ in range(passes):
             for name in rng.sample(names, len(names)):
                 with watched(f"{name} on {task.case}"):
-                    times[name].append(entrants[name].loop.time().seconds)
+                    times[name].append(seconds(loops[name]))
 
-    take(list(times), PASSES)
+    take(list(times), PASSES, _once)
     finalists = _finalists(times, {task.chosen, CUBLAS})
     quick = {name: statistics.median(seconds) for name, seconds in times.items()}
     hungry = task.problem.flops > HUNGRY * min(quick.values(), default=math.inf)
-    slowdown = 1.0
     if hungry:
-        for name in finalists:
-            times[name].clear()
-        for _ in range(FINALS):
-            for name in rng.sample(finalists, len(finalists)):
-                with watched(f"{name} on {task.case}"):
-                    times[name].append(_settled(entrants[name].loop))
-        slowdown = statistics.median(statistics.median(times[n]) / quick[n] for n in finalists)
-    else:
-        take(finalists, FINALS)
+        times |= {name: [] for name in finalists}
+    take(finalists, FINALS, _settled if hungry else _once)
+    final = {name: statistics.median(times[name]) for name in finalists}
+    slowdown = statistics.median(final[n] / quick[n] for n in final) if hungry else 1.0
     for name in first:
-        if name in finalists:
-            yield name, statistics.median(times[name]), False
+        if name in final:
+            yield name, final[name], False
         else:
             yield name, slowdown * quick.get(name, first[name]), hungry
+
+
+def _once(loop: Loop) -> float:
+    return loop.time().seconds
 
 
 def _settled(loop: Loop) -> float:
@@ -459,7 +434,7 @@ def _settled(loop: Loop) -> float:
     end = time.monotonic() + LEAD
     while time.monotonic() < end:
         loop.time()
-    return statistics.median(loop.time().seconds for _ in range(3))
+    return statistics.median(_once(loop) for _ in range(3))
 
 
 def _finalists(times: Mapping[str, list[float]], always: Collection[str]) -> list[str]:
@@ -506,13 +481,11 @@ class Searches:
 
     def run(self, index: int, rng: random.Random, say: Callable[[str], None]) -> Found:
         """Search one task; a CUDA error that the device does not survive is raised."""
-        compiled: dict[str, Future[Compiled]] = self.futures[index]
-        results = {name: future.result() for name, future in compiled.items()}
-        broken = {name: result.error for name, result in results.items() if result.error}
+        errors = {name: future.result().error for name, future in self.futures[index].items()}
         task = self.tasks[index]
         bench = Quick(task.case)
         try:
-            return search(task, bench, rng, broken=broken, say=say)
+            return search(task, bench, rng, broken=errors, say=say)
         finally:
             del bench
             torch.cuda.empty_cache()
@@ -537,8 +510,12 @@ def gather(cases: Sequence[Case], args: argparse.Namespace) -> int:
     ended.discard()
     for one in found:
         print(f"[{places[one.case]}/{len(cases)}] {one.title}\n{text(one)}")
+    return _finished(found, 130 if ended.interrupted else ended.status)
+
+
+def _finished(found: Sequence[Found], status: int) -> int:
+    """Print the summary; 1 in place of 0 if an output was wrong."""
     print(summary(found))
-    status = 130 if ended.interrupted else ended.status
     return status or int(any(map(wrong, found)))
 
 
@@ -553,11 +530,10 @@ def search_all(tasks: Sequence[Task], args: argparse.Namespace) -> int:
         with Searches(tasks, workers(args)) as searches:
             record(path, [heading(args)])
             for index, task in enumerate(tasks):
-                if args.limit and time.monotonic() - begin > args.limit:
-                    left = len(tasks) - index
-                    cli.say(f"{args.limit:g} s are over; {left} problems are left")
-                    break
                 started = time.monotonic()
+                if args.limit and started - begin > args.limit:
+                    cli.say(f"{args.limit:g} s are over; {len(tasks) - index} problems are left")
+                    break
                 try:
                     one = searches.run(index, rng, cli.say)
                 except torch.OutOfMemoryError as error:
@@ -566,24 +542,21 @@ def search_all(tasks: Sequence[Task], args: argparse.Namespace) -> int:
                     continue
                 took = f"{time.monotonic() - started:.1f} s"
                 title = f"{one.case}: {len(task.options)} candidates, {took}"
-                one = dataclasses.replace(one, title=title)
-                found.append(one)
-                notes = [note(one)] if part else []
-                record(path, [*notes, *(to_json(one.case, result) for result in one.results)])
-                title = f"[{index + 1}/{len(tasks)}] {title}"
+                found.append(dataclasses.replace(one, title=title))
+                lines = [to_json(one.case, result) for result in one.results]
+                place = f"[{index + 1}/{len(tasks)}] {title}"
                 if part:
-                    cli.say(title)
+                    record(path, [note(found[-1]), *lines])
+                    cli.say(place)
                 else:
-                    print(f"{title}\n{text(one)}", flush=True)
+                    record(path, lines)
+                    print(f"{place}\n{text(one)}", flush=True)
     except KeyboardInterrupt:
         status = 130
     except RuntimeError as error:  # a CUDA error: nothing more can be launched
         cli.say(f"the search ends: {cli.short(error)}")
         status = 3
-    if part:
-        return status
-    print(summary(found))
-    return status or int(any(map(wrong, found)))
+    return status if part else _finished(found, status)
 
 
 def wrong(found: Found) -> bool:
@@ -593,9 +566,8 @@ def wrong(found: Found) -> bool:
 
 def heading(args: argparse.Namespace) -> str:
     """What the lines below it were measured with."""
-    known = dataclasses.asdict(machine.environment())
-    fields = {"time": session.now(), "command": session.typed(args.argv), "environment": known}
-    return json.dumps(fields)
+    known = {"time": session.now(), "command": session.typed(args.argv)}
+    return json.dumps(known | {"environment": dataclasses.asdict(machine.environment())})
 
 
 def record(path: Path | None, lines: Iterable[str]) -> None:
