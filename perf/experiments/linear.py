@@ -213,18 +213,14 @@ def totals(found: Sequence[Result]) -> Table:
 
 def _notes(found: Sequence[Result]) -> list[str]:
     """Who was not timed, and why; and which of torch's ways round more than once."""
-    notes, rounded = [], {}
-    for result in found:
-        for row in (result.ours, *result.others.values()):
-            if not row.us:
-                named = f"{result.id}, {_named(row.competitor)}"
-                notes.append(f"{named}: {row.outcome}: {row.reason}.")
-            elif row.reason:
-                rounded.setdefault(_named(row.competitor), []).append(result.id)
-    if rounded:
-        listed = "; ".join(f"{name}: {', '.join(ids)}" for name, ids in rounded.items())
-        notes.append(f"beyond the bound of a result that is rounded once: {listed}.")
-    return notes
+    rows = [row for result in found for row in (result.ours, *result.others.values())]
+    untimed = [row for row in rows if not row.us]
+    notes = [f"{r.id}, {_named(r.competitor)}: {r.outcome}: {r.reason}." for r in untimed]
+    noted = (row for row in rows if row.us and row.reason)
+    rounded = tables.grouped(noted, lambda row: _named(row.competitor)).items()
+    listed = "; ".join(f"{name}: {', '.join(row.id for row in own)}" for name, own in rounded)
+    told = f"beyond the bound of a result that is rounded once: {listed}."
+    return [*notes, told] if listed else notes
 
 
 VIEWS = {"linear": View(newest_of("linear", lambda: chosen(LINEAR)), parts)}

@@ -288,8 +288,8 @@ def _panel(axes, model: str, found: dict[str, list[Result]], every: Sequence[flo
     beside = 1 + 0.1 / (WIDTH * axes.get_position().width)
     line = {"arrowstyle": "-", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 1.5, "relpos": (0, 0.5)}
     for place, (ratio, size, label, color) in enumerate(sorted(ends)):
-        up = math.log(ratio / low) / math.log(high / low) if len(ends) == 1 else place + 0.5
-        up = up if len(ends) == 1 else up / len(ends)
+        alone = math.log(ratio / low) / math.log(high / low)
+        up = (place + 0.5) / len(ends) if len(ends) > 1 else alone
         axes.annotate(
             label, (size, ratio), xytext=(beside, up), textcoords="axes fraction", color=color,
             fontsize=7, va="center", arrowprops=line | {"color": color},

@@ -333,10 +333,8 @@ def _dress(figure, axes, sweep: Sweep, rows: Sequence[Row]) -> None:
     from matplotlib.lines import Line2D
 
     sizes = [sweep.size(row.case) for row in rows]
-    octaves = [2**bit for bit in range(math.floor(math.log2(max(sizes))) + 1)]
-    octaves = [size for size in octaves if size >= min(sizes)]
-    named = {size: "" if i % 3 else str(size) for i, size in enumerate(octaves)}
-    figures.octaves(axes.xaxis, named)
+    octaves = [size for size in _octaves(0, 30) if min(sizes) <= size <= max(sizes)]
+    figures.octaves(axes.xaxis, {n: "" if i % 3 else str(n) for i, n in enumerate(octaves)})
     if sweep.log:
         axes.set_yscale("log", base=2)
         axes.yaxis.set_major_formatter("{x:g}")
