@@ -8,7 +8,7 @@ import io
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -77,8 +77,20 @@ def plain(axes, size: float = 9) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def title(figure, text: str) -> None:
-    figure.suptitle(text, fontsize=11, x=0.01, ha="left")
+def title(figure, text: str, size: float = 11) -> None:
+    figure.suptitle(text, fontsize=size, x=0.01, ha="left")
+
+
+def legend(axes, columns: int) -> None:
+    """Above the axes."""
+    above = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0}
+    axes.legend(ncols=columns, fontsize=9, frameon=False, **above)
+
+
+def reference(axes, across: bool = True) -> None:
+    """CuBLAS's line in a picture of ratios to it."""
+    draw = axes.axhline if across else axes.axvline
+    draw(1, color=GREY, linewidth=1.4, zorder=1)
 
 
 def save(figure, path: Path, rows: Sequence[Row], drawing: str) -> None:
@@ -103,7 +115,19 @@ def save(figure, path: Path, rows: Sequence[Row], drawing: str) -> None:
 
 def caption(figure, rows: Sequence[Row]) -> None:
     """Below the axes: GPU, versions, commit and day."""
-    figure.supxlabel(textwrap.fill(origin(rows), 112), fontsize=8.5, color=PRINT)
+    figure.supxlabel(_origin(rows), fontsize=8.5, color=PRINT)
+
+
+def frame(figure, rows: Sequence[Row], words: str, left: float, down: float) -> None:
+    """The title, inches from the top, and the caption, where no layout places them."""
+    height = figure.get_figheight()
+    figure.text(left, 1 - down / height, words, fontsize=11, va="center")
+    small = {"fontsize": 8.5, "color": PRINT, "ha": "center", "va": "center"}
+    figure.text(0.5, 0.2 / height, _origin(rows), **small)
+
+
+def _origin(rows: Sequence[Row]) -> str:
+    return textwrap.fill(origin(rows), 112)
 
 
 def drawn_from(path: Path) -> str | None:
@@ -147,23 +171,27 @@ def ratio_axis(
     1 and a tenth about it are always in sight, and nothing beyond the bounds: one outlier must not
     press all others together. Ticks are tenths, half octaves or octaves, as the span allows.
     """
-    from matplotlib.ticker import NullLocator
-
     low = max(min(0.9, *values) / 1.06, bounds[0])
     high = min(max(1.1, *values) * 1.06, bounds[1])
-    getattr(axis.axes, f"set_{axis.axis_name}scale")("log", base=2)
-    getattr(axis.axes, f"set_{axis.axis_name}lim")(low, high)
-    octaves = math.log2(high / low)
-    if octaves <= 1.2:
+    span = math.log2(high / low)
+    if span <= 1.2:
         ticks = {i / 10: f"{i / 10:g}" for i in range(1, 40)}
-    elif octaves <= 3:
+    elif span <= 3:
         ticks = {2 ** (i / 2): f"{2 ** (i / 2):.2g}" for i in range(-8, 9)}
     else:
         ticks = {2.0**i: f"{2**i}" if i >= 0 else f"1/{2**-i}" for i in range(-12, 13)}
-    ticks = {value: text for value, text in ticks.items() if low <= value <= high}
+    octaves(axis, {value: text for value, text in ticks.items() if low <= value <= high})
+    getattr(axis.axes, f"set_{axis.axis_name}lim")(low, high)
+    return low, high
+
+
+def octaves(axis, ticks: Mapping[float, str]) -> None:
+    """Make a matplotlib axis logarithmic, with these ticks alone."""
+    from matplotlib.ticker import NullLocator
+
+    getattr(axis.axes, f"set_{axis.axis_name}scale")("log", base=2)
     axis.set_ticks(list(ticks), list(ticks.values()))
     axis.set_minor_locator(NullLocator())
-    return low, high
 
 
 #: Draws rows into a folder and returns what it wrote.

@@ -99,41 +99,30 @@ def newest_of_all(
     return list(table.row[table.run == reached.index[reached == len(set(modes))].max()])
 
 
-def latest_ladder(
-    rows: Iterable[Row],
-    gpu: str | None = None,
-    *,
+def latest_ladder(rows: Iterable[Row], gpu: str | None = None, **case) -> list[Row]:
+    """The newest row of each Triton rung (its first config) and of cuBLAS, slowest rung first.
+
+    The case's `size`, `layout`, `dtype`, `precision` and `accumulate` are 4096, NT, bf16 and that
+    type's own unless named. What was refused, failed or wrong is there too, as a row without a
+    time, unless it was only skipped as too slow. Empty if nothing was measured.
+    """
+    return newest([row for row in rows if row.ladder != CUDA], _case(**case), gpu)
+
+
+def latest_compare(rows: Sequence[Row], gpu: str | None = None, **case) -> list[Row]:
+    """The same of Triton's rungs, CUDA's and cuBLAS; fp16 unless named, only of races with both."""
+    races = {(row.time, row.environment.gpu) for row in rows if row.ladder == CUDA}
+    own = [row for row in rows if (row.time, row.environment.gpu) in races]
+    return newest(own, _case(**{"dtype": "fp16"} | case), gpu)
+
+
+def _case(
     size: int | tuple[int, int, int] = 4096,
     layout: str = "NT",
     dtype: str = "bf16",
     precision: str = "ieee",
     accumulate: str | None = None,
-) -> list[Row]:
-    """The newest row of each Triton rung (its first config) and of cuBLAS, slowest rung first.
-
-    What was refused, failed or wrong is there too, as a row without a time, unless it was only
-    skipped as too slow. Empty if nothing was measured.
-    """
-    case = _case(size, layout, dtype, precision, accumulate)
-    return newest([row for row in rows if row.ladder != CUDA], case, gpu)
-
-
-def latest_compare(
-    rows: Sequence[Row],
-    gpu: str | None = None,
-    *,
-    size: int | tuple[int, int, int] = 4096,
-    layout: str = "NT",
-    dtype: str = "fp16",
-    accumulate: str | None = None,
-) -> list[Row]:
-    """The same of both ladders: Triton's rungs, CUDA's, cuBLAS; only of races with both."""
-    races = {(row.time, row.environment.gpu) for row in rows if row.ladder == CUDA}
-    case = _case(size, layout, dtype, "ieee", accumulate)
-    return newest([row for row in rows if (row.time, row.environment.gpu) in races], case, gpu)
-
-
-def _case(size, layout, dtype, precision, accumulate) -> Case:
+) -> Case:
     sizes = (size,) * 3 if isinstance(size, int) else size
     return Case(*sizes, layout, dtype, accumulate or ACCUMULATE[dtype], precision)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import datetime
+import functools
 import math
 import random
-import re
 import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from . import bench, cli, engine, figures, machine, roof, rows, shards, sources
+from . import bench, cli, engine, figures, machine, roof, rows, shards, sources, tables
 from .case import Case
 from .engine import Competitor, Plan
 from .operands import Operands
@@ -37,6 +37,12 @@ class Task:
     experiment: str | None = None
     plan: Plan | None = None
     rounds: int | None = None
+
+    @staticmethod
+    def of(problem: Problem, field: Callable, **fields) -> Task:
+        """`field` says who races, given the case too; `fields`: more of the task."""
+        among = functools.partial(field, problem.case)
+        return Task(problem.case, among, problem.to_json(), **fields)
 
 
 class Session:
@@ -110,10 +116,8 @@ class Session:
         count = min(self.args.gpus, len(problems))
         out = self.out if self.recorded else None
         ended = shards.run(self.args.argv, count, self.run, out, cli.say)
-        races: dict[str, list[Row]] = {problem: [] for problem in problems}
-        for row in rows.read(*ended.files):
-            races[row.id].append(row)
-        self.races = [race for race in races.values() if race]
+        races = tables.grouped(rows.read(*ended.files), lambda row: row.id)
+        self.races = [races[problem] for problem in problems if problem in races]
         if self.recorded and self.races:
             rows.append(self.out, self.rows)
         ended.discard()
@@ -146,8 +150,8 @@ class Session:
                 own = dataclasses.replace(own, rounds=task.rounds or own.rounds)
                 fields = {"experiment": task.experiment or self.experiment}
                 heading = self.heading(task.case, task.problem, **fields)
-                self.race(heading, lambda plan, task=task: _made(task, plan, self.args.mode),
-                          settled(own, index), amend)  # fmt: skip
+                make = functools.partial(_made, task, mode=self.args.mode)
+                self.race(heading, make, settled(own, index), amend)
                 longest = max(longest, time.monotonic() - begin)
                 if self.interrupted:
                     break
@@ -169,8 +173,8 @@ class Session:
             told = {"say": cli.say, "progress": cli.progress, "watch": watch}
             race = engine.measure(field, there, plan, self.rng, **told)
         except torch.OutOfMemoryError as error:
-            cli.say(f"  failed: {cli.short(error)}")
             reason = cli.short(error)
+            cli.say(f"  failed: {reason}")
             self.add([Row(**vars(heading), competitor=REFERENCE, outcome="failed", reason=reason)])
             return
         self.add(amend(engine.rows_of(race, heading)))
@@ -220,6 +224,24 @@ def run(
     return session.finish(text) or failed or 0
 
 
+def race(
+    args: argparse.Namespace,
+    command: str,
+    problems: Sequence[Problem],
+    field: Callable[[Case, Operands], Sequence[Competitor]],
+    plan: Plan,
+    text: Callable[[list[Row]], str],
+    experiment: str | None = None,
+) -> int:
+    """`run` where all there is to measure are the roofs, and races of `field` with one plan."""
+
+    def measure(there: Session, mine: Sequence[Problem]) -> None:
+        there.measure_roofs()
+        there.measure([Task.of(problem, field) for problem in mine], plan)
+
+    return run(args, command, problems, measure, text, experiment)
+
+
 def settled(plan: Plan, index: int) -> Plan:
     """Once warm, the card only has to adapt to the next problem."""
     return plan if index == 0 else dataclasses.replace(plan, settle=0.0)
@@ -244,7 +266,7 @@ def _coded(found: Iterable[Row]) -> list[Row]:
 
 def default_path(gpu: str, experiment: str, run: str) -> Path:
     """A file of its own for each run: `nvidia-h200-suite-20260102-030405.jsonl.gz`."""
-    stamp = re.sub(r"\D", "", run[:10]) + "-" + re.sub(r"\D", "", run[11:19])
+    stamp = datetime.datetime.fromisoformat(run).strftime("%Y%m%d-%H%M%S")
     name = f"{machine.slug(gpu)}-{experiment.replace(' ', '-')}-{stamp}.jsonl.gz"
     return rows.RESULTS / name
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from . import sources
 from .rows import NULL, REFERENCE, Row
@@ -12,6 +12,8 @@ from .stats import Quantiles, geomean
 
 SIXTEEN_BIT = ("bf16", "fp16")
 T = TypeVar("T", bound=Hashable)
+#: What stands in a table's columns of an item, by their heads.
+Cells = Mapping[str, Callable[[Any], str]]
 
 
 class Table(NamedTuple):
@@ -21,6 +23,11 @@ class Table(NamedTuple):
     body: Sequence[Sequence[str]]
     words: int = 1
     tail: int = 0
+
+    @staticmethod
+    def of(head: Sequence[str], items: Iterable[Any], cells: Cells, **widths: int) -> Table:
+        """A line for each item, of what `cells` say of it."""
+        return Table(head, [[cells[name](item) for name in head] for item in items], **widths)
 
 
 #: What a report is made of: tables, and sentences.
@@ -57,18 +64,27 @@ def align(lines: Sequence[Sequence[str]]) -> str:
 
     A column is of figures where no cell below the head begins with a letter.
     """
-    columns = list(zip(*lines, strict=True))
-    widths = [max(map(len, column)) for column in columns]
-    words = [any(cell[:1].isalpha() for cell in column[1:]) for column in columns]
-    found = []
-    for cells in lines:
-        each = zip(cells, widths, words, strict=True)
-        found.append("  ".join(c.ljust(w) if left else c.rjust(w) for c, w, left in each).rstrip())
-    return "\n".join(found)
+    forms = []
+    for head, *column in zip(*lines, strict=True):
+        side = "<" if any(cell[:1].isalpha() for cell in column) else ">"
+        forms.append(f"{side}{max(map(len, (head, *column)))}")
+    found = (map(format, cells, forms) for cells in lines)
+    return "\n".join("  ".join(cells).rstrip() for cells in found)
 
 
-def digits(value: float) -> str:
+def whole(value: float | None) -> str:
+    return "" if value is None else f"{value:.0f}"
+
+
+def percent(share: float | None) -> str:
+    """Without the sign."""
+    return whole(100 * share if share else None)
+
+
+def digits(value: float | None) -> str:
     """At least three significant digits."""
+    if value is None:
+        return ""
     for limit, decimals in ((1, 3), (10, 2), (100, 1)):
         if abs(value) < limit:
             return f"{value:.{decimals}f}"
@@ -77,9 +93,9 @@ def digits(value: float) -> str:
 
 def us(row: Row | None, outcome: bool = True) -> str:
     """The median in microseconds; what became of it, if that is asked for, where it has none."""
-    if row is None or not row.us:
-        return row.outcome if row and outcome else ""
-    return digits(row.us.p50)
+    if row and row.us:
+        return digits(row.us.p50)
+    return row.outcome if row and outcome else ""
 
 
 def us_spread(row: Row | None) -> str:
@@ -124,11 +140,9 @@ def commands(rows: Sequence[Row]) -> str:
 
 def unmeasured(rows: Iterable[Row], named: Callable[[Row], str] = lambda row: row.id) -> str:
     """A sentence that names the rows without a time by what became of them; empty if all have."""
-    reasons: dict[str, dict[str, None]] = {}
-    for row in rows:
-        if not row.us:
-            reasons.setdefault(f"{row.outcome}: {row.reason}", {})[named(row)] = None
-    told = "; ".join(f"{', '.join(names)} {reason}" for reason, names in reasons.items())
+    untimed = (row for row in rows if not row.us)
+    reasons = grouped(untimed, lambda row: f"{row.outcome}: {row.reason}").items()
+    told = "; ".join(f"{', '.join(dict.fromkeys(map(named, own)))} {why}" for why, own in reasons)
     return told and f"{told}."
 
 
@@ -146,12 +160,17 @@ def most_rounds(rows: Iterable[Row]) -> int:
     return max((row.rounds or 0 for row in rows if row.us), default=0)
 
 
+def grouped(items: Iterable, key: Callable[[Any], T]) -> dict[T, list]:
+    """The items of each key, in the order of appearance."""
+    found: dict[T, list] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
+
+
 def raced(rows: Iterable[Row], key: Callable[[Row], T] = lambda row: row.id) -> dict:
     """The rows of each problem, or of what `key` tells apart, by competitor."""
-    found: dict[T, dict[str, Row]] = {}
-    for row in rows:
-        found.setdefault(key(row), {})[row.competitor] = row
-    return found
+    return {each: {r.competitor: r for r in race} for each, race in grouped(rows, key).items()}
 
 
 def competitors(rows: Iterable[Row]) -> list[str]:
@@ -186,8 +205,7 @@ class Result:
     @property
     def tie(self) -> bool:
         """As of `Row.tie`."""
-        ratio, null = self.ratio, self.ours.null
-        return ratio is not None and (ratio.tie or (null is not None and null.covers(ratio.p50)))
+        return dataclasses.replace(self.ours, ratio=self.ratio).tie
 
     @property
     def side(self) -> int:
@@ -195,6 +213,22 @@ class Result:
         if self.ratio is None or self.tie:
             return 0
         return 1 if self.ratio.p50 > 1 else -1
+
+
+#: Columns of results; where there is no time, the kernel's says what became of it.
+RESULT: Cells = {
+    "problem": lambda result: f"{result.id} {result.ours.problem['name']}",
+    "": lambda result: str(result.ours.case),
+    "kernel": lambda r: r.ours.rung or "" if r.ours.us else r.ours.outcome,
+    "µs": lambda result: us(result.ours, outcome=False),
+    "auto µs": lambda result: us(result.others.get("auto"), outcome=False),
+    "cuBLAS µs": lambda result: us(result.others.get(REFERENCE), outcome=False),
+    "TFLOP/s": lambda result: digits(result.ours.tflops),
+    "GB/s": lambda result: digits(result.ours.gbs),
+    "x cuBLAS (p20-p80)": lambda result: spread(result.ours.ratio, result.ours.tie),
+    "x auto": lambda result: median((result.ours.versus or {}).get("auto")),
+    "% of roof": lambda result: percent(result.ours.of_roof),
+}
 
 
 def results(
@@ -274,13 +308,25 @@ def tallies(found: Sequence[Result], more: Mapping[str, Callable] | None = None)
 
     The 16-bit problems are left out where they are all.
     """
-    classes = dict.fromkeys(result.ours.problem["class"] for result in found)
-    groups = {c: [r for r in found if r.ours.problem["class"] == c] for c in classes}
+    groups = grouped(found, lambda result: result.ours.problem["class"])
     groups |= {name: list(filter(holds, found)) for name, holds in (more or {}).items()}
     groups["all 16-bit"] = [r for r in found if r.ours.case.dtype in SIXTEEN_BIT]
     if len(groups["all 16-bit"]) == len(found) and more is None:
         del groups["all 16-bit"]
     return [Tally(name, own) for name, own in groups.items() if own] + [Tally("all", found)]
+
+
+#: Columns of tallies.
+TALLY: Cells = {
+    "class": lambda tally: tally.name,
+    "problems": lambda tally: tally.count,
+    "geomean": lambda tally: tally.mean,
+    "least": lambda tally: tally.least_at(),
+    "at 1.00 or more": lambda tally: tally.share(),
+    "won": lambda tally: tally.sides[0],
+    "tied": lambda tally: tally.sides[1],
+    "lost": lambda tally: tally.sides[2],
+}
 
 
 def noise(rows: Iterable[Row]) -> tuple[float, float, str] | None:

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from . import figures, tables
-from .problems import read_suite
+from .problems import Problem, read_suite
 from .rows import Row
+from .select import newest_races
 
 #: Random problems that are as telling as more.
 ENOUGH = 60
@@ -69,6 +70,15 @@ class View:
     def digest(self, rows: Sequence[Row]) -> str:
         """What a picture of these rows carries (`figures.drawn_from`)."""
         return figures.digest(rows, self.drawing)
+
+
+def newest_of(experiment: str, problems: Callable[[], Sequence[Problem]]) -> Callable:
+    """Chooses the newest race of each of these problems."""
+
+    def choose(rows: Sequence[Row], s: Selection) -> list[Row]:
+        return newest_races(rows, experiment, [p.id for p in problems()], s.gpu, s.mode)
+
+    return choose
 
 
 def full_suite() -> int:

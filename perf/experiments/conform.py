@@ -30,6 +30,7 @@ import tritemm
 
 from ..cli import add_command, argument, positive, refuse, say, unable
 from ..machine import environment
+from ..tables import grouped
 
 #: Operands and output, by their names in a finding; tf32 is fp32 multiplied so.
 TYPES = (
@@ -150,10 +151,8 @@ class Found:
     findings: list[Finding] = dataclasses.field(default_factory=list)
 
     def add(self, other: Found) -> None:
-        self.problems += other.problems
-        self.products += other.products
-        self.refused += other.refused
-        self.findings += other.findings
+        for name, own in vars(other).items():
+            setattr(self, name, getattr(self, name) + own)
 
 
 def _begin(seed: int, device: str) -> None:
@@ -257,25 +256,18 @@ def _view(pool: torch.Tensor, start: int, rows: int, cols: int, layout: str, pad
     return pool.as_strided((rows, cols), (1, rows + pad), start)
 
 
-def _options(place: Place) -> dict[str, Any]:
-    precision = {"precision": place.dtype if place.dtype == "tf32" else "ieee"}
-    return {"out_dtype": DTYPES[place.output]} | (
-        precision if DTYPES[place.dtype].itemsize == 4 else {}
-    )
-
-
 def cublas(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, place: Place) -> None:
     """The torch call that a user would write."""
     if out.dtype == torch.int32:
         torch._int_mm(a, b, out=out)
-    elif out.dtype != a.dtype:
-        torch.mm(a, b, out_dtype=out.dtype, out=out)
     else:
-        torch.mm(a, b, out=out)
+        torch.mm(a, b, out=out, **({"out_dtype": out.dtype} if out.dtype != a.dtype else {}))
 
 
 def ours(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, place: Place) -> None:
-    tritemm.matmul(a, b, out=out, **_options(place))
+    precision = "tf32" if place.dtype == "tf32" else "ieee"
+    options = {"precision": precision} if a.dtype.itemsize == 4 else {}
+    tritemm.matmul(a, b, out=out, out_dtype=out.dtype, **options)
 
 
 def as_json(hunt: Found, seed: int, seconds: float) -> dict[str, Any]:
@@ -311,9 +303,7 @@ def told(hunt: Found, seconds: float) -> str:
         f"{by}: {counts[by]} of {count} products wrong, {hunt.refused[by]} refused"
         for by, count in hunt.products.items()
     ]
-    places: dict[tuple[str, Place], list[Finding]] = {}
-    for found in hunt.findings:
-        places.setdefault((found.by, found.place), []).append(found)
+    places = grouped(hunt.findings, lambda found: (found.by, found.place))
     for (by, place), findings in places.items():
         one = next((found for found in findings if line(found)), findings[0])
         depths = [found.K for found in findings]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 import re
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from cuda_reference import loader
@@ -22,6 +24,7 @@ from ..case import Case, parse_layout, parse_size
 from ..competitors import chosen, ladders, of_kernels, problem_of, read_candidates, refuse_unknown
 from ..engine import Plan
 from ..operands import Operands
+from ..problems import Problem
 from ..rows import CUDA, HALF, REFERENCE, TRITON, Row
 from ..select import latest_compare, latest_ladder, newest
 from ..tables import Parts, Table, digits, spread
@@ -40,7 +43,7 @@ python -m perf ladder --configs none --config-file tiles.json
 """
 
 
-class Ahead:
+class Ahead(contextlib.AbstractContextManager):
     """Makes what races of the ladders need, by many processes, and while earlier races are timed.
 
     Tasks of `competitors.ladders` with rungs of `named`, of LADDERS: first all tasks, which begin
@@ -74,9 +77,6 @@ class Ahead:
         if unavailable:
             cli.say(f"the CUDA ladder takes no part: refused: {unavailable}")
             self.kernels[CUDA] = ()
-
-    def __enter__(self) -> Ahead:
-        return self
 
     def __exit__(self, *raised) -> None:
         self.compilers.close()
@@ -127,9 +127,6 @@ def add_ladders(command: argparse.ArgumentParser, default: str) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """The status is that of `Session.finish`."""
-    if reason := cli.unable("ladder"):
-        return cli.refuse(reason)
     try:
         accumulate = cli.accumulator(args, args.dtype)
         refuse_unknown(args.only, (*RUNGS, *CUDA_RUNGS))
@@ -137,16 +134,17 @@ def run(args: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:
         return cli.refuse(error)
     options = {"only": args.only, "configs": args.configs, "candidates": candidates}
-    there = session.Session(args, "ladder")
-    there.draw(draw, args.folder)
-    with Ahead(args.ladders) as ahead:
-        tasks = [
-            ahead.task(Case(*size, layout, args.dtype, accumulate, args.precision), options)
-            for size, layout in itertools.product(args.sizes, args.layouts)
-        ]
-        ahead.build()
-        there.measure(tasks, plan(args))
-    return there.finish(text)
+
+    def measure(there: session.Session, mine: Sequence[Problem]) -> None:
+        with Ahead(args.ladders) as ahead:
+            tasks = [
+                ahead.task(Case(*size, layout, args.dtype, accumulate, args.precision), options)
+                for size, layout in itertools.product(args.sizes, args.layouts)
+            ]
+            ahead.build()
+            there.measure(tasks, plan(args))
+
+    return session.run(args, "ladder", [], measure, text, draw=draw)
 
 
 def plan(args: argparse.Namespace) -> Plan:
@@ -187,15 +185,8 @@ def told(name: str, config: Mapping | str | None) -> str:
 
 def text(rows: list[Row]) -> str:
     """A table for each race."""
-    return tables.text(part for race in races(rows) for part in _race(race))
-
-
-def races(rows: Sequence[Row]) -> list[list[Row]]:
-    """Race by race, in the order of appearance."""
-    found: dict[tuple, list[Row]] = {}
-    for row in rows:
-        found.setdefault((row.time, row.case), []).append(row)
-    return list(found.values())
+    races = tables.grouped(rows, lambda row: (row.time, row.case)).values()
+    return tables.text(part for race in races for part in _race(race))
 
 
 def _race(rows: list[Row]) -> list[Table | str]:
@@ -206,39 +197,28 @@ def _race(rows: list[Row]) -> list[Table | str]:
     first, timed = rows[0], [row for row in rows if row.us]
     title = f"{first.case} on {first.environment.gpu}, {first.mode}"
     if timed:
-        clock = f"{timed[0].settled_mhz or 0:.0f}" if timed[0].settled_mhz else "?"
+        clock = tables.whole(timed[0].settled_mhz or None) or "?"
         title += f", {tables.most_rounds(rows)} rounds, settled at {clock} MHz"
     head = ("", "us", "TFLOP/s", "x cuBLAS (p20-p80)", "x below", "MHz", "W", "error/bound")
-    body = [
-        (*_cells(row, before), _whole(row.sm_mhz), _whole(row.power_w), _share(row), _twins(row))
-        for row, before in zip(rows, (None, *rows), strict=False)
-        if row.us
-    ]
+    body = []
+    for row, cells in _lines(rows):
+        worst = "" if row.worst is None else f"{row.worst:.2f}"
+        card = (tables.whole(row.sm_mhz), tables.whole(row.power_w))
+        body.append((*cells, *card, worst, _twins(row)))
     untimed = [f"{label(row)}: {row.outcome}: {row.reason}" for row in rows if not row.us]
     missed = [f"{label(row)}: {row.reason}" for row in timed if row.reason]
     return [title, Table((*head, "Triton / this"), body), *untimed, *missed]
 
 
-def _whole(value: float | None) -> str:
-    return "" if value is None else f"{value:.0f}"
-
-
-def _share(row: Row) -> str:
-    return "" if row.worst is None else f"{row.worst:.2f}"
-
-
-def _cells(row: Row, before: Row | None) -> list[str]:
-    """Of a measured row: its name, time, speed, and that over cuBLAS's and the rung below's."""
-    ratio = spread(row.ratio, row.tie) if row.rung or row.competitor == HALF else ""
-    return [label(row), digits(row.us.p50), digits(row.tflops), ratio, _below(row, before)]
-
-
-def _below(row: Row, before: Row | None) -> str:
-    """The ratio to the rung below, and which that is unless it stands in the line before."""
-    if not row.ratio_below:
-        return ""
-    ratio = f"{row.ratio_below.p50:.2f}"
-    return ratio if before and before.competitor == row.below else f"{ratio} ({row.below})"
+def _lines(rows: Sequence[Row]) -> Iterator[tuple[Row, list[str]]]:
+    """The measured rows and their cells; a rung below is named where it isn't the line before."""
+    for row, before in zip(rows, (None, *rows), strict=False):
+        if row.us:
+            ratio = spread(row.ratio, row.tie) if row.rung or row.competitor == HALF else ""
+            below = f"{row.ratio_below.p50:.2f}" if row.ratio_below else ""
+            if below and not (before and before.competitor == row.below):
+                below += f" ({row.below})"
+            yield row, [label(row), digits(row.us.p50), digits(row.tflops), ratio, below]
 
 
 HEAD = ("rung", "µs", "TFLOP/s", "x cuBLAS (p20-p80)", "x the rung below")
@@ -246,14 +226,12 @@ HEAD = ("rung", "µs", "TFLOP/s", "x cuBLAS (p20-p80)", "x the rung below")
 
 def one_ladder(rows: Sequence[Row]) -> Table:
     """`select.latest_ladder(...)`; what was not measured says why."""
-    body = []
-    for row, before in zip(rows, (None, *rows), strict=False):
-        if row.us:
-            body.append(_cells(row, before))
-        else:
+    cells = {row.competitor: cells for row, cells in _lines(rows)}
+    for row in rows:
+        if not row.us:
             reason = (row.reason or "").replace("|", "\\|")
-            body.append((label(row), "", "", f"{row.outcome}: {reason}", ""))
-    return Table(HEAD, body)
+            cells[row.competitor] = (label(row), "", "", f"{row.outcome}: {reason}", "")
+    return Table(HEAD, [cells[row.competitor] for row in rows])
 
 
 def both_ladders(rows: Sequence[Row]) -> list[Table | str]:
@@ -265,21 +243,16 @@ def both_ladders(rows: Sequence[Row]) -> list[Table | str]:
     half = any(row.competitor == HALF for row in references)
     parts: list[Table | str] = []
     for ladder, first in ((CUDA, "CUDA rung"), (TRITON, "Triton rung")):
-        own = [row for row in rows if row.ladder == ladder]
-        head, body = [first, *HEAD[1:]], []
-        lines = [*own, *references]
-        for row, before in zip(lines, (None, *lines), strict=False):
-            if row.us:
-                body.append(_cells(row, before))
-                if half:
-                    alike = (row.versus or {}).get(HALF)
-                    tie = ", a tie" if alike and alike.tie else ""
-                    body[-1].insert(4, f"{tables.median(alike)}{tie}")
-                body[-1] += [_twins(row)] if ladder == CUDA else []
-        head[4:4] = ["x cuBLAS fp16"] if half else []
-        head += ["Triton twin: its speed over this one's"] if ladder == CUDA else []
-        table = Table(head, body, tail=int(ladder == CUDA))
-        parts += [table, tables.unmeasured(own, lambda row: f"`{label(row)}`")]
+        own, cuda = [row for row in rows if row.ladder == ladder], ladder == CUDA
+        head = [first, *HEAD[1:]] + ["Triton twin: its speed over this one's"] * cuda
+        body = [cells + [_twins(row)] * cuda for row, cells in _lines([*own, *references])]
+        if half:
+            head.insert(4, "x cuBLAS fp16")
+            for (row, _), cells in zip(_lines([*own, *references]), body, strict=True):
+                alike = (row.versus or {}).get(HALF)
+                cells.insert(4, f"{tables.median(alike)}{', a tie' if alike and alike.tie else ''}")
+        untimed = tables.unmeasured(own, lambda row: f"`{label(row)}`")
+        parts += [Table(head, body, tail=int(cuda)), untimed]
     return parts
 
 
@@ -394,15 +367,11 @@ def _both(rows: Sequence[Row], s: Selection) -> list[Row]:
     return latest_compare(rows, s.gpu, **s.given("size", "layout", "dtype", "accumulate"))
 
 
-def _one_parts(rows: list[Row], s: Selection) -> Parts:
-    return [one_ladder(rows), tables.caption(rows)]
-
-
-def _both_parts(rows: list[Row], s: Selection) -> Parts:
-    return [*both_ladders(rows), tables.caption(rows)]
+def _parts(rows: list[Row], s: Selection, *, both: bool) -> Parts:
+    return [*(both_ladders(rows) if both else [one_ladder(rows)]), tables.caption(rows)]
 
 
 VIEWS = {
-    "ladder": View(_one, _one_parts, plot, "ladder 2"),
-    "compare": View(_both, _both_parts, plot, "compare 2"),
+    "ladder": View(_one, functools.partial(_parts, both=False), plot, "ladder 2"),
+    "compare": View(_both, functools.partial(_parts, both=True), plot, "compare 2"),
 }

@@ -23,17 +23,17 @@ from .. import cli, session, tables
 from ..case import DTYPES, Case, Ending
 from ..engine import Competitor
 from ..operands import Operands
-from ..problems import LINEAR, Problem, chosen
+from ..problems import LINEAR, chosen
 from ..rows import NULL, REFERENCE, TRITON, Row
-from ..select import newest_races
 from ..tables import Parts, Result, Table, Tally, median, spread, us
-from ..views import Selection, View
+from ..views import Selection, View, newest_of
 from .model import compiled_apart
 from .suite import plan as plan_of
 
 OURS = "auto"
 ROUNDS, MOST = 7, 24
-#: What may be left out, and what `torch.compile` is given for it: it takes its time to compile.
+#: What may be left out, and what `torch.compile` is given for it (for static sizes, and without
+#: CUDA graphs of its own): it takes its time to compile.
 COMPILED = {"compile": {}, "max-autotune": {"mode": "max-autotune-no-cudagraphs"}}
 #: Torch's single functions for an ending: the names are those of competitors.
 ADDMM, EPILOGUE, ADDED = "torch.addmm", "torch._addmm_activation", "torch.mm, then add"
@@ -63,31 +63,24 @@ def register(commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """The status is that of `session.run`."""
     try:
         problems = chosen(args.file, args.classes, args.ids)
     except (OSError, ValueError) as error:
         return cli.refuse(error)
     if plain := [problem.id for problem in problems if not problem.case.ending]:
         return cli.refuse(f"{', '.join(plain)}: products alone are for python -m perf suite")
-
-    def measure(there: session.Session, mine: Sequence[Problem]) -> None:
-        there.measure_roofs()
-        fields = [functools.partial(ways, p.case, compiled=args.compiled) for p in mine]
-        tasks = zip(mine, fields, strict=True)
-        there.measure(
-            [session.Task(p.case, among, p.to_json()) for p, among in tasks], plan_of(args, MOST)
-        )
-
-    return session.run(args, "linear", problems, measure, text)
+    field = functools.partial(ways, compiled=args.compiled)
+    return session.race(args, "linear", problems, field, plan_of(args, MOST), text)
 
 
 def ways(case: Case, operands: Operands, compiled: Collection[str]) -> list[Competitor]:
     """tritemm first, then torch eagerly, twice, then its other ways: `compiled`, of `COMPILED`."""
     torch.compiler.reset()  # what was compiled for the last case is of no use
-    others = {name: _compiled(case.after, COMPILED[name]) for name in compiled}
-    others |= _single(case.after)
-    eager = _eager(case.after)
+    after = case.after
+    body = _add if after.accumulate else _layer(after)
+    others = {name: _way(after, compiled_apart(body, **COMPILED[name])) for name in compiled}
+    others |= _single(after)
+    eager = _way(after, _accumulate if after.accumulate else body)
     return [
         dataclasses.replace(_ours(case, operands), rivals=tuple(others)),
         *(Competitor(name, way) for name, way in {REFERENCE: eager, NULL: eager, **others}.items()),
@@ -126,14 +119,14 @@ def _choice(case: Case, a, b, c, bias, residual) -> dispatch.Choice:
     return dispatch.first_choice(problem)
 
 
-def _eager(after: Ending) -> Way:
+def _way(after: Ending, body: Callable[..., torch.Tensor]) -> Way:
+    """Of a function of a, b and c, where the ending accumulates, or else of a layer's arguments."""
     if after.accumulate:
-        return _accumulate
-    layer = _layer(after)
-    return lambda a, b, c, bias, residual: layer(a, b.mT, bias, residual)
+        return lambda a, b, c, bias, residual: body(a, b, c)
+    return lambda a, b, c, bias, residual: body(a, b.mT, bias, residual)
 
 
-def _accumulate(a, b, c, bias, residual) -> torch.Tensor:
+def _accumulate(a, b, c) -> torch.Tensor:
     """Into fp32, of 16-bit operands: a form that torch's kernels for the CPU don't have."""
     if not c.is_cuda:
         return c.add_(a.to(c.dtype) @ b.to(c.dtype))
@@ -162,19 +155,10 @@ def _layer(after: Ending) -> Callable[..., torch.Tensor]:
     return forward
 
 
-def _compiled(after: Ending, options: dict) -> Way:
-    """For static sizes, without CUDA graphs of torch.compile's own."""
-    if after.accumulate:
-        add = compiled_apart(_add, **options)
-        return lambda a, b, c, bias, residual: add(a, b, c)
-    layer = compiled_apart(_layer(after), **options)
-    return lambda a, b, c, bias, residual: layer(a, b.mT, bias, residual)
-
-
 def _single(after: Ending) -> dict[str, Way]:
     """Torch's functions that do all of it, or the other form of it, by name."""
     if after.accumulate:
-        return {ADDED: lambda a, b, c, bias, residual: _add(a, b, c)}
+        return {ADDED: _way(after, _add)}
     if after == Ending(residual=True):
         return {ADDMM: lambda a, b, c, bias, residual: torch.addmm(residual, a, b)}
     if after == Ending(bias=True, activation="relu"):
@@ -187,36 +171,34 @@ def _single(after: Ending) -> dict[str, Way]:
 HEAD = ("problem", "", "kernel", "µs", "torch µs", "the best of torch", "µs")
 HEAD += ("x the best (p20-p80)", "x torch", "torch again")
 TOTALS = ("class", "problems", "x the best", "least", "won", "tied", "lost", "x torch")
+MEANS = tables.TALLY | {
+    "x the best": lambda tally: tally.mean,
+    "x torch": lambda tally: Tally("", [Result(r.ours, {}) for r in tally.timed]).mean,
+}
 
 
 def text(rows: list[Row]) -> str:
     found = tables.results(rows, OURS)
     sides = [tables.listed("wins", found, 1), tables.listed("losses", found, -1)]
-    every = Table(HEAD, [_line(result) for result in found])
-    return tables.text([every, *sides, totals(found), *_notes(found)] if found else [])
+    every = [problems_of(found), *sides, totals(found), *_notes(found)]
+    return tables.text(every if found else [])
 
 
 def parts(rows: list[Row], selection: Selection) -> Parts:
     """The means and every problem."""
     found = tables.results(rows, OURS)
-    every = Table(HEAD, [_line(result) for result in found], words=3)
-    return [totals(found), every, *_notes(found), tables.commands(rows)]
+    return [totals(found), problems_of(found), *_notes(found), tables.commands(rows)]
 
 
-def _line(result: Result) -> tuple[str, ...]:
-    ours, best = result.ours, result.best
-    return (
-        f"{result.id} {ours.problem['name']}",
-        str(ours.case),
-        ours.rung or "" if ours.us else ours.outcome,
-        us(ours, outcome=False),
-        us(result.others.get(REFERENCE)),
-        _named(best) if best else "",
-        us(result.others.get(best)),
-        spread(result.ratio, result.tie),
-        median(ours.ratio),
-        median(ours.null),
-    )
+def problems_of(found: Sequence[Result]) -> Table:
+    body = []
+    for result in found:
+        ours, best = result.ours, result.best
+        first = (tables.RESULT[name](result) for name in HEAD[:4])
+        theirs = (us(result.others.get(REFERENCE)), _named(best) if best else "")
+        ratios = (spread(result.ratio, result.tie), median(ours.ratio), median(ours.null))
+        body.append((*first, *theirs, us(result.others.get(best)), *ratios))
+    return Table(HEAD, body, words=3)
 
 
 def _named(name: str) -> str:
@@ -225,34 +207,20 @@ def _named(name: str) -> str:
 
 def totals(found: Sequence[Result]) -> Table:
     """A line for each class, and one for all."""
-    body = []
-    for tally in tables.tallies(found):
-        if tally.name != "all 16-bit":
-            eager = Tally("torch", [Result(result.ours, {}) for result in tally.timed])
-            means = (tally.mean, tally.least_at(), *tally.sides, eager.mean)
-            body.append((tally.name, tally.count, *means))
-    return Table(TOTALS, body)
+    groups = [tally for tally in tables.tallies(found) if tally.name != "all 16-bit"]
+    return Table.of(TOTALS, groups, MEANS)
 
 
 def _notes(found: Sequence[Result]) -> list[str]:
     """Who was not timed, and why; and which of torch's ways round more than once."""
-    notes, rounded = [], {}
-    for result in found:
-        for row in (result.ours, *result.others.values()):
-            if not row.us:
-                named = f"{result.id}, {_named(row.competitor)}"
-                notes.append(f"{named}: {row.outcome}: {row.reason}.")
-            elif row.reason:
-                rounded.setdefault(_named(row.competitor), []).append(result.id)
-    if rounded:
-        listed = "; ".join(f"{name}: {', '.join(ids)}" for name, ids in rounded.items())
-        notes.append(f"beyond the bound of a result that is rounded once: {listed}.")
-    return notes
+    rows = [row for result in found for row in (result.ours, *result.others.values())]
+    untimed = [row for row in rows if not row.us]
+    notes = [f"{r.id}, {_named(r.competitor)}: {r.outcome}: {r.reason}." for r in untimed]
+    noted = (row for row in rows if row.us and row.reason)
+    rounded = tables.grouped(noted, lambda row: _named(row.competitor)).items()
+    listed = "; ".join(f"{name}: {', '.join(row.id for row in own)}" for name, own in rounded)
+    told = f"beyond the bound of a result that is rounded once: {listed}."
+    return [*notes, told] if listed else notes
 
 
-def newest(rows: Sequence[Row], s: Selection) -> list[Row]:
-    order = [problem.id for problem in chosen(LINEAR)]
-    return newest_races(rows, "linear", order, s.gpu, s.mode)
-
-
-VIEWS = {"linear": View(newest, parts)}
+VIEWS = {"linear": View(newest_of("linear", lambda: chosen(LINEAR)), parts)}

@@ -67,22 +67,19 @@ def against(
 
 
 def _made(word: str, case: Case, operands: Operands, there: Callable[[], Quick]) -> Competitor:
-    name = PEERS[word]
     try:
         return MAKERS[word](case, operands, there)
     except Exception as error:  # of a compiler or a library: news, not a crash
-        return Competitor(name, _raises(error.with_traceback(None)))  # which holds memory
+        failure = error.with_traceback(None)  # which holds memory
+
+    def run(a, b, c) -> None:
+        raise failure
+
+    return Competitor(PEERS[word], run)
 
 
 def _refused(name: str, reason: str) -> Competitor:
     return Competitor(name, lambda a, b, c: None, refusal=reason)
-
-
-def _raises(error: Exception):
-    def run(a, b, c) -> None:
-        raise error
-
-    return run
 
 
 def _why_not(name: str, case: Case, operands: Operands, types: Mapping[str, str]) -> str | None:
@@ -274,7 +271,14 @@ def beside(rows: Sequence[Row], competitor: str) -> list[Result]:
 
 def totals(found: Sequence[Result]) -> Table:
     """A line for each class, for the large problems, for the 16-bit ones, and for all."""
-    return Table(TOTALS, [_total(tally) for tally in _groups(found)])
+    body = []
+    for tally in _groups(found):
+        cublas = Tally("cublas", [Result(result.ours, {}) for result in tally.timed])
+        best = collections.Counter(_named(result.best) for result in tally.timed)
+        means = (cublas.mean, cublas.least_at(), tally.mean, tally.least_at())
+        who = ", ".join(f"{peer} {times}" for peer, times in best.most_common())
+        body.append((tally.name, tally.count, *means, *tally.sides, who))
+    return Table(TOTALS, body)
 
 
 def _groups(found: Sequence[Result]) -> list[Tally]:
@@ -284,21 +288,10 @@ def _groups(found: Sequence[Result]) -> list[Tally]:
 
 def _large(result: Result) -> bool:
     case, group = result.ours.case, result.ours.problem["class"]
-    rows = (
-        case.K if case.layout[0] == "N" else case.M,
-        case.N if case.layout[1] == "N" else case.K,
-        case.N,
-    )
+    a, b = case.layout
+    rows = (case.K if a == "N" else case.M, case.N if b == "N" else case.K, case.N)
     aligned = all(elements % 8 == 0 for elements in rows)
     return case.dtype in tables.SIXTEEN_BIT and group in LARGE_CLASSES and aligned
-
-
-def _total(tally: Tally) -> tuple[str, ...]:
-    cublas = Tally("cublas", [Result(result.ours, {}) for result in tally.timed])
-    best = collections.Counter(_named(result.best) for result in tally.timed)
-    means = (cublas.mean, cublas.least_at(), tally.mean, tally.least_at())
-    who = ", ".join(f"{peer} {times}" for peer, times in best.most_common())
-    return (tally.name, tally.count, *means, *tally.sides, who)
 
 
 def _problems(rows: Iterable[Row], found: Sequence[Result]) -> Table:

@@ -107,12 +107,12 @@ def _profiled(args: argparse.Namespace) -> str:
             raise Unprofiled(unavailable or broken[entrant.rung])
     cli.say(f"{entrant.name}: {case}, under {args.tool}")
     gpu, code = torch.cuda.get_device_name(), hashes().get((entrant.ladder, entrant.rung))
+    how = "one launch"
     if args.tool == "proton":
         body, fields = _under_proton(entrant, case)
-        how = "one launch"
     else:
         body, fields = _under_ncu(os.path.abspath(ncu), args, case)
-        how = "one launch, repeated with an empty L2 for each group of counters"
+        how += ", repeated with an empty L2 for each group of counters"
     if args.json:
         head = {"time": now(), "rung": entrant.name, "ladder": entrant.ladder, "tool": args.tool}
         head |= {"gpu": gpu, "code": code, "case": dataclasses.asdict(case)}
@@ -197,17 +197,14 @@ def _child(args: argparse.Namespace) -> int:
 def _under_ncu(ncu: str, args: argparse.Namespace, case: Case) -> tuple[str, dict]:
     """The text and the JSON fields; asks again, without them, if the chip lacks some counters."""
     lacking: set[str] = set()
-    while True:
-        asked = metrics(lacking)
-        output = _attempt(ncu, asked, args, case)
-        if kernels := parse(output):
-            fields = [kernel._asdict() for kernel in kernels]
-            return text(kernels, case), {"kernels": fields, "all": total(kernels)}
-        missing = unknown(output, asked)
+    while not (kernels := parse(output := _attempt(ncu, metrics(lacking), args, case))):
+        missing = unknown(output, metrics(lacking))
         if not missing:
             raise Unprofiled(reason(output))
         lacking |= missing
         cli.say(f"this chip has no {', '.join(sorted(missing))}; again without")
+    fields = [kernel._asdict() for kernel in kernels]
+    return text(kernels, case), {"kernels": fields, "all": total(kernels)}
 
 
 def _attempt(ncu: str, asked: Sequence[str], args: argparse.Namespace, case: Case) -> str:
@@ -219,14 +216,12 @@ def _attempt(ncu: str, asked: Sequence[str], args: argparse.Namespace, case: Cas
         log, report = Path(folder) / "ncu.csv", Path(folder) / "child.json"
         how = "--clock-control none --cache-control all --profile-from-start off"
         how += " --target-processes all --csv --page raw --print-units base"
-        size = f"{case.M}x{case.N}x{case.K} --layout {case.layout} --dtype {case.dtype}"
-        types = f"--accumulate {case.accumulate} --precision {case.precision}"
-        words = [ncu, *how.split(), "--log-file", str(log), "--metrics", ",".join(asked)]
-        words += [sys.executable, "-m", "perf", "profile", args.rung]
-        words += f"--size {size} {types}".split()
-        words += ["--child", str(report)]
-        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        done = subprocess.run(words, cwd=ROOT, errors="replace", check=False, **streams)
+        what = f"--size {case.M}x{case.N}x{case.K} --layout {case.layout} --dtype {case.dtype}"
+        what += f" --accumulate {case.accumulate} --precision {case.precision}"
+        words = [ncu, *how.split(), "--log-file", log, "--metrics", ",".join(asked)]
+        words += [sys.executable, "-m", "perf", "profile", args.rung, *what.split()]
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "errors": "replace"}
+        done = subprocess.run([*words, "--child", report], cwd=ROOT, check=False, **streams)
         if report.exists():
             said = json.loads(report.read_text())
             raise Unprofiled(said["sentence"], said["status"])
@@ -259,10 +254,9 @@ def proton_kernels(tree: Sequence[dict]) -> list[tuple[str, float]]:
     """Names and microseconds of the leaves that have a time."""
     found: list[tuple[str, float]] = []
     for node in tree:
-        nanoseconds = node.get("metrics", {}).get("time (ns)")
         if node.get("children"):
             found += proton_kernels(node["children"])
-        elif nanoseconds:
+        elif nanoseconds := node.get("metrics", {}).get("time (ns)"):
             found.append((node["frame"]["name"], nanoseconds / 1e3))
     return found
 
@@ -352,14 +346,10 @@ class Profile(NamedTuple):
 
     def stalls(self) -> list[tuple[str, float]]:
         """Reasons by ncu's words and the warps stalled so per issued instruction, most first."""
-        found = {}
-        for name, value in self.values.items():
-            base = name.removesuffix(".ratio")
-            if base.startswith(_STALLED) and base.endswith(_ISSUED):
-                word = base.removeprefix(_STALLED).removesuffix(_ISSUED)
-                if value and word != "selected" and "not_issued" not in word:
-                    found[word] = value
-        return sorted(found.items(), key=lambda pair: -pair[1])
+        form = re.compile(rf"{_STALLED}(?!selected_per|.*not_issued)(\w+){_ISSUED}(\.ratio)?")
+        named = ((form.fullmatch(name), value) for name, value in self.values.items())
+        found = [(match[1], value) for match, value in named if match and value]
+        return sorted(found, key=lambda pair: -pair[1])
 
 
 def metrics(unknown: Collection[str] = ()) -> list[str]:
@@ -394,8 +384,8 @@ def parse(output: str) -> list[Profile]:
                 continue
             values = {n: _number(v, u) for n, v, u in zip(names, row, units, strict=True)}
             counted = {n: v for n, v in values.items() if v is not None and "__" in n}
-            grid, block = cells.get("Grid Size", "?"), cells.get("Block Size", "?")
-            found.append(Profile(cells["Kernel Name"], grid, block, counted))
+            where = (cells.get(name, "?") for name in ("Grid Size", "Block Size"))
+            found.append(Profile(cells["Kernel Name"], *where, counted))
     return found
 
 
@@ -438,20 +428,22 @@ def text(profiles: Sequence[Profile], case: Case) -> str:
     """A section per kernel, and the sums."""
     parts = []
     for profile in profiles:
-        lines = [(c.label, shown(c.value(profile.values), c.kind)) for c in COUNTERS]
-        stalls = profile.stalls()[:TOP]
+        lines, stalls = _counted(profile.values), profile.stalls()[:TOP]
         lines += [("warps that wait, per issued instruction, for", "" if stalls else "not counted")]
-        for word, warps in stalls:
-            lines.append((f"  {waiting(word)}", f"{warps:.2f}"))
+        lines += [(f"  {waiting(word)}", f"{warps:.2f}") for word, warps in stalls]
         title = f"{profile.kernel}\ngrid {profile.grid}, block {profile.block}"
         parts.append(f"{title}\n{aligned(lines)}")
     sums, count = total(profiles), len(profiles)
-    lines = [(c.label, shown(c.value(sums), c.kind)) for c in COUNTERS if c.adds and count > 1]
+    lines = _counted(sums, [c for c in COUNTERS if c.adds and count > 1])
     moved = [c.value(sums) for c in COUNTERS if c.names in (_READ, _WRITTEN)]
     ratio = "not counted" if None in moved else f"{sum(moved) / case.bytes:.2f}"
     lines.append(("DRAM traffic over the least, A, B and C once", ratio))
     parts.append(f"{count} kernel{'s' * (count > 1)} in all\n{aligned(lines)}")
     return "\n\n".join(parts)
+
+
+def _counted(values: dict, counters: Sequence[Counter] = COUNTERS) -> list[tuple[str, str]]:
+    return [(c.label, shown(c.value(values), c.kind)) for c in counters]
 
 
 def waiting(word: str) -> str:

@@ -42,7 +42,6 @@ def register(commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """The status is that of `Session.finish`."""
     if reason := cli.unable("roofline"):
         return cli.refuse(reason)
     there = session.Session(args, "roofline")
@@ -74,10 +73,10 @@ def _table(rows: Sequence[Row]) -> Table:
     body = []
     for row in rows:
         if row.competitor == REFERENCE and row.us and row.roof:
-            clock, power = (f"{v:.0f}" if v else "" for v in (row.sm_mhz, row.power_w))
-            share = f"{100 * row.tflops / row.roof.tflops:.0f}"
+            card = (tables.whole(row.sm_mhz), tables.whole(row.power_w))
+            share = tables.percent(row.tflops / row.roof.tflops)
             speeds = (digits(row.roof.tflops), digits(row.tflops), share)
-            body.append((row.case.kind, clock, power, *speeds, f"{row.roof.gbs:.0f}"))
+            body.append((row.case.kind, *card, *speeds, tables.whole(row.roof.gbs)))
     return Table((*head, "copy GB/s"), body)
 
 
@@ -91,7 +90,7 @@ def _places(rows: Sequence[Row]) -> Table:
         row = next(iter(own.values()))
         case, roof = row.case, row.roof
         memory = case.bytes / roof.gbs / 1e3 > case.flops / roof.tflops / 1e6
-        cells = [f"{100 * own[o].of_roof:.0f}" if o in own else "" for o in (*others, REFERENCE)]
+        cells = [tables.percent(own[o].of_roof) if o in own else "" for o in (*others, REFERENCE)]
         bound = "memory" if memory else "arithmetic"
         body.append((key, str(case), digits(case.flops / case.bytes), bound, *cells))
     return Table(head, body)
@@ -139,8 +138,7 @@ def plot_roofline(rows: list[Row], selection: Selection):
         f"{figures.called(own)} and cuBLAS under the measured roofs, {own[0].mode}\n"
         "Labelled: the furthest below their type's roof, with their share of it",
     )
-    above = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0}
-    axes.legend(ncols=5, fontsize=9, frameon=False, **above)
+    figures.legend(axes, 5)
     _annotate(axes, furthest(own, roofs)[:LABELS], roofs)
     figures.caption(figure, own)
     return figure

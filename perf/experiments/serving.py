@@ -11,7 +11,6 @@ import csv
 import dataclasses
 import functools
 import math
-import textwrap
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
@@ -24,11 +23,10 @@ from ..engine import Competitor, Plan
 from ..operands import Operands
 from ..problems import SUITE, Problem, refuse_unknown
 from ..roof import Roof
-from ..rows import PEERS, REFERENCE, Row
-from ..select import newest_races
+from ..rows import PEERS, Row
 from ..stats import geomean
-from ..tables import Parts, Result, Table, Tally, spread, us
-from ..views import Selection, View
+from ..tables import Parts, Result, Table, Tally
+from ..views import Selection, View, newest_of
 from .peers import against
 from .search import HUNGRY, workers
 from .suite import PLAN, plan
@@ -130,7 +128,6 @@ def register(commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """The status is that of `session.run`."""
     try:
         wanted = problems(args.models, args.layers, args.rows)
     except ValueError as error:
@@ -151,8 +148,8 @@ def race(there: session.Session, mine: Sequence[Problem]) -> None:
         for problem, future in zip(mine, compiled, strict=True):
             roof = there.roofs and there.roofs.of(problem.case)
             own = long if hungry(problem.case, roof) else short
-            among = functools.partial(field, problem.case, future, args.peers)
-            tasks.append(session.Task(problem.case, among, problem.to_json(), plan=own))
+            among = functools.partial(field, compiled=future, peers=args.peers)
+            tasks.append(session.Task.of(problem, among, plan=own))
         there.measure(tasks, long)
 
 
@@ -165,7 +162,7 @@ def hungry(case: Case, roof: Roof | None) -> bool:
 
 
 def field(
-    case: Case, compiled: Future[Compiled], peers: Sequence[str], operands: Operands
+    case: Case, operands: Operands, compiled: Future[Compiled], peers: Sequence[str]
 ) -> list[Competitor]:
     """Who races, once the kernel is compiled; what does not compile fails again, and says why."""
     compiled.result()
@@ -190,48 +187,41 @@ def parts(rows: list[Row], selection: Selection | None = None) -> Parts:
     if not found:
         return []
     timed = sorted((r for r in found if r.ratio), key=lambda r: r.ratio.p50)
-    worst = [
-        (r.id, str(r.ours.case), r.ours.rung or "", us(r.ours), us(r.others.get(REFERENCE)),
-         spread(r.ratio, r.tie)) for r in timed[:WORST]
-    ]  # fmt: skip
+    worst = Table.of(
+        WORST_HEAD, timed[:WORST], tables.RESULT | {"the worst": lambda r: r.id}, words=3
+    )
     untimed = tables.unmeasured(result.ours for result in found)
     tail = [untimed, tables.quiet(rows), tables.commands(rows) if selection else ""]
-    return [layers_table(rows), Table(WORST_HEAD, worst, words=3), *tail]
+    return [layers_table(rows), worst, *tail]
 
 
 def by_layer(found: Sequence[Result]) -> dict[tuple[str, str], list[Result]]:
-    """By model and name, in the order of appearance."""
-    layers: dict[tuple[str, str], list[Result]] = {}
-    for result in found:
-        problem = result.ours.problem
-        layers.setdefault((problem["class"], problem["name"]), []).append(result)
-    return layers
+    """By model and name."""
+    return tables.grouped(found, lambda r: (r.ours.problem["class"], r.ours.problem["name"]))
 
 
 def layers_table(rows: list[Row]) -> Table:
-    """A line for each layer, and one for all."""
-    found, best = tables.against_cublas(rows), None
-    if any(row.competitor in PEERS.values() and row.us for row in rows):
-        best = {result.id: result for result in tables.results(rows)}
+    """A line for each layer, and one for all; without what only races against peers have."""
+    found, best = tables.against_cublas(rows), {r.id: r for r in tables.results(rows)}
     body = []
     for (model, name), some in by_layer(found).items():
         case = some[0].ours.case
         means = _means(some, lambda r: f"M = {r.ours.case.M}", best)
         body.append((model, name, f"{case.N} x {case.K}", *means))
     body.append(("all", "", "", *_means(found, lambda r: r.id, best)))
-    return Table(HEAD if best is None else HEAD + PEERS_HEAD, body, words=3)
+    peers = any(row.competitor in PEERS.values() and row.us for row in rows)
+    head = HEAD + PEERS_HEAD if peers else HEAD
+    return Table(head, [cells[: len(head)] for cells in body], words=3)
 
 
 def _means(
-    found: Sequence[Result], named: Callable[[Result], str], best: dict[str, Result] | None
+    found: Sequence[Result], named: Callable[[Result], str], best: dict[str, Result]
 ) -> tuple[str, ...]:
-    """With what became of the races against peers, where `best` has some."""
+    """Against cuBLAS, and against the best of the peers where they raced."""
     tally = Tally("", found)
-    cells = (tally.count, tally.mean, tally.least_at(named), tally.share(ENOUGH))
-    if best is None:
-        return cells
-    raced = [best[result.id] for result in tally.timed]
+    raced = (best[result.id] for result in tally.timed)
     beside = Tally("", [one for one in raced if one.others.keys() & set(PEERS.values())])
+    cells = (tally.count, tally.mean, tally.least_at(named), tally.share(ENOUGH))
     return (*cells, str(len(beside.timed)), beside.mean, beside.least_at(named))
 
 
@@ -264,7 +254,7 @@ def plot_serving(rows: list[Row], selection: Selection | None = None):
     tally = Tally("", own)
     small = {"fontsize": 8.5, "va": "center"}
     words = f"{figures.called(r.ours for r in own)} over cuBLAS on layers of served models"
-    figure.text(0.02, 1 - 0.2 / height, f"{words}, {rows[0].mode}", fontsize=11, va="center")
+    figures.frame(figure, [r.ours for r in own], f"{words}, {rows[0].mode}", 0.02, 0.2)
     words = (
         f"x @ W.T in bf16, cuBLAS (grey) at 1: geomean {tally.mean} of {len(own)} problems, "
         f"{tally.share(ENOUGH).rpartition(', ')[2]} at {ENOUGH} or more; at the lines' ends, theirs"
@@ -272,24 +262,17 @@ def plot_serving(rows: list[Row], selection: Selection | None = None):
     figure.text(0.02, 1 - 0.42 / height, words, **small)
     words = "across: M, the rows of x; up: times cuBLAS's speed in the same rounds (arrow: further)"
     figure.text(0.5, 0.5 / height, words, ha="center", **small)
-    note = textwrap.fill(tables.origin([r.ours for r in own]), 112)
-    figure.text(0.5, 0.2 / height, note, ha="center", color=figures.PRINT, **small)
     return figure
 
 
 def _panel(axes, model: str, found: dict[str, list[Result]], every: Sequence[float]) -> None:
     """A line for each layer, with its name and mean right of the axes, in the order of the ends."""
-    from matplotlib.ticker import NullLocator
-
     figures.plain(axes, 7.5)
     low, high = figures.ratio_axis(axes.yaxis, every, (0.7, 1.6))
-    axes.set_xscale("log", base=2)
-    most = max(r.ours.case.M for own in found.values() for r in own)
-    axes.set_xlim(1 / 1.15, max(MOST, most) * 1.1)
-    ticks = [4**power for power in range(16) if 4**power <= axes.get_xlim()[1]]
-    axes.set_xticks(ticks, [str(tick) for tick in ticks])
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.axhline(1, color=figures.GREY, linewidth=1.4, zorder=1)
+    most = 1.1 * max(MOST, *(r.ours.case.M for own in found.values() for r in own))
+    figures.octaves(axes.xaxis, {4**i: str(4**i) for i in range(16) if 4**i <= most})
+    axes.set_xlim(1 / 1.15, most)
+    figures.reference(axes)
     ends = []
     for place, (layer, own) in enumerate(found.items()):
         color, marker = figures.CLASSES[place % len(figures.CLASSES)]
@@ -305,8 +288,8 @@ def _panel(axes, model: str, found: dict[str, list[Result]], every: Sequence[flo
     beside = 1 + 0.1 / (WIDTH * axes.get_position().width)
     line = {"arrowstyle": "-", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 1.5, "relpos": (0, 0.5)}
     for place, (ratio, size, label, color) in enumerate(sorted(ends)):
-        up = math.log(ratio / low) / math.log(high / low) if len(ends) == 1 else place + 0.5
-        up = up if len(ends) == 1 else up / len(ends)
+        alone = math.log(ratio / low) / math.log(high / low)
+        up = (place + 0.5) / len(ends) if len(ends) > 1 else alone
         axes.annotate(
             label, (size, ratio), xytext=(beside, up), textcoords="axes fraction", color=color,
             fontsize=7, va="center", arrowprops=line | {"color": color},
@@ -314,9 +297,4 @@ def _panel(axes, model: str, found: dict[str, list[Result]], every: Sequence[flo
     axes.set_title(model, fontsize=9, loc="left", pad=3)
 
 
-def newest(rows: Sequence[Row], s: Selection) -> list[Row]:
-    order = [problem.id for problem in problems()]
-    return newest_races(rows, "serving", order, s.gpu, s.mode)
-
-
-VIEWS = {"serving": View(newest, parts, plot_serving, "serving 2")}
+VIEWS = {"serving": View(newest_of("serving", problems), parts, plot_serving, "serving 2")}

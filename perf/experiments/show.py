@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from pathlib import Path
 
 from .. import cli, figures
@@ -90,5 +91,4 @@ def _shown(args: argparse.Namespace, show) -> int:
 
 
 def _selection(args: argparse.Namespace) -> Selection:
-    names = ("gpu", "size", "layout", "dtype", "accumulate", "precision", "mode", "competitor")
-    return Selection(**{name: getattr(args, name) for name in names})
+    return Selection(**{f.name: getattr(args, f.name) for f in dataclasses.fields(Selection)})

@@ -11,16 +11,16 @@ import dataclasses
 import functools
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from .. import cli, figures, session, tables
 from ..competitors import invariant, matmul
 from ..engine import Plan
 from ..problems import SUITE, Problem, chosen, random_problems, read_suite
-from ..rows import INVARIANT, REFERENCE, Row
-from ..select import full_runs, latest_run, newest_races
-from ..tables import Parts, Result, Table, Tally, digits, median, spread, us
-from ..views import ENOUGH, Selection, View, full_suite
+from ..rows import INVARIANT, Row
+from ..select import full_runs, latest_run
+from ..tables import Parts, Result, Table, Tally, median, us
+from ..views import ENOUGH, Selection, View, full_suite, newest_of
 from . import peers
 
 #: Many races in a row keep the card hot, so that each can be shorter than a lone one.
@@ -62,7 +62,6 @@ def register(commands) -> None:
 
 
 def run_suite(args: argparse.Namespace) -> int:
-    """The status is that of `session.run`."""
     try:
         problems = chosen(args.file, args.classes, args.ids)
     except (OSError, ValueError) as error:
@@ -75,44 +74,26 @@ def run_suite(args: argparse.Namespace) -> int:
         return cli.refuse("--batch-invariant races auto and cuBLAS: leave --peers out")
     if args.kernels != ["auto"]:
         return cli.refuse("--batch-invariant chooses the kernel itself: leave --kernel out")
-    return race(args, "suite", problems, invariant, invariant_text, "invariant")
+    plans = plan(args, MOST["suite"])
+    return session.race(args, "suite", problems, invariant, plans, invariant_text, "invariant")
 
 
 def run_random(args: argparse.Namespace) -> int:
-    """The status is that of `session.run`."""
     return _race(args, "random", random_problems(args.n, args.seed))
 
 
 def _race(args: argparse.Namespace, command: str, problems: Sequence[Problem]) -> int:
     """With the peers that were asked for, or without any."""
+    field, told, experiment = functools.partial(matmul, kernels=args.kernels), text, None
     if args.peers:
         field = functools.partial(peers.against, kernels=args.kernels, words=args.peers)
-        experiment = peers.EXPERIMENTS[command]
-        return race(args, command, problems, field, peers.text, experiment)
-    return race(args, command, problems, functools.partial(matmul, kernels=args.kernels), text)
+        told, experiment = peers.text, peers.EXPERIMENTS[command]
+    made = plan(args, MOST[command])
+    return session.race(args, command, problems, field, made, told, experiment)
 
 
-def race(
-    args: argparse.Namespace,
-    command: str,
-    problems: Sequence[Problem],
-    field: Callable,
-    told: Callable[[list[Row]], str],
-    experiment: str | None = None,
-) -> int:
-    """Who races on a problem, `field` says, given its case and its operands."""
-
-    def measure(there: session.Session, mine: Sequence[Problem]) -> None:
-        there.measure_roofs()
-        there.measure([task(problem, field) for problem in mine], plan(args, MOST[command]))
-
-    return session.run(args, command, problems, measure, told, experiment)
-
-
-def task(problem: Problem, field: Callable) -> session.Task:
-    return session.Task(
-        problem.case, functools.partial(field, problem.case), problem.to_json()
-    )  # fmt: skip
+#: A line of the suite as a task.
+task = session.Task.of
 
 
 def plan(args: argparse.Namespace, most: int, base: Plan = PLAN) -> Plan:
@@ -125,6 +106,9 @@ def plan(args: argparse.Namespace, most: int, base: Plan = PLAN) -> Plan:
 # Tables
 
 HEAD = ("class", "problems", "geomean", "least", "at 1.00 or more", "won", "tied", "lost")
+PROBLEMS = ("problem", "", "kernel", "µs", "TFLOP/s", "GB/s", "x cuBLAS (p20-p80)", "% of roof")
+PROBLEMS += ("cuBLAS µs",)
+BESIDE = ("problem", "", "kernel", "µs", "auto µs", "cuBLAS µs", "x cuBLAS (p20-p80)", "x auto")
 
 
 def text(rows: list[Row]) -> str:
@@ -139,59 +123,33 @@ def text(rows: list[Row]) -> str:
 
 def means(found: Sequence[Result]) -> Table:
     """A line for each class, and for all."""
-    return Table(HEAD, [_mean(tally) for tally in tables.tallies(found)])
-
-
-def _mean(tally: Tally) -> tuple[str, ...]:
-    least, share = tally.least_at(), tally.share()
-    return (tally.name, tally.count, tally.mean, least, share, *tally.sides)
+    return Table.of(HEAD, tables.tallies(found), tables.TALLY)
 
 
 def problems_of(found: Sequence[Result]) -> list[Table | str]:
     """Every problem; of what has no time, in a word, what became of it."""
-    head = ("problem", "", "kernel", "µs", "TFLOP/s", "GB/s", "x cuBLAS (p20-p80)", "% of roof")
-    body = []
-    for result in found:
-        row, theirs = result.ours, us(result.others.get(REFERENCE), outcome=False)
-        first = (f"{result.id} {row.problem['name']}", str(row.case))
-        if not row.us:
-            body.append((*first, row.outcome, *[""] * 5, theirs))
-            continue
-        times = (us(row), digits(row.tflops), digits(row.gbs), spread(row.ratio, row.tie))
-        share = f"{100 * row.of_roof:.0f}" if row.of_roof else ""
-        body.append((*first, row.rung or "", *times, share, theirs))
     untimed = tables.unmeasured(result.ours for result in found)
-    return [Table((*head, "cuBLAS µs"), body, words=3), untimed]
+    return [Table.of(PROBLEMS, found, tables.RESULT, words=3), untimed]
 
 
 def _runs(rows: list[Row], selection: Selection) -> Parts:
     """Each full run of the suite: whether they agree, and how quiet each was."""
     head = ("run", "commit", "problems", "geomean", "null test: geomean", "farthest from 1")
     body = []
-    for run in dict.fromkeys(row.run for row in rows):
-        own = [row for row in rows if row.run == run]
+    for run, own in tables.grouped(rows, lambda row: row.run).items():
         every = Tally("all", tables.against_cublas(own, selection.competitor))
         commit = (own[0].environment.commit or "unknown")[:7]
-        quiet = ("", "")
-        if found := tables.noise(own):
-            quiet = (f"{found[0]:.4f}", f"{found[1]:.4f} ({found[2]})")
+        found = tables.noise(own)
+        quiet = (f"{found[0]:.4f}", f"{found[1]:.4f} ({found[2]})") if found else ("", "")
         count, mean = str(len(every.timed)), f"{every.geomean:.4f}"
         body.append((run[:16].replace("T", " "), commit, count, mean, *quiet))
     return [Table(head, body, words=2)]
 
 
 def invariant_text(rows: list[Row]) -> str:
-    found, autos = tables.against_cublas(rows, INVARIANT), tables.raced(rows)
-    head = ("problem", "", "kernel", "µs", "auto µs", "cuBLAS µs", "x cuBLAS (p20-p80)", "x auto")
-    body = []
-    for result in found:
-        row, race = result.ours, autos[result.id]
-        others = (us(race.get(name), outcome=False) for name in ("auto", REFERENCE))
-        ratios = (spread(row.ratio, row.tie), median(_to_auto(row)))
-        first = (f"{result.id} {row.problem['name']}", str(row.case))
-        kernel = row.rung or "" if row.us else row.outcome
-        body.append((*first, kernel, us(row, outcome=False), *others, *ratios))
-    return tables.text([Table(head, body), *_invariant(rows), tables.quiet(rows)] if found else [])
+    found = tables.results(rows, INVARIANT)
+    every = [Table.of(BESIDE, found, tables.RESULT), *_invariant(rows), tables.quiet(rows)]
+    return tables.text(every if found else [])
 
 
 def _to_auto(row: Row):
@@ -211,7 +169,7 @@ def _invariant(rows: list[Row], selection: Selection | None = None) -> Parts:
             continue
         both = [r for r in tally.timed if _to_auto(r.ours)]
         theirs = Tally("auto", [autos[r.id] for r in both if r.id in autos])
-        alone = [dataclasses.replace(r.ours, ratio=_to_auto(r.ours)) for r in both]
+        alone = (dataclasses.replace(r.ours, ratio=_to_auto(r.ours)) for r in both)
         to_auto = Tally("x auto", [Result(row, {}) for row in alone])
         first = (name, tally.count, tally.mean, tally.least_at(), theirs.mean)
         body.append((*first, to_auto.mean, to_auto.least_at()))
@@ -250,7 +208,7 @@ def plot_suite(rows: list[Row], selection: Selection):
     ends = [v for r in own if r.ratio for v in (r.ratio.p20, r.ratio.p80)]
     figures.ratio_axis(axes.xaxis, ends, (0.4, 3.0))
     axes.set_ylim(count - 0.5, -0.5)
-    axes.axvline(1, color=figures.GREY, linewidth=1.4, zorder=1)
+    figures.reference(axes, across=False)
     # x in inches from the figure's left edge, y in lines.
     columns = blended_transform_factory(figure.dpi_scale_trans, axes.transData)
     place = 0.0
@@ -316,11 +274,10 @@ def _finish(figure, axes, own: Sequence[Result], total: Tally, height: float) ->
     """Titles, what the colours mean, the axis at both ends, where the rows come from."""
     from matplotlib.lines import Line2D
 
-    rows, without = [result.ours for result in own], len(own) - len(total.timed)
+    rows = [result.ours for result in own]
     words = f"{figures.called(rows)} over cuBLAS, {rows[0].mode}: geomean {total.mean}"
-    words += f" of {len(total.timed)} problems"
-    words += f" ({without} without a ratio)" if without else ""
-    figure.text(ID / WIDTH, 1 - 0.22 / height, words, fontsize=11, va="center")
+    words += f" of {len(total.timed)} problems{_without(total)}"
+    figures.frame(figure, rows, words, ID / WIDTH, 0.22)
     names = zip(("faster", "within the noise", "slower"), total.sides, strict=True)
     handles = [
         Line2D([], [], color=color, marker=marker, mfc=face, markersize=5, label=": ".join(name))
@@ -338,8 +295,11 @@ def _finish(figure, axes, own: Sequence[Result], total: Tally, height: float) ->
     marks = f"line: p20-p80{'; arrow: further' if off else ''}"
     label = f"times cuBLAS's speed in the same rounds ({marks})"
     axes.set_xlabel(label, fontsize=8.5, x=1, ha="right")
-    small = {"fontsize": 8.5, "color": figures.PRINT, "ha": "center", "va": "center"}
-    figure.text(0.5, 0.2 / height, textwrap.fill(tables.origin(rows), 112), **small)
+
+
+def _without(total: Tally) -> str:
+    count = len(total.results) - len(total.timed)
+    return f" ({count} without a ratio)" if count else ""
 
 
 def plot_random(rows: list[Row], selection: Selection):
@@ -351,7 +311,7 @@ def plot_random(rows: list[Row], selection: Selection):
     *classes, total = tables.tallies(own)
     roofed = all(result.ours.roof for result in total.timed)
     figure, axes = figures.blank(5.2)
-    axes.axhline(1, color=figures.GREY, linewidth=1.4, zorder=1)
+    figures.reference(axes)
     classes = sorted(classes, key=lambda tally: _alignment(tally.name), reverse=True)
     for tally, (color, marker) in zip(classes, figures.CLASSES, strict=False):
         points = [result.ours for result in tally.timed]
@@ -366,12 +326,9 @@ def plot_random(rows: list[Row], selection: Selection):
     axes.set_xlabel(across, fontsize=10)
     axes.set_ylabel("times cuBLAS's speed in the same rounds", fontsize=10)
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}" if roofed else f"{x:.0e}")
-    above = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0}
-    axes.legend(ncols=2, fontsize=9, frameon=False, **above)
-    without = len(own) - len(total.timed)
+    figures.legend(axes, 2)
     words = f"{figures.called(r.ours for r in own)} over cuBLAS, {rows[0].mode}, "
-    words += f"{len(total.timed)} random problems"
-    words += f" ({without} without a ratio)" if without else ""
+    words += f"{len(total.timed)} random problems{_without(total)}"
     share = total.share().rpartition(", ")[2]
     figures.title(figure, f"{words}:\n{share} at 1.0 or more, geomean {total.mean}")
     figures.caption(figure, [result.ours for result in own])
@@ -387,19 +344,15 @@ def _alignment(group: str) -> int:
 # Views
 
 
-def newest_suite(rows: Sequence[Row], s: Selection) -> list[Row]:
-    chosen = {"mode": s.mode, "competitor": s.competitor, "enough": full_suite()}
-    return latest_run(rows, "suite", s.gpu, **chosen)
-
-
-def newest_random(rows: Sequence[Row], s: Selection, experiment: str = "random") -> list[Row]:
-    chosen = {"mode": s.mode, "competitor": s.competitor, "enough": ENOUGH}
+def newest_random(
+    rows: Sequence[Row], s: Selection, experiment: str = "random", enough: int = ENOUGH
+) -> list[Row]:
+    chosen = {"mode": s.mode, "competitor": s.competitor, "enough": enough}
     return latest_run(rows, experiment, s.gpu, **chosen)
 
 
-def newest_problems(experiment: str, rows: Sequence[Row], s: Selection) -> list[Row]:
-    """The newest race of each of the suite's problems."""
-    return newest_races(rows, experiment, [p.id for p in read_suite()], s.gpu, s.mode)
+def newest_suite(rows: Sequence[Row], s: Selection) -> list[Row]:
+    return newest_random(rows, s, "suite", full_suite())
 
 
 def _summary(rows: list[Row], s: Selection) -> Parts:
@@ -421,9 +374,9 @@ VIEWS = {
     "runs": View(_all_runs, _runs),
     "random": View(newest_random, _summary, plot_random, "random 2"),
     "invariant": View(
-        functools.partial(newest_problems, "invariant"),
+        newest_of("invariant", read_suite),
         lambda rows, s: [*_invariant(rows), tables.commands(rows)],
     ),
-    "peers": View(functools.partial(newest_problems, "peers"), peers.parts),
+    "peers": View(newest_of("peers", read_suite), peers.parts),
     "random-peers": View(functools.partial(newest_random, experiment="random peers"), peers.parts),
 }

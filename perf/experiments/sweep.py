@@ -101,37 +101,30 @@ def register(commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """The status is that of `session.run`."""
     try:
         refuse_unknown(args.only, (*RUNGS, *CUDA_RUNGS))
     except ValueError as error:
         return cli.refuse(error)
-    whole = list(COMPARED) if args.compare else []
+    fuller = {"experiment": "ladder", "rounds": max(args.rounds, COMPARED_ROUNDS)}
+    among = {"only": args.only or swept(args.quick), "auto": True}
 
     def measure(there: session.Session, mine: Sequence[Problem]) -> None:
         with Ahead(args.ladders) as ahead:
-            tasks = [task(ahead, args, problem, problem.group == "compare") for problem in mine]
+            tasks = [
+                ahead.task(p.case, {"only": args.only}, problem=p.to_json(), **fuller)
+                if p.group == "compare"
+                else ahead.task(p.case, among, problem=p.to_json())
+                for p in mine
+            ]
             ahead.build()
             there.measure_roofs()
             there.measure(tasks, plan(args), minutes=args.minutes)
 
+    whole = COMPARED if args.compare else ()
     first = [Problem(f"compare {case.M}", "compare", "both ladders", case) for case in whole]
-    every = [*first, *swept_problems(args)]
-    return session.run(args, "sweep", every, measure, text, draw=draw)
-
-
-def task(ahead: Ahead, args: argparse.Namespace, problem: Problem, whole: bool) -> session.Task:
-    """A race of whole ladders, or of a sweep."""
-    if whole:
-        fields = {"experiment": "ladder", "rounds": max(args.rounds, COMPARED_ROUNDS)}
-        return ahead.task(problem.case, {"only": args.only}, problem=problem.to_json(), **fields)
-    options = {"only": args.only or swept(args.quick), "auto": True}
-    return ahead.task(problem.case, options, problem=problem.to_json())
-
-
-def swept_problems(args: argparse.Namespace) -> list[Problem]:
     names = [WHAT[word] for word in dict.fromkeys(args.what)]
-    return list(problems(names, args.layout, args.dtype, args.quick).values())
+    every = [*first, *problems(names, args.layout, args.dtype, args.quick).values()]
+    return session.run(args, "sweep", every, measure, text, draw=draw)
 
 
 def plan(args: argparse.Namespace) -> Plan:
@@ -222,20 +215,20 @@ def text(rows: list[Row]) -> str:
 
 
 def _table(sweep: Sweep, rows: Sequence[Row]) -> list[Table | str]:
-    races = by_case(rows)
-    head = (sweep.title, *(str(sweep.size(case)) for case in races))
-    body = [
-        (name, *(_speed(there.get(competitor)) for there in races.values()))
-        for competitor, name in lines(rows).items()
-    ]
-    roofs = [roof_tflops(there) for there in races.values()]
-    body.append(("roof", *("" if roof is None else digits(roof) for roof in roofs)))
+    head = (sweep.title, *(str(sweep.size(case)) for case in by_case(rows)))
+    body = [(name, *map(digits, found)) for name, found in speeds(rows).items()]
     title = f"{rows[0].case.layout}, {rows[0].case.dtype}, {rows[0].mode}, TFLOP/s"
     return [title, Table(head, body), tables.unmeasured(rows, label)]
 
 
-def _speed(row: Row | None) -> str:
-    return digits(row.tflops) if row and row.us else ""
+def speeds(rows: Sequence[Row]) -> dict[str, list[float | None]]:
+    """TFLOP/s of each case, by the competitor's label, and the roof's; None where there is none."""
+    races = by_case(rows).values()
+    found = {
+        label: [race[name].tflops if name in race else None for race in races]
+        for name, label in lines(rows).items()
+    }
+    return found | {"roof": [roof_tflops(race) for race in races]}
 
 
 def roof_tflops(race: dict[str, Row]) -> float | None:
@@ -262,9 +255,8 @@ def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
     for name in SWEEPS if newest else ():
         own = latest_sweep(rows, name, layout=newest.layout, dtype=newest.dtype)
         if own:
-            stem = f"sweep-{name}-{newest.layout}-{newest.dtype}"
-            picture = Path(folder) / f"{stem}.png"
-            written += [SweepView.of(name).draw(own, picture, Selection())]
+            picture = Path(folder) / f"sweep-{name}-{newest.layout}-{newest.dtype}.png"
+            written += [VIEWS[f"sweep-{name}"].draw(own, picture, Selection())]
             written += [picture.with_suffix(".csv")]
     return written
 
@@ -339,22 +331,17 @@ def _line(axes, sweep: Sweep, races: dict, name: str, **look) -> None:
 def _dress(figure, axes, sweep: Sweep, rows: Sequence[Row]) -> None:
     """Of all panels: sizes as octaves, some of them named; one legend, one title."""
     from matplotlib.lines import Line2D
-    from matplotlib.ticker import NullLocator
 
     sizes = [sweep.size(row.case) for row in rows]
-    octaves = [2**bit for bit in range(math.floor(math.log2(max(sizes))) + 1)]
-    octaves = [size for size in octaves if size >= min(sizes)]
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(octaves, [str(n) if i % 3 == 0 else "" for i, n in enumerate(octaves)])
-    axes.xaxis.set_minor_locator(NullLocator())
+    octaves = [size for size in _octaves(0, 30) if min(sizes) <= size <= max(sizes)]
+    figures.octaves(axes.xaxis, {n: "" if i % 3 else str(n) for i, n in enumerate(octaves)})
     if sweep.log:
         axes.set_yscale("log", base=2)
         axes.yaxis.set_major_formatter("{x:g}")
     else:
         axes.set_ylim(bottom=0)
     kind = f"{rows[0].case.layout}, {rows[0].case.dtype}, {rows[0].mode}"
-    title = f"TFLOP/s, {sweep.title}, {kind} (band: p20-p80)"
-    figure.suptitle(title, fontsize=10, x=0.01, ha="left")
+    figures.title(figure, f"TFLOP/s, {sweep.title}, {kind} (band: p20-p80)", 10)
     looks = {
         "Triton": {"color": figures.RUNG, "marker": "o", "markersize": 3},
         "CUDA twins": {"color": figures.CUDA_RUNG, "marker": "s", "markersize": 3},
@@ -372,20 +359,14 @@ def _dress(figure, axes, sweep: Sweep, rows: Sequence[Row]) -> None:
 class SweepView(View):
     """Writes the TFLOP/s to a CSV file beside its picture."""
 
-    @staticmethod
-    def of(name: str) -> SweepView:
-        return SweepView(functools.partial(_newest, name), None, plot, "sweep 3")
-
     def draw(self, rows: list[Row], path: Path, selection: Selection) -> Path:
         found = super().draw(rows, path, selection)
-        names, file = lines(rows), Path(path).with_suffix(".csv")
-        with open(file, "w", newline="") as out:
-            table = csv.writer(out, lineterminator="\n")
-            table.writerow([*"MNK", *(f"{name} (TFLOP/s)" for name in (*names.values(), "roof"))])
-            for case, race in by_case(rows).items():
-                speeds = [race[name].tflops if name in race else None for name in names]
-                cells = [f"{s:.4g}" if s else "" for s in (*speeds, roof_tflops(race))]
-                table.writerow([case.M, case.N, case.K, *cells])
+        table = speeds(rows)
+        with open(Path(path).with_suffix(".csv"), "w", newline="") as file:
+            out = csv.writer(file, lineterminator="\n")
+            out.writerow([*"MNK", *(f"{name} (TFLOP/s)" for name in table)])
+            for case, *cells in zip(by_case(rows), *table.values(), strict=True):
+                out.writerow([case.M, case.N, case.K, *(f"{c:.4g}" if c else "" for c in cells)])
         return found
 
 
@@ -393,4 +374,7 @@ def _newest(name: str, rows: Sequence[Row], s: Selection) -> list[Row]:
     return latest_sweep(rows, name, s.gpu, **s.given("layout", "dtype"))
 
 
-VIEWS = {f"sweep-{name}": SweepView.of(name) for name in SWEEPS}
+VIEWS = {
+    f"sweep-{name}": SweepView(functools.partial(_newest, name), None, plot, "sweep 3")
+    for name in SWEEPS
+}
