@@ -1,6 +1,7 @@
 """The measuring tool without a GPU: its statistics, its refusals, its check, who may race."""
 
 import dataclasses
+import itertools
 import json
 import math
 import random
@@ -365,32 +366,47 @@ def test_what_does_not_build_is_a_failed_row_and_no_compiler_one_reason(monkeypa
 # The card
 
 
+READINGS = {
+    "nothing limits it": ([(1980, 400, False), (1980, 600, False)], False),
+    "the same power": ([(1450, 700, True), (1460, 690, True)], False),
+    "another power under a limit": ([(1450, 700, True), (1980, 500, False)], True),
+    "an unknown power": ([(1450, 700, True), (1980, None, None)], True),
+}
+
+
+@pytest.mark.parametrize("name", READINGS)
+def test_the_clock_adapts_where_powers_differ_under_a_limit(name):
+    readings, adapts = READINGS[name]
+    there = object.__new__(bench.Sustained)
+    there.plan = Plan(settle=0)
+    states = [State(mhz, power, 50, limited) for mhz, power, limited in readings]
+    loops = [Loop(1, 1e-3, None, lambda state=state: Sample(1e-3, state)) for state in states]
+    assert there.settle(loops) == states[-1] and there.adapts is adapts
+
+
+@pytest.mark.parametrize("clocks", [[1500, 1450, 1400, 1410, 1420, 1405], [None, None]])
+def test_the_clock_has_settled_when_four_readings_agree(monkeypatch, clocks):
+    taken, ticks = [], itertools.count()
+    monkeypatch.setattr(bench.time, "monotonic", lambda: next(ticks))
+    there = object.__new__(bench.Sustained)
+    there.plan = Plan(settle=1.5)
+
+    def timer():
+        taken.append(clocks[len(taken)])
+        return Sample(1e-3, State(taken[-1], 500, 50, taken[-1] == 1450))
+
+    assert there.settle([Loop(1, 1e-3, None, timer)]).sm_mhz == (clocks[0] and 1407.5)
+    assert taken == clocks
+
+
 @pytest.mark.parametrize(
     ("mhz", "power", "limited"),
     [(1980, 400, False), (1980, 680, True), (1410, 500, True), (None, 700, None)],
 )
 def test_the_clock_is_limited_below_its_maximum_and_near_the_power_limit(mhz, power, limited):
     assert machine._limited(mhz, 1980, power, 700) is limited
-
-
-@pytest.mark.parametrize(
-    ("states", "adapts"),
-    [
-        ([State(1980, 400, 50, False), State(1980, 600, 50, False)], False),  # nothing limits it
-        ([State(1450, 700, 50, True), State(1460, 690, 50, True)], False),  # the same power
-        ([State(1450, 700, 50, True), State(1980, 500, 50, False)], True),
-        ([State(1450, 700, 50, True), State(1980, None, 50, None)], True),  # unknown
-    ],
-)
-def test_the_clock_adapts_where_powers_differ_under_a_limit(states, adapts):
-    assert bench._adapts(states) is adapts
-
-
-def test_a_clock_is_steady_when_four_readings_agree_and_a_state_is_limited_if_any_is():
-    assert bench._steady([1400, 1410, 1420, 1405]) and bench._steady([None] * 4)
-    assert not bench._steady([1400, 1410, 1450, 1405]) and not bench._steady([1400, 1410, 1420])
-    states = [State(1980.0, 500.0, 50.0, False), State(1500.0, 700.0, 50.0, True)]
-    assert State.median(states) == State(1740.0, 600.0, 50.0, True)
+    states = [State(limited=False), State(limited=limited)]
+    assert State.median(states).limited is bool(limited)
 
 
 @pytest.mark.parametrize(

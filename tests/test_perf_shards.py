@@ -32,13 +32,6 @@ def test_every_problem_is_one_parts(count):
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
-def test_a_part_is_what_the_environment_says(monkeypatch, tmp_path):
-    assert shards.own() is None and parsed("suite").part is None
-    mine = part(1, 3, tmp_path / "1.jsonl")
-    monkeypatch.setenv(shards.VARIABLE, mine.to_json())
-    assert shards.own() == mine == parsed("suite", "--gpus", "3").part
-
-
 @pytest.mark.parametrize(
     ("named", "devices", "index", "among"),
     [(None, ["0", "1"], 1, 1), ("3, 5,7", ["3", "5"], 0, 3), ("GPU-a,GPU-b", None, 0, 0)],
