@@ -319,14 +319,6 @@ def test_verdicts_are_those_of_the_table():
     assert verdicts == [suite.WIN, suite.TIE, suite.LOSS]
 
 
-@pytest.mark.parametrize("values", [[1.0], [0.6, 1.8], [0.05, 3.0]])
-def test_an_axis_of_ratios_shows_all_of_them_one_and_a_few_ticks(values):
-    _, axes = figures.blank(2)
-    low, high = figures.ratio_axis(axes.xaxis, values)
-    assert low < min(*values, 0.9) and max(*values, 1.1) < high
-    assert 1.0 in axes.get_xticks() and 3 <= len(axes.get_xticks()) <= 14
-
-
 def test_roofs_are_of_each_type_at_its_own_clock_and_the_furthest_below_come_first():
     below = [r for r in suite_rows(R12=0.05) if r.competitor == "auto"]
     found = roofline.roofs_of(roof_rows(), below)

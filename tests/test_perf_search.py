@@ -204,36 +204,27 @@ class Card:
 
     def __init__(self, monkeypatch):
         self.replays = self.launches = 0
-        there = self
 
-        class Graph:
-            def capture_begin(self, pool):
-                there.launches = 0
+        def graph():
+            begin = lambda pool: setattr(self, "launches", 0)  # noqa: E731
+            replay = lambda: setattr(self, "replays", self.replays + 1)  # noqa: E731
+            return types.SimpleNamespace(
+                capture_begin=begin, capture_end=lambda: None, replay=replay
+            )  # fmt: skip
 
-            def capture_end(self):
-                assert there.launches > 0
-
-            def replay(self):
-                there.replays += 1
-
-        class Event:
-            def __init__(self, enable_timing):
-                pass
-
-            def record(self):
-                self.at = there.replays
-
-            def synchronize(self):
-                pass
-
-            def elapsed_time(self, other):
-                return ((other.at - self.at) * there.launches * 10.0 or 30.0) / 1e3
+        def event(enable_timing):
+            made = types.SimpleNamespace(synchronize=lambda: None)
+            made.record = lambda: setattr(made, "at", self.replays)
+            made.elapsed_time = lambda end: (
+                ((end.at - made.at) * self.launches * 10.0 or 30.0) / 1e3
+            )  # fmt: skip
+            return made
 
         stream = types.SimpleNamespace(wait_stream=lambda other: None)
         for name, value in {
             "get_device_properties": lambda index: types.SimpleNamespace(L2_cache_size=50000),
-            "current_device": lambda: 0, "current_stream": lambda: None, "CUDAGraph": Graph,
-            "synchronize": lambda: None, "graph_pool_handle": lambda: "pool", "Event": Event,
+            "current_device": lambda: 0, "current_stream": lambda: None, "CUDAGraph": graph,
+            "synchronize": lambda: None, "graph_pool_handle": lambda: "pool", "Event": event,
             "Stream": lambda: stream, "stream": lambda stream: contextlib.nullcontext(),
         }.items():  # fmt: skip
             monkeypatch.setattr(torch.cuda, name, value)
