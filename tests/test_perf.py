@@ -191,6 +191,13 @@ def test_flops_and_bytes_are_counted(case, flops, moved):
     assert sum(t.numel() * t.element_size() for t in there) == moved
 
 
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+def test_operands_have_the_layout_and_poisoned_outputs(layout):
+    a, b, c = operands.operands(dataclasses.replace(CASE, layout=layout, dtype="bf16"), "cpu")
+    assert Problem.of(a, b, c).layout == layout and c.isnan().all()
+    assert a.float().std() == pytest.approx(1, abs=0.1)
+
+
 @pytest.mark.parametrize(
     ("case", "call"),
     [

@@ -171,6 +171,18 @@ def test_new_shapes_of_a_vector_are_vectors_and_kernel_loads_are_counted():
     assert loads() == 1
 
 
+def test_callers_call_what_users_write(monkeypatch):
+    asked, a = [], torch.ones(2, 2)
+    monkeypatch.setattr(tritemm, "matmul", lambda a, b, **options: asked.append(options) or a)
+    raced = [Competitor("tma", None, ladder="triton"), Competitor(REFERENCE, None)]
+    monkeypatch.setattr(host, "matmul", lambda case, operands_, kernels: raced)
+    tma, reference = host.callers(CASE, (), ["tma"])
+    tma.run(a, a)
+    tma.run(a, a, out=a)
+    assert reference.run is torch.matmul
+    assert asked == [{"kernel": "tma"}, {"kernel": "tma", "out": a}]
+
+
 # Calls as models make them, and torch's own
 
 
@@ -572,7 +584,12 @@ def test_errors_are_judged_by_torchs():
 @interpreted
 def test_a_twin_is_what_convert_makes_over_the_same_parameters():
     """Of a gate and an up, which it packs: torch's own model reads the halves of the pair."""
-    torchs, x = nn.Sequential(LlamaMLP(16, 24), nn.Linear(16, 11)).eval(), torch.randn(3, 16)
+    torchs, x = (
+        nn.Sequential(LlamaMLP(16, 24), nn.Linear(16, 16), nn.Linear(16, 16)),
+        torch.randn(3, 16),
+    )
+    torchs.eval()
+    torchs[1].weight = torchs[2].weight
     expected = torchs(x)
     ours, report = model.twin(torchs)
     assert all(a is b for a, b in zip(ours.parameters(), torchs.parameters(), strict=True))

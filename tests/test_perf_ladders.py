@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import functools
 import math
 import random
 
@@ -20,7 +21,7 @@ from perf.stats import Quantiles
 from perf.views import Selection
 from tritemm.rungs import RUNGS
 
-from .perf_fakes import NEW, OLD, Clock, flat, four_gpus, on_cpu, ran, row, synthetic
+from .perf_fakes import NEW, OLD, ROOFS, Clock, flat, four_gpus, on_cpu, ran, row, synthetic
 
 pytestmark = pytest.mark.host
 pytest.importorskip("matplotlib")
@@ -147,6 +148,17 @@ def test_few_sizes_come_first_then_the_cheapest_and_rungs_are_derived():
     names = sweep.swept()
     assert names[:2] == ["tiled", "swizzled"] and set(sweep.swept(quick=True)) < set(names)
     assert {"mma_base", "wgmma_cluster"} <= set(names) and "simt_naive" not in names
+
+
+def test_what_is_compiled_ahead_is_what_races(monkeypatch):
+    problem_of = functools.partial(competitors.problem_of, device=ROOFS.device)
+    monkeypatch.setattr(ladder, "problem_of", problem_of)
+    monkeypatch.setattr(competitors, "problem_of", problem_of)
+    case, options = Case(4096, 4096, 4096, "NT", "fp16"), {"only": ["tiled", "tma"], "auto": True}
+    items = ladder._items(case, triton=RUNGS, **options)
+    assert [name for name, *_ in items[:2]] == ["tiled", "tma"] and len(items) == 3
+    twins = ladder._items(case, triton=RUNGS, others=CUDA_RUNGS, only=["async_stages"])
+    assert [config.num_stages for _, _, config in twins] == [4, 3, 2]  # those that a twin names
 
 
 def made_up(name, run=OLD, sizes=None, who=None, **of):
@@ -317,6 +329,14 @@ def test_verdicts_are_those_of_the_table():
     results = {r.id: r for r in tables.against_cublas(suite_rows(S1=1.002, R12=0.05, R1=2.5))}
     verdicts = [suite.verdict(results[key]) for key in ("R1", "S1", "R12")]
     assert verdicts == [suite.WIN, suite.TIE, suite.LOSS]
+
+
+@pytest.mark.parametrize("values", [[1.0], [0.6, 1.8], [0.05, 3.0]])
+def test_an_axis_of_ratios_shows_all_of_them_one_and_a_few_ticks(values):
+    _, axes = figures.blank(2)
+    low, high = figures.ratio_axis(axes.xaxis, values)
+    assert low < min(*values, 0.9) and max(*values, 1.1) < high
+    assert 1.0 in axes.get_xticks() and 3 <= len(axes.get_xticks()) <= 14
 
 
 def test_roofs_are_of_each_type_at_its_own_clock_and_the_furthest_below_come_first():

@@ -171,6 +171,7 @@ def test_each_problems_newest_race_is_shown_whichever_run_it_was_of():
     assert select.newest_races([*few, *ROWS], "suite", ids) == [*few, *ROWS[2:]]
     found = select.newest_races([*ROWS, *few], "suite", ids[::-1])
     assert [row.id for row in found[::2]] == ids[::-1] and found[-2:] == few
+    assert select.newest_races([*few, *ROWS], "suite", ids[:1]) == few
     assert len(select.newest_races([*ROWS, *few], "suite", ["of another file"])) == len(ROWS)
 
 

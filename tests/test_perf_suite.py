@@ -71,6 +71,16 @@ def spoilt(a, b, *, out, **options):
 # The problems
 
 
+def test_the_suite_is_read():
+    known = {problem.id: problem.case for problem in problems.read_suite()}
+    assert known["S8"] == Case(4096, 4096, 4096, "NN", "fp32", precision="tf32")
+    assert known["S10"] == Case(4096, 14336, 4096, "NT", "int8", "int32")
+    assert known["M1"].out_dtype == "fp32" and known["P1"].out_dtype is None
+    layers = {problem.id: problem.case for problem in problems.read_suite(problems.LINEAR)}
+    assert layers["T1"] == Case(8192, 28672, 4096, "NT", "bf16", ending="bias gelu")
+    assert (layers["T3"].ending, layers["T3"].columns) == ("swiglu", 14336)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
