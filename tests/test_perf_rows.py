@@ -86,10 +86,8 @@ def test_a_torn_last_line_is_warned_of_and_swallows_nothing(recorded, tmp_path):
     for part in (recorded[:1], recorded[1:2]):
         rows.append(path, part)
     path.write_text(path.read_text()[:-20])
-    with pytest.warns(UserWarning, match=r"line 3: .*left out"):
-        assert rows.read(path) == recorded[:1]
     rows.append(path, recorded[2:])
-    with pytest.warns(UserWarning, match="line 3"):
+    with pytest.warns(UserWarning, match=r"line 3: .*left out"):
         assert rows.read(path) == [recorded[0], *recorded[2:]]
 
 
@@ -152,39 +150,36 @@ def dated(found, run=NEW, **fields):
 
 
 def test_a_partial_run_does_not_displace_a_full_one():
-    later, latest = dated(ROWS), {"experiment": "suite", "enough": 4}
-    assert select.latest_run([*ROWS, *later], **latest) == later
-    assert select.latest_run([*ROWS, *later[:4]], **latest) == ROWS
-    assert select.latest_run([*ROWS, *later[:4]], "suite", enough=2) == later[:4]
-    assert select.latest_run(ROWS, "random") == []
-    tma = dated([r for r in ROWS if r.competitor == "auto"], competitor="tma")
-    assert select.latest_run([*ROWS, *tma], **latest, competitor="auto") == ROWS
-    assert select.latest_run([*ROWS, *tma], **latest, competitor="tma") == tma
-    assert select.latest_run(tma, **latest, competitor="auto") == []
-    burst = dated(ROWS, mode="burst")
-    assert select.latest_run([*ROWS, *burst], **latest) == ROWS
-    assert select.latest_run([*ROWS, *burst], **latest, mode="burst") == burst
+    own, later = [r for r in ROWS if r.competitor == "auto"], dated(ROWS)
+    tma, burst = dated(own, competitor="tma"), dated(ROWS, mode="burst")
+    for more, chosen, shown in (
+        (later, {}, later),
+        (later[:4], {}, ROWS),
+        (later[:4], {"enough": 2}, later[:4]),
+        (tma, {"competitor": "auto"}, ROWS),
+        (tma, {"competitor": "tma"}, tma),
+        (burst, {}, ROWS),
+        (burst, {"mode": "burst"}, burst),
+    ):
+        assert select.latest_run([*ROWS, *more], "suite", **{"enough": 4} | chosen) == shown
     every = [*later, *ROWS, *dated(ROWS[:2], LATER)]
     assert select.full_runs(every, "suite", "auto", 4) == [*ROWS, *later]
 
 
 def test_each_problems_newest_race_is_shown_whichever_run_it_was_of():
-    ids = ["A", "B", "C", "D"]
-    few, rest = dated(ROWS[:2]), ROWS[2:]
-    assert select.newest_races([*few, *ROWS], "suite", ids) == [*few, *rest]
+    ids, few = ["A", "B", "C", "D"], dated(ROWS[:2])
+    assert select.newest_races([*few, *ROWS], "suite", ids) == [*few, *ROWS[2:]]
     found = select.newest_races([*ROWS, *few], "suite", ids[::-1])
     assert [row.id for row in found[::2]] == ids[::-1] and found[-2:] == few
-    unknown = select.newest_races([*ROWS, *few], "suite", ["of another file"])
-    assert len(unknown) == len(ROWS) and unknown[:2] != ROWS[:2]
     assert select.newest_races([*few, *ROWS], "suite", ids[:1]) == few
-    assert select.newest_races(ROWS, "random", ids) == []
+    assert len(select.newest_races([*ROWS, *few], "suite", ["of another file"])) == len(ROWS)
 
 
 def test_the_newest_run_with_a_time_in_every_mode_is_shown():
-    def made(run, modes):
-        return [row(m, "c", 1.0, run=run, experiment="host", mode=m) for m in modes]
-
-    old, new, torn = made(OLD, "ab"), made(NEW, "ab"), made(LATER, "a")
+    old, new, torn = (
+        [row(m, "c", 1.0, run=run, experiment="host", mode=m) for m in modes]
+        for run, modes in ((OLD, "ab"), (NEW, "ab"), (LATER, "a"))
+    )
     assert select.newest_of_all([*new, *old, *torn], "host", ["a", "b"]) == new
     assert select.newest_of_all(torn, "host", ["a", "b"]) == []
 
@@ -246,6 +241,7 @@ def test_the_ladders_table_names_ties_twins_and_refusals():
 
 # Whether rows are of today's kernels
 
+WHY = "\n    # why"
 KERNEL = """import triton
 from ._tile import raster
 
@@ -274,21 +270,17 @@ def hashed(folder):
     return sources._hash(map(sources._python, sources.files_of(folder / "k01_toy.py")))
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "differs"),
-    [
-        ("k01_toy", KERNEL.replace("raster(a)", "raster(a + 1)"), True),
-        ("_tile", "from .common.ptx import wait\nEPI_N = 64\n", True),
-        ("common/ptx", "x = 2\n", True),
-        (
-            "k01_toy",
-            '"""toy: a header."""\n\n' + KERNEL.replace("(a):", "(a):\n    # why\n"),
-            False,
-        ),
-        ("k01_toy", KERNEL.replace("import triton\n", "import triton\nimport torch\n"), False),
-        ("other", "y = 2\n", False),
-    ],
-)
+OTHER = [
+    ("k01_toy", KERNEL.replace("raster(a)", "raster(a + 1)"), True),
+    ("_tile", "from .common.ptx import wait\nEPI_N = 64\n", True),
+    ("common/ptx", "x = 2\n", True),
+    ("k01_toy", f'"""toy: a header."""\n\n{KERNEL.replace("(a):", "(a):" + WHY)}', False),
+    ("k01_toy", f"import torch\n{KERNEL}", False),
+    ("other", "y = 2\n", False),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "differs"), OTHER)
 def test_other_code_is_another_hash_and_words_and_other_files_are_not(folder, name, text, differs):
     names = [path.stem for path in sources.files_of(folder / "k01_toy.py")]
     assert names == ["k01_toy", "_tile", "ptx"]

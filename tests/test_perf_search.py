@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import tritemm
-from perf import __main__, bench, competitors, engine, operands, roof
+from perf import __main__, bench, competitors, engine, operands
 from perf.case import Case
 from perf.engine import Competitor
 from perf.experiments import regret, repeat, search, show
@@ -22,7 +22,6 @@ from perf.problems import random_problems
 from perf.views import Selection
 from tritemm import dispatch
 from tritemm.compile.asm import DEVICES
-from tritemm.cost_model import samples
 from tritemm.problem import INTERPRETED
 from tritemm.rungs import RUNGS
 from tritemm.spec import Config
@@ -161,50 +160,34 @@ def test_times_before_the_clock_has_settled_are_scaled_and_lines_are_compact(fak
 
 
 def test_a_search_is_read_from_what_its_processes_left(tmp_path):
+    """The last line of a process that died is torn."""
     config = Config(64, 128, 32, num_warps=4, num_stages=3)
     found = (
         Result(Option(RUNGS[2], config, 12.5e-6), 10.123e-6),
         Result(Option(None, None, None), 11.5e-6),
-        Result(Option(RUNGS[2], dataclasses.replace(config, SPLIT_K=2), 1e-6), 20.25e-6),
         Result(Option(RUNGS[3], config, 12.5e-6), None, "wrong: 3 of 9"),
     )
-    case = Case(64, 96, 128, "TN", "fp16", out_dtype="fp32")
-    one = Found(case, found, found[2].name, "title")
-    other = dataclasses.replace(one, case=Case(1, 2, 3, batch=4), results=found[:2])
-    files = [tmp_path / "0.jsonl", tmp_path / "1.jsonl"]
-    for file, each in zip(files, (one, other), strict=True):
-        lines = [search.to_json(each.case, r) for r in each.results]
-        head = json.dumps({"time": "now", "environment": {}})
-        file.write_text("\n".join([head, search.note(each), *lines, '{"M": 4']))
-    read = search.read(files)
-    assert [each.case for each in read] == [one.case, other.case] and read[0].title == "title"
-    assert [search.text(each) for each in read] == [search.text(one), search.text(other)]
-    assert [search.wrong(each) for each in read] == [True, False]
-    assert [search.to_json(case, r) for r in read[0].results] == [
-        search.to_json(case, r) for r in found
-    ]
+    one = Found(Case(64, 96, 128, "TN", "fp16", out_dtype="fp32"), found, found[0].name, "title")
+    lines = [search.to_json(one.case, r) for r in found]
+    (tmp_path / "0.jsonl").write_text("\n".join(["{}", search.note(one), *lines, '{"M": 4']))
+    (read,) = search.read([tmp_path / "0.jsonl"])
+    assert (read.case, read.title, search.wrong(read)) == (one.case, "title", True)
+    assert search.text(read) == search.text(one)
+    assert [search.to_json(one.case, r) for r in read.results] == lines
 
 
 def test_a_config_is_named_by_all_it_has():
     option = Option(RIGHT, dataclasses.replace(SWAPPED, PACK="ab", ORDER="grouped", CLUSTER=2), 1.0)
     assert option.name == "right 32x32x16 w4 s1 grouped16 split3 cluster2 swap pack-ab"
-    empty = Found(CASE, (Result(option, None, "failed: x"),), option.name)
-    assert empty.timed == [] and empty.cublas is None and empty.regret is None
 
 
 # The quick bench
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        Case(40, 24, 56, "TN"),
-        Case(40, 24, 56, "NT", "fp16", "fp16"),
-        Case(40, 24, 56, "NN", "int8", "int32"),
-        Case(40, 24, 56, "NN", "fp16", batch=3, out_dtype="fp32"),
-        Case(40, 24, 56, "NN", "fp64", "fp64"),
-    ],
-)
+@pytest.mark.parametrize("case", [
+    Case(40, 24, 56, "NT", "fp16", "fp16"), Case(40, 24, 56, "NN", "int8", "int32"),
+    Case(40, 24, 56, "NN", "fp16", batch=3, out_dtype="fp32"),
+], ids=str)  # fmt: skip
 def test_products_of_small_integers_are_exact(case):
     (a, b, c), want = operands.integers(case, "cpu")
     assert want.dtype == c.dtype and want.shape == c.shape
@@ -221,36 +204,27 @@ class Card:
 
     def __init__(self, monkeypatch):
         self.replays = self.launches = 0
-        there = self
 
-        class Graph:
-            def capture_begin(self, pool):
-                there.launches = 0
+        def graph():
+            begin = lambda pool: setattr(self, "launches", 0)  # noqa: E731
+            replay = lambda: setattr(self, "replays", self.replays + 1)  # noqa: E731
+            return types.SimpleNamespace(
+                capture_begin=begin, capture_end=lambda: None, replay=replay
+            )  # fmt: skip
 
-            def capture_end(self):
-                assert there.launches > 0
-
-            def replay(self):
-                there.replays += 1
-
-        class Event:
-            def __init__(self, enable_timing):
-                pass
-
-            def record(self):
-                self.at = there.replays
-
-            def synchronize(self):
-                pass
-
-            def elapsed_time(self, other):
-                return ((other.at - self.at) * there.launches * 10.0 or 30.0) / 1e3
+        def event(enable_timing):
+            made = types.SimpleNamespace(synchronize=lambda: None)
+            made.record = lambda: setattr(made, "at", self.replays)
+            made.elapsed_time = lambda end: (
+                ((end.at - made.at) * self.launches * 10.0 or 30.0) / 1e3
+            )  # fmt: skip
+            return made
 
         stream = types.SimpleNamespace(wait_stream=lambda other: None)
         for name, value in {
             "get_device_properties": lambda index: types.SimpleNamespace(L2_cache_size=50000),
-            "current_device": lambda: 0, "current_stream": lambda: None, "CUDAGraph": Graph,
-            "synchronize": lambda: None, "graph_pool_handle": lambda: "pool", "Event": Event,
+            "current_device": lambda: 0, "current_stream": lambda: None, "CUDAGraph": graph,
+            "synchronize": lambda: None, "graph_pool_handle": lambda: "pool", "Event": event,
             "Stream": lambda: stream, "stream": lambda stream: contextlib.nullcontext(),
         }.items():  # fmt: skip
             monkeypatch.setattr(torch.cuda, name, value)
@@ -302,21 +276,6 @@ def test_what_hangs_ends_the_process_and_is_named_and_so_is_a_cuda_error(fakes, 
         searched()
 
 
-@pytest.mark.gpu
-@pytest.mark.xdist_group("perf")
-def test_a_card_is_searched():
-    """Compiled ahead, checked and timed; the dispatcher's choice is among what was timed."""
-    tasks = [Task.of(Case(512, 768, 1024, "NT")), Task.of(Case(3, 200, 300, "TN", "fp16"))]
-    said = []
-    with search.Searches(tasks, 4) as searches:
-        for index, task in enumerate(tasks):
-            one = searches.run(index, random.Random(0), said.append)
-            assert len(one.results) == len(task.options) + 1
-            assert one.choice and one.cublas and 1 <= one.regret < 10
-            assert not [r for r in one.failures if r.error.startswith("wrong")]
-    assert said == []
-
-
 # The command
 
 
@@ -328,18 +287,6 @@ def test_problems_are_the_suites_random_ones_or_shapes():
     assert shapes == [
         Case(64, 32, 16, "TN", "int8", "int32"), Case(4, 5, 6, "NN", "int8", "int32"),
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize("text", ["64,32", "64,32,0,NT", "64,32,16,XX", "1,2,3,4,NN", ""])
-def test_what_is_no_shape_is_refused(text, capsys):
-    with pytest.raises(SystemExit):
-        parsed("search", "--shape", text)
-    assert "argument --shape" in capsys.readouterr().err
-
-
-def test_lines_are_added_to_a_plain_file(capsys):
-    assert __main__.main(["search", "--out", "found.jsonl.gz"]) == 2
-    assert "--out: lines are added to a plain file" in capsys.readouterr().err
 
 
 class FakeSearches:
@@ -415,24 +362,20 @@ def test_errors_and_ctrl_c_keep_what_was_found(command, tmp_path, capsys, error,
 
 def test_a_shared_search_leaves_the_lines_of_one_process(command, monkeypatch, tmp_path, capsys):
     four_gpus(monkeypatch)
-    alone, shared = tmp_path / "alone.jsonl", tmp_path / "shared.jsonl"
-    words = ["search", *SHAPES, "--shape", "16,32,48,TT"]
-    assert __main__.main([*words, "--out", str(alone)]) == 0
-    before = capsys.readouterr().out
-    assert __main__.main([*words, "--gpus", "2", "--out", str(shared)]) == 0
-    told, timeless = capsys.readouterr(), {"us": None, "time": None, "command": None}
-    expected, lines = (
-        [json.loads(line) | timeless for line in path.read_text().splitlines()]
-        for path in (alone, shared)
-    )
+    words, found = ["search", *SHAPES, "--shape", "16,32,48,TT"], []
+    for more in ([], ["--gpus", "2"]):
+        path = tmp_path / f"{len(more)}.jsonl"
+        assert __main__.main([*words, *more, "--out", str(path)]) == 0
+        found.append([json.loads(line) for line in path.read_text().splitlines()])
+        for line in found[-1]:
+            line |= {"us": None, "time": None, "command": None}
+    told, (expected, lines) = capsys.readouterr(), found
     assert lines[0] == expected[0] and len(lines) == len(expected) == 1 + 3 * 4
     for at in (1, 5, 9):  # within a problem the fastest comes first: that may differ
         assert all(line in expected[at : at + 4] for line in lines[at : at + 4])
-    titles = lambda text: [t.rpartition(",")[0] for t in text.splitlines() if t[:1] == "["]  # noqa: E731
-    assert titles(told.out) == titles(before) and "[2/2] 16 x 32 x 48 TT" in told.err
-    assert "3 problems: the choice takes 1.0" in told.out
-    assert samples.read([shared], H200) == []  # no rung is called "right", but every line is one
-    assert sorted(tmp_path.iterdir()) == [alone, shared]
+    assert "[2/2] 16 x 32 x 48 TT" in told.err
+    assert told.out.count("3 problems: the choice takes 1.0") == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.jsonl", "2.jsonl"]
     FakeSearches.raises = {"NN": RuntimeError("CUDA error: misaligned")}
     assert __main__.main([*words, "--gpus", "2"]) == 3
     told = capsys.readouterr()
@@ -476,9 +419,8 @@ def test_regret_is_the_choices_time_over_the_fastest_ones_and_the_table_is_the_v
 
 
 def test_regret_races_the_choice_the_best_of_the_search_and_cublas(command, monkeypatch, tmp_path):
-    """The choice is 1.1 of the best; several cards leave the rows of one."""
+    """The choice is 1.1 of the best; two cards leave the rows of one."""
     command |= TIMES | {"auto": 2.2e-3}
-    monkeypatch.setattr(roof, "measure", lambda probe: None)
     choice = types.SimpleNamespace(kernel=RIGHT, config=SWAPPED)
     monkeypatch.setattr(tritemm, "explain", lambda *operands, **options: choice)
     monkeypatch.setattr(tritemm, "matmul", lambda a, b, out, **options: torch.matmul(a, b, out=out))
@@ -487,18 +429,15 @@ def test_regret_races_the_choice_the_best_of_the_search_and_cublas(command, monk
     made = [dataclasses.replace(problem, case=case) for problem, case in drawn]
     monkeypatch.setattr(regret, "random_problems", lambda n, seed: made[:n])
     four_gpus(monkeypatch)
-    for gpus in ("1", "2"):
-        words = ("regret", "--n", "3", "--gpus", gpus, "--all")
-        status, found = ran(tmp_path / f"{gpus}.jsonl", *words)
-        names = ["auto", NAMES[LARGE], NAMES[SMALL], "cublas"]
-        assert status == 0 and [row.competitor for row in found] == names * 3
-        assert [row.id for row in found[::4]] == ["11-0", "11-1", "11-2"]
-        assert [row.case for row in found[::4]] == cases and len({row.run for row in found}) == 1
-        ours = found[0]
-        assert ours.config == dataclasses.asdict(SWAPPED) and set(ours.versus) == set(names[1:3])
-        regrets = regret.regrets(found)
-        assert {r.best.competitor for r in regrets} == {NAMES[LARGE]}
-        assert regrets[0].value == pytest.approx(1.1, rel=0.02)
+    status, found = ran(tmp_path / "x.jsonl", "regret", "--n", "3", "--gpus", "2", "--all")
+    names = ["auto", NAMES[LARGE], NAMES[SMALL], "cublas"]
+    assert status == 0 and [row.competitor for row in found] == names * 3
+    assert [(row.id, row.case) for row in found[::4]] == [(p.id, p.case) for p in made]
+    ours = found[0]
+    assert ours.config == dataclasses.asdict(SWAPPED) and set(ours.versus) == set(names[1:3])
+    regrets = regret.regrets(found)
+    assert {r.best.competitor for r in regrets} == {NAMES[LARGE]}
+    assert regrets[0].value == pytest.approx(1.1, rel=0.02)
 
 
 # Repeat

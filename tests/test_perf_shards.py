@@ -10,8 +10,7 @@ import time
 import pytest
 import torch
 
-from perf import machine, rows, shards
-from perf.cli import unshared
+from perf import machine, shards
 from perf.experiments.search import workers
 from perf.machine import ROOT
 from perf.shards import Part
@@ -31,13 +30,6 @@ def test_every_problem_is_one_parts(count):
     shares = [part(index, 4).share(range(count)) for index in range(4)]
     assert sorted(item for share in shares for item in share) == list(range(count))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
-
-
-def test_a_part_is_what_the_environment_says(monkeypatch, tmp_path):
-    assert shards.own() is None and parsed("suite").part is None
-    mine = part(1, 3, tmp_path / "1.jsonl")
-    monkeypatch.setenv(shards.VARIABLE, mine.to_json())
-    assert shards.own() == mine == parsed("suite", "--gpus", "3").part
 
 
 @pytest.mark.parametrize(
@@ -63,15 +55,6 @@ def test_all_workers_together_are_no_more_than_the_cores(monkeypatch):
         assert workers(args) == each
     args.workers = 100
     assert workers(args) == 25
-
-
-def test_more_gpus_than_there_are_or_of_two_kinds_are_refused(monkeypatch):
-    names = ["NVIDIA H200"] * 3 + ["NVIDIA H100"]
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    monkeypatch.setattr(torch.cuda, "get_device_name", names.__getitem__)
-    assert unshared(parsed("random", "--gpus", "3")) is None
-    assert unshared(parsed("random", "--gpus", "8")) == "--gpus 8: torch sees 4; ask for no more"
-    assert "NVIDIA H100 and NVIDIA H200; choose" in unshared(parsed("random", "--gpus", "4"))
 
 
 # The processes
@@ -215,20 +198,3 @@ def test_the_process_is_this_command(monkeypatch, tmp_path):
     ended = shards.run(["random", "--gpus", "2"], 1, OLD, tmp_path / "x", said.append)
     assert (ended.status, ended.files) == (2, ())
     assert "gpu 0: python -m perf random needs a CUDA device, and torch sees none" in said
-
-
-@pytest.mark.gpu
-@pytest.mark.xdist_group("perf")
-@pytest.mark.parametrize("command", ["random", "regret"])
-def test_two_cards_leave_the_rows_of_one(tmp_path, command):
-    if torch.cuda.device_count() < 2:
-        pytest.skip("needs two CUDA devices")
-    path = tmp_path / "x.jsonl"
-    words = [command, "--n", "4", "--quick", "--gpus", "2", "--out", str(path)]
-    words = [sys.executable, "-m", "perf", *words]
-    run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    made = rows.read(path)
-    ids = [row.problem["id"] for row in made if row.competitor == "auto"]
-    assert [key.rpartition("-")[2] for key in ids] == ["0", "1", "2", "3"]
-    assert len({row.run for row in made}) == 1 and list(tmp_path.iterdir()) == [path]
