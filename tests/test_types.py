@@ -87,7 +87,7 @@ def test_every_generated_part_has_its_place():
 def test_a_page_with_another_code_is_stale(monkeypatch):
     """The parts of other pages, which take seconds, are left out."""
     data = record.load()
-    monkeypatch.setattr(generate, "rung_page", lambda kernel, rows: "")
+    monkeypatch.setattr(generate.tutorial, "pages", lambda rows: {})
     for other in (generate.correspondence, generate.cost_model):
         monkeypatch.setattr(other, "parts", lambda *rows: {})
     assert PAGE not in generate.stale_texts(generate.pages())
