@@ -166,7 +166,8 @@ def suite(rows: list[Row]) -> list[tables.Result]:
 
 
 def headline(rows: list[Row]) -> str:
-    """The suite in a sentence, and in another where all of it was raced against the peers too."""
+    """The suite in a sentence, in another where all of it was raced against the peers too, and what
+    both were measured with."""
     own = suite(rows)
     if not own:
         return "Not yet measured."
@@ -176,14 +177,16 @@ def headline(rows: list[Row]) -> str:
         f"On {len(every.timed)} of the {len(own)} shapes of the suite, sustained, tritemm.matmul "
         f"runs at {every.geomean:.2f}x cuBLAS's speed (geomean): {won} won, {tied} "
         f"tied, {lost} lost, the worst at {every.least.ratio.p50:.2f}x "
-        f"({every.least.id}). {tables.origin([result.ours for result in own])}."
+        f"({every.least.ours.case.size})."
     ]
+    origins = [tables.origin([result.ours for result in own])]
     selection = Selection()
     beside = VIEWS["peers"].chosen(rows, selection)
     if problems_of(beside, selection.competitor) >= full_suite():
         said = peers.sentence(beside, selection.competitor)
-        parts += [f"{said} {tables.origin(beside)}."] if said else []
-    return " ".join(parts)
+        parts += [said] if said else []
+        origins += [f"against peers: {tables.origin(beside)}"] if said else []
+    return "\n\n".join([" ".join(parts), f"<sub>{'; '.join(origins)}.</sub>"])
 
 
 def losses(rows: list[Row]) -> str:

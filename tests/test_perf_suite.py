@@ -371,11 +371,16 @@ def test_the_headline_names_both_where_all_of_the_suite_was_raced(monkeypatch):
     for full, found, against in ((5, FOUND, True), (5, [], False), (6, FOUND, False)):
         monkeypatch.setattr(generate, "full_suite", lambda full=full: full)
         said = generate.headline([*mine, *found])
-        assert "at 1.39x cuBLAS's speed" in said and (
-            "Against the fastest of cuBLAS, cublaslt and quack on each of 5 shapes it runs at "
-            "1.31x, at 0.97x on the large aligned ones, the worst at 0.70x (S8). NVIDIA H200, "
-            in said
-        ) is against  # fmt: skip
+        (worst,) = {r.case.size for r in FOUND if r.id == "S8"}
+        assert "at 1.39x cuBLAS's speed" in said and "<sub>NVIDIA H200, " in said
+        assert (
+            (
+                "Against the fastest of cuBLAS, cublaslt and quack on each of 5 shapes it runs at "
+                f"1.31x, at 0.97x on the large aligned ones, the worst at 0.70x ({worst})." in said
+            )
+            is ("against peers: NVIDIA H200" in said)
+            is against
+        )
 
 
 def test_the_roofline_has_each_type_at_its_own_clock(timed, tmp_path, monkeypatch, capsys):

@@ -249,7 +249,7 @@ def sentence(rows: Sequence[Row], competitor: str) -> str:
     return (
         f"Against the fastest of {', '.join(raced[:-1])} and {raced[-1]} on each of "
         f"{len(every.timed)} shapes it runs at {every.geomean:.2f}x{large}, the worst at "
-        f"{every.least.ratio.p50:.2f}x ({every.least.id})."
+        f"{every.least.ratio.p50:.2f}x ({every.least.ours.case.size})."
     )
 
 
