@@ -36,12 +36,10 @@ def parts() -> dict[str, str]:
 
 def pages() -> dict[Path, str]:
     """Every page as it should be, by its path."""
-    from .generate import fill  # which imports this module
-
     found, tables = {}, parts()
     for path in sorted(PAGES.glob("*.md")):
         name = str(path.relative_to(PAGES.parents[1]))
-        found[path] = excerpt.fill(fill(path.read_text(), tables), name)
+        found[path] = excerpt.fill(excerpt.filled(path.read_text(), tables), name)
     return found
 
 

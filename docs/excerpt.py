@@ -1,4 +1,7 @@
-"""Code in pages, taken from the sources: `<!-- code: PATH | FIRST | LAST -->` and a fenced block.
+"""What is written into pages: generated parts between their markers, and code from the sources.
+
+A part stands between `<!-- begin: NAME -->` and `<!-- end: NAME -->`. Code is asked for by
+`<!-- code: PATH | FIRST | LAST -->` above a fenced block.
 
 The block is rewritten with the lines of PATH from the first that contains FIRST through the next
 that contains LAST, or with that one line where LAST is left out. FIRST must stand in one line of
@@ -9,6 +12,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -17,6 +21,15 @@ LANGUAGES = {".py": "python", ".cu": "cuda", ".cuh": "cuda", ".h": "cpp", ".json
 _MARKER = re.compile(
     r"^<!-- code: (.+?) -->(?:\n```\w*\n(?:.*?\n)??```$)?", re.MULTILINE | re.DOTALL
 )
+
+
+def filled(text: str, parts: Mapping[str, str]) -> str:
+    """The text with each generated part between its markers."""
+    for name, part in parts.items():
+        begin, end = f"<!-- begin: {name} -->", f"<!-- end: {name} -->"
+        pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+        text = pattern.sub(lambda _, b=begin, p=part, e=end: f"{b}\n{p}\n{e}", text)
+    return text
 
 
 def fill(text: str, page: str | Path) -> str:

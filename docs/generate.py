@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -28,7 +27,7 @@ from perf.views import Selection, full_suite
 from tools import suite_record
 from tritemm.rungs import RUNGS
 
-from . import commands, concept_pages, conformance, correspondence, cost_model
+from . import commands, concept_pages, conformance, correspondence, cost_model, excerpt
 from . import pictures as concept_pictures
 from .lessons import pages as tutorial
 from .types import page as types
@@ -101,19 +100,10 @@ def pages() -> dict[Path, str]:
     )
     docs = (ROOT / "docs" / f"{name}.md" for name in names)
     for path in (ROOT / "README.md", *docs):
-        texts[path] = fill(path.read_text(), parts)
+        texts[path] = excerpt.filled(path.read_text(), parts)
     contents = tutorial.FOLDER / "index.md"
-    texts[contents] = fill(contents.read_text(), {"pages": ladder_table(rows, "")})
+    texts[contents] = excerpt.filled(contents.read_text(), {"pages": ladder_table(rows, "")})
     return texts | concept_pages.pages()
-
-
-def fill(text: str, parts: dict[str, str]) -> str:
-    """The text with each generated part between its markers."""
-    for name, part in parts.items():
-        begin, end = f"<!-- begin: {name} -->", f"<!-- end: {name} -->"
-        pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
-        text = pattern.sub(lambda _, b=begin, p=part, e=end: f"{b}\n{p}\n{e}", text)
-    return text
 
 
 def ladder_table(rows: list[Row], folder: str) -> str:

@@ -41,7 +41,7 @@ def test_a_rung_without_records_has_a_page(monkeypatch):
     """So a new rung costs two files, and its page says what to run."""
     monkeypatch.setattr(instructions, "load", dict)
     monkeypatch.setattr(exercises, "every", list)
-    text = "\n".join(parts(RUNGS[1], []).values())
+    text = "\n".join(parts(RUNGS[1], [], {}).values())
     assert "Not yet recorded" in text and "Not yet measured." in text and "None yet." in text
 
 
@@ -76,14 +76,14 @@ def test_the_command_of_a_page_shows_the_table_s_numbers(capsys):
 def test_a_figure_says_the_share_of_the_roof():
     """The roof is that of the suite's newest row on the same GPU and of the same type."""
     rows = recorded()
-    text = pages.figure(find("pipelined"), rows)
+    text = pages.figure(find("pipelined"), rows, pages.newest(rows))
     shares = re.findall(r"^\| \d+³ \w\w \| [\d.]+ \| ([\d.]+) \| ([\d.]+)% \|", text, re.M)
     top, _ = re.search(r"The roof is (\d+) TFLOP/s and (\d+) GB/s", text).groups()
     assert shares
     for tflops, share in shares:  # of large products, which arithmetic bounds
         assert float(share) == pytest.approx(100 * float(tflops) / int(top), rel=0.01)
     ladders = [row for row in rows if row.experiment == "ladder"]
-    assert "The roof is" not in pages.figure(find("pipelined"), ladders)
+    assert "The roof is" not in pages.figure(find("pipelined"), ladders, pages.newest(ladders))
 
 
 @rungs

@@ -111,11 +111,8 @@ def table(kernel: Kernel, below: str | None) -> str:
         ladder, _, name = key.partition(" ")
         title = f"{name} (CUDA)" if ladder == "cuda" else name
         counts = (str(entry["counts"].get(each, 0)) for each in shown)
-        rows.append(
-            line(
-                [f"**{title}**" if name == kernel.name else title, *counts, str(entry["registers"])]
-            )
-        )
+        title = f"**{title}**" if name == kernel.name else title
+        rows.append(line([title, *counts, str(entry["registers"])]))
     own = entries[f"triton {kernel.name}"]
     return "\n".join([
         *rows, "",

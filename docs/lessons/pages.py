@@ -5,6 +5,7 @@ A rung that has no page yet is given one that consists of the generated parts.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from docs import excerpt, exercises
@@ -20,6 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "tutorial"
 #: The products of the figures: size and layout.
 CASES = ((8192, "NN"), (8192, "NT"), (4096, "NN"), (4096, "NT"))
+#: Of each, the rows by their rungs; cuBLAS's is None.
+Ladders = Mapping[tuple[int, str], Mapping[str | None, Row]]
 PARTS = ("facts", "counters", "instructions", "figure", "exercise", "commands")
 
 
@@ -30,14 +33,21 @@ def address(kernel: Kernel) -> str:
 
 def pages(rows: list[Row]) -> dict[Path, str]:
     """Every page as it should be, by its path."""
-    from docs.generate import fill  # which imports this module
-
-    found = {}
+    found, ladders = {}, newest(rows)
     for kernel in RUNGS:
         path = FOLDER / f"{address(kernel)}.md"
         text = path.read_text() if path.exists() else template(kernel)
-        found[path] = excerpt.fill(fill(text, parts(kernel, rows)), path.relative_to(ROOT))
+        text = excerpt.filled(text, parts(kernel, rows, ladders))
+        found[path] = excerpt.fill(text, path.relative_to(ROOT))
     return found
+
+
+def newest(rows: list[Row]) -> Ladders:
+    """The newest races of the `CASES`."""
+    return {
+        case: {row.rung: row for row in latest_ladder(rows, size=case[0], layout=case[1])}
+        for case in CASES
+    }
 
 
 def template(kernel: Kernel) -> str:
@@ -56,14 +66,14 @@ def lesson_of(kernel: Kernel) -> Lesson:
     return known.get(kernel.name, Lesson(kernel.name, None, ("duration", "tensor pipe busy")))
 
 
-def parts(kernel: Kernel, rows: list[Row]) -> dict[str, str]:
+def parts(kernel: Kernel, rows: list[Row], ladders: Ladders) -> dict[str, str]:
     """The generated parts of its page."""
     lesson = lesson_of(kernel)
     return {
         "facts": facts(kernel),
         "counters": measured.table(lesson),
         "instructions": instructions.table(kernel, lesson.below),
-        "figure": figure(kernel, rows),
+        "figure": figure(kernel, rows, ladders),
         "exercise": exercise(kernel),
         "commands": commands(kernel),
     }
@@ -87,11 +97,10 @@ def escape(text: str) -> str:
     return "`".join(parts)
 
 
-def figure(kernel: Kernel, rows: list[Row]) -> str:
+def figure(kernel: Kernel, rows: list[Row], ladders: Ladders) -> str:
     """The newest measurements of the rung, and its joules."""
     lines, origins, below_roof = [], [], None
-    for size, layout in CASES:
-        ladder = {row.rung: row for row in latest_ladder(rows, size=size, layout=layout)}
+    for (size, layout), ladder in ladders.items():
         row, cublas = ladder.get(kernel.name), ladder.get(None)
         if row is None:
             continue
