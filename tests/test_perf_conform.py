@@ -80,6 +80,19 @@ def test_what_is_wrong_is_found_with_either_data_and_a_refusal_is_counted(hunt, 
         assert found.refused["cublas"] == 4
 
 
+@pytest.mark.parametrize(
+    ("name", "error"), [("ours", RuntimeError), ("cublas", torch.OutOfMemoryError)]
+)
+def test_a_failure_is_no_refusal(hunt, monkeypatch, name, error):
+    def failing(a, b, out, place):
+        raise error("a launch failed")
+
+    failing.__name__ = name
+    monkeypatch.setattr(conform, name, failing)
+    with pytest.raises(error, match="a launch failed"):
+        hunt.multiply(PLACE, [16])
+
+
 def test_the_line_shows_the_finding():
     """It is pasted into Python; here, on a CPU."""
     finding = Finding("cublas", PLACE, 28, "ones", 15, 24.0, 28.0)

@@ -227,12 +227,13 @@ class Hunt:
         return ((torch.ones_like(sums) if data == "ones" else sums) * K).to(DTYPES[place.output])
 
     def product(self, by, place: Place, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
-        """The result of `by`, or None where it refuses."""
+        """The result of `by`, or None where torch's call refuses. What else fails ends the hunt: an
+        error of the device, or of ours, is no refusal."""
         out = torch.full((place.M, place.N), POISON, dtype=DTYPES[place.output], device=self.device)
         try:
             by(a, b, out, place)
         except RuntimeError as error:
-            if isinstance(error, torch.OutOfMemoryError):
+            if by is ours or isinstance(error, (torch.OutOfMemoryError, torch.AcceleratorError)):
                 raise
             return None
         return out
