@@ -224,7 +224,7 @@ def test_who_reads_the_output_may_leave(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "command", ["tritemm ladder", "cuda_reference list", "perf table"], ids=str
+    "command", ["tritemm ladder", "cuda_reference list", "perf table", "docs.exercises"], ids=str
 )
 def test_nobody_reads_on(command):
     """As of `python -m ... | head`, of each package's own command."""

@@ -8,6 +8,8 @@ import sys
 import traceback
 from pathlib import Path
 
+from tritemm.command import status_of
+
 from . import Wrong, check, every, question, signature, told
 
 
@@ -58,4 +60,4 @@ def _refuse(sentence: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(status_of(main))

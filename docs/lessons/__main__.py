@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
+from tritemm.command import status_of
+
 from . import instructions, measured
 
 
@@ -25,4 +27,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(status_of(main))

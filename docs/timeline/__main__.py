@@ -1,5 +1,7 @@
 import sys
 
+from tritemm.command import status_of
+
 from .measure import main
 
-sys.exit(main())
+sys.exit(status_of(main))
