@@ -1,7 +1,7 @@
 """What the pages of docs/tutorial derive: facts, counters, instructions, figures, exercises.
 
-`python -m docs.lessons measure` counts and weighs on a GPU, `python -m docs.lessons instructions`
-compiles without one; `make docs` fills the pages from what they leave in this folder.
+On a GPU `python -m docs.lessons counters` and `joules` measure, without one `instructions`
+compiles; `make docs` fills the pages from what they leave in this folder.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +36,26 @@ SETTLE, WEIGH = 1.0, 2.0
 LABELS = {counter.label.strip(): counter for counter in profile.COUNTERS}
 
 
-def measure() -> dict[str, Any]:
-    """Counters of each lesson's two rungs, and joules of every rung; on the current GPU."""
-    known = load() if DATA.exists() else {}
+def measure(what: str, rungs: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    """The `counters` of each lesson's two rungs, or the `joules` of every rung; of `rungs` alone.
+
+    Yields all that is known after each, so that whoever stops early keeps what was measured.
+    """
+    found = load() if DATA.exists() else {"counters": {}, "joules": {}}
+    found = {**found, "environment": dataclasses.asdict(environment())}
+    if what == "joules":
+        for kernel in RUNGS:
+            if not rungs or kernel.name in rungs:
+                found["joules"][kernel.name] = weighed(kernel.name)
+                yield found
+        return
     wanted = {(name, each.case) for each in LESSONS for name in (each.below, each.rung) if name}
-    counted = dict(known.get("counters", {}))
     for name, case in sorted(wanted, key=str):
-        if (found := counters(name, case)) is not None:
-            counted[key(name, case)] = found
-    joules = {kernel.name: weighed(kernel.name) for kernel in RUNGS}
-    return {
-        "environment": dataclasses.asdict(environment()), "counters": counted, "joules": joules,
-    }  # fmt: skip
+        if not rungs or name in rungs:
+            counted = counters(name, case)
+            if counted is not None:
+                found["counters"][key(name, case)] = counted
+                yield found
 
 
 def key(name: str, case: Case) -> str:
