@@ -85,12 +85,12 @@ def of_rung(
 
 def matmul(case: Case, operands: Operands, kernels: Iterable[str]) -> list[Competitor]:
     """`tritemm.matmul` with each `kernel=` word, then cuBLAS; every helper kernel counts."""
-    return [_matmul(case, operands, word) for word in kernels] + cublas(case)
+    return [of_matmul(case, operands, word) for word in kernels] + cublas(case)
 
 
 def invariant(case: Case, operands: Operands) -> list[Competitor]:
     """`tritemm.matmul(batch_invariant=True)`, which is compared with auto too; auto; cuBLAS."""
-    fixed = _matmul(case, operands, "auto", batch_invariant=True)
+    fixed = of_matmul(case, operands, "auto", batch_invariant=True)
     named = dataclasses.replace(fixed, name=INVARIANT, rivals=("auto",))
     return [named, *matmul(case, operands, ["auto"])]
 
@@ -105,7 +105,8 @@ def matmul_options(case: Case, kernel: str) -> dict:
     }
 
 
-def _matmul(case: Case, operands: Operands, word: str, **more) -> Competitor:
+def of_matmul(case: Case, operands: Operands, word: str, **more) -> Competitor:
+    """`tritemm.matmul` with `kernel=word`, refused with its own sentence."""
     options = matmul_options(case, word) | more
     try:
         choice = tritemm.explain(*operands[:2], **options)
@@ -150,7 +151,7 @@ def ladders(
                 known["run"] = functools.partial(_fails, broken[kernel.name])
             found.append(dataclasses.replace(entrant, **known))
     if auto:
-        found.append(dataclasses.replace(_matmul(case, operands, "auto"), number=None))
+        found.append(dataclasses.replace(of_matmul(case, operands, "auto"), number=None))
     return found + references
 
 

@@ -1,6 +1,7 @@
 """`python -m perf profile`: what ncu and Proton print, and how they are called, without a GPU."""
 
 import contextlib
+import dataclasses
 import functools
 import json
 import stat
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import tritemm
 from perf import cli, operands
 from perf.case import Case
 from perf.experiments import profile
@@ -295,6 +297,24 @@ def test_the_type_is_the_first_that_the_rung_takes_and_a_config_has_its_name(cpu
         assert (entrant.name, entrant.config["BLOCK_M"]) == (name, rows)
     with pytest.raises(profile.Unprofiled, match=r"any\[2\]: for .* there are any, any\[1\]$"):
         profile.subject(parsed("any[2]"))
+
+
+def test_the_chosen_config_is_that_of_matmul(ncu, capsys):
+    calls = ncu(f"log.write_text({printed(1)!r})")
+    size = ("--size", "64x64x4096", "--dtype", "fp16")
+    assert run("tma", "--chosen", *size, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    a, b = operands.operands(Case(64, 64, 4096, "NT", "fp16"), "cpu")[:2]
+    choice = tritemm.explain(a, b, kernel="tma")
+    assert dataclasses.asdict(choice.config) != profile.subject(parsed("tma", *size))[1].config
+    assert (found["rung"], found["config"]) == ("tma", dataclasses.asdict(choice.config))
+    again = parsed(*calls()[0][calls()[0].index("profile") + 1 :])
+    assert again.chosen and profile.subject(again)[1].config == found["config"]
+    entrant = profile.subject(parsed("auto", *size))[1]
+    assert (entrant.name, entrant.rung) == ("auto", tritemm.explain(a, b).kernel.name)
+    for words in (("tma[1]", "--chosen"), ("wmma_base", "--chosen"), ("auto[1]",)):
+        with pytest.raises(profile.Unprofiled, match=r"--chosen is of a rung of Triton's, not of"):
+            profile.subject(parsed(*words))
 
 
 @pytest.fixture

@@ -60,15 +60,16 @@ LESSONS = (
         Case(8192, 8192, 512, "NT", "bf16"),
     ),
     Lesson(
-        "split_k", "warp_specialized", ("duration", "tensor pipe busy"),
+        "split_k", "warp_specialized", ("duration", "SMs at work", "L2 traffic"),
         Case(768, 768, 65536, "TN", "bf16"),
     ),
     Lesson(
-        "stream_k", "split_k", ("duration", "tensor pipe busy"),
+        "stream_k", "split_k", ("duration", "SMs at work", "tensor pipe busy"),
         Case(3072, 3072, 3072, "NT", "bf16"),
     ),
     Lesson(
-        "gemv", "split_k", ("duration", "DRAM read"), Case(1, 4096, 4096, "NT", "bf16"),
+        "gemv", "split_k", ("duration", "SMs at work", "DRAM read"),
+        Case(1, 4096, 4096, "NT", "bf16"),
     ),
     Lesson(
         "cluster", "warp_specialized", ("L2 traffic", "tensor pipe busy"),
@@ -79,11 +80,11 @@ LESSONS = (
         Case(65536, 3072, 768, "NT", "bf16"),
     ),
     Lesson(
-        "multicast_split_k", "cluster_pingpong", ("duration", "tensor pipe busy"),
+        "multicast_split_k", "cluster_pingpong", ("duration", "SMs at work", "L2 traffic"),
         Case(1008, 136, 6592, "TT", "bf16"),
     ),
     Lesson(
-        "cluster_split_k", "split_k", ("duration", "L2 traffic"),
+        "cluster_split_k", "split_k", ("duration", "SMs at work", "L2 traffic"),
         Case(128, 256, 7168, "NT", "bf16"),
     ),
 )  # fmt: skip

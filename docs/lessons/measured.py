@@ -24,6 +24,7 @@ from perf.operands import operands
 from perf.tables import line
 from tritemm.problem import Problem
 from tritemm.rungs import RUNGS, find
+from tritemm.spec import Config
 
 from . import LESSONS, Lesson
 
@@ -63,9 +64,13 @@ def key(name: str, case: Case) -> str:
 
 
 def counters(name: str, case: Case) -> dict[str, Any] | None:
-    """What Nsight Compute counts, by the labels of `LABELS`; None where it can't."""
+    """What Nsight Compute counts, by the labels of `LABELS`; None where it can't.
+
+    A cube is for comparing rungs, in their first configs; what a rung is for, in the config chosen.
+    """
     size = f"{case.M}x{case.N}x{case.K}"
     words = ["profile", name, "--size", size, "--layout", case.layout, "--dtype", case.dtype]
+    words += [] if case.M == case.N == case.K else ["--chosen"]
     done = subprocess.run(
         [sys.executable, "-m", "perf", *words, "--json"],
         capture_output=True, text=True, check=False,
@@ -82,7 +87,7 @@ def reduced(row: dict[str, Any]) -> dict[str, Any]:
     own = profile.Profile(kernel["kernel"], kernel["grid"], kernel["block"], kernel["values"])
     values = {label: counter.value(own.values) for label, counter in LABELS.items()}
     stalls = [[word, round(value, 2)] for word, value in own.stalls()[:3]]
-    return {"code": row["code"], "values": values, "stalls": stalls}
+    return {"code": row["code"], "config": row["config"], "values": values, "stalls": stalls}
 
 
 def weighed(name: str) -> dict[str, float]:
@@ -136,6 +141,8 @@ def table(lesson: Lesson) -> str:
     if not found:
         return "Not yet counted."
     rows = [line(["", *found]), "|---|" + "--:|" * len(found)]
+    if all("config" in entry for entry in found.values()):
+        rows.append(line(["in", *(str(Config(**entry["config"])) for entry in found.values())]))
     for label in lesson.counters:
         shown = [profile.shown(e["values"][label], LABELS[label].kind) for e in found.values()]
         rows.append(line([label, *shown]))

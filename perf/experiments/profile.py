@@ -28,7 +28,7 @@ from tritemm.spec import Config
 
 from .. import cli
 from ..case import Case, parse_layout, parse_size
-from ..competitors import of_kernels, problem_of, refuse_unknown, rung_of
+from ..competitors import of_kernels, of_matmul, problem_of, refuse_unknown, rung_of
 from ..engine import Competitor
 from ..machine import ROOT
 from ..operands import operands, reference, verify
@@ -39,11 +39,15 @@ from .ladder import build
 
 #: Launches before the one that counts; how many reasons to wait are shown.
 WARM, TOP = 5, 5
+#: The rung whose name it is tritemm.matmul's to choose.
+AUTO = "auto"
 
 EXAMPLES = """
 python -m perf profile pipelined
 python -m perf profile wmma_padding --size 8192 --layout NN
 python -m perf profile 'permuted[2]'
+python -m perf profile split_k --chosen --size 768x768x65536 --layout TN
+python -m perf profile auto --size 16x4096x4096
 python -m perf profile cublas --size 4096x1280x8192 --json
 python -m perf profile persistent --dtype fp32 --precision tf32 --tool proton
 """
@@ -53,8 +57,10 @@ def register(commands) -> None:
     text = "Count what one warm launch of a rung, or of cuBLAS, does: bytes, conflicts, stalls."
     command = cli.add_command(commands, "profile", run, text, EXAMPLES)
     add = command.add_argument
-    text = f"of either ladder, or {REFERENCE}; `permuted[1]` is one in its second config"
+    text = f"of either ladder, {AUTO} or {REFERENCE}; `permuted[1]` is one in its second config"
     add("rung", metavar="RUNG", help=text)
+    text = "in the config that tritemm.matmul(kernel=RUNG) takes for the size; default: its first"
+    add("--chosen", action="store_true", help=text)
     add("--size", type=cli.argument(parse_size), default="4096", help="4096 (default) or MxNxK")
     layout = cli.argument(parse_layout)
     add("--layout", type=layout, default="NT", help="NN, NT (default), TN or TT")
@@ -126,9 +132,9 @@ def subject(args: argparse.Namespace) -> tuple[Case, Competitor]:
     """The case and the kernel in its config, of the first type that the kernel takes."""
     some = ("fp16",) if args.accumulate == "fp16" else ("bf16", "fp16")
     try:
-        refuse_unknown({rung_of(args.rung)} - {REFERENCE}, (*RUNGS, *CUDA_RUNGS))
+        refuse_unknown({rung_of(args.rung)} - {AUTO, REFERENCE}, (*RUNGS, *CUDA_RUNGS))
     except ValueError as error:
-        raise Unprofiled(f"{error}, {REFERENCE}") from None
+        raise Unprofiled(f"{error}, {AUTO}, {REFERENCE}") from None
     try:
         found = [_entry(args, dtype) for dtype in ([args.dtype] if args.dtype else some)]
     except ValueError as error:
@@ -143,6 +149,10 @@ def _entry(args: argparse.Namespace, dtype: str) -> tuple[Case, Competitor]:
         return case, Competitor(REFERENCE, reference(case))
     rung = rung_of(args.rung)
     mine = any(kernel.name == rung for kernel in RUNGS)
+    if args.chosen or rung == AUTO:
+        if rung != args.rung or not (mine or rung == AUTO):
+            raise ValueError(f"--chosen is of a rung of Triton's, not of {args.rung}")
+        return case, of_matmul(case, operands(case, "cuda"), rung)
     kernels, ladder = (RUNGS, TRITON) if mine else (CUDA_RUNGS, CUDA)
     chosen = {"ladder": ladder, "only": (rung,), "configs": "all"}
     every = of_kernels(problem_of(case), kernels, **chosen)
@@ -219,6 +229,7 @@ def _attempt(ncu: str, asked: Sequence[str], args: argparse.Namespace, case: Cas
         what = f"--size {case.M}x{case.N}x{case.K} --layout {case.layout} --dtype {case.dtype}"
         what += f" --accumulate {case.accumulate} --precision {case.precision}"
         words = [ncu, *how.split(), "--log-file", log, "--metrics", ",".join(asked)]
+        what += " --chosen" * args.chosen
         words += [sys.executable, "-m", "perf", "profile", args.rung, *what.split()]
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "errors": "replace"}
         done = subprocess.run([*words, "--child", report], cwd=ROOT, check=False, **streams)
@@ -299,6 +310,7 @@ COUNTERS = (
     Counter("DRAM written", "MB", _WRITTEN, adds=True),
     Counter("L2 traffic", "MB", ("lts__t_bytes.sum",), adds=True),
     Counter("L2 hit rate", "%", ("lts__t_sector_hit_rate.pct",)),
+    Counter("SMs at work", "%", ("sm__cycles_active.avg.pct_of_peak_sustained_elapsed",)),
     Counter("tensor pipe busy", "%", (f"sm__pipe_tensor_cycles_active.{_ACTIVE}",)),
     Counter("  with HMMA or WGMMA of 16 bits or tf32", "%", _HMMA),
     Counter("WGMMA instructions", "count", ("sm__inst_executed_pipe_tensor_op_gmma.sum",)),
