@@ -1,8 +1,8 @@
 """Measures the timelines: `python -m docs.timeline`, on a GPU with WGMMA.
 
 Runs each of the `RUNGS` as it is and stamped (`docs.timeline.stamps`), on a warm L2, and leaves in
-docs/timeline/<gpu>.json what one SM did. It gets one tile more in some launches than in others, and
-the SMs that have it decide how long a product takes: a launch among the longer ones is taken.
+docs/timeline/<gpu>.json what one SM did. How many tiles the SM gets differs from launch to launch,
+so of each the launch with the median time is taken.
 """
 
 from __future__ import annotations
@@ -36,9 +36,8 @@ RUNGS = ("tiled", "pipelined", "persistent", "warp_specialized", "pingpong")
 CASE = Case(4096, 4096, 512, "NT", "bf16")
 #: Threads of a warp and of a warpgroup.
 WARP, GROUP = 32, 128
-#: Launches before those that are looked at, how many these are, and which of them is taken, the
-#: shortest first.
-WARM, LAUNCHES, TAKEN = 3, 31, 24
+#: Launches before those that are looked at, and how many these are: an odd number.
+WARM, LAUNCHES = 3, 31
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +74,7 @@ def timeline(rung: str) -> dict[str, Any]:
     problem = Problem.of(*tensors)
     config = kernel.configs(problem)[0]
 
-    def taken(events: Sequence[stamps.Event]) -> list[Row]:
+    def median(events: Sequence[stamps.Event]) -> list[Row]:
         with _compiled_with_stamps(kernel.fn, events) as compiled:
             for _ in range(WARM):
                 kernel.launch(problem, config, *tensors)
@@ -85,9 +84,9 @@ def timeline(rung: str) -> dict[str, Any]:
                 kernel.launch(problem, config, *tensors)
                 torch.cuda.synchronize()
                 found.append(array.rows())
-            return sorted(found, key=end)[TAKEN]
+            return sorted(found, key=end)[LAUNCHES // 2]
 
-    undisturbed, every = taken(stamps.ENDS), taken(stamps.EVENTS)
+    undisturbed, every = median(stamps.ENDS), median(stamps.EVENTS)
     a, b, c = tensors
     torch.testing.assert_close(c, a @ b)
     return {
