@@ -13,6 +13,7 @@ from tritemm.rungs import RUNGS
 from tritemm.spec import Kernel
 
 from . import concept_map, excerpt
+from .lessons.measured import load as on_the_meter
 from .pictures import banks, clusters, energy, one_tile, raster, split
 
 PAGES = concept_map.PAGES
@@ -150,12 +151,13 @@ def joules() -> str:
     found = {each.name: each for each in energy.energies(energy.rows())}
     rows = []
     for name in JOULES:
-        each = found[name]
+        each, metered = found[name], on_the_meter()["joules"].get(name)
         rows.append([name, f"{each.joules:.3g}", f"{each.low:.3g}-{each.high:.3g}",
+                     f"{metered['joules']:.3g}" if metered else "",
                      f"{1e12 * each.joules / energy.FLOP:.3g}", f"{each.watts:.0f}",
                      str(each.races)])  # fmt: skip
-    head = ["kernel", "J", "20th to 80th percentile", "pJ per FLOP", "W", "races"]
-    return _table(head, "|---|--:|--:|--:|--:|--:|", rows)
+    head = ["kernel", "J", "20th to 80th percentile", "by the meter", "pJ per FLOP", "W", "races"]
+    return _table(head, "|---|--:|--:|--:|--:|--:|--:|", rows)
 
 
 def ways() -> str:

@@ -6,7 +6,8 @@ import re
 import pytest
 
 from cuda_reference.types.fragments import fragment, ldmatrix
-from docs import pictures
+from docs import concept_pages, pictures
+from docs.lessons import measured
 from docs.pictures import banks, clusters, draw, energy, formulas, fragments, raster, split, swizzle
 from docs.pictures.__main__ import main
 from perf.rows import REFERENCE
@@ -215,6 +216,9 @@ def test_joules_are_watts_times_seconds():
         assert each.low <= each.joules <= each.high and 200 < each.watts < 900
     assert found["simt"].joules > 100 * found[REFERENCE].joules
     assert len({each.name for each in found.values() if each.ladder == "cuda"}) >= 20
+    metered = measured.load()["joules"]
+    for name in metered.keys() & set(concept_pages.JOULES):
+        assert metered[name]["joules"] == pytest.approx(found[name].joules, rel=0.1)
 
 
 def test_what_the_page_says_of_the_lines_is_so():

@@ -84,7 +84,7 @@ LESSONS = (
         Case(1008, 136, 6592, "TT", "bf16"),
     ),
     Lesson(
-        "cluster_split_k", "split_k", ("duration", "SMs at work", "L2 traffic"),
+        "cluster_split_k", "split_k", ("duration", "SMs at work"),
         Case(128, 256, 7168, "NT", "bf16"),
     ),
 )  # fmt: skip

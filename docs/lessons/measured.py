@@ -64,13 +64,10 @@ def key(name: str, case: Case) -> str:
 
 
 def counters(name: str, case: Case) -> dict[str, Any] | None:
-    """What Nsight Compute counts, by the labels of `LABELS`; None where it can't.
-
-    A cube is for comparing rungs, in their first configs; what a rung is for, in the config chosen.
-    """
+    """What Nsight Compute counts, by the labels of `LABELS`; None where it can't."""
     size = f"{case.M}x{case.N}x{case.K}"
     words = ["profile", name, "--size", size, "--layout", case.layout, "--dtype", case.dtype]
-    words += [] if case.M == case.N == case.K else ["--chosen"]
+    words += [] if cube(case) else ["--chosen"]
     done = subprocess.run(
         [sys.executable, "-m", "perf", *words, "--json"],
         capture_output=True, text=True, check=False,
@@ -79,6 +76,11 @@ def counters(name: str, case: Case) -> dict[str, Any] | None:
         print(f"{key(name, case)}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
         return None
     return reduced(json.loads(done.stdout))
+
+
+def cube(case: Case) -> bool:
+    """There rungs are compared in their first configs; elsewhere each shows what it is for."""
+    return case.M == case.N == case.K
 
 
 def reduced(row: dict[str, Any]) -> dict[str, Any]:
@@ -148,5 +150,7 @@ def table(lesson: Lesson) -> str:
         rows.append(line([label, *shown]))
     waits = [profile.waiting(entry["stalls"][0][0]) for entry in found.values()]
     rows.append(line(["a warp waits most for", *waits]))
-    gpu = load()["environment"]["gpu"]
-    return "\n".join([*rows, "", f"Nsight Compute, one launch on {gpu}: {lesson.case}."])
+    said = f"Nsight Compute, one launch on {load()['environment']['gpu']}: {lesson.case}."
+    if not cube(lesson.case):
+        said += " Each in the config that the dispatcher takes for it."
+    return "\n".join([*rows, "", said])
