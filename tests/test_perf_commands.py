@@ -71,7 +71,7 @@ REFUSED = [
     ("host --size 1x1x64", "both are 1 in 1 x 1 x 64"),
     ("model --modes jit", "one of eager, compiled, graph, not 'jit'"),
     ("profile tilde --tool proton", "no rung is called 'tilde'; there are simt"),
-    ("profile tilde --tool proton", "wgmma_cluster, cublas\n"),
+    ("profile tilde --tool proton", "wgmma_cluster, auto, cublas\n"),
     ("profile cublas --tool proton --dtype bf16 --accumulate fp16", "bf16 is accumulated in fp32"),
     (
         "profile cublas --tool proton --precision tf32",
@@ -140,7 +140,8 @@ def test_the_command_runs_on_a_gpu(tmp_path, name):
     assert timed and all(row.ratio and row.null for row in timed), run.stdout
     assert {row.outcome for row in found} == {"measured"} and len({row.run for row in found}) == 1
     assert {row.mode for row in found} == {"burst" if "burst" in name else "sustained"}
-    assert all(row.versus["compile"] for row in timed if row.competitor == OURS)
+    if "linear" in name:
+        assert all(row.versus["compile"] for row in timed if row.competitor == OURS)
     if "two" in name:
         ids = dict.fromkeys(row.id.rpartition("-")[2] for row in found)
         assert list(ids) == ["0", "1", "2", "3"] and not list(tmp_path.glob("x.jsonl.*"))

@@ -12,6 +12,7 @@ from perf.experiments import conform
 from perf.experiments.conform import Finding, Found, Hunt, Place, drawn, line, told
 from perf.machine import Environment
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PLACE = Place(3, 5, "NT", "fp16", "fp32", 0, 0)
 
 
@@ -20,7 +21,7 @@ def hunt(monkeypatch):
     """On small matrices, in the interpreter where there is no GPU."""
     monkeypatch.setattr(conform, "LARGEST", 4)
     monkeypatch.setattr(conform, "DEEPEST", 8)
-    return Hunt(0, "cuda" if torch.cuda.is_available() else "cpu")
+    return Hunt(0, DEVICE)
 
 
 def test_as_many_problems_as_asked_for_of_every_kind():
@@ -118,7 +119,7 @@ class Inline(Executor):
     """A pool whose work is done here, on a CPU."""
 
     def __init__(self, workers, context, begin, arguments):
-        begin(arguments[0], "cpu")
+        begin(arguments[0], DEVICE)
 
     def submit(self, function, *arguments):
         future = Future()
