@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from perf.experiments.profile import CONFLICTS, COUNTERS, Counter
-from perf.tables import line
+from perf.tables import Table, markdown
 from tritemm.rungs import RUNGS
 from tritemm.spec import Kernel
 
@@ -42,10 +42,6 @@ def pages() -> dict[Path, str]:
         name = str(path.relative_to(PAGES.parents[1]))
         found[path] = excerpt.fill(excerpt.filled(path.read_text(), tables), name)
     return found
-
-
-def _table(head: list[str], align: str, rows: list[list[str]]) -> str:
-    return "\n".join([line(head), align, *map(line, rows)])
 
 
 @functools.cache
@@ -89,7 +85,7 @@ def conflicts() -> str:
                      f"{stores:.2f} M"])  # fmt: skip
     head = ["kernel", "loads, counted", "loads, measured", "staging of C, counted",
             "all stores, measured"]  # fmt: skip
-    return _table(head, "|---|--:|--:|--:|--:|", rows)
+    return markdown([Table(head, rows)])
 
 
 def reads() -> str:
@@ -106,7 +102,7 @@ def reads() -> str:
         rows.append([profile["rung"], order.words, f"{order.read() / 1e6:.0f} MB",
                      f"{value / 1e6:.0f} MB", f"{hits:.0f} %"])  # fmt: skip
     head = ["kernel", "order", "read, counted", "read, measured", "L2 hits, measured"]
-    return _table(head, "|---|---|--:|--:|--:|", sorted(rows, key=lambda row: row[1]))
+    return markdown([Table(head, sorted(rows, key=lambda row: row[1]), words=2)])
 
 
 #: M, N, K and the parts that K is cut into.
@@ -127,7 +123,7 @@ def splits() -> str:
         rows.append([f"{M} x {N} x {K}", str(tiles), str(parts_), f"{100 * share:.0f} %",
                      f"{sums / 1e6:.1f} MB", f"{operands / 1e6:.0f} MB"])  # fmt: skip
     head = ["M x N x K", "tiles", "parts", "of the SMs' time used", "partial sums moved", "A and B"]
-    return _table(head, "|---|--:|--:|--:|--:|--:|", rows)
+    return markdown([Table(head, rows)])
 
 
 def shared_loads() -> str:
@@ -138,7 +134,7 @@ def shared_loads() -> str:
         rows.append([each.words, f"{asked // 1024} KB", f"{each.arrives() // 1024} KB",
                      f"{each.traffic() / 1e9:.1f} GB"])  # fmt: skip
     head = ["tile", "asked for", "arrives", f"L2 is asked for, {clusters.SIZE}³"]
-    return _table(head, "|---|--:|--:|--:|", rows)
+    return markdown([Table(head, rows)])
 
 
 #: Of the picture's rungs, those whose numbers the page speaks of.
@@ -157,7 +153,7 @@ def joules() -> str:
                      f"{1e12 * each.joules / energy.FLOP:.3g}", f"{each.watts:.0f}",
                      str(each.races)])  # fmt: skip
     head = ["kernel", "J", "20th to 80th percentile", "by the meter", "pJ per FLOP", "W", "races"]
-    return _table(head, "|---|--:|--:|--:|--:|--:|--:|", rows)
+    return markdown([Table(head, rows)])
 
 
 def ways() -> str:
@@ -167,7 +163,7 @@ def ways() -> str:
         m, n = way.shape
         rows.append([way.words, f"{m} x {n} x 16", str(way.said), f"`{way.sass}`"])
     head = ["way", "said at once", "times, for 64 x 16 x 16", "each becomes"]
-    return _table(head, "|---|---|--:|---|", rows)
+    return markdown([Table(head, rows, words=2, tail=1)])
 
 
 def ways_measured() -> str:
@@ -182,7 +178,7 @@ def ways_measured() -> str:
         own = [each for each in every if each.ladder == ladder and each.name.startswith(names)]
         best = min(own, key=lambda each: each.joules)
         rows.append([words, best.name, f"{best.seconds * 1e3:.1f} ms", f"{best.joules:.2f} J"])
-    return _table(["way", "kernel", "time", "energy"], "|---|---|--:|--:|", rows)
+    return markdown([Table(["way", "kernel", "time", "energy"], rows, words=2)])
 
 
 def lines() -> str:
@@ -190,7 +186,7 @@ def lines() -> str:
     found = energy.fitted_lines(energy.energies(energy.rows()))
     rows = [[each.words, str(len(each.points)), f"{each.work:.2f} J", f"{each.watts:.0f} W"]
             for each in found]  # fmt: skip
-    return _table(["family", "rungs", "work", "and of time"], "|---|--:|--:|--:|", rows)
+    return markdown([Table(["family", "rungs", "work", "and of time"], rows)])
 
 
 def note(kernel: Kernel) -> str:

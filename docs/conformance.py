@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from perf.tables import line
+from perf.tables import Table, markdown
 
 DATA = Path(__file__).with_name("conformance.json")
 
@@ -65,15 +65,15 @@ def places() -> dict[str, list[dict[str, Any]]]:
 def table() -> str:
     """A line for each M, N, layout, types and alignment at which some K are wrong."""
     head = ("M x N", "layout", "types", "offset, padding", "wrong K", "for example")
-    rows = [line(head), "|---|---|---|---|--:|---|"]
+    rows = []
     for found in places().values():
         place, one = found[0]["place"], found[0]
-        rows.append(line([
+        rows.append([
             f"{place['M']} x {place['N']}", place["layout"],
             f"{place['dtype']} to {place['output']}", f"{place['shift']}, {place['pad']}",
             str(len(found)), f"K = {one['K']}: {one['got']:g} for {one['want']:g}",
-        ]))  # fmt: skip
-    return "\n".join(rows)
+        ])  # fmt: skip
+    return markdown([Table(head, rows, words=4, tail=1)])
 
 
 def lines() -> list[str]:

@@ -25,7 +25,7 @@ from perf.experiments.profile import CONFLICTS
 from perf.rows import CUDA, RESULTS, Row
 from perf.sources import CHANGED, hashes, note
 from perf.stats import Quantiles
-from perf.tables import line, spread
+from perf.tables import Table, markdown, spread
 from tritemm.compile.sass import count_instructions, count_of
 
 from .techniques import TECHNIQUES, Code, Technique
@@ -254,17 +254,17 @@ def conflicts(names: Sequence[str]) -> str:
     """Bank conflicts in shared memory, of the newest profile of each rung."""
     profiles = [json.loads(line) for line in PROFILES.read_text().splitlines()]
     newest = {profile["rung"]: profile for profile in profiles}  # lines are in the order of time
-    lines = [line(["bank conflicts", *(c.label.strip() for c in CONFLICTS)]), "|---|--:|--:|"]
-    origins, changed = set(), False
+    lines, origins, changed = [], set(), False
     for name in names:
         profile = newest[name]
         [kernel] = profile["kernels"]
         counts = [f"{counter.value(kernel['values']) / 1e6:.2f} M" for counter in CONFLICTS]
-        lines.append(line([rung_of(name) + told(name, profile["config"]), *counts]))
+        lines.append([rung_of(name) + told(name, profile["config"]), *counts])
         origins.add(f"{Case(**profile['case'])} on {profile['gpu']}, {profile['time'][:10]}")
         changed |= profile["code"] != hashes()[profile["ladder"], rung_of(name)]
     origin = "; ".join(sorted(origins)) + CHANGED * changed
-    return "\n".join([*lines, "", f"Counted by Nsight Compute in one launch, {origin}."])
+    table = Table(["bank conflicts", *(c.label.strip() for c in CONFLICTS)], lines)
+    return markdown([table, f"Counted by Nsight Compute in one launch, {origin}."])
 
 
 def _layouts(entries: Mapping[Code, Mapping[str, Any] | None]) -> list[str]:

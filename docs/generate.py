@@ -110,19 +110,16 @@ def ladder_table(rows: list[Row], folder: str) -> str:
     """One line per rung: link, what it adds, its sign, its speed at the headline case."""
     size, layout = HEADLINE
     newest = {row.rung: row for row in latest_ladder(rows, size=size, layout=layout)}
-    lines = [
-        "| rung | adds | signs on sm_90 | TFLOP/s | x cuBLAS |\n|---|---|---|--:|--:|",
-    ]
+    lines = []
     for kernel in RUNGS:
         row = newest.get(kernel.name)
         signs = ", ".join(kernel.signs.get(90, kernel.signs[max(kernel.signs)])[0])
         adds = kernel.header["Adds to"].partition(": ")[2] or kernel.title
-        speed = f"{row.tflops:.3g} | {ratio(row)}" if row and row.us else " | "
+        speed = (f"{row.tflops:.3g}", ratio(row)) if row and row.us else ("", "")
         link = f"[{kernel.number:02} {kernel.name}]({folder}{tutorial.address(kernel)}.md)"
-        lines.append(f"| {link} | {adds} | {signs} | {speed} |")
-    if newest:
-        lines += ["", tables.caption(list(newest.values())) + "."]
-    return "\n".join(lines)
+        lines.append([link, adds, signs, *speed])
+    table = tables.Table(["rung", "adds", "signs on sm_90", "TFLOP/s", "x cuBLAS"], lines, words=3)
+    return tables.markdown([table, newest and tables.caption(list(newest.values())) + "."])
 
 
 def ratio(row: Row) -> str:

@@ -13,7 +13,7 @@ from cuda_reference import cubin, source
 from cuda_reference.rungs import RUNGS as CUDA_RUNGS
 from perf.competitors import rung_of, twins
 from perf.sources import hashes
-from perf.tables import line
+from perf.tables import Table, markdown
 from tritemm.compile import asm
 from tritemm.rungs import RUNGS
 from tritemm.spec import Kernel
@@ -103,24 +103,21 @@ def table(kernel: Kernel, below: str | None) -> str:
     if f"triton {kernel.name}" not in entries:
         return "Not yet recorded: `python -m docs.lessons instructions`."
     shown = [name for name in SHOWN if any(name in e["counts"] for e in entries.values())]
-    rows = [
-        line(["", *(f"`{name}`" for name in shown), "registers"]),
-        "|---|" + "--:|" * (1 + len(shown)),
-    ]
+    head, rows = ["", *(f"`{name}`" for name in shown), "registers"], []
     for key, entry in entries.items():
         ladder, _, name = key.partition(" ")
         title = f"{name} (CUDA)" if ladder == "cuda" else name
         counts = (str(entry["counts"].get(each, 0)) for each in shown)
         title = f"**{title}**" if name == kernel.name else title
-        rows.append(line([title, *counts, str(entry["registers"])]))
+        rows.append([title, *counts, str(entry["registers"])])
     own = entries[f"triton {kernel.name}"]
-    return "\n".join([
-        *rows, "",
+    said = (
         f"Instructions in the binary for sm_90, not executions; Triton's for 4096³ {LAYOUT}, "
         f"{DTYPE}, in {own['config']}.{of_cuda(mirrored(kernel))} The signs, as `nvdisasm` prints "
-        "them:",
-        "", "```text", *own["lines"], "```",
-    ])  # fmt: skip
+        "them:"
+    )
+    signs = "\n".join(["```text", *own["lines"], "```"])
+    return markdown([Table(head, rows), said, signs])
 
 
 def of_cuda(names: Sequence[str]) -> str:

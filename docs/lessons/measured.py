@@ -21,7 +21,7 @@ from perf.case import Case
 from perf.experiments import profile
 from perf.machine import environment
 from perf.operands import operands
-from perf.tables import line
+from perf.tables import Table, markdown
 from tritemm.problem import Problem
 from tritemm.rungs import RUNGS, find
 from tritemm.spec import Config
@@ -142,15 +142,15 @@ def table(lesson: Lesson) -> str:
     found = {name: entry for name, entry in found.items() if entry}
     if not found:
         return "Not yet counted."
-    rows = [line(["", *found]), "|---|" + "--:|" * len(found)]
+    rows = []
     if all("config" in entry for entry in found.values()):
-        rows.append(line(["in", *(str(Config(**entry["config"])) for entry in found.values())]))
+        rows.append(["in", *(str(Config(**entry["config"])) for entry in found.values())])
     for label in lesson.counters:
         shown = [profile.shown(e["values"][label], LABELS[label].kind) for e in found.values()]
-        rows.append(line([label, *shown]))
+        rows.append([label, *shown])
     waits = [profile.waiting(entry["stalls"][0][0]) for entry in found.values()]
-    rows.append(line(["a warp waits most for", *waits]))
+    rows.append(["a warp waits most for", *waits])
     said = f"Nsight Compute, one launch on {load()['environment']['gpu']}: {lesson.case}."
     if not cube(lesson.case):
         said += " Each in the config that the dispatcher takes for it."
-    return "\n".join([*rows, "", said])
+    return markdown([Table(["", *found], rows), said])
