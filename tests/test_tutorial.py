@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import subprocess
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from docs import exercises
 from docs.exercises.__main__ import main
 from docs.lessons import LESSONS, instructions, measured, pages
 from docs.lessons.pages import FOLDER, PARTS, address, parts
+from perf.__main__ import parser as perf_parser
+from perf.machine import Environment
 from perf.rows import recorded
 from tritemm.__main__ import main as tritemm_main
 from tritemm.rungs import RUNGS, STEPS, find
@@ -43,6 +46,39 @@ def test_a_rung_without_records_has_a_page(monkeypatch):
     monkeypatch.setattr(exercises, "every", list)
     text = "\n".join(parts(RUNGS[1], [], {}).values())
     assert "Not yet recorded" in text and "Not yet measured." in text and "None yet." in text
+
+
+def test_what_is_measured_is_added_to_what_is_known(monkeypatch):
+    known = {"counters": {"old": {}}, "joules": {"tma": {"joules": 9}, "simt": {"joules": 1}}}
+    monkeypatch.setattr(measured, "load", lambda: known)
+    monkeypatch.setattr(measured, "environment", lambda: Environment("a GPU", *[None] * 7))
+    monkeypatch.setattr(measured, "weighed", lambda name: {"joules": 2})
+    (found,) = measured.measure("joules", ["tma"])
+    assert found["joules"] == {"tma": {"joules": 2}, "simt": {"joules": 1}}
+    assert known["joules"]["tma"] == {"joules": 9} and found["environment"]["gpu"] == "a GPU"
+    cases = {lesson.case for lesson in LESSONS if "gemv" in (lesson.below, lesson.rung)}
+    monkeypatch.setattr(measured, "counters", lambda name, case: {"of": name})
+    *_, found = measured.measure("counters", ["gemv"])
+    gemv = {measured.key("gemv", case): {"of": "gemv"} for case in cases}
+    assert found["counters"] == {"old": {}, **gemv}
+    monkeypatch.setattr(measured, "counters", lambda name, case: None)  # as where ncu can't
+    assert list(measured.measure("counters")) == []
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.rung)
+def test_off_cubes_the_config_is_the_dispatchers(lesson, monkeypatch):
+    asked = []
+
+    def run(words, **how):
+        asked.extend(words)
+        return subprocess.CompletedProcess(words, 1, "", "no counters\n")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert measured.counters(lesson.rung, lesson.case) is None
+    args = perf_parser().parse_args(asked[asked.index("profile") :])
+    assert args.size == (lesson.case.M, lesson.case.N, lesson.case.K)
+    assert (args.rung, args.layout, args.dtype) == (lesson.rung, lesson.case.layout, "bf16")
+    assert args.chosen == (len(set(args.size)) > 1)
 
 
 def test_instructions_are_of_these_sources():

@@ -42,20 +42,19 @@ def measure(what: str, rungs: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
 
     Yields all that is known after each, so that whoever stops early keeps what was measured.
     """
-    found = load() if DATA.exists() else {"counters": {}, "joules": {}}
-    found = {**found, "environment": dataclasses.asdict(environment())}
-    if what == "joules":
-        for kernel in RUNGS:
-            if not rungs or kernel.name in rungs:
-                found["joules"][kernel.name] = weighed(kernel.name)
-                yield found
-        return
-    wanted = {(name, each.case) for each in LESSONS for name in (each.below, each.rung) if name}
-    for name, case in sorted(wanted, key=str):
-        if not rungs or name in rungs:
-            counted = counters(name, case)
-            if counted is not None:
-                found["counters"][key(name, case)] = counted
+    known = load() if DATA.exists() else {}
+    found = {"environment": dataclasses.asdict(environment())}
+    found |= {name: dict(known.get(name, {})) for name in ("counters", "joules")}
+    pairs = {(name, each.case) for each in LESSONS for name in (each.below, each.rung) if name}
+    wanted = {
+        "counters": [(key(*pair), counters, pair) for pair in sorted(pairs, key=str)],
+        "joules": [(kernel.name, weighed, (kernel.name,)) for kernel in RUNGS],
+    }
+    for word, taken, arguments in wanted[what]:
+        if not rungs or arguments[0] in rungs:
+            value = taken(*arguments)
+            if value is not None:
+                found[what][word] = value
                 yield found
 
 

@@ -145,14 +145,16 @@ def subject(args: argparse.Namespace) -> tuple[Case, Competitor]:
 def _entry(args: argparse.Namespace, dtype: str) -> tuple[Case, Competitor]:
     accumulate = cli.accumulator(args, dtype)
     case = Case(*args.size, args.layout, dtype, accumulate, args.precision)
-    if args.rung == REFERENCE:
-        return case, Competitor(REFERENCE, reference(case))
     rung = rung_of(args.rung)
     mine = any(kernel.name == rung for kernel in RUNGS)
     if args.chosen or rung == AUTO:
         if rung != args.rung or not (mine or rung == AUTO):
-            raise ValueError(f"--chosen is of a rung of Triton's, not of {args.rung}")
+            raise ValueError(
+                f"{args.rung} can't be chosen: the dispatcher takes one config of a Triton rung"
+            )
         return case, of_matmul(case, operands(case, "cuda"), rung)
+    if args.rung == REFERENCE:
+        return case, Competitor(REFERENCE, reference(case))
     kernels, ladder = (RUNGS, TRITON) if mine else (CUDA_RUNGS, CUDA)
     chosen = {"ladder": ladder, "only": (rung,), "configs": "all"}
     every = of_kernels(problem_of(case), kernels, **chosen)
