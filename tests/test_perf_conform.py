@@ -116,7 +116,7 @@ def test_what_was_found_is_told_by_place(monkeypatch):
 
 
 class Inline(Executor):
-    """A pool whose work is done here, on a CPU."""
+    """A pool whose work is done in this process."""
 
     def __init__(self, workers, context, begin, arguments):
         begin(arguments[0], DEVICE)

@@ -230,8 +230,8 @@ def _attempt(ncu: str, asked: Sequence[str], args: argparse.Namespace, case: Cas
         how += " --target-processes all --csv --page raw --print-units base"
         what = f"--size {case.M}x{case.N}x{case.K} --layout {case.layout} --dtype {case.dtype}"
         what += f" --accumulate {case.accumulate} --precision {case.precision}"
-        words = [ncu, *how.split(), "--log-file", log, "--metrics", ",".join(asked)]
         what += " --chosen" * args.chosen
+        words = [ncu, *how.split(), "--log-file", log, "--metrics", ",".join(asked)]
         words += [sys.executable, "-m", "perf", "profile", args.rung, *what.split()]
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "errors": "replace"}
         done = subprocess.run([*words, "--child", report], cwd=ROOT, check=False, **streams)
