@@ -145,6 +145,16 @@ def test_explain_says_of_which_gpu(capsys):
     assert capsys.readouterr().out.startswith("device     sm_80 with 108 SMs\n")
 
 
+@pytest.mark.skipif(not INTERPRETED, reason="in Triton's interpreter")
+def test_explain_in_the_interpreter_speaks_of_no_gpu():
+    a = torch.zeros(64, 96)
+    said = str(tritemm.explain(a, a.mT, kernel="tiled"))
+    assert "\nwork       4 tiles, one program after another\n" in said
+    assert re.search(r"\npredicted  \d+ ms on the CPU, in Triton's interpreter\n", said)
+    assert " SMs" not in said and "roofline" not in said
+    assert "\nwork       1 tile, " in str(tritemm.explain(a[:8], a.mT[:, :8], kernel="tiled"))
+
+
 def test_the_version(capsys):
     with pytest.raises(SystemExit) as end:
         main(["--version"])

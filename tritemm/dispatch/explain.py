@@ -65,7 +65,8 @@ class Choice:
             f"work       {self._work()}",
         ]
         if self.problem.device == INTERPRETER:
-            lines.append("predicted  nothing: Triton's interpreter runs the kernel on the CPU")
+            milliseconds = 1e3 * self.parts.total
+            lines.append(f"predicted  {milliseconds:.0f} ms on the CPU, in Triton's interpreter")
         else:
             lines += self._times()
         lines += [f"refused    {name}: {reason}" for name, reason in self.refused]
@@ -89,9 +90,12 @@ class Choice:
         config, sms = self.config, self.problem.device.sms
         tiles = config.tiles(config.view(self.problem))
         split = f" x {config.SPLIT_K} parts of K" if config.SPLIT_K > 1 else ""
+        work = f"{tiles} tile{'s' * (tiles != 1)}{split}"
+        if self.problem.device == INTERPRETER:
+            return f"{work}, one program after another"
         waves = tiles * config.SPLIT_K / sms
         full = 100 * waves / math.ceil(waves)
-        return f"{tiles} tiles{split} on {sms} SMs are {waves:.2f} waves, {full:.0f} % full"
+        return f"{work} on {sms} SMs: {waves:.2f} waves, {full:.0f} % full"
 
     def _times(self) -> list[str]:
         problem = self.problem
