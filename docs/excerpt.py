@@ -4,7 +4,8 @@ A part stands between `<!-- begin: NAME -->` and `<!-- end: NAME -->`. Code is a
 `<!-- code: PATH | FIRST | LAST -->` above a fenced block.
 
 The block is rewritten with the lines of PATH from the first that contains FIRST through the next
-that contains LAST, or with that one line where LAST is left out. FIRST must stand in one line of
+that contains LAST, or with that one line where LAST is left out, and with closing braces that follow,
+as far as they close what is open. FIRST must stand in one line of
 the file only, unless it says which: `FIRST#2` is the second.
 """
 
@@ -63,7 +64,13 @@ def _excerpt(path: str, *ends: str, page: str) -> str:
         last = next(after, None)
         if last is None:
             raise ValueError(f"{page}: {path} has no line with {ends[1]!r} after {ends[0]!r}")
-    return _dedented(lines[first : last + 1])
+    taken = lines[first : last + 1]
+    for line in lines[last + 1 :]:
+        text = "".join(taken)
+        if line.strip() not in ("}", "};") or text.count("{") <= text.count("}"):
+            break
+        taken.append(line)
+    return _dedented(taken)
 
 
 def _dedented(lines: list[str]) -> str:

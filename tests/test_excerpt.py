@@ -48,6 +48,16 @@ def test_markers_one_below_the_other_and_other_blocks(source):
     assert excerpt.fill(filled, "a page") == filled
 
 
+def test_what_is_opened_is_closed(source, tmp_path):
+    (tmp_path / "some.cu").write_text("void f() {\n  for (;;) {\n    g();\n  }\n}\n\nint h;\n")
+    for marker, code in (
+        ("some.cu | void f | g()", "void f() {\n  for (;;) {\n    g();\n  }\n}"),
+        ("some.cu | for | g()", "for (;;) {\n  g();\n}"),
+        ("some.cu | g()", "g();"),
+    ):
+        assert f"\n{code}\n```" in excerpt.fill(f"<!-- code: {marker} -->\n", "a page")
+
+
 @pytest.mark.parametrize(
     ("marker", "message"),
     [
