@@ -4,9 +4,9 @@ A part stands between `<!-- begin: NAME -->` and `<!-- end: NAME -->`. Code is a
 `<!-- code: PATH | FIRST | LAST -->` above a fenced block.
 
 The block is rewritten with the lines of PATH from the first that contains FIRST through the next
-that contains LAST, or with that one line where LAST is left out, and with closing braces that follow,
-as far as they close what is open. FIRST must stand in one line of
-the file only, unless it says which: `FIRST#2` is the second.
+that contains LAST, or with that one line where LAST is left out. Closing braces that follow come
+with it, as far as they close what it opens. FIRST must stand in one line of the file only, unless
+it says which: `FIRST#2` is the second.
 """
 
 from __future__ import annotations
