@@ -1,11 +1,13 @@
-"""Modules over `tritemm.linear`, and `convert`, which turns a model's into them in place.
+"""Modules over `tritemm.linear`, and `convert`, which turns a model's layers into them in place.
 
-A module is converted by changing its `__class__`, never by putting another one in its place. So
-whoever holds it still holds it: its parent and a tied twin, hooks, optimizers, the wrappers of
-DDP, FSDP and PEFT, `torch.compile`. Its Parameters, buffers, hooks and state dict are untouched,
-it stays an instance of its former class, and `restore` gives that class back.
+A layer is converted by changing its `__class__`, never by putting another one in its place. So
+whoever holds it still holds it: its parent and a tied twin, hooks, optimizers, the wrappers of DDP,
+FSDP and PEFT, `torch.compile`. Its Parameters, buffers, hooks and state dict are untouched, it
+stays an instance of its former class, and `restore` gives that class back. Modules that aren't
+layers are never touched; what products may be one is found in the graphs that torch compiles.
 """
 
+from . import graph as graph
 from .convert import convert as convert
 from .convert import restore as restore
 from .layers import Linear as Linear

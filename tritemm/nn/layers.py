@@ -1,14 +1,13 @@
-"""The layers that multiply: `Linear`, and the forward of transformers' `Conv1D`."""
+"""`Linear`, the module over `tritemm.linear`."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
-from ..api import matmul
 from ..blas import linear
 from ..runtime.fast_path import PLAIN
-from .derived import Derived
 
 _NO_TORCH_FUNCTION = torch._C._disabled_torch_function_impl
 
@@ -42,13 +41,6 @@ class Linear(nn.Linear):
     torch.Size([3, 4])
     """
 
-    # Of the class, so that an `nn.Linear` that becomes one of these has them.
-    activation: str | None = None
-    batch_invariant: bool = False
-    precision: str | None = None
-    #: Of a layer that `convert` merges with others; see `projections`.
-    _tritemm_merging = None
-
     def __init__(
         self,
         in_features: int,
@@ -67,57 +59,25 @@ class Linear(nn.Linear):
         self.precision = precision
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        merging = self._tritemm_merging
-        if merging is not None and merging.layers:
-            part = merging.part(self, input)
-            if part is not None:
-                return part
-        weight = self.weight
-        if type(weight) not in PLAIN and self.activation is None and _answers(weight):
-            return super().forward(input)
-        return self._product(input, weight, self.activation)
-
-    def activated(self, input: torch.Tensor, activation: str | None) -> torch.Tensor:
-        """What `forward` gives of a layer with this activation."""
-        return self._product(input, self.weight, activation)
-
-    def _product(self, input, weight, activation):
-        """`weight` is the layer's, which may be worked out each time that it is asked for."""
+        weight = self.weight  # which may be worked out each time that it is asked for
+        if self.activation is None and knows_torch_alone(weight):
+            return F.linear(input, weight, self.bias)
         return linear(
-            input, weight, self.bias, activation=activation,
+            input, weight, self.bias, activation=self.activation,
             batch_invariant=self.batch_invariant, precision=self.precision,
         )  # fmt: skip
 
     def extra_repr(self) -> str:
-        return super().extra_repr() + _said(self, "activation", "batch_invariant", "precision")
+        options = self.activation, self.batch_invariant, self.precision
+        words = zip(("activation", "batch_invariant", "precision"), options, strict=True)
+        return super().extra_repr() + options_text(dict(words))
 
 
-class Conv1D(Derived):
-    """The forward of a class like transformers' Conv1D: input @ weight + bias, weight [in, out].
-
-    Shapes: [..., in] -> [..., out].
-    """
-
-    batch_invariant: bool = False
-    precision: str | None = None
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.activated(x, None)
-
-    def activated(self, x: torch.Tensor, activation: str | None) -> torch.Tensor:
-        """activation(x @ weight + bias)."""
-        return matmul(
-            x, self.weight, bias=self.bias, activation=activation,
-            batch_invariant=self.batch_invariant, precision=self.precision,
-        )  # fmt: skip
+def knows_torch_alone(weight: torch.Tensor) -> bool:
+    """Whether torch's functions ask the class of `weight` what they are to do."""
+    return type(weight) not in PLAIN and type(weight).__torch_function__ is not _NO_TORCH_FUNCTION
 
 
-def _answers(weight: torch.Tensor) -> bool:
-    """Whether torch's functions ask the weight's class what they are to do."""
-    return type(weight).__torch_function__ is not _NO_TORCH_FUNCTION
-
-
-def _said(module: nn.Module, *names: str) -> str:
-    """Of these options, those that are not the class's default."""
-    given = ((name, getattr(module, name)) for name in names)
-    return "".join(f", {n}={value}" for n, value in given if value != getattr(type(module), n))
+def options_text(options: dict) -> str:
+    """What `repr` says of the options that were given."""
+    return "".join(f", {name}={value}" for name, value in options.items() if value)

@@ -1,18 +1,21 @@
 """Several parameters in one storage, one after the other, so that one product reads them all.
 
 They stay Parameters of their own: optimizers, `load_state_dict` and gradients work on each in
-place. Nothing remembers that they were packed. Whether they are is asked of their addresses, each
-time, so that it can't be out of date: `.to()`, `assign=True`, FSDP and whoever else gives a
-Parameter other memory have no need to tell.
+place. Whether they lie together is asked of their addresses, each time, so that it can't be out of
+date: `assign=True`, FSDP and whoever else gives a Parameter other memory have no need to tell. A
+weight that shares its memory with anything else is never moved.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+import weakref
+from collections.abc import Collection, Iterable, Sequence
 
 import torch
 from torch import nn
+
+from ..runtime.torch_private import storage_owners
 
 
 def packed(*tensors: torch.Tensor) -> torch.Tensor | None:
@@ -36,8 +39,91 @@ def packed(*tensors: torch.Tensor) -> torch.Tensor | None:
     return first.detach().as_strided((rows, *rest), first.stride())
 
 
-def pack_why_not(*parameters: nn.Parameter) -> str | None:
-    """Why they can't be given one storage, or None. Those that share one already can."""
+class Siblings:
+    """Layers that are given one input, whose weights, and whose biases, have one storage each.
+
+    Layers hold it, and it holds none of them. A copy of all of them, by deepcopy or pickle, gets
+    one of its own.
+    """
+
+    def __init__(self, count: int, copied: bool = False):
+        self._layers: list[weakref.ref | None] = [None] * count
+        #: The addresses of the storages that were made for them.
+        self.made: set[int] = set()
+        #: Whether they are copies of layers that were packed, and not packed yet: each has memory
+        #: of its own then, whatever else still holds it until the copy is done.
+        self._copied = copied
+
+    def __reduce__(self):
+        whole = (not _unlike(some) and _together(some) for some in self.parameters())
+        return Siblings, (len(self._layers), all(whole))
+
+    def join(self, layer: nn.Module, place: int) -> None:
+        """Count a layer in, at this place in the storage."""
+        there = self._layers[place]
+        if there is None or there() is None:
+            self._layers[place] = weakref.ref(layer)
+
+    def parameters(self) -> list[list[nn.Parameter]]:
+        """The weights, and the biases if all have one.
+
+        None if not all are there, or one has not got its parameters yet or has them made.
+        """
+        layers = [ref and ref() for ref in self._layers]
+        if None in layers:
+            return []
+        kinds = ([vars(x)["_parameters"].get(kind) for x in layers] for kind in _PARAMETERS)
+        return [some for some in kinds if all(one is not None for one in some)]
+
+    def pack(self) -> bool:
+        """Give them one storage where they can have one; whether a weight moved."""
+        moved = False
+        for parameters in self.parameters():
+            if _unlike(parameters) or _together(parameters):
+                continue
+            if self._copied or _claimed(parameters, self.made) is None:
+                self.made.add(_pack(parameters))
+                moved = True
+        self._copied = self._copied and not moved
+        return moved
+
+    def why_not(self) -> str | None:
+        """Why they can't be given one storage, or None. Those that share one already can."""
+        for parameters in self.parameters():
+            reason = _unlike(parameters)
+            if not reason and not _together(parameters):
+                reason = _claimed(parameters, self.made)
+            if reason:
+                return reason
+        return None if self.parameters() else "a weight is made anew at each call"
+
+    def unpack(self) -> None:
+        """Give each of them a storage of its own again."""
+        for parameters in self.parameters():
+            if not parameters[0].is_meta and packed(*parameters) is not None:
+                with _ordinary():
+                    for one in parameters:
+                        one.data = one.detach().clone()
+
+
+_PARAMETERS = "weight", "bias"
+
+
+def pack_again(layer: nn.Module) -> None:
+    """Pack the weight of a layer with those of its siblings, if it has any."""
+    siblings, place = getattr(layer, "_tritemm_siblings", (None, 0))
+    if siblings is not None:
+        siblings.join(layer, place)
+        siblings.pack()
+
+
+def _together(parameters: Sequence[nn.Parameter]) -> bool:
+    """Whether there is nothing to pack."""
+    return parameters[0].is_meta or packed(*parameters) is not None
+
+
+def _unlike(parameters: Sequence[nn.Parameter]) -> str | None:
+    """Why one storage would not do for them, or None."""
     if any(type(one) is not nn.Parameter for one in parameters):
         return f"its weights are {_listed(type(one).__name__ for one in parameters)}"
     if len(set(map(id, parameters))) < len(parameters):
@@ -45,17 +131,13 @@ def pack_why_not(*parameters: nn.Parameter) -> str | None:
     for words, of_one in _ALIKE.items():
         if len({of_one(one) for one in parameters}) > 1:
             return f"its weights' {words} are {_listed(str(of_one(one)) for one in parameters)}"
-    first = parameters[0]
-    *starts, whole = itertools.accumulate((one.numel() for one in parameters), initial=0)
-    for start in starts:
-        if start * first.element_size() % 16:
-            return f"a weight would begin at element {start}, at no multiple of 16 bytes"
-    if first.is_meta or packed(*parameters) is not None:
-        return None
-    if not all(map(_has_its_storage, parameters, starts, itertools.repeat(whole))):
-        return "a weight is a part of a larger storage, which may belong to something else"
-    if first.device.type == "cpu" and any(one.is_shared() for one in parameters):
-        return "a weight lies in memory that is shared with other processes"
+    *starts, _ = itertools.accumulate((one.nbytes for one in parameters), initial=0)
+    if any(start % 16 for start in starts):
+        return f"a weight would begin at byte {max(starts)}, at no multiple of 16"
+    if any(one.is_inference() for one in parameters):
+        return "a weight was made in inference mode"
+    if not all(one.is_contiguous() for one in parameters):
+        return "a weight is not contiguous"
     return None
 
 
@@ -67,37 +149,37 @@ _ALIKE = {
 }
 
 
+def _claimed(parameters: Sequence[nn.Parameter], made: Collection[int]) -> str | None:
+    """Who else has a claim to the memory of these parameters, or None."""
+    here = [one.untyped_storage() for one in parameters]
+    for storage in here:
+        if storage_owners(storage) != sum(one._cdata == storage._cdata for one in here):
+            return "another tensor shares a weight's memory"
+        if not storage.resizable() and storage._cdata not in made:
+            return "a weight lies in memory that is not torch's"
+        if storage.device.type == "cpu" and storage.is_shared():
+            return "a weight lies in memory that is shared with other processes"
+    return None
+
+
 def _listed(words: Iterable[str]) -> str:
     *most, last = words
     return f"{', '.join(most)} and {last}"
 
 
-def _has_its_storage(one: torch.Tensor, start: int, whole: int) -> bool:
-    """Whether the parameter is all of its storage, or that part of `whole` which packing gave it.
+def _pack(parameters: Sequence[nn.Parameter]) -> int:
+    """Give them one storage; its address. For the time of the copy, all are there twice.
 
-    It begins at element `start`. The other parts were left when they came apart; and pickle stores
-    for each all that it reaches.
+    It is one that torch won't resize: `untyped_storage().resize_(0)` of one would free the others.
     """
-    elements = one.untyped_storage().nbytes() // one.element_size()
-    return elements == one.numel() or (elements == whole and one.storage_offset() == start)
+    with _ordinary():
+        together = torch.from_dlpack(torch.cat([one.detach() for one in parameters]))
+        parts = together.split([one.shape[0] for one in parameters])
+        for one, part in zip(parameters, parts, strict=True):
+            one.data = part
+    return together.untyped_storage()._cdata
 
 
-def pack(*parameters: nn.Parameter) -> None:
-    """Give them one storage, if they can have one and are not on the meta device.
-
-    For the time of the copy, all are there twice.
-    """
-    if pack_why_not(*parameters) or parameters[0].is_meta or packed(*parameters) is not None:
-        return
-    together = torch.cat([one.detach() for one in parameters])
-    parts = together.split([one.shape[0] for one in parameters])
-    for one, part in zip(parameters, parts, strict=True):
-        one.data = part
-
-
-def unpack(*parameters: nn.Parameter) -> None:
-    """Give each of them a storage of its own again."""
-    plain = all(type(one) is nn.Parameter for one in parameters) and not parameters[0].is_meta
-    if plain and packed(*parameters) is not None:
-        for one in parameters:
-            one.data = one.detach().clone()
+def _ordinary():
+    """Where tensors are made that autograd can record, whatever mode the caller is in."""
+    return torch.inference_mode(False)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
+
+from .converted import fell_back
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,9 +29,19 @@ class Report:
 
     changed: tuple[Entry, ...] = ()
     left: tuple[Entry, ...] = ()
+    _before: Counter = dataclasses.field(default_factory=fell_back.copy, repr=False, compare=False)
+
+    @property
+    def fell_back(self) -> dict[str, int]:
+        """Why torch's own function ran in converted layers -> calls, since `convert` returned.
+
+        It counts the layers of all models; what compiled code does is not counted.
+        """
+        return dict(fell_back - self._before)
 
     def __str__(self) -> str:
         rows = [*_rows("changed", self.changed), *_rows("left", self.left)]
+        rows += [("by torch", f"{n} x", "", "", "", why) for why, n in self.fell_back.items()]
         if not rows:
             return "no module that multiplies by a weight"
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

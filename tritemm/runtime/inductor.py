@@ -1,9 +1,56 @@
-"""How code compiled by Inductor calls an operator: straight, not through torch's dispatcher."""
+"""How code compiled by Inductor calls an operator, straight and not through torch's dispatcher; and
+where what it makes of a graph can be changed.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Callable, Sequence
+
+import torch
+
+#: Operators of a graph, and what is to be done to a graph with one of them.
+_passes: list[tuple[Sequence, Callable[[torch.fx.Graph], None]]] = []
+
+
+def add_pass(operators: Sequence, change: Callable[[torch.fx.Graph], None]) -> None:
+    """Have Inductor call `change`, once, with each graph that it compiles with such an operator.
+
+    The graph is functional and below autograd. Where Inductor's parts are not as they were in torch
+    2.10 to 2.14, it isn't called.
+    """
+    _passes.append((operators, change))
+
+
+def is_inference() -> bool:
+    """Whether nothing that the code returns whose graph is compiled has a gradient."""
+    context = torch._guards.TracingContext.try_get()
+    outputs = getattr(getattr(context, "fw_metadata", None), "output_info", None)
+    return outputs is not None and not any(output.requires_grad for output in outputs)
+
+
+def no_fake_tensors() -> contextlib.AbstractContextManager:
+    """Where tensors have values, although a graph is compiled."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    return unset_fake_temporarily()
+
+
+def _register_passes() -> None:
+    from torch._inductor.fx_passes.post_grad import pass_patterns
+    from torch._inductor.pattern_matcher import CallFunctionVarArgs, register_graph_pattern
+
+    while _passes:
+        operators, change = _passes.pop()
+
+        def once(match, *args, change=change, **named):
+            if not hasattr(match.graph, "_tritemm_changed"):
+                match.graph._tritemm_changed = True
+                change(match.graph)
+
+        for operator in operators:
+            register_graph_pattern(CallFunctionVarArgs(operator), pass_dict=pass_patterns[-1])(once)
 
 
 def lower(operator, name: str, tensors: int = 2, optional: int = 0) -> None:
@@ -16,7 +63,12 @@ def lower(operator, name: str, tensors: int = 2, optional: int = 0) -> None:
     torch 2.10 to 2.13, and in code that is not Python, the operator itself is called.
     """
     lowering = sys.modules.get("torch._inductor.lowering")
-    if lowering is None or operator in lowering.lowerings:
+    if lowering is None:
+        return
+    if _passes:
+        with contextlib.suppress(AttributeError, ImportError, TypeError):
+            _register_passes()
+    if operator in lowering.lowerings:
         return
     with contextlib.suppress(AttributeError, ImportError, TypeError):
         lowering.register_lowering(operator, type_promotion_kind=None)(

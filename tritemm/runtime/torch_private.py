@@ -117,3 +117,11 @@ def untraced(function: Callable) -> Callable:
     tell(function.__code__, strategy(action.SKIP, action.SKIP))
     function._torchdynamo_disable = True
     return function
+
+
+_storage_uses = private("_storage_Use_Count")
+
+
+def storage_owners(storage: torch.UntypedStorage) -> int:
+    """How many tensors have this storage, `storage` itself not counted; -1 if torch doesn't say."""
+    return -1 if _storage_uses is None else _storage_uses(storage._cdata) - 1

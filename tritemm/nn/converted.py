@@ -1,0 +1,182 @@
+"""What `convert` makes of an `nn.Linear`, and of a Conv1D of transformers.
+
+The module, its parameters and whatever its owner has put on it stay as they are. It gets one of the
+classes below, which are subclasses of the class that it had, by the same name, and two attributes:
+`_tritemm_options` and, if its weight shares a storage, `_tritemm_siblings`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections import Counter
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import nn
+from torch.compiler import is_dynamo_compiling
+from torch.nn import functional as F
+
+from ..api import matmul
+from ..blas import linear
+from ..problem import ACCUMULATE, INTERPRETED
+from . import layers, packing
+
+#: Why torch's own function ran in a converted layer -> calls since the start of the process, of all
+#: such layers; what compiled code does is not counted.
+fell_back: Counter[str] = Counter()
+_REPLACED = "the forward of its class was replaced"
+
+
+class Options(NamedTuple):
+    """How a converted layer multiplies: arguments of `matmul`."""
+
+    batch_invariant: bool = False
+    precision: str | None = None
+
+
+class _Readable:
+    """The option of this name, for who asks a layer that has nothing of its own by the name."""
+
+    def __set_name__(self, owner, name):
+        self.name = name
+
+    def __get__(self, layer, owner=None):
+        return self if layer is None else getattr(layer._tritemm_options, self.name)
+
+
+class Converted:
+    """The first base of the classes: what a converted layer does beside multiplying."""
+
+    #: The class that the module had.
+    _tritemm_original: ClassVar[type[nn.Module]]
+    batch_invariant = _Readable()
+
+    def _apply(self, fn, recurse=True):
+        """What `.to()` and the like do to the weight, after which its siblings are packed again."""
+        super()._apply(fn, recurse)
+        packing.pack_again(self)
+        return self
+
+    def __setstate__(self, state):
+        """Of a copy, or what was pickled, which is packed if all its siblings came along."""
+        super().__setstate__(state)
+        packing.pack_again(self)
+
+
+_linear_forward = nn.Linear.forward
+
+
+class Linear(Converted, layers.Linear):
+    """An `nn.Linear` by `tritemm.linear`, or by torch where that takes what tritemm doesn't."""
+
+    _tritemm_original = nn.Linear
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        options = getattr(self, "_tritemm_options", None)
+        if options is None:  # restored, but called by who kept this method
+            return nn.Linear.forward(self, input)
+        if nn.Linear.forward is not _linear_forward:
+            return by_torch(_REPLACED, nn.Linear.forward, self, input)
+        weight = self.weight  # which may be worked out each time that it is asked for
+        reason = why_torch(input, weight)
+        if reason is not None:
+            return by_torch(reason, F.linear, input, weight, self.bias)
+        return linear(
+            input, weight, self.bias,
+            batch_invariant=options.batch_invariant, precision=options.precision,
+        )  # fmt: skip
+
+    def extra_repr(self) -> str:
+        return nn.Linear.extra_repr(self) + layers.options_text(self._tritemm_options._asdict())
+
+
+def __getattr__(name: str):
+    """`Conv1D`, which needs transformers: pickle asks for it by this name."""
+    if name == "Conv1D":
+        return conv1d()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+@functools.cache
+def conv1d() -> type[nn.Module]:
+    """A Conv1D of transformers by `tritemm.matmul`: input @ weight + bias, weight [in, out]."""
+    from transformers import pytorch_utils  # which is slow to import, and may not be there
+
+    original = pytorch_utils.Conv1D
+    original_forward = original.forward
+
+    class Conv1D(Converted, original):
+        __qualname__ = "Conv1D"
+        _tritemm_original = original
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            options = getattr(self, "_tritemm_options", None)
+            if options is None:
+                return original.forward(self, x)
+            weight = self.weight
+            reason = _REPLACED if original.forward is not original_forward else None
+            reason = reason or why_torch(x, weight)
+            if reason is not None:
+                return by_torch(reason, original.forward, self, x)
+            return matmul(
+                x, weight, bias=self.bias,
+                batch_invariant=options.batch_invariant, precision=options.precision,
+            )  # fmt: skip
+
+    return Conv1D
+
+
+def class_for(kind: type[nn.Module]) -> type[nn.Module] | None:
+    """The class above that a module becomes whose class is torch's, or transformers', own."""
+    if kind is nn.Linear:
+        return Linear
+    utils = sys.modules.get("transformers.pytorch_utils")
+    return conv1d() if utils is not None and kind is getattr(utils, "Conv1D", None) else None
+
+
+def has_own_forward(kind: type[nn.Module]) -> bool:
+    """Whether the forward of torch's or transformers' class `kind` is the one it was written with.
+
+    Others replace it for all layers, to add adapters or to cast.
+    """
+    forward = kind.__dict__.get("forward")
+    if not inspect.isfunction(forward) or hasattr(forward, "__wrapped__"):
+        return False
+    home = vars(sys.modules[kind.__module__])
+    return forward.__globals__ is home and forward.__code__.co_name == "forward"
+
+
+def why_torch(input: torch.Tensor, weight: torch.Tensor) -> str | None:
+    """Why a layer's product is torch's own to do, or None. What neither can do, either refuses."""
+    if not isinstance(input, torch.Tensor):  # a Proxy of torch.fx, which has no type to look at
+        return None
+    if layers.knows_torch_alone(weight):
+        return f"its weight is a {type(weight).__name__}"
+    if input.layout is not torch.strided or input.is_nested:
+        return "a nested input" if input.is_nested else f"an input of layout {input.layout}"
+    if input.dtype not in ACCUMULATE:
+        return f"an input of {input.dtype}"
+    if input.is_cuda or input.is_meta or (INTERPRETED and input.is_cpu):
+        return None
+    return f"an input on {input.device.type}"
+
+
+def by_torch(reason: str, function, *args) -> torch.Tensor:
+    """What torch's `function` gives, which is counted under this reason."""
+    result = function(*args)
+    if not is_dynamo_compiling():
+        fell_back[reason] += 1
+    return result
+
+
+def become(module: nn.Module, kind: type[nn.Module]) -> None:
+    """Give `module` the class `kind`, such that what was compiled before is looked at again.
+
+    To save time, compiled code of some torch releases asks of a module only whether its attributes
+    were written to since, which a new class is not: so one is, and is taken away again.
+    """
+    module.__class__ = kind
+    vars(module)["_class_is_new"] = True
+    del vars(module)["_class_is_new"]
