@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from perf import tables
-from perf.experiments import peers
+from perf.experiments import peers, serving
 from perf.experiments.ladder import both_ladders, one_ladder
 from perf.experiments.show import PICTURES, VIEWS
 from perf.figures import FIGURES, drawn_from
@@ -153,8 +153,8 @@ def suite(rows: list[Row]) -> list[tables.Result]:
 
 
 def headline(rows: list[Row]) -> str:
-    """The suite in a sentence, in another where all of it was raced against the peers too, and what
-    both were measured with."""
+    """The suite in a sentence, the layers of served models in another, the peers in a third where
+    all of the suite was raced against them too, and what each was measured with."""
     own = suite(rows)
     if not own:
         return "Not yet measured."
@@ -168,12 +168,16 @@ def headline(rows: list[Row]) -> str:
     ]
     origins = [tables.origin([result.ours for result in own])]
     selection = Selection()
+    served = VIEWS["serving"].chosen(rows, selection)
+    if said := serving.sentence(served):
+        parts.append(said)
+        origins.append(f"served layers: {tables.origin(served)}")
     beside = VIEWS["peers"].chosen(rows, selection)
     if problems_of(beside, selection.competitor) >= full_suite():
         said = peers.sentence(beside, selection.competitor)
         parts += [said] if said else []
         origins += [f"against peers: {tables.origin(beside)}"] if said else []
-    return "\n\n".join([" ".join(parts), f"<sub>{'; '.join(origins)}.</sub>"])
+    return "\n".join([*(f"- {part}" for part in parts), "", f"<sub>{'; '.join(origins)}.</sub>"])
 
 
 def losses(rows: list[Row]) -> str:

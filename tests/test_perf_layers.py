@@ -357,6 +357,15 @@ def test_every_layer_has_a_line_all_have_one_and_peers_have_columns():
     assert beside.body[1][-3:] == ("0", "", "") and beside.body[0][:-3] == qkv
 
 
+def test_the_headline_says_how_many_are_slower_and_names_the_worst():
+    mean = geomean([1.21, 0.9, 0.98, 1.1, 0.97, 1.5])
+    assert serving.sentence(some()) == (
+        "On 6 linear layers of models that people serve, with 1 to 4096 rows, it runs at "
+        f"{mean:.2f}x: 2 of them are below 0.98x, the worst at 0.90x (48 x 6144 x 4096)."
+    )
+    assert serving.sentence([]) == ""
+
+
 def test_the_worst_are_named_and_the_page_has_its_place_with_and_without_rows():
     text = serving.text(some())
     lines = text.splitlines()

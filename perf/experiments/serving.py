@@ -225,6 +225,20 @@ def _means(
     return (*cells, str(len(beside.timed)), beside.mean, beside.least_at(named))
 
 
+def sentence(rows: Sequence[Row]) -> str:
+    """The mean, how many are slower than `ENOUGH`, and the worst, for a headline."""
+    tally = Tally("all", tables.against_cublas(rows))
+    if not tally.timed:
+        return ""
+    slower = len(tally.timed) - tally.reached(ENOUGH)
+    worst = tally.least.ours
+    return (
+        f"On {len(tally.timed)} linear layers of models that people serve, with 1 to 4096 rows, it "
+        f"runs at {tally.geomean:.2f}x: {slower} of them are below {ENOUGH}x, the worst at "
+        f"{tally.least.ratio.p50:.2f}x ({worst.case.size})."
+    )
+
+
 # The picture
 
 #: Inches: the figure; a panel, what lies between two, above the first and below the last.
