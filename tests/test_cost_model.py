@@ -12,6 +12,7 @@ from perf.select import latest_run
 from tritemm import Config, dispatch, gpus
 from tritemm.cost_model import constants, model
 from tritemm.cost_model.model import predict
+from tritemm.dispatch import invariant
 from tritemm.problem import Epilogue
 from tritemm.rungs import find
 
@@ -62,10 +63,31 @@ def test_a_gpu_without_a_file_has_its_architectures_rates():
 
 
 def test_clusters_have_as_much_room_as_was_measured_or_a_like_share():
-    assert [gpus.clusters_at_once(n, 132) for n in range(1, 9)] == (
+    assert [gpus.clusters_at_once(n, H200) for n in range(1, 9)] == (
         gpus.file_of("NVIDIA H200")["physics"]["clusters"]
     )
-    assert gpus.clusters_at_once(2, 66) == 33 and gpus.clusters_at_once(8, 8) == 0
+    half, few = (dataclasses.replace(H200, sms=sms) for sms in (66, 8))
+    assert gpus.clusters_at_once(2, half) == 33 and gpus.clusters_at_once(8, few) == 0
+
+
+def test_a_card_that_is_here_says_how_many_clusters_it_has_room_for():
+    """And the choice asks it; bits that cards of one model share don't depend on it."""
+    own = (132, 66, 40, 32, 23, 19, 16, 16)
+    card = dataclasses.replace(H200, clusters=own)
+    assert [gpus.clusters_at_once(n, card) for n in range(1, 9)] == list(own)
+    few = dataclasses.replace(H200, clusters=(132, 60, 1, 1, 1, 1, 1, 1))
+    assert [gpus.clusters_of_model(n, few) for n in (2, 4)] == [66, 30]
+    asked = problem(8192, 8192, 4096)
+    of = lambda device: dataclasses.replace(asked, device=device)  # noqa: E731
+    config = Config(128, 256, 64, num_warps=8, num_stages=4, ORDER="grouped", CLUSTER=4)
+    cluster = dispatch.find("cluster")
+    assert [cluster.grid(of(each), config) for each in (H200, card, few)] == [30, 32, 1]
+    slow, fast = (predict(cluster, of(each), config) for each in (few, card))
+    assert slow > 10 * fast
+    ordered = problem(64, 1280, 8192)
+    assert invariant.parts_of(ordered) == (
+        invariant.parts_of(dataclasses.replace(ordered, device=few))
+    )
 
 
 class TestEpilogues:

@@ -96,16 +96,31 @@ def flop_rate(dtype: torch.dtype, precision: str, device: Device) -> float:
     return flop_per_clock(dtype, precision, device) * physics(device).clock
 
 
-@functools.lru_cache
-def clusters_at_once(programs: int, sms: int) -> int:
-    """Clusters of so many programs, one on an SM, that have room.
+def clusters_at_once(programs: int, device: Device) -> int:
+    """Clusters of so many programs, one on an SM, that have room: what the card itself says.
 
-    A cluster lies within a GPC, and those are not all of the same size: on GPUs that were not
-    measured (by cudaOccupancyMaxActiveClusters) about the same share of the SMs is left over.
+    Of a card that is not here, as many as of its model.
     """
-    tables = {data["sms"]: data["physics"]["clusters"] for data in files()}
-    measured = sms if sms in tables else next(iter(tables))
-    return sms * tables[measured][programs - 1] // measured
+    own = device.clusters
+    return own[programs - 1] if own else _clusters_of(programs, device.name, device.sms)
+
+
+def clusters_of_model(programs: int, device: Device) -> int:
+    """As many as all GPUs with this name are taken to have room for, for what cards must agree on.
+
+    A cluster lies within a GPC, and those are not all of the same size: of GPUs that were not
+    measured about the same share of the SMs is left over.
+    """
+    return _clusters_of(programs, device.name, device.sms)
+
+
+@functools.lru_cache
+def _clusters_of(programs: int, name: str, sms: int) -> int:
+    def alike(data: Mapping[str, Any]) -> tuple[bool, bool]:
+        return data["sms"] == sms, data["gpu"] == name
+
+    data = max(reversed(files()), key=alike)
+    return sms * data["physics"]["clusters"][programs - 1] // data["sms"]
 
 
 def _architecture(device: Device) -> tuple[float, float, float]:
