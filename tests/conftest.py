@@ -30,6 +30,11 @@ def pytest_collection_modifyitems(items):
     # Those that one worker runs one after another begin first, so that nobody waits for them.
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
     if torch.cuda.is_available() and not INTERPRETED:
+        for item in items:
+            several = item.get_closest_marker("devices")
+            if several and several.args[0] > torch.cuda.device_count():
+                reason = f"needs {several.args[0]} CUDA devices"
+                item.add_marker(pytest.mark.skip(reason=reason))
         return
     skip = pytest.mark.skip(reason="needs a CUDA device; kernels run in the interpreter here")
     for item in items:

@@ -119,6 +119,7 @@ def test_fresh_memory_every_call():
         torch.cuda.empty_cache()
 
 
+@pytest.mark.devices(1)
 def test_every_device():
     """A call runs on its tensors' device, whichever is current."""
     for index in range(torch.cuda.device_count()):
