@@ -1,8 +1,8 @@
 """What is known of GPUs: one's own file where it was measured, else what its architecture says.
 
-A file holds the `physics` of the GPU itself (`python -m perf roofline` measures the rates), and
-what was `fitted` to the times of kernels, for `tritemm.cost_model`. It stands below the kernels,
-because a grid of clusters is as large as the GPU has room for.
+A file holds the `physics` of the GPU itself, which `python -m perf roofline --write` measures, and
+may hold what was `fitted` to the times of kernels, for `tritemm.cost_model`. It stands below the
+kernels, because a grid of clusters is as large as the GPU has room for.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,12 @@ def file_of(gpu: str) -> Mapping[str, Any]:
     raise ValueError(f"{path_of(gpu)} is missing: what was measured of the GPU comes first")
 
 
+def text_of(data: Mapping[str, Any]) -> str:
+    """What a file holds as JSON with one line for each tile, so that a change can be read."""
+    text = json.dumps(data, indent=2)
+    return re.sub(r"\[\s+([^][]*?)\s+\]", lambda m: f"[{' '.join(m[1].split())}]", text) + "\n"
+
+
 def device_of(data: Mapping[str, Any]) -> Device:
     """The GPU that a file is of."""
     return Device(data["gpu"], tuple(data["capability"]), data["sms"], data["shared"])
@@ -119,7 +126,8 @@ def _clusters_of(programs: int, name: str, sms: int) -> int:
     def alike(data: Mapping[str, Any]) -> tuple[bool, bool]:
         return data["sms"] == sms, data["gpu"] == name
 
-    data = max(reversed(files()), key=alike)
+    able = (data for data in reversed(files()) if data["physics"]["clusters"])
+    data = max(able, key=alike)
     return sms * data["physics"]["clusters"][programs - 1] // data["sms"]
 
 
