@@ -10,9 +10,9 @@ import torch
 
 from tritemm.problem import INTERPRETED
 
-#: Workers that run tests marked `large`, each one at a time; bytes that a worker of any kind may
-#: keep in its cache after a test. So 16 of them fit a card of 80 GB: see `large` in `harness`.
-LARGE_WORKERS, KEPT = 2, 2**30
+#: Workers that run tests marked `large`, each one at a time; GB of device memory that others may
+#: take; bytes that a worker may keep in its cache after a test. So 16 of them fit a card of 80 GB.
+LARGE_WORKERS, UNMARKED, KEPT = 2, 4, 2**30
 
 
 def pytest_report_header():
@@ -50,10 +50,16 @@ def _memory(request):
         has = torch.cuda.get_device_properties(0).total_memory / 1e9
         if has < mark.args[0]:
             pytest.skip(f"takes {mark.args[0]} GB of device memory, and the device has {has:.0f}")
+    if torch.cuda.is_initialized():
+        torch.cuda.reset_peak_memory_stats()
     yield
-    if torch.cuda.is_initialized() and torch.cuda.memory_reserved() > KEPT:
+    if not torch.cuda.is_initialized():
+        return
+    if torch.cuda.memory_reserved() > KEPT:
         gc.collect()
         torch.cuda.empty_cache()
+    took = torch.cuda.max_memory_allocated() / 1e9
+    assert mark or took <= UNMARKED, f"took {took:.1f} GB of device memory, unmarked: see `large`"
 
 
 @pytest.fixture(autouse=True)
