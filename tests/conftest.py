@@ -44,8 +44,11 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def _memory(request):
+    yield from memory(request.node.get_closest_marker("large"))
+
+
+def memory(mark):
     """A card that is large enough; what a test leaves in this process's cache is the others'."""
-    mark = request.node.get_closest_marker("large")
     if mark:
         has = torch.cuda.get_device_properties(0).total_memory / 1e9
         if has < mark.args[0]:

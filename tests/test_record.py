@@ -10,6 +10,8 @@ import torch
 
 from tools import suite_record
 
+from . import conftest
+
 pytestmark = pytest.mark.host
 
 RECORD = {
@@ -134,3 +136,26 @@ def test_without_a_gpu_it_says_what_it_needs():
     )
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert "needs a CUDA device" in done.stderr
+
+
+@pytest.mark.parametrize(("took", "mark", "said"), [
+    (3.9, None, None), (4.1, None, "took 4.1 GB of device memory, unmarked"),
+    (8.6, pytest.mark.large(9), None),
+    (8.6, pytest.mark.large(90), "takes 90 GB of device memory, and the device has 80"),
+])  # fmt: skip
+def test_a_test_that_takes_much_device_memory_says_so(took, mark, said, monkeypatch):
+    emptied = []
+    for name, value in {
+        "is_initialized": True, "reset_peak_memory_stats": None, "memory_reserved": 2**31,
+        "max_memory_allocated": took * 1e9,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(True))
+    card = types.SimpleNamespace(total_memory=80e9)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: card)
+    around = conftest.memory(mark and mark.mark)
+    if said:
+        with pytest.raises((AssertionError, pytest.skip.Exception), match=said):
+            list(around)
+    else:
+        assert list(around) == [None] and emptied
