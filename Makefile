@@ -80,11 +80,17 @@ endif
 
 # On a GPU: groups of tests that share a worker are kept, and the record may go elsewhere.
 RECORD =
+recorded = workers=$$($(PY) -c 'import xdist; print("-n auto --dist loadgroup")' 2>/dev/null); \
+	OMP_NUM_THREADS=1 $(PY) -m pytest $$workers $(1) -p tools.suite_record --record='$(RECORD)' \
+	$(ARGS)
+
 test-gpu: $(READY)  ## what touches a device, on a GPU; leaves a record, or RECORD=PATH
-	@workers=$$($(PY) -c 'import xdist; print("-n auto --dist loadgroup")' 2>/dev/null); \
-	OMP_NUM_THREADS=1 $(PY) -m pytest $$workers -p tools.suite_record --record='$(RECORD)' $(ARGS)
+	@$(call recorded)
+
+test-gpus: $(READY)  ## the tests of several GPUs, on two or more; leaves a record of its own
+	@$(call recorded,-m devices)
 
 mutants-gpu: $(READY)  ## faults planted in kernels, one at a time: the suite finds each; needs a GPU
 	$(PY) tools/mutants.py $(ARGS)
 
-.PHONY: test-gpu mutants-gpu
+.PHONY: test-gpu test-gpus mutants-gpu

@@ -194,8 +194,8 @@ def record() -> str:
     """The last run of the suite on each GPU."""
     texts = (path.read_text() for path in sorted(suite_record.RESULTS.glob("*.json")))
     code = suite_record.code_hash()
-    lines = [f"Tested: {suite_record.sentence(json.loads(text), code)}" for text in texts]
-    return "\n".join(lines) or "Not yet run on a GPU."
+    lines = [f"- {suite_record.sentence(json.loads(text), code)}" for text in texts]
+    return "\n".join(["Tested:", "", *lines]) if lines else "Not yet run on a GPU."
 
 
 def comparison(rows: list[Row]) -> str:

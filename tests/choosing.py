@@ -18,6 +18,8 @@ from tritemm.spec import Config, Kernel
 
 H200 = Device("NVIDIA H200", (9, 0), 132, 232448)
 H100 = Device("NVIDIA H100 80GB HBM3", (9, 0), 132, 232448)
+#: Of Hopper too, and nothing of it was measured.
+GH200 = Device("NVIDIA GH200 480GB", (9, 0), 132, 232448)
 A100 = Device("NVIDIA A100-SXM4-80GB", (8, 0), 108, 166912)
 L40S = Device("NVIDIA L40S", (8, 9), 142, 101376)
 B200 = Device("NVIDIA B200", (10, 0), 148, 232448)

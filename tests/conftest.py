@@ -1,5 +1,7 @@
 """Fixtures and the rule for GPU-only tests; tests enumerate the ladder, they never list it."""
 
+import gc
+import itertools
 import zlib
 from pathlib import Path
 
@@ -7,6 +9,10 @@ import pytest
 import torch
 
 from tritemm.problem import INTERPRETED
+
+#: Workers that run tests marked `large`, each one at a time; GB of device memory that others may
+#: take; bytes that a worker may keep in its cache after a test. So 16 of them fit a card of 80 GB.
+LARGE_WORKERS, UNMARKED, KEPT = 2, 4, 2**30
 
 
 def pytest_report_header():
@@ -18,14 +24,45 @@ def pytest_report_header():
 
 
 def pytest_collection_modifyitems(items):
+    large = (item for item in items if item.get_closest_marker("large"))
+    for item, worker in zip(large, itertools.cycle(range(LARGE_WORKERS)), strict=False):
+        item.add_marker(pytest.mark.xdist_group(f"memory {worker}"))
     # Those that one worker runs one after another begin first, so that nobody waits for them.
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
     if torch.cuda.is_available() and not INTERPRETED:
+        for item in items:
+            several = item.get_closest_marker("devices")
+            if several and several.args[0] > torch.cuda.device_count():
+                reason = f"needs {several.args[0]} CUDA devices"
+                item.add_marker(pytest.mark.skip(reason=reason))
         return
     skip = pytest.mark.skip(reason="needs a CUDA device; kernels run in the interpreter here")
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def _memory(request):
+    yield from memory(request.node.get_closest_marker("large"))
+
+
+def memory(mark):
+    """A card that is large enough; what a test leaves in this process's cache is the others'."""
+    if mark:
+        has = torch.cuda.get_device_properties(0).total_memory / 1e9
+        if has < mark.args[0]:
+            pytest.skip(f"takes {mark.args[0]} GB of device memory, and the device has {has:.0f}")
+    if torch.cuda.is_initialized():
+        torch.cuda.reset_peak_memory_stats()
+    yield
+    if not torch.cuda.is_initialized():
+        return
+    if torch.cuda.memory_reserved() > KEPT:
+        gc.collect()
+        torch.cuda.empty_cache()
+    took = torch.cuda.max_memory_allocated() / 1e9
+    assert mark or took <= UNMARKED, f"took {took:.1f} GB of device memory, unmarked: see `large`"
 
 
 @pytest.fixture(autouse=True)

@@ -38,8 +38,6 @@ def needs_nvcc():
         pytest.skip(str(reason))
 
 
-#: Of tests that take gigabytes of the device's memory: workers have one of them at a time.
-large = pytest.mark.xdist_group("memory")
 rungs = pytest.mark.parametrize("kernel", [rung_param(kernel) for kernel in RUNGS])
 
 

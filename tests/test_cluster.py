@@ -208,7 +208,7 @@ def test_tiles_fill_whole_rounds(rung, size):
     for config in fitted:
         assert rung_of(config) is rung.KERNEL
         assert rung.KERNEL.config_why_not(asked, config) is None
-        room = clusters_at_once(config.CLUSTER, H200.sms) // config.SPLIT_K
+        room = clusters_at_once(config.CLUSTER, H200) // config.SPLIT_K
         most = len(multicast.ROUNDS) if config.SPLIT_K == 1 else 1
         step = 8 if config.SPLIT_K == 1 else 16
         narrower = config.BLOCK_N - step
@@ -287,7 +287,7 @@ def test_the_grid_counts_clusters():
     assert KERNEL.grid(problem(257, 512, 64), config) == 3
     assert KERNEL.grid(problem(8192, 8192, 64), config) == H200.sms // 2
     fours = dataclasses.replace(config, BLOCK_N=128, CLUSTER=4)
-    assert KERNEL.grid(problem(8192, 8192, 64), fours) == clusters_at_once(4, H200.sms) == 30
+    assert KERNEL.grid(problem(8192, 8192, 64), fours) == clusters_at_once(4, H200) == 30
 
 
 def test_short_k_is_for_consumers_that_take_turns():

@@ -202,13 +202,13 @@ def test_what_is_offered_fits(size, layout):
     assert offered
     for config in offered:
         assert KERNEL.config_why_not(asked, config) is None
-        assert config.tiles(asked) <= clusters_at_once(config.SPLIT_K, H200.sms)
+        assert config.tiles(asked) <= clusters_at_once(config.SPLIT_K, H200)
         assert KERNEL.clusters(config) == config.SPLIT_K
 
 
 def test_clusters_do_not_fill_all_sms():
-    assert [clusters_at_once(n, 132) for n in (2, 3, 4, 5, 8)] == [66, 39, 30, 22, 15]
-    assert clusters_at_once(8, 8) == 0
+    assert [clusters_at_once(n, H200) for n in (2, 3, 4, 5, 8)] == [66, 39, 30, 22, 15]
+    assert clusters_at_once(8, dataclasses.replace(H200, sms=8)) == 0
 
 
 @pytest.mark.parametrize(

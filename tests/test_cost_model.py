@@ -6,16 +6,18 @@ import pytest
 import torch
 
 from docs import cost_model as page
-from perf.experiments.roofline import cases
+from perf.experiments import roofline
+from perf.roof import Roofs
 from perf.rows import recorded
 from perf.select import latest_run
 from tritemm import Config, dispatch, gpus
 from tritemm.cost_model import constants, model
 from tritemm.cost_model.model import predict
+from tritemm.dispatch import invariant
 from tritemm.problem import Epilogue
 from tritemm.rungs import find
 
-from .choosing import A100, H100, H200, kind_with, problem
+from .choosing import A100, GH200, H200, kind_with, problem
 
 pytestmark = pytest.mark.host
 
@@ -38,7 +40,7 @@ def test_the_page_tells_every_number_of_the_file():
 
 
 def test_the_roofs_are_those_that_perf_measured():
-    rows = latest_run(recorded(), "roofline", "NVIDIA H200", enough=len(cases()))
+    rows = latest_run(recorded(), "roofline", "NVIDIA H200", enough=len(roofline.cases()))
     [row] = [row for row in rows if row.case.dtype == "bf16" and row.roof and row.us][:1]
     physics = gpus.physics(H200)
     assert 1e9 * row.roof.gbs == pytest.approx(physics.copy_rate, rel=0.01)
@@ -55,17 +57,59 @@ def test_the_roofline_is_of_measured_rates_and_no_prediction_is_below():
 
 
 def test_a_gpu_without_a_file_has_its_architectures_rates():
-    assert gpus.physics(H100).copy_rate == constants.of(H100).memory_rate == 3.1e12
+    assert gpus.physics(GH200).copy_rate == 3.1e12
     assert gpus.physics(A100) != gpus.physics(H200)
     part = dataclasses.replace(H200, sms=16)  # of a GPU that is shared out
-    assert gpus.physics(part) == gpus.physics(dataclasses.replace(H100, sms=16))
+    assert gpus.physics(part) == gpus.physics(dataclasses.replace(GH200, sms=16))
+
+
+def test_what_was_fitted_to_a_relation_counts_with_the_gpus_own_memory_and_clock():
+    own, theirs = constants.of(GH200), constants.of(H200)
+    assert own.memory_rate / theirs.memory_rate == pytest.approx(3.1e12 / 4.26e12)
+    assert own.sm_rate / theirs.sm_rate == pytest.approx(1.48e9 / 1.5e9)
+    half = constants.of(dataclasses.replace(GH200, sms=66))
+    assert half.l2_rate == pytest.approx(own.l2_rate / 2) and half.sm_rate == own.sm_rate
+    assert own.tiles == theirs.tiles and own.launch == gpus.physics(GH200).launch
+
+
+def test_the_file_of_a_gpu_is_what_its_roofs_and_its_driver_say():
+    """Beside what was fitted before; in the form in which the shipped one stands."""
+    clusters = tuple(gpus.file_of(H200.name)["physics"]["clusters"])
+    card = dataclasses.replace(H200, clusters=clusters)
+    made = roofline.file_of(Roofs(card, mhz=1499.6, gbs=4257.0, launch=0.904))
+    assert gpus.text_of(made) == gpus.path_of(H200.name).read_text()
+    made = roofline.file_of(Roofs(GH200, mhz=1503.0, gbs=3141.0, launch=1.26))
+    physics = {"clock": 1.5e9, "copy_rate": 3.14e12, "launch": 1.3e-6, "l2": 2**25, "clusters": ()}
+    assert made["physics"] == physics and "fitted" not in made
+    assert gpus.device_of(made) == GH200
 
 
 def test_clusters_have_as_much_room_as_was_measured_or_a_like_share():
-    assert [gpus.clusters_at_once(n, 132) for n in range(1, 9)] == (
+    assert [gpus.clusters_at_once(n, H200) for n in range(1, 9)] == (
         gpus.file_of("NVIDIA H200")["physics"]["clusters"]
     )
-    assert gpus.clusters_at_once(2, 66) == 33 and gpus.clusters_at_once(8, 8) == 0
+    half, few = (dataclasses.replace(H200, sms=sms) for sms in (66, 8))
+    assert gpus.clusters_at_once(2, half) == 33 and gpus.clusters_at_once(8, few) == 0
+
+
+def test_a_card_that_is_here_says_how_many_clusters_it_has_room_for():
+    """And the choice asks it; bits that cards of one model share don't depend on it."""
+    own = (132, 66, 40, 32, 23, 19, 16, 16)
+    card = dataclasses.replace(H200, clusters=own)
+    assert [gpus.clusters_at_once(n, card) for n in range(1, 9)] == list(own)
+    few = dataclasses.replace(H200, clusters=(132, 60, 1, 1, 1, 1, 1, 1))
+    assert [gpus.clusters_of_model(n, few) for n in (2, 4)] == [66, 30]
+    asked = problem(8192, 8192, 4096)
+    of = lambda device: dataclasses.replace(asked, device=device)  # noqa: E731
+    config = Config(128, 256, 64, num_warps=8, num_stages=4, ORDER="grouped", CLUSTER=4)
+    cluster = dispatch.find("cluster")
+    assert [cluster.grid(of(each), config) for each in (H200, card, few)] == [30, 32, 1]
+    slow, fast = (predict(cluster, of(each), config) for each in (few, card))
+    assert slow > 10 * fast
+    ordered = problem(64, 1280, 8192)
+    assert invariant.parts_of(ordered) == (
+        invariant.parts_of(dataclasses.replace(ordered, device=few))
+    )
 
 
 class TestEpilogues:

@@ -196,15 +196,18 @@ def test_the_current_stream_and_another_device():
         c = cuda_reference.matmul(late, b, kernel="mma_async_stage3")
     stream.synchronize()
     assert budget.check(c, a, b).ok
-    if torch.cuda.device_count() > 1:
-        with torch.cuda.device(1):
-            assert budget.check(cuda_reference.matmul(a, b, kernel="mma_base"), a, b).ok
-        x, y = a.to("cuda:1"), b.to("cuda:1")
-        assert cuda_reference.matmul(x, y, kernel="mma_base").device == x.device
-        with pytest.raises(
-            RuntimeError, match="on the same device, but a is on cuda:0 and b on cuda:1"
-        ):
-            cuda_reference.matmul(a, y, kernel="mma_base")
+
+
+@pytest.mark.gpu
+@pytest.mark.devices(2)
+def test_any_device():
+    a, b = operands(300, 264, 200)
+    with torch.cuda.device(1):
+        assert budget.check(cuda_reference.matmul(a, b, kernel="mma_base"), a, b).ok
+    x, y = a.to("cuda:1"), b.to("cuda:1")
+    assert cuda_reference.matmul(x, y, kernel="mma_base").device == x.device
+    with pytest.raises(RuntimeError, match="on the same device, but a is on cuda:0 and b on cu"):
+        cuda_reference.matmul(a, y, kernel="mma_base")
 
 
 @pytest.mark.gpu

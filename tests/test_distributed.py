@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from perf.machine import ROOT
 
@@ -64,10 +63,8 @@ def test_on_processes(size, name, on_cpu):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("size", GROUPS)
+@pytest.mark.parametrize("size", [pytest.param(n, marks=pytest.mark.devices(n)) for n in GROUPS])
 def test_on_devices(size, tmp_path):
-    if torch.cuda.device_count() < size:
-        pytest.skip(f"needs {size} CUDA devices")
     found = faults(tmp_path, {size: GROUPS[size]}, "cuda")
     assert found.keys() == {(size, name) for name in GROUPS[size]}
     for each in found.values():
@@ -76,7 +73,7 @@ def test_on_devices(size, tmp_path):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+@pytest.mark.devices(2)
 def test_the_example_runs():
     torchrun = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2
     done = program(*torchrun, ROOT / "examples" / "tensor_parallel.py", device="cuda")

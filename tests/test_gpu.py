@@ -7,23 +7,20 @@ import tritemm
 from tritemm import budget, dispatch, plan
 from tritemm.problem import Problem
 
-from .harness import large, operand, run, rungs
+from .harness import operand, run, rungs
 
 pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture(autouse=True)
-def _memory_for_others():
-    """What a test leaves in this process's cache is the device's again."""
-    yield
-    torch.cuda.empty_cache()
 
 
 def multiply(kernel, a, b, c):
     problem = Problem.of(a, b, c)
     reason = kernel.why_not(problem)
     assert reason is None, reason
-    plan.run(kernel, problem, dispatch.best_config(kernel, problem), a, b, c)
+    config = dispatch.best_config(kernel, problem)
+    room = kernel.workspace(config.view(problem), config) if kernel.workspace else None
+    if room and room.bytes > torch.cuda.get_device_properties(0).total_memory / 2:
+        pytest.skip(f"its partial sums take {room.bytes / 1e9:.0f} GB of device memory")
+    plan.run(kernel, problem, config, a, b, c)
 
 
 def multiply_and_check_ends(kernel, a, b):
@@ -34,10 +31,10 @@ def multiply_and_check_ends(kernel, a, b):
     for rows in (slice(0, 256), slice(M - 256, M)):
         verdict = budget.check(c[rows], a[rows], b)
         assert verdict.ok, verdict
-    assert c.isfinite().all()
+    assert all(rows.isfinite().all() for rows in c.split(2**12))  # whole, it takes 9 GB
 
 
-@large
+@pytest.mark.large(5)
 @rungs
 def test_operand_past_two_to_the_31(kernel):
     M, N, K = 2**17 + 200, 64, 2**14
@@ -47,7 +44,7 @@ def test_operand_past_two_to_the_31(kernel):
     multiply_and_check_ends(kernel, a, b)
 
 
-@large
+@pytest.mark.large(6)
 @rungs
 def test_result_past_two_to_the_31(kernel):
     M, N, K = 2**16 + 8, 2**15 + 256, 80
@@ -56,7 +53,7 @@ def test_result_past_two_to_the_31(kernel):
     multiply_and_check_ends(kernel, a, b)
 
 
-@large
+@pytest.mark.large(6)
 @rungs
 def test_columns_and_batches_far_apart(kernel):
     """A row stride of 2**25 and a batch stride past 2**31: both products overflow int32."""
@@ -122,6 +119,7 @@ def test_fresh_memory_every_call():
         torch.cuda.empty_cache()
 
 
+@pytest.mark.devices(1)
 def test_every_device():
     """A call runs on its tensors' device, whichever is current."""
     for index in range(torch.cuda.device_count()):

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 #: it says of a Triton kernel includes how it is launched, and below `kernels`, which are made of
 #: it; so `runtime` knows compiled kernels and addresses, and no rung.
 FLOORS = (
-    ("bounded", "command", "env", "interpreted", "version"),
+    ("bounded", "command", "driver", "env", "interpreted", "version"),
     ("interpreter",),
     ("problem",),
     ("budget", "config", "dtypes", "gpus"),

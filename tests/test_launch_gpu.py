@@ -402,6 +402,7 @@ def test_launch_hook_is_called():
     assert len(seen) >= 1
 
 
+@pytest.mark.devices(1)
 def test_every_device_gets_its_own_launch():
     for index in list(range(torch.cuda.device_count())) * 2:
         a = torch.randn(128, 256, device=torch.device("cuda", index)).bfloat16()

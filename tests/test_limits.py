@@ -459,6 +459,7 @@ class TestWord:
 
 
 @pytest.mark.gpu
+@pytest.mark.large(5)
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float16], ids=short)
 @pytest.mark.parametrize("K", [TOP - 1, TOP - 2**16, TOP - 2**21, TOP + 999])
 def test_a_dot_product_near_two_to_the_31(K, dtype):
@@ -473,6 +474,7 @@ def test_a_dot_product_near_two_to_the_31(K, dtype):
 
 
 @pytest.mark.gpu
+@pytest.mark.large(5)
 @pytest.mark.parametrize("kernel", ["auto", *(rung.name for rung in POINTERS)])
 @pytest.mark.parametrize("axis", ["M", "N"])
 def test_a_row_and_a_column_near_two_to_the_31(kernel, axis):
@@ -485,11 +487,12 @@ def test_a_row_and_a_column_near_two_to_the_31(kernel, axis):
         tritemm.matmul(one.expand(size, 1), two, out=out.view(size, 1), kernel=kernel)
     else:
         tritemm.matmul(two, one.expand(1, size), out=out.view(1, size), kernel=kernel)
-    assert bool((out == 6).all())
+    assert all(bool((part == 6).all()) for part in out.split(2**28))  # whole, it takes 2 GB
     assert bool((store[:2048] == 77).all()) and bool((store[2048 + size :] == 77).all())
 
 
 @pytest.mark.gpu
+@pytest.mark.large(5)
 def test_columns_to_copy_that_lie_two_to_the_31_apart():
     """4 GB; the distance in units of 16 bytes is less than 2**31."""
     store = torch.zeros(2 * TOP + 64, dtype=torch.int8, device="cuda")

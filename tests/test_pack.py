@@ -9,7 +9,7 @@ from tritemm.kernels import pack as packing
 from tritemm.kernels.pack import pack
 from tritemm.problem import INTERPRETED, Problem
 
-from .harness import DEVICE, large, operand
+from .harness import DEVICE, operand
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8]
 LAYOUTS = ["NN", "NT", "TN", "TT", "SS"]
@@ -145,7 +145,7 @@ def test_each_width_of_a_tile(width, monkeypatch):
 
 
 @pytest.mark.gpu
-@large
+@pytest.mark.large(9)
 def test_copies_past_two_to_the_31():
     """A pitch of 2**17 + 1 elements and 2**15 lines; the copy is a row more than 2**32 long."""
     storage = torch.empty(2**15 * (2**17 + 1), dtype=torch.int8, device="cuda")

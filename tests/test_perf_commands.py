@@ -123,11 +123,12 @@ ON_A_GPU = {
 
 @pytest.mark.gpu
 @pytest.mark.xdist_group("perf")
-@pytest.mark.parametrize("name", ON_A_GPU)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.devices(2)] if "two" in n else []) for n in ON_A_GPU],
+)
 def test_the_command_runs_on_a_gpu(tmp_path, name):
     words, path = ON_A_GPU[name].split(), tmp_path / "x.jsonl"
-    if "two" in name and torch.cuda.device_count() < 2:
-        pytest.skip("needs two CUDA devices")
     files = {"suite.csv": f"{SUITE}D,two,x,1,64,64,128,int8,int32,NT,\n", "layers.csv": LAYERS}
     for file, text in files.items():
         (tmp_path / file).write_text(text)

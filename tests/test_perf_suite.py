@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import json
 import math
 import re
 import statistics
@@ -386,7 +387,11 @@ def test_the_headline_names_both_where_all_of_the_suite_was_raced(monkeypatch):
 def test_the_roofline_has_each_type_at_its_own_clock(timed, tmp_path, monkeypatch, capsys):
     cases = [Case(32, 32, 64, "NT"), Case(32, 32, 64, "NT", "fp32", precision="tf32")]
     monkeypatch.setattr(roofline, "cases", lambda: cases)
-    status, found = ran(tmp_path / "x.jsonl", "roofline", "--rounds", "3")
+    words = ["roofline", "--rounds", "3", "--write", str(tmp_path / "gpu.json")]
+    status, found = ran(tmp_path / "x.jsonl", *words)
+    written = json.loads((tmp_path / "gpu.json").read_text())
+    assert written["gpu"] == "NVIDIA H200" and written["physics"]["clock"] == 1.45e9
+    assert ran(tmp_path / "y.jsonl", *words[:-1], str(tmp_path / "no" / "gpu.json"))[0] == 2
     rate = 132 * 4096 * 1400 / 1e6  # the fake bench's clock, not that of ROOFS
     theirs = [row.roof.tflops for row in found if row.competitor == REFERENCE]
     assert status == 0 and theirs == pytest.approx([rate, rate / 2])

@@ -1,4 +1,4 @@
-"""The committed record of a run on a GPU: it is green, and says of which code."""
+"""The committed records of runs on GPUs: they are green, and say of which code."""
 
 import json
 import subprocess
@@ -10,13 +10,15 @@ import torch
 
 from tools import suite_record
 
+from . import conftest
+
 pytestmark = pytest.mark.host
 
 RECORD = {
-    "gpu": "NVIDIA H200", "commit": "0123456789ab", "dirty": False, "code": "of this",
-    "python": "3.12.3", "torch": "2.11.0+cu130", "triton": "3.6.0", "cuda": "13.0",
-    "driver": "580.95", "passed": 5000, "failed": 0, "errors": 0, "skipped": 400, "seconds": 201.5,
-    "failures": [],
+    "gpu": "NVIDIA H200", "gpus": 1, "chosen": suite_record.CHOSEN, "commit": "0123456789ab",
+    "dirty": False, "code": "of this", "python": "3.12.3", "torch": "2.11.0+cu130",
+    "triton": "3.6.0", "cuda": "13.0", "driver": "580.95", "passed": 5000, "failed": 0,
+    "errors": 0, "skipped": 400, "seconds": 201.5, "failures": [],
 }  # fmt: skip
 
 
@@ -62,6 +64,14 @@ def test_a_record_of_other_code_says_so():
     assert suite_record.sentence(RECORD, "of another").endswith("has changed since then.")
 
 
+def test_several_gpus_have_a_record_of_their_own():
+    several = RECORD | {"gpus": 2, "chosen": suite_record.SEVERAL}
+    assert suite_record.name_of(several) == "nvidia-h200-x2.json"
+    told = suite_record.sentence(several, "of this")
+    assert told.startswith("2 x NVIDIA H200 (the tests of several GPUs), commit 0123456: 5000")
+    assert suite_record.name_of(RECORD | {"gpus": 2}) == "nvidia-h200.json"
+
+
 def test_the_hash_is_of_names_and_contents(tmp_path):
     def written(**files):
         for path in sorted(tmp_path.rglob("*"), reverse=True):
@@ -83,6 +93,7 @@ def test_the_hash_is_of_names_and_contents(tmp_path):
 
 def test_counts_are_those_of_the_reports(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setenv("TRITEMM_COMMIT", "abc-dirty")
     reports = [types.SimpleNamespace(nodeid=f"tests/t.py::{i}") for i in range(9)]
     stats = {
@@ -91,6 +102,7 @@ def test_counts_are_those_of_the_reports(monkeypatch):
     }  # fmt: skip
     record = suite_record.Recorder("").record(stats)
     assert [record[n] for n in ("passed", "failed", "errors", "skipped")] == [4, 1, 2, 3]
+    assert (record["gpus"], record["chosen"]) == (2, suite_record.CHOSEN)
     assert record["failures"] == ["tests/t.py::7", "tests/t.py::8"]
     assert (record["commit"], record["dirty"]) == ("abc", True)
     assert record["code"] == suite_record.code_hash()
@@ -111,6 +123,7 @@ def test_part_of_the_suite_is_not_recorded(option, value):
         return suite_record.is_part(types.SimpleNamespace(option=option, args_source=place))
 
     assert not is_part(source.TESTPATHS)
+    assert not is_part(source.TESTPATHS, markexpr=suite_record.SEVERAL)
     assert is_part(source.ARGS)
     assert is_part(source.TESTPATHS, **{option: value})
 
@@ -123,3 +136,26 @@ def test_without_a_gpu_it_says_what_it_needs():
     )
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert "needs a CUDA device" in done.stderr
+
+
+@pytest.mark.parametrize(("took", "mark", "said"), [
+    (3.9, None, None), (4.1, None, "took 4.1 GB of device memory, unmarked"),
+    (8.6, pytest.mark.large(9), None),
+    (8.6, pytest.mark.large(90), "takes 90 GB of device memory, and the device has 80"),
+])  # fmt: skip
+def test_a_test_that_takes_much_device_memory_says_so(took, mark, said, monkeypatch):
+    emptied = []
+    for name, value in {
+        "is_initialized": True, "reset_peak_memory_stats": None, "memory_reserved": 2**31,
+        "max_memory_allocated": took * 1e9,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(True))
+    card = types.SimpleNamespace(total_memory=80e9)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: card)
+    around = conftest.memory(mark and mark.mark)
+    if said:
+        with pytest.raises((AssertionError, pytest.skip.Exception), match=said):
+            list(around)
+    else:
+        assert list(around) == [None] and emptied

@@ -19,7 +19,7 @@ from tritemm.cost_model.samples import Sample, read
 from tritemm.cost_model.vector import Table
 from tritemm.dispatch import candidates, ranked
 
-from .choosing import H100, H200, hopper_rungs, kind_with, problem, put_rungs
+from .choosing import GH200, H200, hopper_rungs, kind_with, problem, put_rungs
 
 pytestmark = pytest.mark.host
 
@@ -191,12 +191,12 @@ class TestFile:
             shown={"tma": 0.4},
         )
         data = constants.to_json(one)
-        again = constants.from_json(json.loads(command.render(data)), H200)
+        again = constants.from_json(json.loads(gpus.text_of(data)), H200)
         tables = (*constants.BY_RUNG, *constants.BY_WORD, *constants.BY_TILE)
         assert all(getattr(again, name) == getattr(one, name) for name in tables)
         assert again.latency == one.latency and again.memory_rate == one.memory_rate
-        assert '"16-bit 128x256x64 w8 s3": [0.95, 1.25, 1.0]' in command.render(data)
-        assert '"16-bit 64x96x64 w4 s6 c2": [1.02, 0.5, 1.1]' in command.render(data)
+        assert '"16-bit 128x256x64 w8 s3": [0.95, 1.25, 1.0]' in gpus.text_of(data)
+        assert '"16-bit 64x96x64 w4 s6 c2": [1.02, 0.5, 1.1]' in gpus.text_of(data)
 
     def test_the_shipped_one_is_small_and_is_taken(self):
         path = gpus.path_of(H200.name)
@@ -204,11 +204,11 @@ class TestFile:
         data = json.loads(path.read_text())
         assert gpus.device_of(data) == H200
         assert constants.of(H200) == constants.from_json(data["fitted"], H200)
-        assert command.render(data) == path.read_text()
+        assert gpus.text_of(data) == path.read_text()
 
     def test_a_near_relation_takes_its_tiles(self):
-        assert constants.of(H100).tiles == constants.of(H200).tiles
-        assert constants.of(H100).memory_rate < constants.of(H200).memory_rate
+        assert constants.of(GH200).tiles == constants.of(H200).tiles
+        assert constants.of(GH200).memory_rate < constants.of(H200).memory_rate
 
 
 class TestCommand:

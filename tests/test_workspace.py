@@ -8,7 +8,8 @@ import types
 import pytest
 import torch
 
-from tritemm.runtime import driver, workspace
+from tritemm import driver
+from tritemm.runtime import workspace
 
 pytestmark = pytest.mark.latest
 

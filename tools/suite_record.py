@@ -1,9 +1,11 @@
 """What a run of the suite on a GPU leaves behind: a pytest plugin, and what makes a record count.
 
     python -m pytest -p tools.suite_record --record=[PATH]      # what `make test-gpu` does
+    python -m pytest -m devices -p tools.suite_record --record=[PATH]       # `make test-gpus`
 
-runs the tests that touch a device and writes tests/results/GPU.json, or PATH. A record is of the
-code that it ran: it carries a hash of `tritemm/`, and the README says when that has changed.
+runs the tests that touch a device and writes tests/results/GPU.json, or PATH; with `-m devices`
+those of several GPUs alone, and GPU-x2.json where there are two. A record is of the code that it
+ran: it carries a hash of `tritemm/`, and the README says when that has changed.
 """
 
 from __future__ import annotations
@@ -17,21 +19,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from perf.machine import environment, slug
 from tritemm import env
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "tests" / "results"
-#: The tests that run: those that touch no device are marked `host`, a whole file at a time.
-CHOSEN = "gpu or not host"
+#: The tests that run: those that touch no device are marked `host`, a whole file at a time. Or
+#: those of several GPUs.
+CHOSEN, SEVERAL = "gpu or not host", "devices"
 #: What a test run may end with and still have run all that was chosen: all passed, some failed.
 COMPLETE = (0, 1)
 #: Of each field, the type; None is what a machine doesn't say.
 FIELDS = {
-    "gpu": str, "commit": str | None, "dirty": bool | None, "code": str, "python": str,
-    "torch": str, "triton": str, "cuda": str | None, "driver": str, "passed": int,
-    "failed": int, "errors": int, "skipped": int, "seconds": float, "failures": list,
+    "gpu": str, "gpus": int, "chosen": str, "commit": str | None, "dirty": bool | None,
+    "code": str, "python": str, "torch": str, "triton": str, "cuda": str | None, "driver": str,
+    "passed": int, "failed": int, "errors": int, "skipped": int, "seconds": float, "failures": list,
 }  # fmt: skip
 
 
@@ -66,8 +70,10 @@ def sentence(record: dict[str, Any], code: str) -> str:
     """The record for a reader, who has the code of that hash."""
     commit = (record["commit"] or "unknown")[:7] + ("-dirty" if record["dirty"] else "")
     older = "" if record["code"] == code else " `tritemm/` has changed since then."
+    count = f"{record['gpus']} x " if record["gpus"] > 1 else ""
+    what = " (the tests of several GPUs)" if record["chosen"] == SEVERAL else ""
     return (
-        f"{record['gpu']}, commit {commit}: {record['passed']} passed, "
+        f"{count}{record['gpu']}{what}, commit {commit}: {record['passed']} passed, "
         f"{record['failed'] + record['errors']} failed, {record['skipped']} skipped, in "
         f"{record['seconds']:.0f} s. Python {record['python']}, torch {record['torch']}, Triton "
         f"{record['triton']}, CUDA {record['cuda']}, driver {record['driver']}.{older}"
@@ -91,8 +97,6 @@ def pytest_configure(config):
     config.option.markexpr = config.option.markexpr or CHOSEN  # in the workers of xdist too
     if hasattr(config, "workerinput"):
         return
-    import torch
-
     if not torch.cuda.is_available():
         raise pytest.UsageError("--record: needs a CUDA device, and torch sees none")
     config.pluginmanager.register(Recorder(path))
@@ -110,18 +114,21 @@ class Recorder:
         if exitstatus not in COMPLETE or is_part(config):
             terminalreporter.line("record: none, for this was not the whole suite on a GPU")
             return
-        record = self.record(terminalreporter.stats)
-        path = Path(self.path) if self.path else RESULTS / f"{slug(record['gpu'])}.json"
+        record = self.record(terminalreporter.stats, config.option.markexpr)
+        path = Path(self.path) if self.path else RESULTS / name_of(record)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(record, indent=1) + "\n")
         terminalreporter.line(f"record: {path}: {sentence(record, self.code)}")
 
-    def record(self, stats: dict[str, list]) -> dict[str, Any]:
-        """Of the reports by their outcome."""
+    def record(self, stats: dict[str, list], chosen: str = CHOSEN) -> dict[str, Any]:
+        """Of the reports by their outcome, of the tests that were chosen by their marks."""
         on = dataclasses.asdict(environment())
         broken = stats.get("failed", []) + stats.get("error", [])
         return {
-            **{name: on[name] for name in ("gpu", "commit", "dirty")},
+            "gpu": on["gpu"],
+            "gpus": torch.cuda.device_count(),
+            "chosen": chosen,
+            **{name: on[name] for name in ("commit", "dirty")},
             "code": self.code,
             "python": platform.python_version(),
             **{name: on[name] for name in ("torch", "triton", "cuda")},
@@ -135,12 +142,18 @@ class Recorder:
         }
 
 
+def name_of(record: dict[str, Any]) -> str:
+    """The file of a record."""
+    several = f"-x{record['gpus']}" if record["chosen"] == SEVERAL else ""
+    return f"{slug(record['gpu'])}{several}.json"
+
+
 def is_part(config) -> bool:
     """Whether the command names tests, by place, word, mark or earlier failure."""
     options = config.option
     return bool(
         config.args_source is not pytest.Config.ArgsSource.TESTPATHS
-        or options.markexpr != CHOSEN
+        or options.markexpr not in (CHOSEN, SEVERAL)
         or options.keyword
         or getattr(options, "deselect", None)
         or getattr(options, "lf", False)

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import torch
 
+from . import driver
 from .interpreter import INTERPRETED as INTERPRETED
 
 #: dtype of the operands -> dtype of the accumulator, unless the caller asks for another.
@@ -32,12 +33,17 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """The limits that kernels and their choice depend on. `shared` is bytes per program."""
+    """The limits that kernels and their choice depend on. `shared` is bytes per program.
+
+    `clusters`, of a card that is here: `driver.clusters_at_once`; of others, and those older than
+    clusters, there are none (`gpus.clusters_at_once` knows of their models).
+    """
 
     name: str
     capability: tuple[int, int]
     sms: int
     shared: int
+    clusters: tuple[int, ...] = dataclasses.field(default=(), hash=False)
 
     @property
     def pdl(self) -> bool:
@@ -59,11 +65,13 @@ class Device:
 @functools.cache
 def _cuda_device(index: int) -> Device:
     properties = torch.cuda.get_device_properties(index)
+    shared = properties.shared_memory_per_block_optin
     return Device(
         name=properties.name,
         capability=(properties.major, properties.minor),
         sms=properties.multi_processor_count,
-        shared=properties.shared_memory_per_block_optin,
+        shared=shared,
+        clusters=driver.clusters_at_once(index, shared) if properties.major >= 9 else (),
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tritemm.compile.asm import Job, problem_of
+from tritemm.compile.asm import DEVICES, Job, problem_of
 from tritemm.gpus import clusters_at_once
 from tritemm.kernels.common import multicast
 from tritemm.kernels.common.cluster_mainloop import LINE
@@ -28,7 +28,6 @@ CASES = (
     (4096, 1280, 8192, 128, 160, 2), (128, 2048, 16384, 128, 128, 4), (384, 896, 8192, 128, 128, 2),
     (136, 1008, 1984, 128, 96, 2),
 )  # fmt: skip
-SMS = 132
 
 
 def answer(M: int, N: int, K: int, BLOCK_M: int, BLOCK_N: int, programs: int, room: int) -> int:
@@ -93,5 +92,5 @@ def check(function: Callable[..., int]) -> None:
     for M, N, K, rows, columns, programs in CASES:
         same(
             function, parts(M, N, K, rows, columns, programs), M=M, N=N, K=K, BLOCK_M=rows,
-            BLOCK_N=columns, programs=programs, room=clusters_at_once(programs, SMS),
+            BLOCK_N=columns, programs=programs, room=clusters_at_once(programs, DEVICES[90]),
         )  # fmt: skip

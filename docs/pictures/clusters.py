@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from types import SimpleNamespace
 
-from tritemm.gpus import clusters_at_once
+from tritemm import gpus
 
 from . import draw
 from .draw import BLUE, LIGHT, MARGIN, ORANGE, Bar, Panel, picture
@@ -141,9 +141,9 @@ def traffic() -> str:
         Bar(c.words, c.traffic() / 1e9, f"{c.traffic() / 1e9:.1f} GB",
             draw.GREY if c.programs == 1 else BLUE) for c in CHOICES
     ]  # fmt: skip
-    room = []
+    room, device = [], gpus.device_of(gpus.file_of("NVIDIA H200"))
     for programs in range(1, 9):
-        busy = clusters_at_once(programs, SMS) * programs
+        busy = gpus.clusters_at_once(programs, device) * programs
         words = f"clusters of {programs}" if programs > 1 else "no clusters"
         room.append(Bar(words, busy, f"{busy} of {SMS} SMs", draw.GREEN))
     return picture(

@@ -7,6 +7,11 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tritemm import gpus
+from tritemm.command import write_why_not
 
 from .. import cli, figures, session, tables
 from ..case import ACCUMULATE, Case
@@ -24,6 +29,7 @@ TYPES = ("bf16", "fp16", "fp8", "int8", "tf32", "fp32", "fp64")
 
 EXAMPLES = """
 python -m perf roofline
+python -m perf roofline --write
 python -m perf plot roofline --out roofline.png
 """
 
@@ -39,21 +45,50 @@ def register(commands) -> None:
     described = "Measure the roofs (a copy; a large product of each type) and place the suite."
     command = cli.add_command(commands, "roofline", run, described, EXAMPLES)
     cli.add_measurement(command, rounds=3)
+    told = "as the GPU's physics into its file of tritemm/gpus, which is made if need be, or FILE"
+    command.add_argument("--write", nargs="?", const="", metavar="FILE", help=told)
 
 
 def run(args: argparse.Namespace) -> int:
     if reason := cli.unable("roofline"):
         return cli.refuse(reason)
+    path = args.write and Path(args.write)
+    if path and (reason := write_why_not(path)):
+        return cli.refuse(f"--write {path}: {reason}")
     there = session.Session(args, "roofline")
     there.measure_roofs()
     if there.roofs is None:
         told = "the SM clock can't be read: pip install nvidia-ml-py (and see nvidia-smi)"
         return cli.refuse(told)
+    if args.write is not None:
+        path = path or gpus.path_of(there.roofs.device.name)
+        path.write_text(gpus.text_of(file_of(there.roofs)))
+        cli.say(f"wrote {path}")
     made = Plan(rounds=args.rounds, replay=0.02 if args.quick else 0.1, settle=1.0)
     tasks = [session.Task(case, lambda operands, case=case: cublas(case)) for case in cases()]
     there.measure(tasks, made, amend=functools.partial(at_own_clock, roofs=there.roofs))
     suite = newest_suite(recorded(), Selection(gpu=there.environment.gpu))
     return there.finish(lambda rows: text(rows, suite))
+
+
+def file_of(roofs: Roofs) -> dict[str, Any]:
+    """What the file of a GPU with these roofs holds: what it held, if there is one, and these."""
+    device = roofs.device
+    held = next((data for data in gpus.files() if data["gpu"] == device.name), {})
+    physics = {
+        "clock": _rounded(1e6 * roofs.mhz),
+        "copy_rate": _rounded(1e9 * roofs.gbs),
+        "launch": _rounded(1e-6 * roofs.launch, 2),
+        "l2": gpus.physics(device).l2,
+        "clusters": device.clusters,
+    }
+    facts = {"gpu": device.name, "capability": device.capability}
+    facts |= {"sms": device.sms, "shared": device.shared}
+    return {**held, **facts, "physics": physics}
+
+
+def _rounded(value: float, digits: int = 3) -> float:
+    return float(f"{value:.{digits}g}")
 
 
 def at_own_clock(rows: Sequence[Row], roofs: Roofs) -> list[Row]:

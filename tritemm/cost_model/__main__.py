@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import re
 import sys
 from pathlib import Path
 
@@ -47,16 +45,10 @@ def main(argv: list[str] | None = None) -> int:
     print(quality(samples, start))
     if args.command == "fit":
         fitted = constants.to_json(fit(samples, start, hold=hold, progress=bar))
-        out.write_text(render({**data, "fitted": fitted}))
+        out.write_text(gpus.text_of({**data, "fitted": fitted}))
         print(quality(samples, constants.from_json(fitted, device)))
         print(out)
     return 0
-
-
-def render(data: dict) -> str:
-    """JSON with one line for each tile, so that a change can be read."""
-    text = json.dumps(data, indent=2)
-    return re.sub(r"\[\s+([^][]*?)\s+\]", lambda m: f"[{' '.join(m[1].split())}]", text) + "\n"
 
 
 if __name__ == "__main__":

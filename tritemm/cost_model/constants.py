@@ -170,8 +170,20 @@ def of(device: Device) -> Constants:
         if fitted and (known.name, known.sms) == (device.name, device.sms):
             return from_json(fitted, device)
         if fitted and known.capability == device.capability:
-            guess = dataclasses.replace(from_json(fitted, device), memory_rate=guess.memory_rate)
+            guess = _of_another(from_json(fitted, device), known, device)
     return guess
+
+
+def _of_another(fitted: Constants, known: Device, device: Device) -> Constants:
+    """What was fitted to another GPU of the architecture, with this one's clock, memory and SMs."""
+    own, other = gpus.physics(device), gpus.physics(known)
+    clock = own.clock / other.clock
+    return dataclasses.replace(
+        fitted,
+        memory_rate=fitted.memory_rate * own.copy_rate / other.copy_rate,
+        sm_rate=fitted.sm_rate * clock,
+        l2_rate=fitted.l2_rate * clock * device.sms / known.sms,
+    )
 
 
 def analytic(device: Device) -> Constants:

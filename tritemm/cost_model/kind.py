@@ -152,7 +152,7 @@ class Kind:
         stored = self.stored(n) * own
         least_ends = ends + stored / c.sm_memory_rate
         programs = split if trait.exchanges else cluster
-        room = max(1, gpus.clusters_at_once(programs, self.sms)) * programs
+        room = max(1, gpus.clusters_at_once(programs, self.device)) * programs
         after = self.finish * own
         if self.adds and trait.turns and m * n > ROOMY.value * 32 * config.num_warps:
             after *= _CRAMPED
@@ -245,10 +245,11 @@ _KINDS: dict[tuple, Kind] = {}
 
 def kind_of(view: Problem) -> Kind:
     """The kind of a problem as a kernel sees it."""
-    key = view.device.name, view.device.sms, *facts_of(view)
+    device = view.device
+    key = device.name, device.sms, device.clusters, *facts_of(view)
     found = _KINDS.get(key)
     if found is None:
-        found = _KINDS[key] = Kind(view.device, key[2:])
+        found = _KINDS[key] = Kind(device, key[3:])
     return found
 
 

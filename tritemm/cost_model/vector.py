@@ -88,7 +88,7 @@ class Table:
             "split": split,
             "cut": CUT if config.PARTS > 1 else k,
             "cluster": config.CLUSTER,
-            "room": max(1, gpus.clusters_at_once(programs, kind.sms)) * programs,
+            "room": max(1, gpus.clusters_at_once(programs, kind.device)) * programs,
             "together": 1 if trait.resident else kind.together(trait, config),
             "in_flight": config.num_stages if trait.alike else max(config.num_stages - 1, 1),
             "products": kind.products(config),

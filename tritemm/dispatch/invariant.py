@@ -15,7 +15,7 @@ import torch
 
 from ..config import Config
 from ..cost_model.model import pack_bytes, scene_of
-from ..gpus import clusters_at_once
+from ..gpus import clusters_of_model
 from ..kernels.common import parts_host
 from ..kernels.common.host import is_wgmma
 from ..problem import INTERPRETER, Problem
@@ -43,16 +43,16 @@ def parts_of(problem: Problem) -> int:
     of it, because they exchange sums fastest; or, where those leave more than half of the SMs idle
     and K is very long, as many as fill them.
     """
-    N, K, sms = problem.N, problem.K, problem.device.sms
+    N, K, device = problem.N, problem.K, problem.device
     if not by_wgmma(problem) or problem.accumulate != torch.float32:
         return 1
     if N > MOST_N or K < LEAST_K or parts_host.too_long(problem):
         return 1
     tiles = -(-N // TILE)
-    most = [n for n in range(1, IN_CLUSTER + 1) if tiles <= clusters_at_once(n, sms)]
+    most = [n for n in range(1, IN_CLUSTER + 1) if tiles <= clusters_of_model(n, device)]
     few = min(max(most, default=1), K // LEAST_PART)
-    many = min(sms // tiles, K // DEEP_PART, parts_host.MOST_PARTS)
-    return many if many > few and 2 * few * tiles < sms else few
+    many = min(device.sms // tiles, K // DEEP_PART, parts_host.MOST_PARTS)
+    return many if many > few and 2 * few * tiles < device.sms else few
 
 
 def by_wgmma(problem: Problem) -> bool:

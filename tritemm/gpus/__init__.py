@@ -1,8 +1,8 @@
 """What is known of GPUs: one's own file where it was measured, else what its architecture says.
 
-A file holds the `physics` of the GPU itself (`python -m perf roofline` measures the rates), and
-what was `fitted` to the times of kernels, for `tritemm.cost_model`. It stands below the kernels,
-because a grid of clusters is as large as the GPU has room for.
+A file holds the `physics` of the GPU itself, which `python -m perf roofline --write` measures, and
+may hold what was `fitted` to the times of kernels, for `tritemm.cost_model`. It stands below the
+kernels, because a grid of clusters is as large as the GPU has room for.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,12 @@ def file_of(gpu: str) -> Mapping[str, Any]:
     raise ValueError(f"{path_of(gpu)} is missing: what was measured of the GPU comes first")
 
 
+def text_of(data: Mapping[str, Any]) -> str:
+    """What a file holds as JSON with one line for each tile, so that a change can be read."""
+    text = json.dumps(data, indent=2)
+    return re.sub(r"\[\s+([^][]*?)\s+\]", lambda m: f"[{' '.join(m[1].split())}]", text) + "\n"
+
+
 def device_of(data: Mapping[str, Any]) -> Device:
     """The GPU that a file is of."""
     return Device(data["gpu"], tuple(data["capability"]), data["sms"], data["shared"])
@@ -96,16 +103,32 @@ def flop_rate(dtype: torch.dtype, precision: str, device: Device) -> float:
     return flop_per_clock(dtype, precision, device) * physics(device).clock
 
 
-@functools.lru_cache
-def clusters_at_once(programs: int, sms: int) -> int:
-    """Clusters of so many programs, one on an SM, that have room.
+def clusters_at_once(programs: int, device: Device) -> int:
+    """Clusters of so many programs, one on an SM, that have room: what the card itself says.
 
-    A cluster lies within a GPC, and those are not all of the same size: on GPUs that were not
-    measured (by cudaOccupancyMaxActiveClusters) about the same share of the SMs is left over.
+    Of a card that is not here, as many as of its model.
     """
-    tables = {data["sms"]: data["physics"]["clusters"] for data in files()}
-    measured = sms if sms in tables else next(iter(tables))
-    return sms * tables[measured][programs - 1] // measured
+    own = device.clusters
+    return own[programs - 1] if own else _clusters_of(programs, device.name, device.sms)
+
+
+def clusters_of_model(programs: int, device: Device) -> int:
+    """As many as all GPUs with this name are taken to have room for, for what cards must agree on.
+
+    A cluster lies within a GPC, and those are not all of the same size: of GPUs that were not
+    measured about the same share of the SMs is left over.
+    """
+    return _clusters_of(programs, device.name, device.sms)
+
+
+@functools.lru_cache
+def _clusters_of(programs: int, name: str, sms: int) -> int:
+    def alike(data: Mapping[str, Any]) -> tuple[bool, bool]:
+        return data["sms"] == sms, data["gpu"] == name
+
+    able = (data for data in reversed(files()) if data["physics"]["clusters"])
+    data = max(able, key=alike)
+    return sms * data["physics"]["clusters"][programs - 1] // data["sms"]
 
 
 def _architecture(device: Device) -> tuple[float, float, float]:

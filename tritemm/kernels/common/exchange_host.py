@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 
+from ...driver import MOST_PROGRAMS
 from ...gpus import clusters_at_once
-from ...problem import Problem
+from ...problem import Device, Problem
 from ...spec import Config
 from . import cluster_host, exchange
 from .cluster_mainloop import slabs_of
@@ -19,7 +20,7 @@ from .tiles import config_of, in_fixed_parts
 #: BLOCK_M, BLOCK_N, BLOCK_K, and the warps of a tile, with as many stages as fit.
 Tile = tuple[int, int, int, int]
 #: Programs of a cluster at most, on any device; and stages.
-MOST, DEEPEST = 8, 12
+MOST, DEEPEST = MOST_PROGRAMS, 12
 #: As in the kernel; a call from the host costs several microseconds.
 _apart_bytes = functools.cache(exchange.apart_bytes)
 _sums_bytes = functools.cache(exchange.sums_bytes)
@@ -29,17 +30,17 @@ def fitted(problem: Problem, tiles: Sequence[Tile]) -> tuple[Config, ...]:
     """The configs of the `tiles`, and of some for few columns, whose clusters find room at once."""
     if problem.device.capability[0] != 9:
         return ()
-    sizes = problem.M, problem.N, problem.K, problem.batch, problem.device.sms
+    sizes = problem.M, problem.N, problem.K, problem.batch, problem.device
     return _fitted(tiles, *sizes, problem.device.shared, *cluster_host.ring_kind(problem))
 
 
 @functools.lru_cache
-def _fitted(tiles, M, N, K, batch, sms, *kind) -> tuple[Config, ...]:
+def _fitted(tiles, M, N, K, batch, device, *kind) -> tuple[Config, ...]:
     found = []
     for rows, columns, depth, warps in _with_narrow(tiles, N):
         count = -(-M // rows) * -(-N // columns) * batch
-        if 2 * count <= sms:
-            for split in splits(count, -(-K // depth), sms):
+        if 2 * count <= device.sms:
+            for split in splits(count, -(-K // depth), device):
                 found.append(_deepest(rows, columns, depth, warps, split, *kind))
     return tuple(filter(None, found))
 
@@ -53,7 +54,7 @@ def ordered(tiles: Sequence[Tile]) -> Callable[[Problem, int], Sequence[Config]]
     def configs(problem: Problem, parts: int) -> Sequence[Config]:
         if not 2 <= parts <= MOST:
             return ()
-        sizes = problem.M, problem.N, problem.batch, clusters_at_once(parts, problem.device.sms)
+        sizes = problem.M, problem.N, problem.batch, clusters_at_once(parts, problem.device)
         kind = problem.device.shared, *cluster_host.ring_kind(problem)
         return in_fixed_parts(_in_one_round(tiles, parts, *sizes, *kind), parts)
 
@@ -81,12 +82,12 @@ def _with_narrow(tiles: Sequence[Tile], columns: int) -> Sequence[Tile]:
 
 
 @functools.lru_cache(maxsize=4096)
-def splits(tiles: int, steps: int, sms: int) -> tuple[int, ...]:
+def splits(tiles: int, steps: int, device: Device) -> tuple[int, ...]:
     """Numbers of programs for a tile: the most that one round of all SMs has room for, and half
     as many; 4 steps or more each."""
     if steps < 8:
         return ()
-    most = max((n for n in range(2, MOST + 1) if tiles <= clusters_at_once(n, sms)), default=0)
+    most = max((n for n in range(2, MOST + 1) if tiles <= clusters_at_once(n, device)), default=0)
     return tuple(n for n in sorted({most, most // 2}) if 2 <= n <= steps // 4)
 
 

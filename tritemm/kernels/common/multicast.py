@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...gpus import clusters_at_once
-from ...problem import Problem
+from ...problem import Device, Problem
 from ...runtime.workspace import Room
 from ...spec import Arguments, Config
 from . import cluster_host, scheduler
@@ -60,14 +60,14 @@ def fitted(
     """
     kind = problem.device.shared, *cluster_host.ring_kind(problem)
     parts = max(1, min(problem.K // (LEAST_STEPS * LINE.value), max(counts)))
-    sizes = problem.M, problem.N, problem.batch, parts, problem.device.sms
+    sizes = problem.M, problem.N, problem.batch, parts, problem.device
     return _fitted(table, besides, cut and counts, *sizes, *kind)
 
 
 @functools.lru_cache
-def _fitted(table, besides, cut, M, N, batch, parts, sms, *kind) -> tuple[Config, ...]:
+def _fitted(table, besides, cut, M, N, batch, parts, device, *kind) -> tuple[Config, ...]:
     rows, columns, programs = SMALLEST
-    if M * N * batch * parts < rows * columns * clusters_at_once(programs, sms):
+    if M * N * batch * parts < rows * columns * clusters_at_once(programs, device):
         return ()
     found = {}
     for rows, warps, programs, least, most in table:
@@ -77,7 +77,7 @@ def _fitted(table, besides, cut, M, N, batch, parts, sms, *kind) -> tuple[Config
         # Programs that share B stand one below the other, those that share A side by side.
         high = -(-M // (rows * programs)) * batch
         low = -(-M // rows) * batch
-        for clusters, split in _counts(programs, sms, cut):
+        for clusters, split in _counts(programs, device, cut):
             tall, wide = clusters // high, clusters // low * programs
             width = (tall if tall > wide else wide) * step
             if not width or split > parts:
@@ -93,9 +93,9 @@ def _fitted(table, besides, cut, M, N, batch, parts, sms, *kind) -> tuple[Config
 
 
 @functools.lru_cache
-def _counts(programs: int, sms: int, cut: Sequence[int]) -> tuple[tuple[int, int], ...]:
+def _counts(programs: int, device: Device, cut: Sequence[int]) -> tuple[tuple[int, int], ...]:
     """Clusters of one to three rounds of whole tiles, or of one where K is cut; into how many."""
-    room = clusters_at_once(programs, sms)
+    room = clusters_at_once(programs, device)
     return tuple((room // n, n) for n in cut) if cut else tuple((n * room, 1) for n in ROUNDS)
 
 
@@ -170,13 +170,13 @@ def clusters_of(problem: Problem, config: Config, shared: str = "") -> int:
 def grid(problem: Problem, config: Config) -> int:
     """Clusters."""
     clusters = clusters_of(problem, config) * config.SPLIT_K
-    return min(max(1, clusters_at_once(config.CLUSTER, problem.device.sms)), clusters)
+    return min(max(1, clusters_at_once(config.CLUSTER, problem.device)), clusters)
 
 
 def together(problem: Problem, config: Config) -> bool:
     """Whether all parts of a tile's K find room at once: each then adds up a share of the sum."""
     clusters = clusters_of(problem, config) * config.SPLIT_K
-    return config.SPLIT_K > 1 and clusters <= clusters_at_once(config.CLUSTER, problem.device.sms)
+    return config.SPLIT_K > 1 and clusters <= clusters_at_once(config.CLUSTER, problem.device)
 
 
 def columns_at_once(problem: Problem, config: Config) -> int:

@@ -1,0 +1,130 @@
+"""What only the CUDA driver says: of streams and captures, a thread's context, and clusters."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+
+#: Programs of a cluster at most, on any device.
+MOST_PROGRAMS = 8
+#: A kernel that does nothing, to ask about; devices of its target and newer load it.
+_PROBE = b".version 7.8\n.target sm_90\n.address_size 64\n.visible .entry probe() { ret; }\n"
+#: CU_STREAM_CAPTURE_MODE_RELAXED, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+#: CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION.
+_RELAXED, _SHARED_BYTES, _CLUSTER = 2, 8, 4
+
+
+def capture_of(stream: int) -> int:
+    """The number of the capture that `stream`, a handle, takes part in; 0 if it isn't known."""
+    status, number = ctypes.c_int(), ctypes.c_uint64()
+    ask = _function("cuStreamGetCaptureInfo_v2", 6)
+    if ask is None or ask(stream, ctypes.byref(status), ctypes.byref(number), None, None, None):
+        return 0
+    return number.value if status.value == 1 else 0
+
+
+def number_of(stream: int) -> int:
+    """The number of `stream`, which no other stream gets; its handle if that isn't known.
+
+    Asked of a stream that is captured, it would end the capture.
+    """
+    number = ctypes.c_uint64()
+    ask = _function("cuStreamGetId", 2)
+    return stream if ask is None or ask(stream, ctypes.byref(number)) else number.value
+
+
+def have_context(index: int) -> None:
+    """Make device `index` known to this thread as the runtime would, if none is yet.
+
+    A thread of autograd's can come as far as the driver's own functions, such as those that encode
+    a tensor map, before anything of the runtime's has run in it.
+    """
+    context, device = ctypes.c_void_p(), ctypes.c_int()
+    current = _function("cuCtxGetCurrent", 1)
+    if current is None or current(ctypes.byref(context)) or context.value:
+        return
+    get, retain = _function("cuDeviceGet", 2), _function("cuDevicePrimaryCtxRetain", 2)
+    get(ctypes.byref(device), index)
+    if not retain(ctypes.byref(context), device.value):
+        _function("cuCtxSetCurrent", 1)(context)
+
+
+def clusters_at_once(index: int, shared: int) -> tuple[int, ...]:
+    """Clusters of 1, 2, ... 8 programs for which device `index` has room at once; () if unknown.
+
+    Of programs with `shared` bytes of shared memory each, all that an SM has, so that one is on an
+    SM. A cluster lies within a GPC, and of how many SMs those are differs from card to card.
+    """
+    mode = ctypes.c_int(_RELAXED)  # a capture of this thread's, or of another's, goes on
+    if not _done("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode)):
+        return ()
+    try:
+        return _clusters_at_once(index, shared)
+    finally:
+        _done("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+
+
+def _clusters_at_once(index: int, shared: int) -> tuple[int, ...]:
+    device, count = ctypes.c_int(), ctypes.c_int()
+    context, module, function = (ctypes.c_void_p() for _ in range(3))
+    if not (
+        _done("cuDeviceGet", ctypes.byref(device), index)
+        and _done("cuDevicePrimaryCtxRetain", ctypes.byref(context), device.value)
+        and _done("cuCtxPushCurrent_v2", context)
+    ):
+        return ()
+    counts: list[int] = []
+    try:
+        if not (
+            _done("cuModuleLoadData", ctypes.byref(module), _PROBE)
+            and _done("cuModuleGetFunction", ctypes.byref(function), module, b"probe")
+            and _done("cuFuncSetAttribute", function, _SHARED_BYTES, shared)
+        ):
+            return ()
+        for programs in range(1, MOST_PROGRAMS + 1):
+            attribute = _Attribute(_CLUSTER, 0, programs, 1, 1)
+            launch = _Launch(
+                programs, 1, 1, 128, 1, 1, shared, None, ctypes.addressof(attribute), 1
+            )
+            asked = ctypes.byref(count), function, ctypes.byref(launch)
+            if not _done("cuOccupancyMaxActiveClusters", *asked):
+                return ()
+            counts.append(count.value)
+    finally:
+        if module.value:
+            _done("cuModuleUnload", module)
+        _done("cuCtxPopCurrent_v2", ctypes.byref(context))
+    return tuple(counts)
+
+
+#: A CUlaunchAttribute: its kind, padding, and 64 bytes of which a cluster's sizes take the first.
+_Attribute = ctypes.c_uint * 18
+
+
+class _Launch(ctypes.Structure):
+    """A CUlaunchConfig: grid, block, bytes of shared memory, stream, attributes and their count."""
+
+    _fields_ = [
+        *((f"{what}{axis}", ctypes.c_uint) for what in ("grid", "block") for axis in "xyz"),
+        ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("count", ctypes.c_uint),
+    ]
+
+
+def _done(name: str, *arguments) -> bool:
+    """Whether the driver has the function and it succeeds."""
+    function = _function(name, len(arguments))
+    return function is not None and function(*arguments) == 0
+
+
+@functools.cache
+def _function(name: str, arguments: int):
+    """A function of the driver's, of so many pointers or numbers; None if it isn't there."""
+    try:
+        function = getattr(ctypes.CDLL("libcuda.so.1"), name)
+    except (AttributeError, OSError):
+        return None
+    function.argtypes = [ctypes.c_void_p] * arguments
+    return function
