@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import json
 import os
 import platform
 import re
@@ -64,6 +65,12 @@ def render(facts: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def show(as_json: bool = False) -> None:
+    """Print the facts."""
+    facts = collect()
+    print(json.dumps(facts, indent=2) if as_json else render(facts))
+
+
 def _attempt(probe: Callable[[], Any]) -> Any:
     try:
         return probe()
@@ -99,7 +106,10 @@ def _commit() -> str:
 
 def _driver() -> str:
     query = _run("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-    return query.splitlines()[0]  # a line for each GPU, all the same
+    for line in query.splitlines():  # one for each GPU, all the same; and what it warns of
+        if re.fullmatch(r"\d+(\.\d+)+", line.strip()):
+            return line.strip()
+    raise RuntimeError(f"nvidia-smi says {query.splitlines()[0]!r}")
 
 
 def _gpus() -> list[dict[str, Any]] | str:
@@ -136,4 +146,4 @@ def _variables() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    print(render(collect()))
+    show()
