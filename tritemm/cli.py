@@ -12,12 +12,12 @@ import torch
 from . import demo, dispatch, env, gpus, tuning
 from .command import refuse
 from .compile import asm
-from .problem import INTERPRETED, Device, Problem
+from .problem import INTERPRETED, Device, Problem, Unsupported
 from .rungs import ladder
 from .version import __version__
 
 #: The GPU that `explain` assumes where there is none.
-_ASSUMED = "NVIDIA H200"
+_ASSUMED = "H200"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -44,13 +44,16 @@ def main(argv: list[str] | None = None) -> int:
     )
     for size in "MNK":
         command.add_argument(size, type=int)
-    _option(command, "--layout", "NT", "how A and B are stored: N as written or T transposed")
-    _option(command, "--dtype", "bf16", "type of the operands")
+    layout = "how A and B are stored: N as written or T transposed"
+    _option(command, "--layout", asm.LAYOUT, layout)
+    _option(command, "--dtype", "bf16", f"type of the operands: {', '.join(asm.OPERANDS)}")
     _option(command, "--out-dtype", None, "type of the result")
     _option(command, "--precision", "ieee", "how fp32 is multiplied")
     _option(command, "--activation", None, "of the result; with a gated one it has N / 2 columns")
     _option(command, "--kernel", "auto", "a rung, instead of auto")
-    _option(command, "--sm", None, "architecture, instead of this GPU's", type=int)
+    other = command.add_mutually_exclusive_group()
+    _option(other, "--gpu", None, "a card that need not be here, H100, instead of this GPU")
+    _option(other, "--sm", None, f"an architecture, instead: {', '.join(map(str, gpus.DEVICES))}")
     command.set_defaults(run=_explain)
 
     command = commands.add_parser("asm", help="PTX and SASS of a rung, with no GPU")
@@ -91,19 +94,26 @@ def _explain(args: argparse.Namespace) -> int:
 
 def _problem(args: argparse.Namespace) -> tuple[Problem, str]:
     """The problem that is asked about, and the words for its device."""
+    device, whose = _device(args.gpu, args.sm)
     job = asm.Job(
-        "simt", args.sm or 90, args.M, args.N, args.K, args.layout, args.dtype,
+        "simt", 90, args.M, args.N, args.K, args.layout.upper(), args.dtype,
         args.out_dtype, None, args.precision, activation=args.activation or "",
     )  # fmt: skip
-    problem = asm.problem_of(job)
-    if args.sm is not None:
-        return problem, f"{problem.device.name} with {problem.device.sms} SMs"
+    return dataclasses.replace(asm.problem_of(job), device=device), f"{device.name}{whose}"
+
+
+def _device(gpu: str | None, sm: str | None) -> tuple[Device, str]:
+    """The device that is asked about, and what follows its name."""
+    if gpu is not None or sm is not None:
+        device = gpus.named(asm.sm_of(sm) if gpu is None else gpu)
+        return device, f" with {device.sms} SMs"
+    why = ""
     if not INTERPRETED and torch.cuda.is_available():
-        device, whose = Device.of(torch.device("cuda")), "which is here"
-    else:
-        device = gpus.device_of(gpus.file_of(_ASSUMED))
-        whose = "assumed; --sm names another architecture"
-    return dataclasses.replace(problem, device=device), f"{device.name}, {whose}"
+        try:
+            return Device.of(torch.device("cuda")), ", which is here"
+        except Unsupported as error:
+            why = f" ({error})"
+    return gpus.named(_ASSUMED), f", assumed{why}; --gpu or --sm names another"
 
 
 def _ladder(args: argparse.Namespace) -> None:

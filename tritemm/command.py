@@ -44,5 +44,5 @@ def refuse(command: str, reason: object) -> int:
     """Say on stderr why the command can't be done; returns its status."""
     if isinstance(reason, OSError) and reason.filename is not None:
         reason = f"{reason.filename}: {reason.strerror}"
-    print(f"tritemm {command}: {reason}", file=sys.stderr)
+    print(f"{f'tritemm {command}'.rstrip()}: {reason}", file=sys.stderr)
     return 2

@@ -32,7 +32,7 @@ def collect() -> dict[str, Any]:
         "python": platform.python_version,
         "platform": platform.platform,
         "torch": lambda: _module("torch").__version__,
-        "torch's CUDA": lambda: _module("torch").version.cuda or "none",
+        "torch's CUDA": lambda: _cuda_of(_module("torch").version),
         "triton": lambda: _module("triton").__version__,
         "interpreter": lambda: _module("tritemm.interpreter").INTERPRETED,
         "numpy": lambda: _module("numpy").__version__,
@@ -102,6 +102,12 @@ def _commit() -> str:
     if not (root / ".git").exists():  # installed; git could find a repository that isn't ours
         raise FileNotFoundError("not a git checkout")
     return _run("git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12")
+
+
+def _cuda_of(version: Any) -> str:
+    """The CUDA that torch was built with; on AMD's GPUs, ROCm."""
+    hip = getattr(version, "hip", None)
+    return version.cuda or (f"none, but ROCm {hip}" if hip else "none")
 
 
 def _driver() -> str:

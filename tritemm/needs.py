@@ -11,14 +11,14 @@ import re
 import sys
 
 #: Package -> its name, its oldest release, and how to get a newer one. This torch is the first
-#: whose CUDA builds pin this Triton.
+#: whose CUDA builds pin this Triton; that none is there is soonest found.
 _NEEDED = {
-    "torch": ("PyTorch", (2, 10), "pip install --upgrade torch"),
     "triton": (
         "Triton",
         (3, 6),
         "pip install --upgrade torch triton (a torch with CUDA pins the Triton it was built with)",
     ),
+    "torch": ("PyTorch", (2, 10), "pip install --upgrade torch"),
 }
 #: `sys.platform` of systems that Triton has no release for.
 _SYSTEMS = {

@@ -30,6 +30,14 @@ GATED = {"swiglu": "silu", "geglu": "gelu"}
 T = TypeVar("T")
 
 
+class Unsupported(RuntimeError):
+    """No kernel is for the device; `short` says in a few words what it is."""
+
+    def __init__(self, sentence: str, short: str = ""):
+        super().__init__(sentence)
+        self.short = short
+
+
 @dataclasses.dataclass(frozen=True)
 class Device:
     """The limits that kernels and their choice depend on. `shared` is bytes per program."""
@@ -49,7 +57,7 @@ class Device:
 
     @staticmethod
     def of(device: torch.device) -> Device:
-        """The device that tensors on `device` are multiplied on."""
+        """The device that tensors on `device` are multiplied on; Unsupported if it is AMD's."""
         if device.type == "cuda" and not INTERPRETED:
             index = torch.cuda.current_device() if device.index is None else device.index
             return _cuda_device(index)
@@ -59,6 +67,12 @@ class Device:
 @functools.cache
 def _cuda_device(index: int) -> Device:
     properties = torch.cuda.get_device_properties(index)
+    if torch.version.hip:  # where AMD's GPUs are cuda too, with numbers that NVIDIA's have
+        raise Unsupported(
+            f"tritemm's kernels are for NVIDIA GPUs, and cuda:{index} is AMD's {properties.name}; "
+            "multiply by torch there",
+            "an AMD GPU",
+        )
     return Device(
         name=properties.name,
         capability=(properties.major, properties.minor),
