@@ -6,7 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from tritemm import plan
 from tritemm.problem import INTERPRETED
+
+# Said once in a process, it would be said in any test, some of which take a warning for an error.
+plan._slow.told = True
 
 
 def pytest_report_header():

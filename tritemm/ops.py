@@ -26,7 +26,15 @@ from .runtime.torch_private import (
     single_level,
 )
 
-_LIBRARY = torch.library.Library("tritemm", "DEF")
+try:
+    _LIBRARY = torch.library.Library("tritemm", "DEF")
+except RuntimeError as error:  # torch lets one library define operators of a name
+    first = getattr(torch.ops.tritemm, "mm_into", None)
+    where = first.__code__.co_filename if first else "elsewhere"
+    raise ImportError(
+        f"tritemm is in this process already: {where} has registered its operators, and {__file__} "
+        "would be a second copy. Import one of the two; to import it anew, start Python anew"
+    ) from error
 _OPTIONS = "str kernel, str? precision, ScalarType? accumulate"
 _LIBRARY.define(f"mm(Tensor a, Tensor b, {_OPTIONS}, ScalarType out_dtype) -> Tensor")
 _LIBRARY.define(f"mm_out(Tensor a, Tensor b, {_OPTIONS}, *, Tensor(a!) out) -> ()")
