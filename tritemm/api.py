@@ -13,8 +13,10 @@ from . import dispatch, distributed, gpus, ops, plan
 from .arguments import NUMBERS, check_out, drop, drop_shape, needs_copy, operands, resize
 from .config import Config
 from .dispatch.request import word_of
+from .dtypes import Precision
 from .gemm import activation_of, gemm, known
-from .problem import Device
+from .problem import Activation, Device
+from .rungs import Rung
 from .runtime import fast_path
 from .spec import Kernel
 
@@ -31,14 +33,14 @@ def matmul(
     other: torch.Tensor,
     *,
     out: torch.Tensor | None = None,
-    kernel: str | Kernel = "auto",
+    kernel: Rung | Kernel = "auto",
     config: Config | Mapping | None = None,
     batch_invariant: bool = False,
-    precision: str | None = None,
+    precision: Precision | None = None,
     accumulate: torch.dtype | None = None,
     out_dtype: torch.dtype | None = None,
     bias: torch.Tensor | None = None,
-    activation: str | None = None,
+    activation: Activation | None = None,
     residual: torch.Tensor | None = None,
     alpha: float = 1,
     beta: float | None = None,
@@ -171,13 +173,13 @@ def explain(
     input: torch.Tensor,
     other: torch.Tensor,
     *,
-    kernel: str | Kernel = "auto",
+    kernel: Rung | Kernel = "auto",
     config: Config | Mapping | None = None,
     batch_invariant: bool = False,
-    precision: str | None = None,
+    precision: Precision | None = None,
     accumulate: torch.dtype | None = None,
     out_dtype: torch.dtype | None = None,
-    activation: str | None = None,
+    activation: Activation | None = None,
     device: str | int | torch.device | None = None,
 ) -> dispatch.Choice:
     """What `matmul` would run for these arguments, and why; nothing is launched.
@@ -201,7 +203,7 @@ def explain(
         device = _device_of(device)
         input, other = _without_data(input), _without_data(other)
     word = word_of(kernel, config, batch_invariant)
-    a, b, options = operands(input, other, None, word, precision, accumulate, out_dtype)
+    a, b, options = operands(input, other, None, word, precision, accumulate, out_dtype, "explain")
     word, precision, accumulate, out_dtype = options
     activation = activation_of(activation, b)
     shape = plan.result_shape(a, b, activation)

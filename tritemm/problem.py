@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Literal, TypeVar, get_args
 
 import torch
 
@@ -22,10 +22,16 @@ ACCUMULATE = {
 
 #: What may be done to each element of C: relu(x), gelu(x) by the error function or by tanh, and
 #: silu(x) = x / (1 + exp(-x)); or nothing.
-ACTIVATIONS = ("", "relu", "gelu", "gelu_tanh", "silu")
+Plain = Literal["relu", "gelu", "gelu_tanh", "silu"]
+ACTIVATIONS: tuple[str, ...] = ("", *get_args(Plain))
 #: Of a pair of columns (gate, up): activation(gate) * up. The first half of a product's columns are
 #: the gate's; C has half as many.
-GATED = {"swiglu": "silu", "geglu": "gelu"}
+Gated = Literal["swiglu", "geglu"]
+GATED: dict[str, str] = dict(zip(get_args(Gated), ("silu", "gelu"), strict=True))
+#: What `activation=` may be.
+Activation = Literal[Plain, Gated]
+#: How an operand is stored: by rows as written (N), or by columns, transposed (T).
+Layout = Literal["NN", "NT", "TN", "TT"]
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -26,6 +26,7 @@ from ..problem import (
     ACTIVATIONS,
     GATED,
     INTERPRETED,
+    Layout,
     Problem,
     short_name,
     stored,
@@ -50,7 +51,7 @@ _ACTIVATIONS = (*filter(None, ACTIVATIONS), *GATED)
 #: What a compilation returns: resource usage; plus instruction counts; plus the texts.
 DETAILS = ("usage", "mix", "text")
 
-LAYOUTS = ("NN", "NT", "TN", "TT")
+LAYOUTS = get_args(Layout)
 #: That of the commands where none is named: `torch.nn.functional.linear`'s.
 LAYOUT = "NT"
 #: Types by their short names; torch's own names are understood as well.
