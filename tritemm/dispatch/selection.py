@@ -64,9 +64,12 @@ def forget() -> None:
 def _least(problem: Problem) -> Choice:
     best = least(groups(problem, RUNGS))
     if best is None:
-        unfit = f"no tile of its fits the {problem.device.shared} bytes of shared memory"
-        reasons = "; ".join(f"{rung.name}: {rung.why_not(problem) or unfit}" for rung in RUNGS)
-        raise ValueError(f"no kernel can run {problem}: {reasons}")
+        why = [f"{rung.name}: {reason}" for rung in RUNGS if (reason := rung.why_not(problem))]
+        if len(why) < len(RUNGS):
+            others = "the others" if why else "any"
+            room = f"the {problem.device.shared} bytes of shared memory of {problem.device.name}"
+            why.append(f"no tile of {others} fits {room}")
+        raise ValueError(f"no kernel can run {problem}: {'; '.join(why)}")
     return Choice(problem, *best, "the least predicted time")
 
 
