@@ -16,6 +16,8 @@ from tritemm.cli import main
 from tritemm.dispatch import cache
 from tritemm.problem import INTERPRETED, Device, Problem
 
+from .harness import DEVICE
+
 ROOT = Path(__file__).resolve().parent.parent
 
 #: Hides packages, as where they are not installed.
@@ -143,6 +145,17 @@ def test_a_gpu_of_amd(amd, capsys):
     assert main(["explain", "64", "64", "64"]) == 0
     first, *_ = capsys.readouterr().out.splitlines()
     assert first.startswith(f"device     NVIDIA H200, assumed ({TOLD}")
+
+
+def test_calls_that_are_routed_there_are_torchs(monkeypatch):
+    def unsupported(*args):
+        raise problem.Unsupported("a sentence", "an AMD GPU")
+
+    a = torch.ones(4, 4, device=DEVICE)
+    monkeypatch.setattr(plan, "product", unsupported)
+    with tritemm.enabled() as report:
+        torch.addmm(a, a, a)
+    assert report.fell_back == {"addmm": {"an AMD GPU": 1}}
 
 
 def test_no_rung_refuses_and_none_has_room():

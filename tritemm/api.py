@@ -138,7 +138,8 @@ def matmul(
 
 def _whole(input, other, word, precision, accumulate, out_dtype) -> torch.Tensor:
     """All of `matmul` but `out` and the short way, for graphs; made up of differentiable parts."""
-    a, b, options = operands(input, other, None, word, precision, accumulate, out_dtype)
+    asked = word, precision, accumulate, out_dtype
+    a, b, options = operands(input, other, None, *asked, compiled=True)
     return drop(ops.mm(a, b, *options), input, other)
 
 

@@ -36,12 +36,15 @@ class Options(TypedDict, total=False):
     out_dtype: torch.dtype | None
 
 
-def operands(input, other, out, word, precision, accumulate, out_dtype, function: str = "matmul"):
+def operands(
+    input, other, out, word, precision, accumulate, out_dtype, function="matmul", compiled=False
+):
     """Both operands with at least two dimensions, and the operator's options; or an error.
 
-    `function` is who calls its operands input and other. In compiled code that may be any.
+    `function` is who calls its operands input and other; in `compiled` code that may be any.
     """
-    names = ("the first operand", "the second") if is_dynamo_compiling() else ("input", "other")
+    compiled = compiled or is_dynamo_compiling()
+    names = ("the first operand", "the second") if compiled else ("input", "other")
     input, other = pair(function, names, input, other, cast=out is None)
     a = input.unsqueeze(0) if input.dim() == 1 else input
     b = other.unsqueeze(-1) if other.dim() == 1 else other
