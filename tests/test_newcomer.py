@@ -134,6 +134,12 @@ def test_a_prompt_shows_one_line():
     assert repr(RUNGS[0]) == "<rung 01 simt>"
 
 
+def test_commands_take_one_layout_where_none_is_named(capsys):
+    for words in ("explain 64 64 64 --sm 90", "asm simt --problem 64,64,64 --sm sm_90a"):
+        assert main(words.split()) == 0
+        assert "64 x 64 x 64 NT, bf16" in capsys.readouterr().out
+
+
 def test_explain_says_of_which_gpu(capsys):
     assert main(["explain", "64", "64", "64"]) == 0
     here = "assumed; --gpu or --sm names another"
