@@ -47,8 +47,8 @@ def _why_not(package: str) -> str | None:
     except ImportError as error:  # such as a shared library's
         return f"{needs}, and {package} can't be imported here: {error}"
     version = getattr(found, "__version__", None)
-    if version is None:  # a folder of that name is a package too
-        place = next(iter(getattr(found, "__path__", ())), "?")
+    if version is None:  # a file of that name in the current folder, or that folder itself
+        place = found.__file__ or next(iter(found.__path__))
         return f"{needs}, and {place} is imported in its place: start Python in another folder"
     numbers = re.match(r"(\d+)\.(\d+)", version)
     if numbers and tuple(map(int, numbers.groups())) < oldest:
