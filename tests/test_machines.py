@@ -131,6 +131,9 @@ def amd(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: card)
     for module in (problem, sys.modules["tritemm.cli"]):
         monkeypatch.setattr(module, "INTERPRETED", False)
+    problem._cuda_device.cache_clear()
+    yield
+    problem._cuda_device.cache_clear()
 
 
 TOLD = "tritemm's kernels are for NVIDIA GPUs, and cuda:0 is AMD's AMD Instinct MI300X; multiply by"
