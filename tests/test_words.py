@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import tritemm
-from tritemm import dtypes, problem, tuning
+from tritemm import dtypes, problem
 from tritemm.rungs import RUNGS
 
 from .harness import DEVICE
@@ -129,7 +129,9 @@ def test_options_are_told_to_type_checkers():
             (literal,) = [t for t in typing.get_args(hints[name]) if typing.get_origin(t)]
             assert typing.get_origin(literal) is typing.Literal
             assert typing.get_args(literal) == words[name], (function, name)
-    assert {"precision", "activation"} <= typing.get_type_hints(tuning.tune).keys()
+    for function in (tritemm.addmm, tritemm.baddbmm, tritemm.mv, tritemm.einsum):
+        (options,) = typing.get_args(typing.get_type_hints(function)["options"])
+        assert options.__annotations__.keys() >= {"kernel", "precision", "batch_invariant"}
 
 
 @pytest.mark.host

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
+from typing_extensions import Unpack
 
 from .api import matmul
 from .arguments import Options, check_options, factor, pair
@@ -15,9 +15,6 @@ from .gemm import added_to
 from .problem import GATED, Activation
 from .rungs import Rung
 from .spec import Kernel
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 def linear(

@@ -5,16 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch.compiler import is_dynamo_compiling
+from typing_extensions import Unpack
 
 from .api import matmul
 from .arguments import Options, check_options, pair
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 def einsum(
