@@ -217,12 +217,12 @@ def _run_rung(args: argparse.Namespace) -> int:
     kernel = find(args.name, RUNGS)
     dtype, accumulate = _type(args.dtype, TYPES), _type(args.accumulate, ACCUMULATORS)
     M, N, K = _size(args.size)
-    loader.architecture()  # the reason, where there is no GPU
-    a = torch.randn(M, K, device="cuda").to(dtype)
-    b = torch.randn(N, K, device="cuda").to(dtype).mT
     layout = args.layout or kernel.why_not.layouts[0]
     if layout not in ("NT", "NN"):
         raise ValueError(f"--layout is NT or NN, not {layout!r}")
+    loader.architecture()  # the reason, where there is no GPU
+    a = torch.randn(M, K, device="cuda").to(dtype)
+    b = torch.randn(N, K, device="cuda").to(dtype).mT
     if layout == "NN":
         b = b.contiguous()
     c = torch.full((M, N), torch.nan, dtype=dtype, device="cuda")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from tritemm.command import sentence
 from tritemm.dtypes import PRECISIONS
 from tritemm.problem import ACCUMULATE as MULTIPLIED
 from tritemm.problem import short_name
@@ -171,9 +172,9 @@ def unable(command: str) -> str | None:
     return None
 
 
-def refuse(sentence: object) -> int:
+def refuse(reason: object) -> int:
     """Say it, and the exit status of a command that could not begin."""
-    print(sentence, file=sys.stderr)
+    print(sentence(reason), file=sys.stderr)
     return 2
 
 

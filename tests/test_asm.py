@@ -109,9 +109,9 @@ def test_shared_memory_is_held_against_the_limit():
     ("values", "message"),
     [
         ({"rung": "nope"}, "rung 'nope' is unknown; one of " + RUNGS[0].name),
-        ({"sm": 75}, "sm 75 is unknown; one of 80"),
+        ({"sm": 75}, "sm_75 is older than sm_80, which tritemm needs; one of sm_80"),
         ({"layout": "NX"}, "layout 'NX' is unknown"),
-        ({"dtype": "fp12"}, "type 'fp12' is unknown"),
+        ({"dtype": "fp12"}, "type of the operands 'fp12' is unknown"),
         ({"dtype": "int32"}, "type of the operands 'int32' is unknown"),
         ({"precision": "fast"}, "precision='fast' is unknown"),
         ({"accumulate": "fp16"}, "not possible for torch.bfloat16 operands"),
@@ -220,7 +220,7 @@ def test_the_command_compiles_an_epilogue(capsys):
     rung = next(kernel.name for kernel in RUNGS if kernel.branch)
     words = (rung, "--problem", "8,16,32", "--activation", "relu", "--bias", "--residual")
     assert run_command(*words) == 0
-    assert "8 x 16 x 32 NN, bf16 x bf16 -> bf16; bias, relu, residual" in capsys.readouterr().out
+    assert "8 x 16 x 32 NT, bf16 x bf16 -> bf16; bias, relu, residual" in capsys.readouterr().out
 
 
 def test_the_command_passes_on_a_refusal(capsys):

@@ -94,6 +94,28 @@ def test_missing_programs_are_reported(monkeypatch, tmp_path):
         assert facts[name].startswith("unavailable: FileNotFoundError: "), name
 
 
+@pytest.mark.parametrize(
+    ("said", "fact"),
+    [
+        ("570.86.15\n570.86.15", "570.86.15"),
+        ("/usr/lib/libnvidia-ml.so.1 is of another release\n 570.86.15", "570.86.15"),
+        ("/usr/lib/libnvidia-ml.so.1", "unavailable: RuntimeError: nvidia-smi says '<path>'"),
+    ],
+)
+def test_the_driver_is_a_version(said, fact, monkeypatch, tmp_path):
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\ncat <<'END'\n{said}\nEND\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert env.collect()["driver"] == fact
+
+
+def test_amds_torch(monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.version, "hip", "6.4.1")
+    assert env.collect()["torch's CUDA"] == "none, but ROCm 6.4.1"
+
+
 def test_no_person_or_place_is_named(monkeypatch):
     secret = "alice-of-wonderland"
     monkeypatch.setenv("HOME", f"/home/{secret}")

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 #: it says of a Triton kernel includes how it is launched, and below `kernels`, which are made of
 #: it; so `runtime` knows compiled kernels and addresses, and no rung.
 FLOORS = (
-    ("bounded", "command", "driver", "env", "interpreted", "version"),
+    ("bounded", "command", "driver", "env", "interpreted", "needs", "version"),
     ("interpreter",),
     ("problem",),
     ("budget", "config", "dtypes", "gpus"),
@@ -37,10 +37,12 @@ FLOORS = (
     ("nn",),
     ("demo", "integrate", "tuning", "warming"),
     ("__init__",),
+    ("cli",),
     ("__main__",),
 )
-#: What imports by a name that is made up at run time: the rungs, and the facts of a bug report.
-DYNAMIC = {"tritemm.env", "tritemm.rungs"}
+#: What imports by a name that is made up at run time: the rungs, the facts of a bug report, and
+#: what may be missing.
+DYNAMIC = {"tritemm.env", "tritemm.needs", "tritemm.rungs"}
 
 
 def sources(root: Path = ROOT) -> dict[str, str]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tritemm
-from tritemm import dispatch, interpreter
+from tritemm import dispatch, interpreter, needs
 from tritemm.__main__ import main
 from tritemm.command import status_of
 from tritemm.cost_model.__main__ import main as cost_model_main
@@ -134,9 +134,15 @@ def test_a_prompt_shows_one_line():
     assert repr(RUNGS[0]) == "<rung 01 simt>"
 
 
+def test_commands_take_one_layout_where_none_is_named(capsys):
+    for words in ("explain 64 64 64 --sm 90", "asm simt --problem 64,64,64 --sm sm_90a"):
+        assert main(words.split()) == 0
+        assert "64 x 64 x 64 NT, bf16" in capsys.readouterr().out
+
+
 def test_explain_says_of_which_gpu(capsys):
     assert main(["explain", "64", "64", "64"]) == 0
-    here = "assumed; --sm names another architecture"
+    here = "assumed; --gpu or --sm names another"
     if not INTERPRETED:
         here = f"{torch.cuda.get_device_name()}, which is here"
     first, *choice = capsys.readouterr().out.splitlines()
@@ -167,6 +173,8 @@ def test_types_are_shipped_and_versions_said_once():
     needed, said = ((ROOT / name).read_text() for name in ("pyproject.toml", "README.md"))
     oldest = [re.search(rf'"{name}>=([\d.]+)', needed)[1] for name in ("torch", "triton")]
     assert "PyTorch {} or newer, Triton {} or newer".format(*oldest) in said
+    asked = [".".join(map(str, needs._NEEDED[name][1])) for name in ("torch", "triton")]
+    assert asked == oldest
 
 
 class TestRefusals:

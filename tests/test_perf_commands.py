@@ -57,6 +57,8 @@ REFUSED = [
     ("table --results none.jsonl", "none.jsonl"),
     ("plot --results none.jsonl", "none.jsonl"),
     ("table --size 7", "no recorded row matches"),
+    ("table --gpu K80", "no row is of a GPU called 'K80'; there are NVIDIA H200"),
+    ("suite --file missing.csv", "missing.csv: No such file or directory"),
     ("serving --model llama", "no model is called 'llama'; there are llama-3-8b, llama-3-70b-tp8"),
     ("serving --model mixtral-8x7b --layer o", "no layer is called 'o'; there are router\n"),
     ("serving --rows 1,2 --model mixtral-8x7b --part 3/3", "only 2 problems"),

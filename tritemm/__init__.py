@@ -4,24 +4,34 @@
 `enable` has torch's own calls come here. `Linear` is `torch.nn.Linear` by these kernels, and
 `convert` has them multiply in a model that is there. `ladder` lists the kernels that are chosen
 from; `explain` says what would be chosen; `tune` times them on request; `warmup` compiles ahead.
-Without a GPU the kernels run in Triton's interpreter.
+Without a GPU the kernels run in Triton's interpreter. Without Triton the import raises ImportError,
+which says what is missing; `python -m tritemm env` tells what there is.
 """
 
-from .interpreter import decorating
+import sys
 
-with decorating():
-    from . import nn, tuning
-    from .api import explain, matmul
-    from .blas import addmm, baddbmm, linear, mv
-    from .config import Config
-    from .einsum import einsum
-    from .integrate import disable, enable, enabled, set_batch_invariant_mode
-    from .nn import Linear, convert
-    from .row_parallel import row_parallel_linear
-    from .rungs import ladder
-    from .tuning import tune
-    from .version import __version__ as __version__
-    from .warming import warmup
+from .needs import why_not
+from .version import __version__ as __version__
+
+_missing = why_not()
+# Python imports this to find `python -m tritemm`, which says the same without a traceback.
+if _missing and sys.argv[:1] != ["-m"]:
+    raise ImportError(_missing, name=__name__)
+if not _missing:
+    from .interpreter import decorating
+
+    with decorating():
+        from . import nn, tuning
+        from .api import explain, matmul
+        from .blas import addmm, baddbmm, linear, mv
+        from .config import Config
+        from .einsum import einsum
+        from .integrate import disable, enable, enabled, set_batch_invariant_mode
+        from .nn import Linear, convert
+        from .row_parallel import row_parallel_linear
+        from .rungs import ladder
+        from .tuning import tune
+        from .warming import warmup
 
 #: Every kernel, whatever is chosen, gives the same bits for the same call on the same GPU, run
 #: after run: sums have a fixed order, and nothing is added atomically into a result. The choice is
@@ -53,3 +63,7 @@ __all__ = [
     "tuning",
     "warmup",
 ]
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,139 +1,29 @@
-"""`python -m tritemm`: ladder, demo, explain, asm, tuning, env; `--version`."""
+"""`python -m tritemm`: the commands of `cli`; `--version` and `env` on any machine."""
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
-import json
 import sys
-from pathlib import Path
 
-import torch
-
-from . import demo, dispatch, env, gpus, tuning
+from . import env
 from .command import refuse, status_of
-from .compile import asm
-from .problem import INTERPRETED, Device, Problem
-from .rungs import ladder
+from .needs import why_not
 from .version import __version__
-
-#: The GPU that `explain` assumes where there is none.
-_ASSUMED = "NVIDIA H200"
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m tritemm",
-        description="Tensor-core matrix multiplication in Triton, from the naive kernel upwards.",
-    )
-    parser.add_argument("--version", action="version", version=f"tritemm {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    missing = why_not()
+    if missing is None:
+        from .cli import main as run
 
-    command = commands.add_parser("ladder", help="list the kernels, slowest first")
-    _json_option(command)
-    command.set_defaults(run=_ladder)
-
-    command = commands.add_parser("demo", help="run and check every rung, draw the ladder")
-    command.add_argument(
-        "--plot", type=Path, default=Path("ladder.png"), metavar="FILE", help="default: %(default)s"
-    )
-    _json_option(command)
-    command.set_defaults(run=_demo)
-
-    command = commands.add_parser(
-        "explain", help="what would be chosen for a problem, on this GPU or one that is not here"
-    )
-    for size in "MNK":
-        command.add_argument(size, type=int)
-    _option(command, "--layout", "NT", "how A and B are stored: N as written or T transposed")
-    _option(command, "--dtype", "bf16", "type of the operands")
-    _option(command, "--out-dtype", None, "type of the result")
-    _option(command, "--precision", "ieee", "how fp32 is multiplied")
-    _option(command, "--activation", None, "of the result; with a gated one it has N / 2 columns")
-    _option(command, "--kernel", "auto", "a rung, instead of auto")
-    _option(command, "--sm", None, "architecture, instead of this GPU's", type=int)
-    command.set_defaults(run=_explain)
-
-    command = commands.add_parser("asm", help="PTX and SASS of a rung, with no GPU")
-    asm.add_arguments(command)
-    command.set_defaults(run=asm.main)
-
-    command = commands.add_parser("tuning", help="carry what tritemm.tune found to other machines")
-    command.add_argument("what", choices=("export", "load"))
-    command.add_argument("path", type=Path)
-    command.set_defaults(run=_tuning)
-
-    command = commands.add_parser("env", help="what to paste in a bug report")
-    _json_option(command)
-    command.set_defaults(run=_env)
-
-    args = parser.parse_args(argv)
-    return args.run(args) or 0
-
-
-def _json_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
-
-
-def _option(parser: argparse.ArgumentParser, name: str, default, meaning: str, **more) -> None:
-    shown = meaning if default is None else f"{meaning} (default: %(default)s)"
-    parser.add_argument(name, default=default, help=shown, **more)
-
-
-def _explain(args: argparse.Namespace) -> int:
-    try:
-        problem, whose = _problem(args)
-        choice = dispatch.first_choice(problem, args.kernel)
-    except (RuntimeError, ValueError) as error:
-        return refuse("explain", error)
-    print(f"device     {whose}\n{choice}")
-    return 0
-
-
-def _problem(args: argparse.Namespace) -> tuple[Problem, str]:
-    """The problem that is asked about, and the words for its device."""
-    job = asm.Job(
-        "simt", args.sm or 90, args.M, args.N, args.K, args.layout, args.dtype,
-        args.out_dtype, None, args.precision, activation=args.activation or "",
-    )  # fmt: skip
-    problem = asm.problem_of(job)
-    if args.sm is not None:
-        return problem, f"{problem.device.name} with {problem.device.sms} SMs"
-    if not INTERPRETED and torch.cuda.is_available():
-        device, whose = Device.of(torch.device("cuda")), "which is here"
+        return run(argv)
+    word, *more = [*(sys.argv[1:] if argv is None else argv), ""]
+    if word == "--version":
+        print(f"tritemm {__version__}")
+    elif word == "env":
+        env.show(as_json="--json" in more)
     else:
-        device = gpus.device_of(gpus.file_of(_ASSUMED))
-        whose = "assumed; --sm names another architecture"
-    return dataclasses.replace(problem, device=device), f"{device.name}, {whose}"
-
-
-def _ladder(args: argparse.Namespace) -> None:
-    if args.json:
-        rungs = [
-            {"number": k.number, "name": k.name, "title": k.title, **k.header} for k in ladder()
-        ]
-        print(json.dumps(rungs, indent=2))
-    else:
-        print(ladder())
-
-
-def _demo(args: argparse.Namespace) -> int:
-    if reason := None if args.json else demo.plot_why_not(args.plot):
-        return refuse("demo", f"--plot {args.plot}: {reason}")
-    return demo.main(args.plot, as_json=args.json)
-
-
-def _tuning(args: argparse.Namespace) -> int:
-    try:
-        print(f"{getattr(tuning, args.what)(args.path)} problems")
-    except (OSError, ValueError) as error:
-        return refuse(f"tuning {args.what}", error)
+        return refuse(word, f"{missing}; --version and env work here all the same")
     return 0
-
-
-def _env(args: argparse.Namespace) -> None:
-    facts = env.collect()
-    print(json.dumps(facts, indent=2) if args.json else env.render(facts))
 
 
 if __name__ == "__main__":

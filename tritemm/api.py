@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 import torch
 from torch.compiler import is_dynamo_compiling
 from torch.overrides import handle_torch_function, has_torch_function
 
-from . import dispatch, distributed, ops, plan
+from . import dispatch, distributed, gpus, ops, plan
 from .arguments import NUMBERS, check_out, drop, drop_shape, needs_copy, operands, resize
 from .config import Config
 from .dispatch.request import word_of
+from .dtypes import Precision
 from .gemm import activation_of, gemm, known
+from .problem import Activation, Device
+from .rungs import Rung
 from .runtime import fast_path
 from .spec import Kernel
 
@@ -29,14 +33,14 @@ def matmul(
     other: torch.Tensor,
     *,
     out: torch.Tensor | None = None,
-    kernel: str | Kernel = "auto",
+    kernel: Rung | Kernel = "auto",
     config: Config | Mapping | None = None,
     batch_invariant: bool = False,
-    precision: str | None = None,
+    precision: Precision | None = None,
     accumulate: torch.dtype | None = None,
     out_dtype: torch.dtype | None = None,
     bias: torch.Tensor | None = None,
-    activation: str | None = None,
+    activation: Activation | None = None,
     residual: torch.Tensor | None = None,
     alpha: float = 1,
     beta: float | None = None,
@@ -134,7 +138,8 @@ def matmul(
 
 def _whole(input, other, word, precision, accumulate, out_dtype) -> torch.Tensor:
     """All of `matmul` but `out` and the short way, for graphs; made up of differentiable parts."""
-    a, b, options = operands(input, other, None, word, precision, accumulate, out_dtype)
+    asked = word, precision, accumulate, out_dtype
+    a, b, options = operands(input, other, None, *asked, compiled=True)
     return drop(ops.mm(a, b, *options), input, other)
 
 
@@ -169,13 +174,14 @@ def explain(
     input: torch.Tensor,
     other: torch.Tensor,
     *,
-    kernel: str | Kernel = "auto",
+    kernel: Rung | Kernel = "auto",
     config: Config | Mapping | None = None,
     batch_invariant: bool = False,
-    precision: str | None = None,
+    precision: Precision | None = None,
     accumulate: torch.dtype | None = None,
     out_dtype: torch.dtype | None = None,
-    activation: str | None = None,
+    activation: Activation | None = None,
+    device: str | int | torch.device | None = None,
 ) -> dispatch.Choice:
     """What `matmul` would run for these arguments, and why; nothing is launched.
 
@@ -183,9 +189,22 @@ def explain(
     and its parts, roofline, the next candidates, what refused and why. Where torch's kernels make a
     gated activation, it is of the product before them, and `why` says so.
     Arguments and errors are `matmul`'s. Empty results, and K = 0, need no kernel: ValueError.
+
+    `device` is where it would run, the operands' unless it is given: a GPU that need not be here,
+    "H100" or by its architecture "sm_90", or a device of torch's, "cuda:1". Of the operands, sizes,
+    strides and types count then; they may be on any device, also on meta, where they take no room.
+    ValueError if there is none of that name, with those that are known.
+
+    >>> import torch, tritemm
+    >>> x, w = (torch.empty(4096, 4096, dtype=torch.bfloat16, device="meta") for _ in range(2))
+    >>> tritemm.explain(x, w.mT, device="A100").problem.device.name
+    'NVIDIA A100'
     """
+    if device is not None:
+        device = _device_of(device)
+        input, other = _without_data(input), _without_data(other)
     word = word_of(kernel, config, batch_invariant)
-    a, b, options = operands(input, other, None, word, precision, accumulate, out_dtype)
+    a, b, options = operands(input, other, None, word, precision, accumulate, out_dtype, "explain")
     word, precision, accumulate, out_dtype = options
     activation = activation_of(activation, b)
     shape = plan.result_shape(a, b, activation)
@@ -194,4 +213,20 @@ def explain(
     out = torch.empty(shape, dtype=out_dtype, device="meta")
     ending = plan.Ending.made(a, b, None, None, activation)
     problem = plan.matrices(a, b, out, precision, accumulate, ending)[0]
+    if device is not None:
+        problem = dataclasses.replace(problem, device=device)
     return dispatch.first_choice(problem, word)
+
+
+def _device_of(device: str | int | torch.device) -> Device:
+    """One of torch's, or one that need not be here."""
+    if isinstance(device, str) and device.partition(":")[0] in ("cpu", "cuda"):
+        device = torch.device(device)
+    return Device.of(device) if isinstance(device, torch.device) else gpus.named(device)
+
+
+def _without_data(t):
+    """A tensor like `t`, if it is one."""
+    if not isinstance(t, torch.Tensor) or t.layout != torch.strided or t.is_nested:
+        return t
+    return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta")

@@ -5,13 +5,19 @@ from __future__ import annotations
 import numbers
 import sys
 import warnings
+from collections.abc import Collection, Mapping
+from typing import TypedDict
 
 import torch
+from torch.compiler import is_dynamo_compiling
 
 from . import dispatch, plan
-from .dtypes import accumulator_type, check_precision, result_type
+from .config import Config
+from .dtypes import Precision, accumulator_type, check_precision, result_type
 from .problem import ACCUMULATE, INTERPRETED
+from .rungs import Rung
 from .runtime.torch_private import compute_requires_grad
+from .spec import Kernel
 
 #: The types of what most callers give as a factor.
 NUMBERS = (int, float)
@@ -19,30 +25,29 @@ NUMBERS = (int, float)
 _REAL = (*NUMBERS, torch.SymInt, torch.SymFloat, numbers.Real)
 
 
-def operands(input, other, out, word, precision, accumulate, out_dtype):
-    """Both operands with at least two dimensions, and the operator's options; or an error."""
-    for position, (name, tensor) in enumerate((("input", input), ("other", other)), start=1):
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(
-                f"matmul(): argument '{name}' (position {position}) must be Tensor, "
-                f"not {type(tensor).__name__}"
-            )
-    if out is None:
-        input, other = autocast(input), autocast(other)
-    if input.dim() == 0 or other.dim() == 0:
-        raise RuntimeError(
-            "both arguments to matmul need to be at least 1D, "
-            f"but they are {input.dim()}D and {other.dim()}D"
-        )
-    _check_devices(input, other)
-    _check_types(input, other)
+class Options(TypedDict, total=False):
+    """What a function hands on to `matmul`."""
+
+    kernel: Rung | Kernel
+    config: Config | Mapping | None
+    batch_invariant: bool
+    precision: Precision | None
+    accumulate: torch.dtype | None
+    out_dtype: torch.dtype | None
+
+
+def operands(
+    input, other, out, word, precision, accumulate, out_dtype, function="matmul", compiled=False
+):
+    """Both operands with at least two dimensions, and the operator's options; or an error.
+
+    `function` is who calls its operands input and other; in `compiled` code that may be any.
+    """
+    compiled = compiled or is_dynamo_compiling()
+    names = ("the first operand", "the second") if compiled else ("input", "other")
+    input, other = pair(function, names, input, other, cast=out is None)
     a = input.unsqueeze(0) if input.dim() == 1 else input
     b = other.unsqueeze(-1) if other.dim() == 1 else other
-    if a.shape[-1] != b.shape[-2]:
-        raise RuntimeError(
-            f"input {tuple(input.shape)} and other {tuple(other.shape)} cannot be multiplied: "
-            f"K is {a.shape[-1]} in one and {b.shape[-2]} in the other"
-        )
     if a.dim() > 2 or b.dim() > 2:
         torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])  # raises torch's RuntimeError
     name = word.partition("/")[0]
@@ -52,6 +57,50 @@ def operands(input, other, out, word, precision, accumulate, out_dtype):
     accumulate = accumulator_type(accumulate, a.dtype)
     out_dtype = result_type(out_dtype, a.dtype)
     return a, b, (word, precision, accumulate, out_dtype)
+
+
+def pair(
+    function: str, names: tuple[str, str], x, y, *, cast: bool = True, axis: int | None = -2
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both operands, with `cast` as they are under autocast; or an error.
+
+    `function` and `names` are what the caller wrote. K is the last dimension of `x`, and that of
+    `y` at this `axis`, its only one if it has one; None: of neither.
+    """
+    for position, (name, tensor) in enumerate(zip(names, (x, y), strict=True), start=1):
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(
+                f"{function}(): argument '{name}' (position {position}) must be Tensor, "
+                f"not {type(tensor).__name__}"
+            )
+    if cast:
+        x, y = autocast(x), autocast(y)
+    first, second = names
+    if axis is not None and (x.dim() == 0 or y.dim() == 0):
+        raise RuntimeError(
+            f"both arguments to {function} need to be at least 1D, "
+            f"but {first} is {x.dim()}D and {second} {y.dim()}D"
+        )
+    _check_devices(names, x, y)
+    _check_types(function, names, x, y)
+    if axis is not None:
+        terms, others = x.shape[-1], y.shape[0 if y.dim() == 1 else axis]
+        if terms != others:
+            raise RuntimeError(
+                f"{first} {tuple(x.shape)} and {second} {tuple(y.shape)} cannot be multiplied: "
+                f"K is {terms} in {first} and {others} in {second}"
+            )
+    return x, y
+
+
+def check_options(function: str, options: Mapping, known: Collection[str]) -> None:
+    """TypeError for one that `function` doesn't have."""
+    for name in options:
+        if name not in known:
+            raise TypeError(
+                f"{function}() got an unexpected keyword argument {name!r}; "
+                f"its options are {', '.join(known)}"
+            )
 
 
 def factor(name: str, value) -> float:
@@ -80,24 +129,26 @@ def autocast(tensor):
     return tensor.to(torch.get_autocast_dtype(kind))
 
 
-def _check_devices(input, other):
-    if input.device != other.device:
+def _check_devices(names, x, y):
+    first, second = names
+    if x.device != y.device:
         raise RuntimeError(
             "Expected all tensors to be on the same device, "
-            f"but input is on {input.device} and other on {other.device}"
+            f"but {first} is on {x.device} and {second} on {y.device}"
         )
-    kind = input.device.type
+    kind = x.device.type
     if kind not in ("cuda", "cpu", "meta"):
-        raise RuntimeError(f"tritemm multiplies CUDA tensors; input is on {input.device}")
+        raise RuntimeError(f"tritemm multiplies CUDA tensors; {first} is on {x.device}")
     if kind == "cpu" and not INTERPRETED:
         raise RuntimeError(
-            "tritemm multiplies CUDA tensors; input is on cpu. Move it with .cuda(), or set "
+            f"tritemm multiplies CUDA tensors; {first} is on cpu. Move it with .cuda(), or set "
             "TRITON_INTERPRET=1 before tritemm is imported to run the kernels, slowly, on the CPU"
         )
 
 
-def _check_types(input, other):
-    for name, tensor in (("input", input), ("other", other)):
+def _check_types(function, names, x, y):
+    first, second = names
+    for name, tensor in ((first, x), (second, y)):
         if tensor.layout != torch.strided:
             raise NotImplementedError(
                 f"tritemm multiplies dense tensors; {name} is {tensor.layout}. Use .to_dense()"
@@ -106,15 +157,14 @@ def _check_types(input, other):
             raise NotImplementedError(
                 f"tritemm multiplies dense tensors; {name} is nested. Use .to_padded_tensor(0)"
             )
-    if input.dtype != other.dtype:
+    if x.dtype != y.dtype:
         raise RuntimeError(
-            "expected input and other to have the same dtype, "
-            f"but got: {input.dtype} != {other.dtype}"
+            f"expected {first} and {second} to have the same dtype, but got: {x.dtype} != {y.dtype}"
         )
-    if input.dtype not in ACCUMULATE:
-        names = ", ".join(str(dtype) for dtype in ACCUMULATE)
+    if x.dtype not in ACCUMULATE:
+        able = ", ".join(str(dtype) for dtype in ACCUMULATE)
         raise NotImplementedError(
-            f"tritemm.matmul is not implemented for {input.dtype}; input may be {names}"
+            f"tritemm.{function} is not implemented for {x.dtype}; {first} may be {able}"
         )
 
 
@@ -135,10 +185,10 @@ def drop_shape(a, b, input, other, activation=""):
 def check_out(out, inputs, dtype) -> None:
     """Refuse an `out` that torch refuses, whatever its shape."""
     if not isinstance(out, torch.Tensor):
-        raise TypeError(f"matmul(): argument 'out' must be Tensor, not {type(out).__name__}")
+        raise TypeError(f"out must be Tensor, not {type(out).__name__}")
     if compute_requires_grad(*inputs, out):
         raise RuntimeError(
-            "matmul(): functions with out=... arguments don't support automatic differentiation, "
+            "functions with out=... arguments don't support automatic differentiation, "
             "but one of the arguments requires grad."
         )
     if out.dtype != dtype:
@@ -164,7 +214,7 @@ def resize(out, shape) -> None:
     if any(size > 1 and stride == 0 for size, stride in zip(out.shape, out.stride(), strict=True)):
         raise RuntimeError(
             "unsupported operation: more than one element of out refers to a single memory "
-            "location. Please clone() out before calling matmul"
+            "location. Please clone() out first"
         )
 
 
@@ -174,7 +224,7 @@ def needs_copy(out, shape, *tensors) -> bool:
     An operand must be read before its own tensor is given another shape; and a tensor that only
     stands for the negative of its memory is torch's to write.
     """
-    if torch.compiler.is_dynamo_compiling():  # neither can be asked; torch traces around both
+    if is_dynamo_compiling():  # neither can be asked; torch traces around both
         return False
     return out.is_neg() or (
         tuple(out.shape) != shape and any(torch._C._is_alias_of(out, t) for t in tensors)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
+from typing_extensions import Unpack
 
 from .api import matmul
-from .arguments import factor
+from .arguments import Options, check_options, factor, pair
 from .config import Config
+from .dtypes import Precision
 from .gemm import added_to
-from .problem import GATED
+from .problem import GATED, Activation
+from .rungs import Rung
 from .spec import Kernel
 
 
@@ -19,13 +22,13 @@ def linear(
     weight: torch.Tensor,
     bias: torch.Tensor | None = None,
     *,
-    activation: str | None = None,
+    activation: Activation | None = None,
     residual: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
-    kernel: str | Kernel = "auto",
+    kernel: Rung | Kernel = "auto",
     config: Config | Mapping | None = None,
     batch_invariant: bool = False,
-    precision: str | None = None,
+    precision: Precision | None = None,
     accumulate: torch.dtype | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
@@ -74,11 +77,15 @@ def linear(
             f"linear(): weight has shape {list(weight.shape)}; a gated activation needs "
             "[2 * out_features, in_features], the gate's rows before the others"
         )
-    return matmul(
-        input, other, out=out, kernel=kernel, config=config, batch_invariant=batch_invariant,
-        precision=precision, accumulate=accumulate, out_dtype=out_dtype, bias=bias,
-        activation=activation, residual=residual,
-    )  # fmt: skip
+    try:
+        return matmul(
+            input, other, out=out, kernel=kernel, config=config, batch_invariant=batch_invariant,
+            precision=precision, accumulate=accumulate, out_dtype=out_dtype, bias=bias,
+            activation=activation, residual=residual,
+        )  # fmt: skip
+    except (RuntimeError, TypeError):
+        pair("linear", ("input", "weight"), input, weight, cast=out is None, axis=-1)
+        raise
 
 
 def addmm(
@@ -89,7 +96,7 @@ def addmm(
     beta: float = 1,
     alpha: float = 1,
     out: torch.Tensor | None = None,
-    **options,
+    **options: Unpack[Options],
 ) -> torch.Tensor:
     """beta * input + alpha * mat1 @ mat2, as `torch.addmm`; [M, N] of [M, K] and [K, N].
 
@@ -112,7 +119,7 @@ def baddbmm(
     beta: float = 1,
     alpha: float = 1,
     out: torch.Tensor | None = None,
-    **options,
+    **options: Unpack[Options],
 ) -> torch.Tensor:
     """beta * input + alpha * batch1 @ batch2, as `torch.baddbmm`; [B, M, N].
 
@@ -128,7 +135,11 @@ def baddbmm(
 
 
 def mv(
-    input: torch.Tensor, vec: torch.Tensor, *, out: torch.Tensor | None = None, **options
+    input: torch.Tensor,
+    vec: torch.Tensor,
+    *,
+    out: torch.Tensor | None = None,
+    **options: Unpack[Options],
 ) -> torch.Tensor:
     """The product of a matrix [M, K] and a vector [K], as `torch.mv`. `options`: `matmul`'s.
 
@@ -139,7 +150,12 @@ def mv(
     [3.0, 3.0]
     """
     _dimensions("mv", input=(input, 2), vec=(vec, 1))
-    return matmul(input, vec, out=out, **options)
+    try:
+        return matmul(input, vec, out=out, **options)
+    except (RuntimeError, TypeError):
+        check_options("mv", options, matmul.__kwdefaults__)
+        pair("mv", ("input", "vec"), input, vec, cast=out is None)
+        raise
 
 
 def _added(name, dims, input, x, y, beta, alpha, out, options) -> torch.Tensor:
@@ -150,10 +166,16 @@ def _added(name, dims, input, x, y, beta, alpha, out, options) -> torch.Tensor:
             f"{name}(): {first} has {x.shape[0]} matrices and {second} has {y.shape[0]}"
         )
     beta = factor("beta", beta)
-    if beta == 0:
+    try:
+        if beta == 0:
+            added_to(input, x, (*x.shape[:-1], y.shape[-1]), "input")
+            return matmul(x, y, alpha=alpha, out=out, **options)
+        return matmul(x, y, residual=input, alpha=alpha, beta=beta, out=out, **options)
+    except (RuntimeError, TypeError):
+        check_options(name, options, matmul.__kwdefaults__)
+        pair(name, (first, second), x, y, cast=out is None)
         added_to(input, x, (*x.shape[:-1], y.shape[-1]), "input")
-        return matmul(x, y, alpha=alpha, out=out, **options)
-    return matmul(x, y, residual=input, alpha=alpha, beta=beta, out=out, **options)
+        raise
 
 
 def _dimensions(name, **tensors) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 import torch
 
 from .problem import ACCUMULATE
@@ -9,7 +11,8 @@ from .problem import ACCUMULATE
 #: Operands that may ask for any other of these as the result's type.
 _REAL = (torch.float16, torch.bfloat16, torch.float32)
 #: What `precision=` may be, least to most costly after "ieee" (which uses no tensor core).
-PRECISIONS = ("ieee", "tf32", "tf32x3", "bf16x3", "bf16x6")
+Precision = Literal["ieee", "tf32", "tf32x3", "bf16x3", "bf16x6"]
+PRECISIONS: tuple[str, ...] = get_args(Precision)
 
 
 def check_precision(precision: str | None, dtype: torch.dtype) -> None:
@@ -23,6 +26,12 @@ def check_precision(precision: str | None, dtype: torch.dtype) -> None:
             f"precision={precision!r} says how float32 operands are multiplied; these are {dtype}. "
             "Leave precision out"
         )
+
+
+def check_flag(name: str, value) -> None:
+    """TypeError if it is neither True nor False: "no" would count as True."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, not {value!r}")
 
 
 def resolve(precision: str | None, dtype: torch.dtype) -> str:

@@ -8,11 +8,15 @@ from collections.abc import Sequence
 
 import torch
 from torch.compiler import is_dynamo_compiling
+from typing_extensions import Unpack
 
 from .api import matmul
+from .arguments import Options, check_options, pair
 
 
-def einsum(equation: str, a: torch.Tensor, b: torch.Tensor, **options) -> torch.Tensor:
+def einsum(
+    equation: str, a: torch.Tensor, b: torch.Tensor, **options: Unpack[Options]
+) -> torch.Tensor:
     """`torch.einsum` of two tensors.
 
     Letters that both have and the result lacks are K, those that all three have are batches. Of
@@ -32,13 +36,24 @@ def einsum(equation: str, a: torch.Tensor, b: torch.Tensor, **options) -> torch.
     >>> tritemm.einsum("bqhd,bkhd->bhqk", q, q).shape
     torch.Size([2, 3, 5, 5])
     """
-    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
-        wrong = b if isinstance(a, torch.Tensor) else a
-        raise TypeError(f"einsum(): operands must be Tensors, not {type(wrong).__name__}")
+    for name, tensor in (("a", a), ("b", b)):
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(
+                f"einsum(): argument '{name}' must be Tensor, not {type(tensor).__name__}"
+            )
+    if options:
+        check_options("einsum", options, Options.__annotations__)
     # Dynamo would go round the cache as well, and warn of it.
     read = _form.__wrapped__ if is_dynamo_compiling() else _form
     form = read(equation, a.dim(), b.dim())
-    a, b = _alike(form, a, b)
+    try:
+        return _product(form, *_alike(form, a, b), options)
+    except (RuntimeError, TypeError):
+        pair("einsum", ("a", "b"), a, b, axis=None)
+        raise
+
+
+def _product(form: Form, a, b, options) -> torch.Tensor:
     x, m = _view(a, form.a, form.batch, form.rows, form.terms, last="terms")
     y, n = _view(b, form.b, form.batch, form.columns, form.terms, last="free")
     # [batch, rows that lie apart, columns that lie apart, rows, columns]

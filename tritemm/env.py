@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import json
 import os
 import platform
 import re
@@ -31,7 +32,7 @@ def collect() -> dict[str, Any]:
         "python": platform.python_version,
         "platform": platform.platform,
         "torch": lambda: _module("torch").__version__,
-        "torch's CUDA": lambda: _module("torch").version.cuda or "none",
+        "torch's CUDA": lambda: _cuda_of(_module("torch").version),
         "triton": lambda: _module("triton").__version__,
         "interpreter": lambda: _module("tritemm.interpreter").INTERPRETED,
         "numpy": lambda: _module("numpy").__version__,
@@ -62,6 +63,12 @@ def render(facts: dict[str, Any]) -> str:
                 rows = [str(fact)]
         lines.append(f"{name:<16}" + ("\n" + " " * 16).join(rows))
     return "\n".join(lines)
+
+
+def show(as_json: bool = False) -> None:
+    """Print the facts."""
+    facts = collect()
+    print(json.dumps(facts, indent=2) if as_json else render(facts))
 
 
 def _attempt(probe: Callable[[], Any]) -> Any:
@@ -97,9 +104,18 @@ def _commit() -> str:
     return _run("git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12")
 
 
+def _cuda_of(version: Any) -> str:
+    """The CUDA that torch was built with; on AMD's GPUs, ROCm."""
+    hip = getattr(version, "hip", None)
+    return version.cuda or (f"none, but ROCm {hip}" if hip else "none")
+
+
 def _driver() -> str:
     query = _run("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-    return query.splitlines()[0]  # a line for each GPU, all the same
+    for line in query.splitlines():  # one for each GPU, all the same; and what it warns of
+        if re.fullmatch(r"\d+(\.\d+)+", line.strip()):
+            return line.strip()
+    raise RuntimeError(f"nvidia-smi says {query.splitlines()[0]!r}")
 
 
 def _gpus() -> list[dict[str, Any]] | str:
@@ -136,4 +152,4 @@ def _variables() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    print(render(collect()))
+    show()

@@ -43,7 +43,7 @@ def gemm(
     beta = None if beta is None else factor("beta", beta)
     onto = residual is None and out is not None and bool(beta)
     if onto and not isinstance(out, torch.Tensor):
-        raise TypeError(f"matmul(): argument 'out' must be Tensor, not {type(out).__name__}")
+        raise TypeError(f"out must be Tensor, not {type(out).__name__}")
     if beta is None:
         beta = 1 if residual is not None else 0
     elif residual is None and out is None:
@@ -231,7 +231,7 @@ def _same_kind(name, tensor, input) -> None:
     if tensor.device != input.device:
         raise RuntimeError(
             f"Expected all tensors to be on the same device, but {name} is on {tensor.device} "
-            f"and input on {input.device}"
+            f"and the operands are on {input.device}"
         )
     if tensor.layout != torch.strided:
         raise NotImplementedError(f"{name} is {tensor.layout}. Use .to_dense()")

@@ -18,7 +18,7 @@ from typing import ClassVar
 import torch
 
 from . import routing
-from .dtypes import check_precision
+from .dtypes import Precision, check_flag, check_precision
 from .problem import INTERPRETED
 from .routing import ROUTES, Settings
 from .runtime.torch_private import unregister, untraced
@@ -108,7 +108,7 @@ class _State:
     inductor: dict | None = None
 
 
-def enable(*, batch_invariant: bool = False, precision: str | None = None) -> None:
+def enable(*, batch_invariant: bool = False, precision: Precision | None = None) -> None:
     """Have tritemm multiply where torch is asked to: `a @ b`, F.linear, nn.Linear, einsum, ...
 
     Routed are mm, bmm, addmm, baddbmm, addmv and `_addmm_activation`, with their `out=`, in-place
@@ -132,6 +132,7 @@ def enable(*, batch_invariant: bool = False, precision: str | None = None) -> No
 
     Raises:
         ValueError: an unknown `precision`.
+        TypeError: `batch_invariant` is no bool.
         RuntimeError: this torch can't hand out its own kernels, which calls fall back to.
 
     >>> import torch, tritemm
@@ -171,7 +172,9 @@ def disable() -> Report:
 
 
 @contextlib.contextmanager
-def enabled(*, batch_invariant: bool = False, precision: str | None = None) -> Iterator[Report]:
+def enabled(
+    *, batch_invariant: bool = False, precision: Precision | None = None
+) -> Iterator[Report]:
     """`enable` for a block, or as a decorator for a function; then all is as it was before.
 
     Blocks nest: the inner one's settings count inside it. Other threads are routed too while it
@@ -207,6 +210,7 @@ def set_batch_invariant_mode(enabled: bool = True) -> Iterator[None]:
     ...     bool((x[:1] @ w == (x @ w)[:1]).all())
     True
     """
+    check_flag("enabled", enabled)
     with _inside(Settings(batch_invariant=True) if enabled else None):
         yield
 
@@ -228,8 +232,9 @@ def is_batch_invariant_mode_enabled() -> bool:
 
 
 def _settings(batch_invariant: bool, precision: str | None) -> Settings:
+    check_flag("batch_invariant", batch_invariant)
     check_precision(precision, torch.float32)
-    return Settings(bool(batch_invariant), precision)
+    return Settings(batch_invariant, precision)
 
 
 @contextlib.contextmanager

@@ -26,13 +26,20 @@ from .runtime.torch_private import (
     single_level,
 )
 
-_LIBRARY = torch.library.Library("tritemm", "DEF")
+try:
+    _LIBRARY = torch.library.Library("tritemm", "DEF")
+except RuntimeError as error:  # torch lets one library define operators of a name
+    first = getattr(torch.ops.tritemm, "mm_into", None)
+    where = first.__code__.co_filename if first else "elsewhere"
+    raise ImportError(
+        f"tritemm is in this process already: {where} has registered its operators, and {__file__} "
+        "would be a second copy. Import one of the two; to import it anew, start Python anew"
+    ) from error
 _OPTIONS = "str kernel, str? precision, ScalarType? accumulate"
 _LIBRARY.define(f"mm(Tensor a, Tensor b, {_OPTIONS}, ScalarType out_dtype) -> Tensor")
 _LIBRARY.define(f"mm_out(Tensor a, Tensor b, {_OPTIONS}, *, Tensor(a!) out) -> ()")
 _MM, _MM_OUT = torch.ops.tritemm.mm.default, torch.ops.tritemm.mm_out.default
-#: Of the operands, to a caller of `matmul`.
-_NAMES = "input", "other"
+_NAMES = "first", "second"
 
 
 def mm(a, b, *options) -> torch.Tensor:
@@ -216,10 +223,11 @@ def _gradient(index, grad, other, operands, options):
     """Of operand `index`; `other` is the other operand."""
     (shape, stride, _), (other_shape, _, dtype) = operands[index], operands[1 - index]
     if other.dtype != dtype or other.shape != other_shape:
+        mine, others = _NAMES[index], _NAMES[1 - index]
         raise RuntimeError(
-            f"matmul: the gradient of {_NAMES[index]} needs {_NAMES[1 - index]} as it was in the "
-            f"product, {list(other_shape)} of {dtype}; by now it is {list(other.shape)} of "
-            f"{other.dtype}. It was changed through .data, Module.to or a saved-tensor hook"
+            f"the gradient of a product's {mine} operand needs the {others} as it was then, "
+            f"{list(other_shape)} of {dtype}; by now it is {list(other.shape)} of {other.dtype}. "
+            "It was changed through .data, Module.to or a saved-tensor hook"
         )
     x, y, turned = _factors(index, grad.to(dtype), other, shape, stride)
     if turned:

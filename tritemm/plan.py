@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from .config import Config
 from .dispatch.request import for_gradients
 from .dtypes import resolve
 from .kernels.pack import copied_bytes, pack
-from .problem import GATED, Problem, factors
+from .problem import GATED, INTERPRETER, Problem, factors
 from .runtime import fast_path
 from .runtime.binding import Call
 from .runtime.launches import Launches
@@ -49,6 +50,10 @@ class Plan:
         #: Whether no kernel does it all: the product is a kind of its own, and torch ends it.
         self.apart = choice is None
         self.kernel, self.config = (None, None) if self.apart else (choice.kernel, choice.config)
+        #: Seconds that the interpreter takes, as far as is known; 0 where kernels are compiled.
+        self._interpreted = 0.0
+        if not self.apart and self.problem.device == INTERPRETER:
+            self._interpreted = dispatch.predict(self.kernel, self.problem, self.config)
         self.launches: Launches | None = None
         self.size, self.stride, self.dtype = tuple(c.shape), c.stride(), c.dtype
         self.spans = span(a), span(b), span(c)
@@ -75,6 +80,8 @@ class Plan:
         else:
             tensors = (a, b, c, *(ending.tensors if ending else ()))
             x, y, z, *more = (t.as_strided(*v) for t, v in zip(tensors, self._views, strict=True))
+        if self._interpreted:
+            _slow.count(self.problem, self._interpreted)
         given = factors(ending) if ending else {}
         calls = run(self.kernel, self.problem.with_factors(**given), self.config, x, y, z, *more)
         if self._views is None:
@@ -106,6 +113,35 @@ class Plan:
         view = self.config.view(self.problem)
         room = self.kernel.workspace and self.kernel.workspace(view, self.config)
         return Launches(device, [*packing, call], copied_bytes(self.problem, names), room)
+
+
+class _Slow:
+    """Warns, once in a process, that the interpreter takes its time."""
+
+    #: Seconds of all products so far, before a warning says so.
+    LONG = 5.0
+
+    def __init__(self):
+        self.seconds, self.told = 0.0, False
+
+    def count(self, problem: Problem, seconds: float) -> None:
+        """A product begins that takes so long."""
+        self.seconds += seconds
+        if self.told or self.seconds < self.LONG:
+            return
+        self.told = True
+        before = self.seconds - seconds
+        more = f", after {before:.0f} s for those before it" if before >= 1 else ""
+        warnings.warn(
+            f"tritemm runs its kernels in Triton's interpreter, on the CPU: {problem} takes about "
+            f"{seconds:.2g} s{more}. The interpreter shows that kernels are right, on small "
+            "problems; torch's own products take milliseconds (without tritemm.enable, where calls "
+            "are routed), and compiled kernels need an NVIDIA GPU. This is said once",
+            stacklevel=2,
+        )
+
+
+_slow = _Slow()
 
 
 class Ending(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Literal, TypeVar, get_args
 
 import torch
 
@@ -23,12 +23,26 @@ ACCUMULATE = {
 
 #: What may be done to each element of C: relu(x), gelu(x) by the error function or by tanh, and
 #: silu(x) = x / (1 + exp(-x)); or nothing.
-ACTIVATIONS = ("", "relu", "gelu", "gelu_tanh", "silu")
+Plain = Literal["relu", "gelu", "gelu_tanh", "silu"]
+ACTIVATIONS: tuple[str, ...] = ("", *get_args(Plain))
 #: Of a pair of columns (gate, up): activation(gate) * up. The first half of a product's columns are
 #: the gate's; C has half as many.
-GATED = {"swiglu": "silu", "geglu": "gelu"}
+Gated = Literal["swiglu", "geglu"]
+GATED: dict[str, str] = dict(zip(get_args(Gated), ("silu", "gelu"), strict=True))
+#: What `activation=` may be.
+Activation = Literal[Plain, Gated]
+#: How an operand is stored: by rows as written (N), or by columns, transposed (T).
+Layout = Literal["NN", "NT", "TN", "TT"]
 
 T = TypeVar("T")
+
+
+class Unsupported(RuntimeError):
+    """No kernel is for the device; `short` says in a few words what it is."""
+
+    def __init__(self, sentence: str, short: str = ""):
+        super().__init__(sentence)
+        self.short = short
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +69,7 @@ class Device:
 
     @staticmethod
     def of(device: torch.device) -> Device:
-        """The device that tensors on `device` are multiplied on."""
+        """The device that tensors on `device` are multiplied on; Unsupported if it is AMD's."""
         if device.type == "cuda" and not INTERPRETED:
             index = torch.cuda.current_device() if device.index is None else device.index
             return _cuda_device(index)
@@ -65,6 +79,12 @@ class Device:
 @functools.cache
 def _cuda_device(index: int) -> Device:
     properties = torch.cuda.get_device_properties(index)
+    if torch.version.hip:  # where AMD's GPUs are cuda too, with numbers that NVIDIA's have
+        raise Unsupported(
+            f"tritemm's kernels are for NVIDIA GPUs, and cuda:{index} is AMD's {properties.name}; "
+            "multiply by torch there",
+            "an AMD GPU",
+        )
     shared = properties.shared_memory_per_block_optin
     return Device(
         name=properties.name,

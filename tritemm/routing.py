@@ -14,10 +14,9 @@ from collections.abc import Callable
 import torch
 
 from . import plan
-from .dispatch import TooOld
 from .dispatch.request import word_of
 from .plan import Ending
-from .problem import ACCUMULATE
+from .problem import ACCUMULATE, Unsupported
 from .runtime import fast_path
 from .runtime.torch_private import capturing, untraced
 
@@ -217,8 +216,8 @@ def _made(a, b, options, out=None, ending=None):
         return plan.product(a, b, out, options, ending)
     except ValueError as error:  # batch_invariant=True, and no kernel has such sums
         raise Refused("no kernel for it") from error
-    except TooOld as error:
-        raise Refused("a device older than sm_80") from error
+    except Unsupported as error:
+        raise Refused(error.short) from error
 
 
 def _checked(rank: int, a, b, out_dtype) -> tuple:

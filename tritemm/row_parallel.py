@@ -7,7 +7,8 @@ import math
 import torch
 
 from .api import matmul
-from .arguments import autocast
+from .arguments import autocast, pair
+from .dtypes import Precision
 
 
 def row_parallel_linear(
@@ -17,7 +18,7 @@ def row_parallel_linear(
     *,
     group: torch.distributed.ProcessGroup | None = None,
     parts: int = 8,
-    precision: str | None = None,
+    precision: Precision | None = None,
 ) -> torch.Tensor:
     """The whole input @ weight.mT + bias, on each of the processes that have columns of both.
 
@@ -68,6 +69,7 @@ def row_parallel_linear(
             f"{list(weight.shape)}; [..., K / n] and [out_features, K / n] are needed, of "
             f"{processes} processes"
         )
+    pair("row_parallel_linear", ("input", "weight"), input, weight, axis=-1)
     if type(parts) is not int or parts < 1 or parts & (parts - 1) or parts % processes:
         raise ValueError(
             f"parts is {parts!r}; a power of two that {processes} processes divide is needed"

@@ -1,36 +1,49 @@
 """The ladder: one line per rung, slowest first."""
 
 from importlib import import_module
+from pathlib import Path
+from typing import Literal, get_args
 
 from . import spec
 from .spec import Kernel
 
-_FILES = (
-    "k01_simt",
-    "k02_naive",
-    "k03_tiled",
-    "k04_swizzled",
-    "k05_permuted",
-    "k06_async",
-    "k07_async_pg2s",
-    "k07_async_pg2s_ps2r",
-    "k07_async_stages",
-    "k07_pipelined",
-    "k08_tma",
-    "k09_persistent",
-    "k10_warp_specialized",
-    "k11_pingpong",
-    "k12_split_k",
-    "k13_stream_k",
-    "k14_gemv",
-    "k15_cluster",
-    "k16_cluster_pingpong",
-    "k17_multicast_split_k",
-    "k18_cluster_split_k",
-)
+#: What `kernel=` may be: auto, or a rung. A line each, in the order of the ladder.
+Rung = Literal[
+    "auto",
+    "simt",
+    "naive",
+    "tiled",
+    "swizzled",
+    "permuted",
+    "async",
+    "async_pg2s",
+    "async_pg2s_ps2r",
+    "async_stages",
+    "pipelined",
+    "tma",
+    "persistent",
+    "warp_specialized",
+    "pingpong",
+    "split_k",
+    "stream_k",
+    "gemv",
+    "cluster",
+    "cluster_pingpong",
+    "multicast_split_k",
+    "cluster_split_k",
+]
+
+#: Where a rung's file lies, which bears its number too.
+_KERNELS = Path(__file__).parent / "kernels"
+
+
+def _file_of(name: str) -> str:
+    (path,) = _KERNELS.glob(f"k[0-9][0-9]_{name}.py")
+    return path.stem
+
 
 RUNGS: tuple[Kernel, ...] = tuple(
-    import_module(f".kernels.{file}", __package__).KERNEL for file in _FILES
+    import_module(f".kernels.{_file_of(name)}", __package__).KERNEL for name in get_args(Rung)[1:]
 )
 
 #: The steps of the ladder, in reading order: each adds one idea to the one before.

@@ -24,8 +24,9 @@ from .command import bar
 from .compile.pool import Compilers
 from .config import Config, config_of
 from .dispatch import Choice, cache
+from .dtypes import Precision
 from .gemm import activation_of
-from .problem import GATED, INTERPRETER, Device, Problem
+from .problem import GATED, INTERPRETER, Activation, Device, Problem
 from .runtime.clock import elapsed
 from .spec import Kernel
 
@@ -80,10 +81,10 @@ def tune(
     input: torch.Tensor,
     other: torch.Tensor,
     *,
-    precision: str | None = None,
+    precision: Precision | None = None,
     accumulate: torch.dtype | None = None,
     out_dtype: torch.dtype | None = None,
-    activation: str | None = None,
+    activation: Activation | None = None,
     seconds: float = 60.0,
     progress: bool = True,
 ) -> Tuned:
@@ -106,7 +107,9 @@ def tune(
 
     Raises what `matmul` raises; RuntimeError without a GPU.
     """
-    a, b, options = arguments.operands(input, other, None, "auto", precision, accumulate, out_dtype)
+    a, b, options = arguments.operands(
+        input, other, None, "auto", precision, accumulate, out_dtype, "tune"
+    )
     _, precision, accumulate, out_dtype = options
     a, b = a.detach(), b.detach()
     if activation is None:

@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import get_args
 
 import torch
 
 from . import api
 from .compile.pool import compile_all
 from .dispatch import Choice
-from .problem import INTERPRETED, INTERPRETER, stored
+from .dtypes import Precision
+from .problem import INTERPRETED, INTERPRETER, Activation, Layout, stored
+from .rungs import Rung
+from .spec import Kernel
 
 #: Kernels from which on they are compiled by several processes, which take seconds to start.
 _FEW = 4
+
+
+_PROBLEMS = "a list of problems, each (M, N, K), (batch, M, N, K) or two tensors"
 
 
 def warmup(
     problems: Iterable[Sequence],
     *,
     dtype: torch.dtype = torch.bfloat16,
-    layout: str = "NT",
+    layout: Layout = "NT",
     device: torch.device | str | int | None = None,
-    kernel: str = "auto",
+    kernel: Rung | Kernel = "auto",
     batch_invariant: bool = False,
-    precision: str | None = None,
+    precision: Precision | None = None,
     accumulate: torch.dtype | None = None,
     out_dtype: torch.dtype | None = None,
-    activation: str | None = None,
+    activation: Activation | None = None,
 ) -> list[Choice]:
     """Compile and load what `matmul` needs for `problems`, so that no later call has to.
 
@@ -52,6 +59,8 @@ def warmup(
     }  # fmt: skip
     if device is None:
         device = "cpu" if INTERPRETED else "cuda"
+    if isinstance(problems, torch.Tensor) or not isinstance(problems, Iterable):
+        raise TypeError(f"warmup takes {_PROBLEMS}, not {type(problems).__name__}")
     problems = [_checked(one, layout) for one in problems]
 
     def tensors():
@@ -69,16 +78,14 @@ def warmup(
 
 def _checked(problem: Sequence, layout: str) -> Sequence:
     """ValueError if `problem` is neither a shape nor a pair of tensors."""
-    if len(layout) != 2 or set(layout) - set("NT"):
-        raise ValueError(f"layout={layout!r}; one of NN, NT, TN, TT")
-    tensors = [isinstance(part, torch.Tensor) for part in problem]
-    numbers = all(isinstance(part, int) and part > 0 for part in problem)
-    if tensors == [True, True] or (len(tensors) in (3, 4) and numbers):
-        return problem
-    raise ValueError(
-        f"{problem!r} is no problem: take (M, N, K), (batch, M, N, K) or two tensors; "
-        "warmup takes a list of them"
-    )
+    if layout not in get_args(Layout):
+        raise ValueError(f"layout={layout!r} is unknown; one of {', '.join(get_args(Layout))}")
+    if isinstance(problem, Sequence) and not isinstance(problem, str):
+        tensors = [isinstance(part, torch.Tensor) for part in problem]
+        numbers = all(isinstance(part, int) and part > 0 for part in problem)
+        if tensors == [True, True] or (len(tensors) in (3, 4) and numbers):
+            return problem
+    raise ValueError(f"{problem!r} is no problem; warmup takes {_PROBLEMS}")
 
 
 def _pair(problem: Sequence, dtype, layout: str, device) -> Sequence[torch.Tensor]:

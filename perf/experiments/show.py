@@ -80,7 +80,13 @@ def plot(args: argparse.Namespace) -> int:
 def _shown(args: argparse.Namespace, show) -> int:
     view, selection = VIEWS[args.what], _selection(args)
     try:
-        rows = view.chosen(read(args.results) if args.results else recorded(), selection)
+        rows = list(read(args.results) if args.results else recorded())
+        gpus = sorted({row.environment.gpu for row in rows})
+        if args.gpu not in (None, *gpus):
+            return cli.refuse(
+                f"no row is of a GPU called {args.gpu!r}; there are {', '.join(gpus)}"
+            )
+        rows = view.chosen(rows, selection)
         if not rows:
             return cli.refuse("no recorded row matches")
         shown = show(view, rows, selection)

@@ -15,17 +15,18 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 from ..dtypes import PRECISIONS, accumulator_type, check_precision, result_type
+from ..gpus import DEVICES, named
 from ..problem import (
     ACCUMULATE,
     ACTIVATIONS,
     GATED,
     INTERPRETED,
-    Device,
+    Layout,
     Problem,
     short_name,
     stored,
@@ -47,25 +48,12 @@ from .sass import (
 
 #: What may become of sums, and of pairs of them.
 _ACTIVATIONS = (*filter(None, ACTIVATIONS), *GATED)
-#: Architectures that code is made for. Bytes of shared memory per program: "maximum amount of
-#: shared memory per thread block", CUDA C++ Programming Guide, table of compute capabilities. The
-#: SMs are those of A100, A10, L40S, H200, B200 and RTX PRO 6000; code hardly depends on them.
-DEVICES = {
-    sm: Device(f"sm_{sm}", divmod(sm, 10), sms, kib * 1024)
-    for sm, sms, kib in (
-        (80, 108, 163),
-        (86, 72, 99),
-        (89, 142, 99),
-        (90, 132, 227),
-        (100, 148, 227),
-        (120, 188, 99),
-    )
-}
-
 #: What a compilation returns: resource usage; plus instruction counts; plus the texts.
 DETAILS = ("usage", "mix", "text")
 
-LAYOUTS = ("NN", "NT", "TN", "TT")
+LAYOUTS = get_args(Layout)
+#: That of the commands where none is named: `torch.nn.functional.linear`'s.
+LAYOUT = "NT"
 #: Types by their short names; torch's own names are understood as well.
 DTYPES = {short_name(dtype): dtype for dtype in TRITON_DTYPE}
 OPERANDS = [short_name(dtype) for dtype in ACCUMULATE]
@@ -103,7 +91,7 @@ class Job:
 
     def __post_init__(self) -> None:
         _one_of("rung", self.rung, [rung.name for rung in RUNGS])
-        _one_of("architecture sm", self.sm, DEVICES)
+        named(self.sm)
         _one_of("layout", self.layout, LAYOUTS)
         _one_of("activation", self.activation, ("", *_ACTIVATIONS))
         if self.activation in GATED and self.N % 2:
@@ -119,9 +107,10 @@ class Job:
     @property
     def types(self) -> tuple[torch.dtype, torch.dtype, torch.dtype]:
         """Of the operands, the accumulator and the result, by the rules of `tritemm.matmul`."""
-        dtype = _dtype(self.dtype)
+        what = "type of the operands"
+        dtype = _dtype(self.dtype, what, OPERANDS)
         if dtype not in ACCUMULATE:
-            _one_of("type of the operands", self.dtype, OPERANDS)
+            _one_of(what, self.dtype, OPERANDS)
         accumulate = accumulator_type(self.accumulate and _dtype(self.accumulate), dtype)
         return dtype, accumulate, result_type(self.out_dtype and _dtype(self.out_dtype), dtype)
 
@@ -390,7 +379,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--out-dtype", None, "type of the result (default: the operands'; int32 for int8)"),
         ("--accumulate", None, "type of the accumulator (default: fp32, fp64 or int32)"),
         ("--precision", "ieee", f"how fp32 is multiplied: {_list(PRECISIONS)}"),
-        ("--problem", "4096,4096,4096,NN", "M,N,K and how A and B are stored: "
+        ("--problem", f"4096,4096,4096,{LAYOUT}", "M,N,K and how A and B are stored: "
          "N as written or T transposed"),
         ("--config", "0", "which of the rung's configs for this problem, from 0"),
         ("--activation", "", f"of the result: {_list(_ACTIVATIONS)} (default: none)"),
@@ -427,11 +416,17 @@ def main(args: argparse.Namespace) -> int:
 def _job(args: argparse.Namespace) -> Job:
     M, N, K, layout = _parse_problem(args.problem)
     return Job(
-        args.rung, _integer("--sm", str(args.sm).removeprefix("sm_")), M, N, K, layout,
+        args.rung, sm_of(args.sm), M, N, K, layout,
         args.dtype, args.out_dtype, args.accumulate, args.precision,
         config=_integer("--config", args.config), activation=args.activation, bias=args.bias,
         residual=args.residual,
     )  # fmt: skip
+
+
+def sm_of(name: str | int) -> int:
+    """The architecture that "sm_90" or "90" names, as a number; ValueError with those known."""
+    major, minor = named(name).capability
+    return 10 * major + minor
 
 
 def _parse_problem(text: str) -> tuple[int, int, int, str]:
@@ -439,7 +434,7 @@ def _parse_problem(text: str) -> tuple[int, int, int, str]:
     if len(parts) not in (3, 4):
         raise ValueError(f"--problem is M,N,K or M,N,K,LAYOUT, not {text!r}")
     M, N, K = (_integer("--problem", part) for part in parts[:3])
-    return M, N, K, parts[3].upper() if len(parts) == 4 else "NN"
+    return M, N, K, parts[3].upper() if len(parts) == 4 else LAYOUT
 
 
 def _integer(option: str, text: str) -> int:
@@ -464,11 +459,11 @@ def _one_of(what: str, value, known) -> None:
         raise ValueError(f"{what} {value!r} is unknown; one of {_list(filter(None, known))}")
 
 
-def _dtype(name: str) -> torch.dtype:
+def _dtype(name: str, what: str = "type", known=DTYPES) -> torch.dtype:
     """The type called `name`: "bf16", "bfloat16" or "torch.bfloat16"."""
     dtype = DTYPES.get(name) or getattr(torch, name.removeprefix("torch."), None)
     if dtype not in TRITON_DTYPE:
-        _one_of("type", name, DTYPES)
+        _one_of(what, name, known)
     return dtype
 
 

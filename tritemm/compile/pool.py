@@ -82,7 +82,7 @@ class Compilers:
     """
 
     def __init__(self, workers: int | None = None, limit: float = LIMIT):
-        count = workers or min(WORKERS, len(os.sched_getaffinity(0)))
+        count = workers or min(WORKERS, _cores())
         self._lanes = [_Lane(limit) for _ in range(count)]
         self._owner: dict[tuple, _Lane] = {}
         self._closed = False
@@ -108,6 +108,13 @@ class Compilers:
 
     def __exit__(self, *raised) -> None:
         self.close()
+
+
+def _cores() -> int:
+    """Those that this process may use, where the system says so."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def likeness(name: str, problem: Problem, config: Config) -> tuple:

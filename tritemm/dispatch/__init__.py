@@ -8,6 +8,5 @@ from .explain import Choice as Choice
 from .gated import apart as apart
 from .gated import choose_gated as choose_gated
 from .gated import first_choice as first_choice
-from .selection import TooOld as TooOld
 from .selection import choose as choose
 from .selection import forget as forget

@@ -9,7 +9,6 @@ lose nothing. What can't be read is not replaced, and what is no cache is set as
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import threading
@@ -23,6 +22,11 @@ import triton
 from ..config import Config, changed, config_of
 from ..problem import Device, Matrix, Problem, short_name
 from ..version import __version__
+
+try:
+    import fcntl
+except ImportError:  # Windows, where of two that write at once one may lose what it found
+    fcntl = None
 
 #: {problem: {"kernel": name, "config": fields, "us": microseconds}}
 Table = dict[str, dict]
@@ -181,7 +185,8 @@ def _locked(path: Path) -> Iterator[None]:
     except PermissionError:  # another user's; to lock it, reading is enough
         file = open(path)  # noqa: SIM115
     with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        if fcntl:
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
@@ -202,6 +207,8 @@ def _replace(path: Path, data: Mapping) -> None:
 
 def _keep_access(path: Path, handle: int) -> None:
     """Give the open file the owner and group of `path`, as far as this user may, and its mode."""
+    if not hasattr(os, "fchown"):  # Windows
+        return
     with contextlib.suppress(FileNotFoundError):
         old = path.stat()
         for uid, gid in ((old.st_uid, -1), (-1, old.st_gid)):

@@ -32,7 +32,7 @@ def choose_gated(problem: Problem, kernel: str = "auto") -> Choice | None:
 
     Which is better follows from what the model expects, or `tritemm.tune` has measured.
     A rung that is named does all if it can. With batch_invariant=True it is always apart: which of
-    the two is faster depends on M, and the two round differently. Raises `selection.TooOld`.
+    the two is faster depends on M, and the two round differently. Raises `Unsupported`.
     """
     request = Request.parse(kernel)
     if request.batch_invariant or problem.device == INTERPRETER:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from ..config import Config, changed, config_of, parse
+from ..dtypes import check_flag
 from ..kernels.common.limits import order_why_not, programs_why_not
 from ..problem import Problem
 from ..rungs import RUNGS
@@ -44,12 +45,13 @@ class Request:
         """Of matmul's arguments.
 
         Raises:
-            TypeError: `kernel` is neither a name nor a rung.
+            TypeError: `kernel` is neither a name nor a rung, or `batch_invariant` no bool.
             ValueError: arguments that exclude each other, or a config that no rung can have.
         """
         kernel = _name_of(kernel)
+        check_flag("batch_invariant", batch_invariant)
         if config is None:
-            return Request(kernel, None, bool(batch_invariant))
+            return Request(kernel, None, batch_invariant)
         if kernel == "auto":
             raise ValueError("config= belongs to one rung: name it with kernel=")
         if batch_invariant:

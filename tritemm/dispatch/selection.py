@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from ..config import Config
 from ..kernels.common.gluon_host import lacks_registers
 from ..kernels.pack import why_not as pack_why_not
-from ..problem import INTERPRETER, PLAIN, Problem
+from ..problem import INTERPRETER, PLAIN, Problem, Unsupported
 from ..rungs import RUNGS, find
 from ..spec import Kernel
 from . import cache, invariant
@@ -26,10 +26,6 @@ from .request import Request, why_not
 _CANONICAL_M = 1024
 
 
-class TooOld(RuntimeError):
-    """The device is older than sm_80."""
-
-
 @functools.lru_cache(maxsize=8192)
 def choose(problem: Problem, kernel: str = "auto") -> Choice:
     """The kernel and config that will run `problem`.
@@ -39,12 +35,14 @@ def choose(problem: Problem, kernel: str = "auto") -> Choice:
     Raises:
         ValueError: `kernel` is no rung, or the rung or its config can't run the problem; the
             message says why and what can.
-        RuntimeError: the device is older than sm_80.
+        Unsupported: the device is older than sm_80.
     """
     if problem.device.capability < (8, 0):
         major, minor = problem.device.capability
-        raise TooOld(
-            f"tritemm needs compute capability 8.0; {problem.device.name} has {major}.{minor}"
+        raise Unsupported(
+            f"tritemm needs an NVIDIA GPU of compute capability 8.0 or newer; "
+            f"{problem.device.name} has {major}.{minor}. Multiply by torch there",
+            "a device older than sm_80",
         )
     request = Request.parse(kernel)
     if request.config is not None:
@@ -66,8 +64,12 @@ def forget() -> None:
 def _least(problem: Problem) -> Choice:
     best = least(groups(problem, RUNGS))
     if best is None:
-        reasons = "; ".join(f"{rung.name}: {rung.why_not(problem)}" for rung in RUNGS)
-        raise ValueError(f"no kernel can run {problem}: {reasons}")
+        why = [f"{rung.name}: {reason}" for rung in RUNGS if (reason := rung.why_not(problem))]
+        if len(why) < len(RUNGS):
+            others = "the others" if why else "any"
+            room = f"the {problem.device.shared} bytes of shared memory of {problem.device.name}"
+            why.append(f"no tile of {others} fits {room}")
+        raise ValueError(f"no kernel can run {problem}: {'; '.join(why)}")
     return Choice(problem, *best, "the least predicted time")
 
 

@@ -30,6 +30,34 @@ _ARCHITECTURE = {
     (10, 0): (8192, 1.60e9, 7.2e12),
     (12, 0): (1024, 2.20e9, 1.6e12),
 }
+#: Cards by the words of their names: architecture and SMs, of NVIDIA's datasheets. The first of an
+#: architecture stands for it.
+_CARDS = {
+    "A100": (80, 108),
+    "A10": (86, 72),
+    "A40": (86, 84),
+    "RTX 3090": (86, 82),
+    "L40S": (89, 142),
+    "L4": (89, 58),
+    "RTX 4090": (89, 128),
+    "H200": (90, 132),
+    "H100": (90, 132),
+    "B200": (100, 148),
+    "B300": (103, 148),
+    "RTX PRO 6000": (120, 188),
+    "RTX 5090": (120, 170),
+    "GB10": (121, 48),
+}
+#: KiB of shared memory per program: "maximum amount of shared memory per thread block", CUDA C++
+#: Programming Guide, table of compute capabilities.
+_SHARED = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99, 121: 99}
+#: Architecture -> a device of it.
+DEVICES = {
+    sm: Device(
+        f"sm_{sm}", divmod(sm, 10), next(n for of, n in _CARDS.values() if of == sm), kib * 1024
+    )
+    for sm, kib in _SHARED.items()
+}
 #: Rate of a type relative to 16-bit operands.
 _TYPE_RATE = {torch.int8: 2.0, torch.float8_e4m3fn: 2.0, torch.float64: 1 / 15}
 _FP32_RATE = {"ieee": 1 / 15, "tf32": 0.5, "tf32x3": 1 / 6, "bf16x3": 1 / 3, "bf16x6": 1 / 6}
@@ -79,6 +107,36 @@ def text_of(data: Mapping[str, Any]) -> str:
 def device_of(data: Mapping[str, Any]) -> Device:
     """The GPU that a file is of."""
     return Device(data["gpu"], tuple(data["capability"]), data["sms"], data["shared"])
+
+
+def named(name: str | int) -> Device:
+    """A GPU that need not be here: "H100", "NVIDIA H200", or its architecture, "sm_90", 90.
+
+    A card is what its own file says, where it was measured. ValueError with those that are known.
+    """
+    text = str(name).strip()
+    if sm := re.fullmatch(r"(?:sm_?)?(\d+)[af]?", text.lower()):
+        return _of_architecture(int(sm[1]))
+    words = set(text.lower().split()) - {"nvidia"}
+    for data in files():
+        if words and words <= set(data["gpu"].lower().split()):
+            return device_of(data)
+    for card, (sm, sms) in _CARDS.items():
+        if words and words == set(card.lower().split()):
+            return dataclasses.replace(DEVICES[sm], name=f"NVIDIA {card}", sms=sms)
+    raise ValueError(f"GPU {name!r} is unknown; one of {', '.join(_CARDS)}, or {_architectures()}")
+
+
+def _of_architecture(sm: int) -> Device:
+    if sm in DEVICES:
+        return DEVICES[sm]
+    oldest = min(DEVICES)
+    reason = f"is older than sm_{oldest}, which tritemm needs" if sm < oldest else "is unknown"
+    raise ValueError(f"architecture sm_{sm} {reason}; one of {_architectures()}")
+
+
+def _architectures() -> str:
+    return ", ".join(device.name for device in DEVICES.values())
 
 
 @functools.lru_cache
