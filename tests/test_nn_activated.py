@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from tritemm.nn.activations import word_of
 
 import tritemm
 from tritemm import budget
-from tritemm.nn.activations import word_of
 from tritemm.plan import Ending
 
 from .nn_models import (

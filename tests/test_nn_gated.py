@@ -10,10 +10,10 @@ from torch import nn
 from torch._inductor.utils import run_and_get_code
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
-
-import tritemm
 from tritemm.nn.activations import gating
 from tritemm.nn.forms import gated_form_why_not
+
+import tritemm
 from tritemm.nn.packing import pack, pack_why_not, packed
 
 from .nn_models import DEVICE, STEEP, LlamaMLP, Operators, by_name_alone, integers, with_integers

@@ -12,10 +12,10 @@ from torch.nn import functional as F
 from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
+from tritemm.nn.projections import Projections
 
 import tritemm
 from tritemm.nn.packing import packed
-from tritemm.nn.projections import Projections
 
 from .nn_models import DEVICE, LlamaMLP, integers, with_integers
 
