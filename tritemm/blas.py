@@ -37,7 +37,7 @@ def linear(
         input: [..., in_features].
         weight: [out_features, in_features], or [in_features]: then the result has one dimension
             less.
-        bias: [out_features]; with a gated activation, as many as the weight has rows.
+        bias: [out_features], with a gated activation as many as the weight has rows; or [].
         activation: "relu", "gelu" (by the error function), "gelu_tanh", "silu"; or a gated one,
             "swiglu", silu(gate) * up, or "geglu", gelu(gate) * up, of a weight whose first half of
             rows is the gate's and whose second half is up's: the result has half of its rows.
@@ -151,7 +151,7 @@ def _added(name, dims, input, x, y, beta, alpha, out, options) -> torch.Tensor:
         )
     beta = factor("beta", beta)
     if beta == 0:
-        added_to(input, x, (*x.shape[:-1], y.shape[-1]), "input")
+        added_to(input, x, (*x.shape[:-1], y.shape[-1]), "input", beta)
         return matmul(x, y, alpha=alpha, out=out, **options)
     return matmul(x, y, residual=input, alpha=alpha, beta=beta, out=out, **options)
 

@@ -38,6 +38,14 @@ def einsum(equation: str, a: torch.Tensor, b: torch.Tensor, **options) -> torch.
     # Dynamo would go round the cache as well, and warn of it.
     read = _form.__wrapped__ if is_dynamo_compiling() else _form
     form = read(equation, a.dim(), b.dim())
+    if a.dtype != torch.int8 or not form.alone:
+        return _product(form, a, b, options)
+    # Sums of int8 may be no int8: those of the product are taken, in its own type.
+    result = _product(Form.of(form.a, form.b, form.result + form.alone), a, b, options)
+    return result.sum([*range(-len(form.alone), 0)], dtype=result.dtype)
+
+
+def _product(form: Form, a, b, options: dict) -> torch.Tensor:
     a, b = _alike(form, a, b)
     x, m = _view(a, form.a, form.batch, form.rows, form.terms, last="terms")
     y, n = _view(b, form.b, form.batch, form.columns, form.terms, last="free")
@@ -65,6 +73,7 @@ class Form:
     terms: str
     rows: str
     columns: str
+    alone: str
 
     @staticmethod
     def of(a: str, b: str, result: str) -> Form:
@@ -74,6 +83,7 @@ class Form:
             terms=_of(a, lambda i: i in b and i not in result),
             rows=_of(a, lambda i: i in result and i not in b),
             columns=_of(b, lambda i: i in result and i not in a),
+            alone=_of(a + b, lambda i: (i in a) != (i in b) and i not in result),
         )  # fmt: skip
 
 

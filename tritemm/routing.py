@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import threading
 from collections.abc import Callable
 
 import torch
@@ -44,6 +45,9 @@ class Settings:
 
 #: `Settings.options` of the present settings; empty while torch's own kernels run.
 _options: dict[tuple, tuple] = {}
+#: The threads, by their identifiers, whose calls have come here since they were registered.
+callers: set[int] = set()
+_thread = threading.get_ident
 
 
 def use(settings: Settings | None) -> None:
@@ -73,6 +77,9 @@ class Route:
 
     @untraced
     def __call__(self, keys, *args, **named):
+        callers.add(_thread())
+        if not _options:
+            return self._torchs("nothing is routed", keys, *args, **named)
         try:
             result = self.work(*args, **named)
         except Refused as refusal:
@@ -81,6 +88,9 @@ class Route:
             self.ran += 1
             return result
         self.reasons[reason] = self.reasons.get(reason, 0) + 1
+        return self._torchs(reason, keys, *args, **named)
+
+    def _torchs(self, reason: str, keys, *args, **named):
         if self.original is None:
             raise NotImplementedError(f"torch has no aten::{self.name} on this device: {reason}")
         return self.original.call_boxed(keys, *args, **named)
