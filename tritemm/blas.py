@@ -9,7 +9,7 @@ import torch
 from .api import matmul
 from .arguments import factor
 from .config import Config
-from .gemm import added_to
+from .plan import expands
 from .problem import GATED
 from .spec import Kernel
 
@@ -151,9 +151,18 @@ def _added(name, dims, input, x, y, beta, alpha, out, options) -> torch.Tensor:
         )
     beta = factor("beta", beta)
     if beta == 0:
-        added_to(input, x, (*x.shape[:-1], y.shape[-1]), "input", beta)
+        _unread(name, input, x, y)
         return matmul(x, y, alpha=alpha, out=out, **options)
     return matmul(x, y, residual=input, alpha=alpha, beta=beta, out=out, **options)
+
+
+def _unread(name, input, x, y) -> None:
+    """Refuse an `input` that counts for nothing where torch does: its shape, on some devices."""
+    if not isinstance(input, torch.Tensor):
+        raise TypeError(f"{name}(): argument 'input' must be Tensor, not {type(input).__name__}")
+    if not expands(input.shape, (*x.shape[:-1], y.shape[-1])):
+        shapes = input.shape, (*x.shape[:-1], 0), (*y.shape[:-2], 0, y.shape[-1])
+        getattr(torch, name)(*(torch.empty(shape, device=x.device) for shape in shapes), beta=0)
 
 
 def _dimensions(name, **tensors) -> None:

@@ -194,18 +194,18 @@ def _bias(bias, input, b, out):
     return bias.expand(n)
 
 
-def added_to(residual, input, shape, name="residual", beta=1):
+def added_to(residual, input, shape, beta=1):
     """`residual`, to be added to a result of this shape of operands like `input`; or an error.
 
-    `name` is what its caller calls it. Where `beta` is 0 its shape alone is looked at, as by torch.
+    Where `beta` is 0 its shape alone is looked at.
     """
     if not isinstance(residual, torch.Tensor):
-        raise TypeError(f"{name} must be Tensor, not {type(residual).__name__}")
+        raise TypeError(f"residual must be Tensor, not {type(residual).__name__}")
     if beta != 0:
-        _same_kind(name, residual, input)
+        _same_kind("residual", residual, input)
     if not expands(residual.shape, shape):
         raise RuntimeError(
-            f"{name} has shape {list(residual.shape)}, which can't be broadcast to the result's, "
+            f"residual has shape {list(residual.shape)}, which can't be broadcast to the result's, "
             f"{list(shape)}"
         )
     return residual
@@ -215,7 +215,7 @@ def _residual(residual, input, other, shape, beta):
     """With the dimensions of the operands' product, None if it counts for nothing; or an error."""
     if residual is None:
         return None
-    residual = added_to(residual, input, shape, beta=beta)
+    residual = added_to(residual, input, shape, beta)
     if beta == 0:  # its values, NaN among them, are not read
         return None
     if 1 in (input.dim(), other.dim()):
