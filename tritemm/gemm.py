@@ -191,7 +191,7 @@ def _bias(bias, input, b, out):
             "or of one number, [], is possible. What has rows of its own is a residual"
         )
     _same_kind("bias", bias, input)
-    return bias.expand(n)
+    return bias if bias.dim() else bias.expand(n)
 
 
 def added_to(residual, input, shape, beta=1):
