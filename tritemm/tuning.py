@@ -106,7 +106,8 @@ def tune(
             first, and what does all of it, if anything can, after that.
         seconds: after which no further candidate is tried. What the model chooses, which comes
             first, is waited for; it is what wins where there was time for no other. A second
-            thread's tuning begins when the first one's has ended.
+            thread's tuning begins when the first one's has ended. Others may multiply and
+            allocate meanwhile; random numbers of a GPU fail in them while a graph is captured.
         progress: show a bar on a terminal, if tqdm is installed.
 
     Raises what `matmul` raises; RuntimeError without a GPU.
