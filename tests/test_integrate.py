@@ -15,7 +15,7 @@ from torch._dynamo.utils import counters
 from torch.nn import functional as F
 
 import tritemm
-from tritemm import budget, integrate, plan
+from tritemm import budget, integrate, plan, routing
 from tritemm.runtime import fast_path
 
 from .harness import DEVICE
@@ -738,7 +738,9 @@ def test_what_stays_registered_for_another_thread_hands_calls_on():
     assert report.ran == later.ran == {"mm": 1} and not later.fell_back
     go.set()
     thread.join()
-    tritemm.disable()
+    want = torch.mm(a, a)
+    for _ in range(routing.EVERY):
+        assert torch.equal(torch.mm(a, a), want)
     assert integrate._State.standing is None
 
 

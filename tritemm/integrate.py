@@ -271,17 +271,24 @@ def _route(settings: Settings | None) -> None:
                 _State.standing = _registered(kernels)
             _State.library = _State.standing
         else:
-            routing.use(None)
+            routing.use(None, _leave)
             _State.library = None
-            if _State.standing is not None and not _others_call():
-                unregister(_State.standing)
-                _State.standing = None
+            _leave()
         _fix_inductor(settings is not None and settings.batch_invariant)
 
 
-def _others_call() -> bool:
-    """Whether a thread but this one has called what is registered, and lives."""
-    return bool((routing.callers - {threading.get_ident()}) & sys._current_frames().keys())
+@untraced
+def _leave() -> None:
+    """Take back what is registered, if nothing is routed and no other thread alive called it."""
+    if not _lock.acquire(blocking=False):  # whoever has it does this
+        return
+    try:
+        others = (routing.callers - {threading.get_ident()}) & sys._current_frames().keys()
+        if _State.standing is not None and _State.library is None and not others:
+            unregister(_State.standing)
+            _State.standing = None
+    finally:
+        _lock.release()
 
 
 def _own_kernels() -> dict[str, Callable | None]:

@@ -48,12 +48,18 @@ _options: dict[tuple, tuple] = {}
 #: The threads, by their identifiers, whose calls have come here since they were registered.
 callers: set[int] = set()
 _thread = threading.get_ident
+#: One in so many calls that come here though nothing is routed sees whether they must.
+EVERY = 64
+_leave: Callable[[], None] | None = None
 
 
-def use(settings: Settings | None) -> None:
-    """Multiply by `settings` from now on, in all threads; None leaves everything to torch."""
-    global _options
-    _options = {} if settings is None else settings.options()
+def use(settings: Settings | None, leave: Callable[[], None] | None = None) -> None:
+    """Multiply by `settings` from now on, in all threads; None leaves everything to torch.
+
+    Calls then come here as long as they are registered, and now and then one calls `leave`.
+    """
+    global _options, _leave
+    _options, _leave = ({}, leave) if settings is None else (settings.options(), None)
 
 
 class Refused(Exception):
@@ -72,13 +78,16 @@ class Route:
         self.work = work
         #: Torch's own kernel; None where torch has none for this device.
         self.original = None
-        self.ran = 0
+        self.ran = self.passed = 0
         self.reasons: dict[str, int] = {}
 
     @untraced
     def __call__(self, keys, *args, **named):
         callers.add(_thread())
         if not _options:
+            self.passed += 1
+            if self.passed % EVERY == 0 and (leave := _leave):
+                leave()
             return self._torchs("nothing is routed", keys, *args, **named)
         try:
             result = self.work(*args, **named)
