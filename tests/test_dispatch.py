@@ -719,6 +719,11 @@ class TestQuick:
         built = dataclasses.replace(one.transposed()).transposed()
         assert built == one and built is not one
 
+    def test_a_pickled_problem_is_exchanged_as_before(self):
+        """What workers compile for exchanged operands is what a launch looks for."""
+        one = problem(64, 96, 128)
+        assert pickle.loads(pickle.dumps(one)).transposed() == one.transposed()
+
     def test_a_pickled_problem_is_equal_in_another_process(self):
         """Its hash is kept, and strings have other hashes there."""
         one = problem(64, 128, 32)

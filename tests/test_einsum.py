@@ -6,6 +6,7 @@ import torch
 import tritemm
 from tritemm import plan
 
+from .harness import DEVICE
 from .test_torch import integers
 
 EQUATIONS = {
@@ -97,6 +98,20 @@ def test_options_are_matmuls():
     assert tritemm.einsum("ik,jk", a, b, out_dtype=torch.float32).dtype == torch.float32
     with pytest.raises(ValueError, match="tiled"):
         tritemm.einsum("ik,jk", a, b, kernel="tildes")
+
+
+@pytest.mark.parametrize("equation", ["ij,jk->k", "ij,jk->", "ij,kl->jl", "ij,kl->", "iij,jk->k"])
+def test_letters_that_one_tensor_has_alone(equation):
+    """Their sums leave int8's range, so they are taken of the product."""
+    sizes = {"i": 30, "j": 7, "k": 40, "l": 3}
+    a, b = (
+        torch.full([sizes[i] for i in letters], 100, dtype=torch.int8, device=DEVICE)
+        for letters in equation.split("->")[0].split(",")
+    )
+    want = torch.einsum(equation, a.double(), b.double())
+    got = tritemm.einsum(equation, a, b)
+    assert got.dtype == torch.int32 and torch.equal(got.double(), want)
+    assert torch.equal(tritemm.einsum(equation, a.double(), b.double()), want)
 
 
 def test_in_one_graph():

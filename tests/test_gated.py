@@ -376,6 +376,16 @@ def test_halves_round_as_torchs_do_where_torch_ends_them():
     assert torch.equal(tritemm.linear(x, w, activation="swiglu", kernel="pipelined"), want)
 
 
+def test_a_residual_counts_alike_however_it_is_broadcast():
+    """As for whoever expands it, and in whichever call of a kind torch ends the product."""
+    x, r = operand(5, 32, HALF), torch.tensor(1 / 3, device=DEVICE)
+    whole = r.expand(5, 16)
+    want = (F.gelu(x[:, :16]) * x[:, 16:] + whole).to(HALF)
+    assert torch.equal(plan.after(x, "geglu", r, 1.0), want)
+    assert torch.equal(plan.after(x, "geglu", whole, 1.0, out=torch.empty_like(want)), want)
+    assert not torch.equal(F.gelu(x[:, :16]) * x[:, 16:] + r, want)  # torch rounds r first
+
+
 def test_backward_keeps_no_more_than_torch():
     def kept(function):
         x, w = (torch.randn(s, device=DEVICE).requires_grad_() for s in ((6, 8), (12, 8)))

@@ -3,7 +3,9 @@
 import contextlib
 import doctest
 import functools
+import sys
 import threading
+import time
 import warnings
 
 import numpy as np
@@ -13,7 +15,7 @@ from torch._dynamo.utils import counters
 from torch.nn import functional as F
 
 import tritemm
-from tritemm import budget, integrate, plan
+from tritemm import budget, integrate, plan, routing
 from tritemm.runtime import fast_path
 
 from .harness import DEVICE
@@ -677,6 +679,69 @@ def test_threads():
         for thread in threads:
             thread.join()
     assert all(map(torch.equal, got, want)) and report.ran == {"mm": 4}
+
+
+def test_blocks_come_and_go_under_other_threads_calls():
+    """Their calls are on their way into what is registered, or wait there for their turn."""
+    a, stop, wrong = whole(4, 4, dtype=torch.complex64), threading.Event(), []
+    want = a @ a
+
+    def repeat(work):
+        try:
+            while not stop.is_set():
+                work()
+        except Exception as error:
+            wrong.append(error)
+
+    def enter():
+        with tritemm.enabled():
+            pass
+
+    def multiply():
+        if not torch.equal(a @ a, want):
+            wrong.append("product")
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    try:
+        threads = [threading.Thread(target=repeat, args=(w,)) for w in [multiply] * 3 + [enter] * 2]
+        for thread in threads:
+            thread.start()
+        time.sleep(1.5)
+        stop.set()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not wrong
+    enter()
+    assert integrate._State.standing is None
+
+
+def test_what_stays_registered_for_another_thread_hands_calls_on():
+    a, go, done = whole(4, 4), threading.Event(), threading.Event()
+
+    def work():
+        a @ a
+        done.set()
+        go.wait()
+
+    thread = threading.Thread(target=work)
+    with tritemm.enabled() as report:
+        thread.start()
+        done.wait()
+    assert integrate._State.library is None and integrate._State.standing is not None
+    with tritemm.set_batch_invariant_mode(False), tritemm.enabled() as later:
+        with tritemm.set_batch_invariant_mode(False):
+            a @ a  # nobody's, and counted by nobody
+        a @ a
+    assert report.ran == later.ran == {"mm": 1} and not later.fell_back
+    go.set()
+    thread.join()
+    want = torch.mm(a, a)
+    for _ in range(routing.EVERY):
+        assert torch.equal(torch.mm(a, a), want)
+    assert integrate._State.standing is None
 
 
 # The same bits

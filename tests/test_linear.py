@@ -177,12 +177,24 @@ def test_errors_are_of_torchs_type(call):
         call(tritemm)
 
 
-def test_what_counts_for_nothing_has_a_shape():
+@pytest.mark.parametrize(
+    ("name", "shapes"),
+    [("addmm", ((2, 5), (3, 4), (4, 5))), ("baddbmm", ((3, 3, 5), (2, 3, 4), (2, 4, 5)))],
+)
+def test_what_counts_for_nothing_has_a_shape_where_torch_says_so(name, shapes):
     # torch 2.11 lets it pass on some devices.
-    with pytest.raises(RuntimeError, match=r"\[2, 5\]"):
-        tritemm.addmm(integers(2, 5), integers(3, 4), integers(4, 5), beta=0)
-    with pytest.raises(RuntimeError, match=r"\[3, 3, 5\]"):
-        tritemm.baddbmm(integers(3, 3, 5), integers(2, 3, 4), integers(2, 4, 5), beta=0)
+    input, x, y = (integers(*shape) for shape in shapes)
+    try:
+        getattr(torch, name)(input, x, y, beta=0)
+    except RuntimeError:
+        with pytest.raises(RuntimeError):
+            getattr(tritemm, name)(input, x, y, beta=0)
+    else:
+        assert torch.equal(getattr(tritemm, name)(input, x, y, beta=0), x @ y)
+    with pytest.raises(TypeError, match="'input' must be Tensor"):
+        getattr(tritemm, name)(None, x, y, beta=0)
+    with pytest.raises(RuntimeError, match="can't be broadcast"):
+        tritemm.matmul(x, y, residual=input, beta=0)
 
 
 def test_a_factor_may_be_a_tensor_of_one_number():
@@ -257,11 +269,54 @@ def test_vectors_with_a_residual(x, y):
             assert torch.equal(got, product + 2 * residual)
 
 
-def test_factors_of_zero_leave_their_tensors_unread():
-    a, b, bad = integers(3, 4), integers(4, 5), torch.full((3, 5), torch.nan, device=DEVICE)
-    assert torch.equal(tritemm.matmul(a, b, residual=bad, beta=0), a @ b)
-    c = integers(3, 5)
-    assert torch.equal(tritemm.addmm(c, bad[:, :4], b, alpha=0), c)
+@pytest.mark.parametrize("dtype", [HALF, torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_factors_of_zero_leave_their_tensors_unread(dtype):
+    a, b, c = (integers(*shape, dtype=dtype) for shape in ((3, 4), (4, 5), (3, 5)))
+    bad = torch.full((3, 5), torch.nan, dtype=dtype, device=DEVICE)
+    for _ in range(2):
+        assert torch.equal(tritemm.matmul(a, b, residual=bad, beta=0), a @ b)
+        assert torch.equal(tritemm.addmm(bad, a, b, beta=0), a @ b)
+        for given in ({}, {"out": torch.empty_like(c)}):
+            got = tritemm.addmm(c, bad[:, :4], b, alpha=0, beta=2, **given)
+            assert torch.equal(got, 2 * c)
+        stacked = tritemm.baddbmm(c[None], bad[None, :, :4], b[None], alpha=0)
+        assert torch.equal(stacked[0], c)
+        with tritemm.enabled() as report:
+            routed = torch.addmm(c, bad[:, :4], b, alpha=0, beta=2)
+        assert torch.equal(routed, 2 * c) and report.ran == {"addmm": 1}
+    each = torch.func.vmap(lambda x: tritemm.matmul(x, b, residual=c, alpha=0))
+    assert torch.equal(each(bad[None, :, :4])[0], c)
+
+
+def test_of_what_counts_for_nothing_torch_asks_the_shape_alone():
+    a, b = integers(2, 4, dtype=torch.int8), integers(4, 5, dtype=torch.int8)
+    want = (a.double() @ b.double()).int()
+    for unread in (
+        torch.empty(2, 5, dtype=torch.int8, device=DEVICE),
+        torch.empty(5, device="meta"),
+    ):
+        assert torch.equal(tritemm.addmm(unread, a, b, beta=0), want)
+        assert torch.equal(tritemm.matmul(a, b, residual=unread, beta=0), want)
+
+
+@pytest.mark.parametrize("terms", [0, 4])
+def test_sums_of_no_terms_are_finished_in_fp32(terms):
+    a, b = (integers(*shape, dtype=HALF) for shape in ((3, terms), (terms, 5)))
+    residual = torch.full((3, 5), 1e5, device=DEVICE)
+    got = tritemm.matmul(
+        a, b, alpha=0, residual=residual, accumulate=HALF, out_dtype=torch.float32
+    )  # fmt: skip
+    assert torch.equal(got, residual)
+
+
+@pytest.mark.parametrize("shape", [(3, 8), (2, 3, 8), (8,)], ids=str)
+def test_a_bias_of_one_number(shape):
+    x, w = integers(*shape).requires_grad_(), integers(6, 8)
+    ours, theirs = (torch.tensor(3.0, device=DEVICE, requires_grad=True) for _ in range(2))
+    got, want = tritemm.linear(x, w, ours), F.linear(x, w, theirs)
+    same(got, want)
+    (got.sum() + want.sum()).backward()
+    assert torch.equal(ours.grad, theirs.grad)
 
 
 def test_gradients_are_scaled_and_summed_as_torch_does():

@@ -1,5 +1,6 @@
 """What a user tunes: the cache and its file, tune, export and load, warmup."""
 
+import contextlib
 import dataclasses
 import json
 import multiprocessing
@@ -9,12 +10,14 @@ import sys
 import tempfile
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import tritemm
 from tritemm import dispatch, plan, tuning
+from tritemm.compile.pool import Compiled
 from tritemm.dispatch import cache
 from tritemm.problem import INTERPRETED, Problem
 from tritemm.spec import Config
@@ -353,13 +356,40 @@ class TestTune:
         assert tritemm.explain(self.a, self.b).kernel.name == "pipelined"
 
     @pytest.mark.parametrize(
-        "text", ["", "[]", '{"gpu": 7, "problems": {}}', '{"gpu": "x", "problems": {"p": {}}}']
-    )
+        "text",
+        [
+            "", "[]", '{"gpu": 7, "problems": {}}', '{"gpu": "x", "problems": {"p": {}}}',
+            pytest.param(100_000 * "[", id="deep"), "\0\1", '{"gpu": "x", "problems": 3}',
+        ],
+    )  # fmt: skip
     def test_loading_something_else(self, tmp_path, text):
         path = tmp_path / "other.json"
         path.write_text(text)
         with pytest.raises(ValueError, match=r"other\.json is not what"):
             tritemm.tuning.load(path)
+
+
+class Waiting:
+    """What workers that are late give: an answer to who waits for it as long as it takes."""
+
+    def __init__(self, item):
+        self.item = item
+
+    def result(self, timeout=None):
+        if timeout is not None:
+            raise TimeoutError
+        return Compiled(*self.item)
+
+
+def test_the_choice_is_waited_for(monkeypatch):
+    workers = SimpleNamespace(submit=Waiting)
+    monkeypatch.setattr(tuning, "Compilers", lambda: contextlib.nullcontext(workers))
+    asked = problem(64, 96, 128)
+    rows = dispatch.ranked(asked)
+    assert len(rows) > 4
+    with tuning._compiled(asked, rows, deadline=0.0) as compiled:
+        ((kernel, config, predicted, error),) = compiled
+    assert (predicted, kernel, config) == rows[0] and error is None
 
 
 class TestWarmup:

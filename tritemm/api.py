@@ -64,7 +64,7 @@ def matmul(
         accumulate: float32 (default) or float16 for float16 operands. Others have one choice.
         out_dtype: type of the result: by default the operands', int32 for int8. 16-bit and
             float32 operands may ask for float16, bfloat16 or float32.
-        bias: [N], added to each row.
+        bias: [N], added to each row; or [], a number that is added to all.
         activation: "relu", "gelu" (by the error function), "gelu_tanh" or "silu"; or "swiglu" or
             "geglu", activation(gate) * up of the first and the second half of columns, of which
             the result has half as many: see `linear`.

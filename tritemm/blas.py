@@ -12,6 +12,7 @@ from .arguments import Options, check_options, factor, pair
 from .config import Config
 from .dtypes import Precision
 from .gemm import added_to
+from .plan import expands
 from .problem import GATED, Activation
 from .rungs import Rung
 from .spec import Kernel
@@ -40,7 +41,7 @@ def linear(
         input: [..., in_features].
         weight: [out_features, in_features], or [in_features]: then the result has one dimension
             less.
-        bias: [out_features]; with a gated activation, as many as the weight has rows.
+        bias: [out_features], with a gated activation as many as the weight has rows; or [].
         activation: "relu", "gelu" (by the error function), "gelu_tanh", "silu"; or a gated one,
             "swiglu", silu(gate) * up, or "geglu", gelu(gate) * up, of a weight whose first half of
             rows is the gate's and whose second half is up's: the result has half of its rows.
@@ -168,14 +169,24 @@ def _added(name, dims, input, x, y, beta, alpha, out, options) -> torch.Tensor:
     beta = factor("beta", beta)
     try:
         if beta == 0:
-            added_to(input, x, (*x.shape[:-1], y.shape[-1]), "input")
+            _unread(name, input, x, y)
             return matmul(x, y, alpha=alpha, out=out, **options)
         return matmul(x, y, residual=input, alpha=alpha, beta=beta, out=out, **options)
     except (RuntimeError, TypeError):
         check_options(name, options, matmul.__kwdefaults__)
         pair(name, (first, second), x, y, cast=out is None)
-        added_to(input, x, (*x.shape[:-1], y.shape[-1]), "input")
+        if beta != 0:
+            added_to(input, x, (*x.shape[:-1], y.shape[-1]), "input")
         raise
+
+
+def _unread(name, input, x, y) -> None:
+    """Refuse an `input` that counts for nothing where torch does: its shape, on some devices."""
+    if not isinstance(input, torch.Tensor):
+        raise TypeError(f"{name}(): argument 'input' must be Tensor, not {type(input).__name__}")
+    if not expands(input.shape, (*x.shape[:-1], y.shape[-1])):
+        shapes = input.shape, (*x.shape[:-1], 0), (*y.shape[:-2], 0, y.shape[-1])
+        getattr(torch, name)(*(torch.empty(shape, device=x.device) for shape in shapes), beta=0)
 
 
 def _dimensions(name, **tensors) -> None:

@@ -47,13 +47,19 @@ def einsum(
     read = _form.__wrapped__ if is_dynamo_compiling() else _form
     form = read(equation, a.dim(), b.dim())
     try:
-        return _product(form, *_alike(form, a, b), options)
+        if a.dtype != torch.int8 or not form.alone:
+            return _product(form, a, b, options)
+        # Sums of int8 may be no int8: those of the product are taken, in its own type.
+        whole = Form.of(form.a, form.b, form.result + form.alone)
+        result = _product(whole, a, b, options)
+        return result.sum([*range(-len(form.alone), 0)], dtype=result.dtype)
     except (RuntimeError, TypeError):
         pair("einsum", ("a", "b"), a, b, axis=None)
         raise
 
 
-def _product(form: Form, a, b, options) -> torch.Tensor:
+def _product(form: Form, a, b, options: dict) -> torch.Tensor:
+    a, b = _alike(form, a, b)
     x, m = _view(a, form.a, form.batch, form.rows, form.terms, last="terms")
     y, n = _view(b, form.b, form.batch, form.columns, form.terms, last="free")
     # [batch, rows that lie apart, columns that lie apart, rows, columns]
@@ -80,6 +86,7 @@ class Form:
     terms: str
     rows: str
     columns: str
+    alone: str
 
     @staticmethod
     def of(a: str, b: str, result: str) -> Form:
@@ -89,6 +96,7 @@ class Form:
             terms=_of(a, lambda i: i in b and i not in result),
             rows=_of(a, lambda i: i in result and i not in b),
             columns=_of(b, lambda i: i in result and i not in a),
+            alone=_of(a + b, lambda i: (i in a) != (i in b) and i not in result),
         )  # fmt: skip
 
 

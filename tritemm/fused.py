@@ -13,7 +13,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from . import ops
 from .dispatch.request import for_gradients
-from .plan import Ending, activated, kind_of, product, result_shape
+from .plan import Ending, after, kind_of, product, result_shape, sums_type
 from .problem import ACCUMULATE
 from .runtime import fast_path, inductor
 from .runtime.torch_private import (
@@ -86,10 +86,11 @@ def _gemm_flops(
 
 def _parts(a, b, bias, residual, activation, alpha, beta, kernel, precision, accumulate, out_dtype):
     """The same, made of a product and torch's operators: for vmap and forward mode."""
-    wide = accumulate or ACCUMULATE[a.dtype]
-    if wide.is_floating_point:
-        wide = torch.promote_types(wide, torch.float32)
-    sums = ops.mm(a, b, kernel, precision, accumulate, wide)
+    wide = sums_type(accumulate or ACCUMULATE[a.dtype])
+    if alpha == 0:  # whatever the operands hold
+        sums, alpha = a.new_zeros(result_shape(a, b), dtype=wide), 1.0
+    else:
+        sums = ops.mm(a, b, kernel, precision, accumulate, wide)
     return Ending(bias, residual, activation, alpha, beta).of(sums, out_dtype)
 
 
@@ -111,14 +112,6 @@ def _gemm_autograd(keys, a, b, bias, residual, activation, alpha, beta, *options
         return after(linear, activation, residual, beta)
     with single_level():
         return _record(keys, a, b, bias, residual, alpha, beta, *options)
-
-
-def after(linear, activation, residual, beta) -> torch.Tensor:
-    """activation(linear) + beta * residual by torch, in the type of `linear`."""
-    result = activated(linear, activation)
-    if residual is None:
-        return result
-    return torch.add(result, residual, alpha=beta).to(linear.dtype)
 
 
 def _gemm_out_autograd(keys, *args, out):

@@ -18,8 +18,8 @@ from .arguments import (
     resize,
 )
 from .dispatch.request import word_of
-from .fused import GEMM, GEMM_OUT, after, record
-from .plan import Ending, expands, kind_of, result_shape
+from .fused import GEMM, GEMM_OUT, record
+from .plan import Ending, after, expands, kind_of, result_shape
 from .problem import ACTIVATIONS, GATED
 from .runtime import fast_path
 
@@ -65,10 +65,8 @@ def gemm(
             f"out has shape {list(out.shape)} and the result {list(shape)}; what is added to must "
             "have the result's shape"
         )
-    bias = _bias(bias, input, other, b, out)
-    residual = _residual(residual, input, other, shape)
-    if beta == 0:  # its values, NaN among them, count for nothing
-        residual = None
+    bias = _bias(bias, input, b, out)
+    residual = _residual(residual, input, other, shape, beta)
     ending = bias, residual, activation, float(alpha), float(beta)
     distributed.on_demand()
     if out is None:
@@ -178,7 +176,7 @@ def activation_of(name: str | None, b: torch.Tensor) -> str:
     return name
 
 
-def _bias(bias, input, other, b, out):
+def _bias(bias, input, b, out):
     """[N], as the operands are under autocast; or an error."""
     if bias is None:
         return None
@@ -187,37 +185,39 @@ def _bias(bias, input, other, b, out):
     if out is None:
         bias = autocast(bias)
     n = b.shape[-1]
-    vector = other.dim() == 1
-    if tuple(bias.shape) not in ([(n,), ()] if vector else [(n,)]):
+    if tuple(bias.shape) not in [(n,), ()]:
         raise RuntimeError(
             f"bias has shape {list(bias.shape)}; the result has {n} columns, and a bias of [{n}] "
-            "is possible. What has rows of its own is a residual"
+            "or of one number, [], is possible. What has rows of its own is a residual"
         )
     _same_kind("bias", bias, input)
-    return bias.reshape(n)
+    return bias if bias.dim() else bias.expand(n)
 
 
-def added_to(residual, input, shape, name="residual"):
+def added_to(residual, input, shape, beta=1):
     """`residual`, to be added to a result of this shape of operands like `input`; or an error.
 
-    `name` is what its caller calls it.
+    Where `beta` is 0 its shape alone is looked at.
     """
     if not isinstance(residual, torch.Tensor):
-        raise TypeError(f"{name} must be Tensor, not {type(residual).__name__}")
-    _same_kind(name, residual, input)
+        raise TypeError(f"residual must be Tensor, not {type(residual).__name__}")
+    if beta != 0:
+        _same_kind("residual", residual, input)
     if not expands(residual.shape, shape):
         raise RuntimeError(
-            f"{name} has shape {list(residual.shape)}, which can't be broadcast to the result's, "
+            f"residual has shape {list(residual.shape)}, which can't be broadcast to the result's, "
             f"{list(shape)}"
         )
     return residual
 
 
-def _residual(residual, input, other, shape):
-    """With the dimensions of the operands' product; or an error."""
+def _residual(residual, input, other, shape, beta):
+    """With the dimensions of the operands' product, None if it counts for nothing; or an error."""
     if residual is None:
         return None
-    residual = added_to(residual, input, shape)
+    residual = added_to(residual, input, shape, beta)
+    if beta == 0:  # its values, NaN among them, are not read
+        return None
     if 1 in (input.dim(), other.dim()):
         residual = residual.expand(shape)
     if other.dim() == 1:

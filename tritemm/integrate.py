@@ -3,13 +3,16 @@
 A kernel of ours is registered over torch's at the key of the device, below autograd, autocast,
 `torch.func` and everything that traces, so all of them see `aten::mm` as ever, and the derivatives
 that torch takes are routed too. Torch's own kernel is fetched before, for the calls that are its
-own to do.
+own to do. Which calls are routed is a setting; what is registered changes only where no other
+thread calls it.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -103,7 +106,11 @@ class _State:
 
     #: Those that have begun and not ended, the process itself first. The last is what counts.
     blocks: ClassVar[list[_Block]] = [_Block()]
+    #: What is registered, and the same while calls are routed.
+    standing: torch.library.Library | None = None
     library: torch.library.Library | None = None
+    #: The kernels of the last registrations: a thread may still be on its way into one of them.
+    kept: ClassVar[collections.deque] = collections.deque(maxlen=8)
     #: What Inductor was set to before, while it is set otherwise.
     inductor: dict | None = None
 
@@ -255,18 +262,38 @@ def _inside(settings: Settings | None) -> Iterator[Report]:
 
 @untraced
 def _route(settings: Settings | None) -> None:
-    """Route by `settings` from now on; not at all by None."""
+    """Route by `settings` from now on; not at all by None.
+
+    Torch's dispatcher is not to be changed under another thread's calls. While there are threads
+    whose calls were routed, what is registered stays, and hands calls on to torch's kernels.
+    """
     with _lock:
         if settings is not None:
-            kernels = None if _State.library else _own_kernels()
+            kernels = None if _State.standing else _own_kernels()
             routing.use(settings)
             if kernels is not None:
-                _State.library = _registered(kernels)
-        elif _State.library is not None:
-            unregister(_State.library)
+                routing.callers.clear()
+                _State.standing = _registered(kernels)
+            _State.library = _State.standing
+        else:
+            routing.use(None, _leave)
             _State.library = None
-            routing.use(None)
+            _leave()
         _fix_inductor(settings is not None and settings.batch_invariant)
+
+
+@untraced
+def _leave() -> None:
+    """Take back what is registered, if nothing is routed and no other thread alive called it."""
+    if not _lock.acquire(blocking=False):  # whoever has it does this
+        return
+    try:
+        others = (routing.callers - {threading.get_ident()}) & sys._current_frames().keys()
+        if _State.standing is not None and _State.library is None and not others:
+            unregister(_State.standing)
+            _State.standing = None
+    finally:
+        _lock.release()
 
 
 def _own_kernels() -> dict[str, Callable | None]:
@@ -299,6 +326,7 @@ def _registered(kernels: dict[str, Callable | None]) -> torch.library.Library:
         for name, kernel in kernels.items():
             ROUTES[name].original = kernel
             library.impl(name, ROUTES[name], _KEY, with_keyset=True, allow_override=True)
+    _State.kept.append([torch.library.get_kernel(f"aten::{name}", _KEY) for name in kernels])
     return library
 
 

@@ -73,7 +73,8 @@ class Plan:
     def __call__(self, a, b, c, ending: Ending | None = None) -> None:
         """Write a @ b, with its `ending`, into `c`, on its device; all are of this kind."""
         if self.apart:
-            ending.ended(product(a, b, None, self.options, ending.before()), c)
+            argument = product(a, b, None, self.options, ending.before())
+            after(argument, ending.activation, ending.residual, ending.beta, c)
             return
         if self._views is None:
             _, x, y, z, *more = matrices(a, b, c, *self._types, ending)
@@ -229,17 +230,6 @@ class Ending(NamedTuple):
             return None
         return Ending(self.bias, None, "", self.alpha, 1.0)
 
-    def ended(self, argument: torch.Tensor, c: torch.Tensor) -> None:
-        """Write what a gated activation makes of its argument, and what follows, into `c`.
-
-        By torch, in the argument's type, as where a gradient is recorded.
-        """
-        if self.residual is None:
-            torch.mul(*_pair(argument, self.activation), out=c)
-        else:
-            done = activated(argument, self.activation)
-            c.copy_(torch.add(done, self.residual, alpha=self.beta))
-
     def of(self, sums: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The result in `dtype`, of a product in the accumulator's type, by torch."""
         alpha, beta = self.alpha, self.beta
@@ -255,6 +245,22 @@ class Ending(NamedTuple):
             residual = self.residual.to(sums.dtype)
             sums = sums + (residual if beta == 1 else beta * residual)
         return sums.to(dtype)
+
+
+def after(argument, activation: str, residual, beta: float, out=None) -> torch.Tensor:
+    """activation(argument) + beta * residual by torch, in the type of `argument`; `out` if given.
+
+    The one place where torch ends a product, so that all calls of a kind have the same bits.
+    """
+    if residual is None:
+        if out is not None and activation in GATED:
+            return torch.mul(*_pair(argument, activation), out=out)
+        result = activated(argument, activation)
+    else:
+        done = activated(argument, activation)
+        # A residual of no dimensions would have no say in the type that torch adds in.
+        result = torch.add(done, residual.expand(done.shape), alpha=beta).to(argument.dtype)
+    return result if out is None else out.copy_(result)
 
 
 def activated(x: torch.Tensor, activation: str) -> torch.Tensor:
@@ -293,8 +299,8 @@ def product(
         met = fast_path.overlap(addresses[:3], (span(a), span(b), span(out)))
         if met or (ending and ending.met_by(out)):
             return out.copy_(product(a, b, None, options, ending))
-    if ending and a.dtype not in FUSED:
-        result = ending.of(product(a, b, None, (*options[:3], options[2])), options[-1])
+    if ending and (a.dtype not in FUSED or a.shape[-1] == 0 or ending.alpha == 0):
+        result = _in_parts(a, b, options, ending)
         return result if out is None else out.copy_(result)
     if plan is not None and plan.launches is not None and fast_path.AVAILABLE:
         result = fast_path.multiply(plan, addresses, out)
@@ -304,10 +310,7 @@ def product(
     if c is None:
         shape = result_shape(a, b, ending.activation if ending else "")
         c = torch.empty(shape, dtype=options[-1], device=a.device)
-    if ending and (a.shape[-1] == 0 or ending.alpha == 0):  # whatever the operands hold
-        zeros = torch.zeros(result_shape(a, b), dtype=options[2], device=c.device)
-        c.copy_(ending._replace(alpha=1.0).of(zeros, options[-1]))
-    elif not is_trivial(a.shape[-1], c):
+    if not is_trivial(a.shape[-1], c):
         with on_device(c):
             if plan is None:
                 plan = Plan(a, b, c, options, ending)
@@ -316,6 +319,24 @@ def product(
     if out is not None:
         torch.autograd.graph.increment_version(out)
     return c
+
+
+def _in_parts(a, b, options: tuple, ending: Ending) -> torch.Tensor:
+    """A product in the accumulator's type, or zeros if there are no terms, that torch ends.
+
+    With alpha = 0 there are none, whatever the operands hold: NaN times 0 would be NaN.
+    """
+    if a.shape[-1] and ending.alpha:
+        return ending.of(product(a, b, None, (*options[:3], options[2])), options[-1])
+    zeros = a.new_zeros(result_shape(a, b), dtype=sums_type(options[2]))
+    return ending._replace(alpha=1.0).of(zeros, options[-1])
+
+
+def sums_type(accumulate: torch.dtype) -> torch.dtype:
+    """The type that sums are finished in: the accumulator's, but at least fp32."""
+    if not accumulate.is_floating_point:
+        return accumulate
+    return torch.promote_types(accumulate, torch.float32)
 
 
 def kind_of(a, b, out, options: tuple, ending: Ending | None) -> tuple[tuple, tuple[int, ...]]:

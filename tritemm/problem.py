@@ -313,7 +313,7 @@ class Problem:
         other = Problem(
             self.N, self.M, self.K, self.batches, a, b, c,
             self.accumulate, self.precision, self.device,
-            PLAIN if self.epilogue is PLAIN else self.epilogue.transposed(),
+            PLAIN if self.epilogue == PLAIN else self.epilogue.transposed(),
         )  # fmt: skip
         vars(other)["_transposed"] = self
         return other

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import threading
 from collections.abc import Callable
 
 import torch
@@ -43,12 +44,21 @@ class Settings:
 
 #: `Settings.options` of the present settings; empty while torch's own kernels run.
 _options: dict[tuple, tuple] = {}
+#: The threads, by their identifiers, whose calls have come here since they were registered.
+callers: set[int] = set()
+_thread = threading.get_ident
+#: One in so many calls that come here though nothing is routed sees whether they must.
+EVERY = 64
+_leave: Callable[[], None] | None = None
 
 
-def use(settings: Settings | None) -> None:
-    """Multiply by `settings` from now on, in all threads; None leaves everything to torch."""
-    global _options
-    _options = {} if settings is None else settings.options()
+def use(settings: Settings | None, leave: Callable[[], None] | None = None) -> None:
+    """Multiply by `settings` from now on, in all threads; None leaves everything to torch.
+
+    Calls then come here as long as they are registered, and now and then one calls `leave`.
+    """
+    global _options, _leave
+    _options, _leave = ({}, leave) if settings is None else (settings.options(), None)
 
 
 class Refused(Exception):
@@ -67,11 +77,17 @@ class Route:
         self.work = work
         #: Torch's own kernel; None where torch has none for this device.
         self.original = None
-        self.ran = 0
+        self.ran = self.passed = 0
         self.reasons: dict[str, int] = {}
 
     @untraced
     def __call__(self, keys, *args, **named):
+        callers.add(_thread())
+        if not _options:
+            self.passed += 1
+            if self.passed % EVERY == 0 and (leave := _leave):
+                leave()
+            return self._torchs("nothing is routed", keys, *args, **named)
         try:
             result = self.work(*args, **named)
         except Refused as refusal:
@@ -80,6 +96,9 @@ class Route:
             self.ran += 1
             return result
         self.reasons[reason] = self.reasons.get(reason, 0) + 1
+        return self._torchs(reason, keys, *args, **named)
+
+    def _torchs(self, reason: str, keys, *args, **named):
         if self.original is None:
             raise NotImplementedError(f"torch has no aten::{self.name} on this device: {reason}")
         return self.original.call_boxed(keys, *args, **named)

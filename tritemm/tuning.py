@@ -11,6 +11,7 @@ import json
 import math
 import random
 import statistics
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -38,6 +39,8 @@ _TIMING, _FINALISTS, _ROUNDS = 3e-3, 5, 5
 _BEYOND_L2 = 2**28
 #: Every so many rows are checked, so that no tile goes without; columns that are checked at once.
 _ROW_STEP, _COLUMNS = 61, 8192
+#: One thread times at a time: what two do at once, neither measures.
+_timing = threading.Lock()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +105,10 @@ def tune(
             multiplied: take typical ones, since zeros are multiplied faster.
         activation: "swiglu" or "geglu": then the product that torch's kernels would end is tuned
             first, and what does all of it, if anything can, after that.
-        seconds: after which no further candidate is tried.
+        seconds: after which no further candidate is tried. What the model chooses, which comes
+            first, is waited for; it is what wins where there was time for no other. A second
+            thread's tuning begins when the first one's has ended. Others may multiply and
+            allocate meanwhile; random numbers of a GPU fail in them while a graph is captured.
         progress: show a bar on a terminal, if tqdm is installed.
 
     Raises what `matmul` raises; RuntimeError without a GPU.
@@ -135,11 +141,14 @@ def _tune(a, b, precision, accumulate, out_dtype, ending, seconds, progress) -> 
     dispatch.choose(problem)  # raises if no kernel can
     ranked = dispatch.ranked(problem)
     worth = [row for row in ranked if row[0] <= _WITHIN * ranked[0][0]]
-    with torch.cuda.device_of(out):
+    with _timing, torch.cuda.device_of(out):
         timed = _heats(problem, worth, (a, b, out), seconds, progress)
     best = min(timed, key=lambda one: one.seconds)
     if best.error:
-        raise RuntimeError(f"no candidate computed {problem}: {best.kernel.name}: {best.error}")
+        raise RuntimeError(
+            f"no candidate computed {problem}, of {len(timed)} that were tried in {seconds:g} s; "
+            f"{best.kernel.name}: {best.error}"
+        )
     entry = cache.entry(best.kernel.name, best.config, best.seconds)
     cache.store(problem.device.name, {cache.key(problem): entry})
     plan.forget()
@@ -172,7 +181,7 @@ def load(path: str | PathLike) -> int:
         for entry in table.values():
             config_of(entry["config"])
             dispatch.find(entry["kernel"])
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is not what tritemm.tuning.export wrote: {error!r}") from error
     cache.store(gpu, table)
     plan.forget()
@@ -260,8 +269,11 @@ def _compiled(problem: Problem, rows, deadline: float):
 
         def arriving():
             for (predicted, kernel, config), future in zip(rows, waiting, strict=True):
+                # The first is the choice as it is; a compiler is ended after `pool.LIMIT`.
+                first = future is waiting[0]
                 try:
-                    error = future.result(max(1.0, deadline - time.monotonic())).error
+                    patience = None if first else max(1.0, deadline - time.monotonic())
+                    error = future.result(patience).error
                 except FutureTimeout:
                     return
                 yield kernel, config, predicted, error
@@ -286,7 +298,9 @@ def timer(problem: Problem, tensors: Sequence[torch.Tensor]) -> Callable[[Kernel
         once()
         torch.cuda.synchronize(out.device)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        # Other threads may allocate and synchronise meanwhile.
+        stream = torch.cuda.Stream(out.device)
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             once()
         graph.replay()
         rough = elapsed(graph.replay)
