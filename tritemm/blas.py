@@ -176,7 +176,7 @@ def _added(name, dims, input, x, y, beta, alpha, out, options) -> torch.Tensor:
         check_options(name, options, matmul.__kwdefaults__)
         pair(name, (first, second), x, y, cast=out is None)
         if beta != 0:
-            added_to(input, x, (*x.shape[:-1], y.shape[-1]), "input")
+            added_to(input, x, (*x.shape[:-1], y.shape[-1]), name="input")
         raise
 
 

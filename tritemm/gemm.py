@@ -194,18 +194,18 @@ def _bias(bias, input, b, out):
     return bias if bias.dim() else bias.expand(n)
 
 
-def added_to(residual, input, shape, beta=1):
+def added_to(residual, input, shape, beta=1, name="residual"):
     """`residual`, to be added to a result of this shape of operands like `input`; or an error.
 
-    Where `beta` is 0 its shape alone is looked at.
+    Where `beta` is 0 its shape alone is looked at. `name` is what its caller calls it.
     """
     if not isinstance(residual, torch.Tensor):
-        raise TypeError(f"residual must be Tensor, not {type(residual).__name__}")
+        raise TypeError(f"{name} must be Tensor, not {type(residual).__name__}")
     if beta != 0:
-        _same_kind("residual", residual, input)
+        _same_kind(name, residual, input)
     if not expands(residual.shape, shape):
         raise RuntimeError(
-            f"residual has shape {list(residual.shape)}, which can't be broadcast to the result's, "
+            f"{name} has shape {list(residual.shape)}, which can't be broadcast to the result's, "
             f"{list(shape)}"
         )
     return residual
