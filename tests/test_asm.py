@@ -13,9 +13,7 @@ from tritemm.compile import asm, pool
 from tritemm.compile.sass import count_instructions, parse_usage
 from tritemm.rungs import RUNGS
 
-pytestmark = pytest.mark.latest
-
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.latest, pytest.mark.host]
 
 #: Lines as nvdisasm (first part) and cuobjdump (second part) print them, with decoys.
 SASS = """
