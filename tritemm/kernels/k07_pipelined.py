@@ -12,6 +12,7 @@ import triton.language as tl
 
 from ..spec import Config, Trait, TritonKernel
 from .common.host import POINTERS, dot_why_not, of_pointers, tiles_in_flight
+from .common.older import in_registers
 from .common.raster import raster, split_batch
 from .common.tile import batch_offset, dot, finish, store, widen
 
@@ -62,7 +63,7 @@ def pipelined_kernel(
 
 
 def configs(problem):
-    return tiles_in_flight(problem)
+    return in_registers(problem, tiles_in_flight(problem))
 
 
 KERNEL = TritonKernel(

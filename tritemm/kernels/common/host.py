@@ -20,8 +20,7 @@ from .limits import grid_why_not, index_why_not, pairs_why_not, tile_why_not, un
 def once_per_kind(configs: Callable[..., tuple[Config, ...]]):
     """A rung's `configs(problem, **more)`, found once for problems that are alike.
 
-    That is: in types, precision, the device's compute capability and shared memory, and whether
-    loads are 16 bytes wide.
+    That is: in types, precision, shared memory of the device, and whether loads are 16 bytes wide.
     `configs` may ask for nothing else. Cheaper, and the objects stay the same (`tuning.model`).
     """
     known: dict[tuple, tuple[Config, ...]] = {}
@@ -29,8 +28,7 @@ def once_per_kind(configs: Callable[..., tuple[Config, ...]]):
     @functools.wraps(configs)
     def found(problem: Problem, **more) -> tuple[Config, ...]:
         types = problem.a.dtype, problem.c.dtype, problem.precision
-        limits = problem.device.capability, problem.device.shared
-        kind = (*types, *limits, problem.vectorised, *more.items())
+        kind = (*types, problem.device.shared, problem.vectorised, *more.items())
         if kind not in known:
             known[kind] = configs(problem, **more)
         return known[kind]
@@ -47,12 +45,8 @@ def classic_tile(problem: Problem) -> Config:
     if problem.a.dtype == torch.float64:
         return Config(64, 32, 16, num_warps=4)
     if problem.a.dtype == torch.float32:
-        # Before sm_90 the split products' fragments, and with 8 warps the addresses, are what ptxas
-        # has no registers for: that of Triton 3.8 spills 8 to 32 bytes.
-        older = problem.device.capability < (9, 0)
-        if not problem.vectorised:
-            return Config(64, 64, 16, num_warps=4 if older else 8)
-        return Config(128, 64 if older and "x" in problem.precision else 128, 16, num_warps=8)
+        tile = (128, 128) if problem.vectorised else (64, 64)
+        return Config(*tile, 16, num_warps=8)
     tile = (256, 128) if problem.vectorised and problem.itemsize == 2 else (128, 128)
     return Config(*tile, 64 // problem.itemsize, num_warps=8)
 
