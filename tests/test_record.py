@@ -10,7 +10,7 @@ import torch
 
 from tools import suite_record
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.once]
 
 RECORD = {
     "gpu": "NVIDIA H200", "commit": "0123456789ab", "dirty": False, "code": "of this",

@@ -8,6 +8,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# Python compiles what it imports, when it does: of torch that is a small part.
+export PIP_NO_COMPILE=1
+
 venv=$1
 shift
 python=${PYTHON:-python3}
