@@ -5,8 +5,8 @@
 PYTHON = python3
 VENV = .venv
 ARGS =
-# The oldest pair that pyproject.toml allows, and the newest Triton.
-OLDEST := $(shell sed -n 's/^dependencies = .*"torch>=\([0-9.]*\)", "triton>=\([0-9.]*\);.*/torch==\1 triton==\2/p' pyproject.toml)
+# The oldest pair that pyproject.toml allows, and the newest Triton that was looked at.
+OLDEST := $(shell sed -n 's/^dependencies = .*"torch>=\([0-9.]*\)", "triton>=\([0-9.]*\);.*/torch==\1.0 triton==\2.0/p' pyproject.toml)
 LATEST = triton==3.9.0
 
 # The stamp carries the name of the Python, so that another PYTHON= is not silently ignored.
