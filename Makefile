@@ -67,6 +67,8 @@ clean:  ## remove environments and caches
 	rm -rf .venv .venv-oldest .venv-latest .venv-site .pytest_cache .ruff_cache build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
+environments: $(READY) .venv-site/$(STAMP) .venv-oldest/$(STAMP)  # all that the gate needs
+
 ifneq ($(VENV),)
 $(READY): $(SETUP_FILES)
 	@PYTHON='$(PYTHON)' tools/setup.sh '$(VENV)'
@@ -85,7 +87,7 @@ endif
 	@PYTHON='$(PYTHON)' tools/setup.sh .venv-site site
 	@touch $@
 
-.PHONY: help demo test test-oldest test-latest cuda sanitize stress lint format docs site browser clean
+.PHONY: help environments demo test test-oldest test-latest cuda sanitize stress lint format docs site browser clean
 
 # On a GPU: groups of tests that share a worker are kept, and the record may go elsewhere.
 RECORD =
