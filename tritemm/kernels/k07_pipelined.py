@@ -43,7 +43,6 @@ def pipelined_kernel(
     # Rows past the edge wrap to valid ones; the store masks what they yield.
     a_ptrs = a_ptr + (offs_m % M)[:, None] * stride_am + offs_k[None, :] * stride_ak
     b_ptrs = b_ptr + offs_k[:, None] * stride_bk + (offs_n % N)[None, :] * stride_bn
-
     tl.assume(K > 0)
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC)
     for k in tl.range(0, K, BLOCK_K, num_stages=STAGES):
