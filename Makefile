@@ -5,7 +5,9 @@
 PYTHON = python3
 VENV = .venv
 ARGS =
-LATEST_TRITON = 3.9.0
+# The oldest pair that pyproject.toml allows, and the newest Triton that was looked at.
+OLDEST := $(shell sed -n 's/^dependencies = .*"torch>=\([0-9.]*\)", "triton>=\([0-9.]*\);.*/torch==\1.0 triton==\2.0/p' pyproject.toml)
+LATEST = triton==3.9.0
 
 # The stamp carries the name of the Python, so that another PYTHON= is not silently ignored.
 STAMP := ready-$(notdir $(PYTHON))
@@ -25,8 +27,11 @@ demo: $(READY)  ## multiply, check and compare the rungs, on this machine
 test: $(READY)  ## the suite
 	@$(call pytest,$(PY))
 
+test-oldest: .venv-oldest/$(STAMP)  ## what depends on torch or Triton, on the oldest pair
+	@export TRITEMM_RELEASES='$(OLDEST)'; $(call pytest,.venv-oldest/bin/python,-m 'not once')
+
 test-latest: .venv-latest/$(STAMP)  ## what depends on Triton, on the newest Triton
-	@export TRITEMM_TRITON=$(LATEST_TRITON); $(call pytest,.venv-latest/bin/python,-m latest)
+	@export TRITEMM_RELEASES='$(LATEST)'; $(call pytest,.venv-latest/bin/python,-m latest)
 
 cuda: $(READY)  ## compile the CUDA kernels: for this GPU, or to machine code to look at
 	$(PY) -m cuda_reference build $(ARGS)
@@ -59,8 +64,10 @@ browser: site  ## the site in a headless Chromium, which root gets from the dist
 	$(PY) -m pytest tests/test_site.py $(ARGS)
 
 clean:  ## remove environments and caches
-	rm -rf .venv .venv-latest .venv-site .pytest_cache .ruff_cache build dist *.egg-info
+	rm -rf .venv .venv-oldest .venv-latest .venv-site .pytest_cache .ruff_cache build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+environments: $(READY) .venv-site/$(STAMP) .venv-oldest/$(STAMP)  # all that the gate needs
 
 ifneq ($(VENV),)
 $(READY): $(SETUP_FILES)
@@ -68,15 +75,19 @@ $(READY): $(SETUP_FILES)
 	@touch $@
 endif
 
+.venv-oldest/$(STAMP): $(READY) $(SETUP_FILES) Makefile
+	@PYTHON='$(PY)' tools/setup.sh .venv-oldest $(OLDEST)
+	@touch $@
+
 .venv-latest/$(STAMP): $(READY) $(SETUP_FILES) Makefile
-	@PYTHON='$(PY)' tools/setup.sh .venv-latest $(LATEST_TRITON)
+	@PYTHON='$(PY)' tools/setup.sh .venv-latest $(LATEST)
 	@touch $@
 
 .venv-site/$(STAMP): $(SETUP_FILES)
 	@PYTHON='$(PYTHON)' tools/setup.sh .venv-site site
 	@touch $@
 
-.PHONY: help demo test test-latest cuda sanitize stress lint format docs site browser clean
+.PHONY: help environments demo test test-oldest test-latest cuda sanitize stress lint format docs site browser clean
 
 # On a GPU: groups of tests that share a worker are kept, and the record may go elsewhere.
 RECORD =

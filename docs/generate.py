@@ -27,7 +27,7 @@ from perf.views import Selection, full_suite
 from tools import suite_record
 from tritemm.rungs import RUNGS
 
-from . import commands, concept_pages, conformance, correspondence, cost_model, excerpt
+from . import commands, concept_pages, conformance, correspondence, cost_model, excerpt, supported
 from . import pictures as concept_pictures
 from .lessons import pages as tutorial
 from .types import page as types
@@ -88,12 +88,14 @@ def pages() -> dict[Path, str]:
         **cost_model.parts(),
         **conformance.parts(),
         **types.parts(),
+        **supported.parts(),
     }
     names = (
         "index",
         "conformance",
         "performance",
         "suite",
+        "supported",
         "correspondence",
         "cost_model",
         "types",

@@ -13,9 +13,7 @@ from tritemm.compile import asm, pool
 from tritemm.compile.sass import count_instructions, parse_usage
 from tritemm.rungs import RUNGS
 
-pytestmark = pytest.mark.latest
-
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.latest, pytest.mark.host]
 
 #: Lines as nvdisasm (first part) and cuobjdump (second part) print them, with decoys.
 SASS = """
@@ -164,8 +162,19 @@ def test_instructions_are_counted_alike_alone_and_together():
     assert all(c.mix["EXIT"] for c in together) and not any(c.sass for c in together)
 
 
+@pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
+def test_fp_fusion_is_asked_for(rung):
+    job = asm.Job(rung.name, dtype="bf16")
+    problem, config = asm.problem_of(job), asm.configs_of(job)[0]
+    launch = rung.prepare(problem, config, *pool.operands(config.view(problem)))
+    assert launch.options["enable_fp_fusion"] is True
+
+
 def test_compiling_leaves_the_process_as_it_was():
-    """In a process that compiles: the driver is restored, no real device's cache is touched."""
+    """In a process that compiles: the driver is restored, no real device's cache is touched.
+
+    Products and sums are fused there though Triton would not do it by default, as from 3.10 on.
+    """
     check = f"""
 import triton
 from tritemm.compile import asm
@@ -174,12 +183,12 @@ triton.runtime.driver.set_active(before)
 code = asm.compile_problem(asm.Job({RUNGS[0].name!r}, sm=80, M=32, N=32, K=32))
 assert isinstance(code, asm.Code), code
 assert code.ptx and code.sass and code.local == 0, code
+assert code.count("FFMA") and not code.count("FMUL") and not code.count("FADD"), code.mix
 assert triton.runtime.driver.active is before
 assert list(asm.RUNGS[0].fn.device_caches) == [1080]
 """
-    subprocess.run(
-        [sys.executable, "-c", check], check=True, env=os.environ | {"TRITON_INTERPRET": "0"}
-    )
+    env = os.environ | {"TRITON_INTERPRET": "0", "TRITON_DEFAULT_FP_FUSION": "0"}
+    subprocess.run([sys.executable, "-c", check], check=True, env=env)
 
 
 def run_command(*words) -> int:

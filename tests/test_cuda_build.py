@@ -16,7 +16,7 @@ from tritemm.compile import sass
 from .harness import needs_nvcc
 from .sweep import EVERY
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.once]
 
 SOURCES = [
     pytest.param(name, arch, id=f"{name}-sm_{arch}")

@@ -21,7 +21,7 @@ from tritemm.problem import Problem, short_name
 from .harness import Guarded, needs_nvcc
 from .test_cuda_reference import HOPPER, operands, tile_of
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.once]
 
 FP16, BF16, FP32 = torch.float16, torch.bfloat16, torch.float32
 rungs = pytest.mark.parametrize("name", [k.name for k in RUNGS if k.name.startswith("mma")])

@@ -20,7 +20,7 @@ from cuda_reference.types.table import BITS, TABLE
 from .harness import needs_nvcc
 from .test_cuda_fragments import as_stored, elements_held, sizes
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.once]
 
 #: Of mma all; of wgmma those of the smallest N, which differ in more than N.
 ENTRIES = [

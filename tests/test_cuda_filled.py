@@ -6,7 +6,7 @@ from cuda_reference import filled, loader
 from cuda_reference.__main__ import main
 from cuda_reference.types.show import describe
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.once]
 
 LAST = [977792, 994040, 1010288, 1026536, 1042784, 1059032, 1075280, 1091528]
 

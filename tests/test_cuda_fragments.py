@@ -13,7 +13,7 @@ from cuda_reference.types.run import Operands
 from cuda_reference.types.show import check, describe
 from cuda_reference.types.table import BITS, TABLE, held_by
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.once]
 
 #: An entry of each shape, set of types and layouts; of wgmma the smallest N and a larger one.
 DIFFERENT = {

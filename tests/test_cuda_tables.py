@@ -15,7 +15,7 @@ from cuda_reference.types.table import TABLE
 from .harness import needs_nvcc
 from .test_cuda_build import few_of
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.once]
 
 ENTRIES = Counter(entry.text for entry in TABLE)
 

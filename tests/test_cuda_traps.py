@@ -11,7 +11,7 @@ from cuda_reference import cubin, source
 from .harness import needs_nvcc
 from .test_cuda_build import few_of
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.once]
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "traps.md").read_text()

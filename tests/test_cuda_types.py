@@ -17,7 +17,7 @@ from cuda_reference.types.run import ALIGNMENT, RANGES, Operands
 from cuda_reference.types.table import BITS, DTYPES, TABLE, held_by
 from tritemm import budget
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.once]
 
 DEVICE = "cuda"
 MIN, MAX = -(2**31), 2**31 - 1

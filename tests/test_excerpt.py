@@ -4,7 +4,7 @@ import pytest
 
 from docs import excerpt
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.once]
 
 SOURCE = """def f(a):
     if a:

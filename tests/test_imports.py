@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.once]
 
 ROOT = Path(__file__).resolve().parent.parent
 #: From the ground up. A name stands for a module, or for a package with all that is in it; those

@@ -100,6 +100,7 @@ def test_kernels_carry_their_word(kernel):
     assert kernel.fn.__name__ == f"{kernel.name}_kernel"
 
 
+@pytest.mark.once
 def test_generated_pages_are_fresh():
     assert stale() == [], "run `make docs`"
 
@@ -154,6 +155,7 @@ def test_the_signature_in_the_docs_is_the_real_one():
     assert names == list(inspect.signature(tritemm.matmul).parameters)
 
 
+@pytest.mark.once
 def test_a_new_rung_is_a_file_and_a_line(tmp_path):
     """A toy in a copy: nothing else changes, and the tests, the tool and the table know it."""
     for name in ("tritemm", "cuda_reference", "tests"):

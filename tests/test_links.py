@@ -8,7 +8,7 @@ import pytest
 from docs.site.links import ROOT, anchors, code, links, markdown, pages
 from docs.site.nav import expand
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.once]
 
 #: What a word in backticks must begin with to be meant as a path of the repository.
 FOLDERS = ("cuda_reference/", "docs/", "examples/", "perf/", "tests/", "tools/", "tritemm/", ".ci/")

@@ -8,7 +8,7 @@ import pytest
 
 from tools import mutants
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.once]
 
 every = pytest.mark.parametrize("fault", mutants.FAULTS, ids=lambda fault: fault.name)
 

@@ -7,7 +7,7 @@ import pytest
 
 from docs.site import notebook
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.once]
 
 NOTEBOOKS = sorted(notebook.FOLDER.glob("*.ipynb"))
 

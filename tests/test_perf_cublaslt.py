@@ -18,7 +18,7 @@ from perf.experiments import peers
 from .fake_cublaslt import FakeLibrary
 from .perf_fakes import FakeBench
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.once]
 
 M, N, K = 7, 5, 6
 GUARD = 99.0

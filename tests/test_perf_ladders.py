@@ -23,7 +23,7 @@ from tritemm.rungs import RUNGS
 
 from .perf_fakes import NEW, OLD, ROOFS, Clock, flat, four_gpus, on_cpu, ran, row, synthetic
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.once]
 pytest.importorskip("matplotlib")
 
 RUNG, CUDA_RUNG = RUNGS[1].name, CUDA_RUNGS[0].name

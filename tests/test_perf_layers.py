@@ -22,7 +22,7 @@ from tritemm.problem import INTERPRETED
 
 from .perf_fakes import ROOFS, FakeBench, by_name, flat, four_gpus, on_cpu, ran, row
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.once]
 
 # Linear layers
 

@@ -22,7 +22,7 @@ from tritemm.rungs import RUNGS
 from .perf_fakes import fake, spoil_one
 from .perf_fakes import parsed as parsed_by
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.once]
 
 ACTIVE = "avg.pct_of_peak_sustained_active"
 STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.{}"

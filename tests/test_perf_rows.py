@@ -30,7 +30,7 @@ from .perf_fakes import (
     synthetic,
 )
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.once]
 
 LATER = "2026-03-02T03:04:05+00:00"
 

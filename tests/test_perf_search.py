@@ -28,7 +28,7 @@ from tritemm.spec import Config
 
 from .perf_fakes import CASE, FakeBench, fake, flat, four_gpus, on_cpu, parsed, ran, row, spoil_one
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.once]
 
 H200 = DEVICES[90]
 

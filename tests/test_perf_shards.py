@@ -18,7 +18,7 @@ from tritemm.compile import pool
 
 from .perf_fakes import OLD, parsed
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.once]
 
 
 def part(index, of, out="x.jsonl"):

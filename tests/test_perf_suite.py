@@ -22,7 +22,7 @@ from tritemm.rungs import RUNGS
 
 from .perf_fakes import FakeBench, by_name, flat, four_gpus, on_cpu, parsed, ran, row
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.once]
 
 HEAD = "id,class,name,batch,M,N,K,dtype,out_dtype,layout\n"
 SUITE = (

@@ -12,7 +12,7 @@ from docs.pictures import banks, clusters, draw, energy, formulas, fragments, ra
 from docs.pictures.__main__ import main
 from perf.rows import REFERENCE
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.once]
 
 #: Bytes of a file, and of all.
 MOST, MOST_OF_ALL = 60_000, 800_000

@@ -7,7 +7,7 @@ import pytest
 from docs.site.links import ROOT
 from tritemm import __version__
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.once]
 
 
 def text(name):

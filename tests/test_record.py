@@ -12,7 +12,7 @@ from tools import suite_record
 
 from . import conftest
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.once]
 
 RECORD = {
     "gpu": "NVIDIA H200", "gpus": 1, "chosen": suite_record.CHOSEN, "commit": "0123456789ab",

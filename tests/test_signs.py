@@ -144,6 +144,22 @@ def test_every_type_compiles(kernel):
     expect_no_faults(jobs, "usage")
 
 
+@pytest.mark.parametrize(
+    ("rung", "K", "precision", "layout"),
+    [
+        ("tiled", 4096, "tf32x3", "TT"),
+        ("swizzled", 4096, "bf16x6", "NN"),
+        ("pipelined", 4096, "bf16x6", "NT"),
+        ("pipelined", 4100, "tf32", "NT"),
+        ("pipelined", 4100, "tf32x3", "TT"),
+    ],
+)
+def test_fp32_before_hopper_stays_in_registers(rung, K, precision, layout):
+    """In each of these, larger tiles or more warps spill with the ptxas of Triton 3.8."""
+    job = asm.Job(rung, 80, K=K, layout=layout, dtype="fp32", precision=precision, config=0)
+    expect_no_faults([job], "usage")
+
+
 @pytest.mark.latest
 @pytest.mark.parametrize("kernel", LADDER)
 def test_compiles_on_blackwell(kernel):

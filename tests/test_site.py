@@ -14,7 +14,7 @@ from docs.site.links import ROOT
 
 from . import chromium
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.once]
 
 BUILT = ROOT / "build" / "site"
 needs_browser = pytest.mark.skipif(

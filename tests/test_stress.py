@@ -16,7 +16,7 @@ from tritemm.problem import INTERPRETED, INTERPRETER
 from tritemm.rungs import RUNGS
 from tritemm.spec import Config, find
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.once]
 
 H200 = DEVICES[90]
 #: A rung with descriptors that runs in the interpreter too.

@@ -21,7 +21,7 @@ from tritemm.dispatch import candidates, ranked
 
 from .choosing import GH200, H200, hopper_rungs, kind_with, problem, put_rungs
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.once]
 
 
 @pytest.fixture

@@ -100,11 +100,14 @@ def test_of_a_cuda_rung_bf16_by_columns_is_counted():
 
 
 def test_the_command_of_a_page_shows_the_table_s_numbers(capsys):
+    entry = instructions.load()["triton tiled"]
+    if entry["compiler"] != instructions.compiler():
+        pytest.skip(f"the page has what {entry['compiler']} makes of it")
     line = next(line for line in pages.commands(find("tiled")).splitlines() if "--sm 90" in line)
     _, python, m, module, *words = shlex.split(line)
     assert (python, m, module) == ("python", "-m", "tritemm")
     assert tritemm_main([*words, "--json"]) == 0
-    said, entry = json.loads(capsys.readouterr().out), instructions.load()["triton tiled"]
+    said = json.loads(capsys.readouterr().out)
     assert {name: said["mix"].get(name) for name in entry["counts"]} == entry["counts"]
     assert [said[name] for name in ("registers", "config")] == [entry["registers"], entry["config"]]
 

@@ -15,7 +15,7 @@ from tools import versus
 
 from .harness import DEVICE
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.once]
 
 
 def test_the_other_checkout_is_imported_beside_this_one(tmp_path, monkeypatch):

@@ -1,17 +1,21 @@
 #!/usr/bin/env bash
 # Make a virtual environment that runs everything in this repository:
 #     PYTHON=python3.12 tools/setup.sh VENV
-#     PYTHON=.venv/bin/python tools/setup.sh VENV TRITON_VERSION
+#     PYTHON=.venv/bin/python tools/setup.sh VENV torch==2.11.0 triton==3.6.0
 #     PYTHON=python3.12 tools/setup.sh VENV site
-# Versions come from constraints.txt. With TRITON_VERSION: what PYTHON has already, with that Triton
-# in place of its own; nothing else is installed again. With "site": what builds the documentation.
+# Versions come from constraints.txt. With releases: what PYTHON has already, with these in place of
+# its own; nothing else is installed again. With "site": what builds the documentation.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# Python compiles what it imports, when it does: of torch that is a small part.
+export PIP_NO_COMPILE=1
+
 venv=$1
-triton=${2:-}
+shift
 python=${PYTHON:-python3}
 py=$venv/bin/python
+log=$venv/setup.log
 
 say() { echo "setup: $*"; }
 die() { say "$@" >&2; exit 1; }
@@ -47,21 +51,28 @@ install_venv_module() {
 # Without a GPU the CPU build is wanted: first from where the user's pip looks, then from where
 # uv knows to look. A plain "pip install torch" brings gigabytes of CUDA.
 install_torch() {
-    local torch log=$venv/setup.log
+    local torch
     torch=torch==$(pinned torch)
     if metadata "assert version('torch').split('+')[0] == '${torch#*==}'"; then return; fi
     if has_gpu; then
         say "installing $torch with CUDA, some gigabytes"
     else
         say "no GPU found; installing the CPU build of $torch"
-        if "$py" -m pip install "$torch+cpu" 2>"$log"; then return; fi
-        say "pip knows no CPU build; asking uv"
-        if "$py" -m pip install -q uv 2>>"$log" &&
-            "$py" -m uv pip install --python "$py" --torch-backend=cpu "$torch" 2>>"$log"; then return; fi
-        say "no CPU build from uv either ($log says why); installing the CUDA build:" \
+        if install_cpu_build "$torch"; then return; fi
+        say "no CPU build from pip or uv ($log says why); installing the CUDA build:" \
             "some gigabytes, which nothing else here needs"
     fi
     "$py" -m pip install "$torch"
+}
+
+# Arguments after the requirement are pip's.
+install_cpu_build() {
+    local torch=$1
+    shift
+    if "$py" -m pip install "$@" "$torch+cpu" 2>"$log"; then return; fi
+    # Who has no way to that index shall not wait for many attempts.
+    "$py" -m pip install -q uv 2>>"$log" && UV_HTTP_RETRIES=1 "$py" -m uv pip install \
+        --python "$py" --torch-backend=cpu ${1:+--no-deps} "$torch" 2>>"$log"
 }
 
 # The project, its extras, and the pinned Triton; or what torch's CUDA build pins.
@@ -77,16 +88,22 @@ install_project() {
     "$py" -m pip install -q -c "$constraints" -e ".[$extras]"
 }
 
-# Its own packages come first on its path, and then those of $python, pip among them.
-install_triton_over() {
-    local beneath='import sys
+# Its own packages come first on its path, and then those of $python, pip and CUDA's libraries among
+# them. --no-deps: torch pins a Triton, and libraries that are there in another release.
+install_over() {
+    local release options=(--no-deps --ignore-installed) beneath='import sys
 for path in sys.path:
     if path.endswith("-packages"): print(f"import site; site.addsitedir({path!r})")'
-    say "making $venv: what $python has, and Triton $triton"
+    say "making $venv: what $python has, and $*"
     "$python" -m venv --clear --without-pip "$venv"
     "$python" -c "$beneath" >"$("$py" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/beneath.pth"
-    # --no-deps: torch pins another Triton.
-    "$py" -m pip install -q --no-deps --ignore-installed "triton==$triton"
+    for release; do
+        if [[ "$release" == torch==* ]] && ! metadata 'assert any("cuda" in r for r in requires("torch"))'; then
+            install_cpu_build "$release" "${options[@]}" || die "no CPU build of $release; $log says why"
+        else
+            "$py" -m pip install -q "${options[@]}" "$release"
+        fi
+    done
 }
 
 # What the extra `site` names, and not the project, which would bring torch.
@@ -100,12 +117,12 @@ install_site() {
     "$py" -m pip install -q -c constraints.txt $names
 }
 
-if [ "$triton" = site ]; then
+if [ "$*" = site ]; then
     make_venv
     install_site
     exit
-elif [ -n "$triton" ]; then
-    install_triton_over
+elif [ $# -gt 0 ]; then
+    install_over "$@"
 else
     make_venv
     install_torch

@@ -3,8 +3,8 @@
 The functions of Triton's own library are decorated when the first of a process imports triton. So
 while one of ours runs, the library is interpreted too, and then put back.
 
-Private to Triton and used: the interpreter's names `InterpretedFunction` and `_patch_lang_tensor`,
-as Triton 3.6 to 3.9 have them.
+Private to Triton and used: the interpreter's names `InterpretedFunction` and `_patch_lang`,
+`_patch_builtin` and `_patch_lang_tensor`, as Triton 3.6 to 3.9 have them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _interpreting() -> Iterator[None]:
                 if isinstance(value, JITFunction):
                     twin = _interpreted(value.fn)
                     setattr(owner, name, _method(twin) if owner is tl.tensor else twin)
-        with _put(interpreter, "_patch_lang_tensor", _patch_tensor), _knob():
+        with _put(interpreter, "_patch_lang_tensor", _patch_tensor), _patching_once(), _knob():
             yield
     finally:
         # The interpreter leaves some of its patches behind. What it adds stays: kernels need it.
@@ -85,6 +85,39 @@ def _patch_tensor(tensor: type, scope: Any) -> None:
     """numpy 2.4 makes no int of an array with dimensions, as Triton 3.6 asks for."""
     _patch_tensor_of_triton(tensor, scope)
     scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+
+@contextlib.contextmanager
+def _patching_once() -> Iterator[None]:
+    """Until the end, what is patched stays so, and is not looked for again.
+
+    Triton does that at each call of a function within a kernel, which takes a third of the time.
+    """
+    with contextlib.ExitStack() as stack:
+        for name, place in (("_patch_lang", _globals), ("_patch_builtin", _itself)):
+            stack.enter_context(_put(interpreter, name, _first(getattr(interpreter, name), place)))
+        yield
+
+
+def _globals(function: Any) -> int:
+    return id(function.__globals__)
+
+
+def _itself(package: Any) -> int:
+    return id(package)
+
+
+def _first(patch: Any, place: Any) -> Any:
+    """`patch` for the first argument of each `place`, and nothing for others."""
+    patched = set()
+
+    def once(target: Any, *more: Any) -> Any:
+        if place(target) in patched:
+            return None
+        patched.add(place(target))
+        return patch(target, *more)
+
+    return once
 
 
 @contextlib.contextmanager

@@ -368,6 +368,8 @@ def _fixed_part(kernel: TritonKernel, problem: Problem, config: Config) -> Launc
         options={
             "num_warps": config.num_warps,
             "num_stages": config.num_stages,
+            # Bits depend on it, and Triton's default is another from 3.10 on.
+            "enable_fp_fusion": True,
             **kernel.arguments.options(problem, config),
         },
     )

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import triton
+
 from cuda_reference import cubin, source
 from cuda_reference.rungs import RUNGS as CUDA_RUNGS
 from perf.competitors import rung_of, twins
@@ -42,7 +44,7 @@ def record() -> dict[str, Any]:
     for kernel, code in zip(RUNGS, asm.compile_many(jobs, processes=2), strict=True):
         found[f"triton {kernel.name}"] = _entry("triton", kernel, code) | {
             "lines": _signs(code.sass, kernel), "registers": code.registers, "shared": code.shared,
-            "config": code.config,
+            "config": code.config, "compiler": compiler(),
         }  # fmt: skip
     for kernel in CUDA_RUNGS:
         arch = "90a" if "90a" in source.architectures(kernel.name) else "90"
@@ -53,6 +55,11 @@ def record() -> dict[str, Any]:
             "registers": function.registers, "function": own,
         }  # fmt: skip
     return found
+
+
+def compiler() -> str:
+    """What compiles Triton's rungs here; another release makes other code of them."""
+    return f"Triton {triton.__version__}"
 
 
 def counted(functions: Sequence[str]) -> str:
@@ -112,9 +119,9 @@ def table(kernel: Kernel, below: str | None) -> str:
         rows.append([title, *counts, str(entry["registers"])])
     own = entries[f"triton {kernel.name}"]
     said = (
-        f"Instructions in the binary for sm_90, not executions; Triton's for 4096³ {LAYOUT}, "
-        f"{DTYPE}, in {own['config']}.{of_cuda(mirrored(kernel))} The signs, as `nvdisasm` prints "
-        "them:"
+        f"Instructions in the binary for sm_90, not executions; {own['compiler']}'s for 4096³ "
+        f"{LAYOUT}, {DTYPE}, in {own['config']}.{of_cuda(mirrored(kernel))} The signs, as "
+        "`nvdisasm` prints them:"
     )
     signs = "\n".join(["```text", *own["lines"], "```"])
     return markdown([Table(head, rows), said, signs])

@@ -13,6 +13,7 @@ import triton.language as tl
 from ..spec import Config, Trait, TritonKernel
 from .common.host import POINTERS, classic_tile, dot_why_not, of_pointers
 from .common.limits import sums_only
+from .common.older import in_registers
 from .common.raster import split_batch
 from .common.tile import batch_offset, dot, store, widen
 
@@ -60,7 +61,7 @@ def tiled_kernel(
 
 
 def configs(problem):
-    return (classic_tile(problem),)
+    return in_registers(problem, (classic_tile(problem),))
 
 
 KERNEL = TritonKernel(

@@ -18,6 +18,7 @@ import triton.language as tl
 from ..spec import Config, Trait, TritonKernel
 from .common.host import POINTERS, classic_tile, dot_why_not, of_pointers
 from .common.limits import sums_only
+from .common.older import in_registers
 from .common.raster import raster, split_batch
 from .common.tile import batch_offset, dot, store, widen
 
@@ -66,10 +67,8 @@ def swizzled_kernel(
 
 def configs(problem):
     tile = classic_tile(problem)
-    return (
-        dataclasses.replace(tile, ORDER="grouped"),
-        dataclasses.replace(tile, ORDER="serpentine"),
-    )
+    grouped = dataclasses.replace(tile, ORDER="grouped")
+    return in_registers(problem, (grouped, dataclasses.replace(tile, ORDER="serpentine")))
 
 
 KERNEL = TritonKernel(

@@ -12,6 +12,7 @@ import triton.language as tl
 
 from ..spec import Config, Trait, TritonKernel
 from .common.host import POINTERS, dot_why_not, of_pointers, tiles_in_flight
+from .common.older import in_registers
 from .common.raster import raster, split_batch
 from .common.tile import batch_offset, dot, finish, store, widen
 
@@ -42,7 +43,6 @@ def pipelined_kernel(
     # Rows past the edge wrap to valid ones; the store masks what they yield.
     a_ptrs = a_ptr + (offs_m % M)[:, None] * stride_am + offs_k[None, :] * stride_ak
     b_ptrs = b_ptr + offs_k[:, None] * stride_bk + (offs_n % N)[None, :] * stride_bn
-
     tl.assume(K > 0)
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC)
     for k in tl.range(0, K, BLOCK_K, num_stages=STAGES):
@@ -62,7 +62,7 @@ def pipelined_kernel(
 
 
 def configs(problem):
-    return tiles_in_flight(problem)
+    return in_registers(problem, tiles_in_flight(problem))
 
 
 KERNEL = TritonKernel(
