@@ -8,6 +8,8 @@ rest is linear, and its gradients are products.
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
@@ -17,12 +19,13 @@ from .plan import Ending, activated, kind_of, product, result_shape
 from .problem import ACCUMULATE
 from .runtime import fast_path, inductor
 from .runtime.torch_private import (
-    apply_of,
+    Derivatives,
     below_autograd,
     compute_requires_grad,
     has_tangent,
+    onwards,
     profiling,
-    single_level,
+    refuse_gradient,
 )
 
 _LIBRARY = torch.library.Library("tritemm", "FRAGMENT")
@@ -109,8 +112,7 @@ def _gemm_autograd(keys, a, b, bias, residual, activation, alpha, beta, *options
     if activation:
         linear = GEMM(a, b, bias, None, "", alpha, 1.0, *options)
         return after(linear, activation, residual, beta)
-    with single_level():
-        return _record(keys, a, b, bias, residual, alpha, beta, *options)
+    return _Linear.record(keys, a, b, bias, residual, alpha, beta, *options)
 
 
 def after(linear, activation, residual, beta) -> torch.Tensor:
@@ -121,21 +123,13 @@ def after(linear, activation, residual, beta) -> torch.Tensor:
     return torch.add(result, residual, alpha=beta).to(linear.dtype)
 
 
-def _gemm_out_autograd(keys, *args, out):
-    tensors = (t for t in (*args, out) if isinstance(t, torch.Tensor))
-    if compute_requires_grad(*tensors):
-        raise RuntimeError(
-            "gemm_out(): functions with out=... arguments don't support automatic "
-            "differentiation, but one of the arguments requires grad."
-        )
-    below_autograd(GEMM_OUT, keys, *args, out=out)
-
-
 _LIBRARY.impl("gemm", _gemm_autograd, "Autograd", with_keyset=True)
-_LIBRARY.impl("gemm_out", _gemm_out_autograd, "Autograd", with_keyset=True)
+_LIBRARY.impl(
+    "gemm_out", functools.partial(refuse_gradient, GEMM_OUT), "Autograd", with_keyset=True
+)
 
 
-class _Linear(torch.autograd.Function):
+class _Linear(Derivatives):
     """Derivatives of alpha * a @ b + bias + beta * residual."""
 
     @staticmethod
@@ -145,9 +139,7 @@ class _Linear(torch.autograd.Function):
         ctx.operands = tuple((tuple(t.shape), t.stride(), t.dtype) for t in (a, b))
         ctx.more = [t if t is None else (t.shape, t.dtype) for t in (bias, residual)]
         ops.save(ctx, a, b, ctx.needs_input_grad[1:3])
-        # What an outer transform records or pushes forward is not this function's to switch off.
-        with torch.enable_grad(), torch.autograd.forward_ad._set_fwd_grad_enabled(True):
-            return below_autograd(GEMM, keys, a, b, bias, residual, "", alpha, beta, *options)
+        return onwards(GEMM, keys, a, b, bias, residual, "", alpha, beta, *options)
 
     @staticmethod
     def backward(ctx, grad):
@@ -161,7 +153,7 @@ class _Linear(torch.autograd.Function):
         return None, *found, *[None] * 6
 
 
-class _Recorded(torch.autograd.Function):
+class _Recorded(Derivatives):
     """The same of a kind that was made before, past torch's dispatcher."""
 
     @staticmethod
@@ -206,7 +198,6 @@ def _summed(grad, shape, dtype):
     return grad.to(torch.promote_types(grad.dtype, dtype)).sum_to_size(shape).to(dtype)
 
 
-_record = apply_of(_Linear)
 #: (a, b, bias, residual, plan, ending, and the addresses that `kind_of` has of them all) -> the
 #: result by a prepared plan, recorded by autograd.
-record = apply_of(_Recorded)
+record = _Recorded.apply

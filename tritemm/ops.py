@@ -8,6 +8,7 @@ stand in `api.py`; these operators trust their arguments.
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
@@ -18,12 +19,13 @@ from .dispatch.request import for_gradients
 from .plan import product, result_shape
 from .runtime import fast_path, inductor
 from .runtime.torch_private import (
-    apply_of,
+    Derivatives,
     below_autograd,
     compute_requires_grad,
     has_tangent,
+    onwards,
     profiling,
-    single_level,
+    refuse_gradient,
 )
 
 _LIBRARY = torch.library.Library("tritemm", "DEF")
@@ -121,25 +123,17 @@ def _mm_autograd(keys, a, b, *options):
     """The operator's rule: records where a gradient or a tangent asks for it, and goes on."""
     forward_mode = has_tangent(a, b)
     if forward_mode or compute_requires_grad(a, b):
-        with single_level():
-            return _record_any(keys, forward_mode, a, b, *options)
+        return _MatMul.record(keys, forward_mode, a, b, *options)
     return below_autograd(_MM, keys, a, b, *options)
 
 
-def _mm_out_autograd(keys, a, b, kernel, precision, accumulate, *, out):
-    if compute_requires_grad(a, b, out):
-        raise RuntimeError(
-            "mm_out(): functions with out=... arguments don't support automatic differentiation, "
-            "but one of the arguments requires grad."
-        )
-    below_autograd(_MM_OUT, keys, a, b, kernel, precision, accumulate, out=out)
-
-
 _LIBRARY.impl("mm", _mm_autograd, "Autograd", with_keyset=True)
-_LIBRARY.impl("mm_out", _mm_out_autograd, "Autograd", with_keyset=True)
+_LIBRARY.impl(
+    "mm_out", functools.partial(refuse_gradient, _MM_OUT), "Autograd", with_keyset=True
+)
 
 
-class _MatMul(torch.autograd.Function):
+class _MatMul(Derivatives):
     """The operator's derivatives, by the operator."""
 
     @staticmethod
@@ -150,9 +144,7 @@ class _MatMul(torch.autograd.Function):
         save(ctx, a, b, needs)
         if forward_mode:
             ctx.save_for_forward(a, b)
-        # What an outer transform records or pushes forward is not this function's to switch off.
-        with torch.enable_grad(), torch.autograd.forward_ad._set_fwd_grad_enabled(True):
-            return below_autograd(_MM, keys, a, b, *options)
+        return onwards(_MM, keys, a, b, *options)
 
     @staticmethod
     def backward(ctx, grad):
@@ -173,7 +165,7 @@ class _MatMul(torch.autograd.Function):
         return sum(terms[1:], terms[0])
 
 
-class _Recorded(torch.autograd.Function):
+class _Recorded(Derivatives):
     """The derivatives of a product that the fast path makes, which makes them too."""
 
     @staticmethod
@@ -189,10 +181,8 @@ class _Recorded(torch.autograd.Function):
         return *short_gradients(ctx.plan, grad, a, b, ctx.needs_input_grad), None
 
 
-#: `_MatMul` of its arguments, recorded by autograd.
-_record_any = apply_of(_MatMul)
 #: (a, b, plan) -> the product by a prepared plan, recorded by autograd; for `fast_path.product`.
-record = apply_of(_Recorded)
+record = _Recorded.apply
 
 
 def save(ctx, a, b, needs) -> None:

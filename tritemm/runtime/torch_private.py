@@ -10,6 +10,8 @@ import functools
 from collections.abc import Callable
 
 import torch
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import forward_ad
 
 
 def private(path: str):
@@ -63,24 +65,52 @@ def below_autograd(operator, keys, *args, **named):
         return operator.redispatch(keys & torch._C._after_autograd_keyset, *args, **named)
 
 
-def single_level() -> contextlib.AbstractContextManager:
-    """Where `torch.autograd.Function.apply` records for the innermost `torch.func` transform alone.
+def onwards(operator, keys, *args) -> torch.Tensor:
+    """`below_autograd` inside of `Derivatives.forward`.
 
-    That is what the autograd rule of an operator has to do: the dispatcher, which has called it,
-    goes on to the outer transforms.
+    What an outer transform records or pushes forward is not for that to switch off.
     """
-    from torch._functorch.utils import enable_single_level_autograd_function
+    with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
+        return below_autograd(operator, keys, *args)
 
-    return enable_single_level_autograd_function()
+
+class Derivatives(getattr(torch.autograd.function, "_SingleLevelFunction", torch.autograd.Function)):
+    """Base of an operator's derivatives: a `torch.autograd.Function` without `setup_context`.
+
+    `apply` is for plain tensors, outside of `torch.func`, and the quickest that there is. `record`
+    is for the autograd rule of an operator. It records for the innermost `torch.func` transform
+    alone: the dispatcher, which has called the rule, goes on to the outer ones. A Function would
+    ask for `setup_context` there, and so as to go through all transforms by itself.
+    """
+
+    _compiled_autograd_key = staticmethod(torch.autograd.Function._compiled_autograd_key)
+
+    @classmethod
+    def record(cls, *args):
+        """Whatever `forward` returns of these, recorded."""
+        with enable_single_level_autograd_function():
+            return cls.apply(*args)
+
+
+single_level = enable_single_level_autograd_function
 
 
 def apply_of(function) -> Callable:
-    """`function.apply`, of a `torch.autograd.Function` without `setup_context`.
+    """`apply` of a `Derivatives` with the forward and the backward of `function`."""
+    methods = {name: vars(function)[name] for name in ("forward", "backward")}
+    return type(function.__name__, (Derivatives,), methods).apply
 
-    The one of torch's C++ part: outside of transforms, what stands before it in Python only finds
-    that there is nothing to do.
-    """
-    return super(torch.autograd.Function, function).apply
+
+def refuse_gradient(operator, keys, *args, out) -> None:
+    """The autograd rule of an operator that writes to `out`, called by its name in an error."""
+    tensors = (t for t in (*args, out) if isinstance(t, torch.Tensor))
+    if compute_requires_grad(*tensors):
+        name = operator._schema.name.removeprefix("tritemm::")
+        raise RuntimeError(
+            f"{name}(): functions with out=... arguments don't support automatic differentiation, "
+            "but one of the arguments requires grad."
+        )
+    below_autograd(operator, keys, *args, out=out)
 
 
 def tangent_of(tensor: torch.Tensor) -> torch.Tensor | None:
