@@ -11,7 +11,7 @@ import torch
 from . import dispatch, plan
 from .dtypes import accumulator_type, check_precision, result_type
 from .problem import ACCUMULATE, INTERPRETED
-from .runtime.torch_private import compute_requires_grad
+from .runtime.torch_private import compute_requires_grad, is_contiguous_or_false, unframed
 
 #: The types of what most callers give as a factor.
 NUMBERS = (int, float)
@@ -19,6 +19,7 @@ NUMBERS = (int, float)
 _REAL = (*NUMBERS, torch.SymInt, torch.SymFloat, numbers.Real)
 
 
+@unframed
 def operands(input, other, out, word, precision, accumulate, out_dtype):
     """Both operands with at least two dimensions, and the operator's options; or an error."""
     for position, (name, tensor) in enumerate((("input", input), ("other", other)), start=1):
@@ -132,6 +133,7 @@ def drop_shape(a, b, input, other, activation=""):
     return (*batch, *([] if input.dim() == 1 else [m]), *([] if other.dim() == 1 else [n]))
 
 
+@unframed
 def check_out(out, inputs, dtype) -> None:
     """Refuse an `out` that torch refuses, whatever its shape."""
     if not isinstance(out, torch.Tensor):
@@ -151,6 +153,7 @@ def check_out(out, inputs, dtype) -> None:
         )
 
 
+@unframed
 def resize(out, shape) -> None:
     """Give `out` the result's shape, with torch's warning; refuse one whose elements overlap."""
     if tuple(out.shape) != shape:
@@ -172,10 +175,11 @@ def needs_copy(out, shape, *tensors) -> bool:
     """Whether the result must be whole before `out` is touched.
 
     An operand must be read before its own tensor is given another shape; and a tensor that only
-    stands for the negative of its memory is torch's to write.
+    stands for the negative of its memory is torch's to write. In a graph neither can be asked, and
+    torch traces around both; but there an operator only writes to what leaves no gaps.
     """
-    if torch.compiler.is_dynamo_compiling():  # neither can be asked; torch traces around both
-        return False
+    if torch.compiler.is_dynamo_compiling():
+        return not is_contiguous_or_false(out)
     return out.is_neg() or (
         tuple(out.shape) != shape and any(torch._C._is_alias_of(out, t) for t in tensors)
     )

@@ -8,8 +8,6 @@ rest is linear, and its gradients are products.
 
 from __future__ import annotations
 
-import functools
-
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
@@ -23,9 +21,10 @@ from .runtime.torch_private import (
     below_autograd,
     compute_requires_grad,
     has_tangent,
+    implement,
     onwards,
     profiling,
-    refuse_gradient,
+    without_gradient,
 )
 
 _LIBRARY = torch.library.Library("tritemm", "FRAGMENT")
@@ -45,9 +44,8 @@ def _gemm_out(a, b, bias, residual, activation, alpha, beta, *options, out):
     product(a, b, out, (*options, out.dtype), ending)
 
 
-for _key in ("CPU", "CUDA"):
-    _LIBRARY.impl("gemm", _gemm, _key)
-    _LIBRARY.impl("gemm_out", _gemm_out, _key)
+implement(_LIBRARY, "gemm", _gemm, "CPU", "CUDA")
+implement(_LIBRARY, "gemm_out", _gemm_out, "CPU", "CUDA")
 
 
 @torch.library.register_fake("tritemm::gemm", lib=_LIBRARY)
@@ -96,7 +94,7 @@ def _parts(a, b, bias, residual, activation, alpha, beta, kernel, precision, acc
     return Ending(bias, residual, activation, alpha, beta).of(sums, out_dtype)
 
 
-_LIBRARY.impl("gemm", _parts, "FuncTorchBatchedDecomposition")
+implement(_LIBRARY, "gemm", _parts, "FuncTorchBatchedDecomposition")
 
 
 # Derivatives
@@ -123,10 +121,8 @@ def after(linear, activation, residual, beta) -> torch.Tensor:
     return torch.add(result, residual, alpha=beta).to(linear.dtype)
 
 
-_LIBRARY.impl("gemm", _gemm_autograd, "Autograd", with_keyset=True)
-_LIBRARY.impl(
-    "gemm_out", functools.partial(refuse_gradient, GEMM_OUT), "Autograd", with_keyset=True
-)
+implement(_LIBRARY, "gemm", _gemm_autograd, "Autograd")
+implement(_LIBRARY, "gemm_out", without_gradient(GEMM_OUT), "Autograd")
 
 
 class _Linear(Derivatives):

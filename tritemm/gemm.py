@@ -22,11 +22,13 @@ from .fused import GEMM, GEMM_OUT, after, record
 from .plan import Ending, expands, kind_of, result_shape
 from .problem import ACTIVATIONS, GATED
 from .runtime import fast_path
+from .runtime.torch_private import unframed, untraced
 
 #: What a bias or a residual of floating-point operands may be.
 ADDED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
+@unframed
 def gemm(
     input, other, bias, residual, activation, alpha, beta, out,
     kernel="auto", config=None, batch_invariant=False, precision=None, accumulate=None,
@@ -77,6 +79,7 @@ def gemm(
     return _into(out, shape, a, b, input, other, ending, options)
 
 
+@untraced
 def known(input, other, ending: tuple, out, asked: tuple) -> torch.Tensor | None:
     """The result, past torch's dispatcher, of a call of a kind that was made before; else None.
 

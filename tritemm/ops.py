@@ -8,7 +8,6 @@ stand in `api.py`; these operators trust their arguments.
 
 from __future__ import annotations
 
-import functools
 import math
 
 import torch
@@ -23,9 +22,10 @@ from .runtime.torch_private import (
     below_autograd,
     compute_requires_grad,
     has_tangent,
+    implement,
     onwards,
     profiling,
-    refuse_gradient,
+    without_gradient,
 )
 
 _LIBRARY = torch.library.Library("tritemm", "DEF")
@@ -57,9 +57,8 @@ def _mm_out(a, b, kernel, precision, accumulate, *, out):
     product(a, b, out, (kernel, precision, accumulate, out.dtype))
 
 
-for _key in ("CPU", "CUDA"):
-    _LIBRARY.impl("mm", _mm, _key)
-    _LIBRARY.impl("mm_out", _mm_out, _key)
+implement(_LIBRARY, "mm", _mm, "CPU", "CUDA")
+implement(_LIBRARY, "mm_out", _mm_out, "CPU", "CUDA")
 
 
 @torch.library.register_fake("tritemm::mm", lib=_LIBRARY)
@@ -127,10 +126,8 @@ def _mm_autograd(keys, a, b, *options):
     return below_autograd(_MM, keys, a, b, *options)
 
 
-_LIBRARY.impl("mm", _mm_autograd, "Autograd", with_keyset=True)
-_LIBRARY.impl(
-    "mm_out", functools.partial(refuse_gradient, _MM_OUT), "Autograd", with_keyset=True
-)
+implement(_LIBRARY, "mm", _mm_autograd, "Autograd")
+implement(_LIBRARY, "mm_out", without_gradient(_MM_OUT), "Autograd")
 
 
 class _MatMul(Derivatives):

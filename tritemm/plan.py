@@ -25,7 +25,7 @@ from .problem import GATED, Problem, factors
 from .runtime import fast_path
 from .runtime.binding import Call
 from .runtime.launches import Launches
-from .runtime.torch_private import current_device
+from .runtime.torch_private import current_device, untraced
 from .spec import Kernel
 
 #: Operands whose kernels have an epilogue; those of others leave it to torch.
@@ -238,6 +238,7 @@ def _pair(x: torch.Tensor, activation: str) -> tuple[torch.Tensor, torch.Tensor]
     return activated(gate, GATED[activation]), up
 
 
+@untraced
 def product(
     a, b, out: torch.Tensor | None, options: tuple, ending: Ending | None = None
 ) -> torch.Tensor:
@@ -291,6 +292,7 @@ def kind_of(a, b, out, options: tuple, ending: Ending | None) -> tuple[tuple, tu
     return (key, ending.key()), (*addresses, *ending.read())
 
 
+@untraced
 def learn(called: Sequence, prepared: Sequence, result: torch.Tensor, options: tuple) -> None:
     """Let the fast path make products like one that `product` has made, of 1-D operands too.
 
