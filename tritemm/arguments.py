@@ -11,6 +11,7 @@ import torch
 from . import dispatch, plan
 from .dtypes import accumulator_type, check_precision, result_type
 from .problem import ACCUMULATE, INTERPRETED
+from .runtime.sizes import fits, holds, known
 from .runtime.torch_private import compute_requires_grad, is_contiguous_or_false, unframed
 
 #: The types of what most callers give as a factor.
@@ -39,7 +40,7 @@ def operands(input, other, out, word, precision, accumulate, out_dtype):
     _check_types(input, other)
     a = input.unsqueeze(0) if input.dim() == 1 else input
     b = other.unsqueeze(-1) if other.dim() == 1 else other
-    if a.shape[-1] != b.shape[-2]:
+    if not holds(a.shape[-1] == b.shape[-2]):
         raise RuntimeError(
             f"input {tuple(input.shape)} and other {tuple(other.shape)} cannot be multiplied: "
             f"K is {a.shape[-1]} in one and {b.shape[-2]} in the other"
@@ -156,15 +157,16 @@ def check_out(out, inputs, dtype) -> None:
 @unframed
 def resize(out, shape) -> None:
     """Give `out` the result's shape, with torch's warning; refuse one whose elements overlap."""
-    if tuple(out.shape) != shape:
-        if out.numel():
+    if not fits(out.shape, shape):
+        if not torch.compiler.is_dynamo_compiling() and out.numel():
             warnings.warn(
                 f"out was resized: it had shape {list(out.shape)}, the result has {list(shape)}. "
                 "torch deprecates this; resize out to 0 elements first to reuse its memory",
                 stacklevel=4,
             )
         out.resize_(shape)
-    if any(size > 1 and stride == 0 for size, stride in zip(out.shape, out.stride(), strict=True)):
+    steps = zip(out.shape, out.stride(), strict=True)
+    if any(known(stride == 0) and not known(size <= 1) for size, stride in steps):
         raise RuntimeError(
             "unsupported operation: more than one element of out refers to a single memory "
             "location. Please clone() out before calling matmul"

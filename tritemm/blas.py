@@ -11,6 +11,7 @@ from .arguments import factor
 from .config import Config
 from .gemm import added_to
 from .problem import GATED
+from .runtime.sizes import holds
 from .spec import Kernel
 
 
@@ -69,7 +70,7 @@ def linear(
         )
     other = weight.mT if weight.dim() == 2 else weight
     gated = isinstance(activation, str) and activation in GATED
-    if gated and (weight.dim() != 2 or weight.shape[0] % 2):
+    if gated and (weight.dim() != 2 or not holds(weight.shape[0] % 2 == 0)):
         raise RuntimeError(
             f"linear(): weight has shape {list(weight.shape)}; a gated activation needs "
             "[2 * out_features, in_features], the gate's rows before the others"
@@ -145,7 +146,7 @@ def mv(
 def _added(name, dims, input, x, y, beta, alpha, out, options) -> torch.Tensor:
     first, second = ("mat1", "mat2") if dims == 2 else ("batch1", "batch2")
     _dimensions(name, **{first: (x, dims), second: (y, dims)})
-    if x.shape[0] != y.shape[0] and dims == 3:
+    if dims == 3 and not holds(x.shape[0] == y.shape[0]):
         raise RuntimeError(
             f"{name}(): {first} has {x.shape[0]} matrices and {second} has {y.shape[0]}"
         )

@@ -16,6 +16,7 @@ from .dispatch.request import for_gradients
 from .plan import Ending, activated, kind_of, product, result_shape
 from .problem import ACCUMULATE
 from .runtime import fast_path, inductor
+from .runtime.sizes import summed
 from .runtime.torch_private import (
     Derivatives,
     below_autograd,
@@ -190,8 +191,8 @@ def _found(grad, gradients, needs, more, alpha, beta) -> list:
 def _summed(grad, shape, dtype):
     """`grad` summed to a broadcast tensor's shape; torch keeps the terms in fp32 meanwhile."""
     if grad.dtype is dtype:
-        return grad.sum_to_size(shape)
-    return grad.to(torch.promote_types(grad.dtype, dtype)).sum_to_size(shape).to(dtype)
+        return summed(grad, shape)
+    return summed(grad.to(torch.promote_types(grad.dtype, dtype)), shape).to(dtype)
 
 
 #: (a, b, bias, residual, plan, ending, and the addresses that `kind_of` has of them all) -> the

@@ -17,6 +17,7 @@ from . import distributed
 from .dispatch.request import for_gradients
 from .plan import product, result_shape
 from .runtime import fast_path, inductor
+from .runtime.sizes import known, same, summed
 from .runtime.torch_private import (
     Derivatives,
     below_autograd,
@@ -223,7 +224,8 @@ def _factors(index, grad, other, shape, stride):
         if len(shape) == 2 and other.dim() > 2:  # the sum over the batch is a longer K
             other, grad = distributed.flat(other, grad) or (other, grad)
         x, y = other.mT, grad
-    if stride[-2] == 1 and stride[-1] == shape[-2] != 1:  # stored by columns
+    by_columns = known(stride[-2] == 1) and known(stride[-1] == shape[-2])
+    if by_columns and not known(shape[-2] == 1):
         return y.mT, x.mT, True
     return x, y, False
 
@@ -234,10 +236,10 @@ def _summed(x, y, shape, options):
     It has their type, but the terms of a sum stay in fp32 until it is done.
     """
     dtype = x.dtype
-    if len(shape) == 2 == x.dim() == y.dim() or result_shape(x, y) == shape:
+    if len(shape) == 2 == x.dim() == y.dim() or same(result_shape(x, y), shape):
         return mm(x, y, *options, dtype)
     half = dtype in (torch.float16, torch.bfloat16)
-    return mm(x, y, *options, torch.float32 if half else dtype).sum_to_size(shape).to(dtype)
+    return summed(mm(x, y, *options, torch.float32 if half else dtype), shape).to(dtype)
 
 
 def short_gradients(plan, grad, a, b, needs):

@@ -398,12 +398,6 @@ def result_shape(a, b, activation: str = "") -> tuple[int, ...]:
     return (*batch, a.shape[-2], columns)
 
 
-def expands(shape: Sequence[int], to: Sequence[int]) -> bool:
-    """Whether a tensor of `shape` broadcasts to a result of the shape `to`."""
-    sizes = zip(reversed(shape), reversed(to), strict=False)  # from the last on
-    return len(shape) <= len(to) and all(size in (1, whole) for size, whole in sizes)
-
-
 def is_trivial(terms: int, c: torch.Tensor) -> bool:
     """Whether there is nothing to multiply; then `c` is finished: sums of no terms are zero."""
     if terms == 0:
