@@ -6,6 +6,7 @@ for equality, and no test has a tolerance of its own.
 
 import contextlib
 import functools
+import pickle
 from typing import ClassVar
 
 import pytest
@@ -340,6 +341,44 @@ def test_opcheck(shapes, strided):
     torch.library.opcheck(torch.ops.tritemm.mm.default, (*args, *options, torch.float32))
     out = torch.empty_like(torch.matmul(*args))
     torch.library.opcheck(torch.ops.tritemm.mm_out.default, (*args, *options), {"out": out})
+
+
+TRACED = {
+    "matmul": lambda a, b, c, v: tritemm.matmul(a, b, activation="relu", alpha=2),
+    "linear": lambda a, b, c, v: tritemm.linear(a, b.mT, c[0], residual=c),
+    "linear of a constant": lambda a, b, c, v: tritemm.linear(a, torch.ones(5, 4, device=DEVICE)),
+    "addmm": lambda a, b, c, v: tritemm.addmm(c, a, b, beta=2, alpha=3),
+    "addmm without its input": lambda a, b, c, v: tritemm.addmm(c, a, b, beta=0),
+    "baddbmm": lambda a, b, c, v: tritemm.baddbmm(c[None], a[None], b[None]),
+    "mv": lambda a, b, c, v: tritemm.mv(a, v),
+    "einsum": lambda a, b, c, v: tritemm.einsum("ij,jk->ki", a, b),
+    "Linear": torch.nn.Sequential(tritemm.Linear(4, 5, activation="relu", device=DEVICE)),
+}
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_symbolic_trace(name):
+    function, module = TRACED[name], isinstance(TRACED[name], torch.nn.Module)
+    args = (integers(3, 4), integers(4, 5), integers(3, 5), integers(4))[: 1 if module else 4]
+    graph = torch.fx.symbolic_trace(function)
+    called = {node.target for node in graph.graph.nodes if node.op == "call_function"}
+    assert any(getattr(t, "__module__", "").startswith("tritemm.") for t in called)
+    assert torch.equal(pickle.loads(pickle.dumps(graph))(*args), function(*args))
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated")
+@pytest.mark.parametrize("name", TRACED)
+def test_jit_trace(name):
+    function, module = TRACED[name], isinstance(TRACED[name], torch.nn.Module)
+    args = (integers(3, 4), integers(4, 5), integers(3, 5), integers(4))[: 1 if module else 4]
+    graph = torch.jit.trace(function, args)
+    assert "tritemm::" in str(graph.inlined_graph)
+    again = tuple(t + 1 for t in args)
+    assert torch.equal(graph(*again), function(*again))
+    x = args[0].clone().requires_grad_()
+    (got,), (want,) = (torch.autograd.grad(f(x, *args[1:]).sum(), x) for f in (graph, function))
+    assert torch.equal(got, want)
 
 
 # Derivatives, however the product is reached

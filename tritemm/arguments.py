@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import numbers
 import sys
 import warnings
+from collections.abc import Callable
 
 import torch
+from torch.overrides import handle_torch_function, has_torch_function
 
 from . import dispatch, plan
 from .dtypes import accumulator_type, check_precision, result_type
@@ -18,6 +21,24 @@ from .runtime.torch_private import compute_requires_grad, is_contiguous_or_false
 NUMBERS = (int, float)
 #: Those of all that can be one.
 _REAL = (*NUMBERS, torch.SymInt, torch.SymFloat, numbers.Real)
+
+
+def without_tensors(function: Callable, *args, **named):
+    """What a call means whose first arguments, those given by place, are not all tensors.
+
+    That is for torch's protocol to say, by which the Proxies of `torch.fx` make it a node of their
+    graph; or else torch's error.
+    """
+    if has_torch_function(args):
+        return handle_torch_function(function, args, *args, **named)
+    names = list(inspect.signature(function).parameters)
+    for position, (name, value) in enumerate(zip(names, args, strict=False), start=1):
+        if name != "equation" and not isinstance(value, torch.Tensor):
+            raise TypeError(
+                f"{function.__name__}(): argument '{name}' (position {position}) must be Tensor, "
+                f"not {type(value).__name__}"
+            )
+    raise AssertionError("all of them are tensors")
 
 
 @unframed

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from .api import matmul
-from .arguments import factor
+from .arguments import factor, without_tensors
 from .config import Config
 from .gemm import added_to
 from .problem import GATED
@@ -60,9 +60,11 @@ def linear(
     [[0.0, 4.0], [0.0, 4.0]]
     """
     if not isinstance(weight, torch.Tensor):
-        raise TypeError(
-            f"linear(): argument 'weight' (position 2) must be Tensor, not {type(weight).__name__}"
-        )
+        return without_tensors(
+            linear, input, weight, bias, activation=activation, residual=residual, out=out,
+            kernel=kernel, config=config, batch_invariant=batch_invariant, precision=precision,
+            accumulate=accumulate, out_dtype=out_dtype,
+        )  # fmt: skip
     if weight.dim() > 2:
         raise RuntimeError(
             f"linear(): weight has shape {list(weight.shape)}; [out_features, in_features] and "
@@ -102,7 +104,7 @@ def addmm(
     >>> tritemm.addmm(a, a, a, beta=3).tolist()
     [[5.0, 5.0], [5.0, 5.0]]
     """
-    return _added("addmm", 2, input, mat1, mat2, beta, alpha, out, options)
+    return _added(addmm, 2, input, mat1, mat2, beta, alpha, out, options)
 
 
 def baddbmm(
@@ -125,7 +127,7 @@ def baddbmm(
     >>> tritemm.baddbmm(a, a, a, alpha=2).tolist()
     [[[5.0, 5.0], [5.0, 5.0]]]
     """
-    return _added("baddbmm", 3, input, batch1, batch2, beta, alpha, out, options)
+    return _added(baddbmm, 3, input, batch1, batch2, beta, alpha, out, options)
 
 
 def mv(
@@ -139,11 +141,17 @@ def mv(
     >>> tritemm.mv(a, a[0]).tolist()
     [3.0, 3.0]
     """
+    if not (isinstance(input, torch.Tensor) and isinstance(vec, torch.Tensor)):
+        return without_tensors(mv, input, vec, out=out, **options)
     _dimensions("mv", input=(input, 2), vec=(vec, 1))
     return matmul(input, vec, out=out, **options)
 
 
-def _added(name, dims, input, x, y, beta, alpha, out, options) -> torch.Tensor:
+def _added(function, dims, input, x, y, beta, alpha, out, options) -> torch.Tensor:
+    tensors = input, x, y
+    if not all(isinstance(t, torch.Tensor) for t in tensors):
+        return without_tensors(function, *tensors, beta=beta, alpha=alpha, out=out, **options)
+    name = function.__name__
     first, second = ("mat1", "mat2") if dims == 2 else ("batch1", "batch2")
     _dimensions(name, **{first: (x, dims), second: (y, dims)})
     if dims == 3 and not holds(x.shape[0] == y.shape[0]):
@@ -159,9 +167,5 @@ def _added(name, dims, input, x, y, beta, alpha, out, options) -> torch.Tensor:
 
 def _dimensions(name, **tensors) -> None:
     for argument, (tensor, count) in tensors.items():
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(
-                f"{name}(): argument '{argument}' must be Tensor, not {type(tensor).__name__}"
-            )
         if tensor.dim() != count:
             raise RuntimeError(f"{name}(): {argument} has {tensor.dim()} dimensions, not {count}")

@@ -10,6 +10,7 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from .api import matmul
+from .arguments import without_tensors
 from .runtime.sizes import holds, known
 
 
@@ -33,9 +34,8 @@ def einsum(equation: str, a: torch.Tensor, b: torch.Tensor, **options) -> torch.
     >>> tritemm.einsum("bqhd,bkhd->bhqk", q, q).shape
     torch.Size([2, 3, 5, 5])
     """
-    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
-        wrong = b if isinstance(a, torch.Tensor) else a
-        raise TypeError(f"einsum(): operands must be Tensors, not {type(wrong).__name__}")
+    if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
+        return without_tensors(einsum, equation, a, b, **options)
     # Dynamo would go round the cache as well, and warn of it.
     read = _form.__wrapped__ if is_dynamo_compiling() else _form
     form = read(equation, a.dim(), b.dim())

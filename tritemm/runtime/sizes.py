@@ -8,10 +8,17 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 
+def _is_plain(condition) -> bool:
+    """Whether it says yes or no: a bool, or a tensor, which it is under `torch.jit.trace`."""
+    if is_dynamo_compiling():
+        return False
+    return type(condition) is bool or isinstance(condition, torch.Tensor)
+
+
 def holds(condition: bool | torch.SymBool) -> bool:
     """Whether it does. Where only data will tell, yes: then the graph checks it when it is run."""
-    if type(condition) is bool and not is_dynamo_compiling():
-        return condition
+    if _is_plain(condition):
+        return bool(condition)
     from torch.fx.experimental.symbolic_shapes import guard_or_true  # takes long
 
     if not guard_or_true(condition):
@@ -22,8 +29,8 @@ def holds(condition: bool | torch.SymBool) -> bool:
 
 def known(condition: bool | torch.SymBool) -> bool:
     """Whether it is known to hold; where only data will tell, no."""
-    if type(condition) is bool and not is_dynamo_compiling():
-        return condition
+    if _is_plain(condition):
+        return bool(condition)
     from torch.fx.experimental.symbolic_shapes import guard_or_false  # takes long
 
     return guard_or_false(condition)
