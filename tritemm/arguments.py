@@ -14,8 +14,8 @@ from torch.overrides import handle_torch_function, has_torch_function
 from . import dispatch, plan
 from .dtypes import accumulator_type, check_precision, result_type
 from .problem import ACCUMULATE, INTERPRETED
-from .runtime.sizes import fits, holds, known
-from .runtime.torch_private import compute_requires_grad, is_contiguous_or_false, unframed
+from .runtime.sizes import fits, holds, in_one_piece, known
+from .runtime.torch_private import compute_requires_grad, unframed
 
 #: The types of what most callers give as a factor.
 NUMBERS = (int, float)
@@ -202,7 +202,7 @@ def needs_copy(out, shape, *tensors) -> bool:
     torch traces around both; but there an operator only writes to what leaves no gaps.
     """
     if torch.compiler.is_dynamo_compiling():
-        return not is_contiguous_or_false(out)
+        return not in_one_piece(out)
     return out.is_neg() or (
         tuple(out.shape) != shape and any(torch._C._is_alias_of(out, t) for t in tensors)
     )

@@ -58,6 +58,17 @@ def expands(shape: Sequence[int], to: Sequence[int]) -> bool:
     )
 
 
+def in_one_piece(t: torch.Tensor) -> bool:
+    """Whether `t` is known to be contiguous; `is_contiguous` would guard on its sizes."""
+    step = 1
+    for size, stride in zip(reversed(t.shape), reversed(t.stride()), strict=True):
+        if not known(size == 1):
+            if not known(stride == step):
+                return False
+            step = step * size
+    return True
+
+
 def summed(t: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """`t.sum_to_size(shape)`, of sizes that only data will tell too."""
     try:

@@ -50,11 +50,6 @@ tracing_before_dispatch: Callable[[], bool] | None = (
 #: () -> whether the profiler records.
 profiling = private("_autograd._profiler_enabled") or (lambda: False)
 
-#: Tensor -> whether its elements lie one behind the other, as far as the sizes of a graph tell.
-is_contiguous_or_false: Callable[[torch.Tensor], bool] = getattr(
-    torch._prims_common, "is_contiguous_or_false", torch._prims_common.is_contiguous
-)
-
 _global_hooks = getattr(torch.nn.modules.module, "_has_any_global_hook", lambda: False)
 
 
