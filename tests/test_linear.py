@@ -427,6 +427,46 @@ def test_per_sample_gradients():
         assert torch.equal(mine, torchs)
 
 
+TRANSFORMS = {
+    "hessian": lambda loss, x, *rest: torch.func.hessian(loss)(x, *rest),
+    "jvp of grad": lambda loss, x, *rest: torch.func.jvp(
+        lambda t: torch.func.grad(loss)(t, *rest), (x,), (x,)
+    ),
+    "vmap of jacrev": lambda loss, x, *rest: torch.vmap(
+        torch.func.jacrev(loss, (0, 1, 2, 3)), in_dims=(0, None, None, None)
+    )(torch.stack((x, x + 1)), *rest),
+    "grad of functional_call": lambda loss, x, w, b, r: torch.func.grad(
+        lambda p: torch.func.functional_call(Called(loss), p, (x, r)).sum()
+    )({"weight": w, "bias": b}),
+}
+
+
+class Called(torch.nn.Linear):
+    def __init__(self, function):
+        super().__init__(1, 1)
+        self.function = function
+
+    def forward(self, x, residual):
+        return self.function(x, self.weight, self.bias, residual)
+
+
+@pytest.mark.parametrize("activation", [None, "silu", "swiglu"])
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_transforms(name, activation):
+    x, w, b, r = (torch.randn(s, device=DEVICE).double() for s in ((2, 3), (4, 3), 4, (2, 4)))
+    if activation == "swiglu":
+        r = r[:, :2]
+
+    def ours(x, w, b, r):
+        return tritemm.linear(x, w, b, activation=activation, residual=r).sin().sum()
+
+    def torchs(x, w, b, r):
+        return (plan.activated(F.linear(x, w, b), activation or "") + r).sin().sum()
+
+    got, want = (TRANSFORMS[name](loss, x, w, b, r) for loss in (ours, torchs))
+    torch.testing.assert_close(got, want)
+
+
 def test_forward_mode():
     x, w, b = integers(3, 4).double(), integers(5, 4).double(), integers(5).double()
     with fw.dual_level():

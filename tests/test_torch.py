@@ -5,6 +5,8 @@ for equality, and no test has a tolerance of its own.
 """
 
 import contextlib
+import functools
+import pickle
 from typing import ClassVar
 
 import pytest
@@ -140,6 +142,115 @@ def test_compile_with_out():
     assert budget.check(out, a, b).ok
 
 
+OUTS = {
+    "columns": lambda: torch.zeros(4, 9, device=DEVICE)[:, 2:7],
+    "rows apart": lambda: torch.zeros(8, 5, device=DEVICE)[::2],
+    "transposed": lambda: torch.zeros(5, 4, device=DEVICE).mT,
+    "resized": lambda: torch.zeros(0, device=DEVICE),
+    "of another type": lambda: torch.zeros(4, 5, device=DEVICE, dtype=torch.float64),
+    "expanded": lambda: torch.zeros(1, 5, device=DEVICE).expand(4, 5),
+}
+INTO = {
+    "matmul": lambda a, b, out: tritemm.matmul(a, b, out=out),
+    "linear": lambda a, b, out: tritemm.linear(a, b.mT, b[0], activation="relu", out=out),
+    "addmm": lambda a, b, out: tritemm.addmm(b[0], a, b, beta=2, out=out),
+}
+
+
+@pytest.mark.parametrize("call", INTO)
+@pytest.mark.parametrize("kind", OUTS)
+def test_compile_with_an_out_that_is_a_view(kind, call):
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    a, b = integers(4, 4), integers(4, 5)
+    view = kind in ("columns", "rows apart", "transposed")
+    compiled = torch.compile(INTO[call], backend="eager", fullgraph=view)
+    mine, ours = OUTS[kind](), OUTS[kind]()
+    if kind in ("of another type", "expanded"):
+        for function in (INTO[call], compiled):
+            with pytest.raises(RuntimeError, match="dtype" if kind != "expanded" else "clone"):
+                function(a, b, mine)
+    else:
+        want, got = INTO[call](a, b, ours), compiled(a, b, mine)
+        assert torch.equal(got, want) and got is mine
+        assert torch.equal(mine, ours) and mine.stride() == ours.stride()
+    # None of these is a plan, a choice or a launch.
+    assert torch._dynamo.utils.counters["frames"]["total"] <= 8
+
+
+def test_nothing_that_the_dispatcher_calls_is_compiled_after_a_break():
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    a, b = leaf(4, 5), leaf(5, 4)
+    loss = tritemm.linear(tritemm.matmul(a, b), b, activation="silu").sum()
+    (want,) = torch.autograd.grad(loss, a, retain_graph=True)
+
+    @torch.compile(backend="eager")
+    def step(a, b, loss, out):
+        # In none of these graphs is what writes to an `out` that isn't contiguous, or goes back.
+        torch.ops.tritemm.mm_out(a, b, "auto", None, None, out=out)
+        torch.ops.tritemm.gemm_out(a, b, None, out, "", 1.0, 1.0, "auto", None, None, out=out)
+        loss.backward()
+        return out + 1
+
+    out = torch.zeros(4, 4, device=DEVICE, dtype=torch.float64).mT
+    assert torch.equal(step(a.detach(), b.detach(), loss, out), 2 * (a @ b) + 1)
+    assert torch.equal(a.grad, want)
+    # Up to torch 2.11 some 20 of torch's own are counted.
+    assert torch._dynamo.utils.counters["frames"]["total"] <= 30
+
+
+MASKED = {
+    "K": lambda lib, x, w, m, n: lib.matmul(x[m].mT, x[n]),
+    "K of vectors": lambda lib, x, w, m, n: lib.matmul(x[m][:, 0], x[n][:, 1]),
+    "a batch": lambda lib, x, w, m, n: lib.matmul(x[m].unsqueeze(1), w[None]),
+    "addmm": lambda lib, x, w, m, n: lib.addmm(w[0], x[m], w, beta=2),
+    "a row is added": lambda lib, x, w, m, n: lib.addmm(w[:1], x[m], w),
+    "a sum is added": lambda lib, x, w, m, n: lib.addmm(x[n] @ w, x[m], w),
+    "mv": lambda lib, x, w, m, n: lib.mv(x[m].mT, x[n][:, 0]),
+    "einsum": lambda lib, x, w, m, n: lib.einsum("ij,jk->ik", x[m], w),
+    "einsum over it": lambda lib, x, w, m, n: lib.einsum("ij,ik->jk", x[m], x[n]),
+    "einsum in a batch": lambda lib, x, w, m, n: lib.einsum("ij,ik->ijk", x[m], x[n]),
+    "einsum of heads": lambda lib, x, w, m, n: lib.einsum(
+        "bqhd,bkhd->bhqk", x[m].reshape(-1, 2, 2, 1), x[n].reshape(-1, 2, 2, 1)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MASKED)
+@torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
+def test_sizes_that_only_data_tell(name):
+    torch._dynamo.reset()
+    function = MASKED[name]
+    compiled = torch.compile(
+        functools.partial(function, tritemm), backend="aot_eager", fullgraph=True
+    )
+    x, w = leaf(6, 4), leaf(4, 4)
+    for first, second in ((0b110101, 0b101110), (0b011000, 0b000110)):
+        m, n = (
+            torch.tensor([bits >> i & 1 for i in range(6)], device=DEVICE) == 1
+            for bits in (first, second)
+        )
+        got, want = compiled(x, w, m, n), function(torch, x, w, m, n)
+        assert torch.equal(got, want)
+        mine, torchs = (
+            torch.autograd.grad(t.sum(), (x, w), allow_unused=True) for t in (got, want)
+        )
+        for p, q in zip(mine, torchs, strict=True):
+            assert (p is q is None) or torch.equal(p, q)
+
+
+@torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
+def test_sizes_that_data_tell_apart_are_refused():
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda x, m, n: tritemm.matmul(x[m].mT, x[n]), backend="aot_eager", fullgraph=True
+    )
+    few, many = (torch.arange(6, device=DEVICE) < count for count in (2, 3))
+    with pytest.raises(RuntimeError):
+        compiled(integers(6, 4), few, many)
+
+
 @pytest.mark.parametrize("in_dims", [(0, 0), (0, None), (None, 0), (1, 2)])
 def test_vmap(in_dims):
     sizes = [[3, 4], [4, 5]]
@@ -231,6 +342,44 @@ def test_opcheck(shapes, strided):
     torch.library.opcheck(torch.ops.tritemm.mm.default, (*args, *options, torch.float32))
     out = torch.empty_like(torch.matmul(*args))
     torch.library.opcheck(torch.ops.tritemm.mm_out.default, (*args, *options), {"out": out})
+
+
+TRACED = {
+    "matmul": lambda a, b, c, v: tritemm.matmul(a, b, activation="relu", alpha=2),
+    "linear": lambda a, b, c, v: tritemm.linear(a, b.mT, c[0], residual=c),
+    "linear of a constant": lambda a, b, c, v: tritemm.linear(a, torch.ones(5, 4, device=DEVICE)),
+    "addmm": lambda a, b, c, v: tritemm.addmm(c, a, b, beta=2, alpha=3),
+    "addmm without its input": lambda a, b, c, v: tritemm.addmm(c, a, b, beta=0),
+    "baddbmm": lambda a, b, c, v: tritemm.baddbmm(c[None], a[None], b[None]),
+    "mv": lambda a, b, c, v: tritemm.mv(a, v),
+    "einsum": lambda a, b, c, v: tritemm.einsum("ij,jk->ki", a, b),
+    "Linear": torch.nn.Sequential(tritemm.Linear(4, 5, activation="relu", device=DEVICE)),
+}
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_symbolic_trace(name):
+    function, module = TRACED[name], isinstance(TRACED[name], torch.nn.Module)
+    args = (integers(3, 4), integers(4, 5), integers(3, 5), integers(4))[: 1 if module else 4]
+    graph = torch.fx.symbolic_trace(function)
+    called = {node.target for node in graph.graph.nodes if node.op == "call_function"}
+    assert any(getattr(t, "__module__", "").startswith("tritemm.") for t in called)
+    assert torch.equal(pickle.loads(pickle.dumps(graph))(*args), function(*args))
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated")
+@pytest.mark.parametrize("name", TRACED)
+def test_jit_trace(name):
+    function, module = TRACED[name], isinstance(TRACED[name], torch.nn.Module)
+    args = (integers(3, 4), integers(4, 5), integers(3, 5), integers(4))[: 1 if module else 4]
+    graph = torch.jit.trace(function, args)
+    assert "tritemm::" in str(graph.inlined_graph)
+    again = tuple(t + 1 for t in args)
+    assert torch.equal(graph(*again), function(*again))
+    x = args[0].clone().requires_grad_()
+    (got,), (want,) = (torch.autograd.grad(f(x, *args[1:]).sum(), x) for f in (graph, function))
+    assert torch.equal(got, want)
 
 
 # Derivatives, however the product is reached

@@ -18,6 +18,7 @@ from .gemm import activation_of, gemm, known
 from .problem import Activation, Device
 from .rungs import Rung
 from .runtime import fast_path
+from .runtime.torch_private import implement, unframed
 from .spec import Kernel
 
 _LIBRARY = torch.library.Library("tritemm", "FRAGMENT")
@@ -143,10 +144,11 @@ def _whole(input, other, word, precision, accumulate, out_dtype) -> torch.Tensor
     return drop(ops.mm(a, b, *options), input, other)
 
 
-for _key in ("CompositeImplicitAutograd", "FuncTorchBatchedDecomposition"):  # vmap: as its parts
-    _LIBRARY.impl("matmul", _whole, _key)
+# Under vmap as its parts.
+implement(_LIBRARY, "matmul", _whole, "CompositeImplicitAutograd", "FuncTorchBatchedDecomposition")
 
 
+@unframed
 def _into(out, a, b, input, other, options) -> torch.Tensor:
     """The product of `a` and `b`, the operands with two dimensions or more, written to `out`."""
     shape = drop_shape(a, b, input, other)

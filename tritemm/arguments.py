@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 import numbers
 import sys
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TypedDict
 
 import torch
 from torch.compiler import is_dynamo_compiling
+from torch.overrides import handle_torch_function, has_torch_function
 
 from . import dispatch, plan
 from .config import Config
 from .dtypes import Precision, accumulator_type, check_precision, result_type
 from .problem import ACCUMULATE, INTERPRETED
 from .rungs import Rung
-from .runtime.torch_private import compute_requires_grad
+from .runtime.sizes import fits, holds, in_one_piece, known
+from .runtime.torch_private import compute_requires_grad, unframed
 from .spec import Kernel
 
 #: The types of what most callers give as a factor.
@@ -36,6 +39,25 @@ class Options(TypedDict, total=False):
     out_dtype: torch.dtype | None
 
 
+def without_tensors(function: Callable, *args, **named):
+    """What a call means whose first arguments, those given by place, are not all tensors.
+
+    That is for torch's protocol to say, by which the Proxies of `torch.fx` make it a node of their
+    graph; or else torch's error.
+    """
+    if has_torch_function(args):
+        return handle_torch_function(function, args, *args, **named)
+    names = list(inspect.signature(function).parameters)
+    for position, (name, value) in enumerate(zip(names, args, strict=False), start=1):
+        if name != "equation" and not isinstance(value, torch.Tensor):
+            raise TypeError(
+                f"{function.__name__}(): argument '{name}' (position {position}) must be Tensor, "
+                f"not {type(value).__name__}"
+            )
+    raise AssertionError("all of them are tensors")
+
+
+@unframed
 def operands(
     input, other, out, word, precision, accumulate, out_dtype, function="matmul", compiled=False
 ):
@@ -59,6 +81,7 @@ def operands(
     return a, b, (word, precision, accumulate, out_dtype)
 
 
+@unframed
 def pair(
     function: str, names: tuple[str, str], x, y, *, cast: bool = True, axis: int | None = -2
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -85,7 +108,7 @@ def pair(
     _check_types(function, names, x, y)
     if axis is not None:
         terms, others = x.shape[-1], y.shape[0 if y.dim() == 1 else axis]
-        if terms != others:
+        if not holds(terms == others):
             raise RuntimeError(
                 f"{first} {tuple(x.shape)} and {second} {tuple(y.shape)} cannot be multiplied: "
                 f"K is {terms} in {first} and {others} in {second}"
@@ -182,6 +205,7 @@ def drop_shape(a, b, input, other, activation=""):
     return (*batch, *([] if input.dim() == 1 else [m]), *([] if other.dim() == 1 else [n]))
 
 
+@unframed
 def check_out(out, inputs, dtype) -> None:
     """Refuse an `out` that torch refuses, whatever its shape."""
     if not isinstance(out, torch.Tensor):
@@ -201,17 +225,19 @@ def check_out(out, inputs, dtype) -> None:
         )
 
 
+@unframed
 def resize(out, shape) -> None:
     """Give `out` the result's shape, with torch's warning; refuse one whose elements overlap."""
-    if tuple(out.shape) != shape:
-        if out.numel():
+    if not fits(out.shape, shape):
+        if not torch.compiler.is_dynamo_compiling() and out.numel():
             warnings.warn(
                 f"out was resized: it had shape {list(out.shape)}, the result has {list(shape)}. "
                 "torch deprecates this; resize out to 0 elements first to reuse its memory",
                 stacklevel=4,
             )
         out.resize_(shape)
-    if any(size > 1 and stride == 0 for size, stride in zip(out.shape, out.stride(), strict=True)):
+    steps = zip(out.shape, out.stride(), strict=True)
+    if any(known(stride == 0) and not known(size <= 1) for size, stride in steps):
         raise RuntimeError(
             "unsupported operation: more than one element of out refers to a single memory "
             "location. Please clone() out first"
@@ -222,10 +248,11 @@ def needs_copy(out, shape, *tensors) -> bool:
     """Whether the result must be whole before `out` is touched.
 
     An operand must be read before its own tensor is given another shape; and a tensor that only
-    stands for the negative of its memory is torch's to write.
+    stands for the negative of its memory is torch's to write. In a graph neither can be asked, and
+    torch traces around both; but there an operator only writes to what leaves no gaps.
     """
-    if is_dynamo_compiling():  # neither can be asked; torch traces around both
-        return False
+    if is_dynamo_compiling():
+        return not in_one_piece(out)
     return out.is_neg() or (
         tuple(out.shape) != shape and any(torch._C._is_alias_of(out, t) for t in tensors)
     )

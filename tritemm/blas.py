@@ -8,13 +8,13 @@ import torch
 from typing_extensions import Unpack
 
 from .api import matmul
-from .arguments import Options, check_options, factor, pair
+from .arguments import Options, check_options, factor, pair, without_tensors
 from .config import Config
 from .dtypes import Precision
 from .gemm import added_to
-from .plan import expands
 from .problem import GATED, Activation
 from .rungs import Rung
+from .runtime.sizes import expands, holds
 from .spec import Kernel
 
 
@@ -63,9 +63,11 @@ def linear(
     [[0.0, 4.0], [0.0, 4.0]]
     """
     if not isinstance(weight, torch.Tensor):
-        raise TypeError(
-            f"linear(): argument 'weight' (position 2) must be Tensor, not {type(weight).__name__}"
-        )
+        return without_tensors(
+            linear, input, weight, bias, activation=activation, residual=residual, out=out,
+            kernel=kernel, config=config, batch_invariant=batch_invariant, precision=precision,
+            accumulate=accumulate, out_dtype=out_dtype,
+        )  # fmt: skip
     if weight.dim() > 2:
         raise RuntimeError(
             f"linear(): weight has shape {list(weight.shape)}; [out_features, in_features] and "
@@ -73,7 +75,7 @@ def linear(
         )
     other = weight.mT if weight.dim() == 2 else weight
     gated = isinstance(activation, str) and activation in GATED
-    if gated and (weight.dim() != 2 or weight.shape[0] % 2):
+    if gated and (weight.dim() != 2 or not holds(weight.shape[0] % 2 == 0)):
         raise RuntimeError(
             f"linear(): weight has shape {list(weight.shape)}; a gated activation needs "
             "[2 * out_features, in_features], the gate's rows before the others"
@@ -109,7 +111,7 @@ def addmm(
     >>> tritemm.addmm(a, a, a, beta=3).tolist()
     [[5.0, 5.0], [5.0, 5.0]]
     """
-    return _added("addmm", 2, input, mat1, mat2, beta, alpha, out, options)
+    return _added(addmm, 2, input, mat1, mat2, beta, alpha, out, options)
 
 
 def baddbmm(
@@ -132,7 +134,7 @@ def baddbmm(
     >>> tritemm.baddbmm(a, a, a, alpha=2).tolist()
     [[[5.0, 5.0], [5.0, 5.0]]]
     """
-    return _added("baddbmm", 3, input, batch1, batch2, beta, alpha, out, options)
+    return _added(baddbmm, 3, input, batch1, batch2, beta, alpha, out, options)
 
 
 def mv(
@@ -150,6 +152,8 @@ def mv(
     >>> tritemm.mv(a, a[0]).tolist()
     [3.0, 3.0]
     """
+    if not (isinstance(input, torch.Tensor) and isinstance(vec, torch.Tensor)):
+        return without_tensors(mv, input, vec, out=out, **options)
     _dimensions("mv", input=(input, 2), vec=(vec, 1))
     try:
         return matmul(input, vec, out=out, **options)
@@ -159,10 +163,14 @@ def mv(
         raise
 
 
-def _added(name, dims, input, x, y, beta, alpha, out, options) -> torch.Tensor:
+def _added(function, dims, input, x, y, beta, alpha, out, options) -> torch.Tensor:
+    tensors = input, x, y
+    if not all(isinstance(t, torch.Tensor) for t in tensors):
+        return without_tensors(function, *tensors, beta=beta, alpha=alpha, out=out, **options)
+    name = function.__name__
     first, second = ("mat1", "mat2") if dims == 2 else ("batch1", "batch2")
     _dimensions(name, **{first: (x, dims), second: (y, dims)})
-    if x.shape[0] != y.shape[0] and dims == 3:
+    if dims == 3 and not holds(x.shape[0] == y.shape[0]):
         raise RuntimeError(
             f"{name}(): {first} has {x.shape[0]} matrices and {second} has {y.shape[0]}"
         )
@@ -191,9 +199,5 @@ def _unread(name, input, x, y) -> None:
 
 def _dimensions(name, **tensors) -> None:
     for argument, (tensor, count) in tensors.items():
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(
-                f"{name}(): argument '{argument}' must be Tensor, not {type(tensor).__name__}"
-            )
         if tensor.dim() != count:
             raise RuntimeError(f"{name}(): {argument} has {tensor.dim()} dimensions, not {count}")

@@ -11,7 +11,8 @@ from torch.compiler import is_dynamo_compiling
 from typing_extensions import Unpack
 
 from .api import matmul
-from .arguments import Options, check_options, pair
+from .arguments import Options, check_options, pair, without_tensors
+from .runtime.sizes import holds, known
 
 
 def einsum(
@@ -36,11 +37,8 @@ def einsum(
     >>> tritemm.einsum("bqhd,bkhd->bhqk", q, q).shape
     torch.Size([2, 3, 5, 5])
     """
-    for name, tensor in (("a", a), ("b", b)):
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(
-                f"einsum(): argument '{name}' must be Tensor, not {type(tensor).__name__}"
-            )
+    if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
+        return without_tensors(einsum, equation, a, b, **options)
     if options:
         check_options("einsum", options, Options.__annotations__)
     # Dynamo would go round the cache as well, and warn of it.
@@ -143,18 +141,19 @@ def _alike(form: Form, a, b) -> tuple[torch.Tensor, torch.Tensor]:
     for letters, t in ((form.a, a), (form.b, b)):
         own: dict[str, int] = {}
         for letter, size in zip(letters, t.shape, strict=True):
-            if own.setdefault(letter, size) != size:
+            if not holds(own.setdefault(letter, size) == size):
                 raise RuntimeError(
                     f"einsum(): a subscript is repeated for sizes {own[letter]} and {size} of an "
                     f"operand of shape {list(t.shape)}; they don't match"
                 )
-            known = sizes.setdefault(letter, size)
-            if 1 not in (known, size) and known != size:
+            before = sizes.setdefault(letter, size)
+            if known(before == 1):
+                sizes[letter] = size
+            elif not known(size == 1) and not holds(before == size):
                 raise RuntimeError(
                     f"einsum(): operands do not broadcast with remapped shapes: {list(a.shape)} "
-                    f"and {list(b.shape)} differ in a subscript, {known} and {size}"
+                    f"and {list(b.shape)} differ in a subscript, {before} and {size}"
                 )
-            sizes[letter] = size if known == 1 else known
     return a.expand([sizes[i] for i in form.a]), b.expand([sizes[i] for i in form.b])
 
 
@@ -189,8 +188,8 @@ def _view(t, letters: str, batch: str, free: str, terms: str, last: str):
 
 
 def _is_one(t, start: int, end: int) -> bool:
-    """Whether these dimensions of `t` lie in one piece."""
+    """Whether these dimensions of `t` are known to lie in one piece."""
     return all(
-        t.shape[i] == 1 or t.stride(i) == t.shape[i + 1] * t.stride(i + 1)
+        known(t.shape[i] == 1) or known(t.stride(i) == t.shape[i + 1] * t.stride(i + 1))
         for i in range(start, end - 1)
     )

@@ -16,13 +16,16 @@ from .dispatch.request import for_gradients
 from .plan import Ending, after, kind_of, product, result_shape, sums_type
 from .problem import ACCUMULATE
 from .runtime import fast_path, inductor
+from .runtime.sizes import summed
 from .runtime.torch_private import (
-    apply_of,
+    Derivatives,
     below_autograd,
     compute_requires_grad,
     has_tangent,
+    implement,
+    onwards,
     profiling,
-    single_level,
+    without_gradient,
 )
 
 _LIBRARY = torch.library.Library("tritemm", "FRAGMENT")
@@ -42,9 +45,8 @@ def _gemm_out(a, b, bias, residual, activation, alpha, beta, *options, out):
     product(a, b, out, (*options, out.dtype), ending)
 
 
-for _key in ("CPU", "CUDA"):
-    _LIBRARY.impl("gemm", _gemm, _key)
-    _LIBRARY.impl("gemm_out", _gemm_out, _key)
+implement(_LIBRARY, "gemm", _gemm, "CPU", "CUDA")
+implement(_LIBRARY, "gemm_out", _gemm_out, "CPU", "CUDA")
 
 
 @torch.library.register_fake("tritemm::gemm", lib=_LIBRARY)
@@ -94,7 +96,7 @@ def _parts(a, b, bias, residual, activation, alpha, beta, kernel, precision, acc
     return Ending(bias, residual, activation, alpha, beta).of(sums, out_dtype)
 
 
-_LIBRARY.impl("gemm", _parts, "FuncTorchBatchedDecomposition")
+implement(_LIBRARY, "gemm", _parts, "FuncTorchBatchedDecomposition")
 
 
 # Derivatives
@@ -110,25 +112,14 @@ def _gemm_autograd(keys, a, b, bias, residual, activation, alpha, beta, *options
     if activation:
         linear = GEMM(a, b, bias, None, "", alpha, 1.0, *options)
         return after(linear, activation, residual, beta)
-    with single_level():
-        return _record(keys, a, b, bias, residual, alpha, beta, *options)
+    return _Linear.record(keys, a, b, bias, residual, alpha, beta, *options)
 
 
-def _gemm_out_autograd(keys, *args, out):
-    tensors = (t for t in (*args, out) if isinstance(t, torch.Tensor))
-    if compute_requires_grad(*tensors):
-        raise RuntimeError(
-            "gemm_out(): functions with out=... arguments don't support automatic "
-            "differentiation, but one of the arguments requires grad."
-        )
-    below_autograd(GEMM_OUT, keys, *args, out=out)
+implement(_LIBRARY, "gemm", _gemm_autograd, "Autograd")
+implement(_LIBRARY, "gemm_out", without_gradient(GEMM_OUT), "Autograd")
 
 
-_LIBRARY.impl("gemm", _gemm_autograd, "Autograd", with_keyset=True)
-_LIBRARY.impl("gemm_out", _gemm_out_autograd, "Autograd", with_keyset=True)
-
-
-class _Linear(torch.autograd.Function):
+class _Linear(Derivatives):
     """Derivatives of alpha * a @ b + bias + beta * residual."""
 
     @staticmethod
@@ -138,9 +129,7 @@ class _Linear(torch.autograd.Function):
         ctx.operands = tuple((tuple(t.shape), t.stride(), t.dtype) for t in (a, b))
         ctx.more = [t if t is None else (t.shape, t.dtype) for t in (bias, residual)]
         ops.save(ctx, a, b, ctx.needs_input_grad[1:3])
-        # What an outer transform records or pushes forward is not this function's to switch off.
-        with torch.enable_grad(), torch.autograd.forward_ad._set_fwd_grad_enabled(True):
-            return below_autograd(GEMM, keys, a, b, bias, residual, "", alpha, beta, *options)
+        return onwards(GEMM, keys, a, b, bias, residual, "", alpha, beta, *options)
 
     @staticmethod
     def backward(ctx, grad):
@@ -154,7 +143,7 @@ class _Linear(torch.autograd.Function):
         return None, *found, *[None] * 6
 
 
-class _Recorded(torch.autograd.Function):
+class _Recorded(Derivatives):
     """The same of a kind that was made before, past torch's dispatcher."""
 
     @staticmethod
@@ -195,11 +184,10 @@ def _found(grad, gradients, needs, more, alpha, beta) -> list:
 def _summed(grad, shape, dtype):
     """`grad` summed to a broadcast tensor's shape; torch keeps the terms in fp32 meanwhile."""
     if grad.dtype is dtype:
-        return grad.sum_to_size(shape)
-    return grad.to(torch.promote_types(grad.dtype, dtype)).sum_to_size(shape).to(dtype)
+        return summed(grad, shape)
+    return summed(grad.to(torch.promote_types(grad.dtype, dtype)), shape).to(dtype)
 
 
-_record = apply_of(_Linear)
 #: (a, b, bias, residual, plan, ending, and the addresses that `kind_of` has of them all) -> the
 #: result by a prepared plan, recorded by autograd.
-record = apply_of(_Recorded)
+record = _Recorded.apply

@@ -19,14 +19,17 @@ from .arguments import (
 )
 from .dispatch.request import word_of
 from .fused import GEMM, GEMM_OUT, record
-from .plan import Ending, after, expands, kind_of, result_shape
+from .plan import Ending, after, kind_of, result_shape
 from .problem import ACTIVATIONS, GATED
 from .runtime import fast_path
+from .runtime.sizes import expands, fits, holds
+from .runtime.torch_private import unframed, untraced
 
 #: What a bias or a residual of floating-point operands may be.
 ADDED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
+@unframed
 def gemm(
     input, other, bias, residual, activation, alpha, beta, out,
     kernel="auto", config=None, batch_invariant=False, precision=None, accumulate=None,
@@ -60,7 +63,7 @@ def gemm(
             "int8 operands, whose sums are whole numbers; convert the result"
         )
     shape = drop_shape(a, b, input, other, activation)
-    if onto and tuple(out.shape) != tuple(shape):
+    if onto and not fits(out.shape, shape):
         raise RuntimeError(
             f"out has shape {list(out.shape)} and the result {list(shape)}; what is added to must "
             "have the result's shape"
@@ -75,6 +78,7 @@ def gemm(
     return _into(out, shape, a, b, input, other, ending, options)
 
 
+@untraced
 def known(input, other, ending: tuple, out, asked: tuple) -> torch.Tensor | None:
     """The result, past torch's dispatcher, of a call of a kind that was made before; else None.
 
@@ -168,7 +172,7 @@ def activation_of(name: str | None, b: torch.Tensor) -> str:
     if not _is_activation(name):
         known = ", ".join([*filter(None, ACTIVATIONS), *GATED])
         raise ValueError(f"activation={name!r} is unknown; one of {known}")
-    if name in GATED and b.shape[-1] % 2:
+    if name in GATED and not holds(b.shape[-1] % 2 == 0):
         raise RuntimeError(
             f"the product has {b.shape[-1]} columns; a gated activation takes pairs of one of the "
             "first half and one of the second"
@@ -185,7 +189,7 @@ def _bias(bias, input, b, out):
     if out is None:
         bias = autocast(bias)
     n = b.shape[-1]
-    if tuple(bias.shape) not in [(n,), ()]:
+    if bias.dim() and not fits(bias.shape, (n,)):
         raise RuntimeError(
             f"bias has shape {list(bias.shape)}; the result has {n} columns, and a bias of [{n}] "
             "or of one number, [], is possible. What has rows of its own is a residual"

@@ -17,13 +17,16 @@ from . import distributed
 from .dispatch.request import for_gradients
 from .plan import product, result_shape
 from .runtime import fast_path, inductor
+from .runtime.sizes import known, same, summed
 from .runtime.torch_private import (
-    apply_of,
+    Derivatives,
     below_autograd,
     compute_requires_grad,
     has_tangent,
+    implement,
+    onwards,
     profiling,
-    single_level,
+    without_gradient,
 )
 
 try:
@@ -62,9 +65,8 @@ def _mm_out(a, b, kernel, precision, accumulate, *, out):
     product(a, b, out, (kernel, precision, accumulate, out.dtype))
 
 
-for _key in ("CPU", "CUDA"):
-    _LIBRARY.impl("mm", _mm, _key)
-    _LIBRARY.impl("mm_out", _mm_out, _key)
+implement(_LIBRARY, "mm", _mm, "CPU", "CUDA")
+implement(_LIBRARY, "mm_out", _mm_out, "CPU", "CUDA")
 
 
 @torch.library.register_fake("tritemm::mm", lib=_LIBRARY)
@@ -128,25 +130,15 @@ def _mm_autograd(keys, a, b, *options):
     """The operator's rule: records where a gradient or a tangent asks for it, and goes on."""
     forward_mode = has_tangent(a, b)
     if forward_mode or compute_requires_grad(a, b):
-        with single_level():
-            return _record_any(keys, forward_mode, a, b, *options)
+        return _MatMul.record(keys, forward_mode, a, b, *options)
     return below_autograd(_MM, keys, a, b, *options)
 
 
-def _mm_out_autograd(keys, a, b, kernel, precision, accumulate, *, out):
-    if compute_requires_grad(a, b, out):
-        raise RuntimeError(
-            "mm_out(): functions with out=... arguments don't support automatic differentiation, "
-            "but one of the arguments requires grad."
-        )
-    below_autograd(_MM_OUT, keys, a, b, kernel, precision, accumulate, out=out)
+implement(_LIBRARY, "mm", _mm_autograd, "Autograd")
+implement(_LIBRARY, "mm_out", without_gradient(_MM_OUT), "Autograd")
 
 
-_LIBRARY.impl("mm", _mm_autograd, "Autograd", with_keyset=True)
-_LIBRARY.impl("mm_out", _mm_out_autograd, "Autograd", with_keyset=True)
-
-
-class _MatMul(torch.autograd.Function):
+class _MatMul(Derivatives):
     """The operator's derivatives, by the operator."""
 
     @staticmethod
@@ -157,9 +149,7 @@ class _MatMul(torch.autograd.Function):
         save(ctx, a, b, needs)
         if forward_mode:
             ctx.save_for_forward(a, b)
-        # What an outer transform records or pushes forward is not this function's to switch off.
-        with torch.enable_grad(), torch.autograd.forward_ad._set_fwd_grad_enabled(True):
-            return below_autograd(_MM, keys, a, b, *options)
+        return onwards(_MM, keys, a, b, *options)
 
     @staticmethod
     def backward(ctx, grad):
@@ -180,7 +170,7 @@ class _MatMul(torch.autograd.Function):
         return sum(terms[1:], terms[0])
 
 
-class _Recorded(torch.autograd.Function):
+class _Recorded(Derivatives):
     """The derivatives of a product that the fast path makes, which makes them too."""
 
     @staticmethod
@@ -196,10 +186,8 @@ class _Recorded(torch.autograd.Function):
         return *short_gradients(ctx.plan, grad, a, b, ctx.needs_input_grad), None
 
 
-#: `_MatMul` of its arguments, recorded by autograd.
-_record_any = apply_of(_MatMul)
 #: (a, b, plan) -> the product by a prepared plan, recorded by autograd; for `fast_path.product`.
-record = apply_of(_Recorded)
+record = _Recorded.apply
 
 
 def save(ctx, a, b, needs) -> None:
@@ -244,7 +232,8 @@ def _factors(index, grad, other, shape, stride):
         if len(shape) == 2 and other.dim() > 2:  # the sum over the batch is a longer K
             other, grad = distributed.flat(other, grad) or (other, grad)
         x, y = other.mT, grad
-    if stride[-2] == 1 and stride[-1] == shape[-2] != 1:  # stored by columns
+    by_columns = known(stride[-2] == 1) and known(stride[-1] == shape[-2])
+    if by_columns and not known(shape[-2] == 1):
         return y.mT, x.mT, True
     return x, y, False
 
@@ -255,10 +244,10 @@ def _summed(x, y, shape, options):
     It has their type, but the terms of a sum stay in fp32 until it is done.
     """
     dtype = x.dtype
-    if len(shape) == 2 == x.dim() == y.dim() or result_shape(x, y) == shape:
+    if len(shape) == 2 == x.dim() == y.dim() or same(result_shape(x, y), shape):
         return mm(x, y, *options, dtype)
     half = dtype in (torch.float16, torch.bfloat16)
-    return mm(x, y, *options, torch.float32 if half else dtype).sum_to_size(shape).to(dtype)
+    return summed(mm(x, y, *options, torch.float32 if half else dtype), shape).to(dtype)
 
 
 def short_gradients(plan, grad, a, b, needs):

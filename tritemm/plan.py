@@ -26,7 +26,7 @@ from .problem import GATED, INTERPRETER, Problem, factors
 from .runtime import fast_path
 from .runtime.binding import Call
 from .runtime.launches import Launches
-from .runtime.torch_private import current_device
+from .runtime.torch_private import current_device, untraced
 from .spec import Kernel
 
 #: Operands whose kernels have an epilogue; those of others leave it to torch.
@@ -280,6 +280,7 @@ def _pair(x: torch.Tensor, activation: str) -> tuple[torch.Tensor, torch.Tensor]
     return activated(gate, GATED[activation]), up
 
 
+@untraced
 def product(
     a, b, out: torch.Tensor | None, options: tuple, ending: Ending | None = None
 ) -> torch.Tensor:
@@ -348,6 +349,7 @@ def kind_of(a, b, out, options: tuple, ending: Ending | None) -> tuple[tuple, tu
     return (key, ending.key()), (*addresses, *ending.read())
 
 
+@untraced
 def learn(called: Sequence, prepared: Sequence, result: torch.Tensor, options: tuple) -> None:
     """Let the fast path make products like one that `product` has made, of 1-D operands too.
 
@@ -451,12 +453,6 @@ def result_shape(a, b, activation: str = "") -> tuple[int, ...]:
         batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     columns = b.shape[-1] // 2 if activation in GATED else b.shape[-1]
     return (*batch, a.shape[-2], columns)
-
-
-def expands(shape: Sequence[int], to: Sequence[int]) -> bool:
-    """Whether a tensor of `shape` broadcasts to a result of the shape `to`."""
-    sizes = zip(reversed(shape), reversed(to), strict=False)  # from the last on
-    return len(shape) <= len(to) and all(size in (1, whole) for size, whole in sizes)
 
 
 def is_trivial(terms: int, c: torch.Tensor) -> bool:

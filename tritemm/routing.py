@@ -19,6 +19,7 @@ from .dispatch.request import word_of
 from .plan import Ending
 from .problem import ACCUMULATE, Unsupported
 from .runtime import fast_path
+from .runtime.sizes import expands
 from .runtime.torch_private import capturing, untraced
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -138,7 +139,7 @@ def _sum(rank: int, input, a, b, out_dtype=None, *, beta=1, alpha=1, out=None, a
     if input.dtype not in (a.dtype, options[-1]) or input.get_device() != a.get_device():
         raise Refused("input of another type or device")
     shape = plan.result_shape(a, b)
-    if not plan.expands(input.shape, shape):
+    if not expands(input.shape, shape):
         raise Refused("input of another shape")
     make = functools.partial(_gemm, input, a, b, beta, alpha, options, activation)
     if out is None:

@@ -22,6 +22,7 @@ from torch.nn import functional as F
 from ..blas import linear
 from ..problem import ACCUMULATE
 from ..runtime import inductor
+from ..runtime.torch_private import implement
 from .packing import packed
 
 _LIBRARY = torch.library.Library("tritemm", "FRAGMENT")
@@ -88,8 +89,7 @@ def _gated_fake(input, gate, *_):
 _ON_THE_GATE = {"swiglu": F.silu, "geglu": F.gelu}
 
 for _name, _function, _fake in (("merged", _merged, _merged_fake), ("gated", _gated, _gated_fake)):
-    for _key in ("CPU", "CUDA"):
-        _LIBRARY.impl(_name, _function, _key)
+    implement(_LIBRARY, _name, _function, "CPU", "CUDA")
     torch.library.register_fake(f"tritemm::{_name}", _fake, lib=_LIBRARY)
 
 #: By these names, because generated code imports torch and is kept between processes.

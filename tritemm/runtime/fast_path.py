@@ -24,6 +24,7 @@ from .torch_private import empty_strided as _empty
 from .torch_private import private as _private
 from .torch_private import profiling as _profiling
 from .torch_private import tracing_before_dispatch as _before_dispatch
+from .torch_private import untraced as _untraced
 
 #: Kinds that are remembered.
 KINDS = 4096
@@ -73,12 +74,14 @@ KNOWN: dict[tuple, Kind] = Bounded(KINDS)
 _OPTIONS: dict[tuple, tuple] = Bounded(KINDS)
 
 
+@_untraced
 def remember_options(asked: tuple, dtype: torch.dtype, options: tuple) -> None:
     """Have `options`, which follow from what was asked for operands of `dtype`."""
     with contextlib.suppress(TypeError):  # a config that can't be a key
         _OPTIONS[asked, dtype] = options
 
 
+@_untraced
 def matmul(a, b, out, asked: tuple, record: Callable[..., torch.Tensor]) -> torch.Tensor | None:
     """`product` for a caller who asked for that much: all arguments that decide the result.
 
@@ -108,6 +111,7 @@ def product(a, b, out, options: tuple, record: Callable[..., torch.Tensor]) -> t
     return _product(a, b, out, options, record) if available() else None
 
 
+@_untraced
 def _product(a, b, out, options: tuple, record: Callable[..., torch.Tensor]) -> torch.Tensor | None:
     try:
         if not usual(a, b, out):

@@ -5,11 +5,12 @@ A name that is not there is None, or the public function where that does as well
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable
 
 import torch
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import forward_ad
 
 
 def private(path: str):
@@ -57,30 +58,103 @@ def watched() -> bool:
     return bool(_global_hooks())
 
 
+def _skip(function: Callable) -> bool:
+    """Have Dynamo take neither `function`, where it is called from eager code, nor what it calls.
+
+    Once and for all, at no cost of a call. False where this torch can't be told.
+    """
+    module = private("_dynamo.eval_frame")
+    names = "set_code_exec_strategy", "_FrameExecStrategy", "_FrameAction"
+    tell, strategy, action = (getattr(module, name, None) for name in names)
+    if None in (tell, strategy, action):
+        return False
+    tell(function.__code__, strategy(action.SKIP, action.SKIP))
+    return True
+
+
+def untraced(function: Callable) -> Callable:
+    """`function`, which Dynamo neither compiles nor follows, nor what it calls.
+
+    Python that is not for graphs would be compiled wherever a compiled function, after a break of
+    its graph, comes to it: through torch's dispatcher, or past a frame that Dynamo has given up.
+    """
+    if not _skip(function):
+        return torch._disable_dynamo(function)
+    function._torchdynamo_disable = True
+    return function
+
+
+def unframed(function: Callable) -> Callable:
+    """`function`, which Dynamo follows where it traces a call of it, but never compiles apart."""
+    _skip(function)
+    return function
+
+
+def implement(library: torch.library.Library, name: str, function: Callable, *keys: str) -> None:
+    """Register what the dispatcher calls for an operator at these keys; untraced.
+
+    At "Autograd" it is a rule, which is given the dispatch keys first.
+    """
+    function = untraced(function)
+    for key in keys:
+        library.impl(name, function, key, with_keyset=key == "Autograd")
+
+
 def below_autograd(operator, keys, *args, **named):
     """`operator(...)` without autograd, by whatever comes after it in the dispatch `keys`."""
     with torch._C._AutoDispatchBelowAutograd():
         return operator.redispatch(keys & torch._C._after_autograd_keyset, *args, **named)
 
 
-def single_level() -> contextlib.AbstractContextManager:
-    """Where `torch.autograd.Function.apply` records for the innermost `torch.func` transform alone.
+def without_gradient(operator) -> Callable:
+    """The autograd rule of an operator that writes to `out`: an error has the operator's name."""
+    name = operator._schema.name.removeprefix("tritemm::")
 
-    That is what the autograd rule of an operator has to do: the dispatcher, which has called it,
-    goes on to the outer transforms.
+    def rule(keys, *args, out):
+        tensors = (t for t in (*args, out) if isinstance(t, torch.Tensor))
+        if compute_requires_grad(*tensors):
+            raise RuntimeError(
+                f"{name}(): functions with out=... arguments don't support automatic "
+                "differentiation, but one of the arguments requires grad."
+            )
+        below_autograd(operator, keys, *args, out=out)
+
+    return rule
+
+
+def onwards(operator, keys, *args) -> torch.Tensor:
+    """`below_autograd` inside of `Derivatives.forward`.
+
+    What an outer transform records or pushes forward is not for that to switch off.
     """
-    from torch._functorch.utils import enable_single_level_autograd_function
+    with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
+        return below_autograd(operator, keys, *args)
 
-    return enable_single_level_autograd_function()
+
+_Function = torch.autograd.Function
 
 
-def apply_of(function) -> Callable:
-    """`function.apply`, of a `torch.autograd.Function` without `setup_context`.
+class Derivatives(getattr(torch.autograd.function, "_SingleLevelFunction", _Function)):
+    """Base of an operator's derivatives: a `torch.autograd.Function` without `setup_context`.
 
-    The one of torch's C++ part: outside of transforms, what stands before it in Python only finds
-    that there is nothing to do.
+    `apply` is for plain tensors, outside of `torch.func`, and the quickest that there is. `record`
+    is for the autograd rule of an operator. It records for the innermost `torch.func` transform
+    alone: the dispatcher, which has called the rule, goes on to the outer ones. A Function would
+    ask for `setup_context` there, and so as to go through all transforms by itself.
     """
-    return super(torch.autograd.Function, function).apply
+
+    _compiled_autograd_key = staticmethod(_Function._compiled_autograd_key)
+
+    def __init_subclass__(cls):
+        for name in ("forward", "backward", "jvp"):  # compiled autograd alone follows these
+            if name in vars(cls):
+                _skip(getattr(cls, name))
+
+    @classmethod
+    def record(cls, *args):
+        """Whatever `forward` returns of these, recorded."""
+        with enable_single_level_autograd_function():
+            return cls.apply(*args)
 
 
 def tangent_of(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -103,21 +177,7 @@ def unregister(library: torch.library.Library) -> None:
     library._destroy()
 
 
-def untraced(function: Callable) -> Callable:
-    """`function`, which Dynamo neither compiles nor follows, nor what it calls; at no cost.
-
-    Python that torch's dispatcher calls would be compiled wherever a compiled function, after a
-    break of its graph, calls an operator.
-    """
-    module = private("_dynamo.eval_frame")
-    names = "set_code_exec_strategy", "_FrameExecStrategy", "_FrameAction"
-    tell, strategy, action = (getattr(module, name, None) for name in names)
-    if None in (tell, strategy, action):
-        return torch._disable_dynamo(function)
-    tell(function.__code__, strategy(action.SKIP, action.SKIP))
-    function._torchdynamo_disable = True
-    return function
-
+single_level = enable_single_level_autograd_function
 
 _storage_uses = private("_storage_Use_Count")
 

@@ -1,0 +1,81 @@
+"""Questions about sizes, some of which, in a graph, only data will tell: those of `x[mask]`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.compiler import is_dynamo_compiling
+
+
+def _is_plain(condition) -> bool:
+    """Whether it says yes or no: a bool, or a tensor, which it is under `torch.jit.trace`."""
+    if is_dynamo_compiling():
+        return False
+    return type(condition) is bool or isinstance(condition, torch.Tensor)
+
+
+def holds(condition: bool | torch.SymBool) -> bool:
+    """Whether it does. Where only data will tell, yes: then the graph checks it when it is run."""
+    if _is_plain(condition):
+        return bool(condition)
+    from torch.fx.experimental.symbolic_shapes import guard_or_true  # takes long
+
+    if not guard_or_true(condition):
+        return False
+    torch._check(condition)
+    return True
+
+
+def known(condition: bool | torch.SymBool) -> bool:
+    """Whether it is known to hold; where only data will tell, no."""
+    if _is_plain(condition):
+        return bool(condition)
+    from torch.fx.experimental.symbolic_shapes import guard_or_false  # takes long
+
+    return guard_or_false(condition)
+
+
+def same(shape: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether two shapes are known to be equal."""
+    return len(shape) == len(other) and all(
+        known(x == y) for x, y in zip(shape, other, strict=True)
+    )
+
+
+def fits(shape: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether two shapes are equal; as of `holds`."""
+    return len(shape) == len(other) and all(
+        holds(x == y) for x, y in zip(shape, other, strict=True)
+    )
+
+
+def expands(shape: Sequence[int], to: Sequence[int]) -> bool:
+    """Whether a tensor of `shape` broadcasts to a result of the shape `to`; as of `holds`."""
+    sizes = zip(reversed(shape), reversed(to), strict=False)  # from the last on
+    return len(shape) <= len(to) and all(
+        known(size == 1) or holds(size == whole) for size, whole in sizes
+    )
+
+
+def in_one_piece(t: torch.Tensor) -> bool:
+    """Whether `t` is known to be contiguous; `is_contiguous` would guard on its sizes."""
+    step = 1
+    for size, stride in zip(reversed(t.shape), reversed(t.stride()), strict=True):
+        if not known(size == 1):
+            if not known(stride == step):
+                return False
+            step = step * size
+    return True
+
+
+def summed(t: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """`t.sum_to_size(shape)`, of sizes that only data will tell too."""
+    try:
+        return t.sum_to_size(shape)
+    except RuntimeError as error:
+        if "data-dependent" not in str(error):
+            raise
+        first = t.dim() - len(shape)
+        dims = [i for i in range(t.dim()) if i < first or known(shape[i - first] == 1)]
+        return t.sum(dims, keepdim=True).reshape(shape)
