@@ -64,7 +64,7 @@ def test_errors_are_of_torchs_type(equation, shapes):
         torch.einsum(equation, a, b)
     with pytest.raises(torchs.type):
         tritemm.einsum(equation, a, b)
-    with pytest.raises(TypeError, match="'b' must be Tensor, not NoneType"):
+    with pytest.raises(TypeError, match=r"'b' \(position 3\) must be Tensor, not NoneType"):
         tritemm.einsum("ij,jk", a, None)
 
 

@@ -191,7 +191,7 @@ def test_what_counts_for_nothing_has_a_shape_where_torch_says_so(name, shapes):
             getattr(tritemm, name)(input, x, y, beta=0)
     else:
         assert torch.equal(getattr(tritemm, name)(input, x, y, beta=0), x @ y)
-    with pytest.raises(TypeError, match="'input' must be Tensor"):
+    with pytest.raises(TypeError, match=r"'input' \(position 1\) must be Tensor"):
         getattr(tritemm, name)(None, x, y, beta=0)
     with pytest.raises(RuntimeError, match="can't be broadcast"):
         tritemm.matmul(x, y, residual=input, beta=0)

@@ -116,6 +116,7 @@ def pair(
     return x, y
 
 
+@unframed
 def check_options(function: str, options: Mapping, known: Collection[str]) -> None:
     """TypeError for one that `function` doesn't have."""
     for name in options:
@@ -126,6 +127,7 @@ def check_options(function: str, options: Mapping, known: Collection[str]) -> No
             )
 
 
+@unframed
 def factor(name: str, value) -> float:
     """The number that a caller gives as `name`, alpha or beta; or an error."""
     if isinstance(value, torch.Tensor):
@@ -143,6 +145,7 @@ def factor(name: str, value) -> float:
     return value
 
 
+@unframed
 def autocast(tensor):
     kind = tensor.device.type
     if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
@@ -152,6 +155,7 @@ def autocast(tensor):
     return tensor.to(torch.get_autocast_dtype(kind))
 
 
+@unframed
 def _check_devices(names, x, y):
     first, second = names
     if x.device != y.device:
@@ -169,6 +173,7 @@ def _check_devices(names, x, y):
         )
 
 
+@unframed
 def _check_types(function, names, x, y):
     first, second = names
     for name, tensor in ((first, x), (second, y)):

@@ -15,6 +15,7 @@ from .gemm import added_to
 from .problem import GATED, Activation
 from .rungs import Rung
 from .runtime.sizes import expands, holds
+from .runtime.torch_private import unframed
 from .spec import Kernel
 
 
@@ -163,6 +164,7 @@ def mv(
         raise
 
 
+@unframed
 def _added(function, dims, input, x, y, beta, alpha, out, options) -> torch.Tensor:
     tensors = input, x, y
     if not all(isinstance(t, torch.Tensor) for t in tensors):
@@ -188,15 +190,15 @@ def _added(function, dims, input, x, y, beta, alpha, out, options) -> torch.Tens
         raise
 
 
+@unframed
 def _unread(name, input, x, y) -> None:
     """Refuse an `input` that counts for nothing where torch does: its shape, on some devices."""
-    if not isinstance(input, torch.Tensor):
-        raise TypeError(f"{name}(): argument 'input' must be Tensor, not {type(input).__name__}")
     if not expands(input.shape, (*x.shape[:-1], y.shape[-1])):
         shapes = input.shape, (*x.shape[:-1], 0), (*y.shape[:-2], 0, y.shape[-1])
         getattr(torch, name)(*(torch.empty(shape, device=x.device) for shape in shapes), beta=0)
 
 
+@unframed
 def _dimensions(name, **tensors) -> None:
     for argument, (tensor, count) in tensors.items():
         if tensor.dim() != count:

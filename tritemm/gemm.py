@@ -198,6 +198,7 @@ def _bias(bias, input, b, out):
     return bias if bias.dim() else bias.expand(n)
 
 
+@unframed
 def added_to(residual, input, shape, beta=1, name="residual"):
     """`residual`, to be added to a result of this shape of operands like `input`; or an error.
 
@@ -231,6 +232,7 @@ def _residual(residual, input, other, shape, beta):
     return residual
 
 
+@unframed
 def _same_kind(name, tensor, input) -> None:
     if tensor.device != input.device:
         raise RuntimeError(

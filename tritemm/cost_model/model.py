@@ -21,7 +21,7 @@ from ..spec import Kernel
 from .kind import AlikeShape, Kind, Shape, kind_of
 
 #: Seconds of a tile's k-step in Triton's interpreter (measured on one core).
-_INTERPRETED_STEP = 1.5e-3
+_INTERPRETED_STEP = 0.3e-3
 
 
 class Parts(NamedTuple):
