@@ -8,7 +8,7 @@ from triton.experimental.gluon.language import constexpr
 
 
 @dataclasses.dataclass(frozen=True)
-class Shape:
+class Shape(str):
     """A launch's tiles and how they are made; sizes in elements.
 
     A tile [BLOCK_M, BLOCK_N] is computed in steps of BLOCK_K, of which the ring holds `STAGES`, by
@@ -53,6 +53,10 @@ class Shape:
     BIAS: str = "n"
     ACTIVATION: str = ""
     GATED: bool = False
+
+    def __new__(cls, *args, **fields):
+        """Text, to those who write down what Triton compiles: its hooks do, in JSON."""
+        return super().__new__(cls, f"{args}, {fields}")
 
     def __post_init__(self) -> None:
         """In a kernel, what is read of a constexpr is none."""
