@@ -126,10 +126,10 @@ class TestMemoryOfAnH100:
 
 def test_the_file_of_a_gpu_is_what_its_roofs_and_its_driver_say():
     """Beside what was fitted before; in the form in which the shipped one stands."""
-    clusters = tuple(gpus.file_of(H200.name)["physics"]["clusters"])
-    card = dataclasses.replace(H200, clusters=clusters)
-    made = roofline.file_of(Roofs(card, mhz=1499.6, gbs=4257.0, launch=0.904))
-    assert gpus.text_of(made) == gpus.path_of(H200.name).read_text()
+    for gpu, roofs in ((H200, (1499.6, 4257.0, 0.904)), (H100, (1395.0, 3000.0, 1.04))):
+        clusters = tuple(gpus.file_of(gpu.name)["physics"]["clusters"])
+        made = roofline.file_of(Roofs(dataclasses.replace(gpu, clusters=clusters), *roofs))
+        assert gpus.text_of(made) == gpus.path_of(gpu.name).read_text()
     made = roofline.file_of(Roofs(GH200, mhz=1503.0, gbs=3141.0, launch=1.26))
     physics = {"clock": 1.5e9, "copy_rate": 3.14e12, "launch": 1.3e-6, "l2": 2**25, "clusters": ()}
     assert made["physics"] == physics and "fitted" not in made
