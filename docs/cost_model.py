@@ -39,7 +39,7 @@ PHYSICS = {
 }
 #: Plain numbers that are not seconds.
 PLAIN = (
-    "straddle", "off_sector", "overlap", "throttle", "boost", "turned", "narrow_store",
+    "straddle", "off_sector", "overlap", "throttle", "boost", "turned", "narrow_store", "padding",
 )  # fmt: skip
 
 
@@ -184,12 +184,18 @@ def fitted() -> str:
         f"- Of {tiles} tiles of {len(data['tiles'])} rungs, a factor each of a step, of the ends "
         "and of what power allows, near 1.",
     ]  # fmt: skip
+    for other in gpus.files():
+        if rates := other.get("rates"):
+            plain = [f"`{name}` {_shown(name, value)}" for name, value in rates.items()]
+            lines.append(f"- Of the {other['gpu']} alone: {', '.join(plain)}.")
     return "\n".join(lines)
 
 
 def _shown(name: str, value: float) -> str:
     if name in PLAIN:
         return f"{value:.3g}"
+    if name == "crowd":
+        return f"{value / 1e6:.3g} MB"
     if name == "part_store":
         return f"{value:.3g} bytes"
     if name.endswith("rate"):

@@ -17,7 +17,7 @@ from tritemm.dispatch import invariant
 from tritemm.problem import Epilogue
 from tritemm.rungs import find
 
-from .choosing import A100, GH200, H200, kind_with, problem
+from .choosing import A100, GH200, H100, H200, kind_with, problem
 
 pytestmark = pytest.mark.host
 
@@ -72,12 +72,64 @@ def test_what_was_fitted_to_a_relation_counts_with_the_gpus_own_memory_and_clock
     assert own.tiles == theirs.tiles and own.launch == gpus.physics(GH200).launch
 
 
+def test_what_one_gpu_alone_shows_counts_beside_what_was_fitted_to_its_relation():
+    own, theirs = constants.of(H100), constants.of(H200)
+    assert theirs.crowd == theirs.padding == 0 < own.padding <= 1 and own.crowd > 1e7
+    assert own.tiles == theirs.tiles and own.ends_of == theirs.ends_of
+    assert own.memory_rate / theirs.memory_rate == pytest.approx(3.0e12 / 4.26e12)
+
+
+class TestMemoryOfAnH100:
+    """Beside what it took: 256 products, bound by what they store, and by what they read."""
+
+    STORED = problem(2048, 2048, 128, batch=(256,), device=H100)
+    READ = problem(2048, 128, 2048, "NN", batch=(256,), device=H100)
+
+    @pytest.mark.parametrize(
+        ("rung", "config", "taken"),
+        [
+            ("cluster_pingpong", (64, 128, 4, 8, 2), 953),
+            ("persistent", (128, 256, 8, 3, 1), 1037),
+            ("cluster_pingpong", (128, 128, 4, 5, 2), 1087),
+            ("cluster", (128, 256, 8, 4, 2), 1101),
+            ("pingpong", (128, 192, 4, 4, 1), 1219),
+            ("cluster_pingpong", (128, 192, 4, 4, 2), 1260),
+        ],
+    )
+    def test_more_bytes_of_c_on_their_way_at_once_take_longer(self, rung, config, taken):
+        m, n, warps, stages, cluster = config
+        tile = Config(
+            m, n, 64, num_warps=warps, num_stages=stages, ORDER="grouped", CLUSTER=cluster
+        )
+        assert predict(find(rung), self.STORED, tile) == pytest.approx(1e-6 * taken, rel=0.07)
+
+    def test_what_l2_keeps_of_c_is_not_held_up(self):
+        few = problem(2048, 2048, 128, batch=(4,), device=H100)
+        whole, none = constants.of(H100), dataclasses.replace(constants.of(H100), crowd=0.0)
+        tile = Config(128, 192, 64, num_warps=4, num_stages=4, ORDER="grouped", CLUSTER=2)
+        for asked, held in ((self.STORED, True), (few, False)):
+            crowded, alone = (
+                next(model.Scene(asked, kind=kind_with(asked, numbers)).parts(
+                    find("cluster_pingpong"), [tile]
+                )).total
+                for numbers in (whole, none)
+            )  # fmt: skip
+            assert (crowded > 1.3 * alone) if held else (crowded == alone)
+
+    def test_tiles_that_reach_beyond_an_operand_take_longer(self):
+        """849 to 889 us where none does, 921 to 968 where tiles of 192, 176 or 160 rows do."""
+        choice = dispatch.choose(self.READ)
+        long = choice.config.BLOCK_N if choice.config.SWAP else choice.config.BLOCK_M
+        assert 2048 % (long * choice.config.CLUSTER) == 0
+        assert 1e6 * choice.predicted == pytest.approx(889, rel=0.05)
+
+
 def test_the_file_of_a_gpu_is_what_its_roofs_and_its_driver_say():
     """Beside what was fitted before; in the form in which the shipped one stands."""
-    clusters = tuple(gpus.file_of(H200.name)["physics"]["clusters"])
-    card = dataclasses.replace(H200, clusters=clusters)
-    made = roofline.file_of(Roofs(card, mhz=1499.6, gbs=4257.0, launch=0.904))
-    assert gpus.text_of(made) == gpus.path_of(H200.name).read_text()
+    for gpu, roofs in ((H200, (1499.6, 4257.0, 0.904)), (H100, (1395.0, 3000.0, 1.04))):
+        clusters = tuple(gpus.file_of(gpu.name)["physics"]["clusters"])
+        made = roofline.file_of(Roofs(dataclasses.replace(gpu, clusters=clusters), *roofs))
+        assert gpus.text_of(made) == gpus.path_of(gpu.name).read_text()
     made = roofline.file_of(Roofs(GH200, mhz=1503.0, gbs=3141.0, launch=1.26))
     physics = {"clock": 1.5e9, "copy_rate": 3.14e12, "launch": 1.3e-6, "l2": 2**25, "clusters": ()}
     assert made["physics"] == physics and "fitted" not in made

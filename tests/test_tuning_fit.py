@@ -19,7 +19,7 @@ from tritemm.cost_model.samples import Sample, read
 from tritemm.cost_model.vector import Table
 from tritemm.dispatch import candidates, ranked
 
-from .choosing import GH200, H200, hopper_rungs, kind_with, problem, put_rungs
+from .choosing import GH200, H100, H200, hopper_rungs, kind_with, problem, put_rungs
 
 pytestmark = [pytest.mark.host, pytest.mark.once]
 
@@ -84,19 +84,21 @@ def another_gpu(start):
 
 
 def test_many_are_predicted_as_one_is():
-    """The shipped constants and analytic ones; every rung, split, level, in clusters, packed."""
+    """The shipped constants, those with what one GPU alone shows, and analytic ones; every rung,
+    split, level, in clusters, packed, and with more of C than L2 keeps."""
     asked = [
         problem(*size, layout, **more)
         for size in ((1, 6144, 4096), (16, 4096, 14336), (129, 2112, 7168), (3000, 3000, 3001))
         for layout in ("NN", "NT", "TN")
         for more in ({}, {"batch": (3,)}, {"dtype": torch.float32, "precision": "tf32"})
-    ] + [problem(4096, 4096, 4096), problem(512, 512, 512, dtype=torch.int8)]
+    ] + [problem(*size) for size in ((4096, 4096, 4096), (8200, 9000, 64))]
+    asked.append(problem(512, 512, 512, dtype=torch.int8))
     samples = [
         Sample(one, kernel, config, 1.0) for one in asked for _, kernel, config in ranked(one)
     ]
     assert {s.kernel.name for s in samples} > {"gemv", "stream_k", "cluster_split_k", "pipelined"}
     assert any(s.config.PACK for s in samples) and any(s.config.CLUSTER == 4 for s in samples)
-    for numbers in (constants.of(H200), constants.analytic(H200)):
+    for numbers in (constants.of(H200), constants.of(H100), constants.analytic(H200)):
         table = Table(samples)
         found = table.seconds(table.numbers(numbers), numbers.drain).tolist()
         for sample, seconds in zip(samples, found, strict=True):

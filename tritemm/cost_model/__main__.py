@@ -45,7 +45,8 @@ def main(argv: list[str] | None = None) -> int:
     print(quality(samples, start))
     if args.command == "fit":
         fitted = constants.to_json(fit(samples, start, hold=hold, progress=bar))
-        out.write_text(gpus.text_of({**data, "fitted": fitted}))
+        own = {name: value for name, value in data.items() if name != "rates"}  # are in `fitted`
+        out.write_text(gpus.text_of({**own, "fitted": fitted}))
         print(quality(samples, constants.from_json(fitted, device)))
         print(out)
     return 0

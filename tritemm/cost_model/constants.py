@@ -55,6 +55,10 @@ class Constants:
     `drain`: where a program has K in fixed parts, to wait for a part's last products, and to add
     them; a guess.
 
+    `crowd`: so many bytes of C that are on their way at once, of all SMs, double the time that the
+    memory takes for what L2 doesn't keep of C; 0 where that was not seen. `padding`: the share that
+    counts as read of what tiles reach beyond the ends of A and B.
+
     `cold`: what operands add to a launch that lie in device memory, and are a burst of requests
     each time: half of it for a megabyte, nearly all for ten.
 
@@ -96,6 +100,8 @@ class Constants:
     power: float = 0.0
     traffic: float = 0.0
     cold: float = 0.0
+    crowd: float = 0.0
+    padding: float = 0.0
     drain: float = 0.3e-6
     launches: Mapping[str, float] = dataclasses.field(default_factory=dict)
     colds: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -110,7 +116,7 @@ class Constants:
         "memory_rate", "sm_memory_rate", "pair_rate", "sm_rate", "l2_rate", "straddle",
         "off_sector", "latency", "wait", "ends", "pack", "reduction", "gather", "sum_rate",
         "exchange", "exchange_rate", "overlap", "throttle", "boost", "lanes", "turned",
-        "narrow_store", "part_store", "power", "traffic", "cold",
+        "narrow_store", "part_store", "power", "traffic", "cold", "crowd", "padding",
     )  # fmt: skip
 
     def of_rung(self, kernel: Kernel) -> OfRung:
@@ -163,15 +169,20 @@ def key(trait: Trait, word: str, config: Config) -> Key:
 
 @functools.lru_cache
 def of(device: Device) -> Constants:
-    """Of the device's own file, else of one with its architecture, else analytic ones."""
-    guess = analytic(device)
+    """Of the device's own file, else of one with its architecture, else analytic ones.
+
+    The own file may hold a few `rates` alone, beside which all else is another's.
+    """
+    guess, rates = analytic(device), {}
     for data in gpus.files():
         known, fitted = gpus.device_of(data), data.get("fitted")
-        if fitted and (known.name, known.sms) == (device.name, device.sms):
-            return from_json(fitted, device)
+        if (known.name, known.sms) == (device.name, device.sms):
+            if fitted:
+                return from_json(fitted, device)
+            rates = data.get("rates", rates)
         if fitted and known.capability == device.capability:
             guess = _of_another(from_json(fitted, device), known, device)
-    return guess
+    return dataclasses.replace(guess, **rates)
 
 
 def _of_another(fitted: Constants, known: Device, device: Device) -> Constants:

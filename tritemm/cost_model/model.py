@@ -92,8 +92,9 @@ class Scene:
         self.kind = kind or kind_of(view)
         self.M, self.N, self.K, self.batch = view.M, view.N, view.K, view.batch
         self.bytes, self.copied = view.bytes, copied
+        self.stored = view.M * view.N * view.batch * self.kind.out
         # The share of them that is read: what is stored counts among the ends.
-        self.read = 1 - view.M * view.N * view.batch * self.kind.out / view.bytes
+        self.read = 1 - self.stored / view.bytes
         # Of 16-bit operands, which draw as much power as these.
         self.flops = view.flops * self.kind.flop_rate_16 / self.kind.flop_rate
 
@@ -130,9 +131,15 @@ class Scene:
         )  # fmt: skip
         memory_rate, sm_memory_rate, pair_rate = c.memory_rate, c.sm_memory_rate, c.pair_rate
         throttle, prune, pairs = c.throttle, below is not None, sms / 2
+        padding = c.padding * self.K * self.batch * kind.itemsize  # of a row or column of tiles
+        crowding = 0.0
+        if c.crowd:
+            beyond_l2 = max(0, self.stored - gpus.physics(kind.device).l2)
+            crowding = beyond_l2 / memory_rate * kind.out * (2 if turns else 1) / c.crowd
         M, N, K, batch = self.M, self.N, self.K, self.batch
         for (m, n, depth, split, cut, cluster, room, stored, step, beside, ends, least_ends,
              together, after, hunger) in shapes:  # fmt: skip
+            rows, columns = m, n  # of a cluster
             if cluster == 1:
                 tiles = -(-M // m) * -(-N // n) * batch
             else:
@@ -141,7 +148,9 @@ class Scene:
                 high = -(-M // (m * cluster)) * -(-N // n)
                 wide = -(-M // m) * -(-N // (n * cluster))
                 if wide < high or (wide == high and m > n):
-                    high, step = wide, beside
+                    high, step, columns = wide, beside, n * cluster
+                else:
+                    rows = m * cluster
                 tiles = cluster * high * batch
             steps = -(-K // depth)
             alone, drawn = step
@@ -202,7 +211,9 @@ class Scene:
                     parts = 1 + max(1.0, split / min(OWNERS.value, max(1, n // 8)))
                 reduction = c.reduction + split * c.gather + parts * 4 * m * n / c.sum_rate
             moved = self.bytes
-            if level and tiles < sms and moved > gpus.physics(kind.device).l2:
+            if padding:
+                moved += padding * (-M % rows + -N % columns)
+            if level and tiles < sms and self.bytes > gpus.physics(kind.device).l2:
                 # Programs in the middle of K read other parts of the operands than their
                 # neighbours do, and nothing is left in L2 for the next.
                 moved = max(moved, tiles * (m + n) * K * kind.itemsize)
@@ -218,6 +229,8 @@ class Scene:
                 earlier = moved - each * (last if last <= pairs else last - pairs)
                 late = earlier / memory_rate + each / pair_rate
                 memory = memory if memory > late else late
+            # The more bytes of C are on their way at once, the longer the memory takes for each.
+            memory += crowding * m * n * active * together
             total = before + (busy if busy > memory else memory) + overlap
             if prune and total < below:
                 below = total

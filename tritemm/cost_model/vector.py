@@ -80,6 +80,7 @@ class Table:
             "alike": trait.alike,
             "resident": trait.resident,
             "level": trait.level,
+            "turns": trait.turns,
             "exchanges": trait.exchanges,
             "gathering": trait.gathering,
             "m": m,
@@ -169,6 +170,7 @@ class Table:
         turned = (cluster > 1) & ((wide < high) | ((wide == high) & (m > n)))
         a_sharers, b_sharers = torch.where(turned, cluster, 1), torch.where(turned, 1, cluster)
         whole = cluster * torch.where(turned, wide, high) * batch
+        beyond = _beyond(M, m * b_sharers) + _beyond(N, n * a_sharers)
         rest = whole % sms
         sharers = torch.minimum(rest * x["split"], sms)
         tiles = torch.where(level, whole, whole * x["split"])
@@ -218,9 +220,10 @@ class Table:
         exchanged = share * (c["exchange"] + sent / c["exchange_rate"])
         reduction = torch.where(x["exchanges"] > 0, exchanged, torch.where(split > 1, summed, 0.0))
 
+        read = x["bytes"] + c["padding"] * beyond * x["K"] * batch * x["itemsize"]
         again = level & (whole < sms) & (x["bytes"] > x["l2"])
         streamed = torch.maximum(x["bytes"], whole * (m + n) * x["K"] * x["itemsize"])
-        moved = torch.where(again, streamed, x["bytes"])
+        moved = torch.where(again, torch.maximum(read, streamed), read)
         memory = moved / c["memory_rate"]
         each = moved / torch.where(level, active, tiles)
         last, pairs = torch.where(level, active, last), sms / 2
@@ -229,7 +232,11 @@ class Table:
         late = torch.where(x["room"] == sms, late, 0.0)
         power = hungry * x["flops"] * (c["power"] + c["traffic"] * (1 / m + 1 / n))
         busy = torch.maximum(work + ends + reduction, power)
-        longest = torch.maximum(torch.maximum(busy, memory), late)
+        beyond_l2 = (x["bytes"] * (1 - x["read"]) - x["l2"]).clamp(min=0)
+        at_once = active * x["together"] * m * n * x["out"] * (1 + x["turns"])
+        crowd = torch.where(c["crowd"] > 0, at_once / c["crowd"].clamp(min=1.0), 0.0)
+        crowded = torch.maximum(memory, late) + beyond_l2 / c["memory_rate"] * crowd
+        longest = torch.maximum(busy, crowded)
         return longest + c["overlap"] * torch.minimum(busy, memory * x["read"])
 
     def _alike(self, numbers: Numbers) -> Tensor:
@@ -260,6 +267,11 @@ class Table:
 
 def _up(size: Tensor, by: Tensor) -> Tensor:
     return torch.ceil(size / by)
+
+
+def _beyond(size: Tensor, by: Tensor) -> Tensor:
+    """How far the last of steps of `by` goes beyond `size`."""
+    return _up(size, by) * by - size
 
 
 def _parts(share: Tensor, split: Tensor, n: Tensor) -> Tensor:
