@@ -294,6 +294,8 @@ def _activation(product: Node) -> tuple[Node, str | None]:
                 return end, word
         if not users or not _elementwise(following := min(users), nodes):
             break
+        if not _keeps(following, product.meta["val"].dtype):
+            break
         nodes.append(following)
     return product, None
 
@@ -304,6 +306,14 @@ def _elementwise(node: Node, nodes: Sequence[Node]) -> bool:
         return False
     tags = getattr(node.target, "tags", ())
     return torch.Tag.pointwise in tags or node.target in _CASTS
+
+
+def _keeps(node: Node, dtype: torch.dtype) -> bool:
+    """Whether all values of the type of a product are values of the node's type, too."""
+    value = node.meta.get("val")
+    if value is None or (value.dtype == torch.bool and node.target not in _CASTS):
+        return value is not None
+    return torch.promote_types(value.dtype, dtype) == value.dtype
 
 
 _CASTS = (torch.ops.prims.convert_element_type.default, torch.ops.aten.clone.default)
