@@ -47,7 +47,7 @@ def main(rank: int, file: str) -> None:
     fsdp = sharded(before, mesh)
     late = sharded(after, mesh)
     report = tritemm.convert(late)
-    assert type(late[1].gate_proj) is tritemm.Linear, str(report)
+    assert isinstance(late[1].gate_proj, tritemm.Linear), str(report)
     for each in (fsdp, late):
         with torch.no_grad():
             assert torch.equal(each.eval()(batch[rank]), twin(batch[rank]))
