@@ -77,14 +77,14 @@ class Siblings:
 
     def pack(self) -> bool:
         """Give them one storage where they can have one; whether a weight moved."""
-        moved = False
-        for parameters in self.parameters():
+        moved, there = False, self.parameters()
+        for parameters in there:
             if _unlike(parameters) or self._packed(parameters):
                 continue
             if self._copied or self._claimed(parameters) is None:
                 self.made.add(_pack(parameters))
                 moved = True
-        self._copied = self._copied and not moved
+        self._copied = self._copied and not there
         return moved
 
     def why_not(self) -> str | None:
@@ -105,12 +105,20 @@ class Siblings:
                     one.data = one.detach().clone()
 
     def _is_made(self, storage: torch.UntypedStorage) -> bool:
-        return storage._cdata in self.made and not storage.resizable()
+        known = storage._cdata in self.made and not storage.resizable()
+        return known and not _in_shared_memory(storage)
 
     def _packed(self, parameters: Sequence[nn.Parameter]) -> bool:
-        """Whether there is nothing to pack. What was loaded is together, in no storage of ours."""
-        ours = not self._copied or self._is_made(parameters[0].untyped_storage())
-        return _together(parameters) and (ours or parameters[0].is_meta)
+        """Whether there is nothing to pack. A storage that was loaded may be one to free a part of.
+
+        One that was loaded from a file or another process isn't, and takes the place of ours.
+        """
+        if not _together(parameters) or parameters[0].is_meta or not self._copied:
+            return _together(parameters)
+        storage = parameters[0].untyped_storage()
+        if not storage.resizable():
+            self.made.add(storage._cdata)
+        return not storage.resizable()
 
     def _claimed(self, parameters: Sequence[nn.Parameter]) -> str | None:
         """Who else has a claim to the memory of these parameters, or None."""
@@ -122,7 +130,7 @@ class Siblings:
                 return "another tensor shares a weight's memory"
             if not storage.resizable() and not made:
                 return "a weight lies in memory that is not torch's"
-            if storage.device.type == "cpu" and storage.is_shared():
+            if _in_shared_memory(storage):
                 return "a weight lies in memory that is shared with other processes"
         return None
 
@@ -168,6 +176,10 @@ _ALIKE = {
     "types": lambda one: one.dtype,
     "devices": lambda one: one.device,
 }
+
+
+def _in_shared_memory(storage: torch.UntypedStorage) -> bool:
+    return storage.device.type == "cpu" and storage.is_shared()  # on a GPU, all say so
 
 
 def _listed(words: Iterable[str]) -> str:
