@@ -3,10 +3,12 @@
 import copy
 import io
 import pickle
+from multiprocessing.reduction import ForkingPickler
 
 import numpy
 import pytest
 import torch
+import torch.multiprocessing
 from torch import nn
 from torch.nn.utils import prune
 
@@ -331,10 +333,20 @@ def test_weights_tied_through_data_stay_tied():
 
 
 @pytest.mark.skipif(DEVICE != "cpu", reason="memory on the CPU")
-def test_memory_shared_with_other_processes_is_not_moved():
+@torch.no_grad()
+def test_memory_shared_with_other_processes():
+    """Isn't moved by convert; what is packed may be shared, and what a process is given is."""
     model = with_integers(Attention()).share_memory()
     assert "shared with other processes" in tritemm.convert(model).left[0].note
-    assert all(p.is_shared() for p in model.parameters())
+    model, twin, _ = converted()
+    model.share_memory()
+    other = pickle.loads(ForkingPickler.dumps(model))
+    assert same(other.state_dict(), twin.state_dict()) and together(*other.projections)
+    for each in (model, other):
+        tritemm.convert(each)
+        tritemm.nn.restore(each)
+    other.k_proj.weight.fill_(5)
+    assert (model.k_proj.weight == 5).all() and torch.equal(model.q_proj.weight, twin.q_proj.weight)
 
 
 @torch.no_grad()
