@@ -294,26 +294,21 @@ def _activation(product: Node) -> tuple[Node, str | None]:
                 return end, word
         if not users or not _elementwise(following := min(users), nodes):
             break
-        if not _keeps(following, product.meta["val"].dtype):
-            break
         nodes.append(following)
     return product, None
 
 
 def _elementwise(node: Node, nodes: Sequence[Node]) -> bool:
-    """Whether the node makes each element of one of `nodes`, and of nothing else."""
+    """Whether the node makes each element of one of `nodes`, and of nothing else.
+
+    A cast does that if its type holds all values of the first one's, whose product it may follow.
+    """
     if node.op != "call_function" or not set(node.all_input_nodes) <= set(nodes):
         return False
-    tags = getattr(node.target, "tags", ())
-    return torch.Tag.pointwise in tags or node.target in _CASTS
-
-
-def _keeps(node: Node, dtype: torch.dtype) -> bool:
-    """Whether all values of the type of a product are values of the node's type, too."""
-    value = node.meta.get("val")
-    if value is None or (value.dtype == torch.bool and node.target not in _CASTS):
-        return value is not None
-    return torch.promote_types(value.dtype, dtype) == value.dtype
+    if node.target in _CASTS:
+        made = node.meta["val"].dtype
+        return made == torch.promote_types(made, nodes[0].meta["val"].dtype)
+    return torch.Tag.pointwise in getattr(node.target, "tags", ())
 
 
 _CASTS = (torch.ops.prims.convert_element_type.default, torch.ops.aten.clone.default)
