@@ -115,25 +115,16 @@ class Doubling(nn.Module):
 class Writing(Attention):
     """Its input is another one, by the same name, for each of its layers."""
 
-    def __init__(self, how):
+    def __init__(self, write):
         super().__init__()
-        self.how, self.child = how, Doubling()
+        self.write = write
 
     def forward(self, x):
         x = x.clone()
         results = []
         for layer in self.projections:
             results.append(layer(x))
-            if self.how == "in place":
-                x.add_(1)
-            if self.how == "an index":
-                x[..., 0] = 5
-            if self.how == "a view":
-                x.flatten()[3:].neg_()
-            if self.how == "a child":
-                self.child(x)
-            if self.how == "relu":
-                F.relu(x, inplace=True)
+            self.write(x)
         return results
 
 
@@ -149,21 +140,36 @@ def test_products_of_two_inputs():
     assert backend.products() == ["mm", "merged", "mm"]
 
 
+WRITES = {
+    "in place": lambda x: x.add_(1),
+    "an index": lambda x: x[..., 0].fill_(5),
+    "a view": lambda x: x.flatten()[3:].neg_(),
+    "a child": Doubling(),
+    "an activation": nn.ReLU(inplace=True),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+@torch.no_grad()
+def test_inputs_that_are_written_to_between_the_layers(write):
+    model, twin = converted(Writing(write))
+    x = integers(2, 3, 16)
+    run, backend = compiled(model)
+    assert same(run(x), twin(x)) and backend.products() == ["mm"] * 3
+
+
 def add_to_the_input(module, args, result):
     args[0].add_(1)
 
 
-@pytest.mark.parametrize("how", ["in place", "an index", "a view", "a child", "relu", "a hook"])
 @torch.no_grad()
-def test_inputs_that_are_written_to_between_the_layers(how):
-    model, twin = converted(Writing(how))
+def test_a_hook_that_writes_to_the_input():
+    model, twin = converted(Parts())
     for each in (model, twin):
-        if how == "a hook":
-            each.q_proj.register_forward_hook(add_to_the_input)
+        each.v_proj.register_forward_hook(add_to_the_input)
     x = integers(2, 3, 16)
     run, backend = compiled(model)
-    assert same(run(x), twin(x))
-    assert backend.products() == (["mm", "merged"] if how == "a hook" else ["mm"] * 3)
+    assert same(run(x.clone()), twin(x.clone())) and backend.products() == ["mm", "merged"]
 
 
 class Written(Attention):
@@ -209,32 +215,23 @@ def test_hooks_on_layers_that_are_merged(compile_it):
     assert torch.equal(x.grad, y.grad)
 
 
-def apart(model, how):
-    """Circumstances in which one product would miss something."""
-    k = model.k_proj
-    if how == "a hook of the input":
-        k.register_forward_pre_hook(lambda module, args: (2 * args[0],))
-    if how == "another layer":
-        model.k_proj = nn.Sequential(k, nn.ReLU())
-    if how == "another forward":
-        k.forward = lambda x: 2 * F.linear(x, k.weight)
-    if how == "pruned":
-        prune.random_unstructured(k, "weight", 0.0)
-    return model
+APART = {
+    "a hook of the input": lambda k: k.register_forward_pre_hook(lambda m, args: (2 * args[0],)),
+    "another forward": lambda k: setattr(k, "forward", lambda x: 2 * F.linear(x, k.weight)),
+    "a weight that is made": lambda k: prune.random_unstructured(k, "weight", 0.0),
+}
 
 
-@pytest.mark.parametrize(
-    "how", ["a hook of the input", "another layer", "another forward", "pruned"]
-)
+@pytest.mark.parametrize("change", APART.values(), ids=APART)
 @torch.no_grad()
-def test_products_of_their_own_where_one_would_miss_something(how):
-    model, twin = (apart(each, how) for each in converted(Attention()))
+def test_products_of_their_own_where_one_would_miss_something(change):
+    model, twin = converted(Attention())
+    change(model.k_proj), change(twin.k_proj)
     x = integers(2, 3, 16)
     run, backend = compiled(model)
     for _ in range(2):
         assert torch.equal(run(x), twin(x))
-    merged = how == "another layer"  # which calls the layer with the same input
-    assert backend.products().count("merged") == merged
+    assert "merged" not in backend.products()
 
 
 class Partly(Attention):
@@ -353,21 +350,6 @@ def test_weights_that_come_apart_after_compiling(make):
     assert torch.equal(run(x), twin(x)) and len(backend.graphs) == 1
     tritemm.convert(model)
     assert torch.equal(run(x), twin(x))
-
-
-@torch.no_grad()
-def test_other_weights_are_seen():
-    """functional_call gives tensors that lie anywhere."""
-    model, twin = converted(Attention())
-    x = integers(2, 3, 16)
-    others = {name: 2 * p.detach() for name, p in model.named_parameters()}
-
-    def call(module, values, x):
-        return torch.func.functional_call(module, values, (x,))
-
-    run, backend = compiled(call)
-    assert torch.equal(run(model, others, x), call(twin, others, x))
-    assert "merged" not in backend.products()
 
 
 # Activations
@@ -539,7 +521,7 @@ def test_the_layers_options_reach_the_product():
     assert torch.equal(run(x), want) and torch.equal(run(x[:2]), want[:2])
 
 
-@pytest.mark.parametrize("act", ["gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu", "relu"])
+@pytest.mark.parametrize("act", ["gelu_new", "gelu_fast", "relu"])
 @torch.no_grad()
 def test_gpt2_of_transformers(act):
     transformers = pytest.importorskip("transformers")
@@ -550,8 +532,7 @@ def test_gpt2_of_transformers(act):
     x = integers(2, 3, 16) / 64
     run, backend = compiled(model)
     torch.testing.assert_close(run(x), twin(x))
-    word = act if act in ("gelu", "relu") else "gelu_tanh"
-    assert backend.products() == [word, "gemm"]
+    assert backend.products() == ["relu" if act == "relu" else "gelu_tanh", "gemm"]
 
 
 # Where it doesn't happen
@@ -572,14 +553,6 @@ def test_nothing_is_fused_elsewhere():
         assert torch.equal(torch.compile(model, backend="aot_eager")(x), twin(x))
         graph = torch.export.export(model, (x,), strict=False).graph
         assert not any(word in str(graph) for word in ("merged", "gated"))
-
-
-def test_graphs_without_our_products_are_left():
-    layer = nn.Sequential(nn.Linear(16, 16), nn.ReLU()).to(DEVICE)
-    run, backend = compiled(layer)
-    with torch.no_grad():
-        torch.testing.assert_close(run(x := integers(3, 16)), layer(x))
-    assert backend.products() == []
 
 
 # The code

@@ -74,14 +74,6 @@ def test_values_stay_and_optimizers_and_loading_work_in_place():
     assert together(*model.projections) and torch.equal(model(x), source(x))
 
 
-def test_parts_of_what_is_packed_are_trained_and_frozen_by_themselves():
-    model, twin, _ = converted()
-    for each in (model, twin):
-        each.k_proj.requires_grad_(False)
-    x = integers(2, 3, 16)
-    assert same(gradients(model, model(x)), gradients(twin, twin(x)))
-
-
 def through_pickle(model):
     return pickle.loads(pickle.dumps(model))
 
