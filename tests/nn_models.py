@@ -1,10 +1,15 @@
-"""Small models of the forms that `tritemm.convert` knows, and data whose products are exact."""
+"""Small models whose products are exact, and Inductor's passes over them without its code."""
 
+import pytest
 import torch
+from functorch.compile import make_boxed_func
 from torch import nn
+from torch._functorch import config
+from torch._inductor import compile_fx
+from torch._inductor.virtualized import V
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from tritemm.nn.packing import packed
 from tritemm.problem import INTERPRETED
 
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -29,21 +34,63 @@ def with_integers(model):
     return model
 
 
-class Operators(TorchDispatchMode):
-    """The names of tritemm's operators that were called, and the activations of their products."""
+def together(*layers):
+    """Whether the weights of the layers lie one behind the other, and their biases."""
+    kinds = [[each.weight for each in layers], [each.bias for each in layers]]
+    return all(packed(*kind) is not None for kind in kinds if kind[0] is not None)
+
+
+def gradients(model, result):
+    model.zero_grad()
+    result.sum().backward()
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def same(one, other):
+    """Whether the tensors of two dictionaries, or sequences, are equal, bit for bit."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and same(list(one.values()), list(other.values()))
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+class Passes:
+    """A backend for `torch.compile`: Inductor's passes; the graphs after them are interpreted."""
 
     def __init__(self):
-        super().__init__()
-        self.names, self.activations = [], []
+        self.graphs = []
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.namespace == "tritemm":
-            self.names.append(func.overloadpacket.__name__)
-            given = zip(func._schema.arguments, args, strict=False)
-            self.activations += [
-                value for key, value in given if key.name == "activation" and value
-            ]
-        return func(*args, **(kwargs or {}))
+    def __call__(self, graph, inputs):
+        with config.patch(enable_autograd_cache=False):
+            return compile_fx.compile_fx(graph, inputs, inner_compile=self._keep)
+
+    def _keep(self, graph, inputs, *, is_inference=False, **_):
+        with V.set_fake_mode(torch._guards.detect_fake_mode(inputs)):
+            compile_fx._recursive_post_grad_passes(graph, is_inference)
+        self.graphs.append(graph)
+        return make_boxed_func(graph.forward)
+
+    def products(self, graph=-1):
+        """The names of tritemm's operators in a graph, the last one unless told, in their order;
+        that of a product with an activation is the activation's.
+        """
+        found = []
+        for module in self.graphs[graph].modules():
+            nodes = module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ()
+            found += [n for n in nodes if getattr(n.target, "namespace", None) == "tritemm"]
+        return [_name(node) for node in found]
+
+
+def _name(node):
+    given = zip(node.target._schema.arguments, node.args, strict=False)
+    words = [value for key, value in given if key.name == "activation" and value]
+    return words[0] if words else node.target.overloadpacket.__name__
+
+
+def compiled(model, **options):
+    """The compiled model, and the backend, which has its graphs."""
+    torch._dynamo.reset()
+    options = {"fullgraph": True, "dynamic": False, **options}
+    return torch.compile(model, backend=(backend := Passes()), **options), backend
 
 
 class Quantized(torch.Tensor):
@@ -57,45 +104,22 @@ class Quantized(torch.Tensor):
         return super().__torch_function__(func, types, args, kwargs)
 
 
-def by_name_alone(name, function):
-    """A module whose class is called like an activation, and computes nearly that."""
-
-    def forward(self, x):
-        return function(x) + 1e-3
-
-    return type(name, (nn.Module,), {"forward": forward})()
+def conv1d(nf, nx):
+    """Transformers' layer, whose weight is [in, out]."""
+    return pytest.importorskip("transformers.pytorch_utils").Conv1D(nf, nx)
 
 
-class Conv1D(nn.Module):
-    """As transformers has it: the weight is stored [in, out]."""
+class MLP(nn.Module):
+    """As GPT-2 has it in transformers."""
 
-    def __init__(self, nf, nx):
+    def __init__(self, act=None, hidden=16, intermediate=24):
         super().__init__()
-        self.nf, self.nx = nf, nx
-        self.weight = nn.Parameter(torch.empty(nx, nf))
-        self.bias = nn.Parameter(torch.zeros(nf))
-        nn.init.normal_(self.weight, std=0.02)
-
-    def forward(self, x):
-        size = *x.size()[:-1], self.nf
-        return torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight).view(size)
-
-
-class GPT2MLP(nn.Module):
-    """As transformers has it."""
-
-    def __init__(self, hidden=16, intermediate=24, act=None, layer=Conv1D):
-        super().__init__()
-        sizes = (hidden, intermediate), (intermediate, hidden)
-        self.c_fc, self.c_proj = (layer(*(s[::-1] if layer is Conv1D else s)) for s in sizes)
+        self.c_fc = nn.Linear(hidden, intermediate)
         self.act = act or nn.GELU("tanh")
-        self.dropout = nn.Dropout(0.1)
+        self.c_proj = nn.Linear(intermediate, hidden)
 
-    def forward(self, hidden_states):
-        hidden_states = self.c_fc(hidden_states)
-        hidden_states = self.act(hidden_states)
-        hidden_states = self.c_proj(hidden_states)
-        return self.dropout(hidden_states)
+    def forward(self, x):
+        return self.c_proj(self.act(self.c_fc(x)))
 
 
 class LlamaMLP(nn.Module):
@@ -110,6 +134,30 @@ class LlamaMLP(nn.Module):
 
     def forward(self, x):
         return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Attention(nn.Module):
+    """As transformers has it, with sums in place of the softmax: exact for integers."""
+
+    def __init__(self, bias=False):
+        super().__init__()
+        self.q_proj = nn.Linear(16, 16, bias=bias)
+        self.k_proj = nn.Linear(16, 8, bias=bias)
+        self.v_proj = nn.Linear(16, 8, bias=bias)
+        self.o_proj = nn.Linear(16, 16, bias=bias)
+
+    @property
+    def projections(self):
+        return self.q_proj, self.k_proj, self.v_proj
+
+    def forward(self, hidden_states, others=None):
+        others = hidden_states if others is None else others
+        heads = [*hidden_states.shape[:-1], -1, 8]
+        q = self.q_proj(hidden_states).view(heads).transpose(1, 2)
+        k = self.k_proj(others).view(-1, 1, others.shape[1], 8)
+        v = self.v_proj(others).view(-1).view(-1, 1, others.shape[1], 8)
+        mixed = (q @ k.mT) @ v
+        return self.o_proj(mixed.transpose(1, 2).flatten(2))
 
 
 class Tied(nn.Module):

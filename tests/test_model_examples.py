@@ -81,7 +81,7 @@ def test_generate(example, capsys):
     speeds = re.findall(r"(torch|tritemm) +(eager|graph) .* tokens/s; the first 4 tokens", out)
     ways = ["eager", "graph"] if torch.cuda.is_available() else ["eager"]
     assert speeds == [(name, way) for name in ("torch", "tritemm") for way in ways]
-    assert "gate and up packed, swiglu" in out
+    assert "gate_proj and up_proj packed" in out
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")

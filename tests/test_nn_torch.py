@@ -15,7 +15,7 @@ import tritemm
 from perf.machine import ROOT
 from tritemm import budget
 
-from .nn_models import DEVICE, Conv1D, LlamaMLP, integers, with_integers
+from .nn_models import DEVICE, Attention, LlamaMLP, conv1d, integers, same, with_integers
 
 
 def pair(*parts):
@@ -34,7 +34,7 @@ def same_gradients(theirs, ours):
 
 def test_training_steps_are_torchs():
     """Of whole numbers, exactly; a rate of 1 keeps them whole."""
-    for model in (models := pair(nn.Linear(16, 8), nn.ReLU(), Conv1D(4, 8))):
+    for model in (models := pair(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4))):
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         for _ in range(2):
             optimizer.zero_grad()
@@ -96,7 +96,7 @@ def test_adapters_over_frozen_weights():
     mlp.gate_proj, mlp.down_proj = LoRA(mlp.gate_proj), LoRA(mlp.down_proj)
     mlp.up_proj.requires_grad_(False)
     theirs, ours = pair(mlp)
-    assert type(ours) is LlamaMLP and type(ours.gate_proj.base) is tritemm.Linear
+    assert type(ours) is LlamaMLP and isinstance(ours.gate_proj.base, tritemm.Linear)
     x = integers(3, 16)
     for model in (theirs, ours):
         for name, parameter in model.named_parameters():  # gates are multiples of STEEP
@@ -141,7 +141,7 @@ def test_grad_scaler():
 
 
 def test_autocast():
-    theirs, ours = pair(nn.Linear(16, 8), nn.ReLU(), Conv1D(4, 8))
+    theirs, ours = pair(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4))
     x = integers(3, 16)
     for model in (theirs, ours):
         with torch.autocast(DEVICE, torch.bfloat16):
@@ -155,7 +155,7 @@ def test_autocast():
 @pytest.fixture(scope="module")
 def whole():
     torch.manual_seed(0)
-    return pair(nn.Linear(16, 8), Conv1D(16, 8), LlamaMLP(16, 8))
+    return pair(nn.Linear(16, 8), nn.Linear(8, 16), LlamaMLP(16, 8))
 
 
 @pytest.mark.parametrize("grad", [True, False])
@@ -203,6 +203,34 @@ def test_export(whole):
     assert torch.equal(program.module()(y), theirs(y))
 
 
+@pytest.mark.filterwarnings("ignore:.*deprecated")
+@pytest.mark.parametrize(
+    "trace", [torch.fx.symbolic_trace, lambda model: torch.jit.trace(model, (integers(3, 16),))]
+)
+@torch.no_grad()
+def test_torchs_tracers(whole, trace):
+    theirs, ours = (model.eval() for model in whole)
+    x = integers(3, 16)
+    traced = trace(ours)
+    assert "tritemm" in str(traced.graph) and torch.equal(traced(x), theirs(x))
+    if isinstance(traced, torch.fx.GraphModule):
+        assert torch.equal(copy.deepcopy(traced)(x), theirs(x))
+        report = tritemm.convert(traced := trace(theirs))
+        assert len(report.changed) == 6 and torch.equal(traced(x), theirs(x))
+
+
+@torch.no_grad()
+def test_transforms_see_their_own_weights(whole):
+    x = integers(3, 16)
+    results = []
+    for model in whole:
+        others = {name: 2 * p.detach() for name, p in model.named_parameters()}
+        results.append(torch.func.functional_call(model, others, (x,)))
+        results.append(torch.func.vmap(model)(torch.stack([x, 2 * x])))
+        results += torch.func.jvp(model, (x,), (x,))
+    assert same(results[:4], results[4:])
+
+
 def test_functional_call_and_its_gradient(whole):
     x = integers(3, 16)
     results = []
@@ -221,8 +249,9 @@ def test_functional_call_and_its_gradient(whole):
 PARTS = {
     "linear": lambda: nn.Linear(16, 8),
     "no bias": lambda: nn.Linear(16, 8, bias=False),
-    "conv1d": lambda: Conv1D(8, 16),
+    "conv1d": lambda: conv1d(8, 16),
     "mlp": lambda: LlamaMLP(16, 24),
+    "attention": Attention,
 }
 
 
@@ -244,7 +273,7 @@ def test_no_more_is_saved_for_backward_than_by_torch(make, frozen):
     theirs, ours = pair(make())
     for model in (theirs, ours):
         model.requires_grad_(not frozen)
-    x = integers(3, 16).requires_grad_()
+    x = integers(2, 3, 16).requires_grad_()
     assert 0 < saved(ours) <= saved(theirs)
 
 

@@ -74,7 +74,7 @@ def linear(
             f"linear(): weight has shape {list(weight.shape)}; [out_features, in_features] and "
             "[in_features] are possible. matmul multiplies by stacks of matrices"
         )
-    other = weight.mT if weight.dim() == 2 else weight
+    other = weight.t()  # weight itself, if it has one dimension
     gated = isinstance(activation, str) and activation in GATED
     if gated and (weight.dim() != 2 or not holds(weight.shape[0] % 2 == 0)):
         raise RuntimeError(

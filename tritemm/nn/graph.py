@@ -299,11 +299,16 @@ def _activation(product: Node) -> tuple[Node, str | None]:
 
 
 def _elementwise(node: Node, nodes: Sequence[Node]) -> bool:
-    """Whether the node makes each element of one of `nodes`, and of nothing else."""
+    """Whether the node makes each element of one of `nodes`, and of nothing else.
+
+    A cast does that if its type holds all values of the first one's, whose product it may follow.
+    """
     if node.op != "call_function" or not set(node.all_input_nodes) <= set(nodes):
         return False
-    tags = getattr(node.target, "tags", ())
-    return torch.Tag.pointwise in tags or node.target in _CASTS
+    if node.target in _CASTS:
+        made = node.meta["val"].dtype
+        return made == torch.promote_types(made, nodes[0].meta["val"].dtype)
+    return torch.Tag.pointwise in getattr(node.target, "tags", ())
 
 
 _CASTS = (torch.ops.prims.convert_element_type.default, torch.ops.aten.clone.default)

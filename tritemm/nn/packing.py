@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import nn
@@ -77,14 +77,14 @@ class Siblings:
 
     def pack(self) -> bool:
         """Give them one storage where they can have one; whether a weight moved."""
-        moved = False
-        for parameters in self.parameters():
-            if _unlike(parameters) or _together(parameters):
+        moved, there = False, self.parameters()
+        for parameters in there:
+            if _unlike(parameters) or self._packed(parameters):
                 continue
-            if self._copied or _claimed(parameters, self.made) is None:
+            if self._copied or self._claimed(parameters) is None:
                 self.made.add(_pack(parameters))
                 moved = True
-        self._copied = self._copied and not moved
+        self._copied = self._copied and not there
         return moved
 
     def why_not(self) -> str | None:
@@ -92,18 +92,47 @@ class Siblings:
         for parameters in self.parameters():
             reason = _unlike(parameters)
             if not reason and not _together(parameters):
-                reason = _claimed(parameters, self.made)
+                reason = self._claimed(parameters)
             if reason:
                 return reason
         return None if self.parameters() else "a weight is made anew at each call"
 
     def unpack(self) -> None:
-        """Give each of them a storage of its own again."""
-        for parameters in self.parameters():
-            if not parameters[0].is_meta and packed(*parameters) is not None:
-                with _ordinary():
-                    for one in parameters:
-                        one.data = one.detach().clone()
+        """Give each of them that was moved a storage of its own again."""
+        with _ordinary():
+            for one in itertools.chain(*self.parameters()):
+                if type(one) is nn.Parameter and self._is_made(one.untyped_storage()):
+                    one.data = one.detach().clone()
+
+    def _is_made(self, storage: torch.UntypedStorage) -> bool:
+        known = storage._cdata in self.made and not storage.resizable()
+        return known and not _in_shared_memory(storage)
+
+    def _packed(self, parameters: Sequence[nn.Parameter]) -> bool:
+        """Whether there is nothing to pack. A storage that was loaded may be one to free a part of.
+
+        One that was loaded from a file or another process isn't, and takes the place of ours.
+        """
+        if not _together(parameters) or parameters[0].is_meta or not self._copied:
+            return _together(parameters)
+        storage = parameters[0].untyped_storage()
+        if not storage.resizable():
+            self.made.add(storage._cdata)
+        return not storage.resizable()
+
+    def _claimed(self, parameters: Sequence[nn.Parameter]) -> str | None:
+        """Who else has a claim to the memory of these parameters, or None."""
+        here = [one.untyped_storage() for one in parameters]
+        for storage in here:
+            made = self._is_made(storage)
+            known = sum(one._cdata == storage._cdata for one in here) if made else 1
+            if storage_owners(storage) != known:
+                return "another tensor shares a weight's memory"
+            if not storage.resizable() and not made:
+                return "a weight lies in memory that is not torch's"
+            if _in_shared_memory(storage):
+                return "a weight lies in memory that is shared with other processes"
+        return None
 
 
 _PARAMETERS = "weight", "bias"
@@ -149,17 +178,8 @@ _ALIKE = {
 }
 
 
-def _claimed(parameters: Sequence[nn.Parameter], made: Collection[int]) -> str | None:
-    """Who else has a claim to the memory of these parameters, or None."""
-    here = [one.untyped_storage() for one in parameters]
-    for storage in here:
-        if storage_owners(storage) != sum(one._cdata == storage._cdata for one in here):
-            return "another tensor shares a weight's memory"
-        if not storage.resizable() and storage._cdata not in made:
-            return "a weight lies in memory that is not torch's"
-        if storage.device.type == "cpu" and storage.is_shared():
-            return "a weight lies in memory that is shared with other processes"
-    return None
+def _in_shared_memory(storage: torch.UntypedStorage) -> bool:
+    return storage.device.type == "cpu" and storage.is_shared()  # on a GPU, all say so
 
 
 def _listed(words: Iterable[str]) -> str:

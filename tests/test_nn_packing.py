@@ -1,0 +1,420 @@
+"""Weights of layers that may be given one input: one storage for them, and nothing else moved."""
+
+import copy
+import io
+import pickle
+from multiprocessing.reduction import ForkingPickler
+
+import numpy
+import pytest
+import torch
+import torch.multiprocessing
+from torch import nn
+from torch.nn.utils import prune
+
+import tritemm
+from tritemm.nn.packing import packed
+
+from .nn_models import (
+    DEVICE,
+    Attention,
+    LlamaMLP,
+    gradients,
+    integers,
+    same,
+    together,
+    with_integers,
+)
+
+QKV = "q_proj, k_proj and v_proj packed"
+
+
+def converted(model=None, **options):
+    model = with_integers(model or Attention(bias=True))
+    twin = copy.deepcopy(model)
+    return model, twin, tritemm.convert(model, **options)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("gate_proj", "up_proj"),
+        ("w1", "w3"),
+        ("wi_0", "wi_1"),
+        ("q_proj", "k_proj", "v_proj"),
+        ("query", "key", "value"),
+        ("q", "k", "v"),
+        ("to_q", "to_k", "to_v"),
+        ("wq", "wk", "wv"),
+    ],
+    ids=" ".join,
+)
+def test_known_siblings_are_packed(names, bias):
+    rows = dict(zip(names, (8, 4, 4), strict=False))
+    layers = {name: nn.Linear(8, rows[name], bias=bias) for name in reversed(names)}
+    model, _, report = converted(nn.ModuleDict(layers))
+    assert report.changed[-1].note == f"{', '.join(names[:-1])} and {names[-1]} packed"
+    assert together(*(model[name] for name in names)) and report.left == ()
+
+
+@torch.no_grad()
+def test_values_stay_and_optimizers_and_loading_work_in_place():
+    model, twin, _ = converted()
+    assert same(model.state_dict(), twin.state_dict())
+    x = integers(2, 3, 16)
+    for each in (model, twin):
+        optimizer = torch.optim.SGD(each.parameters(), lr=1.0)
+        with torch.enable_grad():
+            gradients(each, each(x))
+        optimizer.step()
+    assert together(*model.projections) and same(model.state_dict(), twin.state_dict())
+    source = with_integers(Attention(bias=True))
+    model.load_state_dict(source.state_dict())
+    assert together(*model.projections) and torch.equal(model(x), source(x))
+
+
+def through_pickle(model):
+    return pickle.loads(pickle.dumps(model))
+
+
+def through_a_file(model):
+    torch.save(model, file := io.BytesIO())
+    return torch.load(io.BytesIO(file.getvalue()), weights_only=False)
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        lambda m: m.double(),
+        lambda m: m.to(torch.bfloat16),
+        lambda m: m.to("meta").to_empty(device=DEVICE),
+        copy.deepcopy,
+        through_pickle,
+        through_a_file,
+        lambda m: through_pickle(copy.deepcopy(m)),
+    ],
+    ids=["double", "bfloat16", "meta", "deepcopy", "pickle", "file", "pickled copy"],
+)
+def test_what_moves_the_weights_through_torch_packs_them_again(move, request):
+    model, twin, _ = converted()
+    moved = move(model)
+    assert together(*moved.projections)
+    assert moved.k_proj.weight is dict(moved.named_parameters())["k_proj.weight"]
+    before = {tensor.data_ptr() for tensor in model.parameters()}
+    assert moved is model or not before & {tensor.data_ptr() for tensor in moved.parameters()}
+    assert tritemm.convert(moved) == tritemm.nn.Report()
+    for layer, other in zip(moved.projections, twin.projections, strict=True):
+        x = integers(3, 16, dtype=layer.weight.dtype)
+        assert "meta" in request.node.name or torch.equal(layer(x), other(x.float()).to(x.dtype))
+    for parameter in moved.k_proj.parameters():
+        with pytest.raises(RuntimeError, match="not resizable"):
+            parameter.untyped_storage().resize_(0)
+    tritemm.nn.restore(moved)
+    assert not together(*moved.projections)
+
+
+@pytest.mark.parametrize("way", [copy.deepcopy, through_pickle, through_a_file])
+def test_a_copy_of_one_layer_alone(way):
+    model, twin, _ = converted()
+    alone = way(model.k_proj)
+    x = integers(3, 16)
+    assert torch.equal(alone(x), twin.k_proj(x)) and together(*model.projections)
+    with torch.no_grad():
+        alone.weight.zero_()
+    assert same(model.state_dict(), twin.state_dict())
+    model.q_proj = alone  # no sibling of the others, whatever it is a copy of
+    model.double()
+    assert torch.equal(model.k_proj(x.double()), twin.k_proj(x).double())
+
+
+def test_meta_models_are_converted_and_filled_later():
+    with torch.device("meta"):
+        model = Attention(bias=True)
+    assert tritemm.convert(model).changed[-1].note == QKV
+    model.to_empty(device=DEVICE)
+    assert together(*model.projections)
+    source = with_integers(Attention(bias=True))
+    model.load_state_dict(source.state_dict())
+    x = integers(2, 3, 16)
+    assert together(*model.projections) and torch.equal(model(x), source(x))
+
+
+def new_data(model):
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
+
+
+def assign(model):
+    model.load_state_dict({k: v.clone() for k, v in model.state_dict().items()}, assign=True)
+
+
+def new_parameter(model):
+    """The other two still share the storage that was made for the three."""
+    model.k_proj.weight = nn.Parameter(model.k_proj.weight.detach().clone())
+
+
+@pytest.mark.parametrize("part", [new_data, assign, new_parameter])
+def test_what_came_apart_is_right_and_is_packed_again(part):
+    model, twin, _ = converted()
+    part(model)
+    x = integers(2, 3, 16)
+    assert not together(*model.projections) and torch.equal(model(x), twin(x))
+    report = tritemm.convert(model)
+    assert [entry.note for entry in report.changed] == [f"{QKV} again"] and report.left == ()
+    assert together(*model.projections) and same(model.state_dict(), twin.state_dict())
+    part(model)
+    tritemm.nn.restore(model)
+    assert all(p.untyped_storage().nbytes() == p.nbytes for p in model.parameters())
+
+
+def test_fuse_and_skip_leave_weights_where_they_are():
+    for options in ({"fuse": False}, {"skip": "k_proj"}):
+        model = with_integers(Attention())
+        before = [p.data_ptr() for p in model.parameters()]
+        report = tritemm.convert(model, **options)
+        assert [p.data_ptr() for p in model.parameters()] == before
+        assert not any("packed" in entry.note for entry in (*report.changed, *report.left))
+
+
+def test_restore_gives_each_its_own_storage():
+    model, twin, _ = converted()
+    tritemm.nn.restore(model)
+    assert [vars(a).keys() for a in model.modules()] == [vars(a).keys() for a in twin.modules()]
+    for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(ours, theirs) and ours.untyped_storage().nbytes() == ours.nbytes
+        ours.untyped_storage().resize_(ours.nbytes)
+
+
+def test_inference_mode():
+    """Converted in it, a model trains later; one that was made in it stays as it is."""
+    model = with_integers(Attention(bias=True))
+    twin = copy.deepcopy(model)
+    with torch.inference_mode():
+        assert tritemm.convert(model).changed[-1].note == QKV
+    assert not any(p.is_inference() for p in model.parameters())
+    x = integers(2, 3, 16)
+    assert same(gradients(model, model(x)), gradients(twin, twin(x)))
+    with torch.inference_mode():
+        made = with_integers(Attention())
+        report = tritemm.convert(made)
+        made(x)
+        tritemm.nn.restore(model.requires_grad_(False))
+    assert report.left[0].note.endswith("not packed: a weight was made in inference mode")
+    assert same(gradients(model.requires_grad_(), model(x)), gradients(twin, twin(x)))
+
+
+def tie(part, other):
+    """Two parameters of one memory, which no Parameter tells."""
+    part.data = other.data
+
+
+def slices(model):
+    whole = integers(48, 16)
+    for layer, part in zip(model.projections, whole.split(16), strict=True):
+        layer.weight = nn.Parameter(part[: layer.out_features])
+
+
+def from_numpy(model):
+    array = numpy.ones((8, 16), dtype=numpy.float32)
+    model.k_proj.weight = nn.Parameter(torch.from_numpy(array))
+    model.array = array
+
+
+def from_dlpack(model):
+    model.k_proj.weight = nn.Parameter(torch.from_dlpack(integers(8, 16)))
+
+
+def expanded(model):
+    model.k_proj.weight = nn.Parameter(integers(1, 16).expand(8, 16))
+
+
+def transposed(model):
+    model.k_proj.weight = nn.Parameter(integers(16, 8).mT)
+
+
+def kept(model):
+    model.view = model.v_proj.weight.detach()[:2]
+
+
+def one_weight(model):
+    model.v_proj.weight = model.k_proj.weight
+
+
+def without_bias(model):
+    """As Whisper's keys."""
+    for layer in model.projections:
+        layer.bias = nn.Parameter(integers(layer.out_features))
+    model.k_proj.bias = None
+
+
+def another_type(model):
+    model.k_proj.to(torch.float16)
+
+
+def another_width(model):
+    model.k_proj = nn.Linear(12, 8, bias=False, device=DEVICE)
+
+
+def odd(model):
+    model.q_proj.weight = nn.Parameter(integers(3, 5))
+    model.k_proj.weight = nn.Parameter(integers(8, 5))
+    model.v_proj.weight = nn.Parameter(integers(8, 5))
+
+
+LEFT = {
+    "tied to another layer": (
+        lambda m: tie(m.k_proj.weight, m.o_proj.weight[:8]),
+        "another tensor shares a weight's memory",
+    ),
+    "tied within": (
+        lambda m: tie(m.k_proj.weight, m.v_proj.weight),
+        "another tensor shares a weight's memory",
+    ),
+    "slices": (slices, "another tensor shares a weight's memory"),
+    "a view is kept": (kept, "another tensor shares a weight's memory"),
+    "numpy": (from_numpy, "a weight lies in memory that is not torch's"),
+    "dlpack": (from_dlpack, "a weight lies in memory that is not torch's"),
+    "expanded": (expanded, "a weight is not contiguous"),
+    "transposed": (transposed, "a weight is not contiguous"),
+    "one weight": (one_weight, "two of the layers share one weight"),
+    "some biases": (without_bias, "some of them have a bias, others have none"),
+    "types": (another_type, "types are torch.float32, torch.float16 and torch.float32"),
+    "shapes": (another_width, "shapes are (16,), (12,) and (16,)"),
+    "odd": (odd, "at no multiple of 16"),
+    "parametrized": (
+        lambda m: prune.identity(m.k_proj, "weight"),
+        "a weight is made anew at each call",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "reason"), LEFT.values(), ids=LEFT)
+@torch.no_grad()
+def test_what_is_not_packed_is_not_moved_and_has_a_reason(change, reason):
+    model = with_integers(Attention())
+    change(model)
+    before = {name: p.data_ptr() for name, p in model.named_parameters()}
+    report = tritemm.convert(model)
+    assert [entry.name for entry in report.left] == [""]
+    assert report.left[0].note.startswith("q_proj, k_proj and v_proj not packed: ")
+    assert report.left[0].note.endswith(reason)
+    assert {name: p.data_ptr() for name, p in model.named_parameters()} == before
+    assert tritemm.convert(model).left == report.left
+
+
+@torch.no_grad()
+def test_weights_that_lie_together_already_are_not_moved_by_restore_either():
+    model, whole = with_integers(Attention()), integers(32, 16)
+    for layer, part in zip(model.projections, whole.split([16, 8, 8]), strict=True):
+        layer.weight = nn.Parameter(part)
+    report = tritemm.convert(model)
+    assert report.changed[-1].note == QKV and together(*model.projections)
+    tritemm.nn.restore(model)
+    whole.fill_(3)
+    assert all((layer.weight == 3).all() for layer in model.projections)
+
+
+@torch.no_grad()
+def test_weights_tied_through_data_stay_tied():
+    model = with_integers(Attention())
+    tie(model.k_proj.weight, model.v_proj.weight)
+    tritemm.convert(model)
+    model.k_proj.weight.fill_(3)
+    assert (model.v_proj.weight == 3).all()
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="memory on the CPU")
+@torch.no_grad()
+def test_memory_shared_with_other_processes():
+    """Isn't moved by convert; what is packed may be shared, and what a process is given is."""
+    model = with_integers(Attention()).share_memory()
+    assert "shared with other processes" in tritemm.convert(model).left[0].note
+    model, twin, _ = converted()
+    model.share_memory()
+    other = pickle.loads(ForkingPickler.dumps(model))
+    assert same(other.state_dict(), twin.state_dict()) and together(*other.projections)
+    for each in (model, other):
+        tritemm.convert(each)
+        tritemm.nn.restore(each)
+    other.k_proj.weight.fill_(5)
+    assert (model.k_proj.weight == 5).all() and torch.equal(model.q_proj.weight, twin.q_proj.weight)
+
+
+@torch.no_grad()
+def test_one_of_them_cannot_free_the_others():
+    model, twin, _ = converted()
+    with pytest.raises(RuntimeError, match="not resizable"):
+        model.k_proj.weight.untyped_storage().resize_(0)
+    assert same(model.state_dict(), twin.state_dict())
+
+
+def test_layers_that_are_packed_with_others_stay_so():
+    model, _, _ = converted(Attention())
+    other = with_integers(Attention())
+    other.k_proj = model.k_proj
+    report = tritemm.convert(other)
+    assert report.left[0].note.endswith("one of them is packed with others")
+    assert together(*model.projections)
+
+
+@pytest.mark.parametrize("way", [torch.save, None])
+def test_a_saved_state_dict_has_the_weights_once(way, tmp_path):
+    model, twin, _ = converted(LlamaMLP(64, 64))
+    if way is None:
+        way = pytest.importorskip("safetensors.torch").save_file
+    sizes = []
+    for each in (model, twin):
+        way(each.state_dict(), file := tmp_path / "it")
+        sizes.append(file.stat().st_size)
+    assert sizes[0] < 1.1 * sizes[1]
+
+
+def test_safetensors_refuses_a_module_whose_weights_lie_together(tmp_path):
+    """Its functions for a module take them for tied; those for a state dict don't."""
+    safetensors = pytest.importorskip("safetensors.torch")
+    model, twin, _ = converted()
+    file = str(tmp_path / "it")
+    safetensors.save_file(model.state_dict(), file)
+    with_integers(model).load_state_dict(safetensors.load_file(file, DEVICE))
+    assert same(model.state_dict(), twin.state_dict()) and together(*model.projections)
+    for function in (safetensors.save_model, safetensors.load_model):
+        with pytest.raises(RuntimeError, match="None is covering the entire storage"):
+            function(model, file)
+    tritemm.nn.restore(with_integers(model))
+    safetensors.save_model(model, file)
+    safetensors.load_model(twin, file)
+    assert same(model.state_dict(), twin.state_dict())
+
+
+def test_only_memory_of_one_storage_in_this_order_is_packed():
+    both = torch.zeros(48, 16, device=DEVICE)
+    assert packed(both[:24], both[24:]).data_ptr() == both.data_ptr()
+    assert packed(both[:24], both[24:]).shape == both.shape
+    assert packed(both[24:], both[:24]) is None
+    assert packed(both[:16], both[24:40]) is None
+    assert packed(both[:24], both[24:].clone()) is None
+    assert packed(both[:24, :8], both[24:, :8]) is None
+    assert packed(both[:0], both[:0]) is None
+    if DEVICE == "cpu":  # addresses that follow each other, in storages that end
+        memory, half = bytearray(both.nbytes), both.numel() // 2
+        edge = torch.frombuffer(memory, dtype=torch.float32, count=half)
+        behind = torch.frombuffer(memory, dtype=torch.float32, offset=both.nbytes // 2)
+        assert edge.data_ptr() + edge.nbytes == behind.data_ptr()
+        assert packed(edge.view(24, 16), behind.view(24, 16)) is None
+
+
+@pytest.mark.gpu
+@torch.no_grad()
+def test_a_cuda_graph_reads_the_packed_weights():
+    mlp, twin, _ = converted(LlamaMLP())
+    x = integers(16, 16)
+    mlp(x)  # compiles
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = mlp(x)
+    for ours, theirs in zip(mlp.parameters(), twin.parameters(), strict=True):
+        theirs.copy_(ours.neg_())
+    graph.replay()
+    assert torch.equal(out, twin(x))
