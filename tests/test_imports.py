@@ -34,6 +34,7 @@ FLOORS = (
     ("gemm",),
     ("api", "routing"),
     ("blas", "einsum", "row_parallel"),
+    ("graphs",),
     ("nn",),
     ("demo", "integrate", "tuning", "warming"),
     ("__init__",),

@@ -145,8 +145,9 @@ def test_convert_changes_the_classes_of_layers_and_nothing_else():
 
     report = tritemm.convert(model)
     assert [entry.name for entry in report.changed] == [
-        "0", "2", "3.gate_proj", "3.up_proj", "3.down_proj", "3",
+        "0", "2", "3.gate_proj", "3.up_proj", "3.down_proj", "3", "",
     ]  # fmt: skip
+    assert report.changed[-1].note == "in compiled code: 0 with relu"
     assert report.left == () and report.fell_back == {}
     assert all(a is b for a, b in zip(model.modules(), modules, strict=True))
     for module, kind, names in zip(modules, classes, attributes, strict=True):

@@ -7,7 +7,6 @@ stays an instance of its former class, and `restore` gives that class back. Modu
 layers are never touched; what products may be one is found in the graphs that torch compiles.
 """
 
-from . import graph as graph
 from .convert import convert as convert
 from .convert import restore as restore
 from .layers import Linear as Linear

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 from collections.abc import Collection, Iterator, Sequence
 
 import torch
@@ -27,6 +28,8 @@ _SIBLINGS = (
     ("to_q", "to_k", "to_v"),
     ("wq", "wk", "wv"),
 )
+#: What is said of a layer that was converted.
+_DONE = "by tritemm.linear"
 #: What was done, and why something wasn't; both None where there is nothing to say.
 _Notes = tuple[str | None, str | None]
 
@@ -69,7 +72,8 @@ def convert(
     >>> device = "cuda" if torch.cuda.is_available() else "cpu"
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 4, device=device), torch.nn.ReLU())
     >>> print(tritemm.convert(model))
-    changed  1 x  *  Linear  [4, 8]  by tritemm.linear
+    changed  1 x  *            Linear      [4, 8]  by tritemm.linear
+    changed  1 x  (the model)  Sequential          in compiled code: 0 with relu
     """
     modules = _modules("convert", model)
     check_precision(precision, torch.float32)
@@ -84,6 +88,9 @@ def convert(
             layers = [module._modules.get(each) for each in names]
             if all(type(layer) is converted.Linear for layer in layers):
                 found.append((name, module, _pack(names, layers)))
+    new = {module for _, module, (done, _) in found if done == _DONE}
+    for name, module in modules if fuse and not batch_invariant else ():
+        found.append((name, module, (_ended(module, new), None)))
     return _report(found)
 
 
@@ -126,7 +133,7 @@ def _convert_layer(module: nn.Module, given: dict, skipped: bool) -> _Notes:
     if not ours:
         vars(module)["_tritemm_options"] = Options(**given)
         become(module, converted.class_for(type(module)))
-        return "by tritemm.linear", None
+        return _DONE, None
     before = module._tritemm_options if isinstance(module, Converted) else module
     new = {name: value for name, value in given.items() if getattr(before, name) != value}
     if isinstance(module, Converted):
@@ -195,6 +202,20 @@ def _pack(names: Sequence[str], layers: Sequence[nn.Module]) -> _Notes:
     again = "" if known[0][0] is None else " again"
     moved = siblings.pack() or not again
     return f"{words} packed{again}" if moved else None, None
+
+
+def _ended(module: nn.Module, new: Collection[nn.Module]) -> str | None:
+    """Which of the `new` layers of a Sequential the activations that follow them will end."""
+    if type(module) is not nn.Sequential:
+        return None
+    pairs = itertools.pairwise(module._modules.items())
+    found = [f"{i} with {_ENDS[type(act)]}" for (i, x), (_, act) in pairs
+             if x in new and type(act) in _ENDS]  # fmt: skip
+    return f"in compiled code: {', '.join(found)}" if found else None
+
+
+#: Activations that `tritemm.graphs` makes epilogues.
+_ENDS = {nn.ReLU: "relu", nn.GELU: "gelu", nn.SiLU: "silu"}
 
 
 def _restore_layer(module: nn.Module) -> _Notes:

@@ -15,28 +15,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import nn
 
+from ..graphs import packed as packed
 from ..runtime.torch_private import storage_owners
-
-
-def packed(*tensors: torch.Tensor) -> torch.Tensor | None:
-    """[sum of rows, ...] over all of them, [rows, ...] each, if one's memory follows another's.
-
-    None where it doesn't. The storage of the first must reach over the last: memory of another
-    storage may begin at that address by chance.
-    """
-    first = tensors[0]
-    rest, address = first.shape[1:], first.data_ptr()
-    for tensor in tensors:
-        if tensor.shape[1:] != rest or tensor.dtype != first.dtype or not tensor.numel():
-            return None
-        if tensor.data_ptr() != address or not tensor.is_contiguous():
-            return None
-        address += tensor.nbytes
-    begin = first.storage_offset() * first.element_size()
-    if first.untyped_storage().nbytes() < begin + address - first.data_ptr():
-        return None
-    rows = sum(tensor.shape[0] for tensor in tensors)
-    return first.detach().as_strided((rows, *rest), first.stride())
 
 
 class Siblings:

@@ -19,11 +19,10 @@ import torch
 from torch.fx import Graph, Node
 from torch.nn import functional as F
 
-from ..blas import linear
-from ..problem import ACCUMULATE
-from ..runtime import inductor
-from ..runtime.torch_private import implement
-from .packing import packed
+from .blas import linear
+from .problem import ACCUMULATE
+from .runtime import inductor
+from .runtime.torch_private import implement
 
 _LIBRARY = torch.library.Library("tritemm", "FRAGMENT")
 _LIBRARY.define(
@@ -98,6 +97,27 @@ torch.ops.tritemm.merged_into, torch.ops.tritemm.gated_into = _merged_into, _gat
 
 def _there(*tensors) -> list:
     return [t for t in tensors if t is not None]
+
+
+def packed(*tensors: torch.Tensor) -> torch.Tensor | None:
+    """[sum of rows, ...] over all of them, [rows, ...] each, if one's memory follows another's.
+
+    None where it doesn't. The storage of the first must reach over the last: memory of another
+    storage may begin at that address by chance.
+    """
+    first = tensors[0]
+    rest, address = first.shape[1:], first.data_ptr()
+    for tensor in tensors:
+        if tensor.shape[1:] != rest or tensor.dtype != first.dtype or not tensor.numel():
+            return None
+        if tensor.data_ptr() != address or not tensor.is_contiguous():
+            return None
+        address += tensor.nbytes
+    begin = first.storage_offset() * first.element_size()
+    if first.untyped_storage().nbytes() < begin + address - first.data_ptr():
+        return None
+    rows = sum(tensor.shape[0] for tensor in tensors)
+    return first.detach().as_strided((rows, *rest), first.stride())
 
 
 # The graph
