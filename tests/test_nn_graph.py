@@ -322,9 +322,11 @@ def test_the_precision_is_kept():
     assert same(run(x), model(x)) and backend.products() == ["merged"]
     (node,) = (n for n in backend.graphs[0].graph.nodes if "merged" in str(n.target))
     assert node.args[-1] == "tf32"
-    tritemm.convert(model.k_proj, precision="ieee")
-    run, backend = compiled(model)
-    assert same(run(x), model(x)) and "merged" not in backend.products()
+    for first in ("tf32", None):
+        model, _ = converted(Parts(), precision=first)
+        tritemm.convert(model.k_proj, precision="ieee")
+        run, backend = compiled(model)
+        assert same(run(x), model(x)) and "merged" not in backend.products()
 
 
 @torch.no_grad()

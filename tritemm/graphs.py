@@ -184,7 +184,7 @@ def _runs(products: Sequence[_Product]) -> Iterator[list[_Product]]:
 
     def kind(product):
         where = product.node.meta.get("custom")  # a stream, for one
-        return id(product.input), product.precision, product.bias is None, str(where)
+        return id(product.input), str(product.precision), product.bias is None, str(where)
 
     able = sorted((p for p in products if p.weight is not None), key=kind)
     for _, same in itertools.groupby(able, kind):
