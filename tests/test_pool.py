@@ -1,6 +1,7 @@
 """`tritemm.compile.pool`: what workers compile is what a launch looks for."""
 
 import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -81,6 +82,37 @@ def test_a_launch_finds_what_workers_compiled(tmp_path, monkeypatch):
     words = [sys.executable, "-c", LOOKS]
     run = subprocess.run(words, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.stdout == "3 True\n", run.stderr
+
+
+#: In a process that does not interpret: what Triton's cache calls kernels that are prepared in some
+#: order; and constants of one name that a kernel has two of, which come in the order of addresses.
+NAMES = """
+import collections, json, sys
+from tests.test_pool import problem
+from tritemm.rungs import RUNGS
+keys, twice = {}, set()
+for kernel in RUNGS[:: int(sys.argv[1])]:
+    asked, operands = problem(128, 256, 2048)
+    if hasattr(kernel, "fn") and kernel.why_not(asked) is None:
+        kernel.prepare(asked, kernel.configs(asked)[0], *operands)
+        keys[kernel.name] = kernel.fn.cache_key
+        values = collections.defaultdict(set)
+        for (name, _), (value, _) in kernel.fn.used_global_vals.items():
+            values[name].add(str(value))
+        twice.update(name for name in values if len(values[name]) > 1)
+print(json.dumps([keys, sorted(twice)], sort_keys=True))
+"""
+
+
+def test_names_in_the_cache_do_not_depend_on_what_was_compiled_before():
+    env = os.environ | {"TRITON_INTERPRET": "0", "PYTHONPATH": str(ROOT)}
+    said = []
+    for step in ("1", "-1"):
+        words = [sys.executable, "-c", NAMES, step]
+        said.append(subprocess.check_output(words, env=env, cwd=ROOT, text=True))
+    keys, twice = json.loads(said[0])
+    assert len(keys) > 15 and said[0] == said[1]
+    assert not twice
 
 
 def test_a_refusal_and_an_unknown_name_are_results():
