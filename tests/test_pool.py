@@ -185,6 +185,57 @@ def test_closing_drops_what_was_not_begun():
     assert futures[-1].cancelled() and isinstance(futures[-1], Future)
 
 
+#: Workers that take for ever to start, and a process that ends meanwhile.
+ENDS = """
+import torch
+from tests.test_pool import problem
+from tritemm.compile import pool
+from tritemm.spec import Config
+pool._PROGRAM = "import time; time.sleep(600)"
+with pool.shared() as compilers:
+    future = compilers.submit(("naive", problem(64, 64, 64)[0], Config(32, 32, 32)))
+print("ends", flush=True)
+"""
+
+
+def test_workers_that_start_keep_nobody():
+    run = subprocess.Popen([sys.executable, "-c", ENDS], cwd=ROOT, stdout=subprocess.PIPE)
+    try:
+        assert run.stdout.readline() == b"ends\n"
+        assert run.wait(timeout=20) == 0
+    finally:
+        run.kill()
+
+
+def test_closing_ends_a_worker_that_starts(monkeypatch):
+    monkeypatch.setattr(pool, "_PROGRAM", "import time; time.sleep(600)")
+    asked, _ = problem(64, 64, 64)
+    for pause in (0, 0.3):
+        compilers = pool.Compilers(8)
+        futures = [compilers.submit(("naive", asked, Config(32, 32, 2**k))) for k in range(8)]
+        time.sleep(pause)
+        begin = time.monotonic()
+        compilers.close()
+        assert time.monotonic() - begin < 10
+        assert all(future.cancelled() or future.result().error for future in futures)
+
+
+def test_shared_workers_remain_a_while(monkeypatch):
+    monkeypatch.setattr(pool, "IDLE", 0.2)
+    with pool.shared() as first:
+        with pool.shared() as second:
+            assert second is first
+        time.sleep(0.5)
+        assert not first._closed  # there is a user
+    with pool.shared() as third:
+        assert third is first
+    deadline = time.monotonic() + 20
+    while not first._closed and time.monotonic() < deadline:
+        time.sleep(0.05)
+    with pool.shared() as fourth:
+        assert first._closed and fourth is not first
+
+
 @pytest.mark.parametrize(
     ("other", "same"),
     [
