@@ -27,9 +27,9 @@ _SETTLING = threading.Lock()
 def settle(fn) -> None:
     """Have `fn`'s name in Triton's cache on disk follow from its source alone.
 
-    Before 3.8, Triton names a kernel by the constants of the functions that it calls as far as
-    these have names already. So one process doesn't find what another compiled, if that had other
-    kernels before. Here functions that are called get their names first.
+    Triton 3.6 names a kernel by the constants of the functions that it calls as far as these have
+    names already; 3.8 does not. So one process doesn't find what another compiled, if that had
+    other kernels before. Here functions that are called get their names first.
     """
     if getattr(fn, "hash", "there") is not None or not _needs_settling():
         return
