@@ -1,6 +1,7 @@
 """`tritemm.compile.pool`: what workers compile is what a launch looks for."""
 
 import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -83,6 +84,37 @@ def test_a_launch_finds_what_workers_compiled(tmp_path, monkeypatch):
     assert run.stdout == "3 True\n", run.stderr
 
 
+#: In a process that does not interpret: what Triton's cache calls kernels that are prepared in some
+#: order; and constants of one name that a kernel has two of, which come in the order of addresses.
+NAMES = """
+import collections, json, sys
+from tests.test_pool import problem
+from tritemm.rungs import RUNGS
+keys, twice = {}, set()
+for kernel in RUNGS[:: int(sys.argv[1])]:
+    asked, operands = problem(128, 256, 2048)
+    if hasattr(kernel, "fn") and kernel.why_not(asked) is None:
+        kernel.prepare(asked, kernel.configs(asked)[0], *operands)
+        keys[kernel.name] = kernel.fn.cache_key
+        values = collections.defaultdict(set)
+        for (name, _), (value, _) in kernel.fn.used_global_vals.items():
+            values[name].add(str(value))
+        twice.update(name for name in values if len(values[name]) > 1)
+print(json.dumps([keys, sorted(twice)], sort_keys=True))
+"""
+
+
+def test_names_in_the_cache_do_not_depend_on_what_was_compiled_before():
+    env = os.environ | {"TRITON_INTERPRET": "0", "PYTHONPATH": str(ROOT)}
+    said = []
+    for step in ("1", "-1"):
+        words = [sys.executable, "-c", NAMES, step]
+        said.append(subprocess.check_output(words, env=env, cwd=ROOT, text=True))
+    keys, twice = json.loads(said[0])
+    assert len(keys) > 15 and said[0] == said[1]
+    assert not twice
+
+
 def test_a_refusal_and_an_unknown_name_are_results():
     asked, _ = problem(64, 64, 63)
     config = Config(64, 64, 64)
@@ -151,6 +183,57 @@ def test_closing_drops_what_was_not_begun():
         futures += [compilers.submit(("tiled", asked, Config(64, 32, k))) for k in (16, 32, 64)]
     assert time.monotonic() - begin < 30
     assert futures[-1].cancelled() and isinstance(futures[-1], Future)
+
+
+#: Workers that take for ever to start, and a process that ends meanwhile.
+ENDS = """
+import torch
+from tests.test_pool import problem
+from tritemm.compile import pool
+from tritemm.spec import Config
+pool._PROGRAM = "import time; time.sleep(600)"
+with pool.shared() as compilers:
+    future = compilers.submit(("naive", problem(64, 64, 64)[0], Config(32, 32, 32)))
+print("ends", flush=True)
+"""
+
+
+def test_workers_that_start_keep_nobody():
+    run = subprocess.Popen([sys.executable, "-c", ENDS], cwd=ROOT, stdout=subprocess.PIPE)
+    try:
+        assert run.stdout.readline() == b"ends\n"
+        assert run.wait(timeout=20) == 0
+    finally:
+        run.kill()
+
+
+def test_closing_ends_a_worker_that_starts(monkeypatch):
+    monkeypatch.setattr(pool, "_PROGRAM", "import time; time.sleep(600)")
+    asked, _ = problem(64, 64, 64)
+    for pause in (0, 0.3):
+        compilers = pool.Compilers(8)
+        futures = [compilers.submit(("naive", asked, Config(32, 32, 2**k))) for k in range(8)]
+        time.sleep(pause)
+        begin = time.monotonic()
+        compilers.close()
+        assert time.monotonic() - begin < 10
+        assert all(future.cancelled() or future.result().error for future in futures)
+
+
+def test_shared_workers_remain_a_while(monkeypatch):
+    monkeypatch.setattr(pool, "IDLE", 0.2)
+    with pool.shared() as first:
+        with pool.shared() as second:
+            assert second is first
+        time.sleep(0.5)
+        assert not first._closed  # there is a user
+    with pool.shared() as third:
+        assert third is first
+    deadline = time.monotonic() + 20
+    while not first._closed and time.monotonic() < deadline:
+        time.sleep(0.05)
+    with pool.shared() as fourth:
+        assert first._closed and fourth is not first
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,17 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
+from concurrent.futures import Future
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 import tritemm
 from tritemm import dispatch, plan, tuning
+from tritemm.compile import pool
 from tritemm.compile.pool import Compiled
 from tritemm.dispatch import cache
 from tritemm.problem import INTERPRETED, Problem
@@ -369,27 +371,36 @@ class TestTune:
             tritemm.tuning.load(path)
 
 
-class Waiting:
-    """What workers that are late give: an answer to who waits for it as long as it takes."""
+class Late:
+    """Workers of which the first `count` items are compiled, and no more; items are kept."""
 
-    def __init__(self, item):
-        self.item = item
+    def __init__(self, count):
+        self.count, self.futures = count, []
 
-    def result(self, timeout=None):
-        if timeout is not None:
-            raise TimeoutError
-        return Compiled(*self.item)
+    def submit(self, item):
+        future = Future()
+        if len(self.futures) < self.count:
+            future.set_result(Compiled(*item))
+        self.futures.append(future)
+        return future
 
 
-def test_the_choice_is_waited_for(monkeypatch):
-    workers = SimpleNamespace(submit=Waiting)
-    monkeypatch.setattr(tuning, "Compilers", lambda: contextlib.nullcontext(workers))
+@pytest.mark.parametrize(("seconds", "count", "tried"), [(0.0, 9, 3), (0.6, 0, 3), (0.6, 2, 5)])
+def test_workers_that_are_late_are_not_waited_for(monkeypatch, seconds, count, tried):
+    """What comes first is compiled by this process; without time for it, workers aren't started."""
+    workers = Late(count)
+    monkeypatch.setattr(tuning, "_START", 0.3)
+    monkeypatch.setattr(pool, "shared", lambda: contextlib.nullcontext(workers))
     asked = problem(64, 96, 128)
     rows = dispatch.ranked(asked)
-    assert len(rows) > 4
-    with tuning._compiled(asked, rows, deadline=0.0) as compiled:
-        ((kernel, config, predicted, error),) = compiled
-    assert (predicted, kernel, config) == rows[0] and error is None
+    assert len(rows) > 6
+    begin = time.monotonic()
+    with tuning._compiled(asked, rows, begin + seconds) as compiled:
+        got = [(predicted, kernel, config) for kernel, config, predicted, _ in compiled]
+    assert time.monotonic() - begin < seconds + 1
+    assert got[:3] == rows[:3] and sorted(map(str, got)) == sorted(map(str, rows[:tried]))
+    assert len(workers.futures) == (len(rows) - 3 if seconds else 0)
+    assert all(future.done() for future in workers.futures)
 
 
 class TestWarmup:

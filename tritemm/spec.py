@@ -362,6 +362,7 @@ def _fixed_part(kernel: TritonKernel, problem: Problem, config: Config) -> Launc
         **_ending(problem.epilogue),
     } | kernel.arguments.fixed(problem, config)
     names = set(kernel.fn.arg_names)
+    triton_private.settle(kernel.fn)  # for whoever compiles it
     return Launch(
         grid=(kernel.grid(problem, config),),
         args={name: value for name, value in values.items() if name in names},

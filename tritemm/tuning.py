@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent.futures import as_completed
 from os import PathLike
 from pathlib import Path
 
@@ -22,7 +23,7 @@ import torch
 
 from . import arguments, budget, dispatch, plan
 from .command import bar
-from .compile.pool import Compilers
+from .compile import pool
 from .config import Config, config_of
 from .dispatch import Choice, cache
 from .dtypes import Precision
@@ -35,6 +36,8 @@ from .spec import Kernel
 _WITHIN = 3.0
 #: Seconds of work of one timing; candidates and rounds of the last heat.
 _TIMING, _FINALISTS, _ROUNDS = 3e-3, 5, 5
+#: Candidates that this process compiles itself; seconds in which no worker has started.
+_OWN, _START = 3, 2.0
 #: Bytes that the operands of one timing have together: more than L2 holds.
 _BEYOND_L2 = 2**28
 #: Every so many rows are checked, so that no tile goes without; columns that are checked at once.
@@ -105,10 +108,11 @@ def tune(
             multiplied: take typical ones, since zeros are multiplied faster.
         activation: "swiglu" or "geglu": then the product that torch's kernels would end is tuned
             first, and what does all of it, if anything can, after that.
-        seconds: after which no further candidate is tried. What the model chooses, which comes
-            first, is waited for; it is what wins where there was time for no other. A second
-            thread's tuning begins when the first one's has ended. Others may multiply and
-            allocate meanwhile; random numbers of a GPU fail in them while a graph is captured.
+        seconds: after which no further candidate is tried, nor waited for. What the model chooses
+            comes first, whatever the time; it is what wins where there was time for no other. A
+            second thread's tuning, and its seconds, begin when the first one's has ended. Others
+            may multiply and allocate meanwhile; random numbers of a GPU fail in them while a
+            graph is captured.
         progress: show a bar on a terminal, if tqdm is installed.
 
     Raises what `matmul` raises; RuntimeError without a GPU.
@@ -260,25 +264,33 @@ def _wrong_of(kernel: Kernel, problem: Problem, config: Config, a, b, out) -> st
 
 @contextlib.contextmanager
 def _compiled(problem: Problem, rows, deadline: float):
-    """Yields an iterator of (kernel, config, predicted seconds, error), compiled where it helps."""
-    if problem.device == INTERPRETER or len(rows) < 4:
-        yield ((kernel, config, predicted, None) for predicted, kernel, config in rows)
-        return
-    with Compilers() as compilers:
-        waiting = [compilers.submit((k.name, problem, config)) for _, k, config in rows]
+    """Yields an iterator of (kernel, config, predicted seconds, error), those of `rows` in time.
+
+    Where kernels are compiled, workers do so, all but the first few, the choice as it is among
+    them: these are compiled as they are run, while workers start.
+    """
+    own = len(rows) if problem.device == INTERPRETER else _OWN
+    first, others = rows[:own], rows[own:]
+    if time.monotonic() + _START > deadline:
+        others = []
+    with contextlib.ExitStack() as stack:
+        waiting = {}
+        if others:
+            compilers = stack.enter_context(pool.shared())
+            waiting = {compilers.submit((k.name, problem, c)): (p, k, c) for p, k, c in others}
 
         def arriving():
-            for (predicted, kernel, config), future in zip(rows, waiting, strict=True):
-                # The first is the choice as it is; a compiler is ended after `pool.LIMIT`.
-                first = future is waiting[0]
-                try:
-                    patience = None if first else max(1.0, deadline - time.monotonic())
-                    error = future.result(patience).error
-                except FutureTimeout:
-                    return
-                yield kernel, config, predicted, error
+            yield from ((kernel, config, predicted, None) for predicted, kernel, config in first)
+            with contextlib.suppress(FutureTimeout):
+                for future in as_completed(waiting, max(0.0, deadline - time.monotonic())):
+                    predicted, kernel, config = waiting[future]
+                    yield kernel, config, predicted, future.result().error
 
-        yield arriving()
+        try:
+            yield arriving()
+        finally:
+            for future in waiting:
+                future.cancel()
 
 
 def timer(problem: Problem, tensors: Sequence[torch.Tensor]) -> Callable[[Kernel, Config], float]:

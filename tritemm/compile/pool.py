@@ -16,13 +16,14 @@ import contextlib
 import dataclasses
 import os
 import pickle
+import queue
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 
 import torch
@@ -37,6 +38,8 @@ from .sass import tail
 Item = tuple[str, Problem, Config]
 #: Seconds after which the compiler of one kernel is ended.
 LIMIT = 180.0
+#: Seconds for which `shared` workers remain after their last user.
+IDLE = 60.0
 #: Worker processes at most, unless asked: each takes most of a gigabyte.
 WORKERS = 16
 
@@ -75,7 +78,7 @@ def compile_all(
 
 
 class Compilers:
-    """Worker processes that live until `close`, or the end of a `with`.
+    """Worker processes that live until `close`, the end of a `with`, or that of this process.
 
     Items that are likely to be one kernel go to one worker, which then compiles it once; others go
     to the worker with the least to do.
@@ -90,6 +93,7 @@ class Compilers:
 
     def submit(self, item: Item) -> Future[Compiled]:
         """The future result of one item; it holds no exception."""
+        assert not self._closed
         likely = likeness(*item)
         lane = self._owner.get(likely) or min(self._lanes, key=lambda lane: len(lane.waiting))
         self._owner[likely] = lane
@@ -108,6 +112,42 @@ class Compilers:
 
     def __exit__(self, *raised) -> None:
         self.close()
+
+
+_SHARING = threading.Lock()
+_kept: Compilers | None = None
+_users = 0
+_closing: threading.Timer | None = None
+
+
+@contextlib.contextmanager
+def shared() -> Iterator[Compilers]:
+    """Those of this process, which remain for `IDLE` seconds for who needs some next.
+
+    Cancel what you no longer wait for.
+    """
+    global _kept, _users, _closing
+    with _SHARING:
+        if _closing:
+            _closing.cancel()
+        _kept = _kept or Compilers()
+        _users += 1
+    try:
+        yield _kept
+    finally:
+        with _SHARING:
+            _users -= 1
+            _closing = threading.Timer(IDLE, _close_kept)
+            _closing.daemon = True
+            _closing.start()
+
+
+def _close_kept() -> None:
+    global _kept
+    with _SHARING:
+        if _kept and not _users:
+            _kept.close()
+            _kept = None
 
 
 def _cores() -> int:
@@ -147,32 +187,54 @@ class _Lane:
     def __init__(self, limit: float):
         self.limit = limit
         self.waiting: set[Future] = set()
-        self.thread = ThreadPoolExecutor(1)
+        self.items: queue.SimpleQueue[tuple[Future, Item] | None] = queue.SimpleQueue()
+        # No executor's, whose work is waited for when this process ends.
+        self.thread = threading.Thread(target=self._run, daemon=True)
         self.worker: Worker | None = None
+        self.closed = False
+        self.lock = threading.Lock()
 
     def submit(self, item: Item) -> Future[Compiled]:
-        future = self.thread.submit(self._compile, item)
+        future: Future[Compiled] = Future()
         self.waiting.add(future)
         future.add_done_callback(self.waiting.discard)
+        self.items.put((future, item))
+        if self.thread.ident is None:
+            self.thread.start()
         return future
+
+    def _run(self) -> None:
+        while (work := self.items.get()) is not None:
+            future, item = work
+            if future.set_running_or_notify_cancel():
+                future.set_result(self._compile(item))
 
     def _compile(self, item: Item) -> Compiled:
         try:
-            if self.worker is None:
-                self.worker = Worker()
-            result = self.worker.ask(compile_here, *item, limit=self.limit)
+            with self.lock:
+                if self.closed:
+                    raise Ended("the compiler was ended before it began")
+                if self.worker is None:
+                    self.worker = Worker()
+            return self.worker.ask(compile_here, *item, limit=self.limit)
         except Exception as error:  # it did not start, or ended over this item
-            if self.worker is not None:
-                self.worker.close()
-                self.worker = None
+            with self.lock:
+                if self.worker is not None:
+                    self.worker.close()
+                    self.worker = None
             return Compiled(*item, error=str(error))
-        return result
 
     def close(self) -> None:
-        self.thread.shutdown(wait=False, cancel_futures=True)
-        if self.worker is not None:
-            self.worker.kill()
-        self.thread.shutdown(wait=True)
+        """Drop what was not begun, and end what was."""
+        for future in tuple(self.waiting):
+            future.cancel()
+        with self.lock:
+            self.closed = True
+            if self.worker is not None:
+                self.worker.kill()
+        self.items.put(None)
+        if self.thread.ident is not None:
+            self.thread.join()
         if self.worker is not None:
             self.worker.close()
             self.worker = None

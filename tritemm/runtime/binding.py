@@ -123,6 +123,7 @@ def compile_kernel(fn, grid, values, options, cluster: int = 1):
 
     A descriptor may have a `box` that its block only divides.
     """
+    triton_private.settle(fn)
     compiled = fn.warmup(grid=tuple(grid), **values, **options)
     ordered = (values[name] for name in fn.arg_names if hasattr(values.get(name), "block_shape"))
     boxes = [getattr(descriptor, "box", None) for descriptor in ordered]

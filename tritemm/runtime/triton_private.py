@@ -1,22 +1,60 @@
 """What is private to Triton and used all the same: how it calls the C function that launches.
 
 Triton 3.6 to 3.9 have the names. Where one is not as expected, `Loaded.of` raises, and the kernel
-is launched by Triton.
+is launched by Triton. And how it names kernels in its cache on disk.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import functools
 import inspect
 import sys
+import threading
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import triton
 from triton import knobs
+from triton.runtime import jit
+
+_SETTLING = threading.Lock()
+
+
+def settle(fn) -> None:
+    """Have `fn`'s name in Triton's cache on disk follow from its source alone.
+
+    Triton 3.6 names a kernel by the constants of the functions that it calls as far as these have
+    names already; 3.8 does not. So one process doesn't find what another compiled, if that had
+    other kernels before. Here functions that are called get their names first.
+    """
+    if getattr(fn, "hash", "there") is not None or not _needs_settling():
+        return
+    with _SETTLING, contextlib.suppress(Exception):  # whatever has moved
+        _name(fn, set())
+
+
+@functools.cache
+def _needs_settling() -> bool:
+    return tuple(map(int, triton.__version__.split(".")[:2])) < (3, 8)
+
+
+def _name(fn, begun: set) -> None:
+    """That of `fn`, after those of what it calls; `begun` may call themselves."""
+    if fn.hash is not None or id(fn) in begun:
+        return
+    begun.add(id(fn))
+
+    class Callees(jit.DependenciesFinder):
+        def _update_hash(self, func):
+            _name(func, begun)
+
+    outer = inspect.getclosurevars(fn.fn).nonlocals
+    Callees(fn.__name__, fn.__globals__, outer, fn.src).visit(fn.parse())
+    _ = fn.cache_key
 
 
 class Moved(Exception):

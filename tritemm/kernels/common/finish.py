@@ -12,7 +12,7 @@ from ... import interpreter
 #: True when kernels run in Triton's interpreter, which knows no PTX.
 INTERPRETED = tl.constexpr(interpreter.INTERPRETED)
 #: Columns that lie together on 16 bytes, of 16 bits each.
-LINE = tl.constexpr(8)
+VECTOR = tl.constexpr(8)
 
 
 @triton.jit
@@ -32,18 +32,18 @@ def load_extra(extra, b0, b1, offs_m, offs_n, M, N, BIAS: tl.constexpr,
                LINES: tl.constexpr = False):  # fmt: skip
     """Those that there are of the bias, as a row or a column, and the residual; as of `finish`.
 
-    `LINES`: N is a multiple of `LINE`, and the residual is stored by rows on 16-byte boundaries.
+    `LINES`: N is a multiple of `VECTOR`, and the residual is stored by rows on 16-byte boundaries.
     Triton sees both by itself where it has the kernel's own arguments, and loads several elements
     at a time.
     """
     loaded = ()
     if LINES:
-        N = N // LINE * LINE
+        N = N // VECTOR * VECTOR
     if extra[0] is not None:
         if BIAS == "n":
             ptrs = extra[0] + offs_n
             if LINES:
-                ptrs = tl.max_contiguous(tl.multiple_of(ptrs, 16), LINE)
+                ptrs = tl.max_contiguous(tl.multiple_of(ptrs, 16), VECTOR)
             bias = tl.load(ptrs, mask=offs_n < N, other=0.0)[None, :]
         else:
             bias = tl.load(extra[0] + offs_m, mask=offs_m < M, other=0.0)[:, None]
@@ -54,7 +54,7 @@ def load_extra(extra, b0, b1, offs_m, offs_n, M, N, BIAS: tl.constexpr,
         ptr = extra[1] + tl.cast(b0, tl.int64) * extra[4] + tl.cast(b1, tl.int64) * extra[5]
         if LINES:
             ptrs = ptr + offs_m[:, None] * extra[6] + offs_n[None, :]
-            ptrs = tl.max_contiguous(tl.multiple_of(ptrs, (1, 16)), (1, LINE))
+            ptrs = tl.max_contiguous(tl.multiple_of(ptrs, (1, 16)), (1, VECTOR))
         else:
             ptrs = ptr + offs_m[:, None] * extra[6] + offs_n[None, :] * extra[7]
         loaded += (tl.load(ptrs, mask=mask, other=0.0),)

@@ -393,13 +393,13 @@ def shape_of(problem: Problem, config: Config, consumers: int, rows: int, **more
 
 def in_lines(problem: Problem) -> bool:
     """Whether there is an epilogue, whose operands lie as `LINES` of `finish.load_extra` says."""
-    residual, line = problem.epilogue.residual, finish.LINE.value
-    if problem.epilogue == PLAIN or problem.c.cols % line:
+    residual, vector = problem.epilogue.residual, finish.VECTOR.value
+    if problem.epilogue == PLAIN or problem.c.cols % vector:
         return False
     if residual is None:
         return True
     pitches = *residual.strides[:2], residual.pitch("N") or 1
-    return residual.aligned and not any(pitch % line for pitch in pitches)
+    return residual.aligned and not any(pitch % vector for pitch in pitches)
 
 
 def named_sums(work: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor | None]:
