@@ -239,7 +239,7 @@ class TestTheInterpreterIsSlow:
 
     def test_a_large_product(self):
         a = torch.zeros(1024, 1024)
-        with pytest.warns(UserWarning, match=r"1024 x 1024 x 1024 NN.* takes about \d\d s\. "):
+        with pytest.warns(UserWarning, match=r"1024 x 1024 x 1024 NN.* takes about [\d.]+ s\. "):
             tritemm.matmul(a, a)
         self.quiet(a)
 
@@ -254,7 +254,7 @@ class TestTheInterpreterIsSlow:
 
     def test_many_small_ones(self, recwarn):
         a = torch.zeros(256, 256)
-        for _ in range(20):
+        for _ in range(60):
             tritemm.matmul(a, a)
         (warned,) = recwarn
         assert re.search(r" s, after \d s for those before it\. ", str(warned.message))
