@@ -95,13 +95,13 @@ def test_with_another_triton(text, told, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("version", "able"), [("2.9.1", False), ("2.10.0", True), ("2.14.1+cpu", True), ("3.0", True)]
+    ("version", "able"), [("2.10.1", False), ("2.11.0", True), ("2.14.1+cpu", True), ("3.0", True)]
 )
 def test_with_another_torch(version, able, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(__version__=version))
     reason = needs._why_not("torch")
     assert able == (reason is None)
-    assert able or f"needs PyTorch 2.10 or newer, and {version} is installed" in reason
+    assert able or f"needs PyTorch 2.11 or newer, and {version} is installed" in reason
 
 
 def test_without_what_windows_lacks(python, tmp_path):

@@ -18,7 +18,7 @@ _NEEDED = {
         (3, 6),
         "pip install --upgrade torch triton (a torch with CUDA pins the Triton it was built with)",
     ),
-    "torch": ("PyTorch", (2, 10), "pip install --upgrade torch"),
+    "torch": ("PyTorch", (2, 11), "pip install --upgrade torch"),
 }
 #: `sys.platform` of systems that Triton has no release for.
 _SYSTEMS = {

@@ -18,7 +18,7 @@ def add_pass(operators: Sequence, change: Callable[[torch.fx.Graph], None]) -> N
     """Have Inductor call `change`, once, with each graph that it compiles with such an operator.
 
     The graph is functional and below autograd. Where Inductor's parts are not as they were in torch
-    2.10 to 2.14, it isn't called.
+    2.11 to 2.14, it isn't called.
     """
     _passes.append((operators, change))
 
@@ -60,7 +60,7 @@ def lower(operator, name: str, tensors: int = 2, optional: int = 0) -> None:
     are `optional`, then constants. It returns a new tensor; if its last constant is the type of
     that, `name` takes all but that. It takes no None for an optional tensor: only those that are
     there, and behind the tensors whether each is. Where Inductor's parts are not as they were in
-    torch 2.10 to 2.14, and in code that is not Python, the operator itself is called.
+    torch 2.11 to 2.14, and in code that is not Python, the operator itself is called.
     """
     lowering = sys.modules.get("torch._inductor.lowering")
     if lowering is None:
