@@ -20,6 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import tritemm
 from tritemm import budget
+from tritemm.runtime import inductor
 
 from .harness import DEVICE
 
@@ -198,6 +199,47 @@ def test_nothing_that_the_dispatcher_calls_is_compiled_after_a_break():
     assert torch.equal(a.grad, want)
     # Up to torch 2.11 some 20 of torch's own are counted.
     assert torch._dynamo.utils.counters["frames"]["total"] <= 30
+
+
+class Layers(torch.nn.Sequential):
+    """A converted layer and one of ours."""
+
+    def __init__(self):
+        super().__init__(torch.nn.Linear(5, 5), tritemm.Linear(5, 5))
+        tritemm.convert(self.to(DEVICE))
+
+
+PAST_THE_LIMIT = {
+    "functions": lambda: lambda x, w: tritemm.addmm(w[0], x, tritemm.linear(x, w).mT @ x),
+    "layers": lambda: functools.partial(lambda layers, x, w: layers(x), Layers()),
+    "out": lambda: lambda x, w: tritemm.matmul(x.detach(), w, out=torch.empty_like(x)),
+}
+
+
+@pytest.mark.parametrize("kind", PAST_THE_LIMIT)
+def test_nothing_is_compiled_apart_where_dynamo_has_given_up(kind):
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    function = PAST_THE_LIMIT[kind]()
+    with torch._dynamo.config.patch(recompile_limit=2):
+        compiled = torch.compile(function, backend="aot_eager", dynamic=False)
+        for rows in range(2, 7):
+            x, w = leaf(rows, 5, dtype=torch.float32), integers(5, 5)
+            want, got = function(x, w), compiled(x, w)
+            torch.testing.assert_close(got, want)
+            if want.requires_grad:
+                mine, ours = (torch.autograd.grad(y.sum(), x) for y in (got, want))
+                torch.testing.assert_close(mine, ours)
+    # Two that are compiled, and one that is one too many.
+    assert torch._dynamo.utils.counters["frames"]["total"] == 3
+
+
+def test_packages_are_refused_where_torch_mixes_up_types(monkeypatch):
+    monkeypatch.setattr(inductor, "_MIXES_TYPES", True)
+    x = integers(2, 5)
+    program = torch.export.export(Layer(integers(3, 5)), (x,))
+    with pytest.raises(Exception, match="other types than it is given"):
+        torch._inductor.aoti_compile_and_package(program)
 
 
 MASKED = {

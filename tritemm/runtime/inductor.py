@@ -9,7 +9,10 @@ import sys
 from collections.abc import Callable, Sequence
 
 import torch
+from torch.torch_version import TorchVersion
 
+#: Whether AOTInductor's packages hand types on as others: pytorch/pytorch#169157.
+_MIXES_TYPES = TorchVersion(torch.__version__) < (2, 12)
 #: Operators of a graph, and what is to be done to a graph with one of them.
 _passes: list[tuple[Sequence, Callable[[torch.fx.Graph], None]]] = []
 
@@ -86,6 +89,11 @@ def _lowering(operator, name: str, tensors: int, optional: int, lowering):
 
     def lowered(*arguments):
         if V.graph.cpp_wrapper:
+            if typed and V.graph.aot_mode and _MIXES_TYPES:
+                raise RuntimeError(
+                    f"AOTInductor of torch {torch.__version__} hands {operator} other types than "
+                    "it is given. Make the package with torch 2.12 or newer"
+                )
             return usual(*arguments)
         there = [t is not None for t in arguments[tensors : tensors + optional]]
         inputs = [t for t in arguments[: tensors + optional] if t is not None]
