@@ -498,6 +498,11 @@ def test_what_else_follows_a_layer(function, name):
     assert backend.products() == [name]
 
 
+def near(got, want):
+    """As sums of the same terms in another order, which may cancel: by the largest of the sums."""
+    torch.testing.assert_close(got, want, rtol=0, atol=4e-7 * want.abs().max().item())
+
+
 @torch.no_grad()
 def test_an_activation_may_be_changed_in_compiled_code():
     model, twin = converted(MLP(nn.GELU()))
@@ -509,7 +514,7 @@ def test_an_activation_may_be_changed_in_compiled_code():
         lambda mlp: setattr(mlp, "act", nn.ReLU()),
     ):
         change(model), change(twin)
-        torch.testing.assert_close(run(x), twin(x), rtol=1e-5, atol=1e-5)
+        near(run(x), twin(x))
 
 
 @torch.no_grad()
@@ -533,7 +538,7 @@ def test_gpt2_of_transformers(act):
     model, twin = converted(GPT2MLP(24, config))
     x = integers(2, 3, 16) / 64
     run, backend = compiled(model)
-    torch.testing.assert_close(run(x), twin(x))
+    near(run(x), twin(x))
     assert backend.products() == ["relu" if act == "relu" else "gelu_tanh", "gemm"]
 
 

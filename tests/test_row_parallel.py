@@ -106,5 +106,9 @@ def test_what_is_kept_and_autocast():
 )
 def test_errors(arguments, error, message):
     usual = {"input": torch.ones(3, 16), "weight": torch.ones(5, 16)}
+    there = {
+        name: value.to(DEVICE) if isinstance(value, torch.Tensor) else value
+        for name, value in (usual | arguments).items()
+    }
     with pytest.raises(error, match=message):
-        tritemm.row_parallel_linear(**usual | arguments)
+        tritemm.row_parallel_linear(**there)
