@@ -72,3 +72,13 @@ def memory(mark):
 def _seed(request):
     """The same data for the same test, whatever ran before it."""
     torch.manual_seed(zlib.crc32(request.node.nodeid.encode()))
+
+
+@pytest.fixture(autouse=True)
+def _precision():
+    """Measurements set torch's flag for fp32 products and leave it so; the next test has its own."""
+    flags = torch.backends.cuda.matmul
+    before = flags.fp32_precision
+    yield
+    if flags.fp32_precision != before:
+        flags.fp32_precision = before
