@@ -76,7 +76,7 @@ def _seed(request):
 
 @pytest.fixture(autouse=True)
 def _precision():
-    """Measurements set torch's flag for fp32 products and leave it so; the next test has its own."""
+    """Measurements set torch's flag for fp32 products and leave it; the next test has its own."""
     flags = torch.backends.cuda.matmul
     before = flags.fp32_precision
     yield
