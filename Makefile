@@ -6,7 +6,7 @@ PYTHON = python3
 VENV = .venv
 ARGS =
 # The oldest pair that pyproject.toml allows, and the newest Triton that was looked at.
-OLDEST := $(shell sed -n 's/^dependencies = .*"torch>=\([0-9.]*\)", "triton>=\([0-9.]*\);.*/torch==\1.0 triton==\2.0/p' pyproject.toml)
+OLDEST := $(shell sed -n 's/^ *"\(torch\|triton\)>=\([0-9.]*\).*/\1==\2.0/p' pyproject.toml)
 LATEST = triton==3.9.0
 
 # The stamp carries the name of the Python, so that another PYTHON= is not silently ignored.
@@ -76,7 +76,7 @@ $(READY): $(SETUP_FILES)
 endif
 
 .venv-oldest/$(STAMP): $(READY) $(SETUP_FILES) Makefile
-	@PYTHON='$(PY)' tools/setup.sh .venv-oldest $(OLDEST)
+	@PYTHON='$(PY)' tools/setup.sh .venv-oldest $(or $(OLDEST),$(error pyproject.toml has no oldest pair))
 	@touch $@
 
 .venv-latest/$(STAMP): $(READY) $(SETUP_FILES) Makefile

@@ -121,6 +121,13 @@ def test_launcher_in_python_is_refused():
         triton_private.Loaded.of(compiled(launcher), 3)
 
 
+def test_names_that_cannot_be_settled_are_told_of(monkeypatch):
+    monkeypatch.setattr(triton_private, "_needs_settling", lambda: True)
+    builtin = types.SimpleNamespace(hash=None, fn=print)
+    with pytest.warns(UserWarning, match="not settled .*not a Python function"):
+        triton_private.settle(builtin)
+
+
 class Half:
     """A kernel of Triton's that is being loaded: who asks second finds no function yet."""
 

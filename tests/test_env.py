@@ -29,7 +29,9 @@ def test_releases_are_those_that_were_asked_for():
     asked = os.environ.get("TRITEMM_RELEASES")
     if asked is None:
         pytest.skip("TRITEMM_RELEASES names none; `make test-oldest` and `make test-latest` set it")
-    for name, release in (requirement.split("==") for requirement in asked.split()):
+    releases = dict(requirement.split("==") for requirement in asked.split())
+    assert "triton" in releases
+    for name, release in releases.items():
         module = sys.modules[name]
         assert {module.__version__.partition("+")[0], version(name).partition("+")[0]} == {release}
         assert Path(module.__file__).is_relative_to(sys.prefix)

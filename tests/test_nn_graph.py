@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 import tritemm
 from tritemm import budget
 from tritemm.plan import Ending
+from tritemm.runtime import inductor
 
 from .nn_models import (
     DEVICE,
@@ -599,6 +600,19 @@ def test_inductor_calls_them_without_a_detour():
     for parameter in model.parameters():
         parameter.data = parameter.data.clone()
     assert same(run(x), twin(x))
+
+
+@pytest.mark.parametrize(
+    "part", ["pattern_matcher.register_graph_pattern", "lowering.register_lowering"]
+)
+def test_an_inductor_that_is_not_known_is_told_of(monkeypatch, part):
+    def moved(*args, **named):
+        raise TypeError("it takes other arguments")
+
+    monkeypatch.setattr(f"torch._inductor.{part}", moved)
+    monkeypatch.setattr(inductor, "_passes", [(("an operator",), print)])
+    with pytest.warns(UserWarning, match="doesn't know the Inductor of torch .*takes other"):
+        inductor.lower("an operator", "torch.add")
 
 
 def test_inductor_merges_what_it_differentiates():

@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 import torch
 from torch.fx import Graph, Node
-from torch.nn import functional as F
 
 from .blas import linear
-from .problem import ACCUMULATE
+from .plan import activated
+from .problem import ACCUMULATE, ACTIVATIONS, GATED
 from .runtime import inductor
 from .runtime.torch_private import implement
 
@@ -76,16 +76,13 @@ def _gated(input, gate, up, activation, precision, out=None):
     weight = packed(gate, up)
     if weight is not None:
         return linear(input, weight, activation=activation, precision=precision, out=out)
-    of_gate = _ON_THE_GATE[activation](linear(input, gate, precision=precision))
+    of_gate = activated(linear(input, gate, precision=precision), GATED[activation])
     return torch.mul(of_gate, linear(input, up, precision=precision), out=out)
 
 
 def _gated_fake(input, gate, *_):
     return input.new_empty((*input.shape[:-1], gate.shape[0]))
 
-
-#: What each gated activation does to the gate.
-_ON_THE_GATE = {"swiglu": F.silu, "geglu": F.gelu}
 
 for _name, _function, _fake in (("merged", _merged, _merged_fake), ("gated", _gated, _gated_fake)):
     implement(_LIBRARY, _name, _function, "CPU", "CUDA")
@@ -270,7 +267,7 @@ def _gate(graph: Graph, gate: _Product, up: _Product) -> bool:
 
 
 #: The activation of a gate, and what `linear` calls the gated one.
-_GATES = {"silu": "swiglu", "gelu": "geglu"}
+_GATES = {plain: gated for gated, plain in GATED.items()}
 
 
 def _activate(graph: Graph, product: _Product) -> None:
@@ -287,12 +284,7 @@ def _activate(graph: Graph, product: _Product) -> None:
 # Activations, which are known by their values
 
 
-_FUNCTIONS = {
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "silu": F.silu,
-}
+#: Arguments at which they differ.
 _SOME = -1e4, -30.0, -3.0, -1.0, -0.1, 0.0, 0.1, 0.7, 1.0, 2.5, 40.0, 1e4
 #: No formula of one of them has more nodes.
 _LONGEST = 24
@@ -351,8 +343,8 @@ def _word(nodes: Sequence[Node]) -> str | None:
         found = made[nodes[-1]]
         if found.shape != x.shape or found.dtype != x.dtype:
             return None
-        for word, function in _FUNCTIONS.items():
-            if torch.allclose(found, function(x), rtol=1e-5, atol=1e-6):
+        for word in filter(None, ACTIVATIONS):
+            if torch.allclose(found, activated(x, word), rtol=1e-5, atol=1e-6):
                 return word
     return None
 

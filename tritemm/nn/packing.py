@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..graphs import packed as packed
 from ..runtime.torch_private import storage_owners
@@ -28,10 +29,10 @@ class Siblings:
 
     def __init__(self, count: int, copied: bool = False):
         self._layers: list[weakref.ref | None] = [None] * count
-        #: The addresses of the storages that were made for them.
-        self.made: set[int] = set()
-        #: Whether they are copies of layers that were packed, and not packed yet: each has memory
-        #: of its own then, whatever else still holds it until the copy is done.
+        #: The storages that were made for them.
+        self._made: set[StorageWeakRef] = set()
+        #: Whether they are a copy of layers that were packed, and not packed yet. Then nobody else
+        #: has a claim to their memory, whatever holds it until the copy is done.
         self._copied = copied
 
     def __reduce__(self):
@@ -59,56 +60,60 @@ class Siblings:
         """Give them one storage where they can have one; whether a weight moved."""
         moved, there = False, self.parameters()
         for parameters in there:
-            if _unlike(parameters) or self._packed(parameters):
+            if self._why_not(parameters) is not None:
                 continue
-            if self._copied or self._claimed(parameters) is None:
-                self.made.add(_pack(parameters))
-                moved = True
+            apart = not self._is_packed(parameters)
+            if apart:
+                _pack(parameters)
+            if apart or self._copied:
+                alive = {storage for storage in self._made if not storage.expired()}
+                self._made = {*alive, StorageWeakRef(parameters[0].untyped_storage())}
+            moved |= apart
         self._copied = self._copied and not there
         return moved
 
     def why_not(self) -> str | None:
         """Why they can't be given one storage, or None. Those that share one already can."""
-        for parameters in self.parameters():
-            reason = _unlike(parameters)
-            if not reason and not _together(parameters):
-                reason = self._claimed(parameters)
-            if reason:
-                return reason
-        return None if self.parameters() else "a weight is made anew at each call"
+        there = self.parameters()
+        if not there:
+            return "a weight is made anew at each call"
+        return next(filter(None, map(self._why_not, there)), None)
 
     def unpack(self) -> None:
         """Give each of them that was moved a storage of its own again."""
         with _ordinary():
             for one in itertools.chain(*self.parameters()):
-                if type(one) is nn.Parameter and self._is_made(one.untyped_storage()):
+                if type(one) is not nn.Parameter:
+                    continue
+                storage = one.untyped_storage()
+                if StorageWeakRef(storage) in self._made and not _in_shared_memory(storage):
                     one.data = one.detach().clone()
 
-    def _is_made(self, storage: torch.UntypedStorage) -> bool:
-        known = storage._cdata in self.made and not storage.resizable()
-        return known and not _in_shared_memory(storage)
+    def _why_not(self, parameters: Sequence[nn.Parameter]) -> str | None:
+        if reason := _unlike(parameters):
+            return reason
+        if self._copied or _together(parameters):
+            return None
+        return self._claim(parameters)
 
-    def _packed(self, parameters: Sequence[nn.Parameter]) -> bool:
-        """Whether there is nothing to pack. A storage that was loaded may be one to free a part of.
+    def _is_packed(self, parameters: Sequence[nn.Parameter]) -> bool:
+        """Whether they share one storage, and one that torch won't free a part of.
 
-        One that was loaded from a file or another process isn't, and takes the place of ours.
+        Torch would where they are unpickled, but not where it loads or maps them from a file.
         """
-        if not _together(parameters) or parameters[0].is_meta or not self._copied:
+        if not self._copied or parameters[0].is_meta:
             return _together(parameters)
-        storage = parameters[0].untyped_storage()
-        if not storage.resizable():
-            self.made.add(storage._cdata)
-        return not storage.resizable()
+        return _together(parameters) and not parameters[0].untyped_storage().resizable()
 
-    def _claimed(self, parameters: Sequence[nn.Parameter]) -> str | None:
+    def _claim(self, parameters: Sequence[nn.Parameter]) -> str | None:
         """Who else has a claim to the memory of these parameters, or None."""
-        here = [one.untyped_storage() for one in parameters]
-        for storage in here:
-            made = self._is_made(storage)
-            known = sum(one._cdata == storage._cdata for one in here) if made else 1
-            if storage_owners(storage) != known:
+        storages = [one.untyped_storage() for one in parameters]
+        for storage in storages:
+            ours = StorageWeakRef(storage) in self._made
+            uses = sum(one._cdata == storage._cdata for one in storages) if ours else 1
+            if storage_owners(storage) != uses:
                 return "another tensor shares a weight's memory"
-            if not storage.resizable() and not made:
+            if not storage.resizable() and not ours:
                 return "a weight lies in memory that is not torch's"
             if _in_shared_memory(storage):
                 return "a weight lies in memory that is shared with other processes"
@@ -167,8 +172,8 @@ def _listed(words: Iterable[str]) -> str:
     return f"{', '.join(most)} and {last}"
 
 
-def _pack(parameters: Sequence[nn.Parameter]) -> int:
-    """Give them one storage; its address. For the time of the copy, all are there twice.
+def _pack(parameters: Sequence[nn.Parameter]) -> None:
+    """Give them one storage. For the time of the copy, all are there twice.
 
     It is one that torch won't resize: `untyped_storage().resize_(0)` of one would free the others.
     """
@@ -177,7 +182,6 @@ def _pack(parameters: Sequence[nn.Parameter]) -> int:
         parts = together.split([one.shape[0] for one in parameters])
         for one, part in zip(parameters, parts, strict=True):
             one.data = part
-    return together.untyped_storage()._cdata
 
 
 def _ordinary():

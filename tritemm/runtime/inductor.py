@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch.torch_version import TorchVersion
@@ -21,7 +22,7 @@ def add_pass(operators: Sequence, change: Callable[[torch.fx.Graph], None]) -> N
     """Have Inductor call `change`, once, with each graph that it compiles with such an operator.
 
     The graph is functional and below autograd. Where Inductor's parts are not as they were in torch
-    2.11 to 2.14, it isn't called.
+    2.11 to 2.14, it isn't called, and a warning says so.
     """
     _passes.append((operators, change))
 
@@ -62,20 +63,33 @@ def lower(operator, name: str, tensors: int = 2, optional: int = 0) -> None:
     `name` is dotted, and begins with torch. The operator takes so many `tensors`, then those that
     are `optional`, then constants. It returns a new tensor; if its last constant is the type of
     that, `name` takes all but that. It takes no None for an optional tensor: only those that are
-    there, and behind the tensors whether each is. Where Inductor's parts are not as they were in
-    torch 2.11 to 2.14, and in code that is not Python, the operator itself is called.
+    there, and behind the tensors whether each is. In code that is not Python the operator itself is
+    called, and where Inductor's parts are not as they were in torch 2.11 to 2.14, with a warning.
     """
     lowering = sys.modules.get("torch._inductor.lowering")
     if lowering is None:
         return
     if _passes:
-        with contextlib.suppress(AttributeError, ImportError, TypeError):
+        with _as_expected("products of one input are not merged in compiled code"):
             _register_passes()
     if operator in lowering.lowerings:
         return
-    with contextlib.suppress(AttributeError, ImportError, TypeError):
+    with _as_expected("compiled code calls operators through torch's dispatcher"):
         lowering.register_lowering(operator, type_promotion_kind=None)(
             _lowering(operator, name, tensors, optional, lowering)
+        )
+
+
+@contextlib.contextmanager
+def _as_expected(otherwise: str) -> Iterator[None]:
+    """For what relies on Inductor's parts: warn of what is the case where they have changed."""
+    try:
+        yield
+    except (AttributeError, ImportError, TypeError) as error:
+        warnings.warn(
+            f"tritemm doesn't know the Inductor of torch {torch.__version__} ({error}). "
+            f"Results are right, but {otherwise}",
+            stacklevel=2,
         )
 
 

@@ -6,7 +6,6 @@ is launched by Triton. And how it names kernels in its cache on disk.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import functools
@@ -14,6 +13,7 @@ import inspect
 import sys
 import threading
 import types
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,12 +29,20 @@ def settle(fn) -> None:
 
     Triton 3.6 names a kernel by the constants of the functions that it calls as far as these have
     names already; 3.8 does not. So one process doesn't find what another compiled, if that had
-    other kernels before. Here functions that are called get their names first.
+    other kernels before. Here functions that are called get their names first. Where that can't be
+    done, a warning says so: kernels are compiled again then.
     """
     if getattr(fn, "hash", "there") is not None or not _needs_settling():
         return
-    with _SETTLING, contextlib.suppress(Exception):  # whatever has moved
-        _name(fn, set())
+    try:
+        with _SETTLING:
+            _name(fn, set())
+    except Exception as error:  # whatever has moved
+        warnings.warn(
+            f"the kernels' names in Triton's cache are not settled ({error}): processes may "
+            "compile what others have compiled",
+            stacklevel=2,
+        )
 
 
 @functools.cache
