@@ -455,6 +455,21 @@ def test_what_else_is_made_of_gate_and_up(inner, products):
     assert backend.products() == products
 
 
+@pytest.mark.parametrize("widths", [(1, 15), (1, 16), (16, 1), (3, 1), (16, 8)], ids=str)
+@torch.no_grad()
+def test_a_gate_of_another_width_is_broadcast_or_refused_as_by_torch(widths):
+    model = Gated(lambda gate, up: F.silu(gate) * up)
+    model.gate_proj, model.up_proj = (nn.Linear(16, n, bias=False) for n in widths)
+    model, twin = converted(model)
+    x = integers(3, 16)
+    run, _ = compiled(model)
+    if 1 in widths:
+        torch.testing.assert_close(run(x), twin(x))
+        return
+    with pytest.raises(Exception, match=r"16.*8"):
+        run(x)
+
+
 class Followed(nn.Module):
     """A layer, and what follows it."""
 
@@ -486,6 +501,15 @@ OTHERS = {
     "wider": (lambda y: F.relu(y.double()).float(), "relu"),
     "rows": (lambda y: y.softmax(-1), "gemm"),
     "other elements": (lambda y: F.relu(y.mT), "gemm"),
+    "a threshold": (lambda y: y * (y > 0.05), "gemm"),
+    "not where it is infinite": (lambda y: y * (y > 0), "gemm"),
+    "rounded before": (lambda y: F.relu(torch.round(y / 0.1) * 0.1), "gemm"),
+    "rounded down": (lambda y: F.relu(torch.div(y, 0.1, rounding_mode="floor")), "gemm"),
+    "limited before": (lambda y: F.gelu(y.clamp(-65504, 65504)), "gemm"),
+    "limited below": (lambda y: F.relu(y.clamp(min=-1e-3)), "gemm"),
+    "without small ones": (lambda y: F.gelu(y * (y.abs() > 0.09)), "gemm"),
+    "with waves": (lambda y: F.relu(y + torch.sin(10 * math.pi * y)), "gemm"),
+    "by less digits": (lambda y: y * 0.5 * (1 + torch.erf(y / 1.41421)), "gemm"),
 }
 
 

@@ -360,6 +360,46 @@ def test_layers_that_are_packed_with_others_stay_so():
     assert together(*model.projections)
 
 
+def one_is_restored(model):
+    tritemm.nn.restore(model.q_proj)
+
+
+def one_is_replaced(model):
+    model.q_proj = with_integers(nn.Linear(16, 16))
+
+
+def copied_one_by_one(model):
+    for name in ("q_proj", "k_proj", "v_proj"):
+        setattr(model, name, copy.deepcopy(getattr(model, name)))
+
+
+@pytest.mark.parametrize("change", [one_is_restored, one_is_replaced, copied_one_by_one])
+@torch.no_grad()
+def test_a_set_that_lost_a_layer_is_packed_anew(change):
+    model, _, _ = converted()
+    x = integers(2, 3, 16)
+    change(model)
+    want = copy.deepcopy(model)
+    tritemm.nn.restore(want)
+    report = tritemm.convert(model)
+    assert together(*model.projections) and not report.left
+    assert torch.equal(model(x), want(x)) and same(model.state_dict(), want.state_dict())
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@torch.no_grad()
+def test_weights_tied_to_packed_ones_stay_so(zipped):
+    """By restore, and in files."""
+    model, _, _ = converted()
+    model.other = nn.Parameter(model.q_proj.weight.data)
+    torch.save(model, file := io.BytesIO(), _use_new_zipfile_serialization=zipped)
+    loaded = torch.load(io.BytesIO(file.getvalue()), weights_only=False)
+    for each in (model, loaded):
+        tritemm.nn.restore(each)
+        each.q_proj.weight.fill_(7)
+        assert (each.other == 7).all()
+
+
 @pytest.mark.parametrize("way", [torch.save, None])
 def test_a_saved_state_dict_has_the_weights_once(way, tmp_path):
     model, twin, _ = converted(LlamaMLP(64, 64))

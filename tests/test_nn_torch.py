@@ -219,6 +219,21 @@ def test_torchs_tracers(whole, trace):
         assert len(report.changed) == 6 and torch.equal(traced(x), theirs(x))
 
 
+@pytest.mark.filterwarnings("ignore:.*deprecated")
+def test_torchs_compiler_of_scripts(whole):
+    """What is scripted is left as it is; what is ours can't be scripted, and says so."""
+    theirs, ours = (model.eval() for model in whole)
+    for model in (ours, nn.Sequential(tritemm.Linear(3, 3))):
+        with pytest.raises(RuntimeError, match=r"can't compile Linear of tritemm\. Use"):
+            torch.jit.script(model)
+    model = with_integers(nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16)))
+    x = integers(3, 16)
+    want = model(x)
+    model[1] = torch.jit.script(model[1])
+    report = tritemm.convert(model)
+    assert [entry.name for entry in report.changed] == ["0"] and torch.equal(model(x), want)
+
+
 @torch.no_grad()
 def test_transforms_see_their_own_weights(whole):
     x = integers(3, 16)

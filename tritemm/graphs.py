@@ -11,7 +11,9 @@ meanwhile, the products are made one by one.
 
 from __future__ import annotations
 
+import functools
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -260,6 +262,8 @@ def _gate(graph: Graph, gate: _Product, up: _Product) -> bool:
     (product,) = end.users
     if product.target is not torch.ops.aten.mul.Tensor or set(product.args) != {end, up.node}:
         return False
+    if gate.value.shape != up.value.shape:  # one is broadcast
+        return False
     with graph.inserting_before(product):
         args = gate.input, gate.weight, up.weight, _GATES[word], gate.precision
         product.replace_all_uses_with(_call(graph, product, _GATED, args, product.meta["val"]))
@@ -284,10 +288,19 @@ def _activate(graph: Graph, product: _Product) -> None:
 # Activations, which are known by their values
 
 
-#: Arguments at which they differ.
-_SOME = -1e4, -30.0, -3.0, -1.0, -0.1, 0.0, 0.1, 0.7, 1.0, 2.5, 40.0, 1e4
-#: No formula of one of them has more nodes.
+_ATEN = torch.ops.aten
+#: What the formulas of activations are made of. All but relu are smooth: with steps and roundings,
+#: a function could be one of them at every argument that is tried, and another one between.
+_PARTS = {
+    *(_ATEN.add.Tensor, _ATEN.sub.Tensor, _ATEN.mul.Tensor, _ATEN.div.Tensor, _ATEN.neg.default),
+    *(_ATEN.reciprocal.default, _ATEN.pow.Tensor_Scalar, _ATEN.exp.default, _ATEN.erf.default),
+    *(_ATEN.tanh.default, _ATEN.sigmoid.default, _ATEN.relu.default),
+}
+_CASTS = (torch.ops.prims.convert_element_type.default, _ATEN.clone.default)
+#: No formula has more nodes.
 _LONGEST = 24
+#: Of products of a type, how far two formulas of one function may be apart.
+_APART = {torch.float64: 1e-13, torch.float32: 1e-7}
 
 
 def _activation(product: Node) -> tuple[Node, str | None]:
@@ -320,20 +333,27 @@ def _elementwise(node: Node, nodes: Sequence[Node]) -> bool:
     if node.target in _CASTS:
         made = node.meta["val"].dtype
         return made == torch.promote_types(made, nodes[0].meta["val"].dtype)
-    return torch.Tag.pointwise in getattr(node.target, "tags", ())
+    return node.target in _PARTS or _is_relu(node)
 
 
-_CASTS = (torch.ops.prims.convert_element_type.default, torch.ops.aten.clone.default)
+def _is_relu(node: Node) -> bool:
+    return node.target is _ATEN.clamp_min.default and node.args[1] == 0
+
+
+@functools.cache
+def _arguments() -> torch.Tensor:
+    """From 1e-12 to more than fp32 holds, where functions that resemble each other differ."""
+    kinds = {"dtype": torch.float64, "device": "cpu"}
+    sizes = torch.logspace(-12, 39, 1021, **kinds), torch.linspace(math.pi / 999, 13, 1499, **kinds)
+    sizes = torch.cat([*sizes, torch.tensor([0, math.inf, math.nan], **kinds)])
+    return torch.cat([sizes, -sizes])
 
 
 def _word(nodes: Sequence[Node]) -> str | None:
-    """The name of the activation that the nodes after the first make of it, computed in fp32.
-
-    Formulas of one function agree to 1e-5; functions that only resemble each other don't.
-    """
+    """The name of the activation that the nodes after the first make of it, computed in fp64."""
     with inductor.no_fake_tensors(), torch.no_grad():
-        x = torch.tensor(_SOME, dtype=torch.float32, device="cpu")
-        made = {nodes[0]: x.clone()}
+        x = _arguments()
+        made = {nodes[0]: x}
         for node in nodes[1:]:
             args, named = torch.fx.node.map_arg((node.args, node.kwargs), made.__getitem__)
             try:
@@ -343,8 +363,9 @@ def _word(nodes: Sequence[Node]) -> str | None:
         found = made[nodes[-1]]
         if found.shape != x.shape or found.dtype != x.dtype:
             return None
+        rtol = _APART.get(nodes[0].meta["val"].dtype, 1e-5)
         for word in filter(None, ACTIVATIONS):
-            if torch.allclose(found, activated(x, word), rtol=1e-5, atol=1e-6):
+            if torch.allclose(found, activated(x, word), rtol, atol=1e-13, equal_nan=True):
                 return word
     return None
 

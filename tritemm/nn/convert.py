@@ -84,8 +84,9 @@ def convert(
     for name, module in modules:
         found.append((name, module, _convert_layer(module, given, _skipped(name, patterns))))
     for name, module in modules if fuse else ():
+        children = dict(module._modules.items())  # a ScriptModule has no dict
         for names in _SIBLINGS:
-            layers = [module._modules.get(each) for each in names]
+            layers = [children.get(each) for each in names]
             if all(type(layer) is converted.Linear for layer in layers):
                 found.append((name, module, _pack(names, layers)))
     new = {module for _, module, (done, _) in found if done == _DONE}
@@ -188,9 +189,11 @@ def _pack(names: Sequence[str], layers: Sequence[nn.Module]) -> _Notes:
     known = [getattr(layer, "_tritemm_siblings", (None, 0)) for layer in layers]
     siblings = known[0][0]
     if siblings is None or known != [(siblings, place) for place in range(len(layers))]:
-        if any(each is not None for each, _ in known):
+        others = {each for each, _ in known if each is not None}
+        if any(each.parameters() for each in others):
             return None, f"{words} not packed: one of them is packed with others"
-        siblings = packing.Siblings(len(layers))
+        made = (storage for each in others for storage in each.made)
+        siblings = packing.Siblings(len(layers), made=made)
         for place, layer in enumerate(layers):
             siblings.join(layer, place)
     if len({layer._parameters.get("bias") is None for layer in layers}) > 1:
@@ -225,9 +228,10 @@ def _restore_layer(module: nn.Module) -> _Notes:
         original = module._tritemm_original
         if converted.class_for(original) is not kind:
             return None, f"{kind.__name__} is a subclass of what convert made"
-        siblings, _ = vars(module).pop("_tritemm_siblings", (None, 0))
+        siblings, place = vars(module).pop("_tritemm_siblings", (None, 0))
         if siblings is not None:
             siblings.unpack()
+            siblings.leave(place)
         del vars(module)["_tritemm_options"]
         become(module, original)
         return "as it was", None

@@ -52,6 +52,7 @@ class Converted:
     #: The class that the module had.
     _tritemm_original: ClassVar[type[nn.Module]]
     batch_invariant = _Readable()
+    __prepare_scriptable__ = layers.refuse_to_be_scripted
 
     def _apply(self, fn, recurse=True):
         """What `.to()` and the like do to the weight, after which its siblings are packed again."""

@@ -12,6 +12,14 @@ from ..runtime.fast_path import PLAIN
 _NO_TORCH_FUNCTION = torch._C._disabled_torch_function_impl
 
 
+def refuse_to_be_scripted(layer: nn.Module):
+    """What torch.jit.script asks for to compile in place of a layer."""
+    raise RuntimeError(
+        f"torch.jit.script can't compile {type(layer).__name__} of tritemm. Use torch.export or "
+        "torch.jit.trace, or script the model before convert, or after tritemm.nn.restore"
+    )
+
+
 class Linear(nn.Linear):
     """`torch.nn.Linear` by `tritemm.linear`: activation(input @ weight.mT + bias).
 
@@ -57,6 +65,8 @@ class Linear(nn.Linear):
         self.activation = activation
         self.batch_invariant = batch_invariant
         self.precision = precision
+
+    __prepare_scriptable__ = refuse_to_be_scripted
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         weight = self.weight  # which may be worked out each time that it is asked for

@@ -27,10 +27,10 @@ class Siblings:
     one of its own.
     """
 
-    def __init__(self, count: int, copied: bool = False):
+    def __init__(self, count: int, copied: bool = False, made: Iterable[StorageWeakRef] = ()):
         self._layers: list[weakref.ref | None] = [None] * count
         #: The storages that were made for them.
-        self._made: set[StorageWeakRef] = set()
+        self.made = set(made)
         #: Whether they are a copy of layers that were packed, and not packed yet. Then nobody else
         #: has a claim to their memory, whatever holds it until the copy is done.
         self._copied = copied
@@ -44,6 +44,10 @@ class Siblings:
         there = self._layers[place]
         if there is None or there() is None:
             self._layers[place] = weakref.ref(layer)
+
+    def leave(self, place: int) -> None:
+        """Count the layer at this place no more."""
+        self._layers[place] = None
 
     def parameters(self) -> list[list[nn.Parameter]]:
         """The weights, and the biases if all have one.
@@ -62,12 +66,12 @@ class Siblings:
         for parameters in there:
             if self._why_not(parameters) is not None:
                 continue
-            apart = not self._is_packed(parameters)
+            apart = not _together(parameters)
             if apart:
                 _pack(parameters)
             if apart or self._copied:
-                alive = {storage for storage in self._made if not storage.expired()}
-                self._made = {*alive, StorageWeakRef(parameters[0].untyped_storage())}
+                alive = {storage for storage in self.made if not storage.expired()}
+                self.made = {*alive, StorageWeakRef(parameters[0].untyped_storage())}
             moved |= apart
         self._copied = self._copied and not there
         return moved
@@ -80,14 +84,15 @@ class Siblings:
         return next(filter(None, map(self._why_not, there)), None)
 
     def unpack(self) -> None:
-        """Give each of them that was moved a storage of its own again."""
+        """Give each of them that was moved a storage of its own again, if nobody else has a claim."""
         with _ordinary():
-            for one in itertools.chain(*self.parameters()):
-                if type(one) is not nn.Parameter:
+            for parameters in self.parameters():
+                if any(type(one) is not nn.Parameter for one in parameters):
                     continue
-                storage = one.untyped_storage()
-                if StorageWeakRef(storage) in self._made and not _in_shared_memory(storage):
-                    one.data = one.detach().clone()
+                if self._claim(parameters) is None:
+                    for one in parameters:
+                        if StorageWeakRef(one.untyped_storage()) in self.made:
+                            one.data = one.detach().clone()
 
     def _why_not(self, parameters: Sequence[nn.Parameter]) -> str | None:
         if reason := _unlike(parameters):
@@ -96,20 +101,11 @@ class Siblings:
             return None
         return self._claim(parameters)
 
-    def _is_packed(self, parameters: Sequence[nn.Parameter]) -> bool:
-        """Whether they share one storage, and one that torch won't free a part of.
-
-        Torch would where they are unpickled, but not where it loads or maps them from a file.
-        """
-        if not self._copied or parameters[0].is_meta:
-            return _together(parameters)
-        return _together(parameters) and not parameters[0].untyped_storage().resizable()
-
     def _claim(self, parameters: Sequence[nn.Parameter]) -> str | None:
         """Who else has a claim to the memory of these parameters, or None."""
         storages = [one.untyped_storage() for one in parameters]
         for storage in storages:
-            ours = StorageWeakRef(storage) in self._made
+            ours = StorageWeakRef(storage) in self.made
             uses = sum(one._cdata == storage._cdata for one in storages) if ours else 1
             if storage_owners(storage) != uses:
                 return "another tensor shares a weight's memory"
