@@ -115,6 +115,9 @@ def test_shared_memory_is_held_against_the_limit():
         ({"accumulate": "fp16"}, "not possible for torch.bfloat16 operands"),
         ({"out_dtype": "fp64"}, "not possible for torch.bfloat16 operands"),
         ({"K": 0}, "at least 1 each"),
+        ({"M": 10**20}, "more bytes than can be counted in 64 bits"),
+        ({"M": 1 << 31, "N": 1 << 31}, "more bytes than can be counted in 64 bits"),
+        ({"dtype": "int8", "activation": "relu"}, "not possible for int8 operands"),
     ],
 )
 def test_a_job_that_means_nothing_is_a_value_error(values, message):

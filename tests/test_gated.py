@@ -450,6 +450,10 @@ def test_operator_and_transforms():
     with FlopCounterMode(display=False) as counter:
         ours(x)
     assert counter.get_total_flops() == 2 * 3 * 4 * 10
+    with FlopCounterMode(display=False) as counter:
+        tritemm.matmul(x, w.mT, activation="swiglu", out=x.new_empty(3, 5))
+        tritemm.matmul(x, w.mT, out=x.new_empty(3, 10))
+    assert counter.get_total_flops() == 2 * 2 * 3 * 4 * 10
 
 
 def test_what_is_explained_and_warmed_up():

@@ -288,6 +288,67 @@ def test_factors_of_zero_leave_their_tensors_unread(dtype):
     assert torch.equal(each(bad[None, :, :4])[0], c)
 
 
+@pytest.mark.parametrize("activation", [None, "relu", "swiglu"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_what_is_unread_has_a_gradient_of_zeros(activation, compiled):
+    """As torch has it, whether or not another tensor needs one."""
+    torch._dynamo.reset()
+    a, b = integers(3, 4, dtype=torch.float32), integers(4, 6, dtype=torch.float32)
+    columns = 3 if activation == "swiglu" else 6
+    unread = torch.full((columns,), torch.nan, device=DEVICE, requires_grad=True)
+
+    def call(x):
+        return tritemm.matmul(x, b, residual=unread, beta=0, activation=activation)
+
+    run = torch.compile(call, backend="aot_eager", fullgraph=True) if compiled else call
+    want = tritemm.matmul(a, b, activation=activation)
+    for x in (a, a.clone().requires_grad_()):
+        for _ in range(2):
+            got = run(x)
+            assert torch.equal(got, want) and got.requires_grad
+            found = torch.autograd.grad(got.sum(), [t for t in (unread, x) if t.requires_grad])
+            assert torch.equal(found[0], torch.zeros_like(unread))
+    with torch.no_grad():
+        assert not run(a).requires_grad
+
+
+@pytest.mark.parametrize("lib", [torch, tritemm])
+def test_what_is_unread_of_a_sum(lib):
+    a, b, c = integers(3, 4), integers(4, 5), integers(3, 5)
+    unread = torch.nn.Parameter(c)
+    for name, dims in (("addmm", ()), ("baddbmm", (None,))):
+        input, x, y = (t[dims] if dims else t for t in (unread, a, b))
+        got = getattr(lib, name)(input, x, y, beta=0)
+        assert torch.equal(torch.autograd.grad(got.sum(), unread)[0], torch.zeros_like(c))
+        with pytest.raises(RuntimeError, match="support automatic differentiation"):
+            getattr(lib, name)(input, x, y, beta=0, out=torch.empty_like(got))
+    seen = lib.addmm(c.as_subclass(Subclass), a, b, beta=0)
+    assert type(seen) is Subclass and torch.equal(seen.as_subclass(torch.Tensor), a @ b)
+
+
+class Subclass(torch.Tensor):
+    """Torch's functions return it where one of their arguments is one."""
+
+
+@pytest.mark.parametrize("dtype", [HALF, torch.float32, torch.float64], ids=str)
+def test_factors_that_fp32_cannot_hold(dtype):
+    a, b, c = (integers(*shape, dtype=dtype) for shape in ((3, 4), (4, 5), (3, 5)))
+    for given in ({"alpha": 1e39}, {"beta": -1e39}):
+        for _ in range(2):  # the second time, calls of this kind are known
+            tritemm.addmm(c, a, b, alpha=3, beta=3)
+            if dtype == torch.float64:
+                torch.testing.assert_close(
+                    tritemm.addmm(c, a, b, **given), torch.addmm(c, a, b, **given)
+                )
+                continue
+            with pytest.raises(RuntimeError, match="converted to float32 without overflow"):
+                tritemm.addmm(c, a, b, **given)
+            with tritemm.enabled() as report, pytest.raises(RuntimeError, match="converted"):
+                torch.addmm(c, a, b, **given)
+            assert not report.ran
+    assert tritemm.addmm(c, a.abs() + 1, b.abs() + 1, alpha=float("inf")).isinf().all()
+
+
 def test_of_what_counts_for_nothing_torch_asks_the_shape_alone():
     a, b = integers(2, 4, dtype=torch.int8), integers(4, 5, dtype=torch.int8)
     want = (a.double() @ b.double()).int()

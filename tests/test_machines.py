@@ -78,10 +78,11 @@ def test_without_triton(platform, fix, python, tmp_path):
         ("__version__ = '3.4.0'", "newer, and 3.4.0 is installed: pip install --upgrade torch"),
         ("import _no_such_library", "and triton can't be imported here: No module named"),
         ("raise ImportError('libz.so: no such file')", "imported here: libz.so: no such file"),
+        ("raise OSError('libz.so: no such file')", "imported here: libz.so: no such file"),
         ("", "__init__.py is imported in its place: start Python in another folder"),
         (None, "is imported in its place: start Python in another folder"),
     ],
-    ids=("old", "incomplete", "broken", "file", "folder"),
+    ids=("old", "incomplete", "broken", "broken otherwise", "file", "folder"),
 )
 def test_with_another_triton(text, told, monkeypatch, tmp_path):
     (tmp_path / "triton").mkdir()

@@ -198,6 +198,35 @@ def test_nested_is_refused():
             tritemm.matmul(*args)
 
 
+@pytest.mark.filterwarnings("ignore:.*(nested|CSR)")
+@pytest.mark.parametrize("name", ["out", "bias", "residual", "input"])
+def test_what_is_added_or_written_must_be_dense(name):
+    a = torch.eye(3, device=DEVICE)
+    for bad, fix in (
+        (a.to_sparse(), "to_dense"),
+        (a.to_sparse_csr(), "to_dense"),
+        (torch.nested.nested_tensor([a[0], a[1], a[2]]), "to_padded_tensor"),
+    ):
+        with pytest.raises(NotImplementedError, match=f"; {name} is .*{fix}"):
+            tritemm.addmm(bad, a, a) if name == "input" else tritemm.matmul(a, a, **{name: bad})
+
+
+def test_an_out_without_elements_overlaps_nothing():
+    a, b = torch.empty(0, 3, device=DEVICE), torch.empty(3, 6, device=DEVICE)
+    out = torch.zeros(1, 1, device=DEVICE).expand(0, 6)
+    assert tritemm.matmul(a, b, out=out) is out
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="the interpreter")
+def test_every_bf16_number_survives_the_interpreter():
+    """Subnormal numbers, infinities and NaN among them."""
+    every = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int16).view(torch.bfloat16)
+    one = torch.ones(1, 1, dtype=torch.bfloat16)
+    for out_dtype in (torch.bfloat16, torch.float32):
+        got = tritemm.matmul(every[:, None], one, out_dtype=out_dtype)
+        torch.testing.assert_close(got[:, 0], every.to(out_dtype), rtol=0, atol=0, equal_nan=True)
+
+
 class TestOptions:
     a = torch.ones(4, 4)
 

@@ -136,6 +136,12 @@ class TestCache:
         cache.store("NVIDIA H200", {cache.key(asked): entry})
         assert dispatch.choose(asked).why == "the least predicted time"
 
+    @pytest.mark.parametrize("us", [10**400, float("inf"), float("nan"), -5, 0, "7", None])
+    def test_an_odd_time_is_none(self, us):
+        asked = problem(64, 64, 64)
+        cache.store("NVIDIA H200", {cache.key(asked): {"kernel": "tma", "config": TILE, "us": us}})
+        assert cache.seconds(asked) is None
+
     def test_where_nothing_can_be_written(self, tmp_path, monkeypatch):
         (tmp_path / "file").write_text("")
         monkeypatch.setenv("TRITEMM_CACHE", str(tmp_path / "file" / "below"))

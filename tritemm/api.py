@@ -10,7 +10,16 @@ from torch.compiler import is_dynamo_compiling
 from torch.overrides import handle_torch_function, has_torch_function
 
 from . import dispatch, distributed, gpus, ops, plan
-from .arguments import NUMBERS, check_out, drop, drop_shape, needs_copy, operands, resize
+from .arguments import (
+    NUMBERS,
+    check_ending,
+    check_out,
+    drop,
+    drop_shape,
+    needs_copy,
+    operands,
+    resize,
+)
 from .config import Config
 from .dispatch.request import word_of
 from .dtypes import Precision
@@ -209,6 +218,11 @@ def explain(
     a, b, options = operands(input, other, None, word, precision, accumulate, out_dtype, "explain")
     word, precision, accumulate, out_dtype = options
     activation = activation_of(activation, b)
+    check_ending(a.dtype, activation)
+    then = ""
+    if activation and a.dtype not in plan.FUSED:
+        then = f"; {activation} by torch's kernels after it"
+        activation, out_dtype = "", accumulate
     shape = plan.result_shape(a, b, activation)
     if 0 in shape or a.shape[-1] == 0:
         raise ValueError(f"no kernel runs: the result {shape} with K = {a.shape[-1]} needs none")
@@ -217,7 +231,8 @@ def explain(
     problem = plan.matrices(a, b, out, precision, accumulate, ending)[0]
     if device is not None:
         problem = dataclasses.replace(problem, device=device)
-    return dispatch.first_choice(problem, word)
+    choice = dispatch.first_choice(problem, word)
+    return dataclasses.replace(choice, why=choice.why + then)
 
 
 def _device_of(device: str | int | torch.device) -> Device:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import numbers
 import sys
 import warnings
@@ -22,6 +23,8 @@ from .runtime.sizes import fits, holds, in_one_piece, known
 from .runtime.torch_private import compute_requires_grad, unframed
 from .spec import Kernel
 
+#: The largest number of fp32.
+_MOST = torch.finfo(torch.float32).max
 #: The types of what most callers give as a factor.
 NUMBERS = (int, float)
 #: Those of all that can be one.
@@ -145,6 +148,30 @@ def factor(name: str, value) -> float:
     return value
 
 
+def beyond_float(value: float) -> bool:
+    """Whether fp32, in which factors are applied, can't hold a finite number."""
+    return _MOST < abs(value) != math.inf
+
+
+@unframed
+def check_ending(dtype: torch.dtype, activation: str, alpha: float = 1, beta: float = 1) -> None:
+    """Refuse what can't follow a product of operands of this type."""
+    factors = {"alpha": alpha, "beta": beta}
+    if dtype == torch.int8 and not (
+        activation == "" and all(float(value).is_integer() for value in factors.values())
+    ):
+        raise ValueError(
+            f"activation={activation or None!r}, alpha={alpha}, beta={beta} are not possible for "
+            "int8 operands, whose sums are whole numbers; convert the result"
+        )
+    for name, value in factors.items():
+        if dtype.is_floating_point and dtype != torch.float64 and beyond_float(value):
+            raise RuntimeError(
+                f"{name} = {value:g} cannot be converted to float32 without overflow: of {dtype} "
+                f"operands, factors are applied in float32, up to {_MOST:g}"
+            )
+
+
 @unframed
 def autocast(tensor):
     kind = tensor.device.type
@@ -174,17 +201,23 @@ def _check_devices(names, x, y):
 
 
 @unframed
+def check_dense(name: str, tensor: torch.Tensor) -> None:
+    """Refuse what has no strides, which nested tensors deny even to who asks for their shape."""
+    if tensor.is_nested:
+        raise NotImplementedError(
+            f"tritemm multiplies dense tensors; {name} is nested. Use .to_padded_tensor(0)"
+        )
+    if tensor.layout != torch.strided:
+        raise NotImplementedError(
+            f"tritemm multiplies dense tensors; {name} is {tensor.layout}. Use .to_dense()"
+        )
+
+
+@unframed
 def _check_types(function, names, x, y):
     first, second = names
-    for name, tensor in ((first, x), (second, y)):
-        if tensor.layout != torch.strided:
-            raise NotImplementedError(
-                f"tritemm multiplies dense tensors; {name} is {tensor.layout}. Use .to_dense()"
-            )
-        if tensor.is_nested:
-            raise NotImplementedError(
-                f"tritemm multiplies dense tensors; {name} is nested. Use .to_padded_tensor(0)"
-            )
+    check_dense(first, x)
+    check_dense(second, y)
     if x.dtype != y.dtype:
         raise RuntimeError(
             f"expected {first} and {second} to have the same dtype, but got: {x.dtype} != {y.dtype}"
@@ -215,6 +248,7 @@ def check_out(out, inputs, dtype) -> None:
     """Refuse an `out` that torch refuses, whatever its shape."""
     if not isinstance(out, torch.Tensor):
         raise TypeError(f"out must be Tensor, not {type(out).__name__}")
+    check_dense("out", out)
     if compute_requires_grad(*inputs, out):
         raise RuntimeError(
             "functions with out=... arguments don't support automatic differentiation, "
@@ -242,7 +276,8 @@ def resize(out, shape) -> None:
             )
         out.resize_(shape)
     steps = zip(out.shape, out.stride(), strict=True)
-    if any(known(stride == 0) and not known(size <= 1) for size, stride in steps):
+    several = any(known(stride == 0) and not known(size <= 1) for size, stride in steps)
+    if several and not any(known(size == 0) for size in out.shape):
         raise RuntimeError(
             "unsupported operation: more than one element of out refers to a single memory "
             "location. Please clone() out first"

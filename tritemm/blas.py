@@ -11,7 +11,7 @@ from .api import matmul
 from .arguments import Options, check_options, factor, pair, without_tensors
 from .config import Config
 from .dtypes import Precision
-from .gemm import added_to
+from .gemm import added_to, attends
 from .problem import GATED, Activation
 from .rungs import Rung
 from .runtime.sizes import expands, holds
@@ -180,7 +180,8 @@ def _added(function, dims, input, x, y, beta, alpha, out, options) -> torch.Tens
     try:
         if beta == 0:
             _unread(name, input, x, y)
-            return matmul(x, y, alpha=alpha, out=out, **options)
+            if not attends(input):
+                return matmul(x, y, alpha=alpha, out=out, **options)
         return matmul(x, y, residual=input, alpha=alpha, beta=beta, out=out, **options)
     except (RuntimeError, TypeError):
         check_options(name, options, matmul.__kwdefaults__)

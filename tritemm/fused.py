@@ -86,6 +86,11 @@ def _gemm_flops(
     return ops.flops(a_shape, (*out_shape[:-1], b_shape[-1]))
 
 
+@register_flop_formula(torch.ops.tritemm.gemm_out)
+def _gemm_out_flops(a_shape, b_shape, *args, out, **kwargs) -> int:
+    return ops.flops(a_shape, (*out[:-1], b_shape[-1]))
+
+
 def _parts(a, b, bias, residual, activation, alpha, beta, kernel, precision, accumulate, out_dtype):
     """The same, made of a product and torch's operators: for vmap and forward mode."""
     wide = sums_type(accumulate or ACCUMULATE[a.dtype])
@@ -93,7 +98,7 @@ def _parts(a, b, bias, residual, activation, alpha, beta, kernel, precision, acc
         sums, alpha = a.new_zeros(result_shape(a, b), dtype=wide), 1.0
     else:
         sums = ops.mm(a, b, kernel, precision, accumulate, wide)
-    return Ending(bias, residual, activation, alpha, beta).of(sums, out_dtype)
+    return Ending(bias, residual if beta else None, activation, alpha, beta).of(sums, out_dtype)
 
 
 implement(_LIBRARY, "gemm", _parts, "FuncTorchBatchedDecomposition")
@@ -110,8 +115,9 @@ def _gemm_autograd(keys, a, b, bias, residual, activation, alpha, beta, *options
     if not compute_requires_grad(*tensors):
         return below_autograd(GEMM, keys, a, b, bias, residual, activation, alpha, beta, *options)
     if activation:
-        linear = GEMM(a, b, bias, None, "", alpha, 1.0, *options)
-        return after(linear, activation, residual, beta)
+        read, unread = (residual, None) if beta else (None, residual)
+        linear = GEMM(a, b, bias, unread, "", alpha, 0.0, *options)
+        return after(linear, activation, read, beta)
     return _Linear.record(keys, a, b, bias, residual, alpha, beta, *options)
 
 
@@ -176,7 +182,10 @@ def _found(grad, gradients, needs, more, alpha, beta) -> list:
             found[:2] = [t if t is None else t * alpha for t in found[:2]]
     if needs[2]:
         found[2] = _summed(grad, *more[0])
-    if needs[3]:
+    if needs[3] and beta == 0:
+        shape, dtype = more[1]
+        found[3] = grad.new_zeros(shape, dtype=dtype)
+    elif needs[3]:
         found[3] = _summed(grad if beta == 1 else grad * beta, *more[1])
     return found
 

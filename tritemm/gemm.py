@@ -9,6 +9,9 @@ from . import distributed, ops
 from .arguments import (
     NUMBERS,
     autocast,
+    beyond_float,
+    check_dense,
+    check_ending,
     check_out,
     drop,
     drop_shape,
@@ -55,13 +58,7 @@ def gemm(
         )
     elif onto:
         residual = out
-    if a.dtype == torch.int8 and (
-        activation or not all(float(x).is_integer() for x in (alpha, beta))
-    ):
-        raise ValueError(
-            f"activation={activation or None!r}, alpha={alpha}, beta={beta} are not possible for "
-            "int8 operands, whose sums are whole numbers; convert the result"
-        )
+    check_ending(a.dtype, activation, alpha, beta)
     shape = drop_shape(a, b, input, other, activation)
     if onto and not fits(out.shape, shape):
         raise RuntimeError(
@@ -93,14 +90,16 @@ def known(input, other, ending: tuple, out, asked: tuple) -> torch.Tensor | None
     bias, residual, activation, alpha, beta = ending
     if options is None or not isinstance(other, torch.Tensor) or min(input.dim(), other.dim()) < 2:
         return None
-    if type(alpha) not in NUMBERS:
+    if type(alpha) not in NUMBERS or beyond_float(alpha):
+        return None
+    if beta is not None and (type(beta) not in NUMBERS or beyond_float(beta)):
         return None
     if activation is not None and not _is_activation(activation):
         return None
     there = out if residual is None else residual
     if beta is None:
         beta = 1
-    elif type(beta) not in NUMBERS or there is None or (beta == 0 and residual is not None):
+    elif there is None or (beta == 0 and residual is not None):
         return None
     elif beta:
         residual = there
@@ -186,6 +185,7 @@ def _bias(bias, input, b, out):
         return None
     if not isinstance(bias, torch.Tensor):
         raise TypeError(f"bias must be Tensor, not {type(bias).__name__}")
+    check_dense("bias", bias)
     if out is None:
         bias = autocast(bias)
     n = b.shape[-1]
@@ -206,6 +206,7 @@ def added_to(residual, input, shape, beta=1, name="residual"):
     """
     if not isinstance(residual, torch.Tensor):
         raise TypeError(f"{name} must be Tensor, not {type(residual).__name__}")
+    check_dense(name, residual)
     if beta != 0:
         _same_kind(name, residual, input)
     if not expands(residual.shape, shape):
@@ -221,7 +222,7 @@ def _residual(residual, input, other, shape, beta):
     if residual is None:
         return None
     residual = added_to(residual, input, shape, beta)
-    if beta == 0:  # its values, NaN among them, are not read
+    if beta == 0 and not attends(residual):  # its values, NaN among them, are not read
         return None
     if 1 in (input.dim(), other.dim()):
         residual = residual.expand(shape)
@@ -232,6 +233,13 @@ def _residual(residual, input, other, shape, beta):
     return residual
 
 
+def attends(residual: torch.Tensor) -> bool:
+    """Whether a residual whose factor is 0 counts all the same: it gets a gradient of zeros then,
+    or its class sees the call.
+    """
+    return residual.requires_grad or type(residual) not in fast_path.PLAIN
+
+
 @unframed
 def _same_kind(name, tensor, input) -> None:
     if tensor.device != input.device:
@@ -239,8 +247,6 @@ def _same_kind(name, tensor, input) -> None:
             f"Expected all tensors to be on the same device, but {name} is on {tensor.device} "
             f"and the operands are on {input.device}"
         )
-    if tensor.layout != torch.strided:
-        raise NotImplementedError(f"{name} is {tensor.layout}. Use .to_dense()")
     able = ADDED if input.dtype.is_floating_point else (torch.int32,)
     if tensor.dtype not in able:
         names = ", ".join(str(dtype) for dtype in able)

@@ -4,7 +4,7 @@ The functions of Triton's own library are decorated when the first of a process 
 while one of ours runs, the library is interpreted too, and then put back.
 
 Private to Triton and used: the interpreter's names `InterpretedFunction` and `_patch_lang`,
-`_patch_builtin` and `_patch_lang_tensor`, as Triton 3.6 to 3.9 have them.
+`_patch_builtin`, `_patch_lang_tensor` and `_convert_float`, as Triton 3.6 to 3.9 have them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from types import FunctionType, ModuleType
 from typing import Any
 
+import numpy
 from triton import knobs
 from triton import language as tl
 from triton.runtime import interpreter
@@ -52,7 +53,8 @@ def _interpreting() -> Iterator[None]:
                 if isinstance(value, JITFunction):
                     twin = _interpreted(value.fn)
                     setattr(owner, name, _method(twin) if owner is tl.tensor else twin)
-        with _put(interpreter, "_patch_lang_tensor", _patch_tensor), _patching_once(), _knob():
+        tensors = _put(interpreter, "_patch_lang_tensor", _patch_tensor)
+        with tensors, _put(interpreter, "_convert_float", _convert), _patching_once(), _knob():
             yield
     finally:
         # The interpreter leaves some of its patches behind. What it adds stays: kernels need it.
@@ -85,6 +87,19 @@ def _patch_tensor(tensor: type, scope: Any) -> None:
     """numpy 2.4 makes no int of an array with dimensions, as Triton 3.6 asks for."""
     _patch_tensor_of_triton(tensor, scope)
     scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+
+_convert_of_triton = interpreter._convert_float
+
+
+def _convert(values, source, target, rounding):
+    """bf16 is the upper half of fp32; Triton's way to say so loses subnormal numbers."""
+    if (source, target) == (tl.bfloat16, tl.float32):
+        return values.view(numpy.uint16).astype(numpy.uint32) << 16
+    if (source, target, rounding) == (tl.float32, tl.bfloat16, None):  # to the one nearer to 0
+        bits = values.view(numpy.uint32)
+        return (bits >> 16 | (values != values) << 6).astype(numpy.uint16)
+    return _convert_of_triton(values, source, target, rounding)
 
 
 @contextlib.contextmanager

@@ -44,7 +44,7 @@ def _why_not(package: str) -> str | None:
         if package == "triton" and sys.platform in _SYSTEMS:
             return f"{needs}, and {_SYSTEMS[sys.platform]}"
         return f"{needs}, which is not installed: {fix}"
-    except ImportError as error:  # such as a shared library's
+    except (ImportError, OSError) as error:  # such as a shared library's
         return f"{needs}, and {package} can't be imported here: {error}"
     version = getattr(found, "__version__", None)
     if version is None:  # a file of that name in the current folder, or that folder itself

@@ -118,6 +118,11 @@ def _mm_flops(a_shape, b_shape, *args, out_shape=None, **kwargs) -> int:
     return flops(a_shape, out_shape)
 
 
+@register_flop_formula(torch.ops.tritemm.mm_out)
+def _mm_out_flops(a_shape, b_shape, *args, out, **kwargs) -> int:
+    return flops(a_shape, out)
+
+
 def flops(a_shape, out_shape) -> int:
     """Multiplications and additions of a product, of the shapes of a and the result."""
     return 2 * a_shape[-1] * math.prod(out_shape)

@@ -161,6 +161,8 @@ class Ending(NamedTuple):
     @staticmethod
     def made(a, b, bias, residual, activation="", alpha=1.0, beta=1.0) -> Ending | None:
         """What follows a @ b; None if nothing does. `bias` is [N], `residual` broadcastable."""
+        if beta == 0:  # its values, NaN among them, are not read
+            residual = None
         if residual is not None:
             residual = residual.expand(result_shape(a, b, activation))
         if bias is not None:

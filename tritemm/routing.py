@@ -15,6 +15,7 @@ from collections.abc import Callable
 import torch
 
 from . import plan
+from .arguments import beyond_float
 from .dispatch.request import word_of
 from .plan import Ending
 from .problem import ACCUMULATE, Unsupported
@@ -122,6 +123,8 @@ def _product(rank: int, a, b, out_dtype=None, *, out=None):
 
 def _sum(rank: int, input, a, b, out_dtype=None, *, beta=1, alpha=1, out=None, activation=""):
     """addmm, or of rank 3 baddbmm: all overloads that return a new tensor or write to `out`."""
+    if beyond_float(alpha) or beyond_float(beta):
+        raise Refused("alpha or beta beyond float32")
     options = _options.get((a.dtype, out_dtype))
     kind = None
     if options is not None and out is None and fast_path.AVAILABLE:

@@ -19,6 +19,7 @@ from typing import Any, get_args
 
 import torch
 
+from ..arguments import check_ending
 from ..dtypes import PRECISIONS, accumulator_type, check_precision, result_type
 from ..gpus import DEVICES, named
 from ..problem import (
@@ -99,6 +100,12 @@ class Job:
         check_precision(self.precision, self.types[0])
         if min(self.M, self.N, self.K) < 1:
             raise ValueError(f"M, N and K are {self.M}, {self.N} and {self.K}; at least 1 each")
+        if 8 * max(self.M * self.K, self.K * self.N, self.M * self.N) >= 1 << 63:
+            raise ValueError(
+                f"M, N and K are {self.M}, {self.N} and {self.K}; a matrix of them has more bytes "
+                "than can be counted in 64 bits"
+            )
+        check_ending(self.types[0], self.activation)
 
     @property
     def kernel(self) -> Kernel:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 import threading
 import uuid
 import warnings
@@ -69,7 +70,9 @@ def seconds(problem: Problem) -> float | None:
     """What that took."""
     entry = _entry_of(problem)
     us = entry.get("us") if isinstance(entry, dict) else None
-    return 1e-6 * us if isinstance(us, int | float) and us > 0 else None
+    if not isinstance(us, int | float) or not 0 < us <= sys.float_info.max:  # any JSON may be there
+        return None
+    return 1e-6 * us
 
 
 def store(gpu: str, found: Mapping[str, dict]) -> None:

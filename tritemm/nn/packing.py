@@ -84,7 +84,7 @@ class Siblings:
         return next(filter(None, map(self._why_not, there)), None)
 
     def unpack(self) -> None:
-        """Give each of them that was moved a storage of its own again, if nobody else has a claim."""
+        """Give each that was moved a storage of its own again, unless somebody else has a claim."""
         with _ordinary():
             for parameters in self.parameters():
                 if any(type(one) is not nn.Parameter for one in parameters):
