@@ -719,6 +719,11 @@ class TestQuick:
         built = dataclasses.replace(one.transposed()).transposed()
         assert built == one and built is not one
 
+    def test_a_choice_is_pickled_with_its_rung(self):
+        choice = dispatch.choose(problem(64, 64, 64))
+        again = pickle.loads(pickle.dumps(choice))
+        assert again.kernel is choice.kernel and str(again) == str(choice)
+
     def test_a_pickled_problem_is_exchanged_as_before(self):
         """What workers compile for exchanged operands is what a launch looks for."""
         one = problem(64, 96, 128)

@@ -431,6 +431,32 @@ def test_enabled_twice_and_disabled_twice():
     assert torch.equal(a @ a, tritemm.matmul(a, a))
 
 
+def test_one_block_again_and_inside_itself():
+    a = whole(4, 4)
+    block = tritemm.enabled()
+    with block as outer:
+        a @ a
+        with block as inner:
+            a @ a
+    with block as later:
+        pass
+    assert (outer.ran, inner.ran, later.ran) == ({"mm": 2}, {"mm": 1}, {})
+    assert len(integrate._State.blocks) == 1
+
+
+def test_what_returns_before_it_runs_is_not_decorated():
+    def steps():
+        yield 1
+
+    async def step():
+        return 1
+
+    for function in (steps, step):
+        for decorator in (tritemm.enabled(), tritemm.set_batch_invariant_mode()):
+            with pytest.raises(TypeError, match="by `with`"):
+                decorator(function)
+
+
 def test_as_a_decorator():
     seen = []
 
@@ -782,6 +808,18 @@ def test_inductor_is_kept_from_kernels_of_its_own():
         with tritemm.enabled(batch_invariant=True), tritemm.enabled(batch_invariant=True):
             assert (config.max_autotune_gemm_backends, config.shape_padding) == ("ATEN", False)
     assert (config.max_autotune_gemm_backends, config.shape_padding) == before
+
+
+def test_what_is_set_meanwhile_stays(monkeypatch):
+    from torch._inductor import config
+
+    before = config.max_autotune_gemm_backends
+    try:
+        with tritemm.enabled(batch_invariant=True):
+            config.max_autotune_gemm_backends = "CPP"
+        assert (config.max_autotune_gemm_backends, config.shape_padding) == ("CPP", True)
+    finally:
+        config.max_autotune_gemm_backends = before
 
 
 def test_examples_of_the_docstrings():

@@ -90,6 +90,16 @@ def test_what_is_kept_and_autocast():
     assert x.grad.dtype == torch.float32
 
 
+def test_a_process_that_is_no_member(monkeypatch):
+    """Torch gives it -1 as the number of processes."""
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda group: -1)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
+    x = torch.ones(3, 16, device=DEVICE)
+    with pytest.raises(RuntimeError, match="process 1 is none of `group`"):
+        tritemm.row_parallel_linear(x, x, group=object())
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [

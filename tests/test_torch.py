@@ -91,6 +91,38 @@ def test_gradients_with_another_result_type():
     assert a.grad.dtype == torch.float16
 
 
+@pytest.mark.parametrize(("scale", "size"), [(1e5, 2**-14), (1e-9, 2**12)])
+@pytest.mark.parametrize("batch", [(), (3,)], ids=str)
+@pytest.mark.parametrize("ended", [False, True])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_gradients_of_fp16_whose_own_gradient_fp16_cannot_hold(scale, size, batch, ended, compiled):
+    """It is divided by powers of two meanwhile: one of rows of `a`, or of columns of `b`."""
+    torch._dynamo.reset()
+    a, b = (size * integers(*shape, dtype=torch.float16) for shape in ((*batch, 4, 16), (16, 6)))
+    for t in (a, b):
+        t.requires_grad_()
+    grad = scale * integers(*batch, 4, 6, dtype=torch.float32)
+    grad[..., 0, :] *= 100
+    more = {"alpha": 2, "bias": torch.zeros_like(b[0]).detach()} if ended else {}
+
+    def call(a, b):
+        return tritemm.matmul(a, b, out_dtype=torch.float32, **more)
+
+    run = torch.compile(call, backend="aot_eager") if compiled else call
+    factor = 2 if ended else 1
+    x, y, z = (t.detach().double() for t in (a, b, grad))
+    wants = factor * z @ y.mT, factor * (x.mT @ z).reshape(-1, 16, 6).sum(0)
+    bounds = (
+        factor * z.abs() @ y.abs().mT,
+        factor * (x.mT.abs() @ z.abs()).reshape(-1, 16, 6).sum(0),
+    )
+    for _ in range(2):
+        found = torch.autograd.grad(run(a, b), (a, b), grad)
+        for got, want, bound in zip(found, wants, bounds, strict=True):
+            assert want.abs().max() > 1e-5
+            assert ((got.double() - want).abs() <= 2**-10 * bound + 2**-24).all()
+
+
 def test_only_the_gradients_that_are_needed():
     a, b = leaf(4, 5), leaf(5, 6).detach()
     tritemm.matmul(a, b).sum().backward()

@@ -352,6 +352,8 @@ class TestTune:
             tritemm.tune(torch.empty(3, 0), torch.empty(0, 3))
         with pytest.raises(RuntimeError, match="cannot be multiplied"):
             tritemm.tune(self.a, self.a)
+        with pytest.raises(TypeError, match="seconds must be a number, not str"):
+            tritemm.tune(self.a, self.b, seconds="1")
 
     def test_export_and_load(self, timed, tmp_path, monkeypatch):
         tritemm.tune(self.a, self.b, progress=False)

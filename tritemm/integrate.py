@@ -12,6 +12,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import inspect
 import sys
 import threading
 import warnings
@@ -178,10 +179,38 @@ def disable() -> Report:
         return report.close()
 
 
-@contextlib.contextmanager
+class _Blocks(contextlib.ContextDecorator):
+    """Blocks under `settings`, one each time that it is entered, or that what it decorates runs."""
+
+    def __init__(self, settings: Settings | None):
+        self._settings = settings
+        self._entered: list[contextlib.AbstractContextManager[Report]] = []
+
+    def __enter__(self) -> Report:
+        block = _inside(self._settings)
+        self._entered.append(block)
+        return block.__enter__()
+
+    def __exit__(self, *error) -> bool | None:
+        return self._entered.pop().__exit__(*error)
+
+    def _recreate_cm(self) -> _Blocks:
+        """For one call, which may be in any thread."""
+        return _Blocks(self._settings)
+
+    def __call__(self, function: Callable) -> Callable:
+        asked = inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction
+        if any(is_one(function) for is_one in asked):
+            raise TypeError(
+                f"{function.__name__}() returns before it runs, and the block would end with that. "
+                "Enter the block inside it, by `with`"
+            )
+        return super().__call__(function)
+
+
 def enabled(
     *, batch_invariant: bool = False, precision: Precision | None = None
-) -> Iterator[Report]:
+) -> contextlib.AbstractContextManager[Report]:
     """`enable` for a block, or as a decorator for a function; then all is as it was before.
 
     Blocks nest: the inner one's settings count inside it. Other threads are routed too while it
@@ -199,12 +228,10 @@ def enabled(
     >>> report.ran
     {'mm': 1}
     """
-    with _inside(_settings(batch_invariant, precision)) as report:
-        yield report
+    return _Blocks(_settings(batch_invariant, precision))
 
 
-@contextlib.contextmanager
-def set_batch_invariant_mode(enabled: bool = True) -> Iterator[None]:
+def set_batch_invariant_mode(enabled: bool = True) -> contextlib.AbstractContextManager[Report]:
     """A block in which products are batch invariant; with False, one that runs torch's kernels.
 
     Named as in the package batch_invariant_ops, whose users find their other calls in
@@ -218,8 +245,7 @@ def set_batch_invariant_mode(enabled: bool = True) -> Iterator[None]:
     True
     """
     check_flag("enabled", enabled)
-    with _inside(Settings(batch_invariant=True) if enabled else None):
-        yield
+    return _Blocks(Settings(batch_invariant=True) if enabled else None)
 
 
 def enable_batch_invariant_mode() -> None:
@@ -336,8 +362,12 @@ def _fix_inductor(fixed: bool) -> None:
         return
     from torch._inductor import config  # a second, which only batch invariance takes
 
-    values = _INDUCTOR if fixed else _State.inductor
-    before = {name: getattr(config, name) for name in values}
-    for name, value in values.items():
-        setattr(config, name, value)
-    _State.inductor = before if fixed else None
+    if fixed:
+        _State.inductor = {name: getattr(config, name) for name in _INDUCTOR}
+        for name, value in _INDUCTOR.items():
+            setattr(config, name, value)
+        return
+    for name, value in _State.inductor.items():
+        if getattr(config, name) == _INDUCTOR[name]:  # else it was set since, or for other threads
+            setattr(config, name, value)
+    _State.inductor = None

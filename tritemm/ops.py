@@ -222,11 +222,31 @@ def _gradient(index, grad, other, operands, options):
             f"{list(other_shape)} of {dtype}; by now it is {list(other.shape)} of {other.dtype}. "
             "It was changed through .data, Module.to or a saved-tensor hook"
         )
-    x, y, turned = _factors(index, grad.to(dtype), other, shape, stride)
+    power = _power_in_range(index, grad, dtype)
+    wide = dtype if power is None else grad.dtype
+    scaled = grad if power is None else torch.ldexp(grad, -power)
+    x, y, turned = _factors(index, scaled.to(dtype), other, shape, stride)
     if turned:
         *batch, rows, cols = shape
-        return _summed(x, y, (*batch, cols, rows), options).mT
-    return _summed(x, y, shape, options)
+        found = _summed(x, y, (*batch, cols, rows), options, wide).mT
+    else:
+        found = _summed(x, y, shape, options, wide)
+    return found if power is None else torch.ldexp(found, power).to(dtype)
+
+
+def _power_in_range(index, grad, dtype):
+    """By how many powers of two `grad` is to be divided, so that fp16 holds its terms; or None.
+
+    One for each row or column that the gradient of operand `index` has in common with `grad`.
+    """
+    if dtype != torch.float16 or grad.dtype == dtype or not grad.numel():
+        return None
+    kept = grad.dim() - 2 + index
+    others = [dim for dim in range(grad.dim()) if dim != kept]
+    largest = grad.detach().abs().amax(others, keepdim=True)
+    while largest.dim() > 2:
+        largest = largest.squeeze(0)
+    return largest.log2().floor().clamp(-100, 100).sub(14)
 
 
 def _factors(index, grad, other, shape, stride):
@@ -243,15 +263,14 @@ def _factors(index, grad, other, shape, stride):
     return x, y, False
 
 
-def _summed(x, y, shape, options):
+def _summed(x, y, shape, options, dtype):
     """x @ y summed to `shape`, over the batch dimensions that an operand was broadcast along.
 
-    It has their type, but the terms of a sum stay in fp32 until it is done.
+    The terms of a sum stay in fp32 until it is done.
     """
-    dtype = x.dtype
     if len(shape) == 2 == x.dim() == y.dim() or same(result_shape(x, y), shape):
         return mm(x, y, *options, dtype)
-    half = dtype in (torch.float16, torch.bfloat16)
+    half = x.dtype in (torch.float16, torch.bfloat16)
     return summed(mm(x, y, *options, torch.float32 if half else dtype), shape).to(dtype)
 
 

@@ -93,7 +93,13 @@ def _group(group):
     """The group and how many processes it has; None and 1 without any."""
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return None, 1
-    return group, torch.distributed.get_world_size(group)
+    processes = torch.distributed.get_world_size(group)
+    if processes < 1:
+        raise RuntimeError(
+            f"row_parallel_linear(): process {torch.distributed.get_rank()} is none of `group`; "
+            "only its members can call it"
+        )
+    return group, processes
 
 
 class _RowParallel(torch.autograd.Function):

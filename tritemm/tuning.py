@@ -121,6 +121,8 @@ def tune(
         input, other, None, "auto", precision, accumulate, out_dtype, "tune"
     )
     _, precision, accumulate, out_dtype = options
+    if not isinstance(seconds, int | float):
+        raise TypeError(f"tune(): seconds must be a number, not {type(seconds).__name__}")
     a, b = a.detach(), b.detach()
     if activation is None:
         return _tune(a, b, precision, accumulate, out_dtype, None, seconds, progress)
