@@ -10,19 +10,10 @@ from torch.compiler import is_dynamo_compiling
 from torch.overrides import handle_torch_function, has_torch_function
 
 from . import dispatch, distributed, gpus, ops, plan
-from .arguments import (
-    NUMBERS,
-    check_ending,
-    check_out,
-    drop,
-    drop_shape,
-    needs_copy,
-    operands,
-    resize,
-)
+from .arguments import NUMBERS, check_out, drop, drop_shape, needs_copy, operands, resize
 from .config import Config
 from .dispatch.request import word_of
-from .dtypes import Precision
+from .dtypes import Precision, check_ending
 from .gemm import activation_of, gemm, known
 from .problem import Activation, Device
 from .rungs import Rung

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import numbers
 import sys
 import warnings
@@ -23,8 +22,6 @@ from .runtime.sizes import fits, holds, in_one_piece, known
 from .runtime.torch_private import compute_requires_grad, unframed
 from .spec import Kernel
 
-#: The largest number of fp32.
-_MOST = torch.finfo(torch.float32).max
 #: The types of what most callers give as a factor.
 NUMBERS = (int, float)
 #: Those of all that can be one.
@@ -146,30 +143,6 @@ def factor(name: str, value) -> float:
     if isinstance(value, int) and abs(value) > sys.float_info.max:
         raise ValueError(f"{name} is beyond the largest float, {sys.float_info.max:g}")
     return value
-
-
-def beyond_float(value: float) -> bool:
-    """Whether fp32, in which factors are applied, can't hold a finite number."""
-    return _MOST < abs(value) != math.inf
-
-
-@unframed
-def check_ending(dtype: torch.dtype, activation: str, alpha: float = 1, beta: float = 1) -> None:
-    """Refuse what can't follow a product of operands of this type."""
-    factors = {"alpha": alpha, "beta": beta}
-    if dtype == torch.int8 and not (
-        activation == "" and all(float(value).is_integer() for value in factors.values())
-    ):
-        raise ValueError(
-            f"activation={activation or None!r}, alpha={alpha}, beta={beta} are not possible for "
-            "int8 operands, whose sums are whole numbers; convert the result"
-        )
-    for name, value in factors.items():
-        if dtype.is_floating_point and dtype != torch.float64 and beyond_float(value):
-            raise RuntimeError(
-                f"{name} = {value:g} cannot be converted to float32 without overflow: of {dtype} "
-                f"operands, factors are applied in float32, up to {_MOST:g}"
-            )
 
 
 @unframed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal, get_args
 
 import torch
@@ -10,6 +11,8 @@ from .problem import ACCUMULATE
 
 #: Operands that may ask for any other of these as the result's type.
 _REAL = (torch.float16, torch.bfloat16, torch.float32)
+#: The largest number of fp32, in which factors of 16-bit and fp32 products are applied.
+_MOST = torch.finfo(torch.float32).max
 #: What `precision=` may be, least to most costly after "ieee" (which uses no tensor core).
 Precision = Literal["ieee", "tf32", "tf32x3", "bf16x3", "bf16x6"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
@@ -68,3 +71,26 @@ def result_type(out_dtype, dtype):
         return out_dtype
     able = ", ".join(str(t) for t in (_REAL if dtype in _REAL else (default,)))
     raise ValueError(f"out_dtype={out_dtype} is not possible for {dtype} operands; take {able}")
+
+
+def beyond_float(value: float) -> bool:
+    """Whether fp32, in which factors are applied, can't hold a finite number."""
+    return _MOST < abs(value) != math.inf
+
+
+def check_ending(dtype: torch.dtype, activation: str, alpha: float = 1, beta: float = 1) -> None:
+    """Refuse what can't follow a product of operands of this type."""
+    factors = {"alpha": alpha, "beta": beta}
+    if dtype == torch.int8 and not (
+        activation == "" and all(float(value).is_integer() for value in factors.values())
+    ):
+        raise ValueError(
+            f"activation={activation or None!r}, alpha={alpha}, beta={beta} are not possible for "
+            "int8 operands, whose sums are whole numbers; convert the result"
+        )
+    for name, value in factors.items():
+        if dtype.is_floating_point and dtype != torch.float64 and beyond_float(value):
+            raise RuntimeError(
+                f"{name} = {value:g} cannot be converted to float32 without overflow: of {dtype} "
+                f"operands, factors are applied in float32, up to {_MOST:g}"
+            )

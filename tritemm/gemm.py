@@ -9,9 +9,7 @@ from . import distributed, ops
 from .arguments import (
     NUMBERS,
     autocast,
-    beyond_float,
     check_dense,
-    check_ending,
     check_out,
     drop,
     drop_shape,
@@ -21,6 +19,7 @@ from .arguments import (
     resize,
 )
 from .dispatch.request import word_of
+from .dtypes import beyond_float, check_ending
 from .fused import GEMM, GEMM_OUT, record
 from .plan import Ending, after, kind_of, result_shape
 from .problem import ACTIVATIONS, GATED

@@ -15,8 +15,8 @@ from collections.abc import Callable
 import torch
 
 from . import plan
-from .arguments import beyond_float
 from .dispatch.request import word_of
+from .dtypes import beyond_float
 from .plan import Ending
 from .problem import ACCUMULATE, Unsupported
 from .runtime import fast_path

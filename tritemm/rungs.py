@@ -1,5 +1,6 @@
 """The ladder: one line per rung, slowest first."""
 
+import copyreg
 from importlib import import_module
 from pathlib import Path
 from typing import Literal, get_args
@@ -63,6 +64,17 @@ class Ladder(tuple[Kernel, ...]):
 def find(name: str) -> Kernel:
     """The rung called `name`; ValueError with all names if there is none."""
     return spec.find(name, RUNGS)
+
+
+def _reduced(kernel: Kernel) -> tuple:
+    """A rung, to be pickled, as its name, for its functions can't be; any other kernel as it is."""
+    if any(rung is kernel for rung in RUNGS):
+        return find, (kernel.name,)
+    return object.__reduce_ex__(kernel, 4)
+
+
+for _kind in {type(rung) for rung in RUNGS}:
+    copyreg.pickle(_kind, _reduced)
 
 
 def ladder() -> Ladder:

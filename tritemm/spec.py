@@ -147,14 +147,6 @@ class Kernel:
     def __repr__(self) -> str:
         return f"<rung {self.number:02} {self.name}>"
 
-    def __reduce_ex__(self, protocol):
-        """A rung is pickled as its name, for its functions can't be."""
-        from .rungs import RUNGS, find  # which imports this module
-
-        if any(rung is self for rung in RUNGS):
-            return find, (self.name,)
-        return super().__reduce_ex__(protocol)
-
     @property
     def number(self) -> int:
         """The rung's place on its ladder."""

@@ -19,8 +19,13 @@ from typing import Any, get_args
 
 import torch
 
-from ..arguments import check_ending
-from ..dtypes import PRECISIONS, accumulator_type, check_precision, result_type
+from ..dtypes import (
+    PRECISIONS,
+    accumulator_type,
+    check_ending,
+    check_precision,
+    result_type,
+)
 from ..gpus import DEVICES, named
 from ..problem import (
     ACCUMULATE,
