@@ -61,7 +61,10 @@ class Siblings:
         return [some for some in kinds if all(one is not None for one in some)]
 
     def pack(self) -> bool:
-        """Give them one storage where they can have one; whether a weight moved."""
+        """Give them one storage where they can have one; whether a weight moved.
+
+        Those of a copy that share one stay there: torch.load may fill it later.
+        """
         moved, there = False, self.parameters()
         for parameters in there:
             if self._why_not(parameters) is not None:
@@ -69,10 +72,10 @@ class Siblings:
             apart = not _together(parameters)
             if apart:
                 _pack(parameters)
+                moved = True
             if apart or self._copied:
                 alive = {storage for storage in self.made if not storage.expired()}
                 self.made = {*alive, StorageWeakRef(parameters[0].untyped_storage())}
-            moved |= apart
         self._copied = self._copied and not there
         return moved
 
