@@ -89,7 +89,7 @@ def to_another_device(model):
     return torch.load(
         io.BytesIO(file.getvalue()),
         weights_only=False,
-        map_location=lambda storage, place: storage.clone(),
+        map_location=lambda storage, place: storage.clone() if DEVICE == "cpu" else storage.cuda(),
     )
 
 
