@@ -18,6 +18,12 @@ plan._slow.told = True
 LARGE_WORKERS, UNMARKED, KEPT = 2, 4, 2**30
 
 
+def pytest_configure(config):
+    """With pytest 9.2, xdist 3.8 forgets which tests are to run on one worker."""
+    if getattr(config.option, "dist", "no") == "loadgroup" and pytest.version_tuple >= (9, 2):
+        raise pytest.UsageError("--dist loadgroup needs an older pytest: see constraints.txt")
+
+
 def pytest_report_header():
     import triton  # after tritemm, which may have it interpret
 
@@ -26,6 +32,7 @@ def pytest_report_header():
     )
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items):
     large = (item for item in items if item.get_closest_marker("large"))
     for item, worker in zip(large, itertools.cycle(range(LARGE_WORKERS)), strict=False):
