@@ -241,6 +241,7 @@ def test_who_reads_the_output_may_leave(monkeypatch):
             print("more", flush=True)  # goes nowhere
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "command", ["tritemm ladder", "cuda_reference list", "perf table", "docs.exercises"], ids=str
 )
