@@ -810,7 +810,7 @@ def test_inductor_is_kept_from_kernels_of_its_own():
     assert (config.max_autotune_gemm_backends, config.shape_padding) == before
 
 
-def test_what_is_set_meanwhile_stays(monkeypatch):
+def test_what_is_set_meanwhile_stays():
     from torch._inductor import config
 
     before = config.max_autotune_gemm_backends

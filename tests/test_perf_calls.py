@@ -28,7 +28,7 @@ from tritemm.problem import INTERPRETED
 from .nn_models import LlamaMLP
 from .perf_fakes import NEW, OLD, by_name, flat, on_cpu, ran, row, rows_after
 
-pytestmark = [pytest.mark.host, pytest.mark.once]
+pytestmark = pytest.mark.host
 interpreted = pytest.mark.skipif(not INTERPRETED, reason="kernels can't read CPU tensors here")
 
 CASE = Case(48, 40, 32, "NT", "bf16")
