@@ -654,6 +654,12 @@ def test_the_command(capsys):
     assert 'TMA needs a multiple of 16; kernel="pipelined" can run' in capsys.readouterr().err
     assert main(["explain", "64", "64", "64", "--sm", "75"]) == 2
     assert "75" in capsys.readouterr().err
+    for activation in ("relu", "swiglu"):
+        asked = ["64", "64", "64", "--sm", "90", "--dtype", "fp64", "--activation", activation]
+        assert main(["explain", *asked]) == 0
+        printed = capsys.readouterr().out
+        assert f"{activation} by torch's kernels after it" in printed
+        assert "64 x 64 x 64 NT, fp64 x fp64 -> fp64\n" in printed
 
 
 class TestQuick:

@@ -461,6 +461,12 @@ def test_what_is_explained_and_warmed_up():
     choice = tritemm.explain(a, b, activation="swiglu", kernel="pipelined")
     assert "swiglu by torch's kernels after it" in str(choice)
     assert tritemm.explain(a, b, activation="relu").problem.epilogue.activation == "relu"
+    a, b = operand(16, 32, torch.float64), operand(32, 24, torch.float64)
+    for activation in ("relu", "swiglu"):
+        choice = tritemm.explain(a, b, activation=activation)
+        assert choice.why.endswith(f"; {activation} by torch's kernels after it")
+        assert not choice.problem.epilogue.activation and choice.problem.c.cols == 24
+    a, b = operand(16, 32, HALF), operand(32, 24, HALF)
     with pytest.raises(RuntimeError, match="takes pairs"):
         tritemm.explain(a, b[:, :23], activation="swiglu")
     (warm,) = tritemm.warmup([(16, 24, 32)], dtype=HALF, activation="swiglu")

@@ -407,6 +407,29 @@ def test_blocks_that_overlap():
     assert integrate._State.library is None and len(integrate._State.blocks) == 1
 
 
+def test_a_block_that_two_threads_enter_at_once():
+    """Each of them leaves its own, whichever entered last."""
+    a, block = whole(4, 4), tritemm.enabled()
+    first = block.__enter__()
+    entered, leave, left = threading.Event(), threading.Event(), []
+
+    def other():
+        with block as report:
+            entered.set()
+            leave.wait(60)
+            a @ a
+        left.append(report.ran)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert entered.wait(60)
+    block.__exit__(None, None, None)
+    leave.set()
+    thread.join()
+    assert first.ran == {} and left == [{"mm": 1}]
+    assert len(integrate._State.blocks) == 1 and integrate._State.library is None
+
+
 def test_a_block_that_raises_or_disables_leaves_what_it_found():
     a = whole(4, 4)
     tritemm.enable(batch_invariant=True)

@@ -188,8 +188,8 @@ def explain(
     """What `matmul` would run for these arguments, and why; nothing is launched.
 
     Prints as a few lines: kernel, config, why, what is packed or swapped, waves, predicted time
-    and its parts, roofline, the next candidates, what refused and why. Where torch's kernels make a
-    gated activation, it is of the product before them, and `why` says so.
+    and its parts, roofline, the next candidates, what refused and why. Where torch's kernels make
+    the activation, it is of the product before them, and `why` says so.
     Arguments and errors are `matmul`'s. Empty results, and K = 0, need no kernel: ValueError.
 
     `device` is where it would run, the operands' unless it is given: a GPU that need not be here,
@@ -210,10 +210,6 @@ def explain(
     word, precision, accumulate, out_dtype = options
     activation = activation_of(activation, b)
     check_ending(a.dtype, activation)
-    then = ""
-    if activation and a.dtype not in plan.FUSED:
-        then = f"; {activation} by torch's kernels after it"
-        activation, out_dtype = "", accumulate
     shape = plan.result_shape(a, b, activation)
     if 0 in shape or a.shape[-1] == 0:
         raise ValueError(f"no kernel runs: the result {shape} with K = {a.shape[-1]} needs none")
@@ -222,8 +218,7 @@ def explain(
     problem = plan.matrices(a, b, out, precision, accumulate, ending)[0]
     if device is not None:
         problem = dataclasses.replace(problem, device=device)
-    choice = dispatch.first_choice(problem, word)
-    return dataclasses.replace(choice, why=choice.why + then)
+    return dispatch.first_choice(problem, word)
 
 
 def _device_of(device: str | int | torch.device) -> Device:

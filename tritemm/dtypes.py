@@ -9,8 +9,9 @@ import torch
 
 from .problem import ACCUMULATE
 
-#: Operands that may ask for any other of these as the result's type.
-_REAL = (torch.float16, torch.bfloat16, torch.float32)
+#: Operands that may ask for any other of these as the result's type, and whose kernels have an
+#: epilogue; those of others leave it to torch.
+REAL = (torch.float16, torch.bfloat16, torch.float32)
 #: The largest number of fp32, in which factors of 16-bit and fp32 products are applied.
 _MOST = torch.finfo(torch.float32).max
 #: What `precision=` may be, least to most costly after "ieee" (which uses no tensor core).
@@ -67,9 +68,9 @@ def result_type(out_dtype, dtype):
     default = torch.int32 if dtype == torch.int8 else dtype
     if out_dtype in (None, default):
         return default
-    if dtype in _REAL and out_dtype in _REAL:
+    if dtype in REAL and out_dtype in REAL:
         return out_dtype
-    able = ", ".join(str(t) for t in (_REAL if dtype in _REAL else (default,)))
+    able = ", ".join(str(t) for t in (REAL if dtype in REAL else (default,)))
     raise ValueError(f"out_dtype={out_dtype} is not possible for {dtype} operands; take {able}")
 
 

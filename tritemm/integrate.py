@@ -184,15 +184,19 @@ class _Blocks(contextlib.ContextDecorator):
 
     def __init__(self, settings: Settings | None):
         self._settings = settings
-        self._entered: list[contextlib.AbstractContextManager[Report]] = []
+        self._entered: list[tuple[int, contextlib.AbstractContextManager[Report]]] = []
 
     def __enter__(self) -> Report:
         block = _inside(self._settings)
-        self._entered.append(block)
+        self._entered.append((threading.get_ident(), block))
         return block.__enter__()
 
     def __exit__(self, *error) -> bool | None:
-        return self._entered.pop().__exit__(*error)
+        with _lock:
+            mine = [entry for entry in self._entered if entry[0] == threading.get_ident()]
+            entry = (mine or self._entered)[-1]
+            self._entered.remove(entry)
+        return entry[1].__exit__(*error)
 
     def _recreate_cm(self) -> _Blocks:
         """For one call, which may be in any thread."""

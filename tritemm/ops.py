@@ -243,9 +243,9 @@ def _power_in_range(index, grad, dtype):
         return None
     kept = grad.dim() - 2 + index
     others = [dim for dim in range(grad.dim()) if dim != kept]
-    largest = grad.detach().abs().amax(others, keepdim=True)
-    while largest.dim() > 2:
-        largest = largest.squeeze(0)
+    largest = grad.detach().abs().amax(others)
+    if index == 0:
+        largest = largest.unsqueeze(1)
     return largest.log2().floor().clamp(-100, 100).sub(14)
 
 

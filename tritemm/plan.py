@@ -20,7 +20,7 @@ from . import dispatch
 from .bounded import Bounded
 from .config import Config
 from .dispatch.request import for_gradients
-from .dtypes import resolve
+from .dtypes import REAL, resolve
 from .kernels.pack import copied_bytes, pack
 from .problem import GATED, INTERPRETER, Problem, factors
 from .runtime import fast_path
@@ -29,8 +29,6 @@ from .runtime.launches import Launches
 from .runtime.torch_private import current_device, untraced
 from .spec import Kernel
 
-#: Operands whose kernels have an epilogue; those of others leave it to torch.
-FUSED = (torch.float16, torch.bfloat16, torch.float32)
 #: Kinds of gradients that a plan remembers.
 GRADIENTS = 16
 
@@ -302,7 +300,7 @@ def product(
         met = fast_path.overlap(addresses[:3], (span(a), span(b), span(out)))
         if met or (ending and ending.met_by(out)):
             return out.copy_(product(a, b, None, options, ending))
-    if ending and (a.dtype not in FUSED or a.shape[-1] == 0 or ending.alpha == 0):
+    if ending and (a.dtype not in REAL or a.shape[-1] == 0 or ending.alpha == 0):
         result = _in_parts(a, b, options, ending)
         return result if out is None else out.copy_(result)
     if plan is not None and plan.launches is not None and fast_path.AVAILABLE:

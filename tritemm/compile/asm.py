@@ -19,13 +19,7 @@ from typing import Any, get_args
 
 import torch
 
-from ..dtypes import (
-    PRECISIONS,
-    accumulator_type,
-    check_ending,
-    check_precision,
-    result_type,
-)
+from ..dtypes import PRECISIONS, accumulator_type, check_ending, check_precision, result_type
 from ..gpus import DEVICES, named
 from ..problem import (
     ACCUMULATE,

@@ -1,4 +1,4 @@
-"""Whether a gated product is one kernel, or a product that torch's kernels end."""
+"""Whether a product with an activation is one kernel, or a product that torch's kernels end."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import math
 
 from .. import gpus
+from ..dtypes import REAL
 from ..problem import INTERPRETER, PLAIN, Epilogue, Problem
 from . import cache
 from .explain import Choice
@@ -22,6 +23,8 @@ def first_choice(problem: Problem, kernel: str = "auto") -> Choice:
 
     Raises what `choose` raises.
     """
+    if problem.epilogue.activation and problem.a.dtype not in REAL:
+        return apart(problem, kernel)[0]
     if not problem.epilogue.gated:
         return choose(problem, kernel)
     return choose_gated(problem, kernel) or apart(problem, kernel)[0]
@@ -66,7 +69,7 @@ def _seconds(choice: Choice) -> float:
 
 
 def argument_of(problem: Problem) -> Problem:
-    """The product whose columns are the pairs, and its bias; contiguous."""
+    """The product without the activation, of a gated one's pairs, with its bias; contiguous."""
     M, N, ending = problem.M, problem.N, problem.epilogue
     outer, inner = problem.batches
     batch = inner * M * N * (outer > 1), M * N * (inner > 1)
