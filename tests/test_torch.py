@@ -123,6 +123,26 @@ def test_gradients_of_fp16_whose_own_gradient_fp16_cannot_hold(scale, size, batc
             assert ((got.double() - want).abs() <= 2**-10 * bound + 2**-24).all()
 
 
+@pytest.mark.parametrize("accumulate", [None, torch.float16])
+@pytest.mark.parametrize("out_dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("large", [1e20, float("inf")])
+def test_gradients_of_fp16_do_not_depend_on_other_products_of_the_batch(
+    large, out_dtype, accumulate
+):
+    """Nor on another type's precision, nor do sums of fp16 overflow that needn't."""
+    a, b = (
+        integers(2, *shape, dtype=torch.float16).requires_grad_() for shape in ((4, 16), (16, 6))
+    )
+    grad = (integers(2, 4, 6, dtype=torch.float32) / 8 + 1).to(out_dtype)
+    x, y, z = (t.detach()[0].double() for t in (a, b, grad))
+    grad[1] = large
+    product = tritemm.matmul(a, b, out_dtype=out_dtype, accumulate=accumulate)
+    found = torch.autograd.grad(product, (a, b), grad)
+    for got, want in zip(found, (z @ y.mT, x.mT @ z), strict=True):
+        assert torch.equal(got[0].double(), want)
+        assert not got[1].isfinite().all()
+
+
 def test_only_the_gradients_that_are_needed():
     a, b = leaf(4, 5), leaf(5, 6).detach()
     tritemm.matmul(a, b).sum().backward()

@@ -222,8 +222,8 @@ def _gradient(index, grad, other, operands, options):
             f"{list(other_shape)} of {dtype}; by now it is {list(other.shape)} of {other.dtype}. "
             "It was changed through .data, Module.to or a saved-tensor hook"
         )
-    power = _power_in_range(index, grad, dtype)
-    wide = dtype if power is None else grad.dtype
+    power = _power_in_range(index, grad, dtype, shape, options[2])
+    wide = dtype if power is None else torch.float32
     scaled = grad if power is None else torch.ldexp(grad, -power)
     x, y, turned = _factors(index, scaled.to(dtype), other, shape, stride)
     if turned:
@@ -234,19 +234,19 @@ def _gradient(index, grad, other, operands, options):
     return found if power is None else torch.ldexp(found, power).to(dtype)
 
 
-def _power_in_range(index, grad, dtype):
+def _power_in_range(index, grad, dtype, shape, accumulate):
     """By how many powers of two `grad` is to be divided, so that fp16 holds its terms; or None.
 
-    One for each row or column that the gradient of operand `index` has in common with `grad`.
+    One for each row of the first operand's gradient, which has `shape`, or column of the second's:
+    other rows, columns and products of the batch don't count. Sums in fp16 are left room to grow.
     """
     if dtype != torch.float16 or grad.dtype == dtype or not grad.numel():
         return None
-    kept = grad.dim() - 2 + index
-    others = [dim for dim in range(grad.dim()) if dim != kept]
-    largest = grad.detach().abs().amax(others)
-    if index == 0:
-        largest = largest.unsqueeze(1)
-    return largest.log2().floor().clamp(-100, 100).sub(14)
+    first = grad.dim() - len(shape)
+    summed_too = [i for i in range(grad.dim() - 2) if i < first or known(shape[i - first] == 1)]
+    largest = grad.detach().abs().amax([*summed_too, -1 - index], keepdim=True)
+    highest = 0 if accumulate == torch.float16 else 14
+    return largest.reshape(largest.shape[first:]).log2().floor().clamp(-100, 100).sub(highest)
 
 
 def _factors(index, grad, other, shape, stride):
