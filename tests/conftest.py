@@ -9,10 +9,13 @@ import pytest
 import torch
 
 from tritemm import plan
+from tritemm.nn import packing
 from tritemm.problem import INTERPRETED
 
 # Said once in a process, it would be said in any test, some of which take a warning for an error.
 plan._slow.told = True
+#: So that packing is tested where there is no GPU, too.
+packing.DEVICES.add("cpu")
 #: Workers that run tests marked `large`, each one at a time; GB of device memory that others may
 #: take; bytes that a worker may keep in its cache after a test. So 16 of them fit a card of 80 GB.
 LARGE_WORKERS, UNMARKED, KEPT = 2, 4, 2**30

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations, parametrize
 
 import tritemm
-from tritemm import budget
+from tritemm import budget, dispatch, plan
 from tritemm.nn import converted
 
 from .nn_models import (
@@ -266,6 +266,9 @@ def test_options_that_are_given_are_set_later_too():
     assert len(report.changed) == 5
     assert {entry.note for entry in report.changed} == {"batch_invariant=True"}
     assert tritemm.convert(model).changed == () and model[0].batch_invariant
+    report = tritemm.convert(model, batch_invariant=False)
+    assert {entry.note for entry in report.changed} == {"batch_invariant=False"}
+    assert tritemm.convert(model, batch_invariant=True).changed
     assert repr(model[0]).endswith("bias=True, batch_invariant=True)")
     x = torch.randn(9, 16, device=DEVICE)
     assert torch.equal(model[:3](x)[3:4], model[:3](x[3:4]))
@@ -421,6 +424,65 @@ def test_skip_takes_a_name_or_a_pattern_or_several(skip, left):
     assert {name for name, m in model.named_modules() if type(m) is nn.Linear} == left
 
 
+def test_a_module_of_two_names_is_skipped_by_either():
+    model = nn.ModuleDict({"body": nn.ModuleDict({"decoder": nn.Linear(4, 4)})}).to(DEVICE)
+    model["head"] = model["body"]["decoder"]
+    model["body"]["itself"] = model["body"]  # names have no end
+    for skip in ("head", "body.decoder", "body"):
+        report = tritemm.convert(model, skip=skip)
+        assert not report.changed and report.left[0].note == "named in skip"
+
+
+def test_what_skip_cannot_mean_is_told():
+    model = nn.Sequential(nn.Linear(4, 4)).to(DEVICE)
+    for skip in (None, 5, b"0", ["0", 3]):
+        with pytest.raises(TypeError, match="skip must be a module's name, or several, not"):
+            tritemm.convert(model, skip=skip)
+    for wrong in ({"batch_invariant": "no"}, {"fuse": 1}):
+        with pytest.raises(TypeError, match="must be True or False"):
+            tritemm.convert(model, **wrong)
+    assert type(model[0]) is nn.Linear
+    for _ in range(40):  # each has twice as many names as the one before
+        model = nn.Sequential(*[model] * 2)
+    assert tritemm.convert(model, skip="1.0").changed == ()
+    with pytest.warns(UserWarning, match="skip='lm_head' leaves nothing: .* as '0'"):
+        tritemm.convert(model, skip="lm_head")
+    with pytest.warns(UserWarning, match="as '_orig_mod'"):
+        tritemm.convert(torch.compile(nn.Sequential(nn.Linear(4, 4, device=DEVICE))), skip="0")
+
+
+class Gathered(nn.Linear):
+    """Its weight is worked out when it is asked for, and isn't there yet."""
+
+    @property
+    def weight(self):
+        raise RuntimeError("gather() first")
+
+
+class GatheredLinear(nn.Module):
+    weight = Gathered.weight
+
+
+@pytest.mark.parametrize("function", [tritemm.convert, tritemm.nn.restore])
+def test_nothing_of_an_owners_runs(function):
+    """No parametrization, which may have a state or draw random numbers, and no property."""
+    normed = [
+        parametrizations.spectral_norm(layer) for layer in (nn.Conv2d(3, 4, 3), nn.Linear(4, 4))
+    ]
+    model = nn.Sequential(*normed, GatheredLinear(), nn.Linear(4, 4), nn.Linear(4, 4)).to(DEVICE)
+    model[3].__class__ = Gathered
+    without = nn.Linear(4, 4, device=DEVICE)
+    del without.weight
+    model.append(without)
+    before = copy.deepcopy(model[:2].state_dict())
+    report = function(model)
+    assert same(model[:2].state_dict(), before)
+    assert function is tritemm.convert or report == tritemm.nn.Report()
+    if function is tritemm.convert:
+        assert [entry.name for entry in report.changed] == ["4"]
+        assert report.left[-1].note == "it has no weight" and len(report.left) == 3
+
+
 def patched(self, x):
     return 3 * F.linear(x, self.weight, self.bias)
 
@@ -515,6 +577,47 @@ def test_what_torchs_layer_takes_and_tritemm_does_not_is_torchs(make, reason):
     assert got.layout == want.layout and torch.equal(got, want)
     assert report.fell_back == {reason: 1}
     assert str(report).splitlines()[-1].startswith("by torch  1 x") and reason in str(report)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 8), (6, 8), (6, 1)], ids=str)
+def test_a_bias_of_any_shape_that_torchs_layer_takes(shape):
+    theirs, ours = pair(nn.Linear(16, 8))
+    x = integers(6, 16)
+    for layer in (theirs, ours):
+        layer.bias = nn.Parameter(torch.full(shape, 2.0, device=DEVICE))
+    got, want = ours(x), theirs(x)
+    assert torch.equal(got, want)
+    assert same(gradients(ours, got), gradients(theirs, want))
+
+
+@pytest.mark.parametrize("make", [lambda: nn.Linear(16, 8), lambda: tritemm.Linear(16, 8)])
+def test_a_precision_is_for_what_is_multiplied_in_float32(make, seen):
+    layer = make().to(DEVICE)
+    tritemm.convert(layer, precision="tf32x3")
+    x = integers(3, 16)
+    layer(x)
+    with torch.autocast(DEVICE, dtype=torch.bfloat16):
+        assert layer(x).dtype == torch.bfloat16
+    layer.to(torch.float16)(x.half())
+    layer.to(torch.float64)(x.double())
+    assert [problem.precision for problem in seen] == ["tf32x3", "ieee", "ieee", "ieee"]
+    with pytest.raises(ValueError, match="'tf33' is unknown"):
+        tritemm.Linear(4, 4, precision="tf33")
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """The problems that are chosen for."""
+    problems, choose = [], dispatch.choose
+
+    def watched(problem, *args):
+        problems.append(problem)
+        return choose(problem, *args)
+
+    monkeypatch.setattr(dispatch, "choose", watched)
+    plan.forget()
+    yield problems
+    plan.forget()
 
 
 def test_layers_whose_type_tritemm_lacks_are_torchs():

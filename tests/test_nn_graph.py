@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import functools
 import math
 
 import pytest
@@ -20,6 +21,7 @@ from tritemm.runtime import inductor
 from .nn_models import (
     DEVICE,
     MLP,
+    STEEP,
     Attention,
     LlamaMLP,
     compiled,
@@ -99,6 +101,35 @@ def test_many_rows_and_none_and_sizes_that_change():
     assert len(backend.graphs) == 1 and backend.products()[0] == "merged"
     model, twin = converted(Parts())
     assert same(compiled(model)[0](x := integers(0, 16)), twin(x))
+
+
+def test_products_of_int8_are_left_to_themselves():
+    """Their results have another type than what they are merged by."""
+
+    def both(x, w):
+        return tritemm.linear(x, w[:4]), tritemm.linear(x, w[4:])
+
+    x, w = (torch.randint(-9, 9, (n, 16), dtype=torch.int8, device=DEVICE) for n in (3, 8))
+    run, backend = compiled(both)
+    assert same(run(x, w), both(x, w)) and backend.products() == ["mm", "mm"]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("part", ["weights", "biases", "gated"])
+def test_one_row_whose_memory_the_next_ones_follow(part):
+    """It counts as contiguous whatever its stride is; the others are not that far away."""
+    x, weights, biases = STEEP * integers(8, 16), integers(12, 16), integers(12)
+    first, rest = slice(0, 1), slice(1, 2 if part == "gated" else 9)
+    a, b = weights[::4][:1] if part != "biases" else weights[first], weights[rest]
+    c, d = (biases[::4][:1], biases[rest]) if part == "biases" else (None, None)
+
+    def call(linear, x, a, b, c, d):
+        one, other = linear(x, a, c), linear(x, b, d)
+        return (F.silu(one) * other,) if part == "gated" else (one, other)
+
+    run, backend = compiled(functools.partial(call, tritemm.linear))
+    assert same(run(x, a, b, c, d), call(F.linear, x, a, b, c, d))
+    assert backend.products() == ["swiglu" if part == "gated" else "merged"]
 
 
 class Two(Attention):

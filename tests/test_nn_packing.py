@@ -10,9 +10,11 @@ import pytest
 import torch
 import torch.multiprocessing
 from torch import nn
+from torch._subclasses import FakeTensorMode
 from torch.nn.utils import prune
 
 import tritemm
+from tritemm.nn import packing
 from tritemm.nn.packing import packed
 
 from .nn_models import (
@@ -262,11 +264,25 @@ def one_weight(model):
     model.v_proj.weight = model.k_proj.weight
 
 
-def without_bias(model):
-    """As Whisper's keys."""
+def all_biased(model):
     for layer in model.projections:
         layer.bias = nn.Parameter(integers(layer.out_features))
-    model.k_proj.bias = None
+    return model
+
+
+def numbers(model, which=slice(None)):
+    for layer in all_biased(model).projections[which]:
+        layer.bias = nn.Parameter(integers())
+
+
+def elsewhere(model):
+    model.table = nn.Embedding(8, 16, device=DEVICE)
+    model.table.weight = model.k_proj.weight
+
+
+def without_bias(model):
+    """As Whisper's keys."""
+    all_biased(model).k_proj.bias = None
 
 
 def another_type(model):
@@ -305,7 +321,17 @@ LEFT = {
     "odd": (odd, "at no multiple of 16"),
     "parametrized": (
         lambda m: prune.identity(m.k_proj, "weight"),
-        "a weight is made anew at each call",
+        "a weight is not a Parameter of its layer",
+    ),
+    "biases are numbers": (numbers, "its biases are numbers"),
+    "one bias is a number": (
+        lambda m: numbers(m, slice(1, 2)),
+        "shapes are (), a number and ()",
+    ),
+    "in another module": (elsewhere, "another module has one of its weights"),
+    "parametrized, with biases": (
+        lambda m: prune.identity(all_biased(m).k_proj, "weight"),
+        "a weight is not a Parameter of its layer",
     ),
 }
 
@@ -324,6 +350,172 @@ def test_what_is_not_packed_is_not_moved_and_has_a_reason(change, reason):
     assert report.left[0].note.endswith(reason)
     assert {name: p.data_ptr() for name, p in model.named_parameters()} == before
     assert tritemm.convert(model).left == report.left
+
+
+def places(tensors):
+    """What those who write checkpoints know a tie by: where storages begin, and their length."""
+    storages = [t.untyped_storage() for t in tensors]
+    return [(storage.data_ptr(), storage.nbytes()) for storage in storages]
+
+
+@pytest.mark.parametrize("way", [lambda m: m, copy.deepcopy, lambda m: m.to(torch.float64)])
+def test_in_a_state_dict_each_weight_has_a_storage_of_its_own(way):
+    model, twin, _ = converted()
+    model = way(model)
+    state = model.state_dict()
+    assert list(state) == list(twin.state_dict()) and together(*model.projections)
+    assert places(state.values()) == [(t.data_ptr(), t.nbytes) for t in state.values()]
+    assert len(set(places(state.values()))) == len(state)
+    for name, tensor in state.items():  # and it is the weight's memory
+        tensor.add_(1)
+        assert torch.equal(tensor.detach(), model.get_parameter(name).detach())
+    kept = model.state_dict(keep_vars=True)
+    assert all(kept[name] is parameter for name, parameter in model.named_parameters())
+    wanted = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
+    del model, kept
+    filled = [torch.full((4096,), 0.5, device=DEVICE) for _ in range(50)]  # where freed memory was
+    assert same(state, wanted) and filled
+
+
+def test_a_state_dict_counts_what_is_written_and_keeps_ties():
+    model, _, _ = converted(LlamaMLP())
+    state, again = model.state_dict(), model.state_dict()
+    assert places(state.values()) == places(again.values())
+    result = model(integers(2, 16).requires_grad_()).sum()
+    state["gate_proj.weight"].lerp_(torch.zeros_like(state["gate_proj.weight"]), 0.5)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.backward()
+    blocks = nn.ModuleList([model] * 3)
+    buffer = io.BytesIO()
+    torch.save(blocks.state_dict(), buffer)
+    buffer.seek(0)
+    assert len({place for place, _ in places(torch.load(buffer).values())}) == len(state)
+    with torch.inference_mode():
+        assert not model.state_dict()["up_proj.weight"].is_inference()
+
+
+def test_weights_on_the_cpu_are_not_packed(monkeypatch):
+    """It gains nothing there, and what shares memory with other processes moves weights."""
+    monkeypatch.setattr(packing, "DEVICES", {"cuda", "meta"})
+    model, twin, report = converted()
+    if DEVICE == "cpu":
+        assert report.left[0].note.endswith("weights are on the cpu, where that gains nothing")
+    model.cpu()
+    assert not together(*model.projections)
+    state, theirs = model.state_dict(), twin.cpu().state_dict()
+    for tensors in (state, theirs):
+        for tensor in tensors.values():
+            tensor.share_memory_()
+    assert all(parameter.is_shared() for parameter in model.parameters())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("device", [DEVICE, "cpu"])
+def test_a_state_dict_of_memory_that_may_move_is_torchs(device, monkeypatch):
+    """Of a model that was packed when it was saved, and of an owner's buffer: by torch's views."""
+    model, _, _ = converted()
+    buffer = io.BytesIO()
+    torch.save(model, buffer, _use_new_zipfile_serialization=False)
+    buffer.seek(0)
+    monkeypatch.setattr(packing, "DEVICES", {"cuda", "meta"})
+    loaded = torch.load(buffer, map_location=device, weights_only=False)
+    whole = integers(32 * 16).to(device)
+    owners = with_integers(Attention()).to(device)
+    tritemm.convert(owners)
+    for layer, part in zip(owners.projections, whole.view(32, 16).split([16, 8, 8]), strict=True):
+        layer.weight.data = part
+    for each in (loaded, owners):
+        state = each.state_dict()
+        shared = {name: t for name, t in each.named_parameters() if "q_proj" in name}
+        for name, parameter in shared.items():
+            assert places([state[name]]) == places([parameter])
+        each.share_memory().float().to(device)
+        assert same(state, dict(each.named_parameters()))
+    whole.zero_()
+    assert all((layer.weight == 0).all() for layer in owners.projections)
+    whole.untyped_storage().resize_(0)
+    assert owners.to(device).state_dict()["q_proj.weight"].untyped_storage().nbytes() == 0
+
+
+def test_a_weight_that_is_tied_later_is_packed_no_more():
+    model, _, _ = converted()
+    model.table = nn.Embedding(8, 16, device=DEVICE)
+    model.table.weight = model.k_proj.weight
+    report = tritemm.convert(model)
+    assert report.left[0].note.endswith("another module has one of its weights")
+    state = model.state_dict()
+    assert not together(*model.projections)
+    assert len(set(places(state.values()))) == len(state) - 1
+
+
+def test_a_state_dict_is_loaded_by_another_model_that_takes_its_tensors():
+    model, twin, _ = converted()
+    twin.load_state_dict(model.state_dict(), assign=True)
+    assert same(dict(twin.named_parameters()), dict(model.named_parameters()))
+    buffer = io.BytesIO()
+    torch.save(model.state_dict(), buffer)
+    buffer.seek(0)
+    loaded = torch.load(buffer)
+    assert same(loaded, model.state_dict()) and len(set(places(loaded.values()))) == len(loaded)
+
+
+def test_layers_that_a_copy_by_hand_has_replaced_are_packed_again():
+    model, _, _ = converted()
+    model.k_proj = copy.copy(model.k_proj)
+    model.k_proj.weight = nn.Parameter(integers(8, 16))
+    assert not together(*model.projections)
+    report = tritemm.convert(model)
+    assert [entry.note for entry in report.changed] == [f"{QKV} again"] and not report.left
+    assert together(*model.projections)
+
+
+def test_layers_whose_parametrization_a_copy_had_are_packed_again():
+    model, _, _ = converted(Attention())
+    nn.utils.parametrizations.weight_norm(model.q_proj)
+    model = copy.deepcopy(model)
+    nn.utils.parametrize.remove_parametrizations(model.q_proj, "weight")
+    report = tritemm.convert(model)
+    assert report.changed[-1].note == f"{QKV} again" and together(*model.projections)
+
+
+@torch.no_grad()
+def test_what_is_skipped_is_not_packed_by_a_second_call_either():
+    model, _, _ = converted(fuse=False)
+    before = [p.data_ptr() for p in model.parameters()]
+    report = tritemm.convert(model, skip=["q_proj", "k_proj", "v_proj"])
+    assert not report.changed and [p.data_ptr() for p in model.parameters()] == before
+
+
+def test_a_model_is_copied_and_converted_inside_of_transforms():
+    """Where tensors may have no memory that packing could look at."""
+    model, twin, _ = converted(Attention())
+    x = integers(2, 3, 16)
+
+    def loss(x, model, convert):
+        fast = copy.deepcopy(model)
+        if convert:
+            report = tritemm.convert(fast)
+            assert report.left[0].note.endswith(
+                "a transform of torch.func or a dispatch mode is active"
+            )
+        return fast(x).sum()
+
+    want = torch.func.grad(loss)(x, twin, False)
+    assert torch.equal(torch.func.grad(loss)(x, model, False), want)
+    assert torch.equal(torch.func.grad(loss)(x, twin, True), want)
+    assert together(*model.projections) and together(*copy.deepcopy(model).projections)
+
+
+@torch.no_grad()
+def test_nothing_is_packed_for_a_mode_that_makes_other_tensors():
+    model, twin = with_integers(Attention()), with_integers(Attention())
+    twin.load_state_dict(model.state_dict())
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        report = tritemm.convert(model)
+    assert "mode is active" in report.left[0].note
+    x = integers(2, 3, 16)
+    assert torch.equal(model(x), twin(x))
+    assert tritemm.convert(model).changed[-1].note == QKV
 
 
 @torch.no_grad()
@@ -432,21 +624,18 @@ def test_a_saved_state_dict_has_the_weights_once(way, tmp_path):
     assert sizes[0] < 1.1 * sizes[1]
 
 
-def test_safetensors_refuses_a_module_whose_weights_lie_together(tmp_path):
-    """Its functions for a module take them for tied; those for a state dict don't."""
+def test_safetensors_takes_a_module_whose_weights_lie_together(tmp_path):
     safetensors = pytest.importorskip("safetensors.torch")
     model, twin, _ = converted()
     file = str(tmp_path / "it")
     safetensors.save_file(model.state_dict(), file)
     with_integers(model).load_state_dict(safetensors.load_file(file, DEVICE))
-    assert same(model.state_dict(), twin.state_dict()) and together(*model.projections)
-    for function in (safetensors.save_model, safetensors.load_model):
-        with pytest.raises(RuntimeError, match="None is covering the entire storage"):
-            function(model, file)
-    tritemm.nn.restore(with_integers(model))
-    safetensors.save_model(model, file)
+    assert same(model.state_dict(), twin.state_dict())
+    safetensors.save_model(with_integers(model), file)
     safetensors.load_model(twin, file)
     assert same(model.state_dict(), twin.state_dict())
+    safetensors.load_model(with_integers(model), file)
+    assert same(model.state_dict(), twin.state_dict()) and together(*model.projections)
 
 
 def test_only_memory_of_one_storage_in_this_order_is_packed():

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import collections
 import fnmatch
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+import warnings
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import torch
 from torch import nn
 
-from ..dtypes import check_precision
+from ..dtypes import Precision, check_flag, check_precision
 from ..problem import ACCUMULATE, INTERPRETED
 from . import converted, packing
 from .converted import Converted, Options, become
@@ -28,6 +31,8 @@ _SIBLINGS = (
     ("to_q", "to_k", "to_v"),
     ("wq", "wk", "wv"),
 )
+#: How many names of one module `skip` looks at, at most.
+_NAMES = 1000
 #: What is said of a layer that was converted.
 _DONE = "by tritemm.linear"
 #: What was done, and why something wasn't; both None where there is nothing to say.
@@ -37,8 +42,8 @@ _Notes = tuple[str | None, str | None]
 def convert(
     model: nn.Module,
     *,
-    batch_invariant: bool = False,
-    precision: str | None = None,
+    batch_invariant: bool | None = None,
+    precision: Precision | None = None,
     fuse: bool = True,
     skip: str | Collection[str] = (),
 ) -> Report:
@@ -46,13 +51,16 @@ def convert(
 
     Args:
         model: any module; it may itself be a layer.
-        batch_invariant: a row's result has the same bits whatever rows stand beside it.
-        precision: how float32 is multiplied, as `tritemm.matmul` takes it.
+        batch_invariant: a row's result has the same bits whatever rows stand beside it. None leaves
+            what an earlier call has set, which is False before the first.
+        precision: how float32 is multiplied, as `tritemm.Linear` takes it. None leaves what an
+            earlier call has set; before the first, torch's flag is followed.
         fuse: give the weights of layers that may be given one input (q_proj, k_proj and v_proj of
             attention, gate_proj and up_proj of a gated MLP) one storage, for one product in code
             that torch.compile makes.
         skip: the name of a module to leave, with all that is in it, or a pattern of such names; or
-            several: ["lm_head", "layers.*.mlp"].
+            several: ["lm_head", "layers.*.mlp"]. A module of two names is left by either. What is
+            the name of none is warned of.
 
     Returns:
         What was changed, and what was left and why; it prints as a table.
@@ -65,7 +73,7 @@ def convert(
     packs weights again that have come apart. Convert before CUDA graphs are captured: weights move.
 
     Raises:
-        TypeError: `model` is no module.
+        TypeError: `model` is no module, `skip` no name, a flag no bool.
         ValueError: an unknown `precision`.
 
     >>> import torch, tritemm
@@ -77,18 +85,22 @@ def convert(
     """
     modules = _modules("convert", model)
     check_precision(precision, torch.float32)
-    patterns = (skip,) if isinstance(skip, str) else tuple(skip)
+    check_flag("fuse", fuse)
+    if batch_invariant is not None:
+        check_flag("batch_invariant", batch_invariant)
+    skipped = _skipped(model, skip)
     options = {"batch_invariant": batch_invariant, "precision": precision}
-    given = {name: value for name, value in options.items() if value not in (False, None)}
+    given = {name: value for name, value in options.items() if value is not None}
     found: list[tuple[str, nn.Module, _Notes]] = []
     for name, module in modules:
-        found.append((name, module, _convert_layer(module, given, _skipped(name, patterns))))
+        found.append((name, module, _convert_layer(module, given, module in skipped)))
+    owners = Counter(p for _, module in modules for p in module._parameters.values())
     for name, module in modules if fuse else ():
         children = dict(module._modules.items())  # a ScriptModule has no dict
         for names in _SIBLINGS:
             layers = [children.get(each) for each in names]
-            if all(type(layer) is converted.Linear for layer in layers):
-                found.append((name, module, _pack(names, layers)))
+            if all(type(layer) is converted.Linear and layer not in skipped for layer in layers):
+                found.append((name, module, _pack(names, layers, owners)))
     new = {module for _, module, (done, _) in found if done == _DONE}
     for name, module in modules if fuse and not batch_invariant else ():
         found.append((name, module, (_ended(module, new), None)))
@@ -147,15 +159,24 @@ def _convert_layer(module: nn.Module, given: dict, skipped: bool) -> _Notes:
 def _is_layer(module: nn.Module) -> bool:
     """Whether the module multiplies by a weight, or its class says that it does."""
     name = type(module).__name__
-    if isinstance(module, nn.Linear) or not isinstance(getattr(module, "weight", 0), torch.Tensor):
-        return isinstance(module, nn.Linear)
+    if isinstance(module, nn.Linear):
+        return True
     # Not torch's convolution: transformers' class, or one like it, has `nf`.
-    return name.endswith("Linear") or (name == "Conv1D" and hasattr(module, "nf"))
+    named = name.endswith("Linear") or (name == "Conv1D" and "nf" in vars(module))
+    return named and _weight(module) is not None
+
+
+def _weight(module: nn.Module) -> torch.Tensor | None:
+    """That of a module, or None; no property of its owner's is run to find it."""
+    for place in (module._parameters, module._buffers, vars(module)):
+        if "weight" in place and isinstance(place["weight"], torch.Tensor):
+            return place["weight"]
+    return None
 
 
 def _why_not(module: nn.Module) -> str | None:
     """Why a layer can't be converted, or None."""
-    kind, weight = type(module), module.weight
+    kind, weight = type(module), _weight(module)
     if converted.class_for(kind) is None:
         name = f"{kind.__module__}.{kind.__name__}"
         return f"{name} is not nn.Linear, and may compute something else"
@@ -163,6 +184,8 @@ def _why_not(module: nn.Module) -> str | None:
         return "its forward was replaced in the instance"
     if not converted.has_own_forward(kind):
         return f"the forward of {kind.__name__} was replaced for all layers"
+    if weight is None:
+        return "it has no weight"
     if type(weight) not in (nn.Parameter, torch.Tensor) and not _is_dtensor(weight):
         return f"its weight is a {type(weight).__name__}"
     if weight.layout != torch.strided:
@@ -183,13 +206,16 @@ def _is_dtensor(weight: torch.Tensor) -> bool:
     return isinstance(weight, DTensor)
 
 
-def _pack(names: Sequence[str], layers: Sequence[nn.Module]) -> _Notes:
-    """To layers of these names in one module."""
+def _pack(names: Sequence[str], layers: Sequence[nn.Module], owners: Counter) -> _Notes:
+    """To layers of these names in one module; `owners`: parameter -> how many modules have it."""
     words = f"{', '.join(names[:-1])} and {names[-1]}"
     known = [getattr(layer, "_tritemm_siblings", (None, 0)) for layer in layers]
+    others = {each for each, _ in known if each is not None}
+    for layer, (each, place) in zip(layers, known, strict=True):
+        if each is not None:  # a copy made by hand has its original's siblings, which don't know it
+            each.join(layer, place)
     siblings = known[0][0]
-    if siblings is None or known != [(siblings, place) for place in range(len(layers))]:
-        others = {each for each, _ in known if each is not None}
+    if siblings is None or siblings.layers() != list(layers):
         if any(each.parameters() for each in others):
             return None, f"{words} not packed: one of them is packed with others"
         made = (storage for each in others for storage in each.made)
@@ -198,7 +224,11 @@ def _pack(names: Sequence[str], layers: Sequence[nn.Module]) -> _Notes:
             siblings.join(layer, place)
     if len({layer._parameters.get("bias") is None for layer in layers}) > 1:
         return None, f"{words} not packed: some of them have a bias, others have none"
-    if reason := siblings.why_not():
+    reason = siblings.why_not()
+    if any(owners[parameter] > 1 for layer in layers for parameter in layer.parameters()):
+        reason = reason or "another module has one of its weights"
+        siblings.unpack()
+    if reason is not None:
         return None, f"{words} not packed: {reason}"
     for place, layer in enumerate(layers):
         vars(layer)["_tritemm_siblings"] = siblings, place
@@ -247,15 +277,39 @@ def _restore_layer(module: nn.Module) -> _Notes:
     return "torch.nn.Linear", None
 
 
-def _skipped(name: str, patterns: Collection[str]) -> bool:
-    """Whether the name, or that of a module around it, matches."""
-    return any(fnmatch.fnmatchcase(each, p) for each in _enclosing(name) for p in patterns)
+def _skipped(model: nn.Module, skip: str | Collection[str]) -> set[nn.Module]:
+    """The modules that have one of these names, and all that is in them."""
+    patterns = [skip] if isinstance(skip, str) or not isinstance(skip, Iterable) else list(skip)
+    if not all(isinstance(pattern, str) for pattern in patterns):
+        raise TypeError(f"convert(): skip must be a module's name, or several, not {skip!r}")
+    paths = list(_paths(model)) if patterns else []
+    skipped: set[nn.Module] = set()
+    for pattern in patterns:
+        named = {module for name, module in paths if fnmatch.fnmatchcase(name, pattern)}
+        if not named:
+            known = f". Names are as {paths[0][0]!r}" if paths else ""
+            warnings.warn(
+                f"convert(): skip={pattern!r} leaves nothing: no module has this name{known}",
+                stacklevel=3,
+            )
+        skipped.update(*(module.modules() for module in named))
+    return skipped
 
 
-def _enclosing(name: str) -> Iterator[str]:
-    while name:
-        yield name
-        name = name.rpartition(".")[0]
+def _paths(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """All names of all that is in a model, but of each module at most `_NAMES`.
+
+    A module that is there twice has two names, and so has all that is in it. In a cycle there is no
+    end of them.
+    """
+    seen, waiting = Counter(), collections.deque([("", model)])
+    while waiting:
+        name, module = waiting.popleft()
+        for own, child in module._modules.items():
+            if child is not None and seen[child] < _NAMES:
+                seen[child] += 1
+                yield f"{name}{own}", child
+                waiting.append((f"{name}{own}.", child))
 
 
 def _report(found) -> Report:
@@ -269,6 +323,6 @@ def _report(found) -> Report:
 
 
 def _entry(name: str, module: nn.Module, note: str) -> Entry:
-    weight = getattr(module, "weight", None)
-    known = isinstance(weight, torch.Tensor) and not nn.parameter.is_lazy(weight)
+    weight = _weight(module)
+    known = weight is not None and not nn.parameter.is_lazy(weight)
     return Entry(name, type(module).__name__, tuple(weight.shape) if known else None, note)

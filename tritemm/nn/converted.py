@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from ..api import matmul
 from ..blas import linear
 from ..problem import ACCUMULATE, INTERPRETED
+from ..runtime.torch_private import untraced
 from . import layers, packing
 
 #: Why torch's own function ran in a converted layer -> calls since the start of the process, of all
@@ -60,6 +61,13 @@ class Converted:
         packing.pack_again(self)
         return self
 
+    @untraced
+    def _save_to_state_dict(self, destination, prefix, keep_vars):
+        """What `state_dict()` gets of the layer."""
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if not keep_vars:
+            packing.separate_in(destination, self, prefix)
+
     def __setstate__(self, state):
         """Of a copy, or what was pickled, which is packed if all its siblings came along."""
         super().__setstate__(state)
@@ -80,13 +88,14 @@ class Linear(Converted, layers.Linear):
             return nn.Linear.forward(self, input)
         if nn.Linear.forward is not _linear_forward:
             return by_torch(_REPLACED, nn.Linear.forward, self, input)
-        weight = self.weight  # which may be worked out each time that it is asked for
-        reason = why_torch(input, weight)
+        weight, bias = self.weight, self.bias  # which may be made anew at each call
+        reason = why_torch(input, weight, bias)
         if reason is not None:
-            return by_torch(reason, F.linear, input, weight, self.bias)
+            return by_torch(reason, F.linear, input, weight, bias)
+        precision = layers.precision_of(options.precision, weight)
         return linear(
-            input, weight, self.bias,
-            batch_invariant=options.batch_invariant, precision=options.precision,
+            input, weight, bias,
+            batch_invariant=options.batch_invariant, precision=precision,
         )  # fmt: skip
 
     def extra_repr(self) -> str:
@@ -116,14 +125,15 @@ def conv1d() -> type[nn.Module]:
             options = getattr(self, "_tritemm_options", None)
             if options is None:
                 return original.forward(self, x)
-            weight = self.weight
+            weight, bias = self.weight, self.bias
             reason = _REPLACED if original.forward is not original_forward else None
-            reason = reason or why_torch(x, weight)
+            reason = reason or why_torch(x, weight, bias)
             if reason is not None:
                 return by_torch(reason, original.forward, self, x)
+            precision = layers.precision_of(options.precision, weight)
             return matmul(
-                x, weight, bias=self.bias,
-                batch_invariant=options.batch_invariant, precision=options.precision,
+                x, weight, bias=bias,
+                batch_invariant=options.batch_invariant, precision=precision,
             )  # fmt: skip
 
     return Conv1D
@@ -149,12 +159,14 @@ def has_own_forward(kind: type[nn.Module]) -> bool:
     return forward.__globals__ is home and forward.__code__.co_name == "forward"
 
 
-def why_torch(input: torch.Tensor, weight: torch.Tensor) -> str | None:
+def why_torch(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> str | None:
     """Why a layer's product is torch's own to do, or None. What neither can do, either refuses."""
     if not isinstance(input, torch.Tensor):  # a Proxy of torch.fx, which has no type to look at
         return None
     if layers.knows_torch_alone(weight):
         return f"its weight is a {type(weight).__name__}"
+    if bias is not None and bias.dim() > 1:
+        return f"a bias of shape {list(bias.shape)}"
     if input.layout is not torch.strided or input.is_nested:
         return "a nested input" if input.is_nested else f"an input of layout {input.layout}"
     if input.dtype not in ACCUMULATE:

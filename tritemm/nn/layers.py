@@ -6,7 +6,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from ..arguments import under_autocast
 from ..blas import linear
+from ..dtypes import Precision, check_precision
 from ..runtime.fast_path import PLAIN
 
 _NO_TORCH_FUNCTION = torch._C._disabled_torch_function_impl
@@ -32,12 +34,13 @@ class Linear(nn.Linear):
         bias, device, dtype: as `torch.nn.Linear` has them.
         activation: None, "relu", "gelu", "gelu_tanh", "silu", or gated: "swiglu", "geglu".
         batch_invariant: a row's result has the same bits whatever rows stand beside it.
-        precision: how float32 is multiplied, as `tritemm.matmul` takes it.
+        precision: how float32 is multiplied, as `tritemm.matmul` takes it. Operands of another
+            type, also by autocast, are multiplied without it.
 
     Shapes: [..., in_features] -> [..., out_features].
 
     Raises:
-        what `tritemm.linear` raises, when it is called.
+        ValueError: an unknown `precision`; and what `tritemm.linear` raises, when it is called.
 
     A weight that has its own `__torch_function__`, as quantizers put in place, knows torch's
     functions alone: without an activation it is multiplied by `torch.nn.functional.linear`.
@@ -59,8 +62,9 @@ class Linear(nn.Linear):
         *,
         activation: str | None = None,
         batch_invariant: bool = False,
-        precision: str | None = None,
+        precision: Precision | None = None,
     ) -> None:
+        check_precision(precision, torch.float32)
         super().__init__(in_features, out_features, bias, device, dtype)
         self.activation = activation
         self.batch_invariant = batch_invariant
@@ -74,7 +78,7 @@ class Linear(nn.Linear):
             return F.linear(input, weight, self.bias)
         return linear(
             input, weight, self.bias, activation=self.activation,
-            batch_invariant=self.batch_invariant, precision=self.precision,
+            batch_invariant=self.batch_invariant, precision=precision_of(self.precision, weight),
         )  # fmt: skip
 
     def extra_repr(self) -> str:
@@ -86,6 +90,14 @@ class Linear(nn.Linear):
 def knows_torch_alone(weight: torch.Tensor) -> bool:
     """Whether torch's functions ask the class of `weight` what they are to do."""
     return type(weight) not in PLAIN and type(weight).__torch_function__ is not _NO_TORCH_FUNCTION
+
+
+def precision_of(asked: str | None, weight: torch.Tensor) -> str | None:
+    """The precision that was `asked` for, if it is float32 that is multiplied; else None."""
+    if asked is None or not isinstance(weight, torch.Tensor):
+        return asked
+    alone = weight.dtype is torch.float32 and not under_autocast(weight.device)
+    return asked if alone else None
 
 
 def options_text(options: dict) -> str:

@@ -17,7 +17,7 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..graphs import packed as packed
-from ..runtime.torch_private import storage_owners
+from ..runtime.torch_private import in_others_hands, storage_of, storage_owners
 
 
 class Siblings:
@@ -31,11 +31,15 @@ class Siblings:
         self._layers: list[weakref.ref | None] = [None] * count
         #: The storages that were made for them.
         self.made = set(made)
+        #: (storage, first byte, bytes) -> a storage of that part alone, while somebody has it.
+        self._parts: dict[tuple[int, int, int], StorageWeakRef] = {}
         #: Whether they are a copy of layers that were packed, and not packed yet. Then nobody else
         #: has a claim to their memory, whatever holds it until the copy is done.
         self._copied = copied
 
     def __reduce__(self):
+        if in_others_hands():
+            return Siblings, (len(self._layers),)
         whole = (not _unlike(some) and _together(some) for some in self.parameters())
         return Siblings, (len(self._layers), all(whole))
 
@@ -45,26 +49,37 @@ class Siblings:
         if there is None or there() is None:
             self._layers[place] = weakref.ref(layer)
 
+    def layers(self) -> list[nn.Module | None]:
+        """Those that are there, in order."""
+        return [ref and ref() for ref in self._layers]
+
     def leave(self, place: int) -> None:
         """Count the layer at this place no more."""
         self._layers[place] = None
 
     def parameters(self) -> list[list[nn.Parameter]]:
-        """The weights, and the biases if all have one.
+        """The weights, and the biases if all layers have one.
 
-        None if not all are there, or one has not got its parameters yet or has them made.
+        Empty if a layer is missing, or its weight is missing or no Parameter.
         """
-        layers = [ref and ref() for ref in self._layers]
+        layers = self.layers()
         if None in layers:
             return []
-        kinds = ([vars(x)["_parameters"].get(kind) for x in layers] for kind in _PARAMETERS)
-        return [some for some in kinds if all(one is not None for one in some)]
+        there = []
+        for kind in _PARAMETERS:
+            some = [vars(layer)["_parameters"].get(kind) for layer in layers]
+            if any(one is None for one in some):
+                break
+            there.append(some)
+        return there
 
     def pack(self) -> bool:
         """Give them one storage where they can have one; whether a weight moved.
 
         Those of a copy that share one stay there: torch.load may fill it later.
         """
+        if in_others_hands():
+            return False
         moved, there = False, self.parameters()
         for parameters in there:
             if self._why_not(parameters) is not None:
@@ -81,9 +96,11 @@ class Siblings:
 
     def why_not(self) -> str | None:
         """Why they can't be given one storage, or None. Those that share one already can."""
+        if in_others_hands():
+            return "a transform of torch.func or a dispatch mode is active"
         there = self.parameters()
         if not there:
-            return "a weight is made anew at each call"
+            return "a weight is not a Parameter of its layer"
         return next(filter(None, map(self._why_not, there)), None)
 
     def unpack(self) -> None:
@@ -96,6 +113,29 @@ class Siblings:
                     for one in parameters:
                         if StorageWeakRef(one.untyped_storage()) in self.made:
                             one.data = one.detach().clone()
+
+    def alone(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The same memory in a storage of its size, if it lies in one that was made for them."""
+        if type(tensor) is not torch.Tensor or tensor.is_meta or not tensor.is_contiguous():
+            return tensor
+        storage = tensor.untyped_storage()
+        if StorageWeakRef(storage) not in self.made or storage.resizable():
+            return tensor  # for its memory may become another's
+        own = tensor.detach()  # it counts what is written together with the weight
+        with _ordinary():
+            part = self._part(storage, tensor.storage_offset() * tensor.element_size(), own.nbytes)
+            own.data = tensor.new_empty(0).set_(part, 0, tensor.shape, tensor.stride())
+        return own
+
+    def _part(self, storage: torch.UntypedStorage, begin: int, size: int) -> torch.UntypedStorage:
+        """The same one for all who ask, as long as one of them has it: so a tie stays one."""
+        key = storage._cdata, begin, size
+        there = storage_of(self._parts[key]) if key in self._parts else None
+        if there is None:
+            there = storage[begin : begin + size]
+            alive = {key: ref for key, ref in self._parts.items() if not ref.expired()}
+            self._parts = {**alive, key: StorageWeakRef(there)}
+        return there
 
     def _why_not(self, parameters: Sequence[nn.Parameter]) -> str | None:
         if reason := _unlike(parameters):
@@ -120,6 +160,9 @@ class Siblings:
 
 
 _PARAMETERS = "weight", "bias"
+#: Where packing makes compiled code faster. On the CPU it doesn't, and `share_memory_()` would move
+#: a storage away from under what `alone` has made of it.
+DEVICES = {"cuda", "meta"}
 
 
 def pack_again(layer: nn.Module) -> None:
@@ -128,6 +171,19 @@ def pack_again(layer: nn.Module) -> None:
     if siblings is not None:
         siblings.join(layer, place)
         siblings.pack()
+
+
+def separate_in(state: dict[str, torch.Tensor], layer: nn.Module, prefix: str) -> None:
+    """Give the weight and the bias of a layer a storage of their own size each in a state dict.
+
+    What writes checkpoints takes weights of one storage for tied, and keeps only the first.
+    """
+    siblings, _ = getattr(layer, "_tritemm_siblings", (None, 0))
+    if siblings is None or in_others_hands():
+        return
+    for kind in _PARAMETERS:
+        if (tensor := state.get(prefix + kind)) is not None:
+            state[prefix + kind] = siblings.alone(tensor)
 
 
 def _together(parameters: Sequence[nn.Parameter]) -> bool:
@@ -144,6 +200,10 @@ def _unlike(parameters: Sequence[nn.Parameter]) -> str | None:
     for words, of_one in _ALIKE.items():
         if len({of_one(one) for one in parameters}) > 1:
             return f"its weights' {words} are {_listed(str(of_one(one)) for one in parameters)}"
+    if parameters[0].device.type not in DEVICES:
+        return f"its weights are on the {parameters[0].device.type}, where that gains nothing"
+    if parameters[0].dim() == 0:
+        return "its biases are numbers"
     *starts, _ = itertools.accumulate((one.nbytes for one in parameters), initial=0)
     if any(start % 16 for start in starts):
         return f"a weight would begin at byte {max(starts)}, at no multiple of 16"
@@ -156,7 +216,7 @@ def _unlike(parameters: Sequence[nn.Parameter]) -> str | None:
 
 #: In what they must be alike.
 _ALIKE = {
-    "shapes": lambda one: tuple(one.shape[1:]),
+    "shapes": lambda one: tuple(one.shape[1:]) if one.dim() else "a number",
     "types": lambda one: one.dtype,
     "devices": lambda one: one.device,
 }

@@ -20,10 +20,12 @@ from ..bounded import Bounded
 from . import triton_private
 from .launches import Launches
 from .torch_private import below_autograd_now as _below_autograd
+from .torch_private import dispatch_modes as _dispatch_modes
 from .torch_private import empty_strided as _empty
 from .torch_private import private as _private
 from .torch_private import profiling as _profiling
 from .torch_private import tracing_before_dispatch as _before_dispatch
+from .torch_private import transform as _transform
 from .torch_private import untraced as _untraced
 
 #: Kinds that are remembered.
@@ -36,8 +38,6 @@ _grad_enabled = torch.is_grad_enabled
 _autocast = torch.is_autocast_enabled
 _inference = torch.is_inference_mode_enabled
 _function_mode = _private("_is_torch_function_mode_enabled")
-_dispatch_modes = _private("_len_torch_dispatch_stack")
-_transform = _private("_functorch.peek_interpreter_stack")
 _tracing = _private("_is_tracing")
 _fp32_precision = _private("_get_fp32_precision_getter") or (
     lambda backend, operator: torch.backends.cuda.matmul.fp32_precision

@@ -47,6 +47,10 @@ _PRE_DISPATCH = private("DispatchKey.PreDispatch")
 tracing_before_dispatch: Callable[[], bool] | None = (
     None if None in (_included, _PRE_DISPATCH) else functools.partial(_included, _PRE_DISPATCH)
 )
+#: () -> how many modes there are that take operators before the dispatcher does.
+dispatch_modes: Callable[[], int] | None = private("_len_torch_dispatch_stack")
+#: () -> the innermost transform of `torch.func`, or None.
+transform: Callable[[], object] | None = private("_functorch.peek_interpreter_stack")
 #: () -> whether the profiler records.
 profiling = private("_autograd._profiler_enabled") or (lambda: False)
 
@@ -56,6 +60,15 @@ _global_hooks = getattr(torch.nn.modules.module, "_has_any_global_hook", lambda:
 def watched() -> bool:
     """Whether there are hooks that have to see each call of any module."""
     return bool(_global_hooks())
+
+
+def in_others_hands() -> bool:
+    """Whether a mode or a transform makes of tensors what it likes, which may have no memory."""
+    return bool(dispatch_modes and dispatch_modes()) or _in_transform()
+
+
+def _in_transform() -> bool:
+    return transform is not None and transform() is not None
 
 
 def _skip(function: Callable) -> bool:
@@ -111,7 +124,13 @@ def without_gradient(operator) -> Callable:
     name = operator._schema.name.removeprefix("tritemm::")
 
     def rule(keys, *args, out):
-        tensors = (t for t in (*args, out) if isinstance(t, torch.Tensor))
+        tensors = [t for t in (*args, out) if isinstance(t, torch.Tensor)]
+        # Looked for only where there can be one: a graph would record the question.
+        if (_in_transform() or forward_ad._current_level >= 0) and has_tangent(*tensors):
+            raise NotImplementedError(
+                f"Trying to use forward AD with {name} that does not support it because it is an "
+                "out= function"
+            )
         if compute_requires_grad(*tensors):
             raise RuntimeError(
                 f"{name}(): functions with out=... arguments don't support automatic "
@@ -127,7 +146,7 @@ def onwards(operator, keys, *args) -> torch.Tensor:
 
     What an outer transform records or pushes forward is not for that to switch off.
     """
-    with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
+    with torch.enable_grad(), pushing_forward():
         return below_autograd(operator, keys, *args)
 
 
@@ -162,6 +181,16 @@ def tangent_of(tensor: torch.Tensor) -> torch.Tensor | None:
     return torch._VF._unpack_dual(tensor, level=0)[1]
 
 
+def primal_of(tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor` without the tangent of this level; those of outer levels stay."""
+    return torch._VF._unpack_dual(tensor, level=0)[0]
+
+
+def pushing_forward():
+    """A block with forward mode on: torch turns it off inside `jvp`, where outer levels need it."""
+    return forward_ad._set_fwd_grad_enabled(True)
+
+
 def has_tangent(*tensors: torch.Tensor | None) -> bool:
     """Whether one of these has, of those that are there."""
     return any(t is not None and tangent_of(t) is not None for t in tensors)
@@ -172,6 +201,13 @@ def compute_requires_grad(*tensors: torch.Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
+def differentiated(*tensors: torch.Tensor) -> bool:
+    """Whether what is made of these, in a backward pass, is to have a derivative of its own."""
+    if torch.is_grad_enabled() or _in_transform():
+        return True
+    return forward_ad._current_level >= 0 and has_tangent(*tensors)
+
+
 def unregister(library: torch.library.Library) -> None:
     """Take back what `library` has registered; what was registered before counts again."""
     library._destroy()
@@ -180,6 +216,13 @@ def unregister(library: torch.library.Library) -> None:
 single_level = enable_single_level_autograd_function
 
 _storage_uses = private("_storage_Use_Count")
+
+
+def storage_of(reference) -> torch.UntypedStorage | None:
+    """What a `StorageWeakRef` is of, if it is still there."""
+    if reference.expired():
+        return None
+    return torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
 
 
 def storage_owners(storage: torch.UntypedStorage) -> int:
