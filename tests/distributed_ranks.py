@@ -196,6 +196,11 @@ def check_out(mesh):
             out.zero_()
             OPERATORS.mm_out.default(x, y, *OPTIONS, out=out)
             same(out, a @ b, placement)
+            assert tritemm.matmul(x, y, activation="relu", out=out, beta=2) is out
+            same(out, (a @ b).relu() + 2 * (a @ b), placement)
+            row = place(a[0].repeat(2)[:12], mesh, R)
+            tritemm.addmm(row, x, y, out=out)
+            same(out, a[0].repeat(2)[:12] + a @ b, placement)
 
 
 ACTIVATIONS = {
@@ -430,6 +435,9 @@ def check_bits_of_any_number(mesh):
         got = tritemm.row_parallel_linear(*mine, bias)
         assert torch.equal(got, alone.to(dtype))
         assert torch.equal(tritemm.row_parallel_linear(mine[0][2:3], mine[1], bias), got[2:3])
+        if n > 1:
+            with pytest.raises(RuntimeError, match="leave create_graph out"):
+                torch.autograd.grad(got.sum(), mine, create_graph=True)
         got.sum().backward()
         ones = torch.ones_like(got)
         torch.testing.assert_close(mine[0].grad, (ones @ w).chunk(n, -1)[rank])

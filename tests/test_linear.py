@@ -3,6 +3,8 @@
 Of whole numbers, which every type holds exactly, results are compared for equality.
 """
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
@@ -347,6 +349,36 @@ def test_factors_that_fp32_cannot_hold(dtype):
                 torch.addmm(c, a, b, **given)
             assert not report.ran
     assert tritemm.addmm(c, a.abs() + 1, b.abs() + 1, alpha=float("inf")).isinf().all()
+
+
+@pytest.mark.parametrize("value", [2**31, 2**32 + 5, 2**53 + 1, 2**60 + 3, -(2**63), 7.0])
+def test_factors_of_int8_are_whole_numbers_of_64_bits(value):
+    """Of which the sums, as torch's, keep 32."""
+    one, wrapped = torch.ones(1, 1, dtype=torch.int8, device=DEVICE), torch.tensor(int(value)).int()
+    for _ in range(2):
+        assert tritemm.matmul(one, one, alpha=value).item() == wrapped.item()
+        got = tritemm.addmm(one.int(), one, one, beta=value)
+        assert got.item() == (wrapped + 1).item()
+    for far in (2**63, -(2**80), 1e30):
+        with pytest.raises(RuntimeError, match="cannot be converted to int64 without overflow"):
+            tritemm.matmul(one, one, alpha=far)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "value",
+    [np.float16(2), np.float32(2), np.int8(2), Fraction(2), torch.tensor(2)],
+    ids=lambda value: type(value).__name__,
+)
+def test_factors_of_any_real_type(value):
+    a = integers(2, 2)
+    for _ in range(2):
+        same(tritemm.addmm(a, a, a, alpha=value, beta=value), 2 * (a @ a) + 2 * a)
+    same(tritemm.matmul(a, a, alpha=np.bool_(True)), a @ a)
+    with pytest.raises(RuntimeError, match="overflow"):
+        tritemm.matmul(a, a, alpha=Fraction(10**40))
+    with pytest.raises(ValueError, match="beyond the largest float"):
+        tritemm.matmul(a.double(), a.double(), alpha=Fraction(10**400, 3))
 
 
 def test_of_what_counts_for_nothing_torch_asks_the_shape_alone():

@@ -143,6 +143,49 @@ def test_gradients_of_fp16_do_not_depend_on_other_products_of_the_batch(
         assert not got[1].isfinite().all()
 
 
+@pytest.mark.parametrize(("alpha", "scale"), [(1e4, 1e-9), (1e-4, 1e5), (0.125, 3e4), (1, 1e34)])
+@pytest.mark.parametrize("accumulate", [None, torch.float16])
+@pytest.mark.parametrize("batched", [False, True])
+def test_gradients_of_fp16_are_rounded_once(alpha, scale, accumulate, batched):
+    """After `alpha`; and their sums have the range of fp32, however large the other operand is."""
+    a = (integers(8, 8, dtype=torch.float16) / 2**14).requires_grad_()
+    b = 4096 * integers(8, 8, dtype=torch.float16)
+    b[:, 0] = 0
+    grad = scale * integers(8, 8, dtype=torch.float32)
+    grad[:, 0] *= 1e3
+    want = alpha * grad.double() @ b.double().mT
+    for _ in range(2):
+        product = tritemm.matmul(a, b, alpha=alpha, accumulate=accumulate, out_dtype=torch.float32)
+        given = grad[None] if batched else grad
+        (got,) = torch.autograd.grad(product, a, given, is_grads_batched=batched)
+        bound = alpha * grad.double().abs() @ b.double().abs().mT
+        near = (got.squeeze(0).double() - want).abs() <= 2**-10 * bound + 2**-24
+        assert (near | (want.abs() > 65504) & (got.squeeze(0) == want.half())).all()
+
+
+@pytest.mark.parametrize("scale", [1, 1e-4, 1e-7, 0])
+@pytest.mark.parametrize("out_dtype", [torch.float32, torch.bfloat16])
+def test_second_derivatives_of_fp16_with_another_result_type(scale, out_dtype):
+    """How large the gradient itself is says nothing of its derivative."""
+    a, b, v = (integers(4, 4, dtype=torch.float16) for _ in range(3))
+    a[1] = 0
+
+    def loss(multiply, a, b):
+        return (scale * multiply(a, b).double().square()).sum()
+
+    def second(multiply, a, b, v):
+        a, b = a.clone().requires_grad_(), b.clone().requires_grad_()
+        (first,) = torch.autograd.grad(loss(multiply, a, b), a, create_graph=True)
+        backward = torch.autograd.grad(first, (a, b), v)
+        grad = torch.func.grad(lambda a: loss(multiply, a, b.detach()))
+        return *backward, torch.func.jvp(grad, (a.detach(),), (v,))[1]
+
+    got = second(lambda a, b: tritemm.matmul(a, b, out_dtype=out_dtype), a, b, v)
+    want = second(torch.matmul, *(t.double() for t in (a, b, v)))
+    for one, other in zip(got, want, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=2e-2, atol=2e-7 + scale / 4)
+
+
 def test_only_the_gradients_that_are_needed():
     a, b = leaf(4, 5), leaf(5, 6).detach()
     tritemm.matmul(a, b).sum().backward()
@@ -184,15 +227,20 @@ def test_a_config_that_changes_between_calls_of_a_graph(kind):
         assert torch.equal(compiled(a, b, config), a @ b)
 
 
-def test_compile_with_out():
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compile_with_out(backend):
     torch._dynamo.reset()
     a, b = (leaf(4, 4, dtype=torch.float32).detach() for _ in range(2))
-    compiled = torch.compile(
-        lambda a, b, out: tritemm.matmul(a, b, out=out) + 1, fullgraph=True, backend="aot_eager"
-    )
+
+    def call(a, b, out):
+        own = tritemm.linear(a, b.mT, b[0], out=torch.empty_like(out))
+        return tritemm.matmul(a, b, out=out) + 1, own
+
+    compiled = torch.compile(call, fullgraph=True, backend=backend)
     out = torch.full_like(a, torch.nan)
-    assert torch.equal(compiled(a, b, out), tritemm.matmul(a, b) + 1)
+    assert torch.equal(compiled(a, b, out)[0], tritemm.matmul(a, b) + 1)
     assert budget.check(out, a, b).ok
+    torch.testing.assert_close(compiled(a, b, out)[1], a @ b + b[0])
 
 
 OUTS = {
@@ -229,6 +277,24 @@ def test_compile_with_an_out_that_is_a_view(kind, call):
         assert torch.equal(mine, ours) and mine.stride() == ours.stride()
     # None of these is a plan, a choice or a launch.
     assert torch._dynamo.utils.counters["frames"]["total"] <= 8
+
+
+@pytest.mark.parametrize("call", INTO)
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_inductor_with_an_out_that_begins_where_a_size_says(mode, call):
+    """As in a cache of keys, from the second position on, which is a number of the graph's."""
+    torch._dynamo.reset()
+    b, cache, want = integers(4, 4), *torch.zeros(2, 5, 3, 4, device=DEVICE)
+
+    def write(x, cache, i):
+        INTO[call](x, b, cache[i])
+
+    compiled = torch.compile(write)
+    with mode():
+        for i in range(5):
+            compiled(x := integers(3, 4), cache, i)
+            write(x, want, i)
+            assert torch.equal(cache, want)
 
 
 def test_nothing_that_the_dispatcher_calls_is_compiled_after_a_break():
@@ -461,7 +527,7 @@ def test_symbolic_trace(name):
     assert torch.equal(pickle.loads(pickle.dumps(graph))(*args), function(*args))
 
 
-@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.filterwarnings("error::torch.jit.TracerWarning")
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated")
 @pytest.mark.parametrize("name", TRACED)
 def test_jit_trace(name):
@@ -494,6 +560,10 @@ TRANSFORMS = {
     "jacfwd": lambda f, x: torch.func.jacfwd(f)(x),
     "hessian": lambda f, x: torch.func.hessian(lambda t: f(t).sum())(x),
     "jacrev of jacfwd": lambda f, x: torch.func.jacrev(torch.func.jacfwd(f))(x),
+    "jacfwd of jacfwd": lambda f, x: torch.func.jacfwd(torch.func.jacfwd(f))(x),
+    "jvp of jvp": lambda f, x: torch.func.jvp(
+        lambda s: torch.func.jvp(lambda t: f(s + t * s), (x,), (x,))[1], (x,), (x + 1,)
+    ),
 }
 
 
@@ -607,6 +677,30 @@ def test_forward_mode():
         assert torch.equal(fw.unpack_dual(both).tangent, da @ b + a @ db)
         assert torch.equal(fw.unpack_dual(one).tangent, a @ db)
         assert fw.unpack_dual(tritemm.matmul(a, b)).tangent is None
+
+
+def test_forward_mode_within_forward_mode():
+    a, b, u, v = (integers(3, 3, dtype=torch.float64) for _ in range(4))
+
+    def mixed(multiply):
+        def inner(b):
+            return torch.func.jvp(lambda a: multiply(a, b), (a,), (u,))[1]
+
+        return torch.func.jvp(inner, (b,), (v,))[1]
+
+    assert torch.equal(mixed(tritemm.matmul), u @ v)
+    assert torch.equal(mixed(lambda a, b: tritemm.linear(a, b.mT, b[0], residual=a * a)), u @ v)
+
+
+def test_out_has_no_tangent():
+    a, out = integers(3, 3, dtype=torch.float64), torch.empty(3, 3, device=DEVICE)
+    calls = (
+        lambda a, out: tritemm.matmul(a, a, out=out),
+        lambda a, out: tritemm.addmm(a, a, a, alpha=2, out=out),
+    )
+    for call in calls:
+        with pytest.raises(NotImplementedError, match="because it is an out= function"):
+            torch.func.jvp(lambda a: call(a, out.double()), (a,), (a,))  # noqa: B023
 
 
 # What the graph keeps, and how gradients lie

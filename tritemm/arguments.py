@@ -24,8 +24,10 @@ from .spec import Kernel
 
 #: The types of what most callers give as a factor.
 NUMBERS = (int, float)
+#: Those that torch's operators take as they are.
+_SIMPLE = (*NUMBERS, torch.SymInt, torch.SymFloat)
 #: Those of all that can be one.
-_REAL = (*NUMBERS, torch.SymInt, torch.SymFloat, numbers.Real)
+_REAL = (*_SIMPLE, numbers.Real)
 
 
 class Options(TypedDict, total=False):
@@ -138,21 +140,27 @@ def factor(name: str, value) -> float:
                 "result by it"
             )
         value = value.item()
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
+        value = value.item()
     if not isinstance(value, _REAL):
         raise TypeError(f"{name} must be a real number, not {type(value).__name__}")
-    if isinstance(value, int) and abs(value) > sys.float_info.max:
+    if isinstance(value, numbers.Rational) and abs(value) > sys.float_info.max:
         raise ValueError(f"{name} is beyond the largest float, {sys.float_info.max:g}")
-    return value
+    return value if isinstance(value, _SIMPLE) else float(value)
+
+
+@unframed
+def under_autocast(device: torch.device) -> bool:
+    return device.type in ("cpu", "cuda") and torch.is_autocast_enabled(device.type)
 
 
 @unframed
 def autocast(tensor):
-    kind = tensor.device.type
-    if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
+    if not under_autocast(tensor.device):
         return tensor
     if not tensor.is_floating_point() or tensor.dtype == torch.float64:
         return tensor
-    return tensor.to(torch.get_autocast_dtype(kind))
+    return tensor.to(torch.get_autocast_dtype(tensor.device.type))
 
 
 @unframed
@@ -262,10 +270,14 @@ def needs_copy(out, shape, *tensors) -> bool:
 
     An operand must be read before its own tensor is given another shape; and a tensor that only
     stands for the negative of its memory is torch's to write. In a graph neither can be asked, and
-    torch traces around both; but there an operator only writes to what leaves no gaps.
+    torch traces around both. There an operator writes only to what has no gaps and is no view: if
+    where a view begins depends on a size, Inductor hands any operator that isn't torch's the start
+    of the memory.
     """
     if is_dynamo_compiling():
-        return not in_one_piece(out)
-    return out.is_neg() or (
-        tuple(out.shape) != shape and any(torch._C._is_alias_of(out, t) for t in tensors)
+        return out._base is not None or not in_one_piece(out)
+    return (
+        out.is_neg()
+        or isinstance(out.storage_offset(), torch.SymInt)
+        or (not fits(out.shape, shape) and any(torch._C._is_alias_of(out, t) for t in tensors))
     )

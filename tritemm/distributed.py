@@ -8,6 +8,7 @@ has: `on_demand` looks, at each call that the fast path doesn't make.
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 import threading
@@ -30,7 +31,7 @@ def on_demand() -> None:
 
 
 def register() -> None:
-    """Let `tritemm::mm`, `mm_out` and `gemm` take DTensors, from now on.
+    """Let `tritemm::mm`, `gemm`, `mm_out` and `gemm_out` take DTensors, from now on.
 
     Calls of `tritemm`'s functions do this by themselves. Only who calls `torch.ops.tritemm`
     directly, and has called none of them, has to. More than one call does no harm.
@@ -102,13 +103,15 @@ def _register() -> None:
     names = [argument.name for argument in operators.gemm.default._schema.arguments]
     told = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info
     told[operators.gemm.default] = RuntimeSchemaInfo(names.index("activation"))
-    torch.library.register_torch_dispatch("tritemm::mm_out", DTensor, _mm_out)
+    for name in ("mm", "gemm"):
+        into = functools.partial(_into, getattr(operators, name).default)
+        torch.library.register_torch_dispatch(f"tritemm::{name}_out", DTensor, into)
 
 
-def _mm_out(mode, function, types, args, kwargs) -> None:
-    """`out` keeps its placements, whatever those of the product are."""
+def _into(operator, mode, function, types, args, kwargs) -> None:
+    """`out` keeps its placements, whatever those of the operator's result are."""
     out = kwargs["out"]
-    out.copy_(torch.ops.tritemm.mm.default(*args, out.dtype))
+    out.copy_(operator(*args, out.dtype))
 
 
 #: What a rule says: placements of the result, and of all arguments; None of those that have none.

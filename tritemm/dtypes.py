@@ -79,6 +79,13 @@ def beyond_float(value: float) -> bool:
     return _MOST < abs(value) != math.inf
 
 
+def whole(name: str, value: float) -> int:
+    """`value` modulo 2**32, as an int32: of int32 sums no other bits are kept."""
+    if not -(2**63) <= value < 2**63:
+        raise RuntimeError(f"{name} = {value:g} cannot be converted to int64 without overflow")
+    return (int(value) + 2**31) % 2**32 - 2**31
+
+
 def check_ending(dtype: torch.dtype, activation: str, alpha: float = 1, beta: float = 1) -> None:
     """Refuse what can't follow a product of operands of this type."""
     factors = {"alpha": alpha, "beta": beta}

@@ -142,11 +142,11 @@ class _Linear(Derivatives):
         _, *needs = ctx.needs_input_grad[:5]
         options = for_gradients(ctx.word), ctx.precision, ctx.accumulate
 
-        def gradients(scaled):
-            return ops.gradients(scaled, *ctx.saved_tensors, ctx.operands, needs[:2], options)
+        def gradients():
+            tensors, alpha = ctx.saved_tensors, ctx.alpha
+            return ops.gradients(grad, *tensors, ctx.operands, needs[:2], options, alpha)
 
-        found = _found(grad, gradients, needs, ctx.more, ctx.alpha, ctx.beta)
-        return None, *found, *[None] * 6
+        return None, *_found(grad, gradients, needs, ctx.more, ctx.beta), *[None] * 6
 
 
 class _Recorded(Derivatives):
@@ -164,22 +164,20 @@ class _Recorded(Derivatives):
     def backward(ctx, grad):
         needs = ctx.needs_input_grad[:4]
 
-        def gradients(scaled):
-            return ops.short_gradients(ctx.plan, scaled, *ctx.saved_tensors, needs[:2])
+        def gradients():
+            return ops.short_gradients(ctx.plan, grad, *ctx.saved_tensors, needs[:2], ctx.alpha)
 
-        return *_found(grad, gradients, needs, ctx.more, ctx.alpha, ctx.beta), None, None, None
+        return *_found(grad, gradients, needs, ctx.more, ctx.beta), None, None, None
 
 
-def _found(grad, gradients, needs, more, alpha, beta) -> list:
-    """Gradients of a, b, bias and residual, as `needs` says; `gradients(grad)` are the first two.
+def _found(grad, gradients, needs, more, beta) -> list:
+    """Gradients of a, b, bias and residual, as `needs` says; `gradients()` are the first two.
 
     `more`: shape and type of the bias and of the residual.
     """
     found = [None] * 4
     if needs[0] or needs[1]:
-        found[:2] = gradients(grad)
-        if alpha != 1:  # after the product, as torch does it
-            found[:2] = [t if t is None else t * alpha for t in found[:2]]
+        found[:2] = gradients()
     if needs[2]:
         found[2] = _summed(grad, *more[0])
     if needs[3] and beta == 0:

@@ -19,7 +19,7 @@ from .arguments import (
     resize,
 )
 from .dispatch.request import word_of
-from .dtypes import beyond_float, check_ending
+from .dtypes import beyond_float, check_ending, whole
 from .fused import GEMM, GEMM_OUT, record
 from .plan import Ending, after, kind_of, result_shape
 from .problem import ACTIVATIONS, GATED
@@ -58,6 +58,8 @@ def gemm(
     elif onto:
         residual = out
     check_ending(a.dtype, activation, alpha, beta)
+    if a.dtype == torch.int8:
+        alpha, beta = whole("alpha", alpha), whole("beta", beta)
     shape = drop_shape(a, b, input, other, activation)
     if onto and not fits(out.shape, shape):
         raise RuntimeError(
@@ -166,7 +168,7 @@ def _is_activation(name) -> bool:
 
 def activation_of(name: str | None, b: torch.Tensor) -> str:
     """The word for what follows a product by `b`; or an error."""
-    name = name or ""
+    name = "" if name is None else name
     if not _is_activation(name):
         known = ", ".join([*filter(None, ACTIVATIONS), *GATED])
         raise ValueError(f"activation={name!r} is unknown; one of {known}")
@@ -188,13 +190,14 @@ def _bias(bias, input, b, out):
     if out is None:
         bias = autocast(bias)
     n = b.shape[-1]
-    if bias.dim() and not fits(bias.shape, (n,)):
+    per_column = fits(bias.shape, (n,))
+    if not per_column and not expands(bias.shape, (n,)):
         raise RuntimeError(
             f"bias has shape {list(bias.shape)}; the result has {n} columns, and a bias of [{n}] "
-            "or of one number, [], is possible. What has rows of its own is a residual"
+            "or of one number, [] or [1], is possible. What has rows of its own is a residual"
         )
     _same_kind("bias", bias, input)
-    return bias if bias.dim() else bias.expand(n)
+    return bias if per_column else bias.expand(n)
 
 
 @unframed

@@ -116,7 +116,8 @@ def packed(*tensors: torch.Tensor) -> torch.Tensor | None:
     if first.untyped_storage().nbytes() < begin + address - first.data_ptr():
         return None
     rows = sum(tensor.shape[0] for tensor in tensors)
-    return first.detach().as_strided((rows, *rest), first.stride())
+    # A dimension of one element may have any stride, and be contiguous: `first` doesn't tell it.
+    return first.detach().as_strided((rows * math.prod(rest),), (1,)).view(rows, *rest)
 
 
 # The graph
@@ -165,7 +166,7 @@ def _product(node: Node) -> _Product | None:
         bias, residual, activation, alpha, _, *rest = rest
     kernel, precision, accumulate, dtype = rest
     usual = kernel == "auto" and residual is None and activation == "" and alpha == 1
-    if not usual or accumulate != ACCUMULATE[dtype] or dtype != input.meta["val"].dtype:
+    if not usual or dtype != input.meta["val"].dtype or accumulate != ACCUMULATE[dtype]:
         return None
     return _Product(node, input, other, bias, precision, _transposed(other))
 
@@ -185,7 +186,8 @@ def _runs(products: Sequence[_Product]) -> Iterator[list[_Product]]:
         where = product.node.meta.get("custom")  # a stream, for one
         return id(product.input), str(product.precision), product.bias is None, str(where)
 
-    able = sorted((p for p in products if p.weight is not None), key=kind)
+    able = (p for p in products if p.weight and _fixed(p.weight) and _fixed(p.bias or p.weight))
+    able = sorted(able, key=kind)
     for _, same in itertools.groupby(able, kind):
         run: list[_Product] = []
         for product in sorted(same, key=lambda p: _place(p.weight)):
@@ -196,10 +198,16 @@ def _runs(products: Sequence[_Product]) -> Iterator[list[_Product]]:
         yield from [run] * (len(run) > 1)
 
 
+def _fixed(node: Node) -> bool:
+    """Whether the sizes of a tensor, and its place in its storage, are the same each time."""
+    value = node.meta["val"]
+    return all(isinstance(number, int) for number in (*value.shape, value.storage_offset()))
+
+
 def _place(node: Node) -> tuple[int, int]:
     """Storage, and element of it, of a tensor that is given to the graph."""
     value = node.meta["val"]
-    return value.untyped_storage()._cdata, int(value.storage_offset())
+    return value.untyped_storage()._cdata, value.storage_offset()
 
 
 def _follows(one: _Product, other: _Product) -> bool:

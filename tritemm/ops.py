@@ -22,10 +22,13 @@ from .runtime.torch_private import (
     Derivatives,
     below_autograd,
     compute_requires_grad,
+    differentiated,
     has_tangent,
     implement,
     onwards,
+    primal_of,
     profiling,
+    pushing_forward,
     without_gradient,
 )
 
@@ -165,14 +168,15 @@ class _MatMul(Derivatives):
 
     @staticmethod
     def jvp(ctx, _keys, _forward_mode, a_tangent, b_tangent, *_options):
-        a, b = ctx.saved_tensors
         options = ctx.word, ctx.precision, ctx.accumulate, ctx.out_dtype
         terms = []
-        if a_tangent is not None:
-            terms.append(mm(a_tangent, b, *options))
-        if b_tangent is not None:
-            terms.append(mm(a, b_tangent, *options))
-        return sum(terms[1:], terms[0])
+        with pushing_forward():
+            a, b = map(primal_of, ctx.saved_tensors)
+            if a_tangent is not None:
+                terms.append(mm(a_tangent, b, *options))
+            if b_tangent is not None:
+                terms.append(mm(a, b_tangent, *options))
+            return sum(terms[1:], terms[0])
 
 
 class _Recorded(Derivatives):
@@ -200,19 +204,19 @@ def save(ctx, a, b, needs) -> None:
     ctx.save_for_backward(a if needs[1] else None, b if needs[0] else None)
 
 
-def gradients(grad, a, b, operands, needs, options):
+def gradients(grad, a, b, operands, needs, options, alpha=1.0):
     """Of both operands, as `needs` says, each laid out as its operand is.
 
     `operands`: shape, strides and type of both, in the product. `a` is None where only its own
     gradient is asked for, and so is `b`.
     """
     return (
-        _gradient(0, grad, b, operands, options) if needs[0] else None,
-        _gradient(1, grad, a, operands, options) if needs[1] else None,
+        _gradient(0, grad, b, operands, options, alpha) if needs[0] else None,
+        _gradient(1, grad, a, operands, options, alpha) if needs[1] else None,
     )
 
 
-def _gradient(index, grad, other, operands, options):
+def _gradient(index, grad, other, operands, options, alpha):
     """Of operand `index`; `other` is the other operand."""
     (shape, stride, _), (other_shape, _, dtype) = operands[index], operands[1 - index]
     if other.dtype != dtype or other.shape != other_shape:
@@ -222,31 +226,36 @@ def _gradient(index, grad, other, operands, options):
             f"{list(other_shape)} of {dtype}; by now it is {list(other.shape)} of {other.dtype}. "
             "It was changed through .data, Module.to or a saved-tensor hook"
         )
-    power = _power_in_range(index, grad, dtype, shape, options[2])
-    wide = dtype if power is None else torch.float32
-    scaled = grad if power is None else torch.ldexp(grad, -power)
-    x, y, turned = _factors(index, scaled.to(dtype), other, shape, stride)
-    if turned:
-        *batch, rows, cols = shape
-        found = _summed(x, y, (*batch, cols, rows), options, wide).mT
-    else:
-        found = _summed(x, y, shape, options, wide)
-    return found if power is None else torch.ldexp(found, power).to(dtype)
+    narrow = dtype == torch.float16 != grad.dtype  # which `grad` need not fit into
+    power = None
+    if narrow:
+        options = (*options[:2], torch.float32)
+        if differentiated(grad, other):
+            grad, other = grad.float(), other.float()
+        elif grad.numel():
+            power = _power_in_range(index, grad, shape)
+            grad = torch.ldexp(grad, -power)
+    x, y, turned = _factors(index, grad.to(other.dtype), other, shape, stride)
+    to = (*shape[:-2], shape[-1], shape[-2]) if turned else shape
+    found = _summed(x, y, to, options, torch.float32 if narrow else dtype)
+    found = found.mT if turned else found
+    if power is not None:
+        found = torch.ldexp(found, power)
+    if alpha != 1:  # after the product, as torch does it
+        found = found * alpha
+    return found.to(dtype) if narrow else found
 
 
-def _power_in_range(index, grad, dtype, shape, accumulate):
-    """By how many powers of two `grad` is to be divided, so that fp16 holds its terms; or None.
+def _power_in_range(index, grad, shape):
+    """By how many powers of two `grad` is to be divided, so that fp16 holds its terms.
 
     One for each row of the first operand's gradient, which has `shape`, or column of the second's:
-    other rows, columns and products of the batch don't count. Sums in fp16 are left room to grow.
+    other rows, columns and products of the batch don't count.
     """
-    if dtype != torch.float16 or grad.dtype == dtype or not grad.numel():
-        return None
     first = grad.dim() - len(shape)
     summed_too = [i for i in range(grad.dim() - 2) if i < first or known(shape[i - first] == 1)]
-    largest = grad.detach().abs().amax([*summed_too, -1 - index], keepdim=True)
-    highest = 0 if accumulate == torch.float16 else 14
-    return largest.reshape(largest.shape[first:]).log2().floor().clamp(-100, 100).sub(highest)
+    largest = grad.abs().amax([*summed_too, -1 - index], keepdim=True)
+    return largest.reshape(largest.shape[first:]).log2().floor().clamp(-100, 127).sub(14)
 
 
 def _factors(index, grad, other, shape, stride):
@@ -274,7 +283,7 @@ def _summed(x, y, shape, options, dtype):
     return summed(mm(x, y, *options, torch.float32 if half else dtype), shape).to(dtype)
 
 
-def short_gradients(plan, grad, a, b, needs):
+def short_gradients(plan, grad, a, b, needs, alpha=1.0):
     """`gradients` of a product by `plan`; from the second time on without views of anything."""
     # In the place of an operand that is not there, which only the other one's gradient needs.
     x, y = grad if a is None else a, grad if b is None else b
@@ -283,15 +292,17 @@ def short_gradients(plan, grad, a, b, needs):
     if short and fast_path.plain(grad) and fast_path.usual(x, y, None):
         addresses = fast_path.addresses_of(x, y, grad)
     if not addresses or not addresses[2]:
-        return gradients(grad, a, b, plan.operands, needs, plan.for_gradients)
+        return gradients(grad, a, b, plan.operands, needs, plan.for_gradients, alpha)
     key = fast_path.key_of(x, y, grad, addresses, plan.for_gradients), needs
     steps, rest = plan.gradients.get(key, (None, None))
     found = steps and fast_path.multiply_each(plan.launches.device, steps, addresses)
+    if found is not None and alpha != 1:
+        found = [t if t is None else t * alpha for t in found]
     if found is None:
-        found = gradients(grad, a, b, plan.operands, needs, plan.for_gradients)
+        found = gradients(grad, a, b, plan.operands, needs, plan.for_gradients, alpha)
         _learn_gradients(plan, grad, a, b, key, found)
     elif rest:
-        others = gradients(grad, a, b, plan.operands, rest, plan.for_gradients)
+        others = gradients(grad, a, b, plan.operands, rest, plan.for_gradients, alpha)
         found = [x if y is None else y for x, y in zip(found, others, strict=True)]
     return found
 

@@ -7,7 +7,7 @@ import math
 import torch
 
 from .api import matmul
-from .arguments import autocast, pair
+from .arguments import autocast, check_dense, pair
 from .dtypes import Precision
 
 
@@ -43,7 +43,8 @@ def row_parallel_linear(
         [..., out_features], the same on all processes, of the input's type.
 
     Backward gives each process the gradients of its own columns, and expects the same gradient of
-    the result on all of them.
+    the result on all of them. It is for autograd alone: `torch.func`, forward mode and, on several
+    processes, gradients of gradients are refused.
 
     Raises:
         ValueError: `parts` is no power of two, no multiple of n, or doesn't divide K.
@@ -62,6 +63,8 @@ def row_parallel_linear(
             raise TypeError(
                 f"row_parallel_linear(): {name} is {kind}; a tensor of floats is needed"
             )
+        if t is not None:
+            check_dense(name, t)
     group, processes = _group(group)
     if weight.dim() != 2 or input.dim() < 1 or input.shape[-1] != weight.shape[-1]:
         raise RuntimeError(
@@ -110,6 +113,7 @@ class _RowParallel(torch.autograd.Function):
         needs_input, needs_weight, *_ = ctx.needs_input_grad
         ctx.save_for_backward(input if needs_weight else None, weight if needs_input else None)
         ctx.bias, ctx.precision = bias is not None and bias.dtype, precision
+        ctx.processes = processes
         rows = _flat(input)
         total = added(products(rows, weight, own, precision))
         if processes > 1:
@@ -120,6 +124,11 @@ class _RowParallel(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
+        if ctx.processes > 1 and torch.is_grad_enabled():
+            raise RuntimeError(
+                "row_parallel_linear(): a gradient of its gradient needs the shares of "
+                f"{ctx.processes} processes, which it doesn't gather; leave create_graph out"
+            )
         input, weight = ctx.saved_tensors
         needs_input, needs_weight, needs_bias, *_ = ctx.needs_input_grad
         options = {"precision": ctx.precision}
@@ -157,5 +166,7 @@ def added(parts: torch.Tensor) -> torch.Tensor:
 def _gathered(total: torch.Tensor, group, processes: int) -> torch.Tensor:
     """[n, M, N] of the n processes of the group, in their order."""
     everyone = total.new_empty((processes, *total.shape))
-    torch.distributed.all_gather_into_tensor(everyone.flatten(0, 1), total.contiguous(), group)
+    gather = getattr(torch.distributed, "all_gather_single", None)  # its name since torch 2.14
+    gather = gather or torch.distributed.all_gather_into_tensor
+    gather(everyone.flatten(0, 1), total.contiguous(), group)
     return everyone
