@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import pickle
+import re
 import subprocess
 import sys
 
@@ -18,7 +19,7 @@ from tritemm.cost_model.kind import kind_of
 from tritemm.dispatch import candidates, invariant
 from tritemm.dispatch.request import Request, for_gradients
 from tritemm.kernels.common.host import is_wgmma
-from tritemm.problem import INTERPRETED, Problem, kept
+from tritemm.problem import ACCUMULATE, INTERPRETED, Problem, kept
 from tritemm.rungs import RUNGS
 
 from .choosing import (
@@ -532,6 +533,25 @@ class TestConfig:
 class TestBatchInvariant:
     """Row i has the same bits whatever M is: the order of its sums may not depend on M."""
 
+    @pytest.mark.parametrize("device", [A100, H200, B200], ids=lambda d: d.name)
+    @pytest.mark.parametrize("dtype", ACCUMULATE, ids=str)
+    def test_a_rung_by_name(self, dtype, device):
+        """It runs, or the sentence names it and what can; nothing is said of all the others."""
+        asked = problem(128, 256, 512, dtype=dtype, device=device)
+        for rung in RUNGS:
+            word = str(Request(rung.name, None, True))
+            why = rung.why_not(asked)
+            if not rung.in_order and not rung.ordered:
+                why = "sums in an order that depends on M"
+            elif why is None and rung.name in IN_PARTS[2:]:
+                why = "none of its tiles"
+            if why is None:
+                assert dispatch.choose(asked, word).kernel is rung
+                continue
+            with pytest.raises(ValueError, match=re.escape(why)) as refused:
+                dispatch.choose(asked, word)
+            assert rung.name in str(refused.value)
+
     #: Of WGMMA: parts of K. Else the rung's mainloop, too, and all that its tile decides.
     @staticmethod
     def order(choice):
@@ -652,6 +672,9 @@ def test_the_command(capsys):
     assert "4093 x 4093 x 4093 NN, bf16" in printed and "a and b packed" in printed
     assert main(["explain", "4093", "4093", "4093", "--kernel", "tma"]) == 2
     assert 'TMA needs a multiple of 16; kernel="pipelined" can run' in capsys.readouterr().err
+    for kernel in ("tiled/BLOCK_M=16", "tiled/=", "nope"):
+        assert main(["explain", "64", "64", "64", "--kernel", kernel]) == 2
+        assert f"'{kernel}'" in capsys.readouterr().err
     assert main(["explain", "64", "64", "64", "--sm", "75"]) == 2
     assert "75" in capsys.readouterr().err
     for activation in ("relu", "swiglu"):

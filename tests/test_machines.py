@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import textwrap
 import types
 import warnings
 from pathlib import Path
@@ -41,7 +42,9 @@ def python(tmp_path):
     def python(*words):
         path = f"{tmp_path}:{ROOT}"
         env = {"PYTHONPATH": path, "PATH": "", "HOME": str(tmp_path), "TRITON_INTERPRET": "1"}
-        done = subprocess.run([sys.executable, *words], env=env, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, *words], env=env, capture_output=True, text=True, timeout=200
+        )
         return done.returncode, done.stdout, done.stderr
 
     return python
@@ -65,6 +68,10 @@ def test_without_triton(platform, fix, python, tmp_path):
         status, out, errors = python("-m", "tritemm", *words)
         assert (status, out) == (2, "") and errors.count("\n") == 1, errors
         assert told in errors
+    (tmp_path / "tool").mkdir()
+    (tmp_path / "tool" / "__init__.py").write_text(code)
+    (tmp_path / "tool" / "__main__.py").touch()
+    assert python("-m", "tool")[1].startswith(f"tritemm {told}")
     assert python("-m", "tritemm", "--version")[:2] == (0, f"tritemm {tritemm.__version__}\n")
     if platform != sys.platform:  # torch can't be imported where that is not what it says
         return
@@ -292,3 +299,49 @@ def test_two_copies_in_one_process(python, tmp_path):
 
 def test_the_cache_has_a_lock_where_there_can_be_one():
     assert (cache.fcntl is None) == (sys.platform == "win32")
+
+
+IN_THE_INTERPRETER = {
+    "a process that is forked while another thread multiplies": """
+        import os, threading, torch, tritemm
+        a, done = torch.ones(16, 16), []
+
+        def multiply():
+            while not done:
+                tritemm.matmul(a, a)
+
+        thread = threading.Thread(target=multiply, daemon=True)
+        thread.start()
+        for _ in range(4):
+            child = os.fork()
+            if not child:
+                os._exit(0 if (tritemm.matmul(a, a) == 16).all() else 1)
+            assert os.waitpid(child, 0)[1] == 0
+        done.append(True)
+        thread.join()
+    """,
+    "infinities, of which torch says nothing": """
+        import torch, tritemm, warnings
+        warnings.simplefilter("error")
+        x, w = torch.full((2, 4), 1e30), -torch.eye(4)
+        assert tritemm.linear(x, w, activation="silu").isfinite().all()
+        assert tritemm.matmul(x, 1e30 * w, activation="gelu").shape == (2, 4)
+        assert tritemm.matmul(x * float("inf"), w).isnan().any()
+    """,
+}
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="is of the interpreter")
+@pytest.mark.parametrize("code", IN_THE_INTERPRETER.values(), ids=IN_THE_INTERPRETER)
+def test_in_the_interpreter(code, python):
+    status, _, errors = python("-c", textwrap.dedent(code))
+    assert status == 0, errors
+
+
+def test_without_docstrings(python):
+    """As `python -OO` runs; what is read from them is missing."""
+    code = (
+        "import torch, tritemm; print(tritemm.explain(*[torch.ones(8, 8)] * 2), tritemm.ladder())"
+    )
+    status, out, errors = python("-OO", "-c", code)
+    assert status == 0 and "\nkernel     " in out, errors

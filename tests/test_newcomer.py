@@ -229,6 +229,14 @@ class TestRefusals:
         missing = tmp_path / "missing" / "out.json"
         assert "No such file" in self.refused(capsys, main, "tuning", "export", missing)
 
+    def test_load_where_nothing_can_be_kept(self, tmp_path, capsys, monkeypatch):
+        """It would be lost with the process."""
+        path = tmp_path / "tuned.json"
+        path.write_text('{"gpu": "NVIDIA H200", "problems": {}}')
+        monkeypatch.setenv("TRITEMM_CACHE", str(path / "cache"))
+        told = self.refused(capsys, main, "tuning", "load", path)
+        assert "is not kept for other processes" in told and "TRITEMM_CACHE" in told
+
 
 def test_who_reads_the_output_may_leave(monkeypatch):
     """As `python -m tritemm ladder | head -1` does; no traceback, not even at the end."""
@@ -239,6 +247,19 @@ def test_who_reads_the_output_may_leave(monkeypatch):
             monkeypatch.setattr(sys, "stdout", pipe)
             assert status_of(command) == 128 + 13
             print("more", flush=True)  # goes nowhere
+
+
+def test_there_is_no_output(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    assert status_of(lambda: print("a line") or 0) == 0
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's full device")
+def test_the_output_is_full(monkeypatch, capsys):
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert status_of(lambda: print("a line") or 0) == 2
+    assert capsys.readouterr().err.startswith("tritemm: its output can't be written: No space")
 
 
 @pytest.mark.once

@@ -15,7 +15,8 @@ from .version import __version__ as __version__
 
 _missing = why_not()
 # Python imports this to find `python -m tritemm`, which says the same without a traceback.
-if _missing and sys.argv[:1] != ["-m"]:
+_by_command = sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)] in ("tritemm", "-mtritemm")
+if _missing and not _by_command:
     raise ImportError(_missing, name=__name__)
 if not _missing:
     from .interpreter import decorating

@@ -10,7 +10,16 @@ from torch.compiler import is_dynamo_compiling
 from torch.overrides import handle_torch_function, has_torch_function
 
 from . import dispatch, distributed, gpus, ops, plan
-from .arguments import NUMBERS, check_out, drop, drop_shape, needs_copy, operands, resize
+from .arguments import (
+    NUMBERS,
+    check_dense,
+    check_out,
+    drop,
+    drop_shape,
+    needs_copy,
+    operands,
+    resize,
+)
 from .config import Config
 from .dispatch.request import word_of
 from .dtypes import Precision, check_ending
@@ -65,7 +74,7 @@ def matmul(
         accumulate: float32 (default) or float16 for float16 operands. Others have one choice.
         out_dtype: type of the result: by default the operands', int32 for int8. 16-bit and
             float32 operands may ask for float16, bfloat16 or float32.
-        bias: [N], added to each row; or [], a number that is added to all.
+        bias: [N], added to each row; or [] or [1], a number that is added to all.
         activation: "relu", "gelu" (by the error function), "gelu_tanh" or "silu"; or "swiglu" or
             "geglu", activation(gate) * up of the first and the second half of columns, of which
             the result has half as many: see `linear`.
@@ -204,7 +213,7 @@ def explain(
     """
     if device is not None:
         device = _device_of(device)
-        input, other = _without_data(input), _without_data(other)
+        input, other = _without_data("input", input), _without_data("other", other)
     word = word_of(kernel, config, batch_invariant)
     a, b, options = operands(input, other, None, word, precision, accumulate, out_dtype, "explain")
     word, precision, accumulate, out_dtype = options
@@ -228,8 +237,9 @@ def _device_of(device: str | int | torch.device) -> Device:
     return Device.of(device) if isinstance(device, torch.device) else gpus.named(device)
 
 
-def _without_data(t):
-    """A tensor like `t`, if it is one."""
-    if not isinstance(t, torch.Tensor) or t.layout != torch.strided or t.is_nested:
+def _without_data(name: str, t: torch.Tensor) -> torch.Tensor:
+    """A tensor like `t` on meta. What is no tensor is handed on, for `operands` to refuse."""
+    if not isinstance(t, torch.Tensor):
         return t
+    check_dense(name, t)
     return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta")

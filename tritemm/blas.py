@@ -42,7 +42,7 @@ def linear(
         input: [..., in_features].
         weight: [out_features, in_features], or [in_features]: then the result has one dimension
             less.
-        bias: [out_features], with a gated activation as many as the weight has rows; or [].
+        bias: [out_features], with a gated activation as many as the weight has rows; or [] or [1].
         activation: "relu", "gelu" (by the error function), "gelu_tanh", "silu"; or a gated one,
             "swiglu", silu(gate) * up, or "geglu", gelu(gate) * up, of a weight whose first half of
             rows is the gate's and whose second half is up's: the result has half of its rows.
@@ -164,6 +164,10 @@ def mv(
         raise
 
 
+#: What may be given beside what torch's functions take.
+_OPTIONS = [n for n in matmul.__kwdefaults__ if n not in ("out", "alpha", "beta", "residual")]
+
+
 @unframed
 def _added(function, dims, input, x, y, beta, alpha, out, options) -> torch.Tensor:
     tensors = input, x, y
@@ -184,7 +188,7 @@ def _added(function, dims, input, x, y, beta, alpha, out, options) -> torch.Tens
                 return matmul(x, y, alpha=alpha, out=out, **options)
         return matmul(x, y, residual=input, alpha=alpha, beta=beta, out=out, **options)
     except (RuntimeError, TypeError):
-        check_options(name, options, matmul.__kwdefaults__)
+        check_options(name, options, _OPTIONS)
         pair(name, (first, second), x, y, cast=out is None)
         if beta != 0:
             added_to(input, x, (*x.shape[:-1], y.shape[-1]), name="input")

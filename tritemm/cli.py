@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import warnings
 from pathlib import Path
 
 import torch
@@ -12,6 +13,7 @@ import torch
 from . import demo, dispatch, env, gpus, tuning
 from .command import refuse
 from .compile import asm
+from .dispatch.request import word_of
 from .problem import INTERPRETED, Device, Problem, Unsupported
 from .rungs import ladder
 from .version import __version__
@@ -85,7 +87,7 @@ def _option(parser: argparse.ArgumentParser, name: str, default, meaning: str, *
 def _explain(args: argparse.Namespace) -> int:
     try:
         problem, whose = _problem(args)
-        choice = dispatch.first_choice(problem, args.kernel)
+        choice = dispatch.first_choice(problem, word_of(args.kernel))
     except (RuntimeError, ValueError) as error:
         return refuse("explain", error)
     print(f"device     {whose}\n{choice}")
@@ -134,8 +136,10 @@ def _demo(args: argparse.Namespace) -> int:
 
 def _tuning(args: argparse.Namespace) -> int:
     try:
-        print(f"{getattr(tuning, args.what)(args.path)} problems")
-    except (OSError, ValueError) as error:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "what was tuned is not kept", UserWarning)
+            print(f"{getattr(tuning, args.what)(args.path)} problems")
+    except (OSError, ValueError, UserWarning) as error:
         return refuse(f"tuning {args.what}", error)
     return 0
 

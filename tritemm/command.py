@@ -9,15 +9,24 @@ from pathlib import Path
 
 
 def status_of(main: Callable[[], int]) -> int:
-    """What `main` returns; quietly what the shell says of SIGPIPE if nobody reads on (`| head`)."""
+    """What `main` returns; quietly what the shell says of SIGPIPE if nobody reads on (`| head`).
+
+    2, with a sentence, where what is printed can't be written.
+    """
+    if sys.stdout is None:  # it was closed, and print passes that over
+        return main()
     try:
         try:
             return main()
         finally:  # argparse's help leaves by SystemExit
             sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
+        if error.filename is not None or error.errno is None:  # something else is wrong
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the end
-        return 128 + 13
+        if isinstance(error, BrokenPipeError):
+            return 128 + 13
+        return refuse("", f"its output can't be written: {error.strerror}")
 
 
 def write_why_not(path: Path) -> str | None:

@@ -108,7 +108,7 @@ def config_of(config: Config | Mapping) -> Config:
         raise ValueError(
             f"config= is a tritemm Config or a mapping of its fields, not {type(config).__name__}"
         )
-    unknown = sorted(set(values) - set(_FIELDS))
+    unknown = [name for name in values if name not in _FIELDS]
     if unknown:
         raise ValueError(f"config has no field {unknown[0]!r}; its fields are {', '.join(_FIELDS)}")
     for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K"):

@@ -187,6 +187,10 @@ def _draw(rows: list[Row], path: Path, flops: int, reference: float) -> str:
     axes.invert_yaxis()
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside lower center", ncols=4, frameon=False)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    try:
+        figure.savefig(path, dpi=120)
+    except OSError as error:
+        return f"No chart: {path}: {error.strerror}"
+    finally:
+        plt.close(figure)
     return f"Chart: {path}"

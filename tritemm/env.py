@@ -15,6 +15,7 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -152,4 +153,10 @@ def _variables() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    show()
+    try:
+        show(as_json="--json" in sys.argv[1:])
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:  # nobody reads on, or there is no room
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the end
+        sys.exit(1)

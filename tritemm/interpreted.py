@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -25,13 +26,18 @@ from triton.runtime.jit import JITFunction
 
 #: The interpreter keeps the place in the grid and what it patches in globals.
 _LOCK = threading.RLock()
+if hasattr(os, "register_at_fork"):  # a child has no other thread that would put them back
+    os.register_at_fork(
+        before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release
+    )
 
 
 class _Kernel(interpreter.InterpretedFunction):
     """A function that is interpreted whatever Triton's setting is when it runs."""
 
     def run(self, *args, **kwargs):
-        with _LOCK, _interpreting():
+        quiet = numpy.errstate(all="ignore")  # as a GPU is at infinities
+        with _LOCK, _interpreting(), quiet:
             return super().run(*args, **kwargs)
 
 

@@ -50,7 +50,7 @@ def _why_not(package: str) -> str | None:
     if version is None:  # a file of that name in the current folder, or that folder itself
         place = found.__file__ or next(iter(found.__path__))
         return f"{needs}, and {place} is imported in its place: start Python in another folder"
-    numbers = re.match(r"(\d+)\.(\d+)", version)
+    numbers = re.match(r"(\d+)\.(\d+)", str(version))
     if numbers and tuple(map(int, numbers.groups())) < oldest:
         return f"{needs}, and {version} is installed: {fix}"
     return None

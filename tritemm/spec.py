@@ -42,15 +42,17 @@ class Launch:
 Signs = Mapping[int, tuple[tuple[str, ...], tuple[str, ...]]]
 
 
-def parse_title(doc: str) -> str:
-    """The first line without the word before its colon."""
+def parse_title(doc: str | None) -> str:
+    """The first line without the word before its colon; `python -OO` leaves none."""
+    if doc is None:
+        return ""
     return doc.strip().splitlines()[0].partition(": ")[2].rstrip(".")
 
 
-def parse_header(doc: str, keys: Sequence[str]) -> Mapping[str, str]:
+def parse_header(doc: str | None, keys: Sequence[str]) -> Mapping[str, str]:
     """The text after each of the `keys` that open a line; other lines continue the last key's."""
     fields: dict[str, str] = {}
-    for line in doc.strip().splitlines()[1:]:
+    for line in (doc or "").strip().splitlines()[1:]:
         key = next((key for key in keys if line.startswith(key + " ")), None)
         if key:
             fields[key] = line[len(key) :].strip()

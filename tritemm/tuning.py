@@ -126,10 +126,11 @@ def tune(
     a, b = a.detach(), b.detach()
     if activation is None:
         return _tune(a, b, precision, accumulate, out_dtype, None, seconds, progress)
+    activation = activation_of(activation, b)
     if activation not in GATED:
         raise ValueError(f"activation={activation!r}: products are tuned apart from what follows "
                          f"them, but for {' and '.join(GATED)}")  # fmt: skip
-    ending = plan.Ending.made(a, b, None, None, activation_of(activation, b))
+    ending = plan.Ending.made(a, b, None, None, activation)
     types = precision, accumulate, out_dtype
     before = _tune(a, b, *types, None, seconds / 2, progress)
     try:

@@ -82,9 +82,11 @@ def _checked(problem: Sequence, layout: str) -> Sequence:
         raise ValueError(f"layout={layout!r} is unknown; one of {', '.join(get_args(Layout))}")
     if isinstance(problem, Sequence) and not isinstance(problem, str):
         tensors = [isinstance(part, torch.Tensor) for part in problem]
-        numbers = all(isinstance(part, int) and part > 0 for part in problem)
+        numbers = all(type(part) is int and part > 0 for part in problem)
         if tensors == [True, True] or (len(tensors) in (3, 4) and numbers):
             return problem
+        problem = [f"{type(part).__name__} {list(part.shape)}" if is_one else part
+                   for part, is_one in zip(problem, tensors, strict=True)]  # fmt: skip
     raise ValueError(f"{problem!r} is no problem; warmup takes {_PROBLEMS}")
 
 

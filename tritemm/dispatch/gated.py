@@ -69,7 +69,7 @@ def _seconds(choice: Choice) -> float:
 
 
 def argument_of(problem: Problem) -> Problem:
-    """The product without the activation, of a gated one's pairs, with its bias; contiguous."""
+    """The product before the activation, contiguous, with its bias; of a gated one, all columns."""
     M, N, ending = problem.M, problem.N, problem.epilogue
     outer, inner = problem.batches
     batch = inner * M * N * (outer > 1), M * N * (inner > 1)

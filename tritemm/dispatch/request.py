@@ -63,7 +63,7 @@ def word_of(
     kernel: str | Kernel, config: Config | Mapping | None = None, batch_invariant: bool = False
 ) -> str:
     """The word of matmul's arguments; errors as `Request.of`. "auto" and names are themselves."""
-    if config is None and not batch_invariant:
+    if config is None and batch_invariant is False:
         # A compiled graph looks at all that was looked at here, before each of its calls.
         return kernel if isinstance(kernel, str) and kernel == "auto" else _name_of(kernel)
     return str(Request.of(kernel, config, batch_invariant))

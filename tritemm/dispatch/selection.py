@@ -121,16 +121,20 @@ def _exactly(problem: Problem, request: Request) -> Choice:
 def _invariant(problem: Problem, request: Request) -> Choice:
     """A choice whose sums have the same order whatever M and the batch are."""
     rungs = [rung for rung in RUNGS if rung.in_order or rung.ordered]
-    if request.kernel != "auto":
-        rungs = [find(request.kernel)]
-        if not rungs[0].in_order and not rungs[0].ordered:
+    by_wgmma = invariant.by_wgmma(problem)
+    named = request.kernel != "auto"
+    if named:
+        rung = find(request.kernel)
+        if rung.in_order or rung.ordered:
+            _must_run(rung, problem)
+        if not rung.in_order and not (rung.ordered and by_wgmma):
             raise ValueError(
                 f'kernel="{request.kernel}" sums in an order that depends on M; '
                 "batch_invariant=True can't have it"
             )
-    named = request.kernel != "auto"
+        rungs = [rung]
     able = invariant.able(rungs, named)
-    if able and invariant.by_wgmma(problem):
+    if able and by_wgmma:
         best = _of_wgmma(problem, able, named)
     else:
         best = _as_anchored(problem, [r for r in rungs if r.in_order], not named)
@@ -141,8 +145,6 @@ def _of_wgmma(problem: Problem, rungs: Sequence[Kernel], named: bool) -> tuple[K
     """The least of those of the `rungs`, or of the one that was `named`, in one order."""
     parts = invariant.parts_of(problem) if any(rung.fixed_parts for rung in rungs) else 1
     best = least(invariant.groups(problem, rungs, parts, copies=not named))
-    if best is None and named:
-        _must_run(rungs[0], problem)
     if best is None:
         cut = f", with K in {parts} parts" if parts > 1 else ""
         unfit = "none of its tiles sums in that order, or finds room"

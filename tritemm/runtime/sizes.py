@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import torch
@@ -15,10 +16,19 @@ def _is_plain(condition) -> bool:
     return type(condition) is bool or isinstance(condition, torch.Tensor)
 
 
+def _said(condition: bool | torch.Tensor) -> bool:
+    """What a plain condition says. `torch.jit.trace` doesn't warn of it, as of torch's checks."""
+    if isinstance(condition, torch.Tensor):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", torch.jit.TracerWarning)
+            return bool(condition)
+    return condition
+
+
 def holds(condition: bool | torch.SymBool) -> bool:
     """Whether it does. Where only data will tell, yes: then the graph checks it when it is run."""
     if _is_plain(condition):
-        return bool(condition)
+        return _said(condition)
     from torch.fx.experimental.symbolic_shapes import guard_or_true  # takes long
 
     if not guard_or_true(condition):
@@ -30,7 +40,7 @@ def holds(condition: bool | torch.SymBool) -> bool:
 def known(condition: bool | torch.SymBool) -> bool:
     """Whether it is known to hold; where only data will tell, no."""
     if _is_plain(condition):
-        return bool(condition)
+        return _said(condition)
     from torch.fx.experimental.symbolic_shapes import guard_or_false  # takes long
 
     return guard_or_false(condition)
