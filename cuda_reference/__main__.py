@@ -9,8 +9,8 @@ import statistics
 import sys
 from typing import Any
 
-from tritemm.command import status_of
 from tritemm.compile.sass import instruction_table
+from tritemm.machine.command import status_of
 from tritemm.problem import short_name
 from tritemm.spec import find
 

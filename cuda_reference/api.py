@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import torch
 
 from tritemm import plan
-from tritemm.config import config_of
 from tritemm.problem import ACCUMULATE, Problem
+from tritemm.problem.config import config_of
 from tritemm.rungs import Ladder
 from tritemm.runtime import fast_path
 from tritemm.spec import Config, Kernel, find

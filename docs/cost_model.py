@@ -13,14 +13,14 @@ from pathlib import Path
 
 from perf.case import Case
 from perf.operands import operands
-from tritemm import gpus
-from tritemm.config import Config
-from tritemm.cost_model import constants
-from tritemm.cost_model.fit import Quality, quality
-from tritemm.cost_model.kind import kind_of
-from tritemm.cost_model.model import BRIEF
-from tritemm.cost_model.samples import Sample, read
+from tritemm.arch import gpus
+from tritemm.dispatch.cost_model import constants
+from tritemm.dispatch.cost_model.fit import Quality, quality
+from tritemm.dispatch.cost_model.kind import kind_of
+from tritemm.dispatch.cost_model.model import BRIEF
+from tritemm.dispatch.cost_model.samples import Sample, read
 from tritemm.problem import Problem
+from tritemm.problem.config import Config
 from tritemm.rungs import find
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -176,8 +176,8 @@ def fitted() -> str:
     tiles = sum(len(table) for table in data["tiles"].values())
     launches, colds, ends = (_spread(data[name]) for name in ("launches", "colds", "ends_of"))
     lines = [
-        f"- {len(plain)} plain numbers ([what each is](../tritemm/cost_model/constants.py)): "
-        + ", ".join(plain) + ".",
+        f"- {len(plain)} plain numbers "
+        "([what each is](../tritemm/dispatch/cost_model/constants.py)): " + ", ".join(plain) + ".",
         f"- Of each rung that was timed, its own launch ({launches}), what cold operands add "
         f"({colds}), a tile's ends ({ends}), how much of them shows, and for each type its share "
         "of the dense rate at the settled clock, which a card below its power limit exceeds.",

@@ -27,6 +27,10 @@ def rung(file: str, text: str) -> Place:
     return Place(f"tritemm/kernels/{file}.py", text)
 
 
+def arch(file: str, text: str) -> Place:
+    return Place(f"tritemm/arch/{file}.py", text)
+
+
 @dataclasses.dataclass(frozen=True)
 class Code:
     """A kernel to count in: a rung of either ladder; `word[2]` is a Triton rung's third config."""
@@ -81,7 +85,7 @@ TECHNIQUES = (
     Technique(
         "Warp tile",
         (cuda("include/tile.cuh", "WM = 64, WN = 64"), cuda("include/mma_tile.cuh", "WarpTile")),
-        (rung("common/host", "num_warps=8"),),
+        (arch("host", "num_warps=8"),),
         f"{COMPILER}; you only say how many warps",
         (Code("mma_base", 80), Code("tiled", 80)),
         ("HMMA.16816.F32", "LDSM.16.M88.4"),
@@ -100,7 +104,7 @@ TECHNIQUES = (
         "Padding",
         (cuda("wmma_padding.cu", "AB_ROW = BK / CHUNK + 1"),),
         (
-            rung("common/mma_sync", "PaddedSharedLayout"),
+            rung("device/mma_sync", "PaddedSharedLayout"),
             rung("k05_permuted", "SHARED: gl.constexpr"),
         ),
         f"{YOU} choose the layout, in Gluon; {COMPILER} does the addresses",
@@ -117,7 +121,7 @@ TECHNIQUES = (
         "Permutation",
         (cuda("mma_permuted.cu", "(chunk + row / 2) % AB_ROW"),),
         (
-            rung("common/mma_sync", "SwizzledSharedLayout"),
+            rung("device/mma_sync", "SwizzledSharedLayout"),
             rung("k05_permuted", "SHARED: gl.constexpr"),
         ),
         f"{YOU} choose the layout, in Gluon; {COMPILER} does it for `tl.dot`",
@@ -133,7 +137,7 @@ TECHNIQUES = (
     Technique(
         "ldmatrix",
         (cuda("include/ptx.cuh", "ldmatrix.sync.aligned.m8n8.x4"),),
-        (rung("common/tile", "tl.dot(a, b, acc"),),
+        (rung("device/tile", "tl.dot(a, b, acc"),),
         COMPILER,
         (Code("wmma_base", 80), Code("mma_base", 80), Code("tiled", 80), Code("tiled", 90)),
         ("LDSM", "LDS", "HMMA", "HGMMA"),
@@ -142,7 +146,7 @@ TECHNIQUES = (
     Technique(
         "Tile order",
         (cuda("include/raster.cuh", "inline Tile raster("),),
-        (rung("common/raster", "def raster("), rung("k04_swizzled", 'ORDER="grouped"')),
+        (rung("device/raster", "def raster("), rung("k04_swizzled", 'ORDER="grouped"')),
         f"{YOU}, on both sides",
         (Code("tiled", 90), Code("swizzled", 90)),
         ("HGMMA", "LDG", "STG", "BAR"),
@@ -200,7 +204,7 @@ TECHNIQUES = (
     Technique(
         "WGMMA",
         (cuda("include/wgmma.cuh", "matrix_descriptor"), cuda("wgmma_m64n8k16.cu", "a_place")),
-        (rung("common/tile", "tl.dot(a, b, acc"),),
+        (rung("device/tile", "tl.dot(a, b, acc"),),
         COMPILER,
         (
             Code("wgmma_m64n8k16", 90), Code("wgmma_tma", 90), Code("naive", 90),
@@ -213,8 +217,8 @@ TECHNIQUES = (
         "TMA loads and stores",
         (cuda("include/tma.cuh", "tma_load("), cuda("include/tma.cuh", "cuTensorMapEncodeTiled")),
         (
-            rung("common/host", "TensorDescriptor("), rung("common/tile", "desc.load("),
-            rung("common/tile", "c_desc.store("),
+            arch("host", "TensorDescriptor("), rung("device/tile", "desc.load("),
+            rung("device/tile", "c_desc.store("),
         ),
         f"{YOU} ask for it; {COMPILER} does the rest",
         (
@@ -270,7 +274,7 @@ TECHNIQUES = (
             cuda("wgmma_cluster.cu", "__cluster_dims__"),
         ),
         (
-            rung("common/ptx", ".multicast::cluster"),
+            rung("device/ptx", ".multicast::cluster"),
             rung("k15_cluster", "cluster_sync()"),
         ),
         f"{YOU}, in PTX: Triton 3.6 has no multicast",
@@ -287,7 +291,7 @@ TECHNIQUES = (
             cuda("wgmma_cluster.cu", "stmatrix.sync.aligned"),
             cuda("include/mma_tile.cuh", "store_tile"),
         ),
-        (rung("common/tile", "def store_tile("),),
+        (rung("device/tile", "def store_tile("),),
         COMPILER,
         (
             Code("mma_permuted", 90), Code("wgmma_persistent", 90), Code("wgmma_cluster", 90),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tritemm.command import status_of
+from tritemm.machine.command import status_of
 
 from .experiments import (
     conform,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from tritemm.command import sentence
 from tritemm.dtypes import PRECISIONS
+from tritemm.machine.command import sentence
 from tritemm.problem import ACCUMULATE as MULTIPLIED
 from tritemm.problem import short_name
 from tritemm.rungs import RUNGS

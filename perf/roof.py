@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import torch
 
-from tritemm.gpus import flop_per_clock
+from tritemm.arch.gpus import flop_per_clock
 from tritemm.problem import Device
 from tritemm.runtime.clock import elapsed
 

@@ -7,11 +7,11 @@ import dataclasses
 import torch
 
 from tritemm import dispatch
-from tritemm.cost_model import constants
-from tritemm.cost_model.kind import Kind, facts_of
-from tritemm.cost_model.model import Scene
+from tritemm.arch.host import tma_why_not
 from tritemm.dispatch import candidates, explain, selection
-from tritemm.kernels.common.host import tma_why_not
+from tritemm.dispatch.cost_model import constants
+from tritemm.dispatch.cost_model.kind import Kind, facts_of
+from tritemm.dispatch.cost_model.model import Scene
 from tritemm.problem import GATED, Device, Problem, stored
 from tritemm.rungs import RUNGS, find
 from tritemm.spec import Config, Kernel

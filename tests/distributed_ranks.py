@@ -43,8 +43,8 @@ from torch.distributed.tensor.parallel import (  # noqa: E402
     parallelize_module,
 )
 
+from tritemm.api.row_parallel import added, products  # noqa: E402
 from tritemm.problem import INTERPRETED  # noqa: E402
-from tritemm.row_parallel import added, products  # noqa: E402
 from tritemm.runtime import fast_path  # noqa: E402
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "tensor_parallel.py"
@@ -127,7 +127,7 @@ def check_rules_are_registered_on_demand(mesh):
     with torch.inference_mode():
         assert tritemm.matmul(a, b).placements == (R,)
     OPERATORS.mm.default(a, b, *OPTIONS, torch.float32)
-    tritemm.distributed.register()  # once more does no harm
+    tritemm.op.distributed.register()  # once more does no harm
 
 
 def check_the_fast_path_is_for_plain_tensors(mesh):

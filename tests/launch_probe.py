@@ -18,9 +18,9 @@ from triton.backends.nvidia import driver as nvidia
 
 from tritemm import spec
 from tritemm.compile import asm
-from tritemm.config import Config
 from tritemm.dispatch.request import why_not
 from tritemm.problem import Problem
+from tritemm.problem.config import Config
 from tritemm.rungs import RUNGS
 from tritemm.runtime import binding, maps
 

@@ -15,7 +15,7 @@ from tools.stressed import by_hand, spread
 from tritemm import budget
 from tritemm.compile import asm
 from tritemm.kernels import k12_split_k, k17_multicast_split_k, k18_cluster_split_k
-from tritemm.kernels.common import memory
+from tritemm.kernels.device import memory
 from tritemm.problem import Problem
 from tritemm.rungs import find
 from tritemm.spec import Config

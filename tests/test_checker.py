@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from tritemm import budget, tuning
+from tritemm import budget
+from tritemm.api import tuning
 from tritemm.problem import Problem
 
 from .harness import Guarded, operand

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from tritemm import dispatch
+from tritemm.arch import multicast
+from tritemm.arch.gpus import clusters_at_once
 from tritemm.compile import asm
-from tritemm.gpus import clusters_at_once
 from tritemm.kernels import k15_cluster, k16_cluster_pingpong, k17_multicast_split_k
-from tritemm.kernels.common import cluster_mainloop, multicast
+from tritemm.kernels.device import cluster_mainloop
 from tritemm.runtime import triton_private
 from tritemm.spec import Config
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from tritemm import dispatch
+from tritemm.arch.gpus import clusters_at_once
 from tritemm.compile import asm
-from tritemm.gpus import clusters_at_once
 from tritemm.kernels import k18_cluster_split_k
-from tritemm.kernels.common import cluster_mainloop, exchange, ptx
+from tritemm.kernels.device import cluster_mainloop, exchange, ptx
 from tritemm.problem import Problem
 from tritemm.spec import Config
 

@@ -10,10 +10,11 @@ from perf.experiments import roofline
 from perf.roof import Roofs
 from perf.rows import recorded
 from perf.select import latest_run
-from tritemm import Config, dispatch, gpus
-from tritemm.cost_model import constants, model
-from tritemm.cost_model.model import predict
+from tritemm import Config, dispatch
+from tritemm.arch import gpus
 from tritemm.dispatch import invariant
+from tritemm.dispatch.cost_model import constants, model
+from tritemm.dispatch.cost_model.model import predict
 from tritemm.problem import Epilogue
 from tritemm.rungs import find
 

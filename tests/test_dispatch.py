@@ -13,13 +13,13 @@ import torch
 import tritemm
 from tritemm import dispatch
 from tritemm.__main__ import main
-from tritemm.config import Config, config_of
-from tritemm.cost_model import constants
-from tritemm.cost_model.kind import kind_of
+from tritemm.arch.host import is_wgmma
 from tritemm.dispatch import candidates, invariant
+from tritemm.dispatch.cost_model import constants
+from tritemm.dispatch.cost_model.kind import kind_of
 from tritemm.dispatch.request import Request, for_gradients
-from tritemm.kernels.common.host import is_wgmma
 from tritemm.problem import ACCUMULATE, INTERPRETED, Problem, kept
+from tritemm.problem.config import Config, config_of
 from tritemm.rungs import RUNGS
 
 from .choosing import (

@@ -5,7 +5,7 @@ import ctypes
 import pytest
 import torch
 
-from tritemm import driver
+from tritemm.machine import driver
 from tritemm.problem import Device
 
 COUNTS = (132, 66, 39, 32, 22, 18, 16, 16)

@@ -85,7 +85,7 @@ def test_views_are_multiplied_where_they_lie(equation, shapes, monkeypatch):
         seen.extend((a.data_ptr(), b.data_ptr()))
         return product(a, b, *rest)
 
-    monkeypatch.setattr("tritemm.ops.product", noted)
+    monkeypatch.setattr("tritemm.op.ops.product", noted)
     monkeypatch.setattr("tritemm.plan.product", noted)
     a, b = (integers(*shape, dtype=torch.float16) for shape in shapes)
     got = tritemm.einsum(equation, a, b)

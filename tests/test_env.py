@@ -12,7 +12,8 @@ import pytest
 import torch
 import triton
 
-from tritemm import env, interpreter
+from tritemm.cli import env
+from tritemm.machine import interpreter
 
 
 def test_versions_are_those_in_use():

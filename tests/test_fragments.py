@@ -10,7 +10,7 @@ import tritemm
 from tritemm import dispatch
 from tritemm.compile import asm
 from tritemm.dispatch.request import why_not
-from tritemm.kernels.common import fragments
+from tritemm.kernels.device import fragments
 from tritemm.spec import Config
 
 from .choosing import problem

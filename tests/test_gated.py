@@ -13,12 +13,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import tritemm
 from tritemm import budget, dispatch, plan
+from tritemm.arch.gluon_host import odd_halves
 from tritemm.compile import asm
-from tritemm.config import Config
 from tritemm.dispatch import cache
 from tritemm.dispatch.request import why_not
-from tritemm.kernels.common.gluon_host import odd_halves
 from tritemm.problem import GATED, INTERPRETED, INTERPRETER, Problem, stored
+from tritemm.problem.config import Config
 from tritemm.rungs import RUNGS, find
 
 from .choosing import A100, H200, problem

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tritemm import budget, plan
+from tritemm.arch.gemv_host import along
 from tritemm.compile import asm
-from tritemm.kernels.common.gemv_host import along
 from tritemm.kernels.k14_gemv import KERNEL
 from tritemm.problem import Problem
 from tritemm.spec import Config

@@ -15,8 +15,9 @@ from torch._dynamo.utils import counters
 from torch.nn import functional as F
 
 import tritemm
-from tritemm import budget, integrate, plan, routing
+from tritemm import budget, plan
 from tritemm.runtime import fast_path
+from tritemm.takeover import integrate, routing
 
 from .harness import DEVICE
 from .sweep import pairwise

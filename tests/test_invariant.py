@@ -11,12 +11,12 @@ import torch
 import tritemm
 from tritemm import budget, dispatch, plan
 from tritemm.compile import asm
-from tritemm.config import Config, changed, config_of
-from tritemm.cost_model import model
 from tritemm.dispatch import invariant
+from tritemm.dispatch.cost_model import model
 from tritemm.dispatch.request import Request, why_not
-from tritemm.kernels.common import scheduler
+from tritemm.kernels.device import scheduler
 from tritemm.problem import INTERPRETER, Problem
+from tritemm.problem.config import Config, changed, config_of
 from tritemm.rungs import RUNGS
 
 from .choosing import A100, B200, problem

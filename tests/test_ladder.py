@@ -16,8 +16,9 @@ import torch
 import tritemm
 from docs.generate import stale
 from perf.sources import files_of
-from tritemm import demo, spec
+from tritemm import spec
 from tritemm.__main__ import main
+from tritemm.cli import demo
 from tritemm.problem import INTERPRETED, Device
 from tritemm.rungs import RUNGS, STEPS
 

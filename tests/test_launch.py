@@ -19,17 +19,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
 
 import tritemm
-from tritemm import ops, plan, rungs, spec
-from tritemm.bounded import Bounded
+from tritemm import plan, rungs, spec
 from tritemm.dispatch import Choice
+from tritemm.op import ops
 from tritemm.plan import Ending
 from tritemm.problem import INTERPRETED, Matrix, factors
-from tritemm.runtime import (
-    fast_path,
-    launches,
-    triton_private,
-    workspace,
-)
+from tritemm.runtime import fast_path, launches, triton_private, workspace
+from tritemm.runtime.bounded import Bounded
 
 pytestmark = pytest.mark.latest
 
@@ -217,7 +213,7 @@ def test_a_gated_activation_that_torch_makes(stand_in, monkeypatch, needs_grad):
         a, b, bias = integers(2, 33, 40), integers(40, 24), integers(24)
         b.requires_grad_(needs_grad)
         if call:
-            monkeypatch.setattr("tritemm.gemm.GEMM", None)
+            monkeypatch.setattr("tritemm.api.gemm.GEMM", None)
         got, short = short_calls(tritemm.matmul, a, b, bias=bias, activation="swiglu")
         assert torch.equal(got, gated(a, b, bias)) and short == (call > 0)
         assert got.requires_grad is needs_grad
@@ -247,7 +243,7 @@ def test_a_gated_activation_that_a_kernel_makes(stand_in, monkeypatch, batch):
         a, b, bias = integers(*batch, 33, 40), integers(*batch, 40, 24), integers(24)
         residual = integers(12)
         if call:
-            monkeypatch.setattr("tritemm.gemm.GEMM", None)
+            monkeypatch.setattr("tritemm.api.gemm.GEMM", None)
         more = {"bias": bias, "activation": "swiglu"}
         got, short = short_calls(tritemm.matmul, a, b, residual=residual, beta=-2, **more)
         assert torch.equal(got, gated(a, b, bias) - 2 * residual) and short == (call > 0)
@@ -269,7 +265,7 @@ def test_the_dispatcher_is_passed_by(stand_in, monkeypatch, more, needs_grad):
     tritemm.matmul(a, b).sum()
     for call in range(3):
         if call:
-            monkeypatch.setattr("tritemm.gemm.GEMM", None)
+            monkeypatch.setattr("tritemm.api.gemm.GEMM", None)
         got = tritemm.matmul(a, b, **more)
         assert torch.equal(got, torchs(a, b, **more))
         if needs_grad:

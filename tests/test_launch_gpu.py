@@ -8,7 +8,8 @@ import triton
 import triton.language as tl
 
 import tritemm
-from tritemm import budget, ops, plan
+from tritemm import budget, plan
+from tritemm.op import ops
 from tritemm.problem import Problem
 from tritemm.rungs import RUNGS
 from tritemm.runtime import binding, fast_path, triton_private, workspace

@@ -11,12 +11,12 @@ from triton.runtime import interpreter
 
 import tritemm
 from tritemm import dispatch
+from tritemm.arch import gemv_host, limits
 from tritemm.compile import asm
 from tritemm.dispatch import cache, candidates, selection
 from tritemm.dispatch.request import Request, why_not, word_of
 from tritemm.kernels import k14_gemv
 from tritemm.kernels import pack as packing
-from tritemm.kernels.common import gemv_host, limits
 from tritemm.problem import INTERPRETED, Problem
 from tritemm.rungs import RUNGS
 from tritemm.spec import Config

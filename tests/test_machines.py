@@ -12,9 +12,11 @@ import pytest
 import torch
 
 import tritemm
-from tritemm import dispatch, gpus, needs, plan, problem
-from tritemm.cli import main
+from tritemm import dispatch, plan, problem
+from tritemm.arch import gpus
+from tritemm.cli.main import main
 from tritemm.dispatch import cache
+from tritemm.machine import needs
 from tritemm.problem import INTERPRETED, Device, Problem
 
 from .harness import DEVICE

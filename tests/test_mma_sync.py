@@ -9,7 +9,7 @@ from docs.pictures.banks import BANKS, CHUNK, place, ways
 from tritemm import dispatch
 from tritemm.compile import asm
 from tritemm.dispatch.request import why_not
-from tritemm.kernels.common import mma_sync
+from tritemm.kernels.device import mma_sync
 from tritemm.problem import Problem
 from tritemm.rungs import find
 from tritemm.spec import Config

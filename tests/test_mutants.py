@@ -32,7 +32,7 @@ def test_names_are_distinct_and_there_are_ten_and_more():
 
 def test_a_fault_that_is_not_where_it_was_is_told():
     fault = dataclasses.replace(mutants.FAULTS[0], old="no such line")
-    with pytest.raises(mutants.Misplaced, match=r"stands 0 times in kernels/common/mainloop\.py"):
+    with pytest.raises(mutants.Misplaced, match=r"stands 0 times in kernels/device/mainloop\.py"):
         mutants.applied(fault)
 
 

@@ -10,13 +10,14 @@ import pytest
 import torch
 
 import tritemm
-from tritemm import dispatch, interpreter, needs
+from tritemm import dispatch
 from tritemm.__main__ import main
-from tritemm.command import status_of
-from tritemm.cost_model.__main__ import main as cost_model_main
+from tritemm.api.tuning import Timed, Tuned
+from tritemm.dispatch.cost_model.__main__ import main as cost_model_main
+from tritemm.machine import interpreter, needs
+from tritemm.machine.command import status_of
 from tritemm.problem import INTERPRETED
 from tritemm.rungs import RUNGS
-from tritemm.tuning import Timed, Tuned
 
 from .choosing import problem
 
@@ -106,7 +107,7 @@ def test_a_process_may_fork_after_the_import(run):
     code = """
 import os
 import tritemm, torch
-assert not tritemm.interpreter.INTERPRETED
+assert not tritemm.machine.interpreter.INTERPRETED
 child = os.fork()
 if child == 0:
     a = torch.ones(64, 64, device="cuda")
@@ -118,7 +119,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 @pytest.mark.gpu
 def test_no_visible_gpu_is_none(run):
-    code = "import tritemm; print(tritemm.interpreter.INTERPRETED)"
+    code = "import tritemm; print(tritemm.machine.interpreter.INTERPRETED)"
     assert run(code, CUDA_VISIBLE_DEVICES="") == ["True"]
 
 

@@ -708,7 +708,7 @@ def test_restore_leaves_an_activation():
     [
         "tritemm.nn.layers",
         "tritemm.nn.convert",
-        "tritemm.blas",
+        "tritemm.api.blas",
         "tritemm.einsum",
         "tritemm.row_parallel",
     ],

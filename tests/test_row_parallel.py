@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 import tritemm
 from tritemm import budget
-from tritemm.row_parallel import added, products
+from tritemm.api.row_parallel import added, products
 
 from .harness import DEVICE
 from .test_torch import integers

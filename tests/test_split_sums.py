@@ -8,8 +8,9 @@ import types
 
 import pytest
 
+from tritemm.arch import gluon_host
 from tritemm.compile import asm
-from tritemm.kernels.common import gluon_host, parts
+from tritemm.kernels.device import parts
 from tritemm.spec import Config
 
 from .choosing import problem
@@ -127,7 +128,7 @@ IMPATIENT = """
 import itertools
 import torch
 from triton.experimental.gluon import language as gl
-from tritemm.kernels.common import parts
+from tritemm.kernels.device import parts
 parts.PATIENCE = gl.constexpr(0)
 import tritemm
 a = torch.randint(-2, 3, (256, 8192), device="cuda").bfloat16()

@@ -17,7 +17,8 @@ import pytest
 import torch
 
 import tritemm
-from tritemm import dispatch, plan, tuning
+from tritemm import dispatch, plan
+from tritemm.api import tuning
 from tritemm.compile import pool
 from tritemm.compile.pool import Compiled
 from tritemm.dispatch import cache

@@ -9,15 +9,16 @@ import random
 import pytest
 import torch
 
-from tritemm import dispatch, gpus
-from tritemm.config import changed
-from tritemm.cost_model import __main__ as command
-from tritemm.cost_model import constants, model
-from tritemm.cost_model.fit import fit, quality
-from tritemm.cost_model.kind import kind_of
-from tritemm.cost_model.samples import Sample, read
-from tritemm.cost_model.vector import Table
+from tritemm import dispatch
+from tritemm.arch import gpus
 from tritemm.dispatch import candidates, ranked
+from tritemm.dispatch.cost_model import __main__ as command
+from tritemm.dispatch.cost_model import constants, model
+from tritemm.dispatch.cost_model.fit import fit, quality
+from tritemm.dispatch.cost_model.kind import kind_of
+from tritemm.dispatch.cost_model.samples import Sample, read
+from tritemm.dispatch.cost_model.vector import Table
+from tritemm.problem.config import changed
 
 from .choosing import GH200, H100, H200, hopper_rungs, kind_with, problem, put_rungs
 

@@ -8,7 +8,7 @@ import types
 import pytest
 import torch
 
-from tritemm import driver
+from tritemm.machine import driver
 from tritemm.runtime import workspace
 
 pytestmark = pytest.mark.latest

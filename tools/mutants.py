@@ -79,54 +79,54 @@ SPLIT_K, CLUSTER = "split_k and not cluster", "cluster and not split"
 FAULTS = (
     # Loads
     Fault(
-        "the last step of K is not loaded", "kernels/common/mainloop.py",
+        "the last step of K is not loaded", "kernels/device/mainloop.py",
         "k = (unit.first + step) * SHAPE.BLOCK_K\n",
         "last = (step == unit.steps - 1).to(gl.int32) * 2**20\n"
         "            k = (unit.first + step + last) * SHAPE.BLOCK_K\n",
         SIZES, "warp_specialized", "warp_specialized",
     ),
     Fault(
-        "the last step of K is not loaded by a cluster", "kernels/common/cluster_mainloop.py",
+        "the last step of K is not loaded by a cluster", "kernels/device/cluster_mainloop.py",
         "k = (unit.first + step) * SHAPE.BLOCK_K + line * LINE\n",
         "last = (step == unit.steps - 1).to(gl.int32) * 2**20\n"
         "                k = (unit.first + step + last) * SHAPE.BLOCK_K + line * LINE\n",
         SIZES, CLUSTER, "cluster",
     ),
     Fault(
-        "the last step of a part of K is not loaded", "kernels/common/scheduler.py",
+        "the last step of a part of K is not loaded", "kernels/device/scheduler.py",
         "steps = pieces * (part + 1) // PARTS * EACH - first\n",
         "steps = pieces * (part + 1) // PARTS * EACH - first - 1\n",
         SIZES, "cluster_split_k", "cluster_split_k",
     ),
     Fault(
-        "fixed parts before the last are lost", "kernels/common/fixed_parts.py",
+        "fixed parts before the last are lost", "kernels/device/fixed_parts.py",
         "acc = added(acc, more)\n", "acc = more\n",
         PARTED, "warp_specialized", "warp_specialized",
     ),
     Fault(
-        "fixed parts follow the depth of a step", "kernels/common/scheduler.py",
+        "fixed parts follow the depth of a step", "kernels/device/scheduler.py",
         "CUT // BLOCK_K if self.SHAPE.PARTS > 1 else 1\n", "1\n",
         INVARIANT, "split_k and 4360", "split_k",
     ),
     Fault(
-        "batch indices of operands are exchanged", "kernels/common/mainloop.py",
+        "batch indices of operands are exchanged", "kernels/device/mainloop.py",
         "async_load(desc, [b0, b1, i, j], bar, memory)",
         "async_load(desc, [b1, b0, i, j], bar, memory)",
         BATCHES, "pingpong", "pingpong",
     ),
     Fault(
-        "batch indices of operands are exchanged in a cluster", "kernels/common/ptx.py",
+        "batch indices of operands are exchanged in a cluster", "kernels/device/ptx.py",
         "(to, bar, fast, slow, b1, b0)", "(to, bar, fast, slow, b0, b1)",
         BATCHES, CLUSTER, "cluster",
     ),
     Fault(
         "the second part of the columns is loaded from the first's place",
-        "kernels/common/mainloop.py",
+        "kernels/device/mainloop.py",
         "unit, k, unit.col + N0, full,", "unit, k, unit.col, full,",
         CONFIGS, "warp_specialized", "warp_specialized",
     ),
     Fault(
-        "programs share with fewer than there are", "kernels/common/ptx.py",
+        "programs share with fewer than there are", "kernels/device/ptx.py",
         '(".multicast::cluster", f", {2**programs - 1}")',
         '(".multicast::cluster", f", {2 ** (programs - 1)}")',
         SIZES, CLUSTER, "cluster",
@@ -143,28 +143,28 @@ FAULTS = (
         CHAIN, CLUSTER, "cluster",
     ),
     Fault(
-        "a kernel in Triton doesn't wait for the launch before", "kernels/common/tile.py",
+        "a kernel in Triton doesn't wait for the launch before", "kernels/device/tile.py",
         "        gdc_launch_dependents()\n        gdc_wait()\n",
         "        gdc_launch_dependents()\n",
         CHAIN, "gemv", "gemv",
     ),
     Fault(
-        "consumers don't wait for a stage to be there", "kernels/common/mainloop.py",
+        "consumers don't wait for a stage to be there", "kernels/device/mainloop.py",
         "        mbarrier.wait(self.bars.index(stage), n // SHAPE.STAGES & 1)\n", "",
         SIZES, "warp_specialized", "warp_specialized",
     ),
     Fault(
         "the right half of a step of A in registers is the left one again",
-        "kernels/common/mainloop.py", "right = load_fragment(a, 1, N0)",
+        "kernels/device/mainloop.py", "right = load_fragment(a, 1, N0)",
         "right = load_fragment(a, 0, N0)", FRAGMENTS, "warp_specialized", "warp_specialized",
     ),
     Fault(
-        "the producer doesn't wait for a stage to be free", "kernels/common/mainloop.py",
+        "the producer doesn't wait for a stage to be free", "kernels/device/mainloop.py",
         "            mbarrier.wait(self.bars.index(SHAPE.STAGES + stage), free)\n", "",
         TILES, "warp_specialized", "warp_specialized",
     ),
     Fault(
-        "the last stage of a tile is never free again", "kernels/common/mainloop.py",
+        "the last stage of a tile is never free again", "kernels/device/mainloop.py",
         "        self.read_before(n, steps > 0)\n", "",
         TILES, "pingpong", "pingpong",
     ),
@@ -179,34 +179,34 @@ FAULTS = (
         TILES, "cluster_pingpong", "cluster_pingpong",
     ),
     Fault(
-        "sums of other programs are read before they are there", "kernels/common/exchange.py",
+        "sums of other programs are read before they are there", "kernels/device/exchange.py",
         "        barrier_wait(full, 0, True)\n", "",
         SUMS, "cluster_split_k", "cluster_split_k",
     ),
     Fault(
-        "the engine stores what was not fenced", "kernels/common/epilogue.py",
+        "the engine stores what was not fenced", "kernels/device/epilogue.py",
         "            fence_async_shared()\n", "",
         FENCES, "warp_specialized", "warp_specialized",
     ),
     # Stores
     Fault(
-        "a column past the last is stored", "kernels/common/epilogue.py",
+        "a column past the last is stored", "kernels/device/epilogue.py",
         "(offs_n[None, :] < self.N)", "(offs_n[None, :] <= self.N)",
         STORES, "warp_specialized", "warp_specialized",
     ),
     Fault(
-        "a row past the last is stored", "kernels/common/epilogue.py",
+        "a row past the last is stored", "kernels/device/epilogue.py",
         "(offs_m[:, None] < self.M)", "(offs_m[:, None] <= self.M)",
         STORES, "warp_specialized", "warp_specialized",
     ),
     Fault(
-        "strides of C are exchanged", "kernels/common/epilogue.py",
+        "strides of C are exchanged", "kernels/device/epilogue.py",
         "offs_m[:, None] * self.strides[2] + offs_n[None, :] * self.strides[3]",
         "offs_m[:, None] * self.strides[3] + offs_n[None, :] * self.strides[2]",
         STORES, "pingpong", "pingpong",
     ),
     Fault(
-        "batch indices of C are exchanged", "kernels/common/epilogue.py",
+        "batch indices of C are exchanged", "kernels/device/epilogue.py",
         "[unit.b0, unit.b1, i, j], memory)", "[unit.b1, unit.b0, i, j], memory)",
         BATCHES, "warp_specialized", "warp_specialized",
     ),
@@ -217,60 +217,60 @@ FAULTS = (
     ),
     # Pairs of columns
     Fault(
-        "a gate's partner stands a column further on", "kernels/common/mainloop.py",
+        "a gate's partner stands a column further on", "kernels/device/mainloop.py",
         "half * (columns // 2)", "half * (columns // 2 + 1)",
         PAIRS, "warp_specialized", "warp_specialized",
     ),
     Fault(
-        "both halves of a stage are loaded to one place", "kernels/common/mainloop.py",
+        "both halves of a stage are loaded to one place", "kernels/device/mainloop.py",
         "halves.index(2 * stage + half)", "halves.index(2 * stage)",
         PAIRS, "pingpong", "pingpong",
     ),
     Fault(
-        "a gate and its partner are exchanged", "kernels/common/finish_pairs.py",
+        "a gate and its partner are exchanged", "kernels/device/finish_pairs.py",
         "halves_of(acc, 0), halves_of(acc, 1)", "halves_of(acc, 1), halves_of(acc, 0)",
         PAIRS, "pingpong", "pingpong",
     ),
     Fault(
-        "both halves have the bias of the gate", "kernels/common/finish_pairs.py",
+        "both halves have the bias of the gate", "kernels/device/finish_pairs.py",
         "(extra[0] + N, NONE)", "(extra[0], NONE)",
         PAIRS, "warp_specialized", "warp_specialized",
     ),
     # Sums of parts
     Fault(
-        "the last part is not added", "kernels/common/parts.py",
+        "the last part is not added", "kernels/device/parts.py",
         "add_parts(sums, i, PARTS,", "add_parts(sums, i, PARTS - 1,",
         SUMS, SPLIT_K, "split_k",
     ),
     Fault(
-        "the last but one adds up the parts", "kernels/common/parts.py",
+        "the last but one adds up the parts", "kernels/device/parts.py",
         "unit.part, PARTS, SHARES)", "unit.part, PARTS - 1, SHARES)",
         SUMS, SPLIT_K, "split_k",
     ),
     Fault(
-        "a counter is not zero again", "kernels/common/parts.py",
+        "a counter is not zero again", "kernels/device/parts.py",
         "    if last:\n        gl.store(counter, 0)\n    return last\n", "    return last\n",
         SUMS, "stream_k", "stream_k",
     ),
     Fault(
-        "a word of owners is not zero again", "kernels/common/parts.py",
+        "a word of owners is not zero again", "kernels/device/parts.py",
         "        if taken + count == OWNERS:\n            gl.store(word, 0)\n", "",
         SUMS, SPLIT_K, "split_k",
     ),
     Fault(
-        "shares begin a step late", "kernels/common/stream_k.py",
+        "shares begin a step late", "kernels/device/stream_k.py",
         "program * share + gl.minimum(program, more), 0)",
         "program * share + gl.minimum(program + 1, more), 0)",
         SUMS, "stream_k", "stream_k",
     ),
     Fault(
-        "parts are added in another order", "kernels/common/exchange.py",
+        "parts are added in another order", "kernels/device/exchange.py",
         "place = program * distance + i * 512", "place = (programs - program) * distance + i * 512",
         ORDER, "cluster_split_k", "cluster_split_k",
     ),
     # On the host
     Fault(
-        "the engine stores rows that end inside 16 bytes", "kernels/common/host.py",
+        "the engine stores rows that end inside 16 bytes", "kernels/device/host.py",
         "        and matrix.cols * matrix.dtype.itemsize % 16 == 0\n", "",
         STORES, "warp_specialized", "warp_specialized",
     ),

@@ -22,7 +22,7 @@ import pytest
 import torch
 
 from perf.machine import environment, slug
-from tritemm import env
+from tritemm.cli import env
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "tests" / "results"

@@ -10,7 +10,7 @@ which says what is missing; `python -m tritemm env` tells what there is.
 
 import sys
 
-from .needs import why_not
+from .machine.needs import why_not
 from .version import __version__ as __version__
 
 _missing = why_not()
@@ -19,20 +19,21 @@ _by_command = sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)] in ("trit
 if _missing and not _by_command:
     raise ImportError(_missing, name=__name__)
 if not _missing:
-    from .interpreter import decorating
+    from .machine.interpreter import decorating
 
     with decorating():
-        from . import nn, tuning
-        from .api import explain, matmul
-        from .blas import addmm, baddbmm, linear, mv
-        from .config import Config
-        from .einsum import einsum
-        from .integrate import disable, enable, enabled, set_batch_invariant_mode
+        from . import nn
+        from .api import tuning
+        from .api.blas import addmm, baddbmm, linear, mv
+        from .api.einsum import einsum
+        from .api.matmul import explain, matmul
+        from .api.row_parallel import row_parallel_linear
+        from .api.tuning import tune
+        from .api.warming import warmup
         from .nn import Linear, convert
-        from .row_parallel import row_parallel_linear
+        from .problem.config import Config
         from .rungs import ladder
-        from .tuning import tune
-        from .warming import warmup
+        from .takeover.integrate import disable, enable, enabled, set_batch_invariant_mode
 
 #: Every kernel, whatever is chosen, gives the same bits for the same call on the same GPU, run
 #: after run: sums have a fixed order, and nothing is added atomically into a result. The choice is

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import sys
 
-from . import env
-from .command import refuse, status_of
-from .needs import why_not
+from .cli import env
+from .machine.command import refuse, status_of
+from .machine.needs import why_not
 from .version import __version__
 
 
 def main(argv: list[str] | None = None) -> int:
     missing = why_not()
     if missing is None:
-        from .cli import main as run
+        from .cli.main import main as run
 
         return run(argv)
     word, *more = [*(sys.argv[1:] if argv is None else argv), ""]

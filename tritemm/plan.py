@@ -17,14 +17,14 @@ from typing import NamedTuple
 import torch
 
 from . import dispatch
-from .bounded import Bounded
-from .config import Config
 from .dispatch.request import for_gradients
 from .dtypes import REAL, resolve
 from .kernels.pack import copied_bytes, pack
 from .problem import GATED, INTERPRETER, Problem, factors
+from .problem.config import Config
 from .runtime import fast_path
 from .runtime.binding import Call
+from .runtime.bounded import Bounded
 from .runtime.launches import Launches
 from .runtime.torch_private import current_device, untraced
 from .spec import Kernel

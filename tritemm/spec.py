@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import torch
 import triton.language as tl
 
-from .config import Config
 from .problem import Epilogue, Problem, factors
+from .problem.config import Config
 from .runtime import binding, triton_private
 from .runtime.torch_private import current_stream
 from .runtime.workspace import Room

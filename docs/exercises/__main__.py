@@ -8,7 +8,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from tritemm.command import status_of
+from tritemm.machine.command import status_of
 
 from . import Wrong, check, every, question, signature, told
 

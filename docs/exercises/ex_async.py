@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import torch
 
-from tritemm.kernels.common.host import refusal
+from tritemm.arch.host import refusal
 from tritemm.problem import Problem
 
 from . import same

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tritemm.arch import multicast
+from tritemm.arch.gpus import clusters_at_once
+from tritemm.arch.tiles import config_of
 from tritemm.compile.asm import DEVICES, Job, problem_of
-from tritemm.gpus import clusters_at_once
-from tritemm.kernels.common import multicast
-from tritemm.kernels.common.cluster_mainloop import LINE
-from tritemm.kernels.common.tiles import config_of
+from tritemm.kernels.device.cluster_mainloop import LINE
 
 from . import same
 

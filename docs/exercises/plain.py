@@ -49,7 +49,7 @@ class Notes:
     waits: list[tuple[int, int]] = dataclasses.field(default_factory=list)
 
     def ptx(self) -> SimpleNamespace:
-        """In place of tritemm/kernels/common/ptx.py; shared memory begins at 0."""
+        """In place of tritemm/kernels/device/ptx.py; shared memory begins at 0."""
 
         def load(to, bar, slow, fast, b0, b1, tensor_map, batched, programs):
             self.loads.append((to // LINE, programs))

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from perf import cli
-from tritemm.command import status_of
+from tritemm.machine.command import status_of
 from tritemm.rungs import find
 
 from . import instructions, measured

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from tritemm.kernels.common import mma_sync
+from tritemm.kernels.device import mma_sync
 
 from . import draw
 from .draw import MARGIN, Panel, picture

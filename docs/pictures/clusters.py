@@ -1,6 +1,6 @@
 """Clusters: which program asks for which share of a tile, and what L2 is asked for.
 
-From `Scheduler.place`, `share_of` and `line_bytes` of tritemm/kernels/common/.
+From `Scheduler.place`, `share_of` and `line_bytes` of tritemm/kernels/device/.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from types import SimpleNamespace
 
-from tritemm import gpus
+from tritemm.arch import gpus
 
 from . import draw
 from .draw import BLUE, LIGHT, MARGIN, ORANGE, Bar, Panel, picture

@@ -11,9 +11,9 @@ import statistics
 from collections.abc import Sequence
 
 from perf.rows import CUDA, REFERENCE, TRITON, Row, recorded
-from tritemm import gpus
-from tritemm.cost_model import constants
-from tritemm.cost_model.constants import Constants
+from tritemm.arch import gpus
+from tritemm.dispatch.cost_model import constants
+from tritemm.dispatch.cost_model.constants import Constants
 
 from . import draw
 from .draw import BLUE, MARGIN, ORANGE, Bar, Panel, picture

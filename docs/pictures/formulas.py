@@ -1,6 +1,6 @@
 """The project's index formulas as functions of plain integers, so that pictures can't differ.
 
-`module` is a file of tritemm/kernels/common/ with Python's own operations in place of Triton's, and
+`module` is a file of tritemm/kernels/device/ with Python's own operations in place of Triton's, and
 `cuda` an expression of a CUDA source. Both run the text that the kernels are compiled from.
 """
 
@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMON = ROOT / "tritemm" / "kernels" / "common"
+DEVICE = ROOT / "tritemm" / "kernels" / "device"
 SOURCES = ROOT / "cuda_reference"
 #: The files that only compute places.
 PLAIN = ("raster", "scheduler", "stream_k", "cluster_mainloop")
@@ -28,7 +28,7 @@ def module(name: str, program: int = 0, programs: int = 1) -> SimpleNamespace:
 
     Of other files it has what is in one of `PLAIN`; all else is None.
     """
-    tree = _Plain().visit(ast.parse((COMMON / f"{name}.py").read_text()))
+    tree = _Plain().visit(ast.parse((DEVICE / f"{name}.py").read_text()))
     names: dict[str, Any] = _language(program, programs)
     for node in [each for each in tree.body if isinstance(each, ast.ImportFrom)]:
         known = vars(module(node.module, program, programs)) if node.module in PLAIN else {}

@@ -1,6 +1,6 @@
 """Orders of tiles: which of A and B the programs that run at the same time touch.
 
-From `raster` of tritemm/kernels/common/raster.py. What is read from memory is what each wave
+From `raster` of tritemm/kernels/device/raster.py. What is read from memory is what each wave
 touches, on the assumption that L2 keeps it for as long as the wave runs and then nothing: every
 program walks along K, so what a wave has read is gone when the next one begins.
 """

@@ -1,6 +1,6 @@
 """Split-K and stream-K: which programs have which steps of which tiles.
 
-From `Scheduler` and `StreamK` of tritemm/kernels/common/, run in the place of every program.
+From `Scheduler` and `StreamK` of tritemm/kernels/device/, run in the place of every program.
 """
 
 from __future__ import annotations

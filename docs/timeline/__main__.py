@@ -1,6 +1,6 @@
 import sys
 
-from tritemm.command import status_of
+from tritemm.machine.command import status_of
 
 from .measure import main
 

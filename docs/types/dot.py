@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from tritemm import interpreter
+from tritemm.machine import interpreter
 
 INTERPRETED = tl.constexpr(interpreter.INTERPRETED)
 

@@ -219,7 +219,7 @@ class Calls:
 
 
 @contextlib.contextmanager
-def inside(name: str) -> Iterator[tritemm.integrate.Report | None]:
+def inside(name: str) -> Iterator[tritemm.takeover.integrate.Report | None]:
     """`tritemm.enabled()`, for the competitor that is timed there."""
     with tritemm.enabled() if name == ENABLED else contextlib.nullcontext() as report:
         yield report

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tritemm import gpus
-from tritemm.command import write_why_not
+from tritemm.arch import gpus
+from tritemm.machine.command import write_why_not
 
 from .. import cli, figures, session, tables
 from ..case import ACCUMULATE, Case

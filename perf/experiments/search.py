@@ -25,8 +25,8 @@ import torch
 
 from tritemm import dispatch, plan
 from tritemm.compile.pool import WORKERS, Compilers
-from tritemm.config import changed, config_of
 from tritemm.problem import Device, Problem
+from tritemm.problem.config import changed, config_of
 from tritemm.rungs import find
 from tritemm.spec import Config, Kernel
 

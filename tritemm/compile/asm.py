@@ -19,8 +19,8 @@ from typing import Any, get_args
 
 import torch
 
+from ..arch.gpus import DEVICES, named
 from ..dtypes import PRECISIONS, accumulator_type, check_ending, check_precision, result_type
-from ..gpus import DEVICES, named
 from ..problem import (
     ACCUMULATE,
     ACTIVATIONS,

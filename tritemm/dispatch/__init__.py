@@ -1,9 +1,9 @@
 """Problem -> kernel and config: what is chosen, from what, and why."""
 
-from ..cost_model.model import predict as predict
 from ..rungs import find as find
 from .candidates import best_config as best_config
 from .candidates import ranked as ranked
+from .cost_model.model import predict as predict
 from .explain import Choice as Choice
 from .gated import apart as apart
 from .gated import choose_gated as choose_gated

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import triton
 
-from ..config import Config, changed, config_of
 from ..problem import Device, Matrix, Problem, short_name
+from ..problem.config import Config, changed, config_of
 from ..version import __version__
 
 try:

@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 import torch
 
-from ..config import Config
-from ..cost_model.model import Scene, pack_bytes, scene_of
-from ..kernels.common import host
+from ..arch import host
 from ..kernels.pack import Copy
 from ..kernels.pack import why_not as pack_why_not
 from ..problem import INTERPRETER, Matrix, Problem
+from ..problem.config import Config
 from ..rungs import RUNGS, find
 from ..spec import Kernel
+from .cost_model.model import Scene, pack_bytes, scene_of
 
 #: Exchanged operands are considered where the shorter side of C has at most so many elements.
 SHORT_SIDE = 256

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from ..config import Config
-from ..cost_model import model
 from ..problem import INTERPRETER, Problem
+from ..problem.config import Config
 from ..rungs import RUNGS
 from ..spec import Kernel
 from .candidates import ranked
+from .cost_model import model
 
 
 @dataclasses.dataclass(frozen=True)

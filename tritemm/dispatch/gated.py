@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from .. import gpus
+from ..arch import gpus
 from ..dtypes import REAL
 from ..problem import INTERPRETER, PLAIN, Epilogue, Problem
 from . import cache

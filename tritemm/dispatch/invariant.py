@@ -13,14 +13,14 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from ..config import Config
-from ..cost_model.model import pack_bytes, scene_of
-from ..gpus import clusters_of_model
-from ..kernels.common import parts_host
-from ..kernels.common.host import is_wgmma
+from ..arch import parts_host
+from ..arch.gpus import clusters_of_model
+from ..arch.host import is_wgmma
 from ..problem import INTERPRETER, Problem
+from ..problem.config import Config
 from ..spec import Kernel
 from .candidates import SHORT_SIDE, Group, packs, refused_by_tma
+from .cost_model.model import pack_bytes, scene_of
 
 #: Whether WGMMA's sums are the same bits where its operands change places: on an H200 those of all
 #: 143 configs were. If not, operands are never exchanged here.

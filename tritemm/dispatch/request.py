@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from ..config import Config, changed, config_of, parse
+from ..arch.limits import order_why_not, programs_why_not
 from ..dtypes import check_flag
-from ..kernels.common.limits import order_why_not, programs_why_not
 from ..problem import Problem
+from ..problem.config import Config, changed, config_of, parse
 from ..rungs import RUNGS
 from ..spec import Kernel
 

@@ -11,10 +11,10 @@ import functools
 import warnings
 from collections.abc import Sequence
 
-from ..config import Config
-from ..kernels.common.gluon_host import lacks_registers
+from ..arch.gluon_host import lacks_registers
 from ..kernels.pack import why_not as pack_why_not
 from ..problem import INTERPRETER, PLAIN, Problem, Unsupported
+from ..problem.config import Config
 from ..rungs import RUNGS, find
 from ..spec import Kernel
 from . import cache, invariant

@@ -11,11 +11,11 @@ Note          NT is five times slower than NN: 16 threads read 16 rows of B, not
 import triton
 import triton.language as tl
 
+from ..arch.host import POINTERS
+from ..arch.limits import grid_why_not, sums_only, sums_why_not
 from ..spec import Config, Trait, TritonKernel
-from .common.host import POINTERS
-from .common.limits import grid_why_not, sums_only, sums_why_not
-from .common.raster import split_batch
-from .common.tile import batch_offset, store, widen
+from .device.raster import split_batch
+from .device.tile import batch_offset, store, widen
 
 
 @triton.jit

@@ -10,11 +10,11 @@ Needs         sm_80; any strides; every type
 import triton
 import triton.language as tl
 
+from ..arch.host import POINTERS, dot_why_not, int8_why_not
+from ..arch.limits import grid_why_not, sums_only
 from ..spec import Config, Trait, TritonKernel
-from .common.host import POINTERS, dot_why_not, int8_why_not
-from .common.limits import grid_why_not, sums_only
-from .common.raster import split_batch
-from .common.tile import batch_offset, dot, store, widen
+from .device.raster import split_batch
+from .device.tile import batch_offset, dot, store, widen
 
 
 @triton.jit

@@ -15,12 +15,12 @@ import dataclasses
 import triton
 import triton.language as tl
 
+from ..arch.host import POINTERS, classic_tile, dot_why_not, of_pointers
+from ..arch.limits import sums_only
+from ..arch.older import in_registers
 from ..spec import Config, Trait, TritonKernel
-from .common.host import POINTERS, classic_tile, dot_why_not, of_pointers
-from .common.limits import sums_only
-from .common.older import in_registers
-from .common.raster import raster, split_batch
-from .common.tile import batch_offset, dot, store, widen
+from .device.raster import raster, split_batch
+from .device.tile import batch_offset, dot, store, widen
 
 
 @triton.jit

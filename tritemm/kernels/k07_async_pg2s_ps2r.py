@@ -10,11 +10,11 @@ Needs         sm_80; 16-bit operands with 16-byte aligned rows or columns; Gluon
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from ..arch.mma_sync_host import ARGUMENTS, classic_config, config_why_not, why_not
 from ..spec import Trait, TritonKernel
-from .common import mma_sync as mma
-from .common.mma_sync_host import ARGUMENTS, classic_config, config_why_not, why_not
-from .common.raster import raster, split_batch
-from .common.tile import widen
+from .device import mma_sync as mma
+from .device.raster import raster, split_batch
+from .device.tile import widen
 
 
 @gluon.jit

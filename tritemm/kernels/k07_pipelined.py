@@ -10,11 +10,11 @@ Needs         sm_80; any strides; every type
 import triton
 import triton.language as tl
 
+from ..arch.host import POINTERS, dot_why_not, of_pointers, tiles_in_flight
+from ..arch.older import in_registers
 from ..spec import Config, Trait, TritonKernel
-from .common.host import POINTERS, dot_why_not, of_pointers, tiles_in_flight
-from .common.older import in_registers
-from .common.raster import raster, split_batch
-from .common.tile import batch_offset, dot, finish, store, widen
+from .device.raster import raster, split_batch
+from .device.tile import batch_offset, dot, finish, store, widen
 
 
 @triton.jit

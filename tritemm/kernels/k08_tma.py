@@ -10,10 +10,10 @@ Needs         sm_90; A and B with 16-byte aligned rows or columns; every type
 import triton
 import triton.language as tl
 
+from ..arch.host import DESCRIPTORS, of_descriptors, tma_tiles, why_not_of_descriptors
 from ..spec import Config, Trait, TritonKernel
-from .common.host import DESCRIPTORS, of_descriptors, tma_tiles, why_not_of_descriptors
-from .common.raster import raster, split_batch
-from .common.tile import dot, load_tile, store_tile
+from .device.raster import raster, split_batch
+from .device.tile import dot, load_tile, store_tile
 
 
 @triton.jit

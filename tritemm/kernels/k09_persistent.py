@@ -13,10 +13,10 @@ Note          Gains 12 % over tma at K = 512 and 7 % at K = 1024 (8192 x 8192), 
 import triton
 import triton.language as tl
 
+from ..arch.host import DESCRIPTORS, of_descriptors, own_tiles, tma_tiles, why_not_of_descriptors
 from ..spec import Config, Trait, TritonKernel
-from .common.host import DESCRIPTORS, of_descriptors, own_tiles, tma_tiles, why_not_of_descriptors
-from .common.raster import raster, split_batch
-from .common.tile import dot, load_tile, store_tile
+from .device.raster import raster, split_batch
+from .device.tile import dot, load_tile, store_tile
 
 
 @triton.jit

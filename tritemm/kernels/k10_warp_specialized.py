@@ -12,13 +12,13 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from ..arch.gluon_host import arguments, config_why_not, either, why_not_with_tf32
+from ..arch.tiles import configs_of, of_few_rows, ordered
 from ..spec import Trait, TritonKernel
-from .common.epilogue import make_epilogue
-from .common.fixed_parts import sums_of
-from .common.gluon_host import arguments, config_why_not, either, why_not_with_tf32
-from .common.mainloop import make_mainloop
-from .common.scheduler import SIZES, Scheduler
-from .common.tiles import configs_of, of_few_rows, ordered
+from .device.epilogue import make_epilogue
+from .device.fixed_parts import sums_of
+from .device.mainloop import make_mainloop
+from .device.scheduler import SIZES, Scheduler
 
 
 @gluon.jit

@@ -13,12 +13,12 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from ..arch.gluon_host import arguments, config_why_not, why_not_with_pairs
+from ..arch.tiles import configs_of
 from ..spec import Trait, TritonKernel
-from .common.epilogue import make_epilogue
-from .common.gluon_host import arguments, config_why_not, why_not_with_pairs
-from .common.mainloop import make_barriers, make_mainloop, mbarrier
-from .common.scheduler import SIZES, Scheduler
-from .common.tiles import configs_of
+from .device.epilogue import make_epilogue
+from .device.mainloop import make_barriers, make_mainloop, mbarrier
+from .device.scheduler import SIZES, Scheduler
 
 
 @gluon.jit

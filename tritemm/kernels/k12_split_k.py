@@ -13,10 +13,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..spec import Trait, TritonKernel
-from .common.epilogue import make_epilogue
-from .common.fixed_parts import sums_of
-from .common.gluon_host import (
+from ..arch.gluon_host import (
     arguments,
     columns_at_once,
     config_why_not,
@@ -25,12 +22,15 @@ from .common.gluon_host import (
     why_not_with_tf32,
     workspace_of_parts,
 )
-from .common.limits import pairs_why_not
-from .common.mainloop import make_mainloop
-from .common.parts import Parts
-from .common.parts_host import too_long
-from .common.scheduler import SIZES, Scheduler
-from .common.tiles import in_parts, shared_parts
+from ..arch.limits import pairs_why_not
+from ..arch.parts_host import too_long
+from ..arch.tiles import in_parts, shared_parts
+from ..spec import Trait, TritonKernel
+from .device.epilogue import make_epilogue
+from .device.fixed_parts import sums_of
+from .device.mainloop import make_mainloop
+from .device.parts import Parts
+from .device.scheduler import SIZES, Scheduler
 
 
 @gluon.jit

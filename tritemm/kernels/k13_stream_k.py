@@ -13,14 +13,14 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from ..arch.gluon_host import arguments, config_why_not, partial_sums, why_not_in_parts
+from ..arch.tiles import configs_of, shared_out
 from ..spec import Trait, TritonKernel
-from .common.epilogue import make_epilogue
-from .common.gluon_host import arguments, config_why_not, partial_sums, why_not_in_parts
-from .common.mainloop import make_mainloop
-from .common.parts import Parts
-from .common.scheduler import SIZES, Scheduler
-from .common.stream_k import stream_k
-from .common.tiles import configs_of, shared_out
+from .device.epilogue import make_epilogue
+from .device.mainloop import make_mainloop
+from .device.parts import Parts
+from .device.scheduler import SIZES, Scheduler
+from .device.stream_k import stream_k
 
 
 @gluon.jit

@@ -12,11 +12,11 @@ Note          Right for every M, and slow for more than about 8 rows. Sums fp16 
 import triton
 import triton.language as tl
 
+from ..arch.gemv_host import ARGUMENTS, config_why_not, configs, few_rows, grid, why_not
 from ..spec import Config, Trait, TritonKernel
-from .common.gemv_host import ARGUMENTS, config_why_not, configs, few_rows, grid, why_not
-from .common.raster import split_batch
-from .common.tile import batch_offset, finish, follow, store, widen
-from .common.words import element_of, elements, interleaved, prefetch, words_of
+from .device.raster import split_batch
+from .device.tile import batch_offset, finish, follow, store, widen
+from .device.words import element_of, elements, interleaved, prefetch, words_of
 from .pack import WORD
 
 

@@ -13,14 +13,14 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from ..arch.cluster_host import why_not_in_parts
+from ..arch.multicast import FOR_ANY, arguments, config_why_not, either, fitted, grid, shared_parts
 from ..spec import Trait, TritonKernel
-from .common.cluster_host import why_not_in_parts
-from .common.cluster_mainloop import idle, keep_ring, make_cluster_mainloop
-from .common.epilogue import make_epilogue
-from .common.multicast import FOR_ANY, arguments, config_why_not, either, fitted, grid, shared_parts
-from .common.parts import Parts
-from .common.ptx import barrier_arrive, barrier_wait, cluster_sync
-from .common.scheduler import SIZES, Scheduler
+from .device.cluster_mainloop import idle, keep_ring, make_cluster_mainloop
+from .device.epilogue import make_epilogue
+from .device.parts import Parts
+from .device.ptx import barrier_arrive, barrier_wait, cluster_sync
+from .device.scheduler import SIZES, Scheduler
 
 
 @gluon.jit

@@ -13,14 +13,14 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from ..arch.cluster_host import why_not_in_parts
+from ..arch.exchange_host import ARGUMENTS, config_why_not, deepest, fitted, grid, ordered
 from ..spec import Trait, TritonKernel
-from .common.cluster_host import why_not_in_parts
-from .common.cluster_mainloop import idle, keep_ring, make_cluster_mainloop
-from .common.epilogue import make_epilogue
-from .common.exchange import Exchange, gap_of
-from .common.exchange_host import ARGUMENTS, config_why_not, deepest, fitted, grid, ordered
-from .common.ptx import cluster_sync, wgmma_wait
-from .common.scheduler import SIZES, Scheduler
+from .device.cluster_mainloop import idle, keep_ring, make_cluster_mainloop
+from .device.epilogue import make_epilogue
+from .device.exchange import Exchange, gap_of
+from .device.ptx import cluster_sync, wgmma_wait
+from .device.scheduler import SIZES, Scheduler
 
 
 @gluon.jit

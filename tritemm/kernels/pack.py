@@ -19,12 +19,12 @@ import torch
 import triton
 import triton.language as tl
 
+from ..arch.limits import MOST_PROGRAMS, programs_why_not
 from ..problem import Matrix, Problem
 from ..runtime import binding
-from .common.limits import MOST_PROGRAMS, programs_why_not
-from .common.tile import batch_offset, follow, widen
+from .device.tile import batch_offset, follow, widen
+from .device.words import WORD, cut_words
 
-WORD = tl.constexpr(8)  # bytes
 #: Elements of a copy's pitch are a multiple of this many bytes (`Matrix.packed`).
 LINE = tl.constexpr(32)
 #: A source's pitch that is a multiple of this many bytes lets a lane load as many.
@@ -38,40 +38,6 @@ WIDTHS = (256, 64, 32, 8)
 EDGE = {1: 128, 2: 64, 4: 64, 8: 32}
 #: Idle lanes per busy lane that are few.
 IDLE = 1 / 4
-
-
-@triton.jit
-def cut_words(ptr, start, word, end, mask, SKEW: tl.constexpr, RAGGED: tl.constexpr):
-    """The words `word` [1, words] of the lines that begin `start` bytes after `ptr`, as uint64.
-
-    `end` is the length of a line in bytes; it and `start` are int64. Bytes past the end of a line
-    are anything, or 0 if RAGGED; `mask` excludes words that lie past it. Without SKEW all lines
-    begin on 8-byte boundaries. No aligned word is read that holds no byte of the line: it might
-    lie in a page that is not mapped.
-    """
-    address = ptr.to(tl.int64)
-    place = word.to(tl.int64) * WORD
-    if SKEW:
-        start += address & (WORD - 1)
-        skew = (start & (WORD - 1)).to(tl.int32)  # bytes that precede the line in its first word
-        # The index of a word stays a term of its own: that neighbours are contiguous is what
-        # lets the compiler put them side by side in a warp.
-        words = (address & -WORD).to(tl.pointer_type(tl.uint64)) + (start >> 3) + word
-        low = tl.load(words, mask=mask, other=0)
-        # Of the words that reach into the next one, the last begins before this.
-        reach = tl.where(skew > 0, end + skew - WORD, 0)
-        straddles = mask & (place < reach)
-        high = tl.load(words + 1, mask=straddles, other=0)
-        shift = (skew * 8).to(tl.uint64)
-        # Without skew both shifts are by 0, and `high` is 0.
-        value = (low >> shift) | (high << ((64 - shift) & 63))
-    else:
-        words = address.to(tl.pointer_type(tl.uint64)) + (start >> 3) + word
-        value = tl.load(words, mask=mask, other=0)
-    if RAGGED:
-        excess = tl.maximum(place + WORD - end, 0) & (WORD - 1)  # bytes; any where masked
-        value &= tl.full((1,), -1, tl.int64).to(tl.uint64) >> (excess * 8).to(tl.uint64)
-    return value
 
 
 @triton.jit

@@ -247,7 +247,7 @@ def _ended(module: nn.Module, new: Collection[nn.Module]) -> str | None:
     return f"in compiled code: {', '.join(found)}" if found else None
 
 
-#: Activations that `tritemm.graphs` makes epilogues.
+#: Activations that `tritemm.nn.graphs` makes epilogues.
 _ENDS = {nn.ReLU: "relu", nn.GELU: "gelu", nn.SiLU: "silu"}
 
 

@@ -18,8 +18,8 @@ from torch import nn
 from torch.compiler import is_dynamo_compiling
 from torch.nn import functional as F
 
-from ..api import matmul
-from ..blas import linear
+from ..api.blas import linear
+from ..api.matmul import matmul
 from ..problem import ACCUMULATE, INTERPRETED
 from ..runtime.torch_private import untraced
 from . import layers, packing

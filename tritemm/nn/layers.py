@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ..arguments import under_autocast
-from ..blas import linear
+from ..api.arguments import under_autocast
+from ..api.blas import linear
 from ..dtypes import Precision, check_precision
 from ..runtime.fast_path import PLAIN
 

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from ..graphs import packed as packed
 from ..runtime.torch_private import in_others_hands, storage_of, storage_owners
+from .graphs import packed as packed
 
 
 class Siblings:

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from triton.runtime.jit import JITFunction
 
-from ..bounded import Bounded
 from . import triton_private
+from .bounded import Bounded
 from .maps import Maps
 from .torch_private import current_stream
 from .triton_private import Loaded, Moved, in_boxes, in_clusters

@@ -16,8 +16,8 @@ import torch
 from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
-from ..bounded import Bounded
 from . import triton_private
+from .bounded import Bounded
 from .launches import Launches
 from .torch_private import below_autograd_now as _below_autograd
 from .torch_private import dispatch_modes as _dispatch_modes

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from ..driver import have_context
+from ..machine.driver import have_context
 from .torch_private import current_device
 
 #: Tensor maps that are kept, all together: about 20 MB.

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import torch
 
-from .. import driver
+from ..machine import driver
 from .torch_private import capturing, current_stream
 
 #: Counters per stream at first; and per device for all captures (4 MiB).

@@ -1,0 +1,1 @@
+"""What users call: torch's semantics and checks in front of the operators."""

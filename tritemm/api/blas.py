@@ -1,0 +1,210 @@
+"""Products with what follows them, by torch's names: `linear`, `addmm`, `baddbmm`, `mv`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from typing_extensions import Unpack
+
+from ..dtypes import Precision
+from ..problem import GATED, Activation
+from ..problem.config import Config
+from ..rungs import Rung
+from ..runtime.sizes import expands, holds
+from ..runtime.torch_private import unframed
+from ..spec import Kernel
+from .arguments import Options, check_options, factor, pair, without_tensors
+from .gemm import added_to, attends
+from .matmul import matmul
+
+
+def linear(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    activation: Activation | None = None,
+    residual: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+    kernel: Rung | Kernel = "auto",
+    config: Config | Mapping | None = None,
+    batch_invariant: bool = False,
+    precision: Precision | None = None,
+    accumulate: torch.dtype | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """activation(input @ weight.mT + bias) + residual.
+
+    In one kernel; a gated activation's too where that is faster, else torch's follow the product.
+
+    Args:
+        input: [..., in_features].
+        weight: [out_features, in_features], or [in_features]: then the result has one dimension
+            less.
+        bias: [out_features], with a gated activation as many as the weight has rows; or [] or [1].
+        activation: "relu", "gelu" (by the error function), "gelu_tanh", "silu"; or a gated one,
+            "swiglu", silu(gate) * up, or "geglu", gelu(gate) * up, of a weight whose first half of
+            rows is the gate's and whose second half is up's: the result has half of its rows.
+        residual: broadcastable to the result's shape.
+        out, kernel, config, batch_invariant, precision, accumulate, out_dtype: as of `matmul`.
+
+    Returns:
+        [..., out_features].
+
+    Where a gradient is recorded, backward keeps what torch's own linear and activation keep: input,
+    weight, and the activation's argument, which the kernel then stores.
+    Raises what `matmul` raises.
+
+    >>> import torch, tritemm
+    >>> device = "cuda" if torch.cuda.is_available() else "cpu"
+    >>> x, w = (torch.ones(2, 3, dtype=torch.float16, device=device) for _ in range(2))
+    >>> bias = torch.tensor([-4, 1], dtype=torch.float16, device=device)
+    >>> tritemm.linear(x, w, bias, activation="relu").tolist()
+    [[0.0, 4.0], [0.0, 4.0]]
+    """
+    if not isinstance(weight, torch.Tensor):
+        return without_tensors(
+            linear, input, weight, bias, activation=activation, residual=residual, out=out,
+            kernel=kernel, config=config, batch_invariant=batch_invariant, precision=precision,
+            accumulate=accumulate, out_dtype=out_dtype,
+        )  # fmt: skip
+    if weight.dim() > 2:
+        raise RuntimeError(
+            f"linear(): weight has shape {list(weight.shape)}; [out_features, in_features] and "
+            "[in_features] are possible. matmul multiplies by stacks of matrices"
+        )
+    other = weight.t()  # weight itself, if it has one dimension
+    gated = isinstance(activation, str) and activation in GATED
+    if gated and (weight.dim() != 2 or not holds(weight.shape[0] % 2 == 0)):
+        raise RuntimeError(
+            f"linear(): weight has shape {list(weight.shape)}; a gated activation needs "
+            "[2 * out_features, in_features], the gate's rows before the others"
+        )
+    try:
+        return matmul(
+            input, other, out=out, kernel=kernel, config=config, batch_invariant=batch_invariant,
+            precision=precision, accumulate=accumulate, out_dtype=out_dtype, bias=bias,
+            activation=activation, residual=residual,
+        )  # fmt: skip
+    except (RuntimeError, TypeError):
+        pair("linear", ("input", "weight"), input, weight, cast=out is None, axis=-1)
+        raise
+
+
+def addmm(
+    input: torch.Tensor,
+    mat1: torch.Tensor,
+    mat2: torch.Tensor,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+    out: torch.Tensor | None = None,
+    **options: Unpack[Options],
+) -> torch.Tensor:
+    """beta * input + alpha * mat1 @ mat2, as `torch.addmm`; [M, N] of [M, K] and [K, N].
+
+    `input` is broadcastable to [M, N], and not read where `beta` is 0. `options`: `matmul`'s.
+
+    >>> import torch, tritemm
+    >>> device = "cuda" if torch.cuda.is_available() else "cpu"
+    >>> a = torch.ones(2, 2, dtype=torch.float16, device=device)
+    >>> tritemm.addmm(a, a, a, beta=3).tolist()
+    [[5.0, 5.0], [5.0, 5.0]]
+    """
+    return _added(addmm, 2, input, mat1, mat2, beta, alpha, out, options)
+
+
+def baddbmm(
+    input: torch.Tensor,
+    batch1: torch.Tensor,
+    batch2: torch.Tensor,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+    out: torch.Tensor | None = None,
+    **options: Unpack[Options],
+) -> torch.Tensor:
+    """beta * input + alpha * batch1 @ batch2, as `torch.baddbmm`; [B, M, N].
+
+    `input` is broadcastable to that, and not read where `beta` is 0. `options`: those of `matmul`.
+
+    >>> import torch, tritemm
+    >>> device = "cuda" if torch.cuda.is_available() else "cpu"
+    >>> a = torch.ones(1, 2, 2, dtype=torch.float16, device=device)
+    >>> tritemm.baddbmm(a, a, a, alpha=2).tolist()
+    [[[5.0, 5.0], [5.0, 5.0]]]
+    """
+    return _added(baddbmm, 3, input, batch1, batch2, beta, alpha, out, options)
+
+
+def mv(
+    input: torch.Tensor,
+    vec: torch.Tensor,
+    *,
+    out: torch.Tensor | None = None,
+    **options: Unpack[Options],
+) -> torch.Tensor:
+    """The product of a matrix [M, K] and a vector [K], as `torch.mv`. `options`: `matmul`'s.
+
+    >>> import torch, tritemm
+    >>> device = "cuda" if torch.cuda.is_available() else "cpu"
+    >>> a = torch.ones(2, 3, dtype=torch.float16, device=device)
+    >>> tritemm.mv(a, a[0]).tolist()
+    [3.0, 3.0]
+    """
+    if not (isinstance(input, torch.Tensor) and isinstance(vec, torch.Tensor)):
+        return without_tensors(mv, input, vec, out=out, **options)
+    _dimensions("mv", input=(input, 2), vec=(vec, 1))
+    try:
+        return matmul(input, vec, out=out, **options)
+    except (RuntimeError, TypeError):
+        check_options("mv", options, matmul.__kwdefaults__)
+        pair("mv", ("input", "vec"), input, vec, cast=out is None)
+        raise
+
+
+#: What may be given beside what torch's functions take.
+_OPTIONS = [n for n in matmul.__kwdefaults__ if n not in ("out", "alpha", "beta", "residual")]
+
+
+@unframed
+def _added(function, dims, input, x, y, beta, alpha, out, options) -> torch.Tensor:
+    tensors = input, x, y
+    if not all(isinstance(t, torch.Tensor) for t in tensors):
+        return without_tensors(function, *tensors, beta=beta, alpha=alpha, out=out, **options)
+    name = function.__name__
+    first, second = ("mat1", "mat2") if dims == 2 else ("batch1", "batch2")
+    _dimensions(name, **{first: (x, dims), second: (y, dims)})
+    if dims == 3 and not holds(x.shape[0] == y.shape[0]):
+        raise RuntimeError(
+            f"{name}(): {first} has {x.shape[0]} matrices and {second} has {y.shape[0]}"
+        )
+    beta = factor("beta", beta)
+    try:
+        if beta == 0:
+            _unread(name, input, x, y)
+            if not attends(input):
+                return matmul(x, y, alpha=alpha, out=out, **options)
+        return matmul(x, y, residual=input, alpha=alpha, beta=beta, out=out, **options)
+    except (RuntimeError, TypeError):
+        check_options(name, options, _OPTIONS)
+        pair(name, (first, second), x, y, cast=out is None)
+        if beta != 0:
+            added_to(input, x, (*x.shape[:-1], y.shape[-1]), name="input")
+        raise
+
+
+@unframed
+def _unread(name, input, x, y) -> None:
+    """Refuse an `input` that counts for nothing where torch does: its shape, on some devices."""
+    if not expands(input.shape, (*x.shape[:-1], y.shape[-1])):
+        shapes = input.shape, (*x.shape[:-1], 0), (*y.shape[:-2], 0, y.shape[-1])
+        getattr(torch, name)(*(torch.empty(shape, device=x.device) for shape in shapes), beta=0)
+
+
+@unframed
+def _dimensions(name, **tensors) -> None:
+    for argument, (tensor, count) in tensors.items():
+        if tensor.dim() != count:
+            raise RuntimeError(f"{name}(): {argument} has {tensor.dim()} dimensions, not {count}")

@@ -1,0 +1,195 @@
+"""`einsum` of two tensors as one product of views; nothing is copied where strides allow."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import torch
+from torch.compiler import is_dynamo_compiling
+from typing_extensions import Unpack
+
+from ..runtime.sizes import holds, known
+from .arguments import Options, check_options, pair, without_tensors
+from .matmul import matmul
+
+
+def einsum(
+    equation: str, a: torch.Tensor, b: torch.Tensor, **options: Unpack[Options]
+) -> torch.Tensor:
+    """`torch.einsum` of two tensors.
+
+    Letters that both have and the result lacks are K, those that all three have are batches. Of
+    several letters that only one tensor has, those that don't lie in one piece become batches,
+    along which the other is broadcast: only a K of several letters that don't is copied.
+
+    Args:
+        equation: as of `torch.einsum`, with or without "->" and "...".
+        a, b: of one type and device.
+        options: `kernel`, `batch_invariant`, `precision`, `accumulate`, `out_dtype` as of `matmul`.
+
+    Raises what `torch.einsum` and `matmul` raise.
+
+    >>> import torch, tritemm
+    >>> device = "cuda" if torch.cuda.is_available() else "cpu"
+    >>> q = torch.ones(2, 5, 3, 4, dtype=torch.float16, device=device)  # batch, token, head, size
+    >>> tritemm.einsum("bqhd,bkhd->bhqk", q, q).shape
+    torch.Size([2, 3, 5, 5])
+    """
+    if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
+        return without_tensors(einsum, equation, a, b, **options)
+    if options:
+        check_options("einsum", options, Options.__annotations__)
+    # Dynamo would go round the cache as well, and warn of it.
+    read = _form.__wrapped__ if is_dynamo_compiling() else _form
+    form = read(equation, a.dim(), b.dim())
+    try:
+        if a.dtype != torch.int8 or not form.alone:
+            return _product(form, a, b, options)
+        # Sums of int8 may be no int8: those of the product are taken, in its own type.
+        whole = Form.of(form.a, form.b, form.result + form.alone)
+        result = _product(whole, a, b, options)
+        return result.sum([*range(-len(form.alone), 0)], dtype=result.dtype)
+    except (RuntimeError, TypeError):
+        pair("einsum", ("a", "b"), a, b, axis=None)
+        raise
+
+
+def _product(form: Form, a, b, options: dict) -> torch.Tensor:
+    a, b = _alike(form, a, b)
+    x, m = _view(a, form.a, form.batch, form.rows, form.terms, last="terms")
+    y, n = _view(b, form.b, form.batch, form.columns, form.terms, last="free")
+    # [batch, rows that lie apart, columns that lie apart, rows, columns]
+    for _ in n.apart:
+        x = x.unsqueeze(-3)
+    y = y.reshape(*y.shape[: len(form.batch)], *[1] * len(m.apart), *y.shape[len(form.batch) :])
+    result = matmul(x, y, **options)
+    sizes = {**m.sizes, **n.sizes}
+    together = [*form.batch, *m.apart, *n.apart]
+    apart = [sizes[i] for i in (*m.together, *n.together)]
+    result = result.reshape([*result.shape[: len(together)], *apart])
+    have = [*together, *m.together, *n.together]
+    return result.permute(tuple(have.index(i) for i in form.result))
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """The letters of both tensors and the result, and what each is to the product."""
+
+    a: str
+    b: str
+    result: str
+    batch: str
+    terms: str
+    rows: str
+    columns: str
+    alone: str
+
+    @staticmethod
+    def of(a: str, b: str, result: str) -> Form:
+        return Form(
+            a, b, result,
+            batch=_of(result, lambda i: i in a and i in b),
+            terms=_of(a, lambda i: i in b and i not in result),
+            rows=_of(a, lambda i: i in result and i not in b),
+            columns=_of(b, lambda i: i in result and i not in a),
+            alone=_of(a + b, lambda i: (i in a) != (i in b) and i not in result),
+        )  # fmt: skip
+
+
+def _of(letters: str, wanted) -> str:
+    """Those that are wanted, each once."""
+    return "".join(i for i in dict.fromkeys(letters) if wanted(i))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Free:
+    """Letters that one tensor has alone: those that are one axis `together`, and those `apart`."""
+
+    together: str
+    apart: str
+    sizes: dict[str, int]
+
+
+@functools.lru_cache
+def _form(equation: str, a_dims: int, b_dims: int) -> Form:
+    """Of an equation that torch accepts for tensors of so many dimensions; or torch's error."""
+    torch.einsum(equation, torch.ones([1] * a_dims), torch.ones([1] * b_dims))
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    first, second = left.split(",")
+    letters = [i for i in map(chr, range(0x100, 0x200)) if i not in equation]
+    given = (first, a_dims), (second, b_dims)
+    parts = [_spelt(part, dims, letters) for part, dims in given]
+    most = max(dims - len(part.replace("...", "")) for part, dims in given)
+    dots = "".join(reversed(letters[:most])) if "..." in left else ""
+    if arrow:
+        return Form.of(*parts, right.replace("...", dots))
+    named = sorted(i for i in set(left) - {",", "."} if left.count(i) == 1)
+    return Form.of(*parts, dots + "".join(named))
+
+
+def _spelt(part: str, dims: int, letters: Sequence[str]) -> str:
+    """With a letter for each dimension that "..." stands for, the last ones alike."""
+    count = dims - len(part.replace("...", ""))
+    return part.replace("...", "".join(reversed(letters[:count])))
+
+
+def _alike(form: Form, a, b) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both with one size for each letter; torch's error where they have two."""
+    sizes: dict[str, int] = {}
+    for letters, t in ((form.a, a), (form.b, b)):
+        own: dict[str, int] = {}
+        for letter, size in zip(letters, t.shape, strict=True):
+            if not holds(own.setdefault(letter, size) == size):
+                raise RuntimeError(
+                    f"einsum(): a subscript is repeated for sizes {own[letter]} and {size} of an "
+                    f"operand of shape {list(t.shape)}; they don't match"
+                )
+            before = sizes.setdefault(letter, size)
+            if known(before == 1):
+                sizes[letter] = size
+            elif not known(size == 1) and not holds(before == size):
+                raise RuntimeError(
+                    f"einsum(): operands do not broadcast with remapped shapes: {list(a.shape)} "
+                    f"and {list(b.shape)} differ in a subscript, {before} and {size}"
+                )
+    return a.expand([sizes[i] for i in form.a]), b.expand([sizes[i] for i in form.b])
+
+
+def _view(t, letters: str, batch: str, free: str, terms: str, last: str):
+    """`t` as [batch, free letters that lie apart, free, terms], or terms and then free."""
+    for letter in sorted({i for i in letters if letters.count(i) > 1}):  # a diagonal
+        while letters.count(letter) > 1:
+            i, j = letters.index(letter), letters.rindex(letter)
+            t = t.diagonal(dim1=i, dim2=j)
+            letters = letters[:i] + letters[i + 1 : j] + letters[j + 1 :] + letter
+    alone = [i for i, letter in enumerate(letters) if letter not in batch + free + terms]
+    if alone:
+        t = t.sum(alone)
+        letters = "".join(i for i in letters if i in batch + free + terms)
+    t = t.permute(tuple(letters.index(i) for i in (*batch, *free, *terms)))
+    sizes = dict(zip(free, t.shape[len(batch) :], strict=False))
+    # The largest strides first, so that what can be one axis is.
+    first, count = len(batch), len(free)
+    strides, order = t.stride()[first : first + count], []
+    for i in range(count):  # Dynamo sorts no symbols
+        order.insert(sum(1 for j in order if strides[j] >= strides[i]), i)
+    free = "".join(free[i] for i in order)
+    t = t.permute((*range(first), *[first + i for i in order], *range(first + count, t.dim())))
+    apart = 0
+    while count - apart > 1 and not _is_one(t, first + apart, first + count):
+        apart += 1
+    start = first + apart
+    t = t.flatten(start, first + count - 1) if count - apart else t.unsqueeze(start)
+    t = t.flatten(start + 1) if terms else t.unsqueeze(-1)
+    found = _Free(free[apart:], free[:apart], sizes)
+    return (t if last == "terms" else t.mT), found
+
+
+def _is_one(t, start: int, end: int) -> bool:
+    """Whether these dimensions of `t` are known to lie in one piece."""
+    return all(
+        known(t.shape[i] == 1) or known(t.stride(i) == t.shape[i + 1] * t.stride(i + 1))
+        for i in range(start, end - 1)
+    )

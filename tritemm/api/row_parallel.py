@@ -1,0 +1,172 @@
+"""A linear layer whose sum is sharded over processes; its bits don't depend on their number."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from ..dtypes import Precision
+from .arguments import autocast, check_dense, pair
+from .matmul import matmul
+
+
+def row_parallel_linear(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    group: torch.distributed.ProcessGroup | None = None,
+    parts: int = 8,
+    precision: Precision | None = None,
+) -> torch.Tensor:
+    """The whole input @ weight.mT + bias, on each of the processes that have columns of both.
+
+    Process r of n has the r-th K / n columns of `input` and `weight`. K is cut into `parts`,
+    whatever n is: each is multiplied batch-invariantly and kept in float32 (float64 of float64),
+    and neighbours are added until one is left: (p0 + p1) + (p2 + p3) and so on. A process has a
+    subtree of that; what it comes to is gathered, and each process adds up the rest. So a row has
+    the same bits on 1, 2, 4, ... `parts` processes, and whatever rows stand beside it. A sum by
+    all-reduce moves half as much of a 16-bit type, or less; its order follows from the number of
+    processes.
+
+    Args:
+        input: [..., K / n].
+        weight: [out_features, K / n].
+        bias: [out_features], the same on all processes; added once, in float32.
+        group: of n processes; default: all, or this one alone where `torch.distributed` was not
+            initialised.
+        parts: a power of two, and a multiple of n; it divides K.
+        precision: as of `matmul`.
+
+    Returns:
+        [..., out_features], the same on all processes, of the input's type.
+
+    Backward gives each process the gradients of its own columns, and expects the same gradient of
+    the result on all of them. It is for autograd alone: `torch.func`, forward mode and, on several
+    processes, gradients of gradients are refused.
+
+    Raises:
+        ValueError: `parts` is no power of two, no multiple of n, or doesn't divide K.
+        TypeError: a tensor is none, or holds no floats.
+        RuntimeError: as `matmul`, of what doesn't fit together.
+
+    >>> import torch, tritemm
+    >>> device = "cuda" if torch.cuda.is_available() else "cpu"
+    >>> x, w = (torch.ones(2, 16, dtype=torch.float16, device=device) for _ in range(2))
+    >>> tritemm.row_parallel_linear(x, w, parts=4).tolist()
+    [[16.0, 16.0], [16.0, 16.0]]
+    """
+    for name, t in (("input", input), ("weight", weight), ("bias", bias)):
+        if t is not None and not (isinstance(t, torch.Tensor) and t.is_floating_point()):
+            kind = t.dtype if isinstance(t, torch.Tensor) else type(t).__name__
+            raise TypeError(
+                f"row_parallel_linear(): {name} is {kind}; a tensor of floats is needed"
+            )
+        if t is not None:
+            check_dense(name, t)
+    group, processes = _group(group)
+    if weight.dim() != 2 or input.dim() < 1 or input.shape[-1] != weight.shape[-1]:
+        raise RuntimeError(
+            f"row_parallel_linear(): input has shape {list(input.shape)} and weight "
+            f"{list(weight.shape)}; [..., K / n] and [out_features, K / n] are needed, of "
+            f"{processes} processes"
+        )
+    pair("row_parallel_linear", ("input", "weight"), input, weight, axis=-1)
+    if type(parts) is not int or parts < 1 or parts & (parts - 1) or parts % processes:
+        raise ValueError(
+            f"parts is {parts!r}; a power of two that {processes} processes divide is needed"
+        )
+    own = parts // processes
+    if weight.shape[-1] % own:
+        raise ValueError(
+            f"parts is {parts}, {own} for each of {processes} processes; they don't divide its "
+            f"{weight.shape[-1]} columns of K"
+        )
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise RuntimeError(
+            f"row_parallel_linear(): bias has shape {list(bias.shape)}; [{weight.shape[0]}] is "
+            "needed"
+        )
+    tensors = (t if t is None else autocast(t) for t in (input, weight, bias))
+    return _RowParallel.apply(*tensors, group, processes, own, precision)
+
+
+def _group(group):
+    """The group and how many processes it has; None and 1 without any."""
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return None, 1
+    processes = torch.distributed.get_world_size(group)
+    if processes < 1:
+        raise RuntimeError(
+            f"row_parallel_linear(): process {torch.distributed.get_rank()} is none of `group`; "
+            "only its members can call it"
+        )
+    return group, processes
+
+
+class _RowParallel(torch.autograd.Function):
+    """With the derivatives of a process's own columns."""
+
+    @staticmethod
+    def forward(ctx, input, weight, bias, group, processes, own, precision):
+        needs_input, needs_weight, *_ = ctx.needs_input_grad
+        ctx.save_for_backward(input if needs_weight else None, weight if needs_input else None)
+        ctx.bias, ctx.precision = bias is not None and bias.dtype, precision
+        ctx.processes = processes
+        rows = _flat(input)
+        total = added(products(rows, weight, own, precision))
+        if processes > 1:
+            total = added(_gathered(total, group, processes))
+        if bias is not None:
+            total = total + bias
+        return total.to(input.dtype).reshape(*input.shape[:-1], weight.shape[0])
+
+    @staticmethod
+    def backward(ctx, grad):
+        if ctx.processes > 1 and torch.is_grad_enabled():
+            raise RuntimeError(
+                "row_parallel_linear(): a gradient of its gradient needs the shares of "
+                f"{ctx.processes} processes, which it doesn't gather; leave create_graph out"
+            )
+        input, weight = ctx.saved_tensors
+        needs_input, needs_weight, needs_bias, *_ = ctx.needs_input_grad
+        options = {"precision": ctx.precision}
+        rows = _flat(grad)
+        found = [None] * 3
+        if needs_input:
+            found[0] = matmul(grad, weight, batch_invariant=True, **options)
+        if needs_weight:
+            found[1] = matmul(rows.mT, _flat(input), **options)
+        if needs_bias:
+            wide = torch.promote_types(grad.dtype, torch.float32)
+            found[2] = rows.sum(0, dtype=wide).to(ctx.bias)
+        return *found, *[None] * 4
+
+
+def _flat(t: torch.Tensor) -> torch.Tensor:
+    """As rows, of which there may be none, or empty ones."""
+    return t.reshape(math.prod(t.shape[:-1]), t.shape[-1])
+
+
+def products(rows, weight, own: int, precision: str | None = None) -> torch.Tensor:
+    """[own, M, N] of `rows` [M, K] and `weight` [N, K]: of so many parts of K, not rounded."""
+    a, b = (t.unflatten(-1, (own, t.shape[-1] // own)).movedim(-2, 0) for t in (rows, weight))
+    wide = torch.promote_types(rows.dtype, torch.float32)
+    return matmul(a, b.mT, batch_invariant=True, precision=precision, out_dtype=wide)
+
+
+def added(parts: torch.Tensor) -> torch.Tensor:
+    """The sum of [a power of two, M, N] over the first dimension, of neighbours again and again."""
+    while len(parts) > 1:
+        parts = parts[0::2] + parts[1::2]
+    return parts[0]
+
+
+def _gathered(total: torch.Tensor, group, processes: int) -> torch.Tensor:
+    """[n, M, N] of the n processes of the group, in their order."""
+    everyone = total.new_empty((processes, *total.shape))
+    gather = getattr(torch.distributed, "all_gather_single", None)  # its name since torch 2.14
+    gather = gather or torch.distributed.all_gather_into_tensor
+    gather(everyone.flatten(0, 1), total.contiguous(), group)
+    return everyone

@@ -1,0 +1,1 @@
+"""What architectures can do: tiles, shared memory, registers, clusters; and why not."""

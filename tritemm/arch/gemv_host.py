@@ -1,0 +1,207 @@
+"""Host helpers of `gemv`: its tiles, refusals and arguments."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import torch
+
+from ..kernels.device.words import WORD
+from ..problem import Matrix, Problem
+from ..runtime.workspace import Room
+from ..spec import Arguments, Config
+from .host import POINTERS, tma_why_not
+from .limits import MOST_PROGRAMS, pairs_why_not, programs_why_not
+
+#: Rows of C in one program: more would not leave registers for what is in flight.
+MOST_ROWS = 8
+#: Parts that K is split in, at most: the last program of a tile reads as many.
+MOST_PARTS = 128
+
+#: Words of its lines that a thread asks for at once, at most; of its lines or A's rows, at least.
+IN_FLIGHT = 8
+LEAST_IN_FLIGHT = 4
+#: Warps, words of a line in a step, and lines of a thread, where lanes run along K. The fewer the
+#: words, the fewer lanes whose sums are added up when a line ends, which is soon where K is short;
+#: of a long K the wide ones read most evenly.
+ALONG_K = (
+    (8, 256, 4), (4, 128, 4), (8, 256, 2), (4, 128, 2), (4, 64, 1), (4, 32, 2), (8, 32, 2),
+    (4, 32, 1), (4, 16, 2),
+)  # fmt: skip
+#: Of a config that a caller names: words in flight, and sums, of a thread. The code for a step
+#: grows with both, and the compiler's time with the code.
+MOST_IN_FLIGHT, MOST_SUMS = 16, 64
+#: Programs per SM that are enough to keep it busy.
+PROGRAMS = 3
+
+
+def skewed(matrix: Matrix, line: int) -> bool:
+    """Whether some line of `matrix` starts inside a word; `line` elements lie between two."""
+    steps = (*matrix.strides[:2], line)
+    return not matrix.aligned or any(s * matrix.dtype.itemsize % WORD.value for s in steps)
+
+
+def along(problem: Problem) -> str:
+    """The axis that B is contiguous along, "k" or "n", or "" if neither is."""
+    *_, stride_k, stride_n = problem.b.strides
+    if stride_k == 1:
+        return "k"
+    return "n" if stride_n == 1 else ""
+
+
+def fixed(problem: Problem, config: Config):
+    axis = along(problem)
+    per = WORD.value // problem.itemsize
+    *_, stride_am, stride_ak = problem.a.strides
+    *_, stride_bk, stride_bn = problem.b.strides
+    return POINTERS.fixed(problem, config) | {
+        "ALONG": axis,
+        "A_WORDS": axis == "k" and stride_ak == 1,
+        "A_SKEW": skewed(problem.a, stride_am),
+        "B_SKEW": skewed(problem.b, stride_bn if axis == "k" else stride_bk),
+        "RAGGED": problem.K % per != 0,
+        "WIDE": problem.long,  # offsets have 64 bits in any case
+        "SPLIT_K": config.SPLIT_K,
+        "PDL": problem.device.pdl,
+        # 64 sums per thread of 4 warps are read at once.
+        "PARTS": min(config.SPLIT_K, max(1, 8192 // (config.BLOCK_M * config.BLOCK_N))),
+    }
+
+
+def room(problem: Problem, config: Config) -> Room | None:
+    """Where K is split: for its partial sums, and a counter for each tile."""
+    if config.SPLIT_K == 1:
+        return None
+    tiles = config.tiles(problem)
+    half = problem.accumulate == torch.float16
+    dtype = torch.float32 if half else problem.accumulate
+    return Room(config.SPLIT_K * tiles * config.BLOCK_M * config.BLOCK_N, dtype, tiles)
+
+
+def tensors(problem: Problem, config: Config, a, b, c, partial=None, counters=None):
+    operands = POINTERS.tensors(problem, config, a, b, c)
+    return operands | {"partial_ptr": partial, "counter_ptr": counters}
+
+
+def few_rows(problem: Problem) -> int:
+    """Where B runs along N, every row has an accumulator for each element of a word: too many; and
+    what the copy engine can read is multiplied faster by tensor cores.
+
+    Of A's rows, elements beside each other are of different rows where A is stored by columns.
+    """
+    if along(problem) == "n":
+        return int(problem.itemsize != 2 or tma_why_not(problem) is not None)
+    return 2 if problem.a.layout == "T" else MOST_ROWS
+
+
+def options(problem: Problem, config: Config) -> dict[str, bool]:
+    return {"launch_pdl": True} if problem.device.pdl else {}
+
+
+def why_not(problem: Problem) -> str | None:
+    """All fits but pairs of columns, and tiles that are more than the programs of a launch."""
+    if reason := pairs_why_not(problem):
+        return reason
+    if problem.M * problem.N * problem.batch <= MOST_PROGRAMS:
+        return None  # at once: a tile has an element or more
+    return programs_why_not(min(grid(problem, config) for config in configs(problem)))
+
+
+def config_why_not(problem: Problem, config: Config) -> str | None:
+    """The last program of a tile reads the sums of parts by powers of two; words are whole."""
+    split, m, n, k = config.SPLIT_K, config.BLOCK_M, config.BLOCK_N, config.BLOCK_K
+    if split & (split - 1):
+        return f"SPLIT_K is {split}; a power of two is possible"
+    if split > MOST_PARTS:
+        return f"SPLIT_K is {split}; {MOST_PARTS} parts are possible"
+    if m > MOST_ROWS:
+        return f"BLOCK_M is {m}; {MOST_ROWS} is possible"
+    axis = along(problem)
+    per = WORD.value // problem.itemsize if axis else 1
+    name, size = ("BLOCK_N", n) if axis == "n" else ("BLOCK_K", k)
+    if size % per:
+        return f"{name} is {size}; a word has {per} elements, multiples of that are possible"
+    words = -(-n * k // (per * 32 * config.num_warps))
+    of_a = 1 if axis == "n" else m
+    flying = max(words, of_a) * config.num_stages
+    if flying > MOST_IN_FLIGHT:
+        return (
+            f"{flying} words of a thread are in flight; {MOST_IN_FLIGHT} are possible. "
+            "Take a smaller tile, fewer stages or more warps"
+        )
+    kept = words * m * (per if axis == "n" else 1)
+    if kept > MOST_SUMS:
+        return f"{kept} sums per thread; {MOST_SUMS} are possible. Take a smaller tile"
+    return None
+
+
+def grid(problem: Problem, config: Config) -> int:
+    return config.tiles(problem) * config.SPLIT_K
+
+
+def configs(problem: Problem) -> tuple[Config, ...]:
+    """First what should suit: 4 to 8 words in flight per thread, and programs for each SM.
+
+    Then fewer or more lines, or parts of K, per program.
+    """
+    rows = min(_next_power_of_2(problem.M), MOST_ROWS)
+    choices = _along_n if along(problem) == "n" else _along_k
+    enough = PROGRAMS * problem.device.sms
+    distinct = dict.fromkeys(choices(problem, rows))
+    fewest_idle = sorted(distinct, key=lambda config: -min(grid(problem, config), enough))
+    if problem.M * problem.N * problem.batch > MOST_PROGRAMS:
+        able = [c for c in fewest_idle if grid(problem, c) <= MOST_PROGRAMS]
+        return tuple(able or fewest_idle)
+    return tuple(fewest_idle)
+
+
+def _along_k(problem: Problem, rows: int) -> Iterator[Config]:
+    per = WORD.value // problem.itemsize if along(problem) else 1
+    length = -(-problem.K // per)  # words
+    for warps, most, lines in ALONG_K:
+        if lines * rows > 16:
+            continue
+        words = min(most, _next_power_of_2(length))
+        columns = lines * 32 * warps // words
+        flying = min(IN_FLIGHT // lines, MOST_IN_FLIGHT // max(lines, rows))
+        stages = _stages(-(-length // words), flying)
+        if max(lines, rows) * stages < LEAST_IN_FLIGHT:
+            continue
+        tile = Config(rows, columns, words * per, num_warps=warps, num_stages=stages)
+        split = _split(problem, tile, programs=problem.device.sms)
+        yield dataclasses.replace(tile, SPLIT_K=split)
+
+
+def _stages(steps: int, most: int) -> int:
+    """Steps whose words are in flight together: a power of two, which adds a quarter at most."""
+    able = (n for n in (8, 4, 2) if n <= most and 4 * (-(-steps // n) * n) <= 5 * steps)
+    return next(able, 1)
+
+
+def _along_n(problem: Problem, rows: int) -> Iterator[Config]:
+    per = WORD.value // problem.itemsize
+    # The accumulators of a word are rows * per.
+    rows = min(rows, 32 // per)
+    stages = 8 if rows * per <= 8 else 4
+    length = -(-problem.N // per)  # words
+    for most, occupancy in ((32, 6), (32, 3), (16, 6), (32, 12)):
+        words = min(most, _next_power_of_2(length))
+        tile = Config(rows, words * per, 256 // words, num_warps=8, num_stages=stages)
+        split = _split(problem, tile, programs=occupancy * problem.device.sms)
+        yield dataclasses.replace(tile, SPLIT_K=split)
+
+
+def _next_power_of_2(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
+
+def _split(problem: Problem, tile: Config, programs: int) -> int:
+    """Parts of K, a power of two, that make `programs` programs or leave one step to each."""
+    wanted = programs // tile.tiles(problem)
+    steps = problem.K // (tile.BLOCK_K * tile.num_stages)
+    parts = max(1, min(wanted, steps, MOST_PARTS))
+    return 1 << (parts.bit_length() - 1)
+
+
+ARGUMENTS = Arguments(fixed, tensors, workspace=room, options=options)

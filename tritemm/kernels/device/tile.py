@@ -1,0 +1,121 @@
+"""Device helpers that several rungs share: addressing, the dot, the epilogue.
+
+Nothing here is what a rung teaches. Sizes are in elements; tiles are `[BLOCK_M, BLOCK_N]`.
+"""
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from ...machine import interpreter
+from .finish import finish as finish
+
+#: True when kernels run in Triton's interpreter, which needs two corrections below.
+INTERPRETED = tl.constexpr(interpreter.INTERPRETED)
+
+
+@triton.jit
+def widen(x, WIDE: tl.constexpr):
+    """`x` as int64 where an offset of this problem can pass 2**31 elements, else unchanged."""
+    if WIDE:
+        x = tl.cast(x, tl.int64)
+    return x
+
+
+@triton.jit
+def follow(PDL: tl.constexpr):
+    """Let the next launch begin, and wait for the one before: under programmatic dependent launch.
+
+    Comes before the first access to memory.
+    """
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+
+
+@triton.jit
+def batch_offset(b0, b1, stride_0, stride_1):
+    """Elements before batch (b0, b1), in 64 bits: batches may lie 2**31 elements apart."""
+    return tl.cast(b0, tl.int64) * stride_0 + tl.cast(b1, tl.int64) * stride_1
+
+
+@triton.jit
+def dot(a, b, acc, PRECISION: tl.constexpr):
+    """acc + a @ b in acc's type; `PRECISION` says how fp32 operands are multiplied.
+
+    The interpreter multiplies bf16 bit patterns and knows no split precisions, so there the
+    operands are widened to fp32, which is exact, and fp32 is multiplied as fp32.
+    """
+    if INTERPRETED:
+        if a.dtype == tl.bfloat16:
+            a = a.to(tl.float32)
+            b = b.to(tl.float32)
+        acc = tl.dot(a, b, acc, input_precision="ieee", out_dtype=acc.dtype)
+    else:
+        acc = tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=acc.dtype)
+    return acc
+
+
+@triton.jit
+def convert(acc, dtype: tl.constexpr):
+    """`acc` rounded to nearest even in `dtype` (the interpreter truncates to bf16)."""
+    if INTERPRETED and dtype == tl.bfloat16:
+        acc = acc.to(tl.float32)
+        bits = acc.to(tl.uint32, bitcast=True)
+        bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+        rounded = bits.to(tl.float32, bitcast=True)
+        acc = tl.where(acc == acc, rounded, acc)
+    return acc.to(dtype)
+
+
+@triton.jit
+def store(c_ptr, acc, offs_m, offs_n, M, N, stride_cm, stride_cn):
+    """Write the part of the tile that lies inside M x N; c_ptr points at the batch's first row."""
+    mask = (offs_m[:, None] < M) & (offs_n[None, :] < N)
+    c_ptrs = c_ptr + offs_m[:, None] * stride_cm + offs_n[None, :] * stride_cn
+    tl.store(c_ptrs, convert(acc, c_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def load_tile(desc, b0, b1, row, col, ROWS: tl.constexpr, COLS: tl.constexpr,
+              MAJOR: tl.constexpr, BATCHED: tl.constexpr):  # fmt: skip
+    """The [ROWS, COLS] tile at (row, col) of a matrix stored by rows ("N") or columns ("T")."""
+    if MAJOR == "T":
+        tile = load_box(desc, b0, b1, col, row, COLS, ROWS, BATCHED).T
+    else:
+        tile = load_box(desc, b0, b1, row, col, ROWS, COLS, BATCHED)
+    return tile
+
+
+@triton.jit
+def load_box(desc, b0, b1, i, j, I: tl.constexpr, J: tl.constexpr, BATCHED: tl.constexpr):
+    """The [I, J] box at (i, j) of batch (b0, b1); a broadcast batch has extent 1."""
+    if BATCHED:
+        b0 = tl.minimum(b0, desc.shape[0] - 1)
+        b1 = tl.minimum(b1, desc.shape[1] - 1)
+        box = desc.load([b0, b1, i, j]).reshape(I, J)
+    else:
+        box = desc.load([i, j])
+    return box
+
+
+@triton.jit
+def store_tile(c_desc, c_ptr, acc, b0, b1, row, col, M, N,
+               strides, extra, BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
+               TMA_STORE: tl.constexpr, BATCHED: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
+    """Finish and write the tile at (row, col) of batch (b0, b1), by the copy engine if it can.
+
+    `strides` of C and `extra`, as `finish` takes it.
+    """
+    offs_m = widen(row + tl.arange(0, acc.shape[0]), WIDE)
+    offs_n = widen(col + tl.arange(0, acc.shape[1]), WIDE)
+    acc = finish(acc, extra, b0, b1, offs_m, offs_n, M, N, BIAS, ACTIVATION)
+    if TMA_STORE:
+        tile = convert(acc, c_desc.dtype)
+        if BATCHED:
+            c_desc.store([b0, b1, row, col], tile.reshape(1, 1, tile.shape[0], tile.shape[1]))
+        else:
+            c_desc.store([row, col], tile)
+    else:
+        c_ptr += batch_offset(b0, b1, strides[0], strides[1])
+        store(c_ptr, acc, offs_m, offs_n, M, N, strides[2], strides[3])

@@ -1,0 +1,1 @@
+"""What there is of this machine: Triton, its interpreter, the driver; what is missing."""

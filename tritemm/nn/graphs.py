@@ -1,0 +1,383 @@
+"""What Inductor makes of our products in a graph: fewer of them, with what follows in the kernel.
+
+Layers of one input are one product where their weights lie one behind the other; without a
+gradient, a gated activation of two such is a part of it, and any other activation that follows a
+product is its epilogue. The graph is functional, so that equal nodes are equal values whatever was
+written to in the code that it comes from, and hooks are a part of it.
+
+Weights are looked at while the graph is made, and again at each run: where they came apart
+meanwhile, the products are made one by one.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch.fx import Graph, Node
+
+from ..api.blas import linear
+from ..plan import activated
+from ..problem import ACCUMULATE, ACTIVATIONS, GATED
+from ..runtime import inductor
+from ..runtime.torch_private import implement
+
+_LIBRARY = torch.library.Library("tritemm", "FRAGMENT")
+_LIBRARY.define(
+    "merged(Tensor input, Tensor first, Tensor second, Tensor? third, Tensor? first_bias, "
+    "Tensor? second_bias, Tensor? third_bias, str? precision) -> Tensor"
+)
+_LIBRARY.define(
+    "gated(Tensor input, Tensor gate, Tensor up, str activation, str? precision) -> Tensor"
+)
+_MERGED, _GATED = torch.ops.tritemm.merged.default, torch.ops.tritemm.gated.default
+_MM, _GEMM = torch.ops.tritemm.mm.default, torch.ops.tritemm.gemm.default
+#: The most layers that `merged` takes.
+_MOST = 3
+
+
+# The operators, which stand in graphs alone, below autograd
+
+
+def _merged(input, first, second, third, bias_1, bias_2, bias_3, precision, out=None):
+    """The products of [..., K] and weights [N, K], with biases [N] or None, side by side."""
+    weights, biases = _there(first, second, third), _there(bias_1, bias_2, bias_3)
+    weight, bias = packed(*weights), packed(*biases) if biases else None
+    if weight is not None and (bias is not None or not biases):
+        return linear(input, weight, bias, precision=precision, out=out)
+    if out is None:
+        out = _merged_fake(input, first, second, third, bias_1, bias_2, bias_3, precision)
+    parts = out.split([w.shape[0] for w in weights], -1)
+    for w, b, part in zip(weights, biases or (None,) * _MOST, parts, strict=False):
+        linear(input, w, b, precision=precision, out=part)
+    return out
+
+
+def _merged_into(input, first, second, *rest, out):
+    """What code compiled by Inductor calls in place of `merged`, into memory that it has planned.
+
+    `rest`: those of the other tensors that are there; of each whether it is; the precision.
+    """
+    *others, third, bias_1, bias_2, bias_3, precision = rest
+    others = iter(others)
+    filled = (next(others) if there else None for there in (third, bias_1, bias_2, bias_3))
+    _merged(input, first, second, *filled, precision, out=out)
+
+
+def _merged_fake(input, first, second, third, *_):
+    rows = sum(w.shape[0] for w in _there(first, second, third))
+    return input.new_empty((*input.shape[:-1], rows))
+
+
+def _gated(input, gate, up, activation, precision, out=None):
+    """activation(input @ gate.mT) * (input @ up.mT): [..., K] and [N, K] to [..., N]."""
+    weight = packed(gate, up)
+    if weight is not None:
+        return linear(input, weight, activation=activation, precision=precision, out=out)
+    of_gate = activated(linear(input, gate, precision=precision), GATED[activation])
+    return torch.mul(of_gate, linear(input, up, precision=precision), out=out)
+
+
+def _gated_fake(input, gate, *_):
+    return input.new_empty((*input.shape[:-1], gate.shape[0]))
+
+
+for _name, _function, _fake in (("merged", _merged, _merged_fake), ("gated", _gated, _gated_fake)):
+    implement(_LIBRARY, _name, _function, "CPU", "CUDA")
+    torch.library.register_fake(f"tritemm::{_name}", _fake, lib=_LIBRARY)
+
+#: By these names, because generated code imports torch and is kept between processes.
+torch.ops.tritemm.merged_into, torch.ops.tritemm.gated_into = _merged_into, _gated
+
+
+def _there(*tensors) -> list:
+    return [t for t in tensors if t is not None]
+
+
+def packed(*tensors: torch.Tensor) -> torch.Tensor | None:
+    """[sum of rows, ...] over all of them, [rows, ...] each, if one's memory follows another's.
+
+    None where it doesn't. The storage of the first must reach over the last: memory of another
+    storage may begin at that address by chance.
+    """
+    first = tensors[0]
+    rest, address = first.shape[1:], first.data_ptr()
+    for tensor in tensors:
+        if tensor.shape[1:] != rest or tensor.dtype != first.dtype or not tensor.numel():
+            return None
+        if tensor.data_ptr() != address or not tensor.is_contiguous():
+            return None
+        address += tensor.nbytes
+    begin = first.storage_offset() * first.element_size()
+    if first.untyped_storage().nbytes() < begin + address - first.data_ptr():
+        return None
+    rows = sum(tensor.shape[0] for tensor in tensors)
+    # A dimension of one element may have any stride, and be contiguous: `first` doesn't tell it.
+    return first.detach().as_strided((rows * math.prod(rest),), (1,)).view(rows, *rest)
+
+
+# The graph
+
+
+class _Product(NamedTuple):
+    """A product in a graph, input @ other + bias, with nothing else that follows in it."""
+
+    node: Node
+    input: Node
+    other: Node
+    bias: Node | None
+    precision: str | None
+    #: What `other` is the transpose of, if that is a tensor that the graph is given.
+    weight: Node | None
+
+    @property
+    def value(self) -> torch.Tensor:
+        return self.node.meta["val"]
+
+
+def fuse(graph: Graph) -> None:
+    """Make the products of a graph fewer, as the head of this module says."""
+    inductor.lower(_MERGED, "torch.ops.tritemm.merged_into", tensors=3, optional=4)
+    inductor.lower(_GATED, "torch.ops.tritemm.gated_into", tensors=3)
+    without_gradient = inductor.is_inference()
+    for run in _runs(_products(graph)):
+        if not (without_gradient and len(run) == 2 and _gate(graph, *run)):
+            _merge(graph, run)
+    if without_gradient:
+        for product in _products(graph):
+            _activate(graph, product)
+    graph.eliminate_dead_code()
+
+
+def _products(graph: Graph) -> list[_Product]:
+    """Those of the graph that the dispatcher chooses a kernel for, in their order."""
+    nodes = (node for node in graph.nodes if node.target in (_MM, _GEMM))
+    return [product for node in nodes if (product := _product(node)) is not None]
+
+
+def _product(node: Node) -> _Product | None:
+    input, other, *rest = node.args
+    bias, residual, activation, alpha = None, None, "", 1.0
+    if node.target is _GEMM:
+        bias, residual, activation, alpha, _, *rest = rest
+    kernel, precision, accumulate, dtype = rest
+    usual = kernel == "auto" and residual is None and activation == "" and alpha == 1
+    if not usual or dtype != input.meta["val"].dtype or accumulate != ACCUMULATE[dtype]:
+        return None
+    return _Product(node, input, other, bias, precision, _transposed(other))
+
+
+def _transposed(node: Node) -> Node | None:
+    """What is given to the graph, if `node` is its transpose."""
+    given = node.args[0] if node.target is torch.ops.aten.permute.default else None
+    if given is None or node.args[1] != [1, 0] or given.op not in ("placeholder", "get_attr"):
+        return None
+    return given
+
+
+def _runs(products: Sequence[_Product]) -> Iterator[list[_Product]]:
+    """Two or three products each of one input, whose weights and biases lie one behind another."""
+
+    def kind(product):
+        where = product.node.meta.get("custom")  # a stream, for one
+        return id(product.input), str(product.precision), product.bias is None, str(where)
+
+    able = (p for p in products if p.weight and _fixed(p.weight) and _fixed(p.bias or p.weight))
+    able = sorted(able, key=kind)
+    for _, same in itertools.groupby(able, kind):
+        run: list[_Product] = []
+        for product in sorted(same, key=lambda p: _place(p.weight)):
+            if run and (len(run) == _MOST or not _follows(run[-1], product)):
+                yield from [run] * (len(run) > 1)
+                run = []
+            run.append(product)
+        yield from [run] * (len(run) > 1)
+
+
+def _fixed(node: Node) -> bool:
+    """Whether the sizes of a tensor, and its place in its storage, are the same each time."""
+    value = node.meta["val"]
+    return all(isinstance(number, int) for number in (*value.shape, value.storage_offset()))
+
+
+def _place(node: Node) -> tuple[int, int]:
+    """Storage, and element of it, of a tensor that is given to the graph."""
+    value = node.meta["val"]
+    return value.untyped_storage()._cdata, value.storage_offset()
+
+
+def _follows(one: _Product, other: _Product) -> bool:
+    """Whether weight and bias of the other begin where those of the one end."""
+    pairs = [(one.weight, other.weight)]
+    if one.bias is not None:
+        if not {one.bias.op, other.bias.op} <= {"placeholder", "get_attr"}:
+            return False
+        pairs.append((one.bias, other.bias))
+    for first, second in pairs:
+        storage, element = _place(first)
+        a, b = first.meta["val"], second.meta["val"]
+        if _place(second) != (storage, element + a.numel()):
+            return False
+        if a.shape[1:] != b.shape[1:] or a.dtype != b.dtype:
+            return False
+        if not (a.is_contiguous() and b.is_contiguous()):
+            return False
+    return True
+
+
+def _call(graph: Graph, like: Node, target, args: tuple, value: torch.Tensor) -> Node:
+    """A new node that makes `value`, and is of the place in the code that `like` is of."""
+    node = graph.call_function(target, args)
+    node.meta = {**like.meta, "val": value}
+    return node
+
+
+def _merge(graph: Graph, run: Sequence[_Product]) -> None:
+    """One product of them all, and the part of each with memory of its own, as a result has it.
+
+    Inductor copies a part only where something needs it to be contiguous.
+    """
+    filled = (None,) * (_MOST - len(run))
+    weights, biases = (p.weight for p in run), (p.bias for p in run)
+    args = run[0].input, *weights, *filled, *biases, *filled, run[0].precision
+    first = min(product.node for product in run)
+    with graph.inserting_before(first):
+        width = sum(p.value.shape[-1] for p in run)
+        whole = run[0].value.new_empty((*run[0].value.shape[:-1], width))
+        merged = _call(graph, first, _MERGED, args, whole)
+    begin = 0
+    for product in run:
+        end = begin + product.value.shape[-1]
+        with graph.inserting_before(product.node):
+            view = whole[..., begin:end]
+            cut = merged, -1, begin, end
+            part = _call(graph, product.node, torch.ops.aten.slice.Tensor, cut, view)
+            own = _call(graph, product.node, torch.ops.aten.clone.default, (part,), product.value)
+            own.kwargs = {"memory_format": torch.contiguous_format}
+        product.node.replace_all_uses_with(own)
+        begin = end
+
+
+def _gate(graph: Graph, gate: _Product, up: _Product) -> bool:
+    """Put activation(gate) * up in the place of both, if that is all that becomes of them."""
+    end, word = _activation(gate.node)
+    if word not in _GATES or gate.bias is not None or list(up.node.users) != list(end.users):
+        return False
+    (product,) = end.users
+    if product.target is not torch.ops.aten.mul.Tensor or set(product.args) != {end, up.node}:
+        return False
+    if gate.value.shape != up.value.shape:  # one is broadcast
+        return False
+    with graph.inserting_before(product):
+        args = gate.input, gate.weight, up.weight, _GATES[word], gate.precision
+        product.replace_all_uses_with(_call(graph, product, _GATED, args, product.meta["val"]))
+    return True
+
+
+#: The activation of a gate, and what `linear` calls the gated one.
+_GATES = {plain: gated for gated, plain in GATED.items()}
+
+
+def _activate(graph: Graph, product: _Product) -> None:
+    """Make the activation that follows a product its epilogue, if one does."""
+    end, word = _activation(product.node)
+    if word is None:
+        return
+    rest = "auto", product.precision, ACCUMULATE[product.value.dtype], product.value.dtype
+    args = product.input, product.other, product.bias, None, word, 1.0, 0.0, *rest
+    with graph.inserting_before(end):
+        end.replace_all_uses_with(_call(graph, end, _GEMM, args, end.meta["val"]))
+
+
+# Activations, which are known by their values
+
+
+_ATEN = torch.ops.aten
+#: What the formulas of activations are made of. All but relu are smooth: with steps and roundings,
+#: a function could be one of them at every argument that is tried, and another one between.
+_PARTS = {
+    *(_ATEN.add.Tensor, _ATEN.sub.Tensor, _ATEN.mul.Tensor, _ATEN.div.Tensor, _ATEN.neg.default),
+    *(_ATEN.reciprocal.default, _ATEN.pow.Tensor_Scalar, _ATEN.exp.default, _ATEN.erf.default),
+    *(_ATEN.tanh.default, _ATEN.sigmoid.default, _ATEN.relu.default),
+}
+_CASTS = (torch.ops.prims.convert_element_type.default, _ATEN.clone.default)
+#: No formula has more nodes.
+_LONGEST = 24
+#: Of products of a type, how far two formulas of one function may be apart.
+_APART = {torch.float64: 1e-13, torch.float32: 1e-7}
+
+
+def _activation(product: Node) -> tuple[Node, str | None]:
+    """The node that is an activation of `product` and all that becomes of it; and its name.
+
+    Torch has taken it apart, by its definition or the model's own formula.
+    """
+    nodes = [product]
+    while len(nodes) <= _LONGEST:
+        users = {user for node in nodes for user in node.users if user not in nodes}
+        inner = {user for node in nodes[:-1] for user in node.users}
+        if len(nodes) > 1 and inner <= set(nodes):
+            end, value = nodes[-1], nodes[-1].meta.get("val")
+            same = value is not None and value.dtype == product.meta["val"].dtype
+            if same and (word := _word(nodes)) is not None:
+                return end, word
+        if not users or not _elementwise(following := min(users), nodes):
+            break
+        nodes.append(following)
+    return product, None
+
+
+def _elementwise(node: Node, nodes: Sequence[Node]) -> bool:
+    """Whether the node makes each element of one of `nodes`, and of nothing else.
+
+    A cast does that if its type holds all values of the first one's, whose product it may follow.
+    """
+    if node.op != "call_function" or not set(node.all_input_nodes) <= set(nodes):
+        return False
+    if node.target in _CASTS:
+        made = node.meta["val"].dtype
+        return made == torch.promote_types(made, nodes[0].meta["val"].dtype)
+    return node.target in _PARTS or _is_relu(node)
+
+
+def _is_relu(node: Node) -> bool:
+    return node.target is _ATEN.clamp_min.default and node.args[1] == 0
+
+
+@functools.cache
+def _arguments() -> torch.Tensor:
+    """From 1e-12 to more than fp32 holds, where functions that resemble each other differ."""
+    kinds = {"dtype": torch.float64, "device": "cpu"}
+    sizes = torch.logspace(-12, 39, 1021, **kinds), torch.linspace(math.pi / 999, 13, 1499, **kinds)
+    sizes = torch.cat([*sizes, torch.tensor([0, math.inf, math.nan], **kinds)])
+    return torch.cat([sizes, -sizes])
+
+
+def _word(nodes: Sequence[Node]) -> str | None:
+    """The name of the activation that the nodes after the first make of it, computed in fp64."""
+    with inductor.no_fake_tensors(), torch.no_grad():
+        x = _arguments()
+        made = {nodes[0]: x}
+        for node in nodes[1:]:
+            args, named = torch.fx.node.map_arg((node.args, node.kwargs), made.__getitem__)
+            try:
+                made[node] = args[0] if node.target in _CASTS else node.target(*args, **named)
+            except Exception:  # whatever it is, it is no activation
+                return None
+        found = made[nodes[-1]]
+        if found.shape != x.shape or found.dtype != x.dtype:
+            return None
+        rtol = _APART.get(nodes[0].meta["val"].dtype, 1e-5)
+        for word in filter(None, ACTIVATIONS):
+            want = activated(x, word)
+            near = (found - want).abs() <= rtol * want.abs() + 1e-13 * x.abs()
+            if (near | (found == want) | (found.isnan() & want.isnan())).all():
+                return word
+    return None
+
+
+inductor.add_pass((_MM, _GEMM), fuse)

@@ -1,0 +1,1 @@
+"""The operators of a product, to torch: schemas, derivatives, transforms, sharded tensors."""

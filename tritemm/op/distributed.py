@@ -1,0 +1,169 @@
+"""Sharding rules: how tritemm's operators split over the devices of a mesh, for torch's DTensor.
+
+DTensor runs an operator on what each device holds, and asks rules for which placements of the
+operands that is right, and how the result is then placed. Without rules it refuses an operator.
+To import DTensor takes longer than to import tritemm, so nothing here does it before somebody else
+has: `on_demand` looks, at each call that the fast path doesn't make.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+import threading
+from collections.abc import Iterator
+
+import torch
+from torch.compiler import is_dynamo_compiling
+
+from ..problem import GATED
+
+_DTENSOR = "torch.distributed.tensor"
+_lock = threading.Lock()
+_registered = False
+
+
+def on_demand() -> None:
+    """`register`, if DTensor has been imported: before that, no argument can be one."""
+    if not is_dynamo_compiling() and not _registered and _DTENSOR in sys.modules:
+        register()
+
+
+def register() -> None:
+    """Let `tritemm::mm`, `gemm`, `mm_out` and `gemm_out` take DTensors, from now on.
+
+    Calls of `tritemm`'s functions do this by themselves. Only who calls `torch.ops.tritemm`
+    directly, and has called none of them, has to. More than one call does no harm.
+
+    The rules, for one dimension of the mesh; those of several combine freely:
+
+    ==============  =================  =================  =====================
+    sharded along   a [..., M, K]      b [..., K, N]      result [..., M, N]
+    ==============  =================  =================  =====================
+    nothing         Replicate()        Replicate()        Replicate()
+    rows            Shard(-2)          Replicate()        Shard(-2)
+    columns         Replicate()        Shard(-1)          Shard(-1)
+    the sum         Shard(-1)          Shard(-2)          Partial()
+    a batch         Shard(i)           Shard(i)           Shard(i)
+    ==============  =================  =================  =====================
+
+    The bias and the residual of `gemm` are sharded as the result is, along the dimensions that
+    they have. Its sum is split only without activation; they are then Partial() too. Of a gated
+    activation's operands, columns are not split. Operands
+    placed in another way are redistributed to the rule that moves least, as for torch's own
+    operators.
+
+    Raises:
+        ImportError: torch was built without `torch.distributed`.
+
+    >>> import tritemm.op.distributed
+    >>> tritemm.op.distributed.register()
+    """
+    global _registered
+    with _lock:
+        if not _registered:
+            _register()
+            _registered = True
+
+
+def flat(x, y) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """`x` and `y`, [..., M, any], as [rows, any], with the rows of both in the same order.
+
+    None where no order keeps what each device has in one piece: DTensor flattens nothing else.
+    """
+    shards = {
+        (placement.dim, i)
+        for t in (x, y)
+        for i, placement in enumerate(getattr(t, "placements", ()))
+        if hasattr(placement, "dim") and placement.dim < x.dim() - 1
+    }
+    dims = {dim for dim, _ in shards}
+    if len(dims) > 1:
+        return None
+    for dim in dims:
+        if x.shape[dim] % math.prod(x.device_mesh.size(i) for _, i in shards):
+            return None
+        x, y = x.movedim(dim, 0), y.movedim(dim, 0)
+    # Not `flatten`, which gradients that come in batches, `is_grads_batched`, can't be asked for.
+    rows = math.prod(x.shape[:-1])
+    return x.reshape(rows, x.shape[-1]), y.reshape(rows, y.shape[-1])
+
+
+def _register() -> None:
+    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor._op_schema import RuntimeSchemaInfo
+    from torch.distributed.tensor.experimental import register_sharding
+
+    operators = torch.ops.tritemm
+    register_sharding(operators.mm.default)(_mm)
+    register_sharding(operators.gemm.default)(_gemm)
+    # DTensor keeps what followed from placements and shapes, and from those other arguments that
+    # it is told of. By itself it finds the types; the rules of `gemm` depend on its activation.
+    names = [argument.name for argument in operators.gemm.default._schema.arguments]
+    told = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info
+    told[operators.gemm.default] = RuntimeSchemaInfo(names.index("activation"))
+    for name in ("mm", "gemm"):
+        into = functools.partial(_into, getattr(operators, name).default)
+        torch.library.register_torch_dispatch(f"tritemm::{name}_out", DTensor, into)
+
+
+def _into(operator, mode, function, types, args, kwargs) -> None:
+    """`out` keeps its placements, whatever those of the operator's result are."""
+    out = kwargs["out"]
+    out.copy_(operator(*args, out.dtype))
+
+
+#: What a rule says: placements of the result, and of all arguments; None of those that have none.
+_Sharding = tuple[list, list]
+
+
+def _mm(a, b, *options) -> list[_Sharding]:
+    rest = [None] * len(options)
+    return [([result], [*operands, *rest]) for result, *operands in _products(a, b)]
+
+
+def _gemm(a, b, bias, residual, activation, *options) -> list[_Sharding]:
+    rank = max(a.ndim, b.ndim)
+    rest = [None] * (1 + len(options))
+    shardings = []
+    terms = bias, residual
+    types = [term.tensor_meta.dtype for term in terms if term is not None]
+    # Neither is the activation of a sum the sum of theirs, nor has DTensor parts of an integer.
+    whole = bool(activation) or not all(dtype.is_floating_point for dtype in types)
+    for result, *operands in _products(a, b):
+        if whole and result.is_partial():
+            continue
+        if activation in GATED and result.is_shard(rank - 1):
+            continue  # a device would have gates without the columns that they go with
+        added = [_like(result, term, rank) for term in terms]
+        shardings.append(([result], [*operands, *added, *rest]))
+    return shardings
+
+
+def _products(a, b) -> Iterator[tuple]:
+    """Placements of the result, `a` and `b`: all that multiply without communication."""
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    rank = max(a.ndim, b.ndim)
+    yield Replicate(), Replicate(), Replicate()
+    yield Shard(rank - 2), Shard(a.ndim - 2), Replicate()
+    yield Shard(rank - 1), Replicate(), Shard(b.ndim - 1)
+    yield Partial(), Shard(a.ndim - 1), Shard(b.ndim - 2)
+    for dim in range(rank - 2):
+        operands = [_like(Shard(dim), t, rank) for t in (a, b)]
+        if any(placement.is_shard() for placement in operands):
+            yield Shard(dim), *operands
+
+
+def _like(result, term, rank: int):
+    """Placement of `term`, which broadcasts to a result of `rank` dimensions placed as `result`.
+
+    None without a term. What a term lacks of a sharded dimension, each device needs whole.
+    """
+    from torch.distributed.tensor import Replicate, Shard
+
+    if term is None or not result.is_shard():
+        return None if term is None else result
+    dim = result.dim - rank + term.ndim
+    return Shard(dim) if dim >= 0 and term.shape[dim] != 1 else Replicate()

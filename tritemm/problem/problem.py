@@ -1,0 +1,235 @@
+"""One product: sizes, strides, types, what follows it, and the device it runs on."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+from .device import Device
+from .epilogue import PLAIN, Epilogue, factors
+from .matrix import Matrix, short_name
+
+#: dtype of the operands -> dtype of the accumulator, unless the caller asks for another.
+ACCUMULATE = {
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.float32: torch.float32,
+    torch.float64: torch.float64,
+    torch.int8: torch.int32,
+}
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """C[i, j] = A[i, j] @ B[i, j] for the `batches` (i, j); A is M x K, B is K x N.
+
+    `precision` says how fp32 operands are multiplied: ieee, tf32, tf32x3, bf16x3 or bf16x6. The
+    `epilogue` is what becomes of the sums before C is stored. M and N are those of the product:
+    where the epilogue is gated, C has N / 2 columns.
+    """
+
+    M: int
+    N: int
+    K: int
+    batches: tuple[int, int]
+    a: Matrix
+    b: Matrix
+    c: Matrix
+    accumulate: torch.dtype
+    precision: str
+    device: Device
+    epilogue: Epilogue = PLAIN
+
+    @staticmethod
+    def of(
+        a, b, c, *, accumulate=None, precision="ieee", device: Device | None = None,
+        residual=None, **epilogue,
+    ) -> Problem:  # fmt: skip
+        """The problem of `a` [..., M, K], `b` [..., K, N] and `c` [..., M, N], equal batch dims.
+
+        With a gated epilogue, `c` is [..., M, N / 2].
+
+        Adjacent batch dimensions are merged where all tensors allow it; more than two that don't
+        merge raise ValueError, because kernels take two batch strides. `residual` has c's shape;
+        other fields of the `Epilogue` are given by name.
+        """
+        tensors = (a, b, c) if residual is None else (a, b, c, residual)
+        sizes, strides = _merge_batches(*tensors)
+        M, K = a.shape[-2:]
+        N = b.shape[-1]
+        if device is None:
+            device = Device.of(a.device)
+        matrices = [
+            Matrix(t.dtype, *t.shape[-2:], (*batch, *t.stride()[-2:]), t.data_ptr() % 16 == 0)
+            for t, batch in zip(tensors, strides, strict=True)
+        ]
+        accumulate = accumulate or ACCUMULATE[a.dtype]
+        ending = PLAIN
+        if epilogue or residual is not None:
+            ending = Epilogue(residual=None if residual is None else matrices.pop(), **epilogue)
+        return Problem(M, N, K, sizes, *matrices, accumulate, precision, device, ending)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        """Kept, because many tables are asked for a new problem."""
+        sizes = self.M, self.N, self.K, self.batches
+        how = self.accumulate, self.precision, self.device, self.epilogue
+        return hash((*sizes, self.a, self.b, self.c, *how))
+
+    def __getstate__(self) -> dict:
+        """The fields alone, for pickle: hashes differ between processes."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        """A, B and C, and the residual if there is one."""
+        residual = self.epilogue.residual
+        return (self.a, self.b, self.c, *([residual] if residual else []))
+
+    @property
+    def batch(self) -> int:
+        return self.batches[0] * self.batches[1]
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per element of A and B."""
+        return self.a.dtype.itemsize
+
+    @property
+    def layout(self) -> str:
+        return self.a.layout + self.b.layout
+
+    def transposed(self) -> Problem:
+        """The problem of C.T = B.T @ A.T."""
+        return self._transposed
+
+    @functools.cached_property
+    def _transposed(self) -> Problem:
+        a, b, c = self.b.transposed(), self.a.transposed(), self.c.transposed()
+        other = Problem(
+            self.N, self.M, self.K, self.batches, a, b, c,
+            self.accumulate, self.precision, self.device,
+            PLAIN if self.epilogue == PLAIN else self.epilogue.transposed(),
+        )  # fmt: skip
+        vars(other)["_transposed"] = self
+        return other
+
+    def with_factors(self, **values: float) -> Problem:
+        """The same with other factors, of those that there are: alpha, beta."""
+        there = factors(self.epilogue)
+        new = {name: value for name, value in values.items() if name in there}
+        if new.items() <= there.items():
+            return self
+        return dataclasses.replace(self, epilogue=dataclasses.replace(self.epilogue, **new))
+
+    def packed(self, operands: str) -> Problem:
+        """The problem after the `operands` ("a", "b" or "ab") were copied to lines for TMA.
+
+        16-bit operands keep their major; WGMMA reads all others only with K contiguous.
+        """
+        changes = {}
+        for name, along_k in (("a", "N"), ("b", "T")):
+            if name in operands:
+                matrix = getattr(self, name)
+                keeps = matrix.dtype.itemsize == 2 and matrix.layout != "-"
+                major = matrix.layout if keeps else along_k
+                changes[name] = matrix.packed(major, self.batches)
+        return dataclasses.replace(self, **changes)
+
+    @functools.cached_property
+    def vectorised(self) -> bool:
+        """Whether pointer loads of A and B are 16 bytes wide.
+
+        Triton knows of its integer arguments whether 16 divides them, and nothing finer.
+        """
+        return all(m.aligned and m.pitch_is_multiple_of(16) for m in (self.a, self.b))
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions."""
+        return 2 * self.batch * self.M * self.N * self.K
+
+    @property
+    def bytes(self) -> int:
+        """Bytes moved if each element of a matrix is moved once; broadcast batches count once."""
+        total = 0
+        outer, inner = self.batches
+        for m in self.matrices:
+            copies = (outer if m.strides[0] else 1) * (inner if m.strides[1] else 1)
+            total += copies * m.rows * m.cols * m.dtype.itemsize
+        return total
+
+    @property
+    def long(self) -> bool:
+        """Whether an index can pass 2**31.
+
+        Half of that is the limit here: tiles and steps of K reach past the edges.
+        """
+        return max(self.M, self.N, self.K) >= 2**30
+
+    @property
+    def wide(self) -> bool:
+        """Whether an index, or an offset inside one matrix, can pass 2**31 elements.
+
+        Half of that is the limit here too: pointers step by BLOCK_K. A matrix whose rows are all
+        one row in memory is long without being far from end to end.
+        """
+        return self.long or any(
+            m.rows * abs(m.strides[2]) + m.cols * abs(m.strides[3]) >= 2**30 for m in self.matrices
+        )
+
+    def __str__(self) -> str:
+        batch = f"{self.batch} x " if self.batch > 1 else ""
+        types = "{} x {} -> {}".format(*(short_name(m.dtype) for m in (self.a, self.b, self.c)))
+        precision = f" ({self.precision})" if self.a.dtype == torch.float32 else ""
+        then = "" if self.epilogue == PLAIN else f"; {self.epilogue}"
+        return f"{batch}{self.M} x {self.N} x {self.K} {self.layout}, {types}{precision}{then}"
+
+
+def _merge_batches(*tensors):
+    """Sizes and per-tensor strides of two batch dimensions that walk the tensors' batches."""
+    shape = tensors[0].shape[:-2]
+    if not shape:
+        return (1, 1), ((0, 0),) * len(tensors)
+    merged: list[tuple[int, tuple[int, ...]]] = []
+    for dim, size in enumerate(shape):
+        if size == 1:
+            continue
+        strides = tuple(t.stride(dim) for t in tensors)
+        if merged and all(
+            outer == inner * size for outer, inner in zip(merged[-1][1], strides, strict=True)
+        ):
+            merged[-1] = (merged[-1][0] * size, strides)
+        else:
+            merged.append((size, strides))
+    if len(merged) > 2:
+        raise ValueError(f"{len(merged)} batch dimensions that don't merge; kernels take two")
+    merged = [(1, (0,) * len(tensors))] * (2 - len(merged)) + merged
+    (size_0, strides_0), (size_1, strides_1) = merged
+    return (size_0, size_1), tuple(zip(strides_0, strides_1, strict=True))
+
+
+_MISSING = object()
+
+
+def kept(function: Callable[[Problem], T]) -> Callable[[Problem], T]:
+    """`function`, asked once for each problem, which keeps the answer; a table would hash it."""
+    name = f"{function.__module__}.{function.__qualname__}"
+
+    @functools.wraps(function)
+    def answer(problem: Problem) -> T:
+        known = vars(problem).get(name, _MISSING)
+        if known is _MISSING:
+            known = vars(problem)[name] = function(problem)
+        return known
+
+    return answer

@@ -1,0 +1,323 @@
+"""What runs in the place of torch's kernels of mm and its kin, and the count of what happens.
+
+Each function stands for one operator of torch, takes its arguments, and is called below autograd
+and autocast, with plain tensors. What it can't do it refuses, and `Route` hands the call to the
+kernel of torch that was there before. A kind of product that was made before was checked then.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import threading
+from collections.abc import Callable
+
+import torch
+
+from .. import plan
+from ..dispatch.request import word_of
+from ..dtypes import beyond_float
+from ..plan import Ending
+from ..problem import ACCUMULATE, Unsupported
+from ..runtime import fast_path
+from ..runtime.sizes import expands
+from ..runtime.torch_private import capturing, untraced
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How torch's calls are to be multiplied: arguments of `matmul`."""
+
+    batch_invariant: bool = False
+    precision: str | None = None
+
+    def options(self) -> dict[tuple, tuple]:
+        """Type of the operands and the type that is asked for, if any -> the options of a plan."""
+        word = word_of("auto", None, self.batch_invariant)
+        table = {}
+        for dtype in (*_HALF, torch.float32, torch.float64):
+            precision = self.precision if dtype == torch.float32 else None
+            for asked in (None, dtype, torch.float32) if dtype in _HALF else (None, dtype):
+                table[dtype, asked] = (word, precision, ACCUMULATE[dtype], asked or dtype)
+        return table
+
+
+#: `Settings.options` of the present settings; empty while torch's own kernels run.
+_options: dict[tuple, tuple] = {}
+#: The threads, by their identifiers, whose calls have come here since they were registered.
+callers: set[int] = set()
+_thread = threading.get_ident
+#: One in so many calls that come here though nothing is routed sees whether they must.
+EVERY = 64
+_leave: Callable[[], None] | None = None
+
+
+def use(settings: Settings | None, leave: Callable[[], None] | None = None) -> None:
+    """Multiply by `settings` from now on, in all threads; None leaves everything to torch.
+
+    Calls then come here as long as they are registered, and now and then one calls `leave`.
+    """
+    global _options, _leave
+    _options, _leave = ({}, leave) if settings is None else (settings.options(), None)
+
+
+class Refused(Exception):
+    """Why a call is torch's own to do, in a few words that many calls share."""
+
+
+class Route:
+    """What torch calls for one operator, in place of its own kernel.
+
+    `ran` and `reasons` (why torch's own kernel ran -> how often) are counts since the start of the
+    process.
+    """
+
+    def __init__(self, name: str, work: Callable):
+        self.name = name
+        self.work = work
+        #: Torch's own kernel; None where torch has none for this device.
+        self.original = None
+        self.ran = self.passed = 0
+        self.reasons: dict[str, int] = {}
+
+    @untraced
+    def __call__(self, keys, *args, **named):
+        callers.add(_thread())
+        if not _options:
+            self.passed += 1
+            if self.passed % EVERY == 0 and (leave := _leave):
+                leave()
+            return self._torchs("nothing is routed", keys, *args, **named)
+        try:
+            result = self.work(*args, **named)
+        except Refused as refusal:
+            reason = str(refusal)
+        else:
+            self.ran += 1
+            return result
+        self.reasons[reason] = self.reasons.get(reason, 0) + 1
+        return self._torchs(reason, keys, *args, **named)
+
+    def _torchs(self, reason: str, keys, *args, **named):
+        if self.original is None:
+            raise NotImplementedError(f"torch has no aten::{self.name} on this device: {reason}")
+        return self.original.call_boxed(keys, *args, **named)
+
+
+def _product(rank: int, a, b, out_dtype=None, *, out=None):
+    """mm, or of rank 3 bmm: all their overloads."""
+    options = _options.get((a.dtype, out_dtype))
+    if options is not None and a.dim() == rank == b.dim() and (rank == 2 or a.size(0) == b.size(0)):
+        addresses = a.data_ptr(), b.data_ptr(), 0 if out is None else out.data_ptr()
+        kind = fast_path.KNOWN.get(fast_path.key_of(a, b, out, addresses, options))
+        if kind is not None and kind.launches is not None and fast_path.AVAILABLE:
+            result = fast_path.multiply(kind, addresses, out)
+            if result is not None:
+                return result
+    options = _checked(rank, a, b, out_dtype)
+    make = functools.partial(_made, a, b, options)
+    return make() if out is None else _written(out, a, plan.result_shape(a, b), options, make)
+
+
+def _sum(rank: int, input, a, b, out_dtype=None, *, beta=1, alpha=1, out=None, activation=""):
+    """addmm, or of rank 3 baddbmm: all overloads that return a new tensor or write to `out`."""
+    if beyond_float(alpha) or beyond_float(beta):
+        raise Refused("alpha or beta beyond float32")
+    options = _options.get((a.dtype, out_dtype))
+    kind = None
+    if options is not None and out is None and fast_path.AVAILABLE:
+        addresses = a.data_ptr(), b.data_ptr(), 0, input.data_ptr()
+        kind = _kind_of_sum(rank, input, a, b, options, beta, alpha, activation, addresses)
+        known = fast_path.KNOWN.get(kind)
+        if known is not None and known.launches is not None:
+            given = _given(addresses, beta, alpha)
+            result = fast_path.multiply(known, given, None)
+            if result is not None:
+                return result
+    options = _checked(rank, a, b, out_dtype)
+    if isinstance(beta, complex) or isinstance(alpha, complex):
+        raise Refused("complex alpha or beta")
+    if input.dtype not in (a.dtype, options[-1]) or input.get_device() != a.get_device():
+        raise Refused("input of another type or device")
+    shape = plan.result_shape(a, b)
+    if not expands(input.shape, shape):
+        raise Refused("input of another shape")
+    make = functools.partial(_gemm, input, a, b, beta, alpha, options, activation)
+    if out is None:
+        return make(kind=kind)
+    if beta != 0 and _meets_in_part(input, out):
+        raise Refused("an out that input overlaps in part")
+    return _written(out, a, shape, options, make)
+
+
+def _kind_of_sum(rank, input, a, b, options, beta, alpha, activation, addresses) -> tuple:
+    """All that decides how a sum is made, of the addresses of a, b, nothing and `input`.
+
+    By it such a sum is known at once, without looking for what it is in terms of an `Ending`.
+    """
+    key = fast_path.key_of(a, b, None, addresses[:3], options)
+    lies = input.shape, input.stride(), input.dtype, addresses[3] & 15, input.get_device()
+    odd = isinstance(beta, complex) or isinstance(alpha, complex)  # a complex 1 equals 1
+    factors = [factor if factor in (0, 1) else None for factor in (beta, alpha)]
+    return rank, key, lies, odd, *factors, activation
+
+
+def _given(addresses: tuple, beta, alpha) -> tuple:
+    """What a launch of a known sum takes, of those addresses: as `Ending.read` has it."""
+    if beta == 0:
+        addresses = addresses[:3]
+    if alpha != 1:
+        addresses = (*addresses, float(alpha))
+    return addresses if beta in (0, 1) else (*addresses, float(beta))
+
+
+def _sum_in_place(rank: int, input, a, b, *, beta=1, alpha=1):
+    """addmm_, or of rank 3 baddbmm_."""
+    _checked(rank, a, b, None)
+    if tuple(input.shape) != plan.result_shape(a, b):
+        raise Refused("input of another shape")
+    return _sum(rank, input, a, b, beta=beta, alpha=alpha, out=input)
+
+
+def _vector(input, a, vector, *, beta=1, alpha=1, out=None):
+    """addmv, and the mv that it is with beta = 0, as products with one column."""
+    if vector.dim() != 1 or input.dim() > 1:
+        raise Refused("shapes that are torch's to judge")
+    target = None
+    if out is not None:
+        _check_out(out, a, a.dtype)
+        target = out.unsqueeze(-1) if out.shape == a.shape[:1] else None
+    input = input.unsqueeze(-1) if input.dim() else input
+    made = _sum(2, input, a, vector.unsqueeze(-1), beta=beta, alpha=alpha, out=target)
+    if out is None:
+        return made.squeeze(-1)
+    return _resized(out, made.squeeze(-1)) if target is None else out
+
+
+def _vector_in_place(input, a, vector, *, beta=1, alpha=1):
+    """addmv_."""
+    if input.shape != a.shape[:1]:
+        raise Refused("input of another shape")
+    return _vector(input, a, vector, beta=beta, alpha=alpha, out=input)
+
+
+def _activated(input, a, b, *, beta=1, alpha=1, use_gelu=False, out=None):
+    """_addmm_activation: relu, or gelu, which torch approximates by tanh on CUDA alone."""
+    activation = ("gelu_tanh" if a.is_cuda else "gelu") if use_gelu else "relu"
+    return _sum(2, input, a, b, beta=beta, alpha=alpha, out=out, activation=activation)
+
+
+def _gemm(input, a, b, beta, alpha, options, activation, out=None, kind=None):
+    """activation(beta * input + alpha * a @ b), rounded once, into `out` of its shape if given.
+
+    With beta = 0 the values of `input`, NaN among them, count for nothing. From now on, it is known
+    as `kind` too, if it reads `input` where that lies.
+    """
+    bias = input if beta == 1 and input.shape == b.shape[-1:] else None
+    residual = input if bias is None and beta != 0 else None
+    if activation and residual is not None:
+        raise Refused("an activation of more than a bias")
+    ending = Ending.made(a, b, bias, residual, activation, alpha, beta)
+    result = _made(a, b, options, out, ending)
+    if kind is not None and (bias is None or ending.bias.data_ptr() == bias.data_ptr()):
+        known = fast_path.KNOWN.get(plan.kind_of(a, b, None, options, ending)[0])
+        if known is not None:
+            fast_path.KNOWN[kind] = known
+    return result
+
+
+def _made(a, b, options, out=None, ending=None):
+    """The product of operands that were checked, written to `out` of its shape if given."""
+    # Nothing can be compiled there. Whoever asked for the same bits shall rather get the error.
+    if a.is_cuda and capturing() and options[0] == "auto":
+        key, _ = plan.kind_of(a, b, out, options, ending)
+        if key not in fast_path.KNOWN:
+            raise Refused("the first call of its kind, in the capture of a CUDA graph")
+    try:
+        return plan.product(a, b, out, options, ending)
+    except ValueError as error:  # batch_invariant=True, and no kernel has such sums
+        raise Refused("no kernel for it") from error
+    except Unsupported as error:
+        raise Refused(error.short) from error
+
+
+def _checked(rank: int, a, b, out_dtype) -> tuple:
+    """The options of a product that can be made; where torch would raise, it shall."""
+    options = _options.get((a.dtype, out_dtype))
+    if options is None:
+        result = "" if out_dtype in (None, a.dtype) else f", {_short(out_dtype)} result"
+        raise Refused(f"{_short(a.dtype)} operands{result}")
+    if b.dtype != a.dtype:
+        raise Refused("operands of two types")
+    if a.get_device() != b.get_device():
+        raise Refused("operands on two devices")
+    fits = a.dim() == rank == b.dim()
+    if not fits or a.shape[-1] != b.shape[-2] or (rank == 3 and a.shape[0] != b.shape[0]):
+        raise Refused("shapes that are torch's to judge")
+    return options
+
+
+def _check_out(out, a, dtype: torch.dtype) -> None:
+    if out.dtype != dtype or out.get_device() != a.get_device():
+        raise Refused("an out of another type or device")
+
+
+def _written(out, a, shape: tuple, options, make: Callable) -> torch.Tensor:
+    """What `make` has made into `out`, which gets the `shape` after the operands were read."""
+    _check_out(out, a, options[-1])
+    if tuple(out.shape) != shape:
+        return _resized(out, make())
+    if 0 in out.stride() and any(
+        size > 1 and step == 0 for size, step in zip(shape, out.stride(), strict=True)
+    ):
+        raise Refused("an out that overlaps itself")
+    return make(out=out)
+
+
+def _meets_in_part(input, out) -> bool:
+    """Whether torch, which copies `input` to `out` first, finds that their elements overlap.
+
+    It asks only where both are of one shape and leave no gaps.
+    """
+    if input.shape != out.shape:
+        return False
+    (first, size), (begin, room) = ((t.data_ptr(), plan.span(t)) for t in (input, out))
+    if first >= begin + room or begin >= first + size:
+        return False
+    same = first == begin and size == room and input.stride() == out.stride()
+    return not same and all(plan.span(t) == t.nbytes for t in (input, out))
+
+
+def _resized(out, result) -> torch.Tensor:
+    """`out` with the values and the shape of `result`, with torch's warning."""
+    return torch.mul(result, 1, out=out)
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _in_all_forms(name: str, work: Callable) -> dict[str, Callable]:
+    return {name + form: work for form in ("", ".out", ".dtype", ".dtype_out")}
+
+
+#: An operator of torch and what stands for it. `linear`, `matmul`, `mv`, `einsum` and their like
+#: come down to these, and so do the derivatives of all of them.
+ROUTES = {
+    name: Route(name, work)
+    for name, work in {
+        **_in_all_forms("mm", functools.partial(_product, 2)),
+        **_in_all_forms("bmm", functools.partial(_product, 3)),
+        **_in_all_forms("addmm", functools.partial(_sum, 2)),
+        "addmm_": functools.partial(_sum_in_place, 2),
+        **_in_all_forms("baddbmm", functools.partial(_sum, 3)),
+        "baddbmm_": functools.partial(_sum_in_place, 3),
+        "addmv": _vector,
+        "addmv.out": _vector,
+        "addmv_": _vector_in_place,
+        "_addmm_activation": _activated,
+        "_addmm_activation.out": _activated,
+    }.items()
+}
