@@ -57,11 +57,10 @@ CONCEPTS = (
     ),
     Concept(
         "mma: fragments in registers", "fragments.md",
-        "tests/test_cuda_fragments.py::test_the_isa_s_words_for_m16n8k16",
+        "tests/test_cuda_fragments.py::test_fragments_are_the_isa_s",
         cuda=(cuda("include/ptx.cuh", "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"),
               cuda("types/one_mma.cuh", "struct Fragments")),
-        triton=(Place("docs/types/fragments.py", "class Fragment"),
-                Place("docs/types/mma_sync.py", "def mma_sync_kernel")),
+        triton=(Place("docs/types/inline.py", "def mma_sync_kernel"),),
     ),
     _classic("ldmatrix", "fragments.md", "tests/test_cuda_fragments.py::"
              "test_b_by_columns_is_what_ldmatrix_loads_and_by_rows_what_trans_loads"),
@@ -134,7 +133,7 @@ CONCEPTS = (
         "The proxy fence", "../traps.md#what-wgmma-and-tma-see",
         "tests/test_cuda_traps.py::test_stores_are_fenced_before_wgmma_reads_them",
         cuda=(cuda("include/tma.cuh", "inline void proxy_fence()"),),
-        triton=(Place("docs/types/wgmma.py", "fence_async_shared()"),),
+        triton=(Place("docs/types/inline.py", "fence_async_shared()"),),
     ),
     _classic("TMA", "../correspondence.md#tma-loads-and-stores", "tests/test_signs.py::test_signs",
              "TMA loads and stores"),

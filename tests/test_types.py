@@ -1,6 +1,7 @@
 """docs/types.md: each entry of the type table has its row, words and code; and one tile of each."""
 
 import itertools
+import re
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from cuda_reference import loader, types
 from cuda_reference.types.table import DTYPES, TABLE
 from docs import generate
 from docs.types import page, record, ways
-from docs.types.tile import multiply
+from docs.types.ways import multiply
 from tritemm.problem import INTERPRETED
 
 from .harness import needs_nvcc
@@ -25,9 +26,9 @@ from .test_cuda_types import (
 pytestmark = pytest.mark.host
 
 PAGE = record.DATA.with_suffix(".md")
-ROWS = record.every_row()
+ROWS = record.rows()
 #: What says it in PTX.
-INLINE = [way for way in ways.GLUON if way.name in ("mma.sync", "wgmma")]
+MMA_SYNC, WGMMA = ways.GLUON[2:]
 
 
 def by_row(wanted=lambda row: True):
@@ -138,6 +139,40 @@ def test_the_same_compiler_must_agree_and_another_need_not():
 # One tile
 
 
+@by_row(lambda row: MMA_SYNC.says(row.first))
+def test_registers_hold_all_of_d(row):
+    """Part after part; and the text names as many as there are, D's first."""
+    entry = row.first
+    m, n, _ = entry.shape
+    d = torch.arange(m * n).view(m, n).to(DTYPES[entry.d])
+    registers = ways._in_registers(d, entry, "d")
+    assert torch.equal(ways._in_matrix(registers, entry), d)
+    *counts, down, across, text, constraints = MMA_SYNC.arguments(entry)
+    assert registers.shape == (down * across * counts[3], 32)
+    named = [int(number) for number in re.findall(r"\$(\d+)", text)]
+    assert named == list(range(sum(counts))) and constraints.count(",") + 1 == len(named)
+    assert constraints.count("=&") == counts[3]
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "repeats"),
+    [
+        ("wmma.m16n16k16.col.row.s32.u8.u8.s32", (16, 8, 16), (1, 2)),
+        ("wmma.m32n8k16.row.col.s32.s8.s8.s32.satfinite", (16, 8, 16), (2, 1)),
+        ("wmma.m8n32k16.row.col.s32.u8.u8.s32", (8, 8, 16), (1, 4)),
+        ("wmma.m8n8k4.row.col.rm.f64.f64.f64.f64", (8, 8, 4), (1, 1)),
+    ],
+)
+def test_wmma_is_made_of_the_mma_of_its_shape(name, part, repeats):
+    entry = types.find(name)
+    *_, down, across, text, _ = MMA_SYNC.arguments(entry)
+    own = ".".join(filter(None, ("satfinite" * entry.satfinite, entry.rounding, entry.d)))
+    shape = "m{}n{}k{}".format(*part)
+    assert text.startswith(f"mma.sync.aligned.{shape}.row.col.{own}.")
+    assert (down, across) == repeats
+    assert not MMA_SYNC.says(types.find("wmma.m8n32k16.row.col.f32.f32"))
+
+
 def operands(entry, near=True):
     """A, B and C whose D is exact in any order of K, and that D; integers near their limits."""
     m, n, k = entry.shape
@@ -161,10 +196,10 @@ def wrong(entry, way, device, near=True):
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="on a GPU the kernels are compiled")
-@by_row(lambda row: ways.DOT.why_not(row.first) is None)
+@by_row(lambda row: ways.DOT.says(row.first))
 def test_dot_multiplies_in_the_interpreter(row):
     """Any layout and N. Its integers wrap, and it has none of the limits of `satfinite`."""
-    said = (entry for entry in row.compiled if ways.DOT.why_not(entry) is None)
+    said = filter(ways.DOT.says, row.compiled)
     report(itertools.chain(*(wrong(entry, ways.DOT, "cpu", near=False) for entry in said)))
 
 
@@ -183,7 +218,7 @@ def test_every_way_multiplies_on_a_gpu(row):
         (entry, way)
         for entry in on_this_gpu(row)
         for way in (ways.DOT, *ways.GLUON)
-        if way.why_not(entry) is None
+        if way.says(entry)
     )
     report(itertools.chain(*(wrong(entry, way, "cuda") for entry, way in said)))
 
@@ -206,6 +241,6 @@ def test_inline_ptx_has_the_bits_of_cuda(row):
         shapes = ((m, k), entry.a), ((k, n), entry.b), ((m, n), entry.c)
         a, b, c = (values(shape, type_).cuda() for shape, type_ in shapes)
         want = types.multiply(entry, a, b, c)
-        for way in INLINE:
-            if way.why_not(entry) is None:
+        for way in (MMA_SYNC, WGMMA):
+            if way.says(entry):
                 assert torch.equal(multiply(way, entry, a, b, c), want), (way.name, entry.name)

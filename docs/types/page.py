@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import record, ways
-from .rows import Row, rows
+from .record import Row
 
 HEAD = (
     "| combination | in CUDA | compiles to | in Triton | compiles to | in Gluon | compiles to |\n"
@@ -18,12 +18,10 @@ HEAD = (
 def parts() -> dict[str, str]:
     """The texts by the names of their markers."""
     data = record.load()
-    tables = {
-        "types-wmma": rows("wmma"),
-        "types-mma": rows("mma"),
-        "types-wgmma": [row for row in rows("wgmma") if not row.first.modified],
-        "types-modified": [row for row in rows("wgmma") if row.first.modified],
-    }
+    tables: dict[str, list[Row]] = {}
+    for row in record.rows():
+        kind = "modified" if row.first.modified else row.first.instruction
+        tables.setdefault(f"types-{kind}", []).append(row)
     texts = {name: table(members, data) for name, members in tables.items()}
     return {"types-compilers": compilers(data), **texts}
 
@@ -40,7 +38,7 @@ def table(members: Sequence[Row], data: Mapping[str, Any]) -> str:
 def line(row: Row, codes: Mapping[str, Any]) -> str:
     """A row: what it is, and for each side the words and the code."""
     gluon = ways.gluon_way(row.first)
-    dot = ways.DOT.why_not(row.first)
+    dot = ways.dot_why_not(row.first)
     words = {
         "cuda": in_cuda(row),
         "triton": f"no: {dot}" if dot else ways.DOT.words(row.first),

@@ -1,4 +1,7 @@
-"""What the entries compile to, in CUDA and in Triton, as docs/types.json has it; no GPU."""
+"""The rows of docs/types.md, and what they compile to, as docs/types.json has it; no GPU.
+
+A row is the entries of the type table that are said in the same words.
+"""
 
 from __future__ import annotations
 
@@ -16,22 +19,73 @@ from typing import Any
 import triton
 
 from cuda_reference import cubin, toolkit
-from cuda_reference.types.table import Entry
+from cuda_reference.types.table import TABLE, Entry
 from tritemm.compile import pool
 from tritemm.compile.driver import standing_for
 from tritemm.compile.sass import count_instructions, group_of, run_tool
 
 from . import ways
-from .rows import Row, rows
-from .tile import compiled
 
 DATA = Path(__file__).resolve().parents[1] / "types.json"
-INSTRUCTIONS = ("wmma", "mma", "wgmma")
+#: N of wgmma, which changes nothing but the number of registers: the ends, and one between.
+SHOWN_N = (8, 64, 256)
 #: The columns: CUDA's kernel, `tl.dot`, and what Gluon says it with.
 COLUMNS = ("cuda", "triton", "gluon")
 #: What stands behind instructions that multiply other types than the entry's, or are no tensor
 #: core's: integer or floating-point code around them makes up for it.
 EMULATED = "emulated"
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A row of a table: its name, and the entries that it stands for."""
+
+    name: str
+    entries: tuple[Entry, ...]
+
+    @functools.cached_property
+    def compiled(self) -> tuple[Entry, ...]:
+        """The entries that are compiled for the row: all, but of wgmma some.
+
+        That is some N, and for all swizzles the one that a tile of one instruction can have; of
+        the modified ones, the largest of each type that lies along K.
+        """
+        found = self.entries
+        if found[0].instruction == "wgmma":
+            found = (dataclasses.replace(e, swizzle=32) for e in found if e.shape[1] in SHOWN_N)
+        if self.entries[0].modified:
+            found = (e for e in found if e.shape[1] == SHOWN_N[-1] and _along_k(e))
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def first(self) -> Entry:
+        """The entry that the row's words are about: along K where there is a choice, N = 64."""
+        return min(self.compiled, key=lambda e: (not _along_k(e), e.shape[1] != SHOWN_N[1]))
+
+
+def _along_k(entry: Entry) -> bool:
+    return (entry.a_layout, entry.b_layout) == ("row", "col")
+
+
+@functools.cache
+def rows() -> tuple[Row, ...]:
+    """All rows, in the table's order."""
+    found: dict[str, list[Entry]] = {}
+    for entry in TABLE:
+        found.setdefault(name(entry), []).append(entry)
+    return tuple(Row(row, tuple(members)) for row, members in found.items())
+
+
+def name(entry: Entry) -> str:
+    """What the row is called: the entry's words without the layouts, N and swizzle.
+
+    What is modified of wgmma has rows of its own, for all types.
+    """
+    bare = dataclasses.replace(entry, a_layout="", b_layout="", swizzle=0)
+    if entry.modified:
+        plain = dataclasses.replace(bare, a_in_registers=False, scale_a=1, scale_b=1, scale_d=1)
+        return "wgmma" + bare.name.removeprefix(plain.name)
+    return re.sub(r"n\d+k", "nNk", bare.name) if entry.instruction == "wgmma" else bare.name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +104,7 @@ class Job:
             return None
         if self.column == "gluon":
             return ways.gluon_way(self.entry)
-        return ways.DOT if ways.DOT.why_not(self.entry) is None else None
+        return ways.DOT if ways.DOT.says(self.entry) else None
 
 
 def label(entry: Entry) -> str:
@@ -62,10 +116,6 @@ def label(entry: Entry) -> str:
     else:
         words = (entry.a_layout, entry.b_layout)
     return ".".join(filter(None, words))
-
-
-def every_row() -> list[Row]:
-    return [row for instruction in INSTRUCTIONS for row in rows(instruction)]
 
 
 def jobs(chosen: Iterable[Row]) -> list[Job]:
@@ -139,7 +189,7 @@ def compile_here(way: str, entry: Entry, sm: int) -> tuple[dict[str, int], dict[
     """Instructions by mnemonic, of what Triton compiles in this process."""
     [chosen] = (each for each in (ways.DOT, *ways.GLUON) if each.name == way)
     with standing_for(sm):
-        kernel = compiled(chosen, entry)
+        kernel = ways.compiled(chosen, entry)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "kernel.cubin")
         file.write_bytes(kernel.asm["cubin"])
@@ -176,7 +226,7 @@ def record(chosen: Iterable[Row] | None = None, processes: int | None = None) ->
 
     {"compilers": {column: compiler}, "rows": {row: {column: {architecture: {code: labels}}}}}
     """
-    wanted = jobs(every_row() if chosen is None else chosen)
+    wanted = jobs(rows() if chosen is None else chosen)
     found: dict[str, Any] = {}
     for job, text in zip(wanted, compile_jobs(wanted, processes), strict=True):
         place = found.setdefault(job.row, {}).setdefault(job.column, {})
