@@ -12,11 +12,11 @@ from perf.tables import Table, markdown
 from tritemm.rungs import RUNGS
 from tritemm.spec import Kernel
 
-from . import concept_map, excerpt
+from . import excerpt
 from .lessons.measured import load as on_the_meter
 from .pictures import banks, clusters, energy, one_tile, raster, split
 
-PAGES = concept_map.PAGES
+PAGES = Path(__file__).with_name("concepts")
 
 
 def parts() -> dict[str, str]:
@@ -30,7 +30,6 @@ def parts() -> dict[str, str]:
         "one-tile": ways(),
         "ways-measured": ways_measured(),
         "lines": lines(),
-        "map": concept_map.table(),
         **{f"note-{kernel.name}": note(kernel) for kernel in RUNGS if "Note" in kernel.header},
     }
 

@@ -198,26 +198,12 @@ def parts(rows: Sequence[Row]) -> dict[str, str]:
     """The generated texts of the page by the names of their markers."""
     data = load()
     texts = {technique.slug: proof(technique, data, rows) for technique in TECHNIQUES}
-    return {"techniques": summary(rows), "compilers": compilers(data), **texts}
+    return {"compilers": compilers(data), **texts}
 
 
 def compilers(data: Mapping[str, Any]) -> str:
     names = sorted({entry["compiler"] for entry in data["code"].values()})
     return f"Compiled by {' and '.join(names)}: {data['problem']}."
-
-
-def summary(rows: Sequence[Row]) -> str:
-    """One line per technique: where it is written on each side, and by whom in Triton."""
-    lines = ["| technique | in CUDA | in Triton | who does it in Triton |", "|---|---|---|---|"]
-    for technique in TECHNIQUES:
-        cells = [
-            f"[{technique.name}](#{technique.slug})",
-            "; ".join(place.link for place in technique.cuda),
-            "; ".join(place.link for place in technique.triton),
-            technique.by,
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
 
 
 def proof(technique: Technique, data: Mapping[str, Any], rows: Sequence[Row]) -> str:
