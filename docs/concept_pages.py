@@ -124,7 +124,7 @@ def splits() -> str:
     rows = []
     for M, N, K, parts_ in SPLITS:
         tiles = -(-M // split.ROWS) * -(-N // split.COLUMNS)
-        share = split.used("split_k", parts_, tiles, K // split.DEPTH)
+        share = split.used("scheduler", parts_, tiles, K // split.DEPTH)
         sums = 2 * 4 * M * N * parts_ if parts_ > 1 else 0
         operands = 2 * (M + N) * K
         rows.append([f"{M} x {N} x {K}", str(tiles), str(parts_), f"{100 * share:.0f} %",

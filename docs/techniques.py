@@ -79,8 +79,10 @@ TECHNIQUES = (
     ),
     Technique(
         "Permutation",
-        on(80, "mma_base", "mma_permuted", "permuted[2]", "permuted", "tiled")
-        + on(90, "permuted", "tiled"),
+        on(80, "mma_base", "mma_permuted", "permuted[2]", "permuted")
+        + on(90, "permuted")
+        + on(80, "tiled")
+        + on(90, "tiled"),
         ("LDSM", "STS", "HMMA", "HGMMA"),
         (("permuted", "mma_permuted"), ("permuted[2]", "mma_base")),
         layouts=True,

@@ -72,7 +72,7 @@ def ways() -> str:
     return picture(
         "One tile, 64 x 16 x 16, said in four ways",
         draw.paragraph("A box is what is said at once; w is the warp that says it."),
-        Panel(20 + high + 10, tuple(shapes)),
+        Panel(20 + high + 10, shapes),
         *(
             draw.paragraph(f"{way.words}: {way.said} of {way.shape[0]} x {way.shape[1]} "
                            f"in all, each {way.sass}")

@@ -107,7 +107,7 @@ def orders() -> str:
         one = ", here one" if order.name == "grouped" and order.group >= 16 else ""
         words = f"{order.words[0].upper()}{order.words[1:]}{one}: {rows} x {cols} tiles in wave 1"
         words += f"; all waves read {order.read() / 1e6:.0f} MB"
-        panels += [draw.paragraph(words, draw.NORMAL), Panel(16 * high + 10, tuple(shapes))]
+        panels += [draw.paragraph(words, draw.NORMAL), Panel(16 * high + 10, shapes)]
     return picture(
         "Who runs at once: 4096³ in tiles of 256 x 128",
         draw.paragraph(
