@@ -3,11 +3,17 @@
 Compiles the rungs that the page speaks of, Triton's and CUDA's, reads their machine code, and
 writes what it found to docs/correspondence.json, from which `docs.generate` makes the page's
 tables. Counts are of instructions in the binary, not of executions.
+
+What a table shows stands above it on the page, in a comment: it counts mnemonics in kernels, each a
+rung of either ladder and an architecture (`word[2]` is a Triton rung's third config); it shows the
+layouts of shared memory that Triton chose, or the order of loads and products; and it compares
+rungs by their bank conflicts on a GPU, and Triton's by their speed over CUDA's.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
 import os
@@ -28,10 +34,9 @@ from perf.stats import Quantiles
 from perf.tables import Table, markdown, spread
 from tritemm.compile.sass import count_instructions, count_of
 
-from .techniques import TECHNIQUES, Code, Technique
-
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "docs" / "correspondence.json"
+PAGE = DATA.with_suffix(".md")
 #: What `perf profile --json` printed, a line each.
 PROFILES = RESULTS / "profile" / "nvidia-h200.jsonl"
 #: The product that both sides are compiled for (CUDA's code does not depend on the sizes).
@@ -43,19 +48,29 @@ MEASURED = ((4096, "fp16", "fp32"), (4096, "bf16", "fp32"), (4096, "fp16", "fp16
 # The recorded file
 
 
-def codes() -> list[Code]:
+#: What is asked to be shown: its words by "count", "in", "show", "conflicts" and "ratios".
+Proof = Mapping[str, Sequence[str]]
+_PROOF = re.compile(r"^<!-- proof\n(.*?)\n-->\n<!-- begin: (.+?) -->", re.MULTILINE | re.DOTALL)
+
+
+@functools.cache
+def proofs() -> dict[str, Proof]:
+    """What the page asks for, by the name of the part that shows it."""
+    found = {}
+    for text, name in _PROOF.findall(PAGE.read_text()):
+        lines = (line.partition(": ") for line in text.splitlines())
+        found[name] = {key: words.split(", ") for key, _, words in lines}
+    return found
+
+
+def codes() -> list[str]:
     """Every kernel that the page counts in, once."""
-    return list({code.key: code for technique in TECHNIQUES for code in technique.codes}.values())
+    return list(dict.fromkeys(code for proof in proofs().values() for code in proof["in"]))
 
 
-def cited(code: Code) -> set[str]:
+def cited(code: str) -> set[str]:
     """The mnemonics that the page counts in it."""
-    return {
-        name
-        for technique in TECHNIQUES
-        if code.key in {c.key for c in technique.codes}
-        for name in technique.mnemonics
-    }
+    return {name for proof in proofs().values() if code in proof["in"] for name in proof["count"]}
 
 
 def load() -> dict[str, Any]:
@@ -75,22 +90,22 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """
     found = []
     for code in codes():
-        was, now = old["code"].get(code.key), new["code"].get(code.key)
+        was, now = old["code"].get(code), new["code"].get(code)
         if was is None or now is None:
             if now is not None:
-                found.append(f"{code.key}: not recorded")
+                found.append(f"{code}: not recorded")
             continue
         compiler = now["compiler"]
         if was["compiler"] == compiler:
             if was != now:
-                found.append(f"{code.key}: not what {compiler} makes of it")
+                found.append(f"{code}: not what {compiler} makes of it")
             continue
         for name in sorted(cited(code)):
             counts = [count(entry, name) for entry in (was, now)]
             if bool(counts[0]) != bool(counts[1]):
-                found.append(f"{code.key}: {counts[0]} {name} recorded; {compiler} has {counts[1]}")
-    recorded = {code.key for code in codes()}
-    return found + [f"{key}: recorded, but not spoken of" for key in old["code"].keys() - recorded]
+                found.append(f"{code}: {counts[0]} {name} recorded; {compiler} has {counts[1]}")
+    extra = old["code"].keys() - set(codes())
+    return found + [f"{key}: recorded, but not spoken of" for key in extra]
 
 
 # Compiling
@@ -100,20 +115,18 @@ def record(say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
     """Compile everything; raises RuntimeError, `toolkit.Unavailable` among them, where it can't."""
     entries = {}
     for code in codes():
-        say(code.key)
-        entries[code.key] = _cuda(code) if _is_cuda(code) else _triton(code)
+        say(code)
+        name, _, sm = code.partition(" sm_")
+        is_cuda = (ROOT / "cuda_reference" / f"{name}.cu").exists()
+        entries[code] = (_cuda if is_cuda else _triton)(name, int(sm))
     return {"problem": f"4096 x 4096 x 4096 {LAYOUT}, {DTYPE}, fp32 accumulator", "code": entries}
 
 
-def _is_cuda(code: Code) -> bool:
-    return (ROOT / "cuda_reference" / f"{code.name}.cu").exists()
-
-
-def _cuda(code: Code) -> dict[str, Any]:
+def _cuda(name: str, sm: int) -> dict[str, Any]:
     from cuda_reference import toolkit
     from cuda_reference.cubin import compile_cubin
 
-    cubin = compile_cubin(code.name, code.sm)
+    cubin = compile_cubin(name, sm)
     function = instance(cubin.functions)
     return {
         "compiler": f"nvcc {toolkit.nvcc().version}",
@@ -145,18 +158,18 @@ def _code_of(function, cubin) -> str:
     return next(part for part in parts if count_instructions(part) == known)
 
 
-def _triton(code: Code) -> dict[str, Any]:
+def _triton(word: str, sm: int) -> dict[str, Any]:
     import triton
 
     from tritemm.compile import asm
 
-    name, _, index = code.name.partition("[")
+    name, _, index = word.partition("[")
     config = int(index.rstrip("]") or 0)
-    job = asm.Job(name, code.sm, layout=LAYOUT, dtype=DTYPE, config=config)
+    job = asm.Job(name, sm, layout=LAYOUT, dtype=DTYPE, config=config)
     before = set(_dumped())
     result = asm.compile_many([job], "text", processes=1)[0]
     if isinstance(result, asm.Refusal):
-        raise RuntimeError(f"{code.key}: {result.reason}")
+        raise RuntimeError(f"{word} sm_{sm}: {result.reason}")
     [ir] = set(_dumped()) - before
     return {
         "compiler": f"Triton {triton.__version__}",
@@ -197,7 +210,7 @@ def order(sass: str) -> str:
 def parts(rows: Sequence[Row]) -> dict[str, str]:
     """The generated texts of the page by the names of their markers."""
     data = load()
-    texts = {technique.slug: proof(technique, data, rows) for technique in TECHNIQUES}
+    texts = {name: shown(proof, data, rows) for name, proof in proofs().items()}
     return {"compilers": compilers(data), **texts}
 
 
@@ -206,34 +219,32 @@ def compilers(data: Mapping[str, Any]) -> str:
     return f"Compiled by {' and '.join(names)}: {data['problem']}."
 
 
-def proof(technique: Technique, data: Mapping[str, Any], rows: Sequence[Row]) -> str:
-    """The counts of one technique, and the measured ratios."""
-    names = [f"`{name}`" for name in technique.mnemonics]
-    lines = ["| | " + " | ".join(names) + " |", "|---|" + "--:|" * len(names)]
-    entries = {code: data["code"].get(code.key) for code in technique.codes}
-    for code, entry in entries.items():
-        if entry:
-            counts = [str(count(entry, name)) for name in technique.mnemonics]
-            lines.append(f"| {title(code, entry)} | " + " | ".join(counts) + " |")
-    if technique.layouts:
-        lines += ["", *_layouts(entries)]
-    if technique.conflicts:
-        lines += ["", conflicts(technique.conflicts)]
-    if technique.order:
-        orders = [
-            f"{title(code, entry)}\n  {entry['order']}" for code, entry in entries.items() if entry
-        ]
-        lines += ["", "```", *orders, "```"]
-    if technique.pairs:
-        lines += ["", measured(technique.pairs, rows)]
-    return "\n".join(lines)
+def shown(proof: Proof, data: Mapping[str, Any], rows: Sequence[Row]) -> str:
+    """The counts of one technique, and what else its proof asks for."""
+    entries = {code: data["code"][code] for code in proof["in"] if code in data["code"]}
+    counts = [
+        [title(code, entry), *(str(count(entry, name)) for name in proof["count"])]
+        for code, entry in entries.items()
+    ]
+    parts = [Table(["", *(f"`{name}`" for name in proof["count"])], counts)]
+    asked = proof.get("show", ())
+    if "layouts" in asked:
+        parts.append("\n".join(_layouts(entries)))
+    if "conflicts" in proof:
+        parts.append(conflicts(proof["conflicts"]))
+    if "order" in asked:
+        orders = [f"{title(code, entry)}\n  {entry['order']}" for code, entry in entries.items()]
+        parts.append("\n".join(["```", *orders, "```"]))
+    if "ratios" in proof:
+        parts.append(measured(proof["ratios"], rows))
+    return markdown(parts)
 
 
-def title(code: Code, entry: Mapping[str, Any]) -> str:
+def title(code: str, entry: Mapping[str, Any]) -> str:
     """`mma_base (CUDA, sm_80)`, `pipelined, 2 stages (Triton, sm_80)`, `permuted, plain (...)`."""
     language = "Triton" if entry["compiler"].startswith("Triton") else "CUDA"
-    which = told(code.name, entry["kernel"])
-    return f"{rung_of(code.name)}{which} ({language}, sm_{code.sm})"
+    name, _, sm = code.partition(" sm_")
+    return f"{rung_of(name)}{told(name, entry['kernel'])} ({language}, sm_{sm})"
 
 
 def conflicts(names: Sequence[str]) -> str:
@@ -253,30 +264,25 @@ def conflicts(names: Sequence[str]) -> str:
     return markdown([table, f"Counted by Nsight Compute in one launch, {origin}."])
 
 
-def _layouts(entries: Mapping[Code, Mapping[str, Any] | None]) -> list[str]:
+def _layouts(entries: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return [
         f"- {title(code, entry)}: " + ", ".join(f"`{text}`" for text in entry["layouts"])
         for code, entry in entries.items()
-        if entry and entry.get("layouts")
+        if entry.get("layouts")
     ]
 
 
-def measured(pairs: Sequence[tuple[str, str]], rows: Sequence[Row]) -> str:
+def measured(ratios: Sequence[str], rows: Sequence[Row]) -> str:
     """The speed of each Triton rung over that of its CUDA twin, from the newest rows."""
     found: dict[str, list[str]] = {}
-    for triton, cuda_rung in pairs:
-        row, ratio = newest(triton, cuda_rung, rows)
-        origin = origin_of(row, triton, rows) if row else ""
-        text = f"{triton} / {cuda_rung}"
+    for text in ratios:
+        row, ratio = newest(*text.split(" / "), rows)
+        origin = origin_of(row, text.partition(" / ")[0], rows) if row else "not yet measured"
         found.setdefault(origin, []).append(f"{text} {spread(ratio, ratio.tie)}" if ratio else text)
-    lines = [
+    return "\n".join(
         f"Triton's speed over CUDA's, {origin}: {'; '.join(texts)}."
-        for origin, texts in found.items()
-        if origin
-    ]
-    if "" in found:
-        lines.append(f"Triton's speed over CUDA's, not yet measured: {'; '.join(found[''])}.")
-    return "\n".join(lines)
+        for origin, texts in sorted(found.items(), key=lambda pair: pair[0] == "not yet measured")
+    )
 
 
 def origin_of(row: Row, rival: str, rows: Sequence[Row]) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from cuda_reference.rungs import RUNGS as CUDA_RUNGS
 from docs import correspondence, generate
-from docs.correspondence import ROOT, TECHNIQUES
+from docs.correspondence import PAGE, ROOT, proofs
 from perf import sources
 from perf.case import Case
 from perf.competitors import named, rivals, rung_of, twins
@@ -24,8 +24,6 @@ from .harness import needs_nvcc
 from .perf_fakes import ENVIRONMENT
 
 pytestmark = pytest.mark.host
-
-PAGE = ROOT / "docs" / "correspondence.md"
 
 
 # Twins
@@ -55,34 +53,34 @@ def test_no_name_stands_on_both_ladders():
 # The page
 
 
-@pytest.mark.parametrize("technique", TECHNIQUES, ids=lambda technique: technique.slug)
-def test_a_technique_stands_where_the_page_says(technique):
-    text = PAGE.read_text()
-    assert f"\n## {technique.name}\n" in text
-    [line] = re.findall(rf"^\| \[{re.escape(technique.name)}\]\(#{technique.slug}\) .*", text, re.M)
+#: The table of techniques: what each is called, its anchor, and where it stands.
+LISTED = re.findall(r"^\| \[([^\]]+)\]\(#([^)]+)\) (.*)$", PAGE.read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize(("name", "slug", "line"), LISTED, ids=[slug for _, slug, _ in LISTED])
+def test_a_technique_stands_where_the_page_says(name, slug, line):
+    assert f"\n## {name}\n" in PAGE.read_text()
     places = re.findall(r"`([^`]+)` in \[[^\]]+\]\(\.\./([^)]+)\)", line)
     assert len({file.partition("/")[0] for _, file in places}) == 2, "a place on each side"
     for words, file in places:
         assert words in (ROOT / file).read_text(), file
     known = {kernel.name: kernel for kernel in (*RUNGS, *CUDA_RUNGS)}
-    assert {code.name.partition("[")[0] for code in technique.codes} <= set(known)
-    for triton, cuda in technique.pairs:
+    proof = proofs()[slug]
+    assert {rung_of(code.partition(" sm_")[0]) for code in proof["in"]} <= set(known)
+    for ratio in proof.get("ratios", ()):
+        triton, cuda = ratio.split(" / ")
         assert triton in rivals(known[cuda], CUDA_RUNGS, RUNGS), "they are not compared"
+    entries = [correspondence.load()["code"][code] for code in proof["in"]]
+    for mnemonic in proof["count"]:
+        assert any(correspondence.count(entry, mnemonic) for entry in entries), mnemonic
 
 
 def test_every_generated_part_has_its_place():
+    assert {slug for _, slug, _ in LISTED} == set(proofs())
     text = PAGE.read_text()
     for name in (*correspondence.parts([]), "comparison"):
         assert text.count(f"<!-- begin: {name} -->") == 1, name
         assert text.count(f"<!-- end: {name} -->") == 1, name
-
-
-def test_every_technique_is_counted():
-    data = correspondence.load()
-    for technique in TECHNIQUES:
-        entries = [data["code"][code.key] for code in technique.codes]
-        for name in technique.mnemonics:
-            assert any(correspondence.count(entry, name) for entry in entries), name
 
 
 @pytest.fixture
@@ -174,7 +172,7 @@ def measured_row(**fields):
 
 
 def test_the_newest_ratio_of_the_first_case_is_shown():
-    pairs = (("tiled", "mma_base"), ("tiled", "wmma_base"))
+    pairs = ("tiled / mma_base", "tiled / wmma_base")
     older = measured_row(
         time="2025-01-01T00:00:00+00:00", versus={"tiled": Quantiles(0.1, 0.2, 0.3)}
     )
