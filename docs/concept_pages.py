@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-from pathlib import Path
 from typing import Any
 
 from perf.experiments.profile import CONFLICTS, COUNTERS, Counter
@@ -12,11 +11,8 @@ from perf.tables import Table, markdown
 from tritemm.rungs import RUNGS
 from tritemm.spec import Kernel
 
-from . import excerpt
 from .lessons.measured import load as on_the_meter
 from .pictures import banks, clusters, energy, one_tile, raster, split
-
-PAGES = Path(__file__).with_name("concepts")
 
 
 def parts() -> dict[str, str]:
@@ -32,15 +28,6 @@ def parts() -> dict[str, str]:
         "lines": lines(),
         **{f"note-{kernel.name}": note(kernel) for kernel in RUNGS if "Note" in kernel.header},
     }
-
-
-def pages() -> dict[Path, str]:
-    """Every page as it should be, by its path."""
-    found, tables = {}, parts()
-    for path in sorted(PAGES.glob("*.md")):
-        name = str(path.relative_to(PAGES.parents[1]))
-        found[path] = excerpt.fill(excerpt.filled(path.read_text(), tables), name)
-    return found
 
 
 @functools.cache

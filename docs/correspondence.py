@@ -1,4 +1,4 @@
-"""The proof behind docs/correspondence.md: `python -m docs.correspondence [--check]`, no GPU.
+"""The proof behind docs/correspondence.md: `python -m docs.record correspondence`, no GPU.
 
 Compiles the rungs that the page speaks of, Triton's and CUDA's, reads their machine code, and
 writes what it found to docs/correspondence.json, from which `docs.generate` makes the page's
@@ -12,15 +12,13 @@ rungs by their bank conflicts on a GPU, and Triton's by their speed over CUDA's.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import itertools
 import json
 import os
 import re
-import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,14 +109,15 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 # Compiling
 
 
-def record(say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
+def record() -> dict[str, Any]:
     """Compile everything; raises RuntimeError, `toolkit.Unavailable` among them, where it can't."""
     entries = {}
-    for code in codes():
-        say(code)
-        name, _, sm = code.partition(" sm_")
-        is_cuda = (ROOT / "cuda_reference" / f"{name}.cu").exists()
-        entries[code] = (_cuda if is_cuda else _triton)(name, int(sm))
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TRITON_CACHE_DIR"] = folder  # of the worker that compiles Triton's rungs
+        for code in codes():
+            name, _, sm = code.partition(" sm_")
+            is_cuda = (ROOT / "cuda_reference" / f"{name}.cu").exists()
+            entries[code] = (_cuda if is_cuda else _triton)(name, int(sm))
     return {"problem": f"4096 x 4096 x 4096 {LAYOUT}, {DTYPE}, fp32 accumulator", "code": entries}
 
 
@@ -302,28 +301,3 @@ def newest(triton: str, cuda_rung: str, rows: Sequence[Row]) -> tuple[Row | None
             row = max(both, key=lambda row: row.time)
             return row, row.versus[triton].inverse
     return None, None
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; 1 if stale")
-    check = parser.parse_args().check
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["TRITON_CACHE_DIR"] = folder  # of the worker that compiles Triton's rungs
-        try:
-            new = record(lambda text: print(text, file=sys.stderr, flush=True))
-        except RuntimeError as error:
-            print(error, file=sys.stderr)
-            return 2
-    if check:
-        found = differences(load(), new)
-        for line in found:
-            print(f"{line}; run `python -m docs.correspondence`")
-        return int(bool(found))
-    DATA.write_text(json.dumps(new, indent=1, sort_keys=True) + "\n")
-    print(f"wrote {DATA.relative_to(ROOT)}; now run `make docs`")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -24,6 +24,11 @@ _MARKER = re.compile(
 )
 
 
+def page(path: Path, parts: Mapping[str, str]) -> str:
+    """The page with these parts and its code renewed."""
+    return fill(filled(path.read_text(), parts), path.relative_to(ROOT))
+
+
 def filled(text: str, parts: Mapping[str, str]) -> str:
     """The text with each generated part between its markers."""
     for name, part in parts.items():

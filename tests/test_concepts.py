@@ -8,11 +8,11 @@ import pytest
 import triton
 
 from docs import concept_pages
-from docs.concept_pages import PAGES
 from docs.excerpt import ROOT
 
 pytestmark = pytest.mark.host
 
+PAGES = ROOT / "docs" / "concepts"
 FILES = sorted(PAGES.glob("*.md"))
 by_page = pytest.mark.parametrize("page", FILES, ids=lambda page: page.stem)
 #: Blocks of Python that are no excerpts, each with the block that says what it prints.
@@ -65,11 +65,6 @@ def test_commands_name_what_exists(page):
         assert name in names, command
         if "--entry" in rest:
             find(rest[rest.index("--entry") + 1])
-
-
-def test_pages_are_up_to_date():
-    for path, text in concept_pages.pages().items():
-        assert path.read_text() == text, "run `python -m docs.generate`"
 
 
 def test_every_generated_part_is_on_a_page():

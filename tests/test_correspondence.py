@@ -120,7 +120,7 @@ def test_a_hand_edited_table_is_stale(monkeypatch, is_stale):
 
 def test_the_recorded_code_is_what_the_compilers_make():
     needs_nvcc()
-    words = [sys.executable, "-m", "docs.correspondence", "--check"]
+    words = [sys.executable, "-m", "docs.record", "correspondence", "--check"]
     run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr[-2000:]
 

@@ -82,7 +82,7 @@ def test_off_cubes_the_config_is_the_dispatchers(lesson, monkeypatch):
 
 
 def test_instructions_are_of_these_sources():
-    assert instructions.stale() == [], "run `python -m docs.lessons instructions`"
+    assert instructions.stale() == [], "run `python -m docs.record instructions`"
 
 
 def test_of_a_cuda_rung_bf16_by_columns_is_counted():

@@ -88,6 +88,11 @@ def load() -> dict[str, Any]:
     return json.loads(DATA.read_text())
 
 
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Rungs whose record is another one now."""
+    return [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
+
+
 def stale() -> list[str]:
     """Rungs whose sources are others than those that were compiled, by ladder and name."""
     known = load()
@@ -108,7 +113,7 @@ def table(kernel: Kernel, below: str | None) -> str:
     keys += [f"cuda {name}" for name in mirrored(kernel)]
     entries = {key: load()[key] for key in keys if key in load()}
     if f"triton {kernel.name}" not in entries:
-        return "Not yet recorded: `python -m docs.lessons instructions`."
+        return "Not yet recorded: `python -m docs.record instructions`."
     shown = [name for name in SHOWN if any(name in e["counts"] for e in entries.values())]
     head, rows = ["", *(f"`{name}`" for name in shown), "registers"], []
     for key, entry in entries.items():
@@ -134,9 +139,3 @@ def of_cuda(names: Sequence[str]) -> str:
     wmma = any(name.startswith("wmma_") for name in names)
     exception = ", wmma's those for fp16, their only type" if wmma else ""
     return f" CUDA's are the kernels for {LAYOUT} and {DTYPE} with sums in fp32{exception}."
-
-
-def write(entries: Mapping[str, Any]) -> None:
-    lines = (f"{json.dumps(key)}: {json.dumps(entry)}" for key, entry in sorted(entries.items()))
-    text = ",\n".join(lines)
-    DATA.write_text("{\n" + text + "\n}\n")

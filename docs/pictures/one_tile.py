@@ -37,7 +37,7 @@ class Way:
         """What the type table records that one of them compiles to."""
         found = record.load()["rows"][self.row][self.column][self.arch]
         # `tl.dot` of 8 columns becomes something else.
-        name = next(name for name, which in found.items() if which != "n8")
+        name = max(found, key=lambda name: found[name])
         return name.replace("xN", f"x{COLUMNS}")
 
 

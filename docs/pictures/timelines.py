@@ -11,13 +11,12 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from docs.timeline.measure import FOLDER, GROUP, RUNGS, WARP
+from docs.timeline.measure import DATA, GROUP, RUNGS, WARP
 from docs.timeline.stamps import ACTIVITIES
 
 from . import draw
 from .draw import BLUE, GREEN, MARGIN, ORANGE, Panel, picture
 
-DATA = FOLDER / "nvidia-h200.json"
 COLORS = {"other": "#efefef", "load": BLUE, "wait": "#b5b5b5", "multiply": GREEN, "store": ORANGE}
 LEGEND = (
     (GREEN, "issues products or waits for them"), (BLUE, "asks for data"),

@@ -52,7 +52,6 @@ def lanes(pointer, register):
 @gluon.jit
 def wgmma_kernel(
     a_ptr, b_ptr, c_ptr, d_ptr,
-    stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn, stride_dm, stride_dn,
     N: gl.constexpr, ROWS: gl.constexpr, TEXT: gl.constexpr, CONSTRAINTS: gl.constexpr,
 ):  # fmt: skip
     """D = A B + C by one warpgroup.
@@ -67,13 +66,13 @@ def wgmma_kernel(
     memory = gl.allocate_shared_memory(
         TYPE, [2, ROWS, K], gl.NVMMASharedLayout(32, TYPE.primitive_bitwidth)
     )
-    a = gl.load(places(a_ptr, stride_am, stride_ak, 64, K, FLAT))
-    b = gl.load(places(b_ptr, stride_bn, stride_bk, N, K, FLAT))
+    a = gl.load(places(a_ptr, K, 1, 64, K, FLAT))
+    b = gl.load(places(b_ptr, K, 1, N, K, FLAT))
     memory.index(0).slice(0, 64).store(a)
     memory.index(1).slice(0, N).store(b.to(TYPE, bitcast=True))
     fence_async_shared()  # WGMMA reads what was stored
     barrier()
-    c = gl.load(places(c_ptr, stride_cm, stride_cn, 64, N, MMA))
+    c = gl.load(places(c_ptr, N, 1, 64, N, MMA))
     d = gl.inline_asm_elementwise(TEXT, CONSTRAINTS, [c], c.dtype, is_pure=False, pack=N // 2)
     memory._keep_alive()
-    gl.store(places(d_ptr, stride_dm, stride_dn, 64, N, MMA), d)
+    gl.store(places(d_ptr, N, 1, 64, N, MMA), d)

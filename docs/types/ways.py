@@ -1,4 +1,4 @@
-"""The ways to say an entry of the type table in Triton, and one tile of it in each of them."""
+"""The ways to say an entry of the type table in Triton, each with a kernel of one tile."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import torch
 import triton.language as tl
 from triton.experimental.gluon import language as gl
 
-from cuda_reference.types.fragments import Fragment, fragment
-from cuda_reference.types.run import _pack as pack
+from cuda_reference.types.fragments import fragment
 from cuda_reference.types.table import BITS, DTYPES, TABLE, Entry
 
 from . import dot, gluon, inline
@@ -37,55 +36,18 @@ class Way:
     in_registers: bool = False
 
 
-def multiply(
-    way: Way, entry: Entry, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor
-) -> torch.Tensor:
-    """D = A B + C, or what the entry has in its place, on the device of A.
-
-    The operands are those of `cuda_reference.types.multiply`, but that fp32 is not rounded to tf32
-    first. On the CPU, `tl.dot` alone, in Triton's interpreter. Raises ValueError where the entry
-    can't be said this way.
-    """
-    if not way.says(entry):
-        raise ValueError(f"{way.name} does not say {entry.name}")
-    arguments = _arguments(way, entry, a, b, c)
-    way.kernel[(1,)](*arguments, num_warps=_warps(entry))
-    d = arguments[3]
-    return _in_matrix(d, entry) if way.in_registers else d
-
-
 def compiled(way: Way, entry: Entry) -> Any:
     """What Triton compiles for its active driver."""
-    m, n, k = entry.shape
-    shapes = ((m, k), entry.a), ((k, n), entry.b), ((m, n), entry.c)
-    operands = (torch.zeros(shape, dtype=DTYPES[type_]) for shape, type_ in shapes)
-    arguments = _arguments(way, entry, *operands)
-    return way.kernel.warmup(*arguments, num_warps=_warps(entry), grid=(1,))
+    types = (_memory_type(type_, way) for type_ in (entry.a, entry.b, entry.c, entry.d))
+    warps = 4 if entry.instruction == "wgmma" else 1
+    return way.kernel.warmup(*types, *way.arguments(entry), num_warps=warps, grid=(1,))
 
 
-def _warps(entry: Entry) -> int:
-    return 4 if entry.instruction == "wgmma" else 1
-
-
-def _arguments(way: Way, entry: Entry, a, b, c) -> tuple:
-    """A, B, C and an empty D as the kernel takes them, and what it takes behind."""
+def _memory_type(type_: str, way: Way) -> torch.dtype:
+    """What an operand's memory holds: registers, bytes or elements."""
     if way.in_registers:
-        operands = [_in_registers(x, entry, name) for name, x in zip("abc", (a, b, c), strict=True)]
-        operands.append(_in_registers(torch.empty_like(c, dtype=DTYPES[entry.d]), entry, "d"))
-        return (*operands, *way.arguments(entry))
-    a, b = _in_bytes(a, entry.a), _in_bytes(b.mT, entry.b).mT
-    d = torch.empty(c.shape, dtype=DTYPES[entry.d], device=c.device)
-    operands = (_laid_out(a, entry.a_layout), _laid_out(b, entry.b_layout), c.contiguous(), d)
-    strides = (stride for matrix in operands for stride in matrix.stride())
-    return (*operands, *strides, *way.arguments(entry))
-
-
-def _in_bytes(lines: torch.Tensor, type_: str) -> torch.Tensor:
-    return pack(lines, BITS[type_]) if BITS[type_] < 8 else lines
-
-
-def _laid_out(matrix: torch.Tensor, layout: str) -> torch.Tensor:
-    return matrix.contiguous() if layout == "row" else matrix.mT.contiguous().mT
+        return {"f32": torch.float32, "f64": torch.float64}.get(type_, torch.int32)
+    return torch.uint8 if BITS[type_] < 8 else DTYPES[type_]
 
 
 def _summed(entry: Entry) -> str:
@@ -186,14 +148,11 @@ def mma_v2_arguments(entry: Entry) -> tuple:
 
 
 def warpgroup_says(entry: Entry) -> bool:
-    n = entry.shape[1]
     if entry.instruction != "wgmma" or entry.satfinite or _types_why_not(entry):
         return False
     if min(entry.scale_a, entry.scale_b) < 0 and not entry.a_in_registers:
         return False
-    # The lines of one instruction have 32 bytes, and so has their swizzle; int8 has 224 columns.
-    short = entry.b_layout == "row" and n * BITS[entry.b] // 8 < 32
-    return entry.swizzle == 32 and not short and not (entry.a == "s8" and n > 224)
+    return not (entry.a == "s8" and entry.shape[1] > 224)  # its int8 has so many columns at most
 
 
 def warpgroup_words(entry: Entry) -> str:
@@ -209,8 +168,7 @@ def warpgroup_arguments(entry: Entry) -> tuple:
     _, n, k = entry.shape
     layout = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, n, k])
     a, b = (
-        gl.NVMMASharedLayout(entry.swizzle, BITS[entry.a], 2, transposed=major == "col")
-        for major in (entry.a_layout, entry.b_layout)
+        gl.NVMMASharedLayout(32, BITS[entry.a], 2, transposed=turned) for turned in (False, True)
     )
     more = (layout, a, b, entry.a_in_registers, _is_negative(entry), bool(entry.scale_d))
     return (*entry.shape, _precision(entry), SUMS[_summed(entry)], *more)
@@ -269,46 +227,11 @@ def mma_sync_arguments(entry: Entry) -> tuple:
     return (*(counts[name] for name in "abcd"), *_repeats(entry, "d"), text, ",".join(constraints))
 
 
-def _in_registers(matrix: torch.Tensor, entry: Entry, operand: str) -> torch.Tensor:
-    """An operand as registers [register, lane], part after part; elements of less than 32 bits
-    share one, the first in its lowest bits."""
-    part, (down, across) = _part(entry), _repeats(entry, operand)
-    type_ = getattr(part, operand)
-    rows, cols = _places(fragment(part, operand), matrix.device)
-    word = {"f32": torch.float32, "f64": torch.float64}.get(type_, torch.int32)
-    if matrix.dtype.itemsize == 1:  # torch doesn't index fp8
-        matrix = matrix.view(torch.uint8)
-    blocks = (block for line in matrix.chunk(down) for block in line.chunk(across, 1))
-    lanes = (_in_bytes(block[rows, cols], type_).contiguous().view(word) for block in blocks)
-    return torch.cat([each.mT for each in lanes]).contiguous()
-
-
-def _in_matrix(registers: torch.Tensor, entry: Entry) -> torch.Tensor:
-    """D from its registers."""
-    part, (down, across) = _part(entry), _repeats(entry, "d")
-    held = fragment(part, "d")
-    rows, cols = _places(held, registers.device)
-    m, n, _ = part.shape
-    d = registers.new_empty((down * m, across * n), dtype=DTYPES[entry.d])
-    for nth, each in enumerate(registers.split(held.registers)):
-        row, col = divmod(nth, across)
-        d[row * m + rows, col * n + cols] = each.mT.contiguous().view(d.dtype)
-    return d
-
-
-def _places(held: Fragment, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows and columns of a fragment's elements, [lane, element]."""
-    return torch.tensor(held.elements, device=device).unbind(-1)
-
-
 # wgmma in PTX
 
 
 def wgmma_says(entry: Entry) -> bool:
-    """Of A and B in shared memory along K."""
-    shared = not entry.a_in_registers and (entry.a_layout, entry.b_layout) == ("row", "col")
-    ours = entry.instruction == "wgmma" and entry.swizzle == 32
-    return ours and shared and _powers_of_two(entry)
+    return entry.instruction == "wgmma" and not entry.a_in_registers and _powers_of_two(entry)
 
 
 def wgmma_words(entry: Entry) -> str:
