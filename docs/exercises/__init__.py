@@ -4,7 +4,7 @@
 `python -m docs.exercises RUNG FILE` checks the function `answer` in FILE. None needs a GPU.
 
 An exercise is a module ex_RUNG. Its docstring is the question; `answer` is a solution;
-`WRONG` are functions that a learner may write first, which must be told apart; and
+`wrong_...` are functions that a learner may write first, which must be told apart; and
 `check(function)` raises `Wrong` with a sentence that says where the function and the kernels part.
 It is given a function that `learners` made of the learner's own.
 """

@@ -36,9 +36,6 @@ def wrong_all_hidden(steps: int, load: int, multiply: int) -> int:
     return load + steps * multiply
 
 
-WRONG = (wrong_one_buffer, wrong_no_first_copy, wrong_all_hidden)
-
-
 def check(function: Callable[[int, int, int], int]) -> None:
     """Against the rung's own loop, run with a clock."""
     for load, multiply in TIMES:

@@ -48,9 +48,6 @@ def wrong_both(BLOCK_M: int, BLOCK_N: int, programs: int, shared: str) -> tuple[
     return everything // programs, everything
 
 
-WRONG = (wrong_without_multicast, wrong_own_bytes, wrong_both)
-
-
 def step(rows: int, columns: int, programs: int, shared: str) -> tuple[int, int]:
     """What the kernel's producer asks for, and what it tells its barrier to wait for."""
     shape = SimpleNamespace(

@@ -56,9 +56,6 @@ def wrong_parity(
     return cluster + before * clusters, before * steps % stages, turn % 2
 
 
-WRONG = (wrong_own_ring, wrong_neighbours, wrong_parity)
-
-
 def tiles(
     cluster: int, clusters: int, consumer: int, steps: int, stages: int
 ) -> list[tuple[int, int, int]]:

@@ -57,9 +57,6 @@ def wrong_narrow(
     return own, sent // 2
 
 
-WRONG = (wrong_neighbours, wrong_everything, wrong_narrow)
-
-
 def pieces(shape: SimpleNamespace, rank: int) -> list[int]:
     """First columns of what program `rank` stores, as the rung's `Exchange` goes through them."""
     kernel, found = formulas.module("exchange"), set()

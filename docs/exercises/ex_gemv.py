@@ -66,9 +66,6 @@ def wrong_asks_memory(memory: dict[int, int], start: int, length: int, word: int
     return (both >> (8 * (start % 8))) & ((1 << (8 * left)) - 1)
 
 
-WRONG = (wrong_one_word, wrong_always_two, wrong_with_what_follows, wrong_asks_memory)
-
-
 class Memory(dict):
     """Words by their addresses, which can be read and nothing else; `said` is what it is read for.
 

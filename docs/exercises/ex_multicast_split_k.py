@@ -71,9 +71,6 @@ def wrong_rounded_up(
     return answer(M, N, -(-K // 512) * 512, BLOCK_M, BLOCK_N, programs, room)
 
 
-WRONG = (wrong_tiles, wrong_always_b, wrong_short_parts, wrong_rounded_up)
-
-
 def parts(M: int, N: int, K: int, rows: int, columns: int, programs: int) -> int:
     """By what the rung asks before it lets each part add up a share."""
     problem = problem_of(Job("multicast_split_k", M=M, N=N, K=K, layout="NT"))

@@ -33,9 +33,6 @@ def wrong_sides(row: int, column: int) -> tuple[int, int]:
     return row % 8 * 4 + column // 2, row // 8 + column % 2 * 2
 
 
-WRONG = (wrong_row_major, wrong_sides)
-
-
 def check(function: Callable[[int, int], tuple[int, int]]) -> None:
     """Against the fragments of the type table, which tests compare with what a GPU holds."""
     sums = fragment(find("mma.m16n8k16.row.col.f32.f16.f16.f32"), "c")

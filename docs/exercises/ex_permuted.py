@@ -36,9 +36,6 @@ def wrong_every_row(row: int, chunk: int) -> int:
     return 4 * row + (chunk + row) % 4
 
 
-WRONG = (wrong_plain, wrong_padded, wrong_every_row)
-
-
 def check(function: Callable[[int, int], int]) -> None:
     """By its properties, counted as the conflicts of the kernels' own layouts are."""
     for row in range(ROWS):

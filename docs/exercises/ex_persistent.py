@@ -46,9 +46,6 @@ def wrong_whole_rounds(tiles: int, sms: int, latency: int, store: int) -> int:
     return (tiles / sms - 1) * min(latency, store)
 
 
-WRONG = (wrong_first_tile, wrong_short_store, wrong_whole_rounds)
-
-
 def check(function: Callable[[int, int, int, int], int]) -> None:
     """Against the tiles that the kernels' scheduler gives to each program, one after another."""
     for tiles, sms, latency, store in CASES:

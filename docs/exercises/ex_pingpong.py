@@ -43,9 +43,6 @@ def wrong_longer_of_both(tiles: int, multiply: int, store: int) -> int:
     return multiply + (tiles - 1) * max(multiply, store) + store
 
 
-WRONG = (wrong_always_hidden, wrong_both_multiply, wrong_longer_of_both)
-
-
 def check(function: Callable[[int, int, int], int]) -> None:
     """Against the consumers' own source, run by a clock."""
     for multiply, store in TIMES:

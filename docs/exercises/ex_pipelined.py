@@ -50,9 +50,6 @@ def wrong_whole_memory(BLOCK_M: int, BLOCK_N: int, BLOCK_K: int, itemsize: int) 
     return (228 * 1024 - 512) // ((BLOCK_M + BLOCK_N) * BLOCK_K * itemsize)
 
 
-WRONG = (wrong_one_operand, wrong_with_sums, wrong_everything, wrong_whole_memory)
-
-
 def check(function: Callable[[int, int, int, int], int]) -> None:
     """Against the configs that the rung refuses, and the shared memory of one that was compiled."""
     kernel = find("pipelined")

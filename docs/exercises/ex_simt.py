@@ -30,9 +30,6 @@ def wrong_per_element(M: int, N: int, K: int) -> int:
     return 2 * M * N * K
 
 
-WRONG = (wrong_once, wrong_per_element)
-
-
 def check(function: Callable[[int, int, int], int]) -> None:
     """Against what the rung loads in the interpreter."""
     for M, N, K in SIZES:

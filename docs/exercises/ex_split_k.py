@@ -62,12 +62,6 @@ def wrong_always_sums(tiles: int, steps: int, sms: int, cost: int) -> int:
     return min(divisors, key=lambda n: rounds[n] * (steps // n) + cost * n)
 
 
-WRONG = (
-    wrong_one_round, wrong_free_sums, wrong_as_many_as_steps, wrong_one_sum_less,
-    wrong_always_sums,
-)  # fmt: skip
-
-
 def check(function: Callable[[int, int, int, int], int]) -> None:
     """Against every number of parts, dealt out by the kernels' scheduler."""
     for tiles, steps, sms, cost in CASES:

@@ -49,9 +49,6 @@ def wrong_rest_to_the_last(program: int, programs: int, tiles: int, steps: int) 
     return program * share, left if program == programs - 1 else (program + 1) * share
 
 
-WRONG = (wrong_rounded_up, wrong_all_tiles, wrong_rest_to_the_last)
-
-
 def check(function: Callable[[int, int, int, int], tuple[int, int]]) -> None:
     """Against the scheduler of the kernel, run in the place of every program."""
     shape = SimpleNamespace(

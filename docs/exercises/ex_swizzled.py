@@ -38,9 +38,6 @@ def wrong_column_major(row: int, column: int, tiles_m: int, tiles_n: int, GROUP_
     return column * tiles_m + row
 
 
-WRONG = (wrong_full_groups, wrong_row_major, wrong_column_major)
-
-
 def check(function: Callable[..., int]) -> None:
     """Against the order that the kernels have."""
     raster = module("raster").raster

@@ -41,9 +41,6 @@ def wrong_too_large(sums: int) -> tuple[int, int]:
     return 128, 128
 
 
-WRONG = (wrong_widest, wrong_first_that_fits, wrong_too_large)
-
-
 @functools.cache
 def loaded(rows: int, columns: int) -> int:
     """Elements of A and B that the rung loads with this tile, of a product that all tiles fill."""

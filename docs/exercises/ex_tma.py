@@ -38,9 +38,6 @@ def wrong_by_bytes(row: int, byte: int) -> int:
     return 128 * row + (byte ^ row % 8)
 
 
-WRONG = (wrong_linear, wrong_rotated, wrong_by_bytes)
-
-
 def check(function: Callable[[int, int], int]) -> None:
     """Against the places at which WGMMA finds its operands, which tests hold on a GPU."""
     for (row, chunk), begin in chunks(tile(ROW, ROWS, ROW // ELEMENT)).items():

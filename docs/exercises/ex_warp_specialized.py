@@ -52,11 +52,6 @@ def wrong_two_stages(n: int, stages: int) -> tuple[int, int, int]:
     return n % 2, n // 2 % 2, (n // 2 + 1) % 2
 
 
-WRONG = (
-    wrong_same_parity, wrong_parity_of_step, wrong_always_free, wrong_one_stage, wrong_two_stages,
-)  # fmt: skip
-
-
 def check(function: Callable[[int, int], Step]) -> None:
     """In every order in which producer, copy engine and consumer may run."""
     for stages in DEPTHS:
