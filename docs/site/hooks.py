@@ -19,7 +19,6 @@ from mkdocs.structure.nav import Link, Navigation
 
 from docs.site import notebook, sources
 from docs.site.links import PROJECT, ROOT, links
-from docs.site.nav import expand
 
 log = logging.getLogger("mkdocs.hooks")
 #: The page that README.md becomes, and the one of every problem, which `docs.suite_page` writes.
@@ -28,7 +27,7 @@ BUTTONS = f"[Every problem, to sort and filter]({EXPLORER}){{ .md-button }}"
 
 
 def on_files(files: Files, config) -> Files:
-    """Add what is made of files outside docs/, and expand the patterns of the nav."""
+    """Add what is made of files outside docs/."""
     add_project(files, config)
     for path in sorted(notebook.FOLDER.glob("*.ipynb")):
         text = notebook.markdown(json.loads(path.read_text()))
@@ -42,7 +41,6 @@ def on_files(files: Files, config) -> Files:
     else:
         log.warning("build/%s is missing; `make site` writes it", EXPLORER)
     add_sources(files, config)
-    config.nav = expand(config.nav, [file.src_uri for file in files.documentation_pages()])
     return files
 
 
