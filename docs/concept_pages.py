@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import json
 from typing import Any
 
-from perf.experiments.profile import CONFLICTS, COUNTERS, Counter
 from perf.tables import Table, markdown
 from tritemm.rungs import RUNGS
 from tritemm.spec import Kernel
@@ -30,27 +27,11 @@ def parts() -> dict[str, str]:
     }
 
 
-@functools.cache
-def profiles() -> tuple[dict[str, Any], ...]:
-    """The committed counters of Nsight Compute, the newest of each rung."""
-    rows = map(json.loads, raster.PROFILES.read_text().splitlines())
-    return tuple({row["rung"]: row for row in rows}.values())
-
-
-def measured(profile: dict[str, Any], counter: Counter) -> float:
-    """Of all its kernels."""
-    return sum(counter.value(kernel["values"]) for kernel in profile["kernels"])
-
-
-def _counter(label: str) -> Counter:
-    return next(each for each in COUNTERS if each.label == label)
-
-
 def conflicts_measured(profile: dict[str, Any]) -> tuple[float, float]:
     """Those of loads, and all others. The others are what is left of the sum: in two profiles of
     mma_base and mma_permuted that differed by 0.3 %, and the counter of stores by 3 %."""
-    every = measured(profile, _counter("shared-memory bank conflicts"))
-    loads = measured(profile, CONFLICTS[0])
+    every = raster.counted(profile, "shared-memory bank conflicts")
+    loads = raster.counted(profile, "by loads")
     return loads, every - loads
 
 
@@ -68,7 +49,7 @@ STAGED = {
 
 def conflicts() -> str:
     """Conflicts by the formula and by Nsight Compute."""
-    own = {profile["rung"]: profile for profile in profiles()}
+    own = raster.profiles()
     rows = []
     for name, (ab, c) in STAGED.items():
         case = own[name]["case"]
@@ -86,13 +67,12 @@ def reads() -> str:
     """What orders read from memory, by the count and by Nsight Compute."""
     orders = {order.name: order for order in raster.ORDERS}
     rows = []
-    for profile in profiles():
+    for profile in raster.profiles().values():
         config = profile["config"]
         order = orders[config["ORDER"]]
         if (config["BLOCK_M"], config["BLOCK_N"]) != (order.rows, order.columns):
             continue
-        value, hits = (measured(profile, _counter(label)) for label in
-                       ("DRAM read", "L2 hit rate"))  # fmt: skip
+        value, hits = (raster.counted(profile, each) for each in ("DRAM read", "L2 hit rate"))
         rows.append([profile["rung"], order.words, f"{order.read() / 1e6:.0f} MB",
                      f"{value / 1e6:.0f} MB", f"{hits:.0f} %"])  # fmt: skip
     head = ["kernel", "order", "read, counted", "read, measured", "L2 hits, measured"]

@@ -26,17 +26,17 @@ from perf.case import Case
 from perf.competitors import rung_of
 from perf.experiments.ladder import told
 from perf.experiments.profile import CONFLICTS
-from perf.rows import CUDA, RESULTS, Row
+from perf.rows import CUDA, Row
 from perf.sources import CHANGED, hashes, note
 from perf.stats import Quantiles
 from perf.tables import Table, markdown, spread
 from tritemm.compile.sass import count_instructions, count_of
 
+from .pictures.raster import profiles
+
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "docs" / "correspondence.json"
 PAGE = DATA.with_suffix(".md")
-#: What `perf profile --json` printed, a line each.
-PROFILES = RESULTS / "profile" / "nvidia-h200.jsonl"
 #: The product that both sides are compiled for (CUDA's code does not depend on the sizes).
 LAYOUT, DTYPE = "NT", "fp16"
 #: Sizes, type and accumulator of the measured ratios: those of the newest rows that have any.
@@ -248,8 +248,7 @@ def title(code: str, entry: Mapping[str, Any]) -> str:
 
 def conflicts(names: Sequence[str]) -> str:
     """Bank conflicts in shared memory, of the newest profile of each rung."""
-    profiles = [json.loads(line) for line in PROFILES.read_text().splitlines()]
-    newest = {profile["rung"]: profile for profile in profiles}  # lines are in the order of time
+    newest = profiles()
     lines, origins, changed = [], set(), False
     for name in names:
         profile = newest[name]

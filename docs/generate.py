@@ -25,6 +25,7 @@ from tritemm.rungs import RUNGS
 
 from . import commands, concept_pages, conformance, correspondence, cost_model, excerpt, supported
 from . import pictures as drawn
+from .lessons import FOLDER, page_of
 from .lessons import pages as tutorial
 from .types import page as types
 
@@ -48,21 +49,6 @@ SHOWN = {
         size=(COMPARISONS[0][0],) * 3, dtype=COMPARISONS[0][1], accumulate=COMPARISONS[0][2]
     ),
 }
-#: The views whose tables are generated parts of the same name.
-PARTS = (
-    "suite",
-    "peers",
-    "invariant",
-    "linear",
-    "problems",
-    "runs",
-    "random",
-    "regret",
-    "roofline",
-    "host",
-    "calls",
-    "routing",
-)
 
 
 def pages() -> dict[Path, str]:
@@ -70,7 +56,10 @@ def pages() -> dict[Path, str]:
     rows = recorded()
     texts = tutorial.pages(rows)
     texts[DOCS / "reference" / "commands.md"] = commands.page()
+    paths = (ROOT / "README.md", *DOCS.glob("*.md"), *DOCS.glob("concepts/*.md"))
+    asked = {name for path in paths for name in excerpt.asked(path.read_text())}
     parts = {
+        **{name: view_table(name, rows) for name in asked & VIEWS.keys()},
         "ladder": ladder_table(rows, "docs/tutorial/"),
         "pages": ladder_table(rows, "tutorial/"),
         "measurements": measurements(rows),
@@ -80,7 +69,6 @@ def pages() -> dict[Path, str]:
         "record": record(),
         "serving": pictured("serving", "Layers of served models", rows),
         "model": pictured("model", "Whole models", rows),
-        **{name: view_table(name, rows) for name in PARTS},
         **correspondence.parts(rows),
         **cost_model.parts(),
         **conformance.parts(),
@@ -88,9 +76,9 @@ def pages() -> dict[Path, str]:
         **supported.parts(),
         **concept_pages.parts(),
     }
-    for path in (ROOT / "README.md", *DOCS.glob("*.md"), *DOCS.glob("concepts/*.md")):
+    for path in paths:
         texts[path] = excerpt.page(path, parts)
-    contents = tutorial.FOLDER / "index.md"
+    contents = FOLDER / "index.md"
     texts[contents] = excerpt.page(contents, {"pages": ladder_table(rows, "")})
     return texts
 
@@ -110,7 +98,7 @@ def ladder_table(rows: list[Row], folder: str) -> str:
         signs = ", ".join(kernel.signs.get(90, kernel.signs[max(kernel.signs)])[0])
         adds = kernel.header["Adds to"].partition(": ")[2] or kernel.title
         speed = (f"{row.tflops:.3g}", ratio(row)) if row and row.us else ("", "")
-        link = f"[{kernel.number:02} {kernel.name}]({folder}{tutorial.address(kernel)}.md)"
+        link = f"[{kernel.number:02} {kernel.name}]({folder}{page_of(kernel).name})"
         lines.append([link, adds, signs, *speed])
     table = tables.Table(["rung", "adds", "signs on sm_90", "TFLOP/s", "x cuBLAS"], lines, words=3)
     return tables.markdown([table, newest and tables.caption(list(newest.values())) + "."])
@@ -233,7 +221,7 @@ def stale() -> list[Path]:
 
 def stale_texts(wanted: dict[Path, str]) -> set[Path]:
     """Those of `pages()` and `drawings()` that differ on disk, and those of what is gone."""
-    extra = {*tutorial.FOLDER.glob("[0-9]*.md"), *drawn.FOLDER.glob("*")} - wanted.keys()
+    extra = {*FOLDER.glob("[0-9]*.md"), *drawn.FOLDER.glob("*")} - wanted.keys()
     return extra | {p for p, text in wanted.items() if not p.exists() or p.read_text() != text}
 
 

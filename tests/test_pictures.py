@@ -118,13 +118,11 @@ def test_conflicts_as_drawn_are_those_that_are_counted():
 
 
 def test_conflicts_counted_are_those_measured():
-    from docs.concept_pages import conflicts_measured, profiles
-
-    own = {profile["rung"]: profile for profile in profiles()}
+    own = raster.profiles()
     found = {}
     for name, file in (("mma_base", banks.PLAIN), ("mma_permuted", banks.PERMUTED)):
         count = banks.counted(banks.of_operands(file), banks.of_output(file), 4096)
-        loads, others = conflicts_measured(own[name])
+        loads, others = concept_pages.conflicts_measured(own[name])
         assert abs(loads - count.loads) < 3e-4 * 100e6
         found[name] = count.staging, others
     (base, of_base), (permuted, of_permuted) = found.values()

@@ -10,8 +10,8 @@ import pytest
 
 from docs import exercises
 from docs.exercises.__main__ import main
-from docs.lessons import LESSONS, instructions, measured, pages
-from docs.lessons.pages import FOLDER, PARTS, address, parts
+from docs.lessons import instructions, lessons, measured, page_of, pages
+from docs.lessons.pages import PARTS, parts
 from perf.__main__ import parser as perf_parser
 from perf.machine import Environment
 from perf.rows import recorded
@@ -25,16 +25,17 @@ asked = pytest.mark.parametrize("rung", exercises.every())
 
 
 def test_lessons_follow_the_ladder():
-    assert [lesson.rung for lesson in LESSONS] == [kernel.name for kernel in RUNGS]
     places = {kernel.name: place for place, kernel in enumerate(RUNGS)}
-    for lesson in LESSONS:
+    assert list(lessons()) == list(places)
+    for lesson in lessons().values():
         assert lesson.below is None or places[lesson.below] < places[lesson.rung]
         assert set(lesson.counters) <= set(measured.LABELS)
+        assert (lesson.below is None) == (lesson.rung == "simt"), "its page asks for nothing"
 
 
 @rungs
 def test_a_page_has_every_part(kernel):
-    text = (FOLDER / f"{address(kernel)}.md").read_text()
+    text = page_of(kernel).read_text()
     assert text.startswith(f"# {kernel.number:02} {kernel.name}")
     for part in PARTS:
         assert text.count(f"<!-- begin: {part} -->") == 1
@@ -56,7 +57,7 @@ def test_what_is_measured_is_added_to_what_is_known(monkeypatch):
     (found,) = measured.measure("joules", ["tma"])
     assert found["joules"] == {"tma": {"joules": 2}, "simt": {"joules": 1}}
     assert known["joules"]["tma"] == {"joules": 9} and found["environment"]["gpu"] == "a GPU"
-    cases = {lesson.case for lesson in LESSONS if "gemv" in (lesson.below, lesson.rung)}
+    cases = {lesson.case for lesson in lessons().values() if "gemv" in (lesson.below, lesson.rung)}
     monkeypatch.setattr(measured, "counters", lambda name, case: {"of": name})
     *_, found = measured.measure("counters", ["gemv"])
     gemv = {measured.key("gemv", case): {"of": "gemv"} for case in cases}
@@ -65,7 +66,7 @@ def test_what_is_measured_is_added_to_what_is_known(monkeypatch):
     assert list(measured.measure("counters")) == []
 
 
-@pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.rung)
+@pytest.mark.parametrize("lesson", lessons().values(), ids=lambda lesson: lesson.rung)
 def test_off_cubes_the_config_is_the_dispatchers(lesson, monkeypatch):
     asked = []
 
@@ -178,7 +179,7 @@ def test_arrays_ranges_and_parameters_of_other_names_are_right():
 @asked
 def test_the_page_says_the_question_and_what_to_write(rung):
     (kernel,) = (kernel for kernel in RUNGS if kernel.name == rung)
-    text = (FOLDER / f"{address(kernel)}.md").read_text()
+    text = page_of(kernel).read_text()
     assert exercises.question(rung).splitlines()[0] in text
     assert f"python -m docs.exercises {rung} answer.py" in text
     assert exercises.solution(rung) in text

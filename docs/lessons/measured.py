@@ -28,7 +28,7 @@ from tritemm.problem import Problem
 from tritemm.rungs import RUNGS, find
 from tritemm.spec import Config
 
-from . import LESSONS, Lesson
+from . import Lesson, lessons
 
 DATA = Path(__file__).with_name("measured.json")
 #: The product that is weighed: that of the README's table.
@@ -47,7 +47,9 @@ def measure(what: str, rungs: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
     known = load() if DATA.exists() else {}
     found = {"environment": dataclasses.asdict(environment())}
     found |= {name: dict(known.get(name, {})) for name in ("counters", "joules")}
-    pairs = {(name, each.case) for each in LESSONS for name in (each.below, each.rung) if name}
+    pairs = {
+        (name, each.case) for each in lessons().values() for name in (each.below, each.rung) if name
+    }
     wanted = {
         "counters": [(key(*pair), counters, pair) for pair in sorted(pairs, key=str)],
         "joules": [(kernel.name, weighed, (kernel.name,)) for kernel in RUNGS],

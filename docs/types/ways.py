@@ -105,20 +105,24 @@ def _types_why_not(entry: Entry) -> str | None:
 
 def _product(entry: Entry, call: str, **more: str) -> str:
     """`call(a, b, c)` with the accumulator's type and precision, and D's type."""
-    sums = _summed(entry)
+    sums, module = _summed(entry), "tl" if call == "tl.dot" else "gl"
     words = ["a", "b"]
-    if entry.scale_d:
-        words.append("c" if entry.c == sums else "c.to(tl.float32)")
-    words += [f"{key}={value}" for key, value in more.items()]
-    after = "" if entry.d == sums else ".to(tl.float16)"
+    if entry.scale_d or "use_acc" in more:
+        words.append("c" if entry.c == sums else f"c.to({module}.float32)")
+    words += [f"{key}={value}" for key, value in more.items() if value]
+    after = "" if entry.d == sums else f".to({module}.float16)"
     return f"{call}({', '.join(words)}){after}"
 
 
+def _tf32(entry: Entry) -> str:
+    return '"tf32"' if entry.a == "tf32" else ""
+
+
 def dot_words(entry: Entry) -> str:
-    more = {"input_precision": '"tf32"'} if entry.a == "tf32" else {}
-    more |= {"out_dtype": "tl.float16"} if _summed(entry) == "f16" else {}
+    sums = "tl.float16" if _summed(entry) == "f16" else ""
+    words = _product(entry, "tl.dot", input_precision=_tf32(entry), out_dtype=sums)
     k = _least_k(entry)
-    return f"`{_product(entry, 'tl.dot', **more)}`" + (f", K filled to {k}" * (entry.shape[2] < k))
+    return f"`{words}`" + f", K filled to {k}" * (entry.shape[2] < k)
 
 
 def dot_arguments(entry: Entry) -> tuple:
@@ -138,8 +142,7 @@ def mma_v2_says(entry: Entry) -> bool:
 
 
 def mma_v2_words(entry: Entry) -> str:
-    more = {"input_precision": '"tf32"'} if entry.a == "tf32" else {}
-    return f"`{_product(entry, 'mma_v2', **more)}`".replace("tl.", "gl.")
+    return f"`{_product(entry, 'mma_v2', input_precision=_tf32(entry))}`"
 
 
 def mma_v2_arguments(entry: Entry) -> tuple:
@@ -156,9 +159,8 @@ def warpgroup_says(entry: Entry) -> bool:
 
 
 def warpgroup_words(entry: Entry) -> str:
-    more = {"precision": '"tf32"'} if entry.a == "tf32" else {}
-    more |= {} if entry.scale_d else {"use_acc": "False"}
-    words = _product(dataclasses.replace(entry, scale_d=1), "warpgroup_mma", **more)
+    use_acc = "" if entry.scale_d else "False"
+    words = _product(entry, "warpgroup_mma", precision=_tf32(entry), use_acc=use_acc)
     if not entry.a_in_registers:
         return f"`{words}`"
     return f"`{words.replace('(a,', '(-a,') if _is_negative(entry) else words}`, A a tensor"
