@@ -1,6 +1,6 @@
 """Renews what the pages show of compilers and GPUs: `python -m docs.record WHAT [--check]`.
 
-Without a GPU, in minutes: `types` and `correspondence`, with nvcc, and `instructions` compile. On a
+Without a GPU `code` compiles both ladders, and `types` the type table, in minutes, with nvcc. On a
 GPU `counters` and `joules` measure each rung, and `timelines` what the warps of an SM do. `make
 docs` then fills the pages.
 """
@@ -16,13 +16,13 @@ from perf import cli
 from tritemm.command import status_of
 from tritemm.rungs import find
 
-from . import correspondence
-from .lessons import instructions, measured
+from . import code
+from .lessons import measured
 from .saved import save
 from .timeline import measure as timelines
 from .types import record as types
 
-COMPILED = {"types": types, "correspondence": correspondence, "instructions": instructions}
+COMPILED = {"types": types, "code": code}
 MEASURED = {"counters": measured, "joules": measured, "timelines": timelines}
 
 

@@ -8,7 +8,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from docs import exercises
+from docs import code, exercises
 from docs.exercises.__main__ import main
 from docs.lessons import instructions, lessons, measured, page_of, pages
 from docs.lessons.pages import PARTS, parts
@@ -43,7 +43,7 @@ def test_a_page_has_every_part(kernel):
 
 def test_a_rung_without_records_has_a_page(monkeypatch):
     """So a new rung costs two files, and its page says what to run."""
-    monkeypatch.setattr(instructions, "load", dict)
+    monkeypatch.setattr(code, "load", dict)
     monkeypatch.setattr(exercises, "every", list)
     text = "\n".join(parts(RUNGS[1], [], {}).values())
     assert "Not yet recorded" in text and "Not yet measured." in text and "None yet." in text
@@ -83,7 +83,7 @@ def test_off_cubes_the_config_is_the_dispatchers(lesson, monkeypatch):
 
 
 def test_instructions_are_of_these_sources():
-    assert instructions.stale() == [], "run `python -m docs.record instructions`"
+    assert code.stale() == [], "run `python -m docs.record code`"
 
 
 def test_of_a_cuda_rung_bf16_by_columns_is_counted():
@@ -91,26 +91,27 @@ def test_of_a_cuda_rung_bf16_by_columns_is_counted():
         "__half, __half, false", "__half, float, false", "__half, float, true",
         "__nv_bfloat16, float, false", "__nv_bfloat16, float, true",
     )]  # fmt: skip
-    assert instructions.counted(every) == "f<__nv_bfloat16, float, false>"
-    assert instructions.counted(["f<__half>", "f<float>"]) == "f<float>"  # wmma's
-    assert instructions.counted(["f<__half>", "f<__nv_bfloat16>"]) == "f<__nv_bfloat16>"
-    for key, entry in instructions.load().items():
-        if key.startswith("cuda "):
-            assert not re.search(r"__half|true", entry["function"])
-            assert ("bfloat16" in entry["function"]) == (not key.startswith("cuda wmma_"))
+    assert code.counted(every) == "f<__nv_bfloat16, float, false>"
+    assert code.counted(["f<__half>", "f<float>"]) == "f<float>"  # wmma's
+    assert code.counted(["f<__half>", "f<__nv_bfloat16>"]) == "f<__nv_bfloat16>"
+    for key, entry in code.load().items():
+        if entry["compiler"].startswith("nvcc") and "simt" not in key:
+            assert not re.search(r"__half|true", entry["kernel"])
+            assert ("bfloat16" in entry["kernel"]) == (not key.startswith("wmma_"))
 
 
 def test_the_command_of_a_page_shows_the_table_s_numbers(capsys):
-    entry = instructions.load()["triton tiled"]
-    if entry["compiler"] != instructions.compiler():
+    entry = code.load()["tiled sm_90"]
+    if entry["compiler"] != code.compiler():
         pytest.skip(f"the page has what {entry['compiler']} makes of it")
     line = next(line for line in pages.commands(find("tiled")).splitlines() if "--sm 90" in line)
     _, python, m, module, *words = shlex.split(line)
     assert (python, m, module) == ("python", "-m", "tritemm")
     assert tritemm_main([*words, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert {name: said["mix"].get(name) for name in entry["counts"]} == entry["counts"]
-    assert [said[name] for name in ("registers", "config")] == [entry["registers"], entry["config"]]
+    for name in instructions.SHOWN:
+        assert said["mix"].get(name, 0) == code.count(entry, name)
+    assert [said[name] for name in ("registers", "config")] == [entry["registers"], entry["kernel"]]
 
 
 def test_a_figure_says_the_share_of_the_roof():
@@ -128,11 +129,11 @@ def test_a_figure_says_the_share_of_the_roof():
 
 @rungs
 def test_the_signs_are_among_the_instructions(kernel):
-    entry = instructions.load()[f"triton {kernel.name}"]
+    entry = code.load()[f"{kernel.name} sm_90"]
     present, absent = kernel.signs.get(90, kernel.signs[max(kernel.signs)])
     for sign in present:
         assert any(line.startswith(sign) for line in entry["lines"])
-    assert not set(absent) & set(entry["counts"])
+    assert not any(code.count(entry, name) for name in absent)
 
 
 @asked

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from docs.lessons import instructions
+from docs import code
 from tritemm.compile.asm import Job, problem_of
 from tritemm.rungs import find
 from tritemm.spec import Config
@@ -62,5 +62,5 @@ def check(function: Callable[[int, int, int, int], int]) -> None:
             names = dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K"), tile, strict=True))
             same(function, stages, **names, itemsize=itemsize)
     # The ring of the rung's first config, the deepest that fits, as it was compiled.
-    want = instructions.load()["triton pipelined"]["shared"] // ((128 + 256) * 64 * 2)
+    want = code.load()["pipelined sm_90"]["shared"] // ((128 + 256) * 64 * 2)
     same(function, want, BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, itemsize=2)

@@ -1,7 +1,7 @@
 """What the pages of docs/tutorial derive: facts, counters, instructions, figures, exercises.
 
-On a GPU `python -m docs.record counters` and `joules` measure, without one `instructions` compiles;
-`make docs` fills the pages from what they leave in this folder.
+On a GPU `python -m docs.record counters` and `joules` measure, without one `code` compiles; `make
+docs` fills the pages from what they leave.
 """
 
 from __future__ import annotations

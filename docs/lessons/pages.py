@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from docs import excerpt, exercises
+from docs import code, excerpt, exercises
 from perf import tables
 from perf.rows import Row
 from perf.select import latest_ladder
@@ -162,7 +162,7 @@ def exercise(kernel: Kernel) -> str:
 
 def commands(kernel: Kernel) -> str:
     """What shows the rung's code, as `instructions` counts it, and its speed."""
-    problem = f"--problem 4096,4096,4096,{instructions.LAYOUT}"
+    problem = f"--problem 4096,4096,4096,{code.LAYOUT}"
     return "\n".join([
         "```console",
         *(f"$ python -m tritemm asm {kernel.name} --sm {sm} {problem}" for sm in kernel.signs),
