@@ -18,6 +18,8 @@ from perf.rows import recorded
 from tritemm.__main__ import main as tritemm_main
 from tritemm.rungs import RUNGS, STEPS, find
 
+from . import wrong_answers
+
 pytestmark = pytest.mark.host
 
 rungs = pytest.mark.parametrize("kernel", RUNGS, ids=lambda kernel: kernel.name)
@@ -143,10 +145,8 @@ def test_a_solution_is_right(rung):
 
 @asked
 def test_a_wrong_answer_is_told(rung):
-    named = vars(exercises.find(rung)).items()
-    wrong = [function for name, function in named if name.startswith("wrong_")]
-    assert wrong
-    for function in wrong:
+    assert wrong_answers.of(rung)
+    for function in wrong_answers.of(rung):
         with pytest.raises(exercises.Wrong, match=r"\w+ .*\.$"):
             exercises.check(rung, function)
 

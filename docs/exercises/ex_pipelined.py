@@ -29,27 +29,6 @@ def answer(BLOCK_M: int, BLOCK_N: int, BLOCK_K: int, itemsize: int) -> int:
     return (232448 - 512) // stage
 
 
-def wrong_one_operand(BLOCK_M: int, BLOCK_N: int, BLOCK_K: int, itemsize: int) -> int:
-    """Forgets B."""
-    return (232448 - 512) // (BLOCK_M * BLOCK_K * itemsize)
-
-
-def wrong_with_sums(BLOCK_M: int, BLOCK_N: int, BLOCK_K: int, itemsize: int) -> int:
-    """The tile of C takes no room in the loop: its sums are in registers."""
-    room = 232448 - 512 - BLOCK_M * BLOCK_N * itemsize
-    return max(room // ((BLOCK_M + BLOCK_N) * BLOCK_K * itemsize), 0)
-
-
-def wrong_everything(BLOCK_M: int, BLOCK_N: int, BLOCK_K: int, itemsize: int) -> int:
-    """As if the ring could take all of it."""
-    return 232448 // ((BLOCK_M + BLOCK_N) * BLOCK_K * itemsize)
-
-
-def wrong_whole_memory(BLOCK_M: int, BLOCK_N: int, BLOCK_K: int, itemsize: int) -> int:
-    """Of the 228 KB of an SM, of which a program can't have the last."""
-    return (228 * 1024 - 512) // ((BLOCK_M + BLOCK_N) * BLOCK_K * itemsize)
-
-
 def check(function: Callable[[int, int, int, int], int]) -> None:
     """Against the configs that the rung refuses, and the shared memory of one that was compiled."""
     kernel = find("pipelined")
