@@ -8,7 +8,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from docs import code, exercises
+from docs import code, exercises, record
 from docs.exercises.__main__ import main
 from docs.lessons import instructions, lessons, measured, page_of, pages
 from docs.lessons.pages import PARTS, parts
@@ -82,6 +82,24 @@ def test_off_cubes_the_config_is_the_dispatchers(lesson, monkeypatch):
     assert args.size == (lesson.case.M, lesson.case.N, lesson.case.K)
     assert (args.rung, args.layout, args.dtype) == (lesson.rung, lesson.case.layout, "bf16")
     assert args.chosen == (len(set(args.size)) > 1)
+
+
+def test_what_needs_a_gpu_says_so(monkeypatch, capsys):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    for what in record.MEASURED:
+        assert record.main([what]) == 2
+        assert f"{what} need a GPU" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        record.main(["joules", "--check"])
+
+
+def test_a_record_that_differs_is_told(monkeypatch, capsys):
+    old = code.load()
+    monkeypatch.setattr(code, "record", lambda: old)
+    assert record.main(["code", "--check"]) == 0
+    monkeypatch.setattr(code, "record", lambda: old | {"new sm_90": old["tiled sm_90"]})
+    assert record.main(["code", "--check"]) == 1
+    assert "run `python -m docs.record code`" in capsys.readouterr().out
 
 
 def test_instructions_are_of_these_sources():
@@ -209,45 +227,39 @@ def test_the_command_lists_asks_and_refuses(tmp_path, capsys):
     assert "has no function `answer`" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("body", "sentence"),
-    [
-        ("def answer(M, N): ...", "answer takes 3 arguments: M, N, K."),
-        ("def answer(M, N, K): return 1 // 0", "answer(M=16, N=16, K=8) raised "
-         "ZeroDivisionError: integer division or modulo by zero."),
-        ("def answer(M, N, K): exit()", "answer(M=16, N=16, K=8) raised SystemExit: None."),
-        ("def answer(M, N, K): ...", "answer(M=16, N=16, K=8) is None, as of a function without "
-         "`return`; it should be 256, an int."),
-        ("def answer(M, N, K): return 3.5", "answer(M=16, N=16, K=8) is 3.5, a float; it should be "
-         "256, an int."),
-        ("def answer(M, N, K): return [3, 4.0]", "answer(M=16, N=16, K=8) is (3, 4), a sequence of "
-         "int; it should be 256, an int."),
-    ],
-)  # fmt: skip
-def test_what_goes_wrong_in_a_function_is_said(body, sentence, tmp_path, capsys):
-    file = tmp_path / "answer.py"
-    file.write_text(body)
-    assert main(["simt", str(file)]) == 1
-    assert capsys.readouterr().out == f"Not yet. {sentence}\n"
+GIVEN = "answer(M=16, N=16, K=8)"
 
 
 @pytest.mark.parametrize(
-    ("body", "sentence"),
+    ("status", "body", "sentence"),
     [
-        ("def answer(M, N, K):\n    a = 1\n    return a +\n", ", line 3: invalid syntax"),
-        ("\nimport no_such_module\n", ", line 2: ModuleNotFoundError: No module named "
-         "'no_such_module'"),
-        ("open('/no/such/file')", ", line 1: FileNotFoundError: [Errno 2] No such file or "
-         "directory: '/no/such/file'"),
-        ("exit(0)", ", line 1: SystemExit: 0"),
-        ("answer = 3", " has no function `answer`: write answer(M: int, N: int, K: int) -> int"),
+        (1, "def answer(M, N): ...", "answer takes 3 arguments: M, N, K."),
+        (1, "def answer(M, N, K): return 1 // 0",
+         f"{GIVEN} raised ZeroDivisionError: integer division or modulo by zero."),
+        (1, "def answer(M, N, K): exit()", f"{GIVEN} raised SystemExit: None."),
+        (1, "def answer(M, N, K): ...",
+         f"{GIVEN} is None, as of a function without `return`; it should be 256, an int."),
+        (1, "def answer(M, N, K): return 3.5",
+         f"{GIVEN} is 3.5, a float; it should be 256, an int."),
+        (1, "def answer(M, N, K): return [3, 4.0]",
+         f"{GIVEN} is (3, 4), a sequence of int; it should be 256, an int."),
+        (2, "def answer(M, N, K):\n    a = 1\n    return a +\n", ", line 3: invalid syntax"),
+        (2, "\nimport no_such_module\n",
+         ", line 2: ModuleNotFoundError: No module named 'no_such_module'"),
+        (2, "open('/no/such/file')",
+         ", line 1: FileNotFoundError: [Errno 2] No such file or directory: '/no/such/file'"),
+        (2, "exit(0)", ", line 1: SystemExit: 0"),
+        (2, "answer = 3",
+         " has no function `answer`: write answer(M: int, N: int, K: int) -> int"),
     ],
 )  # fmt: skip
-def test_what_goes_wrong_in_a_file_is_said(body, sentence, tmp_path, capsys):
+def test_what_goes_wrong_is_said(status, body, sentence, tmp_path, capsys):
+    """In a function on stdout; in a file, which then has no answer, on stderr."""
     file = tmp_path / "answer.py"
     file.write_text(body)
-    assert main(["simt", str(file)]) == 2
-    assert capsys.readouterr().err == f"{file}{sentence}\n"
+    assert main(["simt", str(file)]) == status
+    said = {1: (f"Not yet. {sentence}\n", ""), 2: ("", f"{file}{sentence}\n")}
+    assert tuple(capsys.readouterr()) == said[status]
 
 
 def test_every_step_has_an_exercise():
