@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-import json
-from pathlib import Path
 from typing import Any
 
-from perf.experiments.profile import CONFLICTS, COUNTERS, Counter
 from perf.tables import Table, markdown
 from tritemm.rungs import RUNGS
 from tritemm.spec import Kernel
 
-from . import concept_map, excerpt
 from .lessons.measured import load as on_the_meter
 from .pictures import banks, clusters, energy, one_tile, raster, split
-
-PAGES = concept_map.PAGES
 
 
 def parts() -> dict[str, str]:
@@ -30,41 +23,15 @@ def parts() -> dict[str, str]:
         "one-tile": ways(),
         "ways-measured": ways_measured(),
         "lines": lines(),
-        "map": concept_map.table(),
         **{f"note-{kernel.name}": note(kernel) for kernel in RUNGS if "Note" in kernel.header},
     }
-
-
-def pages() -> dict[Path, str]:
-    """Every page as it should be, by its path."""
-    found, tables = {}, parts()
-    for path in sorted(PAGES.glob("*.md")):
-        name = str(path.relative_to(PAGES.parents[1]))
-        found[path] = excerpt.fill(excerpt.filled(path.read_text(), tables), name)
-    return found
-
-
-@functools.cache
-def profiles() -> tuple[dict[str, Any], ...]:
-    """The committed counters of Nsight Compute, the newest of each rung."""
-    rows = map(json.loads, raster.PROFILES.read_text().splitlines())
-    return tuple({row["rung"]: row for row in rows}.values())
-
-
-def measured(profile: dict[str, Any], counter: Counter) -> float:
-    """Of all its kernels."""
-    return sum(counter.value(kernel["values"]) for kernel in profile["kernels"])
-
-
-def _counter(label: str) -> Counter:
-    return next(each for each in COUNTERS if each.label == label)
 
 
 def conflicts_measured(profile: dict[str, Any]) -> tuple[float, float]:
     """Those of loads, and all others. The others are what is left of the sum: in two profiles of
     mma_base and mma_permuted that differed by 0.3 %, and the counter of stores by 3 %."""
-    every = measured(profile, _counter("shared-memory bank conflicts"))
-    loads = measured(profile, CONFLICTS[0])
+    every = raster.counted(profile, "shared-memory bank conflicts")
+    loads = raster.counted(profile, "by loads")
     return loads, every - loads
 
 
@@ -82,7 +49,7 @@ STAGED = {
 
 def conflicts() -> str:
     """Conflicts by the formula and by Nsight Compute."""
-    own = {profile["rung"]: profile for profile in profiles()}
+    own = raster.profiles()
     rows = []
     for name, (ab, c) in STAGED.items():
         case = own[name]["case"]
@@ -100,13 +67,12 @@ def reads() -> str:
     """What orders read from memory, by the count and by Nsight Compute."""
     orders = {order.name: order for order in raster.ORDERS}
     rows = []
-    for profile in profiles():
+    for profile in raster.profiles().values():
         config = profile["config"]
         order = orders[config["ORDER"]]
         if (config["BLOCK_M"], config["BLOCK_N"]) != (order.rows, order.columns):
             continue
-        value, hits = (measured(profile, _counter(label)) for label in
-                       ("DRAM read", "L2 hit rate"))  # fmt: skip
+        value, hits = (raster.counted(profile, each) for each in ("DRAM read", "L2 hit rate"))
         rows.append([profile["rung"], order.words, f"{order.read() / 1e6:.0f} MB",
                      f"{value / 1e6:.0f} MB", f"{hits:.0f} %"])  # fmt: skip
     head = ["kernel", "order", "read, counted", "read, measured", "L2 hits, measured"]
@@ -125,7 +91,7 @@ def splits() -> str:
     rows = []
     for M, N, K, parts_ in SPLITS:
         tiles = -(-M // split.ROWS) * -(-N // split.COLUMNS)
-        share = split.used("split_k", parts_, tiles, K // split.DEPTH)
+        share = split.used("scheduler", parts_, tiles, K // split.DEPTH)
         sums = 2 * 4 * M * N * parts_ if parts_ > 1 else 0
         operands = 2 * (M + N) * K
         rows.append([f"{M} x {N} x {K}", str(tiles), str(parts_), f"{100 * share:.0f} %",

@@ -17,11 +17,24 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LANGUAGES = {".py": "python", ".cu": "cuda", ".cuh": "cuda", ".h": "cpp", ".json": "json",
-             ".sh": "sh", ".toml": "toml", ".md": "markdown"}  # fmt: skip
+#: What files are shown as, by their suffixes.
+LANGUAGES = {
+    ".py": "python", ".cu": "cuda", ".cuh": "cuda", ".h": "cpp", ".json": "json", ".sh": "sh",
+    ".toml": "toml", ".md": "markdown", ".yml": "yaml", ".csv": "text",
+}  # fmt: skip
 _MARKER = re.compile(
     r"^<!-- code: (.+?) -->(?:\n```\w*\n(?:.*?\n)??```$)?", re.MULTILINE | re.DOTALL
 )
+
+
+def page(path: Path, parts: Mapping[str, str]) -> str:
+    """The page with these parts and its code renewed."""
+    return fill(filled(path.read_text(), parts), path.relative_to(ROOT))
+
+
+def asked(text: str) -> list[str]:
+    """The names of the generated parts that a page has a place for."""
+    return re.findall(r"^<!-- begin: (.+?) -->$", text, re.MULTILINE)
 
 
 def filled(text: str, parts: Mapping[str, str]) -> str:

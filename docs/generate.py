@@ -1,11 +1,8 @@
 """Writes what the documentation derives: `python -m docs.generate [--check]`, or `make docs`.
 
 From the rungs' headers, the committed measurements and records, and the commands' parsers: a page
-per rung and one of commands, the ladder's table in README.md and docs/index.md, the last run of
-the suite on a GPU in README.md, the tables of docs/performance.md, docs/suite.md,
-docs/correspondence.md and docs/types.md, and the figures.
-Hand-written text is left alone; generated parts stand between `<!-- begin: NAME -->` and
-`<!-- end: NAME -->`.
+per rung and one of commands, the parts of README.md and of docs/ that stand between
+`<!-- begin: NAME -->` and `<!-- end: NAME -->`, and the figures. Hand-written text is left alone.
 """
 
 from __future__ import annotations
@@ -13,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Collection
 from pathlib import Path
 
 from perf import tables
@@ -28,11 +24,13 @@ from tools import suite_record
 from tritemm.rungs import RUNGS
 
 from . import commands, concept_pages, conformance, correspondence, cost_model, excerpt, supported
-from . import pictures as concept_pictures
+from . import pictures as drawn
+from .lessons import FOLDER, page_of
 from .lessons import pages as tutorial
 from .types import page as types
 
-ROOT = Path(__file__).resolve().parent.parent
+DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
 SIZES, LAYOUTS = (4096, 8192), ("NN", "NT")
 #: The case of the README's table and of the Triton ladder's figure.
 HEADLINE = (8192, "NN")
@@ -51,29 +49,17 @@ SHOWN = {
         size=(COMPARISONS[0][0],) * 3, dtype=COMPARISONS[0][1], accumulate=COMPARISONS[0][2]
     ),
 }
-#: The views whose tables are generated parts of the same name.
-PARTS = (
-    "suite",
-    "peers",
-    "invariant",
-    "linear",
-    "problems",
-    "runs",
-    "random",
-    "regret",
-    "roofline",
-    "host",
-    "calls",
-    "routing",
-)
 
 
 def pages() -> dict[Path, str]:
-    """Every generated text by its path."""
+    """Every generated page by its path."""
     rows = recorded()
     texts = tutorial.pages(rows)
-    texts[ROOT / "docs" / "reference" / "commands.md"] = commands.page()
+    texts[DOCS / "reference" / "commands.md"] = commands.page()
+    paths = (ROOT / "README.md", *DOCS.glob("*.md"), *DOCS.glob("concepts/*.md"))
+    asked = {name for path in paths for name in excerpt.asked(path.read_text())}
     parts = {
+        **{name: view_table(name, rows) for name in asked & VIEWS.keys()},
         "ladder": ladder_table(rows, "docs/tutorial/"),
         "pages": ladder_table(rows, "tutorial/"),
         "measurements": measurements(rows),
@@ -83,29 +69,23 @@ def pages() -> dict[Path, str]:
         "record": record(),
         "serving": pictured("serving", "Layers of served models", rows),
         "model": pictured("model", "Whole models", rows),
-        **{name: view_table(name, rows) for name in PARTS},
         **correspondence.parts(rows),
         **cost_model.parts(),
         **conformance.parts(),
         **types.parts(),
         **supported.parts(),
+        **concept_pages.parts(),
     }
-    names = (
-        "index",
-        "conformance",
-        "performance",
-        "suite",
-        "supported",
-        "correspondence",
-        "cost_model",
-        "types",
-    )
-    docs = (ROOT / "docs" / f"{name}.md" for name in names)
-    for path in (ROOT / "README.md", *docs):
-        texts[path] = excerpt.filled(path.read_text(), parts)
-    contents = tutorial.FOLDER / "index.md"
-    texts[contents] = excerpt.filled(contents.read_text(), {"pages": ladder_table(rows, "")})
-    return texts | concept_pages.pages()
+    for path in paths:
+        texts[path] = excerpt.page(path, parts)
+    contents = FOLDER / "index.md"
+    texts[contents] = excerpt.page(contents, {"pages": ladder_table(rows, "")})
+    return texts
+
+
+def drawings() -> dict[Path, str]:
+    """The pictures of concepts, which are texts, too."""
+    return {drawn.path_of(name): draw() for name, draw in drawn.PICTURES.items()}
 
 
 def ladder_table(rows: list[Row], folder: str) -> str:
@@ -118,7 +98,7 @@ def ladder_table(rows: list[Row], folder: str) -> str:
         signs = ", ".join(kernel.signs.get(90, kernel.signs[max(kernel.signs)])[0])
         adds = kernel.header["Adds to"].partition(": ")[2] or kernel.title
         speed = (f"{row.tflops:.3g}", ratio(row)) if row and row.us else ("", "")
-        link = f"[{kernel.number:02} {kernel.name}]({folder}{tutorial.address(kernel)}.md)"
+        link = f"[{kernel.number:02} {kernel.name}]({folder}{page_of(kernel).name})"
         lines.append([link, adds, signs, *speed])
     table = tables.Table(["rung", "adds", "signs on sm_90", "TFLOP/s", "x cuBLAS"], lines, words=3)
     return tables.markdown([table, newest and tables.caption(list(newest.values())) + "."])
@@ -236,13 +216,12 @@ def pictures() -> dict[Path, tuple]:
 
 def stale() -> list[Path]:
     """Generated files that are not what they would be written as now."""
-    found = stale_texts(pages()) | stale_figures(pictures())
-    return sorted(found | set(concept_pictures.stale()))
+    return sorted(stale_texts(pages() | drawings()) | stale_figures(pictures()))
 
 
 def stale_texts(wanted: dict[Path, str]) -> set[Path]:
-    """Those of `pages()` that differ on disk, and pages of rungs that are gone."""
-    extra = set(tutorial.FOLDER.glob("[0-9]*.md")) - set(wanted)
+    """Those of `pages()` and `drawings()` that differ on disk, and those of what is gone."""
+    extra = {*FOLDER.glob("[0-9]*.md"), *drawn.FOLDER.glob("*")} - wanted.keys()
     return extra | {p for p, text in wanted.items() if not p.exists() or p.read_text() != text}
 
 
@@ -251,7 +230,7 @@ def stale_figures(wanted: dict[Path, tuple]) -> set[Path]:
 
     A figure carries a digest of its rows: pixels differ between versions of matplotlib.
     """
-    extra = set(FIGURES.glob("*.png")) - set(wanted)
+    extra = set(FIGURES.glob("*.png")) - wanted.keys()
     return extra | {
         path for path, (view, rows, _) in wanted.items() if drawn_from(path) != view.digest(rows)
     }
@@ -260,42 +239,22 @@ def stale_figures(wanted: dict[Path, tuple]) -> set[Path]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; 1 if stale")
-    if parser.parse_args().check:
-        found = stale()
-        for path in found:
+    check = parser.parse_args().check
+    texts, figures = pages() | drawings(), pictures()
+    found = sorted(stale_texts(texts) | stale_figures(figures))
+    for path in found:
+        if check:
             print(f"stale: {path.relative_to(ROOT)}; run `make docs`")
-        return int(bool(found))
-    return write_texts() or write_figures()
-
-
-def write_texts() -> int:
-    """Renew the pages and tables that are stale; 0."""
-    wanted = pages()
-    concept_pictures.write()
-    tutorial.FOLDER.mkdir(exist_ok=True)
-    return renew(stale_texts(wanted), wanted, lambda path: path.write_text(wanted[path]))
-
-
-def write_figures() -> int:
-    """Renew the figures that are stale; 0."""
-    wanted = pictures()
-
-    def draw(path: Path) -> None:
-        view, rows, selection = wanted[path]
-        view.draw(rows, path, selection)
-
-    return renew(stale_figures(wanted), wanted, draw)
-
-
-def renew(found: set[Path], wanted: Collection[Path], write: Callable[[Path], object]) -> int:
-    """Write those that are wanted, remove the others; 0."""
-    for path in sorted(found):
-        if path in wanted:
-            write(path)
+            continue
+        if path in texts:
+            path.write_text(texts[path])
+        elif path in figures:
+            view, rows, selection = figures[path]
+            view.draw(rows, path, selection)
         else:
             path.unlink()
-        print(f"{'wrote' if path in wanted else 'removed'} {path.relative_to(ROOT)}")
-    return 0
+        print(f"{'wrote' if path.exists() else 'removed'} {path.relative_to(ROOT)}")
+    return int(check and bool(found))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ The distribution's package is enough (`apt-get install chromium`).
 
 from __future__ import annotations
 
-import base64
 import itertools
 import json
 import os
@@ -15,7 +14,6 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 #: --no-sandbox, because a container's root has no user namespace; pages are the tests' own.
@@ -117,10 +115,6 @@ class Browser:
     def type(self, selector: str, text: str) -> None:
         self.click(selector)
         self.call("Input.insertText", text=text)
-
-    def picture(self, path: Path, **clip) -> None:
-        """A screenshot; of the whole page with `captureBeyondViewport=True`."""
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", **clip)["data"]))
 
     def _middle(self, selector: str) -> dict[str, float]:
         return self.run(

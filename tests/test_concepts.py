@@ -7,12 +7,12 @@ import re
 import pytest
 import triton
 
-from docs import concept_map, concept_pages
-from docs.concept_map import CONCEPTS, PAGES, ROOT
-from docs.techniques import TECHNIQUES
+from docs import concept_pages
+from docs.excerpt import ROOT
 
 pytestmark = pytest.mark.host
 
+PAGES = ROOT / "docs" / "concepts"
 FILES = sorted(PAGES.glob("*.md"))
 by_page = pytest.mark.parametrize("page", FILES, ids=lambda page: page.stem)
 #: Blocks of Python that are no excerpts, each with the block that says what it prints.
@@ -53,19 +53,6 @@ def test_a_page_has_a_picture_a_formula_and_a_check(page):
 
 
 @by_page
-def test_links_lead_somewhere(page):
-    text = page.read_text()
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        path, _, anchor = target.partition("#")
-        file = (page.parent / path).resolve() if path else page
-        assert file.exists(), target
-        if anchor and file.suffix == ".md":
-            headings = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE)
-            slugs = {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings}
-            assert anchor in slugs, target
-
-
-@by_page
 def test_commands_name_what_exists(page):
     """Of `python -m PACKAGE COMMAND NAME`: files of CUDA, rungs, entries of the type table."""
     from cuda_reference import source
@@ -80,11 +67,6 @@ def test_commands_name_what_exists(page):
             find(rest[rest.index("--entry") + 1])
 
 
-def test_pages_are_up_to_date():
-    for path, text in concept_pages.pages().items():
-        assert path.read_text() == text, "run `python -m docs.generate`"
-
-
 def test_every_generated_part_is_on_a_page():
     text = "".join(page.read_text() for page in FILES)
     names = {name for name in concept_pages.parts() if not name.startswith("note-")}
@@ -93,21 +75,13 @@ def test_every_generated_part_is_on_a_page():
     assert set(used) <= set(concept_pages.parts())
 
 
-# The map
+#: The map's rows: the words of each test are its name.
+TESTS = re.findall(
+    r"\[([^\]]+)\]\(\.\./\.\./(tests/\w+\.py)\) \|$", (PAGES / "map.md").read_text(), re.M
+)
 
 
-@pytest.mark.parametrize("concept", CONCEPTS, ids=lambda concept: concept.name)
-def test_a_concept_is_where_the_map_says(concept):
-    places = [place for side in ("triton", "cuda") for place in concept.places(side)]
-    assert places
-    for place in places:
-        assert place.text in (ROOT / place.file).read_text(), place
-    assert (PAGES / concept.page.partition("#")[0]).is_file()
-    file, _, name = concept.test.partition("::")
-    assert re.search(rf"^    def {name}\(|^def {name}\(", (ROOT / file).read_text(), re.MULTILINE)
-
-
-def test_every_technique_is_on_the_map():
-    named = {concept.technique for concept in CONCEPTS}
-    assert named >= {t.name for t in TECHNIQUES} - {"stmatrix epilogue"}
-    assert concept_map.table().count("\n") == len(CONCEPTS) + 1
+@pytest.mark.parametrize(("words", "file"), TESTS)
+def test_a_test_on_the_map_exists(words, file):
+    name = "test_" + words.replace(" ", "_")
+    assert re.search(rf"^ *def {name}\(", (ROOT / file).read_text(), re.MULTILINE)

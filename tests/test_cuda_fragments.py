@@ -11,7 +11,7 @@ from cuda_reference.__main__ import main
 from cuda_reference.types.fragments import fragment, ldmatrix, places
 from cuda_reference.types.run import Operands
 from cuda_reference.types.show import check, describe
-from cuda_reference.types.table import BITS, TABLE, held_by
+from cuda_reference.types.table import BITS, TABLE, find, held_by
 
 pytestmark = [pytest.mark.host, pytest.mark.once]
 
@@ -59,23 +59,110 @@ def test_registers_hold_all_elements_once_or_are_repeated_alike(entry):
         assert width == (64 if entry.d == "f64" else 32)
 
 
-def test_the_isa_s_words_for_m16n8k16():
-    """Row and column of a_i, b_i and c_i as the PTX ISA writes them."""
-    entry = next(e for e in TABLE if e.name == "mma.m16n8k16.row.col.f32.f16.f16.f32")
+#: "Matrix Fragments for mma", section by section: row and column of element i in lane 4 g + t, of
+#: A, then row of element i of B, whose column is g.
+ISA = {
+    "mma.m16n8k8.row.col.f32.f16.f16.f32": (
+        lambda g, t, i: (g if i < 2 else g + 8, t * 2 + (i & 1)),
+        lambda t, i: t * 2 + i,
+    ),
+    "mma.m16n8k16.row.col.f32.f16.f16.f32": (
+        lambda g, t, i: (g if i < 2 or 4 <= i < 6 else g + 8, t * 2 + (i & 1) + 8 * (i >= 4)),
+        lambda t, i: t * 2 + (i & 1) + 8 * (i >= 2),
+    ),
+    "mma.m16n8k4.row.col.f32.tf32.tf32.f32": (
+        lambda g, t, i: (g if i == 0 else g + 8, t),
+        lambda t, i: t,
+    ),
+    "mma.m16n8k8.row.col.f32.tf32.tf32.f32": (
+        lambda g, t, i: (g if i in (0, 2) else g + 8, t if i in (0, 1) else t + 4),
+        lambda t, i: t if i == 0 else t + 4,
+    ),
+    "mma.m8n8k4.row.col.f64.f64.f64.f64": (
+        lambda g, t, i: (g, t),
+        lambda t, i: t,
+    ),
+    "mma.m16n8k16.row.col.f64.f64.f64.f64": (
+        lambda g, t, i: (g if i % 2 == 0 else g + 8, (i * 2 if i % 2 == 0 else i * 2 - 2) + t),
+        lambda t, i: t + i * 4,
+    ),
+    "mma.m8n8k16.row.col.s32.s8.s8.s32": (
+        lambda g, t, i: (g, t * 4 + i),
+        lambda t, i: t * 4 + i,
+    ),
+    "mma.m16n8k16.row.col.s32.u8.s8.s32": (
+        lambda g, t, i: (g if i < 4 else g + 8, t * 4 + (i & 3)),
+        lambda t, i: t * 4 + i,
+    ),
+    "mma.m16n8k32.row.col.f32.e4m3.e5m2.f32": (
+        lambda g, t, i: (g if i < 4 or 8 <= i < 12 else g + 8, t * 4 + (i & 3) + 16 * (i >= 8)),
+        lambda t, i: t * 4 + (i & 3) + 16 * (i >= 4),
+    ),
+    "mma.m8n8k32.row.col.s32.s4.s4.s32": (
+        lambda g, t, i: (g, t * 8 + i),
+        lambda t, i: t * 8 + i,
+    ),
+    "mma.m16n8k64.row.col.s32.u4.u4.s32": (
+        lambda g, t, i: (g if i < 8 or 16 <= i < 24 else g + 8, t * 8 + (i & 7) + 32 * (i >= 16)),
+        lambda t, i: t * 8 + (i & 7) + 32 * (i >= 8),
+    ),
+    "mma.m8n8k128.row.col.s32.b1.b1.s32.xor.popc": (
+        lambda g, t, i: (g, t * 32 + i),
+        lambda t, i: t * 32 + i,
+    ),
+    "mma.m16n8k256.row.col.s32.b1.b1.s32.and.popc": (
+        lambda g, t, i: (
+            g if i < 32 or 64 <= i < 96 else g + 8,
+            t * 32 + (i & 31) + 128 * (i >= 64),
+        ),
+        lambda t, i: t * 32 + (i & 31) + 128 * (i >= 32),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ISA)
+def test_fragments_are_the_isa_s(name):
+    """Of C, too, which is alike in all sections."""
+    entry, (of_a, of_b) = find(name), ISA[name]
     for lane in range(32):
         g, t = lane >> 2, lane % 4
         for i, at in enumerate(fragment(entry, "a").elements[lane]):
-            row = g if i < 2 or 4 <= i < 6 else g + 8
-            assert at == (row, t * 2 + (i & 1) + (8 if i >= 4 else 0))
+            assert at == of_a(g, t, i)
         for i, at in enumerate(fragment(entry, "b").elements[lane]):
-            assert at == (t * 2 + (i & 1) + (8 if i >= 2 else 0), g)
+            assert at == (of_b(t, i), g)
         for i, at in enumerate(fragment(entry, "c").elements[lane]):
             assert at == (g if i < 2 else g + 8, t * 2 + (i & 1))
 
 
+def volta(lane, i, operand):
+    """m8n8k4 of f16: row and column, as the section says."""
+    group, high = lane % 4 + lane // 16 * 4, lane // 16 * 4
+    return {
+        "a.row": (group, i),
+        "a.col": (high + i, lane % 4),
+        "b.row": (lane % 4, high + i),
+        "b.col": (i, group),
+        "c.f16": (group, i),
+        "c.f32": ((lane & 1) + (i & 2) + high, (i & 4) + (lane & 2) + (i & 1)),
+    }[operand]
+
+
+@pytest.mark.parametrize("operand", ["a.row", "a.col", "b.row", "b.col", "c.f16", "c.f32"])
+def test_fragments_of_m8n8k4_are_the_isa_s(operand):
+    which, word = operand.split(".")
+    entry = next(
+        e
+        for e in TABLE
+        if (e.instruction, e.shape, e.a) == ("mma", (8, 8, 4), "f16")
+        and word == (e.c if which == "c" else getattr(e, f"{which}_layout"))
+    )
+    for lane, elements in enumerate(fragment(entry, which).elements):
+        assert list(elements) == [volta(lane, i, operand) for i in range(len(elements))]
+
+
 def test_b_by_columns_is_what_ldmatrix_loads_and_by_rows_what_trans_loads():
     """ldmatrix.x2 of two 8 x 8 matrices of columns, or .x2.trans of 16 rows, is mma's B."""
-    entry = next(e for e in TABLE if e.name == "mma.m16n8k16.row.col.f32.f16.f16.f32")
+    entry = find("mma.m16n8k16.row.col.f32.f16.f16.f32")
     b = fragment(entry, "b").elements
     columns = ldmatrix(2, trans=False).elements
     rows = ldmatrix(2, trans=True).elements

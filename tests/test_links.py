@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from docs.site.links import ROOT, anchors, code, links, markdown, pages
-from docs.site.nav import expand
 
 pytestmark = [pytest.mark.host, pytest.mark.once]
 
@@ -91,19 +90,3 @@ def test_links_are_found(text, targets):
 def test_anchors_are_githubs():
     text = "# A b\n## `c_d` & e: 1.5x\n## A b\n```\n# no\n```\n### [F](g.md)\n"
     assert anchors(text) == {"a-b", "c_d--e-15x", "a-b-1", "f"}
-
-
-def test_patterns_of_the_nav_find_pages():
-    """Sorted, each page once, named ones where they are named; nothing of what isn't there."""
-    nav = [
-        {"Home": "index.md"},
-        {"Tutorial": ["tutorial/*.md", "gone/*.md"]},
-        {"Concepts": "concepts/*.md"},
-        {"Rest": ["b.md", "missing.md", "*.md"]},
-    ]
-    pages = ["index.md", "b.md", "a.md", "c.md", "tutorial/02_x.md", "tutorial/01_y.md"]
-    assert expand(nav, pages) == [
-        {"Home": "index.md"},
-        {"Tutorial": ["tutorial/01_y.md", "tutorial/02_x.md"]},
-        {"Rest": ["b.md", "a.md", "c.md"]},
-    ]

@@ -139,11 +139,11 @@ def amd(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: card)
-    for module in (problem, sys.modules["tritemm.cli"]):
+    for module in (problem.device, sys.modules["tritemm.cli.main"]):
         monkeypatch.setattr(module, "INTERPRETED", False)
-    problem._cuda_device.cache_clear()
+    problem.device._cuda_device.cache_clear()
     yield
-    problem._cuda_device.cache_clear()
+    problem.device._cuda_device.cache_clear()
 
 
 TOLD = "tritemm's kernels are for NVIDIA GPUs, and cuda:0 is AMD's AMD Instinct MI300X; multiply by"
@@ -295,7 +295,7 @@ def test_two_copies_in_one_process(python, tmp_path):
     (other / "tritemm").symlink_to(ROOT / "tritemm")
     status, out, errors = python("-c", SECOND, str(other))
     assert status == 0, errors
-    assert f"{ROOT / 'tritemm' / 'ops.py'} has registered its operators, and {other}" in out
+    assert f"{ROOT / 'tritemm' / 'op' / 'ops.py'} has registered its operators, and {other}" in out
     assert "Import one of the two" in out
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from docs.lessons.pages import FOLDER
+from docs.lessons import FOLDER
 from perf.__main__ import parser as perf_parser
 from tritemm.__main__ import main
 

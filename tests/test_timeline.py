@@ -24,10 +24,10 @@ KERNEL = """.version 8.7
 
 
 def activities(ptx, events=stamps.EVENTS):
-    """What the stamps of a text say, in its order."""
-    lines = stamps.stamped(ptx, events).splitlines()
+    """What the stamps of a text say, in its order, behind the array's address."""
+    lines = stamps.stamped(ptx, 0, events).splitlines()
     words = [line for line in lines if line.startswith("\tmov.b64 %stamp_word, ")]
-    return [stamps.ACTIVITIES[int(w.split()[-1].strip(";"))] for w in words if w[-2].isdigit()]
+    return [stamps.ACTIVITIES[int(w.split()[-1].strip(";"))] for w in words[1:] if w[-2].isdigit()]
 
 
 @pytest.mark.parametrize(
@@ -51,26 +51,26 @@ def test_stamps_stand_where_an_activity_begins(instructions, said):
 def test_the_ends_are_two_stamps():
     text = KERNEL + "\twgmma.fence.sync.aligned;\n\tret;\n}\n"
     assert activities(text, stamps.ENDS) == ["other"]
-    assert stamps.stamped(text, stamps.ENDS).count("%clock64") == 2
+    assert stamps.stamped(text, 0, stamps.ENDS).count("%clock64") == 2
 
 
 def test_inline_asm_is_not_torn():
     text = KERNEL + "\t// begin inline asm\n{\n\tmbarrier.try_wait.parity.shared.b64 a, [b], c;\n"
-    text = stamps.stamped(text + "\t@!a bra.uni wait;\n}\n\t// end inline asm\n\tret;\n}\n")
+    text = stamps.stamped(text + "\t@!a bra.uni wait;\n}\n\t// end inline asm\n\tret;\n}\n", 0)
     block = text.partition("// begin inline asm")[2].partition("// end inline asm")[0]
     assert "stamp" not in block
 
 
 def test_what_is_no_kernel_is_refused():
     with pytest.raises(ValueError, match="no kernel"):
-        stamps.stamped(".address_size 64\n")
+        stamps.stamped(".address_size 64\n", 0)
 
 
 @pytest.mark.parametrize("rung", RUNGS)
 def test_the_stamped_kernel_assembles_without_spills(rung, tmp_path):
     job = asm.Job(rung, sm=90, M=CASE.M, N=CASE.N, K=CASE.K, layout=CASE.layout)
     file = tmp_path / "kernel.ptx"
-    file.write_text(stamps.stamped(asm.compile_problem(job).ptx))
+    file.write_text(stamps.stamped(asm.compile_problem(job).ptx, 0))
     words = [triton.knobs.nvidia.ptxas.path, "-arch=sm_90a", "-v", str(file), "-o", "/dev/null"]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert "0 bytes spill stores" in done.stderr

@@ -8,15 +8,17 @@ import subprocess
 import numpy as np
 import pytest
 
-from docs import exercises
+from docs import code, exercises, record
 from docs.exercises.__main__ import main
-from docs.lessons import LESSONS, instructions, measured, pages
-from docs.lessons.pages import FOLDER, PARTS, address, parts
+from docs.lessons import instructions, lessons, measured, page_of, pages
+from docs.lessons.pages import PARTS, parts
 from perf.__main__ import parser as perf_parser
 from perf.machine import Environment
 from perf.rows import recorded
 from tritemm.__main__ import main as tritemm_main
 from tritemm.rungs import RUNGS, STEPS, find
+
+from . import wrong_answers
 
 pytestmark = pytest.mark.host
 
@@ -25,16 +27,17 @@ asked = pytest.mark.parametrize("rung", exercises.every())
 
 
 def test_lessons_follow_the_ladder():
-    assert [lesson.rung for lesson in LESSONS] == [kernel.name for kernel in RUNGS]
     places = {kernel.name: place for place, kernel in enumerate(RUNGS)}
-    for lesson in LESSONS:
+    assert list(lessons()) == list(places)
+    for lesson in lessons().values():
         assert lesson.below is None or places[lesson.below] < places[lesson.rung]
         assert set(lesson.counters) <= set(measured.LABELS)
+        assert (lesson.below is None) == (lesson.rung == "simt"), "its page asks for nothing"
 
 
 @rungs
 def test_a_page_has_every_part(kernel):
-    text = (FOLDER / f"{address(kernel)}.md").read_text()
+    text = page_of(kernel).read_text()
     assert text.startswith(f"# {kernel.number:02} {kernel.name}")
     for part in PARTS:
         assert text.count(f"<!-- begin: {part} -->") == 1
@@ -42,7 +45,7 @@ def test_a_page_has_every_part(kernel):
 
 def test_a_rung_without_records_has_a_page(monkeypatch):
     """So a new rung costs two files, and its page says what to run."""
-    monkeypatch.setattr(instructions, "load", dict)
+    monkeypatch.setattr(code, "load", dict)
     monkeypatch.setattr(exercises, "every", list)
     text = "\n".join(parts(RUNGS[1], [], {}).values())
     assert "Not yet recorded" in text and "Not yet measured." in text and "None yet." in text
@@ -56,7 +59,7 @@ def test_what_is_measured_is_added_to_what_is_known(monkeypatch):
     (found,) = measured.measure("joules", ["tma"])
     assert found["joules"] == {"tma": {"joules": 2}, "simt": {"joules": 1}}
     assert known["joules"]["tma"] == {"joules": 9} and found["environment"]["gpu"] == "a GPU"
-    cases = {lesson.case for lesson in LESSONS if "gemv" in (lesson.below, lesson.rung)}
+    cases = {lesson.case for lesson in lessons().values() if "gemv" in (lesson.below, lesson.rung)}
     monkeypatch.setattr(measured, "counters", lambda name, case: {"of": name})
     *_, found = measured.measure("counters", ["gemv"])
     gemv = {measured.key("gemv", case): {"of": "gemv"} for case in cases}
@@ -65,7 +68,7 @@ def test_what_is_measured_is_added_to_what_is_known(monkeypatch):
     assert list(measured.measure("counters")) == []
 
 
-@pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.rung)
+@pytest.mark.parametrize("lesson", lessons().values(), ids=lambda lesson: lesson.rung)
 def test_off_cubes_the_config_is_the_dispatchers(lesson, monkeypatch):
     asked = []
 
@@ -81,8 +84,26 @@ def test_off_cubes_the_config_is_the_dispatchers(lesson, monkeypatch):
     assert args.chosen == (len(set(args.size)) > 1)
 
 
+def test_what_needs_a_gpu_says_so(monkeypatch, capsys):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    for what in record.MEASURED:
+        assert record.main([what]) == 2
+        assert f"{what} need a GPU" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        record.main(["joules", "--check"])
+
+
+def test_a_record_that_differs_is_told(monkeypatch, capsys):
+    old = code.load()
+    monkeypatch.setattr(code, "record", lambda: old)
+    assert record.main(["code", "--check"]) == 0
+    monkeypatch.setattr(code, "record", lambda: old | {"new sm_90": old["tiled sm_90"]})
+    assert record.main(["code", "--check"]) == 1
+    assert "run `python -m docs.record code`" in capsys.readouterr().out
+
+
 def test_instructions_are_of_these_sources():
-    assert instructions.stale() == [], "run `python -m docs.lessons instructions`"
+    assert code.stale() == [], "run `python -m docs.record code`"
 
 
 def test_of_a_cuda_rung_bf16_by_columns_is_counted():
@@ -90,26 +111,27 @@ def test_of_a_cuda_rung_bf16_by_columns_is_counted():
         "__half, __half, false", "__half, float, false", "__half, float, true",
         "__nv_bfloat16, float, false", "__nv_bfloat16, float, true",
     )]  # fmt: skip
-    assert instructions.counted(every) == "f<__nv_bfloat16, float, false>"
-    assert instructions.counted(["f<__half>", "f<float>"]) == "f<float>"  # wmma's
-    assert instructions.counted(["f<__half>", "f<__nv_bfloat16>"]) == "f<__nv_bfloat16>"
-    for key, entry in instructions.load().items():
-        if key.startswith("cuda "):
-            assert not re.search(r"__half|true", entry["function"])
-            assert ("bfloat16" in entry["function"]) == (not key.startswith("cuda wmma_"))
+    assert code.counted(every) == "f<__nv_bfloat16, float, false>"
+    assert code.counted(["f<__half>", "f<float>"]) == "f<float>"  # wmma's
+    assert code.counted(["f<__half>", "f<__nv_bfloat16>"]) == "f<__nv_bfloat16>"
+    for key, entry in code.load().items():
+        if entry["compiler"].startswith("nvcc") and "simt" not in key:
+            assert not re.search(r"__half|true", entry["kernel"])
+            assert ("bfloat16" in entry["kernel"]) == (not key.startswith("wmma_"))
 
 
 def test_the_command_of_a_page_shows_the_table_s_numbers(capsys):
-    entry = instructions.load()["triton tiled"]
-    if entry["compiler"] != instructions.compiler():
+    entry = code.load()["tiled sm_90"]
+    if entry["compiler"] != code.compiler():
         pytest.skip(f"the page has what {entry['compiler']} makes of it")
     line = next(line for line in pages.commands(find("tiled")).splitlines() if "--sm 90" in line)
     _, python, m, module, *words = shlex.split(line)
     assert (python, m, module) == ("python", "-m", "tritemm")
     assert tritemm_main([*words, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert {name: said["mix"].get(name) for name in entry["counts"]} == entry["counts"]
-    assert [said[name] for name in ("registers", "config")] == [entry["registers"], entry["config"]]
+    for name in instructions.SHOWN:
+        assert said["mix"].get(name, 0) == code.count(entry, name)
+    assert [said[name] for name in ("registers", "config")] == [entry["registers"], entry["kernel"]]
 
 
 def test_a_figure_says_the_share_of_the_roof():
@@ -127,11 +149,11 @@ def test_a_figure_says_the_share_of_the_roof():
 
 @rungs
 def test_the_signs_are_among_the_instructions(kernel):
-    entry = instructions.load()[f"triton {kernel.name}"]
+    entry = code.load()[f"{kernel.name} sm_90"]
     present, absent = kernel.signs.get(90, kernel.signs[max(kernel.signs)])
     for sign in present:
         assert any(line.startswith(sign) for line in entry["lines"])
-    assert not set(absent) & set(entry["counts"])
+    assert not any(code.count(entry, name) for name in absent)
 
 
 @asked
@@ -141,9 +163,8 @@ def test_a_solution_is_right(rung):
 
 @asked
 def test_a_wrong_answer_is_told(rung):
-    exercise = exercises.find(rung)
-    assert exercise.WRONG
-    for function in exercise.WRONG:
+    assert wrong_answers.of(rung)
+    for function in wrong_answers.of(rung):
         with pytest.raises(exercises.Wrong, match=r"\w+ .*\.$"):
             exercises.check(rung, function)
 
@@ -177,7 +198,7 @@ def test_arrays_ranges_and_parameters_of_other_names_are_right():
 @asked
 def test_the_page_says_the_question_and_what_to_write(rung):
     (kernel,) = (kernel for kernel in RUNGS if kernel.name == rung)
-    text = (FOLDER / f"{address(kernel)}.md").read_text()
+    text = page_of(kernel).read_text()
     assert exercises.question(rung).splitlines()[0] in text
     assert f"python -m docs.exercises {rung} answer.py" in text
     assert exercises.solution(rung) in text
@@ -206,45 +227,39 @@ def test_the_command_lists_asks_and_refuses(tmp_path, capsys):
     assert "has no function `answer`" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("body", "sentence"),
-    [
-        ("def answer(M, N): ...", "answer takes 3 arguments: M, N, K."),
-        ("def answer(M, N, K): return 1 // 0", "answer(M=16, N=16, K=8) raised "
-         "ZeroDivisionError: integer division or modulo by zero."),
-        ("def answer(M, N, K): exit()", "answer(M=16, N=16, K=8) raised SystemExit: None."),
-        ("def answer(M, N, K): ...", "answer(M=16, N=16, K=8) is None, as of a function without "
-         "`return`; it should be 256, an int."),
-        ("def answer(M, N, K): return 3.5", "answer(M=16, N=16, K=8) is 3.5, a float; it should be "
-         "256, an int."),
-        ("def answer(M, N, K): return [3, 4.0]", "answer(M=16, N=16, K=8) is (3, 4), a sequence of "
-         "int; it should be 256, an int."),
-    ],
-)  # fmt: skip
-def test_what_goes_wrong_in_a_function_is_said(body, sentence, tmp_path, capsys):
-    file = tmp_path / "answer.py"
-    file.write_text(body)
-    assert main(["simt", str(file)]) == 1
-    assert capsys.readouterr().out == f"Not yet. {sentence}\n"
+GIVEN = "answer(M=16, N=16, K=8)"
 
 
 @pytest.mark.parametrize(
-    ("body", "sentence"),
+    ("status", "body", "sentence"),
     [
-        ("def answer(M, N, K):\n    a = 1\n    return a +\n", ", line 3: invalid syntax"),
-        ("\nimport no_such_module\n", ", line 2: ModuleNotFoundError: No module named "
-         "'no_such_module'"),
-        ("open('/no/such/file')", ", line 1: FileNotFoundError: [Errno 2] No such file or "
-         "directory: '/no/such/file'"),
-        ("exit(0)", ", line 1: SystemExit: 0"),
-        ("answer = 3", " has no function `answer`: write answer(M: int, N: int, K: int) -> int"),
+        (1, "def answer(M, N): ...", "answer takes 3 arguments: M, N, K."),
+        (1, "def answer(M, N, K): return 1 // 0",
+         f"{GIVEN} raised ZeroDivisionError: integer division or modulo by zero."),
+        (1, "def answer(M, N, K): exit()", f"{GIVEN} raised SystemExit: None."),
+        (1, "def answer(M, N, K): ...",
+         f"{GIVEN} is None, as of a function without `return`; it should be 256, an int."),
+        (1, "def answer(M, N, K): return 3.5",
+         f"{GIVEN} is 3.5, a float; it should be 256, an int."),
+        (1, "def answer(M, N, K): return [3, 4.0]",
+         f"{GIVEN} is (3, 4), a sequence of int; it should be 256, an int."),
+        (2, "def answer(M, N, K):\n    a = 1\n    return a +\n", ", line 3: invalid syntax"),
+        (2, "\nimport no_such_module\n",
+         ", line 2: ModuleNotFoundError: No module named 'no_such_module'"),
+        (2, "open('/no/such/file')",
+         ", line 1: FileNotFoundError: [Errno 2] No such file or directory: '/no/such/file'"),
+        (2, "exit(0)", ", line 1: SystemExit: 0"),
+        (2, "answer = 3",
+         " has no function `answer`: write answer(M: int, N: int, K: int) -> int"),
     ],
 )  # fmt: skip
-def test_what_goes_wrong_in_a_file_is_said(body, sentence, tmp_path, capsys):
+def test_what_goes_wrong_is_said(status, body, sentence, tmp_path, capsys):
+    """In a function on stdout; in a file, which then has no answer, on stderr."""
     file = tmp_path / "answer.py"
     file.write_text(body)
-    assert main(["simt", str(file)]) == 2
-    assert capsys.readouterr().err == f"{file}{sentence}\n"
+    assert main(["simt", str(file)]) == status
+    said = {1: (f"Not yet. {sentence}\n", ""), 2: ("", f"{file}{sentence}\n")}
+    assert tuple(capsys.readouterr()) == said[status]
 
 
 def test_every_step_has_an_exercise():

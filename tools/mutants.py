@@ -270,7 +270,7 @@ FAULTS = (
     ),
     # On the host
     Fault(
-        "the engine stores rows that end inside 16 bytes", "kernels/device/host.py",
+        "the engine stores rows that end inside 16 bytes", "arch/host.py",
         "        and matrix.cols * matrix.dtype.itemsize % 16 == 0\n", "",
         STORES, "warp_specialized", "warp_specialized",
     ),
@@ -306,7 +306,7 @@ FAULTS = (
         (LAUNCH + "packed_and_swapped",), "", "tma",
     ),
     Fault(
-        "gradients are never prepared", "ops.py",
+        "gradients are never prepared", "op/ops.py",
         "if (index == 1) != turned", "if (index == 0) != turned",
         (LAUNCH + "gradients_of_every_layout",), "", "gemv",
     ),

@@ -40,23 +40,6 @@ def answer(itemsize: int, pitch: int, first: int) -> int:
     return 0
 
 
-def wrong_pitch_alone(itemsize: int, pitch: int, first: int) -> int:
-    """Forgets where the first row begins."""
-    return next((width for width in (16, 8, 4) if pitch * itemsize % width == 0), 0)
-
-
-def wrong_first_row_alone(itemsize: int, pitch: int, first: int) -> int:
-    return next((width for width in (16, 8, 4) if first * itemsize % width == 0), 0)
-
-
-def wrong_elements(itemsize: int, pitch: int, first: int) -> int:
-    """Counts elements as if they were bytes."""
-    return next((width for width in (16, 8, 4) if (pitch | first) % width == 0), 0)
-
-
-WRONG = (wrong_pitch_alone, wrong_first_row_alone, wrong_elements)
-
-
 def check(function: Callable[[int, int, int], int]) -> None:
     """Against the addresses of a tensor's rows; 16 against what the rungs refuse."""
     for itemsize, dtype in DTYPES.items():

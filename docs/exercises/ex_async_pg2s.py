@@ -21,24 +21,6 @@ def answer(steps: int, load: int, multiply: int) -> int:
     return load + (steps - 1) * max(load, multiply) + multiply
 
 
-def wrong_one_buffer(steps: int, load: int, multiply: int) -> int:
-    """The loop of `async`."""
-    return steps * (load + multiply)
-
-
-def wrong_no_first_copy(steps: int, load: int, multiply: int) -> int:
-    """Nothing covers the first copies, and nothing the last products."""
-    return steps * max(load, multiply)
-
-
-def wrong_all_hidden(steps: int, load: int, multiply: int) -> int:
-    """Right where copies don't take longer than products."""
-    return load + steps * multiply
-
-
-WRONG = (wrong_one_buffer, wrong_no_first_copy, wrong_all_hidden)
-
-
 def check(function: Callable[[int, int, int], int]) -> None:
     """Against the rung's own loop, run with a clock."""
     for load, multiply in TIMES:

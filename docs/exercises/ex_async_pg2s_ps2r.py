@@ -28,18 +28,6 @@ def answer(rows: int, columns: int, bits: int, sets: int) -> int:
     return (sums + sets * fragments) // 32
 
 
-def wrong_one_set(rows: int, columns: int, bits: int, sets: int) -> int:
-    return (rows * columns * bits // 32 + (rows + columns) * 8) // 32
-
-
-def wrong_unpacked(rows: int, columns: int, bits: int, sets: int) -> int:
-    """A register for each element."""
-    return (rows * columns + sets * (rows + columns) * 16) // 32
-
-
-WRONG = (wrong_one_set, wrong_unpacked)
-
-
 def check(function: Callable[[int, int, int, int], int]) -> None:
     """Against the fragments of the type table, which tests compare with what a GPU holds."""
     for bits, name in NAMES.items():

@@ -23,18 +23,6 @@ def answer(load: int, multiply: int) -> int:
     return 2 + steps_ahead
 
 
-def wrong_waits_at_the_end(load: int, multiply: int) -> int:
-    """As if copies had until the end of a step, not until its middle."""
-    return 1 + -(-load // multiply)
-
-
-def wrong_rounded_down(load: int, multiply: int) -> int:
-    return 2 + load // multiply
-
-
-WRONG = (wrong_waits_at_the_end, wrong_rounded_down)
-
-
 def check(function: Callable[[int, int], int]) -> None:
     """Against the rung's own loop, run with a clock, in deeper and deeper rings."""
     for load, multiply in TIMES:

@@ -28,29 +28,6 @@ def answer(BLOCK_M: int, BLOCK_N: int, programs: int, shared: str) -> tuple[int,
     return asked, a + b
 
 
-def wrong_without_multicast(
-    BLOCK_M: int, BLOCK_N: int, programs: int, shared: str
-) -> tuple[int, int]:
-    """As if each program loaded its tiles alone."""
-    everything = (BLOCK_M + BLOCK_N) * 64 * 2
-    return everything, everything
-
-
-def wrong_own_bytes(BLOCK_M: int, BLOCK_N: int, programs: int, shared: str) -> tuple[int, int]:
-    """As if a barrier counted only what its own program has asked for."""
-    asked, _ = answer(BLOCK_M, BLOCK_N, programs, shared)
-    return asked, asked
-
-
-def wrong_both(BLOCK_M: int, BLOCK_N: int, programs: int, shared: str) -> tuple[int, int]:
-    """As if A and B were shared."""
-    everything = (BLOCK_M + BLOCK_N) * 64 * 2
-    return everything // programs, everything
-
-
-WRONG = (wrong_without_multicast, wrong_own_bytes, wrong_both)
-
-
 def step(rows: int, columns: int, programs: int, shared: str) -> tuple[int, int]:
     """What the kernel's producer asks for, and what it tells its barrier to wait for."""
     shape = SimpleNamespace(

@@ -32,33 +32,6 @@ def answer(
     return cluster + before * clusters, n % stages, n // stages % 2
 
 
-def wrong_own_ring(
-    cluster: int, clusters: int, consumer: int, turn: int, steps: int, stages: int
-) -> tuple[int, int, int]:
-    """As if each consumer's own steps were all that come to the ring."""
-    n = turn * steps
-    return cluster + (2 * turn + consumer) * clusters, n % stages, n // stages % 2
-
-
-def wrong_neighbours(
-    cluster: int, clusters: int, consumer: int, turn: int, steps: int, stages: int
-) -> tuple[int, int, int]:
-    """As if the two had tiles beside each other."""
-    n = (2 * turn + consumer) * steps
-    return 2 * (cluster + turn * clusters) + consumer, n % stages, n // stages % 2
-
-
-def wrong_parity(
-    cluster: int, clusters: int, consumer: int, turn: int, steps: int, stages: int
-) -> tuple[int, int, int]:
-    """As if the parity were that of the turn."""
-    before = 2 * turn + consumer
-    return cluster + before * clusters, before * steps % stages, turn % 2
-
-
-WRONG = (wrong_own_ring, wrong_neighbours, wrong_parity)
-
-
 def tiles(
     cluster: int, clusters: int, consumer: int, steps: int, stages: int
 ) -> list[tuple[int, int, int]]:

@@ -32,34 +32,6 @@ def answer(
     return own, 4 * BLOCK_M * others
 
 
-def wrong_neighbours(
-    BLOCK_M: int, BLOCK_N: int, columns: int, programs: int, rank: int
-) -> tuple[list[int], int]:
-    """As if each program's pieces lay beside each other."""
-    pieces = BLOCK_N // columns
-    first, last = pieces * rank // programs, pieces * (rank + 1) // programs
-    own = [piece * columns for piece in range(first, last)]
-    return own, 4 * BLOCK_M * (BLOCK_N - len(own) * columns)
-
-
-def wrong_everything(
-    BLOCK_M: int, BLOCK_N: int, columns: int, programs: int, rank: int
-) -> tuple[list[int], int]:
-    """As if its own pieces had to travel, too."""
-    return list(range(rank * columns, BLOCK_N, programs * columns)), 4 * BLOCK_M * BLOCK_N
-
-
-def wrong_narrow(
-    BLOCK_M: int, BLOCK_N: int, columns: int, programs: int, rank: int
-) -> tuple[list[int], int]:
-    """As if the sums of parts were rounded to 16 bits before they are added."""
-    own, sent = answer(BLOCK_M, BLOCK_N, columns, programs, rank)
-    return own, sent // 2
-
-
-WRONG = (wrong_neighbours, wrong_everything, wrong_narrow)
-
-
 def pieces(shape: SimpleNamespace, rank: int) -> list[int]:
     """First columns of what program `rank` stores, as the rung's `Exchange` goes through them."""
     kernel, found = formulas.module("exchange"), set()

@@ -34,41 +34,6 @@ def answer(memory: dict[int, int], start: int, length: int, word: int) -> int:
     return value & ((1 << (8 * left)) - 1)
 
 
-def wrong_one_word(memory: dict[int, int], start: int, length: int, word: int) -> int:
-    """As if rows began at a multiple of 8."""
-    left = min(8, length - 8 * word)
-    return memory[start // 8 * 8 + 8 * word] & ((1 << (8 * left)) - 1)
-
-
-def wrong_always_two(memory: dict[int, int], start: int, length: int, word: int) -> int:
-    """It reads a word past the row's end."""
-    first = (start + 8 * word) // 8 * 8
-    both = memory[first] | memory[first + 8] << 64
-    left = min(8, length - 8 * word)
-    return (both >> (8 * (start % 8))) & ((1 << (8 * left)) - 1)
-
-
-def wrong_with_what_follows(memory: dict[int, int], start: int, length: int, word: int) -> int:
-    """It keeps what stands behind the row in its last word."""
-    first = start + 8 * word
-    skew = first % 8
-    value = memory[first - skew] >> (8 * skew)
-    if skew and first - skew + 8 < start + length:
-        value |= memory[first - skew + 8] << (8 * (8 - skew))
-    return value & (2**64 - 1)
-
-
-def wrong_asks_memory(memory: dict[int, int], start: int, length: int, word: int) -> int:
-    """It leaves to the memory what only the row's end can say."""
-    first = (start + 8 * word) // 8 * 8
-    both = memory[first] | memory.get(first + 8, 0) << 64
-    left = min(8, length - 8 * word)
-    return (both >> (8 * (start % 8))) & ((1 << (8 * left)) - 1)
-
-
-WRONG = (wrong_one_word, wrong_always_two, wrong_with_what_follows, wrong_asks_memory)
-
-
 class Memory(dict):
     """Words by their addresses, which can be read and nothing else; `said` is what it is read for.
 

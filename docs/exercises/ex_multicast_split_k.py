@@ -39,41 +39,6 @@ def answer(M: int, N: int, K: int, BLOCK_M: int, BLOCK_N: int, programs: int, ro
     return max(able, default=1)
 
 
-def wrong_tiles(
-    M: int, N: int, K: int, BLOCK_M: int, BLOCK_N: int, programs: int, room: int
-) -> int:
-    """As if any two programs made a cluster, whichever tiles they have."""
-    tiles = -(-M // BLOCK_M) * -(-N // BLOCK_N)
-    able = [n for n in (2, 3, 4, 6, 8) if n * tiles <= room * programs and n <= K // (8 * 64)]
-    return max(able, default=1)
-
-
-def wrong_always_b(
-    M: int, N: int, K: int, BLOCK_M: int, BLOCK_N: int, programs: int, room: int
-) -> int:
-    """Only one below the other."""
-    clusters = -(-M // (programs * BLOCK_M)) * -(-N // BLOCK_N)
-    able = [n for n in (2, 3, 4, 6, 8) if n * clusters <= room and n <= K // (8 * 64)]
-    return max(able, default=1)
-
-
-def wrong_short_parts(
-    M: int, N: int, K: int, BLOCK_M: int, BLOCK_N: int, programs: int, room: int
-) -> int:
-    """However short the parts become."""
-    return answer(M, N, 8 * 8 * 64, BLOCK_M, BLOCK_N, programs, room)
-
-
-def wrong_rounded_up(
-    M: int, N: int, K: int, BLOCK_M: int, BLOCK_N: int, programs: int, room: int
-) -> int:
-    """With a part that has fewer than 8 steps."""
-    return answer(M, N, -(-K // 512) * 512, BLOCK_M, BLOCK_N, programs, room)
-
-
-WRONG = (wrong_tiles, wrong_always_b, wrong_short_parts, wrong_rounded_up)
-
-
 def parts(M: int, N: int, K: int, rows: int, columns: int, programs: int) -> int:
     """By what the rung asks before it lets each part add up a share."""
     problem = problem_of(Job("multicast_split_k", M=M, N=N, K=K, layout="NT"))

@@ -23,19 +23,6 @@ def answer(row: int, column: int) -> tuple[int, int]:
     return lane, register
 
 
-def wrong_row_major(row: int, column: int) -> tuple[int, int]:
-    """As if the lanes counted the elements row by row, four each."""
-    return (row * 8 + column) // 4, (row * 8 + column) % 4
-
-
-def wrong_sides(row: int, column: int) -> tuple[int, int]:
-    """As if a box were two rows, not two columns."""
-    return row % 8 * 4 + column // 2, row // 8 + column % 2 * 2
-
-
-WRONG = (wrong_row_major, wrong_sides)
-
-
 def check(function: Callable[[int, int], tuple[int, int]]) -> None:
     """Against the fragments of the type table, which tests compare with what a GPU holds."""
     sums = fragment(find("mma.m16n8k16.row.col.f32.f16.f16.f32"), "c")

@@ -22,23 +22,6 @@ def answer(row: int, chunk: int) -> int:
     return 4 * row + (chunk + row // 2) % 4
 
 
-def wrong_plain(row: int, chunk: int) -> int:
-    return 4 * row + chunk
-
-
-def wrong_padded(row: int, chunk: int) -> int:
-    """No conflicts, but in a larger tile."""
-    return 5 * row + chunk
-
-
-def wrong_every_row(row: int, chunk: int) -> int:
-    """Rows 0 and 4 meet: two rows fill all banks, so that the shift belongs to a pair."""
-    return 4 * row + (chunk + row) % 4
-
-
-WRONG = (wrong_plain, wrong_padded, wrong_every_row)
-
-
 def check(function: Callable[[int, int], int]) -> None:
     """By its properties, counted as the conflicts of the kernels' own layouts are."""
     for row in range(ROWS):

@@ -31,24 +31,6 @@ def answer(tiles: int, sms: int, latency: int, store: int) -> int:
     return (rounds - 1) * min(latency, store)
 
 
-def wrong_first_tile(tiles: int, sms: int, latency: int, store: int) -> int:
-    """Nothing is stored while the first tile's loads are in flight."""
-    return -(-tiles // sms) * min(latency, store)
-
-
-def wrong_short_store(tiles: int, sms: int, latency: int, store: int) -> int:
-    """A store that ends before the loads arrive hides only a part of their latency."""
-    return (-(-tiles // sms) - 1) * latency
-
-
-def wrong_whole_rounds(tiles: int, sms: int, latency: int, store: int) -> int:
-    """A last round that is not full takes as long as a full one."""
-    return (tiles / sms - 1) * min(latency, store)
-
-
-WRONG = (wrong_first_tile, wrong_short_store, wrong_whole_rounds)
-
-
 def check(function: Callable[[int, int, int, int], int]) -> None:
     """Against the tiles that the kernels' scheduler gives to each program, one after another."""
     for tiles, sms, latency, store in CASES:

@@ -28,24 +28,6 @@ def answer(tiles: int, multiply: int, store: int) -> int:
     return max(free)
 
 
-def wrong_always_hidden(tiles: int, multiply: int, store: int) -> int:
-    """Right while a store is no longer than the other consumer's products."""
-    return tiles * multiply + store
-
-
-def wrong_both_multiply(tiles: int, multiply: int, store: int) -> int:
-    """As if there were two tensor cores."""
-    return (tiles + 1) // 2 * (multiply + store)
-
-
-def wrong_longer_of_both(tiles: int, multiply: int, store: int) -> int:
-    """As if one consumer's products and the other's store had to end together."""
-    return multiply + (tiles - 1) * max(multiply, store) + store
-
-
-WRONG = (wrong_always_hidden, wrong_both_multiply, wrong_longer_of_both)
-
-
 def check(function: Callable[[int, int, int], int]) -> None:
     """Against the consumers' own source, run by a clock."""
     for multiply, store in TIMES:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from docs.lessons import instructions
+from docs import code
 from tritemm.compile.asm import Job, problem_of
 from tritemm.rungs import find
 from tritemm.spec import Config
@@ -29,30 +29,6 @@ def answer(BLOCK_M: int, BLOCK_N: int, BLOCK_K: int, itemsize: int) -> int:
     return (232448 - 512) // stage
 
 
-def wrong_one_operand(BLOCK_M: int, BLOCK_N: int, BLOCK_K: int, itemsize: int) -> int:
-    """Forgets B."""
-    return (232448 - 512) // (BLOCK_M * BLOCK_K * itemsize)
-
-
-def wrong_with_sums(BLOCK_M: int, BLOCK_N: int, BLOCK_K: int, itemsize: int) -> int:
-    """The tile of C takes no room in the loop: its sums are in registers."""
-    room = 232448 - 512 - BLOCK_M * BLOCK_N * itemsize
-    return max(room // ((BLOCK_M + BLOCK_N) * BLOCK_K * itemsize), 0)
-
-
-def wrong_everything(BLOCK_M: int, BLOCK_N: int, BLOCK_K: int, itemsize: int) -> int:
-    """As if the ring could take all of it."""
-    return 232448 // ((BLOCK_M + BLOCK_N) * BLOCK_K * itemsize)
-
-
-def wrong_whole_memory(BLOCK_M: int, BLOCK_N: int, BLOCK_K: int, itemsize: int) -> int:
-    """Of the 228 KB of an SM, of which a program can't have the last."""
-    return (228 * 1024 - 512) // ((BLOCK_M + BLOCK_N) * BLOCK_K * itemsize)
-
-
-WRONG = (wrong_one_operand, wrong_with_sums, wrong_everything, wrong_whole_memory)
-
-
 def check(function: Callable[[int, int, int, int], int]) -> None:
     """Against the configs that the rung refuses, and the shared memory of one that was compiled."""
     kernel = find("pipelined")
@@ -65,5 +41,5 @@ def check(function: Callable[[int, int, int, int], int]) -> None:
             names = dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K"), tile, strict=True))
             same(function, stages, **names, itemsize=itemsize)
     # The ring of the rung's first config, the deepest that fits, as it was compiled.
-    want = instructions.load()["triton pipelined"]["shared"] // ((128 + 256) * 64 * 2)
+    want = code.load()["pipelined sm_90"]["shared"] // ((128 + 256) * 64 * 2)
     same(function, want, BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, itemsize=2)

@@ -20,19 +20,6 @@ def answer(M: int, N: int, K: int) -> int:
     return programs * K * (16 + 16)
 
 
-def wrong_once(M: int, N: int, K: int) -> int:
-    """Each element once, as on paper."""
-    return M * K + K * N
-
-
-def wrong_per_element(M: int, N: int, K: int) -> int:
-    """Two for each multiplication."""
-    return 2 * M * N * K
-
-
-WRONG = (wrong_once, wrong_per_element)
-
-
 def check(function: Callable[[int, int, int], int]) -> None:
     """Against what the rung loads in the interpreter."""
     for M, N, K in SIZES:

@@ -32,42 +32,6 @@ def answer(tiles: int, steps: int, sms: int, cost: int) -> int:
     return min((parts for parts in range(1, steps + 1) if steps % parts == 0), key=time)
 
 
-def wrong_one_round(tiles: int, steps: int, sms: int, cost: int) -> int:
-    """As many as one round has room for: two rounds of short units can be shorter."""
-    divisors = [parts for parts in range(1, steps + 1) if steps % parts == 0]
-    return max((parts for parts in divisors if tiles * parts <= sms), default=1)
-
-
-def wrong_free_sums(tiles: int, steps: int, sms: int, cost: int) -> int:
-    """Without the cost, which grows with the parts while what they save shrinks."""
-    divisors = [parts for parts in range(1, steps + 1) if steps % parts == 0]
-    return min(divisors, key=lambda parts: -(-tiles * parts // sms) * (steps // parts))
-
-
-def wrong_as_many_as_steps(tiles: int, steps: int, sms: int, cost: int) -> int:
-    return steps
-
-
-def wrong_one_sum_less(tiles: int, steps: int, sms: int, cost: int) -> int:
-    """As if the first part's sums were not written."""
-    divisors = [parts for parts in range(1, steps + 1) if steps % parts == 0]
-    rounds = {parts: -(-tiles * parts // sms) for parts in divisors}
-    return min(divisors, key=lambda n: rounds[n] * (steps // n) + cost * (n - 1))
-
-
-def wrong_always_sums(tiles: int, steps: int, sms: int, cost: int) -> int:
-    """As if one part had partial sums, too."""
-    divisors = [parts for parts in range(1, steps + 1) if steps % parts == 0]
-    rounds = {parts: -(-tiles * parts // sms) for parts in divisors}
-    return min(divisors, key=lambda n: rounds[n] * (steps // n) + cost * n)
-
-
-WRONG = (
-    wrong_one_round, wrong_free_sums, wrong_as_many_as_steps, wrong_one_sum_less,
-    wrong_always_sums,
-)  # fmt: skip
-
-
 def check(function: Callable[[int, int, int, int], int]) -> None:
     """Against every number of parts, dealt out by the kernels' scheduler."""
     for tiles, steps, sms, cost in CASES:

@@ -29,29 +29,6 @@ def answer(program: int, programs: int, tiles: int, steps: int) -> tuple[int, in
     return begin, begin + share + (program < more)
 
 
-def wrong_rounded_up(program: int, programs: int, tiles: int, steps: int) -> tuple[int, int]:
-    """The last programs have less to do, or nothing."""
-    left = tiles % programs * steps
-    share = -(-left // programs)
-    return min(program * share, left), min((program + 1) * share, left)
-
-
-def wrong_all_tiles(program: int, programs: int, tiles: int, steps: int) -> tuple[int, int]:
-    """Shares all tiles out: nearly each would be cut."""
-    share, more = divmod(tiles * steps, programs)
-    begin = program * share + min(program, more)
-    return begin, begin + share + (program < more)
-
-
-def wrong_rest_to_the_last(program: int, programs: int, tiles: int, steps: int) -> tuple[int, int]:
-    left = tiles % programs * steps
-    share = left // programs
-    return program * share, left if program == programs - 1 else (program + 1) * share
-
-
-WRONG = (wrong_rounded_up, wrong_all_tiles, wrong_rest_to_the_last)
-
-
 def check(function: Callable[[int, int, int, int], tuple[int, int]]) -> None:
     """Against the scheduler of the kernel, run in the place of every program."""
     shape = SimpleNamespace(

@@ -23,24 +23,6 @@ def answer(row: int, column: int, tiles_m: int, tiles_n: int, GROUP_M: int) -> i
     return first * tiles_n + column * rows + row - first
 
 
-def wrong_full_groups(row: int, column: int, tiles_m: int, tiles_n: int, GROUP_M: int) -> int:
-    """Right where GROUP_M divides tiles_m, and nowhere else."""
-    group, inside = divmod(row, GROUP_M)
-    return group * GROUP_M * tiles_n + column * GROUP_M + inside
-
-
-def wrong_row_major(row: int, column: int, tiles_m: int, tiles_n: int, GROUP_M: int) -> int:
-    return row * tiles_n + column
-
-
-def wrong_column_major(row: int, column: int, tiles_m: int, tiles_n: int, GROUP_M: int) -> int:
-    """As if all rows were one group."""
-    return column * tiles_m + row
-
-
-WRONG = (wrong_full_groups, wrong_row_major, wrong_column_major)
-
-
 def check(function: Callable[..., int]) -> None:
     """Against the order that the kernels have."""
     raster = module("raster").raster

@@ -24,26 +24,6 @@ def answer(sums: int) -> tuple[int, int]:
     return min(tiles, key=lambda tile: 1 / tile[0] + 1 / tile[1])
 
 
-def wrong_widest(sums: int) -> tuple[int, int]:
-    """As many sums, but in a strip, which shares little of B."""
-    columns = min(128, sums // 16)
-    return min(128, sums // columns), columns
-
-
-def wrong_first_that_fits(sums: int) -> tuple[int, int]:
-    """From the largest down: as many sums again, in a strip that shares little of A."""
-    tiles = [(m, n) for m in (128, 64, 32, 16) for n in (128, 64, 32, 16)]
-    return next((m, n) for m, n in tiles if m * n <= sums)
-
-
-def wrong_too_large(sums: int) -> tuple[int, int]:
-    """Whatever the registers hold."""
-    return 128, 128
-
-
-WRONG = (wrong_widest, wrong_first_that_fits, wrong_too_large)
-
-
 @functools.cache
 def loaded(rows: int, columns: int) -> int:
     """Elements of A and B that the rung loads with this tile, of a product that all tiles fill."""

@@ -23,24 +23,6 @@ def answer(row: int, byte: int) -> int:
     return 128 * row + 16 * chunk + byte % 16
 
 
-def wrong_linear(row: int, byte: int) -> int:
-    """As the rows stand in global memory: eight rows' first chunks are in the same banks."""
-    return 128 * row + byte
-
-
-def wrong_rotated(row: int, byte: int) -> int:
-    """A sum in place of the exclusive or: free of conflicts as well, but not what WGMMA reads."""
-    return 128 * row + 16 * ((byte // 16 + row) % 8) + byte % 16
-
-
-def wrong_by_bytes(row: int, byte: int) -> int:
-    """The exclusive or with the byte's number, not the chunk's."""
-    return 128 * row + (byte ^ row % 8)
-
-
-WRONG = (wrong_linear, wrong_rotated, wrong_by_bytes)
-
-
 def check(function: Callable[[int, int], int]) -> None:
     """Against the places at which WGMMA finds its operands, which tests hold on a GPU."""
     for (row, chunk), begin in chunks(tile(ROW, ROWS, ROW // ELEMENT)).items():

@@ -27,36 +27,6 @@ def answer(n: int, stages: int) -> tuple[int, int, int]:
     return stage, round_ % 2, (round_ + 1) % 2
 
 
-def wrong_same_parity(n: int, stages: int) -> tuple[int, int, int]:
-    """The producer waits for a consumer that waits for the producer."""
-    return n % stages, n // stages % 2, n // stages % 2
-
-
-def wrong_parity_of_step(n: int, stages: int) -> tuple[int, int, int]:
-    """A barrier changes its phase once in a round, not once in a step."""
-    return n % stages, n % 2, (n + 1) % 2
-
-
-def wrong_always_free(n: int, stages: int) -> tuple[int, int, int]:
-    """Right in the first round, when all stages are empty."""
-    return n % stages, n // stages % 2, 1
-
-
-def wrong_one_stage(n: int, stages: int) -> tuple[int, int, int]:
-    """A ring of one stage: nothing is overwritten, and nothing overlaps."""
-    return 0, n % 2, (n + 1) % 2
-
-
-def wrong_two_stages(n: int, stages: int) -> tuple[int, int, int]:
-    """Right in a ring of two."""
-    return n % 2, n // 2 % 2, (n // 2 + 1) % 2
-
-
-WRONG = (
-    wrong_same_parity, wrong_parity_of_step, wrong_always_free, wrong_one_stage, wrong_two_stages,
-)  # fmt: skip
-
-
 def check(function: Callable[[int, int], Step]) -> None:
     """In every order in which producer, copy engine and consumer may run."""
     for stages in DEPTHS:

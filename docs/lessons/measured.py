@@ -17,6 +17,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from perf.case import Case
 from perf.experiments import profile
 from perf.machine import environment
@@ -26,7 +28,7 @@ from tritemm.problem import Problem
 from tritemm.rungs import RUNGS, find
 from tritemm.spec import Config
 
-from . import LESSONS, Lesson
+from . import Lesson, lessons
 
 DATA = Path(__file__).with_name("measured.json")
 #: The product that is weighed: that of the README's table.
@@ -40,12 +42,14 @@ LABELS = {counter.label.strip(): counter for counter in profile.COUNTERS}
 def measure(what: str, rungs: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
     """The `counters` of each lesson's two rungs, or the `joules` of every rung; of `rungs` alone.
 
-    Yields all that is known after each, so that whoever stops early keeps what was measured.
+    Yields all that is known after each.
     """
     known = load() if DATA.exists() else {}
     found = {"environment": dataclasses.asdict(environment())}
     found |= {name: dict(known.get(name, {})) for name in ("counters", "joules")}
-    pairs = {(name, each.case) for each in LESSONS for name in (each.below, each.rung) if name}
+    pairs = {
+        (name, each.case) for each in lessons().values() for name in (each.below, each.rung) if name
+    }
     wanted = {
         "counters": [(key(*pair), counters, pair) for pair in sorted(pairs, key=str)],
         "joules": [(kernel.name, weighed, (kernel.name,)) for kernel in RUNGS],
@@ -94,7 +98,6 @@ def reduced(row: dict[str, Any]) -> dict[str, Any]:
 def weighed(name: str) -> dict[str, float]:
     """Joules, watts and microseconds of one product of `HEADLINE`."""
     import pynvml
-    import torch
 
     kernel, tensors = find(name), operands(HEADLINE, "cuda")
     problem = Problem.of(*tensors)
@@ -124,14 +127,6 @@ def weighed(name: str) -> dict[str, float]:
 @functools.cache
 def load() -> dict[str, Any]:
     return json.loads(DATA.read_text())
-
-
-def write(found: dict[str, Any]) -> None:
-    parts = []
-    for name, value in found.items():
-        inner = ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in value.items())
-        parts.append(f"{json.dumps(name)}: {{\n{inner}\n}}")
-    DATA.write_text("{" + ",\n".join(parts) + "}\n")
 
 
 def table(lesson: Lesson) -> str:

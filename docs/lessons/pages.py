@@ -8,17 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from docs import excerpt, exercises
+from docs import code, excerpt, exercises
 from perf import tables
 from perf.rows import Row
 from perf.select import latest_ladder
 from tritemm.rungs import RUNGS
 from tritemm.spec import Kernel
 
-from . import LESSONS, Lesson, instructions, measured
+from . import instructions, lessons, measured, page_of
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / "docs" / "tutorial"
 #: The products of the figures: size and layout.
 CASES = ((8192, "NN"), (8192, "NT"), (4096, "NN"), (4096, "NT"))
 #: Of each, the rows by their rungs; cuBLAS's is None.
@@ -26,16 +25,11 @@ Ladders = Mapping[tuple[int, str], Mapping[str | None, Row]]
 PARTS = ("facts", "counters", "instructions", "figure", "exercise", "commands")
 
 
-def address(kernel: Kernel) -> str:
-    """The page's file name without its suffix: `03_tiled`."""
-    return f"{kernel.number:02}_{kernel.name}"
-
-
 def pages(rows: list[Row]) -> dict[Path, str]:
     """Every page as it should be, by its path."""
     found, ladders = {}, newest(rows)
     for kernel in RUNGS:
-        path = FOLDER / f"{address(kernel)}.md"
+        path = page_of(kernel)
         text = path.read_text() if path.exists() else template(kernel)
         text = excerpt.filled(text, parts(kernel, rows, ladders))
         found[path] = excerpt.fill(text, path.relative_to(ROOT))
@@ -52,7 +46,7 @@ def newest(rows: list[Row]) -> Ladders:
 
 def template(kernel: Kernel) -> str:
     """A page of a rung that nobody has written about."""
-    title = f"# {address(kernel).replace('_', ' ', 1)}\n\n{sentence(kernel.title)}\n"
+    title = f"# {kernel.number:02} {kernel.name}\n\n{sentence(kernel.title)}\n"
     blocks = (f"<!-- begin: {name} -->\n<!-- end: {name} -->\n" for name in PARTS)
     return "\n".join([title, *blocks])
 
@@ -61,14 +55,9 @@ def sentence(title: str) -> str:
     return title[0].upper() + title[1:] + "."
 
 
-def lesson_of(kernel: Kernel) -> Lesson:
-    known = {lesson.rung: lesson for lesson in LESSONS}
-    return known.get(kernel.name, Lesson(kernel.name, None, ("duration", "tensor pipe busy")))
-
-
 def parts(kernel: Kernel, rows: list[Row], ladders: Ladders) -> dict[str, str]:
     """The generated parts of its page."""
-    lesson = lesson_of(kernel)
+    lesson = lessons()[kernel.name]
     return {
         "facts": facts(kernel),
         "counters": measured.table(lesson),
@@ -173,7 +162,7 @@ def exercise(kernel: Kernel) -> str:
 
 def commands(kernel: Kernel) -> str:
     """What shows the rung's code, as `instructions` counts it, and its speed."""
-    problem = f"--problem 4096,4096,4096,{instructions.LAYOUT}"
+    problem = f"--problem 4096,4096,4096,{code.LAYOUT}"
     return "\n".join([
         "```console",
         *(f"$ python -m tritemm asm {kernel.name} --sm {sm} {problem}" for sm in kernel.signs),

@@ -1,4 +1,4 @@
-"""Pictures of docs/concepts/, drawn from what the tests hold: `python -m docs.pictures`."""
+"""Pictures of docs/concepts/, drawn from what the tests hold; `docs.generate` writes them."""
 
 from __future__ import annotations
 
@@ -48,24 +48,3 @@ PICTURES: dict[str, Callable[[], str]] = {
 
 def path_of(name: str) -> Path:
     return FOLDER / f"{name}.svg"
-
-
-def stale(names: tuple[str, ...] = ()) -> list[Path]:
-    """Files that are not what they would be drawn as now; of all, also those of no picture."""
-    wanted = {path_of(name): PICTURES[name] for name in names or PICTURES}
-    extra = set() if names else set(FOLDER.glob("*")) - set(wanted)
-    return sorted(
-        extra | {p for p, draw in wanted.items() if not p.exists() or p.read_text() != draw()}
-    )
-
-
-def write(names: tuple[str, ...] = ()) -> list[Path]:
-    """Draw what is stale, and remove what is no picture; their files."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    found = stale(names)
-    for path in found:
-        if path.stem in PICTURES:
-            path.write_text(PICTURES[path.stem]())
-        else:
-            path.unlink()
-    return found

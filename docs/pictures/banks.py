@@ -7,7 +7,7 @@ CUDA's are the functions `Layout::ab` and `Layout::c` of its sources; Triton's t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tritemm.kernels.device import mma_sync
 
@@ -102,27 +102,32 @@ def counted(ab: Place, c: Place, size: int) -> Counted:
     return Counted(tiles * steps * warps * each, tiles * warps * stored)
 
 
-def memory(place: Place, rows: int = 8, width: int = 4) -> Panel:
-    """8 rows in shared memory, chunk 0 of each marked, and below how many share a group."""
-    spots = {place(row, chunk): (row, chunk) for row in range(rows) for chunk in range(width)}
+def memory(spots: Mapping[tuple[int, int], int]) -> Panel:
+    """The chunks (row, chunk) of 8 rows where they lie in lines of all banks.
+
+    Chunk 0 of each row is marked, and below is how many of those share a group of banks.
+    """
     left, wide, high = MARGIN + 4, 56, 20
-    shapes = []
-    last = max(spots) // 8
-    for line in range(last + 1):
-        for group in range(8):
-            x, y = left + group * wide, line * high
-            at = spots.get(8 * line + group)
-            own = at is not None and at[1] == 0
-            fill = draw.BLUE if own else "#ececec" if at else "#ffffff"
-            shapes.append(draw.rect(x, y, wide, high, fill, draw.FAINT if at is None else "#fff"))
-            if at:
-                shapes.append(draw.text(x + wide / 2, y + 14.5, f"{at[0]}.{at[1]}", anchor="middle",
-                                        color="#ffffff" if own else draw.INK))  # fmt: skip
-    for group, count in enumerate(together(place, range(rows), 0)):
+    last = max(spots.values()) // 8
+    shapes = [draw.grid(left, 0, 8 * wide, (last + 1) * high, last + 1, 8)]
+    for (row, chunk), spot in spots.items():
+        fill, color = (draw.BLUE, "#ffffff") if chunk == 0 else ("#ececec", draw.INK)
+        x, y = left + spot % 8 * wide, spot // 8 * high
+        shapes.append(draw.cell(x, y, wide, high, fill, f"{row}.{chunk}", color))
+    for group, count in enumerate(together(lambda *at: spots[at], range(8), 0)):
         x, y = left + (group + 0.5) * wide, (last + 1) * high + 15
         color = draw.RED if count > 1 else draw.GREY
         shapes.append(draw.text(x, y, f"{count}x" if count else "-", draw.NORMAL, "middle", color))
-    return Panel((last + 1) * high + 24, tuple(shapes))
+    return Panel((last + 1) * high + 24, shapes)
+
+
+def numbers() -> Panel:
+    """Those of the banks, above such lines."""
+    x, wide = MARGIN + 4, 56
+    words = [f"{4 * i}-{4 * i + 3}" for i in range(8)]
+    return Panel(
+        16, [draw.note(x + (i + 0.5) * wide, 10, said, "middle") for i, said in enumerate(words)]
+    )
 
 
 LAYOUTS = {
@@ -135,20 +140,18 @@ LAYOUTS = {
 
 def ldmatrix() -> str:
     """Chunk 0 of 8 rows in four layouts."""
-    left, wide = MARGIN + 4, 56
-    head = [draw.text(left + (i + 0.5) * wide, 10, f"{4 * i}-{4 * i + 3}", anchor="middle",
-                      color=draw.GREY) for i in range(8)]  # fmt: skip
     panels = []
     for words, layout in LAYOUTS.items():
         worst = max(together(layout, range(8), 0))
         said = f"{worst} reads of one bank" if worst > 1 else "no conflict"
-        panels += [draw.paragraph(f"{words}: {said}", draw.NORMAL), memory(layout)]
+        spots = {(row, chunk): layout(row, chunk) for row in range(8) for chunk in range(4)}
+        panels += [draw.paragraph(f"{words}: {said}", draw.NORMAL), memory(spots)]
     return picture(
         "What ldmatrix reads at once: chunk 0 of 8 rows",
         draw.paragraph(
             "A line is the 32 banks once, 128 bytes; row.chunk is 16 bytes in 4 banks. Blue is "
             "read together, and below stands how often the same banks are asked."
         ),
-        Panel(16, tuple(head)),
+        numbers(),
         *panels,
     )

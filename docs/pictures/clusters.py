@@ -84,19 +84,19 @@ def pair() -> str:
     ]
     for program, left in enumerate(lefts):
         first = program * PAIR.rows
+        rows = f"A, rows {first} to {first + PAIR.rows - 1}"
         shapes += [
             draw.rect(left, top, wide, high, "#fff", draw.GREY),
             draw.text(left + 8, top + high - 10, f"shared memory of program {program}"),
-            draw.rect(left + 8, top + 68, wide - 16, 50, LIGHT[2], "#fff"),
-            draw.text(left + wide / 2, top + 98, f"A, rows {first} to {first + PAIR.rows - 1}",
-                      anchor="middle"),
-        ]  # fmt: skip
+            draw.cell(left + 8, top + 68, wide - 16, 50, LIGHT[2], rows),
+        ]
         for half, color in enumerate((LIGHT[0], LIGHT[1])):
             x, y = left + 8 + half * 106, top + 12
+            columns = f"{half * b} to {(half + 1) * b - 1}"
             shapes += [
                 draw.rect(x, y, 92, 50, color, "#fff"),
                 draw.text(x + 46, y + 22, "B, columns", anchor="middle"),
-                draw.text(x + 46, y + 38, f"{half * b} to {(half + 1) * b - 1}", anchor="middle"),
+                draw.text(x + 46, y + 38, columns, anchor="middle"),
             ]
         shapes.append(draw.arrow(left + wide / 2, 38, left + wide / 2, top + 67, draw.GREEN))
     # Each half is asked for once, and arrives twice.
@@ -105,14 +105,15 @@ def pair() -> str:
         for left in lefts:
             shapes.append(draw.arrow(*start, left + 54 + half * 106, top + 11, color))
     own = []
-    side, x, y = 60, MARGIN + 6, 4
-    for cluster, words in ((PAIR, "sharing B: one below the other"),
-                           (BY_A, "sharing A: side by side")):  # fmt: skip
-        own.append(draw.text(x, y + 10, words))
+    side, x = 60, MARGIN + 6
+    for cluster, words in (
+        (PAIR, "sharing B: one below the other"),
+        (BY_A, "sharing A: side by side"),
+    ):
+        own.append(draw.text(x, 14, words))
         for (row, col), (number, rank) in sorted(cluster.tiles(4, 4).items()):
-            left, low = x + col * 52, y + 18 + row * side / 2
-            own.append(draw.rect(left, low, 52, side / 2, LIGHT[number % 4], "#fff"))
-            own.append(draw.text(left + 26, low + 19, f"{number}.{rank}", anchor="middle"))
+            at = (x + col * 52, 22 + row * side / 2)
+            own.append(draw.cell(*at, 52, side / 2, LIGHT[number % 4], f"{number}.{rank}"))
         x += 236
     return picture(
         "A cluster of two shares the loads of B",
@@ -120,12 +121,12 @@ def pair() -> str:
             f"Tiles of {PAIR.rows} x {PAIR.columns}, a step of {DEPTH} of K, 16-bit. Program 0 "
             "asks for the blue half of B, program 1 for the orange one; each arrives in both."
         ),
-        Panel(top + high + 8, tuple(shapes)),
+        Panel(top + high + 8, shapes),
         draw.paragraph(
             f"Each asks L2 for {(a + b) * kilo:.0f} KB and receives {PAIR.arrives() / 1024:.0f}."
         ),
         draw.paragraph("Which tiles of C are whose, as cluster.program:", draw.NORMAL),
-        Panel(4 + 18 + 2 * side + 10, tuple(own)),
+        Panel(4 + 18 + 2 * side + 10, own),
     )
 
 
@@ -137,10 +138,11 @@ CHOICES = (
 
 def traffic() -> str:
     """What L2 is asked for, and how many SMs clusters leave without work."""
-    asked = [
-        Bar(c.words, c.traffic() / 1e9, f"{c.traffic() / 1e9:.1f} GB",
-            draw.GREY if c.programs == 1 else BLUE) for c in CHOICES
-    ]  # fmt: skip
+    asked = []
+    for choice in CHOICES:
+        said = f"{choice.traffic() / 1e9:.1f} GB"
+        color = draw.GREY if choice.programs == 1 else BLUE
+        asked.append(Bar(choice.words, choice.traffic(), said, color))
     room, device = [], gpus.device_of(gpus.file_of("NVIDIA H200"))
     for programs in range(1, 9):
         busy = gpus.clusters_at_once(programs, device) * programs

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from xml.sax.saxutils import escape
 
 #: Units; the pixels of a picture where a page has room for more.
@@ -23,6 +23,8 @@ INK, GREY, FAINT = "#111111", "#5a5a5a", "#c4c4c4"
 #: Okabe and Ito's colours, which colour-blind readers tell apart; the same, light enough for text.
 BLUE, ORANGE, GREEN, PINK, RED = "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00"
 LIGHT = ("#cfe6f7", "#ffe2a8", "#c5ebdb", "#f3d3e5")
+#: A value of an axis -> its place.
+Scale = Callable[[float], float]
 _CLASSES = {SMALL: "s", NORMAL: "n", LARGE: "t"}
 _STYLE = (
     "text{font-family:'DejaVu Sans',Verdana,sans-serif;fill:#111}"
@@ -37,7 +39,7 @@ class Panel:
     """Shapes that take so many units of height, from (0, 0) down."""
 
     height: float
-    shapes: tuple[str, ...]
+    shapes: Sequence[str]
 
 
 def number(value: float) -> str:
@@ -96,6 +98,39 @@ def text(
     return f'<text class="{classes}" x="{number(x)}" y="{number(y)}"{fill}>{escape(words)}</text>'
 
 
+def note(x: float, y: float, words: object, anchor: str = "end") -> str:
+    """Grey words beside a shape."""
+    return text(x, y, str(words), anchor=anchor, color=GREY)
+
+
+def cell(
+    x: float, y: float, width: float, height: float, fill: str, words: str, color: str = INK
+) -> str:
+    """A box with words in its middle."""
+    middle = text(x + width / 2, y + height / 2 + 4.5, words, anchor="middle", color=color)
+    return rect(x, y, width, height, fill, "#fff") + middle
+
+
+def columns(at: Scale, values: Iterable[float], top: float, bottom: float) -> list[str]:
+    """Vertical lines at some values of an axis, and the numbers below."""
+    values = list(values)
+    numbers = (note(at(v), bottom + 13, f"{v:g}", "middle") for v in values)
+    return [lines([(at(v), top, at(v), bottom) for v in values]), *numbers]
+
+
+def rows(
+    at: Scale, values: Iterable[float], left: float, right: float, unit: str = ""
+) -> list[str]:
+    """Horizontal lines at some values of an axis, and the numbers to the left."""
+    values = list(values)
+    numbers = (note(left - 6, at(v) + 4, f"{v:g}{unit}") for v in values)
+    return [lines([(left, at(v), right, at(v)) for v in values]), *numbers]
+
+
+def dot(x: float, y: float, color: str) -> str:
+    return f'<circle cx="{number(x)}" cy="{number(y)}" r="4.5" fill="{color}" stroke="#fff"/>'
+
+
 def width_of(words: str, size: float = SMALL) -> float:
     """About: letters of DejaVu Sans differ, and bold ones are wider."""
     digits = sum(letter.isdigit() or letter.isupper() for letter in words)
@@ -108,21 +143,22 @@ def paragraph(words: str, size: float = SMALL, color: str = INK) -> Panel:
     room = int((WIDTH - 2 * MARGIN) / (LETTER * size))
     broken = textwrap.wrap(words, room)
     height = size * LINE
-    shapes = [text(MARGIN, (i + 0.8) * height, line, size, "", color) for i, line in
-              enumerate(broken)]  # fmt: skip
-    return Panel(len(broken) * height + 4, tuple(shapes))
+    shapes = [
+        text(MARGIN, (i + 0.8) * height, line, size, "", color) for i, line in enumerate(broken)
+    ]
+    return Panel(len(broken) * height + 4, shapes)
 
 
 def axis_name(words: str) -> Panel:
     """Of a horizontal axis, at its end."""
-    return Panel(SMALL * LINE + 2, (text(WIDTH - MARGIN, 10, words, anchor="end", color=GREY),))
+    return Panel(SMALL * LINE + 2, [note(WIDTH - MARGIN, 10, words)])
 
 
 def heading(words: str) -> Panel:
     """Bold, and with room above."""
     broken = textwrap.wrap(words, int((WIDTH - 2 * MARGIN) / (LETTER * 1.14 * LARGE)))
     shapes = [text(MARGIN, 20 + i * LARGE * LINE, line, LARGE) for i, line in enumerate(broken)]
-    return Panel(12 + len(broken) * LARGE * LINE, tuple(shapes))
+    return Panel(12 + len(broken) * LARGE * LINE, shapes)
 
 
 def legend(entries: Sequence[tuple[str, str]]) -> Panel:
@@ -134,7 +170,7 @@ def legend(entries: Sequence[tuple[str, str]]) -> Panel:
             x, y = MARGIN, y + 18
         shapes += [rect(x, y + 1, 13, 13, color, GREY), text(x + 18, y + 12, words)]
         x += need
-    return Panel(y + 22, tuple(shapes))
+    return Panel(y + 22, shapes)
 
 
 def picture(title: str, *panels: Panel) -> str:
@@ -154,28 +190,34 @@ def picture(title: str, *panels: Panel) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Bar:
-    """A value with its words; `mark` is another value of the same thing, shown as a line."""
+    """A value with its words.
+
+    `mark` is another value of the same thing, shown as a line, and `more` is added to it in orange.
+    """
 
     words: str
     value: float
     said: str
     color: str = BLUE
     mark: float | None = None
+    more: float = 0
 
 
 def bars(entries: Sequence[Bar], most: float | None = None) -> Panel:
     """Bars from 0 below each other, each under its words."""
-    most = most or max(max(bar.value, bar.mark or 0) for bar in entries)
+    most = most or max(max(bar.value + bar.more, bar.mark or 0) for bar in entries)
     room, each = WIDTH - 2 * MARGIN - 4, 38
     shapes = []
     for i, bar in enumerate(entries):
         y, wide = i * each, max(1.0, room * bar.value / most)
         shapes += [
             text(MARGIN, y + 13, bar.words),
-            text(WIDTH - MARGIN, y + 13, bar.said, anchor="end", color=GREY),
+            note(WIDTH - MARGIN, y + 13, bar.said),
             rect(MARGIN, y + 18, wide, 13, bar.color),
         ]
+        if bar.more:
+            shapes.append(rect(MARGIN + wide, y + 18, room * bar.more / most, 13, ORANGE))
         if bar.mark is not None:
             x = MARGIN + room * bar.mark / most
             shapes.append(path([(x, y + 15), (x, y + 34)], INK, 2.5))
-    return Panel(len(entries) * each + 4, tuple(shapes))
+    return Panel(len(entries) * each + 4, shapes)

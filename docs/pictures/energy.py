@@ -78,20 +78,18 @@ def dots(own: Sequence[Energy], color: str, reference: float) -> Panel:
         return left + (right - left) * math.log(joules / least) / math.log(most / least)
 
     bottom = len(own) * each
-    shapes = [draw.lines([(at(tick), 0, at(tick), bottom) for tick in (1, 2, 5, 10, 20, 50, 100)])]
+    shapes = draw.columns(at, (1, 2, 5, 10, 20, 50, 100), 0, bottom)
     shapes.append(draw.path([(at(reference), 0), (at(reference), bottom)], draw.GREY, 1.5))
     for i, energy in enumerate(own):
         y = i * each + each / 2
+        said = f"{energy.joules:.3g} J, {energy.watts:.0f} W"
         shapes += [
             draw.text(left - 8, y + 4, energy.name, anchor="end"),
             draw.path([(at(energy.low), y), (at(energy.high), y)], color, 3),
-            _dot(at(energy.joules), y, color),
-            draw.text(draw.WIDTH - MARGIN, y + 4, f"{energy.joules:.3g} J, {energy.watts:.0f} W",
-                      anchor="end", color=draw.GREY),
-        ]  # fmt: skip
-    shapes += [draw.text(at(tick), bottom + 13, f"{tick}", anchor="middle", color=draw.GREY)
-               for tick in (1, 2, 5, 10, 20, 50, 100)]  # fmt: skip
-    return Panel(bottom + 22, tuple(shapes))
+            draw.dot(at(energy.joules), y, color),
+            draw.note(draw.WIDTH - MARGIN, y + 4, said),
+        ]
+    return Panel(bottom + 22, shapes)
 
 
 def rungs() -> str:
@@ -148,31 +146,33 @@ def fitted_lines(every: Sequence[Energy]) -> list[Line]:
 def over_time() -> str:
     """Joules over milliseconds: what the work takes, and what time takes."""
     every = energies(rows())
-    left, wide, high = MARGIN + 30, draw.WIDTH - 2 * MARGIN - 34, 250
+    left, right, top, bottom = MARGIN + 30, draw.WIDTH - MARGIN - 4, 8, 258
     most_ms, most_joules = 10, 4
 
-    def at(seconds: float, joules: float) -> tuple[float, float]:
-        return left + wide * seconds * 1e3 / most_ms, 8 + high * (1 - joules / most_joules)
+    def x(ms: float) -> float:
+        return left + (right - left) * ms / most_ms
 
-    shapes = [draw.grid(left, 8, wide, high, most_joules, most_ms // 2)]
-    shapes += [draw.text(left - 6, at(0, joules)[1] + 4, str(joules), anchor="end", color=draw.GREY)
-               for joules in range(most_joules + 1)]  # fmt: skip
-    shapes += [draw.text(at(ms / 1e3, 0)[0], high + 23, str(ms), anchor="middle", color=draw.GREY)
-               for ms in range(0, most_ms + 1, 2)]  # fmt: skip
+    def y(joules: float) -> float:
+        return bottom - (bottom - top) * joules / most_joules
+
+    shapes = draw.columns(x, range(0, most_ms + 1, 2), top, bottom)
+    shapes += draw.rows(y, range(most_joules + 1), left, right)
     lines = fitted_lines(every)
     for each in lines:
         last = max(point.seconds for point in each.points)
-        shapes.append(draw.path([at(0, each.work), at(last, each.work + each.watts * last)],
-                                each.color, 1.8))  # fmt: skip
-        shapes += [_dot(*at(point.seconds, point.joules), each.color) for point in each.points]
-    shapes += [_dot(*at(e.seconds, e.joules), draw.GREEN) for e in every if e.name in WGMMA]
+        ends = [(left, y(each.work)), (x(1e3 * last), y(each.work + each.watts * last))]
+        shapes.append(draw.path(ends, each.color, 1.8))
+    families = [(each.color, each.points) for each in lines]
+    families.append((draw.GREEN, [energy for energy in every if energy.name in WGMMA]))
+    for color, points in families:
+        shapes += [draw.dot(x(1e3 * each.seconds), y(each.joules), color) for each in points]
     said = [f"{each.words}: {each.work:.2f} J + {each.watts:.0f} W x time" for each in lines]
     return picture(
         "Joules over milliseconds, 8192³",
         draw.legend([*((each.color, words) for each, words in zip(lines, said, strict=True)),
                      (draw.GREEN, "WGMMA, five rungs")]),
         draw.paragraph("joules of one product", color=draw.GREY),
-        Panel(high + 28, tuple(shapes)),
+        Panel(bottom + 20, shapes),
         draw.axis_name("milliseconds of one product"),
         draw.paragraph(
             "A dot is a rung. Those of a colour do the same products and differ in how long they "
@@ -180,11 +180,6 @@ def over_time() -> str:
             "ms is the work itself."
         ),
     )  # fmt: skip
-
-
-def _dot(x: float, y: float, color: str) -> str:
-    place = f'cx="{draw.number(x)}" cy="{draw.number(y)}"'
-    return f'<circle {place} r="4.5" fill="{color}" stroke="#fff"/>'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -259,21 +254,14 @@ def tiles() -> str:
     """The fit's two parts by the tile."""
     fitted, watts = known()
     found = {tile: estimated(*tile, fitted, watts) for tile in TILES}
-    most = max(map(sum, found.values()))
-    room, each, shapes = draw.WIDTH - 2 * MARGIN, 38, []
-    for i, (tile, (base, more)) in enumerate(found.items()):
-        y, first = i * each, room * base / most
-        shapes += [
-            draw.text(MARGIN, y + 13, f"{tile[0]} x {tile[1]}"),
-            draw.text(draw.WIDTH - MARGIN, y + 13, f"{base:.2f} + {more:.2f} J", anchor="end",
-                      color=draw.GREY),
-            draw.rect(MARGIN, y + 18, first, 13, draw.GREY),
-            draw.rect(MARGIN + first, y + 18, room * more / most, 13, ORANGE),
-        ]  # fmt: skip
+    bars = [
+        Bar(f"{rows_} x {columns}", base, f"{base:.2f} + {more:.2f} J", draw.GREY, more=more)
+        for (rows_, columns), (base, more) in found.items()
+    ]
     return picture(
         "An estimate: how much the tile's shape costs",
         draw.legend([(draw.GREY, "of each FLOP"), (ORANGE, "of what the tile moves on chip")]),
-        Panel(len(found) * each + 6, tuple(shapes)),
+        draw.bars(bars),
         draw.paragraph(
             f"Joules of 8192³ at {watts:.0f} W, by two constants of the cost model that were "
             "fitted to times at the power limit, not measured by a meter for each part."

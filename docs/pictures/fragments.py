@@ -6,7 +6,7 @@ The formulas are `cuda_reference.types.fragments`, which a device confirms
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from cuda_reference.types import find
 from cuda_reference.types.fragments import Fragment, fragment, ldmatrix
@@ -39,8 +39,9 @@ def words(held: Fragment) -> Words:
 
 
 def table(found: Words, x: float, y: float, down: bool = False, wide: float = WORD,
-          high: float = ROW, shown: int = SHOWN) -> list[str]:  # fmt: skip
-    """A matrix of words, whose colour is the register and whose text the thread.
+          high: float = ROW, shown: int = SHOWN, first: int = 0) -> list[str]:  # fmt: skip
+    """A matrix of words, whose colour is the register and whose text the thread; with the numbers
+    of every second row, from `first` on, and column.
 
     `down`: the two elements of a word are neighbours in a column, not in a row.
     """
@@ -51,22 +52,20 @@ def table(found: Words, x: float, y: float, down: bool = False, wide: float = WO
             continue
         place = (across, along // 2) if down else (along // 2, across)
         left, top = x + place[0] * wide, y + place[1] * high
-        shapes.append(draw.rect(left, top, wide, high, LIGHT[word % len(LIGHT)], "#fff"))
-        shapes.append(
-            draw.text(left + wide / 2, top + high / 2 + 4.5, f"T{thread}", anchor="middle")
-        )
+        shapes.append(draw.cell(left, top, wide, high, LIGHT[word % len(LIGHT)], f"T{thread}"))
         if thread == shown:
             marks.append(draw.outline(left, top, wide, high))
+    rows, cols = (1 + max(places) for places in zip(*found, strict=True))
+    each = (2, 1) if down else (1, 2)
+    shapes += numbered_rows(x, y, range(first, first + rows, 2 * each[0]), 2 * high)
+    marks += [draw.note(x + (2 * i + 0.5) * wide, y - 5, number, "middle")
+              for i, number in enumerate(range(0, cols, 2 * each[1]))]  # fmt: skip
     return shapes + marks
 
 
-def numbers(x: float, y: float, count: int, step: float, down: bool, each: int = 1) -> list[str]:
-    """Of rows or columns, beside a table; every second one."""
-    if down:
-        return [draw.text(x, y + (i + 0.75) * step, str(i * each), anchor="end", color=draw.GREY)
-                for i in range(0, count, 2)]  # fmt: skip
-    return [draw.text(x + (i + 0.5) * step, y, str(i * each), anchor="middle", color=draw.GREY)
-            for i in range(0, count, 2)]  # fmt: skip
+def numbered_rows(x: float, y: float, numbers: Iterable[int], step: float) -> list[str]:
+    """The numbers of rows, beside a table."""
+    return [draw.note(x - 4, y + (i + 0.375) * step, number) for i, number in enumerate(numbers)]
 
 
 def product(a: Words, b: Words, d: Words, k: int, n: int) -> Panel:
@@ -75,21 +74,16 @@ def product(a: Words, b: Words, d: Words, k: int, n: int) -> Panel:
     right, top = left + k // 2 * WORD + 26, 40
     below = top + k // 2 * ROW + 40
     shapes = [
-        draw.text(left, 40, "T5 is thread 5 of the warp;", color=draw.GREY),
-        draw.text(left, 56, "its elements are outlined.", color=draw.GREY),
+        draw.note(left, 40, "T5 is thread 5 of the warp;", ""),
+        draw.note(left, 56, "its elements are outlined.", ""),
         draw.text(left, below - 22, f"A, 16 x {k}", draw.NORMAL),
         draw.text(right, top - 22, f"B, {k} x {n}", draw.NORMAL),
         draw.text(right, below - 22, f"D, 16 x {n}", draw.NORMAL),
         *table(a, left, below),
-        *numbers(left - 4, below, 16, ROW, True),
-        *numbers(left, below - 5, k // 2, WORD, False, 2),
         *table(b, right, top, down=True),
-        *numbers(right - 4, top, k // 2, ROW, True, 2),
-        *numbers(right, top - 5, n, WORD, False),
         *table(d, right, below, wide=2 * WORD),
-        *numbers(right, below - 5, n // 2, 2 * WORD, False, 2),
     ]
-    return Panel(below + 16 * ROW + 8, tuple(shapes))
+    return Panel(below + 16 * ROW + 8, shapes)
 
 
 def mma() -> str:
@@ -125,42 +119,38 @@ def addresses(trans: bool) -> dict[int, tuple[int, int]]:
 
 def pointers(found: Mapping[int, tuple[int, int]], x: float, y: float, wide: float) -> list[str]:
     """Each lane in the row of 16 bytes that it points to."""
-    shapes = []
+    shapes = numbered_rows(x, y, range(0, 16, 2), 2 * ROW)
     for lane, (row, col) in sorted(found.items()):
-        left, top = x + col // 8 * wide, y + row * ROW
-        shapes.append(draw.rect(left, top, wide, ROW, LIGHT[lane // 8 % 4], "#fff"))
-        shapes.append(draw.text(left + wide / 2, top + ROW - 5, f"lane {lane}", anchor="middle"))
+        at = (x + col // 8 * wide, y + row * ROW)
+        shapes.append(draw.cell(*at, wide, ROW, LIGHT[lane // 8 % 4], f"lane {lane}"))
     return shapes
 
 
 def loads() -> str:
     """Where the lanes point, and who receives what: of A, and of B stored by rows."""
     a, b = words(fragment(MMA, "a")), words(fragment(MMA, "b"))
-    left, wide, top = MARGIN + 18, 72, 20
+    left, wide, top = MARGIN + 18, 72, 30
     right = left + 2 * wide + 44
     of_a = [
-        draw.text(left, 12, "16 bytes that each points to", color=draw.GREY),
-        draw.text(right, 12, "who receives which pair", color=draw.GREY),
+        draw.note(left, 10, "16 bytes that each points to", ""),
+        draw.note(right, 10, "who receives which pair", ""),
         *pointers(addresses(False), left, top, wide),
-        *numbers(left - 4, top, 16, ROW, True),
         *table(a, right, top),
     ]
     of_b = [
         *pointers(addresses(True), left, top, wide),
-        *numbers(left - 4, top, 16, ROW, True),
         *table(b, right, top, down=True, high=2 * ROW),
-        draw.text(right + 8 * WORD / 2, top + 16 * ROW + 14, "a pair is two rows of K",
-                  anchor="middle", color=draw.GREY),
-    ]  # fmt: skip
+        draw.note(right + 4 * WORD, top + 16 * ROW + 14, "a pair is two rows of K", "middle"),
+    ]
     height = top + 16 * ROW
     keys = [(LIGHT[i], f"matrix and register {i}") for i in range(4)]
     return picture(
         "ldmatrix: 8 x 8 matrices, a row for each lane's address",
         draw.paragraph("A, 16 x 16 by rows: ldmatrix.x4", draw.NORMAL),
         draw.legend(keys),
-        Panel(height + 10, tuple(of_a)),
+        Panel(height + 10, of_a),
         draw.paragraph("B, 16 x 8 by rows: ldmatrix.x2.trans", draw.NORMAL),
-        Panel(height + 24, tuple(of_b)),
+        Panel(height + 24, of_b),
         draw.paragraph(
             "Lanes 8 i to 8 i + 7 point to the rows of matrix i, and every lane receives two "
             "elements of each matrix: the places at which mma wants them. With .trans they come "
@@ -178,29 +168,23 @@ def wgmma() -> str:
     for warp in range(4):
         rows = sorted({row for row, _ in sum(held.elements[32 * warp : 32 * warp + 32], ())})
         top = warp * high
+        said = f"warp {warp}: threads {32 * warp} to {32 * warp + 31}"
         whole += [
             draw.rect(left, top, 392, high, "#f2f2f2" if warp != 1 else "#dcdcdc", "#fff"),
-            draw.text(left - 6, top + 16, str(rows[0]), anchor="end", color=draw.GREY),
-            draw.text(left - 6, top + high - 6, str(rows[-1]), anchor="end", color=draw.GREY),
-            draw.text(left + 10, top + 28, f"warp {warp}: threads {32 * warp} to {32 * warp + 31}",
-                      draw.NORMAL),
-        ]  # fmt: skip
+            draw.note(left - 6, top + 16, rows[0]),
+            draw.note(left - 6, top + high - 6, rows[-1]),
+            draw.text(left + 10, top + 28, said, draw.NORMAL),
+        ]
     second = {(row - 16, col): at for (row, col), at in found.items() if 16 <= row < 32}
-    wide = 49
-    detail = [
-        *table(second, left, 18, wide=wide, shown=32 + SHOWN),
-        *(draw.text(left - 6, 18 + (i + 0.75) * ROW, str(16 + i), anchor="end", color=draw.GREY)
-          for i in range(0, 16, 2)),
-        *numbers(left, 13, 8, wide, False, 2),
-    ]  # fmt: skip
+    detail = table(second, left, 18, wide=49, shown=32 + SHOWN, first=16)
     keys = [(LIGHT[i], f"d{2 * i} d{2 * i + 1}") for i in range(4)]
     return picture(
         "wgmma.m64n16k16: a warpgroup's D, 64 x 16",
         draw.paragraph("Each of the four warps has 16 rows:", draw.NORMAL),
-        Panel(4 * high + 10, tuple(whole)),
+        Panel(4 * high + 10, whole),
         draw.paragraph("Rows 16 to 31, those of warp 1, and all 16 columns:", draw.NORMAL),
         draw.legend(keys),
-        Panel(18 + 16 * ROW + 10, tuple(detail)),
+        Panel(18 + 16 * ROW + 10, detail),
         draw.paragraph(
             "A pair is two fp32 registers. Of more columns, the next 8 are the next 4 registers. A "
             "and B are in shared memory; if A is in registers, each warp has it as mma does."
@@ -213,23 +197,18 @@ def wmma() -> str:
     d, a = words(fragment(WMMA, "d")), words(fragment(WMMA, "a"))
     left, wide = MARGIN + 22, 53
     middle = left + 4 * wide
-    of_d = [
-        *table(d, left, 18, wide=wide),
-        *numbers(left - 4, 18, 16, ROW, True),
-        *numbers(left, 13, 8, wide, False, 2),
-        draw.path([(middle, 4), (middle, 18 + 16 * ROW)], weight=2.5),
-    ]
-    of_a = [*table(a, left, 18, wide=wide), *numbers(left - 4, 18, 16, ROW, True),
-            *numbers(left, 13, 8, wide, False, 2)]  # fmt: skip
+    line = draw.path([(middle, 4), (middle, 18 + 16 * ROW)], weight=2.5)
+    of_d = [*table(d, left, 18, wide=wide), line]
+    of_a = table(a, left, 18, wide=wide)
     height = 18 + 16 * ROW + 10
     return picture(
         "wmma.m16n16k16 on sm_80 and sm_90",
         draw.paragraph("D, 16 x 16 in fp32: two D of mma.m16n8k16", draw.NORMAL),
         draw.legend([(LIGHT[i], f"d{2 * i} d{2 * i + 1}") for i in range(4)]),
-        Panel(height, tuple(of_d)),
+        Panel(height, of_d),
         draw.paragraph("A, 16 x 16 in fp16: that of mma.m16n8k16", draw.NORMAL),
         draw.legend([(LIGHT[i], f"a{i}, a{i + 4}") for i in range(4)]),
-        Panel(height, tuple(of_a)),
+        Panel(height, of_a),
         draw.paragraph(
             "No document promises any of this: it is what these GPUs do. A has eight registers, as "
             "on Volta, of which the last four repeat the first."

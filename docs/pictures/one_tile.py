@@ -37,7 +37,7 @@ class Way:
         """What the type table records that one of them compiles to."""
         found = record.load()["rows"][self.row][self.column][self.arch]
         # `tl.dot` of 8 columns becomes something else.
-        name = next(name for name, which in found.items() if which != "n8")
+        name = max(found, key=lambda name: found[name])
         return name.replace("xN", f"x{COLUMNS}")
 
 
@@ -72,7 +72,7 @@ def ways() -> str:
     return picture(
         "One tile, 64 x 16 x 16, said in four ways",
         draw.paragraph("A box is what is said at once; w is the warp that says it."),
-        Panel(20 + high + 10, tuple(shapes)),
+        Panel(20 + high + 10, shapes),
         *(
             draw.paragraph(f"{way.words}: {way.said} of {way.shape[0]} x {way.shape[1]} "
                            f"in all, each {way.sass}")

@@ -34,7 +34,7 @@ def loop(rung: str, buffers: int, most: int) -> list[Panel]:
         box(step, begin, end, MULTIPLIED)
     plural = "s" * (buffers > 1)
     words = f"{rung}, {buffers} buffer{plural}: {clock.now:,} cycles"
-    return [draw.paragraph(words, draw.NORMAL), Panel(buffers * high + 8, tuple(shapes))]
+    return [draw.paragraph(words, draw.NORMAL), Panel(buffers * high + 8, shapes)]
 
 
 def buffers() -> str:

@@ -8,8 +8,12 @@ program walks along K, so what a wave has read is gone when the next one begins.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
+from typing import Any
+
+from perf.experiments.profile import COUNTERS
 
 from . import draw
 from .draw import LIGHT, MARGIN, Bar, Panel, picture
@@ -18,8 +22,6 @@ from .formulas import ROOT, module
 PROFILES = ROOT / "perf" / "results" / "profile" / "nvidia-h200.jsonl"
 #: Programs that run at the same time, one on each SM.
 SMS = 132
-#: What the files of Nsight Compute call the bytes read from device memory.
-READ = "dram__bytes_read.sum"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,16 +76,27 @@ LARGE = (
 )
 
 
+@functools.cache
+def profiles() -> dict[str, dict[str, Any]]:
+    """The committed counters of Nsight Compute, the newest of each rung."""
+    rows = map(json.loads, PROFILES.read_text().splitlines())  # in the order of time
+    return {row["rung"]: row for row in rows}
+
+
+def counted(profile: dict[str, Any], label: str) -> float:
+    """A counter of `perf profile`, of all kernels of a profile."""
+    counter = next(each for each in COUNTERS if each.label.strip() == label)
+    return sum(counter.value(kernel["values"]) for kernel in profile["kernels"])
+
+
 def measured() -> dict[str, list[tuple[str, float]]]:
-    """By order, the (rung, bytes read) of the committed profiles of 4096³ in these tiles."""
+    """By order, the (rung, bytes read) of the profiles of 4096³ in these tiles."""
     found: dict[str, list[tuple[str, float]]] = {}
-    for line in PROFILES.read_text().splitlines():
-        row = json.loads(line)
-        case, config = row["case"], row["config"]
+    for rung, profile in profiles().items():
+        case, config = profile["case"], profile["config"]
         tile = config["BLOCK_M"], config["BLOCK_N"]
         if (case["M"], case["N"], case["K"], *tile) == (4096, 4096, 4096, 256, 128):
-            value = sum(kernel["values"][READ] for kernel in row["kernels"])
-            found.setdefault(config["ORDER"], []).append((row["rung"], value))
+            found.setdefault(config["ORDER"], []).append((rung, counted(profile, "DRAM read")))
     return found
 
 
@@ -107,7 +120,7 @@ def orders() -> str:
         one = ", here one" if order.name == "grouped" and order.group >= 16 else ""
         words = f"{order.words[0].upper()}{order.words[1:]}{one}: {rows} x {cols} tiles in wave 1"
         words += f"; all waves read {order.read() / 1e6:.0f} MB"
-        panels += [draw.paragraph(words, draw.NORMAL), Panel(16 * high + 10, tuple(shapes))]
+        panels += [draw.paragraph(words, draw.NORMAL), Panel(16 * high + 10, shapes)]
     return picture(
         "Who runs at once: 4096³ in tiles of 256 x 128",
         draw.paragraph(

@@ -28,36 +28,33 @@ class Piece:
     steps: int
 
 
-def _work(tiles: int, steps: int, parts: int, program: int, programs: int, name: str):
+def pieces(
+    name: str, tiles: int, steps: int, parts: int, program: int, programs: int
+) -> list[Piece]:
+    """Those of one program, by the "scheduler" or by "stream_k"; with one part, whole tiles.
+
+    In stream-K at most `parts` programs share a tile.
+    """
     shape = SimpleNamespace(
         CLUSTER=1, SHARED="", BLOCK_M=ROWS, BLOCK_N=COLUMNS, BLOCK_K=DEPTH, GROUP_M=1,
         ORDER="grouped", BATCHED=False, SPLIT_K=parts, PARTS=1,
     )  # fmt: skip
     kernel = module(name, program, programs)
-    return kernel, kernel.Scheduler(tiles * ROWS, COLUMNS, steps * DEPTH, 1, 1, shape)
+    work = kernel.Scheduler(tiles * ROWS, COLUMNS, steps * DEPTH, 1, 1, shape)
+    numbers = range(work.first(), work.units(), work.stride())
+    if name == "stream_k":
+        work = kernel.stream_k(work)
+        numbers = range(work.units())
+    return [Piece(unit.tile, unit.first, unit.steps) for unit in map(work.unit, numbers)]
 
 
-def split_k(tiles: int, steps: int, parts: int, programs: int) -> list[list[Piece]]:
-    """The pieces of each program; with one part, whole tiles."""
-    found = []
-    for program in range(programs):
-        _, work = _work(tiles, steps, parts, program, programs, "scheduler")
-        units = map(work.unit, range(work.first(), work.units(), work.stride()))
-        found.append([Piece(unit.tile, unit.first, unit.steps) for unit in units])
-    return found
+def of_all(name: str, tiles: int, steps: int, parts: int, programs: int) -> list[list[Piece]]:
+    """The pieces of each program."""
+    return [pieces(name, tiles, steps, parts, each, programs) for each in range(programs)]
 
 
-def stream_k(tiles: int, steps: int, parts: int, programs: int) -> list[list[Piece]]:
-    """The same; at most `parts` programs share a tile."""
-    found = []
-    for program in range(programs):
-        kernel, work = _work(tiles, steps, parts, program, programs, "stream_k")
-        own = kernel.stream_k(work)
-        units = map(own.unit, range(own.units()))
-        found.append([Piece(unit.tile, unit.first, unit.steps) for unit in units])
-    return found
-
-
+split_k = functools.partial(of_all, "scheduler")
+stream_k = functools.partial(of_all, "stream_k")
 WAYS = {
     "Whole tiles": lambda *sizes: split_k(sizes[0], sizes[1], 1, sizes[3]),
     f"Split-K, {PARTS} parts": split_k,
@@ -81,14 +78,13 @@ def schedule(pieces: list[list[Piece]], most: int) -> Panel:
     shapes = []
     for program, own in enumerate(pieces):
         x, y = left, program * high
-        shapes.append(draw.text(left - 6, y + 13, f"P{program}", anchor="end", color=draw.GREY))
+        shapes.append(draw.note(left - 6, y + 13, f"P{program}"))
         for piece in own:
             wide = piece.steps * unit
-            shapes.append(draw.rect(x, y, wide, high, LIGHT[piece.tile % 4], "#fff"))
-            if wide > 22:
-                shapes.append(draw.text(x + wide / 2, y + 13.5, str(piece.tile), anchor="middle"))
+            words = str(piece.tile) if wide > 22 else ""
+            shapes.append(draw.cell(x, y, wide, high, LIGHT[piece.tile % 4], words))
             x += wide
-    return Panel(len(pieces) * high + 10, tuple(shapes))
+    return Panel(len(pieces) * high + 10, shapes)
 
 
 def schedules() -> str:
@@ -114,19 +110,13 @@ def schedules() -> str:
 @functools.cache
 def used(way: str, parts: int, tiles: int, steps: int = 64, programs: int = SMS) -> float:
     """The share of the SMs' time in which they multiply, if steps are all that takes any."""
-    if way == "stream_k":
-        kernel, work = _work(tiles, steps, parts, 0, programs, "stream_k")
-        own = kernel.stream_k(work)
-        most = sum(own.unit(i).steps for i in range(own.units()))
-    else:
-        _, work = _work(tiles, steps, parts, 0, programs, "scheduler")
-        most = sum(work.steps(i) for i in range(0, work.units(), programs))
+    most = sum(piece.steps for piece in pieces(way, tiles, steps, parts, 0, programs))
     return tiles * steps / (programs * most)
 
 
 CURVES = (
-    ("Whole tiles", "split_k", 1), ("Split-K, 2 parts", "split_k", 2),
-    ("Split-K, 4 parts", "split_k", 4), ("Stream-K, tiles shared by up to 4", "stream_k", 4),
+    ("Whole tiles", "scheduler", 1), ("Split-K, 2 parts", "scheduler", 2),
+    ("Split-K, 4 parts", "scheduler", 4), ("Stream-K, tiles shared by up to 4", "stream_k", 4),
 )  # fmt: skip
 #: Tiles of the curves, three rounds.
 LAST = 3 * SMS
@@ -135,20 +125,22 @@ LAST = 3 * SMS
 def efficiency() -> str:
     """The share of time used, over the number of tiles."""
     panels = []
-    left, high = MARGIN + 38, 84
-    wide = draw.WIDTH - MARGIN - left
+    left, right, high = MARGIN + 38, draw.WIDTH - MARGIN, 84
+
+    def x(tiles: float) -> float:
+        return left + (right - left) * tiles / LAST
+
+    def y(percent: float) -> float:
+        return 4 + high * (1 - percent / 100)
+
     for words, way, parts in CURVES:
-        points = [(left + wide * n / LAST, high * (1 - used(way, parts, n)) + 4)
-                  for n in range(1, LAST + 1)]  # fmt: skip
+        points = [(x(n), y(100 * used(way, parts, n))) for n in range(1, LAST + 1)]
         shapes = [
-            draw.grid(left, 4, wide, high, 2, 3),
+            *draw.columns(x, range(0, LAST + 1, SMS), 4, 4 + high),
+            *draw.rows(y, (0, 50, 100), left, right, " %"),
             draw.path(points, draw.BLUE, 1.6),
-            *(draw.text(left - 5, 4 + high * (1 - share / 100) + 4, f"{share} %", anchor="end",
-                        color=draw.GREY) for share in (0, 50, 100)),
-            *(draw.text(left + wide * n / LAST, high + 19, str(n), anchor="end" if n else "middle",
-                        color=draw.GREY) for n in range(0, LAST + 1, SMS)),
-        ]  # fmt: skip
-        panels += [draw.paragraph(words, draw.NORMAL), Panel(high + 28, tuple(shapes))]
+        ]
+        panels += [draw.paragraph(words, draw.NORMAL), Panel(high + 28, shapes)]
     return picture(
         f"How much of {SMS} SMs is at work",
         draw.paragraph("Over the number of tiles, each 64 steps of K deep:"),

@@ -13,11 +13,12 @@ from cuda_reference.types.fragments import places
 from cuda_reference.types.table import Entry
 
 from . import draw
+from .banks import CHUNK, memory, numbers
 from .draw import LIGHT, MARGIN, Panel, picture
 from .formulas import cuda
 
-#: Bytes of a chunk, of a line of all banks, and of an element.
-CHUNK, LINE, ELEMENT = 16, 128, 2
+#: Bytes of an element.
+ELEMENT = 2
 WGMMA = find("wgmma.m64n16k16.row.col.f32.f16.f16")
 
 
@@ -46,63 +47,34 @@ def distances(found: dict[tuple[int, int], int]) -> tuple[int, int]:
 def core_matrices() -> str:
     """Two orders of the same core matrices, and one core matrix from within."""
     left, wide, high = MARGIN + 62, 96, 24
-    shapes = [draw.text(left + wide, 12, "along K adjacent", anchor="middle"),
-              draw.text(left + 3 * wide + 14, 12, "along M adjacent", anchor="middle")]  # fmt: skip
-    for nth, found in enumerate((chunks(tile(0)), by_hand())):
-        x = left + nth * (2 * wide + 14)
-        for (row, chunk), byte in sorted(found.items()):
-            if row % 8 == 0:
-                y = 20 + row // 8 * high
-                shapes.append(draw.rect(x + chunk * wide, y, wide, high, LIGHT[chunk], "#fff"))
-                shapes.append(draw.text(x + chunk * wide + wide / 2, y + 16, f"byte {byte}",
-                                        anchor="middle"))  # fmt: skip
-    shapes += [draw.text(left - 6, 20 + i * high + 16, f"{8 * i} to {8 * i + 7}", anchor="end",
-                         color=draw.GREY) for i in range(8)]  # fmt: skip
-    first, second = distances(chunks(tile(0))), distances(by_hand())
-    core = []
+    core, shapes = [], []
     for (row, chunk), byte in sorted(chunks(tile(0)).items()):
         if row < 8 and chunk == 0:
-            y = row * 20
-            core.append(draw.rect(left, y, 3 * wide, 20, LIGHT[0], "#fff"))
-            core.append(draw.text(left + 8, y + 14, f"k 0 to 7: bytes {byte} to {byte + 15}"))
-            core.append(draw.text(left - 6, y + 14, f"row {row}", anchor="end", color=draw.GREY))
+            words = f"k 0 to 7: bytes {byte} to {byte + 15}"
+            core.append(draw.cell(left, row * 20, 3 * wide, 20, LIGHT[0], words))
+            core.append(draw.note(left - 6, row * 20 + 14, f"row {row}"))
+    for nth, (found, words) in enumerate(((chunks(tile(0)), "K"), (by_hand(), "M"))):
+        x = left + nth * (2 * wide + 14)
+        shapes.append(draw.text(x + wide, 12, f"along {words} adjacent", anchor="middle"))
+        for (row, chunk), byte in sorted(found.items()):
+            if row % 8 == 0:
+                at = (x + chunk * wide, 20 + row // 8 * high)
+                shapes.append(draw.cell(*at, wide, high, LIGHT[chunk], f"byte {byte}"))
+    for i in range(8):
+        shapes.append(draw.note(left - 6, 20 + i * high + 16, f"{8 * i} to {8 * i + 7}"))
+    first, second = distances(chunks(tile(0))), distances(by_hand())
     return picture(
         "Core matrices of A, 64 x 16, without a swizzle",
         draw.paragraph("A core matrix is 8 rows of 16 bytes, 128 bytes in a row of memory:"),
-        Panel(8 * 20 + 8, tuple(core)),
+        Panel(8 * 20 + 8, core),
         draw.paragraph("Where each of the 8 x 2 core matrices begins, in two orders:"),
         draw.legend([(LIGHT[0], "k 0 to 7"), (LIGHT[1], "k 8 to 15")]),
-        Panel(20 + 8 * high + 8, tuple(shapes)),
+        Panel(20 + 8 * high + 8, shapes),
         draw.paragraph(
             f"Both are right, since the descriptor says the distances: {first[0]} bytes along K "
             f"and {first[1]} along M to the left, {second[0]} and {second[1]} to the right."
         ),
     )
-
-
-def lines_of(found: dict[tuple[int, int], int]) -> dict[tuple[int, int], tuple[int, int]]:
-    """(line of 128 bytes, chunk of the line) -> (row, chunk) of the matrix."""
-    return {(byte // LINE, byte % LINE // CHUNK): at for at, byte in found.items()}
-
-
-def memory(found: dict[tuple[int, int], int], marked: int = 0) -> Panel:
-    """Lines of all banks; the chunks `marked` of a row, which are read together, stand out."""
-    placed = lines_of(found)
-    left, wide, high = MARGIN + 4, 56, 20
-    shapes = []
-    for (line, group), (row, chunk) in sorted(placed.items()):
-        x, y = left + group * wide, line * high
-        own = chunk == marked
-        shapes.append(draw.rect(x, y, wide, high, draw.BLUE if own else "#ececec", "#fff"))
-        shapes.append(draw.text(x + wide / 2, y + 14.5, f"{row}.{chunk}", anchor="middle",
-                                color="#ffffff" if own else draw.INK))  # fmt: skip
-    return Panel((max(line for line, _ in placed) + 1) * high + 6, tuple(shapes))
-
-
-def banks_hit(found: dict[tuple[int, int], int], chunk: int = 0) -> list[int]:
-    """How many of the 8 rows' chunks lie in each group of 4 banks."""
-    groups = [byte % LINE // CHUNK for (row, at), byte in found.items() if at == chunk]
-    return [groups.count(group) for group in range(LINE // CHUNK)]
 
 
 def modes() -> str:
@@ -112,19 +84,16 @@ def modes() -> str:
         width = swizzle or 16
         found = chunks(tile(swizzle, 8, width // ELEMENT))
         words = f"Rows of {swizzle} bytes" if swizzle else "No swizzle: rows of 16 bytes"
-        panels += [
-            draw.paragraph(f"{words}, {8 * width} in a pattern", draw.NORMAL), memory(found)
-        ]  # fmt: skip
-    left, wide = MARGIN + 4, 56
-    head = [draw.text(left + (i + 0.5) * wide, 10, f"{4 * i}-{4 * i + 3}", anchor="middle",
-                      color=draw.GREY) for i in range(8)]  # fmt: skip
+        spots = {at: byte // CHUNK for at, byte in found.items()}
+        panels += [draw.paragraph(f"{words}, {8 * width} in a pattern", draw.NORMAL), memory(spots)]
     return picture(
         "The swizzle modes: where row.chunk lies",
         draw.paragraph(
             "Each line is the 32 banks once, 128 bytes; a chunk is 16 bytes, 4 banks. Blue is the "
-            "first chunk of all 8 rows, which WGMMA reads together."
+            "first chunk of all 8 rows, which WGMMA reads together; below is how often a group of "
+            "banks is asked."
         ),
-        Panel(16, tuple(head)),
+        numbers(),
         *panels,
         draw.paragraph(
             "In every mode they fill all 32 banks exactly once. The number of a chunk is combined "

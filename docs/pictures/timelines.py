@@ -11,13 +11,12 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from docs.timeline.measure import FOLDER, GROUP, RUNGS, WARP
+from docs.timeline.measure import DATA, GROUP, RUNGS, WARP
 from docs.timeline.stamps import ACTIVITIES
 
 from . import draw
-from .draw import BLUE, FAINT, GREEN, GREY, MARGIN, ORANGE, Panel, picture
+from .draw import BLUE, GREEN, MARGIN, ORANGE, Panel, picture
 
-DATA = FOLDER / "nvidia-h200.json"
 COLORS = {"other": "#efefef", "load": BLUE, "wait": "#b5b5b5", "multiply": GREEN, "store": ORANGE}
 LEGEND = (
     (GREEN, "issues products or waits for them"), (BLUE, "asks for data"),
@@ -70,28 +69,22 @@ def _role(rows: list[dict[str, Any]], group: int) -> str:
     return f"warps {4 * group}-{4 * group + 3}" if busy else "producer"
 
 
+def _at(most: int) -> Callable[[float], float]:
+    """The place of a time, in thousands of cycles, if `most` cycles are shown."""
+    return lambda cycles: _LEFT + 1000 * (draw.WIDTH - MARGIN - _LEFT) * cycles / most
+
+
 def _axis(most: int, height: float) -> list[str]:
-    """Grid and numbers, in thousands of cycles."""
-    step = 5_000 if most < 60_000 else 20_000
-    ticks = range(0, most + 1, step)
-    shapes = [draw.lines([(_at(tick, most), 0, _at(tick, most), height) for tick in ticks], FAINT)]
-    for tick in ticks:
-        said = draw.text(_at(tick, most), height + 13, f"{tick // 1000}", anchor="middle",
-                         color=GREY)  # fmt: skip
-        shapes.append(said)
-    return shapes
-
-
-def _at(cycle: float, most: int) -> float:
-    return _LEFT + (draw.WIDTH - MARGIN - _LEFT) * cycle / most
+    step = 5 if most < 60_000 else 20
+    return draw.columns(_at(most), range(0, most // 1000 + 1, step), 0, height)
 
 
 def _bars(found: list[Span], y: float, height: float, most: int) -> list[str]:
-    shapes = []
+    shapes, at = [], _at(most)
     for begin, end, activity in found:
         if begin < most and end > begin:
-            x = _at(begin, most)
-            wide = max(0.3, _at(min(end, most), most) - x)
+            x = at(begin / 1000)
+            wide = max(0.3, at(min(end, most) / 1000) - x)
             shapes.append(draw.rect(x, y, wide, height, COLORS[activity]))
     return shapes
 
@@ -152,9 +145,7 @@ def overview() -> str:
         for group, rows in _lines(rung).items():
             if _role(rows, group) == "producer":
                 continue
-            shapes.append(
-                draw.text(_LEFT - 6, y + 11, _role(rows, group), anchor="end", color=GREY)
-            )
+            shapes.append(draw.note(_LEFT - 6, y + 11, _role(rows, group)))
             for row in rows:
                 shapes += _bars(list(phases(row)), y + 1, 12, most)
             y += 15

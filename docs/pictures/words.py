@@ -67,6 +67,6 @@ def skewed() -> str:
             f"A box is a byte. The row begins at address {START} and has {LENGTH} bytes, in four "
             "colours. Grey bytes are not the row's."
         ),
-        Panel(below + high + 44, tuple(shapes)),
+        Panel(below + high + 44, shapes),
         draw.paragraph("Each of its words is put together of two aligned ones, which are loaded."),
     )

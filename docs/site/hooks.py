@@ -17,18 +17,20 @@ from pathlib import Path
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.nav import Link, Navigation
 
-from docs.site import notebook, sources
+from docs.excerpt import LANGUAGES
+from docs.site import notebook
 from docs.site.links import PROJECT, ROOT, links
-from docs.site.nav import expand
 
 log = logging.getLogger("mkdocs.hooks")
 #: The page that README.md becomes, and the one of every problem, which `docs.suite_page` writes.
 HOME, EXPLORER = "index.md", "explore.html"
+#: Bytes of a file that are shown: files of measurements are megabytes long.
+MOST = 100_000
 BUTTONS = f"[Every problem, to sort and filter]({EXPLORER}){{ .md-button }}"
 
 
 def on_files(files: Files, config) -> Files:
-    """Add what is made of files outside docs/, and expand the patterns of the nav."""
+    """Add what is made of files outside docs/."""
     add_project(files, config)
     for path in sorted(notebook.FOLDER.glob("*.ipynb")):
         text = notebook.markdown(json.loads(path.read_text()))
@@ -42,7 +44,6 @@ def on_files(files: Files, config) -> Files:
     else:
         log.warning("build/%s is missing; `make site` writes it", EXPLORER)
     add_sources(files, config)
-    config.nav = expand(config.nav, [file.src_uri for file in files.documentation_pages()])
     return files
 
 
@@ -64,17 +65,41 @@ def add_sources(files: Files, config) -> None:
             if path and site_page(path, files) is None:
                 wanted |= shown(path)
     for path in sorted(wanted):
-        text = sources.source_page(path, (ROOT / path).read_bytes())
-        files.append(File.generated(config, sources.page_of(path), content=text))
-    index = sources.index_page(sorted(wanted))
+        text = source_page(path, (ROOT / path).read_bytes())
+        files.append(File.generated(config, page_of(path), content=text))
+    index = index_page(sorted(wanted))
     files.append(File.generated(config, "source/index.md", content=index))
+
+
+def page_of(path: str) -> str:
+    """Where the site shows a file of the repository."""
+    return f"source/{path}.md"
+
+
+def source_page(path: str, content: bytes) -> str:
+    """The page of one file; search leaves it out, since every word of it stands on others too."""
+    text = content[:MOST].decode(errors="replace")
+    note = f"The first {MOST} of {len(content)} bytes.\n\n" if len(content) > MOST else ""
+    ticks = "`" * max([3, *(len(found) + 1 for found in re.findall(r"`{3,}", text))])
+    language = LANGUAGES.get(Path(path).suffix, "text")
+    code = f'{ticks}{language} linenums="1"\n{text.rstrip()}\n{ticks}'
+    return f"---\nsearch:\n  exclude: true\nhide: [toc]\n---\n# `{path}`\n\n{note}{code}\n"
+
+
+def index_page(paths: list[str]) -> str:
+    """The list of the files that are shown."""
+    lines = [f"- [`{path}`]({path}.md)" for path in sorted(paths)]
+    intro = "The source files that pages of this site link to, as they were when it was built."
+    return "\n".join(
+        ["---\nsearch:\n  exclude: true\n---\n# Source files", "", intro, "", *lines, ""]
+    )
 
 
 def shown(path: str) -> set[str]:
     """The text files at a path of the repository: itself, or what its folder holds."""
     at = ROOT / path
     if at.is_dir():
-        found = [p for p in sorted(at.iterdir()) if p.suffix in sources.LANGUAGES]
+        found = [p for p in sorted(at.iterdir()) if p.suffix in LANGUAGES]
         return {p.relative_to(ROOT).as_posix() for p in found}
     return {path} if at.is_file() else set()
 
@@ -113,7 +138,7 @@ def moved(uri: str, link, files: Files) -> str:
     if target is None:
         if not (ROOT / path).exists():
             return link.target
-        target = "source/index.md" if (ROOT / path).is_dir() else sources.page_of(path)
+        target = "source/index.md" if (ROOT / path).is_dir() else page_of(path)
         anchor = ""  # of lines, which source pages don't have
     return posixpath.relpath(target, posixpath.dirname(uri) or ".") + anchor
 

@@ -1,21 +1,19 @@
-"""Measures the timelines: `python -m docs.timeline`, on a GPU with WGMMA.
+"""Measures the timelines: `python -m docs.record timelines`, on a GPU with WGMMA.
 
-Runs each of the `RUNGS` as it is and stamped (`docs.timeline.stamps`), on a warm L2, and leaves in
-docs/timeline/<gpu>.json what one SM did. How many programs the SM gets differs from launch to
-launch: the stamped launch with the median time is drawn, and the median time of those launches
-without stamps in which the SM had as many programs is told beside it.
+Runs each of the `RUNGS` as it is and stamped (`docs.timeline.stamps`), on a warm L2, and tells what
+one SM did. How many programs the SM gets differs from launch to launch: the stamped launch with the
+median time is drawn, and the median time of those launches without stamps in which the SM had as
+many programs is told beside it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
 import json
 import struct
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +21,14 @@ import torch
 import triton
 
 from perf.case import Case
-from perf.machine import environment, slug
+from perf.machine import environment
 from perf.operands import operands
 from tritemm import rungs
 from tritemm.problem import Problem
 
 from . import stamps
 
-FOLDER = Path(__file__).resolve().parent
+DATA = Path(__file__).with_name("measured.json")
 #: What is looked at, and in what order it is drawn.
 RUNGS = ("tiled", "pipelined", "persistent", "warp_specialized", "pingpong")
 #: A short K, so that a tile's epilogue is as large a part as its products.
@@ -52,21 +50,15 @@ class Row:
     activity: list[int]
 
 
-def main() -> int:
-    """The exit status: 0, or 2 where there is no GPU that can do it."""
-    if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
-        print("timelines need a GPU with WGMMA (sm_90): these rungs use it", file=sys.stderr)
-        return 2
-    name = slug(torch.cuda.get_device_name())
+def measure(what: str, rungs: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    """What is known after each rung; RuntimeError where there is no GPU that can do it."""
+    if torch.cuda.get_device_capability() != (9, 0):
+        raise RuntimeError(f"{what} need a GPU with WGMMA (sm_90): these rungs use it")
     found = {"environment": dataclasses.asdict(environment()), "case": dataclasses.asdict(CASE)}
-    found["rungs"] = {rung: timeline(rung) for rung in RUNGS}
-    path = FOLDER / f"{name}.json"
-    path.write_text(json.dumps(found, separators=(",", ":")).replace('},"', '},\n"') + "\n")
-    for rung, line in found["rungs"].items():
-        with_stamps = max(row["at"][-1] for row in line["rows"])
-        print(f"{rung:17} {line['cycles']} cycles, with stamps {with_stamps}; {line['config']}")
-    print(f"wrote {path.name}")
-    return 0
+    found["rungs"] = json.loads(DATA.read_text())["rungs"] if DATA.exists() else {}
+    for rung in rungs or RUNGS:
+        found["rungs"][rung] = timeline(rung)
+        yield found
 
 
 def timeline(rung: str) -> dict[str, Any]:
@@ -76,15 +68,14 @@ def timeline(rung: str) -> dict[str, Any]:
     config = kernel.configs(problem)[0]
 
     def launched(events: Sequence[stamps.Event]) -> list[list[Row]]:
-        with _compiled_with_stamps(kernel.fn, events) as compiled:
+        with _stamps(kernel.fn, events) as array:
             for _ in range(WARM):
                 kernel.launch(problem, config, *tensors)
-            array, found = _Array(compiled()), []
+            found = []
             for _ in range(LAUNCHES):
-                array.clear()
+                array.zero_()
                 kernel.launch(problem, config, *tensors)
-                torch.cuda.synchronize()
-                found.append(array.rows())
+                found.append(decoded(array.cpu().numpy().tobytes()))
             return sorted(found, key=end)
 
     undisturbed, every = launched(stamps.ENDS), launched(stamps.EVENTS)[LAUNCHES // 2]
@@ -119,12 +110,16 @@ def representatives(rows: Sequence[Row]) -> list[Row]:
 
 
 @contextlib.contextmanager
-def _compiled_with_stamps(fn: Any, events: Sequence[stamps.Event]) -> Iterator[Callable[[], Any]]:
-    """Triton compiles `fn` anew, with stamps; yields what gives the compiled kernel."""
+def _stamps(fn: Any, events: Sequence[stamps.Event]) -> Iterator[torch.Tensor]:
+    """Triton compiles `fn` anew, with stamps; yields the array that they are left in."""
+    memory = torch.zeros(stamps.BYTES + stamps.ROW_BYTES, dtype=torch.uint8, device="cuda")
+    array = memory[-memory.data_ptr() % stamps.ROW_BYTES :][: stamps.BYTES]  # rows are aligned
 
     def add(backend: Any, stages: dict[str, Any], *_: Any) -> None:
         make = stages["ptx"]
-        stages["ptx"] = lambda source, metadata: stamps.stamped(make(source, metadata), events)
+        stages["ptx"] = lambda source, metadata: stamps.stamped(
+            make(source, metadata), array.data_ptr(), events
+        )
 
     knobs = triton.knobs
     before = knobs.cache.dir
@@ -132,38 +127,10 @@ def _compiled_with_stamps(fn: Any, events: Sequence[stamps.Event]) -> Iterator[C
         fn.device_caches.clear()
         knobs.cache.dir, knobs.runtime.add_stages_inspection_hook = folder, add
         try:
-            yield lambda: next(iter(fn.device_caches[torch.cuda.current_device()][0].values()))
+            yield array
         finally:
             knobs.cache.dir, knobs.runtime.add_stages_inspection_hook = before, None
             fn.device_caches.clear()
-
-
-class _Array:
-    """The stamps of a loaded kernel, in the GPU's memory."""
-
-    def __init__(self, compiled: Any):
-        self._driver, self._at, size = (
-            ctypes.CDLL("libcuda.so.1"),
-            ctypes.c_uint64(),
-            ctypes.c_size_t(),
-        )
-        self._do(
-            "cuModuleGetGlobal_v2", ctypes.byref(self._at), ctypes.byref(size),
-            ctypes.c_void_p(compiled.module), stamps.NAME.encode(),
-        )  # fmt: skip
-
-    def clear(self) -> None:
-        self._do("cuMemsetD8_v2", self._at, 0, ctypes.c_size_t(stamps.BYTES))
-
-    def rows(self) -> list[Row]:
-        """Those that have stamps, by their programs' beginnings."""
-        raw = ctypes.create_string_buffer(stamps.BYTES)
-        self._do("cuMemcpyDtoH_v2", raw, self._at, ctypes.c_size_t(stamps.BYTES))
-        return decoded(raw.raw)
-
-    def _do(self, name: str, *args: Any) -> None:
-        if status := getattr(self._driver, name)(*args):
-            raise RuntimeError(f"{name} failed with {status}")
 
 
 def decoded(raw: bytes) -> list[Row]:

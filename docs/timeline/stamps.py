@@ -1,7 +1,7 @@
 """Time stamps in PTX: a kernel that says when each of its warps begins to do what.
 
 `stamped` adds them to the text that Triton gives to ptxas, so the rungs' sources stay as they are.
-The first lane of each warp on the SM that is looked at takes a row of a global array, and writes
+The first lane of each warp on the SM that is looked at takes a row of an array, and writes
 the SM's clock there wherever the text passes from one activity to another: `EVENTS` says where.
 All warps of an SM read the same clock, so their rows can be laid under each other.
 """
@@ -37,11 +37,9 @@ EVENTS: tuple[Event, ...] = (
 
 #: Rows (warps) of the array, and bytes of a row; 16 bytes a stamp. The first is a heading.
 ROWS, ROW_BYTES, STAMP_BYTES = 128, 1 << 15, 16
-#: The array, after a line of counters.
-NAME, HEAD_BYTES = "time_stamps", 1 << 15
+#: The array, after a line of counters; it lies on a multiple of `ROW_BYTES`.
+HEAD_BYTES = 1 << 15
 BYTES = HEAD_BYTES + ROWS * ROW_BYTES
-
-_DECLARED = f".visible .global .align {ROW_BYTES} .b8 {NAME}[{BYTES}];"
 
 #: Gives the warp's first lane a row, if it is on SM `sm`. Other threads keep a null pointer.
 _PROLOGUE = """\
@@ -54,7 +52,7 @@ _PROLOGUE = """\
 	mov.u32 %stamp_y, %laneid;
 	setp.eq.u32 %stamp_here, %stamp_x, {sm};
 	setp.eq.and.u32 %stamp_here, %stamp_y, 0, %stamp_here;
-	mov.b64 %stamp_word, {name};
+	mov.b64 %stamp_word, {array};
 	@%stamp_here atom.global.add.u32 %stamp_row, [%stamp_word], 1;
 	setp.lt.u32 %stamp_here, %stamp_row, {rows};
 	add.u64 %stamp_word, %stamp_word, {head};
@@ -82,17 +80,19 @@ _STAMP = """\
 ENDS = EVENTS[-1:]
 
 
-def stamped(ptx: str, events: Sequence[Event] = EVENTS, sm: int = 0) -> str:
-    """The kernel with stamps by the warps of SM `sm`; ValueError if it has no place for them."""
+def stamped(ptx: str, array: int, events: Sequence[Event] = EVENTS, sm: int = 0) -> str:
+    """The kernel with stamps by the warps of SM `sm`, in the array at this address.
+
+    Raises ValueError if the kernel has no place for them.
+    """
     before, entry, body = ptx.partition(".visible .entry")
     start = re.search(r"^\{\n(?:\t\.reg [^\n]*\n)+", body, re.MULTILINE)
     if not entry or not start:
         raise ValueError("the PTX has no kernel whose registers are declared first")
     prologue = _PROLOGUE.format(
-        rows=ROWS, sm=sm, name=NAME, head=HEAD_BYTES, row_bytes=ROW_BYTES, stamp_bytes=STAMP_BYTES
+        rows=ROWS, sm=sm, array=array, head=HEAD_BYTES, row_bytes=ROW_BYTES, stamp_bytes=STAMP_BYTES
     )
-    head = before.replace(".address_size 64", f".address_size 64\n\n{_DECLARED}")
-    lines = [head + entry + body[: start.end()] + prologue]
+    lines = [before + entry + body[: start.end()] + prologue]
     now = None
     for block in _blocks(body[start.end() :]):
         first, then = _around(block, now, events)

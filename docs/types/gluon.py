@@ -1,4 +1,7 @@
-"""One tile by Gluon's words for the tensor core: `mma_v2` (a warp) and `warpgroup_mma`."""
+"""One tile by Gluon's words for the tensor core: `mma_v2` (a warp) and `warpgroup_mma`.
+
+A and B lie along K.
+"""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -10,18 +13,17 @@ barrier = getattr(gl, "barrier", None) or gl.thread_barrier
 
 
 @gluon.jit
-def places(pointer, stride_row, stride_col, ROWS: gl.constexpr, COLS: gl.constexpr,
+def places(pointer, row_stride, col_stride, ROWS: gl.constexpr, COLS: gl.constexpr,
            LAYOUT: gl.constexpr):  # fmt: skip
-    """Pointers to a matrix, in this layout."""
+    """Pointers to a matrix with these strides, in this layout."""
     rows = gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
     cols = gl.arange(0, COLS, gl.SliceLayout(0, LAYOUT))
-    return pointer + rows[:, None] * stride_row + cols[None, :] * stride_col
+    return pointer + rows[:, None] * row_stride + cols[None, :] * col_stride
 
 
 @gluon.jit
 def mma_v2_kernel(
     a_ptr, b_ptr, c_ptr, d_ptr,
-    stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn, stride_dm, stride_dn,
     M: gl.constexpr, N: gl.constexpr, K: gl.constexpr,
     PRECISION: gl.constexpr, ACC: gl.constexpr, MMA: gl.constexpr,
 ):  # fmt: skip
@@ -29,11 +31,11 @@ def mma_v2_kernel(
     WIDTH: gl.constexpr = max(1, 32 // a_ptr.dtype.element_ty.primitive_bitwidth)
     A: gl.constexpr = gl.DotOperandLayout(0, MMA, WIDTH)
     B: gl.constexpr = gl.DotOperandLayout(1, MMA, WIDTH)
-    a = gl.load(places(a_ptr, stride_am, stride_ak, M, K, A))
-    b = gl.load(places(b_ptr, stride_bk, stride_bn, K, N, B))
-    c = gl.load(places(c_ptr, stride_cm, stride_cn, M, N, MMA))
+    a = gl.load(places(a_ptr, K, 1, M, K, A))
+    b = gl.load(places(b_ptr, 1, K, K, N, B))
+    c = gl.load(places(c_ptr, N, 1, M, N, MMA))
     d = mma_v2(a, b, c.to(ACC), input_precision=PRECISION)
-    gl.store(places(d_ptr, stride_dm, stride_dn, M, N, MMA), d.to(d_ptr.dtype.element_ty))
+    gl.store(places(d_ptr, N, 1, M, N, MMA), d.to(d_ptr.dtype.element_ty))
 
 
 @gluon.jit
@@ -47,7 +49,6 @@ def negative(x):
 @gluon.jit
 def warpgroup_mma_kernel(
     a_ptr, b_ptr, c_ptr, d_ptr,
-    stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn, stride_dm, stride_dn,
     M: gl.constexpr, N: gl.constexpr, K: gl.constexpr,
     PRECISION: gl.constexpr, ACC: gl.constexpr, MMA: gl.constexpr,
     A: gl.constexpr, B: gl.constexpr,
@@ -55,18 +56,18 @@ def warpgroup_mma_kernel(
 ):  # fmt: skip
     """D = A B + C by one warpgroup, without C unless ADD. A in registers may be negated."""
     FLAT: gl.constexpr = gl.BlockedLayout([1, 1], [4, 8], [4, 1], [1, 0])
-    b = gl.load(places(b_ptr, stride_bk, stride_bn, K, N, FLAT))
+    b = gl.load(places(b_ptr, 1, K, K, N, FLAT))
     b = gl.allocate_shared_memory(b.dtype, [K, N], B, b)
     if A_IN_REGISTERS:
         WIDTH: gl.constexpr = 32 // a_ptr.dtype.element_ty.primitive_bitwidth
-        a = gl.load(places(a_ptr, stride_am, stride_ak, M, K, gl.DotOperandLayout(0, MMA, WIDTH)))
+        a = gl.load(places(a_ptr, K, 1, M, K, gl.DotOperandLayout(0, MMA, WIDTH)))
         if NEGATE:
             a = negative(a)
     else:
-        a = gl.load(places(a_ptr, stride_am, stride_ak, M, K, FLAT))
+        a = gl.load(places(a_ptr, K, 1, M, K, FLAT))
         a = gl.allocate_shared_memory(a.dtype, [M, K], A, a)
     fence_async_shared()  # WGMMA reads what was stored
     barrier()
-    c = gl.load(places(c_ptr, stride_cm, stride_cn, M, N, MMA))
+    c = gl.load(places(c_ptr, N, 1, M, N, MMA))
     d = warpgroup_mma(a, b, c.to(ACC), use_acc=ADD, precision=PRECISION.value)
-    gl.store(places(d_ptr, stride_dm, stride_dn, M, N, MMA), d.to(d_ptr.dtype.element_ty))
+    gl.store(places(d_ptr, N, 1, M, N, MMA), d.to(d_ptr.dtype.element_ty))

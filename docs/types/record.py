@@ -1,4 +1,8 @@
-"""What the entries compile to, in CUDA and in Triton, as docs/types.json has it; no GPU."""
+"""The rows of docs/types.md, and what they compile to, as docs/types.json has it; no GPU.
+
+A row is the entries of the type table that are said in the same words, one of which is compiled in
+CUDA, in Triton and in Gluon, for sm_80 and sm_90. `python -m docs.record types` does so.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,22 +20,76 @@ from typing import Any
 import triton
 
 from cuda_reference import cubin, toolkit
-from cuda_reference.types.table import Entry
+from cuda_reference.types.table import TABLE, Entry
 from tritemm.compile import pool
 from tritemm.compile.driver import standing_for
 from tritemm.compile.sass import count_instructions, group_of, run_tool
 
 from . import ways
-from .rows import Row, rows
-from .tile import compiled
 
 DATA = Path(__file__).resolve().parents[1] / "types.json"
-INSTRUCTIONS = ("wmma", "mma", "wgmma")
+#: N of wgmma, which changes nothing but the number of registers: the ends, and one between.
+SHOWN_N = (8, 64, 256)
 #: The columns: CUDA's kernel, `tl.dot`, and what Gluon says it with.
 COLUMNS = ("cuda", "triton", "gluon")
-#: What stands behind instructions that multiply other types than the entry's, or are no tensor
-#: core's: integer or floating-point code around them makes up for it.
-EMULATED = "emulated"
+#: The types that mnemonics name; of f16 they do not, and b1 is BMMA.
+NAMED = ("s8", "u8", "s4", "u4", "e4m3", "e5m2", "bf16", "tf32")
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A row of a table: its name, and the entries that it stands for."""
+
+    name: str
+    entries: tuple[Entry, ...]
+
+    @property
+    def first(self) -> Entry:
+        """The entry that the row's words are about: along K where there is a choice.
+
+        Of wgmma it has N = 64, or the largest N of a modified one, and 32 bytes of swizzle, as a
+        tile of one instruction can have.
+        """
+
+        def rank(entry: Entry) -> tuple:
+            along_k = (entry.a_layout, entry.b_layout) == ("row", "col")
+            n = entry.shape[1]
+            return not along_k, n not in SHOWN_N[1:], n
+
+        found = min(self.entries, key=rank)
+        return dataclasses.replace(found, swizzle=32) if found.instruction == "wgmma" else found
+
+    @property
+    def compiled(self) -> list[Entry]:
+        """The entries that are compiled for it: the first, and of wgmma with other N."""
+        (m, _, k), first = self.first.shape, self.first
+        if first.modified or first.instruction != "wgmma":
+            return [first]
+        return [dataclasses.replace(first, shape=(m, n, k)) for n in SHOWN_N]
+
+
+@functools.cache
+def rows() -> tuple[Row, ...]:
+    """All rows, in the table's order."""
+    found: dict[str, list[Entry]] = {}
+    for entry in TABLE:
+        found.setdefault(name(entry), []).append(entry)
+    return tuple(Row(row, tuple(members)) for row, members in found.items())
+
+
+def name(entry: Entry) -> str:
+    """What the row is called: the entry's words without the layouts, N and swizzle.
+
+    What is modified of wgmma has rows of its own, for all types.
+    """
+    bare = dataclasses.replace(entry, a_layout="", b_layout="", swizzle=0)
+    if entry.modified:
+        plain = dataclasses.replace(bare, a_in_registers=False, scale_a=1, scale_b=1, scale_d=1)
+        return "wgmma" + bare.name.removeprefix(plain.name)
+    return re.sub(r"n\d+k", "nNk", bare.name) if entry.instruction == "wgmma" else bare.name
+
+
+# Compiling
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,57 +104,37 @@ class Job:
     @property
     def way(self) -> ways.Way | None:
         """How Triton says it; None for CUDA, and where Triton does not."""
-        if self.column == "cuda":
-            return None
         if self.column == "gluon":
             return ways.gluon_way(self.entry)
-        return ways.DOT if ways.DOT.why_not(self.entry) is None else None
+        return ways.DOT if self.column == "triton" and ways.DOT.says(self.entry) else None
 
 
-def label(entry: Entry) -> str:
-    """What the entry has of its own in its row: types, N of wgmma, or layouts."""
-    if entry.modified:
-        words = (entry.d, entry.a, entry.b, "satfinite" * entry.satfinite)
-    elif entry.instruction == "wgmma":
-        words = (f"n{entry.shape[1]}",)
-    else:
-        words = (entry.a_layout, entry.b_layout)
-    return ".".join(filter(None, words))
-
-
-def every_row() -> list[Row]:
-    return [row for instruction in INSTRUCTIONS for row in rows(instruction)]
-
-
-def jobs(chosen: Iterable[Row]) -> list[Job]:
+def jobs(chosen: Iterable[Row]) -> Iterator[Job]:
     """All that is compiled for these rows."""
-    every = [
-        Job(row.name, column, entry, arch)
-        for row in chosen
-        for column in COLUMNS
-        for entry in row.compiled
-        for arch in entry.architectures
-    ]
-    return [job for job in every if job.column == "cuda" or job.way]
-
-
-# Compiling
-
-
-def compile_jobs(wanted: Sequence[Job], processes: int | None = None) -> list[str]:
-    """The code of each; Triton's by so many processes, one for each core unless given.
-
-    Raises `cuda_reference.toolkit.Unavailable` without nvcc, RuntimeError where one does not
-    compile.
-    """
-    with ThreadPoolExecutor(processes or len(os.sched_getaffinity(0))) as threads:
-        return list(threads.map(code, wanted))
+    for row in chosen:
+        for column in COLUMNS:
+            for entry in row.compiled:
+                for arch in entry.architectures:
+                    job = Job(row.name, column, entry, arch)
+                    if column == "cuda" or job.way:
+                        yield job
 
 
 def code(job: Job) -> str:
-    """The tensor-core instructions of one job: "HMMA.16816.F32 x2"."""
-    found = _cuda(job) if job.column == "cuda" else _triton(job)
-    return described(job.entry, *found)
+    """The tensor-core instructions of one job: "HMMA.16816.F32 x2", or what stands in for them.
+
+    Raises `cuda_reference.toolkit.Unavailable` without nvcc, RuntimeError where it does not
+    compile.
+    """
+    mix, variants = _cuda(job) if job.column == "cuda" else _triton(job)
+    found = group_of(variants, "tensor core") or {"FFMA": mix.get("FFMA", 0)}
+    words = [name + (f" x{count}" if count > 1 else "") for name, count in found.items()]
+    text = ", ".join(re.sub(r"GMMA\.64x\d+x", "GMMA.64xNx", word) for word in words)
+    # Of other types, or no tensor core's: integer or floating-point code makes up for it.
+    entry, said = job.entry, set(re.split(r"\W+", text))
+    own = {type_.upper() for type_ in (entry.a, entry.b) if type_ in NAMED}
+    native = "FFMA" not in said and own | {entry.op.upper()} - {""} <= said
+    return text if native else f"{text}, emulated"
 
 
 def _cuda(job: Job) -> tuple[dict[str, int], dict[str, int]]:
@@ -128,40 +166,21 @@ def _functions(source: str, arch: str) -> tuple[cubin.Function, ...]:
 def _triton(job: Job) -> tuple[dict[str, int], dict[str, int]]:
     worker = pool.take()
     try:
-        found = worker.ask(compile_here, job.way.name, job.entry, int(job.arch[:2]))
+        found = worker.ask(compile_here, job)
     except pool.Ended as error:
         raise RuntimeError(f"{job.entry}, {job.way.name}, sm_{job.arch}: {error}") from None
     pool.keep(worker)
     return found
 
 
-def compile_here(way: str, entry: Entry, sm: int) -> tuple[dict[str, int], dict[str, int]]:
+def compile_here(job: Job) -> tuple[dict[str, int], dict[str, int]]:
     """Instructions by mnemonic, of what Triton compiles in this process."""
-    [chosen] = (each for each in (ways.DOT, *ways.GLUON) if each.name == way)
-    with standing_for(sm):
-        kernel = compiled(chosen, entry)
+    with standing_for(int(job.arch[:2])):
+        kernel = ways.compiled(job.way, job.entry)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "kernel.cubin")
         file.write_bytes(kernel.asm["cubin"])
         return count_instructions(run_tool("nvdisasm", "-ndf", "-c", str(file)))
-
-
-def described(entry: Entry, mix: Mapping[str, int], variants: Mapping[str, int]) -> str:
-    """The products' instructions and their numbers, and whether they stand in for others."""
-    found = group_of(variants, "tensor core") or {"FFMA": mix.get("FFMA", 0)}
-    words = [name + (f" x{count}" if count > 1 else "") for name, count in found.items()]
-    text = ", ".join(re.sub(r"GMMA\.64x\d+x", "GMMA.64xNx", word) for word in words)
-    return text if _is_native(entry, set(re.split(r"\W+", text))) else f"{text}, {EMULATED}"
-
-
-def _is_native(entry: Entry, words: set[str]) -> bool:
-    """Whether the instructions multiply the entry's own types, as it does."""
-    own = {type_.upper() for type_ in (entry.a, entry.b) if type_ in _NAMED}
-    return "FFMA" not in words and own | {entry.op.upper()} - {""} <= words
-
-
-#: The types that mnemonics name; of f16 they do not, and b1 is BMMA.
-_NAMED = ("s8", "u8", "s4", "u4", "e4m3", "e5m2", "bf16", "tf32")
 
 
 # The recorded file
@@ -171,25 +190,19 @@ def load() -> dict[str, Any]:
     return json.loads(DATA.read_text())
 
 
-def record(chosen: Iterable[Row] | None = None, processes: int | None = None) -> dict[str, Any]:
-    """Compile the rows, all of them unless given, and gather what they compile to.
+def record(chosen: Sequence[Row] = (), processes: int | None = None) -> dict[str, Any]:
+    """What the rows compile to, all of them unless some are given.
 
-    {"compilers": {column: compiler}, "rows": {row: {column: {architecture: {code: labels}}}}}
+    {"compilers": {column: compiler}, "rows": {row: {column: {architecture: {code: [N, ...]}}}}}
     """
-    wanted = jobs(every_row() if chosen is None else chosen)
-    found: dict[str, Any] = {}
-    for job, text in zip(wanted, compile_jobs(wanted, processes), strict=True):
-        place = found.setdefault(job.row, {}).setdefault(job.column, {})
-        place.setdefault(job.arch, {}).setdefault(text, {})[label(job.entry)] = None
-    for place in (place for row in found.values() for place in row.values()):
-        for codes in place.values():
-            codes.update({text: ", ".join(labels) for text, labels in codes.items()})
-    return {"compilers": compilers(), "rows": found}
-
-
-def compilers() -> dict[str, str]:
+    wanted, found = list(jobs(chosen or rows())), {}
+    with ThreadPoolExecutor(processes or len(os.sched_getaffinity(0))) as threads:
+        for job, text in zip(wanted, threads.map(code, wanted), strict=True):
+            codes = found.setdefault(job.row, {}).setdefault(job.column, {})
+            codes.setdefault(job.arch, {}).setdefault(text, []).append(job.entry.shape[1])
     own = f"Triton {triton.__version__}"
-    return {"cuda": f"nvcc {toolkit.nvcc().version}", "triton": own, "gluon": own}
+    compilers = {"cuda": f"nvcc {toolkit.nvcc().version}", "triton": own, "gluon": own}
+    return {"compilers": compilers, "rows": found}
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -200,9 +213,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     found = []
     for row, columns in new["rows"].items():
         for column, made in columns.items():
-            if old["compilers"][column] != new["compilers"][column]:
-                continue
             was = old["rows"].get(row, {}).get(column)
-            if was != made:
+            if was != made and old["compilers"][column] == new["compilers"][column]:
                 found.append(f"{row}, {column}: recorded {was}; it is {made}")
     return found

@@ -1,4 +1,4 @@
-"""The ways to say an entry of the type table in Triton, and what each can't say."""
+"""The ways to say an entry of the type table in Triton, each with a kernel of one tile."""
 
 from __future__ import annotations
 
@@ -7,178 +7,197 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import triton.language as tl
 from triton.experimental.gluon import language as gl
 
-from cuda_reference.types.table import BITS, TABLE, Entry
+from cuda_reference.types.fragments import fragment
+from cuda_reference.types.table import BITS, DTYPES, TABLE, Entry
 
-from . import dot, gluon, mma_sync, wgmma
+from . import dot, gluon, inline
 
 #: What Triton calls the accumulators' types.
 SUMS = {"f16": tl.float16, "f32": tl.float32, "f64": tl.float64, "s32": tl.int32}
-
-_WHOLE_BYTES = "it has no type of less than a byte"
-_INT8 = "of integers it multiplies int8 alone"
-_TO_NEAREST = "it rounds to nearest"
-_SATURATES = "it saturates, as `mma.sync`"
-_WRAPS = "it wraps, as `wgmma`"
-_COMPILER = "where A is, is the compiler's affair"
-_NO_SIGNS = "it has no signs: `-a` is an operation of its own"
-_POWERS = "a tensor's sides are powers of two"
 
 
 @dataclasses.dataclass(frozen=True)
 class Way:
     """A kernel of one tile, and what says the product in it.
 
-    `why_not(entry)` is the reason why it can't be said so, or None; `words(entry)` what says it;
-    `arguments(entry)` what the kernel takes after the operands and their strides.
+    `says(entry)` is whether it can be said so, `words(entry)` what says it, and `arguments(entry)`
+    what the kernel takes behind its operands. `in_registers`: it takes them as a warp's registers.
     """
 
     name: str
     kernel: Any
-    why_not: Callable[[Entry], str | None]
+    says: Callable[[Entry], bool]
     words: Callable[[Entry], str]
     arguments: Callable[[Entry], tuple]
+    in_registers: bool = False
 
 
-def summed(entry: Entry) -> str:
+def compiled(way: Way, entry: Entry) -> Any:
+    """What Triton compiles for its active driver."""
+    types = (_memory_type(type_, way) for type_ in (entry.a, entry.b, entry.c, entry.d))
+    warps = 4 if entry.instruction == "wgmma" else 1
+    return way.kernel.warmup(*types, *way.arguments(entry), num_warps=warps, grid=(1,))
+
+
+def _memory_type(type_: str, way: Way) -> torch.dtype:
+    """What an operand's memory holds: registers, bytes or elements."""
+    if way.in_registers:
+        return {"f32": torch.float32, "f64": torch.float64}.get(type_, torch.int32)
+    return torch.uint8 if BITS[type_] < 8 else DTYPES[type_]
+
+
+def _summed(entry: Entry) -> str:
     """The type that the products are added up in."""
     return entry.d if entry.c == entry.d else "f32"
 
 
-def is_signed(entry: Entry) -> bool:
-    """Whether A or B is negated, or both."""
-    return min(entry.scale_a, entry.scale_b) < 0
+def _is_negative(entry: Entry) -> bool:
+    """Whether the products count with a minus."""
+    return entry.scale_a * entry.scale_b < 0
 
 
-def least_k(entry: Entry) -> int:
+def _least_k(entry: Entry) -> int:
     """The shortest K of `tl.dot` and of `mma_v2`."""
     return 32 if BITS[entry.a] == 8 else 16
 
 
-def _types_why_not(entry: Entry) -> str | None:
-    """What neither Triton nor Gluon says: types, modes, and sides of tensors."""
-    if BITS[entry.a] < 8:
-        return _WHOLE_BYTES
-    if "u8" in (entry.a, entry.b):
-        return _INT8
-    if entry.rounding not in ("", "rn"):
-        return _TO_NEAREST
-    return _POWERS if entry.shape[1] & entry.shape[1] - 1 else None
+def _precision(entry: Entry) -> str:
+    return "tf32" if entry.a == "tf32" else "ieee"
+
+
+def _powers_of_two(entry: Entry) -> bool:
+    """Whether N is one, as a tensor's sides are; M and K always are."""
+    return entry.shape[1] & entry.shape[1] - 1 == 0
 
 
 # tl.dot
 
 
 def dot_why_not(entry: Entry) -> str | None:
+    """Why `tl.dot` does not say it."""
     wgmma = entry.instruction == "wgmma"
     if entry.a == entry.b == "s8" and entry.satfinite and wgmma:
-        return _WRAPS
+        return "it wraps, as `wgmma`"
     # A tile of eight columns becomes `mma.sync` too.
     if entry.a == entry.b == "s8" and not entry.satfinite and not (wgmma and entry.shape[1] > 8):
-        return _SATURATES
+        return "it saturates, as `mma.sync`"
     if entry.a_in_registers:
-        return _COMPILER
-    return _NO_SIGNS if is_signed(entry) else _types_why_not(entry)
+        return "where A is, is the compiler's affair"
+    if min(entry.scale_a, entry.scale_b) < 0:
+        return "it has no signs: `-a` is an operation of its own"
+    return _types_why_not(entry)
+
+
+def _types_why_not(entry: Entry) -> str | None:
+    """What neither Triton nor Gluon says: types, modes, and sides of tensors."""
+    if BITS[entry.a] < 8:
+        return "it has no type of less than a byte"
+    if "u8" in (entry.a, entry.b):
+        return "of integers it multiplies int8 alone"
+    if entry.rounding not in ("", "rn"):
+        return "it rounds to nearest"
+    return None if _powers_of_two(entry) else "a tensor's sides are powers of two"
 
 
 def _product(entry: Entry, call: str, **more: str) -> str:
     """`call(a, b, c)` with the accumulator's type and precision, and D's type."""
-    sums = summed(entry)
+    sums, module = _summed(entry), "tl" if call == "tl.dot" else "gl"
     words = ["a", "b"]
-    if entry.scale_d:
-        words.append("c" if entry.c == sums else "c.to(tl.float32)")
-    words += [f"{key}={value}" for key, value in more.items()]
-    after = "" if entry.d == sums else ".to(tl.float16)"
+    if entry.scale_d or "use_acc" in more:
+        words.append("c" if entry.c == sums else f"c.to({module}.float32)")
+    words += [f"{key}={value}" for key, value in more.items() if value]
+    after = "" if entry.d == sums else f".to({module}.float16)"
     return f"{call}({', '.join(words)}){after}"
 
 
+def _tf32(entry: Entry) -> str:
+    return '"tf32"' if entry.a == "tf32" else ""
+
+
 def dot_words(entry: Entry) -> str:
-    more = {"input_precision": '"tf32"'} if entry.a == "tf32" else {}
-    more |= {"out_dtype": "tl.float16"} if summed(entry) == "f16" else {}
-    k = least_k(entry)
-    return f"`{_product(entry, 'tl.dot', **more)}`" + (f", K filled to {k}" * (entry.shape[2] < k))
+    sums = "tl.float16" if _summed(entry) == "f16" else ""
+    words = _product(entry, "tl.dot", input_precision=_tf32(entry), out_dtype=sums)
+    k = _least_k(entry)
+    return f"`{words}`" + f", K filled to {k}" * (entry.shape[2] < k)
 
 
 def dot_arguments(entry: Entry) -> tuple:
-    precision = "tf32" if entry.a == "tf32" else "ieee"
-    block_k = max(entry.shape[2], least_k(entry))
-    return (*entry.shape, block_k, precision, SUMS[summed(entry)], bool(entry.scale_d))
+    block_k = max(entry.shape[2], _least_k(entry))
+    sums = SUMS[_summed(entry)]
+    return (*entry.shape, block_k, _precision(entry), sums, bool(entry.scale_d))
 
 
 # Gluon
 
 
-def mma_v2_why_not(entry: Entry) -> str | None:
-    if entry.instruction == "wgmma":
-        return "it is `mma.sync`"
-    if entry.shape[2] < least_k(entry):
-        return f"its K is {least_k(entry)} at least"
-    if entry.shape[0] < 16 and entry.instruction == "mma":
-        return "it has 16 rows"
-    if entry.a == entry.b == "s8" and not entry.satfinite:
-        return "it saturates"
-    return _types_why_not(entry)
+def mma_v2_says(entry: Entry) -> bool:
+    m, _, k = entry.shape
+    saturates = not (entry.a == entry.b == "s8" and not entry.satfinite)
+    fits = k >= _least_k(entry) and (m >= 16 or entry.instruction == "wmma")
+    return entry.instruction != "wgmma" and fits and saturates and _types_why_not(entry) is None
 
 
 def mma_v2_words(entry: Entry) -> str:
-    more = {"input_precision": '"tf32"'} if entry.a == "tf32" else {}
-    return f"`{_product(entry, 'mma_v2', **more)}`".replace("tl.", "gl.")
+    return f"`{_product(entry, 'mma_v2', input_precision=_tf32(entry))}`"
 
 
 def mma_v2_arguments(entry: Entry) -> tuple:
     layout = gl.NVMMADistributedLayout([2, 0], [1, 1], [16, 8])
-    return (*entry.shape, "tf32" if entry.a == "tf32" else "ieee", SUMS[summed(entry)], layout)
+    return (*entry.shape, _precision(entry), SUMS[_summed(entry)], layout)
 
 
-def warpgroup_why_not(entry: Entry) -> str | None:
-    if entry.instruction != "wgmma":
-        return "it is `wgmma`"
-    if is_signed(entry) and not entry.a_in_registers:
-        return "it has no signs"
-    if entry.swizzle != 32:
-        return "the lines of one instruction have 32 bytes, and their swizzle has"
-    if entry.a == "s8" and entry.shape[1] > 224:
-        return "its int8 has 224 columns at most"
-    if entry.b_layout == "row" and entry.shape[1] * BITS[entry.b] // 8 < 32:
-        return "the lines of shared memory have 32 bytes at least"
-    return "it wraps" if entry.satfinite else _types_why_not(entry)
+def warpgroup_says(entry: Entry) -> bool:
+    if entry.instruction != "wgmma" or entry.satfinite or _types_why_not(entry):
+        return False
+    if min(entry.scale_a, entry.scale_b) < 0 and not entry.a_in_registers:
+        return False
+    return not (entry.a == "s8" and entry.shape[1] > 224)  # its int8 has so many columns at most
 
 
 def warpgroup_words(entry: Entry) -> str:
-    more = {"precision": '"tf32"'} if entry.a == "tf32" else {}
-    more |= {} if entry.scale_d else {"use_acc": "False"}
-    words = _product(dataclasses.replace(entry, scale_d=1), "warpgroup_mma", **more)
+    use_acc = "" if entry.scale_d else "False"
+    words = _product(entry, "warpgroup_mma", precision=_tf32(entry), use_acc=use_acc)
     if not entry.a_in_registers:
         return f"`{words}`"
-    return f"`{words.replace('(a,', '(-a,') if is_negative(entry) else words}`, A a tensor"
-
-
-def is_negative(entry: Entry) -> bool:
-    """Whether the products count with a minus."""
-    return entry.scale_a * entry.scale_b < 0
+    return f"`{words.replace('(a,', '(-a,') if _is_negative(entry) else words}`, A a tensor"
 
 
 def warpgroup_arguments(entry: Entry) -> tuple:
     _, n, k = entry.shape
     layout = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, n, k])
     a, b = (
-        gl.NVMMASharedLayout(entry.swizzle, BITS[entry.a], 2, transposed=major == "col")
-        for major in (entry.a_layout, entry.b_layout)
+        gl.NVMMASharedLayout(32, BITS[entry.a], 2, transposed=turned) for turned in (False, True)
     )
-    precision = "tf32" if entry.a == "tf32" else "ieee"
-    more = (layout, a, b, entry.a_in_registers, is_negative(entry), bool(entry.scale_d))
-    return (*entry.shape, precision, SUMS[summed(entry)], *more)
+    more = (layout, a, b, entry.a_in_registers, _is_negative(entry), bool(entry.scale_d))
+    return (*entry.shape, _precision(entry), SUMS[_summed(entry)], *more)
 
 
-# Inline PTX
+# mma.sync in PTX, of `mma` and most of `wmma`
 
 
-def mma_sync_why_not(entry: Entry) -> str | None:
-    if entry.instruction == "wgmma":
-        return "it is `mma.sync`"
-    return None if mma_sync.tile(entry).part in _entries() else "no `mma.sync` has its parts"
+def _part(entry: Entry) -> Entry:
+    """The `mma.sync` that the tile is made of: itself, or one of 8 columns and 16 rows at most."""
+    if entry.instruction == "mma":
+        return entry
+    m, _, k = entry.shape
+    return dataclasses.replace(
+        entry, instruction="mma", shape=(min(m, 16), 8, k), a_layout="row", b_layout="col"
+    )
+
+
+def _repeats(entry: Entry, operand: str) -> tuple[int, int]:
+    """How many parts of an operand stand one below the other, and how many side by side."""
+    (m, n, _), (part_m, part_n, _) = entry.shape, _part(entry).shape
+    down, across = m // part_m, n // part_n
+    return {"a": (down, 1), "b": (1, across)}.get(operand, (down, across))
+
+
+def mma_sync_says(entry: Entry) -> bool:
+    return entry.instruction != "wgmma" and _part(entry) in _entries()
 
 
 @functools.cache
@@ -187,28 +206,34 @@ def _entries() -> frozenset[Entry]:
 
 
 def mma_sync_words(entry: Entry) -> str:
-    tile = mma_sync.tile(entry)
-    count = tile.repeats[0] * tile.repeats[1]
-    m, n, k = tile.part.shape
-    return f"inline `mma.sync` m{m}n{n}k{k}" + (f", {count} of them" if count > 1 else "")
+    down, across = _repeats(entry, "d")
+    m, n, k = _part(entry).shape
+    return f"inline `mma.sync` m{m}n{n}k{k}" + f", {down * across} of them" * (down * across > 1)
 
 
 def mma_sync_arguments(entry: Entry) -> tuple:
-    tile = mma_sync.tile(entry)
-    layouts = (fragment.layout for fragment in tile.fragments)
-    return (*layouts, tile.text, tile.constraints)
+    """Registers, repetitions, the text, and what each register holds in LLVM's letters.
+
+    D's are the first operands, then A's, B's and C's, and are written before all is read.
+    """
+    part = _part(entry)
+    counts = {name: fragment(part, name).registers for name in "dabc"}
+    letters = {"f32": "f", "f64": "d"}
+    lists, constraints = [], []
+    for name, count in counts.items():
+        first = len(constraints)
+        lists.append("{" + ", ".join(f"${first + i}" for i in range(count)) + "}")
+        letter = letters.get(getattr(part, name), "r")
+        constraints += [("=&" if name == "d" else "") + letter] * count
+    text = f"{part.opcode} {', '.join(lists)};"
+    return (*(counts[name] for name in "abcd"), *_repeats(entry, "d"), text, ",".join(constraints))
 
 
-def wgmma_why_not(entry: Entry) -> str | None:
-    if entry.instruction != "wgmma":
-        return "it is `wgmma`"
-    if entry.a_in_registers:
-        return "A is in shared memory"
-    if (entry.a_layout, entry.b_layout) != ("row", "col"):
-        return "A and B lie along K"
-    if entry.swizzle != 32:
-        return "its swizzle is of 32 bytes"
-    return _POWERS if entry.shape[1] & entry.shape[1] - 1 else None
+# wgmma in PTX
+
+
+def wgmma_says(entry: Entry) -> bool:
+    return entry.instruction == "wgmma" and not entry.a_in_registers and _powers_of_two(entry)
 
 
 def wgmma_words(entry: Entry) -> str:
@@ -216,22 +241,51 @@ def wgmma_words(entry: Entry) -> str:
 
 
 def wgmma_arguments(entry: Entry) -> tuple:
+    """N, rows of shared memory for A and for B, the text, and its constraints.
+
+    The text goes from fence to wait: nothing may touch D in between. D's registers are C's before.
+    A descriptor's upper half: units of 16 bytes from eight rows to the next, and the swizzle.
+    """
     n = entry.shape[1]
-    texts = wgmma.text(entry), wgmma.constraints(entry)
-    return (n, wgmma.rows(entry), wgmma.layout(entry), *texts)
+    rows, upper = max(64, n), 8 * 32 // 16 | 3 << 30
+    count, letter = n * BITS[entry.d] // 64, "f" if entry.d == "f32" else "r"
+    sums = ", ".join(f"${i}" for i in range(count))
+    operands = entry.text.partition(" d, a-desc, b-desc")[2]
+    text = f"""{{
+        .reg .b32 lower;
+        .reg .b64 a, b;
+        mov.u32 lower, global_smem;
+        bfe.u32 lower, lower, 4, 14;
+        or.b32 lower, lower, {1 << 16};
+        mov.b64 a, {{lower, {upper}}};
+        add.u32 lower, lower, {rows * 32 // 16};
+        mov.b64 b, {{lower, {upper}}};
+        wgmma.fence.sync.aligned;
+        {entry.opcode} {{{sums}}}, a, b{operands};
+        wgmma.commit_group.sync.aligned;
+        wgmma.wait_group.sync.aligned 0;
+        }}"""
+    constraints = [f"={letter}"] * count + [str(i) for i in range(count)] + ["~{memory}"]
+    return n, rows, text, ",".join(constraints)
 
 
-DOT = Way("tl.dot", dot.dot_kernel, dot_why_not, dot_words, dot_arguments)
+DOT = Way(
+    "tl.dot", dot.dot_kernel, lambda entry: dot_why_not(entry) is None, dot_words, dot_arguments
+)
 GLUON = (
-    Way("mma_v2", gluon.mma_v2_kernel, mma_v2_why_not, mma_v2_words, mma_v2_arguments),
-    Way("warpgroup_mma", gluon.warpgroup_mma_kernel, warpgroup_why_not, warpgroup_words,
-        warpgroup_arguments),
-    Way("mma.sync", mma_sync.mma_sync_kernel, mma_sync_why_not, mma_sync_words,
-        mma_sync_arguments),
-    Way("wgmma", wgmma.wgmma_kernel, wgmma_why_not, wgmma_words, wgmma_arguments),
+    Way("mma_v2", gluon.mma_v2_kernel, mma_v2_says, mma_v2_words, mma_v2_arguments),
+    Way(
+        "warpgroup_mma", gluon.warpgroup_mma_kernel, warpgroup_says, warpgroup_words,
+        warpgroup_arguments,
+    ),
+    Way(
+        "mma.sync", inline.mma_sync_kernel, mma_sync_says, mma_sync_words, mma_sync_arguments,
+        in_registers=True,
+    ),
+    Way("wgmma", inline.wgmma_kernel, wgmma_says, wgmma_words, wgmma_arguments),
 )  # fmt: skip
 
 
 def gluon_way(entry: Entry) -> Way | None:
     """How Gluon says it: a word of its own, else PTX, else not at all."""
-    return next((way for way in GLUON if way.why_not(entry) is None), None)
+    return next((way for way in GLUON if way.says(entry)), None)
