@@ -98,8 +98,8 @@ class Agreement:
         return self.message
 
 
-def judge(own: Errors, torchs: Errors, between: Errors | None = None) -> Agreement:
-    """`own` errors against those of torch on the same case; `between`: own results against torch's.
+def judge(own: Errors, torchs: Errors) -> Agreement:
+    """`own` errors against those of torch on the same case.
 
     The loss is one number, whose error may be anything below torch's bound, even 0: it is judged
     as each tensor is.
@@ -116,8 +116,6 @@ def judge(own: Errors, torchs: Errors, between: Errors | None = None) -> Agreeme
     at = max(shares, key=lambda at: (math.isnan(shares[at]), shares[at]))
     worst, name = shares[at], at[0]
     numbers = {name: error.norm for name, error in ours.items()}
-    if between:
-        numbers |= {f"{name} to torch": e.norm for name, e in groups(between).items()}
     if worst <= 1:
         return Agreement(True, worst, numbers, "ok")
     error, there = (ours | own)[name], (theirs | torchs)[name]

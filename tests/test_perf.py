@@ -11,11 +11,10 @@ import pytest
 import torch
 
 from cuda_reference import loader
-from perf import bench, competitors, engine, machine, operands, stats
+from perf import bench, competitors, engine, machine, operands, rungs, stats
 from perf.case import Case
 from perf.competitors import named, rivals, twins
 from perf.engine import Competitor, Loop, Plan, Sample, admit
-from perf.experiments import ladder
 from perf.machine import State
 from perf.operands import call_of, reference
 from perf.roof import Roof
@@ -127,7 +126,7 @@ def test_what_is_red_refused_failed_or_slow_is_not_timed_and_has_a_row_and_a_rea
         each = found[name]
         assert each.outcome == outcome and each.reason and reason in each.reason
         assert each.us is each.tflops is each.ratio is None
-    assert found[REFERENCE].us and "wrong" in ladder.text(list(found.values()))
+    assert found[REFERENCE].us and "wrong" in rungs.text(list(found.values()))
 
 
 def test_the_interrupt_keeps_what_was_measured(monkeypatch):
@@ -361,11 +360,11 @@ def test_both_ladders_race_twins_within_rounds_and_each_rung_against_the_one_bel
 
 def test_what_does_not_build_is_a_failed_row_and_no_compiler_one_reason(monkeypatch):
     monkeypatch.setattr(loader, "unavailable", lambda: "nvcc was not found")
-    assert ladder.build([]) == (None, {})
-    assert ladder.build(["mma_base"]) == ("nvcc was not found", {})
+    assert rungs.build([]) == (None, {})
+    assert rungs.build(["mma_base"]) == ("nvcc was not found", {})
     monkeypatch.setattr(loader, "unavailable", lambda: None)
     monkeypatch.setattr(loader, "build", lambda names: {"mma_base": "it does not compile"})
-    found = by_name(compared(ladder.build(["mma_base"])[1]))
+    found = by_name(compared(rungs.build(["mma_base"])[1]))
     assert found["mma_base"].reason == "RuntimeError: it does not compile"
     assert found["mma_permuted"].below == "wmma_base"
 

@@ -33,9 +33,9 @@ from ..engine import Competitor
 from ..machine import ROOT
 from ..operands import operands, reference, verify
 from ..rows import CUDA, REFERENCE, TRITON
+from ..rungs import build
 from ..session import now
 from ..sources import hashes
-from .ladder import build
 
 #: Launches before the one that counts; how many reasons to wait are shown.
 WARM, TOP = 5, 5
