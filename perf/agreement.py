@@ -32,7 +32,7 @@ class Error:
 
     @staticmethod
     def of(found: torch.Tensor | None, exact: torch.Tensor) -> Error:
-        """Of a tensor that is missing, infinite."""
+        """The error of a tensor; infinite where it is missing."""
         size, squares, largest = _sum(exact.square()), math.inf, math.inf
         if found is not None and found.shape == exact.shape:
             off = (found.float() - exact).abs_()
@@ -42,7 +42,7 @@ class Error:
 
     @property
     def norm(self) -> float:
-        """Over that of the exact values."""
+        """The norm of the error over that of the exact values."""
         return _over(math.sqrt(self.squares), math.sqrt(self.exact))
 
     @property
@@ -51,7 +51,7 @@ class Error:
         return _over(self.largest, math.sqrt(self.exact / self.count))
 
     def __add__(self, other: Error) -> Error:
-        """Of both tensors together."""
+        """The error of both tensors together."""
         sums = (getattr(self, n) + getattr(other, n) for n in ("squares", "exact", "count"))
         return Error(*sums, max(self.largest, other.largest))
 
@@ -69,7 +69,7 @@ Errors = Mapping[str, Error]
 
 
 def errors(found: Mapping[str, torch.Tensor], exact: Mapping[str, torch.Tensor]) -> Errors:
-    """By the name of the result."""
+    """The errors of each result, by its name."""
     return {name: Error.of(found.get(name), tensor) for name, tensor in exact.items()}
 
 

@@ -42,14 +42,14 @@ def uncollected() -> Iterator[None]:
 
 
 def compiled(function: Callable, mode: str) -> Callable:
-    """As the mode says."""
+    """The function, compiled as the mode says."""
     return function if MODES[mode] is None else compiled_apart(function, **MODES[mode])
 
 
 def compiled_apart(function: Callable, **options) -> Callable:
-    """By torch.compile, for the sizes that it is called with. Its code is its own: torch.compile
-    looks what it made up by code object, and torch's variant must not wait for the guards of
-    tritemm's."""
+    """The function, compiled for the sizes that it is called with. Its code is its own:
+    torch.compile looks what it made up by code object, and torch's variant must not wait for the
+    guards of tritemm's."""
     code, closure = function.__code__.replace(), function.__closure__
     own = types.FunctionType(code, function.__globals__, function.__name__, closure=closure)
     return torch.compile(own, fullgraph=True, dynamic=False, **options)
@@ -113,7 +113,7 @@ class CallBench:
         return self.calls[name]
 
     def batch(self, seconds: float) -> tuple[int, int]:
-        """Of calls of so many seconds each: untimed ones, then those that are timed in a row."""
+        """The number of untimed calls, of so many seconds each, and of those timed in a row."""
         raise NotImplementedError
 
     def estimate(self, competitor: Competitor) -> float:

@@ -158,7 +158,7 @@ class Entrant:
 
 @dataclasses.dataclass(frozen=True)
 class Race:
-    """Who entered, each round's samples by name, the settled card, and whether Ctrl-C ended it."""
+    """The entrants, each round's samples by name, the settled card, and whether Ctrl-C ended it."""
 
     entrants: tuple[Entrant, ...]
     rounds: tuple[Mapping[str, Sample], ...] = ()
@@ -288,40 +288,36 @@ def rows_of(race: Race, heading: Heading) -> list[Row]:
     for entrant in race.entrants:
         competitor, loop = entrant.competitor, entrant.loop
         samples = [r[competitor.name] for r in race.rounds if competitor.name in r]
-        row = Row(
-            **vars(heading),
-            competitor=competitor.name,
-            ladder=competitor.ladder,
-            rung=competitor.rung,
-            number=competitor.number,
-            config=None if competitor.config is None else dict(competitor.config),
-            outcome=entrant.outcome,
-            reason=entrant.reason,
-            worst=_finite(entrant.worst),
-        )
-        if loop and samples:
-            us = Quantiles.of(sample.seconds * 1e6 for sample in samples)
-            state = State.median(sample.state for sample in samples)
+        timed: dict[str, Any] = {}
+        if loop and not samples:
+            continue
+        if loop:
             below = _below(competitor, fastest)
             versus = {name: compare(times, name, competitor.name) for name in competitor.rivals}
-            row = dataclasses.replace(
-                row,
-                launches=loop.launches,
-                rounds=len(samples),
-                us=us,
-                ratio=compare(times, REFERENCE, competitor.name),
-                null=null,
-                below=below,
-                ratio_below=below and compare(times, below, competitor.name),
-                versus={name: ratio for name, ratio in versus.items() if ratio} or None,
-                sm_mhz=state.sm_mhz,
-                settled_mhz=race.settled.sm_mhz,
-                power_w=state.power_w,
-                temperature_c=state.temperature_c,
+            state = State.median(sample.state for sample in samples)
+            timed = {
+                "launches": loop.launches,
+                "rounds": len(samples),
+                "us": Quantiles.of(sample.seconds * 1e6 for sample in samples),
+                "ratio": compare(times, REFERENCE, competitor.name),
+                "null": null,
+                "below": below,
+                "ratio_below": below and compare(times, below, competitor.name),
+                "versus": {name: ratio for name, ratio in versus.items() if ratio} or None,
+                "settled_mhz": race.settled.sm_mhz,
+            } | {name: getattr(state, name) for name in ("sm_mhz", "power_w", "temperature_c")}
+        names = ("ladder", "rung", "number", "config")
+        rows.append(
+            Row(
+                **vars(heading),
+                **{name: getattr(competitor, name) for name in names},
+                competitor=competitor.name,
+                outcome=entrant.outcome,
+                reason=entrant.reason,
+                worst=_finite(entrant.worst),
+                **timed,
             )
-        elif loop:
-            continue
-        rows.append(row)
+        )
     return rows
 
 

@@ -79,7 +79,7 @@ def title(figure, text: str, size: float = 11) -> None:
 
 
 def legend(axes, columns: int) -> None:
-    """Above the axes."""
+    """The legend, above the axes."""
     above = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0}
     axes.legend(ncols=columns, fontsize=9, frameon=False, **above)
 
@@ -111,7 +111,7 @@ def save(figure, path: Path, rows: Sequence[Row], drawing: str) -> None:
 
 
 def caption(figure, rows: Sequence[Row]) -> None:
-    """Below the axes: GPU, versions, commit and day."""
+    """The caption below the axes: GPU, versions, commit and day."""
     figure.supxlabel(_origin(rows), fontsize=8.5, color=PRINT)
 
 

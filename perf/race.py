@@ -96,7 +96,7 @@ class Preset:
 
 
 def field(args: argparse.Namespace, case: Case, operands: Operands) -> Sequence[Competitor]:
-    """Who races on a case: of a product alone, of one that something follows."""
+    """The competitors on a case: a product alone, or one that something follows."""
     if case.ending:
         return ways(case, operands, args.compiled)
     if args.batch_invariant:
@@ -124,7 +124,7 @@ def hungry(case: Case, roofs) -> bool:
 
 
 def part(text: str) -> slice:
-    """Of a list: `2/4` is its second item and every fourth after that; ValueError if it is none."""
+    """A part of a list: `2/4` is its second item and every fourth after that. Raises ValueError."""
     index, _, of = text.partition("/")
     if not (index.isdecimal() and of.isdecimal() and 1 <= int(index) <= int(of)):
         raise ValueError(f"a part is 1/4, 2/4, 3/4 or 4/4, or of another number, not {text!r}")

@@ -157,7 +157,7 @@ class Row(Heading):
 
     @property
     def tflops(self) -> float | None:
-        """Of the median."""
+        """The speed of the median."""
         return self.case.flops / self.us.p50 / 1e6 if self.us else None
 
     @property
@@ -186,7 +186,7 @@ _QUANTILES = ("us", "ratio", "null", "ratio_below")
 
 
 def lines(rows: Iterable[Row], below: str | None = None) -> Iterator[str]:
-    """Of a file; without the heading where the lines stand `below` the same one."""
+    """The lines of a file; without the heading where they stand `below` the same one."""
     for run, own in itertools.groupby(rows, lambda row: _fields(row, RUN)):
         heading = _line({"schema": SCHEMA} | run)
         if heading != below:
@@ -200,13 +200,13 @@ def lines(rows: Iterable[Row], below: str | None = None) -> Iterator[str]:
 
 
 def _fields(row: Row, names: Iterable[str]) -> dict[str, Any]:
-    """Of these, what differs from its default, in the row's order."""
+    """Those of the fields that differ from their defaults, in the row's order."""
     values = {name: getattr(row, name) for name in _DEFAULTS if name in names}
     return {k: _plain(v) for k, v in values.items() if v is not None and v != _DEFAULTS[k]}
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it."""
+    """The value as JSON has it."""
     if isinstance(value, float):
         return float(f"{value:.7g}")
     if isinstance(value, Roof):

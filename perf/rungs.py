@@ -44,7 +44,7 @@ class Built:
 
     @staticmethod
     def of(named: Collection[str], only: Collection[str]) -> Built:
-        """Of these `LADDERS`, and of these rungs if any are named."""
+        """The rungs of these `LADDERS`; those in `only` are built, if any are named."""
         kernels = {name: LADDERS[name] if name in named else () for name in LADDERS}
         unavailable, broken = build(k.name for k in kernels[CUDA] if not only or k.name in only)
         if unavailable:
@@ -80,7 +80,7 @@ def build(names: Iterable[str]) -> tuple[str | None, dict[str, str]]:
 
 
 def add_ladders(command: argparse.ArgumentParser, default: str) -> None:
-    """Who races, by default which rungs, and where pictures go."""
+    """Options: who races, by default which rungs, and where pictures go."""
     cli.add_list(command, "--ladders", cli.one_of(*LADDERS), "default: both", ",".join(LADDERS))
     cli.add_list(command, "--only", str, f"these rungs (and cuBLAS); default: {default}")
     text = f"for pictures, which are drawn anew after every race; default: {PICTURES}"

@@ -56,7 +56,7 @@ def add_search(command: argparse.ArgumentParser) -> None:
 
 
 def tasks_of(cases: Iterable[Case], kernel: str, within: float | None) -> list[Task]:
-    """Of the cases that can be run; the others are named, and why."""
+    """The tasks of cases that can be run; the others are named, and why."""
     tasks = []
     for case in cases:
         try:
@@ -108,7 +108,7 @@ class Found:
 
     @property
     def timed(self) -> list[Result]:
-        """Without cuBLAS."""
+        """Results with a time, without cuBLAS's."""
         return [r for r in self.results if r.seconds and r.option.kernel]
 
     @property

@@ -238,7 +238,7 @@ def run(
 
 
 def _coded(found: Iterable[Row]) -> list[Row]:
-    """With the hash of the rung's sources.
+    """The rows with the hash of their rung's sources.
 
     A long list of problems keeps the null test as the `null` of its other rows.
     """

@@ -35,7 +35,7 @@ Parts = Iterable[Table | str | None]
 
 
 def text(parts: Parts) -> str:
-    """For a terminal."""
+    """The report for a terminal."""
     return _joined(parts, lambda table: align([table.head, *table.body]))
 
 
@@ -77,12 +77,12 @@ def whole(value: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """Without the sign."""
+    """A share in percent, without the sign."""
     return whole(100 * share if share else None)
 
 
 def digits(value: float | None) -> str:
-    """At least three significant digits."""
+    """A number with at least three significant digits."""
     if value is None:
         return ""
     for limit, decimals in ((1, 3), (10, 2), (100, 1)):
@@ -174,7 +174,7 @@ def raced(rows: Iterable[Row], key: Callable[[Row], T] = lambda row: row.id) -> 
 
 
 def competitors(rows: Iterable[Row]) -> list[str]:
-    """Who raced against cuBLAS, in the order of appearance."""
+    """Names of those who raced against cuBLAS, in the order of appearance."""
     return list(dict.fromkeys(row.competitor for row in rows if row.competitor != REFERENCE))
 
 
@@ -204,7 +204,7 @@ class Result:
 
     @property
     def tie(self) -> bool:
-        """As of `Row.tie`."""
+        """Whether the ratio says nothing, as of `Row.tie`."""
         return dataclasses.replace(self.ours, ratio=self.ratio).tie
 
     @property
@@ -244,7 +244,7 @@ def called(result: Result, name: str | None) -> str:
 def results(
     rows: Iterable[Row], ours: str = "auto", others: Callable[[str], bool] = lambda name: True
 ) -> list[Result]:
-    """By problem, in the order of the rows; of the others those that `others` accepts."""
+    """Results by problem, in the order of the rows, against the others that `others` accepts."""
     return [
         Result(race[ours], {n: r for n, r in race.items() if n not in (ours, NULL) and others(n)})
         for race in raced(rows).values()
@@ -268,12 +268,12 @@ def tritemms(rows: Iterable[Row]) -> list[str]:
 
 
 def others(found: Iterable[Result]) -> list[str]:
-    """Who else raced, in the order of appearance."""
+    """Names of those who raced against ours, in the order of appearance."""
     return list(dict.fromkeys(name for result in found for name in result.others))
 
 
 def notes(found: Sequence[Result], beyond: str = "Beyond the error bound") -> list[str]:
-    """Who has no time, and why; and whose results missed the bound, and were timed."""
+    """Sentences: who has no time, and why; whose results missed the bound, and were timed."""
     told, missed = [unmeasured(result.ours for result in found)], []
     for name in others(found):
         raced = [result for result in found if name in result.others]
@@ -390,7 +390,7 @@ class Tally:
 
 
 def tallies(found: Sequence[Result], more: Mapping[str, Callable] | None = None) -> list[Tally]:
-    """Of each class, of what `more` accept by their names, of the 16-bit problems, and of all.
+    """The tally of each class, of what `more` accept, of the 16-bit problems, and of all.
 
     The 16-bit problems are left out where they are all.
     """

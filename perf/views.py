@@ -86,6 +86,14 @@ def full_suite() -> int:
     return round(0.95 * len(read_suite()))
 
 
-def newest_suite(rows: Sequence[Row], s: Selection) -> list[Row]:
-    chosen = {"mode": s.mode, "competitor": s.competitor, "enough": full_suite()}
-    return latest_run(rows, "suite", s.gpu, **chosen)
+def latest_of(experiment: str, enough: Callable[[], int]) -> Callable:
+    """Chooses the newest run; one of `enough()` problems is as good as a fuller one."""
+
+    def choose(rows: Sequence[Row], s: Selection) -> list[Row]:
+        chosen = {"mode": s.mode, "competitor": s.competitor, "enough": enough()}
+        return latest_run(rows, experiment, s.gpu, **chosen)
+
+    return choose
+
+
+newest_suite = latest_of("suite", full_suite)

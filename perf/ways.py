@@ -80,7 +80,7 @@ def _choice(case: Case, a, b, c, bias, residual) -> dispatch.Choice:
 
 
 def _way(after: Ending, body: Callable[..., torch.Tensor]) -> Way:
-    """Of a function of a, b and c, where the ending accumulates, or else of a layer's arguments."""
+    """A way of a function of a, b, c, if the ending accumulates, or of a layer's arguments."""
     if after.accumulate:
         return lambda a, b, c, bias, residual: body(a, b, c)
     return lambda a, b, c, bias, residual: body(a, b.mT, bias, residual)

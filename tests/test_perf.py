@@ -16,7 +16,7 @@ from perf.case import Case
 from perf.competitors import named, rivals, twins
 from perf.engine import Competitor, Loop, Plan, Sample, admit
 from perf.machine import State
-from perf.operands import call_of, reference
+from perf.operands import reference
 from perf.roof import Roof
 from perf.rows import HALF, NULL, REFERENCE
 from perf.stats import Quantiles
@@ -197,17 +197,11 @@ def test_operands_have_the_layout_and_poisoned_outputs(layout):
     assert a.float().std() == pytest.approx(1, abs=0.1)
 
 
-@pytest.mark.parametrize(
-    ("case", "call"),
-    [
-        (Case(32, 48, 64), "torch.matmul"),
-        (Case(32, 48, 64, "NT", "int8", "int32"), "torch._int_mm"),
-        (Case(32, 48, 64, "NT", "fp8"), "torch._scaled_mm"),
-        (Case(32, 48, 64, out_dtype="fp32", batch=2), "torch.bmm(out_dtype=)"),
-    ],
-)
-def test_the_reference_is_what_a_user_would_call(case, call):
-    assert call_of(case) == call
+@pytest.mark.parametrize("case", [
+    Case(32, 48, 64), Case(32, 48, 64, "NT", "int8", "int32"), Case(32, 48, 64, "NT", "fp8"),
+    Case(32, 48, 64, out_dtype="fp32", batch=2),
+], ids=str)  # fmt: skip
+def test_the_reference_is_right(case):
     given = operands.operands(case, "cpu")
     run = reference(case)
     try:

@@ -377,9 +377,9 @@ def test_the_table_tells_a_products_cost_in_a_graph_and_what_routing_adds():
 
 TINY_SIZES = {"layers": 1, "hidden": 32, "heads": 2, "vocab": 97, "prompt": (2, 16)}
 TINY_SIZES |= {"sequences": 2, "room": 32, "filled": 8}
-LLAMA_SIZES = {"intermediate": 64, "kv_heads": 1, "head_dim": 16}
+LLAMA_SIZES = (("intermediate_size", 64), ("num_key_value_heads", 1), ("head_dim", 16))
 TINY = {
-    "llama": dataclasses.replace(LLAMA, **LLAMA_SIZES, **TINY_SIZES),
+    "llama": dataclasses.replace(LLAMA, more=LLAMA_SIZES, **TINY_SIZES),
     "gpt2": dataclasses.replace(GPT2, **TINY_SIZES),
 }
 

@@ -124,7 +124,7 @@ def plain(multiply: Multiply, x: torch.Tensor, w: torch.Tensor, mode: str):
 
 
 def into(multiply: Multiply, x: torch.Tensor, w: torch.Tensor, mode: str):
-    """With `out=`."""
+    """A call with `out=`."""
     out = torch.empty_like(multiply(x, w))
     return lambda: (multiply(x, w, out=out),)
 
@@ -514,7 +514,7 @@ def routing_parts(rows: list[Row], selection: Selection | None = None) -> Parts:
 
 
 def _raced(rows: Sequence[Row], modes: Sequence[str]) -> Iterator[tuple[tuple, dict, str]]:
-    """Of each mode its problem's cells, its race, and what torch takes over itself."""
+    """Each mode's cells of its problem, its race, and what torch takes over itself."""
     found = tables.raced(rows, lambda row: row.mode)
     for race in (found[mode] for mode in modes if mode in found):
         row, again = next(iter(race.values())), race.get(NULL)

@@ -36,7 +36,7 @@ def problems(args: argparse.Namespace) -> list[Problem]:
 
 
 def text(rows: list[Row]) -> str:
-    return tables.text(tables.report(rows) if rows else [])
+    return tables.text(tables.report(rows))
 
 
 HEAD = ("problem", "", "kernel", "µs", "torch µs", "the best of torch", "µs")

@@ -61,8 +61,8 @@ class Model:
     """A model of transformers by its `name`, in bf16 with random weights and tied embeddings.
 
     `prompt` is sequences x tokens of prefill and of training. Decode adds one token to each of
-    `sequences`, whose static cache has room for `room` and holds `filled`. None is what the model
-    doesn't have.
+    `sequences`, whose static cache has room for `room` and holds `filled`. `more` are pairs of a
+    field of its config and the value.
     """
 
     name: str
@@ -71,10 +71,8 @@ class Model:
     hidden: int
     heads: int
     vocab: int
-    intermediate: int | None
-    kv_heads: int | None
-    head_dim: int | None
     prompt: tuple[int, int]
+    more: tuple[tuple[str, float], ...]
     sequences: int = 16
     room: int = 1024
     filled: int = 512
@@ -92,8 +90,11 @@ class Model:
 
 
 #: Llama's are the shapes of Llama-3.2-1B, which has 16 layers; GPT-2's vocabulary is not padded.
-LLAMA = Model("llama", "Llama", 8, 2048, 32, 128256, 8192, 8, 64, (1, 4096))
-GPT2 = Model("gpt2", "GPT-2", 12, 768, 12, 50257, None, None, None, (4, 1024))
+_LLAMA = (("intermediate_size", 8192), ("num_key_value_heads", 8), ("head_dim", 64))
+#: Nothing is dropped out, so that two runs can be compared.
+_GPT2 = (("resid_pdrop", 0.0), ("embd_pdrop", 0.0), ("attn_pdrop", 0.0))
+LLAMA = Model("llama", "Llama", 8, 2048, 32, 128256, (1, 4096), _LLAMA)
+GPT2 = Model("gpt2", "GPT-2", 12, 768, 12, 50257, (4, 1024), _GPT2)
 MODELS = {model.name: model for model in (LLAMA, GPT2)}
 
 
@@ -173,33 +174,19 @@ def plan(args: argparse.Namespace) -> Plan:
 
 
 def build(model: Model, device: str, seed: int = 0) -> nn.Module:
-    """In bf16, as transformers initialises it, with its scaled_dot_product_attention.
-
-    Nothing is dropped out, so that two runs can be compared.
-    """
+    """The module in bf16, as transformers initialises it, with its scaled_dot_product_attention."""
     import transformers
 
-    room = max(model.prompt[1], model.room)
-    if model.name == LLAMA.name:
-        config = transformers.LlamaConfig(
-            hidden_size=model.hidden, intermediate_size=model.intermediate,
-            num_hidden_layers=model.layers, num_attention_heads=model.heads,
-            num_key_value_heads=model.kv_heads, head_dim=model.head_dim, vocab_size=model.vocab,
-            max_position_embeddings=room, tie_word_embeddings=True, pad_token_id=None,
-            bos_token_id=0, eos_token_id=0,
-        )  # fmt: skip
-        make = transformers.LlamaForCausalLM
-    else:
-        config = transformers.GPT2Config(
-            n_embd=model.hidden, n_layer=model.layers, n_head=model.heads, vocab_size=model.vocab,
-            n_positions=room, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-            bos_token_id=0, eos_token_id=0,
-        )  # fmt: skip
-        make = transformers.GPT2LMHeadModel
-    config._attn_implementation = "sdpa"
+    config = transformers.AutoConfig.for_model(
+        model.name, hidden_size=model.hidden, num_hidden_layers=model.layers,
+        num_attention_heads=model.heads, vocab_size=model.vocab,
+        max_position_embeddings=max(model.prompt[1], model.room), tie_word_embeddings=True,
+        pad_token_id=None, bos_token_id=0, eos_token_id=0, **dict(model.more),
+    )  # fmt: skip
     torch.manual_seed(seed)
     with torch.device(device):
-        made = make(config)
+        make = transformers.AutoModelForCausalLM.from_config
+        made = make(config, attn_implementation="sdpa")
     for parameter in made.parameters():  # not the buffers: the rotary frequencies stay in fp32
         parameter.data = parameter.data.bfloat16()
     made.loss_type = "ForCausalLM"  # GPT-2 has none by default: it warns, which breaks the graph
@@ -230,7 +217,7 @@ class Pair:
             cli.say(f"  {line}")
 
     def steps(self, model: Model, case: str) -> tuple[Steps, calls.Results]:
-        """By torch in fp32; in training the exact copy keeps one layer's activations."""
+        """The steps, and torch's results in fp32, whose copy keeps one layer's activations."""
         steps = Steps(self.torchs, model, case, self.seed)
         exact = copy.deepcopy(self.torchs).float()
         exact.gradient_checkpointing_enable()
@@ -309,7 +296,7 @@ class Steps:
         self.filled = self._fill(module) if case == DECODE else None
 
     def of(self, module: nn.Module, mode: str) -> Step:
-        """By `module`: the model, its twin, or its exact copy."""
+        """A step by `module`: the model, its twin, or its exact copy."""
         if self.case != DECODE:
             return Step(module, self, mode)
         cache = self._fill(module)
@@ -371,7 +358,7 @@ class ModelBench(CallBench):
         yield
 
     def batch(self, seconds: float) -> tuple[int, int]:
-        """For the plan's seconds, but no more than there is room for."""
+        """Steps for the plan's seconds, but no more than there is room for."""
         most, wanted = self.call(REFERENCE).limit // 2, (self.plan.lead, self.plan.replay)
         lead, count = (max(1, min(most, math.ceil(each / seconds))) for each in wanted)
         return lead, count
@@ -390,7 +377,7 @@ class ModelBench(CallBench):
 
 
 def amended(there: ModelBench, rows: Sequence[Row]) -> list[Row]:
-    """With the agreement, and what torch.compile left out."""
+    """The rows with the agreement, and with what torch.compile left out."""
     found = []
     for row in rows:
         agreement, skips = there.agreements.get(row.competitor), there.skipped.get(row.competitor)

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from .. import tables
 from ..problems import read_suite
 from ..rows import PEERS, REFERENCE, Row
-from ..select import latest_run
 from ..tables import Parts, Result, Table, Tally, us
-from ..views import ENOUGH, Selection, View, newest_of
+from ..views import ENOUGH, Selection, View, latest_of, newest_of
 
 #: The classes of large problems. Those of 16-bit types have a total, but for any whose rows are not
 #: whole 16 bytes: there cuBLAS is slow.
@@ -83,12 +82,7 @@ def _problems(found: Sequence[Result]) -> Table:
     return Table.of(head, found, cells | times, words=3)
 
 
-def _newest_random(rows: Sequence[Row], s: Selection) -> list[Row]:
-    chosen = {"mode": s.mode, "competitor": s.competitor, "enough": ENOUGH}
-    return latest_run(rows, "random peers", s.gpu, **chosen)
-
-
 VIEWS = {
     "peers": View(newest_of("peers", read_suite), parts),
-    "random-peers": View(_newest_random, parts),
+    "random-peers": View(latest_of("random peers", lambda: ENOUGH), parts),
 }

@@ -404,7 +404,7 @@ def parse(output: str) -> list[Profile]:
 
 
 def _number(text: str, unit: str) -> float | None:
-    """In seconds, bytes or the unit as it is; commas stand between thousands."""
+    """The number in seconds, bytes or its own unit; commas stand between thousands."""
     text = text.replace(",", "")
     if not re.fullmatch(r"-?\d+(\.\d+)?(e[+-]?\d+)?", text, re.IGNORECASE):
         return None

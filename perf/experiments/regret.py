@@ -17,10 +17,9 @@ from ..operands import Operands
 from ..problems import Problem, random_problems
 from ..rows import Row
 from ..searches import Found, Searches, Task, tasks_of
-from ..select import latest_run
 from ..stats import Quantiles
 from ..tables import Parts, Result, Table, median, us
-from ..views import ENOUGH, Selection, View
+from ..views import ENOUGH, Selection, View, latest_of
 
 #: The competitor that is judged: what `tritemm.matmul` runs when it is asked for nothing.
 CHOICE = "auto"
@@ -65,7 +64,7 @@ def measure(there: session.Session, problems: Sequence[Problem]) -> int:
     there.measure_roofs()
 
     def entrants(index: int, there: Bench) -> list[Competitor]:
-        """Known once the task is searched, just before its race."""
+        """The competitors, known once the task is searched, just before its race."""
         found = searcher.run(index, rng, cli.say)
         return field(tasks[index], found, there.sets[0], args.best)
 
@@ -93,7 +92,7 @@ def field(task: Task, found: Found, operands: Operands, best: int) -> list[Compe
 
 @dataclasses.dataclass(frozen=True)
 class Regret:
-    """Of one problem: the choice's row, the fastest one's, and the choice's time over its."""
+    """The rows of a problem's choice and of the fastest, and the ratio of their times."""
 
     choice: Row
     best: Row
@@ -101,7 +100,7 @@ class Regret:
 
 
 def regrets(rows: Sequence[Row]) -> list[Regret]:
-    """Of each problem with a measured choice, the largest first.
+    """The regret of each problem with a measured choice, the largest first.
 
     The fastest is the one with the least median time; the ratio is taken within rounds, and is 1
     where the choice is the fastest, or its rounds say so.
@@ -159,8 +158,4 @@ def _named(row: Row) -> str:
     return Candidate(row.rung, Config(**row.config)).name if row.config else row.competitor
 
 
-def newest(rows: Sequence[Row], s: Selection) -> list[Row]:
-    return latest_run(rows, "regret", s.gpu, competitor=CHOICE, enough=ENOUGH)
-
-
-VIEWS = {"regret": View(newest, parts)}
+VIEWS = {"regret": View(latest_of("regret", lambda: ENOUGH), parts)}

@@ -135,7 +135,7 @@ def parts(rows: list[Row], selection: Selection | None = None) -> Parts:
 
 
 def by_layer(found: Sequence[Result]) -> dict[tuple[str, str], list[Result]]:
-    """By model and name."""
+    """Results by model and layer."""
     return tables.grouped(found, lambda r: (r.ours.problem["class"], r.ours.problem["name"]))
 
 

@@ -16,9 +16,9 @@ from .. import cli, figures, tables
 from ..problems import SUITE, Problem, chosen, random_problems, read_suite
 from ..race import Preset
 from ..rows import INVARIANT, Row
-from ..select import full_runs, latest_run
+from ..select import full_runs
 from ..tables import Parts, Result, Table, Tally, median, us
-from ..views import ENOUGH, Selection, View, full_suite, newest_of, newest_suite
+from ..views import ENOUGH, Selection, View, full_suite, latest_of, newest_of, newest_suite
 
 SUITE_EXAMPLES = """
 python -m perf suite
@@ -79,7 +79,7 @@ PROBLEMS += ("cuBLAS µs",)
 def text(rows: list[Row]) -> str:
     """Every problem, what was won and lost, and the means, for a terminal."""
     cost = _invariant(rows) if INVARIANT in tables.tritemms(rows) else ()
-    return tables.text([*tables.report(rows), *cost] if rows else [])
+    return tables.text([*tables.report(rows), *cost])
 
 
 def means(found: Sequence[Result]) -> Table:
@@ -293,11 +293,6 @@ def _alignment(group: str) -> int:
 # Views
 
 
-def newest_random(rows: Sequence[Row], s: Selection) -> list[Row]:
-    chosen = {"mode": s.mode, "competitor": s.competitor, "enough": ENOUGH}
-    return latest_run(rows, "random", s.gpu, **chosen)
-
-
 def _summary(rows: list[Row], s: Selection) -> Parts:
     found = tables.against_cublas(rows, s.competitor)
     return [means(found), tables.quiet(rows), tables.commands(rows)]
@@ -319,7 +314,7 @@ VIEWS = {
     "suite": View(newest_suite, _summary, plot_suite, "suite 2"),
     "problems": View(newest_suite, _problems),
     "runs": View(_all_runs, _runs),
-    "random": View(newest_random, _summary, plot_random, "random 2"),
+    "random": View(latest_of("random", lambda: ENOUGH), _summary, plot_random, "random 2"),
     "invariant": View(
         newest_of("invariant", read_suite),
         lambda rows, s: [*_invariant(rows), tables.commands(rows)],

@@ -288,7 +288,7 @@ def _sweep(rows: Iterable[Row]) -> Sweep:
 
 
 def panels(rows: Sequence[Row]) -> dict[str, dict[str, Row]]:
-    """By title, a row of each competitor in the panel: `tritemm.matmul`, then every family."""
+    """Panels by title, each with a row of its competitors: `tritemm.matmul`, then every family."""
     names = lines(rows)
     rows = sorted(rows, key=lambda row: len(row.versus or ()))  # twins may lack at some sizes
     timed = {row.competitor: row for row in rows if row.us}
@@ -327,7 +327,7 @@ def _line(axes, sweep: Sweep, races: dict, name: str, **look) -> None:
 
 
 def _dress(figure, axes, sweep: Sweep, rows: Sequence[Row]) -> None:
-    """Of all panels: sizes as octaves, some of them named; one legend, one title."""
+    """Dress all panels: sizes as octaves, some of them named; one legend, one title."""
     from matplotlib.lines import Line2D
 
     sizes = [sweep.size(row.case) for row in rows]
