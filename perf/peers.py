@@ -38,6 +38,8 @@ SLACK = 1000.0
 NEAR = 0.1
 #: Algorithms that are asked for, how often each is timed, and bytes of workspace that it may use.
 ALGORITHMS, PASSES, WORKSPACE = 8, 5, 64 * 2**20
+#: What pip calls the packages.
+PACKAGES = {"lt": "'.[peers]'", "quack": "quack-kernels"}
 #: nvmath's names of how fp32 is multiplied; 16-bit types have the first.
 COMPUTE = {"ieee": "COMPUTE_32F", "tf32": "COMPUTE_32F_FAST_TF32"}
 
@@ -68,7 +70,7 @@ def _made(word: str, case: Case, operands: Operands, there: Callable[[], Quick])
     try:
         return MAKERS[word](case, operands, there)
     except ImportError as error:
-        return _refused(PEERS[word], f"{error}: pip install '.[peers]'")
+        return _refused(PEERS[word], f"{error}: pip install {PACKAGES[word]}")
     except Exception as error:  # of a compiler or a library: news, not a crash
         failure = error.with_traceback(None)  # which holds memory
 

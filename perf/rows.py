@@ -11,9 +11,9 @@ the schema's number changes when a field changes its meaning.
 
 A heading
     schema        2
-    experiment    the command: ladder, suite, random, regret, sweep, host, roofline, model, linear,
-                  serving; invariant: `suite --batch-invariant`; peers and random peers: `suite` and
-                  `random` with `--peers`
+    experiment    the command: race, suite, random, serving, linear, ladder, sweep, host, model,
+                  roofline, regret; invariant: `suite --batch-invariant`; peers and random peers:
+                  `suite` and `random` with `--peers`
     run           when the command began, UTC, ISO 8601; absent from the oldest rows
     command       what was run
     environment   {gpu, driver, cuda, torch, triton, cublas, commit, dirty}; null is unknown
@@ -29,9 +29,9 @@ A race
                   "model eager", "model compiled", "model graph": steps of a whole model in a row
     case          {M, N, K, layout, dtype, accumulate, precision, batch, out_dtype, ending}, as in
                   `perf.case`. Of model: the product of its head
-    problem       {id, class, name} of the suite's line, the random problem, the kind of call, the
-                  linear layer, or the model and what it does; of serving, class and name are the
-                  model and the layer
+    problem       {id, class, name} of the file's line, and its weight if it has one; of the random
+                  problem, the kind of call, the linear layer, or the model and what it does; of
+                  serving, class and name are the model and the layer
     roof          [TFLOP/s, GB/s]: the dense rate of the type at the clock that a large bf16 product
                   settles at (of roofline: the type's own), and that of a copy; measured by the
                   same command (`perf.roof`)
@@ -60,8 +60,8 @@ A row
     reason        why it was not measured; for cuBLAS, how it missed the error bound
     worst         largest error over its bound (`tritemm.budget`; of model: torch's own error)
     agreement     of model: {logits or loss and gradients: norm of the error against the model in
-                  fp32, over that of the values; "... to torch": that of the difference from torch's
-                  results}; null is not finite
+                  fp32, over that of the values; "... to torch", of some: that of the difference
+                  from torch's results}; null is not finite
     launches      products per timed replay; of model: steps
     rounds        rounds it took part in
     us            quantiles
