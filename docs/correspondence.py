@@ -15,9 +15,9 @@ from typing import Any
 
 from perf.case import Case
 from perf.competitors import rung_of
-from perf.experiments.ladder import told
 from perf.experiments.profile import CONFLICTS
 from perf.rows import CUDA, Row
+from perf.rungs import told
 from perf.sources import CHANGED, hashes, note
 from perf.stats import Quantiles
 from perf.tables import Table, markdown, spread

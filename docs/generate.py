@@ -14,10 +14,10 @@ from pathlib import Path
 
 from perf import tables
 from perf.experiments import peers, serving
-from perf.experiments.ladder import both_ladders, one_ladder
 from perf.experiments.show import PICTURES, VIEWS
 from perf.figures import FIGURES, drawn_from
 from perf.rows import Row, recorded
+from perf.rungs import both_ladders, one_ladder
 from perf.select import latest_compare, latest_ladder, problems_of
 from perf.views import Selection, full_suite
 from tools import suite_record

@@ -14,6 +14,7 @@ from .experiments import (
     linear,
     model,
     profile,
+    race,
     regret,
     repeat,
     roofline,
@@ -26,7 +27,7 @@ from .experiments import (
 
 #: In the order of the help. A new experiment is a module of `perf.experiments`, and a word here.
 COMMANDS = (
-    *(suite, serving, linear, ladder, sweep, host, model, roofline),
+    *(race, suite, serving, linear, ladder, sweep, host, model, roofline),
     *(search, regret, repeat, conform, profile, show),
 )
 

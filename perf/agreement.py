@@ -32,7 +32,7 @@ class Error:
 
     @staticmethod
     def of(found: torch.Tensor | None, exact: torch.Tensor) -> Error:
-        """Of a tensor that is missing, infinite."""
+        """The error of a tensor; infinite where it is missing."""
         size, squares, largest = _sum(exact.square()), math.inf, math.inf
         if found is not None and found.shape == exact.shape:
             off = (found.float() - exact).abs_()
@@ -42,7 +42,7 @@ class Error:
 
     @property
     def norm(self) -> float:
-        """Over that of the exact values."""
+        """The norm of the error over that of the exact values."""
         return _over(math.sqrt(self.squares), math.sqrt(self.exact))
 
     @property
@@ -51,7 +51,7 @@ class Error:
         return _over(self.largest, math.sqrt(self.exact / self.count))
 
     def __add__(self, other: Error) -> Error:
-        """Of both tensors together."""
+        """The error of both tensors together."""
         sums = (getattr(self, n) + getattr(other, n) for n in ("squares", "exact", "count"))
         return Error(*sums, max(self.largest, other.largest))
 
@@ -69,7 +69,7 @@ Errors = Mapping[str, Error]
 
 
 def errors(found: Mapping[str, torch.Tensor], exact: Mapping[str, torch.Tensor]) -> Errors:
-    """By the name of the result."""
+    """The errors of each result, by its name."""
     return {name: Error.of(found.get(name), tensor) for name, tensor in exact.items()}
 
 
@@ -98,8 +98,8 @@ class Agreement:
         return self.message
 
 
-def judge(own: Errors, torchs: Errors, between: Errors | None = None) -> Agreement:
-    """`own` errors against those of torch on the same case; `between`: own results against torch's.
+def judge(own: Errors, torchs: Errors) -> Agreement:
+    """`own` errors against those of torch on the same case.
 
     The loss is one number, whose error may be anything below torch's bound, even 0: it is judged
     as each tensor is.
@@ -116,8 +116,6 @@ def judge(own: Errors, torchs: Errors, between: Errors | None = None) -> Agreeme
     at = max(shares, key=lambda at: (math.isnan(shares[at]), shares[at]))
     worst, name = shares[at], at[0]
     numbers = {name: error.norm for name, error in ours.items()}
-    if between:
-        numbers |= {f"{name} to torch": e.norm for name, e in groups(between).items()}
     if worst <= 1:
         return Agreement(True, worst, numbers, "ok")
     error, there = (ours | own)[name], (theirs | torchs)[name]

@@ -52,7 +52,7 @@ class CudaBench:
         self.stream.wait_stream(torch.cuda.current_stream())
 
     def estimate(self, competitor: Competitor) -> float:
-        """From a strip of A's rows, so that a slow kernel is not run in full to be skipped."""
+        """Seconds of one launch, from a strip of A's rows: what is too slow is not run in full."""
         a, b, c, *more = self.sets[0]
         # What follows a product may be compiled, by torch, for its size alone.
         large = self.case.M >= 4096 and self.case.batch == 1 and not more
@@ -88,7 +88,7 @@ class CudaBench:
         return verify(self.case, self.sets, loop.replay, loop.launches, accumulate, loop.results)
 
     def settle(self, loops: Sequence[Loop]) -> State:
-        """Until four readings agree within 2 %, or four times as long as planned.
+        """Runs the loops until four readings agree within 2 %, or four times as long as planned.
 
         The clock depends on what runs; it is read under the last loop.
         """
@@ -226,7 +226,7 @@ class Quick(Sustained):
         self.pool = torch.cuda.graph_pool_handle()
 
     def estimate(self, competitor: Competitor) -> float:
-        """Of a whole product, the host's part included."""
+        """Seconds of a whole product, the host's part included."""
         return self._warm(competitor)
 
     def loop(self, competitor: Competitor) -> Loop:
@@ -242,12 +242,12 @@ class Quick(Sustained):
         return Loop(launches * repeats, seconds, lambda: competitor.run(*self.exact), timer)
 
     def _launches(self, seconds: float) -> int:
-        """Of a graph, for a replay: whole cycles over the buffers unless a part is enough."""
+        """Launches of a graph for a replay: whole cycles over the buffers, or a part if enough."""
         enough, sets = math.ceil(self.plan.replay / seconds), len(self.sets)
         return min(SETS, math.ceil(enough / sets) * sets) if enough > sets else max(1, enough)
 
     def _capture(self, competitor: Competitor, sets: list[Operands]) -> torch.cuda.CUDAGraph:
-        """Not by `torch.cuda.graph`, which empties torch's cache: that costs more than all this."""
+        """A graph; `torch.cuda.graph` would empty torch's cache, which costs more than all this."""
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         with torch.cuda.stream(self.stream):

@@ -38,7 +38,7 @@ class Ending:
 
     @staticmethod
     def parse(text: str | None) -> Ending:
-        """Of words with blanks between them; none is no ending. Raises ValueError."""
+        """The ending of words with blanks between them; none is no ending. Raises ValueError."""
         words = (text or "").split()
         for word in words:
             if word not in WORDS:
@@ -83,7 +83,7 @@ class Case:
 
     @property
     def columns(self) -> int:
-        """Of C: half of B's where its halves are gate and up."""
+        """Columns of C: half of B's where its halves are gate and up."""
         return self.N // 2 if self.after.gated else self.N
 
     @property
@@ -93,7 +93,7 @@ class Case:
 
     @property
     def kind(self) -> str:
-        """Of operands: tf32 for fp32 that is multiplied so."""
+        """The operands' type: tf32 for fp32 that is multiplied so."""
         return "tf32" if (self.dtype, self.precision) == ("fp32", "tf32") else self.dtype
 
     @property

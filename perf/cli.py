@@ -179,7 +179,9 @@ def refuse(reason: object) -> int:
 
 
 def say(text: str) -> None:
-    """A line of progress; on a terminal above the bar."""
+    """A line of progress; on a terminal above the bar, of one of several processes with its GPU."""
+    if part := shards.own():
+        text = f"gpu {part.index}: {text}"
     if sys.stderr.isatty():
         from tqdm import tqdm
 
@@ -190,7 +192,7 @@ def say(text: str) -> None:
 
 def progress(items: Sequence, what: str) -> Iterable:
     """A bar on a terminal; elsewhere the lines that `say` prints are enough."""
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or shards.own():
         return items
     from tqdm import tqdm
 

@@ -188,7 +188,7 @@ def of_kernels(
 
 
 def _run(kernel: Kernel, problem: Problem, config: Config, *operands: torch.Tensor) -> None:
-    """Of operands that may be smaller than the problem's."""
+    """Multiply operands that may be smaller than the problem's."""
     how = {"accumulate": problem.accumulate, "precision": problem.precision}
     plan.run(kernel, Problem.of(*operands, device=problem.device, **how), config, *operands)
 

@@ -7,6 +7,7 @@ verifies and times; the engine refuses what is wrong, shuffles the rounds and wr
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import random
 import traceback
@@ -81,7 +82,8 @@ class Loop:
     """A competitor ready to run: `launches` products per replay, about `seconds` each.
 
     `replay` runs them, untimed; `time` runs and times them. `results` are what the launches over
-    each set of operands leave, where that isn't in its c: None, or all of it is empty.
+    each set of operands leave, where that isn't in its c: None, or all of it is empty. `name` is
+    whose work it is, where a bench needs that.
     """
 
     launches: int
@@ -89,6 +91,7 @@ class Loop:
     replay: Callable[[], None]
     time: Callable[[], Sample]
     results: Sequence[Any] = ()
+    name: str = ""
 
     @property
     def slow(self) -> bool:
@@ -97,13 +100,6 @@ class Loop:
     def every(self, rounds: int) -> int:
         """Takes part in every so-manieth round; at least three times in `rounds`."""
         return max(1, min(4, rounds // 3)) if self.slow else 1
-
-
-@dataclasses.dataclass(frozen=True)
-class Repeated(Loop):
-    """A loop that knows whose work it repeats."""
-
-    name: str = ""
 
 
 class Judgement(Protocol):
@@ -162,7 +158,7 @@ class Entrant:
 
 @dataclasses.dataclass(frozen=True)
 class Race:
-    """Who entered, each round's samples by name, the settled card, and whether Ctrl-C ended it."""
+    """The entrants, each round's samples by name, the settled card, and whether Ctrl-C ended it."""
 
     entrants: tuple[Entrant, ...]
     rounds: tuple[Mapping[str, Sample], ...] = ()
@@ -178,12 +174,10 @@ def measure(
     *,
     say: Callable[[str], None] = lambda text: None,
     progress: Callable[[Sequence, str], Iterable] = lambda items, what: items,
-    watch: Callable[[Race], None] = lambda race: None,
 ) -> Race:
     """Admit, settle, run the rounds.
 
-    `say` gets lines of text; `progress` wraps what is iterated, under a title; `watch` gets the
-    race as it is after each round, and must not take long.
+    `say` gets lines of text; `progress` wraps what is iterated, under a title.
     """
     entrants = []
     for competitor in progress(field, "compile and check"):
@@ -194,11 +188,7 @@ def measure(
         return Race(tuple(entrants))
     settled = bench.settle(list(loops.values()))
     count = rounds_for(plan, loops.values())
-
-    def enough(taken: Sequence[Mapping[str, Sample]]) -> bool:
-        watch(Race(tuple(entrants), tuple(taken), settled))
-        return _precise(taken, plan)
-
+    enough = functools.partial(_precise, plan)
     rounds, interrupted = run_rounds(loops, count, rng, progress, enough)
     say(f"  {len(rounds)} rounds at {settled.sm_mhz or 'an unknown number of'} MHz")
     for name in loops.keys() - {name for taken in rounds for name in taken}:
@@ -272,7 +262,7 @@ def run_rounds(
     return taken, False
 
 
-def _precise(taken: Sequence[Mapping[str, Sample]], plan: Plan) -> bool:
+def _precise(plan: Plan, taken: Sequence[Mapping[str, Sample]]) -> bool:
     """Whether every ratio to the reference is known well enough, if the plan asks for that.
 
     Only the spread decides, never the ratio itself: stopping at a pleasing value would be a bias.
@@ -298,40 +288,36 @@ def rows_of(race: Race, heading: Heading) -> list[Row]:
     for entrant in race.entrants:
         competitor, loop = entrant.competitor, entrant.loop
         samples = [r[competitor.name] for r in race.rounds if competitor.name in r]
-        row = Row(
-            **vars(heading),
-            competitor=competitor.name,
-            ladder=competitor.ladder,
-            rung=competitor.rung,
-            number=competitor.number,
-            config=None if competitor.config is None else dict(competitor.config),
-            outcome=entrant.outcome,
-            reason=entrant.reason,
-            worst=_finite(entrant.worst),
-        )
-        if loop and samples:
-            us = Quantiles.of(sample.seconds * 1e6 for sample in samples)
-            state = State.median(sample.state for sample in samples)
+        timed: dict[str, Any] = {}
+        if loop and not samples:
+            continue
+        if loop:
             below = _below(competitor, fastest)
             versus = {name: compare(times, name, competitor.name) for name in competitor.rivals}
-            row = dataclasses.replace(
-                row,
-                launches=loop.launches,
-                rounds=len(samples),
-                us=us,
-                ratio=compare(times, REFERENCE, competitor.name),
-                null=null,
-                below=below,
-                ratio_below=below and compare(times, below, competitor.name),
-                versus={name: ratio for name, ratio in versus.items() if ratio} or None,
-                sm_mhz=state.sm_mhz,
-                settled_mhz=race.settled.sm_mhz,
-                power_w=state.power_w,
-                temperature_c=state.temperature_c,
+            state = State.median(sample.state for sample in samples)
+            timed = {
+                "launches": loop.launches,
+                "rounds": len(samples),
+                "us": Quantiles.of(sample.seconds * 1e6 for sample in samples),
+                "ratio": compare(times, REFERENCE, competitor.name),
+                "null": null,
+                "below": below,
+                "ratio_below": below and compare(times, below, competitor.name),
+                "versus": {name: ratio for name, ratio in versus.items() if ratio} or None,
+                "settled_mhz": race.settled.sm_mhz,
+            } | {name: getattr(state, name) for name in ("sm_mhz", "power_w", "temperature_c")}
+        names = ("ladder", "rung", "number", "config")
+        rows.append(
+            Row(
+                **vars(heading),
+                **{name: getattr(competitor, name) for name in names},
+                competitor=competitor.name,
+                outcome=entrant.outcome,
+                reason=entrant.reason,
+                worst=_finite(entrant.worst),
+                **timed,
             )
-        elif loop:
-            continue
-        rows.append(row)
+        )
     return rows
 
 

@@ -1,4 +1,4 @@
-"""What pictures share: the digest of the rows that they show, colours, axes; and drawing live."""
+"""What pictures share: the digest of the rows that they show, colours, axes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,8 @@ import io
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-
-from tritemm.compile.pool import Worker
 
 from . import sources
 from .machine import ROOT
@@ -82,7 +79,7 @@ def title(figure, text: str, size: float = 11) -> None:
 
 
 def legend(axes, columns: int) -> None:
-    """Above the axes."""
+    """The legend, above the axes."""
     above = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0}
     axes.legend(ncols=columns, fontsize=9, frameon=False, **above)
 
@@ -114,7 +111,7 @@ def save(figure, path: Path, rows: Sequence[Row], drawing: str) -> None:
 
 
 def caption(figure, rows: Sequence[Row]) -> None:
-    """Below the axes: GPU, versions, commit and day."""
+    """The caption below the axes: GPU, versions, commit and day."""
     figure.supxlabel(_origin(rows), fontsize=8.5, color=PRINT)
 
 
@@ -192,31 +189,3 @@ def octaves(axis, ticks: Mapping[float, str]) -> None:
     getattr(axis.axes, f"set_{axis.axis_name}scale")("log", base=2)
     axis.set_ticks(list(ticks), list(ticks.values()))
     axis.set_minor_locator(NullLocator())
-
-
-#: Draws rows into a folder and returns what it wrote.
-Draw = Callable[[Sequence[Row], Path], list[Path]]
-
-
-class Live:
-    """Draws in a process of its own: a pause between two rounds would let the card cool."""
-
-    def __init__(self, draw: Draw, folder: Path):
-        self.draw, self.folder = draw, folder
-        self.worker: Worker | None = None
-        self.thread = ThreadPoolExecutor(1)
-        self.last: Future | None = None
-
-    def show(self, rows: Sequence[Row]) -> None:
-        """Draw these rows, unless earlier ones are still being drawn."""
-        self.worker = self.worker or Worker()
-        if self.last is None or self.last.done():
-            self.last = self.thread.submit(self.worker.ask, self.draw, rows, self.folder)
-
-    def close(self, rows: Sequence[Row]) -> list[Path]:
-        """Draw the last rows here, where an error is seen, and return what was written."""
-        if self.worker:
-            self.worker.kill()
-            self.thread.shutdown(wait=True, cancel_futures=True)
-            self.worker.close()
-        return self.draw(rows, self.folder)

@@ -189,7 +189,7 @@ def _among_all(index: int) -> int:
 def _limited(
     mhz: float | None, highest: float | None, power: float | None, most: float | None
 ) -> bool | None:
-    """Of a clock and a power in use, and the largest of both."""
+    """Whether a clock and a power in use are limited, given the largest of both."""
     if mhz is None or highest is None:
         return None
     return mhz < 0.98 * highest or (power is not None and most is not None and power > 0.93 * most)

@@ -183,17 +183,6 @@ def exactly(c: torch.Tensor, want: torch.Tensor) -> Verdict:
     return Verdict(False, math.inf, told)
 
 
-#: Names of the calls, for tables and captions.
-CALLS = {"fp8": "torch._scaled_mm", "int8": "torch._int_mm"}
-
-
-def call_of(case: Case) -> str:
-    """The torch function: `torch.matmul`, `torch._scaled_mm`, `torch.mm(out_dtype=)` ..."""
-    if case.out_dtype and case.dtype not in CALLS:
-        return "torch.mm(out_dtype=)" if case.batch == 1 else "torch.bmm(out_dtype=)"
-    return CALLS.get(case.dtype, "torch.matmul")
-
-
 def reference(case: Case, accumulate: str | None = None):
     """`run(a, b, c)` of cuBLAS with the case's accumulator or, for fp16 operands, another one.
 

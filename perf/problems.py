@@ -1,11 +1,12 @@
-"""What is raced: the shape suite, any CSV file of its columns, and random problems."""
+"""What is raced: the shape suite, any file of its columns, and random problems."""
 
 from __future__ import annotations
 
 import csv
 import dataclasses
+import json
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from .case import ACCUMULATE, OUTPUT, Case, parse_layout
@@ -13,76 +14,80 @@ from .case import ACCUMULATE, OUTPUT, Case, parse_layout
 SUITE = Path(__file__).resolve().parent / "suite.csv"
 #: The same of linear layers, with what follows each product.
 LINEAR = SUITE.with_name("linear.csv")
-COLUMNS = ("id", "class", "name", "batch", "M", "N", "K", "dtype", "out_dtype", "layout")
+#: What a file says of each problem: its sizes; and the rest, with what it is where it is left out.
+SIZES_OF = ("M", "N", "K")
+LEFT_OUT = {
+    "id": "", "class": "mine", "name": "", "batch": "1", "dtype": "bf16", "out_dtype": "",
+    "layout": "NT", "ending": "", "weight": "1",
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """A case with the names that tables and selections use."""
+    """A case with the names that tables and selections use; `weight`: how often it is run."""
 
     id: str
     group: str
     name: str
     case: Case
+    weight: int = 1
 
     def to_json(self) -> dict[str, str]:
-        return {"id": self.id, "class": self.group, "name": self.name}
+        found = {"id": self.id, "class": self.group, "name": self.name}
+        return found if self.weight == 1 else found | {"weight": str(self.weight)}
 
 
 def read_suite(path: Path = SUITE) -> list[Problem]:
-    """The problems of a CSV file with at least `COLUMNS`.
+    """The problems of a CSV file, or of a JSON list of objects, with `SIZES_OF` and more.
 
-    `dtype` is a name of `perf.case.DTYPES` or tf32, which is fp32 multiplied so. A column `ending`
-    says what follows each product, in the words of `perf.case.WORDS`.
+    `dtype` is a name of `perf.case.DTYPES` or tf32, which is fp32 multiplied so. `ending` says what
+    follows each product, in the words of `perf.case.WORDS`.
 
     Raises:
         ValueError: names the file, the line and what is wrong there.
         OSError: the file can't be read.
     """
     with open(path, newline="") as file:
-        reader = csv.DictReader(file)
-        if missing := [name for name in COLUMNS if name not in (reader.fieldnames or ())]:
-            raise ValueError(f"{path}: no column {', '.join(missing)}; a suite has {COLUMNS}")
-        problems, ids = [], set()
-        for line in reader:
-            try:
-                problem = _problem(line)
-                if problem.id in ids:
-                    raise ValueError(f"a second {problem.id}")
-            except ValueError as error:
-                raise ValueError(f"{path}, line {reader.line_num}: {error}") from error
-            ids.add(problem.id)
-            problems.append(problem)
-    return problems
+        lines = json.load(file) if Path(path).suffix == ".json" else list(csv.DictReader(file))
+    problems: dict[str, Problem] = {}
+    for number, line in enumerate(lines, 1 if Path(path).suffix == ".json" else 2):
+        try:
+            problem = _problem({k: str(v) for k, v in line.items() if v not in (None, "")}, number)
+            if problem.id in problems:
+                raise ValueError(f"a second {problem.id}")
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {error}") from error
+        problems[problem.id] = problem
+    return list(problems.values())
 
 
-def _problem(line: dict[str, str]) -> Problem:
-    sizes = {}
-    for name in ("batch", "M", "N", "K"):
-        text = line[name] or ""
-        if not text.isdecimal() or int(text) < 1:
-            raise ValueError(f"{name} is a count of 1 or more, not {text!r}")
-        sizes[name] = int(text)
-    dtype, precision = line["dtype"], "ieee"
+def _problem(given: Mapping[str, str], number: int) -> Problem:
+    refuse_unknown("column", given, (*SIZES_OF, *LEFT_OUT))
+    line = dict.fromkeys(SIZES_OF, "") | LEFT_OUT | given
+    counts = {}
+    for name in (*SIZES_OF, "batch", "weight"):
+        if not line[name].isdecimal() or int(line[name]) < 1:
+            raise ValueError(f"{name} is a count of 1 or more, not {line[name]!r}")
+        counts[name] = int(line[name])
+    weight, dtype, precision = counts.pop("weight"), line["dtype"], "ieee"
     if dtype == "tf32":
         dtype, precision = "fp32", "tf32"
     for name in (dtype, line["out_dtype"]):
-        if name not in ACCUMULATE and name not in OUTPUT.values():
+        if name not in ("", *ACCUMULATE, *OUTPUT.values()):
             raise ValueError(f"a type is one of {', '.join((*ACCUMULATE, 'tf32'))}, not {name!r}")
     if dtype not in ACCUMULATE:
         raise ValueError(f"{dtype} is no type of operands")
-    out_dtype = None if line["out_dtype"] == OUTPUT[dtype] else line["out_dtype"]
     case = Case(
-        **sizes,
+        **counts,
         layout=parse_layout(line["layout"]),
         dtype=dtype,
         accumulate=ACCUMULATE[dtype],
         precision=precision,
-        out_dtype=out_dtype,
-        ending=line.get("ending") or None,
+        out_dtype=None if line["out_dtype"] in ("", OUTPUT[dtype]) else line["out_dtype"],
+        ending=line["ending"] or None,
     )
     check_ending(case)
-    return Problem(line["id"], line["class"], line["name"], case)
+    return Problem(line["id"] or str(number), line["class"], line["name"], case, weight)
 
 
 def check_ending(case: Case) -> None:

@@ -11,9 +11,9 @@ the schema's number changes when a field changes its meaning.
 
 A heading
     schema        2
-    experiment    the command: ladder, suite, random, regret, sweep, host, roofline, model, linear,
-                  serving; invariant: `suite --batch-invariant`; peers and random peers: `suite` and
-                  `random` with `--peers`
+    experiment    the command: race, suite, random, serving, linear, ladder, sweep, host, model,
+                  roofline, regret; invariant: `suite --batch-invariant`; peers and random peers:
+                  `suite` and `random` with `--peers`
     run           when the command began, UTC, ISO 8601; absent from the oldest rows
     command       what was run
     environment   {gpu, driver, cuda, torch, triton, cublas, commit, dirty}; null is unknown
@@ -29,9 +29,9 @@ A race
                   "model eager", "model compiled", "model graph": steps of a whole model in a row
     case          {M, N, K, layout, dtype, accumulate, precision, batch, out_dtype, ending}, as in
                   `perf.case`. Of model: the product of its head
-    problem       {id, class, name} of the suite's line, the random problem, the kind of call, the
-                  linear layer, or the model and what it does; of serving, class and name are the
-                  model and the layer
+    problem       {id, class, name} of the file's line, and its weight if it has one; of the random
+                  problem, the kind of call, the linear layer, or the model and what it does; of
+                  serving, class and name are the model and the layer
     roof          [TFLOP/s, GB/s]: the dense rate of the type at the clock that a large bf16 product
                   settles at (of roofline: the type's own), and that of a copy; measured by the
                   same command (`perf.roof`)
@@ -60,8 +60,8 @@ A row
     reason        why it was not measured; for cuBLAS, how it missed the error bound
     worst         largest error over its bound (`tritemm.budget`; of model: torch's own error)
     agreement     of model: {logits or loss and gradients: norm of the error against the model in
-                  fp32, over that of the values; "... to torch": that of the difference from torch's
-                  results}; null is not finite
+                  fp32, over that of the values; "... to torch", of some: that of the difference
+                  from torch's results}; null is not finite
     launches      products per timed replay; of model: steps
     rounds        rounds it took part in
     us            quantiles
@@ -157,7 +157,7 @@ class Row(Heading):
 
     @property
     def tflops(self) -> float | None:
-        """Of the median."""
+        """The speed of the median."""
         return self.case.flops / self.us.p50 / 1e6 if self.us else None
 
     @property
@@ -186,7 +186,7 @@ _QUANTILES = ("us", "ratio", "null", "ratio_below")
 
 
 def lines(rows: Iterable[Row], below: str | None = None) -> Iterator[str]:
-    """Of a file; without the heading where the lines stand `below` the same one."""
+    """The lines of a file; without the heading where they stand `below` the same one."""
     for run, own in itertools.groupby(rows, lambda row: _fields(row, RUN)):
         heading = _line({"schema": SCHEMA} | run)
         if heading != below:
@@ -200,13 +200,13 @@ def lines(rows: Iterable[Row], below: str | None = None) -> Iterator[str]:
 
 
 def _fields(row: Row, names: Iterable[str]) -> dict[str, Any]:
-    """Of these, what differs from its default, in the row's order."""
+    """Those of the fields that differ from their defaults, in the row's order."""
     values = {name: getattr(row, name) for name in _DEFAULTS if name in names}
     return {k: _plain(v) for k, v in values.items() if v is not None and v != _DEFAULTS[k]}
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it."""
+    """The value as JSON has it."""
     if isinstance(value, float):
         return float(f"{value:.7g}")
     if isinstance(value, Roof):

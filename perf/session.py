@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import datetime
-import functools
+import json
 import math
 import random
 import shlex
@@ -15,56 +16,77 @@ from pathlib import Path
 
 import torch
 
+from tritemm.compile.pool import Compilers, Item
+
 from . import bench, cli, engine, figures, machine, roof, rows, shards, sources, tables
 from .case import Case
-from .engine import Competitor, Plan
+from .engine import Bench, Competitor, Plan
 from .operands import Operands
 from .problems import Problem
 from .rows import NULL, REFERENCE, Heading, Row
 
+#: Draws rows into a folder and returns what it wrote.
+Draw = Callable[[Sequence[Row], Path], list[Path]]
+
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A case, and who races on it, given its operands; `problem` is its line in a suite.
+    """A race on a case: `bench`, given a plan, and `field`, which says who races on that bench.
 
-    `experiment`, `plan` and `rounds`, if given, stand in the place of the session's, of the one of
-    `Session.measure`, and of the plan's.
+    Without a `bench` it is the one of the session's mode. `problem` is the case's line in a suite.
+    `items` are compiled ahead, by other processes. `amend` gets the bench and the race's rows
+    before they are recorded. `fields` stand in the heading of the rows in place of the session's;
+    `plan` and `rounds`, if given, in place of those of `Session.measure`.
     """
 
     case: Case
-    field: Callable[[Operands], Sequence[Competitor]]
-    problem: dict[str, str] | None = None
-    experiment: str | None = None
+    field: Callable[[Bench], Sequence[Competitor]]
+    problem: Problem | None = None
+    bench: Callable[[Plan], Bench] | None = None
+    items: Sequence[Item] = ()
+    amend: Callable[[Bench, list[Row]], list[Row]] = lambda there, found: found
+    fields: dict = dataclasses.field(default_factory=dict)
     plan: Plan | None = None
     rounds: int | None = None
 
     @staticmethod
-    def of(problem: Problem, field: Callable, **fields) -> Task:
-        """`field` says who races, given the case too; `fields`: more of the task."""
-        among = functools.partial(field, problem.case)
-        return Task(problem.case, among, problem.to_json(), **fields)
+    def of(problem: Problem, field: Callable[[Case, Operands], Sequence], **more) -> Task:
+        """A race of products, whose `field` is given the case and its first operands."""
+        among = lambda there: field(problem.case, there.sets[0])  # noqa: E731
+        return Task(problem.case, among, problem, **more)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.problem.id} {self.problem.name}: {self.case}"
+            if self.problem
+            else f"{self.case}"
+        )
 
 
 class Session:
     """What the rows of one command have in common, and where they go.
 
     With `args.part` this process is one of several that measure for one command (`perf.shards`).
+    `draw` keeps pictures of the rows in `args.folder` up to date.
     """
 
-    def __init__(self, args: argparse.Namespace, experiment: str):
+    def __init__(self, args: argparse.Namespace, experiment: str, draw: Draw | None = None):
         self.args, self.experiment, self.part = args, experiment, args.part
         self.environment = machine.environment()
         self.run = self.part.run if self.part else now()
         self.out = args.out or default_path(self.environment.gpu, experiment, self.run)
         self.recorded = args.out is not None or not args.quick
         if self.part:
-            self.out, self.recorded = self.part.out, True
+            self.out, self.recorded = Path(self.part.out), True
         self.rng = random.Random(args.seed)
         self.races: list[list[Row]] = []
         self.roofs: roof.Roofs | None = None
         self.interrupted = False
         self.began = time.monotonic()
-        self.live: figures.Live | None = None
+        self.draw = None if self.part else draw
+        if self.draw and (reason := figures.missing()):
+            cli.say(f"no pictures: {reason}")
+            self.draw = None
         torch.manual_seed(args.seed)
 
     @property
@@ -81,15 +103,7 @@ class Session:
                 f"{found.launch:.2f} us per launch"
             )
 
-    def draw(self, draw: figures.Draw, folder: Path) -> None:
-        """Keep pictures of the rows in `folder` up to date, from now to `finish`."""
-        if reason := figures.missing():
-            cli.say(f"no pictures: {reason}")
-        elif not self.part:
-            self.live = figures.Live(draw, folder)
-            sources.hashes()  # takes a second, which must not be between two rounds
-
-    def heading(self, case: Case, problem: dict[str, str] | None = None, **fields) -> Heading:
+    def heading(self, task: Task) -> Heading:
         known = {
             "experiment": self.experiment,
             "run": self.run,
@@ -98,12 +112,14 @@ class Session:
             "command": typed(self.args.argv),
             "mode": self.args.mode,
             "environment": self.environment,
-            "roof": self.roofs and self.roofs.of(case),
+            "case": task.case,
+            "problem": task.problem and task.problem.to_json(),
+            "roof": self.roofs and self.roofs.of(task.case),
         }
-        return Heading(case=case, problem=problem, **known | fields)
+        return Heading(**known | task.fields)
 
     def add(self, found: Sequence[Row]) -> None:
-        """Keep, and record, the rows of one race."""
+        """Keep, record and draw the rows of one race."""
         self.races.append(_coded(found))
         if self.recorded:
             rows.append(self.out, self.races[-1])
@@ -113,73 +129,72 @@ class Session:
 
         `problems` are the ids in the order in which one process would measure.
         """
-        count = min(self.args.gpus, len(problems))
-        out = self.out if self.recorded else None
-        ended = shards.run(self.args.argv, count, self.run, out, cli.say)
-        races = tables.grouped(rows.read(*ended.files), lambda row: row.id)
-        self.races = [races[problem] for problem in problems if problem in races]
-        if self.recorded and self.races:
-            rows.append(self.out, self.rows)
-        ended.discard()
-        self.interrupted = ended.interrupted
-        return ended.status
+        count, out = min(self.args.gpus, len(problems)), self.out if self.recorded else None
+        with shards.run(self.args.argv, count, self.run, out, cli.say) as (files, status):
+            races = tables.grouped(rows.read(*files), lambda row: row.id)
+            self.races = [races[problem] for problem in problems if problem in races]
+            if self.recorded and self.races:
+                rows.append(self.out, self.rows)
+        self.interrupted = status == 130
+        return status
 
-    def measure(
-        self,
-        tasks: Sequence[Task],
-        plan: Plan,
-        amend: Callable[[list[Row]], list[Row]] = list,
-        minutes: float = math.inf,
-    ) -> None:
+    def measure(self, tasks: Sequence[Task], plan: Plan, minutes: float = math.inf) -> None:
         """Race every task; Ctrl-C ends it early and keeps what was measured.
 
-        `amend` gets the rows of each race before they are recorded. A race that could end later
-        than `minutes` after the session's begin, were it as long as the longest, is not begun.
+        A race that could end later than `minutes` after the session's begin, were it as long as the
+        longest, is not begun.
         """
         longest = 0.0
         try:
-            for index, task in enumerate(cli.progress(tasks, self.experiment)):
-                begin = time.monotonic()
-                if begin - self.began + longest > 60 * minutes:
-                    left = ", ".join(str(task.case) for task in tasks[index:])
-                    cli.say(f"not begun, to end within {minutes:g} minutes (--minutes): {left}")
-                    break
-                named = f"{task.problem['id']} {task.problem['name']}: " if task.problem else ""
-                cli.say(f"[{index + 1}/{len(tasks)}] {named}{task.case}")
-                own = task.plan or plan
-                own = dataclasses.replace(own, rounds=task.rounds or own.rounds)
-                fields = {"experiment": task.experiment or self.experiment}
-                heading = self.heading(task.case, task.problem, **fields)
-                make = functools.partial(_made, task, mode=self.args.mode)
-                self.race(heading, make, settled(own, index), amend)
-                longest = max(longest, time.monotonic() - begin)
-                if self.interrupted:
-                    break
+            with contextlib.ExitStack() as stack:
+                ready = self._compiled(tasks, stack)
+                for index, task in enumerate(cli.progress(tasks, self.experiment)):
+                    begin = time.monotonic()
+                    if begin - self.began + longest > 60 * minutes:
+                        left = ", ".join(str(each) for each in tasks[index:])
+                        cli.say(f"not begun, to end within {minutes:g} minutes (--minutes): {left}")
+                        break
+                    cli.say(f"[{index + 1}/{len(tasks)}] {task}")
+                    for future in ready[index]:  # what does not compile fails again, and says why
+                        future.result()
+                    own = task.plan or plan
+                    own = dataclasses.replace(own, rounds=task.rounds or own.rounds)
+                    # Once warm, the card only has to adapt to the next problem.
+                    self._race(task, dataclasses.replace(own, settle=0.0) if index else own)
+                    longest = max(longest, time.monotonic() - begin)
+                    if self.interrupted:
+                        break
         except KeyboardInterrupt:
             self.interrupted = True
 
-    def race(self, heading: Heading, make: Callable, plan: Plan, amend: Callable = list) -> None:
-        """Race whom `make` returns on the bench it returns, and record it.
+    def _compiled(self, tasks: Sequence[Task], stack: contextlib.ExitStack) -> list[list]:
+        """What other processes will have compiled for each task."""
+        if not any(task.items for task in tasks):
+            return [[] for _ in tasks]
+        workers = shards.workers(getattr(self.args, "workers", None), self.part)
+        compilers = stack.enter_context(Compilers(workers))
+        return [[compilers.submit(item) for item in task.items] for task in tasks]
 
-        Where memory doesn't suffice, that is the row.
-        """
-
-        def watch(race: engine.Race) -> None:
-            if self.live:
-                self.live.show(self.rows + _coded(engine.rows_of(race, heading)))
-
+    def _race(self, task: Task, plan: Plan) -> None:
+        """Where memory doesn't suffice, that is the row."""
+        heading, modes = self.heading(task), bench.BENCHES
         try:
-            there, field = make(plan)
-            told = {"say": cli.say, "progress": cli.progress, "watch": watch}
-            race = engine.measure(field, there, plan, self.rng, **told)
+            if task.bench:
+                there = task.bench(plan)
+            else:
+                there = modes[self.args.mode](task.case, plan, machine.probe())
+            told = {"say": cli.say, "progress": cli.progress}
+            race = engine.measure(task.field(there), there, plan, self.rng, **told)
         except torch.OutOfMemoryError as error:
             reason = cli.short(error)
             cli.say(f"  failed: {reason}")
             self.add([Row(**vars(heading), competitor=REFERENCE, outcome="failed", reason=reason)])
             return
-        self.add(amend(engine.rows_of(race, heading)))
+        self.add(task.amend(there, engine.rows_of(race, heading)))
         self.interrupted = race.interrupted
         torch.cuda.empty_cache()
+        if self.draw:
+            self.draw(self.rows, self.args.folder)
 
     def finish(self, text: Callable[[list[Row]], str]) -> int:
         """Print the rows, as `text` or JSON; 0, 1 if an output was wrong, 130 after Ctrl-C.
@@ -188,7 +203,7 @@ class Session:
         """
         if self.part:
             return 130 if self.interrupted else 0
-        for path in self.live.close(self.rows) if self.live else ():
+        for path in self.draw(self.rows, self.args.folder) if self.draw else ():
             cli.say(f"drew {path}")
         cli.say(f"rows are in {self.out}" if self.recorded else "nothing is recorded: --quick")
         if self.interrupted:
@@ -206,7 +221,7 @@ def run(
     measure: Callable[[Session, list[Problem]], int | None],
     text: Callable[[list[Row]], str],
     experiment: str | None = None,
-    draw: figures.Draw | None = None,
+    draw: Draw | None = None,
 ) -> int:
     """A whole command: `measure` the problems, or this part of them, or share them out.
 
@@ -214,9 +229,7 @@ def run(
     """
     if reason := cli.unable(command) or cli.unshared(args):
         return cli.refuse(reason)
-    session = Session(args, experiment or command)
-    if draw:
-        session.draw(draw, args.folder)
+    session = Session(args, experiment or command, draw)
     if cli.shared_out(args):
         failed = session.gather([problem.id for problem in problems])
     else:
@@ -224,36 +237,8 @@ def run(
     return session.finish(text) or failed or 0
 
 
-def race(
-    args: argparse.Namespace,
-    command: str,
-    problems: Sequence[Problem],
-    field: Callable[[Case, Operands], Sequence[Competitor]],
-    plan: Plan,
-    text: Callable[[list[Row]], str],
-    experiment: str | None = None,
-) -> int:
-    """`run` where all there is to measure are the roofs, and races of `field` with one plan."""
-
-    def measure(there: Session, mine: Sequence[Problem]) -> None:
-        there.measure_roofs()
-        there.measure([Task.of(problem, field) for problem in mine], plan)
-
-    return run(args, command, problems, measure, text, experiment)
-
-
-def settled(plan: Plan, index: int) -> Plan:
-    """Once warm, the card only has to adapt to the next problem."""
-    return plan if index == 0 else dataclasses.replace(plan, settle=0.0)
-
-
-def _made(task: Task, plan: Plan, mode: str) -> tuple[bench.CudaBench, Sequence[Competitor]]:
-    there = bench.BENCHES[mode](task.case, plan, machine.probe())
-    return there, task.field(there.sets[0])
-
-
 def _coded(found: Iterable[Row]) -> list[Row]:
-    """With the hash of the rung's sources.
+    """The rows with the hash of their rung's sources.
 
     A long list of problems keeps the null test as the `null` of its other rows.
     """
@@ -279,3 +264,16 @@ def typed(argv: Iterable[str]) -> str:
     """What was typed, without the folders, which mean nothing elsewhere."""
     words = [Path(word).name if Path(word).is_absolute() else word for word in argv]
     return "python -m perf " + shlex.join(words)
+
+
+def heading_line(args: argparse.Namespace) -> str:
+    """What other JSON lines than rows were measured with; it stands above them."""
+    known = {"time": now(), "command": typed(args.argv)}
+    return json.dumps(known | {"environment": dataclasses.asdict(machine.environment())})
+
+
+def record(path: Path | None, lines: Iterable[str]) -> None:
+    """Add lines to a file, if there is one."""
+    if path:
+        with path.open("a") as out:
+            out.write("".join(f"{line}\n" for line in lines))

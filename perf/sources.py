@@ -29,14 +29,14 @@ CHANGED = "; the kernels have changed since"
 
 @functools.cache
 def hashes() -> dict[tuple[str, str], str]:
-    """Of every rung's sources, by ladder and name."""
+    """The hash of every rung's sources, by ladder and name."""
     triton = {(TRITON, k.name): _hash(map(_python, files_of(_path(k.module)))) for k in RUNGS}
     cuda = {(CUDA, k.name): _hash(map(_cuda, source.files_of(k.file))) for k in CUDA_RUNGS}
     return triton | cuda
 
 
 def hash_of(row: Row) -> str | None:
-    """Of today's sources of the row's rung; None of what is no rung, as cuBLAS."""
+    """The hash of today's sources of the row's rung; None of what is no rung, as cuBLAS."""
     return hashes().get((row.ladder, row.rung))
 
 

@@ -10,7 +10,7 @@ import numpy
 
 
 class Quantiles(NamedTuple):
-    """Of a time, or of a ratio, over rounds."""
+    """Quantiles of a time, or of a ratio, over rounds."""
 
     p20: float
     p50: float
@@ -31,7 +31,7 @@ class Quantiles(NamedTuple):
 
     @property
     def inverse(self) -> Quantiles:
-        """Of the ratios turned over."""
+        """Quantiles of the ratios turned over."""
         return Quantiles(1 / self.p80, 1 / self.p50, 1 / self.p20)
 
 
@@ -45,7 +45,7 @@ def ratios(rounds: Sequence[Mapping[str, float]], slow: str, fast: str) -> list[
 
 
 def standard_error(values: Sequence[float]) -> float:
-    """Of the median, relative to it, if the values are normal but for outliers: 1.25 s / sqrt(n).
+    """The median's error, relative to it, if values are normal but for outliers: 1.25 s / sqrt(n).
 
     s is the distance of the 20th and the 80th percentile over 1.68, as of a normal distribution;
     times 1 + 4 / n, because few values lie closer together than more would: of five, the result is

@@ -35,7 +35,7 @@ Parts = Iterable[Table | str | None]
 
 
 def text(parts: Parts) -> str:
-    """For a terminal."""
+    """The report for a terminal."""
     return _joined(parts, lambda table: align([table.head, *table.body]))
 
 
@@ -77,12 +77,12 @@ def whole(value: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """Without the sign."""
+    """A share in percent, without the sign."""
     return whole(100 * share if share else None)
 
 
 def digits(value: float | None) -> str:
-    """At least three significant digits."""
+    """A number with at least three significant digits."""
     if value is None:
         return ""
     for limit, decimals in ((1, 3), (10, 2), (100, 1)):
@@ -174,7 +174,7 @@ def raced(rows: Iterable[Row], key: Callable[[Row], T] = lambda row: row.id) -> 
 
 
 def competitors(rows: Iterable[Row]) -> list[str]:
-    """Who raced against cuBLAS, in the order of appearance."""
+    """Names of those who raced against cuBLAS, in the order of appearance."""
     return list(dict.fromkeys(row.competitor for row in rows if row.competitor != REFERENCE))
 
 
@@ -204,7 +204,7 @@ class Result:
 
     @property
     def tie(self) -> bool:
-        """As of `Row.tie`."""
+        """Whether the ratio says nothing, as of `Row.tie`."""
         return dataclasses.replace(self.ours, ratio=self.ratio).tie
 
     @property
@@ -221,20 +221,30 @@ RESULT: Cells = {
     "": lambda result: str(result.ours.case),
     "kernel": lambda r: r.ours.rung or "" if r.ours.us else r.ours.outcome,
     "µs": lambda result: us(result.ours, outcome=False),
-    "auto µs": lambda result: us(result.others.get("auto"), outcome=False),
-    "cuBLAS µs": lambda result: us(result.others.get(REFERENCE), outcome=False),
     "TFLOP/s": lambda result: digits(result.ours.tflops),
     "GB/s": lambda result: digits(result.ours.gbs),
     "x cuBLAS (p20-p80)": lambda result: spread(result.ours.ratio, result.ours.tie),
-    "x auto": lambda result: median((result.ours.versus or {}).get("auto")),
+    "x torch": lambda result: median(result.ours.ratio),
+    "torch again": lambda result: median(result.ours.null),
     "% of roof": lambda result: percent(result.ours.of_roof),
+    "cuBLAS µs": lambda result: us(result.others.get(REFERENCE), outcome=False),
+    "torch µs": lambda result: us(result.others.get(REFERENCE)),
+    "best": lambda result: called(result, result.best),
+    "its µs": lambda result: us(result.others.get(result.best)),
+    "x the best (p20-p80)": lambda result: spread(result.ratio, result.tie),
 }
+
+
+def called(result: Result, name: str | None) -> str:
+    """One of the others; the reference is cuBLAS, or torch where something follows the product."""
+    reference = "torch" if result.ours.case.ending else "cuBLAS"
+    return {None: "", REFERENCE: reference}.get(name, name)
 
 
 def results(
     rows: Iterable[Row], ours: str = "auto", others: Callable[[str], bool] = lambda name: True
 ) -> list[Result]:
-    """By problem, in the order of the rows; of the others those that `others` accepts."""
+    """Results by problem, in the order of the rows, against the others that `others` accepts."""
     return [
         Result(race[ours], {n: r for n, r in race.items() if n not in (ours, NULL) and others(n)})
         for race in raced(rows).values()
@@ -244,6 +254,77 @@ def results(
 
 def against_cublas(rows: Iterable[Row], ours: str = "auto") -> list[Result]:
     return results(rows, ours, lambda name: name == REFERENCE)
+
+
+def against_all(rows: Sequence[Row], ours: str = "auto") -> list[Result]:
+    """Against all that is not tritemm's."""
+    mine = tritemms(rows)
+    return results(rows, ours, lambda name: name not in mine)
+
+
+def tritemms(rows: Iterable[Row]) -> list[str]:
+    """What of tritemm raced, in the order of appearance."""
+    return list(dict.fromkeys(row.competitor for row in rows if row.ladder))
+
+
+def others(found: Iterable[Result]) -> list[str]:
+    """Names of those who raced against ours, in the order of appearance."""
+    return list(dict.fromkeys(name for result in found for name in result.others))
+
+
+def notes(found: Sequence[Result], beyond: str = "Beyond the error bound") -> list[str]:
+    """Sentences: who has no time, and why; whose results missed the bound, and were timed."""
+    told, missed = [unmeasured(result.ours for result in found)], []
+    for name in others(found):
+        raced = [result for result in found if name in result.others]
+        own, name = [result.others[name] for result in raced], called(raced[0], name)
+        if text := unmeasured(own):
+            told.append(f"{name}: {text}")
+        if ids := [row.id for row in own if row.us and row.reason]:
+            missed.append(f"{name}: {', '.join(ids)}")
+    return [*told, f"{beyond}: {'; '.join(missed)}." if missed else ""]
+
+
+def report(rows: Sequence[Row]) -> Parts:
+    """Each of tritemm's: every problem, what it won and lost against the best, and the means."""
+    for name in tritemms(rows):
+        found = against_all(rows, name)
+        there = others(found)
+        names = {each: called(found[0], each) for each in there}
+        cells = RESULT | {
+            f"{names[each]} µs": lambda result, each=each: us(result.others.get(each))
+            for each in there
+        }
+        cells |= {f"x {each} (p20-p80)": RESULT["x cuBLAS (p20-p80)"] for each in names.values()}
+        first = names.get(REFERENCE, "cuBLAS")
+        head = ["problem", "", "kernel", "µs", "TFLOP/s", "GB/s", "% of roof"]
+        head += [f"{each} µs" for each in names.values()] + [f"x {first} (p20-p80)"]
+        means, best = TALLY, ("best", "x the best (p20-p80)") if len(there) > 1 else ()
+        if best:
+            means = TALLY | {f"x {first}": lambda tally: tally.to_reference.mean}
+        yield from (Table.of([*head, *best], found, cells, words=3), *notes(found))
+        yield from (listed("wins", found, 1), listed("losses", found, -1))
+        yield Table.of(list(means), tallies(found), means)
+        yield weighted(found)
+    yield quiet(rows)
+
+
+def weighted(found: Sequence[Result]) -> str:
+    """All products as often as their weights say, as a sentence; empty where none is given."""
+    timed = [r for r in found if r.ours.us and (row := r.others.get(REFERENCE)) and row.us]
+    weights = [int(result.ours.problem.get("weight", 1)) for result in timed]
+    if set(weights) <= {1}:
+        return ""
+    pairs = [(result.ours, result.others[REFERENCE]) for result in timed]
+    ours, theirs = (
+        sum(weight * pair[side].us.p50 for weight, pair in zip(weights, pairs, strict=True))
+        for side in (0, 1)
+    )
+    name = called(timed[0], REFERENCE)
+    return (
+        f"As often as weighted: {digits(ours)} µs, {name} {digits(theirs)}: {theirs / ours:.3f} of "
+        f"{name}'s speed."
+    )
 
 
 def sorted_by(found: Iterable[Result], side: int) -> list[Result]:
@@ -277,6 +358,11 @@ class Tally:
         return geomean(result.ratio.p50 for result in self.timed)
 
     @property
+    def to_reference(self) -> Tally:
+        """The timed ones against the reference alone."""
+        return Tally(self.name, [Result(result.ours, {}) for result in self.timed])
+
+    @property
     def mean(self) -> str:
         return f"{self.geomean:.3f}" if self.timed else ""
 
@@ -304,7 +390,7 @@ class Tally:
 
 
 def tallies(found: Sequence[Result], more: Mapping[str, Callable] | None = None) -> list[Tally]:
-    """Of each class, of what `more` accept by their names, of the 16-bit problems, and of all.
+    """The tally of each class, of what `more` accept, of the 16-bit problems, and of all.
 
     The 16-bit problems are left out where they are all.
     """

@@ -13,7 +13,7 @@ from pathlib import Path
 from . import figures, tables
 from .problems import Problem, read_suite
 from .rows import Row
-from .select import newest_races
+from .select import latest_run, newest_races
 
 #: Random problems that are as telling as more.
 ENOUGH = 60
@@ -84,3 +84,16 @@ def newest_of(experiment: str, problems: Callable[[], Sequence[Problem]]) -> Cal
 def full_suite() -> int:
     """Problems of a run that counts as full: a few may be missing, as after a time limit."""
     return round(0.95 * len(read_suite()))
+
+
+def latest_of(experiment: str, enough: Callable[[], int]) -> Callable:
+    """Chooses the newest run; one of `enough()` problems is as good as a fuller one."""
+
+    def choose(rows: Sequence[Row], s: Selection) -> list[Row]:
+        chosen = {"mode": s.mode, "competitor": s.competitor, "enough": enough()}
+        return latest_run(rows, experiment, s.gpu, **chosen)
+
+    return choose
+
+
+newest_suite = latest_of("suite", full_suite)

@@ -1,10 +1,12 @@
 """Stand-ins for a card: a bench with real operands and checks and made-up times; rungs that err."""
 
 import dataclasses
-import io
+import json
 import random
 import tempfile
+from concurrent.futures import Future
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -15,16 +17,18 @@ from perf import (
     cli,
     competitors,
     engine,
-    figures,
     machine,
     operands,
+    race,
     roof,
     rows,
+    rungs,
+    session,
     shards,
+    ways,
 )
 from perf.case import Case
 from perf.engine import Loop, Plan, Sample
-from perf.experiments import ladder
 from perf.machine import Environment, State
 from perf.problems import Problem as Named
 from perf.rows import REFERENCE, Heading, Row
@@ -57,33 +61,41 @@ class Inline:
     """In place of a process of `perf.shards`: the command runs here, before anything waits."""
 
     def __init__(self, argv, part, device):
-        self.stdout = io.StringIO()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv(shards.VARIABLE, part.to_json())
+            patch.setenv(shards.VARIABLE, json.dumps(dataclasses.asdict(part)))
             self.returncode = __main__.main(list(argv))
 
-    def poll(self):
+    def wait(self):
         return self.returncode
 
 
-class InlineWorker:
-    """In place of a process that draws."""
+class Compilers:
+    """In place of the processes that compile ahead: what they were asked for, by all of them."""
 
-    def ask(self, function, *args):
-        return function(*args)
+    asked: ClassVar[list] = []
 
-    def kill(self):
+    def __init__(self, workers=None):
+        self.workers = workers
+
+    def submit(self, item):
+        Compilers.asked.append(item)
+        future = Future()
+        future.set_result(None)
+        return future
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *raised):
         pass
-
-    close = kill
 
 
 def on_cpu(monkeypatch):
-    """Commands run here: rungs are interpreted, nothing is compiled ahead, pictures are drawn in
-    this process; times are those of the returned mapping, by competitor."""
+    """Commands run here: rungs are interpreted, nothing is compiled ahead; times are those of the
+    returned mapping, by competitor."""
     if not INTERPRETED:
         pytest.skip("kernels can't read CPU tensors on a GPU machine")
-    seconds = {}
+    seconds, Compilers.asked = {}, []
     make = lambda case, plan, probe: FakeBench(case, seconds)  # noqa: E731
     for module, name, value in (
         (cli, "unable", lambda command: None),
@@ -91,8 +103,9 @@ def on_cpu(monkeypatch):
         (machine, "probe", lambda: lambda: State(1410.0, 690.0, 60.0)),
         (roof, "measure", lambda probe: ROOFS),
         (bench, "BENCHES", {"sustained": make, "burst": make}),
-        (ladder, "_items", lambda case, **options: []),
-        (figures, "Worker", InlineWorker),
+        (rungs, "items", lambda case, **options: []),
+        (race, "chosen", lambda case: case),
+        (session, "Compilers", Compilers),
     ):
         monkeypatch.setattr(module, name, value)
     return seconds
@@ -227,7 +240,9 @@ def row(key, group, ratio=None, competitor="auto", null=1.0, run=OLD, experiment
     case = fields.pop("case", Case(64, 64, 64, dtype=fields.pop("dtype", "bf16")))
     problem = Named(key, group, fields.pop("title", "made up"), case).to_json()
     shared = {"experiment": experiment, "run": run, "time": run, "problem": problem}
-    shared |= {"roof": roof.Roof(700.0, 4000.0), "ladder": None, "rung": None}
+    others = (REFERENCE, rows.NULL, *rows.PEERS.values(), *ways.COMPILED)
+    ladder = None if competitor in others else "triton"
+    shared |= {"roof": roof.Roof(700.0, 4000.0), "ladder": ladder, "rung": None}
     ratio = flat(ratio) if isinstance(ratio, float) else ratio
     timed = {"us": flat(2.0), "ratio": ratio, "null": flat(null), "rounds": 9, "launches": 50}
     refused = {"outcome": "refused", "reason": "not implemented"}

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from perf import __main__, problems, rows
-from perf.experiments import suite
-from perf.experiments.linear import OURS
+from perf.calls import OURS
 from perf.machine import ROOT
 from perf.rows import REFERENCE
 from tritemm.rungs import RUNGS
@@ -44,7 +43,7 @@ REFUSED = [
     ("suite --rounds 0", "argument --rounds: a count is 1 or more, not '0'"),
     ("random --gpus 5", "--gpus 5: torch sees 4; ask for no more"),
     ("random --gpus 4", "NVIDIA H100 and NVIDIA H200; choose some of one kind with CUDA_VISIBLE"),
-    (f"linear --id P1 --file {suite.SUITE}", "are for python -m perf suite"),
+    (f"linear --id P1 --file {problems.SUITE}", "are for python -m perf suite"),
     ("ladder --only nope", "nope"),
     ("ladder --size 8x9", "a size is"),
     ("ladder --sizes x", "a size is"),

@@ -10,11 +10,10 @@ import pytest
 
 from cuda_reference import loader
 from cuda_reference.rungs import RUNGS as CUDA_RUNGS
-from perf import __main__, competitors, figures, problems, rows, select, tables
+from perf import __main__, competitors, figures, problems, rows, rungs, tables
 from perf.case import Case
-from perf.experiments import ladder, model, roofline, serving, show, suite, sweep
+from perf.experiments import model, roofline, serving, show, suite, sweep
 from perf.experiments.sweep import SWEEPS, Sweep
-from perf.figures import Live
 from perf.roof import Roof
 from perf.rows import HALF, NULL, REFERENCE
 from perf.stats import Quantiles
@@ -71,16 +70,14 @@ def test_the_ladder_races_both_and_records(timed, tmp_path, monkeypatch, capsys)
     assert told.err.count("nvcc was not found") == 1 and CUDA_RUNG not in told.out
 
 
-def test_the_ladder_is_drawn_after_every_round_and_after_ctrl_c(timed, tmp_path, monkeypatch):
-    """Each drawing has one round more; the interrupted one has what was measured."""
+def test_the_ladder_is_drawn_after_every_race_and_after_ctrl_c(timed, tmp_path, monkeypatch):
+    """Each drawing has one race more; the interrupted one has what was measured."""
     seen = []
-    monkeypatch.setattr(
-        ladder, "draw", lambda rows, folder: seen.append([r.rounds for r in rows if r.us]) or []
-    )
+    count = lambda rows, folder: seen.append([r.rounds for r in rows if r.us]) or []  # noqa: E731
+    monkeypatch.setattr(rungs, "draw", count)
     words = ("ladder", "--size", "48x40x32", "--ladders", "triton", "--only", RUNGS[2].name)
-    assert ran(tmp_path / "x.jsonl", *words, "--rounds", "3")[0] == 0
-    # While one picture is being drawn, the next rows wait.
-    assert seen[0] == [1] * 3 and seen[-1] == [3] * 3
+    assert ran(tmp_path / "x.jsonl", *words, "--layouts", "NN,NT", "--rounds", "3")[0] == 0
+    assert seen == [[3] * 3, [3] * 6, [3] * 6]
 
     def interrupted(self):
         if self.ticks > 6:
@@ -152,12 +149,12 @@ def test_few_sizes_come_first_then_the_cheapest_and_rungs_are_derived():
 
 def test_what_is_compiled_ahead_is_what_races(monkeypatch):
     problem_of = functools.partial(competitors.problem_of, device=ROOFS.device)
-    monkeypatch.setattr(ladder, "problem_of", problem_of)
+    monkeypatch.setattr(rungs, "problem_of", problem_of)
     monkeypatch.setattr(competitors, "problem_of", problem_of)
     case, options = Case(4096, 4096, 4096, "NT", "fp16"), {"only": ["tiled", "tma"], "auto": True}
-    items = ladder._items(case, triton=RUNGS, **options)
+    items = rungs.items(case, triton=RUNGS, **options)
     assert [name for name, *_ in items[:2]] == ["tiled", "tma"] and len(items) == 3
-    twins = ladder._items(case, triton=RUNGS, others=CUDA_RUNGS, only=["async_stages"])
+    twins = rungs.items(case, triton=RUNGS, others=CUDA_RUNGS, only=["async_stages"])
     assert [config.num_stages for _, _, config in twins] == [4, 3, 2]  # those that a twin names
 
 
@@ -363,21 +360,10 @@ def test_no_two_labels_of_layers_lie_on_one_another_and_none_is_cut_off():
         assert figure.bbox.x0 <= own.x0 and own.x1 <= figure.bbox.x1
 
 
-def test_a_process_of_its_own_draws_meanwhile(tmp_path):
-    live = Live(ladder.draw, tmp_path)
-    live.show(synthetic())
-    [path] = live.last.result()
-    assert path.name == "ladder-4096x4096x4096-NT-bf16.png"
-    own = select.newest(synthetic(), synthetic()[0].case)
-    assert figures.drawn_from(path) == show.VIEWS["ladder"].digest(own)
-    path.unlink()
-    assert live.close(synthetic()) == [path] and path.exists()
-
-
 def test_table_and_plot_read_recorded_rows(tmp_path, capsys):
     path, picture = tmp_path / "x.jsonl", tmp_path / "ladder.png"
     rows.append(path, synthetic())
     assert __main__.main(["table", "--results", str(path)]) == 0
-    assert capsys.readouterr().out.startswith(tables.markdown([ladder.one_ladder(synthetic())]))
+    assert capsys.readouterr().out.startswith(tables.markdown([rungs.one_ladder(synthetic())]))
     assert __main__.main(["plot", "--results", str(path), "--out", str(picture)]) == 0
     assert figures.drawn_from(picture) == show.VIEWS["ladder"].digest(synthetic())

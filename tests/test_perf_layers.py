@@ -2,25 +2,24 @@
 
 import itertools
 import math
-import os
-from concurrent.futures import Future
 
 import pytest
 import torch
 
 import tritemm
 from docs import generate
-from perf import bench, tables
+from perf import bench, race, tables, ways
+from perf.calls import OURS
 from perf.case import Case
 from perf.engine import Competitor
 from perf.experiments import linear, serving, show
-from perf.experiments.linear import ADDED, ADDMM, COMPILED, EPILOGUE, OURS, ways
 from perf.rows import NULL, REFERENCE
 from perf.stats import geomean
 from perf.views import Selection
+from perf.ways import ADDED, ADDMM, COMPILED, EPILOGUE
 from tritemm.problem import INTERPRETED
 
-from .perf_fakes import ROOFS, FakeBench, by_name, flat, four_gpus, on_cpu, ran, row
+from .perf_fakes import ROOFS, Compilers, FakeBench, by_name, flat, four_gpus, on_cpu, ran, row
 
 pytestmark = [pytest.mark.host, pytest.mark.once]
 
@@ -70,7 +69,7 @@ def timed(uncompiled, monkeypatch, tmp_path):
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 def test_ours_is_right_by_the_bound(uncompiled, ending, dtype):
     there = FakeBench(case_of(ending, dtype), {})
-    ours = ways(there.case, there.sets[0], [])[0]
+    ours = ways.ways(there.case, there.sets[0], [])[0]
     assert (ours.name, ours.refusal) == (OURS, None) and ours.config
     loop = there.loop(ours)
     for _ in range(2):  # the state that launches leave is not that of the next check
@@ -100,7 +99,7 @@ def test_an_ending_that_is_wrong_is_found(ending):
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_torchs_ways_agree_and_each_is_compiled_apart(uncompiled, ending):
     there = FakeBench(case_of(ending), {})
-    found = {c.name: c for c in ways(there.case, there.sets[0], list(COMPILED))}
+    found = {c.name: c for c in ways.ways(there.case, there.sets[0], list(COMPILED))}
     single = {"accumulate": [ADDED], "residual": [ADDMM], "bias relu": [EPILOGUE]}.get(ending, [])
     others = [*COMPILED, *single]
     assert list(found) == [OURS, REFERENCE, NULL, *others]
@@ -153,8 +152,8 @@ def test_a_wrong_linear_and_what_torch_cannot_compile_are_said(
     status, found = ran(tmp_path / "x.jsonl", *WORDS, "--id", "A")
     found, told = by_name(found), capsys.readouterr().out
     assert status == 1 and (found[OURS].outcome, found[OURS].us) == ("wrong", None)
-    assert found[REFERENCE].us and found["compile"].us and "A, tritemm: wrong: " in told
-    assert "A, max-autotune: failed: RuntimeError: no Triton" in told
+    assert found[REFERENCE].us and found["compile"].us and "A wrong: " in told
+    assert "max-autotune: A failed: RuntimeError: no Triton" in told
 
 
 def test_losses_to_the_best_of_torch_are_printed_like_wins():
@@ -173,8 +172,13 @@ def test_losses_to_the_best_of_torch_are_printed_like_wins():
     assert "wins (1): A 1.100" in text and "losses (1): B 0.900" in text
     assert "1.004 (1.004-1.004), a tie" in text
     last = next(line for line in text.splitlines() if line.startswith("all ")).split()
-    assert last == ["all", "3", "0.998", "0.900", "(B)", "1", "1", "1", "1.200"]
-    assert "rounded once: torch: A, B, C; max-autotune: A, B, C" in text
+    assert last == [
+        *["all", "3", "0.998", "0.900", "(B)", "2", "of", "3,", "67", "%", "1", "1", "1", "1.200"]
+    ]
+    assert "Beyond the error bound: torch: A, B, C; max-autotune: A, B, C" in text
+    page = show.VIEWS["linear"].table(found, Selection())
+    assert "| all | 3 | 0.998 | 0.900 (B) | 1 | 1 | 1 | 1.200 |" in page
+    assert "rounded once: torch: A, B, C; max-autotune: A, B, C." in page
     # Where torch itself is the fastest of its ways, its ratio is the one.
     (result,) = tables.results(made("D", 1.3), OURS)
     assert (result.best, result.ratio.p50) == (REFERENCE, 1.2)
@@ -221,7 +225,7 @@ def test_problems_have_stable_ids_and_are_chosen_by_words():
 @pytest.mark.parametrize("of", [1, 2, 4, 7])
 def test_parts_share_the_problems_out_fairly(of):
     every = serving.problems()
-    parts = [every[serving.part(f"{index + 1}/{of}")] for index in range(of)]
+    parts = [every[race.part(f"{index + 1}/{of}")] for index in range(of)]
     assert sorted(p.id for own in parts for p in own) == sorted(p.id for p in every)
     for own in parts:
         assert abs(len(own) - len(every) / of) < 1
@@ -239,55 +243,30 @@ def test_parts_share_the_problems_out_fairly(of):
 )  # fmt: skip
 def test_only_what_may_draw_much_power_has_a_long_lead(M, layer, hungry):
     case = Case(M, *layer, "NT")
-    assert serving.hungry(case, ROOFS.of(case)) is hungry and serving.hungry(case, None)
-
-
-class Watched:
-    """In place of the compilers and of the bench: what was compiled, and who raced how long."""
-
-    def __init__(self):
-        self.items, self.plans, self.waited, self.closed = [], [], [], False
-
-    def compilers(self, workers):
-        self.workers = workers
-        return self
-
-    def submit(self, item):
-        self.items.append(item)
-        future = Future()
-        future.set_result(None)
-        result = future.result
-        future.result = lambda: self.waited.append(item) or result()
-        return future
-
-    def bench(self, case, plan, probe):
-        self.plans.append((case, plan, list(self.items)))
-        return FakeBench(case, {"auto": 1e-3 / 1.05})
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *raised):
-        self.closed = True
+    assert race.hungry(case, ROOFS) is hungry and race.hungry(case, None)
 
 
 @pytest.fixture
 def served(monkeypatch):
+    """Three layers; the plan of each race."""
     on_cpu(monkeypatch)
-    there = Watched()
+    plans = []
+
+    def bench_of(case, plan, probe):
+        plans.append(plan)
+        return FakeBench(case, {"auto": 1e-3 / 1.05})
+
     layers = (serving.Layer("Small A1", "up", 24, 40), serving.Layer("Small A1", "down", 40, 24))
     layers += (serving.Layer("Large B", "up", 48, 32),)
     monkeypatch.setattr(serving, "known", lambda: layers)
-    monkeypatch.setattr(serving, "Compilers", there.compilers)
-    monkeypatch.setattr(serving, "chosen", lambda case: case)
-    monkeypatch.setattr(bench, "BENCHES", {"sustained": there.bench})
-    return there
+    monkeypatch.setattr(bench, "BENCHES", {"sustained": bench_of})
+    return plans
 
 
 def test_the_layers_race_are_compiled_ahead_and_each_has_its_plan(
     served, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(serving, "hungry", lambda case, roof: case.N == 48)
+    monkeypatch.setattr(race, "hungry", lambda case, roofs: case.N == 48)
     status, found = ran(tmp_path / "x.jsonl", "serving", "--rows", "1,3,17")
     told = capsys.readouterr()
     ids = [f"{layer}/{M}" for layer in ("small-a1/up", "small-a1/down", "large-b/up")
@@ -298,23 +277,19 @@ def test_the_layers_race_are_compiled_ahead_and_each_has_its_plan(
     assert all(r.ratio.p50 == pytest.approx(1.05, abs=0.015) and r.rung for r in found[::2])
     assert "[9/9] large-b/up/17 up: 17 x 48 x 32 NT, bf16" in told.err
     assert "9 of 9, 100 %" in told.out and "cuBLAS against itself" in told.out
-    cases = [case for case, _, _ in served.plans]
-    assert served.items == served.waited == cases and served.closed and served.workers is None
-    assert all(items == cases for _, _, items in served.plans)  # before the first race
-    assert [plan.lead for _, plan, _ in served.plans] == [0.02] * 6 + [0.1] * 3
-    assert [plan.settle for _, plan, _ in served.plans] == [2.5] + [0] * 8
-    assert {(p.rounds, p.most, p.error) for _, p, _ in served.plans} == {(5, 9, 0.006)}
+    assert Compilers.asked == [row.case for row in found[::2]]
+    assert [plan.lead for plan in served] == [0.02] * 6 + [0.1] * 3
+    assert [plan.settle for plan in served] == [2.5] + [0] * 8
+    assert {(p.rounds, p.most, p.error) for p in served} == {(5, 9, 0.006)}
 
 
 def test_parts_and_gpus_share_one_list(served, tmp_path, monkeypatch):
     path = tmp_path / "x.jsonl"
     four_gpus(monkeypatch)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(12)))
     words = ["serving", "--rows", "1,3,17", "--rounds", "3", "--gpus", "2", "--part"]
     every = [problem.id for problem in serving.problems(rows=[1, 3, 17])]
     status, found = ran(path, *words, "2/2")
     assert status == 0 and [r.id for r in found[::2]] == every[1::2]
-    assert served.workers == 6  # of each process: together as many as cores
     _, found = ran(path, *words, "1/2")
     # Two sittings are shown as one list, in the order of the problems.
     shown = show.VIEWS["serving"].chosen(found, Selection())

@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from perf import figures, rows, select, sources, tables
+from perf import figures, rows, rungs, select, sources, tables
 from perf.case import Case
-from perf.experiments import ladder, show, suite
+from perf.experiments import show, suite
 from perf.machine import slug
 from perf.rows import CUDA, NULL, REFERENCE, TRITON
 from perf.views import Selection
@@ -222,20 +222,20 @@ def test_losses_are_printed_like_wins_and_refusals_are_named():
 
 def test_the_ladders_table_names_ties_twins_and_refusals():
     found = synthetic()
-    lines = tables.markdown([ladder.one_ladder(found)]).splitlines()
+    lines = tables.markdown([rungs.one_ladder(found)]).splitlines()
     assert len(lines) == 2 + len(found) and {line.count("|") for line in lines} == {6}
     assert f"| {RUNGS[0].number:02d} {RUNGS[0].name} |" in lines[2] and "wrong: 7 of 9" in lines[5]
     assert lines[4].endswith("| 1.10 |") and lines[6].endswith(f"| 1.10 ({RUNGS[2].name}) |")
     assert lines[-1].startswith("| cuBLAS | 212")
     caption = tables.caption(found)
     assert all(word in caption for word in ("4096 x 4096 x 4096 NT, bf16", "H200", "aaaaaaa"))
-    text = ladder.text(found)
+    text = rungs.text(found)
     assert text.startswith("4096 x 4096 x 4096 NT, bf16 on NVIDIA H200, sustained, 30 rounds")
     assert ", a tie" in text
     twin = dataclasses.replace(
         found[2], ladder=CUDA, versus={"x": rows.Quantiles(0.99, 1.001, 1.01)}
     )
-    assert "x 1.00 (tie)" in ladder.text([twin])
+    assert "x 1.00 (tie)" in rungs.text([twin])
     assert slug("NVIDIA H200") == "nvidia-h200"
 
 

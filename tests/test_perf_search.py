@@ -12,13 +12,13 @@ import pytest
 import torch
 
 import tritemm
-from perf import __main__, bench, competitors, engine, operands
+from perf import __main__, bench, competitors, engine, operands, searches
 from perf.case import Case
 from perf.engine import Competitor
 from perf.experiments import regret, repeat, search, show
-from perf.experiments.search import CUBLAS, Found, Option, Result, Task
 from perf.machine import ROOT
 from perf.problems import random_problems
+from perf.searches import CUBLAS, Found, Option, Result, Task
 from perf.views import Selection
 from tritemm import dispatch
 from tritemm.compile.asm import DEVICES
@@ -69,7 +69,7 @@ def fakes(monkeypatch):
 
 def searched(within=None, times=TIMES, **given):
     task = Task.of(CASE, within=within)
-    return search.search(task, FakeBench(CASE, times), random.Random(0), **given)
+    return searches.search(task, FakeBench(CASE, times), random.Random(0), **given)
 
 
 # What is searched, and found
@@ -131,7 +131,7 @@ def test_the_hopeless_are_timed_once_more_the_near_often_and_what_stalled_like_o
         return dataclasses.replace(made, time=time, seconds=1.0 if name in stalls else made.seconds)
 
     monkeypatch.setattr(FakeBench, "loop", loop)
-    slow, often = 1e-3 * (search.HOPELESS + 1), search.PASSES + search.FINALS
+    slow, often = 1e-3 * (searches.HOPELESS + 1), searches.PASSES + searches.FINALS
     one = searched(times=TIMES | {NAMES[SMALL]: slow, NAMES[LARGE]: 1e-3})
     assert taken[NAMES[SMALL]] == 1 and taken[NAMES[LARGE]] == taken[CUBLAS] == often
     assert taken[NAMES[SWAPPED]] == often  # the choice
@@ -142,7 +142,9 @@ def test_the_hopeless_are_timed_once_more_the_near_often_and_what_stalled_like_o
 
 def test_times_before_the_clock_has_settled_are_scaled_and_lines_are_compact(fakes, monkeypatch):
     """Of the two that are in the finals, settled times count, here three times as long."""
-    lines = {r.name: json.loads(search.to_json(CASE, r)) for r in searched().results}
+    one = searched()
+    lines = {r.name: json.loads(search.to_json(one, r)) for r in one.results}
+    assert [name for name in lines if lines[name].get("chosen")] == [NAMES[SWAPPED]]
     line = lines[NAMES[SWAPPED]]
     config = {"BLOCK_M": 32, "BLOCK_N": 32, "BLOCK_K": 16, "SPLIT_K": 3, "SWAP": True}
     assert line["config"] == config and line["predicted_us"] == 3500 and "scaled" not in line
@@ -150,9 +152,9 @@ def test_times_before_the_clock_has_settled_are_scaled_and_lines_are_compact(fak
     assert shared.items() <= line.items() and line["precision"] == "ieee"
     assert (lines[CUBLAS]["kernel"], lines[CUBLAS]["config"]) == (CUBLAS, {})
     assert lines["raises 16x16x16 w4 s1 linear"]["us"] is None
-    monkeypatch.setattr(search, "HUNGRY", 0.0)
-    monkeypatch.setattr(search, "FINALISTS", 1)
-    monkeypatch.setattr(search, "_settled", lambda loop: 3 * loop.seconds)
+    monkeypatch.setattr(searches, "HUNGRY", 0.0)
+    monkeypatch.setattr(searches, "FINALISTS", 1)
+    monkeypatch.setattr(searches, "_settled", lambda loop: 3 * loop.seconds)
     results = {r.name: r for r in searched().results}
     for name, seconds in TIMES.items():
         assert results[name].seconds == pytest.approx(3 * seconds, rel=0.2)
@@ -167,13 +169,13 @@ def test_a_search_is_read_from_what_its_processes_left(tmp_path):
         Result(Option(None, None, None), 11.5e-6),
         Result(Option(RUNGS[3], config, 12.5e-6), None, "wrong: 3 of 9"),
     )
-    one = Found(Case(64, 96, 128, "TN", "fp16", out_dtype="fp32"), found, found[0].name, "title")
-    lines = [search.to_json(one.case, r) for r in found]
-    (tmp_path / "0.jsonl").write_text("\n".join(["{}", search.note(one), *lines, '{"M": 4']))
-    (read,) = search.read([tmp_path / "0.jsonl"])
-    assert (read.case, read.title, search.wrong(read)) == (one.case, "title", True)
+    one = Found(Case(64, 96, 128, "TN", "fp16", out_dtype="fp32"), found, found[0].name)
+    lines = [search.to_json(one, r) for r in found]
+    (tmp_path / "0.jsonl").write_text("\n".join(["{}", *lines, '{"M": 4']))
+    (read,) = search.read([one.case, CASE], [tmp_path / "0.jsonl"])
+    assert (read.chosen, search.wrong(read)) == (one.chosen, True)
     assert search.text(read) == search.text(one)
-    assert [search.to_json(one.case, r) for r in read.results] == lines
+    assert [search.to_json(read, r) for r in read.results] == lines
 
 
 def test_a_config_is_named_by_all_it_has():
@@ -258,7 +260,7 @@ def test_the_quick_bench_times_whole_cycles_over_more_than_l2_and_finds_what_is_
 
 def test_what_hangs_ends_the_process_and_is_named_and_so_is_a_cuda_error(fakes, monkeypatch):
     text = (
-        "import time; from perf.experiments.search import watched\n"
+        "import time; from perf.searches import watched\n"
         "with watched('quick', 30): pass\n"
         "with watched('pingpong on 1 x 1 x 1', 0.3): time.sleep(60)\n"
     )
@@ -307,7 +309,7 @@ class FakeSearches:
         task = self.tasks[index]
         if error := self.raises.get(task.case.layout):
             raise error
-        return search.search(task, FakeBench(task.case, TIMES), rng, say=say)
+        return searches.search(task, FakeBench(task.case, TIMES), rng, say=say)
 
 
 @pytest.fixture
@@ -373,7 +375,7 @@ def test_a_shared_search_leaves_the_lines_of_one_process(command, monkeypatch, t
     assert lines[0] == expected[0] and len(lines) == len(expected) == 1 + 3 * 4
     for at in (1, 5, 9):  # within a problem the fastest comes first: that may differ
         assert all(line in expected[at : at + 4] for line in lines[at : at + 4])
-    assert "[2/2] 16 x 32 x 48 TT" in told.err
+    assert "[2/2] 16 x 32 x 48 TT" in told.out
     assert told.out.count("3 problems: the choice takes 1.0") == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.jsonl", "2.jsonl"]
     FakeSearches.raises = {"NN": RuntimeError("CUDA error: misaligned")}

@@ -12,10 +12,11 @@ import pytest
 import torch
 
 import tritemm
-from perf import __main__, bench, engine, problems, rows, session
+from perf import __main__, bench, engine, peers, problems, rows, session, tables
 from perf.case import Case
 from perf.engine import Competitor, Plan
-from perf.experiments import peers, roofline, show, suite
+from perf.experiments import peers as shown
+from perf.experiments import roofline, show, suite
 from perf.rows import INVARIANT, PEERS, REFERENCE
 from perf.views import Selection
 from tritemm.rungs import RUNGS
@@ -85,7 +86,8 @@ def test_the_suite_is_read():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("id,class,name\n", "no column batch"),
+        (HEAD + "A,one,x,1,,2,3,bf16,bf16,NT\n", "line 2: M is a count of 1 or more, not ''"),
+        ("M,N,K,epilogue\n8,8,8,bias\n", "no column is called 'epilogue'; there are M, N, K, id"),
         (HEAD + "A,one,x,1,0,2,3,bf16,bf16,NT\n", "line 2: M is a count of 1 or more, not '0'"),
         (HEAD + "A,one,x,1,2,2,3,bf17,bf16,NT\n", "a type is one of .*, not 'bf17'"),
         (HEAD + "A,one,x,1,2,2,3,int32,int32,NT\n", "int32 is no type of operands"),
@@ -172,7 +174,7 @@ def test_batch_invariance_races_beside_auto_and_is_an_experiment_of_its_own(
     assert found[0].ratio.p50 == pytest.approx(1 / 1.6, rel=0.01)
     assert found[0].versus["auto"].p50 == pytest.approx(0.5, rel=0.01)
     told, selection = capsys.readouterr().out, Selection()
-    line = next(line.split() for line in told.splitlines() if line.startswith("all 16-bit"))
+    *_, line = (line.split() for line in told.splitlines() if line.startswith("all 16-bit"))
     assert [float(line[i]) for i in (3, 6, 7)] == pytest.approx([1 / 1.6, 1.25, 0.5], abs=0.01)
     view = show.VIEWS["invariant"]
     assert "| decode | 1 |" in view.table(view.chosen(found, selection), selection)
@@ -223,7 +225,7 @@ def test_what_would_end_too_late_is_not_begun(timed, tmp_path, monkeypatch, caps
     made = session.Session(args, "suite")  # begins at minute 0; each race takes one
     found = problems.read_suite(tmp_path / "mine.csv")[:2] * 3
     field = lambda case, operands: [Competitor(REFERENCE, torch.matmul)]  # noqa: E731
-    made.measure([suite.task(p, field) for p in found], Plan(rounds=3), minutes=4)
+    made.measure([session.Task.of(p, field) for p in found], Plan(rounds=3), minutes=4)
     assert len(made.races) == 2
     assert capsys.readouterr().err.count("not begun, to end within 4 minutes") == 1
 
@@ -303,9 +305,9 @@ def test_the_suite_races_peers_as_an_experiment_of_its_own(timed, tmp_path, monk
     assert found[2].config == {"kept": LT} and found[2].versus is None
     told = capsys.readouterr().out
     last = next(line.split() for line in told.splitlines() if line.startswith("all  "))
-    assert last[1:4] == ["2", "of", "3"] and last[-2:] == ["quack", "2"]
-    assert [float(last[i]) for i in (4, 7)] == pytest.approx([1.2, 0.9], abs=0.01)
-    assert "losses against the best peer (2): " in told and "cublaslt: C refused: no fp8." in told
+    assert last[1:4] == ["2", "of", "3"]
+    assert [float(last[i]) for i in (4, -1)] == pytest.approx([0.9, 1.2], abs=0.01)
+    assert "losses (2): " in told and "cublaslt: C refused: no fp8." in told
     view, selection = show.VIEWS["peers"], Selection()
     table = view.table(view.chosen(found, selection), selection)
     assert "| cublaslt µs | quack µs |" in table and "nan" not in table
@@ -335,10 +337,10 @@ FOUND = [
 
 
 def test_the_best_peer_is_the_fastest_of_each_problem_and_totals_are_of_classes():
-    found = {result.id: (result.best, result.ratio.p50) for result in peers.beside(FOUND, "auto")}
+    found = {r.id: (r.best, r.ratio.p50) for r in tables.against_all(FOUND, "auto")}
     assert found == {"P1": (LT, 1.05), "T8": (LT, 2.9), "S1": (QUACK, 0.9), "S8": (LT, 0.7),
                      "R1": (REFERENCE, 2.0)}  # fmt: skip
-    lines = {line[0]: line for line in peers.totals(peers.beside(FOUND, "auto")).body}
+    lines = {line[0]: line for line in shown.totals(tables.against_all(FOUND, "auto")).body}
     assert list(lines) == ["prefill", "train", "square", "ragged", "large aligned", "all 16-bit",
                            "all"]  # fmt: skip
     large = lines["large aligned"]  # P1 and S1
@@ -346,8 +348,8 @@ def test_the_best_peer_is_the_fastest_of_each_problem_and_totals_are_of_classes(
     assert large[6:] == ("1", "0", "1", "cublaslt 1, quack 1")
     assert lines["all"][5:] == ("0.700 (S8)", "3", "0", "2", "cublaslt 3, quack 1, cuBLAS 1")
     tma = [dataclasses.replace(r, competitor="tma") for r in FOUND if r.competitor == "auto"]
-    assert peers.ours([*FOUND, *tma]) == ["auto", "tma"]  # neither is the other's peer
-    assert {r.best for r in peers.beside([*FOUND, *tma], "auto")} == {LT, QUACK, REFERENCE}
+    assert tables.tritemms([*FOUND, *tma]) == ["auto", "tma"]  # neither is the other's peer
+    assert {r.best for r in tables.against_all([*FOUND, *tma], "auto")} == {LT, QUACK, REFERENCE}
 
 
 def test_peers_that_have_no_time_or_missed_the_bound_are_named():
@@ -357,10 +359,10 @@ def test_peers_that_have_no_time_or_missed_the_bound_are_named():
         for r in FOUND
     ]  # fmt: skip
     every = [*missed, row("F1", "fp8", 1.0, REFERENCE, experiment="peers"), *refused]
-    for text in (peers.text(every), show.VIEWS["peers"].table(every, Selection())):
+    for text in (suite.text(every), show.VIEWS["peers"].table(every, Selection())):
         assert "F1 refused: not implemented." in text and "cublaslt: F1 refused: not" in text
         assert "Beyond the error bound: cublaslt: S1." in text and "nan" not in text
-    assert "losses against the best peer (2): S8 0.700, S1 0.900" in peers.text(FOUND)
+    assert "losses (2): S8 0.700, S1 0.900" in suite.text(FOUND)
 
 
 def test_the_headline_names_both_where_all_of_the_suite_was_raced(monkeypatch):
@@ -401,3 +403,24 @@ def test_the_roofline_has_each_type_at_its_own_clock(timed, tmp_path, monkeypatc
              for key, us in (("A", 9.0), ("B", 2.0), ("C", 5.0))]  # fmt: skip
     lines = roofline.text([], below).splitlines()
     assert [line.split()[0] for line in lines[-3:]] == ["A", "C", "B"]
+
+
+@pytest.mark.parametrize("name", ["mine.csv", "mine.json"])
+def test_a_strangers_shapes_race_from_one_file(timed, tmp_path, monkeypatch, capsys, name):
+    """Sizes alone are enough; what follows a product is raced against torch's ways."""
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    timed["auto"] = 0.5e-3
+    lines = [
+        {"M": 32, "N": 24, "K": 40, "weight": 3},
+        {"M": 16, "N": 24, "K": 40, "ending": "bias"},
+    ]
+    text = "M,N,K,weight,ending\n32,24,40,3,\n16,24,40,,bias\n"
+    (tmp_path / name).write_text(json.dumps(lines) if name.endswith("json") else text)
+    words = ("race", "--cases", name, "--rounds", "3", "--compiled", "compile")
+    status, found = ran(tmp_path / "x.jsonl", *words)
+    names = ["auto", REFERENCE, "auto", REFERENCE, "compile"]
+    assert status == 0 and [row.competitor for row in found] == names
+    assert found[0].case == Case(32, 24, 40, "NT") and found[2].case.ending == "bias"
+    assert found[0].problem["weight"] == "3" and {r.experiment for r in found} == {"race"}
+    told = capsys.readouterr().out
+    assert "As often as weighted: " in told and " 2.0" in told and "torch µs" in told

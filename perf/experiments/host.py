@@ -17,35 +17,32 @@ import dataclasses
 import functools
 import itertools
 import math
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
 import triton
 
 import tritemm
-from tritemm.budget import Verdict
 from tritemm.rungs import RUNGS
 
-from .. import cli, machine, session, tables
-from ..agreement import Agreement, Errors, errors, judge
+from .. import calls, cli, session, tables
+from ..agreement import Agreement
+from ..calls import OURS, CallBench, compiled
 from ..case import DTYPES, Case, parse_size
-from ..competitors import matmul, matmul_options
-from ..engine import Competitor, Loop, Plan, Repeated, Sample
+from ..competitors import matmul
+from ..engine import Competitor, Loop, Plan, Sample
 from ..machine import State
-from ..operands import Operands, operands, verify
+from ..operands import operands
 from ..problems import Problem
-from ..rows import NULL, REFERENCE, TRITON, Row
+from ..rows import NULL, REFERENCE, Row
 from ..select import newest_of_all, runs
 from ..tables import Parts, Table, digits, spread, us, us_spread
 from ..views import Selection, View
-from .model import OURS, compiled, uncollected
 
 #: Launches that a CUDA stream takes before the next one waits (about as many, on an H200).
 QUEUE = 1024
-#: Calls in a batch, of at most `LAUNCHES` launches each (a padding copy or a reduction is one).
+#: Calls in a batch, of at most so many launches each (a padding copy or a reduction is one).
 CALLS, LAUNCHES = 50, 8
 #: Untimed calls before a batch, which bring the competitor's code back into the CPU's caches.
 LEAD = 5
@@ -56,6 +53,8 @@ EAGER, OUT = "host eager", "host out"
 MODES = (EAGER, OUT, f"{EAGER} first", f"{OUT} first")
 #: What is measured unless another size is asked for.
 CASE = Case(128, 128, 128, "NT", "bf16")
+#: Seconds of calls before a race; and where the operands are.
+SETTLE, DEVICE = 0.3, "cuda"
 #: The tables; and who is asked for in the first: slow rungs aren't called for speed.
 WHAT = ("kernels", "calls", "routing")
 DEFAULT = ("auto", *(kernel.name for kernel in RUNGS[-5:]))
@@ -89,259 +88,28 @@ def register(commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """The status is that of `Session.finish`."""
-    if reason := cli.unable("host"):
-        return cli.refuse(reason)
     case = Case(*args.size, CASE.layout, CASE.dtype)
     if case.M == case.N == 1:
         return cli.refuse(f"first calls need other sizes of M or N, and both are 1 in {case.size}")
-    there = session.Session(args, "host")
-    rounds = min(5, args.rounds) if args.quick else args.rounds
-    with counted_loads() as loads:
-        races = [
-            *(kernel_races(case, args.kernels, loads) if "kernels" in args.what else ()),
-            *(call_races(KINDS) if "calls" in args.what else ()),
-            *(call_races(ROUTED) if "routing" in args.what else ()),
-        ]
-        measure(there, races, rounds)
-    return there.finish(text)
+
+    def measure(there: session.Session, mine: Sequence[Problem]) -> None:
+        rounds = min(5, args.rounds) if args.quick else args.rounds
+        with counted_loads() as loads:
+            kinds = [
+                *(kernel_kinds(case, args.kernels, loads) if "kernels" in args.what else ()),
+                *(KINDS if "calls" in args.what else ()),
+                *(ROUTED if "routing" in args.what else ()),
+            ]
+            plan = Plan(rounds=rounds, longest=math.inf, settle=SETTLE)
+            there.measure([task_of(kind) for kind in kinds], plan)
+
+    return session.run(args, "host", [], measure, text)
 
 
-@dataclasses.dataclass(frozen=True)
-class Race:
-    """In `mode`, of `make`'s bench and field; `problem` is the kind of call."""
+# Kinds of calls
 
-    mode: str
-    case: Case
-    make: Callable[[], tuple]
-    problem: Problem | None = None
-
-
-def measure(there: session.Session, races: Sequence[Race], rounds: int) -> None:
-    """Record every race; Ctrl-C keeps what was measured.
-
-    The rows are without what says something about the GPU's work: errors, rungs below.
-    """
-    plan, left_out = (
-        Plan(rounds=rounds, longest=math.inf),
-        {"worst": None, "below": None, "ratio_below": None},
-    )
-    amend = lambda rows: [dataclasses.replace(row, **left_out) for row in rows]  # noqa: E731
-    try:
-        for race in races:
-            cli.say(f"{race.mode}: {race.case}")
-            problem = race.problem and race.problem.to_json()
-            heading = there.heading(race.case, problem, mode=race.mode, roof=None)
-            there.race(heading, lambda plan, race=race: race.make(), plan, amend)
-            if there.interrupted:
-                break
-    except KeyboardInterrupt:
-        there.interrupted = True
-
-
-# How calls are timed
-
-
-@dataclasses.dataclass(frozen=True)
-class Watch:
-    """`clock()` in seconds; `synchronise()` waits until the GPU is idle."""
-
-    clock: Callable[[], float] = time.perf_counter
-    synchronise: Callable[[], None] = torch.cuda.synchronize
-
-    def seconds(self, call: Callable[[], Any], calls: int) -> float:
-        """Of `calls` calls in a row, dropped results included, beginning with an idle GPU."""
-        self.synchronise()
-        with uncollected():
-            begin = self.clock()
-            for _ in itertools.repeat(None, calls):
-                call()
-            return self.clock() - begin
-
-
-#: What a bench of calls needs to know of the machine; a test has its own.
-DEVICE, WATCH, SETTLE = "cuda", Watch(), 0.3
-
-
-class Calls:
-    """An `engine.Bench` of batches of `calls` calls; `bind` makes one of a competitor's ready.
-
-    Those of `ENABLED` are routed, which is one setting of the process: it is switched on before a
-    batch and off after it, untimed.
-    """
-
-    #: Calls that compile the kernel and load it.
-    first = LEAD
-
-    def __init__(self, case: Case, mode: str, calls: int):
-        self.case, self.mode, self.calls, self.watch = case, mode, calls, WATCH
-
-    def estimate(self, caller: Competitor) -> float:
-        """Seconds of a call after the first ones."""
-        with inside(caller.name):
-            call = self.bind(caller)
-            for _ in range(self.first):
-                call()
-            return self.watch.seconds(call, 1)
-
-    def loop(self, caller: Competitor) -> Repeated:
-        name = caller.name
-        with inside(name):
-            call = self.bind(caller)
-            seconds = self.watch.seconds(call, 1)
-
-        def sample() -> Sample:
-            """A batch."""
-            with inside(name):
-                for _ in range(LEAD):
-                    call()
-                return Sample(self.watch.seconds(call, self.calls) / self.calls)
-
-        def replay() -> None:
-            with inside(name):
-                self.keep(call())
-
-        return Repeated(self.calls, seconds, replay, sample, name=name)
-
-    def keep(self, result: Any) -> None:
-        """Leave a result where `verify` looks."""
-
-    def recover(self) -> None:
-        self.watch.synchronise()
-
-    def settle(self, loops: Sequence[Loop]) -> State:
-        """Calls for a while: the CPU has a clock to raise, too. The state is the GPU's."""
-        begin, probe = self.watch.clock(), machine.probe()
-        while self.watch.clock() - begin < SETTLE:
-            for loop in loops:
-                loop.replay()
-            self.watch.synchronise()
-        return probe()
-
-
-@contextlib.contextmanager
-def inside(name: str) -> Iterator[tritemm.takeover.integrate.Report | None]:
-    """`tritemm.enabled()`, for the competitor that is timed there."""
-    with tritemm.enabled() if name == ENABLED else contextlib.nullcontext() as report:
-        yield report
-
-
-class Cached(Calls):
-    """Of `caller.run` on one set of operands; `out`: with out=."""
-
-    first = 2
-
-    def __init__(self, case: Case, mode: str, *, out: bool, calls: int | None = None):
-        super().__init__(case, mode, calls or CALLS)
-        assert (self.calls + LEAD) * LAUNCHES <= QUEUE // 2, "a call would wait for the GPU"
-        self.out, self.sets = out, [operands(case, DEVICE)]
-
-    def bind(self, caller: Competitor, given: Operands = ()) -> Callable:
-        """On the known operands, unless others are `given`."""
-        a, b, c = given or self.sets[0]
-        return functools.partial(caller.run, a, b, **({"out": c} if self.out else {}))
-
-    def keep(self, result: torch.Tensor) -> None:
-        c = self.sets[0][2]
-        if result is not c:
-            c.copy_(result)
-
-    def verify(self, loop: Loop, accumulate: str | None = None) -> Verdict:
-        return verify(self.case, self.sets, loop.replay, 1, accumulate)
-
-
-class First(Cached):
-    """Each sample is the one call that its sizes ever get, by a kernel that is already loaded.
-
-    What a new sequence length costs. `loads()` counts loaded kernels: a call that loads one is not
-    counted, and another shape takes its place.
-    """
-
-    def __init__(self, *args, shapes: Iterator[Case], loads: Callable[[], int], **options):
-        super().__init__(*args, **options)
-        self.shapes, self.loads = shapes, loads
-
-    def loop(self, caller: Competitor) -> Loop:
-        """Raises RuntimeError if each of `ATTEMPTS` shapes loads a kernel of its own."""
-        known, time = super().loop(caller), functools.partial(self._without_load, caller)
-        for _ in range(WARM):
-            time()
-        return dataclasses.replace(known, launches=1, time=time)
-
-    def _without_load(self, caller: Competitor) -> Sample:
-        """The first call of a shape that an already loaded kernel multiplies."""
-        for _ in range(ATTEMPTS):
-            before = self.loads()
-            call = self.bind(caller, operands(next(self.shapes), DEVICE))
-            # A known shape first: only the sizes of the timed call are new, not its code.
-            self.bind(caller)()
-            seconds = self.watch.seconds(call, 1)
-            if self.loads() == before:
-                return Sample(seconds)
-        raise RuntimeError(f"{ATTEMPTS} new shapes in a row, and each loaded another kernel")
-
-
-@contextlib.contextmanager
-def counted_loads() -> Iterator[Callable[[], int]]:
-    """How many Triton kernels were loaded since the block began, compiled now or long ago."""
-    loaded: list[tuple] = []
-    note = lambda *given, **named: loaded.append(given)  # noqa: E731
-    hooks = triton.knobs.runtime.kernel_load_end_hook
-    hooks.add(note)
-    try:
-        yield lambda: len(loaded)
-    finally:
-        hooks.remove(note)
-
-
-def shapes(case: Case) -> Iterator[Case]:
-    """Cases with other M and N than `case`, each once, the nearest first; without end.
-
-    M and N differ by multiples of 16, which is what Triton specialises kernels by, and 1 stays 1.
-    K stays, because kernels are compiled with and without a ragged last step. So most shapes run
-    the kernel that their neighbour runs. ValueError where there is no other shape.
-    """
-    if case.M == case.N == 1:
-        raise ValueError(f"{case.size} has no neighbours: M and N are 1")
-    for distance in itertools.count(1):
-        steps = range(-distance, distance + 1)
-        rows, columns = (
-            [step for step in steps if size + 16 * step > 1] if size > 1 else [0]
-            for size in (case.M, case.N)
-        )
-        for i, j in itertools.product(rows, columns):
-            if max(abs(i), abs(j)) == distance:
-                yield dataclasses.replace(case, M=case.M + 16 * i, N=case.N + 16 * j)
-
-
-def kernel_races(case: Case, kernels: Sequence[str], loads: Callable[[], int]) -> Iterator[Race]:
-    """A race per mode; they share what new shapes there are."""
-    fresh = shapes(case)
-    kinds = (Cached, Cached) + (functools.partial(First, shapes=fresh, loads=loads),) * 2
-    for mode, kind in zip(MODES, kinds, strict=True):
-
-        def make(mode=mode, kind=kind):
-            bench = kind(case, mode, out=mode.startswith(OUT))
-            return bench, callers(case, bench.sets[0], dict.fromkeys(kernels))
-
-        yield Race(mode, case, make)
-
-
-def callers(case: Case, operands_: Operands, kernels: Iterable[str]) -> list[Competitor]:
-    """`tritemm.matmul` with each `kernel=` word, then `torch.matmul` twice; `out=` is optional."""
-    found = []
-    for each in matmul(case, operands_, kernels):
-        # Without the options that have their defaults: nobody spells them out.
-        asked = matmul_options(case, each.name).items()
-        options = {k: v for k, v in asked if v is not None and (k, v) != ("kernel", "auto")}
-        run = functools.partial(tritemm.matmul, **options) if each.ladder else torch.matmul
-        found.append(dataclasses.replace(each, run=run))
-    return found
-
-
-# Calls as models make them, and torch's own
-
-Multiply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-#: Makes a call of its multiplication, its operands and a mode of `model.MODES`; the call returns
+Multiply = Callable[..., torch.Tensor]
+#: Makes a call of its multiplication, its operands and a mode of `calls.MODES`; the call returns
 #: its results, in this order.
 Make = Callable[[Multiply, torch.Tensor, torch.Tensor, str], Callable[[], tuple]]
 RESULTS = ("result", "gradient of x", "gradient of w")
@@ -353,6 +121,12 @@ ENABLED = "enabled"
 
 def plain(multiply: Multiply, x: torch.Tensor, w: torch.Tensor, mode: str):
     return lambda: (multiply(x, w),)
+
+
+def into(multiply: Multiply, x: torch.Tensor, w: torch.Tensor, mode: str):
+    """A call with `out=`."""
+    out = torch.empty_like(multiply(x, w))
+    return lambda: (multiply(x, w, out=out),)
 
 
 def recorded(multiply: Multiply, x: torch.Tensor, w: torch.Tensor, mode: str):
@@ -396,10 +170,11 @@ def linear(x: torch.Tensor, w: torch.Tensor, **options) -> torch.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """One way to call. `products`: of one call; `mode`: of `model.MODES`.
+    """One way to call. `products`: of one call; `mode`: of `calls.MODES`.
 
-    `torchs` and `ours` are the functions; of a routed kind they are given a bias first. Layout NT
-    is `F.linear`'s: the weight is stored [N, K]. `kernels`: what tritemm is asked for.
+    `torchs` and `ours` are the functions; of a routed kind they are given a bias first. With
+    `weight`, layout NT is `F.linear`'s, whose weight is stored [N, K]. `kernels`: what tritemm is
+    asked for. Of `family` "kernel" `name` is the rows' mode.
     """
 
     name: str
@@ -412,15 +187,18 @@ class Kind:
     family: str = "call"
     torchs: Callable = F.linear
     ours: Callable = linear
+    weight: bool = True
+    bench: Callable[[Kind, Plan], CallBench] | None = None
 
     @property
     def mode_of_rows(self) -> str:
-        return f"host {self.family} {self.name}"
+        return self.name if self.family == "kernel" else f"host {self.family} {self.name}"
 
     @property
     def calls(self) -> int:
-        """Per batch: with two launches per product (one packs or adds up), half of the queue."""
-        return max(1, min(CALLS, QUEUE // 2 // (2 * self.products) - LEAD))
+        """Per batch: with all launches of its products, half of the queue."""
+        launches = LAUNCHES if self.family == "kernel" else 2 * self.products
+        return max(1, min(CALLS, QUEUE // 2 // launches - LEAD))
 
     def function(self, name: str, bias: torch.Tensor | None) -> Multiply:
         """That of a competitor: torch's, inside `tritemm.enabled()` too, or tritemm's."""
@@ -429,6 +207,11 @@ class Kind:
         if name == REFERENCE:
             return self.torchs
         return self.ours if name == "auto" else functools.partial(self.ours, kernel=name)
+
+    def field(self, there: CallBench) -> list[Competitor]:
+        if self.family != "kernel":
+            return calls.field(*self.kernels)
+        return matmul(self.case, (there.x, there.w, None), dict.fromkeys(self.kernels))
 
 
 LINEAR = Case(16, 2048, 2048, "NT", "bf16")
@@ -473,69 +256,157 @@ ROUTED = (
 )
 
 
-class Called(Calls):
-    """Of one kind of call. Torch comes first: it is what the others are judged by."""
+def kernel_kinds(case: Case, kernels: Sequence[str], loads: Callable[[], int]) -> Iterator[Kind]:
+    """One per mode; their first calls share what new shapes there are."""
+    first = functools.partial(First, shapes=shapes(case), loads=loads)
+    known = {"kernels": tuple(kernels), "family": "kernel", "weight": False, **_STORED}
+    for mode in MODES:
+        bench = first if mode.endswith("first") else Called
+        make = into if mode.startswith(OUT) else plain
+        yield Kind(mode, mode, case, make, bench=bench, **known)
 
-    def __init__(self, kind: Kind):
-        super().__init__(kind.case, kind.mode_of_rows, kind.calls)
-        self.kind = kind
-        a, b, _ = operands(kind.case, DEVICE)
+
+def task_of(kind: Kind) -> session.Task:
+    """Its rows are without what says something about the GPU's work: errors, rungs below."""
+    problem = Problem(kind.name, kind.family, kind.title, kind.case)
+    left_out = {"worst": None, "below": None, "ratio_below": None}
+    return session.Task(
+        kind.case,
+        kind.field,
+        None if kind.family == "kernel" else problem,
+        functools.partial(kind.bench or Called, kind),
+        amend=lambda there, rows: [dataclasses.replace(row, **left_out) for row in rows],
+        fields={"mode": kind.mode_of_rows, "roof": None},
+    )
+
+
+# How they are timed
+
+
+class Called(CallBench):
+    """Calls of one kind.
+
+    Those of `ENABLED` are routed, which is one setting of the process: it is switched on before a
+    batch and off after it, untimed.
+    """
+
+    def __init__(self, kind: Kind, plan: Plan):
+        self.kind, self.case, self.mode = kind, kind.case, kind.mode_of_rows
         # Values of a weight that keeps the size of what it multiplies, however often it does.
-        self.x, self.w = a, (b.mT if kind.case.layout == "NT" else b) / math.sqrt(kind.case.K)
+        self.x, self.w = self.operands(kind.case)
         self.bias = torch.randn(kind.case.N, dtype=DTYPES[kind.case.dtype], device=DEVICE)
-        self.made: dict[str, Callable[[], tuple]] = {}
         multiply = self.multiply(REFERENCE, torch.float32)
-        self.exact = _results(kind.make(multiply, self.x.float(), self.w.float(), "eager"))
-        self.torchs: Errors | None = None
+        call = kind.make(multiply, self.x.float(), self.w.float(), "eager")
+        super().__init__(_named(call), plan)
+
+    def operands(self, case: Case) -> tuple[torch.Tensor, torch.Tensor]:
+        a, b, _ = operands(case, DEVICE)
+        turned = self.kind.weight and case.layout == "NT"
+        return a, (b.mT if turned else b) / math.sqrt(case.K)
 
     def multiply(self, name: str, dtype: torch.dtype) -> Multiply:
         """That of a competitor, for operands of this type."""
         bias = self.bias.detach().clone().to(dtype)
         return self.kind.function(name, bias.requires_grad_(self.kind.make is recorded))
 
-    def call(self, name: str) -> Callable[[], tuple]:
-        """Torch's is one, under both of its names; each has its own leaves."""
-        name = REFERENCE if name == NULL else name
-        if name not in self.made:
-            x, w = self.x.detach().clone(), self.w.detach().clone()
-            multiply = self.multiply(name, x.dtype)
-            self.made[name] = self.kind.make(multiply, x, w, self.kind.mode)
-        return self.made[name]
+    def make(self, name: str) -> Callable[[], tuple]:
+        """Each competitor has its own leaves."""
+        x, w = self.x.detach().clone(), self.w.detach().clone()
+        return self.kind.make(self.multiply(name, x.dtype), x, w, self.kind.mode)
 
-    def bind(self, caller: Competitor) -> Callable[[], tuple]:
-        return self.call(caller.name)
+    def batch(self, seconds: float) -> tuple[int, int]:
+        return LEAD, self.kind.calls
 
-    def verify(self, loop: Repeated, accumulate: str | None = None) -> Agreement:
-        """Against fp32 by torch, and judged by what torch loses in the same type.
+    @contextlib.contextmanager
+    def around(self, name: str) -> Iterator[None]:
+        """`tritemm.enabled()`, for the competitor that is timed there."""
+        with tritemm.enabled() if name == ENABLED else contextlib.nullcontext() as self.report:
+            yield
 
-        The allocator's free memory is poisoned first: an element that isn't written must not hold
-        what an earlier call wrote there. A call that tritemm leaves to torch is no routed call.
-        """
-        with inside(loop.name) as report:
-            call, dtype = self.call(loop.name), self.x.dtype
-            poison = [torch.full_like(t, math.nan, dtype=dtype) for t in self.exact.values()]
-            del poison
-            own = errors(_results(call), self.exact)
-        self.torchs = self.torchs or own
-        verdict = judge(own, self.torchs)
-        if report and (report.fell_back or not report.ran):
-            left = " ".join(str(report).split())
+    def results(self, name: str) -> calls.Results:
+        """The allocator's free memory is poisoned first: an element that isn't written must not
+        hold what an earlier call wrote there."""
+        call, dtype = self.call(name), self.x.dtype
+        poison = [torch.full_like(t, math.nan, dtype=dtype) for t in self.exact.values()]
+        del poison
+        return _named(call)
+
+    def verify(self, loop: Loop, accumulate: str | None = None) -> Agreement:
+        """A call that tritemm leaves to torch is no routed call."""
+        verdict = super().verify(loop)
+        if self.report and (self.report.fell_back or not self.report.ran):
+            left = " ".join(str(self.report).split())
             return dataclasses.replace(verdict, ok=False, message=f"not routed: {left}")
         return verdict
 
 
-def _results(call: Callable[[], tuple]) -> dict[str, torch.Tensor]:
+def _named(call: Callable[[], tuple]) -> dict[str, torch.Tensor]:
     return {name: t.detach() for name, t in zip(RESULTS, call(), strict=False)}
 
 
-def call_races(kinds: Sequence[Kind]) -> Iterator[Race]:
-    """A race per kind."""
-    for kind in kinds:
-        problem = Problem(kind.name, kind.family, kind.title, kind.case)
-        field = [Competitor(name, None) for name in (REFERENCE, NULL)]
-        field += [Competitor(name, None, ladder=TRITON, rung=name) for name in kind.kernels]
-        make = lambda kind=kind, field=field: (Called(kind), field)  # noqa: E731
-        yield Race(kind.mode_of_rows, kind.case, make, problem)
+class First(Called):
+    """Each sample is the one call that its sizes ever get, by a kernel that is already loaded.
+
+    What a new sequence length costs. `loads()` counts loaded kernels: a call that loads one is not
+    counted, and another shape takes its place.
+    """
+
+    def __init__(self, kind: Kind, plan: Plan, *, shapes: Iterator[Case], loads: Callable[[], int]):
+        super().__init__(kind, plan)
+        self.shapes, self.loads = shapes, loads
+
+    def loop(self, caller: Competitor) -> Loop:
+        """Raises RuntimeError if each of `ATTEMPTS` shapes loads a kernel of its own."""
+        known, time = super().loop(caller), functools.partial(self._without_load, caller.name)
+        for _ in range(WARM):
+            time()
+        return dataclasses.replace(known, launches=1, time=time)
+
+    def _without_load(self, name: str) -> Sample:
+        """The first call of a shape that an already loaded kernel multiplies."""
+        multiply = self.multiply(REFERENCE if name == NULL else name, self.x.dtype)
+        for _ in range(ATTEMPTS):
+            before, (x, w) = self.loads(), self.operands(next(self.shapes))
+            call, out = functools.partial(multiply, x, w), {}
+            if self.kind.make is into:
+                out = {"out": torch.empty(x.shape[0], w.shape[1], dtype=x.dtype, device=x.device)}
+            # A known shape first: only the sizes of the timed call are new, not its code.
+            self.call(name)()
+            sample = self.timer(functools.partial(call, **out), 1, State)
+            if self.loads() == before:
+                return sample
+        raise RuntimeError(f"{ATTEMPTS} new shapes in a row, and each loaded another kernel")
+
+
+@contextlib.contextmanager
+def counted_loads() -> Iterator[Callable[[], int]]:
+    """How many Triton kernels were loaded since the block began, compiled now or long ago."""
+    loaded: list[tuple] = []
+    note = lambda *given, **named: loaded.append(given)  # noqa: E731
+    hooks = triton.knobs.runtime.kernel_load_end_hook
+    hooks.add(note)
+    try:
+        yield lambda: len(loaded)
+    finally:
+        hooks.remove(note)
+
+
+def shapes(case: Case) -> Iterator[Case]:
+    """Cases with other M and N than `case`, each once, the nearest first; without end.
+
+    M and N differ by multiples of 16, which is what Triton specialises kernels by, and 1 stays 1.
+    K stays, because kernels are compiled with and without a ragged last step. So most shapes run
+    the kernel that their neighbour runs.
+    """
+    for distance in itertools.count(1):
+        steps = range(-distance, distance + 1)
+        rows, columns = (
+            [step for step in steps if size + 16 * step > 1] if size > 1 else [0]
+            for size in (case.M, case.N)
+        )
+        for i, j in itertools.product(rows, columns):
+            if max(abs(i), abs(j)) == distance:
+                yield dataclasses.replace(case, M=case.M + 16 * i, N=case.N + 16 * j)
 
 
 # Tables
@@ -623,8 +494,27 @@ def call_parts(rows: list[Row], selection: Selection | None = None) -> Parts:
     return [table, *_below(rows, told, method)]
 
 
+def routing_parts(rows: list[Row], selection: Selection | None = None) -> Parts:
+    """A line per call of torch's, and what routing adds."""
+    head = ("", "problem", "torch µs (p20-p80)", "enabled µs (p20-p80)", "more µs")
+    head += ("x torch (p20-p80)", "tritemm µs (p20-p80)", "x torch (p20-p80)", "torch again")
+    body = []
+    for problem, race, noise in _raced(rows, _ROUTES):
+        torchs, enabled, ours = (race.get(name) for name in (REFERENCE, ENABLED, OURS))
+        timed = torchs and torchs.us and enabled and enabled.us
+        more = f"{enabled.us.p50 - torchs.us.p50:+.2f}" if timed else ""
+        cells = (us_spread(torchs), us_spread(enabled), more, _over(enabled))
+        body.append((*problem, *cells, us_spread(ours), _over(ours), noise))
+    method = (
+        "Enabled: the same call of torch's inside tritemm.enabled(); more: what that adds, "
+        "tritemm's launch in place of cuBLAS's included. tritemm: its function of the same name. "
+        "x torch: the time over torch's in the same round."
+    )
+    return [Table(head, body, words=2), *_below(rows, "", method)]
+
+
 def _raced(rows: Sequence[Row], modes: Sequence[str]) -> Iterator[tuple[tuple, dict, str]]:
-    """Of each mode its problem's cells, its race, and what torch takes over itself."""
+    """Each mode's cells of its problem, its race, and what torch takes over itself."""
     found = tables.raced(rows, lambda row: row.mode)
     for race in (found[mode] for mode in modes if mode in found):
         row, again = next(iter(race.values())), race.get(NULL)
@@ -652,25 +542,6 @@ def per_graph(rows: Sequence[Row], competitor: str) -> tuple[float, float] | Non
     one, many = (found.get(f"host call graph {count}") for count in (1, CHAIN))
     product = one and many and (many - one) / (CHAIN - 1)
     return (one - product, product) if product is not None else None
-
-
-def routing_parts(rows: list[Row], selection: Selection | None = None) -> Parts:
-    """A line per call of torch's, and what routing adds."""
-    head = ("", "problem", "torch µs (p20-p80)", "enabled µs (p20-p80)", "more µs")
-    head += ("x torch (p20-p80)", "tritemm µs (p20-p80)", "x torch (p20-p80)", "torch again")
-    body = []
-    for problem, race, noise in _raced(rows, _ROUTES):
-        torchs, enabled, ours = (race.get(name) for name in (REFERENCE, ENABLED, OURS))
-        timed = torchs and torchs.us and enabled and enabled.us
-        more = f"{enabled.us.p50 - torchs.us.p50:+.2f}" if timed else ""
-        cells = (us_spread(torchs), us_spread(enabled), more, _over(enabled))
-        body.append((*problem, *cells, us_spread(ours), _over(ours), noise))
-    method = (
-        "Enabled: the same call of torch's inside tritemm.enabled(); more: what that adds, "
-        "tritemm's launch in place of cuBLAS's included. tritemm: its function of the same name. "
-        "x torch: the time over torch's in the same round."
-    )
-    return [Table(head, body, words=2), *_below(rows, "", method)]
 
 
 _CALLS, _ROUTES = ([kind.mode_of_rows for kind in kinds] for kinds in (KINDS, ROUTED))

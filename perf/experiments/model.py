@@ -22,7 +22,6 @@ import importlib.util
 import itertools
 import math
 import time
-import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import torch
@@ -31,22 +30,18 @@ from torch._dynamo.utils import counters
 
 import tritemm
 
-from .. import cli, figures, machine, session, tables
-from ..agreement import Agreement, Errors, errors, judge
+from .. import calls, cli, figures, session, tables
+from ..calls import MODES, OURS, CallBench, compiled
 from ..case import Case
-from ..engine import Competitor, Loop, Plan, Repeated, Sample
+from ..engine import Loop, Plan
 from ..machine import State
 from ..problems import Problem
-from ..rows import NULL, REFERENCE, TRITON, Row
+from ..rows import NULL, REFERENCE, Row
 from ..select import newest_races
 from ..tables import Parts, Table, digits, median, spread
 from ..views import Selection, View
 
-#: tritemm's name in rows: `kernel="auto"`, whatever it takes for each product.
-OURS = "auto"
 PREFILL, DECODE, TRAIN = CASES = ("prefill", "decode", "train")
-#: How it is run, and what `torch.compile` is given; None: not compiled.
-MODES = {"eager": None, "compiled": {}, "graph": {"mode": "reduce-overhead"}}
 #: What nobody runs: each prompt has its own length, and its kernels hide their launches.
 LEFT_OUT = {(PREFILL, "graph")}
 ROUNDS, QUICK_ROUNDS, QUICK_LAYERS = 9, 3, 2
@@ -66,8 +61,8 @@ class Model:
     """A model of transformers by its `name`, in bf16 with random weights and tied embeddings.
 
     `prompt` is sequences x tokens of prefill and of training. Decode adds one token to each of
-    `sequences`, whose static cache has room for `room` and holds `filled`. None is what the model
-    doesn't have.
+    `sequences`, whose static cache has room for `room` and holds `filled`. `more` are pairs of a
+    field of its config and the value.
     """
 
     name: str
@@ -76,10 +71,8 @@ class Model:
     hidden: int
     heads: int
     vocab: int
-    intermediate: int | None
-    kv_heads: int | None
-    head_dim: int | None
     prompt: tuple[int, int]
+    more: tuple[tuple[str, float], ...]
     sequences: int = 16
     room: int = 1024
     filled: int = 512
@@ -97,8 +90,11 @@ class Model:
 
 
 #: Llama's are the shapes of Llama-3.2-1B, which has 16 layers; GPT-2's vocabulary is not padded.
-LLAMA = Model("llama", "Llama", 8, 2048, 32, 128256, 8192, 8, 64, (1, 4096))
-GPT2 = Model("gpt2", "GPT-2", 12, 768, 12, 50257, None, None, None, (4, 1024))
+_LLAMA = (("intermediate_size", 8192), ("num_key_value_heads", 8), ("head_dim", 64))
+#: Nothing is dropped out, so that two runs can be compared.
+_GPT2 = (("resid_pdrop", 0.0), ("embd_pdrop", 0.0), ("attn_pdrop", 0.0))
+LLAMA = Model("llama", "Llama", 8, 2048, 32, 128256, (1, 4096), _LLAMA)
+GPT2 = Model("gpt2", "GPT-2", 12, 768, 12, 50257, (4, 1024), _GPT2)
 MODELS = {model.name: model for model in (LLAMA, GPT2)}
 
 
@@ -141,22 +137,22 @@ def register(commands) -> None:
         cli.add_list(command, option, cli.one_of(*known), f"default: {every}", every)
     count = cli.argument(cli.positive)
     command.add_argument("--layers", type=count, help="no more than so many")
-    text = "begin no further race after so many; default: %(default)s"
+    text = "end within so many; default: %(default)s"
     command.add_argument("--minutes", type=count, default=5, help=text)
     cli.add_measurement(command, ROUNDS)
 
 
 def run(args: argparse.Namespace) -> int:
-    """The status is that of `Session.finish`."""
-    if reason := cli.unable("model") or missing():
-        return cli.refuse(reason)
+    """The status is that of `session.run`."""
+    if reason := missing():
+        return cli.refuse(cli.unable("model") or reason)
     asked = (dict.fromkeys(words) for words in (args.models, args.cases, args.modes))
-    layers = args.layers or (QUICK_LAYERS if args.quick else None)
-    there = session.Session(args, "model")
-    if left := measure(there, list(cells(*asked, layers)), plan(args), args.minutes):
-        names = ", ".join(cell.problem.id for cell in left)
-        cli.say(f"not begun within {args.minutes} minutes (--minutes): {names}")
-    return there.finish(lambda rows: tables.text(parts(rows) if rows else []))
+    every = list(cells(*asked, args.layers or (QUICK_LAYERS if args.quick else None)))
+
+    def measure(there: session.Session, mine: Sequence[Problem]) -> None:
+        there.measure(tasks(every, args.seed), plan(args), args.minutes)
+
+    return session.run(args, "model", [], measure, text)
 
 
 def missing() -> str | None:
@@ -178,33 +174,19 @@ def plan(args: argparse.Namespace) -> Plan:
 
 
 def build(model: Model, device: str, seed: int = 0) -> nn.Module:
-    """In bf16, as transformers initialises it, with its scaled_dot_product_attention.
-
-    Nothing is dropped out, so that two runs can be compared.
-    """
+    """The module in bf16, as transformers initialises it, with its scaled_dot_product_attention."""
     import transformers
 
-    room = max(model.prompt[1], model.room)
-    if model.name == LLAMA.name:
-        config = transformers.LlamaConfig(
-            hidden_size=model.hidden, intermediate_size=model.intermediate,
-            num_hidden_layers=model.layers, num_attention_heads=model.heads,
-            num_key_value_heads=model.kv_heads, head_dim=model.head_dim, vocab_size=model.vocab,
-            max_position_embeddings=room, tie_word_embeddings=True, pad_token_id=None,
-            bos_token_id=0, eos_token_id=0,
-        )  # fmt: skip
-        make = transformers.LlamaForCausalLM
-    else:
-        config = transformers.GPT2Config(
-            n_embd=model.hidden, n_layer=model.layers, n_head=model.heads, vocab_size=model.vocab,
-            n_positions=room, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-            bos_token_id=0, eos_token_id=0,
-        )  # fmt: skip
-        make = transformers.GPT2LMHeadModel
-    config._attn_implementation = "sdpa"
+    config = transformers.AutoConfig.for_model(
+        model.name, hidden_size=model.hidden, num_hidden_layers=model.layers,
+        num_attention_heads=model.heads, vocab_size=model.vocab,
+        max_position_embeddings=max(model.prompt[1], model.room), tie_word_embeddings=True,
+        pad_token_id=None, bos_token_id=0, eos_token_id=0, **dict(model.more),
+    )  # fmt: skip
     torch.manual_seed(seed)
     with torch.device(device):
-        made = make(config)
+        make = transformers.AutoModelForCausalLM.from_config
+        made = make(config, attn_implementation="sdpa")
     for parameter in made.parameters():  # not the buffers: the rotary frequencies stay in fp32
         parameter.data = parameter.data.bfloat16()
     made.loss_type = "ForCausalLM"  # GPT-2 has none by default: it warns, which breaks the graph
@@ -234,8 +216,8 @@ class Pair:
         for line in str(self.report).splitlines():  # what tritemm multiplies in it
             cli.say(f"  {line}")
 
-    def steps(self, model: Model, case: str) -> tuple[Steps, Outputs]:
-        """By torch in fp32; in training the exact copy keeps one layer's activations."""
+    def steps(self, model: Model, case: str) -> tuple[Steps, calls.Results]:
+        """The steps, and torch's results in fp32, whose copy keeps one layer's activations."""
         steps = Steps(self.torchs, model, case, self.seed)
         exact = copy.deepcopy(self.torchs).float()
         exact.gradient_checkpointing_enable()
@@ -244,11 +226,9 @@ class Pair:
 
 # The steps
 
-Outputs = Mapping[str, torch.Tensor]
-
 
 class Step:
-    """One step of a case: `call` does it once, on a cache for decode.
+    """One step of a case: a call does it once, on a cache for decode.
 
     Before more than `limit` calls in a row, `begin` must be called: the cache has room for no more.
     """
@@ -275,11 +255,11 @@ class Step:
             found.backward()
         return found
 
-    def call(self) -> None:
+    def __call__(self) -> None:
         self._step()
         self.drop()
 
-    def outputs(self) -> Outputs:
+    def outputs(self) -> calls.Results:
         """One step's results by name, valid until the next step; call `drop` after use."""
         self.begin()
         found = self._step().detach()
@@ -304,20 +284,6 @@ WORK = {
 }
 
 
-def compiled(function: Callable, mode: str) -> Callable:
-    """As the mode says."""
-    return function if MODES[mode] is None else compiled_apart(function, **MODES[mode])
-
-
-def compiled_apart(function: Callable, **options) -> Callable:
-    """By torch.compile, for the sizes that it is called with. Its code is its own: torch.compile
-    looks what it made up by code object, and torch's variant must not wait for the guards of
-    tritemm's."""
-    code, closure = function.__code__.replace(), function.__closure__
-    own = types.FunctionType(code, function.__globals__, function.__name__, closure=closure)
-    return torch.compile(own, fullgraph=True, dynamic=False, **options)
-
-
 class Steps:
     """Makes the steps of one model's case: all start from the same tokens and the same cache."""
 
@@ -330,7 +296,7 @@ class Steps:
         self.filled = self._fill(module) if case == DECODE else None
 
     def of(self, module: nn.Module, mode: str) -> Step:
-        """By `module`: the model, its twin, or its exact copy."""
+        """A step by `module`: the model, its twin, or its exact copy."""
         if self.case != DECODE:
             return Step(module, self, mode)
         cache = self._fill(module)
@@ -353,193 +319,117 @@ class Steps:
 # The bench and the races
 
 
-@contextlib.contextmanager
-def uncollected() -> Iterator[None]:
-    """No garbage is collected inside the block."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
+class ModelBench(CallBench):
+    """One cell: compiled, compared with fp32, then timed in a row.
 
-
-def by_events(work: Callable[[], object], probe: Callable[[], State]) -> Sample:
-    """On the current stream, from here until `work` is done; probed once all is enqueued."""
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    work()
-    end.record()
-    state = probe()
-    end.synchronize()
-    return Sample(start.elapsed_time(end) / 1e3, state)
-
-
-class ModelBench:
-    """An `engine.Bench` of one cell: compiled, compared with fp32, then timed in a row.
-
-    `make[variant]` makes its step: `REFERENCE` is torch's, and what `NULL` repeats. `exact`: the
+    `steps[variant]` makes its step: `REFERENCE` is torch's, and what `NULL` repeats. `exact`: the
     results in fp32.
     """
 
-    timed, synchronise = staticmethod(by_events), staticmethod(torch.cuda.synchronize)
+    timer = staticmethod(calls.by_events)
 
     def __init__(
-        self, cell: Cell, make: Mapping[str, Callable[[], Step]], exact: Outputs, plan: Plan
+        self,
+        cell: Cell,
+        steps: Mapping[str, Callable[[], Step]],
+        exact: calls.Results,
+        plan: Plan,
     ):
-        self.cell, self.make, self.exact, self.plan = cell, make, exact, plan
-        self.probe = machine.probe()
-        self.steps: dict[str, Step] = {}
-        self.compiling: dict[str, float] = {}
-        self.skipped: dict[str, int] = {}
-        self.agreements: dict[str, Agreement] = {}
-        self.kept: dict[str, torch.Tensor] = {}
-        self.torchs: Errors | None = None
+        super().__init__(exact, plan)
+        self.cell, self.steps = cell, steps
+        self.mode, self.skipped = f"model {cell.mode}", {}
 
-    def step(self, name: str) -> Step:
-        """Torch's is one, under both names. Raises what compiling it raises."""
-        name = REFERENCE if name == NULL else name
-        if name not in self.steps:
-            begin, skips = time.monotonic(), counters["inductor"]["cudagraph_skips"]
-            made = self.make[name]()
-            made.begin()
-            for _ in range(WARM):
-                made.call()
-            self.synchronise()
-            self.compiling[name] = time.monotonic() - begin
-            self.skipped[name] = counters["inductor"]["cudagraph_skips"] - skips
-            self.steps[name] = made
-        return self.steps[name]
+    def make(self, name: str) -> Step:
+        """Compiled and warm. Raises what compiling it raises."""
+        begin, skips = time.monotonic(), counters["inductor"]["cudagraph_skips"]
+        made = self.steps[name]()
+        made.begin()
+        for _ in range(WARM):
+            made()
+        self.recover()
+        cli.say(f"  until the first timed step of {name}: {time.monotonic() - begin:.0f} s")
+        self.skipped[name] = counters["inductor"]["cudagraph_skips"] - skips
+        return made
 
-    def estimate(self, competitor: Competitor) -> float:
-        """Seconds of a step, from three; the state of the cache is that of a first one."""
-        step = self.step(competitor.name)
-        step.begin()
-        return self.timed(lambda: _repeat(step, 3), State).seconds / 3
+    @contextlib.contextmanager
+    def around(self, name: str) -> Iterator[None]:
+        """The state of the cache is that of a first step."""
+        self.call(name).begin()
+        yield
 
-    def loop(self, competitor: Competitor) -> Repeated:
-        step, seconds = self.step(competitor.name), self.estimate(competitor)
-        most = step.limit // 2
-        count, lead = (
-            max(1, min(most, math.ceil(wanted / seconds)))
-            for wanted in (self.plan.replay, self.plan.lead)
-        )
+    def batch(self, seconds: float) -> tuple[int, int]:
+        """Steps for the plan's seconds, but no more than there is room for."""
+        most, wanted = self.call(REFERENCE).limit // 2, (self.plan.lead, self.plan.replay)
+        lead, count = (max(1, min(most, math.ceil(each / seconds))) for each in wanted)
+        return lead, count
 
-        def sample() -> Sample:
-            step.begin()
-            with uncollected():
-                _repeat(step, lead)
-                spent = self.timed(lambda: _repeat(step, count), self.probe)
-            return Sample(spent.seconds / count, spent.state)
+    def results(self, name: str) -> calls.Results:
+        return self.call(name).outputs()
 
-        return Repeated(count, seconds, lambda: _repeat(step, 1), sample, name=competitor.name)
-
-    def recover(self) -> None:
-        self.synchronise()
-
-    def verify(self, loop: Repeated, accumulate: str | None = None) -> Agreement:
-        """What the step computes against fp32, and against torch, which must come first."""
-        step, between = self.step(loop.name), None
-        found = step.outputs()
-        own = errors(found, self.exact)
-        if self.torchs is None:
-            self.torchs = own
-            self.kept = {name: t.detach().clone() for name, t in found.items()}
-        elif loop.name not in (REFERENCE, NULL):
-            between = errors(found, {name: t.float() for name, t in self.kept.items()})
-        del found
-        step.drop()
-        self.agreements[loop.name] = judge(own, self.torchs, between)
-        return self.agreements[loop.name]
+    def verify(self, loop: Loop, accumulate: str | None = None):
+        verdict = super().verify(loop)
+        self.call(loop.name).drop()
+        return verdict
 
     def settle(self, loops: Sequence[Loop]) -> State:
-        """Run them, mixed, for `plan.settle` seconds, once at least."""
-        self.kept = {}  # the memory of a model's gradients
         gc.collect()
-        begin = time.monotonic()
-        while True:
-            last = [loop.time().state for loop in loops]
-            if time.monotonic() - begin >= self.plan.settle:
-                return last[-1]
+        return super().settle(loops)
 
-    def of_a_model(self, row: Row) -> Row:
-        """With the agreement, and what torch.compile left out."""
-        agreement, skips = self.agreements.get(row.competitor), self.skipped.get(row.competitor)
+
+def amended(there: ModelBench, rows: Sequence[Row]) -> list[Row]:
+    """The rows with the agreement, and with what torch.compile left out."""
+    found = []
+    for row in rows:
+        agreement, skips = there.agreements.get(row.competitor), there.skipped.get(row.competitor)
         numbers = agreement and {
             name: value if math.isfinite(value) else None
             for name, value in agreement.numbers.items()
         }
         graphs = f"torch.compile left out {skips} CUDA graphs" if skips and row.us else None
         reason = "; ".join(filter(None, (row.reason, graphs))) or None
-        return dataclasses.replace(row, agreement=numbers, reason=reason)
+        found.append(dataclasses.replace(row, agreement=numbers, reason=reason))
+    return found
 
 
-def _repeat(step: Step, count: int) -> None:
-    for _ in range(count):
-        step.call()
-
-
-def field() -> list[Competitor]:
-    """Torch comes first: what it loses to rounding is what tritemm is judged by.
-
-    A model's steps have no operands; `ModelBench` knows them by name.
-    """
-    torchs = [Competitor(name, None) for name in (REFERENCE, NULL)]
-    return [*torchs, Competitor(OURS, None, ladder=TRITON, rung=OURS)]
-
-
-def measure(
-    there: session.Session, cells: Sequence[Cell], plan: Plan, minutes: float, device: str = "cuda"
-) -> list[Cell]:
-    """Race the cells and record them; those that could not begin within `minutes` are returned.
-
-    A model is built once for its cells, and computed in fp32 once for those of a case. Ctrl-C keeps
-    what was measured.
-    """
-    pairs = functools.lru_cache(1)(lambda model: Pair(model, device, there.args.seed))
+def tasks(cells: Sequence[Cell], seed: int, device: str = "cuda") -> list[session.Task]:
+    """A race of each. A model is built once for its cells, and computed in fp32 once for those of a
+    case."""
+    pairs = functools.lru_cache(1)(lambda model: Pair(model, device, seed))
     cases = functools.lru_cache(1)(lambda model, case: pairs(model).steps(model, case))
-    try:
-        for index, cell in enumerate(cells):
-            if time.monotonic() - there.began > 60 * minutes:
-                return list(cells[index:])
-            cli.say(f"[{index + 1}/{len(cells)}] {cell.problem.id}: {cell.model.says(cell.case)}")
-            _race(there, cell, pairs, cases, session.settled(plan, index))
-            # What torch.compile has made, and its graphs' memory.
-            torch.compiler.reset()
-            gc.collect()
-            torch.cuda.empty_cache()
-            if there.interrupted:
-                break
-    except KeyboardInterrupt:
-        there.interrupted = True
-    return []
 
-
-def _race(there: session.Session, cell: Cell, pairs, cases, plan: Plan) -> None:
-    benches: list[ModelBench] = []
-
-    def make(plan: Plan) -> tuple[ModelBench, list[Competitor]]:
+    def bench(cell: Cell, plan: Plan) -> ModelBench:
+        # What torch.compile has made for the last cell, and its graphs' memory.
+        torch.compiler.reset()
+        gc.collect()
+        torch.cuda.empty_cache()
         pair, (steps, exact) = pairs(cell.model), cases(cell.model, cell.case)
         variants = {
             name: functools.partial(steps.of, module, cell.mode)
             for name, module in ((REFERENCE, pair.torchs), (OURS, pair.ours))
         }
-        benches.append(ModelBench(cell, variants, exact, plan))
-        return benches[0], field()
+        return ModelBench(cell, variants, exact, plan)
 
-    problem, mode = cell.problem, f"model {cell.mode}"
-    heading = there.heading(problem.case, problem.to_json(), mode=mode, roof=None)
-    there.race(heading, make, plan, lambda rows: [benches[0].of_a_model(row) for row in rows])
-    for bench in benches:
-        spent = ", ".join(f"{name} {s:.0f} s" for name, s in bench.compiling.items())
-        cli.say(f"  until the first timed step: {spent}")
+    return [
+        session.Task(
+            cell.problem.case,
+            lambda there: calls.field(OURS),
+            cell.problem,
+            functools.partial(bench, cell),
+            amend=amended,
+            fields={"mode": f"model {cell.mode}", "roof": None},
+        )
+        for cell in cells
+    ]
 
 
 # The table and the picture
 
 HEAD = ("", "torch ms", "tritemm ms", "x torch (p20-p80)", "torch again", "off fp32: torch", "ours")
 _TITLES = {REFERENCE: "torch", NULL: "torch again", OURS: "tritemm"}
+
+
+def text(rows: list[Row]) -> str:
+    return tables.text(parts(rows) if rows else [])
 
 
 def parts(rows: list[Row], selection: Selection | None = None) -> Parts:

@@ -33,9 +33,9 @@ from ..engine import Competitor
 from ..machine import ROOT
 from ..operands import operands, reference, verify
 from ..rows import CUDA, REFERENCE, TRITON
+from ..rungs import build
 from ..session import now
 from ..sources import hashes
-from .ladder import build
 
 #: Launches before the one that counts; how many reasons to wait are shown.
 WARM, TOP = 5, 5
@@ -404,7 +404,7 @@ def parse(output: str) -> list[Profile]:
 
 
 def _number(text: str, unit: str) -> float | None:
-    """In seconds, bytes or the unit as it is; commas stand between thousands."""
+    """The number in seconds, bytes or its own unit; commas stand between thousands."""
     text = text.replace(",", "")
     if not re.fullmatch(r"-?\d+(\.\d+)?(e[+-]?\d+)?", text, re.IGNORECASE):
         return None

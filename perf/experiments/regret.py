@@ -10,18 +10,16 @@ from collections.abc import Sequence
 
 from tritemm.spec import Config
 
-from .. import cli, session, tables
+from .. import cli, searches, session, shards, tables
 from ..competitors import Candidate, matmul
-from ..engine import Competitor, Plan
+from ..engine import Bench, Competitor, Plan
 from ..operands import Operands
 from ..problems import Problem, random_problems
 from ..rows import Row
-from ..select import latest_run
+from ..searches import Found, Searches, Task, tasks_of
 from ..stats import Quantiles
 from ..tables import Parts, Result, Table, median, us
-from ..views import ENOUGH, Selection, View
-from . import search
-from .search import Found, Searches
+from ..views import ENOUGH, Selection, View, latest_of
 
 #: The competitor that is judged: what `tritemm.matmul` runs when it is asked for nothing.
 CHOICE = "auto"
@@ -44,7 +42,7 @@ def register(commands) -> None:
     add, count = command.add_argument, cli.argument(cli.positive)
     add("--n", type=count, default=ENOUGH, help=f"random problems; default: {ENOUGH}")
     add("--best", type=count, default=5, help="of each search; default: 5")
-    search.add_search(command)
+    searches.add_search(command)
     cli.add_shared(command, ROUNDS, modes=False)
     command.set_defaults(seed=SEED)
 
@@ -58,21 +56,22 @@ def measure(there: session.Session, problems: Sequence[Problem]) -> int:
     """Search and race problem after problem; 0, or 3 where a CUDA error ended it."""
     args = there.args
     known = {problem.case: problem for problem in problems}
-    tasks = search.tasks_of(known, "auto", None if args.all else args.within)
+    tasks = tasks_of(known, "auto", None if args.all else args.within)
     rng = random.Random(args.seed)
     plan = dataclasses.replace(PLAN, rounds=args.rounds, most=max(MOST, args.rounds))
     if args.quick:
         plan = dataclasses.replace(plan, rounds=3, most=None, replay=0.01, settle=0.2)
     there.measure_roofs()
 
-    def entrants(index: int, operands: Operands) -> list[Competitor]:
-        """Known once the task is searched, just before its race."""
-        return field(tasks[index], searches.run(index, rng, cli.say), operands, args.best)
+    def entrants(index: int, there: Bench) -> list[Competitor]:
+        """The competitors, known once the task is searched, just before its race."""
+        found = searcher.run(index, rng, cli.say)
+        return field(tasks[index], found, there.sets[0], args.best)
 
-    with Searches(tasks, search.workers(args)) as searches:
+    with Searches(tasks, shards.workers(args.workers, args.part)) as searcher:
         races = [
-            session.Task(t.case, functools.partial(entrants, index), known[t.case].to_json())
-            for index, t in enumerate(tasks)
+            session.Task(task.case, functools.partial(entrants, index), known[task.case])
+            for index, task in enumerate(tasks)
         ]
         try:
             there.measure(races, plan)
@@ -82,18 +81,18 @@ def measure(there: session.Session, problems: Sequence[Problem]) -> int:
     return 0
 
 
-def field(task: search.Task, found: Found, operands: Operands, best: int) -> list[Competitor]:
+def field(task: Task, found: Found, operands: Operands, best: int) -> list[Competitor]:
     """The choice, the `best` of the search that are something else, and cuBLAS."""
     names = [r.name for r in found.timed if r.name != task.chosen][:best]
     chosen, *references = matmul(task.case, operands, [CHOICE])
     known = {option.name: option for option in task.options}
-    others = [search.competitor(known[name], task.problem, task.case) for name in names]
+    others = [searches.competitor(known[name], task.problem, task.case) for name in names]
     return [dataclasses.replace(chosen, rivals=tuple(names)), *others, *references]
 
 
 @dataclasses.dataclass(frozen=True)
 class Regret:
-    """Of one problem: the choice's row, the fastest one's, and the choice's time over its."""
+    """The rows of a problem's choice and of the fastest, and the ratio of their times."""
 
     choice: Row
     best: Row
@@ -101,7 +100,7 @@ class Regret:
 
 
 def regrets(rows: Sequence[Row]) -> list[Regret]:
-    """Of each problem with a measured choice, the largest first.
+    """The regret of each problem with a measured choice, the largest first.
 
     The fastest is the one with the least median time; the ratio is taken within rounds, and is 1
     where the choice is the fastest, or its rounds say so.
@@ -159,8 +158,4 @@ def _named(row: Row) -> str:
     return Candidate(row.rung, Config(**row.config)).name if row.config else row.competitor
 
 
-def newest(rows: Sequence[Row], s: Selection) -> list[Row]:
-    return latest_run(rows, "regret", s.gpu, competitor=CHOICE, enough=ENOUGH)
-
-
-VIEWS = {"regret": View(newest, parts)}
+VIEWS = {"regret": View(latest_of("regret", lambda: ENOUGH), parts)}

@@ -26,7 +26,7 @@ from ..case import Case
 from ..competitors import problem_of
 from ..operands import operands, poison
 from ..problems import random_problems, read_suite
-from .search import heading, record
+from ..session import heading_line, record
 
 #: The most arithmetic of a problem that is repeated a thousand times: 0.5 ms of an H200.
 FLOPS = 2**38
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     repeats = (one(case, args.repetitions, disturb) for case in cases)
     lines = itertools.chain(repeats, (layer(N, K, args.rows) for N, K in LAYERS))
     told = [(json.dumps(line), report(line)) for line in lines]
-    record(args.out, [heading(args), *(line for line, _ in told)])
+    record(args.out, [heading_line(args), *(line for line, _ in told)])
     return int(any(differs for _, differs in told))
 
 

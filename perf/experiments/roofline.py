@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,8 +20,7 @@ from ..roof import SIZE, Roof, Roofs
 from ..rows import REFERENCE, Row, recorded
 from ..select import latest_run
 from ..tables import Parts, Table, digits
-from ..views import Selection, View
-from .suite import newest_suite
+from ..views import Selection, View, newest_suite
 
 #: Operand types; tf32 is fp32 that is multiplied so.
 TYPES = ("bf16", "fp16", "fp8", "int8", "tf32", "fp32", "fp64")
@@ -65,8 +63,9 @@ def run(args: argparse.Namespace) -> int:
         path.write_text(gpus.text_of(file_of(there.roofs)))
         cli.say(f"wrote {path}")
     made = Plan(rounds=args.rounds, replay=0.02 if args.quick else 0.1, settle=1.0)
-    tasks = [session.Task(case, lambda operands, case=case: cublas(case)) for case in cases()]
-    there.measure(tasks, made, amend=functools.partial(at_own_clock, roofs=there.roofs))
+    own = lambda bench, rows: at_own_clock(rows, there.roofs)  # noqa: E731
+    tasks = [session.Task(c, lambda bench: cublas(bench.case), amend=own) for c in cases()]
+    there.measure(tasks, made)
     suite = newest_suite(recorded(), Selection(gpu=there.environment.gpu))
     return there.finish(lambda rows: text(rows, suite))
 

@@ -12,31 +12,19 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 
-from tritemm.compile.pool import Compiled, Compilers
-
-from .. import cli, figures, session, tables
+from .. import cli, figures, race, tables
 from ..case import Case
-from ..competitors import chosen
-from ..engine import Competitor, Plan
-from ..operands import Operands
 from ..problems import SUITE, Problem, refuse_unknown
-from ..roof import Roof
+from ..race import Preset
 from ..rows import PEERS, Row
 from ..stats import geomean
 from ..tables import Parts, Result, Table, Tally
 from ..views import Selection, View, newest_of
-from .peers import against
-from .search import HUNGRY, workers
-from .suite import PLAN, plan
 
 LAYERS = SUITE.with_name("serving.csv")
 #: The largest M, and those that are multiples of little.
 MOST, ODD = 4096, (17, 33, 65, 129, 257, 333, 513, 1001, 2047)
-#: Where memory limits, the clock that a longer lead would wait for hardly matters.
-SHORT = Plan(replay=0.015, lead=0.02, longest=PLAN.longest)
-ROUNDS, MOST_ROUNDS = 5, 9
 #: The ratio to cuBLAS from which on nobody would notice; problems that are listed one by one.
 ENOUGH, WORST = 0.98, 5
 
@@ -102,12 +90,12 @@ def problems(
     return [layer.problem(M) for layer in some for M in sorted(set(rows)) or ROWS]
 
 
-def part(text: str) -> slice:
-    """Of a list: `2/4` is its second item and every fourth after that; ValueError if it is none."""
-    index, _, of = text.partition("/")
-    if not (index.isdecimal() and of.isdecimal() and 1 <= int(index) <= int(of)):
-        raise ValueError(f"a part is 1/4, 2/4, 3/4 or 4/4, or of another number, not {text!r}")
-    return slice(int(index) - 1, None, int(of))
+def options(command: argparse.ArgumentParser) -> None:
+    cli.add_list(command, "--model", str, "these alone: llama-3-8b, ...", dest="models")
+    cli.add_list(command, "--layer", str, "these alone: qkv, down, ...", dest="layers")
+    cli.add_list(command, "--rows", cli.positive, "these M alone, or others: 1,16,100")
+    race.add_part(command)
+    cli.add_peers(command)
 
 
 def register(commands) -> None:
@@ -115,58 +103,9 @@ def register(commands) -> None:
         "Race tritemm.matmul against cuBLAS on the linear layers of served models, each over "
         "M = 1 ... 4096, in bf16. All of them take about half an hour on one GPU."
     )
-    command = cli.add_command(commands, "serving", run, described, EXAMPLES)
-    cli.add_list(command, "--model", str, "these alone: llama-3-8b, ...", dest="models")
-    cli.add_list(command, "--layer", str, "these alone: qkv, down, ...", dest="layers")
-    cli.add_list(command, "--rows", cli.positive, "these M alone, or others: 1,16,100")
-    text = "every N-th problem from the K-th on, to measure all in N sittings"
-    share = {"dest": "share", "type": cli.argument(part), "default": "1/1", "metavar": "K/N"}
-    command.add_argument("--part", **share, help=text)
-    cli.add_peers(command)
-    cli.add_shared(command, ROUNDS)
-    command.set_defaults(workers=None)
-
-
-def run(args: argparse.Namespace) -> int:
-    try:
-        wanted = problems(args.models, args.layers, args.rows)
-    except ValueError as error:
-        return cli.refuse(error)
-    if not wanted[args.share]:
-        return cli.refuse(f"--part: there are only {len(wanted)} problems to share out")
-    return session.run(args, "serving", wanted[args.share], race, text)
-
-
-def race(there: session.Session, mine: Sequence[Problem]) -> None:
-    """Measure, while other processes compile the kernels of what comes later."""
-    args = there.args
-    long, short = (plan(args, MOST_ROUNDS, base) for base in (PLAN, SHORT))
-    with Compilers(workers(args)) as compilers:
-        compiled = [compilers.submit(chosen(problem.case)) for problem in mine]
-        there.measure_roofs()
-        tasks = []
-        for problem, future in zip(mine, compiled, strict=True):
-            roof = there.roofs and there.roofs.of(problem.case)
-            own = long if hungry(problem.case, roof) else short
-            among = functools.partial(field, compiled=future, peers=args.peers)
-            tasks.append(session.Task.of(problem, among, plan=own))
-        there.measure(tasks, long)
-
-
-def hungry(case: Case, roof: Roof | None) -> bool:
-    """Whether power may limit the speed, at that of the roof; true where the roof isn't known.
-
-    Not only where arithmetic takes longer: 128 x 4096 x 4096 takes all of an H200's power.
-    """
-    return roof is None or case.flops / roof.floor(case) * 1e6 > HUNGRY
-
-
-def field(
-    case: Case, operands: Operands, compiled: Future[Compiled], peers: Sequence[str]
-) -> list[Competitor]:
-    """Who races, once the kernel is compiled; what does not compile fails again, and says why."""
-    compiled.result()
-    return against(case, operands, ["auto"], peers)
+    wanted = lambda args: problems(args.models, args.layers, args.rows)  # noqa: E731
+    rounds = {"rounds": 5, "most": 9, "short": True}
+    Preset("serving", described, EXAMPLES, wanted, options, text, **rounds).register(commands)
 
 
 # Tables
@@ -196,7 +135,7 @@ def parts(rows: list[Row], selection: Selection | None = None) -> Parts:
 
 
 def by_layer(found: Sequence[Result]) -> dict[tuple[str, str], list[Result]]:
-    """By model and name."""
+    """Results by model and layer."""
     return tables.grouped(found, lambda r: (r.ours.problem["class"], r.ours.problem["name"]))
 
 

@@ -6,16 +6,16 @@ import argparse
 import dataclasses
 from pathlib import Path
 
-from .. import cli, figures
+from .. import cli, figures, rungs
 from ..case import parse_layout, parse_size
 from ..rows import read, recorded
 from ..views import Selection
-from . import host, ladder, linear, model, regret, roofline, serving, suite, sweep
+from . import host, linear, model, peers, regret, roofline, serving, suite, sweep
 
 #: Every view by name.
 VIEWS = {
     name: view
-    for module in (ladder, suite, serving, roofline, regret, linear, host, model, sweep)
+    for module in (rungs, suite, peers, serving, roofline, regret, linear, host, model, sweep)
     for name, view in module.VIEWS.items()
 }
 TABLES = {name: view for name, view in VIEWS.items() if view.parts}

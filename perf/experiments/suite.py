@@ -8,26 +8,17 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import re
 import textwrap
 from collections.abc import Sequence
 
-from .. import cli, figures, session, tables
-from ..competitors import invariant, matmul
-from ..engine import Plan
+from .. import cli, figures, tables
 from ..problems import SUITE, Problem, chosen, random_problems, read_suite
+from ..race import Preset
 from ..rows import INVARIANT, Row
-from ..select import full_runs, latest_run
+from ..select import full_runs
 from ..tables import Parts, Result, Table, Tally, median, us
-from ..views import ENOUGH, Selection, View, full_suite, newest_of
-from . import peers
-
-#: Many races in a row keep the card hot, so that each can be shorter than a lone one.
-PLAN = Plan(replay=0.02, longest=5.0)
-#: Rounds at least, and at most where that is not precise enough: of random problems only the
-#: means count.
-ROUNDS, MOST = {"suite": 5, "random": 4}, {"suite": 24, "random": 5}
+from ..views import ENOUGH, Selection, View, full_suite, latest_of, newest_of, newest_suite
 
 SUITE_EXAMPLES = """
 python -m perf suite
@@ -47,60 +38,35 @@ python -m perf random --n 100 --peers lt
 
 def register(commands) -> None:
     described = "Race tritemm.matmul against cuBLAS on the shape suite, or on another."
-    suite = cli.add_command(commands, "suite", run_suite, described, SUITE_EXAMPLES)
-    cli.add_problems(suite, SUITE)
-    text = "race matmul(batch_invariant=True) too; rows are the experiment 'invariant'"
-    suite.add_argument("--batch-invariant", action="store_true", help=text)
+    suite = (suite_problems, suite_options, text)
+    Preset("suite", described, SUITE_EXAMPLES, *suite, rounds=5, most=24).register(commands)
     described = "Race tritemm.matmul against cuBLAS on log-uniform random 16-bit problems."
-    chance = cli.add_command(commands, "random", run_random, described, RANDOM_EXAMPLES)
+    # Of random problems only the means count.
+    chance = (lambda args: random_problems(args.n, args.seed), random_options, text)
+    Preset("random", described, RANDOM_EXAMPLES, *chance, rounds=4, most=5).register(commands)
+
+
+def suite_options(command: argparse.ArgumentParser) -> None:
+    cli.add_problems(command, SUITE)
+    text = "race matmul(batch_invariant=True) too; rows are the experiment 'invariant'"
+    command.add_argument("--batch-invariant", action="store_true", help=text)
+    cli.add_kernels(command)
+    cli.add_peers(command, "; rows are an experiment of their own")
+
+
+def random_options(command: argparse.ArgumentParser) -> None:
     count = cli.argument(cli.positive)
-    chance.add_argument("--n", type=count, default=400, help="default: 400")
-    for name, command in (("suite", suite), ("random", chance)):
-        cli.add_kernels(command)
-        cli.add_peers(command, "; rows are an experiment of their own")
-        cli.add_shared(command, ROUNDS[name])
+    command.add_argument("--n", type=count, default=400, help="default: 400")
+    cli.add_kernels(command)
+    cli.add_peers(command, "; rows are an experiment of their own")
 
 
-def run_suite(args: argparse.Namespace) -> int:
-    try:
-        problems = chosen(args.file, args.classes, args.ids)
-    except (OSError, ValueError) as error:
-        return cli.refuse(error)
+def suite_problems(args: argparse.Namespace) -> list[Problem]:
+    problems = chosen(args.file, args.classes, args.ids)
     if ended := [problem.id for problem in problems if problem.case.ending]:
-        return cli.refuse(f"{', '.join(ended)}: products with an ending are for perf linear")
-    if not args.batch_invariant:
-        return _race(args, "suite", problems)
-    if args.peers:
-        return cli.refuse("--batch-invariant races auto and cuBLAS: leave --peers out")
-    if args.kernels != ["auto"]:
-        return cli.refuse("--batch-invariant chooses the kernel itself: leave --kernel out")
-    plans = plan(args, MOST["suite"])
-    return session.race(args, "suite", problems, invariant, plans, invariant_text, "invariant")
-
-
-def run_random(args: argparse.Namespace) -> int:
-    return _race(args, "random", random_problems(args.n, args.seed))
-
-
-def _race(args: argparse.Namespace, command: str, problems: Sequence[Problem]) -> int:
-    """With the peers that were asked for, or without any."""
-    field, told, experiment = functools.partial(matmul, kernels=args.kernels), text, None
-    if args.peers:
-        field = functools.partial(peers.against, kernels=args.kernels, words=args.peers)
-        told, experiment = peers.text, peers.EXPERIMENTS[command]
-    made = plan(args, MOST[command])
-    return session.race(args, command, problems, field, made, told, experiment)
-
-
-#: A line of the suite as a task.
-task = session.Task.of
-
-
-def plan(args: argparse.Namespace, most: int, base: Plan = PLAN) -> Plan:
-    made = dataclasses.replace(base, rounds=args.rounds, most=max(most, args.rounds))
-    if args.quick:
-        made = dataclasses.replace(made, rounds=3, most=None, replay=0.01, lead=0.02, settle=0.2)
-    return made
+        told = f"{', '.join(ended)}: products with an ending are for perf race or linear"
+        raise ValueError(told)
+    return problems
 
 
 # Tables
@@ -108,28 +74,17 @@ def plan(args: argparse.Namespace, most: int, base: Plan = PLAN) -> Plan:
 HEAD = ("class", "problems", "geomean", "least", "at 1.00 or more", "won", "tied", "lost")
 PROBLEMS = ("problem", "", "kernel", "µs", "TFLOP/s", "GB/s", "x cuBLAS (p20-p80)", "% of roof")
 PROBLEMS += ("cuBLAS µs",)
-BESIDE = ("problem", "", "kernel", "µs", "auto µs", "cuBLAS µs", "x cuBLAS (p20-p80)", "x auto")
 
 
 def text(rows: list[Row]) -> str:
     """Every problem, what was won and lost, and the means, for a terminal."""
-    parts: list[Table | str] = []
-    for name in tables.competitors(rows):
-        found = tables.against_cublas(rows, name)
-        parts += [*problems_of(found), tables.listed("wins", found, 1)]
-        parts += [tables.listed("losses", found, -1), means(found)]
-    return tables.text([*parts, tables.quiet(rows)])
+    cost = _invariant(rows) if INVARIANT in tables.tritemms(rows) else ()
+    return tables.text([*tables.report(rows), *cost])
 
 
 def means(found: Sequence[Result]) -> Table:
     """A line for each class, and for all."""
     return Table.of(HEAD, tables.tallies(found), tables.TALLY)
-
-
-def problems_of(found: Sequence[Result]) -> list[Table | str]:
-    """Every problem; of what has no time, in a word, what became of it."""
-    untimed = tables.unmeasured(result.ours for result in found)
-    return [Table.of(PROBLEMS, found, tables.RESULT, words=3), untimed]
 
 
 def _runs(rows: list[Row], selection: Selection) -> Parts:
@@ -144,12 +99,6 @@ def _runs(rows: list[Row], selection: Selection) -> Parts:
         count, mean = str(len(every.timed)), f"{every.geomean:.4f}"
         body.append((run[:16].replace("T", " "), commit, count, mean, *quiet))
     return [Table(head, body, words=2)]
-
-
-def invariant_text(rows: list[Row]) -> str:
-    found = tables.results(rows, INVARIANT)
-    every = [Table.of(BESIDE, found, tables.RESULT), *_invariant(rows), tables.quiet(rows)]
-    return tables.text(every if found else [])
 
 
 def _to_auto(row: Row):
@@ -344,24 +293,17 @@ def _alignment(group: str) -> int:
 # Views
 
 
-def newest_random(
-    rows: Sequence[Row], s: Selection, experiment: str = "random", enough: int = ENOUGH
-) -> list[Row]:
-    chosen = {"mode": s.mode, "competitor": s.competitor, "enough": enough}
-    return latest_run(rows, experiment, s.gpu, **chosen)
-
-
-def newest_suite(rows: Sequence[Row], s: Selection) -> list[Row]:
-    return newest_random(rows, s, "suite", full_suite())
-
-
 def _summary(rows: list[Row], s: Selection) -> Parts:
     found = tables.against_cublas(rows, s.competitor)
     return [means(found), tables.quiet(rows), tables.commands(rows)]
 
 
 def _problems(rows: list[Row], s: Selection) -> Parts:
-    return [*problems_of(tables.against_cublas(rows, s.competitor)), tables.commands(rows)]
+    """Every problem; of what has no time, in a word, what became of it."""
+    found = tables.against_cublas(rows, s.competitor)
+    untimed = tables.unmeasured(result.ours for result in found)
+    table = Table.of(PROBLEMS, found, tables.RESULT, words=3)
+    return [table, untimed, tables.commands(rows)]
 
 
 def _all_runs(rows: Sequence[Row], s: Selection) -> list[Row]:
@@ -372,11 +314,9 @@ VIEWS = {
     "suite": View(newest_suite, _summary, plot_suite, "suite 2"),
     "problems": View(newest_suite, _problems),
     "runs": View(_all_runs, _runs),
-    "random": View(newest_random, _summary, plot_random, "random 2"),
+    "random": View(latest_of("random", lambda: ENOUGH), _summary, plot_random, "random 2"),
     "invariant": View(
         newest_of("invariant", read_suite),
         lambda rows, s: [*_invariant(rows), tables.commands(rows)],
     ),
-    "peers": View(newest_of("peers", read_suite), peers.parts),
-    "random-peers": View(functools.partial(newest_random, experiment="random peers"), peers.parts),
 }

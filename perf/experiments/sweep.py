@@ -13,17 +13,16 @@ from pathlib import Path
 from cuda_reference.rungs import RUNGS as CUDA_RUNGS
 from tritemm.rungs import RUNGS
 
-from .. import cli, figures, session, tables
+from .. import cli, figures, rungs, session, tables
 from ..case import Case, parse_layout
 from ..competitors import refuse_unknown, rivals, rung_of
 from ..engine import Plan
 from ..problems import Problem
 from ..rows import CUDA, REFERENCE, Row
+from ..rungs import label
 from ..select import place, runs
 from ..tables import Table, digits
 from ..views import Selection, View
-from . import ladder
-from .ladder import Ahead, label
 
 #: The rungs that race unless others are named: 01 and 02 are slow, and flat at every size; and
 #: those of --quick.
@@ -91,7 +90,7 @@ def register(commands) -> None:
     layout = cli.argument(parse_layout)
     add("--layout", type=layout, default=LAYOUT, help="NN, NT (default) ...")
     add("--dtype", choices=("fp16", "bf16"), default=DTYPE, help=f"default: {DTYPE}")
-    ladder.add_ladders(command, f"{FIRST:02d} and up, and their CUDA twins")
+    rungs.add_ladders(command, f"{FIRST:02d} and up, and their CUDA twins")
     text = f"whole ladders first, as `ladder` races them, at {' and '.join(map(str, COMPARED))}"
     add("--compare", action="store_true", help=text)
     text = "end within so many: few sizes of every sweep come first, then the cheapest"
@@ -105,20 +104,19 @@ def run(args: argparse.Namespace) -> int:
         refuse_unknown(args.only, (*RUNGS, *CUDA_RUNGS))
     except ValueError as error:
         return cli.refuse(error)
-    fuller = {"experiment": "ladder", "rounds": max(args.rounds, COMPARED_ROUNDS)}
+    fuller = {"fields": {"experiment": "ladder"}, "rounds": max(args.rounds, COMPARED_ROUNDS)}
     among = {"only": args.only or swept(args.quick), "auto": True}
 
     def measure(there: session.Session, mine: Sequence[Problem]) -> None:
-        with Ahead(args.ladders) as ahead:
-            tasks = [
-                ahead.task(p.case, {"only": args.only}, problem=p.to_json(), **fuller)
-                if p.group == "compare"
-                else ahead.task(p.case, among, problem=p.to_json())
-                for p in mine
-            ]
-            ahead.build()
-            there.measure_roofs()
-            there.measure(tasks, plan(args), minutes=args.minutes)
+        built = rungs.Built.of(args.ladders, () if args.compare else among["only"])
+        tasks = [
+            built.task(p.case, {"only": args.only}, p, **fuller)
+            if p.group == "compare"
+            else built.task(p.case, among, p)
+            for p in mine
+        ]
+        there.measure_roofs()
+        there.measure(tasks, plan(args), minutes=args.minutes)
 
     whole = COMPARED if args.compare else ()
     first = [Problem(f"compare {case.M}", "compare", "both ladders", case) for case in whole]
@@ -208,7 +206,7 @@ def text(rows: list[Row]) -> str:
     """A table of TFLOP/s per sweep, with a column per size."""
     compared = [row for row in rows if row.experiment == "ladder"]
     own = [row for row in rows if row.experiment == "sweep"]
-    parts = [ladder.text(compared)] if compared else []
+    parts = [rungs.text(compared)] if compared else []
     for name in dict.fromkeys(row.problem["class"] for row in own):
         parts += _table(SWEEPS[name], on(name, own, own[0].case.layout, own[0].case.dtype))
     return tables.text(parts)
@@ -250,7 +248,7 @@ def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
 
     `sweep-K-NT-bf16.png`: of the layout and type of the newest row.
     """
-    written = ladder.draw(rows, folder)
+    written = rungs.draw(rows, folder)
     newest = next((row.case for row in reversed(rows) if row.experiment == "sweep"), None)
     for name in SWEEPS if newest else ():
         own = latest_sweep(rows, name, layout=newest.layout, dtype=newest.dtype)
@@ -290,12 +288,12 @@ def _sweep(rows: Iterable[Row]) -> Sweep:
 
 
 def panels(rows: Sequence[Row]) -> dict[str, dict[str, Row]]:
-    """By title, a row of each competitor in the panel: `tritemm.matmul`, then every family."""
+    """Panels by title, each with a row of its competitors: `tritemm.matmul`, then every family."""
     names = lines(rows)
     rows = sorted(rows, key=lambda row: len(row.versus or ()))  # twins may lack at some sizes
     timed = {row.competitor: row for row in rows if row.us}
     found = {names[name]: {name: timed[name]} for name in names if name == "auto"}
-    for family in ladder.families([timed[name] for name in names]):
+    for family in rungs.families([timed[name] for name in names]):
         found[names[family[0].competitor]] = {row.competitor: row for row in family}
     return found
 
@@ -329,7 +327,7 @@ def _line(axes, sweep: Sweep, races: dict, name: str, **look) -> None:
 
 
 def _dress(figure, axes, sweep: Sweep, rows: Sequence[Row]) -> None:
-    """Of all panels: sizes as octaves, some of them named; one legend, one title."""
+    """Dress all panels: sizes as octaves, some of them named; one legend, one title."""
     from matplotlib.lines import Line2D
 
     sizes = [sweep.size(row.case) for row in rows]

@@ -1,0 +1,218 @@
+"""Who else multiplies, and races beside cuBLAS as torch calls it: cuBLASLt's list, and quack.
+
+cublaslt  the fastest of the algorithms that cuBLASLt's heuristic lists, through nvmath-python. Each
+          is checked, and timed for some milliseconds, before the race (`bench.Quick`); its `config`
+          says what came of it
+quack     `quack.gemm_interface.gemm` in its default config
+
+The best peer of a problem is the fastest of cuBLAS, as torch calls it, and of these, by the median.
+
+Both write to C, on torch's current stream. A peer is no reference: its results are checked before
+the race on integers, and in the race within `SLACK`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import random
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import torch
+
+from . import competitors
+from .bench import Quick
+from .case import Case
+from .engine import Competitor
+from .operands import Operands, poison
+from .rows import PEERS
+
+LT, QUACK = PEERS["lt"], PEERS["quack"]
+#: Times the error bound. cuBLAS's splits of K that round to 16 bits in between have been up to 142
+#: times beyond it; other operands' product is thousands of times beyond.
+SLACK = 1000.0
+#: The largest error on integers, over the root mean square of the results. Such splits of K have
+#: some hundredths; other operands' product has more than 1.
+NEAR = 0.1
+#: Algorithms that are asked for, how often each is timed, and bytes of workspace that it may use.
+ALGORITHMS, PASSES, WORKSPACE = 8, 5, 64 * 2**20
+#: What pip calls the packages.
+PACKAGES = {"lt": "'.[peers]'", "quack": "quack-kernels"}
+#: nvmath's names of how fp32 is multiplied; 16-bit types have the first.
+COMPUTE = {"ieee": "COMPUTE_32F", "tf32": "COMPUTE_32F_FAST_TF32"}
+
+#: Of a case, its first operands, and what makes a bench of its own for it.
+Maker = Callable[[Case, Operands, Callable[[], Quick]], Competitor]
+
+
+def peers(case: Case, operands: Operands, words: Iterable[str]) -> list[Competitor]:
+    """The competitors that `words` of `rows.PEERS` name, on the device of the operands.
+
+    Nothing is raised: what can't take part is refused, and what fails will fail when it is run.
+    """
+    there = functools.cache(lambda: Quick(case))  # made once, if one of them wants it
+    return [_made(word, case, operands, there) for word in dict.fromkeys(words)]
+
+
+def against(
+    case: Case, operands: Operands, kernels: Iterable[str], words: Iterable[str]
+) -> list[Competitor]:
+    """`competitors.matmul`, and the peers; what is tritemm's is compared with those too."""
+    others = peers(case, operands, words)
+    names = tuple(other.name for other in others)
+    mine = competitors.matmul(case, operands, kernels)
+    return [dataclasses.replace(c, rivals=names) if c.ladder else c for c in mine] + others
+
+
+def _made(word: str, case: Case, operands: Operands, there: Callable[[], Quick]) -> Competitor:
+    try:
+        return MAKERS[word](case, operands, there)
+    except ImportError as error:
+        return _refused(PEERS[word], f"{error}: pip install {PACKAGES[word]}")
+    except Exception as error:  # of a compiler or a library: news, not a crash
+        failure = error.with_traceback(None)  # which holds memory
+
+    def run(a, b, c) -> None:
+        raise failure
+
+    return Competitor(PEERS[word], run)
+
+
+def _refused(name: str, reason: str) -> Competitor:
+    return Competitor(name, lambda a, b, c: None, refusal=reason)
+
+
+def _why_not(name: str, case: Case, operands: Operands, types: Mapping[str, str]) -> str | None:
+    """Why a peer that accumulates these types, named with a word for them, in fp32 can't run."""
+    if case.ending:
+        return f"{name} is asked for products alone here, and this is {case}"
+    if case.dtype not in types:
+        return f"{name} is asked for {' and '.join(types.values())} here, not for {case.dtype}"
+    if case.accumulate != "fp32":
+        return f"{name} is asked to accumulate in fp32 here, not in {case.accumulate}"
+    if case.output not in (case.dtype, "fp32"):
+        return f"{name} is asked for results of the operands' type or fp32 here: {case}"
+    if not all(t.is_cuda for t in operands[:3]):
+        return f"the tensors are on the CPU; {name} needs them on a GPU"
+    return None
+
+
+def _disagreement(run: Callable[..., None], there: Quick) -> str | None:
+    """How results on small integers differ by more than rounding from the exact ones; None: not."""
+    (a, b, c), want = there.exact, there.want
+    poison(c)
+    run(a, b, c)
+    size = float(torch.linalg.vector_norm(want, dtype=torch.float32)) / want.numel() ** 0.5
+    worst = float((c - want).abs().max())
+    if worst <= NEAR * size:  # which no NaN is
+        return None
+    return f"on small integers it is off by {worst:.4g}, where results are about {size:.4g}"
+
+
+# cuBLASLt
+
+
+def _lt(case: Case, operands: Operands, there: Callable[[], Quick]) -> Competitor:
+    types = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
+    if reason := _why_not(LT, case, operands, types):
+        return _refused(LT, reason)
+    if case.dtype == "fp32" and case.precision not in COMPUTE:
+        return _refused(LT, f"cuBLASLt has no {case.precision}")
+    products = Products(COMPUTE[case.precision], operands)
+    runs = [functools.partial(products.run, i) for i in range(products.count)]
+    if geometry(*there().exact) != geometry(*operands):
+        raise RuntimeError("what is timed before the race has other strides or alignments")
+    us, fault = timed(runs, there())
+    config = {"algorithm": None, "us": us}
+    if fault:
+        return Competitor(LT, runs[0], config=config, fault=fault)
+    kept = min((i for i, each in enumerate(us) if each is not None), key=us.__getitem__)
+    return Competitor(LT, runs[kept], config=config | {"algorithm": kept}, slack=SLACK)
+
+
+def geometry(*tensors: torch.Tensor) -> tuple:
+    """What a plan depends on: shapes, strides, and the bytes of each tensor's alignment."""
+    return tuple((t.shape, t.stride(), t.data_ptr() & -t.data_ptr() & 255) for t in tensors)
+
+
+class Products:
+    """nvmath's plans by geometry; `count` algorithms compute that of the operands given first.
+
+    Another geometry, as that of the strip by which a bench estimates a time, has its own first one.
+    """
+
+    def __init__(self, compute: str, operands: Operands):
+        self._advanced = importlib.import_module("nvmath.linalg.advanced")
+        kind = getattr(self._advanced.MatmulComputeType, compute)
+        self._options = {"compute_type": kind, "inplace": True, "memory_limit": WORKSPACE}
+        self._known: dict[tuple, tuple] = {}
+        self._first, algorithms = self._of(*operands)
+        self.count = len(algorithms)
+
+    def run(self, index: int, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
+        """Enqueue one product on the current stream; its C is not read."""
+        product, algorithms = self._of(a, b, c)
+        product.reset_operands_unchecked(a=a, b=b, c=c)
+        product.execute(algorithm=algorithms[index if product is self._first else 0])
+
+    def _of(self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple:
+        key = geometry(a, b, c)
+        if key not in self._known:
+            product = self._advanced.Matmul(a, b, c=c, beta=0.0, options=self._options)
+            self._known[key] = product, product.plan(preferences={"limit": ALGORITHMS})
+        return self._known[key]
+
+
+def timed(
+    runs: Sequence[Callable[..., None]], there: Quick
+) -> tuple[list[float | None], str | None]:
+    """Microseconds of each, None where it can't run; and which of them is wrong, in a sentence.
+
+    Medians of `PASSES` over all of them in random order. The last error where none can run.
+    """
+    loops, last, rng = {}, None, random.Random(0)
+    for index, run in enumerate(runs):
+        try:
+            if wrong := _disagreement(run, there):
+                return [None] * len(runs), f"algorithm {index} of {len(runs)}: {wrong}"
+            loops[index] = there.loop(Competitor(LT, run))
+        except RuntimeError as error:  # one that the list has, and this card or stream doesn't take
+            there.recover()
+            last = error
+    if last and not loops:
+        raise last
+    samples: dict[int, list[float]] = {index: [] for index in loops}
+    for _ in range(PASSES):
+        for index in rng.sample(list(loops), len(loops)):
+            samples[index].append(loops[index].time().seconds * 1e6)
+    us = [statistics.median(samples[i]) if i in loops else None for i in range(len(runs))]
+    return [each and round(each, 3) for each in us], None
+
+
+# quack
+
+
+def _quack(case: Case, operands: Operands, there: Callable[[], Quick]) -> Competitor:
+    if reason := _why_not(QUACK, case, operands, {"bf16": "bf16", "fp16": "fp16"}):
+        return _refused(QUACK, reason)
+    if not all(map(_whole, operands[:3])):
+        return _refused(QUACK, "quack takes rows of whole 16 bytes alone, at such addresses")
+    interface = importlib.import_module("quack.gemm_interface")
+    config = {"version": importlib.import_module("quack").__version__, "tuned": False}
+
+    def run(a, b, c) -> None:
+        interface.gemm(a, b, out=c, tuned=False)
+
+    fault = _disagreement(run, there())
+    return Competitor(QUACK, run, config=config, fault=fault, slack=SLACK)
+
+
+def _whole(t: torch.Tensor) -> bool:
+    """Whether the address and all strides but that of one are multiples of 16 bytes."""
+    strides = [stride for stride in t.stride() if stride != 1]
+    return all(size * t.element_size() % 16 == 0 for size in strides) and t.data_ptr() % 16 == 0
+
+
+MAKERS: dict[str, Maker] = {"lt": _lt, "quack": _quack}

@@ -1,0 +1,143 @@
+"""Races of many products, as data: `race`, and the presets `suite`, `random`, `serving`, `linear`.
+
+A `Preset` lists problems; who races on each follows from the problem and the options, how long from
+the roof. All of them are measured, recorded and shared out over GPUs in the same way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+
+from tritemm.compile.pool import Item
+
+from . import cli, session
+from .case import Case
+from .competitors import chosen, invariant
+from .engine import Competitor, Plan
+from .operands import Operands
+from .peers import against
+from .problems import Problem
+from .roof import Roof
+from .rows import Row
+from .ways import COMPILED, ways
+
+#: Many races in a row keep the card hot, so that each can be shorter than a lone one; where memory
+#: limits, the clock that a longer lead would wait for hardly matters.
+PLAN = Plan(replay=0.02, longest=5.0)
+SHORT = dataclasses.replace(PLAN, replay=0.015, lead=0.02)
+#: FLOP per second from which on power may limit the clock.
+HUNGRY = 2.5e14
+#: Rows of these races are experiments of their own, so that no table takes them for a usual run.
+WITH_PEERS = {"suite": "peers", "random": "random peers"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Preset:
+    """A command: `problems` are what its arguments name, `text` is printed of the rows.
+
+    `options` adds its own arguments. Problems take `rounds` at least, and up to `most` where that
+    is not precise enough. `short`: what is bound by memory is measured by `SHORT`.
+    """
+
+    name: str
+    help: str
+    examples: str
+    problems: Callable[[argparse.Namespace], list[Problem]]
+    options: Callable[[argparse.ArgumentParser], None]
+    text: Callable[[list[Row]], str]
+    rounds: int
+    most: int
+    short: bool = False
+
+    def register(self, commands) -> None:
+        command = cli.add_command(commands, self.name, self.run, self.help, self.examples)
+        asked = {"kernels": ["auto"], "peers": [], "compiled": list(COMPILED), "workers": None}
+        command.set_defaults(**asked, batch_invariant=False, share=slice(None))
+        self.options(command)
+        cli.add_shared(command, self.rounds)
+
+    def run(self, args: argparse.Namespace) -> int:
+        try:
+            wanted = self.problems(args)
+        except (OSError, ValueError) as error:
+            return cli.refuse(error)
+        problems, experiment = wanted[args.share], self.name
+        if not problems:
+            return cli.refuse(f"--part: there are only {len(wanted)} problems to share out")
+        if args.peers:
+            experiment = WITH_PEERS.get(experiment, experiment)
+        if args.batch_invariant:
+            experiment = "invariant"
+            if args.peers:
+                return cli.refuse("--batch-invariant races auto and cuBLAS: leave --peers out")
+            if args.kernels != ["auto"]:
+                return cli.refuse("--batch-invariant chooses the kernel itself: leave --kernel out")
+
+        def measure(there: session.Session, mine: Sequence[Problem]) -> None:
+            there.measure_roofs()
+            among = functools.partial(field, args)
+            tasks = []
+            for each in mine:
+                short = self.short and not hungry(each.case, there.roofs)
+                plan = self.plan(args, SHORT if short else PLAN)
+                tasks.append(session.Task.of(each, among, items=items(args, each.case), plan=plan))
+            there.measure(tasks, self.plan(args))
+
+        return session.run(args, self.name, problems, measure, self.text, experiment)
+
+    def plan(self, args: argparse.Namespace, base: Plan = PLAN) -> Plan:
+        if args.quick:
+            quick = {"rounds": 3, "replay": 0.01, "lead": 0.02, "settle": 0.2}
+            return dataclasses.replace(base, **quick)
+        return dataclasses.replace(base, rounds=args.rounds, most=max(self.most, args.rounds))
+
+
+def field(args: argparse.Namespace, case: Case, operands: Operands) -> Sequence[Competitor]:
+    """The competitors on a case: a product alone, or one that something follows."""
+    if case.ending:
+        return ways(case, operands, args.compiled)
+    if args.batch_invariant:
+        return invariant(case, operands)
+    return against(case, operands, args.kernels, args.peers)
+
+
+def items(args: argparse.Namespace, case: Case) -> list[Item]:
+    """What Triton has to compile, known before the race."""
+    if case.ending or "auto" not in args.kernels:
+        return []
+    try:
+        return [chosen(case)]
+    except (NotImplementedError, ValueError):  # what is refused has nothing to compile
+        return []
+
+
+def hungry(case: Case, roofs) -> bool:
+    """Whether power may limit the speed, at that of the roof; true where the roof isn't known.
+
+    Not only where arithmetic takes longer: 128 x 4096 x 4096 takes all of an H200's power.
+    """
+    roof: Roof | None = roofs and roofs.of(case)
+    return roof is None or case.flops / roof.floor(case) * 1e6 > HUNGRY
+
+
+def part(text: str) -> slice:
+    """A part of a list: `2/4` is its second item and every fourth after that. Raises ValueError."""
+    index, _, of = text.partition("/")
+    if not (index.isdecimal() and of.isdecimal() and 1 <= int(index) <= int(of)):
+        raise ValueError(f"a part is 1/4, 2/4, 3/4 or 4/4, or of another number, not {text!r}")
+    return slice(int(index) - 1, None, int(of))
+
+
+def add_part(command: argparse.ArgumentParser) -> None:
+    text = "every N-th problem from the K-th on, to measure all in N sittings"
+    share = {"dest": "share", "type": cli.argument(part), "default": "1/1", "metavar": "K/N"}
+    command.add_argument("--part", **share, help=text)
+
+
+def add_compiled(command: argparse.ArgumentParser) -> None:
+    every = ",".join(COMPILED)
+    text = f"what of torch.compile races beside eager torch; default: {every}"
+    cli.add_list(command, "--compiled", cli.one_of(*COMPILED), text, every)
