@@ -127,7 +127,7 @@ def check_rules_are_registered_on_demand(mesh):
     with torch.inference_mode():
         assert tritemm.matmul(a, b).placements == (R,)
     OPERATORS.mm.default(a, b, *OPTIONS, torch.float32)
-    tritemm.op.distributed.register()  # once more does no harm
+    tritemm.distributed.register()  # once more does no harm
 
 
 def check_the_fast_path_is_for_plain_tensors(mesh):

@@ -57,8 +57,8 @@ def register() -> None:
     Raises:
         ImportError: torch was built without `torch.distributed`.
 
-    >>> import tritemm.op.distributed
-    >>> tritemm.op.distributed.register()
+    >>> import tritemm
+    >>> tritemm.distributed.register()
     """
     global _registered
     with _lock:
