@@ -31,7 +31,7 @@ if not _missing:
         from .api.tuning import tune
         from .api.warming import warmup
         from .nn import Linear, convert
-        from .op import distributed
+        from .op import distributed as distributed
         from .problem.config import Config
         from .rungs import ladder
         from .takeover.integrate import disable, enable, enabled, set_batch_invariant_mode
@@ -51,7 +51,6 @@ __all__ = [
     "convert",
     "deterministic",
     "disable",
-    "distributed",
     "einsum",
     "enable",
     "enabled",
