@@ -5,11 +5,8 @@ Copies are of what the copy engine refuses, or of what WGMMA can read only after
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 import torch
 
@@ -20,7 +17,8 @@ from ..problem import INTERPRETER, Matrix, Problem
 from ..problem.config import Config
 from ..rungs import RUNGS, find
 from ..spec import Kernel
-from .cost_model.model import Scene, pack_bytes, scene_of
+from .cost_model.columns import Group
+from .cost_model.model import pack_bytes, seconds
 
 #: Exchanged operands are considered where the shorter side of C has at most so many elements.
 SHORT_SIDE = 256
@@ -31,48 +29,25 @@ SMALL_COPY, LARGE_COPY, LINE_BYTES = 2**30, 2**34, 128
 LEAST_ROWS = 64
 
 
-class Group(NamedTuple):
-    """A rung and its configs for what it sees (`scene`), after PACK and SWAP."""
-
-    kernel: Kernel
-    configs: Sequence[Config]
-    scene: Scene
-    pack: str = ""
-    swap: bool = False
-
-    def whole(self, config: Config) -> Config:
-        """`config` with PACK and SWAP."""
-        if self.pack or self.swap:
-            return dataclasses.replace(config, PACK=self.pack, SWAP=self.swap)
-        return config
-
-    def seconds(self, below: float | None = None) -> list[float]:
-        """That the model expects of each config; see `Scene.seconds`."""
-        return self.scene.seconds(self.kernel, self.configs, below)
-
-
 def ranked(problem: Problem, kernel: str = "auto") -> list[tuple[float, Kernel, Config]]:
     """All that `choose` compares, with the predicted seconds, the least first."""
-    rows = [
-        (seconds, group.kernel, group.whole(config))
-        for group in groups(problem, RUNGS if kernel == "auto" else (find(kernel),))
-        for seconds, config in zip(group.seconds(), group.configs, strict=True)
-    ]
-    return sorted(rows, key=lambda row: row[0])
+    some = list(groups(problem, RUNGS if kernel == "auto" else (find(kernel),)))
+    predicted = seconds(some).tolist() if some else []
+    rows = [(group.kernel, group.whole(config)) for group in some for config in group.configs]
+    return sorted(((s, *row) for s, row in zip(predicted, rows, strict=True)), key=lambda r: r[0])
 
 
 def least(some: Iterable[Group]) -> tuple[Kernel, Config] | None:
     """The kernel and config with the least predicted time; the earlier one where they tie."""
-    best, best_seconds = None, math.inf
-    for group in some:
-        seconds = group.seconds(best_seconds)
-        low = min(seconds, default=math.inf)
-        if low < best_seconds:
-            best, best_seconds = (group, group.configs[seconds.index(low)]), low
-    if best is None:
+    some = [group for group in some if group.configs]
+    if not some:
         return None
-    group, config = best
-    return group.kernel, group.whole(config)
+    place = int(seconds(some).argmin())
+    for group in some:
+        if place < len(group.configs):
+            return group.kernel, group.whole(group.configs[place])
+        place -= len(group.configs)
+    raise AssertionError("more times than configs")
 
 
 def best_config(kernel: Kernel, problem: Problem) -> Config:
@@ -119,7 +94,7 @@ def _groups(
             if not some:
                 continue
             view = packed.transposed() if swap else packed
-            scene, enough = None, False
+            enough = False
             for rung in some:
                 if enough:
                     break
@@ -129,8 +104,7 @@ def _groups(
                 if rung.why_not(view) is None:
                     enough = rung.supersedes and not every
                     if suits:
-                        scene = scene or scene_of(view, copied)
-                        yield Group(rung, rung.configs(view), scene, pack, swap)
+                        yield Group(rung, rung.configs(view), view, copied, pack, swap)
                 else:
                     refusing[rung] = None
         if not _slow_majors(problem):
@@ -159,11 +133,10 @@ def _suits(rung: Kernel, view: Problem) -> bool:
 
 def _interpreted(problem: Problem, rungs: Sequence[Kernel], every: bool) -> Iterator[Group]:
     """The rungs as they are: in the interpreter, a copy or an exchange gains nothing."""
-    scene = scene_of(problem)
     for rung in rungs:
         fits = every or rung.few_rows is None or rung.few_rows(problem) >= problem.M
         if rung.why_not(problem) is None and fits:
-            yield Group(rung, (rung.interpreted,), scene)
+            yield Group(rung, (rung.interpreted,), problem)
 
 
 def packs(problem: Problem) -> Sequence[str]:

@@ -34,9 +34,9 @@ class Choice:
         return max(self.parts.total, self.roofline)
 
     @property
-    def parts(self) -> model.Parts:
+    def parts(self) -> model.Breakdown:
         """What the predicted seconds consist of."""
-        return model.parts(self.kernel, self.problem, self.config)
+        return model.breakdown(self.kernel, self.problem, self.config)
 
     @property
     def roofline(self) -> float:

@@ -19,8 +19,9 @@ from ..arch.host import is_wgmma
 from ..problem import INTERPRETER, Problem
 from ..problem.config import Config
 from ..spec import Kernel
-from .candidates import SHORT_SIDE, Group, packs, refused_by_tma
-from .cost_model.model import pack_bytes, scene_of
+from .candidates import SHORT_SIDE, packs, refused_by_tma
+from .cost_model.columns import Group
+from .cost_model.model import pack_bytes
 
 #: Whether WGMMA's sums are the same bits where its operands change places: on an H200 those of all
 #: 143 configs were. If not, operands are never exchanged here.
@@ -85,7 +86,6 @@ def groups(
         copied, refusing = pack_bytes(problem, pack), {}
         for swap in (False, True)[: 1 + EXCHANGED_ALIKE]:
             view = packed.transposed() if swap else packed
-            scene = None
             for rung in rungs:
                 if swap and not short and not rung.either(problem):
                     continue
@@ -94,8 +94,7 @@ def groups(
                     continue
                 configs = _able(rung, view, parts)
                 if configs:
-                    scene = scene or scene_of(view, copied)
-                    yield Group(rung, configs, scene, pack, swap)
+                    yield Group(rung, configs, view, copied, pack, swap)
                 if rung.supersedes:
                     break
         rungs = tuple(refusing)  # the others need no copy

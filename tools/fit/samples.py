@@ -12,10 +12,10 @@ from pathlib import Path
 
 import torch
 
-from ...problem import ACCUMULATE, Device, Problem, short_name, stored
-from ...problem.config import Config, config_of
-from ...rungs import RUNGS
-from ...spec import Kernel
+from tritemm.problem import ACCUMULATE, Device, Problem, short_name, stored
+from tritemm.problem.config import Config, config_of
+from tritemm.rungs import RUNGS
+from tritemm.spec import Kernel
 
 _DTYPES = {short_name(t): t for t in (*ACCUMULATE, torch.int32)}
 
