@@ -533,8 +533,8 @@ class TestBatchInvariant:
     @staticmethod
     def order(choice):
         config, asked = choice.config, choice.problem
-        if invariant.by_wgmma(asked):
-            assert invariant.takes_wgmma(choice.kernel)
+        if invariant.one_order(asked):
+            assert invariant.sums_alike(choice.kernel)
             assert is_wgmma(config.view(asked), config)
             return "wgmma", config.PARTS, config.SPLIT_K in (1, config.PARTS)
         tile = config.BLOCK_M, config.BLOCK_N, config.BLOCK_K
@@ -567,7 +567,7 @@ class TestBatchInvariant:
         asked = problem(16, 28672, 4096)
         rungs = invariant.able(RUNGS)
         assert any(group.swap for group in invariant.groups(asked, rungs, 1))
-        monkeypatch.setattr(invariant, "EXCHANGED_ALIKE", False)
+        monkeypatch.setattr(invariant, "SWAPPED_ALIKE", False)
         assert not any(group.swap for group in invariant.groups(asked, rungs, 1))
         dispatch.forget()
         assert not dispatch.choose(asked, "auto/batch_invariant").config.SWAP

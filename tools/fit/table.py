@@ -66,7 +66,7 @@ class Table:
 
     def _group(self, sample: Sample) -> Group:
         view = sample.config.view(sample.problem)
-        copied = model.pack_bytes(sample.problem, sample.config.PACK)
+        copied = sample.problem.copied(sample.config.PACK)
         group = Group(sample.kernel, (sample.config,), view, copied)
         self.rungs.setdefault(sample.kernel.name, sample.kernel)
         self.words.setdefault(_word(group), kind_of(view).load)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from ..arch.limits import order_why_not, programs_why_not
 from ..dtypes import check_flag
+from ..kernels.pack import why_not as pack_why_not
 from ..problem import Problem
 from ..problem.config import Config, changed, config_of, parse
 from ..rungs import RUNGS
@@ -90,6 +91,12 @@ def for_gradients(word: str) -> str:
     if "/" not in word:
         return "auto"
     return str(Request(batch_invariant=Request.parse(word).batch_invariant))
+
+
+def refusal(rung: Kernel, problem: Problem, config: Config) -> str | None:
+    """Why `rung` can't run `problem` in `config`, after its copies and swap; or None."""
+    view = config.view(problem)
+    return pack_why_not(problem, config.PACK) or rung.why_not(view) or why_not(rung, view, config)
 
 
 def why_not(kernel: Kernel, view: Problem, config: Config) -> str | None:

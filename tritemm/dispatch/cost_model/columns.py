@@ -111,7 +111,8 @@ class Tile(NamedTuple):
 class Columns(NamedTuple):
     """The candidates of one device, whose tiles are all alike, or none are."""
 
-    device: Device
+    sms: int
+    l2: int  # B of operands that L2 keeps beside all else
     alike: bool
     view: View
     tile: Tile
@@ -126,7 +127,7 @@ def columns_of(groups: Sequence[Group], constants: Constants) -> Columns:
     count = len(View._fields)
     view = View(*columns[:count])
     tile = _tile(device, alike, view, columns[count:], *configs.T)
-    return Columns(device, alike, view, tile)
+    return Columns(device.sms, gpus.physics(device).l2, alike, view, tile)
 
 
 def _row(group: Group, constants: Constants) -> tuple[float, ...]:

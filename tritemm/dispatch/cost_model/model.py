@@ -77,7 +77,7 @@ def breakdown(
     kernel: Kernel, problem: Problem, config: Config, constants: Constants | None = None
 ) -> Breakdown:
     """What `predict` adds up."""
-    group = Group(kernel, (config,), config.view(problem), pack_bytes(problem, config.PACK))
+    group = Group(kernel, (config,), config.view(problem), problem.copied(config.PACK))
     if problem.device == INTERPRETER:
         steps = float(_interpreted(group)[0])
         return Breakdown(steps, 0.0, 0.0, steps, 0.0, 0.0, 0.0, 0.0)
@@ -107,18 +107,6 @@ def roofline(problem: Problem) -> tuple[float, float]:
     return problem.flops / rate, problem.bytes / gpus.physics(problem.device).copy_rate
 
 
-def pack_bytes(problem: Problem, operands: str) -> int:
-    """Bytes that the copies of `operands` read and write."""
-    moved = 0
-    for name in operands:
-        matrix = getattr(problem, name)
-        copies = 1
-        for size, stride in zip(problem.batches, matrix.strides, strict=False):
-            copies *= size if stride else 1
-        moved += 2 * copies * matrix.rows * matrix.cols * matrix.dtype.itemsize
-    return moved
-
-
 def times(x: Columns, c: Constants, xp=np) -> Breakdown:
     """The formula: of NumPy's columns and plain constants, or of tensors with those of `xp`."""
     view, w = x.view, _waves(x, xp)
@@ -142,7 +130,7 @@ def times(x: Columns, c: Constants, xp=np) -> Breakdown:
 
 
 def _waves(x: Columns, xp) -> Waves:
-    view, tile, sms = x.view, x.tile, x.device.sms
+    view, tile, sms = x.view, x.tile, x.sms
     # A cluster's programs stand one below the other, or side by side where that takes fewer, or as
     # many with more rows than columns.
     high = xp.ceil(view.M / (tile.m * tile.cluster)) * xp.ceil(view.N / tile.n)
@@ -201,7 +189,7 @@ def _ring_steps(x: Columns, w: Waves, c: Constants) -> Column:
 
 def _alike_steps(x: Columns, w: Waves, c: Constants) -> Column:
     """The same where tiles are alike: programs work while others of their SM wait for loads."""
-    idle = 1 - w.units / (w.share * x.device.sms)
+    idle = 1 - w.units / (w.share * x.sms)
     return w.steps * w.share * x.view.load * x.tile.loads / (1 + c.boost * idle)
 
 
@@ -245,7 +233,7 @@ def _reduction(x: Columns, w: Waves, c: Constants, xp) -> Column:
 
 def _memory(x: Columns, w: Waves, c: Constants, xp) -> tuple[Column, Column]:
     """Seconds of the device's memory, and of what is read, for what is stored is among the ends."""
-    view, tile, sms, l2 = x.view, x.tile, x.device.sms, gpus.physics(x.device).l2
+    view, tile, sms, l2 = x.view, x.tile, x.sms, x.l2
     moved = view.bytes
     if c.padding:
         beyond = -view.M % (tile.m * w.b_sharers) + -view.N % (tile.n * w.a_sharers)
