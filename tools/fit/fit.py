@@ -127,7 +127,7 @@ class _Measured:
         self.searched = self._sum(torch.ones_like(self.logs)) >= _SEARCHED
 
     def loss(self, predicted: Tensor) -> Tensor:
-        """Of the logarithms of predicted seconds."""
+        """What the logarithms of predicted seconds cost."""
         errors = predicted - self.logs
         shared = self._sum(self.own * errors) / (self.weights + _SHARED)
         errors = errors - shared[self.race]

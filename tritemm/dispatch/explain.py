@@ -76,7 +76,7 @@ class Choice:
         lines = []
         reasons = dict(self.refused)
         if self.config.PACK:
-            why = reasons.get(self.kernel.name, "WGMMA reads this type with K contiguous")
+            why = reasons.get(self.kernel.name, "tensor cores read this type with K contiguous")
             lines.append(f"packed     {' and '.join(self.config.PACK)}, because {why}")
         if self.config.SWAP:
             short = "M" if self.problem.M <= self.problem.N else "N"

@@ -36,14 +36,14 @@ class Request:
 
     @staticmethod
     def parse(word: str) -> Request:
-        """Of `str(request)`."""
+        """The request whose `str` is `word`."""
         kernel, *rest = word.split("/")
         fields = next((text for text in rest if "=" in text), None)
         return Request(kernel, fields and parse(fields), _INVARIANT in rest)
 
     @staticmethod
     def of(kernel: str | Kernel, config: Config | Mapping | None, batch_invariant: bool) -> Request:
-        """Of matmul's arguments.
+        """The request of matmul's arguments.
 
         Raises:
             TypeError: `kernel` is neither a name nor a rung, or `batch_invariant` no bool.

@@ -99,7 +99,7 @@ class Tile(NamedTuple):
     flying: Column  # k-steps whose loads are in flight
     flops: Column  # FLOP of a k-step
     loads: Column  # loads of a k-step, where tiles are alike
-    sums: Column  # accumulators of all threads, where tiles are alike
+    accumulators: Column  # of all threads, where tiles are alike
     drawn: Column  # B of a k-step from L2, of the operands
     lines: Column  # share of the operands' rows of 128 bytes that touch a second line of L2
     sectors: Column  # share of them that begin inside a sector
@@ -161,17 +161,17 @@ def _tile(device: Device, alike: bool, view: View, more, m, n, k, warps, stages,
     pitches, across, narrow, (along, by_rows, adds) = more[:2], more[2:4], more[4:6], more[6:]
     area, threads = m * n, 32 * warps
     if alike:
-        # A line's words are read by lanes beside each other, each with a sum for each line and
-        # word; or, where lanes run along N, for each row of B and element.
-        sums = area * k // np.where(across[1], 1, WORD.value // view.itemsize)
-        registers = n * k * stages * view.itemsize // 4 + sums + _FEW_REGISTERS * threads
+        # A line's words are read by lanes beside each other, each with an accumulator for each line
+        # and word; or, where lanes run along N, for each row of B and element.
+        accumulators = area * k // np.where(across[1], 1, WORD.value // view.itemsize)
+        registers = n * k * stages * view.itemsize // 4 + accumulators + _FEW_REGISTERS * threads
         together = np.minimum(_REGISTERS // registers, _THREADS // threads)
         # An element's share of a load of four, of 16 bits each, and four times what a product
         # takes. If A is stored across K, each of its elements is a load.
         loads = k * (n + (1 + 3 * across[0]) * m + area / 4)
         run, flying = POINTER_COLUMNS, stages
     else:
-        sums = loads = 0 * m
+        accumulators = loads = 0 * m
         ring = (m + n) * k * view.itemsize * stages
         together = np.minimum(_REGISTERS // (area + _OTHER_REGISTERS * threads), 16)
         together = np.where(view.resident, 1, np.minimum(together, device.shared // ring))
@@ -196,7 +196,7 @@ def _tile(device: Device, alike: bool, view: View, more, m, n, k, warps, stages,
         flying=flying * (1 if alike else together),
         flops=2 * area * k * thin,
         loads=loads,
-        sums=sums,
+        accumulators=accumulators,
         drawn=wide * (k * view.itemsize),
         lines=1 - pitches / LINE,
         sectors=1 - np.minimum(pitches / SECTOR, 1),

@@ -200,7 +200,7 @@ def _ends(x: Columns, w: Waves, c: Constants, rate: Column, xp) -> Column:
     by_tma = xp.maximum(tile.run, c.part_store) / tile.run
     stored = tile.own * view.element * xp.where(view.by_threads > 0, by_threads, by_tma) / rate
     if x.alike:
-        return (view.load_ends + c.lanes * tile.sums + stored) * w.share
+        return (view.load_ends + c.lanes * tile.accumulators + stored) * w.share
     hidden = 1 + xp.maximum(w.share - 1, 0) * view.shown
     tiles = xp.where(view.resident > 0, hidden, xp.ceil(w.share / tile.together))
     return (view.ends + c.drain * tile.drains + stored) * tiles
