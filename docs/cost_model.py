@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
 from perf.case import Case
 from perf.operands import operands
+from tools.fit.fit import Quality, quality
+from tools.fit.samples import Sample, read
 from tritemm.arch import gpus
 from tritemm.dispatch.cost_model import constants
-from tritemm.dispatch.cost_model.fit import Quality, quality
 from tritemm.dispatch.cost_model.kind import kind_of
-from tritemm.dispatch.cost_model.model import BRIEF
-from tritemm.dispatch.cost_model.samples import Sample, read
+from tritemm.dispatch.cost_model.model import BRIEF, BURST
 from tritemm.problem import Problem
 from tritemm.problem.config import Config
 from tritemm.rungs import find
@@ -37,10 +37,13 @@ PHYSICS = {
     "launch": ("of a kernel that does next to nothing, one of many in a CUDA graph", 1e-6, "µs"),
     "l2": ("of operands that L2, of 50 MB, keeps beside all else; assumed", 2**20, "MiB"),
 }
-#: Plain numbers that are not seconds.
-PLAIN = (
-    "straddle", "off_sector", "overlap", "throttle", "boost", "turned", "narrow_store", "padding",
-)  # fmt: skip
+#: How the units of `constants.NUMBERS` are shown: the least value of each, its factor and word.
+SHOWN = {
+    "B/s": ((1e13, 1e12, "TB/s"), (0, 1e9, "GB/s")),
+    "s": ((1e-12, 1e-6, "µs"), (0, 1e-15, "fs")),
+    "B": ((1e6, 1e6, "MB"), (0, 1, "bytes")),
+    "": ((0, 1, ""),),
+}
 
 
 def parts() -> dict[str, str]:
@@ -63,14 +66,13 @@ def example() -> dict[str, tuple[str, float]]:
     asked = problem()
     device, numbers = asked.device, constants.of(asked.device)
     M, N, K = asked.M, asked.N, asked.K
-    word = kind_of(asked).word(RUNG.trait)
-    factor, late, hungry = numbers.tiles[RUNG.name][constants.key(RUNG.trait, word, CONFIG)]
+    rung = numbers.rungs[RUNG.name]
     m, n, k = CONFIG.BLOCK_M, CONFIG.BLOCK_N, CONFIG.BLOCK_K
     tiles = -(-M // m) * -(-N // n)
-    rounds, depth = -(-tiles // device.sms), -(-K // k)
-    last = tiles - (rounds - 1) * device.sms
+    waves, depth = -(-tiles // device.sms), -(-K // k)
+    last = tiles - (waves - 1) * device.sms
 
-    efficiency = numbers.efficiencies[RUNG.name][word]
+    efficiency = rung.efficiency[kind_of(asked).word(RUNG)]
     rate = efficiency * gpus.flop_rate(asked.a.dtype, asked.precision, device) / device.sms
     products = 2 * m * n * k / rate
     bytes_ = 2 * (m + n) * k
@@ -78,46 +80,44 @@ def example() -> dict[str, tuple[str, float]]:
     waits = numbers.latency / (CONFIG.num_stages - 1)
 
     def step(programs: int) -> float:
-        return factor * math.hypot(products, alone, programs * together, waits)
+        return math.hypot(products, alone, programs * together, waits)
 
-    steps = depth * ((rounds - 1) * step(device.sms) + step(last))
+    steps = depth * ((waves - 1) * step(device.sms) + step(last))
     slower = numbers.throttle * steps / (steps + BRIEF)
     steps *= 1 + slower
     rate = numbers.memory_rate / device.sms
-    end, store = late * numbers.ends_of[RUNG.name], 2 * m * n / rate
-    shown = numbers.shown[RUNG.name]
-    ends = (end + store) * (1 + (rounds - 1) * shown)
+    store = 2 * m * n / rate
+    ends = (rung.ends + store) * (1 + (waves - 1) * rung.shown)
     memory = asked.bytes / numbers.memory_rate
     each, pairs = asked.bytes / tiles, device.sms / 2
     earlier = asked.bytes - each * (last if last <= pairs else last - pairs)
     read = earlier / numbers.memory_rate + each / numbers.pair_rate
-    power = hungry * asked.flops * (numbers.power + numbers.traffic * (1 / m + 1 / n))
+    power = asked.flops * (numbers.power + numbers.traffic * (1 / m + 1 / n))
     busy = max(steps + ends, power)
     loads = (asked.bytes - 2 * M * N) / numbers.memory_rate
     overlap = numbers.overlap * min(busy, loads)
-    launch = numbers.launches[RUNG.name]
-    cold = numbers.colds[RUNG.name] * asked.bytes / (asked.bytes + 1e6)
+    cold = rung.cold * asked.bytes / (asked.bytes + BURST)
     shorter = f"{1e6 * loads:.1f} µs for A and B" if loads < busy else "steps and ends"
     return {
         "steps": (
-            f"{tiles} tiles of {m} x {n} on {device.sms} SMs are {rounds} rounds of {depth} steps. "
+            f"{tiles} tiles of {m} x {n} on {device.sms} SMs are {waves} waves of {depth} steps. "
             f"A step takes {1e6 * step(device.sms):.3g} µs, and {1e6 * step(last):.3g} in the last "
-            f"round, of {last} tiles: the root of the squares of {1e6 * products:.3g} for "
+            f"wave, of {last} tiles: the root of the squares of {1e6 * products:.3g} for "
             f"products, {1e6 * alone:.3g} for what an SM draws from L2, "
             f"{1e6 * last * together:.3g} for what {last} do, and {1e6 * waits:.3g} for the "
-            f"latency of a load, times {factor:.3g} for this tile; and {100 * slower:.0f} % more, "
+            f"latency of a load; and {100 * slower:.0f} % more, "
             "since the clock falls meanwhile",
             steps,
         ),
         "ends": (
-            f"{1e6 * end:.3g} µs, and {1e6 * store:.3g} µs to store {m} x {n} elements; of all "
-            f"tiles but one {100 * shown:.0f} % are not hidden behind the next",
+            f"{1e6 * rung.ends:.3g} µs, and {1e6 * store:.3g} µs to store {m} x {n} elements; of "
+            f"all tiles but one {100 * rung.shown:.0f} % are not hidden behind the next",
             ends,
         ),
         "power": (
             f"{asked.flops / 1e9:.0f} GFLOP at {1e15 * numbers.power:.3g} fs, and "
-            f"{1e15 * numbers.traffic:.3g} fs times 1/{m} + 1/{n}, times {hungry:.3g} for this "
-            "tile; it counts if it is more than steps and ends",
+            f"{1e15 * numbers.traffic:.3g} fs times 1/{m} + 1/{n}; it counts if it is more than "
+            "steps and ends",
             power,
         ),
         "memory": (
@@ -126,11 +126,11 @@ def example() -> dict[str, tuple[str, float]]:
             max(memory, read),
         ),
         "overlap": (f"{numbers.overlap:.3g} of {shorter}, the shorter of the two", overlap),
-        "launch": ("the rung's own", launch),
+        "launch": ("the rung's own", rung.launch),
         "cold": ("the rung's own, and nearly all of it for so many bytes", cold),
         "total": (
             "the longer of the two, overlap, launch and cold",
-            max(busy, memory, read) + overlap + launch + cold,
+            max(busy, memory, read) + overlap + rung.launch + cold,
         ),
     }
 
@@ -171,40 +171,44 @@ def physics() -> str:
 
 
 def fitted() -> str:
-    data = GPU["fitted"]
-    plain = [f"`{name}` {_shown(name, value)}" for name, value in data["rates"].items()]
-    tiles = sum(len(table) for table in data["tiles"].values())
-    launches, colds, ends = (_spread(data[name]) for name in ("launches", "colds", "ends_of"))
+    numbers = constants.of(gpus.device_of(GPU))
+    rows = [
+        f"| `{name}` | {_shown(getattr(numbers, name), about['unit'])} | {about['meaning']} |"
+        for name, about in constants.NUMBERS.items()
+        if getattr(numbers, name)
+    ]
+    spread = {
+        name: _spread([getattr(rung, name) for rung in numbers.rungs.values()])
+        for name in ("launch", "cold", "ends")
+    }
     lines = [
-        f"- {len(plain)} plain numbers "
-        "([what each is](../tritemm/dispatch/cost_model/constants.py)): " + ", ".join(plain) + ".",
-        f"- Of each rung that was timed, its own launch ({launches}), what cold operands add "
-        f"({colds}), a tile's ends ({ends}), how much of them shows, and for each type its share "
-        "of the dense rate at the settled clock, which a card below its power limit exceeds.",
-        f"- Of {tiles} tiles of {len(data['tiles'])} rungs, a factor each of a step, of the ends "
-        "and of what power allows, near 1.",
+        "| fitted | | |", "|---|--:|---|", *rows, "",
+        f"And of each of {len(numbers.rungs)} rungs: its launch ({spread['launch']}), what cold "
+        f"operands add ({spread['cold']}), a tile's ends ({spread['ends']}), how much of them "
+        "shows, and for each type its share of the dense rate at the settled clock, which a card "
+        f"below its power limit exceeds. These are {_count(numbers)} numbers in all.",
     ]  # fmt: skip
     for other in gpus.files():
         if rates := other.get("rates"):
-            plain = [f"`{name}` {_shown(name, value)}" for name, value in rates.items()]
-            lines.append(f"- Of the {other['gpu']} alone: {', '.join(plain)}.")
+            units = {name: constants.NUMBERS[name]["unit"] for name in rates}
+            plain = [f"`{name}` {_shown(value, units[name])}" for name, value in rates.items()]
+            lines += ["", f"Of the {other['gpu']} alone: {', '.join(plain)}."]
     return "\n".join(lines)
 
 
-def _shown(name: str, value: float) -> str:
-    if name in PLAIN:
-        return f"{value:.3g}"
-    if name == "crowd":
-        return f"{value / 1e6:.3g} MB"
-    if name == "part_store":
-        return f"{value:.3g} bytes"
-    if name.endswith("rate"):
-        return f"{value / 1e9:.4g} GB/s" if value < 1e13 else f"{value / 1e12:.3g} TB/s"
-    return f"{1e15 * value:.3g} fs" if value < 1e-12 else f"{1e6 * value:.2g} µs"
+def _shown(value: float, unit: str) -> str:
+    factor, word = next(more for least, *more in SHOWN[unit] if value >= least)
+    return f"{float(f'{value / factor:.3g}'):.12g} {word}".rstrip()
 
 
-def _spread(table: Mapping[str, float]) -> str:
-    return f"{1e6 * min(table.values()):.2g} to {1e6 * max(table.values()):.2g} µs"
+def _count(numbers: constants.Constants) -> int:
+    """The fitted numbers, without those that are 0."""
+    rungs = (4 + len(rung.efficiency) + 2 * len(rung.load) for rung in numbers.rungs.values())
+    return sum(getattr(numbers, name) != 0 for name in constants.NUMBERS) + sum(rungs)
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{1e6 * min(values):.2g} to {1e6 * max(values):.2g} µs"
 
 
 @functools.cache

@@ -116,23 +116,31 @@ def accumulator(args: argparse.Namespace, dtype: str) -> str:
     return accumulate
 
 
-def add_measurement(command: argparse.ArgumentParser, rounds: int) -> None:
-    """The options of a command that measures."""
+def add_measurement(
+    command: argparse.ArgumentParser, rounds: int, seeds: Sequence[int] = ()
+) -> None:
+    """The options of a command that measures; with default `seeds`, `--seed` takes several."""
     add = command.add_argument
     add("--rounds", type=argument(positive), default=rounds, help=f"default: {rounds}")
     add("--quick", action="store_true", help="less of everything; not recorded")
     add("--out", type=Path, help="rows are added to it; default: a new file in perf/results")
     add("--json", action="store_true", help="print rows instead of tables")
-    add("--seed", type=int, default=0, help="of the data and of the order")
+    if seeds:
+        listed = ",".join(map(str, seeds))
+        add_list(command, "--seed", int, f"of the problems; default: {listed}", listed, "seeds")
+    else:
+        add("--seed", type=int, default=0, help="of the data and of the order")
     command.set_defaults(part=None, gpus=1, mode="sustained")
 
 
-def add_shared(command: argparse.ArgumentParser, rounds: int, modes: bool = True) -> None:
+def add_shared(
+    command: argparse.ArgumentParser, rounds: int, modes: bool = True, seeds: Sequence[int] = ()
+) -> None:
     """The same of one whose problems several GPUs can share, and perhaps `--mode`.
 
     `args.part` is what of them is this process's, None unless it is one of several.
     """
-    add_measurement(command, rounds)
+    add_measurement(command, rounds, seeds)
     if modes:
         command.add_argument("--mode", choices=bench.BENCHES, default="sustained")
     add_gpus(command)

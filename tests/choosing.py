@@ -8,10 +8,8 @@ import torch
 
 from tritemm import dispatch
 from tritemm.arch.host import tma_why_not
-from tritemm.dispatch import candidates, explain, selection
-from tritemm.dispatch.cost_model import constants
-from tritemm.dispatch.cost_model.kind import Kind, facts_of
-from tritemm.dispatch.cost_model.model import Scene
+from tritemm.dispatch import candidates, explain, invariant, selection
+from tritemm.dispatch.cost_model import constants, model
 from tritemm.problem import GATED, Device, Problem, stored
 from tritemm.rungs import RUNGS, find
 from tritemm.spec import Config, Kernel
@@ -83,20 +81,19 @@ def _standin(word, **given):
     return Standin(place=rung.number, word=word, trait=rung.trait, **given)
 
 
-def kind_with(view, numbers=None, **changed):
-    """The kind of a problem by these constants: those of a GPU of which nothing was measured."""
-    numbers = dataclasses.replace(numbers or constants.analytic(view.device), **changed)
-    return Kind(view.device, facts_of(view), numbers)
-
-
 def measured_parts(view, kernel, configs, **changed):
-    """What is predicted where these constants were found so."""
-    kind = kind_with(view, **changed)
-    return list(Scene(view, kind=kind).parts(kernel, configs))
+    """What is predicted by the constants of a GPU of which nothing was measured but these."""
+    numbers = dataclasses.replace(constants.analytic(view.device), **changed)
+    return [model.breakdown(kernel, view, config, numbers) for config in configs]
+
+
+def known_rung(kernel, **fields):
+    """The constants that say this of a rung, and else what is taken of one that was not timed."""
+    return {"rungs": {kernel.name: constants.analytic(H200).rung(kernel)._replace(**fields)}}
 
 
 def put_rungs(monkeypatch, rungs):
     """Make `rungs` the ladder that is chosen from."""
-    for module in (candidates, explain, selection):
+    for module in (candidates, explain, invariant, selection):
         monkeypatch.setattr(module, "RUNGS", tuple(rungs))
     dispatch.forget()

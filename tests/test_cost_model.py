@@ -14,11 +14,12 @@ from tritemm import Config, dispatch
 from tritemm.arch import gpus
 from tritemm.dispatch import invariant
 from tritemm.dispatch.cost_model import constants, model
+from tritemm.dispatch.cost_model.columns import Group, columns_of
 from tritemm.dispatch.cost_model.model import predict
 from tritemm.problem import Epilogue
 from tritemm.rungs import find
 
-from .choosing import A100, GH200, H100, H200, kind_with, problem
+from .choosing import A100, GH200, H100, H200, measured_parts, problem
 
 pytestmark = pytest.mark.host
 
@@ -37,7 +38,7 @@ def test_the_page_tells_every_number_of_the_file():
     measured = gpus.file_of("NVIDIA H200")["physics"]
     assert measured.keys() == {*page.PHYSICS, "clusters"}
     assert all(f"`{name}`" in page.physics() for name in measured)
-    assert all(f"`{name}`" in page.fitted() for name in constants.Constants.RATES)
+    assert all(f"`{name}`" in page.fitted() for name in constants.NUMBERS)
 
 
 def test_the_roofs_are_those_that_perf_measured():
@@ -70,13 +71,13 @@ def test_what_was_fitted_to_a_relation_counts_with_the_gpus_own_memory_and_clock
     assert own.sm_rate / theirs.sm_rate == pytest.approx(1.48e9 / 1.5e9)
     half = constants.of(dataclasses.replace(GH200, sms=66))
     assert half.l2_rate == pytest.approx(own.l2_rate / 2) and half.sm_rate == own.sm_rate
-    assert own.tiles == theirs.tiles and own.launch == gpus.physics(GH200).launch
+    assert own.rungs == theirs.rungs and own.launch == gpus.physics(GH200).launch
 
 
 def test_what_one_gpu_alone_shows_counts_beside_what_was_fitted_to_its_relation():
     own, theirs = constants.of(H100), constants.of(H200)
     assert theirs.crowd == theirs.padding == 0 < own.padding <= 1 and own.crowd > 1e7
-    assert own.tiles == theirs.tiles and own.ends_of == theirs.ends_of
+    assert own.rungs == theirs.rungs
     assert own.memory_rate / theirs.memory_rate == pytest.approx(3.0e12 / 4.26e12)
 
 
@@ -110,11 +111,9 @@ class TestMemoryOfAnH100:
         tile = Config(128, 192, 64, num_warps=4, num_stages=4, ORDER="grouped", CLUSTER=2)
         for asked, held in ((self.STORED, True), (few, False)):
             crowded, alone = (
-                next(model.Scene(asked, kind=kind_with(asked, numbers)).parts(
-                    find("cluster_pingpong"), [tile]
-                )).total
+                model.breakdown(find("cluster_pingpong"), asked, tile, numbers).total
                 for numbers in (whole, none)
-            )  # fmt: skip
+            )
             assert (crowded > 1.3 * alone) if held else (crowded == alone)
 
     def test_tiles_that_reach_beyond_an_operand_take_longer(self):
@@ -206,18 +205,21 @@ class TestEpilogues:
         assert extra[128, 192] > extra[64, 256] > 0
 
 
+def stored(view, m, n, **changed):
+    """Seconds to store a tile, an element."""
+    config = Config(m, n, 64, num_stages=4, ORDER="grouped")
+    rung, nothing = find("cluster_pingpong"), dict.fromkeys(("ends", "part_store"), 0.0)
+    [parts] = measured_parts(view, rung, [config], **(nothing | changed))
+    share = -(-config.tiles(view) // H200.sms)
+    return parts.ends / (1 + (share - 1) * (1 - rung.trait.hidden)) / (m * n)
+
+
 def test_threads_store_rows_of_c_faster_in_wide_pieces():
-    rung = find("cluster_pingpong")
-
-    def per_element(asked, columns):
-        config = next(c for c in rung.configs(asked) if (128, columns) == (c.BLOCK_M, c.BLOCK_N))
-        return kind_with(config.view(asked)).stored(config.BLOCK_N)
-
     odd = problem(8192, 50257, 768)
     # 176 columns are pieces of 16, each of one sector and in two; 192 are pieces of 64.
-    assert per_element(odd, 176) == pytest.approx(2 / 1.25 * per_element(odd, 192))
+    assert stored(odd, 128, 176) == pytest.approx(2 / 1.25 * stored(odd, 128, 192))
     along_rows = problem(50257, 8192, 768).transposed()
-    assert per_element(along_rows, 176) == per_element(along_rows, 192)
+    assert stored(along_rows, 128, 176) == pytest.approx(stored(along_rows, 128, 192))
     assert dispatch.choose(odd).config.BLOCK_N % 64 == 0
 
 
@@ -226,33 +228,38 @@ def test_rows_that_begin_inside_a_sector_cost_more():
     config = Config(64, 200, 64, num_stages=5, ORDER="grouped")
 
     def straddling(N, K, layout="NT"):
-        return kind_with(problem(1024, N, K, layout)).straddling(config)
+        view = problem(1024, N, K, layout)
+        tile = columns_of([Group(find("pingpong"), [config], view)], constants.of(H200)).tile
+        return [*tile.lines[:, 0], *tile.sectors[:, 0]]
 
-    assert straddling(1024, 1024) == ((0, 0), (0, 0))
-    assert straddling(1024, 1024 + 16) == ((0.75, 0), (0.75, 0))
-    assert straddling(1024, 1024 + 8) == ((0.875, 0.5), (0.875, 0.5))
-    assert straddling(1024, 1024, "NN") == ((0, 0), (0.875, 0.5))
+    assert straddling(1024, 1024) == [0, 0, 0, 0]
+    assert straddling(1024, 1024 + 16) == [0.75, 0.75, 0, 0]
+    assert straddling(1024, 1024 + 8) == [0.875, 0.875, 0.5, 0.5]
+    assert straddling(1024, 1024, "NN") == [0, 0.875, 0, 0.5]
 
 
 def test_long_work_takes_longer_than_as_many_brief_bursts():
     rung = find("warp_specialized")
     config = Config(128, 128, 64, num_warps=8, num_stages=6, ORDER="grouped")
     brief, long = (problem(1408, 1536, K) for K in (1024, 65536))
-    slower = model.parts(rung, long, config).steps / model.parts(rung, brief, config).steps / 64
-    assert 1.1 < slower < 1.4
+    slower = (
+        model.breakdown(rung, long, config).steps / model.breakdown(rung, brief, config).steps / 64
+    )
+    assert 1.05 < slower < 1.4
 
 
-def test_the_copy_engine_stores_narrow_pieces_slowly():
+def test_tma_stores_narrow_pieces_slowly():
     rung, asked = find("cluster_pingpong"), problem(3144, 432, 112, "TN")
 
     def per_element(view, columns):
-        return kind_with(view, part_store=80.0).stored(columns)
+        return stored(view, 64, columns, part_store=80.0)
 
     # Of 8 columns, of 16 and of 64.
-    assert per_element(asked, 216) == 5 * 2
-    assert per_element(asked, 208) == 2.5 * 2
-    assert per_element(asked, 192) == 2
-    # Exchanged, a piece's columns are rows of C, and 64 of those are stored side by side.
-    assert per_element(asked.transposed(), 216) == 2
+    large = problem(16384, 4320, 112, "TN")
+    wide = per_element(large, 192)
+    assert per_element(large, 216) == pytest.approx(5 * wide)
+    assert per_element(large, 208) == pytest.approx(2.5 * wide)
+    # Swapped, a piece's columns are rows of C, and 64 of those are stored side by side.
+    assert per_element(large.transposed(), 216) == pytest.approx(wide)
     wide = next(c for c in rung.configs(asked) if (c.BLOCK_M, c.BLOCK_N) == (64, 216))
     assert predict(rung, asked, wide) > 1.3 * dispatch.choose(asked).predicted

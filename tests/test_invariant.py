@@ -188,7 +188,7 @@ def test_a_part_is_as_long_as_the_longest(monkeypatch):
     asked, kernel = problem(64, 1280, 8192), dispatch.find("split_k")
     config = Config(64, 64, 64, num_stages=10, ORDER="grouped", SPLIT_K=5)
     fixed = dataclasses.replace(config, PARTS=5)
-    found = [model.parts(kernel, asked, c).steps for c in (config, fixed)]
+    found = [model.breakdown(kernel, asked, c).steps for c in (config, fixed)]
     assert found[1] / found[0] == pytest.approx(28 / 26)
 
 

@@ -13,7 +13,7 @@ import tritemm
 from tritemm import dispatch
 from tritemm.arch import gemv_host, limits
 from tritemm.compile import asm
-from tritemm.dispatch import cache, candidates, selection
+from tritemm.dispatch import cache, candidates, invariant
 from tritemm.dispatch.request import Request, why_not, word_of
 from tritemm.kernels import k14_gemv
 from tritemm.kernels import pack as packing
@@ -421,9 +421,9 @@ class TestInvariant:
         cluster = dispatch.find("cluster")
         asked = into_fp32(problem(512, 511, 512))
         assert "shared memory" in why_not(cluster, asked, deep)
-        assert selection._shallower(cluster, asked, deep).num_stages == 3
+        assert invariant._shallower(cluster, asked, deep).num_stages == 3
         with pytest.raises(ValueError, match="batch_invariant=True can't have cluster"):
-            selection._shallower(cluster, asked, dataclasses.replace(deep, num_warps=2))
+            invariant._shallower(cluster, asked, dataclasses.replace(deep, num_warps=2))
 
 
 class TestWord:

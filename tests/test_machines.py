@@ -15,7 +15,6 @@ import tritemm
 from tritemm import dispatch, plan, problem
 from tritemm.arch import gpus
 from tritemm.cli.main import main
-from tritemm.dispatch import cache
 from tritemm.machine import needs
 from tritemm.problem import INTERPRETED, Device, Problem
 
@@ -115,14 +114,13 @@ def test_with_another_torch(version, able, monkeypatch):
 
 
 def test_without_what_windows_lacks(python, tmp_path):
-    hidden = HIDDEN.format(names={"fcntl"}, platform="linux")
-    lacking = "import os\nfor name in ('sched_getaffinity', 'fchown'): delattr(os, name)\n"
-    (tmp_path / "sitecustomize.py").write_text(hidden + lacking)
+    lacking = "import os\nfor name in ('sched_getaffinity', 'chown'): delattr(os, name)\n"
+    (tmp_path / "sitecustomize.py").write_text(lacking)
     code = """
 import tritemm
 from tritemm.compile import pool
 from tritemm.dispatch import cache
-assert cache.fcntl is None and pool._cores() >= 1
+assert pool._cores() >= 1
 for name in "one", "two":
     cache.store("a gpu", {name: {}})
 cache.forget()
@@ -297,10 +295,6 @@ def test_two_copies_in_one_process(python, tmp_path):
     assert status == 0, errors
     assert f"{ROOT / 'tritemm' / 'op' / 'ops.py'} has registered its operators, and {other}" in out
     assert "Import one of the two" in out
-
-
-def test_the_cache_has_a_lock_where_there_can_be_one():
-    assert (cache.fcntl is None) == (sys.platform == "win32")
 
 
 IN_THE_INTERPRETER = {

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import tritemm
+from tools.fit.__main__ import main as fit_main
 from tritemm import dispatch
 from tritemm.__main__ import main
 from tritemm.api.tuning import Timed, Tuned
-from tritemm.dispatch.cost_model.__main__ import main as cost_model_main
 from tritemm.machine import interpreter, needs
 from tritemm.machine.command import status_of
 from tritemm.problem import INTERPRETED
@@ -203,24 +203,24 @@ class TestRefusals:
     def test_fit(self, tmp_path, capsys):
         path = tmp_path / "samples.jsonl"
         words = ("fit", path, "--out", tmp_path / "out.json")
-        assert "samples.jsonl: No such file" in self.refused(capsys, cost_model_main, *words)
+        assert "samples.jsonl: No such file" in self.refused(capsys, fit_main, *words)
         row = (
             '{"us": %s, "kernel": "tma", "M": %s, "N": 64, "K": 64, "dtype": "bf16", "out": "bf16",'
             '"layout": "NT", "config": {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64}}'
         )
         for text in ("{", '{"us": 1}', "[]", row % (-1, 64), row % ('"1"', 64), row % (1, -64)):
             path.write_text("{}\n" + text)
-            assert "jsonl, line 2: " in self.refused(capsys, cost_model_main, *words), text
+            assert "jsonl, line 2: " in self.refused(capsys, fit_main, *words), text
         path.write_bytes(b"\xff\xfe")
-        assert "is no text" in self.refused(capsys, cost_model_main, *words)
+        assert "is no text" in self.refused(capsys, fit_main, *words)
         path.write_text("{}")
-        assert "no time of a rung" in self.refused(capsys, cost_model_main, *words)
+        assert "no time of a rung" in self.refused(capsys, fit_main, *words)
         path.write_text(row % (1, 64))
         for out, why in (
             (tmp_path / "missing" / "out.json", "no folder"),
             (tmp_path, "is a folder"),
         ):
-            assert why in self.refused(capsys, cost_model_main, "fit", path, "--out", out)
+            assert why in self.refused(capsys, fit_main, "fit", path, "--out", out)
 
     def test_load_and_export(self, tmp_path, capsys):
         path = tmp_path / "tuned.json"

@@ -400,24 +400,25 @@ def race(key, group="one", **seconds):
 
 
 REGRETS = [
-    *race("A", auto=1.2, x=1.0, y=1.1),
-    *race("B", "two", auto=1.0, x=1.02, y=2.0),
-    *race("C", auto=1.02, x=1.0),
+    *race("7-A", auto=1.2, x=1.0, y=1.1),
+    *race("7-B", "two", auto=1.0, x=1.02, y=2.0),
+    *race("8-C", auto=1.02, x=1.0),
 ]
 
 
 def test_regret_is_the_choices_time_over_the_fastest_ones_and_the_table_is_the_view():
     found = {r.choice.id: (r.value, r.best.competitor) for r in regret.regrets(REGRETS)}
-    assert found == {"A": (pytest.approx(1.2), "x"), "C": (pytest.approx(1.02), "x"),
-                     "B": (1.0, "auto")}  # fmt: skip
+    assert found == {"7-A": (pytest.approx(1.2), "x"), "8-C": (pytest.approx(1.02), "x"),
+                     "7-B": (1.0, "auto")}  # fmt: skip
     view, selection = show.VIEWS["regret"], Selection()
     text = view.table(view.chosen(REGRETS, selection), selection)
     lines = [line for line in text.splitlines() if line.startswith("|")]
-    assert "| two | 1 | 1.0000 | 1.000 (B) | 1 | 1 | 1 |" in lines
+    assert "| two | 1 | 1.0000 | 1.000 (7-B) | 1 | 1 | 1 |" in lines
+    assert "| seed 8 | 1 | 1.0200 | 1.020 (8-C) | 1 | 1 | 0 |" in lines
     geomean = (1.2 * 1.02) ** (1 / 3)
-    assert f"| all | 3 | {geomean:.4f} | 1.200 (A) | 2 | 2 | 1 |" in lines
-    assert "| A | 64 x 64 x 64 NN, bf16 | 1.200 |" in text
-    assert not any(line.startswith("| B") for line in lines)
+    assert f"| all | 3 | {geomean:.4f} | 1.200 (7-A) | 2 | 2 | 1 |" in lines
+    assert "| 7-A | 64 x 64 x 64 NN, bf16 | 1.200 |" in text
+    assert not any(line.startswith("| 7-B") for line in lines)
 
 
 def test_regret_races_the_choice_the_best_of_the_search_and_cublas(command, monkeypatch, tmp_path):
@@ -429,9 +430,11 @@ def test_regret_races_the_choice_the_best_of_the_search_and_cublas(command, monk
     cases = [dataclasses.replace(CASE, M=M) for M in (48, 32, 16)]
     drawn = zip(random_problems(3, 11), cases, strict=True)
     made = [dataclasses.replace(problem, case=case) for problem, case in drawn]
-    monkeypatch.setattr(regret, "random_problems", lambda n, seed: made[:n])
+    seeds = {5: made[:2], 6: made[2:]}
+    monkeypatch.setattr(regret, "random_problems", lambda n, seed: seeds[seed][:n])
     four_gpus(monkeypatch)
-    status, found = ran(tmp_path / "x.jsonl", "regret", "--n", "3", "--gpus", "2", "--all")
+    words = "regret", "--n", "2", "--seed", "5,6", "--gpus", "2", "--all"
+    status, found = ran(tmp_path / "x.jsonl", *words)
     names = ["auto", NAMES[LARGE], NAMES[SMALL], "cublas"]
     assert status == 0 and [row.competitor for row in found] == names * 3
     assert [(row.id, row.case) for row in found[::4]] == [(p.id, p.case) for p in made]

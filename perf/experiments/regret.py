@@ -26,12 +26,15 @@ CHOICE = "auto"
 #: As `suite`'s, with a shorter lead: the competitors draw much the same power.
 PLAN = Plan(replay=0.02, lead=0.03, longest=5.0)
 ROUNDS, MOST = 5, 8
-#: The seed of problems that nothing was fitted to; a choice is as good as the best within these.
-SEED, GOOD, FAIR = 11, 1.03, 1.10
+#: The seed of problems that nothing was fitted to.
+SEED = 11
+#: A choice is as good as the best within these.
+GOOD, FAIR = 1.03, 1.10
 
 EXAMPLES = """
 python -m perf regret
 python -m perf regret --n 20 --seed 12 --best 3 --all
+python -m perf regret --seed 71,72,73 --within 1.12 --best 3
 python -m perf regret --n 200 --gpus 4
 """
 
@@ -40,16 +43,19 @@ def register(commands) -> None:
     described = "Race the dispatcher's choice against the best configs of a search."
     command = cli.add_command(commands, "regret", run, described, EXAMPLES)
     add, count = command.add_argument, cli.argument(cli.positive)
-    add("--n", type=count, default=ENOUGH, help=f"random problems; default: {ENOUGH}")
+    add("--n", type=count, default=ENOUGH, help=f"random problems a seed; default: {ENOUGH}")
     add("--best", type=count, default=5, help="of each search; default: 5")
     searches.add_search(command)
-    cli.add_shared(command, ROUNDS, modes=False)
-    command.set_defaults(seed=SEED)
+    cli.add_shared(command, ROUNDS, modes=False, seeds=(SEED,))
 
 
 def run(args: argparse.Namespace) -> int:
     """The status is that of `session.run`; 3 where a CUDA error ended it."""
-    return session.run(args, "regret", random_problems(args.n, args.seed), measure, text)
+    if not args.seeds:
+        return cli.refuse("--seed names none")
+    args.seed = args.seeds[0]  # of the data and of the order
+    problems = [problem for seed in args.seeds for problem in random_problems(args.n, seed)]
+    return session.run(args, "regret", problems, measure, text)
 
 
 def measure(there: session.Session, problems: Sequence[Problem]) -> int:
@@ -131,11 +137,16 @@ def parts(rows: list[Row], selection: Selection) -> Parts:
 
 
 def _summary(found: Sequence[Regret]) -> Table:
-    """A line per class, and one for all."""
+    """A line per class and, where they are several, per seed, and one for all."""
     head = ("class", "problems", "geomean", "largest", "within 3 %", "within 10 %")
     rows = (dataclasses.replace(r.choice, ratio=Quantiles(*[r.value] * 3)) for r in found)
     body = []
-    for tally in tables.tallies([Result(row, {}) for row in rows]):
+    results = [Result(row, {}) for row in rows]
+    seeds = tables.grouped(results, lambda result: result.id.partition("-")[0])
+    *classes, whole = tables.tallies(results)
+    if len(seeds) > 1:
+        classes += [tables.Tally(f"seed {seed}", own) for seed, own in seeds.items()]
+    for tally in (*classes, whole):
         own = [result.ratio.p50 for result in tally.results]
         most = f"{max(own):.3f} ({tally.results[own.index(max(own))].id})"
         counts = (sum(v <= GOOD for v in own), sum(v <= FAIR for v in own), own.count(1))

@@ -1,7 +1,7 @@
 """What `tritemm.tune` found, kept for each user: one JSON file per GPU and version.
 
-It lies in `$TRITEMM_CACHE`, else `$XDG_CACHE_HOME/tritemm`, else `~/.cache/tritemm`; who has no
-home has none. A process reads it once, at the first choice. It is written under a lock, to a
+It lies in `$TRITEMM_CACHE`, else `$XDG_CACHE_HOME/tritemm`, else `~/.cache/tritemm`; a user without
+a home has none. A process reads it once, at the first choice. It is written under a lock, to a
 temporary file that then takes its place: readers see the old one or the new one, and two writers
 lose nothing. What can't be read is not replaced, and what is no cache is set aside as *.broken.
 """
@@ -11,23 +11,21 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import sys
 import threading
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import triton
+from filelock import FileLock
+from platformdirs.unix import Unix
 
 from ..problem import Device, Matrix, Problem, short_name
 from ..problem.config import Config, changed, config_of
 from ..version import __version__
-
-try:
-    import fcntl
-except ImportError:  # Windows, where of two that write at once one may lose what it found
-    fcntl = None
 
 #: {problem: {"kernel": name, "config": fields, "us": microseconds}}
 Table = dict[str, dict]
@@ -37,14 +35,14 @@ _READING = threading.Lock()
 
 
 def folder() -> Path | None:
-    """Where the files lie; it need not exist. None for who has no home and names no folder."""
+    """Where the files lie; it need not exist. None without a home and the two variables."""
     if own := os.environ.get("TRITEMM_CACHE"):
         return Path(own)
     try:
-        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        place = Path(Unix("tritemm").user_cache_dir)  # the same on every system
     except RuntimeError:  # no HOME, and the user is unknown
         return None
-    return Path(home) / "tritemm"
+    return place if place.is_absolute() else None  # older platformdirs leave "~/.cache"
 
 
 def path_of(gpu: str) -> Path | None:
@@ -142,7 +140,9 @@ def _add(gpu: str, found: Mapping[str, dict]) -> Table:
     if path is None:
         raise FileNotFoundError("there is no home directory")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(path.with_suffix(".lock")):
+    # Whoever may write in the folder may lock.
+    mode = 0o600 | path.parent.stat().st_mode & 0o666
+    with FileLock(path.with_suffix(".lock"), mode=mode):
         try:
             table = _load(path)
         except ValueError as error:
@@ -181,40 +181,24 @@ def _load(path: Path) -> Table:
     return problems
 
 
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    try:
-        file = open(path, "a")  # noqa: SIM115
-    except PermissionError:  # another user's; to lock it, reading is enough
-        file = open(path)  # noqa: SIM115
-    with file:
-        if fcntl:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def _replace(path: Path, data: Mapping) -> None:
-    """Write `data` so that `path` is always whole; who could read it still can."""
+    """Write `data` so that `path` is always whole, and as readable as it was."""
     temporary = path.with_name(f"{path.stem}-{uuid.uuid4().hex}.tmp")
     try:
         with open(temporary, "x", encoding="utf-8") as file:
-            _keep_access(path, file.fileno())
             json.dump(data, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
+        with contextlib.suppress(FileNotFoundError):  # the first time
+            _keep_access(path, temporary)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
 
 
-def _keep_access(path: Path, handle: int) -> None:
-    """Give the open file the owner and group of `path`, as far as this user may, and its mode."""
-    if not hasattr(os, "fchown"):  # Windows
-        return
-    with contextlib.suppress(FileNotFoundError):
-        old = path.stat()
-        for uid, gid in ((old.st_uid, -1), (-1, old.st_gid)):
-            with contextlib.suppress(PermissionError):
-                os.fchown(handle, uid, gid)
-        os.fchmod(handle, old.st_mode & 0o777)
+def _keep_access(path: Path, temporary: Path) -> None:
+    """Give `temporary` the mode of `path`, and its owner if this is another's, as under sudo."""
+    shutil.copymode(path, temporary)
+    with contextlib.suppress(AttributeError, PermissionError):  # Windows has no chown
+        shutil.chown(temporary, path.stat().st_uid, path.stat().st_gid)

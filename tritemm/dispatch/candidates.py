@@ -1,15 +1,13 @@
-"""What a problem may be run with: rungs, their configs, exchanged operands, copied operands.
+"""What a problem may be run with: rungs, their configs, swapped operands, copied operands.
 
-Copies are of what the copy engine refuses, or of what WGMMA can read only after a transposition.
+Copies are of what TMA refuses, or of what the tensor cores can read only after a transposition.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NoReturn
 
 import torch
 
@@ -20,59 +18,38 @@ from ..problem import INTERPRETER, Matrix, Problem
 from ..problem.config import Config
 from ..rungs import RUNGS, find
 from ..spec import Kernel
-from .cost_model.model import Scene, pack_bytes, scene_of
+from .cost_model.columns import Group
+from .cost_model.model import seconds
+from .request import Request, refusal
 
-#: Exchanged operands are considered where the shorter side of C has at most so many elements.
+#: Swapped operands are considered where the shorter side of C has at most so many elements.
 SHORT_SIDE = 256
+#: Tensor cores take at least so many rows: a side of C that is shorter is better its columns.
+LEAST_ROWS = 64
 #: Bytes of copies that are made whatever they gain; of those that are not made unasked; and of a
 #: line of a copy, which a single element may take.
 SMALL_COPY, LARGE_COPY, LINE_BYTES = 2**30, 2**34, 128
-#: WGMMA takes at least so many rows: a side of C that is shorter is better its columns.
-LEAST_ROWS = 64
-
-
-class Group(NamedTuple):
-    """A rung and its configs for what it sees (`scene`), after PACK and SWAP."""
-
-    kernel: Kernel
-    configs: Sequence[Config]
-    scene: Scene
-    pack: str = ""
-    swap: bool = False
-
-    def whole(self, config: Config) -> Config:
-        """`config` with PACK and SWAP."""
-        if self.pack or self.swap:
-            return dataclasses.replace(config, PACK=self.pack, SWAP=self.swap)
-        return config
-
-    def seconds(self, below: float | None = None) -> list[float]:
-        """That the model expects of each config; see `Scene.seconds`."""
-        return self.scene.seconds(self.kernel, self.configs, below)
 
 
 def ranked(problem: Problem, kernel: str = "auto") -> list[tuple[float, Kernel, Config]]:
     """All that `choose` compares, with the predicted seconds, the least first."""
-    rows = [
-        (seconds, group.kernel, group.whole(config))
-        for group in groups(problem, RUNGS if kernel == "auto" else (find(kernel),))
-        for seconds, config in zip(group.seconds(), group.configs, strict=True)
-    ]
-    return sorted(rows, key=lambda row: row[0])
+    some = list(groups(problem, RUNGS if kernel == "auto" else (find(kernel),)))
+    predicted = seconds(some).tolist() if some else []
+    rows = [(group.kernel, group.whole(config)) for group in some for config in group.configs]
+    return sorted(((s, *row) for s, row in zip(predicted, rows, strict=True)), key=lambda r: r[0])
 
 
 def least(some: Iterable[Group]) -> tuple[Kernel, Config] | None:
     """The kernel and config with the least predicted time; the earlier one where they tie."""
-    best, best_seconds = None, math.inf
-    for group in some:
-        seconds = group.seconds(best_seconds)
-        low = min(seconds, default=math.inf)
-        if low < best_seconds:
-            best, best_seconds = (group, group.configs[seconds.index(low)]), low
-    if best is None:
+    some = [group for group in some if group.configs]
+    if not some:
         return None
-    group, config = best
-    return group.kernel, group.whole(config)
+    place = int(seconds(some).argmin())
+    for group in some:
+        if place < len(group.configs):
+            return group.kernel, group.whole(group.configs[place])
+        place -= len(group.configs)
+    raise AssertionError("more times than configs")
 
 
 def best_config(kernel: Kernel, problem: Problem) -> Config:
@@ -80,8 +57,36 @@ def best_config(kernel: Kernel, problem: Problem) -> Config:
     return least(groups(problem, (kernel,)))[1]
 
 
+def best(problem: Problem, request: Request) -> tuple[Kernel, Config]:
+    """What is asked for, or has the least predicted time; ValueError where nothing can run."""
+    if request.kernel == "auto":
+        return least(groups(problem, RUNGS)) or _none(problem)
+    rung, config = find(request.kernel), request.config
+    must_run(rung, config.view(problem) if config else problem)
+    if config and (reason := refusal(rung, problem, config)):
+        raise ValueError(f'kernel="{rung.name}" cannot run this config: {reason}')
+    return (rung, config) if config else (rung, best_config(rung, problem))
+
+
+def must_run(rung: Kernel, view: Problem) -> None:
+    """ValueError, with a rung that can, if `rung` refuses."""
+    if reason := rung.why_not(view):
+        able = least(group for group in groups(view, RUNGS) if not group.pack)
+        hint = f'; kernel="{able[0].name}" can run this' if able else ""
+        raise ValueError(f'kernel="{rung.name}" cannot run this problem: {reason}{hint}')
+
+
+def _none(problem: Problem) -> NoReturn:
+    why = [f"{rung.name}: {reason}" for rung in RUNGS if (reason := rung.why_not(problem))]
+    if len(why) < len(RUNGS):
+        others = "the others" if why else "any"
+        room = f"the {problem.device.shared} bytes of shared memory of {problem.device.name}"
+        why.append(f"no tile of {others} fits {room}")
+    raise ValueError(f"no kernel can run {problem}: {'; '.join(why)}")
+
+
 def groups(problem: Problem, rungs: Sequence[Kernel]) -> Iterator[Group]:
-    """Of one rung as it is, with exchanged operands too; of several, also with copied ones."""
+    """Candidates of one rung as it is, with swapped operands too; of several, with copied ones."""
     if len(rungs) == 1:
         yield from _groups(problem, rungs, ("",), every=True)
         return
@@ -112,14 +117,14 @@ def _groups(
     packs = list(packs)
     for pack in packs:
         packed = problem.packed(pack) if pack else problem
-        copied = pack_bytes(problem, pack)
+        copied = problem.copied(pack)
         refusing = {}  # in their order, each once
         for swap in (False, True):
             some = rungs if short or not swap else [r for r in rungs if r.either(packed)]
             if not some:
                 continue
             view = packed.transposed() if swap else packed
-            scene, enough = None, False
+            enough = False
             for rung in some:
                 if enough:
                     break
@@ -129,8 +134,7 @@ def _groups(
                 if rung.why_not(view) is None:
                     enough = rung.supersedes and not every
                     if suits:
-                        scene = scene or scene_of(view, copied)
-                        yield Group(rung, rung.configs(view), scene, pack, swap)
+                        yield Group(rung, rung.configs(view), view, copied, pack, swap)
                 else:
                     refusing[rung] = None
         if not _slow_majors(problem):
@@ -138,7 +142,7 @@ def _groups(
 
 
 def _is_mirrored(problem: Problem) -> bool:
-    """Whether exchanged operands are stored as they are now, C's sides differ by less than a factor
+    """Whether swapped operands are stored as they are now, C's sides differ by less than a factor
     of 2, and its rows are enough: to leave them out loses nothing, and saves a third of the choice.
     """
     M, N = problem.M, problem.N
@@ -158,16 +162,15 @@ def _suits(rung: Kernel, view: Problem) -> bool:
 
 
 def _interpreted(problem: Problem, rungs: Sequence[Kernel], every: bool) -> Iterator[Group]:
-    """The rungs as they are: in the interpreter, a copy or an exchange gains nothing."""
-    scene = scene_of(problem)
+    """The rungs as they are: in the interpreter, a copy or a swap gains nothing."""
     for rung in rungs:
         fits = every or rung.few_rows is None or rung.few_rows(problem) >= problem.M
         if rung.why_not(problem) is None and fits:
-            yield Group(rung, (rung.interpreted,), scene)
+            yield Group(rung, (rung.interpreted,), problem)
 
 
 def packs(problem: Problem) -> Sequence[str]:
-    """What may be copied first: nothing, what TMA refuses, and also what WGMMA can't read."""
+    """What may be copied first: nothing, what TMA refuses, and what can't be read as it is."""
     if problem.device.capability < (9, 0):
         return ("",)
     refused = "".join(name for name in "ab" if refused_by_tma(name, getattr(problem, name)))
@@ -193,7 +196,7 @@ def _is_modest(problem: Problem, pack: str) -> bool:
 
 
 def refused_by_tma(name: str, matrix: Matrix) -> bool:
-    """Whether the copy engine can read `matrix` neither by rows nor by columns."""
+    """Whether TMA can read `matrix` neither by rows nor by columns."""
     return all(host.refusal(name, matrix, major) for major in "NT")
 
 
@@ -201,11 +204,11 @@ def _enough(problem: Problem) -> str:
     """The smaller operand, where a rung takes the other from registers: of tf32."""
     if problem.precision != "tf32" or problem.device.capability[0] != 9:
         return ""
-    return min("ab", key=lambda name: pack_bytes(problem, name))
+    return min("ab", key=problem.copied)
 
 
 def _slow_majors(problem: Problem) -> str:
-    """The operands that WGMMA reads only with K contiguous, and that are stored otherwise."""
+    """The operands that tensor cores read only with K contiguous, and that are stored otherwise."""
     dtype = problem.a.dtype
     if dtype != torch.int8 and (dtype != torch.float32 or problem.precision == "ieee"):
         return ""

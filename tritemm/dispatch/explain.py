@@ -34,9 +34,9 @@ class Choice:
         return max(self.parts.total, self.roofline)
 
     @property
-    def parts(self) -> model.Parts:
+    def parts(self) -> model.Breakdown:
         """What the predicted seconds consist of."""
-        return model.parts(self.kernel, self.problem, self.config)
+        return model.breakdown(self.kernel, self.problem, self.config)
 
     @property
     def roofline(self) -> float:
@@ -76,7 +76,7 @@ class Choice:
         lines = []
         reasons = dict(self.refused)
         if self.config.PACK:
-            why = reasons.get(self.kernel.name, "WGMMA reads this type with K contiguous")
+            why = reasons.get(self.kernel.name, "tensor cores read this type with K contiguous")
             lines.append(f"packed     {' and '.join(self.config.PACK)}, because {why}")
         if self.config.SWAP:
             short = "M" if self.problem.M <= self.problem.N else "N"

@@ -1,36 +1,124 @@
 """Candidates whose sums have one order, whatever M and the batch are.
 
-WGMMA adds the products of 16 elements of K to each sum at a time, in K's order, whatever the tile,
-the depth of a step, the stages and the rung: of 16-bit operands, all are candidates that have K
-whole, or all that cut it at the same places and add the parts in their order. The least predicted
-time decides.
+Hopper's tensor cores add the products of 16 elements of K to each accumulator at a time, in K's
+order, whatever the tile, the depth of a step, the stages and the rung: of 16-bit operands, all are
+candidates that have K whole, or all that cut it at the same places and add the parts in their
+order. The least predicted time decides. Of others the order follows from the tile, which is that of
+a product with a canonical M.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
 
 import torch
 
 from ..arch import parts_host
+from ..arch.gluon_host import lacks_registers
 from ..arch.gpus import clusters_of_model
 from ..arch.host import is_wgmma
-from ..problem import INTERPRETER, Problem
+from ..problem import INTERPRETER, PLAIN, Problem
 from ..problem.config import Config
+from ..rungs import RUNGS, find
 from ..spec import Kernel
-from .candidates import SHORT_SIDE, Group, packs, refused_by_tma
-from .cost_model.model import pack_bytes, scene_of
+from . import candidates
+from .candidates import SHORT_SIDE, least, must_run, packs, refused_by_tma
+from .cost_model.columns import Group
+from .request import Request, why_not
 
-#: Whether WGMMA's sums are the same bits where its operands change places: on an H200 those of all
-#: 143 configs were. If not, operands are never exchanged here.
-EXCHANGED_ALIKE = True
-#: Columns of C that a tile has at least of an exchanged product, as its rows.
+#: Whether sums are the same bits where the operands are swapped: on an H200 those of all 143
+#: configs were. If not, operands are never swapped here.
+SWAPPED_ALIKE = True
+#: The M that stands for all others when rows must not depend on it.
+_CANONICAL_M = 1024
+#: Columns of C that a tile has at least of a swapped product, as its rows.
 TILE = 64
 #: Where K is cut: N at most, K at least, and elements of a part at least.
 MOST_N, LEAST_K, LEAST_PART = 1536, 4096, 768
 #: Parts that the programs of a cluster exchange; and elements of each of more, at least.
 IN_CLUSTER, DEEP_PART = 8, 2048
+
+
+def best(problem: Problem, request: Request) -> tuple[Kernel, Config]:
+    """The kernel and config whose sums have the same order whatever M and the batch are."""
+    rungs = [rung for rung in RUNGS if rung.in_order or rung.ordered]
+    named = request.kernel != "auto"
+    if named:
+        rung = find(request.kernel)
+        if rung.in_order or rung.ordered:
+            must_run(rung, problem)
+        if not rung.in_order and not (rung.ordered and one_order(problem)):
+            raise ValueError(
+                f'kernel="{request.kernel}" sums in an order that depends on M; '
+                "batch_invariant=True can't have it"
+            )
+        rungs = [rung]
+    some = able(rungs, named)
+    if some and one_order(problem):
+        return _in_one_order(problem, some, named)
+    return _as_anchored(problem, [r for r in rungs if r.in_order], not named)
+
+
+def _in_one_order(problem: Problem, rungs: Sequence[Kernel], named: bool) -> tuple[Kernel, Config]:
+    """The least of those of the `rungs`, or of the one that was `named`, in one order."""
+    parts = parts_of(problem) if any(rung.fixed_parts for rung in rungs) else 1
+    found = least(groups(problem, rungs, parts, copies=not named))
+    if found is None:
+        cut = f", with K in {parts} parts" if parts > 1 else ""
+        unfit = "none of its tiles sums in that order, or fits"
+        reasons = "; ".join(f"{rung.name}: {rung.why_not(problem) or unfit}" for rung in rungs)
+        raise ValueError(f"batch_invariant=True can't have {problem}{cut}: {reasons}")
+    return found
+
+
+def _as_anchored(problem: Problem, rungs: Sequence[Kernel], copies: bool) -> tuple[Kernel, Config]:
+    """The rung and config of a canonical M: the order of sums follows from the tile.
+
+    With `copies` of operands if the rung needs them.
+    """
+    rung, config = _anchor(problem, rungs)
+
+    def runs(view: Problem) -> bool:
+        full = rung.trait.registers and lacks_registers(view, config)
+        return rung.why_not(view) is None and not full
+
+    pack = ""
+    if copies and not runs(problem):
+        pack = next((p for p in packs(problem) if runs(problem.packed(p))), "")
+    view = problem.packed(pack) if pack else problem
+    must_run(rung, view)
+    if problem.device != INTERPRETER and why_not(rung, view, config):
+        config = _shallower(rung, view, config)
+    return rung, dataclasses.replace(config, PACK=pack)
+
+
+def _shallower(rung: Kernel, view: Problem, anchor: Config) -> Config:
+    """`anchor` with fewer stages, which leave room for C as it is stored; sums stay the same."""
+    for stages in range(anchor.num_stages - 1, 0, -1):
+        config = dataclasses.replace(anchor, num_stages=stages)
+        if why_not(rung, view, config) is None:
+            return config
+    reason = why_not(rung, view, anchor)
+    raise ValueError(f"batch_invariant=True can't have {rung.name}, {anchor}, for {view}: {reason}")
+
+
+def _anchor(problem: Problem, rungs: Sequence[Kernel]) -> tuple[Kernel, Config]:
+    """The kernel and config of a product with the canonical M and well-stored operands."""
+    M, once = _CANONICAL_M, (1, 1)
+    a = dataclasses.replace(problem.a, rows=M).packed("N", once)
+    b = problem.b.packed("T" if problem.b.layout == "T" else "N", once)
+    c = dataclasses.replace(problem.c, rows=M, strides=(0, 0, problem.N, 1), aligned=True)
+    canonical = dataclasses.replace(problem, M=M, batches=once, a=a, b=b, c=c, epilogue=PLAIN)
+    found = least(
+        group._replace(configs=tuple(c for c in group.configs if c.SPLIT_K == 1))
+        for group in candidates.groups(canonical, rungs)
+        if not group.pack and not group.swap
+    )
+    if found is None:
+        raise ValueError(f"no kernel has sums that don't depend on M for {problem}")
+    return found
 
 
 def parts_of(problem: Problem) -> int:
@@ -44,7 +132,7 @@ def parts_of(problem: Problem) -> int:
     and K is very long, as many as fill them.
     """
     N, K, device = problem.N, problem.K, problem.device
-    if not by_wgmma(problem) or problem.accumulate != torch.float32:
+    if not one_order(problem) or problem.accumulate != torch.float32:
         return 1
     if N > MOST_N or K < LEAST_K or parts_host.too_long(problem):
         return 1
@@ -55,21 +143,21 @@ def parts_of(problem: Problem) -> int:
     return many if many > few and 2 * few * tiles < device.sms else few
 
 
-def by_wgmma(problem: Problem) -> bool:
-    """Whether sums of this kind are WGMMA's, of 16-bit operands; of any M and batch."""
+def one_order(problem: Problem) -> bool:
+    """Whether the rungs that are `able` sum such products in one order, for any M and batch."""
     hopper = problem.device != INTERPRETER and problem.device.capability[0] == 9
     return hopper and problem.itemsize == 2
 
 
 @functools.cache
-def takes_wgmma(rung: Kernel) -> bool:
-    """Whether all its products of 64 rows and more are: of its signs, which its code is held to."""
+def sums_alike(rung: Kernel) -> bool:
+    """Whether its products of 64 rows and more are all of one instruction, by its signs."""
     return "HGMMA" in rung.signs.get(90, ((), ()))[0]
 
 
 def able(rungs: Sequence[Kernel], named: bool = False) -> list[Kernel]:
     """Those whose sums may be taken, the highest first; of rungs that are not `named`, auto's."""
-    return [rung for rung in reversed(rungs) if takes_wgmma(rung) and (rung.auto or named)]
+    return [rung for rung in reversed(rungs) if sums_alike(rung) and (rung.auto or named)]
 
 
 def groups(
@@ -82,10 +170,9 @@ def groups(
     short = min(problem.M, problem.N) <= SHORT_SIDE
     for pack in _packs(problem, parts) if copies else ("",):
         packed = problem.packed(pack) if pack else problem
-        copied, refusing = pack_bytes(problem, pack), {}
-        for swap in (False, True)[: 1 + EXCHANGED_ALIKE]:
+        copied, refusing = problem.copied(pack), {}
+        for swap in (False, True)[: 1 + SWAPPED_ALIKE]:
             view = packed.transposed() if swap else packed
-            scene = None
             for rung in rungs:
                 if swap and not short and not rung.either(problem):
                     continue
@@ -94,8 +181,7 @@ def groups(
                     continue
                 configs = _able(rung, view, parts)
                 if configs:
-                    scene = scene or scene_of(view, copied)
-                    yield Group(rung, configs, scene, pack, swap)
+                    yield Group(rung, configs, view, copied, pack, swap)
                 if rung.supersedes:
                     break
         rungs = tuple(refusing)  # the others need no copy

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from ..arch.limits import order_why_not, programs_why_not
 from ..dtypes import check_flag
+from ..kernels.pack import why_not as pack_why_not
 from ..problem import Problem
 from ..problem.config import Config, changed, config_of, parse
 from ..rungs import RUNGS
@@ -35,14 +36,14 @@ class Request:
 
     @staticmethod
     def parse(word: str) -> Request:
-        """Of `str(request)`."""
+        """The request whose `str` is `word`."""
         kernel, *rest = word.split("/")
         fields = next((text for text in rest if "=" in text), None)
         return Request(kernel, fields and parse(fields), _INVARIANT in rest)
 
     @staticmethod
     def of(kernel: str | Kernel, config: Config | Mapping | None, batch_invariant: bool) -> Request:
-        """Of matmul's arguments.
+        """The request of matmul's arguments.
 
         Raises:
             TypeError: `kernel` is neither a name nor a rung, or `batch_invariant` no bool.
@@ -90,6 +91,12 @@ def for_gradients(word: str) -> str:
     if "/" not in word:
         return "auto"
     return str(Request(batch_invariant=Request.parse(word).batch_invariant))
+
+
+def refusal(rung: Kernel, problem: Problem, config: Config) -> str | None:
+    """Why `rung` can't run `problem` in `config`, after its copies and swap; or None."""
+    view = config.view(problem)
+    return pack_why_not(problem, config.PACK) or rung.why_not(view) or why_not(rung, view, config)
 
 
 def why_not(kernel: Kernel, view: Problem, config: Config) -> str | None:

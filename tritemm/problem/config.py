@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 
 from .problem import Problem
@@ -59,6 +60,12 @@ class Config:
         if self.PACK:
             problem = problem.packed(self.PACK)
         return problem.transposed() if self.SWAP else problem
+
+    @functools.cached_property
+    def numbers(self) -> tuple[int, ...]:
+        """What a kernel's time depends on, in the order of the fields; without SWAP and PACK."""
+        tile = self.BLOCK_M, self.BLOCK_N, self.BLOCK_K, self.num_warps, self.num_stages
+        return (*tile, self.SPLIT_K, self.CLUSTER, self.PARTS)
 
     def tiles(self, problem: Problem) -> int:
         """Output tiles of the whole problem that the kernel sees, all batches together."""

@@ -168,6 +168,16 @@ class Problem:
             total += copies * m.rows * m.cols * m.dtype.itemsize
         return total
 
+    def copied(self, operands: str) -> int:
+        """Bytes that the copies of `packed` read and write."""
+        moved = 0
+        for matrix in (getattr(self, name) for name in operands):
+            copies = 1
+            for size, stride in zip(self.batches, matrix.strides, strict=False):
+                copies *= size if stride else 1
+            moved += 2 * copies * matrix.rows * matrix.cols * matrix.dtype.itemsize
+        return moved
+
     @property
     def long(self) -> bool:
         """Whether an index can pass 2**31.

@@ -1,4 +1,4 @@
-"""The numbers of the cost model: analytic for any GPU, corrected by what a GPU was measured at."""
+"""The numbers of the cost model: analytic for any GPU, fitted where its kernels were timed."""
 
 from __future__ import annotations
 
@@ -9,167 +9,110 @@ from typing import NamedTuple
 
 from ...arch import gpus
 from ...problem import Device
-from ...problem.config import Config
-from ...spec import Kernel, Trait
+from ...spec import Kernel
 
-#: (word, BLOCK_M, BLOCK_N, BLOCK_K, warps, stages, programs of a cluster), see `key`; all 1 behind
-#: the word of tiles that are alike.
-Key = tuple[str, int, int, int, int, int, int]
-#: What ends a `Kind.word` of which WGMMA takes A from registers.
+#: What ends a `Kind.word` whose A is multiplied from registers.
 REGISTERS = "/registers"
 
 
-class Factors(NamedTuple):
-    """What corrects what is expected of a tile."""
-
-    step: float = 1.0
-    ends: float = 1.0
-    power: float = 1.0
+def _number(unit: str, meaning: str, default: float = dataclasses.MISSING) -> float:
+    """A field whose unit and meaning can be read by the pages that show it."""
+    return dataclasses.field(default=default, metadata={"unit": unit, "meaning": meaning})
 
 
-@dataclasses.dataclass(frozen=True)
+class Rung(NamedTuple):
+    """What was fitted to the times of one rung."""
+
+    launch: float  # s, in a stream of launches
+    cold: float  # s that operands in device memory add to a launch: a burst of requests
+    ends: float  # s of a tile beside its k-steps and the bytes that it stores
+    shown: float  # share of the ends that is not hidden behind another tile's k-steps
+    efficiency: Mapping[str, float]  # share of the dense rate, by `Kind.word`
+    #: By `Kind.word`, where tiles are alike: s of a load's share of an element, and of the ends.
+    load: Mapping[str, tuple[float, float]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Constants:
-    """Seconds, and bytes per second.
+    """The numbers of one GPU; 0 where a limit does not show."""
 
-    `launch` is measured, in a stream of launches (`gpus.Physics`). `memory_rate` is the device's
-    where work takes its share beside the memory (`overlap`), and so is more than a copy's;
-    `sm_memory_rate` what one SM can move from or to device memory, and `pair_rate` what a pair
-    of SMs, a TPC, reads of it: the pairs get the same share of the memory's rate, so those of which
-    both SMs are at work finish later than those of which one is. `l2_rate` is what all SMs
-    together can draw from L2, `sm_rate` what one of them can; `straddle` what a second line of L2
-    costs that 128 bytes of a tile's row touch, relative to the first, and `off_sector` as much more
-    where they begin inside a sector. `latency`: from the request of a k-step's tiles to their
-    arrival; `wait` the same where tiles are alike. `ends`: what a tile costs beside its k-steps and
-    the bytes that it stores. `pack`: one copy kernel, beside its bytes. `reduction`: adding up the
-    parts of a split K, beside their bytes; `gather`: as much more for each part; `sum_rate`: at
-    which an SM writes and reads them. `exchange`: as `reduction`, between the programs of a
-    cluster, of which one sends and receives `exchange_rate`. `overlap`: the share of the shorter
-    one that work and what is read of memory add to the longer one. `throttle`: how much longer work
-    takes once the clock has fallen, as it does in work that lasts (`model.BRIEF`). `boost`: how
-    much faster an SM works on tiles that are alike if all others idle; `lanes`: to add a thread's
-    sum of such a tile to the others'. `turned`: arithmetic that each operand adds that WGMMA can't
-    read as it is stored, relative to the product's. `narrow_store`: how many times longer it takes
-    to store C where its lines are not aligned, beside the sectors that pieces of C touch twice;
-    `part_store` the bytes that a piece's row counts for at least where the copy engine stores it.
-
-    `drain`: where a program has K in fixed parts, to wait for a part's last products, and to add
-    them; a guess.
-
-    `crowd`: so many bytes of C that are on their way at once, of all SMs, double the time that the
-    memory takes for what L2 doesn't keep of C; 0 where that was not seen. `padding`: the share that
-    counts as read of what tiles reach beyond the ends of A and B.
-
-    `cold`: what operands add to a launch that lie in device memory, and are a burst of requests
-    each time: half of it for a megabyte, nearly all for ten.
-
-    `power` and `traffic`: what the power limit allows, in seconds of the device per 16-bit FLOP:
-    `power`, and `traffic` times 1 / BLOCK_M + 1 / BLOCK_N, for the bytes that a FLOP moves on chip.
-    0 where it was not measured.
-
-    By rung, `launches`, `colds` and `ends_of` correct `launch`, `cold` and `ends`, and `shown` the
-    share of a tile's ends that is not `Trait.hidden`. Of a rung by `Kind.word`, `efficiencies`
-    correct `Trait.efficiency`. Of a rung by `key`, `tiles` are factors of a k-step, of the ends and
-    of what power allows, and `loads`, of tiles that are alike, seconds of a load's share of an
-    element and of a tile's ends.
-    """
-
-    memory_rate: float
-    sm_memory_rate: float
-    pair_rate: float
-    sm_rate: float
-    l2_rate: float
-    straddle: float = 0.7
-    off_sector: float = 0.5
-    latency: float = 0.35e-6
-    wait: float = 0.33e-6
-    ends: float = 0.8e-6
+    memory_rate: float = _number(
+        "B/s", "device memory, where a share of the work is added to its time (`overlap`)"
+    )
+    sm_memory_rate: float = _number("B/s", "what one SM stores to device memory")
+    pair_rate: float = _number("B/s", "what two SMs, a TPC, read from device memory")
+    sm_rate: float = _number("B/s", "what one SM reads from L2")
+    l2_rate: float = _number("B/s", "what all SMs together read from L2")
+    straddle: float = _number(
+        "", "a second L2 line that 128 bytes of a tile's row touch, relative to the first", 0.7
+    )
+    off_sector: float = _number("", "as much more, where they begin inside a sector of L2", 0.5)
+    latency: float = _number("s", "from the request of a k-step's tiles to their arrival", 0.35e-6)
+    wait: float = _number("s", "the same where tiles are alike", 0.33e-6)
+    ends: float = _number("s", "`Rung.ends` of a rung that was not timed", 0.8e-6)
+    pack: float = _number("s", "a kernel that copies operands, beside its bytes", 2.0e-6)
+    reduction: float = _number("s", "to add up the parts of a split K, beside their bytes", 1.5e-6)
+    gather: float = _number("s", "as much more for each part", 0.05e-6)
+    partial_rate: float = _number("B/s", "at which an SM writes and reads partial sums", 80e9)
+    exchange: float = _number("s", "`reduction` between the programs of a cluster", 1.0e-6)
+    exchange_rate: float = _number("B/s", "what one of them sends and receives", 25e9)
+    overlap: float = _number(
+        "", "share of the shorter one that work and reads of memory add to the longer one", 0.1
+    )
+    throttle: float = _number(
+        "", "how much longer lasting work takes, once the clock has fallen", 0.0
+    )
+    boost: float = _number(
+        "", "how much faster an SM works on tiles that are alike if all others idle", 0.35
+    )
+    lanes: float = _number(
+        "s", "to add a thread's sum of a tile that is alike to the others'", 0.3e-9
+    )
+    turned: float = _number(
+        "", "work to transpose an operand in shared memory, relative to the product's", 3.7
+    )
+    narrow_store: float = _number(
+        "", "how many times longer threads take to store C than TMA, where it can't", 2.0
+    )
+    part_store: float = _number(
+        "B", "what a row of a box that TMA stores counts for at least", 50.0
+    )
+    power: float = _number("s", "the device's for a 16-bit FLOP, at the power limit", 0.0)
+    traffic: float = _number(
+        "s", "as much more per 1 / BLOCK_M + 1 / BLOCK_N, for what a FLOP moves on chip", 0.0
+    )
+    cold: float = _number("s", "`Rung.cold` of a rung that was not timed", 0.0)
+    crowd: float = _number(
+        "B", "of C on their way at once that double the memory's time for what L2 won't keep", 0.0
+    )
+    padding: float = _number(
+        "", "share that counts as read of what tiles reach beyond the ends of A and B", 0.0
+    )
+    #: Not fitted: a launch (s), measured; to wait for the last products of a fixed part of K, and
+    #: to add them (s), a guess.
     launch: float = 2.0e-6
-    pack: float = 2.0e-6
-    reduction: float = 1.5e-6
-    gather: float = 0.05e-6
-    sum_rate: float = 80e9
-    exchange: float = 1.0e-6
-    exchange_rate: float = 25e9
-    overlap: float = 0.1
-    throttle: float = 0.0
-    boost: float = 0.35
-    lanes: float = 0.3e-9
-    turned: float = 3.7
-    narrow_store: float = 2.0
-    part_store: float = 50.0
-    power: float = 0.0
-    traffic: float = 0.0
-    cold: float = 0.0
-    crowd: float = 0.0
-    padding: float = 0.0
     drain: float = 0.3e-6
-    launches: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    colds: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    ends_of: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    shown: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    efficiencies: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
-    tiles: Mapping[str, Mapping[Key, Factors]] = dataclasses.field(default_factory=dict)
-    loads: Mapping[str, Mapping[Key, tuple[float, float]]] = dataclasses.field(default_factory=dict)
+    rungs: Mapping[str, Rung] = dataclasses.field(default_factory=dict)
 
-    #: The names of the plain numbers that are fitted, in the order in which the file holds them.
-    RATES = (
-        "memory_rate", "sm_memory_rate", "pair_rate", "sm_rate", "l2_rate", "straddle",
-        "off_sector", "latency", "wait", "ends", "pack", "reduction", "gather", "sum_rate",
-        "exchange", "exchange_rate", "overlap", "throttle", "boost", "lanes", "turned",
-        "narrow_store", "part_store", "power", "traffic", "cold", "crowd", "padding",
-    )  # fmt: skip
-
-    def of_rung(self, kernel: Kernel) -> OfRung:
-        """What is known of one rung, or of all where it was not measured."""
-        name, trait = kernel.name, kernel.trait
-        return OfRung(
-            self.launches.get(name, self.launch),
-            self.colds.get(name, self.cold),
-            self.ends_of.get(name, self.ends),
-            self.shown.get(name, 1 - trait.hidden),
-        )
+    def rung(self, kernel: Kernel) -> Rung:
+        """What is known of one rung, or of all where it was not timed."""
+        unknown = Rung(self.launch, self.cold, self.ends, 1 - kernel.trait.hidden, {}, {})
+        return self.rungs.get(kernel.name, unknown)
 
     def efficiency(self, kernel: Kernel, word: str) -> float:
-        """A rung's share of the dense rate; of an A from registers that was not measured, as of
+        """A rung's share of the dense rate; with an A from registers that was not timed, as with
         one in shared memory."""
-        known = self.efficiencies.get(kernel.name, {})
+        known = self.rung(kernel).efficiency
         return known.get(word, known.get(word.removesuffix(REGISTERS), kernel.trait.efficiency))
 
-    def factors(self, kernel: Kernel, key: Key) -> Factors:
-        """Of a rung's tile; of one that was not measured, 1."""
-        return self.tiles.get(kernel.name, {}).get(key, Factors())
 
-
-class OfRung(NamedTuple):
-    """Seconds, and of what is shown a share."""
-
-    launches: float
-    colds: float
-    ends_of: float
-    shown: float
-
-
-#: The mappings by rung, and by rung and `Kind.word` or `key`.
-BY_RUNG, BY_WORD, BY_TILE = OfRung._fields, ("efficiencies",), ("tiles", "loads")
-
-
-def key(trait: Trait, word: str, config: Config) -> Key:
-    """What a k-step's time depends on beside the rung: types and loads, tile, warps, stages,
-    cluster.
-
-    `word` is `Kind.types`, with "/narrow-" behind it and the operands whose loads are less than
-    16 bytes wide, "/turned-" and how many operands are, `REGISTERS` if A comes from there, and the
-    layouts where tiles are alike.
-    """
-    c = config
-    if trait.alike:
-        return word, 1, 1, 1, 1, 1, 1
-    return word, c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_warps, c.num_stages, c.CLUSTER
+#: The fitted plain numbers, by their names: unit and meaning.
+NUMBERS = {each.name: each.metadata for each in dataclasses.fields(Constants) if each.metadata}
 
 
 @functools.lru_cache
 def of(device: Device) -> Constants:
-    """Of the device's own file, else of one with its architecture, else analytic ones.
+    """The numbers of the device's own file, else of its architecture's, else analytic ones.
 
     The own file may hold a few `rates` alone, beside which all else is another's.
     """
@@ -200,68 +143,18 @@ def _of_another(fitted: Constants, known: Device, device: Device) -> Constants:
 def analytic(device: Device) -> Constants:
     """What can be said of a device whose kernels were never timed."""
     physics = gpus.physics(device)
-    # Per clock, as an H200's fitted ones are.
-    sm_rate = 160 * physics.clock
-    l2_rate = 76 * physics.clock * device.sms
-    of_memory = min(sm_rate, 2.8 * physics.copy_rate / device.sms)
-    of_pair = 2.4 * physics.copy_rate / device.sms
-    return Constants(physics.copy_rate, of_memory, of_pair, sm_rate, l2_rate, launch=physics.launch)
+    sm_rate = 160 * physics.clock  # per clock, as an H200's is
+    return Constants(
+        memory_rate=physics.copy_rate,
+        sm_memory_rate=min(sm_rate, 2.8 * physics.copy_rate / device.sms),
+        pair_rate=2.4 * physics.copy_rate / device.sms,
+        sm_rate=sm_rate,
+        l2_rate=76 * physics.clock * device.sms,
+        launch=physics.launch,
+    )
 
 
 def from_json(fitted: Mapping, device: Device) -> Constants:
-    """The constants that `to_json` wrote, with the device's own launch."""
-    by_rung = {name: fitted[name] for name in BY_RUNG}
-    by_rung |= {name: fitted[name] for name in BY_WORD}
-    by_tile = {
-        name: {
-            kernel: {_parse(text): make(values) for text, values in table.items()}
-            for kernel, table in fitted[name].items()
-        }
-        for name, make in zip(BY_TILE, (Factors._make, tuple), strict=True)
-    }
-    return Constants(**fitted["rates"], launch=gpus.physics(device).launch, **by_rung, **by_tile)
-
-
-def to_json(constants: Constants) -> dict:
-    """What was fitted of `constants`."""
-    return {
-        "units": "seconds, bytes per second; efficiencies, shown: shares; tiles: types, tile, "
-        "warps, stages, cluster: factors of a k-step, the ends and the power limit; loads: seconds "
-        "of a load's share of an element, and of the ends, in any tile",
-        "rates": {name: _short(getattr(constants, name)) for name in Constants.RATES},
-        **{
-            name: {k: _short(v) for k, v in sorted(getattr(constants, name).items())}
-            for name in BY_RUNG
-        },
-        **{
-            name: {
-                kernel: {word: _short(v) for word, v in sorted(table.items())}
-                for kernel, table in sorted(getattr(constants, name).items())
-            }
-            for name in BY_WORD
-        },
-        **{
-            name: {
-                kernel: {
-                    _text(k): [_short(v) for v in values] for k, values in sorted(table.items())
-                }
-                for kernel, table in sorted(getattr(constants, name).items())
-            }
-            for name in BY_TILE
-        },
-    }
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.3g}")
-
-
-def _text(k: Key) -> str:
-    word, m, n, depth, warps, stages, cluster = k
-    return f"{word} {m}x{n}x{depth} w{warps} s{stages}" + (f" c{cluster}" if cluster > 1 else "")
-
-
-def _parse(text: str) -> Key:
-    word, tile, *more = text.split()
-    warps, stages, cluster = (int(each[1:]) for each in (*more, "c1")[:3])
-    return word, *(int(n) for n in tile.split("x")), warps, stages, cluster
+    """The numbers that a file has under `fitted`, with the device's own launch."""
+    rungs = {name: Rung(**values) for name, values in fitted["rungs"].items()}
+    return Constants(**fitted["rates"], launch=gpus.physics(device).launch, rungs=rungs)

@@ -1,55 +1,104 @@
-"""The seconds that a kernel is expected to take, in a few microseconds of Python.
+"""The seconds that kernels are expected to take, for all candidates of a choice at once.
 
 The time of the busiest SM: its share of the tiles, each a number of k-steps with a beginning and an
 end; or the device's memory traffic, or what its power limit allows, whichever is longest. A k-step
 is bound by arithmetic, by what the SM and what all SMs can draw from L2, and by the latency of the
 loads in flight, whose squares add up. Around it stand the launch, the copies of packed operands and
-the sum over a split K.
+the reduction of a split K.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from ...arch import gpus
 from ...kernels.device.parts import OWNERS
 from ...problem import INTERPRETER, Problem
 from ...problem.config import Config
 from ...spec import Kernel
-from .kind import AlikeShape, Kind, Shape, kind_of
+from . import constants as known
+from .columns import Column, Columns, Group, columns_of
+from .constants import Constants
+from .kind import SECTOR
 
-#: Seconds of a tile's k-step in Triton's interpreter (measured on one core).
+#: Seconds of a tile's k-step in Triton's interpreter, however large the tile is, on one core.
 _INTERPRETED_STEP = 0.3e-3
+#: Bytes of operands and C whose requests come in one burst.
+BURST = 1e6
+#: Seconds of work in which half of `Constants.throttle` is seen.
+BRIEF = 5e-5
+#: Where consumers take turns, the epilogue of one slows the other down by this share of it, and
+#: takes so many times as long as where all warps do it.
+_CONTENDED, _ALONE = 0.22, 1.5
 
 
-class Parts(NamedTuple):
+class Breakdown(NamedTuple):
     """Seconds. `memory` passes beside `steps`, `ends` and `reduction`.
 
     `overlap` is what the shorter of the two adds to the longer; of tiles that are alike, what is
     waited for loads.
     """
 
-    total: float
-    pack: float
-    launch: float
-    steps: float
-    ends: float
-    reduction: float
-    memory: float
-    overlap: float
+    total: Column
+    pack: Column
+    launch: Column
+    steps: Column
+    ends: Column
+    reduction: Column
+    memory: Column
+    overlap: Column
+
+
+class Waves(NamedTuple):
+    """How the tiles of a product come to lie on the SMs."""
+
+    a_sharers: Column  # programs of a cluster that share a tile of A
+    b_sharers: Column
+    whole: Column  # tiles with all of K
+    units: Column  # tiles with a part of K each, or programs where they share out the last wave
+    split: Column  # parts of a tile's K
+    steps: Column  # k-steps of a unit
+    share: Column  # units of the busiest SM
+    full: Column  # waves of all programs
+    rest: Column  # and waves of `last` programs
+    last: Column
+    active: Column  # SMs at work
 
 
 def predict(kernel: Kernel, problem: Problem, config: Config) -> float:
     """Seconds that `kernel` is expected to take for `problem` in `config`."""
-    return parts(kernel, problem, config).total
+    return breakdown(kernel, problem, config).total
 
 
-def parts(kernel: Kernel, problem: Problem, config: Config) -> Parts:
+def breakdown(
+    kernel: Kernel, problem: Problem, config: Config, constants: Constants | None = None
+) -> Breakdown:
     """What `predict` adds up."""
-    scene = scene_of(config.view(problem), pack_bytes(problem, config.PACK))
-    return next(scene.parts(kernel, (config,)))
+    group = Group(kernel, (config,), config.view(problem), problem.copied(config.PACK))
+    if problem.device == INTERPRETER:
+        steps = float(_interpreted(group)[0])
+        return Breakdown(steps, 0.0, 0.0, steps, 0.0, 0.0, 0.0, 0.0)
+    constants = constants or known.of(problem.device)
+    found = times(columns_of([group], constants), constants)
+    return Breakdown(*(float(column[0]) for column in np.broadcast_arrays(*found)))
+
+
+def seconds(groups: Sequence[Group], constants: Constants | None = None) -> np.ndarray:
+    """The totals of all configs, one group after another."""
+    device = groups[0].view.device
+    if device == INTERPRETER:
+        return np.concatenate([_interpreted(group) for group in groups])
+    constants = constants or known.of(device)
+    alike = [group.kernel.trait.alike for group in groups]
+    rows = np.repeat(alike, [len(group.configs) for group in groups])
+    found = np.empty(len(rows))
+    for kind in set(alike):
+        some = [group for group in groups if group.kernel.trait.alike == kind]
+        found[rows == kind] = times(columns_of(some, constants), constants).total
+    return found
 
 
 def roofline(problem: Problem) -> tuple[float, float]:
@@ -58,226 +107,159 @@ def roofline(problem: Problem) -> tuple[float, float]:
     return problem.flops / rate, problem.bytes / gpus.physics(problem.device).copy_rate
 
 
-def pack_bytes(problem: Problem, operands: str) -> int:
-    """That the copies of `operands` read and write."""
-    moved = 0
-    for name in operands:
-        matrix = getattr(problem, name)
-        copies = 1
-        for size, stride in zip(problem.batches, matrix.strides, strict=False):
-            copies *= size if stride else 1
-        moved += 2 * copies * matrix.rows * matrix.cols * matrix.dtype.itemsize
-    return moved
+def times(x: Columns, c: Constants, xp=np) -> Breakdown:
+    """The formula: of NumPy's columns and plain constants, or of tensors with those of `xp`."""
+    view, w = x.view, _waves(x, xp)
+    pack = (view.copied > 0) * c.pack + view.copied / c.memory_rate
+    before = pack + view.launch + view.cold * view.bytes / (view.bytes + BURST)
+    rate = xp.minimum(c.sm_memory_rate, c.memory_rate / w.active)  # B/s of an SM
+    steps = _alike_steps(x, w, c) if x.alike else _ring_steps(x, w, c)
+    ends = _ends(x, w, c, rate, xp) + _epilogue(x, w, steps, xp)
+    reduction = _reduction(x, w, c, xp)
+    busy = steps + ends + reduction
+    if x.alike:
+        memory = view.bytes / (w.active * rate)
+        overlap = w.steps * c.wait / (x.tile.flying * xp.maximum(1, w.share / x.tile.together))
+    else:
+        power = c.power + c.traffic * (1 / x.tile.m + 1 / x.tile.n)
+        busy = xp.maximum(busy, view.flops * power)
+        memory, reads = _memory(x, w, c, xp)
+        overlap = c.overlap * xp.minimum(busy, reads)
+    total = before + xp.maximum(busy, memory) + overlap
+    return Breakdown(total, pack, view.launch, steps, ends, reduction, memory, overlap)
 
 
-#: Bytes of operands and C whose requests come in one burst.
-BURST = 1e6
-#: Seconds of work in which half of `throttle` is seen.
-BRIEF = 5e-5
-#: Where consumers take turns, what follows the sums of one slows the other down by this share of
-#: it, and takes so many times as long as where all warps do it.
-_CONTENDED = 0.22
-_ALONE = 1.5
-#: What stands for the numbers of a config that another is known to beat.
-_BEATEN = (math.inf,) * 8
+def _waves(x: Columns, xp) -> Waves:
+    view, tile, sms = x.view, x.tile, x.sms
+    # A cluster's programs stand one below the other, or side by side where that takes fewer, or as
+    # many with more rows than columns.
+    high = xp.ceil(view.M / (tile.m * tile.cluster)) * xp.ceil(view.N / tile.n)
+    wide = xp.ceil(view.M / tile.m) * xp.ceil(view.N / (tile.n * tile.cluster))
+    beside = (wide < high) | ((wide == high) & (tile.m > tile.n))
+    a_sharers = xp.where(beside, tile.cluster, 1)
+    whole = tile.cluster * xp.where(beside, wide, high) * view.batch
+    units = whole * tile.split
+    share = xp.ceil(units / tile.room)
+    even = Waves(
+        a_sharers,
+        tile.cluster / a_sharers,
+        whole,
+        units,
+        tile.split,
+        steps=xp.ceil(xp.ceil(view.K / tile.cut) / tile.split) * (tile.cut / tile.k),
+        share=share,
+        full=share - 1,
+        rest=share / share,
+        last=units - (share - 1) * tile.room,
+        active=xp.minimum(units, sms),
+    )
+    level = view.level > 0
+    if not level.any():
+        return even
+    # Of the tiles beyond the last full wave, each is shared by `split` programs.
+    left = whole % sms
+    sharers = xp.minimum(left * tile.split, sms)
+    active = xp.where(whole >= sms, sms, sharers)
+    share = whole // sms + left / xp.maximum(sharers, 1)
+    leveled = even._replace(
+        units=active,
+        split=xp.maximum(1, xp.ceil(sharers / xp.maximum(left, 1))),
+        steps=xp.ceil(view.K / tile.k),
+        share=share,
+        full=0 * share,
+        rest=share,
+        last=active,
+        active=active,
+    )
+    return Waves(*(xp.where(level, a, b) for a, b in zip(leveled, even, strict=True)))
 
 
-class Scene:
-    """One problem as a kernel sees it, and all that its configs share.
-
-    `copied`: bytes that were read and written to pack its operands.
-    """
-
-    def __init__(self, view: Problem, copied: int = 0, kind: Kind | None = None):
-        self.kind = kind or kind_of(view)
-        self.M, self.N, self.K, self.batch = view.M, view.N, view.K, view.batch
-        self.bytes, self.copied = view.bytes, copied
-        self.stored = view.M * view.N * view.batch * self.kind.out
-        # The share of them that is read: what is stored counts among the ends.
-        self.read = 1 - self.stored / view.bytes
-        # Of 16-bit operands, which draw as much power as these.
-        self.flops = view.flops * self.kind.flop_rate_16 / self.kind.flop_rate
-
-    def parts(self, kernel: Kernel, configs: Iterable[Config]) -> Iterator[Parts]:
-        """Of `kernel` in each of its configs; PACK and SWAP are the scene's."""
-        shapes = [self.kind.shape(kernel, config) for config in configs]
-        return (Parts(*numbers) for numbers in self._times(kernel, shapes))
-
-    def seconds(
-        self, kernel: Kernel, configs: Sequence[Config], below: float | None = None
-    ) -> list[float]:
-        """The totals of `parts`; quicker where the rung gives the same objects for many problems.
-
-        With `below`, infinity for what takes at least that long, or as long as a config before it,
-        where that is seen early.
-        """
-        shapes = self.kind.shapes(kernel, configs)
-        return [numbers[0] for numbers in self._times(kernel, shapes, below)]
-
-    def _times(
-        self, kernel: Kernel, shapes: Iterable[Shape], below: float | None = None
-    ) -> Iterator[tuple[float, ...]]:
-        """The numbers of `Parts`, of each shape; `below` as in `seconds`."""
-        kind, trait = self.kind, kernel.trait
-        c, sms = kind.constants, kind.sms
-        launch, cold, _, shown = c.of_rung(kernel)
-        pack = c.pack + self.copied / c.memory_rate if self.copied else 0.0
-        before = pack + launch + cold * self.bytes / (self.bytes + BURST)
-        if trait.alike:
-            yield from self._alike_times(kernel, shapes, pack, launch, before)
-            return
-        resident, level, turns, exchanges = (
-            trait.resident, trait.level, trait.turns, trait.exchanges
-        )  # fmt: skip
-        memory_rate, sm_memory_rate, pair_rate = c.memory_rate, c.sm_memory_rate, c.pair_rate
-        throttle, prune, pairs = c.throttle, below is not None, sms / 2
-        padding = c.padding * self.K * self.batch * kind.itemsize  # of a row or column of tiles
-        crowding = 0.0
-        if c.crowd:
-            beyond_l2 = max(0, self.stored - gpus.physics(kind.device).l2)
-            crowding = beyond_l2 / memory_rate * kind.out * (2 if turns else 1) / c.crowd
-        M, N, K, batch = self.M, self.N, self.K, self.batch
-        for (m, n, depth, split, cut, cluster, room, stored, step, beside, ends, least_ends,
-             together, after, hunger) in shapes:  # fmt: skip
-            rows, columns = m, n  # of a cluster
-            if cluster == 1:
-                tiles = -(-M // m) * -(-N // n) * batch
-            else:
-                # Its programs stand one below the other, or side by side where that takes fewer,
-                # or as many with more rows than columns.
-                high = -(-M // (m * cluster)) * -(-N // n)
-                wide = -(-M // m) * -(-N // (n * cluster))
-                if wide < high or (wide == high and m > n):
-                    high, step, columns = wide, beside, n * cluster
-                else:
-                    rows = m * cluster
-                tiles = cluster * high * batch
-            steps = -(-K // depth)
-            alone, drawn = step
-            if level:
-                # Of the tiles beyond the last full round, each is shared by `split` programs.
-                rest = tiles % sms
-                sharers = rest * split if rest * split < sms else sms
-                active = last = sms if tiles >= sms else sharers
-                split = -(-sharers // rest) if rest else 1
-                share = tiles // sms + (rest / sharers if rest else 0)
-                work = steps * share * math.sqrt(alone + drawn * active * active)
-            else:
-                tiles *= split
-                pieces = -(-K // cut)
-                steps = -(-pieces // split) * (cut // depth)
-                share = -(-tiles // room)
-                # The programs of the last round share L2 with fewer others.
-                last = tiles - (share - 1) * room
-                work = math.sqrt(alone + drawn * last * last)
-                if share > 1:
-                    work += (share - 1) * math.sqrt(alone + drawn * room * room)
-                work *= steps
-                active = tiles if tiles < sms else sms
-            work *= 1 + throttle * work / (work + BRIEF)
-            if prune and before + work + least_ends >= below:
-                yield _BEATEN
-                continue
-            shared_rate = memory_rate / active
-            rate = sm_memory_rate if sm_memory_rate < shared_rate else shared_rate
-            ends += stored / rate
-            if not resident:
-                ends *= -(-share // together)
-            elif share > 1:
-                ends *= 1 + (share - 1) * shown
-            if after:
-                if turns and share > 1:
-                    # The other consumer multiplies meanwhile, unless what follows takes longer.
-                    late = _CONTENDED * after
-                    beyond = _ALONE * after - work / share / 2
-                    late = late if late > beyond else beyond
-                    after += (share - 1) * late
-                else:
-                    after *= share
-                ends += after
-
-            reduction = 0.0
-            if exchanges:
-                sent = 4 * m * n * (1 - 1 / split)
-                reduction = share * (c.exchange + sent / c.exchange_rate)
-            elif split > 1:
-                # Each part is written, and the last program reads them all; or, where all run at
-                # once, each reads its share.
-                if level:
-                    parts = 1 + split
-                elif share > 1:
-                    parts = share + split
-                else:
-                    parts = 1 + max(1.0, split / min(OWNERS.value, max(1, n // 8)))
-                reduction = c.reduction + split * c.gather + parts * 4 * m * n / c.sum_rate
-            moved = self.bytes
-            if padding:
-                moved += padding * (-M % rows + -N % columns)
-            if level and tiles < sms and self.bytes > gpus.physics(kind.device).l2:
-                # Programs in the middle of K read other parts of the operands than their
-                # neighbours do, and nothing is left in L2 for the next.
-                moved = max(moved, tiles * (m + n) * K * kind.itemsize)
-            memory = moved / memory_rate
-            busy = work + ends + reduction
-            power = self.flops * hunger
-            busy = busy if busy > power else power
-            read = memory * self.read
-            overlap = c.overlap * (busy if busy < read else read)
-            if room == sms:
-                # In the last round each pair of SMs reads as much, with one of them at work or two.
-                each = moved / (active if level else tiles)
-                earlier = moved - each * (last if last <= pairs else last - pairs)
-                late = earlier / memory_rate + each / pair_rate
-                memory = memory if memory > late else late
-            # The more bytes of C are on their way at once, the longer the memory takes for each.
-            memory += crowding * m * n * active * together
-            total = before + (busy if busy > memory else memory) + overlap
-            if prune and total < below:
-                below = total
-            yield total, pack, launch, work, ends, reduction, memory, overlap
-
-    def _alike_times(
-        self, kernel: Kernel, shapes: Iterable[AlikeShape], pack: float, launch: float,
-        before: float,
-    ) -> Iterator[tuple[float, ...]]:  # fmt: skip
-        """The same where tiles are alike: programs work while others of their SM wait for loads."""
-        kind, gathering = self.kind, kernel.trait.gathering
-        stored = kind.stored()
-        c, sms = kind.constants, kind.sms
-        for m, n, depth, split, step, ends, together, in_flight in shapes:
-            tiles = -(-self.M // m) * -(-self.N // n) * self.batch * split
-            pieces = -(-self.K // depth)
-            steps = -(-pieces // split)
-            share = -(-tiles // sms)
-            active = tiles if tiles < sms else sms
-            groups = max(1.0, share / together)
-            work = steps * share * step / (1 + c.boost * (1 - tiles / (share * sms)))
-            rate = min(c.sm_memory_rate, c.memory_rate / active)
-            ends = (ends + stored * m * n / rate + kind.finish * m * n) * share
-            reduction = 0.0
-            if split > 1:
-                parts = 1 + max(1.0, split / min(OWNERS.value, max(1, n // 8)))
-                parts = share + split if share > 1 else parts
-                reduction = gathering * (c.reduction + split * c.gather)
-                reduction += parts * 4 * m * n / c.sum_rate
-            memory = self.bytes / (active * rate)
-            waits = steps * c.wait / (in_flight * groups)
-            total = before + max(work + ends + reduction, memory) + waits
-            yield total, pack, launch, work, ends, reduction, memory, waits
+def _ring_steps(x: Columns, w: Waves, c: Constants) -> Column:
+    """The k-steps of the busiest SM, whose tiles come through a ring in shared memory."""
+    view, tile = x.view, x.tile
+    products = tile.flops * view.flop * (1 + c.turned * view.turned) / x.view.efficiency
+    drawn = tile.drawn * (1 + c.straddle * tile.lines + c.off_sector * tile.sectors)
+    drawn = drawn[0] / w.a_sharers + drawn[1] / w.b_sharers
+    alone = products**2 + (drawn / c.sm_rate) ** 2 + (c.latency / tile.flying) ** 2
+    together = (drawn / c.l2_rate) ** 2
+    full, last = ((alone + together * n**2) ** 0.5 for n in (tile.room, w.last))
+    steps = w.steps * view.pairs * (w.full * full + w.rest * last)
+    return steps * (1 + c.throttle * steps / (steps + BRIEF))
 
 
-class Interpreted(Scene):
-    """In Triton's interpreter: a tile's k-step takes the same time, however large the tile is."""
-
-    def _times(
-        self, kernel: Kernel, shapes: Iterable[Shape], below: float | None = None
-    ) -> Iterator[tuple[float, ...]]:
-        for m, n, depth, split, *_ in shapes:
-            tiles = -(-self.M // m) * -(-self.N // n) * self.batch * split
-            seconds = tiles * -(-self.K // depth) * _INTERPRETED_STEP
-            yield seconds, 0.0, 0.0, seconds, 0.0, 0.0, 0.0, 0.0
+def _alike_steps(x: Columns, w: Waves, c: Constants) -> Column:
+    """The same where tiles are alike: programs work while others of their SM wait for loads."""
+    idle = 1 - w.units / (w.share * x.sms)
+    return w.steps * w.share * x.view.load * x.tile.loads / (1 + c.boost * idle)
 
 
-def scene_of(view: Problem, copied: int = 0) -> Scene:
-    """The scene of the problem's device."""
-    return (Interpreted if view.device == INTERPRETER else Scene)(view, copied)
+def _ends(x: Columns, w: Waves, c: Constants, rate: Column, xp) -> Column:
+    """What tiles cost beside their k-steps, with the stores of C at the `rate` of an SM."""
+    view, tile = x.view, x.tile
+    by_threads = c.narrow_store * (1 + SECTOR / tile.run)  # a run stores two sectors in part
+    by_tma = xp.maximum(tile.run, c.part_store) / tile.run
+    stored = tile.own * view.element * xp.where(view.by_threads > 0, by_threads, by_tma) / rate
+    if x.alike:
+        return (view.load_ends + c.lanes * tile.accumulators + stored) * w.share
+    hidden = 1 + xp.maximum(w.share - 1, 0) * view.shown
+    tiles = xp.where(view.resident > 0, hidden, xp.ceil(w.share / tile.together))
+    return (view.ends + c.drain * tile.drains + stored) * tiles
+
+
+def _epilogue(x: Columns, w: Waves, steps: Column, xp) -> Column | float:
+    if not x.view.epilogue.any():
+        return 0.0
+    each = x.view.epilogue * x.tile.own * x.tile.slow
+    # The other consumer multiplies meanwhile, unless the epilogue takes longer.
+    late = xp.maximum(_CONTENDED * each, _ALONE * each - steps / w.share / 2)
+    in_turns = each + (w.share - 1) * late
+    return xp.where((x.view.turns > 0) & (w.share > 1), in_turns, each * w.share)
+
+
+def _reduction(x: Columns, w: Waves, c: Constants, xp) -> Column:
+    """To add up the parts of a split K, in device memory or within a cluster."""
+    view, split, partial = x.view, w.split, 4 * x.tile.m * x.tile.n  # B
+    # Each part is written, and the last program reads them all; or, where all run at once, each
+    # reads its share.
+    owners = xp.minimum(OWNERS.value, xp.maximum(1, x.tile.n // 8))
+    at_once = 1 + xp.maximum(1, split / owners)
+    moved = xp.where(w.share > 1, w.share + split, at_once)
+    moved = xp.where(view.level > 0, 1 + split, moved)
+    added = view.gathering * (c.reduction + split * c.gather) + moved * partial / c.partial_rate
+    sent = partial * (1 - 1 / split)
+    exchanged = w.share * (c.exchange + sent / c.exchange_rate)
+    return xp.where(view.exchanges > 0, exchanged, xp.where(split > 1, added, 0.0))
+
+
+def _memory(x: Columns, w: Waves, c: Constants, xp) -> tuple[Column, Column]:
+    """Seconds of the device's memory, and of what is read, for what is stored is among the ends."""
+    view, tile, sms, l2 = x.view, x.tile, x.sms, x.l2
+    moved = view.bytes
+    if c.padding:
+        beyond = -view.M % (tile.m * w.b_sharers) + -view.N % (tile.n * w.a_sharers)
+        moved = moved + c.padding * beyond * view.K * view.batch * view.itemsize
+    # Programs in the middle of K read other parts of the operands than their neighbours do, and
+    # nothing is left in L2 for the next.
+    again = (view.level > 0) & (w.whole < sms) & (view.bytes > l2)
+    streamed = w.whole * (tile.m + tile.n) * view.K * view.itemsize
+    moved = xp.maximum(moved, again * streamed)
+    memory = moved / c.memory_rate
+    # In the last wave each pair of SMs reads as much, with one of them at work or two.
+    each = moved / w.units
+    pairs = xp.where(w.last <= sms / 2, w.last, w.last - sms / 2)
+    late = (moved - each * pairs) / c.memory_rate + each / c.pair_rate
+    reads = memory * (1 - view.stored / view.bytes)
+    memory = xp.maximum(memory, xp.where(tile.room == sms, late, 0.0))
+    if c.crowd:
+        # The more bytes of C are on their way at once, the longer the memory takes for each.
+        flying = w.active * tile.together * tile.m * tile.n * view.element * (1 + view.turns)
+        beyond_l2 = xp.maximum(view.stored - l2, 0)
+        memory = memory + beyond_l2 / c.memory_rate * flying / c.crowd
+    return memory, reads
+
+
+def _interpreted(group: Group) -> np.ndarray:
+    """In Triton's interpreter, one program after another."""
+    view = group.view
+    steps = [c.tiles(view) * c.SPLIT_K * -(-view.K // c.BLOCK_K) for c in group.configs]
+    return _INTERPRETED_STEP * np.array(steps, dtype=float)

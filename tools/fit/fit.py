@@ -5,8 +5,7 @@ candidates more than of slow ones, since the choice is among the fast ones; one 
 little. Of a scaled time only predictions below it are errors. An error that all candidates of a
 problem share costs less, since it changes no choice: cards and their clocks differ by as much, and
 a problem that was searched twice counts as two races. What the choice of a race would lose counts
-as well. A factor of a tile is drawn towards 1 and other numbers to where they began, so a constant
-that the samples say nothing of stays where it was.
+as well. Numbers are drawn to where they began, so one that the samples say nothing of stays there.
 """
 
 from __future__ import annotations
@@ -19,18 +18,20 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from . import constants as known
-from .constants import BY_RUNG, BY_TILE, BY_WORD, Constants, Factors
-from .samples import Sample
-from .vector import Numbers, Table
+from tritemm.dispatch.cost_model import constants as known
+from tritemm.dispatch.cost_model.constants import Constants, Rung
 
+from .samples import Sample
+from .table import PLAIN, Numbers, Table
+
+#: What may be held.
+NAMES = (*known.NUMBERS, *Rung._fields)
 #: Steps along the gradient, and the length of the first, in logarithms; it falls to nothing.
 _STEPS, _LENGTH = 500, 0.03
 #: The error (of logarithms) from which on a sample counts linearly and no longer squared.
 _WILD = 0.15
-#: What it costs to move a number by e from where it began, in errors of one sample; the factors of
-#: a tile, from 1.
-_INERTIA, _FACTORS = 0.3, Factors(step=40.0, ends=3.0, power=40.0)
+#: What it costs to move a number by e from where it began, in errors of one sample.
+_INERTIA = 0.3
 #: How many samples like the fastest one a problem must have for half of a shared error to be its
 #: own, and what such an error costs, in errors of one sample.
 _SHARED, _OFFSET = 3.0, 20.0
@@ -56,70 +57,54 @@ def fit(
 ) -> Constants:
     """The constants that predict `samples`, all of one device, best.
 
-    `start` is where the search begins, by default the device's present constants. Tiles that have
-    fewer than two samples keep their factors. So do all numbers in `hold`, which are names of
-    `Constants.RATES`, `BY_RUNG`, `BY_WORD` and `BY_TILE`, and those that are 0, where there is no
-    such limit.
+    `start` is where the search begins, by default the device's present constants. Numbers in
+    `hold`, which are of `NAMES`, stay as they are; so do those that are 0, where there is no such
+    limit.
     """
     start = start or known.of(samples[0].problem.device)
     table, measured = Table(samples), _Measured(samples)
     first = table.numbers(start)
-    often = torch.bincount(table.tile, minlength=len(table.tiles)) > 1
-    moved: dict[tuple[str, str], Tensor] = {}
-    for group, numbers in first._asdict().items():
-        for name, values in numbers.items():
-            free = torch.full_like(values, name not in hold, dtype=torch.bool) & (values > 0)
-            if group == "by_tile":
-                free &= often[:, None]
-            moved[group, name] = torch.zeros_like(values), free
+    starts = {(g, name): v for g, some in first._asdict().items() for name, v in some.items()}
+    logs = {place: torch.zeros_like(values).requires_grad_() for place, values in starts.items()}
+    free = {place: (values > 0) & (place[1] not in hold) for place, values in starts.items()}
 
     def now() -> Numbers:
         return Numbers(*(
-            {n: v * torch.where(moved[g, n][1], moved[g, n][0].exp(), 1.0) for n, v in some.items()}
+            {n: v * torch.where(free[g, n], logs[g, n].exp(), 1.0) for n, v in some.items()}
             for g, some in first._asdict().items()
         ))  # fmt: skip
 
-    logs = [log.requires_grad_() for log, _ in moved.values()]
-    optimiser = torch.optim.Adam(logs, lr=_LENGTH)
+    optimiser = torch.optim.Adam(logs.values(), lr=_LENGTH)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, _STEPS)
-    factors = torch.tensor(_FACTORS, dtype=torch.float64)
     for _ in progress(range(_STEPS)):
         optimiser.zero_grad()
-        numbers = now()
-        lost = measured.loss(table.seconds(numbers, start.drain).log())
-        for (_, name), (log, free) in moved.items():
-            if name == "tiles":
-                lost = lost + (factors * numbers.by_tile[name].log()[often] ** 2).sum()
-            else:
-                lost = lost + _INERTIA * (torch.where(free, log, 0.0) ** 2).sum()
+        lost = measured.loss(table.seconds(now()).log())
+        for place, log in logs.items():
+            lost = lost + _INERTIA * (torch.where(free[place], log, 0.0) ** 2).sum()
         lost.backward()
         optimiser.step()
         schedule.step()
     with torch.no_grad():
-        return _constants(table, now(), start, often.tolist())
+        return table.constants(now(), start)
 
 
-def _constants(
-    table: Table, numbers: Numbers, start: Constants, often: Sequence[bool]
-) -> Constants:
-    found = {name: value.item() for name, value in numbers.rates.items()}
-    for name in BY_RUNG:
-        values = zip(table.rungs, numbers.by_rung[name].tolist(), strict=True)
-        found[name] = {**getattr(start, name), **dict(values)}
-    for name in BY_WORD:
-        kept = {rung: dict(words) for rung, words in getattr(start, name).items()}
-        for (rung, word), value in zip(table.words, numbers.by_word[name].tolist(), strict=True):
-            kept.setdefault(rung, {})[word] = value
-        found[name] = kept
-    for name in BY_TILE:
-        kept = {rung: dict(tiles) for rung, tiles in getattr(start, name).items()}
-        make = Factors._make if name == "tiles" else tuple
-        columns = numbers.by_tile[name].tolist()
-        for (rung, key), values, more in zip(table.tiles, columns, often, strict=True):
-            if more and table.rungs[rung].trait.alike == (name == "loads"):
-                kept.setdefault(rung, {})[key] = make(values)
-        found[name] = kept
-    return dataclasses.replace(start, **found)
+def to_json(constants: Constants) -> dict:
+    """What was fitted of `constants`, to three digits, as `constants.from_json` reads it."""
+    return {
+        "rates": {name: _short(getattr(constants, name)) for name in known.NUMBERS},
+        "rungs": {name: _rung(rung) for name, rung in sorted(constants.rungs.items())},
+    }
+
+
+def _rung(rung: Rung) -> dict:
+    numbers = {name: _short(getattr(rung, name)) for name in PLAIN}
+    efficiency = {word: _short(value) for word, value in sorted(rung.efficiency.items())}
+    load = {word: [_short(value) for value in pair] for word, pair in sorted(rung.load.items())}
+    return numbers | {"efficiency": efficiency, "load": load}
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.3g}")
 
 
 class _Measured:
@@ -142,7 +127,7 @@ class _Measured:
         self.searched = self._sum(torch.ones_like(self.logs)) >= _SEARCHED
 
     def loss(self, predicted: Tensor) -> Tensor:
-        """Of the logarithms of predicted seconds."""
+        """What the logarithms of predicted seconds cost."""
         errors = predicted - self.logs
         shared = self._sum(self.own * errors) / (self.weights + _SHARED)
         errors = errors - shared[self.race]
@@ -194,10 +179,10 @@ class Quality:
 
 
 def quality(samples: Sequence[Sample], constants: Constants) -> Quality:
-    """Of `constants` on those of the `samples` that were not scaled."""
+    """The quality of `constants` on those of the `samples` that were not scaled."""
     samples = [sample for sample in samples if not sample.scaled]
     table = Table(samples)
-    predicted = table.seconds(table.numbers(constants), constants.drain).tolist()
+    predicted = table.seconds(table.numbers(constants)).tolist()
     errors, per_race = [], defaultdict(list)
     for sample, seconds in zip(samples, predicted, strict=True):
         errors.append(abs(seconds / sample.seconds - 1))

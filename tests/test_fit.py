@@ -9,18 +9,18 @@ import random
 import pytest
 import torch
 
+from tools.fit import __main__ as command
+from tools.fit.fit import fit, quality, to_json
+from tools.fit.samples import Sample, read
+from tools.fit.table import Table
 from tritemm import dispatch
 from tritemm.arch import gpus
 from tritemm.dispatch import candidates, ranked
-from tritemm.dispatch.cost_model import __main__ as command
 from tritemm.dispatch.cost_model import constants, model
-from tritemm.dispatch.cost_model.fit import fit, quality
 from tritemm.dispatch.cost_model.kind import kind_of
-from tritemm.dispatch.cost_model.samples import Sample, read
-from tritemm.dispatch.cost_model.vector import Table
 from tritemm.problem.config import changed
 
-from .choosing import GH200, H100, H200, hopper_rungs, kind_with, problem, put_rungs
+from .choosing import GH200, H100, H200, hopper_rungs, problem, put_rungs
 
 pytestmark = [pytest.mark.host, pytest.mark.once]
 
@@ -48,43 +48,30 @@ def measured(truth, shapes, noise=0.0, seed=0):
     for shape in shapes:
         asked = problem(*shape)
         for _, kernel, config in dispatch.ranked(asked):
-            view = config.view(asked)
-            copied = model.pack_bytes(asked, config.PACK)
-            scene = model.Scene(view, copied, kind_with(view, truth))
-            seconds = next(scene.parts(kernel, [config])).total
+            seconds = model.breakdown(kernel, asked, config, truth).total
             seconds *= math.exp(draw.gauss(0, noise))
             samples.append(Sample(asked, kernel, config, seconds))
     return samples
 
 
 def another_gpu(start):
-    """Constants that differ from `start` by tile and rung, as a real GPU's would."""
-    kind = kind_of(problem(4096, 4096, 4096))
-    tiles, efficiencies = {}, {}
+    """Constants that differ from `start` by rung, as a real GPU's would."""
+    kind, rungs = kind_of(problem(4096, 4096, 4096)), {}
+    launches = {"persistent": 3.1e-6, "pingpong": 3.4e-6, "split_k": 2.1e-6}
     for kernel in candidates.RUNGS:
         draw = random.Random(kernel.name)  # the same whatever rungs there are beside it
-        trait = kernel.trait
-        word = kind.word(trait)
-        efficiencies[kernel.name] = {word: trait.efficiency * draw.uniform(0.6, 1.3)}
-        tiles[kernel.name] = {
-            constants.key(trait, word, config): constants.Factors(
-                draw.uniform(0.93, 1.08), draw.uniform(0.7, 1.4)
-            )
-            for config in kernel.configs(problem(4096, 4096, 4096))
-        }
+        rung = start.rung(kernel)
+        rungs[kernel.name] = rung._replace(
+            launch=launches.get(kernel.name, rung.launch),
+            ends=rung.ends * draw.uniform(0.7, 1.4),
+            efficiency={kind.word(kernel): kernel.trait.efficiency * draw.uniform(0.6, 1.3)},
+        )
     return dataclasses.replace(
-        start,
-        tiles=tiles,
-        efficiencies=efficiencies,
-        launches={"persistent": 3.1e-6, "pingpong": 3.4e-6, "split_k": 2.1e-6},
-        memory_rate=3.7e12,
-        l2_rate=9e12,
-        latency=1.1e-6,
-        reduction=2.5e-6,
+        start, rungs=rungs, memory_rate=3.7e12, l2_rate=9e12, latency=1.1e-6, reduction=2.5e-6
     )
 
 
-def test_many_are_predicted_as_one_is():
+def test_tensors_are_predicted_as_numbers_are():
     """The shipped constants, those with what one GPU alone shows, and analytic ones; every rung,
     split, level, in clusters, packed, and with more of C than L2 keeps."""
     asked = [
@@ -101,12 +88,9 @@ def test_many_are_predicted_as_one_is():
     assert any(s.config.PACK for s in samples) and any(s.config.CLUSTER == 4 for s in samples)
     for numbers in (constants.of(H200), constants.of(H100), constants.analytic(H200)):
         table = Table(samples)
-        found = table.seconds(table.numbers(numbers), numbers.drain).tolist()
+        found = table.seconds(table.numbers(numbers)).tolist()
         for sample, seconds in zip(samples, found, strict=True):
-            view = sample.config.view(sample.problem)
-            copied = model.pack_bytes(sample.problem, sample.config.PACK)
-            scene = model.Scene(view, copied, kind_with(view, numbers))
-            one = next(scene.parts(sample.kernel, [sample.config])).total
+            one = model.breakdown(sample.kernel, sample.problem, sample.config, numbers).total
             assert seconds == pytest.approx(one, rel=1e-12), sample
 
 
@@ -133,7 +117,7 @@ class TestFit:
         assert after.worst <= before.worst
 
     def test_one_wild_sample_counts_little(self):
-        truth = dataclasses.replace(another_gpu(constants.analytic(H200)), tiles={})
+        truth = another_gpu(constants.analytic(H200))
         samples = measured(truth, shapes(5, seed=5))
         wild = [
             dataclasses.replace(s, seconds=s.seconds * 20) if i == 40 else s
@@ -167,50 +151,40 @@ class TestFit:
         start = constants.analytic(H200)
         samples = [s for s in measured(start, shapes(4, seed=6)) if s.kernel.name == "pingpong"]
         found = fit(samples, start)
-        assert set(found.tiles) == set(found.launches) == {"pingpong"}
+        assert set(found.rungs) == {"pingpong"}
         assert found.reduction == start.reduction
 
     def test_what_is_held_stays(self):
         truth, start = another_gpu(constants.analytic(H200)), constants.analytic(H200)
         samples = measured(truth, shapes(3, seed=8))
-        free, held = (fit(samples, start, hold=names) for names in ((), ("latency", "launches")))
+        free, held = (fit(samples, start, hold=names) for names in ((), ("latency", "launch")))
         assert held.latency == start.latency != free.latency
-        assert {*held.launches.values()} == {start.launch} != {*free.launches.values()}
+        assert {r.launch for r in held.rungs.values()} == {start.launch}
+        assert {r.launch for r in free.rungs.values()} != {start.launch}
         assert held.sm_rate != start.sm_rate
 
 
 class TestFile:
     def test_there_and_back(self):
-        one = dataclasses.replace(
-            constants.analytic(H200),
-            tiles={
-                "tma": {("16-bit", 128, 256, 64, 8, 3, 1): constants.Factors(0.95, 1.25, 1.0)},
-                "cluster": {("16-bit", 64, 96, 64, 4, 6, 2): constants.Factors(1.02, 0.5, 1.1)},
-            },
-            loads={"gemv": {("16-bit/NT", 1, 1, 1, 1, 1, 1): (2.5e-11, 5e-10)}},
-            efficiencies={"tma": {"16-bit": 1.25, "int8": 0.7}},
-            launches={"tma": 2.75e-6},
-            colds={"tma": 1.5e-7},
-            shown={"tma": 0.4},
-        )
-        data = constants.to_json(one)
-        again = constants.from_json(json.loads(gpus.text_of(data)), H200)
-        tables = (*constants.BY_RUNG, *constants.BY_WORD, *constants.BY_TILE)
-        assert all(getattr(again, name) == getattr(one, name) for name in tables)
+        rungs = {
+            "tma": constants.Rung(2.75e-6, 1.5e-7, 1e-6, 0.4, {"16-bit": 1.25, "int8": 0.7}, {}),
+            "gemv": constants.Rung(1e-6, 0.0, 0.0, 1.0, {}, {"16-bit/NT": [2.5e-11, 5e-10]}),
+        }
+        one = dataclasses.replace(constants.analytic(H200), rungs=rungs)
+        again = constants.from_json(json.loads(gpus.text_of(to_json(one))), H200)
+        assert again.rungs == one.rungs
         assert again.latency == one.latency and again.memory_rate == one.memory_rate
-        assert '"16-bit 128x256x64 w8 s3": [0.95, 1.25, 1.0]' in gpus.text_of(data)
-        assert '"16-bit 64x96x64 w4 s6 c2": [1.02, 0.5, 1.1]' in gpus.text_of(data)
 
     def test_the_shipped_one_is_small_and_is_taken(self):
         path = gpus.path_of(H200.name)
-        assert path.name == "nvidia-h200.json" and path.stat().st_size < 32_000
+        assert path.name == "nvidia-h200.json" and path.stat().st_size < 8_000
         data = json.loads(path.read_text())
         assert gpus.device_of(data) == H200
         assert constants.of(H200) == constants.from_json(data["fitted"], H200)
         assert gpus.text_of(data) == path.read_text()
 
-    def test_a_near_relation_takes_its_tiles(self):
-        assert constants.of(GH200).tiles == constants.of(H200).tiles
+    def test_a_near_relation_takes_its_rungs(self):
+        assert constants.of(GH200).rungs == constants.of(H200).rungs
         assert constants.of(GH200).memory_rate < constants.of(H200).memory_rate
 
 
@@ -294,7 +268,7 @@ class TestCommand:
         out = tmp_path / "gpu.json"
         assert command.main(["fit", str(path), "--out", str(out)]) == 0
         data = json.loads(out.read_text())
-        assert data["gpu"] == "NVIDIA H200" and constants.from_json(data["fitted"], H200).launches
+        assert data["gpu"] == "NVIDIA H200" and constants.from_json(data["fitted"], H200).rungs
         assert data["physics"] == gpus.file_of("NVIDIA H200")["physics"]
         before, after, _ = capsys.readouterr().out.splitlines()
         assert "regret" in before and "regret" in after

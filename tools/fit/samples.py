@@ -12,10 +12,10 @@ from pathlib import Path
 
 import torch
 
-from ...problem import ACCUMULATE, Device, Problem, short_name, stored
-from ...problem.config import Config, config_of
-from ...rungs import RUNGS
-from ...spec import Kernel
+from tritemm.problem import ACCUMULATE, Device, Problem, short_name, stored
+from tritemm.problem.config import Config, config_of
+from tritemm.rungs import RUNGS
+from tritemm.spec import Kernel
 
 _DTYPES = {short_name(t): t for t in (*ACCUMULATE, torch.int32)}
 
@@ -84,7 +84,7 @@ def _rung_of(name: str, config: Config) -> str:
 
 
 def _asked(row: Mapping, device: Device) -> Problem:
-    """Of a line's M, N, K, batch, layout, dtype and out: contiguous, aligned operands."""
+    """The problem of a line's M, N, K, batch, layout, dtype and out: contiguous operands."""
     batch = (row["batch"],) if row.get("batch", 1) > 1 else ()
     dtype, out = _DTYPES[row["dtype"]], _DTYPES[row["out"]]
     M, N, K = row["M"], row["N"], row["K"]

@@ -1,0 +1,1 @@
+"""The cost model's constants, found from the times of searches; for developers, not installed."""
