@@ -1,6 +1,6 @@
 """Words that are cut out of a row: which bytes of which aligned words make up each.
 
-From `cut_words` of tritemm/kernels/device/words.py, in a memory whose bytes are their own addresses.
+From `cut_words` of tritemm/kernels/device/words.py, in a memory whose bytes are addresses.
 """
 
 from __future__ import annotations
