@@ -85,7 +85,7 @@ CONCEPTS = (
         "C staged through shared memory", "shared_memory.md",
         "tests/test_cuda_reference.py::test_stores_stay_inside_a_row",
         cuda=(cuda("include/mma_tile.cuh", "inline void store_tile("),),
-        triton=(rung("common/tile", "def store_tile("),),
+        triton=(rung("device/tile", "def store_tile("),),
     ),
     _classic("cp.async", "../correspondence.md#cpasync", "tests/test_signs.py::test_signs"),
     Concept(
@@ -103,7 +103,7 @@ CONCEPTS = (
         "fp16 accumulators", "../precision.md",
         "tests/test_cuda_reference.py::test_the_accumulator_is_the_one_asked_for",
         cuda=(cuda("include/ptx.cuh", "mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16"),),
-        triton=(rung("common/tile", "input_precision=PRECISION, out_dtype"),),
+        triton=(rung("device/tile", "input_precision=PRECISION, out_dtype"),),
     ),
     Concept(
         "The type table of wmma.mma", "../types.md",
@@ -121,14 +121,14 @@ CONCEPTS = (
         "WGMMA: who holds the accumulator", "fragments.md",
         "tests/test_cuda_fragments.py::test_registers_hold_all_elements_once_or_are_repeated_alike",
         cuda=(cuda("include/wgmma.cuh", "void store_accumulator("),),
-        triton=(rung("common/memory", "def mma_layout("),),
+        triton=(rung("device/memory", "def mma_layout("),),
     ),
     Concept(
         "Swizzle modes", "shared_memory.md",
         "tests/test_pictures.py::test_every_swizzle_fills_all_banks",
         cuda=(cuda("types/one_wgmma.cuh", "struct Layout"),
               cuda("include/tma.cuh", "SWIZZLE_128B")),
-        triton=(rung("common/memory", "def shared_layout("),),
+        triton=(rung("device/memory", "def shared_layout("),),
     ),
     Concept(
         "The proxy fence", "../traps.md#what-wgmma-and-tma-see",
@@ -145,15 +145,15 @@ CONCEPTS = (
     _classic("Persistent programs", "../tutorial/09_persistent.md",
              "tests/test_signs.py::test_signs", "Persistent grid"),
     Concept("Split-K", "split_k.md", "tests/test_pictures.py::test_every_step_is_somebody_s",
-            triton=(rung("k12_split_k", "Adds to"), rung("common/scheduler", "def share("))),
+            triton=(rung("k12_split_k", "Adds to"), rung("device/scheduler", "def share("))),
     Concept("Stream-K", "split_k.md", "tests/test_pictures.py::test_every_step_is_somebody_s",
-            triton=(rung("k13_stream_k", "Adds to"), rung("common/stream_k", "def share_of("))),
+            triton=(rung("k13_stream_k", "Adds to"), rung("device/stream_k", "def share_of("))),
     _classic("Clusters and multicast", "clusters.md",
              "tests/test_cluster.py::test_programs_stand_where_fewer_clusters_do"),
     Concept(
         "Sums exchanged within a cluster", "clusters.md",
         "tests/test_cluster_split_k.py::test_sums_go_from_registers_to_the_other_programs",
-        triton=(rung("common/exchange", "st.async.weak.shared::cluster"),
+        triton=(rung("device/exchange", "st.async.weak.shared::cluster"),
                 rung("k18_cluster_split_k", "Adds to")),
     ),
 )  # fmt: skip

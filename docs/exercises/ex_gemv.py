@@ -105,7 +105,7 @@ def cutter(memory: dict[int, int]) -> Callable[[int, int, int], int]:
         load=load, where=lambda condition, a, b: a if condition else b, maximum=max,
         full=lambda shape, value, dtype: value & FULL, int64=int, constexpr=int,
     )  # fmt: skip
-    cut_words = plain("pack.py", "cut_words", tl=words, WORD=8)
+    cut_words = plain("device/words.py", "cut_words", tl=words, WORD=8)
     # Skewed and ragged: rows that begin and end anywhere.
     return lambda start, length, word: cut_words(0, start, word, length, True, True, True) & FULL
 

@@ -16,7 +16,7 @@ from unittest import mock
 
 from docs.pictures import formulas
 
-KERNELS = formulas.COMMON.parent
+KERNELS = formulas.DEVICE.parent
 #: Bytes of a line of the stages.
 LINE = 128
 

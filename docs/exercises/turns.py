@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator
 from types import SimpleNamespace
 from typing import Any
 
-from docs.pictures.formulas import COMMON
+from docs.pictures.formulas import DEVICE
 
 #: Calls that are handed out.
 HANDED_OUT = (
@@ -34,7 +34,7 @@ class _HandOut(ast.NodeTransformer):
 @functools.cache
 def role() -> Callable[..., Generator]:
     """A consumer's role, as a generator."""
-    tree = ast.parse((COMMON.parent / "k11_pingpong.py").read_text())
+    tree = ast.parse((DEVICE.parent / "k11_pingpong.py").read_text())
     (compute,) = (node for node in tree.body if getattr(node, "name", "") == "compute")
     compute.decorator_list = []
     for argument in compute.args.args:

@@ -15,8 +15,9 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ..arch.gluon_host import arguments, config_why_not, either, why_not_with_tf32
 from ..arch.tiles import configs_of, of_few_rows, ordered
 from ..spec import Trait, TritonKernel
+from .device.accumulate import accumulate
 from .device.epilogue import make_epilogue
-from .device.fixed_parts import sums_of
+from .device.epilogue_ops import EpilogueArgs, Strides
 from .device.mainloop import make_mainloop
 from .device.scheduler import SIZES, Scheduler
 
@@ -38,7 +39,7 @@ def compute(args, WHICH: gl.constexpr):
     n = gl.to_tensor(0)
     for i in range(work.first(), work.units(), work.stride()):
         unit = work.unit(i)
-        acc, n = sums_of(loop, n, unit, work, WHICH)
+        acc, n = accumulate(loop, n, unit, work, WHICH)
         out.store(acc, unit, WHICH, WHICH)
     out.tail()
 
@@ -51,12 +52,14 @@ def warp_specialized_kernel(
     bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn,
     SHAPE: gl.constexpr,
 ):  # fmt: skip
-    extra = (bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn)
-    strides = (stride_c0, stride_c1, stride_cm, stride_cn)
+    epilogue = EpilogueArgs(
+        bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn
+    )
+    strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
     gdc_launch_dependents()
     work = Scheduler(M, N, K, B0, B1, SHAPE)
     loop = make_mainloop(a_desc, b_desc, b1_desc, SHAPE)
-    out = make_epilogue(c_desc, c_ptr, M, N, strides, extra, SHAPE)
+    out = make_epilogue(c_desc, c_ptr, M, N, strides, epilogue, SHAPE)
     args = (work, loop, out)
     if SHAPE.CONSUMERS == 1:
         gl.warp_specialize([(compute, (args, 0)), (load, args[:2])], [1], [24])

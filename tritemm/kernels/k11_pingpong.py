@@ -17,6 +17,7 @@ from ..arch.gluon_host import arguments, config_why_not, why_not_with_pairs
 from ..arch.tiles import configs_of
 from ..spec import Trait, TritonKernel
 from .device.epilogue import make_epilogue
+from .device.epilogue_ops import EpilogueArgs, Strides
 from .device.mainloop import make_barriers, make_mainloop, mbarrier
 from .device.scheduler import SIZES, Scheduler
 
@@ -61,12 +62,14 @@ def pingpong_kernel(
     bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn,
     SHAPE: gl.constexpr,
 ):  # fmt: skip
-    extra = (bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn)
-    strides = (stride_c0, stride_c1, stride_cm, stride_cn)
+    epilogue = EpilogueArgs(
+        bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn
+    )
+    strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
     gdc_launch_dependents()
     work = Scheduler(M, N, K, B0, B1, SHAPE)
     loop = make_mainloop(a_desc, b_desc, b1_desc, SHAPE)
-    out = make_epilogue(c_desc, c_ptr, M, N, strides, extra, SHAPE)
+    out = make_epilogue(c_desc, c_ptr, M, N, strides, epilogue, SHAPE)
     turns = make_barriers(2)
     args = (work, loop, out, turns)
     gl.warp_specialize(

@@ -26,11 +26,12 @@ from ..arch.limits import pairs_why_not
 from ..arch.parts_host import too_long
 from ..arch.tiles import in_parts, shared_parts
 from ..spec import Trait, TritonKernel
+from .device.accumulate import accumulate
 from .device.epilogue import make_epilogue
-from .device.fixed_parts import sums_of
+from .device.epilogue_ops import EpilogueArgs, Strides
 from .device.mainloop import make_mainloop
-from .device.parts import Parts
 from .device.scheduler import SIZES, Scheduler
+from .device.split_k import SplitK
 
 
 @gluon.jit
@@ -45,35 +46,37 @@ def load(work, loop):
 @gluon.jit
 def compute(args, WHICH: gl.constexpr):
     """Consumer `WHICH`: deposits its slab's sums, and stores the share that it adds up."""
-    work, loop, out, parts = args
+    work, loop, out, workspace = args
     gdc_wait()
     n = gl.to_tensor(0)
     for i in range(work.first(), work.units(), work.stride()):
         unit = work.unit(i)
-        acc, n = sums_of(loop, n, unit, work, WHICH)
+        acc, n = accumulate(loop, n, unit, work, WHICH)
         if work.SHAPE.SPLIT_K == 1:
             out.store(acc, unit, WHICH, WHICH)
         else:
-            parts.reduce(acc, out, unit, unit.tile * work.SHAPE.CONSUMERS + WHICH, WHICH, WHICH)
+            workspace.reduce(acc, out, unit, unit.tile * work.SHAPE.CONSUMERS + WHICH, WHICH, WHICH)
     out.tail()
 
 
 @gluon.jit(do_not_specialize=SIZES)
 def split_k_kernel(
-    a_desc, b_desc, b1_desc, c_desc, c_ptr, sums_ptr, counters_ptr,
+    a_desc, b_desc, b1_desc, c_desc, c_ptr, partials_ptr, counters_ptr,
     M, N, K, B0, B1,
     stride_c0, stride_c1, stride_cm, stride_cn,
     bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn,
     SHAPE: gl.constexpr,
 ):  # fmt: skip
-    extra = (bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn)
-    strides = (stride_c0, stride_c1, stride_cm, stride_cn)
+    epilogue = EpilogueArgs(
+        bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn
+    )
+    strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
     gdc_launch_dependents()
     work = Scheduler(M, N, K, B0, B1, SHAPE)
     loop = make_mainloop(a_desc, b_desc, b1_desc, SHAPE)
-    out = make_epilogue(c_desc, c_ptr, M, N, strides, extra, SHAPE)
-    parts = Parts(sums_ptr, counters_ptr, SHAPE)
-    args = (work, loop, out, parts)
+    out = make_epilogue(c_desc, c_ptr, M, N, strides, epilogue, SHAPE)
+    workspace = SplitK(partials_ptr, counters_ptr, SHAPE)
+    args = (work, loop, out, workspace)
     if SHAPE.CONSUMERS == 1:
         gl.warp_specialize([(compute, (args, 0)), (load, args[:2])], [1], [24])
     else:

@@ -17,9 +17,10 @@ from ..arch.gluon_host import arguments, config_why_not, partial_sums, why_not_i
 from ..arch.tiles import configs_of, shared_out
 from ..spec import Trait, TritonKernel
 from .device.epilogue import make_epilogue
+from .device.epilogue_ops import EpilogueArgs, Strides
 from .device.mainloop import make_mainloop
-from .device.parts import Parts
 from .device.scheduler import SIZES, Scheduler
+from .device.split_k import SplitK
 from .device.stream_k import stream_k
 
 
@@ -36,7 +37,7 @@ def load(work, loop):
 @gluon.jit
 def compute(args, WHICH: gl.constexpr):
     """The consumer: stores whole tiles; of a shared one, the last program adds all sums."""
-    work, loop, out, parts = args
+    work, loop, out, workspace = args
     gdc_wait()
     n = gl.to_tensor(0)
     work = stream_k(work)
@@ -47,26 +48,28 @@ def compute(args, WHICH: gl.constexpr):
         if unit.steps == work.steps:
             out.store(acc, unit, WHICH, WHICH)
         else:
-            work.reduce(parts, acc, out, unit)
+            work.reduce(workspace, acc, out, unit)
     out.tail()
 
 
 @gluon.jit(do_not_specialize=SIZES)
 def stream_k_kernel(
-    a_desc, b_desc, b1_desc, c_desc, c_ptr, sums_ptr, counters_ptr,
+    a_desc, b_desc, b1_desc, c_desc, c_ptr, partials_ptr, counters_ptr,
     M, N, K, B0, B1,
     stride_c0, stride_c1, stride_cm, stride_cn,
     bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn,
     SHAPE: gl.constexpr,
 ):  # fmt: skip
-    extra = (bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn)
-    strides = (stride_c0, stride_c1, stride_cm, stride_cn)
+    epilogue = EpilogueArgs(
+        bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn
+    )
+    strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
     gdc_launch_dependents()
     work = Scheduler(M, N, K, B0, B1, SHAPE)
     loop = make_mainloop(a_desc, b_desc, b1_desc, SHAPE)
-    out = make_epilogue(c_desc, c_ptr, M, N, strides, extra, SHAPE)
-    parts = Parts(sums_ptr, counters_ptr, SHAPE)
-    args = (work, loop, out, parts)
+    out = make_epilogue(c_desc, c_ptr, M, N, strides, epilogue, SHAPE)
+    workspace = SplitK(partials_ptr, counters_ptr, SHAPE)
+    args = (work, loop, out, workspace)
     gl.warp_specialize([(compute, (args, 0)), (load, args[:2])], [1], [24])
 
 

@@ -14,8 +14,9 @@ import triton.language as tl
 
 from ..arch.gemv_host import ARGUMENTS, config_why_not, configs, few_rows, grid, why_not
 from ..spec import Config, Trait, TritonKernel
+from .device.epilogue_ops import EpilogueArgs, apply_epilogue
 from .device.raster import split_batch
-from .device.tile import batch_offset, finish, follow, store, widen
+from .device.tile import batch_offset, follow, store, widen
 from .device.words import element_of, elements, interleaved, prefetch, words_of
 from .pack import WORD
 
@@ -165,9 +166,11 @@ def gemv_kernel(
     # int64: M * N can pass 2**31 elements
     offs_m = (row + tl.arange(0, BLOCK_M)).to(tl.int64)
     offs_n = (col + tl.arange(0, BLOCK_N)).to(tl.int64)
-    extra = (bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn)
+    epilogue = EpilogueArgs(
+        bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn
+    )
     if SPLIT_K == 1:
-        sums = finish(sums, extra, b0, b1, offs_m, offs_n, M, N, BIAS, ACTIVATION)
+        sums = apply_epilogue(sums, epilogue, b0, b1, offs_m, offs_n, M, N, BIAS, ACTIVATION)
         store(c_ptr, sums, offs_m, offs_n, M, N, stride_cm, stride_cn)
     else:
         # partial [tiles, SPLIT_K, BLOCK_M, BLOCK_N]
@@ -184,7 +187,7 @@ def gemv_kernel(
                 total += tl.sum(
                     tl.load(partial_ptr + parts + inside[None, :, :], cache_modifier=".cg"), 0
                 )
-            total = finish(total, extra, b0, b1, offs_m, offs_n, M, N, BIAS, ACTIVATION)
+            total = apply_epilogue(total, epilogue, b0, b1, offs_m, offs_n, M, N, BIAS, ACTIVATION)
             store(c_ptr, total, offs_m, offs_n, M, N, stride_cm, stride_cn)
             tl.store(counter_ptr + tile, 0)
 

@@ -18,9 +18,10 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ..arch.cluster_host import why_not
 from ..arch.multicast import arguments, config_why_not, either, fitted, grid, ordered, usual
 from ..spec import Trait, TritonKernel
+from .device.accumulate import accumulate
 from .device.cluster_mainloop import idle, keep_ring, make_cluster_mainloop
 from .device.epilogue import make_epilogue
-from .device.fixed_parts import sums_of
+from .device.epilogue_ops import EpilogueArgs, Strides
 from .device.ptx import cluster_sync
 from .device.scheduler import SIZES, Scheduler
 
@@ -46,7 +47,7 @@ def compute(args, WHICH: gl.constexpr):
     n = gl.to_tensor(0)
     for i in range(work.first(), work.units(), work.stride()):
         unit = work.unit(i)
-        acc, n = sums_of(loop, n, unit, work)
+        acc, n = accumulate(loop, n, unit, work)
         out.store(acc, unit, WHICH, loop.SLAB)
     out.tail()
     cluster_sync()
@@ -60,12 +61,14 @@ def cluster_kernel(
     bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn,
     SHAPE: gl.constexpr,
 ):  # fmt: skip
-    extra = (bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn)
-    strides = (stride_c0, stride_c1, stride_cm, stride_cn)
+    epilogue = EpilogueArgs(
+        bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn
+    )
+    strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
     gdc_launch_dependents()
     work = Scheduler(M, N, K, B0, B1, SHAPE)
     loop = make_cluster_mainloop(a_desc, b_desc, "cluster_kernel", SHAPE)
-    out = make_epilogue(c_desc, c_ptr, M, N, strides, extra, SHAPE)
+    out = make_epilogue(c_desc, c_ptr, M, N, strides, epilogue, SHAPE)
     args = (work, loop, out)
     if SHAPE.CONSUMERS == 2:
         gl.warp_specialize(

@@ -17,6 +17,7 @@ from ..arch.multicast import arguments, config_why_not, either, fitted, grid, or
 from ..spec import Trait, TritonKernel
 from .device.cluster_mainloop import idle, keep_ring, make_cluster_mainloop
 from .device.epilogue import make_epilogue
+from .device.epilogue_ops import EpilogueArgs, Strides
 from .device.ptx import barrier_arrive, barrier_wait, cluster_sync
 from .device.scheduler import SIZES, Scheduler
 
@@ -67,12 +68,14 @@ def cluster_pingpong_kernel(
     bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn,
     SHAPE: gl.constexpr,
 ):  # fmt: skip
-    extra = (bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn)
-    strides = (stride_c0, stride_c1, stride_cm, stride_cn)
+    epilogue = EpilogueArgs(
+        bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn
+    )
+    strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
     gdc_launch_dependents()
     work = Scheduler(M, N, K, B0, B1, SHAPE)
     loop = make_cluster_mainloop(a_desc, b_desc, "cluster_pingpong_kernel", SHAPE, 2)
-    out = make_epilogue(c_desc, c_ptr, M, N, strides, extra, SHAPE)
+    out = make_epilogue(c_desc, c_ptr, M, N, strides, epilogue, SHAPE)
     args = (work, loop, out)
     gl.warp_specialize(
         [(compute, (args, 0)), (compute, (args, 1)), (load, args[:2]), (idle, ()), (idle, ())],

@@ -18,9 +18,10 @@ from ..arch.multicast import FOR_ANY, arguments, config_why_not, either, fitted,
 from ..spec import Trait, TritonKernel
 from .device.cluster_mainloop import idle, keep_ring, make_cluster_mainloop
 from .device.epilogue import make_epilogue
-from .device.parts import Parts
+from .device.epilogue_ops import EpilogueArgs, Strides
 from .device.ptx import barrier_arrive, barrier_wait, cluster_sync
 from .device.scheduler import SIZES, Scheduler
+from .device.split_k import SplitK
 
 
 @gluon.jit
@@ -37,7 +38,7 @@ def load(work, loop):
 @gluon.jit
 def compute(args, WHICH: gl.constexpr):
     """Consumer `WHICH`: deposits its slabs' sums, then adds up a share of them and stores it."""
-    work, loop, parts, out = args
+    work, loop, workspace, out = args
     READERS: gl.constexpr = loop.SHAPE.WARPS // 4
     IN_TURNS: gl.constexpr = READERS == 1
     cluster_sync()
@@ -64,27 +65,29 @@ def compute(args, WHICH: gl.constexpr):
         if IN_TURNS:
             n += work.steps(i + work.stride())  # the other's
         place = (unit.tile * work.SHAPE.CLUSTER + work.rank()) * READERS + loop.SLAB // loop.SLABS
-        parts.reduce(acc, out, unit, place, WHICH, loop.SLAB)
+        workspace.reduce(acc, out, unit, place, WHICH, loop.SLAB)
     out.tail()
     cluster_sync()
 
 
 @gluon.jit(do_not_specialize=SIZES)
 def multicast_split_k_kernel(
-    a_desc, b_desc, c_desc, c_ptr, sums_ptr, counters_ptr,
+    a_desc, b_desc, c_desc, c_ptr, partials_ptr, counters_ptr,
     M, N, K, B0, B1,
     stride_c0, stride_c1, stride_cm, stride_cn,
     bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn,
     SHAPE: gl.constexpr,
 ):  # fmt: skip
-    extra = (bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn)
-    strides = (stride_c0, stride_c1, stride_cm, stride_cn)
+    epilogue = EpilogueArgs(
+        bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn
+    )
+    strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
     gdc_launch_dependents()
     work = Scheduler(M, N, K, B0, B1, SHAPE)
     loop = make_cluster_mainloop(a_desc, b_desc, "multicast_split_k_kernel", SHAPE, 2)
-    out = make_epilogue(c_desc, c_ptr, M, N, strides, extra, SHAPE)
-    parts = Parts(sums_ptr, counters_ptr, SHAPE)
-    args = (work, loop, parts, out)
+    out = make_epilogue(c_desc, c_ptr, M, N, strides, epilogue, SHAPE)
+    workspace = SplitK(partials_ptr, counters_ptr, SHAPE)
+    args = (work, loop, workspace, out)
     if SHAPE.CONSUMERS == 2:
         gl.warp_specialize(
             [(compute, (args, 0)), (compute, (args, 1)), (load, args[:2]), (idle, ()), (idle, ())],

@@ -18,6 +18,7 @@ from ..arch.exchange_host import ARGUMENTS, config_why_not, deepest, fitted, gri
 from ..spec import Trait, TritonKernel
 from .device.cluster_mainloop import idle, keep_ring, make_cluster_mainloop
 from .device.epilogue import make_epilogue
+from .device.epilogue_ops import EpilogueArgs, Strides
 from .device.exchange import Exchange, gap_of
 from .device.ptx import cluster_sync, wgmma_wait
 from .device.scheduler import SIZES, Scheduler
@@ -29,7 +30,7 @@ def load(work, loop, sums):
     if loop.GAP > 0:
         cluster_sync()  # the others' barriers are there
     unit = work.unit_of_rank()
-    sums.expect(loop.more(), unit.part)
+    sums.expect(loop.more(), unit.split)
     gdc_wait()
     loop.load(gl.to_tensor(0), unit)
     if loop.GAP == 0:
@@ -63,12 +64,14 @@ def cluster_split_k_kernel(
     bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn,
     SHAPE: gl.constexpr,
 ):  # fmt: skip
-    extra = (bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn)
-    strides = (stride_c0, stride_c1, stride_cm, stride_cn)
+    epilogue = EpilogueArgs(
+        bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn
+    )
+    strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
     gdc_launch_dependents()
     work = Scheduler(M, N, K, B0, B1, SHAPE)
     loop = make_cluster_mainloop(a_desc, b_desc, "cluster_split_k_kernel", SHAPE, 1, gap_of(SHAPE))
-    out = make_epilogue(c_desc, c_ptr, M, N, strides, extra, SHAPE)
+    out = make_epilogue(c_desc, c_ptr, M, N, strides, epilogue, SHAPE)
     sums = Exchange(SHAPE)
     args = (work, loop, sums, out)
     if SHAPE.CONSUMERS == 1:

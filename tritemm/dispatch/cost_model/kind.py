@@ -11,7 +11,7 @@ import torch
 from ...arch import gpus
 from ...arch.gluon_host import POINTER_COLUMNS, by_engine, unit
 from ...arch.parts_host import CUT
-from ...kernels.device.finish_piece import ROOMY
+from ...kernels.device.subtile import ROOMY
 from ...kernels.pack import WORD
 from ...problem import GATED, Device, Matrix, Problem
 from ...problem.config import Config

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ...arch import gpus
-from ...kernels.device.parts import OWNERS
+from ...kernels.device.split_k import OWNERS
 from ...problem import INTERPRETER, Problem
 from ...problem.config import Config
 from ...spec import Kernel

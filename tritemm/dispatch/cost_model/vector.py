@@ -15,7 +15,7 @@ from torch import Tensor
 from ...arch import gpus
 from ...arch.gluon_host import POINTER_COLUMNS
 from ...arch.parts_host import CUT
-from ...kernels.device.parts import OWNERS
+from ...kernels.device.split_k import OWNERS
 from ...problem.config import Config
 from ...spec import Kernel
 from . import constants as known

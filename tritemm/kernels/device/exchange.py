@@ -80,10 +80,10 @@ class Exchange:
         PROGRAMS: gl.constexpr = self.SHAPE.SPLIT_K
         PIECES: gl.constexpr = self.SHAPE.BLOCK_N // self.SHAPE.EPI_N
         SLABS: gl.constexpr = acc_columns(acc) // self.SHAPE.BLOCK_N
-        self.send(acc, full, unit.part, SLAB)
+        self.send(acc, full, unit.split, SLAB)
         barrier_wait(full, 0, True)
         for i in gl.static_range((PIECES + PROGRAMS - 1) // PROGRAMS):
-            piece = i * PROGRAMS + unit.part
+            piece = i * PROGRAMS + unit.split
             if PIECES % PROGRAMS == 0 or piece < PIECES:
                 for slab in gl.static_range(SLABS):
                     own = self.receive(i, SLAB + slab)

@@ -11,7 +11,8 @@ async_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 async_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
 tma_store_wait = tma.store_wait
 barrier = getattr(gl, "barrier", None) or gl.thread_barrier
-REINTERPRET = gl.constexpr(hasattr(gl.shared_memory_descriptor, "reinterpret"))
+_memory = gl.shared_memory_descriptor
+reinterpret = getattr(_memory, "reinterpret", None) or _memory._reinterpret
 #: Any value of a kernel that is no `gl.constexpr`; of one that is not there, None.
 Value = core.base_value
 
