@@ -244,7 +244,7 @@ TECHNIQUES = (
             cuda("include/roles.cuh", "setmaxnreg.inc.sync"),
             cuda("wgmma_warp_specialized.cu", "give_registers"),
         ),
-        (rung("k10_warp_specialized", "gl.warp_specialize("),),
+        (rung("k10_warp_specialized", "run_roles("), rung("device/roles", "gl.warp_specialize(")),
         f"{YOU} write roles and barriers, in Gluon; {COMPILER} deals out the registers",
         (
             Code("wgmma_warp_specialized", 90),

@@ -127,19 +127,18 @@ FAULTS = (
     ),
     Fault(
         "programs share with fewer than there are", "kernels/device/ptx.py",
-        '(".multicast::cluster", f", {2**programs - 1}")',
-        '(".multicast::cluster", f", {2 ** (programs - 1)}")',
+        'f", {2**PROGRAMS - 1}"', 'f", {2 ** (PROGRAMS - 1)}"',
         SIZES, CLUSTER, "cluster",
     ),
     # Waits and their partners
     Fault(
-        "the producer doesn't wait for the launch before", "kernels/k10_warp_specialized.py",
+        "the producer doesn't wait for the launch before", "kernels/device/roles.py",
         'of this program."""\n    gdc_wait()\n', 'of this program."""\n',
         CHAIN, "warp_specialized", "warp_specialized",
     ),
     Fault(
-        "a cluster's producer doesn't wait for the launch before", "kernels/k15_cluster.py",
-        "barriers are there\n    gdc_wait()\n", "barriers are there\n",
+        "a cluster's producer doesn't wait for the launch before", "kernels/device/roles.py",
+        'of this program."""\n    gdc_wait()\n', 'of this program."""\n',
         CHAIN, CLUSTER, "cluster",
     ),
     Fault(

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..kernels.device import epilogue, epilogue_ops, memory, ptx
+from ..kernels.device import epilogue, epilogue_ops, memory, wgmma
 from ..kernels.device.shape import Shape
 from ..problem import GATED, INTERPRETER, PLAIN, Problem, kept
 from ..runtime.workspace import Room
@@ -31,7 +31,7 @@ from .parts_host import parts_why_not, too_long
 first_part = functools.cache(memory.first_block)
 slab_rows = functools.cache(memory.slab_rows)
 by_engine = functools.cache(epilogue.by_tma)
-unit = functools.cache(ptx.unit)
+unit = functools.cache(wgmma.unit)
 
 #: Registers per thread before the roles take and give, of up to two consumers and of three:
 #: the warpgroups of 128 threads, one of which is the producer's, share 65536.

@@ -19,6 +19,7 @@ from ..spec import Trait, TritonKernel
 from .device.epilogue import make_epilogue
 from .device.epilogue_ops import EpilogueArgs, Strides
 from .device.mainloop import make_mainloop
+from .device.roles import run_roles
 from .device.scheduler import SIZES, Scheduler
 from .device.split_k import SplitK
 from .device.stream_k import stream_k
@@ -60,17 +61,15 @@ def stream_k_kernel(
     bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn,
     SHAPE: gl.constexpr,
 ):  # fmt: skip
-    epilogue = EpilogueArgs(
-        bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn
-    )
-    strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
+    c_strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
+    r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)
+    epilogue = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
     gdc_launch_dependents()
     work = Scheduler(M, N, K, B0, B1, SHAPE)
     loop = make_mainloop(a_desc, b_desc, b1_desc, SHAPE)
-    out = make_epilogue(c_desc, c_ptr, M, N, strides, epilogue, SHAPE)
+    out = make_epilogue(c_desc, c_ptr, M, N, c_strides, epilogue, SHAPE)
     workspace = SplitK(partials_ptr, counters_ptr, SHAPE)
-    args = (work, loop, out, workspace)
-    gl.warp_specialize([(compute, (args, 0)), (load, args[:2])], [1], [24])
+    run_roles(compute, load, (work, loop, out, workspace), 1)
 
 
 #: BLOCK_M, BLOCK_N, BLOCK_K, warps, stages: large ones, of which a wave is long. The one for large

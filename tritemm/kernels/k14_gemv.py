@@ -14,9 +14,8 @@ import triton.language as tl
 
 from ..arch.gemv_host import ARGUMENTS, config_why_not, configs, few_rows, grid, why_not
 from ..spec import Config, Trait, TritonKernel
-from .device.epilogue_ops import EpilogueArgs, apply_epilogue
 from .device.raster import split_batch
-from .device.tile import batch_offset, follow, store, widen
+from .device.tile import EpilogueArgs, Strides, apply_epilogue, batch_offset, follow, store, widen
 from .device.words import element_of, elements, interleaved, prefetch, words_of
 from .pack import WORD
 
@@ -166,9 +165,8 @@ def gemv_kernel(
     # int64: M * N can pass 2**31 elements
     offs_m = (row + tl.arange(0, BLOCK_M)).to(tl.int64)
     offs_n = (col + tl.arange(0, BLOCK_N)).to(tl.int64)
-    epilogue = EpilogueArgs(
-        bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn
-    )
+    r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)
+    epilogue = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
     if SPLIT_K == 1:
         sums = apply_epilogue(sums, epilogue, b0, b1, offs_m, offs_n, M, N, BIAS, ACTIVATION)
         store(c_ptr, sums, offs_m, offs_n, M, N, stride_cm, stride_cn)

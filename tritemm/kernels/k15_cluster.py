@@ -19,22 +19,11 @@ from ..arch.cluster_host import why_not
 from ..arch.multicast import arguments, config_why_not, either, fitted, grid, ordered, usual
 from ..spec import Trait, TritonKernel
 from .device.accumulate import accumulate
-from .device.cluster_mainloop import idle, keep_ring, make_cluster_mainloop
+from .device.cluster_mainloop import load_in_cluster, make_cluster_mainloop, run_in_cluster
 from .device.epilogue import make_epilogue
 from .device.epilogue_ops import EpilogueArgs, Strides
 from .device.ptx import cluster_sync
 from .device.scheduler import SIZES, Scheduler
-
-
-@gluon.jit
-def load(work, loop):
-    """The producer: every step of every tile, its share of the one of A and B that is shared."""
-    cluster_sync()  # the others' barriers are there
-    gdc_wait()
-    n = gl.to_tensor(0)
-    for i in range(work.first(), work.units(), work.stride()):
-        n = loop.load(n, work.unit(i))
-    cluster_sync()  # what others write or arrive at is still there
 
 
 @gluon.jit
@@ -61,29 +50,15 @@ def cluster_kernel(
     bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn,
     SHAPE: gl.constexpr,
 ):  # fmt: skip
-    epilogue = EpilogueArgs(
-        bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn
-    )
-    strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
+    c_strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
+    r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)
+    epilogue = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
     gdc_launch_dependents()
     work = Scheduler(M, N, K, B0, B1, SHAPE)
-    loop = make_cluster_mainloop(a_desc, b_desc, "cluster_kernel", SHAPE)
-    out = make_epilogue(c_desc, c_ptr, M, N, strides, epilogue, SHAPE)
-    args = (work, loop, out)
-    if SHAPE.CONSUMERS == 2:
-        gl.warp_specialize(
-            [(compute, (args, 0)), (compute, (args, 1)), (load, args[:2]), (idle, ()), (idle, ())],
-            [4, 1, 1, 2], [240, 24, 24, 24],
-        )  # fmt: skip
-    else:
-        gl.warp_specialize(
-            [
-                (compute, (args, 0)), (compute, (args, 1)), (compute, (args, 2)),
-                (load, args[:2]), (idle, ()), (idle, ()),
-            ],
-            [4, 4, 1, 1, 2], [160, 160, 24, 24, 24],
-        )  # fmt: skip
-    keep_ring(loop.ring)
+    KERNEL_NAME: gl.constexpr = cluster_kernel.__name__
+    loop = make_cluster_mainloop(a_desc, b_desc, KERNEL_NAME, SHAPE)
+    out = make_epilogue(c_desc, c_ptr, M, N, c_strides, epilogue, SHAPE)
+    run_in_cluster(compute, load_in_cluster, (work, loop, out), SHAPE.CONSUMERS)
 
 
 #: BLOCK_M, BLOCK_N, warps; the one for large problems first.

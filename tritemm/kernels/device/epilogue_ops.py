@@ -4,7 +4,7 @@ The one place of it, for kernels in Triton and in Gluon. It is computed in the a
 or in fp32 where that is fp16; a plain product compiles to none of it.
 """
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import triton
 import triton.language as tl
@@ -15,28 +15,10 @@ from ...machine import interpreter
 INTERPRETED = tl.constexpr(interpreter.INTERPRETED)
 #: Elements of 16 bits in 16 bytes.
 VECTOR = tl.constexpr(8)
-
-
-class EpilogueArgs(NamedTuple):
-    """A kernel's arguments for its epilogue; None for what the problem doesn't have."""
-
-    bias_ptr: Any
-    residual_ptr: Any
-    alpha: Any
-    beta: Any
-    stride_r0: Any
-    stride_r1: Any
-    stride_rm: Any
-    stride_rn: Any
-
-
-class Strides(NamedTuple):
-    """Strides of C, in elements."""
-
-    b0: Any
-    b1: Any
-    m: Any
-    n: Any
+#: Strides of C or of the residual, in elements.
+Strides = namedtuple("Strides", "b0, b1, m, n")
+#: A kernel's arguments for its epilogue; None for what the problem doesn't have.
+EpilogueArgs = namedtuple("EpilogueArgs", "bias_ptr, residual_ptr, alpha, beta, strides")
 
 
 @triton.jit
@@ -69,13 +51,13 @@ def load_operands(args, b0, b1, offs_m, offs_n, M, N, BIAS: tl.constexpr,
     if args.residual_ptr is not None:
         mask = (offs_m[:, None] < M) & (offs_n[None, :] < end)
         # int64: batches may lie 2**31 elements apart
-        ptr = args.residual_ptr + tl.cast(b0, tl.int64) * args.stride_r0
-        ptr += tl.cast(b1, tl.int64) * args.stride_r1
+        ptr = args.residual_ptr + tl.cast(b0, tl.int64) * args.strides.b0
+        ptr += tl.cast(b1, tl.int64) * args.strides.b1
         if LINES:
-            ptrs = ptr + offs_m[:, None] * args.stride_rm + offs_n[None, :]
+            ptrs = ptr + offs_m[:, None] * args.strides.m + offs_n[None, :]
             ptrs = tl.max_contiguous(tl.multiple_of(ptrs, (1, 16)), (1, VECTOR))
         else:
-            ptrs = ptr + offs_m[:, None] * args.stride_rm + offs_n[None, :] * args.stride_rn
+            ptrs = ptr + offs_m[:, None] * args.strides.m + offs_n[None, :] * args.strides.n
         loaded += (tl.load(ptrs, mask=mask, other=0.0),)
     return loaded
 

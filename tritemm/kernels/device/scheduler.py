@@ -131,12 +131,3 @@ class Scheduler:
         first, steps = self.share(split, self.SHAPE.SPLIT_K)
         b0, b1, row, col = self.place(tile)
         return Unit(tile, split, first, steps, b0, b1, row, col)
-
-    @gluon.jit
-    def unit_of_rank(self):
-        """The unit of a program whose cluster shares one tile's K: a range for each rank."""
-        rank = gl.program_id(0) % self.SHAPE.SPLIT_K
-        tile = gl.program_id(0) // self.SHAPE.SPLIT_K
-        first, steps = self.share(rank, self.SHAPE.SPLIT_K)
-        b0, b1, row, col = self.place(tile)
-        return Unit(tile, rank, first, steps, b0, b1, row, col)

@@ -8,7 +8,9 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ...machine import interpreter
-from .epilogue_ops import apply_epilogue
+from .epilogue_ops import EpilogueArgs as EpilogueArgs
+from .epilogue_ops import Strides as Strides
+from .epilogue_ops import apply_epilogue as apply_epilogue
 from .offsets import batch_offset as batch_offset
 from .offsets import widen as widen
 
