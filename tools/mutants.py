@@ -183,7 +183,7 @@ FAULTS = (
         SUMS, "cluster_split_k", "cluster_split_k",
     ),
     Fault(
-        "the engine stores what was not fenced", "kernels/device/epilogue.py",
+        "TMA stores what was not fenced", "kernels/device/epilogue.py",
         "            fence_async_shared()\n", "",
         FENCES, "warp_specialized", "warp_specialized",
     ),
@@ -269,7 +269,7 @@ FAULTS = (
     ),
     # On the host
     Fault(
-        "the engine stores rows that end inside 16 bytes", "arch/host.py",
+        "TMA stores rows that end inside 16 bytes", "arch/host.py",
         "        and matrix.cols * matrix.dtype.itemsize % 16 == 0\n", "",
         STORES, "warp_specialized", "warp_specialized",
     ),

@@ -1,6 +1,6 @@
-"""tma: the copy engine moves whole tiles.
+"""tma: the Tensor Memory Accelerator, TMA, moves whole tiles.
 
-Adds to       pipelined: tensor descriptors; one thread asks for a whole tile
+Adds to       pipelined: tensor descriptors; one thread loads a whole tile
 Mirrors       wgmma_tma, wgmma_pipelined
 Compiler does mbarriers, their phases and expect-tx counts, the 128-byte swizzle
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, no LDGSTS

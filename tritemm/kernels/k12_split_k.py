@@ -1,12 +1,12 @@
-"""split_k: several programs share one tile's K, and add up their sums in order, each a share.
+"""split_k: several programs share one tile's K; each adds a share of the partial sums, in order.
 
-Adds to       warp_specialized: units of work are (tile, part of K), so few tiles fill all SMs
+Adds to       warp_specialized: units of work are (tile, range of K), so few tiles fill all SMs
 Mirrors       nothing; the CUDA ladder keeps whole tiles
 Compiler does the descriptors of shared memory, the instructions of a k-step, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, no LDGSTS
 Needs         sm_90; 16-bit operands, or tf32 with B stored along K; lines 16-byte aligned; Gluon
-Note          1.24x cuBLAS at 64 x 64 x 131072 NN (K in 33 parts), a tie at 768 x 768 x 65536 TN
-              (in 8; 0.93x while the last part added up all). To sum many parts costs 1 to 4 us.
+Note          1.24x cuBLAS at 64 x 64 x 131072 NN (SPLIT_K 33), a tie at 768 x 768 x 65536 TN
+              (8; 0.93x while the last program added all). Adding many costs 1 to 4 us.
 """
 
 from triton.experimental import gluon
@@ -37,7 +37,7 @@ from .device.split_k import SplitK
 
 @gluon.jit
 def compute(args, WHICH: gl.constexpr):
-    """Consumer `WHICH`: deposits its slab's sums, and stores the share that it adds up."""
+    """Consumer `WHICH`: multiplies its slab, stores partial sums, adds and finishes a share."""
     work, loop, out, workspace = args
     gdc_wait()
     n = gl.to_tensor(0)

@@ -5,7 +5,7 @@ Mirrors       nothing; the CUDA ladder keeps whole tiles
 Compiler does the descriptors of shared memory, the instructions of a k-step, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, no LDGSTS
 Needs         sm_90; 16-bit operands with 16-byte aligned rows or columns; Gluon
-Note          Gains where a round of large tiles leaves a small rest; where L2 can't hold the
+Note          Gains where a wave of large tiles leaves a small rest; where L2 can't hold the
               operands, programs in the middle of K share no reads.
 """
 
@@ -37,7 +37,7 @@ def load(work, loop):
 
 @gluon.jit
 def compute(args, WHICH: gl.constexpr):
-    """The consumer: stores whole tiles; of a shared one, the last program adds all sums."""
+    """The consumer: stores whole tiles; the last program of a shared one adds its partial sums."""
     work, loop, out, workspace = args
     gdc_wait()
     n = gl.to_tensor(0)

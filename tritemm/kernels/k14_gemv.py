@@ -1,12 +1,12 @@
 """gemv: few rows, so memory is the limit; the wide operand is read once, at any address.
 
-Adds to       no rung: a branch for few rows, without tensor core and TMA; K in parts as split_k has
-              them, lines on odd addresses read as 8-byte words
+Adds to       no rung: a branch for few rows, without tensor core and TMA; split-K, and lines on
+              odd addresses read as 8-byte words
 Mirrors       nothing; no CUDA rung is for few rows
-Compiler does layouts with a line's words side by side in a warp; the sums across lanes and warps
+Compiler does layouts with a line's words side by side in a warp; reductions across lanes and warps
 Signs         sm_80: FFMA, no HMMA, no HGMMA; sm_90: FFMA, no HMMA, no HGMMA
 Needs         sm_80; any strides; every type
-Note          Right for every M, and slow for more than about 8 rows. Sums fp16 in fp32 always.
+Note          Right for every M, and slow for more than about 8 rows. Accumulates fp16 in fp32.
 """
 
 import triton
@@ -177,7 +177,7 @@ def gemv_kernel(
         tl.store(partial_ptr + split * (BLOCK_M * BLOCK_N) + inside, sums)
         tl.debug_barrier()  # what the program has stored, the atomic's thread then releases
         if tl.atomic_add(counter_ptr + tile, 1, sem="acq_rel") == SPLIT_K - 1:
-            # The last program of a tile adds the parts, in their order along K.
+            # The last program of a tile adds the partial sums, in their order along K.
             total = tl.zeros((BLOCK_M, BLOCK_N), dtype=SUM)
             for first_part in range(0, SPLIT_K, PARTS):
                 parts = (first_part + tl.arange(0, PARTS))[:, None, None] * (BLOCK_M * BLOCK_N)

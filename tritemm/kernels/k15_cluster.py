@@ -1,9 +1,9 @@
 """cluster: programs share each tile of B, or of A, and WGMMA is as wide as the tile.
 
 Adds to       stream_k: each of 2 or 4 programs multicasts a share of B, or of A, to all of them;
-              tiles of any width, as wide as fill rounds of the SMs
+              tiles of any width, chosen to fill waves
 Mirrors       wgmma_cluster
-Compiler does the layouts of sums and output, the epilogue, named barriers
+Compiler does the layouts of accumulator and output, the epilogue, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, UCGABAR_ARV, no LDGSTS
 Needs         sm_90; 16-bit operands with 16-byte aligned rows or columns; Gluon
 Note          4096 x 1280 x 8192 NT from 0.88x cuBLAS to a tie. Multicast, barriers of several

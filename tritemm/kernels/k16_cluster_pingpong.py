@@ -2,7 +2,7 @@
 
 Adds to       cluster: turns, as pingpong has them: one multiplies while the other stores
 Mirrors       nothing; the two consumers of wgmma_cluster share a tile
-Compiler does the layouts of sums and output, the epilogue, named barriers
+Compiler does the layouts of accumulator and output, the epilogue, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, UCGABAR_ARV, no LDGSTS
 Needs         sm_90; 16-bit operands with 16-byte aligned rows or columns; Gluon
 Note          1.05x cuBLAS at 65536 x 3072 x 768 NT. Multicast, barriers and WGMMA are PTX.

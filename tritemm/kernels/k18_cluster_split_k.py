@@ -1,12 +1,12 @@
-"""cluster_split_k: the programs of a cluster share one tile's K and exchange their sums.
+"""cluster_split_k: the programs of a cluster share one tile's K and exchange partial sums.
 
-Adds to       split_k: sums go from shared memory to shared memory, and each program adds up a share
+Adds to       split_k: partial sums go into other programs' shared memory; each adds a share
 Mirrors       nothing; the CUDA ladder keeps whole tiles
-Compiler does the layouts of sums and output, the epilogue, named barriers
+Compiler does the layouts of accumulator and output, the epilogue, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, UCGABAR_ARV, no LDGSTS
 Needs         sm_90; 16-bit operands with 16-byte aligned rows or columns; Gluon
-Note          1.50x cuBLAS at 128 x 256 x 7168 NT (in 8 parts), 1.47x at 8 x 1280 x 8192 NT (in 5,
-              operands swapped). No workspace. Barriers, WGMMA and the exchange are PTX.
+Note          1.50x cuBLAS at 128 x 256 x 7168 NT (SPLIT_K 8), 1.47x at 8 x 1280 x 8192 NT
+              (SPLIT_K 5, swap_ab). No workspace. Barriers, WGMMA and the exchange are PTX.
 """
 
 from triton.experimental import gluon
