@@ -10,7 +10,7 @@ from triton.experimental.gluon import language as gl
 
 from . import ptx
 from .language import Value, aggregate
-from .roles import load, run_roles
+from .roles import load, specialize, workers
 from .triton_contract import allocate, keep, shared_memory, tensor_map
 from .wgmma import matrix_descriptor, wgmma, wgmma_wait, zeros
 
@@ -243,5 +243,8 @@ def idle(SYNCS: gl.constexpr):
 def run_in_cluster(compute: gl.constexpr, producer: gl.constexpr, args, CONSUMERS: gl.constexpr,
                    SYNCS: gl.constexpr = 2):  # fmt: skip
     """`run_roles` of threads that each sync `SYNCS` times with those of the cluster."""
-    run_roles(compute, producer, args, CONSUMERS, (idle, (SYNCS,)))
+    specialize(
+        compute, producer, args, CONSUMERS, ((idle, (SYNCS,)), (idle, (SYNCS,))),
+        workers(CONSUMERS, True),
+    )  # fmt: skip
     keep(args[1].ring)

@@ -20,21 +20,31 @@ def load(work, loop):
         n = loop.load(n, work.unit(i))
 
 
-@builtin
-def run_roles(compute, producer, args, CONSUMERS, idle=(), _semantic=None, _generator=None):
-    """Run `compute` in each of the `CONSUMERS`, and `producer` in one warp, until all have ended.
+@gluon.constexpr_function
+def workers(consumers, clustered):
+    """Warps and registers of each role after the first consumer, which has the launch's.
 
-    `gl.warp_specialize`, called in Python, as no jit function can make its lists. Consumers have a
-    warpgroup each; a single one has the warps of the launch. More than one take registers from the
-    producer. `idle`: a role, with its arguments, that fills up the producer's warpgroup.
+    Consumers have a warpgroup each, if there are several, and take registers from the producer. In
+    a cluster idle warps fill up the producer's warpgroup.
     """
-    # From a helper's arguments, functions come as constexprs.
-    compute, producer, count = map(unwrap, (compute, producer, CONSUMERS))
-    roles = [(compute, (args, gl.constexpr(which))) for which in range(count)]
-    roles.append((producer, args[:2]))
-    warps = [4] * (count - 1) + [1]
-    registers = {1: [], 2: [240], 3: [160, 160]}[count] + [24]
-    if idle:
-        roles += [idle, idle]
-        warps, registers = [*warps, 1, 2], [*registers, 24, 24]
+    warps = [4] * (consumers - 1) + [1] + [1, 2] * clustered
+    registers = {1: [], 2: [240], 3: [160, 160]}[consumers] + [24] + [24, 24] * clustered
+    return warps, registers
+
+
+@gluon.jit
+def run_roles(compute: gl.constexpr, producer: gl.constexpr, args, CONSUMERS: gl.constexpr):
+    """Run `compute` in each of the `CONSUMERS` and `producer` in one warp, until all end."""
+    specialize(compute, producer, args, CONSUMERS, (), workers(CONSUMERS, False))
+
+
+@builtin
+def specialize(compute, producer, args, CONSUMERS, IDLE, WORKERS, _semantic=None, _generator=None):
+    """`gl.warp_specialize`, in Python: a jit function can't make a list of roles of any length.
+
+    Triton's cache doesn't see what stands here, so it only puts its arguments in order.
+    """
+    roles = [(unwrap(compute), (args, gl.constexpr(which))) for which in range(unwrap(CONSUMERS))]
+    roles += [(unwrap(producer), args[:2]), *IDLE]
+    warps, registers = unwrap(WORKERS)
     gl.warp_specialize(roles, warps, registers, _semantic=_semantic, _generator=_generator)

@@ -34,10 +34,7 @@ class SplitK:
 
     @gluon.jit
     def reduce(self, acc, out, unit, place, WHICH: gl.constexpr, SLAB: gl.constexpr):
-        """Store consumer `WHICH`'s partial sums; finish the columns that fall to it.
-
-        `place` counts the slabs of all tiles.
-        """
+        """Store the partial sums of slab `place` of all tiles; finish this program's columns."""
         SPLIT_K: gl.constexpr = self.SHAPE.SPLIT_K
         ROWS: gl.constexpr = self.SHAPE.ROWS
         EPI_N: gl.constexpr = self.SHAPE.EPI_N
