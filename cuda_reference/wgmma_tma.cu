@@ -1,4 +1,4 @@
-/* wgmma_tma: one thread asks the copy engine for whole tiles.
+/* wgmma_tma: one thread loads whole tiles by TMA.
 
 Adds to       wgmma_m64n8k16: a 128x128x64 tile; tensor maps, 128-byte swizzle, an mbarrier
 Mirrors       tma

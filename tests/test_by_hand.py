@@ -28,7 +28,7 @@ BF16 = torch.bfloat16
 #: M, N, K of few tiles and many steps, no whole number of them for each program.
 FEW = (920, 136, 8840)
 hand = pytest.mark.parametrize("kernel", [rung_param(kernel) for kernel in by_hand()])
-#: Those whose C the copy engine stores.
+#: Those whose C TMA stores.
 ENGINE = [kernel for kernel in by_hand() if "c_desc" in kernel.fn.arg_names]
 #: Those that cut K; and those of them that cut it into the same parts for every tile.
 cutting = pytest.mark.parametrize(

@@ -164,18 +164,6 @@ def assert_ring(code, config, layout):
     assert re.search(rf"\[%r\d+ ?\+ ?{ring - 512}\]|, {ring - 512};", code.ptx)
 
 
-@pytest.mark.latest
-@pytest.mark.parametrize("many", [False, True])
-def test_tensor_maps_are_the_parameters_that_are_named(many):
-    job = asm.Job("cluster", layout="NT", batch=(3,) * many, config=WIDE[0])
-    code = asm.compile_problem(job)
-    assert_ring(code, WIDE[0], "NT")
-    for operand in "ab":
-        name = cluster_mainloop.map_of("cluster_kernel", operand, many)
-        assert re.search(rf"\.param \.align \d+ \.b8 {name}\[128\]", code.ptx)
-        assert re.search(rf"mov\.b64 map, {name};", code.ptx)
-
-
 def test_programs_stand_where_fewer_clusters_do():
     """Or else share the larger tiles."""
     tall = Config(128, 96, 64, num_warps=8, num_stages=4, ORDER="grouped", CLUSTER=2)

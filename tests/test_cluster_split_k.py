@@ -11,7 +11,7 @@ from tritemm import dispatch
 from tritemm.arch.gpus import clusters_at_once
 from tritemm.compile import asm
 from tritemm.kernels import k18_cluster_split_k
-from tritemm.kernels.device import cluster_mainloop, exchange, ptx
+from tritemm.kernels.device import cluster_mainloop, exchange, wgmma
 from tritemm.problem import Problem
 from tritemm.spec import Config
 
@@ -114,26 +114,13 @@ def assert_ring(job, code):
     assert re.search(rf"\[%r\d+ ?\+ ?{ring - 512}\]|, {ring - 512};", code.ptx)
 
 
-@pytest.mark.latest
-@pytest.mark.parametrize("many", [False, True])
-def test_tensor_maps_are_the_parameters_that_are_named(many):
-    job = asm.Job("cluster_split_k", layout="NT", batch=(3,) * many)
-    job = dataclasses.replace(job, config=asm.configs_of(job)[0])
-    code = asm.compile_problem(job)
-    assert_ring(job, code)
-    for operand in "ab":
-        name = cluster_mainloop.map_of("cluster_split_k_kernel", operand, many)
-        assert re.search(rf"\.param \.align \d+ \.b8 {name}\[128\]", code.ptx)
-        assert re.search(rf"mov\.b64 map, {name};", code.ptx)
-
-
 # Who adds up what
 
 
 def sent(shape, program, slab):
     """(receiver, bytes from the first slot) -> columns, of what a thread of a slab hands out."""
     slots = {}
-    unit = ptx.unit(shape.BLOCK_N)
+    unit = wgmma.unit(shape.BLOCK_N)
     slot = exchange.slot_bytes(shape)
     for part in range(shape.BLOCK_N // unit):
         text = exchange._send_text(unit // 2, part, shape)
@@ -167,7 +154,7 @@ def test_each_program_adds_up_what_all_found_in_their_order(columns, programs):
     slots = [[sent(asked, program, slab) for slab in slabs] for program in range(programs)]
     written = [place for one in slots for places in one for place in places]
     assert len(written) == len(set(written)), "a slot is written twice"
-    size = exchange.sums_bytes(asked.BLOCK_M, columns, programs, asked.EPI_N)
+    size = exchange.slots_bytes(asked.BLOCK_M, columns, programs, asked.EPI_N)
     assert all(place >= 0 and place + 2048 <= size for _, place in written)
     pieces = columns // asked.EPI_N
     for piece, slab in itertools.product(range(pieces), slabs):

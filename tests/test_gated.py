@@ -261,7 +261,7 @@ def test_variants_compile():
 
 
 def test_the_multiplication_is_that_of_a_plain_product():
-    """As wide, and without local memory; the engine loads each half by itself."""
+    """As wide, and without local memory; TMA loads each half by itself."""
     jobs = [
         asm.Job("warp_specialized", M=512, N=1024, K=1024, layout="NT", activation=activation)
         for activation in ("swiglu", "")

@@ -55,12 +55,8 @@ def test_a_rung_is_one_short_file():
 
 @pytest.mark.parametrize("kernel", RUNGS, ids=lambda kernel: kernel.name)
 def test_a_rung_and_the_device_functions_that_it_uses_are_short(kernel):
-    """At most 1000 lines: what a reader of one rung has to read, helpers of helpers included.
-
-    But for what follows a product, of which nothing is left in a product alone.
-    """
+    """At most 1200 lines: what a reader of one rung has to read, helpers of helpers included."""
     first, *others = files_of(file_of(kernel))
-    others = [file for file in others if not file.stem.startswith("finish")]
     known = {}
     for file in others:
         for node in ast.parse(file.read_text()).body:
@@ -77,12 +73,12 @@ def test_a_rung_and_the_device_functions_that_it_uses_are_short(kernel):
         unread += found
     assert used
     lengths = (n.end_lineno - n.decorator_list[0].lineno + 1 for n in used)
-    assert len(text.splitlines()) + sum(lengths) <= 1000
+    assert len(text.splitlines()) + sum(lengths) <= 1200
 
 
 def is_of_the_device(node):
     decorators = map(ast.unparse, node.decorator_list)
-    return any(re.search(r"jit|aggregate|constexpr_function", text) for text in decorators)
+    return any(re.search(r"jit|aggregate|constexpr_function|builtin", text) for text in decorators)
 
 
 @pytest.mark.parametrize(

@@ -299,7 +299,7 @@ WORDS = ("host", "--size", "48x40x36", "--kernel", "auto,tma", "--rounds", "2")
 
 
 def test_the_command_records_every_table(commanded, tmp_path, capsys):
-    # K = 36 is 72 bytes of bf16: the copy engine refuses.
+    # K = 36 is 72 bytes of bf16: TMA refuses.
     status, found = ran(tmp_path / "x.jsonl", *WORDS)
     assert status == 0 and {row.experiment for row in found} == {"host"}
     kernels = [row for row in found if row.mode in MODES]

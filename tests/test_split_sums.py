@@ -10,7 +10,7 @@ import pytest
 
 from tritemm.arch import gluon_host
 from tritemm.compile import asm
-from tritemm.kernels.device import parts
+from tritemm.kernels.device import split_k
 from tritemm.spec import Config
 
 from .choosing import problem
@@ -70,16 +70,21 @@ class Memory:
             thread.join()
 
 
+#: Constants of the layout of the word.
+FIELDS = ("ARRIVED_MASK", "OWNERS_SHIFT", "OWNERS_MASK", "TAKEN_SHIFT")
+
+
 def arriving(memory: Memory, patience: int):
     """The kernel's function on that memory."""
     language = types.SimpleNamespace(
         atomic_add=memory.atomic_add, atomic_or=memory.atomic_or, store=memory.store,
         where=lambda condition, yes, no: yes if condition else no, minimum=min, to_tensor=int,
     )  # fmt: skip
-    found = parts.arrive_owner.fn
+    found = split_k.arrive_owner.fn
     names = {
         "gl": language, "barrier": lambda: None, "PATIENCE": patience,
         "_bits": lambda mask: mask.bit_count(),
+        **{name: getattr(split_k, name).value for name in FIELDS},
     }  # fmt: skip
     return types.FunctionType(found.__code__, found.__globals__ | names)
 
@@ -128,8 +133,8 @@ IMPATIENT = """
 import itertools
 import torch
 from triton.experimental.gluon import language as gl
-from tritemm.kernels.device import parts
-parts.PATIENCE = gl.constexpr(0)
+from tritemm.kernels.device import split_k
+split_k.PATIENCE = gl.constexpr(0)
 import tritemm
 a = torch.randint(-2, 3, (256, 8192), device="cuda").bfloat16()
 b = torch.randint(-2, 3, (8192, 512), device="cuda").bfloat16()

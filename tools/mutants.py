@@ -94,12 +94,12 @@ FAULTS = (
     ),
     Fault(
         "the last step of a part of K is not loaded", "kernels/device/scheduler.py",
-        "steps = pieces * (part + 1) // PARTS * EACH - first\n",
-        "steps = pieces * (part + 1) // PARTS * EACH - first - 1\n",
+        "steps = cuts * (index + 1) // COUNT * EACH - first\n",
+        "steps = cuts * (index + 1) // COUNT * EACH - first - 1\n",
         SIZES, "cluster_split_k", "cluster_split_k",
     ),
     Fault(
-        "fixed parts before the last are lost", "kernels/device/fixed_parts.py",
+        "fixed parts before the last are lost", "kernels/device/accumulate.py",
         "acc = added(acc, more)\n", "acc = more\n",
         PARTED, "warp_specialized", "warp_specialized",
     ),
@@ -127,19 +127,18 @@ FAULTS = (
     ),
     Fault(
         "programs share with fewer than there are", "kernels/device/ptx.py",
-        '(".multicast::cluster", f", {2**programs - 1}")',
-        '(".multicast::cluster", f", {2 ** (programs - 1)}")',
+        'f", {2**PROGRAMS - 1}"', 'f", {2 ** (PROGRAMS - 1)}"',
         SIZES, CLUSTER, "cluster",
     ),
     # Waits and their partners
     Fault(
-        "the producer doesn't wait for the launch before", "kernels/k10_warp_specialized.py",
+        "the producer doesn't wait for the launch before", "kernels/device/roles.py",
         'of this program."""\n    gdc_wait()\n', 'of this program."""\n',
         CHAIN, "warp_specialized", "warp_specialized",
     ),
     Fault(
-        "a cluster's producer doesn't wait for the launch before", "kernels/k15_cluster.py",
-        "barriers are there\n    gdc_wait()\n", "barriers are there\n",
+        "a cluster's producer doesn't wait for the launch before", "kernels/device/roles.py",
+        'of this program."""\n    gdc_wait()\n', 'of this program."""\n',
         CHAIN, CLUSTER, "cluster",
     ),
     Fault(
@@ -165,7 +164,7 @@ FAULTS = (
     ),
     Fault(
         "the last stage of a tile is never free again", "kernels/device/mainloop.py",
-        "        self.read_before(n, steps > 0)\n", "",
+        "        self.release(n, steps > 0)\n", "",
         TILES, "pingpong", "pingpong",
     ),
     Fault(
@@ -184,7 +183,7 @@ FAULTS = (
         SUMS, "cluster_split_k", "cluster_split_k",
     ),
     Fault(
-        "the engine stores what was not fenced", "kernels/device/epilogue.py",
+        "TMA stores what was not fenced", "kernels/device/epilogue.py",
         "            fence_async_shared()\n", "",
         FENCES, "warp_specialized", "warp_specialized",
     ),
@@ -201,8 +200,8 @@ FAULTS = (
     ),
     Fault(
         "strides of C are exchanged", "kernels/device/epilogue.py",
-        "offs_m[:, None] * self.strides[2] + offs_n[None, :] * self.strides[3]",
-        "offs_m[:, None] * self.strides[3] + offs_n[None, :] * self.strides[2]",
+        "offs_m[:, None] * strides.m + offs_n[None, :] * strides.n",
+        "offs_m[:, None] * strides.n + offs_n[None, :] * strides.m",
         STORES, "pingpong", "pingpong",
     ),
     Fault(
@@ -227,34 +226,34 @@ FAULTS = (
         PAIRS, "pingpong", "pingpong",
     ),
     Fault(
-        "a gate and its partner are exchanged", "kernels/device/finish_pairs.py",
+        "a gate and its partner are exchanged", "kernels/device/subtile.py",
         "halves_of(acc, 0), halves_of(acc, 1)", "halves_of(acc, 1), halves_of(acc, 0)",
         PAIRS, "pingpong", "pingpong",
     ),
     Fault(
-        "both halves have the bias of the gate", "kernels/device/finish_pairs.py",
-        "(extra[0] + N, NONE)", "(extra[0], NONE)",
+        "both halves have the bias of the gate", "kernels/device/epilogue_ops.py",
+        "args.bias_ptr + N,", "args.bias_ptr,",
         PAIRS, "warp_specialized", "warp_specialized",
     ),
     # Sums of parts
     Fault(
-        "the last part is not added", "kernels/device/parts.py",
-        "add_parts(sums, i, PARTS,", "add_parts(sums, i, PARTS - 1,",
+        "the last part is not added", "kernels/device/split_k.py",
+        "add_partials(partials, i, SPLIT_K,", "add_partials(partials, i, SPLIT_K - 1,",
         SUMS, SPLIT_K, "split_k",
     ),
     Fault(
-        "the last but one adds up the parts", "kernels/device/parts.py",
-        "unit.part, PARTS, SHARES)", "unit.part, PARTS - 1, SHARES)",
+        "the last but one adds up the parts", "kernels/device/split_k.py",
+        "unit.split, SPLIT_K, SHARES)", "unit.split, SPLIT_K - 1, SHARES)",
         SUMS, SPLIT_K, "split_k",
     ),
     Fault(
-        "a counter is not zero again", "kernels/device/parts.py",
+        "a counter is not zero again", "kernels/device/split_k.py",
         "    if last:\n        gl.store(counter, 0)\n    return last\n", "    return last\n",
         SUMS, "stream_k", "stream_k",
     ),
     Fault(
-        "a word of owners is not zero again", "kernels/device/parts.py",
-        "        if taken + count == OWNERS:\n            gl.store(word, 0)\n", "",
+        "a word of owners is not zero again", "kernels/device/split_k.py",
+        "        if (seen >> TAKEN_SHIFT) + count == SHARES:\n            gl.store(word, 0)\n", "",
         SUMS, SPLIT_K, "split_k",
     ),
     Fault(
@@ -270,7 +269,7 @@ FAULTS = (
     ),
     # On the host
     Fault(
-        "the engine stores rows that end inside 16 bytes", "arch/host.py",
+        "TMA stores rows that end inside 16 bytes", "arch/host.py",
         "        and matrix.cols * matrix.dtype.itemsize % 16 == 0\n", "",
         STORES, "warp_specialized", "warp_specialized",
     ),

@@ -1,4 +1,4 @@
-// mbarriers: how the copy engine and warps tell each other that a shared-memory stage is full or
+// mbarriers: how TMA and warps tell each other that a shared-memory stage is full or
 // empty. PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier".
 #pragma once
 
@@ -11,7 +11,7 @@ __device__ inline void barrier_init(uint64_t* barrier, int arrivals) {
                  : "memory");
 }
 
-// Makes initialised barriers visible to the copy engine and to the other blocks of the cluster.
+// Makes initialised barriers visible to TMA and to the other blocks of the cluster.
 __device__ inline void barrier_init_fence() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -35,7 +35,7 @@ __device__ inline void barrier_arrive_at(uint64_t* barrier, int rank) {
         : "memory");
 }
 
-// Arrives, and makes the phase wait for `bytes` that the copy engine will write as well.
+// Arrives, and makes the phase wait for `bytes` that TMA will write as well.
 __device__ inline void barrier_expect(uint64_t* barrier, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
                      shared_address(barrier)),

@@ -1,4 +1,4 @@
-// The copy engine (TMA): tensor maps on the host, tile loads and stores on the device.
+// TMA, the Tensor Memory Accelerator: tensor maps on the host, tile loads and stores on the device.
 #pragma once
 
 #include <cuda.h>
@@ -96,7 +96,7 @@ __device__ inline void tma_store_wait_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Pending) : "memory");
 }
 
-// Makes this thread's ordinary writes to shared memory visible to the copy engine and to WGMMA.
+// Makes this thread's ordinary writes to shared memory visible to TMA and to WGMMA.
 __device__ inline void proxy_fence() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

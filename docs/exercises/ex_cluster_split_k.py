@@ -46,7 +46,7 @@ def pieces(shape: SimpleNamespace, rank: int) -> list[int]:
     sums.send = sums.receive = nothing
     out = SimpleNamespace(store_pieces=lambda own, unit, row, col, *more: found.add(col))
     with mock.patch.dict(names, stand_ins):
-        sums.reduce(None, out, SimpleNamespace(part=rank), 0, 0, 0)
+        sums.reduce(None, out, SimpleNamespace(split=rank), 0, 0, 0)
     return sorted(found)
 
 

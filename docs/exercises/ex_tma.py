@@ -1,4 +1,4 @@
-"""Where does the copy engine put a byte?
+"""Where does TMA put a byte?
 
 A box of `tma` is rows of 128 bytes, 64 elements of 16 bits along K. In the 128-byte swizzle a row
 stays within 128 bytes of shared memory, row r in bytes 128 r to 128 r + 127 of the box, but its

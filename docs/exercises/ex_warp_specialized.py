@@ -28,7 +28,7 @@ def answer(n: int, stages: int) -> tuple[int, int, int]:
 
 
 def check(function: Callable[[int, int], Step]) -> None:
-    """In every order in which producer, copy engine and consumer may run."""
+    """In every order in which producer, TMA and consumer may run."""
     for stages in DEPTHS:
         steps = collect(function, stages)
         for n, step in enumerate(steps):

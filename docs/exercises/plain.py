@@ -48,19 +48,22 @@ class Notes:
     expected: list[int] = dataclasses.field(default_factory=list)
     waits: list[tuple[int, int]] = dataclasses.field(default_factory=list)
 
-    def ptx(self) -> SimpleNamespace:
-        """In place of tritemm/kernels/device/ptx.py; shared memory begins at 0."""
+    def names(self) -> dict[str, Any]:
+        """In place of what the mainloop imports; shared memory begins at 0."""
 
         def load(to, bar, slow, fast, b0, b1, tensor_map, batched, programs):
             self.loads.append((to // LINE, programs))
 
-        return SimpleNamespace(
-            shared_memory=lambda: 0, is_first_warp=lambda: True,
-            matrix_descriptor=lambda address, leading: address, zeros=nothing,
-            wgmma=nothing, wgmma_wait=nothing, barrier_arrive=nothing, tma_load=load,
+        ptx = SimpleNamespace(
+            is_first_warp=lambda: True, barrier_arrive=nothing, tma_load=load,
             barrier_wait=lambda bar, parity: self.waits.append((bar // 8, parity)),
             barrier_expect=lambda bar, count: self.expected.append(count),
         )  # fmt: skip
+        return {
+            "ptx": ptx, "shared_memory": lambda: 0, "tensor_map": nothing,
+            "matrix_descriptor": lambda address, leading: address, "zeros": nothing,
+            "wgmma": nothing, "wgmma_wait": nothing,
+        }  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -69,6 +72,6 @@ def cluster_loop(shape: SimpleNamespace, program: int, notes: Notes) -> Iterator
     kernel = formulas.module("cluster_mainloop", program, shape.CLUSTER)
     names = kernel.ClusterMainloop.load.__globals__
     words = SimpleNamespace(**vars(kernel.gl), static_range=range)
-    with mock.patch.dict(names, {"ptx": notes.ptx(), "gl": words}):
+    with mock.patch.dict(names, notes.names() | {"gl": words}):
         loop = kernel.ClusterMainloop(None, None, None, "kernel", 0, shape)
         yield SimpleNamespace(**vars(kernel), loop=loop)

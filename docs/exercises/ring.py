@@ -25,7 +25,7 @@ def fault(steps: Sequence[Step], stages: int) -> str | None:
     A producer that waits although less than `stages` steps are unread goes wrong, too.
 
     Three actors take one step after another: the producer, which waits until the stage is empty and
-    asks for a copy into it; the copy engine, whose copies arrive in order; and the consumer, which
+    asks for a copy into it; TMA, whose copies arrive in order; and the consumer, which
     waits until the stage is full and reads it. So all that has happened is how far each is.
     """
     seen, found, idle = set(), [(0, 0, 0)], None

@@ -24,7 +24,7 @@ Tile = tuple[int, int, int, int]
 MOST, DEEPEST = MOST_PROGRAMS, 12
 #: As in the kernel; a call from the host costs several microseconds.
 _apart_bytes = functools.cache(exchange.apart_bytes)
-_sums_bytes = functools.cache(exchange.sums_bytes)
+_sums_bytes = functools.cache(exchange.slots_bytes)
 
 
 def fitted(problem: Problem, tiles: Sequence[Tile]) -> tuple[Config, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..kernels.device import epilogue, finish, memory, ptx
+from ..kernels.device import epilogue, epilogue_ops, memory, wgmma
 from ..kernels.device.shape import Shape
 from ..problem import GATED, INTERPRETER, PLAIN, Problem, kept
 from ..runtime.workspace import Room
@@ -28,10 +28,10 @@ from .limits import pairs_why_not, steps_why_not
 from .parts_host import parts_why_not, too_long
 
 #: As in a kernel; a call from the host costs several microseconds.
-first_part = functools.cache(memory.first_part)
+first_part = functools.cache(memory.first_block)
 slab_rows = functools.cache(memory.slab_rows)
-by_engine = functools.cache(epilogue.by_engine)
-unit = functools.cache(ptx.unit)
+by_engine = functools.cache(epilogue.by_tma)
+unit = functools.cache(wgmma.unit)
 
 #: Registers per thread before the roles take and give, of up to two consumers and of three:
 #: the warpgroups of 128 threads, one of which is the producer's, share 65536.
@@ -392,8 +392,8 @@ def shape_of(problem: Problem, config: Config, consumers: int, rows: int, **more
 
 
 def in_lines(problem: Problem) -> bool:
-    """Whether there is an epilogue, whose operands lie as `LINES` of `finish.load_extra` says."""
-    residual, vector = problem.epilogue.residual, finish.VECTOR.value
+    """Whether there is an epilogue with operands as `LINES` of `load_operands` takes them."""
+    residual, vector = problem.epilogue.residual, epilogue_ops.VECTOR.value
     if problem.epilogue == PLAIN or problem.c.cols % vector:
         return False
     if residual is None:
@@ -405,7 +405,7 @@ def in_lines(problem: Problem) -> bool:
 def named_sums(work: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor | None]:
     """Partial sums and counters, if there are any, as a kernel calls them."""
     sums, counters = work or (None, None)
-    return {"sums_ptr": sums, "counters_ptr": counters}
+    return {"partials_ptr": sums, "counters_ptr": counters}
 
 
 def partial_sums(floats: int, tiles: int) -> Room:

@@ -54,9 +54,8 @@ def async_stages_kernel(
         ahead -= BLOCK_K
     mma.cp_async_wait(STAGES - 2)
     first_a, first_b = mma.fragments(a_ring[0], b_ring[0], 0, HALF)
-    # A round of the ring at a time: with indices that are known, Gluon sees that the buffer which
-    # is filled is not the one that is read; those below 0 count from the end. Steps past K multiply
-    # zeros.
+    # A round of the ring at a time: with constant indices, Gluon sees that no buffer is filled and
+    # read at once. Those below 0 count from the end. Steps past K multiply zeros.
     for _ in range(0, K, STAGES * BLOCK_K):
         for stage in gl.static_range(STAGES):
             last_a, last_b = mma.fragments(a_ring[stage], b_ring[stage], HALF, HALF)
@@ -78,7 +77,7 @@ def async_stages_kernel(
 
 
 def configs(problem):
-    # Where A lies along M, addresses and sums leave no registers for a fourth.
+    # Where A lies along M, addresses and accumulators leave no registers for a fourth.
     depths = (3, 2) if problem.a.layout == "T" else (4, 3, 2)
     return tuple(classic_config(problem, stages, single=64) for stages in depths)
 

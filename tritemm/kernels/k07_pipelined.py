@@ -14,7 +14,7 @@ from ..arch.host import POINTERS, dot_why_not, of_pointers, tiles_in_flight
 from ..arch.older import in_registers
 from ..spec import Config, Trait, TritonKernel
 from .device.raster import raster, split_batch
-from .device.tile import batch_offset, dot, finish, store, widen
+from .device.tile import EpilogueArgs, Strides, apply_epilogue, batch_offset, dot, store, widen
 
 
 @triton.jit
@@ -56,8 +56,9 @@ def pipelined_kernel(
         a_ptrs += BLOCK_K * widen(stride_ak, WIDE)
         b_ptrs += BLOCK_K * widen(stride_bk, WIDE)
 
-    extra = (bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn)
-    acc = finish(acc, extra, b0, b1, offs_m, offs_n, M, N, BIAS, ACTIVATION)
+    r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)
+    epilogue = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
+    acc = apply_epilogue(acc, epilogue, b0, b1, offs_m, offs_n, M, N, BIAS, ACTIVATION)
     store(c_ptr, acc, offs_m, offs_n, M, N, stride_cm, stride_cn)
 
 

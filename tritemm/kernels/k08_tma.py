@@ -1,6 +1,6 @@
-"""tma: the copy engine moves whole tiles.
+"""tma: the Tensor Memory Accelerator, TMA, moves whole tiles.
 
-Adds to       pipelined: tensor descriptors; one thread asks for a whole tile
+Adds to       pipelined: tensor descriptors; one thread loads a whole tile
 Mirrors       wgmma_tma, wgmma_pipelined
 Compiler does mbarriers, their phases and expect-tx counts, the 128-byte swizzle
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, no LDGSTS
@@ -13,7 +13,7 @@ import triton.language as tl
 from ..arch.host import DESCRIPTORS, of_descriptors, tma_tiles, why_not_of_descriptors
 from ..spec import Config, Trait, TritonKernel
 from .device.raster import raster, split_batch
-from .device.tile import dot, load_tile, store_tile
+from .device.tile import EpilogueArgs, Strides, dot, load_tile, store_tile
 
 
 @triton.jit
@@ -27,8 +27,9 @@ def tma_kernel(
     TMA_STORE: tl.constexpr, BATCHED: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
     ACC: tl.constexpr, BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
-    extra = (bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn)
-    strides = (stride_c0, stride_c1, stride_cm, stride_cn)
+    c_strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
+    r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)
+    epilogue = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
     tl.assume(K > 0)
     pid, b0, b1 = split_batch(tl.program_id(0), M, N, B1, BLOCK_M, BLOCK_N, BATCHED)
     pid_m, pid_n = raster(pid, M, N, BLOCK_M, BLOCK_N, ORDER, GROUP_M)
@@ -43,7 +44,7 @@ def tma_kernel(
         acc = dot(a, b, acc, PRECISION)
 
     store_tile(
-        c_desc, c_ptr, acc, b0, b1, row, col, M, N, strides, extra, BIAS, ACTIVATION,
+        c_desc, c_ptr, acc, b0, b1, row, col, M, N, c_strides, epilogue, BIAS, ACTIVATION,
         TMA_STORE, BATCHED, WIDE,
     )  # fmt: skip
 

@@ -16,7 +16,7 @@ import triton.language as tl
 from ..arch.host import DESCRIPTORS, of_descriptors, own_tiles, tma_tiles, why_not_of_descriptors
 from ..spec import Config, Trait, TritonKernel
 from .device.raster import raster, split_batch
-from .device.tile import dot, load_tile, store_tile
+from .device.tile import EpilogueArgs, Strides, dot, load_tile, store_tile
 
 
 @triton.jit
@@ -30,8 +30,9 @@ def persistent_kernel(
     TMA_STORE: tl.constexpr, BATCHED: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
     ACC: tl.constexpr, BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
-    extra = (bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn)
-    strides = (stride_c0, stride_c1, stride_cm, stride_cn)
+    c_strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
+    r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)
+    epilogue = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
     tl.assume(K > 0)
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N) * B0 * B1
     for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
@@ -48,7 +49,7 @@ def persistent_kernel(
             acc = dot(a, b, acc, PRECISION)
 
         store_tile(
-            c_desc, c_ptr, acc, b0, b1, row, col, M, N, strides, extra, BIAS, ACTIVATION,
+            c_desc, c_ptr, acc, b0, b1, row, col, M, N, c_strides, epilogue, BIAS, ACTIVATION,
             TMA_STORE, BATCHED, WIDE,
         )  # fmt: skip
 

@@ -1,12 +1,12 @@
-"""split_k: several programs share one tile's K, and add up their sums in order, each a share.
+"""split_k: several programs share one tile's K; each adds a share of the partial sums, in order.
 
-Adds to       warp_specialized: units of work are (tile, part of K), so few tiles fill all SMs
+Adds to       warp_specialized: units of work are (tile, range of K), so few tiles fill all SMs
 Mirrors       nothing; the CUDA ladder keeps whole tiles
 Compiler does the descriptors of shared memory, the instructions of a k-step, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, no LDGSTS
 Needs         sm_90; 16-bit operands, or tf32 with B stored along K; lines 16-byte aligned; Gluon
-Note          1.24x cuBLAS at 64 x 64 x 131072 NN (K in 33 parts), a tie at 768 x 768 x 65536 TN
-              (in 8; 0.93x while the last part added up all). To sum many parts costs 1 to 4 us.
+Note          1.24x cuBLAS at 64 x 64 x 131072 NN (SPLIT_K 33), a tie at 768 x 768 x 65536 TN
+              (8; 0.93x while the last program added all). Adding many costs 1 to 4 us.
 """
 
 from triton.experimental import gluon
@@ -26,61 +26,48 @@ from ..arch.limits import pairs_why_not
 from ..arch.parts_host import too_long
 from ..arch.tiles import in_parts, shared_parts
 from ..spec import Trait, TritonKernel
+from .device.accumulate import accumulate
 from .device.epilogue import make_epilogue
-from .device.fixed_parts import sums_of
+from .device.epilogue_ops import EpilogueArgs, Strides
 from .device.mainloop import make_mainloop
-from .device.parts import Parts
+from .device.roles import load, run_roles
 from .device.scheduler import SIZES, Scheduler
-
-
-@gluon.jit
-def load(work, loop):
-    """The producer: every step of every tile of this program."""
-    gdc_wait()
-    n = gl.to_tensor(0)
-    for i in range(work.first(), work.units(), work.stride()):
-        n = loop.load(n, work.unit(i))
+from .device.split_k import SplitK
 
 
 @gluon.jit
 def compute(args, WHICH: gl.constexpr):
-    """Consumer `WHICH`: deposits its slab's sums, and stores the share that it adds up."""
-    work, loop, out, parts = args
+    """Consumer `WHICH`: multiplies its slab, stores partial sums, adds and finishes a share."""
+    work, loop, out, workspace = args
     gdc_wait()
     n = gl.to_tensor(0)
     for i in range(work.first(), work.units(), work.stride()):
         unit = work.unit(i)
-        acc, n = sums_of(loop, n, unit, work, WHICH)
+        acc, n = accumulate(loop, n, unit, work, WHICH)
         if work.SHAPE.SPLIT_K == 1:
             out.store(acc, unit, WHICH, WHICH)
         else:
-            parts.reduce(acc, out, unit, unit.tile * work.SHAPE.CONSUMERS + WHICH, WHICH, WHICH)
+            workspace.reduce(acc, out, unit, unit.tile * work.SHAPE.CONSUMERS + WHICH, WHICH, WHICH)
     out.tail()
 
 
 @gluon.jit(do_not_specialize=SIZES)
 def split_k_kernel(
-    a_desc, b_desc, b1_desc, c_desc, c_ptr, sums_ptr, counters_ptr,
+    a_desc, b_desc, b1_desc, c_desc, c_ptr, partials_ptr, counters_ptr,
     M, N, K, B0, B1,
     stride_c0, stride_c1, stride_cm, stride_cn,
     bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn,
     SHAPE: gl.constexpr,
 ):  # fmt: skip
-    extra = (bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn)
-    strides = (stride_c0, stride_c1, stride_cm, stride_cn)
+    c_strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
+    r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)
+    epilogue = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
     gdc_launch_dependents()
     work = Scheduler(M, N, K, B0, B1, SHAPE)
     loop = make_mainloop(a_desc, b_desc, b1_desc, SHAPE)
-    out = make_epilogue(c_desc, c_ptr, M, N, strides, extra, SHAPE)
-    parts = Parts(sums_ptr, counters_ptr, SHAPE)
-    args = (work, loop, out, parts)
-    if SHAPE.CONSUMERS == 1:
-        gl.warp_specialize([(compute, (args, 0)), (load, args[:2])], [1], [24])
-    else:
-        gl.warp_specialize(
-            [(compute, (args, 0)), (compute, (args, 1)), (compute, (args, 2)), (load, args[:2])],
-            [4, 4, 1], [160, 160, 24],
-        )  # fmt: skip
+    out = make_epilogue(c_desc, c_ptr, M, N, c_strides, epilogue, SHAPE)
+    workspace = SplitK(partials_ptr, counters_ptr, SHAPE)
+    run_roles(compute, load, (work, loop, out, workspace), SHAPE.CONSUMERS)
 
 
 #: BLOCK_M, BLOCK_N, BLOCK_K, warps, stages; the one for large problems first.

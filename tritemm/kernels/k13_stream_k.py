@@ -5,7 +5,7 @@ Mirrors       nothing; the CUDA ladder keeps whole tiles
 Compiler does the descriptors of shared memory, the instructions of a k-step, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, no LDGSTS
 Needs         sm_90; 16-bit operands with 16-byte aligned rows or columns; Gluon
-Note          Gains where a round of large tiles leaves a small rest; where L2 can't hold the
+Note          Gains where a wave of large tiles leaves a small rest; where L2 can't hold the
               operands, programs in the middle of K share no reads.
 """
 
@@ -17,9 +17,11 @@ from ..arch.gluon_host import arguments, config_why_not, partial_sums, why_not_i
 from ..arch.tiles import configs_of, shared_out
 from ..spec import Trait, TritonKernel
 from .device.epilogue import make_epilogue
+from .device.epilogue_ops import EpilogueArgs, Strides
 from .device.mainloop import make_mainloop
-from .device.parts import Parts
+from .device.roles import run_roles
 from .device.scheduler import SIZES, Scheduler
+from .device.split_k import SplitK
 from .device.stream_k import stream_k
 
 
@@ -35,8 +37,8 @@ def load(work, loop):
 
 @gluon.jit
 def compute(args, WHICH: gl.constexpr):
-    """The consumer: stores whole tiles; of a shared one, the last program adds all sums."""
-    work, loop, out, parts = args
+    """The consumer: stores whole tiles; the last program of a shared one adds its partial sums."""
+    work, loop, out, workspace = args
     gdc_wait()
     n = gl.to_tensor(0)
     work = stream_k(work)
@@ -47,27 +49,27 @@ def compute(args, WHICH: gl.constexpr):
         if unit.steps == work.steps:
             out.store(acc, unit, WHICH, WHICH)
         else:
-            work.reduce(parts, acc, out, unit)
+            work.reduce(workspace, acc, out, unit)
     out.tail()
 
 
 @gluon.jit(do_not_specialize=SIZES)
 def stream_k_kernel(
-    a_desc, b_desc, b1_desc, c_desc, c_ptr, sums_ptr, counters_ptr,
+    a_desc, b_desc, b1_desc, c_desc, c_ptr, partials_ptr, counters_ptr,
     M, N, K, B0, B1,
     stride_c0, stride_c1, stride_cm, stride_cn,
     bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn,
     SHAPE: gl.constexpr,
 ):  # fmt: skip
-    extra = (bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn)
-    strides = (stride_c0, stride_c1, stride_cm, stride_cn)
+    c_strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
+    r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)
+    epilogue = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
     gdc_launch_dependents()
     work = Scheduler(M, N, K, B0, B1, SHAPE)
     loop = make_mainloop(a_desc, b_desc, b1_desc, SHAPE)
-    out = make_epilogue(c_desc, c_ptr, M, N, strides, extra, SHAPE)
-    parts = Parts(sums_ptr, counters_ptr, SHAPE)
-    args = (work, loop, out, parts)
-    gl.warp_specialize([(compute, (args, 0)), (load, args[:2])], [1], [24])
+    out = make_epilogue(c_desc, c_ptr, M, N, c_strides, epilogue, SHAPE)
+    workspace = SplitK(partials_ptr, counters_ptr, SHAPE)
+    run_roles(compute, load, (work, loop, out, workspace), 1)
 
 
 #: BLOCK_M, BLOCK_N, BLOCK_K, warps, stages: large ones, of which a wave is long. The one for large

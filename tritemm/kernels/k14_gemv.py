@@ -1,12 +1,12 @@
 """gemv: few rows, so memory is the limit; the wide operand is read once, at any address.
 
-Adds to       no rung: a branch for few rows, without tensor core and TMA; K in parts as split_k has
-              them, lines on odd addresses read as 8-byte words
+Adds to       no rung: a branch for few rows, without tensor core and TMA; split-K, and lines on
+              odd addresses read as 8-byte words
 Mirrors       nothing; no CUDA rung is for few rows
-Compiler does layouts with a line's words side by side in a warp; the sums across lanes and warps
+Compiler does layouts with a line's words side by side in a warp; reductions across lanes and warps
 Signs         sm_80: FFMA, no HMMA, no HGMMA; sm_90: FFMA, no HMMA, no HGMMA
 Needs         sm_80; any strides; every type
-Note          Right for every M, and slow for more than about 8 rows. Sums fp16 in fp32 always.
+Note          Right for every M, and slow for more than about 8 rows. Accumulates fp16 in fp32.
 """
 
 import triton
@@ -15,7 +15,7 @@ import triton.language as tl
 from ..arch.gemv_host import ARGUMENTS, config_why_not, configs, few_rows, grid, why_not
 from ..spec import Config, Trait, TritonKernel
 from .device.raster import split_batch
-from .device.tile import batch_offset, finish, follow, store, widen
+from .device.tile import EpilogueArgs, Strides, apply_epilogue, batch_offset, follow, store, widen
 from .device.words import element_of, elements, interleaved, prefetch, words_of
 from .pack import WORD
 
@@ -165,9 +165,10 @@ def gemv_kernel(
     # int64: M * N can pass 2**31 elements
     offs_m = (row + tl.arange(0, BLOCK_M)).to(tl.int64)
     offs_n = (col + tl.arange(0, BLOCK_N)).to(tl.int64)
-    extra = (bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn)
+    r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)
+    epilogue = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
     if SPLIT_K == 1:
-        sums = finish(sums, extra, b0, b1, offs_m, offs_n, M, N, BIAS, ACTIVATION)
+        sums = apply_epilogue(sums, epilogue, b0, b1, offs_m, offs_n, M, N, BIAS, ACTIVATION)
         store(c_ptr, sums, offs_m, offs_n, M, N, stride_cm, stride_cn)
     else:
         # partial [tiles, SPLIT_K, BLOCK_M, BLOCK_N]
@@ -176,7 +177,7 @@ def gemv_kernel(
         tl.store(partial_ptr + split * (BLOCK_M * BLOCK_N) + inside, sums)
         tl.debug_barrier()  # what the program has stored, the atomic's thread then releases
         if tl.atomic_add(counter_ptr + tile, 1, sem="acq_rel") == SPLIT_K - 1:
-            # The last program of a tile adds the parts, in their order along K.
+            # The last program of a tile adds the partial sums, in their order along K.
             total = tl.zeros((BLOCK_M, BLOCK_N), dtype=SUM)
             for first_part in range(0, SPLIT_K, PARTS):
                 parts = (first_part + tl.arange(0, PARTS))[:, None, None] * (BLOCK_M * BLOCK_N)
@@ -184,7 +185,7 @@ def gemv_kernel(
                 total += tl.sum(
                     tl.load(partial_ptr + parts + inside[None, :, :], cache_modifier=".cg"), 0
                 )
-            total = finish(total, extra, b0, b1, offs_m, offs_n, M, N, BIAS, ACTIVATION)
+            total = apply_epilogue(total, epilogue, b0, b1, offs_m, offs_n, M, N, BIAS, ACTIVATION)
             store(c_ptr, total, offs_m, offs_n, M, N, stride_cm, stride_cn)
             tl.store(counter_ptr + tile, 0)
 

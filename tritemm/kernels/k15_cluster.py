@@ -1,9 +1,9 @@
 """cluster: programs share each tile of B, or of A, and WGMMA is as wide as the tile.
 
 Adds to       stream_k: each of 2 or 4 programs multicasts a share of B, or of A, to all of them;
-              tiles of any width, as wide as fill rounds of the SMs
+              tiles of any width, chosen to fill waves
 Mirrors       wgmma_cluster
-Compiler does the layouts of sums and output, the epilogue, named barriers
+Compiler does the layouts of accumulator and output, the epilogue, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, UCGABAR_ARV, no LDGSTS
 Needs         sm_90; 16-bit operands with 16-byte aligned rows or columns; Gluon
 Note          4096 x 1280 x 8192 NT from 0.88x cuBLAS to a tie. Multicast, barriers of several
@@ -18,22 +18,12 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ..arch.cluster_host import why_not
 from ..arch.multicast import arguments, config_why_not, either, fitted, grid, ordered, usual
 from ..spec import Trait, TritonKernel
-from .device.cluster_mainloop import idle, keep_ring, make_cluster_mainloop
+from .device.accumulate import accumulate
+from .device.cluster_mainloop import load_in_cluster, make_cluster_mainloop, run_in_cluster
 from .device.epilogue import make_epilogue
-from .device.fixed_parts import sums_of
+from .device.epilogue_ops import EpilogueArgs, Strides
 from .device.ptx import cluster_sync
 from .device.scheduler import SIZES, Scheduler
-
-
-@gluon.jit
-def load(work, loop):
-    """The producer: every step of every tile, its share of the one of A and B that is shared."""
-    cluster_sync()  # the others' barriers are there
-    gdc_wait()
-    n = gl.to_tensor(0)
-    for i in range(work.first(), work.units(), work.stride()):
-        n = loop.load(n, work.unit(i))
-    cluster_sync()  # what others write or arrive at is still there
 
 
 @gluon.jit
@@ -46,7 +36,7 @@ def compute(args, WHICH: gl.constexpr):
     n = gl.to_tensor(0)
     for i in range(work.first(), work.units(), work.stride()):
         unit = work.unit(i)
-        acc, n = sums_of(loop, n, unit, work)
+        acc, n = accumulate(loop, n, unit, work)
         out.store(acc, unit, WHICH, loop.SLAB)
     out.tail()
     cluster_sync()
@@ -60,27 +50,15 @@ def cluster_kernel(
     bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn,
     SHAPE: gl.constexpr,
 ):  # fmt: skip
-    extra = (bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn)
-    strides = (stride_c0, stride_c1, stride_cm, stride_cn)
+    c_strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
+    r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)
+    epilogue = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
     gdc_launch_dependents()
     work = Scheduler(M, N, K, B0, B1, SHAPE)
-    loop = make_cluster_mainloop(a_desc, b_desc, "cluster_kernel", SHAPE)
-    out = make_epilogue(c_desc, c_ptr, M, N, strides, extra, SHAPE)
-    args = (work, loop, out)
-    if SHAPE.CONSUMERS == 2:
-        gl.warp_specialize(
-            [(compute, (args, 0)), (compute, (args, 1)), (load, args[:2]), (idle, ()), (idle, ())],
-            [4, 1, 1, 2], [240, 24, 24, 24],
-        )  # fmt: skip
-    else:
-        gl.warp_specialize(
-            [
-                (compute, (args, 0)), (compute, (args, 1)), (compute, (args, 2)),
-                (load, args[:2]), (idle, ()), (idle, ()),
-            ],
-            [4, 4, 1, 1, 2], [160, 160, 24, 24, 24],
-        )  # fmt: skip
-    keep_ring(loop.ring)
+    KERNEL_NAME: gl.constexpr = cluster_kernel.__name__
+    loop = make_cluster_mainloop(a_desc, b_desc, KERNEL_NAME, SHAPE)
+    out = make_epilogue(c_desc, c_ptr, M, N, c_strides, epilogue, SHAPE)
+    run_in_cluster(compute, load_in_cluster, (work, loop, out), SHAPE.CONSUMERS)
 
 
 #: BLOCK_M, BLOCK_N, warps; the one for large problems first.

@@ -2,7 +2,7 @@
 
 Adds to       cluster: turns, as pingpong has them: one multiplies while the other stores
 Mirrors       nothing; the two consumers of wgmma_cluster share a tile
-Compiler does the layouts of sums and output, the epilogue, named barriers
+Compiler does the layouts of accumulator and output, the epilogue, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, UCGABAR_ARV, no LDGSTS
 Needs         sm_90; 16-bit operands with 16-byte aligned rows or columns; Gluon
 Note          1.05x cuBLAS at 65536 x 3072 x 768 NT. Multicast, barriers and WGMMA are PTX.
@@ -15,21 +15,11 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ..arch.cluster_host import why_not
 from ..arch.multicast import arguments, config_why_not, either, fitted, grid, ordered, usual
 from ..spec import Trait, TritonKernel
-from .device.cluster_mainloop import idle, keep_ring, make_cluster_mainloop
+from .device.cluster_mainloop import load_in_cluster, make_cluster_mainloop, run_in_cluster
 from .device.epilogue import make_epilogue
+from .device.epilogue_ops import EpilogueArgs, Strides
 from .device.ptx import barrier_arrive, barrier_wait, cluster_sync
 from .device.scheduler import SIZES, Scheduler
-
-
-@gluon.jit
-def load(work, loop):
-    """The producer: every step of every tile, its share of the one of A and B that is shared."""
-    cluster_sync()  # the others' barriers are there
-    gdc_wait()
-    n = gl.to_tensor(0)
-    for i in range(work.first(), work.units(), work.stride()):
-        n = loop.load(n, work.unit(i))
-    cluster_sync()  # what others write or arrive at is still there
 
 
 @gluon.jit
@@ -67,18 +57,15 @@ def cluster_pingpong_kernel(
     bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn,
     SHAPE: gl.constexpr,
 ):  # fmt: skip
-    extra = (bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn)
-    strides = (stride_c0, stride_c1, stride_cm, stride_cn)
+    c_strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
+    r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)
+    epilogue = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
     gdc_launch_dependents()
     work = Scheduler(M, N, K, B0, B1, SHAPE)
-    loop = make_cluster_mainloop(a_desc, b_desc, "cluster_pingpong_kernel", SHAPE, 2)
-    out = make_epilogue(c_desc, c_ptr, M, N, strides, extra, SHAPE)
-    args = (work, loop, out)
-    gl.warp_specialize(
-        [(compute, (args, 0)), (compute, (args, 1)), (load, args[:2]), (idle, ()), (idle, ())],
-        [4, 1, 1, 2], [240, 24, 24, 24],
-    )  # fmt: skip
-    keep_ring(loop.ring)
+    KERNEL_NAME: gl.constexpr = cluster_pingpong_kernel.__name__
+    loop = make_cluster_mainloop(a_desc, b_desc, KERNEL_NAME, SHAPE, 2)
+    out = make_epilogue(c_desc, c_ptr, M, N, c_strides, epilogue, SHAPE)
+    run_in_cluster(compute, load_in_cluster, (work, loop, out), 2)
 
 
 #: BLOCK_M, BLOCK_N, warps; the one for large problems first.

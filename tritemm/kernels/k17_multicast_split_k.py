@@ -1,11 +1,11 @@
 """multicast_split_k: clusters that share loads, several of which share one tile's K.
 
-Adds to       cluster_pingpong: K in parts, as split_k has them, where tiles are few
+Adds to       cluster_pingpong: split-K, where tiles are few
 Mirrors       nothing; the CUDA ladder keeps whole tiles
-Compiler does the layouts of sums and output, the epilogue, named barriers
+Compiler does the layouts of accumulator and output, the epilogue, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, UCGABAR_ARV, no LDGSTS
 Needs         sm_90; 16-bit operands with 16-byte aligned rows or columns; Gluon
-Note          1008 x 136 x 6592 TT from 0.84x cuBLAS to 1.02x (K in 6 parts). Tiles of 4 warps are
+Note          1008 x 136 x 6592 TT from 0.84x cuBLAS to 1.02x (SPLIT_K 6). Tiles of 4 warps are
               for consumers in turns, others for consumers that share a tile.
 """
 
@@ -16,89 +16,87 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ..arch.cluster_host import why_not_in_parts
 from ..arch.multicast import FOR_ANY, arguments, config_why_not, either, fitted, grid, shared_parts
 from ..spec import Trait, TritonKernel
-from .device.cluster_mainloop import idle, keep_ring, make_cluster_mainloop
+from .device.cluster_mainloop import load_in_cluster, make_cluster_mainloop, run_in_cluster
 from .device.epilogue import make_epilogue
-from .device.parts import Parts
+from .device.epilogue_ops import EpilogueArgs, Strides
 from .device.ptx import barrier_arrive, barrier_wait, cluster_sync
 from .device.scheduler import SIZES, Scheduler
+from .device.split_k import SplitK
 
 
 @gluon.jit
-def load(work, loop):
-    """The producer: every step of every tile, its share of the one of A and B that is shared."""
-    cluster_sync()  # the others' barriers are there
+def compute_cooperative(args, WHICH: gl.constexpr):
+    """Consumer `WHICH`: multiplies its slabs of each unit, adds a share of the partial sums."""
+    work, loop, workspace, out = args
+    cluster_sync()
+    loop = loop.consumer(WHICH)
     gdc_wait()
     n = gl.to_tensor(0)
     for i in range(work.first(), work.units(), work.stride()):
-        n = loop.load(n, work.unit(i))
-    cluster_sync()  # what others write or arrive at is still there
+        unit = work.unit(i)
+        acc = loop.multiply(n, unit.steps)
+        acc, n = loop.multiply_tail(acc, n, unit.steps)
+        workspace.reduce(acc, out, unit, place_of(work, loop, unit), WHICH, loop.SLAB)
+    out.tail()
+    cluster_sync()
 
 
 @gluon.jit
-def compute(args, WHICH: gl.constexpr):
-    """Consumer `WHICH`: deposits its slabs' sums, then adds up a share of them and stores it."""
-    work, loop, parts, out = args
-    READERS: gl.constexpr = loop.SHAPE.WARPS // 4
-    IN_TURNS: gl.constexpr = READERS == 1
+def compute_pingpong(args, WHICH: gl.constexpr):
+    """Consumer `WHICH` of two: the same of every other unit, in turns with the other."""
+    work, loop, workspace, out = args
     cluster_sync()
     turns = loop.more()
     loop = loop.consumer(WHICH)
     gdc_wait()
     n = gl.to_tensor(0)
     first, stride = work.first(), work.stride()
-    if IN_TURNS:
-        if WHICH == 1:
-            n += work.steps(first)
-        first += WHICH * stride
-        stride *= 2
+    if WHICH == 1:
+        n += work.steps(first)
     turn = gl.to_tensor(1 - WHICH)  # consumer 0's first turn is free
-    for i in range(first, work.units(), stride):
+    for i in range(first + WHICH * stride, work.units(), 2 * stride):
         unit = work.unit(i)
-        if IN_TURNS:
-            barrier_wait(turns + WHICH * 8, turn)
-            turn ^= 1
+        barrier_wait(turns + WHICH * 8, turn)
+        turn ^= 1
         acc = loop.multiply(n, unit.steps)
-        if IN_TURNS:
-            barrier_arrive(turns + (1 - WHICH) * 8, loop.first_warp)
+        barrier_arrive(turns + (1 - WHICH) * 8, loop.first_warp)
         acc, n = loop.multiply_tail(acc, n, unit.steps)
-        if IN_TURNS:
-            n += work.steps(i + work.stride())  # the other's
-        place = (unit.tile * work.SHAPE.CLUSTER + work.rank()) * READERS + loop.SLAB // loop.SLABS
-        parts.reduce(acc, out, unit, place, WHICH, loop.SLAB)
+        n += work.steps(i + work.stride())  # the other's
+        workspace.reduce(acc, out, unit, place_of(work, loop, unit), WHICH, loop.SLAB)
     out.tail()
     cluster_sync()
 
 
+@gluon.jit
+def place_of(work, loop, unit):
+    """The place of a consumer's slabs among those of all tiles."""
+    READERS: gl.constexpr = work.SHAPE.WARPS // 4
+    tile = unit.tile * work.SHAPE.CLUSTER + work.rank()
+    return tile * READERS + loop.SLAB // loop.SLABS
+
+
 @gluon.jit(do_not_specialize=SIZES)
 def multicast_split_k_kernel(
-    a_desc, b_desc, c_desc, c_ptr, sums_ptr, counters_ptr,
+    a_desc, b_desc, c_desc, c_ptr, partials_ptr, counters_ptr,
     M, N, K, B0, B1,
     stride_c0, stride_c1, stride_cm, stride_cn,
     bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn,
     SHAPE: gl.constexpr,
 ):  # fmt: skip
-    extra = (bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn)
-    strides = (stride_c0, stride_c1, stride_cm, stride_cn)
+    c_strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
+    r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)
+    epilogue = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
     gdc_launch_dependents()
     work = Scheduler(M, N, K, B0, B1, SHAPE)
-    loop = make_cluster_mainloop(a_desc, b_desc, "multicast_split_k_kernel", SHAPE, 2)
-    out = make_epilogue(c_desc, c_ptr, M, N, strides, extra, SHAPE)
-    parts = Parts(sums_ptr, counters_ptr, SHAPE)
-    args = (work, loop, parts, out)
-    if SHAPE.CONSUMERS == 2:
-        gl.warp_specialize(
-            [(compute, (args, 0)), (compute, (args, 1)), (load, args[:2]), (idle, ()), (idle, ())],
-            [4, 1, 1, 2], [240, 24, 24, 24],
-        )  # fmt: skip
+    KERNEL_NAME: gl.constexpr = multicast_split_k_kernel.__name__
+    loop = make_cluster_mainloop(a_desc, b_desc, KERNEL_NAME, SHAPE, 2)
+    out = make_epilogue(c_desc, c_ptr, M, N, c_strides, epilogue, SHAPE)
+    workspace = SplitK(partials_ptr, counters_ptr, SHAPE)
+    args = (work, loop, workspace, out)
+    if SHAPE.WARPS == 4:
+        run_in_cluster(compute_pingpong, load_in_cluster, args, 2)
     else:
-        gl.warp_specialize(
-            [
-                (compute, (args, 0)), (compute, (args, 1)), (compute, (args, 2)),
-                (load, args[:2]), (idle, ()), (idle, ()),
-            ],
-            [4, 4, 1, 1, 2], [160, 160, 24, 24, 24],
-        )  # fmt: skip
-    keep_ring(loop.ring)
+        run_in_cluster(compute_cooperative, load_in_cluster, args, SHAPE.CONSUMERS)
 
 
 #: BLOCK_M, warps, programs of a cluster, least and most BLOCK_N of tiles that fit a problem.

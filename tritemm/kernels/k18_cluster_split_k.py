@@ -1,12 +1,12 @@
-"""cluster_split_k: the programs of a cluster share one tile's K and exchange their sums.
+"""cluster_split_k: the programs of a cluster share one tile's K and exchange partial sums.
 
-Adds to       split_k: sums go from shared memory to shared memory, and each program adds up a share
+Adds to       split_k: partial sums go into other programs' shared memory; each adds a share
 Mirrors       nothing; the CUDA ladder keeps whole tiles
-Compiler does the layouts of sums and output, the epilogue, named barriers
+Compiler does the layouts of accumulator and output, the epilogue, named barriers
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, UCGABAR_ARV, no LDGSTS
 Needs         sm_90; 16-bit operands with 16-byte aligned rows or columns; Gluon
-Note          1.50x cuBLAS at 128 x 256 x 7168 NT (in 8 parts), 1.47x at 8 x 1280 x 8192 NT (in 5,
-              operands swapped). No workspace. Barriers, WGMMA and the exchange are PTX.
+Note          1.50x cuBLAS at 128 x 256 x 7168 NT (SPLIT_K 8), 1.47x at 8 x 1280 x 8192 NT
+              (SPLIT_K 5, swap_ab). No workspace. Barriers, WGMMA and the exchange are PTX.
 """
 
 from triton.experimental import gluon
@@ -16,20 +16,22 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ..arch.cluster_host import why_not_in_parts
 from ..arch.exchange_host import ARGUMENTS, config_why_not, deepest, fitted, grid, ordered
 from ..spec import Trait, TritonKernel
-from .device.cluster_mainloop import idle, keep_ring, make_cluster_mainloop
+from .device.cluster_mainloop import make_cluster_mainloop, run_in_cluster
 from .device.epilogue import make_epilogue
-from .device.exchange import Exchange, gap_of
-from .device.ptx import cluster_sync, wgmma_wait
+from .device.epilogue_ops import EpilogueArgs, Strides
+from .device.exchange import Exchange, gap_of, unit_of_rank
+from .device.ptx import cluster_sync
 from .device.scheduler import SIZES, Scheduler
+from .device.wgmma import wgmma_wait
 
 
 @gluon.jit
-def load(work, loop, sums):
-    """The producer: every step of this program's part."""
+def load(work, loop):
+    """The producer: loads every step of this program's share of K."""
     if loop.GAP > 0:
         cluster_sync()  # the others' barriers are there
-    unit = work.unit_of_rank()
-    sums.expect(loop.more(), unit.part)
+    unit = unit_of_rank(work)
+    Exchange(work.SHAPE).expect(loop.more(), unit.split)
     gdc_wait()
     loop.load(gl.to_tensor(0), unit)
     if loop.GAP == 0:
@@ -38,20 +40,20 @@ def load(work, loop, sums):
 
 @gluon.jit
 def compute(args, WHICH: gl.constexpr):
-    """Consumer `WHICH`: multiplies its slabs, hands their sums out, and stores what it adds up."""
-    work, loop, sums, out = args
+    """Consumer `WHICH`: multiplies its slabs, sends the partial sums, finishes what it adds."""
+    work, loop, out = args
     GAP: gl.constexpr = loop.GAP
     if GAP > 0:
         cluster_sync()
     full = loop.more()
     loop = loop.consumer(WHICH)
-    unit = work.unit_of_rank()
+    unit = unit_of_rank(work)
     gdc_wait()
     acc = loop.multiply(gl.to_tensor(0), unit.steps)
     acc = wgmma_wait(acc, 0)
     if GAP == 0:
-        cluster_sync()  # all have read their stages, where the sums come to lie
-    sums.reduce(acc, out, unit, full, WHICH, loop.SLAB)
+        cluster_sync()  # all have read their stages, where the slots lie
+    Exchange(work.SHAPE).reduce(acc, out, unit, full, WHICH, loop.SLAB)
     out.tail()
 
 
@@ -63,36 +65,15 @@ def cluster_split_k_kernel(
     bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn,
     SHAPE: gl.constexpr,
 ):  # fmt: skip
-    extra = (bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn)
-    strides = (stride_c0, stride_c1, stride_cm, stride_cn)
+    c_strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
+    r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)
+    epilogue = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
     gdc_launch_dependents()
     work = Scheduler(M, N, K, B0, B1, SHAPE)
-    loop = make_cluster_mainloop(a_desc, b_desc, "cluster_split_k_kernel", SHAPE, 1, gap_of(SHAPE))
-    out = make_epilogue(c_desc, c_ptr, M, N, strides, extra, SHAPE)
-    sums = Exchange(SHAPE)
-    args = (work, loop, sums, out)
-    if SHAPE.CONSUMERS == 1:
-        gl.warp_specialize(
-            [(compute, (args, 0)), (load, args[:3]), (idle, (1,)), (idle, (1,))],
-            [1, 1, 2], [24, 24, 24],
-        )  # fmt: skip
-    elif SHAPE.CONSUMERS == 2:
-        gl.warp_specialize(
-            [
-                (compute, (args, 0)), (compute, (args, 1)),
-                (load, args[:3]), (idle, (1,)), (idle, (1,)),
-            ],
-            [4, 1, 1, 2], [240, 24, 24, 24],
-        )  # fmt: skip
-    else:
-        gl.warp_specialize(
-            [
-                (compute, (args, 0)), (compute, (args, 1)), (compute, (args, 2)),
-                (load, args[:3]), (idle, (1,)), (idle, (1,)),
-            ],
-            [4, 4, 1, 1, 2], [160, 160, 24, 24, 24],
-        )  # fmt: skip
-    keep_ring(loop.ring)
+    KERNEL_NAME: gl.constexpr = cluster_split_k_kernel.__name__
+    loop = make_cluster_mainloop(a_desc, b_desc, KERNEL_NAME, SHAPE, 1, gap_of(SHAPE))
+    out = make_epilogue(c_desc, c_ptr, M, N, c_strides, epilogue, SHAPE)
+    run_in_cluster(compute, load, (work, loop, out), SHAPE.CONSUMERS, SYNCS=1)
 
 
 #: BLOCK_M, BLOCK_N, BLOCK_K, and the warps of a tile, with as many stages as fit.

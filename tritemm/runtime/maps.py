@@ -1,4 +1,4 @@
-"""Tensor maps: what the copy engine reads a tensor by, encoded once for each address."""
+"""Tensor maps: what TMA reads a tensor by, encoded once for each address."""
 
 from __future__ import annotations
 

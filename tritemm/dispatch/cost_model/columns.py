@@ -13,7 +13,7 @@ from ...arch import gpus
 from ...arch.gemv_host import WORD
 from ...arch.gluon_host import POINTER_COLUMNS
 from ...arch.parts_host import CUT
-from ...kernels.device.finish_piece import ROOMY
+from ...kernels.device.subtile import ROOMY
 from ...problem import Device, Problem
 from ...problem.config import Config
 from ...spec import Kernel

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...arch import gpus
-from ...kernels.device.parts import OWNERS
+from ...kernels.device.split_k import OWNERS
 from ...problem import INTERPRETER, Problem
 from ...problem.config import Config
 from ...spec import Kernel

@@ -1,8 +1,8 @@
-"""The mainloop of the rungs whose programs come in clusters: a ring that is named by its address.
+"""The mainloop of clusters: the programs of a cluster load tiles together, and WGMMA is any width.
 
-Its stages hold a tile of A and one of B, in the lines that `ptx` speaks of, which the programs of a
-cluster may load together. One allocation, the largest of the kernel, holds the stages, then their
-barriers, `full` and `empty` as in `mainloop`. WGMMA is as wide as the tile.
+The ring is as in `mainloop`, but PTX knows it by its address: one allocation, the largest of the
+kernel, holds the stages, then their barriers, `full` and `empty`. A stage holds a tile of A and one
+of B, in lines of 128 bytes as `wgmma` reads them.
 """
 
 from triton.experimental import gluon
@@ -10,65 +10,57 @@ from triton.experimental.gluon import language as gl
 
 from . import ptx
 from .language import Value, aggregate
+from .roles import load, specialize, workers
+from .triton_contract import allocate, keep, shared_memory, tensor_map
+from .wgmma import matrix_descriptor, wgmma, wgmma_wait, zeros
 
 #: Elements of K in a line of 128 bytes.
 LINE = gl.constexpr(64)
-#: Words of a block of the allocation.
-WORDS = gl.constexpr(256)
 
 
 @gluon.constexpr_function
 def slabs_of(rows, warps):
-    """Slabs of 64 rows that a consumer has of a tile."""
+    """Slabs of 64 rows in a consumer's share of a tile."""
     return rows // (16 * warps)
 
 
 @gluon.constexpr_function
 def share_of(lines, sharers):
-    """Lines along K that each of so many programs asks for, whole blocks of 8: those of two
-    programs may overlap, and what is there twice is the same."""
+    """Lines of a tile that each of the `sharers` loads, whole blocks of 8; shares may overlap."""
     return -(-lines // (8 * sharers)) * 8
 
 
 @gluon.constexpr_function
 def b_lines(columns, major, sharers=1):
-    """Lines of 128 bytes of a tile of B that so many ask for: 64 for each block of 64 columns, or
-    one for each column, and more where shares overlap."""
+    """Lines of 128 bytes that are loaded of B: 64 for each 64 columns, or one for each column."""
     return sharers * share_of(columns, sharers) if major == "T" else -(-columns // 64) * 64
 
 
 @gluon.constexpr_function
 def line_bytes(rows, columns, b_major, sharers=1):
-    """Of a tile of A, then one of B, a line deep; those that come, if so many ask for B."""
+    """Bytes that arrive of a tile of A and one of B, a line deep, if `sharers` load B."""
     return 128 * (rows + b_lines(columns, b_major, sharers))
 
 
 @gluon.constexpr_function
 def stages_bytes(shape):
-    """Of all stages of a ring."""
+    """Bytes of all stages of a ring."""
     lines = shape.STAGES * shape.BLOCK_K // LINE
     return lines * line_bytes(shape.BLOCK_M, shape.BLOCK_N, shape.B_MAJOR)
 
 
 @gluon.constexpr_function
-def map_of(kernel, operand, batched):
-    """In PTX, the tensor map of A or B, the first parameters of `kernel`; sizes and strides of A
-    stand between the two."""
-    return f"{kernel}_param_{0 if operand == 'a' else 1 + 2 * (4 if batched else 2)}"
-
-
-@gluon.constexpr_function
 def ring_bytes(stages):
-    """Of the stages, their barriers, and 512 that nothing else uses; a multiple of 1024."""
+    """Bytes of the stages, the barriers, and 512 that are for `keep`; a multiple of 1024."""
     return stages + 1024
 
 
 @gluon.jit
 def load_lines(to, bar, first, k, b0, b1, rank, LINES: gl.constexpr, ALONG_K: gl.constexpr,
                SHARERS: gl.constexpr, MAP: gl.constexpr, BATCHED: gl.constexpr):  # fmt: skip
-    """Ask for a tile's `LINES` rows of A, or columns of B, from `first` on, a line deep.
+    """Begin to load a tile's `LINES` rows of A, or columns of B, from `first` on, a line deep.
 
-    Of a tile that `SHARERS` load together, each asks for a share, which arrives in all.
+    If `SHARERS` load it together, each loads a share, which arrives in all of them.
     """
     if ALONG_K:
         if SHARERS > 1:
@@ -88,7 +80,7 @@ def load_lines(to, bar, first, k, b0, b1, rank, LINES: gl.constexpr, ALONG_K: gl
 
 @aggregate
 class ClusterMainloop:
-    """The ring: stages, `GAP` bytes, the barriers. Its `KERNEL` names the maps of A and B."""
+    """The ring: stages, `GAP` bytes, barriers. `KERNEL` is the name of the kernel's function."""
 
     ring: Value
     a_desc: Value
@@ -100,19 +92,16 @@ class ClusterMainloop:
     @gluon.jit
     def full(self):
         """The address of the first barrier, behind all stages."""
-        return ptx.shared_memory() + (stages_bytes(self.SHAPE) + self.GAP)
+        return shared_memory() + (stages_bytes(self.SHAPE) + self.GAP)
 
     @gluon.jit
     def more(self):
-        """The address of the barriers that are not of the stages."""
+        """The address of the barriers behind those of the stages."""
         return self.full() + 2 * self.SHAPE.STAGES * 8
 
     @gluon.jit
     def load(self, n, unit):
-        """The producer's part of a unit, whose first step is `n`; the next one's first step.
-
-        Of the operand that is shared, a share.
-        """
+        """Load a unit whose first step is `n`, or a share; return the next unit's first step."""
         SHAPE: gl.constexpr = self.SHAPE
         rank = gl.program_id(0) % SHAPE.CLUSTER
         LINES: gl.constexpr = SHAPE.BLOCK_K // LINE
@@ -120,20 +109,20 @@ class ClusterMainloop:
         OF_B: gl.constexpr = SHAPE.CLUSTER if SHAPE.SHARED == "b" else 1
         BYTES: gl.constexpr = line_bytes(SHAPE.BLOCK_M, SHAPE.BLOCK_N, SHAPE.B_MAJOR)
         COMING: gl.constexpr = line_bytes(SHAPE.BLOCK_M, SHAPE.BLOCK_N, SHAPE.B_MAJOR, OF_B)
-        MAP_A: gl.constexpr = map_of(self.KERNEL, "a", SHAPE.BATCHED)
-        MAP_B: gl.constexpr = map_of(self.KERNEL, "b", SHAPE.BATCHED)
+        MAP_A: gl.constexpr = tensor_map(self.KERNEL, "a", SHAPE.BATCHED)
+        MAP_B: gl.constexpr = tensor_map(self.KERNEL, "b", SHAPE.BATCHED)
         a0, a1, b0, b1 = unit.b0, unit.b1, unit.b0, unit.b1
         if SHAPE.BATCHED:
             # A broadcast batch has extent 1.
             a, b = self.a_desc.shape, self.b_desc.shape
             a0, a1 = gl.minimum(a0, a[0] - 1), gl.minimum(a1, a[1] - 1)
             b0, b1 = gl.minimum(b0, b[0] - 1), gl.minimum(b1, b[1] - 1)
-        ring = ptx.shared_memory()
+        ring = shared_memory()
         bars = self.full()
         for step in range(unit.steps):
             stage = n % SHAPE.STAGES
             full = bars + stage * 8
-            # Free in all programs, since all are written.
+            # Free in all programs: the load writes to all.
             ptx.barrier_wait(full + SHAPE.STAGES * 8, (n // SHAPE.STAGES & 1) ^ 1)
             ptx.barrier_expect(full, LINES * COMING)
             to = ring + stage * (LINES * BYTES)
@@ -153,21 +142,21 @@ class ClusterMainloop:
 
     @gluon.jit
     def consumer(self, WHICH: gl.constexpr):
-        """Consumer `WHICH`'s view: its first slab is `SLAB`; with 4 warps it has a whole tile."""
+        """Consumer `WHICH` of the ring. In a program of 4 warps each has a whole tile."""
         SHAPE: gl.constexpr = self.SHAPE
         SLABS: gl.constexpr = slabs_of(SHAPE.BLOCK_M, SHAPE.WARPS)
         SLAB: gl.constexpr = WHICH * SLABS if SHAPE.WARPS > 4 else 0
-        ring = ptx.shared_memory()
+        ring = shared_memory()
         full = self.full()
         first_warp = ptx.is_first_warp()
-        a = ptx.matrix_descriptor(ring + SLAB * 8192, 16)
-        b = ptx.matrix_descriptor(ring + SHAPE.BLOCK_M * 128, 16 if SHAPE.B_MAJOR == "T" else 8192)
+        a = matrix_descriptor(ring + SLAB * 8192, 16)
+        b = matrix_descriptor(ring + SHAPE.BLOCK_M * 128, 16 if SHAPE.B_MAJOR == "T" else 8192)
         return Consumer(self, full, first_warp, a, b, SLAB, SLABS)
 
 
 @aggregate
 class Consumer:
-    """A consumer of the ring; `a` and `b` describe its slabs and the tile of B in stage 0."""
+    """A consumer of the ring: WGMMA's descriptors of its slabs, and of B's tile, in stage 0."""
 
     loop: ClusterMainloop
     full: Value
@@ -179,14 +168,14 @@ class Consumer:
 
     @gluon.jit
     def multiply(self, n, steps, SLAB: gl.constexpr = 0):
-        """Its slabs of a unit, from step `n` on, whatever `SLAB`: their sums.
+        """The accumulator of its slabs of a unit, from step `n` on; whatever the argument `SLAB`.
 
-        The last step is still under way: `multiply_tail` waits for it.
+        The last step is still in flight: `multiply_tail` waits for it.
         """
         SHAPE: gl.constexpr = self.loop.SHAPE
         LINES: gl.constexpr = SHAPE.BLOCK_K // LINE
         BYTES: gl.constexpr = line_bytes(SHAPE.BLOCK_M, SHAPE.BLOCK_N, SHAPE.B_MAJOR)
-        acc = ptx.zeros(SHAPE.BLOCK_N, self.SLABS)
+        acc = zeros(SHAPE.BLOCK_N, self.SLABS)
         for step in range(steps):
             if SHAPE.CLUSTER == 1:
                 n = step  # of a single unit; so the compiler sees that it is not negative
@@ -195,11 +184,11 @@ class Consumer:
             for line in gl.static_range(LINES):
                 at = (stage * LINES + line) * (BYTES // 16)
                 keep = step * LINES + line > 0
-                acc = ptx.wgmma(
+                acc = wgmma(
                     acc, self.a + at, self.b + at, keep, SHAPE.BLOCK_N, self.SLABS, SHAPE.TYPE,
                     SHAPE.A_MAJOR, SHAPE.B_MAJOR,
                 )  # fmt: skip
-            acc = ptx.wgmma_wait(acc, LINES)
+            acc = wgmma_wait(acc, LINES)
             # This step's WGMMA may still read its stage; that of the step before has finished.
             self.release(n, step > 0)
             n += 1
@@ -207,15 +196,15 @@ class Consumer:
 
     @gluon.jit
     def multiply_tail(self, acc, n, steps):
-        """The sums of `multiply`, complete, and the next unit's first step."""
-        acc = ptx.wgmma_wait(acc, 0)
+        """The accumulator of `multiply`, complete, and the next unit's first step."""
+        acc = wgmma_wait(acc, 0)
         n += steps
         self.release(n, steps > 0)
         return acc, n
 
     @gluon.jit
     def release(self, n, pred):
-        """The stage of the step before `n` is free, in all programs of the cluster."""
+        """Free the stage of the step before `n`, in all programs of the cluster."""
         SHAPE: gl.constexpr = self.loop.SHAPE
         empty = self.full + SHAPE.STAGES * 8
         last = empty + (n + SHAPE.STAGES - 1) % SHAPE.STAGES * 8
@@ -223,36 +212,39 @@ class Consumer:
 
 
 @gluon.jit
-def idle(SYNCS: gl.constexpr = 2):
-    """Warps that make up a warpgroup: clusters meet with all their threads."""
+def make_cluster_mainloop(
+    a_desc, b_desc, KERNEL: gl.constexpr, SHAPE: gl.constexpr, MORE: gl.constexpr = 0,
+    GAP: gl.constexpr = 0,
+):  # fmt: skip
+    """The mainloop with its memory and barriers, `MORE` of them behind those of the stages."""
+    RING: gl.constexpr = stages_bytes(SHAPE) + GAP
+    ring = allocate(ring_bytes(RING))
+    ARRIVALS: gl.constexpr = SHAPE.CLUSTER * (SHAPE.WARPS // 4)
+    ptx.barrier_init(shared_memory() + RING, SHAPE.STAGES, ARRIVALS, MORE)
+    return ClusterMainloop(ring, a_desc, b_desc, KERNEL, GAP, SHAPE)
+
+
+@gluon.jit
+def load_in_cluster(work, loop):
+    """The producer of a cluster's program, which loads its share of what the cluster shares."""
+    ptx.cluster_sync()  # the others' barriers are there
+    load(work, loop)
+    ptx.cluster_sync()  # what others write or arrive at is still there
+
+
+@gluon.jit
+def idle(SYNCS: gl.constexpr):
+    """Warps that fill up the producer's warpgroup: a cluster syncs with all its threads."""
     for _ in gl.static_range(SYNCS):
         ptx.cluster_sync()
 
 
 @gluon.jit
-def make_cluster_mainloop(
-    a_desc, b_desc, KERNEL: gl.constexpr, SHAPE: gl.constexpr, MORE: gl.constexpr = 0,
-    GAP: gl.constexpr = 0,
-):  # fmt: skip
-    """With its memory, and barriers that are ready for use, `MORE` of them besides the stages'.
-
-    At the kernel's end stands `keep_ring`.
-    """
-    RING: gl.constexpr = stages_bytes(SHAPE) + GAP
-    BLOCKS: gl.constexpr = ring_bytes(RING) // (4 * WORDS)
-    ring = gl.allocate_shared_memory(
-        gl.int32, [BLOCKS, WORDS], gl.SwizzledSharedLayout(1, 1, 1, [0])
-    )
-    keep_ring(ring)
-    ARRIVALS: gl.constexpr = SHAPE.CLUSTER * (SHAPE.WARPS // 4)
-    ptx.barrier_init(ptx.shared_memory() + RING, SHAPE.STAGES, ARRIVALS, MORE)
-    return ClusterMainloop(ring, a_desc, b_desc, KERNEL, GAP, SHAPE)
-
-
-@gluon.jit
-def keep_ring(ring):
-    """Write 128 words that nothing else uses: memory that Gluon doesn't write to the end of the
-    kernel would be given to others."""
-    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    last = ring.index(ring.shape[0] - 1)
-    last.slice(WORDS - 128, 128).store(gl.zeros([128], gl.int32, layout))
+def run_in_cluster(compute: gl.constexpr, producer: gl.constexpr, args, CONSUMERS: gl.constexpr,
+                   SYNCS: gl.constexpr = 2):  # fmt: skip
+    """`run_roles` of threads that each sync `SYNCS` times with those of the cluster."""
+    specialize(
+        compute, producer, args, CONSUMERS, ((idle, (SYNCS,)), (idle, (SYNCS,))),
+        workers(CONSUMERS, True),
+    )  # fmt: skip
+    keep(args[1].ring)

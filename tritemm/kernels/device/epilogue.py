@@ -1,35 +1,38 @@
-"""The epilogue: what becomes of the sums, some columns at a time.
+"""The epilogue: pieces of the accumulator become pieces of C, some columns at a time.
 
-The copy engine stores them, by way of shared memory, or threads do.
+TMA stores them, by way of shared memory, or threads do.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 
-from .finish_pairs import finish_any, piece_of, sums_of_piece
 from .language import Value, aggregate, async_store, tma_store_wait
 from .memory import acc_columns, as_box, buffers, corner, tile_view
+from .subtile import acc_columns_of_piece, finish_piece, piece_of
 
 
 @gluon.constexpr_function
-def by_engine(major):
-    """Whether the copy engine stores C, by rows (N) or columns (T), and not threads (n, t)."""
+def by_tma(major):
+    """Whether TMA stores C, by rows (N) or columns (T), and not threads (n, t)."""
     return major in ("N", "T")
 
 
 @gluon.constexpr_function
 def lanes_along(major, warps):
-    """Lanes beside each other along the rows (n) or the columns (t) of C."""
+    """A layout with lanes beside each other along the rows (n) or the columns (t) of C."""
     if major == "n":
         return gl.BlockedLayout([1, 1], [1, 32], [warps, 1], [1, 0])
     return gl.BlockedLayout([1, 1], [32, 1], [1, warps], [0, 1])
 
 
 @gluon.constexpr_function
-def leaves(shape, nth):
-    """Whether a piece is the last that leaves: of 8 columns all of a slab do so together, or as
-    many as half of the buffers hold while the others are read; wider ones go one by one."""
+def ends_batch(shape, nth):
+    """Whether the `nth` piece is the last of those that are stored together.
+
+    Pieces of 8 columns are: all of a slab, or as many as fill half of the buffers while TMA reads
+    the others. Wider ones are stored one by one.
+    """
     count, buffers = shape.BLOCK_N.value // shape.EPI_N.value, shape.BUFFERS.value
     several = 1 if shape.EPI_N > 8 else count if count <= buffers else (buffers + 1) // 2
     return nth % count + 1 == count or (nth % count + 1) % several == 0
@@ -45,26 +48,28 @@ class Epilogue:
     M: Value
     N: Value
     strides: Value
-    extra: Value  # as `finish` takes it
+    args: Value  # EpilogueArgs
     SHAPE: gl.constexpr
 
     @gluon.jit
     def store(self, acc, unit, WHICH: gl.constexpr, SLAB: gl.constexpr):
-        """Write consumer `WHICH`'s sums, of slab `SLAB` of the tile and those below it."""
+        """Store consumer `WHICH`'s accumulator, slab `SLAB` of the tile and those below it."""
         SHAPE: gl.constexpr = self.SHAPE
-        PIECES: gl.constexpr = SHAPE.BLOCK_N // sums_of_piece(SHAPE)
+        PIECES: gl.constexpr = SHAPE.BLOCK_N // acc_columns_of_piece(SHAPE)
         pieces = ()
-        for i in gl.static_range(acc_columns(acc) // sums_of_piece(SHAPE)):
+        for i in gl.static_range(acc_columns(acc) // acc_columns_of_piece(SHAPE)):
             pieces += (piece_of(acc, i, SHAPE),)
-            if leaves(SHAPE, i):
+            if ends_batch(SHAPE, i):
                 row, col = (SLAB + i // PIECES) * SHAPE.ROWS, i % PIECES * SHAPE.EPI_N
                 self.store_pieces(pieces, unit, row, col, WHICH, i)
                 pieces = ()
 
     @gluon.jit
     def store_pieces(self, pieces, unit, row, col, WHICH: gl.constexpr, LAST: gl.constexpr = 0):
-        """Write consumer `WHICH`'s pieces up to `LAST`, which is at (row, col) of the unit's tile;
-        those before it are on its left."""
+        """Store consumer `WHICH`'s pieces up to number `LAST`, side by side.
+
+        The last is at (row, col) of the unit's tile.
+        """
         SHAPE: gl.constexpr = self.SHAPE
         DTYPE: gl.constexpr = self.c_ptr.dtype.element_ty
         FIRST: gl.constexpr = LAST + 1 - len(pieces)
@@ -72,18 +77,18 @@ class Epilogue:
         BUFFER: gl.constexpr = WHICH * SHAPE.BUFFERS
         row += unit.row
         col += unit.col // (1 + SHAPE.GATED) - (len(pieces) - 1) * SHAPE.EPI_N
-        if by_engine(SHAPE.C_MAJOR):
-            # So many pieces are in other buffers; those before them have been read.
+        if by_tma(SHAPE.C_MAJOR):
+            # At most `OTHERS` stores are in flight, from other buffers than those written next.
             tma_store_wait(FIRST if FIRST < OTHERS else OTHERS)
         for i in gl.static_range(len(pieces)):
             at = col + i * SHAPE.EPI_N
-            piece = finish_any(pieces[i], self.extra, unit, row, at, self.M, self.N, DTYPE, SHAPE)
-            if by_engine(SHAPE.C_MAJOR):
+            piece = finish_piece(pieces[i], self.args, unit, row, at, self.M, self.N, DTYPE, SHAPE)
+            if by_tma(SHAPE.C_MAJOR):
                 memory = tile_view(self.memory, BUFFER + (FIRST + i) % SHAPE.BUFFERS, SHAPE.C_MAJOR)
                 memory.store(piece)
             else:
                 self.store_pointers(unit, row, at, piece)
-        if by_engine(SHAPE.C_MAJOR):
+        if by_tma(SHAPE.C_MAJOR):
             fence_async_shared()
             for i in gl.static_range(len(pieces)):
                 memory = self.memory.index(BUFFER + (FIRST + i) % SHAPE.BUFFERS)
@@ -91,12 +96,12 @@ class Epilogue:
 
     @gluon.jit
     def tail(self):
-        """Wait until shared memory has been read: it must outlive that."""
+        """Wait until TMA has read shared memory, which must outlive that."""
         tma_store_wait(0)
 
     @gluon.jit
     def tma_store(self, unit, row, col, memory):
-        """Give a tile of C to the copy engine."""
+        """Have TMA store a piece of C."""
         i, j = corner(row, col, self.SHAPE.C_MAJOR)
         if self.SHAPE.BATCHED:
             memory = as_box(memory, self.c_desc)
@@ -106,7 +111,7 @@ class Epilogue:
 
     @gluon.jit
     def store_pointers(self, unit, row, col, piece):
-        """Write what of a piece lies inside C; neighbouring lanes write neighbouring elements."""
+        """Store what of a piece lies inside C; neighbouring lanes write neighbouring elements."""
         layout: gl.constexpr = lanes_along(self.SHAPE.C_MAJOR, gl.num_warps())
         piece = gl.convert_layout(piece, layout)
         offs_m = row + gl.arange(0, piece.shape[0], gl.SliceLayout(1, layout))
@@ -114,18 +119,19 @@ class Epilogue:
         mask = (offs_m[:, None] < self.M) & (offs_n[None, :] < self.N)
         if self.SHAPE.WIDE:
             offs_m, offs_n = offs_m.to(gl.int64), offs_n.to(gl.int64)
-        c_ptr = self.c_ptr + gl.cast(unit.b0, gl.int64) * self.strides[0]
-        c_ptr += gl.cast(unit.b1, gl.int64) * self.strides[1]
-        c_ptrs = c_ptr + offs_m[:, None] * self.strides[2] + offs_n[None, :] * self.strides[3]
+        strides = self.strides
+        c_ptr = self.c_ptr + gl.cast(unit.b0, gl.int64) * strides.b0
+        c_ptr += gl.cast(unit.b1, gl.int64) * strides.b1
+        c_ptrs = c_ptr + offs_m[:, None] * strides.m + offs_n[None, :] * strides.n
         gl.store(c_ptrs, piece, mask=mask)
 
 
 @gluon.jit
-def make_epilogue(c_desc, c_ptr, M, N, strides, extra, SHAPE: gl.constexpr):
-    """With its memory."""
+def make_epilogue(c_desc, c_ptr, M, N, strides, args, SHAPE: gl.constexpr):
+    """The epilogue with its memory."""
     memory = c_ptr
-    if by_engine(SHAPE.C_MAJOR):
+    if by_tma(SHAPE.C_MAJOR):
         COUNT: gl.constexpr = SHAPE.CONSUMERS * SHAPE.BUFFERS
         DTYPE: gl.constexpr = c_ptr.dtype.element_ty
         memory = buffers(COUNT, SHAPE.ROWS, SHAPE.EPI_N, SHAPE.C_MAJOR, DTYPE)
-    return Epilogue(c_desc, c_ptr, memory, M, N // (1 + SHAPE.GATED), strides, extra, SHAPE)
+    return Epilogue(c_desc, c_ptr, memory, M, N // (1 + SHAPE.GATED), strides, args, SHAPE)

@@ -1,8 +1,8 @@
-"""Sums that the programs of a cluster exchange, from shared memory to shared memory.
+"""Partial sums that the programs of a cluster send each other, into shared memory.
 
-Each adds up some pieces of a tile, each piece some columns; it has a slot for what each program
-found of each of them. A slot holds what a thread has in its registers, 16 bytes of each thread
-after 16 of the next, one slab after another.
+Each program adds some pieces of a tile, of EPI_N columns each. For each of these it has a slot per
+program, which holds the registers of the accumulator: 16 bytes of one thread after 16 of another,
+one slab after another.
 """
 
 from triton.experimental import gluon
@@ -11,79 +11,91 @@ from triton.experimental.gluon import language as gl
 from .cluster_mainloop import stages_bytes
 from .language import aggregate
 from .memory import acc_columns, mma_layout
-from .ptx import barrier_expect, barrier_wait, in_place, shared_memory
+from .ptx import barrier_expect, barrier_wait
+from .scheduler import Unit
+from .triton_contract import shared_memory
+from .wgmma import in_place
 
-#: Bytes of a tile's sums that have room of their own; those of others lie where its stages did.
+#: Bytes of slots, at most, that have room of their own; more of them lie where the stages did.
 APART = gl.constexpr(24 * 1024)
 
 
 @gluon.constexpr_function
 def most_pieces(columns, programs, piece):
-    """Pieces of the program that has most."""
+    """Pieces of the program that adds most."""
     return -(-columns // (piece * programs))
 
 
 @gluon.constexpr_function
-def sums_bytes(rows, columns, programs, piece):
-    """Of all slots of a program."""
+def slots_bytes(rows, columns, programs, piece):
+    """Bytes of all slots of a program."""
     return 4 * rows * piece * programs * most_pieces(columns, programs, piece)
 
 
 @gluon.constexpr_function
-def apart_bytes(sums):
-    """Of the slots, if they have room of their own behind the stages."""
-    return sums if sums <= APART else 0
+def apart_bytes(slots):
+    """Bytes behind the stages for so many bytes of slots; 0 if they lie where the stages did."""
+    return slots if slots <= APART else 0
 
 
 @gluon.constexpr_function
 def slot_bytes(shape):
-    """Of one program's sums of a piece."""
+    """Bytes of a slot."""
     return 4 * shape.BLOCK_M * shape.EPI_N
 
 
 @gluon.constexpr_function
 def gap_of(shape):
-    """Bytes of the slots between stages and barriers."""
-    sums = sums_bytes(shape.BLOCK_M, shape.BLOCK_N, shape.SPLIT_K, shape.EPI_N)
-    return apart_bytes(sums)
+    """Bytes between stages and barriers."""
+    return apart_bytes(slots_bytes(shape.BLOCK_M, shape.BLOCK_N, shape.SPLIT_K, shape.EPI_N))
 
 
 @gluon.constexpr_function
 def slots_at(shape):
-    """Where they begin: in the gap, or where the stages do."""
+    """Where the slots begin: behind the stages, or with them."""
     return stages_bytes(shape) if gap_of(shape) else 0
+
+
+@gluon.jit
+def unit_of_rank(work):
+    """The unit of this program, whose cluster has a tile to itself: a range of K for each rank."""
+    rank = gl.program_id(0) % work.SHAPE.SPLIT_K
+    tile = gl.program_id(0) // work.SHAPE.SPLIT_K
+    first, steps = work.share(rank, work.SHAPE.SPLIT_K)
+    b0, b1, row, col = work.place(tile)
+    return Unit(tile, rank, first, steps, b0, b1, row, col)
 
 
 @aggregate
 class Exchange:
-    """Of a tile, in pieces of EPI_N columns."""
+    """The exchange of one tile's partial sums."""
 
     SHAPE: gl.constexpr
 
     @gluon.jit
     def slot(self, piece, program, slab):
-        """The address of what a program found of a slab of this program's piece."""
+        """The address of a program's slot for a slab of this program's piece number `piece`."""
         nth = piece * self.SHAPE.SPLIT_K + program
         own = nth * slot_bytes(self.SHAPE) + slab * (4 * 64 * self.SHAPE.EPI_N)
         return shared_memory() + slots_at(self.SHAPE) + own
 
     @gluon.jit
     def expect(self, full, rank):
-        """The barrier `full` waits for all that the program `rank` adds up."""
+        """Have the barrier `full` wait for all that is sent to the program `rank`."""
         PROGRAMS: gl.constexpr = self.SHAPE.SPLIT_K
         own = (self.SHAPE.BLOCK_N // self.SHAPE.EPI_N - 1 - rank + PROGRAMS) // PROGRAMS
         barrier_expect(full, own * (PROGRAMS * slot_bytes(self.SHAPE)))
 
     @gluon.jit
     def reduce(self, acc, out, unit, full, WHICH: gl.constexpr, SLAB: gl.constexpr):
-        """Hand out a consumer's sums, from slab `SLAB` on; store those that it adds up."""
+        """Send a consumer's accumulator, from slab `SLAB` on; finish the pieces that it adds."""
         PROGRAMS: gl.constexpr = self.SHAPE.SPLIT_K
         PIECES: gl.constexpr = self.SHAPE.BLOCK_N // self.SHAPE.EPI_N
         SLABS: gl.constexpr = acc_columns(acc) // self.SHAPE.BLOCK_N
-        self.send(acc, full, unit.part, SLAB)
+        self.send(acc, full, unit.split, SLAB)
         barrier_wait(full, 0, True)
         for i in gl.static_range((PIECES + PROGRAMS - 1) // PROGRAMS):
-            piece = i * PROGRAMS + unit.part
+            piece = i * PROGRAMS + unit.split
             if PIECES % PROGRAMS == 0 or piece < PIECES:
                 for slab in gl.static_range(SLABS):
                     own = self.receive(i, SLAB + slab)
@@ -92,10 +104,7 @@ class Exchange:
 
     @gluon.jit
     def send(self, acc, full, rank, SLAB: gl.constexpr):
-        """Hand the sums of slab `SLAB` and those below it to the programs that add them up.
-
-        Piece i goes to program i % PROGRAMS, and counts towards its barrier `full`.
-        """
+        """Send piece i of slab `SLAB`, and of those below it, to program i % PROGRAMS."""
         SHAPE: gl.constexpr = self.SHAPE
         TILE: gl.constexpr = acc[0].shape
         LAYOUT: gl.constexpr = acc[0].type.layout
@@ -112,18 +121,19 @@ class Exchange:
 
     @gluon.jit
     def receive(self, piece, slab):
-        """The sum of a slab of this program's piece, over all programs in their order."""
+        """A slab of this program's piece, summed over the programs in their order."""
         EPI_N: gl.constexpr = self.SHAPE.EPI_N
         slots = gl.full([64, EPI_N], self.slot(piece, 0, slab), gl.int32, mma_layout(64, EPI_N, 4))
         return gl.inline_asm_elementwise(
-            _receive_text(self.SHAPE), _written(EPI_N // 2) + ",r" * (EPI_N // 2) + ",~{memory}",
+            # A register is written before all of `slots` has been read.
+            _receive_text(self.SHAPE), "=&f," * (EPI_N // 2) + "r," * (EPI_N // 2) + "~{memory}",
             [slots], gl.float32, is_pure=False, pack=EPI_N // 2,
         )  # fmt: skip
 
 
 @gluon.constexpr_function
 def _send_text(registers, unit, shape):
-    """Of the `unit`-th columns of a tile, so many registers."""
+    """Stores of `registers` of each thread, which hold the `unit`-th columns of a slab."""
     piece, programs = shape.EPI_N.value // 2, shape.SPLIT_K.value
     first, distance = unit * registers // piece, programs * 4 * shape.BLOCK_M.value * 2 * piece
     lines = [
@@ -147,6 +157,7 @@ def _send_text(registers, unit, shape):
 
 @gluon.constexpr_function
 def _receive_text(shape):
+    """Loads of all slots of a slab of a piece, and their sum."""
     registers, programs = shape.EPI_N.value // 2, shape.SPLIT_K.value
     distance = 4 * shape.BLOCK_M.value * 2 * registers
     lines = [
@@ -154,8 +165,8 @@ def _receive_text(shape):
         "mov.u32 at, %tid.x;", "and.b32 at, at, 127;", f"mad.lo.u32 at, at, 16, ${registers};",
     ]  # fmt: skip
     for i in range(0, registers, 4):
-        sums = [f"${i + k}" for k in range(4)]
-        lines.append(f"ld.shared::cta.v4.f32 {{{', '.join(sums)}}}, [at + {i * 512}];")
+        first = [f"${i + k}" for k in range(4)]
+        lines.append(f"ld.shared::cta.v4.f32 {{{', '.join(first)}}}, [at + {i * 512}];")
     for program in range(1, programs):
         for i in range(0, registers, 4):
             more = [f"more{program * registers + i + k}" for k in range(4)]
@@ -163,9 +174,3 @@ def _receive_text(shape):
             lines.append(f"ld.shared::cta.v4.f32 {{{', '.join(more)}}}, [at + {place}];")
             lines += [f"add.f32 ${i + k}, ${i + k}, {more[k]};" for k in range(4)]
     return "\n".join([*lines, "}"])
-
-
-@gluon.constexpr_function
-def _written(count):
-    """Constraints of `count` registers that are written before all has been read."""
-    return ",".join(["=&f"] * count)

@@ -1,11 +1,11 @@
-"""Tiles of A that WGMMA takes from registers: tf32 not stored along K, as it reads no other way.
+"""Tiles of A that WGMMA takes from registers: tf32 that is not stored along K.
 
-A fragment is half a step deep. Two take turns, so one is loaded while WGMMA reads the other.
+A fragment is half a step deep. Two alternate, so one is loaded while WGMMA reads the other.
 
-The swizzled lines of such a tile run along M, and the lanes of a warp want 4 of them, in 8 rows
-beside each other: each bank twice. So the fragments' rows are others than WGMMA takes them for:
-rows 4 to 7 and 16 to 19 of each 32 change places, and so on, and every bank is read once.
-The sums then stand in rows that are exchanged in the same way, until `exchanged` undoes it.
+The swizzled lines of such a tile run along M, and a warp reads 4 of them in 8 adjacent rows, which
+hit each bank twice. So the fragments' rows are permuted: rows 4 to 7 and 16 to 19 of each 32 change
+places, and so on, and every bank is read once. The accumulator's rows are then permuted in the same
+way, until `permuted` undoes it.
 """
 
 from triton.experimental import gluon
@@ -13,25 +13,25 @@ from triton.experimental.gluon import language as gl
 
 from .memory import mma_layout
 
-#: Of the rows of a tile, those that change places: bits of their number.
+#: The bits of a row's number that change places.
 NEAR, FAR = gl.constexpr(4), gl.constexpr(16)
 
 
 @gluon.constexpr_function
 def in_registers(shape):
-    """Whether WGMMA takes A from there."""
+    """Whether WGMMA takes A from registers."""
     return shape.TYPE.value == "tf32" and shape.A_MAJOR.value == "T"
 
 
 @gluon.constexpr_function
 def operand_layout(rows, columns, warps):
-    """A fragment, as WGMMA takes it for sums of so many columns."""
+    """The layout of a fragment, as WGMMA takes it for an accumulator of `columns`."""
     return gl.DotOperandLayout(0, mma_layout(rows, columns, warps, gl.float32), 1)
 
 
 @gluon.constexpr_function
 def load_layout(rows, depth, warps):
-    """The same of [rows, depth] of A, before its rows are `exchanged`."""
+    """The layout in which a fragment [rows, depth] is loaded, before its rows are `permuted`."""
     spread = [1 << i for i in range(4, warps.bit_length() + 3)]
     more = range(spread[-1].bit_length(), rows.bit_length() - 1)
     registers = [[8, 0], [0, 4], *([0, 1 << i] for i in range(3, depth.bit_length() - 1))]
@@ -45,8 +45,8 @@ def load_layout(rows, depth, warps):
 
 
 @gluon.jit
-def exchanged(tensor):
-    """With the rows in the other order, which is its own inverse; registers only."""
+def permuted(tensor):
+    """The tensor with its rows permuted, or permuted back: its own inverse; registers only."""
     ROWS: gl.constexpr = tensor.shape[0]
     COLUMNS: gl.constexpr = tensor.shape[1]
     bits = tensor.reshape([ROWS // (2 * FAR), 2, FAR // (2 * NEAR), 2, NEAR, COLUMNS])
@@ -55,10 +55,10 @@ def exchanged(tensor):
 
 @gluon.jit
 def load_fragment(a, HALF: gl.constexpr, COLUMNS: gl.constexpr):
-    """The left (0) or right half of the tile, for WGMMA of so many columns."""
+    """The left (0) or right half of the tile, for WGMMA of `COLUMNS`."""
     ROWS: gl.constexpr = a.shape[0]
     DEPTH: gl.constexpr = a.shape[1] // 2
     WARPS: gl.constexpr = gl.num_warps()
     half = a.slice(HALF * DEPTH, DEPTH, 1).load(load_layout(ROWS, DEPTH, WARPS))
     layout: gl.constexpr = operand_layout(ROWS, COLUMNS, WARPS)
-    return gl.convert_layout(exchanged(half), layout, assert_trivial=True)
+    return gl.convert_layout(permuted(half), layout, assert_trivial=True)

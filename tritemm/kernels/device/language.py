@@ -1,4 +1,8 @@
-"""Gluon's words as Triton 3.6 to 3.9 have them: names that moved, and aggregates."""
+"""Gluon's words as Triton 3.6 to 3.9 have them: names that moved, and aggregates.
+
+What stands behind an `or` here, and the constructor of `aggregate`, goes with Triton 3.6. What no
+release has a word for is in `ptx`.
+"""
 
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
@@ -11,9 +15,17 @@ async_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 async_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
 tma_store_wait = tma.store_wait
 barrier = getattr(gl, "barrier", None) or gl.thread_barrier
-REINTERPRET = gl.constexpr(hasattr(gl.shared_memory_descriptor, "reinterpret"))
+_memory = gl.shared_memory_descriptor
+reinterpret = getattr(_memory, "reinterpret", None) or _memory._reinterpret
 #: Any value of a kernel that is no `gl.constexpr`; of one that is not there, None.
 Value = core.base_value
+unwrap = core._unwrap_if_constexpr
+
+
+def builtin(function):
+    """Have Python call a function when a kernel that calls it is compiled."""
+    function.__triton_builtin__ = True
+    return function
 
 
 def aggregate(cls):
@@ -23,6 +35,5 @@ def aggregate(cls):
         for name, value in zip(cls.__annotations__, values, strict=True):
             setattr(self, name, value)
 
-    fill.__triton_builtin__ = True
-    cls.__init__ = fill
+    cls.__init__ = builtin(fill)
     return core._aggregate(cls)

@@ -3,12 +3,12 @@
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from .language import REINTERPRET
+from .language import reinterpret
 
 
 @gluon.constexpr_function
-def first_part(columns):
-    """The largest power of two that is not above `columns`."""
+def first_block(columns):
+    """N0 of BLOCK_N = N0 + N1: the largest power of two that is not above `columns`."""
     return 1 << (columns.bit_length() - 1)
 
 
@@ -34,7 +34,7 @@ def mma_layout(block_m, columns, warps, dtype=gl.bfloat16):
 
 @gluon.constexpr_function
 def acc_columns(acc):
-    """Columns of all tensors of the sums together."""
+    """Columns of an accumulator, a tuple of tensors side by side."""
     return sum(each.shape[1] for each in acc)
 
 
@@ -59,54 +59,36 @@ def tile_view(memory, index, MAJOR: gl.constexpr):
 
 @gluon.jit
 def corner(row, col, MAJOR: gl.constexpr):
-    """(row, col) as a descriptor counts them: turned, of a matrix stored by columns."""
+    """(row, col) in the order of a descriptor's dimensions."""
     return (col, row) if MAJOR == "T" else (row, col)
 
 
 @gluon.jit
 def as_box(memory, desc):
     """A tile in shared memory with the shape of the descriptor's box, [1, 1, rows, columns]."""
-    if REINTERPRET:
-        box = memory.reinterpret(desc.dtype, desc.block_type.shape, desc.layout)
-    else:
-        box = memory._reinterpret(desc.dtype, desc.block_type.shape, desc.layout)
-    return box
-
-
-@gluon.jit
-def in_halves(memory, MAJOR: gl.constexpr):
-    """`buffers` of tiles as their left and right halves; `gluon_host.odd_halves` says of which."""
-    COUNT: gl.constexpr = 2 * memory.shape[0]
-    FIRST: gl.constexpr = memory.shape[1] // (2 if MAJOR == "T" else 1)
-    SECOND: gl.constexpr = memory.shape[2] // (1 if MAJOR == "T" else 2)
-    LAYOUT: gl.constexpr = shared_layout(FIRST, SECOND, memory.dtype)
-    if REINTERPRET:
-        halves = memory.reinterpret(memory.dtype, [COUNT, FIRST, SECOND], LAYOUT)
-    else:
-        halves = memory._reinterpret(memory.dtype, [COUNT, FIRST, SECOND], LAYOUT)
-    return halves
+    return reinterpret(memory, desc.dtype, desc.block_type.shape, desc.layout)
 
 
 @gluon.constexpr_function
 def place_of(acc, piece, columns):
-    """Which of the tensors side by side has a piece of so many columns; which part, of how many."""
-    parts = [each.shape[1] // columns for each in acc]
-    nth = next(i for i in range(len(parts)) if piece < sum(parts[: i + 1]))
-    return nth, piece - sum(parts[:nth]), parts[nth]
+    """The place of a piece of so many `columns`: its tensor, its index there, and how many fit."""
+    counts = [each.shape[1] // columns for each in acc]
+    nth = next(i for i in range(len(counts)) if piece < sum(counts[: i + 1]))
+    return nth, piece - sum(counts[:nth]), counts[nth]
 
 
 @gluon.jit
 def columns_of(acc, PIECE: gl.constexpr, COLUMNS: gl.constexpr):
-    """Columns PIECE * COLUMNS and on, so many, of tensors side by side; registers only."""
+    """`COLUMNS` columns of an accumulator, from PIECE * COLUMNS on; registers only."""
     PLACE: gl.constexpr = place_of(acc, PIECE, COLUMNS)
-    return part_of(acc[PLACE[0]], PLACE[1], PLACE[2])
+    return split_columns(acc[PLACE[0]], PLACE[1], PLACE[2])
 
 
 @gluon.jit
-def part_of(acc, PART: gl.constexpr, PARTS: gl.constexpr):
-    """Columns `PART` of `PARTS` equal ones."""
-    if PARTS > 1:
-        HALF: gl.constexpr = PARTS // 2
+def split_columns(acc, INDEX: gl.constexpr, COUNT: gl.constexpr):
+    """The columns of a tensor cut into `COUNT` equal ranges: that of `INDEX`."""
+    if COUNT > 1:
+        HALF: gl.constexpr = COUNT // 2
         left, right = acc.reshape([acc.shape[0], 2, acc.shape[1] // 2]).permute([0, 2, 1]).split()
-        acc = part_of(left if PART < HALF else right, PART % HALF, HALF)
+        acc = split_columns(left if INDEX < HALF else right, INDEX % HALF, HALF)
     return acc

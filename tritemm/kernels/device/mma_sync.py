@@ -1,4 +1,4 @@
-"""Device helpers of the rungs on mma.sync: tiles in shared memory, their copies, the products.
+"""Device helpers of the rungs on mma.sync: tiles in shared memory, copies, products.
 
 A tile of A is [BLOCK_M, BLOCK_K]. One of B is read as its transpose, [BLOCK_N, BLOCK_K], so that
 both are lines of K. Threads copy chunks of 16 bytes, the most that one instruction moves, where an
@@ -14,7 +14,7 @@ from .language import barrier as barrier
 from .language import cp_async
 from .language import cp_async_commit as cp_async_commit
 from .language import cp_async_wait as cp_async_wait
-from .tile import batch_offset, widen
+from .offsets import batch_offset, widen
 
 #: Elements of a chunk, and of K that one instruction multiplies.
 CHUNK, DEPTH = gl.constexpr(8), gl.constexpr(16)
@@ -91,7 +91,7 @@ def batch_ptr(ptr, b0, b1, stride_0, stride_1, SIDE: gl.constexpr):
 @gluon.jit
 def tile_memory(like, KIND: gl.constexpr, STAGES: gl.constexpr, LINES: gl.constexpr,
                 BLOCK_K: gl.constexpr, SIDE: gl.constexpr):  # fmt: skip
-    """Shared memory for tiles of so many steps of the operand at `like`."""
+    """Shared memory for tiles of `STAGES` steps of the operand at `like`."""
     layout: gl.constexpr = shared_layout(KIND, LINES, BLOCK_K, SIDE)
     return gl.allocate_shared_memory(like.dtype.element_ty, [STAGES, LINES, BLOCK_K], layout)
 
@@ -99,7 +99,7 @@ def tile_memory(like, KIND: gl.constexpr, STAGES: gl.constexpr, LINES: gl.conste
 @gluon.jit
 def tile_ring(like, STAGES: gl.constexpr, LINES: gl.constexpr, BLOCK_K: gl.constexpr,
               SIDE: gl.constexpr):  # fmt: skip
-    """As many permuted tiles, each an allocation of its own."""
+    """`STAGES` permuted tiles, each an allocation of its own."""
     one = (tile_memory(like, "permuted", 1, LINES, BLOCK_K, SIDE).index(0),)
     if STAGES > 1:
         one = one + tile_ring(like, STAGES - 1, LINES, BLOCK_K, SIDE)
@@ -129,7 +129,7 @@ def tile_ptrs(ptr, first, count, pitch, LINES: gl.constexpr, BLOCK_K: gl.constex
 
 @gluon.jit
 def next_step(ptrs, pitch, SIDE: gl.constexpr):
-    """The same of the next step of K."""
+    """The pointers of `tile_ptrs` for the next step of K."""
     if along_k(SIDE):
         ptrs += ptrs.shape[1]
     else:
@@ -139,7 +139,7 @@ def next_step(ptrs, pitch, SIDE: gl.constexpr):
 
 @gluon.jit
 def inside(ptrs, left, SIDE: gl.constexpr, EVEN_K: gl.constexpr):
-    """Which elements are not past K, of which so many are `left`."""
+    """Which elements are not past K, of which `left` elements remain."""
     if EVEN_K:
         mask = left > 0
     else:
@@ -158,9 +158,9 @@ def load_tile(ptrs, left, SIDE: gl.constexpr, EVEN_K: gl.constexpr):
 
 @gluon.jit
 def copy_tile(memory, ptrs, left, SIDE: gl.constexpr, EVEN_K: gl.constexpr):
-    """Have a tile copied to shared memory by cp.async; zeros past K.
+    """Begin to copy a tile to shared memory by cp.async; zeros past K.
 
-    What doesn't consist of chunks is stored at once, by way of registers.
+    A tile that doesn't consist of chunks is copied at once, through registers.
     """
     if is_whole(SIDE):
         mask = inside(ptrs, left, SIDE, EVEN_K)

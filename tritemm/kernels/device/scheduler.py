@@ -1,4 +1,4 @@
-"""The tile scheduler: which tiles, or steps of their K, are a program's, and in what order."""
+"""The tile scheduler: the units of work of a program, and their order."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -9,19 +9,19 @@ from .raster import raster, split_batch
 #: Kernels are not specialised on these.
 SIZES = ["M", "N", "K", "B0", "B1", *(f"stride_c{axis}" for axis in "01mn")]
 
-#: Elements of K at whose multiples fixed `PARTS` begin: each BLOCK_K divides them.
+#: Fixed chunks of K (`PARTS`) begin at multiples of so many elements; each BLOCK_K divides it.
 CUT = gl.constexpr(256)
 
 
 @aggregate
 class Unit:
-    """Some steps of K of a tile: of all `part`s of its K, if it is cut, one.
+    """A tile, or the steps of its K that fall to program `split` of SPLIT_K.
 
     (b0, b1, row, col): where this program's tile begins.
     """
 
     tile: Value
-    part: Value
+    split: Value
     first: Value
     steps: Value
     b0: Value
@@ -32,27 +32,28 @@ class Unit:
 
 @gluon.constexpr_function
 def cluster_tile(cluster, shared, rows, columns):
-    """Rows and columns of what a cluster computes at once."""
+    """Rows and columns of a cluster's tile: those of its programs side by side."""
     return (cluster * rows, columns) if shared == "b" else (rows, cluster * columns)
 
 
 @gluon.constexpr_function
 def tile_of(shape):
-    """The same, of a program where there are no clusters."""
+    """Rows and columns of a cluster's tile, or a program's where there are no clusters."""
     return cluster_tile(shape.CLUSTER, shape.SHARED, shape.BLOCK_M, shape.BLOCK_N)
 
 
 @gluon.constexpr_function
 def group_of(shape):
-    """Tiles in a group; of clusters as many as are as high as GROUP_M tiles of 128 rows."""
+    """Tile rows in a group; of clusters, as many as are as high as GROUP_M tiles of 128 rows."""
     return shape.GROUP_M if shape.CLUSTER == 1 else max(1, 128 * shape.GROUP_M // tile_of(shape)[0])
 
 
 @aggregate
 class Scheduler:
-    """A persistent program, or cluster of programs, takes every so many-th unit of work.
+    """The units of persistent programs, or clusters of them, dealt out in turn.
 
-    Units are tiles, in the raster `ORDER`, or parts of their K: all tiles' first parts come first.
+    Units are tiles in the raster `ORDER`. With SPLIT_K, a tile is SPLIT_K units: the first of every
+    tile come first.
     """
 
     M: Value
@@ -64,13 +65,13 @@ class Scheduler:
 
     @gluon.jit
     def tiles(self):
-        """Of the whole product; of clusters."""
+        """Number of tiles of the whole product, batches included; of clusters' tiles."""
         TILE: gl.constexpr = tile_of(self.SHAPE)
         return gl.cdiv(self.M, TILE[0]) * gl.cdiv(self.N, TILE[1]) * self.B0 * self.B1
 
     @gluon.jit
     def units(self):
-        """Of the whole product: one behind the last."""
+        """Number of work units (tiles x SPLIT_K)."""
         return self.tiles() * self.SHAPE.SPLIT_K
 
     @gluon.jit
@@ -80,17 +81,17 @@ class Scheduler:
 
     @gluon.jit
     def stride(self):
-        """From one of its units to the next."""
+        """Distance from one of a program's units to the next."""
         return gl.num_programs(0) // self.SHAPE.CLUSTER
 
     @gluon.jit
     def rank(self):
-        """The program's place in its cluster."""
+        """The program's rank in its cluster."""
         return gl.program_id(0) % self.SHAPE.CLUSTER
 
     @gluon.jit
     def place(self, tile):
-        """Batch indices, first row and first column of this program's part of a tile."""
+        """Batch indices, first row and first column of this program's share of `tile`."""
         SHAPE: gl.constexpr = self.SHAPE
         TILE: gl.constexpr = tile_of(SHAPE)
         GROUP: gl.constexpr = group_of(SHAPE)
@@ -105,37 +106,28 @@ class Scheduler:
         return b0, b1, row, col
 
     @gluon.jit
-    def share(self, part, PARTS: gl.constexpr):
-        """The first step of one of so many parts of K, and how many it has."""
+    def share(self, index, COUNT: gl.constexpr):
+        """Range `index` of `COUNT` that K is cut into: its first step, and the number of steps."""
         BLOCK_K: gl.constexpr = self.SHAPE.BLOCK_K
         EACH: gl.constexpr = CUT // BLOCK_K if self.SHAPE.PARTS > 1 else 1
-        pieces = gl.cdiv(self.K, EACH * BLOCK_K)
-        first = pieces * part // PARTS * EACH
-        steps = pieces * (part + 1) // PARTS * EACH - first
-        if PARTS > 1:
-            gl.assume(steps > 0)  # else ptxas may serialise WGMMA for the sake of sums without any
+        cuts = gl.cdiv(self.K, EACH * BLOCK_K)
+        first = cuts * index // COUNT * EACH
+        steps = cuts * (index + 1) // COUNT * EACH - first
+        if COUNT > 1:
+            gl.assume(steps > 0)  # else ptxas may serialise WGMMA, in case there is no step
         return first, steps
 
     @gluon.jit
     def steps(self, i):
-        """How many a unit has."""
+        """Number of steps of unit `i`."""
         return self.share(i // self.tiles(), self.SHAPE.SPLIT_K)[1]
 
     @gluon.jit
     def unit(self, i):
         """Unit `i` of the whole product."""
-        tile, part = i, 0
+        tile, split = i, 0
         if self.SHAPE.SPLIT_K > 1:
-            tile, part = i % self.tiles(), i // self.tiles()
-        first, steps = self.share(part, self.SHAPE.SPLIT_K)
+            tile, split = i % self.tiles(), i // self.tiles()
+        first, steps = self.share(split, self.SHAPE.SPLIT_K)
         b0, b1, row, col = self.place(tile)
-        return Unit(tile, part, first, steps, b0, b1, row, col)
-
-    @gluon.jit
-    def unit_of_rank(self):
-        """Of a program whose cluster has a tile to itself: a part for each rank."""
-        rank = gl.program_id(0) % self.SHAPE.SPLIT_K
-        tile = gl.program_id(0) // self.SHAPE.SPLIT_K
-        first, steps = self.share(rank, self.SHAPE.SPLIT_K)
-        b0, b1, row, col = self.place(tile)
-        return Unit(tile, rank, first, steps, b0, b1, row, col)
+        return Unit(tile, split, first, steps, b0, b1, row, col)

@@ -1,4 +1,4 @@
-"""What a kernel whose warps have roles knows when it is compiled."""
+"""The compile-time constants of a kernel whose warps have roles."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from triton.experimental.gluon.language import constexpr
 
 @dataclasses.dataclass(frozen=True)
 class Shape(str):
-    """A launch's tiles and how they are made; sizes in elements.
+    """A launch's tiles and how they are computed; sizes in elements.
 
     A tile [BLOCK_M, BLOCK_N] is computed in steps of BLOCK_K, of which the ring holds `STAGES`, by
     `WARPS`. A program has `CONSUMERS`, which share a tile in slabs of `ROWS`, or take turns. Tiles
-    come in the raster `ORDER`, in groups of GROUP_M; K is cut into SPLIT_K parts, which run
-    `TOGETHER` or as it happens. If there are `PARTS`, K is cut into these, at places that follow
-    from K alone; a program has one of them, or all if SPLIT_K is 1. EPI_N columns are stored at a
-    time, by way of one of the `BUFFERS` of each consumer. Matrices are stored by rows (N) or
-    columns (T); C by threads if it is n or t. Offsets in C have 64 bits if `WIDE`.
+    come in the raster `ORDER`, in groups of GROUP_M. SPLIT_K programs share a tile's K; they all
+    run at once if `TOGETHER`. If PARTS is more than 1, K is cut into as many fixed chunks, at
+    places that follow from K alone: a program has one of them, or all if SPLIT_K is 1. EPI_N
+    columns are stored at a time, through one of the `BUFFERS` of each consumer. Matrices are stored
+    by rows (N) or columns (T); C is stored by threads, not by TMA, if it is n or t. Offsets in C
+    have 64 bits if `WIDE`.
 
     The programs of a `CLUSTER` lie one below the other and share each tile of B, or side by side
-    and share A: `SHARED` says which. `TYPE` of the operands, in PTX. C gets
-    the sums alone if `PLAIN`; else `BIAS` says along what the bias runs, rows (m) or columns (n),
-    the sums then go through the `ACTIVATION`; `LINES` as of `finish.load_extra`. If it is `GATED`,
-    those of the gate do, and C has a column for two of the tile's.
+    and share A: `SHARED` says which. `TYPE` is the operands', in PTX. C is the accumulator as it is
+    if `PLAIN`. Else `BIAS` says whether the bias runs along the rows (m) or columns (n); then comes
+    the `ACTIVATION`; `LINES` as in `epilogue_ops.load_operands`. If it is `GATED`, the activation
+    is the gate's, and C has a column for two of the tile's.
     """
 
     BLOCK_M: int
@@ -55,10 +56,10 @@ class Shape(str):
     GATED: bool = False
 
     def __new__(cls, *args, **fields):
-        """Text, to those who write down what Triton compiles: its hooks do, in JSON."""
+        """Its text is what Triton's hooks write down, in JSON, of what is compiled."""
         return super().__new__(cls, f"{args}, {fields}")
 
     def __post_init__(self) -> None:
-        """In a kernel, what is read of a constexpr is none."""
+        """Make each field a constexpr: attributes of a constexpr object are not, in a kernel."""
         for name, value in vars(self).copy().items():
             object.__setattr__(self, name, constexpr(value))

@@ -1,20 +1,20 @@
-"""The stream-K scheduler: equal shares of the steps of tiles that would not fill a round."""
+"""The stream-K scheduler: equal shares of the steps of those tiles that don't fill a wave."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from .language import Value, aggregate
 from .memory import acc_columns
-from .parts import arrive_last, deposit, piece_offsets
 from .scheduler import Scheduler, Unit
+from .split_k import arrive_last, piece_offsets, store_partials
 
 
 @aggregate
 class StreamK:
-    """A program's `whole` tiles, and its share of the steps of those that would not fill a round.
+    """A program's `whole` tiles, and its share of the steps of the tiles that don't fill a wave.
 
-    The share is the steps [begin, end), of all steps of the tiles that are shared out. It ends
-    anywhere, so its first and last tile may have other programs too, at most `SPLIT_K`.
+    The share is the steps [begin, end) of all steps of the tiles that are shared out. It ends
+    anywhere, so other programs may share its first and its last tile, at most `SPLIT_K` each.
     """
 
     work: Scheduler
@@ -26,9 +26,9 @@ class StreamK:
 
     @gluon.jit
     def units(self):
-        """Of this program: tiles, and pieces of tiles."""
-        pieces = (self.end - 1) // self.steps - self.begin // self.steps + 1
-        return self.whole + gl.where(self.end > self.begin, pieces, 0)
+        """Number of this program's units: tiles, and ranges of a tile's steps."""
+        ranges = (self.end - 1) // self.steps - self.begin // self.steps + 1
+        return self.whole + gl.where(self.end > self.begin, ranges, 0)
 
     @gluon.jit
     def unit(self, i):
@@ -46,24 +46,25 @@ class StreamK:
 
     @gluon.jit
     def slot(self, program, here):
-        """Where a program's sums of a shared tile stand: it begins in one and ends in another."""
+        """The slot of a program's partial sums: one for the tile it begins in, one for the last."""
         begin, _ = share_of(program, self.rest, self.steps, self.work.SHAPE.SPLIT_K)
         return gl.cast(2 * program + gl.where(begin < here * self.steps, 1, 0), gl.int64)
 
     @gluon.jit
-    def reduce(self, parts, acc, out, unit):
-        """Deposit the sums of a share of a tile; of all its programs, the last adds them up."""
+    def reduce(self, workspace, acc, out, unit):
+        """Store the partial sums of a shared tile; the last of its programs adds and stores it."""
         SHAPE: gl.constexpr = self.work.SHAPE
         ROWS: gl.constexpr = SHAPE.ROWS
         EPI_N: gl.constexpr = SHAPE.EPI_N
         SIZE: gl.constexpr = ROWS * acc_columns(acc)
+        partials = workspace.partials_ptr
         here = unit.tile - self.whole * gl.num_programs(0)  # among the shared ones
         start = owner_of(here * self.steps, self.rest, self.steps, SHAPE.SPLIT_K)
         stop = owner_of((here + 1) * self.steps - 1, self.rest, self.steps, SHAPE.SPLIT_K) + 1
-        deposit(parts.sums_ptr + self.slot(gl.program_id(0), here) * SIZE, acc, EPI_N)
-        if arrive_last(parts.counters_ptr + here, stop - start):
+        store_partials(partials + self.slot(gl.program_id(0), here) * SIZE, acc, EPI_N)
+        if arrive_last(workspace.counters_ptr + here, stop - start):
             for i in gl.static_range(acc_columns(acc) // EPI_N):
-                piece = add_shares(parts.sums_ptr, self, here, start, stop, i, SIZE, ROWS, EPI_N)
+                piece = add_shares(partials, self, here, start, stop, i, SIZE, ROWS, EPI_N)
                 out.store_pieces((piece,), unit, 0, i * EPI_N, 0)
 
 
@@ -99,16 +100,16 @@ def owner_of(step, tiles, steps, SPLIT_K: gl.constexpr):
 
 
 @gluon.jit
-def add_shares(sums_ptr, work, here, start, stop, piece, SIZE: gl.constexpr, BLOCK_M: gl.constexpr,
-               EPI_N: gl.constexpr):  # fmt: skip
-    """The sum of a piece over the programs [start, stop) that share a tile, in their order."""
+def add_shares(partials_ptr, work, here, start, stop, piece, SIZE: gl.constexpr,
+               BLOCK_M: gl.constexpr, EPI_N: gl.constexpr):  # fmt: skip
+    """A piece summed over the programs [start, stop) that share a tile, in their order."""
     where = piece_offsets(piece, BLOCK_M, EPI_N)
-    total = gl.load(sums_ptr + work.slot(start, here) * SIZE + where, cache_modifier=".cg")
-    # Whoever comes after the first began inside the tile: its first slot. Four at a time, so that
-    # their loads are in flight together.
+    total = gl.load(partials_ptr + work.slot(start, here) * SIZE + where, cache_modifier=".cg")
+    # Programs after the first began inside the tile: its first slot. Four at a time, so that their
+    # loads are in flight together.
     for other in range(start + 1, stop, 4):
         for j in gl.static_range(4):
-            sums = sums_ptr + gl.cast(2 * (other + j), gl.int64) * SIZE
+            partials = partials_ptr + gl.cast(2 * (other + j), gl.int64) * SIZE
             inside = (where >= 0) & (other + j < stop)
-            total += gl.load(sums + where, mask=inside, other=0.0, cache_modifier=".cg")
+            total += gl.load(partials + where, mask=inside, other=0.0, cache_modifier=".cg")
     return total

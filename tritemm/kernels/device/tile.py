@@ -8,18 +8,14 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ...machine import interpreter
-from .finish import finish as finish
+from .epilogue_ops import EpilogueArgs as EpilogueArgs
+from .epilogue_ops import Strides as Strides
+from .epilogue_ops import apply_epilogue as apply_epilogue
+from .offsets import batch_offset as batch_offset
+from .offsets import widen as widen
 
 #: True when kernels run in Triton's interpreter, which needs two corrections below.
 INTERPRETED = tl.constexpr(interpreter.INTERPRETED)
-
-
-@triton.jit
-def widen(x, WIDE: tl.constexpr):
-    """`x` as int64 where an offset of this problem can pass 2**31 elements, else unchanged."""
-    if WIDE:
-        x = tl.cast(x, tl.int64)
-    return x
 
 
 @triton.jit
@@ -31,12 +27,6 @@ def follow(PDL: tl.constexpr):
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
-
-
-@triton.jit
-def batch_offset(b0, b1, stride_0, stride_1):
-    """Elements before batch (b0, b1), in 64 bits: batches may lie 2**31 elements apart."""
-    return tl.cast(b0, tl.int64) * stride_0 + tl.cast(b1, tl.int64) * stride_1
 
 
 @triton.jit
@@ -101,15 +91,15 @@ def load_box(desc, b0, b1, i, j, I: tl.constexpr, J: tl.constexpr, BATCHED: tl.c
 
 @triton.jit
 def store_tile(c_desc, c_ptr, acc, b0, b1, row, col, M, N,
-               strides, extra, BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
+               strides, epilogue, BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
                TMA_STORE: tl.constexpr, BATCHED: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
-    """Finish and write the tile at (row, col) of batch (b0, b1), by the copy engine if it can.
+    """Apply the epilogue and store the tile at (row, col) of batch (b0, b1), by TMA if `TMA_STORE`.
 
-    `strides` of C and `extra`, as `finish` takes it.
+    `strides` are `Strides`, `epilogue` are `EpilogueArgs`.
     """
     offs_m = widen(row + tl.arange(0, acc.shape[0]), WIDE)
     offs_n = widen(col + tl.arange(0, acc.shape[1]), WIDE)
-    acc = finish(acc, extra, b0, b1, offs_m, offs_n, M, N, BIAS, ACTIVATION)
+    acc = apply_epilogue(acc, epilogue, b0, b1, offs_m, offs_n, M, N, BIAS, ACTIVATION)
     if TMA_STORE:
         tile = convert(acc, c_desc.dtype)
         if BATCHED:
@@ -117,5 +107,5 @@ def store_tile(c_desc, c_ptr, acc, b0, b1, row, col, M, N,
         else:
             c_desc.store([row, col], tile)
     else:
-        c_ptr += batch_offset(b0, b1, strides[0], strides[1])
-        store(c_ptr, acc, offs_m, offs_n, M, N, strides[2], strides[3])
+        c_ptr += batch_offset(b0, b1, strides.b0, strides.b1)
+        store(c_ptr, acc, offs_m, offs_n, M, N, strides.m, strides.n)

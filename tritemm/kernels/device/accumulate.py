@@ -1,0 +1,36 @@
+"""How a consumer accumulates a unit of work: all steps in one sum, or fixed chunks of K in theirs.
+
+Fixed chunks begin where no tile moves them. One program adds the sums of all, in their order; where
+each of SPLIT_K programs has one, `split_k` and `exchange` add them in the same order.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+
+@gluon.jit
+def accumulate(loop, n, unit, work, SLAB: gl.constexpr = 0):
+    """A unit's accumulator, complete, and the next unit's first step; this one's is `n`."""
+    CHUNKS: gl.constexpr = work.SHAPE.PARTS
+    if CHUNKS > work.SHAPE.SPLIT_K:
+        _, steps = work.share(0, CHUNKS)
+        acc = loop.multiply(n, steps, SLAB)
+        acc, n = loop.multiply_tail(acc, n, steps)
+        for chunk in range(1, CHUNKS):
+            _, steps = work.share(chunk, CHUNKS)
+            more = loop.multiply(n, steps, SLAB)
+            more, n = loop.multiply_tail(more, n, steps)
+            acc = added(acc, more)
+    else:
+        acc = loop.multiply(n, unit.steps, SLAB)
+        acc, n = loop.multiply_tail(acc, n, unit.steps)
+    return acc, n
+
+
+@gluon.jit
+def added(acc, more):
+    """The sums of the tensors of two tuples, one by one."""
+    total = ()
+    for i in gl.static_range(len(acc)):
+        total += (acc[i] + more[i],)
+    return total

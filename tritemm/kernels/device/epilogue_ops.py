@@ -1,0 +1,182 @@
+"""The epilogue: C = activation(alpha * acc + bias) + beta * residual.
+
+The one place of it, for kernels in Triton and in Gluon. It is computed in the accumulator's type,
+or in fp32 where that is fp16; a plain product compiles to none of it.
+"""
+
+from collections import namedtuple
+
+import triton
+import triton.language as tl
+
+from ...machine import interpreter
+
+#: True when kernels run in Triton's interpreter, which knows no PTX.
+INTERPRETED = tl.constexpr(interpreter.INTERPRETED)
+#: Elements of 16 bits in 16 bytes.
+VECTOR = tl.constexpr(8)
+#: Strides of C or of the residual, in elements.
+Strides = namedtuple("Strides", "b0, b1, m, n")
+#: A kernel's arguments for its epilogue; None for what the problem doesn't have.
+EpilogueArgs = namedtuple("EpilogueArgs", "bias_ptr, residual_ptr, alpha, beta, strides")
+
+
+@triton.jit
+def apply_epilogue(acc, args, b0, b1, offs_m, offs_n, M, N,
+                   BIAS: tl.constexpr, ACTIVATION: tl.constexpr):  # fmt: skip
+    """The elements of C at `offs_m` and `offs_n` of batch (b0, b1), before they are rounded.
+
+    `args` are `EpilogueArgs`; the bias runs along the rows of C if `BIAS` is "m", else the columns.
+    """
+    loaded = load_operands(args, b0, b1, offs_m, offs_n, M, N, BIAS)
+    return combine(acc, args, loaded, ACTIVATION)
+
+
+@triton.jit
+def load_operands(args, b0, b1, offs_m, offs_n, M, N, BIAS: tl.constexpr,
+                  LINES: tl.constexpr = False, GATED: tl.constexpr = False):  # fmt: skip
+    """The bias as a row or a column, and the residual: a tuple of those that there are.
+
+    If `GATED`, the bias has N elements for the gate, then N for the factor it multiplies, and both
+    are loaded. `LINES`: N is a multiple of `VECTOR`, and the residual is stored by rows on 16-byte
+    boundaries. Triton sees both by itself where it has the kernel's own arguments, and loads
+    several elements at a time.
+    """
+    loaded = ()
+    end = N // VECTOR * VECTOR if LINES else N
+    if args.bias_ptr is not None:
+        loaded += (load_bias(args.bias_ptr, offs_m, offs_n, M, end, BIAS, LINES),)
+        if GATED:
+            loaded += (load_bias(args.bias_ptr + N, offs_m, offs_n, M, end, BIAS, LINES),)
+    if args.residual_ptr is not None:
+        mask = (offs_m[:, None] < M) & (offs_n[None, :] < end)
+        # int64: batches may lie 2**31 elements apart
+        ptr = args.residual_ptr + tl.cast(b0, tl.int64) * args.strides.b0
+        ptr += tl.cast(b1, tl.int64) * args.strides.b1
+        if LINES:
+            ptrs = ptr + offs_m[:, None] * args.strides.m + offs_n[None, :]
+            ptrs = tl.max_contiguous(tl.multiple_of(ptrs, (1, 16)), (1, VECTOR))
+        else:
+            ptrs = ptr + offs_m[:, None] * args.strides.m + offs_n[None, :] * args.strides.n
+        loaded += (tl.load(ptrs, mask=mask, other=0.0),)
+    return loaded
+
+
+@triton.jit
+def load_bias(bias_ptr, offs_m, offs_n, M, N, BIAS: tl.constexpr, LINES: tl.constexpr):
+    """The bias at `offs_m` as a column, or at `offs_n` as a row."""
+    if BIAS == "n":
+        ptrs = bias_ptr + offs_n
+        if LINES:
+            ptrs = tl.max_contiguous(tl.multiple_of(ptrs, 16), VECTOR)
+        bias = tl.load(ptrs, mask=offs_n < N, other=0.0)[None, :]
+    else:
+        bias = tl.load(bias_ptr + offs_m, mask=offs_m < M, other=0.0)[:, None]
+    return bias
+
+
+@triton.jit
+def combine(acc, args, loaded, ACTIVATION: tl.constexpr):
+    """The whole epilogue, of operands that are `loaded`."""
+    acc = activate(scale_and_bias(acc, args, loaded), ACTIVATION)
+    return add_residual(acc, args, loaded)
+
+
+@triton.jit
+def combine_gated(gate, up, args, loaded, ACTIVATION: tl.constexpr):
+    """activation(alpha * gate + bias) * (alpha * up + bias) + beta * residual."""
+    gate = activate(scale_and_bias(gate, args, loaded), ACTIVATION)
+    up = scale_and_bias(up, args, loaded[1:])
+    return add_residual(gate * up, args, loaded)
+
+
+@triton.jit
+def scale_and_bias(acc, args, loaded):
+    """alpha * acc + bias, which comes first in `loaded`."""
+    if args.alpha is not None:
+        acc = to_fp32(acc) * args.alpha
+    if args.bias_ptr is not None:
+        acc = to_fp32(acc)
+        acc += loaded[0].to(acc.dtype)
+    return acc
+
+
+@triton.jit
+def add_residual(acc, args, loaded):
+    """acc + beta * residual, which comes last in `loaded`."""
+    if args.residual_ptr is not None:
+        acc = to_fp32(acc)
+        residual = loaded[len(loaded) - 1].to(acc.dtype)
+        if args.beta is not None:
+            residual *= args.beta
+        acc += residual
+    return acc
+
+
+@triton.jit
+def to_fp32(acc):
+    """An fp16 accumulator in fp32; any other as it is."""
+    if acc.dtype == tl.float16:
+        acc = acc.to(tl.float32)
+    return acc
+
+
+@triton.jit
+def activate(x, ACTIVATION: tl.constexpr):
+    """One of `problem.ACTIVATIONS`, of each element; NaN stays NaN."""
+    if ACTIVATION != "":
+        x = to_fp32(x)
+    if ACTIVATION == "relu":
+        x = tl.where(x < 0, 0.0, x)
+    elif ACTIVATION == "gelu":
+        x = gelu(x)
+    elif ACTIVATION == "gelu_tanh":
+        # x * (1 + tanh(y)) / 2 is x * sigmoid(2 y), with y = sqrt(2 / pi) * (x + 0.044715 x^3)
+        x = x * sigmoid(x * (1.5957691216057308 + 0.07135481282553495 * x * x))
+    elif ACTIVATION == "silu":
+        x = x * sigmoid(x)
+    return x
+
+
+@triton.jit
+def sigmoid(x):
+    """1 / (1 + exp(-x)), in 5 instructions."""
+    return reciprocal(1 + power_of_2(x * -1.4426950408889634))
+
+
+@triton.jit
+def gelu(x):
+    """x * Phi(x), of the normal distribution function, in 11 instructions and two of the SFU's.
+
+    Phi(x) is sigmoid(x * q(x^2)) for some q, whose polynomial here, times -log2(e), keeps the error
+    below 1.5e-7 |x|, and to 2^-16 of the result down to x = -3. Found by linear programming.
+    """
+    y = x * x
+    q = 3.977779385877511e-07 + y * -5.4935793691868184e-09
+    q = 0.00016091347788460553 + y * (-1.1659312804112142e-05 + y * q)
+    q = -2.3022103309631348 + y * (-0.10483112186193466 + y * (9.038673306349665e-05 + y * q))
+    return x * reciprocal(1 + power_of_2(x * q))
+
+
+@triton.jit
+def reciprocal(x):
+    """1 / x of positive x, to 1 ulp."""
+    if INTERPRETED:
+        x = 1 / x
+    else:
+        x = tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f32 $0, $1;", "=r,r", [x], tl.float32, is_pure=True, pack=1
+        )
+    return x
+
+
+@triton.jit
+def power_of_2(x):
+    """2 ** x, to 2 ulp."""
+    if INTERPRETED:
+        x = tl.exp2(x)
+    else:
+        x = tl.inline_asm_elementwise(
+            "ex2.approx.ftz.f32 $0, $1;", "=r,r", [x], tl.float32, is_pure=True, pack=1
+        )
+    return x

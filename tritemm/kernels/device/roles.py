@@ -1,0 +1,50 @@
+"""The roles of a program's warps: a producer loads, up to three consumers multiply and store.
+
+A rung writes its consumer, `compute(args, WHICH)`, and hands it to `run_roles`. `args` begin with
+the scheduler and the mainloop, all that a producer needs.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.language.extra.cuda import gdc_wait
+
+from .language import builtin, unwrap
+
+
+@gluon.jit
+def load(work, loop):
+    """The producer: loads every step of every unit of this program."""
+    gdc_wait()
+    n = gl.to_tensor(0)
+    for i in range(work.first(), work.units(), work.stride()):
+        n = loop.load(n, work.unit(i))
+
+
+@gluon.constexpr_function
+def workers(consumers, clustered):
+    """Warps and registers of each role after the first consumer, which has the launch's.
+
+    Consumers have a warpgroup each, if there are several, and take registers from the producer. In
+    a cluster idle warps fill up the producer's warpgroup.
+    """
+    warps = [4] * (consumers - 1) + [1] + [1, 2] * clustered
+    registers = {1: [], 2: [240], 3: [160, 160]}[consumers] + [24] + [24, 24] * clustered
+    return warps, registers
+
+
+@gluon.jit
+def run_roles(compute: gl.constexpr, producer: gl.constexpr, args, CONSUMERS: gl.constexpr):
+    """Run `compute` in each of the `CONSUMERS` and `producer` in one warp, until all end."""
+    specialize(compute, producer, args, CONSUMERS, (), workers(CONSUMERS, False))
+
+
+@builtin
+def specialize(compute, producer, args, CONSUMERS, IDLE, WORKERS, _semantic=None, _generator=None):
+    """`gl.warp_specialize`, in Python: a jit function can't make a list of roles of any length.
+
+    Triton's cache doesn't see what stands here, so it only puts its arguments in order.
+    """
+    roles = [(unwrap(compute), (args, gl.constexpr(which))) for which in range(unwrap(CONSUMERS))]
+    roles += [(unwrap(producer), args[:2]), *IDLE]
+    warps, registers = unwrap(WORKERS)
+    gl.warp_specialize(roles, warps, registers, _semantic=_semantic, _generator=_generator)
