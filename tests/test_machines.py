@@ -17,7 +17,9 @@ from tritemm.arch import gpus
 from tritemm.cli.main import main
 from tritemm.dispatch import cache
 from tritemm.machine import needs
+from tritemm.plan import slow
 from tritemm.problem import INTERPRETED, Device, Problem
+from tritemm.takeover import routing
 
 from .harness import DEVICE
 
@@ -166,7 +168,7 @@ def test_calls_that_are_routed_there_are_torchs(monkeypatch):
         raise problem.Unsupported("a sentence", "an AMD GPU")
 
     a = torch.ones(4, 4, device=DEVICE)
-    monkeypatch.setattr(plan, "product", unsupported)
+    monkeypatch.setattr(routing, "product", unsupported)
     with tritemm.enabled() as report:
         torch.addmm(a, a, a)
     assert report.fell_back == {"addmm": {"an AMD GPU": 1}}
@@ -244,7 +246,7 @@ class TestTheInterpreterIsSlow:
     @pytest.fixture(autouse=True)
     def quick(self, monkeypatch):
         """Nothing is multiplied."""
-        monkeypatch.setattr(plan, "_slow", plan._Slow())
+        monkeypatch.setattr(slow, "warning", slow.Slow())
         monkeypatch.setattr(plan, "run", lambda *args: [None])
 
     def test_a_large_product(self):
@@ -295,7 +297,7 @@ def test_two_copies_in_one_process(python, tmp_path):
     (other / "tritemm").symlink_to(ROOT / "tritemm")
     status, out, errors = python("-c", SECOND, str(other))
     assert status == 0, errors
-    assert f"{ROOT / 'tritemm' / 'ops.py'} has registered its operators, and {other}" in out
+    assert f"{ROOT / 'tritemm' / 'op' / 'gemm.py'} has registered its operators, and {other}" in out
     assert "Import one of the two" in out
 
 
