@@ -126,19 +126,6 @@ def available() -> bool:
     return AVAILABLE and not is_dynamo_compiling()
 
 
-def addresses_of(a, b, out) -> tuple[int, int, int] | None:
-    """Those of a, b and out, 0 without one; None of tensors that only stand for memory.
-
-    Such are zeros that nobody has written, and what a transform leaves behind or hands in.
-    """
-    try:
-        first, second = a.data_ptr(), b.data_ptr()
-        third = 0 if out is None else out.data_ptr()
-    except RuntimeError:
-        return None
-    return (first, second, third) if first and second else None
-
-
 def recording() -> bool:
     """Whether autograd records what happens to tensors that require grad.
 

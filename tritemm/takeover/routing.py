@@ -109,8 +109,8 @@ def _product(rank: int, a, b, out_dtype=None, *, out=None):
     """mm, or of rank 3 bmm: all their overloads."""
     options = _options.get((a.dtype, out_dtype))
     if options is not None and a.dim() == rank == b.dim() and (rank == 2 or a.size(0) == b.size(0)):
-        addresses = a.data_ptr(), b.data_ptr(), 0 if out is None else out.data_ptr()
-        kind = fast_path.KNOWN.get(fast_path.key_of(a, b, out, addresses, options))
+        key, addresses = fast_path.kind_of(a, b, out, options)
+        kind = fast_path.KNOWN.get(key)
         if kind is not None and kind.launches is not None and fast_path.AVAILABLE:
             result = fast_path.multiply(kind, addresses, out)
             if result is not None:
