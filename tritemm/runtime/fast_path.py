@@ -67,6 +67,10 @@ class Kind(Protocol):
     launches: Launches | None
     apart: bool
 
+    def dropped(self, size: tuple[int, ...], stride: tuple[int, ...]) -> Kind:
+        """The same with a result of fewer dimensions."""
+        ...
+
 
 #: A kind that has launches, and which two of some addresses it multiplies.
 Step = tuple[Kind, int, int]
