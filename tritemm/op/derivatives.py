@@ -161,7 +161,8 @@ def repeated(
     """
     recorded = a.requires_grad or b.requires_grad
     if then is not NOTHING:
-        recorded = recorded or any(t is not None and t.requires_grad for t in (bias, residual))
+        for t in (bias, residual):
+            recorded = recorded or (t is not None and t.requires_grad)
     recorded = recorded and fast_path.recording()
     if recorded and (out is not None or a.dim() < 2 or b.dim() < 2):
         return None

@@ -50,8 +50,6 @@ class EpilogueInputs(NamedTuple):
     @property
     def factors(self) -> tuple[float, ...]:
         """Alpha and beta, those that are not 1."""
-        if self.alpha == 1 == self.beta:
-            return ()
         return tuple(factor for factor in (self.alpha, self.beta) if factor != 1)
 
     @property
@@ -77,7 +75,8 @@ class EpilogueInputs(NamedTuple):
 
     def read(self) -> tuple[float, ...]:
         """What a launch is given: the addresses of the tensors, and the factors."""
-        return *[t.data_ptr() for t in self.tensors], *self.factors
+        addresses = [t.data_ptr() for t in self.tensors]
+        return tuple(addresses) if self.alpha == 1 == self.beta else (*addresses, *self.factors)
 
     def met_by(self, out: torch.Tensor) -> bool:
         """Whether writing `out` changes what is still to be read.
