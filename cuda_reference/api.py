@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 
 from tritemm import plan
-from tritemm.problem import ACCUMULATE, Problem
+from tritemm.problem import ACCUMULATE, Problem, span
 from tritemm.problem.config import config_of
 from tritemm.rungs import Ladder
 from tritemm.runtime import fast_path
@@ -140,7 +140,7 @@ def _check_memory(a, b, out) -> None:
         stride = out.stride(0)
         raise ValueError(f"rows of out overlap, {stride} elements apart: out.contiguous() has room")
     addresses = (a.data_ptr(), b.data_ptr(), out.data_ptr())
-    if fast_path.overlap(addresses, (plan.span(a), plan.span(b), plan.span(out))):
+    if fast_path.overlap(addresses, (span(a), span(b), span(out))):
         raise ValueError("out shares memory with a or b; give another, or none")
 
 

@@ -16,7 +16,7 @@ import torch
 
 from tritemm.budget import Verdict, check
 from tritemm.budget import reference as exact
-from tritemm.plan import Ending
+from tritemm.problem import EpilogueInputs
 
 from .case import DTYPES, Case
 
@@ -123,7 +123,7 @@ def _judged(case: Case, accumulate: str, times: int, a, b, c, bias=None, residua
     """C of A and B, and what follows them; `times` over, to accumulate."""
     after, how = case.after, {"accumulate": DTYPES[accumulate], "precision": case.precision}
     alpha = float(times if after.accumulate else 1)
-    ending = Ending(bias, residual, after.activation, alpha, 1.0)
+    ending = EpilogueInputs(bias, residual, after.activation, alpha, 1.0)
     how["ending"] = None if case.ending is None else ending
     return check(c, a, b, stepwise=True, **how)
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 import tritemm
 from tritemm import dispatch, plan
-from tritemm.problem import GATED
+from tritemm.problem import GATED, EpilogueInputs, result_shape
 
 from .calls import OURS, compiled_apart
 from .case import DTYPES, Case, Ending
@@ -72,8 +72,8 @@ def _choice(case: Case, a, b, c, bias, residual) -> dispatch.Choice:
     """What tritemm runs; of a gated activation that torch ends, for the product before it."""
     after = case.after
     added = c if after.accumulate else residual
-    ending = plan.Ending.made(a, b, bias, added, after.activation)
-    shape = plan.result_shape(a, b, after.activation)
+    ending = EpilogueInputs.made(a, b, bias, added, after.activation)
+    shape = result_shape(a, b, after.activation)
     out = torch.empty(shape, dtype=c.dtype, device="meta")
     problem = plan.matrices(a, b, out, None, DTYPES[case.accumulate], ending)[0]
     return dispatch.first_choice(problem)

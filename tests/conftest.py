@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from tritemm import plan
 from tritemm.nn import packing
+from tritemm.plan import slow
 from tritemm.problem import INTERPRETED
 
 # Said once in a process, it would be said in any test, some of which take a warning for an error.
-plan._slow.told = True
+slow.warning.told = True
 #: So that packing is tested where there is no GPU, too.
 packing.DEVICES.add("cpu")
 #: Workers that run tests marked `large`, each one at a time; GB of device memory that others may

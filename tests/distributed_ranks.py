@@ -44,7 +44,7 @@ from torch.distributed.tensor.parallel import (  # noqa: E402
 )
 
 from tritemm.api.row_parallel import added, products  # noqa: E402
-from tritemm.problem import INTERPRETED  # noqa: E402
+from tritemm.problem import INTERPRETED, NOTHING  # noqa: E402
 from tritemm.runtime import fast_path  # noqa: E402
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "tensor_parallel.py"
@@ -123,10 +123,10 @@ def check_rules_are_registered_on_demand(mesh):
     assert not IMPORTED_BY_TRITEMM
     a, b = place(whole(8, 8), mesh, R), place(whole(8, 8), mesh, R)
     with pytest.raises(NotImplementedError, match="sharding strategy"):
-        OPERATORS.mm.default(a, b, *OPTIONS, torch.float32)
+        OPERATORS.gemm.default(a, b, *NOTHING, *OPTIONS, torch.float32)
     with torch.inference_mode():
         assert tritemm.matmul(a, b).placements == (R,)
-    OPERATORS.mm.default(a, b, *OPTIONS, torch.float32)
+    OPERATORS.gemm.default(a, b, *NOTHING, *OPTIONS, torch.float32)
     tritemm.distributed.register()  # once more does no harm
 
 
@@ -194,7 +194,7 @@ def check_out(mesh):
             assert tritemm.matmul(x, y, out=out) is out
             same(out, a @ b, placement)
             out.zero_()
-            OPERATORS.mm_out.default(x, y, *OPTIONS, out=out)
+            OPERATORS.gemm_out.default(x, y, *NOTHING, *OPTIONS, out=out)
             same(out, a @ b, placement)
             assert tritemm.matmul(x, y, activation="relu", out=out, beta=2) is out
             same(out, (a @ b).relu() + 2 * (a @ b), placement)

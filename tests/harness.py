@@ -12,7 +12,7 @@ import torch
 from cuda_reference import toolkit
 from tritemm import budget, dispatch, plan
 from tritemm.dispatch.request import why_not
-from tritemm.problem import ACCUMULATE, INTERPRETED, Problem
+from tritemm.problem import ACCUMULATE, INTERPRETED, Problem, result_shape
 from tritemm.rungs import RUNGS
 
 from .sweep import pairwise
@@ -148,12 +148,12 @@ def run(
 ):  # fmt: skip
     """Run one rung on a, b (equal batch dims) and check every element and every guard.
 
-    `ending`: a `plan.Ending`, what follows the product; its residual may be "out", which is C. On
-    a GPU, where it costs little, also on operands that are stored alike and whose sums are exact.
-    Returns the kernel's refusal if it refuses, else None.
+    `ending`: `EpilogueInputs`, what follows the product; their residual may be "out", which is C.
+    On a GPU, where it costs little, also on operands stored alike whose sums are exact. Returns the
+    kernel's refusal if it refuses, else None.
     """
     dtype = out_dtype or (torch.int32 if a.dtype == torch.int8 else a.dtype)
-    shape = plan.result_shape(a, b, ending.activation if ending else "")
+    shape = result_shape(a, b, ending.activation if ending else "")
     guarded = Guarded.like(shape, dtype, **guard)
     c = guarded.tensor
     fields = {}
@@ -178,7 +178,8 @@ def run(
         if ending and ending.residual is c:
             c.copy_(operand(*c.shape[-2:], c.dtype, batch=c.shape[:-2]))
             wanted = ending._replace(residual=c.clone())
-        plan.run(kernel, problem, config, x, y, c, *(ending.tensors if ending else ()))
+        more = (*ending.tensors, *ending.factors) if ending else ()
+        plan.run(kernel, problem, config, x, y, c, *more)
         guarded.assert_untouched_outside()
         verdict = budget.check(c, x, y, accumulate=accumulate, precision=precision, ending=wanted)
         assert verdict.ok, f"{kernel.name}, {config}, {problem}: {verdict}"

@@ -16,7 +16,6 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia import driver as nvidia
 
-from tritemm import spec
 from tritemm.compile import asm
 from tritemm.dispatch.request import why_not
 from tritemm.problem import Problem
@@ -166,21 +165,20 @@ def compare_factors(kernel) -> str:
     """One line, of a bias and a residual: the factors of each launch are its own."""
     a, b, c = next(problems())
     bias, residual = torch.zeros(c.shape[1], dtype=c.dtype), torch.zeros_like(c)
-    fields = {"residual": residual, "bias": bias.dtype, "alpha": 2.0, "beta": 3.0}
-    first = dataclasses.replace(Problem.of(a, b, c, **fields), device=asm.DEVICES[90])
-    config = small(kernel, first)
-    operands = kernel._operands(first, config, a, b, c, bias, residual)
-    addresses = [t.data_ptr() for t in operands]
+    fields = {"residual": residual, "bias": bias.dtype, "alpha": True, "beta": True}
+    problem = dataclasses.replace(Problem.of(a, b, c, **fields), device=asm.DEVICES[90])
+    config = small(kernel, problem)
     recorded.clear()
-    for given in ({"alpha": 2.0, "beta": 3.0}, {"alpha": 0.5, "beta": -1.0}):
-        problem = first.with_factors(**given)
+    bound = []
+    for factors in ((2.0, 3.0), (0.5, -1.0)):
+        operands = kernel._operands(problem, config, a, b, c, bias, residual, *factors)
         call = kernel._prepare(problem, config, operands)
         kernel.fn[call.grid](**call.args, **call.options)
-        short = kernel._bind(problem, config, operands)
-        short(STREAM, spec._with_factors(problem, addresses, given.values()))
+        bound.append(kernel._bind(problem, config, operands))
+        bound[-1](STREAM, [t if isinstance(t, float) else t.data_ptr() for t in operands])
     own, same, others_own, other = (normal(args) for args in recorded)
     assert own == same and others_own == other, f"{kernel.name}: {recorded}"
-    assert own != other and short is kernel._bind(first, config, operands)
+    assert own != other and bound[0] is bound[1]
     return f"{kernel.name}: same factors"
 
 

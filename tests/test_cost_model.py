@@ -16,7 +16,7 @@ from tritemm.dispatch import invariant
 from tritemm.dispatch.cost_model import constants, model
 from tritemm.dispatch.cost_model.columns import Group, columns_of
 from tritemm.dispatch.cost_model.model import predict
-from tritemm.problem import Epilogue
+from tritemm.problem import EpilogueSpec
 from tritemm.rungs import find
 
 from .choosing import A100, GH200, H100, H200, measured_parts, problem
@@ -167,7 +167,7 @@ def test_a_card_that_is_here_says_how_many_clusters_it_has_room_for():
 class TestEpilogues:
     """Beside what an H200 took, in bursts."""
 
-    BIAS_GELU = Epilogue(activation="gelu", bias=torch.bfloat16)
+    BIAS_GELU = EpilogueSpec(activation="gelu", bias=torch.bfloat16)
 
     @pytest.mark.parametrize(
         ("size", "taken"),
@@ -187,7 +187,7 @@ class TestEpilogues:
 
     def test_what_is_not_there_takes_no_time(self):
         plain = problem(4096, 4096, 4096)
-        scaled = dataclasses.replace(plain, epilogue=Epilogue(alpha=2.0))
+        scaled = dataclasses.replace(plain, epilogue=EpilogueSpec(alpha=True))
         for rung in (find("warp_specialized"), find("cluster_pingpong")):
             config = rung.configs(plain)[0]
             assert predict(rung, scaled, config) == predict(rung, plain, config)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import tritemm
-from tritemm import plan
+from tritemm.plan import kinds
 
 from .harness import DEVICE
 from .test_torch import integers
@@ -79,14 +79,14 @@ def test_errors_are_of_torchs_type(equation, shapes):
 )
 def test_views_are_multiplied_where_they_lie(equation, shapes, monkeypatch):
     """Of attention: scores, their use, and the projections before and after it."""
-    seen, product = [], plan.product
+    seen, product = [], kinds.product
 
     def noted(a, b, *rest):
         seen.extend((a.data_ptr(), b.data_ptr()))
         return product(a, b, *rest)
 
-    monkeypatch.setattr("tritemm.op.ops.product", noted)
-    monkeypatch.setattr("tritemm.plan.product", noted)
+    monkeypatch.setattr("tritemm.op.gemm.product", noted)
+    monkeypatch.setattr("tritemm.plan.kinds.product", noted)
     a, b = (integers(*shape, dtype=torch.float16) for shape in shapes)
     got = tritemm.einsum(equation, a, b)
     assert torch.equal(got, torch.einsum(equation, a, b))

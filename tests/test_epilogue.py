@@ -6,9 +6,8 @@ import itertools
 import pytest
 import torch
 
-from tritemm import plan
 from tritemm.compile import asm
-from tritemm.problem import Problem
+from tritemm.problem import EpilogueInputs, Problem
 from tritemm.rungs import RUNGS
 
 from .harness import DEVICE, ids, operand, run, rung_param, rung_sweep
@@ -29,7 +28,7 @@ ENDINGS = {
 
 
 def ending_of(kind, M, N, dtype, batch=()):
-    """The `plan.Ending` of one of `ENDINGS`; "out" is for `run` to fill in."""
+    """The `EpilogueInputs` of one of `ENDINGS`; "out" is for `run` to fill in."""
     bias, residual, *rest = kind
     if bias:
         bias = torch.randn(N, dtype=torch.float64, device=DEVICE).to(dtype)
@@ -39,7 +38,7 @@ def ending_of(kind, M, N, dtype, batch=()):
         residual = operand(M, N, FP32, batch=batch)
     elif residual and residual != "out":
         residual = operand(M, N, dtype, residual, batch)
-    return plan.Ending(bias, residual, *rest)
+    return EpilogueInputs(bias, residual, *rest)
 
 
 SHAPES = {

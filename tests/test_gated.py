@@ -12,12 +12,12 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 import tritemm
-from tritemm import budget, dispatch, plan
+from tritemm import budget, dispatch
 from tritemm.arch.gluon_host import odd_halves
 from tritemm.compile import asm
 from tritemm.dispatch import cache
 from tritemm.dispatch.request import why_not
-from tritemm.problem import GATED, INTERPRETED, INTERPRETER, Problem, stored
+from tritemm.problem import GATED, INTERPRETED, INTERPRETER, EpilogueInputs, Problem, after, stored
 from tritemm.problem.config import Config
 from tritemm.rungs import RUNGS, find
 
@@ -33,7 +33,7 @@ TORCHS = {"swiglu": F.silu, "geglu": F.gelu}
 
 
 def ending_of(activation="swiglu", bias=None, residual=None):
-    return plan.Ending(bias, residual, activation, 1.0, 1.0)
+    return EpilogueInputs(bias, residual, activation, 1.0, 1.0)
 
 
 def ended(pair, activation):
@@ -381,8 +381,8 @@ def test_a_residual_counts_alike_however_it_is_broadcast():
     x, r = operand(5, 32, HALF), torch.tensor(1 / 3, device=DEVICE)
     whole = r.expand(5, 16)
     want = (F.gelu(x[:, :16]) * x[:, 16:] + whole).to(HALF)
-    assert torch.equal(plan.after(x, "geglu", r, 1.0), want)
-    assert torch.equal(plan.after(x, "geglu", whole, 1.0, out=torch.empty_like(want)), want)
+    assert torch.equal(after(x, "geglu", r, 1.0), want)
+    assert torch.equal(after(x, "geglu", whole, 1.0, out=torch.empty_like(want)), want)
     assert not torch.equal(F.gelu(x[:, :16]) * x[:, 16:] + r, want)  # torch rounds r first
 
 

@@ -15,7 +15,7 @@ from torch._dynamo.utils import counters
 from torch.nn import functional as F
 
 import tritemm
-from tritemm import budget, plan
+from tritemm import budget
 from tritemm.runtime import fast_path
 from tritemm.takeover import integrate, routing
 
@@ -55,7 +55,7 @@ def quick(monkeypatch):
         return (torch.empty(found.shape, dtype=options[-1]) if out is None else out).copy_(found)
 
     if DEVICE == "cpu":
-        monkeypatch.setattr(plan, "product", product)
+        monkeypatch.setattr(routing, "product", product)
 
 
 def whole(*shape, dtype=torch.float32, requires_grad=False):
@@ -348,7 +348,7 @@ def test_what_the_choice_refuses_falls_back(monkeypatch):
     def refuse(*args):
         raise ValueError("no kernel has such sums")
 
-    monkeypatch.setattr(plan, "product", refuse)
+    monkeypatch.setattr(routing, "product", refuse)
     report = assert_same(lambda: whole(3, 3).mul(0) @ torch.eye(3, device=DEVICE), routed={})
     assert report.fell_back == {"mm": {"no kernel for it": 1}}
 
@@ -558,13 +558,13 @@ def test_a_known_kind_is_launched_at_once(monkeypatch):
 
 def noted_options(monkeypatch):
     """The options of each product from now on."""
-    seen, product = [], plan.product
+    seen, product = [], routing.product
 
-    def noted(a, b, out, options, ending=None):
+    def noted(a, b, out, options, *rest):
         seen.append(options)
-        return product(a, b, out, options, ending)
+        return product(a, b, out, options, *rest)
 
-    monkeypatch.setattr(plan, "product", noted)
+    monkeypatch.setattr(routing, "product", noted)
     return seen
 
 

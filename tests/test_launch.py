@@ -20,10 +20,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import tritemm
 from tritemm import plan, rungs, spec
+from tritemm.api import matmul as api
 from tritemm.dispatch import Choice
-from tritemm.op import ops
-from tritemm.plan import Ending
-from tritemm.problem import INTERPRETED, Matrix, factors
+from tritemm.op import derivatives
+from tritemm.problem import INTERPRETED, EpilogueInputs, Matrix
 from tritemm.runtime import fast_path, launches, triton_private, workspace
 from tritemm.runtime.bounded import Bounded
 
@@ -65,15 +65,15 @@ def launching(kernel, view, config):
             tensor_at(address, matrix, view.batches)
             for address, matrix in zip(addresses, (view.a, view.b, view.c), strict=False)
         ]
-        more, ending, given = list(addresses[3:]), view.epilogue, factors(view.epilogue)
-        if ending.bias:
-            length = view.N if ending.along == "n" else view.M
-            line = Matrix(ending.bias, 1, length, (0, 0, length, 1), True)
+        more, spec = list(addresses[3:]), view.epilogue
+        if spec.bias:
+            length = view.N if spec.along == "n" else view.M
+            line = Matrix(spec.bias, 1, length, (0, 0, length, 1), True)
             operands.append(tensor_at(more.pop(0), line, (1, 1))[0])
-        if ending.residual:
-            operands.append(tensor_at(more.pop(0), ending.residual, view.batches))
-        new = view.with_factors(**dict(zip(given, more, strict=False)))
-        launch_of_rungs(kernel, new, config, *operands)
+        if spec.residual:
+            operands.append(tensor_at(more.pop(0), spec.residual, view.batches))
+        factors = more[: spec.alpha + spec.beta]
+        launch_of_rungs(kernel, view, config, *operands, *factors)
 
     return StandIn(multiply)
 
@@ -109,7 +109,6 @@ def stand_in(monkeypatch):
     """The short path on the CPU."""
     empty = torch._C._dynamo.guards._empty_strided_cpu
     monkeypatch.setattr(fast_path, "AVAILABLE", True)
-    monkeypatch.setattr(fast_path, "on_gpu", lambda a, b: True)
     monkeypatch.setattr(fast_path, "_device", lambda: -1)
     monkeypatch.setattr(fast_path, "_empty", empty)
     monkeypatch.setattr(fast_path, "KNOWN", {})
@@ -213,7 +212,7 @@ def test_a_gated_activation_that_torch_makes(stand_in, monkeypatch, needs_grad):
         a, b, bias = integers(2, 33, 40), integers(40, 24), integers(24)
         b.requires_grad_(needs_grad)
         if call:
-            monkeypatch.setattr("tritemm.api.gemm.GEMM", None)
+            monkeypatch.setattr("tritemm.op.gemm.GEMM", None)
         got, short = short_calls(tritemm.matmul, a, b, bias=bias, activation="swiglu")
         assert torch.equal(got, gated(a, b, bias)) and short == (call > 0)
         assert got.requires_grad is needs_grad
@@ -221,10 +220,11 @@ def test_a_gated_activation_that_torch_makes(stand_in, monkeypatch, needs_grad):
 
 def finished(kernel, view, config, a, b, c, *more):
     """In the place of a rung's launch: what it computes, by torch."""
-    ending = view.epilogue
-    tensors = iter(more)
-    bias, residual = (next(tensors) if has else None for has in (ending.bias, ending.residual))
-    then = plan.Ending(bias, residual, ending.activation, ending.alpha, ending.beta)
+    given = dict(zip(view.epilogue.arguments, more, strict=True))
+    then = EpilogueInputs(
+        given.get("bias_ptr"), given.get("residual_ptr"), view.epilogue.activation,
+        given.get("alpha", 1.0), given.get("beta", 1.0),
+    )  # fmt: skip
     c.copy_(then.of(a @ b, c.dtype))
 
 
@@ -243,7 +243,7 @@ def test_a_gated_activation_that_a_kernel_makes(stand_in, monkeypatch, batch):
         a, b, bias = integers(*batch, 33, 40), integers(*batch, 40, 24), integers(24)
         residual = integers(12)
         if call:
-            monkeypatch.setattr("tritemm.api.gemm.GEMM", None)
+            monkeypatch.setattr("tritemm.op.gemm.GEMM", None)
         more = {"bias": bias, "activation": "swiglu"}
         got, short = short_calls(tritemm.matmul, a, b, residual=residual, beta=-2, **more)
         assert torch.equal(got, gated(a, b, bias) - 2 * residual) and short == (call > 0)
@@ -265,7 +265,7 @@ def test_the_dispatcher_is_passed_by(stand_in, monkeypatch, more, needs_grad):
     tritemm.matmul(a, b).sum()
     for call in range(3):
         if call:
-            monkeypatch.setattr("tritemm.api.gemm.GEMM", None)
+            monkeypatch.setattr("tritemm.op.gemm.GEMM", None)
         got = tritemm.matmul(a, b, **more)
         assert torch.equal(got, torchs(a, b, **more))
         if needs_grad:
@@ -450,7 +450,7 @@ def test_torchs_sums_use_the_prepared_launch(stand_in, monkeypatch, shape, facto
     """Inside `enabled`, from the second of a kind on without looking for what it is made of."""
     for call in range(4):
         if call == 2:
-            monkeypatch.setattr(Ending, "made", None)
+            monkeypatch.setattr(EpilogueInputs, "made", None)
         c, a, b = integers(*shape), integers(4, 8), integers(8, 6).requires_grad_()
         want = torch.addmm(c, a, b, **factors)
         with tritemm.enabled() as report:
@@ -646,7 +646,7 @@ def through_grad(a, b):
 def traced(a, b):
     """By what `torch.jit.trace` recorded; the product must be part of it."""
     recorded = torch.jit.trace(tritemm.matmul, (a, b), check_trace=False)
-    assert "tritemm::mm" in str(recorded.graph)
+    assert "tritemm::gemm" in str(recorded.graph)
     return recorded(a, b)
 
 
@@ -668,8 +668,10 @@ def test_what_torch_must_see_goes_the_long_way(stand_in, how, monkeypatch):
     a, b = integers(24, 32), integers(32, 24)
     for _ in range(2):
         tritemm.matmul(a, b)
-    made, matmul = [], fast_path.matmul
-    monkeypatch.setattr(fast_path, "matmul", lambda *args: made.append(matmul(*args)) or made[-1])
+    made, known = [], api._known
+    monkeypatch.setattr(
+        "tritemm.api.matmul._known", lambda *args: made.append(known(*args)) or made[-1]
+    )
     assert torch.equal(UNUSUAL[how](a.clone(), b.clone()), a @ b)
     assert not any(result is not None for result in made)
     tritemm.matmul(a, b)
@@ -762,9 +764,9 @@ def test_gradients_of_one_memory(stand_in):
 @cpu_only
 def test_one_gradient_is_prepared_without_the_other(stand_in, monkeypatch):
     """That of an operand which was broadcast is a sum besides."""
-    worked_out, gradient = [], ops._gradient
+    worked_out, gradient = [], derivatives._gradient
     monkeypatch.setattr(
-        ops, "_gradient", lambda i, *rest: worked_out.append(i) or gradient(i, *rest)
+        derivatives, "_gradient", lambda i, *rest: worked_out.append(i) or gradient(i, *rest)
     )
     a, w = integers(8, 16).requires_grad_(), integers(3, 16, 24).requires_grad_()
     for _ in range(5):

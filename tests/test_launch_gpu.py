@@ -9,7 +9,7 @@ import triton.language as tl
 
 import tritemm
 from tritemm import budget, plan
-from tritemm.op import ops
+from tritemm.op import derivatives
 from tritemm.problem import Problem
 from tritemm.rungs import RUNGS
 from tritemm.runtime import binding, fast_path, triton_private, workspace
@@ -96,7 +96,7 @@ def test_factors_are_given_at_each_launch(kernel, monkeypatch):
     """Those of another call are no other kind, and none of what was prepared."""
     a, b = operands(256, 512, 384)
     residual = operand(256, 512, a.dtype)
-    fields = {"residual": residual, "alpha": 2.0, "beta": 3.0}
+    fields = {"residual": residual, "alpha": True, "beta": True}
     if reason := kernel.why_not(Problem.of(a, b, torch.empty_like(residual), **fields)):
         pytest.skip(reason)
     for alpha, beta in ((2, 3), (0.5, -1), (-4.0, 0.25)):
@@ -319,8 +319,10 @@ LAYOUTS = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_gradients_of_every_layout(layout, monkeypatch):
     """The first by the operators, later ones prepared; each laid out as its operand."""
-    worked_out, gradient = [], ops._gradient
-    monkeypatch.setattr(ops, "_gradient", lambda *args: worked_out.append(0) or gradient(*args))
+    worked_out, gradient = [], derivatives._gradient
+    monkeypatch.setattr(
+        derivatives, "_gradient", lambda *args: worked_out.append(0) or gradient(*args)
+    )
     a_shape, b_shape, stored = LAYOUTS[layout]
 
     def leaf(shape, how):
@@ -385,7 +387,7 @@ def test_profiler_shows_the_operator():
         tritemm.matmul(a, b)
     with torch.profiler.profile() as profile:
         tritemm.matmul(a, b)
-    assert "tritemm::mm" in {event.key for event in profile.key_averages()}
+    assert "tritemm::gemm" in {event.key for event in profile.key_averages()}
 
 
 def test_launch_hook_is_called():

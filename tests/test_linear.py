@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 import tritemm
-from tritemm import budget, plan
-from tritemm.problem import ACTIVATIONS
+from tritemm import budget
+from tritemm.problem import ACTIVATIONS, EpilogueInputs, activated
 
 from .harness import DEVICE
 from .test_torch import integers, leaf
@@ -55,7 +55,7 @@ def test_activations(activation, dtype):
     x, w = (torch.randn(7, 24, device=DEVICE).to(dtype) * 2 for _ in range(2))
     b = torch.randn(7, device=DEVICE).to(dtype)
     got = tritemm.linear(x, w, b, activation=activation)
-    ending = plan.Ending(b, None, activation or "", 1.0, 1.0)
+    ending = EpilogueInputs(b, activation=activation or "")
     verdict = budget.check(got, x, w.mT, ending=ending)
     assert verdict.ok, verdict
     exact = TORCHS[activation](F.linear(*(t.double() for t in (x, w, b))))
@@ -554,7 +554,7 @@ def test_transforms(name, activation):
         return tritemm.linear(x, w, b, activation=activation, residual=r).sin().sum()
 
     def torchs(x, w, b, r):
-        return (plan.activated(F.linear(x, w, b), activation or "") + r).sin().sum()
+        return (activated(F.linear(x, w, b), activation or "") + r).sin().sum()
 
     got, want = (TRANSFORMS[name](loss, x, w, b, r) for loss in (ours, torchs))
     torch.testing.assert_close(got, want)

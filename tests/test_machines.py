@@ -16,7 +16,9 @@ from tritemm import dispatch, plan, problem
 from tritemm.arch import gpus
 from tritemm.cli.main import main
 from tritemm.machine import needs
+from tritemm.plan import slow
 from tritemm.problem import INTERPRETED, Device, Problem
+from tritemm.takeover import routing
 
 from .harness import DEVICE
 
@@ -164,7 +166,7 @@ def test_calls_that_are_routed_there_are_torchs(monkeypatch):
         raise problem.Unsupported("a sentence", "an AMD GPU")
 
     a = torch.ones(4, 4, device=DEVICE)
-    monkeypatch.setattr(plan, "product", unsupported)
+    monkeypatch.setattr(routing, "product", unsupported)
     with tritemm.enabled() as report:
         torch.addmm(a, a, a)
     assert report.fell_back == {"addmm": {"an AMD GPU": 1}}
@@ -242,7 +244,7 @@ class TestTheInterpreterIsSlow:
     @pytest.fixture(autouse=True)
     def quick(self, monkeypatch):
         """Nothing is multiplied."""
-        monkeypatch.setattr(plan, "_slow", plan._Slow())
+        monkeypatch.setattr(slow, "warning", slow.Slow())
         monkeypatch.setattr(plan, "run", lambda *args: [None])
 
     def test_a_large_product(self):
@@ -293,7 +295,7 @@ def test_two_copies_in_one_process(python, tmp_path):
     (other / "tritemm").symlink_to(ROOT / "tritemm")
     status, out, errors = python("-c", SECOND, str(other))
     assert status == 0, errors
-    assert f"{ROOT / 'tritemm' / 'op' / 'ops.py'} has registered its operators, and {other}" in out
+    assert f"{ROOT / 'tritemm' / 'op' / 'gemm.py'} has registered its operators, and {other}" in out
     assert "Import one of the two" in out
 
 

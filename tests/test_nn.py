@@ -709,8 +709,8 @@ def test_restore_leaves_an_activation():
         "tritemm.nn.layers",
         "tritemm.nn.convert",
         "tritemm.api.blas",
-        "tritemm.einsum",
-        "tritemm.row_parallel",
+        "tritemm.api.einsum",
+        "tritemm.api.row_parallel",
     ],
 )
 def test_the_examples_of_the_docstrings(name):

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import tritemm
 from tritemm import budget
-from tritemm.plan import Ending
+from tritemm.problem import EpilogueInputs
 from tritemm.runtime import inductor
 
 from .nn_models import (
@@ -51,7 +51,7 @@ def test_queries_keys_and_values_are_one_product(bias, grad):
     run, backend = compiled(model)
     got, want = run(x), twin(x)
     assert torch.equal(got, want) and got.stride() == want.stride()
-    assert backend.products() == ["merged", "gemm" if bias else "mm"]
+    assert backend.products() == ["merged", "gemm"]
     if grad:
         ours = gradients(model, got), x.grad.clone()
         x.grad = None
@@ -66,7 +66,7 @@ def test_gate_and_up_are_one_product_with_a_gradient(training, bias):
     x = integers(3, 16)
     run, backend = compiled(model)
     got, want = run(x), twin(x)
-    assert torch.equal(got, want) and backend.products() == ["merged", "gemm" if bias else "mm"]
+    assert torch.equal(got, want) and backend.products() == ["merged", "gemm"]
     assert same(gradients(model, got), gradients(twin, want))
 
 
@@ -111,7 +111,7 @@ def test_products_of_int8_are_left_to_themselves():
 
     x, w = (torch.randint(-9, 9, (n, 16), dtype=torch.int8, device=DEVICE) for n in (3, 8))
     run, backend = compiled(both)
-    assert same(run(x, w), both(x, w)) and backend.products() == ["mm", "mm"]
+    assert same(run(x, w), both(x, w)) and backend.products() == ["gemm", "gemm"]
 
 
 @torch.no_grad()
@@ -169,7 +169,7 @@ def test_products_of_two_inputs():
     model, twin = converted(Attention())
     run, backend = compiled(model)
     assert torch.equal(run(x, y), twin(x, y))  # k and v are of one
-    assert backend.products() == ["mm", "merged", "mm"]
+    assert backend.products() == ["gemm", "merged", "gemm"]
 
 
 WRITES = {
@@ -187,7 +187,7 @@ def test_inputs_that_are_written_to_between_the_layers(write):
     model, twin = converted(Writing(write))
     x = integers(2, 3, 16)
     run, backend = compiled(model)
-    assert same(run(x), twin(x)) and backend.products() == ["mm"] * 3
+    assert same(run(x), twin(x)) and backend.products() == ["gemm"] * 3
 
 
 def add_to_the_input(module, args, result):
@@ -201,7 +201,7 @@ def test_a_hook_that_writes_to_the_input():
         each.v_proj.register_forward_hook(add_to_the_input)
     x = integers(2, 3, 16)
     run, backend = compiled(model)
-    assert same(run(x.clone()), twin(x.clone())) and backend.products() == ["mm", "merged"]
+    assert same(run(x.clone()), twin(x.clone())) and backend.products() == ["gemm", "merged"]
 
 
 class Written(Attention):
@@ -313,7 +313,7 @@ def test_branches_of_a_graph():
     run, backend = compiled(model)
     for each in (x, -x):
         assert same(run(each), twin(each))
-    assert backend.products() == ["mm"] * 6
+    assert backend.products() == ["gemm"] * 6
     tritemm.convert(model)
     with pytest.raises(RuntimeError, match="alias"):
         compiled(model)[0](x)
@@ -343,7 +343,7 @@ def test_products_in_other_words_are_left(named):
         return [tritemm.matmul(x, part, **named).relu() for part in parts]
 
     run, backend = compiled(function)
-    assert same(run(x), function(x)) and set(backend.products()) == {"mm"}
+    assert same(run(x), function(x)) and set(backend.products()) == {"gemm"}
 
 
 @torch.no_grad()
@@ -430,7 +430,9 @@ def test_it_is_of_the_sums_and_rounded_once(word, dtype):
     x = torch.randn(8, 32, device=DEVICE, dtype=dtype)
     run, backend = compiled(model)
     weight, bias = model[0].weight.mT, model[0].bias
-    verdict = budget.check(run(x), x, weight, ending=Ending.made(x, weight, bias, None, word))
+    verdict = budget.check(
+        run(x), x, weight, ending=EpilogueInputs.made(x, weight, bias, None, word)
+    )
     assert backend.products() == [word] and verdict.ok, verdict
 
 
@@ -445,7 +447,7 @@ def test_a_gated_activation_of_two_products_is_one_kernel(act_fn, word):
     x = integers(2, 3, 16)
     run, backend = compiled(model)
     torch.testing.assert_close(run(x), twin(x), rtol=0, atol=0 if word == "swiglu" else 1e-3)
-    assert backend.products() == [word, "mm"]
+    assert backend.products() == [word, "gemm"]
 
 
 class Gated(LlamaMLP):
@@ -652,7 +654,7 @@ def test_inductor_calls_them_without_a_detour():
         got, sources = run_and_get_code(run, x)
     code = "".join(sources)
     assert same(got, twin(x)) and "tritemm.merged.default(" not in code and "cat" not in code
-    for name in ("merged_into", "gated_into", "mm_into"):
+    for name in ("merged_into", "gated_into", "gemm_into"):
         assert code.count(f"torch.ops.tritemm.{name}(") == 1
     for parameter in model.parameters():
         parameter.data = parameter.data.clone()

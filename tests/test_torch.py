@@ -20,6 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import tritemm
 from tritemm import budget
+from tritemm.problem import NOTHING
 from tritemm.runtime import inductor
 
 from .harness import DEVICE
@@ -76,7 +77,7 @@ def test_gradient_of_a_linear_layer_is_one_product():
 
     class Record(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            if func is torch.ops.tritemm.mm.default:
+            if func is torch.ops.tritemm.gemm.default:
                 shapes.append((tuple(args[0].shape), tuple(args[1].shape)))
             return func(*args, **(kwargs or {}))
 
@@ -307,7 +308,7 @@ def test_nothing_that_the_dispatcher_calls_is_compiled_after_a_break():
     @torch.compile(backend="eager")
     def step(a, b, loss, out):
         # In none of these graphs is what writes to an `out` that isn't contiguous, or goes back.
-        torch.ops.tritemm.mm_out(a, b, "auto", None, None, out=out)
+        torch.ops.tritemm.gemm_out(a, b, *NOTHING, "auto", None, None, out=out)
         torch.ops.tritemm.gemm_out(a, b, None, out, "", 1.0, 1.0, "auto", None, None, out=out)
         loss.backward()
         return out + 1
@@ -498,10 +499,10 @@ def test_opcheck(shapes, strided):
     args = [leaf(*shape, dtype=torch.float32).detach() for shape in shapes]
     if strided:
         args = [t.mT.contiguous().mT for t in args]
-    options = ("auto", "ieee", None)
-    torch.library.opcheck(torch.ops.tritemm.mm.default, (*args, *options, torch.float32))
+    options = (*NOTHING, "auto", "ieee", None)
+    torch.library.opcheck(torch.ops.tritemm.gemm.default, (*args, *options, torch.float32))
     out = torch.empty_like(torch.matmul(*args))
-    torch.library.opcheck(torch.ops.tritemm.mm_out.default, (*args, *options), {"out": out})
+    torch.library.opcheck(torch.ops.tritemm.gemm_out.default, (*args, *options), {"out": out})
 
 
 TRACED = {
@@ -629,8 +630,8 @@ def test_inductor_calls_the_product_without_a_detour():
         compiled(x).sum().backward()
 
     _, sources = run_and_get_code(step)
-    called = [source.count("torch.ops.tritemm.mm_into(") for source in sources]
-    assert called == [1, 2] and "tritemm.mm.default(" not in "".join(sources)
+    called = [source.count("torch.ops.tritemm.gemm_into(") for source in sources]
+    assert called == [1, 2] and "tritemm.gemm.default(" not in "".join(sources)
     got = x.grad, layer.weight.grad
     x.grad = layer.weight.grad = None
     (x.relu() @ layer.weight.mT + 1).sum().backward()
@@ -756,8 +757,8 @@ def test_gradients_are_multiplied_as_asked():
 
     class Record(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            if func is torch.ops.tritemm.mm.default:
-                asked.append(args[2:5])
+            if func is torch.ops.tritemm.gemm.default:
+                asked.append(args[7:10])
             return func(*args, **(kwargs or {}))
 
     y = tritemm.matmul(x, w, precision="bf16x3", kernel="naive")
@@ -824,7 +825,7 @@ def test_vmap_in_a_compiled_graph_is_one_product():
 
     def count(graph, _):
         counts.append(
-            sum(node.target is torch.ops.tritemm.mm.default for node in graph.graph.nodes)
+            sum(node.target is torch.ops.tritemm.gemm.default for node in graph.graph.nodes)
         )
         return graph
 

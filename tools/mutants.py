@@ -289,23 +289,23 @@ FAULTS = (
         (LAUNCH + "captures_do_not_share_their_counters",), "", "gemv",
     ),
     Fault(
-        "gradients don't know the precision", "plan.py",
+        "gradients don't know the precision", "plan/kinds.py",
         "(for_gradients(word), *self._types)", "(for_gradients(word), None, None)",
         (LAUNCH + "gradients_are_as_precise_as_asked",), "", "gemv",
     ),
     Fault(
-        "a prepared launch reads the other's copy", "plan.py",
+        "a prepared launch reads the other's copy", "plan/kinds.py",
         'operands = [copies.get("a", 0), copies.get("b", 1)]',
         'operands = [copies.get("b", 0), copies.get("a", 1)]',
         (LAUNCH + "packed_and_swapped",), "", "tma",
     ),
     Fault(
-        "a prepared launch doesn't exchange operands", "plan.py",
+        "a prepared launch doesn't exchange operands", "plan/kinds.py",
         "            operands.reverse()\n", "            pass\n",
         (LAUNCH + "packed_and_swapped",), "", "tma",
     ),
     Fault(
-        "gradients are never prepared", "op/ops.py",
+        "gradients are never prepared", "op/derivatives.py",
         "if (index == 1) != turned", "if (index == 0) != turned",
         (LAUNCH + "gradients_of_every_layout",), "", "gemv",
     ),

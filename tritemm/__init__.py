@@ -26,7 +26,8 @@ if not _missing:
         from .api import tuning
         from .api.blas import addmm, baddbmm, linear, mv
         from .api.einsum import einsum
-        from .api.matmul import explain, matmul
+        from .api.explain import explain
+        from .api.matmul import matmul
         from .api.row_parallel import row_parallel_linear
         from .api.tuning import tune
         from .api.warming import warmup

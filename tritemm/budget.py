@@ -192,7 +192,7 @@ def check(out, a, b, *, accumulate=None, precision="ieee", ending=None, stepwise
         a, b: the operands that produced it, at least 1-D.
         accumulate: accumulator type, by default the operands' own (`problem.ACCUMULATE`).
         precision: how fp32 operands were to be multiplied.
-        ending: what followed the product, a `plan.Ending`.
+        ending: what followed the product, a `problem.EpilogueInputs`.
         stepwise: whether a gated activation may have been made in steps that each round to the type
             of `out`, as torch's operators do: gate and up, the activation, and their product.
     """

@@ -74,6 +74,13 @@ def result_type(out_dtype, dtype):
     raise ValueError(f"out_dtype={out_dtype} is not possible for {dtype} operands; take {able}")
 
 
+def wide(accumulate: torch.dtype) -> torch.dtype:
+    """The type in which an accumulator's epilogue is computed: its own, but at least fp32."""
+    if not accumulate.is_floating_point:
+        return accumulate
+    return torch.promote_types(accumulate, torch.float32)
+
+
 def beyond_float(value: float) -> bool:
     """Whether fp32, in which factors are applied, can't hold a finite number."""
     return _MOST < abs(value) != math.inf
@@ -86,7 +93,7 @@ def whole(name: str, value: float) -> int:
     return (int(value) + 2**31) % 2**32 - 2**31
 
 
-def check_ending(dtype: torch.dtype, activation: str, alpha: float = 1, beta: float = 1) -> None:
+def check_epilogue(dtype: torch.dtype, activation: str, alpha: float = 1, beta: float = 1) -> None:
     """Refuse what can't follow a product of operands of this type."""
     factors = {"alpha": alpha, "beta": beta}
     if dtype == torch.int8 and not (

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 import triton.language as tl
 
-from .problem import Epilogue, Problem, factors
+from .problem import EpilogueSpec, Problem
 from .problem.config import Config
 from .runtime import binding, triton_private
 from .runtime.torch_private import current_stream
@@ -177,8 +178,9 @@ class Kernel:
     def launch(self, problem: Problem, config: Config, a, b, c, *more) -> binding.Call | None:
         """Write the product of `a` and `b` into `c` on the current stream.
 
-        `more`: the bias and the residual, those that the problem's epilogue has. Returns what
-        repeats this with other addresses of a, b, c, these and workspace, if there is that.
+        `more`: the inputs that the problem's epilogue has, as `EpilogueSpec.arguments` orders them.
+        Returns what repeats this with other addresses of a, b, c and workspace and other such
+        inputs, if there is that.
         """
         raise NotImplementedError
 
@@ -261,13 +263,14 @@ class TritonKernel(Kernel):
         """a, b, c, what the epilogue has, and the workspace; each its own object."""
         room = self.workspace and self.workspace(problem, config)
         work = room.tensors(c.device) if room else ()
-        more = [t.detach() for t in more]  # C may be its own residual
+        # C may be its own residual.
+        more = [t.detach() if isinstance(t, torch.Tensor) else t for t in more]
         return (a, b.detach() if b is a else b, c, *more, *work)
 
     def _prepare(self, problem: Problem, config: Config, operands) -> Launch:
         call = _fixed_part(self, problem, config)
         a, b, c, *more = operands
-        names = _tensors_of(problem.epilogue)
+        names = problem.epilogue.arguments
         work = more[len(names) :]
         args = call.args | self.arguments.tensors(problem, config, a, b, c, *work)
         args |= zip(names, more, strict=False)
@@ -279,8 +282,7 @@ class TritonKernel(Kernel):
             short = self._bind(problem, config, operands)
             if short is not None:
                 stream = current_stream(c.get_device())
-                addresses = [t.data_ptr() for t in operands]
-                short(stream, _with_factors(problem, addresses, factors(problem.epilogue).values()))
+                short(stream, [t if isinstance(t, float) else t.data_ptr() for t in operands])
                 return short
         call = self._prepare(problem, config, operands)
         if self.clusters:
@@ -301,16 +303,18 @@ class TritonKernel(Kernel):
         addresses are: after those of the tensors, before those of the workspace.
         """
         device = operands[2].get_device()
-        names = factors(problem.epilogue)
 
         def make() -> binding.Call | None:
             call = self._prepare(problem, config, operands)
             size = self.clusters(config) if self.clusters else 1
-            places = _with_factors(problem, operands, names)
+            names = (None, None, None, *problem.epilogue.arguments)
+            places = [
+                name if isinstance(operand, float) else operand
+                for name, operand in itertools.zip_longest(names, operands)
+            ]
             return binding.bind(self.fn, call.grid, call.args, call.options, places, device, size)
 
-        alike = problem.with_factors(**dict.fromkeys(names, _ANY))
-        return binding.call_of((self, alike, config, device), make)
+        return binding.call_of((self, problem, config, device), make)
 
 
 #: What there is of an epilogue for a rung to name; None of what a problem has none of.
@@ -319,29 +323,13 @@ _NONE = dict.fromkeys(
 )
 
 
-#: The factor that stands for all but 1, where only that it is there counts.
-_ANY = 2.0
-
-
-def _tensors_of(epilogue: Epilogue) -> list[str]:
-    """What kernels call the tensors that the epilogue has."""
-    there = (("bias_ptr", epilogue.bias), ("residual_ptr", epilogue.residual))
-    return [name for name, has in there if has]
-
-
-def _with_factors(problem: Problem, operands: Sequence, values: Iterable) -> tuple:
-    """`operands`, of a call for `problem`, or their addresses; with those `values` among them."""
-    count = 3 + len(_tensors_of(problem.epilogue))
-    return *operands[:count], *values, *operands[count:]
-
-
-def _ending(epilogue: Epilogue) -> dict[str, Any]:
-    """All of the epilogue but addresses."""
+def _fixed_epilogue(epilogue: EpilogueSpec) -> dict[str, Any]:
+    """All of the epilogue but its inputs."""
     values = _NONE | {"BIAS": epilogue.along, "ACTIVATION": epilogue.activation}
     if epilogue.residual:
         axes = zip("01mn", epilogue.residual.strides, strict=True)
         values |= {f"stride_r{axis}": stride for axis, stride in axes}
-    return values | factors(epilogue)
+    return values
 
 
 @functools.lru_cache(maxsize=4096)
@@ -361,7 +349,7 @@ def _fixed_part(kernel: TritonKernel, problem: Problem, config: Config) -> Launc
         "EVEN_K": problem.K % config.BLOCK_K == 0,
         "PRECISION": problem.precision,
         "ACC": TRITON_DTYPE[problem.accumulate],
-        **_ending(problem.epilogue),
+        **_fixed_epilogue(problem.epilogue),
     } | kernel.arguments.fixed(problem, config)
     names = set(kernel.fn.arg_names)
     triton_private.settle(kernel.fn)  # for whoever compiles it

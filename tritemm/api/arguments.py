@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import numbers
-import sys
-import warnings
 from collections.abc import Callable, Collection, Mapping
 from typing import TypedDict
 
@@ -13,21 +10,14 @@ import torch
 from torch.compiler import is_dynamo_compiling
 from torch.overrides import handle_torch_function, has_torch_function
 
-from .. import dispatch, plan
+from .. import dispatch
 from ..dtypes import Precision, accumulator_type, check_precision, result_type
-from ..problem import ACCUMULATE, INTERPRETED
+from ..problem import ACCUMULATE, INTERPRETED, result_shape
 from ..problem.config import Config
 from ..rungs import Rung
-from ..runtime.sizes import fits, holds, in_one_piece, known
-from ..runtime.torch_private import compute_requires_grad, unframed
+from ..runtime.sizes import holds
+from ..runtime.torch_private import unframed
 from ..spec import Kernel
-
-#: The types of what most callers give as a factor.
-NUMBERS = (int, float)
-#: Those that torch's operators take as they are.
-_SIMPLE = (*NUMBERS, torch.SymInt, torch.SymFloat)
-#: Those of all that can be one.
-_REAL = (*_SIMPLE, numbers.Real)
 
 
 class Options(TypedDict, total=False):
@@ -130,26 +120,6 @@ def check_options(function: str, options: Mapping, known: Collection[str]) -> No
 
 
 @unframed
-def factor(name: str, value) -> float:
-    """The number that a caller gives as `name`, alpha or beta; or an error."""
-    if isinstance(value, torch.Tensor):
-        if value.dim() or value.requires_grad:
-            kind = "that requires grad" if value.requires_grad else f"of shape {list(value.shape)}"
-            raise TypeError(
-                f"{name} must be a real number, not a tensor {kind}. Multiply an operand or the "
-                "result by it"
-            )
-        value = value.item()
-    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
-        value = value.item()
-    if not isinstance(value, _REAL):
-        raise TypeError(f"{name} must be a real number, not {type(value).__name__}")
-    if isinstance(value, numbers.Rational) and abs(value) > sys.float_info.max:
-        raise ValueError(f"{name} is beyond the largest float, {sys.float_info.max:g}")
-    return value if isinstance(value, _SIMPLE) else float(value)
-
-
-@unframed
 def under_autocast(device: torch.device) -> bool:
     return device.type in ("cpu", "cuda") and torch.is_autocast_enabled(device.type)
 
@@ -210,74 +180,7 @@ def _check_types(function, names, x, y):
         )
 
 
-def drop(result, input, other):
-    """Remove the dimensions that 1-D operands were given."""
-    if other.dim() == 1:
-        result = result.squeeze(-1)
-    if input.dim() == 1:
-        result = result.squeeze(-1 if other.dim() == 1 else -2)
-    return result
-
-
-def drop_shape(a, b, input, other, activation=""):
-    *batch, m, n = plan.result_shape(a, b, activation)
+def drop_shape(a, b, input, other) -> tuple[int, ...]:
+    """Shape of a @ b, without the dimensions that 1-D operands were given."""
+    *batch, m, n = result_shape(a, b)
     return (*batch, *([] if input.dim() == 1 else [m]), *([] if other.dim() == 1 else [n]))
-
-
-@unframed
-def check_out(out, inputs, dtype) -> None:
-    """Refuse an `out` that torch refuses, whatever its shape."""
-    if not isinstance(out, torch.Tensor):
-        raise TypeError(f"out must be Tensor, not {type(out).__name__}")
-    check_dense("out", out)
-    if compute_requires_grad(*inputs, out):
-        raise RuntimeError(
-            "functions with out=... arguments don't support automatic differentiation, "
-            "but one of the arguments requires grad."
-        )
-    if out.dtype != dtype:
-        raise RuntimeError(
-            f"Expected out tensor to have dtype {dtype}, but got {out.dtype} instead"
-        )
-    if out.device != inputs[0].device:
-        raise RuntimeError(
-            f"Expected out tensor to be on {inputs[0].device}, but it is on {out.device}"
-        )
-
-
-@unframed
-def resize(out, shape) -> None:
-    """Give `out` the result's shape, with torch's warning; refuse one whose elements overlap."""
-    if not fits(out.shape, shape):
-        if not torch.compiler.is_dynamo_compiling() and out.numel():
-            warnings.warn(
-                f"out was resized: it had shape {list(out.shape)}, the result has {list(shape)}. "
-                "torch deprecates this; resize out to 0 elements first to reuse its memory",
-                stacklevel=4,
-            )
-        out.resize_(shape)
-    steps = zip(out.shape, out.stride(), strict=True)
-    several = any(known(stride == 0) and not known(size <= 1) for size, stride in steps)
-    if several and not any(known(size == 0) for size in out.shape):
-        raise RuntimeError(
-            "unsupported operation: more than one element of out refers to a single memory "
-            "location. Please clone() out first"
-        )
-
-
-def needs_copy(out, shape, *tensors) -> bool:
-    """Whether the result must be whole before `out` is touched.
-
-    An operand must be read before its own tensor is given another shape; and a tensor that only
-    stands for the negative of its memory is torch's to write. In a graph neither can be asked, and
-    torch traces around both. There an operator writes only to what has no gaps and is no view: if
-    where a view begins depends on a size, Inductor hands any operator that isn't torch's the start
-    of the memory.
-    """
-    if is_dynamo_compiling():
-        return out._base is not None or not in_one_piece(out)
-    return (
-        out.is_neg()
-        or isinstance(out.storage_offset(), torch.SymInt)
-        or (not fits(out.shape, shape) and any(torch._C._is_alias_of(out, t) for t in tensors))
-    )

@@ -14,8 +14,8 @@ from ..rungs import Rung
 from ..runtime.sizes import expands, holds
 from ..runtime.torch_private import unframed
 from ..spec import Kernel
-from .arguments import Options, check_options, factor, pair, without_tensors
-from .gemm import added_to, attends
+from .arguments import Options, check_options, pair, without_tensors
+from .epilogue import attends, check_added, factor
 from .matmul import matmul
 
 
@@ -191,7 +191,7 @@ def _added(function, dims, input, x, y, beta, alpha, out, options) -> torch.Tens
         check_options(name, options, _OPTIONS)
         pair(name, (first, second), x, y, cast=out is None)
         if beta != 0:
-            added_to(input, x, (*x.shape[:-1], y.shape[-1]), name="input")
+            check_added("input", input, x, (*x.shape[:-1], y.shape[-1]))
         raise
 
 

@@ -26,12 +26,21 @@ from ..compile import pool
 from ..dispatch import Choice, cache
 from ..dtypes import Precision
 from ..machine.command import bar
-from ..problem import GATED, INTERPRETER, Activation, Device, Problem
+from ..problem import (
+    GATED,
+    INTERPRETER,
+    NOTHING,
+    Activation,
+    Device,
+    EpilogueInputs,
+    Problem,
+    result_shape,
+)
 from ..problem.config import Config, config_of
 from ..runtime.clock import elapsed
 from ..spec import Kernel
 from . import arguments
-from .gemm import activation_of
+from .epilogue import activation_of
 
 #: Candidates that are predicted to take longer than the best by this factor are not tried.
 _WITHIN = 3.0
@@ -126,24 +135,24 @@ def tune(
         raise TypeError(f"tune(): seconds must be a number, not {type(seconds).__name__}")
     a, b = a.detach(), b.detach()
     if activation is None:
-        return _tune(a, b, precision, accumulate, out_dtype, None, seconds, progress)
+        return _tune(a, b, precision, accumulate, out_dtype, NOTHING, seconds, progress)
     activation = activation_of(activation, b)
     if activation not in GATED:
         raise ValueError(f"activation={activation!r}: products are tuned apart from what follows "
                          f"them, but for {' and '.join(GATED)}")  # fmt: skip
-    ending = plan.Ending.made(a, b, None, None, activation)
+    then = EpilogueInputs.made(a, b, None, None, activation)
     types = precision, accumulate, out_dtype
-    before = _tune(a, b, *types, None, seconds / 2, progress)
+    before = _tune(a, b, *types, NOTHING, seconds / 2, progress)
     try:
-        return _tune(a, b, *types, ending, seconds / 2, progress)
+        return _tune(a, b, *types, then, seconds / 2, progress)
     except ValueError:  # no kernel does all of it
         return before
 
 
-def _tune(a, b, precision, accumulate, out_dtype, ending, seconds, progress) -> Tuned:
-    shape = plan.result_shape(a, b, ending.activation if ending else "")
+def _tune(a, b, precision, accumulate, out_dtype, then, seconds, progress) -> Tuned:
+    shape = result_shape(a, b, then.activation)
     out = torch.empty(shape, dtype=out_dtype, device=a.device)
-    problem, a, b, out = plan.matrices(a, b, out, precision, accumulate, ending)
+    problem, a, b, out = plan.matrices(a, b, out, precision, accumulate, then)
     if plan.is_trivial(problem.K, out):
         raise ValueError(f"there is nothing to tune: {problem} needs no kernel")
     dispatch.choose(problem)  # raises if no kernel can
@@ -251,15 +260,14 @@ def _wrong_of(kernel: Kernel, problem: Problem, config: Config, a, b, out) -> st
     rows = torch.arange(0, problem.M, min(_ROW_STEP, problem.M), device=out.device)
     rows = torch.cat((rows, rows.new_tensor([problem.M - 1])))
     a, out = a.index_select(-2, rows), out.index_select(-2, rows)
-    gated, ending = problem.epilogue.gated, None
-    if gated:
-        ending = plan.Ending(None, None, problem.epilogue.activation, 1.0, 1.0)
+    gated = problem.epilogue.gated
+    then = EpilogueInputs(activation=problem.epilogue.activation) if gated else None
     for begin in range(0, out.shape[-1], _COLUMNS):
         part = slice(begin, begin + _COLUMNS)
         halves = [half[..., part] for half in b.chunk(1 + gated, -1)]
         verdict = budget.check(
             out[..., part], a, torch.cat(halves, -1) if gated else halves[0],
-            accumulate=problem.accumulate, precision=problem.precision, ending=ending,
+            accumulate=problem.accumulate, precision=problem.precision, ending=then,
         )  # fmt: skip
         if not verdict.ok:
             return f"wrong: {verdict}"

@@ -13,7 +13,8 @@ from ..dtypes import Precision
 from ..problem import INTERPRETED, INTERPRETER, Activation, Layout, stored
 from ..rungs import Rung
 from ..spec import Kernel
-from . import matmul as api
+from .explain import explain
+from .matmul import matmul
 
 #: Kernels from which on they are compiled by several processes, which take seconds to start.
 _FEW = 4
@@ -67,7 +68,7 @@ def warmup(
         """One pair at a time: together they may not fit into memory."""
         return (_pair(one, dtype, layout, device) for one in problems)
 
-    choices = [api.explain(a, b, **options) for a, b in tensors()]
+    choices = [explain(a, b, **options) for a, b in tensors()]
     if choices and choices[0].problem.device != INTERPRETER:
         if len({(choice.kernel, choice.config) for choice in choices}) >= _FEW:
             compile_all([(c.kernel.name, c.problem, c.config) for c in choices])
@@ -102,7 +103,7 @@ def _pair(problem: Sequence, dtype, layout: str, device) -> Sequence[torch.Tenso
 
 def _multiply(a: torch.Tensor, b: torch.Tensor, options: dict) -> None:
     with torch.enable_grad():
-        out = api.matmul(a, b, **options)
+        out = matmul(a, b, **options)
         needy = [t for t in (a, b) if t.requires_grad]
         if needy:
             torch.autograd.grad(out, needy, torch.zeros_like(out))

@@ -20,7 +20,7 @@ from typing import Any, get_args
 import torch
 
 from ..arch.gpus import DEVICES, named
-from ..dtypes import PRECISIONS, accumulator_type, check_ending, check_precision, result_type
+from ..dtypes import PRECISIONS, accumulator_type, check_epilogue, check_precision, result_type
 from ..problem import (
     ACCUMULATE,
     ACTIVATIONS,
@@ -104,7 +104,7 @@ class Job:
                 f"M, N and K are {self.M}, {self.N} and {self.K}; a matrix of them has more bytes "
                 "than can be counted in 64 bits"
             )
-        check_ending(self.types[0], self.activation)
+        check_epilogue(self.types[0], self.activation)
 
     @property
     def kernel(self) -> Kernel:

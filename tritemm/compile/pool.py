@@ -376,15 +376,16 @@ def compile_here(name: str, problem: Problem, config: Config) -> Compiled:
     return Compiled(name, problem, config, shared, time.perf_counter() - begin, error)
 
 
-def operands(problem: Problem) -> tuple[torch.Tensor, ...]:
-    """A, B, C and what the epilogue has, without data: types, sizes, strides and alignments."""
-    ending = problem.epilogue
+def operands(problem: Problem) -> tuple[torch.Tensor | float, ...]:
+    """A, B, C and the epilogue's inputs, without data: types, sizes, strides and alignments."""
+    spec = problem.epilogue
     abc = [_meta(m, problem.batches) for m in (problem.a, problem.b, problem.c)]
-    if ending.bias:
-        length = problem.M if ending.along == "m" else problem.N
-        abc.append(torch.empty(length, dtype=ending.bias, device="meta"))
-    if ending.residual:
-        abc.append(_meta(ending.residual, problem.batches))
+    if spec.bias:
+        length = problem.M if spec.along == "m" else problem.N
+        abc.append(torch.empty(length, dtype=spec.bias, device="meta"))
+    if spec.residual:
+        abc.append(_meta(spec.residual, problem.batches))
+    abc += [2.0] * (spec.alpha + spec.beta)  # any factor but 1
     return tuple(abc)
 
 

@@ -7,7 +7,7 @@ import math
 
 from ..arch import gpus
 from ..dtypes import REAL
-from ..problem import INTERPRETER, PLAIN, Epilogue, Problem
+from ..problem import INTERPRETER, PLAIN, EpilogueSpec, Problem
 from . import cache
 from .explain import Choice
 from .request import Request
@@ -70,9 +70,9 @@ def _seconds(choice: Choice) -> float:
 
 def argument_of(problem: Problem) -> Problem:
     """The product before the activation, contiguous, with its bias; of a gated one, all columns."""
-    M, N, ending = problem.M, problem.N, problem.epilogue
+    M, N, spec = problem.M, problem.N, problem.epilogue
     outer, inner = problem.batches
     batch = inner * M * N * (outer > 1), M * N * (inner > 1)
     c = dataclasses.replace(problem.c, cols=N, strides=(*batch, N, 1), aligned=True)
-    before = Epilogue(alpha=ending.alpha, bias=ending.bias, along=ending.along)
+    before = EpilogueSpec(alpha=spec.alpha, bias=spec.bias, along=spec.along)
     return dataclasses.replace(problem, c=c, epilogue=PLAIN if before == PLAIN else before)

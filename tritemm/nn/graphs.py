@@ -21,21 +21,18 @@ import torch
 from torch.fx import Graph, Node
 
 from ..api.blas import linear
-from ..plan import activated
-from ..problem import ACCUMULATE, ACTIVATIONS, GATED
+from ..op.schema import GEMM
+from ..problem import ACCUMULATE, ACTIVATIONS, GATED, activated
 from ..runtime import inductor
-from ..runtime.torch_private import implement
+from ..runtime.operators import called_by_inductor, define, implement
 
-_LIBRARY = torch.library.Library("tritemm", "FRAGMENT")
-_LIBRARY.define(
+_MERGED = define(
     "merged(Tensor input, Tensor first, Tensor second, Tensor? third, Tensor? first_bias, "
     "Tensor? second_bias, Tensor? third_bias, str? precision) -> Tensor"
 )
-_LIBRARY.define(
+_GATED = define(
     "gated(Tensor input, Tensor gate, Tensor up, str activation, str? precision) -> Tensor"
 )
-_MERGED, _GATED = torch.ops.tritemm.merged.default, torch.ops.tritemm.gated.default
-_MM, _GEMM = torch.ops.tritemm.mm.default, torch.ops.tritemm.gemm.default
 #: The most layers that `merged` takes.
 _MOST = 3
 
@@ -86,12 +83,12 @@ def _gated_fake(input, gate, *_):
     return input.new_empty((*input.shape[:-1], gate.shape[0]))
 
 
-for _name, _function, _fake in (("merged", _merged, _merged_fake), ("gated", _gated, _gated_fake)):
-    implement(_LIBRARY, _name, _function, "CPU", "CUDA")
-    torch.library.register_fake(f"tritemm::{_name}", _fake, lib=_LIBRARY)
-
-#: By these names, because generated code imports torch and is kept between processes.
-torch.ops.tritemm.merged_into, torch.ops.tritemm.gated_into = _merged_into, _gated
+implement(_MERGED, _merged, "CPU", "CUDA")
+implement(_MERGED, _merged_fake, "Fake")
+called_by_inductor("merged_into", _merged_into)
+implement(_GATED, _gated, "CPU", "CUDA")
+implement(_GATED, _gated_fake, "Fake")
+called_by_inductor("gated_into", _gated)
 
 
 def _there(*tensors) -> list:
@@ -155,16 +152,13 @@ def fuse(graph: Graph) -> None:
 
 def _products(graph: Graph) -> list[_Product]:
     """Those of the graph that the dispatcher chooses a kernel for, in their order."""
-    nodes = (node for node in graph.nodes if node.target in (_MM, _GEMM))
+    nodes = (node for node in graph.nodes if node.target is GEMM)
     return [product for node in nodes if (product := _product(node)) is not None]
 
 
 def _product(node: Node) -> _Product | None:
-    input, other, *rest = node.args
-    bias, residual, activation, alpha = None, None, "", 1.0
-    if node.target is _GEMM:
-        bias, residual, activation, alpha, _, *rest = rest
-    kernel, precision, accumulate, dtype = rest
+    input, other, bias, residual, activation, alpha, _, *options = node.args
+    kernel, precision, accumulate, dtype = options
     usual = kernel == "auto" and residual is None and activation == "" and alpha == 1
     if not usual or dtype != input.meta["val"].dtype or accumulate != ACCUMULATE[dtype]:
         return None
@@ -290,7 +284,7 @@ def _activate(graph: Graph, product: _Product) -> None:
     rest = "auto", product.precision, ACCUMULATE[product.value.dtype], product.value.dtype
     args = product.input, product.other, product.bias, None, word, 1.0, 0.0, *rest
     with graph.inserting_before(end):
-        end.replace_all_uses_with(_call(graph, end, _GEMM, args, end.meta["val"]))
+        end.replace_all_uses_with(_call(graph, end, GEMM, args, end.meta["val"]))
 
 
 # Activations, which are known by their values
@@ -380,4 +374,4 @@ def _word(nodes: Sequence[Node]) -> str | None:
     return None
 
 
-inductor.add_pass((_MM, _GEMM), fuse)
+inductor.add_pass((GEMM,), fuse)

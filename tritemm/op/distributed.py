@@ -8,7 +8,6 @@ has: `on_demand` looks, at each call that the fast path doesn't make.
 
 from __future__ import annotations
 
-import functools
 import math
 import sys
 import threading
@@ -18,6 +17,7 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from ..problem import GATED
+from .schema import GEMM, GEMM_OUT
 
 _DTENSOR = "torch.distributed.tensor"
 _lock = threading.Lock()
@@ -31,7 +31,7 @@ def on_demand() -> None:
 
 
 def register() -> None:
-    """Let `tritemm::mm`, `gemm`, `mm_out` and `gemm_out` take DTensors, from now on.
+    """Let `tritemm::gemm` and `gemm_out` take DTensors, from now on.
 
     Calls of `tritemm`'s functions do this by themselves. Only who calls `torch.ops.tritemm`
     directly, and has called none of them, has to. More than one call does no harm.
@@ -95,32 +95,23 @@ def _register() -> None:
     from torch.distributed.tensor._op_schema import RuntimeSchemaInfo
     from torch.distributed.tensor.experimental import register_sharding
 
-    operators = torch.ops.tritemm
-    register_sharding(operators.mm.default)(_mm)
-    register_sharding(operators.gemm.default)(_gemm)
+    register_sharding(GEMM)(_gemm)
     # DTensor keeps what followed from placements and shapes, and from those other arguments that
-    # it is told of. By itself it finds the types; the rules of `gemm` depend on its activation.
-    names = [argument.name for argument in operators.gemm.default._schema.arguments]
+    # it is told of. By itself it finds the types; these rules depend on the activation too.
+    names = [argument.name for argument in GEMM._schema.arguments]
     told = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info
-    told[operators.gemm.default] = RuntimeSchemaInfo(names.index("activation"))
-    for name in ("mm", "gemm"):
-        into = functools.partial(_into, getattr(operators, name).default)
-        torch.library.register_torch_dispatch(f"tritemm::{name}_out", DTensor, into)
+    told[GEMM] = RuntimeSchemaInfo(names.index("activation"))
+    torch.library.register_torch_dispatch(GEMM_OUT._name, DTensor, _into)
 
 
-def _into(operator, mode, function, types, args, kwargs) -> None:
+def _into(mode, function, types, args, kwargs) -> None:
     """`out` keeps its placements, whatever those of the operator's result are."""
     out = kwargs["out"]
-    out.copy_(operator(*args, out.dtype))
+    out.copy_(GEMM(*args, out.dtype))
 
 
 #: What a rule says: placements of the result, and of all arguments; None of those that have none.
 _Sharding = tuple[list, list]
-
-
-def _mm(a, b, *options) -> list[_Sharding]:
-    rest = [None] * len(options)
-    return [([result], [*operands, *rest]) for result, *operands in _products(a, b)]
 
 
 def _gemm(a, b, bias, residual, activation, *options) -> list[_Sharding]:

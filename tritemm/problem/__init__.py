@@ -1,6 +1,8 @@
 """What a kernel is asked to do: sizes, strides, types, and the limits of the device."""
 
 from ..machine.interpreter import INTERPRETED as INTERPRETED
+from .by_torch import activated as activated
+from .by_torch import after as after
 from .config import Config as Config
 from .device import INTERPRETER as INTERPRETER
 from .device import Device as Device
@@ -9,8 +11,11 @@ from .epilogue import ACTIVATIONS as ACTIVATIONS
 from .epilogue import GATED as GATED
 from .epilogue import PLAIN as PLAIN
 from .epilogue import Activation as Activation
-from .epilogue import Epilogue as Epilogue
-from .epilogue import factors as factors
+from .epilogue import EpilogueSpec as EpilogueSpec
+from .inputs import NOTHING as NOTHING
+from .inputs import EpilogueInputs as EpilogueInputs
+from .inputs import result_shape as result_shape
+from .inputs import span as span
 from .matrix import Layout as Layout
 from .matrix import Matrix as Matrix
 from .matrix import short_name as short_name

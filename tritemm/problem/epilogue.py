@@ -1,4 +1,4 @@
-"""What becomes of the sums of a product before C is stored."""
+"""What becomes of the accumulator of a product before C is stored, but for its values."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ Activation = Literal[Plain, Gated]
 
 
 @dataclasses.dataclass(frozen=True)
-class Epilogue:
-    """What C gets of the sums: activation(alpha * sum + bias) + beta * residual.
+class EpilogueSpec:
+    """What C gets of the accumulator: activation(alpha * accumulator + bias) + beta * residual.
 
-    `activation` is one of `ACTIVATIONS`, or of `GATED`. The bias is contiguous, one element of
+    `activation` is one of `ACTIVATIONS`, or of `GATED`. `alpha` and `beta` say whether there is
+    such a factor: what it is, each launch is told. The bias is contiguous, one element of type
     `bias` for each row ("m") or column ("n") of the product: `along` says which. The residual is of
     C's size.
     """
 
     activation: str = ""
-    alpha: float = 1.0
-    beta: float = 1.0
+    alpha: bool = False
+    beta: bool = False
     bias: torch.dtype | None = None
     along: str = "n"
     residual: Matrix | None = None
@@ -42,7 +43,16 @@ class Epilogue:
         """Whether C has a column, or if it is transposed a row, for two of the product's."""
         return self.activation in GATED
 
-    def transposed(self) -> Epilogue:
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """What kernels call the inputs that there are, in the order in which a launch has them."""
+        there = {
+            "bias_ptr": self.bias, "residual_ptr": self.residual,
+            "alpha": self.alpha, "beta": self.beta,
+        }  # fmt: skip
+        return tuple(name for name, has in there.items() if has)
+
+    def transposed(self) -> EpilogueSpec:
         """That of C.T."""
         return dataclasses.replace(
             self,
@@ -51,24 +61,13 @@ class Epilogue:
         )
 
     def __str__(self) -> str:
-        words = [f"alpha {self.alpha:g}"] if self.alpha != 1 else []
+        words = ["alpha"] if self.alpha else []
         words += ["bias"] if self.bias else []
         words += [self.activation] if self.activation else []
         if self.residual:
-            words.append("residual" if self.beta == 1 else f"residual x {self.beta:g}")
+            words.append("residual x beta" if self.beta else "residual")
         return ", ".join(words)
 
 
 #: Of a product and no more.
-PLAIN = Epilogue()
-
-
-def factors(ending) -> dict[str, float]:
-    """Of an `Epilogue`, or of what has its fields: the factors that a kernel is given, by name.
-
-    One that is 1 is not there at all. What the others are is not compiled, and no part of a kind.
-    """
-    given = {} if ending.alpha == 1 else {"alpha": float(ending.alpha)}
-    if ending.residual is not None and ending.beta != 1:
-        given["beta"] = float(ending.beta)
-    return given
+PLAIN = EpilogueSpec()

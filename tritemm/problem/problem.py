@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 
 from .device import Device
-from .epilogue import PLAIN, Epilogue, factors
+from .epilogue import PLAIN, EpilogueSpec
 from .matrix import Matrix, short_name
 
 #: dtype of the operands -> dtype of the accumulator, unless the caller asks for another.
@@ -30,8 +30,8 @@ class Problem:
     """C[i, j] = A[i, j] @ B[i, j] for the `batches` (i, j); A is M x K, B is K x N.
 
     `precision` says how fp32 operands are multiplied: ieee, tf32, tf32x3, bf16x3 or bf16x6. The
-    `epilogue` is what becomes of the sums before C is stored. M and N are those of the product:
-    where the epilogue is gated, C has N / 2 columns.
+    `epilogue` is what becomes of the accumulator before C is stored. M and N are those of the
+    product: where the epilogue is gated, C has N / 2 columns.
     """
 
     M: int
@@ -44,7 +44,7 @@ class Problem:
     accumulate: torch.dtype
     precision: str
     device: Device
-    epilogue: Epilogue = PLAIN
+    epilogue: EpilogueSpec = PLAIN
 
     @staticmethod
     def of(
@@ -57,7 +57,7 @@ class Problem:
 
         Adjacent batch dimensions are merged where all tensors allow it; more than two that don't
         merge raise ValueError, because kernels take two batch strides. `residual` has c's shape;
-        other fields of the `Epilogue` are given by name.
+        other fields of the `EpilogueSpec` are given by name.
         """
         tensors = (a, b, c) if residual is None else (a, b, c, residual)
         sizes, strides = _merge_batches(*tensors)
@@ -70,10 +70,10 @@ class Problem:
             for t, batch in zip(tensors, strides, strict=True)
         ]
         accumulate = accumulate or ACCUMULATE[a.dtype]
-        ending = PLAIN
+        spec = PLAIN
         if epilogue or residual is not None:
-            ending = Epilogue(residual=None if residual is None else matrices.pop(), **epilogue)
-        return Problem(M, N, K, sizes, *matrices, accumulate, precision, device, ending)
+            spec = EpilogueSpec(residual=None if residual is None else matrices.pop(), **epilogue)
+        return Problem(M, N, K, sizes, *matrices, accumulate, precision, device, spec)
 
     def __hash__(self) -> int:
         return self._hash
@@ -122,14 +122,6 @@ class Problem:
         )  # fmt: skip
         vars(other)["_transposed"] = self
         return other
-
-    def with_factors(self, **values: float) -> Problem:
-        """The same with other factors, of those that there are: alpha, beta."""
-        there = factors(self.epilogue)
-        new = {name: value for name, value in values.items() if name in there}
-        if new.items() <= there.items():
-            return self
-        return dataclasses.replace(self, epilogue=dataclasses.replace(self.epilogue, **new))
 
     def packed(self, operands: str) -> Problem:
         """The problem after the `operands` ("a", "b" or "ab") were copied to lines for TMA.

@@ -2,20 +2,21 @@
 
 It is taken by calls in which nothing but the product happens, and its gradient is recorded: plain
 CUDA tensors of a kind that was multiplied before, no mode, no transform, no autocast, no tracing,
-no profiler. All others go through the operators of `ops.py`, where torch sees them. So do calls
-under `torch.profiler`, which therefore shows `tritemm::mm`.
+no profiler. All others go through the operator, where torch sees them: `torch.profiler` shows
+`tritemm::gemm`.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
+from ..problem import NOTHING, EpilogueInputs
 from . import triton_private
 from .bounded import Bounded
 from .launches import Launches
@@ -44,7 +45,7 @@ _fp32_precision = _private("_get_fp32_precision_getter") or (
 )
 _count_write = _private("_increment_version")
 _device = _private("_cuda_getDevice")
-#: Whether torch has all the names that this module needs; where not, `ops.py` does all the work.
+#: Whether torch has all the names that this module needs; where not, the operator does all.
 AVAILABLE = None not in (
     _function_mode, _dispatch_modes, _before_dispatch, _transform, _tracing, _count_write, _device,
     _empty,
@@ -56,7 +57,7 @@ class Kind(Protocol):
 
     `size`, `stride` and `dtype` are those of the result; `spans` are the bytes from the first
     element to the end of the last, of a, b and the result. `launches` is None where each launch is
-    Triton's own.
+    Triton's own. One that is made `apart` is a kind of its own, whose activation is torch's.
     """
 
     size: tuple[int, ...]
@@ -64,11 +65,16 @@ class Kind(Protocol):
     dtype: torch.dtype
     spans: tuple[int, int, int]
     launches: Launches | None
+    apart: bool
+
+    def dropped(self, size: tuple[int, ...], stride: tuple[int, ...]) -> Kind:
+        """The same with a result of fewer dimensions."""
+        ...
 
 
 #: A kind that has launches, and which two of some addresses it multiplies.
 Step = tuple[Kind, int, int]
-#: By `key_of`.
+#: By the keys of `kind_of`.
 KNOWN: dict[tuple, Kind] = Bounded(KINDS)
 #: All that a caller of `matmul` asked for, and the operands' type -> the operator's options.
 _OPTIONS: dict[tuple, tuple] = Bounded(KINDS)
@@ -81,18 +87,6 @@ def remember_options(asked: tuple, dtype: torch.dtype, options: tuple) -> None:
         _OPTIONS[asked, dtype] = options
 
 
-@_untraced
-def matmul(a, b, out, asked: tuple, record: Callable[..., torch.Tensor]) -> torch.Tensor | None:
-    """`product` for a caller who asked for that much: all arguments that decide the result.
-
-    Not under torch.compile.
-    """
-    if not AVAILABLE or type(a) not in PLAIN:  # others are asked for nothing, not their type
-        return None
-    options = options_of(asked, a.dtype)
-    return None if options is None else _product(a, b, out, options, record)
-
-
 def options_of(asked: tuple, dtype: torch.dtype) -> tuple | None:
     """What `remember_options` was told."""
     try:
@@ -101,64 +95,39 @@ def options_of(asked: tuple, dtype: torch.dtype) -> tuple | None:
         return None
 
 
-def product(a, b, out, options: tuple, record: Callable[..., torch.Tensor]) -> torch.Tensor | None:
-    """The product of `a` and `b`, which is `out` if given; None if it can't be made this way.
+def kind_of(
+    a, b, out, options: tuple, then: EpilogueInputs = NOTHING
+) -> tuple[tuple, tuple[float, ...]]:
+    """The key of a call's kind, and the addresses and factors that a launch of it takes.
 
-    `options`: kernel, precision, accumulator and result type, as the operators take them.
-    `record(a, b, kind)` makes it where a gradient is to be recorded.
-    Checks nothing but what may differ between calls of one kind: the first one was checked.
+    `options`: kernel, precision, accumulator and result type, as the operator takes them.
     """
-    return _product(a, b, out, options, record) if available() else None
+    addresses = a.data_ptr(), b.data_ptr(), 0 if out is None else out.data_ptr()
+    key = key_of(a, b, out, addresses, options)
+    if then is NOTHING:
+        return key, addresses
+    return (key, then.key()), (*addresses, *then.read())
 
 
 @_untraced
-def _product(a, b, out, options: tuple, record: Callable[..., torch.Tensor]) -> torch.Tensor | None:
-    try:
-        if not usual(a, b, out):
-            return None
-        addresses = addresses_of(a, b, out)
-        kind = addresses and KNOWN.get(key_of(a, b, out, addresses, options))
-    except (AttributeError, TypeError, RuntimeError):  # no tensors, or nested ones: no shape
-        return None
-    if kind is None or kind.launches is None:
-        return None
-    if records(a, b):
-        return record(a, b, kind) if out is None and a.dim() > 1 < b.dim() else None
-    return multiply(kind, addresses, out)
+def learn_dropped(called: Sequence, prepared: Sequence, result, options: tuple) -> None:
+    """Let products of 1-D operands be known as those are that have been made of them.
+
+    `called` are input, other and out as a caller gave them; `prepared` the same as they were
+    multiplied, with two dimensions at least. `result` is what the caller gets.
+    """
+    if not AVAILABLE or not usual(*called):
+        return
+    key, addresses = kind_of(*prepared, options)
+    kind = KNOWN.get(key)
+    if kind is not None:
+        kind = kind.dropped(tuple(result.shape), result.stride())
+        KNOWN[key_of(*called, addresses, options)] = kind
 
 
 def available() -> bool:
     """Whether this way can be taken at all. Under torch.compile that is a constant: it can't."""
     return AVAILABLE and not is_dynamo_compiling()
-
-
-def first_of_its_kind(a, b, out) -> bool:
-    """Whether the next product of this kind may be made by `matmul`, once it is known."""
-    if not available():
-        return False
-    return usual(a, b, out) and on_gpu(a, b) and addresses_of(a, b, out) is not None
-
-
-def addresses_of(a, b, out) -> tuple[int, int, int] | None:
-    """Those of a, b and out, 0 without one; None of tensors that only stand for memory.
-
-    Such are zeros that nobody has written, and what a transform leaves behind or hands in.
-    """
-    try:
-        first, second = a.data_ptr(), b.data_ptr()
-        third = 0 if out is None else out.data_ptr()
-    except RuntimeError:
-        return None
-    return (first, second, third) if first and second else None
-
-
-def on_gpu(a, b) -> bool:
-    return a.is_cuda and b.is_cuda
-
-
-def records(a, b) -> bool:
-    """Whether autograd records what happens to `a` and `b`."""
-    return (a.requires_grad or b.requires_grad) and recording()
 
 
 def recording() -> bool:
@@ -221,15 +190,13 @@ def multiply(kind: Kind, addresses: tuple[int, ...], out) -> torch.Tensor | None
     None where they can't be used: under a hook of Triton's, or `out` overlaps an operand.
     """
     launches = kind.launches
-    if not triton_private.plain():
+    if not triton_private.plain() or (out is not None and overlap(addresses[:3], kind.spans)):
         return None
     if _device() != launches.device:
         with torch.cuda.device(launches.device):
             return multiply(kind, addresses, out)
     if out is None:
         return _fresh(kind, addresses[0], addresses[1], *addresses[3:])
-    if overlap(addresses[:3], kind.spans):
-        return None
     launches(*addresses)
     _count_write((out,))
     return out

@@ -103,16 +103,6 @@ def unframed(function: Callable) -> Callable:
     return function
 
 
-def implement(library: torch.library.Library, name: str, function: Callable, *keys: str) -> None:
-    """Register what the dispatcher calls for an operator at these keys; untraced.
-
-    At "Autograd" it is a rule, which is given the dispatch keys first.
-    """
-    function = untraced(function)
-    for key in keys:
-        library.impl(name, function, key, with_keyset=key == "Autograd")
-
-
 def below_autograd(operator, keys, *args, **named):
     """`operator(...)` without autograd, by whatever comes after it in the dispatch `keys`."""
     with torch._C._AutoDispatchBelowAutograd():

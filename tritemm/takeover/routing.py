@@ -14,11 +14,10 @@ from collections.abc import Callable
 
 import torch
 
-from .. import plan
 from ..dispatch.request import word_of
 from ..dtypes import beyond_float
-from ..plan import Ending
-from ..problem import ACCUMULATE, Unsupported
+from ..plan.kinds import product
+from ..problem import ACCUMULATE, NOTHING, EpilogueInputs, Unsupported, result_shape, span
 from ..runtime import fast_path
 from ..runtime.sizes import expands
 from ..runtime.torch_private import capturing, untraced
@@ -110,15 +109,15 @@ def _product(rank: int, a, b, out_dtype=None, *, out=None):
     """mm, or of rank 3 bmm: all their overloads."""
     options = _options.get((a.dtype, out_dtype))
     if options is not None and a.dim() == rank == b.dim() and (rank == 2 or a.size(0) == b.size(0)):
-        addresses = a.data_ptr(), b.data_ptr(), 0 if out is None else out.data_ptr()
-        kind = fast_path.KNOWN.get(fast_path.key_of(a, b, out, addresses, options))
+        key, addresses = fast_path.kind_of(a, b, out, options)
+        kind = fast_path.KNOWN.get(key)
         if kind is not None and kind.launches is not None and fast_path.AVAILABLE:
             result = fast_path.multiply(kind, addresses, out)
             if result is not None:
                 return result
     options = _checked(rank, a, b, out_dtype)
     make = functools.partial(_made, a, b, options)
-    return make() if out is None else _written(out, a, plan.result_shape(a, b), options, make)
+    return make() if out is None else _written(out, a, result_shape(a, b), options, make)
 
 
 def _sum(rank: int, input, a, b, out_dtype=None, *, beta=1, alpha=1, out=None, activation=""):
@@ -141,7 +140,7 @@ def _sum(rank: int, input, a, b, out_dtype=None, *, beta=1, alpha=1, out=None, a
         raise Refused("complex alpha or beta")
     if input.dtype not in (a.dtype, options[-1]) or input.get_device() != a.get_device():
         raise Refused("input of another type or device")
-    shape = plan.result_shape(a, b)
+    shape = result_shape(a, b)
     if not expands(input.shape, shape):
         raise Refused("input of another shape")
     make = functools.partial(_gemm, input, a, b, beta, alpha, options, activation)
@@ -155,7 +154,7 @@ def _sum(rank: int, input, a, b, out_dtype=None, *, beta=1, alpha=1, out=None, a
 def _kind_of_sum(rank, input, a, b, options, beta, alpha, activation, addresses) -> tuple:
     """All that decides how a sum is made, of the addresses of a, b, nothing and `input`.
 
-    By it such a sum is known at once, without looking for what it is in terms of an `Ending`.
+    By it such a sum is known at once, without looking for what it is in terms of `EpilogueInputs`.
     """
     key = fast_path.key_of(a, b, None, addresses[:3], options)
     lies = input.shape, input.stride(), input.dtype, addresses[3] & 15, input.get_device()
@@ -165,7 +164,7 @@ def _kind_of_sum(rank, input, a, b, options, beta, alpha, activation, addresses)
 
 
 def _given(addresses: tuple, beta, alpha) -> tuple:
-    """What a launch of a known sum takes, of those addresses: as `Ending.read` has it."""
+    """What a launch of a known sum takes, of those addresses: as `EpilogueInputs.read` has it."""
     if beta == 0:
         addresses = addresses[:3]
     if alpha != 1:
@@ -176,7 +175,7 @@ def _given(addresses: tuple, beta, alpha) -> tuple:
 def _sum_in_place(rank: int, input, a, b, *, beta=1, alpha=1):
     """addmm_, or of rank 3 baddbmm_."""
     _checked(rank, a, b, None)
-    if tuple(input.shape) != plan.result_shape(a, b):
+    if tuple(input.shape) != result_shape(a, b):
         raise Refused("input of another shape")
     return _sum(rank, input, a, b, beta=beta, alpha=alpha, out=input)
 
@@ -219,24 +218,24 @@ def _gemm(input, a, b, beta, alpha, options, activation, out=None, kind=None):
     residual = input if bias is None and beta != 0 else None
     if activation and residual is not None:
         raise Refused("an activation of more than a bias")
-    ending = Ending.made(a, b, bias, residual, activation, alpha, beta)
-    result = _made(a, b, options, out, ending)
-    if kind is not None and (bias is None or ending.bias.data_ptr() == bias.data_ptr()):
-        known = fast_path.KNOWN.get(plan.kind_of(a, b, None, options, ending)[0])
+    then = EpilogueInputs.made(a, b, bias, residual, activation, alpha, beta)
+    result = _made(a, b, options, out, then)
+    if kind is not None and (bias is None or then.bias.data_ptr() == bias.data_ptr()):
+        known = fast_path.KNOWN.get(fast_path.kind_of(a, b, None, options, then)[0])
         if known is not None:
             fast_path.KNOWN[kind] = known
     return result
 
 
-def _made(a, b, options, out=None, ending=None):
+def _made(a, b, options, out=None, then=NOTHING):
     """The product of operands that were checked, written to `out` of its shape if given."""
     # Nothing can be compiled there. Whoever asked for the same bits shall rather get the error.
     if a.is_cuda and capturing() and options[0] == "auto":
-        key, _ = plan.kind_of(a, b, out, options, ending)
+        key, _ = fast_path.kind_of(a, b, out, options, then)
         if key not in fast_path.KNOWN:
             raise Refused("the first call of its kind, in the capture of a CUDA graph")
     try:
-        return plan.product(a, b, out, options, ending)
+        return product(a, b, out, options, then)
     except ValueError as error:  # batch_invariant=True, and no kernel has such sums
         raise Refused("no kernel for it") from error
     except Unsupported as error:
@@ -283,11 +282,11 @@ def _meets_in_part(input, out) -> bool:
     """
     if input.shape != out.shape:
         return False
-    (first, size), (begin, room) = ((t.data_ptr(), plan.span(t)) for t in (input, out))
+    (first, size), (begin, room) = ((t.data_ptr(), span(t)) for t in (input, out))
     if first >= begin + room or begin >= first + size:
         return False
     same = first == begin and size == room and input.stride() == out.stride()
-    return not same and all(plan.span(t) == t.nbytes for t in (input, out))
+    return not same and all(span(t) == t.nbytes for t in (input, out))
 
 
 def _resized(out, result) -> torch.Tensor:

@@ -1,0 +1,200 @@
+"""What callers give of an epilogue, checked: activation, factors, bias, residual."""
+
+from __future__ import annotations
+
+import numbers
+import sys
+
+import torch
+
+from ..dtypes import beyond_float, check_epilogue, whole
+from ..problem import ACTIVATIONS, GATED, EpilogueInputs
+from ..runtime import fast_path
+from ..runtime.sizes import expands, fits, holds
+from ..runtime.torch_private import unframed
+from .arguments import autocast, check_dense
+
+#: What a bias or a residual of floating-point operands may be.
+ADDED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+#: The types of what most callers give as a factor.
+NUMBERS = (int, float)
+#: Those that torch's operators take as they are.
+_SIMPLE = (*NUMBERS, torch.SymInt, torch.SymFloat)
+#: Those of all that can be one.
+_REAL = (*_SIMPLE, numbers.Real)
+
+
+@unframed
+def checked(
+    given: tuple, a, b, input, other, out, shape: tuple[int, ...]
+) -> tuple[tuple[int, ...], EpilogueInputs]:
+    """The result's shape, and what the operator is given to follow a @ b; or an error.
+
+    `given`: bias, residual, activation, alpha and beta as `matmul` takes them. `a` and `b` are
+    `input` and `other` with two dimensions or more, and `shape` is that of their product.
+    """
+    bias, residual, activation, alpha, beta = given
+    activation = activation_of(activation, b)
+    alpha = factor("alpha", alpha)
+    beta = None if beta is None else factor("beta", beta)
+    onto = residual is None and out is not None and bool(beta)
+    if onto and not isinstance(out, torch.Tensor):
+        raise TypeError(f"out must be Tensor, not {type(out).__name__}")
+    if beta is None:
+        beta = 1
+    elif residual is None and out is None:
+        raise ValueError(
+            "beta= is the factor of residual=, or of what out= holds; give one of them"
+        )
+    elif onto:
+        residual = out
+    check_epilogue(a.dtype, activation, alpha, beta)
+    if a.dtype == torch.int8:
+        alpha, beta = whole("alpha", alpha), whole("beta", beta)
+    if bias is not None:
+        _check_kind("bias", bias, input)
+        bias = autocast(bias) if out is None else bias
+    if residual is not None:
+        _check_kind("residual", residual, input, any_type=beta == 0)
+    if activation in GATED:
+        shape = (*shape[:-1], shape[-1] // 2)
+    bias, residual = _shaped(bias, residual, b.shape[-1], shape, input, other, onto)
+    if beta == 0 and not (residual is None or attends(residual)):
+        residual = None  # its values, NaN among them, are not read
+    return shape, EpilogueInputs(bias, residual, activation, float(alpha), float(beta))
+
+
+def _shaped(bias, residual, columns: int, shape, input, other, onto: bool):
+    """The bias for each of the product's `columns`, the residual with its dimensions; or an error.
+
+    `shape` is the result's. With `onto`, the residual is what `out` holds.
+    """
+    if bias is not None and not fits(bias.shape, (columns,)):
+        if not expands(bias.shape, (columns,)):
+            raise RuntimeError(
+                f"bias has shape {list(bias.shape)}; the result has {columns} columns, and a bias "
+                f"of [{columns}] or of one number, [] or [1], is possible. What has rows of its "
+                "own is a residual"
+            )
+        bias = bias.expand(columns)
+    if residual is None:
+        return bias, None
+    if onto and not fits(residual.shape, shape):
+        raise RuntimeError(
+            f"out has shape {list(residual.shape)} and the result {list(shape)}; what is added to "
+            "must have the result's shape"
+        )
+    if not expands(residual.shape, shape):
+        raise _cannot_expand("residual", residual, shape)
+    if 1 in (input.dim(), other.dim()):
+        residual = residual.expand(shape)
+    if other.dim() == 1:
+        residual = residual.unsqueeze(-1)
+    if input.dim() == 1:
+        residual = residual.unsqueeze(-2)
+    return bias, residual
+
+
+@unframed
+def check_added(name: str, tensor, input, shape) -> None:
+    """Refuse a tensor that can't be added to a result of this shape, of operands like `input`."""
+    _check_kind(name, tensor, input)
+    if not expands(tensor.shape, shape):
+        raise _cannot_expand(name, tensor, shape)
+
+
+def _cannot_expand(name: str, tensor, shape) -> RuntimeError:
+    return RuntimeError(
+        f"{name} has shape {list(tensor.shape)}, which can't be broadcast to the result's, "
+        f"{list(shape)}"
+    )
+
+
+@unframed
+def _check_kind(name: str, tensor, input, any_type: bool = False) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{name} must be Tensor, not {type(tensor).__name__}")
+    check_dense(name, tensor)
+    if any_type:
+        return
+    if tensor.device != input.device:
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but {name} is on {tensor.device} "
+            f"and the operands are on {input.device}"
+        )
+    able = ADDED if input.dtype.is_floating_point else (torch.int32,)
+    if tensor.dtype not in able:
+        names = ", ".join(str(dtype) for dtype in able)
+        raise RuntimeError(f"{name} is {tensor.dtype}; of {input.dtype} operands it may be {names}")
+
+
+def unchecked(given: tuple, a, b, out) -> tuple[EpilogueInputs, torch.Tensor, torch.Tensor] | None:
+    """The same of a call whose kind decides the rest, with bias and residual as they are given.
+
+    None where `checked` must look at it. What is no part of the kind is looked at here.
+    """
+    bias, residual, activation, alpha, beta = given
+    if type(alpha) not in NUMBERS or beyond_float(alpha):
+        return None
+    if beta is not None and (type(beta) not in NUMBERS or beyond_float(beta)):
+        return None
+    if activation is not None and not _is_activation(activation):
+        return None
+    there = out if residual is None else residual
+    if beta is None:
+        beta = 1
+    elif there is None or (beta == 0 and residual is not None):
+        return None
+    elif beta:
+        residual = there
+    if not all(t is None or fast_path.plain(t) for t in (bias, residual)):
+        return None
+    try:
+        then = EpilogueInputs.made(a, b, bias, residual, activation or "", alpha, beta)
+    except (IndexError, OverflowError, RuntimeError, TypeError):  # what doesn't fit, or is none
+        return None
+    return then, bias, residual
+
+
+def _is_activation(name) -> bool:
+    return isinstance(name, str) and (name in ACTIVATIONS or name in GATED)
+
+
+def activation_of(name: str | None, b: torch.Tensor) -> str:
+    """The word for what follows a product by `b`; or an error."""
+    name = "" if name is None else name
+    if not _is_activation(name):
+        known = ", ".join([*filter(None, ACTIVATIONS), *GATED])
+        raise ValueError(f"activation={name!r} is unknown; one of {known}")
+    if name in GATED and not holds(b.shape[-1] % 2 == 0):
+        raise RuntimeError(
+            f"the product has {b.shape[-1]} columns; a gated activation takes pairs of one of the "
+            "first half and one of the second"
+        )
+    return name
+
+
+@unframed
+def factor(name: str, value) -> float:
+    """The number that a caller gives as `name`, alpha or beta; or an error."""
+    is_tensor = isinstance(value, torch.Tensor)
+    if is_tensor and (value.dim() or value.requires_grad):
+        kind = "that requires grad" if value.requires_grad else f"of shape {list(value.shape)}"
+        raise TypeError(
+            f"{name} must be a real number, not a tensor {kind}. Multiply an operand or the "
+            "result by it"
+        )
+    if is_tensor or (type(value).__module__ == "numpy" and getattr(value, "shape", None) == ()):
+        value = value.item()
+    if not isinstance(value, _REAL):
+        raise TypeError(f"{name} must be a real number, not {type(value).__name__}")
+    if isinstance(value, numbers.Rational) and abs(value) > sys.float_info.max:
+        raise ValueError(f"{name} is beyond the largest float, {sys.float_info.max:g}")
+    return value if isinstance(value, _SIMPLE) else float(value)
+
+
+def attends(residual: torch.Tensor) -> bool:
+    """Whether a residual whose factor is 0 counts all the same: it gets a gradient of zeros then,
+    or its class sees the call.
+    """
+    return residual.requires_grad or type(residual) not in fast_path.PLAIN

@@ -1,0 +1,83 @@
+"""`explain`: what `matmul` would run, and why."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import torch
+
+from .. import dispatch, plan
+from ..arch import gpus
+from ..dispatch.request import word_of
+from ..dtypes import Precision, check_epilogue
+from ..problem import Activation, Device, EpilogueInputs, result_shape
+from ..problem.config import Config
+from ..rungs import Rung
+from ..spec import Kernel
+from .arguments import check_dense, operands
+from .epilogue import activation_of
+
+
+def explain(
+    input: torch.Tensor,
+    other: torch.Tensor,
+    *,
+    kernel: Rung | Kernel = "auto",
+    config: Config | Mapping | None = None,
+    batch_invariant: bool = False,
+    precision: Precision | None = None,
+    accumulate: torch.dtype | None = None,
+    out_dtype: torch.dtype | None = None,
+    activation: Activation | None = None,
+    device: str | int | torch.device | None = None,
+) -> dispatch.Choice:
+    """What `matmul` would run for these arguments, and why; nothing is launched.
+
+    Prints as a few lines: kernel, config, why, what is packed or swapped, waves, predicted time
+    and its parts, roofline, the next candidates, what refused and why. Where torch's kernels make
+    the activation, it is of the product before them, and `why` says so.
+    Arguments and errors are `matmul`'s. Empty results, and K = 0, need no kernel: ValueError.
+
+    `device` is where it would run, the operands' unless it is given: a GPU that need not be here,
+    "H100" or by its architecture "sm_90", or a device of torch's, "cuda:1". Of the operands, sizes,
+    strides and types count then; they may be on any device, also on meta, where they take no room.
+    ValueError if there is none of that name, with those that are known.
+
+    >>> import torch, tritemm
+    >>> x, w = (torch.empty(4096, 4096, dtype=torch.bfloat16, device="meta") for _ in range(2))
+    >>> tritemm.explain(x, w.mT, device="A100").problem.device.name
+    'NVIDIA A100'
+    """
+    if device is not None:
+        device = _device_of(device)
+        input, other = _without_data("input", input), _without_data("other", other)
+    word = word_of(kernel, config, batch_invariant)
+    a, b, options = operands(input, other, None, word, precision, accumulate, out_dtype, "explain")
+    word, precision, accumulate, out_dtype = options
+    activation = activation_of(activation, b)
+    check_epilogue(a.dtype, activation)
+    shape = result_shape(a, b, activation)
+    if 0 in shape or a.shape[-1] == 0:
+        raise ValueError(f"no kernel runs: the result {shape} with K = {a.shape[-1]} needs none")
+    out = torch.empty(shape, dtype=out_dtype, device="meta")
+    then = EpilogueInputs.made(a, b, None, None, activation)
+    problem = plan.matrices(a, b, out, precision, accumulate, then)[0]
+    if device is not None:
+        problem = dataclasses.replace(problem, device=device)
+    return dispatch.first_choice(problem, word)
+
+
+def _device_of(device: str | int | torch.device) -> Device:
+    """One of torch's, or one that need not be here."""
+    if isinstance(device, str) and device.partition(":")[0] in ("cpu", "cuda"):
+        device = torch.device(device)
+    return Device.of(device) if isinstance(device, torch.device) else gpus.named(device)
+
+
+def _without_data(name: str, t: torch.Tensor) -> torch.Tensor:
+    """A tensor like `t` on meta. What is no tensor is handed on, for `operands` to refuse."""
+    if not isinstance(t, torch.Tensor):
+        return t
+    check_dense(name, t)
+    return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta")

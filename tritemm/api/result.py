@@ -1,0 +1,88 @@
+"""The result as a caller gets it: its dimensions, and `out=`, checked as torch checks it."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch.compiler import is_dynamo_compiling
+
+from ..runtime.sizes import in_one_piece, known
+from ..runtime.torch_private import unframed
+from .arguments import check_dense
+
+
+def drop(result, input, other):
+    """Remove the dimensions that 1-D operands were given."""
+    if other.dim() == 1:
+        result = result.squeeze(-1)
+    if input.dim() == 1:
+        result = result.squeeze(-1 if other.dim() == 1 else -2)
+    return result
+
+
+def raised(out, input, other):
+    """A view of `out` with the dimensions that 1-D operands were given."""
+    if other.dim() == 1:
+        out = out.unsqueeze(-1)
+    return out.unsqueeze(-2) if input.dim() == 1 else out
+
+
+@unframed
+def check_out(out, inputs, dtype) -> None:
+    """Refuse an `out` that torch refuses, whatever its shape."""
+    if not isinstance(out, torch.Tensor):
+        raise TypeError(f"out must be Tensor, not {type(out).__name__}")
+    check_dense("out", out)
+    if torch.is_grad_enabled() and any(t.requires_grad for t in (*inputs, out)):
+        raise RuntimeError(
+            "functions with out=... arguments don't support automatic differentiation, "
+            "but one of the arguments requires grad."
+        )
+    if out.dtype != dtype:
+        raise RuntimeError(
+            f"Expected out tensor to have dtype {dtype}, but got {out.dtype} instead"
+        )
+    if out.device != inputs[0].device:
+        raise RuntimeError(
+            f"Expected out tensor to be on {inputs[0].device}, but it is on {out.device}"
+        )
+
+
+@unframed
+def resized(out, shape, fitting: bool) -> torch.Tensor:
+    """`out`, with the result's shape, and torch's warning; or an error if its elements overlap."""
+    if not fitting:
+        if not is_dynamo_compiling() and out.numel():
+            warnings.warn(
+                f"out was resized: it had shape {list(out.shape)}, the result has {list(shape)}. "
+                "torch deprecates this; resize out to 0 elements first to reuse its memory",
+                stacklevel=4,
+            )
+        out.resize_(shape)
+    steps = zip(out.shape, out.stride(), strict=True)
+    several = any(known(stride == 0) and not known(size <= 1) for size, stride in steps)
+    if several and not any(known(size == 0) for size in out.shape):
+        raise RuntimeError(
+            "unsupported operation: more than one element of out refers to a single memory "
+            "location. Please clone() out first"
+        )
+    return out
+
+
+def needs_copy(out, fitting: bool, tensors) -> bool:
+    """Whether the result must be whole before `out` is touched.
+
+    An operand must be read before its own tensor is given another shape; and a tensor that only
+    stands for the negative of its memory is torch's to write. In a graph neither can be asked, and
+    torch traces around both. There an operator writes only to what has no gaps and is no view: if
+    where a view begins depends on a size, Inductor hands any operator that isn't torch's the start
+    of the memory.
+    """
+    if is_dynamo_compiling():
+        return out._base is not None or not in_one_piece(out)
+    return (
+        out.is_neg()
+        or isinstance(out.storage_offset(), torch.SymInt)
+        or (not fitting and any(torch._C._is_alias_of(out, t) for t in tensors))
+    )

@@ -1,0 +1,337 @@
+"""Derivatives of the operator, forwards and backwards, to any order: by the operator.
+
+Where one is recorded the activation is torch's own, on a stored argument, which its derivative
+needs anyway; the rest is linear, and its gradients are products. `repeated` is the way to a product
+of a kind that was made before past torch's dispatcher, and records the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+
+import torch
+
+from ..dispatch.request import for_gradients
+from ..plan.kinds import product
+from ..problem import GATED, NOTHING, EpilogueInputs, after, result_shape
+from ..runtime import fast_path
+from ..runtime.sizes import known, same, summed
+from ..runtime.torch_private import (
+    Derivatives,
+    below_autograd,
+    compute_requires_grad,
+    differentiated,
+    has_tangent,
+    onwards,
+    primal_of,
+    pushing_forward,
+)
+from . import distributed
+from .schema import GEMM
+
+_NAMES = "first", "second"
+
+
+def rule(keys, a, b, bias, residual, activation, alpha, beta, *options):
+    """The operator's rule: records where a gradient or a tangent asks for it, and goes on."""
+    tensors = a, b, bias, residual
+    forward_mode = has_tangent(*tensors)
+    if not forward_mode and not compute_requires_grad(*tensors):
+        return below_autograd(GEMM, keys, *tensors, activation, alpha, beta, *options)
+    if activation:
+        read, unread = (residual, None) if beta else (None, residual)
+        linear = GEMM(a, b, bias, unread, "", alpha, 0.0, *options)
+        return after(linear, activation, read, beta)
+    return _Linear.record(keys, forward_mode, *tensors, alpha, beta, *options)
+
+
+class _Linear(Derivatives):
+    """The derivatives of alpha * a @ b + bias + beta * residual."""
+
+    @staticmethod
+    def forward(ctx, keys, forward_mode, a, b, bias, residual, alpha, beta, *options):
+        ctx.options, ctx.factors = options, (alpha, beta)
+        ctx.operands = tuple((tuple(t.shape), t.stride(), t.dtype) for t in (a, b))
+        ctx.added = _kinds(bias, residual)
+        _save(ctx, a, b, ctx.needs_input_grad[2:4])
+        if forward_mode:
+            ctx.save_for_forward(a, b)
+        return onwards(GEMM, keys, a, b, bias, residual, "", alpha, beta, *options)
+
+    @staticmethod
+    def backward(ctx, grad):
+        needs = ctx.needs_input_grad[2:6]
+        found = None, None
+        if needs[0] or needs[1]:
+            word, *types, _ = ctx.options
+            options = for_gradients(word), *types
+            found = _gradients(grad, *ctx.saved_tensors, ctx.operands, needs[:2], options)
+        found = _scaled(found, ctx.operands, ctx.factors[0])
+        return None, None, *found, *_of_added(grad, needs, ctx.added, ctx.factors[1]), *[None] * 6
+
+    @staticmethod
+    def jvp(ctx, _keys, _forward_mode, a_tangent, b_tangent, bias_tangent, residual_tangent, *_):
+        terms, (alpha, beta) = [], ctx.factors
+        with pushing_forward():
+            a, b = map(primal_of, ctx.saved_tensors)
+            if a_tangent is not None:
+                terms.append(_product(a_tangent, b, ctx.options, alpha))
+            if b_tangent is not None:
+                terms.append(_product(a, b_tangent, ctx.options, alpha))
+            if bias_tangent is not None:
+                terms.append(bias_tangent)
+            if residual_tangent is not None:
+                terms.append(residual_tangent * beta if beta else residual_tangent.new_zeros(()))
+            terms = [term.to(ctx.options[-1]) for term in terms]
+            return sum(terms[1:], terms[0]).expand(result_shape(a, b))
+
+
+class _Recorded(Derivatives):
+    """The same of a product that the fast path makes, which makes its gradients too."""
+
+    @staticmethod
+    def forward(ctx, a, b, bias, residual, made):
+        kind, then, addresses = made
+        ctx.kind, ctx.then = kind, then
+        if then is not NOTHING:
+            ctx.added = _kinds(bias, residual)
+        _save(ctx, a, b, ctx.needs_input_grad)
+        result = fast_path.multiply(kind, addresses, None)
+        return product(a, b, None, kind.options, then) if result is None else result
+
+    @staticmethod
+    def backward(ctx, grad):
+        kind, then, needs = ctx.kind, ctx.then, ctx.needs_input_grad[:4]
+        found = None, None
+        if needs[0] or needs[1]:
+            found = _short_gradients(kind, grad, *ctx.saved_tensors, needs[:2])
+        if then is NOTHING:
+            return *_scaled(found, kind.operands), None, None, None
+        found = _scaled(found, kind.operands, then.alpha)
+        return *found, *_of_added(grad, needs, ctx.added, then.beta), None
+
+
+def _save(ctx, a, b, needs) -> None:
+    """Keep of the operands what the gradients that are asked for need."""
+    ctx.save_for_backward(a if needs[1] else None, b if needs[0] else None)
+
+
+def _kinds(*tensors) -> list:
+    """The shape and type of each, None of none."""
+    return [t if t is None else (t.shape, t.dtype) for t in tensors]
+
+
+def _scaled(found, operands, alpha: float = 1.0) -> list:
+    """The gradients of both operands, of those of their product, rounded once."""
+    return [
+        # The factor after the product, as torch does it.
+        t if t is None else (t if alpha == 1 else t * alpha).to(dtype)
+        for t, (_, _, dtype) in zip(found, operands, strict=True)
+    ]
+
+
+def _of_added(grad, needs, added, beta: float) -> list:
+    """The gradients of bias and residual, which are the last two of `needs`, of these `_kinds`."""
+    found = [None, None]
+    if needs[2]:
+        found[0] = _summed(grad, *added[0])
+    if needs[3] and beta == 0:
+        shape, dtype = added[1]
+        found[1] = grad.new_zeros(shape, dtype=dtype)
+    elif needs[3]:
+        found[1] = _summed(grad if beta == 1 else grad * beta, *added[1])
+    return found
+
+
+def _summed(grad, shape, dtype):
+    """`grad` summed to a broadcast tensor's shape; torch keeps the terms in fp32 meanwhile."""
+    if grad.dtype is dtype:
+        return summed(grad, shape)
+    return summed(grad.to(torch.promote_types(grad.dtype, dtype)), shape).to(dtype)
+
+
+def repeated(
+    a, b, out, options: tuple, then: EpilogueInputs = NOTHING, bias=None, residual=None
+) -> torch.Tensor | None:
+    """The result of a call of a kind that was made before; None if it can't be made this way.
+
+    `bias` and `residual` are those of `then` as they were given. Whether anything but the result
+    and its gradients is asked for is the caller's to find out: `fast_path.usual`.
+    """
+    recorded = a.requires_grad or b.requires_grad
+    if then is not NOTHING:
+        for t in (bias, residual):
+            recorded = recorded or (t is not None and t.requires_grad)
+    recorded = recorded and fast_path.recording()
+    if recorded and (out is not None or a.dim() < 2 or b.dim() < 2):
+        return None
+    if not (recorded and then.activation):
+        try:
+            key, addresses = fast_path.kind_of(a, b, out, options, then)
+            kind = fast_path.KNOWN.get(key)
+        except (AttributeError, TypeError, RuntimeError):  # nested tensors have no shape
+            return None
+        if kind is None or not (addresses[0] and addresses[1]):
+            return None  # at address 0 is what only stands for memory, as unwritten zeros do
+        if then is not NOTHING and (0 in addresses[3:] or (out is not None and then.met_by(out))):
+            return None
+        if recorded and kind.launches is not None:
+            return _Recorded.apply(a, b, bias, residual, (kind, then, addresses))
+        if not kind.apart or out is not None:
+            return kind.launches and fast_path.multiply(kind, addresses, out)
+    return _apart(a, b, options, then, bias, residual)
+
+
+def _apart(a, b, options, then, bias, residual) -> torch.Tensor | None:
+    """The activation by torch, after what comes before it if that is `repeated`."""
+    if then.activation in GATED and b.shape[-1] % 2:
+        return None
+    if residual is not None and (residual.dtype is not a.dtype or residual.device != a.device):
+        return None
+    linear = repeated(a, b, None, options, then.before(), bias)
+    return linear if linear is None else after(linear, then.activation, residual, then.beta)
+
+
+def _product(a, b, options: tuple, alpha: float = 1.0) -> torch.Tensor:
+    """alpha * a @ b, for derivatives, differentiable too."""
+    if alpha == 1 and fast_path.available() and fast_path.usual(a, b, None):
+        result = repeated(a, b, None, options)
+        if result is not None:
+            return result
+    distributed.on_demand()
+    return GEMM(a, b, *NOTHING._replace(alpha=alpha), *options)
+
+
+def _gradients(grad, a, b, operands, needs, options):
+    """Gradients of both operands, as `needs` says, each laid out as its operand is.
+
+    `operands`: shape, strides and type of both, in the product. `a` is None where only its own
+    gradient is asked for, and so is `b`.
+    """
+    return (
+        _gradient(0, grad, b, operands, options) if needs[0] else None,
+        _gradient(1, grad, a, operands, options) if needs[1] else None,
+    )
+
+
+def _gradient(index, grad, other, operands, options):
+    """The gradient of operand `index`, of fp16 perhaps in fp32; `other` is the other operand."""
+    (shape, stride, _), (other_shape, _, dtype) = operands[index], operands[1 - index]
+    if other.dtype != dtype or other.shape != other_shape:
+        mine, others = _NAMES[index], _NAMES[1 - index]
+        raise RuntimeError(
+            f"the gradient of a product's {mine} operand needs the {others} as it was then, "
+            f"{list(other_shape)} of {dtype}; by now it is {list(other.shape)} of {other.dtype}. "
+            "It was changed through .data, Module.to or a saved-tensor hook"
+        )
+    narrow = dtype == torch.float16 != grad.dtype  # which `grad` need not fit into
+    power = None
+    if narrow:
+        options = (*options[:2], torch.float32)
+        if differentiated(grad, other):
+            grad, other = grad.float(), other.float()
+        elif grad.numel():
+            power = _power_in_range(index, grad, shape)
+            grad = torch.ldexp(grad, -power)
+    x, y, turned = _factors(index, grad.to(other.dtype), other, shape, stride)
+    to = (*shape[:-2], shape[-1], shape[-2]) if turned else shape
+    found = _product_summed(x, y, to, options, torch.float32 if narrow else dtype)
+    found = found.mT if turned else found
+    return found if power is None else torch.ldexp(found, power)
+
+
+def _power_in_range(index, grad, shape):
+    """By how many powers of two `grad` is to be divided, so that fp16 holds its terms.
+
+    One for each row of the first operand's gradient, which has `shape`, or column of the second's:
+    other rows, columns and products of the batch don't count.
+    """
+    first = grad.dim() - len(shape)
+    summed_too = [i for i in range(grad.dim() - 2) if i < first or known(shape[i - first] == 1)]
+    largest = grad.abs().amax([*summed_too, -1 - index], keepdim=True)
+    return largest.reshape(largest.shape[first:]).log2().floor().clamp(-100, 127).sub(14)
+
+
+def _factors(index, grad, other, shape, stride):
+    """The two factors of the gradient of operand `index`, and whether theirs is its transpose."""
+    if index == 0:
+        x, y = grad, other.mT
+    else:
+        if len(shape) == 2 and other.dim() > 2:  # the sum over the batch is a longer K
+            other, grad = distributed.flat(other, grad) or (other, grad)
+        x, y = other.mT, grad
+    by_columns = known(stride[-2] == 1) and known(stride[-1] == shape[-2])
+    if by_columns and not known(shape[-2] == 1):
+        return y.mT, x.mT, True
+    return x, y, False
+
+
+def _product_summed(x, y, shape, options, dtype):
+    """x @ y summed to `shape`, over the batch dimensions that an operand was broadcast along.
+
+    The terms of a sum stay in fp32 until it is done.
+    """
+    if len(shape) == 2 == x.dim() == y.dim() or same(result_shape(x, y), shape):
+        return _product(x, y, (*options, dtype))
+    half = x.dtype in (torch.float16, torch.bfloat16)
+    wide = torch.float32 if half else dtype
+    return summed(_product(x, y, (*options, wide)), shape).to(dtype)
+
+
+def _short_gradients(kind, grad, a, b, needs):
+    """`_gradients` of a product of a `kind`; from the second time on without views of anything."""
+    # In the place of an operand that is not there, which only the other one's gradient needs.
+    x, y = grad if a is None else a, grad if b is None else b
+    addresses = (0,)
+    short = fast_path.available() and not torch.is_grad_enabled()
+    if short and fast_path.plain(grad) and fast_path.usual(x, y, None):
+        with contextlib.suppress(RuntimeError):  # zeros without memory
+            key, addresses = fast_path.kind_of(x, y, grad, kind.for_gradients)
+    if 0 in addresses:
+        return _gradients(grad, a, b, kind.operands, needs, kind.for_gradients)
+    key = key, needs
+    steps, rest = kind.gradients.get(key, (None, None))
+    found = steps and fast_path.multiply_each(kind.launches.device, steps, addresses)
+    if found is None:
+        found = _gradients(grad, a, b, kind.operands, needs, kind.for_gradients)
+        _learn_gradients(kind, grad, a, b, key, found)
+    elif rest:
+        others = _gradients(grad, a, b, kind.operands, rest, kind.for_gradients)
+        found = [x if y is None else y for x, y in zip(found, others, strict=True)]
+    return found
+
+
+def _learn_gradients(kind, grad, a, b, key, found):
+    """Let the next gradients of this kind be one launch each, on the addresses of a, b and `grad`.
+
+    One can be where its factors lie in their memory, and their product needed no sum.
+    """
+    steps = [
+        None if result is None else _step(kind, index, grad, other, result)
+        for index, (other, result) in enumerate(zip((b, a), found, strict=True))
+    ]
+    rest = [step is None and r is not None for step, r in zip(steps, found, strict=True)]
+    if any(steps):  # else Triton may have been launching itself, for once
+        kind.gradients[key] = steps, rest if any(rest) else None
+
+
+def _step(kind, index, grad, other, result):
+    """What makes the gradient of operand `index`, which was `result`, or None.
+
+    Of the addresses of a, b and `grad`, in this order.
+    """
+    if grad.dtype is not other.dtype:
+        return None
+    shape, stride, _ = kind.operands[index]
+    x, y, turned = _factors(index, grad, other, shape, stride)
+    places = (1 - index, 2) if (index == 1) != turned else (2, 1 - index)
+    owners = [other if place < 2 else grad for place in places]
+    addresses = x.data_ptr(), y.data_ptr(), 0
+    if addresses[:2] != tuple(t.data_ptr() for t in owners):
+        return None
+    options = (*kind.for_gradients, grad.dtype)
+    known = fast_path.KNOWN.get(fast_path.key_of(x, y, None, addresses, options))
+    if known is None or known.launches is None or math.prod(known.size) != result.numel():
+        return None
+    return known.dropped(tuple(result.shape), result.stride()), *places

@@ -1,0 +1,135 @@
+"""The one operator boundary: what torch's dispatcher, vmap, compilers and counters see.
+
+`tritemm::gemm` is activation(alpha * a @ b + bias) + beta * residual of matrices with broadcast
+batch dimensions, operands of at least two dimensions. A plain product is one of which `NOTHING`
+follows. It carries its own derivatives, `derivatives.py`, however it is reached. Checks that need
+no data stand in `api`; it trusts its arguments.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch.utils.flop_counter import register_flop_formula
+
+from ..plan.kinds import in_parts, product
+from ..problem import NOTHING, EpilogueInputs, result_shape
+from ..runtime import fast_path, inductor
+from ..runtime.operators import called_by_inductor, implement
+from ..runtime.torch_private import profiling, without_gradient
+from . import distributed
+from .derivatives import rule
+from .schema import GEMM, GEMM_OUT
+
+
+def gemm(a, b, then: EpilogueInputs, options: tuple) -> torch.Tensor:
+    """Differentiable product of `a` [..., M, K] and `b` [..., K, N] and what follows it.
+
+    `options`: kernel, precision, accumulator and result type, as the operator takes them.
+    """
+    distributed.on_demand()
+    return GEMM(a, b, *then, *options)
+
+
+def gemm_out(a, b, then: EpilogueInputs, options: tuple, out: torch.Tensor) -> None:
+    """The same, written to `out` of the result's shape and type."""
+    distributed.on_demand()
+    GEMM_OUT(a, b, *then, *options[:-1], out=out)
+
+
+def _gemm(a, b, bias, residual, activation, alpha, beta, *options):
+    then = EpilogueInputs.made(a, b, bias, residual, activation, alpha, beta)
+    return product(a, b, None, options, then)
+
+
+def _gemm_out(a, b, bias, residual, activation, alpha, beta, *options, out):
+    then = EpilogueInputs.made(a, b, bias, residual, activation, alpha, beta)
+    product(a, b, out, (*options, out.dtype), then)
+
+
+def _fake(a, b, bias, residual, activation, alpha, beta, kernel, precision, accumulate, out_dtype):
+    inductor.lower(GEMM, "torch.ops.tritemm.gemm_into", optional=2)
+    return a.new_empty(result_shape(a, b, activation), dtype=out_dtype)
+
+
+def _fake_out(*args, out):
+    return None
+
+
+def _gemm_into(a, b, *rest, out):
+    """What code compiled by Inductor calls in place of `gemm`, into memory that it has planned."""
+    given, options = rest[:-3], (*rest[-3:], out.dtype)
+    # With tensors it is longer, and they compare with nothing.
+    plain = len(given) == len(_PLAIN) and given == _PLAIN
+    then = NOTHING if plain else _given(a, b, *given)
+    if profiling() or not fast_path.AVAILABLE:
+        GEMM_OUT(a, b, *then, *options[:-1], out=out)
+        return
+    key, addresses = fast_path.kind_of(a, b, out, options, then)
+    if not fast_path.write(fast_path.KNOWN.get(key), addresses):
+        product(a, b, out, options, then)
+
+
+#: What Inductor's code gives `_gemm_into` of `NOTHING`.
+_PLAIN = (False, False, *NOTHING[2:])
+
+
+def _given(a, b, *args) -> EpilogueInputs:
+    """What follows, of the tensors that are there, whether each is, and the rest."""
+    *tensors, biased, added, activation, alpha, beta = args
+    bias, residual = tensors[0] if biased else None, tensors[-1] if added else None
+    return EpilogueInputs.made(a, b, bias, residual, activation, alpha, beta)
+
+
+def _vmap(info, in_dims, a, b, bias, residual, activation, alpha, beta, *options):
+    """A vmapped dimension is one more batch dimension, in front.
+
+    What follows the product is torch's to do: a bias may differ between products of a batch.
+    """
+    tensors = a, b, bias, residual if beta else None
+    dims = [None if t is None else dim for t, dim in zip(tensors, in_dims, strict=False)]
+    ranks = [t.dim() - (dim is not None) for t, dim in zip((a, b), dims, strict=False)]
+    a, b, bias, residual = (
+        _batch_first(t, dim, max(ranks)) for t, dim in zip(tensors, dims, strict=True)
+    )
+    then = EpilogueInputs(bias, residual, activation, alpha, beta)
+    plain = bias is residual is None and not activation and alpha == 1
+    result = _plain(a, b, options) if plain else in_parts(a, b, options, then, _plain)
+    return result, None if dims == [None] * len(dims) else 0
+
+
+def _plain(a, b, options: tuple) -> torch.Tensor:
+    return GEMM(a, b, *NOTHING, *options)
+
+
+def _batch_first(t, dim, rank):
+    if dim is None:
+        return t
+    t = t.movedim(dim, 0)
+    return t.reshape(t.shape[0], *(1,) * (rank + 1 - t.dim()), *t.shape[1:])
+
+
+implement(GEMM, _gemm, "CPU", "CUDA")
+implement(GEMM, _fake, "Fake")
+implement(GEMM, _vmap, "Vmap")
+implement(GEMM, rule, "Autograd")
+implement(GEMM_OUT, _gemm_out, "CPU", "CUDA")
+implement(GEMM_OUT, _fake_out, "Fake")
+implement(GEMM_OUT, without_gradient(GEMM_OUT), "Autograd")
+called_by_inductor("gemm_into", _gemm_into)
+
+
+def _flops_of(a_shape, b_shape, out_shape) -> int:
+    """Multiplications and additions of a product, of the shapes of a, b and the result."""
+    return 2 * a_shape[-1] * math.prod((*out_shape[:-1], b_shape[-1]))
+
+
+@register_flop_formula(torch.ops.tritemm.gemm)
+def _flops(a_shape, b_shape, *args, out_shape=None, **kwargs) -> int:
+    return _flops_of(a_shape, b_shape, out_shape)
+
+
+@register_flop_formula(torch.ops.tritemm.gemm_out)
+def _flops_out(a_shape, b_shape, *args, out, **kwargs) -> int:
+    return _flops_of(a_shape, b_shape, out)

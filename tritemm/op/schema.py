@@ -1,0 +1,14 @@
+"""The one operator: its schema, which says all that a product may be asked for."""
+
+from __future__ import annotations
+
+from ..runtime.operators import define
+
+_OPERANDS = "Tensor a, Tensor b"
+#: activation(alpha * product + bias) + beta * residual: the fields of an `EpilogueInputs`.
+_EPILOGUE = "Tensor? bias, Tensor? residual, str activation, float alpha, float beta"
+_OPTIONS = "str kernel, str? precision, ScalarType? accumulate"
+_ALL = f"{_OPERANDS}, {_EPILOGUE}, {_OPTIONS}"
+#: The result is a new tensor, or is written to `out`, which has its shape.
+GEMM = define(f"gemm({_ALL}, ScalarType out_dtype) -> Tensor")
+GEMM_OUT = define(f"gemm_out({_ALL}, *, Tensor(a!) out) -> ()")

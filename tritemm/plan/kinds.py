@@ -1,0 +1,179 @@
+"""What is worked out once for all products of a kind, and one product of it.
+
+A kind is everything about a call but the data: sizes, strides, types, alignment, options, device.
+Its plan is the problem, the kernel and config that were chosen, and the launches that this takes:
+copies of operands that the kernel can't read, then the kernel. Nothing here holds a tensor or
+depends on an address.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+
+import torch
+
+from .. import dispatch, plan
+from ..dispatch.request import for_gradients
+from ..dtypes import REAL, wide
+from ..kernels.pack import copied_bytes
+from ..problem import (
+    ACCUMULATE,
+    INTERPRETER,
+    NOTHING,
+    EpilogueInputs,
+    after,
+    result_shape,
+    span,
+)
+from ..runtime import fast_path
+from ..runtime.binding import Call
+from ..runtime.bounded import Bounded
+from ..runtime.launches import Launches
+from ..runtime.torch_private import untraced
+from . import slow
+from .views import matrices
+
+#: Kinds of gradients that a plan remembers.
+GRADIENTS = 16
+
+
+class Plan:
+    """One kind of product. Made of tensors of that kind; multiplies any others of it.
+
+    `options`: kernel, precision, accumulator and result type, as the operators take them.
+    """
+
+    def __init__(self, a, b, c, options: tuple, then: EpilogueInputs):
+        word, *self._types, _ = self.options = options
+        tensors = a, b, c, *then.tensors
+        self.problem, *views = matrices(a, b, c, *self._types, then)
+        choose = dispatch.choose_gated if self.problem.epilogue.gated else dispatch.choose
+        choice = choose(self.problem, word)
+        #: Whether no kernel does it all: the product is a kind of its own, and torch ends it.
+        self.apart = choice is None
+        self.kernel, self.config = (None, None) if self.apart else (choice.kernel, choice.config)
+        #: Seconds that the interpreter takes, as far as is known; 0 where kernels are compiled.
+        self._interpreted = 0.0
+        if not self.apart and self.problem.device == INTERPRETER:
+            self._interpreted = dispatch.predict(self.kernel, self.problem, self.config)
+        self.launches: Launches | None = None
+        self.size, self.stride, self.dtype = tuple(c.shape), c.stride(), c.dtype
+        self.spans = span(a), span(b), span(c)
+        #: Shape, strides and type of both operands, as they were given.
+        self.operands = tuple((tuple(t.shape), t.stride(), t.dtype) for t in (a, b))
+        #: The first three options of the products that make up the gradients.
+        self.for_gradients = (for_gradients(word), *self._types)
+        #: What makes the gradients of both operands, of the addresses of a, b and what comes in;
+        #: and which of them it doesn't make, if any.
+        self.gradients: dict[tuple, tuple[list[fast_path.Step | None], list | None]]
+        self.gradients = Bounded(GRADIENTS)
+        #: Shape and strides of a, b, c as the kernel takes them; None if it takes copies.
+        self._views = None
+        if all(v.data_ptr() == t.data_ptr() for v, t in zip(views, tensors, strict=True)):
+            self._views = tuple((v.shape, v.stride()) for v in views)
+
+    def __call__(self, a, b, c, then: EpilogueInputs) -> None:
+        """Write a @ b, and what follows `then`, into `c`, on its device; all are of this kind."""
+        if self.apart:
+            argument = product(a, b, None, self.options, then.before())
+            after(argument, then.activation, then.residual, then.beta, c)
+            return
+        if self._views is None:
+            _, x, y, z, *more = matrices(a, b, c, *self._types, then)
+        else:
+            tensors = zip((a, b, c, *then.tensors), self._views, strict=True)
+            x, y, z, *more = (t.as_strided(*view) for t, view in tensors)
+        if self._interpreted:
+            slow.warning.count(self.problem, self._interpreted)
+        more += then.factors
+        calls = plan.run(self.kernel, self.problem, self.config, x, y, z, *more)
+        if self._views is None:
+            if z.data_ptr() != c.data_ptr():  # batch strides that no kernel takes
+                c.copy_(z.view(c.shape))
+        elif None not in calls:
+            self.launches = self._prepared(c.get_device(), calls, len(more))
+
+    def dropped(self, size: tuple[int, ...], stride: tuple[int, ...]) -> Plan:
+        """The same with a result of fewer dimensions."""
+        other = copy.copy(self)
+        other.size, other.stride = size, stride
+        return other
+
+    def _prepared(self, device: int, calls: Sequence[Call], more: int) -> Launches:
+        """`calls` are what `run` returned: what copies if anything, and the kernel's own.
+
+        So many inputs of the epilogue come after a, b and c.
+        """
+        names = self.config.PACK
+        copies = {name: 3 + more + i for i, name in enumerate(names)}
+        operands = [copies.get("a", 0), copies.get("b", 1)]
+        work = 3 + more + len(names)
+        *packing, call = calls
+        packing = [one.placed((0, operands[0], 1, operands[1])) for one in packing]
+        if self.config.SWAP:
+            operands.reverse()
+        call = call.placed((*operands, *range(2, 3 + more), work, work + 1))
+        view = self.config.view(self.problem)
+        room = self.kernel.workspace and self.kernel.workspace(view, self.config)
+        return Launches(device, [*packing, call], copied_bytes(self.problem, names), room)
+
+
+@untraced
+def product(
+    a, b, out: torch.Tensor | None, options: tuple, then: EpilogueInputs = NOTHING
+) -> torch.Tensor:
+    """a @ b for `a` [..., M, K] and `b` [..., K, N], batches broadcast, and what follows `then`.
+
+    The result is `out` if given. `options`: as of a `Plan`. Neither checked nor recorded by
+    autograd; a write to `out` counts. Raises what `dispatch.choose` raises.
+    """
+    key, addresses = fast_path.kind_of(a, b, out, options, then)
+    kind = fast_path.KNOWN.get(key)
+    if out is not None:
+        if out.is_inference() and not torch.is_inference_mode_enabled():
+            raise RuntimeError(
+                "Inplace update to inference tensor outside InferenceMode is not allowed: "
+                "out was made in inference mode. Take out.clone()"
+            )
+        met = fast_path.overlap(addresses[:3], (span(a), span(b), span(out)))
+        if met or then.met_by(out):
+            return out.copy_(product(a, b, None, options, then))
+    if then is not NOTHING and (a.dtype not in REAL or a.shape[-1] == 0 or then.alpha == 0):
+        result = in_parts(a, b, options, then, _plain)
+        return result if out is None else out.copy_(result)
+    if kind is not None and kind.launches is not None and fast_path.AVAILABLE:
+        result = fast_path.multiply(kind, addresses, out)
+        if result is not None:
+            return result
+    c = out
+    if c is None:
+        shape = result_shape(a, b, then.activation)
+        c = torch.empty(shape, dtype=options[-1], device=a.device)
+    if not plan.is_trivial(a.shape[-1], c):
+        with plan.on_device(c):
+            if kind is None:
+                kind = Plan(a, b, c, options, then)
+            kind(a, b, c, then)
+        fast_path.KNOWN[key] = kind
+    if out is not None:
+        torch.autograd.graph.increment_version(out)
+    return c
+
+
+def _plain(a, b, options: tuple) -> torch.Tensor:
+    return product(a, b, None, options)
+
+
+def in_parts(a, b, options: tuple, then: EpilogueInputs, multiply: Callable) -> torch.Tensor:
+    """What `multiply(a, b, options)` makes in the accumulator's type, and `then` by torch.
+
+    With alpha = 0 that is zeros, whatever the operands hold: NaN times 0 would be NaN.
+    """
+    *how, accumulate, dtype = options
+    accumulator = wide(accumulate or ACCUMULATE[a.dtype])
+    if then.alpha == 0:
+        made, then = a.new_zeros(result_shape(a, b), dtype=accumulator), then._replace(alpha=1.0)
+    else:
+        made = multiply(a, b, (*how, accumulate, accumulator))
+    return then.of(made, dtype)

@@ -1,0 +1,136 @@
+"""What a product is given: the shape of its result, and the inputs of its epilogue."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from .by_torch import activated
+from .epilogue import GATED
+
+
+class EpilogueInputs(NamedTuple):
+    """What follows a product: activation(alpha * a @ b + bias) + beta * residual.
+
+    `bias` is contiguous and 16-byte aligned, [N]; `residual` has the result's shape, any strides.
+    With a gated activation the result has half of the product's columns.
+    """
+
+    bias: torch.Tensor | None = None
+    residual: torch.Tensor | None = None
+    activation: str = ""
+    alpha: float = 1.0
+    beta: float = 1.0
+
+    @staticmethod
+    def made(a, b, bias, residual, activation="", alpha=1.0, beta=1.0) -> EpilogueInputs:
+        """What follows a @ b; `NOTHING` if that is so. The residual may be broadcastable."""
+        if beta == 0:  # its values, NaN among them, are not read
+            residual = None
+        if residual is not None:
+            residual = residual.expand(result_shape(a, b, activation))
+        if bias is not None:
+            bias = bias.contiguous()
+            if bias.data_ptr() % 16:  # kernels are compiled for one that begins on such a boundary
+                bias = bias.clone()
+        if bias is residual is None and not activation and alpha == 1:
+            return NOTHING
+        beta = 1.0 if residual is None else float(beta)
+        return EpilogueInputs(bias, residual, activation, float(alpha), beta)
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """The bias and the residual, those that are there."""
+        bias, residual, *_ = self
+        if bias is None:
+            return () if residual is None else (residual,)
+        return (bias,) if residual is None else (bias, residual)
+
+    @property
+    def factors(self) -> tuple[float, ...]:
+        """Alpha and beta, those that are not 1."""
+        return tuple(factor for factor in (self.alpha, self.beta) if factor != 1)
+
+    @property
+    def fields(self) -> dict:
+        """The fields of an `EpilogueSpec`, but the residual, by name."""
+        dtype = None if self.bias is None else self.bias.dtype
+        return {
+            "activation": self.activation, "bias": dtype,
+            "alpha": self.alpha != 1, "beta": self.beta != 1,
+        }  # fmt: skip
+
+    def key(self) -> tuple:
+        """All that decides what runs; of the factors, whether they are 1, and alpha 0."""
+        bias, residual, activation, alpha, beta = self
+        values = [activation, alpha if alpha in (0, 1) else None, beta == 1]
+        if bias is not None:
+            values += [bias.dtype, bias.shape, bias.get_device()]
+        if residual is not None:
+            address = residual.data_ptr() & 15
+            lies = residual.shape, residual.stride(), address, residual.get_device()
+            values += [residual.dtype, *lies]
+        return tuple(values)
+
+    def read(self) -> tuple[float, ...]:
+        """What a launch is given: the addresses of the tensors, and the factors."""
+        addresses = [t.data_ptr() for t in self.tensors]
+        return tuple(addresses) if self.alpha == 1 == self.beta else (*addresses, *self.factors)
+
+    def met_by(self, out: torch.Tensor) -> bool:
+        """Whether writing `out` changes what is still to be read.
+
+        A residual that is `out` is not: each of its elements is read by who then writes it.
+        """
+        address, size = out.data_ptr(), span(out)
+        for t in self.tensors:
+            begin = t.data_ptr()
+            same = t is self.residual and begin == address and t.stride() == out.stride()
+            same = same and t.dtype == out.dtype
+            if not same and address < begin + span(t) and begin < address + size:
+                return True
+        return False
+
+    def before(self) -> EpilogueInputs:
+        """What comes before the activation."""
+        if self.bias is None and self.alpha == 1:
+            return NOTHING
+        return EpilogueInputs(self.bias, alpha=self.alpha)
+
+    def of(self, accumulator: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The result in `dtype`, of a product in the accumulator's type, by torch."""
+        alpha, beta = self.alpha, self.beta
+        if not accumulator.is_floating_point():  # else torch would multiply in fp32
+            alpha, beta = int(alpha), int(beta)
+        if alpha != 1:
+            accumulator = accumulator * alpha
+        if self.bias is not None:
+            accumulator = accumulator + self.bias
+        result = activated(accumulator, self.activation)
+        if self.residual is not None:
+            # One of torch's own sums rounds to the result's type alone.
+            residual = self.residual.to(result.dtype)
+            result = result + (residual if beta == 1 else beta * residual)
+        return result.to(dtype)
+
+
+#: After a product and no more.
+NOTHING = EpilogueInputs()
+
+
+def result_shape(a, b, activation: str = "") -> tuple[int, ...]:
+    """Shape of what the `activation` makes of `a` [..., M, K] @ `b` [..., K, N]."""
+    batch = ()
+    if a.dim() > 2 or b.dim() > 2:
+        batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    columns = b.shape[-1] // 2 if activation in GATED else b.shape[-1]
+    return (*batch, a.shape[-2], columns)
+
+
+def span(t: torch.Tensor) -> int:
+    """Bytes from the first element of `t` to the end of its last; 0 if it has none."""
+    if t.numel() == 0:
+        return 0
+    last = sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))
+    return t.element_size() * (1 + last)

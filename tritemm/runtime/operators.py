@@ -1,0 +1,49 @@
+"""How tritemm's operators are made known to torch: all of them here, each by its schema."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from .torch_private import untraced
+
+try:
+    _LIBRARY = torch.library.Library("tritemm", "DEF")
+except RuntimeError as error:  # torch lets one library define operators of a name
+    first = getattr(torch.ops.tritemm, "gemm_into", None)
+    where = first.__code__.co_filename if first else "elsewhere"
+    raise ImportError(
+        f"tritemm is in this process already: {where} has registered its operators, and {__file__} "
+        "would be a second copy. Import one of the two; to import it anew, start Python anew"
+    ) from error
+
+
+def define(schema: str) -> torch._ops.OpOverload:
+    """The operator tritemm:: of this schema, which nothing implements yet."""
+    name = _LIBRARY.define(schema)
+    return getattr(torch.ops.tritemm, name.removeprefix("tritemm::")).default
+
+
+def implement(operator: torch._ops.OpOverload, function: Callable, *keys: str) -> None:
+    """Have the dispatcher call `function` for an operator at these keys; untraced.
+
+    At "Autograd" it is a rule, which is given the dispatch keys first. At "Fake" it makes a result
+    without data; at "Vmap" it is given `info` and `in_dims` first.
+    """
+    for key in keys:
+        if key == "Fake":
+            torch.library.register_fake(operator._name, function, lib=_LIBRARY)
+        elif key == "Vmap":
+            torch.library.register_vmap(operator._name, function, lib=_LIBRARY)
+        else:
+            autograd = key == "Autograd"
+            _LIBRARY.impl(operator, untraced(function), key, with_keyset=autograd)
+
+
+def called_by_inductor(name: str, function: Callable) -> None:
+    """Let compiled code call `function` as torch.ops.tritemm.`name`: see `inductor.lower`.
+
+    By such a name, because generated code imports torch and is kept between processes.
+    """
+    setattr(torch.ops.tritemm, name, function)
