@@ -63,8 +63,8 @@ def example() -> dict[str, tuple[str, float]]:
     asked = problem()
     device, numbers = asked.device, constants.of(asked.device)
     M, N, K = asked.M, asked.N, asked.K
-    word = kind_of(asked).word(RUNG.trait)
-    factor, late, hungry = numbers.tiles[RUNG.name][constants.key(RUNG.trait, word, CONFIG)]
+    word = kind_of(asked).word(RUNG.cost)
+    factor, late, hungry = numbers.tiles[RUNG.name][constants.key(RUNG.cost, word, CONFIG)]
     m, n, k = CONFIG.BLOCK_M, CONFIG.BLOCK_N, CONFIG.BLOCK_K
     tiles = -(-M // m) * -(-N // n)
     rounds, depth = -(-tiles // device.sms), -(-K // k)

@@ -85,7 +85,7 @@ TECHNIQUES = (
     Technique(
         "Warp tile",
         (cuda("include/tile.cuh", "WM = 64, WN = 64"), cuda("include/mma_tile.cuh", "WarpTile")),
-        (arch("host", "num_warps=8"),),
+        (arch("pointers", "num_warps=8"),),
         f"{COMPILER}; you only say how many warps",
         (Code("mma_base", 80), Code("tiled", 80)),
         ("HMMA.16816.F32", "LDSM.16.M88.4"),
@@ -146,7 +146,7 @@ TECHNIQUES = (
     Technique(
         "Tile order",
         (cuda("include/raster.cuh", "inline Tile raster("),),
-        (rung("device/raster", "def raster("), rung("k04_swizzled", 'ORDER="grouped"')),
+        (rung("device/raster", "def raster("), rung("k04_swizzled", '"grouped", "serpentine"')),
         f"{YOU}, on both sides",
         (Code("tiled", 90), Code("swizzled", 90)),
         ("HGMMA", "LDG", "STG", "BAR"),
@@ -217,7 +217,7 @@ TECHNIQUES = (
         "TMA loads and stores",
         (cuda("include/tma.cuh", "tma_load("), cuda("include/tma.cuh", "cuTensorMapEncodeTiled")),
         (
-            arch("host", "TensorDescriptor("), rung("device/tile", "desc.load("),
+            arch("lines", "TensorDescriptor("), rung("device/tile", "desc.load("),
             rung("device/tile", "c_desc.store("),
         ),
         f"{YOU} ask for it; {COMPILER} does the rest",

@@ -178,7 +178,7 @@ class TestEpilogues:
         plain = problem(*size)
         ended = dataclasses.replace(plain, epilogue=self.BIAS_GELU)
         choice = dispatch.choose(ended)
-        assert choice.kernel.trait.turns
+        assert choice.kernel.cost.pingpong
         assert choice.predicted == pytest.approx(1e-6 * taken, rel=0.2)
         alike = predict(choice.kernel, plain, choice.config)
         assert alike <= choice.predicted < 1.35 * alike

@@ -684,7 +684,7 @@ def test_a_failing_cuda_call_is_an_exception(tmp_path, monkeypatch):
     rung = RUNGS[0]
     broken = CudaKernel(
         file=file, place=1, doc=source.opening_comment(file),
-        configs=rung.configs, why_not=rung.why_not,
+        limits=rung.limits,
     )  # fmt: skip
     a, b = operands(32, 32, 32)
     c = torch.empty(32, 32, dtype=FP16, device=DEVICE)

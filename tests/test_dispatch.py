@@ -13,7 +13,8 @@ import torch
 import tritemm
 from tritemm import dispatch
 from tritemm.__main__ import main
-from tritemm.arch.host import is_wgmma
+from tritemm.arch import questions
+from tritemm.arch.pointers import is_wgmma
 from tritemm.dispatch import candidates, invariant
 from tritemm.dispatch.cost_model import constants
 from tritemm.dispatch.cost_model.kind import kind_of
@@ -31,6 +32,7 @@ from .choosing import (
     measured_parts,
     problem,
     put_rungs,
+    refusing,
 )
 from .harness import DEVICE, operand
 
@@ -140,7 +142,7 @@ class TestModel:
         shape = {"num_warps": 4, "num_stages": 5, "ORDER": "grouped", "CLUSTER": 2}
         cluster, asked = dispatch.find("cluster_pingpong"), problem(8192, 8192, 8192)
         near, other = (Config(64, n, 64, **shape) for n in (160, 176))
-        key = constants.key(cluster.trait, kind_of(asked).word(cluster.trait), near)
+        key = constants.key(cluster.cost, kind_of(asked).word(cluster.cost), near)
 
         def found(**factors):
             tiles = {cluster.name: {key: constants.Factors(**factors)}}
@@ -181,7 +183,7 @@ class TestModel:
     def test_a_measured_load_stands_for_all_tiles_that_are_alike(self):
         gemv, asked = dispatch.find("gemv"), problem(1, 6144, 4096, layout="NT")
         one, other = Config(1, 2, 1024, num_warps=8), Config(1, 8, 512, num_warps=4, num_stages=2)
-        trait, kind = gemv.trait, kind_of(asked)
+        trait, kind = gemv.cost, kind_of(asked)
         word = kind.word(trait)
         key = constants.key(trait, word, one)
         assert word == "16-bit/NT" and key == (word, *[1] * 6)
@@ -204,7 +206,7 @@ class TestModel:
         gemv, asked = dispatch.find("gemv"), problem(1, 2**20, 4096)
         many = Config(1, 2, 1024, num_warps=8, num_stages=4)
         few = dataclasses.replace(many, num_stages=1)
-        key = constants.key(gemv.trait, kind_of(asked).word(gemv.trait), many)
+        key = constants.key(gemv.cost, kind_of(asked).word(gemv.cost), many)
         found = measured_parts(
             asked, gemv, (many, few), loads={gemv.name: {key: (0.0, 0.0)}}, wait=1.0
         )
@@ -355,19 +357,16 @@ class TestCandidates:
 
     def test_teaching_rungs_only_where_no_other_can(self, monkeypatch):
         asked = problem(512, 512, 512, device=A100)
-        assert all(kernel.auto for _, kernel, _ in dispatch.ranked(asked))
-        unable = [
-            dataclasses.replace(rung, why_not=lambda problem: "no") if rung.auto else rung
-            for rung in RUNGS
-        ]
+        assert all(kernel.policy.auto for _, kernel, _ in dispatch.ranked(asked))
+        unable = [refusing(rung, "no") if rung.policy.auto else rung for rung in RUNGS]
         put_rungs(monkeypatch, unable)
         highest = [rung for rung in unable if rung.why_not(asked) is None][-1]
         assert {kernel for _, kernel, _ in dispatch.ranked(asked)} == {highest}
-        assert not highest.auto
+        assert not highest.policy.auto
         dispatch.forget()
 
     def test_none_can(self, monkeypatch):
-        unable = [dataclasses.replace(rung, why_not=lambda problem: "too odd") for rung in RUNGS]
+        unable = [refusing(rung, "too odd") for rung in RUNGS]
         put_rungs(monkeypatch, unable)
         with pytest.raises(ValueError, match=r"no kernel can run 5 x 6 x 7.*simt: too odd"):
             dispatch.choose(problem(5, 6, 7))
@@ -541,7 +540,7 @@ class TestBatchInvariant:
         for rung in RUNGS:
             word = str(Request(rung.name, None, True))
             why = rung.why_not(asked)
-            if not rung.in_order and not rung.ordered:
+            if not rung.limits.in_order and not rung.limits.ordered:
                 why = "sums in an order that depends on M"
             elif why is None and rung.name in IN_PARTS[2:]:
                 why = "none of its tiles"
@@ -556,8 +555,8 @@ class TestBatchInvariant:
     @staticmethod
     def order(choice):
         config, asked = choice.config, choice.problem
-        if invariant.by_wgmma(asked):
-            assert invariant.takes_wgmma(choice.kernel)
+        if questions.one_order(asked):
+            assert choice.kernel.limits.tile.warpgroups
             assert is_wgmma(config.view(asked), config)
             return "wgmma", config.PARTS, config.SPLIT_K in (1, config.PARTS)
         tile = config.BLOCK_M, config.BLOCK_N, config.BLOCK_K
@@ -590,7 +589,7 @@ class TestBatchInvariant:
         asked = problem(16, 28672, 4096)
         rungs = invariant.able(RUNGS)
         assert any(group.swap for group in invariant.groups(asked, rungs, 1))
-        monkeypatch.setattr(invariant, "EXCHANGED_ALIKE", False)
+        monkeypatch.setattr(invariant, "SWAPPED_ALIKE", False)
         assert not any(group.swap for group in invariant.groups(asked, rungs, 1))
         dispatch.forget()
         assert not dispatch.choose(asked, "auto/batch_invariant").config.SWAP

@@ -215,7 +215,7 @@ def variants(rung):
             yield asm.Job(rung, layout=layout, M=M, N=N, K=K, config=config, **more)
 
 
-@pytest.mark.parametrize("rung", [rung.name for rung in RUNGS if rung.fixed_parts])
+@pytest.mark.parametrize("rung", [rung.name for rung in RUNGS if rung.limits.fixed_parts])
 def test_each_variant_compiles_without_faults(rung):
     """No spills, and WGMMA is not serialised: the second sum stays in registers."""
     expect_no_faults(list(variants(rung)), "mix")
@@ -313,7 +313,7 @@ def test_bits_of_an_epilogue_and_of_fp16(accumulate):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("rung", [rung.name for rung in RUNGS if rung.fixed_parts])
+@pytest.mark.parametrize("rung", [rung.name for rung in RUNGS if rung.limits.fixed_parts])
 @pytest.mark.parametrize(
     ("M", "N", "K", "batch"), [(200, 264, 5000, (2,)), (9000, 520, 4360, ()), (7, 64, 8200, ())]
 )

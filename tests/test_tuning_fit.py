@@ -63,11 +63,11 @@ def another_gpu(start):
     tiles, efficiencies = {}, {}
     for kernel in candidates.RUNGS:
         draw = random.Random(kernel.name)  # the same whatever rungs there are beside it
-        trait = kernel.trait
-        word = kind.word(trait)
-        efficiencies[kernel.name] = {word: trait.efficiency * draw.uniform(0.6, 1.3)}
+        cost = kernel.cost
+        word = kind.word(cost)
+        efficiencies[kernel.name] = {word: cost.efficiency * draw.uniform(0.6, 1.3)}
         tiles[kernel.name] = {
-            constants.key(trait, word, config): constants.Factors(
+            constants.key(cost, word, config): constants.Factors(
                 draw.uniform(0.93, 1.08), draw.uniform(0.7, 1.4)
             )
             for config in kernel.configs(problem(4096, 4096, 4096))

@@ -1,6 +1,6 @@
-"""What a problem may be run with: rungs, their configs, exchanged operands, copied operands.
+"""What a problem may be run with: rungs, their configs, swapped operands, copied operands.
 
-Copies are of what the copy engine refuses, or of what WGMMA can read only after a transposition.
+Copies are of what TMA can't read, or the tensor core only after a transposition.
 """
 
 from __future__ import annotations
@@ -11,24 +11,20 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-import torch
-
-from ..arch import host
+from ..arch import questions
 from ..kernels.pack import Copy
 from ..kernels.pack import why_not as pack_why_not
-from ..problem import INTERPRETER, Matrix, Problem
+from ..problem import INTERPRETER, Problem
 from ..problem.config import Config
 from ..rungs import RUNGS, find
 from ..spec import Kernel
 from .cost_model.model import Scene, pack_bytes, scene_of
 
-#: Exchanged operands are considered where the shorter side of C has at most so many elements.
+#: Swapped operands are considered where the shorter side of C has at most so many elements.
 SHORT_SIDE = 256
 #: Bytes of copies that are made whatever they gain; of those that are not made unasked; and of a
 #: line of a copy, which a single element may take.
 SMALL_COPY, LARGE_COPY, LINE_BYTES = 2**30, 2**34, 128
-#: WGMMA takes at least so many rows: a side of C that is shorter is better its columns.
-LEAST_ROWS = 64
 
 
 class Group(NamedTuple):
@@ -81,7 +77,7 @@ def best_config(kernel: Kernel, problem: Problem) -> Config:
 
 
 def groups(problem: Problem, rungs: Sequence[Kernel]) -> Iterator[Group]:
-    """Of one rung as it is, with exchanged operands too; of several, also with copied ones."""
+    """Of one rung as it is, with swapped operands too; of several, also with copied ones."""
     if len(rungs) == 1:
         yield from _groups(problem, rungs, ("",), every=True)
         return
@@ -97,8 +93,8 @@ def groups(problem: Problem, rungs: Sequence[Kernel]) -> Iterator[Group]:
 @functools.lru_cache
 def _ordered(rungs: tuple[Kernel, ...]) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
     """The rungs that auto takes, and those that are the last resort, the highest first."""
-    able = tuple(rung for rung in reversed(rungs) if rung.auto)
-    return able, tuple(rung for rung in reversed(rungs) if not rung.auto)
+    able = tuple(rung for rung in reversed(rungs) if rung.policy.auto)
+    return able, tuple(rung for rung in reversed(rungs) if not rung.policy.auto)
 
 
 def _groups(
@@ -115,7 +111,7 @@ def _groups(
         copied = pack_bytes(problem, pack)
         refusing = {}  # in their order, each once
         for swap in (False, True):
-            some = rungs if short or not swap else [r for r in rungs if r.either(packed)]
+            some = rungs if short or not swap else [r for r in rungs if r.policy.swap(packed)]
             if not some:
                 continue
             view = packed.transposed() if swap else packed
@@ -127,52 +123,58 @@ def _groups(
                 if not suits and pack == packs[-1]:
                     continue  # nobody asks whether it refuses
                 if rung.why_not(view) is None:
-                    enough = rung.supersedes and not every
+                    enough = rung.policy.supersedes and not every
                     if suits:
                         scene = scene or scene_of(view, copied)
                         yield Group(rung, rung.configs(view), scene, pack, swap)
                 else:
                     refusing[rung] = None
-        if not _slow_majors(problem):
+        if not questions.turned(problem):
             rungs = tuple(refusing)  # the others need no copy
 
 
 def _is_mirrored(problem: Problem) -> bool:
-    """Whether exchanged operands are stored as they are now, C's sides differ by less than a factor
+    """Whether swapped operands are stored as they are now, C's sides differ by less than a factor
     of 2, and its rows are enough: to leave them out loses nothing, and saves a third of the choice.
     """
     M, N = problem.M, problem.N
     alike = problem.a.layout != problem.b.layout and M < 2 * N and N < 2 * M
-    return alike and (M > LEAST_ROWS or M >= N)
+    return alike and (M > questions.LEAST_ROWS or M >= N)
 
 
 def _suits(rung: Kernel, view: Problem) -> bool:
     """Whether this one of the two orders of the operands is the one to consider for the rung."""
-    if rung.few_rows is not None:
-        return rung.few_rows(view) >= view.M
-    if not rung.suits(view):
+    policy = rung.policy
+    if policy.few_rows is not None:
+        return policy.few_rows(view) >= view.M
+    if not policy.suits(view):
         return False
     if view.epilogue.gated:
         return True  # its operands stay as they are
-    return view.M > LEAST_ROWS or view.M >= view.N
+    return view.M > questions.LEAST_ROWS or view.M >= view.N
 
 
 def _interpreted(problem: Problem, rungs: Sequence[Kernel], every: bool) -> Iterator[Group]:
-    """The rungs as they are: in the interpreter, a copy or an exchange gains nothing."""
+    """The rungs as they are: in the interpreter, a copy or a swap gains nothing."""
     scene = scene_of(problem)
     for rung in rungs:
-        fits = every or rung.few_rows is None or rung.few_rows(problem) >= problem.M
+        few = rung.policy.few_rows
+        fits = every or few is None or few(problem) >= problem.M
         if rung.why_not(problem) is None and fits:
             yield Group(rung, (rung.interpreted,), scene)
 
 
 def packs(problem: Problem) -> Sequence[str]:
-    """What may be copied first: nothing, what TMA refuses, and also what WGMMA can't read."""
-    if problem.device.capability < (9, 0):
+    """What may be copied first: nothing, what TMA refuses, and what the tensor core can't read.
+
+    Of two that it can't read, the smaller is enough where a rung takes the other from registers.
+    """
+    if not questions.packs(problem):
         return ("",)
-    refused = "".join(name for name in "ab" if refused_by_tma(name, getattr(problem, name)))
-    slow = _slow_majors(problem)
-    one = _enough(problem) if slow == "ab" else ""
+    refused, slow = questions.unread(problem), questions.turned(problem)
+    one = ""
+    if slow == "ab" and questions.one_from_registers(problem):
+        one = min("ab", key=lambda name: pack_bytes(problem, name))
     found = dict.fromkeys(
         ("", refused, *("".join(n for n in "ab" if n in refused + more) for more in (one, slow)))
     )
@@ -190,23 +192,3 @@ def _is_modest(problem: Problem, pack: str) -> bool:
     taken = problem.itemsize * sum(copy.elements for copy in copies)
     modest = taken <= SMALL_COPY or taken <= min(LARGE_COPY, 2 * dense)
     return modest and pack_why_not(problem, pack) is None
-
-
-def refused_by_tma(name: str, matrix: Matrix) -> bool:
-    """Whether the copy engine can read `matrix` neither by rows nor by columns."""
-    return all(host.refusal(name, matrix, major) for major in "NT")
-
-
-def _enough(problem: Problem) -> str:
-    """The smaller operand, where a rung takes the other from registers: of tf32."""
-    if problem.precision != "tf32" or problem.device.capability[0] != 9:
-        return ""
-    return min("ab", key=lambda name: pack_bytes(problem, name))
-
-
-def _slow_majors(problem: Problem) -> str:
-    """The operands that WGMMA reads only with K contiguous, and that are stored otherwise."""
-    dtype = problem.a.dtype
-    if dtype != torch.int8 and (dtype != torch.float32 or problem.precision == "ieee"):
-        return ""
-    return "a" * (problem.a.layout != "N") + "b" * (problem.b.layout != "T")

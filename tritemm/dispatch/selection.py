@@ -11,7 +11,7 @@ import functools
 import warnings
 from collections.abc import Sequence
 
-from ..arch.gluon_host import lacks_registers
+from ..arch import questions
 from ..kernels.pack import why_not as pack_why_not
 from ..problem import INTERPRETER, PLAIN, Problem, Unsupported
 from ..problem.config import Config
@@ -37,13 +37,8 @@ def choose(problem: Problem, kernel: str = "auto") -> Choice:
             message says why and what can.
         Unsupported: the device is older than sm_80.
     """
-    if problem.device.capability < (8, 0):
-        major, minor = problem.device.capability
-        raise Unsupported(
-            f"tritemm needs an NVIDIA GPU of compute capability 8.0 or newer; "
-            f"{problem.device.name} has {major}.{minor}. Multiply by torch there",
-            "a device older than sm_80",
-        )
+    if reason := questions.too_old(problem):
+        raise Unsupported(reason, "a device older than sm_80")
     request = Request.parse(kernel)
     if request.config is not None:
         return _exactly(problem, request)
@@ -120,30 +115,31 @@ def _exactly(problem: Problem, request: Request) -> Choice:
 
 def _invariant(problem: Problem, request: Request) -> Choice:
     """A choice whose sums have the same order whatever M and the batch are."""
-    rungs = [rung for rung in RUNGS if rung.in_order or rung.ordered]
-    by_wgmma = invariant.by_wgmma(problem)
+    rungs = [rung for rung in RUNGS if rung.limits.in_order or rung.limits.ordered]
+    one_order = questions.one_order(problem)
     named = request.kernel != "auto"
     if named:
         rung = find(request.kernel)
-        if rung.in_order or rung.ordered:
+        limits = rung.limits
+        if limits.in_order or limits.ordered:
             _must_run(rung, problem)
-        if not rung.in_order and not (rung.ordered and by_wgmma):
+        if not limits.in_order and not (limits.ordered and one_order):
             raise ValueError(
                 f'kernel="{request.kernel}" sums in an order that depends on M; '
                 "batch_invariant=True can't have it"
             )
         rungs = [rung]
     able = invariant.able(rungs, named)
-    if able and by_wgmma:
-        best = _of_wgmma(problem, able, named)
+    if able and one_order:
+        best = _in_one_order(problem, able, named)
     else:
-        best = _as_anchored(problem, [r for r in rungs if r.in_order], not named)
+        best = _as_anchored(problem, [r for r in rungs if r.limits.in_order], not named)
     return Choice(problem, *best, "batch_invariant=True: sums in the same order for every M")
 
 
-def _of_wgmma(problem: Problem, rungs: Sequence[Kernel], named: bool) -> tuple[Kernel, Config]:
+def _in_one_order(problem: Problem, rungs: Sequence[Kernel], named: bool) -> tuple[Kernel, Config]:
     """The least of those of the `rungs`, or of the one that was `named`, in one order."""
-    parts = invariant.parts_of(problem) if any(rung.fixed_parts for rung in rungs) else 1
+    parts = invariant.parts_of(problem) if any(r.limits.fixed_parts for r in rungs) else 1
     best = least(invariant.groups(problem, rungs, parts, copies=not named))
     if best is None:
         cut = f", with K in {parts} parts" if parts > 1 else ""
@@ -161,8 +157,7 @@ def _as_anchored(problem: Problem, rungs: Sequence[Kernel], copies: bool) -> tup
     rung, config = _anchor(problem, rungs)
 
     def able(view: Problem) -> bool:
-        full = rung.trait.registers and lacks_registers(view, config)
-        return rung.why_not(view) is None and not full
+        return rung.why_not(view) is None and not questions.lacks_registers(rung, view, config)
 
     pack = ""
     if copies and not able(problem):

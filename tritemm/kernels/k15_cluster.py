@@ -15,9 +15,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..arch.cluster_host import why_not
-from ..arch.multicast import arguments, config_why_not, either, fitted, grid, ordered, usual
-from ..spec import Trait, TritonKernel
+from ..arch.clusters import NEEDS, Together, few_waves, fitted, usual
+from ..spec import CostHint, Limits, Policy, TritonKernel
 from .device.cluster_mainloop import idle, keep_ring, make_cluster_mainloop
 from .device.epilogue import make_epilogue
 from .device.fixed_parts import sums_of
@@ -100,9 +99,12 @@ def configs(problem):
 
 
 KERNEL = TritonKernel(
-    module=__name__, doc=__doc__, fn=cluster_kernel, arguments=arguments(), grid=grid,
-    why_not=why_not, configs=configs, interpreted=None, either=either, odd_tiles=True,
-    config_why_not=config_why_not(8, 12, more="; cluster_pingpong takes 4"),
-    clusters=lambda config: config.CLUSTER, ordered=ordered(TILES, FITTED), fixed_parts=True,
-    trait=Trait(0.98, resident=True, hidden=0.75),
+    module=__name__, doc=__doc__, fn=cluster_kernel, interpreted=None,
+    arguments=Together.arguments(), grid=Together.grid, clusters=Together.programs,
+    limits=Limits(
+        configs, needs=NEEDS, tile=Together, odd_tiles=True, fixed_parts=True,
+        ordered=Together.whole(configs),
+    ),
+    policy=Policy(swap=few_waves),
+    cost=CostHint(0.98, persistent=True, epilogue_overlap=0.75),
 )  # fmt: skip

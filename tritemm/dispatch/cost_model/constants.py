@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ...arch import gpus
 from ...problem import Device
 from ...problem.config import Config
-from ...spec import Kernel, Trait
+from ...spec import CostHint, Kernel
 
 #: (word, BLOCK_M, BLOCK_N, BLOCK_K, warps, stages, programs of a cluster), see `key`; all 1 behind
 #: the word of tiles that are alike.
@@ -67,10 +67,10 @@ class Constants:
     0 where it was not measured.
 
     By rung, `launches`, `colds` and `ends_of` correct `launch`, `cold` and `ends`, and `shown` the
-    share of a tile's ends that is not `Trait.hidden`. Of a rung by `Kind.word`, `efficiencies`
-    correct `Trait.efficiency`. Of a rung by `key`, `tiles` are factors of a k-step, of the ends and
-    of what power allows, and `loads`, of tiles that are alike, seconds of a load's share of an
-    element and of a tile's ends.
+    share of a tile's ends that is not `CostHint.epilogue_overlap`. Of a rung by `Kind.word`,
+    `efficiencies` correct `CostHint.efficiency`. Of a rung by `key`, `tiles` are factors of a
+    k-step, of the ends and of what power allows, and `loads`, of tiles that are alike, seconds of a
+    load's share of an element and of a tile's ends.
     """
 
     memory_rate: float
@@ -121,19 +121,19 @@ class Constants:
 
     def of_rung(self, kernel: Kernel) -> OfRung:
         """What is known of one rung, or of all where it was not measured."""
-        name, trait = kernel.name, kernel.trait
+        name, cost = kernel.name, kernel.cost
         return OfRung(
             self.launches.get(name, self.launch),
             self.colds.get(name, self.cold),
             self.ends_of.get(name, self.ends),
-            self.shown.get(name, 1 - trait.hidden),
+            self.shown.get(name, 1 - cost.epilogue_overlap),
         )
 
     def efficiency(self, kernel: Kernel, word: str) -> float:
         """A rung's share of the dense rate; of an A from registers that was not measured, as of
         one in shared memory."""
         known = self.efficiencies.get(kernel.name, {})
-        return known.get(word, known.get(word.removesuffix(REGISTERS), kernel.trait.efficiency))
+        return known.get(word, known.get(word.removesuffix(REGISTERS), kernel.cost.efficiency))
 
     def factors(self, kernel: Kernel, key: Key) -> Factors:
         """Of a rung's tile; of one that was not measured, 1."""
@@ -153,7 +153,7 @@ class OfRung(NamedTuple):
 BY_RUNG, BY_WORD, BY_TILE = OfRung._fields, ("efficiencies",), ("tiles", "loads")
 
 
-def key(trait: Trait, word: str, config: Config) -> Key:
+def key(cost: CostHint, word: str, config: Config) -> Key:
     """What a k-step's time depends on beside the rung: types and loads, tile, warps, stages,
     cluster.
 
@@ -162,7 +162,7 @@ def key(trait: Trait, word: str, config: Config) -> Key:
     layouts where tiles are alike.
     """
     c = config
-    if trait.alike:
+    if cost.independent_ctas:
         return word, 1, 1, 1, 1, 1, 1
     return word, c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_warps, c.num_stages, c.CLUSTER
 

@@ -116,7 +116,7 @@ def _constants(
         make = Factors._make if name == "tiles" else tuple
         columns = numbers.by_tile[name].tolist()
         for (rung, key), values, more in zip(table.tiles, columns, often, strict=True):
-            if more and table.rungs[rung].trait.alike == (name == "loads"):
+            if more and table.rungs[rung].cost.independent_ctas == (name == "loads"):
                 kept.setdefault(rung, {})[key] = make(values)
         found[name] = kept
     return dataclasses.replace(start, **found)

@@ -9,21 +9,23 @@ from collections.abc import Sequence
 import torch
 
 from ...arch import gpus
-from ...arch.gluon_host import POINTER_COLUMNS, by_engine, unit
-from ...arch.parts_host import CUT
-from ...kernels.device.finish_piece import ROOMY
-from ...kernels.pack import WORD
+from ...arch.clusters import unit
+from ...arch.gemv import WORD_BYTES
+from ...arch.limits import CUT
+from ...arch.lines import by_tma
+from ...arch.roles import LOADED_AHEAD
+from ...arch.sm80 import REGISTERS as SM_REGISTERS
+from ...arch.sm80 import THREADS
+from ...arch.tiles import POINTER_COLUMNS
 from ...problem import GATED, Device, Matrix, Problem
 from ...problem.config import Config
 from ...runtime.bounded import Bounded
-from ...spec import Kernel, Trait
+from ...spec import CostHint, Kernel
 from . import constants as known
 from .constants import REGISTERS, Constants
 
-#: fp32 registers and threads of an SM; the addresses and indices of a thread beside its
-#: accumulators, and where it has no ring.
-_REGISTERS = 65536
-_THREADS = 2048
+#: Registers of a thread for addresses and indices beside its accumulators, and where it has no
+#: ring.
 _OTHER_REGISTERS = 64
 _FEW_REGISTERS = 24
 #: Seconds of an SM for what follows the sum of an element of the product, measured on an H200: a
@@ -85,7 +87,7 @@ class Kind:
         if self.itemsize == 2:
             self.types = "16-bit"
         self.narrow = tuple(not each for each in wide)
-        self.by_threads = not by_engine(self.c_major)
+        self.by_threads = not by_tma(self.c_major)
         self.finish, self.adds = _finish(*ending), ending[-1] > 0
         self.gated = ending[1] in GATED
         # WGMMA reads only 16-bit operands along M or N; others are turned in shared memory.
@@ -122,48 +124,48 @@ class Kind:
 
     def shape(self, kernel: Kernel, config: Config) -> Shape | AlikeShape:
         """Of a config whose SWAP and PACK were done."""
-        c, trait = self.constants, kernel.trait
-        if trait.alike:
+        c, cost = self.constants, kernel.cost
+        if cost.independent_ctas:
             return self._alike(kernel, config)
         m, n, k, split = config.BLOCK_M, config.BLOCK_N, config.BLOCK_K, config.SPLIT_K
         cluster = config.CLUSTER
-        word = self.word(trait)
-        factor, late, hungry = c.factors(kernel, known.key(trait, word, config))
+        word = self.word(cost)
+        factor, late, hungry = c.factors(kernel, known.key(cost, word, config))
         ends = c.of_rung(kernel).ends_of * late
         if config.PARTS > config.SPLIT_K:
             ends += (config.PARTS - 1) * c.drain
-        if self.gated and trait.turns:
+        if self.gated and cost.pingpong:
             factor *= _PAIRS_IN_TURNS
-        together = 1 if trait.resident else self.together(trait, config)
-        turned = 1 + c.turned * self.turned(trait)
+        together = 1 if cost.persistent else self.together(cost, config)
+        turned = 1 + c.turned * self.turned(cost)
         alone = (self.products(config) * turned / c.efficiency(kernel, word)) ** 2
         alone += (c.latency / (max(config.num_stages - 1, 1) * together)) ** 2
         a, b = (
             bytes_ * (1 + c.straddle * lines + c.off_sector * sectors)
             for bytes_, (lines, sectors) in zip(
-                self.drawn(trait, config), self.straddling(config), strict=True
+                self.drawn(cost, config), self.straddling(config), strict=True
             )
         )
         below, beside = (
             (factor**2 * (alone + (drawn / c.sm_rate) ** 2), (factor * drawn / c.l2_rate) ** 2)
             for drawn in (a + b / cluster, a / cluster + b)
         )
-        own = m * n / split if trait.exchanges else m * n
+        own = m * n / split if cost.exchanges else m * n
         stored = self.stored(n) * own
         least_ends = ends + stored / c.sm_memory_rate
-        programs = split if trait.exchanges else cluster
+        programs = split if cost.exchanges else cluster
         room = max(1, gpus.clusters_at_once(programs, self.device)) * programs
         after = self.finish * own
-        if self.adds and trait.turns and m * n > ROOMY.value * 32 * config.num_warps:
+        if self.adds and cost.pingpong and m * n > LOADED_AHEAD * 32 * config.num_warps:
             after *= _CRAMPED
         cut = CUT if config.PARTS > 1 else k
         return (m, n, k, split, cut, cluster, room, stored, below, beside, ends, least_ends,
                 together, after, hungry * (c.power + c.traffic * (1 / m + 1 / n)))  # fmt: skip
 
-    def turned(self, trait: Trait) -> int:
+    def turned(self, cost: CostHint) -> int:
         """Operands that a rung turns in shared memory."""
         a, b = self._turned
-        return b if trait.registers else a + b
+        return b if cost.a_registers else a + b
 
     def products(self, config: Config) -> float:
         """Seconds of a k-step's products on an SM at the dense rate."""
@@ -172,10 +174,10 @@ class Kind:
         thin = max(1.0, (_REREAD + n / 4) / (n / 2))
         return 2 * m * n * k * thin / (self.flop_rate / self.sms)
 
-    def drawn(self, trait: Trait, config: Config) -> tuple[float, float]:
+    def drawn(self, cost: CostHint, config: Config) -> tuple[float, float]:
         """Bytes of A and of B that a k-step draws from L2, were they of one line each."""
         columns = -(-config.BLOCK_N // self.along) * self.along
-        narrow_a, narrow_b = (trait.narrow if narrow else 1 for narrow in self.narrow)
+        narrow_a, narrow_b = (cost.narrow if narrow else 1 for narrow in self.narrow)
         deep = config.BLOCK_K * self.itemsize
         return config.BLOCK_M * narrow_a * deep, columns * narrow_b * deep
 
@@ -189,7 +191,7 @@ class Kind:
 
     def _alike(self, kernel: Kernel, config: Config) -> AlikeShape:
         load, ends = self.load(kernel, config)
-        together = self.together(kernel.trait, config)
+        together = self.together(kernel.cost, config)
         m, n, k = config.BLOCK_M, config.BLOCK_N, config.BLOCK_K
         step = load * self.per_step(config)
         ends += self.constants.lanes * self.sums(config)
@@ -197,25 +199,25 @@ class Kind:
 
     def load(self, kernel: Kernel, config: Config) -> tuple[float, float]:
         """What stands in `Constants.loads` of a tile that is alike, or would."""
-        c, trait = self.constants, kernel.trait
-        key = known.key(trait, self.word(trait), config)
+        c, cost = self.constants, kernel.cost
+        key = known.key(cost, self.word(cost), config)
         unknown = self.itemsize * self._byte, c.ends
         return c.loads.get(kernel.name, {}).get(key, unknown)
 
     def sums(self, config: Config) -> int:
         """Sums that the threads have of a tile that is alike: one for each line and word, or, where
         lanes run along N, for each row of B and element."""
-        per_sum = 1 if self.layouts[1] == "N" else WORD.value // self.itemsize
+        per_sum = 1 if self.layouts[1] == "N" else WORD_BYTES // self.itemsize
         return config.BLOCK_M * config.BLOCK_N * config.BLOCK_K // per_sum
 
-    def word(self, trait: Trait) -> str:
+    def word(self, cost: CostHint) -> str:
         """Under which the k-steps of these types and loads were measured."""
-        narrow = "ab"[not self.narrow[0] : 1 + self.narrow[1]] if trait.narrow != 1 else ""
-        count = self.turned(trait)
+        narrow = "ab"[not self.narrow[0] : 1 + self.narrow[1]] if cost.narrow != 1 else ""
+        count = self.turned(cost)
         turned = f"/turned-{count}" if count else ""
-        if trait.registers and self._turned[0]:
+        if cost.a_registers and self._turned[0]:
             turned += REGISTERS
-        layouts = f"/{self.layouts}" if trait.alike else ""
+        layouts = f"/{self.layouts}" if cost.independent_ctas else ""
         return self.types + (narrow and f"/narrow-{narrow}") + turned + layouts
 
     def per_step(self, config: Config) -> float:
@@ -228,16 +230,18 @@ class Kind:
         across = self.layouts[0] == "T"
         return config.BLOCK_K * (n + (4 if across else 1) * m + m * n / 4)
 
-    def together(self, trait: Trait, config: Config) -> int:
+    def together(self, cost: CostHint, config: Config) -> int:
         """Programs that an SM runs at once, by shared memory, registers and threads."""
         m, n, threads = config.BLOCK_M, config.BLOCK_N, 32 * config.num_warps
-        if trait.alike:  # a line's words are read by lanes beside each other, each with its sums
+        if (
+            cost.independent_ctas
+        ):  # a line's words are read by lanes beside each other, each with its sums
             in_flight = n * config.BLOCK_K * config.num_stages * self.itemsize // 4
             registers = in_flight + self.sums(config) + _FEW_REGISTERS * threads
-            return max(1, min(_REGISTERS // registers, _THREADS // threads))
+            return max(1, min(SM_REGISTERS // registers, THREADS // threads))
         registers = m * n + _OTHER_REGISTERS * threads
         stages = (m + n) * config.BLOCK_K * self.itemsize * config.num_stages
-        return max(1, min(_REGISTERS // registers, 16, self.device.shared // stages))
+        return max(1, min(SM_REGISTERS // registers, 16, self.device.shared // stages))
 
 
 _KINDS: dict[tuple, Kind] = {}
@@ -256,7 +260,7 @@ def kind_of(view: Problem) -> Kind:
 def facts_of(view: Problem) -> tuple:
     """The operands' type and precision, bytes of C for an element of the product, the layouts,
     whether loads of A and B are 16 bytes wide, what they straddle, how C is stored, in the words of
-    `gluon_host.c_major`, and of the epilogue whether it has a bias, its activation, bytes of an
+    `arch.lines.c_major`, and of the epilogue whether it has a bias, its activation, bytes of an
     element of the residual."""
     a, b, c, after = view.a, view.b, view.c, view.epilogue
     stored = c.dtype.itemsize // (2 if after.gated else 1)

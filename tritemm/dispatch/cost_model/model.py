@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ...arch import gpus
-from ...kernels.device.parts import OWNERS
+from ...arch.roles import OWNERS
 from ...problem import INTERPRETER, Problem
 from ...problem.config import Config
 from ...spec import Kernel
@@ -118,16 +118,16 @@ class Scene:
         self, kernel: Kernel, shapes: Iterable[Shape], below: float | None = None
     ) -> Iterator[tuple[float, ...]]:
         """The numbers of `Parts`, of each shape; `below` as in `seconds`."""
-        kind, trait = self.kind, kernel.trait
+        kind, cost = self.kind, kernel.cost
         c, sms = kind.constants, kind.sms
         launch, cold, _, shown = c.of_rung(kernel)
         pack = c.pack + self.copied / c.memory_rate if self.copied else 0.0
         before = pack + launch + cold * self.bytes / (self.bytes + BURST)
-        if trait.alike:
+        if cost.independent_ctas:
             yield from self._alike_times(kernel, shapes, pack, launch, before)
             return
         resident, level, turns, exchanges = (
-            trait.resident, trait.level, trait.turns, trait.exchanges
+            cost.persistent, cost.stream_k, cost.pingpong, cost.exchanges
         )  # fmt: skip
         memory_rate, sm_memory_rate, pair_rate = c.memory_rate, c.sm_memory_rate, c.pair_rate
         throttle, prune, pairs = c.throttle, below is not None, sms / 2
@@ -208,7 +208,7 @@ class Scene:
                 elif share > 1:
                     parts = share + split
                 else:
-                    parts = 1 + max(1.0, split / min(OWNERS.value, max(1, n // 8)))
+                    parts = 1 + max(1.0, split / min(OWNERS, max(1, n // 8)))
                 reduction = c.reduction + split * c.gather + parts * 4 * m * n / c.sum_rate
             moved = self.bytes
             if padding:
@@ -241,7 +241,7 @@ class Scene:
         before: float,
     ) -> Iterator[tuple[float, ...]]:  # fmt: skip
         """The same where tiles are alike: programs work while others of their SM wait for loads."""
-        kind, gathering = self.kind, kernel.trait.gathering
+        kind, gathering = self.kind, kernel.cost.gathering
         stored = kind.stored()
         c, sms = kind.constants, kind.sms
         for m, n, depth, split, step, ends, together, in_flight in shapes:
@@ -256,7 +256,7 @@ class Scene:
             ends = (ends + stored * m * n / rate + kind.finish * m * n) * share
             reduction = 0.0
             if split > 1:
-                parts = 1 + max(1.0, split / min(OWNERS.value, max(1, n // 8)))
+                parts = 1 + max(1.0, split / min(OWNERS, max(1, n // 8)))
                 parts = share + split if share > 1 else parts
                 reduction = gathering * (c.reduction + split * c.gather)
                 reduction += parts * 4 * m * n / c.sum_rate

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from ...arch import gpus
-from ...arch.gluon_host import POINTER_COLUMNS
-from ...arch.parts_host import CUT
-from ...kernels.device.parts import OWNERS
+from ...arch.limits import CUT
+from ...arch.roles import OWNERS
+from ...arch.tiles import POINTER_COLUMNS
 from ...problem.config import Config
 from ...spec import Kernel
 from . import constants as known
@@ -58,31 +58,31 @@ class Table:
 
     def _row(self, sample: Sample, kinds: dict[tuple, Kind]) -> dict[str, float]:
         """What of a sample the formulas need, each a number."""
-        kernel, config, trait = sample.kernel, sample.config, sample.kernel.trait
+        kernel, config, cost = sample.kernel, sample.config, sample.kernel.cost
         view = config.view(sample.problem)
         facts = facts_of(view)
         kind = kinds.setdefault(facts, Kind(view.device, facts, known.analytic(view.device)))
         scene = Scene(view, pack_bytes(sample.problem, config.PACK), kind)
         self.rungs.setdefault(kernel.name, kernel)
-        word = kernel.name, kind.word(trait)
-        tile = kernel.name, known.key(trait, kind.word(trait), config)
+        word = kernel.name, kind.word(cost)
+        tile = kernel.name, known.key(cost, kind.word(cost), config)
         if tile not in self.tiles:
             self.tiles[tile] = len(self.tiles)
             self._examples.append((config, facts))
         m, n, k, split = config.BLOCK_M, config.BLOCK_N, config.BLOCK_K, config.SPLIT_K
-        programs = split if trait.exchanges else config.CLUSTER
-        a_bytes, b_bytes = kind.drawn(trait, config)
+        programs = split if cost.exchanges else config.CLUSTER
+        a_bytes, b_bytes = kind.drawn(cost, config)
         (a_lines, a_sectors), (b_lines, b_sectors) = kind.straddling(config)
         return {
             "rung": list(self.rungs).index(kernel.name),
             "word": self.words.setdefault(word, len(self.words)),
             "tile": self.tiles[tile],
-            "alike": trait.alike,
-            "resident": trait.resident,
-            "level": trait.level,
-            "turns": trait.turns,
-            "exchanges": trait.exchanges,
-            "gathering": trait.gathering,
+            "alike": cost.independent_ctas,
+            "resident": cost.persistent,
+            "level": cost.stream_k,
+            "turns": cost.pingpong,
+            "exchanges": cost.exchanges,
+            "gathering": cost.gathering,
             "m": m,
             "n": n,
             "depth": k,
@@ -90,21 +90,23 @@ class Table:
             "cut": CUT if config.PARTS > 1 else k,
             "cluster": config.CLUSTER,
             "room": max(1, gpus.clusters_at_once(programs, kind.device)) * programs,
-            "together": 1 if trait.resident else kind.together(trait, config),
-            "in_flight": config.num_stages if trait.alike else max(config.num_stages - 1, 1),
+            "together": 1 if cost.persistent else kind.together(cost, config),
+            "in_flight": config.num_stages
+            if cost.independent_ctas
+            else max(config.num_stages - 1, 1),
             "products": kind.products(config),
-            "per_step": kind.per_step(config) if trait.alike else 0.0,
-            "sums": kind.sums(config) if trait.alike else 0.0,
+            "per_step": kind.per_step(config) if cost.independent_ctas else 0.0,
+            "sums": kind.sums(config) if cost.independent_ctas else 0.0,
             "a_bytes": a_bytes,
             "b_bytes": b_bytes,
             "a_lines": a_lines,
             "b_lines": b_lines,
             "a_sectors": a_sectors,
             "b_sectors": b_sectors,
-            "turned": kind.turned(trait),
-            "own": m * n / split if trait.exchanges else m * n,
+            "turned": kind.turned(cost),
+            "own": m * n / split if cost.exchanges else m * n,
             "out": kind.out,
-            "run": kind.run(POINTER_COLUMNS if trait.alike else n),
+            "run": kind.run(POINTER_COLUMNS if cost.independent_ctas else n),
             "by_threads": kind.by_threads,
             "drains": config.PARTS - 1 if split < config.PARTS else 0,
             "M": view.M,
@@ -144,7 +146,7 @@ class Table:
         self, constants: Constants, kernel: Kernel, config: Config, facts: tuple
     ) -> tuple[float, float]:
         """`Kind.load`; of no use to tiles that aren't alike."""
-        if not kernel.trait.alike:
+        if not kernel.cost.independent_ctas:
             return 1.0, 1.0
         return Kind(self.device, facts, constants).load(kernel, config)
 
@@ -276,5 +278,5 @@ def _beyond(size: Tensor, by: Tensor) -> Tensor:
 
 def _parts(share: Tensor, split: Tensor, n: Tensor) -> Tensor:
     """How often a sum of a part is written or read."""
-    owners = (n // 8).clamp(1, OWNERS.value)
+    owners = (n // 8).clamp(1, OWNERS)
     return torch.where(share > 1, share + split, 1 + (split / owners).clamp(min=1))
