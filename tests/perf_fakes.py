@@ -176,9 +176,12 @@ class FakeKernel(Kernel):
         self.spoil(c)
 
 
-def fake(stem, spoil=lambda c: None, why_not=lambda problem: None, **fields):
-    configs = Config(16, 16, 16), Config(32, 32, 16)
-    limits = Limits(lambda problem: configs, needs=(why_not,))
+def tiles_of(problem):
+    return Config(16, 16, 16), Config(32, 32, 16)
+
+
+def fake(stem, spoil=lambda c: None, why_not=lambda problem: None, configs=tiles_of, **fields):
+    limits = Limits(configs, needs=(why_not,))
     fields = {"doc": f"{stem[4:]}: fake.", "spoil": spoil, "limits": limits} | fields
     return FakeKernel(stem=stem, **fields)
 

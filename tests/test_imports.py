@@ -3,6 +3,7 @@
 import ast
 import functools
 import graphlib
+import re
 from collections.abc import Iterator, Mapping
 from importlib.util import resolve_name
 from pathlib import Path
@@ -124,6 +125,12 @@ def test_a_planted_import_is_found(module, line, fault):
         text = f"{real.get(module, '')}\n{planted}\n"
         found = faults(real | {module: text})
         assert any(fault in each for each in found), found
+
+
+def test_only_arch_knows_the_number_of_a_compute_capability():
+    compared = re.compile(r"(capability|major|minor)(\[\d\])?\s*[<>=!]=?\s*\(?\d")
+    found = {module for module, text in sources().items() if compared.search(text)}
+    assert found == set() and compared.search("device.capability < (9, 0)")
 
 
 def test_every_floor_is_lived_on():

@@ -78,6 +78,13 @@ def test_narrow_products_with_a_long_k_are_cut(N, K, parts):
     assert invariant.parts_of(problem(16, N, K)) == parts
 
 
+@pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
+def test_what_warpgroups_multiply_is_what_the_code_shows(rung):
+    """`Tile.warpgroups` decides whose sums have one order; signs are what code is held to."""
+    present, _ = rung.signs.get(90, ((), ()))
+    assert rung.limits.tile.warpgroups == ("HGMMA" in present)
+
+
 def test_only_sums_of_wgmma_in_fp32_are_cut():
     size = (16, 256, 7168)
     assert invariant.parts_of(problem(*size, dtype=torch.float16)) == 8

@@ -27,7 +27,7 @@ def _pointers(problem: Problem, config: Config) -> dict[str, Any]:
     )
 
 
-#: Of the rungs that address their operands through pointers and strides.
+#: Arguments of the rungs that address their operands through pointers and strides.
 POINTERS = Arguments(
     fixed=_pointers,
     tensors=lambda problem, config, a, b, c: {"a_ptr": a, "b_ptr": b, "c_ptr": c},

@@ -50,7 +50,7 @@ class Constants:
     sum of such a tile to the others'. `turned`: arithmetic that each operand adds that WGMMA can't
     read as it is stored, relative to the product's. `narrow_store`: how many times longer it takes
     to store C where its lines are not aligned, beside the sectors that pieces of C touch twice;
-    `part_store` the bytes that a piece's row counts for at least where the copy engine stores it.
+    `part_store` the bytes that a piece's row counts for at least where TMA stores it.
 
     `drain`: where a program has K in fixed parts, to wait for a part's last products, and to add
     them; a guess.
