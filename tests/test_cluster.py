@@ -204,7 +204,7 @@ def test_tiles_fill_whole_rounds(rung, size):
     offered = rung.KERNEL.configs(asked)
     usual = clusters.usual(asked, getattr(rung, "TILES", ()))
     narrowest = min(least for *_, least, _ in rung.FITTED)
-    fitted = [c for c in offered if c not in (*usual, *clusters.InParts.for_any)]
+    fitted = [c for c in offered if c not in (*usual, *clusters.SplitK.for_any)]
     assert fitted or min(size) < narrowest or rung is not k15_cluster
     for config in fitted:
         assert rung_of(config) is rung.KERNEL

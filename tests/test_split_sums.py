@@ -9,7 +9,7 @@ import types
 import pytest
 
 from tritemm.arch.roles import piece_columns
-from tritemm.arch.tiles import Split
+from tritemm.arch.tiles import SplitK
 from tritemm.compile import asm
 from tritemm.kernels.device import parts
 from tritemm.spec import Config
@@ -104,9 +104,9 @@ def test_each_share_is_taken_once_whoever_comes_and_leaves(parts, owners, patien
 
 def test_parts_wait_only_where_all_find_room():
     config = Config(64, 64, 64, num_stages=8, SPLIT_K=8)
-    assert Split(problem(128, 512, 8192), config).together
-    assert not Split(problem(128, 1024, 8192), config).together
-    assert not Split(problem(128, 512, 8192), Config(64, 64, 64, SPLIT_K=1)).together
+    assert SplitK(problem(128, 512, 8192), config).together
+    assert not SplitK(problem(128, 1024, 8192), config).together
+    assert not SplitK(problem(128, 512, 8192), Config(64, 64, 64, SPLIT_K=1)).together
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tritemm.arch.clusters import COUNTS, LEAST_STEPS, InParts
+from tritemm.arch.clusters import COUNTS, LEAST_STEPS, SplitK
 from tritemm.arch.gpus import clusters_at_once
 from tritemm.arch.roles import config_of
 from tritemm.compile.asm import DEVICES, Job, problem_of
@@ -82,7 +82,7 @@ def parts(M: int, N: int, K: int, rows: int, columns: int, programs: int) -> int
         count
         for count in COUNTS
         if K // (LEAST_STEPS * LINE.value) >= count
-        and InParts(problem, config_of(rows, columns, 64, warps, 4, count, programs)).together
+        and SplitK(problem, config_of(rows, columns, 64, warps, 4, count, programs)).together
     ]
     return max(able, default=1)
 

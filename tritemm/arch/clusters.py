@@ -238,19 +238,19 @@ class Multicast(ClusterTile):
         return partial_sums(floats, programs * tile.sharers)
 
 
-class Together(Multicast):
+class Cooperative(Multicast):
     """Consumers share a tile."""
 
     choices, more = (8, 12), "; cluster_pingpong takes 4"
 
 
-class InTurns(Multicast):
+class Pingpong(Multicast):
     """Each of two consumers has a tile."""
 
     choices = (4,)
 
 
-class InParts(Multicast):
+class SplitK(Multicast):
     """Several clusters share a tile's K; consumers share a tile, or take turns."""
 
     least = 2

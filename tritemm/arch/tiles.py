@@ -232,19 +232,19 @@ class Cooperative(PowerTile):
         return cls.whole(lambda problem: cls.fitting(problem, tiles))
 
 
-class InTurns(PowerTile):
+class Pingpong(PowerTile):
     """Tiles of two consumers, in turns."""
 
     own, choices = 2, (4,)
 
 
-class Levelled(PowerTile):
+class StreamK(PowerTile):
     """A tile of one consumer, or some of its K, beside that of another."""
 
     LIMIT = POINTER_COLUMNS
 
 
-class Split(Cooperative):
+class SplitK(Cooperative):
     """A tile with K in parts, whose sums are added up from memory."""
 
     @property
@@ -342,7 +342,7 @@ def in_parts(problem: Problem, tiles: Sequence[Numbers]) -> tuple[Config, ...]:
     More waves were the fastest for none of 578 problems that were searched.
     """
     sms, found = problem.device.sms, []
-    for config in Split.fitting(problem, tiles + skinny(problem.N, least_columns(problem))):
+    for config in SplitK.fitting(problem, tiles + skinny(problem.N, least_columns(problem))):
         most = min(-(-problem.K // config.BLOCK_K) // 4, sm90.MOST_PARTS)
         splits = _splits(min(config.tiles(problem), 2 * sms), most, sms)
         found += [cut(config, split) for split in splits]

@@ -14,7 +14,7 @@ from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..arch.limits import COUNTED_K, SINGLE_COLUMNS
-from ..arch.tiles import Split, gated_or_tf32, in_parts, shared_parts, spares_a_copy
+from ..arch.tiles import SplitK, gated_or_tf32, in_parts, shared_parts, spares_a_copy
 from ..spec import CostHint, Limits, Policy, TritonKernel
 from .device.epilogue import make_epilogue
 from .device.fixed_parts import sums_of
@@ -89,11 +89,11 @@ def grid(problem, config):
 
 
 KERNEL = TritonKernel(
-    module=__name__, doc=__doc__, fn=split_k_kernel, arguments=Split.arguments(Split.workspace),
+    module=__name__, doc=__doc__, fn=split_k_kernel, arguments=SplitK.arguments(SplitK.workspace),
     grid=grid, interpreted=None,
     limits=Limits(
-        configs, needs=(SINGLE_COLUMNS, COUNTED_K, gated_or_tf32), tile=Split, fixed_parts=True,
-        in_order=False, ordered=shared_parts(Split, TILES),
+        configs, needs=(SINGLE_COLUMNS, COUNTED_K, gated_or_tf32), tile=SplitK, fixed_parts=True,
+        in_order=False, ordered=shared_parts(SplitK, TILES),
     ),
     policy=Policy(swap=spares_a_copy),
     cost=CostHint(0.98, persistent=True, epilogue_overlap=0.3, a_registers=True),

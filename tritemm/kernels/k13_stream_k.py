@@ -15,7 +15,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..arch.limits import COUNTED_K
 from ..arch.roles import NEEDS, cut, partial_sums
-from ..arch.tiles import Levelled
+from ..arch.tiles import StreamK
 from ..spec import CostHint, Limits, Policy, TritonKernel
 from .device.epilogue import make_epilogue
 from .device.mainloop import make_mainloop
@@ -80,12 +80,12 @@ TILES = (
 
 def configs(problem):
     """Each tile with at most 4 or 8 programs that share one."""
-    return tuple(cut(c, most) for c in Levelled.fitting(problem, TILES) for most in (4, 8))
+    return tuple(cut(c, most) for c in StreamK.fitting(problem, TILES) for most in (4, 8))
 
 
 def suits(problem):
     """Whether there are tiles for more than a wave, long enough for their rest to be shared."""
-    tiles = problem.M * problem.N * problem.batch // (128 * 128)
+    tiles = problem.space.elements // (128 * 128)
     return problem.K >= 4096 and tiles >= problem.device.sms
 
 
@@ -100,9 +100,9 @@ def workspace(problem, config):
 
 
 KERNEL = TritonKernel(
-    module=__name__, doc=__doc__, fn=stream_k_kernel, arguments=Levelled.arguments(workspace),
+    module=__name__, doc=__doc__, fn=stream_k_kernel, arguments=StreamK.arguments(workspace),
     grid=grid, interpreted=None,
-    limits=Limits(configs, needs=(COUNTED_K, *NEEDS), tile=Levelled, in_order=False),
+    limits=Limits(configs, needs=(COUNTED_K, *NEEDS), tile=StreamK, in_order=False),
     policy=Policy(suits=suits),
     cost=CostHint(0.98, persistent=True, epilogue_overlap=0.3, stream_k=True),
 )  # fmt: skip

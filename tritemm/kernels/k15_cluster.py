@@ -15,7 +15,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..arch.clusters import NEEDS, Together, few_waves, fitted, usual
+from ..arch.clusters import NEEDS, Cooperative, few_waves, fitted, usual
 from ..spec import CostHint, Limits, Policy, TritonKernel
 from .device.cluster_mainloop import idle, keep_ring, make_cluster_mainloop
 from .device.epilogue import make_epilogue
@@ -100,10 +100,10 @@ def configs(problem):
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=cluster_kernel, interpreted=None,
-    arguments=Together.arguments(), grid=Together.grid, clusters=Together.programs,
+    arguments=Cooperative.arguments(), grid=Cooperative.grid, clusters=Cooperative.programs,
     limits=Limits(
-        configs, needs=NEEDS, tile=Together, odd_tiles=True, fixed_parts=True,
-        ordered=Together.whole(configs),
+        configs, needs=NEEDS, tile=Cooperative, odd_tiles=True, fixed_parts=True,
+        ordered=Cooperative.whole(configs),
     ),
     policy=Policy(swap=few_waves),
     cost=CostHint(0.98, persistent=True, epilogue_overlap=0.75),

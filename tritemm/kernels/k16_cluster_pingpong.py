@@ -12,7 +12,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..arch.clusters import NEEDS, InTurns, few_waves, fitted, usual
+from ..arch.clusters import NEEDS, Pingpong, few_waves, fitted, usual
 from ..spec import CostHint, Limits, Policy, TritonKernel
 from .device.cluster_mainloop import idle, keep_ring, make_cluster_mainloop
 from .device.epilogue import make_epilogue
@@ -102,8 +102,8 @@ def ordered(problem, parts):
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=cluster_pingpong_kernel, interpreted=None,
-    arguments=InTurns.arguments(), grid=InTurns.grid, clusters=InTurns.programs,
-    limits=Limits(configs, needs=NEEDS, tile=InTurns, odd_tiles=True, ordered=ordered),
+    arguments=Pingpong.arguments(), grid=Pingpong.grid, clusters=Pingpong.programs,
+    limits=Limits(configs, needs=NEEDS, tile=Pingpong, odd_tiles=True, ordered=ordered),
     policy=Policy(swap=few_waves),
     cost=CostHint(0.98, persistent=True, epilogue_overlap=0.8, pingpong=True),
 )  # fmt: skip

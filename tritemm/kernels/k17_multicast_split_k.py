@@ -13,7 +13,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..arch.clusters import NEEDS_IN_PARTS, InParts, few_waves, fitted_in_parts, shared_parts
+from ..arch.clusters import NEEDS_IN_PARTS, SplitK, few_waves, fitted_in_parts, shared_parts
 from ..spec import CostHint, Limits, Policy, TritonKernel
 from .device.cluster_mainloop import idle, keep_ring, make_cluster_mainloop
 from .device.epilogue import make_epilogue
@@ -113,14 +113,14 @@ def suits(problem):
 
 
 def configs(problem):
-    return fitted_in_parts(problem, FITTED) or InParts.for_any
+    return fitted_in_parts(problem, FITTED) or SplitK.for_any
 
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=multicast_split_k_kernel, interpreted=None,
-    arguments=InParts.arguments(InParts.workspace), grid=InParts.grid, clusters=InParts.programs,
+    arguments=SplitK.arguments(SplitK.workspace), grid=SplitK.grid, clusters=SplitK.programs,
     limits=Limits(
-        configs, needs=NEEDS_IN_PARTS, tile=InParts, odd_tiles=True, fixed_parts=True,
+        configs, needs=NEEDS_IN_PARTS, tile=SplitK, odd_tiles=True, fixed_parts=True,
         in_order=False, ordered=shared_parts(FITTED),
     ),
     policy=Policy(suits=suits, swap=few_waves),

@@ -91,8 +91,9 @@ class Scene:
     def __init__(self, view: Problem, copied: int = 0, kind: Kind | None = None):
         self.kind = kind or kind_of(view)
         self.M, self.N, self.K, self.batch = view.M, view.N, view.K, view.batch
+        self.tiles = view.space.tiles
         self.bytes, self.copied = view.bytes, copied
-        self.stored = view.M * view.N * view.batch * self.kind.out
+        self.stored = view.space.elements * self.kind.out
         # The share of them that is read: what is stored counts among the ends.
         self.read = 1 - self.stored / view.bytes
         # Of 16-bit operands, which draw as much power as these.
@@ -136,22 +137,21 @@ class Scene:
         if c.crowd:
             beyond_l2 = max(0, self.stored - gpus.physics(kind.device).l2)
             crowding = beyond_l2 / memory_rate * kind.out * (2 if turns else 1) / c.crowd
-        M, N, K, batch = self.M, self.N, self.K, self.batch
+        M, N, K, tiles_of = self.M, self.N, self.K, self.tiles
         for (m, n, depth, split, cut, cluster, room, stored, step, beside, ends, least_ends,
              together, after, hunger) in shapes:  # fmt: skip
             rows, columns = m, n  # of a cluster
             if cluster == 1:
-                tiles = -(-M // m) * -(-N // n) * batch
+                tiles = tiles_of(m, n)
             else:
                 # Its programs stand one below the other, or side by side where that takes fewer,
                 # or as many with more rows than columns.
-                high = -(-M // (m * cluster)) * -(-N // n)
-                wide = -(-M // m) * -(-N // (n * cluster))
+                high, wide = tiles_of(m * cluster, n), tiles_of(m, n * cluster)
                 if wide < high or (wide == high and m > n):
                     high, step, columns = wide, beside, n * cluster
                 else:
                     rows = m * cluster
-                tiles = cluster * high * batch
+                tiles = cluster * high
             steps = -(-K // depth)
             alone, drawn = step
             if level:
@@ -245,7 +245,7 @@ class Scene:
         stored = kind.stored()
         c, sms = kind.constants, kind.sms
         for m, n, depth, split, step, ends, together, in_flight in shapes:
-            tiles = -(-self.M // m) * -(-self.N // n) * self.batch * split
+            tiles = self.tiles(m, n) * split
             pieces = -(-self.K // depth)
             steps = -(-pieces // split)
             share = -(-tiles // sms)
@@ -273,7 +273,7 @@ class Interpreted(Scene):
         self, kernel: Kernel, shapes: Iterable[Shape], below: float | None = None
     ) -> Iterator[tuple[float, ...]]:
         for m, n, depth, split, *_ in shapes:
-            tiles = -(-self.M // m) * -(-self.N // n) * self.batch * split
+            tiles = self.tiles(m, n) * split
             seconds = tiles * -(-self.K // depth) * _INTERPRETED_STEP
             yield seconds, 0.0, 0.0, seconds, 0.0, 0.0, 0.0, 0.0
 
