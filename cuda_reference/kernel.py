@@ -156,10 +156,15 @@ class CudaKernel(Kernel):
     def name(self) -> str:
         return self.file.stem
 
+    @property
+    def readable(self) -> Readable:
+        """The one thing that it needs."""
+        (readable,) = self.limits.needs
+        return readable
+
     def launch(self, problem: Problem, config: Config, a, b, c) -> None:
         """Raises RuntimeError with the kernel's name and the text of the CUDA call that failed."""
-        (readable,) = self.limits.needs
-        b_major = readable.layout(problem)[1]
+        b_major = self.readable.layout(problem)[1]
         call = Call(
             a=a.data_ptr(),
             b=b.data_ptr(),
