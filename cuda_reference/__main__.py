@@ -217,7 +217,7 @@ def _run_rung(args: argparse.Namespace) -> int:
     kernel = find(args.name, RUNGS)
     dtype, accumulate = _type(args.dtype, TYPES), _type(args.accumulate, ACCUMULATORS)
     M, N, K = _size(args.size)
-    layout = args.layout or kernel.why_not.layouts[0]
+    layout = args.layout or kernel.readable.layouts[0]
     if layout not in ("NT", "NN"):
         raise ValueError(f"--layout is NT or NN, not {layout!r}")
     loader.architecture()  # the reason, where there is no GPU

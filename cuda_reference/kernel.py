@@ -49,8 +49,8 @@ class Call(ctypes.Structure):
 
 
 @dataclasses.dataclass(frozen=True)
-class Limits:
-    """What a rung can run; called with a problem, it says why not, or returns None.
+class Readable:
+    """What a rung needs of a problem; called with one, it says what fails, or returns None.
 
     `layouts`: of A and B; B is given as N x K rows in NT. `aligned`: the operands whose first
     element and rows must stand on 16-byte boundaries. `hopper`: sm_90 and nothing else.
@@ -145,7 +145,6 @@ class CudaKernel(Kernel):
 
     file: Path
     place: int
-    why_not: Limits
 
     header_keys: ClassVar[tuple[str, ...]] = source.HEADER_KEYS
 
@@ -157,9 +156,15 @@ class CudaKernel(Kernel):
     def name(self) -> str:
         return self.file.stem
 
+    @property
+    def readable(self) -> Readable:
+        """The one thing that it needs."""
+        (readable,) = self.limits.needs
+        return readable
+
     def launch(self, problem: Problem, config: Config, a, b, c) -> None:
         """Raises RuntimeError with the kernel's name and the text of the CUDA call that failed."""
-        b_major = self.why_not.layout(problem)[1]
+        b_major = self.readable.layout(problem)[1]
         call = Call(
             a=a.data_ptr(),
             b=b.data_ptr(),

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import torch
 
-from tritemm.spec import Config
+from tritemm.spec import Config, Limits
 
-from .kernel import CudaKernel, Limits
+from .kernel import CudaKernel, Readable
 from .source import ROOT, opening_comment
 
 FP16, BF16, FP32 = torch.float16, torch.bfloat16, torch.float32
 
 # What the rungs of a family can run. The classic ladder has its own accumulators, fp32 and fp16.
-_SIMT = Limits(types=(FP16, BF16))
-_MMA_NAIVE = Limits(types=(FP16, BF16), layouts=("NT", "NN"))
-_WMMA_NAIVE = Limits()
-_WMMA = Limits(aligned="ab")
-_MMA = Limits(types=(FP16, BF16), layouts=("NT", "NN"), aligned="ab")
-_HOPPER = Limits(types=(FP16, BF16), accumulators=(FP32,), aligned="ab", hopper=True)
-_WGMMA = Limits(types=(FP16, BF16), accumulators=(FP32,), layouts=("NT", "NN"), hopper=True)
+_SIMT = Readable(types=(FP16, BF16))
+_MMA_NAIVE = Readable(types=(FP16, BF16), layouts=("NT", "NN"))
+_WMMA_NAIVE = Readable()
+_WMMA = Readable(aligned="ab")
+_MMA = Readable(types=(FP16, BF16), layouts=("NT", "NN"), aligned="ab")
+_HOPPER = Readable(types=(FP16, BF16), accumulators=(FP32,), aligned="ab", hopper=True)
+_WGMMA = Readable(types=(FP16, BF16), accumulators=(FP32,), layouts=("NT", "NN"), hopper=True)
 
 
 def _classic(stages: int = 1) -> tuple[Config, ...]:
@@ -60,14 +60,13 @@ _LINES = (
 )
 
 
-def _kernel(place: int, name: str, limits: Limits, configs: tuple[Config, ...]) -> CudaKernel:
+def _kernel(place: int, name: str, needs: Readable, configs: tuple[Config, ...]) -> CudaKernel:
     file = ROOT / f"{name}.cu"
     return CudaKernel(
         file=file,
         place=place,
         doc=opening_comment(file),
-        configs=lambda problem: configs,
-        why_not=limits,
+        limits=Limits(lambda problem: configs, needs=(needs,)),
     )
 
 

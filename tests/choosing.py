@@ -7,12 +7,12 @@ import dataclasses
 import torch
 
 from tritemm import dispatch
-from tritemm.arch.host import tma_why_not
+from tritemm.arch.descriptors import tma_why_not
 from tritemm.dispatch import candidates, explain, invariant, selection
 from tritemm.dispatch.cost_model import constants, model
 from tritemm.problem import GATED, Device, Problem, stored
 from tritemm.rungs import RUNGS, find
-from tritemm.spec import Config, Kernel
+from tritemm.spec import Config, Kernel, Limits
 
 H200 = Device("NVIDIA H200", (9, 0), 132, 232448)
 H100 = Device("NVIDIA H100 80GB HBM3", (9, 0), 132, 232448)
@@ -69,16 +69,22 @@ def hopper_rungs():
     """The pointer and TMA rungs that are here, and stand-ins for those of Hopper above them."""
     below = [rung for rung in RUNGS if rung.number < 10]
     above = [
-        _standin("pingpong", configs=LARGE, why_not=tma_why_not),
-        _standin("split_k", configs=SMALL, why_not=tma_why_not),
-        _standin("gemv", configs=tiles((1, 128), (8, 128), stages=1, splits=(1, 4, 16))),
+        _standin("pingpong", LARGE, tma_why_not),
+        _standin("split_k", SMALL, tma_why_not),
+        _standin("gemv", tiles((1, 128), (8, 128), stages=1, splits=(1, 4, 16))),
     ]
     return (*below, *above)
 
 
-def _standin(word, **given):
+def _standin(word, configs, *needs):
     rung = find(word)
-    return Standin(place=rung.number, word=word, trait=rung.trait, **given)
+    return Standin(place=rung.number, word=word, cost=rung.cost, limits=Limits(configs, needs))
+
+
+def refusing(rung, sentence):
+    """The rung, which refuses all problems with this sentence."""
+    limits = dataclasses.replace(rung.limits, needs=(lambda problem: sentence,))
+    return dataclasses.replace(rung, limits=limits)
 
 
 def measured_parts(view, kernel, configs, **changed):

@@ -35,7 +35,7 @@ from perf.rows import REFERENCE, Heading, Row
 from perf.stats import Quantiles
 from tritemm.problem import INTERPRETED, Device, Problem
 from tritemm.rungs import RUNGS
-from tritemm.spec import Config, Kernel
+from tritemm.spec import Config, Kernel, Limits
 
 CASE = Case(M=48, N=40, K=32, layout="NT", dtype="fp32")
 ENVIRONMENT = Environment(
@@ -189,9 +189,14 @@ class FakeKernel(Kernel):
         self.spoil(c)
 
 
-def fake(stem, spoil=lambda c: None, **fields):
-    fields = {"configs": lambda problem: (Config(16, 16, 16), Config(32, 32, 16))} | fields
-    return FakeKernel(stem=stem, **{"doc": f"{stem[4:]}: fake.", "spoil": spoil} | fields)
+def tiles_of(problem):
+    return Config(16, 16, 16), Config(32, 32, 16)
+
+
+def fake(stem, spoil=lambda c: None, why_not=lambda problem: None, configs=tiles_of, **fields):
+    limits = Limits(configs, needs=(why_not,))
+    fields = {"doc": f"{stem[4:]}: fake.", "spoil": spoil, "limits": limits} | fields
+    return FakeKernel(stem=stem, **fields)
 
 
 def headed(stem, adds_to, mirrors, **fields):

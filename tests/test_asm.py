@@ -229,7 +229,7 @@ def test_a_bad_command_is_one_sentence(words, capsys):
 
 
 def test_the_command_compiles_an_epilogue(capsys):
-    rung = next(kernel.name for kernel in RUNGS if kernel.branch)
+    rung = next(kernel.name for kernel in RUNGS if kernel.policy.branch)
     words = (rung, "--problem", "8,16,32", "--activation", "relu", "--bias", "--residual")
     assert run_command(*words) == 0
     assert "8 x 16 x 32 NT, bf16 x bf16 -> bf16; bias, relu, residual" in capsys.readouterr().out

@@ -32,7 +32,7 @@ hand = pytest.mark.parametrize("kernel", [rung_param(kernel) for kernel in by_ha
 ENGINE = [kernel for kernel in by_hand() if "c_desc" in kernel.fn.arg_names]
 #: Those that cut K; and those of them that cut it into the same parts for every tile.
 cutting = pytest.mark.parametrize(
-    "kernel", [rung_param(kernel) for kernel in by_hand() if not kernel.in_order]
+    "kernel", [rung_param(kernel) for kernel in by_hand() if not kernel.limits.in_order]
 )
 IN_PARTS = [k12_split_k.KERNEL, k17_multicast_split_k.KERNEL, k18_cluster_split_k.KERNEL]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tritemm import dispatch
-from tritemm.arch import multicast
+from tritemm.arch import clusters
 from tritemm.arch.gpus import clusters_at_once
 from tritemm.compile import asm
 from tritemm.kernels import k15_cluster, k16_cluster_pingpong, k17_multicast_split_k
@@ -90,7 +90,7 @@ def boxes(lines, along_k):
 def test_what_is_shared_is_multicast(codes):
     for (layout, config, M), code in codes.items():
         asked = problem(M, {ROW["M"]: ROW["N"], FEW["M"]: FEW["N"]}.get(M, 4096), 4096)
-        sharers = {"a": 1, "b": 1, multicast.shared_of(asked, config): config.CLUSTER}
+        sharers = {"a": 1, "b": 1, clusters.Multicast(asked, config).shared: config.CLUSTER}
         a = boxes(config.BLOCK_M, layout[0] == "N")
         b = boxes(config.BLOCK_N, layout[1] == "T")
         many = sum(n for name, n in code.variants.items() if "UTMALDG.2D.MULTICAST" in name)
@@ -101,7 +101,7 @@ def test_what_is_shared_is_multicast(codes):
 def test_a_share_is_one_box_whatever_its_lines(monkeypatch):
     """Its type has a power of two, which Gluon asks for; its tensor map has the lines."""
     asked, config = problem(640, 3584, 3584), Config(128, 112, 64, num_warps=8, CLUSTER=2)
-    a, b, _ = multicast._boxes(asked, config)
+    a, b, *_ = clusters.Multicast(asked, config).boxes
     assert (a.block, b.block) == ([64, 64], [112, 64]), "two share A"
     monkeypatch.setattr(torch.Tensor, "data_ptr", lambda tensor: 0)
     found = [box.gluon_descriptor(torch.empty(640, 3584, device="meta")) for box in (a, b)]
@@ -131,8 +131,8 @@ def test_shares_are_whole_blocks_of_8_lines_that_cover_the_tile():
 def test_what_overlaps_arrives_twice(columns, programs, share, lines):
     config = Config(64, columns, 64, num_warps=4, num_stages=4, ORDER="grouped", CLUSTER=programs)
     asked = problem(4096, columns, 4096)
-    assert multicast.shared_of(asked, config) == "b"
-    assert multicast._boxes(asked, config)[1].block == [share, 64]
+    assert clusters.Multicast(asked, config).shared == "b"
+    assert clusters.Multicast(asked, config).boxes.b.block == [share, 64]
     assert cluster_mainloop.line_bytes(64, columns, "T", programs) == 128 * (64 + lines)
 
 
@@ -168,13 +168,13 @@ def test_programs_stand_where_fewer_clusters_do():
     """Or else share the larger tiles."""
     tall = Config(128, 96, 64, num_warps=8, num_stages=4, ORDER="grouped", CLUSTER=2)
     wide = Config(64, 96, 64, num_warps=4, num_stages=4, ORDER="grouped", CLUSTER=2)
-    for config, M, N, operand, clusters in [
+    for config, M, N, operand, count in [
         (tall, 128, 6144, "a", 32), (tall, 4096, 96, "b", 16), (tall, 256, 192, "a", 2),
         (wide, 64, 6144, "a", 32), (wide, 4096, 96, "b", 32), (wide, 128, 192, "b", 2),
     ]:  # fmt: skip
         asked = problem(M, N, 64)
-        assert multicast.shared_of(asked, config) == operand
-        assert KERNEL.grid(asked, config) == clusters
+        assert clusters.Multicast(asked, config).shared == operand
+        assert KERNEL.grid(asked, config) == count
 
 
 #: M, N of problems of up to two rounds, and of one too narrow for them.
@@ -190,23 +190,23 @@ def test_tiles_fill_whole_rounds(rung, size):
     """
     asked = problem(*size, 2048)
     offered = rung.KERNEL.configs(asked)
-    usual = multicast.usual(asked, getattr(rung, "TILES", ()))
+    usual = clusters.usual(asked, getattr(rung, "TILES", ()))
     narrowest = min(least for *_, least, _ in rung.FITTED)
-    fitted = [c for c in offered if c not in (*usual, *multicast.FOR_ANY)]
+    fitted = [c for c in offered if c not in (*usual, *clusters.Split.for_any)]
     assert fitted or min(size) < narrowest or rung is not k15_cluster
     for config in fitted:
         assert rung_of(config) is rung.KERNEL
         assert rung.KERNEL.config_why_not(asked, config) is None
         room = clusters_at_once(config.CLUSTER, H200) // config.SPLIT_K
-        most = len(multicast.ROUNDS) if config.SPLIT_K == 1 else 1
+        most = len(clusters.WAVES) if config.SPLIT_K == 1 else 1
         step = 8 if config.SPLIT_K == 1 else 16
         narrower = config.BLOCK_N - step
         for operand in "ba":
             rounds, more = (
-                -(-multicast.clusters_of(asked, c, operand) // room)
+                -(-clusters.Multicast(asked, c)._clusters(operand) // room)
                 for c in (config, dataclasses.replace(config, BLOCK_N=max(narrower, 1)))
             )
-            if rounds <= most and (more > rounds or narrower < multicast.SMALLEST[1]):
+            if rounds <= most and (more > rounds or narrower < clusters.SMALLEST[1]):
                 break
         else:
             pytest.fail(f"{config} fills no whole rounds")
@@ -224,20 +224,22 @@ def test_the_tile_of_a_row_of_tiles_is_as_narrow_as_a_round_allows():
 def test_few_tiles_are_cut_along_k():
     asked = problem(**FEW, layout="NN")
     cut = IN_PARTS.configs(asked)
-    assert {config.SPLIT_K for config in cut} == set(multicast.PARTS) and IN_PARTS.suits(asked)
+    assert {config.SPLIT_K for config in cut} == set(clusters.COUNTS) and IN_PARTS.policy.suits(
+        asked
+    )
     for config in cut:
         assert IN_PARTS.config_why_not(asked, config) is None
-        assert multicast.together(asked, config)
+        assert clusters.Multicast(asked, config).together
         assert IN_PARTS.grid(asked, config) % config.SPLIT_K == 0
     short = problem(FEW["M"], FEW["N"], 16 * 64 - 8, "NN")
-    assert not IN_PARTS.suits(short), "parts of 8 steps or more"
+    assert not IN_PARTS.policy.suits(short), "parts of 8 steps or more"
 
 
 @pytest.mark.parametrize("size", [(8192, 8192, 8192), (64, 64, 65)])
 def test_a_problem_of_many_tiles_or_few_steps_can_be_cut_all_the_same(size):
     asked = problem(*size, "NN")
     (config,) = IN_PARTS.configs(asked)
-    assert not IN_PARTS.suits(asked) and IN_PARTS.config_why_not(asked, config) is None
+    assert not IN_PARTS.policy.suits(asked) and IN_PARTS.config_why_not(asked, config) is None
     assert "shares two steps of 64 or more" in IN_PARTS.why_not(problem(64, 64, 64))
 
 

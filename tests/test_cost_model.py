@@ -177,7 +177,7 @@ class TestEpilogues:
         plain = problem(*size)
         ended = dataclasses.replace(plain, epilogue=self.BIAS_GELU)
         choice = dispatch.choose(ended)
-        assert choice.kernel.trait.turns
+        assert choice.kernel.cost.pingpong
         assert choice.predicted == pytest.approx(1e-6 * taken, rel=0.2)
         alike = predict(choice.kernel, plain, choice.config)
         assert alike <= choice.predicted < 1.35 * alike
@@ -211,7 +211,7 @@ def stored(view, m, n, **changed):
     rung, nothing = find("cluster_pingpong"), dict.fromkeys(("ends", "part_store"), 0.0)
     [parts] = measured_parts(view, rung, [config], **(nothing | changed))
     share = -(-config.tiles(view) // H200.sms)
-    return parts.ends / (1 + (share - 1) * (1 - rung.trait.hidden)) / (m * n)
+    return parts.ends / (1 + (share - 1) * (1 - rung.cost.epilogue_overlap)) / (m * n)
 
 
 def test_threads_store_rows_of_c_faster_in_wide_pieces():

@@ -63,7 +63,7 @@ def multiply(compiled, name, a, b, layout, accumulate=FP32, **guard):
     c = guarded.tensor
     problem = Problem.of(a, b, c, accumulate=accumulate, device=HOPPER)
     assert kernel.why_not(problem) is None
-    b_major = kernel.why_not.layout(problem)[1]
+    b_major = kernel.readable.layout(problem)[1]
     assert b_major == layout[1] or problem.K == 1  # then it is stored both ways
     call = Call(
         a=a.data_ptr(), b=b.data_ptr(), c=c.data_ptr(), M=problem.M, N=problem.N, K=problem.K,

@@ -18,7 +18,7 @@ from cuda_reference.kernel import (
     TYPES,
     Call,
     CudaKernel,
-    Limits,
+    Readable,
 )
 from cuda_reference.rungs import RUNGS
 from tools import sanitize
@@ -37,7 +37,7 @@ FP16, BF16, FP32 = torch.float16, torch.bfloat16, torch.float32
 rungs = pytest.mark.parametrize("kernel", RUNGS, ids=lambda kernel: kernel.name)
 every_layout = pytest.mark.parametrize(
     ("kernel", "layout"),
-    [pytest.param(k, b, id=f"{k.name}-{b}") for k in RUNGS for b in k.why_not.layouts],
+    [pytest.param(k, b, id=f"{k.name}-{b}") for k in RUNGS for b in k.readable.layouts],
 )
 every_config = pytest.mark.parametrize(
     ("kernel", "config", "accumulate"),
@@ -45,7 +45,7 @@ every_config = pytest.mark.parametrize(
         pytest.param(k, config, accumulate, id=f"{k.name}-{config.ORDER}-{short_name(accumulate)}")
         for k in RUNGS
         for config in k.configs(None)
-        for accumulate in k.why_not.accumulators
+        for accumulate in k.readable.accumulators
     ],
 )
 
@@ -71,7 +71,7 @@ def test_header(kernel):
     assert set(source.HEADER_KEYS) - {"Note"} <= set(kernel.header)
     for sm, (present, forbidden) in kernel.signs.items():
         assert sm in (80, 90) and (present or forbidden)
-    assert kernel.why_not.hopper == (80 not in kernel.signs)
+    assert kernel.readable.hopper == (80 not in kernel.signs)
 
 
 @rungs
@@ -160,7 +160,7 @@ REFUSED = {
 def test_refusals(kernel, sentence):
     who, options = REFUSED[sentence]
     reason = kernel.why_not(problem_of(**options))
-    if who == "" or getattr(kernel.why_not, who):
+    if who == "" or getattr(kernel.readable, who):
         assert reason and re.match(sentence, reason)
     else:
         assert reason is None
@@ -175,7 +175,7 @@ def test_rows_too_far_apart(kernel):
         in (source.INCLUDE / "tile.cuh").read_text()
     )
     reason = kernel.why_not(problem_of(a=meta(64, 32, pitch=far)))
-    if kernel.why_not.aligned and not kernel.why_not.hopper:
+    if kernel.readable.aligned and not kernel.readable.hopper:
         assert reason and f"the rows of a are {far} elements apart" in reason
     else:
         assert reason is None
@@ -187,10 +187,10 @@ def test_what_is_not_refused(kernel):
     assert kernel.why_not(problem_of()) is None
     assert kernel.why_not(problem_of(c=meta(64, 48, pitch=51))) is None
     bf16 = kernel.why_not(problem_of(a=meta(64, 32, BF16)))
-    assert (bf16 is None) == (BF16 in kernel.why_not.types)
+    assert (bf16 is None) == (BF16 in kernel.readable.types)
     assert bf16 is None or bf16.startswith("a is bf16; ")
     by_rows = kernel.why_not(problem_of(b=meta(32, 48)))
-    assert (by_rows is None) == ("NN" in kernel.why_not.layouts)
+    assert (by_rows is None) == ("NN" in kernel.readable.layouts)
     assert by_rows is None or by_rows.endswith("b = b.mT.contiguous().mT")
 
 
@@ -202,14 +202,14 @@ def test_one_matrix_at_a_time():
 
 
 def test_an_accumulator_that_a_type_does_not_have():
-    limits = Limits(types=(FP16, BF16))
+    limits = Readable(types=(FP16, BF16))
     reason = limits(problem_of(a=meta(64, 32, BF16), accumulate=FP16))
     assert reason == "the accumulator is fp16; for bf16 this kernel has fp32"
     assert limits(problem_of(accumulate=FP16)) is None
 
 
 def test_the_layout_is_one_that_can_be_read():
-    both = Limits(layouts=("NT", "NN"))
+    both = Readable(layouts=("NT", "NN"))
     assert both.layout(problem_of()) == "NT"
     assert both.layout(problem_of(b=meta(32, 48))) == "NN"
 
@@ -414,7 +414,7 @@ def test_what_a_launch_passes(fake):
 
 
 def test_b_by_rows_is_passed_as_such(fake):
-    kernel = next(k for k in RUNGS if "NN" in k.why_not.layouts)
+    kernel = next(k for k in RUNGS if "NN" in k.readable.layouts)
     _, a, _, c = cpu_problem(64, 40, 32)
     b = torch.zeros(32, 56, dtype=FP16)[:, :40]
     kernel.launch(Problem.of(a, b, c, device=HOPPER), tile_of(kernel), a, b, c)
@@ -536,7 +536,7 @@ def test_a_tail_of_k_is_zeros_and_not_the_next_row(kernel, layout, K):
 @pytest.mark.parametrize("accumulate", [FP32, FP16], ids=short_name)
 @pytest.mark.parametrize("dtype", [FP16, BF16], ids=short_name)
 def test_types(kernel, dtype, accumulate):
-    limits = kernel.why_not
+    limits = kernel.readable
     can = dtype in limits.types and accumulate in limits.accumulators
     can = can and (accumulate == FP32 or dtype == FP16)
     reason = run(kernel, *operands(300, 270, 200, dtype), accumulate=accumulate)
@@ -565,7 +565,7 @@ def test_stores_stay_inside_a_row(kernel, layout, columns, gap):
 @pytest.mark.parametrize("offset", [1, 8])
 def test_storage_offset(kernel, layout, offset):
     reason = run(kernel, *operands(45, 61, 48, layout=layout, offset=offset))
-    refused = offset == 1 and kernel.why_not.aligned
+    refused = offset == 1 and kernel.readable.aligned
     assert ("16-byte boundary" in reason) if refused else reason is None
 
 
@@ -573,7 +573,7 @@ def test_storage_offset(kernel, layout, offset):
 @every_layout
 def test_rows_that_are_no_multiple_of_16_bytes(kernel, layout):
     reason = run(kernel, *operands(45, 61, 50, layout=layout, aligned=False))
-    assert ("multiple of 16" in reason) if kernel.why_not.aligned else reason is None
+    assert ("multiple of 16" in reason) if kernel.readable.aligned else reason is None
 
 
 @pytest.mark.gpu
@@ -585,7 +585,7 @@ def test_the_accumulator_is_the_one_asked_for(kernel):
     row[:16], row[16::16] = 128, 1
     a, b = row.expand(40, K).contiguous(), torch.ones(24, K, dtype=FP16, device=DEVICE).mT
     for accumulate, expected in ((FP32, 2048 + steps), (FP16, 2048)):
-        if accumulate in kernel.why_not.accumulators:
+        if accumulate in kernel.readable.accumulators:
             c = torch.full((40, 24), torch.nan, dtype=FP16, device=DEVICE)
             problem = Problem.of(a, b, c, accumulate=accumulate)
             plan.run(kernel, problem, tile_of(kernel), a, b, c)
@@ -684,7 +684,7 @@ def test_a_failing_cuda_call_is_an_exception(tmp_path, monkeypatch):
     rung = RUNGS[0]
     broken = CudaKernel(
         file=file, place=1, doc=source.opening_comment(file),
-        configs=rung.configs, why_not=rung.why_not,
+        limits=rung.limits,
     )  # fmt: skip
     a, b = operands(32, 32, 32)
     c = torch.empty(32, 32, dtype=FP16, device=DEVICE)

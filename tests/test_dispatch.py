@@ -13,7 +13,8 @@ import torch
 import tritemm
 from tritemm import dispatch
 from tritemm.__main__ import main
-from tritemm.arch.host import is_wgmma
+from tritemm.arch import questions
+from tritemm.arch.pointers import is_wgmma
 from tritemm.dispatch import invariant
 from tritemm.dispatch.cost_model.kind import kind_of
 from tritemm.dispatch.request import Request, for_gradients
@@ -31,6 +32,7 @@ from .choosing import (
     measured_parts,
     problem,
     put_rungs,
+    refusing,
 )
 from .harness import DEVICE, operand
 
@@ -332,19 +334,16 @@ class TestCandidates:
 
     def test_teaching_rungs_only_where_no_other_can(self, monkeypatch):
         asked = problem(512, 512, 512, device=A100)
-        assert all(kernel.auto for _, kernel, _ in dispatch.ranked(asked))
-        unable = [
-            dataclasses.replace(rung, why_not=lambda problem: "no") if rung.auto else rung
-            for rung in RUNGS
-        ]
+        assert all(kernel.policy.auto for _, kernel, _ in dispatch.ranked(asked))
+        unable = [refusing(rung, "no") if rung.policy.auto else rung for rung in RUNGS]
         put_rungs(monkeypatch, unable)
         highest = [rung for rung in unable if rung.why_not(asked) is None][-1]
         assert {kernel for _, kernel, _ in dispatch.ranked(asked)} == {highest}
-        assert not highest.auto
+        assert not highest.policy.auto
         dispatch.forget()
 
     def test_none_can(self, monkeypatch):
-        unable = [dataclasses.replace(rung, why_not=lambda problem: "too odd") for rung in RUNGS]
+        unable = [refusing(rung, "too odd") for rung in RUNGS]
         put_rungs(monkeypatch, unable)
         with pytest.raises(ValueError, match=r"no kernel can run 5 x 6 x 7.*simt: too odd"):
             dispatch.choose(problem(5, 6, 7))
@@ -518,7 +517,7 @@ class TestBatchInvariant:
         for rung in RUNGS:
             word = str(Request(rung.name, None, True))
             why = rung.why_not(asked)
-            if not rung.in_order and not rung.ordered:
+            if not rung.limits.in_order and not rung.limits.ordered:
                 why = "sums in an order that depends on M"
             elif why is None and rung.name in IN_PARTS[2:]:
                 why = "none of its tiles"
@@ -533,8 +532,8 @@ class TestBatchInvariant:
     @staticmethod
     def order(choice):
         config, asked = choice.config, choice.problem
-        if invariant.one_order(asked):
-            assert invariant.sums_alike(choice.kernel)
+        if questions.one_order(asked):
+            assert choice.kernel.limits.tile.warpgroups
             assert is_wgmma(config.view(asked), config)
             return "wgmma", config.PARTS, config.SPLIT_K in (1, config.PARTS)
         tile = config.BLOCK_M, config.BLOCK_N, config.BLOCK_K

@@ -59,7 +59,7 @@ def test_every_rung(kernel, ending, shape, dtype, layout):
 
 def test_which_rungs_fuse():
     """All that "auto" takes."""
-    assert {kernel for kernel in RUNGS if kernel.auto} <= set(FUSING)
+    assert {kernel for kernel in RUNGS if kernel.policy.auto} <= set(FUSING)
 
 
 @pytest.mark.gpu

@@ -64,7 +64,7 @@ def another_gpu(start):
         rungs[kernel.name] = rung._replace(
             launch=launches.get(kernel.name, rung.launch),
             ends=rung.ends * draw.uniform(0.7, 1.4),
-            efficiency={kind.word(kernel): kernel.trait.efficiency * draw.uniform(0.6, 1.3)},
+            efficiency={kind.word(kernel): kernel.cost.efficiency * draw.uniform(0.6, 1.3)},
         )
     return dataclasses.replace(
         start, rungs=rungs, memory_rate=3.7e12, l2_rate=9e12, latency=1.1e-6, reduction=2.5e-6

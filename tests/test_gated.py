@@ -13,11 +13,20 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import tritemm
 from tritemm import budget, dispatch
-from tritemm.arch.gluon_host import odd_halves
+from tritemm.arch.tiles import HALVES, Cooperative
 from tritemm.compile import asm
 from tritemm.dispatch import cache
 from tritemm.dispatch.request import why_not
-from tritemm.problem import GATED, INTERPRETED, INTERPRETER, EpilogueInputs, Problem, after, stored
+from tritemm.problem import (
+    GATED,
+    INTERPRETED,
+    INTERPRETER,
+    EpilogueInputs,
+    Problem,
+    after,
+    refusal,
+    stored,
+)
 from tritemm.problem.config import Config
 from tritemm.rungs import RUNGS, find
 
@@ -136,7 +145,9 @@ def test_tiles_whose_columns_are_two_halves():
         ("T", 256, 64, True), ("T", 256, 128, False), ("T", 160, 64, True), ("T", 136, 64, False),
         ("N", 256, 128, True), ("N", 192, 64, False), ("N", 64, 64, False),
     ):  # fmt: skip
-        assert (odd_halves(Config(128, n, k), 2, major) is None) is can, (major, n, k)
+        asked = problem(512, 1024, 256, "N" + major, activation="swiglu")
+        tile = Cooperative(asked, Config(128, n, k))
+        assert (refusal(HALVES, tile) is None) is can, (major, n, k)
 
 
 @pairs

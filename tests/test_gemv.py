@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tritemm import budget, plan
-from tritemm.arch.gemv_host import along
+from tritemm.arch.gemv import along
 from tritemm.compile import asm
 from tritemm.kernels.k14_gemv import KERNEL
 from tritemm.problem import Problem

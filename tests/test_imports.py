@@ -3,6 +3,7 @@
 import ast
 import functools
 import graphlib
+import re
 from collections.abc import Iterator, Mapping
 from importlib.util import resolve_name
 from pathlib import Path
@@ -108,8 +109,8 @@ def test_nothing_imports_upwards():
         ("tritemm.compile.pool", "from .. import api", "up, from tritemm.api"),
         ("tritemm.compile.pool", "import tritemm.op.gemm as low", "up, from tritemm.op.gemm"),
         ("tritemm.kernels.k08_tma", "from ..dispatch import cache", "up, from tritemm.dispatch."),
-        ("tritemm.arch.host", "from ..kernels import pack", "up, from tritemm.kernels.pack"),
-        ("tritemm.kernels.device.ptx", "from ...arch import host", "up, from tritemm.arch.host"),
+        ("tritemm.arch.lines", "from ..kernels import pack", "up, from tritemm.kernels.pack"),
+        ("tritemm.kernels.device.ptx", "from ...arch import lines", "up, from tritemm.arch.lines"),
         ("tritemm.dispatch.cache", "from .. import __version__", "up, from tritemm.__init__"),
         ("tritemm.dispatch.cache", "from ..compile import sass", "aside, from tritemm.compile"),
         ("tritemm.api.warming", "from ..takeover import routing", "aside, from tritemm.takeover"),
@@ -124,6 +125,12 @@ def test_a_planted_import_is_found(module, line, fault):
         text = f"{real.get(module, '')}\n{planted}\n"
         found = faults(real | {module: text})
         assert any(fault in each for each in found), found
+
+
+def test_only_arch_knows_the_number_of_a_compute_capability():
+    compared = re.compile(r"(capability|major|minor)(\[\d\])?\s*[<>=!]=?\s*\(?\d")
+    found = {module for module, text in sources().items() if compared.search(text)}
+    assert found == set() and compared.search("device.capability < (9, 0)")
 
 
 def test_every_floor_is_lived_on():

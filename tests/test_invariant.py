@@ -78,6 +78,13 @@ def test_narrow_products_with_a_long_k_are_cut(N, K, parts):
     assert invariant.parts_of(problem(16, N, K)) == parts
 
 
+@pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
+def test_what_warpgroups_multiply_is_what_the_code_shows(rung):
+    """`Tile.warpgroups` decides whose sums have one order; signs are what code is held to."""
+    present, _ = rung.signs.get(90, ((), ()))
+    assert rung.limits.tile.warpgroups == ("HGMMA" in present)
+
+
 def test_only_sums_of_wgmma_in_fp32_are_cut():
     size = (16, 256, 7168)
     assert invariant.parts_of(problem(*size, dtype=torch.float16)) == 8
@@ -215,7 +222,7 @@ def variants(rung):
             yield asm.Job(rung, layout=layout, M=M, N=N, K=K, config=config, **more)
 
 
-@pytest.mark.parametrize("rung", [rung.name for rung in RUNGS if rung.fixed_parts])
+@pytest.mark.parametrize("rung", [rung.name for rung in RUNGS if rung.limits.fixed_parts])
 def test_each_variant_compiles_without_faults(rung):
     """No spills, and WGMMA is not serialised: the second sum stays in registers."""
     expect_no_faults(list(variants(rung)), "mix")
@@ -313,7 +320,7 @@ def test_bits_of_an_epilogue_and_of_fp16(accumulate):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("rung", [rung.name for rung in RUNGS if rung.fixed_parts])
+@pytest.mark.parametrize("rung", [rung.name for rung in RUNGS if rung.limits.fixed_parts])
 @pytest.mark.parametrize(
     ("M", "N", "K", "batch"), [(200, 264, 5000, (2,)), (9000, 520, 4360, ()), (7, 64, 8200, ())]
 )

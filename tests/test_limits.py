@@ -11,7 +11,7 @@ from triton.runtime import interpreter
 
 import tritemm
 from tritemm import dispatch
-from tritemm.arch import gemv_host, limits
+from tritemm.arch import gemv, limits
 from tritemm.compile import asm
 from tritemm.dispatch import cache, candidates, invariant
 from tritemm.dispatch.request import Request, why_not, word_of
@@ -112,8 +112,8 @@ class TestSizes:
         asked = expanded(1, TOP - 8, 4096, batch=(4,))
         offered = k14_gemv.KERNEL.configs(asked)
         assert k14_gemv.KERNEL.why_not(asked) is None
-        assert all(gemv_host.grid(asked, config) < TOP for config in offered)
-        assert any(gemv_host.grid(asked, c) > TOP for c in gemv_host._along_k(asked, 1))
+        assert all(config.units(asked) < TOP for config in offered)
+        assert any(c.units(asked) > TOP for c in gemv._along_k(asked, 1))
         assert "programs" in k14_gemv.KERNEL.why_not(expanded(2**16, 2**16, 2**20, batch=(65,)))
 
     def test_tiles_of_rungs_that_walk_them_are_counted_in_32_bits(self):
@@ -122,7 +122,7 @@ class TestSizes:
             if rung not in POINTERS:
                 assert rung.why_not(few) is None
                 assert "1073741825 tiles" in rung.why_not(many)
-        least = limits.LEAST_TILE
+        least = limits.LEAST_ROWS, limits.LEAST_COLUMNS, limits.LEAST_DEPTH
         for rung in (r for r in RUNGS if r.number >= 10 and r not in POINTERS):
             for size in [(4096, 8, 8192), (64, 4096, 8192), (8192, 8192, 8192)]:
                 for c in rung.configs(problem(*size)):

@@ -8,7 +8,8 @@ import types
 
 import pytest
 
-from tritemm.arch import gluon_host
+from tritemm.arch.roles import piece_columns
+from tritemm.arch.tiles import Split
 from tritemm.compile import asm
 from tritemm.kernels.device import split_k
 from tritemm.spec import Config
@@ -108,9 +109,9 @@ def test_each_share_is_taken_once_whoever_comes_and_leaves(parts, owners, patien
 
 def test_parts_wait_only_where_all_find_room():
     config = Config(64, 64, 64, num_stages=8, SPLIT_K=8)
-    assert gluon_host.together(problem(128, 512, 8192), config)
-    assert not gluon_host.together(problem(128, 1024, 8192), config)
-    assert not gluon_host.together(problem(128, 512, 8192), Config(64, 64, 64, SPLIT_K=1))
+    assert Split(problem(128, 512, 8192), config).together
+    assert not Split(problem(128, 1024, 8192), config).together
+    assert not Split(problem(128, 512, 8192), Config(64, 64, 64, SPLIT_K=1)).together
 
 
 @pytest.mark.parametrize(
@@ -118,7 +119,7 @@ def test_parts_wait_only_where_all_find_room():
     [(256, 2, 64), (256, 3, 32), (192, 2, 32), (192, 8, 32), (64, 8, 8), (64, 33, 8), (8, 4, 8)],
 )
 def test_the_program_that_has_most_columns_has_few(columns, programs, piece):
-    assert gluon_host.piece_columns(columns, programs) == piece
+    assert piece_columns(columns, programs) == piece
 
 
 def test_many_parts_are_compiled_soon():

@@ -269,8 +269,8 @@ FAULTS = (
     ),
     # On the host
     Fault(
-        "TMA stores rows that end inside 16 bytes", "arch/host.py",
-        "        and matrix.cols * matrix.dtype.itemsize % 16 == 0\n", "",
+        "TMA stores rows that end inside 16 bytes", "arch/lines.py",
+        "        and matrix.cols * matrix.dtype.itemsize % TMA_BYTES == 0\n", "",
         STORES, "warp_specialized", "warp_specialized",
     ),
     Fault(

@@ -48,7 +48,7 @@ RUNGS: tuple[Kernel, ...] = tuple(
 )
 
 #: The steps of the ladder, in reading order: each adds one idea to the one before.
-STEPS: tuple[Kernel, ...] = tuple(rung for rung in RUNGS if not rung.branch)
+STEPS: tuple[Kernel, ...] = tuple(rung for rung in RUNGS if not rung.policy.branch)
 
 
 class Ladder(tuple[Kernel, ...]):

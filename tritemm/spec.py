@@ -12,8 +12,7 @@ from typing import Any, ClassVar
 import torch
 import triton.language as tl
 
-from .problem import EpilogueSpec, Problem
-from .problem.config import Config
+from .problem import Config, EpilogueSpec, Need, Problem, Tile, refusal
 from .runtime import binding, triton_private
 from .runtime.torch_private import current_stream
 from .runtime.workspace import Room
@@ -76,36 +75,78 @@ def parse_signs(text: str) -> Signs:
     return signs
 
 
+#: How much memory a kernel needs for the time of a call, for partial sums and counters, if any.
+Workspace = Callable[[Problem, Config], Room | None]
+
+
 @dataclasses.dataclass(frozen=True)
-class Trait:
-    """How a rung spends its time.
+class Limits:
+    """What a rung can run.
+
+    `configs` are its own tiles for a problem, the first that it would take first. What a problem
+    `needs` is asked in this order; a config that `configs` doesn't list is a `tile`, which has
+    needs of its own.
+    """
+
+    configs: Callable[[Problem], tuple[Config, ...]]
+    needs: tuple[Need, ...] = ()
+    tile: type[Tile] = Tile
+    #: Whether tiles may have other sizes than powers of two; the `tile` says which.
+    odd_tiles: bool = False
+    #: Whether it can cut K into `Config.PARTS`.
+    fixed_parts: bool = False
+    #: Whether the terms of a sum are added in the order of K, whatever the sizes and the tile, in
+    #: all configs whose SPLIT_K is 1.
+    in_order: bool = True
+    #: Of a rung that is not, or that has more: the configs whose sums have that order, with K in so
+    #: many `Config.PARTS`.
+    ordered: Callable[[Problem, int], Sequence[Config]] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+    """What kernel="auto" takes a rung for."""
+
+    #: Whether it compares it with others; else it is taken only where none of them can run.
+    auto: bool = True
+    #: Whether it leaves out all rungs below, where this one runs.
+    supersedes: bool = False
+    #: Whether it considers it for a problem that it can run.
+    suits: Callable[[Problem], bool] = lambda problem: True
+    #: Whether swapped operands are considered though no side of C is short.
+    swap: Callable[[Problem], bool] = lambda problem: False
+    #: Of a kernel made for few rows of C, and right for any number: how many are few.
+    few_rows: Callable[[Problem], int] | None = None
+    #: What a rung is for that is no step of the ladder: reading order leaves it out.
+    branch: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class CostHint:
+    """How a rung spends its time, where that was not measured.
 
     `efficiency` is its share of the tensor cores' rate; `narrow` how many times slower its loads
-    are when they are not 16 bytes wide; a `resident` grid has one program per SM, which walks the
-    tiles; `hidden` is the share of a tile's ends that runs beside another tile's arithmetic; the
-    consumers of one with `turns` have a tile each; `level` runs whole rounds of tiles, and shares
-    those of the last, incomplete one. What `exchanges` has a cluster for each tile,
-    whose programs share K and the sum. Of tiles that are `alike` each load takes as long, whatever
-    the tile; they have no ring, but ask for the loads of all their stages at once and wait for
+    are when they are not 16 bytes wide; a `persistent` grid has one program per SM, which walks the
+    tiles; `epilogue_overlap` is the share of a tile's ends that runs beside another tile's
+    arithmetic; with `pingpong` consumers have a tile each; `stream_k` runs whole waves of tiles,
+    and shares those of the last, incomplete one. What `exchanges` has a cluster for each tile,
+    whose programs share K and the sum. With `independent_ctas` each load takes as long, whatever
+    the tile: they have no ring, but ask for the loads of all their stages at once and wait for
     them, while other programs on their SM work.
-    One with `registers` has WGMMA take an A from there that it can't read as it is stored.
+    One with `a_registers` has WGMMA take an A from there that it can't read as it is stored.
     `gathering` is what adding up the parts of a split K takes, relative to other rungs.
     """
 
-    efficiency: float
+    efficiency: float = 0.5
     narrow: float = 1.0
-    resident: bool = False
-    hidden: float = 0.0
-    turns: bool = False
-    level: bool = False
+    persistent: bool = False
+    epilogue_overlap: float = 0.0
+    pingpong: bool = False
+    stream_k: bool = False
     exchanges: bool = False
-    alike: bool = False
-    registers: bool = False
+    independent_ctas: bool = False
+    a_registers: bool = False
     gathering: float = 1.0
-
-
-#: How much memory a kernel needs for the time of a call, for partial sums and counters, if any.
-Workspace = Callable[[Problem, Config], Room | None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -116,34 +157,9 @@ class Kernel:
     """
 
     doc: str
-    configs: Callable[[Problem], tuple[Config, ...]]
-    why_not: Callable[[Problem], str | None] = lambda problem: None
-    #: Why a config that `configs` doesn't list can't run a problem that the kernel can.
-    config_why_not: Callable[[Problem, Config], str | None] = lambda problem, config: None
-    #: Whether tiles may have other sizes than powers of two; `config_why_not` says which.
-    odd_tiles: bool = False
-    #: Of a kernel made for few rows of C, and right for any number: how many are few.
-    few_rows: Callable[[Problem], int] | None = None
-    #: Whether "auto" compares it with others; else it is taken only where none of them can run.
-    auto: bool = True
-    #: Whether "auto" leaves out all rungs below, where this one runs.
-    supersedes: bool = False
-    #: What a rung is for that is no step of the ladder: reading order leaves it out.
-    branch: str = ""
-    #: Whether "auto" considers it for a problem that it can run.
-    suits: Callable[[Problem], bool] = lambda problem: True
-    #: Whether exchanged operands are considered though no side of C is short.
-    either: Callable[[Problem], bool] = lambda problem: False
-    #: Whether the terms of a sum are added in the order of K, whatever the sizes and the tile, in
-    #: all configs whose SPLIT_K is 1.
-    in_order: bool = True
-    #: Of a rung that is not, or that has more: the configs whose sums have that order, with K in so
-    #: many `Config.PARTS`.
-    ordered: Callable[[Problem, int], Sequence[Config]] | None = None
-    #: Whether it can cut K into `Config.PARTS`.
-    fixed_parts: bool = False
-    #: How it spends its time, where that was not measured.
-    trait: Trait = Trait(efficiency=0.5, narrow=4.0)
+    limits: Limits
+    policy: Policy = Policy()
+    cost: CostHint = CostHint(narrow=4.0)
 
     header_keys: ClassVar[tuple[str, ...]] = HEADER_KEYS
 
@@ -175,6 +191,18 @@ class Kernel:
         """Per architecture (80, 90): the SASS mnemonics that must and that must not appear."""
         return parse_signs(self.header["Signs"])
 
+    def why_not(self, problem: Problem) -> str | None:
+        """Why it can't run the problem, in one sentence; None if it can."""
+        return refusal(self.limits.needs, problem)
+
+    def configs(self, problem: Problem) -> tuple[Config, ...]:
+        """Its own tiles for a problem."""
+        return self.limits.configs(problem)
+
+    def config_why_not(self, problem: Problem, config: Config) -> str | None:
+        """Why a config that `configs` doesn't list can't run a problem that the rung can."""
+        return self.limits.tile.why_not(problem, config)
+
     def launch(self, problem: Problem, config: Config, a, b, c, *more) -> binding.Call | None:
         """Write the product of `a` and `b` into `c` on the current stream.
 
@@ -186,11 +214,12 @@ class Kernel:
 
     def in_one_order(self, problem: Problem, parts: int) -> Sequence[Config]:
         """The configs whose sums have the order of K, in so many `Config.PARTS`, if any do."""
-        if parts > 1 and not self.fixed_parts:
+        limits = self.limits
+        if parts > 1 and not limits.fixed_parts:
             return ()
-        if self.ordered:
-            return self.ordered(problem, parts)
-        return [c for c in self.configs(problem) if c.SPLIT_K == 1] if self.in_order else ()
+        if limits.ordered:
+            return limits.ordered(problem, parts)
+        return [c for c in self.configs(problem) if c.SPLIT_K == 1] if limits.in_order else ()
 
     @property
     def workspace(self) -> Workspace | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import torch
 
-from tritemm.arch.host import refusal
+from tritemm.arch.lines import line_refusal
 from tritemm.problem import Problem
 
 from . import same
@@ -48,6 +48,6 @@ def check(function: Callable[[int, int, int], int]) -> None:
             matrix = memory.as_strided((ROWS, COLUMNS), (pitch, 1), first)
             widest = [w for w in (16, 8, 4) if all(row.data_ptr() % w == 0 for row in matrix)]
             want = widest[0] if widest else 0
-            taken = refusal("a", Problem.of(matrix, matrix.T, matrix).a, "N", "a copy") is None
+            taken = line_refusal("a", Problem.of(matrix, matrix.T, matrix).a, "N", "a copy") is None
             assert taken == (want == 16) and memory.data_ptr() % 16 == 0
             same(function, want, itemsize=itemsize, pitch=pitch, first=first)

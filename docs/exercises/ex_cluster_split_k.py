@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 from docs.pictures import formulas
-from tritemm.arch.gluon_host import piece_columns
+from tritemm.arch.roles import piece_columns
 
 from . import same
 from .plain import nothing

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tritemm.arch import multicast
+from tritemm.arch.clusters import COUNTS, LEAST_STEPS, Split
 from tritemm.arch.gpus import clusters_at_once
-from tritemm.arch.tiles import config_of
+from tritemm.arch.roles import config_of
 from tritemm.compile.asm import DEVICES, Job, problem_of
 from tritemm.kernels.device.cluster_mainloop import LINE
 
@@ -45,9 +45,9 @@ def parts(M: int, N: int, K: int, rows: int, columns: int, programs: int) -> int
     warps = 12 if rows == 192 else 8
     able = [
         count
-        for count in multicast.PARTS
-        if K // (multicast.LEAST_STEPS * LINE.value) >= count
-        and multicast.together(problem, config_of(rows, columns, 64, warps, 4, count, programs))
+        for count in COUNTS
+        if K // (LEAST_STEPS * LINE.value) >= count
+        and Split(problem, config_of(rows, columns, 64, warps, 4, count, programs)).together
     ]
     return max(able, default=1)
 

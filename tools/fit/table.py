@@ -59,7 +59,9 @@ class Table:
         self.word = torch.tensor([words.index(_word(group)) for group in groups])
         start = known.analytic(self.device)
         for alike in (False, True):
-            rows = [i for i, group in enumerate(groups) if group.kernel.trait.alike == alike]
+            rows = [
+                i for i, group in enumerate(groups) if group.kernel.cost.independent_ctas == alike
+            ]
             if rows:
                 self.rows.append(torch.tensor(rows))
                 self.columns.append(_tensors(columns_of([groups[i] for i in rows], start)))
@@ -118,7 +120,7 @@ class Table:
             own |= {field: dict(own[field]) for field in ("efficiency", "load")}
         columns = (numbers.by_word[field].tolist() for field in ("efficiency", "load"))
         for (name, word), efficiency, load in zip(self.words, *columns, strict=True):
-            alike = self.rungs[name].trait.alike
+            alike = self.rungs[name].cost.independent_ctas
             rungs[name]["load" if alike else "efficiency"][word] = load if alike else efficiency
         rates = {name: value.item() for name, value in numbers.rates.items()}
         made = {name: Rung(**values) for name, values in rungs.items()}

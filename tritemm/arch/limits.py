@@ -1,69 +1,57 @@
-"""The sizes that one launch, and indices of 32 bits, have room for; and how a refusal says so."""
+"""Constraints of sizes: what one launch, indices of 32 bits and K in parts have room for."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from ..kernels.device import raster
-from ..problem import PLAIN, Problem
-from ..spec import Config
+from ..kernels.device import raster, scheduler
+from ..problem import PLAIN, Config, Constraint, Need, Problem, Tile
+from . import sm80, sm90
 
-#: Programs of a launch: the first dimension of a CUDA grid.
-MOST_PROGRAMS = 2**31 - 1
 #: Elements along M, N or K of a kernel whose indices have 32 bits: the last tile, or step of K,
 #: reaches past the end, by less than 2**20 elements.
 MOST_ELEMENTS = 2**31 - 2**20
 #: Units of work of a kernel whose programs walk them: the one after the last is counted too, and
 #: the raster order multiplies a little further.
 MOST_UNITS = 2**30
+#: Elements of K at whose multiples fixed `Config.PARTS` begin.
+CUT = scheduler.CUT.value
 #: Rows, columns and depth in K of the smallest tile of the rungs whose warps have roles.
-LEAST_TILE = (64, 8, 32)
-#: Registers that a thread keeps a tile's sums in, and those of a program: half of all there are.
-#: With more, the compiler gives up on WGMMA, or spills for minutes.
-MOST_SUMS, MOST_SUMS_OF_ALL = 128, 2**15
-#: Elements of A's and B's tiles for each thread: the code to load them grows with their number.
-MOST_OPERANDS = 256
+LEAST_ROWS, LEAST_COLUMNS, LEAST_DEPTH = 64, 8, 32
 
-
-def sums_only(problem: Problem) -> str | None:
-    """The refusal of a rung that stores its sums as they are."""
-    if problem.epilogue == PLAIN:
-        return None
-    return f"this rung stores sums as they are, and the result has more: {problem.epilogue}"
-
-
-def pairs_why_not(problem: Problem) -> str | None:
-    """The refusal of a rung whose epilogue finishes each column of the product by itself."""
-    if not problem.epilogue.gated:
-        return None
-    return f"this rung finishes columns one by one, and {problem.epilogue.activation} takes pairs"
+#: A rung that stores its accumulators as they are.
+PLAIN_ONLY = Constraint(
+    "this rung stores sums as they are, and the result has more: {p.epilogue}",
+    lambda p: p.epilogue == PLAIN,
+)
+#: A rung whose epilogue finishes each column of the product by itself.
+SINGLE_COLUMNS = Constraint(
+    "this rung finishes columns one by one, and {p.epilogue.activation} takes pairs",
+    lambda p: not p.epilogue.gated,
+)
+#: A kernel that counts the steps of K of all parts.
+COUNTED_K = Constraint(
+    "K is {p.K}; steps of K are counted in 32 bits, for all parts, below 2**28",
+    lambda p: p.K < 2**28,
+)
 
 
 def programs_why_not(programs: int) -> str | None:
     """The refusal of a launch of so many programs."""
-    if programs <= MOST_PROGRAMS:
+    if programs <= sm80.MOST_PROGRAMS:
         return None
     return f"{programs} programs are needed, and a launch has at most 2**31 - 1"
 
 
-def grid_why_not(problem: Problem, configs: Sequence[Config]) -> str | None:
-    """The refusal of what has a program for each tile, of any of the `configs`."""
-    if problem.M * problem.N * problem.batch <= MOST_PROGRAMS:
-        return None  # at once: a tile has an element or more
-    return programs_why_not(max(c.tiles(problem) * c.SPLIT_K for c in configs))
+def launchable(configs: Callable[[Problem], Sequence[Config]], which: Callable = max) -> Need:
+    """The constraint of what has a program for each tile, in all its `configs`, or in any (min)."""
 
+    def reason(p: Problem) -> str | None:
+        if p.space.elements <= sm80.MOST_PROGRAMS:
+            return None  # at once: a tile has an element or more
+        return programs_why_not(which(config.units(p) for config in configs(p)))
 
-def index_why_not(problem: Problem) -> str | None:
-    """The refusal of kernels whose indices, and counts of tiles, have 32 bits."""
-    for name in "MNK":
-        size = getattr(problem, name)
-        if size > MOST_ELEMENTS:
-            return f"{name} is {size}; indices have 32 bits here, {MOST_ELEMENTS} is possible"
-    if problem.M * problem.N * problem.batch <= MOST_UNITS:
-        return None  # at once, as above
-    rows, columns, _ = LEAST_TILE
-    tiles = -(-problem.M // rows) * -(-problem.N // columns) * problem.batch
-    return units_why_not(tiles)
+    return reason
 
 
 def units_why_not(units: int) -> str | None:
@@ -73,11 +61,26 @@ def units_why_not(units: int) -> str | None:
     return f"{units} tiles, or parts of them, are counted in 32 bits here; 2**30 are possible"
 
 
-def steps_why_not(problem: Problem) -> str | None:
+def counted(p: Problem) -> str | None:
+    """The constraint of kernels that have indices, tiles and steps of K in 32 bits."""
+    return indices(p) or _steps_why_not(p)
+
+
+def indices(p: Problem) -> str | None:
+    """The constraint of kernels whose indices, and counts of tiles, have 32 bits."""
+    for name in "MNK":
+        size = getattr(p, name)
+        if size > MOST_ELEMENTS:
+            return f"{name} is {size}; indices have 32 bits here, {MOST_ELEMENTS} is possible"
+    if p.space.elements <= MOST_UNITS:
+        return None  # at once, as above
+    return units_why_not(p.space.tiles(LEAST_ROWS, LEAST_COLUMNS))
+
+
+def _steps_why_not(p: Problem) -> str | None:
     """The refusal of kernels whose programs count the steps of K of all their tiles."""
-    rows, columns, depth = LEAST_TILE
-    tiles = -(-problem.M // rows) * -(-problem.N // columns) * problem.batch
-    steps = (tiles // problem.device.sms + 2) * -(-problem.K // depth)
+    tiles = p.space.tiles(LEAST_ROWS, LEAST_COLUMNS)
+    steps = (tiles // p.device.sms + 2) * -(-p.K // LEAST_DEPTH)
     if steps < 2**31:
         return None
     return f"{steps} steps of K may come to a program, which counts them in 32 bits"
@@ -88,30 +91,56 @@ def order_why_not(problem: Problem, config: Config) -> str | None:
     if config.ORDER == "grouped":
         # Clusters take tiles of 64 rows for half of one of 128.
         across = 2 * config.GROUP_M * -(-problem.N // config.BLOCK_N)
-        if across > MOST_PROGRAMS:
+        if across > sm80.MOST_PROGRAMS:
             return f"GROUP_M is {config.GROUP_M}; groups of {across} tiles and more are too large"
-    elif (
-        config.ORDER == "serpentine"
-        and raster.STRIPE.value * -(-problem.M // config.BLOCK_M) > MOST_PROGRAMS
-    ):
+    stripe = raster.STRIPE.value * -(-problem.M // config.BLOCK_M)
+    if config.ORDER == "serpentine" and stripe > sm80.MOST_PROGRAMS:
         return f"BLOCK_M is {config.BLOCK_M}; stripes of C have more than 2**31 - 1 tiles"
     return None
 
 
-def sums_why_not(problem: Problem, config: Config) -> str | None:
-    """The refusal of a tile whose sums a program's registers have no room for."""
-    threads = 32 * config.num_warps
-    sums = config.BLOCK_M * config.BLOCK_N * max(1, problem.accumulate.itemsize // 4)
-    most = min(MOST_SUMS, MOST_SUMS_OF_ALL // threads)
-    if sums > most * threads:
-        return f"{-(-sums // threads)} registers per thread for sums; {most} are possible"
+def in_registers(t: Tile) -> str | None:
+    """The constraint of tiles that a program's threads load, and accumulate in Triton."""
+    c, threads = t.c, 32 * t.c.num_warps
+    each = -(-(c.BLOCK_M + c.BLOCK_N) * c.BLOCK_K // threads)
+    if each > sm80.OPERANDS:
+        return f"{each} elements of A and B per thread; {sm80.OPERANDS} are possible"
+    return accumulated(t)
+
+
+def accumulated(t: Tile) -> str | None:
+    """The constraint of accumulators that a program's threads have registers for, in Triton."""
+    threads = 32 * t.c.num_warps
+    words = t.c.BLOCK_M * t.c.BLOCK_N * max(1, t.p.accumulate.itemsize // 4)
+    most = min(sm80.ACCUMULATORS, sm80.ALL_ACCUMULATORS // threads)
+    if words > most * threads:
+        return f"{-(-words // threads)} registers per thread for sums; {most} are possible"
     return None
 
 
-def tile_why_not(problem: Problem, config: Config) -> str | None:
-    """The same, and of tiles of A and B that are too large for the program's threads."""
-    operands = (config.BLOCK_M + config.BLOCK_N) * config.BLOCK_K
-    each = -(-operands // (32 * config.num_warps))
-    if each > MOST_OPERANDS:
-        return f"{each} elements of A and B per thread; {MOST_OPERANDS} are possible"
-    return sums_why_not(problem, config)
+#: K in parts that have a step or more each, and are not more than can be counted; and in fixed
+#: `PARTS`, of which one program takes all, or each one.
+PARTS = (
+    lambda t: None if t.c.SPLIT_K == 1 else COUNTED_K(t.p),
+    Constraint(
+        "SPLIT_K is {t.c.SPLIT_K}; K = {t.p.K} has {t.steps} steps of {t.c.BLOCK_K}",
+        lambda t: t.steps >= t.c.SPLIT_K,
+    ),
+    Constraint(
+        f"SPLIT_K is {{t.c.SPLIT_K}}; {sm90.MOST_PARTS} parts are possible",
+        lambda t: t.c.SPLIT_K <= sm90.MOST_PARTS,
+    ),
+    lambda t: None if t.c.PARTS == 1 else _fixed_parts_why_not(t),
+    lambda t: units_why_not(t.c.units(t.p)),
+)
+
+
+def _fixed_parts_why_not(t: Tile) -> str | None:
+    count, split, pieces = t.c.PARTS, t.c.SPLIT_K, -(-t.p.K // CUT)
+    if split not in (1, count):
+        return f"PARTS is {count} and SPLIT_K {split}; one program takes all parts, or each one"
+    if CUT % t.c.BLOCK_K:
+        return f"BLOCK_K is {t.c.BLOCK_K}; PARTS begin at multiples of {CUT} elements"
+    if count > pieces:
+        return f"PARTS is {count}; K = {t.p.K} has {pieces} times {CUT} elements"
+    return COUNTED_K(t.p)

@@ -1,156 +1,328 @@
-"""The tiles that rungs in Gluon offer: those of their menus that fit, and K in parts that suit."""
+"""Tiles of powers of two: what of them fits, and the menus of the rungs that have them."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from ..problem import Problem
-from ..spec import Config
-from .gluon_host import (
-    POINTER_COLUMNS,
-    beside_fragments,
-    by_engine,
-    c_major,
-    columns_that_fit,
-    least_columns,
-    most_accumulators,
-    odd_halves,
-    slab_rows,
-    slabs,
-    sums_of,
+import torch
+
+from ..kernels.device import memory
+from ..problem import Config, Constraint, Problem, kept, refusal
+from ..runtime.workspace import Room
+from . import sm90
+from .arguments import once_per
+from .limits import PARTS, counted
+from .lines import Box, Boxes, line_refusal, major_of, readable
+from .roles import (
+    A_RING,
+    FITS,
+    HAS_WGMMA,
+    IN_FP32,
+    NO_INTERPRETER,
+    RoleTile,
+    config_of,
+    cut,
+    facts,
+    partial_sums,
+    piece_columns,
+    sixteen_bits,
 )
-from .host import from_registers, major_of
-from .parts_host import MOST_PARTS
 
-Tile = tuple[int, int, int, int, int]  # BLOCK_M, BLOCK_N, BLOCK_K, warps, stages
+#: BLOCK_M, BLOCK_N, BLOCK_K, warps, stages; BLOCK_K of elements of 16 bits.
+Numbers = tuple[int, int, int, int, int]
+#: As in a kernel; a call from the host costs several microseconds.
+_first_half = functools.cache(memory.first_block)
+_slab_rows = functools.cache(memory.slab_rows)
+#: Columns that are stored through pointers at a time, by way of shared memory.
+POINTER_COLUMNS = 64
+
+_TF32_ALONG_K = Constraint(
+    "b is not stored along K, as WGMMA reads tf32",
+    lambda p: p.b.layout in ("T", "-") or line_refusal("b", p.b, "T") is None,
+)
+#: Gated products, whose halves TMA loads. Those of swapped operands are rows. Where B is stored by
+#: rows, the second half begins in the middle of a row, and has to begin on 16 bytes: else the
+#: launch is an illegal instruction (H200).
+_GATED = (
+    Constraint(
+        "{p.epilogue.activation} takes pairs of columns, and here they are rows",
+        lambda p: not p.epilogue.gated or p.epilogue.along == "n",
+    ),
+    Constraint(
+        "the second half of b begins {p.c.cols} elements into a row, which is no multiple of 16 "
+        "bytes; store b by columns, as the weight of a linear layer",
+        lambda p: (
+            not (
+                p.epilogue.gated and major_of(p.b) == "N" and p.c.cols * p.itemsize % sm90.TMA_BYTES
+            )
+        ),
+    ),
+)
 
 
-def configs_of(problem: Problem, tiles: Sequence[Tile], consumers: int) -> tuple[Config, ...]:
-    """Those of the tiles that fit into shared memory; the same tuple for problems alike.
+#: What the rungs need that take gated products.
+NEEDS_GATED = (*_GATED, sixteen_bits)
+#: Of tf32, which WGMMA reads in shared memory along K alone; it takes an A that is stored otherwise
+#: from registers (`fragments`).
+NEEDS_TF32 = (_TF32_ALONG_K, *_GATED, NO_INTERPRETER, HAS_WGMMA, IN_FP32, readable, counted)
 
-    Of 32-bit operands, a step is half as deep.
+
+@kept
+def gated_or_tf32(problem: Problem) -> str | None:
+    """The constraint of the rungs that take gated products, and tf32."""
+    tf32 = problem.a.dtype == torch.float32 and problem.precision == "tf32"
+    return refusal(NEEDS_TF32 if tf32 else NEEDS_GATED, problem)
+
+
+@kept
+def spares_a_copy(problem: Problem) -> bool:
+    """Whether swapped operands can do without the copy that these need, of tf32."""
+    if problem.a.dtype != torch.float32 or gated_or_tf32(problem) is None:
+        return False
+    return gated_or_tf32(problem.transposed()) is None
+
+
+#: A gated product's halves of a tile of B, the gate's and the other: TMA fills a stage by halves,
+#: and WGMMA reads it whole. Stored along K, its columns must follow one another, each a line of 128
+#: bytes, in groups of 8; stored along N, a half must be whole lines.
+HALVES = (
+    Constraint(
+        "BLOCK_K is {t.c.BLOCK_K}; of a gated product {t.depths[0]} is possible",
+        lambda t: not (t.facts.gated and t.facts.b_major == "T") or t.depths[0] == t.c.BLOCK_K,
+    ),
+    Constraint(
+        "BLOCK_N is {t.c.BLOCK_N}, of which {t.odd_halves[0]} are no two halves, the gate's and "
+        "the other, of {t.half_step} columns or a multiple",
+        lambda t: not (t.facts.gated and t.odd_halves),
+    ),
+)
+ACCUMULATORS = Constraint(
+    "{t.of_a_thread} accumulators per thread; {t.most_accumulators} is possible",
+    lambda t: t.of_a_thread <= t.most_accumulators,
+)
+#: A's part of a step; with three consumers, ptxas finds no registers, and waits for every WGMMA.
+FRAGMENTS = Constraint(
+    "a is not stored along K, and WGMMA takes its elements from registers, which have no room for "
+    "them beside the accumulators",
+    lambda t: (
+        not t.facts.a_registers or (t.sharers == 1 and t.with_fragments <= t.most_accumulators)
+    ),
+)
+
+
+class PowerTile(RoleTile):
+    """A tile of powers of two, of a consumer with `num_warps`, or of three with 4 each.
+
+    `own`: consumers that have a tile each, in turns. `choices` of warps; `more` is said of rows. At
+    most `LIMIT` columns are stored at a time, if there is one.
     """
-    kind = not by_engine(c_major(problem)), problem.c.dtype.itemsize, problem.device.shared
-    if problem.epilogue.gated:
-        found = _fitting(tuple(tiles), consumers, problem.itemsize, *kind, True)
-        found = _in_halves(found, problem.itemsize, major_of(problem.b))
-    else:
-        found = _fitting(tuple(tiles), consumers, problem.itemsize, *kind)
-    return _with_registers(problem, found)
+
+    own, choices, more, LIMIT = 1, (4, 8), "", 0
+    registers = (FRAGMENTS, ACCUMULATORS)
+    needs = (
+        Constraint(
+            "BLOCK_M is {t.c.BLOCK_M} with {t.c.num_warps} warps; powers of two are possible"
+            "{t.more}",
+            lambda t: t.sharers == 1 or (t.more and (t.c.BLOCK_M, t.c.num_warps) == (192, 4)),
+        ),
+        Constraint(
+            "num_warps is {t.c.num_warps}; {t.possible} is possible",
+            lambda t: t.c.num_warps in t.choices,
+        ),
+        Constraint(
+            "BLOCK_M is {t.c.BLOCK_M}; WGMMA takes 64 or more for each 4 warps",
+            lambda t: 16 * t.c.num_warps <= t.rows,
+        ),
+        Constraint(
+            f"BLOCK_M is {{t.c.BLOCK_M}}; {sm90.BOX_LINES} is possible",
+            lambda t: t.rows <= sm90.BOX_LINES,
+        ),
+        Constraint(
+            "BLOCK_K is {t.c.BLOCK_K}; {t.depths[0]}, {t.depths[1]}, {t.depths[2]} are possible",
+            lambda t: t.c.BLOCK_K in t.depths,
+        ),
+        Constraint(
+            "BLOCK_N is {t.c.BLOCK_N}; at least {t.least_columns} is possible here",
+            lambda t: t.least_columns <= t.c.BLOCK_N,
+        ),
+        *HALVES,
+        ACCUMULATORS,
+        FRAGMENTS,
+        A_RING,
+        *PARTS,
+        FITS,
+    )
+
+    def __init__(self, p: Problem, c: Config):
+        super().__init__(p, c)
+        known, threads = self.facts, 32 * c.num_warps
+        self.warps, self.possible = c.num_warps, " or ".join(map(str, self.choices))
+        self.rows = _slab_rows(c.BLOCK_M)
+        self.sharers = c.BLOCK_M // self.rows
+        self.consumers = max(self.own, self.sharers)
+        self.depths = [size // known.size for size in sm90.DEPTHS]
+        self.least_columns = least_columns(p)
+        #: The powers of two that make up the columns; the second may be 0.
+        self.halves = _first_half(c.BLOCK_N), c.BLOCK_N - _first_half(c.BLOCK_N)
+        #: Columns whose multiples are a gated product's halves of those.
+        by_rows = known.b_major == "N"
+        self.half_step = sm90.LINE_BYTES // known.size if by_rows else sm90.COLUMN_STEP
+        self.odd_halves = [half for half in self.halves if half % (2 * self.half_step)]
+        #: Registers of a thread: accumulators, and these with an A that WGMMA takes from there.
+        self.of_a_thread = self.accumulators * self.rows * c.BLOCK_N // threads
+        with_a = self.accumulators * c.BLOCK_N + c.BLOCK_K
+        self.with_fragments = -(-c.BLOCK_M * with_a // threads)
+
+    def limit(self) -> int:
+        """Columns that are stored at a time, at most; 0 if there are as many as fit."""
+        return self.LIMIT
+
+    @property
+    def buffers(self) -> int:
+        return int(self.columns > 0)
+
+    @property
+    def columns(self) -> int:
+        known = self.facts
+        stages = self.c.num_stages * (self.c.BLOCK_M + self.c.BLOCK_N) * self.c.BLOCK_K * known.size
+        room = known.shared - sm90.RESERVE - stages
+        most = self.limit() or (self.c.BLOCK_N if known.c_by_tma else POINTER_COLUMNS)
+        columns = min(half for half in self.halves if half) // (1 + known.gated)
+        columns = min(columns, most)
+        while columns >= sm90.COLUMN_STEP:
+            if self.own * self.c.BLOCK_M * columns * known.element <= room:
+                return columns
+            columns //= 2
+        return 0
+
+    @property
+    def boxes(self) -> Boxes:
+        return _boxes(self.p, self.c, self.rows, self.halves, self.columns)
+
+    def described(self, a, b, c) -> dict[str, Any]:
+        other = self.boxes.b1
+        return super().described(a, b, c) | {"b1_desc": other and other.gluon_descriptor(b)}
+
+    @classmethod
+    def menu(cls, tiles: Sequence[Numbers]) -> Callable[[Problem], tuple[Config, ...]]:
+        """`Limits.configs` of a rung: those of the `tiles` that fit."""
+        return lambda problem: cls.fitting(problem, tiles)
+
+    @classmethod
+    def fitting(cls, problem: Problem, tiles: Sequence[Numbers]) -> tuple[Config, ...]:
+        """The configs of those of the `tiles` that fit; of 32-bit operands, a step is half as
+        deep."""
+        return _fitting(problem, cls, tiles)
 
 
-def _with_registers(problem: Problem, configs: tuple[Config, ...]) -> tuple[Config, ...]:
-    """Those whose sums leave room for an A in registers, where WGMMA takes it from there."""
-    return _beside_fragments(configs) if from_registers(problem) else configs
+class Cooperative(PowerTile):
+    """A tile of one consumer, or of three that share 192 rows."""
+
+    more = ", and 192 with 4 warps"
+
+    @classmethod
+    def menu(cls, tiles: Sequence[Numbers]) -> Callable[[Problem], tuple[Config, ...]]:
+        return lambda problem: cls.fitting(problem, tiles + of_few_rows(problem))
+
+    @classmethod
+    def ordered(cls, tiles: Sequence[Numbers]) -> Callable[..., Sequence[Config]]:
+        """`Limits.ordered` of a rung whose programs have all of K."""
+        return cls.whole(lambda problem: cls.fitting(problem, tiles))
+
+
+class Pingpong(PowerTile):
+    """Tiles of two consumers, in turns."""
+
+    own, choices = 2, (4,)
+
+
+class StreamK(PowerTile):
+    """A tile of one consumer, or some of its K, beside that of another."""
+
+    LIMIT = POINTER_COLUMNS
+
+
+class Split(Cooperative):
+    """A tile with K in parts, whose sums are added up from memory."""
+
+    @property
+    def together(self) -> bool:
+        return self.c.SPLIT_K > 1 and self.c.units(self.p) <= self.p.device.sms
+
+    def limit(self) -> int:
+        return piece_columns(self.c.BLOCK_N, self.c.SPLIT_K) if self.together else POINTER_COLUMNS
+
+    @classmethod
+    def workspace(cls, problem: Problem, config: Config) -> Room | None:
+        """Where K is cut: for the sums of each consumer's slab."""
+        if config.SPLIT_K == 1:
+            return None
+        floats = config.units(problem) * config.BLOCK_M * config.BLOCK_N
+        return partial_sums(floats, config.tiles(problem) * cls(problem, config).sharers)
 
 
 @functools.lru_cache(maxsize=4096)
-def _beside_fragments(configs: tuple[Config, ...]) -> tuple[Config, ...]:
-    """Kept, so that they are the same objects each time."""
-    return tuple(config for config in configs if beside_fragments(config))
-
-
-@functools.lru_cache
-def _in_halves(configs, itemsize, b_major) -> tuple[Config, ...]:
-    """Those of a gated product."""
-    return tuple(config for config in configs if not odd_halves(config, itemsize, b_major))
-
-
-@functools.lru_cache
-def _fitting(
-    tiles, consumers, itemsize, pointers, element, shared, gated=False
-) -> tuple[Config, ...]:
-    limit = POINTER_COLUMNS if pointers else 0
-    return tuple(
-        config_of(m, n, k, warps, stages)
-        for m, n, k, warps, stages in ((m, n, 2 * k // itemsize, *more) for m, n, k, *more in tiles)
-        if columns_that_fit(
-            m, n, stages * (m + n) * k * itemsize, element, consumers, limit, shared, gated
-        )
+def _boxes(
+    problem: Problem, config: Config, rows: int, halves: Sequence[int], columns: int
+) -> Boxes:
+    """Boxes of A, both halves of B, and C; gated products' are half as wide."""
+    first, second = (half // (1 + problem.epilogue.gated) for half in halves)
+    return Boxes(
+        Box.of(problem, problem.a, rows, config.BLOCK_K),
+        Box.of(problem, problem.b, config.BLOCK_K, first),
+        Box.of_c(problem, rows, columns),
+        Box.of(problem, problem.b, config.BLOCK_K, second) if second else None,
     )
 
 
-@functools.cache
-def config_of(
-    m: int, n: int, k: int, warps: int, stages: int, split: int = 1, cluster: int = 1
-) -> Config:
-    """A config of a Gluon rung; one object for equal ones."""
-    return Config(
-        m, n, k, num_warps=warps, num_stages=stages, ORDER="grouped", SPLIT_K=split, CLUSTER=cluster
-    )
+@once_per(facts)
+def _fitting(problem: Problem, kind: type[PowerTile], tiles: Sequence[Numbers]):
+    configs = (config_of(m, n, 2 * k // problem.itemsize, *more) for m, n, k, *more in tiles)
+    return kind.able(problem, configs, FITS, *HALVES, FRAGMENTS)
 
 
-def in_fixed_parts(configs: tuple[Config, ...], parts: int) -> tuple[Config, ...]:
-    """The same with K in so many `PARTS`; as they are, without a look, for one."""
-    return configs if parts == 1 else _in_fixed_parts(configs, parts)
-
-
-@functools.lru_cache(maxsize=4096)
-def _in_fixed_parts(configs: tuple[Config, ...], parts: int) -> tuple[Config, ...]:
-    return tuple(dataclasses.replace(config, PARTS=parts) for config in configs)
-
-
-def ordered(tiles: Sequence[Tile]) -> Callable[[Problem, int], Sequence[Config]]:
-    """`Kernel.ordered` of a rung whose programs have all of K."""
-
-    def configs(problem: Problem, parts: int) -> Sequence[Config]:
-        own = in_fixed_parts(configs_of(problem, tiles, consumers=1), parts)
-        own = _with_registers(problem, own)
-        return own if parts == 1 else _with_room(own)
-
-    return configs
-
-
-@functools.lru_cache(maxsize=4096)
-def _with_room(configs: tuple[Config, ...]) -> tuple[Config, ...]:
-    """Those whose sums the registers hold."""
-    return tuple(
-        c for c in configs
-        if sums_of(c) * slab_rows(c.BLOCK_M) * c.BLOCK_N
-        <= 32 * c.num_warps * most_accumulators(c, slabs(c))
-    )  # fmt: skip
-
-
-def shared_parts(tiles: Sequence[Tile]) -> Callable[[Problem, int], Sequence[Config]]:
-    """The same of one whose programs have a part each; few rows are also few columns."""
+def shared_parts(
+    kind: type[PowerTile], tiles: Sequence[Numbers]
+) -> Callable[..., Sequence[Config]]:
+    """`Limits.ordered` of a rung whose programs have a part each; few rows are also few columns."""
 
     def configs(problem: Problem, parts: int) -> Sequence[Config]:
         short, least = min(problem.M, problem.N), least_columns(problem)
-        menu = _joined(tiles, skinny(short, least) if parts > 1 else narrow(short, least))
-        whole = configs_of(problem, menu, consumers=1)
-        return in_fixed_parts(_shared_by(whole, parts), parts)
+        more = skinny(short, least) if parts > 1 else narrow(short, least)
+        return tuple(cut(config, parts, parts) for config in kind.fitting(problem, tiles + more))
 
     return configs
 
 
-@functools.lru_cache(maxsize=4096)
-def _shared_by(configs: tuple[Config, ...], split: int) -> tuple[Config, ...]:
-    return tuple(_cut(config, split) for config in configs)
+def least_columns(problem: Problem) -> int:
+    """Columns of a tile of B: a line in shared memory has 32 bytes or more, where it runs along
+    columns."""
+    return 8 if problem.b.layout == "T" else 16
 
 
-def of_few_rows(problem: Problem) -> tuple[Tile, ...]:
+def of_few_rows(problem: Problem) -> tuple[Numbers, ...]:
     """Tiles for gated products of at most 64 rows, where bytes in flight are what counts.
 
-    Their operands can't be exchanged, so that few rows were columns.
+    Their operands can't be swapped, so that few rows were columns.
     """
-    few = problem.epilogue.gated and problem.M <= 64
+    few = problem.epilogue.gated and problem.M <= sm90.ROWS
     return ((64, 64, 64, 4, 12), (64, 32, 64, 4, 16)) if few else ()
 
 
 @functools.lru_cache
-def skinny(columns: int, least: int) -> tuple[Tile, ...]:
+def skinny(columns: int, least: int) -> tuple[Numbers, ...]:
     """Tiles for at most 64 columns, where bytes in flight are what counts; `least` columns wide."""
     sizes = [n for n in (8, 16, 32, 64) if n >= least and (n < 2 * columns or n == least)]
     if columns > 64:
         return ()
-    depths = ((128, 128, 5), (64, 128, 8), (64, 256, 5))
-    return tuple((m, n, k, 4, stages) for m, k, stages in depths for n in sizes)
+    deep = ((128, 128, 5), (64, 128, 8), (64, 256, 5))
+    return tuple((m, n, k, 4, stages) for m, k, stages in deep for n in sizes)
 
 
 @functools.lru_cache
-def narrow(columns: int, least: int) -> tuple[Tile, ...]:
+def narrow(columns: int, least: int) -> tuple[Numbers, ...]:
     """Tiles for at most 64 columns where K is whole: as wide as those, since others read A twice,
     with as many stages as there is room for."""
     width = max(least, 8, 1 << (columns - 1).bit_length())
@@ -163,43 +335,22 @@ def narrow(columns: int, least: int) -> tuple[Tile, ...]:
     return tiles.get(width, ())
 
 
-def in_parts(problem: Problem, tiles: Sequence[Tile]) -> tuple[Config, ...]:
-    """The same, and some for few columns, with K in numbers of parts that suit the problem."""
-    menu = _joined(tiles, skinny(problem.N, least_columns(problem)))
-    return tuple(
-        _cut(config, split)
-        for config in configs_of(problem, menu, consumers=1)
-        for split in splits(config, problem)
-    )
+def in_parts(problem: Problem, tiles: Sequence[Numbers]) -> tuple[Config, ...]:
+    """The tiles that fit, and some for few columns, with K in numbers of parts that fill one or two
+    waves of all SMs, or part of one; 4 steps or more.
 
-
-@functools.lru_cache(maxsize=4096)
-def _joined(tiles, more):
-    return tiles + more
-
-
-def _cut(c: Config, split: int) -> Config:
-    return config_of(c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_warps, c.num_stages, split)
-
-
-def splits(config: Config, problem: Problem) -> Sequence[int]:
-    """Numbers of parts that fill one or two rounds of all SMs, or part of one; 4 steps or more.
-
-    More rounds were the fastest for none of 578 problems that were searched.
+    More waves were the fastest for none of 578 problems that were searched.
     """
-    sms = problem.device.sms
-    most = min(-(-problem.K // config.BLOCK_K) // 4, MOST_PARTS)
-    return _splits(min(config.tiles(problem), 2 * sms), most, sms)
+    sms, found = problem.device.sms, []
+    for config in Split.fitting(problem, tiles + skinny(problem.N, least_columns(problem))):
+        most = min(-(-problem.K // config.BLOCK_K) // 4, sm90.MOST_PARTS)
+        splits = _splits(min(config.tiles(problem), 2 * sms), most, sms)
+        found += [cut(config, split) for split in splits]
+    return tuple(found)
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _splits(tiles, most, sms):
-    filling = {sms * rounds // tiles for rounds in (1, 2)}
-    halves = {sms // (fraction * tiles) for fraction in (2, 3, 4)}
-    return sorted({1} | {n for n in filling | halves if 1 < n <= most})
-
-
-@functools.lru_cache
-def shared_out(configs: tuple[Config, ...]) -> tuple[Config, ...]:
-    """Each with at most 4 or 8 programs that share one tile."""
-    return tuple(_cut(config, most) for config in configs for most in (4, 8))
+def _splits(tiles: int, most: int, sms: int) -> Sequence[int]:
+    filling = {sms * waves // tiles for waves in (1, 2)}
+    shares = {sms // (fraction * tiles) for fraction in (2, 3, 4)}
+    return sorted({1} | {n for n in filling | shares if 1 < n <= most})

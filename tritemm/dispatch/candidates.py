@@ -9,12 +9,10 @@ import functools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NoReturn
 
-import torch
-
-from ..arch import host
+from ..arch import questions
 from ..kernels.pack import Copy
 from ..kernels.pack import why_not as pack_why_not
-from ..problem import INTERPRETER, Matrix, Problem
+from ..problem import INTERPRETER, Problem
 from ..problem.config import Config
 from ..rungs import RUNGS, find
 from ..spec import Kernel
@@ -24,8 +22,6 @@ from .request import Request, refusal
 
 #: Swapped operands are considered where the shorter side of C has at most so many elements.
 SHORT_SIDE = 256
-#: Tensor cores take at least so many rows: a side of C that is shorter is better its columns.
-LEAST_ROWS = 64
 #: Bytes of copies that are made whatever they gain; of those that are not made unasked; and of a
 #: line of a copy, which a single element may take.
 SMALL_COPY, LARGE_COPY, LINE_BYTES = 2**30, 2**34, 128
@@ -102,8 +98,8 @@ def groups(problem: Problem, rungs: Sequence[Kernel]) -> Iterator[Group]:
 @functools.lru_cache
 def _ordered(rungs: tuple[Kernel, ...]) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
     """The rungs that auto takes, and those that are the last resort, the highest first."""
-    able = tuple(rung for rung in reversed(rungs) if rung.auto)
-    return able, tuple(rung for rung in reversed(rungs) if not rung.auto)
+    able = tuple(rung for rung in reversed(rungs) if rung.policy.auto)
+    return able, tuple(rung for rung in reversed(rungs) if not rung.policy.auto)
 
 
 def _groups(
@@ -120,7 +116,7 @@ def _groups(
         copied = problem.copied(pack)
         refusing = {}  # in their order, each once
         for swap in (False, True):
-            some = rungs if short or not swap else [r for r in rungs if r.either(packed)]
+            some = rungs if short or not swap else [r for r in rungs if r.policy.swap(packed)]
             if not some:
                 continue
             view = packed.transposed() if swap else packed
@@ -132,12 +128,12 @@ def _groups(
                 if not suits and pack == packs[-1]:
                     continue  # nobody asks whether it refuses
                 if rung.why_not(view) is None:
-                    enough = rung.supersedes and not every
+                    enough = rung.policy.supersedes and not every
                     if suits:
                         yield Group(rung, rung.configs(view), view, copied, pack, swap)
                 else:
                     refusing[rung] = None
-        if not _slow_majors(problem):
+        if not questions.turned(problem):
             rungs = tuple(refusing)  # the others need no copy
 
 
@@ -147,35 +143,41 @@ def _is_mirrored(problem: Problem) -> bool:
     """
     M, N = problem.M, problem.N
     alike = problem.a.layout != problem.b.layout and M < 2 * N and N < 2 * M
-    return alike and (M > LEAST_ROWS or M >= N)
+    return alike and (M > questions.LEAST_ROWS or M >= N)
 
 
 def _suits(rung: Kernel, view: Problem) -> bool:
     """Whether this one of the two orders of the operands is the one to consider for the rung."""
-    if rung.few_rows is not None:
-        return rung.few_rows(view) >= view.M
-    if not rung.suits(view):
+    policy = rung.policy
+    if policy.few_rows is not None:
+        return policy.few_rows(view) >= view.M
+    if not policy.suits(view):
         return False
     if view.epilogue.gated:
         return True  # its operands stay as they are
-    return view.M > LEAST_ROWS or view.M >= view.N
+    return view.M > questions.LEAST_ROWS or view.M >= view.N
 
 
 def _interpreted(problem: Problem, rungs: Sequence[Kernel], every: bool) -> Iterator[Group]:
     """The rungs as they are: in the interpreter, a copy or a swap gains nothing."""
     for rung in rungs:
-        fits = every or rung.few_rows is None or rung.few_rows(problem) >= problem.M
+        few = rung.policy.few_rows
+        fits = every or few is None or few(problem) >= problem.M
         if rung.why_not(problem) is None and fits:
             yield Group(rung, (rung.interpreted,), problem)
 
 
 def packs(problem: Problem) -> Sequence[str]:
-    """What may be copied first: nothing, what TMA refuses, and what can't be read as it is."""
-    if problem.device.capability < (9, 0):
+    """What may be copied first: nothing, what TMA refuses, and what can't be read as it is.
+
+    Of two that it can't read, the smaller is enough where a rung takes the other from registers.
+    """
+    if not questions.packs(problem):
         return ("",)
-    refused = "".join(name for name in "ab" if refused_by_tma(name, getattr(problem, name)))
-    slow = _slow_majors(problem)
-    one = _enough(problem) if slow == "ab" else ""
+    refused, slow = questions.unread(problem), questions.turned(problem)
+    one = ""
+    if slow == "ab" and questions.one_from_registers(problem):
+        one = min("ab", key=problem.copied)
     found = dict.fromkeys(
         ("", refused, *("".join(n for n in "ab" if n in refused + more) for more in (one, slow)))
     )
@@ -193,23 +195,3 @@ def _is_modest(problem: Problem, pack: str) -> bool:
     taken = problem.itemsize * sum(copy.elements for copy in copies)
     modest = taken <= SMALL_COPY or taken <= min(LARGE_COPY, 2 * dense)
     return modest and pack_why_not(problem, pack) is None
-
-
-def refused_by_tma(name: str, matrix: Matrix) -> bool:
-    """Whether TMA can read `matrix` neither by rows nor by columns."""
-    return all(host.refusal(name, matrix, major) for major in "NT")
-
-
-def _enough(problem: Problem) -> str:
-    """The smaller operand, where a rung takes the other from registers: of tf32."""
-    if problem.precision != "tf32" or problem.device.capability[0] != 9:
-        return ""
-    return min("ab", key=problem.copied)
-
-
-def _slow_majors(problem: Problem) -> str:
-    """The operands that tensor cores read only with K contiguous, and that are stored otherwise."""
-    dtype = problem.a.dtype
-    if dtype != torch.int8 and (dtype != torch.float32 or problem.precision == "ieee"):
-        return ""
-    return "a" * (problem.a.layout != "N") + "b" * (problem.b.layout != "T")

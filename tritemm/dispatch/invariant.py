@@ -1,7 +1,6 @@
 """Candidates whose sums have one order, whatever M and the batch are.
 
-Hopper's tensor cores add the products of 16 elements of K to each accumulator at a time, in K's
-order, whatever the tile, the depth of a step, the stages and the rung: of 16-bit operands, all are
+Where the tensor core adds products in K's order whatever the tile (`questions.one_order`), all are
 candidates that have K whole, or all that cut it at the same places and add the parts in their
 order. The least predicted time decides. Of others the order follows from the tile, which is that of
 a product with a canonical M.
@@ -10,21 +9,20 @@ a product with a canonical M.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Sequence
 
 import torch
 
-from ..arch import parts_host
-from ..arch.gluon_host import lacks_registers
+from ..arch import questions
 from ..arch.gpus import clusters_of_model
-from ..arch.host import is_wgmma
+from ..arch.limits import COUNTED_K
+from ..arch.sm90 import MOST_PARTS
 from ..problem import INTERPRETER, PLAIN, Problem
 from ..problem.config import Config
 from ..rungs import RUNGS, find
 from ..spec import Kernel
 from . import candidates
-from .candidates import SHORT_SIDE, least, must_run, packs, refused_by_tma
+from .candidates import SHORT_SIDE, least, must_run, packs
 from .cost_model.columns import Group
 from .request import Request, why_not
 
@@ -43,27 +41,28 @@ IN_CLUSTER, DEEP_PART = 8, 2048
 
 def best(problem: Problem, request: Request) -> tuple[Kernel, Config]:
     """The kernel and config whose sums have the same order whatever M and the batch are."""
-    rungs = [rung for rung in RUNGS if rung.in_order or rung.ordered]
+    rungs = [rung for rung in RUNGS if rung.limits.in_order or rung.limits.ordered]
     named = request.kernel != "auto"
     if named:
         rung = find(request.kernel)
-        if rung.in_order or rung.ordered:
+        limits = rung.limits
+        if limits.in_order or limits.ordered:
             must_run(rung, problem)
-        if not rung.in_order and not (rung.ordered and one_order(problem)):
+        if not limits.in_order and not (limits.ordered and questions.one_order(problem)):
             raise ValueError(
                 f'kernel="{request.kernel}" sums in an order that depends on M; '
                 "batch_invariant=True can't have it"
             )
         rungs = [rung]
     some = able(rungs, named)
-    if some and one_order(problem):
+    if some and questions.one_order(problem):
         return _in_one_order(problem, some, named)
-    return _as_anchored(problem, [r for r in rungs if r.in_order], not named)
+    return _as_anchored(problem, [r for r in rungs if r.limits.in_order], not named)
 
 
 def _in_one_order(problem: Problem, rungs: Sequence[Kernel], named: bool) -> tuple[Kernel, Config]:
     """The least of those of the `rungs`, or of the one that was `named`, in one order."""
-    parts = parts_of(problem) if any(rung.fixed_parts for rung in rungs) else 1
+    parts = parts_of(problem) if any(rung.limits.fixed_parts for rung in rungs) else 1
     found = least(groups(problem, rungs, parts, copies=not named))
     if found is None:
         cut = f", with K in {parts} parts" if parts > 1 else ""
@@ -81,8 +80,7 @@ def _as_anchored(problem: Problem, rungs: Sequence[Kernel], copies: bool) -> tup
     rung, config = _anchor(problem, rungs)
 
     def runs(view: Problem) -> bool:
-        full = rung.trait.registers and lacks_registers(view, config)
-        return rung.why_not(view) is None and not full
+        return rung.why_not(view) is None and not questions.lacks_registers(rung, view, config)
 
     pack = ""
     if copies and not runs(problem):
@@ -132,32 +130,21 @@ def parts_of(problem: Problem) -> int:
     and K is very long, as many as fill them.
     """
     N, K, device = problem.N, problem.K, problem.device
-    if not one_order(problem) or problem.accumulate != torch.float32:
+    if not questions.one_order(problem) or problem.accumulate != torch.float32:
         return 1
-    if N > MOST_N or K < LEAST_K or parts_host.too_long(problem):
+    if N > MOST_N or K < LEAST_K or COUNTED_K(problem):
         return 1
     tiles = -(-N // TILE)
     most = [n for n in range(1, IN_CLUSTER + 1) if tiles <= clusters_of_model(n, device)]
     few = min(max(most, default=1), K // LEAST_PART)
-    many = min(device.sms // tiles, K // DEEP_PART, parts_host.MOST_PARTS)
+    many = min(device.sms // tiles, K // DEEP_PART, MOST_PARTS)
     return many if many > few and 2 * few * tiles < device.sms else few
-
-
-def one_order(problem: Problem) -> bool:
-    """Whether the rungs that are `able` sum such products in one order, for any M and batch."""
-    hopper = problem.device != INTERPRETER and problem.device.capability[0] == 9
-    return hopper and problem.itemsize == 2
-
-
-@functools.cache
-def sums_alike(rung: Kernel) -> bool:
-    """Whether its products of 64 rows and more are all of one instruction, by its signs."""
-    return "HGMMA" in rung.signs.get(90, ((), ()))[0]
 
 
 def able(rungs: Sequence[Kernel], named: bool = False) -> list[Kernel]:
     """Those whose sums may be taken, the highest first; of rungs that are not `named`, auto's."""
-    return [rung for rung in reversed(rungs) if sums_alike(rung) and (rung.auto or named)]
+    some = (rung for rung in reversed(rungs) if rung.limits.tile.warpgroups)
+    return [rung for rung in some if rung.policy.auto or named]
 
 
 def groups(
@@ -174,7 +161,7 @@ def groups(
         for swap in (False, True)[: 1 + SWAPPED_ALIKE]:
             view = packed.transposed() if swap else packed
             for rung in rungs:
-                if swap and not short and not rung.either(problem):
+                if swap and not short and not rung.policy.swap(problem):
                     continue
                 if rung.why_not(view):
                     refusing[rung] = None
@@ -182,17 +169,17 @@ def groups(
                 configs = _able(rung, view, parts)
                 if configs:
                     yield Group(rung, configs, view, copied, pack, swap)
-                if rung.supersedes:
+                if rung.policy.supersedes:
                     break
         rungs = tuple(refusing)  # the others need no copy
 
 
 def _packs(problem: Problem, parts: int) -> Sequence[str]:
     """Where K is in parts, the least copies even if they are large: no other rung can do that."""
-    found = packs(problem)
-    refused = "".join(name for name in "ab" if refused_by_tma(name, getattr(problem, name)))
+    found, refused = packs(problem), questions.unread(problem)
     return found if parts == 1 or refused in found else (*found, refused)
 
 
 def _able(rung: Kernel, view: Problem, parts: int) -> Sequence[Config]:
-    return [config for config in rung.in_one_order(view, parts) if is_wgmma(view, config)]
+    offered = rung.in_one_order(view, parts)
+    return [config for config in offered if questions.in_that_order(view, config)]

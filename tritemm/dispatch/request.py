@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from ..arch.limits import order_why_not, programs_why_not
+from ..arch.sm80 import MOST_WARPS
 from ..dtypes import check_flag
 from ..kernels.pack import why_not as pack_why_not
 from ..problem import Problem
@@ -106,12 +107,12 @@ def why_not(kernel: Kernel, view: Problem, config: Config) -> str | None:
         return None
     for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps"):
         value = getattr(config, name)
-        odd = value & (value - 1) and not kernel.odd_tiles
+        odd = value & (value - 1) and not kernel.limits.odd_tiles
         if odd and all(value != getattr(c, name) for c in own):
             return f"{name} is {value}; {_allowed(name, own)}"
-    if config.num_warps > 32:
-        return f"num_warps is {config.num_warps}; a program has at most 32"
-    if reason := programs_why_not(config.tiles(view) * config.SPLIT_K):
+    if config.num_warps > MOST_WARPS:
+        return f"num_warps is {config.num_warps}; a program has at most {MOST_WARPS}"
+    if reason := programs_why_not(config.units(view)):
         return reason
     if reason := order_why_not(view, config):
         return reason
@@ -119,8 +120,8 @@ def why_not(kernel: Kernel, view: Problem, config: Config) -> str | None:
         return f"SPLIT_K is {config.SPLIT_K}; this rung does not split K{_who_splits(view)}"
     if config.CLUSTER > 1 and all(c.CLUSTER == 1 for c in own):
         return f"CLUSTER is {config.CLUSTER}; this rung's programs share no loads"
-    if config.PARTS > 1 and not kernel.fixed_parts:
-        able = ", ".join(rung.name for rung in RUNGS if rung.fixed_parts)
+    if config.PARTS > 1 and not kernel.limits.fixed_parts:
+        able = ", ".join(rung.name for rung in RUNGS if rung.limits.fixed_parts)
         return f"PARTS is {config.PARTS}; this rung cuts K into no fixed parts; {able} can"
     if config.SHARED and all(c.SHARED != config.SHARED for c in own):
         return f"SHARED is {config.SHARED!r}; this rung leaves no choice of a layout"

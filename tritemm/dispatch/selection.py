@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import warnings
 
+from ..arch import questions
 from ..problem import Problem, Unsupported
 from ..problem.config import Config
 from ..rungs import RUNGS
@@ -29,13 +30,8 @@ def choose(problem: Problem, kernel: str = "auto") -> Choice:
             message says why and what can.
         Unsupported: the device is older than sm_80.
     """
-    if problem.device.capability < (8, 0):
-        major, minor = problem.device.capability
-        raise Unsupported(
-            f"tritemm needs an NVIDIA GPU of compute capability 8.0 or newer; "
-            f"{problem.device.name} has {major}.{minor}. Multiply by torch there",
-            "a device older than sm_80",
-        )
+    if reason := questions.too_old(problem):
+        raise Unsupported(reason, "a device older than sm_80")
     request, found = Request.parse(kernel), None
     if request.batch_invariant:
         found = invariant.best(problem, request)

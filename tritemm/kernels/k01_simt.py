@@ -11,9 +11,9 @@ Note          NT is five times slower than NN: 16 threads read 16 rows of B, not
 import triton
 import triton.language as tl
 
-from ..arch.host import POINTERS
-from ..arch.limits import grid_why_not, sums_only, sums_why_not
-from ..spec import Config, Trait, TritonKernel
+from ..arch.limits import PLAIN_ONLY, launchable
+from ..arch.pointers import POINTERS, Threads
+from ..spec import Config, CostHint, Limits, Policy, TritonKernel
 from .device.raster import split_batch
 from .device.tile import batch_offset, store, widen
 
@@ -54,13 +54,9 @@ def configs(problem):
     return (Config(16, 16, 1, num_warps=8),)
 
 
-def why_not(problem):
-    return sums_only(problem) or grid_why_not(problem, configs(problem))
-
-
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=simt_kernel, arguments=POINTERS,
-    why_not=why_not, configs=configs, config_why_not=sums_why_not,
     interpreted=Config(64, 64, 1),
-    auto=False, trait=Trait(0.002),
+    limits=Limits(configs, needs=(PLAIN_ONLY, launchable(configs)), tile=Threads),
+    policy=Policy(auto=False), cost=CostHint(0.002),
 )  # fmt: skip

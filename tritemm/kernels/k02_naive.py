@@ -10,9 +10,9 @@ Needs         sm_80; any strides; every type
 import triton
 import triton.language as tl
 
-from ..arch.host import POINTERS, dot_why_not, int8_why_not
-from ..arch.limits import grid_why_not, sums_only
-from ..spec import Config, Trait, TritonKernel
+from ..arch.limits import PLAIN_ONLY, launchable
+from ..arch.pointers import EXACT_INT8, POINTERS, SmallDot, least_depth
+from ..spec import Config, CostHint, Limits, Policy, TritonKernel
 from .device.raster import split_batch
 from .device.tile import batch_offset, dot, store, widen
 
@@ -60,16 +60,12 @@ def naive_kernel(
 
 
 def configs(problem):
-    return (Config(16, 16, 32 if problem.itemsize == 1 else 16, num_warps=1),)
-
-
-def why_not(problem):
-    reason = sums_only(problem) or int8_why_not(problem)
-    return reason or grid_why_not(problem, configs(problem))
+    return (Config(16, 16, least_depth(problem), num_warps=1),)
 
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=naive_kernel, arguments=POINTERS,
-    why_not=why_not, configs=configs, config_why_not=dot_why_not, interpreted=Config(32, 32, 32),
-    auto=False, trait=Trait(0.04, narrow=2.0),
+    interpreted=Config(32, 32, 32),
+    limits=Limits(configs, needs=(PLAIN_ONLY, EXACT_INT8, launchable(configs)), tile=SmallDot),
+    policy=Policy(auto=False), cost=CostHint(0.04, narrow=2.0),
 )  # fmt: skip

@@ -10,10 +10,9 @@ Needs         sm_80; any strides; every type
 import triton
 import triton.language as tl
 
-from ..arch.host import POINTERS, classic_tile, dot_why_not, of_pointers
-from ..arch.limits import sums_only
-from ..arch.older import in_registers
-from ..spec import Config, Trait, TritonKernel
+from ..arch.limits import PLAIN_ONLY
+from ..arch.pointers import POINTERS, Dot, classic_tiles, needs
+from ..spec import Config, CostHint, Limits, Policy, TritonKernel
 from .device.raster import split_batch
 from .device.tile import batch_offset, dot, store, widen
 
@@ -61,12 +60,12 @@ def tiled_kernel(
 
 
 def configs(problem):
-    return in_registers(problem, (classic_tile(problem),))
+    return classic_tiles(problem, "linear")
 
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=tiled_kernel, arguments=POINTERS,
-    why_not=of_pointers(configs, sums_only), configs=configs, config_why_not=dot_why_not,
     interpreted=Config(32, 32, 32),
-    auto=False, trait=Trait(0.25, narrow=10.0),
+    limits=Limits(configs, needs=needs(configs, PLAIN_ONLY), tile=Dot),
+    policy=Policy(auto=False), cost=CostHint(0.25, narrow=10.0),
 )  # fmt: skip

@@ -10,15 +10,12 @@ Note          DRAM reads fall by 39 % (grouped) and 49 % (serpentine) at 8192^3 
               for their latency, not their bytes. The order pays from pipelined upwards.
 """
 
-import dataclasses
-
 import triton
 import triton.language as tl
 
-from ..arch.host import POINTERS, classic_tile, dot_why_not, of_pointers
-from ..arch.limits import sums_only
-from ..arch.older import in_registers
-from ..spec import Config, Trait, TritonKernel
+from ..arch.limits import PLAIN_ONLY
+from ..arch.pointers import POINTERS, Dot, classic_tiles, needs
+from ..spec import Config, CostHint, Limits, Policy, TritonKernel
 from .device.raster import raster, split_batch
 from .device.tile import batch_offset, dot, store, widen
 
@@ -66,14 +63,12 @@ def swizzled_kernel(
 
 
 def configs(problem):
-    tile = classic_tile(problem)
-    grouped = dataclasses.replace(tile, ORDER="grouped")
-    return in_registers(problem, (grouped, dataclasses.replace(tile, ORDER="serpentine")))
+    return classic_tiles(problem, "grouped", "serpentine")
 
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=swizzled_kernel, arguments=POINTERS,
-    why_not=of_pointers(configs, sums_only), configs=configs, config_why_not=dot_why_not,
     interpreted=Config(32, 32, 32, ORDER="serpentine"),
-    auto=False, trait=Trait(0.27, narrow=10.0),
+    limits=Limits(configs, needs=needs(configs, PLAIN_ONLY), tile=Dot),
+    policy=Policy(auto=False), cost=CostHint(0.27, narrow=10.0),
 )  # fmt: skip

@@ -10,8 +10,8 @@ Needs         sm_80; 16-bit operands with 16-byte aligned rows or columns; Gluon
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from ..arch.mma_sync_host import ARGUMENTS, classic_config, config_why_not, why_not
-from ..spec import Trait, TritonKernel
+from ..arch.mma_sync import ARGUMENTS, NEEDS, TwoStages, classic_config
+from ..spec import CostHint, Limits, Policy, TritonKernel
 from .device import mma_sync as mma
 from .device.raster import raster, split_batch
 from .device.tile import widen
@@ -70,7 +70,7 @@ def configs(problem):
 
 
 KERNEL = TritonKernel(
-    module=__name__, doc=__doc__, fn=async_pg2s_ps2r_kernel, arguments=ARGUMENTS,
-    why_not=why_not, configs=configs, config_why_not=config_why_not((2,)), interpreted=None,
-    auto=False, trait=Trait(0.3, narrow=10.0),
+    module=__name__, doc=__doc__, fn=async_pg2s_ps2r_kernel, arguments=ARGUMENTS, interpreted=None,
+    limits=Limits(configs, needs=NEEDS, tile=TwoStages),
+    policy=Policy(auto=False), cost=CostHint(0.3, narrow=10.0),
 )  # fmt: skip

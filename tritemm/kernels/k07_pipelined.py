@@ -10,9 +10,8 @@ Needs         sm_80; any strides; every type
 import triton
 import triton.language as tl
 
-from ..arch.host import POINTERS, dot_why_not, of_pointers, tiles_in_flight
-from ..arch.older import in_registers
-from ..spec import Config, Trait, TritonKernel
+from ..arch.pointers import POINTERS, Dot, needs, tiles_in_flight
+from ..spec import Config, CostHint, Limits, TritonKernel
 from .device.raster import raster, split_batch
 from .device.tile import EpilogueArgs, Strides, apply_epilogue, batch_offset, dot, store, widen
 
@@ -63,11 +62,11 @@ def pipelined_kernel(
 
 
 def configs(problem):
-    return in_registers(problem, tiles_in_flight(problem))
+    return tiles_in_flight(problem)
 
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=pipelined_kernel, arguments=POINTERS,
-    why_not=of_pointers(configs), configs=configs, config_why_not=dot_why_not,
-    interpreted=Config(32, 32, 32, num_stages=3, ORDER="grouped"), trait=Trait(0.85, narrow=10.0),
+    interpreted=Config(32, 32, 32, num_stages=3, ORDER="grouped"), cost=CostHint(0.85, narrow=10.0),
+    limits=Limits(configs, needs=needs(configs), tile=Dot),
 )  # fmt: skip

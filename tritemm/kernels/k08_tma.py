@@ -10,8 +10,8 @@ Needs         sm_90; A and B with 16-byte aligned rows or columns; every type
 import triton
 import triton.language as tl
 
-from ..arch.host import DESCRIPTORS, of_descriptors, tma_tiles, why_not_of_descriptors
-from ..spec import Config, Trait, TritonKernel
+from ..arch.descriptors import DESCRIPTORS, NEEDS, TmaTile
+from ..spec import Config, CostHint, Limits, TritonKernel
 from .device.raster import raster, split_batch
 from .device.tile import EpilogueArgs, Strides, dot, load_tile, store_tile
 
@@ -49,18 +49,9 @@ def tma_kernel(
     )  # fmt: skip
 
 
-def outputs(problem):
-    # A converted tile takes the place of the stages; the accumulator itself is staged beside them.
-    return int(problem.accumulate == problem.c.dtype)
-
-
-def configs(problem):
-    return tma_tiles(problem, outputs=outputs(problem))
-
-
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=tma_kernel, arguments=DESCRIPTORS,
-    why_not=why_not_of_descriptors, configs=configs, config_why_not=of_descriptors(outputs),
     interpreted=Config(32, 32, 32, ORDER="grouped"),
-    trait=Trait(0.96),
+    limits=Limits(TmaTile.configs, needs=NEEDS, tile=TmaTile),
+    cost=CostHint(0.96),
 )  # fmt: skip

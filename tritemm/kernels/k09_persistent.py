@@ -13,8 +13,8 @@ Note          Gains 12 % over tma at K = 512 and 7 % at K = 1024 (8192 x 8192), 
 import triton
 import triton.language as tl
 
-from ..arch.host import DESCRIPTORS, of_descriptors, own_tiles, tma_tiles, why_not_of_descriptors
-from ..spec import Config, Trait, TritonKernel
+from ..arch.descriptors import DESCRIPTORS, NEEDS, PersistentTile
+from ..spec import Config, CostHint, Limits, TritonKernel
 from .device.raster import raster, split_batch
 from .device.tile import EpilogueArgs, Strides, dot, load_tile, store_tile
 
@@ -54,18 +54,13 @@ def persistent_kernel(
         )  # fmt: skip
 
 
-def configs(problem):
-    return tma_tiles(problem, outputs=own_tiles(problem))
-
-
 def grid(problem, config):
     return min(problem.device.sms, config.tiles(problem))
 
 
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=persistent_kernel, arguments=DESCRIPTORS, grid=grid,
-    why_not=why_not_of_descriptors, configs=configs,
-    config_why_not=of_descriptors(own_tiles),
     interpreted=Config(32, 32, 32, ORDER="grouped"),
-    trait=Trait(0.98, resident=True, hidden=0.3),
+    limits=Limits(PersistentTile.configs, needs=NEEDS, tile=PersistentTile),
+    cost=CostHint(0.98, persistent=True, epilogue_overlap=0.3),
 )  # fmt: skip

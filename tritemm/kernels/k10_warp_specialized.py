@@ -12,9 +12,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..arch.gluon_host import arguments, config_why_not, either, why_not_with_tf32
-from ..arch.tiles import configs_of, of_few_rows, ordered
-from ..spec import Trait, TritonKernel
+from ..arch.tiles import Cooperative, gated_or_tf32, spares_a_copy
+from ..spec import CostHint, Limits, Policy, TritonKernel
 from .device.accumulate import accumulate
 from .device.epilogue import make_epilogue
 from .device.epilogue_ops import EpilogueArgs, Strides
@@ -62,17 +61,17 @@ TILES = (
 )  # fmt: skip
 
 
-def configs(problem):
-    return configs_of(problem, TILES + of_few_rows(problem), consumers=1)
-
-
 def grid(problem, config):
     return min(problem.device.sms, config.tiles(problem))
 
 
 KERNEL = TritonKernel(
-    module=__name__, doc=__doc__, fn=warp_specialized_kernel, arguments=arguments(consumers=1),
-    grid=grid, why_not=why_not_with_tf32, configs=configs, interpreted=None,
-    config_why_not=config_why_not(1, three=True), ordered=ordered(TILES), fixed_parts=True,
-    supersedes=True, trait=Trait(0.98, resident=True, hidden=0.4, registers=True), either=either,
+    module=__name__, doc=__doc__, fn=warp_specialized_kernel, arguments=Cooperative.arguments(),
+    grid=grid, interpreted=None,
+    limits=Limits(
+        Cooperative.menu(TILES), needs=(gated_or_tf32,), tile=Cooperative, fixed_parts=True,
+        ordered=Cooperative.ordered(TILES),
+    ),
+    policy=Policy(supersedes=True, swap=spares_a_copy),
+    cost=CostHint(0.98, persistent=True, epilogue_overlap=0.4, a_registers=True),
 )  # fmt: skip

@@ -13,9 +13,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..arch.gluon_host import arguments, config_why_not, why_not_with_pairs
-from ..arch.tiles import configs_of
-from ..spec import Trait, TritonKernel
+from ..arch.tiles import NEEDS_GATED, Pingpong
+from ..spec import CostHint, Limits, TritonKernel
 from .device.epilogue import make_epilogue
 from .device.epilogue_ops import EpilogueArgs, Strides
 from .device.mainloop import make_barriers, make_mainloop, mbarrier
@@ -72,17 +71,13 @@ TILES = (
 )  # fmt: skip
 
 
-def configs(problem):
-    return configs_of(problem, TILES, consumers=2)
-
-
 def grid(problem, config):
     return min(problem.device.sms, config.tiles(problem))
 
 
 KERNEL = TritonKernel(
-    module=__name__, doc=__doc__, fn=pingpong_kernel, arguments=arguments(consumers=2),
-    grid=grid, why_not=why_not_with_pairs, configs=configs, interpreted=None,
-    config_why_not=config_why_not(2),
-    trait=Trait(0.99, resident=True, hidden=0.9, turns=True),
+    module=__name__, doc=__doc__, fn=pingpong_kernel, arguments=Pingpong.arguments(),
+    grid=grid, interpreted=None,
+    limits=Limits(Pingpong.menu(TILES), needs=NEEDS_GATED, tile=Pingpong),
+    cost=CostHint(0.99, persistent=True, epilogue_overlap=0.9, pingpong=True),
 )  # fmt: skip

@@ -13,19 +13,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..arch.gluon_host import (
-    arguments,
-    columns_at_once,
-    config_why_not,
-    either,
-    together,
-    why_not_with_tf32,
-    workspace_of_parts,
-)
-from ..arch.limits import pairs_why_not
-from ..arch.parts_host import too_long
-from ..arch.tiles import in_parts, shared_parts
-from ..spec import Trait, TritonKernel
+from ..arch.limits import COUNTED_K, SINGLE_COLUMNS
+from ..arch.tiles import Split, gated_or_tf32, in_parts, shared_parts, spares_a_copy
+from ..spec import CostHint, Limits, Policy, TritonKernel
 from .device.accumulate import accumulate
 from .device.epilogue import make_epilogue
 from .device.epilogue_ops import EpilogueArgs, Strides
@@ -77,23 +67,21 @@ TILES = (
 )  # fmt: skip
 
 
-def why_not(problem):
-    return pairs_why_not(problem) or too_long(problem) or why_not_with_tf32(problem)
-
-
 def configs(problem):
     return in_parts(problem, TILES)
 
 
 def grid(problem, config):
-    return min(problem.device.sms, config.tiles(problem) * config.SPLIT_K)
+    return min(problem.device.sms, config.units(problem))
 
 
 KERNEL = TritonKernel(
-    module=__name__, doc=__doc__, fn=split_k_kernel,
-    arguments=arguments(1, workspace_of_parts, columns_at_once, together),
-    grid=grid, why_not=why_not, configs=configs, interpreted=None,
-    config_why_not=config_why_not(1, three=True),
-    in_order=False, ordered=shared_parts(TILES), fixed_parts=True,
-    either=either, trait=Trait(0.98, resident=True, hidden=0.3, registers=True),
+    module=__name__, doc=__doc__, fn=split_k_kernel, arguments=Split.arguments(Split.workspace),
+    grid=grid, interpreted=None,
+    limits=Limits(
+        configs, needs=(SINGLE_COLUMNS, COUNTED_K, gated_or_tf32), tile=Split, fixed_parts=True,
+        in_order=False, ordered=shared_parts(Split, TILES),
+    ),
+    policy=Policy(swap=spares_a_copy),
+    cost=CostHint(0.98, persistent=True, epilogue_overlap=0.3, a_registers=True),
 )  # fmt: skip

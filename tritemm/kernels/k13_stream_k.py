@@ -13,9 +13,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..arch.gluon_host import arguments, config_why_not, partial_sums, why_not_in_parts
-from ..arch.tiles import configs_of, shared_out
-from ..spec import Trait, TritonKernel
+from ..arch.limits import COUNTED_K
+from ..arch.roles import NEEDS, cut, partial_sums
+from ..arch.tiles import StreamK
+from ..spec import CostHint, Limits, Policy, TritonKernel
 from .device.epilogue import make_epilogue
 from .device.epilogue_ops import EpilogueArgs, Strides
 from .device.mainloop import make_mainloop
@@ -80,12 +81,13 @@ TILES = (
 
 
 def configs(problem):
-    return shared_out(configs_of(problem, TILES, consumers=1))
+    """Each tile with at most 4 or 8 programs that share one."""
+    return tuple(cut(c, most) for c in StreamK.fitting(problem, TILES) for most in (4, 8))
 
 
 def suits(problem):
-    """Whether there are tiles for more than a round, long enough for their rest to be shared."""
-    tiles = problem.M * problem.N * problem.batch // (128 * 128)
+    """Whether there are tiles for more than a wave, long enough for their rest to be shared."""
+    tiles = problem.space.elements // (128 * 128)
     return problem.K >= 4096 and tiles >= problem.device.sms
 
 
@@ -100,10 +102,9 @@ def workspace(problem, config):
 
 
 KERNEL = TritonKernel(
-    module=__name__, doc=__doc__, fn=stream_k_kernel,
-    arguments=arguments(1, workspace, lambda problem, config: 64),
-    grid=grid, suits=suits, why_not=why_not_in_parts, configs=configs, interpreted=None,
-    config_why_not=config_why_not(1),
-    in_order=False,
-    trait=Trait(0.98, resident=True, hidden=0.3, level=True),
+    module=__name__, doc=__doc__, fn=stream_k_kernel, arguments=StreamK.arguments(workspace),
+    grid=grid, interpreted=None,
+    limits=Limits(configs, needs=(COUNTED_K, *NEEDS), tile=StreamK, in_order=False),
+    policy=Policy(suits=suits),
+    cost=CostHint(0.98, persistent=True, epilogue_overlap=0.3, stream_k=True),
 )  # fmt: skip

@@ -12,8 +12,8 @@ Note          Right for every M, and slow for more than about 8 rows. Accumulate
 import triton
 import triton.language as tl
 
-from ..arch.gemv_host import ARGUMENTS, config_why_not, configs, few_rows, grid, why_not
-from ..spec import Config, Trait, TritonKernel
+from ..arch.gemv import ARGUMENTS, NEEDS, Words, configs, few_rows
+from ..spec import Config, CostHint, Limits, Policy, TritonKernel
 from .device.raster import split_batch
 from .device.tile import EpilogueArgs, Strides, apply_epilogue, batch_offset, follow, store, widen
 from .device.words import element_of, elements, interleaved, prefetch, words_of
@@ -191,10 +191,9 @@ def gemv_kernel(
 
 
 KERNEL = TritonKernel(
-    module=__name__, doc=__doc__, fn=gemv_kernel, grid=grid, configs=configs,
-    arguments=ARGUMENTS,
-    interpreted=Config(4, 128, 128), few_rows=few_rows, why_not=why_not,
-    config_why_not=config_why_not,
-    in_order=False, branch="few rows",
-    trait=Trait(0.03, narrow=1.2, alike=True, gathering=0.3),
+    module=__name__, doc=__doc__, fn=gemv_kernel, arguments=ARGUMENTS,
+    grid=lambda problem, config: config.units(problem), interpreted=Config(4, 128, 128),
+    limits=Limits(configs, needs=NEEDS, tile=Words, in_order=False),
+    policy=Policy(few_rows=few_rows, branch="few rows"),
+    cost=CostHint(0.03, narrow=1.2, independent_ctas=True, gathering=0.3),
 )  # fmt: skip

@@ -15,9 +15,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..arch.cluster_host import why_not
-from ..arch.multicast import arguments, config_why_not, either, fitted, grid, ordered, usual
-from ..spec import Trait, TritonKernel
+from ..arch.clusters import NEEDS, Cooperative, few_waves, fitted, usual
+from ..spec import CostHint, Limits, Policy, TritonKernel
 from .device.accumulate import accumulate
 from .device.cluster_mainloop import load_in_cluster, make_cluster_mainloop, run_in_cluster
 from .device.epilogue import make_epilogue
@@ -78,9 +77,12 @@ def configs(problem):
 
 
 KERNEL = TritonKernel(
-    module=__name__, doc=__doc__, fn=cluster_kernel, arguments=arguments(), grid=grid,
-    why_not=why_not, configs=configs, interpreted=None, either=either, odd_tiles=True,
-    config_why_not=config_why_not(8, 12, more="; cluster_pingpong takes 4"),
-    clusters=lambda config: config.CLUSTER, ordered=ordered(TILES, FITTED), fixed_parts=True,
-    trait=Trait(0.98, resident=True, hidden=0.75),
+    module=__name__, doc=__doc__, fn=cluster_kernel, interpreted=None,
+    arguments=Cooperative.arguments(), grid=Cooperative.grid, clusters=Cooperative.programs,
+    limits=Limits(
+        configs, needs=NEEDS, tile=Cooperative, odd_tiles=True, fixed_parts=True,
+        ordered=Cooperative.whole(configs),
+    ),
+    policy=Policy(swap=few_waves),
+    cost=CostHint(0.98, persistent=True, epilogue_overlap=0.75),
 )  # fmt: skip

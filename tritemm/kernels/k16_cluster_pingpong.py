@@ -12,9 +12,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..arch.cluster_host import why_not
-from ..arch.multicast import arguments, config_why_not, either, fitted, grid, ordered, usual
-from ..spec import Trait, TritonKernel
+from ..arch.clusters import NEEDS, Pingpong, few_waves, fitted, usual
+from ..spec import CostHint, Limits, Policy, TritonKernel
 from .device.cluster_mainloop import load_in_cluster, make_cluster_mainloop, run_in_cluster
 from .device.epilogue import make_epilogue
 from .device.epilogue_ops import EpilogueArgs, Strides
@@ -84,10 +83,14 @@ def configs(problem):
     return usual(problem, TILES) + fitted(problem, FITTED, TILES)
 
 
+def ordered(problem, parts):
+    return tuple(dict.fromkeys(configs(problem) + usual(problem, NARROW, (2, 4))))
+
+
 KERNEL = TritonKernel(
-    module=__name__, doc=__doc__, fn=cluster_pingpong_kernel, arguments=arguments(), grid=grid,
-    why_not=why_not, configs=configs, interpreted=None, either=either, odd_tiles=True,
-    config_why_not=config_why_not(4),
-    clusters=lambda config: config.CLUSTER, ordered=ordered(TILES, FITTED, NARROW),
-    trait=Trait(0.98, resident=True, hidden=0.8, turns=True),
+    module=__name__, doc=__doc__, fn=cluster_pingpong_kernel, interpreted=None,
+    arguments=Pingpong.arguments(), grid=Pingpong.grid, clusters=Pingpong.programs,
+    limits=Limits(configs, needs=NEEDS, tile=Pingpong, odd_tiles=True, ordered=ordered),
+    policy=Policy(swap=few_waves),
+    cost=CostHint(0.98, persistent=True, epilogue_overlap=0.8, pingpong=True),
 )  # fmt: skip

@@ -13,9 +13,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..arch.cluster_host import why_not_in_parts
-from ..arch.multicast import FOR_ANY, arguments, config_why_not, either, fitted, grid, shared_parts
-from ..spec import Trait, TritonKernel
+from ..arch.clusters import NEEDS_IN_PARTS, Split, few_waves, fitted_in_parts, shared_parts
+from ..spec import CostHint, Limits, Policy, TritonKernel
 from .device.cluster_mainloop import load_in_cluster, make_cluster_mainloop, run_in_cluster
 from .device.epilogue import make_epilogue
 from .device.epilogue_ops import EpilogueArgs, Strides
@@ -108,17 +107,20 @@ FITTED = (
 
 def suits(problem):
     """Whether all parts of some tile's K find room at once."""
-    return bool(fitted(problem, FITTED, cut=True))
+    return bool(fitted_in_parts(problem, FITTED))
 
 
 def configs(problem):
-    return fitted(problem, FITTED, cut=True) or FOR_ANY
+    return fitted_in_parts(problem, FITTED) or Split.for_any
 
 
 KERNEL = TritonKernel(
-    module=__name__, doc=__doc__, fn=multicast_split_k_kernel, arguments=arguments(cut=True),
-    grid=grid, why_not=why_not_in_parts, suits=suits, configs=configs, interpreted=None,
-    either=either, odd_tiles=True, config_why_not=config_why_not(4, 8, 12, least=2), in_order=False,
-    clusters=lambda config: config.CLUSTER, ordered=shared_parts(FITTED), fixed_parts=True,
-    trait=Trait(0.98, resident=True, hidden=0.75),
+    module=__name__, doc=__doc__, fn=multicast_split_k_kernel, interpreted=None,
+    arguments=Split.arguments(Split.workspace), grid=Split.grid, clusters=Split.programs,
+    limits=Limits(
+        configs, needs=NEEDS_IN_PARTS, tile=Split, odd_tiles=True, fixed_parts=True,
+        in_order=False, ordered=shared_parts(FITTED),
+    ),
+    policy=Policy(suits=suits, swap=few_waves),
+    cost=CostHint(0.98, persistent=True, epilogue_overlap=0.75),
 )  # fmt: skip

@@ -13,9 +13,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..arch.cluster_host import why_not_in_parts
-from ..arch.exchange_host import ARGUMENTS, config_why_not, deepest, fitted, grid, ordered
-from ..spec import Trait, TritonKernel
+from ..arch.clusters import NEEDS_IN_PARTS
+from ..arch.exchange import Exchanging, deepest, fitted, ordered
+from ..spec import CostHint, Limits, Policy, TritonKernel
 from .device.cluster_mainloop import make_cluster_mainloop, run_in_cluster
 from .device.epilogue import make_epilogue
 from .device.epilogue_ops import EpilogueArgs, Strides
@@ -93,9 +93,11 @@ def configs(problem):
 
 
 KERNEL = TritonKernel(
-    module=__name__, doc=__doc__, fn=cluster_split_k_kernel, arguments=ARGUMENTS,
-    grid=grid, why_not=why_not_in_parts, suits=suits, configs=configs, interpreted=None,
-    odd_tiles=True, config_why_not=config_why_not, in_order=False,
-    clusters=lambda config: config.SPLIT_K, ordered=ordered(TILES), fixed_parts=True,
-    trait=Trait(0.98, exchanges=True),
+    module=__name__, doc=__doc__, fn=cluster_split_k_kernel, arguments=Exchanging.arguments(),
+    grid=lambda problem, config: config.tiles(problem), clusters=lambda config: config.SPLIT_K,
+    limits=Limits(
+        configs, needs=NEEDS_IN_PARTS, tile=Exchanging, odd_tiles=True, fixed_parts=True,
+        in_order=False, ordered=ordered(TILES),
+    ),
+    policy=Policy(suits=suits), cost=CostHint(0.98, exchanges=True), interpreted=None,
 )  # fmt: skip

@@ -19,7 +19,9 @@ import torch
 import triton
 import triton.language as tl
 
-from ..arch.limits import MOST_PROGRAMS, programs_why_not
+from ..arch.limits import programs_why_not
+from ..arch.sm80 import MOST_PROGRAMS
+from ..arch.sm90 import launches_early
 from ..problem import Matrix, Problem
 from ..runtime import binding
 from .device.tile import batch_offset, follow, widen
@@ -254,7 +256,7 @@ def _plan(problem: Problem, operands: str) -> Plan:
     size = problem.itemsize
     args |= {"SIZE": size, "EDGE": EDGE[size], "WIDTH": width, "HEIGHT": TILE // width}
     args["WIDE"] = any(copy.wide for copy in copies.values())
-    args["PDL"] = problem.device.pdl
+    args["PDL"] = launches_early(problem.device)
     return Plan((sum(programs.values()),), args, tensors)
 
 
@@ -303,7 +305,7 @@ def pack(
         result[name] = flat.as_strided(shape, strides)
     tensors = {"a_src": a, "a_dst": result["a"], "b_src": b, "b_dst": result["b"]}
     options = {"num_warps": WARPS}
-    if problem.device.pdl:
+    if launches_early(problem.device):
         options["launch_pdl"] = True
     key = (problem, operands)
     call = binding.launch(key, pack_kernel, plan.grid, plan.args, options, tensors)

@@ -4,6 +4,10 @@ from ..machine.interpreter import INTERPRETED as INTERPRETED
 from .by_torch import activated as activated
 from .by_torch import after as after
 from .config import Config as Config
+from .constraint import Constraint as Constraint
+from .constraint import Need as Need
+from .constraint import Tile as Tile
+from .constraint import refusal as refusal
 from .device import INTERPRETER as INTERPRETER
 from .device import Device as Device
 from .device import Unsupported as Unsupported
@@ -23,3 +27,4 @@ from .matrix import stored as stored
 from .problem import ACCUMULATE as ACCUMULATE
 from .problem import Problem as Problem
 from .problem import kept as kept
+from .tile_space import TileSpace as TileSpace

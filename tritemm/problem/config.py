@@ -69,7 +69,11 @@ class Config:
 
     def tiles(self, problem: Problem) -> int:
         """Output tiles of the whole problem that the kernel sees, all batches together."""
-        return -(-problem.M // self.BLOCK_M) * -(-problem.N // self.BLOCK_N) * problem.batch
+        return problem.space.tiles(self.BLOCK_M, self.BLOCK_N)
+
+    def units(self, problem: Problem) -> int:
+        """The same, or parts of their K where that is split."""
+        return self.tiles(problem) * self.SPLIT_K
 
 
 #: The fields of a config and their defaults; None: it has none, and no field is ever None.

@@ -34,12 +34,9 @@ class Device:
     clusters: tuple[int, ...] = dataclasses.field(default=(), hash=False)
 
     @property
-    def pdl(self) -> bool:
-        """Whether a launch may begin before the one before it has ended, for the kernel to wait.
-
-        (Programmatic dependent launch.)
-        """
-        return self.capability >= (9, 0) and self.name != INTERPRETER.name
+    def version(self) -> str:
+        """The compute capability as it is written."""
+        return "{}.{}".format(*self.capability)
 
     @staticmethod
     def of(device: torch.device) -> Device:
@@ -65,7 +62,7 @@ def _cuda_device(index: int) -> Device:
         capability=(properties.major, properties.minor),
         sms=properties.multi_processor_count,
         shared=shared,
-        clusters=driver.clusters_at_once(index, shared) if properties.major >= 9 else (),
+        clusters=driver.clusters_at_once(index, shared),
     )
 
 

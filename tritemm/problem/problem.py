@@ -12,6 +12,7 @@ import torch
 from .device import Device
 from .epilogue import PLAIN, EpilogueSpec
 from .matrix import Matrix, short_name
+from .tile_space import TileSpace
 
 #: dtype of the operands -> dtype of the accumulator, unless the caller asks for another.
 ACCUMULATE = {
@@ -98,6 +99,11 @@ class Problem:
     @property
     def batch(self) -> int:
         return self.batches[0] * self.batches[1]
+
+    @functools.cached_property
+    def space(self) -> TileSpace:
+        """The product's tiles, to be counted."""
+        return TileSpace(self.M, self.N, self.batch)
 
     @property
     def itemsize(self) -> int:

@@ -141,7 +141,7 @@ def _architectures() -> str:
 
 @functools.lru_cache
 def physics(device: Device) -> Physics:
-    """Of the device's own file, else what its architecture says."""
+    """What the device's own file says, else its architecture."""
     for data in files():
         if (data["gpu"], data["sms"]) == (device.name, device.sms):
             own = data["physics"]

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...arch import gpus
-from ...arch.gemv_host import WORD
-from ...arch.gluon_host import POINTER_COLUMNS
-from ...arch.parts_host import CUT
-from ...kernels.device.subtile import ROOMY
+from ...arch.gemv import WORD_BYTES
+from ...arch.limits import CUT
+from ...arch.roles import LOADED_AHEAD
+from ...arch.tiles import POINTER_COLUMNS
 from ...problem import Device, Problem
 from ...problem.config import Config
 from ...spec import Kernel
@@ -120,7 +120,7 @@ class Columns(NamedTuple):
 
 def columns_of(groups: Sequence[Group], constants: Constants) -> Columns:
     """A column has the configs of all groups, one group after another."""
-    device, alike = groups[0].view.device, groups[0].kernel.trait.alike
+    device, alike = groups[0].view.device, groups[0].kernel.cost.independent_ctas
     rows = np.array([_row(group, constants) for group in groups], dtype=float)
     columns = np.repeat(rows.T, [len(group.configs) for group in groups], axis=1)
     configs = np.array([c.numbers for group in groups for c in group.configs], dtype=float)
@@ -144,14 +144,14 @@ def _row(group: Group, constants: Constants) -> tuple[float, ...]:
 
 def _fixed(kernel: Kernel, kind: Kind, constants: Constants) -> tuple[float, ...]:
     """Those of them that the sizes don't change."""
-    trait, word, rung = kernel.trait, kind.word(kernel), constants.rung(kernel)
+    cost, word, rung = kernel.cost, kind.word(kernel), constants.rung(kernel)
     return (
         rung.launch, rung.cold, rung.ends, rung.shown, constants.efficiency(kernel, word),
         *rung.load.get(word, (kind.load, constants.ends)),
         kind.flop, kind.itemsize, kind.element, kind.by_threads, kind.epilogue,
-        kind.turned(kernel), _PAIRS if kind.gated and trait.turns else 1.0,
-        trait.resident, trait.level, trait.turns, trait.exchanges, trait.gathering,
-        *kind.pitches, *kind.across, *(trait.narrow if narrow else 1 for narrow in kind.narrow),
+        kind.turned(kernel), _PAIRS if kind.gated and cost.pingpong else 1.0,
+        cost.persistent, cost.stream_k, cost.pingpong, cost.exchanges, cost.gathering,
+        *kind.pitches, *kind.across, *(cost.narrow if narrow else 1 for narrow in kind.narrow),
         kind.along, kind.by_rows, kind.adds,
     )  # fmt: skip
 
@@ -163,7 +163,7 @@ def _tile(device: Device, alike: bool, view: View, more, m, n, k, warps, stages,
     if alike:
         # A line's words are read by lanes beside each other, each with an accumulator for each line
         # and word; or, where lanes run along N, for each row of B and element.
-        accumulators = area * k // np.where(across[1], 1, WORD.value // view.itemsize)
+        accumulators = area * k // np.where(across[1], 1, WORD_BYTES // view.itemsize)
         registers = n * k * stages * view.itemsize // 4 + accumulators + _FEW_REGISTERS * threads
         together = np.minimum(_REGISTERS // registers, _THREADS // threads)
         # An element's share of a load of four, of 16 bits each, and four times what a product
@@ -184,7 +184,7 @@ def _tile(device: Device, alike: bool, view: View, more, m, n, k, warps, stages,
     pitches = np.gcd(pitches.astype(int), begin)
     # Of 64 rows and few columns, a product takes less time than to read its operands again.
     thin = np.maximum(1, (_REREAD + n / 4) / (n / 2))
-    cramped = (adds * view.turns > 0) & (area > ROOMY.value * threads)
+    cramped = (adds * view.turns > 0) & (area > LOADED_AHEAD * threads)
     return Tile(
         m, n, k,
         cut=np.where(parts > 1, CUT, k),

@@ -96,14 +96,14 @@ class Constants:
 
     def rung(self, kernel: Kernel) -> Rung:
         """What is known of one rung, or of all where it was not timed."""
-        unknown = Rung(self.launch, self.cold, self.ends, 1 - kernel.trait.hidden, {}, {})
+        unknown = Rung(self.launch, self.cold, self.ends, 1 - kernel.cost.epilogue_overlap, {}, {})
         return self.rungs.get(kernel.name, unknown)
 
     def efficiency(self, kernel: Kernel, word: str) -> float:
         """A rung's share of the dense rate; with an A from registers that was not timed, as with
         one in shared memory."""
         known = self.rung(kernel).efficiency
-        return known.get(word, known.get(word.removesuffix(REGISTERS), kernel.trait.efficiency))
+        return known.get(word, known.get(word.removesuffix(REGISTERS), kernel.cost.efficiency))
 
 
 #: The fitted plain numbers, by their names: unit and meaning.

@@ -8,7 +8,7 @@ import math
 import torch
 
 from ...arch import gpus
-from ...arch.gluon_host import by_engine
+from ...arch.lines import by_tma
 from ...problem import GATED, Device, Matrix, Problem
 from ...problem.problem import kept
 from ...spec import Kernel
@@ -62,7 +62,7 @@ class Kind:
         self._turned = turns * (layouts[0] != "N"), turns * (layouts[1] != "T")
         # Columns of B that are requested together: those of a line, where it is stored by rows.
         self.along = LINE // self.itemsize if layouts[1] == "N" else 1
-        self.by_threads, self.by_rows = not by_engine(c_major), c_major in ("N", "n")
+        self.by_threads, self.by_rows = not by_tma(c_major), c_major in ("N", "n")
         self.epilogue = (  # seconds of an SM for an element
             _BIAS * bias + _ACTIVATION[activation] + _RESIDUAL_BYTE * residual
         )
@@ -74,18 +74,18 @@ class Kind:
     def turned(self, kernel: Kernel) -> int:
         """The number of operands that a rung transposes in shared memory."""
         a, b = self._turned
-        return b if kernel.trait.registers else a + b
+        return b if kernel.cost.a_registers else a + b
 
     def word(self, kernel: Kernel) -> str:
         """The name under which k-steps of these types and loads were timed."""
-        trait, word = kernel.trait, self.types
-        if trait.narrow != 1 and any(self.narrow):
+        cost, word = kernel.cost, self.types
+        if cost.narrow != 1 and any(self.narrow):
             word += "/narrow-" + "ab"[not self.narrow[0] : 1 + self.narrow[1]]
         if count := self.turned(kernel):
             word += f"/turned-{count}"
-        if trait.registers and self._turned[0]:
+        if cost.a_registers and self._turned[0]:
             word += REGISTERS
-        return word + (f"/{self.layouts}" if trait.alike else "")
+        return word + (f"/{self.layouts}" if cost.independent_ctas else "")
 
 
 @kept

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...arch import gpus
-from ...kernels.device.split_k import OWNERS
+from ...arch.roles import OWNERS
 from ...problem import INTERPRETER, Problem
 from ...problem.config import Config
 from ...spec import Kernel
@@ -92,11 +92,11 @@ def seconds(groups: Sequence[Group], constants: Constants | None = None) -> np.n
     if device == INTERPRETER:
         return np.concatenate([_interpreted(group) for group in groups])
     constants = constants or known.of(device)
-    alike = [group.kernel.trait.alike for group in groups]
+    alike = [group.kernel.cost.independent_ctas for group in groups]
     rows = np.repeat(alike, [len(group.configs) for group in groups])
     found = np.empty(len(rows))
     for kind in set(alike):
-        some = [group for group in groups if group.kernel.trait.alike == kind]
+        some = [group for group in groups if group.kernel.cost.independent_ctas == kind]
         found[rows == kind] = times(columns_of(some, constants), constants).total
     return found
 
@@ -221,7 +221,7 @@ def _reduction(x: Columns, w: Waves, c: Constants, xp) -> Column:
     view, split, partial = x.view, w.split, 4 * x.tile.m * x.tile.n  # B
     # Each part is written, and the last program reads them all; or, where all run at once, each
     # reads its share.
-    owners = xp.minimum(OWNERS.value, xp.maximum(1, x.tile.n // 8))
+    owners = xp.minimum(OWNERS, xp.maximum(1, x.tile.n // 8))
     at_once = 1 + xp.maximum(1, split / owners)
     moved = xp.where(w.share > 1, w.share + split, at_once)
     moved = xp.where(view.level > 0, 1 + split, moved)

@@ -1,4 +1,4 @@
-"""Host helpers of the rungs on mma.sync by hand: refusals, the tile, the arguments."""
+"""Tiles of the rungs on mma.sync by hand: what they need, and their arguments."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from ..kernels.device import mma_sync
-from ..problem import Problem, kept
-from ..problem.config import Config
+from ..problem import Config, Constraint, Problem, Tile
 from ..spec import Arguments
-from .gluon_host import c_major, interpreter_why_not, types_why_not
-from .host import POINTERS, lines_why_not, major_of
-from .limits import grid_why_not, sums_only, tile_why_not
+from .limits import PLAIN_ONLY, in_registers, launchable
+from .lines import c_major, major_of, readable
+from .pointers import POINTERS
+from .roles import NO_INTERPRETER, SIXTEEN_BITS
 
 #: Who refuses what can't be copied 16 bytes at a time.
 BY = "a copy of 16 bytes"
@@ -33,41 +33,68 @@ def classic_config(
     return classic if _fits(problem, classic) else dataclasses.replace(classic, BLOCK_M=128)
 
 
-@kept
-def why_not(problem: Problem) -> str | None:
-    """The refusal of the rungs on mma.sync whose threads copy chunks."""
-    reason = sums_only(problem) or interpreter_why_not(problem) or types_why_not(problem)
-    if reason:
-        return reason
-    if problem.accumulate == torch.float16 != problem.a.dtype:
-        return f"sums of {problem.a.dtype} are kept in float32"
-    return lines_why_not(problem, BY) or grid_why_not(problem, (classic_config(problem),))
+#: What the rungs need.
+NEEDS = (
+    PLAIN_ONLY,
+    NO_INTERPRETER,
+    SIXTEEN_BITS,
+    Constraint(
+        "sums of {p.a.dtype} are kept in float32",
+        lambda p: p.accumulate != torch.float16 or p.a.dtype == torch.float16,
+    ),
+    lambda p: readable(p, BY),
+    launchable(lambda p: (classic_config(p),)),
+)
 
 
-def config_why_not(stages: tuple[int, ...], depth: int = DEPTH, most: int = 64):
-    """What refuses configs of a rung that has so many `stages`, and takes `depth` of K at least.
+class ChunkTile(Tile):
+    """A tile that threads copy in chunks; it has as many `stages` as one of these.
 
-    A thread keeps an address for each single element that it loads: it has room for `most`.
+    It is `depth` deep at least. A thread keeps an address for each single element that it loads: it
+    has room for `most`.
     """
 
-    def reason(problem: Problem, config: Config) -> str | None:
-        if config.num_stages not in stages:
-            possible = " or ".join(map(str, stages))
-            return f"num_stages is {config.num_stages}; {possible} is possible in this rung"
-        for name, least in (("BLOCK_M", DEPTH), ("BLOCK_N", DEPTH), ("BLOCK_K", depth)):
-            if getattr(config, name) < least:
-                return f"{name} is {getattr(config, name)}; {least} is the least here"
-        if reason := tile_why_not(problem, config):
-            return reason
-        lines = config.BLOCK_M + config.BLOCK_N
-        each = lines * config.BLOCK_K // (32 * config.num_warps)
-        if each > most and not _whole(problem):
-            return f"{each} single elements of A and B per thread; {most} are possible"
-        if not _fits(problem, config):
-            return "the tiles don't fit into shared memory; take fewer stages or smaller tiles"
+    stages, depth, most = (1,), DEPTH, 64
+    needs = (
+        Constraint(
+            "num_stages is {t.c.num_stages}; {t.possible} is possible in this rung",
+            lambda t: t.c.num_stages in t.stages,
+        ),
+        lambda t: t.too_small(),
+        in_registers,
+        Constraint(
+            "{t.each} single elements of A and B per thread; {t.most} are possible",
+            lambda t: t.each <= t.most or _whole(t.p),
+        ),
+        Constraint(
+            "the tiles don't fit into shared memory; take fewer stages or smaller tiles",
+            lambda t: _fits(t.p, t.c),
+        ),
+    )
+
+    @property
+    def possible(self) -> str:
+        return " or ".join(map(str, self.stages))
+
+    @property
+    def each(self) -> int:
+        """Elements of A and B for each thread."""
+        lines = self.c.BLOCK_M + self.c.BLOCK_N
+        return lines * self.c.BLOCK_K // (32 * self.c.num_warps)
+
+    def too_small(self) -> str | None:
+        for name, least in (("BLOCK_M", DEPTH), ("BLOCK_N", DEPTH), ("BLOCK_K", self.depth)):
+            if getattr(self.c, name) < least:
+                return f"{name} is {getattr(self.c, name)}; {least} is the least here"
         return None
 
-    return reason
+
+class TwoStages(ChunkTile):
+    stages = (2,)
+
+
+class Stages(ChunkTile):
+    stages, depth, most = (2, 3, 4), 32, 16
 
 
 def _fits(problem: Problem, config: Config) -> bool:

@@ -1,4 +1,4 @@
-"""Host helpers of `gemv`: its tiles, refusals and arguments."""
+"""Tiles of `gemv`: what they need, and its arguments."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ from collections.abc import Iterator
 import torch
 
 from ..kernels.device.words import WORD
-from ..problem import Matrix, Problem
+from ..problem import Config, Constraint, Matrix, Problem, Tile
 from ..runtime.workspace import Room
-from ..spec import Arguments, Config
-from .host import POINTERS, tma_why_not
-from .limits import MOST_PROGRAMS, pairs_why_not, programs_why_not
+from ..spec import Arguments
+from .descriptors import tma_why_not
+from .limits import SINGLE_COLUMNS, launchable
+from .pointers import POINTERS
+from .sm80 import MOST_PROGRAMS
+from .sm90 import launches_early
 
+#: Bytes of a word.
+WORD_BYTES = WORD.value
 #: Rows of C in one program: more would not leave registers for what is in flight.
 MOST_ROWS = 8
 #: Parts that K is split in, at most: the last program of a tile reads as many.
@@ -39,7 +44,7 @@ PROGRAMS = 3
 def skewed(matrix: Matrix, line: int) -> bool:
     """Whether some line of `matrix` starts inside a word; `line` elements lie between two."""
     steps = (*matrix.strides[:2], line)
-    return not matrix.aligned or any(s * matrix.dtype.itemsize % WORD.value for s in steps)
+    return not matrix.aligned or any(s * matrix.dtype.itemsize % WORD_BYTES for s in steps)
 
 
 def along(problem: Problem) -> str:
@@ -52,7 +57,7 @@ def along(problem: Problem) -> str:
 
 def fixed(problem: Problem, config: Config):
     axis = along(problem)
-    per = WORD.value // problem.itemsize
+    per = WORD_BYTES // problem.itemsize
     *_, stride_am, stride_ak = problem.a.strides
     *_, stride_bk, stride_bn = problem.b.strides
     return POINTERS.fixed(problem, config) | {
@@ -63,7 +68,7 @@ def fixed(problem: Problem, config: Config):
         "RAGGED": problem.K % per != 0,
         "WIDE": problem.long,  # offsets have 64 bits in any case
         "SPLIT_K": config.SPLIT_K,
-        "PDL": problem.device.pdl,
+        "PDL": launches_early(problem.device),
         # 64 sums per thread of 4 warps are read at once.
         "PARTS": min(config.SPLIT_K, max(1, 8192 // (config.BLOCK_M * config.BLOCK_N))),
     }
@@ -86,7 +91,7 @@ def tensors(problem: Problem, config: Config, a, b, c, partial=None, counters=No
 
 def few_rows(problem: Problem) -> int:
     """Where B runs along N, every row has an accumulator for each element of a word: too many; and
-    what the copy engine can read is multiplied faster by tensor cores.
+    what TMA can read is multiplied faster by tensor cores.
 
     Of A's rows, elements beside each other are of different rows where A is stored by columns.
     """
@@ -96,48 +101,49 @@ def few_rows(problem: Problem) -> int:
 
 
 def options(problem: Problem, config: Config) -> dict[str, bool]:
-    return {"launch_pdl": True} if problem.device.pdl else {}
+    return {"launch_pdl": True} if launches_early(problem.device) else {}
 
 
-def why_not(problem: Problem) -> str | None:
-    """All fits but pairs of columns, and tiles that are more than the programs of a launch."""
-    if reason := pairs_why_not(problem):
-        return reason
-    if problem.M * problem.N * problem.batch <= MOST_PROGRAMS:
-        return None  # at once: a tile has an element or more
-    return programs_why_not(min(grid(problem, config) for config in configs(problem)))
+class Words(Tile):
+    """A tile that is read as words, or by single elements where B is contiguous along nothing."""
 
+    needs = (
+        Constraint(
+            "SPLIT_K is {t.c.SPLIT_K}; a power of two is possible",
+            lambda t: t.c.SPLIT_K & (t.c.SPLIT_K - 1) == 0,
+        ),
+        Constraint(
+            f"SPLIT_K is {{t.c.SPLIT_K}}; {MOST_PARTS} parts are possible",
+            lambda t: t.c.SPLIT_K <= MOST_PARTS,
+        ),
+        Constraint(
+            f"BLOCK_M is {{t.c.BLOCK_M}}; {MOST_ROWS} is possible",
+            lambda t: t.c.BLOCK_M <= MOST_ROWS,
+        ),
+        Constraint(
+            "{t.side} is {t.size}; a word has {t.per} elements, multiples of that are possible",
+            lambda t: t.size % t.per == 0,
+        ),
+        Constraint(
+            f"{{t.flying}} words of a thread are in flight; {MOST_IN_FLIGHT} are possible. "
+            "Take a smaller tile, fewer stages or more warps",
+            lambda t: t.flying <= MOST_IN_FLIGHT,
+        ),
+        Constraint(
+            f"{{t.sums}} sums per thread; {MOST_SUMS} are possible. Take a smaller tile",
+            lambda t: t.sums <= MOST_SUMS,
+        ),
+    )
 
-def config_why_not(problem: Problem, config: Config) -> str | None:
-    """The last program of a tile reads the sums of parts by powers of two; words are whole."""
-    split, m, n, k = config.SPLIT_K, config.BLOCK_M, config.BLOCK_N, config.BLOCK_K
-    if split & (split - 1):
-        return f"SPLIT_K is {split}; a power of two is possible"
-    if split > MOST_PARTS:
-        return f"SPLIT_K is {split}; {MOST_PARTS} parts are possible"
-    if m > MOST_ROWS:
-        return f"BLOCK_M is {m}; {MOST_ROWS} is possible"
-    axis = along(problem)
-    per = WORD.value // problem.itemsize if axis else 1
-    name, size = ("BLOCK_N", n) if axis == "n" else ("BLOCK_K", k)
-    if size % per:
-        return f"{name} is {size}; a word has {per} elements, multiples of that are possible"
-    words = -(-n * k // (per * 32 * config.num_warps))
-    of_a = 1 if axis == "n" else m
-    flying = max(words, of_a) * config.num_stages
-    if flying > MOST_IN_FLIGHT:
-        return (
-            f"{flying} words of a thread are in flight; {MOST_IN_FLIGHT} are possible. "
-            "Take a smaller tile, fewer stages or more warps"
-        )
-    kept = words * m * (per if axis == "n" else 1)
-    if kept > MOST_SUMS:
-        return f"{kept} sums per thread; {MOST_SUMS} are possible. Take a smaller tile"
-    return None
-
-
-def grid(problem: Problem, config: Config) -> int:
-    return config.tiles(problem) * config.SPLIT_K
+    def __init__(self, p: Problem, c: Config):
+        super().__init__(p, c)
+        axis = along(p)
+        self.per = WORD_BYTES // p.itemsize if axis else 1
+        self.side = "BLOCK_N" if axis == "n" else "BLOCK_K"
+        self.size = getattr(c, self.side)
+        words = -(-c.BLOCK_N * c.BLOCK_K // (self.per * 32 * c.num_warps))
+        self.flying = max(words, 1 if axis == "n" else c.BLOCK_M) * c.num_stages
+        self.sums = words * c.BLOCK_M * (self.per if axis == "n" else 1)
 
 
 def configs(problem: Problem) -> tuple[Config, ...]:
@@ -149,15 +155,15 @@ def configs(problem: Problem) -> tuple[Config, ...]:
     choices = _along_n if along(problem) == "n" else _along_k
     enough = PROGRAMS * problem.device.sms
     distinct = dict.fromkeys(choices(problem, rows))
-    fewest_idle = sorted(distinct, key=lambda config: -min(grid(problem, config), enough))
-    if problem.M * problem.N * problem.batch > MOST_PROGRAMS:
-        able = [c for c in fewest_idle if grid(problem, c) <= MOST_PROGRAMS]
+    fewest_idle = sorted(distinct, key=lambda config: -min(config.units(problem), enough))
+    if problem.space.elements > MOST_PROGRAMS:
+        able = [c for c in fewest_idle if c.units(problem) <= MOST_PROGRAMS]
         return tuple(able or fewest_idle)
     return tuple(fewest_idle)
 
 
 def _along_k(problem: Problem, rows: int) -> Iterator[Config]:
-    per = WORD.value // problem.itemsize if along(problem) else 1
+    per = WORD_BYTES // problem.itemsize if along(problem) else 1
     length = -(-problem.K // per)  # words
     for warps, most, lines in ALONG_K:
         if lines * rows > 16:
@@ -180,7 +186,7 @@ def _stages(steps: int, most: int) -> int:
 
 
 def _along_n(problem: Problem, rows: int) -> Iterator[Config]:
-    per = WORD.value // problem.itemsize
+    per = WORD_BYTES // problem.itemsize
     # The accumulators of a word are rows * per.
     rows = min(rows, 32 // per)
     stages = 8 if rows * per <= 8 else 4
@@ -205,3 +211,5 @@ def _split(problem: Problem, tile: Config, programs: int) -> int:
 
 
 ARGUMENTS = Arguments(fixed, tensors, workspace=room, options=options)
+#: All fits but pairs of columns, and tiles that are more than the programs of a launch.
+NEEDS = (SINGLE_COLUMNS, launchable(configs, min))

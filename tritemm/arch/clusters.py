@@ -1,0 +1,346 @@
+"""Tiles of clusters, which have any multiple of 8 columns: what fits, and what is shared."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+from ..kernels.device import cluster_mainloop, scheduler, wgmma
+from ..kernels.device.cluster_mainloop import LINE
+from ..problem import Config, Constraint, Device, Matrix, Problem
+from ..runtime.triton_private import clusters_why_not
+from ..runtime.workspace import Room
+from . import roles, sm90
+from .arguments import once_per
+from .gpus import clusters_at_once
+from .limits import COUNTED_K, PARTS
+from .lines import Box, Boxes, major_of
+from .roles import A_RING, FITS, RoleTile, config_of, cut, facts, partial_sums, piece_columns
+
+#: BLOCK_M, BLOCK_N and the warps of a tile, with as many stages as fit, in clusters of two.
+Numbers = tuple[int, int, int]
+#: BLOCK_M, warps, programs of a cluster, the least and the most BLOCK_N, of tiles as wide as fill
+#: so many waves of all SMs; those of cuBLAS are so too, by its kernels' names.
+Fitted = tuple[int, int, int, int, int]
+WAVES = (1, 2, 3)
+#: Parts that K is cut into, for one wave; and steps of a part, at least.
+COUNTS = (2, 3, 4, 6, 8)
+LEAST_STEPS = 8
+#: BLOCK_M, BLOCK_N and programs of a cluster, of the smallest tile that is fitted.
+SMALLEST = (64, 40, 2)
+#: Elements of C in the largest tile.
+LARGEST = 128 * 256
+#: As in a kernel; a call from the host costs several microseconds.
+_line_bytes = functools.cache(cluster_mainloop.line_bytes)
+_ring_bytes = functools.cache(cluster_mainloop.ring_bytes)
+_cluster_tile = functools.cache(scheduler.cluster_tile)
+_slabs_of = functools.cache(cluster_mainloop.slabs_of)
+unit = functools.cache(wgmma.unit)
+
+#: What the rungs need whose programs come in clusters, and those that cut K.
+NEEDS = (*roles.NEEDS, lambda p: clusters_why_not())
+NEEDS_IN_PARTS = (
+    COUNTED_K,
+    *NEEDS,
+    Constraint(
+        f"K is {{p.K}}; a cluster shares two steps of {LINE.value} or more",
+        lambda p: LINE.value < p.K,
+    ),
+)
+HOLDS_COLUMNS = Constraint(
+    "BLOCK_N is {t.c.BLOCK_N}; multiples of 8 up to {t.most_columns} are possible with "
+    "{t.c.BLOCK_M} rows",
+    lambda t: t.c.BLOCK_N % sm90.COLUMN_STEP == 0 and 8 <= t.c.BLOCK_N <= t.most_columns,
+)
+WARPS = Constraint(
+    "num_warps is {t.c.num_warps}; {t.possible} are possible{t.more}",
+    lambda t: t.c.num_warps in t.choices,
+)
+#: Of consumers with 4 warps each.
+TILE = (
+    Constraint(
+        "BLOCK_M is {t.c.BLOCK_M}; {t.possible_rows} are possible with {t.c.num_warps} warps",
+        lambda t: t.c.BLOCK_M in t.some_rows,
+    ),
+    HOLDS_COLUMNS,
+)
+#: A ring that is named by its address: as the first in shared memory, where Triton puts what is
+#: largest; and the room behind it is for few barriers.
+RING = (
+    A_RING,
+    FITS,
+    Constraint(
+        f"num_stages is {{t.c.num_stages}}; {sm90.MOST_STAGES} is possible",
+        lambda t: t.c.num_stages <= sm90.MOST_STAGES,
+    ),
+    Constraint(
+        "the output takes more shared memory than the stages; take more stages",
+        lambda t: not t.facts.c_by_tma or t.buffers * t.buffer < t.stages,
+    ),
+)
+
+
+class ClusterTile(RoleTile):
+    """A tile of any multiple of 8 columns, of consumers with 4 warps each.
+
+    A family says further: `choices` of warps; the columns of a `piece` of its output, and how many
+    `pieces` a consumer stores at most; bytes behind the ring that are neither its nor the output's
+    (`apart`).
+    """
+
+    choices, more, apart = (4, 8, 12), "", 0
+    registers = (HOLDS_COLUMNS,)
+
+    def __init__(self, p: Problem, c: Config):
+        super().__init__(p, c)
+        self.sharers = c.num_warps // sm90.WARPGROUP
+        #: Slabs of 64 rows of a consumer; and rows that a tile may have: one slab or two.
+        self.slabs = _slabs_of(c.BLOCK_M, c.num_warps)
+        least = 16 * c.num_warps
+        self.some_rows = (least,) if c.num_warps == 12 else (least, 2 * least)
+        self.possible_rows = " and ".join(map(str, self.some_rows))
+        #: Bytes of all stages together.
+        lines = c.num_stages * c.BLOCK_K // LINE.value
+        self.stages = lines * _line_bytes(c.BLOCK_M, c.BLOCK_N, self.facts.b_major)
+
+    @property
+    def most_columns(self) -> int:
+        """Columns whose accumulators the consumers' registers hold, at most."""
+        each = self.slabs * self.accumulators
+        return min(sm90.MOST_COLUMNS, 2 * self.most_accumulators // each)
+
+    @property
+    def buffer(self) -> int:
+        """Bytes of a buffer of each consumer."""
+        return sm90.ROWS * self.consumers * self.piece * self.facts.element
+
+    @property
+    def buffers(self) -> int:
+        """As many as are of use; 0 if none fits."""
+        room = self.facts.shared - _ring_bytes(self.stages) - self.apart - sm90.RESERVE
+        if not self.facts.c_by_tma:  # Triton pads what it exchanges between threads
+            return int(self.buffer + self.buffer // 8 <= room)
+        most = sm90.MOST_NARROW_BUFFERS if self.piece == 8 else sm90.MOST_BUFFERS
+        return max(0, min(most, self.pieces, room // self.buffer))
+
+
+@functools.lru_cache(maxsize=4096)
+def boxes_of(
+    problem: Problem, config: Config, columns: int, a_sharers: int = 1, b_sharers: int = 1
+) -> Boxes:
+    """Boxes of A, B and C, for `load_lines` and pieces of so many `columns`.
+
+    So many programs load a tile of A, and one of B, together.
+    """
+    a = _lines(problem.a, "N", config.BLOCK_M, a_sharers)
+    b = _lines(problem.b, "T", config.BLOCK_N, b_sharers)[::-1]
+    c = Box.of_c(problem, sm90.ROWS, columns)
+    return Boxes(Box.of(problem, problem.a, *a), Box.of(problem, problem.b, *b), c)
+
+
+def _lines(matrix: Matrix, along_k: str, lines: int, sharers: int) -> tuple[int, int]:
+    """Lines and elements of K of a box; it has as many lines as a tile."""
+    if major_of(matrix) == along_k:
+        return cluster_mainloop.share_of(lines, sharers), LINE.value
+    return sm90.ROWS, LINE.value // sharers
+
+
+class Multicast(ClusterTile):
+    """A tile of clusters that share the loads of an operand's tiles.
+
+    `choices` of warps, and what is said `more` of others. K is cut into `least` parts or more.
+    """
+
+    least = 1
+    needs = (
+        WARPS,
+        Constraint(
+            "CLUSTER is {t.c.CLUSTER}; 2 or 4 programs can share",
+            lambda t: t.c.CLUSTER in sm90.SHARING,
+        ),
+        *TILE,
+        Constraint("BLOCK_K is {t.c.BLOCK_K}; 64 is possible", lambda t: LINE.value == t.c.BLOCK_K),
+        Constraint(
+            "SPLIT_K is {t.c.SPLIT_K}; {t.least} or more are possible",
+            lambda t: t.least <= t.c.SPLIT_K,
+        ),
+        *PARTS,
+        *RING,
+    )
+
+    def __init__(self, p: Problem, c: Config):
+        super().__init__(p, c)
+        self.possible = f"{' or '.join(map(str, self.choices))} for a tile"
+        #: They share a tile, or there are two that take turns.
+        self.consumers = max(self.sharers, 2)
+
+    @property
+    def piece(self) -> int:
+        return unit(self.c.BLOCK_N)
+
+    @property
+    def pieces(self) -> int:
+        return self.slabs * self.c.BLOCK_N // self.piece
+
+    @property
+    def room(self) -> int:
+        """Clusters that have room at once."""
+        return clusters_at_once(self.c.CLUSTER, self.p.device)
+
+    @property
+    def shared(self) -> str:
+        """The operand that the programs of a cluster share: with which C takes fewer clusters, or
+        else that with the larger tiles; B of equals."""
+        high, wide = self._clusters("b"), self._clusters("a")
+        larger = "a" if self.c.BLOCK_M > self.c.BLOCK_N else "b"
+        return larger if high == wide else "b" if high < wide else "a"
+
+    def _clusters(self, shared: str) -> int:
+        tile = _cluster_tile(self.c.CLUSTER, shared, self.c.BLOCK_M, self.c.BLOCK_N)
+        return self.p.space.tiles(*tile)
+
+    @property
+    def clusters(self) -> int:
+        """Clusters that C takes."""
+        return self._clusters(self.shared)
+
+    @property
+    def together(self) -> bool:
+        return self.c.SPLIT_K > 1 and self.clusters * self.c.SPLIT_K <= self.room
+
+    @property
+    def columns(self) -> int:
+        piece = piece_columns(self.c.BLOCK_N, self.c.SPLIT_K) if self.together else self.piece
+        return min(self.piece, piece)
+
+    @property
+    def boxes(self) -> Boxes:
+        sharers = (self.c.CLUSTER, 1) if self.shared == "a" else (1, self.c.CLUSTER)
+        return boxes_of(self.p, self.c, self.columns, *sharers)
+
+    @classmethod
+    def grid(cls, problem: Problem, config: Config) -> int:
+        """Clusters."""
+        tile = cls(problem, config)
+        return min(max(1, tile.room), tile.clusters * config.SPLIT_K)
+
+    @staticmethod
+    def programs(config: Config) -> int:
+        """Programs of a cluster."""
+        return config.CLUSTER
+
+    @classmethod
+    def workspace(cls, problem: Problem, config: Config) -> Room:
+        """Where K is cut: for the sums of each program's consumers, and their counters."""
+        tile = cls(problem, config)
+        programs = tile.clusters * config.CLUSTER
+        floats = programs * config.SPLIT_K * config.BLOCK_M * config.BLOCK_N
+        return partial_sums(floats, programs * tile.sharers)
+
+
+class Cooperative(Multicast):
+    """Consumers share a tile."""
+
+    choices, more = (8, 12), "; cluster_pingpong takes 4"
+
+
+class Pingpong(Multicast):
+    """Each of two consumers has a tile."""
+
+    choices = (4,)
+
+
+class Split(Multicast):
+    """Several clusters share a tile's K; consumers share a tile, or take turns."""
+
+    least = 2
+    #: For any problem whose K can be cut.
+    for_any = (config_of(128, 128, 64, 8, 4, 2, 2),)
+
+
+@once_per(facts)
+def usual(problem: Problem, tiles: Sequence[Numbers], programs=(2,)) -> tuple[Config, ...]:
+    """The configs of those of the `tiles` that fit, in clusters of so many `programs`."""
+    found = (deepest(problem, *tile, count) for count in programs for tile in tiles)
+    return tuple(filter(None, found))
+
+
+@functools.lru_cache
+def fitted(
+    problem: Problem, table: Sequence[Fitted], besides: Sequence[Numbers] = (),
+    counts: Sequence[int] = (),
+) -> tuple[Config, ...]:  # fmt: skip
+    """Tiles whose columns are the fewest with which C takes so many waves, the fewest possible.
+
+    Or those with which it takes one where K is cut into as many parts as one of `counts`. None of
+    `besides`.
+    """
+    space, device, found = problem.space, problem.device, {}
+    rows, columns, programs = SMALLEST
+    parts = max(1, min(problem.K // (LEAST_STEPS * LINE.value), max(counts or COUNTS)))
+    if space.elements * parts < rows * columns * clusters_at_once(programs, device):
+        return ()
+    for rows, warps, programs, least, most in table:
+        step = 16 if counts else sm90.COLUMN_STEP  # parts are added up in pieces of 16 or more
+        if problem.N + step <= least:
+            continue
+        # Programs that share B stand one below the other, those that share A side by side.
+        high, low = space.bands(rows * programs), space.bands(rows)
+        for clusters, split in _waves(programs, device, counts):
+            tall, wide = clusters // high, clusters // low * programs
+            width = (tall if tall > wide else wide) * step
+            if not width or split > parts:
+                continue
+            columns = -(-problem.N // width) * step
+            if least <= columns <= most:
+                if programs != 2 or (rows, columns, warps) not in besides:
+                    found[deepest(problem, rows, columns, warps, programs, split)] = None
+                if not counts:
+                    break
+    found.pop(None, None)
+    return tuple(found)
+
+
+def fitted_in_parts(problem: Problem, table: Sequence[Fitted]) -> tuple[Config, ...]:
+    """Those where K is cut into some of `COUNTS`."""
+    return fitted(problem, table, counts=COUNTS)
+
+
+@functools.lru_cache
+def _waves(programs: int, device: Device, counts: Sequence[int]) -> Sequence[tuple[int, int]]:
+    """Clusters of one to three waves of whole tiles, or of one where K is cut; into how many."""
+    room = clusters_at_once(programs, device)
+    return [(room // n, n) for n in counts] if counts else [(n * room, 1) for n in WAVES]
+
+
+@once_per(facts)
+def deepest(
+    problem: Problem, rows: int, columns: int, warps: int, programs: int, split: int = 1
+) -> Config | None:
+    """The config with as many stages as fit, if any do.
+
+    Consumers take turns where much is stored for what is multiplied: two buffers first, or several
+    of pieces that leave together.
+    """
+    several = (8, 2, 1) if unit(columns) == 8 else (2, 1)
+    for least in several if warps == sm90.WARPGROUP else (1,):
+        for stages in range(8, 2, -1):
+            config = config_of(rows, columns, LINE.value, warps, stages, split, programs)
+            if Multicast(problem, config).buffers >= least:
+                return config
+    return None
+
+
+def shared_parts(table: Sequence[Fitted]) -> Callable[[Problem, int], Sequence[Config]]:
+    """`Limits.ordered` of a rung whose clusters have a part each."""
+
+    def configs(problem: Problem, parts: int) -> Sequence[Config]:
+        found = fitted(problem, table, counts=(parts,)) if parts > 1 else ()
+        return tuple(cut(config, parts, parts) for config in found)
+
+    return configs
+
+
+def few_waves(problem: Problem) -> bool:
+    """Whether swapped operands are worth a look: C is 0.1 to 3 waves of large tiles."""
+    return 0.1 <= problem.space.elements / (problem.device.sms * LARGEST) <= 3

@@ -1,0 +1,148 @@
+"""Tiles of clusters whose programs share one tile's K and exchange sums through shared memory."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+from ..kernels.device import exchange
+from ..kernels.device.cluster_mainloop import LINE
+from ..problem import Config, Constraint, Device, Problem
+from . import sm90
+from .arguments import once_per
+from .clusters import RING, TILE, WARPS, ClusterTile, boxes_of
+from .gpus import clusters_at_once
+from .limits import PARTS
+from .lines import Boxes
+from .roles import config_of, cut, facts, piece_columns
+
+#: BLOCK_M, BLOCK_N, BLOCK_K, and the warps of a tile, with as many stages as fit.
+Numbers = tuple[int, int, int, int]
+#: Stages at most.
+DEEPEST = 12
+#: As in the kernel; a call from the host costs several microseconds.
+_apart_bytes = functools.cache(exchange.apart_bytes)
+_slots_bytes = functools.cache(exchange.slots_bytes)
+_most_pieces = functools.cache(exchange.most_pieces)
+
+#: Partial sums, where the stages lie, or in room of their own; behind them are the barriers.
+SLOTS_FIT = Constraint(
+    "the sums don't fit where the stages lie; take more stages",
+    lambda t: t.slots <= max(t.stages, exchange.APART.value),
+)
+
+
+class Exchanging(ClusterTile):
+    """A tile of a cluster."""
+
+    possible = "4, 8 or 12"
+    needs = (
+        WARPS,
+        *TILE,
+        Constraint(
+            "BLOCK_K is {t.c.BLOCK_K}; multiples of 64 up to 256 are possible",
+            lambda t: t.c.BLOCK_K % LINE.value == 0 and 64 <= t.c.BLOCK_K <= 256,
+        ),
+        Constraint(
+            "SPLIT_K is {t.c.SPLIT_K}; clusters of 2 to "
+            f"{sm90.MOST_EXCHANGING} programs are possible",
+            lambda t: 2 <= t.c.SPLIT_K <= sm90.MOST_EXCHANGING,
+        ),
+        *PARTS,
+        *RING,
+        SLOTS_FIT,
+    )
+
+    def __init__(self, p: Problem, c: Config):
+        super().__init__(p, c)
+        self.consumers = self.sharers
+
+    @property
+    def piece(self) -> int:
+        return piece_columns(self.c.BLOCK_N, self.c.SPLIT_K)
+
+    columns = piece
+
+    @property
+    def pieces(self) -> int:
+        return self.slabs * _most_pieces(self.c.BLOCK_N, self.c.SPLIT_K, self.piece)
+
+    @property
+    def slots(self) -> int:
+        """Bytes of the partial sums that come to a program."""
+        return _slots_bytes(self.c.BLOCK_M, self.c.BLOCK_N, self.c.SPLIT_K, self.piece)
+
+    @property
+    def apart(self) -> int:
+        return _apart_bytes(self.slots)
+
+    @property
+    def boxes(self) -> Boxes:
+        return boxes_of(self.p, self.c, self.piece)
+
+
+@functools.lru_cache
+def fitted(problem: Problem, tiles: Sequence[Numbers]) -> tuple[Config, ...]:
+    """The configs of the `tiles`, and of some for few columns, whose clusters find room at once."""
+    if not sm90.has_wgmma(problem.device):
+        return ()
+    found, device = [], problem.device
+    for tile in _with_narrow(tiles, problem.N):
+        count = problem.space.tiles(*tile[:2])
+        if 2 * count <= device.sms:
+            for split in _splits(count, -(-problem.K // tile[2]), device):
+                found.append(deepest(problem, *tile, split))
+    return tuple(filter(None, found))
+
+
+def ordered(tiles: Sequence[Numbers]) -> Callable[[Problem, int], Sequence[Config]]:
+    """`Limits.ordered`: the same with clusters of as many programs as K has fixed parts.
+
+    Those for few columns also where rows are few.
+    """
+
+    def configs(problem: Problem, parts: int) -> Sequence[Config]:
+        if not 2 <= parts <= sm90.MOST_EXCHANGING:
+            return ()
+        room = clusters_at_once(parts, problem.device)
+        found = (
+            deepest(problem, *tile, parts)
+            for tile in _with_narrow(tiles, min(problem.M, problem.N))
+            if problem.space.tiles(*tile[:2]) <= room
+        )
+        return tuple(cut(config, parts, parts) for config in found if config)
+
+    return configs
+
+
+@functools.lru_cache(maxsize=4096)
+def _with_narrow(tiles: Sequence[Numbers], columns: int) -> Sequence[Numbers]:
+    """The tiles with some for at most 64 columns."""
+    if columns > 64:
+        return tiles
+    sizes = sorted({8, 16, 32, -(-columns // 8) * 8})
+    sizes = [n for n in sizes if n < 2 * columns and n != 64]
+    return tiles + tuple((m, n, 128, m // 16) for m in (64, 128) for n in sizes)
+
+
+@functools.lru_cache(maxsize=4096)
+def _splits(tiles: int, steps: int, device: Device) -> tuple[int, ...]:
+    """Numbers of programs for a tile: the most that one wave of all SMs has room for, and half
+    as many; 4 steps or more each."""
+    if steps < 8:
+        return ()
+    able = range(2, sm90.MOST_EXCHANGING + 1)
+    most = max((n for n in able if tiles <= clusters_at_once(n, device)), default=0)
+    return tuple(n for n in sorted({most, most // 2}) if 2 <= n <= steps // 4)
+
+
+@once_per(facts)
+def deepest(problem: Problem, *numbers: int) -> Config | None:
+    """The config with as many stages as fit; None if its partial sums don't fit there.
+
+    `numbers`: those of the tile, and programs of the cluster.
+    """
+    *tile, split = numbers
+    able = (config_of(*tile, stages, split) for stages in range(DEEPEST, 1, -1))
+    config = next(config for config in able if Exchanging(problem, config).buffers)
+    return config if SLOTS_FIT.holds(Exchanging(problem, config)) else None

@@ -1,0 +1,207 @@
+"""The rungs whose warps have roles: what WGMMA and TMA need of a problem, and their arguments."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+
+from ..kernels.device import epilogue_ops, split_k, subtile
+from ..kernels.device.shape import Shape
+from ..problem import GATED, INTERPRETER, PLAIN, Config, Constraint, Problem, Tile, kept, refusal
+from ..runtime.workspace import Room
+from ..spec import Arguments, Workspace
+from . import sm90
+from .arguments import sizes, strides
+from .limits import SINGLE_COLUMNS, counted
+from .lines import Box, by_tma, c_major, from_registers, major_of, readable
+
+#: Accumulators of a thread up to which the epilogue loads a residual ahead; programs that own a
+#: share of a tile's sum, at most.
+LOADED_AHEAD, OWNERS = subtile.ROOMY.value, split_k.OWNERS.value
+#: Types of operands, in PTX.
+TYPES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "tf32"}
+
+NO_INTERPRETER = Constraint(
+    "Gluon kernels don't run in Triton's interpreter", lambda p: p.device != INTERPRETER
+)
+SIXTEEN_BITS = Constraint(
+    "operands of 16 bits are needed, and these are {p.a.dtype}",
+    lambda p: p.a.dtype in (torch.float16, torch.bfloat16),
+)
+HAS_WGMMA = Constraint(
+    "WGMMA needs compute capability 9.0; {p.device.name} has {p.device.version}",
+    lambda p: sm90.has_wgmma(p.device),
+)
+IN_FP32 = Constraint(
+    "sums are kept in float32, not in {p.accumulate}", lambda p: p.accumulate == torch.float32
+)
+
+
+@kept
+def sixteen_bits(problem: Problem) -> str | None:
+    """What nearly all of the rungs need, found once."""
+    return refusal((NO_INTERPRETER, HAS_WGMMA, SIXTEEN_BITS, IN_FP32, readable, counted), problem)
+
+
+#: What the rungs need that finish columns one by one.
+NEEDS = (SINGLE_COLUMNS, sixteen_bits)
+
+
+class Facts(NamedTuple):
+    """What of a problem decides how tiles fit; sizes in bytes."""
+
+    shared: int  # of a program
+    size: int  # of an element of A and B
+    element: int  # of an element of C
+    b_major: str
+    c_by_tma: bool  # TMA stores C
+    a_registers: bool  # WGMMA takes A from registers
+    gated: bool
+
+
+@kept
+def facts(problem: Problem) -> Facts:
+    return Facts(
+        problem.device.shared, problem.itemsize, problem.c.dtype.itemsize, major_of(problem.b),
+        by_tma(c_major(problem)), from_registers(problem), problem.epilogue.gated,
+    )  # fmt: skip
+
+
+@functools.cache
+def config_of(
+    m: int,
+    n: int,
+    k: int,
+    warps: int,
+    stages: int,
+    split: int = 1,
+    cluster: int = 1,
+    parts: int = 1,
+) -> Config:
+    """A config of a Gluon rung; one object for equal ones."""
+    more = {"ORDER": "grouped", "SPLIT_K": split, "CLUSTER": cluster, "PARTS": parts}
+    return Config(m, n, k, warps, stages, **more)
+
+
+def cut(c: Config, split: int, parts: int = 1) -> Config:
+    """The same with K split among so many programs, and cut into so many fixed parts."""
+    tile = c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_warps, c.num_stages
+    return config_of(*tile, split, c.CLUSTER, parts)
+
+
+def piece_columns(columns: int, programs: int) -> int:
+    """Columns of the pieces of a tile that so many programs divide between them.
+
+    As few as possible for the program that has most; a piece costs as much as some more.
+    """
+    widths = [width for width in (64, 32, 16, 8) if columns % width == 0]
+    return min(widths, key=lambda width: -(-columns // (width * programs)) * (width + 4))
+
+
+def partial_sums(floats: int, tiles: int) -> Room:
+    """Room for so many partial sums, and for a counter per tile."""
+    return Room(floats, torch.float32, tiles)
+
+
+A_RING = Constraint(
+    "num_stages is {t.c.num_stages}; a ring needs 2 or more", lambda t: t.c.num_stages >= 2
+)
+FITS = Constraint(
+    "stages and output together don't fit into shared memory; take fewer stages",
+    lambda t: t.buffers > 0,
+)
+
+
+class RoleTile(Tile):
+    """What a kernel is told of a tile when it is compiled (`Shape`), and its boxes.
+
+    A family says: `consumers`; how many of them share a tile (`sharers`); the `warps` of a launch;
+    the `rows` of a consumer's slab; the `columns` that the epilogue stores at a time; the `buffers`
+    of each consumer's output, 0 if none fits; the `boxes`; the operand that a cluster's programs
+    share (`shared`); whether all parts of a tile's K run `together`; those of its needs that are
+    of `registers`.
+    """
+
+    warpgroups = True
+    rows, warps, shared, together = sm90.ROWS, sm90.WARPGROUP, "b", False
+    registers: ClassVar[tuple[Constraint, ...]] = ()
+
+    def __init__(self, problem: Problem, config: Config):
+        super().__init__(problem, config)
+        self.facts = facts(problem)
+        #: Accumulators of each element of a tile: of K so far, or of this part of it too.
+        self.accumulators = 2 if config.PARTS > config.SPLIT_K else 1
+
+    @property
+    def most_accumulators(self) -> int:
+        """Accumulators that a thread has registers for."""
+        in_parts = self.accumulators > 1
+        return (sm90.ACCUMULATORS_IN_PARTS if in_parts else sm90.ACCUMULATORS)[self.sharers]
+
+    def described(self, a, b, c) -> dict[str, Any]:
+        """Descriptors of the boxes, and C's address."""
+        return self.boxes.described(Box.gluon_descriptor, a, b, c)
+
+    @classmethod
+    def able(cls, problem: Problem, configs: Iterable[Config], *needs: Constraint):
+        """Those of the `configs` whose tiles hold the `needs`."""
+        return tuple(c for c in configs if refusal(needs, cls(problem, c)) is None)
+
+    @classmethod
+    def whole(cls, configs: Callable[[Problem], Sequence[Config]]):
+        """`Limits.ordered` of a rung whose programs have all of K, in one of its `configs`."""
+
+        def ordered(problem: Problem, parts: int) -> Sequence[Config]:
+            in_parts = (cut(config, 1, parts) for config in configs(problem))
+            return cls.able(problem, in_parts, *cls.registers)
+
+        return ordered
+
+    @classmethod
+    def arguments(cls, workspace: Workspace | None = None) -> Arguments:
+        """A rung's; the tensors of its `workspace` are the partial sums and the counters."""
+
+        def tensors(problem: Problem, config: Config, a, b, c, *work) -> dict[str, Any]:
+            named = cls(problem, config).described(a, b, c)
+            if workspace:
+                named["partials_ptr"], named["counters_ptr"] = work or (None, None)
+            return named
+
+        def fixed(problem: Problem, config: Config) -> dict[str, Any]:
+            shape = {"SHAPE": cls(problem, config).shape}
+            return shape | sizes(problem) | strides("c", "01mn", problem.c)
+
+        def options(problem: Problem, config: Config) -> dict[str, Any]:
+            """A launch may begin before the one before it has ended: kernels wait for it."""
+            tile = cls(problem, config)
+            registers = sm90.REGISTERS[tile.sharers]
+            return {"num_warps": tile.warps, "maxnreg": registers, "launch_pdl": True}
+
+        return Arguments(fixed, tensors, workspace, options)
+
+    @property
+    def shape(self) -> Shape:
+        p, c, after, boxes = self.p, self.c, self.p.epilogue, self.boxes
+        return Shape(
+            c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_stages, c.num_warps, self.consumers, self.rows,
+            c.ORDER, c.GROUP_M, c.SPLIT_K, c.CLUSTER, self.columns,
+            A_MAJOR=boxes.a.major, B_MAJOR=boxes.b.major, C_MAJOR=c_major(p),
+            BATCHED=p.batch > 1, WIDE=p.wide, TYPE=TYPES[p.a.dtype], BUFFERS=self.buffers,
+            SHARED=self.shared, TOGETHER=self.together, PARTS=c.PARTS, PLAIN=after == PLAIN,
+            LINES=_in_lines(p), BIAS=after.along, GATED=after.gated,
+            ACTIVATION=GATED.get(after.activation, after.activation),
+        )  # fmt: skip
+
+
+def _in_lines(problem: Problem) -> bool:
+    """Whether there is an epilogue with operands as `LINES` of `load_operands` takes them."""
+    residual, vector = problem.epilogue.residual, epilogue_ops.VECTOR.value
+    if problem.epilogue == PLAIN or problem.c.cols % vector:
+        return False
+    if residual is None:
+        return True
+    pitches = *residual.strides[:2], residual.pitch("N") or 1
+    return residual.aligned and not any(pitch % vector for pitch in pitches)

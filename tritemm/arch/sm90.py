@@ -1,0 +1,63 @@
+"""What sm_90 (Hopper) has beside what older architectures have: TMA, WGMMA, clusters."""
+
+from __future__ import annotations
+
+from ..machine.driver import MOST_PROGRAMS
+from ..problem import INTERPRETER, Device
+
+#: Compute capability. TMA is in all that are newer, WGMMA in none.
+CAPABILITY = (9, 0)
+
+#: Bytes of which addresses, strides and the inner side of a box of TMA are multiples.
+TMA_BYTES = 16
+#: Lines (rows or columns) of a box of TMA, at most.
+BOX_LINES = 256
+#: Bytes of a line that TMA swizzles; and of the lines of K of a stage, one to four of these.
+LINE_BYTES = 128
+DEPTHS = (128, 256, 512)
+
+#: Warps of a warpgroup; rows of the tile that it multiplies at a time, and columns, which are a
+#: multiple of `COLUMN_STEP`.
+WARPGROUP = 4
+ROWS, COLUMN_STEP, MOST_COLUMNS = 64, 8, 256
+
+#: Registers per thread before the roles take and give, of up to two consumers and of three: the
+#: warpgroups of 128 threads, one of which is the producer's, share 65536.
+REGISTERS = {1: 168, 2: 168, 3: 128}
+#: fp32 accumulators of a thread, by consumers: 240 registers hold these and the addresses; of
+#: three, ptxas plans with the registers before they are given.
+ACCUMULATORS = {1: 192, 2: 192, 3: 96}
+#: The same where half of them hold the sum of the parts of K so far.
+ACCUMULATORS_IN_PARTS = {1: 192, 2: 192, 3: 128}
+
+#: Programs of a cluster that share loads; and that share one tile's K, at most.
+SHARING = (2, 4)
+MOST_EXCHANGING = MOST_PROGRAMS
+#: Bytes of shared memory besides stages and output: barriers, and what the roles are handed.
+RESERVE = 2048
+#: Stages of a ring that is named by its address: two barriers for each, and two more, in the 512
+#: bytes behind them.
+MOST_STAGES = 31
+#: Buffers of a consumer's output; and of pieces of 8 columns, which leave together.
+MOST_BUFFERS, MOST_NARROW_BUFFERS = 4, 16
+#: Parts of K: who comes to add them up is counted in 8 bits (`parts`), and the steps of all parts
+#: in 32.
+MOST_PARTS = 128
+
+
+def has_tma(device: Device) -> bool:
+    """Whether TMA moves tiles."""
+    return device.capability >= CAPABILITY
+
+
+def has_wgmma(device: Device) -> bool:
+    """Whether WGMMA multiplies; Triton's interpreter is taken for a device that has it."""
+    return device.capability[0] == CAPABILITY[0]
+
+
+def launches_early(device: Device) -> bool:
+    """Whether a launch may begin before the one before it has ended, for the kernel to wait.
+
+    (Programmatic dependent launch.)
+    """
+    return has_tma(device) and device.name != INTERPRETER.name
