@@ -68,6 +68,7 @@ def example() -> dict[str, tuple[str, float]]:
     M, N, K = asked.M, asked.N, asked.K
     rung = numbers.rungs[RUNG.name]
     m, n, k = CONFIG.BLOCK_M, CONFIG.BLOCK_N, CONFIG.BLOCK_K
+    own_step, own_ends, own_power = own_factors(rung, kind_of(asked).word(RUNG))
     tiles = -(-M // m) * -(-N // n)
     waves, depth = -(-tiles // device.sms), -(-K // k)
     last = tiles - (waves - 1) * device.sms
@@ -80,19 +81,20 @@ def example() -> dict[str, tuple[str, float]]:
     waits = numbers.latency / (CONFIG.num_stages - 1)
 
     def step(programs: int) -> float:
-        return math.hypot(products, alone, programs * together, waits)
+        return own_step * math.hypot(products, alone, programs * together, waits)
 
     steps = depth * ((waves - 1) * step(device.sms) + step(last))
     slower = numbers.throttle * steps / (steps + BRIEF)
     steps *= 1 + slower
     rate = numbers.memory_rate / device.sms
     store = 2 * m * n / rate
-    ends = (rung.ends + store) * (1 + (waves - 1) * rung.shown)
+    late = own_ends * rung.ends
+    ends = (late + store) * (1 + (waves - 1) * rung.shown)
     memory = asked.bytes / numbers.memory_rate
     each, pairs = asked.bytes / tiles, device.sms / 2
     earlier = asked.bytes - each * (last if last <= pairs else last - pairs)
     read = earlier / numbers.memory_rate + each / numbers.pair_rate
-    power = asked.flops * (numbers.power + numbers.traffic * (1 / m + 1 / n))
+    power = own_power * asked.flops * (numbers.power + numbers.traffic * (1 / m + 1 / n))
     busy = max(steps + ends, power)
     loads = (asked.bytes - 2 * M * N) / numbers.memory_rate
     overlap = numbers.overlap * min(busy, loads)
@@ -102,22 +104,23 @@ def example() -> dict[str, tuple[str, float]]:
         "steps": (
             f"{tiles} tiles of {m} x {n} on {device.sms} SMs are {waves} waves of {depth} steps. "
             f"A step takes {1e6 * step(device.sms):.3g} µs, and {1e6 * step(last):.3g} in the last "
-            f"wave, of {last} tiles: the root of the squares of {1e6 * products:.3g} for "
-            f"products, {1e6 * alone:.3g} for what an SM draws from L2, "
-            f"{1e6 * last * together:.3g} for what {last} do, and {1e6 * waits:.3g} for the "
-            f"latency of a load; and {100 * slower:.0f} % more, "
+            f"wave, of {last} tiles: {own_step:.3g}, the tile's own factor, times the root of the "
+            f"squares of {1e6 * products:.3g} for products, {1e6 * alone:.3g} for what an SM draws "
+            f"from L2, {1e6 * last * together:.3g} for what {last} do, and {1e6 * waits:.3g} for "
+            f"the latency of a load; and {100 * slower:.0f} % more, "
             "since the clock falls meanwhile",
             steps,
         ),
         "ends": (
-            f"{1e6 * rung.ends:.3g} µs, and {1e6 * store:.3g} µs to store {m} x {n} elements; of "
-            f"all tiles but one {100 * rung.shown:.0f} % are not hidden behind the next",
+            f"{1e6 * late:.3g} µs, {own_ends:.3g} times the rung's, and {1e6 * store:.3g} µs to "
+            f"store {m} x {n} elements; of all tiles but one {100 * rung.shown:.0f} % are not "
+            "hidden behind the next",
             ends,
         ),
         "power": (
             f"{asked.flops / 1e9:.0f} GFLOP at {1e15 * numbers.power:.3g} fs, and "
-            f"{1e15 * numbers.traffic:.3g} fs times 1/{m} + 1/{n}; it counts if it is more than "
-            "steps and ends",
+            f"{1e15 * numbers.traffic:.3g} fs times 1/{m} + 1/{n}, all times {own_power:.3g}; "
+            "it counts if it is more than steps and ends",
             power,
         ),
         "memory": (
@@ -133,6 +136,13 @@ def example() -> dict[str, tuple[str, float]]:
             max(busy, memory, read) + overlap + rung.launch + cold,
         ),
     }
+
+
+def own_factors(rung: constants.Rung, word: str) -> tuple[float, float, float]:
+    """Of the example's tile: those of a step, of the ends and of the power."""
+    c = CONFIG
+    tile = c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_warps, c.num_stages, c.CLUSTER
+    return rung.tiles.get(word, {}).get(tile, (1.0, 1.0, 1.0))
 
 
 def example_text() -> str:
@@ -186,7 +196,9 @@ def fitted() -> str:
         f"And of each of {len(numbers.rungs)} rungs: its launch ({spread['launch']}), what cold "
         f"operands add ({spread['cold']}), a tile's ends ({spread['ends']}), how much of them "
         "shows, and for each type its share of the dense rate at the settled clock, which a card "
-        f"below its power limit exceeds. These are {_count(numbers)} numbers in all.",
+        f"below its power limit exceeds. And of {len(_tiles(numbers))} tiles three factors of "
+        f"their own: of a step ({_range(numbers, 0)}), of the ends ({_range(numbers, 1)}) and of "
+        f"the power ({_range(numbers, 2)}). These are {_count(numbers)} numbers in all.",
     ]  # fmt: skip
     for other in gpus.files():
         if rates := other.get("rates"):
@@ -203,8 +215,20 @@ def _shown(value: float, unit: str) -> str:
 
 def _count(numbers: constants.Constants) -> int:
     """The fitted numbers, without those that are 0."""
+    factors = 3 * len(_tiles(numbers))
     rungs = (4 + len(rung.efficiency) + 2 * len(rung.load) for rung in numbers.rungs.values())
-    return sum(getattr(numbers, name) != 0 for name in constants.NUMBERS) + sum(rungs)
+    return sum(getattr(numbers, name) != 0 for name in constants.NUMBERS) + sum(rungs) + factors
+
+
+def _tiles(numbers: constants.Constants) -> list[tuple[float, float, float]]:
+    """The factors of each tile that has some."""
+    kinds = (known for rung in numbers.rungs.values() for known in rung.tiles.values())
+    return [factors for known in kinds for factors in known.values()]
+
+
+def _range(numbers: constants.Constants, which: int) -> str:
+    values = [factors[which] for factors in _tiles(numbers)]
+    return f"{min(values):.2g} to {max(values):.2g}"
 
 
 def _spread(values: Sequence[float]) -> str:

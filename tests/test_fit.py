@@ -87,7 +87,7 @@ def test_tensors_are_predicted_as_numbers_are():
     assert {s.kernel.name for s in samples} > {"gemv", "stream_k", "cluster_split_k", "pipelined"}
     assert any(s.config.PACK for s in samples) and any(s.config.CLUSTER == 4 for s in samples)
     for numbers in (constants.of(H200), constants.of(H100), constants.analytic(H200)):
-        table = Table(samples)
+        table = Table(samples, numbers)
         found = table.seconds(table.numbers(numbers)).tolist()
         for sample, seconds in zip(samples, found, strict=True):
             one = model.breakdown(sample.kernel, sample.problem, sample.config, numbers).total
@@ -177,7 +177,7 @@ class TestFile:
 
     def test_the_shipped_one_is_small_and_is_taken(self):
         path = gpus.path_of(H200.name)
-        assert path.name == "nvidia-h200.json" and path.stat().st_size < 8_000
+        assert path.name == "nvidia-h200.json" and path.stat().st_size < 20_000
         data = json.loads(path.read_text())
         assert gpus.device_of(data) == H200
         assert constants.of(H200) == constants.from_json(data["fitted"], H200)

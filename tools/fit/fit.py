@@ -62,7 +62,7 @@ def fit(
     limit.
     """
     start = start or known.of(samples[0].problem.device)
-    table, measured = Table(samples), _Measured(samples)
+    table, measured = Table(samples, start), _Measured(samples)
     first = table.numbers(start)
     starts = {(g, name): v for g, some in first._asdict().items() for name, v in some.items()}
     logs = {place: torch.zeros_like(values).requires_grad_() for place, values in starts.items()}
@@ -100,7 +100,12 @@ def _rung(rung: Rung) -> dict:
     numbers = {name: _short(getattr(rung, name)) for name in PLAIN}
     efficiency = {word: _short(value) for word, value in sorted(rung.efficiency.items())}
     load = {word: [_short(value) for value in pair] for word, pair in sorted(rung.load.items())}
-    return numbers | {"efficiency": efficiency, "load": load}
+    tiles = {
+        word: {"x".join(map(str, tile)): list(factors) for tile, factors in known.items()}
+        for word, known in sorted(rung.tiles.items())
+    }
+    found = numbers | {"efficiency": efficiency, "load": load}
+    return found | {"tiles": tiles} if tiles else found
 
 
 def _short(value: float) -> float:
@@ -181,7 +186,7 @@ class Quality:
 def quality(samples: Sequence[Sample], constants: Constants) -> Quality:
     """The quality of `constants` on those of the `samples` that were not scaled."""
     samples = [sample for sample in samples if not sample.scaled]
-    table = Table(samples)
+    table = Table(samples, constants)
     predicted = table.seconds(table.numbers(constants)).tolist()
     errors, per_race = [], defaultdict(list)
     for sample, seconds in zip(samples, predicted, strict=True):

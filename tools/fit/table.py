@@ -46,9 +46,12 @@ class TensorNames:
 
 
 class Table:
-    """Samples of one device; `rungs` and `words` are what their rows refer to."""
+    """Samples of one device; `rungs` and `words` are what their rows refer to.
 
-    def __init__(self, samples: Sequence[Sample]):
+    The factors of tiles are those of `start`: they stay as they are.
+    """
+
+    def __init__(self, samples: Sequence[Sample], start: Constants | None = None):
         self.device = samples[0].problem.device
         self.rungs: dict[str, Kernel] = {}
         self.words: dict[tuple[str, str], float] = {}  # with what a load is taken for
@@ -57,7 +60,7 @@ class Table:
         rungs, words = list(self.rungs), list(self.words)
         self.rung = torch.tensor([rungs.index(group.kernel.name) for group in groups])
         self.word = torch.tensor([words.index(_word(group)) for group in groups])
-        start = known.analytic(self.device)
+        start = start or known.analytic(self.device)
         for alike in (False, True):
             rows = [
                 i for i, group in enumerate(groups) if group.kernel.cost.independent_ctas == alike

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ...arch import gpus
@@ -30,6 +30,9 @@ class Rung(NamedTuple):
     efficiency: Mapping[str, float]  # share of the dense rate, by `Kind.word`
     #: By `Kind.word`, where tiles are alike: s of a load's share of an element, and of the ends.
     load: Mapping[str, tuple[float, float]]
+    #: By `Kind.word` and a tile's BLOCK_M, BLOCK_N, BLOCK_K, warps, stages and cluster, where one
+    #: is more than 2 % from 1: factors of a k-step, of the ends and of what power allows.
+    tiles: Mapping[str, Mapping[tuple[int, ...], tuple[float, float, float]]] = {}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -156,5 +159,15 @@ def analytic(device: Device) -> Constants:
 
 def from_json(fitted: Mapping, device: Device) -> Constants:
     """The numbers that a file has under `fitted`, with the device's own launch."""
-    rungs = {name: Rung(**values) for name, values in fitted["rungs"].items()}
+    rungs = {name: _rung(**values) for name, values in fitted["rungs"].items()}
     return Constants(**fitted["rates"], launch=gpus.physics(device).launch, rungs=rungs)
+
+
+def _rung(tiles: Mapping[str, Mapping[str, Sequence[float]]] = {}, **values) -> Rung:
+    """A rung of such a file, which names a tile "128x256x64x8x4x2"."""
+    read = lambda tile: tuple(map(int, tile.split("x")))  # noqa: E731
+    by_word = {
+        word: {read(tile): tuple(factors) for tile, factors in known.items()}
+        for word, known in tiles.items()
+    }
+    return Rung(**values, tiles=by_word)
