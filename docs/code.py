@@ -27,7 +27,7 @@ from cuda_reference import cubin, toolkit
 from cuda_reference.rungs import RUNGS as CUDA_RUNGS
 from perf.competitors import rung_of
 from perf.sources import hashes
-from tritemm.compile import asm
+from tritemm.compile import asm, pool
 from tritemm.compile.sass import count_instructions, count_of
 from tritemm.rungs import RUNGS
 from tritemm.spec import Kernel
@@ -70,6 +70,7 @@ def record(chosen: Sequence[str] = ()) -> dict[str, Any]:
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TRITON_CACHE_DIR"] = folder  # of the worker that compiles Triton's rungs
+        pool.close_idle()
         for key in chosen or asked():
             name, _, sm = key.partition(" sm_")
             kernel = own.get(rung_of(name))

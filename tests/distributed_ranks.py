@@ -251,7 +251,7 @@ def check_gemm(mesh):
             ]
             rest = activation, 2.0, -1.0
             options = (*OPTIONS, torch.float32)
-            found = silently(OPERATORS.gemm.default, x, y, *placed, *rest, *options)
+            found = silently(OPERATORS.gemm.default, x, y, *placed, *rest, False, *options)
             near(found, epilogue(product, *terms, *rest), expected)
 
 
@@ -268,7 +268,7 @@ def check_a_gate_stays_with_its_partner(mesh):
     for a_placed, b_placed in ((Shard(0), R), (R, Shard(1)), (Shard(1), Shard(0)), (R, R)):
         x, y, z = place(a, mesh, a_placed), place(b, mesh, b_placed), place(bias, mesh, R)
         rest = "swiglu", 1.0, 1.0
-        found = OPERATORS.gemm.default(x, y, z, None, *rest, *OPTIONS, torch.float32)
+        found = OPERATORS.gemm.default(x, y, z, None, *rest, False, *OPTIONS, torch.float32)
         assert found.shape == want.shape
         torch.testing.assert_close(found.full_tensor().cpu(), want, rtol=1e-3, atol=1e-3)
 
@@ -280,7 +280,7 @@ def check_terms_are_added_once(mesh):
     terms = place(bias, mesh, R), place(residual, mesh, R)
     for activation, expected in [("", P), ("relu", R), ("", P)]:
         rest = activation, 1.0, 2.0
-        found = OPERATORS.gemm.default(x, y, *terms, *rest, *OPTIONS, torch.float32)
+        found = OPERATORS.gemm.default(x, y, *terms, *rest, False, *OPTIONS, torch.float32)
         same(found, epilogue(a @ b, bias, residual, *rest), expected)
 
 
@@ -289,7 +289,7 @@ def check_integers_are_not_divided(mesh):
     bias = whole(12, dtype=torch.int32)
     x, y = place(a, mesh, Shard(1)), place(b, mesh, Shard(0))
     for term in (None, place(bias, mesh, R)):
-        rest = term, None, "", 1.0, 1.0, *OPTIONS, torch.int32
+        rest = term, None, "", 1.0, 1.0, False, *OPTIONS, torch.int32
         expected = a.int() @ b.int() + (0 if term is None else bias)
         same(OPERATORS.gemm.default(x, y, *rest), expected, P if term is None else R)
 
@@ -326,7 +326,7 @@ def check_gradients_of_gemm(mesh):
         terms = [R if expected == P else like(expected, t, 2) for t in plain[2:]]
         placements = a_placed, b_placed, *terms
         sharded = [place(t, mesh, p) for t, p in zip(plain, placements, strict=True)]
-        found = OPERATORS.gemm.default(*sharded, *rest, *OPTIONS, torch.float32)
+        found = OPERATORS.gemm.default(*sharded, *rest, False, *OPTIONS, torch.float32)
         assert found.placements == (expected,)
         incoming = place(grad, mesh, R if expected == P else expected)
         for gradient, value in zip(
@@ -502,7 +502,8 @@ def torchs_products():
         dtype = torch.float32 if a.is_floating_point() else torch.int32
         return (a.to(dtype) @ b.to(dtype)).to(out_dtype)
 
-    def gemm(a, b, bias, residual, activation, alpha, beta, *options):
+    def gemm(a, b, bias, residual, activation, alpha, beta, symmetric, *options):
+        assert not symmetric
         product = mm(a, b, *options)
         return epilogue(product, bias, residual, activation, alpha, beta).to(product.dtype)
 

@@ -445,7 +445,7 @@ def test_operator_and_transforms():
     x, w, b = (torch.randn(s, device=DEVICE).double() for s in ((3, 4), (10, 4), (10,)))
     r = torch.randn(3, 5, device=DEVICE).double()
     types = torch.float64, torch.float64
-    args = (x, w.mT, b, r, "swiglu", 2.0, 0.5, "auto", None, *types)
+    args = (x, w.mT, b, r, "swiglu", 2.0, 0.5, False, "auto", None, *types)
     torch.library.opcheck(torch.ops.tritemm.gemm, args)
 
     def ours(x):

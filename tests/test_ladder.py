@@ -55,7 +55,7 @@ def test_a_rung_is_one_short_file():
 
 @pytest.mark.parametrize("kernel", RUNGS, ids=lambda kernel: kernel.name)
 def test_a_rung_and_the_device_functions_that_it_uses_are_short(kernel):
-    """At most 1200 lines: what a reader of one rung has to read, helpers of helpers included."""
+    """At most 1300 lines: what a reader of one rung has to read, helpers of helpers included."""
     first, *others = files_of(file_of(kernel))
     known = {}
     for file in others:
@@ -73,7 +73,7 @@ def test_a_rung_and_the_device_functions_that_it_uses_are_short(kernel):
         unread += found
     assert used
     lengths = (n.end_lineno - n.decorator_list[0].lineno + 1 for n in used)
-    assert len(text.splitlines()) + sum(lengths) <= 1200
+    assert len(text.splitlines()) + sum(lengths) <= 1300
 
 
 def is_of_the_device(node):

@@ -497,8 +497,9 @@ def test_compile_fullgraph(dynamic, training):
 def test_opcheck():
     x, w, b, r = leaf(3, 4), leaf(5, 4), leaf(5), leaf(3, 5)
     for activation in ("", "silu"):
-        args = (x, w.mT, b, r, activation, 2.0, 0.5, "auto", None, torch.float64, torch.float64)
-        torch.library.opcheck(torch.ops.tritemm.gemm, args)
+        given = b, r, activation, 2.0, 0.5, False
+        options = "auto", None, torch.float64, torch.float64
+        torch.library.opcheck(torch.ops.tritemm.gemm, (x, w.mT, *given, *options))
 
 
 def test_vmap():

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from torch.optim import _muon
 
 from perf.machine import ROOT
 
@@ -47,6 +48,21 @@ def test_another_seed_is_another_run_and_the_same_one_is_not(example):
     text = train_gpt.pages()
     first, again, other = (train_gpt.train(args, text, False, seed)[0] for seed in (0, 0, 1))
     assert first == again != other
+
+
+def test_muon_by_ours_beside_torchs(example, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    muon = example("muon")
+    text = torch.randint(256, (4096,), generator=torch.Generator().manual_seed(0))
+    monkeypatch.setattr(muon, "pages", lambda: text.to(torch.uint8))
+    assert muon.main(["--tiny", "--steps", "2"]) == 0
+    assert _muon._zeropower_via_newtonschulz is muon.TORCHS
+    heads, first, *steps = capsys.readouterr().out.splitlines()[:4]
+    assert heads.split()[:3] == ["step", "torch", "tritemm"]
+    assert len(set(first.split()[1:4])) == 1
+    for line in steps:
+        theirs, ours, gram, _ = map(float, line.split()[1:])
+        assert abs(ours - theirs) < 0.02 > abs(gram - theirs)
 
 
 def test_logits_alone_and_among_others(example, capsys):

@@ -309,7 +309,9 @@ def test_nothing_that_the_dispatcher_calls_is_compiled_after_a_break():
     def step(a, b, loss, out):
         # In none of these graphs is what writes to an `out` that isn't contiguous, or goes back.
         torch.ops.tritemm.gemm_out(a, b, *NOTHING, "auto", None, None, out=out)
-        torch.ops.tritemm.gemm_out(a, b, None, out, "", 1.0, 1.0, "auto", None, None, out=out)
+        torch.ops.tritemm.gemm_out(
+            a, b, None, out, "", 1.0, 1.0, False, "auto", None, None, out=out
+        )
         loss.backward()
         return out + 1
 
@@ -758,7 +760,7 @@ def test_gradients_are_multiplied_as_asked():
     class Record(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             if func is torch.ops.tritemm.gemm.default:
-                asked.append(args[7:10])
+                asked.append(args[8:11])
             return func(*args, **(kwargs or {}))
 
     y = tritemm.matmul(x, w, precision="bf16x3", kernel="naive")

@@ -309,6 +309,26 @@ def stream_k__rest_to_the_last(program, programs, tiles, steps):
     return program * share, left if program == programs - 1 else (program + 1) * share
 
 
+def symmetric__unfolded(program, count):
+    """Walks the triangle itself, row by row."""
+    row = 0
+    while program > row:
+        program -= row + 1
+        row += 1
+    return row, program
+
+
+def symmetric__as_if_even(program, count):
+    nth, place = divmod(program, count + 1)
+    row = count - 1 - nth
+    return (row, place) if place <= row else (nth, place - row - 1)
+
+
+def symmetric__whole(program, count):
+    """All tiles of C."""
+    return divmod(program, count)
+
+
 def swizzled__full_groups(row, column, tiles_m, tiles_n, GROUP_M):
     """Right where GROUP_M divides tiles_m, and nowhere else."""
     group, inside = divmod(row, GROUP_M)

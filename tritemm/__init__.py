@@ -29,6 +29,7 @@ if not _missing:
         from .api.explain import explain
         from .api.matmul import matmul
         from .api.row_parallel import row_parallel_linear
+        from .api.symmetric import newton_schulz, syrk
         from .api.tuning import tune
         from .api.warming import warmup
         from .nn import Linear, convert
@@ -60,9 +61,11 @@ __all__ = [
     "linear",
     "matmul",
     "mv",
+    "newton_schulz",
     "nn",
     "row_parallel_linear",
     "set_batch_invariant_mode",
+    "syrk",
     "tune",
     "tuning",
     "warmup",

@@ -32,6 +32,7 @@ Rung = Literal[
     "cluster_pingpong",
     "multicast_split_k",
     "cluster_split_k",
+    "symmetric",
 ]
 
 #: Where a rung's file lies, which bears its number too.

@@ -93,6 +93,8 @@ class Limits:
     tile: type[Tile] = Tile
     #: Whether tiles may have other sizes than powers of two; the `tile` says which.
     odd_tiles: bool = False
+    #: Whether it computes the triangle of a symmetric C.
+    symmetric: bool = False
     #: Whether it can cut K into `Config.PARTS`.
     fixed_parts: bool = False
     #: Whether the terms of a sum are added in the order of K, whatever the sizes and the tile, in
@@ -193,6 +195,8 @@ class Kernel:
 
     def why_not(self, problem: Problem) -> str | None:
         """Why it can't run the problem, in one sentence; None if it can."""
+        if problem.epilogue.symmetric and not self.limits.symmetric:
+            return "it computes all tiles of C, and C is symmetric"
         return refusal(self.limits.needs, problem)
 
     def configs(self, problem: Problem) -> tuple[Config, ...]:
@@ -374,6 +378,7 @@ def _fixed_part(kernel: TritonKernel, problem: Problem, config: Config) -> Launc
         "SPLIT_K": config.SPLIT_K,
         "CLUSTER": config.CLUSTER,
         "BATCHED": problem.batch > 1,
+        "TRIANGULAR": problem.epilogue.symmetric,
         "WIDE": problem.wide,
         "EVEN_K": problem.K % config.BLOCK_K == 0,
         "PRECISION": problem.precision,

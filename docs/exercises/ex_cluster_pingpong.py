@@ -36,10 +36,9 @@ def tiles(
     cluster: int, clusters: int, consumer: int, steps: int, stages: int
 ) -> list[tuple[int, int, int]]:
     """(tile, stage, parity) of each turn, as the rung's `compute` goes through them."""
-    shape = SimpleNamespace(
+    shape = formulas.shape(
         BLOCK_M=128, BLOCK_N=192, BLOCK_K=64, STAGES=stages, CLUSTER=2, SHARED="b", WARPS=4,
-        A_MAJOR="N", B_MAJOR="T", TYPE="bf16", ORDER="linear", GROUP_M=1, BATCHED=False, SPLIT_K=1,
-        PARTS=1,
+        A_MAJOR="N", B_MAJOR="T", TYPE="bf16", ORDER="linear", GROUP_M=1,
     )  # fmt: skip
     kernel = formulas.module("scheduler", 2 * cluster, 2 * clusters)
     columns = 2 * TURNS * clusters

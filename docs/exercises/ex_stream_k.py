@@ -12,9 +12,8 @@ may share a tile.
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 
-from docs.pictures.formulas import module
+from docs.pictures.formulas import module, shape
 
 from . import same
 
@@ -31,14 +30,11 @@ def answer(program: int, programs: int, tiles: int, steps: int) -> tuple[int, in
 
 def check(function: Callable[[int, int, int, int], tuple[int, int]]) -> None:
     """Against the scheduler of the kernel, run in the place of every program."""
-    shape = SimpleNamespace(
-        CLUSTER=1, SHARED="", BLOCK_M=1, BLOCK_N=1, BLOCK_K=1, GROUP_M=1, ORDER="linear",
-        BATCHED=False, SPLIT_K=0, PARTS=1,
-    )  # fmt: skip
+    own = shape(CLUSTER=1, SHARED="", BLOCK_M=1, BLOCK_N=1, BLOCK_K=1, GROUP_M=1, ORDER="linear")
     for programs, tiles, steps in CASES:
-        shape.SPLIT_K = programs
+        own.SPLIT_K = programs
         for program in range(programs):
             kernel = module("stream_k", program, programs)
-            own = kernel.stream_k(kernel.Scheduler(tiles, 1, steps, 1, 1, shape))
+            work = kernel.stream_k(kernel.Scheduler(tiles, 1, steps, 1, 1, own))
             arguments = {"program": program, "programs": programs, "tiles": tiles, "steps": steps}
-            same(function, (own.begin, own.end), **arguments)
+            same(function, (work.begin, work.end), **arguments)

@@ -16,6 +16,7 @@ from . import (
     split,
     swizzle,
     timelines,
+    triangle,
     words,
 )
 
@@ -43,6 +44,7 @@ PICTURES: dict[str, Callable[[], str]] = {
     **timelines.PICTURES,
     "buffers": overlap.buffers,
     "skewed-words": words.skewed,
+    "folded-triangle": triangle.folded,
 }
 
 

@@ -6,13 +6,12 @@ From `Scheduler.place`, `share_of` and `line_bytes` of tritemm/kernels/device/.
 from __future__ import annotations
 
 import dataclasses
-from types import SimpleNamespace
 
 from tritemm.arch import gpus
 
 from . import draw
 from .draw import BLUE, LIGHT, MARGIN, ORANGE, Bar, Panel, picture
-from .formulas import module
+from .formulas import module, shape
 from .split import SMS
 
 #: Elements of K in a step, of 2 bytes.
@@ -55,14 +54,14 @@ class Cluster:
 
     def tiles(self, down: int, across: int) -> dict[tuple[int, int], tuple[int, int]]:
         """(row, column) of each tile of so many -> (cluster, program of the cluster)."""
-        shape = SimpleNamespace(
+        own = shape(
             CLUSTER=self.programs, SHARED=self.shared, BLOCK_M=self.rows, BLOCK_N=self.columns,
-            GROUP_M=16, ORDER="grouped", BATCHED=False, SPLIT_K=1, PARTS=1,
+            GROUP_M=16, ORDER="grouped",
         )  # fmt: skip
         found = {}
         for program in range(down * across):
             kernel = module("scheduler", program, down * across)
-            work = kernel.Scheduler(down * self.rows, across * self.columns, DEPTH, 1, 1, shape)
+            work = kernel.Scheduler(down * self.rows, across * self.columns, DEPTH, 1, 1, own)
             _, _, row, col = work.place(work.first())
             found[row // self.rows, col // self.columns] = work.first(), work.rank()
         return found

@@ -52,6 +52,12 @@ class _Plain(ast.NodeTransformer):
         return node.func.value if to else node
 
 
+def shape(**words: Any) -> SimpleNamespace:
+    """A kernel's SHAPE: of one whole C and a whole K, where `words` don't say otherwise."""
+    whole = {"BATCHED": False, "TRIANGULAR": False, "SPLIT_K": 1, "PARTS": 1}
+    return SimpleNamespace(**whole | words)
+
+
 def _language(program: int, programs: int) -> dict[str, Any]:
     """What those files use of Triton."""
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from types import SimpleNamespace
 
 from . import draw
 from .draw import LIGHT, MARGIN, Panel, picture
-from .formulas import module
+from .formulas import module, shape
 
 #: The kernels' tile, and the SMs of an H200.
 ROWS, COLUMNS, DEPTH, SMS = 128, 256, 64, 132
@@ -35,12 +34,12 @@ def pieces(
 
     In stream-K at most `parts` programs share a tile.
     """
-    shape = SimpleNamespace(
+    own = shape(
         CLUSTER=1, SHARED="", BLOCK_M=ROWS, BLOCK_N=COLUMNS, BLOCK_K=DEPTH, GROUP_M=1,
-        ORDER="grouped", BATCHED=False, SPLIT_K=parts, PARTS=1,
+        ORDER="grouped", SPLIT_K=parts,
     )  # fmt: skip
     kernel = module(name, program, programs)
-    work = kernel.Scheduler(tiles * ROWS, COLUMNS, steps * DEPTH, 1, 1, shape)
+    work = kernel.Scheduler(tiles * ROWS, COLUMNS, steps * DEPTH, 1, 1, own)
     numbers = range(work.first(), work.units(), work.stride())
     if name == "stream_k":
         work = kernel.stream_k(work)

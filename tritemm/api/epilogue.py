@@ -7,7 +7,7 @@ import sys
 
 import torch
 
-from ..dtypes import beyond_float, check_epilogue, whole
+from ..dtypes import beyond_float, check_epilogue, check_flag, whole
 from ..problem import ACTIVATIONS, GATED, EpilogueInputs
 from ..runtime import fast_path
 from ..runtime.sizes import expands, fits, holds
@@ -30,11 +30,13 @@ def checked(
 ) -> tuple[tuple[int, ...], EpilogueInputs]:
     """The result's shape, and what the operator is given to follow a @ b; or an error.
 
-    `given`: bias, residual, activation, alpha and beta as `matmul` takes them. `a` and `b` are
-    `input` and `other` with two dimensions or more, and `shape` is that of their product.
+    `given`: bias, residual, activation, alpha, beta and symmetric as `matmul` takes them. `a` and
+    `b` are `input` and `other` with two dimensions or more, and `shape` is that of their product.
     """
-    bias, residual, activation, alpha, beta = given
+    bias, residual, activation, alpha, beta, symmetric = given
     activation = activation_of(activation, b)
+    if symmetric:
+        check_symmetric(symmetric, shape, bias, activation)
     alpha = factor("alpha", alpha)
     beta = None if beta is None else factor("beta", beta)
     onto = residual is None and out is not None and bool(beta)
@@ -61,7 +63,20 @@ def checked(
     bias, residual = _shaped(bias, residual, b.shape[-1], shape, input, other, onto)
     if beta == 0 and not (residual is None or attends(residual)):
         residual = None  # its values, NaN among them, are not read
-    return shape, EpilogueInputs(bias, residual, activation, float(alpha), float(beta))
+    return shape, EpilogueInputs(bias, residual, activation, float(alpha), float(beta), symmetric)
+
+
+def check_symmetric(symmetric, shape: tuple[int, ...], bias, activation: str) -> None:
+    """Refuse what makes a result of this shape other than symmetric."""
+    check_flag("symmetric", symmetric)
+    if len(shape) < 2 or not holds(shape[-1] == shape[-2]):
+        raise ValueError(
+            f"symmetric=True: the result has shape {list(shape)}, and a symmetric one is square"
+        )
+    for name, given in (("bias", bias is not None), ("activation", activation in GATED)):
+        if given:
+            what = "adds to columns" if name == "bias" else f"{activation} halves the columns"
+            raise ValueError(f"symmetric=True: {name}= {what}, so the result isn't symmetric")
 
 
 def _shaped(bias, residual, columns: int, shape, input, other, onto: bool):
@@ -133,7 +148,9 @@ def unchecked(given: tuple, a, b, out) -> tuple[EpilogueInputs, torch.Tensor, to
 
     None where `checked` must look at it. What is no part of the kind is looked at here.
     """
-    bias, residual, activation, alpha, beta = given
+    bias, residual, activation, alpha, beta, symmetric = given
+    if symmetric is not False and (symmetric is not True or bias is not None):
+        return None
     if type(alpha) not in NUMBERS or beyond_float(alpha):
         return None
     if beta is not None and (type(beta) not in NUMBERS or beyond_float(beta)):
@@ -150,7 +167,7 @@ def unchecked(given: tuple, a, b, out) -> tuple[EpilogueInputs, torch.Tensor, to
     if not all(t is None or fast_path.plain(t) for t in (bias, residual)):
         return None
     try:
-        then = EpilogueInputs.made(a, b, bias, residual, activation or "", alpha, beta)
+        then = EpilogueInputs.made(a, b, bias, residual, activation or "", alpha, beta, symmetric)
     except (IndexError, OverflowError, RuntimeError, TypeError):  # what doesn't fit, or is none
         return None
     return then, bias, residual

@@ -16,7 +16,7 @@ from ..problem.config import Config
 from ..rungs import Rung
 from ..spec import Kernel
 from .arguments import check_dense, operands
-from .epilogue import activation_of
+from .epilogue import activation_of, check_symmetric
 
 
 def explain(
@@ -30,6 +30,7 @@ def explain(
     accumulate: torch.dtype | None = None,
     out_dtype: torch.dtype | None = None,
     activation: Activation | None = None,
+    symmetric: bool = False,
     device: str | int | torch.device | None = None,
 ) -> dispatch.Choice:
     """What `matmul` would run for these arguments, and why; nothing is launched.
@@ -58,10 +59,12 @@ def explain(
     activation = activation_of(activation, b)
     check_epilogue(a.dtype, activation)
     shape = result_shape(a, b, activation)
+    if symmetric:
+        check_symmetric(symmetric, shape, None, activation)
     if 0 in shape or a.shape[-1] == 0:
         raise ValueError(f"no kernel runs: the result {shape} with K = {a.shape[-1]} needs none")
     out = torch.empty(shape, dtype=out_dtype, device="meta")
-    then = EpilogueInputs.made(a, b, None, None, activation)
+    then = EpilogueInputs.made(a, b, None, None, activation, symmetric=symmetric)
     problem = plan.matrices(a, b, out, precision, accumulate, then)[0]
     if device is not None:
         problem = dataclasses.replace(problem, device=device)

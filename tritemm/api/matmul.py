@@ -46,6 +46,7 @@ def matmul(
     residual: torch.Tensor | None = None,
     alpha: float = 1,
     beta: float | None = None,
+    symmetric: bool = False,
 ) -> torch.Tensor:
     """Matrix product with `torch.matmul`'s semantics, and what follows it in the same kernel.
 
@@ -73,6 +74,10 @@ def matmul(
         residual: what is added last; broadcastable to the result's shape.
         alpha, beta: factors of the product and of the residual. With `out` and no residual, `beta`
             is that of what `out` holds: `matmul(a, b, out=c, beta=1)` adds to it.
+        symmetric: whether the caller knows that the result is symmetric, as that of a @ a.mT, or
+            of symmetric matrices that commute; a residual must be too. What lies above the diagonal
+            is then the mirror of what lies below, to the bit, and takes no arithmetic. Derivatives
+            are those of the product.
 
     Returns:
         A contiguous tensor, [..., M, N]; dimensions are dropped for 1-D operands as torch does.
@@ -90,8 +95,9 @@ def matmul(
     >>> tritemm.matmul(a, a.mT).tolist()
     [[3.0, 3.0], [3.0, 3.0]]
     """
-    given = bias, residual, activation, alpha, beta
-    if bias is activation is residual is beta is None and type(alpha) in NUMBERS and alpha == 1:
+    given = bias, residual, activation, alpha, beta, symmetric
+    nothing = bias is activation is residual is beta is None and symmetric is False
+    if nothing and type(alpha) in NUMBERS and alpha == 1:
         given = None
     asked = kernel, precision, accumulate, out_dtype, config, batch_invariant
     if not is_dynamo_compiling():
@@ -104,7 +110,7 @@ def matmul(
             matmul, tensors, input, other, out=out, kernel=kernel, config=config,
             batch_invariant=batch_invariant, precision=precision, accumulate=accumulate,
             out_dtype=out_dtype, bias=bias, activation=activation, residual=residual, alpha=alpha,
-            beta=beta,
+            beta=beta, symmetric=symmetric,
         )  # fmt: skip
     if is_dynamo_compiling() and given is out is None:
         # One node of the graph, for which few things have to be looked at before each call of it.
@@ -117,9 +123,9 @@ def matmul(
 def _known(input, other, given: tuple | None, out, asked: tuple) -> torch.Tensor | None:
     """The result, past torch's dispatcher, of a call of a kind that was made before; else None.
 
-    `given` is bias, residual, activation, alpha and beta, or None if nothing follows the product;
-    `asked` is kernel, precision, accumulator, result type, config and batch_invariant. Not for
-    compiled code.
+    `given` is bias, residual, activation, alpha, beta and symmetric, or None if nothing follows the
+    product; `asked` is kernel, precision, accumulator, result type, config and batch_invariant. Not
+    for compiled code.
     """
     if not fast_path.AVAILABLE or type(input) not in fast_path.PLAIN:
         return None  # others are asked for nothing, not their type

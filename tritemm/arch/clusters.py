@@ -14,7 +14,7 @@ from . import roles, sm90
 from .arguments import once_per
 from .gpus import clusters_at_once
 from .limits import COUNTED_K, PARTS
-from .lines import Box, Boxes, major_of
+from .lines import Box, Boxes, by_tma, major_of
 from .roles import A_RING, FITS, RoleTile, config_of, cut, facts, partial_sums, piece_columns
 
 #: BLOCK_M, BLOCK_N and the warps of a tile, with as many stages as fit, in clusters of two.
@@ -75,7 +75,7 @@ RING = (
     ),
     Constraint(
         "the output takes more shared memory than the stages; take more stages",
-        lambda t: not t.facts.c_by_tma or t.buffers * t.buffer < t.stages,
+        lambda t: not by_tma(t.c_major) or t.buffers * t.buffer < t.stages,
     ),
 )
 
@@ -111,14 +111,15 @@ class ClusterTile(RoleTile):
 
     @property
     def buffer(self) -> int:
-        """Bytes of a buffer of each consumer."""
-        return sm90.ROWS * self.consumers * self.piece * self.facts.element
+        """Bytes of a buffer of each consumer, with that of its mirror if there is one."""
+        both = 1 + self.in_squares
+        return both * sm90.ROWS * self.consumers * self.piece * self.facts.element
 
     @property
     def buffers(self) -> int:
         """As many as are of use; 0 if none fits."""
         room = self.facts.shared - _ring_bytes(self.stages) - self.apart - sm90.RESERVE
-        if not self.facts.c_by_tma:  # Triton pads what it exchanges between threads
+        if not by_tma(self.c_major):  # Triton pads what it exchanges between threads
             return int(self.buffer + self.buffer // 8 <= room)
         most = sm90.MOST_NARROW_BUFFERS if self.piece == 8 else sm90.MOST_BUFFERS
         return max(0, min(most, self.pieces, room // self.buffer))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -60,6 +61,7 @@ class Facts(NamedTuple):
     c_by_tma: bool  # TMA stores C
     a_registers: bool  # WGMMA takes A from registers
     gated: bool
+    symmetric: bool
 
 
 @kept
@@ -67,6 +69,7 @@ def facts(problem: Problem) -> Facts:
     return Facts(
         problem.device.shared, problem.itemsize, problem.c.dtype.itemsize, major_of(problem.b),
         by_tma(c_major(problem)), from_registers(problem), problem.epilogue.gated,
+        problem.epilogue.symmetric,
     )  # fmt: skip
 
 
@@ -136,6 +139,19 @@ class RoleTile(Tile):
         self.accumulators = 2 if config.PARTS > config.SPLIT_K else 1
 
     @property
+    def in_squares(self) -> bool:
+        """Whether TMA stores the pieces of a symmetric C and their mirrors; else threads do."""
+        square = self.columns == self.rows and c_major(self.p) == "N"
+        return self.facts.symmetric and square
+
+    @property
+    def c_major(self) -> str:
+        """How C is stored; see `lines.c_major`."""
+        if self.facts.symmetric and not self.in_squares:
+            return "t" if self.p.c.layout == "T" else "n"
+        return c_major(self.p)
+
+    @property
     def most_accumulators(self) -> int:
         """Accumulators that a thread has registers for."""
         in_parts = self.accumulators > 1
@@ -188,12 +204,17 @@ class RoleTile(Tile):
         return Shape(
             c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_stages, c.num_warps, self.consumers, self.rows,
             c.ORDER, c.GROUP_M, c.SPLIT_K, c.CLUSTER, self.columns,
-            A_MAJOR=boxes.a.major, B_MAJOR=boxes.b.major, C_MAJOR=c_major(p),
+            A_MAJOR=boxes.a.major, B_MAJOR=boxes.b.major, C_MAJOR=self.c_major,
             BATCHED=p.batch > 1, WIDE=p.wide, TYPE=TYPES[p.a.dtype], BUFFERS=self.buffers,
-            SHARED=self.shared, TOGETHER=self.together, PARTS=c.PARTS, PLAIN=after == PLAIN,
-            LINES=_in_lines(p), BIAS=after.along, GATED=after.gated,
+            SHARED=self.shared, TOGETHER=self.together, PARTS=c.PARTS, PLAIN=_is_plain(p),
+            TRIANGULAR=after.symmetric, LINES=_in_lines(p), BIAS=after.along, GATED=after.gated,
             ACTIVATION=GATED.get(after.activation, after.activation),
         )  # fmt: skip
+
+
+def _is_plain(problem: Problem) -> bool:
+    """Whether C gets the accumulator as it is."""
+    return dataclasses.replace(problem.epilogue, symmetric=False) == PLAIN
 
 
 def _in_lines(problem: Problem) -> bool:

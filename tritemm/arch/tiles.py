@@ -188,11 +188,13 @@ class PowerTile(RoleTile):
         known = self.facts
         stages = self.c.num_stages * (self.c.BLOCK_M + self.c.BLOCK_N) * self.c.BLOCK_K * known.size
         room = known.shared - sm90.RESERVE - stages
-        most = self.limit() or (self.c.BLOCK_N if known.c_by_tma else POINTER_COLUMNS)
+        pieces = known.symmetric or not known.c_by_tma
+        most = self.limit() or (POINTER_COLUMNS if pieces else self.c.BLOCK_N)
         columns = min(half for half in self.halves if half) // (1 + known.gated)
         columns = min(columns, most)
         while columns >= sm90.COLUMN_STEP:
-            if self.own * self.c.BLOCK_M * columns * known.element <= room:
+            element = known.element * (1 + known.symmetric)  # a piece and its mirror
+            if self.own * self.c.BLOCK_M * columns * element <= room:
                 return columns
             columns //= 2
         return 0

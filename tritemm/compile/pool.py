@@ -334,7 +334,8 @@ def keep(worker: Worker) -> None:
 
 
 @atexit.register
-def _close_idle() -> None:
+def close_idle() -> None:
+    """Have the next one who takes a worker start it, in the environment as it is then."""
     while _IDLE:
         _IDLE.pop().close()
 

@@ -112,7 +112,8 @@ def key(problem: Problem) -> str:
     sizes = f"{p.M}x{p.N}x{p.K} {p.batches[0]}x{p.batches[1]}"
     matrices = " ".join(_matrix(m) for m in (p.a, p.b, p.c))
     gated = f" {p.epilogue.activation}" if p.epilogue.gated else ""
-    return f"{sizes} {matrices} {short_name(p.accumulate)} {p.precision}{gated}"
+    half = " symmetric" if p.epilogue.symmetric else ""
+    return f"{sizes} {matrices} {short_name(p.accumulate)} {p.precision}{gated}{half}"
 
 
 def _matrix(matrix: Matrix) -> str:

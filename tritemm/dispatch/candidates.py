@@ -162,8 +162,8 @@ def _interpreted(problem: Problem, rungs: Sequence[Kernel], every: bool) -> Iter
     """The rungs as they are: in the interpreter, a copy or a swap gains nothing."""
     for rung in rungs:
         few = rung.policy.few_rows
-        fits = every or few is None or few(problem) >= problem.M
-        if rung.why_not(problem) is None and fits:
+        fits = (few is None or few(problem) >= problem.M) and rung.policy.suits(problem)
+        if rung.why_not(problem) is None and (every or fits):
             yield Group(rung, (rung.interpreted,), problem)
 
 

@@ -70,7 +70,7 @@ KERNEL = TritonKernel(
     grid=grid, interpreted=None,
     limits=Limits(
         Cooperative.menu(TILES), needs=(gated_or_tf32,), tile=Cooperative, fixed_parts=True,
-        ordered=Cooperative.ordered(TILES),
+        symmetric=True, ordered=Cooperative.ordered(TILES),
     ),
     policy=Policy(supersedes=True, swap=spares_a_copy),
     cost=CostHint(0.98, persistent=True, epilogue_overlap=0.4, a_registers=True),

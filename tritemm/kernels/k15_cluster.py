@@ -81,7 +81,7 @@ KERNEL = TritonKernel(
     arguments=Cooperative.arguments(), grid=Cooperative.grid, clusters=Cooperative.programs,
     limits=Limits(
         configs, needs=NEEDS, tile=Cooperative, odd_tiles=True, fixed_parts=True,
-        ordered=Cooperative.whole(configs),
+        ordered=Cooperative.whole(configs), symmetric=True,
     ),
     policy=Policy(swap=few_waves),
     cost=CostHint(0.98, persistent=True, epilogue_overlap=0.75),

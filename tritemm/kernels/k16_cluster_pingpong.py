@@ -90,7 +90,9 @@ def ordered(problem, parts):
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=cluster_pingpong_kernel, interpreted=None,
     arguments=Pingpong.arguments(), grid=Pingpong.grid, clusters=Pingpong.programs,
-    limits=Limits(configs, needs=NEEDS, tile=Pingpong, odd_tiles=True, ordered=ordered),
+    limits=Limits(
+        configs, needs=NEEDS, tile=Pingpong, odd_tiles=True, ordered=ordered, symmetric=True
+    ),
     policy=Policy(swap=few_waves),
     cost=CostHint(0.98, persistent=True, epilogue_overlap=0.8, pingpong=True),
 )  # fmt: skip

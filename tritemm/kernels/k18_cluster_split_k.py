@@ -97,7 +97,7 @@ KERNEL = TritonKernel(
     grid=lambda problem, config: config.tiles(problem), clusters=lambda config: config.SPLIT_K,
     limits=Limits(
         configs, needs=NEEDS_IN_PARTS, tile=Exchanging, odd_tiles=True, fixed_parts=True,
-        in_order=False, ordered=ordered(TILES),
+        in_order=False, ordered=ordered(TILES), symmetric=True,
     ),
     policy=Policy(suits=suits), cost=CostHint(0.98, exchanges=True), interpreted=None,
 )  # fmt: skip

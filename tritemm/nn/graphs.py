@@ -22,7 +22,7 @@ from torch.fx import Graph, Node
 
 from ..api.blas import linear
 from ..op.schema import GEMM
-from ..problem import ACCUMULATE, ACTIVATIONS, GATED, activated
+from ..problem import ACCUMULATE, ACTIVATIONS, GATED, NOTHING, EpilogueInputs, activated
 from ..runtime import inductor
 from ..runtime.operators import called_by_inductor, define, implement
 
@@ -157,12 +157,13 @@ def _products(graph: Graph) -> list[_Product]:
 
 
 def _product(node: Node) -> _Product | None:
-    input, other, bias, residual, activation, alpha, _, *options = node.args
-    kernel, precision, accumulate, dtype = options
-    usual = kernel == "auto" and residual is None and activation == "" and alpha == 1
+    input, other, *rest = node.args
+    then = EpilogueInputs(*rest[: len(NOTHING)])
+    kernel, precision, accumulate, dtype = rest[len(NOTHING) :]
+    usual = kernel == "auto" and then._replace(bias=None, beta=1.0) == NOTHING
     if not usual or dtype != input.meta["val"].dtype or accumulate != ACCUMULATE[dtype]:
         return None
-    return _Product(node, input, other, bias, precision, _transposed(other))
+    return _Product(node, input, other, then.bias, precision, _transposed(other))
 
 
 def _transposed(node: Node) -> Node | None:
@@ -282,7 +283,8 @@ def _activate(graph: Graph, product: _Product) -> None:
     if word is None:
         return
     rest = "auto", product.precision, ACCUMULATE[product.value.dtype], product.value.dtype
-    args = product.input, product.other, product.bias, None, word, 1.0, 0.0, *rest
+    then = EpilogueInputs(product.bias, activation=word, beta=0.0)
+    args = product.input, product.other, *then, *rest
     with graph.inserting_before(end):
         end.replace_all_uses_with(_call(graph, end, GEMM, args, end.meta["val"]))
 

@@ -14,7 +14,7 @@ import torch
 
 from ..dispatch.request import for_gradients
 from ..plan.kinds import product
-from ..problem import GATED, NOTHING, EpilogueInputs, after, result_shape
+from ..problem import GATED, NOTHING, EpilogueInputs, after, mirrored, result_shape
 from ..runtime import fast_path
 from ..runtime.sizes import known, same, summed
 from ..runtime.torch_private import (
@@ -33,31 +33,32 @@ from .schema import GEMM
 _NAMES = "first", "second"
 
 
-def rule(keys, a, b, bias, residual, activation, alpha, beta, *options):
+def rule(keys, a, b, bias, residual, activation, alpha, beta, symmetric, *options):
     """The operator's rule: records where a gradient or a tangent asks for it, and goes on."""
     tensors = a, b, bias, residual
     forward_mode = has_tangent(*tensors)
     if not forward_mode and not compute_requires_grad(*tensors):
-        return below_autograd(GEMM, keys, *tensors, activation, alpha, beta, *options)
+        return below_autograd(GEMM, keys, *tensors, activation, alpha, beta, symmetric, *options)
     if activation:
         read, unread = (residual, None) if beta else (None, residual)
-        linear = GEMM(a, b, bias, unread, "", alpha, 0.0, *options)
-        return after(linear, activation, read, beta)
-    return _Linear.record(keys, forward_mode, *tensors, alpha, beta, *options)
+        linear = GEMM(a, b, bias, unread, "", alpha, 0.0, symmetric, *options)
+        result = after(linear, activation, read, beta)
+        return mirrored(result) if symmetric else result
+    return _Linear.record(keys, forward_mode, *tensors, alpha, beta, symmetric, *options)
 
 
 class _Linear(Derivatives):
-    """The derivatives of alpha * a @ b + bias + beta * residual."""
+    """The derivatives of alpha * a @ b + bias + beta * residual, symmetric or not."""
 
     @staticmethod
-    def forward(ctx, keys, forward_mode, a, b, bias, residual, alpha, beta, *options):
+    def forward(ctx, keys, forward_mode, a, b, bias, residual, alpha, beta, symmetric, *options):
         ctx.options, ctx.factors = options, (alpha, beta)
         ctx.operands = tuple((tuple(t.shape), t.stride(), t.dtype) for t in (a, b))
         ctx.added = _kinds(bias, residual)
         _save(ctx, a, b, ctx.needs_input_grad[2:4])
         if forward_mode:
             ctx.save_for_forward(a, b)
-        return onwards(GEMM, keys, a, b, bias, residual, "", alpha, beta, *options)
+        return onwards(GEMM, keys, a, b, bias, residual, "", alpha, beta, symmetric, *options)
 
     @staticmethod
     def backward(ctx, grad):
@@ -68,7 +69,7 @@ class _Linear(Derivatives):
             options = for_gradients(word), *types
             found = _gradients(grad, *ctx.saved_tensors, ctx.operands, needs[:2], options)
         found = _scaled(found, ctx.operands, ctx.factors[0])
-        return None, None, *found, *_of_added(grad, needs, ctx.added, ctx.factors[1]), *[None] * 6
+        return None, None, *found, *_of_added(grad, needs, ctx.added, ctx.factors[1]), *[None] * 7
 
     @staticmethod
     def jvp(ctx, _keys, _forward_mode, a_tangent, b_tangent, bias_tangent, residual_tangent, *_):
@@ -190,7 +191,10 @@ def _apart(a, b, options, then, bias, residual) -> torch.Tensor | None:
     if residual is not None and (residual.dtype is not a.dtype or residual.device != a.device):
         return None
     linear = repeated(a, b, None, options, then.before(), bias)
-    return linear if linear is None else after(linear, then.activation, residual, then.beta)
+    if linear is None:
+        return None
+    result = after(linear, then.activation, residual, then.beta)
+    return mirrored(result) if then.symmetric else result
 
 
 def _product(a, b, options: tuple, alpha: float = 1.0) -> torch.Tensor:

@@ -122,7 +122,10 @@ def _gemm(a, b, bias, residual, activation, *options) -> list[_Sharding]:
     types = [term.tensor_meta.dtype for term in terms if term is not None]
     # Neither is the activation of a sum the sum of theirs, nor has DTensor parts of an integer.
     whole = bool(activation) or not all(dtype.is_floating_point for dtype in types)
+    symmetric = options[2]
     for result, *operands in _products(a, b):
+        if symmetric and any(result.is_shard(dim) for dim in (rank - 2, rank - 1)):
+            continue  # a device would mirror what it has not
         if whole and result.is_partial():
             continue
         if activation in GATED and result.is_shard(rank - 1):

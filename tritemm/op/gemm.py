@@ -38,19 +38,24 @@ def gemm_out(a, b, then: EpilogueInputs, options: tuple, out: torch.Tensor) -> N
     GEMM_OUT(a, b, *then, *options[:-1], out=out)
 
 
-def _gemm(a, b, bias, residual, activation, alpha, beta, *options):
-    then = EpilogueInputs.made(a, b, bias, residual, activation, alpha, beta)
-    return product(a, b, None, options, then)
+#: Arguments of the operator that are an `EpilogueInputs`.
+_INPUTS = len(NOTHING)
 
 
-def _gemm_out(a, b, bias, residual, activation, alpha, beta, *options, out):
-    then = EpilogueInputs.made(a, b, bias, residual, activation, alpha, beta)
-    product(a, b, out, (*options, out.dtype), then)
+def _gemm(a, b, *args):
+    then = EpilogueInputs.made(a, b, *args[:_INPUTS])
+    return product(a, b, None, args[_INPUTS:], then)
 
 
-def _fake(a, b, bias, residual, activation, alpha, beta, kernel, precision, accumulate, out_dtype):
+def _gemm_out(a, b, *args, out):
+    then = EpilogueInputs.made(a, b, *args[:_INPUTS])
+    product(a, b, out, (*args[_INPUTS:], out.dtype), then)
+
+
+def _fake(a, b, *args):
     inductor.lower(GEMM, "torch.ops.tritemm.gemm_into", optional=2)
-    return a.new_empty(result_shape(a, b, activation), dtype=out_dtype)
+    then = EpilogueInputs(*args[:_INPUTS])
+    return a.new_empty(result_shape(a, b, then.activation), dtype=args[-1])
 
 
 def _fake_out(*args, out):
@@ -77,24 +82,31 @@ _PLAIN = (False, False, *NOTHING[2:])
 
 def _given(a, b, *args) -> EpilogueInputs:
     """What follows, of the tensors that are there, whether each is, and the rest."""
-    *tensors, biased, added, activation, alpha, beta = args
+    count = len(args) - _INPUTS
+    if not 0 <= count <= 2:
+        raise RuntimeError(
+            "this code was compiled with another version of tritemm, whose operator had other "
+            "arguments, and kept by torch. Delete torch's compile caches (TORCHINDUCTOR_CACHE_DIR)"
+        )
+    tensors, (biased, added, *more) = args[:count], args[count:]
     bias, residual = tensors[0] if biased else None, tensors[-1] if added else None
-    return EpilogueInputs.made(a, b, bias, residual, activation, alpha, beta)
+    return EpilogueInputs.made(a, b, bias, residual, *more)
 
 
-def _vmap(info, in_dims, a, b, bias, residual, activation, alpha, beta, *options):
+def _vmap(info, in_dims, a, b, *args):
     """A vmapped dimension is one more batch dimension, in front.
 
     What follows the product is torch's to do: a bias may differ between products of a batch.
     """
-    tensors = a, b, bias, residual if beta else None
+    then, options = EpilogueInputs(*args[:_INPUTS]), args[_INPUTS:]
+    tensors = a, b, then.bias, then.residual if then.beta else None
     dims = [None if t is None else dim for t, dim in zip(tensors, in_dims, strict=False)]
     ranks = [t.dim() - (dim is not None) for t, dim in zip((a, b), dims, strict=False)]
     a, b, bias, residual = (
         _batch_first(t, dim, max(ranks)) for t, dim in zip(tensors, dims, strict=True)
     )
-    then = EpilogueInputs(bias, residual, activation, alpha, beta)
-    plain = bias is residual is None and not activation and alpha == 1
+    then = then._replace(bias=bias, residual=residual)
+    plain = then._replace(beta=1.0) == NOTHING if bias is residual is None else False
     result = _plain(a, b, options) if plain else in_parts(a, b, options, then, _plain)
     return result, None if dims == [None] * len(dims) else 0
 

@@ -6,7 +6,8 @@ from ..runtime.operators import define
 
 _OPERANDS = "Tensor a, Tensor b"
 #: activation(alpha * product + bias) + beta * residual: the fields of an `EpilogueInputs`.
-_EPILOGUE = "Tensor? bias, Tensor? residual, str activation, float alpha, float beta"
+_EPILOGUE = "Tensor? bias, Tensor? residual, str activation, float alpha, float beta, "
+_EPILOGUE += "bool symmetric"
 _OPTIONS = "str kernel, str? precision, ScalarType? accumulate"
 _ALL = f"{_OPERANDS}, {_EPILOGUE}, {_OPTIONS}"
 #: The result is a new tensor, or is written to `out`, which has its shape.

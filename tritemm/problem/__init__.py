@@ -3,6 +3,7 @@
 from ..machine.interpreter import INTERPRETED as INTERPRETED
 from .by_torch import activated as activated
 from .by_torch import after as after
+from .by_torch import mirrored as mirrored
 from .config import Config as Config
 from .constraint import Constraint as Constraint
 from .constraint import Need as Need

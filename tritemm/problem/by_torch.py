@@ -40,3 +40,8 @@ def _pair(x: torch.Tensor, activation: str) -> tuple[torch.Tensor, torch.Tensor]
     """The two factors of a gated activation of `x`, whose first half of columns is the gate's."""
     gate, up = x.chunk(2, -1)
     return activated(gate, GATED[activation]), up
+
+
+def mirrored(c: torch.Tensor) -> torch.Tensor:
+    """What lies on and below the diagonal of `c` [..., N, N], and its mirror above."""
+    return c.tril() + c.tril(-1).mT

@@ -28,7 +28,7 @@ class EpilogueSpec:
     `activation` is one of `ACTIVATIONS`, or of `GATED`. `alpha` and `beta` say whether there is
     such a factor: what it is, each launch is told. The bias is contiguous, one element of type
     `bias` for each row ("m") or column ("n") of the product: `along` says which. The residual is of
-    C's size.
+    C's size. If C is `symmetric`, what lies above its diagonal is what lies below.
     """
 
     activation: str = ""
@@ -37,6 +37,7 @@ class EpilogueSpec:
     bias: torch.dtype | None = None
     along: str = "n"
     residual: Matrix | None = None
+    symmetric: bool = False
 
     @property
     def gated(self) -> bool:
@@ -66,6 +67,7 @@ class EpilogueSpec:
         words += [self.activation] if self.activation else []
         if self.residual:
             words.append("residual x beta" if self.beta else "residual")
+        words += ["symmetric"] if self.symmetric else []
         return ", ".join(words)
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from .by_torch import activated
+from .by_torch import activated, mirrored
 from .epilogue import GATED
 
 
@@ -14,7 +14,8 @@ class EpilogueInputs(NamedTuple):
     """What follows a product: activation(alpha * a @ b + bias) + beta * residual.
 
     `bias` is contiguous and 16-byte aligned, [N]; `residual` has the result's shape, any strides.
-    With a gated activation the result has half of the product's columns.
+    With a gated activation the result has half of the product's columns. A `symmetric` result is
+    computed on and below its diagonal.
     """
 
     bias: torch.Tensor | None = None
@@ -22,9 +23,12 @@ class EpilogueInputs(NamedTuple):
     activation: str = ""
     alpha: float = 1.0
     beta: float = 1.0
+    symmetric: bool = False
 
     @staticmethod
-    def made(a, b, bias, residual, activation="", alpha=1.0, beta=1.0) -> EpilogueInputs:
+    def made(
+        a, b, bias, residual, activation="", alpha=1.0, beta=1.0, symmetric=False
+    ) -> EpilogueInputs:  # fmt: skip
         """What follows a @ b; `NOTHING` if that is so. The residual may be broadcastable."""
         if beta == 0:  # its values, NaN among them, are not read
             residual = None
@@ -34,10 +38,10 @@ class EpilogueInputs(NamedTuple):
             bias = bias.contiguous()
             if bias.data_ptr() % 16:  # kernels are compiled for one that begins on such a boundary
                 bias = bias.clone()
-        if bias is residual is None and not activation and alpha == 1:
+        if bias is residual is None and not activation and alpha == 1 and not symmetric:
             return NOTHING
         beta = 1.0 if residual is None else float(beta)
-        return EpilogueInputs(bias, residual, activation, float(alpha), beta)
+        return EpilogueInputs(bias, residual, activation, float(alpha), beta, symmetric)
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
@@ -58,13 +62,13 @@ class EpilogueInputs(NamedTuple):
         dtype = None if self.bias is None else self.bias.dtype
         return {
             "activation": self.activation, "bias": dtype,
-            "alpha": self.alpha != 1, "beta": self.beta != 1,
+            "alpha": self.alpha != 1, "beta": self.beta != 1, "symmetric": self.symmetric,
         }  # fmt: skip
 
     def key(self) -> tuple:
         """All that decides what runs; of the factors, whether they are 1, and alpha 0."""
-        bias, residual, activation, alpha, beta = self
-        values = [activation, alpha if alpha in (0, 1) else None, beta == 1]
+        bias, residual, activation, alpha, beta, symmetric = self
+        values = [activation, alpha if alpha in (0, 1) else None, beta == 1, symmetric]
         if bias is not None:
             values += [bias.dtype, bias.shape, bias.get_device()]
         if residual is not None:
@@ -112,7 +116,8 @@ class EpilogueInputs(NamedTuple):
             # One of torch's own sums rounds to the result's type alone.
             residual = self.residual.to(result.dtype)
             result = result + (residual if beta == 1 else beta * residual)
-        return result.to(dtype)
+        result = result.to(dtype)
+        return mirrored(result) if self.symmetric else result
 
 
 #: After a product and no more.

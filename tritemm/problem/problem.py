@@ -12,7 +12,7 @@ import torch
 from .device import Device
 from .epilogue import PLAIN, EpilogueSpec
 from .matrix import Matrix, short_name
-from .tile_space import TileSpace
+from .tile_space import TileSpace, Triangle
 
 #: dtype of the operands -> dtype of the accumulator, unless the caller asks for another.
 ACCUMULATE = {
@@ -103,7 +103,8 @@ class Problem:
     @functools.cached_property
     def space(self) -> TileSpace:
         """The product's tiles, to be counted."""
-        return TileSpace(self.M, self.N, self.batch)
+        space = Triangle if self.epilogue.symmetric else TileSpace
+        return space(self.M, self.N, self.batch)
 
     @property
     def itemsize(self) -> int:
@@ -154,7 +155,7 @@ class Problem:
     @property
     def flops(self) -> int:
         """Multiplications and additions."""
-        return 2 * self.batch * self.M * self.N * self.K
+        return 2 * self.space.elements * self.K
 
     @property
     def bytes(self) -> int:

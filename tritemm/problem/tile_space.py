@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,3 +31,19 @@ class TileSpace:
     def bands(self, rows: int) -> int:
         """Rows of such tiles."""
         return -(-self.M // rows) * self.batch
+
+
+class Triangle(TileSpace):
+    """The tiles with elements on or below the diagonal of C, N x N, in whole squares of tiles.
+
+    A square's side is the least that whole tiles make up, along and across.
+    """
+
+    @property
+    def elements(self) -> int:
+        return self.N * (self.N + 1) // 2 * self.batch
+
+    def tiles(self, rows: int, columns: int) -> int:
+        side = math.lcm(rows, columns)
+        squares = -(-self.N // side)
+        return squares * (squares + 1) // 2 * (side // rows) * (side // columns) * self.batch

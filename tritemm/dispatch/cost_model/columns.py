@@ -59,6 +59,7 @@ class View(NamedTuple):
     N: Column
     K: Column
     batch: Column
+    symmetric: Column  # whether C is a triangle of tiles
     bytes: Column  # B of A, B and C, each once
     stored: Column  # B of C
     copied: Column  # B
@@ -106,6 +107,9 @@ class Tile(NamedTuple):
     own: Column  # elements of C
     run: Column  # B of C beside each other that are stored at a time
     slow: Column  # time of the epilogue relative to `View.epilogue`
+    step: Column  # `Rung.tiles`
+    late: Column
+    hungry: Column
 
 
 class Columns(NamedTuple):
@@ -126,8 +130,23 @@ def columns_of(groups: Sequence[Group], constants: Constants) -> Columns:
     configs = np.array([c.numbers for group in groups for c in group.configs], dtype=float)
     count = len(View._fields)
     view = View(*columns[:count])
-    tile = _tile(device, alike, view, columns[count:], *configs.T)
+    factors = [row for group in groups for row in _factors(group, constants)]
+    factors = np.array(factors, dtype=float).T
+    tile = _tile(device, alike, view, columns[count:], factors, *configs.T)
     return Columns(device.sms, gpus.physics(device).l2, alike, view, tile)
+
+
+_ONE = (1.0, 1.0, 1.0)
+
+
+def _factors(group: Group, constants: Constants) -> list[tuple[float, float, float]]:
+    """Those of each config's tile; 1 of one that was not timed, or takes as long as predicted."""
+    tiles = constants.rung(group.kernel).tiles
+    known = tiles.get(kind_of(group.view).word(group.kernel)) if tiles else None
+    if not known:
+        return [_ONE] * len(group.configs)
+    numbers = (config.numbers for config in group.configs)
+    return [known.get((*tile[:5], tile[6]), _ONE) for tile in numbers]
 
 
 def _row(group: Group, constants: Constants) -> tuple[float, ...]:
@@ -137,7 +156,8 @@ def _row(group: Group, constants: Constants) -> tuple[float, ...]:
     if known is not constants:
         fixed = _fixed(group.kernel, kind, constants)
         kind.rows[group.kernel] = constants, fixed
-    sizes = view.M, view.N, view.K, view.batch, view.bytes
+    symmetric = view.epilogue.symmetric
+    sizes = view.M, view.N, view.K, view.batch, symmetric, view.bytes
     stored = view.M * view.N * view.batch * kind.element
     return (*sizes, stored, group.copied, view.flops * kind.hungry, *fixed)
 
@@ -156,8 +176,8 @@ def _fixed(kernel: Kernel, kind: Kind, constants: Constants) -> tuple[float, ...
     )  # fmt: skip
 
 
-def _tile(device: Device, alike: bool, view: View, more, m, n, k, warps, stages, split, cluster,
-          parts) -> Tile:  # fmt: skip
+def _tile(device: Device, alike: bool, view: View, more, factors, m, n, k, warps, stages, split,
+          cluster, parts) -> Tile:  # fmt: skip
     pitches, across, narrow, (along, by_rows, adds) = more[:2], more[2:4], more[4:6], more[6:]
     area, threads = m * n, 32 * warps
     if alike:
@@ -203,6 +223,9 @@ def _tile(device: Device, alike: bool, view: View, more, m, n, k, warps, stages,
         own=area / np.where(view.exchanges, split, 1),
         run=view.element * run,
         slow=np.where(cramped, _CRAMPED, 1),
+        step=factors[0],
+        late=factors[1],
+        hungry=factors[2],
     )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from ...problem import INTERPRETER, Problem
 from ...problem.config import Config
 from ...spec import Kernel
 from . import constants as known
-from .columns import Column, Columns, Group, columns_of
+from .columns import Column, Columns, Group, View, columns_of
 from .constants import Constants
 from .kind import SECTOR
 
@@ -121,7 +121,7 @@ def times(x: Columns, c: Constants, xp=np) -> Breakdown:
         memory = view.bytes / (w.active * rate)
         overlap = w.steps * c.wait / (x.tile.flying * xp.maximum(1, w.share / x.tile.together))
     else:
-        power = c.power + c.traffic * (1 / x.tile.m + 1 / x.tile.n)
+        power = x.tile.hungry * (c.power + c.traffic * (1 / x.tile.m + 1 / x.tile.n))
         busy = xp.maximum(busy, view.flops * power)
         memory, reads = _memory(x, w, c, xp)
         overlap = c.overlap * xp.minimum(busy, reads)
@@ -129,12 +129,23 @@ def times(x: Columns, c: Constants, xp=np) -> Breakdown:
     return Breakdown(total, pack, view.launch, steps, ends, reduction, memory, overlap)
 
 
+def _tiles(view: View, rows, columns, xp):
+    """Tiles of a product of the batch, as `TileSpace` counts them."""
+    dense = xp.ceil(view.M / rows) * xp.ceil(view.N / columns)
+    if not view.symmetric.any():
+        return dense
+    side = np.lcm(rows.astype(int), columns.astype(int))
+    squares = np.ceil(view.N / side)
+    triangle = squares * (squares + 1) / 2 * (side / rows) * (side / columns)
+    return np.where(view.symmetric, triangle, dense)
+
+
 def _waves(x: Columns, xp) -> Waves:
     view, tile, sms = x.view, x.tile, x.sms
     # A cluster's programs stand one below the other, or side by side where that takes fewer, or as
     # many with more rows than columns.
-    high = xp.ceil(view.M / (tile.m * tile.cluster)) * xp.ceil(view.N / tile.n)
-    wide = xp.ceil(view.M / tile.m) * xp.ceil(view.N / (tile.n * tile.cluster))
+    high = _tiles(view, tile.m * tile.cluster, tile.n, xp)
+    wide = _tiles(view, tile.m, tile.n * tile.cluster, xp)
     beside = (wide < high) | ((wide == high) & (tile.m > tile.n))
     a_sharers = xp.where(beside, tile.cluster, 1)
     whole = tile.cluster * xp.where(beside, wide, high) * view.batch
@@ -183,7 +194,7 @@ def _ring_steps(x: Columns, w: Waves, c: Constants) -> Column:
     alone = products**2 + (drawn / c.sm_rate) ** 2 + (c.latency / tile.flying) ** 2
     together = (drawn / c.l2_rate) ** 2
     full, last = ((alone + together * n**2) ** 0.5 for n in (tile.room, w.last))
-    steps = w.steps * view.pairs * (w.full * full + w.rest * last)
+    steps = w.steps * view.pairs * tile.step * (w.full * full + w.rest * last)
     return steps * (1 + c.throttle * steps / (steps + BRIEF))
 
 
@@ -203,7 +214,7 @@ def _ends(x: Columns, w: Waves, c: Constants, rate: Column, xp) -> Column:
         return (view.load_ends + c.lanes * tile.accumulators + stored) * w.share
     hidden = 1 + xp.maximum(w.share - 1, 0) * view.shown
     tiles = xp.where(view.resident > 0, hidden, xp.ceil(w.share / tile.together))
-    return (view.ends + c.drain * tile.drains + stored) * tiles
+    return (view.ends * tile.late + c.drain * tile.drains + stored) * tiles
 
 
 def _epilogue(x: Columns, w: Waves, steps: Column, xp) -> Column | float:

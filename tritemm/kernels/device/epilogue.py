@@ -19,9 +19,10 @@ def by_tma(major):
 
 
 @gluon.constexpr_function
-def lanes_along(major, warps):
-    """A layout with lanes beside each other along the rows (n) or the columns (t) of C."""
-    if major == "n":
+def lanes_along(major, warps, mirror=False):
+    """A layout with lanes beside each other along the rows (n) or the columns (t) of C, or those of
+    its mirror."""
+    if (major == "n") != mirror:
         return gl.BlockedLayout([1, 1], [1, 32], [warps, 1], [1, 0])
     return gl.BlockedLayout([1, 1], [32, 1], [1, warps], [0, 1])
 
@@ -45,6 +46,7 @@ class Epilogue:
     c_desc: Value
     c_ptr: Value
     memory: Value
+    mirror: Value  # as much, for pieces that are turned
     M: Value
     N: Value
     strides: Value
@@ -79,16 +81,22 @@ class Epilogue:
         col += unit.col // (1 + SHAPE.GATED) - (len(pieces) - 1) * SHAPE.EPI_N
         if by_tma(SHAPE.C_MAJOR):
             # At most `OTHERS` stores are in flight, from other buffers than those written next.
-            tma_store_wait(FIRST if FIRST < OTHERS else OTHERS)
+            PENDING: gl.constexpr = FIRST if FIRST < OTHERS else OTHERS
+            tma_store_wait(PENDING * (2 if SHAPE.TRIANGULAR else 1))
         for i in gl.static_range(len(pieces)):
             at = col + i * SHAPE.EPI_N
             piece = finish_piece(pieces[i], self.args, unit, row, at, self.M, self.N, DTYPE, SHAPE)
             if by_tma(SHAPE.C_MAJOR):
-                memory = tile_view(self.memory, BUFFER + (FIRST + i) % SHAPE.BUFFERS, SHAPE.C_MAJOR)
-                memory.store(piece)
+                index = BUFFER + (FIRST + i) % SHAPE.BUFFERS
+                if SHAPE.TRIANGULAR:
+                    self.tma_store_mirrored(unit, row, at, piece, index)
+                else:
+                    tile_view(self.memory, index, SHAPE.C_MAJOR).store(piece)
             else:
                 self.store_pointers(unit, row, at, piece)
-        if by_tma(SHAPE.C_MAJOR):
+                if SHAPE.TRIANGULAR:
+                    self.store_pointers(unit, row, at, piece, True)
+        if by_tma(SHAPE.C_MAJOR) and not SHAPE.TRIANGULAR:
             fence_async_shared()
             for i in gl.static_range(len(pieces)):
                 memory = self.memory.index(BUFFER + (FIRST + i) % SHAPE.BUFFERS)
@@ -110,19 +118,47 @@ class Epilogue:
             async_store(self.c_desc, [i, j], memory)
 
     @gluon.jit
-    def store_pointers(self, unit, row, col, piece):
-        """Store what of a piece lies inside C; neighbouring lanes write neighbouring elements."""
-        layout: gl.constexpr = lanes_along(self.SHAPE.C_MAJOR, gl.num_warps())
+    def tma_store_mirrored(self, unit, row, col, piece, index):
+        """Have TMA store a square piece of a symmetric C and its mirror.
+
+        What doesn't lie below the diagonal goes to rows that C hasn't got; of a piece on it, the
+        upper half is first made the mirror of the lower.
+        """
+        layout: gl.constexpr = piece.type.layout
+        memory, mirror = self.memory.index(index), self.mirror.index(index)
+        memory.store(piece)
+        tile_view(self.mirror, index, "T").store(piece)
+        if row == col:
+            offs_m = gl.arange(0, piece.shape[0], gl.SliceLayout(1, layout))
+            offs_n = gl.arange(0, piece.shape[1], gl.SliceLayout(0, layout))
+            lower = offs_m[:, None] >= offs_n[None, :]
+            memory.store(gl.where(lower, piece, mirror.load(layout)))
+        fence_async_shared()
+        self.tma_store(unit, gl.where(row >= col, row, self.M), col, memory)
+        self.tma_store(unit, gl.where(row > col, col, self.M), row, mirror)
+
+    @gluon.jit
+    def store_pointers(self, unit, row, col, piece, MIRROR: gl.constexpr = False):
+        """Store what of a piece lies inside C; neighbouring lanes write neighbouring elements.
+
+        Of a symmetric C that is what lies on and below the diagonal; or below it, as the `MIRROR`.
+        """
+        layout: gl.constexpr = lanes_along(self.SHAPE.C_MAJOR, gl.num_warps(), MIRROR)
         piece = gl.convert_layout(piece, layout)
         offs_m = row + gl.arange(0, piece.shape[0], gl.SliceLayout(1, layout))
         offs_n = col + gl.arange(0, piece.shape[1], gl.SliceLayout(0, layout))
         mask = (offs_m[:, None] < self.M) & (offs_n[None, :] < self.N)
+        if MIRROR:
+            mask &= offs_m[:, None] > offs_n[None, :]
+        elif self.SHAPE.TRIANGULAR:
+            mask &= offs_m[:, None] >= offs_n[None, :]
         if self.SHAPE.WIDE:
             offs_m, offs_n = offs_m.to(gl.int64), offs_n.to(gl.int64)
         strides = self.strides
         c_ptr = self.c_ptr + gl.cast(unit.b0, gl.int64) * strides.b0
         c_ptr += gl.cast(unit.b1, gl.int64) * strides.b1
-        c_ptrs = c_ptr + offs_m[:, None] * strides.m + offs_n[None, :] * strides.n
+        along_m, along_n = (strides.n, strides.m) if MIRROR else (strides.m, strides.n)
+        c_ptrs = c_ptr + offs_m[:, None] * along_m + offs_n[None, :] * along_n
         gl.store(c_ptrs, piece, mask=mask)
 
 
@@ -134,4 +170,8 @@ def make_epilogue(c_desc, c_ptr, M, N, strides, args, SHAPE: gl.constexpr):
         COUNT: gl.constexpr = SHAPE.CONSUMERS * SHAPE.BUFFERS
         DTYPE: gl.constexpr = c_ptr.dtype.element_ty
         memory = buffers(COUNT, SHAPE.ROWS, SHAPE.EPI_N, SHAPE.C_MAJOR, DTYPE)
-    return Epilogue(c_desc, c_ptr, memory, M, N // (1 + SHAPE.GATED), strides, args, SHAPE)
+    mirror = memory
+    if SHAPE.TRIANGULAR and by_tma(SHAPE.C_MAJOR):
+        mirror = buffers(COUNT, SHAPE.ROWS, SHAPE.EPI_N, "T", DTYPE)
+    columns = N // (1 + SHAPE.GATED)
+    return Epilogue(c_desc, c_ptr, memory, mirror, M, columns, strides, args, SHAPE)

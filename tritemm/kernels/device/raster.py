@@ -50,3 +50,57 @@ def raster(pid, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
         pid_m = group * GROUP_M + inside % height
         pid_n = inside // height
     return pid_m, pid_n
+
+
+@triton.constexpr_function
+def square_of(rows, columns):
+    """Side of the least square of whole tiles, and how many of them it is high and wide."""
+    longer, shorter = max(rows, columns), min(rows, columns)
+    side = next(side for side in range(longer, longer * shorter + 1, longer) if side % shorter == 0)
+    return side, side // rows, side // columns
+
+
+@triton.jit
+def triangular_tiles(N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Number of tiles in the squares that have elements on or below the diagonal of N x N."""
+    SQUARE: tl.constexpr = square_of(BLOCK_M, BLOCK_N)
+    count = tl.cdiv(N, SQUARE[0])
+    return count * (count + 1) // 2 * (SQUARE[1] * SQUARE[2])
+
+
+@triton.jit
+def split_triangles(pid, N, B1, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+                    BATCHED: tl.constexpr):  # fmt: skip
+    """`split_batch` where each product is a triangle of tiles."""
+    b0 = 0
+    b1 = 0
+    if BATCHED:
+        tiles = triangular_tiles(N, BLOCK_M, BLOCK_N)
+        b0 = pid // tiles // B1
+        b1 = pid // tiles % B1
+        pid = pid % tiles
+    return pid, b0, b1
+
+
+@triton.jit
+def triangular(pid, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+               ORDER: tl.constexpr, GROUP_M: tl.constexpr):  # fmt: skip
+    """Tile coordinates of program `pid` in the squares on and below the diagonal.
+
+    The triangle is folded into a rectangle, a short row behind each long one, which is walked in
+    the raster `ORDER`.
+    """
+    SQUARE: tl.constexpr = square_of(BLOCK_M, BLOCK_N)
+    HIGH: tl.constexpr = SQUARE[1]
+    WIDE: tl.constexpr = SQUARE[2]
+    GROUP: tl.constexpr = (GROUP_M + HIGH - 1) // HIGH
+    count = tl.cdiv(N, SQUARE[0])
+    even = 1 - count % 2
+    nth = pid // (HIGH * WIDE)
+    inside = pid % (HIGH * WIDE)
+    row, col = raster(nth, (count + 1) // 2, count + even, 1, 1, ORDER, GROUP)
+    last = count - 1 - row
+    folded = col > last
+    square_m = tl.where(folded, row - 1 + even, last)
+    square_n = tl.where(folded, col - last - 1, col)
+    return square_m * HIGH + inside % HIGH, square_n * WIDE + inside // HIGH

@@ -24,7 +24,8 @@ class Shape(str):
     and share A: `SHARED` says which. `TYPE` is the operands', in PTX. C is the accumulator as it is
     if `PLAIN`. Else `BIAS` says whether the bias runs along the rows (m) or columns (n); then comes
     the `ACTIVATION`; `LINES` as in `epilogue_ops.load_operands`. If it is `GATED`, the activation
-    is the gate's, and C has a column for two of the tile's.
+    is the gate's, and C has a column for two of the tile's. If C is `TRIANGULAR`, tiles have
+    elements on or below its diagonal, and are stored with their mirrors.
     """
 
     BLOCK_M: int
@@ -54,6 +55,7 @@ class Shape(str):
     BIAS: str = "n"
     ACTIVATION: str = ""
     GATED: bool = False
+    TRIANGULAR: bool = False
 
     def __new__(cls, *args, **fields):
         """Its text is what Triton's hooks write down, in JSON, of what is compiled."""

@@ -67,6 +67,16 @@ def store(c_ptr, acc, offs_m, offs_n, M, N, stride_cm, stride_cn):
 
 
 @triton.jit
+def store_mirrored(c_ptr, acc, offs_m, offs_n, N, stride_cm, stride_cn):
+    """Write what of the tile lies on or below the diagonal of N x N, and its mirror above it."""
+    acc = convert(acc, c_ptr.dtype.element_ty)
+    rows, cols = offs_m[:, None], offs_n[None, :]
+    mask = (rows < N) & (cols < N)
+    tl.store(c_ptr + rows * stride_cm + cols * stride_cn, acc, mask=mask & (rows >= cols))
+    tl.store(c_ptr + cols * stride_cm + rows * stride_cn, acc, mask=mask & (rows > cols))
+
+
+@triton.jit
 def load_tile(desc, b0, b1, row, col, ROWS: tl.constexpr, COLS: tl.constexpr,
               MAJOR: tl.constexpr, BATCHED: tl.constexpr):  # fmt: skip
     """The [ROWS, COLS] tile at (row, col) of a matrix stored by rows ("N") or columns ("T")."""

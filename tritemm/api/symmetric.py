@@ -1,0 +1,143 @@
+"""Symmetric products: `syrk`, and Muon's `newton_schulz`, whose products are mostly symmetric."""
+
+from __future__ import annotations
+
+import torch
+
+from ..dtypes import Precision
+from .matmul import matmul
+
+#: Muon's, of X' = a X + (b R + c R R) X with R = X X.T (https://kellerjordan.github.io/posts/muon).
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+#: Factor that the Gram form stores R by: its elements, at most about 1.5, are tiny off the
+#: diagonal, and fp16 ends at 65504.
+_SCALE = 2.0**11
+
+
+def syrk(
+    input: torch.Tensor,
+    residual: torch.Tensor | None = None,
+    *,
+    alpha: float = 1,
+    beta: float | None = None,
+    out: torch.Tensor | None = None,
+    precision: Precision | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """alpha * input @ input.mT + beta * residual, symmetric to the bit, at half the arithmetic.
+
+    `input` is [..., N, K]; the result is [..., N, N], as is `residual`, which must be symmetric.
+    With `out` and no residual, `beta` is the factor of what `out` holds. Types, options and errors
+    are those of `matmul`, of which this is the call with `symmetric=True`.
+
+    >>> import torch, tritemm
+    >>> device = "cuda" if torch.cuda.is_available() else "cpu"
+    >>> a = torch.tensor([[1.0, 2.0], [3.0, 4.0]], device=device)
+    >>> tritemm.syrk(a).tolist()
+    [[5.0, 11.0], [11.0, 25.0]]
+    """
+    other = input.mT if isinstance(input, torch.Tensor) and input.dim() > 1 else input
+    return matmul(
+        input, other, out=out, precision=precision, out_dtype=out_dtype, residual=residual,
+        alpha=alpha, beta=beta, symmetric=True,
+    )  # fmt: skip
+
+
+def newton_schulz(
+    x: torch.Tensor,
+    steps: int = 5,
+    *,
+    coefficients: tuple[float, float, float] = COEFFICIENTS,
+    eps: float = 1e-7,
+    gram: bool = False,
+) -> torch.Tensor:
+    """An approximately orthogonal matrix near `x`: U V.T of its singular value decomposition.
+
+    Each of the `steps` maps the singular values s of x / |x| to a s + b s^3 + c s^5, which drives
+    them to between about 0.7 and 1.2. Two of the three products of a step are symmetric.
+
+    Args:
+        x: [..., M, N], float16, bfloat16 or float32.
+        steps: of the iteration; 1 or more.
+        coefficients: a, b, c; Muon's by default.
+        eps: the least norm that `x` is divided by.
+        gram: iterate the M x M matrix x @ x.mT (N x N of a tall x) instead of x, in float16, and
+            multiply by x once after half of the steps and once at the end. Faster the further M
+            and N are apart, and more accurate: the error against fp64 is some 0.2 % of the result,
+            and 1 % otherwise, in bfloat16 as `torch.optim.Muon` has it.
+
+    Returns:
+        [..., M, N] in bfloat16. Not differentiable: it is for gradients that an optimizer applies.
+
+    Raises:
+        ValueError: `x` has fewer than two dimensions, or steps or coefficients make no iteration.
+        TypeError: `x` is not of one of these types.
+
+    >>> import torch, tritemm
+    >>> device = "cuda" if torch.cuda.is_available() else "cpu"
+    >>> x = tritemm.newton_schulz(torch.randn(32, 64, device=device))
+    >>> x.shape, x.dtype
+    (torch.Size([32, 64]), torch.bfloat16)
+    """
+    _check(x, steps, coefficients)
+    with torch.no_grad():
+        tall = x.shape[-2] > x.shape[-1]
+        found = x.mT if tall else x
+        norm = torch.linalg.matrix_norm(found, keepdim=True, dtype=torch.float32).clamp_(min=eps)
+        found = (found / norm).to(torch.float16 if gram else torch.bfloat16)
+        if gram:
+            half = (steps + 1) // 2
+            found = _gram(found, half, *coefficients)
+            found = _gram(found, steps - half, *coefficients) if steps > half else found
+        else:
+            for _ in range(steps):
+                found = _step(found, *coefficients)
+        found = found.to(torch.bfloat16)
+        return found.mT if tall else found
+
+
+def _step(x: torch.Tensor, a: float, b: float, c: float) -> torch.Tensor:
+    """a x + (b R + c R R) x, where R = x x.T."""
+    r = syrk(x)
+    z = matmul(r, r, symmetric=True, residual=r, alpha=c, beta=b)
+    return matmul(z, x, residual=x, beta=a)
+
+
+def _gram(x: torch.Tensor, steps: int, a: float, b: float, c: float) -> torch.Tensor:
+    """So many steps of x, by way of R = x x.T and of what they multiply x by.
+
+    A step multiplies by y = a + z, where z = b R + c R R, and makes R to y R y. All of these
+    commute. R is stored times `_SCALE`.
+    """
+    r = syrk(x, alpha=_SCALE)
+    q = None
+    for step in range(steps):
+        last = step == steps - 1
+        z = matmul(r, r, symmetric=True, residual=r, alpha=c / _SCALE**2, beta=b / _SCALE)
+        if not last:
+            r = matmul(z, r, symmetric=True, residual=r, beta=a)
+            r = matmul(z, r, symmetric=True, residual=r, beta=a)
+        if q is not None:
+            q = matmul(z, q, symmetric=True, residual=q, beta=a)
+        elif not last:
+            z.diagonal(dim1=-2, dim2=-1).add_(a)
+            q = z
+    if q is None:
+        return matmul(z, x, residual=x, beta=a)
+    return matmul(q, x)
+
+
+def _check(x: torch.Tensor, steps: int, coefficients) -> None:
+    if not isinstance(x, torch.Tensor) or x.dtype not in (
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+    ):
+        kind = x.dtype if isinstance(x, torch.Tensor) else type(x).__name__
+        raise TypeError(f"x must be a tensor of float16, bfloat16 or float32, not {kind}")
+    if x.dim() < 2:
+        raise ValueError(f"x has shape {list(x.shape)}; two dimensions or more are orthogonalised")
+    if not isinstance(steps, int) or steps < 1:
+        raise ValueError(f"steps must be a whole number, 1 or more, not {steps!r}")
+    if len(coefficients) != 3:
+        raise ValueError(f"coefficients are three numbers, a, b and c, not {len(coefficients)}")
