@@ -141,7 +141,7 @@ def ways() -> str:
 
 
 def ways_measured() -> str:
-    """Of each way the kernel with the least joules at 8192³."""
+    """The kernel of each way with the least joules at 8192³."""
     families = (
         ("WMMA", "cuda", "wmma_"), ("MMA", "cuda", "mma_"), ("WGMMA", "cuda", "wgmma_"),
         ("Triton, `tl.dot` alone", "triton", ("tiled", "pipelined", "tma", "persistent")),

@@ -139,7 +139,7 @@ def example() -> dict[str, tuple[str, float]]:
 
 
 def own_factors(rung: constants.Rung, word: str) -> tuple[float, float, float]:
-    """Of the example's tile: those of a step, of the ends and of the power."""
+    """Factors of the example's tile: of a step, of the ends and of the power."""
     c = CONFIG
     tile = c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_warps, c.num_stages, c.CLUSTER
     return rung.tiles.get(word, {}).get(tile, (1.0, 1.0, 1.0))
@@ -243,5 +243,5 @@ def searched() -> list[Sample]:
 
 @functools.cache
 def measured_quality() -> Quality:
-    """Of the shipped numbers on the committed searches."""
+    """Quality of the shipped numbers on the committed searches."""
     return quality(searched(), constants.of(gpus.device_of(GPU)))

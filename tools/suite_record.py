@@ -40,7 +40,7 @@ FIELDS = {
 
 
 def code_hash(package: Path = ROOT / "tritemm") -> str:
-    """Of all that decides what the package computes: names and contents of its .py and .json."""
+    """Hash of all that decides what the package computes: its .py and .json, names and contents."""
     found = hashlib.sha256()
     files = (path for kind in ("py", "json") for path in package.rglob(f"*.{kind}"))
     for name, path in sorted((path.relative_to(package).as_posix(), path) for path in files):
@@ -121,7 +121,7 @@ class Recorder:
         terminalreporter.line(f"record: {path}: {sentence(record, self.code)}")
 
     def record(self, stats: dict[str, list], chosen: str = CHOSEN) -> dict[str, Any]:
-        """Of the reports by their outcome, of the tests that were chosen by their marks."""
+        """Counts of the reports by outcome, of the tests that were chosen by their marks."""
         on = dataclasses.asdict(environment())
         broken = stats.get("failed", []) + stats.get("error", [])
         return {

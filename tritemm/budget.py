@@ -175,7 +175,7 @@ def _signs_like(t: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _thin(lines: torch.Tensor, period: int) -> None:
-    """Of `lines` [..., lines, K], leave every `period`-th k, from one further on in each line."""
+    """Keep every `period`-th k of `lines` [..., lines, K], from one further on in each line."""
     for dim, step in enumerate(lines.stride()):
         if step == 0:
             lines = lines.narrow(dim, 0, 1)  # the others are in the same memory

@@ -63,7 +63,7 @@ def parse_header(doc: str | None, keys: Sequence[str]) -> Mapping[str, str]:
 
 
 def parse_signs(text: str) -> Signs:
-    """Of "sm_80: HMMA, no LDGSTS; sm_90: HGMMA"."""
+    """Signs that a header lists as "sm_80: HMMA, no LDGSTS; sm_90: HGMMA"."""
     signs = {}
     for clause in text.split(";"):
         arch, _, words = clause.strip().partition(": ")

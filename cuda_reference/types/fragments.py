@@ -44,7 +44,7 @@ class Fragment:
         return Fragment(turned, self.per_register)
 
     def holders(self) -> dict[tuple[int, int], list[tuple[int, int]]]:
-        """Of each element the (thread, register) that hold it."""
+        """The (thread, register) that hold each element."""
         found: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for thread, elements in enumerate(self.elements):
             for i, element in enumerate(elements):
@@ -53,7 +53,7 @@ class Fragment:
 
 
 def fragment(entry: Entry, operand: str) -> Fragment | None:
-    """Of operand "a", "b", "c" or "d"; None if it is in shared memory: then see `places`."""
+    """Holders of operand "a", "b", "c" or "d"; None if it is in shared memory: see `places`."""
     m, n, k = entry.shape
     type_ = getattr(entry, operand)
     if entry.instruction == "wgmma":
@@ -76,7 +76,7 @@ def fragment(entry: Entry, operand: str) -> Fragment | None:
 
 
 def ldmatrix(count: int, trans: bool) -> Fragment:
-    """Of ldmatrix .x1, .x2 or .x4, of 8 x 8 matrices that stand below each other."""
+    """Holders after ldmatrix .x1, .x2 or .x4, of 8 x 8 matrices that stand below each other."""
     found = _c(8 * count, 8, 16)
     if not trans:
         return found
@@ -87,7 +87,7 @@ def ldmatrix(count: int, trans: bool) -> Fragment:
 
 
 def places(entry: Entry, operand: str) -> dict[tuple[int, int], int]:
-    """Of each element of wgmma's A or B in shared memory the bit at which it begins.
+    """The bit at which each element of wgmma's A or B in shared memory begins.
 
     As `Layout` of one_wgmma.cuh: 16-byte chunks of patterns of 8 rows of `swizzle` bytes.
     """
@@ -170,7 +170,7 @@ def _c(rows: int, cols: int, bits: int) -> Fragment:
 
 
 def _warps(of_one: Fragment) -> Fragment:
-    """Of a warpgroup: each warp has the next 16 rows."""
+    """Holders in a warpgroup: each warp has the next 16 rows."""
     elements = (
         tuple((16 * warp + row, col) for row, col in thread)
         for warp in range(4)
@@ -180,7 +180,7 @@ def _warps(of_one: Fragment) -> Fragment:
 
 
 def _quads(entry: Entry, operand: str) -> Fragment:
-    """Of m8n8k4, by which a warp multiplies four tiles: here four times the same one."""
+    """Holders of m8n8k4, by which a warp multiplies four tiles: here four times the same."""
     if operand in ("c", "d"):
         wide = getattr(entry, operand) == "f32"
         elements = tuple(_quad_c(lane, wide) for lane in range(32))

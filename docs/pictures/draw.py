@@ -150,7 +150,7 @@ def paragraph(words: str, size: float = SMALL, color: str = INK) -> Panel:
 
 
 def axis_name(words: str) -> Panel:
-    """Of a horizontal axis, at its end."""
+    """The label of a horizontal axis, at its end."""
     return Panel(SMALL * LINE + 2, [note(WIDTH - MARGIN, 10, words)])
 
 

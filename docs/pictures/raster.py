@@ -50,7 +50,7 @@ class Order:
         return [tiles[first : first + SMS] for first in range(0, len(tiles), SMS)]
 
     def touched(self) -> list[tuple[int, int]]:
-        """Of each wave, how many rows of tiles of A and columns of B it reads."""
+        """How many rows of tiles of A and columns of B each wave reads."""
         return [(len({row for row, _ in wave}), len({col for _, col in wave}))
                 for wave in self.waves()]  # fmt: skip
 

@@ -114,7 +114,7 @@ class _Free:
 
 @functools.lru_cache
 def _form(equation: str, a_dims: int, b_dims: int) -> Form:
-    """Of an equation that torch accepts for tensors of so many dimensions; or torch's error."""
+    """Form of an equation that torch accepts for tensors of so many dimensions; or its error."""
     torch.einsum(equation, torch.ones([1] * a_dims), torch.ones([1] * b_dims))
     left, arrow, right = equation.replace(" ", "").partition("->")
     first, second = left.split(",")

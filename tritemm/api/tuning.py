@@ -254,7 +254,7 @@ def _wrong(kernel: Kernel, problem: Problem, config: Config, tensors) -> str | N
 
 
 def _wrong_of(kernel: Kernel, problem: Problem, config: Config, a, b, out) -> str | None:
-    """Of one product; every column is looked at, of spread rows."""
+    """What is wrong with one product, of which spread rows are looked at, in every column."""
     out.fill_(math.nan if out.is_floating_point() else 77)
     plan.run(kernel, problem, config, a, b, out)
     rows = torch.arange(0, problem.M, min(_ROW_STEP, problem.M), device=out.device)

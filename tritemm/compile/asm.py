@@ -112,7 +112,7 @@ class Job:
 
     @property
     def types(self) -> tuple[torch.dtype, torch.dtype, torch.dtype]:
-        """Of the operands, the accumulator and the result, by the rules of `tritemm.matmul`."""
+        """Types of operands, accumulator and result, by the rules of `tritemm.matmul`."""
         what = "type of the operands"
         dtype = _dtype(self.dtype, what, OPERANDS)
         if dtype not in ACCUMULATE:

@@ -313,7 +313,7 @@ def _paths(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _report(found) -> Report:
-    """Of names, modules, and what was done to each and why something wasn't."""
+    """Report of names, modules, and what was done to each and why something wasn't."""
     changed, left = [], []
     for name, module, (done, why_not) in found:
         for entries, note in ((changed, done), (left, why_not)):

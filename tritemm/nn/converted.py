@@ -69,7 +69,7 @@ class Converted:
             packing.separate_in(destination, self, prefix)
 
     def __setstate__(self, state):
-        """Of a copy, or what was pickled, which is packed if all its siblings came along."""
+        """Take the state of a copy or a pickle, and pack it if all its siblings came along."""
         super().__setstate__(state)
         packing.pack_again(self)
 

@@ -32,7 +32,7 @@ class Matrix:
 
     @functools.cached_property
     def _pitches(self) -> tuple[int | None, int | None]:
-        """Of both majors: every rung asks for them, several times."""
+        """Pitches of both majors: every rung asks for them, several times."""
         _, _, row, col = self.strides
         vector = 16 // self.dtype.itemsize
         by_rows = by_columns = None

@@ -142,7 +142,7 @@ class Loaded:
 
     @staticmethod
     def of(compiled, count: int) -> Loaded:
-        """Of a compiled kernel with `count` parameters, loaded on the current device.
+        """A compiled kernel with `count` parameters, loaded on the current device.
 
         What the C function is given is not known here but observed: Triton's launcher runs once
         with marks for arguments, and a recorder in the C function's place.

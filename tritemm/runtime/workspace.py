@@ -53,7 +53,7 @@ class Room(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Of the partial sums."""
+        """Bytes of the partial sums."""
         return self.sums * self.dtype.itemsize
 
     def tensors(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

@@ -78,7 +78,7 @@ class View(NamedTuple):
     epilogue: Column  # s of an SM for an element
     turned: Column  # operands that are transposed in shared memory
     pairs: Column  # time of a k-step relative to a plain product's
-    resident: Column  # `Trait`
+    resident: Column  # `CostHint`
     level: Column
     turns: Column
     exchanges: Column

@@ -68,7 +68,7 @@ def load_columns(desc, unit, k, col, bar, ring, stage, SHAPE: gl.constexpr):
 
 @gluon.jit
 def in_halves(memory, MAJOR: gl.constexpr):
-    """`buffers` of tiles as their left and right halves; `gluon_host.odd_halves` says of which."""
+    """Left and right halves of tiles in `buffers`; `arch.tiles.HALVES` says of which."""
     COUNT: gl.constexpr = 2 * memory.shape[0]
     FIRST: gl.constexpr = memory.shape[1] // (2 if MAJOR == "T" else 1)
     SECOND: gl.constexpr = memory.shape[2] // (1 if MAJOR == "T" else 2)
