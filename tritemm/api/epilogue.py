@@ -73,10 +73,10 @@ def check_symmetric(symmetric, shape: tuple[int, ...], bias, activation: str) ->
         raise ValueError(
             f"symmetric=True: the result has shape {list(shape)}, and a symmetric one is square"
         )
-    for name, given in (("bias", bias is not None), ("activation", activation in GATED)):
-        if given:
-            what = "adds to columns" if name == "bias" else f"{activation} halves the columns"
-            raise ValueError(f"symmetric=True: {name}= {what}, so the result isn't symmetric")
+    if bias is not None:
+        raise ValueError("symmetric=True: bias= adds to columns, so the result isn't symmetric")
+    if activation in GATED:
+        raise ValueError(f"symmetric=True: activation= {activation} halves the columns")
 
 
 def _shaped(bias, residual, columns: int, shape, input, other, onto: bool):
@@ -149,7 +149,9 @@ def unchecked(given: tuple, a, b, out) -> tuple[EpilogueInputs, torch.Tensor, to
     None where `checked` must look at it. What is no part of the kind is looked at here.
     """
     bias, residual, activation, alpha, beta, symmetric = given
-    if symmetric is not False and (symmetric is not True or bias is not None):
+    if symmetric is not False and (
+        symmetric is not True or bias is not None or activation in GATED
+    ):
         return None
     if type(alpha) not in NUMBERS or beyond_float(alpha):
         return None

@@ -25,7 +25,8 @@ def matrices(
         batch = out.shape[:-2]
         a = a.expand(*batch, *a.shape[-2:])
         b = b.expand(*batch, *b.shape[-2:])
-        a, b, out, residual = _fold(a, b, out, residual)
+        if not then.symmetric:  # whose triangle is of each matrix of the batch
+            a, b, out, residual = _fold(a, b, out, residual)
     for copies in ((), (0,), (1,), (0, 1), (0, 1, 3), (0, 1, 2, 3)):
         a_, b_, out_, residual_ = (
             t.contiguous() if i in copies and t is not None else t

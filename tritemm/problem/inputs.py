@@ -98,9 +98,9 @@ class EpilogueInputs(NamedTuple):
 
     def before(self) -> EpilogueInputs:
         """What comes before the activation."""
-        if self.bias is None and self.alpha == 1:
+        if self.bias is None and self.alpha == 1 and not self.symmetric:
             return NOTHING
-        return EpilogueInputs(self.bias, alpha=self.alpha)
+        return EpilogueInputs(self.bias, alpha=self.alpha, symmetric=self.symmetric)
 
     def of(self, accumulator: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The result in `dtype`, of a product in the accumulator's type, by torch."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from ...arch import gpus
@@ -159,15 +159,14 @@ def analytic(device: Device) -> Constants:
 
 def from_json(fitted: Mapping, device: Device) -> Constants:
     """The numbers that a file has under `fitted`, with the device's own launch."""
-    rungs = {name: _rung(**values) for name, values in fitted["rungs"].items()}
+    rungs = {name: _rung(values) for name, values in fitted["rungs"].items()}
     return Constants(**fitted["rates"], launch=gpus.physics(device).launch, rungs=rungs)
 
 
-def _rung(tiles: Mapping[str, Mapping[str, Sequence[float]]] = {}, **values) -> Rung:
+def _rung(values: Mapping) -> Rung:
     """A rung of such a file, which names a tile "128x256x64x8x4x2"."""
-    read = lambda tile: tuple(map(int, tile.split("x")))  # noqa: E731
-    by_word = {
-        word: {read(tile): tuple(factors) for tile, factors in known.items()}
-        for word, known in tiles.items()
+    tiles = {
+        word: {tuple(map(int, tile.split("x"))): tuple(each) for tile, each in known.items()}
+        for word, known in values.get("tiles", {}).items()
     }
-    return Rung(**values, tiles=by_word)
+    return Rung(**{**values, "tiles": tiles})
