@@ -10,9 +10,8 @@ import argparse
 import sys
 
 import torch
-from torch.nn import functional as F
 from torch.optim import _muon
-from train_gpt import GPT, now, pages, table
+from train_gpt import pages, table, train
 
 import tritemm
 
@@ -27,38 +26,21 @@ def gram(grad, coefficients, steps, eps):
     return tritemm.newton_schulz(grad, steps, coefficients=coefficients, eps=eps, gram=True)
 
 
-def train(args, text, orthogonalise, seed=0):
-    """The losses of a run, one per step, and its steps per second without the first."""
-    torch.manual_seed(seed)
-    model = GPT(args.width, args.heads, args.layers, args.context).to(args.device)
+def optimizers(model, rate):
+    """Muon for the matrices of the blocks, AdamW for all else."""
     hidden = [p for p in model.blocks.parameters() if p.ndim == 2]
     others = [p for p in model.parameters() if not any(p is h for h in hidden)]
-    optimizers = [
-        torch.optim.Muon(hidden, lr=args.rate, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(others, lr=args.rate),
-    ]
-    random = torch.Generator().manual_seed(seed)
-    losses = []
+    muon = torch.optim.Muon(hidden, lr=rate, adjust_lr_fn="match_rms_adamw")
+    return [muon, torch.optim.AdamW(others, lr=rate)]
+
+
+def run(args, text, orthogonalise, seed=0):
+    """The losses of a run and its tokens per second, with this function in the place of torch's."""
     _muon._zeropower_via_newtonschulz = orthogonalise
     try:
-        for step in range(args.steps + 1):
-            if step == 1:  # the first one compiled
-                begin = now(args.device)
-            at = torch.randint(len(text) - args.context, (args.batch,), generator=random)
-            ids = torch.stack([text[i : i + args.context + 1] for i in at.tolist()])
-            ids = ids.to(args.device).long()
-            with torch.autocast(args.device, torch.bfloat16, enabled=not args.tiny):
-                logits = model(ids[:, :-1])
-            loss = F.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten())
-            loss.backward()
-            for optimizer in optimizers:
-                optimizer.step()
-                optimizer.zero_grad()
-            losses.append(loss.detach())
+        return train(args, text, False, seed, optimizers)
     finally:
         _muon._zeropower_via_newtonschulz = TORCHS
-    seconds = now(args.device) - begin
-    return torch.stack(losses).tolist(), args.steps * args.batch * args.context / seconds
 
 
 def arguments(argv):
@@ -71,7 +53,8 @@ def arguments(argv):
     if args.tiny:
         sizes = {"width": 16, "heads": 2, "layers": 1, "context": 16, "batch": 1, "rate": 3e-3}
         args.steps = min(args.steps, 3)
-    vars(args).update(sizes)
+    dtype = "float32" if args.tiny else "bfloat16"
+    vars(args).update(sizes, dtype=dtype, compile=False)
     return args
 
 
@@ -82,10 +65,10 @@ def main(argv=None):
         return 2
     text = pages()
     runs = {
-        "torch": train(args, text, TORCHS),
-        "tritemm": train(args, text, ours),
-        "the Gram form": train(args, text, gram),
-        "another seed": train(args, text, TORCHS, seed=1),
+        "torch": run(args, text, TORCHS),
+        "tritemm": run(args, text, ours),
+        "the Gram form": run(args, text, gram),
+        "another seed": run(args, text, TORCHS, seed=1),
     }
     print(table(runs))
     return 0

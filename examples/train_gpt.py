@@ -68,7 +68,11 @@ def pages():
     return torch.frombuffer(bytearray(b"\n".join(texts)), dtype=torch.uint8)
 
 
-def train(args, text, convert, seed):
+def adamw(model, rate):
+    return [torch.optim.AdamW(model.parameters(), lr=rate)]
+
+
+def train(args, text, convert, seed, optimizers=adamw):
     """The losses of a run, one per step, and its tokens per second without the first step."""
     torch.manual_seed(seed)
     model = GPT(args.width, args.heads, args.layers, args.context).to(args.device)
@@ -76,7 +80,7 @@ def train(args, text, convert, seed):
         tritemm.convert(model)
     torch._dynamo.reset()
     run = torch.compile(model) if args.compile else model
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.rate)
+    steppers = optimizers(model, args.rate)
     random = torch.Generator().manual_seed(seed)
     losses = []
     for step in range(args.steps + 1):
@@ -88,9 +92,10 @@ def train(args, text, convert, seed):
         with torch.autocast(args.device, torch.bfloat16, enabled=args.dtype == "bfloat16"):
             logits = run(ids[:, :-1])
         loss = F.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten())
-        optimizer.zero_grad()
         loss.backward()
-        optimizer.step()
+        for optimizer in steppers:
+            optimizer.step()
+            optimizer.zero_grad()
         losses.append(loss.detach())
     seconds = now(args.device) - begin
     speed = args.steps * args.batch * args.context / seconds
