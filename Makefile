@@ -59,9 +59,9 @@ site: $(READY) .venv-site/$(STAMP)  ## the documentation as a site that opens fr
 	@echo 'open build/site/index.html'
 
 browser: site  ## the site in a headless Chromium, which root gets from the distribution
-	@$(PY) -c 'import sys; from tests import chromium; sys.exit(not chromium.found())' || \
+	@$(PY) -c 'import sys; from tests.docs import chromium; sys.exit(not chromium.found())' || \
 		{ apt-get update -qq && apt-get install -qq -y chromium; }
-	$(PY) -m pytest tests/test_site.py $(ARGS)
+	$(PY) -m pytest tests/docs/test_site.py $(ARGS)
 
 clean:  ## remove environments and caches
 	rm -rf .venv .venv-oldest .venv-latest .venv-site .pytest_cache .ruff_cache build dist *.egg-info

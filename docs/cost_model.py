@@ -1,7 +1,7 @@
 """The generated parts of docs/cost_model.md: the model's numbers, and one prediction by hand.
 
 The example is worked out here from the numbers alone, as a second opinion on the model;
-`tests/test_cost_model.py` holds the two against each other.
+`tests/dispatch/test_cost_model.py` holds the two against each other.
 """
 
 from __future__ import annotations

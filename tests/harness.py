@@ -10,12 +10,11 @@ import pytest
 import torch
 
 from cuda_reference import toolkit
+from tests.sweep import pairwise
 from tritemm import budget, dispatch, plan
 from tritemm.dispatch.request import why_not
 from tritemm.problem import ACCUMULATE, INTERPRETED, Problem, result_shape
 from tritemm.rungs import RUNGS
-
-from .sweep import pairwise
 
 DEVICE = "cpu" if INTERPRETED else "cuda"
 #: Elements of guard before and after an output, and between its rows where it has a pitch.

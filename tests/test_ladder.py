@@ -16,15 +16,14 @@ import torch
 import tritemm
 from docs.generate import stale
 from perf.sources import files_of
+from tests.dispatch.choosing import problem
+from tests.harness import DEVICE
+from tests.kernels.test_kernels import rungs
 from tritemm import spec
 from tritemm.__main__ import main
 from tritemm.cli import demo
 from tritemm.problem import INTERPRETED, Device
 from tritemm.rungs import RUNGS, STEPS
-
-from .choosing import problem
-from .harness import DEVICE
-from .test_kernels import rungs
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -176,7 +175,8 @@ def test_a_new_rung_is_a_file_and_a_line(tmp_path):
         return subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
 
     assert "99 toy" in python("tritemm", "ladder").stdout
-    chosen = ("tests/test_kernels.py", "-k", "toy and (prime or flat or row or column or crossed)")
+    shapes = "toy and (prime or flat or row or column or crossed)"
+    chosen = ("tests/kernels/test_kernels.py", "-k", shapes)
     run = python("pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *chosen)
     passed = re.search(r"(\d+) passed", run.stdout)
     assert run.returncode == 0 and passed and int(passed.group(1)) > 10, run.stdout[-2000:]

@@ -59,21 +59,21 @@ class Fault:
 
 
 # Tests that find several of them
-KERNELS, HAND = "tests/test_kernels.py::test_", "tests/test_by_hand.py::test_"
+KERNELS, HAND = "tests/kernels/test_kernels.py::test_", "tests/kernels/test_by_hand.py::test_"
 BATCHES = (KERNELS + "batches", HAND + "batches_in_two_dimensions")
 STORES = (KERNELS + "stores_stay_inside_a_row", KERNELS + "output_strides")
-FRAGMENTS = ("tests/test_fragments.py::test_products",)
+FRAGMENTS = ("tests/kernels/test_fragments.py::test_products",)
 CONFIGS = (KERNELS + "configs",)
-SIZES = ("tests/test_gpu.py::test_real_sizes",)
+SIZES = ("tests/kernels/test_gpu.py::test_real_sizes",)
 TILES = (HAND + "programs_take_many_tiles",)
 CHAIN = (HAND + "a_launch_waits_for_the_one_before",)
 SUMS = (HAND + "parts_are_summed_launch_after_launch",)
 ORDER = (HAND + "parts_are_added_in_their_order",)
 FENCES = (HAND + "the_engine_stores_what_was_fenced",)
-PARTED = ("tests/test_invariant.py::test_parts_are_all_added",)
-INVARIANT = ("tests/test_invariant.py::test_bits_of_every_candidate",)
-LAUNCH = "tests/test_launch_gpu.py::test_"
-PAIRS = ("tests/test_gated.py::test_results",)
+PARTED = ("tests/kernels/test_invariant.py::test_parts_are_all_added",)
+INVARIANT = ("tests/kernels/test_invariant.py::test_bits_of_every_candidate",)
+LAUNCH = "tests/runtime/test_launch_gpu.py::test_"
+PAIRS = ("tests/kernels/test_gated.py::test_results",)
 SPLIT_K, CLUSTER = "split_k and not cluster", "cluster and not split"
 
 FAULTS = (

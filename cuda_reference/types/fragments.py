@@ -12,7 +12,7 @@ registers. Threads come in groups of four: thread = 4 g + t, within a warp. A wo
 That is mma's fragment, by the PTX ISA ("Matrix Fragments for mma"), and wgmma's, where each warp
 has 16 rows. Those of wmma are nobody's promise; on sm_80 and sm_90 they are these as well, with
 m8n32k16 computed as the transpose of m32n8k16, and with f16 in as many registers as Volta had,
-which repeat the elements. `tests/test_cuda_fragments.py` compares all of it with a device.
+which repeat the elements. `tests/cuda/test_fragments.py` compares all of it with a device.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
 
 An exercise is a module ex_RUNG. Its docstring is the question; `answer` is a solution; and
 `check(function)` raises `Wrong` with a sentence that says where the function and the kernels part.
-It is given a function that `learners` made of the learner's own. `tests/wrong_answers.py` has some
-that it must tell apart.
+It is given a function that `learners` made of the learner's own. `tests/docs/wrong_answers.py` has
+some that it must tell apart.
 """
 
 from __future__ import annotations

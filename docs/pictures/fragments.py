@@ -1,7 +1,7 @@
 """Who holds which element: fragments of mma, ldmatrix, wgmma and wmma, from their index formulas.
 
 The formulas are `cuda_reference.types.fragments`, which a device confirms
-(tests/test_cuda_fragments.py).
+(tests/cuda/test_fragments.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Shared memory as WGMMA reads it: core matrices, and the three swizzles.
 
-From `cuda_reference.types.fragments.places` (tests/test_cuda_fragments.py), and from the places of
+From `cuda_reference.types.fragments.places` (tests/cuda/test_fragments.py), and from the places of
 wgmma_m64n8k16.cu, which orders the same core matrices otherwise.
 """
 

@@ -1,6 +1,6 @@
 """What kernels in PTX rely on in Triton and no documentation promises.
 
-A test reads each of these in the PTX that Triton emits (tests/test_triton_contract.py):
+A test reads each of these in the PTX that Triton emits (tests/kernels/test_triton_contract.py):
 
 1. A program's shared memory begins at the symbol `global_smem`, and its largest allocation stands
    first in it.

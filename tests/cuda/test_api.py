@@ -1,0 +1,221 @@
+"""`cuda_reference.matmul` and `ladder`: refusals anywhere, products on a GPU."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import cuda_reference
+import tritemm
+from cuda_reference import loader
+from cuda_reference.kernel import Call
+from cuda_reference.rungs import RUNGS
+from tests.cuda.test_reference import FP16, FP32, HOPPER, FakeStream, operands, rungs
+from tests.harness import DEVICE, Guarded
+from tritemm import Config, budget
+from tritemm.problem import Device
+
+pytestmark = pytest.mark.host
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_ladder_prints_every_rung():
+    assert cuda_reference.ladder() == RUNGS
+    for kernel, line in zip(RUNGS, str(cuda_reference.ladder()).splitlines(), strict=True):
+        assert line.split()[:2] == [f"{kernel.number:02}", kernel.name]
+        assert line.endswith(f" {kernel.title}")
+
+
+def test_the_import_looks_for_no_compiler():
+    code = (
+        "import sys, cuda_reference\n"
+        "from cuda_reference import toolkit\n"
+        "assert toolkit._find_nvcc.cache_info().currsize == 0\n"
+        "assert 'torch.utils.cpp_extension' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+class Library:
+    """Stands for the compiled .cu: counts launches, and writes a one to the first element."""
+
+    def __init__(self):
+        self.calls = []
+
+    def launch(self, pointer):
+        self.calls.append(Call.from_buffer_copy(pointer._obj))
+
+
+@pytest.fixture
+def library(monkeypatch):
+    """Tensors on the CPU pass as an H200's, and no kernel runs."""
+    library = Library()
+    monkeypatch.setattr(loader, "library", lambda name, arch: library)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: FakeStream(7))
+    monkeypatch.setattr(Device, "of", staticmethod(lambda device: HOPPER))
+    return library
+
+
+def zeros(*shape, dtype=FP16):
+    return torch.zeros(shape, dtype=dtype)
+
+
+A, W = zeros(64, 32), zeros(48, 32)
+
+
+def refused(error, message, a=A, b=W.mT, kernel="mma_base", **options):
+    with pytest.raises(error, match=message):
+        cuda_reference.matmul(a, b, kernel=kernel, **options)
+
+
+def test_what_is_no_product(library):
+    refused(TypeError, "a must be a Tensor, not list", a=[[1.0]])
+    refused(
+        ValueError, "a has 3 dimensions; .*: call it for each, or use tritemm", a=zeros(2, 64, 32)
+    )
+    refused(ValueError, "b has 1 dimensions", b=zeros(32))
+    refused(RuntimeError, r"a \(64, 32\) and b \(48, 32\) cannot be multiplied: K is 32 ", b=W)
+    meta = W.to("meta").mT
+    refused(RuntimeError, "on the same device, but a is on cpu and b on meta", b=meta)
+    refused(RuntimeError, "b requires a gradient, .*tritemm.matmul", b=W.mT.requires_grad_())
+    refused(ValueError, "torch.sparse_coo", a=A.to_sparse())
+    assert library.calls == []
+
+
+def test_what_no_result_can_be_written_to(library):
+    refused(ValueError, r"out is \[64, 47\]; it should be \[64, 48\]", out=zeros(64, 47))
+    refused(
+        ValueError, "c is fp32; this kernel writes the type of a", out=zeros(64, 48, dtype=FP32)
+    )
+    refused(ValueError, "elements of a row of c are 64 elements apart", out=zeros(48, 64).mT)
+    refused(ValueError, "rows of out overlap, 0 elements apart", out=zeros(48).expand(64, 48))
+    square, w = zeros(64, 64), zeros(64, 64)
+    refused(ValueError, "out shares memory with a or b", a=square, b=w.mT, out=w)
+    assert library.calls == []
+
+
+def test_what_the_rung_refuses_and_who_does_not(library):
+    fp32 = {"a": A.float(), "b": W.mT.float()}
+    refused(
+        ValueError,
+        '^kernel="mma_base" cannot run this problem: a is fp32; .* fp16 or bf16$',
+        **fp32,
+    )
+    refused(ValueError, "a is uint8; this kernel multiplies", a=A.byte(), b=W.mT.byte())
+    wide = zeros(64, 35)[:, :32]
+    refused(ValueError, 'row stride of a is 70 bytes; .*; kernel="wgmma_m64n8k16" can', a=wide)
+    options = {"kernel": "wgmma_tma", "accumulate": FP16}
+    refused(ValueError, 'accumulator is fp16; .*; kernel="mma_async_stage4" can', **options)
+    assert library.calls == []
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")
+def test_on_the_cpu_the_reason_is_said():
+    for a in (A, A[:0], A[:, :0]):
+        b = W.mT[: a.shape[1]]
+        refused(
+            ValueError, "the tensors are on the CPU; a CUDA kernel needs them on a GPU", a=a, b=b
+        )
+
+
+def test_which_kernel(library):
+    refused(ValueError, "no rung is called 'tma'; there are simt_naive, ", kernel="tma")
+    refused(TypeError, "not int", kernel=3)
+    triton = tritemm.ladder()[0]
+    refused(ValueError, "is not of cuda_reference.ladder.*; tritemm.matmul runs it", kernel=triton)
+    for kernel in (RUNGS[10], RUNGS[10].name):
+        cuda_reference.matmul(A, W.mT, kernel=kernel)
+    with pytest.raises(TypeError, match="kernel"):
+        cuda_reference.matmul(A, W.mT)
+    assert len(library.calls) == 2
+
+
+def test_which_config(library):
+    first, second = RUNGS[10].configs(None)
+    fields = {"BLOCK_M": 256, "BLOCK_N": 128, "BLOCK_K": 32, "num_warps": 8, "GROUP_M": 3}
+    for config in (None, first, second, fields | {"ORDER": "linear"}):
+        cuda_reference.matmul(A, W.mT, kernel="mma_base", config=config)
+    assert [(call.order, call.group) for call in library.calls] == [
+        (1, 16),
+        (1, 16),
+        (0, 16),
+        (0, 3),
+    ]
+    refused(ValueError, r'"mma_base" cannot run this config: Config\(BLOCK_M=128.*; it has Config',
+            config=Config(128, 128, 32))  # fmt: skip
+    refused(ValueError, "config has no field 'BLOCK'", config={"BLOCK": 1})
+
+
+def test_what_is_passed_on(library):
+    out = zeros(64, 48)
+    before = out._version
+    assert cuda_reference.matmul(A, W.mT, kernel="mma_base", out=out, accumulate=FP16) is out
+    (call,) = library.calls
+    assert (call.M, call.N, call.K, call.accumulate, call.stream) == (64, 48, 32, 1, 7)
+    assert call.c == out.data_ptr() and out._version == before + 1
+    c = cuda_reference.matmul(A, W.mT, kernel="mma_base")
+    assert (c.shape, c.dtype) == ((64, 48), FP16) and library.calls[1].accumulate == 0
+
+
+def test_an_empty_product_launches_nothing(library):
+    for M, N, K in ((0, 48, 32), (64, 0, 32), (64, 48, 0), (0, 0, 0)):
+        out = zeros(M, N) + 1
+        c = cuda_reference.matmul(zeros(M, K), zeros(N, K).mT, kernel="mma_base", out=out)
+        assert c.shape == (M, N) and not c.any()
+    refused(ValueError, "a is fp32", a=zeros(64, 0, dtype=FP32), b=zeros(0, 48, dtype=FP32))
+    assert library.calls == []
+
+
+# On a GPU
+
+
+@pytest.mark.gpu
+@rungs
+def test_products(kernel):
+    a, b = operands(300, 264, 200)
+    c = cuda_reference.matmul(a, b, kernel=kernel.name)
+    assert budget.check(c, a, b).ok
+    guarded = Guarded.like((300, 264), FP16, pitch_gap=3)
+    assert cuda_reference.matmul(a, b, kernel=kernel, out=guarded.tensor) is guarded.tensor
+    assert torch.equal(guarded.tensor, c)
+    guarded.assert_untouched_outside()
+
+
+@pytest.mark.gpu
+def test_the_current_stream_and_another_device():
+    a, b = operands(300, 264, 200)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(20_000_000)
+        late = a.clone()
+        c = cuda_reference.matmul(late, b, kernel="mma_async_stage3")
+    stream.synchronize()
+    assert budget.check(c, a, b).ok
+
+
+@pytest.mark.gpu
+@pytest.mark.devices(2)
+def test_any_device():
+    a, b = operands(300, 264, 200)
+    with torch.cuda.device(1):
+        assert budget.check(cuda_reference.matmul(a, b, kernel="mma_base"), a, b).ok
+    x, y = a.to("cuda:1"), b.to("cuda:1")
+    assert cuda_reference.matmul(x, y, kernel="mma_base").device == x.device
+    with pytest.raises(RuntimeError, match="on the same device, but a is on cuda:0 and b on cu"):
+        cuda_reference.matmul(a, y, kernel="mma_base")
+
+
+@pytest.mark.gpu
+def test_the_accumulator_and_an_empty_product():
+    a = torch.zeros(40, 64, dtype=FP16, device=DEVICE)
+    a[:, 0], a[:, 32:] = 2048, 1
+    b = torch.ones(24, 64, dtype=FP16, device=DEVICE).mT
+    for accumulate, expected in ((None, 2080), (FP32, 2080)):
+        c = cuda_reference.matmul(a, b, kernel="mma_base", accumulate=accumulate)
+        assert torch.equal(c, torch.full_like(c, expected))
+    nothing = cuda_reference.matmul(a[:, :0], b[:0], kernel="mma_base")
+    assert nothing.shape == (40, 24) and not nothing.any()

@@ -1,0 +1,106 @@
+"""The mma rungs without a GPU: their own C++ with an emulated warp, in both layouts of B.
+
+What is compiled is the rung's .cu and its headers; ptx.cuh and launch.cuh are replaced by those of
+`tests/cuda/emulator`, which do what the PTX ISA says. So index arithmetic, edges and tails are the
+ones that run on a GPU; the order of threads and copies is not.
+"""
+
+import ctypes
+import shutil
+import subprocess
+
+import pytest
+import torch
+
+from cuda_reference import source
+from cuda_reference.kernel import ACCUMULATORS, TYPES, Call
+from cuda_reference.rungs import RUNGS
+from tests.cuda.test_reference import HOPPER, operands, tile_of
+from tests.harness import Guarded, needs_nvcc
+from tritemm import budget
+from tritemm.problem import Problem, short_name
+
+pytestmark = [pytest.mark.host, pytest.mark.once]
+
+FP16, BF16, FP32 = torch.float16, torch.bfloat16, torch.float32
+rungs = pytest.mark.parametrize("name", [k.name for k in RUNGS if k.name.startswith("mma")])
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """A rung's `launch`, for the CPU."""
+    include = needs_nvcc().root / "include"
+    folder = tmp_path_factory.mktemp("emulated")
+    for place in (source.INCLUDE, source.ROOT.parent / "tests" / "cuda" / "emulator"):
+        for file in place.iterdir():
+            shutil.copy(file, folder)
+    gcc = ["g++", "-std=c++17", "-O1", "-w", "-fPIC", "-I", str(folder), "-I", str(include)]
+    header = folder / "block.h"  # compiled ahead: most of what each rung takes
+    subprocess.run([*gcc, "-x", "c++-header", "-o", f"{header}.gch", str(header)], check=True)
+    made = {}
+
+    def launch(name):
+        if name not in made:
+            text = (source.ROOT / f"{name}.cu").read_text()
+            text = text.replace("extern __shared__ uint4 shared[];", "")
+            (folder / f"{name}.cpp").write_text(text.replace("__shared__", "static"))
+            library = folder / f"{name}.so"
+            command = [*gcc, "-shared", "-include", str(header), "-o", str(library),
+                       str(folder / f"{name}.cpp")]  # fmt: skip
+            subprocess.run(command, check=True)
+            made[name] = ctypes.CDLL(str(library)).launch
+            made[name].restype = ctypes.c_char_p
+        return made[name]
+
+    return launch
+
+
+def multiply(compiled, name, a, b, layout, accumulate=FP32, **guard):
+    """Runs the rung and checks every element and every guard."""
+    kernel = next(k for k in RUNGS if k.name == name)
+    guarded = Guarded.like((a.shape[0], b.shape[1]), a.dtype, **guard)
+    c = guarded.tensor
+    problem = Problem.of(a, b, c, accumulate=accumulate, device=HOPPER)
+    assert kernel.why_not(problem) is None
+    b_major = kernel.readable.layout(problem)[1]
+    assert b_major == layout[1] or problem.K == 1  # then it is stored both ways
+    call = Call(
+        a=a.data_ptr(), b=b.data_ptr(), c=c.data_ptr(), M=problem.M, N=problem.N, K=problem.K,
+        lda=problem.a.pitch("N"), ldb=problem.b.pitch(b_major), ldc=problem.c.pitch("N"),
+        type=TYPES[a.dtype], accumulate=ACCUMULATORS[accumulate], b_rows_are=b_major == "N",
+        order=1, group=tile_of(kernel).GROUP_M,
+    )  # fmt: skip
+    assert compiled(name)(ctypes.byref(call)) is None
+    guarded.assert_untouched_outside()
+    verdict = budget.check(c, a, b, accumulate=accumulate)
+    assert verdict.ok, f"{name} {layout} {problem}: {verdict}"
+
+
+@rungs
+@pytest.mark.parametrize("layout", ["NT", "NN"])
+@pytest.mark.parametrize(
+    "shape", [(70, 41, 33), (16, 130, 72), (257, 8, 31), (3, 129, 1), (9, 7, 97)], ids=str
+)
+def test_edges(compiled, name, layout, shape):
+    """NaN stands between the lines of A and B and in shared memory."""
+    multiply(compiled, name, *operands(*shape, layout=layout), layout, pitch_gap=1)
+
+
+@rungs
+@pytest.mark.parametrize("layout", ["NT", "NN"])
+@pytest.mark.parametrize(("dtype", "accumulate"), [(FP16, FP16), (BF16, FP32)], ids=short_name)
+def test_types(compiled, name, layout, dtype, accumulate):
+    multiply(compiled, name, *operands(40, 72, 48, dtype, layout), layout, accumulate)
+
+
+@pytest.mark.parametrize("layout", ["NT", "NN"])
+def test_the_serpentine_order_covers_a_ragged_last_stripe(compiled, layout):
+    """Two stripes of tile columns, the second with one, and three tile rows."""
+    multiply(compiled, "mma_base", *operands(530, 16 * 128 + 9, 16, layout=layout), layout)
+
+
+@pytest.mark.parametrize("layout", ["NT", "NN"])
+@pytest.mark.parametrize("offset", [0, 1])
+def test_the_naive_rung_reads_rows_at_any_address(compiled, layout, offset):
+    options = {"aligned": False, "offset": offset}
+    multiply(compiled, "mma_naive", *operands(45, 61, 50, layout=layout, **options), layout)

@@ -1,0 +1,692 @@
+"""The CUDA rungs: registry, headers, refusals, loader and tool anywhere; correctness on a GPU."""
+
+import ctypes
+import dataclasses
+import json
+import re
+import threading
+
+import pytest
+import torch
+
+from cuda_reference import loader, source, toolkit
+from cuda_reference.__main__ import main
+from cuda_reference.kernel import (
+    ACCUMULATORS,
+    FARTHEST,
+    ORDERS,
+    TYPES,
+    Call,
+    CudaKernel,
+    Readable,
+)
+from cuda_reference.rungs import RUNGS
+from tests.harness import DEVICE, Guarded, operand, run
+from tests.kernels.test_kernels import shapes
+from tools import sanitize
+from tritemm import budget, plan
+from tritemm.problem import INTERPRETER, Device, Problem, short_name
+
+pytestmark = pytest.mark.host
+
+HOPPER = Device("H200", (9, 0), 132, 227 * 1024)
+AMPERE = Device("A100", (8, 0), 108, 163 * 1024)
+FP16, BF16, FP32 = torch.float16, torch.bfloat16, torch.float32
+
+rungs = pytest.mark.parametrize("kernel", RUNGS, ids=lambda kernel: kernel.name)
+every_layout = pytest.mark.parametrize(
+    ("kernel", "layout"),
+    [pytest.param(k, b, id=f"{k.name}-{b}") for k in RUNGS for b in k.readable.layouts],
+)
+every_config = pytest.mark.parametrize(
+    ("kernel", "config", "accumulate"),
+    [
+        pytest.param(k, config, accumulate, id=f"{k.name}-{config.ORDER}-{short_name(accumulate)}")
+        for k in RUNGS
+        for config in k.configs(None)
+        for accumulate in k.readable.accumulators
+    ],
+)
+
+
+def tile_of(kernel):
+    return kernel.configs(None)[0]
+
+
+# The registry
+
+
+def test_every_file_is_on_the_ladder():
+    assert [kernel.name for kernel in RUNGS] == list(dict.fromkeys(kernel.name for kernel in RUNGS))
+    assert {kernel.name for kernel in RUNGS} == {n for n in source.names() if "/" not in n}
+    assert [kernel.number for kernel in RUNGS] == list(range(1, len(RUNGS) + 1))
+
+
+@rungs
+def test_header(kernel):
+    lines = kernel.doc.splitlines()
+    assert len(lines) + 1 <= 12  # with the line that closes the comment
+    assert lines[0].startswith(f"{kernel.name}: ") and lines[0].endswith(".")
+    assert set(source.HEADER_KEYS) - {"Note"} <= set(kernel.header)
+    for sm, (present, forbidden) in kernel.signs.items():
+        assert sm in (80, 90) and (present or forbidden)
+    assert kernel.readable.hopper == (80 not in kernel.signs)
+
+
+@rungs
+def test_tiles_are_those_of_the_source(kernel):
+    """A config states the facts of its .cu; none but the order of the tiles is passed to it."""
+    stages = re.findall(r"\bSTAGES = (\d+)", kernel.file.read_text())
+    assert {str(config.num_stages) for config in kernel.configs(None)} >= set(stages)
+    assert {config.ORDER for config in kernel.configs(None)} <= set(ORDERS)
+
+
+@pytest.mark.parametrize("name", source.names())
+def test_every_source_says_what_it_is_compiled_for(name):
+    assert set(source.architectures(name)) <= {"80", "90a"}
+    assert "90a" in source.architectures(name)
+
+
+def test_call_is_laid_out_as_abi_cuh_says():
+    text = (source.INCLUDE / "abi.cuh").read_text()
+    text = re.sub(r"//.*", "", text)
+    body = re.search(r"struct Call \{(.*?)\};", text, re.DOTALL).group(1)
+    ctype = {
+        "const void*": ctypes.c_void_p,
+        "void*": ctypes.c_void_p,
+        "cudaStream_t": ctypes.c_void_p,
+        "int64_t": ctypes.c_int64,
+        "int32_t": ctypes.c_int32,
+    }
+    fields = []
+    for line in filter(None, map(str.strip, body.split(";"))):
+        type_, names = re.fullmatch(r"((?:const )?\w+\*?) (.*)", line).groups()
+        fields += [(name.strip(), ctype[type_]) for name in names.split(",")]
+    assert fields == Call._fields_
+    for name, values in (("Type", TYPES), ("Order", ORDERS)):
+        enum = re.search(rf"enum {name} : int32_t \{{(.*?)\}}", text).group(1)
+        written = dict(word.split(" = ") for word in enum.strip().split(", "))
+        known = {short_name(k) if name == "Type" else k: v for k, v in values.items()}
+        assert {k.upper(): str(v) for k, v in known.items()} == written
+    assert (
+        f"fp32 = {ACCUMULATORS[FP32]}, fp16 = {ACCUMULATORS[FP16]}"
+        in (source.INCLUDE / "abi.cuh").read_text()
+    )
+
+
+# Refusals
+
+
+def meta(rows, cols, dtype=FP16, layout="N", pitch=None):
+    """[rows, cols] without data, stored by rows (N) or by columns (T) that are `pitch` apart."""
+    if layout == "T":
+        return meta(cols, rows, dtype, "N", pitch).mT
+    return torch.empty(rows, pitch or cols, dtype=dtype, device="meta")[:, :cols]
+
+
+def problem_of(a=None, b=None, c=None, device=HOPPER, **options):
+    a = meta(64, 32) if a is None else a
+    b = meta(32, 48, a.dtype, "T") if b is None else b
+    c = meta(64, 48, a.dtype) if c is None else c
+    return Problem.of(a, b, c, device=device, **options)
+
+
+#: What is refused by all, by those that want 16-byte rows, by those that need Hopper.
+REFUSED = {
+    "the tensors are on the CPU": ("", {"device": INTERPRETER}),
+    "a is fp32; this kernel multiplies fp16": ("", {"a": meta(64, 32, FP32)}),
+    "c is fp32; this kernel writes the type of a, fp16": ("", {"c": meta(64, 48, FP32)}),
+    "the accumulator is fp64; for fp16 this kernel has fp32": ("", {"accumulate": torch.float64}),
+    "the elements of a row of a are 64 elements apart; .* a = a.contiguous()": (
+        "", {"a": meta(64, 32, layout="T")},
+    ),
+    "the elements of a row of c are 64 elements apart; .* c = c.contiguous()": (
+        "", {"c": meta(64, 48, layout="T")},
+    ),
+    "row stride of a is 70 bytes; .* a multiple of 16": ("aligned", {"a": meta(64, 32, pitch=35)}),
+    "column stride of b is 70 bytes; .* a multiple of 16": (
+        "aligned", {"b": meta(32, 48, layout="T", pitch=35)},
+    ),
+    "K is 2147483648; .* split K": (
+        "hopper", {"a": meta(1, 2**31), "b": meta(2**31, 1, layout="T"), "c": meta(1, 1)},
+    ),
+    "WGMMA needs compute capability 9.0; A100 has 8.0": ("hopper", {"device": AMPERE}),
+}  # fmt: skip
+
+
+@rungs
+@pytest.mark.parametrize("sentence", REFUSED)
+def test_refusals(kernel, sentence):
+    who, options = REFUSED[sentence]
+    reason = kernel.why_not(problem_of(**options))
+    if who == "" or getattr(kernel.readable, who):
+        assert reason and re.match(sentence, reason)
+    else:
+        assert reason is None
+
+
+@rungs
+def test_rows_too_far_apart(kernel):
+    """Refused by the tiled classic rungs alone, and only if there are two rows."""
+    far = FARTHEST
+    assert (
+        f"farthest = int64_t{{1}} << {far.bit_length() - 1};"
+        in (source.INCLUDE / "tile.cuh").read_text()
+    )
+    reason = kernel.why_not(problem_of(a=meta(64, 32, pitch=far)))
+    if kernel.readable.aligned and not kernel.readable.hopper:
+        assert reason and f"the rows of a are {far} elements apart" in reason
+    else:
+        assert reason is None
+    assert kernel.why_not(problem_of(a=meta(1, 32, pitch=far), c=meta(1, 48))) is None
+
+
+@rungs
+def test_what_is_not_refused(kernel):
+    assert kernel.why_not(problem_of()) is None
+    assert kernel.why_not(problem_of(c=meta(64, 48, pitch=51))) is None
+    bf16 = kernel.why_not(problem_of(a=meta(64, 32, BF16)))
+    assert (bf16 is None) == (BF16 in kernel.readable.types)
+    assert bf16 is None or bf16.startswith("a is bf16; ")
+    by_rows = kernel.why_not(problem_of(b=meta(32, 48)))
+    assert (by_rows is None) == ("NN" in kernel.readable.layouts)
+    assert by_rows is None or by_rows.endswith("b = b.mT.contiguous().mT")
+
+
+def test_one_matrix_at_a_time():
+    a, b, c = (torch.empty(shape, dtype=FP16, device="meta") for shape in
+               ((3, 64, 32), (3, 32, 48), (3, 64, 48)))  # fmt: skip
+    reason = RUNGS[0].why_not(problem_of(a, b.mT.contiguous().mT, c))
+    assert reason == "3 matrices; this kernel multiplies one, so call it for each"
+
+
+def test_an_accumulator_that_a_type_does_not_have():
+    limits = Readable(types=(FP16, BF16))
+    reason = limits(problem_of(a=meta(64, 32, BF16), accumulate=FP16))
+    assert reason == "the accumulator is fp16; for bf16 this kernel has fp32"
+    assert limits(problem_of(accumulate=FP16)) is None
+
+
+def test_the_layout_is_one_that_can_be_read():
+    both = Readable(layouts=("NT", "NN"))
+    assert both.layout(problem_of()) == "NT"
+    assert both.layout(problem_of(b=meta(32, 48))) == "NN"
+
+
+# The loader
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder in place of cuda_reference/ with one.cu, which includes shared.cuh."""
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(source, "ROOT", tmp_path)
+    monkeypatch.setattr(source, "INCLUDE", tmp_path / "include")
+    monkeypatch.setattr(toolkit, "nvcc", lambda: toolkit.Nvcc(tmp_path, tmp_path, "13.0.88"))
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "shared.cuh").write_text('#include "deeper.cuh"\n')
+    (tmp_path / "include" / "deeper.cuh").write_text("constexpr int TWO = 2;\n")
+    (tmp_path / "include" / "other.cuh").write_text("constexpr int THREE = 3;\n")
+    (tmp_path / "one.cu").write_text(
+        "/* one: first.\n\n   Signs   sm_80: HMMA; sm_90: HGMMA, no HMMA\n*/\n"
+        '#include "shared.cuh"\n'
+    )
+    return tmp_path
+
+
+@pytest.fixture
+def builder(monkeypatch):
+    """Compiling is writing a file here; the list of what was compiled."""
+    made = []
+
+    def compile_(name, arch, library):
+        made.append((name, arch))
+        library.write_text(arch)
+
+    monkeypatch.setattr(loader, "_compile", compile_)
+    return made
+
+
+def test_names_and_headers_of_sources(folder):
+    (folder / "types").mkdir()
+    (folder / "types" / "two.cu").write_text("/* two: second. */")
+    assert source.names() == ["one", "types/two"]
+    assert source.opening_comment(folder / "types" / "two.cu") == "two: second."
+    assert source.architectures("one") == ("80", "90a")
+    with pytest.raises(ValueError, match="no CUDA source is called 'three'; there are one, types"):
+        source.path_of("three")
+
+
+def test_a_change_of_what_is_included_is_a_change(folder, monkeypatch):
+    def print_of(arch="90a", flags=toolkit.FLAGS):
+        return toolkit.fingerprint(folder / "one.cu", arch, flags)
+
+    first = print_of()
+    assert print_of() == first
+    (folder / "include" / "other.cuh").write_text("constexpr int THREE = 4;\n")
+    assert print_of() == first
+    others = {print_of("80"), print_of(flags=(*toolkit.FLAGS, "-G"))}
+    (folder / "include" / "deeper.cuh").write_text("constexpr int TWO = 3;\n")
+    others.add(print_of())
+    monkeypatch.setattr(toolkit, "nvcc", lambda: toolkit.Nvcc(folder, folder, "13.1.0"))
+    others.add(print_of())
+    assert len(others | {first}) == 5
+
+
+def test_nothing_is_built_twice(folder, builder):
+    library = loader._build("one", "90a")
+    assert library.parent == folder / "cache" and library.name.startswith("one-sm_90a-")
+    assert loader._build("one", "90a") == library
+    assert loader._build("one", "80") != library
+    assert builder == [("one", "90a"), ("one", "80")]
+    (folder / "include" / "shared.cuh").write_text("")
+    assert loader._build("one", "90a") != library
+    assert len(builder) == 3
+
+
+def test_threads_wait_for_the_one_that_builds(folder, monkeypatch):
+    made = []
+    both_started = threading.Barrier(2)
+
+    def compile_(name, arch, library):
+        made.append(name)
+        threading.Event().wait(0.2)
+        library.write_text("")
+
+    def build():
+        both_started.wait()
+        loader._build("one", "90a")
+
+    monkeypatch.setattr(loader, "_compile", compile_)
+    threads = [threading.Thread(target=build) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert made == ["one"]
+
+
+def test_building_several_shows_progress_and_keeps_each_error(folder, monkeypatch, capsys):
+    for name in ("two", "three"):
+        (folder / f"{name}.cu").write_text((folder / "one.cu").read_text())
+
+    def compile_(name, arch, library):
+        if name == "two":
+            raise RuntimeError("two does not compile: error: expected a ';'")
+        library.write_text("")
+
+    monkeypatch.setattr(loader, "_compile", compile_)
+    monkeypatch.setattr(loader, "architecture", lambda: "90a")
+    failed = loader.build(["one", "two", "three"], jobs=2)
+    assert failed == {"two": "two does not compile: error: expected a ';'"}
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3 and all(line.startswith("building for sm_90a: ") for line in lines)
+    assert any(line.endswith("two failed") for line in lines)
+
+
+def test_hopper_sources_are_not_built_for_other_gpus(folder, builder, monkeypatch):
+    text = (folder / "one.cu").read_text()
+    (folder / "two.cu").write_text(text.replace("sm_80: HMMA; ", ""))
+    for arch, expected in (("90a", {"one", "two"}), ("86", {"one"})):
+        monkeypatch.setattr(loader, "architecture", lambda arch=arch: arch)
+        builder.clear()
+        assert loader.build(["one", "two"]) == {}
+        assert {name for name, _ in builder} == expected
+
+
+def test_what_is_missing_is_said(monkeypatch):
+    monkeypatch.setattr(loader, "architecture", lambda: "90a")
+    monkeypatch.setattr(toolkit, "_find_nvcc", lambda: "nvcc was not found: nowhere")
+    with pytest.raises(loader.Unavailable, match="nvcc was not found"):
+        loader.library(RUNGS[0].name)
+    assert loader.unavailable() == "nvcc was not found: nowhere"
+    compiler = toolkit.Nvcc(source.ROOT, source.ROOT, "13.0.88")
+    monkeypatch.setattr(toolkit, "_find_nvcc", lambda: compiler)
+    monkeypatch.setattr(loader, "_no_ninja", lambda: "ninja was not found")
+    assert loader.unavailable() == "ninja was not found"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")
+def test_without_a_gpu_the_reason_is_said():
+    with pytest.raises(loader.Unavailable, match=r"built without CUDA|finds no CUDA device"):
+        loader.architecture()
+    assert re.match("torch .*CUDA", loader.unavailable())
+
+
+def test_nvcc_is_looked_for_in_order(tmp_path, monkeypatch):
+    for variable in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.setenv(variable, str(tmp_path / variable))
+    monkeypatch.setattr(toolkit.shutil, "which", lambda name: str(tmp_path / name))
+    monkeypatch.setattr(toolkit, "wheel_folders", lambda: [tmp_path / "cu13"])
+    found = [str(path) for path in toolkit._candidates()]
+    assert found == [
+        f"{tmp_path}/CUDA_HOME/bin/nvcc",
+        f"{tmp_path}/CUDA_PATH/bin/nvcc",
+        f"{tmp_path}/nvcc",
+        "/usr/local/cuda/bin/nvcc",
+        f"{tmp_path}/cu13/bin/nvcc",
+    ]
+
+
+class FakeLibrary:
+    """Stands for a loaded extension; keeps what `launch` was called with."""
+
+    def __init__(self, answer=None):
+        self.answer = answer
+
+    def launch(self, pointer):
+        self.call = Call.from_buffer_copy(pointer._obj)
+        return self.answer
+
+
+@dataclasses.dataclass
+class FakeStream:
+    cuda_stream: int
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """A library that records the call, and a stream."""
+    library = FakeLibrary()
+    monkeypatch.setattr(loader, "library", lambda name, arch: library)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: FakeStream(1234))
+    return library
+
+
+def cpu_problem(M, N, K, **options):
+    """Operands on the CPU, and their problem as if they were on a GPU."""
+    a, b = torch.zeros(M, K + 8, dtype=FP16)[:, :K], torch.zeros(N, K + 16, dtype=FP16)[:, :K].mT
+    c = torch.zeros(M, N + 3, dtype=FP16)[:, :N]
+    return Problem.of(a, b, c, device=HOPPER, **options), a, b, c
+
+
+def test_what_a_launch_passes(fake):
+    problem, a, b, c = cpu_problem(64, 40, 32, accumulate=FP16)
+    kernel = next(k for k in RUNGS if len(k.configs(None)) > 1)
+    kernel.launch(problem, kernel.configs(problem)[0], a, b, c)
+    passed = {name: getattr(fake.call, name) for name, _ in Call._fields_}
+    assert passed == {
+        "a": a.data_ptr(), "b": b.data_ptr(), "c": c.data_ptr(), "M": 64, "N": 40, "K": 32,
+        "lda": 40, "ldb": 48, "ldc": 43, "type": 0, "accumulate": 1, "b_rows_are": 0,
+        "order": ORDERS[kernel.configs(problem)[0].ORDER], "group": 16, "sms": 132, "stream": 1234,
+    }  # fmt: skip
+
+
+def test_b_by_rows_is_passed_as_such(fake):
+    kernel = next(k for k in RUNGS if "NN" in k.readable.layouts)
+    _, a, _, c = cpu_problem(64, 40, 32)
+    b = torch.zeros(32, 56, dtype=FP16)[:, :40]
+    kernel.launch(Problem.of(a, b, c, device=HOPPER), tile_of(kernel), a, b, c)
+    assert (fake.call.b_rows_are, fake.call.ldb) == (1, 56)
+
+
+def test_an_error_is_an_exception_with_the_kernels_name(fake):
+    fake.answer = b"cudaErrorInvalidValue: invalid argument (cudaGetLastError())"
+    problem, a, b, c = cpu_problem(64, 40, 32)
+    for kernel in (RUNGS[0], RUNGS[-1]):
+        with pytest.raises(RuntimeError, match=f"^{kernel.name}: cudaErrorInvalidValue: invalid"):
+            kernel.launch(problem, tile_of(kernel), a, b, c)
+
+
+# The tool
+
+
+def test_list_command(capsys, monkeypatch):
+    monkeypatch.setattr(loader, "unavailable", lambda: "ninja was not found")
+    assert main(["list"]) == 0
+    said = capsys.readouterr()
+    lines = said.out.splitlines()
+    for kernel, line in zip(RUNGS, lines, strict=False):
+        assert line.split()[:2] == [f"{kernel.number:02}", kernel.name]
+    assert {line.split()[0] for line in lines[len(RUNGS) :]} == {
+        n for n in source.names() if "/" in n
+    }
+    assert said.err == "\nThey don't run here: ninja was not found.\n"
+
+
+def test_list_command_in_json(capsys):
+    assert main(["list", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in rows[: len(RUNGS)]] == [kernel.name for kernel in RUNGS]
+    assert {row["name"] for row in rows} == set(source.names())
+    assert all({"number", "title", "Signs", "Needs"} <= set(row) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["nothing"], "no rung is called 'nothing'; there are "),
+        ([RUNGS[0].name, "--dtype", "int8"], "type 'int8' is unknown; one of fp16, bf16"),
+        ([RUNGS[0].name, "--size", "64,64"], "--size is M,N,K, not '64,64'"),
+        ([RUNGS[0].name, "--size", "64,0,64"], "M, N and K are 64, 0 and 64; at least 1 each"),
+    ],
+)
+def test_what_run_cannot_be_asked_for(options, message, capsys):
+    assert main(["run", *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_run_without_a_gpu_says_so(capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main(["run", RUNGS[0].name]) == 2
+    assert "CUDA" in capsys.readouterr().err
+
+
+def test_what_a_sanitizer_finds_is_told_apart_by_kernel(tmp_path, capsys):
+    """A stand-in for compute-sanitizer: it finds something in one kernel of three."""
+    stand_in = tmp_path / "compute-sanitizer"
+    stand_in.write_text(
+        '#!/bin/sh\nwhile [ "$1" != --inside ]; do shift; done; shift\n'
+        'for name; do if [ $name = bad ]; then echo "= Invalid read"; exit 9; fi\n'
+        'echo "ran $name"; done\n'
+    )
+    stand_in.chmod(0o755)
+    assert sanitize.sanitize(str(stand_in), "memcheck", ["one", "two"], limit=60)
+    assert not sanitize.sanitize(str(stand_in), "memcheck", ["one", "bad", "two"], limit=60)
+    said = capsys.readouterr().out
+    assert re.findall(r"memcheck +(\w+) +clean", said) == ["one", "two", "one", "two"]
+    assert re.findall(r"memcheck +(\w+) +FOUND\n +(.*)\n", said) == [("bad", "= Invalid read")]
+
+
+@pytest.mark.gpu
+@every_layout
+def test_run_command(kernel, layout, capsys):
+    assert main(["run", kernel.name, "--size", "300,264,200", "--layout", layout]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"{kernel.name}: {kernel.title}\n300 x 264 x 200 {layout}, fp16")
+    assert "ok: the worst error is" in out and "TFLOP/s" in out
+
+
+# On a GPU
+
+
+def operands(M, N, K, dtype=FP16, layout="NT", **options):
+    """A and B stored by `layout`, with NaN between lines that are multiples of 16 bytes."""
+    options = {"aligned": True} | options
+    return operand(M, K, dtype, layout[0], **options), operand(K, N, dtype, layout[1], **options)
+
+
+@pytest.mark.gpu
+@every_layout
+@pytest.mark.parametrize("shape", shapes(tile_of(RUNGS[0])))
+def test_shapes(kernel, layout, shape):
+    M, N, K = shapes(tile_of(kernel))[shape]
+    a, b = operands(M, N, K, layout=layout)
+    if 0 in (M, N, K):
+        guarded = Guarded.like((M, N), FP16)
+        problem = Problem.of(a, b, guarded.tensor)
+        plan.run(kernel, problem, tile_of(kernel), a, b, guarded.tensor)
+        assert torch.equal(guarded.tensor, torch.zeros_like(guarded.tensor))
+        guarded.assert_untouched_outside()
+    else:
+        assert run(kernel, a, b) is None
+
+
+@pytest.mark.gpu
+@every_layout
+@pytest.mark.parametrize("K", [1, 7, 15, 17, 31, 33, 65, 97, 129])
+def test_a_tail_of_k_is_zeros_and_not_the_next_row(kernel, layout, K):
+    """NaN stands between the rows. Some K are shorter than the ring of stages, some just longer."""
+    assert run(kernel, *operands(73, 41, K, layout=layout), pitch_gap=1) is None
+
+
+@pytest.mark.gpu
+@rungs
+@pytest.mark.parametrize("accumulate", [FP32, FP16], ids=short_name)
+@pytest.mark.parametrize("dtype", [FP16, BF16], ids=short_name)
+def test_types(kernel, dtype, accumulate):
+    limits = kernel.readable
+    can = dtype in limits.types and accumulate in limits.accumulators
+    can = can and (accumulate == FP32 or dtype == FP16)
+    reason = run(kernel, *operands(300, 270, 200, dtype), accumulate=accumulate)
+    assert (reason is None) == can, reason
+
+
+@pytest.mark.gpu
+@every_config
+@pytest.mark.parametrize("size", [(600, 2200, 104), (2300, 300, 72)], ids=str)
+def test_configs(kernel, config, accumulate, size):
+    """Two stripes of the serpentine order and two groups of the grouped one, the last ragged."""
+    assert run(kernel, *operands(*size), accumulate=accumulate, config=config) is None
+
+
+@pytest.mark.gpu
+@every_layout
+@pytest.mark.parametrize("columns", [1, 65, 72])
+@pytest.mark.parametrize("gap", [0, 1, 8])
+def test_stores_stay_inside_a_row(kernel, layout, columns, gap):
+    """Any pitch of C, odd ones too; what follows in it belongs to someone else."""
+    assert run(kernel, *operands(70, columns, 48, layout=layout), pitch_gap=gap) is None
+
+
+@pytest.mark.gpu
+@every_layout
+@pytest.mark.parametrize("offset", [1, 8])
+def test_storage_offset(kernel, layout, offset):
+    reason = run(kernel, *operands(45, 61, 48, layout=layout, offset=offset))
+    refused = offset == 1 and kernel.readable.aligned
+    assert ("16-byte boundary" in reason) if refused else reason is None
+
+
+@pytest.mark.gpu
+@every_layout
+def test_rows_that_are_no_multiple_of_16_bytes(kernel, layout):
+    reason = run(kernel, *operands(45, 61, 50, layout=layout, aligned=False))
+    assert ("multiple of 16" in reason) if kernel.readable.aligned else reason is None
+
+
+@pytest.mark.gpu
+@rungs
+def test_the_accumulator_is_the_one_asked_for(kernel):
+    """The first 16 terms sum to 2048, the next ones to 1 each: fp16 cannot hold 2049."""
+    K, steps = 16 * 65, 64
+    row = torch.zeros(K, dtype=FP16, device=DEVICE)
+    row[:16], row[16::16] = 128, 1
+    a, b = row.expand(40, K).contiguous(), torch.ones(24, K, dtype=FP16, device=DEVICE).mT
+    for accumulate, expected in ((FP32, 2048 + steps), (FP16, 2048)):
+        if accumulate in kernel.readable.accumulators:
+            c = torch.full((40, 24), torch.nan, dtype=FP16, device=DEVICE)
+            problem = Problem.of(a, b, c, accumulate=accumulate)
+            plan.run(kernel, problem, tile_of(kernel), a, b, c)
+            assert torch.equal(c, torch.full_like(c, expected))
+
+
+@pytest.mark.gpu
+@rungs
+def test_infinities_and_nan_pass_through(kernel):
+    a, b = operands(300, 140, 72)
+    a[3, 5], b[7, 9], a[299, 71] = torch.inf, torch.nan, -torch.inf
+    c = torch.zeros(300, 140, dtype=FP16, device=DEVICE)
+    plan.run(kernel, Problem.of(a, b, c), tile_of(kernel), a, b, c)
+    want = budget.reference(a, b).half()
+    special = ~want.isfinite()
+    assert torch.equal(c.isnan(), want.isnan())
+    assert torch.equal(c[special].nan_to_num(), want[special].nan_to_num())
+
+
+@pytest.mark.gpu
+@rungs
+def test_same_bits_every_time(kernel):
+    """A race shows in some runs."""
+    a, b = operands(700, 648, 520)
+    results = []
+    for _ in range(30):
+        c = torch.full((700, 648), torch.nan, dtype=FP16, device=DEVICE)
+        plan.run(kernel, Problem.of(a, b, c), tile_of(kernel), a, b, c)
+        results.append(c)
+    assert all(torch.equal(results[0], c) for c in results[1:])
+    assert budget.check(results[0], a, b).ok
+
+
+@pytest.mark.gpu
+@rungs
+def test_stream_and_graph(kernel):
+    """Launches wait for their own stream; a graph replays them on new data."""
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.cuda._sleep(20_000_000)
+        a, b = operands(300, 264, 200)
+        c = torch.full((300, 264), torch.nan, dtype=FP16, device=DEVICE)
+        problem = Problem.of(a, b, c)
+        plan.run(kernel, problem, tile_of(kernel), a, b, c)
+    torch.cuda.synchronize()
+    assert budget.check(c, a, b).ok
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        plan.run(kernel, problem, tile_of(kernel), a, b, c)
+    a.copy_(torch.randn_like(a))
+    c.fill_(torch.nan)
+    graph.replay()
+    verdict = budget.check(c, a, b)
+    assert verdict.ok, verdict
+
+
+@pytest.mark.gpu
+@pytest.mark.large(5)
+@rungs
+def test_rows_far_apart(kernel):
+    """A, B and C have a pitch of 2**23 elements: the last rows begin past 2**31."""
+    pitch, rows, K = 2**23, 270, 40
+    assert rows * pitch > 2**31
+    storage = torch.empty(rows, pitch, dtype=FP16, device=DEVICE)
+    a, b, c = storage[:, :K], storage[:260, 1024 : 1024 + K].mT, storage[:, 2048 : 2048 + 260]
+    for view in (a, b):
+        view.normal_()
+    c.fill_(torch.nan)
+    plan.run(kernel, Problem.of(a, b, c), tile_of(kernel), a, b, c)
+    verdict = budget.check(c, a, b)
+    assert verdict.ok, verdict
+
+
+@pytest.mark.gpu
+@rungs
+def test_real_sizes(kernel):
+    """Many tiles and many k-steps."""
+    assert run(kernel, *operands(2000, 3000, 1000)) is None
+
+
+@pytest.mark.gpu
+def test_a_failing_cuda_call_is_an_exception(tmp_path, monkeypatch):
+    """A launch with too many threads, and the next call is not hurt."""
+    file = tmp_path / "broken.cu"
+    file.write_text(
+        "/* broken: asks for 2000 threads.\n\n   Signs  sm_80: EXIT; sm_90: EXIT\n*/\n"
+        '#include "abi.cuh"\n'
+        "__global__ void broken_kernel() {}\n"
+        "EXPORT launch(const Call* call) {\n"
+        "    broken_kernel<<<1, 2000, 0, call->stream>>>();\n"
+        "    TRY(cudaGetLastError());\n"
+        "    return nullptr;\n"
+        "}\n"
+    )
+    monkeypatch.setattr(source, "ROOT", tmp_path)
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "cache"))
+    rung = RUNGS[0]
+    broken = CudaKernel(
+        file=file, place=1, doc=source.opening_comment(file),
+        limits=rung.limits,
+    )  # fmt: skip
+    a, b = operands(32, 32, 32)
+    c = torch.empty(32, 32, dtype=FP16, device=DEVICE)
+    with pytest.raises(RuntimeError, match=r"^broken: cudaErrorInvalid(Configuration|Value): "):
+        plan.run(broken, Problem.of(a, b, c), tile_of(broken), a, b, c)
+    torch.cuda.synchronize()

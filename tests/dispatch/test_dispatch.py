@@ -1,0 +1,738 @@
+"""The choice: what is considered, what is taken, on which GPU, and what a caller may ask for."""
+
+import dataclasses
+import math
+import pickle
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import tritemm
+from tests.dispatch.choosing import (
+    A100,
+    B200,
+    H100,
+    H200,
+    L40S,
+    known_rung,
+    measured_parts,
+    problem,
+    put_rungs,
+    refusing,
+)
+from tests.harness import DEVICE, operand
+from tritemm import dispatch
+from tritemm.__main__ import main
+from tritemm.arch import questions
+from tritemm.arch.pointers import is_wgmma
+from tritemm.dispatch import invariant
+from tritemm.dispatch.cost_model.kind import kind_of
+from tritemm.dispatch.request import Request, for_gradients
+from tritemm.problem import ACCUMULATE, INTERPRETED, Problem, kept
+from tritemm.problem.config import Config, config_of
+from tritemm.rungs import RUNGS
+
+PINGPONG = "cluster_pingpong"
+#: The rungs that cut K into parts.
+IN_PARTS = ("split_k", "stream_k", "multicast_split_k", "cluster_split_k")
+
+
+def chosen(*shape, **options):
+    choice = dispatch.choose(problem(*shape, **options))
+    return choice.kernel.name, choice.config
+
+
+class TestSensible:
+    """Choices for an H200 that anyone who knows it would make."""
+
+    @pytest.mark.parametrize("size", [4096, 8192])
+    def test_large_squares_take_the_large_tile(self, size):
+        name, config = chosen(size, size, size)
+        assert name not in ("gemv", "cluster_split_k", "multicast_split_k")
+        assert config.BLOCK_M * config.BLOCK_N >= 128 * 192
+        assert not config.SWAP and not config.PACK
+        assert config.SPLIT_K == 1 or name == "stream_k"
+
+    def test_waves_decide_the_tile(self):
+        """3072 x 3072 is 2.2 waves of 128 x 256, run as 3, but 2.9 of 128 x 192 or 192 x 128."""
+        config = chosen(3072, 3072, 3072)[1]
+        waves = config.tiles(problem(3072, 3072, 3072)) / H200.sms
+        assert waves / math.ceil(waves) > 0.95
+
+    @pytest.mark.parametrize("shape", [(16, 4096, 14336), (8, 1280, 8192), (64, 4096, 14336)])
+    def test_few_rows_are_swapped_and_split(self, shape):
+        name, config = chosen(*shape)
+        assert name in IN_PARTS and config.SWAP and config.SPLIT_K > 1
+        assert 2 * max(8, shape[0]) > config.BLOCK_N
+
+    def test_few_columns_are_split_and_not_swapped(self):
+        name, config = chosen(4096, 16, 14336)
+        assert name in IN_PARTS and not config.SWAP and config.SPLIT_K > 1
+
+    def test_long_sums_are_split(self):
+        name, config = chosen(64, 64, 131072)
+        assert name == "split_k" and config.SPLIT_K >= 16
+
+    @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+    def test_large_odd_pitches_are_packed(self, layout):
+        name, config = chosen(4093, 4093, 4093, layout=layout)
+        assert name not in ("gemv", "pipelined") and config.PACK == "ab"
+
+    def test_only_what_tma_refuses_is_packed(self):
+        assert chosen(4093, 4096, 4096, layout="TT")[1].PACK == "a"
+        assert chosen(4096, 4093, 4096, layout="NN")[1].PACK == "b"
+        assert chosen(4093, 4093, 4096, layout="NT")[1].PACK == ""
+
+    def test_one_row_of_odd_pitch_is_for_gemv(self):
+        assert chosen(1, 6144, 4095)[0] == "gemv"
+        name, config = chosen(6144, 1, 4095)
+        assert name == "gemv" and config.SWAP
+
+    def test_a_column_is_stored_along_k(self):
+        by_rows, by_columns = (problem(4096, 1, 4096, layout=layout) for layout in ("NN", "NT"))
+        assert by_rows.layout == by_columns.layout == "NT"
+        assert problem(4096, 64, 1, layout="NN").a.layout == "T"
+        assert problem(1, 1, 1).layout == "NN"
+        split_k = dispatch.find("split_k")
+        assert min(config.BLOCK_N for config in split_k.configs(by_rows)) == 8
+
+    @pytest.mark.parametrize(
+        ("layout", "packed", "swapped"),
+        [("NN", "", True), ("TT", "", False), ("TN", "a", True), ("NT", "", False)],
+    )
+    def test_tf32_is_packed_where_neither_operand_lies_along_k(self, layout, packed, swapped):
+        """And one of them, as WGMMA takes the other from registers."""
+        tf32 = {"dtype": torch.float32, "precision": "tf32"}
+        config = chosen(4096, 4096, 4096, layout=layout, **tf32)[1]
+        assert (packed, swapped) == (config.PACK, config.SWAP)
+
+    def test_runners_up_and_parts_are_said(self):
+        choice = dispatch.choose(problem(16, 4093, 14337))
+        text = str(choice)
+        assert f"{choice.kernel.name}:" in text and str(choice.config) in text
+        assert "row stride of a is 28674 bytes; TMA needs a multiple of 16" in text
+        for word in ("roofline", "waves", "parts", "\nor "):
+            assert word in text
+        seconds = [row[0] for row in choice.others]
+        assert seconds == sorted(seconds) and seconds[0] >= choice.predicted
+
+    def test_packing_and_swapping_are_explained(self):
+        choice = dispatch.choose(problem(1024, 4093, 4093))
+        assert choice.config.PACK == "ab"
+        assert "packed     a and b, because row stride of a is 8186 bytes" in str(choice)
+        assert "swapped    C.T = B.T A.T: M = 16" in str(dispatch.choose(problem(16, 4096, 4096)))
+
+
+class TestModel:
+    """What the cost model counts."""
+
+    def test_a_part_of_a_line_is_as_much_to_ask_for_as_the_line(self):
+        split_k, config = dispatch.find("split_k"), Config(64, 32, 128, num_stages=8, SPLIT_K=33)
+        asked = problem(64, 64, 131072, layout="NN")  # B's lines have 64 columns and more
+        swapped = dataclasses.replace(config, SWAP=True)
+        assert dispatch.predict(split_k, asked, swapped) < dispatch.predict(split_k, asked, config)
+        along_k = problem(64, 64, 131072, layout="NT")
+        assert dispatch.predict(split_k, along_k, config) < dispatch.predict(split_k, asked, config)
+
+    def test_the_squares_of_what_bounds_a_step_add_up(self):
+        kernel, asked = dispatch.find("warp_specialized"), problem(128, 256, 6400)
+        config = Config(128, 256, 64, num_warps=8, num_stages=3)
+        nothing = {"sm_rate": math.inf, "l2_rate": math.inf, "latency": 0.0}
+
+        def step(**changed):
+            [parts] = measured_parts(asked, kernel, (config,), **{**nothing, **changed})
+            return parts.steps / 100
+
+        products, bytes_ = step(), (128 + 256) * 128
+        assert step(sm_rate=1e11) == pytest.approx(math.hypot(products, bytes_ / 1e11))
+        assert step(l2_rate=1e11) == pytest.approx(math.hypot(products, bytes_ / 1e11))
+        assert step(latency=1e-6) == pytest.approx(math.hypot(products, 1e-6 / 2))
+
+    def test_the_last_round_shares_l2_with_fewer(self):
+        kernel, config = dispatch.find("warp_specialized"), Config(128, 256, 64, num_warps=8)
+
+        def steps(tiles):
+            asked = problem(128 * tiles, 256, 6400)
+            return measured_parts(asked, kernel, (config,), l2_rate=5e12)[0].steps
+
+        full, one = steps(132), steps(1)
+        assert one < 0.8 * full
+        assert steps(133) == pytest.approx(full + one) and steps(264) == pytest.approx(2 * full)
+
+    def test_a_measured_load_stands_for_all_tiles_that_are_alike(self):
+        gemv = dispatch.find("gemv")
+        one, other = Config(1, 2, 1024, num_warps=8), Config(1, 8, 512, num_warps=4, num_stages=2)
+
+        def steps(config, load, layout="NT", M=1):
+            asked = problem(M, 6144, 4096, layout)
+            word = kind_of(asked).word(gemv)
+            numbers = known_rung(gemv, load={word: (load, 1e-6)})
+            return measured_parts(asked, gemv, (config,), boost=0.0, **numbers)[0].steps
+
+        for config in (one, other):
+            assert steps(config, 2e-9) == pytest.approx(2 * steps(config, 1e-9))
+        two = dataclasses.replace(one, BLOCK_M=2)
+        across = steps(two, 1e-9, "TT", M=2) / steps(two, 1e-9, M=2)
+        assert across == pytest.approx(11 / 5)  # each element of A is a load
+
+    def test_programs_without_a_ring_share_an_sm_by_their_registers(self):
+        gemv, asked = dispatch.find("gemv"), problem(1, 2**20, 4096)
+        many = Config(1, 2, 1024, num_warps=8, num_stages=4)
+        few = dataclasses.replace(many, num_stages=1)
+        numbers = known_rung(gemv, load={kind_of(asked).word(gemv): (0.0, 0.0)})
+        found = measured_parts(asked, gemv, (many, few), wait=1.0, **numbers)
+        waits = [parts.overlap for parts in found]
+        # Four times as many waits, of 8 programs that run beside each other, as many as an SM has
+        # threads for, where the registers of the 16 KB that are in flight leave room for 6.
+        assert waits[1] == pytest.approx(4 * waits[0] * 8 / 6, rel=0.01)
+
+    def test_operands_from_device_memory_cost_up_to_a_constant(self):
+        kernel, config = dispatch.find("warp_specialized"), Config(128, 128, 64, num_stages=5)
+        cold = 5e-7
+
+        def added(*shape):
+            found = (
+                measured_parts(
+                    problem(*shape), kernel, (config,), **known_rung(kernel, cold=seconds)
+                )
+                for seconds in (0.0, cold)
+            )
+            (before,), (after,) = found
+            return after.total - before.total
+
+        few, many = added(64, 64, 64), added(8192, 8192, 8192)
+        assert 0 < few < 0.1 * cold < 0.95 * cold < many < cold
+
+
+class TestUnknownGpus:
+    shapes = ((8192, 8192, 8192), (4096, 4093, 4095), (1, 6144, 4096), (64, 64, 131072))
+
+    @pytest.mark.parametrize("device", [A100, L40S, H100, B200], ids=lambda d: d.name)
+    @pytest.mark.parametrize("shape", shapes)
+    def test_something_that_runs(self, device, shape):
+        asked = problem(*shape, device=device)
+        choice = dispatch.choose(asked)
+        view = choice.config.view(asked)
+        assert choice.kernel.why_not(view) is None
+        assert dataclasses.replace(choice.config, SWAP=False, PACK="") in choice.kernel.configs(
+            view
+        )
+        assert choice.roofline <= choice.predicted < 1
+
+    @pytest.mark.parametrize("device", [A100, L40S, H100, B200], ids=lambda d: d.name)
+    def test_large_products_take_a_pipelined_rung_and_a_large_tile(self, device):
+        choice = dispatch.choose(problem(8192, 8192, 8192, device=device))
+        assert choice.kernel.number >= 7
+        assert choice.config.BLOCK_M * choice.config.BLOCK_N >= 128 * 192
+
+    def test_more_sms_and_clock_predict_less(self):
+        seconds = [dispatch.choose(problem(8192, 8192, 8192, device=d)).predicted
+                   for d in (A100, H200, B200)]  # fmt: skip
+        assert seconds == sorted(seconds, reverse=True)
+
+    def test_an_old_gpu_is_refused(self):
+        old = dataclasses.replace(A100, name="Tesla V100", capability=(7, 0))
+        with pytest.raises(RuntimeError, match=r"8\.0 or newer; Tesla V100 has 7\.0"):
+            dispatch.choose(problem(64, 64, 64, device=old))
+
+
+class TestCandidates:
+    @pytest.mark.parametrize("shape", [(1, 64, 64), (16, 4096, 4096), (300, 4093, 77)])
+    @pytest.mark.parametrize("device", [A100, H200], ids=lambda d: d.name)
+    def test_each_can_run_and_stands_once(self, shape, device):
+        asked = problem(*shape, device=device)
+        found = dispatch.ranked(asked)
+        assert len({row[1:] for row in found}) == len(found) > 0
+        for _, kernel, config in found:
+            view = config.view(asked)
+            assert kernel.why_not(view) is None
+            assert dataclasses.replace(config, SWAP=False, PACK="") in kernel.configs(view)
+
+    @pytest.mark.parametrize(
+        ("shape", "layout", "orders"),
+        [
+            ((200, 256, 512), "NT", {False}),  # mirrored: nothing is gained
+            ((100, 256, 512), "NT", {False, True}),
+            ((200, 256, 512), "NN", {False, True}),
+            ((40, 60, 512), "NT", {True}),  # too few rows as it is
+            ((2056, 2056, 512), "NN", {False, True}),  # a round of large tiles
+            ((8192, 8192, 512), "NN", {False}),
+        ],
+    )
+    def test_operands_are_exchanged_where_it_may_gain(self, shape, layout, orders):
+        found = dispatch.ranked(problem(*shape, layout))
+        cluster = {config.SWAP for _, kernel, config in found if kernel.name == "cluster"}
+        assert cluster == orders
+
+    def test_rungs_without_roles_are_for_what_those_with_roles_refuse(self):
+        def names(**options):
+            return {kernel.name for _, kernel, _ in dispatch.ranked(problem(4096, **options))}
+
+        size = {"N": 4096, "K": 4096}
+        without = {"pipelined", "tma", "persistent"}
+        assert "warp_specialized" in names(**size) and not without & names(**size)
+        assert without <= names(**size, dtype=torch.int8)
+        assert without <= names(**size, device=B200)
+        assert "pipelined" in names(N=4093, K=4093), "one that needs no copies stays"
+
+    def test_tf32_is_for_rungs_with_roles_where_b_is_stored_along_k(self):
+        def names(layout):
+            options = {"layout": layout, "dtype": torch.float32, "precision": "tf32"}
+            found = dispatch.ranked(problem(4096, 4096, 4096, **options))
+            return {(kernel.name, config.PACK, config.BLOCK_K) for _, kernel, config in found}
+
+        assert {("warp_specialized", "", 32), ("split_k", "", 32)} <= names("NT")
+        assert ("warp_specialized", "b", 32) in names("NN")
+        assert not {name for name, pack, _ in names("TN") if not pack} & {"warp_specialized"}
+        asked = problem(64, 64, 64, "TN", torch.float32, precision="tf32")
+        with pytest.raises(ValueError, match="b is not stored along K, as WGMMA reads tf32"):
+            dispatch.choose(asked, "split_k")
+
+    def test_the_last_round_is_shared_where_there_is_one_and_k_is_long(self):
+        def shared(*size):
+            ranked = dispatch.ranked(problem(*size))
+            return any(kernel.name == "stream_k" for _, kernel, _ in ranked)
+
+        assert shared(4096, 4096, 4096)
+        assert not shared(4096, 4096, 2048) and not shared(1024, 1024, 8192)
+
+    @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
+    @pytest.mark.parametrize(
+        "shape", [(1, 8, 8), (8, 1280, 8192), (768, 768, 65536), (8192, 8192, 8192)]
+    )
+    def test_who_does_not_refuse_has_a_config(self, rung, shape):
+        asked = problem(*shape)
+        assert rung.why_not(asked) or dispatch.choose(asked, rung.name).kernel is rung
+
+    def test_steps_are_counted_in_32_bits(self):
+        with pytest.raises(ValueError, match=r"K is 268435456; .* below 2\*\*28"):
+            dispatch.choose(problem(8, 8, 2**28), "stream_k")
+        assert dispatch.choose(problem(8, 8, 2**28)).kernel.name not in ("split_k", "stream_k")
+
+    def test_the_choice_is_the_least_of_them(self):
+        asked = problem(300, 4096, 4096)
+        ranked = dispatch.ranked(asked)
+        costs = [dispatch.predict(kernel, asked, config) for _, kernel, config in ranked]
+        assert [seconds for seconds, *_ in ranked] == costs == sorted(costs)
+        assert dispatch.choose(asked).predicted == costs[0]
+
+    def test_the_same_every_time(self):
+        asked = problem(300, 4096, 4096)
+        first = dispatch.choose(asked)
+        dispatch.forget()
+        assert dispatch.choose(asked) == first
+
+    def test_an_explicit_rung_is_never_packed(self):
+        asked = problem(64, 64, 4095)
+        assert all(not config.PACK for *_, config in dispatch.ranked(asked, "pipelined"))
+        with pytest.raises(ValueError, match='"tma" cannot run this problem: row stride of a'):
+            dispatch.choose(asked, "tma")
+
+    def test_teaching_rungs_only_where_no_other_can(self, monkeypatch):
+        asked = problem(512, 512, 512, device=A100)
+        assert all(kernel.policy.auto for _, kernel, _ in dispatch.ranked(asked))
+        unable = [refusing(rung, "no") if rung.policy.auto else rung for rung in RUNGS]
+        put_rungs(monkeypatch, unable)
+        highest = [rung for rung in unable if rung.why_not(asked) is None][-1]
+        assert {kernel for _, kernel, _ in dispatch.ranked(asked)} == {highest}
+        assert not highest.policy.auto
+        dispatch.forget()
+
+    def test_none_can(self, monkeypatch):
+        unable = [refusing(rung, "too odd") for rung in RUNGS]
+        put_rungs(monkeypatch, unable)
+        with pytest.raises(ValueError, match=r"no kernel can run 5 x 6 x 7.*simt: too odd"):
+            dispatch.choose(problem(5, 6, 7))
+        dispatch.forget()
+
+
+class TestRequest:
+    config = Config(128, 256, 64, num_warps=8, num_stages=3, ORDER="grouped", SWAP=True, PACK="ab")
+
+    @pytest.mark.parametrize(
+        "request_",
+        [
+            Request(),
+            Request("tma"),
+            Request("auto", None, True),
+            Request("pingpong", None, True),
+            Request("split_k", config),
+            Request("simt", Config(8, 8, 8)),
+        ],
+    )
+    def test_a_word_and_back(self, request_):
+        assert Request.parse(str(request_)) == request_
+
+    def test_gradients_keep_only_invariance(self):
+        assert for_gradients("tma") == for_gradients(str(Request("tma", self.config))) == "auto"
+        assert for_gradients("tma/batch_invariant") == str(Request("auto", None, True))
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"BLOCK": 3}, "no field 'BLOCK'; its fields are BLOCK_M"),
+            ({"ORDER": "spiral"}, "'linear', 'serpentine', 'grouped'"),
+            ({"PACK": "c"}, "one of '', 'a', 'b', 'ab'"),
+            ({"SWAP": 1}, "True or False"),
+            ({"num_warps": 0}, "num_warps=0; a whole number, 1 or more"),
+            ({"BLOCK_M": 64.0}, r"BLOCK_M=64\.0; a whole number"),
+        ],
+    )
+    def test_fields(self, change, message):
+        with pytest.raises(ValueError, match=message):
+            config_of({"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32} | change)
+
+    def test_what_must_be_there(self):
+        with pytest.raises(ValueError, match="needs BLOCK_K"):
+            config_of({"BLOCK_M": 64, "BLOCK_N": 64})
+        with pytest.raises(ValueError, match="mapping of its fields, not list"):
+            config_of([64, 64, 64])
+
+
+class TestConfig:
+    """config= for one rung: it runs just that, or says the limit."""
+
+    def of(self, device=H200, **fields):
+        config = Config(**({"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64} | fields))
+        return dispatch.choose(problem(512, 512, 512, device=device), str(Request("tma", config)))
+
+    def test_it_is_taken_as_it_is(self):
+        choice = self.of(BLOCK_M=128, BLOCK_N=32, num_stages=2, SWAP=True)
+        assert choice.kernel.name == "tma" and choice.config == Config(
+            128, 32, 64, num_stages=2, SWAP=True
+        )
+
+    @pytest.mark.parametrize(
+        ("fields", "message"),
+        [
+            ({"BLOCK_N": 96}, "BLOCK_N is 96; a power of two is possible"),
+            ({"num_warps": 64}, "at most 32"),
+            ({"SPLIT_K": 2}, "does not split K"),
+            (
+                {"BLOCK_M": 128, "BLOCK_N": 256, "num_stages": 5},
+                "5 stages of 49152 bytes need 245760 bytes of shared memory; NVIDIA H200 has "
+                "232448",
+            ),
+        ],
+    )
+    def test_limits(self, fields, message):
+        with pytest.raises(ValueError, match=f'kernel="tma" cannot run this config: .*{message}'):
+            self.of(**fields)
+
+    def test_a_rungs_own_tiles_may_be_any(self):
+        config = Config(128, 192, 64, num_warps=4, num_stages=3)
+        asked = problem(512, 512, 512)
+        assert dispatch.choose(asked, str(Request("pingpong", config))).config == config
+        config = dataclasses.replace(config, BLOCK_N=176)
+        with pytest.raises(ValueError, match=r"BLOCK_N is 176; a power of two, or .*192"):
+            dispatch.choose(asked, str(Request("pingpong", config)))
+
+    @pytest.mark.parametrize(
+        ("rung", "fields", "message"),
+        [
+            ("pingpong", {"num_warps": 8}, "num_warps is 8; 4 is possible"),
+            ("split_k", {"BLOCK_M": 32}, "BLOCK_M is 32; WGMMA takes 64 or more"),
+            ("split_k", {"BLOCK_M": 256, "BLOCK_N": 128}, "256 accumulators per thread"),
+            ("split_k", {"BLOCK_M": 192, "num_warps": 8}, "192 with 8 warps; .* 192 with 4 warps"),
+            ("pingpong", {"BLOCK_M": 192}, "BLOCK_M is 192; a power of two is possible"),
+            ("warp_specialized", {"BLOCK_M": 192, "BLOCK_N": 256}, "128 accumulators per thread"),
+            ("split_k", {"num_stages": 20}, "shared memory"),
+            ("split_k", {"SPLIT_K": 50}, "SPLIT_K is 50; K = 512 has 8 steps of 64"),
+            ("cluster", {"num_warps": 16}, "num_warps is 16; 8 or 12 for a tile are possible"),
+            ("cluster", {}, "num_warps is 4; .*; cluster_pingpong takes 4"),
+            (PINGPONG, {"num_warps": 8}, "num_warps is 8; 4 for a tile"),
+            (PINGPONG, {"BLOCK_M": 192}, "BLOCK_M is 192; 64 and 128 are possible with 4 warps"),
+            (PINGPONG, {"BLOCK_N": 100}, "BLOCK_N is 100; multiples of 8 up to 256 are possible"),
+            (PINGPONG, {"BLOCK_M": 128, "BLOCK_N": 208}, "multiples of 8 up to 192"),
+            (PINGPONG, {"BLOCK_K": 32}, "BLOCK_K is 32; 64 is possible"),
+            (PINGPONG, {"SPLIT_K": 2}, "SPLIT_K is 2; this rung does not split K"),
+            ("multicast_split_k", {"SPLIT_K": 9}, "SPLIT_K is 9; K = 512 has 8 steps of 64"),
+            ("multicast_split_k", {}, "SPLIT_K is 1; 2 or more are possible"),
+            ("gemv", {"SPLIT_K": 12}, "SPLIT_K is 12; a power of two is possible"),
+            ("cluster", {"SPLIT_K": 2}, "does not split K; split_k, .*multicast_split_k.* can"),
+            (PINGPONG, {"num_stages": 1}, "a ring needs 2 or more"),
+            (PINGPONG, {"BLOCK_N": 256, "num_stages": 6}, "shared memory"),
+            (PINGPONG, {"CLUSTER": 3}, "CLUSTER is 3; 2 or 4 programs can share"),
+            (PINGPONG, {"CLUSTER": 1}, "CLUSTER is 1; 2 or 4 programs can share"),
+            (PINGPONG, {"BLOCK_N": 4, "CLUSTER": 4}, "BLOCK_N is 4; multiples of 8"),
+            ("warp_specialized", {"CLUSTER": 2}, "CLUSTER is 2; this rung's programs share no"),
+        ],
+    )
+    def test_limits_of_rungs_whose_warps_have_roles(self, rung, fields, message):
+        config = Config(64, 64, 64, num_warps=4, num_stages=4, ORDER="grouped")
+        config = dataclasses.replace(config, CLUSTER=2 if dispatch.find(rung).clusters else 1)
+        config = dataclasses.replace(config, **fields)
+        with pytest.raises(ValueError, match=message):
+            dispatch.choose(problem(512, 512, 512), str(Request(rung, config)))
+
+    @pytest.mark.parametrize("columns", range(16, 257, 16))
+    def test_a_cluster_takes_every_width(self, columns):
+        config = Config(128, columns, 64, num_warps=8, num_stages=3, ORDER="grouped", CLUSTER=2)
+        asked = problem(512, 512, 512)
+        assert dispatch.choose(asked, str(Request("cluster", config))).config == config
+
+    def test_the_rung_may_refuse(self):
+        config = Config(64, 64, 64)
+        asked = problem(512, 512, 511)
+        with pytest.raises(ValueError, match="TMA needs a multiple of 16"):
+            dispatch.choose(asked, str(Request("tma", config)))
+        packed = dataclasses.replace(config, PACK="ab")
+        assert dispatch.choose(asked, str(Request("tma", packed))).config == packed
+
+    def test_in_matmul(self):
+        a, b = operand(40, 48, torch.float16), operand(48, 56, torch.float16)
+        fields = {"BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 16, "SWAP": True}
+        choice = tritemm.explain(a, b, kernel="pipelined", config=fields)
+        assert choice.config == Config(**fields)
+        got = tritemm.matmul(a, b, kernel="pipelined", config=choice.config)
+        torch.testing.assert_close(got, a @ b)
+        with pytest.raises(ValueError, match="name it with kernel="):
+            tritemm.matmul(a, b, config=fields)
+        with pytest.raises(ValueError, match="leave config= out"):
+            tritemm.matmul(a, b, kernel="tma", config=fields, batch_invariant=True)
+
+    def test_under_compile(self):
+        a = torch.ones(16, 16, dtype=torch.float16, device=DEVICE)
+        fields = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16}
+
+        @torch.compile(backend="eager", fullgraph=True)
+        def call(a):
+            return tritemm.matmul(a, a, kernel="pipelined", config=fields)
+
+        assert torch.equal(call(a), a @ a)
+
+
+class TestBatchInvariant:
+    """Row i has the same bits whatever M is: the order of its sums may not depend on M."""
+
+    @pytest.mark.parametrize("device", [A100, H200, B200], ids=lambda d: d.name)
+    @pytest.mark.parametrize("dtype", ACCUMULATE, ids=str)
+    def test_a_rung_by_name(self, dtype, device):
+        """It runs, or the sentence names it and what can; nothing is said of all the others."""
+        asked = problem(128, 256, 512, dtype=dtype, device=device)
+        for rung in RUNGS:
+            word = str(Request(rung.name, None, True))
+            why = rung.why_not(asked)
+            if not rung.limits.in_order and not rung.limits.ordered:
+                why = "sums in an order that depends on M"
+            elif why is None and rung.name in IN_PARTS[2:]:
+                why = "none of its tiles"
+            if why is None:
+                assert dispatch.choose(asked, word).kernel is rung
+                continue
+            with pytest.raises(ValueError, match=re.escape(why)) as refused:
+                dispatch.choose(asked, word)
+            assert rung.name in str(refused.value)
+
+    #: Of WGMMA: parts of K. Else the rung's mainloop, too, and all that its tile decides.
+    @staticmethod
+    def order(choice):
+        config, asked = choice.config, choice.problem
+        if questions.one_order(asked):
+            assert choice.kernel.limits.tile.warpgroups
+            assert is_wgmma(config.view(asked), config)
+            return "wgmma", config.PARTS, config.SPLIT_K in (1, config.PARTS)
+        tile = config.BLOCK_M, config.BLOCK_N, config.BLOCK_K
+        return choice.kernel.name, config.SPLIT_K, config.SWAP, tile
+
+    @pytest.mark.parametrize("layout", ["NN", "NT", "TN"])
+    @pytest.mark.parametrize("size", [(4096, 14336), (1280, 8192), (4093, 4095), (8, 131072)])
+    @pytest.mark.parametrize("device", [A100, H200, B200], ids=lambda d: d.name)
+    def test_one_order_for_every_m(self, layout, size, device):
+        N, K = size
+        orders = {
+            self.order(
+                dispatch.choose(problem(M, N, K, layout, device=device), "auto/batch_invariant")
+            )
+            for M in (1, 2, 7, 16, 100, 128, 1000, 4096, 65536)
+        }
+        assert len(orders) == 1
+        (order,) = orders
+        assert order[0] not in ("stream_k", "gemv")
+
+    def test_few_rows_take_narrow_tiles(self):
+        """As the columns of an exchanged product, or so narrow that they fill the device."""
+        for shape in ((1, 6144, 4096), (16, 4096, 14336), (64, 4096, 4096), (64, 2112, 7168)):
+            asked = problem(*shape)
+            choice = dispatch.choose(asked, "auto/batch_invariant")
+            assert choice.config.BLOCK_N <= 64
+            assert choice.predicted < 1.4 * dispatch.choose(asked).predicted
+
+    def test_operands_stay_where_they_are_if_that_is_asked(self, monkeypatch):
+        asked = problem(16, 28672, 4096)
+        rungs = invariant.able(RUNGS)
+        assert any(group.swap for group in invariant.groups(asked, rungs, 1))
+        monkeypatch.setattr(invariant, "SWAPPED_ALIKE", False)
+        assert not any(group.swap for group in invariant.groups(asked, rungs, 1))
+        dispatch.forget()
+        assert not dispatch.choose(asked, "auto/batch_invariant").config.SWAP
+        dispatch.forget()
+
+    @pytest.mark.parametrize(
+        ("M", "N", "K", "layout"), [(1, 6144, 4096, "NT"), (33, 4093, 777, "NN")]
+    )
+    def test_each_candidate_can_be_asked_for(self, M, N, K, layout):
+        asked = problem(M, N, K, layout)
+        count = 0
+        for group in invariant.groups(asked, invariant.able(RUNGS), 1):
+            for config in map(group.whole, group.configs):
+                word = str(Request(group.kernel.name, config))
+                choice = dispatch.choose(asked, word)
+                assert (choice.kernel, choice.config) == (group.kernel, config)
+                count += 1
+        assert count > 20
+
+    def test_and_for_every_batch(self):
+        word = "auto/batch_invariant"
+        alone = dispatch.choose(problem(100, 4096, 4096), word)
+        many = dispatch.choose(problem(100, 4096, 4096, batch=(3,)), word)
+        assert self.order(alone) == self.order(many)
+
+    def test_the_tile_follows_m_where_wgmma_allows(self):
+        word = "auto/batch_invariant"
+        few, many = (dispatch.choose(problem(M, 4096, 4096), word).config for M in (16, 8192))
+        assert few.BLOCK_M * few.BLOCK_N < many.BLOCK_M * many.BLOCK_N
+
+    def test_a_rung_may_be_named(self):
+        choice = dispatch.choose(problem(16, 512, 512), "tma/batch_invariant")
+        assert choice.kernel.name == "tma"
+
+    def test_but_not_one_whose_parts_follow_m(self):
+        with pytest.raises(ValueError, match="depends on M"):
+            dispatch.choose(problem(16, 512, 512), "stream_k/batch_invariant")
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+    def test_the_bits(self, dtype):
+        a, b = operand(70, 90, dtype), operand(90, 50, dtype)
+        whole = tritemm.matmul(a, b, batch_invariant=True)
+        for rows in (1, 2, 33, 64):
+            part = tritemm.matmul(a[:rows], b, batch_invariant=True)
+            assert torch.equal(part, whole[:rows])
+
+    def test_the_bits_of_batches(self):
+        a, b = operand(10, 90, torch.float16, batch=(7,)), operand(90, 50, torch.float16)
+        folded = tritemm.matmul(a, b, batch_invariant=True)
+        stacked = tritemm.matmul(a, b.expand(7, 90, 50).contiguous(), batch_invariant=True)
+        assert torch.equal(folded, stacked)
+        for i in range(7):
+            assert torch.equal(folded[i], tritemm.matmul(a[i], b, batch_invariant=True))
+
+    def test_under_compile_and_vmap(self):
+        a, b = operand(10, 32, torch.float16, batch=(3,)), operand(32, 16, torch.float16)
+        want = tritemm.matmul(a, b, batch_invariant=True)
+
+        def call(a, b):
+            return tritemm.matmul(a, b, batch_invariant=True)
+
+        assert torch.equal(torch.compile(call, backend="eager", fullgraph=True)(a, b), want)
+        assert torch.equal(torch.func.vmap(call, in_dims=(0, None))(a, b), want)
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="of the interpreter")
+def test_the_interpreter_runs_each_rungs_own_config():
+    a, b = operand(40, 48, torch.float16), operand(48, 56, torch.float16)
+    asked = Problem.of(a, b, torch.empty(40, 56, dtype=a.dtype))
+    for _, kernel, config in dispatch.ranked(asked):
+        assert config == kernel.interpreted
+    assert "interpreter" in str(dispatch.choose(asked))
+
+
+def test_the_command(capsys):
+    """`python -m tritemm explain`, of a GPU that need not be here."""
+    assert main(["explain", "4093", "4093", "4093", "--layout", "NN", "--sm", "90"]) == 0
+    printed = capsys.readouterr().out
+    assert "4093 x 4093 x 4093 NN, bf16" in printed and "a and b packed" in printed
+    assert main(["explain", "4093", "4093", "4093", "--kernel", "tma"]) == 2
+    assert 'TMA needs a multiple of 16; kernel="pipelined" can run' in capsys.readouterr().err
+    for kernel in ("tiled/BLOCK_M=16", "tiled/=", "nope"):
+        assert main(["explain", "64", "64", "64", "--kernel", kernel]) == 2
+        assert f"'{kernel}'" in capsys.readouterr().err
+    assert main(["explain", "64", "64", "64", "--sm", "75"]) == 2
+    assert "75" in capsys.readouterr().err
+    for activation in ("relu", "swiglu"):
+        asked = ["64", "64", "64", "--sm", "90", "--dtype", "fp64", "--activation", activation]
+        assert main(["explain", *asked]) == 0
+        printed = capsys.readouterr().out
+        assert f"{activation} by torch's kernels after it" in printed
+        assert "64 x 64 x 64 NT, fp64 x fp64 -> fp64\n" in printed
+
+
+class TestQuick:
+    """What is skipped or kept so that a first call is short changes nothing."""
+
+    SHAPES = (
+        (128, 144, 128),
+        (7, 4096, 4096),
+        (4096, 4096, 4096),
+        (3000, 200, 72),
+        (64, 64, 65536),
+    )
+
+    @pytest.mark.parametrize("shape", SHAPES, ids=str)
+    def test_many_are_predicted_as_one_is(self, shape):
+        for seconds, kernel, config in dispatch.ranked(problem(*shape)):
+            alone = dispatch.predict(kernel, problem(*shape), config)
+            assert alone == pytest.approx(seconds, rel=1e-12)
+
+    @pytest.mark.parametrize("shape", SHAPES, ids=str)
+    def test_the_choice_is_the_first_of_all_candidates(self, shape):
+        choice = dispatch.choose(problem(*shape))
+        assert (choice.kernel, choice.config) == dispatch.ranked(problem(*shape))[0][1:]
+
+    def test_configs_are_found_once_per_kind(self):
+        for name in ("tma", "persistent"):
+            rung = dispatch.find(name)
+            first, same = rung.configs(problem(256, 256, 64)), rung.configs(problem(512, 384, 128))
+            assert same is first
+            smaller = rung.configs(problem(256, 256, 64, device=L40S))
+            assert smaller is not first and len(smaller) < len(first)
+            for dtype in (torch.float32, torch.int8, torch.float64):
+                assert rung.configs(problem(256, 256, 64, dtype=dtype)) != first
+
+    def test_what_is_kept_is_of_one_problem(self):
+        asked = []
+
+        @kept
+        def rows(problem):
+            asked.append(problem)
+            return None if problem.M > 100 else problem.M
+
+        one, other = problem(64, 64, 64), problem(128, 64, 64)
+        for _ in range(2):
+            assert rows(one) == 64 and rows(other) is None
+        assert asked == [one, other]
+        assert dataclasses.replace(one) == one and hash(dataclasses.replace(one)) == hash(one)
+
+    def test_transposed_twice_is_the_problem(self):
+        one = problem(64, 128, 32, layout="NN", batch=(3,))
+        assert one.transposed().transposed() is one
+        built = dataclasses.replace(one.transposed()).transposed()
+        assert built == one and built is not one
+
+    def test_a_choice_is_pickled_with_its_rung(self):
+        choice = dispatch.choose(problem(64, 64, 64))
+        again = pickle.loads(pickle.dumps(choice))
+        assert again.kernel is choice.kernel and str(again) == str(choice)
+
+    def test_a_pickled_problem_is_exchanged_as_before(self):
+        """What workers compile for exchanged operands is what a launch looks for."""
+        one = problem(64, 96, 128)
+        assert pickle.loads(pickle.dumps(one)).transposed() == one.transposed()
+
+    def test_a_pickled_problem_is_equal_in_another_process(self):
+        """Its hash is kept, and strings have other hashes there."""
+        one = problem(64, 128, 32)
+        hash(one), one.transposed(), dispatch.choose(one)
+        assert vars(pickle.loads(pickle.dumps(one))).keys() == {
+            field.name for field in dataclasses.fields(one)
+        }
+        code = (
+            "import pickle, sys, dataclasses\n"
+            "one = pickle.load(sys.stdin.buffer)\n"
+            "sys.exit(hash(one) != hash(dataclasses.replace(one)))\n"
+        )
+        done = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(one))
+        assert done.returncode == 0

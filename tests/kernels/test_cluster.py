@@ -1,0 +1,321 @@
+"""The rungs whose clusters share loads: what they compile to, and how they are launched."""
+
+import dataclasses
+import importlib
+import re
+import types
+
+import pytest
+import torch
+
+from tests.dispatch.choosing import H200, problem
+from tests.sweep import EVERY
+from tritemm import dispatch
+from tritemm.arch import clusters
+from tritemm.arch.gpus import clusters_at_once
+from tritemm.compile import asm
+from tritemm.kernels import k15_cluster, k16_cluster_pingpong, k17_multicast_split_k
+from tritemm.kernels.device import cluster_mainloop
+from tritemm.runtime import triton_private
+from tritemm.spec import Config
+
+pytestmark = pytest.mark.host
+
+KERNEL = k15_cluster.KERNEL
+IN_TURNS = k16_cluster_pingpong.KERNEL
+IN_PARTS = k17_multicast_split_k.KERNEL
+LAYOUTS = ("NT", "NN", "TN", "TT")
+#: BLOCK_N, not a power of two, with slabs of one and two, shared and in turns; clusters of 2 and 4.
+WIDE = (
+    Config(128, 80, 64, num_warps=8, num_stages=3, ORDER="grouped", CLUSTER=2),
+    Config(64, 240, 64, num_warps=4, num_stages=3, ORDER="grouped", CLUSTER=2),
+    Config(256, 96, 64, num_warps=8, num_stages=3, ORDER="grouped", CLUSTER=4),
+    Config(192, 88, 64, num_warps=12, num_stages=3, ORDER="grouped", CLUSTER=2),
+)
+#: K in parts, in each layout: together and not, shared and in turns, a power of two wide or not.
+CUT = (
+    Config(128, 160, 64, num_warps=8, num_stages=5, ORDER="grouped", CLUSTER=4, SPLIT_K=8),
+    Config(64, 96, 64, num_warps=4, num_stages=8, ORDER="grouped", CLUSTER=2, SPLIT_K=2),
+    Config(192, 112, 64, num_warps=12, num_stages=5, ORDER="grouped", CLUSTER=2, SPLIT_K=3),
+    Config(256, 64, 64, num_warps=8, num_stages=5, ORDER="grouped", CLUSTER=2, SPLIT_K=40),
+)
+#: M, N, K of few tiles and a long K.
+FEW = {"M": 920, "N": 136, "K": 8904}
+#: M, N, K where C is one row of tiles, so that programs stand side by side and share A; its configs
+#: are as wide as the problem asks for.
+ROW = {"M": 64, "N": 5376, "K": 5080}
+
+
+def rung_of(config):
+    """The one that takes it."""
+    if config.SPLIT_K > 1:
+        return IN_PARTS
+    return IN_TURNS if config.num_warps == 4 else KERNEL
+
+
+@pytest.fixture(scope="module")
+def codes():
+    """(layout, config, M) -> code; a config of each rung for each layout, and some that stand out.
+
+    With TRITEMM_SWEEP=all every config in each layout.
+    """
+    jobs = []
+    for i, layout in enumerate(LAYOUTS):
+        for rung in (KERNEL.name, IN_TURNS.name):
+            own = asm.configs_of(asm.Job(rung, layout=layout))
+            fitted = asm.configs_of(asm.Job(rung, layout=layout, **ROW))
+            fitted = [c for c in fitted if c not in own]
+            own = own if EVERY else own[i : i + 1]
+            jobs += [asm.Job(rung, layout=layout, config=c) for c in own]
+            jobs += [asm.Job(rung, layout=layout, config=c, **ROW) for c in fitted[:1]]
+        jobs.append(asm.Job(rung_of(WIDE[i]).name, layout=layout, config=WIDE[i]))
+        jobs.append(asm.Job(IN_PARTS.name, layout=layout, config=CUT[i], **FEW))
+    found = asm.compile_many(jobs, processes=1)
+    return {(job.layout, job.config, job.M): code for job, code in zip(jobs, found, strict=True)}
+
+
+def test_one_wgmma_is_as_wide_as_the_tile(codes):
+    for (_, config, _), code in codes.items():
+        (product,) = (name for name in code.variants if name.startswith("HGMMA"))
+        assert product == f"HGMMA.64x{config.BLOCK_N}x16.F32.BF16"
+        assert code.fits and not code.spills and not code.local
+
+
+def boxes(lines, along_k):
+    """Of a tile: one of the lines of a share, or one for 64 of them and a share of K."""
+    return 1 if along_k else -(-lines // 64)
+
+
+def test_what_is_shared_is_multicast(codes):
+    for (layout, config, M), code in codes.items():
+        asked = problem(M, {ROW["M"]: ROW["N"], FEW["M"]: FEW["N"]}.get(M, 4096), 4096)
+        sharers = {"a": 1, "b": 1, clusters.Multicast(asked, config).shared: config.CLUSTER}
+        a = boxes(config.BLOCK_M, layout[0] == "N")
+        b = boxes(config.BLOCK_N, layout[1] == "T")
+        many = sum(n for name, n in code.variants.items() if "UTMALDG.2D.MULTICAST" in name)
+        assert many == a * (sharers["a"] > 1) + b * (sharers["b"] > 1)
+        assert code.count("UTMALDG") == a + b
+
+
+def test_a_share_is_one_box_whatever_its_lines(monkeypatch):
+    """Its type has a power of two, which Gluon asks for; its tensor map has the lines."""
+    asked, config = problem(640, 3584, 3584), Config(128, 112, 64, num_warps=8, CLUSTER=2)
+    a, b, *_ = clusters.Multicast(asked, config).boxes
+    assert (a.block, b.block) == ([64, 64], [112, 64]), "two share A"
+    monkeypatch.setattr(torch.Tensor, "data_ptr", lambda tensor: 0)
+    found = [box.gluon_descriptor(torch.empty(640, 3584, device="meta")) for box in (a, b)]
+    assert [each.block_shape for each in found] == [[64, 64], [16, 64]]
+    assert [getattr(each, "box", None) for each in found] == [None, [112, 64]]
+    entries = [{"block_size": each.block_shape} for each in found]
+    kernel = types.SimpleNamespace(metadata=types.SimpleNamespace(tensordesc_meta=entries))
+    triton_private.in_boxes(kernel, [None, [112, 64]])
+    assert [entry["block_size"] for entry in entries] == [[64, 64], [112, 64]]
+    with pytest.raises(triton_private.Moved, match="boxes of"):
+        triton_private.in_boxes(kernel, [[112, 64]])
+
+
+def test_shares_are_whole_blocks_of_8_lines_that_cover_the_tile():
+    """Swizzled lines repeat every 8; shares of the same lines overlap."""
+    for lines in range(8, 257, 8):
+        for sharers in (1, 2, 4):
+            share = cluster_mainloop.share_of(lines, sharers)
+            at = [min(nth * share, lines - share) for nth in range(sharers)]
+            assert share % 8 == 0 and not any(first % 8 for first in at)
+            assert {i for first in at for i in range(first, first + share)} == set(range(lines))
+
+
+@pytest.mark.parametrize(
+    ("columns", "programs", "share", "lines"), [(72, 2, 40, 80), (72, 4, 24, 96), (80, 2, 40, 80)]
+)
+def test_what_overlaps_arrives_twice(columns, programs, share, lines):
+    config = Config(64, columns, 64, num_warps=4, num_stages=4, ORDER="grouped", CLUSTER=programs)
+    asked = problem(4096, columns, 4096)
+    assert clusters.Multicast(asked, config).shared == "b"
+    assert clusters.Multicast(asked, config).boxes.b.block == [share, 64]
+    assert cluster_mainloop.line_bytes(64, columns, "T", programs) == 128 * (64 + lines)
+
+
+def test_registers_of_the_producer_are_uniform(codes):
+    """Otherwise ptxas makes a loop over the threads of every load, 110 cycles each."""
+    for code in codes.values():
+        assert "BRA.U.ANY" not in code.sass
+
+
+def test_wgmma_is_not_serialised(codes):
+    """One fence for each step's products; a serialised one has a fence and a wait for each."""
+    for (_, config, _), code in codes.items():
+        consumers = max(config.num_warps // 4, 2)
+        slabs = cluster_mainloop.slabs_of(config.BLOCK_M, config.num_warps)
+        assert code.count("HGMMA") == consumers * slabs * 4
+        assert code.sass.count("WARPGROUP.ARRIVE") == consumers
+        assert code.sass.count("WARPGROUP.DEPBAR") == 2 * consumers
+
+
+def test_the_ring_is_where_shared_memory_begins(codes):
+    """The kernel addresses it so, and the word that Gluon writes shows where Gluon put it."""
+    for (layout, config, _), code in codes.items():
+        assert_ring(code, config, layout)
+
+
+def assert_ring(code, config, layout):
+    lines = cluster_mainloop.b_lines(config.BLOCK_N, layout[1])
+    ring = cluster_mainloop.ring_bytes(config.num_stages * 128 * (config.BLOCK_M + lines))
+    assert re.search(rf"\[%r\d+ ?\+ ?{ring - 512}\]|, {ring - 512};", code.ptx)
+
+
+def test_programs_stand_where_fewer_clusters_do():
+    """Or else share the larger tiles."""
+    tall = Config(128, 96, 64, num_warps=8, num_stages=4, ORDER="grouped", CLUSTER=2)
+    wide = Config(64, 96, 64, num_warps=4, num_stages=4, ORDER="grouped", CLUSTER=2)
+    for config, M, N, operand, count in [
+        (tall, 128, 6144, "a", 32), (tall, 4096, 96, "b", 16), (tall, 256, 192, "a", 2),
+        (wide, 64, 6144, "a", 32), (wide, 4096, 96, "b", 32), (wide, 128, 192, "b", 2),
+    ]:  # fmt: skip
+        asked = problem(M, N, 64)
+        assert clusters.Multicast(asked, config).shared == operand
+        assert KERNEL.grid(asked, config) == count
+
+
+#: M, N of problems of up to two rounds, and of one too narrow for them.
+FEW_TILES = [(128, 6144), (64, 5376), (6736, 39), (1152, 672), (2056, 2056), (8192, 200), (2000, 9)]
+
+
+@pytest.mark.parametrize("rung", [k15_cluster, k16_cluster_pingpong, k17_multicast_split_k])
+@pytest.mark.parametrize("size", FEW_TILES)
+def test_tiles_fill_whole_rounds(rung, size):
+    """Where one is offered that is not of the usual widths, a narrower one takes a round more.
+
+    Where K is cut, there is one round, with all parts.
+    """
+    asked = problem(*size, 2048)
+    offered = rung.KERNEL.configs(asked)
+    usual = clusters.usual(asked, getattr(rung, "TILES", ()))
+    narrowest = min(least for *_, least, _ in rung.FITTED)
+    fitted = [c for c in offered if c not in (*usual, *clusters.Split.for_any)]
+    assert fitted or min(size) < narrowest or rung is not k15_cluster
+    for config in fitted:
+        assert rung_of(config) is rung.KERNEL
+        assert rung.KERNEL.config_why_not(asked, config) is None
+        room = clusters_at_once(config.CLUSTER, H200) // config.SPLIT_K
+        most = len(clusters.WAVES) if config.SPLIT_K == 1 else 1
+        step = 8 if config.SPLIT_K == 1 else 16
+        narrower = config.BLOCK_N - step
+        for operand in "ba":
+            rounds, more = (
+                -(-clusters.Multicast(asked, c)._clusters(operand) // room)
+                for c in (config, dataclasses.replace(config, BLOCK_N=max(narrower, 1)))
+            )
+            if rounds <= most and (more > rounds or narrower < clusters.SMALLEST[1]):
+                break
+        else:
+            pytest.fail(f"{config} fills no whole rounds")
+    assert len(offered) == len(set(offered))
+
+
+def test_the_tile_of_a_row_of_tiles_is_as_narrow_as_a_round_allows():
+    def offered(*size):
+        return {(c.BLOCK_M, c.BLOCK_N, c.CLUSTER) for c in IN_TURNS.configs(problem(*size))}
+
+    assert (64, 96, 2) in offered(128, 6144, 4096)
+    assert (64, 40, 4) in offered(6736, 39, 3248)
+
+
+def test_few_tiles_are_cut_along_k():
+    asked = problem(**FEW, layout="NN")
+    cut = IN_PARTS.configs(asked)
+    assert {config.SPLIT_K for config in cut} == set(clusters.COUNTS) and IN_PARTS.policy.suits(
+        asked
+    )
+    for config in cut:
+        assert IN_PARTS.config_why_not(asked, config) is None
+        assert clusters.Multicast(asked, config).together
+        assert IN_PARTS.grid(asked, config) % config.SPLIT_K == 0
+    short = problem(FEW["M"], FEW["N"], 16 * 64 - 8, "NN")
+    assert not IN_PARTS.policy.suits(short), "parts of 8 steps or more"
+
+
+@pytest.mark.parametrize("size", [(8192, 8192, 8192), (64, 64, 65)])
+def test_a_problem_of_many_tiles_or_few_steps_can_be_cut_all_the_same(size):
+    asked = problem(*size, "NN")
+    (config,) = IN_PARTS.configs(asked)
+    assert not IN_PARTS.policy.suits(asked) and IN_PARTS.config_why_not(asked, config) is None
+    assert "shares two steps of 64 or more" in IN_PARTS.why_not(problem(64, 64, 64))
+
+
+def test_each_refuses_what_another_does():
+    asked = problem(512, 512, 512)
+    whole, cut = WIDE[0], dataclasses.replace(WIDE[0], SPLIT_K=2)
+    in_turns = dataclasses.replace(WIDE[1], BLOCK_M=64)
+    assert "cluster_pingpong takes 4" in KERNEL.config_why_not(asked, in_turns)
+    assert "4 for a tile" in IN_TURNS.config_why_not(asked, whole)
+    assert "2 or more are possible" in IN_PARTS.config_why_not(asked, whole)
+    for config in (whole, in_turns, cut):
+        assert rung_of(config).config_why_not(asked, config) is None
+
+
+def test_each_consumer_has_room_for_its_sums_and_a_counter():
+    """Of each program, and of what lies outside C too."""
+    config = CUT[2]
+    programs = 5 * 2  # tiles of 192 x 112, in pairs side by side
+    room = IN_PARTS.workspace(problem(**FEW), config)
+    assert room.sums == programs * 3 * 192 * 112
+    assert room.counters >= programs * 3
+    assert KERNEL.workspace is IN_TURNS.workspace is None
+
+
+def test_k_has_a_step_for_every_part():
+    config = dataclasses.replace(CUT[1], SPLIT_K=9)
+    assert IN_PARTS.config_why_not(problem(64, 96, 64 * 8 + 8), config) is None
+    reason = IN_PARTS.config_why_not(problem(64, 96, 64 * 8), config)
+    assert reason == "SPLIT_K is 9; K = 512 has 8 steps of 64"
+    assert "below 2**28" in IN_PARTS.config_why_not(problem(8, 8, 2**28), config)
+
+
+def test_the_grid_counts_clusters():
+    config = Config(128, 256, 64, num_warps=8, num_stages=4, ORDER="grouped", CLUSTER=2)
+    assert KERNEL.grid(problem(128, 256, 64), config) == 1
+    assert KERNEL.grid(problem(257, 512, 64), config) == 3
+    assert KERNEL.grid(problem(8192, 8192, 64), config) == H200.sms // 2
+    fours = dataclasses.replace(config, BLOCK_N=128, CLUSTER=4)
+    assert KERNEL.grid(problem(8192, 8192, 64), fours) == clusters_at_once(4, H200) == 30
+
+
+def test_short_k_is_for_consumers_that_take_turns():
+    choice = dispatch.choose(problem(65536, 3072, 768))
+    assert choice.kernel is IN_TURNS
+
+
+def compiled(programs=1, made_for=1):
+    metadata = types.SimpleNamespace(num_ctas=made_for)
+    return types.SimpleNamespace(packed_metadata=(8, programs, 1024), metadata=metadata)
+
+
+@pytest.mark.latest
+def test_a_compiled_kernel_is_told_to_come_in_clusters():
+    kernel = compiled()
+    for _ in range(2):
+        triton_private.in_clusters(kernel, 2)
+        assert kernel.packed_metadata == (8, 2, 1024)
+
+
+@pytest.mark.latest
+def test_a_launcher_that_moved_refuses(monkeypatch):
+    backend = importlib.import_module("triton.backends.nvidia.compiler").CUDABackend
+    asked = problem(512, 512, 512)
+    assert KERNEL.why_not(asked) is None
+    try:
+        monkeypatch.setattr(backend, "pack_metadata", lambda self, metadata: (metadata.shared,) * 3)
+        triton_private.clusters_why_not.cache_clear()
+        with pytest.raises(ValueError, match="can't be told to launch clusters"):
+            dispatch.choose(asked, "cluster")
+    finally:
+        monkeypatch.undo()
+        triton_private.clusters_why_not.cache_clear()
+
+
+@pytest.mark.parametrize("kernel", [compiled(programs=4), compiled(2, made_for=2)])
+def test_metadata_that_moved_are_not_changed(kernel):
+    before = kernel.packed_metadata
+    with pytest.raises(triton_private.Moved, match="metadata are"):
+        triton_private.in_clusters(kernel, 2)
+    assert kernel.packed_metadata == before

@@ -1,0 +1,108 @@
+"""What follows a product in its kernel: bias, activation, residual, alpha and beta."""
+
+import dataclasses
+import itertools
+
+import pytest
+import torch
+
+from tests.harness import DEVICE, ids, operand, run, rung_param, rung_sweep
+from tritemm.compile import asm
+from tritemm.problem import EpilogueInputs, Problem
+from tritemm.rungs import RUNGS
+
+BF16, HALF, FP32 = torch.bfloat16, torch.float16, torch.float32
+RELU = Problem.of(*[torch.empty(64, 64)] * 3, activation="relu")
+#: Rungs that have an epilogue.
+FUSING = [kernel for kernel in RUNGS if "sums as they are" not in (kernel.why_not(RELU) or "")]
+ENDINGS = {
+    "bias": ("n", None, "", 1.0, 1.0),
+    "bias-gelu": ("n", None, "gelu", 1.0, 1.0),
+    "alpha-beta-strided": (None, "S", "", -0.75, 2.5),
+    "accumulated": (None, "out", "", 1.0, 1.0),
+    "silu-broadcast": ("n", "row", "silu", 1.0, 0.5),
+    "all-transposed": ("n", "T", "gelu_tanh", 0.5, -1.5),
+    "relu-fp32": (None, "wide", "relu", 1.0, 1.0),
+}
+
+
+def ending_of(kind, M, N, dtype, batch=()):
+    """The `EpilogueInputs` of one of `ENDINGS`; "out" is for `run` to fill in."""
+    bias, residual, *rest = kind
+    if bias:
+        bias = torch.randn(N, dtype=torch.float64, device=DEVICE).to(dtype)
+    if residual == "row":
+        residual = operand(1, N, dtype).expand(*batch, M, N)
+    elif residual == "wide":
+        residual = operand(M, N, FP32, batch=batch)
+    elif residual and residual != "out":
+        residual = operand(M, N, dtype, residual, batch)
+    return EpilogueInputs(bias, residual, *rest)
+
+
+SHAPES = {
+    "ragged": (45, 72, 40, ()),
+    "narrow": (5, 136, 72, ()),
+    "batched": (40, 24, 40, (2, 3)),
+}
+
+
+@rung_sweep(ending=ENDINGS, shape=SHAPES, dtype=ids([BF16, HALF, FP32]), layout=ids(["NN", "NT"]))
+def test_every_rung(kernel, ending, shape, dtype, layout):
+    M, N, K, batch = shape
+    a, b = operand(M, K, dtype, layout[0], batch), operand(K, N, dtype, layout[1], batch)
+    reason = run(kernel, a, b, ending=ending_of(ending, M, N, dtype, batch))
+    if kernel not in FUSING:
+        assert "sums as they are" in reason
+
+
+def test_which_rungs_fuse():
+    """All that "auto" takes."""
+    assert {kernel for kernel in RUNGS if kernel.policy.auto} <= set(FUSING)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", ["NT", "TN"])
+@pytest.mark.parametrize("kernel", [rung_param(kernel) for kernel in FUSING])
+def test_every_config(kernel, layout):
+    """Of a problem with several tiles and steps, the last of them incomplete; swapped as well."""
+    M, N, K = 392, 456, 1096
+    a, b = operand(M, K, BF16, layout[0]), operand(K, N, BF16, layout[1])
+    ending = ending_of(ENDINGS["all-transposed"], M, N, BF16)
+    problem = Problem.of(a, b, torch.empty(M, N, dtype=BF16, device=DEVICE))
+    for config in kernel.configs(problem):
+        assert run(kernel, a, b, config=config, ending=ending) is None
+        swapped = dataclasses.replace(config, SWAP=True)
+        assert run(kernel, a, b, config=swapped, ending=ending) is None
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        asm.Job("persistent", N=768, residual=True),
+        asm.Job("persistent", N=768, dtype="fp16", accumulate="fp16", bias=True),
+        asm.Job("persistent", N=768, dtype="fp32", precision="tf32", layout="NT", residual=True),
+        asm.Job("tma", N=768, dtype="fp16", accumulate="fp16", bias=True, residual=True),
+    ],
+    ids=lambda job: f"{job.rung}-{job.dtype}",
+)
+def test_what_is_added_finds_room(job):
+    """Triton exchanges it between threads, beside the stages and the output, in the largest tile
+    that is offered."""
+    (code,) = asm.compile_many([job], "usage")
+    assert code.fits, f"{code.shared} bytes of shared memory"
+
+
+def test_rungs_that_need_a_gpu_compile_with_all_of_it():
+    """Here as well: with a bias, a residual and an activation, some stored by threads."""
+    rungs = [kernel for kernel in FUSING if kernel.interpreted is None]
+    ending = {"activation": "silu", "bias": True, "residual": True}
+    jobs = [
+        asm.Job(kernel.name, M=512, N=n, K=1024, layout="NT", **ending)
+        for kernel, n in zip(rungs, itertools.cycle((512, 333)))
+    ]
+    # The last config is the one with the smallest tile, or nearly.
+    jobs = [dataclasses.replace(job, config=asm.configs_of(job)[-1]) for job in jobs]
+    for job, code in zip(jobs, asm.compile_many(jobs, "usage"), strict=True):
+        assert isinstance(code, asm.Code), f"{job}: {code.reason}"
+        assert code.fits, f"{job}: {code.shared} bytes of shared memory"

@@ -1,0 +1,355 @@
+"""Rows whose bits depend on neither M nor the batch: which candidates there are, and their bits."""
+
+import dataclasses
+import itertools
+import math
+import types
+
+import pytest
+import torch
+
+import tritemm
+from tests.dispatch.choosing import A100, B200, problem
+from tests.kernels.test_signs import expect_no_faults
+from tests.sweep import EVERY
+from tritemm import budget, dispatch, plan
+from tritemm.compile import asm
+from tritemm.dispatch import invariant
+from tritemm.dispatch.cost_model import model
+from tritemm.dispatch.request import Request, why_not
+from tritemm.kernels.device import scheduler
+from tritemm.problem import INTERPRETER, Problem
+from tritemm.problem.config import Config, changed, config_of
+from tritemm.rungs import RUNGS
+
+BF16 = torch.bfloat16
+WORD = "auto/batch_invariant"
+#: N and K of layers: wide and narrow, deep, with odd pitches, and with a K that no step divides.
+LAYERS = (
+    (4096, 4096), (6144, 4096), (2112, 7168), (1280, 8192), (256, 7168), (768, 3072), (1536, 2056),
+    (1003, 2051), (64, 16384), (520, 5000),
+)  # fmt: skip
+#: The largest M, with which the others are compared.
+ROWS = 4096
+SPREAD = (1, 2, 3, 8, 9, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 192, 255, 256, 257,
+          384, 500, 512, 777, 1000, 1024, 1536, 2000, 2048, 3000, 3333, 4095)  # fmt: skip
+
+
+def every_candidate(asked):
+    """All that may be taken for the problem, each as its rung and config."""
+    for group in invariant.groups(asked, invariant.able(RUNGS), invariant.parts_of(asked)):
+        for config in map(group.whole, group.configs):
+            yield group.kernel, config
+
+
+@pytest.mark.parametrize("size", LAYERS)
+def test_what_is_taken_is_a_candidate_and_can_be_asked_for(size):
+    for M, batch in itertools.product((1, 16, 100, 1000, 4096), ((), (3,))):
+        asked = problem(M, *size, batch=batch)
+        choice = dispatch.choose(asked, WORD)
+        found = list(every_candidate(asked))
+        assert (choice.kernel, choice.config) in found
+        assert str(choice)
+        for kernel, config in found:
+            assert config.SPLIT_K in (1, config.PARTS)
+            again = dispatch.choose(asked, str(Request(kernel.name, config)))
+            assert (again.kernel, again.config) == (kernel, config)
+
+
+@pytest.mark.parametrize("size", LAYERS)
+def test_the_cut_follows_from_the_layer(size):
+    """Whatever M, the batch, the layouts and what follows are."""
+    found = set()
+    for M in (*SPREAD, ROWS, 65536):
+        for batch, layout in itertools.product(((), (3,)), ("NT", "TN")):
+            found.add(invariant.parts_of(problem(M, *size, layout, batch=batch)))
+        found.add(invariant.parts_of(problem(M, *size, bias=BF16, activation="gelu")))
+        assert dispatch.choose(problem(M, *size), WORD).config.PARTS in found
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("N", "K", "parts"),
+    [(256, 7168, 8), (1280, 8192, 5), (64, 131072, 64), (384, 2686391, 22), (768, 65536, 8),
+     (1536, 294912, 4), (768, 3072, 1), (2112, 7168, 1), (4096, 14336, 1), (1, 4096, 5), (1, 0, 1)],
+)  # fmt: skip
+def test_narrow_products_with_a_long_k_are_cut(N, K, parts):
+    assert invariant.parts_of(problem(16, N, K)) == parts
+
+
+@pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
+def test_what_warpgroups_multiply_is_what_the_code_shows(rung):
+    """`Tile.warpgroups` decides whose sums have one order; signs are what code is held to."""
+    present, _ = rung.signs.get(90, ((), ()))
+    assert rung.limits.tile.warpgroups == ("HGMMA" in present)
+
+
+def test_only_sums_of_wgmma_in_fp32_are_cut():
+    size = (16, 256, 7168)
+    assert invariant.parts_of(problem(*size, dtype=torch.float16)) == 8
+    assert invariant.parts_of(problem(*size, dtype=torch.float16, accumulate=torch.float16)) == 1
+    for dtype in (torch.float32, torch.float64, torch.int8):
+        assert invariant.parts_of(problem(*size, dtype=dtype)) == 1
+    for device in (A100, B200, INTERPRETER):
+        assert invariant.parts_of(problem(*size, device=device)) == 1
+
+
+def test_a_rung_that_is_named_cuts_k_if_it_can():
+    asked = problem(16, 256, 7168)
+    found = {
+        name: dispatch.choose(asked, f"{name}/batch_invariant").config
+        for name in ("warp_specialized", "split_k", "cluster_split_k", "pingpong", "tma")
+    }
+    cuts = {name: (config.PARTS, config.SPLIT_K) for name, config in found.items()}
+    assert cuts == {
+        "warp_specialized": (8, 1), "split_k": (8, 8), "cluster_split_k": (8, 8),
+        "pingpong": (1, 1), "tma": (1, 1),
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="with K in 8 parts: cluster_split_k: none of its tiles"):
+        dispatch.choose(problem(65536, 256, 7168), "cluster_split_k/batch_invariant")
+
+
+def test_odd_pitches_are_copied_where_k_is_cut():
+    for M, copied in ((1, "b"), (16, "ab"), (300, "ab"), (5000, "ab")):
+        config = dispatch.choose(problem(M, 257, 7171, "NN"), WORD).config
+        assert copied == config.PACK and config.PARTS == 8
+
+
+@pytest.mark.parametrize("K", [4096, 4097, 5000, 7168, 8191, 8200, 16384, 50257, 2686391])
+@pytest.mark.parametrize("parts", [2, 3, 5, 8, 16])
+def test_all_depths_of_a_step_meet_the_same_cut(K, parts):
+    """By the kernel's function: every element of K is in one part, which no tile moves.
+
+    The last one ends where all depths do, behind K.
+    """
+    cuts = {depth: cut(K, depth, parts) for depth in (64, 128, 256)}
+    for depth, found in cuts.items():
+        assert [first for first, _ in found] == [0, *(end for _, end in found[:-1])]
+        assert all(end > first for first, end in found)
+        assert found[-1][1] * depth == -(-K // scheduler.CUT.value) * scheduler.CUT.value
+        inner = [first * depth for first, _ in found[1:]]
+        assert inner == [first * 64 for first, _ in cuts[64][1:]]
+        assert all(place % scheduler.CUT.value == 0 for place in inner)
+
+
+def cut(K, depth, parts):
+    """First step and end of each part, as `Scheduler.share` finds them."""
+    language = types.SimpleNamespace(cdiv=lambda a, b: -(-a // b), assume=lambda holds: None)
+    found = scheduler.Scheduler.share.fn
+    names = {"gl": language, "CUT": scheduler.CUT.value}
+    function = types.FunctionType(found.__code__, found.__globals__ | names)
+    work = types.SimpleNamespace(K=K, SHAPE=types.SimpleNamespace(BLOCK_K=depth, PARTS=parts))
+    ends = []
+    for part in range(parts):
+        first, steps = function(work, part, parts)
+        ends.append((first, first + steps))
+    return ends
+
+
+@pytest.mark.parametrize(
+    ("rung", "fields", "reason"),
+    [
+        ("warp_specialized", {"PARTS": 3}, None),
+        ("split_k", {"PARTS": 3}, None),
+        ("split_k", {"PARTS": 3, "SPLIT_K": 3}, None),
+        ("split_k", {"PARTS": 3, "SPLIT_K": 2}, "PARTS is 3 and SPLIT_K 2; one program takes all"),
+        ("warp_specialized", {"PARTS": 3, "SPLIT_K": 3}, "this rung does not split K"),
+        ("warp_specialized", {"PARTS": 17}, "PARTS is 17; K = 4096 has 16 times 256 elements"),
+        ("warp_specialized", {"PARTS": 3, "BLOCK_N": 256, "num_stages": 3}, "256 accumulators"),
+        ("cluster", {"PARTS": 3, "CLUSTER": 2, "BLOCK_N": 208}, "multiples of 8 up to 192"),
+        ("cluster_split_k", {"PARTS": 4, "SPLIT_K": 4, "BLOCK_K": 192, "num_stages": 2},
+         "BLOCK_K is 192; PARTS begin at multiples of 256 elements"),
+        ("cluster_split_k", {"PARTS": 4}, "clusters of 2 to 8 programs"),
+        ("pingpong", {"PARTS": 3, "num_warps": 4}, "this rung cuts K into no fixed parts; warp_sp"),
+        ("tma", {"PARTS": 3}, "this rung cuts K into no fixed parts"),
+    ],
+)  # fmt: skip
+def test_what_parts_refuse(rung, fields, reason):
+    values = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "num_warps": 8, "num_stages": 3}
+    config = config_of(values | fields)
+    said = why_not(dispatch.find(rung), problem(128, 512, 4096), config)
+    assert said is None if reason is None else reason in said
+
+
+def test_parts_in_words_and_numbers():
+    config = Config(128, 128, 64, num_warps=8, num_stages=5, SPLIT_K=4, PARTS=4)
+    assert "K split in 4, K in 4 fixed parts" in str(config)
+    assert config_of(changed(config)) == config
+    assert Request.parse(str(Request("split_k", config))).config == config
+    assert "PARTS" not in changed(dataclasses.replace(config, PARTS=1))
+
+
+def test_a_program_with_all_parts_takes_longer_and_one_part_as_long():
+    asked, kernel = problem(4096, 1024, 8192), dispatch.find("split_k")
+    whole = Config(128, 128, 64, num_warps=8, num_stages=5, ORDER="grouped")
+    one, all_ = (dataclasses.replace(whole, PARTS=4, SPLIT_K=n) for n in (4, 1))
+    assert dispatch.predict(kernel, asked, all_) > dispatch.predict(kernel, asked, whole)
+    split = dataclasses.replace(whole, SPLIT_K=4)
+    assert dispatch.predict(kernel, asked, one) == dispatch.predict(kernel, asked, split)
+
+
+def test_a_part_is_as_long_as_the_longest(monkeypatch):
+    """Of 5 parts of 32 times 256 elements two have 7."""
+    monkeypatch.setattr(model, "BRIEF", math.inf)  # as if the clock did not fall meanwhile
+    asked, kernel = problem(64, 1280, 8192), dispatch.find("split_k")
+    config = Config(64, 64, 64, num_stages=10, ORDER="grouped", SPLIT_K=5)
+    fixed = dataclasses.replace(config, PARTS=5)
+    found = [model.breakdown(kernel, asked, c).steps for c in (config, fixed)]
+    assert found[1] / found[0] == pytest.approx(28 / 26)
+
+
+def variants(rung):
+    """Every tile of the rung that takes K in fixed parts, each once, in one of the layouts.
+
+    What has a second sum gets an epilogue every other time.
+    """
+    endings = itertools.cycle(({}, {"bias": True, "activation": "gelu", "residual": True}))
+    own = {}
+    for M, (N, K), layout in itertools.product(
+        (8, 64, 200, 1024, 8192), ((256, 7168), (1280, 8192)), ("NT", "NN", "TN", "TT")
+    ):
+        for kernel, config in every_candidate(problem(M, N, K, layout)):
+            if kernel.name == rung and not config.SWAP:
+                tile = config.BLOCK_M, config.BLOCK_N, config.num_warps, config.CLUSTER
+                own.setdefault((tile, layout), (M, N, K, config))
+    tiles = list(dict.fromkeys(tile for tile, _ in own))
+    for i, tile in enumerate(tiles if EVERY else tiles[:: max(1, len(tiles) // 4)]):
+        layouts = [layout for each, layout in own if each == tile]
+        for layout in layouts if EVERY else [layouts[i % len(layouts)]]:
+            M, N, K, config = own[tile, layout]
+            more = next(endings) if config.PARTS > config.SPLIT_K else {}
+            yield asm.Job(rung, layout=layout, M=M, N=N, K=K, config=config, **more)
+
+
+@pytest.mark.parametrize("rung", [rung.name for rung in RUNGS if rung.limits.fixed_parts])
+def test_each_variant_compiles_without_faults(rung):
+    """No spills, and WGMMA is not serialised: the second sum stays in registers."""
+    expect_no_faults(list(variants(rung)), "mix")
+
+
+def test_a_plain_product_has_no_second_sum():
+    config = Config(128, 128, 64, num_warps=8, num_stages=5, ORDER="grouped")
+    plain, parts = (
+        asm.Job("warp_specialized", layout="NT", config=dataclasses.replace(config, PARTS=n))
+        for n in (1, 4)
+    )
+    plain, parts = asm.compile_many([plain, parts], processes=1)
+    assert (plain.count("FADD"), parts.count("FADD")) == (0, 64)
+    assert parts.count("HGMMA") == 2 * plain.count("HGMMA")
+
+
+# What only a GPU shows
+
+
+def bits(c):
+    return c.view({2: torch.int16, 4: torch.int32}[c.element_size()])
+
+
+def differing(x, w, whole, **options):
+    """Those M of `SPREAD` at which rows of x @ w.mT are not those of `whole`."""
+    flags = [
+        (bits(tritemm.matmul(x[:M], w.mT, batch_invariant=True, **options)) != whole[:M]).any()
+        for M in SPREAD
+    ]
+    return [M for M, flag in zip(SPREAD, torch.stack(flags).tolist(), strict=True) if flag]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("N", "K"), LAYERS)
+def test_bits_of_rows_alone_and_in_batches(N, K):
+    x = torch.randn(ROWS, K, device="cuda", dtype=BF16)
+    w = torch.randn(N, K, device="cuda", dtype=BF16)
+    whole = bits(tritemm.matmul(x, w.mT, batch_invariant=True))
+    assert not differing(x, w, whole)
+    weights = torch.stack((w, w.flip(0), w))
+    for M in (1, 16, 64, 200, 1024):
+        many = torch.stack((x[:M], x[-M:], x[1000 : 1000 + M]))
+        got = bits(tritemm.matmul(many, weights.mT, batch_invariant=True))
+        assert torch.equal(got[0], whole[:M])
+        assert torch.equal(got[1], whole[-M:].flip(1))
+        assert torch.equal(got[2], whole[1000 : 1000 + M])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", ["NN", "TN", "TT"])
+def test_bits_of_other_layouts(layout):
+    N, K = 1280, 4104
+    x = torch.randn(ROWS, K, device="cuda", dtype=BF16)
+    w = torch.randn(N, K, device="cuda", dtype=BF16)
+    whole = bits(tritemm.matmul(x, w.mT, batch_invariant=True))
+    b = w.mT.contiguous() if layout[1] == "N" else w.mT
+    for M in (1, 8, 64, 200, 1000, ROWS):
+        a = x[:M].mT.contiguous().mT if layout[0] == "T" else x[:M]
+        assert torch.equal(bits(tritemm.matmul(a, b, batch_invariant=True)), whole[:M])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("K", [2056, 4360])
+def test_bits_of_what_is_not_finite_and_of_zeros(K):
+    """Zeros of either sign, infinities and NaN, next to where K is cut and at its end."""
+    x = torch.randn(1024, K, device="cuda", dtype=BF16)
+    w = -torch.rand(136, K, device="cuda", dtype=BF16)
+    x[::7], x[1::7] = 0.0, -0.0
+    for row, value in ((2, torch.inf), (3, -torch.inf), (4, torch.nan)):
+        for i, k in enumerate((0, 767, 768, K - 1)):
+            x[row + 7 * i, k] = value
+    whole = bits(tritemm.matmul(x, w.mT, batch_invariant=True))
+    assert [M for M in SPREAD if M < 1024 and differs(x[:M], w, whole)] == []
+
+
+def differs(x, w, whole):
+    return not torch.equal(bits(tritemm.matmul(x, w.mT, batch_invariant=True)), whole[: len(x)])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("accumulate", [torch.float32, torch.float16])
+def test_bits_of_an_epilogue_and_of_fp16(accumulate):
+    N, K = 768, 5000
+    x = torch.randn(ROWS, K, device="cuda", dtype=torch.float16) / 50
+    w = torch.randn(N, K, device="cuda", dtype=torch.float16)
+    bias, residual = (torch.randn(*s, device="cuda").half() for s in ((N,), (ROWS, N)))
+    options = {"bias": bias, "activation": "gelu", "alpha": 0.7, "accumulate": accumulate}
+
+    def multiply(M):
+        more = options | {"residual": residual[:M]}
+        return bits(tritemm.matmul(x[:M], w.mT, batch_invariant=True, **more))
+
+    whole = multiply(ROWS)
+    assert [M for M in SPREAD if not torch.equal(multiply(M), whole[:M])] == []
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rung", [rung.name for rung in RUNGS if rung.limits.fixed_parts])
+@pytest.mark.parametrize(
+    ("M", "N", "K", "batch"), [(200, 264, 5000, (2,)), (9000, 520, 4360, ()), (7, 64, 8200, ())]
+)
+def test_parts_are_all_added(rung, M, N, K, batch):
+    """Of small integers, whose sums are exact; one program has many tiles, or one."""
+    a = torch.randn(*batch, M, K, device="cuda").to(BF16)
+    b = torch.randn(*batch, N, K, device="cuda").to(BF16).mT
+    a, b = budget.exact_operands(a, b)
+    c = torch.empty(*batch, M, N, device="cuda", dtype=BF16)
+    want = budget.reference(a, b).to(BF16)
+    asked = Problem.of(a, b, c)
+    assert invariant.parts_of(asked) > 1
+    for kernel, config in every_candidate(asked):
+        if kernel.name == rung and not config.SWAP:
+            plan.run(kernel, asked, config, a, b, c.fill_(torch.nan))
+            assert torch.equal(c, want), config
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rung", [rung.name for rung in RUNGS if rung in invariant.able(RUNGS)])
+@pytest.mark.parametrize("K", [2056, 4360, 1001])
+def test_bits_of_every_candidate(rung, K):
+    """Of one rung against one product of another: K whole, in 5 parts, and with odd pitches."""
+    M, N = 72, 136
+    a = torch.randn(M, K, device="cuda", dtype=BF16)
+    b = torch.randn(N, K, device="cuda", dtype=BF16).mT
+    want = bits(tritemm.matmul(a, b, batch_invariant=True))
+    c = torch.empty(M, N, device="cuda", dtype=BF16)
+    asked = Problem.of(a, b, c)
+    for kernel, config in every_candidate(asked):
+        if kernel.name == rung:
+            plan.run(kernel, asked, config, a, b, c.fill_(torch.nan))
+            assert torch.equal(bits(c), want), config

@@ -1,0 +1,161 @@
+"""Every command of `python -m perf`: what it refuses and how it says so, and that it runs."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from perf import __main__, problems, rows
+from perf.calls import OURS
+from perf.machine import ROOT
+from perf.rows import REFERENCE
+from tests.perf.fakes import four_gpus, on_cpu
+from tritemm.rungs import RUNGS
+
+HEAD = "id,class,name,batch,M,N,K,dtype,out_dtype,layout,ending"
+SUITE = f"{HEAD}\nA,decode,small,1,32,24,40,fp16,fp16,NT,\nB,one,x,1,32,32,64,bf16,bf16,NT,\n"
+MEASURING = (
+    "suite", "serving", "random", "linear", "ladder", "roofline", "host", "model", "sweep",
+    "search", "regret", "repeat", "conform",
+)  # fmt: skip
+
+
+@pytest.mark.host
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")
+@pytest.mark.parametrize("command", MEASURING)
+def test_without_a_gpu_the_command_says_so(command, capsys):
+    assert __main__.main([command]) == 2
+    told = capsys.readouterr()
+    expected = f"python -m perf {command} needs a CUDA device, and torch sees none"
+    assert (told.out, told.err.splitlines()[0]) == ("", expected)
+
+
+#: What is typed, and what the refusal names: the option, and what there is instead.
+REFUSED = [
+    ("suite --file mine.csv --class three", "no class is called 'three'; there are decode, one"),
+    ("suite --file mine.csv --id A,Z", "no id is called 'Z'; there are A, B"),
+    ("suite --file none.csv", "none.csv"),
+    (f"suite --file {problems.LINEAR}", "products with an ending are for"),
+    ("suite --batch-invariant --kernel tma", "leave --kernel out"),
+    ("suite --batch-invariant --peers lt", "leave --peers out"),
+    ("suite --rounds 0", "argument --rounds: a count is 1 or more, not '0'"),
+    ("random --gpus 5", "--gpus 5: torch sees 4; ask for no more"),
+    ("random --gpus 4", "NVIDIA H100 and NVIDIA H200; choose some of one kind with CUDA_VISIBLE"),
+    (f"linear --id P1 --file {problems.SUITE}", "are for python -m perf suite"),
+    ("ladder --only nope", "nope"),
+    ("ladder --size 8x9", "a size is"),
+    ("ladder --sizes x", "a size is"),
+    ("ladder --dtype bf16 --accumulate fp16", "bf16 is accumulated in fp32, not fp16"),
+    ("ladder --dtype bf16 --precision tf32", "--precision says how fp32 is multiplied"),
+    ("ladder --config-file none.json", "none.json"),
+    ("sweep --only tma,nope", "nope"),
+    ("sweep --what n", "'n'"),
+    ("sweep --layout XX", "argument --layout: a layout is"),
+    ("table --results none.jsonl", "none.jsonl"),
+    ("plot --results none.jsonl", "none.jsonl"),
+    ("table --size 7", "no recorded row matches"),
+    ("table --gpu K80", "no row is of a GPU called 'K80'; there are NVIDIA H200"),
+    ("suite --file missing.csv", "missing.csv: No such file or directory"),
+    ("serving --model llama", "no model is called 'llama'; there are llama-3-8b, llama-3-70b-tp8"),
+    ("serving --model mixtral-8x7b --layer o", "no layer is called 'o'; there are router\n"),
+    ("serving --rows 1,2 --model mixtral-8x7b --part 3/3", "only 2 problems"),
+    ("serving --rows 0", "a count is 1 or more, not '0'"),
+    ("serving --part 5/4", "a part is 1/4"),
+    ("serving --part a/b", "a part is 1/4"),
+    ("search --shape 64,32", "argument --shape"),
+    ("search --shape 64,32,0,NT", "argument --shape"),
+    ("search --shape 64,32,16,XX", "argument --shape"),
+    ("search --shape 1,2,3,4,NN", "argument --shape"),
+    ("search --out found.jsonl.gz", "--out: lines are added to a plain file"),
+    ("host --size 1x1x64", "both are 1 in 1 x 1 x 64"),
+    ("model --modes jit", "one of eager, compiled, graph, not 'jit'"),
+    ("profile tilde --tool proton", "no rung is called 'tilde'; there are simt"),
+    ("profile tilde --tool proton", "wgmma_cluster, auto, cublas\n"),
+    ("profile cublas --tool proton --dtype bf16 --accumulate fp16", "bf16 is accumulated in fp32"),
+    (
+        "profile cublas --tool proton --precision tf32",
+        "--precision says how fp32 is multiplied",
+    ),
+]
+
+
+@pytest.mark.host
+@pytest.mark.parametrize(("words", "message"), REFUSED)
+def test_what_cannot_begin_is_refused_with_a_sentence(
+    words, message, monkeypatch, tmp_path, capsys
+):
+    (tmp_path / "mine.csv").write_text(SUITE)
+    monkeypatch.chdir(tmp_path)
+    on_cpu(monkeypatch)
+    four_gpus(monkeypatch)
+    names = ["NVIDIA H200"] * 3 + ["NVIDIA H100"]
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index=0: names[index])
+    try:
+        status = __main__.main(words.split())
+    except SystemExit as error:
+        status = error.code
+    told = capsys.readouterr()
+    assert status == 2 and message in told.err and told.out == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.csv"]
+
+
+ENDINGS = (
+    "bias", "bias relu", "bias gelu", "silu", "gelu_tanh", "residual", "bias silu residual",
+    "swiglu", "geglu",
+)  # fmt: skip
+LINES = [
+    f"{M}-{i},one,x,1,{M},512,256,bf16,bf16,NT,{ending}"
+    for M in (16, 256)
+    for i, ending in enumerate(ENDINGS)
+]
+LAYERS = "\n".join([HEAD, *LINES, "W,two,x,1,512,256,1024,bf16,fp32,TN,accumulate\n"])
+ON_A_GPU = {
+    "ladder": f"ladder --sizes 1024 --only {RUNGS[-1].name}",
+    "suite": "suite --file suite.csv --mode sustained",
+    "suite, burst": "suite --file suite.csv --mode burst",
+    "linear": "linear --file layers.csv --compiled compile --mode sustained",
+    "linear, burst": "linear --file layers.csv --compiled compile --mode burst",
+    "random on two": "random --n 4 --gpus 2",
+    "regret on two": "regret --n 4 --gpus 2",
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.xdist_group("perf")
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.devices(2)] if "two" in n else []) for n in ON_A_GPU],
+)
+def test_the_command_runs_on_a_gpu(tmp_path, name):
+    words, path = ON_A_GPU[name].split(), tmp_path / "x.jsonl"
+    files = {"suite.csv": f"{SUITE}D,two,x,1,64,64,128,int8,int32,NT,\n", "layers.csv": LAYERS}
+    for file, text in files.items():
+        (tmp_path / file).write_text(text)
+    words = [str(tmp_path / word) if word in files else word for word in words]
+    words = [sys.executable, "-m", "perf", *words, "--quick", "--out", str(path)]
+    run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    found = rows.read(path)
+    timed = [row for row in found if row.competitor != REFERENCE and row.us]
+    assert timed and all(row.ratio and row.null for row in timed), run.stdout
+    assert {row.outcome for row in found} == {"measured"} and len({row.run for row in found}) == 1
+    assert {row.mode for row in found} == {"burst" if "burst" in name else "sustained"}
+    if "linear" in name:
+        assert all(row.versus["compile"] for row in timed if row.competitor == OURS)
+    if "two" in name:
+        ids = dict.fromkeys(row.id.rpartition("-")[2] for row in found)
+        assert list(ids) == ["0", "1", "2", "3"] and not list(tmp_path.glob("x.jsonl.*"))
+
+
+@pytest.mark.gpu
+@pytest.mark.xdist_group("perf")
+def test_a_card_is_searched(tmp_path):
+    """Compiled ahead, checked and timed; nothing that the dispatcher could choose is wrong."""
+    path = tmp_path / "found.jsonl"
+    shapes = ["--shape", "512,768,1024,NT", "--shape", "3,200,300,TN"]
+    words = ["search", *shapes, "--out", str(path)]
+    words = [sys.executable, "-m", "perf", *words]
+    run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0 and "WRONG" not in run.stderr, run.stdout + run.stderr
+    assert "2 problems: the choice takes" in run.stdout and len(path.read_text()) > 1000

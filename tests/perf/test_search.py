@@ -1,0 +1,513 @@
+"""`python -m perf search | regret | repeat`, and the quick bench: with stand-ins for the card."""
+
+import contextlib
+import dataclasses
+import json
+import random
+import subprocess
+import sys
+import types
+
+import pytest
+import torch
+
+import tritemm
+from perf import __main__, bench, competitors, engine, operands, searches
+from perf.case import Case
+from perf.engine import Competitor
+from perf.experiments import regret, repeat, search, show
+from perf.machine import ROOT
+from perf.problems import random_problems
+from perf.searches import CUBLAS, Found, Option, Result, Task
+from perf.views import Selection
+from tests.perf.fakes import (
+    CASE,
+    FakeBench,
+    fake,
+    flat,
+    four_gpus,
+    on_cpu,
+    parsed,
+    ran,
+    row,
+    spoil_one,
+)
+from tritemm import dispatch
+from tritemm.compile.asm import DEVICES
+from tritemm.problem import INTERPRETED
+from tritemm.rungs import RUNGS
+from tritemm.spec import Config
+
+pytestmark = [pytest.mark.host, pytest.mark.once]
+
+H200 = DEVICES[90]
+
+
+def refuses(c):
+    raise RuntimeError("out of resources")
+
+
+RIGHT, WRONG, RAISES = fake("k01_right"), fake("k02_wrong", spoil_one), fake("k03_raises", refuses)
+SMALL, LARGE = Config(16, 16, 16), Config(32, 32, 16)
+SWAPPED = dataclasses.replace(LARGE, SWAP=True, SPLIT_K=3)
+NAMES = {
+    SMALL: "right 16x16x16 w4 s1 linear",
+    LARGE: "right 32x32x16 w4 s1 linear",
+    SWAPPED: "right 32x32x16 w4 s1 linear split3 swap",
+}
+TIMES = {NAMES[SMALL]: 4e-3, NAMES[LARGE]: 2e-3, NAMES[SWAPPED]: 2.1e-3, CUBLAS: 1e-3}
+
+
+@pytest.fixture
+def fakes(monkeypatch):
+    """A dispatcher of made-up rungs: what it predicts, in milliseconds, by rung and config."""
+    if not INTERPRETED:
+        pytest.skip("kernels can't read CPU tensors on a GPU machine")
+    predicted = {
+        (RIGHT, SMALL): 1.0, (RIGHT, LARGE): 2.5, (RIGHT, SWAPPED): 3.5,
+        (WRONG, SMALL): 0.5, (RAISES, SMALL): 1.5,
+    }  # fmt: skip
+    chosen = types.SimpleNamespace(kernel=RIGHT, config=SWAPPED, predicted=3.5e-3)
+
+    def ranked(problem, kernel="auto"):
+        return [(ms / 1e3, *candidate) for candidate, ms in predicted.items()]
+
+    monkeypatch.setattr(dispatch, "choose", lambda problem, kernel="auto": chosen)
+    monkeypatch.setattr(dispatch, "ranked", ranked)
+    return predicted
+
+
+def searched(within=None, times=TIMES, **given):
+    task = Task.of(CASE, within=within)
+    return searches.search(task, FakeBench(CASE, times), random.Random(0), **given)
+
+
+# What is searched, and found
+
+
+def test_candidates_are_the_dispatchers_least_predicted_first_with_its_choice(fakes):
+    task = Task.of(CASE, within=3.0)
+    assert [(o.kernel.name, o.predicted) for o in task.options] == [
+        ("wrong", 0.5e-3), ("right", 1e-3), ("raises", 1.5e-3), ("right", 3.5e-3),
+    ]  # fmt: skip
+    assert task.chosen == NAMES[SWAPPED] == task.options[-1].name
+    assert len(Task.of(CASE, within=None).options) == 5
+
+
+def test_the_real_dispatcher_can_be_searched_for_the_problem_that_matmul_has():
+    problem = competitors.problem_of(Case(64, 48, 40, "TN", "fp16", out_dtype="fp32"), H200)
+    assert str(problem) == "64 x 48 x 40 TN, fp16 x fp16 -> fp32" and problem.device == H200
+    assert all(m.aligned for m in (problem.a, problem.b, problem.c))
+    task = Task.of(Case(512, 512, 512, "NT"), device=H200, within=None)
+    names = [option.name for option in task.options]
+    assert len(set(names)) == len(names) > 3 and task.chosen in names
+    asked = Task.of(Case(512, 512, 512, "NT"), "tma", device=H200)
+    assert {option.kernel.name for option in asked.options} == {"tma"}
+
+
+def test_the_fastest_is_found_the_choice_placed_and_what_is_wrong_named(fakes):
+    said = []
+    one = searched(say=said.append)
+    assert [r.name for r in one.timed] == [NAMES[LARGE], NAMES[SWAPPED], NAMES[SMALL]]
+    assert one.rank == 2 and one.regret == pytest.approx(2.1 / 2, rel=0.05)
+    assert one.cublas.seconds == pytest.approx(1e-3, rel=0.2)
+    lines = search.text(one, best=1).splitlines()
+    assert lines[0].split()[0] == "1" and NAMES[LARGE] in lines[0] and "predicted" in lines[0]
+    assert lines[1].split()[0] == CUBLAS and lines[2].split()[0] == "2"
+    assert lines[3].strip().startswith("the choice is number 2, 1.0")
+    assert lines[4].strip() == "2 without a time, of 5"
+    one = searched(broken={NAMES[SWAPPED]: "needs 300000 bytes"}, say=said.append)
+    errors = {r.name: r.error for r in one.failures}
+    assert errors[NAMES[SWAPPED]] == "failed: needs 300000 bytes"
+    assert errors["wrong 16x16x16 w4 s1 linear"].startswith("wrong: ")
+    assert errors["raises 16x16x16 w4 s1 linear"] == "failed: RuntimeError: out of resources"
+    assert said[0].startswith("  WRONG: wrong 16x16x16") and len(said) == 2
+    assert (one.choice, one.rank, one.regret) == (None, None, None)
+    assert f"the choice has no time: {NAMES[SWAPPED]}" in search.text(one)
+
+
+def test_the_hopeless_are_timed_once_more_the_near_often_and_what_stalled_like_others(
+    fakes, monkeypatch
+):
+    taken, real, stalls = {}, FakeBench.loop, []
+
+    def loop(self, competitor):
+        made, name = real(self, competitor), competitor.name
+
+        def time():
+            taken[name] = taken.get(name, 0) + 1
+            return made.time()
+
+        return dataclasses.replace(made, time=time, seconds=1.0 if name in stalls else made.seconds)
+
+    monkeypatch.setattr(FakeBench, "loop", loop)
+    slow, often = 1e-3 * (searches.HOPELESS + 1), searches.PASSES + searches.FINALS
+    one = searched(times=TIMES | {NAMES[SMALL]: slow, NAMES[LARGE]: 1e-3})
+    assert taken[NAMES[SMALL]] == 1 and taken[NAMES[LARGE]] == taken[CUBLAS] == often
+    assert taken[NAMES[SWAPPED]] == often  # the choice
+    assert one.timed[-1].seconds == pytest.approx(slow, rel=0.1)
+    stalls.append(NAMES[LARGE])
+    assert searched().timed[0].seconds == pytest.approx(TIMES[NAMES[LARGE]], rel=0.1)
+
+
+def test_times_before_the_clock_has_settled_are_scaled_and_lines_are_compact(fakes, monkeypatch):
+    """Of the two that are in the finals, settled times count, here three times as long."""
+    one = searched()
+    lines = {r.name: json.loads(search.to_json(one, r)) for r in one.results}
+    assert [name for name in lines if lines[name].get("chosen")] == [NAMES[SWAPPED]]
+    line = lines[NAMES[SWAPPED]]
+    config = {"BLOCK_M": 32, "BLOCK_N": 32, "BLOCK_K": 16, "SPLIT_K": 3, "SWAP": True}
+    assert line["config"] == config and line["predicted_us"] == 3500 and "scaled" not in line
+    shared = {"M": 48, "N": 40, "K": 32, "batch": 1, "layout": "NT", "dtype": "fp32", "out": "fp32"}
+    assert shared.items() <= line.items() and line["precision"] == "ieee"
+    assert (lines[CUBLAS]["kernel"], lines[CUBLAS]["config"]) == (CUBLAS, {})
+    assert lines["raises 16x16x16 w4 s1 linear"]["us"] is None
+    monkeypatch.setattr(searches, "HUNGRY", 0.0)
+    monkeypatch.setattr(searches, "FINALISTS", 1)
+    monkeypatch.setattr(searches, "_settled", lambda loop: 3 * loop.seconds)
+    results = {r.name: r for r in searched().results}
+    for name, seconds in TIMES.items():
+        assert results[name].seconds == pytest.approx(3 * seconds, rel=0.2)
+        assert results[name].scaled == (name in (NAMES[SMALL], NAMES[LARGE]))
+
+
+def test_a_search_is_read_from_what_its_processes_left(tmp_path):
+    """The last line of a process that died is torn."""
+    config = Config(64, 128, 32, num_warps=4, num_stages=3)
+    found = (
+        Result(Option(RUNGS[2], config, 12.5e-6), 10.123e-6),
+        Result(Option(None, None, None), 11.5e-6),
+        Result(Option(RUNGS[3], config, 12.5e-6), None, "wrong: 3 of 9"),
+    )
+    one = Found(Case(64, 96, 128, "TN", "fp16", out_dtype="fp32"), found, found[0].name)
+    lines = [search.to_json(one, r) for r in found]
+    (tmp_path / "0.jsonl").write_text("\n".join(["{}", *lines, '{"M": 4']))
+    (read,) = search.read([one.case, CASE], [tmp_path / "0.jsonl"])
+    assert (read.chosen, search.wrong(read)) == (one.chosen, True)
+    assert search.text(read) == search.text(one)
+    assert [search.to_json(read, r) for r in read.results] == lines
+
+
+def test_a_config_is_named_by_all_it_has():
+    option = Option(RIGHT, dataclasses.replace(SWAPPED, PACK="ab", ORDER="grouped", CLUSTER=2), 1.0)
+    assert option.name == "right 32x32x16 w4 s1 grouped16 split3 cluster2 swap pack-ab"
+
+
+# The quick bench
+
+
+@pytest.mark.parametrize("case", [
+    Case(40, 24, 56, "NT", "fp16", "fp16"), Case(40, 24, 56, "NN", "int8", "int32"),
+    Case(40, 24, 56, "NN", "fp16", batch=3, out_dtype="fp32"),
+], ids=str)  # fmt: skip
+def test_products_of_small_integers_are_exact(case):
+    (a, b, c), want = operands.integers(case, "cpu")
+    assert want.dtype == c.dtype and want.shape == c.shape
+    c.copy_(torch.matmul(a.double(), b.double()))
+    assert operands.exactly(c, want).ok
+    for wrong in (want[..., -1, 2] + 1, *([torch.nan] if c.is_floating_point() else [])):
+        c[..., -1, 2] = wrong
+        verdict = operands.exactly(c, want)
+        assert not verdict.ok and f"of {c.numel()} are wrong; at" in verdict.message
+
+
+class Card:
+    """As much of torch.cuda as a bench needs, on the CPU: 30 us a launch, 10 in a graph."""
+
+    def __init__(self, monkeypatch):
+        self.replays = self.launches = 0
+
+        def graph():
+            begin = lambda pool: setattr(self, "launches", 0)  # noqa: E731
+            replay = lambda: setattr(self, "replays", self.replays + 1)  # noqa: E731
+            return types.SimpleNamespace(
+                capture_begin=begin, capture_end=lambda: None, replay=replay
+            )  # fmt: skip
+
+        def event(enable_timing):
+            made = types.SimpleNamespace(synchronize=lambda: None)
+            made.record = lambda: setattr(made, "at", self.replays)
+            made.elapsed_time = lambda end: (
+                ((end.at - made.at) * self.launches * 10.0 or 30.0) / 1e3
+            )  # fmt: skip
+            return made
+
+        stream = types.SimpleNamespace(wait_stream=lambda other: None)
+        for name, value in {
+            "get_device_properties": lambda index: types.SimpleNamespace(L2_cache_size=50000),
+            "current_device": lambda: 0, "current_stream": lambda: None, "CUDAGraph": graph,
+            "synchronize": lambda: None, "graph_pool_handle": lambda: "pool", "Event": event,
+            "Stream": lambda: stream, "stream": lambda stream: contextlib.nullcontext(),
+        }.items():  # fmt: skip
+            monkeypatch.setattr(torch.cuda, name, value)
+        for name in ("operands", "integers"):
+            made = getattr(operands, name)
+            monkeypatch.setattr(bench, name, lambda case, device, made=made: made(case, "cpu"))
+
+    def run(self, spoil=lambda c: None):
+        def run(a, b, c):
+            self.launches += 1
+            torch.matmul(a, b, out=c)
+            spoil(c)
+
+        return run
+
+
+def test_the_quick_bench_times_whole_cycles_over_more_than_l2_and_finds_what_is_wrong(monkeypatch):
+    card = Card(monkeypatch)
+    there = bench.Quick(CASE)
+    size = 4 * (48 * 32 + 32 * 40 + 48 * 40)
+    assert len(there.sets) == -(-4 * 50000 // size) == 11
+    entrant = engine.admit(Competitor("x", card.run()), there, bench.QUICK)
+    assert entrant.outcome == "measured" and entrant.worst == 0.0
+    # 30 us, the host's part included, ask for 84 launches, so 88 a graph; 10 us for three replays.
+    assert entrant.loop.launches == 3 * 88 and entrant.loop.seconds == pytest.approx(10e-6)
+    card.launches = 88
+    assert entrant.loop.time().seconds == pytest.approx(10e-6)
+    entrant = engine.admit(Competitor("x", card.run(spoil_one), rung="x"), there, bench.QUICK)
+    assert entrant.outcome == "wrong" and entrant.reason.startswith("1 of 1920 are wrong")
+
+
+def test_what_hangs_ends_the_process_and_is_named_and_so_is_a_cuda_error(fakes, monkeypatch):
+    text = (
+        "import time; from perf.searches import watched\n"
+        "with watched('quick', 30): pass\n"
+        "with watched('pingpong on 1 x 1 x 1', 0.3): time.sleep(60)\n"
+    )
+    words = [sys.executable, "-c", text]
+    run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=50, check=False)
+    assert run.returncode == 3
+    assert "pingpong on 1 x 1 x 1 HANGS: nothing came back in 0.3 s" in run.stderr
+
+    def recover(self):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(FakeBench, "recover", recover)
+    message = r"^raises 16x16x16 w4 s1 linear on 48 x 40 x 32 NT, .*: CUDA error: an illegal"
+    with pytest.raises(RuntimeError, match=message):
+        searched()
+
+
+# The command
+
+
+def test_problems_are_the_suites_random_ones_or_shapes():
+    wanted = lambda *words: search.wanted(parsed("search", *words))  # noqa: E731
+    assert len(wanted()) == 75 and {case.layout for case in wanted("--id", "P1")} == {"NT"}
+    assert wanted("--random", "5", "--seed", "3") == [p.case for p in random_problems(5, 3)]
+    shapes = wanted("--shape", "64,32,16,tn", "--shape", "4,5,6", "--dtype", "int8")
+    assert shapes == [
+        Case(64, 32, 16, "TN", "int8", "int32"), Case(4, 5, 6, "NN", "int8", "int32"),
+    ]  # fmt: skip
+
+
+class FakeSearches:
+    """In place of compiling and timing: what was found, or what is raised for a layout."""
+
+    raises = None
+
+    def __init__(self, tasks, workers=None):
+        self.tasks = tasks
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *raised):
+        pass
+
+    def run(self, index, rng, say):
+        task = self.tasks[index]
+        if error := self.raises.get(task.case.layout):
+            raise error
+        return searches.search(task, FakeBench(task.case, TIMES), rng, say=say)
+
+
+@pytest.fixture
+def command(fakes, monkeypatch):
+    del fakes[WRONG, SMALL], fakes[RAISES, SMALL]
+    seconds = on_cpu(monkeypatch)
+    monkeypatch.setattr(FakeSearches, "raises", {})
+    monkeypatch.setattr(search, "find", {"right": RIGHT, "wrong": WRONG}.__getitem__)
+    for module in (search, regret):
+        monkeypatch.setattr(module, "Searches", FakeSearches)
+    return seconds
+
+
+SHAPES = ("--shape", "48,40,32,NT", "--shape", "40,48,32,NN", "--dtype", "fp32")
+
+
+def test_the_command_prints_and_records_every_problem(command, fakes, tmp_path, capsys):
+    path = tmp_path / "found.jsonl"
+    assert __main__.main(["search", *SHAPES, "--out", str(path), "--all"]) == 0
+    first, *lines = map(json.loads, path.read_text().splitlines())
+    assert first["environment"]["gpu"] == "NVIDIA H200"
+    assert first["command"].startswith("python -m perf search --shape 48,40,32,NT")
+    assert len(lines) == 2 * 4 and sum(line["kernel"] == CUBLAS for line in lines) == 2
+    out = capsys.readouterr().out
+    assert "[2/2] 40 x 48 x 32 NN, fp32 (ieee): 3 candidates" in out
+    assert "2 problems: the choice takes 1.0" in out
+    assert "cuBLAS's time over the choice's: 0." in out
+    fakes[WRONG, SMALL] = 0.4
+    assert __main__.main(["search", *SHAPES]) == 1
+    assert "WRONG: wrong 16x16x16" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (RuntimeError("CUDA error: misaligned"), 3, "the search ends: CUDA error: misaligned"),
+        (KeyboardInterrupt(), 130, ""),
+        (torch.OutOfMemoryError("tried to allocate 2 TiB"), 0, "left out: tried to allocate"),
+    ],
+)
+def test_errors_and_ctrl_c_keep_what_was_found(command, tmp_path, capsys, error, status, said):
+    path, FakeSearches.raises = tmp_path / "found.jsonl", {"NN": error}
+    words = ["search", *SHAPES, "--out", str(path)]
+    assert __main__.main(words) == status
+    assert len(path.read_text().splitlines()) == 1 + 3 + 1
+    told = capsys.readouterr()
+    assert said in told.err and "1 problems: the choice takes" in told.out
+    assert __main__.main([*words, "--limit", "1e-9"]) == 0
+    told = capsys.readouterr()
+    assert "2 problems are left" in told.err and "nothing was timed" in told.out
+
+
+def test_a_shared_search_leaves_the_lines_of_one_process(command, monkeypatch, tmp_path, capsys):
+    four_gpus(monkeypatch)
+    words, found = ["search", *SHAPES, "--shape", "16,32,48,TT"], []
+    for more in ([], ["--gpus", "2"]):
+        path = tmp_path / f"{len(more)}.jsonl"
+        assert __main__.main([*words, *more, "--out", str(path)]) == 0
+        found.append([json.loads(line) for line in path.read_text().splitlines()])
+        for line in found[-1]:
+            line |= {"us": None, "time": None, "command": None}
+    told, (expected, lines) = capsys.readouterr(), found
+    assert lines[0] == expected[0] and len(lines) == len(expected) == 1 + 3 * 4
+    for at in (1, 5, 9):  # within a problem the fastest comes first: that may differ
+        assert all(line in expected[at : at + 4] for line in lines[at : at + 4])
+    assert "[2/2] 16 x 32 x 48 TT" in told.out
+    assert told.out.count("3 problems: the choice takes 1.0") == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.jsonl", "2.jsonl"]
+    FakeSearches.raises = {"NN": RuntimeError("CUDA error: misaligned")}
+    assert __main__.main([*words, "--gpus", "2"]) == 3
+    told = capsys.readouterr()
+    assert "gpu 1 FAILED: its status is 3" in told.err
+    assert "2 problems: the choice takes" in told.out
+
+
+# Regret
+
+
+def race(key, group="one", **seconds):
+    """Of the choice and others, `seconds` each."""
+    made, config = [], dataclasses.asdict(SMALL)
+    for name, us in seconds.items():
+        others = {n: flat(s / us) for n, s in seconds.items() if n != "auto"}
+        same = {"experiment": "regret", "rung": "right", "config": config, "us": flat(us)}
+        versus = others if name == "auto" else None
+        made.append(row(key, group, 1.0, name, versus=versus, time=key, **same))
+    return made
+
+
+REGRETS = [
+    *race("7-A", auto=1.2, x=1.0, y=1.1),
+    *race("7-B", "two", auto=1.0, x=1.02, y=2.0),
+    *race("8-C", auto=1.02, x=1.0),
+]
+
+
+def test_regret_is_the_choices_time_over_the_fastest_ones_and_the_table_is_the_view():
+    found = {r.choice.id: (r.value, r.best.competitor) for r in regret.regrets(REGRETS)}
+    assert found == {"7-A": (pytest.approx(1.2), "x"), "8-C": (pytest.approx(1.02), "x"),
+                     "7-B": (1.0, "auto")}  # fmt: skip
+    view, selection = show.VIEWS["regret"], Selection()
+    text = view.table(view.chosen(REGRETS, selection), selection)
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert "| two | 1 | 1.0000 | 1.000 (7-B) | 1 | 1 | 1 |" in lines
+    assert "| seed 8 | 1 | 1.0200 | 1.020 (8-C) | 1 | 1 | 0 |" in lines
+    geomean = (1.2 * 1.02) ** (1 / 3)
+    assert f"| all | 3 | {geomean:.4f} | 1.200 (7-A) | 2 | 2 | 1 |" in lines
+    assert "| 7-A | 64 x 64 x 64 NN, bf16 | 1.200 |" in text
+    assert not any(line.startswith("| 7-B") for line in lines)
+
+
+def test_regret_races_the_choice_the_best_of_the_search_and_cublas(command, monkeypatch, tmp_path):
+    """The choice is 1.1 of the best; two cards leave the rows of one."""
+    command |= TIMES | {"auto": 2.2e-3}
+    choice = types.SimpleNamespace(kernel=RIGHT, config=SWAPPED)
+    monkeypatch.setattr(tritemm, "explain", lambda *operands, **options: choice)
+    monkeypatch.setattr(tritemm, "matmul", lambda a, b, out, **options: torch.matmul(a, b, out=out))
+    cases = [dataclasses.replace(CASE, M=M) for M in (48, 32, 16)]
+    drawn = zip(random_problems(3, 11), cases, strict=True)
+    made = [dataclasses.replace(problem, case=case) for problem, case in drawn]
+    seeds = {5: made[:2], 6: made[2:]}
+    monkeypatch.setattr(regret, "random_problems", lambda n, seed: seeds[seed][:n])
+    four_gpus(monkeypatch)
+    words = "regret", "--n", "2", "--seed", "5,6", "--gpus", "2", "--all"
+    status, found = ran(tmp_path / "x.jsonl", *words)
+    names = ["auto", NAMES[LARGE], NAMES[SMALL], "cublas"]
+    assert status == 0 and [row.competitor for row in found] == names * 3
+    assert [(row.id, row.case) for row in found[::4]] == [(p.id, p.case) for p in made]
+    ours = found[0]
+    assert ours.config == dataclasses.asdict(SWAPPED) and set(ours.versus) == set(names[1:3])
+    regrets = regret.regrets(found)
+    assert {r.best.competitor for r in regrets} == {NAMES[LARGE]}
+    assert regrets[0].value == pytest.approx(1.1, rel=0.02)
+
+
+# Repeat
+
+HALF = Case(24, 40, 32, "NT", "fp16")
+
+
+def test_problems_to_repeat_are_of_every_kind_first():
+    kinds = lambda case: (case.layout, case.dtype == "fp16", False, "")  # noqa: E731
+    cases = repeat.problems(20, 0, kinds)
+    assert len(cases) == len(set(cases)) == 20
+    assert len({kinds(case) for case in cases[:8]}) == 8
+    assert all(case.flops <= repeat.FLOPS for case in cases)
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="kernels can't read CPU tensors here")
+def test_a_bit_that_differs_is_counted_and_rows_are_compared_over_every_m(monkeypatch):
+    calls, real = [], tritemm.matmul
+    assert repeat.repeated(HALF, 5, lambda: calls.append(1), "cpu") == 0 and len(calls) == 4
+    assert repeat.invariant(24, 32, range(1, 6), "cpu", torch.float16) == []
+
+    def matmul(a, b, out=None, **options):
+        if out is None:
+            assert options == {"batch_invariant": True}
+            return torch.matmul(a, b) + (a.shape[0] == 3)
+        real(a, b, out=out, **options)
+        calls.append(1)
+        if len(calls) in (7, 9):
+            out[1, 2] = torch.nextafter(out[1, 2], torch.tensor(9.0, dtype=out.dtype))
+        return out
+
+    monkeypatch.setattr(tritemm, "matmul", matmul)
+    assert repeat.repeated(HALF, 6, lambda: None, "cpu") == 2
+    assert repeat.invariant(24, 32, range(1, 6), "cpu", torch.float16) == [3]
+
+
+def test_repeat_prints_a_line_each_and_its_status(command, monkeypatch, tmp_path, capsys):
+    differ = {"repeat": 0, "rows": []}
+    for name, value in (
+        ("Disturbance", lambda seed: lambda: None),
+        ("problems", lambda count, seed: [HALF]),
+        ("LAYERS", ((24, 32),)),
+        ("repeated", lambda *given: differ["repeat"]),
+        ("invariant", lambda *given: differ["rows"]),
+    ):
+        monkeypatch.setattr(repeat, name, value)
+    path = tmp_path / "repeat.jsonl"
+    words = ["repeat", "--repetitions", "7", "--rows", "9", "--out", str(path)]
+    assert __main__.main(words) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("24 x 40 x 32 NT, fp16") and "7 repetitions: one pattern" in first
+    assert "right, K split, swapped" in first and second.endswith("every row the same")
+    heads = [json.loads(line) for line in path.read_text().splitlines()]
+    assert "environment" in heads[0] and heads[1]["differ"] == 0 and heads[2]["rows"] == 9
+    for changed, said in (({"rows": [3, 4]}, "DIFFERS at 2 M: [3, 4]"), ({"rows": [], "repeat": 5},
+                          "5 DIFFER from the first")):  # fmt: skip
+        differ |= changed
+        assert __main__.main(words) == 1 and said in capsys.readouterr().out

@@ -1,0 +1,425 @@
+"""`python -m perf suite | random | roofline` on the CPU, with stand-ins for the card and peers."""
+
+import dataclasses
+import itertools
+import json
+import math
+import re
+import statistics
+import tempfile
+
+import pytest
+import torch
+
+import tritemm
+from perf import __main__, bench, engine, peers, problems, rows, session, tables
+from perf.case import Case
+from perf.engine import Competitor, Plan
+from perf.experiments import peers as shown
+from perf.experiments import roofline, show, suite
+from perf.rows import INVARIANT, PEERS, REFERENCE
+from perf.views import Selection
+from tests.perf.fakes import FakeBench, by_name, flat, four_gpus, on_cpu, parsed, ran, row
+from tritemm.rungs import RUNGS
+
+pytestmark = [pytest.mark.host, pytest.mark.once]
+
+HEAD = "id,class,name,batch,M,N,K,dtype,out_dtype,layout\n"
+SUITE = (
+    HEAD
+    + """A,decode,small,1,32,24,40,fp16,fp16,NT
+B,one,batched,2,16,24,40,bf16,bf16,NN
+C,two,eight bits,1,32,32,64,fp8,bf16,NT
+"""
+)
+LT, QUACK = PEERS.values()
+
+
+@pytest.fixture
+def timed(monkeypatch, tmp_path):
+    (tmp_path / "mine.csv").write_text(SUITE)
+    monkeypatch.chdir(tmp_path)
+    return on_cpu(monkeypatch)
+
+
+WORDS = ("suite", "--file", "mine.csv", "--rounds", "12")
+
+
+def stand_ins(monkeypatch, right=True):
+    """Peers that multiply with torch, and refuse fp8; cuBLASLt's is wrong if asked to be."""
+
+    def made(name):
+        def run(a, b, c):
+            torch.matmul(a, b, out=c)
+            if not right and name == LT:
+                c.copy_(c.flip(-1) + 1)
+
+        return lambda case, operands_, there: (
+            Competitor(name, run, refusal="no fp8")
+            if case.dtype == "fp8"
+            else Competitor(name, run, config={"kept": name}, slack=peers.SLACK)
+        )
+
+    for word, name in PEERS.items():
+        monkeypatch.setitem(peers.MAKERS, word, made(name))
+
+
+def spoilt(a, b, *, out, **options):
+    torch.matmul(a, b, out=out)[..., -1, -1] += 1
+    return out
+
+
+# The problems
+
+
+def test_the_suite_is_read():
+    known = {problem.id: problem.case for problem in problems.read_suite()}
+    assert known["S8"] == Case(4096, 4096, 4096, "NN", "fp32", precision="tf32")
+    assert known["S10"] == Case(4096, 14336, 4096, "NT", "int8", "int32")
+    assert known["M1"].out_dtype == "fp32" and known["P1"].out_dtype is None
+    layers = {problem.id: problem.case for problem in problems.read_suite(problems.LINEAR)}
+    assert layers["T1"] == Case(8192, 28672, 4096, "NT", "bf16", ending="bias gelu")
+    assert (layers["T3"].ending, layers["T3"].columns) == ("swiglu", 14336)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (HEAD + "A,one,x,1,,2,3,bf16,bf16,NT\n", "line 2: M is a count of 1 or more, not ''"),
+        ("M,N,K,epilogue\n8,8,8,bias\n", "no column is called 'epilogue'; there are M, N, K, id"),
+        (HEAD + "A,one,x,1,0,2,3,bf16,bf16,NT\n", "line 2: M is a count of 1 or more, not '0'"),
+        (HEAD + "A,one,x,1,2,2,3,bf17,bf16,NT\n", "a type is one of .*, not 'bf17'"),
+        (HEAD + "A,one,x,1,2,2,3,int32,int32,NT\n", "int32 is no type of operands"),
+        (HEAD + "A,one,x,1,2,2,3,bf16,bf16,NX\n", "a layout is"),
+        (HEAD + "A,one,x,1,2,2,3,bf16,bf16,NT\n" * 2, "line 3: a second A"),
+        ("A,one,x,2,8,8,8,bf16,bf16,NT,bias", "one 16-bit product"),
+        ("A,one,x,1,8,8,8,bf16,bf16,TN,accumulate", "what accumulates is fp32"),
+        ("A,one,x,1,8,8,8,bf16,fp32,NT,bias", "what accumulates is fp32"),
+        ("A,one,x,1,8,8,8,bf16,bf16,NN,bias", "layout is NT"),
+        ("A,one,x,1,8,7,8,bf16,bf16,NT,swiglu", "halves of N"),
+        ("A,one,x,1,8,8,8,bf16,bf16,NT,bias tanh", "line 2: an ending is made of .* not 'tanh'"),
+        ("A,one,x,1,8,8,8,bf16,bf16,NT,bias bias", "each word once"),
+        ("A,one,x,1,8,8,8,bf16,bf16,NT,relu gelu", "one activation"),
+        ("A,one,x,1,8,8,8,bf16,bf16,NT,accumulate bias", "stand alone"),
+        ("A,one,x,1,8,8,8,bf16,bf16,NT,swiglu residual", "stand alone"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_named(tmp_path, text, message):
+    path = tmp_path / "mine.csv"
+    path.write_text(text if "\n" in text else f"{HEAD.strip()},ending\n{text}\n")
+    with pytest.raises(ValueError, match=f"mine.csv.*{message}"):
+        problems.read_suite(path)
+
+
+def test_random_problems_are_the_seeds_of_every_kind_and_log_uniform():
+    found = problems.random_problems(2000, 5)
+    of_seed = lambda seed: [p.case for p in problems.random_problems(60, seed)]  # noqa: E731
+    assert [p.case for p in found[:60]] == of_seed(5) != of_seed(6)
+    assert {p.case.layout for p in found} == {"NN", "NT", "TN", "TT"}
+    assert {p.case.dtype for p in found} == {"bf16", "fp16"} and len({p.id for p in found}) == 2000
+    for multiple in problems.MULTIPLES:
+        own = [p.case for p in found if p.group == problems.group_of(multiple)]
+        assert 300 < len(own) < 700
+        assert all(case.N % multiple == case.K % multiple == 0 for case in own)
+    assert all(p.case.flops <= problems.FLOPS for p in found)
+    assert sum(p.case.M < 64 for p in found) > 300
+    quantiles = statistics.quantiles((math.log2(p.case.N) for p in found), n=4)
+    low, high = problems.SIZES
+    assert quantiles == pytest.approx([low + i / 4 * (high - low) for i in (1, 2, 3)], abs=0.4)
+
+
+# The command
+
+
+def test_the_suite_runs_any_file_and_records(timed, tmp_path, capsys):
+    """The planted speed is found, fp8 is refused by name, and the null test is in every row."""
+    path, timed["auto"] = tmp_path / "x.jsonl", 1e-3 / 1.05
+    status, found = ran(path, *WORDS)
+    told = capsys.readouterr()
+    assert status == 0 and "[3/3] C eight bits: 32 x 32 x 64 NT, fp8" in told.err
+    assert [(row.id, row.competitor) for row in found] == [
+        (key, name) for key in "ABC" for name in ("auto", REFERENCE)
+    ]
+    assert {(row.experiment, row.run) for row in found} == {("suite", found[0].run)}
+    assert found[0].command == "python -m perf suite --file mine.csv --rounds 12 --out x.jsonl"
+    for ours in found[:4:2]:
+        assert ours.rung in {kernel.name for kernel in RUNGS} and ours.config and ours.code
+        assert ours.ratio.p50 == pytest.approx(1.05, abs=0.01)
+        assert ours.null.p50 == pytest.approx(1, abs=0.01)
+        assert ours.of_roof == pytest.approx(ours.roof.floor(ours.case) / ours.us.p50)
+    assert found[4].outcome == "refused" and "float8" in found[4].reason
+    assert "wins (2): " in told.out and "losses (0): none" in told.out
+    assert re.search(r"^all +2 of 3 +1\.0[45]\d ", told.out, re.MULTILINE)
+    assert ran(path, *WORDS, "--class", "two", "--json")[0] == 0
+    heading, race = capsys.readouterr().out.splitlines()
+    assert '"command":"python -m perf suite' in heading and '"class":"two"' in race
+
+
+def test_batch_invariance_races_beside_auto_and_is_an_experiment_of_its_own(
+    timed, tmp_path, monkeypatch, capsys
+):
+    timed |= {"auto": 0.8e-3, INVARIANT: 1.6e-3}
+    asked, matmul = [], tritemm.matmul
+
+    def seen(*operands, batch_invariant=False, **options):
+        asked.append(batch_invariant)
+        return matmul(*operands, batch_invariant=batch_invariant, **options)
+
+    monkeypatch.setattr(tritemm, "matmul", seen)
+    status, found = ran(tmp_path / "x.jsonl", *WORDS, "--batch-invariant")
+    names = [INVARIANT, "auto", REFERENCE]
+    assert status == 0 and [r.competitor for r in found] == names * 3
+    assert {row.experiment for row in found} == {"invariant"} and set(asked) == {True, False}
+    assert found[0].ratio.p50 == pytest.approx(1 / 1.6, rel=0.01)
+    assert found[0].versus["auto"].p50 == pytest.approx(0.5, rel=0.01)
+    told, selection = capsys.readouterr().out, Selection()
+    *_, line = (line.split() for line in told.splitlines() if line.startswith("all 16-bit"))
+    assert [float(line[i]) for i in (3, 6, 7)] == pytest.approx([1 / 1.6, 1.25, 0.5], abs=0.01)
+    view = show.VIEWS["invariant"]
+    assert "| decode | 1 |" in view.table(view.chosen(found, selection), selection)
+    others = ("suite", "problems", "runs", "roofline", "peers", "random")
+    assert not any(show.VIEWS[name].chosen(found, selection) for name in others)
+
+
+@pytest.mark.parametrize("more", [(), ("--gpus", "2")], ids=["alone", "shared"])
+def test_a_wrong_matmul_is_refused_and_ends_with_status_1(
+    timed, tmp_path, monkeypatch, capsys, more
+):
+    four_gpus(monkeypatch)
+    monkeypatch.setattr(tritemm, "matmul", spoilt)
+    status, found = ran(tmp_path / "x.jsonl", *WORDS, "--class", "one", *more)
+    assert status == 1 and "FAILED" not in capsys.readouterr().err
+    outcomes = {(row.competitor, row.outcome, row.us is None) for row in found}
+    assert outcomes == {("auto", "wrong", True), (REFERENCE, "measured", False)}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "more", "kept", "said"),
+    [
+        ("bf16", (), "AA", "interrupted; what was measured is kept"),
+        ("fp8", ("--gpus", "2"), "AABB", "gpu 0 FAILED: its status is 130"),
+    ],
+)
+def test_ctrl_c_keeps_the_problems_before(
+    timed, tmp_path, monkeypatch, capsys, dtype, more, kept, said
+):
+    four_gpus(monkeypatch)
+    real = engine.measure
+
+    def interrupted(field, there, *rest, **options):
+        if there.case.dtype == dtype:
+            raise KeyboardInterrupt
+        return real(field, there, *rest, **options)
+
+    monkeypatch.setattr(engine, "measure", interrupted)
+    status, found = ran(tmp_path / "x.jsonl", *WORDS, *more)
+    assert status == 130 and "".join(row.id for row in found) == kept
+    assert said in capsys.readouterr().err
+
+
+def test_what_would_end_too_late_is_not_begun(timed, tmp_path, monkeypatch, capsys):
+    clock = itertools.count()
+    monkeypatch.setattr(session.time, "monotonic", lambda: 60 * next(clock))
+    args = parsed(*WORDS, "--out", str(tmp_path / "x.jsonl"))
+    made = session.Session(args, "suite")  # begins at minute 0; each race takes one
+    found = problems.read_suite(tmp_path / "mine.csv")[:2] * 3
+    field = lambda case, operands: [Competitor(REFERENCE, torch.matmul)]  # noqa: E731
+    made.measure([session.Task.of(p, field) for p in found], Plan(rounds=3), minutes=4)
+    assert len(made.races) == 2
+    assert capsys.readouterr().err.count("not begun, to end within 4 minutes") == 1
+
+
+def test_out_of_memory_is_a_row_and_the_suite_goes_on(timed, tmp_path, monkeypatch):
+    def make(case, plan, probe):
+        if case.batch == 2:
+            raise torch.OutOfMemoryError("tried to allocate 1 TiB")
+        return FakeBench(case, {})
+
+    monkeypatch.setattr(bench, "BENCHES", {"sustained": make})
+    status, found = ran(tmp_path / "x.jsonl", *WORDS)
+    assert status == 0 and [row.id for row in found] == ["A", "A", "B", "C", "C"]
+    assert (found[2].outcome, found[2].reason) == ("failed", "tried to allocate 1 TiB")
+
+
+# Several cards
+
+
+def test_a_shared_suite_leaves_the_rows_of_one_process(timed, tmp_path, monkeypatch, capsys):
+    """Three problems on two cards: in the suite's order, with the command that was typed."""
+    alone, shared = tmp_path / "alone.jsonl", tmp_path / "shared.jsonl"
+    four_gpus(monkeypatch)
+    ran(alone, *WORDS)
+    table = capsys.readouterr().out
+    status, found = ran(shared, *WORDS, "--gpus", "2")
+    told = capsys.readouterr()
+    assert status == 0 and "[1/2] A small" in told.err and "[1/1] B batched" in told.err
+    assert told.err.endswith(f"rows are in {shared}\n") and told.err.count("rows are in") == 1
+    same = lambda row: (row.problem, row.case, row.competitor, row.outcome)  # noqa: E731
+    assert list(map(same, found)) == list(map(same, rows.read(alone)))
+    assert len({row.run for row in found}) == 1 and len({row.time for row in found}) == 3
+    assert {row.command for row in found} == {
+        "python -m perf suite --file mine.csv --rounds 12 --gpus 2 --out shared.jsonl"
+    }
+    digitless = lambda text: re.sub(r"[\d. ~-]+", "", text)  # noqa: E731
+    assert digitless(told.out) == digitless(table)
+    assert {path.name for path in tmp_path.iterdir()} == {"mine.csv", alone.name, shared.name}
+
+
+def test_a_quick_shared_suite_records_nothing(timed, tmp_path, monkeypatch, capsys):
+    four_gpus(monkeypatch)
+    monkeypatch.setattr(rows, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert __main__.main([*WORDS, "--quick", "--gpus", "4"]) == 0
+    told = capsys.readouterr()
+    assert "nothing is recorded" in told.err and "3 processes" in told.err
+    assert re.search(r"^all +2 of 3 ", told.out, re.MULTILINE)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.csv"]
+
+
+# Random problems, peers, roofs
+
+
+@pytest.mark.parametrize("more", [(), ("--peers", "quack")])
+def test_random_problems_are_those_of_the_seed(timed, tmp_path, monkeypatch, more):
+    small = sorted(problems.random_problems(200, 3), key=lambda p: p.case.flops)[:2]
+    monkeypatch.setattr(suite, "random_problems", lambda n, seed: small[:n])
+    stand_ins(monkeypatch)
+    words = ("random", "--n", "2", "--seed", "3", "--rounds", "3", *more)
+    _, found = ran(tmp_path / "x.jsonl", *words)
+    assert [row.case for row in found if row.competitor == "auto"] == [p.case for p in small]
+    view = "random-peers" if more else "random"
+    assert {row.experiment for row in found} == {view.replace("-", " ")}
+    assert show.VIEWS[view].chosen(found, Selection()) == found
+
+
+def test_the_suite_races_peers_as_an_experiment_of_its_own(timed, tmp_path, monkeypatch, capsys):
+    stand_ins(monkeypatch)
+    timed |= {"auto": 1e-3, REFERENCE: 1.2e-3, LT: 1.1e-3, QUACK: 0.9e-3}
+    path = tmp_path / "x.jsonl"
+    status, found = ran(path, *WORDS, "--peers", "lt,quack")
+    names = ["auto", REFERENCE, LT, QUACK]
+    assert status == 0 and [row.competitor for row in found] == names * 3
+    assert {row.experiment for row in found} == {"peers"}
+    assert found[0].versus[LT].p50 == pytest.approx(1.1, rel=0.01)
+    assert found[2].config == {"kept": LT} and found[2].versus is None
+    told = capsys.readouterr().out
+    last = next(line.split() for line in told.splitlines() if line.startswith("all  "))
+    assert last[1:4] == ["2", "of", "3"]
+    assert [float(last[i]) for i in (4, -1)] == pytest.approx([0.9, 1.2], abs=0.01)
+    assert "losses (2): " in told and "cublaslt: C refused: no fp8." in told
+    view, selection = show.VIEWS["peers"], Selection()
+    table = view.table(view.chosen(found, selection), selection)
+    assert "| cublaslt µs | quack µs |" in table and "nan" not in table
+    stand_ins(monkeypatch, right=False)
+    status, found = ran(tmp_path / "y.jsonl", *WORDS, "--id", "A", "--peers", "lt")
+    assert status == 1 and by_name(found)[LT].outcome == "wrong"
+
+
+def raced(key, group, cublas, lt=None, quack=None, size=64, **fields):
+    """Rows of one problem: the times of others over ours, without spread."""
+    dtype = fields.pop("dtype", "bf16")
+    fields |= {"experiment": "peers", "case": Case(64, size, 64, dtype=dtype)}
+    others = {name: ratio for name, ratio in ((LT, lt), (QUACK, quack)) if ratio}
+    versus = {name: flat(ratio) for name, ratio in others.items()}
+    every = {REFERENCE: cublas, **others}
+    theirs = [row(key, group, 1.0, name, us=flat(100 * r), **fields) for name, r in every.items()]
+    return [row(key, group, cublas, us=flat(100.0), versus=versus, **fields), *theirs]
+
+
+FOUND = [
+    *raced("P1", "prefill", 1.1, 1.05, 1.2),
+    *raced("T8", "train", 3.0, 2.9, size=63),  # its rows are not aligned
+    *raced("S1", "square", 1.0, 1.01, 0.9),
+    *raced("S8", "square", 0.8, 0.7, dtype="fp32"),
+    *raced("R1", "ragged", 2.0, 2.5),
+]
+
+
+def test_the_best_peer_is_the_fastest_of_each_problem_and_totals_are_of_classes():
+    found = {r.id: (r.best, r.ratio.p50) for r in tables.against_all(FOUND, "auto")}
+    assert found == {"P1": (LT, 1.05), "T8": (LT, 2.9), "S1": (QUACK, 0.9), "S8": (LT, 0.7),
+                     "R1": (REFERENCE, 2.0)}  # fmt: skip
+    lines = {line[0]: line for line in shown.totals(tables.against_all(FOUND, "auto")).body}
+    assert list(lines) == ["prefill", "train", "square", "ragged", "large aligned", "all 16-bit",
+                           "all"]  # fmt: skip
+    large = lines["large aligned"]  # P1 and S1
+    assert large[1:6] == ("2", "1.049", "1.000 (S1)", "0.972", "0.900 (S1)")
+    assert large[6:] == ("1", "0", "1", "cublaslt 1, quack 1")
+    assert lines["all"][5:] == ("0.700 (S8)", "3", "0", "2", "cublaslt 3, quack 1, cuBLAS 1")
+    tma = [dataclasses.replace(r, competitor="tma") for r in FOUND if r.competitor == "auto"]
+    assert tables.tritemms([*FOUND, *tma]) == ["auto", "tma"]  # neither is the other's peer
+    assert {r.best for r in tables.against_all([*FOUND, *tma], "auto")} == {LT, QUACK, REFERENCE}
+
+
+def test_peers_that_have_no_time_or_missed_the_bound_are_named():
+    refused = [row("F1", "fp8", competitor=n, experiment="peers") for n in ("auto", LT)]
+    missed = [
+        dataclasses.replace(r, reason="2 are wrong") if (r.competitor, r.id) == (LT, "S1") else r
+        for r in FOUND
+    ]  # fmt: skip
+    every = [*missed, row("F1", "fp8", 1.0, REFERENCE, experiment="peers"), *refused]
+    for text in (suite.text(every), show.VIEWS["peers"].table(every, Selection())):
+        assert "F1 refused: not implemented." in text and "cublaslt: F1 refused: not" in text
+        assert "Beyond the error bound: cublaslt: S1." in text and "nan" not in text
+    assert "losses (2): S8 0.700, S1 0.900" in suite.text(FOUND)
+
+
+def test_the_headline_names_both_where_all_of_the_suite_was_raced(monkeypatch):
+    from docs import generate
+
+    mine = [dataclasses.replace(r, experiment="suite") for r in FOUND if r.competitor in (
+        "auto", REFERENCE
+    )]  # fmt: skip
+    for full, found, against in ((5, FOUND, True), (5, [], False), (6, FOUND, False)):
+        monkeypatch.setattr(generate, "full_suite", lambda full=full: full)
+        said = generate.headline([*mine, *found])
+        (worst,) = {r.case.size for r in FOUND if r.id == "S8"}
+        assert "at 1.39x cuBLAS's speed" in said and "<sub>NVIDIA H200, " in said
+        assert (
+            (
+                "Against the fastest of cuBLAS, cublaslt and quack on each of 5 shapes it runs at "
+                f"1.31x, at 0.97x on the large aligned ones, the worst at 0.70x ({worst})." in said
+            )
+            is ("against peers: NVIDIA H200" in said)
+            is against
+        )
+
+
+def test_the_roofline_has_each_type_at_its_own_clock(timed, tmp_path, monkeypatch, capsys):
+    cases = [Case(32, 32, 64, "NT"), Case(32, 32, 64, "NT", "fp32", precision="tf32")]
+    monkeypatch.setattr(roofline, "cases", lambda: cases)
+    words = ["roofline", "--rounds", "3", "--write", str(tmp_path / "gpu.json")]
+    status, found = ran(tmp_path / "x.jsonl", *words)
+    written = json.loads((tmp_path / "gpu.json").read_text())
+    assert written["gpu"] == "NVIDIA H200" and written["physics"]["clock"] == 1.45e9
+    assert ran(tmp_path / "y.jsonl", *words[:-1], str(tmp_path / "no" / "gpu.json"))[0] == 2
+    rate = 132 * 4096 * 1400 / 1e6  # the fake bench's clock, not that of ROOFS
+    theirs = [row.roof.tflops for row in found if row.competitor == REFERENCE]
+    assert status == 0 and theirs == pytest.approx([rate, rate / 2])
+    printed = capsys.readouterr().out
+    assert re.search(r"^bf16 +1400 +690 +757 ", printed, re.MULTILINE)
+    below = [row(key, "one", us=flat(us), ratio=flat(1.0), outcome="measured", reason=None)
+             for key, us in (("A", 9.0), ("B", 2.0), ("C", 5.0))]  # fmt: skip
+    lines = roofline.text([], below).splitlines()
+    assert [line.split()[0] for line in lines[-3:]] == ["A", "C", "B"]
+
+
+@pytest.mark.parametrize("name", ["mine.csv", "mine.json"])
+def test_a_strangers_shapes_race_from_one_file(timed, tmp_path, monkeypatch, capsys, name):
+    """Sizes alone are enough; what follows a product is raced against torch's ways."""
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    timed["auto"] = 0.5e-3
+    lines = [
+        {"M": 32, "N": 24, "K": 40, "weight": 3},
+        {"M": 16, "N": 24, "K": 40, "ending": "bias"},
+    ]
+    text = "M,N,K,weight,ending\n32,24,40,3,\n16,24,40,,bias\n"
+    (tmp_path / name).write_text(json.dumps(lines) if name.endswith("json") else text)
+    words = ("race", "--cases", name, "--rounds", "3", "--compiled", "compile")
+    status, found = ran(tmp_path / "x.jsonl", *words)
+    names = ["auto", REFERENCE, "auto", REFERENCE, "compile"]
+    assert status == 0 and [row.competitor for row in found] == names
+    assert found[0].case == Case(32, 24, 40, "NT") and found[2].case.ending == "bias"
+    assert found[0].problem["weight"] == "3" and {r.experiment for r in found} == {"race"}
+    told = capsys.readouterr().out
+    assert "As often as weighted: " in told and " 2.0" in told and "torch µs" in told

@@ -1,0 +1,160 @@
+"""The committed records of runs on GPUs: they are green, and say of which code."""
+
+import json
+import subprocess
+import sys
+import types
+
+import pytest
+import torch
+
+from tests import conftest
+from tools import suite_record
+
+pytestmark = [pytest.mark.host, pytest.mark.once]
+
+RECORD = {
+    "gpu": "NVIDIA H200", "gpus": 1, "chosen": suite_record.CHOSEN, "commit": "0123456789ab",
+    "dirty": False, "code": "of this", "python": "3.12.3", "torch": "2.11.0+cu130",
+    "triton": "3.6.0", "cuda": "13.0", "driver": "580.95", "passed": 5000, "failed": 0,
+    "errors": 0, "skipped": 400, "seconds": 201.5, "failures": [],
+}  # fmt: skip
+
+
+def fault(**changes):
+    return suite_record.fault(json.dumps(RECORD | changes))
+
+
+def test_records_are_green():
+    paths = sorted(suite_record.RESULTS.glob("*.json"))
+    if not paths:
+        pytest.skip("the suite has not been recorded on a GPU yet")
+    for path in paths:
+        found = suite_record.fault(path.read_text())
+        assert found is None, f"{path.name}: {found}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"failed": 1, "failures": ["tests/test_x.py::test_y"]}, r"red: 1 failed: .*::test_y"),
+        ({"errors": 2}, "red: 2 failed"),
+        ({"failures": ["tests/test_x.py::test_y"]}, "red"),
+        ({"passed": 0}, "nothing passed"),
+        ({"passed": "5000"}, "malformed: passed"),
+        ({"seconds": None}, "malformed: seconds"),
+    ],
+)
+def test_a_record_that_proves_nothing(changes, message):
+    assert fault() is None
+    with pytest.raises(AssertionError, match=message):
+        raise AssertionError(fault(**changes))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", '{"gpu": "NVIDIA H200"}'])
+def test_something_else_is_malformed(text):
+    assert "malformed" in suite_record.fault(text)
+
+
+def test_a_record_of_other_code_says_so():
+    """It is no fault, so that work in progress can land; whoever reads the README sees it."""
+    told = suite_record.sentence(RECORD, "of this")
+    assert "5000 passed, 0 failed" in told and "changed" not in told
+    assert suite_record.sentence(RECORD, "of another").endswith("has changed since then.")
+
+
+def test_several_gpus_have_a_record_of_their_own():
+    several = RECORD | {"gpus": 2, "chosen": suite_record.SEVERAL}
+    assert suite_record.name_of(several) == "nvidia-h200-x2.json"
+    told = suite_record.sentence(several, "of this")
+    assert told.startswith("2 x NVIDIA H200 (the tests of several GPUs), commit 0123456: 5000")
+    assert suite_record.name_of(RECORD | {"gpus": 2}) == "nvidia-h200.json"
+
+
+def test_the_hash_is_of_names_and_contents(tmp_path):
+    def written(**files):
+        for path in sorted(tmp_path.rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+        for name, text in files.items():
+            path = tmp_path / name.replace("_", "/", 1).replace("_", ".")
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        return suite_record.code_hash(tmp_path)
+
+    first = written(a_x_py="1", b_y_json="2")
+    assert first == written(b_y_json="2", a_x_py="1", a_x_pyc="whatever")
+    others = [
+        written(a_x_py="1", b_y_json="3"), written(a_x_py="1", b_z_json="2"),
+        written(a_x_py="1"), written(a_x_py="1", b_y_json="2", b_z_py=""),
+    ]  # fmt: skip
+    assert len({first, *others}) == 5
+
+
+def test_counts_are_those_of_the_reports(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("TRITEMM_COMMIT", "abc-dirty")
+    reports = [types.SimpleNamespace(nodeid=f"tests/t.py::{i}") for i in range(9)]
+    stats = {
+        "passed": reports[:4], "skipped": reports[4:7], "failed": reports[7:8],
+        "error": reports[7:], "": reports,
+    }  # fmt: skip
+    record = suite_record.Recorder("").record(stats)
+    assert [record[n] for n in ("passed", "failed", "errors", "skipped")] == [4, 1, 2, 3]
+    assert (record["gpus"], record["chosen"]) == (2, suite_record.CHOSEN)
+    assert record["failures"] == ["tests/t.py::7", "tests/t.py::8"]
+    assert (record["commit"], record["dirty"]) == ("abc", True)
+    assert record["code"] == suite_record.code_hash()
+    found = suite_record.fault(json.dumps(record))
+    assert found.startswith("the record is red: 3 failed")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("keyword", "tiled"), ("markexpr", "gpu"), ("deselect", ["x"]), ("lf", True)],
+)
+def test_part_of_the_suite_is_not_recorded(option, value):
+    options = {"markexpr": suite_record.CHOSEN, "keyword": "", "deselect": None, "lf": False}
+    source = pytest.Config.ArgsSource
+
+    def is_part(place, **changes):
+        option = types.SimpleNamespace(**options | changes)
+        return suite_record.is_part(types.SimpleNamespace(option=option, args_source=place))
+
+    assert not is_part(source.TESTPATHS)
+    assert not is_part(source.TESTPATHS, markexpr=suite_record.SEVERAL)
+    assert is_part(source.ARGS)
+    assert is_part(source.TESTPATHS, **{option: value})
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")
+def test_without_a_gpu_it_says_what_it_needs():
+    words = ["-m", "pytest", "-p", "tools.suite_record", "--record=", "tests/tools/test_record.py"]
+    done = subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, cwd=suite_record.ROOT
+    )
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "needs a CUDA device" in done.stderr
+
+
+@pytest.mark.parametrize(("took", "mark", "said"), [
+    (3.9, None, None), (4.1, None, "took 4.1 GB of device memory, unmarked"),
+    (8.6, pytest.mark.large(9), None),
+    (8.6, pytest.mark.large(90), "takes 90 GB of device memory, and the device has 80"),
+])  # fmt: skip
+def test_a_test_that_takes_much_device_memory_says_so(took, mark, said, monkeypatch):
+    emptied = []
+    for name, value in {
+        "is_initialized": True, "reset_peak_memory_stats": None, "memory_reserved": 2**31,
+        "max_memory_allocated": took * 1e9,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(True))
+    card = types.SimpleNamespace(total_memory=80e9)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: card)
+    around = conftest.memory(mark and mark.mark)
+    if said:
+        with pytest.raises((AssertionError, pytest.skip.Exception), match=said):
+            list(around)
+    else:
+        assert list(around) == [None] and emptied

@@ -1,0 +1,417 @@
+"""torch.matmul and tritemm.matmul on the same inputs: value, shape, stride, dtype, exception."""
+
+import itertools
+import warnings
+
+import pytest
+import torch
+
+import tritemm
+from tests.harness import DEVICE, operand
+from tritemm import budget, plan
+from tritemm.rungs import RUNGS, find
+
+SHAPES = [
+    ((5,), (5,)),
+    ((4, 5), (5,)),
+    ((5,), (5, 6)),
+    ((4, 5), (5, 6)),
+    ((3, 4, 5), (5,)),
+    ((5,), (3, 5, 6)),
+    ((3, 4, 5), (5, 6)),
+    ((4, 5), (3, 5, 6)),
+    ((3, 4, 5), (3, 5, 6)),
+    ((3, 1, 4, 5), (2, 5, 6)),
+    ((2, 1, 4, 5), (1, 3, 5, 6)),
+    ((2, 3, 4, 5), (2, 1, 5, 6)),
+    ((2, 1, 3, 1, 4, 5), (1, 2, 1, 2, 5, 6)),
+    ((1, 1, 1), (1, 1)),
+    ((0,), (0,)),
+    ((0, 5), (5, 6)),
+    ((4, 0), (0, 6)),
+    ((4, 5), (5, 0)),
+    ((0, 4, 5), (5, 6)),
+    ((3, 0, 5), (5, 6)),
+    ((0, 4, 5), (0, 5, 6)),
+    ((3, 4, 0), (3, 0, 6)),
+    ((0,), (0, 6)),
+    ((4, 0), (0,)),
+]
+WRONG_SHAPES = [
+    ((), (5,)),
+    ((5,), ()),
+    ((5,), (4,)),
+    ((4, 5), (4, 6)),
+    ((4, 5), (4,)),
+    ((5,), (4, 6)),
+    ((2, 4, 5), (3, 5, 6)),
+    ((2, 4, 5), (2, 4, 6)),
+    ((2, 3, 4, 5), (2, 4, 5, 6)),
+]
+
+
+def ids(shapes):
+    return ["x".join(map(str, a)) + "@" + "x".join(map(str, b)) for a, b in shapes]
+
+
+def tensors(shapes, dtype=torch.float32):
+    return [torch.randn(shape, device=DEVICE).to(dtype) for shape in shapes]
+
+
+def outcome(call):
+    """What a call returned, or the type of what it raised."""
+    try:
+        return call()
+    except Exception as error:
+        return type(error)
+
+
+def assert_twins(a, b, **options):
+    want = outcome(lambda: torch.matmul(a, b))
+    got = outcome(lambda: tritemm.matmul(a, b, **options))
+    if isinstance(want, type):
+        assert isinstance(got, type) and issubclass(got, want), f"{got}, torch: {want}"
+        return
+    assert isinstance(got, torch.Tensor), got
+    assert (got.shape, got.stride(), got.dtype, got.device) == (
+        want.shape, want.stride(), want.dtype, want.device,
+    )  # fmt: skip
+    verdict = budget.check(got, a, b)
+    assert verdict.ok, verdict
+
+
+@pytest.mark.parametrize("shapes", SHAPES, ids=ids(SHAPES))
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
+def test_shapes(shapes, dtype):
+    assert_twins(*tensors(shapes, dtype))
+
+
+@pytest.mark.parametrize("shapes", WRONG_SHAPES, ids=ids(WRONG_SHAPES))
+def test_wrong_shapes(shapes):
+    assert_twins(*tensors(shapes))
+
+
+@pytest.mark.parametrize("shapes", WRONG_SHAPES[3:], ids=ids(WRONG_SHAPES[3:]))
+def test_a_wrong_shape_is_named(shapes):
+    a, b = tensors(shapes)
+    with pytest.raises(RuntimeError) as error:
+        tritemm.matmul(a, b)
+    assert str(tuple(a.shape)) in str(error.value) or "broadcast" in str(error.value)
+
+
+def views(shape):
+    """The same shape through every kind of stride."""
+    rows, cols = shape
+    yield "contiguous", torch.randn(rows, cols, device=DEVICE)
+    yield "transposed", torch.randn(cols, rows, device=DEVICE).mT
+    yield "sliced", torch.randn(rows + 2, 2 * cols + 1, device=DEVICE)[1:-1, 1::2]
+    yield "expanded", torch.randn(cols, device=DEVICE).expand(rows, cols)
+    yield "reversed", torch.randn(rows, cols, device=DEVICE).flip(0).mT.flip(0).mT
+    yield "fortran slice", torch.randn(cols + 3, rows + 1, device=DEVICE)[3:, 1:].mT
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        pytest.param(a, b, id=f"{name_a} @ {name_b}")
+        for (name_a, a), (name_b, b) in itertools.product(views((9, 16)), views((16, 12)))
+    ],
+)
+def test_strides(a, b):
+    assert_twins(a, b)
+
+
+def test_batched_views_are_read_in_place():
+    """No copy of an operand whose batches a kernel can stride over."""
+    q = torch.randn(2, 20, 3, 16, device=DEVICE).transpose(1, 2)
+    k = torch.randn(2, 24, 3, 16, device=DEVICE).transpose(1, 2)
+    out = torch.empty(2, 3, 20, 24, device=DEVICE)
+    _, a, b, c = plan.matrices(q, k.mT, out, "ieee", None)
+    assert (a.data_ptr(), b.data_ptr(), c.data_ptr()) == (
+        q.data_ptr(), k.data_ptr(), out.data_ptr(),
+    )  # fmt: skip
+    assert_twins(q, k.mT)
+
+
+def test_a_stack_times_one_matrix_is_one_large_product():
+    a, b = torch.empty(2, 3, 4, 5, device=DEVICE), torch.empty(5, 6, device=DEVICE)
+    problem, *_ = plan.matrices(a, b, torch.empty(2, 3, 4, 6, device=DEVICE), "ieee", None)
+    assert (problem.M, problem.batch) == (24, 1)
+
+
+@pytest.mark.parametrize("stride", [5, 1, 7, 40])
+def test_a_row_of_each_of_a_stack_is_one_product(stride):
+    """One token of each sequence: the only row's stride may be anything."""
+    a = torch.randn(8, 5, device=DEVICE).as_strided((8, 1, 5), (5, stride, 1))
+    b, out = torch.randn(5, 6, device=DEVICE), torch.empty(8, 1, 6, device=DEVICE)
+    for c in (out, out.as_strided((8, 1, 6), (6, stride, 1))):
+        problem, x, *_ = plan.matrices(a, b, c, "ieee", None)
+        assert (problem.M, problem.batch) == (8, 1) and x.data_ptr() == a.data_ptr()
+    assert_twins(a, b)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_types(dtype):
+    assert_twins(*tensors([(7, 9), (9, 8)], dtype))
+
+
+def test_int8_gives_int32():
+    a = torch.randint(-128, 128, (7, 100), dtype=torch.int8, device=DEVICE)
+    out = tritemm.matmul(a, a.mT)
+    assert out.dtype == torch.int32
+    assert budget.check(out, a, a.mT).ok
+
+
+def test_mixed_types_raise_as_torch_does():
+    assert_twins(torch.ones(3, 3, device=DEVICE), torch.ones(3, 3, device=DEVICE).half())
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.bool, torch.complex64], ids=str)
+def test_other_types_are_refused_by_name(dtype):
+    a = torch.ones(3, 3, device=DEVICE).to(dtype)
+    with pytest.raises(NotImplementedError, match=str(dtype)):
+        tritemm.matmul(a, a)
+
+
+@pytest.mark.parametrize("bad", [[1.0], None, 3.0])
+def test_operands_must_be_tensors(bad):
+    a = torch.ones(3, device=DEVICE)
+    for args in ((a, bad), (bad, a)):
+        with pytest.raises(TypeError, match="must be Tensor"):
+            tritemm.matmul(*args)
+
+
+def test_sparse_is_refused():
+    a = torch.eye(3, device=DEVICE)
+    with pytest.raises(NotImplementedError, match="to_dense"):
+        tritemm.matmul(a.to_sparse(), a)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested")
+def test_nested_is_refused():
+    a = torch.eye(3, device=DEVICE)
+    nested = torch.nested.nested_tensor([a, a[:2]])
+    tritemm.matmul(a, a)  # its kind of call is known from here on
+    for args in ((nested, a), (a, nested)):
+        with pytest.raises(NotImplementedError, match="to_padded_tensor"):
+            tritemm.matmul(*args)
+
+
+@pytest.mark.filterwarnings("ignore:.*(nested|CSR)")
+@pytest.mark.parametrize("name", ["out", "bias", "residual", "input"])
+def test_what_is_added_or_written_must_be_dense(name):
+    a = torch.eye(3, device=DEVICE)
+    for bad, fix in (
+        (a.to_sparse(), "to_dense"),
+        (a.to_sparse_csr(), "to_dense"),
+        (torch.nested.nested_tensor([a[0], a[1], a[2]]), "to_padded_tensor"),
+    ):
+        with pytest.raises(NotImplementedError, match=f"; {name} is .*{fix}"):
+            tritemm.addmm(bad, a, a) if name == "input" else tritemm.matmul(a, a, **{name: bad})
+
+
+def test_an_out_without_elements_overlaps_nothing():
+    a, b = torch.empty(0, 3, device=DEVICE), torch.empty(3, 6, device=DEVICE)
+    out = torch.zeros(1, 1, device=DEVICE).expand(0, 6)
+    assert tritemm.matmul(a, b, out=out) is out
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="the interpreter")
+def test_bf16_numbers_survive_the_interpreter():
+    """All subnormal ones, and some of every exponent, infinities and NaN among them."""
+    every = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int16).view(torch.bfloat16)
+    some = torch.cat([every[every.abs() < 2.0**-126], every[::67], every[every.isinf()]])
+    one = torch.ones(1, 1, dtype=torch.bfloat16)
+    for out_dtype in (torch.bfloat16, torch.float32):
+        got = tritemm.matmul(some[:, None], one, out_dtype=out_dtype)
+        torch.testing.assert_close(got[:, 0], some.to(out_dtype), rtol=0, atol=0, equal_nan=True)
+
+
+class TestOptions:
+    a = torch.ones(4, 4)
+
+    def call(self, dtype=torch.float32, **options):
+        a = self.a.to(DEVICE, dtype)
+        return tritemm.matmul(a, a, **options)
+
+    def test_unknown_kernel_lists_the_ladder(self):
+        with pytest.raises(ValueError, match=", ".join(kernel.name for kernel in RUNGS)):
+            self.call(kernel="fastest")
+
+    def test_refusal_names_the_reason_and_a_kernel_that_can(self):
+        a = torch.ones(8, 10, device=DEVICE, dtype=torch.float16)
+        refused = dict(tritemm.explain(a, a.mT).refused)
+        refused = {name: reason for name, reason in refused.items() if "Gluon" not in reason}
+        assert refused
+        for name, reason in refused.items():
+            how = "a copy of 16 bytes" if find(name).number < 8 else "TMA"
+            assert reason == f"row stride of a is 20 bytes; {how} needs a multiple of 16"
+            with pytest.raises(ValueError, match=f'"{name}".*{reason}; kernel="'):
+                tritemm.matmul(a, a.mT, kernel=name)
+
+    @pytest.mark.parametrize("precision", ["tf16", "high", ""])
+    def test_unknown_precision(self, precision):
+        with pytest.raises(ValueError, match="bf16x3"):
+            self.call(precision=precision)
+
+    def test_precision_is_for_fp32(self):
+        with pytest.raises(ValueError, match=r"float32.*float16"):
+            self.call(torch.float16, precision="tf32")
+        self.call(torch.float16, precision="ieee")
+
+    def test_accumulate(self):
+        assert self.call(torch.float16, accumulate=torch.float16).dtype == torch.float16
+        assert self.call(torch.float16, accumulate=torch.float32).dtype == torch.float16
+        for dtype in (torch.bfloat16, torch.float32, torch.float64):
+            with pytest.raises(ValueError, match="accumulate"):
+                self.call(dtype, accumulate=torch.float16)
+
+    def test_out_dtype(self):
+        for dtype in (torch.float16, torch.bfloat16, torch.float32):
+            assert self.call(torch.float16, out_dtype=dtype).dtype == dtype
+        with pytest.raises(ValueError, match="out_dtype"):
+            self.call(torch.float64, out_dtype=torch.float32)
+        with pytest.raises(ValueError, match="int32"):
+            self.call(torch.int8, out_dtype=torch.float32)
+
+    def test_out_dtype_keeps_the_accumulator(self):
+        a = operand(32, 512, torch.float16)
+        out = tritemm.matmul(a, a.mT, out_dtype=torch.float32)
+        assert budget.check(out, a, a.mT).ok
+
+
+class TestPrecisionFlag:
+    @pytest.fixture(autouse=True)
+    def _restore(self):
+        before = torch.backends.cuda.matmul.fp32_precision
+        yield
+        torch.backends.cuda.matmul.fp32_precision = before
+
+    def precision(self, dtype=torch.float32, **options):
+        a = torch.ones(4, 4, device=DEVICE, dtype=dtype)
+        return tritemm.explain(a, a, **options).problem.precision
+
+    def test_ieee_unless_torch_says_tf32(self):
+        torch.backends.cuda.matmul.fp32_precision = "ieee"
+        assert self.precision() == "ieee"
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+        assert self.precision() == "tf32"
+        assert self.precision(precision="ieee") == "ieee"
+        assert self.precision(torch.float16) == "ieee"
+
+    def test_the_older_switch(self):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.backends.cuda.matmul.allow_tf32 = True
+            assert self.precision() == "tf32"
+            torch.backends.cuda.matmul.allow_tf32 = False
+            assert self.precision() == "ieee"
+
+
+OUTS = {
+    "right": lambda: torch.empty(4, 6),
+    "transposed": lambda: torch.empty(6, 4).mT,
+    "slice": lambda: torch.empty(8, 9)[::2, 1:7],
+    "empty": lambda: torch.empty(0),
+    "wrong shape": lambda: torch.empty(3, 3),
+    "larger": lambda: torch.empty(10, 10),
+    "wrong type": lambda: torch.empty(4, 6, dtype=torch.float64),
+    "overlapping itself": lambda: torch.empty(1, 6).expand(4, 6),
+    "requires grad": lambda: torch.empty(4, 6, requires_grad=True),
+}
+
+
+@pytest.mark.parametrize("name", OUTS)
+def test_out(name):
+    a, b = tensors([(4, 5), (5, 6)])
+    results = []
+    for matmul in (torch.matmul, tritemm.matmul):
+        out = OUTS[name]().to(DEVICE)
+        if name in ("transposed", "slice", "overlapping itself"):
+            out = out if DEVICE == "cpu" else _on_device(OUTS[name]())
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            result = outcome(lambda matmul=matmul, out=out: matmul(a, b, out=out))
+        caught = {w.category for w in caught if "resized" in str(w.message)}
+        if isinstance(result, torch.Tensor):
+            assert result is out
+            assert budget.check(out, a, b).ok
+            result = (out.shape, out.stride())
+        results.append((result, caught))
+    assert results[0] == results[1]
+
+
+def _on_device(view):
+    """The same view of a storage on the test device; `.to` would make it contiguous."""
+    storage = torch.empty(view.untyped_storage().nbytes() // 4, device=DEVICE)
+    return storage.as_strided(view.shape, view.stride(), view.storage_offset())
+
+
+@pytest.mark.parametrize("shapes", [((5,), (5,)), ((4, 5), (5,)), ((5,), (3, 5, 6))])
+def test_out_of_dropped_dimensions(shapes):
+    a, b = tensors(shapes)
+    out = torch.full_like(torch.matmul(a, b), torch.nan)
+    assert tritemm.matmul(a, b, out=out) is out
+    assert budget.check(out, a, b).ok
+
+
+def test_out_may_be_an_input():
+    """torch is silently wrong here; a temporary costs less than a wrong result."""
+    a, b = tensors([(40, 40), (40, 40)])
+    want = a.clone(), b.clone()
+    tritemm.matmul(a, b, out=b)
+    assert budget.check(b, *want).ok
+    b.copy_(want[1])
+    shifted = a.flatten()[:-40].view(39, 40)
+    want = shifted.clone()
+    tritemm.matmul(shifted, b, out=a.flatten()[40:].view(39, 40))
+    assert budget.check(a.flatten()[40:].view(39, 40), want, b).ok
+
+
+def test_out_with_three_batch_strides():
+    a, b = tensors([(2, 3, 4, 5, 6), (2, 3, 4, 6, 7)])
+    out = torch.full((4, 3, 2, 5, 7), torch.nan, device=DEVICE).permute(2, 1, 0, 3, 4)
+    tritemm.matmul(a, b, out=out)
+    assert budget.check(out, a, b).ok
+
+
+def test_out_in_empty_products_is_zeroed():
+    out = torch.full((3, 4), torch.nan, device=DEVICE)
+    tritemm.matmul(torch.ones(3, 0, device=DEVICE), torch.ones(0, 4, device=DEVICE), out=out)
+    assert torch.equal(out, torch.zeros_like(out))
+
+
+def test_every_element_is_written_under_deterministic_mode():
+    """torch fills fresh tensors with NaN in this mode."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert_twins(*tensors([(37, 41), (41, 43)]))
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_explain_says_kernel_reason_and_refusals():
+    a = torch.ones(33, 37, device=DEVICE, dtype=torch.bfloat16)
+    choice = tritemm.explain(a, a.mT)
+    text = str(choice)
+    assert choice.kernel.name in text and str(choice.config) in text
+    for name, reason in choice.refused:
+        assert name in text and reason in text
+    reasons = [reason for _, reason in choice.refused if "Gluon" not in reason]
+    assert reasons[0] == "row stride of a is 74 bytes; TMA needs a multiple of 16"
+    assert "roofline" in text or "interpreter" in text
+    assert choice.roofline > 0
+
+
+def test_explain_of_nothing():
+    a = torch.ones(3, 0, device=DEVICE)
+    with pytest.raises(ValueError, match="K = 0"):
+        tritemm.explain(a, a.mT)
+
+
+@pytest.mark.gpu
+def test_cpu_tensors_are_refused_where_there_is_a_gpu():
+    with pytest.raises(RuntimeError, match=r"\.cuda\(\)"):
+        tritemm.matmul(torch.ones(2, 2), torch.ones(2, 2))
+    with pytest.raises(RuntimeError, match="same device"):
+        tritemm.matmul(torch.ones(2, 2, device="cuda"), torch.ones(2, 2))
