@@ -106,8 +106,10 @@ class ClusterTile(RoleTile):
     @property
     def most_columns(self) -> int:
         """Columns whose accumulators the consumers' registers hold, at most."""
-        each = self.slabs * self.accumulators
-        return min(sm90.MOST_COLUMNS, 2 * self.most_accumulators // each)
+        each, most = self.slabs * self.accumulators, self.most_accumulators
+        if self.facts.symmetric and not self.in_squares:
+            most = min(most, sm90.ACCUMULATORS_MIRRORED)
+        return min(sm90.MOST_COLUMNS, 2 * most // each)
 
     @property
     def buffer(self) -> int:
@@ -327,7 +329,8 @@ def deepest(
     for least in several if warps == sm90.WARPGROUP else (1,):
         for stages in range(8, 2, -1):
             config = config_of(rows, columns, LINE.value, warps, stages, split, programs)
-            if Multicast(problem, config).buffers >= least:
+            tile = Multicast(problem, config)
+            if tile.buffers >= least and HOLDS_COLUMNS.holds(tile):
                 return config
     return None
 

@@ -135,6 +135,8 @@ class RoleTile(Tile):
     def __init__(self, problem: Problem, config: Config):
         super().__init__(problem, config)
         self.facts = facts(problem)
+        #: Warps that multiply a tile, or a consumer's slab of it.
+        self.of_tile = config.num_warps
         #: Accumulators of each element of a tile: of K so far, or of this part of it too.
         self.accumulators = 2 if config.PARTS > config.SPLIT_K else 1
 
@@ -202,7 +204,7 @@ class RoleTile(Tile):
     def shape(self) -> Shape:
         p, c, after, boxes = self.p, self.c, self.p.epilogue, self.boxes
         return Shape(
-            c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_stages, c.num_warps, self.consumers, self.rows,
+            c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_stages, self.of_tile, self.consumers, self.rows,
             c.ORDER, c.GROUP_M, c.SPLIT_K, c.CLUSTER, self.columns,
             A_MAJOR=boxes.a.major, B_MAJOR=boxes.b.major, C_MAJOR=self.c_major,
             BATCHED=p.batch > 1, WIDE=p.wide, TYPE=TYPES[p.a.dtype], BUFFERS=self.buffers,

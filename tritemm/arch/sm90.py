@@ -29,6 +29,8 @@ REGISTERS = {1: 168, 2: 168, 3: 128}
 ACCUMULATORS = {1: 192, 2: 192, 3: 96}
 #: The same where half of them hold the sum of the parts of K so far.
 ACCUMULATORS_IN_PARTS = {1: 192, 2: 192, 3: 128}
+#: The same, at most, where a thread stores them and their mirrors, at addresses of its own.
+ACCUMULATORS_MIRRORED = 128
 
 #: Programs of a cluster that share loads; and that share one tile's K, at most.
 SHARING = (2, 4)

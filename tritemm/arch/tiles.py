@@ -112,6 +112,17 @@ FRAGMENTS = Constraint(
 )
 
 
+#: Those of a symmetric C have squares of it each, which TMA can store with their mirrors.
+SLABS = Constraint(
+    "BLOCK_M is {t.c.BLOCK_M} with {t.c.num_warps} warps; powers of two are possible{t.more}",
+    lambda t: (
+        t.sharers == 1
+        or (t.more and (t.c.BLOCK_M, t.c.num_warps) == (192, 4))
+        or (t.facts.symmetric and t.sharers == 2)
+    ),
+)
+
+
 class PowerTile(RoleTile):
     """A tile of powers of two, of a consumer with `num_warps`, or of three with 4 each.
 
@@ -122,11 +133,7 @@ class PowerTile(RoleTile):
     own, choices, more, LIMIT = 1, (4, 8), "", 0
     registers = (FRAGMENTS, ACCUMULATORS)
     needs = (
-        Constraint(
-            "BLOCK_M is {t.c.BLOCK_M} with {t.c.num_warps} warps; powers of two are possible"
-            "{t.more}",
-            lambda t: t.sharers == 1 or (t.more and (t.c.BLOCK_M, t.c.num_warps) == (192, 4)),
-        ),
+        SLABS,
         Constraint(
             "num_warps is {t.c.num_warps}; {t.possible} is possible",
             lambda t: t.c.num_warps in t.choices,
@@ -157,9 +164,12 @@ class PowerTile(RoleTile):
 
     def __init__(self, p: Problem, c: Config):
         super().__init__(p, c)
-        known, threads = self.facts, 32 * c.num_warps
-        self.warps, self.possible = c.num_warps, " or ".join(map(str, self.choices))
+        known = self.facts
+        self.possible = " or ".join(map(str, self.choices))
         self.rows = _slab_rows(c.BLOCK_M)
+        if known.symmetric and c.BLOCK_M % sm90.ROWS == 0:
+            self.rows, self.of_tile = sm90.ROWS, sm90.WARPGROUP
+        self.warps, threads = self.of_tile, 32 * self.of_tile
         self.sharers = c.BLOCK_M // self.rows
         self.consumers = max(self.own, self.sharers)
         self.depths = [size // known.size for size in sm90.DEPTHS]
@@ -246,15 +256,27 @@ class StreamK(PowerTile):
     LIMIT = POINTER_COLUMNS
 
 
+#: Else ptxas spills some of them.
+MIRRORED_IN_PARTS = Constraint(
+    "BLOCK_M is {t.c.BLOCK_M}, and C is symmetric: to store mirrors and to add up parts of K takes "
+    "registers; 64 is possible, and 128 where TMA stores C",
+    lambda t: not t.facts.symmetric or t.c.SPLIT_K == 1 or t.sharers <= (2 if t.in_squares else 1),
+)
+
+
 class Split(Cooperative):
     """A tile with K in parts, whose sums are added up from memory."""
+
+    needs = (*PowerTile.needs, MIRRORED_IN_PARTS)
 
     @property
     def together(self) -> bool:
         return self.c.SPLIT_K > 1 and self.c.units(self.p) <= self.p.device.sms
 
     def limit(self) -> int:
-        return piece_columns(self.c.BLOCK_N, self.c.SPLIT_K) if self.together else POINTER_COLUMNS
+        if self.together and not self.facts.symmetric:
+            return piece_columns(self.c.BLOCK_N, self.c.SPLIT_K)
+        return POINTER_COLUMNS
 
     @classmethod
     def workspace(cls, problem: Problem, config: Config) -> Room | None:
@@ -282,7 +304,17 @@ def _boxes(
 @once_per(facts)
 def _fitting(problem: Problem, kind: type[PowerTile], tiles: Sequence[Numbers]):
     configs = (config_of(m, n, 2 * k // problem.itemsize, *more) for m, n, k, *more in tiles)
-    return kind.able(problem, configs, FITS, *HALVES, FRAGMENTS)
+    if facts(problem).symmetric:
+        configs = (_with_squares(problem, kind, config) for config in configs)
+    return kind.able(problem, configs, SLABS, FITS, *HALVES, FRAGMENTS)
+
+
+def _with_squares(problem: Problem, kind: type[PowerTile], c: Config) -> Config:
+    """The config, with as many stages as leave room for the squares of a symmetric C and their
+    mirrors, if there are three or more."""
+    tile = c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_warps
+    fewer = (config_of(*tile, stages) for stages in range(c.num_stages, 2, -1))
+    return next((config for config in fewer if kind(problem, config).in_squares), c)
 
 
 def shared_parts(
@@ -348,7 +380,9 @@ def in_parts(problem: Problem, tiles: Sequence[Numbers]) -> tuple[Config, ...]:
         most = min(-(-problem.K // config.BLOCK_K) // 4, sm90.MOST_PARTS)
         splits = _splits(min(config.tiles(problem), 2 * sms), most, sms)
         found += [cut(config, split) for split in splits]
-    return tuple(found)
+    return (
+        Split.able(problem, found, MIRRORED_IN_PARTS) if facts(problem).symmetric else tuple(found)
+    )
 
 
 @functools.lru_cache(maxsize=1 << 14)
