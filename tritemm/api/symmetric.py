@@ -84,7 +84,8 @@ def newton_schulz(
         tall = x.shape[-2] > x.shape[-1]
         found = x.mT if tall else x
         norm = torch.linalg.matrix_norm(found, keepdim=True, dtype=torch.float32).clamp_(min=eps)
-        found = (found / norm).to(torch.float16 if gram else torch.bfloat16)
+        of_unit = torch.empty_like(found, dtype=torch.float16 if gram else torch.bfloat16)
+        found = torch.div(found, norm, out=of_unit)
         if gram:
             half = (steps + 1) // 2
             found = _gram(found, half, *coefficients)

@@ -140,7 +140,7 @@ class PowerTile(RoleTile):
         ),
         Constraint(
             "BLOCK_M is {t.c.BLOCK_M}; WGMMA takes 64 or more for each 4 warps",
-            lambda t: 16 * t.c.num_warps <= t.rows,
+            lambda t: 16 * t.of_tile <= t.rows,
         ),
         Constraint(
             f"BLOCK_M is {{t.c.BLOCK_M}}; {sm90.BOX_LINES} is possible",
