@@ -141,6 +141,12 @@ class Guarded:
         torch.testing.assert_close(after, expected, rtol=0, atol=0, equal_nan=True)
 
 
+def assert_right(c, a, b, **options):
+    """Each element of c is that of a @ b within its bound; see `budget.check`."""
+    verdict = budget.check(c, a, b, **options)
+    assert verdict.ok, verdict
+
+
 def run(
     kernel, a, b, *, precision="ieee", accumulate=None, out_dtype=None, config=None, ending=None,
     **guard,

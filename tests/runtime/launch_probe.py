@@ -8,6 +8,7 @@ comparison; `python -m tests.runtime.launch_probe` exits with 1 at the first dif
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 import types
 
@@ -37,16 +38,8 @@ BOXES = (
     ("cluster_split_k", Config(64, 24, 128, num_warps=4, num_stages=3, SPLIT_K=2), 24),
 )
 recorded: list[tuple] = []
-
-
-class Recorder:
-    """In place of the C function; no Python function either."""
-
-    def __call__(self, *args) -> None:
-        recorded.append(args)
-
-
-record = Recorder()
+#: In place of the C function; no Python function either.
+record = functools.partial(lambda *args: recorded.append(args))
 
 
 class Utils:
@@ -137,7 +130,7 @@ def small(kernel, problem):
 
 def compare(kernel, a, b, c) -> str:
     """One line; raises AssertionError where the two launches differ."""
-    problem = dataclasses.replace(Problem.of(a, b, c), device=asm.DEVICES[90])
+    problem = Problem.of(a, b, c, device=asm.DEVICES[90])
     reason = kernel.why_not(problem)
     if reason:
         return f"{kernel.name}: {reason}"
@@ -166,7 +159,7 @@ def compare_factors(kernel) -> str:
     a, b, c = next(problems())
     bias, residual = torch.zeros(c.shape[1], dtype=c.dtype), torch.zeros_like(c)
     fields = {"residual": residual, "bias": bias.dtype, "alpha": True, "beta": True}
-    problem = dataclasses.replace(Problem.of(a, b, c, **fields), device=asm.DEVICES[90])
+    problem = Problem.of(a, b, c, device=asm.DEVICES[90], **fields)
     config = small(kernel, problem)
     recorded.clear()
     bound = []
@@ -186,7 +179,7 @@ def compare_boxes(rung: str, config: Config, lines: int) -> str:
     """One line: of a share of B whose lines are no power of two, the map has the box, in both."""
     a, b = operand(640, 192, "N"), operand(192, 640, "T")
     c = operand(640, 640, "N")
-    problem = dataclasses.replace(Problem.of(a, b, c), device=asm.DEVICES[90])
+    problem = Problem.of(a, b, c, device=asm.DEVICES[90])
     kernel = asm.find(rung)
     assert kernel.config_why_not(problem, config) is None, rung
     operands = kernel._operands(problem, config, a, b, c)
@@ -208,7 +201,7 @@ def moved() -> None:
     """Without one of the names, `launch` is Triton's own."""
     del nvidia.make_tensordesc_arg
     a, b, c = next(problems())
-    problem = dataclasses.replace(Problem.of(a, b, c), device=asm.DEVICES[90])
+    problem = Problem.of(a, b, c, device=asm.DEVICES[90])
     kernel = asm.find("tma")
     config = kernel.configs(problem)[-1]
     call = kernel.prepare(problem, config, a, b, c)

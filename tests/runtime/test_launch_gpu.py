@@ -1,6 +1,6 @@
 """The short launch path on a GPU: the bits of Triton's own launch, whatever goes on around it."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -8,8 +8,7 @@ import triton
 import triton.language as tl
 
 import tritemm
-from tests.harness import operand
-from tests.kernels.test_kernels import rungs
+from tests.harness import assert_right, operand, rungs
 from tritemm import budget, plan
 from tritemm.op import derivatives
 from tritemm.problem import Problem
@@ -31,11 +30,6 @@ def forgotten(monkeypatch):
 
 def operands(M, N, K, dtype=torch.bfloat16):
     return operand(M, K, dtype), operand(K, N, dtype)
-
-
-def assert_right(c, a, b):
-    verdict = budget.check(c, a, b)
-    assert verdict.ok, verdict
 
 
 def calls_of(monkeypatch):
@@ -130,7 +124,6 @@ def test_threads(kernel):
     """Each thread has a stream and shapes of its own; products are made and used at once."""
     tritemm.matmul(*operands(64, 256, 512), kernel=kernel.name)
     fast_path.KNOWN.clear()
-    wrong = []
 
     def work(seed):
         torch.cuda.set_device(0)
@@ -139,15 +132,10 @@ def test_threads(kernel):
                 a, b = operands(64 * (1 + (step + seed) % 5), 256, 512)
                 c = tritemm.matmul(a, b, kernel=kernel.name)
                 torch.cuda.current_stream().synchronize()
-                if not budget.check(c, a, b).ok:
-                    wrong.append((seed, step))
+                assert_right(c, a, b)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(work, range(2)))
 
 
 @rungs
@@ -285,24 +273,19 @@ def test_captures_do_not_share_their_counters():
 @pytest.mark.parametrize("precision", ["ieee", "tf32"])
 def test_gradients_are_as_precise_as_asked(precision):
     """Whatever torch's flag says, which is the opposite here."""
-    flags = torch.backends.cuda.matmul
-    before = flags.fp32_precision
-    flags.fp32_precision = {"ieee": "tf32", "tf32": "ieee"}[precision]
-    try:
-        a, b = (t.requires_grad_() for t in operands(192, 256, 320, torch.float32))
-        grad = torch.randn(192, 256, device="cuda")
-        found = []
-        for _ in range(4):  # the first by the operators, later ones prepared
-            c = tritemm.matmul(a, b, precision=precision)
-            found.append(torch.autograd.grad(c, (a, b), grad))
-    finally:
-        flags.fp32_precision = before
+    torch.backends.cuda.matmul.fp32_precision = {"ieee": "tf32", "tf32": "ieee"}[precision]
+    a, b = (t.requires_grad_() for t in operands(192, 256, 320, torch.float32))
+    grad = torch.randn(192, 256, device="cuda")
+    found = []
+    for _ in range(4):  # the first by the operators, later ones prepared
+        c = tritemm.matmul(a, b, precision=precision)
+        found.append(torch.autograd.grad(c, (a, b), grad))
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
     for call, gradients in enumerate(found):
         factors = (grad, b.detach().mT), (a.detach().mT, grad)
         for got, (x, y) in zip(gradients, factors, strict=True):
             assert budget.check(got, x, y).ok == (precision == "ieee"), call
-            verdict = budget.check(got, x, y, precision=precision)
-            assert verdict.ok, (call, verdict)
+            assert_right(got, x, y, precision=precision)
 
 
 LAYOUTS = {
