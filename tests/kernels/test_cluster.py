@@ -1,19 +1,16 @@
-"""The rungs whose clusters share loads: what they compile to, and how they are launched."""
+"""The rungs whose clusters share loads: who shares what, what is offered, how they are launched."""
 
 import dataclasses
 import importlib
-import re
 import types
 
 import pytest
 import torch
 
 from tests.dispatch.choosing import H200, problem
-from tests.sweep import EVERY
 from tritemm import dispatch
 from tritemm.arch import clusters
 from tritemm.arch.gpus import clusters_at_once
-from tritemm.compile import asm
 from tritemm.kernels import k15_cluster, k16_cluster_pingpong, k17_multicast_split_k
 from tritemm.kernels.device import cluster_mainloop
 from tritemm.runtime import triton_private
@@ -53,50 +50,6 @@ def rung_of(config):
     return IN_TURNS if config.num_warps == 4 else KERNEL
 
 
-@pytest.fixture(scope="module")
-def codes():
-    """(layout, config, M) -> code; a config of each rung for each layout, and some that stand out.
-
-    With TRITEMM_SWEEP=all every config in each layout.
-    """
-    jobs = []
-    for i, layout in enumerate(LAYOUTS):
-        for rung in (KERNEL.name, IN_TURNS.name):
-            own = asm.configs_of(asm.Job(rung, layout=layout))
-            fitted = asm.configs_of(asm.Job(rung, layout=layout, **ROW))
-            fitted = [c for c in fitted if c not in own]
-            own = own if EVERY else own[i : i + 1]
-            jobs += [asm.Job(rung, layout=layout, config=c) for c in own]
-            jobs += [asm.Job(rung, layout=layout, config=c, **ROW) for c in fitted[:1]]
-        jobs.append(asm.Job(rung_of(WIDE[i]).name, layout=layout, config=WIDE[i]))
-        jobs.append(asm.Job(IN_PARTS.name, layout=layout, config=CUT[i], **FEW))
-    found = asm.compile_many(jobs, processes=1)
-    return {(job.layout, job.config, job.M): code for job, code in zip(jobs, found, strict=True)}
-
-
-def test_one_wgmma_is_as_wide_as_the_tile(codes):
-    for (_, config, _), code in codes.items():
-        (product,) = (name for name in code.variants if name.startswith("HGMMA"))
-        assert product == f"HGMMA.64x{config.BLOCK_N}x16.F32.BF16"
-        assert code.fits and not code.spills and not code.local
-
-
-def boxes(lines, along_k):
-    """Of a tile: one of the lines of a share, or one for 64 of them and a share of K."""
-    return 1 if along_k else -(-lines // 64)
-
-
-def test_what_is_shared_is_multicast(codes):
-    for (layout, config, M), code in codes.items():
-        asked = problem(M, {ROW["M"]: ROW["N"], FEW["M"]: FEW["N"]}.get(M, 4096), 4096)
-        sharers = {"a": 1, "b": 1, clusters.Multicast(asked, config).shared: config.CLUSTER}
-        a = boxes(config.BLOCK_M, layout[0] == "N")
-        b = boxes(config.BLOCK_N, layout[1] == "T")
-        many = sum(n for name, n in code.variants.items() if "UTMALDG.2D.MULTICAST" in name)
-        assert many == a * (sharers["a"] > 1) + b * (sharers["b"] > 1)
-        assert code.count("UTMALDG") == a + b
-
-
 def test_a_share_is_one_box_whatever_its_lines(monkeypatch):
     """Its type has a power of two, which Gluon asks for; its tensor map has the lines."""
     asked, config = problem(640, 3584, 3584), Config(128, 112, 64, num_warps=8, CLUSTER=2)
@@ -133,34 +86,6 @@ def test_what_overlaps_arrives_twice(columns, programs, share, lines):
     assert clusters.Multicast(asked, config).shared == "b"
     assert clusters.Multicast(asked, config).boxes.b.block == [share, 64]
     assert cluster_mainloop.line_bytes(64, columns, "T", programs) == 128 * (64 + lines)
-
-
-def test_registers_of_the_producer_are_uniform(codes):
-    """Otherwise ptxas makes a loop over the threads of every load, 110 cycles each."""
-    for code in codes.values():
-        assert "BRA.U.ANY" not in code.sass
-
-
-def test_wgmma_is_not_serialised(codes):
-    """One fence for each step's products; a serialised one has a fence and a wait for each."""
-    for (_, config, _), code in codes.items():
-        consumers = max(config.num_warps // 4, 2)
-        slabs = cluster_mainloop.slabs_of(config.BLOCK_M, config.num_warps)
-        assert code.count("HGMMA") == consumers * slabs * 4
-        assert code.sass.count("WARPGROUP.ARRIVE") == consumers
-        assert code.sass.count("WARPGROUP.DEPBAR") == 2 * consumers
-
-
-def test_the_ring_is_where_shared_memory_begins(codes):
-    """The kernel addresses it so, and the word that Gluon writes shows where Gluon put it."""
-    for (layout, config, _), code in codes.items():
-        assert_ring(code, config, layout)
-
-
-def assert_ring(code, config, layout):
-    lines = cluster_mainloop.b_lines(config.BLOCK_N, layout[1])
-    ring = cluster_mainloop.ring_bytes(config.num_stages * 128 * (config.BLOCK_M + lines))
-    assert re.search(rf"\[%r\d+ ?\+ ?{ring - 512}\]|, {ring - 512};", code.ptx)
 
 
 def test_programs_stand_where_fewer_clusters_do():

@@ -1,4 +1,4 @@
-"""The rung whose clusters share K: what it compiles to, who adds up what, and what fits."""
+"""The rung whose clusters share K: who adds up what, and what fits."""
 
 import dataclasses
 import itertools
@@ -8,12 +8,11 @@ import pytest
 import torch
 
 from tests.dispatch.choosing import H200, matrix, problem
-from tests.sweep import EVERY
 from tritemm import dispatch
 from tritemm.arch.gpus import clusters_at_once
 from tritemm.compile import asm
 from tritemm.kernels import k18_cluster_split_k
-from tritemm.kernels.device import cluster_mainloop, exchange, wgmma
+from tritemm.kernels.device import exchange, wgmma
 from tritemm.problem import Problem
 from tritemm.spec import Config
 
@@ -23,94 +22,11 @@ KERNEL = k18_cluster_split_k.KERNEL
 LAYOUTS = ("NT", "NN", "TN", "TT")
 #: M, N, K where every tile is offered, with many numbers of programs.
 SIZES = ((128, 6144, 4096), (768, 768, 65536), (1872, 280, 8128), (8192, 16, 8192), (1280, 8, 8192))
-#: Widths and depths that are not offered, with slabs of one and two.
-OTHERS = (
-    Config(64, 40, 192, num_warps=4, num_stages=3, ORDER="grouped", SPLIT_K=3),
-    Config(256, 112, 64, num_warps=8, num_stages=3, ORDER="grouped", SPLIT_K=2),
-    Config(128, 176, 64, num_warps=4, num_stages=3, ORDER="grouped", SPLIT_K=7),
-    Config(192, 160, 64, num_warps=12, num_stages=3, ORDER="grouped", SPLIT_K=5),
-)
-
-
-def jobs():
-    """Every tile that is offered, in one of the layouts, and of those above one in each.
-
-    With TRITEMM_SWEEP=all every tile in each layout.
-    """
-    for i, layout in enumerate(LAYOUTS):
-        own = {}
-        for M, N, K in SIZES:
-            job = asm.Job("cluster_split_k", layout=layout, M=M, N=N, K=K)
-            for config in asm.configs_of(job):
-                own.setdefault((config.BLOCK_M, config.BLOCK_N), (job, config))
-        chosen = [
-            *list(own.values())[slice(None) if EVERY else slice(i, None, 4)],
-            (job, OTHERS[i]),
-        ]
-        yield from (dataclasses.replace(job, config=config) for job, config in chosen)
-
-
-@pytest.fixture(scope="module")
-def codes():
-    """job -> its code."""
-    some = list(jobs())
-    return dict(zip(some, asm.compile_many(some, processes=1), strict=True))
 
 
 def shape(job):
-    """As the kernel sees it."""
-    return KERNEL.arguments.fixed(asm.problem_of(job), job.config)["SHAPE"]
-
-
-def test_one_wgmma_is_as_wide_as_the_tile(codes):
-    for job, code in codes.items():
-        assert isinstance(code, asm.Code), (job, code)
-        c = job.config
-        lines = c.BLOCK_M // 64 * c.BLOCK_K // 16
-        assert code.variants[f"HGMMA.64x{c.BLOCK_N}x16.F32.BF16"] == code.count("HGMMA") == lines
-        assert code.fits and not code.spills and not code.local
-
-
-def test_wgmma_is_not_serialised(codes):
-    """A fence for each line's products and two waits; a serialised one has many of both.
-
-    What consumers do alike may be shared code.
-    """
-    for job, code in codes.items():
-        consumers = job.config.num_warps // 4
-        assert code.sass.count("WARPGROUP.ARRIVE") == consumers * job.config.BLOCK_K // 64
-        assert consumers < code.sass.count("WARPGROUP.DEPBAR") <= 2 * consumers
-
-
-def test_registers_of_the_producer_are_uniform(codes):
-    """Otherwise ptxas makes a loop over the threads of every load."""
-    assert not [job for job, code in codes.items() if "BRA.U.ANY" in code.sass]
-
-
-def test_sums_go_from_registers_to_the_other_programs(codes):
-    """16 bytes of a thread for 8 columns of each slab; nothing goes by way of device memory.
-
-    Some of the consumers may share the code.
-    """
-    for job, code in codes.items():
-        c = job.config
-        sent, consumers = code.sass.count("STAS.128"), c.num_warps // 4
-        once = c.BLOCK_M // 64 * c.BLOCK_N // 8 // consumers
-        assert sent % once == 0 and 1 <= sent // once <= consumers
-        assert not code.count("LDG") and not code.count("ATOM") and not code.count("RED")
-
-
-def test_the_ring_is_where_shared_memory_begins(codes):
-    """The kernel addresses it so, and the word that Gluon writes shows where Gluon put it."""
-    for job, code in codes.items():
-        assert_ring(job, code)
-
-
-def assert_ring(job, code):
-    ring = cluster_mainloop.ring_bytes(
-        cluster_mainloop.stages_bytes(shape(job)) + exchange.gap_of(shape(job))
-    )
-    assert re.search(rf"\[%r\d+ ?\+ ?{ring - 512}\]|, {ring - 512};", code.ptx)
+    """As the kernel of a cluster sees it."""
+    return job.kernel.arguments.fixed(asm.problem_of(job), job.config)["SHAPE"]
 
 
 # Who adds up what
