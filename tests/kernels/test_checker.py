@@ -36,6 +36,10 @@ def last_term_skipped(a, b):
     return product(a[:, :-1], b[:-1])
 
 
+def rounded_to_bf16_first(a, b):
+    return product(a.bfloat16().to(a.dtype), b)
+
+
 def last_row_dropped(a, b):
     out = product(a, b)
     out[-1] = torch.nan
@@ -48,17 +52,9 @@ def one_element_zero(a, b):
     return out
 
 
-def rows_one_off(a, b):
-    return product(a, b).roll(1, 0)
-
-
 def wrong_stride(a, b):
     flat = torch.cat([a.flatten(), a.flatten()])
     return product(flat.as_strided(a.shape, (a.shape[1] + 1, 1)), b)
-
-
-def transposed_b(a, b):
-    return product(a, b.mT.contiguous().view(b.shape))
 
 
 def swapped_tiles(a, b):
@@ -67,24 +63,20 @@ def swapped_tiles(a, b):
     return out
 
 
-def rounded_to_bf16_first(a, b):
-    return product(a.bfloat16().to(a.dtype), b)
+MUTANTS = {
+    "last block skipped": last_block_skipped,
+    "last term skipped": last_term_skipped,
+    "last row dropped": last_row_dropped,
+    "one element zero": one_element_zero,
+    "rows one off": lambda a, b: product(a, b).roll(1, 0),
+    "wrong stride": wrong_stride,
+    "transposed b": lambda a, b: product(a, b.mT.contiguous().view(b.shape)),
+    "swapped tiles": swapped_tiles,
+}
 
 
-MUTANTS_OF_EVERY_TYPE = [
-    last_block_skipped,
-    last_term_skipped,
-    last_row_dropped,
-    one_element_zero,
-    rows_one_off,
-    wrong_stride,
-    transposed_b,
-    swapped_tiles,
-]
-
-
-def operands(dtype):
-    return operand(M, K, dtype).contiguous(), operand(K, N, dtype).contiguous()
+def operands(dtype, terms=K):
+    return operand(M, terms, dtype), operand(terms, N, dtype)
 
 
 @pytest.mark.parametrize("dtype", [*TYPES, torch.float64])
@@ -94,7 +86,7 @@ def test_the_right_product_passes(dtype):
     assert verdict.ok and (0 < verdict.worst < 1 or dtype == torch.float64), verdict
 
 
-@pytest.mark.parametrize("mutant", MUTANTS_OF_EVERY_TYPE, ids=lambda mutant: mutant.__name__)
+@pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
 @pytest.mark.parametrize("dtype", TYPES)
 def test_mutants_fail(mutant, dtype):
     a, b = operands(dtype)
@@ -102,7 +94,7 @@ def test_mutants_fail(mutant, dtype):
     assert not verdict.ok, verdict
 
 
-def rounded_to_tf32_first(a, b):
+def in_tf32(a, b):
     return product(tf32(a), tf32(b))
 
 
@@ -116,7 +108,7 @@ COARSE = [
     (torch.float16, in_fp32, ["ieee"]),
     (torch.float32, rounded_to_bf16_first, ["ieee"]),
     (torch.float32, lambda a, b: rounded_to_bf16_first(a, b.bfloat16().float()), ["tf32"]),
-    (torch.float32, rounded_to_tf32_first, ["ieee", "tf32x3", "bf16x3", "bf16x6"]),
+    (torch.float32, in_tf32, ["ieee", "tf32x3", "bf16x3", "bf16x6"]),
     (torch.float64, in_fp32, ["ieee"]),
 ]
 
@@ -130,12 +122,12 @@ def test_less_precision_than_was_asked_fails(dtype, made, asked):
 
 def test_tf32_passes_where_it_was_asked():
     a, b = operands(torch.float32)
-    assert budget.check(rounded_to_tf32_first(a, b), a, b, precision="tf32").ok
+    assert budget.check(in_tf32(a, b), a, b, precision="tf32").ok
 
 
 @pytest.mark.parametrize("terms", [256, 1024, 4096])
 def test_fp16_accumulation_fails_where_fp32_was_asked(terms):
-    a, b = operand(M, terms, torch.float16), operand(terms, N, torch.float16)
+    a, b = operands(torch.float16, terms)
     out = accumulate_fp16(a, b)
     assert not budget.check(out, a, b).ok
     assert budget.check(out, a, b, accumulate=torch.float16).ok
@@ -188,14 +180,14 @@ def test_every_term_of_exact_operands_counts(size, accumulate, dtype):
 
 @pytest.mark.parametrize("terms", [1024, 2048, 5000])
 def test_sums_of_exact_operands_are_exact_in_fp16_in_any_order(terms):
-    a, b = budget.exact_operands(*operands_of(terms), torch.float16)
+    a, b = budget.exact_operands(*operands(torch.float16, terms), torch.float16)
     order = torch.randperm(terms)
     for x, y in ((a, b), (a[:, order], b[order])):
         assert torch.equal(accumulate_fp16(x, y).double(), budget.reference(a, b))
 
 
 def test_tune_finds_a_step_that_the_bound_lets_pass(monkeypatch):
-    a, b = operands_of(1024)
+    a, b = operands(torch.float16, 1024)
     c = torch.empty(M, N, dtype=torch.float16, device=a.device)
     problem = Problem.of(a, b, c, accumulate=torch.float16)
     skipping = {"steps": 64}
@@ -210,10 +202,6 @@ def test_tune_finds_a_step_that_the_bound_lets_pass(monkeypatch):
     assert "elements are wrong" in tuning._wrong(None, problem, None, (a, b, c))
     skipping["steps"] = 0
     assert tuning._wrong(None, problem, None, (a, b, c)) is None
-
-
-def operands_of(terms):
-    return operand(M, terms, torch.float16), operand(terms, N, torch.float16)
 
 
 def test_exact_operands_are_stored_like_others():

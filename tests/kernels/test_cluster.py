@@ -167,17 +167,6 @@ def test_a_problem_of_many_tiles_or_few_steps_can_be_cut_all_the_same(size):
     assert "shares two steps of 64 or more" in IN_PARTS.why_not(problem(64, 64, 64))
 
 
-def test_each_refuses_what_another_does():
-    asked = problem(512, 512, 512)
-    whole, cut = WIDE[0], dataclasses.replace(WIDE[0], SPLIT_K=2)
-    in_turns = dataclasses.replace(WIDE[1], BLOCK_M=64)
-    assert "cluster_pingpong takes 4" in KERNEL.config_why_not(asked, in_turns)
-    assert "4 for a tile" in IN_TURNS.config_why_not(asked, whole)
-    assert "2 or more are possible" in IN_PARTS.config_why_not(asked, whole)
-    for config in (whole, in_turns, cut):
-        assert rung_of(config).config_why_not(asked, config) is None
-
-
 def test_each_consumer_has_room_for_its_sums_and_a_counter():
     """Of each program, and of what lies outside C too."""
     config = CUT[2]

@@ -1,5 +1,6 @@
 """Copies for TMA: every way of reading, every edge; what lies around a source must not matter."""
 
+import itertools
 import math
 
 import pytest
@@ -12,10 +13,6 @@ from tritemm.problem import INTERPRETED, Problem
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8]
 LAYOUTS = ["NN", "NT", "TN", "TT", "SS"]
-
-
-def short(value):
-    return str(value).removeprefix("torch.")
 
 
 def problem_of(a, b):
@@ -45,7 +42,7 @@ def check(a, b, operands="ab"):
     return target
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=short)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_types_and_layouts(layout, dtype):
     a = operand(45, 83, dtype, layout[0])
@@ -57,7 +54,7 @@ def test_types_and_layouts(layout, dtype):
         assert target.layout == layout
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=short)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("aligned", [False, True])
 def test_aligned_lines_are_turned_too(dtype, aligned):
     """8-bit and 32-bit operands may need it although TMA could read them."""
@@ -67,7 +64,7 @@ def test_aligned_lines_are_turned_too(dtype, aligned):
 
 
 @pytest.mark.parametrize("offset", range(9))
-@pytest.mark.parametrize("dtype", [torch.int8, torch.bfloat16, torch.float32], ids=short)
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bfloat16, torch.float32], ids=str)
 def test_odd_addresses(dtype, offset):
     """Every distance of the first element from an 8-byte word; NaN stands before and after."""
     a = operand(11, 29, dtype, "N", offset=offset)
@@ -75,20 +72,21 @@ def test_odd_addresses(dtype, offset):
     check(a, b)
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 31, 32, 33, 127, 128, 129, 255, 257, 1030])
-def test_lines_of_every_length(length):
-    """Shorter than a word, shorter than a tile, one tile and a little more, several tiles."""
-    check(operand(9, length, torch.bfloat16), operand(length, 5, torch.bfloat16, "T"))
+#: Lines shorter than a word, shorter than a tile, one tile and a little more, several tiles.
+LENGTHS = [1, 2, 3, 4, 5, 31, 32, 33, 127, 128, 129, 255, 257, 1030]
 
 
-@pytest.mark.parametrize("rows", [1, 2, 31, 33, 260])
-@pytest.mark.parametrize("columns", [1, 7, 100])
-def test_few_and_many_lines(rows, columns):
-    check(operand(rows, columns, torch.float16), operand(columns, rows, torch.float16, "N"))
+@pytest.mark.parametrize(
+    ("rows", "terms"),
+    [*((9, n) for n in LENGTHS), *itertools.product([1, 2, 31, 33, 260], [1, 7, 100])],
+)
+def test_few_and_many_lines_of_every_length(rows, terms):
+    for layout in "NT":
+        check(operand(rows, terms, torch.bfloat16), operand(terms, rows, torch.bfloat16, layout))
 
 
 @pytest.mark.parametrize("operands", ["a", "b", "ab"])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8], ids=short)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8], ids=str)
 def test_one_operand_or_both(operands, dtype):
     check(operand(20, 33, dtype), operand(33, 41, dtype), operands)
 
@@ -96,7 +94,7 @@ def test_one_operand_or_both(operands, dtype):
 @pytest.mark.parametrize(
     "batches", [((5,), (5,)), ((2, 3), (2, 3)), ((1,), (4,)), ((3, 1), (1, 2))]
 )
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8], ids=short)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8], ids=str)
 def test_batches(batches, dtype):
     """Distinct batches are copied, broadcast ones stay broadcast."""
     shape = torch.broadcast_shapes(*batches)
