@@ -91,6 +91,12 @@ def operand(rows, cols, dtype, layout="N", batch=(), offset=0, aligned=False):
     return view
 
 
+def operands(M, N, K, dtype=torch.bfloat16, layout="NN", **options):
+    """A and B of a product, each as `operand` makes it."""
+    a, b = layout
+    return operand(M, K, dtype, a, **options), operand(K, N, dtype, b, **options)
+
+
 def _values(shape, dtype):
     if not dtype.is_floating_point:
         return torch.randint(-128, 128, shape, dtype=dtype, device=DEVICE)

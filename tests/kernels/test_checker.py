@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.harness import Guarded, operand
+from tests.harness import Guarded, operand, operands
 from tritemm import budget
 from tritemm.api import tuning
 from tritemm.problem import Problem
@@ -75,13 +75,9 @@ MUTANTS = {
 }
 
 
-def operands(dtype, terms=K):
-    return operand(M, terms, dtype), operand(terms, N, dtype)
-
-
 @pytest.mark.parametrize("dtype", [*TYPES, torch.float64])
 def test_the_right_product_passes(dtype):
-    a, b = operands(dtype)
+    a, b = operands(M, N, K, dtype)
     verdict = budget.check(product(a, b, torch.promote_types(dtype, torch.float32)), a, b)
     assert verdict.ok and (0 < verdict.worst < 1 or dtype == torch.float64), verdict
 
@@ -89,7 +85,7 @@ def test_the_right_product_passes(dtype):
 @pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
 @pytest.mark.parametrize("dtype", TYPES)
 def test_mutants_fail(mutant, dtype):
-    a, b = operands(dtype)
+    a, b = operands(M, N, K, dtype)
     verdict = budget.check(mutant(a, b), a, b)
     assert not verdict.ok, verdict
 
@@ -115,19 +111,19 @@ COARSE = [
 
 @pytest.mark.parametrize(("dtype", "made", "asked"), COARSE)
 def test_less_precision_than_was_asked_fails(dtype, made, asked):
-    a, b = operands(dtype)
+    a, b = operands(M, N, K, dtype)
     for precision in asked:
         assert not budget.check(made(a, b), a, b, precision=precision).ok, precision
 
 
 def test_tf32_passes_where_it_was_asked():
-    a, b = operands(torch.float32)
+    a, b = operands(M, N, K, torch.float32)
     assert budget.check(in_tf32(a, b), a, b, precision="tf32").ok
 
 
 @pytest.mark.parametrize("terms", [256, 1024, 4096])
 def test_fp16_accumulation_fails_where_fp32_was_asked(terms):
-    a, b = operands(torch.float16, terms)
+    a, b = operands(M, N, terms, torch.float16)
     out = accumulate_fp16(a, b)
     assert not budget.check(out, a, b).ok
     assert budget.check(out, a, b, accumulate=torch.float16).ok
@@ -135,7 +131,7 @@ def test_fp16_accumulation_fails_where_fp32_was_asked(terms):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_poison_fails(dtype):
-    a, b = operands(dtype)
+    a, b = operands(M, N, K, dtype)
     verdict = budget.check(Guarded.like((M, N), dtype).tensor, a, b)
     assert not verdict.ok and verdict.worst == torch.inf
 
@@ -162,7 +158,7 @@ EXACT = [
 @pytest.mark.parametrize("dtype", TYPES)
 def test_every_term_of_exact_operands_counts(size, accumulate, dtype):
     M, terms, N = size
-    a, b = operand(M, terms, dtype), operand(terms, N, dtype, "T")
+    a, b = operands(M, N, terms, dtype, "NT")
     x, y = budget.exact_operands(a, b, accumulate)
     assert (x.stride(), y.stride()) == (a.stride(), b.stride())
     for tensor in (x, y):
@@ -180,14 +176,14 @@ def test_every_term_of_exact_operands_counts(size, accumulate, dtype):
 
 @pytest.mark.parametrize("terms", [1024, 2048, 5000])
 def test_sums_of_exact_operands_are_exact_in_fp16_in_any_order(terms):
-    a, b = budget.exact_operands(*operands(torch.float16, terms), torch.float16)
+    a, b = budget.exact_operands(*operands(M, N, terms, torch.float16), torch.float16)
     order = torch.randperm(terms)
     for x, y in ((a, b), (a[:, order], b[order])):
         assert torch.equal(accumulate_fp16(x, y).double(), budget.reference(a, b))
 
 
 def test_tune_finds_a_step_that_the_bound_lets_pass(monkeypatch):
-    a, b = operands(torch.float16, 1024)
+    a, b = operands(M, N, 1024, torch.float16)
     c = torch.empty(M, N, dtype=torch.float16, device=a.device)
     problem = Problem.of(a, b, c, accumulate=torch.float16)
     skipping = {"steps": 64}
@@ -235,7 +231,7 @@ def test_int8_is_exact_modulo_two_to_the_32():
 
 
 def test_shape_is_checked():
-    a, b = operands(torch.float16)
+    a, b = operands(M, N, K, torch.float16)
     assert not budget.check(product(a, b).mT, a, b).ok
 
 

@@ -6,7 +6,7 @@ import itertools
 import pytest
 import torch
 
-from tests.harness import DEVICE, ids, operand, run, rung_param, rung_sweep
+from tests.harness import DEVICE, ids, operand, operands, run, rung_param, rung_sweep
 from tests.kernels.test_signs import expect_no_faults
 from tritemm.compile import asm
 from tritemm.problem import EpilogueInputs, Problem
@@ -51,7 +51,7 @@ SHAPES = {
 @rung_sweep(ending=ENDINGS, shape=SHAPES, dtype=ids([BF16, HALF, FP32]), layout=ids(["NN", "NT"]))
 def test_every_rung(kernel, ending, shape, dtype, layout):
     M, N, K, batch = shape
-    a, b = operand(M, K, dtype, layout[0], batch), operand(K, N, dtype, layout[1], batch)
+    a, b = operands(M, N, K, dtype, layout, batch=batch)
     reason = run(kernel, a, b, ending=ending_of(ending, M, N, dtype, batch))
     if kernel not in FUSING:
         assert "sums as they are" in reason
@@ -68,7 +68,7 @@ def test_which_rungs_fuse():
 def test_every_config(kernel, layout):
     """Of a problem with several tiles and steps, the last of them incomplete; swapped as well."""
     M, N, K = 392, 456, 1096
-    a, b = operand(M, K, BF16, layout[0]), operand(K, N, BF16, layout[1])
+    a, b = operands(M, N, K, BF16, layout)
     ending = ending_of(ENDINGS["all-transposed"], M, N, BF16)
     problem = Problem.of(a, b, torch.empty(M, N, dtype=BF16, device=DEVICE))
     for config in kernel.configs(problem):

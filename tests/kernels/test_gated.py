@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import tritemm
 from tests.dispatch.choosing import A100, H200, problem
-from tests.harness import DEVICE, assert_right, ids, operand, run, rung_param, sweep
+from tests.harness import DEVICE, assert_right, ids, operand, operands, run, rung_param, sweep
 from tests.kernels.test_signs import expect_no_faults
 from tritemm import budget, dispatch
 from tritemm.arch.tiles import HALVES, Cooperative
@@ -312,7 +312,7 @@ def test_every_config(kernel, layout, half):
 )  # fmt: skip
 def test_results(kernel, activation, dtype, layout, out_dtype, batch, with_bias, guard):
     M, half, K = 300, 264, 200
-    a, b = operand(M, K, dtype, layout[0], batch), operand(K, 2 * half, dtype, layout[1], batch)
+    a, b = operands(M, 2 * half, K, dtype, layout, batch=batch)
     bias = operand(1, 2 * half, dtype)[0] if with_bias else None
     ending = ending_of(activation, bias)
     assert run(kernel, a, b, ending=ending, out_dtype=out_dtype, **guard) is None
@@ -445,11 +445,11 @@ def test_operator_and_flops():
 
 
 def test_what_is_explained_and_warmed_up():
-    a, b = operand(16, 32, HALF), operand(32, 24, HALF)
+    a, b = operands(16, 24, 32, HALF)
     choice = tritemm.explain(a, b, activation="swiglu", kernel="pipelined")
     assert "swiglu by torch's kernels after it" in str(choice)
     assert tritemm.explain(a, b, activation="relu").problem.epilogue.activation == "relu"
-    a, b = operand(16, 32, torch.float64), operand(32, 24, torch.float64)
+    a, b = operands(16, 24, 32, torch.float64)
     for activation in ("relu", "swiglu"):
         choice = tritemm.explain(a, b, activation=activation)
         assert choice.why.endswith(f"; {activation} by torch's kernels after it")

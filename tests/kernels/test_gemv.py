@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from tests.harness import Guarded, ids, operand, run, sweep
+from tests.harness import Guarded, ids, operand, operands, run, sweep
 from tritemm import budget, plan
 from tritemm.arch.gemv import along
 from tritemm.compile import asm
@@ -25,8 +25,7 @@ STRIDED = Config(8, 2, 128)
     aligned={"odd": False, "aligned": True},
 )
 def test_types_and_layouts(layout, dtype, aligned):
-    a = operand(3, 83, dtype, layout[0], aligned=aligned)
-    b = operand(83, 37, dtype, layout[1], aligned=aligned)
+    a, b = operands(3, 37, 83, dtype, layout, aligned=aligned)
     assert run(KERNEL, a, b, config=STRIDED if layout[1] == "S" else CONFIG) is None
 
 
@@ -43,24 +42,21 @@ def test_k_is_split_in_every_way(layout, split, stages):
     """Also in more parts than there are steps of K, and with more rows than a tile has."""
     config = dataclasses.replace(CONFIG, SPLIT_K=split, num_stages=stages, BLOCK_M=1 + stages % 2)
     for k in (1, 65, 200):
-        a = operand(config.BLOCK_M + 1, k, torch.bfloat16)
-        b = operand(k, 40, torch.bfloat16, layout)
+        a, b = operands(config.BLOCK_M + 1, 40, k, torch.bfloat16, f"N{layout}")
         assert run(KERNEL, a, b, config=config) is None
 
 
 def test_many_parts_are_added_in_several_loads():
     """8 parts of 8 x 256 sums are more than are read at once."""
     config = Config(8, 256, 32, num_warps=2, SPLIT_K=8)
-    a, b = operand(7, 250, torch.bfloat16), operand(250, 200, torch.bfloat16)
-    assert run(KERNEL, a, b, config=config) is None
+    assert run(KERNEL, *operands(7, 200, 250, torch.bfloat16), config=config) is None
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 8, 9])
 @pytest.mark.parametrize("tile", [1, 4, 8])
 def test_rows(rows, tile):
     config = dataclasses.replace(CONFIG, BLOCK_M=tile)
-    a, b = operand(rows, 71, torch.float16), operand(71, 40, torch.float16, "T")
-    assert run(KERNEL, a, b, config=config) is None
+    assert run(KERNEL, *operands(rows, 40, 71, torch.float16, "NT"), config=config) is None
 
 
 @pytest.mark.parametrize("split", [1, 2])
@@ -74,13 +70,12 @@ def test_batches_and_output_strides(split):
 
 def test_swapped_operands_do_a_single_column():
     config = dataclasses.replace(CONFIG, SWAP=True)
-    a, b = operand(75, 66, torch.bfloat16), operand(66, 1, torch.bfloat16)
-    assert run(KERNEL, a, b, config=config) is None
+    assert run(KERNEL, *operands(75, 1, 66, torch.bfloat16), config=config) is None
 
 
 def test_bits_do_not_depend_on_the_rows_beside():
     """One config, one order of terms: row i is the same in a product of one row and of five."""
-    a, b = operand(5, 300, torch.float32), operand(300, 40, torch.float32, "T")
+    a, b = operands(5, 40, 300, torch.float32, "NT")
     config = dataclasses.replace(CONFIG, SPLIT_K=2)
 
     def product(rows):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import tritemm
-from tests.harness import assert_right, operand, run, rungs
+from tests.harness import assert_right, operand, operands, run, rungs
 from tritemm import dispatch, plan
 from tritemm.problem import Problem
 
@@ -47,8 +47,7 @@ def test_operand_past_two_to_the_31(kernel):
 def test_result_past_two_to_the_31(kernel):
     M, N, K = 2**16 + 8, 2**15 + 256, 80
     assert M * N > 2**31
-    a, b = operand(M, K, torch.float16), operand(K, N, torch.float16)
-    multiply_and_check_ends(kernel, a, b)
+    multiply_and_check_ends(kernel, *operands(M, N, K, torch.float16))
 
 
 @pytest.mark.large(6)
@@ -77,8 +76,7 @@ def test_many_batches():
 def test_real_sizes(kernel, layout, size):
     """Many tiles, many k-steps, in the config that dispatch takes."""
     M, N, K = size
-    a = operand(M, K, torch.bfloat16, layout[0])
-    b = operand(K, N, torch.bfloat16, layout[1])
+    a, b = operands(M, N, K, torch.bfloat16, layout)
     assert_right(tritemm.matmul(a, b, kernel=kernel.name), a, b)
 
 
@@ -86,15 +84,13 @@ def test_real_sizes(kernel, layout, size):
 @pytest.mark.parametrize("accumulate", [None, torch.float16], ids=["fp32", "fp16"])
 def test_every_term_of_a_long_sum(kernel, accumulate):
     """Exact sums show one that is lost; the error bound is wider than a term here."""
-    a = operand(133, 2**16, torch.float16)
-    b = operand(2**16, 72, torch.float16, "T")
-    reason = run(kernel, a, b, accumulate=accumulate)
+    reason = run(kernel, *operands(133, 72, 2**16, torch.float16, "NT"), accumulate=accumulate)
     assert reason is None or (accumulate and "float32" in reason)
 
 
 @rungs
 def test_same_bits_every_time(kernel):
-    a, b = operand(700, 520, torch.bfloat16), operand(520, 648, torch.bfloat16)
+    a, b = operands(700, 648, 520, torch.bfloat16)
     first = tritemm.matmul(a, b, kernel=kernel.name)
     for _ in range(50):
         assert torch.equal(first, tritemm.matmul(a, b, kernel=kernel.name))

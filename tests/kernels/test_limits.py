@@ -11,7 +11,7 @@ from triton.runtime import interpreter
 
 import tritemm
 from tests.dispatch.choosing import A100, B200, H200, problem
-from tests.harness import DEVICE, operand, run, rung_param
+from tests.harness import DEVICE, operand, operands, run, rung_param
 from tritemm import dispatch
 from tritemm.arch import gemv, limits
 from tritemm.compile import asm
@@ -213,8 +213,7 @@ class TestLastProgram:
 def test_wide_indices_are_right(kernel, layout, monkeypatch):
     """The same small problems, as if they were long."""
     monkeypatch.setattr(Problem, "long", True)
-    a = operand(45, 50, torch.float16, layout[0], batch=(2,), aligned=True)
-    b = operand(50, 61, torch.float16, layout[1], batch=(2,), aligned=True)
+    a, b = operands(45, 61, 50, torch.float16, layout, aligned=True, batch=(2,))
     assert run(kernel, a, b) is None
     assert run(kernel, a[:, :1], b, pitch_gap=3) is None
 
@@ -415,7 +414,7 @@ class TestWord:
             word_of("tma/BLOCK_M=1")
 
     def test_explain_takes_what_it_says(self):
-        a, b = operand(8, 16, torch.float16), operand(16, 8, torch.float16)
+        a, b = operands(8, 8, 16, torch.float16)
         choice = tritemm.explain(a, b)
         again = tritemm.explain(a, b, kernel=choice.kernel, config=choice.config)
         assert (again.kernel, again.config) == (choice.kernel, choice.config)

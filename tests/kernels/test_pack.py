@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from tests.harness import DEVICE, operand
+from tests.harness import DEVICE, operand, operands
 from tritemm.kernels import pack as packing
 from tritemm.kernels.pack import pack
 from tritemm.problem import INTERPRETED, Problem
@@ -45,8 +45,7 @@ def check(a, b, operands="ab"):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_types_and_layouts(layout, dtype):
-    a = operand(45, 83, dtype, layout[0])
-    b = operand(83, 37, dtype, layout[1])
+    a, b = operands(45, 37, 83, dtype, layout)
     target = check(a, b)
     if dtype.itemsize != 2 or layout == "SS":
         assert target.layout == "NT"  # K is contiguous
@@ -58,17 +57,14 @@ def test_types_and_layouts(layout, dtype):
 @pytest.mark.parametrize("aligned", [False, True])
 def test_aligned_lines_are_turned_too(dtype, aligned):
     """8-bit and 32-bit operands may need it although TMA could read them."""
-    a = operand(130, 208, dtype, "T", aligned=aligned)
-    b = operand(208, 144, dtype, "N", aligned=aligned)
-    check(a, b)
+    check(*operands(130, 144, 208, dtype, "TN", aligned=aligned))
 
 
 @pytest.mark.parametrize("offset", range(9))
 @pytest.mark.parametrize("dtype", [torch.int8, torch.bfloat16, torch.float32], ids=str)
 def test_odd_addresses(dtype, offset):
     """Every distance of the first element from an 8-byte word; NaN stands before and after."""
-    a = operand(11, 29, dtype, "N", offset=offset)
-    b = operand(29, 13, dtype, "T", offset=offset)
+    a, b = operands(11, 13, 29, dtype, "NT", offset=offset)
     check(a, b)
 
 

@@ -9,7 +9,7 @@ from torch.optim import _muon
 import tritemm
 from docs.pictures import formulas
 from tests.dispatch.choosing import H200
-from tests.harness import DEVICE, assert_right, ids, operand, sweep
+from tests.harness import DEVICE, assert_right, ids, operand, operands, sweep
 from tritemm import dispatch
 from tritemm.kernels.device import raster
 from tritemm.problem import Config, EpilogueInputs, Problem
@@ -81,7 +81,7 @@ def test_a_kind_that_was_made_before_is_checked_and_has_the_same_bits():
 
 def test_the_upper_half_is_the_lower():
     """Whatever the product is: a caller who promises too much gets what lies below, twice."""
-    a, b = operand(40, 24, FP32), operand(24, 40, FP32)
+    a, b = operands(40, 40, 24, FP32)
     c, plain = tritemm.matmul(a, b, symmetric=True), tritemm.matmul(a, b)
     assert torch.equal(c, c.mT) and not torch.equal(plain, plain.mT)
     torch.testing.assert_close(c.tril(), plain.tril())

@@ -14,10 +14,10 @@ import types
 
 import torch
 import triton
-from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia import driver as nvidia
 
 from tritemm.compile import asm
+from tritemm.compile import driver as compiler
 from tritemm.dispatch.request import why_not
 from tritemm.problem import Problem
 from tritemm.problem.config import Config
@@ -62,14 +62,11 @@ class Utils:
         return {"max_shared_mem": asm.DEVICES[90].shared, "sm_90": True}
 
 
-class Driver:
+class Driver(compiler._Driver):
     """An H200 that only its driver knows."""
 
     utils = Utils()
     launcher_cls = nvidia.CudaLauncher
-
-    def get_current_target(self):
-        return GPUTarget("cuda", 90, 32)
 
     def get_current_device(self):
         return 0
@@ -77,13 +74,10 @@ class Driver:
     def get_current_stream(self, device):
         return STREAM
 
-    def get_device_capability(self, *device):
-        return 9, 0
-
 
 def install() -> None:
     """Make Triton believe in it."""
-    triton.runtime.driver.set_active(Driver())
+    triton.runtime.driver.set_active(Driver(90))
     maps.current_device = lambda: 0
     nvidia.library_dirs = list
     nvidia.compile_module_from_src = lambda **_: types.SimpleNamespace(launch=record)

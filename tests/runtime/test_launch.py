@@ -13,18 +13,10 @@ from tests.runtime import standing_in
 from tests.runtime.standing_in import expect, integers, short_calls
 from tritemm import plan, rungs
 from tritemm.dispatch import Choice
-from tritemm.problem import INTERPRETED, EpilogueInputs
+from tritemm.problem import EpilogueInputs
 from tritemm.runtime import fast_path
 
-pytestmark = [
-    pytest.mark.latest,
-    pytest.mark.skipif(not INTERPRETED, reason="stands in for a compiled kernel"),
-]
-
-
-@pytest.fixture(autouse=True)
-def _stand_in(monkeypatch):
-    standing_in.install(monkeypatch)
+pytestmark = [pytest.mark.latest, pytest.mark.usefixtures("stand_in")]
 
 
 SHAPES = [

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 import tritemm
-from tests.harness import assert_right, operand, rungs
+from tests.harness import assert_right, operand, operands, rungs
 from tritemm import budget, plan
 from tritemm.op import derivatives
 from tritemm.problem import Problem
@@ -26,10 +26,6 @@ def forgotten(monkeypatch):
     monkeypatch.setattr(binding, "_LOADED", {})
     monkeypatch.setattr(binding, "_CALLS", {})
     fast_path.KNOWN.clear()
-
-
-def operands(M, N, K, dtype=torch.bfloat16):
-    return operand(M, K, dtype), operand(K, N, dtype)
 
 
 def calls_of(monkeypatch):
@@ -408,7 +404,7 @@ def test_launch_of_any_kernel():
 
 def test_counters_are_zero_again():
     """After every rung that uses them, eager and captured."""
-    a, b = operand(64, 8192, torch.bfloat16), operand(8192, 256, torch.bfloat16)
+    a, b = operands(64, 256, 8192)
     c = torch.empty(64, 256, dtype=a.dtype, device="cuda")
     problem = Problem.of(a, b, c)
     for kernel in RUNGS:

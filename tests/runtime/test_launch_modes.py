@@ -15,24 +15,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
 
 import tritemm
-from tests.runtime import standing_in
 from tests.runtime.standing_in import StandIn, expect, integers, short_calls
 from tritemm import plan, spec
 from tritemm.api import matmul as api
 from tritemm.op import derivatives
-from tritemm.problem import INTERPRETED
 from tritemm.runtime import fast_path, triton_private
 from tritemm.runtime.bounded import Bounded
 
-pytestmark = [
-    pytest.mark.latest,
-    pytest.mark.skipif(not INTERPRETED, reason="stands in for a compiled kernel"),
-]
-
-
-@pytest.fixture(autouse=True)
-def _stand_in(monkeypatch):
-    standing_in.install(monkeypatch)
+pytestmark = [pytest.mark.latest, pytest.mark.usefixtures("stand_in")]
 
 
 class Subclass(torch.Tensor):
@@ -181,13 +171,23 @@ def test_gradients_use_the_prepared_launch(function):
             assert x is z is None or torch.equal(x, z)
 
 
-def test_gradients_of_one_memory():
-    """The gradient that comes in may be an operand's memory: which is which is not seen by it."""
+#: What may come in as the gradient, of a product of squares whose first operand is `a`.
+INCOMING = {
+    "an operand's memory": lambda a: a.detach(),
+    "zeros that have no memory": lambda a: torch._efficientzerotensor(a.shape),
+    "a batch, by vmap that no transform announces": lambda a: integers(5, *a.shape),
+}
+
+
+@pytest.mark.parametrize("incoming", INCOMING.values(), ids=INCOMING)
+def test_gradients_of_what_comes_in(incoming):
+    """In turns with an usual one."""
     a, w = integers(16, 16).requires_grad_(), integers(16, 16).requires_grad_()
-    for same in (True, True, False, False):
+    for unusual in (True, True, False, False, True, True):
+        grad = incoming(a) if unusual else integers(16, 16)
+        batched = grad.dim() > 2
         y = tritemm.matmul(a, w)
-        grad = a.detach() if same else integers(16, 16)
-        grad_a, grad_w = torch.autograd.grad(y, (a, w), grad)
+        grad_a, grad_w = torch.autograd.grad(y, (a, w), grad, is_grads_batched=batched)
         assert torch.equal(grad_a, grad @ w.mT) and torch.equal(grad_w, a.mT @ grad)
 
 
@@ -235,15 +235,6 @@ def test_tracing_before_dispatch_sees_the_product(monkeypatch):
     tracer = make_fx(lambda a, w: tritemm.matmul(a, w), pre_dispatch=True, tracing_mode="real")
     graph = tracer(a, w)
     assert torch.equal(graph(x, w), x @ w)
-
-
-def test_gradients_of_zeros_that_have_no_memory():
-    a, w = integers(8, 16).requires_grad_(), integers(16, 24).requires_grad_()
-    for _ in range(3):
-        y = tritemm.matmul(a, w)
-        for grad in (integers(8, 24), torch._efficientzerotensor((8, 24))):
-            grad_a, grad_w = torch.autograd.grad(y, (a, w), grad, retain_graph=True)
-            assert torch.equal(grad_a, grad @ w.mT) and torch.equal(grad_w, a.mT @ grad)
 
 
 def test_without_torchs_names_the_operators_do_it(monkeypatch):
@@ -297,18 +288,6 @@ def test_threads(monkeypatch):
     monkeypatch.setattr(StandIn, "lock", lock)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
-
-
-# What only stands for memory, and where nothing is recorded
-
-
-def test_gradients_that_come_in_batches():
-    """By vmap inside of autograd, which no transform announces."""
-    a, b = integers(8, 16).requires_grad_(), integers(16, 4).requires_grad_()
-    for _ in range(3):
-        grads = integers(5, 8, 4)
-        got = torch.autograd.grad(tritemm.matmul(a, b), (a, b), grads, is_grads_batched=True)
-        assert torch.equal(got[0], grads @ b.mT) and torch.equal(got[1], a.mT @ grads)
 
 
 def test_what_a_transform_has_left_behind():
