@@ -103,7 +103,6 @@ def test_what_is_offered_fits(size, layout):
     offered = KERNEL.configs(asked)
     assert offered
     for config in offered:
-        assert KERNEL.config_why_not(asked, config) is None
         assert config.tiles(asked) <= clusters_at_once(config.SPLIT_K, H200)
         assert KERNEL.clusters(config) == config.SPLIT_K
 
@@ -113,30 +112,17 @@ def test_clusters_do_not_fill_all_sms():
     assert clusters_at_once(8, dataclasses.replace(H200, sms=8)) == 0
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"SPLIT_K": 9}, "clusters of 2 to 8 programs"),
-        ({"SPLIT_K": 1}, "clusters of 2 to 8 programs"),
-        ({"BLOCK_N": 100}, "multiples of 8 up to 256"),
-        ({"BLOCK_K": 96}, "multiples of 64 up to 256"),
-        ({"num_stages": 9}, "take fewer stages"),
-        ({"num_stages": 2, "SPLIT_K": 7}, "take more stages"),
-        ({"BLOCK_M": 192}, "128 and 256 are possible with 8 warps"),
-    ],
-)
-def test_what_does_not_fit_is_refused(change, message):
-    config = Config(**vars(Config(128, 256, 64, num_warps=8, num_stages=4, SPLIT_K=2)) | change)
-    assert message in KERNEL.config_why_not(problem(512, 512, 8192), config)
-
-
-def test_a_problem_of_many_tiles_has_a_config_all_the_same():
+@pytest.mark.parametrize("rung", ["multicast_split_k", "cluster_split_k"])
+def test_a_problem_of_many_tiles_or_few_steps_has_a_config_all_the_same(rung):
     """For who asks for the rung by name; one of a single step of K is refused."""
+    kernel = dispatch.find(rung)
     for size in [(8192, 8192, 8192), (64, 64, 65)]:
-        (config,) = KERNEL.configs(problem(*size))
-        assert config.SPLIT_K == 2 and KERNEL.config_why_not(problem(*size), config) is None
-    with pytest.raises(ValueError, match="K is 64; a cluster shares two steps of 64 or more"):
-        dispatch.choose(problem(64, 64, 64), "cluster_split_k")
+        asked = problem(*size)
+        (config,) = kernel.configs(asked)
+        assert config.SPLIT_K == 2 and kernel.config_why_not(asked, config) is None
+        assert not kernel.policy.suits(asked)
+    with pytest.raises(ValueError, match=r"K is 64; .* shares two steps of 64 or more"):
+        dispatch.choose(problem(64, 64, 64), rung)
 
 
 @pytest.mark.parametrize("layout", ["NN", "NT"])

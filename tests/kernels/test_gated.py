@@ -19,7 +19,6 @@ from tritemm import budget, dispatch
 from tritemm.arch.tiles import HALVES, Cooperative
 from tritemm.compile import asm
 from tritemm.dispatch import cache
-from tritemm.dispatch.request import why_not
 from tritemm.problem import (
     GATED,
     INTERPRETED,
@@ -148,18 +147,6 @@ def test_tiles_whose_columns_are_two_halves():
         asked = problem(512, 1024, 256, "N" + major, activation="swiglu")
         tile = Cooperative(asked, Config(128, n, k))
         assert (refusal(HALVES, tile) is None) is can, (major, n, k)
-
-
-@pairs
-@pytest.mark.parametrize("layout", ["NN", "NT"])
-def test_all_configs_are_possible_ones(kernel, layout):
-    for M in (16, 4096):
-        asked = problem(M, 4096, 1024, layout, activation="swiglu")
-        configs = kernel.configs(asked)
-        assert configs
-        for config in configs:
-            assert kernel.config_why_not(asked, config) is None
-            assert why_not(kernel, asked, config) is None
 
 
 # What a launch is given

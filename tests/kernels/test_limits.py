@@ -11,7 +11,7 @@ from triton.runtime import interpreter
 
 import tritemm
 from tests.dispatch.choosing import A100, B200, H200, problem
-from tests.harness import DEVICE, operand, operands, run, rung_param
+from tests.harness import operands, run, rung_param
 from tritemm import dispatch
 from tritemm.arch import gemv, limits
 from tritemm.compile import asm
@@ -56,6 +56,12 @@ EDGES = [
     (TOP - 64, 8, 64),
     (TOP + 24, 1, 3),
 ]
+
+
+#: M, N, K of many tiles and few, of which some are long.
+OFFERED = [
+    (4096, 4096, 4096), (64, 5376, 5080), (8, 1280, 8192), (920, 136, 8904), (16, 4096, 1024),
+]  # fmt: skip
 
 
 class TestSizes:
@@ -218,40 +224,6 @@ def test_wide_indices_are_right(kernel, layout, monkeypatch):
     assert run(kernel, a[:, :1], b, pitch_gap=3) is None
 
 
-@pytest.mark.parametrize(
-    ("layout", "aligned", "way"),
-    [("N", False, "copy"), ("T", False, "turn"), ("T", True, "turn wide"), ("S", False, "gather")],
-)
-def test_wide_copies_are_right(layout, aligned, way, monkeypatch):
-    monkeypatch.setattr(packing.Copy, "wide", True)
-    packing._plan.cache_clear()
-    a = operand(33, 41, torch.int8, layout, aligned=aligned)
-    b = torch.zeros(41, 1, dtype=torch.int8, device=DEVICE)
-    asked = Problem.of(a, b, torch.empty(33, 1, dtype=torch.int32, device=DEVICE))
-    assert packing._plan(asked, "a").args["A_WAY"] == way
-    copy, *_ = packing.pack(asked, "a", a, b)
-    assert torch.equal(copy, a)
-    packing._plan.cache_clear()
-
-
-class TestCopies:
-    def test_more_than_a_launch_has_programs_for_are_refused(self):
-        asked = problem(3, 3, 3, batch=(2**30,))
-        assert packing.why_not(asked, "a") is None
-        reason = packing.why_not(asked, "ab")
-        assert reason == "to copy a and b, 2147483648 programs are needed, and a launch has at " \
-                         "most 2**31 - 1"  # fmt: skip
-        config = Config(64, 64, 64, PACK="ab")
-        with pytest.raises(ValueError, match="to copy a and b"):
-            dispatch.choose(asked, str(Request("tma", config)))
-
-    def test_auto_makes_none_that_are_far_larger_than_their_source(self):
-        assert candidates.packs(problem(4096, 4096, 3)) == ["", "ab"]
-        assert candidates.packs(problem(2**28, 4096, 3)) == [""]
-        assert candidates.packs(problem(2**22, 4096, 999)) == ["", "ab"]
-        assert candidates.packs(problem(2**23, 4096, 999)) == [""]
-
-
 class TestInt8:
     """Sums that may overflow: mma.sync saturates where WGMMA wraps."""
 
@@ -320,7 +292,25 @@ class TestConfigs:
             ("split_k", {"SPLIT_K": 129}, "SPLIT_K is 129; 128 parts are possible"),
             ("stream_k", {"SPLIT_K": 129}, "SPLIT_K is 129; 128 parts are possible"),
             ("multicast_split_k", {"SPLIT_K": 129, "CLUSTER": 2}, "128 parts are possible"),
-            ("cluster_split_k", {"SPLIT_K": 9}, "SPLIT_K is 9; clusters of 2 to 8"),
+            ("cluster_split_k", {}, "SPLIT_K is 1; clusters of 2 to 8 programs"),
+            ("cluster_split_k", {"SPLIT_K": 9}, "SPLIT_K is 9; clusters of 2 to 8 programs"),
+            ("cluster_split_k", {"SPLIT_K": 2, "BLOCK_N": 100}, "multiples of 8 up to 256"),
+            ("cluster_split_k", {"SPLIT_K": 2, "BLOCK_K": 96}, "multiples of 64 up to 256"),
+            ("cluster_split_k", {"SPLIT_K": 2, "num_stages": 20}, "Take fewer stages"),
+            ("cluster_split_k", {"SPLIT_K": 7, "BLOCK_M": 128, "BLOCK_N": 256, "num_warps": 8},
+             "take more stages"),
+            ("cluster_split_k", {"SPLIT_K": 2, "BLOCK_M": 192, "num_warps": 8},
+             "128 and 256 are possible with 8 warps"),
+            ("async", {"BLOCK_K": 8, "num_stages": 1}, "BLOCK_K is 8; 16 is the least here"),
+            ("async_stages", {"BLOCK_K": 16}, "BLOCK_K is 16; 32 is the least here"),
+            ("async", {"BLOCK_N": 8, "num_stages": 1}, "BLOCK_N is 8; 16 is the least here"),
+            ("async", {"BLOCK_M": 256, "BLOCK_N": 128, "num_stages": 1},
+             "registers per thread for sums"),
+            ("async", {"SHARED": "padded", "num_stages": 1},
+             "SHARED is 'padded'; this rung leaves no choice"),
+            ("tiled", {"SHARED": "plain"}, "SHARED is 'plain'; this rung leaves no choice"),
+            ("async_stages", {"BLOCK_M": 256, "BLOCK_K": 256},
+             "need 327680 bytes of shared memory"),
             ("cluster_pingpong", {}, "CLUSTER is 1; 2 or 4 programs can share"),
         ],
     )  # fmt: skip
@@ -347,15 +337,19 @@ class TestConfigs:
         assert reason == "4294967296 programs are needed, and a launch has at most 2**31 - 1"
 
     @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
-    @pytest.mark.parametrize("dtype", ["bf16", "fp32", "int8", "fp64"])
-    def test_what_is_offered_is_not_refused_when_it_is_named(self, rung, dtype):
-        for shape in [(4096, 4096, 4096), (64, 5376, 5080), (8, 1280, 8192), (920, 136, 8904)]:
-            asked = problem(*shape, "NT", asm.DTYPES[dtype])
-            if dtype == "bf16" and shape[0] % 16:
+    @pytest.mark.parametrize("how", ["bf16", "fp32", "int8", "fp64", "NN", "swiglu"])
+    def test_what_is_offered_is_not_refused_when_it_is_named(self, rung, how):
+        dtype, layout = asm.DTYPES.get(how, torch.bfloat16), how if how == "NN" else "NT"
+        more = {"activation": how} if how == "swiglu" else {}
+        for shape in OFFERED:
+            asked = problem(*shape, layout, dtype, **more)
+            if how == "bf16" and shape[0] % 16:
                 asked = into_fp32(asked)
             if rung.why_not(asked) is None:
-                for config in rung.configs(asked):
-                    assert rung.config_why_not(asked, config) is None, config
+                configs = rung.configs(asked)
+                assert configs
+                for config in configs:
+                    assert why_not(rung, asked, config) is None, config
 
 
 class TestTuned:
@@ -454,19 +448,6 @@ def test_a_row_and_a_column_near_two_to_the_31(kernel, axis):
         tritemm.matmul(two, one.expand(1, size), out=out.view(1, size), kernel=kernel)
     assert all(bool((part == 6).all()) for part in out.split(2**28))  # whole, it takes 2 GB
     assert bool((store[:2048] == 77).all()) and bool((store[2048 + size :] == 77).all())
-
-
-@pytest.mark.gpu
-@pytest.mark.large(5)
-def test_columns_to_copy_that_lie_two_to_the_31_apart():
-    """4 GB; the distance in units of 16 bytes is less than 2**31."""
-    store = torch.zeros(2 * TOP + 64, dtype=torch.int8, device="cuda")
-    a = store.as_strided((64, 3), (1, TOP))
-    a.copy_(torch.arange(192, dtype=torch.int8, device="cuda").view(64, 3))
-    b = torch.ones(3, 8, dtype=torch.int8, device="cuda")
-    asked = Problem.of(a, b, torch.empty(64, 8, dtype=torch.int32, device="cuda"))
-    assert packing._plan(asked, "a").args["A_WAY"] == "turn wide"
-    assert torch.equal(packing.pack(asked, "a", a, b)[0], a)
 
 
 @pytest.mark.gpu

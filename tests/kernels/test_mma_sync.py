@@ -49,24 +49,6 @@ def test_a_rung_has_the_stages_that_it_says(name, stages):
         assert reason is None or reason.startswith(f"num_stages is {count}; ")
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "sentence"),
-    [
-        ("async", {"BLOCK_K": 8}, "BLOCK_K is 8; 16 is the least here"),
-        ("async_stages", {"BLOCK_K": 16}, "BLOCK_K is 16; 32 is the least here"),
-        ("async", {"BLOCK_N": 8}, "BLOCK_N is 8; 16 is the least here"),
-        ("async", {"num_warps": 4}, "registers per thread for sums"),
-        ("async", {"SHARED": "padded"}, "SHARED is 'padded'; this rung leaves no choice"),
-        ("tiled", {"SHARED": "plain"}, "SHARED is 'plain'; this rung leaves no choice"),
-        ("async_stages", {"BLOCK_K": 128, "BLOCK_M": 128}, "need 262144 bytes of shared memory"),
-    ],
-)
-def test_configs_that_are_refused(name, changes, sentence):
-    rung, asked = find(name), problem(4096, 4096, 4096, "NT", torch.float16, L40S)
-    config = dataclasses.replace(rung.configs(asked)[0], **changes)
-    assert sentence in why_not(rung, asked, config)
-
-
 def test_the_output_in_place_of_the_tiles_fits_too():
     asked = problem(4096, 4096, 4096, "NT", torch.float16, L40S)
     wide = dataclasses.replace(asked, c=dataclasses.replace(asked.c, dtype=torch.float32))

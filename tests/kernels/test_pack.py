@@ -6,10 +6,15 @@ import math
 import pytest
 import torch
 
+from tests.dispatch.choosing import problem
 from tests.harness import DEVICE, operand, operands
+from tritemm import dispatch
+from tritemm.dispatch import candidates
+from tritemm.dispatch.request import Request
 from tritemm.kernels import pack as packing
 from tritemm.kernels.pack import pack
 from tritemm.problem import INTERPRETED, Problem
+from tritemm.spec import Config
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8]
 LAYOUTS = ["NN", "NT", "TN", "TT", "SS"]
@@ -148,3 +153,47 @@ def test_copies_past_two_to_the_31():
     copy, *_ = pack(problem_of(a, b), "a", a, b)
     for row in (0, 2**14, -1):
         assert torch.equal(copy[row], a[row])
+
+
+@pytest.mark.parametrize(
+    ("layout", "aligned", "way"),
+    [("N", False, "copy"), ("T", False, "turn"), ("T", True, "turn wide"), ("S", False, "gather")],
+)
+def test_wide_copies_are_right(layout, aligned, way, monkeypatch):
+    monkeypatch.setattr(packing.Copy, "wide", True)
+    packing._plan.cache_clear()
+    a = operand(33, 41, torch.int8, layout, aligned=aligned)
+    b = torch.zeros(41, 1, dtype=torch.int8, device=DEVICE)
+    assert packing._plan(problem_of(a, b), "a").args["A_WAY"] == way
+    check(a, b, "a")
+    packing._plan.cache_clear()
+
+
+def test_more_than_a_launch_has_programs_for_are_refused():
+    asked = problem(3, 3, 3, batch=(2**30,))
+    assert packing.why_not(asked, "a") is None
+    reason = packing.why_not(asked, "ab")
+    assert reason == "to copy a and b, 2147483648 programs are needed, and a launch has at " \
+                     "most 2**31 - 1"  # fmt: skip
+    with pytest.raises(ValueError, match="to copy a and b"):
+        dispatch.choose(asked, str(Request("tma", Config(64, 64, 64, PACK="ab"))))
+
+
+def test_auto_makes_none_that_are_far_larger_than_their_source():
+    assert candidates.packs(problem(4096, 4096, 3)) == ["", "ab"]
+    assert candidates.packs(problem(2**28, 4096, 3)) == [""]
+    assert candidates.packs(problem(2**22, 4096, 999)) == ["", "ab"]
+    assert candidates.packs(problem(2**23, 4096, 999)) == [""]
+
+
+@pytest.mark.gpu
+@pytest.mark.large(5)
+def test_columns_to_copy_that_lie_two_to_the_31_apart():
+    """4 GB; the distance in units of 16 bytes is less than 2**31."""
+    store = torch.zeros(2**32 + 64, dtype=torch.int8, device="cuda")
+    a = store.as_strided((64, 3), (1, 2**31))
+    a.copy_(torch.arange(192, dtype=torch.int8, device="cuda").view(64, 3))
+    b = torch.ones(3, 8, dtype=torch.int8, device="cuda")
+    asked = problem_of(a, b)
+    assert packing._plan(asked, "a").args["A_WAY"] == "turn wide"
+    assert torch.equal(pack(asked, "a", a, b)[0], a)
