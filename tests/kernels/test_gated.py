@@ -152,24 +152,21 @@ def test_tiles_whose_columns_are_two_halves():
 # What a launch is given
 
 
-def tile_of(desc, rows, columns):
-    """So many rows and columns of a descriptor's tensor; zeros outside."""
-    whole = desc.base.as_strided(desc.shape, desc.strides)
-    tile = torch.zeros(len(rows), len(columns))
-    some = [row for row in rows if row < desc.shape[0]]
-    others = [column for column in columns if column < desc.shape[1]]
-    tile[: len(some), : len(others)] = whole[some][:, others].float()
-    return tile
+def stage_of(desc, depth, columns, major):
+    """[K, columns] of B's tensor, as a descriptor has it; zeros outside."""
+    whole = desc.base.as_strided(desc.shape, desc.strides).float()
+    whole = F.pad(whole if major == "N" else whole.T, (0, 256))
+    return whole[:depth, columns.start : columns.stop]
 
 
-def followed(kernel, asked, config, a, b, c, bias=None):
+def followed(kernel, asked, config, a, b, c, bias):
     """C as a launch writes it: the kernel's steps on what it is called with."""
-    args = kernel.prepare(asked, config, a, b, c, *([] if bias is None else [bias])).args
+    args = kernel.prepare(asked, config, a, b, c, bias).args
     shape = {name: value.value for name, value in vars(args["SHAPE"]).items()}
     assert shape["GATED"] and shape["ACTIVATION"] == GATED[asked.epilogue.activation]
     n, epi = shape["BLOCK_N"], shape["EPI_N"]
     first = 1 << (n.bit_length() - 1)
-    half, depth = args["N"] // 2, range(asked.K)
+    half = args["N"] // 2
     for col in range(0, args["N"], n):
         gates, ups = [], []
         for desc, begin, width in (
@@ -183,19 +180,15 @@ def followed(kernel, asked, config, a, b, c, bias=None):
             columns = desc.shape[major == "N"] // 2
             for side, sums in enumerate((gates, ups)):
                 where = range(begin // 2 + side * columns, begin // 2 + side * columns + width // 2)
-                if major == "T":
-                    stage = tile_of(desc, where, depth)
-                else:
-                    stage = tile_of(desc, depth, where).T
-                sums.append(a.float() @ stage.T)
+                stage = stage_of(desc, asked.K, where, major)
+                sums.append(a.float() @ stage)
         gate, up = torch.cat(gates, 1), torch.cat(ups, 1)
         assert gate.shape[1] % epi == 0
         for i in range(gate.shape[1] // epi):
             place = col // 2 + i * epi
             inside = max(0, min(epi, half - place))
             x, y = (t[:, i * epi : i * epi + inside] for t in (gate, up))
-            if bias is not None:
-                x, y = x + bias[place : place + inside], y + bias[half + place :][:inside]
+            x, y = x + bias[place : place + inside], y + bias[half + place :][:inside]
             made = TORCHS[asked.epilogue.activation](x) * y
             c[:, place : place + inside] = made.to(c.dtype)
     if args["c_desc"] is not None:

@@ -31,10 +31,6 @@ TYPES = [
 EVEN, RAGGED = (4096, 4096, 4096), (1008, 784, 352)
 
 
-def name_of(types) -> str:
-    return "-".join(types.values())
-
-
 def per_config(job: asm.Job) -> list[asm.Job]:
     """The job with each config that its rung offers; none if the rung refuses.
 
