@@ -213,11 +213,8 @@ def test_a_launcher_that_moved_refuses(monkeypatch):
     backend = importlib.import_module("triton.backends.nvidia.compiler").CUDABackend
     asked = problem(512, 512, 512)
     assert KERNEL.why_not(asked) is None
-    try:
-        monkeypatch.setattr(backend, "pack_metadata", lambda self, metadata: (metadata.shared,) * 3)
-        triton_private.clusters_why_not.cache_clear()
-        with pytest.raises(ValueError, match="can't be told to launch clusters"):
-            dispatch.choose(asked, "cluster")
-    finally:
-        monkeypatch.undo()
-        triton_private.clusters_why_not.cache_clear()
+    monkeypatch.setattr(backend, "pack_metadata", lambda self, metadata: (metadata.shared,) * 3)
+    asked_anew = triton_private.clusters_why_not.__wrapped__
+    monkeypatch.setattr(clusters, "clusters_why_not", asked_anew)
+    with pytest.raises(ValueError, match="can't be told to launch clusters"):
+        dispatch.choose(asked, "cluster")

@@ -18,7 +18,7 @@ from triton.backends.nvidia import driver as nvidia
 from tritemm.compile import asm
 from tritemm.compile import driver as compiler
 from tritemm.dispatch.request import why_not
-from tritemm.problem import Problem
+from tritemm.problem import Problem, stored
 from tritemm.problem.config import Config
 from tritemm.rungs import RUNGS
 from tritemm.runtime import binding, maps
@@ -96,9 +96,7 @@ def normal(value):
 
 
 def operand(rows, cols, layout, batch=()):
-    if layout == "T":
-        return operand(cols, rows, "N", batch).mT
-    return torch.zeros(*batch, rows, cols, dtype=torch.bfloat16)
+    return stored(torch.zeros, *batch, rows, cols, layout=layout, dtype=torch.bfloat16)
 
 
 def problems():
