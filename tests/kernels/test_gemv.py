@@ -46,17 +46,23 @@ def test_k_is_split_in_every_way(layout, split, stages):
         assert run(KERNEL, a, b, config=config) is None
 
 
-def test_many_parts_are_added_in_several_loads():
-    """8 parts of 8 x 256 sums are more than are read at once."""
-    config = Config(8, 256, 32, num_warps=2, SPLIT_K=8)
-    assert run(KERNEL, *operands(7, 200, 250, torch.bfloat16), config=config) is None
+#: Configs with M, N, K: tiles of more rows and fewer, parts of 8 x 256 sums, which are more than
+#: are read at once, and operands that are exchanged for a single column.
+TILES = [
+    *(
+        (dataclasses.replace(CONFIG, BLOCK_M=tile), (rows, 40, 71))
+        for tile in (1, 4, 8)
+        for rows in (1, 2, 3, 4, 8, 9)
+    ),
+    (Config(8, 256, 32, num_warps=2, SPLIT_K=8), (7, 200, 250)),
+    (dataclasses.replace(CONFIG, SWAP=True), (75, 1, 66)),
+]
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 4, 8, 9])
-@pytest.mark.parametrize("tile", [1, 4, 8])
-def test_rows(rows, tile):
-    config = dataclasses.replace(CONFIG, BLOCK_M=tile)
-    assert run(KERNEL, *operands(rows, 40, 71, torch.float16, "NT"), config=config) is None
+@pytest.mark.parametrize(("config", "size"), TILES, ids=str)
+def test_tiles(config, size):
+    for layout in ("NN", "NT"):
+        assert run(KERNEL, *operands(*size, torch.bfloat16, layout), config=config) is None
 
 
 @pytest.mark.parametrize("split", [1, 2])
@@ -66,11 +72,6 @@ def test_batches_and_output_strides(split):
     b = operand(70, 45, torch.bfloat16, "T", batch=(1, 3)).expand(2, -1, -1, -1)
     assert run(KERNEL, a, b, config=config, pitch_gap=3) is None
     assert run(KERNEL, a, b, config=config, transposed=True) is None
-
-
-def test_swapped_operands_do_a_single_column():
-    config = dataclasses.replace(CONFIG, SWAP=True)
-    assert run(KERNEL, *operands(75, 1, 66, torch.bfloat16), config=config) is None
 
 
 def test_bits_do_not_depend_on_the_rows_beside():
