@@ -42,9 +42,7 @@ rungs = pytest.mark.parametrize("kernel", [rung_param(kernel) for kernel in RUNG
 
 def sweep(**parameters):
     """Parametrizes a test by `parameters`, each {id: value}, in the rows of `pairwise`."""
-    rows = pairwise(*map(list, parameters.values()))
-    sets = [pytest.param(*_picked(parameters, row), id="-".join(row)) for row in rows]
-    return pytest.mark.parametrize(tuple(parameters), sets)
+    return pytest.mark.parametrize(tuple(parameters), list(_sets(parameters)))
 
 
 def rung_sweep(**parameters):
@@ -52,17 +50,19 @@ def rung_sweep(**parameters):
 
     Rungs that need a GPU are a sweep of their own, so that no pair is left to them alone.
     """
-    sets = []
-    for needs_gpu in (False, True):
-        group = [kernel for kernel in RUNGS if (kernel.interpreted is None) is needs_gpu]
-        for kernel, *row in pairwise(group, *map(list, parameters.values())):
-            name = "-".join([*row, kernel.name])
-            sets.append(rung_param(kernel, *_picked(parameters, row), name=name))
-    return pytest.mark.parametrize(("kernel", *parameters), sets)
+    anywhere = {kernel.name: kernel for kernel in RUNGS if kernel.interpreted}
+    others = {kernel.name: kernel for kernel in RUNGS if not kernel.interpreted}
+    sets = [
+        *_sets(parameters | {"kernel": anywhere}),
+        *_sets(parameters | {"kernel": others}, pytest.mark.gpu),
+    ]
+    return pytest.mark.parametrize((*parameters, "kernel"), sets)
 
 
-def _picked(parameters, row):
-    return [values[name] for values, name in zip(parameters.values(), row, strict=True)]
+def _sets(parameters, *marks):
+    for row in pairwise(*map(list, parameters.values())):
+        values = [each[name] for each, name in zip(parameters.values(), row, strict=True)]
+        yield pytest.param(*values, id="-".join(row), marks=marks)
 
 
 def ids(values, name=str):

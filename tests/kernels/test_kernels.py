@@ -19,7 +19,7 @@ from tests.harness import (
     rung_sweep,
     rungs,
 )
-from tritemm import budget, dispatch, plan
+from tritemm import dispatch, plan
 from tritemm.problem import INTERPRETED, Problem
 from tritemm.rungs import RUNGS
 
@@ -236,14 +236,7 @@ def test_raster_orders(kernel, order):
 def test_infinities_and_nan_pass_through(kernel):
     a, b = operands(40, 40, TERMS, torch.float16)
     a[3, 5], b[7, 9] = torch.inf, torch.nan
-    guarded = Guarded.like((40, 40), torch.float16)
-    problem = Problem.of(a, b, guarded.tensor)
-    assert kernel.why_not(problem) is None
-    plan.run(kernel, problem, dispatch.best_config(kernel, problem), a, b, guarded.tensor)
-    want = budget.reference(a, b).half()
-    special = ~want.isfinite()
-    assert torch.equal(guarded.tensor.isnan(), want.isnan())
-    assert torch.equal(guarded.tensor[special].isinf(), want[special].isinf())
+    assert run(kernel, a, b) is None
 
 
 @rungs
