@@ -21,7 +21,6 @@ pytestmark = pytest.mark.host
 KERNEL = k15_cluster.KERNEL
 IN_TURNS = k16_cluster_pingpong.KERNEL
 IN_PARTS = k17_multicast_split_k.KERNEL
-LAYOUTS = ("NT", "NN", "TN", "TT")
 #: BLOCK_N, not a power of two, with slabs of one and two, shared and in turns; clusters of 2 and 4.
 WIDE = (
     Config(128, 80, 64, num_warps=8, num_stages=3, ORDER="grouped", CLUSTER=2),

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.kernels.test_cluster import CUT, FEW, LAYOUTS, ROW, WIDE, rung_of
+from tests.kernels.test_cluster import CUT, FEW, ROW, WIDE, rung_of
 from tests.kernels.test_cluster_split_k import SIZES, shape
 from tests.kernels.test_signs import faults
 from tests.sweep import EVERY
@@ -35,7 +35,7 @@ def jobs():
 
     Of those that are offered a few in turns; with TRITEMM_SWEEP=all every one in each layout.
     """
-    for i, layout in enumerate(LAYOUTS):
+    for i, layout in enumerate(asm.LAYOUTS):
         for rung in ("cluster", "cluster_pingpong"):
             own = asm.configs_of(asm.Job(rung, layout=layout))
             fitted = asm.configs_of(asm.Job(rung, layout=layout, **ROW))
