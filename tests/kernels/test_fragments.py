@@ -122,13 +122,8 @@ def test_lanes_load_each_bank_once(rows, warps):
     assert sorted(k for m, k in bases if k) == [1, 2, 4, 8]
 
 
-def name_of(value):
-    """Of a parameter, as an id."""
-    return value if isinstance(value, str) else f"{value.BLOCK_M}x{value.BLOCK_N}x{value.BLOCK_K}"
-
-
 @pytest.mark.gpu
-@pytest.mark.parametrize(("rung", "config"), GIVEN, ids=name_of)
+@pytest.mark.parametrize(("rung", "config"), GIVEN)
 @pytest.mark.parametrize("size", [(516, 260, 1028), (1028, 1004, 36), (260, 4, 2052), (4, 12, 4)])
 def test_products(rung, config, size):
     """Several tiles and rounds of the ring, edges inside a line, fewer steps than stages."""

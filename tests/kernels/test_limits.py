@@ -311,7 +311,6 @@ class TestConfigs:
             ("tiled", {"SHARED": "plain"}, "SHARED is 'plain'; this rung leaves no choice"),
             ("async_stages", {"BLOCK_M": 256, "BLOCK_K": 256},
              "need 327680 bytes of shared memory"),
-            ("cluster_pingpong", {}, "CLUSTER is 1; 2 or 4 programs can share"),
         ],
     )  # fmt: skip
     def test_limits(self, rung, fields, message):
