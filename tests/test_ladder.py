@@ -95,13 +95,10 @@ def test_generated_pages_are_fresh():
     assert stale() == [], "run `make docs`"
 
 
-def test_ladder_prints_every_rung():
+def test_ladder_prints_every_rung(capsys):
     assert tritemm.ladder() == RUNGS
     for kernel, line in zip(RUNGS, str(tritemm.ladder()).splitlines(), strict=True):
         assert line.split()[:2] == [f"{kernel.number:02}", kernel.name]
-
-
-def test_ladder_command(capsys):
     assert main(["ladder", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in rows] == [kernel.name for kernel in RUNGS]
