@@ -42,9 +42,7 @@ rungs = pytest.mark.parametrize("kernel", [rung_param(kernel) for kernel in RUNG
 
 def sweep(**parameters):
     """Parametrizes a test by `parameters`, each {id: value}, in the rows of `pairwise`."""
-    rows = pairwise(*map(list, parameters.values()))
-    sets = [pytest.param(*_picked(parameters, row), id="-".join(row)) for row in rows]
-    return pytest.mark.parametrize(tuple(parameters), sets)
+    return pytest.mark.parametrize(tuple(parameters), list(_sets(parameters)))
 
 
 def rung_sweep(**parameters):
@@ -52,17 +50,19 @@ def rung_sweep(**parameters):
 
     Rungs that need a GPU are a sweep of their own, so that no pair is left to them alone.
     """
-    sets = []
-    for needs_gpu in (False, True):
-        group = [kernel for kernel in RUNGS if (kernel.interpreted is None) is needs_gpu]
-        for kernel, *row in pairwise(group, *map(list, parameters.values())):
-            name = "-".join([*row, kernel.name])
-            sets.append(rung_param(kernel, *_picked(parameters, row), name=name))
-    return pytest.mark.parametrize(("kernel", *parameters), sets)
+    anywhere = {kernel.name: kernel for kernel in RUNGS if kernel.interpreted}
+    others = {kernel.name: kernel for kernel in RUNGS if not kernel.interpreted}
+    sets = [
+        *_sets(parameters | {"kernel": anywhere}),
+        *_sets(parameters | {"kernel": others}, pytest.mark.gpu),
+    ]
+    return pytest.mark.parametrize((*parameters, "kernel"), sets)
 
 
-def _picked(parameters, row):
-    return [values[name] for values, name in zip(parameters.values(), row, strict=True)]
+def _sets(parameters, *marks):
+    for row in pairwise(*map(list, parameters.values())):
+        values = [each[name] for each, name in zip(parameters.values(), row, strict=True)]
+        yield pytest.param(*values, id="-".join(row), marks=marks)
 
 
 def ids(values, name=str):
@@ -91,6 +91,12 @@ def operand(rows, cols, dtype, layout="N", batch=(), offset=0, aligned=False):
     return view
 
 
+def operands(M, N, K, dtype=torch.bfloat16, layout="NN", **options):
+    """A and B of a product, each as `operand` makes it."""
+    a, b = layout
+    return operand(M, K, dtype, a, **options), operand(K, N, dtype, b, **options)
+
+
 def _values(shape, dtype):
     if not dtype.is_floating_point:
         return torch.randint(-128, 128, shape, dtype=dtype, device=DEVICE)
@@ -109,7 +115,7 @@ class Guarded:
 
     tensor: torch.Tensor
     storage: torch.Tensor
-    before: torch.Tensor
+    poison: float
 
     @staticmethod
     def like(shape, dtype, pitch_gap=0, transposed=False):
@@ -118,27 +124,26 @@ class Guarded:
             rows, cols = cols, rows
         pitch = cols + pitch_gap
         count = math.prod(batch) * rows * pitch
-        storage = torch.empty(count + 2 * GUARD, dtype=dtype, device=DEVICE)
-        storage.fill_(_sentinel(dtype))
+        poison = _sentinel(dtype)
+        storage = torch.full((count + 2 * GUARD,), poison, dtype=dtype, device=DEVICE)
         tensor = storage[GUARD : GUARD + count].view(*batch, rows, pitch)[..., :cols]
         tensor = tensor.mT if transposed else tensor
-        return Guarded(tensor.view(shape) if len(shape) < 2 else tensor, storage, storage.clone())
-
-    @property
-    def poison(self):
-        """What it was filled with."""
-        return self.before[0]
+        return Guarded(tensor.view(shape) if len(shape) < 2 else tensor, storage, poison)
 
     def assert_untouched_outside(self):
         """Everything but the tensor's own elements still holds its first value."""
-        after = self.storage.clone()
-        inside = torch.as_strided(
-            after, self.tensor.shape, self.tensor.stride(), self.tensor.storage_offset()
-        )
-        expected = self.before.clone()
-        torch.as_strided(expected, inside.shape, inside.stride(), inside.storage_offset()).zero_()
-        inside.zero_()
-        torch.testing.assert_close(after, expected, rtol=0, atol=0, equal_nan=True)
+        outside = torch.ones_like(self.storage, dtype=torch.bool)
+        view = self.tensor.shape, self.tensor.stride(), self.tensor.storage_offset()
+        outside.as_strided(*view).zero_()
+        guards = self.storage[outside]
+        kept = torch.full_like(guards, self.poison)
+        torch.testing.assert_close(guards, kept, rtol=0, atol=0, equal_nan=True)
+
+
+def assert_right(c, a, b, **options):
+    """Each element of c is that of a @ b within its bound; see `budget.check`."""
+    verdict = budget.check(c, a, b, **options)
+    assert verdict.ok, verdict
 
 
 def run(
@@ -172,7 +177,7 @@ def run(
     if not INTERPRETED and a.is_floating_point():
         pairs.append(budget.exact_operands(a, b, accumulate))
     for x, y in pairs:
-        c.copy_(guarded.poison)
+        c.fill_(guarded.poison)
         wanted = ending
         if ending and ending.residual is c:
             c.copy_(operand(*c.shape[-2:], c.dtype, batch=c.shape[:-2]))

@@ -27,38 +27,26 @@ def pairwise(*parameters: Sequence[Any], every: bool = EVERY) -> list[tuple]:
     """
     if every or len(parameters) < 3 or not all(parameters):
         return list(itertools.product(*parameters))
-    longest_first = sorted(range(len(parameters)), key=lambda i: -len(parameters[i]))
-    sizes = [len(parameters[i]) for i in longest_first]
-    rows = [list(row) for row in itertools.product(range(sizes[0]), range(sizes[1]))]
-    for count in sizes[2:]:
-        _widen(rows, sizes[: len(rows[0])], count)
-    place = {i: column for column, i in enumerate(longest_first)}
-    found = [[values[row[place[i]]] for i, values in enumerate(parameters)] for row in rows]
-    return [tuple(row) for row in found]
-
-
-def _widen(rows: list[list[int]], sizes: Sequence[int], count: int) -> None:
-    """Give each row one of `count` values more, and add the rows of pairs that still lack."""
-    lacking = {
-        (column, value, new)
-        for column, size in enumerate(sizes)
-        for value in range(size)
-        for new in range(count)
-    }
-    used = collections.Counter()
-    for row in rows:
-        pairs = [[(column, value, new) for column, value in enumerate(row)] for new in range(count)]
-        new = max(range(count), key=lambda new: (len(lacking.intersection(pairs[new])), -used[new]))
-        lacking.difference_update(pairs[new])
-        used[new] += 1
-        row.append(new)
-    # A row for each pair that lacks, but those of other columns share rows.
-    added: list[dict[int, int]] = []
-    for column, value, new in sorted(lacking):
-        row = next((r for r in added if r[len(sizes)] == new and column not in r), None)
-        if row is None:
-            row = {len(sizes): new}
-            added.append(row)
-        row[column] = value
-    for index, row in enumerate(added):
-        rows.append([row.get(c, index % n) for c, n in enumerate((*sizes, count))])
+    cells = [[(column, i) for i in range(len(each))] for column, each in enumerate(parameters)]
+    longest_first = sorted(cells, key=len, reverse=True)
+    lacking = dict.fromkeys(
+        frozenset(pair)
+        for columns in itertools.combinations(longest_first, 2)
+        for pair in itertools.product(*columns)
+    )
+    used, rows = collections.Counter(), []
+    while lacking:
+        # A pair that lacks; then of each other column the value that meets most for the first time.
+        row = dict(next(iter(lacking)))
+        for column in longest_first:
+            if column[0][0] not in row:
+                gains = {
+                    cell: (sum(frozenset((cell, it)) in lacking for it in row.items()), -used[cell])
+                    for cell in column
+                }
+                row.update([max(gains, key=gains.get)])
+        used.update(row.items())
+        for pair in itertools.combinations(row.items(), 2):
+            lacking.pop(frozenset(pair), None)
+        rows.append(tuple(values[row[column]] for column, values in enumerate(parameters)))
+    return rows

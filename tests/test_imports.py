@@ -35,6 +35,7 @@ FLOORS = (
     ("__init__", "cli"),
     ("__main__",),
 )
+FLOOR = {entry: i for i, entries in enumerate(FLOORS) for entry in entries}
 #: What imports by a name that is made up at run time: the rungs, the facts of a bug report, and
 #: what may be missing.
 DYNAMIC = {"tritemm.cli.env", "tritemm.machine.needs", "tritemm.rungs"}
@@ -74,11 +75,8 @@ def imports(modules: Mapping[str, str], module: str) -> Iterator[str]:
 def place(module: str) -> tuple[int, str] | None:
     """Floor and entry of FLOORS; None if there is none."""
     names = module.split(".")[1:3]
-    for entry in (".".join(names), names[0]):
-        for i, floor in enumerate(FLOORS):
-            if entry in floor:
-                return i, entry
-    return None
+    entry = next((each for each in (".".join(names), names[0]) if each in FLOOR), None)
+    return entry and (FLOOR[entry], entry)
 
 
 def faults(modules: Mapping[str, str]) -> list[str]:
@@ -134,8 +132,7 @@ def test_only_arch_knows_the_number_of_a_compute_capability():
 
 
 def test_every_floor_is_lived_on():
-    entries = {place(module)[1] for module in sources()}
-    assert entries == {entry for floor in FLOORS for entry in floor}
+    assert {place(module)[1] for module in sources()} == set(FLOOR)
 
 
 def test_names_that_are_made_up_are_few():

@@ -1,6 +1,7 @@
 """The registry, the headers, the generated pages; and that a new rung costs two files."""
 
 import ast
+import inspect
 import itertools
 import json
 import os
@@ -18,7 +19,6 @@ from docs.generate import stale
 from perf.sources import files_of
 from tests.dispatch.choosing import problem
 from tests.harness import DEVICE
-from tests.kernels.test_kernels import rungs
 from tritemm import spec
 from tritemm.__main__ import main
 from tritemm.cli import demo
@@ -26,6 +26,7 @@ from tritemm.problem import INTERPRETED, Device
 from tritemm.rungs import RUNGS, STEPS
 
 ROOT = Path(__file__).resolve().parent.parent
+every_rung = pytest.mark.parametrize("kernel", RUNGS, ids=lambda kernel: kernel.name)
 
 
 def test_every_kernel_file_is_on_the_ladder_in_order():
@@ -33,8 +34,11 @@ def test_every_kernel_file_is_on_the_ladder_in_order():
     assert files == [kernel.module.rpartition(".")[2] for kernel in RUNGS]
 
 
-@rungs
-def test_header(kernel):
+@every_rung
+def test_a_rung_is_one_short_file_with_a_header(kernel):
+    """And the function has the rung's name, which profiles show."""
+    assert len(file_of(kernel).read_text().splitlines()) <= 200
+    assert kernel.fn.__name__ == f"{kernel.name}_kernel"
     lines = kernel.doc.strip().splitlines()
     assert len(lines) <= 12
     assert lines[0].startswith(f"{kernel.name}: ") and lines[0].endswith(".")
@@ -48,11 +52,7 @@ def file_of(kernel):
     return ROOT / "tritemm" / "kernels" / f"{kernel.module.rpartition('.')[2]}.py"
 
 
-def test_a_rung_is_one_short_file():
-    assert [kernel.name for kernel in RUNGS if len(file_of(kernel).open().readlines()) > 200] == []
-
-
-@pytest.mark.parametrize("kernel", RUNGS, ids=lambda kernel: kernel.name)
+@every_rung
 def test_a_rung_and_the_device_functions_that_it_uses_are_short(kernel):
     """At most 1300 lines: what a reader of one rung has to read, helpers of helpers included."""
     first, *others = files_of(file_of(kernel))
@@ -90,24 +90,15 @@ def test_a_step_adds_one_idea(below, kernel):
     assert 0 < sum(line.startswith(("<", ">")) for line in lines) <= 120
 
 
-@rungs
-def test_kernels_carry_their_word(kernel):
-    """Profiles show the function's name."""
-    assert kernel.fn.__name__ == f"{kernel.name}_kernel"
-
-
 @pytest.mark.once
 def test_generated_pages_are_fresh():
     assert stale() == [], "run `make docs`"
 
 
-def test_ladder_prints_every_rung():
+def test_ladder_prints_every_rung(capsys):
     assert tritemm.ladder() == RUNGS
     for kernel, line in zip(RUNGS, str(tritemm.ladder()).splitlines(), strict=True):
         assert line.split()[:2] == [f"{kernel.number:02}", kernel.name]
-
-
-def test_ladder_command(capsys):
     assert main(["ladder", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in rows] == [kernel.name for kernel in RUNGS]
@@ -135,16 +126,7 @@ def test_an_unknown_command_is_refused(capsys):
     assert "ladder" in capsys.readouterr().err
 
 
-def test_links_in_the_documentation_lead_somewhere():
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
-    for page in pages:
-        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
-
-
 def test_the_signature_in_the_docs_is_the_real_one():
-    import inspect
-
     text = (ROOT / "docs" / "semantics.md").read_text()
     written = re.search(r"`tritemm\.matmul\((.*?)\)`", text, re.DOTALL).group(1)
     names = [word.split("=")[0].strip() for word in written.replace("*,", "").split(",")]
@@ -159,11 +141,9 @@ def test_a_new_rung_is_a_file_and_a_line(tmp_path):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=ignore)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     source = RUNGS[1]
-    text = (ROOT / "tritemm" / "kernels" / f"k{source.number:02}_{source.name}.py").read_text()
+    text = file_of(source).read_text().replace(f"{source.name}_kernel", "toy_kernel")
     toy = tmp_path / "tritemm" / "kernels" / "k99_toy.py"
-    toy.write_text(
-        text.replace(f"{source.name}_kernel", "toy_kernel").replace(f'"""{source.name}:', '"""toy:')
-    )
+    toy.write_text(text.replace(f'"""{source.name}:', '"""toy:'))
     registry = tmp_path / "tritemm" / "rungs.py"
     last = f'"{RUNGS[-1].name}",\n'
     assert last in registry.read_text()

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import tritemm
-from tests.harness import operand, run, rung_param, rungs
+from tests.harness import operand, operands, run, rung_param, rungs
 from tools.stressed import by_hand, spread
 from tritemm import budget
 from tritemm.compile import asm
@@ -75,8 +75,7 @@ def test_the_engine_stores_what_was_fenced(kernel):
 @pytest.mark.parametrize("layout", ["NT", "TN"])
 def test_programs_take_many_tiles(kernel, layout):
     """Each goes round its ring many times, and from one tile to the next."""
-    a = operand(4100, 1032, BF16, layout[0], aligned=True)
-    b = operand(1032, 4200, BF16, layout[1], aligned=True)
+    a, b = operands(4100, 4200, 1032, BF16, layout, aligned=True)
     problem = Problem.of(a, b, torch.empty(4100, 4200, dtype=BF16, device="meta"))
     configs = kernel.configs(problem)
     for config in {configs[0]: None, configs[len(configs) // 2]: None, configs[-1]: None}:
@@ -103,8 +102,7 @@ def test_tiles_as_wide_as_any_multiple_of_8(name, rows, columns, warps, programs
         SPLIT_K=2 if "split" in name else 1, SWAP=swap,
     )  # fmt: skip
     for M, N in ((2 * columns - 7, 300 * rows), (300 * rows + 8, 2 * columns - 8)):
-        a = operand(M, 328, BF16, layout[0], aligned=True)
-        b = operand(328, N, BF16, layout[1], aligned=True)
+        a, b = operands(M, N, 328, BF16, layout, aligned=True)
         assert run(find(name), a, b, config=config) is None
 
 

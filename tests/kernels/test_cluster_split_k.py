@@ -1,4 +1,4 @@
-"""The rung whose clusters share K: what it compiles to, who adds up what, and what fits."""
+"""The rung whose clusters share K: who adds up what, and what fits."""
 
 import dataclasses
 import itertools
@@ -8,109 +8,24 @@ import pytest
 import torch
 
 from tests.dispatch.choosing import H200, matrix, problem
-from tests.sweep import EVERY
 from tritemm import dispatch
 from tritemm.arch.gpus import clusters_at_once
 from tritemm.compile import asm
 from tritemm.kernels import k18_cluster_split_k
-from tritemm.kernels.device import cluster_mainloop, exchange, wgmma
+from tritemm.kernels.device import exchange, wgmma
 from tritemm.problem import Problem
 from tritemm.spec import Config
 
 pytestmark = pytest.mark.host
 
 KERNEL = k18_cluster_split_k.KERNEL
-LAYOUTS = ("NT", "NN", "TN", "TT")
 #: M, N, K where every tile is offered, with many numbers of programs.
 SIZES = ((128, 6144, 4096), (768, 768, 65536), (1872, 280, 8128), (8192, 16, 8192), (1280, 8, 8192))
-#: Widths and depths that are not offered, with slabs of one and two.
-OTHERS = (
-    Config(64, 40, 192, num_warps=4, num_stages=3, ORDER="grouped", SPLIT_K=3),
-    Config(256, 112, 64, num_warps=8, num_stages=3, ORDER="grouped", SPLIT_K=2),
-    Config(128, 176, 64, num_warps=4, num_stages=3, ORDER="grouped", SPLIT_K=7),
-    Config(192, 160, 64, num_warps=12, num_stages=3, ORDER="grouped", SPLIT_K=5),
-)
-
-
-def jobs():
-    """Every tile that is offered, in one of the layouts, and of those above one in each.
-
-    With TRITEMM_SWEEP=all every tile in each layout.
-    """
-    for i, layout in enumerate(LAYOUTS):
-        own = {}
-        for M, N, K in SIZES:
-            job = asm.Job("cluster_split_k", layout=layout, M=M, N=N, K=K)
-            for config in asm.configs_of(job):
-                own.setdefault((config.BLOCK_M, config.BLOCK_N), (job, config))
-        chosen = [
-            *list(own.values())[slice(None) if EVERY else slice(i, None, 4)],
-            (job, OTHERS[i]),
-        ]
-        yield from (dataclasses.replace(job, config=config) for job, config in chosen)
-
-
-@pytest.fixture(scope="module")
-def codes():
-    """job -> its code."""
-    some = list(jobs())
-    return dict(zip(some, asm.compile_many(some, processes=1), strict=True))
 
 
 def shape(job):
-    """As the kernel sees it."""
-    return KERNEL.arguments.fixed(asm.problem_of(job), job.config)["SHAPE"]
-
-
-def test_one_wgmma_is_as_wide_as_the_tile(codes):
-    for job, code in codes.items():
-        assert isinstance(code, asm.Code), (job, code)
-        c = job.config
-        lines = c.BLOCK_M // 64 * c.BLOCK_K // 16
-        assert code.variants[f"HGMMA.64x{c.BLOCK_N}x16.F32.BF16"] == code.count("HGMMA") == lines
-        assert code.fits and not code.spills and not code.local
-
-
-def test_wgmma_is_not_serialised(codes):
-    """A fence for each line's products and two waits; a serialised one has many of both.
-
-    What consumers do alike may be shared code.
-    """
-    for job, code in codes.items():
-        consumers = job.config.num_warps // 4
-        assert code.sass.count("WARPGROUP.ARRIVE") == consumers * job.config.BLOCK_K // 64
-        assert consumers < code.sass.count("WARPGROUP.DEPBAR") <= 2 * consumers
-
-
-def test_registers_of_the_producer_are_uniform(codes):
-    """Otherwise ptxas makes a loop over the threads of every load."""
-    assert not [job for job, code in codes.items() if "BRA.U.ANY" in code.sass]
-
-
-def test_sums_go_from_registers_to_the_other_programs(codes):
-    """16 bytes of a thread for 8 columns of each slab; nothing goes by way of device memory.
-
-    Some of the consumers may share the code.
-    """
-    for job, code in codes.items():
-        c = job.config
-        sent, consumers = code.sass.count("STAS.128"), c.num_warps // 4
-        once = c.BLOCK_M // 64 * c.BLOCK_N // 8 // consumers
-        assert sent % once == 0 and 1 <= sent // once <= consumers
-        assert not code.count("LDG") and not code.count("ATOM") and not code.count("RED")
-
-
-def test_the_ring_is_where_shared_memory_begins(codes):
-    """The kernel addresses it so, and the word that Gluon writes shows where Gluon put it."""
-    for job, code in codes.items():
-        assert_ring(job, code)
-
-
-def assert_ring(job, code):
-    ring = cluster_mainloop.ring_bytes(
-        cluster_mainloop.stages_bytes(shape(job)) + exchange.gap_of(shape(job))
-    )
-    assert re.search(rf"\[%r\d+ ?\+ ?{ring - 512}\]|, {ring - 512};", code.ptx)
+    """As the kernel of a cluster sees it."""
+    return job.kernel.arguments.fixed(asm.problem_of(job), job.config)["SHAPE"]
 
 
 # Who adds up what
@@ -162,32 +77,22 @@ def test_each_program_adds_up_what_all_found_in_their_order(columns, programs):
             assert len(places) == programs
             found = [slots[p][slab][receiver, place] for p, place in enumerate(places)]
             assert found == [piece * asked.EPI_N + 8 * i] * programs
-
-
-def test_the_barrier_counts_the_bytes_that_are_sent():
-    for columns, programs in itertools.product((8, 40, 192), range(2, 9)):
-        config = Config(128, columns, 64, num_warps=8, num_stages=4, SPLIT_K=programs)
-        asked = shape(asm.Job("cluster_split_k", layout="NT", config=config))
-        got = dict.fromkeys(range(programs), 0)
-        for program, slab in itertools.product(range(programs), range(2)):
-            for receiver, _ in sent(asked, program, slab):
-                got[receiver] += 16 * 128
-        for rank, count in got.items():
-            own = (columns // asked.EPI_N - 1 - rank + programs) // programs
-            assert count == own * programs * exchange.slot_bytes(asked) < 2**20
+    for rank in range(programs):  # its barrier counts the bytes that are sent
+        own = (pieces - 1 - rank + programs) // programs
+        count = 16 * 128 * sum(receiver == rank for receiver, _ in written)
+        assert count == own * programs * exchange.slot_bytes(asked) < 2**20
 
 
 # What fits
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", asm.LAYOUTS)
 def test_what_is_offered_fits(size, layout):
     asked = problem(*size, layout=layout)
     offered = KERNEL.configs(asked)
     assert offered
     for config in offered:
-        assert KERNEL.config_why_not(asked, config) is None
         assert config.tiles(asked) <= clusters_at_once(config.SPLIT_K, H200)
         assert KERNEL.clusters(config) == config.SPLIT_K
 
@@ -197,30 +102,17 @@ def test_clusters_do_not_fill_all_sms():
     assert clusters_at_once(8, dataclasses.replace(H200, sms=8)) == 0
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"SPLIT_K": 9}, "clusters of 2 to 8 programs"),
-        ({"SPLIT_K": 1}, "clusters of 2 to 8 programs"),
-        ({"BLOCK_N": 100}, "multiples of 8 up to 256"),
-        ({"BLOCK_K": 96}, "multiples of 64 up to 256"),
-        ({"num_stages": 9}, "take fewer stages"),
-        ({"num_stages": 2, "SPLIT_K": 7}, "take more stages"),
-        ({"BLOCK_M": 192}, "128 and 256 are possible with 8 warps"),
-    ],
-)
-def test_what_does_not_fit_is_refused(change, message):
-    config = Config(**vars(Config(128, 256, 64, num_warps=8, num_stages=4, SPLIT_K=2)) | change)
-    assert message in KERNEL.config_why_not(problem(512, 512, 8192), config)
-
-
-def test_a_problem_of_many_tiles_has_a_config_all_the_same():
+@pytest.mark.parametrize("rung", ["multicast_split_k", "cluster_split_k"])
+def test_a_problem_of_many_tiles_or_few_steps_has_a_config_all_the_same(rung):
     """For who asks for the rung by name; one of a single step of K is refused."""
+    kernel = dispatch.find(rung)
     for size in [(8192, 8192, 8192), (64, 64, 65)]:
-        (config,) = KERNEL.configs(problem(*size))
-        assert config.SPLIT_K == 2 and KERNEL.config_why_not(problem(*size), config) is None
-    with pytest.raises(ValueError, match="K is 64; a cluster shares two steps of 64 or more"):
-        dispatch.choose(problem(64, 64, 64), "cluster_split_k")
+        asked = problem(*size)
+        (config,) = kernel.configs(asked)
+        assert config.SPLIT_K == 2 and kernel.config_why_not(asked, config) is None
+        assert not kernel.policy.suits(asked)
+    with pytest.raises(ValueError, match=r"K is 64; .* shares two steps of 64 or more"):
+        dispatch.choose(problem(64, 64, 64), rung)
 
 
 @pytest.mark.parametrize("layout", ["NN", "NT"])

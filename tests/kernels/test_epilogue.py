@@ -6,7 +6,8 @@ import itertools
 import pytest
 import torch
 
-from tests.harness import DEVICE, ids, operand, run, rung_param, rung_sweep
+from tests.harness import DEVICE, ids, operand, operands, run, rung_param, rung_sweep
+from tests.kernels.test_signs import expect_no_faults
 from tritemm.compile import asm
 from tritemm.problem import EpilogueInputs, Problem
 from tritemm.rungs import RUNGS
@@ -50,7 +51,7 @@ SHAPES = {
 @rung_sweep(ending=ENDINGS, shape=SHAPES, dtype=ids([BF16, HALF, FP32]), layout=ids(["NN", "NT"]))
 def test_every_rung(kernel, ending, shape, dtype, layout):
     M, N, K, batch = shape
-    a, b = operand(M, K, dtype, layout[0], batch), operand(K, N, dtype, layout[1], batch)
+    a, b = operands(M, N, K, dtype, layout, batch=batch)
     reason = run(kernel, a, b, ending=ending_of(ending, M, N, dtype, batch))
     if kernel not in FUSING:
         assert "sums as they are" in reason
@@ -67,7 +68,7 @@ def test_which_rungs_fuse():
 def test_every_config(kernel, layout):
     """Of a problem with several tiles and steps, the last of them incomplete; swapped as well."""
     M, N, K = 392, 456, 1096
-    a, b = operand(M, K, BF16, layout[0]), operand(K, N, BF16, layout[1])
+    a, b = operands(M, N, K, BF16, layout)
     ending = ending_of(ENDINGS["all-transposed"], M, N, BF16)
     problem = Problem.of(a, b, torch.empty(M, N, dtype=BF16, device=DEVICE))
     for config in kernel.configs(problem):
@@ -77,19 +78,18 @@ def test_every_config(kernel, layout):
 
 
 @pytest.mark.parametrize(
-    "job",
+    ("rung", "job"),
     [
-        asm.Job("persistent", N=768, residual=True),
-        asm.Job("persistent", N=768, dtype="fp16", accumulate="fp16", bias=True),
-        asm.Job("persistent", N=768, dtype="fp32", precision="tf32", layout="NT", residual=True),
-        asm.Job("tma", N=768, dtype="fp16", accumulate="fp16", bias=True, residual=True),
+        ("persistent", {"residual": True}),
+        ("persistent", {"dtype": "fp16", "accumulate": "fp16", "bias": True}),
+        ("persistent", {"dtype": "fp32", "precision": "tf32", "layout": "NT", "residual": True}),
+        ("tma", {"dtype": "fp16", "accumulate": "fp16", "bias": True, "residual": True}),
     ],
-    ids=lambda job: f"{job.rung}-{job.dtype}",
 )
-def test_what_is_added_finds_room(job):
+def test_what_is_added_finds_room(rung, job):
     """Triton exchanges it between threads, beside the stages and the output, in the largest tile
     that is offered."""
-    (code,) = asm.compile_many([job], "usage")
+    (code,) = asm.compile_many([asm.Job(rung, N=768, **job)], "usage")
     assert code.fits, f"{code.shared} bytes of shared memory"
 
 
@@ -103,6 +103,4 @@ def test_rungs_that_need_a_gpu_compile_with_all_of_it():
     ]
     # The last config is the one with the smallest tile, or nearly.
     jobs = [dataclasses.replace(job, config=asm.configs_of(job)[-1]) for job in jobs]
-    for job, code in zip(jobs, asm.compile_many(jobs, "usage"), strict=True):
-        assert isinstance(code, asm.Code), f"{job}: {code.reason}"
-        assert code.fits, f"{job}: {code.shared} bytes of shared memory"
+    expect_no_faults(jobs, "usage")

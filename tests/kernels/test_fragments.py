@@ -8,7 +8,7 @@ import torch
 
 import tritemm
 from tests.dispatch.choosing import problem
-from tests.harness import operand, run
+from tests.harness import operands, run
 from tests.kernels.test_signs import EVEN, RAGGED, expect_no_faults, per_config
 from tritemm import dispatch
 from tritemm.compile import asm
@@ -122,18 +122,13 @@ def test_lanes_load_each_bank_once(rows, warps):
     assert sorted(k for m, k in bases if k) == [1, 2, 4, 8]
 
 
-def name_of(value):
-    """Of a parameter, as an id."""
-    return value if isinstance(value, str) else f"{value.BLOCK_M}x{value.BLOCK_N}x{value.BLOCK_K}"
-
-
 @pytest.mark.gpu
-@pytest.mark.parametrize(("rung", "config"), GIVEN, ids=name_of)
+@pytest.mark.parametrize(("rung", "config"), GIVEN)
 @pytest.mark.parametrize("size", [(516, 260, 1028), (1028, 1004, 36), (260, 4, 2052), (4, 12, 4)])
 def test_products(rung, config, size):
     """Several tiles and rounds of the ring, edges inside a line, fewer steps than stages."""
     M, N, K = size
-    a, b = operand(M, K, torch.float32, "T"), operand(K, N, torch.float32, "T")
+    a, b = operands(M, N, K, torch.float32, "TT")
     kernel = dispatch.find(rung)
     splits = (1, 3) if rung == "split_k" and K > 1000 else (1,)
     for split in splits:
@@ -148,7 +143,7 @@ def test_products(rung, config, size):
 def test_bits_are_those_of_a_copy_along_k(rung, parts):
     """Whether WGMMA reads A in registers or in shared memory, and with which rows it does."""
     for M, N, K in ((516, 260, 1028), (2052, 1540, 2048)):
-        a, b = operand(M, K, torch.float32), operand(K, N, torch.float32)
+        a, b = operands(M, N, K, torch.float32)
         for config in [c for name, c in GIVEN if name == rung and c.BLOCK_K == 32]:
             if config.BLOCK_M * config.BLOCK_N > 2**14 and parts > 1:
                 continue

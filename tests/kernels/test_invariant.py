@@ -238,33 +238,61 @@ def test_a_plain_product_has_no_second_sum():
     assert parts.count("HGMMA") == 2 * plain.count("HGMMA")
 
 
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("K", [256, 777])
+def test_tf32_is_copied_along_k_where_the_rung_reads_no_other(layout, K):
+    orders = set()
+    for M in (1, 5, 8, 64, 1000, 5000):
+        for stored in ("N", "T"):
+            asked = problem(M, 512, K, stored + layout[1], dtype=torch.float32, precision="tf32")
+            choice = dispatch.choose(asked, WORD)
+            assert choice.kernel.why_not(choice.config.view(asked)) is None
+            orders.add((choice.kernel.name, dataclasses.replace(choice.config, PACK="")))
+    assert len(orders) == 1
+
+
+def test_fewer_stages_where_the_output_needs_the_room():
+    deep = Config(128, 256, 64, num_warps=8, num_stages=4, ORDER="grouped", CLUSTER=2)
+    cluster, asked = dispatch.find("cluster"), problem(512, 511, 512)
+    asked = dataclasses.replace(asked, c=dataclasses.replace(asked.c, dtype=torch.float32))
+    assert "shared memory" in why_not(cluster, asked, deep)
+    assert invariant._shallower(cluster, asked, deep).num_stages == 3
+    with pytest.raises(ValueError, match="batch_invariant=True can't have cluster"):
+        invariant._shallower(cluster, asked, dataclasses.replace(deep, num_warps=2))
+
+
 # What only a GPU shows
 
 
-def bits(c):
+def randn(*shape, dtype=BF16):
+    return torch.randn(*shape, device="cuda", dtype=dtype)
+
+
+def bits(a, b, **options):
+    """The product's, as integers."""
+    return as_integers(tritemm.matmul(a, b, batch_invariant=True, **options))
+
+
+def as_integers(c):
     return c.view({2: torch.int16, 4: torch.int32}[c.element_size()])
 
 
-def differing(x, w, whole, **options):
-    """Those M of `SPREAD` at which rows of x @ w.mT are not those of `whole`."""
-    flags = [
-        (bits(tritemm.matmul(x[:M], w.mT, batch_invariant=True, **options)) != whole[:M]).any()
-        for M in SPREAD
-    ]
-    return [M for M, flag in zip(SPREAD, torch.stack(flags).tolist(), strict=True) if flag]
+def differing(whole, multiply):
+    """Those M of `SPREAD` at which the bits of `multiply(M)` are not those rows of `whole`."""
+    spread = [M for M in SPREAD if len(whole) > M]
+    flags = [(multiply(M) != whole[:M]).any() for M in spread]
+    return [M for M, flag in zip(spread, torch.stack(flags).tolist(), strict=True) if flag]
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("N", "K"), LAYERS)
 def test_bits_of_rows_alone_and_in_batches(N, K):
-    x = torch.randn(ROWS, K, device="cuda", dtype=BF16)
-    w = torch.randn(N, K, device="cuda", dtype=BF16)
-    whole = bits(tritemm.matmul(x, w.mT, batch_invariant=True))
-    assert not differing(x, w, whole)
+    x, w = randn(ROWS, K), randn(N, K)
+    whole = bits(x, w.mT)
+    assert not differing(whole, lambda M: bits(x[:M], w.mT))
     weights = torch.stack((w, w.flip(0), w))
     for M in (1, 16, 64, 200, 1024):
-        many = torch.stack((x[:M], x[-M:], x[1000 : 1000 + M]))
-        got = bits(tritemm.matmul(many, weights.mT, batch_invariant=True))
+        got = bits(torch.stack((x[:M], x[-M:], x[1000 : 1000 + M])), weights.mT)
         assert torch.equal(got[0], whole[:M])
         assert torch.equal(got[1], whole[-M:].flip(1))
         assert torch.equal(got[2], whole[1000 : 1000 + M])
@@ -274,48 +302,48 @@ def test_bits_of_rows_alone_and_in_batches(N, K):
 @pytest.mark.parametrize("layout", ["NN", "TN", "TT"])
 def test_bits_of_other_layouts(layout):
     N, K = 1280, 4104
-    x = torch.randn(ROWS, K, device="cuda", dtype=BF16)
-    w = torch.randn(N, K, device="cuda", dtype=BF16)
-    whole = bits(tritemm.matmul(x, w.mT, batch_invariant=True))
+    x, w = randn(ROWS, K), randn(N, K)
+    whole = bits(x, w.mT)
     b = w.mT.contiguous() if layout[1] == "N" else w.mT
     for M in (1, 8, 64, 200, 1000, ROWS):
         a = x[:M].mT.contiguous().mT if layout[0] == "T" else x[:M]
-        assert torch.equal(bits(tritemm.matmul(a, b, batch_invariant=True)), whole[:M])
+        assert torch.equal(bits(a, b), whole[:M])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("stored", ["N", "T"])
+def test_bits_of_tf32(stored):
+    x, b = randn(256, 1000, dtype=torch.float32).mT, randn(512, 256, dtype=torch.float32).mT
+    whole = bits(x, b, precision="tf32")
+    for M in (1, 5, 8, 64, 999):
+        a = x[:M].contiguous() if stored == "N" else x[:M].mT.contiguous().mT
+        assert torch.equal(bits(a, b, precision="tf32"), whole[:M])
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("K", [2056, 4360])
 def test_bits_of_what_is_not_finite_and_of_zeros(K):
     """Zeros of either sign, infinities and NaN, next to where K is cut and at its end."""
-    x = torch.randn(1024, K, device="cuda", dtype=BF16)
-    w = -torch.rand(136, K, device="cuda", dtype=BF16)
+    x, w = randn(1024, K), -torch.rand(136, K, device="cuda", dtype=BF16)
     x[::7], x[1::7] = 0.0, -0.0
     for row, value in ((2, torch.inf), (3, -torch.inf), (4, torch.nan)):
         for i, k in enumerate((0, 767, 768, K - 1)):
             x[row + 7 * i, k] = value
-    whole = bits(tritemm.matmul(x, w.mT, batch_invariant=True))
-    assert [M for M in SPREAD if M < 1024 and differs(x[:M], w, whole)] == []
-
-
-def differs(x, w, whole):
-    return not torch.equal(bits(tritemm.matmul(x, w.mT, batch_invariant=True)), whole[: len(x)])
+    assert not differing(bits(x, w.mT), lambda M: bits(x[:M], w.mT))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("accumulate", [torch.float32, torch.float16])
 def test_bits_of_an_epilogue_and_of_fp16(accumulate):
     N, K = 768, 5000
-    x = torch.randn(ROWS, K, device="cuda", dtype=torch.float16) / 50
-    w = torch.randn(N, K, device="cuda", dtype=torch.float16)
-    bias, residual = (torch.randn(*s, device="cuda").half() for s in ((N,), (ROWS, N)))
+    x, w = randn(ROWS, K, dtype=torch.float16) / 50, randn(N, K, dtype=torch.float16)
+    bias, residual = (randn(*s, dtype=torch.float16) for s in ((N,), (ROWS, N)))
     options = {"bias": bias, "activation": "gelu", "alpha": 0.7, "accumulate": accumulate}
 
     def multiply(M):
-        more = options | {"residual": residual[:M]}
-        return bits(tritemm.matmul(x[:M], w.mT, batch_invariant=True, **more))
+        return bits(x[:M], w.mT, residual=residual[:M], **options)
 
-    whole = multiply(ROWS)
-    assert [M for M in SPREAD if not torch.equal(multiply(M), whole[:M])] == []
+    assert not differing(multiply(ROWS), multiply)
 
 
 @pytest.mark.gpu
@@ -325,9 +353,7 @@ def test_bits_of_an_epilogue_and_of_fp16(accumulate):
 )
 def test_parts_are_all_added(rung, M, N, K, batch):
     """Of small integers, whose sums are exact; one program has many tiles, or one."""
-    a = torch.randn(*batch, M, K, device="cuda").to(BF16)
-    b = torch.randn(*batch, N, K, device="cuda").to(BF16).mT
-    a, b = budget.exact_operands(a, b)
+    a, b = budget.exact_operands(randn(*batch, M, K), randn(*batch, N, K).mT)
     c = torch.empty(*batch, M, N, device="cuda", dtype=BF16)
     want = budget.reference(a, b).to(BF16)
     asked = Problem.of(a, b, c)
@@ -344,12 +370,11 @@ def test_parts_are_all_added(rung, M, N, K, batch):
 def test_bits_of_every_candidate(rung, K):
     """Of one rung against one product of another: K whole, in 5 parts, and with odd pitches."""
     M, N = 72, 136
-    a = torch.randn(M, K, device="cuda", dtype=BF16)
-    b = torch.randn(N, K, device="cuda", dtype=BF16).mT
-    want = bits(tritemm.matmul(a, b, batch_invariant=True))
+    a, b = randn(M, K), randn(N, K).mT
+    want = bits(a, b)
     c = torch.empty(M, N, device="cuda", dtype=BF16)
     asked = Problem.of(a, b, c)
     for kernel, config in every_candidate(asked):
         if kernel.name == rung:
             plan.run(kernel, asked, config, a, b, c.fill_(torch.nan))
-            assert torch.equal(bits(c), want), config
+            assert torch.equal(as_integers(c), want), config

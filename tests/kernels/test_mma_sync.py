@@ -1,12 +1,14 @@
 """The rungs on mma.sync by hand: layouts of shared memory, configs that they take, barriers."""
 
 import dataclasses
+import itertools
 
 import pytest
 import torch
 
 from docs.pictures.banks import BANKS, CHUNK, place, ways
 from tests.dispatch.choosing import A100, H200, L40S, matrix, problem
+from tests.kernels.test_signs import expect_no_faults, per_config
 from tests.sweep import EVERY
 from tritemm import dispatch
 from tritemm.compile import asm
@@ -49,24 +51,6 @@ def test_a_rung_has_the_stages_that_it_says(name, stages):
         assert reason is None or reason.startswith(f"num_stages is {count}; ")
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "sentence"),
-    [
-        ("async", {"BLOCK_K": 8}, "BLOCK_K is 8; 16 is the least here"),
-        ("async_stages", {"BLOCK_K": 16}, "BLOCK_K is 16; 32 is the least here"),
-        ("async", {"BLOCK_N": 8}, "BLOCK_N is 8; 16 is the least here"),
-        ("async", {"num_warps": 4}, "registers per thread for sums"),
-        ("async", {"SHARED": "padded"}, "SHARED is 'padded'; this rung leaves no choice"),
-        ("tiled", {"SHARED": "plain"}, "SHARED is 'plain'; this rung leaves no choice"),
-        ("async_stages", {"BLOCK_K": 128, "BLOCK_M": 128}, "need 262144 bytes of shared memory"),
-    ],
-)
-def test_configs_that_are_refused(name, changes, sentence):
-    rung, asked = find(name), problem(4096, 4096, 4096, "NT", torch.float16, L40S)
-    config = dataclasses.replace(rung.configs(asked)[0], **changes)
-    assert sentence in why_not(rung, asked, config)
-
-
 def test_the_output_in_place_of_the_tiles_fits_too():
     asked = problem(4096, 4096, 4096, "NT", torch.float16, L40S)
     wide = dataclasses.replace(asked, c=dataclasses.replace(asked.c, dtype=torch.float32))
@@ -103,18 +87,16 @@ def test_single_elements_are_few_for_each_thread(name, layout):
 @pytest.mark.parametrize("layout", asm.LAYOUTS)
 def test_own_configs_have_no_local_memory(layout):
     """Every config; the architectures take turns with configs and layouts, unless all is swept."""
-    jobs = [
-        asm.Job(name, 90, layout=layout, dtype="fp16", config=index)
-        for name in ("async_pg2s", "async_stages")
-        for index in range(len(asm.configs_of(asm.Job(name, 90, layout=layout, dtype="fp16"))))
-    ]
+    jobs = []
+    for name in ("async_pg2s", "async_stages"):
+        jobs += per_config(asm.Job(name, 90, layout=layout, dtype="fp16"))
+    turns = itertools.cycle([80, 90] if asm.LAYOUTS.index(layout) % 2 == 0 else [90, 80])
     jobs = [
         dataclasses.replace(job, sm=sm)
-        for turn, job in enumerate(jobs, start=asm.LAYOUTS.index(layout))
-        for sm in ((80, 90) if EVERY else ((80, 90)[turn % 2],))
+        for job in jobs
+        for sm in ((80, 90) if EVERY else (next(turns),))
     ]
-    for code in asm.compile_many(jobs, "usage"):
-        assert code.spills == 0, f"{code.rung} {code.arch} {code.config}"
+    expect_no_faults(jobs, "usage")
 
 
 @pytest.mark.parametrize("device", [A100, H200], ids=lambda device: device.name)

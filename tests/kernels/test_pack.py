@@ -1,21 +1,23 @@
 """Copies for TMA: every way of reading, every edge; what lies around a source must not matter."""
 
+import itertools
 import math
 
 import pytest
 import torch
 
-from tests.harness import DEVICE, operand
+from tests.dispatch.choosing import problem
+from tests.harness import DEVICE, operand, operands
+from tritemm import dispatch
+from tritemm.dispatch import candidates
+from tritemm.dispatch.request import Request
 from tritemm.kernels import pack as packing
 from tritemm.kernels.pack import pack
 from tritemm.problem import INTERPRETED, Problem
+from tritemm.spec import Config
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8]
 LAYOUTS = ["NN", "NT", "TN", "TT", "SS"]
-
-
-def short(value):
-    return str(value).removeprefix("torch.")
 
 
 def problem_of(a, b):
@@ -45,50 +47,41 @@ def check(a, b, operands="ab"):
     return target
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=short)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("aligned", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_types_and_layouts(layout, dtype):
-    a = operand(45, 83, dtype, layout[0])
-    b = operand(83, 37, dtype, layout[1])
-    target = check(a, b)
+def test_types_and_layouts(layout, aligned, dtype):
+    """8-bit and 32-bit operands may need a turn although TMA could read them."""
+    target = check(*operands(130, 141, 83, dtype, layout, aligned=aligned))
     if dtype.itemsize != 2 or layout == "SS":
         assert target.layout == "NT"  # K is contiguous
     else:
         assert target.layout == layout
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=short)
-@pytest.mark.parametrize("aligned", [False, True])
-def test_aligned_lines_are_turned_too(dtype, aligned):
-    """8-bit and 32-bit operands may need it although TMA could read them."""
-    a = operand(130, 208, dtype, "T", aligned=aligned)
-    b = operand(208, 144, dtype, "N", aligned=aligned)
-    check(a, b)
-
-
 @pytest.mark.parametrize("offset", range(9))
-@pytest.mark.parametrize("dtype", [torch.int8, torch.bfloat16, torch.float32], ids=short)
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bfloat16, torch.float32], ids=str)
 def test_odd_addresses(dtype, offset):
     """Every distance of the first element from an 8-byte word; NaN stands before and after."""
-    a = operand(11, 29, dtype, "N", offset=offset)
-    b = operand(29, 13, dtype, "T", offset=offset)
+    a, b = operands(11, 13, 29, dtype, "NT", offset=offset)
     check(a, b)
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 31, 32, 33, 127, 128, 129, 255, 257, 1030])
-def test_lines_of_every_length(length):
-    """Shorter than a word, shorter than a tile, one tile and a little more, several tiles."""
-    check(operand(9, length, torch.bfloat16), operand(length, 5, torch.bfloat16, "T"))
+#: Lines shorter than a word, shorter than a tile, one tile and a little more, several tiles.
+LENGTHS = [1, 2, 3, 4, 5, 31, 32, 33, 127, 128, 129, 255, 257, 1030]
 
 
-@pytest.mark.parametrize("rows", [1, 2, 31, 33, 260])
-@pytest.mark.parametrize("columns", [1, 7, 100])
-def test_few_and_many_lines(rows, columns):
-    check(operand(rows, columns, torch.float16), operand(columns, rows, torch.float16, "N"))
+@pytest.mark.parametrize(
+    ("rows", "terms"),
+    [*((9, n) for n in LENGTHS), *itertools.product([1, 2, 31, 33, 260], [1, 7, 100])],
+)
+def test_few_and_many_lines_of_every_length(rows, terms):
+    for layout in "NT":
+        check(operand(rows, terms, torch.bfloat16), operand(terms, rows, torch.bfloat16, layout))
 
 
 @pytest.mark.parametrize("operands", ["a", "b", "ab"])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8], ids=short)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8], ids=str)
 def test_one_operand_or_both(operands, dtype):
     check(operand(20, 33, dtype), operand(33, 41, dtype), operands)
 
@@ -96,7 +89,7 @@ def test_one_operand_or_both(operands, dtype):
 @pytest.mark.parametrize(
     "batches", [((5,), (5,)), ((2, 3), (2, 3)), ((1,), (4,)), ((3, 1), (1, 2))]
 )
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8], ids=short)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8], ids=str)
 def test_batches(batches, dtype):
     """Distinct batches are copied, broadcast ones stay broadcast."""
     shape = torch.broadcast_shapes(*batches)
@@ -154,3 +147,47 @@ def test_copies_past_two_to_the_31():
     copy, *_ = pack(problem_of(a, b), "a", a, b)
     for row in (0, 2**14, -1):
         assert torch.equal(copy[row], a[row])
+
+
+@pytest.mark.parametrize(
+    ("layout", "aligned", "way"),
+    [("N", False, "copy"), ("T", False, "turn"), ("T", True, "turn wide"), ("S", False, "gather")],
+)
+def test_wide_copies_are_right(layout, aligned, way, monkeypatch):
+    monkeypatch.setattr(packing.Copy, "wide", True)
+    packing._plan.cache_clear()
+    a = operand(33, 41, torch.int8, layout, aligned=aligned)
+    b = torch.zeros(41, 1, dtype=torch.int8, device=DEVICE)
+    assert packing._plan(problem_of(a, b), "a").args["A_WAY"] == way
+    check(a, b, "a")
+    packing._plan.cache_clear()
+
+
+def test_more_than_a_launch_has_programs_for_are_refused():
+    asked = problem(3, 3, 3, batch=(2**30,))
+    assert packing.why_not(asked, "a") is None
+    reason = packing.why_not(asked, "ab")
+    assert reason == "to copy a and b, 2147483648 programs are needed, and a launch has at " \
+                     "most 2**31 - 1"  # fmt: skip
+    with pytest.raises(ValueError, match="to copy a and b"):
+        dispatch.choose(asked, str(Request("tma", Config(64, 64, 64, PACK="ab"))))
+
+
+def test_auto_makes_none_that_are_far_larger_than_their_source():
+    assert candidates.packs(problem(4096, 4096, 3)) == ["", "ab"]
+    assert candidates.packs(problem(2**28, 4096, 3)) == [""]
+    assert candidates.packs(problem(2**22, 4096, 999)) == ["", "ab"]
+    assert candidates.packs(problem(2**23, 4096, 999)) == [""]
+
+
+@pytest.mark.gpu
+@pytest.mark.large(5)
+def test_columns_to_copy_that_lie_two_to_the_31_apart():
+    """4 GB; the distance in units of 16 bytes is less than 2**31."""
+    store = torch.zeros(2**32 + 64, dtype=torch.int8, device="cuda")
+    a = store.as_strided((64, 3), (1, 2**31))
+    a.copy_(torch.arange(192, dtype=torch.int8, device="cuda").view(64, 3))
+    b = torch.ones(3, 8, dtype=torch.int8, device="cuda")
+    asked = problem_of(a, b)
+    assert packing._plan(asked, "a").args["A_WAY"] == "turn wide"
+    assert torch.equal(pack(asked, "a", a, b)[0], a)

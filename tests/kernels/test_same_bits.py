@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import tritemm
-from tests.harness import DEVICE, operand
+from tests.harness import DEVICE, operand, operands
 from tritemm import plan
 from tritemm.problem import ACTIVATIONS, GATED
 from tritemm.runtime import binding, fast_path
@@ -137,7 +137,7 @@ def test_a_call_of_every_ending(dtype):
 @pytest.mark.parametrize("way", ["plans", "bindings"])
 def test_a_later_call_that_goes_another_way_is_seen(way, monkeypatch):
     """The check itself: of calls whose plan, or whose launch, is another one the second time."""
-    a, b = operand(5, 8, HALF), operand(8, 16, HALF)
+    a, b = operands(5, 16, 8, HALF)
     calls = []
 
     def make():

@@ -31,10 +31,6 @@ TYPES = [
 EVEN, RAGGED = (4096, 4096, 4096), (1008, 784, 352)
 
 
-def name_of(types) -> str:
-    return "-".join(types.values())
-
-
 def per_config(job: asm.Job) -> list[asm.Job]:
     """The job with each config that its rung offers; none if the rung refuses.
 
@@ -198,31 +194,29 @@ def test_narrow_tiles_of_an_output_by_columns():
 # The checks above can fail: each of these has the fault that it is checked for.
 
 
-@pytest.fixture(scope="module")
-def tensor_core_rung():
-    """The first rung that multiplies large tiles, by its own signs, through pointers."""
-    return next(k for k in RUNGS if "HGMMA" in k.signs[90][0] and 80 in k.signs)
+#: The first rung that multiplies large tiles, by its own signs, through pointers.
+TENSOR_CORE = next(k for k in RUNGS if "HGMMA" in k.signs[90][0] and 80 in k.signs)
 
 
-def test_a_missing_and_a_forbidden_sign_are_faults(tensor_core_rung):
-    code = asm.compile_many([asm.Job(tensor_core_rung.name)], "mix", processes=1)[0]
-    required, forbidden = tensor_core_rung.signs[90]
+def test_a_missing_and_a_forbidden_sign_are_faults():
+    code = asm.compile_many([asm.Job(TENSOR_CORE.name)], "mix", processes=1)[0]
+    required, forbidden = TENSOR_CORE.signs[90]
     assert faults(code, required, forbidden) == []
     assert faults(code, (*required, "UTMALDG"), forbidden) == ["no UTMALDG"]
     assert faults(code, (), ("HGMMA",)) == [f"{code.count('HGMMA')} HGMMA"]
     # Signs of one architecture don't hold on another: HMMA on sm_80 is HGMMA on sm_90.
-    assert "no HMMA" in faults(code, *tensor_core_rung.signs[80])
+    assert "no HMMA" in faults(code, *TENSOR_CORE.signs[80])
 
 
-def test_a_fence_for_every_wgmma_is_a_fault(tensor_core_rung):
-    code = asm.compile_many([asm.Job(tensor_core_rung.name)], "mix", processes=1)[0]
+def test_a_fence_for_every_wgmma_is_a_fault():
+    code = asm.compile_many([asm.Job(TENSOR_CORE.name)], "mix", processes=1)[0]
     products = code.count("HGMMA")
     serial = dataclasses.replace(code, variants={**code.variants, "WARPGROUP.ARRIVE": products})
     assert faults(serial) == [f"{products} fences for {products} WGMMA"]
 
 
-def test_spills_and_too_much_shared_memory_are_faults(tensor_core_rung):
-    job = asm.Job(tensor_core_rung.name, config=Config(256, 128, 16, num_warps=4))
+def test_spills_and_too_much_shared_memory_are_faults():
+    job = asm.Job(TENSOR_CORE.name, config=Config(256, 128, 16, num_warps=4))
     mix, usage = (asm.compile_many([job], d, processes=1)[0] for d in ("mix", "usage"))
     assert mix.local > 0
     assert mix.spills == usage.spills > 0
@@ -231,9 +225,9 @@ def test_spills_and_too_much_shared_memory_are_faults(tensor_core_rung):
     assert faults(huge) == [f"{usage.limit + 1} bytes of shared memory, of {usage.limit}"]
 
 
-def test_a_refusal_and_a_compiler_error_are_faults(tensor_core_rung):
+def test_a_refusal_and_a_compiler_error_are_faults():
     config = Config(100, 128, 64)  # tiles are powers of two
-    broken = asm.compile_many([asm.Job(tensor_core_rung.name, config=config)], processes=1)[0]
+    broken = asm.compile_many([asm.Job(TENSOR_CORE.name, config=config)], processes=1)[0]
     assert isinstance(broken, asm.Refusal)
     assert broken.by == "compiler"
     assert faults(broken)[0].startswith("refused by the compiler: ")

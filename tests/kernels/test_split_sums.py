@@ -1,9 +1,9 @@
-"""How the programs that share K agree on who adds up what, run by threads in place of programs."""
+"""How the programs that share K agree on who adds up what, in turns that are drawn."""
 
+import contextlib
 import random
 import subprocess
 import sys
-import threading
 import types
 
 import pytest
@@ -18,56 +18,48 @@ from tritemm.spec import Config
 pytestmark = pytest.mark.host
 
 
+class Paused(Exception):
+    """A program has done one operation."""
+
+
 class Memory:
-    """A word, and threads that come to it in an order that `rng` draws."""
+    """A word, on which programs do one operation each time that it is their turn.
 
-    def __init__(self, parts: int, rng: random.Random):
-        self.word = 0
-        self.rng = rng
-        self.may_go = [threading.Semaphore(0) for _ in range(parts)]
-        self.waits = threading.Semaphore(0)
-        self.here = threading.local()
-        self.mine = [0] * parts
+    Whoever has its turn runs from its beginning again, and is told what its operations gave.
+    """
 
-    def turn(self):
-        """Until the schedule comes to this thread."""
-        self.waits.release()
-        self.may_go[self.here.part].acquire()
+    word = 0
 
     def atomic_add(self, word, value, sem, scope):
-        self.turn()
-        before, self.word = self.word, self.word + value
-        return before
+        return self.operation(lambda before: before + value)
 
     def atomic_or(self, word, value, sem, scope):
-        self.turn()
-        before, self.word = self.word, self.word | value
-        return before
+        return self.operation(lambda before: before | value)
 
     def store(self, word, value):
-        self.turn()
-        self.word = value
+        self.operation(lambda before: value)
 
-    def run(self, arrive, owners: int):
-        parts = len(self.mine)
+    def operation(self, change):
+        if self.known:
+            return self.known.pop(0)
+        if self.turn_is_over:
+            raise Paused
+        self.turn_is_over = True
+        before, self.word = self.word, change(self.word)
+        self.given.append(before)
+        return before
 
-        def one(part):
-            self.here.part = part
-            self.turn()
-            self.mine[part] = arrive("word", part, parts, owners)
-            running.discard(part)
-            self.waits.release()
-
-        running = set(range(parts))
-        threads = [threading.Thread(target=one, args=(part,)) for part in range(parts)]
-        for thread in threads:
-            thread.start()
-            self.waits.acquire()
+    def run(self, arrive, parts, owners, rng):
+        """What each of the parts returns, in turns that `rng` draws."""
+        running, mine = {part: [] for part in range(parts)}, [0] * parts
         while running:
-            self.may_go[self.rng.choice(sorted(running))].release()
-            self.waits.acquire()
-        for thread in threads:
-            thread.join()
+            part = rng.choice(sorted(running))
+            self.given = running[part]
+            self.known, self.turn_is_over = list(self.given), False
+            with contextlib.suppress(Paused):
+                mine[part] = arrive("word", part, parts, owners)
+                del running[part]
+        return mine
 
 
 #: Constants of the layout of the word.
@@ -95,13 +87,13 @@ def test_each_share_is_taken_once_whoever_comes_and_leaves(parts, owners, patien
     rng = random.Random(parts * patience)
     takers = set()
     for _ in range(40):
-        memory = Memory(parts, rng)
-        memory.run(arriving(memory, patience), owners)
+        memory = Memory()
+        found = memory.run(arriving(memory, patience), parts, owners, rng)
         assert memory.word == 0
-        taken = [i for mine in memory.mine for i in range(owners) if mine >> i & 1]
+        taken = [i for mine in found for i in range(owners) if mine >> i & 1]
         assert sorted(taken) == list(range(owners))
-        assert not any(mine >> owners for mine in memory.mine)
-        takers.add(sum(bool(mine) for mine in memory.mine))
+        assert not any(mine >> owners for mine in found)
+        takers.add(sum(bool(mine) for mine in found))
     # With patience each takes its own; without, those that are not the last leave.
     assert max(takers) == owners if patience == 1000 else min(takers) < owners
 

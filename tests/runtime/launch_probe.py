@@ -8,17 +8,17 @@ comparison; `python -m tests.runtime.launch_probe` exits with 1 at the first dif
 from __future__ import annotations
 
 import dataclasses
-import sys
+import functools
 import types
 
 import torch
 import triton
-from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia import driver as nvidia
 
 from tritemm.compile import asm
+from tritemm.compile import driver as compiler
 from tritemm.dispatch.request import why_not
-from tritemm.problem import Problem
+from tritemm.problem import Problem, stored
 from tritemm.problem.config import Config
 from tritemm.rungs import RUNGS
 from tritemm.runtime import binding, maps
@@ -37,16 +37,8 @@ BOXES = (
     ("cluster_split_k", Config(64, 24, 128, num_warps=4, num_stages=3, SPLIT_K=2), 24),
 )
 recorded: list[tuple] = []
-
-
-class Recorder:
-    """In place of the C function; no Python function either."""
-
-    def __call__(self, *args) -> None:
-        recorded.append(args)
-
-
-record = Recorder()
+#: In place of the C function; no Python function either.
+record = functools.partial(lambda *args: recorded.append(args))
 
 
 class Utils:
@@ -69,14 +61,11 @@ class Utils:
         return {"max_shared_mem": asm.DEVICES[90].shared, "sm_90": True}
 
 
-class Driver:
+class Driver(compiler._Driver):
     """An H200 that only its driver knows."""
 
     utils = Utils()
     launcher_cls = nvidia.CudaLauncher
-
-    def get_current_target(self):
-        return GPUTarget("cuda", 90, 32)
 
     def get_current_device(self):
         return 0
@@ -84,13 +73,10 @@ class Driver:
     def get_current_stream(self, device):
         return STREAM
 
-    def get_device_capability(self, *device):
-        return 9, 0
-
 
 def install() -> None:
     """Make Triton believe in it."""
-    triton.runtime.driver.set_active(Driver())
+    triton.runtime.driver.set_active(Driver(90))
     maps.current_device = lambda: 0
     nvidia.library_dirs = list
     nvidia.compile_module_from_src = lambda **_: types.SimpleNamespace(launch=record)
@@ -110,9 +96,7 @@ def normal(value):
 
 
 def operand(rows, cols, layout, batch=()):
-    if layout == "T":
-        return operand(cols, rows, "N", batch).mT
-    return torch.zeros(*batch, rows, cols, dtype=torch.bfloat16)
+    return stored(torch.zeros, *batch, rows, cols, layout=layout, dtype=torch.bfloat16)
 
 
 def problems():
@@ -137,7 +121,7 @@ def small(kernel, problem):
 
 def compare(kernel, a, b, c) -> str:
     """One line; raises AssertionError where the two launches differ."""
-    problem = dataclasses.replace(Problem.of(a, b, c), device=asm.DEVICES[90])
+    problem = Problem.of(a, b, c, device=asm.DEVICES[90])
     reason = kernel.why_not(problem)
     if reason:
         return f"{kernel.name}: {reason}"
@@ -166,7 +150,7 @@ def compare_factors(kernel) -> str:
     a, b, c = next(problems())
     bias, residual = torch.zeros(c.shape[1], dtype=c.dtype), torch.zeros_like(c)
     fields = {"residual": residual, "bias": bias.dtype, "alpha": True, "beta": True}
-    problem = dataclasses.replace(Problem.of(a, b, c, **fields), device=asm.DEVICES[90])
+    problem = Problem.of(a, b, c, device=asm.DEVICES[90], **fields)
     config = small(kernel, problem)
     recorded.clear()
     bound = []
@@ -186,7 +170,7 @@ def compare_boxes(rung: str, config: Config, lines: int) -> str:
     """One line: of a share of B whose lines are no power of two, the map has the box, in both."""
     a, b = operand(640, 192, "N"), operand(192, 640, "T")
     c = operand(640, 640, "N")
-    problem = dataclasses.replace(Problem.of(a, b, c), device=asm.DEVICES[90])
+    problem = Problem.of(a, b, c, device=asm.DEVICES[90])
     kernel = asm.find(rung)
     assert kernel.config_why_not(problem, config) is None, rung
     operands = kernel._operands(problem, config, a, b, c)
@@ -204,25 +188,22 @@ def compare_boxes(rung: str, config: Config, lines: int) -> str:
     return f"{rung}: a box of {lines} lines"
 
 
-def moved() -> None:
-    """Without one of the names, `launch` is Triton's own."""
+def compare_moved() -> str:
+    """One line: without one of Triton's names, the launch of what isn't loaded is its own."""
     del nvidia.make_tensordesc_arg
+    binding._LOADED.clear()
     a, b, c = next(problems())
-    problem = dataclasses.replace(Problem.of(a, b, c), device=asm.DEVICES[90])
+    problem = Problem.of(a, b, c, device=asm.DEVICES[90])
     kernel = asm.find("tma")
-    config = kernel.configs(problem)[-1]
-    call = kernel.prepare(problem, config, a, b, c)
+    call = kernel.prepare(problem, kernel.configs(problem)[-1], a, b, c)
     for _ in range(2):
         short = binding.bind(kernel.fn, call.grid, call.args, call.options, (a, b, c), 0)
         assert short is None, "the binding is taken"
-    print("tma: Triton's own launch")
+    return "tma: Triton's own launch"
 
 
-def main(what: str = "same") -> int:
+if __name__ == "__main__":
     install()
-    if what == "moved":
-        moved()
-        return 0
     for kernel in RUNGS:
         if hasattr(kernel, "fn"):
             for operands in problems():
@@ -231,8 +212,4 @@ def main(what: str = "same") -> int:
         print(compare_boxes(rung, config, lines), flush=True)
     for name in ("pipelined", "tma", "split_k"):
         print(compare_factors(asm.find(name)), flush=True)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    print(compare_moved())

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tritemm.machine import driver
-from tritemm.runtime import workspace
+from tritemm.runtime import launches, workspace
 
 pytestmark = pytest.mark.latest
 
@@ -140,3 +140,31 @@ def test_counters_without_a_gpu():
         workspace.counters(torch.device("cpu"), 3), torch.zeros(3, dtype=torch.int32)
     )
     assert workspace.counters(torch.device("meta"), 3).device.type == "meta"
+
+
+def test_launches_place_copies_sums_and_counters(monkeypatch):
+    """One piece of memory for each call, in which no two of them meet; counters apart."""
+    memory, seen = [], []
+
+    def empty(size, stride, dtype):
+        memory.append(torch.empty(size, dtype=dtype))
+        return memory[-1]
+
+    zeros = torch.zeros(8, dtype=torch.int32)
+    monkeypatch.setattr(launches, "empty_strided", empty)
+    monkeypatch.setattr(launches, "current_stream", lambda index: 7)
+    monkeypatch.setattr(workspace, "counters_of", lambda *asked: seen.append(asked) or zeros)
+    calls = [lambda stream, addresses: seen.append((stream, addresses)) for _ in range(2)]
+    room = workspace.Room(300, torch.float64, 5)
+    launch = launches.Launches(0, calls, copies=(1000, 24), room=room)
+    launch(16, 32, 48)
+    launch(16, 32, 48)
+    asked, (stream, addresses), again = seen[:3]
+    assert asked == (0, 7, 5) and stream == 7 and again == (stream, addresses)
+    a, b, c, first, second, sums, counters = addresses
+    assert (a, b, c, counters) == (16, 32, 48, zeros.data_ptr())
+    begin, end = memory[0].data_ptr(), memory[0].data_ptr() + memory[0].numel()
+    assert begin == first and first + 1000 <= second and second + 24 <= sums
+    assert sums + 8 * 300 <= end
+    assert not any((address - begin) % 128 for address in (first, second, sums))
+    assert memory[0].data_ptr() != memory[1].data_ptr(), "each call has its own"
