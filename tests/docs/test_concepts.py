@@ -77,7 +77,7 @@ def test_every_generated_part_is_on_a_page():
 
 #: The map's rows: the words of each test are its name.
 TESTS = re.findall(
-    r"\[([^\]]+)\]\(\.\./\.\./(tests/\w+\.py)\) \|$", (PAGES / "map.md").read_text(), re.M
+    r"\[([^\]]+)\]\(\.\./\.\./(tests/[\w/]+\.py)\) \|$", (PAGES / "map.md").read_text(), re.M
 )
 
 
