@@ -163,14 +163,14 @@ def _functions(source: str, arch: str) -> tuple[cubin.Function, ...]:
     return cubin.compile_cubin(source, arch, flags).functions
 
 
+_worker = functools.cache(pool.Worker)
+
+
 def _triton(job: Job) -> tuple[dict[str, int], dict[str, int]]:
-    worker = pool.take()
     try:
-        found = worker.ask(compile_here, job)
+        return _worker().ask(compile_here, job)
     except pool.Ended as error:
         raise RuntimeError(f"{job.entry}, {job.way.name}, sm_{job.arch}: {error}") from None
-    pool.keep(worker)
-    return found
 
 
 def compile_here(job: Job) -> tuple[dict[str, int], dict[str, int]]:

@@ -12,7 +12,7 @@ import dataclasses
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, get_args
@@ -34,7 +34,6 @@ from ..problem import (
 from ..rungs import RUNGS, find
 from ..spec import TRITON_DTYPE, Config, Kernel
 from . import pool
-from .driver import standing_for
 from .sass import (
     count_instructions,
     count_of,
@@ -43,7 +42,6 @@ from .sass import (
     instruction_table,
     parse_usage,
     run_tool,
-    tail,
 )
 
 #: What may become of sums, and of pairs of them.
@@ -209,12 +207,12 @@ def compile_many(
     Without `processes`, jobs are compiled in this process, or in one worker process where
     kernels are interpreted; compiling here swaps Triton's active driver for as long as it takes,
     so no other thread may launch kernels meanwhile. With `processes`, that many workers share
-    the jobs. A worker takes about three seconds to start, once: it stays for later calls. If the
+    the jobs. A worker takes about three seconds to start: it stays a while for later calls. If the
     compiler takes it down, the job that did it is a Refusal, and a new worker does the rest.
 
     Raises:
         ValueError: `detail` is not one of `DETAILS`, or a config index is out of range.
-        RuntimeError: a worker does not start, or nvdisasm does not read its binaries.
+        RuntimeError: nvdisasm does not read the binaries.
 
     Example:
         >>> from tritemm.compile import asm
@@ -223,13 +221,15 @@ def compile_many(
         True
     """
     _one_of("detail", detail, DETAILS)
-    for job in jobs:
-        _check_config(job)
     if processes is None and not INTERPRETED:
-        made = [_compile_here(job, detail) for job in jobs]
+        made = [_compiled(job, detail, pool.compile_here) for job in jobs]
     else:
-        with ThreadPoolExecutor(processes or 1) as pool:
-            made = list(pool.map(lambda job: _ask_worker(job, detail), jobs))
+        with pool.shared() as compilers, ThreadPoolExecutor(processes or 1) as threads:
+
+            def ask(*item, with_code: bool) -> pool.Compiled:
+                return compilers.submit(item, with_code).result()
+
+            made = list(threads.map(lambda job: _compiled(job, detail, ask), jobs))
     if detail == "mix":
         _count_instructions(made)
     return [one.code if isinstance(one, _Compiled) else one for one in made]
@@ -262,47 +262,40 @@ def _count_instructions(made: Sequence[_Compiled | Refusal]) -> None:
             one.code = dataclasses.replace(one.code, mix=mix, variants=variants)
 
 
-def _ask_worker(job: Job, detail: str) -> _Compiled | Refusal:
-    worker = pool.take()
-    try:
-        result = worker.ask(_compile_here, job, detail)
-    except pool.Ended as error:
-        return Refusal(job.rung, job.sm, str(error), "compiler")
-    pool.keep(worker)
-    return result
-
-
-def _compile_here(job: Job, detail: str) -> _Compiled | Refusal:
+def _compiled(job: Job, detail: str, compile: Callable) -> _Compiled | Refusal:
+    """What `compile`, a function like `pool.compile_here`, makes of a job."""
     problem, kernel, config = problem_of(job), job.kernel, job.config
     own = not isinstance(config, Config)
-    view = problem if own else config.view(problem)
-    if reason := kernel.why_not(view):
+    if reason := kernel.why_not(problem if own else config.view(problem)):
         return Refusal(job.rung, job.sm, reason)
     if own:
-        config = kernel.configs(problem)[config]
-    try:
-        call = kernel.prepare(view, config, *pool.operands(view))
-        with standing_for(job.sm):
-            compiled = kernel.fn.warmup(**call.args, **call.options, grid=call.grid)
-        code = Code(
-            rung=job.rung,
-            arch=job.sm,
-            problem=str(problem),
-            config=str(config),
-            shared=compiled.metadata.shared,
-            warps=compiled.metadata.num_warps,
-            **_read(compiled, detail),
-        )
-        return _Compiled(code, compiled.asm["cubin"])
-    except Exception as error:  # the compiler raises whatever it likes
-        return Refusal(job.rung, job.sm, f"{type(error).__name__}: {tail(str(error))}", "compiler")
+        configs = kernel.configs(problem)
+        if not 0 <= config < len(configs):
+            raise ValueError(
+                f"{job.rung} has {len(configs)} config{'s' * (len(configs) > 1)} for this problem, "
+                f"from 0; there is no {config}"
+            )
+        config = configs[config]
+    made = compile(job.rung, problem, config, with_code=True)
+    if not made.code:
+        return Refusal(job.rung, job.sm, made.error, "compiler")
+    code = Code(
+        rung=job.rung,
+        arch=job.sm,
+        problem=str(problem),
+        config=str(config),
+        shared=made.shared,
+        warps=made.code["warps"],
+        **_read(made.code, detail),
+    )
+    return _Compiled(code, made.code["cubin"])
 
 
-def _read(compiled, detail: str) -> dict[str, Any]:
+def _read(code: Mapping[str, Any], detail: str) -> dict[str, Any]:
     """The fields of `Code` that are read from one binary; the mix alone is left to the caller."""
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder, "kernel.cubin")
-        cubin.write_bytes(compiled.asm["cubin"])
+        cubin.write_bytes(code["cubin"])
         registers, spills = parse_usage(run_tool("cuobjdump", "-res-usage", str(cubin)))
         fields: dict[str, Any] = {"registers": registers, "spills": spills}
         if detail != "text":
@@ -310,7 +303,7 @@ def _read(compiled, detail: str) -> dict[str, Any]:
         # Data-flow analysis only annotates branches, and takes a third of the time.
         sass = run_tool("nvdisasm", "-ndf", "-c", str(cubin))
     mix, variants = count_instructions(sass)
-    return fields | {"mix": mix, "variants": variants, "ptx": compiled.asm["ptx"], "sass": sass}
+    return fields | {"mix": mix, "variants": variants, "ptx": code["ptx"], "sass": sass}
 
 
 def _operands(job: Job) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -448,16 +441,6 @@ def _integer(option: str, text: str) -> int:
         return int(text)
     except ValueError:
         raise ValueError(f"{option} takes integers, not {text!r}") from None
-
-
-def _check_config(job: Job) -> None:
-    if isinstance(job.config, int):
-        count = len(configs_of(job))
-        if count and not 0 <= job.config < count:
-            raise ValueError(
-                f"{job.rung} has {count} config{'s' * (count > 1)} for this problem, "
-                f"from 0; there is no {job.config}"
-            )
 
 
 def _one_of(what: str, value, known) -> None:

@@ -22,9 +22,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -49,6 +50,7 @@ class Compiled:
     """What became of one item: `error` is None, or why the config can't run.
 
     `shared` is bytes per program; `seconds` is the worker's time, little where the cache had it.
+    `code` is what was asked for of the kernel: its number of warps, "ptx" and "cubin".
     """
 
     name: str
@@ -57,24 +59,17 @@ class Compiled:
     shared: int = 0
     seconds: float = 0.0
     error: str | None = None
+    code: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def compile_all(
-    items: Sequence[Item],
-    workers: int | None = None,
-    progress: Callable[[Compiled], None] = lambda result: None,
-) -> list[Compiled]:
+def compile_all(items: Sequence[Item]) -> list[Compiled]:
     """Compile every item and say what became of each, in order; a failure is a result.
 
-    `workers` is the number of processes, by default one per core up to `WORKERS`; to start one
-    takes some seconds. `progress` is called in this thread, in the order of `items`.
+    Of workers there is one per core, up to `WORKERS`; to start one takes some seconds.
     """
-    with Compilers(workers) as compilers:
-        results = []
-        for future in [compilers.submit(item) for item in items]:
-            results.append(future.result())
-            progress(results[-1])
-    return results
+    with Compilers() as compilers:
+        futures = [compilers.submit(item) for item in items]
+        return [future.result() for future in futures]
 
 
 class Compilers:
@@ -91,13 +86,13 @@ class Compilers:
         self._closed = False
         atexit.register(self.close)
 
-    def submit(self, item: Item) -> Future[Compiled]:
+    def submit(self, item: Item, with_code: bool = False) -> Future[Compiled]:
         """The future result of one item; it holds no exception."""
         assert not self._closed
         likely = likeness(*item)
         lane = self._owner.get(likely) or min(self._lanes, key=lambda lane: len(lane.waiting))
         self._owner[likely] = lane
-        return lane.submit(item)
+        return lane.submit(item, with_code)
 
     def close(self) -> None:
         """End the workers; what was not begun is dropped."""
@@ -137,12 +132,13 @@ def shared() -> Iterator[Compilers]:
     finally:
         with _SHARING:
             _users -= 1
-            _closing = threading.Timer(IDLE, _close_kept)
+            _closing = threading.Timer(IDLE, close_idle)
             _closing.daemon = True
             _closing.start()
 
 
-def _close_kept() -> None:
+def close_idle() -> None:
+    """End the `shared` workers that nobody uses; new ones get the environment as it is then."""
     global _kept
     with _SHARING:
         if _kept and not _users:
@@ -158,86 +154,62 @@ def _cores() -> int:
 
 
 def likeness(name: str, problem: Problem, config: Config) -> tuple:
-    """Equal for items that Triton compiles to one kernel, as far as arguments decide.
-
-    Of an integer argument a compiled kernel knows whether it is 1 and whether 16 divides it.
-    """
+    """Equal for items that Triton compiles to one kernel, as far as arguments decide."""
     view = config.view(problem)
-    sizes = _integers(dataclasses.astuple(view))
-    kinds = [(number == 1, number % 16 == 0, number >= 2**31) for number in sizes]
-    types = tuple(matrix.dtype for matrix in (view.a, view.b, view.c))
-    aligned = tuple(matrix.aligned for matrix in (view.a, view.b, view.c))
     even = view.K % config.BLOCK_K == 0
-    batched = view.batch > 1
-    far = view.wide, view.long
-    return (name, config, *kinds, *types, *aligned, even, batched, *far, view.accumulate)
+    sizes = view.batch > 1, view.wide, view.long
+    return name, config, even, *sizes, _kind(dataclasses.astuple(view))
 
 
-def _integers(values) -> Iterator[int]:
-    for value in values:
-        if isinstance(value, tuple):
-            yield from _integers(value)
-        elif isinstance(value, int) and not isinstance(value, bool):
-            yield value
+def _kind(value):
+    """Of an integer, what a compiled kernel knows: whether it is 1, and whether 16 divides it."""
+    if isinstance(value, tuple):
+        return tuple(map(_kind, value))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value == 1, value % 16 == 0, value >= 2**31
+    return value
 
 
 class _Lane:
-    """One worker process, started when there is work and again if the compiler takes it down."""
+    """One worker, and what waits for it."""
 
     def __init__(self, limit: float):
         self.limit = limit
         self.waiting: set[Future] = set()
-        self.items: queue.SimpleQueue[tuple[Future, Item] | None] = queue.SimpleQueue()
+        self.work: queue.SimpleQueue[tuple | None] = queue.SimpleQueue()
         # No executor's, whose work is waited for when this process ends.
         self.thread = threading.Thread(target=self._run, daemon=True)
-        self.worker: Worker | None = None
-        self.closed = False
-        self.lock = threading.Lock()
+        self.worker = Worker()
 
-    def submit(self, item: Item) -> Future[Compiled]:
+    def submit(self, item: Item, with_code: bool) -> Future[Compiled]:
         future: Future[Compiled] = Future()
         self.waiting.add(future)
         future.add_done_callback(self.waiting.discard)
-        self.items.put((future, item))
+        self.work.put((future, item, with_code))
         if self.thread.ident is None:
             self.thread.start()
         return future
 
     def _run(self) -> None:
-        while (work := self.items.get()) is not None:
-            future, item = work
-            if future.set_running_or_notify_cancel():
-                future.set_result(self._compile(item))
-
-    def _compile(self, item: Item) -> Compiled:
-        try:
-            with self.lock:
-                if self.closed:
-                    raise Ended("the compiler was ended before it began")
-                if self.worker is None:
-                    self.worker = Worker()
-            return self.worker.ask(compile_here, *item, limit=self.limit)
-        except Exception as error:  # it did not start, or ended over this item
-            with self.lock:
-                if self.worker is not None:
-                    self.worker.close()
-                    self.worker = None
-            return Compiled(*item, error=str(error))
+        while (work := self.work.get()) is not None:
+            future, item, with_code = work
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                made = self.worker.ask(compile_here, *item, with_code, limit=self.limit)
+            except Exception as error:  # it did not start, or ended over this item
+                made = Compiled(*item, error=str(error))
+            future.set_result(made)
 
     def close(self) -> None:
         """Drop what was not begun, and end what was."""
         for future in tuple(self.waiting):
             future.cancel()
-        with self.lock:
-            self.closed = True
-            if self.worker is not None:
-                self.worker.kill()
-        self.items.put(None)
-        if self.thread.ident is not None:
-            self.thread.join()
-        if self.worker is not None:
-            self.worker.close()
-            self.worker = None
+        self.work.put(None)
+        while self.thread.is_alive():  # it may be about to start the worker
+            self.worker.kill()
+            self.thread.join(0.1)
+        self.worker.close()
 
 
 class Ended(RuntimeError):
@@ -257,10 +229,12 @@ serve()
 class Worker:
     """A process that calls functions; pickled calls go in, pickled results come out.
 
-    It takes about three seconds to start, which the first call waits for.
+    It starts at the first call, which takes about three seconds, and again after it has ended.
     """
 
-    def __init__(self) -> None:
+    process: subprocess.Popen | None = None
+
+    def _start(self) -> None:
         root = str(Path(__file__).resolve().parents[2])
         # One thread: the workers together have the cores.
         env = {"TRITON_INTERPRET": "0", "OMP_NUM_THREADS": "1"}
@@ -272,72 +246,52 @@ class Worker:
             start_new_session=True,  # Ctrl-C is for the caller, who then closes the workers
         )  # fmt: skip
 
-    def ask(self, function: Callable, *args, limit: float | None = None):
+    def ask(self, function: Callable, *args, limit: float = LIMIT):
         """What `function`, of a module that can be imported, returns; `limit` is in seconds.
 
         Raises RuntimeError if the process does not start, and Ended if it ends over this call or
-        is ended after `limit`. The worker is closed then.
+        is ended after `limit`.
         """
-        late = threading.Event()
-        timer = threading.Timer(limit or 0, lambda: (late.set(), self.process.kill()))
+        call = pickle.dumps((function, args))
+        if self.process is None:
+            self._start()
+        late = time.monotonic() + limit
+        timer = threading.Timer(limit, self.kill)
         timer.daemon = True
-        if limit:
-            timer.start()
+        timer.start()
         try:
-            pickle.dump((function, args), self.process.stdin)
+            self.process.stdin.write(call)
             self.process.stdin.flush()
             self.started = self.started or pickle.load(self.process.stdout)
             return pickle.load(self.process.stdout)
         except (EOFError, OSError, pickle.UnpicklingError):
-            raise self._ended(limit if late.is_set() else None) from None
+            status = self.process.wait()
+            self.log.seek(0)
+            said = f"status {status}: {tail(self.log.read())}"
+            self.close()
+            if time.monotonic() >= late:
+                raise Ended(f"the compiler took more than {limit:g} s") from None
+            if self.started:
+                raise Ended(f"the compiler ended with {said}") from None
+            raise RuntimeError(f"the compiling worker did not start: {said}") from None
         finally:
             timer.cancel()
 
-    def _ended(self, limit: float | None) -> RuntimeError:
-        status = self.process.wait()
-        self.log.seek(0)
-        said = tail(self.log.read())
-        self.close()
-        if limit:
-            return Ended(f"the compiler took more than {limit:g} s")
-        if self.started:
-            return Ended(f"the compiler ended with status {status}: {said}")
-        return RuntimeError(f"the compiling worker did not start: status {status}: {said}")
-
     def kill(self) -> None:
-        with contextlib.suppress(OSError):
-            self.process.kill()
+        """End the process, whatever it does; who has asked it is told."""
+        if (process := self.process) is not None:
+            process.kill()
 
     def close(self) -> None:
-        self.kill()
-        self.process.wait()
-        with contextlib.suppress(OSError):
-            self.process.stdin.close()
-        self.process.stdout.close()
-        self.log.close()
-
-
-_IDLE: list[Worker] = []
-
-
-def take() -> Worker:
-    """A worker that is idle, or a new one; give it back by `keep`, or close it."""
-    try:
-        return _IDLE.pop()
-    except IndexError:
-        return Worker()
-
-
-def keep(worker: Worker) -> None:
-    """The worker is idle: it stays for whoever takes one next, to the end of this process."""
-    _IDLE.append(worker)
-
-
-@atexit.register
-def close_idle() -> None:
-    """Have the next one who takes a worker start it, in the environment as it is then."""
-    while _IDLE:
-        _IDLE.pop().close()
+        """End the process, if there is one."""
+        if self.process is not None:
+            self.kill()
+            self.process.wait()
+            with contextlib.suppress(OSError):
+                self.process.stdin.close()
+            self.process.stdout.close()
+            self.log.close()
+            self.process = None
 
 
 # Inside a worker
@@ -357,10 +311,10 @@ def serve() -> None:
         answers.flush()
 
 
-def compile_here(name: str, problem: Problem, config: Config) -> Compiled:
+def compile_here(name: str, problem: Problem, config: Config, with_code: bool = False) -> Compiled:
     """Compile one item in this process, where kernels are not interpreted."""
     begin = time.perf_counter()
-    shared, error = 0, None
+    shared, error, code = 0, None, {}
     try:
         kernel, view = find(name), config.view(problem)
         error = kernel.why_not(view)
@@ -368,13 +322,16 @@ def compile_here(name: str, problem: Problem, config: Config) -> Compiled:
             call = kernel.prepare(view, config, *operands(view))
             major, minor = view.device.capability
             with standing_for(10 * major + minor):
-                code = kernel.fn.warmup(**call.args, **call.options, grid=call.grid)
-            shared, limit = code.metadata.shared, view.device.shared
+                made = kernel.fn.warmup(**call.args, **call.options, grid=call.grid)
+            if with_code:
+                code = {"warps": made.metadata.num_warps}
+                code |= {form: made.asm[form] for form in ("ptx", "cubin")}
+            shared, limit = made.metadata.shared, view.device.shared
             if shared > limit:
                 error = f"needs {shared} bytes of shared memory; {view.device.name} has {limit}"
     except Exception as raised:  # the compiler raises whatever it likes
         error = f"{type(raised).__name__}: {tail(str(raised))}"
-    return Compiled(name, problem, config, shared, time.perf_counter() - begin, error)
+    return Compiled(name, problem, config, shared, time.perf_counter() - begin, error, code)
 
 
 def operands(problem: Problem) -> tuple[torch.Tensor | float, ...]:
