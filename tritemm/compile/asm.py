@@ -111,10 +111,7 @@ class Job:
     @property
     def types(self) -> tuple[torch.dtype, torch.dtype, torch.dtype]:
         """Types of operands, accumulator and result, by the rules of `tritemm.matmul`."""
-        what = "type of the operands"
-        dtype = _dtype(self.dtype, what, OPERANDS)
-        if dtype not in ACCUMULATE:
-            _one_of(what, self.dtype, OPERANDS)
+        dtype = _dtype(self.dtype, "type of the operands", ACCUMULATE)
         accumulate = accumulator_type(self.accumulate and _dtype(self.accumulate), dtype)
         return dtype, accumulate, result_type(self.out_dtype and _dtype(self.out_dtype), dtype)
 
@@ -179,12 +176,19 @@ class Refusal:
 
 def problem_of(job: Job) -> Problem:
     """The job's problem on the job's architecture, of meta tensors."""
+    dtype, accumulate, out_dtype = job.types
+    columns = job.N // (2 if job.activation in GATED else 1)
+    c = _operand(job.M, columns, "N", out_dtype, None, job.batch)
     return Problem.of(
-        *_operands(job),
-        accumulate=job.types[1],
+        _operand(job.M, job.K, job.layout[0], dtype, job.a_batch, job.batch),
+        _operand(job.K, job.N, job.layout[1], dtype, job.b_batch, job.batch),
+        c,
+        accumulate=accumulate,
         precision=job.precision,
         device=DEVICES[job.sm],
-        **_epilogue(job),
+        activation=job.activation,
+        bias=out_dtype if job.bias else None,
+        residual=c if job.residual else None,
     )
 
 
@@ -306,25 +310,6 @@ def _read(code: Mapping[str, Any], detail: str) -> dict[str, Any]:
     return fields | {"mix": mix, "variants": variants, "ptx": code["ptx"], "sass": sass}
 
 
-def _operands(job: Job) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """A, B and C without data."""
-    dtype, _, out_dtype = job.types
-    a = _operand(job.M, job.K, job.layout[0], dtype, job.a_batch, job.batch)
-    b = _operand(job.K, job.N, job.layout[1], dtype, job.b_batch, job.batch)
-    columns = job.N // (2 if job.activation in GATED else 1)
-    return a, b, _operand(job.M, columns, "N", out_dtype, None, job.batch)
-
-
-def _epilogue(job: Job) -> dict[str, Any]:
-    """What the problem's epilogue has, by its names."""
-    named = {"activation": job.activation} if job.activation else {}
-    if job.bias:
-        named["bias"] = job.types[2]
-    if job.residual:
-        named["residual"] = _operands(job)[2]
-    return named
-
-
 def _operand(rows, cols, layout, dtype, own_batch, batch) -> torch.Tensor:
     """A meta tensor [*batch, rows, cols] of its own batch, broadcast."""
     shape = (*(batch if own_batch is None else own_batch), rows, cols)
@@ -335,8 +320,8 @@ def _operand(rows, cols, layout, dtype, own_batch, batch) -> torch.Tensor:
 # Reading binaries
 
 
-def render(code: Code, ptx: bool = False, sass: bool = False) -> str:
-    """The code as text: a table of its instructions and resources, then PTX and SASS if asked."""
+def render(code: Code, texts: Sequence[str] = ()) -> str:
+    """The code as text: a table of its instructions and resources, then the `texts` asked for."""
     lines = [
         f"{code.rung} on sm_{code.arch}: {code.problem}",
         code.config,
@@ -348,19 +333,9 @@ def render(code: Code, ptx: bool = False, sass: bool = False) -> str:
         f"{'shared':<14}{code.shared:>7}  bytes per program, "
         f"{'of' if code.fits else 'MORE THAN the'} {code.limit} that sm_{code.arch} has",
     ]
-    for wanted, text in ((ptx, code.ptx), (sass, code.sass)):
-        if wanted:
-            lines += ["", text.strip()]
+    for name in texts:
+        lines += ["", getattr(code, name).strip()]
     return "\n".join(lines)
-
-
-def as_dict(code: Code, ptx: bool = False, sass: bool = False) -> dict[str, Any]:
-    """The code for JSON, with the texts that were asked for."""
-    values = dataclasses.asdict(code) | {"limit": code.limit}
-    for name, wanted in (("ptx", ptx), ("sass", sass)):
-        if not wanted:
-            del values[name]
-    return values
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -405,10 +380,13 @@ def main(args: argparse.Namespace) -> int:
         who = args.rung if result.by == "kernel" else f"compiling {args.rung}"
         print(f"tritemm asm: {who} for sm_{result.arch}: {result.reason}", file=sys.stderr)
         return 2 if result.by == "kernel" else 1
+    texts = [name for name in ("ptx", "sass") if getattr(args, name)]
     if args.json:
-        print(json.dumps(as_dict(result, args.ptx, args.sass), indent=2))
+        values = dataclasses.asdict(result) | {"limit": result.limit}
+        left_out = {"ptx", "sass"}.difference(texts)
+        print(json.dumps({k: v for k, v in values.items() if k not in left_out}, indent=2))
     else:
-        print(render(result, args.ptx, args.sass))
+        print(render(result, texts))
     return 0
 
 
@@ -448,11 +426,11 @@ def _one_of(what: str, value, known) -> None:
         raise ValueError(f"{what} {value!r} is unknown; one of {_list(filter(None, known))}")
 
 
-def _dtype(name: str, what: str = "type", known=DTYPES) -> torch.dtype:
+def _dtype(name: str, what: str = "type", known=TRITON_DTYPE) -> torch.dtype:
     """The type called `name`: "bf16", "bfloat16" or "torch.bfloat16"."""
     dtype = DTYPES.get(name) or getattr(torch, name.removeprefix("torch."), None)
-    if dtype not in TRITON_DTYPE:
-        _one_of(what, name, known)
+    if dtype not in known:
+        _one_of(what, name, [short_name(each) for each in known])
     return dtype
 
 
