@@ -98,23 +98,31 @@ def _there(*tensors) -> list:
 def packed(*tensors: torch.Tensor) -> torch.Tensor | None:
     """[sum of rows, ...] over all of them, [rows, ...] each, if one's memory follows another's.
 
-    None where it doesn't. The storage of the first must reach over the last: memory of another
-    storage may begin at that address by chance.
+    None where it doesn't, or that is memory of another storage.
     """
-    first = tensors[0]
-    rest, address = first.shape[1:], first.data_ptr()
-    for tensor in tensors:
-        if tensor.shape[1:] != rest or tensor.dtype != first.dtype or not tensor.numel():
-            return None
-        if tensor.data_ptr() != address or not tensor.is_contiguous():
-            return None
-        address += tensor.nbytes
-    begin = first.storage_offset() * first.element_size()
-    if first.untyped_storage().nbytes() < begin + address - first.data_ptr():
+    if not all(itertools.starmap(_adjacent, itertools.pairwise(tensors))):
         return None
-    rows = sum(tensor.shape[0] for tensor in tensors)
+    first, rows = tensors[0], sum(tensor.shape[0] for tensor in tensors)
     # A dimension of one element may have any stride, and be contiguous: `first` doesn't tell it.
+    rest = first.shape[1:]
     return first.detach().as_strided((rows * math.prod(rest),), (1,)).view(rows, *rest)
+
+
+def _adjacent(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether both are contiguous and alike, and the second begins where the first one ends."""
+    return (
+        first.shape[1:] == second.shape[1:]
+        and first.dtype == second.dtype
+        and 0 not in (first.numel(), second.numel())
+        and first.is_contiguous()
+        and second.is_contiguous()
+        and _place(second) == (_place(first)[0], first.storage_offset() + first.numel())
+    )
+
+
+def _place(tensor: torch.Tensor) -> tuple[int, int]:
+    """Storage of a tensor, and the element of it where the tensor begins."""
+    return tensor.untyped_storage()._cdata, tensor.storage_offset()
 
 
 # The graph
@@ -185,7 +193,7 @@ def _runs(products: Sequence[_Product]) -> Iterator[list[_Product]]:
     able = sorted(able, key=kind)
     for _, same in itertools.groupby(able, kind):
         run: list[_Product] = []
-        for product in sorted(same, key=lambda p: _place(p.weight)):
+        for product in sorted(same, key=lambda p: _place(p.weight.meta["val"])):
             if run and (len(run) == _MOST or not _follows(run[-1], product)):
                 yield from [run] * (len(run) > 1)
                 run = []
@@ -199,12 +207,6 @@ def _fixed(node: Node) -> bool:
     return all(isinstance(number, int) for number in (*value.shape, value.storage_offset()))
 
 
-def _place(node: Node) -> tuple[int, int]:
-    """Storage, and element of it, of a tensor that is given to the graph."""
-    value = node.meta["val"]
-    return value.untyped_storage()._cdata, value.storage_offset()
-
-
 def _follows(one: _Product, other: _Product) -> bool:
     """Whether weight and bias of the other begin where those of the one end."""
     pairs = [(one.weight, other.weight)]
@@ -212,16 +214,7 @@ def _follows(one: _Product, other: _Product) -> bool:
         if not {one.bias.op, other.bias.op} <= {"placeholder", "get_attr"}:
             return False
         pairs.append((one.bias, other.bias))
-    for first, second in pairs:
-        storage, element = _place(first)
-        a, b = first.meta["val"], second.meta["val"]
-        if _place(second) != (storage, element + a.numel()):
-            return False
-        if a.shape[1:] != b.shape[1:] or a.dtype != b.dtype:
-            return False
-        if not (a.is_contiguous() and b.is_contiguous()):
-            return False
-    return True
+    return all(_adjacent(first.meta["val"], second.meta["val"]) for first, second in pairs)
 
 
 def _call(graph: Graph, like: Node, target, args: tuple, value: torch.Tensor) -> Node:

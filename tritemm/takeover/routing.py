@@ -50,16 +50,16 @@ callers: set[int] = set()
 _thread = threading.get_ident
 #: One in so many calls that come here though nothing is routed sees whether they must.
 EVERY = 64
-_leave: Callable[[], None] | None = None
 
 
-def use(settings: Settings | None, leave: Callable[[], None] | None = None) -> None:
-    """Multiply by `settings` from now on, in all threads; None leaves everything to torch.
+def leave() -> None:
+    """What sees to that: see `integrate`."""
 
-    Calls then come here as long as they are registered, and now and then one calls `leave`.
-    """
-    global _options, _leave
-    _options, _leave = ({}, leave) if settings is None else (settings.options(), None)
+
+def use(settings: Settings | None) -> None:
+    """Multiply by `settings` from now on, in all threads; None leaves everything to torch."""
+    global _options
+    _options = {} if settings is None else settings.options()
 
 
 class Refused(Exception):
@@ -86,7 +86,7 @@ class Route:
         callers.add(_thread())
         if not _options:
             self.passed += 1
-            if self.passed % EVERY == 0 and (leave := _leave):
+            if self.passed % EVERY == 0:
                 leave()
             return self._torchs("nothing is routed", keys, *args, **named)
         try:
