@@ -69,9 +69,7 @@ def test_a_launch_finds_what_workers_compiled(tmp_path, monkeypatch):
     good = [item(*words) for words in PROBLEMS]
     deep = dataclasses.replace(good[2][2], num_stages=9)
     odd = dataclasses.replace(good[0][2], BLOCK_M=24)
-    items = [*good, (*good[2][:2], deep), (*good[0][:2], odd)]
-    results = pool.compile_all(items)
-    assert [(r.name, r.problem, r.config) for r in results] == items
+    results = pool.compile_all([*good, (*good[2][:2], deep), (*good[0][:2], odd)])
     assert [r.error for r in results[:3]] == [None] * 3
     assert all(0 < r.shared <= DEVICES[90].shared for r in results[:3])
     assert results[3].error.endswith("bytes of shared memory; sm_90 has 232448")
@@ -190,8 +188,7 @@ from tests.compile.test_pool import problem
 from tritemm.compile import pool
 from tritemm.spec import Config
 pool._PROGRAM = "import time; time.sleep(600)"
-with pool.shared() as compilers:
-    future = compilers.submit(("naive", problem(64, 64, 64)[0], Config(32, 32, 32)))
+future = pool.shared().submit(("naive", problem(64, 64, 64)[0], Config(32, 32, 32)))
 print("ends", flush=True)
 """
 
@@ -218,20 +215,18 @@ def test_closing_ends_a_worker_that_starts(monkeypatch):
         assert all(future.cancelled() or future.result().error for future in futures)
 
 
-def test_shared_workers_remain_a_while(monkeypatch):
+def test_a_worker_with_nothing_to_do_ends_and_starts_again(monkeypatch):
     monkeypatch.setattr(pool, "IDLE", 0.2)
-    with pool.shared() as first:
-        with pool.shared() as second:
-            assert second is first
-        time.sleep(0.5)
-        assert not first._closed  # there is a user
-    with pool.shared() as third:
-        assert third is first
-    deadline = time.monotonic() + 20
-    while not first._closed and time.monotonic() < deadline:
-        time.sleep(0.05)
-    with pool.shared() as fourth:
-        assert first._closed and fourth is not first
+    asked, _ = problem(64, 64, 64)
+    with pool.Compilers(1) as compilers:
+        worker = compilers._lanes[0].worker
+        for _ in range(2):
+            assert compilers.submit(("naive", asked, Config(32, 32, 32))).result().error is None
+            deadline = time.monotonic() + 20
+            while worker.process is not None and time.monotonic() < deadline:
+                time.sleep(0.05)
+            assert worker.process is None
+    assert pool.shared() is pool.shared()
 
 
 @pytest.mark.parametrize(

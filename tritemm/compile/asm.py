@@ -228,12 +228,8 @@ def compile_many(
     if processes is None and not INTERPRETED:
         made = [_compiled(job, detail, pool.compile_here) for job in jobs]
     else:
-        with pool.shared() as compilers, ThreadPoolExecutor(processes or 1) as threads:
-
-            def ask(*item, with_code: bool) -> pool.Compiled:
-                return compilers.submit(item, with_code).result()
-
-            made = list(threads.map(lambda job: _compiled(job, detail, ask), jobs))
+        with ThreadPoolExecutor(processes or 1) as threads:
+            made = list(threads.map(lambda job: _compiled(job, detail, _by_worker), jobs))
     if detail == "mix":
         _count_instructions(made)
     return [one.code if isinstance(one, _Compiled) else one for one in made]
@@ -264,6 +260,10 @@ def _count_instructions(made: Sequence[_Compiled | Refusal]) -> None:
         for one, text in zip(mine, texts, strict=True):
             mix, variants = count_instructions(text)
             one.code = dataclasses.replace(one.code, mix=mix, variants=variants)
+
+
+def _by_worker(*item, with_code: bool) -> pool.Compiled:
+    return pool.shared().submit(item, with_code).result()
 
 
 def _compiled(job: Job, detail: str, compile: Callable) -> _Compiled | Refusal:

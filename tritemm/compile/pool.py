@@ -14,6 +14,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import functools
 import os
 import pickle
 import queue
@@ -22,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ from .sass import tail
 Item = tuple[str, Problem, Config]
 #: Seconds after which the compiler of one kernel is ended.
 LIMIT = 180.0
-#: Seconds for which `shared` workers remain after their last user.
+#: Seconds after which a worker ends that has nothing to do; the next item starts it again.
 IDLE = 60.0
 #: Worker processes at most, unless asked: each takes most of a gigabyte.
 WORKERS = 16
@@ -49,16 +50,12 @@ WORKERS = 16
 class Compiled:
     """What became of one item: `error` is None, or why the config can't run.
 
-    `shared` is bytes per program; `seconds` is the worker's time, little where the cache had it.
-    `code` is what was asked for of the kernel: its number of warps, "ptx" and "cubin".
+    `shared` is bytes per program. `code` is what was asked for of the kernel: how many "warps" it has,
+    its "ptx" and "cubin".
     """
 
-    name: str
-    problem: Problem
-    config: Config
-    shared: int = 0
-    seconds: float = 0.0
     error: str | None = None
+    shared: int = 0
     code: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -73,7 +70,7 @@ def compile_all(items: Sequence[Item]) -> list[Compiled]:
 
 
 class Compilers:
-    """Worker processes that live until `close`, the end of a `with`, or that of this process.
+    """Worker processes that start when there is work, until `close` or the end of this process.
 
     Items that are likely to be one kernel go to one worker, which then compiles it once; others go
     to the worker with the least to do.
@@ -109,41 +106,10 @@ class Compilers:
         self.close()
 
 
-_SHARING = threading.Lock()
-_kept: Compilers | None = None
-_users = 0
-_closing: threading.Timer | None = None
-
-
-@contextlib.contextmanager
-def shared() -> Iterator[Compilers]:
-    """Those of this process, which remain for `IDLE` seconds for who needs some next.
-
-    Cancel what you no longer wait for.
-    """
-    global _kept, _users, _closing
-    with _SHARING:
-        if _closing:
-            _closing.cancel()
-        _kept = _kept or Compilers()
-        _users += 1
-    try:
-        yield _kept
-    finally:
-        with _SHARING:
-            _users -= 1
-            _closing = threading.Timer(IDLE, close_idle)
-            _closing.daemon = True
-            _closing.start()
-
-
-def close_idle() -> None:
-    """End the `shared` workers that nobody uses; new ones get the environment as it is then."""
-    global _kept
-    with _SHARING:
-        if _kept and not _users:
-            _kept.close()
-            _kept = None
+@functools.cache
+def shared() -> Compilers:
+    """Those of this process, for whoever needs some; cancel what you no longer wait for."""
+    return Compilers()
 
 
 def _cores() -> int:
@@ -191,14 +157,21 @@ class _Lane:
         return future
 
     def _run(self) -> None:
-        while (work := self.work.get()) is not None:
+        while True:
+            try:
+                work = self.work.get(timeout=IDLE)
+            except queue.Empty:
+                self.worker.close()
+                continue
+            if work is None:
+                return
             future, item, with_code = work
             if not future.set_running_or_notify_cancel():
                 continue
             try:
                 made = self.worker.ask(compile_here, *item, with_code, limit=self.limit)
             except Exception as error:  # it did not start, or ended over this item
-                made = Compiled(*item, error=str(error))
+                made = Compiled(str(error))
             future.set_result(made)
 
     def close(self) -> None:
@@ -313,25 +286,20 @@ def serve() -> None:
 
 def compile_here(name: str, problem: Problem, config: Config, with_code: bool = False) -> Compiled:
     """Compile one item in this process, where kernels are not interpreted."""
-    begin = time.perf_counter()
-    shared, error, code = 0, None, {}
     try:
         kernel, view = find(name), config.view(problem)
-        error = kernel.why_not(view)
-        if error is None:
-            call = kernel.prepare(view, config, *operands(view))
-            major, minor = view.device.capability
-            with standing_for(10 * major + minor):
-                made = kernel.fn.warmup(**call.args, **call.options, grid=call.grid)
-            if with_code:
-                code = {"warps": made.metadata.num_warps}
-                code |= {form: made.asm[form] for form in ("ptx", "cubin")}
-            shared, limit = made.metadata.shared, view.device.shared
-            if shared > limit:
-                error = f"needs {shared} bytes of shared memory; {view.device.name} has {limit}"
-    except Exception as raised:  # the compiler raises whatever it likes
-        error = f"{type(raised).__name__}: {tail(str(raised))}"
-    return Compiled(name, problem, config, shared, time.perf_counter() - begin, error, code)
+        if reason := kernel.why_not(view):
+            return Compiled(reason)
+        call = kernel.prepare(view, config, *operands(view))
+        major, minor = view.device.capability
+        with standing_for(10 * major + minor):
+            made = kernel.fn.warmup(**call.args, **call.options, grid=call.grid)
+    except Exception as error:  # the compiler raises whatever it likes
+        return Compiled(f"{type(error).__name__}: {tail(str(error))}")
+    code = {"warps": made.metadata.num_warps, "ptx": made.asm["ptx"], "cubin": made.asm["cubin"]}
+    shared, limit = made.metadata.shared, view.device.shared
+    too_much = f"needs {shared} bytes of shared memory; {view.device.name} has {limit}"
+    return Compiled(too_much if shared > limit else None, shared, code if with_code else {})
 
 
 def operands(problem: Problem) -> tuple[torch.Tensor | float, ...]:

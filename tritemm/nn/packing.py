@@ -154,7 +154,7 @@ class Siblings:
                 return "another tensor shares a weight's memory"
             if not storage.resizable() and not ours:
                 return "a weight lies in memory that is not torch's"
-            if _in_shared_memory(storage):
+            if storage.device.type == "cpu" and storage.is_shared():  # on a GPU, all say so
                 return "a weight lies in memory that is shared with other processes"
         return None
 
@@ -220,10 +220,6 @@ _ALIKE = {
     "types": lambda one: one.dtype,
     "devices": lambda one: one.device,
 }
-
-
-def _in_shared_memory(storage: torch.UntypedStorage) -> bool:
-    return storage.device.type == "cpu" and storage.is_shared()  # on a GPU, all say so
 
 
 def _listed(words: Iterable[str]) -> str:
