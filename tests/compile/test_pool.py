@@ -123,23 +123,19 @@ def test_a_refusal_and_an_unknown_name_are_results():
 
 def test_a_worker_that_ends_or_takes_too_long_is_replaced(monkeypatch):
     """A stand-in: it ends over the first item, sleeps over the second, answers the third."""
-    serve = (
-        "import os, pickle, sys, time\n"
-        "pickle.dump(True, sys.stdout.buffer, 4)\n"
-        "sys.stdout.flush()\n"
-        "item = sys.stdin.buffer.read1(1 << 20)\n"
+    program = (
+        "import os, sys, time\n"
+        "from multiprocessing.connection import Connection\n"
+        "connection = Connection({file})\n"
+        "connection.send(True)\n"
+        "item = connection.recv_bytes()\n"
         "if b'ends' in item: sys.stderr.write('out of registers'); os._exit(9)\n"
         "if b'sleeps' in item: time.sleep(60)\n"
-        "pickle.dump('compiled', sys.stdout.buffer)\n"
+        "connection.send('compiled')\n"
     )
-    real = subprocess.Popen
-
-    def popen(words, **options):
-        return real([sys.executable, "-c", serve], **options)
-
-    monkeypatch.setattr(pool.subprocess, "Popen", popen)
+    monkeypatch.setattr(pool, "_PROGRAM", program)
     asked, _ = problem(64, 64, 64)
-    with pool.Compilers(1, limit=1.0) as compilers:
+    with pool.Compilers(1, limit=3.0) as compilers:
         ends, sleeps = (
             compilers.submit((name, asked, Config(64, 64, 64))).result()
             for name in ("ends", "sleeps")
@@ -147,7 +143,7 @@ def test_a_worker_that_ends_or_takes_too_long_is_replaced(monkeypatch):
         answer = compilers.submit(("answers", asked, Config(64, 64, 64))).result()
     assert answer == "compiled"
     assert ends.error == "the compiler ended with status 9: out of registers"
-    assert sleeps.error == "the compiler took more than 1 s"
+    assert sleeps.error == "the compiler took more than 3 s"
 
 
 def test_modules_of_the_current_directory_are_not_imported(tmp_path, monkeypatch):

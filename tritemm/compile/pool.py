@@ -15,16 +15,16 @@ import atexit
 import contextlib
 import dataclasses
 import functools
+import multiprocessing
 import os
-import pickle
 import queue
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +50,8 @@ WORKERS = 16
 class Compiled:
     """What became of one item: `error` is None, or why the config can't run.
 
-    `shared` is bytes per program. `code` is what was asked for of the kernel: how many "warps" it has,
-    its "ptx" and "cubin".
+    `shared` is bytes per program. `code` is what was asked for of the kernel: its number of
+    "warps", "ptx" and "cubin".
     """
 
     error: str | None = None
@@ -195,12 +195,12 @@ _PROGRAM = """
 import sys
 sys.path[:] = [{root!r}, *filter(None, sys.path)]
 from {module} import serve
-serve()
+serve({file})
 """
 
 
 class Worker:
-    """A process that calls functions; pickled calls go in, pickled results come out.
+    """A process that calls functions, by pickle.
 
     It starts at the first call, which takes about three seconds, and again after it has ended.
     """
@@ -212,12 +212,15 @@ class Worker:
         # One thread: the workers together have the cores.
         env = {"TRITON_INTERPRET": "0", "OMP_NUM_THREADS": "1"}
         self.log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 (see close)
-        self.started = False
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM.format(root=root, module=__name__)],
-            env=os.environ | env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
-            start_new_session=True,  # Ctrl-C is for the caller, who then closes the workers
-        )  # fmt: skip
+        self.connection, its = multiprocessing.Pipe()
+        program = _PROGRAM.format(root=root, module=__name__, file=its.fileno())
+        with its:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", program],
+                env=os.environ | env, pass_fds=[its.fileno()],
+                stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
+                start_new_session=True,  # Ctrl-C is for the caller, who then closes the workers
+            )  # fmt: skip
 
     def ask(self, function: Callable, *args, limit: float = LIMIT):
         """What `function`, of a module that can be imported, returns; `limit` is in seconds.
@@ -225,30 +228,31 @@ class Worker:
         Raises RuntimeError if the process does not start, and Ended if it ends over this call or
         is ended after `limit`.
         """
-        call = pickle.dumps((function, args))
-        if self.process is None:
+        started = self.process is not None
+        if not started:
             self._start()
-        late = time.monotonic() + limit
-        timer = threading.Timer(limit, self.kill)
-        timer.daemon = True
-        timer.start()
         try:
-            self.process.stdin.write(call)
-            self.process.stdin.flush()
-            self.started = self.started or pickle.load(self.process.stdout)
-            return pickle.load(self.process.stdout)
-        except (EOFError, OSError, pickle.UnpicklingError):
+            started = started or self._answer(limit)
+            self.connection.send((function, args))
+            return self._answer(limit)
+        except (EOFError, OSError) as error:
+            late = isinstance(error, TimeoutError)
+            if late:
+                self.kill()
             status = self.process.wait()
             self.log.seek(0)
             said = f"status {status}: {tail(self.log.read())}"
             self.close()
-            if time.monotonic() >= late:
+            if late:
                 raise Ended(f"the compiler took more than {limit:g} s") from None
-            if self.started:
+            if started:
                 raise Ended(f"the compiler ended with {said}") from None
             raise RuntimeError(f"the compiling worker did not start: {said}") from None
-        finally:
-            timer.cancel()
+
+    def _answer(self, limit: float):
+        if not self.connection.poll(limit):
+            raise TimeoutError
+        return self.connection.recv()
 
     def kill(self) -> None:
         """End the process, whatever it does; who has asked it is told."""
@@ -260,9 +264,7 @@ class Worker:
         if self.process is not None:
             self.kill()
             self.process.wait()
-            with contextlib.suppress(OSError):
-                self.process.stdin.close()
-            self.process.stdout.close()
+            self.connection.close()
             self.log.close()
             self.process = None
 
@@ -270,18 +272,14 @@ class Worker:
 # Inside a worker
 
 
-def serve() -> None:
-    """Answer calls until standard input ends; whatever else is printed goes to stderr."""
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    pickle.dump(True, answers)  # started
-    while True:
-        try:
-            function, args = pickle.load(sys.stdin.buffer)
-        except EOFError:
-            return
-        pickle.dump(function(*args), answers)
-        answers.flush()
+def serve(file: int) -> None:
+    """Say that this process has started, and answer calls until there is nobody to call."""
+    connection = Connection(file)
+    connection.send(True)
+    with contextlib.suppress(EOFError):
+        while True:
+            function, args = connection.recv()
+            connection.send(function(*args))
 
 
 def compile_here(name: str, problem: Problem, config: Config, with_code: bool = False) -> Compiled:
