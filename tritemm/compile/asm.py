@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ import torch
 
 from ..arch.gpus import DEVICES, named
 from ..dtypes import PRECISIONS, accumulator_type, check_epilogue, check_precision, result_type
+from ..machine.command import refuse
 from ..problem import (
     ACCUMULATE,
     ACTIVATIONS,
@@ -374,12 +374,11 @@ def main(args: argparse.Namespace) -> int:
     try:
         result = compile_problem(_job(args))
     except ValueError as error:
-        print(f"tritemm asm: {error}", file=sys.stderr)
-        return 2
+        return refuse("asm", error)
     if isinstance(result, Refusal):
         who = args.rung if result.by == "kernel" else f"compiling {args.rung}"
-        print(f"tritemm asm: {who} for sm_{result.arch}: {result.reason}", file=sys.stderr)
-        return 2 if result.by == "kernel" else 1
+        status = refuse("asm", f"{who} for sm_{result.arch}: {result.reason}")
+        return status if result.by == "kernel" else 1
     texts = [name for name in ("ptx", "sass") if getattr(args, name)]
     if args.json:
         values = dataclasses.asdict(result) | {"limit": result.limit}
