@@ -390,7 +390,11 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _job(args: argparse.Namespace) -> Job:
-    M, N, K, layout = _parse_problem(args.problem)
+    parts = [part.strip() for part in args.problem.split(",")]
+    if len(parts) not in (3, 4):
+        raise ValueError(f"--problem is M,N,K or M,N,K,LAYOUT, not {args.problem!r}")
+    M, N, K = (_integer("--problem", part) for part in parts[:3])
+    layout = parts[3].upper() if len(parts) == 4 else LAYOUT
     return Job(
         args.rung, sm_of(args.sm), M, N, K, layout,
         args.dtype, args.out_dtype, args.accumulate, args.precision,
@@ -403,14 +407,6 @@ def sm_of(name: str | int) -> int:
     """The architecture that "sm_90" or "90" names, as a number; ValueError with those known."""
     major, minor = named(name).capability
     return 10 * major + minor
-
-
-def _parse_problem(text: str) -> tuple[int, int, int, str]:
-    parts = [part.strip() for part in text.split(",")]
-    if len(parts) not in (3, 4):
-        raise ValueError(f"--problem is M,N,K or M,N,K,LAYOUT, not {text!r}")
-    M, N, K = (_integer("--problem", part) for part in parts[:3])
-    return M, N, K, parts[3].upper() if len(parts) == 4 else LAYOUT
 
 
 def _integer(option: str, text: str) -> int:

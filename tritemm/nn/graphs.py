@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -182,7 +182,7 @@ def _transposed(node: Node) -> Node | None:
     return given
 
 
-def _runs(products: Sequence[_Product]) -> Iterator[list[_Product]]:
+def _runs(products: Sequence[_Product]) -> list[list[_Product]]:
     """Two or three products each of one input, whose weights and biases lie one behind another."""
 
     def kind(product):
@@ -190,15 +190,14 @@ def _runs(products: Sequence[_Product]) -> Iterator[list[_Product]]:
         return id(product.input), str(product.precision), product.bias is None, str(where)
 
     able = (p for p in products if p.weight and _fixed(p.weight) and _fixed(p.bias or p.weight))
-    able = sorted(able, key=kind)
-    for _, same in itertools.groupby(able, kind):
-        run: list[_Product] = []
+    runs: list[list[_Product]] = []
+    for _, same in itertools.groupby(sorted(able, key=kind), kind):
+        runs.append([])
         for product in sorted(same, key=lambda p: _place(p.weight.meta["val"])):
-            if run and (len(run) == _MOST or not _follows(run[-1], product)):
-                yield from [run] * (len(run) > 1)
-                run = []
-            run.append(product)
-        yield from [run] * (len(run) > 1)
+            if runs[-1] and (len(runs[-1]) == _MOST or not _follows(runs[-1][-1], product)):
+                runs.append([])
+            runs[-1].append(product)
+    return [run for run in runs if len(run) > 1]
 
 
 def _fixed(node: Node) -> bool:
@@ -330,11 +329,8 @@ def _elementwise(node: Node, nodes: Sequence[Node]) -> bool:
     if node.target in _CASTS:
         made = node.meta["val"].dtype
         return made == torch.promote_types(made, nodes[0].meta["val"].dtype)
-    return node.target in _PARTS or _is_relu(node)
-
-
-def _is_relu(node: Node) -> bool:
-    return node.target is _ATEN.clamp_min.default and node.args[1] == 0
+    relu = node.target is _ATEN.clamp_min.default and node.args[1] == 0
+    return relu or node.target in _PARTS
 
 
 @functools.cache

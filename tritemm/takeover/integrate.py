@@ -105,9 +105,8 @@ class _State:
 
     #: Those that have begun and not ended, the process itself first. The last is what counts.
     blocks: ClassVar[list[_Block]] = [_Block()]
-    #: What is registered, and whether calls are routed.
+    #: What is registered.
     standing: torch.library.Library | None = None
-    routed = False
     #: The kernels of the last registrations: a thread may still be on its way into one of them.
     kept: ClassVar[deque] = deque(maxlen=8)
     #: What Inductor was set to before, while it is set otherwise.
@@ -151,9 +150,9 @@ def enable(*, batch_invariant: bool = False, precision: Precision | None = None)
     """
     settings = _settings(batch_invariant, precision)
     with _lock:
-        _route(settings)
         block = _State.blocks[-1]
         block.settings, block.report = settings, block.report or Report()
+        _route()
 
 
 def disable() -> Report:
@@ -171,8 +170,8 @@ def disable() -> Report:
     with _lock:
         block = _State.blocks[-1]
         report = block.report or Report()
-        _route(None)
         block.settings = block.report = None
+        _route()
         return report.close()
 
 
@@ -185,10 +184,10 @@ class _Blocks(contextlib.ContextDecorator):
 
     def __enter__(self) -> Report:
         with _lock:
-            _route(self._settings)
             block = _Block(self._settings, Report(), threading.get_ident())
             self._entered.append(block)
             _State.blocks.append(block)
+            _route()
             return block.report
 
     def __exit__(self, *error) -> None:
@@ -199,7 +198,7 @@ class _Blocks(contextlib.ContextDecorator):
             if block.report is not None:  # else it was disabled inside
                 block.report.close()
             _State.blocks.remove(block)
-            _route(_State.blocks[-1].settings)
+            _route()
 
     def __call__(self, function: Callable) -> Callable:
         asked = inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction
@@ -274,20 +273,20 @@ def _settings(batch_invariant: bool, precision: str | None) -> Settings:
 
 
 @untraced
-def _route(settings: Settings | None) -> None:
-    """Route by `settings` from now on; not at all by None.
+def _route() -> None:
+    """Route as the last block has it, from now on.
 
     Torch's dispatcher is not to be changed under another thread's calls. While there are threads
     whose calls were routed, what is registered stays, and hands calls on to torch's kernels.
     """
     with _lock:
-        _State.routed = settings is not None
-        if _State.routed and _State.standing is None:
+        settings = _State.blocks[-1].settings
+        if settings is not None and _State.standing is None:
             routing.callers.clear()
-            _State.standing = _registered(_own_kernels())
+            _State.standing = _registered()
         routing.use(settings)
         _leave()
-        _fix_inductor(settings is not None and settings.batch_invariant)
+        _fix_inductor(is_batch_invariant_mode_enabled())
 
 
 @untraced
@@ -297,7 +296,8 @@ def _leave() -> None:
         return
     try:
         others = (routing.callers - {threading.get_ident()}) & sys._current_frames().keys()
-        if _State.standing is not None and not _State.routed and not others:
+        routed = _State.blocks[-1].settings is not None
+        if _State.standing is not None and not routed and not others:
             unregister(_State.standing)
             _State.standing = None
     finally:
@@ -307,30 +307,23 @@ def _leave() -> None:
 routing.leave = _leave
 
 
-def _own_kernels() -> dict[str, Callable | None]:
-    """Torch's kernels by operator; None for one that only CUDA has."""
-    kernels = {}
-    for name in ROUTES:
-        packet, _, overload = name.partition(".")
-        if (overload or "default") not in getattr(torch.ops.aten, packet).overloads():
-            continue
-        try:
-            kernels[name] = torch.library.get_kernel(f"aten::{name}", _KEY)
-        except RuntimeError:  # no kernel
-            if INTERPRETED:
-                kernels[name] = None
-    return kernels
+def _own_kernel(name: str) -> Callable | None:
+    """Torch's own, or None: of some operators it has one for CUDA alone."""
+    try:
+        return torch.library.get_kernel(f"aten::{name}", _KEY)
+    except RuntimeError:
+        return None
 
 
-def _registered(kernels: dict[str, Callable | None]) -> torch.library.Library:
-    """What stands for torch's `kernels` as long as it isn't unregistered."""
+def _registered() -> torch.library.Library:
+    """What stands for torch's own kernels as long as it isn't unregistered."""
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*\n.*Overriding a previously registered kernel")
-        for name, kernel in kernels.items():
-            ROUTES[name].original = kernel
-            library.impl(name, ROUTES[name], _KEY, with_keyset=True, allow_override=True)
-    _State.kept.append([torch.library.get_kernel(f"aten::{name}", _KEY) for name in kernels])
+        for name, route in ROUTES.items():
+            route.original = _own_kernel(name)
+            library.impl(name, route, _KEY, with_keyset=True, allow_override=True)
+    _State.kept.append([torch.library.get_kernel(f"aten::{name}", _KEY) for name in ROUTES])
     return library
 
 
