@@ -28,7 +28,7 @@ import math
 
 import torch
 
-from .problem import ACCUMULATE, GATED, activated
+from .problem import ACCUMULATE, GATED, activated, span
 
 #: Relative error that each way to multiply fp32 leaves in an operand: tf32 keeps 10 bits and
 #: truncates, bf16 keeps 7 and rounds; the split forms drop the product of the smallest parts.
@@ -162,8 +162,8 @@ def exact_operands(a, b, accumulate=None) -> tuple[torch.Tensor, torch.Tensor]:
 def _signs_like(t: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """1 and -1 at random, with the sizes, strides and alignment of `t`; in memory of its own."""
     first = t.data_ptr() % 16 // t.element_size()
-    last = first + sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))
-    storage = torch.empty(max(last + 1, 0), dtype=t.dtype, device=t.device)
+    size = first + span(t) // t.element_size()
+    storage = torch.empty(size, dtype=t.dtype, device=t.device)
     storage.bernoulli_(0.5, generator=generator).mul_(2).sub_(1)
     return storage.as_strided(t.shape, t.stride(), first)
 

@@ -69,7 +69,7 @@ def compile_all(items: Sequence[Item]) -> list[Compiled]:
         return [future.result() for future in futures]
 
 
-class Compilers:
+class Compilers(contextlib.AbstractContextManager):
     """Worker processes that start when there is work, until `close` or the end of this process.
 
     Items that are likely to be one kernel go to one worker, which then compiles it once; others go
@@ -98,9 +98,6 @@ class Compilers:
             atexit.unregister(self.close)
             for lane in self._lanes:
                 lane.close()
-
-    def __enter__(self) -> Compilers:
-        return self
 
     def __exit__(self, *raised) -> None:
         self.close()
@@ -318,7 +315,5 @@ def _meta(matrix: Matrix, batches: tuple[int, int]) -> torch.Tensor:
     sizes, strides = (matrix.rows, matrix.cols), matrix.strides[2:]
     if batches[0] * batches[1] > 1:
         sizes, strides = (*batches, *sizes), matrix.strides
-    offset = 0 if matrix.aligned else 1
-    last = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
-    storage = torch.empty(offset + last + 1, dtype=matrix.dtype, device="meta")
-    return storage.as_strided(sizes, strides, offset)
+    storage = torch.empty(0, dtype=matrix.dtype, device="meta")
+    return storage.as_strided(sizes, strides, 0 if matrix.aligned else 1)

@@ -277,16 +277,16 @@ def _route() -> None:
     """Route as the last block has it, from now on.
 
     Torch's dispatcher is not to be changed under another thread's calls. While there are threads
-    whose calls were routed, what is registered stays, and hands calls on to torch's kernels.
+    whose calls were routed, what is registered stays, and hands calls on to torch's kernels. Who
+    calls this holds the lock.
     """
-    with _lock:
-        settings = _State.blocks[-1].settings
-        if settings is not None and _State.standing is None:
-            routing.callers.clear()
-            _State.standing = _registered()
-        routing.use(settings)
-        _leave()
-        _fix_inductor(is_batch_invariant_mode_enabled())
+    settings = _State.blocks[-1].settings
+    if settings is not None and _State.standing is None:
+        routing.callers.clear()
+        _State.standing = _registered()
+    routing.use(settings)
+    _leave()
+    _fix_inductor(is_batch_invariant_mode_enabled())
 
 
 @untraced
