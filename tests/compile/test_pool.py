@@ -121,19 +121,25 @@ def test_a_refusal_and_an_unknown_name_are_results():
     assert "nothing" in unknown.error
 
 
+#: A worker that starts soon; it ends over some items, sleeps over some, and answers others.
+STAND_IN = """
+import os, sys, time
+from multiprocessing.connection import Connection
+connection = Connection({file})
+connection.send(True)
+while True:
+    item = connection.recv_bytes()
+    if b"ends" in item:
+        sys.stderr.write("out of registers")
+        os._exit(9)
+    if b"sleeps" in item:
+        time.sleep(60)
+    connection.send("compiled")
+"""
+
+
 def test_a_worker_that_ends_or_takes_too_long_is_replaced(monkeypatch):
-    """A stand-in: it ends over the first item, sleeps over the second, answers the third."""
-    program = (
-        "import os, sys, time\n"
-        "from multiprocessing.connection import Connection\n"
-        "connection = Connection({file})\n"
-        "connection.send(True)\n"
-        "item = connection.recv_bytes()\n"
-        "if b'ends' in item: sys.stderr.write('out of registers'); os._exit(9)\n"
-        "if b'sleeps' in item: time.sleep(60)\n"
-        "connection.send('compiled')\n"
-    )
-    monkeypatch.setattr(pool, "_PROGRAM", program)
+    monkeypatch.setattr(pool, "_PROGRAM", STAND_IN)
     asked, _ = problem(64, 64, 64)
     with pool.Compilers(1, limit=3.0) as compilers:
         ends, sleeps = (
@@ -212,12 +218,14 @@ def test_closing_ends_a_worker_that_starts(monkeypatch):
 
 
 def test_a_worker_with_nothing_to_do_ends_and_starts_again(monkeypatch):
+    monkeypatch.setattr(pool, "_PROGRAM", STAND_IN)
     monkeypatch.setattr(pool, "IDLE", 0.2)
     asked, _ = problem(64, 64, 64)
     with pool.Compilers(1) as compilers:
         worker = compilers._lanes[0].worker
         for _ in range(2):
-            assert compilers.submit(("naive", asked, Config(32, 32, 32))).result().error is None
+            made = compilers.submit(("naive", asked, Config(32, 32, 32))).result()
+            assert made == "compiled"
             deadline = time.monotonic() + 20
             while worker.process is not None and time.monotonic() < deadline:
                 time.sleep(0.05)

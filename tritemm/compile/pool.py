@@ -140,17 +140,16 @@ class _Lane:
         self.limit = limit
         self.waiting: set[Future] = set()
         self.work: queue.SimpleQueue[tuple | None] = queue.SimpleQueue()
+        self.worker = Worker()
         # No executor's, whose work is waited for when this process ends.
         self.thread = threading.Thread(target=self._run, daemon=True)
-        self.worker = Worker()
+        self.thread.start()
 
     def submit(self, item: Item, with_code: bool) -> Future[Compiled]:
         future: Future[Compiled] = Future()
         self.waiting.add(future)
         future.add_done_callback(self.waiting.discard)
         self.work.put((future, item, with_code))
-        if self.thread.ident is None:
-            self.thread.start()
         return future
 
     def _run(self) -> None:
