@@ -176,7 +176,7 @@ def _worker(thread: int) -> pool.Worker:
 def _triton(job: Job) -> tuple[dict[str, int], dict[str, int]]:
     try:
         return _worker(threading.get_ident()).ask(compile_here, job)
-    except pool.Ended as error:
+    except RuntimeError as error:
         raise RuntimeError(f"{job.entry}, {job.way.name}, sm_{job.arch}: {error}") from None
 
 

@@ -140,8 +140,9 @@ while True:
 
 def test_a_worker_that_ends_or_takes_too_long_is_replaced(monkeypatch):
     monkeypatch.setattr(pool, "_PROGRAM", STAND_IN)
+    monkeypatch.setattr(pool, "LIMIT", 3.0)
     asked, _ = problem(64, 64, 64)
-    with pool.Compilers(1, limit=3.0) as compilers:
+    with pool.Compilers(1) as compilers:
         ends, sleeps = (
             compilers.submit((name, asked, Config(64, 64, 64))).result()
             for name in ("ends", "sleeps")

@@ -76,16 +76,13 @@ class Compilers(contextlib.AbstractContextManager):
     to the worker with the least to do.
     """
 
-    def __init__(self, workers: int | None = None, limit: float = LIMIT):
-        count = workers or min(WORKERS, _cores())
-        self._lanes = [_Lane(limit) for _ in range(count)]
+    def __init__(self, workers: int | None = None):
+        self._lanes = [_Lane() for _ in range(workers or min(WORKERS, _cores()))]
         self._owner: dict[tuple, _Lane] = {}
-        self._closed = False
         atexit.register(self.close)
 
     def submit(self, item: Item, with_code: bool = False) -> Future[Compiled]:
         """The future result of one item; it holds no exception."""
-        assert not self._closed
         likely = likeness(*item)
         lane = self._owner.get(likely) or min(self._lanes, key=lambda lane: len(lane.waiting))
         self._owner[likely] = lane
@@ -93,11 +90,9 @@ class Compilers(contextlib.AbstractContextManager):
 
     def close(self) -> None:
         """End the workers; what was not begun is dropped."""
-        if not self._closed:
-            self._closed = True
-            atexit.unregister(self.close)
-            for lane in self._lanes:
-                lane.close()
+        atexit.unregister(self.close)
+        for lane in self._lanes:
+            lane.close()
 
     def __exit__(self, *raised) -> None:
         self.close()
@@ -136,8 +131,7 @@ def _kind(value):
 class _Lane:
     """One worker, and what waits for it."""
 
-    def __init__(self, limit: float):
-        self.limit = limit
+    def __init__(self):
         self.waiting: set[Future] = set()
         self.work: queue.SimpleQueue[tuple | None] = queue.SimpleQueue()
         self.worker = Worker()
@@ -146,6 +140,7 @@ class _Lane:
         self.thread.start()
 
     def submit(self, item: Item, with_code: bool) -> Future[Compiled]:
+        assert self.thread.is_alive(), "the compilers were closed"
         future: Future[Compiled] = Future()
         self.waiting.add(future)
         future.add_done_callback(self.waiting.discard)
@@ -165,7 +160,7 @@ class _Lane:
             if not future.set_running_or_notify_cancel():
                 continue
             try:
-                made = self.worker.ask(compile_here, *item, with_code, limit=self.limit)
+                made = self.worker.ask(compile_here, *item, with_code)
             except Exception as error:  # it did not start, or ended over this item
                 made = Compiled(str(error))
             future.set_result(made)
@@ -179,10 +174,6 @@ class _Lane:
             self.worker.kill()
             self.thread.join(0.1)
         self.worker.close()
-
-
-class Ended(RuntimeError):
-    """The process ended over what it was asked, or was ended for taking too long; it says why."""
 
 
 #: What a worker runs. Modules come from where this one does and from the usual places, not from
@@ -218,35 +209,32 @@ class Worker:
                 start_new_session=True,  # Ctrl-C is for the caller, who then closes the workers
             )  # fmt: skip
 
-    def ask(self, function: Callable, *args, limit: float = LIMIT):
-        """What `function`, of a module that can be imported, returns; `limit` is in seconds.
+    def ask(self, function: Callable, *args):
+        """What `function`, of a module that can be imported, returns.
 
-        Raises RuntimeError if the process does not start, and Ended if it ends over this call or
-        is ended after `limit`.
+        Raises RuntimeError, which says why, if the process does not start, ends over this call or
+        is ended after `LIMIT`.
         """
         started = self.process is not None
         if not started:
             self._start()
         try:
-            started = started or self._answer(limit)
+            started = started or self._answer()
             self.connection.send((function, args))
-            return self._answer(limit)
+            return self._answer()
         except (EOFError, OSError) as error:
-            late = isinstance(error, TimeoutError)
-            if late:
-                self.kill()
+            if isinstance(error, TimeoutError):
+                self.close()
+                raise RuntimeError(f"the compiler took more than {LIMIT:g} s") from None
             status = self.process.wait()
             self.log.seek(0)
             said = f"status {status}: {tail(self.log.read())}"
             self.close()
-            if late:
-                raise Ended(f"the compiler took more than {limit:g} s") from None
-            if started:
-                raise Ended(f"the compiler ended with {said}") from None
-            raise RuntimeError(f"the compiling worker did not start: {said}") from None
+            what = "compiler ended with" if started else "compiling worker did not start:"
+            raise RuntimeError(f"the {what} {said}") from None
 
-    def _answer(self, limit: float):
-        if not self.connection.poll(limit):
+    def _answer(self):
+        if not self.connection.poll(LIMIT):
             raise TimeoutError
         return self.connection.recv()
 
