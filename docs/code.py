@@ -70,7 +70,7 @@ def record(chosen: Sequence[str] = ()) -> dict[str, Any]:
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TRITON_CACHE_DIR"] = folder  # of the worker that compiles Triton's rungs
-        pool.close_idle()
+        pool.shared.cache_clear()
         for key in chosen or asked():
             name, _, sm = key.partition(" sm_")
             kernel = own.get(rung_of(name))

@@ -28,7 +28,7 @@ import math
 
 import torch
 
-from .problem import ACCUMULATE, GATED
+from .problem import ACCUMULATE, GATED, activated, span
 
 #: Relative error that each way to multiply fp32 leaves in an operand: tf32 keeps 10 bits and
 #: truncates, bf16 keeps 7 and rounds; the split forms drop the product of the smallest parts.
@@ -103,7 +103,7 @@ def _after(ending, sums, error, dtype, stored) -> tuple[torch.Tensor, torch.Tens
     error = abs(ending.alpha) * error + eps * magnitude
     if ending.activation in GATED:
         error = _of_pairs(ending, argument, error, eps, stored)
-        magnitude = _activated(ending, argument, ending.activation).abs()
+        magnitude = activated(argument, ending.activation).abs()
     elif ending.activation:
         error = STEEPEST * error + 4 * eps * argument.abs()
     if ending.residual is not None:
@@ -114,26 +114,20 @@ def _after(ending, sums, error, dtype, stored) -> tuple[torch.Tensor, torch.Tens
 
 def _of_pairs(ending, argument, error, eps, stored) -> torch.Tensor:
     """The error of activation(gate) * up, of halves of an argument with an error."""
-    if stored is not None:
-        error = _rounded(argument.abs(), error, stored)
+    error = _rounded(argument.abs(), error, stored)
     (gate, up), (in_gate, in_up) = argument.chunk(2, -1), error.chunk(2, -1)
-    value = _activated(ending, gate, GATED[ending.activation]).abs()
+    value = activated(gate, GATED[ending.activation]).abs()
     in_value = STEEPEST * in_gate + 4 * eps * gate.abs()
-    if stored is not None:
-        in_value = _rounded(value, in_value, stored)
+    in_value = _rounded(value, in_value, stored)
     error = in_value * up.abs() + value * in_up + in_value * in_up
     error = error + eps * (value * up.abs() + error)
-    return error if stored is None else _rounded(value * up.abs(), error, stored)
-
-
-def _activated(ending, argument, activation) -> torch.Tensor:
-    """The activation alone, as endings like this one have it."""
-    alone = ending._replace(bias=None, residual=None, alpha=1.0, activation=activation)
-    return alone.of(argument, argument.dtype)
+    return _rounded(value * up.abs(), error, stored)
 
 
 def _rounded(size, error, dtype) -> torch.Tensor:
-    """The error of what has this size and error, once it is stored in `dtype`."""
+    """The error of what has this size and error, once it is stored in `dtype`, if not None."""
+    if dtype is None:
+        return error
     kind = torch.finfo(dtype)
     return error + kind.eps / 2 * (size + error) + kind.tiny * kind.eps
 
@@ -168,8 +162,8 @@ def exact_operands(a, b, accumulate=None) -> tuple[torch.Tensor, torch.Tensor]:
 def _signs_like(t: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """1 and -1 at random, with the sizes, strides and alignment of `t`; in memory of its own."""
     first = t.data_ptr() % 16 // t.element_size()
-    last = first + sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))
-    storage = torch.empty(max(last + 1, 0), dtype=t.dtype, device=t.device)
+    size = first + span(t) // t.element_size()
+    storage = torch.empty(size, dtype=t.dtype, device=t.device)
     storage.bernoulli_(0.5, generator=generator).mul_(2).sub_(1)
     return storage.as_strided(t.shape, t.stride(), first)
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 import triton.language as tl
 
-from .problem import Config, EpilogueSpec, Need, Problem, Tile, refusal
+from .problem import Config, Need, Problem, Tile, refusal
 from .runtime import binding, triton_private
 from .runtime.torch_private import current_stream
 from .runtime.workspace import Room
@@ -350,24 +350,14 @@ class TritonKernel(Kernel):
         return binding.call_of((self, problem, config, device), make)
 
 
-#: What there is of an epilogue for a rung to name; None of what a problem has none of.
-_NONE = dict.fromkeys(
-    ("bias_ptr", "residual_ptr", "alpha", "beta", *(f"stride_r{axis}" for axis in "01mn"))
-)
-
-
-def _fixed_epilogue(epilogue: EpilogueSpec) -> dict[str, Any]:
-    """All of the epilogue but its inputs."""
-    values = _NONE | {"BIAS": epilogue.along, "ACTIVATION": epilogue.activation}
-    if epilogue.residual:
-        axes = zip("01mn", epilogue.residual.strides, strict=True)
-        values |= {f"stride_r{axis}": stride for axis, stride in axes}
-    return values
-
-
 @functools.lru_cache(maxsize=4096)
 def _fixed_part(kernel: TritonKernel, problem: Problem, config: Config) -> Launch:
-    """The part of a launch that is the same at every call, of what the jit function names."""
+    """The part of a launch that is the same at every call, of what the jit function names.
+
+    What a rung may name and the problem's epilogue doesn't have is None.
+    """
+    epilogue = problem.epilogue
+    strides = epilogue.residual.strides if epilogue.residual else (None,) * 4
     values = {
         "BLOCK_M": config.BLOCK_M,
         "BLOCK_N": config.BLOCK_N,
@@ -378,12 +368,15 @@ def _fixed_part(kernel: TritonKernel, problem: Problem, config: Config) -> Launc
         "SPLIT_K": config.SPLIT_K,
         "CLUSTER": config.CLUSTER,
         "BATCHED": problem.batch > 1,
-        "TRIANGULAR": problem.epilogue.symmetric,
+        "TRIANGULAR": epilogue.symmetric,
         "WIDE": problem.wide,
         "EVEN_K": problem.K % config.BLOCK_K == 0,
         "PRECISION": problem.precision,
         "ACC": TRITON_DTYPE[problem.accumulate],
-        **_fixed_epilogue(problem.epilogue),
+        "BIAS": epilogue.along,
+        "ACTIVATION": epilogue.activation,
+        **dict.fromkeys(("bias_ptr", "residual_ptr", "alpha", "beta")),
+        **{f"stride_r{axis}": stride for axis, stride in zip("01mn", strides, strict=True)},
     } | kernel.arguments.fixed(problem, config)
     names = set(kernel.fn.arg_names)
     triton_private.settle(kernel.fn)  # for whoever compiles it

@@ -6,12 +6,14 @@ CUDA, in Triton and in Gluon, for sm_80 and sm_90. `python -m docs.record types`
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import functools
 import json
 import os
 import re
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -163,14 +165,19 @@ def _functions(source: str, arch: str) -> tuple[cubin.Function, ...]:
     return cubin.compile_cubin(source, arch, flags).functions
 
 
+@functools.cache
+def _worker(thread: int) -> pool.Worker:
+    """The one of the thread of this number."""
+    worker = pool.Worker()
+    atexit.register(worker.close)
+    return worker
+
+
 def _triton(job: Job) -> tuple[dict[str, int], dict[str, int]]:
-    worker = pool.take()
     try:
-        found = worker.ask(compile_here, job)
-    except pool.Ended as error:
+        return _worker(threading.get_ident()).ask(compile_here, job)
+    except RuntimeError as error:
         raise RuntimeError(f"{job.entry}, {job.way.name}, sm_{job.arch}: {error}") from None
-    pool.keep(worker)
-    return found
 
 
 def compile_here(job: Job) -> tuple[dict[str, int], dict[str, int]]:

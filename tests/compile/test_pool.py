@@ -69,11 +69,7 @@ def test_a_launch_finds_what_workers_compiled(tmp_path, monkeypatch):
     good = [item(*words) for words in PROBLEMS]
     deep = dataclasses.replace(good[2][2], num_stages=9)
     odd = dataclasses.replace(good[0][2], BLOCK_M=24)
-    seen = []
-    items = [*good, (*good[2][:2], deep), (*good[0][:2], odd)]
-    results = pool.compile_all(items, 2, seen.append)
-    assert seen == results
-    assert [(r.name, r.problem, r.config) for r in results] == items
+    results = pool.compile_all([*good, (*good[2][:2], deep), (*good[0][:2], odd)])
     assert [r.error for r in results[:3]] == [None] * 3
     assert all(0 < r.shared <= DEVICES[90].shared for r in results[:3])
     assert results[3].error.endswith("bytes of shared memory; sm_90 has 232448")
@@ -125,25 +121,28 @@ def test_a_refusal_and_an_unknown_name_are_results():
     assert "nothing" in unknown.error
 
 
+#: A worker that starts soon; it ends over some items, sleeps over some, and answers others.
+STAND_IN = """
+import os, sys, time
+from multiprocessing.connection import Connection
+connection = Connection({file})
+connection.send(True)
+while True:
+    item = connection.recv_bytes()
+    if b"ends" in item:
+        sys.stderr.write("out of registers")
+        os._exit(9)
+    if b"sleeps" in item:
+        time.sleep(60)
+    connection.send("compiled")
+"""
+
+
 def test_a_worker_that_ends_or_takes_too_long_is_replaced(monkeypatch):
-    """A stand-in: it ends over the first item, sleeps over the second, answers the third."""
-    serve = (
-        "import os, pickle, sys, time\n"
-        "pickle.dump(True, sys.stdout.buffer, 4)\n"
-        "sys.stdout.flush()\n"
-        "item = sys.stdin.buffer.read1(1 << 20)\n"
-        "if b'ends' in item: sys.stderr.write('out of registers'); os._exit(9)\n"
-        "if b'sleeps' in item: time.sleep(60)\n"
-        "pickle.dump('compiled', sys.stdout.buffer)\n"
-    )
-    real = subprocess.Popen
-
-    def popen(words, **options):
-        return real([sys.executable, "-c", serve], **options)
-
-    monkeypatch.setattr(pool.subprocess, "Popen", popen)
+    monkeypatch.setattr(pool, "_PROGRAM", STAND_IN)
+    monkeypatch.setattr(pool, "LIMIT", 3.0)
     asked, _ = problem(64, 64, 64)
-    with pool.Compilers(1, limit=1.0) as compilers:
+    with pool.Compilers(1) as compilers:
         ends, sleeps = (
             compilers.submit((name, asked, Config(64, 64, 64))).result()
             for name in ("ends", "sleeps")
@@ -151,7 +150,7 @@ def test_a_worker_that_ends_or_takes_too_long_is_replaced(monkeypatch):
         answer = compilers.submit(("answers", asked, Config(64, 64, 64))).result()
     assert answer == "compiled"
     assert ends.error == "the compiler ended with status 9: out of registers"
-    assert sleeps.error == "the compiler took more than 1 s"
+    assert sleeps.error == "the compiler took more than 3 s"
 
 
 def test_modules_of_the_current_directory_are_not_imported(tmp_path, monkeypatch):
@@ -192,8 +191,7 @@ from tests.compile.test_pool import problem
 from tritemm.compile import pool
 from tritemm.spec import Config
 pool._PROGRAM = "import time; time.sleep(600)"
-with pool.shared() as compilers:
-    future = compilers.submit(("naive", problem(64, 64, 64)[0], Config(32, 32, 32)))
+future = pool.shared().submit(("naive", problem(64, 64, 64)[0], Config(32, 32, 32)))
 print("ends", flush=True)
 """
 
@@ -220,20 +218,20 @@ def test_closing_ends_a_worker_that_starts(monkeypatch):
         assert all(future.cancelled() or future.result().error for future in futures)
 
 
-def test_shared_workers_remain_a_while(monkeypatch):
+def test_a_worker_with_nothing_to_do_ends_and_starts_again(monkeypatch):
+    monkeypatch.setattr(pool, "_PROGRAM", STAND_IN)
     monkeypatch.setattr(pool, "IDLE", 0.2)
-    with pool.shared() as first:
-        with pool.shared() as second:
-            assert second is first
-        time.sleep(0.5)
-        assert not first._closed  # there is a user
-    with pool.shared() as third:
-        assert third is first
-    deadline = time.monotonic() + 20
-    while not first._closed and time.monotonic() < deadline:
-        time.sleep(0.05)
-    with pool.shared() as fourth:
-        assert first._closed and fourth is not first
+    asked, _ = problem(64, 64, 64)
+    with pool.Compilers(1) as compilers:
+        worker = compilers._lanes[0].worker
+        for _ in range(2):
+            made = compilers.submit(("naive", asked, Config(32, 32, 32))).result()
+            assert made == "compiled"
+            deadline = time.monotonic() + 20
+            while worker.process is not None and time.monotonic() < deadline:
+                time.sleep(0.05)
+            assert worker.process is None
+    assert pool.shared() is pool.shared()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """What a user tunes: the cache and its file, tune, export and load, warmup."""
 
-import contextlib
 import dataclasses
 import json
 import multiprocessing
@@ -388,7 +387,7 @@ class Late:
     def submit(self, item):
         future = Future()
         if len(self.futures) < self.count:
-            future.set_result(Compiled(*item))
+            future.set_result(Compiled())
         self.futures.append(future)
         return future
 
@@ -398,7 +397,7 @@ def test_workers_that_are_late_are_not_waited_for(monkeypatch, seconds, count, t
     """What comes first is compiled by this process; without time for it, workers aren't started."""
     workers = Late(count)
     monkeypatch.setattr(tuning, "_START", 0.3)
-    monkeypatch.setattr(pool, "shared", lambda: contextlib.nullcontext(workers))
+    monkeypatch.setattr(pool, "shared", lambda: workers)
     asked = problem(64, 96, 128)
     rows = dispatch.ranked(asked)
     assert len(rows) > 6

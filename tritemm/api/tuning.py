@@ -285,24 +285,20 @@ def _compiled(problem: Problem, rows, deadline: float):
     first, others = rows[:own], rows[own:]
     if time.monotonic() + _START > deadline:
         others = []
-    with contextlib.ExitStack() as stack:
-        waiting = {}
-        if others:
-            compilers = stack.enter_context(pool.shared())
-            waiting = {compilers.submit((k.name, problem, c)): (p, k, c) for p, k, c in others}
+    waiting = {pool.shared().submit((k.name, problem, c)): (p, k, c) for p, k, c in others}
 
-        def arriving():
-            yield from ((kernel, config, predicted, None) for predicted, kernel, config in first)
-            with contextlib.suppress(FutureTimeout):
-                for future in as_completed(waiting, max(0.0, deadline - time.monotonic())):
-                    predicted, kernel, config = waiting[future]
-                    yield kernel, config, predicted, future.result().error
+    def arriving():
+        yield from ((kernel, config, predicted, None) for predicted, kernel, config in first)
+        with contextlib.suppress(FutureTimeout):
+            for future in as_completed(waiting, max(0.0, deadline - time.monotonic())):
+                predicted, kernel, config = waiting[future]
+                yield kernel, config, predicted, future.result().error
 
-        try:
-            yield arriving()
-        finally:
-            for future in waiting:
-                future.cancel()
+    try:
+        yield arriving()
+    finally:
+        for future in waiting:
+            future.cancel()
 
 
 def timer(problem: Problem, tensors: Sequence[torch.Tensor]) -> Callable[[Kernel, Config], float]:

@@ -77,11 +77,8 @@ def _attempt(probe: Callable[[], Any]) -> Any:
         return probe()
     except Exception as error:  # whatever a broken installation raises is itself the fact
         reason = next(iter(str(error).strip().splitlines()), "")
-        return f"unavailable: {type(error).__name__}: {_without_paths(reason)}"
-
-
-def _without_paths(text: str) -> str:
-    return re.sub(r"(?<!\w)(\w:)?[/\\][^\s'\"]+", "<path>", text)
+        reason = re.sub(r"(?<!\w)(\w:)?[/\\][^\s'\"]+", "<path>", reason)
+        return f"unavailable: {type(error).__name__}: {reason}"
 
 
 def _module(name: str) -> Any:

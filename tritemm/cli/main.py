@@ -72,7 +72,7 @@ def main(argv: list[str] | None = None) -> int:
 
     command = commands.add_parser("env", help="what to paste in a bug report")
     _json_option(command)
-    command.set_defaults(run=_env)
+    command.set_defaults(run=lambda args: env.show(args.json))
 
     args = parser.parse_args(argv)
     return args.run(args) or 0
@@ -145,7 +145,3 @@ def _tuning(args: argparse.Namespace) -> int:
     except (OSError, ValueError, UserWarning) as error:
         return refuse(f"tuning {args.what}", error)
     return 0
-
-
-def _env(args: argparse.Namespace) -> None:
-    env.show(args.json)

@@ -10,9 +10,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, get_args
@@ -21,6 +20,7 @@ import torch
 
 from ..arch.gpus import DEVICES, named
 from ..dtypes import PRECISIONS, accumulator_type, check_epilogue, check_precision, result_type
+from ..machine.command import refuse
 from ..problem import (
     ACCUMULATE,
     ACTIVATIONS,
@@ -34,7 +34,6 @@ from ..problem import (
 from ..rungs import RUNGS, find
 from ..spec import TRITON_DTYPE, Config, Kernel
 from . import pool
-from .driver import standing_for
 from .sass import (
     count_instructions,
     count_of,
@@ -43,7 +42,6 @@ from .sass import (
     instruction_table,
     parse_usage,
     run_tool,
-    tail,
 )
 
 #: What may become of sums, and of pairs of them.
@@ -113,10 +111,7 @@ class Job:
     @property
     def types(self) -> tuple[torch.dtype, torch.dtype, torch.dtype]:
         """Types of operands, accumulator and result, by the rules of `tritemm.matmul`."""
-        what = "type of the operands"
-        dtype = _dtype(self.dtype, what, OPERANDS)
-        if dtype not in ACCUMULATE:
-            _one_of(what, self.dtype, OPERANDS)
+        dtype = _dtype(self.dtype, "type of the operands", ACCUMULATE)
         accumulate = accumulator_type(self.accumulate and _dtype(self.accumulate), dtype)
         return dtype, accumulate, result_type(self.out_dtype and _dtype(self.out_dtype), dtype)
 
@@ -181,12 +176,19 @@ class Refusal:
 
 def problem_of(job: Job) -> Problem:
     """The job's problem on the job's architecture, of meta tensors."""
+    dtype, accumulate, out_dtype = job.types
+    columns = job.N // (2 if job.activation in GATED else 1)
+    c = _operand(job.M, columns, "N", out_dtype, None, job.batch)
     return Problem.of(
-        *_operands(job),
-        accumulate=job.types[1],
+        _operand(job.M, job.K, job.layout[0], dtype, job.a_batch, job.batch),
+        _operand(job.K, job.N, job.layout[1], dtype, job.b_batch, job.batch),
+        c,
+        accumulate=accumulate,
         precision=job.precision,
         device=DEVICES[job.sm],
-        **_epilogue(job),
+        activation=job.activation,
+        bias=out_dtype if job.bias else None,
+        residual=c if job.residual else None,
     )
 
 
@@ -209,12 +211,12 @@ def compile_many(
     Without `processes`, jobs are compiled in this process, or in one worker process where
     kernels are interpreted; compiling here swaps Triton's active driver for as long as it takes,
     so no other thread may launch kernels meanwhile. With `processes`, that many workers share
-    the jobs. A worker takes about three seconds to start, once: it stays for later calls. If the
+    the jobs. A worker takes about three seconds to start: it stays a while for later calls. If the
     compiler takes it down, the job that did it is a Refusal, and a new worker does the rest.
 
     Raises:
         ValueError: `detail` is not one of `DETAILS`, or a config index is out of range.
-        RuntimeError: a worker does not start, or nvdisasm does not read its binaries.
+        RuntimeError: nvdisasm does not read the binaries.
 
     Example:
         >>> from tritemm.compile import asm
@@ -223,13 +225,11 @@ def compile_many(
         True
     """
     _one_of("detail", detail, DETAILS)
-    for job in jobs:
-        _check_config(job)
     if processes is None and not INTERPRETED:
-        made = [_compile_here(job, detail) for job in jobs]
+        made = [_compiled(job, detail, pool.compile_here) for job in jobs]
     else:
-        with ThreadPoolExecutor(processes or 1) as pool:
-            made = list(pool.map(lambda job: _ask_worker(job, detail), jobs))
+        with ThreadPoolExecutor(processes or 1) as threads:
+            made = list(threads.map(lambda job: _compiled(job, detail, _by_worker), jobs))
     if detail == "mix":
         _count_instructions(made)
     return [one.code if isinstance(one, _Compiled) else one for one in made]
@@ -262,47 +262,44 @@ def _count_instructions(made: Sequence[_Compiled | Refusal]) -> None:
             one.code = dataclasses.replace(one.code, mix=mix, variants=variants)
 
 
-def _ask_worker(job: Job, detail: str) -> _Compiled | Refusal:
-    worker = pool.take()
-    try:
-        result = worker.ask(_compile_here, job, detail)
-    except pool.Ended as error:
-        return Refusal(job.rung, job.sm, str(error), "compiler")
-    pool.keep(worker)
-    return result
+def _by_worker(*item, with_code: bool) -> pool.Compiled:
+    return pool.shared().submit(item, with_code).result()
 
 
-def _compile_here(job: Job, detail: str) -> _Compiled | Refusal:
+def _compiled(job: Job, detail: str, compile: Callable) -> _Compiled | Refusal:
+    """What `compile`, a function like `pool.compile_here`, makes of a job."""
     problem, kernel, config = problem_of(job), job.kernel, job.config
     own = not isinstance(config, Config)
-    view = problem if own else config.view(problem)
-    if reason := kernel.why_not(view):
+    if reason := kernel.why_not(problem if own else config.view(problem)):
         return Refusal(job.rung, job.sm, reason)
     if own:
-        config = kernel.configs(problem)[config]
-    try:
-        call = kernel.prepare(view, config, *pool.operands(view))
-        with standing_for(job.sm):
-            compiled = kernel.fn.warmup(**call.args, **call.options, grid=call.grid)
-        code = Code(
-            rung=job.rung,
-            arch=job.sm,
-            problem=str(problem),
-            config=str(config),
-            shared=compiled.metadata.shared,
-            warps=compiled.metadata.num_warps,
-            **_read(compiled, detail),
-        )
-        return _Compiled(code, compiled.asm["cubin"])
-    except Exception as error:  # the compiler raises whatever it likes
-        return Refusal(job.rung, job.sm, f"{type(error).__name__}: {tail(str(error))}", "compiler")
+        configs = kernel.configs(problem)
+        if not 0 <= config < len(configs):
+            raise ValueError(
+                f"{job.rung} has {len(configs)} config{'s' * (len(configs) > 1)} for this problem, "
+                f"from 0; there is no {config}"
+            )
+        config = configs[config]
+    made = compile(job.rung, problem, config, with_code=True)
+    if not made.code:
+        return Refusal(job.rung, job.sm, made.error, "compiler")
+    code = Code(
+        rung=job.rung,
+        arch=job.sm,
+        problem=str(problem),
+        config=str(config),
+        shared=made.shared,
+        warps=made.code["warps"],
+        **_read(made.code, detail),
+    )
+    return _Compiled(code, made.code["cubin"])
 
 
-def _read(compiled, detail: str) -> dict[str, Any]:
+def _read(code: Mapping[str, Any], detail: str) -> dict[str, Any]:
     """The fields of `Code` that are read from one binary; the mix alone is left to the caller."""
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder, "kernel.cubin")
-        cubin.write_bytes(compiled.asm["cubin"])
+        cubin.write_bytes(code["cubin"])
         registers, spills = parse_usage(run_tool("cuobjdump", "-res-usage", str(cubin)))
         fields: dict[str, Any] = {"registers": registers, "spills": spills}
         if detail != "text":
@@ -310,26 +307,7 @@ def _read(compiled, detail: str) -> dict[str, Any]:
         # Data-flow analysis only annotates branches, and takes a third of the time.
         sass = run_tool("nvdisasm", "-ndf", "-c", str(cubin))
     mix, variants = count_instructions(sass)
-    return fields | {"mix": mix, "variants": variants, "ptx": compiled.asm["ptx"], "sass": sass}
-
-
-def _operands(job: Job) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """A, B and C without data."""
-    dtype, _, out_dtype = job.types
-    a = _operand(job.M, job.K, job.layout[0], dtype, job.a_batch, job.batch)
-    b = _operand(job.K, job.N, job.layout[1], dtype, job.b_batch, job.batch)
-    columns = job.N // (2 if job.activation in GATED else 1)
-    return a, b, _operand(job.M, columns, "N", out_dtype, None, job.batch)
-
-
-def _epilogue(job: Job) -> dict[str, Any]:
-    """What the problem's epilogue has, by its names."""
-    named = {"activation": job.activation} if job.activation else {}
-    if job.bias:
-        named["bias"] = job.types[2]
-    if job.residual:
-        named["residual"] = _operands(job)[2]
-    return named
+    return fields | {"mix": mix, "variants": variants, "ptx": code["ptx"], "sass": sass}
 
 
 def _operand(rows, cols, layout, dtype, own_batch, batch) -> torch.Tensor:
@@ -342,8 +320,8 @@ def _operand(rows, cols, layout, dtype, own_batch, batch) -> torch.Tensor:
 # Reading binaries
 
 
-def render(code: Code, ptx: bool = False, sass: bool = False) -> str:
-    """The code as text: a table of its instructions and resources, then PTX and SASS if asked."""
+def render(code: Code, texts: Sequence[str] = ()) -> str:
+    """The code as text: a table of its instructions and resources, then the `texts` asked for."""
     lines = [
         f"{code.rung} on sm_{code.arch}: {code.problem}",
         code.config,
@@ -355,19 +333,9 @@ def render(code: Code, ptx: bool = False, sass: bool = False) -> str:
         f"{'shared':<14}{code.shared:>7}  bytes per program, "
         f"{'of' if code.fits else 'MORE THAN the'} {code.limit} that sm_{code.arch} has",
     ]
-    for wanted, text in ((ptx, code.ptx), (sass, code.sass)):
-        if wanted:
-            lines += ["", text.strip()]
+    for name in texts:
+        lines += ["", getattr(code, name).strip()]
     return "\n".join(lines)
-
-
-def as_dict(code: Code, ptx: bool = False, sass: bool = False) -> dict[str, Any]:
-    """The code for JSON, with the texts that were asked for."""
-    values = dataclasses.asdict(code) | {"limit": code.limit}
-    for name, wanted in (("ptx", ptx), ("sass", sass)):
-        if not wanted:
-            del values[name]
-    return values
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -406,21 +374,27 @@ def main(args: argparse.Namespace) -> int:
     try:
         result = compile_problem(_job(args))
     except ValueError as error:
-        print(f"tritemm asm: {error}", file=sys.stderr)
-        return 2
+        return refuse("asm", error)
     if isinstance(result, Refusal):
         who = args.rung if result.by == "kernel" else f"compiling {args.rung}"
-        print(f"tritemm asm: {who} for sm_{result.arch}: {result.reason}", file=sys.stderr)
-        return 2 if result.by == "kernel" else 1
+        status = refuse("asm", f"{who} for sm_{result.arch}: {result.reason}")
+        return status if result.by == "kernel" else 1
+    texts = [name for name in ("ptx", "sass") if getattr(args, name)]
     if args.json:
-        print(json.dumps(as_dict(result, args.ptx, args.sass), indent=2))
+        values = dataclasses.asdict(result) | {"limit": result.limit}
+        left_out = {"ptx", "sass"}.difference(texts)
+        print(json.dumps({k: v for k, v in values.items() if k not in left_out}, indent=2))
     else:
-        print(render(result, args.ptx, args.sass))
+        print(render(result, texts))
     return 0
 
 
 def _job(args: argparse.Namespace) -> Job:
-    M, N, K, layout = _parse_problem(args.problem)
+    parts = [part.strip() for part in args.problem.split(",")]
+    if len(parts) not in (3, 4):
+        raise ValueError(f"--problem is M,N,K or M,N,K,LAYOUT, not {args.problem!r}")
+    M, N, K = (_integer("--problem", part) for part in parts[:3])
+    layout = parts[3].upper() if len(parts) == 4 else LAYOUT
     return Job(
         args.rung, sm_of(args.sm), M, N, K, layout,
         args.dtype, args.out_dtype, args.accumulate, args.precision,
@@ -435,14 +409,6 @@ def sm_of(name: str | int) -> int:
     return 10 * major + minor
 
 
-def _parse_problem(text: str) -> tuple[int, int, int, str]:
-    parts = [part.strip() for part in text.split(",")]
-    if len(parts) not in (3, 4):
-        raise ValueError(f"--problem is M,N,K or M,N,K,LAYOUT, not {text!r}")
-    M, N, K = (_integer("--problem", part) for part in parts[:3])
-    return M, N, K, parts[3].upper() if len(parts) == 4 else LAYOUT
-
-
 def _integer(option: str, text: str) -> int:
     try:
         return int(text)
@@ -450,26 +416,16 @@ def _integer(option: str, text: str) -> int:
         raise ValueError(f"{option} takes integers, not {text!r}") from None
 
 
-def _check_config(job: Job) -> None:
-    if isinstance(job.config, int):
-        count = len(configs_of(job))
-        if count and not 0 <= job.config < count:
-            raise ValueError(
-                f"{job.rung} has {count} config{'s' * (count > 1)} for this problem, "
-                f"from 0; there is no {job.config}"
-            )
-
-
 def _one_of(what: str, value, known) -> None:
     if value not in known:
         raise ValueError(f"{what} {value!r} is unknown; one of {_list(filter(None, known))}")
 
 
-def _dtype(name: str, what: str = "type", known=DTYPES) -> torch.dtype:
+def _dtype(name: str, what: str = "type", known=TRITON_DTYPE) -> torch.dtype:
     """The type called `name`: "bf16", "bfloat16" or "torch.bfloat16"."""
     dtype = DTYPES.get(name) or getattr(torch, name.removeprefix("torch."), None)
-    if dtype not in TRITON_DTYPE:
-        _one_of(what, name, known)
+    if dtype not in known:
+        _one_of(what, name, [short_name(each) for each in known])
     return dtype
 
 

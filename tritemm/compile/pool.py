@@ -14,17 +14,19 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import functools
+import multiprocessing
 import os
-import pickle
 import queue
 import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -38,7 +40,7 @@ from .sass import tail
 Item = tuple[str, Problem, Config]
 #: Seconds after which the compiler of one kernel is ended.
 LIMIT = 180.0
-#: Seconds for which `shared` workers remain after their last user.
+#: Seconds after which a worker ends that has nothing to do; the next item starts it again.
 IDLE = 60.0
 #: Worker processes at most, unless asked: each takes most of a gigabyte.
 WORKERS = 16
@@ -48,106 +50,58 @@ WORKERS = 16
 class Compiled:
     """What became of one item: `error` is None, or why the config can't run.
 
-    `shared` is bytes per program; `seconds` is the worker's time, little where the cache had it.
+    `shared` is bytes per program. `code` is what was asked for of the kernel: its number of
+    "warps", "ptx" and "cubin".
     """
 
-    name: str
-    problem: Problem
-    config: Config
-    shared: int = 0
-    seconds: float = 0.0
     error: str | None = None
+    shared: int = 0
+    code: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def compile_all(
-    items: Sequence[Item],
-    workers: int | None = None,
-    progress: Callable[[Compiled], None] = lambda result: None,
-) -> list[Compiled]:
+def compile_all(items: Sequence[Item]) -> list[Compiled]:
     """Compile every item and say what became of each, in order; a failure is a result.
 
-    `workers` is the number of processes, by default one per core up to `WORKERS`; to start one
-    takes some seconds. `progress` is called in this thread, in the order of `items`.
+    Of workers there is one per core, up to `WORKERS`; to start one takes some seconds.
     """
-    with Compilers(workers) as compilers:
-        results = []
-        for future in [compilers.submit(item) for item in items]:
-            results.append(future.result())
-            progress(results[-1])
-    return results
+    with Compilers() as compilers:
+        futures = [compilers.submit(item) for item in items]
+        return [future.result() for future in futures]
 
 
-class Compilers:
-    """Worker processes that live until `close`, the end of a `with`, or that of this process.
+class Compilers(contextlib.AbstractContextManager):
+    """Worker processes that start when there is work, until `close` or the end of this process.
 
     Items that are likely to be one kernel go to one worker, which then compiles it once; others go
     to the worker with the least to do.
     """
 
-    def __init__(self, workers: int | None = None, limit: float = LIMIT):
-        count = workers or min(WORKERS, _cores())
-        self._lanes = [_Lane(limit) for _ in range(count)]
+    def __init__(self, workers: int | None = None):
+        self._lanes = [_Lane() for _ in range(workers or min(WORKERS, _cores()))]
         self._owner: dict[tuple, _Lane] = {}
-        self._closed = False
         atexit.register(self.close)
 
-    def submit(self, item: Item) -> Future[Compiled]:
+    def submit(self, item: Item, with_code: bool = False) -> Future[Compiled]:
         """The future result of one item; it holds no exception."""
-        assert not self._closed
         likely = likeness(*item)
         lane = self._owner.get(likely) or min(self._lanes, key=lambda lane: len(lane.waiting))
         self._owner[likely] = lane
-        return lane.submit(item)
+        return lane.submit(item, with_code)
 
     def close(self) -> None:
         """End the workers; what was not begun is dropped."""
-        if not self._closed:
-            self._closed = True
-            atexit.unregister(self.close)
-            for lane in self._lanes:
-                lane.close()
-
-    def __enter__(self) -> Compilers:
-        return self
+        atexit.unregister(self.close)
+        for lane in self._lanes:
+            lane.close()
 
     def __exit__(self, *raised) -> None:
         self.close()
 
 
-_SHARING = threading.Lock()
-_kept: Compilers | None = None
-_users = 0
-_closing: threading.Timer | None = None
-
-
-@contextlib.contextmanager
-def shared() -> Iterator[Compilers]:
-    """Those of this process, which remain for `IDLE` seconds for who needs some next.
-
-    Cancel what you no longer wait for.
-    """
-    global _kept, _users, _closing
-    with _SHARING:
-        if _closing:
-            _closing.cancel()
-        _kept = _kept or Compilers()
-        _users += 1
-    try:
-        yield _kept
-    finally:
-        with _SHARING:
-            _users -= 1
-            _closing = threading.Timer(IDLE, _close_kept)
-            _closing.daemon = True
-            _closing.start()
-
-
-def _close_kept() -> None:
-    global _kept
-    with _SHARING:
-        if _kept and not _users:
-            _kept.close()
-            _kept = None
+@functools.cache
+def shared() -> Compilers:
+    """Those of this process, for whoever needs some; cancel what you no longer wait for."""
+    return Compilers()
 
 
 def _cores() -> int:
@@ -158,90 +112,68 @@ def _cores() -> int:
 
 
 def likeness(name: str, problem: Problem, config: Config) -> tuple:
-    """Equal for items that Triton compiles to one kernel, as far as arguments decide.
-
-    Of an integer argument a compiled kernel knows whether it is 1 and whether 16 divides it.
-    """
+    """Equal for items that Triton compiles to one kernel, as far as arguments decide."""
     view = config.view(problem)
-    sizes = _integers(dataclasses.astuple(view))
-    kinds = [(number == 1, number % 16 == 0, number >= 2**31) for number in sizes]
-    types = tuple(matrix.dtype for matrix in (view.a, view.b, view.c))
-    aligned = tuple(matrix.aligned for matrix in (view.a, view.b, view.c))
     even = view.K % config.BLOCK_K == 0
-    batched = view.batch > 1
-    far = view.wide, view.long
-    return (name, config, *kinds, *types, *aligned, even, batched, *far, view.accumulate)
+    sizes = view.batch > 1, view.wide, view.long
+    return name, config, even, *sizes, _kind(dataclasses.astuple(view))
 
 
-def _integers(values) -> Iterator[int]:
-    for value in values:
-        if isinstance(value, tuple):
-            yield from _integers(value)
-        elif isinstance(value, int) and not isinstance(value, bool):
-            yield value
+def _kind(value):
+    """Of an integer, what a compiled kernel knows: whether it is 1, and whether 16 divides it."""
+    if isinstance(value, tuple):
+        return tuple(map(_kind, value))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value == 1, value % 16 == 0, value >= 2**31
+    return value
 
 
 class _Lane:
-    """One worker process, started when there is work and again if the compiler takes it down."""
+    """One worker, and what waits for it."""
 
-    def __init__(self, limit: float):
-        self.limit = limit
+    def __init__(self):
         self.waiting: set[Future] = set()
-        self.items: queue.SimpleQueue[tuple[Future, Item] | None] = queue.SimpleQueue()
+        self.work: queue.SimpleQueue[tuple | None] = queue.SimpleQueue()
+        self.worker = Worker()
         # No executor's, whose work is waited for when this process ends.
         self.thread = threading.Thread(target=self._run, daemon=True)
-        self.worker: Worker | None = None
-        self.closed = False
-        self.lock = threading.Lock()
+        self.thread.start()
 
-    def submit(self, item: Item) -> Future[Compiled]:
+    def submit(self, item: Item, with_code: bool) -> Future[Compiled]:
+        assert self.thread.is_alive(), "the compilers were closed"
         future: Future[Compiled] = Future()
         self.waiting.add(future)
         future.add_done_callback(self.waiting.discard)
-        self.items.put((future, item))
-        if self.thread.ident is None:
-            self.thread.start()
+        self.work.put((future, item, with_code))
         return future
 
     def _run(self) -> None:
-        while (work := self.items.get()) is not None:
-            future, item = work
-            if future.set_running_or_notify_cancel():
-                future.set_result(self._compile(item))
-
-    def _compile(self, item: Item) -> Compiled:
-        try:
-            with self.lock:
-                if self.closed:
-                    raise Ended("the compiler was ended before it began")
-                if self.worker is None:
-                    self.worker = Worker()
-            return self.worker.ask(compile_here, *item, limit=self.limit)
-        except Exception as error:  # it did not start, or ended over this item
-            with self.lock:
-                if self.worker is not None:
-                    self.worker.close()
-                    self.worker = None
-            return Compiled(*item, error=str(error))
+        while True:
+            try:
+                work = self.work.get(timeout=IDLE)
+            except queue.Empty:
+                self.worker.close()
+                continue
+            if work is None:
+                return
+            future, item, with_code = work
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                made = self.worker.ask(compile_here, *item, with_code)
+            except Exception as error:  # it did not start, or ended over this item
+                made = Compiled(str(error))
+            future.set_result(made)
 
     def close(self) -> None:
         """Drop what was not begun, and end what was."""
         for future in tuple(self.waiting):
             future.cancel()
-        with self.lock:
-            self.closed = True
-            if self.worker is not None:
-                self.worker.kill()
-        self.items.put(None)
-        if self.thread.ident is not None:
-            self.thread.join()
-        if self.worker is not None:
-            self.worker.close()
-            self.worker = None
-
-
-class Ended(RuntimeError):
-    """The process ended over what it was asked, or was ended for taking too long; it says why."""
+        self.work.put(None)
+        while self.thread.is_alive():  # it may be about to start the worker
+            self.worker.kill()
+            self.thread.join(0.1)
+        self.worker.close()
 
 
 #: What a worker runs. Modules come from where this one does and from the usual places, not from
@@ -250,131 +182,106 @@ _PROGRAM = """
 import sys
 sys.path[:] = [{root!r}, *filter(None, sys.path)]
 from {module} import serve
-serve()
+serve({file})
 """
 
 
 class Worker:
-    """A process that calls functions; pickled calls go in, pickled results come out.
+    """A process that calls functions, by pickle.
 
-    It takes about three seconds to start, which the first call waits for.
+    It starts at the first call, which takes about three seconds, and again after it has ended.
     """
 
-    def __init__(self) -> None:
+    process: subprocess.Popen | None = None
+
+    def _start(self) -> None:
         root = str(Path(__file__).resolve().parents[2])
         # One thread: the workers together have the cores.
         env = {"TRITON_INTERPRET": "0", "OMP_NUM_THREADS": "1"}
         self.log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 (see close)
-        self.started = False
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM.format(root=root, module=__name__)],
-            env=os.environ | env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
-            start_new_session=True,  # Ctrl-C is for the caller, who then closes the workers
-        )  # fmt: skip
+        self.connection, its = multiprocessing.Pipe()
+        program = _PROGRAM.format(root=root, module=__name__, file=its.fileno())
+        with its:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", program],
+                env=os.environ | env, pass_fds=[its.fileno()],
+                stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
+                start_new_session=True,  # Ctrl-C is for the caller, who then closes the workers
+            )  # fmt: skip
 
-    def ask(self, function: Callable, *args, limit: float | None = None):
-        """What `function`, of a module that can be imported, returns; `limit` is in seconds.
+    def ask(self, function: Callable, *args):
+        """What `function`, of a module that can be imported, returns.
 
-        Raises RuntimeError if the process does not start, and Ended if it ends over this call or
-        is ended after `limit`. The worker is closed then.
+        Raises RuntimeError, which says why, if the process does not start, ends over this call or
+        is ended after `LIMIT`.
         """
-        late = threading.Event()
-        timer = threading.Timer(limit or 0, lambda: (late.set(), self.process.kill()))
-        timer.daemon = True
-        if limit:
-            timer.start()
+        started = self.process is not None
+        if not started:
+            self._start()
         try:
-            pickle.dump((function, args), self.process.stdin)
-            self.process.stdin.flush()
-            self.started = self.started or pickle.load(self.process.stdout)
-            return pickle.load(self.process.stdout)
-        except (EOFError, OSError, pickle.UnpicklingError):
-            raise self._ended(limit if late.is_set() else None) from None
-        finally:
-            timer.cancel()
+            started = started or self._answer()
+            self.connection.send((function, args))
+            return self._answer()
+        except (EOFError, OSError) as error:
+            if isinstance(error, TimeoutError):
+                self.close()
+                raise RuntimeError(f"the compiler took more than {LIMIT:g} s") from None
+            status = self.process.wait()
+            self.log.seek(0)
+            said = f"status {status}: {tail(self.log.read())}"
+            self.close()
+            what = "compiler ended with" if started else "compiling worker did not start:"
+            raise RuntimeError(f"the {what} {said}") from None
 
-    def _ended(self, limit: float | None) -> RuntimeError:
-        status = self.process.wait()
-        self.log.seek(0)
-        said = tail(self.log.read())
-        self.close()
-        if limit:
-            return Ended(f"the compiler took more than {limit:g} s")
-        if self.started:
-            return Ended(f"the compiler ended with status {status}: {said}")
-        return RuntimeError(f"the compiling worker did not start: status {status}: {said}")
+    def _answer(self):
+        if not self.connection.poll(LIMIT):
+            raise TimeoutError
+        return self.connection.recv()
 
     def kill(self) -> None:
-        with contextlib.suppress(OSError):
-            self.process.kill()
+        """End the process, whatever it does; who has asked it is told."""
+        if (process := self.process) is not None:
+            process.kill()
 
     def close(self) -> None:
-        self.kill()
-        self.process.wait()
-        with contextlib.suppress(OSError):
-            self.process.stdin.close()
-        self.process.stdout.close()
-        self.log.close()
-
-
-_IDLE: list[Worker] = []
-
-
-def take() -> Worker:
-    """A worker that is idle, or a new one; give it back by `keep`, or close it."""
-    try:
-        return _IDLE.pop()
-    except IndexError:
-        return Worker()
-
-
-def keep(worker: Worker) -> None:
-    """The worker is idle: it stays for whoever takes one next, to the end of this process."""
-    _IDLE.append(worker)
-
-
-@atexit.register
-def close_idle() -> None:
-    """Have the next one who takes a worker start it, in the environment as it is then."""
-    while _IDLE:
-        _IDLE.pop().close()
+        """End the process, if there is one."""
+        if self.process is not None:
+            self.kill()
+            self.process.wait()
+            self.connection.close()
+            self.log.close()
+            self.process = None
 
 
 # Inside a worker
 
 
-def serve() -> None:
-    """Answer calls until standard input ends; whatever else is printed goes to stderr."""
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    pickle.dump(True, answers)  # started
-    while True:
-        try:
-            function, args = pickle.load(sys.stdin.buffer)
-        except EOFError:
-            return
-        pickle.dump(function(*args), answers)
-        answers.flush()
+def serve(file: int) -> None:
+    """Say that this process has started, and answer calls until there is nobody to call."""
+    connection = Connection(file)
+    connection.send(True)
+    with contextlib.suppress(EOFError):
+        while True:
+            function, args = connection.recv()
+            connection.send(function(*args))
 
 
-def compile_here(name: str, problem: Problem, config: Config) -> Compiled:
+def compile_here(name: str, problem: Problem, config: Config, with_code: bool = False) -> Compiled:
     """Compile one item in this process, where kernels are not interpreted."""
-    begin = time.perf_counter()
-    shared, error = 0, None
     try:
         kernel, view = find(name), config.view(problem)
-        error = kernel.why_not(view)
-        if error is None:
-            call = kernel.prepare(view, config, *operands(view))
-            major, minor = view.device.capability
-            with standing_for(10 * major + minor):
-                code = kernel.fn.warmup(**call.args, **call.options, grid=call.grid)
-            shared, limit = code.metadata.shared, view.device.shared
-            if shared > limit:
-                error = f"needs {shared} bytes of shared memory; {view.device.name} has {limit}"
-    except Exception as raised:  # the compiler raises whatever it likes
-        error = f"{type(raised).__name__}: {tail(str(raised))}"
-    return Compiled(name, problem, config, shared, time.perf_counter() - begin, error)
+        if reason := kernel.why_not(view):
+            return Compiled(reason)
+        call = kernel.prepare(view, config, *operands(view))
+        major, minor = view.device.capability
+        with standing_for(10 * major + minor):
+            made = kernel.fn.warmup(**call.args, **call.options, grid=call.grid)
+    except Exception as error:  # the compiler raises whatever it likes
+        return Compiled(f"{type(error).__name__}: {tail(str(error))}")
+    code = {"warps": made.metadata.num_warps, "ptx": made.asm["ptx"], "cubin": made.asm["cubin"]}
+    shared, limit = made.metadata.shared, view.device.shared
+    too_much = f"needs {shared} bytes of shared memory; {view.device.name} has {limit}"
+    return Compiled(too_much if shared > limit else None, shared, code if with_code else {})
 
 
 def operands(problem: Problem) -> tuple[torch.Tensor | float, ...]:
@@ -395,7 +302,5 @@ def _meta(matrix: Matrix, batches: tuple[int, int]) -> torch.Tensor:
     sizes, strides = (matrix.rows, matrix.cols), matrix.strides[2:]
     if batches[0] * batches[1] > 1:
         sizes, strides = (*batches, *sizes), matrix.strides
-    offset = 0 if matrix.aligned else 1
-    last = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
-    storage = torch.empty(offset + last + 1, dtype=matrix.dtype, device="meta")
-    return storage.as_strided(sizes, strides, offset)
+    storage = torch.empty(0, dtype=matrix.dtype, device="meta")
+    return storage.as_strided(sizes, strides, 0 if matrix.aligned else 1)

@@ -17,10 +17,9 @@ _RELAXED, _SHARED_BYTES, _CLUSTER = 2, 8, 4
 def capture_of(stream: int) -> int:
     """The number of the capture that `stream`, a handle, takes part in; 0 if it isn't known."""
     status, number = ctypes.c_int(), ctypes.c_uint64()
-    ask = _function("cuStreamGetCaptureInfo_v2", 6)
-    if ask is None or ask(stream, ctypes.byref(status), ctypes.byref(number), None, None, None):
-        return 0
-    return number.value if status.value == 1 else 0
+    asked = stream, ctypes.byref(status), ctypes.byref(number), None, None, None
+    known = _done("cuStreamGetCaptureInfo_v2", *asked) and status.value == 1
+    return number.value if known else 0
 
 
 def number_of(stream: int) -> int:
@@ -29,8 +28,7 @@ def number_of(stream: int) -> int:
     Asked of a stream that is captured, it would end the capture.
     """
     number = ctypes.c_uint64()
-    ask = _function("cuStreamGetId", 2)
-    return stream if ask is None or ask(stream, ctypes.byref(number)) else number.value
+    return number.value if _done("cuStreamGetId", stream, ctypes.byref(number)) else stream
 
 
 def have_context(index: int) -> None:
@@ -40,13 +38,11 @@ def have_context(index: int) -> None:
     a tensor map, before anything of the runtime's has run in it.
     """
     context, device = ctypes.c_void_p(), ctypes.c_int()
-    current = _function("cuCtxGetCurrent", 1)
-    if current is None or current(ctypes.byref(context)) or context.value:
+    if not _done("cuCtxGetCurrent", ctypes.byref(context)) or context.value:
         return
-    get, retain = _function("cuDeviceGet", 2), _function("cuDevicePrimaryCtxRetain", 2)
-    get(ctypes.byref(device), index)
-    if not retain(ctypes.byref(context), device.value):
-        _function("cuCtxSetCurrent", 1)(context)
+    _done("cuDeviceGet", ctypes.byref(device), index)
+    if _done("cuDevicePrimaryCtxRetain", ctypes.byref(context), device.value):
+        _done("cuCtxSetCurrent", context)
 
 
 def clusters_at_once(index: int, shared: int) -> tuple[int, ...]:

@@ -114,18 +114,11 @@ def _patching_once() -> Iterator[None]:
 
     Triton does that at each call of a function within a kernel, which takes a third of the time.
     """
+    places = {"_patch_lang": lambda function: id(function.__globals__), "_patch_builtin": id}
     with contextlib.ExitStack() as stack:
-        for name, place in (("_patch_lang", _globals), ("_patch_builtin", _itself)):
+        for name, place in places.items():
             stack.enter_context(_put(interpreter, name, _first(getattr(interpreter, name), place)))
         yield
-
-
-def _globals(function: Any) -> int:
-    return id(function.__globals__)
-
-
-def _itself(package: Any) -> int:
-    return id(package)
 
 
 def _first(patch: Any, place: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import fnmatch
 import itertools
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -199,11 +200,8 @@ def _why_not(module: nn.Module) -> str | None:
 
 def _is_dtensor(weight: torch.Tensor) -> bool:
     """A sharded weight; FSDP2 puts a plain one in its place while the forward runs."""
-    if not torch.distributed.is_available():
-        return False
-    from torch.distributed.tensor import DTensor
-
-    return isinstance(weight, DTensor)
+    sharding = sys.modules.get("torch.distributed.tensor")  # else nothing is sharded
+    return sharding is not None and isinstance(weight, sharding.DTensor)
 
 
 def _pack(names: Sequence[str], layers: Sequence[nn.Module], owners: Counter) -> _Notes:
@@ -315,14 +313,11 @@ def _paths(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 def _report(found) -> Report:
     """Report of names, modules, and what was done to each and why something wasn't."""
     changed, left = [], []
-    for name, module, (done, why_not) in found:
-        for entries, note in ((changed, done), (left, why_not)):
+    for name, module, notes in found:
+        weight = _weight(module)
+        known = any(notes) and weight is not None and not nn.parameter.is_lazy(weight)
+        shape = tuple(weight.shape) if known else None
+        for entries, note in zip((changed, left), notes, strict=True):
             if note:
-                entries.append(_entry(name, module, note))
+                entries.append(Entry(name, type(module).__name__, shape, note))
     return Report(tuple(changed), tuple(left))
-
-
-def _entry(name: str, module: nn.Module, note: str) -> Entry:
-    weight = _weight(module)
-    known = weight is not None and not nn.parameter.is_lazy(weight)
-    return Entry(name, type(module).__name__, tuple(weight.shape) if known else None, note)

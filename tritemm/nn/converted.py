@@ -37,14 +37,11 @@ class Options(NamedTuple):
     precision: str | None = None
 
 
-class _Readable:
-    """The option of this name, for who asks a layer that has nothing of its own by the name."""
-
-    def __set_name__(self, owner, name):
-        self.name = name
+class _BatchInvariant:
+    """That option, for who asks a layer that has nothing of its own by the name."""
 
     def __get__(self, layer, owner=None):
-        return self if layer is None else getattr(layer._tritemm_options, self.name)
+        return self if layer is None else layer._tritemm_options.batch_invariant
 
 
 class Converted:
@@ -52,7 +49,7 @@ class Converted:
 
     #: The class that the module had.
     _tritemm_original: ClassVar[type[nn.Module]]
-    batch_invariant = _Readable()
+    batch_invariant = _BatchInvariant()
     __prepare_scriptable__ = layers.refuse_to_be_scripted
 
     def _apply(self, fn, recurse=True):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -98,23 +98,31 @@ def _there(*tensors) -> list:
 def packed(*tensors: torch.Tensor) -> torch.Tensor | None:
     """[sum of rows, ...] over all of them, [rows, ...] each, if one's memory follows another's.
 
-    None where it doesn't. The storage of the first must reach over the last: memory of another
-    storage may begin at that address by chance.
+    None where it doesn't, or that is memory of another storage.
     """
-    first = tensors[0]
-    rest, address = first.shape[1:], first.data_ptr()
-    for tensor in tensors:
-        if tensor.shape[1:] != rest or tensor.dtype != first.dtype or not tensor.numel():
-            return None
-        if tensor.data_ptr() != address or not tensor.is_contiguous():
-            return None
-        address += tensor.nbytes
-    begin = first.storage_offset() * first.element_size()
-    if first.untyped_storage().nbytes() < begin + address - first.data_ptr():
+    if not all(itertools.starmap(_adjacent, itertools.pairwise(tensors))):
         return None
-    rows = sum(tensor.shape[0] for tensor in tensors)
+    first, rows = tensors[0], sum(tensor.shape[0] for tensor in tensors)
     # A dimension of one element may have any stride, and be contiguous: `first` doesn't tell it.
+    rest = first.shape[1:]
     return first.detach().as_strided((rows * math.prod(rest),), (1,)).view(rows, *rest)
+
+
+def _adjacent(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether both are contiguous and alike, and the second begins where the first one ends."""
+    return (
+        first.shape[1:] == second.shape[1:]
+        and first.dtype == second.dtype
+        and 0 not in (first.numel(), second.numel())
+        and first.is_contiguous()
+        and second.is_contiguous()
+        and _place(second) == (_place(first)[0], first.storage_offset() + first.numel())
+    )
+
+
+def _place(tensor: torch.Tensor) -> tuple[int, int]:
+    """Storage of a tensor, and the element of it where the tensor begins."""
+    return tensor.untyped_storage()._cdata, tensor.storage_offset()
 
 
 # The graph
@@ -174,7 +182,7 @@ def _transposed(node: Node) -> Node | None:
     return given
 
 
-def _runs(products: Sequence[_Product]) -> Iterator[list[_Product]]:
+def _runs(products: Sequence[_Product]) -> list[list[_Product]]:
     """Two or three products each of one input, whose weights and biases lie one behind another."""
 
     def kind(product):
@@ -182,27 +190,20 @@ def _runs(products: Sequence[_Product]) -> Iterator[list[_Product]]:
         return id(product.input), str(product.precision), product.bias is None, str(where)
 
     able = (p for p in products if p.weight and _fixed(p.weight) and _fixed(p.bias or p.weight))
-    able = sorted(able, key=kind)
-    for _, same in itertools.groupby(able, kind):
-        run: list[_Product] = []
-        for product in sorted(same, key=lambda p: _place(p.weight)):
-            if run and (len(run) == _MOST or not _follows(run[-1], product)):
-                yield from [run] * (len(run) > 1)
-                run = []
-            run.append(product)
-        yield from [run] * (len(run) > 1)
+    runs: list[list[_Product]] = []
+    for _, same in itertools.groupby(sorted(able, key=kind), kind):
+        runs.append([])
+        for product in sorted(same, key=lambda p: _place(p.weight.meta["val"])):
+            if runs[-1] and (len(runs[-1]) == _MOST or not _follows(runs[-1][-1], product)):
+                runs.append([])
+            runs[-1].append(product)
+    return [run for run in runs if len(run) > 1]
 
 
 def _fixed(node: Node) -> bool:
     """Whether the sizes of a tensor, and its place in its storage, are the same each time."""
     value = node.meta["val"]
     return all(isinstance(number, int) for number in (*value.shape, value.storage_offset()))
-
-
-def _place(node: Node) -> tuple[int, int]:
-    """Storage, and element of it, of a tensor that is given to the graph."""
-    value = node.meta["val"]
-    return value.untyped_storage()._cdata, value.storage_offset()
 
 
 def _follows(one: _Product, other: _Product) -> bool:
@@ -212,16 +213,7 @@ def _follows(one: _Product, other: _Product) -> bool:
         if not {one.bias.op, other.bias.op} <= {"placeholder", "get_attr"}:
             return False
         pairs.append((one.bias, other.bias))
-    for first, second in pairs:
-        storage, element = _place(first)
-        a, b = first.meta["val"], second.meta["val"]
-        if _place(second) != (storage, element + a.numel()):
-            return False
-        if a.shape[1:] != b.shape[1:] or a.dtype != b.dtype:
-            return False
-        if not (a.is_contiguous() and b.is_contiguous()):
-            return False
-    return True
+    return all(_adjacent(first.meta["val"], second.meta["val"]) for first, second in pairs)
 
 
 def _call(graph: Graph, like: Node, target, args: tuple, value: torch.Tensor) -> Node:
@@ -337,11 +329,8 @@ def _elementwise(node: Node, nodes: Sequence[Node]) -> bool:
     if node.target in _CASTS:
         made = node.meta["val"].dtype
         return made == torch.promote_types(made, nodes[0].meta["val"].dtype)
-    return node.target in _PARTS or _is_relu(node)
-
-
-def _is_relu(node: Node) -> bool:
-    return node.target is _ATEN.clamp_min.default and node.args[1] == 0
+    relu = node.target is _ATEN.clamp_min.default and node.args[1] == 0
+    return relu or node.target in _PARTS
 
 
 @functools.cache

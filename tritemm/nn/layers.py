@@ -82,9 +82,8 @@ class Linear(nn.Linear):
         )  # fmt: skip
 
     def extra_repr(self) -> str:
-        options = self.activation, self.batch_invariant, self.precision
-        words = zip(("activation", "batch_invariant", "precision"), options, strict=True)
-        return super().extra_repr() + options_text(dict(words))
+        names = "activation", "batch_invariant", "precision"
+        return super().extra_repr() + options_text({name: getattr(self, name) for name in names})
 
 
 def knows_torch_alone(weight: torch.Tensor) -> bool:

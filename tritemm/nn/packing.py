@@ -28,7 +28,8 @@ class Siblings:
     """
 
     def __init__(self, count: int, copied: bool = False, made: Iterable[StorageWeakRef] = ()):
-        self._layers: list[weakref.ref | None] = [None] * count
+        self._count = count
+        self._layers: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
         #: The storages that were made for them.
         self.made = set(made)
         #: (storage, first byte, bytes) -> a storage of that part alone, while somebody has it.
@@ -39,23 +40,21 @@ class Siblings:
 
     def __reduce__(self):
         if in_others_hands():
-            return Siblings, (len(self._layers),)
+            return Siblings, (self._count,)
         whole = (not _unlike(some) and _together(some) for some in self.parameters())
-        return Siblings, (len(self._layers), all(whole))
+        return Siblings, (self._count, all(whole))
 
     def join(self, layer: nn.Module, place: int) -> None:
-        """Count a layer in, at this place in the storage."""
-        there = self._layers[place]
-        if there is None or there() is None:
-            self._layers[place] = weakref.ref(layer)
+        """Count a layer in, at this place in the storage, unless another one is there."""
+        self._layers.setdefault(place, layer)
 
     def layers(self) -> list[nn.Module | None]:
         """Those that are there, in order."""
-        return [ref and ref() for ref in self._layers]
+        return [self._layers.get(place) for place in range(self._count)]
 
     def leave(self, place: int) -> None:
         """Count the layer at this place no more."""
-        self._layers[place] = None
+        self._layers.pop(place, None)
 
     def parameters(self) -> list[list[nn.Parameter]]:
         """The weights, and the biases if all layers have one.
@@ -154,7 +153,7 @@ class Siblings:
                 return "another tensor shares a weight's memory"
             if not storage.resizable() and not ours:
                 return "a weight lies in memory that is not torch's"
-            if _in_shared_memory(storage):
+            if storage.device.type == "cpu" and storage.is_shared():  # on a GPU, all say so
                 return "a weight lies in memory that is shared with other processes"
         return None
 
@@ -220,10 +219,6 @@ _ALIKE = {
     "types": lambda one: one.dtype,
     "devices": lambda one: one.device,
 }
-
-
-def _in_shared_memory(storage: torch.UntypedStorage) -> bool:
-    return storage.device.type == "cpu" and storage.is_shared()  # on a GPU, all say so
 
 
 def _listed(words: Iterable[str]) -> str:

@@ -9,14 +9,14 @@ thread calls it.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import inspect
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -41,7 +41,7 @@ class Report:
 
     def __init__(self):
         self._first = _counts()
-        self._last: dict | None = None
+        self._last: Counter | None = None
 
     def close(self) -> Report:
         """Count no further."""
@@ -52,18 +52,16 @@ class Report:
     @property
     def ran(self) -> dict[str, int]:
         """Operator, "mm" or "addmm.out" -> calls that tritemm ran; without those of no call."""
-        counts = {name: ran - self._first[name][0] for name, (ran, _) in self._now().items()}
-        return {name: count for name, count in counts.items() if count}
+        return {name: count for (name, why), count in self._counted().items() if why is None}
 
     @property
     def fell_back(self) -> dict[str, dict[str, int]]:
         """Operator -> why torch's own kernel ran -> calls; without those of no such call."""
-        found = {}
-        for name, (_, reasons) in self._now().items():
-            before = self._first[name][1]
-            more = {why: count - before.get(why, 0) for why, count in reasons.items()}
-            found[name] = {why: count for why, count in more.items() if count}
-        return {name: reasons for name, reasons in found.items() if reasons}
+        found: dict[str, dict[str, int]] = {}
+        for (name, why), count in self._counted().items():
+            if why is not None:
+                found.setdefault(name, {})[why] = count
+        return found
 
     def __str__(self) -> str:
         ran, fell_back = self.ran, self.fell_back
@@ -75,23 +73,21 @@ class Report:
                 rows.append((name, str(ran.get(name, 0)), str(sum(reasons.values())), why))
         if len(rows) == 1:
             return "no call was routed"
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return "\n".join(_line(row, widths) for row in rows)
+        first, second, third, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
+        lines = (f"{a:<{first}}  {b:>{second}}  {c:>{third}}  {why}" for a, b, c, why in rows)
+        return "\n".join(line.rstrip() for line in lines)
 
-    def _now(self) -> dict:
-        return _counts() if self._last is None else self._last
+    def _counted(self) -> Counter:
+        return (_counts() if self._last is None else self._last) - self._first
 
 
 @untraced
-def _counts() -> dict[str, tuple[int, dict[str, int]]]:
-    return {name: (route.ran, dict(route.reasons)) for name, route in ROUTES.items()}
-
-
-def _line(row: tuple[str, ...], widths: list[int]) -> str:
-    name, *numbers, why = row
-    columns = [name.ljust(widths[0])]
-    columns += [n.rjust(width) for n, width in zip(numbers, widths[1:-1], strict=True)]
-    return "  ".join([*columns, why]).rstrip()
+def _counts() -> Counter[tuple[str, str | None]]:
+    """Calls by operator and why torch's own kernel ran, None if it didn't, since the start."""
+    counts = Counter({(name, None): route.ran for name, route in ROUTES.items()})
+    for name, route in ROUTES.items():
+        counts.update({(name, why): count for why, count in route.reasons.items()})
+    return counts
 
 
 @dataclasses.dataclass(eq=False)
@@ -100,6 +96,8 @@ class _Block:
 
     settings: Settings | None = None
     report: Report | None = None
+    #: The one that entered it.
+    thread: int = 0
 
 
 class _State:
@@ -107,11 +105,10 @@ class _State:
 
     #: Those that have begun and not ended, the process itself first. The last is what counts.
     blocks: ClassVar[list[_Block]] = [_Block()]
-    #: What is registered, and the same while calls are routed.
+    #: What is registered.
     standing: torch.library.Library | None = None
-    library: torch.library.Library | None = None
     #: The kernels of the last registrations: a thread may still be on its way into one of them.
-    kept: ClassVar[collections.deque] = collections.deque(maxlen=8)
+    kept: ClassVar[deque] = deque(maxlen=8)
     #: What Inductor was set to before, while it is set otherwise.
     inductor: dict | None = None
 
@@ -141,7 +138,6 @@ def enable(*, batch_invariant: bool = False, precision: Precision | None = None)
     Raises:
         ValueError: an unknown `precision`.
         TypeError: `batch_invariant` is no bool.
-        RuntimeError: this torch can't hand out its own kernels, which calls fall back to.
 
     >>> import torch, tritemm
     >>> device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -154,9 +150,9 @@ def enable(*, batch_invariant: bool = False, precision: Precision | None = None)
     """
     settings = _settings(batch_invariant, precision)
     with _lock:
-        _route(settings)
         block = _State.blocks[-1]
         block.settings, block.report = settings, block.report or Report()
+        _route()
 
 
 def disable() -> Report:
@@ -174,8 +170,8 @@ def disable() -> Report:
     with _lock:
         block = _State.blocks[-1]
         report = block.report or Report()
-        _route(None)
         block.settings = block.report = None
+        _route()
         return report.close()
 
 
@@ -184,23 +180,25 @@ class _Blocks(contextlib.ContextDecorator):
 
     def __init__(self, settings: Settings | None):
         self._settings = settings
-        self._entered: list[tuple[int, contextlib.AbstractContextManager[Report]]] = []
+        self._entered: list[_Block] = []
 
     def __enter__(self) -> Report:
-        block = _inside(self._settings)
-        self._entered.append((threading.get_ident(), block))
-        return block.__enter__()
-
-    def __exit__(self, *error) -> bool | None:
         with _lock:
-            mine = [entry for entry in self._entered if entry[0] == threading.get_ident()]
-            entry = (mine or self._entered)[-1]
-            self._entered.remove(entry)
-        return entry[1].__exit__(*error)
+            block = _Block(self._settings, Report(), threading.get_ident())
+            self._entered.append(block)
+            _State.blocks.append(block)
+            _route()
+            return block.report
 
-    def _recreate_cm(self) -> _Blocks:
-        """For one call, which may be in any thread."""
-        return _Blocks(self._settings)
+    def __exit__(self, *error) -> None:
+        with _lock:
+            mine = [block for block in self._entered if block.thread == threading.get_ident()]
+            block = (mine or self._entered)[-1]
+            self._entered.remove(block)
+            if block.report is not None:  # else it was disabled inside
+                block.report.close()
+            _State.blocks.remove(block)
+            _route()
 
     def __call__(self, function: Callable) -> Callable:
         asked = inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction
@@ -274,42 +272,21 @@ def _settings(batch_invariant: bool, precision: str | None) -> Settings:
     return Settings(batch_invariant, precision)
 
 
-@contextlib.contextmanager
-def _inside(settings: Settings | None) -> Iterator[Report]:
-    with _lock:
-        _route(settings)
-        block = _Block(settings, Report())
-        _State.blocks.append(block)
-    report = block.report
-    try:
-        yield report
-    finally:
-        report.close()
-        with _lock:
-            _State.blocks.remove(block)
-            _route(_State.blocks[-1].settings)
-
-
 @untraced
-def _route(settings: Settings | None) -> None:
-    """Route by `settings` from now on; not at all by None.
+def _route() -> None:
+    """Route as the last block has it, from now on.
 
     Torch's dispatcher is not to be changed under another thread's calls. While there are threads
-    whose calls were routed, what is registered stays, and hands calls on to torch's kernels.
+    whose calls were routed, what is registered stays, and hands calls on to torch's kernels. Who
+    calls this holds the lock.
     """
-    with _lock:
-        if settings is not None:
-            kernels = None if _State.standing else _own_kernels()
-            routing.use(settings)
-            if kernels is not None:
-                routing.callers.clear()
-                _State.standing = _registered(kernels)
-            _State.library = _State.standing
-        else:
-            routing.use(None, _leave)
-            _State.library = None
-            _leave()
-        _fix_inductor(settings is not None and settings.batch_invariant)
+    settings = _State.blocks[-1].settings
+    if settings is not None and _State.standing is None:
+        routing.callers.clear()
+        _State.standing = _registered()
+    routing.use(settings)
+    _leave()
+    _fix_inductor(is_batch_invariant_mode_enabled())
 
 
 @untraced
@@ -319,44 +296,34 @@ def _leave() -> None:
         return
     try:
         others = (routing.callers - {threading.get_ident()}) & sys._current_frames().keys()
-        if _State.standing is not None and _State.library is None and not others:
+        routed = _State.blocks[-1].settings is not None
+        if _State.standing is not None and not routed and not others:
             unregister(_State.standing)
             _State.standing = None
     finally:
         _lock.release()
 
 
-def _own_kernels() -> dict[str, Callable | None]:
-    """Torch's kernels by operator; None for one that only CUDA has."""
-    get_kernel = getattr(torch.library, "get_kernel", None)
-    if get_kernel is None:
-        raise RuntimeError(
-            "tritemm.enable leaves what tritemm can't do to torch's own kernels, and torch "
-            f"{torch.__version__} has no torch.library.get_kernel to fetch them. Upgrade torch, "
-            "or call tritemm.matmul"
-        )
-    kernels = {}
-    for name in ROUTES:
-        packet, _, overload = name.partition(".")
-        if (overload or "default") not in getattr(torch.ops.aten, packet).overloads():
-            continue
-        try:
-            kernels[name] = get_kernel(f"aten::{name}", _KEY)
-        except RuntimeError:  # no kernel
-            if INTERPRETED:
-                kernels[name] = None
-    return kernels
+routing.leave = _leave
 
 
-def _registered(kernels: dict[str, Callable | None]) -> torch.library.Library:
-    """What stands for torch's `kernels` as long as it isn't unregistered."""
+def _own_kernel(name: str) -> Callable | None:
+    """Torch's own, or None: of some operators it has one for CUDA alone."""
+    try:
+        return torch.library.get_kernel(f"aten::{name}", _KEY)
+    except RuntimeError:
+        return None
+
+
+def _registered() -> torch.library.Library:
+    """What stands for torch's own kernels as long as it isn't unregistered."""
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*\n.*Overriding a previously registered kernel")
-        for name, kernel in kernels.items():
-            ROUTES[name].original = kernel
-            library.impl(name, ROUTES[name], _KEY, with_keyset=True, allow_override=True)
-    _State.kept.append([torch.library.get_kernel(f"aten::{name}", _KEY) for name in kernels])
+        for name, route in ROUTES.items():
+            route.original = _own_kernel(name)
+            library.impl(name, route, _KEY, with_keyset=True, allow_override=True)
+    _State.kept.append([torch.library.get_kernel(f"aten::{name}", _KEY) for name in ROUTES])
     return library
 
 

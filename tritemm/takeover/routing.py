@@ -15,14 +15,12 @@ from collections.abc import Callable
 import torch
 
 from ..dispatch.request import word_of
-from ..dtypes import beyond_float
+from ..dtypes import REAL, beyond_float
 from ..plan.kinds import product
 from ..problem import ACCUMULATE, NOTHING, EpilogueInputs, Unsupported, result_shape, span
 from ..runtime import fast_path
 from ..runtime.sizes import expands
 from ..runtime.torch_private import capturing, untraced
-
-_HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,9 +34,9 @@ class Settings:
         """Type of the operands and the type that is asked for, if any -> the options of a plan."""
         word = word_of("auto", None, self.batch_invariant)
         table = {}
-        for dtype in (*_HALF, torch.float32, torch.float64):
+        for dtype in (*REAL, torch.float64):
             precision = self.precision if dtype == torch.float32 else None
-            for asked in (None, dtype, torch.float32) if dtype in _HALF else (None, dtype):
+            for asked in (None, dtype, torch.float32 if dtype in REAL else dtype):
                 table[dtype, asked] = (word, precision, ACCUMULATE[dtype], asked or dtype)
         return table
 
@@ -50,16 +48,16 @@ callers: set[int] = set()
 _thread = threading.get_ident
 #: One in so many calls that come here though nothing is routed sees whether they must.
 EVERY = 64
-_leave: Callable[[], None] | None = None
 
 
-def use(settings: Settings | None, leave: Callable[[], None] | None = None) -> None:
-    """Multiply by `settings` from now on, in all threads; None leaves everything to torch.
+def leave() -> None:
+    """What sees to that: see `integrate`."""
 
-    Calls then come here as long as they are registered, and now and then one calls `leave`.
-    """
-    global _options, _leave
-    _options, _leave = ({}, leave) if settings is None else (settings.options(), None)
+
+def use(settings: Settings | None) -> None:
+    """Multiply by `settings` from now on, in all threads; None leaves everything to torch."""
+    global _options
+    _options = {} if settings is None else settings.options()
 
 
 class Refused(Exception):
@@ -86,7 +84,7 @@ class Route:
         callers.add(_thread())
         if not _options:
             self.passed += 1
-            if self.passed % EVERY == 0 and (leave := _leave):
+            if self.passed % EVERY == 0:
                 leave()
             return self._torchs("nothing is routed", keys, *args, **named)
         try:
