@@ -13,7 +13,7 @@ from tests.harness import DEVICE, assert_right, ids, operand, operands, sweep
 from tritemm import dispatch
 from tritemm.problem import EpilogueInputs, Problem
 from tritemm.problem.tile_space import TileSpace, Triangle
-from tritemm.rungs import RUNGS, find
+from tritemm.rungs import RUNGS
 
 BF16, HALF, FP32 = torch.bfloat16, torch.float16, torch.float32
 ABLE = [kernel for kernel in RUNGS if kernel.limits.symmetric]
