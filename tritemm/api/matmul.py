@@ -147,9 +147,10 @@ def _multiplied(input, other, given: tuple | None, out, asked: tuple) -> torch.T
     kernel, precision, accumulate, out_dtype, config, batch_invariant = asked
     word = word_of(kernel, config, batch_invariant)
     a, b, options = operands(input, other, out, word, precision, accumulate, out_dtype)
-    shape, then = drop_shape(a, b, input, other), NOTHING
-    if given is not None:
-        shape, then = checked(given, a, b, input, other, out, shape)
+    if given is None:
+        shape, then = drop_shape(a, b, input, other), NOTHING
+    else:
+        shape, then = checked(given, a, b, input, other, out)
     if out is not None:
         tensors = [input, other, *then.tensors]
         check_out(out, tensors, options[-1])

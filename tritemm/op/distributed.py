@@ -17,7 +17,7 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from ..problem import GATED
-from .schema import GEMM, GEMM_OUT
+from .schema import GEMM, GEMM_OUT, parted
 
 _DTENSOR = "torch.distributed.tensor"
 _lock = threading.Lock()
@@ -114,21 +114,21 @@ def _into(mode, function, types, args, kwargs) -> None:
 _Sharding = tuple[list, list]
 
 
-def _gemm(a, b, bias, residual, activation, *options) -> list[_Sharding]:
+def _gemm(a, b, *args) -> list[_Sharding]:
+    then, _ = parted(args)
     rank = max(a.ndim, b.ndim)
-    rest = [None] * (1 + len(options))
     shardings = []
-    terms = bias, residual
+    terms = then.bias, then.residual
+    rest = [None] * (len(args) - len(terms))
     types = [term.tensor_meta.dtype for term in terms if term is not None]
     # Neither is the activation of a sum the sum of theirs, nor has DTensor parts of an integer.
-    whole = bool(activation) or not all(dtype.is_floating_point for dtype in types)
-    symmetric = options[2]
+    whole = bool(then.activation) or not all(dtype.is_floating_point for dtype in types)
     for result, *operands in _products(a, b):
-        if symmetric and any(result.is_shard(dim) for dim in (rank - 2, rank - 1)):
+        if then.symmetric and any(result.is_shard(dim) for dim in (rank - 2, rank - 1)):
             continue  # a device would mirror what it has not
         if whole and result.is_partial():
             continue
-        if activation in GATED and result.is_shard(rank - 1):
+        if then.activation in GATED and result.is_shard(rank - 1):
             continue  # a device would have gates without the columns that they go with
         added = [_like(result, term, rank) for term in terms]
         shardings.append(([result], [*operands, *added, *rest]))

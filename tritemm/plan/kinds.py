@@ -8,7 +8,6 @@ depends on an address.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 
 import torch
@@ -38,7 +37,7 @@ from .views import matrices
 GRADIENTS = 16
 
 
-class Plan:
+class Plan(fast_path.Kind):
     """One kind of product. Made of tensors of that kind; multiplies any others of it.
 
     `options`: kernel, precision, accumulator and result type, as the operators take them.
@@ -94,12 +93,6 @@ class Plan:
         elif None not in calls:
             self.launches = self._prepared(c.get_device(), calls, len(more))
 
-    def dropped(self, size: tuple[int, ...], stride: tuple[int, ...]) -> Plan:
-        """The same with a result of fewer dimensions."""
-        other = copy.copy(self)
-        other.size, other.stride = size, stride
-        return other
-
     def _prepared(self, device: int, calls: Sequence[Call], more: int) -> Launches:
         """`calls` are what `run` returned: what copies if anything, and the kernel's own.
 
@@ -140,7 +133,7 @@ def product(
         if met or then.met_by(out):
             return out.copy_(product(a, b, None, options, then))
     if then is not NOTHING and (a.dtype not in REAL or a.shape[-1] == 0 or then.alpha == 0):
-        result = in_parts(a, b, options, then, _plain)
+        result = in_parts(a, b, options, then, lambda a, b, options: product(a, b, None, options))
         return result if out is None else out.copy_(result)
     if kind is not None and kind.launches is not None and fast_path.AVAILABLE:
         result = fast_path.multiply(kind, addresses, out)
@@ -159,10 +152,6 @@ def product(
     if out is not None:
         torch.autograd.graph.increment_version(out)
     return c
-
-
-def _plain(a, b, options: tuple) -> torch.Tensor:
-    return product(a, b, None, options)
 
 
 def in_parts(a, b, options: tuple, then: EpilogueInputs, multiply: Callable) -> torch.Tensor:

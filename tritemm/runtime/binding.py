@@ -12,7 +12,6 @@ what launches.
 from __future__ import annotations
 
 import copy
-import inspect
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -177,10 +176,9 @@ def _ordered(fn, values: dict[str, Any]) -> dict[str, Any]:
     names = fn.arg_names
     if len(values) == len(names):
         return {name: values[name] for name in names}
-    defaults = {n: p.default for n, p in fn.signature.parameters.items() if n not in values}
-    if inspect.Parameter.empty in defaults.values() or len(names) < len(values):
-        raise Moved("the parameters are others")
-    return {name: values[name] if name in values else defaults[name] for name in names}
+    bound = fn.signature.bind(**values)
+    bound.apply_defaults()
+    return bound.arguments
 
 
 def _kernel_key(fn, values: dict[str, Any], options: dict[str, Any], device: int) -> tuple:

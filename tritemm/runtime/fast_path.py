@@ -9,8 +9,8 @@ no profiler. All others go through the operator, where torch sees them: `torch.p
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch.autograd import forward_ad
@@ -52,7 +52,7 @@ AVAILABLE = None not in (
 )  # fmt: skip
 
 
-class Kind(Protocol):
+class Kind:
     """What is known of a kind of product: how its result lies, and what it launches.
 
     `size`, `stride` and `dtype` are those of the result; `spans` are the bytes from the first
@@ -69,7 +69,9 @@ class Kind(Protocol):
 
     def dropped(self, size: tuple[int, ...], stride: tuple[int, ...]) -> Kind:
         """The same with a result of fewer dimensions."""
-        ...
+        other = copy.copy(self)
+        other.size, other.stride = size, stride
+        return other
 
 
 #: A kind that has launches, and which two of some addresses it multiplies.
