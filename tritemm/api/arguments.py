@@ -31,6 +31,9 @@ class Options(TypedDict, total=False):
     out_dtype: torch.dtype | None
 
 
+OPTIONS = tuple(Options.__annotations__)
+
+
 def without_tensors(function: Callable, *args, **named):
     """What a call means whose first arguments, those given by place, are not all tensors.
 
@@ -55,13 +58,13 @@ def _check_tensors(function: str, named: Iterable[tuple[str, object]]) -> None:
 
 
 @unframed
-def operands(
-    input, other, out, word, precision, accumulate, out_dtype, function="matmul", compiled=False
-):
+def operands(input, other, out, asked: tuple, function="matmul", compiled=False):
     """Both operands with at least two dimensions, and the operator's options; or an error.
 
-    `function` is who calls its operands input and other; in `compiled` code that may be any.
+    `asked`: the word of a kernel, precision, accumulator and result type. `function` is who calls
+    its operands input and other; in `compiled` code that may be any.
     """
+    word, precision, accumulate, out_dtype = asked
     compiled = compiled or is_dynamo_compiling()
     names = ("the first operand", "the second") if compiled else ("input", "other")
     input, other = pair(function, names, input, other, cast=out is None)
@@ -131,13 +134,14 @@ def pair(
 
 
 @unframed
-def check_options(function: str, options: Mapping, known: Collection[str]) -> None:
-    """TypeError for one that `function` doesn't have."""
+def check_options(function: Callable, options: Mapping, known: Collection[str] = OPTIONS) -> None:
+    """TypeError for one that `function` doesn't have, whose parameters don't name those `known`."""
     for name in options:
         if name not in known:
+            able = dict.fromkeys([*(function.__kwdefaults__ or ()), *known])
             raise TypeError(
-                f"{function}() got an unexpected keyword argument {name!r}; "
-                f"its options are {', '.join(known)}"
+                f"{function.__name__}() got an unexpected keyword argument {name!r}; "
+                f"its options are {', '.join(able)}"
             )
 
 

@@ -60,7 +60,7 @@ def linear(
             activation=activation, residual=residual, out=out, **options,
         )  # fmt: skip
     if options:
-        check_options("linear", options, Options.__annotations__)
+        check_options(linear, options)
     if weight.dim() > 2:
         raise RuntimeError(
             f"linear(): weight has shape {list(weight.shape)}; [out_features, in_features] and "
@@ -149,7 +149,7 @@ def mv(
     try:
         return matmul(input, vec, out=out, **options)
     except (RuntimeError, TypeError):
-        check_options("mv", options, matmul.__kwdefaults__)
+        check_options(mv, options, matmul.__kwdefaults__)
         pair("mv", ("input", "vec"), input, vec, cast=out is None)
         raise
 
@@ -178,7 +178,7 @@ def _added(function, dims, input, x, y, beta, alpha, out, options) -> torch.Tens
                 return matmul(x, y, alpha=alpha, out=out, **options)
         return matmul(x, y, residual=input, alpha=alpha, beta=beta, out=out, **options)
     except (RuntimeError, TypeError):
-        check_options(name, options, _OPTIONS)
+        check_options(function, options, _OPTIONS)
         pair(name, (first, second), x, y, cast=out is None)
         if beta != 0:
             check_added("input", input, x, (*x.shape[:-1], y.shape[-1]))

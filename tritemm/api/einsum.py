@@ -39,8 +39,7 @@ def einsum(
     """
     if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
         return without_tensors(einsum, equation, a, b, **options)
-    if options:
-        check_options("einsum", options, Options.__annotations__)
+    check_options(einsum, options)
     # Dynamo would go round the cache as well, and warn of it.
     read = _form.__wrapped__ if is_dynamo_compiling() else _form
     form = read(equation, a.dim(), b.dim())

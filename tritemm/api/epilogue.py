@@ -29,10 +29,10 @@ _REAL = (*_SIMPLE, numbers.Real)
 def checked(given: tuple, a, b, input, other, out) -> tuple[tuple[int, ...], EpilogueInputs]:
     """The result's shape, and what the operator is given to follow a @ b; or an error.
 
-    `given`: bias, residual, activation, alpha, beta and symmetric as `matmul` takes them. `a` and
+    `given`: bias, activation, residual, alpha, beta and symmetric as `matmul` takes them. `a` and
     `b` are `input` and `other` with two dimensions or more.
     """
-    bias, residual, activation, alpha, beta, symmetric = given
+    bias, activation, residual, alpha, beta, symmetric = given
     activation = activation_of(activation, b)
     shape = drop_shape(a, b, input, other, activation)
     if symmetric:
@@ -130,7 +130,7 @@ def unchecked(given: tuple, a, b, out) -> tuple[EpilogueInputs, torch.Tensor, to
 
     None where `checked` must look at it. What is no part of the kind is looked at here.
     """
-    bias, residual, activation, alpha, beta, symmetric = given
+    bias, activation, residual, alpha, beta, symmetric = given
     if symmetric is not False and (
         symmetric is not True or bias is not None or activation in GATED
     ):

@@ -95,36 +95,35 @@ def matmul(
     >>> tritemm.matmul(a, a.mT).tolist()
     [[3.0, 3.0], [3.0, 3.0]]
     """
-    given = bias, residual, activation, alpha, beta, symmetric
+    given = bias, activation, residual, alpha, beta, symmetric
     nothing = bias is activation is residual is beta is None and symmetric is False
-    if nothing and type(alpha) in NUMBERS and alpha == 1:
-        given = None
-    asked = kernel, precision, accumulate, out_dtype, config, batch_invariant
+    plain = nothing and type(alpha) in NUMBERS and alpha == 1
+    asked = kernel, config, batch_invariant, precision, accumulate, out_dtype
     if not is_dynamo_compiling():
-        result = _known(input, other, given, out, asked)
+        result = _known(input, other, None if plain else given, out, asked)
         if result is not None:
             return result
     tensors = tuple(t for t in (input, other, bias, residual, out) if t is not None)
     if has_torch_function(tensors):
-        return handle_torch_function(
-            matmul, tensors, input, other, out=out, kernel=kernel, config=config,
-            batch_invariant=batch_invariant, precision=precision, accumulate=accumulate,
-            out_dtype=out_dtype, bias=bias, activation=activation, residual=residual, alpha=alpha,
-            beta=beta, symmetric=symmetric,
-        )  # fmt: skip
-    if is_dynamo_compiling() and given is out is None:
+        named = dict(zip(_NAMED, (out, *asked, *given), strict=True))
+        return handle_torch_function(matmul, tensors, input, other, **named)
+    if is_dynamo_compiling() and plain and out is None:
         # One node of the graph, for which few things have to be looked at before each call of it.
         word = word_of(kernel, config, batch_invariant)
         return _MATMUL(input, other, word, precision, accumulate, out_dtype)
-    return _multiplied(input, other, given, out, asked)
+    return _multiplied(input, other, None if plain else given, out, asked)
+
+
+#: What may be given by name: the result, what is asked for, and what follows the product.
+_NAMED = tuple(matmul.__kwdefaults__)
 
 
 @untraced
 def _known(input, other, given: tuple | None, out, asked: tuple) -> torch.Tensor | None:
     """The result, past torch's dispatcher, of a call of a kind that was made before; else None.
 
-    `given` is bias, residual, activation, alpha, beta and symmetric, or None if nothing follows the
-    product; `asked` is kernel, precision, accumulator, result type, config and batch_invariant. Not
+    `given` is bias, activation, residual, alpha, beta and symmetric, or None if nothing follows the
+    product; `asked` is kernel, config, batch_invariant, precision, accumulator and result type. Not
     for compiled code.
     """
     if not fast_path.AVAILABLE or type(input) not in fast_path.PLAIN:
@@ -144,9 +143,7 @@ def _known(input, other, given: tuple | None, out, asked: tuple) -> torch.Tensor
 @unframed
 def _multiplied(input, other, given: tuple | None, out, asked: tuple) -> torch.Tensor:
     """The result of any other call: all is checked, and the operator multiplies."""
-    kernel, precision, accumulate, out_dtype, config, batch_invariant = asked
-    word = word_of(kernel, config, batch_invariant)
-    a, b, options = operands(input, other, out, word, precision, accumulate, out_dtype)
+    a, b, options = operands(input, other, out, (word_of(*asked[:3]), *asked[3:]))
     if given is None:
         shape, then = drop_shape(a, b, input, other), NOTHING
     else:
@@ -175,7 +172,7 @@ def _multiplied(input, other, given: tuple | None, out, asked: tuple) -> torch.T
 def _whole(input, other, word, precision, accumulate, out_dtype) -> torch.Tensor:
     """A plain product, for graphs; made up of differentiable parts, under vmap too."""
     asked = word, precision, accumulate, out_dtype
-    a, b, options = operands(input, other, None, *asked, compiled=True)
+    a, b, options = operands(input, other, None, asked, compiled=True)
     return drop(gemm(a, b, NOTHING, options), input, other)
 
 
