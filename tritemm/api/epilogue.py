@@ -141,6 +141,8 @@ def unchecked(given: tuple, a, b, out) -> tuple[EpilogueInputs, torch.Tensor, to
         return None
     if activation is not None and not _is_activation(activation):
         return None
+    if activation in GATED and b.shape[-1] % 2:
+        return None
     there = out if residual is None else residual
     if beta is None:
         beta = 1

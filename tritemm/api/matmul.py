@@ -11,7 +11,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 from ..dispatch.request import word_of
 from ..dtypes import Precision
 from ..op.derivatives import repeated
-from ..op.gemm import gemm, gemm_out
+from ..op.gemm import gemm
 from ..problem import NOTHING, Activation
 from ..problem.config import Config
 from ..rungs import Rung
@@ -160,7 +160,7 @@ def _multiplied(input, other, given: tuple | None, out, asked: tuple) -> torch.T
     else:
         result = resized(out, shape, fitting)
         target = raised(result, input, other)
-        gemm_out(a, b, then, options, target)
+        gemm(a, b, then, options, out=target)
     if not is_dynamo_compiling():
         fast_path.remember_options(asked, a.dtype, options)
         if given is None and min(input.dim(), other.dim()) < 2:

@@ -14,7 +14,7 @@ import torch
 
 from ..dispatch.request import for_gradients
 from ..plan.kinds import product
-from ..problem import GATED, NOTHING, EpilogueInputs, after, mirrored, result_shape
+from ..problem import NOTHING, EpilogueInputs, after, mirrored, result_shape
 from ..runtime import fast_path
 from ..runtime.sizes import fits, known, summed
 from ..runtime.torch_private import (
@@ -163,8 +163,6 @@ def repeated(
 
 def _apart(a, b, options, then, bias, residual) -> torch.Tensor | None:
     """The activation by torch, after what comes before it if that is `repeated`."""
-    if then.activation in GATED and b.shape[-1] % 2:
-        return None
     if residual is not None and (residual.dtype is not a.dtype or residual.device != a.device):
         return None
     linear = repeated(a, b, None, options, then.before(), bias)

@@ -50,9 +50,8 @@ def register() -> None:
 
     The bias and the residual of `gemm` are sharded as the result is, along the dimensions that
     they have. Its sum is split only without activation; they are then Partial() too. Of a gated
-    activation's operands, columns are not split. Operands
-    placed in another way are redistributed to the rule that moves least, as for torch's own
-    operators.
+    activation's operands, columns are not split. Operands placed in another way are redistributed
+    to the rule that moves least, as for torch's own operators.
 
     Raises:
         ImportError: torch was built without `torch.distributed`.
@@ -61,10 +60,21 @@ def register() -> None:
     >>> tritemm.distributed.register()
     """
     global _registered
+    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor._op_schema import RuntimeSchemaInfo
+    from torch.distributed.tensor.experimental import register_sharding
+
     with _lock:
-        if not _registered:
-            _register()
-            _registered = True
+        if _registered:
+            return
+        register_sharding(GEMM)(_gemm)
+        # DTensor keeps what followed from placements and shapes, and from those other arguments
+        # that it is told of. By itself it finds the types; these rules depend on the activation.
+        names = [argument.name for argument in GEMM._schema.arguments]
+        told = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info
+        told[GEMM] = RuntimeSchemaInfo(names.index("activation"))
+        torch.library.register_torch_dispatch(GEMM_OUT._name, DTensor, _into)
+        _registered = True
 
 
 def flat(x, y) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -88,20 +98,6 @@ def flat(x, y) -> tuple[torch.Tensor, torch.Tensor] | None:
     # Not `flatten`, which gradients that come in batches, `is_grads_batched`, can't be asked for.
     rows = math.prod(x.shape[:-1])
     return x.reshape(rows, x.shape[-1]), y.reshape(rows, y.shape[-1])
-
-
-def _register() -> None:
-    from torch.distributed.tensor import DTensor
-    from torch.distributed.tensor._op_schema import RuntimeSchemaInfo
-    from torch.distributed.tensor.experimental import register_sharding
-
-    register_sharding(GEMM)(_gemm)
-    # DTensor keeps what followed from placements and shapes, and from those other arguments that
-    # it is told of. By itself it finds the types; these rules depend on the activation too.
-    names = [argument.name for argument in GEMM._schema.arguments]
-    told = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info
-    told[GEMM] = RuntimeSchemaInfo(names.index("activation"))
-    torch.library.register_torch_dispatch(GEMM_OUT._name, DTensor, _into)
 
 
 def _into(mode, function, types, args, kwargs) -> None:

@@ -23,19 +23,17 @@ from .derivatives import rule
 from .schema import GEMM, GEMM_OUT, parted
 
 
-def gemm(a, b, then: EpilogueInputs, options: tuple) -> torch.Tensor:
+def gemm(a, b, then: EpilogueInputs, options: tuple, out=None) -> torch.Tensor:
     """Differentiable product of `a` [..., M, K] and `b` [..., K, N] and what follows it.
 
-    `options`: kernel, precision, accumulator and result type, as the operator takes them.
+    It is written to `out` of its shape and type, if that is given. `options`: kernel, precision,
+    accumulator and result type, as the operator takes them.
     """
     distributed.on_demand()
-    return GEMM(a, b, *then, *options)
-
-
-def gemm_out(a, b, then: EpilogueInputs, options: tuple, out: torch.Tensor) -> None:
-    """The same, written to `out` of the result's shape and type."""
-    distributed.on_demand()
+    if out is None:
+        return GEMM(a, b, *then, *options)
     GEMM_OUT(a, b, *then, *options[:-1], out=out)
+    return out
 
 
 def _gemm(a, b, *args):

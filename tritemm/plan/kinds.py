@@ -31,7 +31,6 @@ from ..runtime.bounded import Bounded
 from ..runtime.launches import Launches
 from ..runtime.torch_private import untraced
 from . import slow
-from .views import matrices
 
 #: Kinds of gradients that a plan remembers.
 GRADIENTS = 16
@@ -46,16 +45,11 @@ class Plan(fast_path.Kind):
     def __init__(self, a, b, c, options: tuple, then: EpilogueInputs):
         word, *self._types, _ = self.options = options
         tensors = a, b, c, *then.tensors
-        self.problem, *views = matrices(a, b, c, *self._types, then)
+        self.problem, *views = plan.matrices(a, b, c, *self._types, then)
         choose = dispatch.choose_gated if self.problem.epilogue.gated else dispatch.choose
-        choice = choose(self.problem, word)
+        self.choice = choose(self.problem, word)
         #: Whether no kernel does it all: the product is a kind of its own, and torch ends it.
-        self.apart = choice is None
-        self.kernel, self.config = (None, None) if self.apart else (choice.kernel, choice.config)
-        #: Seconds that the interpreter takes, as far as is known; 0 where kernels are compiled.
-        self._interpreted = 0.0
-        if not self.apart and self.problem.device == INTERPRETER:
-            self._interpreted = dispatch.predict(self.kernel, self.problem, self.config)
+        self.apart = self.choice is None
         self.launches: Launches | None = None
         self.size, self.stride, self.dtype = tuple(c.shape), c.stride(), c.dtype
         self.spans = span(a), span(b), span(c)
@@ -79,14 +73,16 @@ class Plan(fast_path.Kind):
             after(argument, then.activation, then.residual, then.beta, c)
             return
         if self._views is None:
-            _, x, y, z, *more = matrices(a, b, c, *self._types, then)
+            _, x, y, z, *more = plan.matrices(a, b, c, *self._types, then)
         else:
             tensors = zip((a, b, c, *then.tensors), self._views, strict=True)
             x, y, z, *more = (t.as_strided(*view) for t, view in tensors)
-        if self._interpreted:
-            slow.warning.count(self.problem, self._interpreted)
+        kernel, config = self.choice.kernel, self.choice.config
+        if self.problem.device == INTERPRETER:
+            seconds = dispatch.predict(kernel, self.problem, config)
+            slow.warning.count(self.problem, seconds)
         more += then.factors
-        calls = plan.run(self.kernel, self.problem, self.config, x, y, z, *more)
+        calls = plan.run(kernel, self.problem, config, x, y, z, *more)
         if self._views is None:
             if z.data_ptr() != c.data_ptr():  # batch strides that no kernel takes
                 c.copy_(z.view(c.shape))
@@ -98,17 +94,17 @@ class Plan(fast_path.Kind):
 
         So many inputs of the epilogue come after a, b and c.
         """
-        names = self.config.PACK
+        kernel, config = self.choice.kernel, self.choice.config
+        names = config.PACK
         copies = {name: 3 + more + i for i, name in enumerate(names)}
         operands = [copies.get("a", 0), copies.get("b", 1)]
         work = 3 + more + len(names)
         *packing, call = calls
         packing = [one.placed((0, operands[0], 1, operands[1])) for one in packing]
-        if self.config.SWAP:
+        if config.SWAP:
             operands.reverse()
         call = call.placed((*operands, *range(2, 3 + more), work, work + 1))
-        view = self.config.view(self.problem)
-        room = self.kernel.workspace and self.kernel.workspace(view, self.config)
+        room = kernel.workspace and kernel.workspace(config.view(self.problem), config)
         return Launches(device, [*packing, call], copied_bytes(self.problem, names), room)
 
 

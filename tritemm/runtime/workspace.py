@@ -18,6 +18,7 @@ clearing becomes a step of the graph.
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import torch
@@ -150,22 +151,15 @@ def _kept_zeros(index: int, count: int) -> torch.Tensor:
 
     Pools are a thread's own, so they are made in another thread, on the default stream.
     """
-    made: list[torch.Tensor | BaseException] = []
 
-    def make():
-        try:
-            with torch.cuda.device(index):
-                made.append(_zeros(index, count))
-                torch.cuda.current_stream(index).synchronize()
-        except BaseException as error:  # the caller's to see
-            made.append(error)
+    def make() -> torch.Tensor:
+        with torch.cuda.device(index):
+            zeros = _zeros(index, count)
+            torch.cuda.current_stream(index).synchronize()
+        return zeros
 
-    thread = threading.Thread(target=make)
-    thread.start()
-    thread.join()
-    if isinstance(made[-1], BaseException):
-        raise made[-1]
-    return made[0]
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(make).result()
 
 
 def _zeros(index: int, count: int) -> torch.Tensor:
