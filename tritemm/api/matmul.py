@@ -128,7 +128,10 @@ def _known(input, other, given: tuple | None, out, asked: tuple) -> torch.Tensor
     """
     if not fast_path.AVAILABLE or type(input) not in fast_path.PLAIN:
         return None  # others are asked for nothing, not their type
-    options = fast_path.options_of(asked, input.dtype)
+    try:
+        options = fast_path.OPTIONS.get((asked, input.dtype))
+    except TypeError:  # odd options
+        return None
     if options is None or not fast_path.usual(input, other, out):
         return None
     if given is None:
@@ -162,10 +165,8 @@ def _multiplied(input, other, given: tuple | None, out, asked: tuple) -> torch.T
         target = raised(result, input, other)
         gemm(a, b, then, options, out=target)
     if not is_dynamo_compiling():
-        fast_path.remember_options(asked, a.dtype, options)
-        if given is None and min(input.dim(), other.dim()) < 2:
-            called, prepared = (input, other, out), (a, b, None if out is None else target)
-            fast_path.learn_dropped(called, prepared, result, options)
+        called = (input, other, out) if given is None else None
+        fast_path.learn(asked, options, called, (a, b, None if out is None else target), result)
     return result
 
 

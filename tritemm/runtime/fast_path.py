@@ -79,22 +79,7 @@ Step = tuple[Kind, int, int]
 #: By the keys of `kind_of`.
 KNOWN: dict[tuple, Kind] = Bounded(KINDS)
 #: All that a caller of `matmul` asked for, and the operands' type -> the operator's options.
-_OPTIONS: dict[tuple, tuple] = Bounded(KINDS)
-
-
-@_untraced
-def remember_options(asked: tuple, dtype: torch.dtype, options: tuple) -> None:
-    """Have `options`, which follow from what was asked for operands of `dtype`."""
-    with contextlib.suppress(TypeError):  # a config that can't be a key
-        _OPTIONS[asked, dtype] = options
-
-
-def options_of(asked: tuple, dtype: torch.dtype) -> tuple | None:
-    """What `remember_options` was told."""
-    try:
-        return _OPTIONS.get((asked, dtype))
-    except TypeError:  # odd options
-        return None
+OPTIONS: dict[tuple, tuple] = Bounded(KINDS)
 
 
 def kind_of(
@@ -112,13 +97,20 @@ def kind_of(
 
 
 @_untraced
-def learn_dropped(called: Sequence, prepared: Sequence, result, options: tuple) -> None:
-    """Let products of 1-D operands be known as those are that have been made of them.
+def learn(
+    asked: tuple, options: tuple, called: Sequence | None, prepared: Sequence, result
+) -> None:
+    """Let `options` be known to follow from what was `asked`, of operands of this type.
 
-    `called` are input, other and out as a caller gave them; `prepared` the same as they were
-    multiplied, with two dimensions at least. `result` is what the caller gets.
+    And let products of 1-D operands be known as those are that have been made of them. `called` are
+    input, other and out as a caller gave them, or None if more than a product was asked for;
+    `prepared` the same as they were multiplied, with two dimensions at least. `result` is what the
+    caller gets.
     """
-    if not AVAILABLE or not usual(*called):
+    with contextlib.suppress(TypeError):  # a config that can't be a key
+        OPTIONS[asked, prepared[0].dtype] = options
+    dropped = called and min(t.dim() for t in called[:2]) < 2
+    if not dropped or not AVAILABLE or not usual(*called):
         return
     key, addresses = kind_of(*prepared, options)
     kind = KNOWN.get(key)
