@@ -45,7 +45,9 @@ def explain(
     'NVIDIA A100'
     """
     if device is not None:
-        device = _device_of(device)
+        if isinstance(device, str) and device.partition(":")[0] in ("cpu", "cuda"):
+            device = torch.device(device)
+        device = Device.of(device) if isinstance(device, torch.device) else gpus.named(device)
         input, other = _without_data("input", input), _without_data("other", other)
     check_options(explain, options)
     named = (options.get(name, matmul.__kwdefaults__[name]) for name in OPTIONS)
@@ -65,13 +67,6 @@ def explain(
     if device is not None:
         problem = dataclasses.replace(problem, device=device)
     return dispatch.first_choice(problem, word)
-
-
-def _device_of(device: str | int | torch.device) -> Device:
-    """One of torch's, or one that need not be here."""
-    if isinstance(device, str) and device.partition(":")[0] in ("cpu", "cuda"):
-        device = torch.device(device)
-    return Device.of(device) if isinstance(device, torch.device) else gpus.named(device)
 
 
 def _without_data(name: str, t: torch.Tensor) -> torch.Tensor:

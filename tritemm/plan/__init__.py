@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import torch
 
 from .. import dispatch
@@ -13,7 +11,6 @@ from ..problem import NOTHING, EpilogueInputs, Problem
 from ..problem.config import Config
 from ..runtime import fast_path
 from ..runtime.binding import Call
-from ..runtime.torch_private import current_device
 from ..spec import Kernel
 
 
@@ -78,7 +75,7 @@ def run(kernel: Kernel, problem: Problem, config: Config, a, b, c, *more) -> lis
     if is_trivial(problem.K, c):
         return []
     calls = []
-    with on_device(c):
+    with torch.cuda.device_of(c):
         if config.PACK:
             a, b, call = pack(problem, config.PACK, a, b)
             calls.append(call)
@@ -94,13 +91,6 @@ def is_trivial(terms: int, c: torch.Tensor) -> bool:
     if terms == 0:
         c.zero_()
     return terms == 0 or c.numel() == 0
-
-
-def on_device(tensor: torch.Tensor) -> contextlib.AbstractContextManager:
-    """Where the device of `tensor` is the current one; on the CPU, any."""
-    if not tensor.is_cuda or tensor.get_device() == current_device():
-        return contextlib.nullcontext()
-    return torch.cuda.device_of(tensor)
 
 
 def forget() -> None:

@@ -59,8 +59,7 @@ class Plan(fast_path.Kind):
         self.for_gradients = (for_gradients(word), *self._types)
         #: What makes the gradients of both operands, of the addresses of a, b and what comes in;
         #: and which of them it doesn't make, if any.
-        self.gradients: dict[tuple, tuple[list[fast_path.Step | None], list | None]]
-        self.gradients = Bounded(GRADIENTS)
+        self.gradients: dict[tuple, tuple[list[fast_path.Step | None], list]] = Bounded(GRADIENTS)
         #: Shape and strides of a, b, c as the kernel takes them; None if it takes copies.
         self._views = None
         if all(v.data_ptr() == t.data_ptr() for v, t in zip(views, tensors, strict=True)):
@@ -79,8 +78,7 @@ class Plan(fast_path.Kind):
             x, y, z, *more = (t.as_strided(*view) for t, view in tensors)
         kernel, config = self.choice.kernel, self.choice.config
         if self.problem.device == INTERPRETER:
-            seconds = dispatch.predict(kernel, self.problem, config)
-            slow.warning.count(self.problem, seconds)
+            slow.warning.count(self.problem, dispatch.predict(kernel, self.problem, config))
         more += then.factors
         calls = plan.run(kernel, self.problem, config, x, y, z, *more)
         if self._views is None:
@@ -140,10 +138,9 @@ def product(
         shape = result_shape(a, b, then.activation)
         c = torch.empty(shape, dtype=options[-1], device=a.device)
     if not plan.is_trivial(a.shape[-1], c):
-        with plan.on_device(c):
-            if kind is None:
-                kind = Plan(a, b, c, options, then)
-            kind(a, b, c, then)
+        if kind is None:
+            kind = Plan(a, b, c, options, then)
+        kind(a, b, c, then)
         fast_path.KNOWN[key] = kind
     if out is not None:
         torch.autograd.graph.increment_version(out)
