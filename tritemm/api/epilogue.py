@@ -139,9 +139,8 @@ def unchecked(given: tuple, a, b, out) -> tuple[EpilogueInputs, torch.Tensor, to
         return None
     if beta is not None and (type(beta) not in NUMBERS or beyond_float(beta)):
         return None
-    if activation is not None and (
-        not _is_activation(activation) or (activation in GATED and b.shape[-1] % 2)
-    ):
+    plain = activation is None or (type(activation) is str and activation in ACTIVATIONS)
+    if not plain and (not _is_activation(activation) or b.shape[-1] % 2):
         return None
     there = out if residual is None else residual
     if beta is None:

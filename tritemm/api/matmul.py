@@ -126,20 +126,20 @@ def _known(input, other, given: tuple | None, out, asked: tuple) -> torch.Tensor
     product; `asked` is kernel, config, batch_invariant, precision, accumulator and result type. Not
     for compiled code.
     """
-    if not fast_path.AVAILABLE or type(input) not in fast_path.PLAIN:
-        return None  # others are asked for nothing, not their type
+    if not fast_path.AVAILABLE or not fast_path.usual(input, other, out):
+        return None
     try:
         options = fast_path.OPTIONS.get((asked, input.dtype))
     except TypeError:  # odd options
         return None
-    if options is None or not fast_path.usual(input, other, out):
+    if options is None:
         return None
     if given is None:
-        then, bias, residual = NOTHING, None, None
-    elif (inputs := unchecked(given, input, other, out)) is not None:
-        then, bias, residual = inputs
-    else:
+        return repeated(input, other, out, options)
+    inputs = unchecked(given, input, other, out)
+    if inputs is None:
         return None
+    then, bias, residual = inputs
     return repeated(input, other, out, options, then, bias, residual)
 
 

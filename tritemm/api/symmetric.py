@@ -40,7 +40,8 @@ def syrk(
         named = {"residual": residual, "alpha": alpha, "beta": beta, "out": out}
         return without_tensors(syrk, input, **named, **options)
     if input.dim() < 2:
-        raise ValueError(f"syrk(): input has shape {list(input.shape)}; it takes [..., N, K]")
+        shape = list(input.shape)
+        raise ValueError(f"syrk(): input has shape {shape}; a matrix, [..., N, K], is needed")
     return matmul(
         input, input.mT, residual=residual, alpha=alpha, beta=beta, symmetric=True, out=out,
         **options,

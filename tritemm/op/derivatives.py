@@ -119,7 +119,8 @@ def _save(ctx, a, b, bias, residual, then: EpilogueInputs) -> None:
     needs = ctx.needs_input_grad
     ctx.save_for_backward(a if needs[1] else None, b if needs[0] else None)
     ctx.alpha, ctx.beta = then.alpha, then.beta
-    ctx.added = [t if t is None else (t.shape, t.dtype) for t in (bias, residual)]
+    if bias is not None or residual is not None:
+        ctx.added = [t if t is None else (t.shape, t.dtype) for t in (bias, residual)]
 
 
 def _summed(grad, shape, dtype):
@@ -274,14 +275,15 @@ def _short_gradients(kind, grad, a, b, needs):
     found = steps and fast_path.multiply_each(kind.launches.device, steps, addresses)
     if found is None:
         found, rest = (None, None), needs
-    if any(rest):
+    if rest:
         others = _gradients(grad, a, b, kind.operands, rest, kind.for_gradients)
         found = [x if y is None else y for x, y in zip(found, others, strict=True)]
     if rest is needs:
         # From now on, one launch makes what lies in its memory as it is and needs no sum.
         steps = [_step(kind, 0, grad, b, found[0]), _step(kind, 1, grad, a, found[1])]
         if any(steps):  # else Triton may have been launching itself, for once
-            kind.gradients[key] = steps, [n and not s for n, s in zip(needs, steps, strict=True)]
+            rest = [needed and not step for needed, step in zip(needs, steps, strict=True)]
+            kind.gradients[key] = steps, rest if any(rest) else None
     return found
 
 

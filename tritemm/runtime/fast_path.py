@@ -97,9 +97,7 @@ def kind_of(
 
 
 @_untraced
-def learn(
-    asked: tuple, options: tuple, called: Sequence | None, prepared: Sequence, result
-) -> None:
+def learn(asked: tuple, options: tuple, called, prepared: Sequence, result) -> None:
     """Let `options` be known to follow from what was `asked`, of operands of this type.
 
     And let products of 1-D operands be known as those are that have been made of them. `called` are
@@ -134,9 +132,11 @@ def recording() -> bool:
 
 def usual(a, b, out) -> bool:
     """Whether nothing but the product, and recording its gradient, may happen in this call."""
-    return (
-        plain(a)
-        and plain(b)
+    return (  # what is no plain tensor is asked for nothing but its type
+        type(a) in PLAIN
+        and type(b) in PLAIN
+        and not a.is_neg()
+        and not b.is_neg()
         and not _function_mode()
         and not _dispatch_modes()
         and not _before_dispatch()
