@@ -58,7 +58,14 @@ def warmup(
 
     def tensors():
         """One pair at a time: together they may not fit into memory."""
-        return (_pair(one, dtype, layout, device) for one in problems)
+        for one in problems:
+            if isinstance(one[0], torch.Tensor):
+                yield one
+                continue
+            *batch, M, N, K = one  # of zeros, which are all that a GPU must read
+            a = stored(torch.zeros, *batch, M, K, layout=layout[0], dtype=dtype, device=device)
+            b = stored(torch.zeros, *batch, K, N, layout=layout[1], dtype=dtype, device=device)
+            yield a, b
 
     choices = [explain(a, b, activation=activation, **options) for a, b in tensors()]
     if choices and choices[0].problem.device != INTERPRETER:
@@ -83,13 +90,3 @@ def _checked(problem: Sequence) -> Sequence:
         problem = [f"{type(part).__name__} {list(part.shape)}" if is_one else part
                    for part, is_one in zip(problem, tensors, strict=True)]  # fmt: skip
     raise ValueError(f"{problem!r} is no problem; warmup takes {_PROBLEMS}")
-
-
-def _pair(problem: Sequence, dtype, layout: str, device) -> Sequence[torch.Tensor]:
-    """The pair itself, or operands of the shape; zeros, which are all that a GPU must read."""
-    if isinstance(problem[0], torch.Tensor):
-        return problem
-    *batch, M, N, K = problem
-    kind = {"dtype": dtype, "device": device}
-    a = stored(torch.zeros, *batch, M, K, layout=layout[0], **kind)
-    return a, stored(torch.zeros, *batch, K, N, layout=layout[1], **kind)
