@@ -155,6 +155,8 @@ def test_what_is_not_symmetric_is_refused(more, sentence):
         tritemm.matmul(a, a.mT, **{"symmetric": True} | more)
     with pytest.raises(ValueError, match=r"has shape \[8, 7\], and a symmetric one is square"):
         tritemm.matmul(a, operand(6, 7, FP32), symmetric=True)
+    with pytest.raises(ValueError, match=r"input has shape \[8\]; a matrix, "):
+        tritemm.syrk(a[:, 0])
 
 
 def test_rungs_that_compute_all_tiles_say_so():
