@@ -185,7 +185,6 @@ def _added(function, dims, input, x, y, beta, alpha, out, options) -> torch.Tens
         raise
 
 
-@unframed
 def _unread(name, input, x, y) -> None:
     """Refuse an `input` that counts for nothing where torch does: its shape, on some devices."""
     if not expands(input.shape, (*x.shape[:-1], y.shape[-1])):

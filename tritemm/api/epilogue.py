@@ -11,7 +11,6 @@ from ..dtypes import beyond_float, check_epilogue, check_flag, whole
 from ..problem import ACTIVATIONS, GATED, EpilogueInputs
 from ..runtime import fast_path
 from ..runtime.sizes import expands, fits, holds
-from ..runtime.torch_private import unframed
 from .arguments import autocast, check_dense, drop_shape
 from .result import raised
 
@@ -25,7 +24,6 @@ _SIMPLE = (*NUMBERS, torch.SymInt, torch.SymFloat)
 _REAL = (*_SIMPLE, numbers.Real)
 
 
-@unframed
 def checked(given: tuple, a, b, input, other, out) -> tuple[tuple[int, ...], EpilogueInputs]:
     """The result's shape, and what the operator is given to follow a @ b; or an error.
 
@@ -96,7 +94,6 @@ def _of_columns(bias, columns: int) -> torch.Tensor:
     return bias.expand(columns)
 
 
-@unframed
 def check_added(name: str, tensor, input, shape, any_type: bool = False) -> None:
     """Refuse a tensor that can't be added to a result of this shape, of operands like `input`."""
     _check_kind(name, tensor, input, any_type)
@@ -107,7 +104,6 @@ def check_added(name: str, tensor, input, shape, any_type: bool = False) -> None
         )
 
 
-@unframed
 def _check_kind(name: str, tensor, input, any_type: bool = False) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{name} must be Tensor, not {type(tensor).__name__}")
@@ -176,7 +172,6 @@ def activation_of(name: str | None, b: torch.Tensor) -> str:
     return name
 
 
-@unframed
 def factor(name: str, value) -> float:
     """The number that a caller gives as `name`, alpha or beta; or an error."""
     is_tensor = isinstance(value, torch.Tensor)
