@@ -106,11 +106,8 @@ def _into(mode, function, types, args, kwargs) -> None:
     out.copy_(GEMM(*args, out.dtype))
 
 
-#: What a rule says: placements of the result, and of all arguments; None of those that have none.
-_Sharding = tuple[list, list]
-
-
-def _gemm(a, b, *args) -> list[_Sharding]:
+def _gemm(a, b, *args) -> list[tuple[list, list]]:
+    """Placements of the result, and of all arguments; None of those that have none."""
     then, _ = parted(args)
     rank = max(a.ndim, b.ndim)
     shardings = []

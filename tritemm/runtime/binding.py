@@ -87,7 +87,12 @@ def bind(
     if not isinstance(fn, JITFunction) or not triton_private.plain():
         return None
     try:
-        values = _ordered(fn, values)
+        if len(values) == len(fn.arg_names):
+            values = {name: values[name] for name in fn.arg_names}
+        else:
+            bound = fn.signature.bind(**values)
+            bound.apply_defaults()
+            values = bound.arguments  # in the order of the parameters, as above
         key = _kernel_key(fn, values, options, device)
         loaded = _LOADED.get(key, _LOADED)
     except (Moved, AttributeError, KeyError, TypeError):
@@ -169,16 +174,6 @@ def launch(
             return call
     fn[tuple(grid)](**tensors, **values, **options)
     return None
-
-
-def _ordered(fn, values: dict[str, Any]) -> dict[str, Any]:
-    """The values of all parameters, in `fn`'s order."""
-    names = fn.arg_names
-    if len(values) == len(names):
-        return {name: values[name] for name in names}
-    bound = fn.signature.bind(**values)
-    bound.apply_defaults()
-    return bound.arguments
 
 
 def _kernel_key(fn, values: dict[str, Any], options: dict[str, Any], device: int) -> tuple:
