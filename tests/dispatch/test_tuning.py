@@ -402,8 +402,8 @@ def test_workers_that_are_late_are_not_waited_for(monkeypatch, seconds, count, t
     rows = dispatch.ranked(asked)
     assert len(rows) > 6
     begin = time.monotonic()
-    with tuning._compiled(asked, rows, begin + seconds) as compiled:
-        got = [(predicted, kernel, config) for kernel, config, predicted, _ in compiled]
+    compiled = tuning._compiled(asked, rows, begin + seconds)
+    got = [(one.predicted, one.kernel, one.config) for one in compiled]
     assert time.monotonic() - begin < seconds + 1
     assert got[:3] == rows[:3] and sorted(map(str, got)) == sorted(map(str, rows[:tried]))
     assert len(workers.futures) == (len(rows) - 3 if seconds else 0)

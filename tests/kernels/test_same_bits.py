@@ -98,7 +98,7 @@ def drawn(rng: random.Random, dtype: torch.dtype, activation: str) -> Call:
 def forget():
     """All but compiled code."""
     plan.forget()
-    fast_path._OPTIONS.clear()
+    fast_path.OPTIONS.clear()
     binding._CALLS.clear()
 
 

@@ -25,7 +25,6 @@ def counting(monkeypatch):
     monkeypatch.setattr(workspace, "_streams", {})
     monkeypatch.setattr(workspace, "_slabs", {})
     monkeypatch.setattr(workspace, "_used_up", [])
-    monkeypatch.setattr(workspace, "_low", set())
     monkeypatch.setattr(workspace, "SLAB", 256)
     monkeypatch.setattr(workspace, "current_stream", lambda index: state.stream)
     monkeypatch.setattr(

@@ -515,6 +515,7 @@ TRACED = {
     "baddbmm": lambda a, b, c, v: tritemm.baddbmm(c[None], a[None], b[None]),
     "mv": lambda a, b, c, v: tritemm.mv(a, v),
     "einsum": lambda a, b, c, v: tritemm.einsum("ij,jk->ki", a, b),
+    "syrk": lambda a, b, c, v: tritemm.syrk(a),
     "Linear": torch.nn.Sequential(tritemm.Linear(4, 5, activation="relu", device=DEVICE)),
 }
 

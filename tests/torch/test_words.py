@@ -11,6 +11,7 @@ from torch import nn
 import tritemm
 from tests.harness import DEVICE
 from tritemm import dtypes, problem
+from tritemm.api.arguments import Options
 from tritemm.rungs import RUNGS
 
 #: What functions call their tensors.
@@ -122,15 +123,17 @@ def test_options_are_told_to_type_checkers():
         "precision": dtypes.PRECISIONS,
         "activation": activations,
     }
-    for function in (tritemm.matmul, tritemm.linear, tritemm.explain, tritemm.tune, tritemm.warmup):
+    by_name = tritemm.linear, tritemm.explain, tritemm.warmup
+    for function in (tritemm.matmul, Options, tritemm.tune, *by_name):
         hints = typing.get_type_hints(function)
         for name in words.keys() & hints.keys():
             (literal,) = [t for t in typing.get_args(hints[name]) if typing.get_origin(t)]
             assert typing.get_origin(literal) is typing.Literal
             assert typing.get_args(literal) == words[name], (function, name)
-    for function in (tritemm.addmm, tritemm.baddbmm, tritemm.mv, tritemm.einsum):
-        (options,) = typing.get_args(typing.get_type_hints(function)["options"])
-        assert options.__annotations__.keys() >= {"kernel", "precision", "batch_invariant"}
+    assert Options.__annotations__.keys() >= words.keys() - {"activation"} | {"batch_invariant"}
+    sums = tritemm.addmm, tritemm.baddbmm, tritemm.mv, tritemm.einsum, tritemm.syrk
+    for function in (*sums, *by_name):
+        assert typing.get_args(typing.get_type_hints(function)["options"]) == (Options,)
 
 
 @pytest.mark.host

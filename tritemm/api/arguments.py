@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypedDict
 
 import torch
@@ -31,6 +31,9 @@ class Options(TypedDict, total=False):
     out_dtype: torch.dtype | None
 
 
+OPTIONS = tuple(Options.__annotations__)
+
+
 def without_tensors(function: Callable, *args, **named):
     """What a call means whose first arguments, those given by place, are not all tensors.
 
@@ -39,24 +42,29 @@ def without_tensors(function: Callable, *args, **named):
     """
     if has_torch_function(args):
         return handle_torch_function(function, args, *args, **named)
-    names = list(inspect.signature(function).parameters)
-    for position, (name, value) in enumerate(zip(names, args, strict=False), start=1):
-        if name != "equation" and not isinstance(value, torch.Tensor):
-            raise TypeError(
-                f"{function.__name__}(): argument '{name}' (position {position}) must be Tensor, "
-                f"not {type(value).__name__}"
-            )
+    names = inspect.signature(function).parameters
+    _check_tensors(function.__name__, zip(names, args, strict=False))
     raise AssertionError("all of them are tensors")
 
 
 @unframed
-def operands(
-    input, other, out, word, precision, accumulate, out_dtype, function="matmul", compiled=False
-):
+def _check_tensors(function: str, named: Iterable[tuple[str, object]]) -> None:
+    for position, (name, value) in enumerate(named, start=1):
+        if name != "equation" and not isinstance(value, torch.Tensor):
+            raise TypeError(
+                f"{function}(): argument '{name}' (position {position}) must be Tensor, "
+                f"not {type(value).__name__}"
+            )
+
+
+@unframed
+def operands(input, other, out, asked: tuple, function="matmul", compiled=False):
     """Both operands with at least two dimensions, and the operator's options; or an error.
 
-    `function` is who calls its operands input and other; in `compiled` code that may be any.
+    `asked`: the word of a kernel, precision, accumulator and result type. `function` is who calls
+    its operands input and other; in `compiled` code that may be any.
     """
+    word, precision, accumulate, out_dtype = asked
     compiled = compiled or is_dynamo_compiling()
     names = ("the first operand", "the second") if compiled else ("input", "other")
     input, other = pair(function, names, input, other, cast=out is None)
@@ -82,12 +90,7 @@ def pair(
     `function` and `names` are what the caller wrote. K is the last dimension of `x`, and that of
     `y` at this `axis`, its only one if it has one; None: of neither.
     """
-    for position, (name, tensor) in enumerate(zip(names, (x, y), strict=True), start=1):
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(
-                f"{function}(): argument '{name}' (position {position}) must be Tensor, "
-                f"not {type(tensor).__name__}"
-            )
+    _check_tensors(function, zip(names, (x, y), strict=True))
     if cast:
         x, y = autocast(x), autocast(y)
     first, second = names
@@ -96,46 +99,6 @@ def pair(
             f"both arguments to {function} need to be at least 1D, "
             f"but {first} is {x.dim()}D and {second} {y.dim()}D"
         )
-    _check_devices(names, x, y)
-    _check_types(function, names, x, y)
-    if axis is not None:
-        terms, others = x.shape[-1], y.shape[0 if y.dim() == 1 else axis]
-        if not holds(terms == others):
-            raise RuntimeError(
-                f"{first} {tuple(x.shape)} and {second} {tuple(y.shape)} cannot be multiplied: "
-                f"K is {terms} in {first} and {others} in {second}"
-            )
-    return x, y
-
-
-@unframed
-def check_options(function: str, options: Mapping, known: Collection[str]) -> None:
-    """TypeError for one that `function` doesn't have."""
-    for name in options:
-        if name not in known:
-            raise TypeError(
-                f"{function}() got an unexpected keyword argument {name!r}; "
-                f"its options are {', '.join(known)}"
-            )
-
-
-@unframed
-def under_autocast(device: torch.device) -> bool:
-    return device.type in ("cpu", "cuda") and torch.is_autocast_enabled(device.type)
-
-
-@unframed
-def autocast(tensor):
-    if not under_autocast(tensor.device):
-        return tensor
-    if not tensor.is_floating_point() or tensor.dtype == torch.float64:
-        return tensor
-    return tensor.to(torch.get_autocast_dtype(tensor.device.type))
-
-
-@unframed
-def _check_devices(names, x, y):
-    first, second = names
     if x.device != y.device:
         raise RuntimeError(
             "Expected all tensors to be on the same device, "
@@ -149,6 +112,50 @@ def _check_devices(names, x, y):
             f"tritemm multiplies CUDA tensors; {first} is on cpu. Move it with .cuda(), or set "
             "TRITON_INTERPRET=1 before tritemm is imported to run the kernels, slowly, on the CPU"
         )
+    check_dense(first, x)
+    check_dense(second, y)
+    if x.dtype != y.dtype:
+        raise RuntimeError(
+            f"expected {first} and {second} to have the same dtype, but got: {x.dtype} != {y.dtype}"
+        )
+    if x.dtype not in ACCUMULATE:
+        able = ", ".join(str(dtype) for dtype in ACCUMULATE)
+        raise NotImplementedError(
+            f"tritemm.{function} is not implemented for {x.dtype}; {first} may be {able}"
+        )
+    if axis is not None:
+        terms, others = x.shape[-1], y.shape[0 if y.dim() == 1 else axis]
+        if not holds(terms == others):
+            raise RuntimeError(
+                f"{first} {tuple(x.shape)} and {second} {tuple(y.shape)} cannot be multiplied: "
+                f"K is {terms} in {first} and {others} in {second}"
+            )
+    return x, y
+
+
+@unframed
+def check_options(function: Callable, options: Mapping, known: Collection[str] = OPTIONS) -> None:
+    """TypeError for one that `function` doesn't have, whose parameters don't name those `known`."""
+    for name in options:
+        if name not in known:
+            able = dict.fromkeys([*(function.__kwdefaults__ or ()), *known])
+            raise TypeError(
+                f"{function.__name__}() got an unexpected keyword argument {name!r}; "
+                f"its options are {', '.join(able)}"
+            )
+
+
+@unframed
+def under_autocast(device: torch.device) -> bool:
+    return device.type in ("cpu", "cuda") and torch.is_autocast_enabled(device.type)
+
+
+@unframed
+def autocast(tensor):
+    narrowed = tensor.is_floating_point() and tensor.dtype != torch.float64
+    if not narrowed or not under_autocast(tensor.device):
+        return tensor
+    return tensor.to(torch.get_autocast_dtype(tensor.device.type))
 
 
 @unframed
@@ -164,23 +171,7 @@ def check_dense(name: str, tensor: torch.Tensor) -> None:
         )
 
 
-@unframed
-def _check_types(function, names, x, y):
-    first, second = names
-    check_dense(first, x)
-    check_dense(second, y)
-    if x.dtype != y.dtype:
-        raise RuntimeError(
-            f"expected {first} and {second} to have the same dtype, but got: {x.dtype} != {y.dtype}"
-        )
-    if x.dtype not in ACCUMULATE:
-        able = ", ".join(str(dtype) for dtype in ACCUMULATE)
-        raise NotImplementedError(
-            f"tritemm.{function} is not implemented for {x.dtype}; {first} may be {able}"
-        )
-
-
-def drop_shape(a, b, input, other) -> tuple[int, ...]:
-    """Shape of a @ b, without the dimensions that 1-D operands were given."""
-    *batch, m, n = result_shape(a, b)
+def drop_shape(a, b, input, other, activation: str = "") -> tuple[int, ...]:
+    """Shape of the result of a @ b, without the dimensions that 1-D operands were given."""
+    *batch, m, n = result_shape(a, b, activation)
     return (*batch, *([] if input.dim() == 1 else [m]), *([] if other.dim() == 1 else [n]))

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from typing_extensions import Unpack
 
-from ..dtypes import Precision
 from ..problem import GATED, Activation
-from ..problem.config import Config
-from ..rungs import Rung
 from ..runtime.sizes import expands, holds
 from ..runtime.torch_private import unframed
-from ..spec import Kernel
 from .arguments import Options, check_options, pair, without_tensors
 from .epilogue import attends, check_added, factor
 from .matmul import matmul
@@ -27,12 +21,7 @@ def linear(
     activation: Activation | None = None,
     residual: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
-    kernel: Rung | Kernel = "auto",
-    config: Config | Mapping | None = None,
-    batch_invariant: bool = False,
-    precision: Precision | None = None,
-    accumulate: torch.dtype | None = None,
-    out_dtype: torch.dtype | None = None,
+    **options: Unpack[Options],
 ) -> torch.Tensor:
     """activation(input @ weight.mT + bias) + residual.
 
@@ -47,7 +36,9 @@ def linear(
             "swiglu", silu(gate) * up, or "geglu", gelu(gate) * up, of a weight whose first half of
             rows is the gate's and whose second half is up's: the result has half of its rows.
         residual: broadcastable to the result's shape.
-        out, kernel, config, batch_invariant, precision, accumulate, out_dtype: as of `matmul`.
+        out: as of `matmul`.
+        options: `kernel`, `config`, `batch_invariant`, `precision`, `accumulate`, `out_dtype`, as
+            of `matmul`.
 
     Returns:
         [..., out_features].
@@ -65,30 +56,29 @@ def linear(
     """
     if not isinstance(weight, torch.Tensor):
         return without_tensors(
-            linear, input, weight, bias, activation=activation, residual=residual, out=out,
-            kernel=kernel, config=config, batch_invariant=batch_invariant, precision=precision,
-            accumulate=accumulate, out_dtype=out_dtype,
+            linear, input, weight, bias,
+            activation=activation, residual=residual, out=out, **options,
         )  # fmt: skip
+    if options:
+        check_options(linear, options)
     if weight.dim() > 2:
         raise RuntimeError(
             f"linear(): weight has shape {list(weight.shape)}; [out_features, in_features] and "
             "[in_features] are possible. matmul multiplies by stacks of matrices"
         )
     other = weight.t()  # weight itself, if it has one dimension
-    gated = isinstance(activation, str) and activation in GATED
-    if gated and (weight.dim() != 2 or not holds(weight.shape[0] % 2 == 0)):
-        raise RuntimeError(
-            f"linear(): weight has shape {list(weight.shape)}; a gated activation needs "
-            "[2 * out_features, in_features], the gate's rows before the others"
-        )
     try:
         return matmul(
-            input, other, out=out, kernel=kernel, config=config, batch_invariant=batch_invariant,
-            precision=precision, accumulate=accumulate, out_dtype=out_dtype, bias=bias,
-            activation=activation, residual=residual,
-        )  # fmt: skip
+            input, other, out=out, bias=bias, activation=activation, residual=residual, **options
+        )
     except (RuntimeError, TypeError):
         pair("linear", ("input", "weight"), input, weight, cast=out is None, axis=-1)
+        pairs = weight.dim() == 2 and holds(weight.shape[0] % 2 == 0)
+        if isinstance(activation, str) and activation in GATED and not pairs:
+            raise RuntimeError(
+                f"linear(): weight has shape {list(weight.shape)}; a gated activation needs "
+                "[2 * out_features, in_features], the gate's rows before the others"
+            ) from None
         raise
 
 
@@ -159,7 +149,7 @@ def mv(
     try:
         return matmul(input, vec, out=out, **options)
     except (RuntimeError, TypeError):
-        check_options("mv", options, matmul.__kwdefaults__)
+        check_options(mv, options, matmul.__kwdefaults__)
         pair("mv", ("input", "vec"), input, vec, cast=out is None)
         raise
 
@@ -188,14 +178,13 @@ def _added(function, dims, input, x, y, beta, alpha, out, options) -> torch.Tens
                 return matmul(x, y, alpha=alpha, out=out, **options)
         return matmul(x, y, residual=input, alpha=alpha, beta=beta, out=out, **options)
     except (RuntimeError, TypeError):
-        check_options(name, options, _OPTIONS)
+        check_options(function, options, _OPTIONS)
         pair(name, (first, second), x, y, cast=out is None)
         if beta != 0:
             check_added("input", input, x, (*x.shape[:-1], y.shape[-1]))
         raise
 
 
-@unframed
 def _unread(name, input, x, y) -> None:
     """Refuse an `input` that counts for nothing where torch does: its shape, on some devices."""
     if not expands(input.shape, (*x.shape[:-1], y.shape[-1])):

@@ -39,8 +39,7 @@ def einsum(
     """
     if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
         return without_tensors(einsum, equation, a, b, **options)
-    if options:
-        check_options("einsum", options, Options.__annotations__)
+    check_options(einsum, options)
     # Dynamo would go round the cache as well, and warn of it.
     read = _form.__wrapped__ if is_dynamo_compiling() else _form
     form = read(equation, a.dim(), b.dim())
@@ -57,20 +56,16 @@ def einsum(
 
 
 def _product(form: Form, a, b, options: dict) -> torch.Tensor:
-    a, b = _alike(form, a, b)
-    x, m = _view(a, form.a, form.batch, form.rows, form.terms, last="terms")
-    y, n = _view(b, form.b, form.batch, form.columns, form.terms, last="free")
+    a, b, sizes = _alike(form, a, b)
+    x, rows, above = _view(a, form.a, form.batch, form.rows, form.terms)
+    y, columns, beside = _view(b, form.b, form.batch, form.columns, form.terms)
     # [batch, rows that lie apart, columns that lie apart, rows, columns]
-    for _ in n.apart:
+    for _ in beside:
         x = x.unsqueeze(-3)
-    y = y.reshape(*y.shape[: len(form.batch)], *[1] * len(m.apart), *y.shape[len(form.batch) :])
-    result = matmul(x, y, **options)
-    sizes = {**m.sizes, **n.sizes}
-    together = [*form.batch, *m.apart, *n.apart]
-    apart = [sizes[i] for i in (*m.together, *n.together)]
-    result = result.reshape([*result.shape[: len(together)], *apart])
-    have = [*together, *m.together, *n.together]
-    return result.permute(tuple(have.index(i) for i in form.result))
+    y = y.reshape(*y.shape[: len(form.batch)], *[1] * len(above), *y.shape[len(form.batch) :])
+    result = matmul(x, y.mT, **options)
+    have = form.batch + above + beside + rows + columns
+    return result.reshape([sizes[i] for i in have]).permute([have.index(i) for i in form.result])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,15 +98,6 @@ def _of(letters: str, wanted) -> str:
     return "".join(i for i in dict.fromkeys(letters) if wanted(i))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Free:
-    """Letters that one tensor has alone: those that are one axis `together`, and those `apart`."""
-
-    together: str
-    apart: str
-    sizes: dict[str, int]
-
-
 @functools.lru_cache
 def _form(equation: str, a_dims: int, b_dims: int) -> Form:
     """Form of an equation that torch accepts for tensors of so many dimensions; or its error."""
@@ -135,8 +121,8 @@ def _spelt(part: str, dims: int, letters: Sequence[str]) -> str:
     return part.replace("...", "".join(reversed(letters[:count])))
 
 
-def _alike(form: Form, a, b) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both with one size for each letter; torch's error where they have two."""
+def _alike(form: Form, a, b) -> tuple[torch.Tensor, torch.Tensor, dict[str, int]]:
+    """Both with one size for each letter, and these; torch's error where they have two."""
     sizes: dict[str, int] = {}
     for letters, t in ((form.a, a), (form.b, b)):
         own: dict[str, int] = {}
@@ -154,11 +140,11 @@ def _alike(form: Form, a, b) -> tuple[torch.Tensor, torch.Tensor]:
                     f"einsum(): operands do not broadcast with remapped shapes: {list(a.shape)} "
                     f"and {list(b.shape)} differ in a subscript, {before} and {size}"
                 )
-    return a.expand([sizes[i] for i in form.a]), b.expand([sizes[i] for i in form.b])
+    return *(t.expand([sizes[i] for i in of]) for t, of in ((a, form.a), (b, form.b))), sizes
 
 
-def _view(t, letters: str, batch: str, free: str, terms: str, last: str):
-    """`t` as [batch, free letters that lie apart, free, terms], or terms and then free."""
+def _view(t, letters: str, batch: str, free: str, terms: str) -> tuple[torch.Tensor, str, str]:
+    """`t` as [batch, free letters that lie apart, free, terms], and which free letters lie so."""
     for letter in sorted({i for i in letters if letters.count(i) > 1}):  # a diagonal
         while letters.count(letter) > 1:
             i, j = letters.index(letter), letters.rindex(letter)
@@ -168,23 +154,18 @@ def _view(t, letters: str, batch: str, free: str, terms: str, last: str):
     if alone:
         t = t.sum(alone)
         letters = "".join(i for i in letters if i in batch + free + terms)
-    t = t.permute(tuple(letters.index(i) for i in (*batch, *free, *terms)))
-    sizes = dict(zip(free, t.shape[len(batch) :], strict=False))
     # The largest strides first, so that what can be one axis is.
-    first, count = len(batch), len(free)
-    strides, order = t.stride()[first : first + count], []
-    for i in range(count):  # Dynamo sorts no symbols
-        order.insert(sum(1 for j in order if strides[j] >= strides[i]), i)
-    free = "".join(free[i] for i in order)
-    t = t.permute((*range(first), *[first + i for i in order], *range(first + count, t.dim())))
-    apart = 0
-    while count - apart > 1 and not _is_one(t, first + apart, first + count):
-        apart += 1
-    start = first + apart
-    t = t.flatten(start, first + count - 1) if count - apart else t.unsqueeze(start)
-    t = t.flatten(start + 1) if terms else t.unsqueeze(-1)
-    found = _Free(free[apart:], free[:apart], sizes)
-    return (t if last == "terms" else t.mT), found
+    strides, order = dict(zip(letters, t.stride(), strict=True)), []
+    for letter in free:  # Dynamo sorts no symbols
+        order.insert(sum(1 for i in order if strides[i] >= strides[letter]), letter)
+    t = t.permute([letters.index(i) for i in (*batch, *order, *terms)])
+    first, end = len(batch), len(batch + free)
+    while end - first > 1 and not _is_one(t, first, end):
+        first += 1
+    t = t.flatten(first, end - 1) if end > first else t.unsqueeze(first)
+    t = t.flatten(first + 1) if terms else t.unsqueeze(-1)
+    apart = first - len(batch)
+    return t, "".join(order[apart:]), "".join(order[:apart])
 
 
 def _is_one(t, start: int, end: int) -> bool:

@@ -11,8 +11,8 @@ from ..dtypes import beyond_float, check_epilogue, check_flag, whole
 from ..problem import ACTIVATIONS, GATED, EpilogueInputs
 from ..runtime import fast_path
 from ..runtime.sizes import expands, fits, holds
-from ..runtime.torch_private import unframed
-from .arguments import autocast, check_dense
+from .arguments import autocast, check_dense, drop_shape
+from .result import raised
 
 #: What a bias or a residual of floating-point operands may be.
 ADDED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -24,17 +24,15 @@ _SIMPLE = (*NUMBERS, torch.SymInt, torch.SymFloat)
 _REAL = (*_SIMPLE, numbers.Real)
 
 
-@unframed
-def checked(
-    given: tuple, a, b, input, other, out, shape: tuple[int, ...]
-) -> tuple[tuple[int, ...], EpilogueInputs]:
+def checked(given: tuple, a, b, input, other, out) -> tuple[tuple[int, ...], EpilogueInputs]:
     """The result's shape, and what the operator is given to follow a @ b; or an error.
 
-    `given`: bias, residual, activation, alpha, beta and symmetric as `matmul` takes them. `a` and
-    `b` are `input` and `other` with two dimensions or more, and `shape` is that of their product.
+    `given`: bias, activation, residual, alpha, beta and symmetric as `matmul` takes them. `a` and
+    `b` are `input` and `other` with two dimensions or more.
     """
-    bias, residual, activation, alpha, beta, symmetric = given
+    bias, activation, residual, alpha, beta, symmetric = given
     activation = activation_of(activation, b)
+    shape = drop_shape(a, b, input, other, activation)
     if symmetric:
         check_symmetric(symmetric, shape, bias, activation)
     alpha = factor("alpha", alpha)
@@ -55,12 +53,16 @@ def checked(
         alpha, beta = whole("alpha", alpha), whole("beta", beta)
     if bias is not None:
         _check_kind("bias", bias, input)
-        bias = autocast(bias) if out is None else bias
+        bias = _of_columns(autocast(bias) if out is None else bias, b.shape[-1])
+    if onto and not fits(residual.shape, shape):
+        raise RuntimeError(
+            f"out has shape {list(residual.shape)} and the result {list(shape)}; what is added to "
+            "must have the result's shape"
+        )
     if residual is not None:
-        _check_kind("residual", residual, input, any_type=beta == 0)
-    if activation in GATED:
-        shape = (*shape[:-1], shape[-1] // 2)
-    bias, residual = _shaped(bias, residual, b.shape[-1], shape, input, other, onto)
+        check_added("residual", residual, input, shape, any_type=beta == 0)
+        if 1 in (input.dim(), other.dim()):
+            residual = raised(residual.expand(shape), input, other)
     if beta == 0 and not (residual is None or attends(residual)):
         residual = None  # its values, NaN among them, are not read
     return shape, EpilogueInputs(bias, residual, activation, float(alpha), float(beta), symmetric)
@@ -69,63 +71,39 @@ def checked(
 def check_symmetric(symmetric, shape: tuple[int, ...], bias, activation: str) -> None:
     """Refuse what makes a result of this shape other than symmetric."""
     check_flag("symmetric", symmetric)
+    if activation in GATED:
+        raise ValueError(f"symmetric=True: activation= {activation} halves the columns")
     if len(shape) < 2 or not holds(shape[-1] == shape[-2]):
         raise ValueError(
             f"symmetric=True: the result has shape {list(shape)}, and a symmetric one is square"
         )
     if bias is not None:
         raise ValueError("symmetric=True: bias= adds to columns, so the result isn't symmetric")
-    if activation in GATED:
-        raise ValueError(f"symmetric=True: activation= {activation} halves the columns")
 
 
-def _shaped(bias, residual, columns: int, shape, input, other, onto: bool):
-    """The bias for each of the product's `columns`, the residual with its dimensions; or an error.
-
-    `shape` is the result's. With `onto`, the residual is what `out` holds.
-    """
-    if bias is not None and not fits(bias.shape, (columns,)):
-        if not expands(bias.shape, (columns,)):
-            raise RuntimeError(
-                f"bias has shape {list(bias.shape)}; the result has {columns} columns, and a bias "
-                f"of [{columns}] or of one number, [] or [1], is possible. What has rows of its "
-                "own is a residual"
-            )
-        bias = bias.expand(columns)
-    if residual is None:
-        return bias, None
-    if onto and not fits(residual.shape, shape):
+def _of_columns(bias, columns: int) -> torch.Tensor:
+    """The bias for each of the product's columns; or an error."""
+    if fits(bias.shape, (columns,)):
+        return bias
+    if not expands(bias.shape, (columns,)):
         raise RuntimeError(
-            f"out has shape {list(residual.shape)} and the result {list(shape)}; what is added to "
-            "must have the result's shape"
+            f"bias has shape {list(bias.shape)}; the result has {columns} columns, and a bias "
+            f"of [{columns}] or of one number, [] or [1], is possible. What has rows of its "
+            "own is a residual"
         )
-    if not expands(residual.shape, shape):
-        raise _cannot_expand("residual", residual, shape)
-    if 1 in (input.dim(), other.dim()):
-        residual = residual.expand(shape)
-    if other.dim() == 1:
-        residual = residual.unsqueeze(-1)
-    if input.dim() == 1:
-        residual = residual.unsqueeze(-2)
-    return bias, residual
+    return bias.expand(columns)
 
 
-@unframed
-def check_added(name: str, tensor, input, shape) -> None:
+def check_added(name: str, tensor, input, shape, any_type: bool = False) -> None:
     """Refuse a tensor that can't be added to a result of this shape, of operands like `input`."""
-    _check_kind(name, tensor, input)
+    _check_kind(name, tensor, input, any_type)
     if not expands(tensor.shape, shape):
-        raise _cannot_expand(name, tensor, shape)
+        raise RuntimeError(
+            f"{name} has shape {list(tensor.shape)}, which can't be broadcast to the result's, "
+            f"{list(shape)}"
+        )
 
 
-def _cannot_expand(name: str, tensor, shape) -> RuntimeError:
-    return RuntimeError(
-        f"{name} has shape {list(tensor.shape)}, which can't be broadcast to the result's, "
-        f"{list(shape)}"
-    )
-
-
-@unframed
 def _check_kind(name: str, tensor, input, any_type: bool = False) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{name} must be Tensor, not {type(tensor).__name__}")
@@ -148,7 +126,7 @@ def unchecked(given: tuple, a, b, out) -> tuple[EpilogueInputs, torch.Tensor, to
 
     None where `checked` must look at it. What is no part of the kind is looked at here.
     """
-    bias, residual, activation, alpha, beta, symmetric = given
+    bias, activation, residual, alpha, beta, symmetric = given
     if symmetric is not False and (
         symmetric is not True or bias is not None or activation in GATED
     ):
@@ -157,7 +135,8 @@ def unchecked(given: tuple, a, b, out) -> tuple[EpilogueInputs, torch.Tensor, to
         return None
     if beta is not None and (type(beta) not in NUMBERS or beyond_float(beta)):
         return None
-    if activation is not None and not _is_activation(activation):
+    plain = activation is None or (type(activation) is str and activation in ACTIVATIONS)
+    if not plain and (not _is_activation(activation) or b.shape[-1] % 2):
         return None
     there = out if residual is None else residual
     if beta is None:
@@ -193,7 +172,6 @@ def activation_of(name: str | None, b: torch.Tensor) -> str:
     return name
 
 
-@unframed
 def factor(name: str, value) -> float:
     """The number that a caller gives as `name`, alpha or beta; or an error."""
     is_tensor = isinstance(value, torch.Tensor)

@@ -3,42 +3,36 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 
 import torch
+from typing_extensions import Unpack
 
 from .. import dispatch, plan
 from ..arch import gpus
 from ..dispatch.request import word_of
-from ..dtypes import Precision, check_epilogue
+from ..dtypes import check_epilogue
 from ..problem import Activation, Device, EpilogueInputs, result_shape
-from ..problem.config import Config
-from ..rungs import Rung
-from ..spec import Kernel
-from .arguments import check_dense, operands
+from .arguments import OPTIONS, Options, check_dense, check_options, operands
 from .epilogue import activation_of, check_symmetric
+from .matmul import matmul
 
 
 def explain(
     input: torch.Tensor,
     other: torch.Tensor,
     *,
-    kernel: Rung | Kernel = "auto",
-    config: Config | Mapping | None = None,
-    batch_invariant: bool = False,
-    precision: Precision | None = None,
-    accumulate: torch.dtype | None = None,
-    out_dtype: torch.dtype | None = None,
     activation: Activation | None = None,
     symmetric: bool = False,
     device: str | int | torch.device | None = None,
+    **options: Unpack[Options],
 ) -> dispatch.Choice:
     """What `matmul` would run for these arguments, and why; nothing is launched.
 
     Prints as a few lines: kernel, config, why, what is packed or swapped, waves, predicted time
     and its parts, roofline, the next candidates, what refused and why. Where torch's kernels make
     the activation, it is of the product before them, and `why` says so.
-    Arguments and errors are `matmul`'s. Empty results, and K = 0, need no kernel: ValueError.
+    Arguments, `options` and errors are `matmul`'s. Empty results, and K = 0, need no kernel:
+    ValueError.
 
     `device` is where it would run, the operands' unless it is given: a GPU that need not be here,
     "H100" or by its architecture "sm_90", or a device of torch's, "cuda:1". Of the operands, sizes,
@@ -51,11 +45,15 @@ def explain(
     'NVIDIA A100'
     """
     if device is not None:
-        device = _device_of(device)
+        if isinstance(device, str) and device.partition(":")[0] in ("cpu", "cuda"):
+            device = torch.device(device)
+        device = Device.of(device) if isinstance(device, torch.device) else gpus.named(device)
         input, other = _without_data("input", input), _without_data("other", other)
-    word = word_of(kernel, config, batch_invariant)
-    a, b, options = operands(input, other, None, word, precision, accumulate, out_dtype, "explain")
-    word, precision, accumulate, out_dtype = options
+    check_options(explain, options)
+    named = (options.get(name, matmul.__kwdefaults__[name]) for name in OPTIONS)
+    kernel, config, batch_invariant, *types = named
+    asked = word_of(kernel, config, batch_invariant), *types
+    a, b, (word, precision, accumulate, out_dtype) = operands(input, other, None, asked, "explain")
     activation = activation_of(activation, b)
     check_epilogue(a.dtype, activation)
     shape = result_shape(a, b, activation)
@@ -69,13 +67,6 @@ def explain(
     if device is not None:
         problem = dataclasses.replace(problem, device=device)
     return dispatch.first_choice(problem, word)
-
-
-def _device_of(device: str | int | torch.device) -> Device:
-    """One of torch's, or one that need not be here."""
-    if isinstance(device, str) and device.partition(":")[0] in ("cpu", "cuda"):
-        device = torch.device(device)
-    return Device.of(device) if isinstance(device, torch.device) else gpus.named(device)
 
 
 def _without_data(name: str, t: torch.Tensor) -> torch.Tensor:

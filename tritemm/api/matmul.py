@@ -11,7 +11,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 from ..dispatch.request import word_of
 from ..dtypes import Precision
 from ..op.derivatives import repeated
-from ..op.gemm import gemm, gemm_out
+from ..op.gemm import gemm
 from ..problem import NOTHING, Activation
 from ..problem.config import Config
 from ..rungs import Rung
@@ -95,61 +95,62 @@ def matmul(
     >>> tritemm.matmul(a, a.mT).tolist()
     [[3.0, 3.0], [3.0, 3.0]]
     """
-    given = bias, residual, activation, alpha, beta, symmetric
+    given = bias, activation, residual, alpha, beta, symmetric
     nothing = bias is activation is residual is beta is None and symmetric is False
-    if nothing and type(alpha) in NUMBERS and alpha == 1:
-        given = None
-    asked = kernel, precision, accumulate, out_dtype, config, batch_invariant
+    plain = nothing and type(alpha) in NUMBERS and alpha == 1
+    asked = kernel, config, batch_invariant, precision, accumulate, out_dtype
     if not is_dynamo_compiling():
-        result = _known(input, other, given, out, asked)
+        result = _known(input, other, None if plain else given, out, asked)
         if result is not None:
             return result
     tensors = tuple(t for t in (input, other, bias, residual, out) if t is not None)
     if has_torch_function(tensors):
-        return handle_torch_function(
-            matmul, tensors, input, other, out=out, kernel=kernel, config=config,
-            batch_invariant=batch_invariant, precision=precision, accumulate=accumulate,
-            out_dtype=out_dtype, bias=bias, activation=activation, residual=residual, alpha=alpha,
-            beta=beta, symmetric=symmetric,
-        )  # fmt: skip
-    if is_dynamo_compiling() and given is out is None:
+        named = dict(zip(_NAMED, (out, *asked, *given), strict=True))
+        return handle_torch_function(matmul, tensors, input, other, **named)
+    if is_dynamo_compiling() and plain and out is None:
         # One node of the graph, for which few things have to be looked at before each call of it.
         word = word_of(kernel, config, batch_invariant)
         return _MATMUL(input, other, word, precision, accumulate, out_dtype)
-    return _multiplied(input, other, given, out, asked)
+    return _multiplied(input, other, None if plain else given, out, asked)
+
+
+#: What may be given by name: the result, what is asked for, and what follows the product.
+_NAMED = tuple(matmul.__kwdefaults__)
 
 
 @untraced
 def _known(input, other, given: tuple | None, out, asked: tuple) -> torch.Tensor | None:
     """The result, past torch's dispatcher, of a call of a kind that was made before; else None.
 
-    `given` is bias, residual, activation, alpha, beta and symmetric, or None if nothing follows the
-    product; `asked` is kernel, precision, accumulator, result type, config and batch_invariant. Not
+    `given` is bias, activation, residual, alpha, beta and symmetric, or None if nothing follows the
+    product; `asked` is kernel, config, batch_invariant, precision, accumulator and result type. Not
     for compiled code.
     """
-    if not fast_path.AVAILABLE or type(input) not in fast_path.PLAIN:
-        return None  # others are asked for nothing, not their type
-    options = fast_path.options_of(asked, input.dtype)
-    if options is None or not fast_path.usual(input, other, out):
+    if not fast_path.AVAILABLE or not fast_path.usual(input, other, out):
+        return None
+    try:
+        options = fast_path.OPTIONS.get((asked, input.dtype))
+    except TypeError:  # odd options
+        return None
+    if options is None:
         return None
     if given is None:
-        then, bias, residual = NOTHING, None, None
-    elif (inputs := unchecked(given, input, other, out)) is not None:
-        then, bias, residual = inputs
-    else:
+        return repeated(input, other, out, options)
+    inputs = unchecked(given, input, other, out)
+    if inputs is None:
         return None
+    then, bias, residual = inputs
     return repeated(input, other, out, options, then, bias, residual)
 
 
 @unframed
 def _multiplied(input, other, given: tuple | None, out, asked: tuple) -> torch.Tensor:
     """The result of any other call: all is checked, and the operator multiplies."""
-    kernel, precision, accumulate, out_dtype, config, batch_invariant = asked
-    word = word_of(kernel, config, batch_invariant)
-    a, b, options = operands(input, other, out, word, precision, accumulate, out_dtype)
-    shape, then = drop_shape(a, b, input, other), NOTHING
-    if given is not None:
-        shape, then = checked(given, a, b, input, other, out, shape)
+    a, b, options = operands(input, other, out, (word_of(*asked[:3]), *asked[3:]))
+    if given is None:
+        shape, then = drop_shape(a, b, input, other), NOTHING
+    else:
+        shape, then = checked(given, a, b, input, other, out)
     if out is not None:
         tensors = [input, other, *then.tensors]
         check_out(out, tensors, options[-1])
@@ -162,19 +163,17 @@ def _multiplied(input, other, given: tuple | None, out, asked: tuple) -> torch.T
     else:
         result = resized(out, shape, fitting)
         target = raised(result, input, other)
-        gemm_out(a, b, then, options, target)
+        gemm(a, b, then, options, out=target)
     if not is_dynamo_compiling():
-        fast_path.remember_options(asked, a.dtype, options)
-        if given is None and min(input.dim(), other.dim()) < 2:
-            called, prepared = (input, other, out), (a, b, None if out is None else target)
-            fast_path.learn_dropped(called, prepared, result, options)
+        called = (input, other, out) if given is None else None
+        fast_path.learn(asked, options, called, (a, b, None if out is None else target), result)
     return result
 
 
 def _whole(input, other, word, precision, accumulate, out_dtype) -> torch.Tensor:
     """A plain product, for graphs; made up of differentiable parts, under vmap too."""
     asked = word, precision, accumulate, out_dtype
-    a, b, options = operands(input, other, None, *asked, compiled=True)
+    a, b, options = operands(input, other, None, asked, compiled=True)
     return drop(gemm(a, b, NOTHING, options), input, other)
 
 

@@ -8,7 +8,6 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from ..runtime.sizes import in_one_piece, known
-from ..runtime.torch_private import unframed
 from .arguments import check_dense
 
 
@@ -28,7 +27,6 @@ def raised(out, input, other):
     return out.unsqueeze(-2) if input.dim() == 1 else out
 
 
-@unframed
 def check_out(out, inputs, dtype) -> None:
     """Refuse an `out` that torch refuses, whatever its shape."""
     if not isinstance(out, torch.Tensor):
@@ -49,7 +47,6 @@ def check_out(out, inputs, dtype) -> None:
         )
 
 
-@unframed
 def resized(out, shape, fitting: bool) -> torch.Tensor:
     """`out`, with the result's shape, and torch's warning; or an error if its elements overlap."""
     if not fitting:

@@ -57,14 +57,14 @@ def row_parallel_linear(
     >>> tritemm.row_parallel_linear(x, w, parts=4).tolist()
     [[16.0, 16.0], [16.0, 16.0]]
     """
-    for name, t in (("input", input), ("weight", weight), ("bias", bias)):
-        if t is not None and not (isinstance(t, torch.Tensor) and t.is_floating_point()):
+    given = {"input": input, "weight": weight} | ({} if bias is None else {"bias": bias})
+    for name, t in given.items():
+        if not (isinstance(t, torch.Tensor) and t.is_floating_point()):
             kind = t.dtype if isinstance(t, torch.Tensor) else type(t).__name__
             raise TypeError(
                 f"row_parallel_linear(): {name} is {kind}; a tensor of floats is needed"
             )
-        if t is not None:
-            check_dense(name, t)
+        check_dense(name, t)
     group, processes = _group(group)
     if weight.dim() != 2 or input.dim() < 1 or input.shape[-1] != weight.shape[-1]:
         raise RuntimeError(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
+from typing_extensions import Unpack
 
-from ..dtypes import Precision
+from .arguments import Options, without_tensors
 from .matmul import matmul
 
 #: Muon's, of X' = a X + (b R + c R R) X with R = X X.T (https://kellerjordan.github.io/posts/muon).
@@ -21,14 +22,13 @@ def syrk(
     alpha: float = 1,
     beta: float | None = None,
     out: torch.Tensor | None = None,
-    precision: Precision | None = None,
-    out_dtype: torch.dtype | None = None,
+    **options: Unpack[Options],
 ) -> torch.Tensor:
     """alpha * input @ input.mT + beta * residual, symmetric to the bit, at half the arithmetic.
 
     `input` is [..., N, K]; the result is [..., N, N], as is `residual`, which must be symmetric.
-    With `out` and no residual, `beta` is the factor of what `out` holds. Types, options and errors
-    are those of `matmul`, of which this is the call with `symmetric=True`.
+    With `out` and no residual, `beta` is the factor of what `out` holds. Types, `options` and
+    errors are those of `matmul`, of which this is the call with `symmetric=True`.
 
     >>> import torch, tritemm
     >>> device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -36,10 +36,15 @@ def syrk(
     >>> tritemm.syrk(a).tolist()
     [[5.0, 11.0], [11.0, 25.0]]
     """
-    other = input.mT if isinstance(input, torch.Tensor) and input.dim() > 1 else input
+    if not isinstance(input, torch.Tensor):
+        named = {"residual": residual, "alpha": alpha, "beta": beta, "out": out}
+        return without_tensors(syrk, input, **named, **options)
+    if input.dim() < 2:
+        shape = list(input.shape)
+        raise ValueError(f"syrk(): input has shape {shape}; a matrix, [..., N, K], is needed")
     return matmul(
-        input, other, out=out, precision=precision, out_dtype=out_dtype, residual=residual,
-        alpha=alpha, beta=beta, symmetric=True,
+        input, input.mT, residual=residual, alpha=alpha, beta=beta, symmetric=True, out=out,
+        **options,
     )  # fmt: skip
 
 
@@ -129,12 +134,8 @@ def _gram(x: torch.Tensor, steps: int, a: float, b: float, c: float) -> torch.Te
 
 
 def _check(x: torch.Tensor, steps: int, coefficients) -> None:
-    if not isinstance(x, torch.Tensor) or x.dtype not in (
-        torch.float16,
-        torch.bfloat16,
-        torch.float32,
-    ):
-        kind = x.dtype if isinstance(x, torch.Tensor) else type(x).__name__
+    kind = x.dtype if isinstance(x, torch.Tensor) else type(x).__name__
+    if kind not in (torch.float16, torch.bfloat16, torch.float32):
         raise TypeError(f"x must be a tensor of float16, bfloat16 or float32, not {kind}")
     if x.dim() < 2:
         raise ValueError(f"x has shape {list(x.shape)}; two dimensions or more are orthogonalised")

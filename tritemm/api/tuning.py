@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import json
 import math
@@ -13,7 +14,7 @@ import random
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
 from concurrent.futures import as_completed
 from os import PathLike
@@ -39,7 +40,7 @@ from ..problem import (
 from ..problem.config import Config, config_of
 from ..runtime.clock import elapsed
 from ..spec import Kernel
-from . import arguments
+from .arguments import operands
 from .epilogue import activation_of
 
 #: Candidates that are predicted to take longer than the best by this factor are not tried.
@@ -127,40 +128,38 @@ def tune(
 
     Raises what `matmul` raises; RuntimeError without a GPU.
     """
-    a, b, options = arguments.operands(
-        input, other, None, "auto", precision, accumulate, out_dtype, "tune"
-    )
-    _, precision, accumulate, out_dtype = options
+    asked = "auto", precision, accumulate, out_dtype
+    a, b, options = operands(input, other, None, asked, "tune")
     if not isinstance(seconds, int | float):
         raise TypeError(f"tune(): seconds must be a number, not {type(seconds).__name__}")
     a, b = a.detach(), b.detach()
     if activation is None:
-        return _tune(a, b, precision, accumulate, out_dtype, NOTHING, seconds, progress)
+        return _tune(a, b, options, NOTHING, seconds, progress)
     activation = activation_of(activation, b)
     if activation not in GATED:
         raise ValueError(f"activation={activation!r}: products are tuned apart from what follows "
                          f"them, but for {' and '.join(GATED)}")  # fmt: skip
+    before = _tune(a, b, options, NOTHING, seconds / 2, progress)
     then = EpilogueInputs.made(a, b, None, None, activation)
-    types = precision, accumulate, out_dtype
-    before = _tune(a, b, *types, NOTHING, seconds / 2, progress)
     try:
-        return _tune(a, b, *types, then, seconds / 2, progress)
+        return _tune(a, b, options, then, seconds / 2, progress)
     except ValueError:  # no kernel does all of it
         return before
 
 
-def _tune(a, b, precision, accumulate, out_dtype, then, seconds, progress) -> Tuned:
-    shape = result_shape(a, b, then.activation)
-    out = torch.empty(shape, dtype=out_dtype, device=a.device)
-    problem, a, b, out = plan.matrices(a, b, out, precision, accumulate, then)
+def _tune(a, b, options: tuple, then: EpilogueInputs, seconds: float, progress: bool) -> Tuned:
+    _, precision, accumulate, out_dtype = options
+    out = torch.empty(result_shape(a, b, then.activation), dtype=out_dtype, device=a.device)
+    problem, *tensors = plan.matrices(a, b, out, precision, accumulate, then)
     if plan.is_trivial(problem.K, out):
         raise ValueError(f"there is nothing to tune: {problem} needs no kernel")
     dispatch.choose(problem)  # raises if no kernel can
     ranked = dispatch.ranked(problem)
     worth = [row for row in ranked if row[0] <= _WITHIN * ranked[0][0]]
     with _timing, torch.cuda.device_of(out):
-        timed = _heats(problem, worth, (a, b, out), seconds, progress)
-    best = min(timed, key=lambda one: one.seconds)
+        timed = _heats(problem, worth, tensors, seconds, progress)
+    timed.sort(key=lambda one: one.seconds)
+    best = timed[0]
     if best.error:
         raise RuntimeError(
             f"no candidate computed {problem}, of {len(timed)} that were tried in {seconds:g} s; "
@@ -169,7 +168,6 @@ def _tune(a, b, precision, accumulate, out_dtype, then, seconds, progress) -> Tu
     entry = cache.entry(best.kernel.name, best.config, best.seconds)
     cache.store(problem.device.name, {cache.key(problem): entry})
     plan.forget()
-    timed.sort(key=lambda one: one.seconds)
     return Tuned(dispatch.first_choice(problem), tuple(timed), len(worth) - len(timed))
 
 
@@ -210,27 +208,24 @@ def _heats(problem, rows, tensors, seconds, progress) -> list[Timed]:
     deadline = time.monotonic() + seconds
     runner = timer(problem, tensors)
     timed = []
-    with _compiled(problem, rows, deadline) as compiled:
+    with contextlib.closing(_compiled(problem, rows, deadline)) as compiled:
+        candidates = compiled
         if progress:
-            compiled = bar(compiled, total=len(rows), desc="tune", unit="candidate")
-        for kernel, config, predicted, error in compiled:
-            one = Timed(kernel, config, predicted, error=error)
-            timed.append(one if error else _time(runner, problem, one, tensors))
+            candidates = bar(compiled, total=len(rows), desc="tune", unit="candidate")
+        for one in candidates:
+            timed.append(one if one.error else _time(runner, problem, one, tensors))
             if time.monotonic() > deadline:
                 break
-    finalists = sorted((t for t in timed if not t.error), key=lambda one: one.seconds)
-    finalists = finalists[:_FINALISTS]
-    if len(finalists) > 1:
-        again = {one: [] for one in finalists}
-        for _ in range(_ROUNDS):
-            for one in random.sample(finalists, len(finalists)):
-                again[one].append(runner(one.kernel, one.config))
-        others = [one for one in timed if one not in again]
-        timed = others + [
-            dataclasses.replace(one, seconds=statistics.median(times))
-            for one, times in again.items()
-        ]
-    return timed
+    timed.sort(key=lambda one: one.seconds)
+    finalists = [one for one in timed[:_FINALISTS] if not one.error]
+    if len(finalists) < 2:
+        return timed
+    again = {one: [] for one in finalists}
+    for _ in range(_ROUNDS):
+        for one in random.sample(finalists, len(finalists)):
+            again[one].append(runner(one.kernel, one.config))
+    last = [dataclasses.replace(o, seconds=statistics.median(again[o])) for o in finalists]
+    return last + timed[len(last) :]
 
 
 def _time(runner, problem: Problem, one: Timed, tensors) -> Timed:
@@ -245,38 +240,37 @@ def _time(runner, problem: Problem, one: Timed, tensors) -> Timed:
 
 
 def _wrong(kernel: Kernel, problem: Problem, config: Config, tensors) -> str | None:
-    """What is wrong with the candidate's results, of these operands and of exact ones."""
+    """What is wrong with the candidate's results, of these operands and of exact ones.
+
+    Spread rows are looked at, in every column.
+    """
     a, b, out = tensors
-    error = _wrong_of(kernel, problem, config, a, b, out)
-    if error or not a.is_floating_point():
-        return error
-    return _wrong_of(kernel, problem, config, *budget.exact_operands(a, b, problem.accumulate), out)
-
-
-def _wrong_of(kernel: Kernel, problem: Problem, config: Config, a, b, out) -> str | None:
-    """What is wrong with one product, of which spread rows are looked at, in every column."""
-    out.fill_(math.nan if out.is_floating_point() else 77)
-    plan.run(kernel, problem, config, a, b, out)
     rows = torch.arange(0, problem.M, min(_ROW_STEP, problem.M), device=out.device)
     rows = torch.cat((rows, rows.new_tensor([problem.M - 1])))
-    a, out = a.index_select(-2, rows), out.index_select(-2, rows)
-    gated = problem.epilogue.gated
-    then = EpilogueInputs(activation=problem.epilogue.activation) if gated else None
-    for begin in range(0, out.shape[-1], _COLUMNS):
-        part = slice(begin, begin + _COLUMNS)
-        halves = [half[..., part] for half in b.chunk(1 + gated, -1)]
-        verdict = budget.check(
-            out[..., part], a, torch.cat(halves, -1) if gated else halves[0],
-            accumulate=problem.accumulate, precision=problem.precision, ending=then,
-        )  # fmt: skip
-        if not verdict.ok:
-            return f"wrong: {verdict}"
+    activation = problem.epilogue.activation
+    then = EpilogueInputs(activation=activation) if activation else None
+    pairs = [(a, b)]
+    if a.is_floating_point():
+        pairs.append(budget.exact_operands(a, b, problem.accumulate))
+    for a, b in pairs:
+        out.fill_(math.nan if out.is_floating_point() else 77)
+        plan.run(kernel, problem, config, a, b, out)
+        x, got = a.index_select(-2, rows), out.index_select(-2, rows)
+        # As many pieces of b as columns make one of the result.
+        pieces = b.chunk(b.shape[-1] // out.shape[-1], -1)
+        for begin in range(0, out.shape[-1], _COLUMNS):
+            part = slice(begin, begin + _COLUMNS)
+            verdict = budget.check(
+                got[..., part], x, torch.cat([piece[..., part] for piece in pieces], -1),
+                accumulate=problem.accumulate, precision=problem.precision, ending=then,
+            )  # fmt: skip
+            if not verdict.ok:
+                return f"wrong: {verdict}"
     return None
 
 
-@contextlib.contextmanager
-def _compiled(problem: Problem, rows, deadline: float):
-    """Yields an iterator of (kernel, config, predicted seconds, error), those of `rows` in time.
+def _compiled(problem: Problem, rows, deadline: float) -> Iterator[Timed]:
+    """The candidates of `rows` that are ready in time, not timed yet.
 
     Where kernels are compiled, workers do so, all but the first few, the choice as it is among
     them: these are compiled as they are run, while workers start.
@@ -285,17 +279,12 @@ def _compiled(problem: Problem, rows, deadline: float):
     first, others = rows[:own], rows[own:]
     if time.monotonic() + _START > deadline:
         others = []
-    waiting = {pool.shared().submit((k.name, problem, c)): (p, k, c) for p, k, c in others}
-
-    def arriving():
-        yield from ((kernel, config, predicted, None) for predicted, kernel, config in first)
+    waiting = {pool.shared().submit((k.name, problem, c)): (k, c, p) for p, k, c in others}
+    try:
+        yield from (Timed(kernel, config, predicted) for predicted, kernel, config in first)
         with contextlib.suppress(FutureTimeout):
             for future in as_completed(waiting, max(0.0, deadline - time.monotonic())):
-                predicted, kernel, config = waiting[future]
-                yield kernel, config, predicted, future.result().error
-
-    try:
-        yield arriving()
+                yield Timed(*waiting[future], error=future.result().error)
     finally:
         for future in waiting:
             future.cancel()
@@ -303,23 +292,24 @@ def _compiled(problem: Problem, rows, deadline: float):
 
 def timer(problem: Problem, tensors: Sequence[torch.Tensor]) -> Callable[[Kernel, Config], float]:
     """(kernel, config) -> seconds per product, in a CUDA graph, on operands that L2 can't hold."""
-    a, b, out = tensors
-    if not out.is_cuda:
+    device = tensors[0].device
+    if device.type != "cuda":
         raise RuntimeError("tritemm.tune times kernels on a GPU; there is none")
-    one = sum(t.untyped_storage().nbytes() for t in tensors)
-    copies = max(1, min(16, -(-_BEYOND_L2 // one)))
-    sets = [(a, b, out), *([_copy(t) for t in tensors] for _ in range(copies - 1))]
+    size = sum(t.untyped_storage().nbytes() for t in tensors)
+    copies = max(1, min(16, -(-_BEYOND_L2 // size)))
+    # Each with the same values, strides and alignment, in memory of its own.
+    sets = [tensors, *([copy.deepcopy(t) for t in tensors] for _ in range(copies - 1))]
 
     def measure(kernel: Kernel, config: Config) -> float:
         def once():
-            for operands in sets:
-                plan.run(kernel, problem, config, *operands)
+            for one in sets:
+                plan.run(kernel, problem, config, *one)
 
         once()
-        torch.cuda.synchronize(out.device)
+        torch.cuda.synchronize(device)
         graph = torch.cuda.CUDAGraph()
         # Other threads may allocate and synchronise meanwhile.
-        stream = torch.cuda.Stream(out.device)
+        stream = torch.cuda.Stream(device)
         with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             once()
         graph.replay()
@@ -328,11 +318,3 @@ def timer(problem: Problem, tensors: Sequence[torch.Tensor]) -> Callable[[Kernel
         return elapsed(graph.replay, repeats) / len(sets)
 
     return measure
-
-
-def _copy(t: torch.Tensor) -> torch.Tensor:
-    """The same values with the same strides and alignment, elsewhere."""
-    storage = torch.empty(t.untyped_storage().nbytes(), dtype=torch.uint8, device=t.device)
-    storage.copy_(torch.empty(0, dtype=torch.uint8, device=t.device).set_(t.untyped_storage()))
-    typed = torch.empty(0, dtype=t.dtype, device=t.device)
-    return typed.set_(storage.untyped_storage(), t.storage_offset(), t.shape, t.stride())

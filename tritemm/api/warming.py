@@ -6,20 +6,17 @@ from collections.abc import Iterable, Sequence
 from typing import get_args
 
 import torch
+from typing_extensions import Unpack
 
 from ..compile.pool import compile_all
 from ..dispatch import Choice
-from ..dtypes import Precision
 from ..problem import INTERPRETED, INTERPRETER, Activation, Layout, stored
-from ..rungs import Rung
-from ..spec import Kernel
+from .arguments import Options, check_options
 from .explain import explain
 from .matmul import matmul
 
 #: Kernels from which on they are compiled by several processes, which take seconds to start.
 _FEW = 4
-
-
 _PROBLEMS = "a list of problems, each (M, N, K), (batch, M, N, K) or two tensors"
 
 
@@ -29,12 +26,8 @@ def warmup(
     dtype: torch.dtype = torch.bfloat16,
     layout: Layout = "NT",
     device: torch.device | str | int | None = None,
-    kernel: Rung | Kernel = "auto",
-    batch_invariant: bool = False,
-    precision: Precision | None = None,
-    accumulate: torch.dtype | None = None,
-    out_dtype: torch.dtype | None = None,
     activation: Activation | None = None,
+    **options: Unpack[Options],
 ) -> list[Choice]:
     """Compile and load what `matmul` needs for `problems`, so that no later call has to.
 
@@ -44,7 +37,7 @@ def warmup(
             prepared too. Each is multiplied once; of a shape, the operands are allocated for it.
         dtype, layout, device: of the shapes. Layout: N, or T for stored transposed, of each
             operand; NT is that of `torch.nn.functional.linear`. Device: the current one.
-        kernel, batch_invariant, precision, accumulate, out_dtype, activation: as for `matmul`.
+        activation, options: as for `matmul`.
 
     Returns:
         What was chosen for each. Without a GPU nothing is compiled, and nothing runs.
@@ -54,33 +47,41 @@ def warmup(
     >>> (choice.problem.M, choice.problem.N, choice.problem.K)
     (16, 64, 32)
     """
-    options = {
-        "kernel": kernel, "batch_invariant": batch_invariant, "precision": precision,
-        "accumulate": accumulate, "out_dtype": out_dtype, "activation": activation,
-    }  # fmt: skip
+    check_options(warmup, options)
     if device is None:
         device = "cpu" if INTERPRETED else "cuda"
     if isinstance(problems, torch.Tensor) or not isinstance(problems, Iterable):
         raise TypeError(f"warmup takes {_PROBLEMS}, not {type(problems).__name__}")
-    problems = [_checked(one, layout) for one in problems]
+    if layout not in get_args(Layout):
+        raise ValueError(f"layout={layout!r} is unknown; one of {', '.join(get_args(Layout))}")
+    problems = [_checked(one) for one in problems]
 
     def tensors():
         """One pair at a time: together they may not fit into memory."""
-        return (_pair(one, dtype, layout, device) for one in problems)
+        for one in problems:
+            if isinstance(one[0], torch.Tensor):
+                yield one
+                continue
+            *batch, M, N, K = one  # of zeros, which are all that a GPU must read
+            a = stored(torch.zeros, *batch, M, K, layout=layout[0], dtype=dtype, device=device)
+            b = stored(torch.zeros, *batch, K, N, layout=layout[1], dtype=dtype, device=device)
+            yield a, b
 
-    choices = [explain(a, b, **options) for a, b in tensors()]
+    choices = [explain(a, b, activation=activation, **options) for a, b in tensors()]
     if choices and choices[0].problem.device != INTERPRETER:
         if len({(choice.kernel, choice.config) for choice in choices}) >= _FEW:
             compile_all([(c.kernel.name, c.problem, c.config) for c in choices])
         for a, b in tensors():
-            _multiply(a, b, options)
+            with torch.enable_grad():
+                out = matmul(a, b, activation=activation, **options)
+                needy = [t for t in (a, b) if t.requires_grad]
+                if needy:
+                    torch.autograd.grad(out, needy, torch.zeros_like(out))
     return choices
 
 
-def _checked(problem: Sequence, layout: str) -> Sequence:
+def _checked(problem: Sequence) -> Sequence:
     """ValueError if `problem` is neither a shape nor a pair of tensors."""
-    if layout not in get_args(Layout):
-        raise ValueError(f"layout={layout!r} is unknown; one of {', '.join(get_args(Layout))}")
     if isinstance(problem, Sequence) and not isinstance(problem, str):
         tensors = [isinstance(part, torch.Tensor) for part in problem]
         numbers = all(type(part) is int and part > 0 for part in problem)
@@ -89,21 +90,3 @@ def _checked(problem: Sequence, layout: str) -> Sequence:
         problem = [f"{type(part).__name__} {list(part.shape)}" if is_one else part
                    for part, is_one in zip(problem, tensors, strict=True)]  # fmt: skip
     raise ValueError(f"{problem!r} is no problem; warmup takes {_PROBLEMS}")
-
-
-def _pair(problem: Sequence, dtype, layout: str, device) -> Sequence[torch.Tensor]:
-    """The pair itself, or operands of the shape; zeros, which are all that a GPU must read."""
-    if isinstance(problem[0], torch.Tensor):
-        return problem
-    *batch, M, N, K = problem
-    kind = {"dtype": dtype, "device": device}
-    a = stored(torch.zeros, *batch, M, K, layout=layout[0], **kind)
-    return a, stored(torch.zeros, *batch, K, N, layout=layout[1], **kind)
-
-
-def _multiply(a: torch.Tensor, b: torch.Tensor, options: dict) -> None:
-    with torch.enable_grad():
-        out = matmul(a, b, **options)
-        needy = [t for t in (a, b) if t.requires_grad]
-        if needy:
-            torch.autograd.grad(out, needy, torch.zeros_like(out))

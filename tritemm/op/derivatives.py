@@ -14,9 +14,9 @@ import torch
 
 from ..dispatch.request import for_gradients
 from ..plan.kinds import product
-from ..problem import GATED, NOTHING, EpilogueInputs, after, mirrored, result_shape
+from ..problem import NOTHING, EpilogueInputs, after, mirrored, result_shape
 from ..runtime import fast_path
-from ..runtime.sizes import known, same, summed
+from ..runtime.sizes import fits, known, summed
 from ..runtime.torch_private import (
     Derivatives,
     below_autograd,
@@ -28,121 +28,99 @@ from ..runtime.torch_private import (
     pushing_forward,
 )
 from . import distributed
-from .schema import GEMM
+from .schema import GEMM, parted
 
 _NAMES = "first", "second"
 
 
-def rule(keys, a, b, bias, residual, activation, alpha, beta, symmetric, *options):
+def rule(keys, a, b, *args):
     """The operator's rule: records where a gradient or a tangent asks for it, and goes on."""
-    tensors = a, b, bias, residual
+    then, options = parted(args)
+    tensors = a, b, then.bias, then.residual
     forward_mode = has_tangent(*tensors)
     if not forward_mode and not compute_requires_grad(*tensors):
-        return below_autograd(GEMM, keys, *tensors, activation, alpha, beta, symmetric, *options)
-    if activation:
-        read, unread = (residual, None) if beta else (None, residual)
-        linear = GEMM(a, b, bias, unread, "", alpha, 0.0, symmetric, *options)
-        result = after(linear, activation, read, beta)
-        return mirrored(result) if symmetric else result
-    return _Linear.record(keys, forward_mode, *tensors, alpha, beta, symmetric, *options)
+        return below_autograd(GEMM, keys, a, b, *args)
+    if then.activation:
+        read, unread = (then.residual, None) if then.beta else (None, then.residual)
+        linear = GEMM(a, b, *then._replace(residual=unread, activation="", beta=0.0), *options)
+        result = after(linear, then.activation, read, then.beta)
+        return mirrored(result) if then.symmetric else result
+    then = then._replace(bias=None, residual=None)
+    return _Linear.record(*tensors, then, options, keys, forward_mode)
 
 
 class _Linear(Derivatives):
     """The derivatives of alpha * a @ b + bias + beta * residual, symmetric or not."""
 
     @staticmethod
-    def forward(ctx, keys, forward_mode, a, b, bias, residual, alpha, beta, symmetric, *options):
-        ctx.options, ctx.factors = options, (alpha, beta)
+    def forward(ctx, a, b, bias, residual, then, options, keys, forward_mode):
+        ctx.kind, ctx.options = None, options
         ctx.operands = tuple((tuple(t.shape), t.stride(), t.dtype) for t in (a, b))
-        ctx.added = _kinds(bias, residual)
-        _save(ctx, a, b, ctx.needs_input_grad[2:4])
+        _save(ctx, a, b, bias, residual, then)
         if forward_mode:
             ctx.save_for_forward(a, b)
-        return onwards(GEMM, keys, a, b, bias, residual, "", alpha, beta, symmetric, *options)
+        then = then._replace(bias=bias, residual=residual)
+        return onwards(GEMM, keys, a, b, *then, *options)
 
     @staticmethod
     def backward(ctx, grad):
-        needs = ctx.needs_input_grad[2:6]
-        found = None, None
+        needs, alpha, beta = ctx.needs_input_grad, ctx.alpha, ctx.beta
+        found = [None] * len(needs)
         if needs[0] or needs[1]:
-            word, *types, _ = ctx.options
-            options = for_gradients(word), *types
-            found = _gradients(grad, *ctx.saved_tensors, ctx.operands, needs[:2], options)
-        found = _scaled(found, ctx.operands, ctx.factors[0])
-        return None, None, *found, *_of_added(grad, needs, ctx.added, ctx.factors[1]), *[None] * 7
+            if ctx.kind is None:
+                word, *types, _ = ctx.options
+                options = for_gradients(word), *types
+                made = _gradients(grad, *ctx.saved_tensors, ctx.operands, needs, options)
+            else:
+                made = _short_gradients(ctx.kind, grad, *ctx.saved_tensors, needs[:2])
+            for i, t in enumerate(made):
+                if t is not None:  # rounded once; the factor after the product, as torch does it
+                    found[i] = (t if alpha == 1 else t * alpha).to(ctx.operands[i][2])
+        if needs[2]:
+            found[2] = _summed(grad, *ctx.added[0])
+        if needs[3] and beta == 0:
+            shape, dtype = ctx.added[1]
+            found[3] = grad.new_zeros(shape, dtype=dtype)
+        elif needs[3]:
+            found[3] = _summed(grad if beta == 1 else grad * beta, *ctx.added[1])
+        return tuple(found)
 
     @staticmethod
-    def jvp(ctx, _keys, _forward_mode, a_tangent, b_tangent, bias_tangent, residual_tangent, *_):
-        terms, (alpha, beta) = [], ctx.factors
+    def jvp(ctx, a_tangent, b_tangent, bias_tangent, residual_tangent, *_):
+        terms = []
         with pushing_forward():
             a, b = map(primal_of, ctx.saved_tensors)
             if a_tangent is not None:
-                terms.append(_product(a_tangent, b, ctx.options, alpha))
+                terms.append(_product(a_tangent, b, ctx.options, ctx.alpha))
             if b_tangent is not None:
-                terms.append(_product(a, b_tangent, ctx.options, alpha))
+                terms.append(_product(a, b_tangent, ctx.options, ctx.alpha))
             if bias_tangent is not None:
                 terms.append(bias_tangent)
             if residual_tangent is not None:
+                beta = ctx.beta
                 terms.append(residual_tangent * beta if beta else residual_tangent.new_zeros(()))
             terms = [term.to(ctx.options[-1]) for term in terms]
             return sum(terms[1:], terms[0]).expand(result_shape(a, b))
 
 
-class _Recorded(Derivatives):
+class _Recorded(_Linear):
     """The same of a product that the fast path makes, which makes its gradients too."""
 
     @staticmethod
-    def forward(ctx, a, b, bias, residual, made):
-        kind, then, addresses = made
-        ctx.kind, ctx.then = kind, then
-        if then is not NOTHING:
-            ctx.added = _kinds(bias, residual)
-        _save(ctx, a, b, ctx.needs_input_grad)
+    def forward(ctx, a, b, bias, residual, then, kind, addresses):
+        ctx.kind, ctx.operands = kind, kind.operands
+        _save(ctx, a, b, bias, residual, then)
         result = fast_path.multiply(kind, addresses, None)
         return product(a, b, None, kind.options, then) if result is None else result
 
-    @staticmethod
-    def backward(ctx, grad):
-        kind, then, needs = ctx.kind, ctx.then, ctx.needs_input_grad[:4]
-        found = None, None
-        if needs[0] or needs[1]:
-            found = _short_gradients(kind, grad, *ctx.saved_tensors, needs[:2])
-        if then is NOTHING:
-            return *_scaled(found, kind.operands), None, None, None
-        found = _scaled(found, kind.operands, then.alpha)
-        return *found, *_of_added(grad, needs, ctx.added, then.beta), None
 
-
-def _save(ctx, a, b, needs) -> None:
-    """Keep of the operands what the gradients that are asked for need."""
+def _save(ctx, a, b, bias, residual, then: EpilogueInputs) -> None:
+    """Keep what the gradients that are asked for need: of what is added, shapes and types."""
+    needs = ctx.needs_input_grad
     ctx.save_for_backward(a if needs[1] else None, b if needs[0] else None)
-
-
-def _kinds(*tensors) -> list:
-    """The shape and type of each, None of none."""
-    return [t if t is None else (t.shape, t.dtype) for t in tensors]
-
-
-def _scaled(found, operands, alpha: float = 1.0) -> list:
-    """The gradients of both operands, of those of their product, rounded once."""
-    return [
-        # The factor after the product, as torch does it.
-        t if t is None else (t if alpha == 1 else t * alpha).to(dtype)
-        for t, (_, _, dtype) in zip(found, operands, strict=True)
-    ]
-
-
-def _of_added(grad, needs, added, beta: float) -> list:
-    """The gradients of bias and residual, which are the last two of `needs`, of these `_kinds`."""
-    found = [None, None]
-    if needs[2]:
-        found[0] = _summed(grad, *added[0])
-    if needs[3] and beta == 0:
-        shape, dtype = added[1]
-        found[1] = grad.new_zeros(shape, dtype=dtype)
-    elif needs[3]:
-        found[1] = _summed(grad if beta == 1 else grad * beta, *added[1])
-    return found
+    ctx.alpha, ctx.beta = then.alpha, then.beta
+    if bias is not None or residual is not None:
+        ctx.added = [t if t is None else (t.shape, t.dtype) for t in (bias, residual)]
 
 
 def _summed(grad, shape, dtype):
@@ -178,7 +156,7 @@ def repeated(
         if then is not NOTHING and (0 in addresses[3:] or (out is not None and then.met_by(out))):
             return None
         if recorded and kind.launches is not None:
-            return _Recorded.apply(a, b, bias, residual, (kind, then, addresses))
+            return _Recorded.apply(a, b, bias, residual, then, kind, addresses)
         if not kind.apart or out is not None:
             return kind.launches and fast_path.multiply(kind, addresses, out)
     return _apart(a, b, options, then, bias, residual)
@@ -186,8 +164,6 @@ def repeated(
 
 def _apart(a, b, options, then, bias, residual) -> torch.Tensor | None:
     """The activation by torch, after what comes before it if that is `repeated`."""
-    if then.activation in GATED and b.shape[-1] % 2:
-        return None
     if residual is not None and (residual.dtype is not a.dtype or residual.device != a.device):
         return None
     linear = repeated(a, b, None, options, then.before(), bias)
@@ -276,7 +252,7 @@ def _product_summed(x, y, shape, options, dtype):
 
     The terms of a sum stay in fp32 until it is done.
     """
-    if len(shape) == 2 == x.dim() == y.dim() or same(result_shape(x, y), shape):
+    if len(shape) == 2 == x.dim() == y.dim() or fits(result_shape(x, y), shape, known):
         return _product(x, y, (*options, dtype))
     half = x.dtype in (torch.float16, torch.bfloat16)
     wide = torch.float32 if half else dtype
@@ -287,7 +263,7 @@ def _short_gradients(kind, grad, a, b, needs):
     """`_gradients` of a product of a `kind`; from the second time on without views of anything."""
     # In the place of an operand that is not there, which only the other one's gradient needs.
     x, y = grad if a is None else a, grad if b is None else b
-    addresses = (0,)
+    key, addresses = None, (0,)
     short = fast_path.available() and not torch.is_grad_enabled()
     if short and fast_path.plain(grad) and fast_path.usual(x, y, None):
         with contextlib.suppress(RuntimeError):  # zeros without memory
@@ -295,29 +271,20 @@ def _short_gradients(kind, grad, a, b, needs):
     if 0 in addresses:
         return _gradients(grad, a, b, kind.operands, needs, kind.for_gradients)
     key = key, needs
-    steps, rest = kind.gradients.get(key, (None, None))
+    steps, rest = kind.gradients.get(key, (None, needs))
     found = steps and fast_path.multiply_each(kind.launches.device, steps, addresses)
     if found is None:
-        found = _gradients(grad, a, b, kind.operands, needs, kind.for_gradients)
-        _learn_gradients(kind, grad, a, b, key, found)
-    elif rest:
+        found, rest = (None, None), needs
+    if rest:
         others = _gradients(grad, a, b, kind.operands, rest, kind.for_gradients)
         found = [x if y is None else y for x, y in zip(found, others, strict=True)]
+    if rest is needs:
+        # From now on, one launch makes what lies in its memory as it is and needs no sum.
+        steps = [_step(kind, 0, grad, b, found[0]), _step(kind, 1, grad, a, found[1])]
+        if any(steps):  # else Triton may have been launching itself, for once
+            rest = [needed and not step for needed, step in zip(needs, steps, strict=True)]
+            kind.gradients[key] = steps, rest if any(rest) else None
     return found
-
-
-def _learn_gradients(kind, grad, a, b, key, found):
-    """Let the next gradients of this kind be one launch each, on the addresses of a, b and `grad`.
-
-    One can be where its factors lie in their memory, and their product needed no sum.
-    """
-    steps = [
-        None if result is None else _step(kind, index, grad, other, result)
-        for index, (other, result) in enumerate(zip((b, a), found, strict=True))
-    ]
-    rest = [step is None and r is not None for step, r in zip(steps, found, strict=True)]
-    if any(steps):  # else Triton may have been launching itself, for once
-        kind.gradients[key] = steps, rest if any(rest) else None
 
 
 def _step(kind, index, grad, other, result):
@@ -325,7 +292,7 @@ def _step(kind, index, grad, other, result):
 
     Of the addresses of a, b and `grad`, in this order.
     """
-    if grad.dtype is not other.dtype:
+    if result is None or grad.dtype is not other.dtype:
         return None
     shape, stride, _ = kind.operands[index]
     x, y, turned = _factors(index, grad, other, shape, stride)

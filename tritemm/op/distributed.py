@@ -17,7 +17,7 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from ..problem import GATED
-from .schema import GEMM, GEMM_OUT
+from .schema import GEMM, GEMM_OUT, parted
 
 _DTENSOR = "torch.distributed.tensor"
 _lock = threading.Lock()
@@ -50,9 +50,8 @@ def register() -> None:
 
     The bias and the residual of `gemm` are sharded as the result is, along the dimensions that
     they have. Its sum is split only without activation; they are then Partial() too. Of a gated
-    activation's operands, columns are not split. Operands
-    placed in another way are redistributed to the rule that moves least, as for torch's own
-    operators.
+    activation's operands, columns are not split. Operands placed in another way are redistributed
+    to the rule that moves least, as for torch's own operators.
 
     Raises:
         ImportError: torch was built without `torch.distributed`.
@@ -61,10 +60,21 @@ def register() -> None:
     >>> tritemm.distributed.register()
     """
     global _registered
+    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor._op_schema import RuntimeSchemaInfo
+    from torch.distributed.tensor.experimental import register_sharding
+
     with _lock:
-        if not _registered:
-            _register()
-            _registered = True
+        if _registered:
+            return
+        register_sharding(GEMM)(_gemm)
+        # DTensor keeps what followed from placements and shapes, and from those other arguments
+        # that it is told of. By itself it finds the types; these rules depend on the activation.
+        names = [argument.name for argument in GEMM._schema.arguments]
+        told = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info
+        told[GEMM] = RuntimeSchemaInfo(names.index("activation"))
+        torch.library.register_torch_dispatch(GEMM_OUT._name, DTensor, _into)
+        _registered = True
 
 
 def flat(x, y) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -90,45 +100,28 @@ def flat(x, y) -> tuple[torch.Tensor, torch.Tensor] | None:
     return x.reshape(rows, x.shape[-1]), y.reshape(rows, y.shape[-1])
 
 
-def _register() -> None:
-    from torch.distributed.tensor import DTensor
-    from torch.distributed.tensor._op_schema import RuntimeSchemaInfo
-    from torch.distributed.tensor.experimental import register_sharding
-
-    register_sharding(GEMM)(_gemm)
-    # DTensor keeps what followed from placements and shapes, and from those other arguments that
-    # it is told of. By itself it finds the types; these rules depend on the activation too.
-    names = [argument.name for argument in GEMM._schema.arguments]
-    told = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info
-    told[GEMM] = RuntimeSchemaInfo(names.index("activation"))
-    torch.library.register_torch_dispatch(GEMM_OUT._name, DTensor, _into)
-
-
 def _into(mode, function, types, args, kwargs) -> None:
     """`out` keeps its placements, whatever those of the operator's result are."""
     out = kwargs["out"]
     out.copy_(GEMM(*args, out.dtype))
 
 
-#: What a rule says: placements of the result, and of all arguments; None of those that have none.
-_Sharding = tuple[list, list]
-
-
-def _gemm(a, b, bias, residual, activation, *options) -> list[_Sharding]:
+def _gemm(a, b, *args) -> list[tuple[list, list]]:
+    """Placements of the result, and of all arguments; None of those that have none."""
+    then, _ = parted(args)
     rank = max(a.ndim, b.ndim)
-    rest = [None] * (1 + len(options))
     shardings = []
-    terms = bias, residual
+    terms = then.bias, then.residual
+    rest = [None] * (len(args) - len(terms))
     types = [term.tensor_meta.dtype for term in terms if term is not None]
     # Neither is the activation of a sum the sum of theirs, nor has DTensor parts of an integer.
-    whole = bool(activation) or not all(dtype.is_floating_point for dtype in types)
-    symmetric = options[2]
+    whole = bool(then.activation) or not all(dtype.is_floating_point for dtype in types)
     for result, *operands in _products(a, b):
-        if symmetric and any(result.is_shard(dim) for dim in (rank - 2, rank - 1)):
+        if then.symmetric and any(result.is_shard(dim) for dim in (rank - 2, rank - 1)):
             continue  # a device would mirror what it has not
         if whole and result.is_partial():
             continue
-        if activation in GATED and result.is_shard(rank - 1):
+        if then.activation in GATED and result.is_shard(rank - 1):
             continue  # a device would have gates without the columns that they go with
         added = [_like(result, term, rank) for term in terms]
         shardings.append(([result], [*operands, *added, *rest]))

@@ -20,46 +20,36 @@ from ..runtime.operators import called_by_inductor, implement
 from ..runtime.torch_private import profiling, without_gradient
 from . import distributed
 from .derivatives import rule
-from .schema import GEMM, GEMM_OUT
+from .schema import GEMM, GEMM_OUT, parted
 
 
-def gemm(a, b, then: EpilogueInputs, options: tuple) -> torch.Tensor:
+def gemm(a, b, then: EpilogueInputs, options: tuple, out=None) -> torch.Tensor:
     """Differentiable product of `a` [..., M, K] and `b` [..., K, N] and what follows it.
 
-    `options`: kernel, precision, accumulator and result type, as the operator takes them.
+    It is written to `out` of its shape and type, if that is given. `options`: kernel, precision,
+    accumulator and result type, as the operator takes them.
     """
     distributed.on_demand()
-    return GEMM(a, b, *then, *options)
-
-
-def gemm_out(a, b, then: EpilogueInputs, options: tuple, out: torch.Tensor) -> None:
-    """The same, written to `out` of the result's shape and type."""
-    distributed.on_demand()
+    if out is None:
+        return GEMM(a, b, *then, *options)
     GEMM_OUT(a, b, *then, *options[:-1], out=out)
-
-
-#: Arguments of the operator that are an `EpilogueInputs`.
-_INPUTS = len(NOTHING)
+    return out
 
 
 def _gemm(a, b, *args):
-    then = EpilogueInputs.made(a, b, *args[:_INPUTS])
-    return product(a, b, None, args[_INPUTS:], then)
+    then, options = parted(args)
+    return product(a, b, None, options, EpilogueInputs.made(a, b, *then))
 
 
 def _gemm_out(a, b, *args, out):
-    then = EpilogueInputs.made(a, b, *args[:_INPUTS])
-    product(a, b, out, (*args[_INPUTS:], out.dtype), then)
+    then, options = parted(args)
+    product(a, b, out, (*options, out.dtype), EpilogueInputs.made(a, b, *then))
 
 
 def _fake(a, b, *args):
     inductor.lower(GEMM, "torch.ops.tritemm.gemm_into", optional=2)
-    then = EpilogueInputs(*args[:_INPUTS])
-    return a.new_empty(result_shape(a, b, then.activation), dtype=args[-1])
-
-
-def _fake_out(*args, out):
-    return None
+    then, options = parted(args)
+    return a.new_empty(result_shape(a, b, then.activation), dtype=options[-1])
 
 
 def _gemm_into(a, b, *rest, out):
@@ -82,7 +72,7 @@ _PLAIN = (False, False, *NOTHING[2:])
 
 def _given(a, b, *args) -> EpilogueInputs:
     """What follows, of the tensors that are there, whether each is, and the rest."""
-    count = len(args) - _INPUTS
+    count = len(args) - len(NOTHING)
     if not 0 <= count <= 2:
         raise RuntimeError(
             "this code was compiled with another version of tritemm, whose operator had other "
@@ -98,7 +88,7 @@ def _vmap(info, in_dims, a, b, *args):
 
     What follows the product is torch's to do: a bias may differ between products of a batch.
     """
-    then, options = EpilogueInputs(*args[:_INPUTS]), args[_INPUTS:]
+    then, options = parted(args)
     tensors = a, b, then.bias, then.residual if then.beta else None
     dims = [None if t is None else dim for t, dim in zip(tensors, in_dims, strict=False)]
     ranks = [t.dim() - (dim is not None) for t, dim in zip((a, b), dims, strict=False)]
@@ -107,12 +97,12 @@ def _vmap(info, in_dims, a, b, *args):
     )
     then = then._replace(bias=bias, residual=residual)
     plain = then._replace(beta=1.0) == NOTHING if bias is residual is None else False
-    result = _plain(a, b, options) if plain else in_parts(a, b, options, then, _plain)
+
+    def multiply(a, b, options):
+        return GEMM(a, b, *NOTHING, *options)
+
+    result = multiply(a, b, options) if plain else in_parts(a, b, options, then, multiply)
     return result, None if dims == [None] * len(dims) else 0
-
-
-def _plain(a, b, options: tuple) -> torch.Tensor:
-    return GEMM(a, b, *NOTHING, *options)
 
 
 def _batch_first(t, dim, rank):
@@ -127,21 +117,12 @@ implement(GEMM, _fake, "Fake")
 implement(GEMM, _vmap, "Vmap")
 implement(GEMM, rule, "Autograd")
 implement(GEMM_OUT, _gemm_out, "CPU", "CUDA")
-implement(GEMM_OUT, _fake_out, "Fake")
+implement(GEMM_OUT, lambda *args, out: None, "Fake")
 implement(GEMM_OUT, without_gradient(GEMM_OUT), "Autograd")
 called_by_inductor("gemm_into", _gemm_into)
 
 
-def _flops_of(a_shape, b_shape, out_shape) -> int:
-    """Multiplications and additions of a product, of the shapes of a, b and the result."""
-    return 2 * a_shape[-1] * math.prod((*out_shape[:-1], b_shape[-1]))
-
-
-@register_flop_formula(torch.ops.tritemm.gemm)
-def _flops(a_shape, b_shape, *args, out_shape=None, **kwargs) -> int:
-    return _flops_of(a_shape, b_shape, out_shape)
-
-
-@register_flop_formula(torch.ops.tritemm.gemm_out)
-def _flops_out(a_shape, b_shape, *args, out, **kwargs) -> int:
-    return _flops_of(a_shape, b_shape, out)
+@register_flop_formula([torch.ops.tritemm.gemm, torch.ops.tritemm.gemm_out])
+def _flops(a_shape, b_shape, *args, out_shape=None, out=None) -> int:
+    """Multiplications and additions, of the shapes of a, b and the result."""
+    return 2 * a_shape[-1] * math.prod((*(out or out_shape)[:-1], b_shape[-1]))

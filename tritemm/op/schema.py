@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..problem import NOTHING, EpilogueInputs
 from ..runtime.operators import define
 
 _OPERANDS = "Tensor a, Tensor b"
@@ -13,3 +14,8 @@ _ALL = f"{_OPERANDS}, {_EPILOGUE}, {_OPTIONS}"
 #: The result is a new tensor, or is written to `out`, which has its shape.
 GEMM = define(f"gemm({_ALL}, ScalarType out_dtype) -> Tensor")
 GEMM_OUT = define(f"gemm_out({_ALL}, *, Tensor(a!) out) -> ()")
+
+
+def parted(args: tuple) -> tuple[EpilogueInputs, tuple]:
+    """What follows the product, and the options, of the operator's arguments after a and b."""
+    return EpilogueInputs(*args[: len(NOTHING)]), args[len(NOTHING) :]

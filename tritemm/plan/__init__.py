@@ -1,20 +1,68 @@
-"""A kind of call and its launches: `run` makes those of one product."""
+"""A kind of call and its launches: `matrices` are what kernels are given, `run` launches them."""
 
 from __future__ import annotations
-
-import contextlib
 
 import torch
 
 from .. import dispatch
+from ..dtypes import resolve
 from ..kernels.pack import pack
-from ..problem import Problem
+from ..problem import NOTHING, EpilogueInputs, Problem
 from ..problem.config import Config
 from ..runtime import fast_path
 from ..runtime.binding import Call
-from ..runtime.torch_private import current_device
 from ..spec import Kernel
-from .views import matrices as matrices
+
+
+def matrices(
+    a, b, out, precision: str | None, accumulate: torch.dtype | None,
+    then: EpilogueInputs = NOTHING,
+):  # fmt: skip
+    """The problem that computes `out` = a @ b, and the views of a, b, out that it describes.
+
+    Those of the tensors of `then` follow: the bias, the residual.
+    Batch dimensions that only `a` has become rows where memory allows it, so that a stack of
+    matrices times one matrix is one large product. Operands are copied only where more than two
+    batch dimensions would remain.
+    """
+    precision = resolve(precision, a.dtype)
+    bias, residual, *_ = then
+    if out.dim() > 2:
+        batch = out.shape[:-2]
+        a = a.expand(*batch, *a.shape[-2:])
+        b = b.expand(*batch, *b.shape[-2:])
+        if not then.symmetric:  # whose triangle is of each matrix of the batch
+            a, b, out, residual = _fold(a, b, out, residual)
+    for copies in ((), (0,), (1,), (0, 1), (0, 1, 3), (0, 1, 2, 3)):
+        a_, b_, out_, residual_ = (
+            t.contiguous() if i in copies and t is not None else t
+            for i, t in enumerate((a, b, out, residual))
+        )
+        try:
+            problem = Problem.of(
+                a_, b_, out_, precision=precision, accumulate=accumulate, residual=residual_,
+                **then.fields,
+            )  # fmt: skip
+        except ValueError:
+            continue
+        return problem, a_, b_, out_, *(t for t in (bias, residual_) if t is not None)
+    raise AssertionError("contiguous operands always merge")
+
+
+def _fold(a, b, out, residual):
+    """Turn trailing batch dimensions into rows where `b` doesn't have them."""
+    rowed = [t for t in (a, out, residual) if t is not None]
+    while out.dim() > 2 and (b.stride(-3) == 0 or out.shape[-3] == 1):
+        rows = out.shape[-2]
+        # Of a dimension of one element the stride says nothing.
+        apart = any(t.stride(-3) != t.stride(-2) * rows for t in rowed)
+        if apart and 1 not in (rows, out.shape[-3]):
+            break
+        rowed = [t.flatten(-3, -2) for t in rowed]
+        out = rowed[1]
+        b = b.select(-3, 0)
+    a, out, *residual = rowed
+    return a, b, out, *(residual or [None])
 
 
 def run(kernel: Kernel, problem: Problem, config: Config, a, b, c, *more) -> list[Call | None]:
@@ -27,7 +75,7 @@ def run(kernel: Kernel, problem: Problem, config: Config, a, b, c, *more) -> lis
     if is_trivial(problem.K, c):
         return []
     calls = []
-    with on_device(c):
+    with torch.cuda.device_of(c):
         if config.PACK:
             a, b, call = pack(problem, config.PACK, a, b)
             calls.append(call)
@@ -43,13 +91,6 @@ def is_trivial(terms: int, c: torch.Tensor) -> bool:
     if terms == 0:
         c.zero_()
     return terms == 0 or c.numel() == 0
-
-
-def on_device(tensor: torch.Tensor) -> contextlib.AbstractContextManager:
-    """Where the device of `tensor` is the current one; on the CPU, any."""
-    if not tensor.is_cuda or tensor.get_device() == current_device():
-        return contextlib.nullcontext()
-    return torch.cuda.device_of(tensor)
 
 
 def forget() -> None:

@@ -8,7 +8,6 @@ depends on an address.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 
 import torch
@@ -32,13 +31,12 @@ from ..runtime.bounded import Bounded
 from ..runtime.launches import Launches
 from ..runtime.torch_private import untraced
 from . import slow
-from .views import matrices
 
 #: Kinds of gradients that a plan remembers.
 GRADIENTS = 16
 
 
-class Plan:
+class Plan(fast_path.Kind):
     """One kind of product. Made of tensors of that kind; multiplies any others of it.
 
     `options`: kernel, precision, accumulator and result type, as the operators take them.
@@ -47,16 +45,11 @@ class Plan:
     def __init__(self, a, b, c, options: tuple, then: EpilogueInputs):
         word, *self._types, _ = self.options = options
         tensors = a, b, c, *then.tensors
-        self.problem, *views = matrices(a, b, c, *self._types, then)
+        self.problem, *views = plan.matrices(a, b, c, *self._types, then)
         choose = dispatch.choose_gated if self.problem.epilogue.gated else dispatch.choose
-        choice = choose(self.problem, word)
+        self.choice = choose(self.problem, word)
         #: Whether no kernel does it all: the product is a kind of its own, and torch ends it.
-        self.apart = choice is None
-        self.kernel, self.config = (None, None) if self.apart else (choice.kernel, choice.config)
-        #: Seconds that the interpreter takes, as far as is known; 0 where kernels are compiled.
-        self._interpreted = 0.0
-        if not self.apart and self.problem.device == INTERPRETER:
-            self._interpreted = dispatch.predict(self.kernel, self.problem, self.config)
+        self.apart = self.choice is None
         self.launches: Launches | None = None
         self.size, self.stride, self.dtype = tuple(c.shape), c.stride(), c.dtype
         self.spans = span(a), span(b), span(c)
@@ -66,8 +59,7 @@ class Plan:
         self.for_gradients = (for_gradients(word), *self._types)
         #: What makes the gradients of both operands, of the addresses of a, b and what comes in;
         #: and which of them it doesn't make, if any.
-        self.gradients: dict[tuple, tuple[list[fast_path.Step | None], list | None]]
-        self.gradients = Bounded(GRADIENTS)
+        self.gradients: dict[tuple, tuple[list[fast_path.Step | None], list]] = Bounded(GRADIENTS)
         #: Shape and strides of a, b, c as the kernel takes them; None if it takes copies.
         self._views = None
         if all(v.data_ptr() == t.data_ptr() for v, t in zip(views, tensors, strict=True)):
@@ -80,42 +72,37 @@ class Plan:
             after(argument, then.activation, then.residual, then.beta, c)
             return
         if self._views is None:
-            _, x, y, z, *more = matrices(a, b, c, *self._types, then)
+            _, x, y, z, *more = plan.matrices(a, b, c, *self._types, then)
         else:
             tensors = zip((a, b, c, *then.tensors), self._views, strict=True)
             x, y, z, *more = (t.as_strided(*view) for t, view in tensors)
-        if self._interpreted:
-            slow.warning.count(self.problem, self._interpreted)
+        kernel, config = self.choice.kernel, self.choice.config
+        if self.problem.device == INTERPRETER:
+            slow.warning.count(self.problem, dispatch.predict(kernel, self.problem, config))
         more += then.factors
-        calls = plan.run(self.kernel, self.problem, self.config, x, y, z, *more)
+        calls = plan.run(kernel, self.problem, config, x, y, z, *more)
         if self._views is None:
             if z.data_ptr() != c.data_ptr():  # batch strides that no kernel takes
                 c.copy_(z.view(c.shape))
         elif None not in calls:
             self.launches = self._prepared(c.get_device(), calls, len(more))
 
-    def dropped(self, size: tuple[int, ...], stride: tuple[int, ...]) -> Plan:
-        """The same with a result of fewer dimensions."""
-        other = copy.copy(self)
-        other.size, other.stride = size, stride
-        return other
-
     def _prepared(self, device: int, calls: Sequence[Call], more: int) -> Launches:
         """`calls` are what `run` returned: what copies if anything, and the kernel's own.
 
         So many inputs of the epilogue come after a, b and c.
         """
-        names = self.config.PACK
+        kernel, config = self.choice.kernel, self.choice.config
+        names = config.PACK
         copies = {name: 3 + more + i for i, name in enumerate(names)}
         operands = [copies.get("a", 0), copies.get("b", 1)]
         work = 3 + more + len(names)
         *packing, call = calls
         packing = [one.placed((0, operands[0], 1, operands[1])) for one in packing]
-        if self.config.SWAP:
+        if config.SWAP:
             operands.reverse()
         call = call.placed((*operands, *range(2, 3 + more), work, work + 1))
-        view = self.config.view(self.problem)
-        room = self.kernel.workspace and self.kernel.workspace(view, self.config)
+        room = kernel.workspace and kernel.workspace(config.view(self.problem), config)
         return Launches(device, [*packing, call], copied_bytes(self.problem, names), room)
 
 
@@ -140,7 +127,7 @@ def product(
         if met or then.met_by(out):
             return out.copy_(product(a, b, None, options, then))
     if then is not NOTHING and (a.dtype not in REAL or a.shape[-1] == 0 or then.alpha == 0):
-        result = in_parts(a, b, options, then, _plain)
+        result = in_parts(a, b, options, then, lambda a, b, options: product(a, b, None, options))
         return result if out is None else out.copy_(result)
     if kind is not None and kind.launches is not None and fast_path.AVAILABLE:
         result = fast_path.multiply(kind, addresses, out)
@@ -151,18 +138,13 @@ def product(
         shape = result_shape(a, b, then.activation)
         c = torch.empty(shape, dtype=options[-1], device=a.device)
     if not plan.is_trivial(a.shape[-1], c):
-        with plan.on_device(c):
-            if kind is None:
-                kind = Plan(a, b, c, options, then)
-            kind(a, b, c, then)
+        if kind is None:
+            kind = Plan(a, b, c, options, then)
+        kind(a, b, c, then)
         fast_path.KNOWN[key] = kind
     if out is not None:
         torch.autograd.graph.increment_version(out)
     return c
-
-
-def _plain(a, b, options: tuple) -> torch.Tensor:
-    return product(a, b, None, options)
 
 
 def in_parts(a, b, options: tuple, then: EpilogueInputs, multiply: Callable) -> torch.Tensor:

@@ -12,9 +12,7 @@ class Slow:
 
     #: Seconds of all products so far, before a warning says so.
     LONG = 5.0
-
-    def __init__(self):
-        self.seconds, self.told = 0.0, False
+    seconds, told = 0.0, False
 
     def count(self, problem: Problem, seconds: float) -> None:
         """A product begins that takes so long."""

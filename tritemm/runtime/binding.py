@@ -12,7 +12,6 @@ what launches.
 from __future__ import annotations
 
 import copy
-import inspect
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -88,7 +87,12 @@ def bind(
     if not isinstance(fn, JITFunction) or not triton_private.plain():
         return None
     try:
-        values = _ordered(fn, values)
+        if len(values) == len(fn.arg_names):
+            values = {name: values[name] for name in fn.arg_names}
+        else:
+            bound = fn.signature.bind(**values)
+            bound.apply_defaults()
+            values = bound.arguments  # in the order of the parameters, as above
         key = _kernel_key(fn, values, options, device)
         loaded = _LOADED.get(key, _LOADED)
     except (Moved, AttributeError, KeyError, TypeError):
@@ -170,17 +174,6 @@ def launch(
             return call
     fn[tuple(grid)](**tensors, **values, **options)
     return None
-
-
-def _ordered(fn, values: dict[str, Any]) -> dict[str, Any]:
-    """The values of all parameters, in `fn`'s order."""
-    names = fn.arg_names
-    if len(values) == len(names):
-        return {name: values[name] for name in names}
-    defaults = {n: p.default for n, p in fn.signature.parameters.items() if n not in values}
-    if inspect.Parameter.empty in defaults.values() or len(names) < len(values):
-        raise Moved("the parameters are others")
-    return {name: values[name] if name in values else defaults[name] for name in names}
 
 
 def _kernel_key(fn, values: dict[str, Any], options: dict[str, Any], device: int) -> tuple:

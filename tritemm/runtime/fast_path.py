@@ -9,8 +9,8 @@ no profiler. All others go through the operator, where torch sees them: `torch.p
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch.autograd import forward_ad
@@ -52,7 +52,7 @@ AVAILABLE = None not in (
 )  # fmt: skip
 
 
-class Kind(Protocol):
+class Kind:
     """What is known of a kind of product: how its result lies, and what it launches.
 
     `size`, `stride` and `dtype` are those of the result; `spans` are the bytes from the first
@@ -69,7 +69,9 @@ class Kind(Protocol):
 
     def dropped(self, size: tuple[int, ...], stride: tuple[int, ...]) -> Kind:
         """The same with a result of fewer dimensions."""
-        ...
+        other = copy.copy(self)
+        other.size, other.stride = size, stride
+        return other
 
 
 #: A kind that has launches, and which two of some addresses it multiplies.
@@ -77,22 +79,7 @@ Step = tuple[Kind, int, int]
 #: By the keys of `kind_of`.
 KNOWN: dict[tuple, Kind] = Bounded(KINDS)
 #: All that a caller of `matmul` asked for, and the operands' type -> the operator's options.
-_OPTIONS: dict[tuple, tuple] = Bounded(KINDS)
-
-
-@_untraced
-def remember_options(asked: tuple, dtype: torch.dtype, options: tuple) -> None:
-    """Have `options`, which follow from what was asked for operands of `dtype`."""
-    with contextlib.suppress(TypeError):  # a config that can't be a key
-        _OPTIONS[asked, dtype] = options
-
-
-def options_of(asked: tuple, dtype: torch.dtype) -> tuple | None:
-    """What `remember_options` was told."""
-    try:
-        return _OPTIONS.get((asked, dtype))
-    except TypeError:  # odd options
-        return None
+OPTIONS: dict[tuple, tuple] = Bounded(KINDS)
 
 
 def kind_of(
@@ -110,13 +97,18 @@ def kind_of(
 
 
 @_untraced
-def learn_dropped(called: Sequence, prepared: Sequence, result, options: tuple) -> None:
-    """Let products of 1-D operands be known as those are that have been made of them.
+def learn(asked: tuple, options: tuple, called, prepared: Sequence, result) -> None:
+    """Let `options` be known to follow from what was `asked`, of operands of this type.
 
-    `called` are input, other and out as a caller gave them; `prepared` the same as they were
-    multiplied, with two dimensions at least. `result` is what the caller gets.
+    And let products of 1-D operands be known as those are that have been made of them. `called` are
+    input, other and out as a caller gave them, or None if more than a product was asked for;
+    `prepared` the same as they were multiplied, with two dimensions at least. `result` is what the
+    caller gets.
     """
-    if not AVAILABLE or not usual(*called):
+    with contextlib.suppress(TypeError):  # a config that can't be a key
+        OPTIONS[asked, prepared[0].dtype] = options
+    dropped = called and min(t.dim() for t in called[:2]) < 2
+    if not dropped or not AVAILABLE or not usual(*called):
         return
     key, addresses = kind_of(*prepared, options)
     kind = KNOWN.get(key)
@@ -140,9 +132,11 @@ def recording() -> bool:
 
 def usual(a, b, out) -> bool:
     """Whether nothing but the product, and recording its gradient, may happen in this call."""
-    return (
-        plain(a)
-        and plain(b)
+    return (  # what is no plain tensor is asked for nothing but its type
+        type(a) in PLAIN
+        and type(b) in PLAIN
+        and not a.is_neg()
+        and not b.is_neg()
         and not _function_mode()
         and not _dispatch_modes()
         and not _before_dispatch()

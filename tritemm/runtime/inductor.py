@@ -36,9 +36,7 @@ def is_inference() -> bool:
 
 def no_fake_tensors() -> contextlib.AbstractContextManager:
     """Where tensors have values, although a graph is compiled."""
-    from torch._subclasses.fake_tensor import unset_fake_temporarily
-
-    return unset_fake_temporarily()
+    return torch._subclasses.fake_tensor.unset_fake_temporarily()
 
 
 def _register_passes() -> None:

@@ -47,7 +47,7 @@ class Launches:
         """
         stream = current_stream(self.device)
         if self._bytes:
-            memory = _empty(self._bytes, self.device)
+            memory = empty_strided((self._bytes,), (1,), torch.uint8)
             begin = memory.data_ptr()
             addresses += tuple([begin + offset for offset in self._offsets])
             if self._counters:
@@ -55,10 +55,3 @@ class Launches:
                 addresses += (zeros.data_ptr(),)
         for call in self._calls:
             call(stream, addresses)
-
-
-def _empty(size: int, index: int) -> torch.Tensor:
-    """`size` bytes of the current device, whose index is given, for the current stream."""
-    if empty_strided is None:
-        return torch.empty(size, dtype=torch.uint8, device=torch.device("cuda", index))
-    return empty_strided((size,), (1,), torch.uint8)

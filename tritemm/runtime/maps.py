@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
+import types
 import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -45,16 +45,7 @@ class Maps(dict):
         have_context(current_device())
         # A descriptor as Triton's encoder reads it, without a tensor that would be kept alive.
         descriptor = object.__new__(self._kind)
-        descriptor.__dict__.update(self._geometry, base=_Address(address))
+        base = types.SimpleNamespace(data_ptr=lambda: address)
+        descriptor.__dict__.update(self._geometry, base=base)
         tensor_map = self[address] = self._encode(descriptor)
         return tensor_map
-
-
-@dataclasses.dataclass(frozen=True)
-class _Address:
-    """What Triton's encoder asks a descriptor's tensor for."""
-
-    address: int
-
-    def data_ptr(self) -> int:
-        return self.address

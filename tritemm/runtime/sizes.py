@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch.compiler import is_dynamo_compiling
 
 
-def _is_plain(condition) -> bool:
-    """Whether it says yes or no: a bool, or a tensor, which it is under `torch.jit.trace`."""
-    if is_dynamo_compiling():
-        return False
-    return type(condition) is bool or isinstance(condition, torch.Tensor)
+def _said(condition) -> bool | None:
+    """What a condition says that is yes or no; None of others.
 
-
-def _said(condition: bool | torch.Tensor) -> bool:
-    """What a plain condition says. `torch.jit.trace` doesn't warn of it, as of torch's checks."""
-    if isinstance(condition, torch.Tensor):
+    Under `torch.jit.trace` that is a tensor, of which it doesn't warn, as of torch's checks.
+    """
+    if isinstance(condition, torch.Tensor) and not is_dynamo_compiling():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", torch.jit.TracerWarning)
             return bool(condition)
-    return condition
+    return condition if type(condition) is bool and not is_dynamo_compiling() else None
 
 
 def holds(condition: bool | torch.SymBool) -> bool:
     """Whether it does. Where only data will tell, yes: then the graph checks it when it is run."""
-    if _is_plain(condition):
-        return _said(condition)
+    if (said := _said(condition)) is not None:
+        return said
     from torch.fx.experimental.symbolic_shapes import guard_or_true  # takes long
 
     if not guard_or_true(condition):
@@ -39,25 +35,16 @@ def holds(condition: bool | torch.SymBool) -> bool:
 
 def known(condition: bool | torch.SymBool) -> bool:
     """Whether it is known to hold; where only data will tell, no."""
-    if _is_plain(condition):
-        return _said(condition)
+    if (said := _said(condition)) is not None:
+        return said
     from torch.fx.experimental.symbolic_shapes import guard_or_false  # takes long
 
     return guard_or_false(condition)
 
 
-def same(shape: Sequence[int], other: Sequence[int]) -> bool:
-    """Whether two shapes are known to be equal."""
-    return len(shape) == len(other) and all(
-        known(x == y) for x, y in zip(shape, other, strict=True)
-    )
-
-
-def fits(shape: Sequence[int], other: Sequence[int]) -> bool:
-    """Whether two shapes are equal; as of `holds`."""
-    return len(shape) == len(other) and all(
-        holds(x == y) for x, y in zip(shape, other, strict=True)
-    )
+def fits(shape: Sequence[int], other: Sequence[int], ask: Callable = holds) -> bool:
+    """Whether two shapes are equal, as one is to `ask` of each size: `holds` or `known`."""
+    return len(shape) == len(other) and all(ask(x == y) for x, y in zip(shape, other, strict=True))
 
 
 def expands(shape: Sequence[int], to: Sequence[int]) -> bool:

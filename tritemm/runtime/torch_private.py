@@ -54,13 +54,6 @@ transform: Callable[[], object] | None = private("_functorch.peek_interpreter_st
 #: () -> whether the profiler records.
 profiling = private("_autograd._profiler_enabled") or (lambda: False)
 
-_global_hooks = getattr(torch.nn.modules.module, "_has_any_global_hook", lambda: False)
-
-
-def watched() -> bool:
-    """Whether there are hooks that have to see each call of any module."""
-    return bool(_global_hooks())
-
 
 def in_others_hands() -> bool:
     """Whether a mode or a transform makes of tensors what it likes, which may have no memory."""
@@ -166,11 +159,6 @@ class Derivatives(getattr(torch.autograd.function, "_SingleLevelFunction", _Func
             return cls.apply(*args)
 
 
-def tangent_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """That of forward mode, whose level compiled code enters without telling `forward_ad`."""
-    return torch._VF._unpack_dual(tensor, level=0)[1]
-
-
 def primal_of(tensor: torch.Tensor) -> torch.Tensor:
     """`tensor` without the tangent of this level; those of outer levels stay."""
     return torch._VF._unpack_dual(tensor, level=0)[0]
@@ -182,8 +170,12 @@ def pushing_forward():
 
 
 def has_tangent(*tensors: torch.Tensor | None) -> bool:
-    """Whether one of these has, of those that are there."""
-    return any(t is not None and tangent_of(t) is not None for t in tensors)
+    """Whether one of these has one of forward mode, of those that are there.
+
+    Compiled code enters its level without telling `forward_ad`.
+    """
+    unpacked = (torch._VF._unpack_dual(t, level=0) for t in tensors if t is not None)
+    return any(tangent is not None for _, tangent in unpacked)
 
 
 def compute_requires_grad(*tensors: torch.Tensor | None) -> bool:
@@ -202,8 +194,6 @@ def unregister(library: torch.library.Library) -> None:
     """Take back what `library` has registered; what was registered before counts again."""
     library._destroy()
 
-
-single_level = enable_single_level_autograd_function
 
 _storage_uses = private("_storage_Use_Count")
 

@@ -18,6 +18,7 @@ clearing becomes a step of the graph.
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import torch
@@ -37,8 +38,6 @@ _streams: dict[tuple[int, int], torch.Tensor] = {}
 _slabs: dict[int, Slab] = {}
 #: Slabs that are used up: graphs still write to their addresses.
 _used_up: list[Slab] = []
-#: Devices whose slab is nearly used up.
-_low: set[int] = set()
 #: (device, stream's handle) -> its latest capture and the counters that it got.
 _captures: dict[tuple[int, int], tuple[int, torch.Tensor]] = {}
 _lock = threading.Lock()
@@ -67,11 +66,8 @@ class Slab:
 
     def __init__(self, zeros: torch.Tensor):
         self._zeros, self._used = zeros, 0
-
-    @property
-    def low(self) -> bool:
-        """Whether there is little left; the next eager call then makes another."""
-        return 2 * self._used > self._zeros.numel()
+        #: Whether there is little left; the next eager call then makes another.
+        self.low = False
 
     def take(self, count: int) -> torch.Tensor | None:
         """`count` counters that nobody else gets; None when there are no more."""
@@ -80,6 +76,7 @@ class Slab:
             if start + count > self._zeros.numel():
                 return None
             self._used = start + -(-count // APART) * APART
+            self.low = 2 * self._used > self._zeros.numel()
         return self._zeros[start : start + count]
 
 
@@ -105,9 +102,8 @@ def counters_of(index: int, stream: int, count: int) -> torch.Tensor:
     zeros = _streams.get((index, stream))
     if zeros is None or zeros.numel() < count:
         zeros = _grow(index, stream, count)
-    elif index in _low:
-        _low.discard(index)
-        _used_up.append(_slabs[index])
+    elif (slab := _slabs.get(index)) and slab.low:
+        _used_up.append(slab)
         _slabs[index] = Slab(_kept_zeros(index, SLAB))
     return zeros
 
@@ -123,8 +119,6 @@ def _captured(index: int, stream: int, count: int) -> torch.Tensor:
     zeros = slab and slab.take(max(count, CAPTURED) if capture else count)
     if zeros is None:
         return _zeros(index, count)
-    if slab.low:
-        _low.add(index)
     _captures[key] = (capture, zeros)
     return zeros
 
@@ -150,22 +144,15 @@ def _kept_zeros(index: int, count: int) -> torch.Tensor:
 
     Pools are a thread's own, so they are made in another thread, on the default stream.
     """
-    made: list[torch.Tensor | BaseException] = []
 
-    def make():
-        try:
-            with torch.cuda.device(index):
-                made.append(_zeros(index, count))
-                torch.cuda.current_stream(index).synchronize()
-        except BaseException as error:  # the caller's to see
-            made.append(error)
+    def make() -> torch.Tensor:
+        with torch.cuda.device(index):
+            zeros = _zeros(index, count)
+            torch.cuda.current_stream(index).synchronize()
+        return zeros
 
-    thread = threading.Thread(target=make)
-    thread.start()
-    thread.join()
-    if isinstance(made[-1], BaseException):
-        raise made[-1]
-    return made[0]
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(make).result()
 
 
 def _zeros(index: int, count: int) -> torch.Tensor:
