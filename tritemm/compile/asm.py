@@ -65,8 +65,8 @@ class Job:
     `b_batch` are those of A and B before they are broadcast to it, the same unless given.
     `config` is an index into the rung's configs for the problem, or a `Config`. Types are names:
     "bf16" or "bfloat16". `activation`, `bias` and `residual` (both of the result's type) are the
-    epilogue's; with a gated activation, C has N / 2 columns. Raises ValueError where a value is not
-    one of those known.
+    epilogue's; with a gated activation, C has N / 2 columns; a `symmetric` C is square. Raises
+    ValueError where a value is not one of those known.
     """
 
     rung: str
@@ -86,6 +86,7 @@ class Job:
     activation: str = ""
     bias: bool = False
     residual: bool = False
+    symmetric: bool = False
 
     def __post_init__(self) -> None:
         _one_of("rung", self.rung, [rung.name for rung in RUNGS])
@@ -94,6 +95,8 @@ class Job:
         _one_of("activation", self.activation, ("", *_ACTIVATIONS))
         if self.activation in GATED and self.N % 2:
             raise ValueError(f"N is {self.N}; {self.activation} takes pairs of columns")
+        if self.symmetric and self.M != self.N:
+            raise ValueError(f"M and N are {self.M} and {self.N}, and a symmetric C is square")
         check_precision(self.precision, self.types[0])
         if min(self.M, self.N, self.K) < 1:
             raise ValueError(f"M, N and K are {self.M}, {self.N} and {self.K}; at least 1 each")
@@ -189,6 +192,7 @@ def problem_of(job: Job) -> Problem:
         activation=job.activation,
         bias=out_dtype if job.bias else None,
         residual=c if job.residual else None,
+        symmetric=job.symmetric,
     )
 
 
@@ -364,6 +368,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--bias", action="store_true", help="add a bias, of the result's type")
     add("--residual", action="store_true", help="add a residual, of the result's type")
+    add("--symmetric", action="store_true", help="compute the triangle of a C that is symmetric")
     add("--ptx", action="store_true", help="also print the PTX")
     add("--sass", action="store_true", help="also print the SASS")
     add("--json", action="store_true", help="print JSON instead of a table")
@@ -399,7 +404,7 @@ def _job(args: argparse.Namespace) -> Job:
         args.rung, sm_of(args.sm), M, N, K, layout,
         args.dtype, args.out_dtype, args.accumulate, args.precision,
         config=_integer("--config", args.config), activation=args.activation, bias=args.bias,
-        residual=args.residual,
+        residual=args.residual, symmetric=args.symmetric,
     )  # fmt: skip
 
 
