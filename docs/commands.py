@@ -1,7 +1,5 @@
 """The page of every command and option, from the parsers: `docs/reference/commands.md`."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Iterator
 from unittest import mock

@@ -1,7 +1,5 @@
 """The generated parts of docs/concepts/*.md: tables, excerpts of code, the map."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from perf.tables import Table, markdown

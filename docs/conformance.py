@@ -1,7 +1,5 @@
 """The generated part of docs/conformance.md: what `python -m perf conform` found."""
 
-from __future__ import annotations
-
 import functools
 import json
 from pathlib import Path

@@ -4,8 +4,6 @@ The example is worked out here from the numbers alone, as a second opinion on th
 `tests/dispatch/test_cost_model.py` holds the two against each other.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ per rung and one of commands, the parts of README.md and of docs/ that stand bet
 `<!-- begin: NAME -->` and `<!-- end: NAME -->`, and the figures. Hand-written text is left alone.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

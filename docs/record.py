@@ -5,8 +5,6 @@ GPU `counters` and `joules` measure each rung, and `timelines` what the warps of
 docs` then fills the pages.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 

@@ -5,8 +5,6 @@ it opens from disk. `docs/site/explore.*` is what it is made of, and `docs/asset
 makes tables of the site sortable, too.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

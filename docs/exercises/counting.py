@@ -1,7 +1,5 @@
 """How many elements a rung asks for, counted while it runs in Triton's interpreter."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from unittest import mock

@@ -6,16 +6,12 @@ begins `first` elements behind an address that is a multiple of 16. What is the 
 which every row can be copied from its beginning on? 0 if there is none.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import torch
 
 from tritemm.arch.lines import line_refusal
 from tritemm.problem import Problem
 
-from . import same
+from . import Answer, same
 
 DTYPES = {1: torch.int8, 2: torch.float16, 4: torch.float32}
 LAYOUTS = (
@@ -40,7 +36,7 @@ def answer(itemsize: int, pitch: int, first: int) -> int:
     return 0
 
 
-def check(function: Callable[[int, int, int], int]) -> None:
+def check(function: Answer) -> None:
     """Against the addresses of a tensor's rows; 16 against what the rungs refuse."""
     for itemsize, dtype in DTYPES.items():
         for pitch, first in LAYOUTS:

@@ -7,17 +7,14 @@ the program that adds that piece up. Of program `rank`: with which columns do th
 it adds up, and how many bytes does it send to the other programs?
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable
 from types import SimpleNamespace
 from unittest import mock
 
 from docs.pictures import formulas
 from tritemm.arch.roles import piece_columns
 
-from . import same
+from . import Answer, same
 from .plain import nothing
 
 #: BLOCK_M, BLOCK_N, programs.
@@ -69,7 +66,7 @@ def sent(shape: SimpleNamespace, rank: int) -> int:
     return total * (shape.BLOCK_M // 64)
 
 
-def check(function: Callable[..., tuple[list[int], int]]) -> None:
+def check(function: Answer) -> None:
     """Against what the rung's programs send and add up."""
     for rows, width, programs in TILES:
         columns = piece_columns(width, programs)

@@ -11,12 +11,8 @@ none is overwritten before it is read, and the producer can ask for `stages` ste
 consumer has read the first of them, so that all stages are in use.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
-from . import Wrong
-from .ring import Step, collect, fault
+from . import Answer, Wrong
+from .ring import collect, fault
 
 DEPTHS = (2, 3, 4, 5)
 
@@ -27,7 +23,7 @@ def answer(n: int, stages: int) -> tuple[int, int, int]:
     return stage, round_ % 2, (round_ + 1) % 2
 
 
-def check(function: Callable[[int, int], Step]) -> None:
+def check(function: Answer) -> None:
     """In every order in which producer, TMA and consumer may run."""
     for stages in DEPTHS:
         steps = collect(function, stages)

@@ -4,8 +4,6 @@
 runs, and the mainloop of clusters runs with a stand-in for PTX that writes down what it is asked.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import dataclasses

@@ -5,8 +5,6 @@ odd. `wait(parity)` goes on once the phase with this parity is complete: after o
 phases if the parity is 0, and after none, two or four if it is 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 #: The stage of step n, and the parities that the consumer waits for at its `full` barrier and the

@@ -3,8 +3,6 @@
 A rung that has no page yet is given one that consists of the generated parts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

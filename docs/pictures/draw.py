@@ -5,8 +5,6 @@ pixels wide. It has a white ground of its own, for pages that are dark. Text is 
 or in Verdana, whose widths are the same. Nothing in a file depends on when or where it was drawn.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import textwrap
 from collections.abc import Callable, Iterable, Sequence

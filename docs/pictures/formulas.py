@@ -4,8 +4,6 @@
 `cuda` an expression of a CUDA source. Both run the text that the kernels are compiled from.
 """
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import functools

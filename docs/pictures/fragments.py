@@ -4,8 +4,6 @@ The formulas are `cuda_reference.types.fragments`, which a device confirms
 (tests/cuda/test_fragments.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from cuda_reference.types import find

@@ -3,8 +3,6 @@
 Shapes are those of the type table, instructions those that docs/types.json records.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 from docs.types import record

@@ -5,8 +5,6 @@ touches, on the assumption that L2 keeps it for as long as the wave runs and the
 program walks along K, so what a wave has read is gone when the next one begins.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools

@@ -3,8 +3,6 @@
 From `Scheduler` and `StreamK` of tritemm/kernels/device/, run in the place of every program.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

@@ -1,7 +1,5 @@
 """The generated parts of docs/types.md: tables of `wmma.mma`, `mma.sync` and `wgmma`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 

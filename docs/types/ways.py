@@ -1,7 +1,5 @@
 """The ways to say an entry of the type table in Triton, each with a kernel of one tile."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable
