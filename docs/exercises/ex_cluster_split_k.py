@@ -33,12 +33,8 @@ def pieces(shape: SimpleNamespace, rank: int) -> list[int]:
     """First columns of what program `rank` stores, as the rung's `Exchange` goes through them."""
     kernel, found = formulas.module("exchange"), set()
     names = kernel.Exchange.reduce.__globals__
-    words = SimpleNamespace(**vars(kernel.gl), static_range=range)
-    stand_ins = {
-        "gl": words,
-        "barrier_wait": nothing,
-        "acc_columns": lambda acc: shape.BLOCK_M // 64 * shape.BLOCK_N,
-    }
+    columns = shape.BLOCK_M // 64 * shape.BLOCK_N
+    stand_ins = {"barrier_wait": nothing, "acc_columns": lambda acc: columns}
     sums = kernel.Exchange(shape)
     sums.send = sums.receive = nothing
     out = SimpleNamespace(store_pieces=lambda own, unit, row, col, *more: found.add(col))
