@@ -1,7 +1,6 @@
 """What is known of a GPU, and the page that explains the model: both hold against their sources."""
 
 import dataclasses
-import math
 
 import pytest
 import torch
@@ -93,31 +92,6 @@ class TestModel:
         along_k = problem(64, 64, 131072, layout="NT")
         assert predict(split_k, along_k, config) < predict(split_k, asked, config)
 
-    def test_the_squares_of_what_bounds_a_step_add_up(self):
-        kernel, asked = find("warp_specialized"), problem(128, 256, 6400)
-        config = Config(128, 256, 64, num_warps=8, num_stages=3)
-        nothing = {"sm_rate": math.inf, "l2_rate": math.inf, "latency": 0.0}
-
-        def step(**changed):
-            [parts] = measured_parts(asked, kernel, (config,), **{**nothing, **changed})
-            return parts.steps / 100
-
-        products, bytes_ = step(), (128 + 256) * 128
-        assert step(sm_rate=1e11) == pytest.approx(math.hypot(products, bytes_ / 1e11))
-        assert step(l2_rate=1e11) == pytest.approx(math.hypot(products, bytes_ / 1e11))
-        assert step(latency=1e-6) == pytest.approx(math.hypot(products, 1e-6 / 2))
-
-    def test_the_last_round_shares_l2_with_fewer(self):
-        kernel, config = find("warp_specialized"), Config(128, 256, 64, num_warps=8)
-
-        def steps(tiles):
-            asked = problem(128 * tiles, 256, 6400)
-            return measured_parts(asked, kernel, (config,), l2_rate=5e12)[0].steps
-
-        full, one = steps(132), steps(1)
-        assert one < 0.8 * full
-        assert steps(133) == pytest.approx(full + one) and steps(264) == pytest.approx(2 * full)
-
     def test_a_measured_load_stands_for_all_tiles_that_are_alike(self):
         gemv = find("gemv")
         one, other = Config(1, 2, 1024, num_warps=8), Config(1, 8, 512, num_warps=4, num_stages=2)
@@ -144,23 +118,6 @@ class TestModel:
         # Four times as many waits, of 8 programs that run beside each other, as many as an SM has
         # threads for, where the registers of the 16 KB that are in flight leave room for 6.
         assert waits[1] == pytest.approx(4 * waits[0] * 8 / 6, rel=0.01)
-
-    def test_operands_from_device_memory_cost_up_to_a_constant(self):
-        kernel, config = find("warp_specialized"), Config(128, 128, 64, num_stages=5)
-        cold = 5e-7
-
-        def added(*shape):
-            found = (
-                measured_parts(
-                    problem(*shape), kernel, (config,), **known_rung(kernel, cold=seconds)
-                )
-                for seconds in (0.0, cold)
-            )
-            (before,), (after,) = found
-            return after.total - before.total
-
-        few, many = added(64, 64, 64), added(8192, 8192, 8192)
-        assert 0 < few < 0.1 * cold < 0.95 * cold < many < cold
 
 
 class TestMemoryOfAnH100:
@@ -318,16 +275,6 @@ def test_rows_that_begin_inside_a_sector_cost_more():
     assert straddling(1024, 1024 + 16) == [0.75, 0.75, 0, 0]
     assert straddling(1024, 1024 + 8) == [0.875, 0.875, 0.5, 0.5]
     assert straddling(1024, 1024, "NN") == [0, 0.875, 0, 0.5]
-
-
-def test_long_work_takes_longer_than_as_many_brief_bursts():
-    rung = find("warp_specialized")
-    config = Config(128, 128, 64, num_warps=8, num_stages=6, ORDER="grouped")
-    brief, long = (problem(1408, 1536, K) for K in (1024, 65536))
-    slower = (
-        model.breakdown(rung, long, config).steps / model.breakdown(rung, brief, config).steps / 64
-    )
-    assert 1.05 < slower < 1.4
 
 
 def test_tma_stores_narrow_pieces_slowly():
