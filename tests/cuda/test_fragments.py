@@ -191,14 +191,14 @@ def test_run_prints_the_entry_that_is_asked_for(capsys, monkeypatch):
     out = capsys.readouterr().out
     assert out.startswith(f"{name}: D[16 x 8] = A[16 x 16] B[16 x 8] + C\n")
     assert "\n  row 9     T4 a1 " in out and "\n  row 9     T4 c2,c3 " in out
-    for file, message in (("types/mma_f16", "no instruction"), ("types/mma_s8", "is in types/mma")):
-        entry = "nothing" if file == "types/mma_f16" else name
-        assert main(["run", file, "--entry", entry]) == 2
+    for words, message in (
+        (["types/mma_f16", "--entry", "nothing"], "no instruction"),
+        (["types/mma_s8", "--entry", name], "is in types/mma"),
+        (["types/loads"], "types/loads multiplies nothing"),
+        (["types/nothing"], "no CUDA source is called 'types/nothing'"),
+    ):
+        assert main(["run", *words]) == 2
         assert message in capsys.readouterr().err
-    assert main(["run", "types/loads"]) == 2
-    assert "types/loads multiplies nothing" in capsys.readouterr().err
-    assert main(["run", "types/nothing"]) == 2
-    assert "no CUDA source is called 'types/nothing'" in capsys.readouterr().err
 
 
 # On a GPU

@@ -333,19 +333,14 @@ class TestBatchInvariant:
         assert not dispatch.choose(asked, "auto/batch_invariant").config.SWAP
         dispatch.forget()
 
-    @pytest.mark.parametrize(
-        ("M", "N", "K", "layout"), [(1, 6144, 4096, "NT"), (33, 4093, 777, "NN")]
-    )
-    def test_each_candidate_can_be_asked_for(self, M, N, K, layout):
-        asked = problem(M, N, K, layout)
-        count = 0
-        for group in invariant.groups(asked, invariant.able(RUNGS), 1):
-            for config in map(group.whole, group.configs):
-                word = str(Request(group.kernel.name, config))
-                choice = dispatch.choose(asked, word)
-                assert (choice.kernel, choice.config) == (group.kernel, config)
-                count += 1
-        assert count > 20
+    def test_each_candidate_can_be_asked_for(self):
+        asked = problem(33, 4093, 777, "NN")
+        groups = invariant.groups(asked, invariant.able(RUNGS), 1)
+        found = [(g.kernel, config) for g in groups for config in map(g.whole, g.configs)]
+        for kernel, config in found:
+            choice = dispatch.choose(asked, str(Request(kernel.name, config)))
+            assert (choice.kernel, choice.config) == (kernel, config)
+        assert len(found) > 20
 
     def test_the_tile_follows_m_where_wgmma_allows(self):
         word = "auto/batch_invariant"
