@@ -156,11 +156,6 @@ def test_the_signs_are_among_the_instructions(kernel):
 
 
 @asked
-def test_a_solution_is_right(rung):
-    exercises.check(rung, exercises.find(rung).answer)
-
-
-@asked
 def test_a_wrong_answer_is_told(rung):
     functions = list(wrong_answers.of(rung))
     assert functions
