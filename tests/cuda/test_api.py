@@ -10,7 +10,8 @@ import torch
 import cuda_reference
 import tritemm
 from cuda_reference.rungs import RUNGS
-from tests.cuda.test_reference import FP16, FP32, HOPPER, operands, rungs
+from tests.cuda.test_reference import FP16, FP32, operands, rungs
+from tests.dispatch.choosing import H200
 from tests.harness import DEVICE, Guarded
 from tritemm import Config, budget
 from tritemm.problem import Device
@@ -40,7 +41,7 @@ def test_the_import_looks_for_no_compiler():
 @pytest.fixture
 def as_h200(library, monkeypatch):
     """Tensors on the CPU pass as an H200's, and no kernel runs; the calls of the library."""
-    monkeypatch.setattr(Device, "of", staticmethod(lambda device: HOPPER))
+    monkeypatch.setattr(Device, "of", staticmethod(lambda device: H200))
     return library.calls
 
 

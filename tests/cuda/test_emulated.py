@@ -15,7 +15,8 @@ from cuda_reference import source
 from cuda_reference.kernel import ACCUMULATORS, TYPES, Call
 from cuda_reference.rungs import RUNGS
 from tests.cuda import emulator
-from tests.cuda.test_reference import HOPPER, operands, tile_of
+from tests.cuda.test_reference import operands, tile_of
+from tests.dispatch.choosing import H200
 from tests.harness import Guarded
 from tritemm import budget
 from tritemm.problem import Problem, short_name
@@ -50,7 +51,7 @@ def multiply(compiled, name, a, b, layout, accumulate=FP32, **guard):
     kernel = next(k for k in RUNGS if k.name == name)
     guarded = Guarded.like((a.shape[0], b.shape[1]), a.dtype, **guard)
     c = guarded.tensor
-    problem = Problem.of(a, b, c, accumulate=accumulate, device=HOPPER)
+    problem = Problem.of(a, b, c, accumulate=accumulate, device=H200)
     assert kernel.why_not(problem) is None
     b_major = kernel.readable.layout(problem)[1]
     assert b_major == layout[1] or problem.K == 1  # then it is stored both ways
