@@ -9,8 +9,6 @@ A kernel is called by its rung, of either ladder, and its architecture: `tiled s
 a Triton rung's third config.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import json

@@ -1,8 +1,7 @@
 """The page of every command and option, from the parsers: `docs/reference/commands.md`."""
 
-from __future__ import annotations
-
 import argparse
+import contextlib
 from collections.abc import Callable, Iterator
 from unittest import mock
 
@@ -26,22 +25,13 @@ def page() -> str:
     return "\n".join([INTRO, *(text for main in mains for text in described(parser_of(main)))])
 
 
-class _Caught(Exception):
-    """What a parser that begins to parse is caught with."""
-
-
 def parser_of(main: Callable[[list[str]], int]) -> argparse.ArgumentParser:
     """The parser that a command's `main` makes before it reads its arguments."""
-
-    def caught(self, *_):
-        raise _Caught(self)
-
-    with mock.patch.object(argparse.ArgumentParser, "parse_args", caught):
-        try:
-            main([])
-        except _Caught as found:
-            return found.args[0]
-    raise AssertionError(f"{main.__module__} has read no arguments")
+    parse_args = mock.create_autospec(argparse.ArgumentParser.parse_args, side_effect=SystemExit)
+    patched = mock.patch.object(argparse.ArgumentParser, "parse_args", parse_args)
+    with patched, contextlib.suppress(SystemExit):
+        main([])
+    return parse_args.call_args.args[0]
 
 
 def described(parser: argparse.ArgumentParser) -> Iterator[str]:

@@ -1,12 +1,9 @@
 """The generated parts of docs/concepts/*.md: tables, excerpts of code, the map."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from perf.tables import Table, markdown
 from tritemm.rungs import RUNGS
-from tritemm.spec import Kernel
 
 from .lessons.measured import load as on_the_meter
 from .pictures import banks, clusters, energy, one_tile, raster, split
@@ -14,6 +11,7 @@ from .pictures import banks, clusters, energy, one_tile, raster, split
 
 def parts() -> dict[str, str]:
     """Every generated table by its name."""
+    notes = {rung.name: rung.header["Note"] for rung in RUNGS if "Note" in rung.header}
     return {
         "conflicts": conflicts(),
         "reads": reads(),
@@ -23,7 +21,7 @@ def parts() -> dict[str, str]:
         "one-tile": ways(),
         "ways-measured": ways_measured(),
         "lines": lines(),
-        **{f"note-{kernel.name}": note(kernel) for kernel in RUNGS if "Note" in kernel.header},
+        **{f"note-{name}": f"> {note}" for name, note in notes.items()},
     }
 
 
@@ -161,8 +159,3 @@ def lines() -> str:
     rows = [[each.words, str(len(each.points)), f"{each.work:.2f} J", f"{each.watts:.0f} W"]
             for each in found]  # fmt: skip
     return markdown([Table(["family", "rungs", "work", "and of time"], rows)])
-
-
-def note(kernel: Kernel) -> str:
-    """What a rung's header reports of itself."""
-    return f"> {kernel.header['Note']}"

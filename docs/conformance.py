@@ -1,7 +1,5 @@
 """The generated part of docs/conformance.md: what `python -m perf conform` found."""
 
-from __future__ import annotations
-
 import functools
 import json
 from pathlib import Path
@@ -18,21 +16,9 @@ def load() -> dict[str, Any]:
 
 
 def parts() -> dict[str, str]:
-    return {
-        "conformance": "\n".join(
-            [
-                summary(),
-                "",
-                table(),
-                "",
-                "In a line each, where no offset and no padding is needed:",
-                "",
-                "```python",
-                *lines(),
-                "```",
-            ]
-        )
-    }
+    said = "In a line each, where no offset and no padding is needed:"
+    text = [summary(), "", table(), "", said, "", "```python", *lines(), "```"]
+    return {"conformance": "\n".join(text)}
 
 
 def wrong(by: str) -> int:

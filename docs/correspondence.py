@@ -6,8 +6,6 @@ loads and products; and it compares rungs by their bank conflicts on a GPU, and 
 speed over CUDA's.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Mapping, Sequence

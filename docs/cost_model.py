@@ -4,11 +4,9 @@ The example is worked out here from the numbers alone, as a second opinion on th
 `tests/dispatch/test_cost_model.py` holds the two against each other.
 """
 
-from __future__ import annotations
-
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from perf.case import Case
@@ -188,17 +186,18 @@ def fitted() -> str:
         if getattr(numbers, name)
     ]
     spread = {
-        name: _spread([getattr(rung, name) for rung in numbers.rungs.values()])
+        name: _range(1e6 * getattr(rung, name) for rung in numbers.rungs.values()) + " µs"
         for name in ("launch", "cold", "ends")
     }
+    steps, ends, power = map(_range, zip(*_tiles(numbers), strict=True))
     lines = [
         "| fitted | | |", "|---|--:|---|", *rows, "",
         f"And of each of {len(numbers.rungs)} rungs: its launch ({spread['launch']}), what cold "
         f"operands add ({spread['cold']}), a tile's ends ({spread['ends']}), how much of them "
         "shows, and for each type its share of the dense rate at the settled clock, which a card "
         f"below its power limit exceeds. And of {len(_tiles(numbers))} tiles three factors of "
-        f"their own: of a step ({_range(numbers, 0)}), of the ends ({_range(numbers, 1)}) and of "
-        f"the power ({_range(numbers, 2)}). These are {_count(numbers)} numbers in all.",
+        f"their own: of a step ({steps}), of the ends ({ends}) and of "
+        f"the power ({power}). These are {_count(numbers)} numbers in all.",
     ]  # fmt: skip
     for other in gpus.files():
         if rates := other.get("rates"):
@@ -226,13 +225,9 @@ def _tiles(numbers: constants.Constants) -> list[tuple[float, float, float]]:
     return [factors for known in kinds for factors in known.values()]
 
 
-def _range(numbers: constants.Constants, which: int) -> str:
-    values = [factors[which] for factors in _tiles(numbers)]
+def _range(values: Iterable[float]) -> str:
+    values = list(values)
     return f"{min(values):.2g} to {max(values):.2g}"
-
-
-def _spread(values: Sequence[float]) -> str:
-    return f"{1e6 * min(values):.2g} to {1e6 * max(values):.2g} µs"
 
 
 @functools.cache
@@ -243,5 +238,5 @@ def searched() -> list[Sample]:
 
 @functools.cache
 def measured_quality() -> Quality:
-    """Quality of the shipped numbers on the committed searches."""
+    """Quality of the shipped numbers on the committed searches, which takes seconds."""
     return quality(searched(), constants.of(gpus.device_of(GPU)))

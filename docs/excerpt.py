@@ -9,8 +9,6 @@ with it, as far as they close what it opens. FIRST must stand in one line of the
 it says which: `FIRST#2` is the second.
 """
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Mapping

@@ -5,11 +5,10 @@ per rung and one of commands, the parts of README.md and of docs/ that stand bet
 `<!-- begin: NAME -->` and `<!-- end: NAME -->`, and the figures. Hand-written text is left alone.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from perf import tables
@@ -112,14 +111,13 @@ def ratio(row: Row) -> str:
 
 def measurements(rows: list[Row]) -> str:
     """The full tables of all cases."""
-    parts = []
-    for size in SIZES:
-        for layout in LAYOUTS:
-            ladder = latest_ladder(rows, size=size, layout=layout)
-            if ladder:
-                table = tables.markdown([one_ladder(ladder)])
-                parts += [f"**{tables.caption(ladder)}**", "", table, ""]
-    return "\n".join(parts).rstrip()
+    ladders = [latest_ladder(rows, size=n, layout=layout) for n in SIZES for layout in LAYOUTS]
+    return captioned({tables.caption(own): [one_ladder(own)] for own in ladders if own})
+
+
+def captioned(found: Mapping[str, list[tables.Table]]) -> str:
+    """Tables under their captions."""
+    return "\n\n".join(f"**{said}**\n\n{tables.markdown(own)}" for said, own in found.items())
 
 
 def view_table(name: str, rows: list[Row]) -> str:
@@ -182,10 +180,8 @@ def record() -> str:
 
 def comparison(rows: list[Row]) -> str:
     """The tables of both ladders side by side."""
-    parts = []
-    for both in comparisons(rows):
-        parts += [f"**{tables.caption(both)}**", "", tables.markdown(both_ladders(both)), ""]
-    return "\n".join(parts).rstrip() or "Not yet measured."
+    found = {tables.caption(both): both_ladders(both) for both in comparisons(rows)}
+    return captioned(found) or "Not yet measured."
 
 
 def comparisons(rows: list[Row]) -> list[list[Row]]:

@@ -5,8 +5,6 @@ GPU `counters` and `joules` measure each rung, and `timelines` what the warps of
 docs` then fills the pages.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 
@@ -37,12 +35,17 @@ def main(argv: list[str] | None = None) -> int:
         parser.error("--check is for what is compiled, --only for what is measured")
     try:
         if given.what in COMPILED:
-            return compiled(given.what, given.check)
-        if not torch.cuda.is_available():
+            module = COMPILED[given.what]
+            new = module.record()
+            if given.check:
+                return compared(given.what, module.differences(module.load(), new))
+            save(module.DATA, new)
+        elif not torch.cuda.is_available():
             raise RuntimeError(f"{given.what} need a GPU")
-        module = MEASURED[given.what]
-        for found in module.measure(given.what, given.only):
-            save(module.DATA, found)  # after each, so that whoever stops early keeps the others
+        else:
+            module = MEASURED[given.what]
+            for found in module.measure(given.what, given.only):
+                save(module.DATA, found)  # after each, so that whoever stops early keeps the others
     except RuntimeError as error:  # `toolkit.Unavailable` among them
         print(error, file=sys.stderr)
         return 2
@@ -50,15 +53,7 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def compiled(what: str, check: bool) -> int:
-    """Compile, and write or compare."""
-    module = COMPILED[what]
-    new = module.record()
-    if not check:
-        save(module.DATA, new)
-        print(f"wrote {module.DATA.name}; now run `make docs`")
-        return 0
-    found = module.differences(module.load(), new)
+def compared(what: str, found: list[str]) -> int:
     for line in found:
         print(f"{line}; run `python -m docs.record {what}`")
     return int(bool(found))

@@ -1,7 +1,5 @@
 """JSON files that commands write and people compare: an entry a line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

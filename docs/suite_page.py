@@ -5,8 +5,6 @@ it opens from disk. `docs/site/explore.*` is what it is made of, and `docs/asset
 makes tables of the site sortable, too.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
@@ -71,7 +69,7 @@ def _record(experiment: str, row: Row, reference: Row | None, result: tables.Res
         "x": _quantiles(row.ratio),
         "tie": row.tie,
         "cublas": reference.us.p50 if reference and reference.us else None,
-        "peer": _called(peer.best) if peer else None,
+        "peer": peer and ("cuBLAS" if peer.best == REFERENCE else peer.best),
         "xpeer": _quantiles(peer.ratio) if peer else None,
         "peertie": peer.tie if peer else None,
         "roof": 100 * row.of_roof if row.of_roof else None,
@@ -88,10 +86,6 @@ def _record(experiment: str, row: Row, reference: Row | None, result: tables.Res
 
 def _quantiles(found) -> list[float] | None:
     return [found.p20, found.p50, found.p80] if found else None
-
-
-def _called(name: str) -> str:
-    return "cuBLAS" if name == REFERENCE else name
 
 
 def page(found: Iterable[dict]) -> str:

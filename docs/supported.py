@@ -1,7 +1,5 @@
 """The tables of the page on what is supported: what the gate runs on, and the records of GPUs."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

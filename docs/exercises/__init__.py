@@ -9,8 +9,6 @@ It is given a function that `learners` made of the learner's own. `tests/docs/wr
 some that it must tell apart.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import numbers
@@ -22,6 +20,9 @@ from types import ModuleType
 from typing import Any
 
 from tritemm.rungs import RUNGS
+
+#: A learner's function, as checks call it.
+Answer = Callable[..., Any]
 
 
 class Wrong(Exception):
@@ -53,13 +54,13 @@ def solution(rung: str) -> str:
     return textwrap.dedent(inspect.getsource(find(rung).answer)).rstrip()
 
 
-def check(rung: str, function: Callable) -> None:
+def check(rung: str, function: Answer) -> None:
     """`Wrong` unless the function answers the rung's question."""
     exercise = find(rung)
     exercise.check(learners(function, exercise.answer))
 
 
-def learners(function: Callable, solution: Callable) -> Callable:
+def learners(function: Answer, solution: Callable) -> Answer:
     """The function as checks call it: with the solution's parameters, whatever its own are called.
 
     It returns what `settled` makes of the result, and raises nothing but `Wrong`.
@@ -108,7 +109,7 @@ def settled(value: Any) -> Any:
     return value
 
 
-def same(function: Callable, want: Any, **arguments: Any) -> None:
+def same(function: Answer, want: Any, **arguments: Any) -> None:
     """`Wrong` unless the function returns what is wanted for these arguments."""
     got, want = function(**arguments), settled(want)
     if got != want:

@@ -1,7 +1,5 @@
 """The command line: see the package."""
 
-from __future__ import annotations
-
 import argparse
 import runpy
 import sys

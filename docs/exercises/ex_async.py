@@ -6,30 +6,18 @@ begins `first` elements behind an address that is a multiple of 16. What is the 
 which every row can be copied from its beginning on? 0 if there is none.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
+import itertools
 
 import torch
 
 from tritemm.arch.lines import line_refusal
 from tritemm.problem import Problem
 
-from . import same
+from . import Answer, same
 
 DTYPES = {1: torch.int8, 2: torch.float16, 4: torch.float32}
-LAYOUTS = (
-    (32, 0),
-    (40, 0),
-    (36, 0),
-    (34, 0),
-    (33, 0),
-    (64, 8),
-    (64, 4),
-    (40, 2),
-    (64, 1),
-    (20, 12),
-)
+#: In elements.
+PITCHES, FIRSTS = (32, 40, 36, 34, 33, 64, 20), (0, 1, 2, 4, 8, 12)
 ROWS, COLUMNS = 16, 16
 
 
@@ -40,14 +28,13 @@ def answer(itemsize: int, pitch: int, first: int) -> int:
     return 0
 
 
-def check(function: Callable[[int, int, int], int]) -> None:
+def check(function: Answer) -> None:
     """Against the addresses of a tensor's rows; 16 against what the rungs refuse."""
-    for itemsize, dtype in DTYPES.items():
-        for pitch, first in LAYOUTS:
-            memory = torch.empty(first + ROWS * pitch, dtype=dtype)
-            matrix = memory.as_strided((ROWS, COLUMNS), (pitch, 1), first)
-            widest = [w for w in (16, 8, 4) if all(row.data_ptr() % w == 0 for row in matrix)]
-            want = widest[0] if widest else 0
-            taken = line_refusal("a", Problem.of(matrix, matrix.T, matrix).a, "N", "a copy") is None
-            assert taken == (want == 16) and memory.data_ptr() % 16 == 0
-            same(function, want, itemsize=itemsize, pitch=pitch, first=first)
+    for itemsize, pitch, first in itertools.product(DTYPES, PITCHES, FIRSTS):
+        memory = torch.empty(first + ROWS * pitch, dtype=DTYPES[itemsize])
+        matrix = memory.as_strided((ROWS, COLUMNS), (pitch, 1), first)
+        widest = [w for w in (16, 8, 4) if all(row.data_ptr() % w == 0 for row in matrix)]
+        want = widest[0] if widest else 0
+        taken = line_refusal("a", Problem.of(matrix, matrix.T, matrix).a, "N", "a copy") is None
+        assert taken == (want == 16) and memory.data_ptr() % 16 == 0
+        same(function, want, itemsize=itemsize, pitch=pitch, first=first)

@@ -6,11 +6,7 @@ take `multiply` cycles, and nothing else takes time. The last step has no next o
 do `steps` steps take, from the beginning of the first copies to the end of the last products?
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
-from . import same
+from . import Answer, same
 from .loops import cycles
 
 #: Copies that take longer than products, as long, and not as long.
@@ -21,7 +17,7 @@ def answer(steps: int, load: int, multiply: int) -> int:
     return load + (steps - 1) * max(load, multiply) + multiply
 
 
-def check(function: Callable[[int, int, int], int]) -> None:
+def check(function: Answer) -> None:
     """Against the rung's own loop, run with a clock."""
     for load, multiply in TIMES:
         for steps in (1, 2, 8, 128):

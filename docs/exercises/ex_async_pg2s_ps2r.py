@@ -6,14 +6,10 @@ of fragments; a set is 16 elements of K of all the rows of A and all the columns
 elements. A register has 32 bits, and everything is packed. How many registers is that in a lane?
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 from cuda_reference.types.fragments import fragment
 from cuda_reference.types.table import find
 
-from . import same
+from . import Answer, same
 
 TILES = ((64, 64), (64, 32), (32, 64), (16, 8), (128, 64))
 NAMES = {
@@ -28,7 +24,7 @@ def answer(rows: int, columns: int, bits: int, sets: int) -> int:
     return (sums + sets * fragments) // 32
 
 
-def check(function: Callable[[int, int, int, int], int]) -> None:
+def check(function: Answer) -> None:
     """Against the fragments of the type table, which tests compare with what a GPU holds."""
     for bits, name in NAMES.items():
         a, b, c = (fragment(find(name), operand).registers for operand in "abc")

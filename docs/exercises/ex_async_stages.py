@@ -8,11 +8,7 @@ are on their way, and the products of a step take `multiply`. What is the least 
 or more, with which no step waits?
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
-from . import same
+from . import Answer, same
 from .loops import cycles
 
 TIMES = ((1300, 700), (600, 1000), (1000, 1000), (1001, 1000), (2000, 700), (3500, 700), (80, 1000))
@@ -23,7 +19,7 @@ def answer(load: int, multiply: int) -> int:
     return 2 + steps_ahead
 
 
-def check(function: Callable[[int, int], int]) -> None:
+def check(function: Answer) -> None:
     """Against the rung's own loop, run with a clock, in deeper and deeper rings."""
     for load, multiply in TIMES:
         stages = 2

@@ -8,12 +8,9 @@ many does its barrier wait until the step can be multiplied? BLOCK_M and BLOCK_N
 8 times the number of programs.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from types import SimpleNamespace
 
-from . import same
+from . import Answer, same
 from .plain import LINE, Notes, cluster_loop
 
 CLUSTERS = (
@@ -45,7 +42,7 @@ def step(rows: int, columns: int, programs: int, shared: str) -> tuple[int, int]
     return asked, expected
 
 
-def check(function: Callable[[int, int, int, str], tuple[int, int]]) -> None:
+def check(function: Answer) -> None:
     """Against the producer of the rungs whose programs come in clusters."""
     for rows, columns, programs, shared in CLUSTERS:
         want = step(rows, columns, programs, shared)

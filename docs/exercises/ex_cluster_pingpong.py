@@ -9,14 +9,11 @@ round, 1 in the second, 0 in the third. For the `turn`-th tile of a consumer, co
 tile is it, and for which stage and which parity does the consumer wait first?
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from types import SimpleNamespace
 
 from docs.pictures import formulas
 
-from . import same
+from . import Answer, same
 from .plain import Notes, cluster_loop, function, nothing
 
 #: Clusters, steps of a tile, stages.
@@ -62,7 +59,7 @@ def tiles(
     return found
 
 
-def check(function: Callable[..., tuple[int, int, int]]) -> None:
+def check(function: Answer) -> None:
     """Against the consumers of the rung."""
     for clusters, steps, stages in SHAPES:
         for cluster in range(clusters):

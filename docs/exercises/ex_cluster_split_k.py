@@ -7,17 +7,14 @@ the program that adds that piece up. Of program `rank`: with which columns do th
 it adds up, and how many bytes does it send to the other programs?
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable
 from types import SimpleNamespace
 from unittest import mock
 
 from docs.pictures import formulas
 from tritemm.arch.roles import piece_columns
 
-from . import same
+from . import Answer, same
 from .plain import nothing
 
 #: BLOCK_M, BLOCK_N, programs.
@@ -36,12 +33,8 @@ def pieces(shape: SimpleNamespace, rank: int) -> list[int]:
     """First columns of what program `rank` stores, as the rung's `Exchange` goes through them."""
     kernel, found = formulas.module("exchange"), set()
     names = kernel.Exchange.reduce.__globals__
-    words = SimpleNamespace(**vars(kernel.gl), static_range=range)
-    stand_ins = {
-        "gl": words,
-        "barrier_wait": nothing,
-        "acc_columns": lambda acc: shape.BLOCK_M // 64 * shape.BLOCK_N,
-    }
+    columns = shape.BLOCK_M // 64 * shape.BLOCK_N
+    stand_ins = {"barrier_wait": nothing, "acc_columns": lambda acc: columns}
     sums = kernel.Exchange(shape)
     sums.send = sums.receive = nothing
     out = SimpleNamespace(store_pieces=lambda own, unit, row, col, *more: found.add(col))
@@ -69,7 +62,7 @@ def sent(shape: SimpleNamespace, rank: int) -> int:
     return total * (shape.BLOCK_M // 64)
 
 
-def check(function: Callable[..., tuple[list[int], int]]) -> None:
+def check(function: Answer) -> None:
     """Against what the rung's programs send and add up."""
     for rows, width, programs in TILES:
         columns = piece_columns(width, programs)

@@ -8,14 +8,12 @@ ask whether it is. So `memory[address]` is all that may be done with it. The row
 + 7, as such an integer; bytes past the row's end are to be 0.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from . import Wrong
+from . import Answer, Wrong
 from .plain import function as plain
 
 #: Addresses and lengths of rows, in bytes.
@@ -75,7 +73,7 @@ def cutter(memory: dict[int, int]) -> Callable[[int, int, int], int]:
     return lambda start, length, word: cut_words(0, start, word, length, True, True, True) & FULL
 
 
-def check(function: Callable[[dict[int, int], int, int, int], int]) -> None:
+def check(function: Answer) -> None:
     """Against the words that `gemv` and `pack` read, in memory that holds random bytes."""
     bits = random.Random(0)
     for start, length in ROWS:

@@ -9,17 +9,13 @@ cut into 2, 3, 4, 6 or 8 parts, and K // (8 * 64) parts at most, so that a part 
 there is none.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 from tritemm.arch.clusters import COUNTS, LEAST_STEPS, Split
 from tritemm.arch.gpus import clusters_at_once
 from tritemm.arch.roles import config_of
 from tritemm.compile.asm import DEVICES, Job, problem_of
 from tritemm.kernels.device.cluster_mainloop import LINE
 
-from . import same
+from . import Answer, same
 
 #: M, N, K; BLOCK_M, BLOCK_N, and programs of a cluster.
 CASES = (
@@ -52,7 +48,7 @@ def parts(M: int, N: int, K: int, rows: int, columns: int, programs: int) -> int
     return max(able, default=1)
 
 
-def check(function: Callable[..., int]) -> None:
+def check(function: Answer) -> None:
     """Against the host functions that choose the rung's configs."""
     for M, N, K, rows, columns, programs in CASES:
         same(

@@ -7,14 +7,10 @@ the two is in d0 or d2, the one on the right in d1 or d3. Return the lane that h
 (row, column), and the number of its register. The rule is two lines of arithmetic.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 from cuda_reference.types.fragments import fragment
 from cuda_reference.types.table import find
 
-from . import same
+from . import Answer, same
 
 
 def answer(row: int, column: int) -> tuple[int, int]:
@@ -23,7 +19,7 @@ def answer(row: int, column: int) -> tuple[int, int]:
     return lane, register
 
 
-def check(function: Callable[[int, int], tuple[int, int]]) -> None:
+def check(function: Answer) -> None:
     """Against the fragments of the type table, which tests compare with what a GPU holds."""
     sums = fragment(find("mma.m16n8k16.row.col.f32.f16.f16.f32"), "c")
     for (row, column), holders in sums.holders().items():

@@ -7,13 +7,9 @@ a place so that a row keeps its own four, 4 row to 4 row + 3, and that eight row
 once come from all banks. There is more than one right answer.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 from docs.pictures.banks import together
 
-from . import Wrong
+from . import Answer, Wrong
 
 ROWS = 64
 
@@ -22,7 +18,7 @@ def answer(row: int, chunk: int) -> int:
     return 4 * row + (chunk + row // 2) % 4
 
 
-def check(function: Callable[[int, int], int]) -> None:
+def check(function: Answer) -> None:
     """By its properties, counted as the conflicts of the kernels' own layouts are."""
     for row in range(ROWS):
         own = range(4 * row, 4 * row + 4)

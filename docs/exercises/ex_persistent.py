@@ -9,13 +9,9 @@ tile before end, so that they are in flight while it stores. How many cycles ear
 `tiles` tiles stored?
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 from docs.pictures.split import split_k
 
-from . import same
+from . import Answer, same
 
 #: Cycles of a tile's products.
 PRODUCTS = 5000
@@ -31,7 +27,7 @@ def answer(tiles: int, sms: int, latency: int, store: int) -> int:
     return (rounds - 1) * min(latency, store)
 
 
-def check(function: Callable[[int, int, int, int], int]) -> None:
+def check(function: Answer) -> None:
     """Against the tiles that the kernels' scheduler gives to each program, one after another."""
     for tiles, sms, latency, store in CASES:
         counts = [len(own) for own in split_k(tiles, 1, 1, min(sms, tiles))]

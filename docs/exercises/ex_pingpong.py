@@ -8,11 +8,7 @@ from multiplying. All operands are there in time. After how many cycles is the l
 consumer alone would take tiles * (multiply + store).
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
-from . import same
+from . import Answer, same
 from .turns import last_stored
 
 #: Cycles of a tile's products and of its store.
@@ -28,7 +24,7 @@ def answer(tiles: int, multiply: int, store: int) -> int:
     return max(free)
 
 
-def check(function: Callable[[int, int, int], int]) -> None:
+def check(function: Answer) -> None:
     """Against the consumers' own source, run by a clock."""
     for multiply, store in TIMES:
         for tiles in (1, 2, 3, 4, 7, 8):

@@ -5,16 +5,12 @@ a step's tiles, BLOCK_M x BLOCK_K elements of A and BLOCK_K x BLOCK_N of B, of `
 each, and the ring may take all but 512 bytes. How many stages fit?
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 from docs import code
 from tritemm.compile.asm import Job, problem_of
 from tritemm.rungs import find
 from tritemm.spec import Config
 
-from . import same
+from . import Answer, same
 
 TILES = (
     (128, 256, 64), (256, 128, 32), (128, 128, 64), (64, 64, 64), (64, 256, 64), (128, 64, 128),
@@ -29,7 +25,7 @@ def answer(BLOCK_M: int, BLOCK_N: int, BLOCK_K: int, itemsize: int) -> int:
     return (232448 - 512) // stage
 
 
-def check(function: Callable[[int, int, int, int], int]) -> None:
+def check(function: Answer) -> None:
     """Against the configs that the rung refuses, and the shared memory of one that was compiled."""
     kernel = find("pipelined")
     for itemsize, dtype in DTYPES.items():

@@ -5,11 +5,7 @@ each of its rows, and 16 of B. Of a product of M x K and K x N, with M and N mul
 many elements do all programs load together?
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
-from . import same
+from . import Answer, same
 from .counting import of_product
 
 SIZES = ((16, 16, 8), (32, 16, 5), (32, 48, 20), (64, 32, 7))
@@ -20,7 +16,7 @@ def answer(M: int, N: int, K: int) -> int:
     return programs * K * (16 + 16)
 
 
-def check(function: Callable[[int, int, int], int]) -> None:
+def check(function: Answer) -> None:
     """Against what the rung loads in the interpreter."""
     for M, N, K in SIZES:
         want = of_product("simt", M, N, K, BLOCK_M=16, BLOCK_N=16, BLOCK_K=1)

@@ -8,13 +8,9 @@ program has, and that cost on top. Which number of parts takes the least time? O
 divide `steps` count, and of several that are equally good the smallest.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 from docs.pictures.split import busiest, split_k
 
-from . import same
+from . import Answer, same
 
 #: Tiles, steps, SMs, cost.
 CASES = (
@@ -32,7 +28,7 @@ def answer(tiles: int, steps: int, sms: int, cost: int) -> int:
     return min((parts for parts in range(1, steps + 1) if steps % parts == 0), key=time)
 
 
-def check(function: Callable[[int, int, int, int], int]) -> None:
+def check(function: Answer) -> None:
     """Against every number of parts, dealt out by the kernels' scheduler."""
     for tiles, steps, sms, cost in CASES:
         times = {

@@ -9,13 +9,9 @@ least one tile left, and there are at least as many steps left as programs. Any 
 may share a tile.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 from docs.pictures.formulas import module, shape
 
-from . import same
+from . import Answer, same
 
 #: Programs, tiles, steps of a tile.
 CASES = ((8, 11, 12), (8, 3, 12), (5, 6, 7), (12, 25, 16), (6, 17, 9))
@@ -28,7 +24,7 @@ def answer(program: int, programs: int, tiles: int, steps: int) -> tuple[int, in
     return begin, begin + share + (program < more)
 
 
-def check(function: Callable[[int, int, int, int], tuple[int, int]]) -> None:
+def check(function: Answer) -> None:
     """Against the scheduler of the kernel, run in the place of every program."""
     own = shape(CLUSTER=1, SHARED="", BLOCK_M=1, BLOCK_N=1, BLOCK_K=1, GROUP_M=1, ORDER="linear")
     for programs, tiles, steps in CASES:

@@ -6,13 +6,9 @@ of the page find a program's tile; go the other way: of `tiles_m` x `tiles_n` ti
 has the one at (row, column)?
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 from docs.pictures.formulas import module
 
-from . import same
+from . import Answer, same
 
 GRIDS = ((4, 4, 2), (5, 3, 2), (7, 5, 4), (2, 6, 8))
 
@@ -23,7 +19,7 @@ def answer(row: int, column: int, tiles_m: int, tiles_n: int, GROUP_M: int) -> i
     return first * tiles_n + column * rows + row - first
 
 
-def check(function: Callable[..., int]) -> None:
+def check(function: Answer) -> None:
     """Against the order that the kernels have."""
     raster = module("raster").raster
     for tiles_m, tiles_n, group in GRIDS:

@@ -10,13 +10,9 @@ walk the rectangle row by row. In which row and column of tiles is the tile of p
 `program`?
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 from docs.pictures import formulas
 
-from . import same
+from . import Answer, same
 
 #: Rows of tiles.
 COUNTS = (1, 2, 3, 4, 7, 8, 16, 33)
@@ -31,7 +27,7 @@ def answer(program: int, count: int) -> tuple[int, int]:
     return nth - odd, place - row - 1
 
 
-def check(function: Callable[[int, int], tuple[int, int]]) -> None:
+def check(function: Answer) -> None:
     """Against the order of the rungs that compute a triangle."""
     triangular = formulas.module("raster").triangular
     for count in COUNTS:

@@ -6,12 +6,9 @@ The sums of a tile stay in registers while a program of `tiled` walks along K, a
 and B? Return (BLOCK_M, BLOCK_N); if several are as good, any of them.
 """
 
-from __future__ import annotations
-
 import functools
-from collections.abc import Callable
 
-from . import Wrong
+from . import Answer, Wrong
 from .counting import of_product
 
 SIZES = (16, 32, 64, 128)
@@ -31,7 +28,7 @@ def loaded(rows: int, columns: int) -> int:
     return of_product("tiled", size, size, 16, BLOCK_M=rows, BLOCK_N=columns, BLOCK_K=16)
 
 
-def check(function: Callable[[int], tuple[int, int]]) -> None:
+def check(function: Answer) -> None:
     """Against what the rung loads with every tile in the interpreter."""
     for sums in SUMS:
         able = {(m, n): loaded(m, n) for m in SIZES for n in SIZES if m * n <= sums}

@@ -7,13 +7,9 @@ without a swizzle. The bytes of a chunk keep their order. At which byte of the b
 0 to 127, of row `row` lie?
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 from docs.pictures.swizzle import chunks, tile
 
-from . import same
+from . import Answer, same
 
 ROWS, ROW, CHUNK, ELEMENT = 64, 128, 16, 2
 
@@ -23,7 +19,7 @@ def answer(row: int, byte: int) -> int:
     return 128 * row + 16 * chunk + byte % 16
 
 
-def check(function: Callable[[int, int], int]) -> None:
+def check(function: Answer) -> None:
     """Against the places at which WGMMA finds its operands, which tests hold on a GPU."""
     for (row, chunk), begin in chunks(tile(ROW, ROWS, ROW // ELEMENT)).items():
         for inside in range(CHUNK):

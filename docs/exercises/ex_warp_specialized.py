@@ -11,12 +11,10 @@ none is overwritten before it is read, and the producer can ask for `stages` ste
 consumer has read the first of them, so that all stages are in use.
 """
 
-from __future__ import annotations
+import itertools
 
-from collections.abc import Callable
-
-from . import Wrong
-from .ring import Step, collect, fault
+from . import Answer, Wrong
+from .ring import fault
 
 DEPTHS = (2, 3, 4, 5)
 
@@ -27,22 +25,16 @@ def answer(n: int, stages: int) -> tuple[int, int, int]:
     return stage, round_ % 2, (round_ + 1) % 2
 
 
-def check(function: Callable[[int, int], Step]) -> None:
+def check(function: Answer) -> None:
     """In every order in which producer, TMA and consumer may run."""
     for stages in DEPTHS:
-        steps = collect(function, stages)
+        steps = [function(n, stages) for n in range(4 * stages + 1)]
+        possible = list(itertools.product(range(stages), (0, 1), (0, 1)))
         for n, step in enumerate(steps):
-            if not _is_step(step, stages):
+            if step not in possible:
                 raise Wrong(
                     f"answer(n={n}, stages={stages}) is {step!r}; it should be a stage below "
                     f"{stages} and two parities."
                 )
         if wrong := fault(steps, stages):
             raise Wrong(wrong)
-
-
-def _is_step(step: object, stages: int) -> bool:
-    if not isinstance(step, tuple) or len(step) != 3:
-        return False
-    stage, *parities = step
-    return stage in range(stages) and all(parity in (0, 1) for parity in parities)

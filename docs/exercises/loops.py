@@ -9,8 +9,6 @@ and multiply. So the order of the three is the kernel's.
 - The products of a step take `multiply` cycles, and those of half a step half of them.
 """
 
-from __future__ import annotations
-
 import types
 from types import SimpleNamespace
 from typing import Any

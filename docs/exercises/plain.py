@@ -4,8 +4,6 @@
 runs, and the mainloop of clusters runs with a stand-in for PTX that writes down what it is asked.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import dataclasses
@@ -71,7 +69,6 @@ def cluster_loop(shape: SimpleNamespace, program: int, notes: Notes) -> Iterator
     """The file cluster_mainloop, with a `loop` of this shape, as a program runs it."""
     kernel = formulas.module("cluster_mainloop", program, shape.CLUSTER)
     names = kernel.ClusterMainloop.load.__globals__
-    words = SimpleNamespace(**vars(kernel.gl), static_range=range)
-    with mock.patch.dict(names, notes.names() | {"gl": words}):
+    with mock.patch.dict(names, notes.names()):
         loop = kernel.ClusterMainloop(None, None, None, "kernel", 0, shape)
         yield SimpleNamespace(**vars(kernel), loop=loop)

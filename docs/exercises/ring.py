@@ -5,9 +5,7 @@ odd. `wait(parity)` goes on once the phase with this parity is complete: after o
 phases if the parity is 0, and after none, two or four if it is 1.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 #: The stage of step n, and the parities that the consumer waits for at its `full` barrier and the
 #: producer at its `empty` one.
@@ -76,8 +74,3 @@ def _overwritten(steps: Sequence[Step], asked: int, read: int) -> str | None:
                 "is read."
             )
     return None
-
-
-def collect(function: Callable[[int, int], Step], stages: int, rounds: int = 4) -> list[Step]:
-    """What a function says of the steps of so many rounds."""
-    return [function(n, stages) for n in range(rounds * stages + 1)]

@@ -4,8 +4,6 @@
 waits: products, stores and the barriers by which the consumers take turns. All else runs as it is.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 from collections.abc import Callable, Generator

@@ -4,8 +4,6 @@ On a GPU `python -m docs.record counters` and `joules` measure, without one `cod
 docs` fills the pages from what they leave.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import re

@@ -1,7 +1,5 @@
 """The machine code of both ladders, counted: what a lesson shows as proof."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from cuda_reference.rungs import RUNGS as CUDA_RUNGS

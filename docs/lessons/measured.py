@@ -5,8 +5,6 @@ of the card's energy counter over some seconds of launches back to back, at the 
 then settles at.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

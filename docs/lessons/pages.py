@@ -3,8 +3,6 @@
 A rung that has no page yet is given one that consists of the generated parts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -46,13 +44,10 @@ def newest(rows: list[Row]) -> Ladders:
 
 def template(kernel: Kernel) -> str:
     """A page of a rung that nobody has written about."""
-    title = f"# {kernel.number:02} {kernel.name}\n\n{sentence(kernel.title)}\n"
+    sentence = f"{kernel.title[0].upper()}{kernel.title[1:]}."
+    title = f"# {kernel.number:02} {kernel.name}\n\n{sentence}\n"
     blocks = (f"<!-- begin: {name} -->\n<!-- end: {name} -->\n" for name in PARTS)
     return "\n".join([title, *blocks])
-
-
-def sentence(title: str) -> str:
-    return title[0].upper() + title[1:] + "."
 
 
 def parts(kernel: Kernel, rows: list[Row], ladders: Ladders) -> dict[str, str]:

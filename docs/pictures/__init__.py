@@ -1,7 +1,5 @@
 """Pictures of docs/concepts/, drawn from what the tests hold; `docs.generate` writes them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -4,8 +4,6 @@ CUDA's are the functions `Layout::ab` and `Layout::c` of its sources; Triton's t
 `mma_sync.shared_layout` gives.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 

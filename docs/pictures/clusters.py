@@ -3,8 +3,6 @@
 From `Scheduler.place`, `share_of` and `line_bytes` of tritemm/kernels/device/.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 from tritemm.arch import gpus

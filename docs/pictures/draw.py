@@ -5,8 +5,6 @@ pixels wide. It has a white ground of its own, for pages that are dark. Text is 
 or in Verdana, whose widths are the same. Nothing in a file depends on when or where it was drawn.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
@@ -46,15 +44,13 @@ def number(value: float) -> str:
     return f"{round(value, 1):g}"
 
 
-def rect(x: float, y: float, width: float, height: float, fill: str, line: str = "") -> str:
+def rect(
+    x: float, y: float, width: float, height: float, fill: str, line: str = "", weight: float = 1
+) -> str:
     place = f'x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}"'
     stroke = f' stroke="{line}"' if line else ""
+    stroke += f' stroke-width="{number(weight)}"' if weight != 1 else ""
     return f'<rect {place} fill="{fill}"{stroke}/>'
-
-
-def outline(x: float, y: float, width: float, height: float, weight: float = 2) -> str:
-    place = f'x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}"'
-    return f'<rect {place} fill="none" stroke="{INK}" stroke-width="{number(weight)}"/>'
 
 
 def path(points: Sequence[tuple[float, float]], color: str = INK, weight: float = 1) -> str:

@@ -2,8 +2,6 @@
 how much of it the cost model's fit lays on the tile's shape.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -4,8 +4,6 @@
 `cuda` an expression of a CUDA source. Both run the text that the kernels are compiled from.
 """
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import functools
@@ -69,7 +67,7 @@ def _language(program: int, programs: int) -> dict[str, Any]:
         where=lambda condition, a, b: a if condition else b, cast=lambda value, dtype: value,
         assume=lambda condition: None, static_assert=lambda *condition: None,
         program_id=lambda axis: program, num_programs=lambda axis: programs,
-        constexpr=int, int32=int, int64=int,
+        constexpr=int, int32=int, int64=int, static_range=range,
     )  # fmt: skip
     jit = SimpleNamespace(jit=same, constexpr_function=same)
     return {

@@ -4,8 +4,6 @@ The formulas are `cuda_reference.types.fragments`, which a device confirms
 (tests/cuda/test_fragments.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from cuda_reference.types import find
@@ -54,7 +52,7 @@ def table(found: Words, x: float, y: float, down: bool = False, wide: float = WO
         left, top = x + place[0] * wide, y + place[1] * high
         shapes.append(draw.cell(left, top, wide, high, LIGHT[word % len(LIGHT)], f"T{thread}"))
         if thread == shown:
-            marks.append(draw.outline(left, top, wide, high))
+            marks.append(draw.rect(left, top, wide, high, "none", draw.INK, 2))
     rows, cols = (1 + max(places) for places in zip(*found, strict=True))
     each = (2, 1) if down else (1, 2)
     shapes += numbered_rows(x, y, range(first, first + rows, 2 * each[0]), 2 * high)

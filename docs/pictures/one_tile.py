@@ -3,8 +3,6 @@
 Shapes are those of the type table, instructions those that docs/types.json records.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 from docs.types import record
@@ -62,7 +60,7 @@ def ways() -> str:
                 box = (left + col * wide / COLUMNS, 20 + row * high / ROWS,
                        cols * wide / COLUMNS, rows * high / ROWS)  # fmt: skip
                 color = LIGHT[row // 16 % 4] if way.warps == 4 else "#e4e4e4"
-                shapes += [draw.rect(*box, color), draw.outline(*box, 1.2)]
+                shapes += [draw.rect(*box, color), draw.rect(*box, "none", draw.INK, 1.2)]
                 if way.warps == 4 and col == 0:
                     shapes.append(draw.text(box[0] + 5, box[1] + 26, f"w{row // 16}"))
         if way.warps == 1:

@@ -3,8 +3,6 @@
 From `docs.exercises.loops`, which runs a rung's function with a clock.
 """
 
-from __future__ import annotations
-
 from docs.exercises import loops
 
 from . import draw

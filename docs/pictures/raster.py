@@ -5,8 +5,6 @@ touches, on the assumption that L2 keeps it for as long as the wave runs and the
 program walks along K, so what a wave has read is gone when the next one begins.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools
@@ -153,17 +151,17 @@ def traffic() -> str:
         said += f", measured {mark / 1e6:.0f}" if mark else ", not measured"
         small.append(Bar(order.words, order.read(), said, mark=mark))
     large = [Bar(order.words, order.read(), f"{order.read() / 1e9:.2f} GB") for order in LARGE]
-    once = [Bar("A and B once", order.once(), said, draw.GREY) for order, said in
-            ((ORDERS[0], f"{ORDERS[0].once() / 1e6:.0f} MB"),
-             (LARGE[0], f"{LARGE[0].once() / 1e9:.2f} GB"))]  # fmt: skip
+    words, few, many = "A and B once", ORDERS[0].once(), LARGE[0].once()
+    small.append(Bar(words, few, f"{few / 1e6:.0f} MB", draw.GREY))
+    large.append(Bar(words, many, f"{many / 1e9:.2f} GB", draw.GREY))
     return picture(
         "What each order reads from memory",
         draw.paragraph("4096³, 16-bit, tiles of 256 x 128:", draw.NORMAL),
-        draw.bars([*small, once[0]]),
+        draw.bars(small),
         draw.paragraph(
             "The bar is what the waves touch; the black line is what Nsight Compute counted on an "
             "H200, the mean of the kernels in that order."
         ),
         draw.paragraph("8192³, the same tiles:", draw.NORMAL),
-        draw.bars([*large, once[1]]),
+        draw.bars(large),
     )

@@ -3,8 +3,6 @@
 From `Scheduler` and `StreamK` of tritemm/kernels/device/, run in the place of every program.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 
@@ -53,11 +51,10 @@ def of_all(name: str, tiles: int, steps: int, parts: int, programs: int) -> list
 
 
 split_k = functools.partial(of_all, "scheduler")
-stream_k = functools.partial(of_all, "stream_k")
 WAYS = {
     "Whole tiles": lambda *sizes: split_k(sizes[0], sizes[1], 1, sizes[3]),
     f"Split-K, {PARTS} parts": split_k,
-    "Stream-K": stream_k,
+    "Stream-K": functools.partial(of_all, "stream_k"),
 }
 
 

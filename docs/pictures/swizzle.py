@@ -4,8 +4,6 @@ From `cuda_reference.types.fragments.places` (tests/cuda/test_fragments.py), and
 wgmma_m64n8k16.cu, which orders the same core matrices otherwise.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 from cuda_reference.types import find

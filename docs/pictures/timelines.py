@@ -4,8 +4,6 @@ A line is a warpgroup: its first warp stands for it. Programs that follow each o
 the same lines. Above is what a tile is in, below what the warp does.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Callable, Iterator

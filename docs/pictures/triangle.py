@@ -3,8 +3,6 @@
 From `triangular` of tritemm/kernels/device/raster.py.
 """
 
-from __future__ import annotations
-
 from . import draw
 from .draw import LIGHT, MARGIN, Panel, picture
 from .formulas import module

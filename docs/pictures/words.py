@@ -3,8 +3,6 @@
 From `cut_words` of tritemm/kernels/device/words.py, in a memory whose bytes are addresses.
 """
 
-from __future__ import annotations
-
 from . import draw
 from .draw import LIGHT, MARGIN, Panel, picture
 

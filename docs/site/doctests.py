@@ -1,7 +1,5 @@
 """For mkdocstrings: the examples in docstrings, `>>> ...`, as code wherever they stand."""
 
-from __future__ import annotations
-
 import re
 
 import griffe

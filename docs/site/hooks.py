@@ -5,8 +5,6 @@ CONTRIBUTING.md, CHANGELOG.md and the notebooks become pages, and every other fi
 to gets a page that shows it.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

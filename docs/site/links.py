@@ -4,8 +4,6 @@ Pages are read on GitHub and on the site, so a link is relative to the file that
 an anchor is what GitHub makes of a heading.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

@@ -5,8 +5,6 @@ that no semicolon follows.
 Nothing else is needed than the project's own environment.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import io

@@ -6,8 +6,6 @@ median time is drawn, and the median time of those launches without stamps in wh
 many programs is told beside it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

@@ -6,8 +6,6 @@ the SM's clock there wherever the text passes from one activity to another: `EVE
 All warps of an SM read the same clock, so their rows can be laid under each other.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 

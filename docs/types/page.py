@@ -1,7 +1,5 @@
 """The generated parts of docs/types.md: tables of `wmma.mma`, `mma.sync` and `wgmma`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 
@@ -61,14 +59,11 @@ def code(by_architecture: Mapping[str, Mapping[str, Sequence[int]]], row: Row) -
     texts = {}
     for arch, found in by_architecture.items():
         told = {text: ", ".join(f"n{n}" for n in ns) for text, ns in found.items()}
-        parts = [_quoted(text) + f" ({ns})" * (len(told) > 1) for text, ns in told.items()]
+        # Mnemonics as code, what stands behind them as it is: `HMMA.16816.F32` x2, emulated.
+        quoted = {re.sub(r"(\w+(?:\.\w+)+|FFMA)", r"`\1`", text): ns for text, ns in told.items()}
+        parts = [text + f" ({ns})" * (len(told) > 1) for text, ns in quoted.items()]
         texts[f"sm_{arch[:2]}"] = ", ".join(parts)
     everywhere = len(texts) == 2 or row.first.instruction == "wgmma"
     if everywhere and len(set(texts.values())) == 1:
         return next(iter(texts.values()))
     return "; ".join(f"{arch}: {text}" for arch, text in texts.items())
-
-
-def _quoted(text: str) -> str:
-    """Mnemonics as code, what stands behind them as it is: `HMMA.16816.F32` x2, emulated."""
-    return re.sub(r"(\w+(?:\.\w+)+|FFMA)", r"`\1`", text)

@@ -4,8 +4,6 @@ A row is the entries of the type table that are said in the same words, one of w
 CUDA, in Triton and in Gluon, for sm_80 and sm_90. `python -m docs.record types` does so.
 """
 
-from __future__ import annotations
-
 import atexit
 import dataclasses
 import functools

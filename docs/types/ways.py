@@ -1,9 +1,6 @@
 """The ways to say an entry of the type table in Triton, each with a kernel of one tile."""
 
-from __future__ import annotations
-
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +15,7 @@ from . import dot, gluon, inline
 
 #: What Triton calls the accumulators' types.
 SUMS = {"f16": tl.float16, "f32": tl.float32, "f64": tl.float64, "s32": tl.int32}
+_ENTRIES = frozenset(TABLE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,12 +195,7 @@ def _repeats(entry: Entry, operand: str) -> tuple[int, int]:
 
 
 def mma_sync_says(entry: Entry) -> bool:
-    return entry.instruction != "wgmma" and _part(entry) in _entries()
-
-
-@functools.cache
-def _entries() -> frozenset[Entry]:
-    return frozenset(TABLE)
+    return entry.instruction != "wgmma" and _part(entry) in _ENTRIES
 
 
 def mma_sync_words(entry: Entry) -> str:
@@ -234,10 +227,6 @@ def mma_sync_arguments(entry: Entry) -> tuple:
 
 def wgmma_says(entry: Entry) -> bool:
     return entry.instruction == "wgmma" and not entry.a_in_registers and _powers_of_two(entry)
-
-
-def wgmma_words(entry: Entry) -> str:
-    return "inline `wgmma`"
 
 
 def wgmma_arguments(entry: Entry) -> tuple:
@@ -282,7 +271,7 @@ GLUON = (
         "mma.sync", inline.mma_sync_kernel, mma_sync_says, mma_sync_words, mma_sync_arguments,
         in_registers=True,
     ),
-    Way("wgmma", inline.wgmma_kernel, wgmma_says, wgmma_words, wgmma_arguments),
+    Way("wgmma", inline.wgmma_kernel, wgmma_says, lambda _: "inline `wgmma`", wgmma_arguments),
 )  # fmt: skip
 
 

@@ -34,6 +34,16 @@ def problem(M, N, K, layout="NT", offset=0):
     return Problem.of(*operands, device=DEVICES[90]), operands
 
 
+SMALL = problem(64, 64, 64)[0]
+
+
+def uninterpreted(code, *arguments):
+    """What a process that does not interpret prints."""
+    env = os.environ | {"TRITON_INTERPRET": "0", "PYTHONPATH": str(ROOT)}
+    words = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(words, env=env, cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout
+
+
 #: In a process that does not interpret: with real tensors, does Triton find all in the cache?
 LOOKS = """
 import triton
@@ -74,10 +84,7 @@ def test_a_launch_finds_what_workers_compiled(tmp_path, monkeypatch):
     assert all(0 < r.shared <= DEVICES[90].shared for r in results[:3])
     assert results[3].error.endswith("bytes of shared memory; sm_90 has 232448")
     assert "power of 2" in results[4].error
-    env = os.environ | {"TRITON_INTERPRET": "0", "PYTHONPATH": str(ROOT)}
-    words = [sys.executable, "-c", LOOKS]
-    run = subprocess.run(words, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert run.stdout == "3 True\n", run.stderr
+    assert uninterpreted(LOOKS) == "3 True\n"
 
 
 #: In a process that does not interpret: what Triton's cache calls kernels that are prepared in some
@@ -101,11 +108,7 @@ print(json.dumps([keys, sorted(twice)], sort_keys=True))
 
 
 def test_names_in_the_cache_do_not_depend_on_what_was_compiled_before():
-    env = os.environ | {"TRITON_INTERPRET": "0", "PYTHONPATH": str(ROOT)}
-    said = []
-    for step in ("1", "-1"):
-        words = [sys.executable, "-c", NAMES, step]
-        said.append(subprocess.check_output(words, env=env, cwd=ROOT, text=True))
+    said = [uninterpreted(NAMES, step) for step in ("1", "-1")]
     keys, twice = json.loads(said[0])
     assert len(keys) > 15 and said[0] == said[1]
     assert not twice
@@ -141,13 +144,12 @@ while True:
 def test_a_worker_that_ends_or_takes_too_long_is_replaced(monkeypatch):
     monkeypatch.setattr(pool, "_PROGRAM", STAND_IN)
     monkeypatch.setattr(pool, "LIMIT", 3.0)
-    asked, _ = problem(64, 64, 64)
     with pool.Compilers(1) as compilers:
         ends, sleeps = (
-            compilers.submit((name, asked, Config(64, 64, 64))).result()
+            compilers.submit((name, SMALL, Config(64, 64, 64))).result()
             for name in ("ends", "sleeps")
         )
-        answer = compilers.submit(("answers", asked, Config(64, 64, 64))).result()
+        answer = compilers.submit(("answers", SMALL, Config(64, 64, 64))).result()
     assert answer == "compiled"
     assert ends.error == "the compiler ended with status 9: out of registers"
     assert sleeps.error == "the compiler took more than 3 s"
@@ -157,9 +159,8 @@ def test_modules_of_the_current_directory_are_not_imported(tmp_path, monkeypatch
     for name in ("torch", "triton", "tritemm", "pickle"):
         (tmp_path / f"{name}.py").write_text("open('executed', 'w')")
     monkeypatch.chdir(tmp_path)
-    asked, _ = problem(64, 64, 64)
     with pool.Compilers(1) as compilers:
-        result = compilers.submit(("naive", asked, Config(32, 32, 32))).result()
+        result = compilers.submit(("naive", SMALL, Config(32, 32, 32))).result()
     assert result.error is None
     assert not (tmp_path / "executed").exists()
 
@@ -168,18 +169,16 @@ def test_a_worker_that_does_not_start_says_so(monkeypatch):
     monkeypatch.setattr(pool, "_PROGRAM", "raise SystemExit('no such thing')")
     with pytest.raises(RuntimeError, match="did not start: status 1: no such thing"):
         pool.Worker().ask(len, "ab")
-    asked, _ = problem(64, 64, 64)
     with pool.Compilers(1) as compilers:
-        result = compilers.submit(("naive", asked, Config(32, 32, 32))).result()
+        result = compilers.submit(("naive", SMALL, Config(32, 32, 32))).result()
     assert "did not start" in result.error
 
 
 def test_closing_drops_what_was_not_begun():
-    asked, _ = problem(64, 64, 64)
     begin = time.monotonic()
     with pool.Compilers(1) as compilers:
-        futures = [compilers.submit(("tiled", asked, Config(64, 64, 64)))]
-        futures += [compilers.submit(("tiled", asked, Config(64, 32, k))) for k in (16, 32, 64)]
+        futures = [compilers.submit(("tiled", SMALL, Config(64, 64, 64)))]
+        futures += [compilers.submit(("tiled", SMALL, Config(64, 32, k))) for k in (16, 32, 64)]
     assert time.monotonic() - begin < 30
     assert futures[-1].cancelled() and isinstance(futures[-1], Future)
 
@@ -207,10 +206,9 @@ def test_workers_that_start_keep_nobody():
 
 def test_closing_ends_a_worker_that_starts(monkeypatch):
     monkeypatch.setattr(pool, "_PROGRAM", "import time; time.sleep(600)")
-    asked, _ = problem(64, 64, 64)
     for pause in (0, 0.3):
         compilers = pool.Compilers(8)
-        futures = [compilers.submit(("naive", asked, Config(32, 32, 2**k))) for k in range(8)]
+        futures = [compilers.submit(("naive", SMALL, Config(32, 32, 2**k))) for k in range(8)]
         time.sleep(pause)
         begin = time.monotonic()
         compilers.close()

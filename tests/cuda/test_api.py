@@ -9,10 +9,9 @@ import torch
 
 import cuda_reference
 import tritemm
-from cuda_reference import loader
-from cuda_reference.kernel import Call
 from cuda_reference.rungs import RUNGS
-from tests.cuda.test_reference import FP16, FP32, HOPPER, FakeStream, operands, rungs
+from tests.cuda.test_reference import FP16, FP32, operands, rungs
+from tests.dispatch.choosing import H200
 from tests.harness import DEVICE, Guarded
 from tritemm import Config, budget
 from tritemm.problem import Device
@@ -39,24 +38,11 @@ def test_the_import_looks_for_no_compiler():
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
-class Library:
-    """Stands for the compiled .cu: counts launches, and writes a one to the first element."""
-
-    def __init__(self):
-        self.calls = []
-
-    def launch(self, pointer):
-        self.calls.append(Call.from_buffer_copy(pointer._obj))
-
-
 @pytest.fixture
-def library(monkeypatch):
-    """Tensors on the CPU pass as an H200's, and no kernel runs."""
-    library = Library()
-    monkeypatch.setattr(loader, "library", lambda name, arch: library)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: FakeStream(7))
-    monkeypatch.setattr(Device, "of", staticmethod(lambda device: HOPPER))
-    return library
+def as_h200(library, monkeypatch):
+    """Tensors on the CPU pass as an H200's, and no kernel runs; the calls of the library."""
+    monkeypatch.setattr(Device, "of", staticmethod(lambda device: H200))
+    return library.calls
 
 
 def zeros(*shape, dtype=FP16):
@@ -71,7 +57,7 @@ def refused(error, message, a=A, b=W.mT, kernel="mma_base", **options):
         cuda_reference.matmul(a, b, kernel=kernel, **options)
 
 
-def test_what_is_no_product(library):
+def test_what_is_no_product(as_h200):
     refused(TypeError, "a must be a Tensor, not list", a=[[1.0]])
     refused(
         ValueError, "a has 3 dimensions; .*: call it for each, or use tritemm", a=zeros(2, 64, 32)
@@ -82,10 +68,10 @@ def test_what_is_no_product(library):
     refused(RuntimeError, "on the same device, but a is on cpu and b on meta", b=meta)
     refused(RuntimeError, "b requires a gradient, .*tritemm.matmul", b=W.mT.requires_grad_())
     refused(ValueError, "torch.sparse_coo", a=A.to_sparse())
-    assert library.calls == []
+    assert as_h200 == []
 
 
-def test_what_no_result_can_be_written_to(library):
+def test_what_no_result_can_be_written_to(as_h200):
     refused(ValueError, r"out is \[64, 47\]; it should be \[64, 48\]", out=zeros(64, 47))
     refused(
         ValueError, "c is fp32; this kernel writes the type of a", out=zeros(64, 48, dtype=FP32)
@@ -94,10 +80,10 @@ def test_what_no_result_can_be_written_to(library):
     refused(ValueError, "rows of out overlap, 0 elements apart", out=zeros(48).expand(64, 48))
     square, w = zeros(64, 64), zeros(64, 64)
     refused(ValueError, "out shares memory with a or b", a=square, b=w.mT, out=w)
-    assert library.calls == []
+    assert as_h200 == []
 
 
-def test_what_the_rung_refuses_and_who_does_not(library):
+def test_what_the_rung_refuses_and_who_does_not(as_h200):
     fp32 = {"a": A.float(), "b": W.mT.float()}
     refused(
         ValueError,
@@ -109,7 +95,7 @@ def test_what_the_rung_refuses_and_who_does_not(library):
     refused(ValueError, 'row stride of a is 70 bytes; .*; kernel="wgmma_m64n8k16" can', a=wide)
     options = {"kernel": "wgmma_tma", "accumulate": FP16}
     refused(ValueError, 'accumulator is fp16; .*; kernel="mma_async_stage4" can', **options)
-    assert library.calls == []
+    assert as_h200 == []
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")
@@ -121,7 +107,7 @@ def test_on_the_cpu_the_reason_is_said():
         )
 
 
-def test_which_kernel(library):
+def test_which_kernel(as_h200):
     refused(ValueError, "no rung is called 'tma'; there are simt_naive, ", kernel="tma")
     refused(TypeError, "not int", kernel=3)
     triton = tritemm.ladder()[0]
@@ -130,43 +116,39 @@ def test_which_kernel(library):
         cuda_reference.matmul(A, W.mT, kernel=kernel)
     with pytest.raises(TypeError, match="kernel"):
         cuda_reference.matmul(A, W.mT)
-    assert len(library.calls) == 2
+    assert len(as_h200) == 2
 
 
-def test_which_config(library):
+def test_which_config(as_h200):
     first, second = RUNGS[10].configs(None)
     fields = {"BLOCK_M": 256, "BLOCK_N": 128, "BLOCK_K": 32, "num_warps": 8, "GROUP_M": 3}
     for config in (None, first, second, fields | {"ORDER": "linear"}):
         cuda_reference.matmul(A, W.mT, kernel="mma_base", config=config)
-    assert [(call.order, call.group) for call in library.calls] == [
-        (1, 16),
-        (1, 16),
-        (0, 16),
-        (0, 3),
-    ]
+    asked = [(call.order, call.group) for call in as_h200]
+    assert asked == [(1, 16), (1, 16), (0, 16), (0, 3)]
     refused(ValueError, r'"mma_base" cannot run this config: Config\(BLOCK_M=128.*; it has Config',
             config=Config(128, 128, 32))  # fmt: skip
     refused(ValueError, "config has no field 'BLOCK'", config={"BLOCK": 1})
 
 
-def test_what_is_passed_on(library):
+def test_what_is_passed_on(as_h200):
     out = zeros(64, 48)
     before = out._version
     assert cuda_reference.matmul(A, W.mT, kernel="mma_base", out=out, accumulate=FP16) is out
-    (call,) = library.calls
+    (call,) = as_h200
     assert (call.M, call.N, call.K, call.accumulate, call.stream) == (64, 48, 32, 1, 7)
     assert call.c == out.data_ptr() and out._version == before + 1
     c = cuda_reference.matmul(A, W.mT, kernel="mma_base")
-    assert (c.shape, c.dtype) == ((64, 48), FP16) and library.calls[1].accumulate == 0
+    assert (c.shape, c.dtype) == ((64, 48), FP16) and as_h200[1].accumulate == 0
 
 
-def test_an_empty_product_launches_nothing(library):
+def test_an_empty_product_launches_nothing(as_h200):
     for M, N, K in ((0, 48, 32), (64, 0, 32), (64, 48, 0), (0, 0, 0)):
         out = zeros(M, N) + 1
         c = cuda_reference.matmul(zeros(M, K), zeros(N, K).mT, kernel="mma_base", out=out)
         assert c.shape == (M, N) and not c.any()
     refused(ValueError, "a is fp32", a=zeros(64, 0, dtype=FP32), b=zeros(0, 48, dtype=FP32))
-    assert library.calls == []
+    assert as_h200 == []
 
 
 # On a GPU

@@ -5,17 +5,17 @@ second run compiles nothing. TRITEMM_SWEEP=all compiles the tables of WGMMA for 
 """
 
 import json
+import re
 
 import pytest
 
 from cuda_reference import cubin, loader, source, toolkit
 from cuda_reference.__main__ import main
 from cuda_reference.rungs import RUNGS
-from tests.harness import needs_nvcc
 from tests.sweep import EVERY
 from tritemm.compile import sass
 
-pytestmark = [pytest.mark.host, pytest.mark.once]
+pytestmark = [pytest.mark.host, pytest.mark.once, pytest.mark.usefixtures("nvcc")]
 
 SOURCES = [
     pytest.param(name, arch, id=f"{name}-sm_{arch}")
@@ -24,11 +24,6 @@ SOURCES = [
 ]
 every_source = pytest.mark.parametrize(("name", "arch"), SOURCES)
 LADDER = {kernel.name for kernel in RUNGS}
-
-
-@pytest.fixture(autouse=True)
-def _compiler():
-    needs_nvcc()
 
 
 def faults(code: cubin.Cubin) -> list[str]:
@@ -56,16 +51,16 @@ def faults(code: cubin.Cubin) -> list[str]:
     return found
 
 
-def few_of(name) -> bool:
-    """Tables of WGMMA, whose instructions differ in N alone, unless all is swept."""
+def flags_of(name) -> tuple[str, ...]:
+    """Of tables of WGMMA, whose instructions differ in N alone, a few N, unless all is swept."""
     included = source.files_of(source.path_of(name))
-    return not EVERY and any(file.name == "one_wgmma.cuh" for file in included)
+    few = not EVERY and any(file.name == "one_wgmma.cuh" for file in included)
+    return cubin.FEW_N if few else cubin.FLAGS
 
 
 @every_source
 def test_machine_code(name, arch):
-    flags = cubin.FEW_N if few_of(name) else cubin.FLAGS
-    code = cubin.compile_cubin(name, arch, flags)
+    code = cubin.compile_cubin(name, arch, flags_of(name))
     assert code.functions
     assert faults(code) == []
 
@@ -88,16 +83,14 @@ def test_signs_are_mnemonics_that_the_tool_knows(name, arch):
 
 # The checks above can fail: each of these has the fault that it is checked for.
 
-FAULTY = {
-    "warning": "__global__ void bad_kernel(float* x) { int unused; x[0] = 1; }",
-    "sign": "__global__ void bad_kernel(float* x) { x[0] = 1; }",
-    "stack": """__global__ void bad_kernel(float* x, int i) {
-        float local[64];
-        for (int k = 0; k < 64; ++k) local[k] = x[k];
-        local[i] = 2;
-        for (int k = 0; k < 64; ++k) x[k] = local[k * i % 64];
-    }""",
-}
+WARNED = "__global__ void bad_kernel(float* x) { int unused; x[0] = 1; }"
+STORES = "__global__ void bad_kernel(float* x) { x[0] = 1; }"
+STACK = """__global__ void bad_kernel(float* x, int i) {
+    float local[64];
+    for (int k = 0; k < 64; ++k) local[k] = x[k];
+    local[i] = 2;
+    for (int k = 0; k < 64; ++k) x[k] = local[k * i % 64];
+}"""
 
 
 @pytest.fixture
@@ -115,19 +108,18 @@ def compile_text(tmp_path, monkeypatch):
     LADDER.remove("bad")
 
 
-def test_a_warning_is_a_fault(compile_text):
-    (fault,) = faults(compile_text(FAULTY["warning"]))
-    assert fault.startswith("nvcc says: ") and '"unused"' in fault
-
-
-def test_a_missing_and_a_forbidden_sign_are_faults(compile_text):
-    found = faults(compile_text(FAULTY["sign"], "sm_80: HMMA, STG, no STG"))
-    assert found == ["no HMMA in bad_kernel", "1 STG in bad_kernel"]
-
-
-def test_local_memory_is_a_fault(compile_text):
-    (fault,) = faults(compile_text(FAULTY["stack"]))
-    assert fault.startswith("bad_kernel has 256 bytes of stack, and ")
+@pytest.mark.parametrize(
+    ("text", "signs", "found"),
+    [
+        (WARNED, "STG", ['nvcc says: .*"unused"']),
+        (STORES, "HMMA, STG, no STG", ["no HMMA in bad_kernel$", "1 STG in bad_kernel$"]),
+        (STACK, "STG", ["bad_kernel has 256 bytes of stack, and "]),
+    ],
+    ids=("warning", "signs", "stack"),
+)
+def test_each_fault_is_told(compile_text, text, signs, found):
+    for fault, sentence in zip(faults(compile_text(text, f"sm_80: {signs}")), found, strict=True):
+        assert re.match(sentence, fault, re.DOTALL)
 
 
 def test_what_does_not_compile_is_an_error_with_nvccs_message(compile_text):
@@ -136,11 +128,11 @@ def test_what_does_not_compile_is_an_error_with_nvccs_message(compile_text):
 
 
 def test_machine_code_is_cached(compile_text, monkeypatch):
-    first, asked, tool = compile_text(FAULTY["warning"]), [], cubin.run_tool
+    first, asked, tool = compile_text(WARNED), [], cubin.run_tool
     functions, ptx = first.functions, cubin.compile_ptx("bad", 80)
     monkeypatch.setattr(cubin, "_compile", None)
     monkeypatch.setattr(cubin, "run_tool", lambda *words: asked.append(words[1]) or tool(*words))
-    again = compile_text(FAULTY["warning"])
+    again = compile_text(WARNED)
     assert (again, again.functions, cubin.compile_ptx("bad", 80)) == (first, functions, ptx)
     assert asked == ["-res-usage"] and ".target sm_80" in ptx
 
@@ -148,7 +140,7 @@ def test_machine_code_is_cached(compile_text, monkeypatch):
 def test_an_architecture_that_is_not_known_or_not_signed_is_refused(compile_text):
     with pytest.raises(ValueError, match="architecture '100' is unknown; one of 80, 90a"):
         cubin.compile_cubin("bad", "100")
-    compile_text(FAULTY["sign"])
+    compile_text(STORES)
     with pytest.raises(ValueError, match="bad is for sm_80, as its signs say, not for sm_90a"):
         cubin.compile_cubin("bad", "sm_90")
 
@@ -168,9 +160,8 @@ def test_asm_command(kernel, capsys):
 
 
 def test_asm_command_in_json_and_of_one_function(capsys):
-    assert (
-        main(["asm", RUNGS[0].name, "--sm", "80", "--function", "float", "--json", "--sass"]) == 0
-    )
+    words = ["--sm", "80", "--function", "float", "--json", "--sass"]
+    assert main(["asm", RUNGS[0].name, *words]) == 0
     code = json.loads(capsys.readouterr().out)
     assert "ptx" not in code
     assert (code["name"], code["arch"], code["warnings"]) == (RUNGS[0].name, "80", "")
@@ -197,7 +188,7 @@ def test_build_command_without_a_gpu_says_what_it_does(monkeypatch, capsys):
 
 
 def test_build_command_shows_every_error(compile_text, monkeypatch, capsys):
-    compile_text(FAULTY["sign"])
+    compile_text(STORES)
     text = (source.ROOT / "bad.cu").read_text()
     for name in ("worse", "worst"):
         (source.ROOT / f"{name}.cu").write_text(text.replace("x[0]", name))

@@ -7,7 +7,6 @@ ones that run on a GPU; the order of threads and copies is not.
 
 import ctypes
 import shutil
-import subprocess
 
 import pytest
 import torch
@@ -15,8 +14,10 @@ import torch
 from cuda_reference import source
 from cuda_reference.kernel import ACCUMULATORS, TYPES, Call
 from cuda_reference.rungs import RUNGS
-from tests.cuda.test_reference import HOPPER, operands, tile_of
-from tests.harness import Guarded, needs_nvcc
+from tests.cuda import emulator
+from tests.cuda.test_reference import operands, tile_of
+from tests.dispatch.choosing import H200
+from tests.harness import Guarded
 from tritemm import budget
 from tritemm.problem import Problem, short_name
 
@@ -29,28 +30,18 @@ rungs = pytest.mark.parametrize("name", [k.name for k in RUNGS if k.name.startsw
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
     """A rung's `launch`, for the CPU."""
-    include = needs_nvcc().root / "include"
     folder = tmp_path_factory.mktemp("emulated")
-    for place in (source.INCLUDE, source.ROOT.parent / "tests" / "cuda" / "emulator"):
-        for file in place.iterdir():
+    for place in (source.INCLUDE, emulator.FOLDER):
+        for file in place.glob("*.*h"):
             shutil.copy(file, folder)
-    gcc = ["g++", "-std=c++17", "-O1", "-w", "-fPIC", "-I", str(folder), "-I", str(include)]
-    header = folder / "block.h"  # compiled ahead: most of what each rung takes
-    subprocess.run([*gcc, "-x", "c++-header", "-o", f"{header}.gch", str(header)], check=True)
-    made = {}
+    library = emulator.compiler(folder, "block.h", "-O1")
 
     def launch(name):
-        if name not in made:
-            text = (source.ROOT / f"{name}.cu").read_text()
-            text = text.replace("extern __shared__ uint4 shared[];", "")
-            (folder / f"{name}.cpp").write_text(text.replace("__shared__", "static"))
-            library = folder / f"{name}.so"
-            command = [*gcc, "-shared", "-include", str(header), "-o", str(library),
-                       str(folder / f"{name}.cpp")]  # fmt: skip
-            subprocess.run(command, check=True)
-            made[name] = ctypes.CDLL(str(library)).launch
-            made[name].restype = ctypes.c_char_p
-        return made[name]
+        text = (source.ROOT / f"{name}.cu").read_text()
+        text = text.replace("extern __shared__ uint4 shared[];", "")
+        found = library(name, text.replace("__shared__", "static")).launch
+        found.restype = ctypes.c_char_p
+        return found
 
     return launch
 
@@ -60,7 +51,7 @@ def multiply(compiled, name, a, b, layout, accumulate=FP32, **guard):
     kernel = next(k for k in RUNGS if k.name == name)
     guarded = Guarded.like((a.shape[0], b.shape[1]), a.dtype, **guard)
     c = guarded.tensor
-    problem = Problem.of(a, b, c, accumulate=accumulate, device=HOPPER)
+    problem = Problem.of(a, b, c, accumulate=accumulate, device=H200)
     assert kernel.why_not(problem) is None
     b_major = kernel.readable.layout(problem)[1]
     assert b_major == layout[1] or problem.K == 1  # then it is stored both ways

@@ -7,7 +7,6 @@ registers, and numbers those of D (`tests/cuda/emulator/instruction.h`).
 import ctypes
 import re
 import shutil
-import subprocess
 
 import pytest
 import torch
@@ -16,8 +15,8 @@ from cuda_reference import source
 from cuda_reference.types.fragments import fragment, places
 from cuda_reference.types.run import Operands
 from cuda_reference.types.table import BITS, TABLE
+from tests.cuda import emulator
 from tests.cuda.test_fragments import as_stored, elements_held, sizes
-from tests.harness import needs_nvcc
 
 pytestmark = [pytest.mark.host, pytest.mark.once]
 
@@ -59,32 +58,21 @@ def replaced(text):
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
     """The library of a file of types/, for the CPU."""
-    include = needs_nvcc().root / "include"
     folder = tmp_path_factory.mktemp("types")
     for file in (*source.INCLUDE.iterdir(), *(source.ROOT / "types").glob("*.cuh")):
         (folder / file.name).write_text(replaced(file.read_text()))
-    for file in (source.ROOT.parent / "tests" / "cuda" / "emulator").glob("*.h"):
+    for file in emulator.FOLDER.glob("*.h"):
         shutil.copy(file, folder)
-    gcc = ["g++", "-std=c++17", "-O0", "-w", "-fPIC", "-DFEW_N",
-           "-I", str(folder), "-I", str(include)]  # fmt: skip
-    header = folder / "instruction.h"  # compiled ahead: most of what each file takes
-    subprocess.run([*gcc, "-x", "c++-header", "-o", f"{header}.gch", str(header)], check=True)
-    made = {}
+    library = emulator.compiler(folder, "instruction.h", "-O0", "-DFEW_N")
 
-    def library(name):
-        if name not in made:
-            file = folder / f"{name.replace('/', '_')}.cpp"
-            file.write_text(replaced(source.path_of(name).read_text()))
-            # Only this one has registers of A.
-            modified = ["-DA_IN_REGISTERS"] if "modifiers" in name else []
-            command = [*gcc, "-shared", *modified, "-include", str(header),
-                       "-o", str(file.with_suffix(".so")), str(file)]  # fmt: skip
-            subprocess.run(command, check=True)
-            made[name] = ctypes.CDLL(str(file.with_suffix(".so")))
-            made[name].run.restype = ctypes.c_char_p
-        return made[name]
+    def run(name):
+        # Only this one has registers of A.
+        modified = ["-DA_IN_REGISTERS"] if "modifiers" in name else []
+        found = library(name, replaced(source.path_of(name).read_text()), *modified)
+        found.run.restype = ctypes.c_char_p
+        return found
 
-    return library
+    return run
 
 
 class Shown:
@@ -123,24 +111,23 @@ def test_threads_hold_what_the_formulas_say(compiled, entry):
         rows, cols = sizes(entry, operand)
         lines = (rows, cols) if by_rows else (cols, rows)
 
-        def registers_of(storage, ld, operand=operand, held=held):
-            found = shown.run(operand, storage, ld)
+        bits = BITS[getattr(entry, operand)]
+        shift = ROUNDED_AWAY * (bits == 32 and operand != "c")
+
+        def registers_of(storage, ld, operand=operand, held=held, shift=shift):
+            found = shown.run(operand, shifted(storage, shift), ld) >> shift
             return found[: shown.threads * held.registers].view(shown.threads, held.registers)
 
-        bits = BITS[getattr(entry, operand)]
-        if bits == 32 and operand != "c":
-            registers_of = rounded_away(registers_of)
         found = elements_held(registers_of, *lines, bits, held.per_register)
         assert found == as_stored(held, by_rows), operand
 
 
-def rounded_away(registers_of):
-    """For tf32, whose low 13 bits are rounded away: an element is 1 << 13 and not 1."""
+#: The low bits that tf32 loses: an element is 1 << 13 and not 1.
+ROUNDED_AWAY = 13
 
-    def registers(storage, ld):
-        return registers_of((storage.view(torch.int32) << 13).view(torch.uint8), ld) >> 13
 
-    return registers
+def shifted(storage, bits):
+    return (storage.view(torch.int32) << bits).view(torch.uint8)
 
 
 @pytest.mark.parametrize("entry", REGISTERS, ids=str)
@@ -169,17 +156,12 @@ def test_shared_memory_holds_what_the_formulas_say(compiled, entry):
         where = [[at[r, c] for c in range(cols)] for r in range(rows)]
         where = torch.tensor(where if by_rows else list(zip(*where, strict=True)))
 
-        def registers_of(storage, ld, operand=operand, where=where, begin=begin):
-            shown.run(operand, storage, ld)
-            byte = shown.shared[begin + where // 8].to(torch.int64) >> where % 8
+        shift = ROUNDED_AWAY * (bits == 32)
+
+        def registers_of(storage, ld, operand=operand, at=where + shift, begin=begin, shift=shift):
+            shown.run(operand, shifted(storage, shift), ld)
+            byte = shown.shared[begin + at // 8].to(torch.int64) >> at % 8
             return byte.view(1, -1)
-
-        if bits == 32:
-            low = registers_of
-
-            def registers_of(storage, ld, low=low, where=where, begin=begin):
-                low((storage.view(torch.int32) << 13).view(torch.uint8), ld)
-                return (shown.shared[begin + where // 8 + 1].to(torch.int64) >> 5).view(1, -1)
 
         ((*found,),) = elements_held(registers_of, *where.shape, bits, 1)
         lines, length = where.shape

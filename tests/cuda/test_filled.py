@@ -4,6 +4,7 @@ import pytest
 
 from cuda_reference import filled, loader
 from cuda_reference.__main__ import main
+from cuda_reference.types.fragments import places
 from cuda_reference.types.show import describe
 
 pytestmark = [pytest.mark.host, pytest.mark.once]
@@ -32,8 +33,6 @@ def test_expected_numbers():
 
 def test_b_lies_as_the_example_says():
     """In shared memory, by columns: 0, 8, 16, ... 56, then 1; from 64 on the next core matrix."""
-    from cuda_reference.types.fragments import places
-
     _, b = filled.operands()
     at = places(filled.ENTRIES["col"], "b")
     order = sorted(at, key=at.get)
@@ -51,9 +50,7 @@ def test_it_is_the_example_of_one_rung(capsys):
 
 
 @pytest.mark.gpu
-def test_the_command_prints_them(capsys):
-    if reason := loader.unavailable():
-        pytest.skip(reason)
+def test_the_command_prints_them(loads, capsys):
     if loader.architecture() != "90a":
         pytest.skip("wgmma needs compute capability 9.0")
     assert main(["run", filled.RUNG, "--filled"]) == 0

@@ -8,9 +8,9 @@ import torch
 
 from cuda_reference import loader, source
 from cuda_reference.__main__ import main
+from cuda_reference.types import show
 from cuda_reference.types.fragments import fragment, ldmatrix, places
 from cuda_reference.types.run import Operands
-from cuda_reference.types.show import check, describe
 from cuda_reference.types.table import BITS, TABLE, find, held_by
 
 pytestmark = [pytest.mark.host, pytest.mark.once]
@@ -178,7 +178,7 @@ def test_run_prints_who_holds_what_without_a_gpu(file, capsys, monkeypatch):
     assert main(["run", file]) == 2
     said = capsys.readouterr()
     first = held_by(file)[0]
-    assert said.out == describe(first) + "\n" and "CUDA" in said.err
+    assert said.out == show.describe(first) + "\n" and "CUDA" in said.err
     assert first.text in said.out and max(map(len, said.out.splitlines())) <= 100
     for operand in "ABC":
         assert re.search(rf"^{operand}, ", said.out, re.MULTILINE)
@@ -191,14 +191,14 @@ def test_run_prints_the_entry_that_is_asked_for(capsys, monkeypatch):
     out = capsys.readouterr().out
     assert out.startswith(f"{name}: D[16 x 8] = A[16 x 16] B[16 x 8] + C\n")
     assert "\n  row 9     T4 a1 " in out and "\n  row 9     T4 c2,c3 " in out
-    for file, message in (("types/mma_f16", "no instruction"), ("types/mma_s8", "is in types/mma")):
-        entry = "nothing" if file == "types/mma_f16" else name
-        assert main(["run", file, "--entry", entry]) == 2
+    for words, message in (
+        (["types/mma_f16", "--entry", "nothing"], "no instruction"),
+        (["types/mma_s8", "--entry", name], "is in types/mma"),
+        (["types/loads"], "types/loads multiplies nothing"),
+        (["types/nothing"], "no CUDA source is called 'types/nothing'"),
+    ):
+        assert main(["run", *words]) == 2
         assert message in capsys.readouterr().err
-    assert main(["run", "types/loads"]) == 2
-    assert "types/loads multiplies nothing" in capsys.readouterr().err
-    assert main(["run", "types/nothing"]) == 2
-    assert "no CUDA source is called 'types/nothing'" in capsys.readouterr().err
 
 
 # On a GPU
@@ -206,9 +206,7 @@ def test_run_prints_the_entry_that_is_asked_for(capsys, monkeypatch):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("file", FILES)
-def test_run_checks_the_result(file, capsys):
-    if reason := loader.unavailable():
-        pytest.skip(reason)
+def test_run_checks_the_result(loads, file, capsys):
     if not loader.runs_on(file, loader.architecture()):
         pytest.skip(f"{file} is for {' and '.join(source.architectures(file))}")
     assert main(["run", file]) == 0
@@ -216,13 +214,11 @@ def test_run_checks_the_result(file, capsys):
 
 
 @pytest.mark.gpu
-def test_a_wrong_result_is_told(monkeypatch):
-    if reason := loader.unavailable():
-        pytest.skip(reason)
-    from cuda_reference.types import show
-
+def test_a_wrong_result_is_told(loads, monkeypatch):
     monkeypatch.setattr(show, "multiply", lambda entry, a, b, c, source: c + 1)
-    assert re.fullmatch(r"\d+ of 256 elements of D are wrong", check(TABLE[0], TABLE[0].source))
+    assert re.fullmatch(
+        r"\d+ of 256 elements of D are wrong", show.check(TABLE[0], TABLE[0].source)
+    )
 
 
 #: What is loaded, and an entry and an operand whose fragment it fills; None: of ldmatrix.
@@ -281,9 +277,7 @@ def as_stored(held, by_rows):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", [*LOADS, *MATRICES])
-def test_a_device_s_fragments(name):
-    if reason := loader.unavailable():
-        pytest.skip(reason)
+def test_a_device_s_fragments(loads, name):
     if name in MATRICES:
         count, trans = MATRICES[name]
         held, by_rows, rows, cols, bits = ldmatrix(count, trans), True, 8 * count, 8, 16

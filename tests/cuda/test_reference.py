@@ -1,15 +1,13 @@
 """The CUDA rungs: registry, headers, refusals, loader and tool anywhere; correctness on a GPU."""
 
 import ctypes
-import dataclasses
 import json
 import re
-import threading
 
 import pytest
 import torch
 
-from cuda_reference import loader, source, toolkit
+from cuda_reference import loader, source
 from cuda_reference.__main__ import main
 from cuda_reference.kernel import (
     ACCUMULATORS,
@@ -21,16 +19,15 @@ from cuda_reference.kernel import (
     Readable,
 )
 from cuda_reference.rungs import RUNGS
+from tests.dispatch.choosing import A100, H200
 from tests.harness import DEVICE, Guarded, operand, run
 from tests.kernels.test_kernels import shapes
 from tools import sanitize
 from tritemm import budget, plan
-from tritemm.problem import INTERPRETER, Device, Problem, short_name
+from tritemm.problem import INTERPRETER, Problem, short_name
 
 pytestmark = pytest.mark.host
 
-HOPPER = Device("H200", (9, 0), 132, 227 * 1024)
-AMPERE = Device("A100", (8, 0), 108, 163 * 1024)
 FP16, BF16, FP32 = torch.float16, torch.bfloat16, torch.float32
 
 rungs = pytest.mark.parametrize("kernel", RUNGS, ids=lambda kernel: kernel.name)
@@ -87,31 +84,26 @@ def test_every_source_says_what_it_is_compiled_for(name):
     assert "90a" in source.architectures(name)
 
 
-def test_call_is_laid_out_as_abi_cuh_says():
-    text = (source.INCLUDE / "abi.cuh").read_text()
+def fields_of(text, struct):
+    """(name, type) of a struct's fields, as ctypes has them; what is no integer is a pointer."""
     text = re.sub(r"//.*", "", text)
-    body = re.search(r"struct Call \{(.*?)\};", text, re.DOTALL).group(1)
-    ctype = {
-        "const void*": ctypes.c_void_p,
-        "void*": ctypes.c_void_p,
-        "cudaStream_t": ctypes.c_void_p,
-        "int64_t": ctypes.c_int64,
-        "int32_t": ctypes.c_int32,
-    }
-    fields = []
+    body = re.search(rf"struct {struct} \{{(.*?)\}};", text, re.DOTALL).group(1)
+    integers = {"int64_t": ctypes.c_int64, "int32_t": ctypes.c_int32}
     for line in filter(None, map(str.strip, body.split(";"))):
         type_, names = re.fullmatch(r"((?:const )?\w+\*?) (.*)", line).groups()
-        fields += [(name.strip(), ctype[type_]) for name in names.split(",")]
-    assert fields == Call._fields_
+        for name in names.split(","):
+            yield name.strip(), integers.get(type_, ctypes.c_void_p)
+
+
+def test_call_is_laid_out_as_abi_cuh_says():
+    text = (source.INCLUDE / "abi.cuh").read_text()
+    assert list(fields_of(text, "Call")) == Call._fields_
     for name, values in (("Type", TYPES), ("Order", ORDERS)):
         enum = re.search(rf"enum {name} : int32_t \{{(.*?)\}}", text).group(1)
         written = dict(word.split(" = ") for word in enum.strip().split(", "))
         known = {short_name(k) if name == "Type" else k: v for k, v in values.items()}
         assert {k.upper(): str(v) for k, v in known.items()} == written
-    assert (
-        f"fp32 = {ACCUMULATORS[FP32]}, fp16 = {ACCUMULATORS[FP16]}"
-        in (source.INCLUDE / "abi.cuh").read_text()
-    )
+    assert f"fp32 = {ACCUMULATORS[FP32]}, fp16 = {ACCUMULATORS[FP16]}" in text
 
 
 # Refusals
@@ -124,13 +116,17 @@ def meta(rows, cols, dtype=FP16, layout="N", pitch=None):
     return torch.empty(rows, pitch or cols, dtype=dtype, device="meta")[:, :cols]
 
 
-def problem_of(a=None, b=None, c=None, device=HOPPER, **options):
+def problem_of(a=None, b=None, c=None, device=H200, **options):
     a = meta(64, 32) if a is None else a
     b = meta(32, 48, a.dtype, "T") if b is None else b
     c = meta(64, 48, a.dtype) if c is None else c
     return Problem.of(a, b, c, device=device, **options)
 
 
+BATCH = {
+    name: torch.empty(3, rows, cols, dtype=FP16, device="meta")
+    for name, rows, cols in (("a", 64, 32), ("b", 32, 48), ("c", 64, 48))
+}
 #: What is refused by all, by those that want 16-byte rows, by those that need Hopper.
 REFUSED = {
     "the tensors are on the CPU": ("", {"device": INTERPRETER}),
@@ -150,7 +146,8 @@ REFUSED = {
     "K is 2147483648; .* split K": (
         "hopper", {"a": meta(1, 2**31), "b": meta(2**31, 1, layout="T"), "c": meta(1, 1)},
     ),
-    "WGMMA needs compute capability 9.0; A100 has 8.0": ("hopper", {"device": AMPERE}),
+    "3 matrices; this kernel multiplies one, so call it for each$": ("", BATCH),
+    "WGMMA needs compute capability 9.0; .*A100.* has 8.0": ("hopper", {"device": A100}),
 }  # fmt: skip
 
 
@@ -169,10 +166,8 @@ def test_refusals(kernel, sentence):
 def test_rows_too_far_apart(kernel):
     """Refused by the tiled classic rungs alone, and only if there are two rows."""
     far = FARTHEST
-    assert (
-        f"farthest = int64_t{{1}} << {far.bit_length() - 1};"
-        in (source.INCLUDE / "tile.cuh").read_text()
-    )
+    text = (source.INCLUDE / "tile.cuh").read_text()
+    assert f"farthest = int64_t{{1}} << {far.bit_length() - 1};" in text
     reason = kernel.why_not(problem_of(a=meta(64, 32, pitch=far)))
     if kernel.readable.aligned and not kernel.readable.hopper:
         assert reason and f"the rows of a are {far} elements apart" in reason
@@ -193,13 +188,6 @@ def test_what_is_not_refused(kernel):
     assert by_rows is None or by_rows.endswith("b = b.mT.contiguous().mT")
 
 
-def test_one_matrix_at_a_time():
-    a, b, c = (torch.empty(shape, dtype=FP16, device="meta") for shape in
-               ((3, 64, 32), (3, 32, 48), (3, 64, 48)))  # fmt: skip
-    reason = RUNGS[0].why_not(problem_of(a, b.mT.contiguous().mT, c))
-    assert reason == "3 matrices; this kernel multiplies one, so call it for each"
-
-
 def test_an_accumulator_that_a_type_does_not_have():
     limits = Readable(types=(FP16, BF16))
     reason = limits(problem_of(a=meta(64, 32, BF16), accumulate=FP16))
@@ -213,215 +201,39 @@ def test_the_layout_is_one_that_can_be_read():
     assert both.layout(problem_of(b=meta(32, 48))) == "NN"
 
 
-# The loader
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A folder in place of cuda_reference/ with one.cu, which includes shared.cuh."""
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(source, "ROOT", tmp_path)
-    monkeypatch.setattr(source, "INCLUDE", tmp_path / "include")
-    monkeypatch.setattr(toolkit, "nvcc", lambda: toolkit.Nvcc(tmp_path, tmp_path, "13.0.88"))
-    (tmp_path / "include").mkdir()
-    (tmp_path / "include" / "shared.cuh").write_text('#include "deeper.cuh"\n')
-    (tmp_path / "include" / "deeper.cuh").write_text("constexpr int TWO = 2;\n")
-    (tmp_path / "include" / "other.cuh").write_text("constexpr int THREE = 3;\n")
-    (tmp_path / "one.cu").write_text(
-        "/* one: first.\n\n   Signs   sm_80: HMMA; sm_90: HGMMA, no HMMA\n*/\n"
-        '#include "shared.cuh"\n'
-    )
-    return tmp_path
-
-
-@pytest.fixture
-def builder(monkeypatch):
-    """Compiling is writing a file here; the list of what was compiled."""
-    made = []
-
-    def compile_(name, arch, library):
-        made.append((name, arch))
-        library.write_text(arch)
-
-    monkeypatch.setattr(loader, "_compile", compile_)
-    return made
-
-
-def test_names_and_headers_of_sources(folder):
-    (folder / "types").mkdir()
-    (folder / "types" / "two.cu").write_text("/* two: second. */")
-    assert source.names() == ["one", "types/two"]
-    assert source.opening_comment(folder / "types" / "two.cu") == "two: second."
-    assert source.architectures("one") == ("80", "90a")
-    with pytest.raises(ValueError, match="no CUDA source is called 'three'; there are one, types"):
-        source.path_of("three")
-
-
-def test_a_change_of_what_is_included_is_a_change(folder, monkeypatch):
-    def print_of(arch="90a", flags=toolkit.FLAGS):
-        return toolkit.fingerprint(folder / "one.cu", arch, flags)
-
-    first = print_of()
-    assert print_of() == first
-    (folder / "include" / "other.cuh").write_text("constexpr int THREE = 4;\n")
-    assert print_of() == first
-    others = {print_of("80"), print_of(flags=(*toolkit.FLAGS, "-G"))}
-    (folder / "include" / "deeper.cuh").write_text("constexpr int TWO = 3;\n")
-    others.add(print_of())
-    monkeypatch.setattr(toolkit, "nvcc", lambda: toolkit.Nvcc(folder, folder, "13.1.0"))
-    others.add(print_of())
-    assert len(others | {first}) == 5
-
-
-def test_nothing_is_built_twice(folder, builder):
-    library = loader._build("one", "90a")
-    assert library.parent == folder / "cache" and library.name.startswith("one-sm_90a-")
-    assert loader._build("one", "90a") == library
-    assert loader._build("one", "80") != library
-    assert builder == [("one", "90a"), ("one", "80")]
-    (folder / "include" / "shared.cuh").write_text("")
-    assert loader._build("one", "90a") != library
-    assert len(builder) == 3
-
-
-def test_threads_wait_for_the_one_that_builds(folder, monkeypatch):
-    made = []
-    both_started = threading.Barrier(2)
-
-    def compile_(name, arch, library):
-        made.append(name)
-        threading.Event().wait(0.2)
-        library.write_text("")
-
-    def build():
-        both_started.wait()
-        loader._build("one", "90a")
-
-    monkeypatch.setattr(loader, "_compile", compile_)
-    threads = [threading.Thread(target=build) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert made == ["one"]
-
-
-def test_building_several_shows_progress_and_keeps_each_error(folder, monkeypatch, capsys):
-    for name in ("two", "three"):
-        (folder / f"{name}.cu").write_text((folder / "one.cu").read_text())
-
-    def compile_(name, arch, library):
-        if name == "two":
-            raise RuntimeError("two does not compile: error: expected a ';'")
-        library.write_text("")
-
-    monkeypatch.setattr(loader, "_compile", compile_)
-    monkeypatch.setattr(loader, "architecture", lambda: "90a")
-    failed = loader.build(["one", "two", "three"], jobs=2)
-    assert failed == {"two": "two does not compile: error: expected a ';'"}
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 3 and all(line.startswith("building for sm_90a: ") for line in lines)
-    assert any(line.endswith("two failed") for line in lines)
-
-
-def test_hopper_sources_are_not_built_for_other_gpus(folder, builder, monkeypatch):
-    text = (folder / "one.cu").read_text()
-    (folder / "two.cu").write_text(text.replace("sm_80: HMMA; ", ""))
-    for arch, expected in (("90a", {"one", "two"}), ("86", {"one"})):
-        monkeypatch.setattr(loader, "architecture", lambda arch=arch: arch)
-        builder.clear()
-        assert loader.build(["one", "two"]) == {}
-        assert {name for name, _ in builder} == expected
-
-
-def test_what_is_missing_is_said(monkeypatch):
-    monkeypatch.setattr(loader, "architecture", lambda: "90a")
-    monkeypatch.setattr(toolkit, "_find_nvcc", lambda: "nvcc was not found: nowhere")
-    with pytest.raises(loader.Unavailable, match="nvcc was not found"):
-        loader.library(RUNGS[0].name)
-    assert loader.unavailable() == "nvcc was not found: nowhere"
-    compiler = toolkit.Nvcc(source.ROOT, source.ROOT, "13.0.88")
-    monkeypatch.setattr(toolkit, "_find_nvcc", lambda: compiler)
-    monkeypatch.setattr(loader, "_no_ninja", lambda: "ninja was not found")
-    assert loader.unavailable() == "ninja was not found"
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")
-def test_without_a_gpu_the_reason_is_said():
-    with pytest.raises(loader.Unavailable, match=r"built without CUDA|finds no CUDA device"):
-        loader.architecture()
-    assert re.match("torch .*CUDA", loader.unavailable())
-
-
-def test_nvcc_is_looked_for_in_order(tmp_path, monkeypatch):
-    for variable in ("CUDA_HOME", "CUDA_PATH"):
-        monkeypatch.setenv(variable, str(tmp_path / variable))
-    monkeypatch.setattr(toolkit.shutil, "which", lambda name: str(tmp_path / name))
-    monkeypatch.setattr(toolkit, "wheel_folders", lambda: [tmp_path / "cu13"])
-    found = [str(path) for path in toolkit._candidates()]
-    assert found == [
-        f"{tmp_path}/CUDA_HOME/bin/nvcc",
-        f"{tmp_path}/CUDA_PATH/bin/nvcc",
-        f"{tmp_path}/nvcc",
-        "/usr/local/cuda/bin/nvcc",
-        f"{tmp_path}/cu13/bin/nvcc",
-    ]
-
-
-class FakeLibrary:
-    """Stands for a loaded extension; keeps what `launch` was called with."""
-
-    def __init__(self, answer=None):
-        self.answer = answer
-
-    def launch(self, pointer):
-        self.call = Call.from_buffer_copy(pointer._obj)
-        return self.answer
-
-
-@dataclasses.dataclass
-class FakeStream:
-    cuda_stream: int
-
-
-@pytest.fixture
-def fake(monkeypatch):
-    """A library that records the call, and a stream."""
-    library = FakeLibrary()
-    monkeypatch.setattr(loader, "library", lambda name, arch: library)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: FakeStream(1234))
-    return library
+# A launch
 
 
 def cpu_problem(M, N, K, **options):
     """Operands on the CPU, and their problem as if they were on a GPU."""
     a, b = torch.zeros(M, K + 8, dtype=FP16)[:, :K], torch.zeros(N, K + 16, dtype=FP16)[:, :K].mT
     c = torch.zeros(M, N + 3, dtype=FP16)[:, :N]
-    return Problem.of(a, b, c, device=HOPPER, **options), a, b, c
+    return Problem.of(a, b, c, device=H200, **options), a, b, c
 
 
-def test_what_a_launch_passes(fake):
+def test_what_a_launch_passes(library):
     problem, a, b, c = cpu_problem(64, 40, 32, accumulate=FP16)
     kernel = next(k for k in RUNGS if len(k.configs(None)) > 1)
     kernel.launch(problem, kernel.configs(problem)[0], a, b, c)
-    passed = {name: getattr(fake.call, name) for name, _ in Call._fields_}
+    passed = {name: getattr(library.calls[0], name) for name, _ in Call._fields_}
     assert passed == {
         "a": a.data_ptr(), "b": b.data_ptr(), "c": c.data_ptr(), "M": 64, "N": 40, "K": 32,
         "lda": 40, "ldb": 48, "ldc": 43, "type": 0, "accumulate": 1, "b_rows_are": 0,
-        "order": ORDERS[kernel.configs(problem)[0].ORDER], "group": 16, "sms": 132, "stream": 1234,
+        "order": ORDERS[kernel.configs(problem)[0].ORDER], "group": 16, "sms": 132, "stream": 7,
     }  # fmt: skip
 
 
-def test_b_by_rows_is_passed_as_such(fake):
+def test_b_by_rows_is_passed_as_such(library):
     kernel = next(k for k in RUNGS if "NN" in k.readable.layouts)
     _, a, _, c = cpu_problem(64, 40, 32)
     b = torch.zeros(32, 56, dtype=FP16)[:, :40]
-    kernel.launch(Problem.of(a, b, c, device=HOPPER), tile_of(kernel), a, b, c)
-    assert (fake.call.b_rows_are, fake.call.ldb) == (1, 56)
+    kernel.launch(Problem.of(a, b, c, device=H200), tile_of(kernel), a, b, c)
+    (call,) = library.calls
+    assert (call.b_rows_are, call.ldb) == (1, 56)
 
 
-def test_an_error_is_an_exception_with_the_kernels_name(fake):
-    fake.answer = b"cudaErrorInvalidValue: invalid argument (cudaGetLastError())"
+def test_an_error_is_an_exception_with_the_kernels_name(library):
+    library.answer = b"cudaErrorInvalidValue: invalid argument (cudaGetLastError())"
     problem, a, b, c = cpu_problem(64, 40, 32)
     for kernel in (RUNGS[0], RUNGS[-1]):
         with pytest.raises(RuntimeError, match=f"^{kernel.name}: cudaErrorInvalidValue: invalid"):
@@ -432,19 +244,16 @@ def test_an_error_is_an_exception_with_the_kernels_name(fake):
 
 
 def test_list_command(capsys, monkeypatch):
+    """As lines and in JSON: the ladder, then the other sources."""
     monkeypatch.setattr(loader, "unavailable", lambda: "ninja was not found")
     assert main(["list"]) == 0
     said = capsys.readouterr()
     lines = said.out.splitlines()
     for kernel, line in zip(RUNGS, lines, strict=False):
         assert line.split()[:2] == [f"{kernel.number:02}", kernel.name]
-    assert {line.split()[0] for line in lines[len(RUNGS) :]} == {
-        n for n in source.names() if "/" in n
-    }
+    others = {name for name in source.names() if "/" in name}
+    assert {line.split()[0] for line in lines[len(RUNGS) :]} == others
     assert said.err == "\nThey don't run here: ninja was not found.\n"
-
-
-def test_list_command_in_json(capsys):
     assert main(["list", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in rows[: len(RUNGS)]] == [kernel.name for kernel in RUNGS]
@@ -504,6 +313,13 @@ def operands(M, N, K, dtype=FP16, layout="NT", **options):
     """A and B stored by `layout`, with NaN between lines that are multiples of 16 bytes."""
     options = {"aligned": True} | options
     return operand(M, K, dtype, layout[0], **options), operand(K, N, dtype, layout[1], **options)
+
+
+def multiplied(kernel, a, b, **options):
+    """A B by the rung's own tile, in memory that was NaN."""
+    c = torch.full((a.shape[0], b.shape[1]), torch.nan, dtype=a.dtype, device=DEVICE)
+    plan.run(kernel, Problem.of(a, b, c, **options), tile_of(kernel), a, b, c)
+    return c
 
 
 @pytest.mark.gpu
@@ -585,9 +401,7 @@ def test_the_accumulator_is_the_one_asked_for(kernel):
     a, b = row.expand(40, K).contiguous(), torch.ones(24, K, dtype=FP16, device=DEVICE).mT
     for accumulate, expected in ((FP32, 2048 + steps), (FP16, 2048)):
         if accumulate in kernel.readable.accumulators:
-            c = torch.full((40, 24), torch.nan, dtype=FP16, device=DEVICE)
-            problem = Problem.of(a, b, c, accumulate=accumulate)
-            plan.run(kernel, problem, tile_of(kernel), a, b, c)
+            c = multiplied(kernel, a, b, accumulate=accumulate)
             assert torch.equal(c, torch.full_like(c, expected))
 
 
@@ -596,8 +410,7 @@ def test_the_accumulator_is_the_one_asked_for(kernel):
 def test_infinities_and_nan_pass_through(kernel):
     a, b = operands(300, 140, 72)
     a[3, 5], b[7, 9], a[299, 71] = torch.inf, torch.nan, -torch.inf
-    c = torch.zeros(300, 140, dtype=FP16, device=DEVICE)
-    plan.run(kernel, Problem.of(a, b, c), tile_of(kernel), a, b, c)
+    c = multiplied(kernel, a, b)
     want = budget.reference(a, b).half()
     special = ~want.isfinite()
     assert torch.equal(c.isnan(), want.isnan())
@@ -609,13 +422,9 @@ def test_infinities_and_nan_pass_through(kernel):
 def test_same_bits_every_time(kernel):
     """A race shows in some runs."""
     a, b = operands(700, 648, 520)
-    results = []
-    for _ in range(30):
-        c = torch.full((700, 648), torch.nan, dtype=FP16, device=DEVICE)
-        plan.run(kernel, Problem.of(a, b, c), tile_of(kernel), a, b, c)
-        results.append(c)
-    assert all(torch.equal(results[0], c) for c in results[1:])
-    assert budget.check(results[0], a, b).ok
+    first, *others = (multiplied(kernel, a, b) for _ in range(30))
+    assert all(torch.equal(first, c) for c in others)
+    assert budget.check(first, a, b).ok
 
 
 @pytest.mark.gpu
@@ -625,14 +434,12 @@ def test_stream_and_graph(kernel):
     with torch.cuda.stream(torch.cuda.Stream()):
         torch.cuda._sleep(20_000_000)
         a, b = operands(300, 264, 200)
-        c = torch.full((300, 264), torch.nan, dtype=FP16, device=DEVICE)
-        problem = Problem.of(a, b, c)
-        plan.run(kernel, problem, tile_of(kernel), a, b, c)
+        c = multiplied(kernel, a, b)
     torch.cuda.synchronize()
     assert budget.check(c, a, b).ok
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        plan.run(kernel, problem, tile_of(kernel), a, b, c)
+        plan.run(kernel, Problem.of(a, b, c), tile_of(kernel), a, b, c)
     a.copy_(torch.randn_like(a))
     c.fill_(torch.nan)
     graph.replay()
@@ -680,13 +487,8 @@ def test_a_failing_cuda_call_is_an_exception(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(source, "ROOT", tmp_path)
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "cache"))
-    rung = RUNGS[0]
-    broken = CudaKernel(
-        file=file, place=1, doc=source.opening_comment(file),
-        limits=rung.limits,
-    )  # fmt: skip
-    a, b = operands(32, 32, 32)
-    c = torch.empty(32, 32, dtype=FP16, device=DEVICE)
+    doc = source.opening_comment(file)
+    broken = CudaKernel(file=file, place=1, doc=doc, limits=RUNGS[0].limits)
     with pytest.raises(RuntimeError, match=r"^broken: cudaErrorInvalid(Configuration|Value): "):
-        plan.run(broken, Problem.of(a, b, c), tile_of(broken), a, b, c)
+        multiplied(broken, *operands(32, 32, 32))
     torch.cuda.synchronize()

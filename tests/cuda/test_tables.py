@@ -11,8 +11,7 @@ import pytest
 from cuda_reference import cubin, source, toolkit
 from cuda_reference.types.syntax import MEMORY, MMA, SYNTAX, WGMMA, WMMA, Syntax
 from cuda_reference.types.table import TABLE
-from tests.cuda.test_build import few_of
-from tests.harness import needs_nvcc
+from tests.cuda.test_build import flags_of
 
 pytestmark = [pytest.mark.host, pytest.mark.once]
 
@@ -32,21 +31,13 @@ def missing(rows, entries=ENTRIES):
     return [text for text in texts(can(rows)) if text not in entries]
 
 
-def test_every_row_has_its_entry():
+def test_every_row_has_its_entry_or_a_reason():
+    """And stands once; no entry is without a row."""
     assert missing(SYNTAX) == []
-
-
-def test_every_entry_has_its_row():
     assert set(ENTRIES) <= set(texts(can(SYNTAX)))
-
-
-def test_no_row_stands_twice():
-    assert [text for text, n in Counter(texts(SYNTAX) + texts(MEMORY)).items() if n > 1] == []
-
-
-def test_what_has_a_reason_has_no_entry():
     refused = [row for row in SYNTAX if row.why_not]
     assert refused and not set(texts(refused)) & set(ENTRIES)
+    assert set(Counter(texts(SYNTAX) + texts(MEMORY)).values()) == {1}
 
 
 @pytest.mark.parametrize("entry", [TABLE[0], TABLE[137], TABLE[200], TABLE[-1]], ids=str)
@@ -72,28 +63,21 @@ def test_the_sizes_of_the_tables():
 # With nvcc
 
 
-@pytest.fixture
-def _compiler():
-    needs_nvcc()
-
-
 def few(entries):
     """Of wgmma those that FEW_N compiles, of which not every type is modified at the largest N."""
-    return [
-        e
-        for e in entries
-        if e.instruction != "wgmma"
-        or e.shape[1] in (8, 96)
-        or (e.shape[1] == 256 and (not e.modified or e.a in ("tf32", "s8", "u8")))
-    ]
+
+    def compiled(entry):
+        largest = entry.shape[1] == 256 and (not entry.modified or entry.a in ("tf32", "s8", "u8"))
+        return entry.instruction != "wgmma" or entry.shape[1] in (8, 96) or largest
+
+    return list(filter(compiled, entries))
 
 
-@pytest.mark.usefixtures("_compiler")
 @pytest.mark.parametrize("name", sorted({entry.source for entry in TABLE}))
-def test_entries_are_in_the_code_of_their_source(name):
+def test_entries_are_in_the_code_of_their_source(nvcc, name):
     """The .cu has the instruction, in the function that the entry names, and knows the name."""
     entries = few(entry for entry in TABLE if entry.source == name)
-    ptx = cubin.compile_ptx(name, "90a", cubin.FEW_N if few_of(name) else cubin.FLAGS)
+    ptx = cubin.compile_ptx(name, "90a", flags_of(name))
     _, *parts = re.split(r"\.entry _Z\d+(\w+?)8Operandsi\(", ptx)
     functions = dict(zip(parts[::2], parts[1::2], strict=True))
     assert {entry.function for entry in entries} <= set(functions)
@@ -101,9 +85,8 @@ def test_entries_are_in_the_code_of_their_source(name):
         assert entry.opcode in functions[entry.function]
 
 
-@pytest.mark.usefixtures("_compiler")
 @pytest.mark.parametrize("row", MEMORY, ids=lambda row: row.pattern)
-def test_memory_instructions_are_used(row):
+def test_memory_instructions_are_used(nvcc, row):
     for target in source.architectures(row.used_by):
         ptx = cubin.compile_ptx(row.used_by, target)
         assert [text for text in row.texts() if text not in ptx] == []
@@ -124,33 +107,22 @@ def objections(text, tmp_path):
         ".version 8.0\n.target sm_90a\n.address_size 64\n.visible .entry one() {\n"
         f".reg .b32 r; .reg .b64 q; .reg .pred p;\n{opcode} {', '.join(words)};\nret;\n}}\n"
     )
-    command = [
-        str(toolkit.nvcc().root / "bin" / "ptxas"),
-        "-arch=sm_90a",
-        "-o",
-        os.devnull,
-        str(file),
-    ]
+    command = [toolkit.nvcc().root / "bin" / "ptxas", "-arch=sm_90a", "-o", os.devnull, file]
     said = subprocess.run(command, capture_output=True, text=True).stderr
-    return [
-        line
-        for line in said.splitlines()
-        if "; error " in line and "Argument vector size mismatch" not in line
-    ]
+    errors = [line for line in said.splitlines() if "; error " in line]
+    return [line for line in errors if "Argument vector size mismatch" not in line]
 
 
-@pytest.mark.usefixtures("_compiler")
 @pytest.mark.parametrize("row", [row for row in SYNTAX if row.why_not], ids=lambda r: r.pattern)
-def test_what_has_a_reason_does_not_assemble(row, tmp_path):
+def test_what_has_a_reason_does_not_assemble(nvcc, row, tmp_path):
     assert objections(row.texts()[0], tmp_path)
 
 
-@pytest.mark.usefixtures("_compiler")
 @pytest.mark.parametrize("text", ["wmma.mma.sync.aligned.row.row.m16n16k16.f16.f16 d, a, b, c",
     "mma.sync.aligned.m16n8k8.row.col.f16.f16.f16.f16 d, a, b, c",
     "wgmma.mma_async.sync.aligned.m64n8k8.f32.tf32.tf32 d, a-desc, b-desc, 1, 1, 1",
 ])  # fmt: skip
-def test_ptxas_has_no_objection_to_others(text, tmp_path):
+def test_ptxas_has_no_objection_to_others(nvcc, text, tmp_path):
     assert text in ENTRIES and objections(text, tmp_path) == []
 
 

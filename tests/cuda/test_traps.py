@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from cuda_reference import cubin, source
-from tests.cuda.test_build import few_of
-from tests.harness import needs_nvcc
+from tests.cuda.test_build import flags_of
 
 pytestmark = [pytest.mark.host, pytest.mark.once]
 
@@ -76,11 +75,9 @@ def test_a_statement_without_the_clobber_is_told():
 
 
 @pytest.mark.parametrize("name", [n for n in source.names() if "wgmma" in n])
-def test_stores_are_fenced_before_wgmma_reads_them(name):
+def test_stores_are_fenced_before_wgmma_reads_them(nvcc, name):
     """Where threads write shared memory themselves, not TMA."""
-    needs_nvcc()
-    flags = cubin.FEW_N if few_of(name) else cubin.FLAGS
-    for function in cubin.compile_cubin(name, "90a", flags).functions:
+    for function in cubin.compile_cubin(name, "90a", flags_of(name)).functions:
         if function.count("STS") and not function.count("UTMALDG"):
             assert function.count("FENCE")
 

@@ -1,27 +1,23 @@
-"""The type table: what it holds, anywhere; each instruction on a GPU, exact or in budget."""
+"""Each instruction of the type table on a GPU, exact or in budget; what is wrong is told."""
 
-import ctypes
 import dataclasses
 import functools
 import itertools
 import math
-import re
-from collections import Counter
 from fractions import Fraction
 
 import pytest
 import torch
 
-from cuda_reference import loader, source, types
-from cuda_reference.types.run import ALIGNMENT, RANGES, Operands
-from cuda_reference.types.table import BITS, DTYPES, TABLE, held_by
+from cuda_reference import types
+from cuda_reference.types.run import ALIGNMENT, RANGES
+from cuda_reference.types.table import DTYPES, TABLE, held_by
 from tritemm import budget
 
 pytestmark = [pytest.mark.host, pytest.mark.once]
 
 DEVICE = "cuda"
 MIN, MAX = -(2**31), 2**31 - 1
-FILES = sorted({entry.source for entry in TABLE})
 #: The first entry that is satfinite, of f64, ...: what a test needs one of.
 ONE = {entry.ptx.split(".")[0] + "." + entry.a: entry for entry in reversed(TABLE)}
 
@@ -39,130 +35,22 @@ def groups(entries, key):
     return found
 
 
-def by_types(entries=TABLE):
-    """A parameter of a test: entries of one source and one set of types at a time."""
+def on_gpu(entries):
+    """A test on a GPU that has them, of entries of one source and one set of types at a time."""
     found = groups(entries, lambda e: (e.source.removeprefix("types/"), e.a, e.b, e.d))
-    return pytest.mark.parametrize(
-        "entries", [pytest.param(group, id="-".join(key)) for key, group in found.items()]
-    )
+    sets = [pytest.param(group, id="-".join(key)) for key, group in found.items()]
+
+    def marked(test):
+        test = pytest.mark.usefixtures("can_run")(test)
+        return pytest.mark.gpu(pytest.mark.parametrize("entries", sets)(test))
+
+    return marked
 
 
-# The table
-
-
-def test_all_138_of_wmma():
-    wmma = [entry for entry in TABLE if entry.instruction == "wmma"]
-    assert Counter(entry.a for entry in wmma) == {
-        "f16": 48,  # 3 shapes, 4 layouts, 4 pairs of accumulators
-        "bf16": 12,  # 3 shapes, 4 layouts
-        "tf32": 4,  # 4 layouts
-        "f64": 20,  # 4 layouts, 5 ways to name a rounding mode
-        "s8": 24,  # 3 shapes, 4 layouts, wrapped and saturated
-        "u8": 24,
-        "s4": 2,
-        "u4": 2,
-        "b1": 2,
-    }
-    assert len(wmma) == 138
-    assert {entry.rounding for entry in wmma if entry.a == "f64"} == {"", "rn", "rz", "rm", "rp"}
-
-
-def test_mma_and_every_n_of_wgmma():
-    mma = Counter(entry.a for entry in TABLE if entry.instruction == "mma")
-    assert mma == {
-        "f16": 4 * 3 + 2 * 2,  # m8n8k4 in 4 layouts with 3 pairs of accumulators; 2 shapes
-        "bf16": 2,
-        "tf32": 2,
-        "f64": 4 * 5,  # 4 shapes, 5 ways to name a rounding mode
-        "e4m3": 2 * 2 * 2,  # 2 shapes, 2 accumulators, with either type of B
-        "e5m2": 2 * 2 * 2,
-        "s8": 3 * 2 * 2,  # 3 shapes, with either type of B, wrapped and saturated
-        "u8": 3 * 2 * 2,
-        "s4": 3 * 2 * 2,
-        "u4": 3 * 2 * 2,
-        "b1": 3 * 2,  # 3 shapes, and and xor
-    }
-    plain = (e for e in TABLE if e.instruction == "wgmma" and not e.modified)
-    wgmma = groups(plain, lambda e: (e.a, e.b, e.d))
-    for (a, _, _), entries in wgmma.items():
-        swizzles = {entry.swizzle for entry in entries}
-        layouts = {(entry.a_layout, entry.b_layout) for entry in entries}
-        columns = {entry.shape[1] for entry in entries}
-        assert swizzles == {0, 32, 64, 128}
-        assert len(layouts) == (4 if a in ("f16", "bf16") else 1)
-        integer = a in ("s8", "u8", "b1")
-        assert columns == {n for n in range(8, 257, 8) if n <= 32 or n % 16 == 0 or not integer}
-        ways = 2 if a in ("s8", "u8") else 1
-        assert len(entries) == len(swizzles) * len(layouts) * len(columns) * ways
-        assert {BITS[entry.a] * entry.shape[2] for entry in entries} == {256}
-    assert len(wgmma) == 2 + 1 + 1 + 8 + 4 + 1
-
-
-def test_names_are_unique_and_found():
-    assert len({entry.name for entry in TABLE}) == len(TABLE)
-    assert all(types.find(entry.name) is entry for entry in TABLE)
-    assert "wmma.m16n16k16.row.col.f32.f16" in map(str, TABLE)
-    with pytest.raises(ValueError, match=r"no instruction is called 'wmma\.m1n1k1'"):
-        types.find("wmma.m1n1k1")
-
-
-def test_every_file_holds_entries():
-    others = {"types/loads", "types/wmma_cpp"}
-    assert set(FILES) | others == {name for name in source.names() if name.startswith("types/")}
-    assert {entry.a for entry in held_by("types/wmma_cpp")} == {"s8", "u8"}
-    assert not held_by("types/loads") and all(held_by(file) for file in FILES)
-
-
-@pytest.mark.parametrize("file", [n for n in source.names() if n.startswith("types/")])
-def test_header(file):
-    lines = source.opening_comment(source.path_of(file)).splitlines()
-    assert len(lines) <= 10
-    assert lines[0].startswith(file.removeprefix("types/") + ": ") and lines[0].endswith(".")
-    assert {"Signs", "Needs"} <= set(source.header(file)) <= set(source.HEADER_KEYS)
-    targets = {arch for entry in held_by(file) for arch in entry.architectures}
-    assert set(source.architectures(file)) == (targets or {"80", "90a"})
-
-
-def test_operands_are_laid_out_as_instruction_cuh_says():
-    text = (source.ROOT / "types" / "instruction.cuh").read_text()
-    body = re.search(r"struct Operands \{(.*?)\};", re.sub(r"//.*", "", text), re.DOTALL).group(1)
-    ctype = {"int32_t": ctypes.c_int32}  # the others are pointers
-    fields = []
-    for line in filter(None, map(str.strip, body.split(";"))):
-        type_, names = re.fullmatch(r"((?:const )?\w+\*?) (.*)", line).groups()
-        fields += [(name.strip(), ctype.get(type_, ctypes.c_void_p)) for name in names.split(",")]
-    assert fields == Operands._fields_
-
-
-def test_refusals_by_capability():
-    wmma, wgmma = ONE["wmma.f16"], ONE["wgmma.f16"]
-    assert types.why_not(wmma, (8, 0)) is None and types.why_not(wgmma, (9, 0)) is None
-    assert "needs compute capability 8.0; this GPU has 7.5" in types.why_not(wmma, (7, 5))
-    for capability in ((8, 9), (10, 0), (12, 0)):
-        assert "wgmma needs compute capability 9.0" in types.why_not(wgmma, capability)
-    fp8 = ONE["mma.e4m3"]
-    assert types.why_not(fp8, (9, 0)) is None
-    assert "needs compute capability 9.0; this GPU has 8.0" in types.why_not(fp8, (8, 0))
-
-
-def test_refusals_of_tensors():
-    entry = ONE["wmma.s4"]
-    m, n, k = entry.shape
-    a, b = (torch.zeros(shape, dtype=torch.int8) for shape in ((m, k), (k, n)))
-    c = torch.zeros(m, n, dtype=torch.int32)
-    for operands, reason in (
-        ((a[1:], b, c), "a is [7, 32]; it should be [8, 32]"),
-        ((a, b.float(), c), "b is fp32; s4 is held by int8"),
-        ((a, b, c.long()), "c is int64; s32 is held by int32"),
-        ((a + 8, b, c), "a holds 8 to 8; s4 holds -8 to 7"),
-        ((a, b, c), "a is on cpu; it should be on a CUDA device"),
-    ):
-        with pytest.raises(ValueError, match=re.escape(f"{entry.name}: {reason}")):
-            types.multiply(entry, *operands)
-    with pytest.raises(ValueError, match='d_layout is "col"; mma has its accumulator in registers'):
-        types.multiply(ONE["mma.f16"], a, b, c, d_layout="col")
-    with pytest.raises(ValueError, match='c_layout is \'column\'; "row" or "col"'):
-        types.multiply(entry, a, b, c, c_layout="column")
+@pytest.fixture
+def can_run(loads, entries):
+    if reason := types.why_not(entries[0], torch.cuda.get_device_capability()):
+        pytest.skip(reason)
 
 
 # References
@@ -259,15 +147,6 @@ def test_rounding_modes_differ():
     assert bool((results[2] <= results[0]).all() and (results[0] <= results[3]).all())
 
 
-def test_rounding_of_a_fraction():
-    third = Fraction(1, 3)
-    for mode, x, above in (("rm", third, 0), ("rp", third, 1), ("rz", third, 0), ("rz", -third, 1)):
-        result = Fraction(rounded(x, mode))
-        assert (result > x) == above and abs(result - x) < Fraction(1, 2**54)
-    assert rounded(Fraction(1) + Fraction(1, 2**53), "rn") == 1.0
-    assert rounded(Fraction(-3, 4), "rp") == -0.75
-
-
 def accumulator(entry):
     """What the instruction adds in. Hopper adds fp8 with about 14 bits: fp16 is the type below."""
     half = entry.c == entry.d == "f16" or entry.a in ("e4m3", "e5m2")
@@ -304,32 +183,24 @@ def test_the_check_rejects_wrong_results(name):
 # On a GPU
 
 
-@pytest.fixture
-def can_run():
-    """Skips what this GPU, or a machine without nvcc, can't run."""
-    if reason := loader.unavailable():
-        pytest.skip(reason)
-
-    def check(entries):
-        if reason := types.why_not(entries[0], torch.cuda.get_device_capability()):
-            pytest.skip(reason)
-
-    return check
+def ones(lines, length, dtype):
+    """Bytes, all ones, and lines of elements in them, with space between that is aligned."""
+    pitch = -(-length * dtype.itemsize // ALIGNMENT) * ALIGNMENT + ALIGNMENT
+    storage = torch.full((lines, pitch), 255, dtype=torch.uint8, device=DEVICE)
+    return storage, storage.view(dtype)[:, :length]
 
 
 def run(entry, a, b, c):
     """D on the CPU, from memory full of ones (NaN; -1), of which nothing but D may change."""
     m, n, _ = entry.shape
     dtype = DTYPES[entry.d]
-    width = n * dtype.itemsize
-    pitch = -(-width // ALIGNMENT) * ALIGNMENT + ALIGNMENT
-    storage = torch.full((m + 2, pitch), 255, dtype=torch.uint8, device=DEVICE)
-    out = storage.view(dtype)[1:-1, :n]
+    storage, out = ones(m + 2, n, dtype)
+    out = out[1:-1]
     operands = (x if x.device.type == DEVICE else x.to(DEVICE) for x in (a, b, c))
     assert types.multiply(entry, *operands, out=out) is out
     after = storage.cpu()
     d = after.view(dtype)[1:-1, :n].clone()
-    after[1:-1, :width] = 255
+    after[1:-1, : n * dtype.itemsize] = 255
     assert bool((after == 255).all()), f"{entry.name} wrote outside D"
     return d
 
@@ -371,6 +242,11 @@ def report(problems):
     assert not problems, "\n".join([f"{len(problems)} entries are wrong:", *problems[:20]])
 
 
+def check(entries, drawn):
+    """Those that are alike on the same operands: `drawn(entry)` has them, and a judge of D."""
+    report(itertools.chain(*(wrong(e, *drawn(e[0])) for e in groups(entries, alike).values())))
+
+
 def operands_of(entry, draw=values):
     m, n, k = entry.shape
     return draw((m, k), entry.a), draw((k, n), entry.b), draw((m, n), entry.c)
@@ -381,64 +257,55 @@ def is_float(entry):
     return entry.d in ("f16", "f32") or (entry.d == "f64" and entry.shape != (8, 8, 4))
 
 
-@pytest.mark.gpu
-@by_types(e for e in TABLE if is_float(e))
-def test_floats_are_within_budget(entries, can_run):
-    can_run(entries)
-
-    def check(same):
-        a, b, c = operands_of(same[0])
+@on_gpu(e for e in TABLE if is_float(e))
+def test_floats_are_within_budget(entries):
+    def drawn(entry):
+        a, b, c = operands_of(entry)
 
         def judge(entry, d):
             found = verdict(entry, d, a, b, c)
             return None if found.ok else found.message
 
-        return wrong(same, (a, b, c), judge)
+        return (a, b, c), judge
 
-    report(itertools.chain(*map(check, groups(entries, alike).values())))
+    check(entries, drawn)
 
 
-@pytest.mark.gpu
-@by_types(e for e in TABLE if is_float(e))
-def test_floats_are_exact_on_small_integers(entries, can_run):
+@on_gpu(e for e in TABLE if is_float(e))
+def test_floats_are_exact_on_small_integers(entries):
     """No rounding can hide a term that is missing or in the wrong place."""
-    can_run(entries)
 
-    def check(same):
-        entry, (m, n, k) = same[0], same[0].shape
+    def drawn(entry):
+        m, n, k = entry.shape
         a, b = small_integers((m, k), entry.a, 3), small_integers((k, n), entry.b, 3)
         c = small_integers((m, n), entry.c, 99)
         want = (products(entry, a, b) + entry.scale_d * c.double()).to(DTYPES[entry.d])
-        return wrong(same, (a, b, c), differences(want))
+        return (a, b, c), differences(want)
 
-    report(itertools.chain(*map(check, groups(entries, alike).values())))
+    check(entries, drawn)
 
 
-@pytest.mark.gpu
-@by_types(e for e in TABLE if e.d == "f64" and e.shape == (8, 8, 4))
-def test_f64_rounds_as_asked(entries, can_run):
-    can_run(entries)
+@on_gpu(e for e in TABLE if e.d == "f64" and e.shape == (8, 8, 4))
+def test_f64_rounds_as_asked(entries):
     a, b, c = f64_operands()
 
-    def check(same):
-        return wrong(same, (a, b, c), differences(chain(a, b, c, same[0].rounding)))
+    def drawn(entry):
+        return (a, b, c), differences(chain(a, b, c, entry.rounding))
 
-    report(itertools.chain(*map(check, groups(entries, alike).values())))
+    check(entries, drawn)
 
 
-@pytest.mark.gpu
-@by_types(e for e in TABLE if e.d == "s32")
-def test_integers_are_exact(entries, can_run):
+@on_gpu(e for e in TABLE if e.d == "s32")
+def test_integers_are_exact(entries):
     """Modulo 2^32, or clamped; C is near the limits."""
-    can_run(entries)
 
-    def check(same):
-        entry, (m, n, k) = same[0], same[0].shape
+    def drawn(entry):
+        m, n, k = entry.shape
         a, b = values((m, k), entry.a), values((k, n), entry.b)
         c = near_the_limits(entry, a, b)
-        return wrong(same, (a, b, c), differences(added(entry, c, products(entry, a, b))))
+        return (a, b, c), differences(added(entry, c, products(entry, a, b)))
 
-    report(itertools.chain(*map(check, groups(entries, alike).values())))
+    check(entries, drawn)
 
 
 def one_n():
@@ -463,11 +330,9 @@ def up_and_down(entry):
     return (a, b), ((-a, b) if entry.a.startswith("s") else (a, -b))
 
 
-@pytest.mark.gpu
-@by_types(signed_integers())
-def test_satfinite_clamps_at_every_step(entries, can_run):
+@on_gpu(signed_integers())
+def test_satfinite_clamps_at_every_step(entries):
     """Up and then down again from near the limit: the order of the steps changes the sum."""
-    can_run(entries)
     problems = []
     for entry in entries:
         up, down = up_and_down(entry)
@@ -483,11 +348,9 @@ def test_satfinite_clamps_at_every_step(entries, can_run):
     report(problems)
 
 
-@pytest.mark.gpu
-@by_types(signed_integers())
-def test_satfinite_clamps_only_the_result(entries, can_run):
+@on_gpu(signed_integers())
+def test_satfinite_clamps_only_the_result(entries):
     """Within one instruction the sum passes the limit and comes back."""
-    can_run(entries)
     problems = []
     for entry in entries:
         (a, b), (minus_a, minus_b) = up_and_down(entry)
@@ -502,18 +365,12 @@ def test_satfinite_clamps_only_the_result(entries, can_run):
     report(problems)
 
 
-@pytest.mark.gpu
-@by_types(
-    e for e in TABLE if e.d in ("f16", "f32", "f64") and (e.shape[0] < 64 or e.shape[1] == 24)
-)
-def test_nan_and_infinity_reach_d(entries, can_run):
+@on_gpu(e for e in TABLE if e.d in ("f16", "f32", "f64") and (e.shape[0] < 64 or e.shape[1] == 24))
+def test_nan_and_infinity_reach_d(entries):
     """NaN in A fills its row of D; an infinity in C stays where it is; all else is finite."""
-    can_run(entries)
 
-    def check(same):
-        entry = same[0]
+    def drawn(entry):
         m, n, k = entry.shape
-        held = (entry.a, entry.b, entry.c)
         a, b, c = (x.double() for x in operands_of(entry))
         a[m - 2, k - 1] = math.nan
         c[1, n - 3] = -math.inf
@@ -525,49 +382,40 @@ def test_nan_and_infinity_reach_d(entries, can_run):
             got = torch.where(d.isfinite(), 0.0, d.float())
             return None if torch.equal(got.nan_to_num(7.0), special.nan_to_num(7.0)) else str(got)
 
-        operands = (x.to(DTYPES[type_]) for x, type_ in zip((a, b, c), held, strict=True))
-        return wrong(same, operands, judge)
+        held = (entry.a, entry.b, entry.c)
+        return [x.to(DTYPES[type_]) for x, type_ in zip((a, b, c), held, strict=True)], judge
 
-    report(itertools.chain(*map(check, groups(entries, alike).values())))
+    check(entries, drawn)
 
 
-@pytest.mark.gpu
-@by_types(e for e in TABLE if e.scale_d == 0 and is_float(e))
-def test_c_is_not_read_where_scale_d_is_0(entries, can_run):
+@on_gpu(e for e in TABLE if e.scale_d == 0 and is_float(e))
+def test_c_is_not_read_where_scale_d_is_0(entries):
     """NaN in C would be in D."""
-    can_run(entries)
 
-    def check(same):
-        a, b, c = operands_of(same[0], lambda shape, type_: small_integers(shape, type_, 3))
-        want = products(same[0], a, b).to(DTYPES[same[0].d])
-        return wrong(same, (a, b, c.fill_(math.nan)), differences(want))
+    def drawn(entry):
+        a, b, c = operands_of(entry, lambda shape, type_: small_integers(shape, type_, 3))
+        want = products(entry, a, b).to(DTYPES[entry.d])
+        return (a, b, c.fill_(math.nan)), differences(want)
 
-    report(itertools.chain(*map(check, groups(entries, alike).values())))
+    check(entries, drawn)
 
 
-@pytest.mark.gpu
-@by_types(e for e in one_n() if e.a == "tf32")
-def test_tf32_is_rounded_not_truncated(entries, can_run):
-    can_run(entries)
-
-    def check(same):
-        m, n, k = same[0].shape
+@on_gpu(e for e in one_n() if e.a == "tf32")
+def test_tf32_is_rounded_not_truncated(entries):
+    def drawn(entry):
+        m, n, k = entry.shape
         a, b, c = torch.randn(m, k), torch.randn(k, n), torch.randn(m, n)
-        want = run(same[0], to_tf32(a), to_tf32(b), c)
+        want = run(entry, to_tf32(a), to_tf32(b), c)
         truncated = ((x.view(torch.int32) & ~0x1FFF).view(torch.float32) for x in (a, b))
-        assert not torch.equal(want, run(same[0], *truncated, c))
-        return wrong(same, (a, b, c), differences(want))
+        assert not torch.equal(want, run(entry, *truncated, c))
+        return (a, b, c), differences(want)
 
-    report(itertools.chain(*map(check, groups(entries, alike).values())))
+    check(entries, drawn)
 
 
-@pytest.mark.gpu
-@by_types(
-    e for e in TABLE if e.instruction == "wmma" and (e.a_layout, e.b_layout) == ("row", "col")
-)
-def test_wmma_loads_c_and_stores_d_by_columns_too(entries, can_run):
+@on_gpu(e for e in TABLE if e.instruction == "wmma" and (e.a_layout, e.b_layout) == ("row", "col"))
+def test_wmma_loads_c_and_stores_d_by_columns_too(entries):
     """The same bits, with guards beside columns of D."""
-    can_run(entries)
     problems = []
     for entry in entries:
         a, b, c = (x.to(DEVICE) for x in operands_of(entry))
@@ -578,25 +426,19 @@ def test_wmma_loads_c_and_stores_d_by_columns_too(entries, can_run):
             layouts = {"c_layout": c_layout, "d_layout": d_layout}
             got = types.multiply(entry, a, b, c, **layouts)
             assert got.stride(1 if d_layout == "row" else 0) == 1
-            pitch = -(-(m if d_layout == "col" else n) * dtype.itemsize // 32) * 32 + 32
-            lines = n if d_layout == "col" else m
-            storage = torch.full((lines, pitch), 255, dtype=torch.uint8, device=DEVICE)
-            out = storage.view(dtype)[:, : m if d_layout == "col" else n]
+            lines, length = (n, m) if d_layout == "col" else (m, n)
+            storage, out = ones(lines, length, dtype)
             out = out.mT if d_layout == "col" else out
             assert types.multiply(entry, a, b, c, out, **layouts) is out
-            ends = storage[:, (m if d_layout == "col" else n) * dtype.itemsize :]
-            if not (
-                torch.equal(got, want) and torch.equal(out, want) and bool((ends == 255).all())
-            ):
+            untouched = bool((storage[:, length * dtype.itemsize :] == 255).all())
+            if not (torch.equal(got, want) and torch.equal(out, want) and untouched):
                 problems.append(f"{entry.name}: C {c_layout}, D {d_layout}")
     report(problems)
 
 
-@pytest.mark.gpu
-def test_the_functions_of_cuda_cpp_do_what_the_instructions_do(can_run):
+@on_gpu(held_by("types/wmma_cpp"))
+def test_the_functions_of_cuda_cpp_do_what_the_instructions_do(entries):
     """satf near the limits, each layout of A and B, and the accumulators in both layouts."""
-    entries = held_by("types/wmma_cpp")
-    can_run(entries)
     problems = []
     for entry, c_layout, d_layout in itertools.product(entries, ("row", "col"), ("row", "col")):
         m, n, k = entry.shape
@@ -611,11 +453,10 @@ def test_the_functions_of_cuda_cpp_do_what_the_instructions_do(can_run):
     report(problems)
 
 
-@pytest.mark.gpu
-def test_any_strides_a_new_result_and_streams(can_run):
+@on_gpu([ONE["wmma.bf16"]])
+def test_any_strides_a_new_result_and_streams(entries):
     """Operands of other strides; D in new memory; on the current stream, in its order."""
-    entry = ONE["wmma.bf16"]
-    can_run([entry])
+    (entry,) = entries
     a, b, c = (x.to(DEVICE) for x in operands_of(entry))
     want = types.multiply(entry, a, b, c)
     assert verdict(entry, want.cpu(), a.cpu(), b.cpu(), c.cpu()).ok
@@ -632,10 +473,9 @@ def test_any_strides_a_new_result_and_streams(can_run):
     assert torch.equal(want, d)
 
 
-@pytest.mark.gpu
-def test_results_that_can_not_be_written(can_run):
-    entry = ONE["wmma.f16"]
-    can_run([entry])
+@on_gpu([ONE["wmma.f16"]])
+def test_results_that_can_not_be_written(entries):
+    (entry,) = entries
     m, n, _ = entry.shape
     operands = [x.to(DEVICE) for x in operands_of(entry)]
     dtype = DTYPES[entry.d]

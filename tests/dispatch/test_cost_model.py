@@ -10,12 +10,13 @@ from perf.experiments import roofline
 from perf.roof import Roofs
 from perf.rows import recorded
 from perf.select import latest_run
-from tests.dispatch.choosing import A100, GH200, H100, H200, measured_parts, problem
+from tests.dispatch.choosing import A100, GH200, H100, H200, known_rung, measured_parts, problem
 from tritemm import Config, dispatch
 from tritemm.arch import gpus
 from tritemm.dispatch import invariant
 from tritemm.dispatch.cost_model import constants, model
 from tritemm.dispatch.cost_model.columns import Group, columns_of
+from tritemm.dispatch.cost_model.kind import kind_of
 from tritemm.dispatch.cost_model.model import predict
 from tritemm.problem import EpilogueSpec
 from tritemm.rungs import find
@@ -78,6 +79,45 @@ def test_what_one_gpu_alone_shows_counts_beside_what_was_fitted_to_its_relation(
     assert theirs.crowd == theirs.padding == 0 < own.padding <= 1 and own.crowd > 1e7
     assert own.rungs == theirs.rungs
     assert own.memory_rate / theirs.memory_rate == pytest.approx(3.0e12 / 4.26e12)
+
+
+class TestModel:
+    """What the cost model counts."""
+
+    def test_a_part_of_a_line_is_as_much_to_ask_for_as_the_line(self):
+        split_k, config = find("split_k"), Config(64, 32, 128, num_stages=8, SPLIT_K=33)
+        asked = problem(64, 64, 131072, layout="NN")  # B's lines have 64 columns and more
+        swapped = dataclasses.replace(config, SWAP=True)
+        assert predict(split_k, asked, swapped) < predict(split_k, asked, config)
+        along_k = problem(64, 64, 131072, layout="NT")
+        assert predict(split_k, along_k, config) < predict(split_k, asked, config)
+
+    def test_a_measured_load_stands_for_all_tiles_that_are_alike(self):
+        gemv = find("gemv")
+        one, other = Config(1, 2, 1024, num_warps=8), Config(1, 8, 512, num_warps=4, num_stages=2)
+
+        def steps(config, load, layout="NT", M=1):
+            asked = problem(M, 6144, 4096, layout)
+            word = kind_of(asked).word(gemv)
+            numbers = known_rung(gemv, load={word: (load, 1e-6)})
+            return measured_parts(asked, gemv, (config,), boost=0.0, **numbers)[0].steps
+
+        for config in (one, other):
+            assert steps(config, 2e-9) == pytest.approx(2 * steps(config, 1e-9))
+        two = dataclasses.replace(one, BLOCK_M=2)
+        across = steps(two, 1e-9, "TT", M=2) / steps(two, 1e-9, M=2)
+        assert across == pytest.approx(11 / 5)  # each element of A is a load
+
+    def test_programs_without_a_ring_share_an_sm_by_their_registers(self):
+        gemv, asked = find("gemv"), problem(1, 2**20, 4096)
+        many = Config(1, 2, 1024, num_warps=8, num_stages=4)
+        few = dataclasses.replace(many, num_stages=1)
+        numbers = known_rung(gemv, load={kind_of(asked).word(gemv): (0.0, 0.0)})
+        found = measured_parts(asked, gemv, (many, few), wait=1.0, **numbers)
+        waits = [parts.overlap for parts in found]
+        # Four times as many waits, of 8 programs that run beside each other, as many as an SM has
+        # threads for, where the registers of the 16 KB that are in flight leave room for 6.
+        assert waits[1] == pytest.approx(4 * waits[0] * 8 / 6, rel=0.01)
 
 
 class TestMemoryOfAnH100:
@@ -153,7 +193,7 @@ def test_a_card_that_is_here_says_how_many_clusters_it_has_room_for():
     asked = problem(8192, 8192, 4096)
     of = lambda device: dataclasses.replace(asked, device=device)  # noqa: E731
     config = Config(128, 256, 64, num_warps=8, num_stages=4, ORDER="grouped", CLUSTER=4)
-    cluster = dispatch.find("cluster")
+    cluster = find("cluster")
     assert [cluster.grid(of(each), config) for each in (H200, card, few)] == [30, 32, 1]
     slow, fast = (predict(cluster, of(each), config) for each in (few, card))
     assert slow > 10 * fast
@@ -235,16 +275,6 @@ def test_rows_that_begin_inside_a_sector_cost_more():
     assert straddling(1024, 1024 + 16) == [0.75, 0.75, 0, 0]
     assert straddling(1024, 1024 + 8) == [0.875, 0.875, 0.5, 0.5]
     assert straddling(1024, 1024, "NN") == [0, 0.875, 0, 0.5]
-
-
-def test_long_work_takes_longer_than_as_many_brief_bursts():
-    rung = find("warp_specialized")
-    config = Config(128, 128, 64, num_warps=8, num_stages=6, ORDER="grouped")
-    brief, long = (problem(1408, 1536, K) for K in (1024, 65536))
-    slower = (
-        model.breakdown(rung, long, config).steps / model.breakdown(rung, brief, config).steps / 64
-    )
-    assert 1.05 < slower < 1.4
 
 
 def test_tma_stores_narrow_pieces_slowly():

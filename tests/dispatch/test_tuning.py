@@ -30,15 +30,19 @@ CONFIG = Config(64, 64, 64, num_stages=4, ORDER="grouped", SWAP=True)
 TILE = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64}
 
 
+def forget():
+    """As another process, which knows the file alone."""
+    cache.forget()
+    plan.forget()
+
+
 @pytest.fixture(autouse=True)
 def _folder(tmp_path, monkeypatch):
     """A cache of the test's own, in the file and in the process."""
     monkeypatch.setenv("TRITEMM_CACHE", str(tmp_path / "cache"))
-    cache.forget()
-    plan.forget()
+    forget()
     yield
-    cache.forget()
-    plan.forget()
+    forget()
 
 
 def put(asked, name="tma", config=CONFIG, seconds=1e-5):
@@ -85,23 +89,15 @@ class TestCache:
         assert cache.lookup(problem(64, 64, 64, device=other)) is None
 
     @pytest.mark.parametrize(
-        "text",
-        [
-            pytest.param("", id="empty"),
-            pytest.param("{", id="cut off"),
-            pytest.param("[]", id="a list"),
-            pytest.param('{"problems": 3}', id="a number"),
-            pytest.param("\0\1", id="binary"),
-            pytest.param(100_000 * "[", id="deep"),
-        ],
-    )
+        "text", ["", "{", "[]", '{"problems": 3}', "\0\1", 100_000 * "["],
+        ids=("empty", "cut off", "a list", "a number", "binary", "deep"),
+    )  # fmt: skip
     def test_a_broken_file_is_a_warning_and_set_aside(self, text):
         asked = problem(64, 64, 64)
         put(asked)
         path = cache.path_of("NVIDIA H200")
         path.write_text(text)
-        cache.forget()
-        plan.forget()
+        forget()
         with pytest.warns(UserWarning, match="can't be read"):
             assert cache.lookup(asked) is None
         with warnings.catch_warnings():
@@ -292,32 +288,22 @@ class TestTune:
         torch.testing.assert_close(tritemm.matmul(self.a, self.b), self.a @ self.b)
         assert "candidates timed" in str(found) and "7.0 us" in str(found)
 
-    def test_a_wrong_one_does_not_win(self, timed, monkeypatch):
+    @pytest.mark.parametrize("said", ["elements are wrong", "out of resource: shared memory"])
+    def test_one_that_is_wrong_or_fails_does_not_win(self, timed, monkeypatch, said):
         run = plan.run
 
-        def last_row_lost(kernel, problem, config, a, b, c):
+        def broken(kernel, problem, config, a, b, c):
             run(kernel, problem, config, a, b, c)
+            if kernel.name == "pipelined" and said.startswith("out"):
+                raise ValueError(said)
             if kernel.name == "pipelined":
                 c[-1] = 0
 
-        monkeypatch.setattr(tuning.plan, "run", last_row_lost)
+        monkeypatch.setattr(tuning.plan, "run", broken)
         found = tritemm.tune(self.a, self.b, progress=False)
         assert found.choice.kernel.name != "pipelined" and "pipelined" not in timed
         (wrong,) = (one for one in found.timed if one.error)
-        assert "elements are wrong" in wrong.error and wrong.error in str(found)
-
-    def test_one_that_fails_does_not_stop_it(self, timed, monkeypatch):
-        run = plan.run
-
-        def broken(kernel, *args):
-            if kernel.name == "pipelined":
-                raise ValueError("out of resource: shared memory")
-            run(kernel, *args)
-
-        monkeypatch.setattr(tuning.plan, "run", broken)
-        found = tritemm.tune(self.a, self.b, progress=False)
-        assert any("shared memory" in (one.error or "") for one in found.timed)
-        assert found.choice.kernel.name != "pipelined"
+        assert said in wrong.error and wrong.error in str(found)
 
     def test_none_is_right(self, timed, monkeypatch):
         monkeypatch.setattr(tuning.plan, "run", lambda *args: None)
@@ -358,8 +344,7 @@ class TestTune:
         tritemm.tune(self.a, self.b, progress=False)
         assert tritemm.tuning.export(tmp_path / "tuned.json", "cpu") == 1
         monkeypatch.setenv("TRITEMM_CACHE", str(tmp_path / "another machine"))
-        cache.forget()
-        plan.forget()
+        forget()
         assert tritemm.explain(self.a, self.b).why == "the least predicted time"
         assert tritemm.tuning.load(tmp_path / "tuned.json") == 1
         assert tritemm.explain(self.a, self.b).kernel.name == "pipelined"
@@ -429,8 +414,6 @@ class TestWarmup:
     def test_no_problem(self, wrong):
         with pytest.raises(ValueError, match=r"\(M, N, K\)"):
             tritemm.warmup([wrong])
-
-    def test_no_layout(self):
         with pytest.raises(ValueError, match="NN, NT, TN, TT"):
             tritemm.warmup([(1, 2, 3)], layout="row")
 
@@ -458,10 +441,8 @@ def test_tune_on_a_gpu():
 
 
 def test_deterministic_is_a_fact():
+    """Which tests/kernels/test_same_bits.py holds."""
     assert tritemm.deterministic is True
-    a, b = operand(70, 300, torch.float16), operand(300, 50, torch.float16)
-    first = tritemm.matmul(a, b)
-    assert all(torch.equal(tritemm.matmul(a, b), first) for _ in range(3))
 
 
 def test_the_command(tmp_path):

@@ -49,18 +49,10 @@ class Browser:
         self._in, theirs_out = os.pipe()
         # Chromium reads commands from descriptor 3, and writes to 4.
         command = f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}'
+        words = ["bash", "-c", command, "bash", found(), *FLAGS]
+        words.append(f"--user-data-dir={self._folder.name}")
         self._process = subprocess.Popen(
-            [
-                "bash",
-                "-c",
-                command,
-                "bash",
-                found(),
-                *FLAGS,
-                f"--user-data-dir={self._folder.name}",
-            ],
-            pass_fds=(theirs_in, theirs_out),
-            stderr=subprocess.DEVNULL,
+            words, pass_fds=(theirs_in, theirs_out), stderr=subprocess.DEVNULL
         )
         os.close(theirs_in), os.close(theirs_out)
         self._session = None

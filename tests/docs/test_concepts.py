@@ -7,8 +7,11 @@ import re
 import pytest
 import triton
 
+from cuda_reference import source
+from cuda_reference.types import find
 from docs import concept_pages
 from docs.excerpt import ROOT
+from tritemm.rungs import RUNGS
 
 pytestmark = pytest.mark.host
 
@@ -55,10 +58,6 @@ def test_a_page_has_a_picture_a_formula_and_a_check(page):
 @by_page
 def test_commands_name_what_exists(page):
     """Of `python -m PACKAGE COMMAND NAME`: files of CUDA, rungs, entries of the type table."""
-    from cuda_reference import source
-    from cuda_reference.types import find
-    from tritemm.rungs import RUNGS
-
     for command in re.findall(r"python -m (\S+ (?:asm|run) [^`\n]+)", page.read_text()):
         package, _, name, *rest = command.split()
         names = source.names() if package == "cuda_reference" else {k.name for k in RUNGS}

@@ -10,7 +10,10 @@ import re
 import pytest
 
 from docs import suite_page
+from docs.generate import suite
 from docs.site.links import ROOT
+from perf.rows import recorded
+from perf.tables import tallies
 from tests.docs import chromium
 
 pytestmark = [pytest.mark.host, pytest.mark.once]
@@ -23,7 +26,6 @@ needs_site = pytest.mark.skipif(
     not (BUILT / "index.html").exists(), reason="the site is not built; `make site` does it"
 )
 SHOWN = "[...document.querySelectorAll('#problems tbody tr')].filter(row => !row.hidden)"
-COLUMN = {"x cuBLAS": 10}
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +47,19 @@ def browser():
 
 
 @pytest.fixture
-def opened(browser, explorer):
-    """The explorer, freshly loaded; the console must have nothing to complain of."""
+def quiet(browser):
+    """The console must have nothing to complain of, and nothing may be asked of a network."""
     browser.errors.clear(), browser.requests.clear()
-    browser.open(explorer.as_uri())
     yield browser
     assert browser.errors == []
-    assert [r for r in browser.requests if not r.startswith(("file:", "data:"))] == []
+    assert [r for r in browser.requests if not r.startswith(("file:", "data:", "about:"))] == []
+
+
+@pytest.fixture
+def opened(quiet, explorer):
+    """The explorer, freshly loaded."""
+    quiet.open(explorer.as_uri())
+    return quiet
 
 
 def choose(browser, name, value):
@@ -82,10 +90,6 @@ def test_the_explorer_is_one_small_file(records, explorer):
 
 
 def test_records_are_what_the_suite_says(records):
-    from docs.generate import suite
-    from perf.rows import recorded
-    from perf.tables import tallies
-
     every = tallies(suite(recorded()))[-1]
     sides = [side(record) for record in of(records, "suite")]
     counts = [sides.count(name) for name in ("won", "tied", "lost")]
@@ -123,7 +127,7 @@ def test_each_experiment_has_its_tab(opened, records):
 
 @needs_browser
 def test_it_sorts(opened):
-    column = COLUMN["x cuBLAS"]
+    column = 10  # x cuBLAS
     head = f"#problems th:nth-child({column + 1})"
     cells = f"{SHOWN}.map(row => row.cells[{column}].dataset.value)"
     for direction in ("descending", "ascending"):
@@ -187,16 +191,12 @@ class TestBuilt:
     """Pages of `make site`, opened from disk."""
 
     @pytest.fixture
-    def page(self, browser):
-        browser.errors.clear(), browser.requests.clear()
-
+    def page(self, quiet):
         def page(name, **size):
-            browser.open((BUILT / name).as_uri(), **size)
-            return browser
+            quiet.open((BUILT / name).as_uri(), **size)
+            return quiet
 
-        yield page
-        assert browser.errors == []
-        assert [r for r in browser.requests if not r.startswith(("file:", "data:", "about:"))] == []
+        return page
 
     @pytest.mark.parametrize("name", ["index", "performance", "tried", "reference/api"])
     def test_it_loads_and_fits_a_phone(self, page, name):

@@ -1,6 +1,7 @@
 """The committed records of runs on GPUs: they are green, and say of which code."""
 
 import json
+import re
 import subprocess
 import sys
 import types
@@ -47,8 +48,7 @@ def test_records_are_green():
 )
 def test_a_record_that_proves_nothing(changes, message):
     assert fault() is None
-    with pytest.raises(AssertionError, match=message):
-        raise AssertionError(fault(**changes))
+    assert re.search(message, fault(**changes))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "null", '{"gpu": "NVIDIA H200"}'])

@@ -1,7 +1,10 @@
 """`tools/stress.py`: what it calls a hang, a race, a wrong result; its trials, on the CPU."""
 
+import contextlib
 import dataclasses
+import itertools
 import queue
+import random
 import signal
 import subprocess
 import sys
@@ -10,7 +13,7 @@ import pytest
 import torch
 
 from tests.harness import DEVICE
-from tools import stress, stressed
+from tools import sanitize, stress, stressed
 from tritemm.compile.asm import DEVICES
 from tritemm.problem import INTERPRETED, INTERPRETER
 from tritemm.rungs import RUNGS
@@ -57,6 +60,7 @@ def child(tmp_path, monkeypatch):
     path = tmp_path / "child.py"
     path.write_text(CHILD)
     monkeypatch.setattr(stress, "CHILD", path)
+    return path
 
 
 def test_a_wrong_result_is_found_and_the_others_go_on(child):
@@ -95,10 +99,8 @@ def test_who_interrupts_it_ends_the_child_too(child, monkeypatch):
     assert started[0].wait(timeout=10) == -signal.SIGKILL
 
 
-def test_a_child_that_does_not_start_is_a_finding(tmp_path, monkeypatch):
-    path = tmp_path / "child.py"
-    path.write_text("raise ValueError('no such rung')")
-    monkeypatch.setattr(stress, "CHILD", path)
+def test_a_child_that_does_not_start_is_a_finding(child):
+    child.write_text("raise ValueError('no such rung')")
     (found,) = stress.stress(stress.Check("tiny", 20), "any", TRIALS, 0)
     assert found.startswith("any: before its first trial\n        ended with status 1")
     assert "no such rung" in found
@@ -204,8 +206,6 @@ def test_random_trials_are_the_seeds_and_few_kernels():
 
 
 def test_split_sums_get_enough_steps():
-    import random
-
     _, _, K = stressed.sized(Config(64, 64, 64, SPLIT_K=4), random.Random(0))
     assert K > 3 * 4 * 64
 
@@ -244,6 +244,17 @@ def test_a_right_kernel_passes(on_cpu, change):
     assert stressed.run_one(dataclasses.replace(ONE, **change), INTERPRETER) is None
 
 
+def plant(monkeypatch, bug):
+    """What a launch does to C besides; `bug(problem, c)`."""
+    right = stressed.plan.run
+
+    def run(kernel, problem, config, a, b, c):
+        right(kernel, problem, config, a, b, c)
+        bug(problem, c)
+
+    monkeypatch.setattr(stressed.plan, "run", run)
+
+
 @pytest.mark.parametrize(
     ("bug", "message"),
     [
@@ -253,50 +264,26 @@ def test_a_right_kernel_passes(on_cpu, change):
     ],
 )
 def test_what_a_kernel_does_wrong_is_told(on_cpu, monkeypatch, bug, message):
-    right = stressed.plan.run
-
-    def run(kernel, problem, config, a, b, c):
-        right(kernel, problem, config, a, b, c)
-        bug(c)
-
-    monkeypatch.setattr(stressed.plan, "run", run)
+    plant(monkeypatch, lambda problem, c: bug(c))
     wrong = stressed.run_one(dataclasses.replace(ONE, gap=1), INTERPRETER)
     assert wrong.startswith(message)
 
 
 def test_launches_are_compared_with_exact_sums(on_cpu, monkeypatch, capsys):
-    import contextlib
-
     monkeypatch.setattr(torch.cuda, "Stream", lambda: None)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
-    moved = {"randint": torch.randint, "full": torch.full}
-    for name, make in moved.items():
-        monkeypatch.setattr(
-            torch, name, lambda *args, make=make, **kw: make(*args, **kw | {"device": DEVICE})
-        )
-    trials = [
-        dataclasses.replace(ONE, layout=layout, gap=gap)
-        for layout in stressed.LAYOUTS
-        for gap in (0, 1)
-    ]
+    for name in ("randint", "full"):
+        make = getattr(torch, name)
+        here = lambda *args, make=make, **kw: make(*args, **kw | {"device": DEVICE})  # noqa: E731
+        monkeypatch.setattr(torch, name, here)
+    kinds = itertools.product(stressed.LAYOUTS, (0, 1))
+    trials = [dataclasses.replace(ONE, layout=layout, gap=gap) for layout, gap in kinds]
     stressed.run_many(trials, 0, INTERPRETER)
     assert capsys.readouterr().out == "begin 0\nok 7\n"
-    right = stressed.plan.run
-
-    def run(kernel, problem, config, a, b, c):
-        right(kernel, problem, config, a, b, c)
-        if problem.layout == "TN":
-            c[1, 2] += 1
-
-    monkeypatch.setattr(stressed.plan, "run", run)
+    plant(monkeypatch, lambda problem, c: c[1, 2].add_(problem.layout == "TN"))
     stressed.run_many(trials, 0, INTERPRETER)
-    lines = capsys.readouterr().out.splitlines()
-    assert lines == [
-        "begin 0",
-        "bad 4 not the exact sums of small integers",
-        "bad 5 not the exact sums of small integers",
-        "ok 7",
-    ]
+    wrong = "not the exact sums of small integers"
+    assert capsys.readouterr().out == f"begin 0\nbad 4 {wrong}\nbad 5 {wrong}\nok 7\n"
 
 
 # Which checks
@@ -308,8 +295,6 @@ def asked(monkeypatch, *words):
 
 
 def test_without_options_all_checks_are_made(monkeypatch, tmp_path):
-    from tools import sanitize
-
     monkeypatch.setattr(sanitize, "find_sanitizer", lambda root: "/x/compute-sanitizer")
     found, missing = asked(monkeypatch)
     assert [c.name for c in found] == ["tiny", "launches", "consan", "memcheck", "racecheck"]
@@ -323,8 +308,6 @@ def test_without_options_all_checks_are_made(monkeypatch, tmp_path):
 
 
 def test_a_missing_sanitizer_is_told_and_the_rest_is_run(monkeypatch):
-    from tools import sanitize
-
     def find_sanitizer(root):
         raise RuntimeError("compute-sanitizer was not found")
 
