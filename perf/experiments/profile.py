@@ -1,4 +1,4 @@
-"""`python -m perf profile`: one warm launch of one kernel, under Nsight Compute or Proton.
+"""`python -m perf profile`: one warm launch of one kernel, under Nsight Compute.
 
 ncu starts Python anew with the same words and `--child FILE`; that process checks the kernel,
 warms it up and lets ncu see one launch. In FILE it leaves why it could not, if so.
@@ -49,7 +49,7 @@ python -m perf profile 'permuted[2]'
 python -m perf profile split_k --chosen --size 768x768x65536 --layout TN
 python -m perf profile auto --size 16x4096x4096
 python -m perf profile cublas --size 4096x1280x8192 --json
-python -m perf profile persistent --dtype fp32 --precision tf32 --tool proton
+python -m perf profile persistent --dtype fp32 --precision tf32
 """
 
 
@@ -66,8 +66,6 @@ def register(commands) -> None:
     add("--layout", type=layout, default="NT", help="NN, NT (default), TN or TT")
     cli.add_types(command, "bf16, or fp16 where the rung takes no bf16")
     command.set_defaults(dtype=None)
-    text = "Nsight Compute (default), or Triton's Proton, which times kernels and counts nothing"
-    add("--tool", choices=("ncu", "proton"), default="ncu", help=text)
     add("--ncu", metavar="PATH", default="ncu", help="default: on the PATH")
     add("--json", action="store_true", help="print one object, units: s, byte, %%")
     add("--child", type=Path, help=argparse.SUPPRESS)
@@ -98,34 +96,32 @@ def run(args: argparse.Namespace) -> int:
 def _profiled(args: argparse.Namespace) -> str:
     if reason := cli.unable("profile"):
         raise Unprofiled(reason)
-    ncu = shutil.which(args.ncu)
-    if args.tool == "ncu" and ncu is None:
+    case, entrant = subject(args)
+    if (ncu := shutil.which(args.ncu)) is None:
         raise Unprofiled(
             f"{args.ncu} was not found: install Nsight Compute (it comes with the CUDA toolkit) "
-            "or name it with --ncu PATH; `--tool proton` needs nothing more"
+            "or name it with --ncu PATH"
         )
-    case, entrant = subject(args)
     if entrant.refusal:
         raise Unprofiled(f"{entrant.name}, {case}: {entrant.refusal}")
     if entrant.ladder == CUDA:  # here, where ncu does not follow the compiler
         unavailable, broken = build([entrant.rung])
         if unavailable or broken:
             raise Unprofiled(unavailable or broken[entrant.rung])
-    cli.say(f"{entrant.name}: {case}, under {args.tool}")
+    cli.say(f"{entrant.name}: {case}, under ncu")
     gpu, code = torch.cuda.get_device_name(), hashes().get((entrant.ladder, entrant.rung))
-    how = "one launch"
-    if args.tool == "proton":
-        body, fields = _under_proton(entrant, case)
-    else:
-        body, fields = _under_ncu(os.path.abspath(ncu), args, case)
-        how += ", repeated with an empty L2 for each group of counters"
+    kernels = _counters(os.path.abspath(ncu), args, case)
     if args.json:
-        head = {"time": now(), "rung": entrant.name, "ladder": entrant.ladder, "tool": args.tool}
-        head |= {"gpu": gpu, "code": code, "case": dataclasses.asdict(case)}
-        return json.dumps(head | {"config": entrant.config} | fields)
+        head = {"time": now(), "rung": entrant.name, "ladder": entrant.ladder, "gpu": gpu}
+        head |= {"code": code, "case": dataclasses.asdict(case), "config": entrant.config}
+        counted = {"kernels": [kernel._asdict() for kernel in kernels], "all": total(kernels)}
+        return json.dumps(head | counted)
     config = f"\n{Config(**entrant.config)}" if entrant.config else ""
-    warm = f"{how}, after {WARM} to warm up; no clock is locked, so that times are no benchmark"
-    return f"{entrant.name}, {case}, on {gpu}{config}\n{warm}\n\n{body}"
+    warm = (
+        f"one launch, repeated with an empty L2 for each group of counters, after {WARM} to warm "
+        "up; no clock is locked, so that times are no benchmark"
+    )
+    return f"{entrant.name}, {case}, on {gpu}{config}\n{warm}\n\n{text(kernels, case)}"
 
 
 def subject(args: argparse.Namespace) -> tuple[Case, Competitor]:
@@ -206,8 +202,8 @@ def _child(args: argparse.Namespace) -> int:
     return 0
 
 
-def _under_ncu(ncu: str, args: argparse.Namespace, case: Case) -> tuple[str, dict]:
-    """The text and the JSON fields; asks again, without them, if the chip lacks some counters."""
+def _counters(ncu: str, args: argparse.Namespace, case: Case) -> list[Profile]:
+    """What ncu counts; it is asked again, without them, if the chip lacks some counters."""
     lacking: set[str] = set()
     while not (kernels := parse(output := _attempt(ncu, metrics(lacking), args, case))):
         missing = unknown(output, metrics(lacking))
@@ -215,8 +211,7 @@ def _under_ncu(ncu: str, args: argparse.Namespace, case: Case) -> tuple[str, dic
             raise Unprofiled(reason(output))
         lacking |= missing
         cli.say(f"this chip has no {', '.join(sorted(missing))}; again without")
-    fields = [kernel._asdict() for kernel in kernels]
-    return text(kernels, case), {"kernels": fields, "all": total(kernels)}
+    return kernels
 
 
 def _attempt(ncu: str, asked: Sequence[str], args: argparse.Namespace, case: Case) -> str:
@@ -239,39 +234,6 @@ def _attempt(ncu: str, asked: Sequence[str], args: argparse.Namespace, case: Cas
             said = json.loads(report.read_text())
             raise Unprofiled(said["sentence"], said["status"])
         return done.stdout + "\n" + (log.read_text(errors="replace") if log.exists() else "")
-
-
-def _under_proton(entrant: Competitor, case: Case) -> tuple[str, dict]:
-    """The text and the JSON fields of kernels' times, in microseconds."""
-    launch = ready(entrant, case)
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            import triton.profiler as proton
-
-            session = proton.start(str(Path(folder) / "launch"))
-            launch()
-            torch.cuda.synchronize()
-            proton.finalize(session)
-            (file,) = Path(folder).glob("launch*.hatchet")
-            found = proton_kernels(json.loads(file.read_text()))
-        except (ImportError, OSError, RuntimeError, ValueError) as error:
-            raise Unprofiled(f"Proton failed: {error}") from error
-    if not found:
-        raise Unprofiled("Proton saw no kernel: CUPTI, which it asks, reports none here")
-    body = [*found, ("all kernels", sum(us for _, us in found))]
-    fields = {"kernels": [{"kernel": name, "us": us} for name, us in found]}
-    return aligned([(name, f"{us:,.1f} us") for name, us in body]), fields
-
-
-def proton_kernels(tree: Sequence[dict]) -> list[tuple[str, float]]:
-    """Names and microseconds of the leaves that have a time."""
-    found: list[tuple[str, float]] = []
-    for node in tree:
-        if node.get("children"):
-            found += proton_kernels(node["children"])
-        elif nanoseconds := node.get("metrics", {}).get("time (ns)"):
-            found.append((node["frame"]["name"], nanoseconds / 1e3))
-    return found
 
 
 # What ncu counts
@@ -413,22 +375,21 @@ def _number(text: str, unit: str) -> float | None:
 
 def reason(output: str) -> str:
     """A sentence on why ncu counted nothing."""
-    other = "`--tool proton` times kernels without counters"
     if "ERR_NVGPUCTRPERM" in output:
         return (
             "ncu may not read this GPU's counters (ERR_NVGPUCTRPERM): run it as root, start the "
             "container with --cap-add=SYS_ADMIN, or load the driver with "
-            f"NVreg_RestrictProfilingToAdminUsers=0; {other}"
+            "NVreg_RestrictProfilingToAdminUsers=0"
         )
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line.removeprefix("==ERROR== ") for line in lines if line.startswith("==ERROR==")]
     said = " ".join(error for error in errors if "application returned" not in error)
     if "LibraryNotLoaded" in output:
         said = said or next(line for line in lines if "LibraryNotLoaded" in line)
-        return f"this machine has no counters for ncu, as in some sandboxes: {said} Here {other}"
+        return f"this machine has no counters for ncu, as in some sandboxes: {said}"
     if said:
-        return f"ncu failed: {said}\n{other}"
-    return "\n".join(["ncu counted no kernel; its last words:", *lines[-20:], other])
+        return f"ncu failed: {said}"
+    return "\n".join(["ncu counted no kernel; its last words:", *lines[-20:]])
 
 
 def total(profiles: Sequence[Profile]) -> dict[str, float]:

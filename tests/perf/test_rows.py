@@ -242,7 +242,7 @@ def test_the_ladders_table_names_ties_twins_and_refusals():
 
 WHY = "\n    # why"
 KERNEL = """import triton
-from tests._tile import raster
+from ._tile import raster
 
 @triton.jit
 def toy_kernel(a):

@@ -1,4 +1,4 @@
-"""`python -m perf search | regret | repeat`, and the quick bench: with stand-ins for the card."""
+"""`python -m perf search | regret`, and the quick bench: with stand-ins for the card."""
 
 import contextlib
 import dataclasses
@@ -15,7 +15,7 @@ import tritemm
 from perf import __main__, bench, competitors, engine, operands, searches
 from perf.case import Case
 from perf.engine import Competitor
-from perf.experiments import regret, repeat, search, show
+from perf.experiments import regret, search, show
 from perf.machine import ROOT
 from perf.problems import random_problems
 from perf.searches import CUBLAS, Found, Option, Result, Task
@@ -453,61 +453,3 @@ def test_regret_races_the_choice_the_best_of_the_search_and_cublas(command, monk
     regrets = regret.regrets(found)
     assert {r.best.competitor for r in regrets} == {NAMES[LARGE]}
     assert regrets[0].value == pytest.approx(1.1, rel=0.02)
-
-
-# Repeat
-
-HALF = Case(24, 40, 32, "NT", "fp16")
-
-
-def test_problems_to_repeat_are_of_every_kind_first():
-    kinds = lambda case: (case.layout, case.dtype == "fp16", False, "")  # noqa: E731
-    cases = repeat.problems(20, 0, kinds)
-    assert len(cases) == len(set(cases)) == 20
-    assert len({kinds(case) for case in cases[:8]}) == 8
-    assert all(case.flops <= repeat.FLOPS for case in cases)
-
-
-@pytest.mark.skipif(not INTERPRETED, reason="kernels can't read CPU tensors here")
-def test_a_bit_that_differs_is_counted_and_rows_are_compared_over_every_m(monkeypatch):
-    calls, real = [], tritemm.matmul
-    assert repeat.repeated(HALF, 5, lambda: calls.append(1), "cpu") == 0 and len(calls) == 4
-    assert repeat.invariant(24, 32, range(1, 6), "cpu", torch.float16) == []
-
-    def matmul(a, b, out=None, **options):
-        if out is None:
-            assert options == {"batch_invariant": True}
-            return torch.matmul(a, b) + (a.shape[0] == 3)
-        real(a, b, out=out, **options)
-        calls.append(1)
-        if len(calls) in (7, 9):
-            out[1, 2] = torch.nextafter(out[1, 2], torch.tensor(9.0, dtype=out.dtype))
-        return out
-
-    monkeypatch.setattr(tritemm, "matmul", matmul)
-    assert repeat.repeated(HALF, 6, lambda: None, "cpu") == 2
-    assert repeat.invariant(24, 32, range(1, 6), "cpu", torch.float16) == [3]
-
-
-def test_repeat_prints_a_line_each_and_its_status(command, monkeypatch, tmp_path, capsys):
-    differ = {"repeat": 0, "rows": []}
-    for name, value in (
-        ("Disturbance", lambda seed: lambda: None),
-        ("problems", lambda count, seed: [HALF]),
-        ("LAYERS", ((24, 32),)),
-        ("repeated", lambda *given: differ["repeat"]),
-        ("invariant", lambda *given: differ["rows"]),
-    ):
-        monkeypatch.setattr(repeat, name, value)
-    path = tmp_path / "repeat.jsonl"
-    words = ["repeat", "--repetitions", "7", "--rows", "9", "--out", str(path)]
-    assert __main__.main(words) == 0
-    first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith("24 x 40 x 32 NT, fp16") and "7 repetitions: one pattern" in first
-    assert "right, K split, swapped" in first and second.endswith("every row the same")
-    heads = [json.loads(line) for line in path.read_text().splitlines()]
-    assert "environment" in heads[0] and heads[1]["differ"] == 0 and heads[2]["rows"] == 9
-    for changed, said in (({"rows": [3, 4]}, "DIFFERS at 2 M: [3, 4]"), ({"rows": [], "repeat": 5},
-                          "5 DIFFER from the first")):  # fmt: skip
-        differ |= changed
-        assert __main__.main(words) == 1 and said in capsys.readouterr().out
