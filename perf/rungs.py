@@ -8,7 +8,6 @@ import functools
 import re
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 
 from cuda_reference import loader
 from cuda_reference.rungs import RUNGS as CUDA_RUNGS
@@ -22,13 +21,11 @@ from .competitors import chosen, ladders, of_kernels, problem_of
 from .engine import Bench, Competitor
 from .problems import Problem
 from .rows import CUDA, HALF, REFERENCE, TRITON, Row
-from .select import latest_compare, latest_ladder, newest
+from .select import latest_compare, latest_ladder
 from .tables import Parts, Table, digits, spread
 from .views import Selection, View
 
 LADDERS = {TRITON: RUNGS, CUDA: CUDA_RUNGS}
-#: Where pictures go unless a folder is named: beside what else is made here, out of git's sight.
-PICTURES = Path("build")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,11 +77,9 @@ def build(names: Iterable[str]) -> tuple[str | None, dict[str, str]]:
 
 
 def add_ladders(command: argparse.ArgumentParser, default: str) -> None:
-    """Options: who races, by default which rungs, and where pictures go."""
+    """Options: who races, by default which rungs."""
     cli.add_list(command, "--ladders", cli.one_of(*LADDERS), "default: both", ",".join(LADDERS))
     cli.add_list(command, "--only", str, f"these rungs (and cuBLAS); default: {default}")
-    text = f"for pictures, which are drawn anew after every race; default: {PICTURES}"
-    command.add_argument("--folder", type=Path, default=PICTURES, help=text)
 
 
 # Tables
@@ -200,19 +195,6 @@ def _twins(row: Row) -> str:
 
 
 # Pictures
-
-
-def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
-    """A picture of each case that was measured; of both ladders where both took part."""
-    written = []
-    for case in dict.fromkeys(row.case for row in rows):
-        own = newest(rows, case)
-        if any(row.us for row in own):
-            name = re.sub(r"\W+", "-", str(case).replace(" x ", "x")).strip("-")
-            both = any(row.ladder == CUDA for row in own)
-            view = VIEWS["compare" if both else "ladder"]
-            written.append(view.draw(own, Path(folder) / f"ladder-{name}.png", Selection()))
-    return written
 
 
 def plot(rows: list[Row], selection: Selection):

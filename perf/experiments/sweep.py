@@ -30,9 +30,6 @@ FIRST, QUICK_FIRST = 3, 7
 #: The layout and type that are swept unless others are named.
 LAYOUT, DTYPE = "NT", "bf16"
 ROUNDS, QUICK_ROUNDS = 5, 3
-#: What a full race of the ladders shows beside the sweeps: whole ladders, of the type that all of
-#: CUDA's rungs multiply, in no fewer rounds than this.
-COMPARED, COMPARED_ROUNDS = tuple(Case(n, n, n, "NT", "fp16") for n in (4096, 8192)), 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,9 +72,9 @@ WHAT = {name.lower(): name for name in SWEEPS}
 EXAMPLES = """
 python -m perf sweep
 python -m perf sweep --what squares,k --layout NN --dtype fp16
-python -m perf sweep --what m --only pipelined,persistent --folder pictures
+python -m perf sweep --what m --only pipelined,persistent
 python -m perf sweep --ladders triton --quick
-python -m perf sweep --compare --rounds 3 --minutes 9
+python -m perf sweep --rounds 3 --minutes 9
 """
 
 
@@ -91,8 +88,6 @@ def register(commands) -> None:
     add("--layout", type=layout, default=LAYOUT, help="NN, NT (default) ...")
     add("--dtype", choices=("fp16", "bf16"), default=DTYPE, help=f"default: {DTYPE}")
     rungs.add_ladders(command, f"{FIRST:02d} and up, and their CUDA twins")
-    text = f"whole ladders first, as `ladder` races them, at {' and '.join(map(str, COMPARED))}"
-    add("--compare", action="store_true", help=text)
     text = "end within so many: few sizes of every sweep come first, then the cheapest"
     minutes = {"type": cli.argument(float), "default": math.inf, "metavar": "M"}
     add("--minutes", **minutes, help=text)
@@ -104,25 +99,17 @@ def run(args: argparse.Namespace) -> int:
         refuse_unknown(args.only, (*RUNGS, *CUDA_RUNGS))
     except ValueError as error:
         return cli.refuse(error)
-    fuller = {"fields": {"experiment": "ladder"}, "rounds": max(args.rounds, COMPARED_ROUNDS)}
-    among = {"only": args.only or swept(args.quick), "auto": True}
+    only = args.only or swept(args.quick)
 
     def measure(there: session.Session, mine: Sequence[Problem]) -> None:
-        built = rungs.Built.of(args.ladders, () if args.compare else among["only"])
-        tasks = [
-            built.task(p.case, {"only": args.only}, p, **fuller)
-            if p.group == "compare"
-            else built.task(p.case, among, p)
-            for p in mine
-        ]
+        built = rungs.Built.of(args.ladders, only)
+        tasks = [built.task(p.case, {"only": only, "auto": True}, p) for p in mine]
         there.measure_roofs()
         there.measure(tasks, plan(args), minutes=args.minutes)
 
-    whole = COMPARED if args.compare else ()
-    first = [Problem(f"compare {case.M}", "compare", "both ladders", case) for case in whole]
     names = [WHAT[word] for word in dict.fromkeys(args.what)]
-    every = [*first, *problems(names, args.layout, args.dtype, args.quick).values()]
-    return session.run(args, "sweep", every, measure, text, draw=draw)
+    every = problems(names, args.layout, args.dtype, args.quick).values()
+    return session.run(args, "sweep", list(every), measure, text)
 
 
 def plan(args: argparse.Namespace) -> Plan:
@@ -204,11 +191,9 @@ def by_case(rows: Iterable[Row]) -> dict[Case, dict[str, Row]]:
 
 def text(rows: list[Row]) -> str:
     """A table of TFLOP/s per sweep, with a column per size."""
-    compared = [row for row in rows if row.experiment == "ladder"]
-    own = [row for row in rows if row.experiment == "sweep"]
-    parts = [rungs.text(compared)] if compared else []
-    for name in dict.fromkeys(row.problem["class"] for row in own):
-        parts += _table(SWEEPS[name], on(name, own, own[0].case.layout, own[0].case.dtype))
+    parts = []
+    for name in dict.fromkeys(row.problem["class"] for row in rows):
+        parts += _table(SWEEPS[name], on(name, rows, rows[0].case.layout, rows[0].case.dtype))
     return tables.text(parts)
 
 
@@ -241,22 +226,6 @@ COLUMNS = 3
 #: Of the roof, and of the twins in one panel, in turn.
 ROOF = {"color": "#222222", "linestyle": (0, (5, 2)), "linewidth": 0.8}
 STYLES = (("-", "s"), ("--", "^"), (":", "D"), ("-.", "v"), ((0, (1, 1)), "P"))
-
-
-def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
-    """The ladders, and a picture and a CSV file of the newest run of each sweep in the rows.
-
-    `sweep-K-NT-bf16.png`: of the layout and type of the newest row.
-    """
-    written = rungs.draw(rows, folder)
-    newest = next((row.case for row in reversed(rows) if row.experiment == "sweep"), None)
-    for name in SWEEPS if newest else ():
-        own = latest_sweep(rows, name, layout=newest.layout, dtype=newest.dtype)
-        if own:
-            picture = Path(folder) / f"sweep-{name}-{newest.layout}-{newest.dtype}.png"
-            written += [VIEWS[f"sweep-{name}"].draw(own, picture, Selection())]
-            written += [picture.with_suffix(".csv")]
-    return written
 
 
 def plot(rows: list[Row], selection: Selection):

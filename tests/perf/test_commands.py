@@ -48,7 +48,6 @@ REFUSED = [
     ("ladder --sizes x", "a size is"),
     ("ladder --dtype bf16 --accumulate fp16", "bf16 is accumulated in fp32, not fp16"),
     ("ladder --dtype bf16 --precision tf32", "--precision says how fp32 is multiplied"),
-    ("ladder --config-file none.json", "none.json"),
     ("sweep --only tma,nope", "nope"),
     ("sweep --what n", "'n'"),
     ("sweep --layout XX", "argument --layout: a layout is"),
