@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import re
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -112,30 +111,15 @@ def told(name: str, config: Mapping | str | None) -> str:
 
 
 def text(rows: list[Row]) -> str:
-    """A table for each race."""
+    """The tables of each race."""
     races = tables.grouped(rows, lambda row: (row.time, row.case)).values()
-    return tables.text(part for race in races for part in _race(race))
+    return tables.text(part for race in races for part in (tables.caption(race), *shown(race)))
 
 
-def _race(rows: list[Row]) -> list[Table | str]:
-    """Microseconds, TFLOP/s, times cuBLAS's speed, times the rung below's.
-
-    A CUDA rung has its Triton twins too, with their speed over its own.
-    """
-    first, timed = rows[0], [row for row in rows if row.us]
-    title = f"{first.case} on {first.environment.gpu}, {first.mode}"
-    if timed:
-        clock = tables.whole(timed[0].settled_mhz or None) or "?"
-        title += f", {tables.most_rounds(rows)} rounds, settled at {clock} MHz"
-    head = ("", "us", "TFLOP/s", "x cuBLAS (p20-p80)", "x below", "MHz", "W", "error/bound")
-    body = []
-    for row, cells in _lines(rows):
-        worst = "" if row.worst is None else f"{row.worst:.2f}"
-        card = (tables.whole(row.sm_mhz), tables.whole(row.power_w))
-        body.append((*cells, *card, worst, _twins(row)))
-    untimed = [f"{label(row)}: {row.outcome}: {row.reason}" for row in rows if not row.us]
-    missed = [f"{label(row)}: {row.reason}" for row in timed if row.reason]
-    return [title, Table((*head, "Triton / this"), body), *untimed, *missed]
+def shown(rows: list[Row]) -> list[Table | str]:
+    """Both ladders side by side where CUDA's raced too."""
+    both = any(row.ladder == CUDA for row in rows)
+    return both_ladders(rows) if both else [one_ladder(rows)]
 
 
 def _lines(rows: Sequence[Row]) -> Iterator[tuple[Row, list[str]]]:
@@ -282,11 +266,11 @@ def _both(rows: Sequence[Row], s: Selection) -> list[Row]:
     return latest_compare(rows, s.gpu, **s.given("size", "layout", "dtype", "accumulate"))
 
 
-def _parts(rows: list[Row], s: Selection, *, both: bool) -> Parts:
-    return [*(both_ladders(rows) if both else [one_ladder(rows)]), tables.caption(rows)]
+def _parts(rows: list[Row], s: Selection) -> Parts:
+    return [*shown(rows), tables.caption(rows)]
 
 
 VIEWS = {
-    "ladder": View(_one, functools.partial(_parts, both=False), plot, "ladder 2"),
-    "compare": View(_both, functools.partial(_parts, both=True), plot, "compare 2"),
+    "ladder": View(_one, _parts, plot, "ladder 2"),
+    "compare": View(_both, _parts, plot, "compare 2"),
 }

@@ -229,7 +229,7 @@ def test_the_ladders_table_names_ties_twins_and_refusals():
     caption = tables.caption(found)
     assert all(word in caption for word in ("4096 x 4096 x 4096 NT, bf16", "H200", "aaaaaaa"))
     text = rungs.text(found)
-    assert text.startswith("4096 x 4096 x 4096 NT, bf16 on NVIDIA H200, sustained, 30 rounds")
+    assert text.startswith("4096 x 4096 x 4096 NT, bf16, sustained. NVIDIA H200")
     assert ", a tie" in text
     twin = dataclasses.replace(
         found[2], ladder=CUDA, versus={"x": rows.Quantiles(0.99, 1.001, 1.01)}
