@@ -1,7 +1,7 @@
 """`python -m perf profile`: one warm launch of one kernel, under Nsight Compute.
 
-ncu starts Python anew with the same words and `--child FILE`; that process checks the kernel,
-warms it up and lets ncu see one launch. In FILE it leaves why it could not, if so.
+ncu starts Python anew with the same words and `--child`; that process checks the kernel, warms it
+up and lets ncu see one launch, or prints why it could not.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -68,26 +66,22 @@ def register(commands) -> None:
     command.set_defaults(dtype=None)
     add("--ncu", metavar="PATH", default="ncu", help="default: on the PATH")
     add("--json", action="store_true", help="print one object, units: s, byte, %%")
-    add("--child", type=Path, help=argparse.SUPPRESS)
+    add("--child", action="store_true", help=argparse.SUPPRESS)
 
 
 class Unprofiled(Exception):
-    """Why there is no profile, as a sentence, and the command's exit status."""
-
-    def __init__(self, sentence: object, status: int = 2):
-        super().__init__(str(sentence))
-        self.status = status
+    """Why there is no profile, as a sentence."""
 
 
 def run(args: argparse.Namespace) -> int:
-    """0; 1 if the output is wrong; 2 if it can't be profiled; 130 after Ctrl-C."""
+    """0; 2 if it can't be profiled, as where the output is wrong; 130 after Ctrl-C."""
     try:
         if args.child:
-            return _child(args)
-        print(_profiled(args))
+            _child(args)
+        else:
+            print(_profiled(args))
     except Unprofiled as error:
-        cli.refuse(error)
-        return error.status
+        return cli.refuse(error)
     except KeyboardInterrupt:
         return 130
     return 0
@@ -110,7 +104,7 @@ def _profiled(args: argparse.Namespace) -> str:
             raise Unprofiled(unavailable or broken[entrant.rung])
     cli.say(f"{entrant.name}: {case}, under ncu")
     gpu, code = torch.cuda.get_device_name(), hashes().get((entrant.ladder, entrant.rung))
-    kernels = _counters(os.path.abspath(ncu), args, case)
+    kernels = _counters(os.path.abspath(ncu), args.argv)
     if args.json:
         head = {"time": now(), "rung": entrant.name, "ladder": entrant.ladder, "gpu": gpu}
         head |= {"code": code, "case": dataclasses.asdict(case), "config": entrant.config}
@@ -184,56 +178,39 @@ def ready(entrant: Competitor, case: Case) -> Callable[[], None]:
     if not verdict.ok:
         message = f"{entrant.name} is wrong: {verdict.message}"
         if entrant.name != REFERENCE:
-            raise Unprofiled(f"{message}; a red kernel is not profiled", status=1)
+            raise Unprofiled(f"{message}; a red kernel is not profiled")
         cli.say(message)
     return launch
 
 
-def _child(args: argparse.Namespace) -> int:
+def _child(args: argparse.Namespace) -> None:
     """What ncu watches."""
-    try:
-        launch = ready(*reversed(subject(args)))
-    except Unprofiled as error:
-        args.child.write_text(json.dumps({"status": error.status, "sentence": str(error)}))
-        return error.status
+    launch = ready(*reversed(subject(args)))
     with torch.cuda.profiler.profile():
         launch()
         torch.cuda.synchronize()
-    return 0
 
 
-def _counters(ncu: str, args: argparse.Namespace, case: Case) -> list[Profile]:
-    """What ncu counts; it is asked again, without them, if the chip lacks some counters."""
-    lacking: set[str] = set()
-    while not (kernels := parse(output := _attempt(ncu, metrics(lacking), args, case))):
-        missing = unknown(output, metrics(lacking))
-        if not missing:
-            raise Unprofiled(reason(output))
-        lacking |= missing
-        cli.say(f"this chip has no {', '.join(sorted(missing))}; again without")
-    return kernels
-
-
-def _attempt(ncu: str, asked: Sequence[str], args: argparse.Namespace, case: Case) -> str:
-    """What ncu said, wherever; raises Unprofiled with what the child says.
+def _counters(ncu: str, argv: Sequence[str]) -> list[Profile]:
+    """What ncu counts; it is asked again, without them, if the chip lacks some counters.
 
     The clocks stay as they are, L2 is emptied before every pass, one launch is looked at.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        log, report = Path(folder) / "ncu.csv", Path(folder) / "child.json"
-        how = "--clock-control none --cache-control all --profile-from-start off"
-        how += " --target-processes all --csv --page raw --print-units base"
-        what = f"--size {case.M}x{case.N}x{case.K} --layout {case.layout} --dtype {case.dtype}"
-        what += f" --accumulate {case.accumulate} --precision {case.precision}"
-        what += " --chosen" * args.chosen
-        words = [ncu, *how.split(), "--log-file", log, "--metrics", ",".join(asked)]
-        words += [sys.executable, "-m", "perf", "profile", args.rung, *what.split()]
-        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "errors": "replace"}
-        done = subprocess.run([*words, "--child", report], cwd=ROOT, check=False, **streams)
-        if report.exists():
-            said = json.loads(report.read_text())
-            raise Unprofiled(said["sentence"], said["status"])
-        return done.stdout + "\n" + (log.read_text(errors="replace") if log.exists() else "")
+    how = "--clock-control none --cache-control all --profile-from-start off"
+    how += " --target-processes all --csv --page raw --print-units base"
+    child = [sys.executable, "-m", "perf", *argv, "--child"]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "errors": "replace"}
+    lacking: set[str] = set()
+    while True:
+        asked = metrics(lacking)
+        words = [ncu, *how.split(), "--metrics", ",".join(asked), *child]
+        output = subprocess.run(words, cwd=ROOT, check=False, **streams).stdout
+        if kernels := parse(output):
+            return kernels
+        if not (missing := unknown(output, asked)):
+            raise Unprofiled(reason(output))
+        lacking |= missing
+        cli.say(f"this chip has no {', '.join(sorted(missing))}; again without")
 
 
 # What ncu counts
