@@ -13,7 +13,7 @@ from cuda_reference.rungs import RUNGS as CUDA_RUNGS
 from perf import __main__, bars, competitors, figures, problems, rows, rungs, tables
 from perf.case import Case
 from perf.experiments import model, roofline, serving, show, sweep
-from perf.experiments.sweep import SWEEPS, Sweep
+from perf.experiments.sweep import SWEEPS
 from perf.roof import Roof
 from perf.rows import HALF, NULL, REFERENCE
 from perf.stats import Quantiles
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.host, pytest.mark.once]
 pytest.importorskip("matplotlib")
 
 RUNG, CUDA_RUNG = RUNGS[1].name, CUDA_RUNGS[0].name
-SMALL = Sweep("K", "M = N = 32", "K", sizes=(16, 32, 48), quick=(16, 32), fixed=32)
+SMALL = "id,class,name,M,N,K\n" + "".join(f"K {n},K,M = N = 32,32,32,{n}\n" for n in (16, 32, 48))
 
 
 @pytest.fixture
@@ -33,8 +33,7 @@ def timed(monkeypatch, tmp_path):
     """Small sizes; CUDA's rungs are built, but take no CPU tensors."""
     monkeypatch.setattr(loader, "unavailable", lambda: None)
     monkeypatch.setattr(loader, "build", lambda names: {})
-    monkeypatch.setitem(SWEEPS, "K", SMALL)
-    monkeypatch.setattr(rows, "RESULTS", tmp_path)
+    (tmp_path / "small.csv").write_text(SMALL)
     monkeypatch.chdir(tmp_path)
     return on_cpu(monkeypatch)
 
@@ -42,7 +41,7 @@ def timed(monkeypatch, tmp_path):
 # The commands
 
 LADDER = ("ladder", "--size", "48x40x32", "--rounds", "3")
-SWEEP = ("sweep", "--what", "k", "--rounds", "3")
+SWEEP = ("sweep", "--file", "small.csv", "--rounds", "3")
 
 
 def test_the_ladder_races_both_and_records(timed, tmp_path, monkeypatch, capsys):
@@ -77,16 +76,15 @@ def test_ctrl_c_keeps_what_was_measured(timed, tmp_path, monkeypatch):
 
 def test_the_sweep_measures_and_records(timed, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(loader, "unavailable", lambda: "nvcc was not found")
-    assert __main__.main([*SWEEP, "--only", "tiled,mma_base,pipelined"]) == 0
-    found = rows.read(*tmp_path.glob("nvidia-h200-sweep-*.jsonl.gz"))
+    status, found = ran(tmp_path / "x.jsonl", *SWEEP, "--only", "tiled,mma_base,pipelined")
     names = ["tiled", "pipelined", "auto", REFERENCE]
-    assert [row.competitor for row in found] == names * 3
+    assert status == 0 and [row.competitor for row in found] == names * 3
     assert [row.case.K for row in found[::4]] == [16, 32, 48]
     assert {(r.experiment, r.problem["class"], r.roof.gbs, r.rounds) for r in found} == {
         ("sweep", "K", 4200.0, 3)
     }
     told = capsys.readouterr()
-    assert "NT, bf16, sustained, TFLOP/s" in told.out
+    assert "32 x 32 x 48 NT, bf16, sustained. NVIDIA H200" in told.out
     assert "[3/3] K 48 M = N = 32: 32 x 32 x 48 NT, bf16" in told.err
     assert "the CUDA ladder takes no part: refused: nvcc was not found" in told.err
 
@@ -95,24 +93,24 @@ def test_cards_share_a_sweep(timed, tmp_path, monkeypatch):
     four_gpus(monkeypatch)
     words = (*SWEEP, "--only", "tiled", "--quick", "--gpus", "2")
     status, found = ran(tmp_path / "x.jsonl", *words)
-    assert status == 0 and [row.competitor for row in found] == ["tiled", "auto", REFERENCE] * 2
-    assert [row.rounds for row in found] == [3] * 6
+    assert status == 0 and [row.competitor for row in found] == ["tiled", "auto", REFERENCE] * 3
+    assert [row.rounds for row in found] == [3] * 9
 
 
 # What a sweep races
 
 
 def test_few_sizes_come_first_then_the_cheapest_and_rungs_are_derived():
-    found = sweep.problems(["M", "K"], dtype="fp16")
-    few = [f"{name} {n}" for name in "MK" for n in SWEEPS[name].quick]
-    assert [p.id for p in found.values()][: len(few)] == few
-    assert next(iter(found)) == Case(16, 4096, 4096, "NT", "fp16")
-    flops = [case.flops for case in found][len(few) :]
-    assert flops == sorted(flops)
+    found = problems.read_suite(sweep.SIZES)
+    for each in found:
+        assert SWEEPS[each.group].holds(each.case) and each.case.layout == "NT"
+    first, second = found[:11], found[11:]
+    assert {p.group for p in first} == set(SWEEPS)
+    assert [p.case.flops for p in second] == sorted(p.case.flops for p in second)
     # What lies on two sweeps is one race.
-    assert len(sweep.problems(SWEEPS)) == sum(len(s.sizes) for s in SWEEPS.values()) - 2
+    assert len({p.case for p in found}) == len(found) == 33
     names = sweep.swept()
-    assert names[:2] == ["tiled", "swizzled"] and set(sweep.swept(quick=True)) < set(names)
+    assert names[:2] == ["tiled", "swizzled"]
     assert {"mma_base", "wgmma_cluster"} <= set(names) and "simt_naive" not in names
 
 
@@ -127,6 +125,17 @@ def test_what_is_compiled_ahead_is_what_races(monkeypatch):
     assert [config.num_stages for _, _, config in twins] == [4, 3, 2]  # those that a twin names
 
 
+def case_of(name, size, **of):
+    dimensions = {d: size if d in SWEEPS[name].swept else SWEEPS[name].fixed for d in "MNK"}
+    return Case(**dimensions, **{"layout": "NT", "dtype": "bf16"} | of)
+
+
+SIZES = {
+    name: [SWEEPS[name].size(p.case) for p in problems.read_suite(sweep.SIZES) if p.group == name]
+    for name in SWEEPS
+}
+
+
 def made_up(name, run=OLD, sizes=None, who=None, **of):
     """Rows of one run of a sweep of the real rungs: a share of the roof each."""
     roof, found, rng = Roof(784.0, 4200.0), [], random.Random(name)
@@ -134,8 +143,8 @@ def made_up(name, run=OLD, sizes=None, who=None, **of):
     cuda = {k.name: k for k in CUDA_RUNGS if k.name in sweep.swept()}
     own += [("cuda", k.name, k.number, 0.03 * k.number) for k in cuda.values()]
     own += [("triton", "auto", None, 0.9), (None, REFERENCE, None, 0.86)]
-    for size in sizes or SWEEPS[name].sizes:
-        case = SWEEPS[name].case(size, **of)
+    for size in sizes or SIZES[name]:
+        case = case_of(name, size, **of)
         for ladder_, competitor, number, share in who or own:
             us = (roof.floor(case) / share + 3) * rng.uniform(1, 1.06)
             twins = (
@@ -144,14 +153,14 @@ def made_up(name, run=OLD, sizes=None, who=None, **of):
             found.append(row(
                 f"{name} {size}", name, 1.0, competitor, run=run, experiment="sweep", case=case,
                 roof=roof, ladder=ladder_, number=number, rung=competitor if ladder_ else None,
-                us=Quantiles(us * 0.98, us, us * 1.03), title=SWEEPS[name].title,
+                us=Quantiles(us * 0.98, us, us * 1.03), title=f"sweep of {name}",
                 versus={twin: flat(1.0) for twin in twins} or None,
             ))  # fmt: skip
     return found
 
 
 def test_the_newest_full_run_of_a_sweep_is_shown():
-    full, quick = made_up("K"), made_up("K", NEW, SWEEPS["K"].quick)
+    full, quick = made_up("K"), made_up("K", NEW, SIZES["K"][:3])
 
     def runs(found, name="K", **chosen):
         return {row.run for row in sweep.latest_sweep(found, name, **chosen)}
@@ -159,7 +168,7 @@ def test_the_newest_full_run_of_a_sweep_is_shown():
     assert runs([*made_up("K", NEW), *full]) == {NEW} and runs(full + quick) == {OLD}
     assert runs(full + made_up("K", NEW, who=[("triton", "tma", 8, 0.5)])) == {OLD}
     # A run that ended early has most sizes, and newer kernels.
-    assert runs(full + made_up("K", NEW, SWEEPS["K"].sizes[:5])) == {NEW}
+    assert runs(full + made_up("K", NEW, SIZES["K"][:5])) == {NEW}
     # Where another sweep crosses this one is no run of this one.
     assert runs(full + made_up("M"), "squares") == set()
     for other in (
@@ -173,17 +182,13 @@ def test_the_newest_full_run_of_a_sweep_is_shown():
     assert sizes == sorted(sizes)
 
 
-def test_every_rung_has_a_panel_with_its_twins_and_the_table_a_column_per_size(tmp_path):
+def test_every_rung_has_a_panel_with_its_twins_and_the_file_a_line_per_size(tmp_path):
     panels = sweep.panels(made_up("K"))
     assert list(panels)[:3] == ["tritemm.matmul", "03 tiled", "04 swizzled"]
     assert list(panels["15 cluster"]) == ["cluster", "wgmma_cluster"]
     untimed = {"us": None, "outcome": "refused", "reason": "because"}
     lost = [dataclasses.replace(r, **untimed) if r.id == "K 64" and r.competitor == "tma" else r
             for r in made_up("K", sizes=(64, 8192))]  # fmt: skip
-    lines = sweep.text(lost).splitlines()
-    assert lines[2].split() == ["M", "=", "N", "=", "8192", "64", "8192"]
-    assert any(line.split()[:2] == ["roof", "265"] for line in lines)
-    assert lines[-1] == "08 tma refused: because." and sweep.text([]) == "nothing was measured"
     path = show.VIEWS["sweep-K"].draw(lost, tmp_path / "new" / "x.png", Selection())
     with open(path.with_suffix(".csv"), newline="") as file:
         first, last = csv.DictReader(file)
