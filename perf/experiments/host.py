@@ -36,7 +36,7 @@ from ..machine import State
 from ..operands import operands
 from ..problems import Problem
 from ..rows import NULL, REFERENCE, Row
-from ..select import newest_of_all, runs
+from ..select import latest_run
 from ..tables import Parts, Table, digits, spread, us, us_spread
 from ..views import Selection, View
 
@@ -457,17 +457,6 @@ def _times(row: Row | None) -> str:
     return digits(row.ratio.inverse.p50) + tie
 
 
-def latest_kernels(rows: Sequence[Row], s: Selection) -> list[Row]:
-    """The rows of the newest run that reached the last mode of the documented case.
-
-    A run of less than half of the competitors does not displace a fuller one.
-    """
-    table = runs((row for row in rows if row.case == CASE), "host", s.gpu, None)
-    timed = table[table.timed & (table["mode"] == MODES[-1])].groupby("run").size()
-    fuller = timed.index[2 * timed >= timed.max()]
-    return list(table.row[table.run == fuller[-1]]) if len(fuller) else []
-
-
 def call_parts(rows: list[Row], selection: Selection | None = None) -> Parts:
     """A line per kind of call and kernel asked for."""
     head = ("", "problem", "kernel=", "torch µs", "tritemm µs (p20-p80)")
@@ -544,9 +533,17 @@ def per_graph(rows: Sequence[Row], competitor: str) -> tuple[float, float] | Non
     return (one - product, product) if product is not None else None
 
 
+def _newest(modes: Sequence[str], rows: Sequence[Row], s: Selection) -> list[Row]:
+    own = (row for row in rows if row.mode in modes and (row.mode not in MODES or row.case == CASE))
+    return latest_run(own, "host", s.gpu, mode=None, share=0.5)
+
+
 _CALLS, _ROUTES = ([kind.mode_of_rows for kind in kinds] for kinds in (KINDS, ROUTED))
 VIEWS = {
-    "host": View(latest_kernels, kernel_parts),
-    "calls": View(lambda rows, s: newest_of_all(rows, "host", _CALLS, s.gpu), call_parts),
-    "routing": View(lambda rows, s: newest_of_all(rows, "host", _ROUTES, s.gpu), routing_parts),
+    name: View(functools.partial(_newest, modes), parts)
+    for name, modes, parts in (
+        ("host", MODES, kernel_parts),
+        ("calls", _CALLS, call_parts),
+        ("routing", _ROUTES, routing_parts),
+    )
 }

@@ -227,7 +227,7 @@ def _annotate(axes, rows: Sequence[Row], roofs: dict[str, Roof]) -> None:
 
 def _newest(rows: Sequence[Row], s: Selection) -> list[Row]:
     """The roofs, and the suite."""
-    roofs = latest_run(rows, "roofline", s.gpu, enough=len(cases()))
+    roofs = latest_run(rows, "roofline", s.gpu, competitor=REFERENCE, enough=len(cases()))
     return roofs + newest_suite(rows, dataclasses.replace(s, mode="sustained"))
 
 

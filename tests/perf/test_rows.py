@@ -160,7 +160,12 @@ def test_a_partial_run_does_not_displace_a_full_one():
         (burst, {}, ROWS),
         (burst, {"mode": "burst"}, burst),
     ):
-        assert select.latest_run([*ROWS, *more], "suite", **{"enough": 4} | chosen) == shown
+        assert (
+            select.latest_run(
+                [*ROWS, *more], "suite", **{"enough": 4, "competitor": "auto"} | chosen
+            )
+            == shown
+        )
     every = [*later, *ROWS, *dated(ROWS[:2], LATER)]
     assert select.full_runs(every, "suite", "auto", 4) == [*ROWS, *later]
 
@@ -174,13 +179,13 @@ def test_each_problems_newest_race_is_shown_whichever_run_it_was_of():
     assert len(select.newest_races([*ROWS, *few], "suite", ["of another file"])) == len(ROWS)
 
 
-def test_the_newest_run_with_a_time_in_every_mode_is_shown():
+def test_a_run_of_fewer_competitors_or_modes_does_not_displace_a_fuller_one():
     old, new, torn = (
-        [row(m, "c", 1.0, run=run, experiment="host", mode=m) for m in modes]
-        for run, modes in ((OLD, "ab"), (NEW, "ab"), (LATER, "a"))
+        [row(None, "c", 1.0, name, run=run, mode=m) for m in modes for name in names]
+        for run, modes, names in ((OLD, "ab", "xyz"), (NEW, "ab", "xy"), (LATER, "a", "xyz"))
     )
-    assert select.newest_of_all([*new, *old, *torn], "host", ["a", "b"]) == new
-    assert select.newest_of_all(torn, "host", ["a", "b"]) == []
+    shown = lambda **share: select.latest_run([*new, *old, *torn], "suite", mode=None, **share)  # noqa: E731
+    assert shown() == old and shown(share=0.6) == new and shown(share=0.5) == torn
 
 
 def test_what_was_not_measured_is_not_chosen_and_views_show_the_kernel_asked_for():
