@@ -82,17 +82,11 @@ class Preset:
             tasks = []
             for each in mine:
                 short = self.short and not hungry(each.case, there.roofs)
-                plan = self.plan(args, SHORT if short else PLAN)
+                plan = session.planned(args, SHORT if short else PLAN, self.most)
                 tasks.append(session.Task.of(each, among, items=items(args, each.case), plan=plan))
-            there.measure(tasks, self.plan(args))
+            there.measure(tasks, PLAN)
 
         return session.run(args, self.name, problems, measure, self.text, experiment)
-
-    def plan(self, args: argparse.Namespace, base: Plan = PLAN) -> Plan:
-        if args.quick:
-            quick = {"rounds": 3, "replay": 0.01, "lead": 0.02, "settle": 0.2}
-            return dataclasses.replace(base, **quick)
-        return dataclasses.replace(base, rounds=args.rounds, most=max(self.most, args.rounds))
 
 
 def field(args: argparse.Namespace, case: Case, operands: Operands) -> Sequence[Competitor]:

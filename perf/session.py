@@ -222,6 +222,14 @@ def run(
     return session.finish(text) or failed or 0
 
 
+def planned(args: argparse.Namespace, base: Plan, most: int | None = None) -> Plan:
+    """The plan with the rounds that are asked for, up to `most`; or less of everything."""
+    if args.quick:
+        less = {"rounds": min(3, args.rounds), "replay": 0.01, "lead": 0.02, "settle": 0.2}
+        return dataclasses.replace(base, **less)
+    return dataclasses.replace(base, rounds=args.rounds, most=most and max(most, args.rounds))
+
+
 def _coded(found: Iterable[Row]) -> list[Row]:
     """The rows with the hash of their rung's sources.
 

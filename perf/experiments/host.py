@@ -93,15 +93,14 @@ def run(args: argparse.Namespace) -> int:
         return cli.refuse(f"first calls need other sizes of M or N, and both are 1 in {case.size}")
 
     def measure(there: session.Session, mine: Sequence[Problem]) -> None:
-        rounds = min(5, args.rounds) if args.quick else args.rounds
         with counted_loads() as loads:
             kinds = [
                 *(kernel_kinds(case, args.kernels, loads) if "kernels" in args.what else ()),
                 *(KINDS if "calls" in args.what else ()),
                 *(ROUTED if "routing" in args.what else ()),
             ]
-            plan = Plan(rounds=rounds, longest=math.inf, settle=SETTLE)
-            there.measure([task_of(kind) for kind in kinds], plan)
+            plan = Plan(longest=math.inf, settle=SETTLE)
+            there.measure([task_of(kind) for kind in kinds], session.planned(args, plan))
 
     return session.run(args, "host", [], measure, text)
 

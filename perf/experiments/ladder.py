@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
@@ -54,13 +53,7 @@ def run(args: argparse.Namespace) -> int:
             built.task(Case(*size, layout, args.dtype, accumulate, args.precision), options)
             for size, layout in itertools.product(args.sizes, args.layouts)
         ]
-        there.measure(tasks, plan(args))
+        most = math.inf if args.all else Plan.longest
+        there.measure(tasks, session.planned(args, Plan(longest=most)))
 
     return session.run(args, "ladder", [], measure, rungs.text)
-
-
-def plan(args: argparse.Namespace) -> Plan:
-    made = Plan(rounds=args.rounds)
-    if args.quick:
-        made = dataclasses.replace(made, rounds=min(5, args.rounds), replay=0.01, settle=1.0)
-    return dataclasses.replace(made, longest=math.inf) if args.all else made

@@ -44,7 +44,9 @@ from ..views import Selection, View
 PREFILL, DECODE, TRAIN = CASES = ("prefill", "decode", "train")
 #: What nobody runs: each prompt has its own length, and its kernels hide their launches.
 LEFT_OUT = {(PREFILL, "graph")}
-ROUNDS, QUICK_ROUNDS, QUICK_LAYERS = 9, 3, 2
+ROUNDS, QUICK_LAYERS = 9, 2
+#: A step longer than 2 s is not repeated.
+PLAN = Plan(settle=1.0, longest=2.0)
 #: Untimed first steps: they compile, warm up and record a CUDA graph, and replay it.
 WARM = 4
 
@@ -150,7 +152,7 @@ def run(args: argparse.Namespace) -> int:
     every = list(cells(*asked, args.layers or (QUICK_LAYERS if args.quick else None)))
 
     def measure(there: session.Session, mine: Sequence[Problem]) -> None:
-        there.measure(tasks(every, args.seed), plan(args), args.minutes)
+        there.measure(tasks(every, args.seed), session.planned(args, PLAN), args.minutes)
 
     return session.run(args, "model", [], measure, text)
 
@@ -160,14 +162,6 @@ def missing() -> str | None:
     if importlib.util.find_spec("transformers") is None:
         return "python -m perf model needs transformers: pip install '.[model]'"
     return None
-
-
-def plan(args: argparse.Namespace) -> Plan:
-    """A step longer than 2 s is not repeated."""
-    if args.quick:
-        rounds = min(QUICK_ROUNDS, args.rounds)
-        return Plan(rounds=rounds, replay=0.02, lead=0.02, settle=0.2, longest=2.0)
-    return Plan(rounds=args.rounds, settle=1.0, longest=2.0)
 
 
 # The models

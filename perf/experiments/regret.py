@@ -64,9 +64,6 @@ def measure(there: session.Session, problems: Sequence[Problem]) -> int:
     known = {problem.case: problem for problem in problems}
     tasks = tasks_of(known, "auto", None if args.all else args.within)
     rng = random.Random(args.seed)
-    plan = dataclasses.replace(PLAN, rounds=args.rounds, most=max(MOST, args.rounds))
-    if args.quick:
-        plan = dataclasses.replace(plan, rounds=3, most=None, replay=0.01, settle=0.2)
     there.measure_roofs()
 
     def entrants(index: int, there: Bench) -> list[Competitor]:
@@ -80,7 +77,7 @@ def measure(there: session.Session, problems: Sequence[Problem]) -> int:
             for index, task in enumerate(tasks)
         ]
         try:
-            there.measure(races, plan)
+            there.measure(races, session.planned(args, PLAN, MOST))
         except RuntimeError as error:  # a CUDA error: nothing more can be launched
             cli.say(f"the measurement ends: {cli.short(error)}")
             return 3

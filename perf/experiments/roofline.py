@@ -62,10 +62,9 @@ def run(args: argparse.Namespace) -> int:
         path = path or gpus.path_of(there.roofs.device.name)
         path.write_text(gpus.text_of(file_of(there.roofs)))
         cli.say(f"wrote {path}")
-    made = Plan(rounds=args.rounds, replay=0.02 if args.quick else 0.1, settle=1.0)
     own = lambda bench, rows: at_own_clock(rows, there.roofs)  # noqa: E731
     tasks = [session.Task(c, lambda bench: cublas(bench.case), amend=own) for c in cases()]
-    there.measure(tasks, made)
+    there.measure(tasks, session.planned(args, Plan(settle=1.0)))
     return there.finish(lambda rows: tables.text([_table(rows)]))
 
 

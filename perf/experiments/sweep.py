@@ -28,7 +28,8 @@ from ..views import Selection, View
 SIZES = SUITE.with_name("sweep.csv")
 #: The rungs that race unless others are named: 01 and 02 are slow, and flat at every size.
 FIRST = 3
-ROUNDS, QUICK_ROUNDS = 5, 3
+#: Many races in a row keep the card hot, so that each can be short.
+ROUNDS, PLAN = 5, Plan(replay=0.02, settle=1.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,16 +85,9 @@ def run(args: argparse.Namespace) -> int:
         built = rungs.Built.of(args.ladders, only)
         tasks = [built.task(p.case, {"only": only, "auto": True}, p) for p in mine]
         there.measure_roofs()
-        there.measure(tasks, plan(args), minutes=args.minutes)
+        there.measure(tasks, session.planned(args, PLAN), minutes=args.minutes)
 
     return session.run(args, "sweep", every, measure, rungs.text)
-
-
-def plan(args: argparse.Namespace) -> Plan:
-    """Many races in a row keep the card hot, so that each can be short."""
-    if args.quick:
-        return Plan(rounds=min(QUICK_ROUNDS, args.rounds), replay=0.01, lead=0.05, settle=0.2)
-    return Plan(rounds=args.rounds, replay=0.02, settle=1.0)
 
 
 def swept() -> list[str]:

@@ -328,7 +328,7 @@ def made_up(run=OLD, modes=MODES, **fields):
         timed = {"us": flat(us), "reason": None} if us else {"reason": "a | b"}
         rung = {"auto": "persistent", "tma": "tma"}.get(name)
         own = same | {"rung": rung} | timed | fields
-        found.append(row("x", "c", us and 13 / us, name, **own))
+        found.append(row(None, "c", us and 13 / us, name, **own))
     return found
 
 
@@ -583,8 +583,7 @@ def modelled(toy, monkeypatch):
     monkeypatch.setattr(model, "missing", lambda: None)
     monkeypatch.setattr(torch.compiler, "reset", lambda: None)
     monkeypatch.setattr(model, "MODELS", TINY)
-    plan = lambda args: Plan(rounds=args.rounds, replay=1e-4, lead=0, settle=0)  # noqa: E731
-    monkeypatch.setattr(model, "plan", plan)
+    monkeypatch.setattr(model, "PLAN", Plan(replay=1e-4, lead=0, settle=0))
     tasks = model.tasks
     monkeypatch.setattr(model, "tasks", lambda *given: tasks(*given, device="cpu"))
 

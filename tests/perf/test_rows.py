@@ -160,12 +160,8 @@ def test_a_partial_run_does_not_displace_a_full_one():
         (burst, {}, ROWS),
         (burst, {"mode": "burst"}, burst),
     ):
-        assert (
-            select.latest_run(
-                [*ROWS, *more], "suite", **{"enough": 4, "competitor": "auto"} | chosen
-            )
-            == shown
-        )
+        asked = {"enough": 4, "competitor": "auto"} | chosen
+        assert select.latest_run([*ROWS, *more], "suite", **asked) == shown
     every = [*later, *ROWS, *dated(ROWS[:2], LATER)]
     assert select.full_runs(every, "suite", "auto", 4) == [*ROWS, *later]
 
