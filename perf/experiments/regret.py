@@ -16,9 +16,9 @@ from ..engine import Bench, Competitor, Plan
 from ..operands import Operands
 from ..problems import Problem, random_problems
 from ..rows import Row
-from ..searches import Found, Searches, Task, tasks_of
+from ..searches import Result, Searches, Task, tasks_of
 from ..stats import Quantiles
-from ..tables import Parts, Result, Table, median, us
+from ..tables import Parts, Table, median, us
 from ..views import ENOUGH, Selection, View, latest_of
 
 #: The competitor that is judged: what `tritemm.matmul` runs when it is asked for nothing.
@@ -68,8 +68,8 @@ def measure(there: session.Session, problems: Sequence[Problem]) -> int:
 
     def entrants(index: int, there: Bench) -> list[Competitor]:
         """The competitors, known once the task is searched, just before its race."""
-        found = searcher.run(index, rng, cli.say)
-        return field(tasks[index], found, there.sets[0], args.best)
+        results = searcher.run(index, rng, cli.say)
+        return field(tasks[index], results, there.sets[0], args.best)
 
     with Searches(tasks, shards.workers(args.workers, args.part)) as searcher:
         races = [
@@ -84,9 +84,9 @@ def measure(there: session.Session, problems: Sequence[Problem]) -> int:
     return 0
 
 
-def field(task: Task, found: Found, operands: Operands, best: int) -> list[Competitor]:
+def field(task: Task, results: Sequence[Result], operands: Operands, best: int) -> list[Competitor]:
     """The choice, the `best` of the search that are something else, and cuBLAS."""
-    names = [r.name for r in found.timed if r.name != task.chosen][:best]
+    names = [r.name for r in searches.timed(results) if r.name != task.chosen][:best]
     chosen, *references = matmul(task.case, operands, [CHOICE])
     known = {option.name: option for option in task.options}
     others = [searches.competitor(known[name], task.problem, task.case) for name in names]
@@ -138,7 +138,7 @@ def _summary(found: Sequence[Regret]) -> Table:
     head = ("class", "problems", "geomean", "largest", "within 3 %", "within 10 %")
     rows = (dataclasses.replace(r.choice, ratio=Quantiles(*[r.value] * 3)) for r in found)
     body = []
-    results = [Result(row, {}) for row in rows]
+    results = [tables.Result(row, {}) for row in rows]
     seeds = tables.grouped(results, lambda result: result.id.partition("-")[0])
     *classes, whole = tables.tallies(results)
     if len(seeds) > 1:

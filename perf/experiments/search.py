@@ -18,7 +18,7 @@ from tritemm.problem.config import changed
 from .. import cli, searches, session, shards
 from ..case import ACCUMULATE, Case, parse_layout
 from ..problems import SUITE, chosen, random_problems
-from ..searches import CUBLAS, Found, Result, Searches, Task, tasks_of
+from ..searches import CUBLAS, Result, Searches, Task, tasks_of, timed
 from ..session import heading_line, record
 from ..stats import geomean
 from ..tables import grouped
@@ -93,13 +93,13 @@ def wanted(args: argparse.Namespace) -> list[Case]:
     return list(dict.fromkeys(cases))
 
 
-def to_json(found: Found, result: Result) -> dict[str, Any]:
+def to_json(task: Task, result: Result) -> dict[str, Any]:
     """One line: the problem, the option, what it took and what was expected, in microseconds.
 
     `precision` and `accumulate` are there where they are not the type's own; `error` where there
     is no time; `scaled` where the time is; `chosen` on the line of the dispatcher's choice.
     """
-    case, option = found.case, result.option
+    case, option = task.case, result.option
     us, predicted = (s and float(f"{1e6 * s:.5g}") for s in (result.seconds, option.predicted))
     fields: dict[str, Any] = {
         "M": case.M, "N": case.N, "K": case.K, "batch": case.batch, "layout": case.layout,
@@ -113,7 +113,7 @@ def to_json(found: Found, result: Result) -> dict[str, Any]:
         "accumulate": case.accumulate if case.accumulate != ACCUMULATE[case.dtype] else None,
         "error": result.error,
         "scaled": result.scaled,
-        "chosen": result.name == found.chosen,
+        "chosen": result.name == task.chosen,
     }
     return fields | {k: v for k, v in more.items() if v}
 
@@ -131,17 +131,19 @@ def read(paths: Iterable[Path]) -> list[dict[str, Any]]:
     return [line for line in found if "kernel" in line]  # not the headings
 
 
-def text(found: Found, best: int = 5) -> str:
+def text(task: Task, results: Sequence[Result], best: int = 5) -> str:
     """The fastest few with what was predicted of them, cuBLAS, and how the choice compares."""
-    lines = [_line(str(i), result) for i, result in enumerate(found.timed[:best], 1)]
-    if found.cublas:
-        lines.append(_line("", found.cublas))
-    if found.choice and found.rank > best:
-        lines.append(_line(str(found.rank), found.choice))
-    placed = found.choice and f"is number {found.rank}, {found.regret:.3f} of the best"
-    lines.append(f"     the choice {placed or f'has no time: {found.chosen}'}")
-    if found.failures:
-        lines.append(f"     {len(found.failures)} without a time, of {len(found.results) - 1}")
+    ranked = timed(results)
+    lines = [_line(str(i), result) for i, result in enumerate(ranked[:best], 1)]
+    lines += [_line("", each) for each in results if each.seconds and not each.option.kernel]
+    placed = f"has no time: {task.chosen}"
+    for rank, result in enumerate(ranked, 1):
+        if result.name == task.chosen:
+            placed = f"is number {rank}, {result.seconds / ranked[0].seconds:.3f} of the best"
+            lines += [_line(str(rank), result)] if rank > best else []
+    lines.append(f"     the choice {placed}")
+    if failed := [result for result in results if result.error]:
+        lines.append(f"     {len(failed)} without a time, of {len(results) - 1}")
     return "\n".join(lines)
 
 
@@ -210,17 +212,17 @@ def search_all(tasks: Sequence[Task], args: argparse.Namespace) -> int:
                     cli.say(f"{args.limit:g} s are over; {len(tasks) - index} problems are left")
                     break
                 try:
-                    one = there.run(index, rng, cli.say)
+                    results = there.run(index, rng, cli.say)
                 except torch.OutOfMemoryError as error:
                     torch.cuda.empty_cache()
                     cli.say(f"{task.case}: left out: {cli.short(error, 200)}")
                     continue
-                own = [to_json(one, result) for result in one.results]
+                own = [to_json(task, result) for result in results]
                 record(path, map(dumped, own))
                 lines += own
                 took = f"{len(task.options)} candidates, {time.monotonic() - started:.1f} s"
-                place = f"[{index + 1}/{len(tasks)}] {one.case}: {took}"
-                print(f"{place}\n{text(one)}", flush=True)
+                place = f"[{index + 1}/{len(tasks)}] {task.case}: {took}"
+                print(f"{place}\n{text(task, results)}", flush=True)
     except KeyboardInterrupt:
         status = 130
     except RuntimeError as error:  # a CUDA error: nothing more can be launched

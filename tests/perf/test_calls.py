@@ -13,14 +13,15 @@ import torch.nn.functional as F
 from torch import nn
 
 import tritemm
+from perf import called as hosted
 from perf import calls, engine, machine
 from perf.agreement import EPSILON, errors, judge
+from perf.called import CALLS, ENABLED, LAUNCHES, LEAD, MODES, QUEUE
 from perf.calls import MODES as COMPILED
 from perf.calls import OURS
 from perf.case import Case
 from perf.engine import Competitor, Plan, Sample
 from perf.experiments import host, model, show
-from perf.experiments.host import CALLS, ENABLED, LAUNCHES, LEAD, MODES, QUEUE
 from perf.experiments.model import GPT2, LLAMA, Cell, ModelBench, cells
 from perf.machine import State
 from perf.rows import NULL, REFERENCE
@@ -34,13 +35,13 @@ pytestmark = pytest.mark.host
 interpreted = pytest.mark.skipif(not INTERPRETED, reason="kernels can't read CPU tensors here")
 
 CASE = Case(48, 40, 32, "NT", "bf16")
-KINDS = {kind.name: kind for kind in (*host.KINDS, *host.ROUTED)}
+KINDS = {kind.name: kind for kind in (*hosted.KINDS, *hosted.ROUTED)}
 
 
 @pytest.fixture
 def cpu(monkeypatch):
     """Benches of calls on the CPU."""
-    monkeypatch.setattr(host, "DEVICE", "cpu")
+    monkeypatch.setattr(hosted, "DEVICE", "cpu")
     monkeypatch.setattr(host, "SETTLE", 0.0)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(machine, "probe", lambda: State)
@@ -118,17 +119,17 @@ class Machine:
 
     def bench(self, kind):
         kind = self.kind(kind)
-        return (kind.bench or host.Called)(kind, Plan(settle=0))
+        return (kind.bench or hosted.Called)(kind, Plan(settle=0))
 
     def benches(self):
-        return [self.bench(kind) for kind in host.kernel_kinds(CASE, [], lambda: self.loads)]
+        return [self.bench(kind) for kind in hosted.kernel_kinds(CASE, [], lambda: self.loads)]
 
 
 def small(name, **fields):
     """The kind with small operands, and short chains that aren't compiled."""
     kind = KINDS[name]
     case = Case(4, 24, 24, kind.case.layout, "bf16")
-    make = kind.make if kind.mode == "eager" else host.chained(3)
+    make = kind.make if kind.mode == "eager" else hosted.chained(3)
     return dataclasses.replace(kind, case=case, make=make, mode="eager", **fields)
 
 
@@ -194,10 +195,10 @@ def test_first_calls_never_meet_a_shape_twice_nor_the_compiler(cpu, monkeypatch)
 def test_new_shapes_of_a_vector_are_vectors_and_kernel_loads_are_counted():
     import triton
 
-    vectors = list(itertools.islice(host.shapes(Case(1, 100, 64, "NT")), 20))
+    vectors = list(itertools.islice(hosted.shapes(Case(1, 100, 64, "NT")), 20))
     assert {c.M for c in vectors} == {1} and len({c.N for c in vectors} - {100}) == 20
     hooks = triton.knobs.runtime.kernel_load_end_hook
-    with host.counted_loads() as loads:
+    with hosted.counted_loads() as loads:
         hooks(None, None, "tma_kernel", {}, "hash")
         assert loads() == 1
     hooks(None, None, "tma_kernel", {}, "hash")
@@ -261,7 +262,7 @@ def test_gradients_are_asked_for_and_graphs_compiled_where_the_kind_says_so(cpu,
 
     case = Case(4, 24, 24, "NT", "bf16")
     kind = dataclasses.replace(kind, case=case, torchs=multiply, ours=multiply)
-    bench = host.Called(kind, Plan())
+    bench = hosted.Called(kind, Plan())
     asked.clear()
     for own in (REFERENCE, OURS):
         bench.call(own)()
@@ -273,9 +274,9 @@ def test_gradients_are_asked_for_and_graphs_compiled_where_the_kind_says_so(cpu,
 
 
 @interpreted
-@pytest.mark.parametrize("name", [kind.name for kind in host.ROUTED])
+@pytest.mark.parametrize("name", [kind.name for kind in hosted.ROUTED])
 def test_every_routed_kind_is_routed_and_agrees(cpu, name):
-    bench = host.Called(small(name), Plan())
+    bench = hosted.Called(small(name), Plan())
     for competitor in (REFERENCE, NULL, ENABLED, OURS):
         verdict = bench.verify(bench.loop(Competitor(competitor, None)))
         assert verdict.ok, f"{competitor}: {verdict}"
@@ -288,10 +289,10 @@ def test_every_routed_kind_is_routed_and_agrees(cpu, name):
 @pytest.fixture
 def commanded(cpu, monkeypatch):
     on_cpu(monkeypatch)
-    monkeypatch.setattr(host, "CALLS", 3)
+    monkeypatch.setattr(hosted, "CALLS", 3)
     few = [small(name, products=40) for name in ("plain", "workspace")]
-    monkeypatch.setattr(host, "KINDS", few)
-    monkeypatch.setattr(host, "ROUTED", [small("mm", products=40)])
+    monkeypatch.setattr(hosted, "KINDS", few)
+    monkeypatch.setattr(hosted, "ROUTED", [small("mm", products=40)])
 
 
 WORDS = ("host", "--size", "48x40x36", "--kernel", "auto,tma", "--rounds", "2")
@@ -324,7 +325,7 @@ def made_up(run=OLD, modes=MODES, **fields):
     """Rows of a run of kernels: 39 us, refused, 13 us, and 13 us again."""
     costs, found = {"auto": 39.0, "tma": None, REFERENCE: 13.0, NULL: 13.05}, []
     for mode, (name, us) in itertools.product(modes, costs.items()):
-        same = {"experiment": "host", "case": host.CASE, "mode": mode, "run": run}
+        same = {"experiment": "host", "case": hosted.CASE, "mode": mode, "run": run}
         timed = {"us": flat(us), "reason": None} if us else {"reason": "a | b"}
         rung = {"auto": "persistent", "tma": "tma"}.get(name)
         own = same | {"rung": rung} | timed | fields
@@ -359,7 +360,7 @@ def called(kinds, run=OLD):
 
 
 def test_the_table_tells_a_products_cost_in_a_graph_and_what_routing_adds():
-    found, routed = called(host.KINDS), called(host.ROUTED)
+    found, routed = called(hosted.KINDS), called(hosted.ROUTED)
     table, told, _ = host.call_parts(found)
     wanted = "plain|16 x 2048 x 2048 NT|auto|13.0|26.0 (26.0-26.0)|2.000 (2.000-2.000)|1.00"
     assert "|".join(table.body[0]) == wanted
@@ -367,7 +368,7 @@ def test_the_table_tells_a_products_cost_in_a_graph_and_what_routing_adds():
     line = "|".join(host.routing_parts(routed)[0].body[0])
     assert "|16 x 2048 x 2048 NN|13.0 (13.0-13.0)|15.5 (15.5-15.5)|+2.50|1.192" in line
     assert host.text([*found, *routed]).count("host time per call on NVIDIA H200") == 2
-    for name, kinds in (("calls", host.KINDS), ("routing", host.ROUTED)):
+    for name, kinds in (("calls", hosted.KINDS), ("routing", hosted.ROUTED)):
         new, torn = called(kinds, NEW), called(kinds[:2], "2026-03-02")
         assert show.VIEWS[name].chosen([*new, *called(kinds), *torn], Selection()) == new
 

@@ -76,9 +76,11 @@ def fakes(monkeypatch):
     return predicted
 
 
-def searched(within=None, times=TIMES, **given):
-    task = Task.of(CASE, within=within)
-    return searches.search(task, FakeBench(CASE, times), random.Random(0), **given)
+def searched(times=TIMES, **given):
+    """The task, its results, and of those the ones with a time."""
+    task = Task.of(CASE, within=None)
+    results = searches.search(task, FakeBench(CASE, times), random.Random(0), **given)
+    return task, results, searches.timed(results)
 
 
 # What is searched, and found
@@ -106,23 +108,22 @@ def test_the_real_dispatcher_can_be_searched_for_the_problem_that_matmul_has():
 
 def test_the_fastest_is_found_the_choice_placed_and_what_is_wrong_named(fakes):
     said = []
-    one = searched(say=said.append)
-    assert [r.name for r in one.timed] == [NAMES[LARGE], NAMES[SWAPPED], NAMES[SMALL]]
-    assert one.rank == 2 and one.regret == pytest.approx(2.1 / 2, rel=0.05)
-    assert one.cublas.seconds == pytest.approx(1e-3, rel=0.2)
-    lines = search.text(one, best=1).splitlines()
+    task, results, timed = searched(say=said.append)
+    assert [r.name for r in timed] == [NAMES[LARGE], NAMES[SWAPPED], NAMES[SMALL]]
+    assert timed[1].seconds / timed[0].seconds == pytest.approx(2.1 / 2, rel=0.05)
+    assert results[0].name == CUBLAS and results[0].seconds == pytest.approx(1e-3, rel=0.2)
+    lines = search.text(task, results, best=1).splitlines()
     assert lines[0].split()[0] == "1" and NAMES[LARGE] in lines[0] and "predicted" in lines[0]
     assert lines[1].split()[0] == CUBLAS and lines[2].split()[0] == "2"
     assert lines[3].strip().startswith("the choice is number 2, 1.0")
     assert lines[4].strip() == "2 without a time, of 5"
-    one = searched(broken={NAMES[SWAPPED]: "needs 300000 bytes"}, say=said.append)
-    errors = {r.name: r.error for r in one.failures}
+    task, results, _ = searched(broken={NAMES[SWAPPED]: "needs 300000 bytes"}, say=said.append)
+    errors = {r.name: r.error for r in results}
     assert errors[NAMES[SWAPPED]] == "failed: needs 300000 bytes"
     assert errors["wrong 16x16x16 w4 s1 linear"].startswith("wrong: ")
     assert errors["raises 16x16x16 w4 s1 linear"] == "failed: RuntimeError: out of resources"
     assert said[0].startswith("  WRONG: wrong 16x16x16") and len(said) == 2
-    assert (one.choice, one.rank, one.regret) == (None, None, None)
-    assert f"the choice has no time: {NAMES[SWAPPED]}" in search.text(one)
+    assert f"the choice has no time: {NAMES[SWAPPED]}" in search.text(task, results)
 
 
 def test_the_hopeless_are_timed_once_more_the_near_often_and_what_stalled_like_others(
@@ -141,18 +142,18 @@ def test_the_hopeless_are_timed_once_more_the_near_often_and_what_stalled_like_o
 
     monkeypatch.setattr(FakeBench, "loop", loop)
     slow, often = 1e-3 * (searches.HOPELESS + 1), searches.PASSES + searches.FINALS
-    one = searched(times=TIMES | {NAMES[SMALL]: slow, NAMES[LARGE]: 1e-3})
+    *_, timed = searched(times=TIMES | {NAMES[SMALL]: slow, NAMES[LARGE]: 1e-3})
     assert taken[NAMES[SMALL]] == 1 and taken[NAMES[LARGE]] == taken[CUBLAS] == often
     assert taken[NAMES[SWAPPED]] == often  # the choice
-    assert one.timed[-1].seconds == pytest.approx(slow, rel=0.1)
+    assert timed[-1].seconds == pytest.approx(slow, rel=0.1)
     stalls.append(NAMES[LARGE])
-    assert searched().timed[0].seconds == pytest.approx(TIMES[NAMES[LARGE]], rel=0.1)
+    assert searched()[2][0].seconds == pytest.approx(TIMES[NAMES[LARGE]], rel=0.1)
 
 
 def test_times_before_the_clock_has_settled_are_scaled_and_lines_are_compact(fakes, monkeypatch):
     """Of the two that are in the finals, settled times count, here three times as long."""
-    one = searched()
-    lines = {r.name: search.to_json(one, r) for r in one.results}
+    task, results, _ = searched()
+    lines = {r.name: search.to_json(task, r) for r in results}
     assert [name for name in lines if lines[name].get("chosen")] == [NAMES[SWAPPED]]
     line = lines[NAMES[SWAPPED]]
     config = {"BLOCK_M": 32, "BLOCK_N": 32, "BLOCK_K": 16, "SPLIT_K": 3, "SWAP": True}
@@ -164,15 +165,15 @@ def test_times_before_the_clock_has_settled_are_scaled_and_lines_are_compact(fak
     monkeypatch.setattr(searches, "HUNGRY", 0.0)
     monkeypatch.setattr(searches, "FINALISTS", 1)
     monkeypatch.setattr(searches, "_settled", lambda loop: 3 * loop.seconds)
-    results = {r.name: r for r in searched().results}
+    results = {r.name: r for r in searched()[1]}
     for name, seconds in TIMES.items():
         assert results[name].seconds == pytest.approx(3 * seconds, rel=0.2)
         assert results[name].scaled == (name in (NAMES[SMALL], NAMES[LARGE]))
 
 
 def test_a_torn_line_of_a_process_that_died_is_left_out(fakes, tmp_path):
-    one = searched()
-    lines = [search.to_json(one, r) for r in one.results]
+    task, results, _ = searched()
+    lines = [search.to_json(task, r) for r in results]
     texts = ["{}", *map(search.dumped, lines), '{"M": 4']
     (tmp_path / "0.jsonl").write_text("\n".join(texts))
     assert search.read([tmp_path / "0.jsonl"]) == lines
