@@ -17,7 +17,7 @@ from ..operands import Operands
 from ..problems import Problem, random_problems
 from ..rows import Row
 from ..searches import Result, Searches, Task, tasks_of
-from ..stats import Quantiles
+from ..stats import geomean
 from ..tables import Parts, Table, median, us
 from ..views import ENOUGH, Selection, View, latest_of
 
@@ -93,30 +93,27 @@ def field(task: Task, results: Sequence[Result], operands: Operands, best: int) 
     return [dataclasses.replace(chosen, rivals=tuple(names)), *others, *references]
 
 
-@dataclasses.dataclass(frozen=True)
-class Regret:
-    """The rows of a problem's choice and of the fastest, and the ratio of their times."""
+class Regret(tables.Result):
+    """The choice, and the others of its race."""
 
-    choice: Row
-    best: Row
-    value: float
+    @property
+    def value(self) -> float:
+        """The choice's time over the fastest one's, the one with the least median time.
+
+        Within rounds; 1 where the choice is the fastest, or its rounds say so.
+        """
+        if not self.best or self.others[self.best].us.p50 >= self.ours.us.p50:
+            return 1.0
+        return max(1.0, 1 / self.ratio.p50)
 
 
 def regrets(rows: Sequence[Row]) -> list[Regret]:
-    """The regret of each problem with a measured choice, the largest first.
-
-    The fastest is the one with the least median time; the ratio is taken within rounds, and is 1
-    where the choice is the fastest, or its rounds say so.
-    """
+    """The regret of each problem with a measured choice, the largest first."""
     found = []
     for race in tables.raced(rows, lambda row: (row.time, row.case)).values():
-        if not (choice := race.get(CHOICE)) or not choice.us:
-            continue
-        names = choice.versus or {}
-        timed = [race[name] for name in names if name in race and race[name].us]
-        best = min([choice, *timed], key=lambda row: row.us.p50)
-        value = 1.0 if best is choice else max(1.0, 1 / names[best.competitor].p50)
-        found.append(Regret(choice, best if value > 1 else choice, value))
+        if (choice := race.get(CHOICE)) and choice.us:
+            others = {name: race[name] for name in choice.versus or {} if name in race}
+            found.append(Regret(choice, others))
     return sorted(found, key=lambda r: -r.value)
 
 
@@ -136,26 +133,24 @@ def parts(rows: list[Row], selection: Selection) -> Parts:
 def _summary(found: Sequence[Regret]) -> Table:
     """A line per class and, where they are several, per seed, and one for all."""
     head = ("class", "problems", "geomean", "largest", "within 3 %", "within 10 %")
-    rows = (dataclasses.replace(r.choice, ratio=Quantiles(*[r.value] * 3)) for r in found)
     body = []
-    results = [tables.Result(row, {}) for row in rows]
-    seeds = tables.grouped(results, lambda result: result.id.partition("-")[0])
-    *classes, whole = tables.tallies(results)
+    seeds = tables.grouped(found, lambda regret: regret.id.partition("-")[0])
+    *classes, whole = tables.tallies(found)
     if len(seeds) > 1:
         classes += [tables.Tally(f"seed {seed}", own) for seed, own in seeds.items()]
     for tally in (*classes, whole):
-        own = [result.ratio.p50 for result in tally.results]
+        own = [regret.value for regret in tally.results]
         most = f"{max(own):.3f} ({tally.results[own.index(max(own))].id})"
         counts = (sum(v <= GOOD for v in own), sum(v <= FAIR for v in own), own.count(1))
-        body.append((tally.name, tally.count, f"{tally.geomean:.4f}", most, *map(str, counts)))
+        body.append((tally.name, str(len(own)), f"{geomean(own):.4f}", most, *map(str, counts)))
     return Table((*head, "choice is best"), body)
 
 
 def _table(found: Sequence[Regret]) -> Table:
     head = ("problem", "", "regret", "µs", "x cuBLAS", "chosen", "fastest")
     body = [
-        (r.choice.id, str(r.choice.case), f"{r.value:.3f}", us(r.choice), median(r.choice.ratio),
-         _named(r.choice), "the same" if r.best is r.choice else _named(r.best))
+        (r.id, str(r.ours.case), f"{r.value:.3f}", us(r.ours), median(r.ours.ratio),
+         _named(r.ours), _named(r.others[r.best]) if r.value > 1 else "the same")
         for r in found
     ]  # fmt: skip
     return Table(head, body, words=2)

@@ -406,9 +406,9 @@ REGRETS = [
 
 
 def test_regret_is_the_choices_time_over_the_fastest_ones_and_the_table_is_the_view():
-    found = {r.choice.id: (r.value, r.best.competitor) for r in regret.regrets(REGRETS)}
+    found = {r.id: (r.value, r.best) for r in regret.regrets(REGRETS)}
     assert found == {"7-A": (pytest.approx(1.2), "x"), "8-C": (pytest.approx(1.02), "x"),
-                     "7-B": (1.0, "auto")}  # fmt: skip
+                     "7-B": (1.0, "x")}  # fmt: skip
     view, selection = show.VIEWS["regret"], Selection()
     text = view.table(view.chosen(REGRETS, selection), selection)
     lines = [line for line in text.splitlines() if line.startswith("|")]
@@ -440,5 +440,5 @@ def test_regret_races_the_choice_the_best_of_the_search_and_cublas(command, monk
     ours = found[0]
     assert ours.config == dataclasses.asdict(SWAPPED) and set(ours.versus) == set(names[1:3])
     regrets = regret.regrets(found)
-    assert {r.best.competitor for r in regrets} == {NAMES[LARGE]}
+    assert {r.best for r in regrets} == {NAMES[LARGE]}
     assert regrets[0].value == pytest.approx(1.1, rel=0.02)
