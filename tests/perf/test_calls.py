@@ -318,7 +318,7 @@ def test_the_command_records_every_table(commanded, tmp_path, capsys):
     assert printed.count("host time per call on NVIDIA H200") == 3
 
 
-# The tables
+# What is shown
 
 
 def made_up(run=OLD, modes=MODES, **fields):
@@ -333,44 +333,13 @@ def made_up(run=OLD, modes=MODES, **fields):
     return found
 
 
-def test_the_table_of_kernels_says_how_many_times_torchs_time_and_shows_the_newest_full_run():
-    table, refused, method = host.kernel_parts(made_up())
-    assert table.head.count("x torch") == 4 and "30" not in method
-    assert table.body[0][:3] == ("auto (persistent)", "39.0 (39.0-39.0)", "3.00")
-    assert table.body[1][:3] == ("tma", "refused", "") and refused == "tma: refused: a | b."
-    assert table.body[3][0] == "torch.matmul again (noise)"
+def test_the_newest_full_run_of_kernels_is_shown():
     few = [r for r in made_up("2026-03-02") if r.competitor == "auto"][-1:]
     torn, other = made_up("2026-04-02", MODES[:1]), made_up("2026-05-02", case=CASE)
     every = [*made_up(NEW), *made_up(), *few, *torn, *other]
-    assert {r.run for r in show.VIEWS["host"].chosen(every, Selection())} == {NEW}
-
-
-def called(kinds, run=OLD):
-    """A product takes torch 5 us in a graph and 13 elsewhere, tritemm 8 and 26, enabled 15.5."""
-    costs, found = {REFERENCE: 13.0, NULL: 13.0, ENABLED: 15.5, "auto": 26.0}, []
-    for kind in kinds:
-        for name in (REFERENCE, NULL, *kind.kernels):
-            us = costs.get(name, 26.0)
-            if kind.mode == "compiled":
-                us = 20.0 + kind.products * (8 if name == "auto" else 5)
-            same = {"experiment": "host", "case": kind.case, "mode": kind.mode_of_rows}
-            found.append(row(kind.name, kind.family, 13 / us, name, run=run, us=flat(us),
-                             title=kind.title, **same))  # fmt: skip
-    return found
-
-
-def test_the_table_tells_a_products_cost_in_a_graph_and_what_routing_adds():
-    found, routed = called(hosted.KINDS), called(hosted.ROUTED)
-    table, told, _ = host.call_parts(found)
-    wanted = "plain|16 x 2048 x 2048 NT|auto|13.0|26.0 (26.0-26.0)|2.000 (2.000-2.000)|1.00"
-    assert "|".join(table.body[0]) == wanted
-    assert "a product takes torch 5.00 µs and tritemm 8.00, +3.00; the rest of a call" in told
-    line = "|".join(host.routing_parts(routed)[0].body[0])
-    assert "|16 x 2048 x 2048 NN|13.0 (13.0-13.0)|15.5 (15.5-15.5)|+2.50|1.192" in line
-    assert host.text([*found, *routed]).count("host time per call on NVIDIA H200") == 2
-    for name, kinds in (("calls", hosted.KINDS), ("routing", hosted.ROUTED)):
-        new, torn = called(kinds, NEW), called(kinds[:2], "2026-03-02")
-        assert show.VIEWS[name].chosen([*new, *called(kinds), *torn], Selection()) == new
+    found = show.VIEWS["host"].chosen(every, Selection())
+    assert {r.run for r in found} == {NEW}
+    assert "| tma | refused |" in show.VIEWS["host"].table(found, Selection())
 
 
 # Whole models
@@ -613,29 +582,11 @@ def test_what_is_wrong_ends_red(modelled, monkeypatch, tmp_path, capsys):
     assert "GPT-2 prefill, eager, tritemm: wrong: logits: inf from fp32" in capsys.readouterr().out
 
 
-def test_the_cells_are_every_combination_and_the_table_shows_the_newest_race_of_each():
+def test_the_cells_are_every_combination():
     every = list(cells(model.MODELS, model.CASES, COMPILED, None))
     assert len({cell.problem.id for cell in every}) == 16 and GPT2.vocab % 2 == 1
     (one,) = cells(["gpt2"], ["decode"], ["graph"], 2)
     assert (one.problem.id, one.model.layers, one.problem.case.M) == ("gpt2 decode graph", 2, 16)
-
-    def made(cell, run, ratio):
-        problem, same = cell.problem, {"experiment": "model", "mode": f"model {cell.mode}"}
-        same |= {"case": problem.case, "title": problem.name, "run": run}
-        timed = same | {"us": flat(2000.0), "agreement": {"logits": 0.004}}
-        key, ours = (problem.id, problem.group), {"us": flat(2000 / ratio)} if ratio else {}
-        theirs = [row(*key, 1.0, REFERENCE, **timed), row(*key, 1.0, NULL, **same)]
-        return [*theirs, row(*key, ratio, OURS, **ours, **same)]
-
-    older = [r for cell in every for r in made(cell, OLD, 1.02)]
-    found = show.VIEWS["model"].chosen([*made(every[0], NEW, 0.9), *older], Selection())
-    assert [r.id for r in found[::3]] == [cell.problem.id for cell in every]
-    assert {r.run for r in found[:3]} == {NEW}
-    table, method = model.parts(found)
-    line = ("Llama prefill, eager", "2.00", "2.22", "0.900 (0.900-0.900)", "1.000", "0.004", "")
-    assert table.body[0] == line and "prefill, 1 x 4096 tokens, 8 layers" in method
-    lost = model.parts(made(every[0], NEW, None))
-    assert lost[0].body[0][2] == "refused" and "tritemm: refused: not implemented." in lost[1]
 
 
 def test_what_is_missing_is_said(monkeypatch):

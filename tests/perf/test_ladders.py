@@ -3,16 +3,15 @@
 import csv
 import dataclasses
 import functools
-import math
 import random
 
 import pytest
 
 from cuda_reference import loader
 from cuda_reference.rungs import RUNGS as CUDA_RUNGS
-from perf import __main__, bars, competitors, figures, problems, rows, rungs, tables
+from perf import __main__, competitors, figures, problems, rows, rungs, tables
 from perf.case import Case
-from perf.experiments import model, roofline, serving, show, sweep
+from perf.experiments import roofline, serving, show, sweep
 from perf.experiments.sweep import SWEEPS
 from perf.roof import Roof
 from perf.rows import HALF, NULL, REFERENCE
@@ -187,9 +186,9 @@ def test_every_rung_has_a_panel_with_its_twins_and_the_file_a_line_per_size(tmp_
     assert list(panels)[:3] == ["tritemm.matmul", "03 tiled", "04 swizzled"]
     assert list(panels["15 cluster"]) == ["cluster", "wgmma_cluster"]
     untimed = {"us": None, "outcome": "refused", "reason": "because"}
-    lost = [dataclasses.replace(r, **untimed) if r.id == "K 64" and r.competitor == "tma" else r
-            for r in made_up("K", sizes=(64, 8192))]  # fmt: skip
-    path = show.VIEWS["sweep-K"].draw(lost, tmp_path / "new" / "x.png", Selection())
+    found = [dataclasses.replace(r, **untimed) if r.id == "K 64" and r.competitor == "tma" else r
+             for r in made_up("K", sizes=(64, 8192))]  # fmt: skip
+    path = show.VIEWS["sweep-K"].draw(found, tmp_path / "new" / "x.png", Selection())
     with open(path.with_suffix(".csv"), newline="") as file:
         first, last = csv.DictReader(file)
     assert (first["K"], first["08 tma (TFLOP/s)"], last["roof (TFLOP/s)"]) == ("64", "", "784")
@@ -198,68 +197,23 @@ def test_every_rung_has_a_panel_with_its_twins_and_the_file_a_line_per_size(tmp_
 # Pictures
 
 
-def raced(experiment, listed, ratio_of):
-    """A row of "auto" and one of cuBLAS for each problem; without a ratio it is refused."""
-    found, rng = [], random.Random(2)
-    for problem in listed:
-        ratio = ratio_of(problem, rng)
-        us = 2e-6 * problem.case.flops + 2
-        same = {"experiment": experiment, "case": problem.case, "title": problem.name}
-        spread = ratio and Quantiles(ratio * 0.99, ratio, ratio * 1.01)
-        own = {"us": flat(us / ratio)} if ratio else {}
-        found.append(row(problem.id, problem.group, spread, **own, **same))
-        found.append(row(problem.id, problem.group, 1.0, REFERENCE, us=flat(us), **same))
-    return found
+@pytest.fixture(scope="module")
+def shown():
+    """The committed rows of a view."""
+    recorded = rows.recorded()
+    return lambda name: show.VIEWS[name].chosen(recorded, Selection())
 
 
-def suite_rows(**planted):
-    """The real suite with made-up ratios, among them planted ones."""
-    ratio = lambda p, rng: planted.get(p.id, min(2.5, math.exp(rng.gauss(0.04, 0.12))))  # noqa: E731
-    return raced("suite", problems.read_suite(), ratio)
+def lost(found, *keys, **fields):
+    """The rows, without a time of these problems, or of any."""
+    untimed = {"us": None, "ratio": None, "outcome": "refused"} | fields
+    return [dataclasses.replace(r, **untimed) if not keys or r.id in keys else r for r in found]
 
 
-def roof_rows():
-    shares = {"fp8": 2.0, "int8": 2.0, "tf32": 0.5, "fp32": 0.07, "fp64": 0.07, "fp16": 1.03}
-    return [
-        row(None, "roofs", 1.0, REFERENCE, experiment="roofline", case=case,
-            roof=Roof(762 * shares.get(case.kind, 1.0), 4280.0))
-        for case in roofline.cases()
-    ]  # fmt: skip
-
-
-def layer_rows():
-    planted = {"mixtral-8x7b/router/4": 4.0, "deepseek-v3/kv_b/6": 0.3}
-    walk = lambda p, rng: planted.get(p.id, math.exp(0.1 * math.sin(p.case.M + len(p.name))))  # noqa: E731
-    return raced("serving", serving.problems(), walk)
-
-
-def model_rows():
-    cells = model.cells(model.MODELS, model.CASES, model.MODES, None)
-    ratio = lambda p, rng: rng.gauss(1.02, 0.05)  # noqa: E731
-    return raced("model", [cell.problem for cell in cells], ratio)
-
-
-def chance_rows():
-    return raced(
-        "random", problems.random_problems(200, 1), lambda p, rng: math.exp(rng.gauss(0, 0.2))
-    )
-
-
-PICTURES = {
-    "suite": lambda: suite_rows(R7=None, S1=1.002, R12=0.05),
-    "random": chance_rows,
-    "roofline": lambda: [*roof_rows(), *suite_rows(R12=0.05)],
-    "serving": layer_rows,
-    "model": model_rows,
-    "ladder": synthetic,
-    "sweep-M": lambda: made_up("M"),
-}
-
-
-@pytest.mark.parametrize("name", PICTURES)
+@pytest.mark.parametrize("name", show.PICTURES)
 @pytest.mark.parametrize("suffix", ["png", "svg"])
-def test_a_picture_is_drawn_small_and_bears_the_digest_of_its_rows(name, suffix, tmp_path):
-    found, view, path = PICTURES[name](), show.PICTURES[name], tmp_path / f"x.{suffix}"
+def test_a_picture_is_drawn_small_and_bears_the_digest_of_its_rows(name, suffix, tmp_path, shown):
+    found, view, path = shown(name), show.PICTURES[name], tmp_path / f"x.{suffix}"
     view.draw(found, path, Selection())
     assert figures.drawn_from(path) == view.digest(found)
     data = path.read_bytes()
@@ -267,25 +221,23 @@ def test_a_picture_is_drawn_small_and_bears_the_digest_of_its_rows(name, suffix,
         assert data.startswith(b"\x89PNG") and 10_000 < len(data) < 400_000
     else:
         assert b"<dc:date>" not in data
-    nothing = {"us": None, "ratio": None, "outcome": "refused"}
     with pytest.raises(ValueError, match="no measured row"):
-        view.draw([dataclasses.replace(r, **nothing) for r in found], path, Selection())
+        view.draw(lost(found), path, Selection())
 
 
-def test_the_digest_is_of_every_field_the_order_and_the_drawing(tmp_path):
-    found = suite_rows()
+def test_the_digest_is_of_every_field_the_order_and_the_drawing(tmp_path, shown):
+    found = shown("suite")
     changed = [*found[:-1], dataclasses.replace(found[-1], sm_mhz=1411.0)]
     every = {figures.digest(other, "x 1") for other in (found, changed, found[::-1], found[:-1])}
-    assert len(every | {figures.digest(found, "x 2"), figures.digest(suite_rows(), "x 1")}) == 5
+    assert len(every | {figures.digest(found, "x 2"), figures.digest(list(found), "x 1")}) == 5
     (tmp_path / "bare.png").write_bytes(b"\x89PNG")
     assert figures.drawn_from(tmp_path / "bare.png") is None
     assert figures.drawn_from(tmp_path / "none.png") is None
 
 
-def test_each_problem_has_one_row_and_what_could_not_run_has_cublas_one():
-    found = [r for r in suite_rows() if (r.id, r.competitor) != ("M1", "auto")]
-    failed = {"us": None, "ratio": None, "outcome": "failed", "reason": "out of memory"}
-    found = [dataclasses.replace(r, **failed) if r.id == "M1" else r for r in found]
+def test_each_problem_has_one_row_and_what_could_not_run_has_cublas_one(shown):
+    found = [r for r in shown("suite") if (r.id, r.competitor) != ("M1", "auto")]
+    found = lost(found, "M1", outcome="failed", reason="out of memory")
     own = {r.id: r for r in figures.shown(found)}
     assert list(own) == [p.id for p in problems.read_suite()] and own["M1"].competitor == REFERENCE
     # An interrupted race may have cuBLAS's time alone: that is no result of anything else.
@@ -296,12 +248,6 @@ def test_each_problem_has_one_row_and_what_could_not_run_has_cublas_one():
     assert figures.called(tma) == "tritemm.matmul, kernel='tma'"
 
 
-def test_verdicts_are_those_of_the_table():
-    results = {r.id: r for r in tables.against_cublas(suite_rows(S1=1.002, R12=0.05, R1=2.5))}
-    verdicts = [bars.verdict(results[key]) for key in ("R1", "S1", "R12")]
-    assert verdicts == [bars.WIN, bars.TIE, bars.LOSS]
-
-
 @pytest.mark.parametrize("values", [[1.0], [0.6, 1.8], [0.05, 3.0]])
 def test_an_axis_of_ratios_shows_all_of_them_one_and_a_few_ticks(values):
     _, axes = figures.blank(2)
@@ -310,20 +256,22 @@ def test_an_axis_of_ratios_shows_all_of_them_one_and_a_few_ticks(values):
     assert 1.0 in axes.get_xticks() and 3 <= len(axes.get_xticks()) <= 14
 
 
-def test_roofs_are_of_each_type_at_its_own_clock_and_the_furthest_below_come_first():
-    below = [r for r in suite_rows(R12=0.05) if r.competitor == "auto"]
-    found = roofline.roofs_of(roof_rows(), below)
-    assert roofline.alike(found) == [["fp8", "int8"], ["fp16", "bf16"], ["tf32"]]
+def test_roofs_are_of_each_type_at_its_own_clock_and_the_furthest_below_come_first(shown):
+    every = shown("roofline")
+    below = [r for r in every if r.experiment == "suite" and r.competitor == "auto" and r.us]
+    found = roofline.roofs_of([r for r in every if r.experiment == "roofline"], below)
+    assert roofline.alike(found) == [["int8"], ["bf16", "fp16"], ["tf32"]]
     # A type that `roofline` did not measure has the roof of the suite's own run.
-    assert roofline.roofs_of([], below)["bf16"] == Roof(700.0, 4000.0)
+    (first, *_) = (r for r in below if r.case.kind == "bf16")
+    assert roofline.roofs_of([], below)["bf16"] == first.roof != found["bf16"]
     shares = [roofline.share(r, found) for r in roofline.furthest(below, found)]
     assert shares == sorted(shares) and len(shares) == len(below)
 
 
-def test_no_two_labels_of_layers_lie_on_one_another_and_none_is_cut_off():
+def test_no_two_labels_of_layers_lie_on_one_another_and_none_is_cut_off(shown):
     from matplotlib.text import Text
 
-    figure = serving.plot_serving(layer_rows())
+    figure = serving.plot_serving(shown("serving"))
     figure.draw_without_rendering()
     assert len({axes.get_ylim() for axes in figure.axes}) == 1
     texts = [text for axes in figure.axes for text in axes.texts]
@@ -341,3 +289,9 @@ def test_table_and_plot_read_recorded_rows(tmp_path, capsys):
     assert capsys.readouterr().out.startswith(tables.markdown([rungs.one_ladder(synthetic())]))
     assert __main__.main(["plot", "--results", str(path), "--out", str(picture)]) == 0
     assert figures.drawn_from(picture) == show.VIEWS["ladder"].digest(synthetic())
+
+
+def test_without_matplotlib_nothing_is_drawn(monkeypatch, capsys):
+    monkeypatch.setattr(figures.importlib.util, "find_spec", lambda name: None)
+    assert __main__.main(["plot"]) == 2
+    assert "atplotlib is missing: pip install matplotlib\n" in capsys.readouterr().err

