@@ -3,7 +3,6 @@
 import csv
 import dataclasses
 import functools
-import random
 
 import pytest
 
@@ -13,11 +12,9 @@ from perf import __main__, competitors, figures, problems, rows, rungs, tables
 from perf.case import Case
 from perf.experiments import roofline, serving, show, sweep
 from perf.experiments.sweep import SWEEPS
-from perf.roof import Roof
 from perf.rows import HALF, NULL, REFERENCE
-from perf.stats import Quantiles
 from perf.views import Selection
-from tests.perf.fakes import NEW, OLD, ROOFS, Clock, flat, four_gpus, on_cpu, ran, row, synthetic
+from tests.perf.fakes import ROOFS, Clock, four_gpus, on_cpu, ran, synthetic
 from tritemm.rungs import RUNGS
 
 pytestmark = [pytest.mark.host, pytest.mark.once]
@@ -124,79 +121,6 @@ def test_what_is_compiled_ahead_is_what_races(monkeypatch):
     assert [config.num_stages for _, _, config in twins] == [4, 3, 2]  # those that a twin names
 
 
-def case_of(name, size, **of):
-    dimensions = {d: size if d in SWEEPS[name].swept else SWEEPS[name].fixed for d in "MNK"}
-    return Case(**dimensions, **{"layout": "NT", "dtype": "bf16"} | of)
-
-
-SIZES = {
-    name: [SWEEPS[name].size(p.case) for p in problems.read_suite(sweep.SIZES) if p.group == name]
-    for name in SWEEPS
-}
-
-
-def made_up(name, run=OLD, sizes=None, who=None, **of):
-    """Rows of one run of a sweep of the real rungs: a share of the roof each."""
-    roof, found, rng = Roof(784.0, 4200.0), [], random.Random(name)
-    own = [("triton", k.name, k.number, 0.1 * k.number) for k in RUNGS if k.number > 2]
-    cuda = {k.name: k for k in CUDA_RUNGS if k.name in sweep.swept()}
-    own += [("cuda", k.name, k.number, 0.03 * k.number) for k in cuda.values()]
-    own += [("triton", "auto", None, 0.9), (None, REFERENCE, None, 0.86)]
-    for size in sizes or SIZES[name]:
-        case = case_of(name, size, **of)
-        for ladder_, competitor, number, share in who or own:
-            us = (roof.floor(case) / share + 3) * rng.uniform(1, 1.06)
-            twins = (
-                competitors.rivals(cuda[competitor], CUDA_RUNGS, RUNGS) if ladder_ == "cuda" else ()
-            )
-            found.append(row(
-                f"{name} {size}", name, 1.0, competitor, run=run, experiment="sweep", case=case,
-                roof=roof, ladder=ladder_, number=number, rung=competitor if ladder_ else None,
-                us=Quantiles(us * 0.98, us, us * 1.03), title=f"sweep of {name}",
-                versus={twin: flat(1.0) for twin in twins} or None,
-            ))  # fmt: skip
-    return found
-
-
-def test_the_newest_full_run_of_a_sweep_is_shown():
-    full, quick = made_up("K"), made_up("K", NEW, SIZES["K"][:3])
-
-    def runs(found, name="K", **chosen):
-        return {row.run for row in sweep.latest_sweep(found, name, **chosen)}
-
-    assert runs([*made_up("K", NEW), *full]) == {NEW} and runs(full + quick) == {OLD}
-    assert runs(full + made_up("K", NEW, who=[("triton", "tma", 8, 0.5)])) == {OLD}
-    # A run that ended early has most sizes, and newer kernels.
-    assert runs(full + made_up("K", NEW, SIZES["K"][:5])) == {NEW}
-    # Where another sweep crosses this one is no run of this one.
-    assert runs(full + made_up("M"), "squares") == set()
-    for other in (
-        made_up("K", NEW, layout="NN"),
-        made_up("K", NEW, dtype="fp16"),
-        made_up("M", NEW),
-    ):
-        assert runs(full + other) == {OLD}
-    assert runs([dataclasses.replace(row, experiment="suite") for row in full]) == set()
-    sizes = [row.case.K for row in sweep.latest_sweep(full, "K")]
-    assert sizes == sorted(sizes)
-
-
-def test_every_rung_has_a_panel_with_its_twins_and_the_file_a_line_per_size(tmp_path):
-    panels = sweep.panels(made_up("K"))
-    assert list(panels)[:3] == ["tritemm.matmul", "03 tiled", "04 swizzled"]
-    assert list(panels["15 cluster"]) == ["cluster", "wgmma_cluster"]
-    untimed = {"us": None, "outcome": "refused", "reason": "because"}
-    found = [dataclasses.replace(r, **untimed) if r.id == "K 64" and r.competitor == "tma" else r
-             for r in made_up("K", sizes=(64, 8192))]  # fmt: skip
-    path = show.VIEWS["sweep-K"].draw(found, tmp_path / "new" / "x.png", Selection())
-    with open(path.with_suffix(".csv"), newline="") as file:
-        first, last = csv.DictReader(file)
-    assert (first["K"], first["08 tma (TFLOP/s)"], last["roof (TFLOP/s)"]) == ("64", "", "784")
-
-
-# Pictures
-
-
 @pytest.fixture(scope="module")
 def shown():
     """The committed rows of a view."""
@@ -208,6 +132,55 @@ def lost(found, *keys, **fields):
     """The rows, without a time of these problems, or of any."""
     untimed = {"us": None, "ratio": None, "outcome": "refused"} | fields
     return [dataclasses.replace(r, **untimed) if not keys or r.id in keys else r for r in found]
+
+
+def test_the_newest_full_run_of_a_sweep_is_shown(shown):
+    full, late = shown("sweep-M"), "2027-01-01T00:00:00+00:00"
+    (run,), sizes = {row.run for row in full}, list(dict.fromkeys(row.case.M for row in full))
+
+    def newer(keep=lambda row: True, **of):
+        kept = filter(keep, full)
+        return [
+            dataclasses.replace(r, run=late, case=dataclasses.replace(r.case, **of)) for r in kept
+        ]
+
+    def runs(found, name="M"):
+        return {row.run for row in sweep.latest_sweep(found, name)}
+
+    assert sizes == sorted(sizes) and len(sizes) == 9
+    for more, expected in (
+        (newer(), late),
+        (newer(lambda row: row.case.M in sizes[:3]), run),
+        (newer(lambda row: row.competitor == "tma"), run),
+        # A run that ended early has most sizes, and newer kernels.
+        (newer(lambda row: row.case.M in sizes[:5]), late),
+        (newer(layout="NN"), run),
+        (newer(dtype="fp16"), run),
+    ):
+        assert runs(full + more) == {expected}
+    # Where this sweep crosses another is no run of that one.
+    mine = [dataclasses.replace(r, problem=r.problem | {"class": "M"}) for r in full]
+    assert runs(full, "squares") == {run} and runs(mine, "squares") == set()
+    assert runs([dataclasses.replace(row, experiment="suite") for row in full]) == set()
+
+
+def test_every_rung_has_a_panel_with_its_twins_and_the_file_a_line_per_size(tmp_path, shown):
+    every = shown("sweep-M")
+    panels = sweep.panels(every)
+    assert list(panels)[:3] == ["tritemm.matmul", "03 tiled", "04 swizzled"]
+    assert list(panels["15 cluster"]) == ["cluster", "wgmma_cluster"]
+    found = [r for r in every if r.case.M in (16, 8192)]
+    found = [r for r in found if r.competitor != "tma"] + lost(
+        [r for r in found if r.competitor == "tma"], "M 16"
+    )
+    path = show.VIEWS["sweep-M"].draw(found, tmp_path / "new" / "x.png", Selection())
+    with open(path.with_suffix(".csv"), newline="") as file:
+        first, last = csv.DictReader(file)
+    assert (first["M"], first["08 tma (TFLOP/s)"]) == ("16", "") != last["08 tma (TFLOP/s)"]
+    assert 600 < float(last["roof (TFLOP/s)"]) < 900
+
+
+# Pictures
 
 
 @pytest.mark.parametrize("name", show.PICTURES)
