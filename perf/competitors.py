@@ -45,12 +45,6 @@ class Candidate:
         return f"{self.rung} {tile} {how}{split}{cluster}{view}"
 
 
-def refuse_unknown(words: Iterable[str], kernels: Sequence[Kernel] = RUNGS) -> None:
-    """Raises ValueError if a word names no rung."""
-    for word in words:
-        find(word, kernels)
-
-
 def cublas(case: Case) -> list[Competitor]:
     """The reference, its null twin, and cuBLAS with an fp16 accumulator where that is asked for."""
     half = case.accumulate == "fp16"

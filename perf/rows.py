@@ -83,7 +83,6 @@ import json
 import os
 import tempfile
 import warnings
-import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -297,8 +296,5 @@ def append(path: Path, rows: Iterable[Row]) -> None:
 def _text(path: Path) -> str:
     data = path.read_bytes()
     if path.suffix == ".gz":
-        try:
-            data = gzip.decompress(data)
-        except EOFError:  # a torn file has what was written of it
-            data = zlib.decompressobj(wbits=31).decompress(data)
+        data = gzip.decompress(data)
     return data.decode()

@@ -7,12 +7,8 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from cuda_reference.rungs import RUNGS as CUDA_RUNGS
-from tritemm.rungs import RUNGS
-
 from .. import cli, rungs, session
 from ..case import Case, parse_layout, parse_size
-from ..competitors import refuse_unknown
 from ..engine import Plan
 from ..problems import Problem
 
@@ -42,7 +38,6 @@ def register(commands) -> None:
 def run(args: argparse.Namespace) -> int:
     try:
         accumulate = cli.accumulator(args, args.dtype)
-        refuse_unknown(args.only, (*RUNGS, *CUDA_RUNGS))
     except ValueError as error:
         return cli.refuse(error)
     options = {"only": args.only, "configs": args.configs}

@@ -26,10 +26,11 @@ from tritemm.spec import Config
 
 from .. import cli
 from ..case import Case, parse_layout, parse_size
-from ..competitors import of_kernels, of_matmul, problem_of, refuse_unknown, rung_of
+from ..competitors import of_kernels, of_matmul, problem_of, rung_of
 from ..engine import Competitor
 from ..machine import ROOT
 from ..operands import operands, reference, verify
+from ..problems import refuse_unknown
 from ..rows import CUDA, REFERENCE, TRITON
 from ..rungs import build
 from ..session import now
@@ -121,11 +122,9 @@ def _profiled(args: argparse.Namespace) -> str:
 def subject(args: argparse.Namespace) -> tuple[Case, Competitor]:
     """The case and the kernel in its config, of the first type that the kernel takes."""
     some = ("fp16",) if args.accumulate == "fp16" else ("bf16", "fp16")
+    known = [*(kernel.name for kernel in (*RUNGS, *CUDA_RUNGS)), AUTO, REFERENCE]
     try:
-        refuse_unknown({rung_of(args.rung)} - {AUTO, REFERENCE}, (*RUNGS, *CUDA_RUNGS))
-    except ValueError as error:
-        raise Unprofiled(f"{error}, {AUTO}, {REFERENCE}") from None
-    try:
+        refuse_unknown("rung", [rung_of(args.rung)], known)
         found = [_entry(args, dtype) for dtype in ([args.dtype] if args.dtype else some)]
     except ValueError as error:
         raise Unprofiled(error) from None

@@ -15,7 +15,7 @@ from tritemm.rungs import RUNGS
 
 from .. import cli, figures, rungs, session, tables
 from ..case import Case
-from ..competitors import refuse_unknown, rivals, rung_of
+from ..competitors import rivals, rung_of
 from ..engine import Plan
 from ..problems import SUITE, Problem, chosen
 from ..rows import CUDA, REFERENCE, Row
@@ -75,7 +75,6 @@ def register(commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     try:
-        refuse_unknown(args.only, (*RUNGS, *CUDA_RUNGS))
         every = chosen(args.file, args.classes, args.ids)
     except (OSError, ValueError) as error:
         return cli.refuse(error)

@@ -90,15 +90,6 @@ def test_a_torn_last_line_is_warned_of_and_swallows_nothing(recorded, tmp_path):
         assert rows.read(path) == [recorded[0], *recorded[2:]]
 
 
-def test_what_was_written_of_a_torn_compressed_file_is_read(recorded, tmp_path):
-    path, found = tmp_path / "x.jsonl.gz", rows.recorded()[:300]
-    rows.append(path, found)
-    path.write_bytes(path.read_bytes()[:-2000])
-    with pytest.warns(UserWarning, match="left out"):
-        read = rows.read(path)
-    assert 100 < len(read) < 300 and read == found[: len(read)]
-
-
 def test_rows_of_another_schema_or_without_a_heading_are_warned_of(recorded, tmp_path):
     path = tmp_path / "x.jsonl"
     head, race = rows.lines(recorded)
