@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from tritemm.compile.pool import Item
 
-from . import cli, session
+from . import cli, session, tables
 from .case import Case
 from .competitors import chosen, invariant
 from .engine import Competitor, Plan
@@ -34,6 +34,13 @@ HUNGRY = 2.5e14
 WITH_PEERS = {"suite": "peers", "random": "random peers"}
 
 
+def text(rows: list[Row]) -> str:
+    """Products alone, and those with an ending, by who their reference is."""
+    ended = [row for row in rows if row.case.ending]
+    plain = [row for row in rows if not row.case.ending]
+    return tables.text([part for own in (plain, ended) if own for part in tables.report(own)])
+
+
 @dataclasses.dataclass(frozen=True)
 class Preset:
     """A command: `problems` are what its arguments name, `text` is printed of the rows.
@@ -47,9 +54,9 @@ class Preset:
     examples: str
     problems: Callable[[argparse.Namespace], list[Problem]]
     options: Callable[[argparse.ArgumentParser], None]
-    text: Callable[[list[Row]], str]
     rounds: int
     most: int
+    text: Callable[[list[Row]], str] = text
     short: bool = False
 
     def register(self, commands) -> None:

@@ -104,8 +104,8 @@ def register(commands) -> None:
         "M = 1 ... 4096, in bf16. All of them take about half an hour on one GPU."
     )
     wanted = lambda args: problems(args.models, args.layers, args.rows)  # noqa: E731
-    rounds = {"rounds": 5, "most": 9, "short": True}
-    Preset("serving", described, EXAMPLES, wanted, options, text, **rounds).register(commands)
+    how = {"rounds": 5, "most": 9, "text": text, "short": True}
+    Preset("serving", described, EXAMPLES, wanted, options, **how).register(commands)
 
 
 # Tables

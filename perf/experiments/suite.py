@@ -38,11 +38,12 @@ python -m perf random --n 100 --peers lt
 
 def register(commands) -> None:
     described = "Race tritemm.matmul against cuBLAS on the shape suite, or on another."
-    suite = (suite_problems, suite_options, text)
-    Preset("suite", described, SUITE_EXAMPLES, *suite, rounds=5, most=24).register(commands)
+    suite = {"rounds": 5, "most": 24, "text": text}
+    made = Preset("suite", described, SUITE_EXAMPLES, suite_problems, suite_options, **suite)
+    made.register(commands)
     described = "Race tritemm.matmul against cuBLAS on log-uniform random 16-bit problems."
     # Of random problems only the means count.
-    chance = (lambda args: random_problems(args.n, args.seed), random_options, text)
+    chance = (lambda args: random_problems(args.n, args.seed), random_options)
     Preset("random", described, RANDOM_EXAMPLES, *chance, rounds=4, most=5).register(commands)
 
 

@@ -14,7 +14,7 @@ from perf.experiments import roofline, serving, show, sweep
 from perf.experiments.sweep import SWEEPS
 from perf.rows import HALF, NULL, REFERENCE
 from perf.views import Selection
-from tests.perf.fakes import ROOFS, Clock, four_gpus, on_cpu, ran, synthetic
+from tests.perf.fakes import ROOFS, Clock, four_gpus, on_cpu, ran
 from tritemm.rungs import RUNGS
 
 pytestmark = [pytest.mark.host, pytest.mark.once]
@@ -255,13 +255,13 @@ def test_no_two_labels_of_layers_lie_on_one_another_and_none_is_cut_off(shown):
         assert figure.bbox.x0 <= own.x0 and own.x1 <= figure.bbox.x1
 
 
-def test_table_and_plot_read_recorded_rows(tmp_path, capsys):
-    path, picture = tmp_path / "x.jsonl", tmp_path / "ladder.png"
-    rows.append(path, synthetic())
+def test_table_and_plot_read_recorded_rows(tmp_path, capsys, shown):
+    path, picture, found = tmp_path / "x.jsonl", tmp_path / "ladder.png", shown("ladder")
+    rows.append(path, found)
     assert __main__.main(["table", "--results", str(path)]) == 0
-    assert capsys.readouterr().out.startswith(tables.markdown([rungs.one_ladder(synthetic())]))
+    assert capsys.readouterr().out.startswith(tables.markdown([rungs.one_ladder(found)]))
     assert __main__.main(["plot", "--results", str(path), "--out", str(picture)]) == 0
-    assert figures.drawn_from(picture) == show.VIEWS["ladder"].digest(synthetic())
+    assert figures.drawn_from(picture) == show.VIEWS["ladder"].digest(found)
 
 
 def test_without_matplotlib_nothing_is_drawn(monkeypatch, capsys):

@@ -12,7 +12,7 @@ from perf import bench, race, tables, ways
 from perf.calls import OURS
 from perf.case import Case
 from perf.engine import Competitor
-from perf.experiments import linear, serving, show
+from perf.experiments import serving, show
 from perf.rows import NULL, REFERENCE
 from perf.stats import geomean
 from perf.views import Selection
@@ -167,7 +167,7 @@ def test_losses_to_the_best_of_torch_are_printed_like_wins():
         ]
 
     found = [*made("A", 1.1), *made("B", 0.9), *made("C", 1.004, null=1.005)]
-    text = linear.text(found)
+    text = race.text(found)
     assert "wins (1): A 1.100" in text and "losses (1): B 0.900" in text
     assert "1.004 (1.004-1.004), a tie" in text
     last = next(line for line in text.splitlines() if line.startswith("all ")).split()
