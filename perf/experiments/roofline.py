@@ -116,8 +116,8 @@ def plot_roofline(rows: list[Row], selection: Selection):
     """The suite's problems under the measured roofs: arithmetic intensity against TFLOP/s."""
     suite = [row for row in rows if row.experiment == "suite"]
     measured = [row for row in rows if row.experiment == "roofline"]
-    shown = figures.shown(suite, selection.competitor)
-    own = [row for row in shown if row.competitor != REFERENCE and row.us]
+    shown = figures.measured(tables.against_cublas(suite, selection.competitor))
+    own = [result.ours for result in shown if result.ours.us]
     cublas = [row for row in suite if row.competitor == REFERENCE and row.us]
     roofs = roofs_of(measured, [*own, *cublas])
     if not roofs:

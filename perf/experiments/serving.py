@@ -190,7 +190,7 @@ def plot_serving(rows: list[Row], selection: Selection | None = None):
     """The ratio to cuBLAS over M, a panel for each model."""
     from matplotlib.figure import Figure
 
-    own = [Result(row, {}) for row in figures.shown(rows, "auto") if row.ratio]
+    own = [r for r in figures.measured(tables.against_cublas(rows)) if r.ratio]
     panels: dict[str, dict[str, list[Result]]] = {}
     for (model, layer), found in by_layer(own).items():
         panels.setdefault(model, {})[layer] = sorted(found, key=lambda r: r.ours.case.M)

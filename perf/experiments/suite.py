@@ -131,9 +131,9 @@ def _invariant(rows: list[Row], selection: Selection | None = None) -> Parts:
 
 def plot_suite(rows: list[Row], selection: Selection):
     """Every problem's ratio to cuBLAS, by class."""
-    own = figures.shown(rows, selection.competitor)
-    words = f"{figures.called(own)} over cuBLAS, {own[0].mode}"
-    return bars.plot([Result(row, {}) for row in own], words, _cells, "cuBLAS")
+    own = figures.measured(tables.against_cublas(rows, selection.competitor))
+    words = f"{figures.called(r.ours for r in own)} over cuBLAS, {rows[0].mode}"
+    return bars.plot(own, words, _cells, "cuBLAS")
 
 
 def _cells(row: Row) -> tuple[str, str, str]:
@@ -152,7 +152,7 @@ def plot_random(rows: list[Row], selection: Selection):
 
     Across: microseconds that the roof allows; floating-point operations where no roof is known.
     """
-    own = [Result(row, {}) for row in figures.shown(rows, selection.competitor)]
+    own = figures.measured(tables.against_cublas(rows, selection.competitor))
     *classes, total = tables.tallies(own)
     roofed = all(result.ours.roof for result in total.timed)
     figure, axes = figures.blank(5.2)

@@ -208,19 +208,6 @@ def test_the_digest_is_of_every_field_the_order_and_the_drawing(tmp_path, shown)
     assert figures.drawn_from(tmp_path / "none.png") is None
 
 
-def test_each_problem_has_one_row_and_what_could_not_run_has_cublas_one(shown):
-    found = [r for r in shown("suite") if (r.id, r.competitor) != ("M1", "auto")]
-    found = lost(found, "M1", outcome="failed", reason="out of memory")
-    own = {r.id: r for r in figures.shown(found)}
-    assert list(own) == [p.id for p in problems.read_suite()] and own["M1"].competitor == REFERENCE
-    # An interrupted race may have cuBLAS's time alone: that is no result of anything else.
-    alone = [r for r in found if r.id != "S1" or r.competitor == REFERENCE]
-    assert "S1" not in {r.id for r in figures.shown(alone)}
-    tma = [dataclasses.replace(r, competitor="tma") for r in found if r.competitor == "auto"]
-    assert {r.competitor for r in figures.shown([*found, *tma], "tma")} == {"tma", REFERENCE}
-    assert figures.called(tma) == "tritemm.matmul, kernel='tma'"
-
-
 @pytest.mark.parametrize("values", [[1.0], [0.6, 1.8], [0.05, 3.0]])
 def test_an_axis_of_ratios_shows_all_of_them_one_and_a_few_ticks(values):
     _, axes = figures.blank(2)

@@ -177,6 +177,7 @@ def test_a_run_of_fewer_competitors_or_modes_does_not_displace_a_fuller_one():
 def test_what_was_not_measured_is_not_chosen_and_views_show_the_kernel_asked_for():
     assert all(view.chosen([], Selection()) == [] for view in show.VIEWS.values())
     tma = dated([r for r in ROWS if r.competitor == "auto"], competitor="tma")
+    assert figures.called(tma) == "tritemm.matmul, kernel='tma'"
     known = [*ROWS, *tma, *dated(ROWS[1::2])]
     for name, selection in itertools.product(("suite", "problems"), ("auto", "tma")):
         view, asked = show.VIEWS[name], Selection(competitor=selection)
