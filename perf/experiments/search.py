@@ -140,7 +140,8 @@ def text(task: Task, results: Sequence[Result], best: int = 5) -> str:
     for rank, result in enumerate(ranked, 1):
         if result.name == task.chosen:
             placed = f"is number {rank}, {result.seconds / ranked[0].seconds:.3f} of the best"
-            lines += [_line(str(rank), result)] if rank > best else []
+            if rank > best:
+                lines.append(_line(str(rank), result))
     lines.append(f"     the choice {placed}")
     if failed := [result for result in results if result.error]:
         lines.append(f"     {len(failed)} without a time, of {len(results) - 1}")
@@ -161,10 +162,10 @@ def summary(lines: Sequence[dict[str, Any]]) -> str:
     """How good the choices were, by these quick times, and how they compare with cuBLAS."""
     regrets, chosen, best = [], [], []
     for own in grouped(lines, lambda line: tuple(map(line.get, PROBLEM))).values():
-        timed = [line for line in own if line["us"]]
-        least = min((line["us"] for line in timed if line["kernel"] != CUBLAS), default=None)
-        theirs = next((line["us"] for line in timed if line["kernel"] == CUBLAS), None)
-        if choice := next((line for line in timed if line.get("chosen")), None):
+        known = [line for line in own if line["us"]]
+        least = min((line["us"] for line in known if line["kernel"] != CUBLAS), default=None)
+        theirs = next((line["us"] for line in known if line["kernel"] == CUBLAS), None)
+        if choice := next((line for line in known if line.get("chosen")), None):
             words = "{M} x {N} x {K} {layout}, {dtype}".format(**choice)
             regrets.append((choice["us"] / least, words))
             if theirs:
