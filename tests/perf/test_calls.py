@@ -14,7 +14,7 @@ from torch import nn
 
 import tritemm
 from perf import called as hosted
-from perf import calls, engine, machine
+from perf import calls, engine, machine, rows
 from perf.agreement import EPSILON, errors, judge
 from perf.called import CALLS, ENABLED, LAUNCHES, LEAD, MODES, QUEUE
 from perf.calls import MODES as COMPILED
@@ -27,7 +27,7 @@ from perf.machine import State
 from perf.rows import NULL, REFERENCE
 from perf.views import Selection
 from tests.nn.models import LlamaMLP
-from tests.perf.fakes import NEW, OLD, by_name, flat, on_cpu, ran, row, rows_after
+from tests.perf.fakes import by_name, on_cpu, ran, rows_after
 from tritemm.nn.packing import packed
 from tritemm.problem import INTERPRETED
 
@@ -318,28 +318,20 @@ def test_the_command_records_every_table(commanded, tmp_path, capsys):
     assert printed.count("host time per call on NVIDIA H200") == 3
 
 
-# What is shown
-
-
-def made_up(run=OLD, modes=MODES, **fields):
-    """Rows of a run of kernels: 39 us, refused, 13 us, and 13 us again."""
-    costs, found = {"auto": 39.0, "tma": None, REFERENCE: 13.0, NULL: 13.05}, []
-    for mode, (name, us) in itertools.product(modes, costs.items()):
-        same = {"experiment": "host", "case": hosted.CASE, "mode": mode, "run": run}
-        timed = {"us": flat(us), "reason": None} if us else {"reason": "a | b"}
-        rung = {"auto": "persistent", "tma": "tma"}.get(name)
-        own = same | {"rung": rung} | timed | fields
-        found.append(row(None, "c", us and 13 / us, name, **own))
-    return found
-
-
 def test_the_newest_full_run_of_kernels_is_shown():
-    few = [r for r in made_up("2026-03-02") if r.competitor == "auto"][-1:]
-    torn, other = made_up("2026-04-02", MODES[:1]), made_up("2026-05-02", case=CASE)
-    every = [*made_up(NEW), *made_up(), *few, *torn, *other]
-    found = show.VIEWS["host"].chosen(every, Selection())
-    assert {r.run for r in found} == {NEW}
-    assert "| tma | refused |" in show.VIEWS["host"].table(found, Selection())
+    full, late = show.VIEWS["host"].chosen(rows.recorded(), Selection()), "2027-01-01T00:00:00"
+
+    def newer(keep=lambda row: True, **fields):
+        return [dataclasses.replace(r, run=late, **fields) for r in filter(keep, full)]
+
+    for more, expected in (
+        (newer(), late),
+        (newer(lambda row: row.competitor == "auto"), full[0].run),
+        (newer(lambda row: row.mode == MODES[0]), full[0].run),
+        (newer(case=CASE), full[0].run),
+    ):
+        found = show.VIEWS["host"].chosen([*full, *more], Selection())
+        assert {row.run for row in found} == {expected}
 
 
 # Whole models
