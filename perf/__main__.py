@@ -16,7 +16,6 @@ from .experiments import (
     profile,
     race,
     regret,
-    repeat,
     roofline,
     search,
     serving,
@@ -28,7 +27,7 @@ from .experiments import (
 #: In the order of the help. A new experiment is a module of `perf.experiments`, and a word here.
 COMMANDS = (
     *(race, suite, serving, linear, ladder, sweep, host, model, roofline),
-    *(search, regret, repeat, conform, profile, show),
+    *(search, regret, conform, profile, show),
 )
 
 

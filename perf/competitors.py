@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from pathlib import Path
 
 import torch
 
@@ -30,7 +28,7 @@ from .rows import CUDA, HALF, INVARIANT, NULL, REFERENCE, TRITON
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """A config from a file: {"rung": "persistent", "BLOCK_M": 128, ...}."""
+    """A rung in one of the configs that a search times."""
 
     rung: str
     config: Config
@@ -45,26 +43,6 @@ class Candidate:
         view = " swap" * c.SWAP + (f" pack-{c.PACK}" if c.PACK else "")
         how = f"w{c.num_warps} s{c.num_stages} {c.ORDER}{group}"
         return f"{self.rung} {tile} {how}{split}{cluster}{view}"
-
-
-def refuse_unknown(words: Iterable[str], kernels: Sequence[Kernel] = RUNGS) -> None:
-    """Raises ValueError if a word names no rung."""
-    for word in words:
-        find(word, kernels)
-
-
-def read_candidates(path: Path) -> list[Candidate]:
-    """A JSON list of objects with "rung" and the fields of `Config`; raises ValueError if not."""
-    candidates = []
-    for index, entry in enumerate(json.loads(Path(path).read_text())):
-        try:
-            fields = dict(entry)
-            rung = fields.pop("rung", None)
-            refuse_unknown([rung])
-            candidates.append(Candidate(rung, Config(**fields)))
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{path}, entry {index}: {error}") from error
-    return list(dict.fromkeys(candidates))  # a competitor's name must be its own
 
 
 def cublas(case: Case) -> list[Competitor]:
@@ -124,11 +102,10 @@ def ladders(
     cuda: Sequence[Kernel] = (),
     only: Collection[str] = (),
     configs: str = "first",
-    candidates: Sequence[Candidate] = (),
     broken: Mapping[str, str] | None = None,
     auto: bool = False,
 ) -> list[Competitor]:
-    """The rungs (those in `only`, if any) with their first config, all or none; then cuBLAS.
+    """The rungs (those in `only`, if any) with their first config, or all; then cuBLAS.
 
     Each rung is compared with its `twins.rivals` too. `broken`: the compiler's messages for the
     rungs of `cuda` that it can't build. `auto`: `tritemm.matmul` itself too, as no rung.
@@ -140,8 +117,6 @@ def ladders(
     halves = [c.name for c in references if c.name == HALF]
     for ladder, kernels, others in ((TRITON, triton, cuda), (CUDA, cuda, triton)):
         asked = {"ladder": ladder, "only": only, "configs": configs, "others": others}
-        if ladder == TRITON:
-            asked["candidates"] = candidates
         for entrant in of_kernels(problem, kernels, **asked):
             kernel = find(entrant.rung, kernels)
             below = adds_to(kernel, kernels)
@@ -166,14 +141,12 @@ def of_kernels(
     ladder: str = TRITON,
     only: Collection[str] = (),
     configs: str = "first",
-    candidates: Sequence[Candidate] = (),
     others: Sequence[Kernel] = (),
 ) -> list[Competitor]:
     """The rungs of one ladder, in the configs that were asked for, or that `others` mirror."""
     found: list[Competitor] = []
     also = {name for other in others for name in named(other, kernels)}
     for kernel in kernels:
-        mine = [(c.name, c.config) for c in candidates if c.rung == kernel.name]
         refusal, every = kernel.why_not(problem), []
         if not only or kernel.name in only:
             # A kernel that refuses may have no config to offer.
@@ -181,7 +154,7 @@ def of_kernels(
             numbered = enumerate(offered)
             every = [(kernel.name + (f"[{i}]" if i else ""), config) for i, config in numbered]
         first = every[:1] + [each for each in every[1:] if each[0] in also]
-        for name, config in {"first": first, "all": every, "none": []}[configs] + mine:
+        for name, config in every if configs == "all" else first:
             run = functools.partial(_run, kernel, problem, config)
             found.append(of_rung(name, run, kernel, config, ladder=ladder, refusal=refusal))
     return found

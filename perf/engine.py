@@ -21,8 +21,6 @@ from .stats import Quantiles, compare, ratios, standard_error
 
 #: A replay longer than this, in seconds, takes part in every fourth round only.
 SLOW = 0.3
-MIN_ROUNDS = 5
-MAX_ROUNDS = 200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +51,7 @@ class Competitor:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How long to measure; times in seconds. `seconds` sets the rounds by time instead.
+    """How long to measure; times in seconds.
 
     With `most`, there are more rounds than `rounds`, up to so many, until each ratio's standard
     error is below `error`.
@@ -62,7 +60,6 @@ class Plan:
     rounds: int = 30
     most: int | None = None
     error: float = 0.006
-    seconds: float | None = None
     replay: float = 0.1  # at least, per competitor and round
     lead: float = 0.1  # untimed, before each: the clock adapts to the competitor's power
     settle: float = 2.5  # at least, before the first round; 0: once through all is enough
@@ -187,7 +184,7 @@ def measure(
     if not loops:
         return Race(tuple(entrants))
     settled = bench.settle(list(loops.values()))
-    count = rounds_for(plan, loops.values())
+    count = max(plan.rounds, plan.most or 0)
     enough = functools.partial(_precise, plan)
     rounds, interrupted = run_rounds(loops, count, rng, progress, enough)
     say(f"  {len(rounds)} rounds at {settled.sm_mhz or 'an unknown number of'} MHz")
@@ -225,18 +222,6 @@ def _brief(error: Exception) -> str:
     said = str(error) or f"{Path(where.filename).name}, line {where.lineno}: {where.line}"
     text = " ".join(f"{type(error).__name__}: {said}".split())
     return text if len(text) <= 300 else f"{text[:150]} ... {text[-150:]}"
-
-
-def rounds_for(plan: Plan, loops: Iterable[Loop]) -> int:
-    """The plan's rounds, at most, or as many as fit in its seconds."""
-    if plan.seconds is None:
-        return max(plan.rounds, plan.most or 0)
-    # Per round: a fast loop is replayed after its lead, a slow one runs every fourth round.
-    cost = sum(
-        loop.launches * loop.seconds * (0.25 if loop.slow else 1 + plan.lead / plan.replay)
-        for loop in loops
-    )
-    return min(MAX_ROUNDS, max(MIN_ROUNDS, int(plan.seconds / cost)))
 
 
 def run_rounds(

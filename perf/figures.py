@@ -14,7 +14,7 @@ from pathlib import Path
 from . import sources
 from .machine import ROOT
 from .rows import REFERENCE, Row, lines
-from .tables import competitors, origin
+from .tables import Result, origin
 
 #: Where the documentation's pictures are.
 FIGURES = ROOT / "docs" / "figures"
@@ -136,22 +136,11 @@ def drawn_from(path: Path) -> str | None:
     return found and found[1].decode()
 
 
-def shown(rows: Sequence[Row], competitor: str | None = None) -> list[Row]:
-    """One row per problem: the competitor's, or cuBLAS's where nothing of the problem could run.
-
-    The competitor is "auto" unless named, or the first where "auto" did not race. Raises
-    `NothingMeasured` where none of these rows has a ratio to cuBLAS.
-    """
-    there = competitors(rows)
-    competitor = competitor or ("auto" if "auto" in there else next(iter(there), None))
-    found: dict[str, Row] = {}
-    for row in rows:
-        alone = row.competitor == REFERENCE and not row.us and row.id not in found
-        if row.competitor == competitor or alone:
-            found[row.id] = row
-    if not any(row.ratio for row in found.values()):
+def measured(found: Sequence[Result]) -> Sequence[Result]:
+    """What is drawn. Raises `NothingMeasured` where none of it has a ratio."""
+    if not any(result.ratio for result in found):
         raise NothingMeasured
-    return list(found.values())
+    return found
 
 
 def called(rows: Iterable[Row]) -> str:

@@ -1,14 +1,12 @@
-"""Who else multiplies, and races beside cuBLAS as torch calls it: cuBLASLt's list, and quack.
+"""Who else multiplies, and races beside cuBLAS as torch calls it: cuBLASLt's list.
 
-cublaslt  the fastest of the algorithms that cuBLASLt's heuristic lists, through nvmath-python. Each
-          is checked, and timed for some milliseconds, before the race (`bench.Quick`); its `config`
-          says what came of it
-quack     `quack.gemm_interface.gemm` in its default config
+cublaslt is the fastest of the algorithms that cuBLASLt's heuristic lists, through nvmath-python.
+Each is checked, and timed for some milliseconds, before the race (`bench.Quick`); its `config`
+says what came of it. It writes to C, on torch's current stream.
 
-The best peer of a problem is the fastest of cuBLAS, as torch calls it, and of these, by the median.
-
-Both write to C, on torch's current stream. A peer is no reference: its results are checked before
-the race on integers, and in the race within `SLACK`.
+The best peer of a problem is the fastest of cuBLAS, as torch calls it, and of this, by the median.
+A peer is no reference: its results are checked before the race on integers, and in the race within
+`SLACK`.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import functools
 import importlib
 import random
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
@@ -29,7 +27,7 @@ from .engine import Competitor
 from .operands import Operands, poison
 from .rows import PEERS
 
-LT, QUACK = PEERS["lt"], PEERS["quack"]
+LT = PEERS["lt"]
 #: Times the error bound. cuBLAS's splits of K that round to 16 bits in between have been up to 142
 #: times beyond it; other operands' product is thousands of times beyond.
 SLACK = 1000.0
@@ -38,64 +36,58 @@ SLACK = 1000.0
 NEAR = 0.1
 #: Algorithms that are asked for, how often each is timed, and bytes of workspace that it may use.
 ALGORITHMS, PASSES, WORKSPACE = 8, 5, 64 * 2**20
-#: What pip calls the packages.
-PACKAGES = {"lt": "'.[peers]'", "quack": "quack-kernels"}
 #: nvmath's names of how fp32 is multiplied; 16-bit types have the first.
 COMPUTE = {"ieee": "COMPUTE_32F", "tf32": "COMPUTE_32F_FAST_TF32"}
-
-#: Of a case, its first operands, and what makes a bench of its own for it.
-Maker = Callable[[Case, Operands, Callable[[], Quick]], Competitor]
-
-
-def peers(case: Case, operands: Operands, words: Iterable[str]) -> list[Competitor]:
-    """The competitors that `words` of `rows.PEERS` name, on the device of the operands.
-
-    Nothing is raised: what can't take part is refused, and what fails will fail when it is run.
-    """
-    there = functools.cache(lambda: Quick(case))  # made once, if one of them wants it
-    return [_made(word, case, operands, there) for word in dict.fromkeys(words)]
 
 
 def against(
     case: Case, operands: Operands, kernels: Iterable[str], words: Iterable[str]
 ) -> list[Competitor]:
     """`competitors.matmul`, and the peers; what is tritemm's is compared with those too."""
-    others = peers(case, operands, words)
+    others = [PEER[word](case, operands) for word in dict.fromkeys(words)]
     names = tuple(other.name for other in others)
     mine = competitors.matmul(case, operands, kernels)
     return [dataclasses.replace(c, rivals=names) if c.ladder else c for c in mine] + others
 
 
-def _made(word: str, case: Case, operands: Operands, there: Callable[[], Quick]) -> Competitor:
+def cublaslt(case: Case, operands: Operands) -> Competitor:
+    """The competitor, on the device of the operands.
+
+    Nothing is raised: what can't take part is refused, and what fails will fail when it is run.
+    """
     try:
-        return MAKERS[word](case, operands, there)
+        if reason := _why_not(case, operands):
+            return _refused(reason)
+        return _fastest(case, operands)
     except ImportError as error:
-        return _refused(PEERS[word], f"{error}: pip install {PACKAGES[word]}")
+        return _refused(f"{error}: pip install '.[peers]'")
     except Exception as error:  # of a compiler or a library: news, not a crash
         failure = error.with_traceback(None)  # which holds memory
 
     def run(a, b, c) -> None:
         raise failure
 
-    return Competitor(PEERS[word], run)
+    return Competitor(LT, run)
 
 
-def _refused(name: str, reason: str) -> Competitor:
-    return Competitor(name, lambda a, b, c: None, refusal=reason)
+def _refused(reason: str) -> Competitor:
+    return Competitor(LT, lambda a, b, c: None, refusal=reason)
 
 
-def _why_not(name: str, case: Case, operands: Operands, types: Mapping[str, str]) -> str | None:
-    """Why a peer that accumulates these types, named with a word for them, in fp32 can't run."""
+def _why_not(case: Case, operands: Operands) -> str | None:
+    """Why cuBLASLt isn't asked."""
     if case.ending:
-        return f"{name} is asked for products alone here, and this is {case}"
-    if case.dtype not in types:
-        return f"{name} is asked for {' and '.join(types.values())} here, not for {case.dtype}"
+        return f"{LT} is asked for products alone here, and this is {case}"
+    if case.dtype not in ("bf16", "fp16", "fp32"):
+        return f"{LT} is asked for bf16 and fp16 and fp32 here, not for {case.dtype}"
     if case.accumulate != "fp32":
-        return f"{name} is asked to accumulate in fp32 here, not in {case.accumulate}"
+        return f"{LT} is asked to accumulate in fp32 here, not in {case.accumulate}"
     if case.output not in (case.dtype, "fp32"):
-        return f"{name} is asked for results of the operands' type or fp32 here: {case}"
+        return f"{LT} is asked for results of the operands' type or fp32 here: {case}"
     if not all(t.is_cuda for t in operands[:3]):
-        return f"the tensors are on the CPU; {name} needs them on a GPU"
+        return f"the tensors are on the CPU; {LT} needs them on a GPU"
+    if case.dtype == "fp32" and case.precision not in COMPUTE:
+        return f"cuBLASLt has no {case.precision}"
     return None
 
 
@@ -111,20 +103,13 @@ def _disagreement(run: Callable[..., None], there: Quick) -> str | None:
     return f"on small integers it is off by {worst:.4g}, where results are about {size:.4g}"
 
 
-# cuBLASLt
-
-
-def _lt(case: Case, operands: Operands, there: Callable[[], Quick]) -> Competitor:
-    types = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
-    if reason := _why_not(LT, case, operands, types):
-        return _refused(LT, reason)
-    if case.dtype == "fp32" and case.precision not in COMPUTE:
-        return _refused(LT, f"cuBLASLt has no {case.precision}")
+def _fastest(case: Case, operands: Operands) -> Competitor:
     products = Products(COMPUTE[case.precision], operands)
     runs = [functools.partial(products.run, i) for i in range(products.count)]
-    if geometry(*there().exact) != geometry(*operands):
+    there = Quick(case)
+    if geometry(*there.exact) != geometry(*operands):
         raise RuntimeError("what is timed before the race has other strides or alignments")
-    us, fault = timed(runs, there())
+    us, fault = timed(runs, there)
     config = {"algorithm": None, "us": us}
     if fault:
         return Competitor(LT, runs[0], config=config, fault=fault)
@@ -191,28 +176,5 @@ def timed(
     return [each and round(each, 3) for each in us], None
 
 
-# quack
-
-
-def _quack(case: Case, operands: Operands, there: Callable[[], Quick]) -> Competitor:
-    if reason := _why_not(QUACK, case, operands, {"bf16": "bf16", "fp16": "fp16"}):
-        return _refused(QUACK, reason)
-    if not all(map(_whole, operands[:3])):
-        return _refused(QUACK, "quack takes rows of whole 16 bytes alone, at such addresses")
-    interface = importlib.import_module("quack.gemm_interface")
-    config = {"version": importlib.import_module("quack").__version__, "tuned": False}
-
-    def run(a, b, c) -> None:
-        interface.gemm(a, b, out=c, tuned=False)
-
-    fault = _disagreement(run, there())
-    return Competitor(QUACK, run, config=config, fault=fault, slack=SLACK)
-
-
-def _whole(t: torch.Tensor) -> bool:
-    """Whether the address and all strides but that of one are multiples of 16 bytes."""
-    strides = [stride for stride in t.stride() if stride != 1]
-    return all(size * t.element_size() % 16 == 0 for size in strides) and t.data_ptr() % 16 == 0
-
-
-MAKERS: dict[str, Maker] = {"lt": _lt, "quack": _quack}
+#: By the words of `--peers`.
+PEER = {"lt": cublaslt}

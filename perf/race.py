@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from tritemm.compile.pool import Item
 
-from . import cli, session
+from . import cli, session, tables
 from .case import Case
 from .competitors import chosen, invariant
 from .engine import Competitor, Plan
@@ -34,6 +34,13 @@ HUNGRY = 2.5e14
 WITH_PEERS = {"suite": "peers", "random": "random peers"}
 
 
+def text(rows: list[Row]) -> str:
+    """Products alone, and those with an ending, by who their reference is."""
+    ended = [row for row in rows if row.case.ending]
+    plain = [row for row in rows if not row.case.ending]
+    return tables.text([part for own in (plain, ended) if own for part in tables.report(own)])
+
+
 @dataclasses.dataclass(frozen=True)
 class Preset:
     """A command: `problems` are what its arguments name, `text` is printed of the rows.
@@ -47,9 +54,9 @@ class Preset:
     examples: str
     problems: Callable[[argparse.Namespace], list[Problem]]
     options: Callable[[argparse.ArgumentParser], None]
-    text: Callable[[list[Row]], str]
     rounds: int
     most: int
+    text: Callable[[list[Row]], str] = text
     short: bool = False
 
     def register(self, commands) -> None:
@@ -82,17 +89,11 @@ class Preset:
             tasks = []
             for each in mine:
                 short = self.short and not hungry(each.case, there.roofs)
-                plan = self.plan(args, SHORT if short else PLAN)
+                plan = session.planned(args, SHORT if short else PLAN, self.most)
                 tasks.append(session.Task.of(each, among, items=items(args, each.case), plan=plan))
-            there.measure(tasks, self.plan(args))
+            there.measure(tasks, PLAN)
 
         return session.run(args, self.name, problems, measure, self.text, experiment)
-
-    def plan(self, args: argparse.Namespace, base: Plan = PLAN) -> Plan:
-        if args.quick:
-            quick = {"rounds": 3, "replay": 0.01, "lead": 0.02, "settle": 0.2}
-            return dataclasses.replace(base, **quick)
-        return dataclasses.replace(base, rounds=args.rounds, most=max(self.most, args.rounds))
 
 
 def field(args: argparse.Namespace, case: Case, operands: Operands) -> Sequence[Competitor]:

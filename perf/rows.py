@@ -43,18 +43,16 @@ A row
                   a config from a file; of suite, random, serving and host: the `kernel=` that
                   `tritemm.matmul` was given; of regret: "auto" and, as from a file, the best of a
                   search; of invariant: "auto, batch invariant" too; of linear: "auto" and torch's
-                  other ways; of peers, "cublaslt" and "quack" too; of "host routed ...":
-                  "enabled" is torch's call inside `tritemm.enabled()`; "cublas": the torch call
-                  that a user would write (`perf.reference`), 16-bit types accumulated in fp32;
-                  "cublas again": the null test; "cublas fp16": accumulated in fp16, where
-                  `accumulate` is fp16
+                  other ways; of peers, "cublaslt" too; of "host routed ...": "enabled" is torch's
+                  call inside `tritemm.enabled()`; "cublas": the torch call that a user would write
+                  (`perf.reference`), 16-bit types accumulated in fp32; "cublas again": the null
+                  test; "cublas fp16": accumulated in fp16, where `accumulate` is fp16
     ladder        "triton" or "cuda" (`cuda_reference`); absent for cuBLAS
     rung, number  the rung's word and its number on its ladder; absent for cuBLAS. Of model: "auto"
                   and none, for many products
     code          hash of the rung's sources (`perf.sources`); absent from the oldest rows
     config        the fields of `tritemm.spec.Config`; of "cublaslt": the index of the algorithm
-                  that was kept, and the microseconds of each in the list, null where it can't run;
-                  of "quack": its version and how it was asked
+                  that was kept, and the microseconds of each in the list, null where it can't run
     outcome       measured (the default), refused (by the kernel), failed (to compile or launch),
                   wrong (output), skipped (too slow); what has no time has nothing below `worst`
     reason        why it was not measured; for cuBLAS, how it missed the error bound
@@ -85,7 +83,6 @@ import json
 import os
 import tempfile
 import warnings
-import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -103,7 +100,7 @@ TRITON, CUDA = "triton", "cuda"
 #: an fp16 accumulator.
 REFERENCE, NULL, HALF = "cublas", "cublas again", "cublas fp16"
 #: Who else multiplies, beside cuBLAS as torch calls it, by the words of `--peers`.
-PEERS = {"lt": "cublaslt", "quack": "quack"}
+PEERS = {"lt": "cublaslt"}
 #: `tritemm.matmul(batch_invariant=True)`, which races beside "auto".
 INVARIANT = "auto, batch invariant"
 
@@ -299,8 +296,5 @@ def append(path: Path, rows: Iterable[Row]) -> None:
 def _text(path: Path) -> str:
     data = path.read_bytes()
     if path.suffix == ".gz":
-        try:
-            data = gzip.decompress(data)
-        except EOFError:  # a torn file has what was written of it
-            data = zlib.decompressobj(wbits=31).decompress(data)
+        data = gzip.decompress(data)
     return data.decode()

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import re
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 
 from cuda_reference import loader
 from cuda_reference.rungs import RUNGS as CUDA_RUNGS
@@ -22,13 +20,11 @@ from .competitors import chosen, ladders, of_kernels, problem_of
 from .engine import Bench, Competitor
 from .problems import Problem
 from .rows import CUDA, HALF, REFERENCE, TRITON, Row
-from .select import latest_compare, latest_ladder, newest
+from .select import latest_compare, latest_ladder
 from .tables import Parts, Table, digits, spread
 from .views import Selection, View
 
 LADDERS = {TRITON: RUNGS, CUDA: CUDA_RUNGS}
-#: Where pictures go unless a folder is named: beside what else is made here, out of git's sight.
-PICTURES = Path("build")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,11 +76,10 @@ def build(names: Iterable[str]) -> tuple[str | None, dict[str, str]]:
 
 
 def add_ladders(command: argparse.ArgumentParser, default: str) -> None:
-    """Options: who races, by default which rungs, and where pictures go."""
+    """Options: who races, by default which rungs."""
     cli.add_list(command, "--ladders", cli.one_of(*LADDERS), "default: both", ",".join(LADDERS))
-    cli.add_list(command, "--only", str, f"these rungs (and cuBLAS); default: {default}")
-    text = f"for pictures, which are drawn anew after every race; default: {PICTURES}"
-    command.add_argument("--folder", type=Path, default=PICTURES, help=text)
+    known = cli.one_of(*(kernel.name for kernel in (*RUNGS, *CUDA_RUNGS)))
+    cli.add_list(command, "--only", known, f"these rungs (and cuBLAS); default: {default}")
 
 
 # Tables
@@ -117,30 +112,15 @@ def told(name: str, config: Mapping | str | None) -> str:
 
 
 def text(rows: list[Row]) -> str:
-    """A table for each race."""
+    """The tables of each race."""
     races = tables.grouped(rows, lambda row: (row.time, row.case)).values()
-    return tables.text(part for race in races for part in _race(race))
+    return tables.text(part for race in races for part in (tables.caption(race), *shown(race)))
 
 
-def _race(rows: list[Row]) -> list[Table | str]:
-    """Microseconds, TFLOP/s, times cuBLAS's speed, times the rung below's.
-
-    A CUDA rung has its Triton twins too, with their speed over its own.
-    """
-    first, timed = rows[0], [row for row in rows if row.us]
-    title = f"{first.case} on {first.environment.gpu}, {first.mode}"
-    if timed:
-        clock = tables.whole(timed[0].settled_mhz or None) or "?"
-        title += f", {tables.most_rounds(rows)} rounds, settled at {clock} MHz"
-    head = ("", "us", "TFLOP/s", "x cuBLAS (p20-p80)", "x below", "MHz", "W", "error/bound")
-    body = []
-    for row, cells in _lines(rows):
-        worst = "" if row.worst is None else f"{row.worst:.2f}"
-        card = (tables.whole(row.sm_mhz), tables.whole(row.power_w))
-        body.append((*cells, *card, worst, _twins(row)))
-    untimed = [f"{label(row)}: {row.outcome}: {row.reason}" for row in rows if not row.us]
-    missed = [f"{label(row)}: {row.reason}" for row in timed if row.reason]
-    return [title, Table((*head, "Triton / this"), body), *untimed, *missed]
+def shown(rows: list[Row]) -> list[Table | str]:
+    """Both ladders side by side where CUDA's raced too."""
+    both = any(row.ladder == CUDA for row in rows)
+    return both_ladders(rows) if both else [one_ladder(rows)]
 
 
 def _lines(rows: Sequence[Row]) -> Iterator[tuple[Row, list[str]]]:
@@ -200,19 +180,6 @@ def _twins(row: Row) -> str:
 
 
 # Pictures
-
-
-def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
-    """A picture of each case that was measured; of both ladders where both took part."""
-    written = []
-    for case in dict.fromkeys(row.case for row in rows):
-        own = newest(rows, case)
-        if any(row.us for row in own):
-            name = re.sub(r"\W+", "-", str(case).replace(" x ", "x")).strip("-")
-            both = any(row.ladder == CUDA for row in own)
-            view = VIEWS["compare" if both else "ladder"]
-            written.append(view.draw(own, Path(folder) / f"ladder-{name}.png", Selection()))
-    return written
 
 
 def plot(rows: list[Row], selection: Selection):
@@ -300,11 +267,11 @@ def _both(rows: Sequence[Row], s: Selection) -> list[Row]:
     return latest_compare(rows, s.gpu, **s.given("size", "layout", "dtype", "accumulate"))
 
 
-def _parts(rows: list[Row], s: Selection, *, both: bool) -> Parts:
-    return [*(both_ladders(rows) if both else [one_ladder(rows)]), tables.caption(rows)]
+def _parts(rows: list[Row], s: Selection) -> Parts:
+    return [*shown(rows), tables.caption(rows)]
 
 
 VIEWS = {
-    "ladder": View(_one, functools.partial(_parts, both=False), plot, "ladder 2"),
-    "compare": View(_both, functools.partial(_parts, both=True), plot, "compare 2"),
+    "ladder": View(_one, _parts, plot, "ladder 2"),
+    "compare": View(_both, _parts, plot, "compare 2"),
 }

@@ -98,41 +98,9 @@ class Result:
         return self.option.name
 
 
-@dataclasses.dataclass(frozen=True)
-class Found:
-    """What a search of one problem found: results, the fastest first, then the failures."""
-
-    case: Case
-    results: tuple[Result, ...]
-    chosen: str
-
-    @property
-    def timed(self) -> list[Result]:
-        """Results with a time, without cuBLAS's."""
-        return [r for r in self.results if r.seconds and r.option.kernel]
-
-    @property
-    def failures(self) -> list[Result]:
-        return [result for result in self.results if result.error]
-
-    @property
-    def cublas(self) -> Result | None:
-        return next((r for r in self.results if r.seconds and not r.option.kernel), None)
-
-    @property
-    def choice(self) -> Result | None:
-        """The dispatcher's, None if it has no time."""
-        return next((r for r in self.timed if r.name == self.chosen), None)
-
-    @property
-    def rank(self) -> int | None:
-        """The choice's place among the timed ones, from 1."""
-        return self.timed.index(self.choice) + 1 if self.choice else None
-
-    @property
-    def regret(self) -> float | None:
-        """The choice's time over the best one's."""
-        return self.choice.seconds / self.timed[0].seconds if self.choice else None
+def timed(results: Sequence[Result]) -> list[Result]:
+    """Those with a time, without cuBLAS's."""
+    return [result for result in results if result.seconds and result.option.kernel]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,8 +152,8 @@ def search(
     *,
     broken: Mapping[str, str] | None = None,
     say: Callable[[str], None] = lambda text: None,
-) -> Found:
-    """Check and time the task's options and cuBLAS on `bench`.
+) -> list[Result]:
+    """Check and time the task's options and cuBLAS on `bench`: the fastest first, failures last.
 
     `broken`: the compiler's words on options that can't run. Of what hangs, the name goes to
     stderr, and the process ends with status 3.
@@ -207,8 +175,7 @@ def search(
             say(f"  WRONG: {name}: {entrant.reason}")
     for name, seconds, scaled in _times(loops, task, rng):
         results[name] = Result(options[name], seconds, scaled=scaled)
-    ordered = sorted(results.values(), key=lambda r: (r.seconds is None, r.seconds or 0.0))
-    return Found(task.case, tuple(ordered), task.chosen)
+    return sorted(results.values(), key=lambda r: (r.seconds is None, r.seconds or 0.0))
 
 
 def _times(loops: Mapping[str, Loop], task: Task, rng: random.Random):
@@ -297,7 +264,7 @@ class Searches:
             for t in tasks
         ]
 
-    def run(self, index: int, rng: random.Random, say: Callable[[str], None]) -> Found:
+    def run(self, index: int, rng: random.Random, say: Callable[[str], None]) -> list[Result]:
         """Search one task; a CUDA error that the device does not survive is raised."""
         errors = {name: future.result().error for name, future in self.futures[index].items()}
         task = self.tasks[index]

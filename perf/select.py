@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from .case import ACCUMULATE, Case
@@ -17,12 +18,21 @@ FIELDS = ("experiment", "run", "time", "mode", "case", "competitor", "ladder", "
 
 
 def frame(rows: Iterable[Row]) -> pandas.DataFrame:
-    """What rows are chosen by, and each `row` itself; `key` is the problem, or else the case."""
+    """What rows are chosen by, and each `row` itself.
+
+    `key` is the problem, or else the case and the mode.
+    """
     import pandas  # to measure takes none
 
     fields = operator.attrgetter(*FIELDS)
     found = [
-        (row, row.environment.gpu, row.id or str(row.case), row.us is not None, *fields(row))
+        (
+            row,
+            row.environment.gpu,
+            row.id or f"{row.case}, {row.mode}",
+            row.us is not None,
+            *fields(row),
+        )
         for row in rows
     ]
     table = pandas.DataFrame(found, columns=["row", "gpu", "key", "timed", *FIELDS])
@@ -45,19 +55,21 @@ def latest_run(
     experiment: str,
     gpu: str | None = None,
     *,
-    mode: str = "sustained",
+    mode: str | None = "sustained",
     competitor: str | None = None,
-    enough: int = 1,
+    enough: float = math.inf,
+    share: float = 1.0,
 ) -> list[Row]:
-    """The rows of the newest run of a command; a run of fewer problems does not displace it.
+    """The rows of the newest run of a command; one that raced fewer on fewer does not displace it.
 
-    Runs of `enough` problems are as good as fuller ones. With `competitor`, only the problems that
-    it was raced on, or refused, count.
+    What counts are the competitors of every problem, or `competitor` alone. Runs with `enough` of
+    them, or with this `share` of the fullest's, are as good.
     """
     table = runs(rows, experiment, gpu, mode)
     counted = table if competitor is None else table[table.competitor == competitor]
-    problems = counted.groupby("run").key.nunique().clip(upper=enough)
-    best = problems.index[problems == problems.max()]
+    entrants = counted.drop_duplicates(["run", "key", "competitor"])
+    found = entrants.groupby("run").size().clip(upper=enough)
+    best = found.index[found >= share * found.max()]
     return list(table.row[table.run == best[-1]]) if len(best) else []
 
 
@@ -88,15 +100,6 @@ def newest_races(
     places = {key: place for place, key in enumerate(order)}
     table = known if len(known) else table
     return list(table.sort_values("key", key=lambda keys: keys.map(places), kind="stable").row)
-
-
-def newest_of_all(
-    rows: Iterable[Row], experiment: str, modes: Collection[str], gpu: str | None = None
-) -> list[Row]:
-    """The rows in these `modes` of the newest run that has a time in each; empty if none has."""
-    table = runs((row for row in rows if row.mode in modes), experiment, gpu, None)
-    reached = table[table.timed].groupby("run")["mode"].nunique()
-    return list(table.row[table.run == reached.index[reached == len(set(modes))].max()])
 
 
 def latest_ladder(rows: Iterable[Row], gpu: str | None = None, **case) -> list[Row]:

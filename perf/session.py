@@ -18,15 +18,12 @@ import torch
 
 from tritemm.compile.pool import Compilers, Item
 
-from . import bench, cli, engine, figures, machine, roof, rows, shards, sources, tables
+from . import bench, cli, engine, machine, roof, rows, shards, sources, tables
 from .case import Case
 from .engine import Bench, Competitor, Plan
 from .operands import Operands
 from .problems import Problem
 from .rows import NULL, REFERENCE, Heading, Row
-
-#: Draws rows into a folder and returns what it wrote.
-Draw = Callable[[Sequence[Row], Path], list[Path]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +33,7 @@ class Task:
     Without a `bench` it is the one of the session's mode. `problem` is the case's line in a suite.
     `items` are compiled ahead, by other processes. `amend` gets the bench and the race's rows
     before they are recorded. `fields` stand in the heading of the rows in place of the session's;
-    `plan` and `rounds`, if given, in place of those of `Session.measure`.
+    `plan`, if given, in place of that of `Session.measure`.
     """
 
     case: Case
@@ -47,7 +44,6 @@ class Task:
     amend: Callable[[Bench, list[Row]], list[Row]] = lambda there, found: found
     fields: dict = dataclasses.field(default_factory=dict)
     plan: Plan | None = None
-    rounds: int | None = None
 
     @staticmethod
     def of(problem: Problem, field: Callable[[Case, Operands], Sequence], **more) -> Task:
@@ -67,10 +63,9 @@ class Session:
     """What the rows of one command have in common, and where they go.
 
     With `args.part` this process is one of several that measure for one command (`perf.shards`).
-    `draw` keeps pictures of the rows in `args.folder` up to date.
     """
 
-    def __init__(self, args: argparse.Namespace, experiment: str, draw: Draw | None = None):
+    def __init__(self, args: argparse.Namespace, experiment: str):
         self.args, self.experiment, self.part = args, experiment, args.part
         self.environment = machine.environment()
         self.run = self.part.run if self.part else now()
@@ -83,10 +78,6 @@ class Session:
         self.roofs: roof.Roofs | None = None
         self.interrupted = False
         self.began = time.monotonic()
-        self.draw = None if self.part else draw
-        if self.draw and (reason := figures.missing()):
-            cli.say(f"no pictures: {reason}")
-            self.draw = None
         torch.manual_seed(args.seed)
 
     @property
@@ -119,7 +110,7 @@ class Session:
         return Heading(**known | task.fields)
 
     def add(self, found: Sequence[Row]) -> None:
-        """Keep, record and draw the rows of one race."""
+        """Keep and record the rows of one race."""
         self.races.append(_coded(found))
         if self.recorded:
             rows.append(self.out, self.races[-1])
@@ -158,7 +149,6 @@ class Session:
                     for future in ready[index]:  # what does not compile fails again, and says why
                         future.result()
                     own = task.plan or plan
-                    own = dataclasses.replace(own, rounds=task.rounds or own.rounds)
                     # Once warm, the card only has to adapt to the next problem.
                     self._race(task, dataclasses.replace(own, settle=0.0) if index else own)
                     longest = max(longest, time.monotonic() - begin)
@@ -193,8 +183,6 @@ class Session:
         self.add(task.amend(there, engine.rows_of(race, heading)))
         self.interrupted = race.interrupted
         torch.cuda.empty_cache()
-        if self.draw:
-            self.draw(self.rows, self.args.folder)
 
     def finish(self, text: Callable[[list[Row]], str]) -> int:
         """Print the rows, as `text` or JSON; 0, 1 if an output was wrong, 130 after Ctrl-C.
@@ -203,8 +191,6 @@ class Session:
         """
         if self.part:
             return 130 if self.interrupted else 0
-        for path in self.draw(self.rows, self.args.folder) if self.draw else ():
-            cli.say(f"drew {path}")
         cli.say(f"rows are in {self.out}" if self.recorded else "nothing is recorded: --quick")
         if self.interrupted:
             cli.say("interrupted; what was measured is kept")
@@ -221,7 +207,6 @@ def run(
     measure: Callable[[Session, list[Problem]], int | None],
     text: Callable[[list[Row]], str],
     experiment: str | None = None,
-    draw: Draw | None = None,
 ) -> int:
     """A whole command: `measure` the problems, or this part of them, or share them out.
 
@@ -229,12 +214,20 @@ def run(
     """
     if reason := cli.unable(command) or cli.unshared(args):
         return cli.refuse(reason)
-    session = Session(args, experiment or command, draw)
+    session = Session(args, experiment or command)
     if cli.shared_out(args):
         failed = session.gather([problem.id for problem in problems])
     else:
         failed = measure(session, args.part.share(problems) if args.part else list(problems))
     return session.finish(text) or failed or 0
+
+
+def planned(args: argparse.Namespace, base: Plan, most: int | None = None) -> Plan:
+    """The plan with the rounds that are asked for, up to `most`; or less of everything."""
+    if args.quick:
+        less = {"rounds": min(3, args.rounds), "replay": 0.01, "lead": 0.02, "settle": 0.2}
+        return dataclasses.replace(base, **less)
+    return dataclasses.replace(base, rounds=args.rounds, most=most and max(most, args.rounds))
 
 
 def _coded(found: Iterable[Row]) -> list[Row]:

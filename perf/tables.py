@@ -173,11 +173,6 @@ def raced(rows: Iterable[Row], key: Callable[[Row], T] = lambda row: row.id) -> 
     return {each: {r.competitor: r for r in race} for each, race in grouped(rows, key).items()}
 
 
-def competitors(rows: Iterable[Row]) -> list[str]:
-    """Names of those who raced against cuBLAS, in the order of appearance."""
-    return list(dict.fromkeys(row.competitor for row in rows if row.competitor != REFERENCE))
-
-
 @dataclasses.dataclass(frozen=True)
 class Result:
     """One problem: our row, the others' by name, the fastest of those, and the ratio to it."""

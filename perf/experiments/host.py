@@ -2,59 +2,31 @@
 
 A small product is over sooner than its call, so the call is what bounds many small layers. Three
 tables: every kernel asked for by name; calls as models make them; and torch's own calls inside and
-outside of `tritemm.enabled()`.
-
-A call is timed by the wall clock around calls that only enqueue: the GPU is idle when they begin
-and nothing waits for it at their end. `CALLS` of them are a small part of the launch queue, so
-that none waits for room there, however slow the kernels are; no garbage is collected meanwhile.
+outside of `tritemm.enabled()`. `perf.called` has the calls, and how they are timed.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-import torch
-import torch.nn.functional as F
-import triton
-
-import tritemm
 from tritemm.rungs import RUNGS
 
-from .. import calls, cli, session, tables
-from ..agreement import Agreement
-from ..calls import OURS, CallBench, compiled
-from ..case import DTYPES, Case, parse_size
-from ..competitors import matmul
-from ..engine import Competitor, Loop, Plan, Sample
-from ..machine import State
-from ..operands import operands
+from .. import called, cli, session, tables
+from ..calls import OURS
+from ..case import Case, parse_size
+from ..engine import Plan
 from ..problems import Problem
 from ..rows import NULL, REFERENCE, Row
-from ..select import newest_of_all, runs
+from ..select import latest_run
 from ..tables import Parts, Table, digits, spread, us, us_spread
 from ..views import Selection, View
 
-#: Launches that a CUDA stream takes before the next one waits (about as many, on an H200).
-QUEUE = 1024
-#: Calls in a batch, of at most so many launches each (a padding copy or a reduction is one).
-CALLS, LAUNCHES = 50, 8
-#: Untimed calls before a batch, which bring the competitor's code back into the CPU's caches.
-LEAD = 5
-#: First calls of a competitor that don't count yet; shapes that are tried for one without a load.
-WARM, ATTEMPTS = 2, 20
-#: Modes of the rows: cached, then first calls, each without and with `out=`.
-EAGER, OUT = "host eager", "host out"
-MODES = (EAGER, OUT, f"{EAGER} first", f"{OUT} first")
-#: What is measured unless another size is asked for.
-CASE = Case(128, 128, 128, "NT", "bf16")
-#: Seconds of calls before a race; and where the operands are.
-SETTLE, DEVICE = 0.3, "cuda"
+#: Seconds of calls before a race.
+SETTLE = 0.3
 #: The tables; and who is asked for in the first: slow rungs aren't called for speed.
 WHAT = ("kernels", "calls", "routing")
 DEFAULT = ("auto", *(kernel.name for kernel in RUNGS[-5:]))
@@ -81,344 +53,40 @@ def register(commands) -> None:
     text = "what matmul is asked for; default: %(default)s"
     cli.add_list(command, "--kernel", cli.one_of(*cli.KERNELS), text, words, "kernels")
     text = "4096 or MxNxK, M or N above 1; default: %(default)s"
-    size = {"type": cli.argument(parse_size), "default": str(CASE.M), "metavar": "SIZE"}
+    size = {"type": cli.argument(parse_size), "default": str(called.CASE.M), "metavar": "SIZE"}
     command.add_argument("--size", **size, help=text)
     cli.add_measurement(command, rounds=30)
 
 
 def run(args: argparse.Namespace) -> int:
     """The status is that of `Session.finish`."""
-    case = Case(*args.size, CASE.layout, CASE.dtype)
+    case = Case(*args.size, called.CASE.layout, called.CASE.dtype)
     if case.M == case.N == 1:
         return cli.refuse(f"first calls need other sizes of M or N, and both are 1 in {case.size}")
 
     def measure(there: session.Session, mine: Sequence[Problem]) -> None:
-        rounds = min(5, args.rounds) if args.quick else args.rounds
-        with counted_loads() as loads:
+        with called.counted_loads() as loads:
             kinds = [
-                *(kernel_kinds(case, args.kernels, loads) if "kernels" in args.what else ()),
-                *(KINDS if "calls" in args.what else ()),
-                *(ROUTED if "routing" in args.what else ()),
+                *(called.kernel_kinds(case, args.kernels, loads) if "kernels" in args.what else ()),
+                *(called.KINDS if "calls" in args.what else ()),
+                *(called.ROUTED if "routing" in args.what else ()),
             ]
-            plan = Plan(rounds=rounds, longest=math.inf, settle=SETTLE)
-            there.measure([task_of(kind) for kind in kinds], plan)
+            plan = Plan(longest=math.inf, settle=SETTLE)
+            there.measure([called.task_of(kind) for kind in kinds], session.planned(args, plan))
 
     return session.run(args, "host", [], measure, text)
 
 
-# Kinds of calls
-
-Multiply = Callable[..., torch.Tensor]
-#: Makes a call of its multiplication, its operands and a mode of `calls.MODES`; the call returns
-#: its results, in this order.
-Make = Callable[[Multiply, torch.Tensor, torch.Tensor, str], Callable[[], tuple]]
-RESULTS = ("result", "gradient of x", "gradient of w")
-#: Products of the longer of two compiled graphs: the difference is what a product costs.
-CHAIN = 33
-#: Torch's call inside `tritemm.enabled()`.
-ENABLED = "enabled"
-
-
-def plain(multiply: Multiply, x: torch.Tensor, w: torch.Tensor, mode: str):
-    return lambda: (multiply(x, w),)
-
-
-def into(multiply: Multiply, x: torch.Tensor, w: torch.Tensor, mode: str):
-    """A call with `out=`."""
-    out = torch.empty_like(multiply(x, w))
-    return lambda: (multiply(x, w, out=out),)
-
-
-def recorded(multiply: Multiply, x: torch.Tensor, w: torch.Tensor, mode: str):
-    """Both operands ask for a gradient, which nobody computes."""
-    return plain(multiply, x.requires_grad_(), w.requires_grad_(), mode)
-
-
-def stepped(multiply: Multiply, x: torch.Tensor, w: torch.Tensor, mode: str):
-    """Forward and backward; each gradient becomes its operand's `.grad`, and is dropped."""
-    x, w = x.requires_grad_(), w.requires_grad_()
-    given = torch.ones_like(multiply(x, w).detach())
-
-    def call() -> tuple:
-        y = multiply(x, w)
-        y.backward(given)
-        found = y.detach(), x.grad, w.grad
-        x.grad = w.grad = None
-        return found
-
-    return call
-
-
-def chained(count: int) -> Make:
-    """A compiled graph of so many products in a row."""
-
-    def make(multiply: Multiply, x: torch.Tensor, w: torch.Tensor, mode: str):
-        def work(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-            for _ in range(count):
-                x = multiply(x, w)
-            return x
-
-        ready = compiled(work, mode)
-        return lambda: (ready(x, w),)
-
-    return make
-
-
-def linear(x: torch.Tensor, w: torch.Tensor, **options) -> torch.Tensor:
-    return tritemm.matmul(x, w.mT, **options)
-
-
-@dataclasses.dataclass(frozen=True)
-class Kind:
-    """One way to call. `products`: of one call; `mode`: of `calls.MODES`.
-
-    `torchs` and `ours` are the functions; of a routed kind they are given a bias first. With
-    `weight`, layout NT is `F.linear`'s, whose weight is stored [N, K]. `kernels`: what tritemm is
-    asked for. Of `family` "kernel" `name` is the rows' mode.
-    """
-
-    name: str
-    title: str
-    case: Case
-    make: Make = plain
-    mode: str = "eager"
-    products: int = 1
-    kernels: tuple[str, ...] = ("auto",)
-    family: str = "call"
-    torchs: Callable = F.linear
-    ours: Callable = linear
-    weight: bool = True
-    bench: Callable[[Kind, Plan], CallBench] | None = None
-
-    @property
-    def mode_of_rows(self) -> str:
-        return self.name if self.family == "kernel" else f"host {self.family} {self.name}"
-
-    @property
-    def calls(self) -> int:
-        """Per batch: with all launches of its products, half of the queue."""
-        launches = LAUNCHES if self.family == "kernel" else 2 * self.products
-        return max(1, min(CALLS, QUEUE // 2 // launches - LEAD))
-
-    def function(self, name: str, bias: torch.Tensor | None) -> Multiply:
-        """That of a competitor: torch's, inside `tritemm.enabled()` too, or tritemm's."""
-        if self.family == "routed":
-            return (self.ours if name == OURS else self.torchs)(bias)
-        if name == REFERENCE:
-            return self.torchs
-        return self.ours if name == "auto" else functools.partial(self.ours, kernel=name)
-
-    def field(self, there: CallBench) -> list[Competitor]:
-        if self.family != "kernel":
-            return calls.field(*self.kernels)
-        return matmul(self.case, (there.x, there.w, None), dict.fromkeys(self.kernels))
-
-
-LINEAR = Case(16, 2048, 2048, "NT", "bf16")
-STORED = dataclasses.replace(LINEAR, layout="NN")
-ODD_K, ODD_N = Case(16, 2048, 2047, "NT", "bf16"), Case(16, 2047, 2048, "NN", "bf16")
-HEAD, DEEP = Case(16, 50257, 769, "NT", "bf16"), Case(64, 64, 16384, "NT", "bf16")
-_LONG = (f"graph {CHAIN}", f"compiled, {CHAIN} products")
-_STORED = {"torchs": torch.matmul, "ours": tritemm.matmul}
-KINDS = (
-    Kind("plain", "plain", LINEAR),
-    Kind("recorded", "a gradient recorded", LINEAR, recorded),
-    Kind("backward", "forward and backward", LINEAR, stepped, products=3),
-    Kind("graph 1", "compiled, 1 product", LINEAR, chained(1), "compiled"),
-    Kind(*_LONG, LINEAR, chained(CHAIN), "compiled", CHAIN),
-    Kind("odd K", "packed, both operands", ODD_K),
-    Kind("odd K backward", "packed, forward and backward", ODD_K, stepped, products=3),
-    Kind("odd N", "packed, the weight stored [K, N]", ODD_N, **_STORED),
-    Kind("odd head", "packed, 50257 rows of weights", HEAD),
-    Kind("workspace", "with a workspace", DEEP, kernels=("auto", "split_k", "stream_k")),
-)
-_routed = functools.partial(Kind, family="routed", kernels=(ENABLED, OURS))
-_BIASED = _routed(
-    "linear bias",
-    "F.linear, bias",
-    LINEAR,
-    torchs=lambda bias: lambda x, w: F.linear(x, w, bias),
-    ours=lambda bias: lambda x, w: tritemm.linear(x, w, bias),
-)
-_ADDMM = {
-    "torchs": lambda bias: lambda x, w: torch.addmm(bias, x, w),
-    "ours": lambda bias: lambda x, w: tritemm.addmm(bias, x, w),
-}
-_MM = {"torchs": lambda bias: torch.mm, "ours": lambda bias: tritemm.matmul}
-_LINEAR = {"torchs": lambda bias: F.linear, "ours": lambda bias: tritemm.linear}
-_TITLE = "F.linear, bias, a gradient recorded"
-ROUTED = (
-    _routed("mm", "torch.mm", STORED, **_MM),
-    _routed("linear", "F.linear", LINEAR, **_LINEAR),
-    _BIASED,
-    _routed("addmm", "torch.addmm", STORED, **_ADDMM),
-    dataclasses.replace(_BIASED, name="linear bias recorded", title=_TITLE, make=recorded),
-)
-
-
-def kernel_kinds(case: Case, kernels: Sequence[str], loads: Callable[[], int]) -> Iterator[Kind]:
-    """One per mode; their first calls share what new shapes there are."""
-    first = functools.partial(First, shapes=shapes(case), loads=loads)
-    known = {"kernels": tuple(kernels), "family": "kernel", "weight": False, **_STORED}
-    for mode in MODES:
-        bench = first if mode.endswith("first") else Called
-        make = into if mode.startswith(OUT) else plain
-        yield Kind(mode, mode, case, make, bench=bench, **known)
-
-
-def task_of(kind: Kind) -> session.Task:
-    """Its rows are without what says something about the GPU's work: errors, rungs below."""
-    problem = Problem(kind.name, kind.family, kind.title, kind.case)
-    left_out = {"worst": None, "below": None, "ratio_below": None}
-    return session.Task(
-        kind.case,
-        kind.field,
-        None if kind.family == "kernel" else problem,
-        functools.partial(kind.bench or Called, kind),
-        amend=lambda there, rows: [dataclasses.replace(row, **left_out) for row in rows],
-        fields={"mode": kind.mode_of_rows, "roof": None},
-    )
-
-
-# How they are timed
-
-
-class Called(CallBench):
-    """Calls of one kind.
-
-    Those of `ENABLED` are routed, which is one setting of the process: it is switched on before a
-    batch and off after it, untimed.
-    """
-
-    def __init__(self, kind: Kind, plan: Plan):
-        self.kind, self.case, self.mode = kind, kind.case, kind.mode_of_rows
-        # Values of a weight that keeps the size of what it multiplies, however often it does.
-        self.x, self.w = self.operands(kind.case)
-        self.bias = torch.randn(kind.case.N, dtype=DTYPES[kind.case.dtype], device=DEVICE)
-        multiply = self.multiply(REFERENCE, torch.float32)
-        call = kind.make(multiply, self.x.float(), self.w.float(), "eager")
-        super().__init__(_named(call), plan)
-
-    def operands(self, case: Case) -> tuple[torch.Tensor, torch.Tensor]:
-        a, b, _ = operands(case, DEVICE)
-        turned = self.kind.weight and case.layout == "NT"
-        return a, (b.mT if turned else b) / math.sqrt(case.K)
-
-    def multiply(self, name: str, dtype: torch.dtype) -> Multiply:
-        """That of a competitor, for operands of this type."""
-        bias = self.bias.detach().clone().to(dtype)
-        return self.kind.function(name, bias.requires_grad_(self.kind.make is recorded))
-
-    def make(self, name: str) -> Callable[[], tuple]:
-        """Each competitor has its own leaves."""
-        x, w = self.x.detach().clone(), self.w.detach().clone()
-        return self.kind.make(self.multiply(name, x.dtype), x, w, self.kind.mode)
-
-    def batch(self, seconds: float) -> tuple[int, int]:
-        return LEAD, self.kind.calls
-
-    @contextlib.contextmanager
-    def around(self, name: str) -> Iterator[None]:
-        """`tritemm.enabled()`, for the competitor that is timed there."""
-        with tritemm.enabled() if name == ENABLED else contextlib.nullcontext() as self.report:
-            yield
-
-    def results(self, name: str) -> calls.Results:
-        """The allocator's free memory is poisoned first: an element that isn't written must not
-        hold what an earlier call wrote there."""
-        call, dtype = self.call(name), self.x.dtype
-        poison = [torch.full_like(t, math.nan, dtype=dtype) for t in self.exact.values()]
-        del poison
-        return _named(call)
-
-    def verify(self, loop: Loop, accumulate: str | None = None) -> Agreement:
-        """A call that tritemm leaves to torch is no routed call."""
-        verdict = super().verify(loop)
-        if self.report and (self.report.fell_back or not self.report.ran):
-            left = " ".join(str(self.report).split())
-            return dataclasses.replace(verdict, ok=False, message=f"not routed: {left}")
-        return verdict
-
-
-def _named(call: Callable[[], tuple]) -> dict[str, torch.Tensor]:
-    return {name: t.detach() for name, t in zip(RESULTS, call(), strict=False)}
-
-
-class First(Called):
-    """Each sample is the one call that its sizes ever get, by a kernel that is already loaded.
-
-    What a new sequence length costs. `loads()` counts loaded kernels: a call that loads one is not
-    counted, and another shape takes its place.
-    """
-
-    def __init__(self, kind: Kind, plan: Plan, *, shapes: Iterator[Case], loads: Callable[[], int]):
-        super().__init__(kind, plan)
-        self.shapes, self.loads = shapes, loads
-
-    def loop(self, caller: Competitor) -> Loop:
-        """Raises RuntimeError if each of `ATTEMPTS` shapes loads a kernel of its own."""
-        known, time = super().loop(caller), functools.partial(self._without_load, caller.name)
-        for _ in range(WARM):
-            time()
-        return dataclasses.replace(known, launches=1, time=time)
-
-    def _without_load(self, name: str) -> Sample:
-        """The first call of a shape that an already loaded kernel multiplies."""
-        multiply = self.multiply(REFERENCE if name == NULL else name, self.x.dtype)
-        for _ in range(ATTEMPTS):
-            before, (x, w) = self.loads(), self.operands(next(self.shapes))
-            call, out = functools.partial(multiply, x, w), {}
-            if self.kind.make is into:
-                out = {"out": torch.empty(x.shape[0], w.shape[1], dtype=x.dtype, device=x.device)}
-            # A known shape first: only the sizes of the timed call are new, not its code.
-            self.call(name)()
-            sample = self.timer(functools.partial(call, **out), 1, State)
-            if self.loads() == before:
-                return sample
-        raise RuntimeError(f"{ATTEMPTS} new shapes in a row, and each loaded another kernel")
-
-
-@contextlib.contextmanager
-def counted_loads() -> Iterator[Callable[[], int]]:
-    """How many Triton kernels were loaded since the block began, compiled now or long ago."""
-    loaded: list[tuple] = []
-    note = lambda *given, **named: loaded.append(given)  # noqa: E731
-    hooks = triton.knobs.runtime.kernel_load_end_hook
-    hooks.add(note)
-    try:
-        yield lambda: len(loaded)
-    finally:
-        hooks.remove(note)
-
-
-def shapes(case: Case) -> Iterator[Case]:
-    """Cases with other M and N than `case`, each once, the nearest first; without end.
-
-    M and N differ by multiples of 16, which is what Triton specialises kernels by, and 1 stays 1.
-    K stays, because kernels are compiled with and without a ragged last step. So most shapes run
-    the kernel that their neighbour runs.
-    """
-    for distance in itertools.count(1):
-        steps = range(-distance, distance + 1)
-        rows, columns = (
-            [step for step in steps if size + 16 * step > 1] if size > 1 else [0]
-            for size in (case.M, case.N)
-        )
-        for i, j in itertools.product(rows, columns):
-            if max(abs(i), abs(j)) == distance:
-                yield dataclasses.replace(case, M=case.M + 16 * i, N=case.N + 16 * j)
-
-
 # Tables
 
-TITLES = dict(zip(MODES, ("eager", "out=", "first eager", "first out="), strict=True))
+TITLES = dict(zip(called.MODES, ("eager", "out=", "first eager", "first out="), strict=True))
 _NAMES = {REFERENCE: "torch.matmul", NULL: "torch.matmul again (noise)"}
 
 
 def text(rows: list[Row]) -> str:
     """The tables of what was measured."""
     parts: list[Table | str] = []
-    for modes, made in ((MODES, kernel_parts), (_CALLS, call_parts), (_ROUTES, routing_parts)):
+    for modes, made in TABLES.values():
         if own := [row for row in rows if row.mode in modes]:
             parts += [f"host time per call on {own[0].environment.gpu}", *made(own)]
     return tables.text(parts)
@@ -426,13 +94,13 @@ def text(rows: list[Row]) -> str:
 
 def kernel_parts(rows: list[Row], selection: Selection | None = None) -> Parts:
     """A line per competitor, its time per call and torch's in each mode."""
-    modes = [mode for mode in MODES if any(row.mode == mode for row in rows)]
+    modes = [mode for mode in called.MODES if any(row.mode == mode for row in rows)]
     head = ["", *(cell for mode in modes for cell in (f"{TITLES[mode]} µs (p20-p80)", "x torch"))]
     body = []
     for name in dict.fromkeys(row.competitor for row in rows):
         own = {row.mode: row for row in rows if row.competitor == name}
         cells = ((us_spread(own.get(mode)), _times(own.get(mode))) for mode in modes)
-        body.append((_label(own[min(own, key=MODES.index)]), *itertools.chain(*cells)))
+        body.append((_label(own[min(own, key=called.MODES.index)]), *itertools.chain(*cells)))
     calls = max((row.launches for row in rows if row.us), default=0)
     method = (
         f"{rows[0].case}. Median and percentiles of {tables.most_rounds(rows)} rounds; a cached "
@@ -455,17 +123,6 @@ def _times(row: Row | None) -> str:
         return ""
     tie = " (a tie)" if row.tie and row.competitor != NULL else ""
     return digits(row.ratio.inverse.p50) + tie
-
-
-def latest_kernels(rows: Sequence[Row], s: Selection) -> list[Row]:
-    """The rows of the newest run that reached the last mode of the documented case.
-
-    A run of less than half of the competitors does not displace a fuller one.
-    """
-    table = runs((row for row in rows if row.case == CASE), "host", s.gpu, None)
-    timed = table[table.timed & (table["mode"] == MODES[-1])].groupby("run").size()
-    fuller = timed.index[2 * timed >= timed.max()]
-    return list(table.row[table.run == fuller[-1]]) if len(fuller) else []
 
 
 def call_parts(rows: list[Row], selection: Selection | None = None) -> Parts:
@@ -500,7 +157,7 @@ def routing_parts(rows: list[Row], selection: Selection | None = None) -> Parts:
     head += ("x torch (p20-p80)", "tritemm µs (p20-p80)", "x torch (p20-p80)", "torch again")
     body = []
     for problem, race, noise in _raced(rows, _ROUTES):
-        torchs, enabled, ours = (race.get(name) for name in (REFERENCE, ENABLED, OURS))
+        torchs, enabled, ours = (race.get(name) for name in (REFERENCE, called.ENABLED, OURS))
         timed = torchs and torchs.us and enabled and enabled.us
         more = f"{enabled.us.p50 - torchs.us.p50:+.2f}" if timed else ""
         cells = (us_spread(torchs), us_spread(enabled), more, _over(enabled))
@@ -539,14 +196,23 @@ def _over(row: Row | None) -> str:
 def per_graph(rows: Sequence[Row], competitor: str) -> tuple[float, float] | None:
     """Microseconds of a compiled graph without its products, and of each product in it."""
     found = {row.mode: row.us.p50 for row in rows if row.competitor == competitor and row.us}
-    one, many = (found.get(f"host call graph {count}") for count in (1, CHAIN))
-    product = one and many and (many - one) / (CHAIN - 1)
+    one, many = (found.get(f"host call graph {count}") for count in (1, called.CHAIN))
+    product = one and many and (many - one) / (called.CHAIN - 1)
     return (one - product, product) if product is not None else None
 
 
-_CALLS, _ROUTES = ([kind.mode_of_rows for kind in kinds] for kinds in (KINDS, ROUTED))
+def _newest(modes: Sequence[str], rows: Sequence[Row], s: Selection) -> list[Row]:
+    """Of kernels, only of the documented case."""
+    own = (r for r in rows if r.mode in modes and (r.id or r.case == called.CASE))
+    return latest_run(own, "host", s.gpu, mode=None, share=0.5)
+
+
+_CALLS, _ROUTES = ([kind.mode_of_rows for kind in own] for own in (called.KINDS, called.ROUTED))
+TABLES = {
+    "host": (called.MODES, kernel_parts),
+    "calls": (_CALLS, call_parts),
+    "routing": (_ROUTES, routing_parts),
+}
 VIEWS = {
-    "host": View(latest_kernels, kernel_parts),
-    "calls": View(lambda rows, s: newest_of_all(rows, "host", _CALLS, s.gpu), call_parts),
-    "routing": View(lambda rows, s: newest_of_all(rows, "host", _ROUTES, s.gpu), routing_parts),
+    name: View(functools.partial(_newest, modes), parts) for name, (modes, parts) in TABLES.items()
 }

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
-from pathlib import Path
-
-from cuda_reference.rungs import RUNGS as CUDA_RUNGS
-from tritemm.rungs import RUNGS
 
 from .. import cli, rungs, session
 from ..case import Case, parse_layout, parse_size
-from ..competitors import read_candidates, refuse_unknown
 from ..engine import Plan
 from ..problems import Problem
 
@@ -23,7 +17,6 @@ python -m perf ladder
 python -m perf ladder --size 8192 --dtype bf16 --rounds 30
 python -m perf ladder --ladders triton --layouts NN,TN --dtype fp32 --precision tf32
 python -m perf ladder --accumulate fp16 --only mma_async_stage3,mma_async_stage4
-python -m perf ladder --configs none --config-file tiles.json
 """
 
 
@@ -37,11 +30,7 @@ def register(commands) -> None:
     layouts = cli.list_of(parse_layout)
     add("--layouts", type=layouts, default="NT", help="of NN, NT (default), TN, TT")
     rungs.add_ladders(command, "all")
-    add("--configs", choices=("first", "all", "none"), default="first", help="of each rung")
-    text = 'more of Triton\'s: [{"rung": "tma", "BLOCK_M": 128, ...}, ...]'
-    add("--config-file", type=Path, metavar="FILE", help=text)
-    text = "as many rounds as fit in S seconds per case, instead of --rounds"
-    add("--seconds", type=cli.argument(float), metavar="S", help=text)
+    add("--configs", choices=("first", "all"), default="first", help="of each rung")
     add("--all", action="store_true", help="also what takes over 0.5 s per launch")
     cli.add_measurement(command, rounds=5)
 
@@ -49,11 +38,9 @@ def register(commands) -> None:
 def run(args: argparse.Namespace) -> int:
     try:
         accumulate = cli.accumulator(args, args.dtype)
-        refuse_unknown(args.only, (*RUNGS, *CUDA_RUNGS))
-        candidates = read_candidates(args.config_file) if args.config_file else []
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         return cli.refuse(error)
-    options = {"only": args.only, "configs": args.configs, "candidates": candidates}
+    options = {"only": args.only, "configs": args.configs}
 
     def measure(there: session.Session, mine: Sequence[Problem]) -> None:
         built = rungs.Built.of(args.ladders, args.only)
@@ -61,13 +48,7 @@ def run(args: argparse.Namespace) -> int:
             built.task(Case(*size, layout, args.dtype, accumulate, args.precision), options)
             for size, layout in itertools.product(args.sizes, args.layouts)
         ]
-        there.measure(tasks, plan(args))
+        most = math.inf if args.all else Plan.longest
+        there.measure(tasks, session.planned(args, Plan(longest=most)))
 
-    return session.run(args, "ladder", [], measure, rungs.text, draw=rungs.draw)
-
-
-def plan(args: argparse.Namespace) -> Plan:
-    made = Plan(rounds=args.rounds, seconds=args.seconds)
-    if args.quick:
-        made = dataclasses.replace(made, rounds=min(5, args.rounds), replay=0.01, settle=1.0)
-    return dataclasses.replace(made, longest=math.inf) if args.all else made
+    return session.run(args, "ladder", [], measure, rungs.text)

@@ -35,10 +35,6 @@ def problems(args: argparse.Namespace) -> list[Problem]:
     return found
 
 
-def text(rows: list[Row]) -> str:
-    return tables.text(tables.report(rows))
-
-
 HEAD = ("problem", "", "kernel", "µs", "torch µs", "the best of torch", "µs")
 HEAD += ("x the best (p20-p80)", "x torch", "torch again")
 #: The same by the names of `tables.RESULT`.
@@ -60,7 +56,5 @@ def parts(rows: list[Row], selection: Selection) -> Parts:
     return [totals, Table(HEAD, body, words=3), *notes, tables.commands(rows)]
 
 
-register = Preset(
-    "linear", DESCRIBED, EXAMPLES, problems, options, text, rounds=7, most=24
-).register
+register = Preset("linear", DESCRIBED, EXAMPLES, problems, options, rounds=7, most=24).register
 VIEWS = {"linear": View(newest_of("linear", lambda: chosen(LINEAR)), parts)}

@@ -30,7 +30,7 @@ from torch._dynamo.utils import counters
 
 import tritemm
 
-from .. import calls, cli, figures, session, tables
+from .. import bars, calls, cli, figures, session, tables
 from ..calls import MODES, OURS, CallBench, compiled
 from ..case import Case
 from ..engine import Loop, Plan
@@ -44,7 +44,9 @@ from ..views import Selection, View
 PREFILL, DECODE, TRAIN = CASES = ("prefill", "decode", "train")
 #: What nobody runs: each prompt has its own length, and its kernels hide their launches.
 LEFT_OUT = {(PREFILL, "graph")}
-ROUNDS, QUICK_ROUNDS, QUICK_LAYERS = 9, 3, 2
+ROUNDS, QUICK_LAYERS = 9, 2
+#: A step longer than 2 s is not repeated.
+PLAN = Plan(settle=1.0, longest=2.0)
 #: Untimed first steps: they compile, warm up and record a CUDA graph, and replay it.
 WARM = 4
 
@@ -150,7 +152,7 @@ def run(args: argparse.Namespace) -> int:
     every = list(cells(*asked, args.layers or (QUICK_LAYERS if args.quick else None)))
 
     def measure(there: session.Session, mine: Sequence[Problem]) -> None:
-        there.measure(tasks(every, args.seed), plan(args), args.minutes)
+        there.measure(tasks(every, args.seed), session.planned(args, PLAN), args.minutes)
 
     return session.run(args, "model", [], measure, text)
 
@@ -160,14 +162,6 @@ def missing() -> str | None:
     if importlib.util.find_spec("transformers") is None:
         return "python -m perf model needs transformers: pip install '.[model]'"
     return None
-
-
-def plan(args: argparse.Namespace) -> Plan:
-    """A step longer than 2 s is not repeated."""
-    if args.quick:
-        rounds = min(QUICK_ROUNDS, args.rounds)
-        return Plan(rounds=rounds, replay=0.02, lead=0.02, settle=0.2, longest=2.0)
-    return Plan(rounds=args.rounds, settle=1.0, longest=2.0)
 
 
 # The models
@@ -474,47 +468,19 @@ def _off(row: Row | None) -> str:
 
 
 def plot_model(rows: list[Row], selection: Selection):
-    """tritemm's speed over torch's as bars, by model, work and mode; torch is at 1."""
-    found = list(tables.raced(rows).values())
-    own = [race.get(OURS) or race[REFERENCE] for race in found]
-    timed = [row.ratio for row in own if row.competitor == OURS and row.ratio]
-    if not timed:
+    """tritemm's speed over torch's, by model, work and mode; torch's and its milliseconds."""
+    found = tables.raced(rows)
+    own = [tables.Result(race.get(OURS) or race[REFERENCE], {}) for race in found.values()]
+    if not any(result.ratio and result.ours.competitor == OURS for result in own):
         raise figures.NothingMeasured
-    figure, axes = figures.blank(1.3 + 0.27 * len(own))
-    ends = [v for ratio in timed for v in (ratio.p20, ratio.p80)]
-    axes.set_xlim(min(0.9, *ends) / 1.06, max(1.1, *ends) * 1.06)
-    axes.axvline(1, color=figures.GREY, linewidth=1.4, zorder=1)
-    works = [row.id.rpartition(" ")[0] for row in own]
-    air = [0.5 * (before != work) for before, work in itertools.pairwise([works[0], *works])]
-    places = [place + gap for place, gap in enumerate(itertools.accumulate(air))]
-    for place, row, race in zip(places, own, found, strict=True):
-        _bar(axes, place, row, race.get(REFERENCE))
-    axes.set_yticks(places, [title(row) for row in own])
-    axes.set_ylim(places[-1] + 0.6, -0.6)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(visible=False, axis="y")
-    axes.set_xlabel("times torch's speed in the same rounds (line: p20-p80)", fontsize=10)
-    axes.spines["left"].set_visible(False)
-    words = "transformers' models by tritemm, by torch (grey) at 1; ms per step at the right"
-    figures.title(figure, words)
-    figures.caption(figure, rows)
-    return figure
 
+    def cells(row: Row) -> tuple[str, str, str]:
+        _, work, mode = row.id.split()
+        torchs = found[row.id].get(REFERENCE)
+        return "", f"{work}, {mode}", f"{_ms(torchs)} → {_ms(row)} ms"
 
-def _bar(axes, place: float, row: Row, torchs: Row | None) -> None:
-    """Right of the axes `1.034   3.75 -> 2.02`: the ratio, and both times in milliseconds."""
-    if row.competitor != OURS or not row.ratio:
-        text = f"{row.outcome}: {row.reason or ''}"[:60] if row.competitor == OURS else "not raced"
-        small = {"fontsize": 8, "va": "center", "style": "italic", "color": figures.GREY}
-        axes.text(axes.get_xlim()[0], place, f" {text}", **small)
-        return
-    ratio = row.ratio
-    color = "#9db8c8" if row.tie else figures.RUNG if ratio.p50 > 1 else figures.CUDA_RUNG
-    axes.barh(place, ratio.p50 - 1, left=1, height=0.66, color=color, zorder=2)
-    axes.plot([ratio.p20, ratio.p80], [place, place], color="black", linewidth=1, zorder=3)
-    words = f"{median(ratio)}   {_ms(torchs)} → {_ms(row)}"
-    where = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
-    axes.annotate(words, (1, place), xytext=(6, 0), fontsize=8.5, va="center", **where)
+    words = "transformers' models by tritemm over torch"
+    return bars.plot(own, words, cells, "torch")
 
 
 def newest(rows: Sequence[Row], s: Selection) -> list[Row]:
@@ -526,4 +492,4 @@ def newest(rows: Sequence[Row], s: Selection) -> list[Row]:
     return newest_races(rows, "model", order, s.gpu)
 
 
-VIEWS = {"model": View(newest, parts, plot_model, "model 3")}
+VIEWS = {"model": View(newest, parts, plot_model, "model 4")}

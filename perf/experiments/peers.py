@@ -32,11 +32,9 @@ def sentence(rows: Sequence[Row], competitor: str) -> str:
     every = groups["all"]
     if not every.timed:
         return ""
-    there = {row.competitor for row in rows}
-    raced = ["cuBLAS", *(name for name in PEERS.values() if name in there)]
     large = f", at {groups[LARGE].geomean:.2f}x on the {LARGE} ones" if LARGE in groups else ""
     return (
-        f"Against the fastest of {', '.join(raced[:-1])} and {raced[-1]} on each of "
+        f"Against the fastest of cuBLAS and {' and '.join(PEERS.values())} on each of "
         f"{len(every.timed)} shapes it runs at {every.geomean:.2f}x{large}, the worst at "
         f"{every.least.ratio.p50:.2f}x ({every.least.ours.case.size})."
     )

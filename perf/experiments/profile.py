@@ -1,7 +1,7 @@
-"""`python -m perf profile`: one warm launch of one kernel, under Nsight Compute or Proton.
+"""`python -m perf profile`: one warm launch of one kernel, under Nsight Compute.
 
-ncu starts Python anew with the same words and `--child FILE`; that process checks the kernel,
-warms it up and lets ncu see one launch. In FILE it leaves why it could not, if so.
+ncu starts Python anew with the same words and `--child`; that process checks the kernel, warms it
+up and lets ncu see one launch, or prints why it could not.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -28,10 +26,11 @@ from tritemm.spec import Config
 
 from .. import cli
 from ..case import Case, parse_layout, parse_size
-from ..competitors import of_kernels, of_matmul, problem_of, refuse_unknown, rung_of
+from ..competitors import of_kernels, of_matmul, problem_of, rung_of
 from ..engine import Competitor
 from ..machine import ROOT
 from ..operands import operands, reference, verify
+from ..problems import refuse_unknown
 from ..rows import CUDA, REFERENCE, TRITON
 from ..rungs import build
 from ..session import now
@@ -49,7 +48,7 @@ python -m perf profile 'permuted[2]'
 python -m perf profile split_k --chosen --size 768x768x65536 --layout TN
 python -m perf profile auto --size 16x4096x4096
 python -m perf profile cublas --size 4096x1280x8192 --json
-python -m perf profile persistent --dtype fp32 --precision tf32 --tool proton
+python -m perf profile persistent --dtype fp32 --precision tf32
 """
 
 
@@ -66,30 +65,24 @@ def register(commands) -> None:
     add("--layout", type=layout, default="NT", help="NN, NT (default), TN or TT")
     cli.add_types(command, "bf16, or fp16 where the rung takes no bf16")
     command.set_defaults(dtype=None)
-    text = "Nsight Compute (default), or Triton's Proton, which times kernels and counts nothing"
-    add("--tool", choices=("ncu", "proton"), default="ncu", help=text)
     add("--ncu", metavar="PATH", default="ncu", help="default: on the PATH")
     add("--json", action="store_true", help="print one object, units: s, byte, %%")
-    add("--child", type=Path, help=argparse.SUPPRESS)
+    add("--child", action="store_true", help=argparse.SUPPRESS)
 
 
 class Unprofiled(Exception):
-    """Why there is no profile, as a sentence, and the command's exit status."""
-
-    def __init__(self, sentence: object, status: int = 2):
-        super().__init__(str(sentence))
-        self.status = status
+    """Why there is no profile, as a sentence."""
 
 
 def run(args: argparse.Namespace) -> int:
-    """0; 1 if the output is wrong; 2 if it can't be profiled; 130 after Ctrl-C."""
+    """0; 2 if it can't be profiled, as where the output is wrong; 130 after Ctrl-C."""
     try:
         if args.child:
-            return _child(args)
-        print(_profiled(args))
+            _child(args)
+        else:
+            print(_profiled(args))
     except Unprofiled as error:
-        cli.refuse(error)
-        return error.status
+        return cli.refuse(error)
     except KeyboardInterrupt:
         return 130
     return 0
@@ -98,44 +91,40 @@ def run(args: argparse.Namespace) -> int:
 def _profiled(args: argparse.Namespace) -> str:
     if reason := cli.unable("profile"):
         raise Unprofiled(reason)
-    ncu = shutil.which(args.ncu)
-    if args.tool == "ncu" and ncu is None:
+    case, entrant = subject(args)
+    if (ncu := shutil.which(args.ncu)) is None:
         raise Unprofiled(
             f"{args.ncu} was not found: install Nsight Compute (it comes with the CUDA toolkit) "
-            "or name it with --ncu PATH; `--tool proton` needs nothing more"
+            "or name it with --ncu PATH"
         )
-    case, entrant = subject(args)
     if entrant.refusal:
         raise Unprofiled(f"{entrant.name}, {case}: {entrant.refusal}")
     if entrant.ladder == CUDA:  # here, where ncu does not follow the compiler
         unavailable, broken = build([entrant.rung])
         if unavailable or broken:
             raise Unprofiled(unavailable or broken[entrant.rung])
-    cli.say(f"{entrant.name}: {case}, under {args.tool}")
+    cli.say(f"{entrant.name}: {case}, under ncu")
     gpu, code = torch.cuda.get_device_name(), hashes().get((entrant.ladder, entrant.rung))
-    how = "one launch"
-    if args.tool == "proton":
-        body, fields = _under_proton(entrant, case)
-    else:
-        body, fields = _under_ncu(os.path.abspath(ncu), args, case)
-        how += ", repeated with an empty L2 for each group of counters"
+    kernels = _counters(os.path.abspath(ncu), args.argv)
     if args.json:
-        head = {"time": now(), "rung": entrant.name, "ladder": entrant.ladder, "tool": args.tool}
-        head |= {"gpu": gpu, "code": code, "case": dataclasses.asdict(case)}
-        return json.dumps(head | {"config": entrant.config} | fields)
+        head = {"time": now(), "rung": entrant.name, "ladder": entrant.ladder, "gpu": gpu}
+        head |= {"code": code, "case": dataclasses.asdict(case), "config": entrant.config}
+        counted = {"kernels": [kernel._asdict() for kernel in kernels], "all": total(kernels)}
+        return json.dumps(head | counted)
     config = f"\n{Config(**entrant.config)}" if entrant.config else ""
-    warm = f"{how}, after {WARM} to warm up; no clock is locked, so that times are no benchmark"
-    return f"{entrant.name}, {case}, on {gpu}{config}\n{warm}\n\n{body}"
+    warm = (
+        f"one launch, repeated with an empty L2 for each group of counters, after {WARM} to warm "
+        "up; no clock is locked, so that times are no benchmark"
+    )
+    return f"{entrant.name}, {case}, on {gpu}{config}\n{warm}\n\n{text(kernels, case)}"
 
 
 def subject(args: argparse.Namespace) -> tuple[Case, Competitor]:
     """The case and the kernel in its config, of the first type that the kernel takes."""
     some = ("fp16",) if args.accumulate == "fp16" else ("bf16", "fp16")
+    known = [*(kernel.name for kernel in (*RUNGS, *CUDA_RUNGS)), AUTO, REFERENCE]
     try:
-        refuse_unknown({rung_of(args.rung)} - {AUTO, REFERENCE}, (*RUNGS, *CUDA_RUNGS))
-    except ValueError as error:
-        raise Unprofiled(f"{error}, {AUTO}, {REFERENCE}") from None
-    try:
+        refuse_unknown("rung", [rung_of(args.rung)], known)
         found = [_entry(args, dtype) for dtype in ([args.dtype] if args.dtype else some)]
     except ValueError as error:
         raise Unprofiled(error) from None
@@ -188,90 +177,39 @@ def ready(entrant: Competitor, case: Case) -> Callable[[], None]:
     if not verdict.ok:
         message = f"{entrant.name} is wrong: {verdict.message}"
         if entrant.name != REFERENCE:
-            raise Unprofiled(f"{message}; a red kernel is not profiled", status=1)
+            raise Unprofiled(f"{message}; a red kernel is not profiled")
         cli.say(message)
     return launch
 
 
-def _child(args: argparse.Namespace) -> int:
+def _child(args: argparse.Namespace) -> None:
     """What ncu watches."""
-    try:
-        launch = ready(*reversed(subject(args)))
-    except Unprofiled as error:
-        args.child.write_text(json.dumps({"status": error.status, "sentence": str(error)}))
-        return error.status
+    launch = ready(*reversed(subject(args)))
     with torch.cuda.profiler.profile():
         launch()
         torch.cuda.synchronize()
-    return 0
 
 
-def _under_ncu(ncu: str, args: argparse.Namespace, case: Case) -> tuple[str, dict]:
-    """The text and the JSON fields; asks again, without them, if the chip lacks some counters."""
-    lacking: set[str] = set()
-    while not (kernels := parse(output := _attempt(ncu, metrics(lacking), args, case))):
-        missing = unknown(output, metrics(lacking))
-        if not missing:
-            raise Unprofiled(reason(output))
-        lacking |= missing
-        cli.say(f"this chip has no {', '.join(sorted(missing))}; again without")
-    fields = [kernel._asdict() for kernel in kernels]
-    return text(kernels, case), {"kernels": fields, "all": total(kernels)}
-
-
-def _attempt(ncu: str, asked: Sequence[str], args: argparse.Namespace, case: Case) -> str:
-    """What ncu said, wherever; raises Unprofiled with what the child says.
+def _counters(ncu: str, argv: Sequence[str]) -> list[Profile]:
+    """What ncu counts; it is asked again, without them, if the chip lacks some counters.
 
     The clocks stay as they are, L2 is emptied before every pass, one launch is looked at.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        log, report = Path(folder) / "ncu.csv", Path(folder) / "child.json"
-        how = "--clock-control none --cache-control all --profile-from-start off"
-        how += " --target-processes all --csv --page raw --print-units base"
-        what = f"--size {case.M}x{case.N}x{case.K} --layout {case.layout} --dtype {case.dtype}"
-        what += f" --accumulate {case.accumulate} --precision {case.precision}"
-        what += " --chosen" * args.chosen
-        words = [ncu, *how.split(), "--log-file", log, "--metrics", ",".join(asked)]
-        words += [sys.executable, "-m", "perf", "profile", args.rung, *what.split()]
-        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "errors": "replace"}
-        done = subprocess.run([*words, "--child", report], cwd=ROOT, check=False, **streams)
-        if report.exists():
-            said = json.loads(report.read_text())
-            raise Unprofiled(said["sentence"], said["status"])
-        return done.stdout + "\n" + (log.read_text(errors="replace") if log.exists() else "")
-
-
-def _under_proton(entrant: Competitor, case: Case) -> tuple[str, dict]:
-    """The text and the JSON fields of kernels' times, in microseconds."""
-    launch = ready(entrant, case)
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            import triton.profiler as proton
-
-            session = proton.start(str(Path(folder) / "launch"))
-            launch()
-            torch.cuda.synchronize()
-            proton.finalize(session)
-            (file,) = Path(folder).glob("launch*.hatchet")
-            found = proton_kernels(json.loads(file.read_text()))
-        except (ImportError, OSError, RuntimeError, ValueError) as error:
-            raise Unprofiled(f"Proton failed: {error}") from error
-    if not found:
-        raise Unprofiled("Proton saw no kernel: CUPTI, which it asks, reports none here")
-    body = [*found, ("all kernels", sum(us for _, us in found))]
-    fields = {"kernels": [{"kernel": name, "us": us} for name, us in found]}
-    return aligned([(name, f"{us:,.1f} us") for name, us in body]), fields
-
-
-def proton_kernels(tree: Sequence[dict]) -> list[tuple[str, float]]:
-    """Names and microseconds of the leaves that have a time."""
-    found: list[tuple[str, float]] = []
-    for node in tree:
-        if node.get("children"):
-            found += proton_kernels(node["children"])
-        elif nanoseconds := node.get("metrics", {}).get("time (ns)"):
-            found.append((node["frame"]["name"], nanoseconds / 1e3))
-    return found
+    how = "--clock-control none --cache-control all --profile-from-start off"
+    how += " --target-processes all --csv --page raw --print-units base"
+    child = [sys.executable, "-m", "perf", *argv, "--child"]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "errors": "replace"}
+    lacking: set[str] = set()
+    while True:
+        asked = metrics(lacking)
+        words = [ncu, *how.split(), "--metrics", ",".join(asked), *child]
+        output = subprocess.run(words, cwd=ROOT, check=False, **streams).stdout
+        if kernels := parse(output):
+            return kernels
+        if not (missing := unknown(output, asked)):
+            raise Unprofiled(reason(output))
+        lacking |= missing
+        cli.say(f"this chip has no {', '.join(sorted(missing))}; again without")
 
 
 # What ncu counts
@@ -413,22 +351,21 @@ def _number(text: str, unit: str) -> float | None:
 
 def reason(output: str) -> str:
     """A sentence on why ncu counted nothing."""
-    other = "`--tool proton` times kernels without counters"
     if "ERR_NVGPUCTRPERM" in output:
         return (
             "ncu may not read this GPU's counters (ERR_NVGPUCTRPERM): run it as root, start the "
             "container with --cap-add=SYS_ADMIN, or load the driver with "
-            f"NVreg_RestrictProfilingToAdminUsers=0; {other}"
+            "NVreg_RestrictProfilingToAdminUsers=0"
         )
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line.removeprefix("==ERROR== ") for line in lines if line.startswith("==ERROR==")]
     said = " ".join(error for error in errors if "application returned" not in error)
     if "LibraryNotLoaded" in output:
         said = said or next(line for line in lines if "LibraryNotLoaded" in line)
-        return f"this machine has no counters for ncu, as in some sandboxes: {said} Here {other}"
+        return f"this machine has no counters for ncu, as in some sandboxes: {said}"
     if said:
-        return f"ncu failed: {said}\n{other}"
-    return "\n".join(["ncu counted no kernel; its last words:", *lines[-20:], other])
+        return f"ncu failed: {said}"
+    return "\n".join(["ncu counted no kernel; its last words:", *lines[-20:]])
 
 
 def total(profiles: Sequence[Profile]) -> dict[str, float]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .. import cli, race, tables
+from .. import cli, race
 from ..problems import Problem, chosen
 from ..race import Preset
-from ..rows import Row
 
 EXAMPLES = """
 python -m perf race --cases mine.csv
@@ -38,11 +37,4 @@ def problems(args: argparse.Namespace) -> list[Problem]:
     return chosen(args.file, args.classes, args.ids)
 
 
-def text(rows: list[Row]) -> str:
-    """Products alone, and those with an ending, by who their reference is."""
-    ended = [row for row in rows if row.case.ending]
-    plain = [row for row in rows if not row.case.ending]
-    return tables.text([part for own in (plain, ended) if own for part in tables.report(own)])
-
-
-register = Preset("race", DESCRIBED, EXAMPLES, problems, options, text, rounds=7, most=24).register
+register = Preset("race", DESCRIBED, EXAMPLES, problems, options, rounds=7, most=24).register

@@ -16,9 +16,9 @@ from ..engine import Bench, Competitor, Plan
 from ..operands import Operands
 from ..problems import Problem, random_problems
 from ..rows import Row
-from ..searches import Found, Searches, Task, tasks_of
-from ..stats import Quantiles
-from ..tables import Parts, Result, Table, median, us
+from ..searches import Result, Searches, Task, tasks_of
+from ..stats import geomean
+from ..tables import Parts, Table, median, us
 from ..views import ENOUGH, Selection, View, latest_of
 
 #: The competitor that is judged: what `tritemm.matmul` runs when it is asked for nothing.
@@ -64,15 +64,12 @@ def measure(there: session.Session, problems: Sequence[Problem]) -> int:
     known = {problem.case: problem for problem in problems}
     tasks = tasks_of(known, "auto", None if args.all else args.within)
     rng = random.Random(args.seed)
-    plan = dataclasses.replace(PLAN, rounds=args.rounds, most=max(MOST, args.rounds))
-    if args.quick:
-        plan = dataclasses.replace(plan, rounds=3, most=None, replay=0.01, settle=0.2)
     there.measure_roofs()
 
     def entrants(index: int, there: Bench) -> list[Competitor]:
         """The competitors, known once the task is searched, just before its race."""
-        found = searcher.run(index, rng, cli.say)
-        return field(tasks[index], found, there.sets[0], args.best)
+        results = searcher.run(index, rng, cli.say)
+        return field(tasks[index], results, there.sets[0], args.best)
 
     with Searches(tasks, shards.workers(args.workers, args.part)) as searcher:
         races = [
@@ -80,46 +77,43 @@ def measure(there: session.Session, problems: Sequence[Problem]) -> int:
             for index, task in enumerate(tasks)
         ]
         try:
-            there.measure(races, plan)
+            there.measure(races, session.planned(args, PLAN, MOST))
         except RuntimeError as error:  # a CUDA error: nothing more can be launched
             cli.say(f"the measurement ends: {cli.short(error)}")
             return 3
     return 0
 
 
-def field(task: Task, found: Found, operands: Operands, best: int) -> list[Competitor]:
+def field(task: Task, results: Sequence[Result], operands: Operands, best: int) -> list[Competitor]:
     """The choice, the `best` of the search that are something else, and cuBLAS."""
-    names = [r.name for r in found.timed if r.name != task.chosen][:best]
+    names = [r.name for r in searches.timed(results) if r.name != task.chosen][:best]
     chosen, *references = matmul(task.case, operands, [CHOICE])
     known = {option.name: option for option in task.options}
     others = [searches.competitor(known[name], task.problem, task.case) for name in names]
     return [dataclasses.replace(chosen, rivals=tuple(names)), *others, *references]
 
 
-@dataclasses.dataclass(frozen=True)
-class Regret:
-    """The rows of a problem's choice and of the fastest, and the ratio of their times."""
+class Regret(tables.Result):
+    """The choice, and the others of its race."""
 
-    choice: Row
-    best: Row
-    value: float
+    @property
+    def value(self) -> float:
+        """The choice's time over the fastest one's, the one with the least median time.
+
+        Within rounds; 1 where the choice is the fastest, or its rounds say so.
+        """
+        if not self.best or self.others[self.best].us.p50 >= self.ours.us.p50:
+            return 1.0
+        return max(1.0, 1 / self.ratio.p50)
 
 
 def regrets(rows: Sequence[Row]) -> list[Regret]:
-    """The regret of each problem with a measured choice, the largest first.
-
-    The fastest is the one with the least median time; the ratio is taken within rounds, and is 1
-    where the choice is the fastest, or its rounds say so.
-    """
+    """The regret of each problem with a measured choice, the largest first."""
     found = []
     for race in tables.raced(rows, lambda row: (row.time, row.case)).values():
-        if not (choice := race.get(CHOICE)) or not choice.us:
-            continue
-        names = choice.versus or {}
-        timed = [race[name] for name in names if name in race and race[name].us]
-        best = min([choice, *timed], key=lambda row: row.us.p50)
-        value = 1.0 if best is choice else max(1.0, 1 / names[best.competitor].p50)
-        found.append(Regret(choice, best if value > 1 else choice, value))
+        if (choice := race.get(CHOICE)) and choice.us:
+            others = {name: race[name] for name in choice.versus or {} if name in race}
+            found.append(Regret(choice, others))
     return sorted(found, key=lambda r: -r.value)
 
 
@@ -139,26 +133,24 @@ def parts(rows: list[Row], selection: Selection) -> Parts:
 def _summary(found: Sequence[Regret]) -> Table:
     """A line per class and, where they are several, per seed, and one for all."""
     head = ("class", "problems", "geomean", "largest", "within 3 %", "within 10 %")
-    rows = (dataclasses.replace(r.choice, ratio=Quantiles(*[r.value] * 3)) for r in found)
     body = []
-    results = [Result(row, {}) for row in rows]
-    seeds = tables.grouped(results, lambda result: result.id.partition("-")[0])
-    *classes, whole = tables.tallies(results)
+    seeds = tables.grouped(found, lambda regret: regret.id.partition("-")[0])
+    *classes, whole = tables.tallies(found)
     if len(seeds) > 1:
         classes += [tables.Tally(f"seed {seed}", own) for seed, own in seeds.items()]
     for tally in (*classes, whole):
-        own = [result.ratio.p50 for result in tally.results]
+        own = [regret.value for regret in tally.results]
         most = f"{max(own):.3f} ({tally.results[own.index(max(own))].id})"
         counts = (sum(v <= GOOD for v in own), sum(v <= FAIR for v in own), own.count(1))
-        body.append((tally.name, tally.count, f"{tally.geomean:.4f}", most, *map(str, counts)))
+        body.append((tally.name, str(len(own)), f"{geomean(own):.4f}", most, *map(str, counts)))
     return Table((*head, "choice is best"), body)
 
 
 def _table(found: Sequence[Regret]) -> Table:
     head = ("problem", "", "regret", "µs", "x cuBLAS", "chosen", "fastest")
     body = [
-        (r.choice.id, str(r.choice.case), f"{r.value:.3f}", us(r.choice), median(r.choice.ratio),
-         _named(r.choice), "the same" if r.best is r.choice else _named(r.best))
+        (r.id, str(r.ours.case), f"{r.value:.3f}", us(r.ours), median(r.ours.ratio),
+         _named(r.ours), _named(r.others[r.best]) if r.value > 1 else "the same")
         for r in found
     ]  # fmt: skip
     return Table(head, body, words=2)

@@ -1,4 +1,4 @@
-"""`python -m perf roofline`: the card's roofs, measured, and the suite's problems on them."""
+"""`python -m perf roofline`: the card's roofs, measured, and a picture of the suite under them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..case import ACCUMULATE, Case
 from ..competitors import cublas
 from ..engine import Plan
 from ..roof import SIZE, Roof, Roofs
-from ..rows import REFERENCE, Row, recorded
+from ..rows import REFERENCE, Row
 from ..select import latest_run
 from ..tables import Parts, Table, digits
 from ..views import Selection, View, newest_suite
@@ -40,7 +40,7 @@ def cases() -> list[Case]:
 
 
 def register(commands) -> None:
-    described = "Measure the roofs (a copy; a large product of each type) and place the suite."
+    described = "Measure the roofs: a copy; a large product of each type."
     command = cli.add_command(commands, "roofline", run, described, EXAMPLES)
     cli.add_measurement(command, rounds=3)
     told = "as the GPU's physics into its file of tritemm/gpus, which is made if need be, or FILE"
@@ -62,12 +62,10 @@ def run(args: argparse.Namespace) -> int:
         path = path or gpus.path_of(there.roofs.device.name)
         path.write_text(gpus.text_of(file_of(there.roofs)))
         cli.say(f"wrote {path}")
-    made = Plan(rounds=args.rounds, replay=0.02 if args.quick else 0.1, settle=1.0)
     own = lambda bench, rows: at_own_clock(rows, there.roofs)  # noqa: E731
     tasks = [session.Task(c, lambda bench: cublas(bench.case), amend=own) for c in cases()]
-    there.measure(tasks, made)
-    suite = newest_suite(recorded(), Selection(gpu=there.environment.gpu))
-    return there.finish(lambda rows: text(rows, suite))
+    there.measure(tasks, session.planned(args, Plan(settle=1.0)))
+    return there.finish(lambda rows: tables.text([_table(rows)]))
 
 
 def file_of(roofs: Roofs) -> dict[str, Any]:
@@ -95,13 +93,6 @@ def at_own_clock(rows: Sequence[Row], roofs: Roofs) -> list[Row]:
     return [dataclasses.replace(row, roof=roofs.of(row.case, row.sm_mhz)) for row in rows]
 
 
-def text(roofs: Sequence[Row], suite: Sequence[Row]) -> str:
-    """The roofs, then the suite's problems on them."""
-    timed = [row for row in suite if row.of_roof]
-    below = _places(timed) if timed else "no suite is recorded for this GPU"
-    return tables.text([_table(roofs), below])
-
-
 def _table(rows: Sequence[Row]) -> Table:
     head = (f"{SIZE}³ NT", "MHz", "W", "dense TFLOP/s at that clock", "cuBLAS TFLOP/s", "%")
     body = []
@@ -112,22 +103,6 @@ def _table(rows: Sequence[Row]) -> Table:
             speeds = (digits(row.roof.tflops), digits(row.tflops), share)
             body.append((row.case.kind, *card, *speeds, tables.whole(row.roof.gbs)))
     return Table((*head, "copy GB/s"), body)
-
-
-def _places(rows: Sequence[Row]) -> Table:
-    """Each problem's intensity, what bounds it, and the shares of the roof, the lowest first."""
-    others = sorted({row.competitor for row in rows} - {REFERENCE})
-    head = ("problem", "", "FLOP/byte", "bound by", *(f"{o}, % of roof" for o in others), REFERENCE)
-    races = tables.raced(rows).items()
-    body = []
-    for key, own in sorted(races, key=lambda race: min(r.of_roof for r in race[1].values())):
-        row = next(iter(own.values()))
-        case, roof = row.case, row.roof
-        memory = case.bytes / roof.gbs / 1e3 > case.flops / roof.tflops / 1e6
-        cells = [tables.percent(own[o].of_roof) if o in own else "" for o in (*others, REFERENCE)]
-        bound = "memory" if memory else "arithmetic"
-        body.append((key, str(case), digits(case.flops / case.bytes), bound, *cells))
-    return Table(head, body)
 
 
 # The picture
@@ -141,8 +116,8 @@ def plot_roofline(rows: list[Row], selection: Selection):
     """The suite's problems under the measured roofs: arithmetic intensity against TFLOP/s."""
     suite = [row for row in rows if row.experiment == "suite"]
     measured = [row for row in rows if row.experiment == "roofline"]
-    shown = figures.shown(suite, selection.competitor)
-    own = [row for row in shown if row.competitor != REFERENCE and row.us]
+    shown = figures.measured(tables.against_cublas(suite, selection.competitor))
+    own = [result.ours for result in shown if result.ours.us]
     cublas = [row for row in suite if row.competitor == REFERENCE and row.us]
     roofs = roofs_of(measured, [*own, *cublas])
     if not roofs:
@@ -251,7 +226,7 @@ def _annotate(axes, rows: Sequence[Row], roofs: dict[str, Roof]) -> None:
 
 def _newest(rows: Sequence[Row], s: Selection) -> list[Row]:
     """The roofs, and the suite."""
-    roofs = latest_run(rows, "roofline", s.gpu, enough=len(cases()))
+    roofs = latest_run(rows, "roofline", s.gpu, competitor=REFERENCE, enough=len(cases()))
     return roofs + newest_suite(rows, dataclasses.replace(s, mode="sustained"))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import contextlib
 import json
 import random
 import time
@@ -13,15 +13,15 @@ from typing import Any
 
 import torch
 
-from tritemm.problem.config import changed, config_of
-from tritemm.rungs import find
+from tritemm.problem.config import changed
 
 from .. import cli, searches, session, shards
 from ..case import ACCUMULATE, Case, parse_layout
 from ..problems import SUITE, chosen, random_problems
-from ..searches import CUBLAS, Found, Option, Result, Searches, Task, tasks_of
+from ..searches import CUBLAS, Result, Searches, Task, tasks_of, timed
 from ..session import heading_line, record
 from ..stats import geomean
+from ..tables import grouped
 
 EXAMPLES = """
 python -m perf search --class prefill,decode --out found.jsonl
@@ -93,13 +93,13 @@ def wanted(args: argparse.Namespace) -> list[Case]:
     return list(dict.fromkeys(cases))
 
 
-def to_json(found: Found, result: Result) -> str:
+def to_json(task: Task, result: Result) -> dict[str, Any]:
     """One line: the problem, the option, what it took and what was expected, in microseconds.
 
     `precision` and `accumulate` are there where they are not the type's own; `error` where there
     is no time; `scaled` where the time is; `chosen` on the line of the dispatcher's choice.
     """
-    case, option = found.case, result.option
+    case, option = task.case, result.option
     us, predicted = (s and float(f"{1e6 * s:.5g}") for s in (result.seconds, option.predicted))
     fields: dict[str, Any] = {
         "M": case.M, "N": case.N, "K": case.K, "batch": case.batch, "layout": case.layout,
@@ -113,56 +113,38 @@ def to_json(found: Found, result: Result) -> str:
         "accumulate": case.accumulate if case.accumulate != ACCUMULATE[case.dtype] else None,
         "error": result.error,
         "scaled": result.scaled,
-        "chosen": result.name == found.chosen,
+        "chosen": result.name == task.chosen,
     }
-    return json.dumps(fields | {k: v for k, v in more.items() if v}, separators=(",", ":"))
+    return fields | {k: v for k, v in more.items() if v}
 
 
-def read(cases: Sequence[Case], paths: Iterable[Path]) -> list[Found]:
-    """What processes have left of these cases; a torn line, of one that died, is left out."""
-    known = {_key(case): Found(case, (), "") for case in cases}
+def dumped(line: dict[str, Any]) -> str:
+    return json.dumps(line, separators=(",", ":"))
+
+
+def read(paths: Iterable[Path]) -> list[dict[str, Any]]:
+    """What processes have left; a torn line, of one that died, is left out."""
+    found = []
     for line in (line for path in paths for line in path.read_text().splitlines()):
-        try:
-            fields = json.loads(line)
-        except ValueError:
-            continue
-        if "kernel" in fields:  # not the heading
-            result, one = _result(fields), known[_key(Case(**_asked(fields)))]
-            chosen = result.name if fields.get("chosen") else one.chosen
-            results = (*one.results, result)
-            known[_key(one.case)] = dataclasses.replace(one, results=results, chosen=chosen)
-    return [one for one in known.values() if one.results]
+        with contextlib.suppress(ValueError):
+            found.append(json.loads(line))
+    return [line for line in found if "kernel" in line]  # not the headings
 
 
-def _asked(fields: dict[str, Any]) -> dict[str, Any]:
-    """The case of a line, but for what the line's case and another one's may differ in by name."""
-    own = {name: fields[name] for name in ("M", "N", "K", "batch", "layout", "dtype")}
-    own["accumulate"] = fields.get("accumulate", ACCUMULATE[fields["dtype"]])
-    return own | {"precision": fields.get("precision", "ieee"), "out_dtype": fields["out"]}
-
-
-def _key(case: Case) -> Case:
-    return dataclasses.replace(case, out_dtype=case.output)
-
-
-def _result(fields: dict[str, Any]) -> Result:
-    us, predicted = (fields[name] and fields[name] / 1e6 for name in ("us", "predicted_us"))
-    kernel = None if fields["kernel"] == CUBLAS else find(fields["kernel"])
-    option = Option(kernel, kernel and config_of(fields["config"]), predicted)
-    return Result(option, us, fields.get("error"), "scaled" in fields)
-
-
-def text(found: Found, best: int = 5) -> str:
+def text(task: Task, results: Sequence[Result], best: int = 5) -> str:
     """The fastest few with what was predicted of them, cuBLAS, and how the choice compares."""
-    lines = [_line(str(i), result) for i, result in enumerate(found.timed[:best], 1)]
-    if found.cublas:
-        lines.append(_line("", found.cublas))
-    if found.choice and found.rank > best:
-        lines.append(_line(str(found.rank), found.choice))
-    placed = found.choice and f"is number {found.rank}, {found.regret:.3f} of the best"
-    lines.append(f"     the choice {placed or f'has no time: {found.chosen}'}")
-    if found.failures:
-        lines.append(f"     {len(found.failures)} without a time, of {len(found.results) - 1}")
+    ranked = timed(results)
+    lines = [_line(str(i), result) for i, result in enumerate(ranked[:best], 1)]
+    lines += [_line("", each) for each in results if each.seconds and not each.option.kernel]
+    placed = f"has no time: {task.chosen}"
+    for rank, result in enumerate(ranked, 1):
+        if result.name == task.chosen:
+            placed = f"is number {rank}, {result.seconds / ranked[0].seconds:.3f} of the best"
+            if rank > best:
+                lines.append(_line(str(rank), result))
+    lines.append(f"     the choice {placed}")
+    if failed := [result for result in results if result.error]:
+        lines.append(f"     {len(failed)} without a time, of {len(results) - 1}")
     return "\n".join(lines)
 
 
@@ -172,35 +154,47 @@ def _line(rank: str, result: Result) -> str:
     return f"{rank:>4} {result.name:<56} {1e6 * result.seconds:9.2f} us{note}"
 
 
-def summary(found: Sequence[Found]) -> str:
+#: What tells problems apart in the lines.
+PROBLEM = ("M", "N", "K", "batch", "layout", "dtype", "out", "accumulate", "precision")
+
+
+def summary(lines: Sequence[dict[str, Any]]) -> str:
     """How good the choices were, by these quick times, and how they compare with cuBLAS."""
-    regrets = {str(one.case): one.regret for one in found if one.regret}
+    regrets, chosen, best = [], [], []
+    for own in grouped(lines, lambda line: tuple(map(line.get, PROBLEM))).values():
+        known = [line for line in own if line["us"]]
+        least = min((line["us"] for line in known if line["kernel"] != CUBLAS), default=None)
+        theirs = next((line["us"] for line in known if line["kernel"] == CUBLAS), None)
+        if choice := next((line for line in known if line.get("chosen")), None):
+            words = "{M} x {N} x {K} {layout}, {dtype}".format(**choice)
+            regrets.append((choice["us"] / least, words))
+            if theirs:
+                chosen.append(theirs / choice["us"])
+                best.append(theirs / least)
     if not regrets:
         return "nothing was timed"
-    worst = max(regrets, key=regrets.get)
-    ratios = [(one.cublas.seconds, one) for one in found if one.cublas and one.choice]
-    chosen = geomean(theirs / one.choice.seconds for theirs, one in ratios)
-    best = geomean(theirs / one.timed[0].seconds for theirs, one in ratios)
+    worst, where = max(regrets)
+    mean = geomean(regret for regret, _ in regrets)
     return (
-        f"{len(regrets)} problems: the choice takes {geomean(regrets.values()):.4f} of the best, "
-        f"at worst {regrets[worst]:.3f} ({worst})\n"
-        f"cuBLAS's time over the choice's: {chosen:.4f}; over the best's: {best:.4f}"
+        f"{len(regrets)} problems: the choice takes {mean:.4f} of the best, at worst {worst:.3f} "
+        f"({where})\ncuBLAS's time over the choice's: {geomean(chosen):.4f}; over the best's: "
+        f"{geomean(best):.4f}"
     )
 
 
 def gather(cases: Sequence[Case], args: argparse.Namespace) -> int:
-    """Have a process on each GPU search its share and print it; record all in the cases' order."""
+    """Have a process on each GPU search its share and print it; record what they found."""
     head, count = heading_line(args), min(args.gpus, len(cases))
     with shards.run(args.argv, count, session.now(), args.out, cli.say) as (files, status):
-        found = read(cases, files)
-        record(args.out, [head, *(to_json(one, r) for one in found for r in one.results)])
-    return _finished(found, status)
+        lines = read(files)
+        record(args.out, [head, *map(dumped, lines)])
+    return _finished(lines, status)
 
 
-def _finished(found: Sequence[Found], status: int) -> int:
+def _finished(lines: Sequence[dict[str, Any]], status: int) -> int:
     """Print the summary; 1 in place of 0 if an output was wrong."""
-    print(summary(found))
-    return status or int(any(map(wrong, found)))
+    print(summary(lines))
+    return status or int(any(line.get("error", "").startswith("wrong") for line in lines))
 
 
 def search_all(tasks: Sequence[Task], args: argparse.Namespace) -> int:
@@ -209,7 +203,7 @@ def search_all(tasks: Sequence[Task], args: argparse.Namespace) -> int:
     A part leaves to the whole to say what all were like, and what was wrong.
     """
     begin, status, part = time.monotonic(), 0, args.part
-    rng, found, path = random.Random(args.seed), [], Path(part.out) if part else args.out
+    rng, lines, path = random.Random(args.seed), [], Path(part.out) if part else args.out
     try:
         with Searches(tasks, shards.workers(args.workers, part)) as there:
             record(path, [heading_line(args)])
@@ -219,24 +213,20 @@ def search_all(tasks: Sequence[Task], args: argparse.Namespace) -> int:
                     cli.say(f"{args.limit:g} s are over; {len(tasks) - index} problems are left")
                     break
                 try:
-                    one = there.run(index, rng, cli.say)
+                    results = there.run(index, rng, cli.say)
                 except torch.OutOfMemoryError as error:
                     torch.cuda.empty_cache()
                     cli.say(f"{task.case}: left out: {cli.short(error, 200)}")
                     continue
-                found.append(one)
-                record(path, [to_json(one, result) for result in one.results])
+                own = [to_json(task, result) for result in results]
+                record(path, map(dumped, own))
+                lines += own
                 took = f"{len(task.options)} candidates, {time.monotonic() - started:.1f} s"
-                place = f"[{index + 1}/{len(tasks)}] {one.case}: {took}"
-                print(f"{place}\n{text(one)}", flush=True)
+                place = f"[{index + 1}/{len(tasks)}] {task.case}: {took}"
+                print(f"{place}\n{text(task, results)}", flush=True)
     except KeyboardInterrupt:
         status = 130
     except RuntimeError as error:  # a CUDA error: nothing more can be launched
         cli.say(f"the search ends: {cli.short(error)}")
         status = 3
-    return status if part else _finished(found, status)
-
-
-def wrong(found: Found) -> bool:
-    """Whether an output was."""
-    return any(result.error.startswith("wrong") for result in found.failures)
+    return status if part else _finished(lines, status)

@@ -104,8 +104,8 @@ def register(commands) -> None:
         "M = 1 ... 4096, in bf16. All of them take about half an hour on one GPU."
     )
     wanted = lambda args: problems(args.models, args.layers, args.rows)  # noqa: E731
-    rounds = {"rounds": 5, "most": 9, "short": True}
-    Preset("serving", described, EXAMPLES, wanted, options, text, **rounds).register(commands)
+    how = {"rounds": 5, "most": 9, "text": text, "short": True}
+    Preset("serving", described, EXAMPLES, wanted, options, **how).register(commands)
 
 
 # Tables
@@ -190,7 +190,7 @@ def plot_serving(rows: list[Row], selection: Selection | None = None):
     """The ratio to cuBLAS over M, a panel for each model."""
     from matplotlib.figure import Figure
 
-    own = [Result(row, {}) for row in figures.shown(rows, "auto") if row.ratio]
+    own = [r for r in figures.measured(tables.against_cublas(rows)) if r.ratio]
     panels: dict[str, dict[str, list[Result]]] = {}
     for (model, layer), found in by_layer(own).items():
         panels.setdefault(model, {})[layer] = sorted(found, key=lambda r: r.ours.case.M)

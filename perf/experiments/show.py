@@ -25,12 +25,10 @@ TABLE_EXAMPLES = """
 python -m perf table ladder --size 8192 --layout NN
 python -m perf table compare --accumulate fp16
 python -m perf table problems --mode burst
-python -m perf table --write
 """
 PLOT_EXAMPLES = """
 python -m perf plot suite --out suite.png
 python -m perf plot ladder --size 8192 --layout NN --out ladder.svg
-python -m perf plot --write
 """
 
 
@@ -42,7 +40,6 @@ def register(commands) -> None:
         command = cli.add_command(commands, name, run, text, examples)
         add = command.add_argument
         add("what", nargs="?", choices=views, default="ladder")
-        add("--write", action="store_true", help="renew all of the documentation's instead")
         add("--results", type=Path, help="default: all of perf/results")
         add("--gpu", help="default: that of the newest row")
         add("--mode", choices=("sustained", "burst"), default="sustained")
@@ -58,10 +55,6 @@ def register(commands) -> None:
 
 def table(args: argparse.Namespace) -> int:
     """0, or 2 with a sentence if there is nothing to show."""
-    if args.write:
-        from docs import generate  # which takes its tables from perf
-
-        return generate.write_texts()
     return _shown(args, lambda view, rows, selection: view.table(rows, selection))
 
 
@@ -69,10 +62,6 @@ def plot(args: argparse.Namespace) -> int:
     """0, or 2 with a sentence if there is nothing to draw, or nothing to draw with."""
     if reason := figures.missing():
         return cli.refuse(reason)
-    if args.write:
-        from docs import generate
-
-        return generate.write_figures()
     out = args.out or Path(f"{args.what}.png")
     return _shown(args, lambda view, rows, selection: view.draw(rows, out, selection))
 

@@ -12,12 +12,12 @@ import re
 import textwrap
 from collections.abc import Sequence
 
-from .. import cli, figures, tables
+from .. import bars, cli, figures, tables
 from ..problems import SUITE, Problem, chosen, random_problems, read_suite
 from ..race import Preset
 from ..rows import INVARIANT, Row
 from ..select import full_runs
-from ..tables import Parts, Result, Table, Tally, median, us
+from ..tables import Parts, Result, Table, Tally
 from ..views import ENOUGH, Selection, View, full_suite, latest_of, newest_of, newest_suite
 
 SUITE_EXAMPLES = """
@@ -26,7 +26,7 @@ python -m perf suite --class decode,ragged --kernel auto,persistent
 python -m perf suite --id P1,S4 --rounds 30 --mode burst
 python -m perf suite --file mine.csv --out mine.jsonl
 python -m perf suite --batch-invariant --class decode
-python -m perf suite --peers lt,quack --class prefill,square
+python -m perf suite --peers lt --class prefill,square
 """
 RANDOM_EXAMPLES = """
 python -m perf random
@@ -38,11 +38,12 @@ python -m perf random --n 100 --peers lt
 
 def register(commands) -> None:
     described = "Race tritemm.matmul against cuBLAS on the shape suite, or on another."
-    suite = (suite_problems, suite_options, text)
-    Preset("suite", described, SUITE_EXAMPLES, *suite, rounds=5, most=24).register(commands)
+    suite = {"rounds": 5, "most": 24, "text": text}
+    made = Preset("suite", described, SUITE_EXAMPLES, suite_problems, suite_options, **suite)
+    made.register(commands)
     described = "Race tritemm.matmul against cuBLAS on log-uniform random 16-bit problems."
     # Of random problems only the means count.
-    chance = (lambda args: random_problems(args.n, args.seed), random_options, text)
+    chance = (lambda args: random_problems(args.n, args.seed), random_options)
     Preset("random", described, RANDOM_EXAMPLES, *chance, rounds=4, most=5).register(commands)
 
 
@@ -127,89 +128,16 @@ def _invariant(rows: list[Row], selection: Selection | None = None) -> Parts:
 
 # Pictures
 
-#: Colour, marker and face of each verdict: they differ in lightness and in shape too.
-WIN, TIE = (figures.RUNG, "o", figures.RUNG), ("#222222", "D", "white")
-LOSS = (figures.CUDA_RUNG, "s", figures.CUDA_RUNG)
-#: Inches: the figure, a line, margins; where the columns begin, and the axes and figures end.
-WIDTH, LINE, TOP, BOTTOM = 8.0, 0.17, 1.0, 0.85
-ID, NAME, SIZE, LEFT, RIGHT, VALUE = 0.1, 0.45, 2.42, 4.42, 7.5, 7.93
-
-
-def verdict(result: Result) -> tuple[str, str, str]:
-    """`WIN`, `TIE` or `LOSS`."""
-    return {1: WIN, 0: TIE, -1: LOSS}[result.side]
-
 
 def plot_suite(rows: list[Row], selection: Selection):
     """Every problem's ratio to cuBLAS, by class."""
-    from matplotlib.transforms import blended_transform_factory
-
-    own = [Result(row, {}) for row in figures.shown(rows, selection.competitor)]
-    classes = tables.tallies(own)
-    groups = [t for t in classes if t.name in {r.ours.problem["class"] for r in own}]
-    count = sum(len(tally.results) + 1.5 for tally in groups) - 0.5
-    height = TOP + BOTTOM + LINE * count
-    figure, axes = figures.blank(height, WIDTH, layout="none")
-    axes.set_position(
-        (LEFT / WIDTH, BOTTOM / height, (RIGHT - LEFT) / WIDTH, LINE * count / height)
-    )
-    axes.patch.set_visible(False)  # the bands of the heads lie under it
-    ends = [v for r in own if r.ratio for v in (r.ratio.p20, r.ratio.p80)]
-    figures.ratio_axis(axes.xaxis, ends, (0.4, 3.0))
-    axes.set_ylim(count - 0.5, -0.5)
-    figures.reference(axes, across=False)
-    # x in inches from the figure's left edge, y in lines.
-    columns = blended_transform_factory(figure.dpi_scale_trans, axes.transData)
-    place = 0.0
-    for tally in groups:
-        _draw_head(axes, place, tally, columns)
-        for result in tally.results:
-            place += 1
-            _draw_problem(axes, place, result, columns)
-        place += 1.5
-    _finish(figure, axes, own, classes[-1], height)
-    return figure
+    own = figures.measured(tables.against_cublas(rows, selection.competitor))
+    words = f"{figures.called(r.ours for r in own)} over cuBLAS, {rows[0].mode}"
+    return bars.plot(own, words, _cells, "cuBLAS")
 
 
-def _draw_head(axes, place: float, tally: Tally, columns) -> None:
-    from matplotlib.patches import Rectangle
-
-    band = Rectangle((0, place - 0.5), WIDTH, 1, transform=columns, clip_on=False, zorder=0)
-    band.set(facecolor="#efefef", edgecolor="none")
-    axes.add_patch(band)
-    bold = {"transform": columns, "fontsize": 8.5, "va": "center", "weight": "bold"}
-    axes.text(ID, place, tally.name, **bold)
-    words = f"geomean of {len(tally.timed)}; {tally.reached()} at 1.0 or more"
-    plain = bold | {"fontsize": 8, "weight": "normal"}
-    axes.text(SIZE, place, words if tally.timed else "no ratio", **plain)
-    if tally.timed:
-        axes.text(VALUE, place, tally.mean, ha="right", **bold)
-        axes.plot(tally.geomean, place, marker="|", color="black", markersize=10, mew=2.2)
-
-
-def _draw_problem(axes, place: float, result: Result, columns) -> None:
-    row, ratio = result.ours, result.ratio
-    ink = "black" if ratio else figures.GREY
-    style = {"transform": columns, "fontsize": 8, "va": "center", "color": ink}
-    name = textwrap.shorten(row.problem["name"], 31, placeholder=" …")
-    for column, words in ((ID, result.id), (NAME, name), (SIZE, compact(row))):
-        axes.text(column, place, words, **style)
-    if not ratio:
-        became = f"{us(row)} µs; cuBLAS has no time" if row.us else f"{row.outcome}: {row.reason}"
-        box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # over cuBLAS's line
-        words = textwrap.shorten(became, 60, placeholder=" …")
-        axes.text(LEFT + 0.08, place, words, style="italic", bbox=box, **style)
-        return
-    color, marker, face = verdict(result)
-    axes.barh(place, ratio.p50 - 1, left=1, height=0.62, color=color, alpha=0.25, zorder=2)
-    axes.plot([ratio.p20, ratio.p80], [place, place], color=color, linewidth=1.1, zorder=3)
-    low, high = axes.get_xlim()
-    at, size = ratio.p50, 4
-    if not low < at < high:
-        at, marker = (high / 1.03, ">") if at >= high else (low * 1.03, "<")
-        size, face = 6, color
-    axes.plot(at, place, marker=marker, color=color, mfc=face, markersize=size, zorder=4)
-    axes.text(VALUE, place, median(ratio), ha="right", **style)
+def _cells(row: Row) -> tuple[str, str, str]:
+    return row.id, textwrap.shorten(row.problem["name"], 31, placeholder=" …"), compact(row)
 
 
 def compact(row: Row) -> str:
@@ -219,44 +147,12 @@ def compact(row: Row) -> str:
     return f"{case.size.replace(' ', '')} {case.layout} {case.kind}{output}"
 
 
-def _finish(figure, axes, own: Sequence[Result], total: Tally, height: float) -> None:
-    """Titles, what the colours mean, the axis at both ends, where the rows come from."""
-    from matplotlib.lines import Line2D
-
-    rows = [result.ours for result in own]
-    words = f"{figures.called(rows)} over cuBLAS, {rows[0].mode}: geomean {total.mean}"
-    words += f" of {len(total.timed)} problems{_without(total)}"
-    figures.frame(figure, rows, words, ID / WIDTH, 0.22)
-    names = zip(("faster", "within the noise", "slower"), total.sides, strict=True)
-    handles = [
-        Line2D([], [], color=color, marker=marker, mfc=face, markersize=5, label=": ".join(name))
-        for (color, marker, face), name in zip((WIN, TIE, LOSS), names, strict=True)
-    ]
-    where = {"loc": "center left", "bbox_to_anchor": (ID / WIDTH, 1 - 0.48 / height)}
-    tight = {"frameon": False, "borderpad": 0, "borderaxespad": 0}
-    figure.legend(handles=handles, ncols=3, fontsize=9, **where, **tight)
-    axes.grid(visible=False, axis="y")
-    axes.tick_params(axis="x", labelsize=8, top=True, labeltop=True, length=3)
-    axes.set_yticks([])
-    axes.spines[:].set_visible(False)
-    low, high = axes.get_xlim()
-    off = any(not low < result.ratio.p50 < high for result in total.timed)
-    marks = f"line: p20-p80{'; arrow: further' if off else ''}"
-    label = f"times cuBLAS's speed in the same rounds ({marks})"
-    axes.set_xlabel(label, fontsize=8.5, x=1, ha="right")
-
-
-def _without(total: Tally) -> str:
-    count = len(total.results) - len(total.timed)
-    return f" ({count} without a ratio)" if count else ""
-
-
 def plot_random(rows: list[Row], selection: Selection):
     """How the ratio to cuBLAS goes with size and alignment.
 
     Across: microseconds that the roof allows; floating-point operations where no roof is known.
     """
-    own = [Result(row, {}) for row in figures.shown(rows, selection.competitor)]
+    own = figures.measured(tables.against_cublas(rows, selection.competitor))
     *classes, total = tables.tallies(own)
     roofed = all(result.ours.roof for result in total.timed)
     figure, axes = figures.blank(5.2)
@@ -277,7 +173,7 @@ def plot_random(rows: list[Row], selection: Selection):
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}" if roofed else f"{x:.0e}")
     figures.legend(axes, 2)
     words = f"{figures.called(r.ours for r in own)} over cuBLAS, {rows[0].mode}, "
-    words += f"{len(total.timed)} random problems{_without(total)}"
+    words += f"{len(total.timed)} random problems{bars.without(total)}"
     share = total.share().rpartition(", ")[2]
     figures.title(figure, f"{words}:\n{share} at 1.0 or more, geomean {total.mean}")
     figures.caption(figure, [result.ours for result in own])

@@ -7,174 +7,110 @@ import csv
 import dataclasses
 import functools
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cuda_reference.rungs import RUNGS as CUDA_RUNGS
 from tritemm.rungs import RUNGS
 
 from .. import cli, figures, rungs, session, tables
-from ..case import Case, parse_layout
-from ..competitors import refuse_unknown, rivals, rung_of
+from ..case import Case
+from ..competitors import rivals, rung_of
 from ..engine import Plan
-from ..problems import Problem
+from ..problems import SUITE, Problem, chosen
 from ..rows import CUDA, REFERENCE, Row
 from ..rungs import label
 from ..select import place, runs
-from ..tables import Table, digits
 from ..views import Selection, View
 
-#: The rungs that race unless others are named: 01 and 02 are slow, and flat at every size; and
-#: those of --quick.
-FIRST, QUICK_FIRST = 3, 7
-#: The layout and type that are swept unless others are named.
-LAYOUT, DTYPE = "NT", "bf16"
-ROUNDS, QUICK_ROUNDS = 5, 3
-#: What a full race of the ladders shows beside the sweeps: whole ladders, of the type that all of
-#: CUDA's rungs multiply, in no fewer rounds than this.
-COMPARED, COMPARED_ROUNDS = tuple(Case(n, n, n, "NT", "fp16") for n in (4096, 8192)), 5
+#: The products: few sizes of every sweep come first, then the cheapest, so that a race that ends
+#: early has the whole range.
+SIZES = SUITE.with_name("sweep.csv")
+#: The rungs that race unless others are named: 01 and 02 are slow, and flat at every size.
+FIRST = 3
+#: Many races in a row keep the card hot, so that each can be short.
+ROUNDS, PLAN = 5, Plan(replay=0.02, settle=1.0)
 
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """One picture: the dimensions in `swept` run through `sizes`, the others are `fixed`.
+    """One picture: the dimensions in `swept` run through sizes, the others are `fixed`."""
 
-    `name` is the rows' class, `title` says what is fixed. `quick` are the sizes of --quick.
-    """
-
-    name: str
-    title: str
     swept: str
-    sizes: tuple[int, ...]
-    quick: tuple[int, ...]
     fixed: int = 0
     log: bool = False  # of the axis of TFLOP/s, where they span several octaves
-
-    def case(self, size: int, layout: str = LAYOUT, dtype: str = DTYPE) -> Case:
-        M, N, K = (size if dimension in self.swept else self.fixed for dimension in "MNK")
-        return Case(M, N, K, layout, dtype)
 
     def size(self, case: Case) -> int:
         """Where a case of this sweep stands on its axis."""
         return getattr(case, self.swept[0])
 
+    def holds(self, case: Case) -> bool:
+        """Whether the case lies on it, of whichever sweep it is in the file."""
+        wanted = {d: self.size(case) if d in self.swept else self.fixed for d in "MNK"}
+        return all(getattr(case, dimension) == size for dimension, size in wanted.items())
 
-def _octaves(first: int, last: int) -> tuple[int, ...]:
-    return tuple(2**bit for bit in range(first, last + 1))
 
-
-_SQUARES = tuple(sorted((*_octaves(8, 14), 768, 1536, 3072, 6144, 12288)))
-SWEEPS = {
-    "squares": Sweep("squares", "M = N = K", "MNK", _SQUARES, (1024, 2048, 4096, 8192)),
-    "K": Sweep("K", "M = N = 8192", "K", _octaves(6, 14), (128, 512, 2048, 8192), 8192),
-    "M": Sweep("M", "N = K = 4096", "M", _octaves(0, 13), (16, 128, 1024, 8192), 4096, log=True),
-}
-#: The sweeps by the names of the command line.
-WHAT = {name.lower(): name for name in SWEEPS}
+#: By the classes of the file.
+SWEEPS = {"squares": Sweep("MNK"), "K": Sweep("K", 8192), "M": Sweep("M", 4096, log=True)}
 
 EXAMPLES = """
 python -m perf sweep
-python -m perf sweep --what squares,k --layout NN --dtype fp16
-python -m perf sweep --what m --only pipelined,persistent --folder pictures
+python -m perf sweep --class squares,K
+python -m perf sweep --class M --only pipelined,persistent
 python -m perf sweep --ladders triton --quick
-python -m perf sweep --compare --rounds 3 --minutes 9
+python -m perf sweep --rounds 3 --minutes 9
 """
 
 
 def register(commands) -> None:
     described = "Race both ladders and tritemm.matmul against cuBLAS over sizes, sustained."
     command = cli.add_command(commands, "sweep", run, described, EXAMPLES)
-    text = "of " + ", ".join(f"{k} ({SWEEPS[name].title})" for k, name in WHAT.items())
-    cli.add_list(command, "--what", cli.one_of(*WHAT), text, ",".join(WHAT))
-    add = command.add_argument
-    layout = cli.argument(parse_layout)
-    add("--layout", type=layout, default=LAYOUT, help="NN, NT (default) ...")
-    add("--dtype", choices=("fp16", "bf16"), default=DTYPE, help=f"default: {DTYPE}")
+    cli.add_problems(command, SIZES)
     rungs.add_ladders(command, f"{FIRST:02d} and up, and their CUDA twins")
-    text = f"whole ladders first, as `ladder` races them, at {' and '.join(map(str, COMPARED))}"
-    add("--compare", action="store_true", help=text)
     text = "end within so many: few sizes of every sweep come first, then the cheapest"
     minutes = {"type": cli.argument(float), "default": math.inf, "metavar": "M"}
-    add("--minutes", **minutes, help=text)
+    command.add_argument("--minutes", **minutes, help=text)
     cli.add_shared(command, ROUNDS, modes=False)
 
 
 def run(args: argparse.Namespace) -> int:
     try:
-        refuse_unknown(args.only, (*RUNGS, *CUDA_RUNGS))
-    except ValueError as error:
+        every = chosen(args.file, args.classes, args.ids)
+    except (OSError, ValueError) as error:
         return cli.refuse(error)
-    fuller = {"fields": {"experiment": "ladder"}, "rounds": max(args.rounds, COMPARED_ROUNDS)}
-    among = {"only": args.only or swept(args.quick), "auto": True}
+    only = args.only or swept()
 
     def measure(there: session.Session, mine: Sequence[Problem]) -> None:
-        built = rungs.Built.of(args.ladders, () if args.compare else among["only"])
-        tasks = [
-            built.task(p.case, {"only": args.only}, p, **fuller)
-            if p.group == "compare"
-            else built.task(p.case, among, p)
-            for p in mine
-        ]
+        built = rungs.Built.of(args.ladders, only)
+        tasks = [built.task(p.case, {"only": only, "auto": True}, p) for p in mine]
         there.measure_roofs()
-        there.measure(tasks, plan(args), minutes=args.minutes)
+        there.measure(tasks, session.planned(args, PLAN), minutes=args.minutes)
 
-    whole = COMPARED if args.compare else ()
-    first = [Problem(f"compare {case.M}", "compare", "both ladders", case) for case in whole]
-    names = [WHAT[word] for word in dict.fromkeys(args.what)]
-    every = [*first, *problems(names, args.layout, args.dtype, args.quick).values()]
-    return session.run(args, "sweep", every, measure, text, draw=draw)
+    return session.run(args, "sweep", every, measure, rungs.text)
 
 
-def plan(args: argparse.Namespace) -> Plan:
-    """Many races in a row keep the card hot, so that each can be short."""
-    if args.quick:
-        return Plan(rounds=min(QUICK_ROUNDS, args.rounds), replay=0.01, lead=0.05, settle=0.2)
-    return Plan(rounds=args.rounds, replay=0.02, settle=1.0)
-
-
-def swept(quick: bool = False) -> list[str]:
+def swept() -> list[str]:
     """The rungs that race unless others are named: Triton's from FIRST up, and their CUDA twins."""
-    first = QUICK_FIRST if quick else FIRST
-    triton = [kernel for kernel in RUNGS if kernel.number >= first]
+    triton = [kernel for kernel in RUNGS if kernel.number >= FIRST]
     names = {kernel.name for kernel in triton}
     cuda = [k for k in CUDA_RUNGS if names & set(map(rung_of, rivals(k, CUDA_RUNGS, RUNGS)))]
     return [kernel.name for kernel in (*triton, *cuda)]
 
 
-def problems(
-    names: Collection[str], layout: str = LAYOUT, dtype: str = DTYPE, quick: bool = False
-) -> dict[Case, Problem]:
-    """What to race for some of the SWEEPS, in this order, by case.
-
-    Few sizes first and then the cheapest, so that a race that ends early has the whole range. A
-    case that lies on two sweeps is one race.
-    """
-    rough, fine = {}, {}
-    for sweep in (SWEEPS[name] for name in names):
-        for size in sweep.sizes:
-            case = sweep.case(size, layout, dtype)
-            problem = Problem(f"{sweep.name} {size}", sweep.name, sweep.title, case)
-            (rough if size in sweep.quick else fine).setdefault(case, problem)
-    left = {} if quick else {case: fine[case] for case in sorted(fine, key=lambda c: c.flops)}
-    return rough | {case: problem for case, problem in left.items() if case not in rough}
-
-
-# Tables
+# What is shown
 
 
 def latest_sweep(
-    rows: Sequence[Row],
-    name: str,
-    gpu: str | None = None,
-    *,
-    layout: str = LAYOUT,
-    dtype: str = DTYPE,
+    rows: Sequence[Row], name: str, gpu: str | None = None, layout: str = "NT", dtype: str = "bf16"
 ) -> list[Row]:
     """The rows of the sweep's newest run, the smallest size first; empty if there is none.
 
     A run does not displace one that has twice its sizes, or twice its rungs.
     """
-    table = runs(on(name, rows, layout, dtype), "sweep", gpu)
+    sweep = SWEEPS[name]
+    own = [row for row in rows if (row.case.layout, row.case.dtype) == (layout, dtype)]
+    own = [row for row in own if sweep.holds(row.case)]
+    table = runs(sorted(own, key=lambda row: sweep.size(row.case)), "sweep", gpu)
     # Without a row that is called so, other sweeps only cross this one.
     called = {row.run for row in table.row if row.problem["class"] == name}
     timed = table[table.timed & table.run.isin(called)]
@@ -183,12 +119,6 @@ def latest_sweep(
     wide = timed[timed.run.isin(full)].groupby("run").competitor.nunique()
     kept = wide.index[2 * wide >= wide.max()]
     return list(table.row[table.run == kept[-1]]) if len(kept) else []
-
-
-def on(name: str, rows: Iterable[Row], layout: str, dtype: str) -> list[Row]:
-    """The rows of cases that lie on the sweep, the smallest size first."""
-    known = problems([name], layout, dtype)
-    return sorted((r for r in rows if r.case in known), key=lambda r: SWEEPS[name].size(r.case))
 
 
 def lines(rows: Iterable[Row]) -> dict[str, str]:
@@ -200,23 +130,6 @@ def lines(rows: Iterable[Row]) -> dict[str, str]:
 def by_case(rows: Iterable[Row]) -> dict[Case, dict[str, Row]]:
     """The rows by case and competitor."""
     return tables.raced(rows, lambda row: row.case)
-
-
-def text(rows: list[Row]) -> str:
-    """A table of TFLOP/s per sweep, with a column per size."""
-    compared = [row for row in rows if row.experiment == "ladder"]
-    own = [row for row in rows if row.experiment == "sweep"]
-    parts = [rungs.text(compared)] if compared else []
-    for name in dict.fromkeys(row.problem["class"] for row in own):
-        parts += _table(SWEEPS[name], on(name, own, own[0].case.layout, own[0].case.dtype))
-    return tables.text(parts)
-
-
-def _table(sweep: Sweep, rows: Sequence[Row]) -> list[Table | str]:
-    head = (sweep.title, *(str(sweep.size(case)) for case in by_case(rows)))
-    body = [(name, *map(digits, found)) for name, found in speeds(rows).items()]
-    title = f"{rows[0].case.layout}, {rows[0].case.dtype}, {rows[0].mode}, TFLOP/s"
-    return [title, Table(head, body), tables.unmeasured(rows, label)]
 
 
 def speeds(rows: Sequence[Row]) -> dict[str, list[float | None]]:
@@ -243,48 +156,29 @@ ROOF = {"color": "#222222", "linestyle": (0, (5, 2)), "linewidth": 0.8}
 STYLES = (("-", "s"), ("--", "^"), (":", "D"), ("-.", "v"), ((0, (1, 1)), "P"))
 
 
-def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
-    """The ladders, and a picture and a CSV file of the newest run of each sweep in the rows.
-
-    `sweep-K-NT-bf16.png`: of the layout and type of the newest row.
-    """
-    written = rungs.draw(rows, folder)
-    newest = next((row.case for row in reversed(rows) if row.experiment == "sweep"), None)
-    for name in SWEEPS if newest else ():
-        own = latest_sweep(rows, name, layout=newest.layout, dtype=newest.dtype)
-        if own:
-            picture = Path(folder) / f"sweep-{name}-{newest.layout}-{newest.dtype}.png"
-            written += [VIEWS[f"sweep-{name}"].draw(own, picture, Selection())]
-            written += [picture.with_suffix(".csv")]
-    return written
-
-
 def plot(rows: list[Row], selection: Selection):
     """Small panels on the same axes: one for each Triton rung, with its CUDA twins."""
     from matplotlib.figure import Figure
 
     if not any(row.us for row in rows):
         raise figures.NothingMeasured
-    sweep, races, found = _sweep(rows), by_case(rows), panels(rows)
+    # Some that lie on two sweeps have the other's name.
+    names = [(row.problem["class"], row.problem["name"]) for row in rows]
+    name, title = max(names, key=names.count)
+    sweep, races, found = SWEEPS[name], by_case(rows), panels(rows)
     count = math.ceil(len(found) / COLUMNS)
     figure = Figure(figsize=(8, 1.2 + 1.4 * count), layout="constrained")
     grid = figure.subplots(count, COLUMNS, sharex=True, sharey=True, squeeze=False).flat
-    for axes, (title, own) in zip(grid, found.items(), strict=False):
+    for axes, (rung, own) in zip(grid, found.items(), strict=False):
         _panel(axes, sweep, races, own)
-        axes.set_title(title, fontsize=8, loc="left", pad=2)
+        axes.set_title(rung, fontsize=8, loc="left", pad=2)
     for axes in grid[len(found) :]:
         axes.remove()
     for axes in grid[max(0, len(found) - COLUMNS) : len(found)]:
         axes.tick_params(labelbottom=True)
-    _dress(figure, grid[0], sweep, rows)
+    _dress(figure, grid[0], sweep, title, rows)
     figures.caption(figure, rows)
     return figure
-
-
-def _sweep(rows: Iterable[Row]) -> Sweep:
-    """The one that all rows lie on: some that lie on two have the other's name."""
-    names = [row.problem["class"] for row in rows]
-    return SWEEPS[max(names, key=names.count)]
 
 
 def panels(rows: Sequence[Row]) -> dict[str, dict[str, Row]]:
@@ -326,12 +220,12 @@ def _line(axes, sweep: Sweep, races: dict, name: str, **look) -> None:
     axes.fill_between(sizes, low, high, color=look["color"], alpha=0.2, linewidth=0)
 
 
-def _dress(figure, axes, sweep: Sweep, rows: Sequence[Row]) -> None:
+def _dress(figure, axes, sweep: Sweep, title: str, rows: Sequence[Row]) -> None:
     """Dress all panels: sizes as octaves, some of them named; one legend, one title."""
     from matplotlib.lines import Line2D
 
     sizes = [sweep.size(row.case) for row in rows]
-    octaves = [size for size in _octaves(0, 30) if min(sizes) <= size <= max(sizes)]
+    octaves = [2**bit for bit in range(31) if min(sizes) <= 2**bit <= max(sizes)]
     figures.octaves(axes.xaxis, {n: "" if i % 3 else str(n) for i, n in enumerate(octaves)})
     if sweep.log:
         axes.set_yscale("log", base=2)
@@ -339,7 +233,7 @@ def _dress(figure, axes, sweep: Sweep, rows: Sequence[Row]) -> None:
     else:
         axes.set_ylim(bottom=0)
     kind = f"{rows[0].case.layout}, {rows[0].case.dtype}, {rows[0].mode}"
-    figures.title(figure, f"TFLOP/s, {sweep.title}, {kind} (band: p20-p80)", 10)
+    figures.title(figure, f"TFLOP/s, {title}, {kind} (band: p20-p80)", 10)
     looks = {
         "Triton": {"color": figures.RUNG, "marker": "o", "markersize": 3},
         "CUDA twins": {"color": figures.CUDA_RUNG, "marker": "s", "markersize": 3},

@@ -34,7 +34,6 @@ from perf.problems import Problem as Named
 from perf.rows import REFERENCE, Heading, Row
 from perf.stats import Quantiles
 from tritemm.problem import INTERPRETED, Device, Problem
-from tritemm.rungs import RUNGS
 from tritemm.spec import Config, Kernel, Limits
 
 CASE = Case(M=48, N=40, K=32, layout="NT", dtype="fp32")
@@ -263,24 +262,3 @@ def spoil_one(c):
 
 def leave_one(c):
     c[3, 5] = torch.nan
-
-
-def synthetic():
-    """Rows in the shape of a measured ladder of the real rungs: one is red, and one races alone."""
-    found, case = [], Case(4096, 4096, 4096, "NT")
-    for kernel, tflops in zip(RUNGS, [1.2, 28, 310, 334, 583, *range(640, 700)], strict=False):
-        ratio = tflops / 648
-        below = found[-1].competitor if found else None
-        timed = {"us": flat(137438.953472 / tflops), "null": Quantiles(0.999, 1, 1.001)}
-        timed |= {"ratio": Quantiles(ratio * 0.98, ratio, ratio * 1.02), "rounds": 30}
-        if len(found) == 3:
-            timed = {"outcome": "wrong", "reason": "7 of 9 elements are wrong; at (0, 1)"}
-        names = {"ladder": "triton", "rung": kernel.name, "number": kernel.number}
-        config = dataclasses.asdict(Config(16, 16, 16))
-        found.append(Row(
-            **vars(heading(case)), competitor=kernel.name, config=config, worst=0.3, below=below,
-            ratio_below=below and Quantiles(1, 1.1, 1.2), **names, **timed,
-        ))  # fmt: skip
-    found[4] = dataclasses.replace(found[4], below=found[2].competitor)
-    theirs = {"us": flat(137438.953472 / 648), "ratio": flat(1.0)}
-    return [*found, Row(**vars(heading(case)), competitor=REFERENCE, **theirs)]

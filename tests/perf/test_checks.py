@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import json
 import math
 import random
 import statistics
@@ -72,13 +71,10 @@ def test_ratios_pair_times_of_the_same_round_only():
     assert stats.geomean([2.0, 0.5]) == pytest.approx(1) and math.isnan(stats.geomean([]))
 
 
-def test_slow_competitors_take_part_in_fewer_rounds_and_time_can_set_the_rounds():
+def test_slow_competitors_take_part_in_fewer_rounds():
     found = by_name(measure([fake("k01_simt"), fake("k02_naive")], {"simt": 0.5}))
     assert (found["simt"].rounds, found["naive"].rounds) == (6, 24)
     assert found["simt"].launches == 1 and found["naive"].below == "simt"
-    loop = Loop(30, 1e-3, None, None)
-    assert engine.rounds_for(Plan(seconds=6.1), [loop] * 10) == 10
-    assert engine.rounds_for(Plan(seconds=6.1), [loop] * 1000) == engine.MIN_ROUNDS
 
 
 def test_the_order_differs_between_rounds():
@@ -281,22 +277,13 @@ def test_what_accumulates_is_judged_by_how_often_it_did():
 # Competitors, twins
 
 
-def test_every_rung_enters_with_its_first_config_and_those_of_a_file(tmp_path):
+def test_every_rung_enters_with_its_first_config_or_all():
     field = competitors.ladders(CASE, operands.operands(CASE, "cpu"))
     assert [c.name for c in field] == [*(kernel.name for kernel in RUNGS), REFERENCE, NULL]
-    path, rung = tmp_path / "tiles.json", "persistent"
-    tile = {"BLOCK_M": 128, "BLOCK_N": 64, "BLOCK_K": 32, "num_warps": 8, "num_stages": 3}
-    path.write_text(json.dumps([{"rung": rung, **tile, "ORDER": "grouped", "GROUP_M": 4}]))
-    candidates = competitors.read_candidates(path)
     given = operands.operands(dataclasses.replace(CASE, dtype="bf16"), "cpu")
-    options = {"only": [rung], "configs": "all", "candidates": candidates}
+    options = {"only": ["persistent"], "configs": "all"}
     names = [c.name for c in competitors.ladders(Case(48, 40, 32, "NT"), given, **options)]
-    assert names[:2] == [rung, f"{rung}[1]"]
-    assert names[-3:] == [f"{rung} 128x64x32 w8 s3 grouped4", REFERENCE, NULL]
-    for entry, message in (({"rung": "nope"}, "'nope'"), ({"rung": RUNGS[0].name, "X": 1}, "X")):
-        path.write_text(json.dumps([entry]))
-        with pytest.raises(ValueError, match=message):
-            competitors.read_candidates(path)
+    assert names[:2] == ["persistent", "persistent[1]"] and names[-2:] == [REFERENCE, NULL]
 
 
 TWINS = [

@@ -17,7 +17,7 @@ HEAD = "id,class,name,batch,M,N,K,dtype,out_dtype,layout,ending"
 SUITE = f"{HEAD}\nA,decode,small,1,32,24,40,fp16,fp16,NT,\nB,one,x,1,32,32,64,bf16,bf16,NT,\n"
 MEASURING = (
     "suite", "serving", "random", "linear", "ladder", "roofline", "host", "model", "sweep",
-    "search", "regret", "repeat", "conform",
+    "search", "regret", "conform",
 )  # fmt: skip
 
 
@@ -48,10 +48,8 @@ REFUSED = [
     ("ladder --sizes x", "a size is"),
     ("ladder --dtype bf16 --accumulate fp16", "bf16 is accumulated in fp32, not fp16"),
     ("ladder --dtype bf16 --precision tf32", "--precision says how fp32 is multiplied"),
-    ("ladder --config-file none.json", "none.json"),
     ("sweep --only tma,nope", "nope"),
-    ("sweep --what n", "'n'"),
-    ("sweep --layout XX", "argument --layout: a layout is"),
+    ("sweep --class N", "no class is called 'N'; there are squares, K, M"),
     ("table --results none.jsonl", "none.jsonl"),
     ("plot --results none.jsonl", "none.jsonl"),
     ("table --size 7", "no recorded row matches"),
@@ -70,13 +68,10 @@ REFUSED = [
     ("search --out found.jsonl.gz", "--out: lines are added to a plain file"),
     ("host --size 1x1x64", "both are 1 in 1 x 1 x 64"),
     ("model --modes jit", "one of eager, compiled, graph, not 'jit'"),
-    ("profile tilde --tool proton", "no rung is called 'tilde'; there are simt"),
-    ("profile tilde --tool proton", "wgmma_cluster, auto, cublas\n"),
-    ("profile cublas --tool proton --dtype bf16 --accumulate fp16", "bf16 is accumulated in fp32"),
-    (
-        "profile cublas --tool proton --precision tf32",
-        "--precision says how fp32 is multiplied",
-    ),
+    ("profile tilde", "no rung is called 'tilde'; there are simt"),
+    ("profile tilde", "wgmma_cluster, auto, cublas\n"),
+    ("profile cublas --dtype bf16 --accumulate fp16", "bf16 is accumulated in fp32"),
+    ("profile cublas --precision tf32", "--precision says how fp32 is multiplied"),
 ]
 
 

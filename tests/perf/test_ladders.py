@@ -3,8 +3,6 @@
 import csv
 import dataclasses
 import functools
-import math
-import random
 
 import pytest
 
@@ -12,20 +10,18 @@ from cuda_reference import loader
 from cuda_reference.rungs import RUNGS as CUDA_RUNGS
 from perf import __main__, competitors, figures, problems, rows, rungs, tables
 from perf.case import Case
-from perf.experiments import model, roofline, serving, show, suite, sweep
-from perf.experiments.sweep import SWEEPS, Sweep
-from perf.roof import Roof
+from perf.experiments import roofline, serving, show, sweep
+from perf.experiments.sweep import SWEEPS
 from perf.rows import HALF, NULL, REFERENCE
-from perf.stats import Quantiles
 from perf.views import Selection
-from tests.perf.fakes import NEW, OLD, ROOFS, Clock, flat, four_gpus, on_cpu, ran, row, synthetic
+from tests.perf.fakes import ROOFS, Clock, four_gpus, on_cpu, ran
 from tritemm.rungs import RUNGS
 
 pytestmark = [pytest.mark.host, pytest.mark.once]
 pytest.importorskip("matplotlib")
 
 RUNG, CUDA_RUNG = RUNGS[1].name, CUDA_RUNGS[0].name
-SMALL = Sweep("K", "M = N = 32", "K", sizes=(16, 32, 48), quick=(16, 32), fixed=32)
+SMALL = "id,class,name,M,N,K\n" + "".join(f"K {n},K,M = N = 32,32,32,{n}\n" for n in (16, 32, 48))
 
 
 @pytest.fixture
@@ -33,8 +29,7 @@ def timed(monkeypatch, tmp_path):
     """Small sizes; CUDA's rungs are built, but take no CPU tensors."""
     monkeypatch.setattr(loader, "unavailable", lambda: None)
     monkeypatch.setattr(loader, "build", lambda names: {})
-    monkeypatch.setitem(SWEEPS, "K", SMALL)
-    monkeypatch.setattr(rows, "RESULTS", tmp_path)
+    (tmp_path / "small.csv").write_text(SMALL)
     monkeypatch.chdir(tmp_path)
     return on_cpu(monkeypatch)
 
@@ -42,11 +37,7 @@ def timed(monkeypatch, tmp_path):
 # The commands
 
 LADDER = ("ladder", "--size", "48x40x32", "--rounds", "3")
-SWEEP = ("sweep", "--what", "k", "--rounds", "3")
-
-
-def drawn(tmp_path):
-    return sorted(path.name for path in (tmp_path / "build").iterdir())
+SWEEP = ("sweep", "--file", "small.csv", "--rounds", "3")
 
 
 def test_the_ladder_races_both_and_records(timed, tmp_path, monkeypatch, capsys):
@@ -54,30 +45,19 @@ def test_the_ladder_races_both_and_records(timed, tmp_path, monkeypatch, capsys)
     ran(path, *LADDER, *only)
     status, found = ran(path, *LADDER, *only, "--accumulate", "fp16")
     assert status == 0
-    assert capsys.readouterr().out.count("on NVIDIA H200, sustained, 3 rounds") == 2
+    assert capsys.readouterr().out.count(", sustained. NVIDIA H200") == 2
     names = [RUNG, CUDA_RUNG, REFERENCE, NULL]
     assert [row.competitor for row in found] == [*names, *names, HALF]
     assert {row.reason for row in found if row.outcome == "refused"} == {
         "the tensors are on the CPU; a CUDA kernel needs them on a GPU"
     }
-    assert drawn(tmp_path) == [
-        "ladder-48x40x32-NT-fp16-fp16-accumulator.png", "ladder-48x40x32-NT-fp16.png"
-    ]  # fmt: skip
     monkeypatch.setattr(loader, "unavailable", lambda: "nvcc was not found")
     assert ran(path, *LADDER, *only)[0] == 0
     told = capsys.readouterr()
     assert told.err.count("nvcc was not found") == 1 and CUDA_RUNG not in told.out
 
 
-def test_the_ladder_is_drawn_after_every_race_and_after_ctrl_c(timed, tmp_path, monkeypatch):
-    """Each drawing has one race more; the interrupted one has what was measured."""
-    seen = []
-    count = lambda rows, folder: seen.append([r.rounds for r in rows if r.us]) or []  # noqa: E731
-    monkeypatch.setattr(rungs, "draw", count)
-    words = ("ladder", "--size", "48x40x32", "--ladders", "triton", "--only", RUNGS[2].name)
-    assert ran(tmp_path / "x.jsonl", *words, "--layouts", "NN,NT", "--rounds", "3")[0] == 0
-    assert seen == [[3] * 3, [3] * 6, [3] * 6]
-
+def test_ctrl_c_keeps_what_was_measured(timed, tmp_path, monkeypatch):
     def interrupted(self):
         if self.ticks > 6:
             raise KeyboardInterrupt
@@ -85,64 +65,48 @@ def test_the_ladder_is_drawn_after_every_race_and_after_ctrl_c(timed, tmp_path, 
         return 1.0
 
     monkeypatch.setattr(Clock, "slowness", interrupted)
-    status, _ = ran(tmp_path / "x.jsonl", *words, "--rounds", "9")
-    assert status == 130 and sum(seen[-1]) == 7
+    words = ("ladder", "--size", "48x40x32", "--ladders", "triton", "--only", RUNGS[2].name)
+    status, found = ran(tmp_path / "x.jsonl", *words, "--rounds", "9")
+    assert status == 130 and sum(row.rounds for row in found) == 7
 
 
-def test_the_sweep_measures_records_and_draws(timed, tmp_path, monkeypatch, capsys):
+def test_the_sweep_measures_and_records(timed, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(loader, "unavailable", lambda: "nvcc was not found")
-    assert __main__.main([*SWEEP, "--only", "tiled,mma_base,pipelined"]) == 0
-    found = rows.read(*tmp_path.glob("nvidia-h200-sweep-*.jsonl.gz"))
+    status, found = ran(tmp_path / "x.jsonl", *SWEEP, "--only", "tiled,mma_base,pipelined")
     names = ["tiled", "pipelined", "auto", REFERENCE]
-    assert [row.competitor for row in found] == names * 3
+    assert status == 0 and [row.competitor for row in found] == names * 3
     assert [row.case.K for row in found[::4]] == [16, 32, 48]
     assert {(r.experiment, r.problem["class"], r.roof.gbs, r.rounds) for r in found} == {
         ("sweep", "K", 4200.0, 3)
     }
-    assert drawn(tmp_path) == ["sweep-K-NT-bf16.csv", "sweep-K-NT-bf16.png"]
     told = capsys.readouterr()
-    assert "NT, bf16, sustained, TFLOP/s" in told.out
+    assert "32 x 32 x 48 NT, bf16, sustained. NVIDIA H200" in told.out
     assert "[3/3] K 48 M = N = 32: 32 x 32 x 48 NT, bf16" in told.err
     assert "the CUDA ladder takes no part: refused: nvcc was not found" in told.err
 
 
-def test_a_full_race_records_both_experiments_and_cards_share_it(timed, tmp_path, monkeypatch):
-    monkeypatch.setattr(sweep, "COMPARED", (Case(32, 40, 48, "NT", "fp16"),))
+def test_cards_share_a_sweep(timed, tmp_path, monkeypatch):
     four_gpus(monkeypatch)
-    words = (*SWEEP, "--only", "tiled", "--compare", "--quick", "--gpus", "2")
+    words = (*SWEEP, "--only", "tiled", "--quick", "--gpus", "2")
     status, found = ran(tmp_path / "x.jsonl", *words)
-    names = ["tiled", REFERENCE, *("tiled", "auto", REFERENCE) * 2]
-    assert status == 0 and [row.competitor for row in found] == names
-    assert [row.experiment for row in found] == ["ladder"] * 2 + ["sweep"] * 6
-    assert [row.rounds for row in found] == [5] * 2 + [3] * 6
-    assert drawn(tmp_path) == [
-        "ladder-32x40x48-NT-fp16.png", "sweep-K-NT-bf16.csv", "sweep-K-NT-bf16.png"
-    ]  # fmt: skip
-
-
-def test_without_matplotlib_it_measures_all_the_same(timed, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(figures.importlib.util, "find_spec", lambda name: None)
-    assert __main__.main([*SWEEP, "--only", "pipelined", "--quick", "--json"]) == 0
-    told = capsys.readouterr()
-    assert "no pictures: matplotlib is missing: pip install matplotlib\n" in told.err
-    assert "nothing is recorded" in told.err and list(tmp_path.iterdir()) == []
-    assert len(told.out.splitlines()) == 1 + 2
+    assert status == 0 and [row.competitor for row in found] == ["tiled", "auto", REFERENCE] * 3
+    assert [row.rounds for row in found] == [3] * 9
 
 
 # What a sweep races
 
 
 def test_few_sizes_come_first_then_the_cheapest_and_rungs_are_derived():
-    found = sweep.problems(["M", "K"], dtype="fp16")
-    few = [f"{name} {n}" for name in "MK" for n in SWEEPS[name].quick]
-    assert [p.id for p in found.values()][: len(few)] == few
-    assert next(iter(found)) == Case(16, 4096, 4096, "NT", "fp16")
-    flops = [case.flops for case in found][len(few) :]
-    assert flops == sorted(flops)
+    found = problems.read_suite(sweep.SIZES)
+    for each in found:
+        assert SWEEPS[each.group].holds(each.case) and each.case.layout == "NT"
+    first, second = found[:11], found[11:]
+    assert {p.group for p in first} == set(SWEEPS)
+    assert [p.case.flops for p in second] == sorted(p.case.flops for p in second)
     # What lies on two sweeps is one race.
-    assert len(sweep.problems(SWEEPS)) == sum(len(s.sizes) for s in SWEEPS.values()) - 2
+    assert len({p.case for p in found}) == len(found) == 33
     names = sweep.swept()
-    assert names[:2] == ["tiled", "swizzled"] and set(sweep.swept(quick=True)) < set(names)
+    assert names[:2] == ["tiled", "swizzled"]
     assert {"mma_base", "wgmma_cluster"} <= set(names) and "simt_naive" not in names
 
 
@@ -157,134 +121,73 @@ def test_what_is_compiled_ahead_is_what_races(monkeypatch):
     assert [config.num_stages for _, _, config in twins] == [4, 3, 2]  # those that a twin names
 
 
-def made_up(name, run=OLD, sizes=None, who=None, **of):
-    """Rows of one run of a sweep of the real rungs: a share of the roof each."""
-    roof, found, rng = Roof(784.0, 4200.0), [], random.Random(name)
-    own = [("triton", k.name, k.number, 0.1 * k.number) for k in RUNGS if k.number > 2]
-    cuda = {k.name: k for k in CUDA_RUNGS if k.name in sweep.swept()}
-    own += [("cuda", k.name, k.number, 0.03 * k.number) for k in cuda.values()]
-    own += [("triton", "auto", None, 0.9), (None, REFERENCE, None, 0.86)]
-    for size in sizes or SWEEPS[name].sizes:
-        case = SWEEPS[name].case(size, **of)
-        for ladder_, competitor, number, share in who or own:
-            us = (roof.floor(case) / share + 3) * rng.uniform(1, 1.06)
-            twins = (
-                competitors.rivals(cuda[competitor], CUDA_RUNGS, RUNGS) if ladder_ == "cuda" else ()
-            )
-            found.append(row(
-                f"{name} {size}", name, 1.0, competitor, run=run, experiment="sweep", case=case,
-                roof=roof, ladder=ladder_, number=number, rung=competitor if ladder_ else None,
-                us=Quantiles(us * 0.98, us, us * 1.03), title=SWEEPS[name].title,
-                versus={twin: flat(1.0) for twin in twins} or None,
-            ))  # fmt: skip
-    return found
+@pytest.fixture(scope="module")
+def shown():
+    """The committed rows of a view."""
+    recorded = rows.recorded()
+    return lambda name: show.VIEWS[name].chosen(recorded, Selection())
 
 
-def test_the_newest_full_run_of_a_sweep_is_shown():
-    full, quick = made_up("K"), made_up("K", NEW, SWEEPS["K"].quick)
+def lost(found, *keys, **fields):
+    """The rows, without a time of these problems, or of any."""
+    untimed = {"us": None, "ratio": None, "outcome": "refused"} | fields
+    return [dataclasses.replace(r, **untimed) if not keys or r.id in keys else r for r in found]
 
-    def runs(found, name="K", **chosen):
-        return {row.run for row in sweep.latest_sweep(found, name, **chosen)}
 
-    assert runs([*made_up("K", NEW), *full]) == {NEW} and runs(full + quick) == {OLD}
-    assert runs(full + made_up("K", NEW, who=[("triton", "tma", 8, 0.5)])) == {OLD}
-    # A run that ended early has most sizes, and newer kernels.
-    assert runs(full + made_up("K", NEW, SWEEPS["K"].sizes[:5])) == {NEW}
-    # Where another sweep crosses this one is no run of this one.
-    assert runs(full + made_up("M"), "squares") == set()
-    for other in (
-        made_up("K", NEW, layout="NN"),
-        made_up("K", NEW, dtype="fp16"),
-        made_up("M", NEW),
+def test_the_newest_full_run_of_a_sweep_is_shown(shown):
+    full, late = shown("sweep-M"), "2027-01-01T00:00:00+00:00"
+    (run,), sizes = {row.run for row in full}, list(dict.fromkeys(row.case.M for row in full))
+
+    def newer(keep=lambda row: True, **of):
+        kept = filter(keep, full)
+        return [
+            dataclasses.replace(r, run=late, case=dataclasses.replace(r.case, **of)) for r in kept
+        ]
+
+    def runs(found, name="M"):
+        return {row.run for row in sweep.latest_sweep(found, name)}
+
+    assert sizes == sorted(sizes) and len(sizes) == 9
+    for more, expected in (
+        (newer(), late),
+        (newer(lambda row: row.case.M in sizes[:3]), run),
+        (newer(lambda row: row.competitor == "tma"), run),
+        # A run that ended early has most sizes, and newer kernels.
+        (newer(lambda row: row.case.M in sizes[:5]), late),
+        (newer(layout="NN"), run),
+        (newer(dtype="fp16"), run),
     ):
-        assert runs(full + other) == {OLD}
+        assert runs(full + more) == {expected}
+    # Where this sweep crosses another is no run of that one.
+    mine = [dataclasses.replace(r, problem=r.problem | {"class": "M"}) for r in full]
+    assert runs(full, "squares") == {run} and runs(mine, "squares") == set()
     assert runs([dataclasses.replace(row, experiment="suite") for row in full]) == set()
-    sizes = [row.case.K for row in sweep.latest_sweep(full, "K")]
-    assert sizes == sorted(sizes)
 
 
-def test_every_rung_has_a_panel_with_its_twins_and_the_table_a_column_per_size(tmp_path):
-    panels = sweep.panels(made_up("K"))
+def test_every_rung_has_a_panel_with_its_twins_and_the_file_a_line_per_size(tmp_path, shown):
+    every = shown("sweep-M")
+    panels = sweep.panels(every)
     assert list(panels)[:3] == ["tritemm.matmul", "03 tiled", "04 swizzled"]
     assert list(panels["15 cluster"]) == ["cluster", "wgmma_cluster"]
-    untimed = {"us": None, "outcome": "refused", "reason": "because"}
-    lost = [dataclasses.replace(r, **untimed) if r.id == "K 64" and r.competitor == "tma" else r
-            for r in made_up("K", sizes=(64, 8192))]  # fmt: skip
-    lines = sweep.text(lost).splitlines()
-    assert lines[2].split() == ["M", "=", "N", "=", "8192", "64", "8192"]
-    assert any(line.split()[:2] == ["roof", "265"] for line in lines)
-    assert lines[-1] == "08 tma refused: because." and sweep.text([]) == "nothing was measured"
-    path = show.VIEWS["sweep-K"].draw(lost, tmp_path / "new" / "x.png", Selection())
+    found = [r for r in every if r.case.M in (16, 8192)]
+    found = [r for r in found if r.competitor != "tma"] + lost(
+        [r for r in found if r.competitor == "tma"], "M 16"
+    )
+    path = show.VIEWS["sweep-M"].draw(found, tmp_path / "new" / "x.png", Selection())
     with open(path.with_suffix(".csv"), newline="") as file:
         first, last = csv.DictReader(file)
-    assert (first["K"], first["08 tma (TFLOP/s)"], last["roof (TFLOP/s)"]) == ("64", "", "784")
+    assert (first["M"], first["08 tma (TFLOP/s)"]) == ("16", "") != last["08 tma (TFLOP/s)"]
+    assert 600 < float(last["roof (TFLOP/s)"]) < 900
 
 
 # Pictures
 
 
-def raced(experiment, listed, ratio_of):
-    """A row of "auto" and one of cuBLAS for each problem; without a ratio it is refused."""
-    found, rng = [], random.Random(2)
-    for problem in listed:
-        ratio = ratio_of(problem, rng)
-        us = 2e-6 * problem.case.flops + 2
-        same = {"experiment": experiment, "case": problem.case, "title": problem.name}
-        spread = ratio and Quantiles(ratio * 0.99, ratio, ratio * 1.01)
-        own = {"us": flat(us / ratio)} if ratio else {}
-        found.append(row(problem.id, problem.group, spread, **own, **same))
-        found.append(row(problem.id, problem.group, 1.0, REFERENCE, us=flat(us), **same))
-    return found
-
-
-def suite_rows(**planted):
-    """The real suite with made-up ratios, among them planted ones."""
-    ratio = lambda p, rng: planted.get(p.id, min(2.5, math.exp(rng.gauss(0.04, 0.12))))  # noqa: E731
-    return raced("suite", problems.read_suite(), ratio)
-
-
-def roof_rows():
-    shares = {"fp8": 2.0, "int8": 2.0, "tf32": 0.5, "fp32": 0.07, "fp64": 0.07, "fp16": 1.03}
-    return [
-        row(None, "roofs", 1.0, REFERENCE, experiment="roofline", case=case,
-            roof=Roof(762 * shares.get(case.kind, 1.0), 4280.0))
-        for case in roofline.cases()
-    ]  # fmt: skip
-
-
-def layer_rows():
-    planted = {"mixtral-8x7b/router/4": 4.0, "deepseek-v3/kv_b/6": 0.3}
-    walk = lambda p, rng: planted.get(p.id, math.exp(0.1 * math.sin(p.case.M + len(p.name))))  # noqa: E731
-    return raced("serving", serving.problems(), walk)
-
-
-def model_rows():
-    cells = model.cells(model.MODELS, model.CASES, model.MODES, None)
-    ratio = lambda p, rng: rng.gauss(1.02, 0.05)  # noqa: E731
-    return raced("model", [cell.problem for cell in cells], ratio)
-
-
-def chance_rows():
-    return raced(
-        "random", problems.random_problems(200, 1), lambda p, rng: math.exp(rng.gauss(0, 0.2))
-    )
-
-
-PICTURES = {
-    "suite": lambda: suite_rows(R7=None, S1=1.002, R12=0.05),
-    "random": chance_rows,
-    "roofline": lambda: [*roof_rows(), *suite_rows(R12=0.05)],
-    "serving": layer_rows,
-    "model": model_rows,
-    "ladder": synthetic,
-    "sweep-M": lambda: made_up("M"),
-}
-
-
-@pytest.mark.parametrize("name", PICTURES)
-@pytest.mark.parametrize("suffix", ["png", "svg"])
-def test_a_picture_is_drawn_small_and_bears_the_digest_of_its_rows(name, suffix, tmp_path):
-    found, view, path = PICTURES[name](), show.PICTURES[name], tmp_path / f"x.{suffix}"
+@pytest.mark.parametrize(
+    ("name", "suffix"), [*((name, "png") for name in show.PICTURES), ("ladder", "svg")]
+)
+def test_a_picture_is_drawn_small_and_bears_the_digest_of_its_rows(name, suffix, tmp_path, shown):
+    found, view, path = shown(name), show.PICTURES[name], tmp_path / f"x.{suffix}"
     view.draw(found, path, Selection())
     assert figures.drawn_from(path) == view.digest(found)
     data = path.read_bytes()
@@ -292,39 +195,18 @@ def test_a_picture_is_drawn_small_and_bears_the_digest_of_its_rows(name, suffix,
         assert data.startswith(b"\x89PNG") and 10_000 < len(data) < 400_000
     else:
         assert b"<dc:date>" not in data
-    nothing = {"us": None, "ratio": None, "outcome": "refused"}
     with pytest.raises(ValueError, match="no measured row"):
-        view.draw([dataclasses.replace(r, **nothing) for r in found], path, Selection())
+        view.draw(lost(found), path, Selection())
 
 
-def test_the_digest_is_of_every_field_the_order_and_the_drawing(tmp_path):
-    found = suite_rows()
+def test_the_digest_is_of_every_field_the_order_and_the_drawing(tmp_path, shown):
+    found = shown("suite")
     changed = [*found[:-1], dataclasses.replace(found[-1], sm_mhz=1411.0)]
     every = {figures.digest(other, "x 1") for other in (found, changed, found[::-1], found[:-1])}
-    assert len(every | {figures.digest(found, "x 2"), figures.digest(suite_rows(), "x 1")}) == 5
+    assert len(every | {figures.digest(found, "x 2"), figures.digest(list(found), "x 1")}) == 5
     (tmp_path / "bare.png").write_bytes(b"\x89PNG")
     assert figures.drawn_from(tmp_path / "bare.png") is None
     assert figures.drawn_from(tmp_path / "none.png") is None
-
-
-def test_each_problem_has_one_row_and_what_could_not_run_has_cublas_one():
-    found = [r for r in suite_rows() if (r.id, r.competitor) != ("M1", "auto")]
-    failed = {"us": None, "ratio": None, "outcome": "failed", "reason": "out of memory"}
-    found = [dataclasses.replace(r, **failed) if r.id == "M1" else r for r in found]
-    own = {r.id: r for r in figures.shown(found)}
-    assert list(own) == [p.id for p in problems.read_suite()] and own["M1"].competitor == REFERENCE
-    # An interrupted race may have cuBLAS's time alone: that is no result of anything else.
-    alone = [r for r in found if r.id != "S1" or r.competitor == REFERENCE]
-    assert "S1" not in {r.id for r in figures.shown(alone)}
-    tma = [dataclasses.replace(r, competitor="tma") for r in found if r.competitor == "auto"]
-    assert {r.competitor for r in figures.shown([*found, *tma], "tma")} == {"tma", REFERENCE}
-    assert figures.called(tma) == "tritemm.matmul, kernel='tma'"
-
-
-def test_verdicts_are_those_of_the_table():
-    results = {r.id: r for r in tables.against_cublas(suite_rows(S1=1.002, R12=0.05, R1=2.5))}
-    verdicts = [suite.verdict(results[key]) for key in ("R1", "S1", "R12")]
-    assert verdicts == [suite.WIN, suite.TIE, suite.LOSS]
 
 
 @pytest.mark.parametrize("values", [[1.0], [0.6, 1.8], [0.05, 3.0]])
@@ -335,20 +217,22 @@ def test_an_axis_of_ratios_shows_all_of_them_one_and_a_few_ticks(values):
     assert 1.0 in axes.get_xticks() and 3 <= len(axes.get_xticks()) <= 14
 
 
-def test_roofs_are_of_each_type_at_its_own_clock_and_the_furthest_below_come_first():
-    below = [r for r in suite_rows(R12=0.05) if r.competitor == "auto"]
-    found = roofline.roofs_of(roof_rows(), below)
-    assert roofline.alike(found) == [["fp8", "int8"], ["fp16", "bf16"], ["tf32"]]
+def test_roofs_are_of_each_type_at_its_own_clock_and_the_furthest_below_come_first(shown):
+    every = shown("roofline")
+    below = [r for r in every if r.experiment == "suite" and r.competitor == "auto" and r.us]
+    found = roofline.roofs_of([r for r in every if r.experiment == "roofline"], below)
+    assert roofline.alike(found) == [["int8"], ["bf16", "fp16"], ["tf32"]]
     # A type that `roofline` did not measure has the roof of the suite's own run.
-    assert roofline.roofs_of([], below)["bf16"] == Roof(700.0, 4000.0)
+    (first, *_) = (r for r in below if r.case.kind == "bf16")
+    assert roofline.roofs_of([], below)["bf16"] == first.roof != found["bf16"]
     shares = [roofline.share(r, found) for r in roofline.furthest(below, found)]
     assert shares == sorted(shares) and len(shares) == len(below)
 
 
-def test_no_two_labels_of_layers_lie_on_one_another_and_none_is_cut_off():
+def test_no_two_labels_of_layers_lie_on_one_another_and_none_is_cut_off(shown):
     from matplotlib.text import Text
 
-    figure = serving.plot_serving(layer_rows())
+    figure = serving.plot_serving(shown("serving"))
     figure.draw_without_rendering()
     assert len({axes.get_ylim() for axes in figure.axes}) == 1
     texts = [text for axes in figure.axes for text in axes.texts]
@@ -359,10 +243,16 @@ def test_no_two_labels_of_layers_lie_on_one_another_and_none_is_cut_off():
         assert figure.bbox.x0 <= own.x0 and own.x1 <= figure.bbox.x1
 
 
-def test_table_and_plot_read_recorded_rows(tmp_path, capsys):
-    path, picture = tmp_path / "x.jsonl", tmp_path / "ladder.png"
-    rows.append(path, synthetic())
+def test_table_and_plot_read_recorded_rows(tmp_path, capsys, shown):
+    path, picture, found = tmp_path / "x.jsonl", tmp_path / "ladder.png", shown("ladder")
+    rows.append(path, found)
     assert __main__.main(["table", "--results", str(path)]) == 0
-    assert capsys.readouterr().out.startswith(tables.markdown([rungs.one_ladder(synthetic())]))
+    assert capsys.readouterr().out.startswith(tables.markdown([rungs.one_ladder(found)]))
     assert __main__.main(["plot", "--results", str(path), "--out", str(picture)]) == 0
-    assert figures.drawn_from(picture) == show.VIEWS["ladder"].digest(synthetic())
+    assert figures.drawn_from(picture) == show.VIEWS["ladder"].digest(found)
+
+
+def test_without_matplotlib_nothing_is_drawn(monkeypatch, capsys):
+    monkeypatch.setattr(figures.importlib.util, "find_spec", lambda name: None)
+    assert __main__.main(["plot"]) == 2
+    assert "atplotlib is missing: pip install matplotlib\n" in capsys.readouterr().err

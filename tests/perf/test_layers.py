@@ -12,7 +12,7 @@ from perf import bench, race, tables, ways
 from perf.calls import OURS
 from perf.case import Case
 from perf.engine import Competitor
-from perf.experiments import linear, serving, show
+from perf.experiments import serving, show
 from perf.rows import NULL, REFERENCE
 from perf.stats import geomean
 from perf.views import Selection
@@ -167,7 +167,7 @@ def test_losses_to_the_best_of_torch_are_printed_like_wins():
         ]
 
     found = [*made("A", 1.1), *made("B", 0.9), *made("C", 1.004, null=1.005)]
-    text = linear.text(found)
+    text = race.text(found)
     assert "wins (1): A 1.100" in text and "losses (1): B 0.900" in text
     assert "1.004 (1.004-1.004), a tie" in text
     last = next(line for line in text.splitlines() if line.startswith("all ")).split()
@@ -318,38 +318,17 @@ def some(more=()):
 
 
 def test_every_layer_has_a_line_all_have_one_and_peers_have_columns():
-    qkv, o, router, every = serving.layers_table(some()).body
-    first = ("Llama-3-8B", "qkv", "6144 x 4096", "3")
-    mean, least = f"{geomean([1.21, 0.9, 0.98]):.3f}", "0.900 (M = 48)"
-    assert qkv == (*first, mean, least, "2 of 3, 67 %")
-    assert o[3:] == ("1", "1.100", "1.100 (M = 16)", "1 of 1, 100 %")
-    assert router[3:] == ("2 of 3", f"{geomean([0.97, 1.5]):.3f}", "0.970 (M = 2)", "1 of 2, 50 %")
-    assert (every[3], *every[5:]) == ("6 of 7", "0.900 (llama-3-8b/qkv/48)", "4 of 6, 67 %")
+    alone = serving.layers_table(some())
+    qkv, _, router, every = alone.body
+    mean = f"{geomean([1.21, 0.9, 0.98]):.3f}"
+    assert qkv[2:] == ("6144 x 4096", "3", mean, "0.900 (M = 48)", "2 of 3, 67 %")
+    assert router[3] == "2 of 3" and every[3] == "6 of 7"
     beside = serving.layers_table(some({0: 1.1, 1: 0.8}.items()))
-    assert beside.head[-3:] == ("with peers", "x best peer", "least")
+    assert beside.head == (*alone.head, "with peers", "x best peer", "least")
     assert beside.body[0][-3:] == ("2", f"{geomean([1.1, 0.8]):.3f}", "0.800 (M = 48)")
     assert beside.body[1][-3:] == ("0", "", "") and beside.body[0][:-3] == qkv
 
 
-def test_the_headline_says_how_many_are_slower_and_names_the_worst():
-    mean = geomean([1.21, 0.9, 0.98, 1.1, 0.97, 1.5])
-    assert serving.sentence(some()) == (
-        "On 6 linear layers of models that people serve, with 1 to 4096 rows, it runs at "
-        f"{mean:.2f}x: 2 of them are below 0.98x, the worst at 0.90x (48 x 6144 x 4096)."
-    )
-    assert serving.sentence([]) == ""
-
-
-def test_the_worst_are_named_and_the_page_has_its_place_with_and_without_rows():
-    text = serving.text(some())
-    lines = text.splitlines()
-    begin = next(i for i, line in enumerate(lines) if line.startswith("the worst"))
-    worst = [line.split()[0] for line in lines[begin + 1 : begin + 6]]
-    assert worst[:2] == ["llama-3-8b/qkv/48", "deepseek-v3/router/2"] and lines[begin + 6] == ""
-    assert all(word in lines[begin + 1] for word in ("split_k", "21.0", "31.0", "0.900"))
-    assert "deepseek-v3/router/8 refused: not implemented." in text
-    assert "farthest from 1 1.0100 (llama-3-8b/qkv/48)" in text
-    assert serving.text([]) == "nothing was measured"
+def test_without_rows_there_is_no_sentence_and_the_page_says_so():
+    assert serving.sentence([]) == "" and serving.text([]) == "nothing was measured"
     assert generate.pictured("serving", "Layers", []) == "Not yet measured."
-    told = generate.pictured("serving", "Layers", some())
-    assert "| Llama-3-8B | qkv |" in told and told.endswith("![Layers](figures/serving.png)")

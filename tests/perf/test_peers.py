@@ -1,4 +1,4 @@
-"""The peers: cuBLASLt's list through an nvmath that does just what it is told; quack."""
+"""The peer, cuBLASLt's list, through an nvmath that does just what it is told."""
 
 import sys
 import types
@@ -13,7 +13,7 @@ from tests.perf.fakes import FakeBench
 
 pytestmark = [pytest.mark.host, pytest.mark.once]
 
-LT, QUACK = "cublaslt", "quack"
+LT = "cublaslt"
 CASE = Case(24, 16, 40, "NT")
 
 
@@ -83,19 +83,11 @@ def library(monkeypatch):
     monkeypatch.setattr(peers, "Quick", FakeQuick)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
     monkeypatch.setattr(FakeQuick, "made", 0)
-    monkeypatch.setitem(sys.modules, "quack", None)
     return found
 
 
-def quack_is(monkeypatch, gemm):
-    package, interface = types.ModuleType("quack"), types.ModuleType("quack.gemm_interface")
-    package.__version__, interface.gemm = "0.6.5", gemm
-    monkeypatch.setitem(sys.modules, "quack", package)
-    monkeypatch.setitem(sys.modules, "quack.gemm_interface", interface)
-
-
-def field(case, *words):
-    return peers.peers(case, operands.operands(case, "cpu"), words)
+def asked(case):
+    return peers.cublaslt(case, operands.operands(case, "cpu"))
 
 
 def admitted(competitor, case=CASE):
@@ -107,7 +99,7 @@ def admitted(competitor, case=CASE):
     Case(8, 16, 24, "TT", "fp32"), Case(1, 16, 24, "NT", "fp32", precision="tf32"),
 ], ids=str)  # fmt: skip
 def test_the_fastest_of_the_list_is_kept_and_races(library, case):
-    (lt,) = field(case, "lt")
+    lt = asked(case)
     assert (lt.name, lt.refusal, lt.fault, lt.rung, lt.ladder) == (LT, None, None, None, None)
     assert lt.config == {"algorithm": 1, "us": [3.0, 1.0, 2.0]}
     library.launched.clear()
@@ -131,7 +123,7 @@ def test_algorithms_that_fail_are_wrong_or_were_timed_on_others_operands_are_tol
     library.broken, library.wrong = fault.get("broken", ()), fault.get("wrong")
     a, b, c = operands.operands(CASE, "cpu")
     given = (a.mT.contiguous().mT, b, c) if "turned" in fault else (a, b, c)
-    entrant = admitted(*peers.peers(CASE, given, ["lt"]))
+    entrant = admitted(peers.cublaslt(CASE, given))
     assert (entrant.outcome, entrant.loop) == (outcome, None) and reason in entrant.reason
 
 
@@ -139,7 +131,7 @@ def test_an_algorithm_that_cant_run_is_left_out_and_another_geometry_has_its_own
     """A bench estimates by a strip of A's rows: nothing may be written below it."""
     library.broken = (1,)
     a, b, c = operands.operands(CASE, "cpu")
-    (lt,) = peers.peers(CASE, (a, b, c), ["lt"])
+    lt = peers.cublaslt(CASE, (a, b, c))
     assert lt.config == {"algorithm": 2, "us": [3.0, None, 1.0]}
     c.fill_(99)
     library.launched.clear()
@@ -160,57 +152,25 @@ def test_a_plan_is_of_shapes_strides_and_alignments():
 
 
 @pytest.mark.parametrize(
-    ("word", "case", "reason"),
+    ("case", "reason"),
     [
-        ("lt", Case(8, 8, 8, "NT", "int8", "int32"), "not for int8"),
-        ("lt", Case(8, 8, 8, "NT", "fp16", "fp16"), "not in fp16"),
-        ("lt", Case(8, 8, 8, "NT", "fp32", precision="tf32x3"), "cuBLASLt has no tf32x3"),
-        ("lt", Case(8, 8, 8, "NT", "bf16", ending="bias"), "products alone"),
-        ("lt", Case(8, 8, 8, "NT", "bf16", out_dtype="fp16"), "operands' type or fp32"),
-        ("quack", Case(8, 8, 8, "NT", "fp32", precision="tf32"), "not for fp32"),
-        ("quack", Case(8, 20, 8, "NT"), "rows of whole 16 bytes"),  # of C
-        ("quack", Case(8, 8, 12, "NT"), "rows of whole 16 bytes"),  # of A and B
-        ("quack", Case(12, 8, 8, "TN"), "rows of whole 16 bytes"),  # of A
-        ("quack", CASE, "pip install quack-kernels"),
+        (Case(8, 8, 8, "NT", "int8", "int32"), "not for int8"),
+        (Case(8, 8, 8, "NT", "fp16", "fp16"), "not in fp16"),
+        (Case(8, 8, 8, "NT", "fp32", precision="tf32x3"), "cuBLASLt has no tf32x3"),
+        (Case(8, 8, 8, "NT", "bf16", ending="bias"), "products alone"),
+        (Case(8, 8, 8, "NT", "bf16", out_dtype="fp16"), "operands' type or fp32"),
     ],
 )
-def test_what_a_peer_is_not_asked_for_is_refused(library, word, case, reason):
-    (peer,) = field(case, word)
+def test_what_a_peer_is_not_asked_for_is_refused(library, case, reason):
+    peer = asked(case)
     assert reason in peer.refusal and FakeQuick.made == 0
     assert admit(peer, None, Plan()).outcome == "refused"
 
 
+def test_without_nvmath_the_refusal_says_what_to_install(library, monkeypatch):
+    monkeypatch.setitem(sys.modules, "nvmath.linalg.advanced", None)
+    assert asked(CASE).refusal.endswith("pip install '.[peers]'")
+
+
 def test_tensors_on_the_cpu_are_refused():
-    assert field(CASE, "lt")[0].refusal.startswith("the tensors are on the CPU; cublaslt needs")
-
-
-def test_quack_races_in_its_default_config(library, monkeypatch):
-    asked = []
-
-    def gemm(A, B, out=None, tuned=True, **more):
-        asked.append((tuned, *more))
-        return out.copy_(A @ B)
-
-    quack_is(monkeypatch, gemm)
-    _, found = field(CASE, "lt", "quack", "lt")
-    assert FakeQuick.made == 1  # for both
-    assert (found.name, found.config) == (QUACK, {"version": "0.6.5", "tuned": False})
-    assert admitted(found).outcome == "measured" and set(asked) == {(False,)}
-    assert field(Case(9, 8, 16, "NT"), "quack")[0].refusal is None  # any number of rows
-
-
-@pytest.mark.parametrize(
-    ("gemm", "outcome", "reason"),
-    [
-        (lambda A, B, out, tuned: out.copy_(A @ B)[3:].fill_(0), "wrong", "it is off by"),
-        (lambda A, B, out, tuned: 1 // 0, "failed", "ZeroDivisionError"),
-        # Integers may lie in C already; poison may not.
-        (lambda A, B, out, tuned: None, "wrong", "on small integers it is off by nan"),
-    ],
-)
-def test_a_quack_that_is_wrong_fails_or_writes_nothing_is_told(
-    library, monkeypatch, gemm, outcome, reason
-):
-    quack_is(monkeypatch, gemm)
-    entrant = admitted(*field(CASE, "quack"))
-    assert entrant.outcome == outcome and reason in entrant.reason
+    assert asked(CASE).refusal.startswith("the tensors are on the CPU; cublaslt needs")

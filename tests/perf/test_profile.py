@@ -1,4 +1,4 @@
-"""`python -m perf profile`: what ncu and Proton print, and how they are called, without a GPU."""
+"""`python -m perf profile`: what ncu prints, and how it is called, without a GPU."""
 
 import contextlib
 import dataclasses
@@ -6,7 +6,6 @@ import functools
 import json
 import stat
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -147,19 +146,7 @@ CRASH = "==PROF== Connected\nTraceback\nValueError: odd\n==ERROR== The applicati
     ],
 )
 def test_refusals_of_ncu_are_sentences(text, words):
-    said = profile.reason(text)
-    assert words in said and "--tool proton" in said
-
-
-def test_proton_times_are_those_of_the_leaves():
-    def node(name, nanoseconds=None, children=()):
-        values = {} if nanoseconds is None else {"time (ns)": nanoseconds, "count": 1}
-        return {"frame": {"name": name}, "metrics": values, "children": list(children)}
-
-    scope = node("scope", 9, [node("split_k_kernel", 200_500), node("reduce_kernel", 3000)])
-    tree = [node("ROOT", 0, [scope, node("gemm", 1000), node("idle", 0)]), {"CUDA": {"0": {}}}]
-    want = [("split_k_kernel", 200.5), ("reduce_kernel", 3.0), ("gemm", 1.0)]
-    assert profile.proton_kernels(tree) == want
+    assert words in profile.reason(text)
 
 
 parsed = functools.partial(parsed_by, "profile")
@@ -187,19 +174,16 @@ def cpu(monkeypatch):
 
 @pytest.fixture
 def ncu(cpu, tmp_path, monkeypatch):
-    """An `ncu` on the PATH; what it does is Python, given its words and where --log-file and
-    --child point; it keeps the words of its calls."""
+    """An `ncu` on the PATH; what it does is Python, given its words, which it keeps."""
     calls = tmp_path / "calls"
 
     def install(body):
         script = tmp_path / "ncu"
         script.write_text(
             f"#!{sys.executable}\n"
-            "import json, pathlib, sys\n"
+            "import json, sys\n"
             "words = sys.argv[1:]\n"
             f"with open({str(calls)!r}, 'a') as file: file.write(json.dumps(words) + '\\n')\n"
-            "after = lambda name: pathlib.Path(words[words.index(name) + 1])\n"
-            "log, child = after('--log-file'), after('--child')\n"
             f"{body}\n"
         )
         script.chmod(script.stat().st_mode | stat.S_IXUSR)
@@ -210,7 +194,7 @@ def ncu(cpu, tmp_path, monkeypatch):
 
 
 def test_ncu_runs_the_command_again(ncu, capsys):
-    calls = ncu(f"log.write_text({printed()!r})")
+    calls = ncu(f"print({printed()!r})")
     rung = "persistent"
     assert run(rung, "--size", "512x256x128", "--layout", "NN", "--dtype", "fp16") == 0
     (words,) = calls()
@@ -223,17 +207,16 @@ def test_ncu_runs_the_command_again(ncu, capsys):
     assert child[1:5] == ["-m", "perf", "profile", rung]
     again = parsed(*child[4:])
     assert again.size == (512, 256, 128) and again.layout == "NN" and again.child
-    assert (again.dtype, again.accumulate, again.precision) == ("fp16", "fp32", "ieee")
     out = capsys.readouterr().out
     assert out.startswith(f"{rung}, 512 x 256 x 128 NN, fp16, on NVIDIA H200\n")
     assert "duration" in out and "2 kernels in all" in out
 
 
 def test_json_is_one_object(ncu, capsys):
-    ncu(f"print({printed()!r})")  # an ncu that has no log file of its own
+    ncu(f"print({printed()!r})")
     assert run(RUNGS[0].name, "--json", "--size", "64") == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["rung"] == RUNGS[0].name and found["tool"] == "ncu"
+    assert found["rung"] == RUNGS[0].name
     assert found["case"]["M"] == 64 and found["config"]["BLOCK_M"]
     assert [kernel["kernel"] for kernel in found["kernels"]] == list(KERNELS)
     assert found["kernels"][0]["values"]["dram__bytes_read.sum"] == 67108864
@@ -243,21 +226,21 @@ def test_json_is_one_object(ncu, capsys):
 def test_a_missing_counter_costs_another_run(ncu, capsys):
     calls = ncu(
         "if 'dram__bytes_read.sum' in ' '.join(words):\n"
-        "    log.write_text('==ERROR== Failed to find metric dram__bytes_read.sum')\n"
+        "    print('==ERROR== Failed to find metric dram__bytes_read.sum')\n"
         "    sys.exit(1)\n"
-        f"log.write_text({printed(1)!r})"
+        f"print({printed(1)!r})"
     )
     assert run("cublas", "--size", "64") == 0
     assert len(calls()) == 2 and "dram__bytes_op_read.sum" in " ".join(calls()[1])
     assert "no dram__bytes_read.sum; again without" in capsys.readouterr().err
 
 
-SAID = json.dumps({"status": 1, "sentence": "x is wrong: 1 of 9"})
+SAID = "x is wrong: 1 of 9"
 NOTHING = {
     "no permission": ("print('==ERROR== ERR_NVGPUCTRPERM - no'); sys.exit(1)", "cublas", 2,
                       "--cap-add=SYS_ADMIN"),
-    "the child's word": (f"child.write_text({SAID!r}); print('==ERROR== The application')",
-                         "cublas", 1, "x is wrong: 1 of 9\n"),
+    "the child's word": (f"print({SAID!r}); print('==ERROR== The application returned an error')",
+                         "cublas", 2, SAID),
     "a refusal": ("raise SystemExit('not reached')", "wmma_base", 2,
                   "wmma_base, 4096 x 4096 x 4096 NT, bf16: the tensors are on"),
 }  # fmt: skip
@@ -275,9 +258,7 @@ def test_it_says_why_there_is_no_profile(ncu, capsys, name):
 def test_without_ncu(cpu, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert run(RUNGS[0].name) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("ncu was not found: install Nsight Compute")
-    assert "--tool proton" in err
+    assert capsys.readouterr().err.startswith("ncu was not found: install Nsight Compute")
     assert run(RUNGS[0].name, "--ncu", str(tmp_path / "elsewhere")) == 2
     assert f"{tmp_path / 'elsewhere'} was not found" in capsys.readouterr().err
 
@@ -299,7 +280,7 @@ def test_the_type_is_the_first_that_the_rung_takes_and_a_config_has_its_name(cpu
 
 
 def test_the_chosen_config_is_that_of_matmul(ncu, capsys):
-    calls = ncu(f"log.write_text({printed(1)!r})")
+    calls = ncu(f"print({printed(1)!r})")
     size = ("--size", "64x64x4096", "--dtype", "fp16")
     assert run("tma", "--chosen", *size, "--json") == 0
     found = json.loads(capsys.readouterr().out)
@@ -337,51 +318,25 @@ def watched(cpu, monkeypatch):
     return rung
 
 
-def test_the_child_shows_one_warm_launch(watched, tmp_path):
-    seen, report = watched(), tmp_path / "report"
-    assert run("good", "--size", "48x40x32", "--child", str(report)) == 0
+def test_the_child_shows_one_warm_launch(watched):
+    seen = watched()
+    assert run("good", "--size", "48x40x32", "--child") == 0
     assert seen[-3:] == ["begin", "launch", "end"]
     assert seen.index("begin") >= 2 + profile.WARM
-    assert not report.exists()
 
 
-def test_the_child_refuses_a_red_kernel(watched, tmp_path):
-    seen, report = watched(spoil_one), tmp_path / "report"
-    assert run("good", "--size", "48x40x32", "--child", str(report)) == 1
-    assert "begin" not in seen
-    said = json.loads(report.read_text())
-    assert said["status"] == 1
-    assert said["sentence"].startswith("good is wrong: 1 of 1920 elements are wrong")
-
-    def crash(c):
-        raise RuntimeError("no cubin")
-
-    watched(crash)
-    assert run("good", "--size", "48x40x32", "--child", str(report)) == 2
-    said = json.loads(report.read_text())
-    assert said == {"status": 2, "sentence": "good failed: RuntimeError: no cubin"}
+def crash(c):
+    raise RuntimeError("no cubin")
 
 
-def test_proton_times_one_launch(watched, monkeypatch, capsys):
-    import triton.profiler as proton
-
-    seen, started = watched(), []
-
-    def start(name):
-        started.append(Path(name))
-        seen.append("begin")
-        return 3
-
-    def finalize(session):
-        assert session == 3
-        tree = [{"frame": {"name": "k"}, "metrics": {"time (ns)": 4250, "count": 1}}, {"CUDA": {}}]
-        started[-1].with_suffix(".hatchet").write_text(json.dumps(tree))
-
-    monkeypatch.setattr(proton, "start", start)
-    monkeypatch.setattr(proton, "finalize", finalize)
-    assert run("good", "--size", "48x40x32", "--tool", "proton", "--json") == 0
-    assert seen[-2:] == ["begin", "launch"]
-    found = json.loads(capsys.readouterr().out)
-    assert found["kernels"] == [{"kernel": "k", "us": 4.25}]
-    assert run("good", "--size", "48x40x32", "--tool", "proton") == 0
-    assert lines_of(capsys.readouterr().out)["all kernels"] == "4.2 us"
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (spoil_one, "good is wrong: 1 of 1920 elements are wrong"),
+        (crash, "good failed: RuntimeError: no cubin"),
+    ],
+)
+def test_the_child_refuses_a_red_kernel(watched, capsys, spoil, said):
+    seen = watched(spoil)
+    assert run("good", "--size", "48x40x32", "--child") == 2
+    assert "begin" not in seen and said in capsys.readouterr().err

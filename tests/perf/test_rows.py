@@ -25,7 +25,6 @@ from tests.perf.fakes import (
     measure,
     row,
     spoil_one,
-    synthetic,
 )
 from tritemm.rungs import RUNGS
 
@@ -90,15 +89,6 @@ def test_a_torn_last_line_is_warned_of_and_swallows_nothing(recorded, tmp_path):
         assert rows.read(path) == [recorded[0], *recorded[2:]]
 
 
-def test_what_was_written_of_a_torn_compressed_file_is_read(recorded, tmp_path):
-    path, found = tmp_path / "x.jsonl.gz", rows.recorded()[:300]
-    rows.append(path, found)
-    path.write_bytes(path.read_bytes()[:-2000])
-    with pytest.warns(UserWarning, match="left out"):
-        read = rows.read(path)
-    assert 100 < len(read) < 300 and read == found[: len(read)]
-
-
 def test_rows_of_another_schema_or_without_a_heading_are_warned_of(recorded, tmp_path):
     path = tmp_path / "x.jsonl"
     head, race = rows.lines(recorded)
@@ -160,7 +150,8 @@ def test_a_partial_run_does_not_displace_a_full_one():
         (burst, {}, ROWS),
         (burst, {"mode": "burst"}, burst),
     ):
-        assert select.latest_run([*ROWS, *more], "suite", **{"enough": 4} | chosen) == shown
+        asked = {"enough": 4, "competitor": "auto"} | chosen
+        assert select.latest_run([*ROWS, *more], "suite", **asked) == shown
     every = [*later, *ROWS, *dated(ROWS[:2], LATER)]
     assert select.full_runs(every, "suite", "auto", 4) == [*ROWS, *later]
 
@@ -174,18 +165,19 @@ def test_each_problems_newest_race_is_shown_whichever_run_it_was_of():
     assert len(select.newest_races([*ROWS, *few], "suite", ["of another file"])) == len(ROWS)
 
 
-def test_the_newest_run_with_a_time_in_every_mode_is_shown():
+def test_a_run_of_fewer_competitors_or_modes_does_not_displace_a_fuller_one():
     old, new, torn = (
-        [row(m, "c", 1.0, run=run, experiment="host", mode=m) for m in modes]
-        for run, modes in ((OLD, "ab"), (NEW, "ab"), (LATER, "a"))
+        [row(None, "c", 1.0, name, run=run, mode=m) for m in modes for name in names]
+        for run, modes, names in ((OLD, "ab", "xyz"), (NEW, "ab", "xy"), (LATER, "a", "xyz"))
     )
-    assert select.newest_of_all([*new, *old, *torn], "host", ["a", "b"]) == new
-    assert select.newest_of_all(torn, "host", ["a", "b"]) == []
+    shown = lambda **share: select.latest_run([*new, *old, *torn], "suite", mode=None, **share)  # noqa: E731
+    assert shown() == old and shown(share=0.6) == new and shown(share=0.5) == torn
 
 
 def test_what_was_not_measured_is_not_chosen_and_views_show_the_kernel_asked_for():
     assert all(view.chosen([], Selection()) == [] for view in show.VIEWS.values())
     tma = dated([r for r in ROWS if r.competitor == "auto"], competitor="tma")
+    assert figures.called(tma) == "tritemm.matmul, kernel='tma'"
     known = [*ROWS, *tma, *dated(ROWS[1::2])]
     for name, selection in itertools.product(("suite", "problems"), ("auto", "tma")):
         view, asked = show.VIEWS[name], Selection(competitor=selection)
@@ -219,22 +211,22 @@ def test_losses_are_printed_like_wins_and_refusals_are_named():
     assert suite.text([]) == "nothing was measured"
 
 
-def test_the_ladders_table_names_ties_twins_and_refusals():
-    found = synthetic()
+@pytest.fixture(scope="module")
+def ladder():
+    return select.latest_ladder(rows.recorded())
+
+
+def test_the_ladders_table_names_ties_twins_and_refusals(ladder):
+    red = {"us": None, "outcome": "wrong", "reason": "7 of 9 elements are wrong"}
+    alone = dataclasses.replace(ladder[4], below=ladder[2].competitor)
+    found = [*ladder[:3], dataclasses.replace(ladder[3], **red), alone, *ladder[5:]]
     lines = tables.markdown([rungs.one_ladder(found)]).splitlines()
     assert len(lines) == 2 + len(found) and {line.count("|") for line in lines} == {6}
     assert f"| {RUNGS[0].number:02d} {RUNGS[0].name} |" in lines[2] and "wrong: 7 of 9" in lines[5]
-    assert lines[4].endswith("| 1.10 |") and lines[6].endswith(f"| 1.10 ({RUNGS[2].name}) |")
-    assert lines[-1].startswith("| cuBLAS | 212")
-    caption = tables.caption(found)
-    assert all(word in caption for word in ("4096 x 4096 x 4096 NT, bf16", "H200", "aaaaaaa"))
-    text = rungs.text(found)
-    assert text.startswith("4096 x 4096 x 4096 NT, bf16 on NVIDIA H200, sustained, 30 rounds")
-    assert ", a tie" in text
-    twin = dataclasses.replace(
-        found[2], ladder=CUDA, versus={"x": rows.Quantiles(0.99, 1.001, 1.01)}
-    )
-    assert "x 1.00 (tie)" in rungs.text([twin])
+    assert lines[6].endswith(f" ({RUNGS[2].name}) |") and lines[-1].startswith("| cuBLAS | ")
+    assert rungs.text(found).startswith("4096 x 4096 x 4096 NT, bf16, sustained. NVIDIA H200")
+    versus = {"x": rows.Quantiles(0.99, 1.001, 1.01)}
+    assert "x 1.00 (tie)" in rungs.text([dataclasses.replace(found[2], ladder=CUDA, versus=versus)])
     assert slug("NVIDIA H200") == "nvidia-h200"
 
 
@@ -288,19 +280,20 @@ def test_other_code_is_another_hash_and_words_and_other_files_are_not(folder, na
     assert (hashed(folder) != before) is differs
 
 
-def test_captions_say_what_is_known_of_the_kernels(monkeypatch):
+def test_captions_say_what_is_known_of_the_kernels(ladder, monkeypatch):
     """Rows of these kernels, then of one that has changed, then from before rows had a hash."""
     found = sources.hashes()
     assert {ladder for ladder, _ in found} == {TRITON, CUDA}
     assert len(set(found.values())) == len(found)
-    fresh = [dataclasses.replace(row, code=sources.hash_of(row)) for row in synthetic()]
+    fresh = [dataclasses.replace(row, code=sources.hash_of(row)) for row in ladder]
     assert fresh[-1].code is None and sources.note(fresh) == ""  # cuBLAS's
-    assert tables.origin(fresh).endswith(", 2026-01-02")
+    assert tables.origin(fresh).endswith(f", {fresh[0].time[:10]}")
     before = figures.digest(fresh, "x")
     one = [dataclasses.replace(r, code="other" if r.number == 3 else r.code) for r in fresh]
     assert sources.note(one) == "; the kernels have changed since"
     assert sources.note([r for r in one if r.number != 3]) == ""
-    assert sources.note(synthetic()) == "; the kernels may have changed since"
+    old = [dataclasses.replace(row, code=None) for row in ladder]
+    assert sources.note(old) == "; the kernels may have changed since"
     # Python's time of a call, and what was not timed, depend on no kernel.
     assert sources.note([dataclasses.replace(r, mode="host eager") for r in one]) == ""
     assert sources.note([dataclasses.replace(r, us=None) for r in one]) == ""
