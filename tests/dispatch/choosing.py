@@ -8,7 +8,7 @@ import torch
 
 from tritemm import dispatch
 from tritemm.arch.descriptors import tma_why_not
-from tritemm.dispatch import candidates, explain, invariant, selection
+from tritemm.dispatch import candidates, explain, selection
 from tritemm.dispatch.cost_model import constants, model
 from tritemm.problem import GATED, Device, Problem, stored
 from tritemm.rungs import RUNGS, find
@@ -100,6 +100,6 @@ def known_rung(kernel, **fields):
 
 def put_rungs(monkeypatch, rungs):
     """Make `rungs` the ladder that is chosen from."""
-    for module in (candidates, explain, invariant, selection):
+    for module in (candidates, explain, selection):
         monkeypatch.setattr(module, "RUNGS", tuple(rungs))
     dispatch.forget()

@@ -28,8 +28,8 @@ from tritemm import dispatch
 from tritemm.__main__ import main
 from tritemm.arch import questions
 from tritemm.arch.pointers import is_wgmma
-from tritemm.dispatch import invariant
-from tritemm.dispatch.cost_model.kind import kind_of
+from tritemm.dispatch import candidates
+from tritemm.dispatch.cost_model.columns import kind_of
 from tritemm.dispatch.request import Request, for_gradients
 from tritemm.problem import ACCUMULATE, INTERPRETED, Problem, kept
 from tritemm.problem.config import Config, config_of
@@ -561,15 +561,9 @@ class TestBatchInvariant:
             assert choice.config.BLOCK_N <= 64
             assert choice.predicted < 1.4 * dispatch.choose(asked).predicted
 
-    def test_operands_stay_where_they_are_if_that_is_asked(self, monkeypatch):
-        asked = problem(16, 28672, 4096)
-        rungs = invariant.able(RUNGS)
-        assert any(group.swap for group in invariant.groups(asked, rungs, 1))
-        monkeypatch.setattr(invariant, "SWAPPED_ALIKE", False)
-        assert not any(group.swap for group in invariant.groups(asked, rungs, 1))
-        dispatch.forget()
-        assert not dispatch.choose(asked, "auto/batch_invariant").config.SWAP
-        dispatch.forget()
+    def test_operands_are_swapped(self):
+        groups = candidates.in_one_order(problem(16, 28672, 4096), candidates.able(RUNGS), 1)
+        assert any(group.swap for group in groups)
 
     @pytest.mark.parametrize(
         ("M", "N", "K", "layout"), [(1, 6144, 4096, "NT"), (33, 4093, 777, "NN")]
@@ -577,7 +571,7 @@ class TestBatchInvariant:
     def test_each_candidate_can_be_asked_for(self, M, N, K, layout):
         asked = problem(M, N, K, layout)
         count = 0
-        for group in invariant.groups(asked, invariant.able(RUNGS), 1):
+        for group in candidates.in_one_order(asked, candidates.able(RUNGS), 1):
             for config in map(group.whole, group.configs):
                 word = str(Request(group.kernel.name, config))
                 choice = dispatch.choose(asked, word)

@@ -260,7 +260,7 @@ def _wrong_of(kernel: Kernel, problem: Problem, config: Config, a, b, out) -> st
     rows = torch.arange(0, problem.M, min(_ROW_STEP, problem.M), device=out.device)
     rows = torch.cat((rows, rows.new_tensor([problem.M - 1])))
     a, out = a.index_select(-2, rows), out.index_select(-2, rows)
-    gated = problem.epilogue.gated
+    gated = problem.epilogue.per_column > 1
     then = EpilogueInputs(activation=problem.epilogue.activation) if gated else None
     for begin in range(0, out.shape[-1], _COLUMNS):
         part = slice(begin, begin + _COLUMNS)

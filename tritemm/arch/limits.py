@@ -27,7 +27,7 @@ PLAIN_ONLY = Constraint(
 #: A rung whose epilogue finishes each column of the product by itself.
 SINGLE_COLUMNS = Constraint(
     "this rung finishes columns one by one, and {p.epilogue.activation} takes pairs",
-    lambda p: not p.epilogue.gated,
+    lambda p: p.epilogue.per_column == 1,
 )
 #: A kernel that counts the steps of K of all parts.
 COUNTED_K = Constraint(

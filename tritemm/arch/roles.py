@@ -60,7 +60,7 @@ class Facts(NamedTuple):
     b_major: str
     c_by_tma: bool  # TMA stores C
     a_registers: bool  # WGMMA takes A from registers
-    gated: bool
+    per_column: int  # `EpilogueSpec`
     symmetric: bool
 
 
@@ -68,7 +68,7 @@ class Facts(NamedTuple):
 def facts(problem: Problem) -> Facts:
     return Facts(
         problem.device.shared, problem.itemsize, problem.c.dtype.itemsize, major_of(problem.b),
-        by_tma(c_major(problem)), from_registers(problem), problem.epilogue.gated,
+        by_tma(c_major(problem)), from_registers(problem), problem.epilogue.per_column,
         problem.epilogue.symmetric,
     )  # fmt: skip
 
@@ -207,8 +207,8 @@ class RoleTile(Tile):
             A_MAJOR=boxes.a.major, B_MAJOR=boxes.b.major, C_MAJOR=self.c_major,
             BATCHED=p.batch > 1, WIDE=p.wide, TYPE=TYPES[p.a.dtype], BUFFERS=self.buffers,
             SHARED=self.shared, TOGETHER=self.together, PARTS=c.PARTS, PLAIN=_is_plain(p),
-            TRIANGULAR=after.symmetric, LINES=_in_lines(p), BIAS=after.along, GATED=after.gated,
-            ACTIVATION=GATED.get(after.activation, after.activation),
+            TRIANGULAR=after.symmetric, LINES=_in_lines(p), BIAS=after.along,
+            GATED=after.per_column > 1, ACTIVATION=GATED.get(after.activation, after.activation),
         )  # fmt: skip
 
 

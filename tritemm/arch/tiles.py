@@ -42,36 +42,36 @@ _TF32_ALONG_K = Constraint(
     "b is not stored along K, as WGMMA reads tf32",
     lambda p: p.b.layout in ("T", "-") or line_refusal("b", p.b, "T") is None,
 )
-#: Gated products, whose halves TMA loads. Those of swapped operands are rows. Where B is stored by
-#: rows, the second half begins in the middle of a row, and has to begin on 16 bytes: else the
-#: launch is an illegal instruction (H200).
-_GATED = (
+#: Products of pairs of columns, whose halves TMA loads. Those of swapped operands are rows. Where B
+#: is stored by rows, the second half begins in the middle of a row, and has to begin on 16 bytes:
+#: else the launch is an illegal instruction (H200).
+_PAIRS = (
     Constraint(
         "{p.epilogue.activation} takes pairs of columns, and here they are rows",
-        lambda p: not p.epilogue.gated or p.epilogue.along == "n",
+        lambda p: p.epilogue.per_column == 1 or p.epilogue.along == "n",
     ),
     Constraint(
         "the second half of b begins {p.c.cols} elements into a row, which is no multiple of 16 "
         "bytes; store b by columns, as the weight of a linear layer",
         lambda p: (
-            not (
-                p.epilogue.gated and major_of(p.b) == "N" and p.c.cols * p.itemsize % sm90.TMA_BYTES
-            )
+            p.epilogue.per_column == 1
+            or major_of(p.b) == "T"
+            or p.c.cols * p.itemsize % sm90.TMA_BYTES == 0
         ),
     ),
 )
 
 
-#: What the rungs need that take gated products.
-NEEDS_GATED = (*_GATED, sixteen_bits)
+#: What the rungs need that take pairs.
+NEEDS_GATED = (*_PAIRS, sixteen_bits)
 #: Of tf32, which WGMMA reads in shared memory along K alone; it takes an A that is stored otherwise
 #: from registers (`fragments`).
-NEEDS_TF32 = (_TF32_ALONG_K, *_GATED, NO_INTERPRETER, HAS_WGMMA, IN_FP32, readable, counted)
+NEEDS_TF32 = (_TF32_ALONG_K, *_PAIRS, NO_INTERPRETER, HAS_WGMMA, IN_FP32, readable, counted)
 
 
 @kept
 def gated_or_tf32(problem: Problem) -> str | None:
-    """The constraint of the rungs that take gated products, and tf32."""
+    """The constraint of the rungs that take pairs, and tf32."""
     tf32 = problem.a.dtype == torch.float32 and problem.precision == "tf32"
     return refusal(NEEDS_TF32 if tf32 else NEEDS_GATED, problem)
 
@@ -84,18 +84,18 @@ def spares_a_copy(problem: Problem) -> bool:
     return gated_or_tf32(problem.transposed()) is None
 
 
-#: A gated product's halves of a tile of B, the gate's and the other: TMA fills a stage by halves,
-#: and WGMMA reads it whole. Stored along K, its columns must follow one another, each a line of 128
-#: bytes, in groups of 8; stored along N, a half must be whole lines.
+#: The two halves of a tile of B whose columns make pairs, the gate's and the other: TMA fills a
+#: stage by halves, and WGMMA reads it whole. Stored along K, its columns must follow one another,
+#: each a line of 128 bytes, in groups of 8; stored along N, a half must be whole lines.
 HALVES = (
     Constraint(
         "BLOCK_K is {t.c.BLOCK_K}; of a gated product {t.depths[0]} is possible",
-        lambda t: not (t.facts.gated and t.facts.b_major == "T") or t.depths[0] == t.c.BLOCK_K,
+        lambda t: t.facts.per_column == 1 or t.facts.b_major == "N" or t.depths[0] == t.c.BLOCK_K,
     ),
     Constraint(
         "BLOCK_N is {t.c.BLOCK_N}, of which {t.odd_halves[0]} are no two halves, the gate's and "
         "the other, of {t.half_step} columns or a multiple",
-        lambda t: not (t.facts.gated and t.odd_halves),
+        lambda t: t.facts.per_column == 1 or not t.odd_halves,
     ),
 )
 ACCUMULATORS = Constraint(
@@ -166,7 +166,7 @@ class PowerTile(RoleTile):
         self.least_columns = least_columns(p)
         #: The powers of two that make up the columns; the second may be 0.
         self.halves = _first_half(c.BLOCK_N), c.BLOCK_N - _first_half(c.BLOCK_N)
-        #: Columns whose multiples are a gated product's halves of those.
+        #: Columns whose multiples are the halves of those, of pairs.
         by_rows = known.b_major == "N"
         self.half_step = sm90.LINE_BYTES // known.size if by_rows else sm90.COLUMN_STEP
         self.odd_halves = [half for half in self.halves if half % (2 * self.half_step)]
@@ -190,7 +190,7 @@ class PowerTile(RoleTile):
         room = known.shared - sm90.RESERVE - stages
         pieces = known.symmetric or not known.c_by_tma
         most = self.limit() or (POINTER_COLUMNS if pieces else self.c.BLOCK_N)
-        columns = min(half for half in self.halves if half) // (1 + known.gated)
+        columns = min(half for half in self.halves if half) // known.per_column
         columns = min(columns, most)
         while columns >= sm90.COLUMN_STEP:
             element = known.element * (1 + known.symmetric)  # a piece and its mirror
@@ -269,8 +269,8 @@ class Split(Cooperative):
 def _boxes(
     problem: Problem, config: Config, rows: int, halves: Sequence[int], columns: int
 ) -> Boxes:
-    """Boxes of A, both halves of B, and C; gated products' are half as wide."""
-    first, second = (half // (1 + problem.epilogue.gated) for half in halves)
+    """Boxes of A, both halves of B, and C; of pairs, half as wide."""
+    first, second = (half // problem.epilogue.per_column for half in halves)
     return Boxes(
         Box.of(problem, problem.a, rows, config.BLOCK_K),
         Box.of(problem, problem.b, config.BLOCK_K, first),
@@ -305,11 +305,11 @@ def least_columns(problem: Problem) -> int:
 
 
 def of_few_rows(problem: Problem) -> tuple[Numbers, ...]:
-    """Tiles for gated products of at most 64 rows, where bytes in flight are what counts.
+    """Tiles for pairs of columns of at most 64 rows, where bytes in flight are what counts.
 
     Their operands can't be swapped, so that few rows were columns.
     """
-    few = problem.epilogue.gated and problem.M <= sm90.ROWS
+    few = problem.epilogue.per_column > 1 and problem.M <= sm90.ROWS
     return ((64, 64, 64, 4, 12), (64, 32, 64, 4, 16)) if few else ()
 
 

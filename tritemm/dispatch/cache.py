@@ -111,9 +111,9 @@ def key(problem: Problem) -> str:
     p = problem
     sizes = f"{p.M}x{p.N}x{p.K} {p.batches[0]}x{p.batches[1]}"
     matrices = " ".join(_matrix(m) for m in (p.a, p.b, p.c))
-    gated = f" {p.epilogue.activation}" if p.epilogue.gated else ""
+    pairs = f" {p.epilogue.activation}" if p.epilogue.per_column > 1 else ""
     half = " symmetric" if p.epilogue.symmetric else ""
-    return f"{sizes} {matrices} {short_name(p.accumulate)} {p.precision}{gated}{half}"
+    return f"{sizes} {matrices} {short_name(p.accumulate)} {p.precision}{pairs}{half}"
 
 
 def _matrix(matrix: Matrix) -> str:

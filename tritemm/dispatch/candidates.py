@@ -5,11 +5,14 @@ Copies are of what TMA refuses, or of what the tensor cores can read only after 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NoReturn
+
+import torch
 
 from ..arch import questions
+from ..arch.gpus import clusters_of_model
+from ..arch.limits import COUNTED_K
+from ..arch.sm90 import MOST_PARTS
 from ..kernels.pack import Copy
 from ..kernels.pack import why_not as pack_why_not
 from ..problem import INTERPRETER, Problem
@@ -18,13 +21,17 @@ from ..rungs import RUNGS, find
 from ..spec import Kernel
 from .cost_model.columns import Group
 from .cost_model.model import seconds
-from .request import Request, refusal
 
 #: Swapped operands are considered where the shorter side of C has at most so many elements.
 SHORT_SIDE = 256
 #: Bytes of copies that are made whatever they gain; of those that are not made unasked; and of a
 #: line of a copy, which a single element may take.
 SMALL_COPY, LARGE_COPY, LINE_BYTES = 2**30, 2**34, 128
+#: Where K is cut into fixed parts: columns of C that a tile has at least of a swapped product, as
+#: its rows; N at most, K at least, and elements of a part at least.
+TILE, MOST_N, LEAST_K, LEAST_PART = 64, 1536, 4096, 768
+#: Parts that the programs of a cluster exchange; and elements of each of more, at least.
+IN_CLUSTER, DEEP_PART = 8, 2048
 
 
 def ranked(problem: Problem, kernel: str = "auto") -> list[tuple[float, Kernel, Config]]:
@@ -53,86 +60,70 @@ def best_config(kernel: Kernel, problem: Problem) -> Config:
     return least(groups(problem, (kernel,)))[1]
 
 
-def best(problem: Problem, request: Request) -> tuple[Kernel, Config]:
-    """What is asked for, or has the least predicted time; ValueError where nothing can run."""
-    if request.kernel == "auto":
-        return least(groups(problem, RUNGS)) or _none(problem)
-    rung, config = find(request.kernel), request.config
-    must_run(rung, config.view(problem) if config else problem)
-    if config and (reason := refusal(rung, problem, config)):
-        raise ValueError(f'kernel="{rung.name}" cannot run this config: {reason}')
-    return (rung, config) if config else (rung, best_config(rung, problem))
-
-
-def must_run(rung: Kernel, view: Problem) -> None:
-    """ValueError, with a rung that can, if `rung` refuses."""
-    if reason := rung.why_not(view):
-        able = least(group for group in groups(view, RUNGS) if not group.pack)
-        hint = f'; kernel="{able[0].name}" can run this' if able else ""
-        raise ValueError(f'kernel="{rung.name}" cannot run this problem: {reason}{hint}')
-
-
-def _none(problem: Problem) -> NoReturn:
-    why = [f"{rung.name}: {reason}" for rung in RUNGS if (reason := rung.why_not(problem))]
-    if len(why) < len(RUNGS):
-        others = "the others" if why else "any"
-        room = f"the {problem.device.shared} bytes of shared memory of {problem.device.name}"
-        why.append(f"no tile of {others} fits {room}")
-    raise ValueError(f"no kernel can run {problem}: {'; '.join(why)}")
-
-
 def groups(problem: Problem, rungs: Sequence[Kernel]) -> Iterator[Group]:
     """Candidates of one rung as it is, with swapped operands too; of several, with copied ones."""
     if len(rungs) == 1:
         yield from _groups(problem, rungs, ("",), every=True)
         return
-    able, others = _ordered(tuple(rungs))
     some = None
-    for some in _groups(problem, able, packs(problem)):
+    for some in _groups(problem, [r for r in reversed(rungs) if r.policy.auto], packs(problem)):
         yield some
-    if some is None:
-        last = (rung for rung in others if rung.why_not(problem) is None)
-        yield from _groups(problem, tuple(last)[:1], ("",), every=True)
+    if some is None:  # the last resort
+        others = (rung for rung in reversed(rungs) if not rung.policy.auto)
+        for rung in [rung for rung in others if rung.why_not(problem) is None][:1]:
+            yield from groups(problem, (rung,))
 
 
-@functools.lru_cache
-def _ordered(rungs: tuple[Kernel, ...]) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
-    """The rungs that auto takes, and those that are the last resort, the highest first."""
-    able = tuple(rung for rung in reversed(rungs) if rung.policy.auto)
-    return able, tuple(rung for rung in reversed(rungs) if not rung.policy.auto)
+def in_one_order(
+    problem: Problem, rungs: Sequence[Kernel], parts: int, copies: bool = True
+) -> Iterator[Group]:
+    """Those whose sums have K's order, whatever M and the batch are, with K in so many fixed parts.
+
+    With `copies` of what a rung refuses: where K is in parts, the least copies even if they are
+    large, for no other rung can do that. Operands may be swapped: on an H200, sums were the same
+    bits then in all 143 configs.
+    """
+    some = list(packs(problem)) if copies else [""]
+    if copies and parts > 1:
+        some = list(dict.fromkeys((*some, questions.unread(problem))))
+    return _groups(problem, rungs, some, parts=parts)
 
 
 def _groups(
-    problem: Problem, rungs: Sequence[Kernel], packs: Iterable[str], every: bool = False
+    problem: Problem,
+    rungs: Sequence[Kernel],
+    packs: Sequence[str],
+    every: bool = False,
+    parts: int = 0,
 ) -> Iterator[Group]:
-    """`every`: also what doesn't suit the rung."""
-    if problem.device == INTERPRETER:
-        yield from _interpreted(problem, rungs, every)
+    """`every`: also what doesn't suit the rung. `parts`: of `in_one_order`."""
+    if problem.device == INTERPRETER:  # where a copy or a swap gains nothing
+        for rung in rungs:
+            if rung.why_not(problem) is None and (every or _suits(rung, problem)):
+                yield Group(rung, (rung.interpreted,), problem)
         return
-    short = min(problem.M, problem.N) <= SHORT_SIDE and not _is_mirrored(problem)
-    packs = list(packs)
+    short = min(problem.M, problem.N) <= SHORT_SIDE and (parts or not _is_mirrored(problem))
     for pack in packs:
-        packed = problem.packed(pack) if pack else problem
-        copied = problem.copied(pack)
+        packed, copied = problem.packed(pack), problem.copied(pack)
         refusing = {}  # in their order, each once
         for swap in (False, True):
-            some = rungs if short or not swap else [r for r in rungs if r.policy.swap(packed)]
-            if not some:
-                continue
             view = packed.transposed() if swap else packed
-            enough = False
-            for rung in some:
-                if enough:
-                    break
-                suits = every or _suits(rung, view)
+            for rung in rungs:
+                if swap and not short and not rung.policy.swap(packed):
+                    continue
+                suits = every or parts or (_suits(rung, view) and _is_upright(rung, view))
                 if not suits and pack == packs[-1]:
                     continue  # nobody asks whether it refuses
-                if rung.why_not(view) is None:
-                    enough = rung.policy.supersedes and not every
-                    if suits:
-                        yield Group(rung, rung.configs(view), view, copied, pack, swap)
-                else:
+                if rung.why_not(view) is not None:
                     refusing[rung] = None
+                    continue
+                if suits:
+                    own = rung.in_one_order(view, parts) if parts else rung.configs(view)
+                    if parts:
+                        own = [config for config in own if questions.in_that_order(view, config)]
+                    yield Group(rung, own, view, copied, pack, swap)
+                if rung.policy.supersedes and not every:
+                    break
         if not questions.turned(problem):
             rungs = tuple(refusing)  # the others need no copy
 
@@ -147,24 +138,16 @@ def _is_mirrored(problem: Problem) -> bool:
 
 
 def _suits(rung: Kernel, view: Problem) -> bool:
+    """Whether the rung is made for such problems."""
+    few = rung.policy.few_rows
+    return (few is None or few(view) >= view.M) and rung.policy.suits(view)
+
+
+def _is_upright(rung: Kernel, view: Problem) -> bool:
     """Whether this one of the two orders of the operands is the one to consider for the rung."""
-    policy = rung.policy
-    if policy.few_rows is not None:
-        return policy.few_rows(view) >= view.M
-    if not policy.suits(view):
-        return False
-    if view.epilogue.gated:
-        return True  # its operands stay as they are
+    if rung.policy.few_rows is not None or view.epilogue.per_column > 1:
+        return True  # the operands stay as they are
     return view.M > questions.LEAST_ROWS or view.M >= view.N
-
-
-def _interpreted(problem: Problem, rungs: Sequence[Kernel], every: bool) -> Iterator[Group]:
-    """The rungs as they are: in the interpreter, a copy or a swap gains nothing."""
-    for rung in rungs:
-        few = rung.policy.few_rows
-        fits = (few is None or few(problem) >= problem.M) and rung.policy.suits(problem)
-        if rung.why_not(problem) is None and (every or fits):
-            yield Group(rung, (rung.interpreted,), problem)
 
 
 def packs(problem: Problem) -> Sequence[str]:
@@ -195,3 +178,31 @@ def _is_modest(problem: Problem, pack: str) -> bool:
     taken = problem.itemsize * sum(copy.elements for copy in copies)
     modest = taken <= SMALL_COPY or taken <= min(LARGE_COPY, 2 * dense)
     return modest and pack_why_not(problem, pack) is None
+
+
+def able(rungs: Sequence[Kernel], named: bool = False) -> list[Kernel]:
+    """Those whose sums may be taken, the highest first; of rungs that are not `named`, auto's."""
+    ordered = (r for r in reversed(rungs) if r.limits.in_order or r.limits.ordered)
+    return [r for r in ordered if r.limits.tile.warpgroups and (r.policy.auto or named)]
+
+
+def parts_of(problem: Problem) -> int:
+    """Parts that K is cut into for any M and batch: `Config.PARTS`.
+
+    They follow from N, K, the operands' type and the GPU. A wide C has tiles for all SMs with few
+    rows, too, if these are narrow; and to have K in parts takes a program of many rows a second
+    sum of each element, and so a smaller tile, which is 3 to 8 % slower. So only a narrow C with a
+    long K is cut, into as many parts as clusters of so many programs find room for each 64 columns
+    of it, because they exchange sums fastest; or, where those leave more than half of the SMs idle
+    and K is very long, as many as fill them.
+    """
+    N, K, device = problem.N, problem.K, problem.device
+    if not questions.one_order(problem) or problem.accumulate != torch.float32:
+        return 1
+    if N > MOST_N or K < LEAST_K or COUNTED_K(problem):
+        return 1
+    tiles = -(-N // TILE)
+    most = [n for n in range(1, IN_CLUSTER + 1) if tiles <= clusters_of_model(n, device)]
+    few = min(max(most, default=1), K // LEAST_PART)
+    many = min(device.sms // tiles, K // DEEP_PART, MOST_PARTS)
+    return many if many > few and 2 * few * tiles < device.sms else few

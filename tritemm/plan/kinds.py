@@ -48,8 +48,7 @@ class Plan:
         word, *self._types, _ = self.options = options
         tensors = a, b, c, *then.tensors
         self.problem, *views = matrices(a, b, c, *self._types, then)
-        choose = dispatch.choose_gated if self.problem.epilogue.gated else dispatch.choose
-        choice = choose(self.problem, word)
+        choice = dispatch.choose_whole(self.problem, word)
         #: Whether no kernel does it all: the product is a kind of its own, and torch ends it.
         self.apart = choice is None
         self.kernel, self.config = (None, None) if self.apart else (choice.kernel, choice.config)

@@ -57,8 +57,7 @@ class Config:
 
     def view(self, problem: Problem) -> Problem:
         """The problem that the kernel sees: packed, then swapped."""
-        if self.PACK:
-            problem = problem.packed(self.PACK)
+        problem = problem.packed(self.PACK)
         return problem.transposed() if self.SWAP else problem
 
     @functools.cached_property

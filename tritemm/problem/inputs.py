@@ -14,8 +14,7 @@ class EpilogueInputs(NamedTuple):
     """What follows a product: activation(alpha * a @ b + bias) + beta * residual.
 
     `bias` is contiguous and 16-byte aligned, [N]; `residual` has the result's shape, any strides.
-    With a gated activation the result has half of the product's columns. A `symmetric` result is
-    computed on and below its diagonal.
+    A `symmetric` result is computed on and below its diagonal.
     """
 
     bias: torch.Tensor | None = None

@@ -4,29 +4,43 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from ...arch import gpus
 from ...arch.gemv import WORD_BYTES
 from ...arch.limits import CUT
+from ...arch.lines import by_tma
 from ...arch.roles import LOADED_AHEAD
 from ...arch.tiles import POINTER_COLUMNS
-from ...problem import Device, Problem
+from ...problem import GATED, Device, Matrix, Problem, kept
 from ...problem.config import Config
 from ...spec import Kernel
-from .constants import Constants
-from .kind import LINE, SECTOR, Kind, kind_of
+from .constants import REGISTERS, Constants
 
+#: Bytes of a line of L2, and of a sector, which is read and written as a whole.
+LINE, SECTOR = 128, 32
+#: Seconds of an SM for what the epilogue does to an element, measured on an H200: a bias, an
+#: activation, a byte of a residual.
+_BIAS = 35e-12
+_ACTIVATION = {
+    "": 0.0, "relu": 10e-12, "gelu": 105e-12, "gelu_tanh": 90e-12, "silu": 75e-12,
+    "swiglu": 45e-12, "geglu": 60e-12,
+}  # fmt: skip
+_RESIDUAL_BYTE = 55e-12
+#: Bytes that an SM's loads bring per clock.
+_BYTES = 56
 #: 32-bit registers and threads of an SM; the addresses and indices of a thread beside its
 #: accumulators, and where it has no ring.
 _REGISTERS, _THREADS = 65536, 2048
 _OTHER_REGISTERS, _FEW_REGISTERS = 64, 24
 #: Cycles in which the tensor cores read the 64 rows of A that they multiply, of 16 elements each.
 _REREAD = 16
-#: Where consumers take turns, a step of gated pairs takes so much of the time that stands for one,
+#: Where consumers take turns, a step of pairs takes so much of the time that stands for one,
 #: which was measured where nothing but the product draws power; and the epilogue takes so many
 #: times as long where a residual isn't loaded ahead.
 _PAIRS, _CRAMPED = 0.88, 4 / 3
@@ -122,6 +136,104 @@ class Columns(NamedTuple):
     tile: Tile
 
 
+class Kind:
+    """Problems that differ in nothing but their sizes; the arguments are what `kind_of` asks."""
+
+    def __init__(
+        self,
+        device: Device,
+        dtype: torch.dtype,
+        precision: str,
+        element: int,  # bytes of C for an element of the product
+        layouts: str,
+        wide: tuple[bool, bool],  # whether loads of A and B are 16 bytes wide
+        pitches: tuple[int, int],  # bytes that divide the distance of their lines, up to LINE
+        c_major: str,
+        epilogue: tuple[bool, str, int],  # a bias; an activation; bytes of a residual's element
+    ):
+        bias, activation, residual = epilogue
+        self.itemsize, self.element, self.layouts, self.pitches = (
+            dtype.itemsize, element, layouts, pitches
+        )  # fmt: skip
+        self.narrow = tuple(not each for each in wide)
+        rate = gpus.flop_rate(dtype, precision, device)
+        self.flop = device.sms / rate  # s of an SM for a FLOP at the dense rate
+        #: Energy of a FLOP relative to one of 16-bit operands.
+        self.hungry = gpus.flop_rate(torch.float16, "ieee", device) / rate
+        # s of an element's load, where none was timed: what an SM reads from L2 at best.
+        self.load = self.itemsize / (_BYTES * gpus.physics(device).clock)
+        self.types = precision if dtype == torch.float32 else str(dtype).rpartition(".")[2]
+        if self.itemsize == 2:
+            self.types = "16-bit"
+        # The tensor cores read only 16-bit operands along M or N; others are transposed first.
+        turns = dtype == torch.int8 or self.types[:2] in ("tf", "bf")
+        self._turned = turns * (layouts[0] != "N"), turns * (layouts[1] != "T")
+        # Columns of B that are requested together: those of a line, where it is stored by rows.
+        self.along = LINE // self.itemsize if layouts[1] == "N" else 1
+        self.by_threads, self.by_rows = not by_tma(c_major), c_major in ("N", "n")
+        self.epilogue = (  # seconds of an SM for an element
+            _BIAS * bias + _ACTIVATION[activation] + _RESIDUAL_BYTE * residual
+        )
+        self.adds, self.pairs = residual > 0, activation in GATED
+        self.across = layouts[0] == "T", layouts[1] == "N"  # stored across K
+        #: What `columns` keeps of each rung: the constants, and what follows from them.
+        self.rows: dict[Kernel, tuple[Constants, tuple[float, ...]]] = {}
+
+    def turned(self, kernel: Kernel) -> int:
+        """The number of operands that a rung transposes in shared memory."""
+        a, b = self._turned
+        return b if kernel.cost.a_registers else a + b
+
+    def word(self, kernel: Kernel) -> str:
+        """The name under which k-steps of these types and loads were timed."""
+        cost, word = kernel.cost, self.types
+        if cost.narrow != 1 and any(self.narrow):
+            word += "/narrow-" + "ab"[not self.narrow[0] : 1 + self.narrow[1]]
+        if count := self.turned(kernel):
+            word += f"/turned-{count}"
+        if cost.a_registers and self._turned[0]:
+            word += REGISTERS
+        return word + (f"/{self.layouts}" if cost.independent_ctas else "")
+
+
+@kept
+def kind_of(view: Problem) -> Kind:
+    """The kind of a problem as a kernel sees it."""
+    a, b, c, epilogue = view.a, view.b, view.c, view.epilogue
+    residual = epilogue.residual.dtype.itemsize if epilogue.residual else 0
+    return _kind(
+        view.device,
+        a.dtype,
+        view.precision,
+        c.dtype.itemsize // epilogue.per_column,
+        a.layout + b.layout,
+        (a.vectorised, b.vectorised),
+        (_pitch(a), _pitch(b)),
+        _c_major(c),
+        (epilogue.bias is not None, epilogue.activation, residual),
+    )
+
+
+_kind = functools.lru_cache(maxsize=1024)(Kind)
+
+
+def _pitch(matrix: Matrix) -> int:
+    """The largest power of two, up to a line of L2, that divides the bytes from row to row (or from
+    column to column) of `matrix`."""
+    pitch = matrix.pitch(matrix.layout) if matrix.layout != "-" else 1
+    return math.gcd(pitch * matrix.dtype.itemsize, LINE)
+
+
+def _c_major(matrix: Matrix) -> str:
+    """How C is stored: along rows (N) or columns (T); by threads (n, t) where its lines don't begin
+    on 16-byte boundaries."""
+    layout = matrix.layout
+    pitch = matrix.pitch(layout) * matrix.dtype.itemsize if layout != "-" else 1
+    if matrix.aligned and pitch % 16 == 0:
+        return layout
+    return "t" if layout == "T" else "n"
+
+
 def columns_of(groups: Sequence[Group], constants: Constants) -> Columns:
     """A column has the configs of all groups, one group after another."""
     device, alike = groups[0].view.device, groups[0].kernel.cost.independent_ctas
@@ -169,7 +281,7 @@ def _fixed(kernel: Kernel, kind: Kind, constants: Constants) -> tuple[float, ...
         rung.launch, rung.cold, rung.ends, rung.shown, constants.efficiency(kernel, word),
         *rung.load.get(word, (kind.load, constants.ends)),
         kind.flop, kind.itemsize, kind.element, kind.by_threads, kind.epilogue,
-        kind.turned(kernel), _PAIRS if kind.gated and cost.pingpong else 1.0,
+        kind.turned(kernel), _PAIRS if kind.pairs and cost.pingpong else 1.0,
         cost.persistent, cost.stream_k, cost.pingpong, cost.exchanges, cost.gathering,
         *kind.pitches, *kind.across, *(cost.narrow if narrow else 1 for narrow in kind.narrow),
         kind.along, kind.by_rows, kind.adds,

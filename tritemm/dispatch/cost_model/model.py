@@ -20,9 +20,8 @@ from ...problem import INTERPRETER, Problem
 from ...problem.config import Config
 from ...spec import Kernel
 from . import constants as known
-from .columns import Column, Columns, Group, View, columns_of
+from .columns import SECTOR, Column, Columns, Group, View, columns_of
 from .constants import Constants
-from .kind import SECTOR
 
 #: Seconds of a tile's k-step in Triton's interpreter, however large the tile is, on one core.
 _INTERPRETED_STEP = 0.3e-3
