@@ -13,6 +13,7 @@ from tests.dispatch.choosing import A100, B200, problem
 from tests.kernels.test_signs import expect_no_faults
 from tests.sweep import EVERY
 from tritemm import budget, dispatch, plan
+from tritemm.arch import questions
 from tritemm.compile import asm
 from tritemm.dispatch import candidates
 from tritemm.dispatch.cost_model import model
@@ -37,7 +38,7 @@ SPREAD = (1, 2, 3, 8, 9, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 192
 
 def every_candidate(asked):
     """All that may be taken for the problem, each as its rung and config."""
-    for group in candidates.in_one_order(asked, candidates.able(RUNGS), candidates.parts_of(asked)):
+    for group in candidates.in_one_order(asked, candidates.able(RUNGS), questions.parts_of(asked)):
         for config in map(group.whole, group.configs):
             yield group.kernel, config
 
@@ -62,8 +63,8 @@ def test_the_cut_follows_from_the_layer(size):
     found = set()
     for M in (*SPREAD, ROWS, 65536):
         for batch, layout in itertools.product(((), (3,)), ("NT", "TN")):
-            found.add(candidates.parts_of(problem(M, *size, layout, batch=batch)))
-        found.add(candidates.parts_of(problem(M, *size, bias=BF16, activation="gelu")))
+            found.add(questions.parts_of(problem(M, *size, layout, batch=batch)))
+        found.add(questions.parts_of(problem(M, *size, bias=BF16, activation="gelu")))
         assert dispatch.choose(problem(M, *size), WORD).config.PARTS in found
     assert len(found) == 1
 
@@ -74,7 +75,7 @@ def test_the_cut_follows_from_the_layer(size):
      (1536, 294912, 4), (768, 3072, 1), (2112, 7168, 1), (4096, 14336, 1), (1, 4096, 5), (1, 0, 1)],
 )  # fmt: skip
 def test_narrow_products_with_a_long_k_are_cut(N, K, parts):
-    assert candidates.parts_of(problem(16, N, K)) == parts
+    assert questions.parts_of(problem(16, N, K)) == parts
 
 
 @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
@@ -86,12 +87,12 @@ def test_what_warpgroups_multiply_is_what_the_code_shows(rung):
 
 def test_only_sums_of_wgmma_in_fp32_are_cut():
     size = (16, 256, 7168)
-    assert candidates.parts_of(problem(*size, dtype=torch.float16)) == 8
-    assert candidates.parts_of(problem(*size, dtype=torch.float16, accumulate=torch.float16)) == 1
+    assert questions.parts_of(problem(*size, dtype=torch.float16)) == 8
+    assert questions.parts_of(problem(*size, dtype=torch.float16, accumulate=torch.float16)) == 1
     for dtype in (torch.float32, torch.float64, torch.int8):
-        assert candidates.parts_of(problem(*size, dtype=dtype)) == 1
+        assert questions.parts_of(problem(*size, dtype=dtype)) == 1
     for device in (A100, B200, INTERPRETER):
-        assert candidates.parts_of(problem(*size, device=device)) == 1
+        assert questions.parts_of(problem(*size, device=device)) == 1
 
 
 def test_a_rung_that_is_named_cuts_k_if_it_can():
@@ -331,7 +332,7 @@ def test_parts_are_all_added(rung, M, N, K, batch):
     c = torch.empty(*batch, M, N, device="cuda", dtype=BF16)
     want = budget.reference(a, b).to(BF16)
     asked = Problem.of(a, b, c)
-    assert candidates.parts_of(asked) > 1
+    assert questions.parts_of(asked) > 1
     for kernel, config in every_candidate(asked):
         if kernel.name == rung and not config.SWAP:
             plan.run(kernel, asked, config, a, b, c.fill_(torch.nan))

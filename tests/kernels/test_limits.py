@@ -15,7 +15,7 @@ from tests.harness import DEVICE, operand, run, rung_param
 from tritemm import dispatch
 from tritemm.arch import gemv, limits
 from tritemm.compile import asm
-from tritemm.dispatch import cache, candidates, selection
+from tritemm.dispatch import cache, candidates
 from tritemm.dispatch.request import Request, why_not, word_of
 from tritemm.kernels import k14_gemv
 from tritemm.kernels import pack as packing
@@ -420,9 +420,9 @@ class TestInvariant:
         cluster = dispatch.find("cluster")
         asked = into_fp32(problem(512, 511, 512))
         assert "shared memory" in why_not(cluster, asked, deep)
-        assert selection._shallower(cluster, asked, deep).num_stages == 3
+        assert candidates._shallower(cluster, asked, deep).num_stages == 3
         with pytest.raises(ValueError, match="batch_invariant=True can't have cluster"):
-            selection._shallower(cluster, asked, dataclasses.replace(deep, num_warps=2))
+            candidates._shallower(cluster, asked, dataclasses.replace(deep, num_warps=2))
 
 
 class TestWord:

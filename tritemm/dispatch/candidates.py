@@ -5,33 +5,27 @@ Copies are of what TMA refuses, or of what the tensor cores can read only after 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-
-import torch
+from typing import NoReturn
 
 from ..arch import questions
-from ..arch.gpus import clusters_of_model
-from ..arch.limits import COUNTED_K
-from ..arch.sm90 import MOST_PARTS
-from ..kernels.pack import Copy
-from ..kernels.pack import why_not as pack_why_not
-from ..problem import INTERPRETER, Problem
+from ..kernels import pack as packing
+from ..problem import INTERPRETER, PLAIN, Problem
 from ..problem.config import Config
 from ..rungs import RUNGS, find
 from ..spec import Kernel
 from .cost_model.columns import Group
 from .cost_model.model import seconds
+from .request import Request, refusal
 
+#: The M that stands for all others when rows must not depend on it.
+_CANONICAL_M = 1024
 #: Swapped operands are considered where the shorter side of C has at most so many elements.
 SHORT_SIDE = 256
 #: Bytes of copies that are made whatever they gain; of those that are not made unasked; and of a
 #: line of a copy, which a single element may take.
 SMALL_COPY, LARGE_COPY, LINE_BYTES = 2**30, 2**34, 128
-#: Where K is cut into fixed parts: columns of C that a tile has at least of a swapped product, as
-#: its rows; N at most, K at least, and elements of a part at least.
-TILE, MOST_N, LEAST_K, LEAST_PART = 64, 1536, 4096, 768
-#: Parts that the programs of a cluster exchange; and elements of each of more, at least.
-IN_CLUSTER, DEEP_PART = 8, 2048
 
 
 def ranked(problem: Problem, kernel: str = "auto") -> list[tuple[float, Kernel, Config]]:
@@ -60,6 +54,113 @@ def best_config(kernel: Kernel, problem: Problem) -> Config:
     return least(groups(problem, (kernel,)))[1]
 
 
+def best(problem: Problem, request: Request) -> tuple[Kernel, Config]:
+    """What is asked for, or has the least predicted time; ValueError where nothing can run."""
+    if request.batch_invariant:
+        return _invariant(problem, request)
+    if request.kernel == "auto":
+        return least(groups(problem, RUNGS)) or _none(problem)
+    rung, config = find(request.kernel), request.config
+    must_run(rung, config.view(problem) if config else problem)
+    if config and (reason := refusal(rung, problem, config)):
+        raise ValueError(f'kernel="{rung.name}" cannot run this config: {reason}')
+    return rung, config or best_config(rung, problem)
+
+
+def must_run(rung: Kernel, view: Problem) -> None:
+    """ValueError, with a rung that can, if `rung` refuses."""
+    if reason := rung.why_not(view):
+        able = least(group for group in groups(view, RUNGS) if not group.pack)
+        hint = f'; kernel="{able[0].name}" can run this' if able else ""
+        raise ValueError(f'kernel="{rung.name}" cannot run this problem: {reason}{hint}')
+
+
+def _none(problem: Problem) -> NoReturn:
+    why = [f"{rung.name}: {reason}" for rung in RUNGS if (reason := rung.why_not(problem))]
+    if len(why) < len(RUNGS):
+        others = "the others" if why else "any"
+        room = f"the {problem.device.shared} bytes of shared memory of {problem.device.name}"
+        why.append(f"no tile of {others} fits {room}")
+    raise ValueError(f"no kernel can run {problem}: {'; '.join(why)}")
+
+
+def _invariant(problem: Problem, request: Request) -> tuple[Kernel, Config]:
+    """The kernel and config whose sums have the same order whatever M and the batch are.
+
+    Where the tensor core adds products in K's order whatever the tile (`questions.one_order`), all
+    are candidates that have K whole, or all that cut it at the same places and add the parts in
+    their order. The least predicted time decides. Of others the order follows from the tile, which
+    is that of a product with a canonical M.
+    """
+    one_order, named = questions.one_order(problem), request.kernel != "auto"
+    rungs = (find(request.kernel),) if named else RUNGS
+    if named:
+        limits = rungs[0].limits
+        if limits.in_order or limits.ordered:
+            must_run(rungs[0], problem)
+        if not limits.in_order and not (limits.ordered and one_order):
+            raise ValueError(
+                f'kernel="{request.kernel}" sums in an order that depends on M; '
+                "batch_invariant=True can't have it"
+            )
+    some = able(rungs, named)
+    if not some or not one_order:
+        return _as_anchored(problem, [r for r in rungs if r.limits.in_order], copies=not named)
+    parts = questions.parts_of(problem) if any(rung.limits.fixed_parts for rung in some) else 1
+    found = least(in_one_order(problem, some, parts, copies=not named))
+    if found is None:
+        cut = f", with K in {parts} parts" if parts > 1 else ""
+        unfit = "none of its tiles sums in that order, or fits"
+        reasons = "; ".join(f"{rung.name}: {rung.why_not(problem) or unfit}" for rung in some)
+        raise ValueError(f"batch_invariant=True can't have {problem}{cut}: {reasons}")
+    return found
+
+
+def _as_anchored(problem: Problem, rungs: Sequence[Kernel], copies: bool) -> tuple[Kernel, Config]:
+    """The rung and config of a canonical M: the order of sums follows from the tile.
+
+    With `copies` of operands if the rung needs them.
+    """
+    rung, config = _anchor(problem, rungs)
+    for pack in packs(problem) if copies else ("",):
+        view = problem.packed(pack)
+        if rung.why_not(view) is None and not questions.lacks_registers(rung, view, config):
+            break
+    else:
+        pack, view = "", problem
+    must_run(rung, view)
+    if problem.device != INTERPRETER:
+        config = _shallower(rung, view, config)
+    return rung, dataclasses.replace(config, PACK=pack)
+
+
+def _shallower(rung: Kernel, view: Problem, anchor: Config) -> Config:
+    """`anchor`, with fewer stages where C as it is stored needs room; sums stay the same."""
+    for stages in range(anchor.num_stages, 0, -1):
+        config = dataclasses.replace(anchor, num_stages=stages)
+        if refusal(rung, view, config) is None:
+            return config
+    reason = refusal(rung, view, anchor)
+    raise ValueError(f"batch_invariant=True can't have {rung.name}, {anchor}, for {view}: {reason}")
+
+
+def _anchor(problem: Problem, rungs: Sequence[Kernel]) -> tuple[Kernel, Config]:
+    """The kernel and config of a product with the canonical M and well-stored operands."""
+    M, once = _CANONICAL_M, (1, 1)
+    a = dataclasses.replace(problem.a, rows=M).packed("N", once)
+    b = problem.b.packed("T" if problem.b.layout == "T" else "N", once)
+    c = dataclasses.replace(problem.c, rows=M, strides=(0, 0, problem.N, 1), aligned=True)
+    canonical = dataclasses.replace(problem, M=M, batches=once, a=a, b=b, c=c, epilogue=PLAIN)
+    found = least(
+        group._replace(configs=tuple(c for c in group.configs if c.SPLIT_K == 1))
+        for group in groups(canonical, rungs)
+        if not group.pack and not group.swap
+    )
+    if found is None:
+        raise ValueError(f"no kernel has sums that don't depend on M for {problem}")
+    return found
+
+
 def groups(problem: Problem, rungs: Sequence[Kernel]) -> Iterator[Group]:
     """Candidates of one rung as it is, with swapped operands too; of several, with copied ones."""
     if len(rungs) == 1:
@@ -83,9 +184,7 @@ def in_one_order(
     large, for no other rung can do that. Operands may be swapped: on an H200, sums were the same
     bits then in all 143 configs.
     """
-    some = list(packs(problem)) if copies else [""]
-    if copies and parts > 1:
-        some = list(dict.fromkeys((*some, questions.unread(problem))))
+    some = packs(problem, large=parts > 1) if copies else ("",)
     return _groups(problem, rungs, some, parts=parts)
 
 
@@ -150,21 +249,10 @@ def _is_upright(rung: Kernel, view: Problem) -> bool:
     return view.M > questions.LEAST_ROWS or view.M >= view.N
 
 
-def packs(problem: Problem) -> Sequence[str]:
-    """What may be copied first: nothing, what TMA refuses, and what can't be read as it is.
-
-    Of two that it can't read, the smaller is enough where a rung takes the other from registers.
-    """
-    if not questions.packs(problem):
-        return ("",)
-    refused, slow = questions.unread(problem), questions.turned(problem)
-    one = ""
-    if slow == "ab" and questions.one_from_registers(problem):
-        one = min("ab", key=problem.copied)
-    found = dict.fromkeys(
-        ("", refused, *("".join(n for n in "ab" if n in refused + more) for more in (one, slow)))
-    )
-    return [pack for pack in found if not pack or _is_modest(problem, pack)]
+def packs(problem: Problem, large: bool = False) -> list[str]:
+    """What may be copied first, of what the GPU can't read well; also what is not modest."""
+    some = questions.copies(problem)
+    return [pack for pack in some if large or not pack or _is_modest(problem, pack)]
 
 
 def _is_modest(problem: Problem, pack: str) -> bool:
@@ -174,35 +262,15 @@ def _is_modest(problem: Problem, pack: str) -> bool:
     if dense * LINE_BYTES <= SMALL_COPY:
         return True  # at once: no element takes more than a line
     packed = problem.packed(pack)
-    copies = [Copy.of(getattr(problem, n), getattr(packed, n), problem.batches) for n in pack]
+    copies = [
+        packing.Copy.of(getattr(problem, n), getattr(packed, n), problem.batches) for n in pack
+    ]
     taken = problem.itemsize * sum(copy.elements for copy in copies)
     modest = taken <= SMALL_COPY or taken <= min(LARGE_COPY, 2 * dense)
-    return modest and pack_why_not(problem, pack) is None
+    return modest and packing.why_not(problem, pack) is None
 
 
 def able(rungs: Sequence[Kernel], named: bool = False) -> list[Kernel]:
     """Those whose sums may be taken, the highest first; of rungs that are not `named`, auto's."""
     ordered = (r for r in reversed(rungs) if r.limits.in_order or r.limits.ordered)
     return [r for r in ordered if r.limits.tile.warpgroups and (r.policy.auto or named)]
-
-
-def parts_of(problem: Problem) -> int:
-    """Parts that K is cut into for any M and batch: `Config.PARTS`.
-
-    They follow from N, K, the operands' type and the GPU. A wide C has tiles for all SMs with few
-    rows, too, if these are narrow; and to have K in parts takes a program of many rows a second
-    sum of each element, and so a smaller tile, which is 3 to 8 % slower. So only a narrow C with a
-    long K is cut, into as many parts as clusters of so many programs find room for each 64 columns
-    of it, because they exchange sums fastest; or, where those leave more than half of the SMs idle
-    and K is very long, as many as fill them.
-    """
-    N, K, device = problem.N, problem.K, problem.device
-    if not questions.one_order(problem) or problem.accumulate != torch.float32:
-        return 1
-    if N > MOST_N or K < LEAST_K or COUNTED_K(problem):
-        return 1
-    tiles = -(-N // TILE)
-    most = [n for n in range(1, IN_CLUSTER + 1) if tiles <= clusters_of_model(n, device)]
-    few = min(max(most, default=1), K // LEAST_PART)
-    many = min(device.sms // tiles, K // DEEP_PART, MOST_PARTS)
-    return many if many > few and 2 * few * tiles < device.sms else few

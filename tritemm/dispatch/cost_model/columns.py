@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -177,7 +177,7 @@ class Kind:
         self.adds, self.pairs = residual > 0, activation in GATED
         self.across = layouts[0] == "T", layouts[1] == "N"  # stored across K
         #: What `columns` keeps of each rung: the constants, and what follows from them.
-        self.rows: dict[Kernel, tuple[Constants, tuple[float, ...]]] = {}
+        self.rows: dict[Kernel, tuple[Constants, tuple, Mapping]] = {}
 
     def turned(self, kernel: Kernel) -> int:
         """The number of operands that a rung transposes in shared memory."""
@@ -237,47 +237,34 @@ def _c_major(matrix: Matrix) -> str:
 def columns_of(groups: Sequence[Group], constants: Constants) -> Columns:
     """A column has the configs of all groups, one group after another."""
     device, alike = groups[0].view.device, groups[0].kernel.cost.independent_ctas
-    rows = np.array([_row(group, constants) for group in groups], dtype=float)
+    rows, factors = [], []
+    for group in groups:
+        view, kind = group.view, kind_of(group.view)
+        known, fixed, timed = kind.rows.get(group.kernel, (None, (), {}))
+        if known is not constants:
+            fixed, timed = _fixed(group.kernel, kind, constants)
+            kind.rows[group.kernel] = constants, fixed, timed
+        sizes = view.M, view.N, view.K, view.batch, view.epilogue.symmetric, view.bytes
+        stored = view.M * view.N * view.batch * kind.element
+        rows.append((*sizes, stored, group.copied, view.flops * kind.hungry, *fixed))
+        # 1 of a tile that was not timed, or takes as long as predicted.
+        numbers = (config.numbers for config in group.configs)
+        factors += [timed.get((*tile[:5], tile[6]), (1.0, 1.0, 1.0)) for tile in numbers]
+    rows = np.array(rows, dtype=float)
     columns = np.repeat(rows.T, [len(group.configs) for group in groups], axis=1)
     configs = np.array([c.numbers for group in groups for c in group.configs], dtype=float)
     count = len(View._fields)
     view = View(*columns[:count])
-    factors = [row for group in groups for row in _factors(group, constants)]
     factors = np.array(factors, dtype=float).T
     tile = _tile(device, alike, view, columns[count:], factors, *configs.T)
     return Columns(device.sms, gpus.physics(device).l2, alike, view, tile)
 
 
-_ONE = (1.0, 1.0, 1.0)
-
-
-def _factors(group: Group, constants: Constants) -> list[tuple[float, float, float]]:
-    """Those of each config's tile; 1 of one that was not timed, or takes as long as predicted."""
-    tiles = constants.rung(group.kernel).tiles
-    known = tiles.get(kind_of(group.view).word(group.kernel)) if tiles else None
-    if not known:
-        return [_ONE] * len(group.configs)
-    numbers = (config.numbers for config in group.configs)
-    return [known.get((*tile[:5], tile[6]), _ONE) for tile in numbers]
-
-
-def _row(group: Group, constants: Constants) -> tuple[float, ...]:
-    """The numbers of `View`, and what else `_tile` needs."""
-    view, kind = group.view, kind_of(group.view)
-    known, fixed = kind.rows.get(group.kernel, (None, ()))
-    if known is not constants:
-        fixed = _fixed(group.kernel, kind, constants)
-        kind.rows[group.kernel] = constants, fixed
-    symmetric = view.epilogue.symmetric
-    sizes = view.M, view.N, view.K, view.batch, symmetric, view.bytes
-    stored = view.M * view.N * view.batch * kind.element
-    return (*sizes, stored, group.copied, view.flops * kind.hungry, *fixed)
-
-
-def _fixed(kernel: Kernel, kind: Kind, constants: Constants) -> tuple[float, ...]:
-    """Those of them that the sizes don't change."""
+def _fixed(kernel: Kernel, kind: Kind, constants: Constants) -> tuple[tuple, Mapping]:
+    """Those numbers of `View` that the sizes don't change, and what else `_tile` needs; and the
+    factors of `Rung.tiles`."""
     cost, word, rung = kernel.cost, kind.word(kernel), constants.rung(kernel)
-    return (
+    numbers = (
         rung.launch, rung.cold, rung.ends, rung.shown, constants.efficiency(kernel, word),
         *rung.load.get(word, (kind.load, constants.ends)),
         kind.flop, kind.itemsize, kind.element, kind.by_threads, kind.epilogue,
@@ -286,6 +273,7 @@ def _fixed(kernel: Kernel, kind: Kind, constants: Constants) -> tuple[float, ...
         *kind.pitches, *kind.across, *(cost.narrow if narrow else 1 for narrow in kind.narrow),
         kind.along, kind.by_rows, kind.adds,
     )  # fmt: skip
+    return numbers, rung.tiles.get(word, {})
 
 
 def _tile(device: Device, alike: bool, view: View, more, factors, m, n, k, warps, stages, split,
