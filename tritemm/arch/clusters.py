@@ -7,14 +7,13 @@ from collections.abc import Callable, Sequence
 
 from ..kernels.device import cluster_mainloop, scheduler, wgmma
 from ..kernels.device.cluster_mainloop import LINE
-from ..problem import Config, Constraint, Device, Matrix, Problem
+from ..problem import Config, Constraint, Device, Matrix, Problem, field
 from ..runtime.triton_private import clusters_why_not
 from ..runtime.workspace import Room
 from . import roles, sm90
-from .arguments import once_per
 from .gpus import clusters_at_once
 from .limits import COUNTED_K, PARTS
-from .lines import Box, Boxes, by_tma, major_of
+from .lines import Box, Boxes, by_tma, major_of, once_per
 from .roles import A_RING, FITS, RoleTile, config_of, cut, facts, partial_sums, piece_columns
 
 #: BLOCK_M, BLOCK_N and the warps of a tile, with as many stages as fit, in clusters of two.
@@ -69,10 +68,7 @@ TILE = (
 RING = (
     A_RING,
     FITS,
-    Constraint(
-        f"num_stages is {{t.c.num_stages}}; {sm90.MOST_STAGES} is possible",
-        lambda t: t.c.num_stages <= sm90.MOST_STAGES,
-    ),
+    field("num_stages", f"{sm90.MOST_STAGES} is possible", lambda n: n <= sm90.MOST_STAGES),
     Constraint(
         "the output takes more shared memory than the stages; take more stages",
         lambda t: not by_tma(t.c_major) or t.buffers * t.buffer < t.stages,
@@ -155,12 +151,9 @@ class Multicast(ClusterTile):
     least = 1
     needs = (
         WARPS,
-        Constraint(
-            "CLUSTER is {t.c.CLUSTER}; 2 or 4 programs can share",
-            lambda t: t.c.CLUSTER in sm90.SHARING,
-        ),
+        field("CLUSTER", "2 or 4 programs can share", lambda n: n in sm90.SHARING),
         *TILE,
-        Constraint("BLOCK_K is {t.c.BLOCK_K}; 64 is possible", lambda t: LINE.value == t.c.BLOCK_K),
+        field("BLOCK_K", "64 is possible", lambda n: n == LINE.value),
         Constraint(
             "SPLIT_K is {t.c.SPLIT_K}; {t.least} or more are possible",
             lambda t: t.least <= t.c.SPLIT_K,

@@ -10,9 +10,8 @@ import torch
 from ..problem import Config, Constraint, Problem, kept, refusal
 from ..spec import Arguments
 from . import sm90
-from .arguments import once_per, sizes, strides
 from .limits import SINGLE_COLUMNS, indices, units_why_not
-from .lines import Box, Boxes, readable, storable
+from .lines import Box, Boxes, once_per, readable, sizes, storable, strides
 from .pointers import Dot, fits, types_and_room, wraps
 
 

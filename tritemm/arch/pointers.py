@@ -11,8 +11,8 @@ import torch
 from ..problem import Config, Constraint, Need, Problem, Tile
 from ..spec import Arguments
 from . import sm80, sm90
-from .arguments import once_per, sizes, strides
 from .limits import SINGLE_COLUMNS, accumulated, in_registers, launchable
+from .lines import once_per, sizes, strides
 
 #: Bytes of shared memory for barriers, beside what tiles take.
 BARRIERS = 512

@@ -11,13 +11,23 @@ import torch
 
 from ..kernels.device import epilogue_ops, split_k, subtile
 from ..kernels.device.shape import Shape
-from ..problem import GATED, INTERPRETER, PLAIN, Config, Constraint, Problem, Tile, kept, refusal
+from ..problem import (
+    GATED,
+    INTERPRETER,
+    PLAIN,
+    Config,
+    Constraint,
+    Problem,
+    Tile,
+    field,
+    kept,
+    refusal,
+)
 from ..runtime.workspace import Room
 from ..spec import Arguments, Workspace
 from . import sm90
-from .arguments import sizes, strides
 from .limits import SINGLE_COLUMNS, counted
-from .lines import Box, by_tma, c_major, from_registers, major_of, readable
+from .lines import Box, by_tma, c_major, from_registers, major_of, readable, sizes, strides
 
 #: Accumulators of a thread up to which the epilogue loads a residual ahead; programs that own a
 #: share of a tile's sum, at most.
@@ -109,9 +119,7 @@ def partial_sums(floats: int, tiles: int) -> Room:
     return Room(floats, torch.float32, tiles)
 
 
-A_RING = Constraint(
-    "num_stages is {t.c.num_stages}; a ring needs 2 or more", lambda t: t.c.num_stages >= 2
-)
+A_RING = field("num_stages", "a ring needs 2 or more", lambda n: n >= 2)
 FITS = Constraint(
     "stages and output together don't fit into shared memory; take fewer stages",
     lambda t: t.buffers > 0,
@@ -201,20 +209,16 @@ class RoleTile(Tile):
     @property
     def shape(self) -> Shape:
         p, c, after, boxes = self.p, self.c, self.p.epilogue, self.boxes
+        is_plain = dataclasses.replace(after, symmetric=False) == PLAIN  # C gets the accumulator
         return Shape(
             c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_stages, c.num_warps, self.consumers, self.rows,
             c.ORDER, c.GROUP_M, c.SPLIT_K, c.CLUSTER, self.columns,
             A_MAJOR=boxes.a.major, B_MAJOR=boxes.b.major, C_MAJOR=self.c_major,
             BATCHED=p.batch > 1, WIDE=p.wide, TYPE=TYPES[p.a.dtype], BUFFERS=self.buffers,
-            SHARED=self.shared, TOGETHER=self.together, PARTS=c.PARTS, PLAIN=_is_plain(p),
+            SHARED=self.shared, TOGETHER=self.together, PARTS=c.PARTS, PLAIN=is_plain,
             TRIANGULAR=after.symmetric, LINES=_in_lines(p), BIAS=after.along,
             GATED=after.per_column > 1, ACTIVATION=GATED.get(after.activation, after.activation),
         )  # fmt: skip
-
-
-def _is_plain(problem: Problem) -> bool:
-    """Whether C gets the accumulator as it is."""
-    return dataclasses.replace(problem.epilogue, symmetric=False) == PLAIN
 
 
 def _in_lines(problem: Problem) -> bool:

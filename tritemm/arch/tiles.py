@@ -12,9 +12,8 @@ from ..kernels.device import memory
 from ..problem import Config, Constraint, Problem, kept, refusal
 from ..runtime.workspace import Room
 from . import sm90
-from .arguments import once_per
 from .limits import PARTS, counted
-from .lines import Box, Boxes, line_refusal, major_of, readable
+from .lines import Box, Boxes, line_refusal, major_of, once_per, readable
 from .roles import (
     A_RING,
     FITS,
@@ -116,10 +115,10 @@ class PowerTile(RoleTile):
     """A tile of powers of two, of a consumer with `num_warps`, or of three with 4 each.
 
     `own`: consumers that have a tile each, in turns. `choices` of warps; `more` is said of rows. At
-    most `LIMIT` columns are stored at a time, if there is one.
+    most `limit` columns are stored at a time, if there is one.
     """
 
-    own, choices, more, LIMIT = 1, (4, 8), "", 0
+    own, choices, more, limit = 1, (4, 8), "", 0
     registers = (FRAGMENTS, ACCUMULATORS)
     needs = (
         Constraint(
@@ -175,10 +174,6 @@ class PowerTile(RoleTile):
         with_a = self.accumulators * c.BLOCK_N + c.BLOCK_K
         self.with_fragments = -(-c.BLOCK_M * with_a // threads)
 
-    def limit(self) -> int:
-        """Columns that are stored at a time, at most; 0 if there are as many as fit."""
-        return self.LIMIT
-
     @property
     def buffers(self) -> int:
         return int(self.columns > 0)
@@ -189,7 +184,7 @@ class PowerTile(RoleTile):
         stages = self.c.num_stages * (self.c.BLOCK_M + self.c.BLOCK_N) * self.c.BLOCK_K * known.size
         room = known.shared - sm90.RESERVE - stages
         pieces = known.symmetric or not known.c_by_tma
-        most = self.limit() or (POINTER_COLUMNS if pieces else self.c.BLOCK_N)
+        most = self.limit or (POINTER_COLUMNS if pieces else self.c.BLOCK_N)
         columns = min(half for half in self.halves if half) // known.per_column
         columns = min(columns, most)
         while columns >= sm90.COLUMN_STEP:
@@ -243,7 +238,7 @@ class Pingpong(PowerTile):
 class StreamK(PowerTile):
     """A tile of one consumer, or some of its K, beside that of another."""
 
-    LIMIT = POINTER_COLUMNS
+    limit = POINTER_COLUMNS
 
 
 class Split(Cooperative):
@@ -253,6 +248,7 @@ class Split(Cooperative):
     def together(self) -> bool:
         return self.c.SPLIT_K > 1 and self.c.units(self.p) <= self.p.device.sms
 
+    @property
     def limit(self) -> int:
         return piece_columns(self.c.BLOCK_N, self.c.SPLIT_K) if self.together else POINTER_COLUMNS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import torch
@@ -156,23 +156,21 @@ class Problem:
 
     @property
     def bytes(self) -> int:
-        """Bytes moved if each element of a matrix is moved once; broadcast batches count once."""
-        total = 0
-        outer, inner = self.batches
-        for m in self.matrices:
-            copies = (outer if m.strides[0] else 1) * (inner if m.strides[1] else 1)
-            total += copies * m.rows * m.cols * m.dtype.itemsize
-        return total
+        """Bytes moved if each element of a matrix is moved once."""
+        return self._moved(self.matrices)
 
     def copied(self, operands: str) -> int:
         """Bytes that the copies of `packed` read and write."""
-        moved = 0
-        for matrix in (getattr(self, name) for name in operands):
-            copies = 1
-            for size, stride in zip(self.batches, matrix.strides, strict=False):
-                copies *= size if stride else 1
-            moved += 2 * copies * matrix.rows * matrix.cols * matrix.dtype.itemsize
-        return moved
+        return 2 * self._moved(getattr(self, name) for name in operands)
+
+    def _moved(self, matrices: Iterable[Matrix]) -> int:
+        """Bytes of all elements; broadcast batches count once."""
+        total = 0
+        outer, inner = self.batches
+        for m in matrices:
+            copies = (outer if m.strides[0] else 1) * (inner if m.strides[1] else 1)
+            total += copies * m.rows * m.cols * m.dtype.itemsize
+        return total
 
     @property
     def long(self) -> bool:

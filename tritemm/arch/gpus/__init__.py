@@ -167,26 +167,23 @@ def clusters_at_once(programs: int, device: Device) -> int:
     Of a card that is not here, as many as of its model.
     """
     own = device.clusters
-    return own[programs - 1] if own else _clusters_of(programs, device.name, device.sms)
+    return own[programs - 1] if own else clusters_of_model(programs, device)
 
 
+@functools.lru_cache
 def clusters_of_model(programs: int, device: Device) -> int:
     """As many as all GPUs with this name are taken to have room for, for what cards must agree on.
 
     A cluster lies within a GPC, and those are not all of the same size: of GPUs that were not
     measured about the same share of the SMs is left over.
     """
-    return _clusters_of(programs, device.name, device.sms)
 
-
-@functools.lru_cache
-def _clusters_of(programs: int, name: str, sms: int) -> int:
     def alike(data: Mapping[str, Any]) -> tuple[bool, bool]:
-        return data["sms"] == sms, data["gpu"] == name
+        return data["sms"] == device.sms, data["gpu"] == device.name
 
     able = (data for data in reversed(files()) if data["physics"]["clusters"])
     data = max(able, key=alike)
-    return sms * data["physics"]["clusters"][programs - 1] // data["sms"]
+    return device.sms * data["physics"]["clusters"][programs - 1] // data["sms"]
 
 
 def _architecture(device: Device) -> tuple[float, float, float]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ...arch import gpus
+from ...arch import gpus, sm80
 from ...arch.gemv import WORD_BYTES
 from ...arch.limits import CUT
 from ...arch.lines import by_tma
@@ -34,9 +34,8 @@ _ACTIVATION = {
 _RESIDUAL_BYTE = 55e-12
 #: Bytes that an SM's loads bring per clock.
 _BYTES = 56
-#: 32-bit registers and threads of an SM; the addresses and indices of a thread beside its
-#: accumulators, and where it has no ring.
-_REGISTERS, _THREADS = 65536, 2048
+#: Registers for the addresses and indices of a thread beside its accumulators, and where it has no
+#: ring.
 _OTHER_REGISTERS, _FEW_REGISTERS = 64, 24
 #: Cycles in which the tensor cores read the 64 rows of A that they multiply, of 16 elements each.
 _REREAD = 16
@@ -285,7 +284,7 @@ def _tile(device: Device, alike: bool, view: View, more, factors, m, n, k, warps
         # and word; or, where lanes run along N, for each row of B and element.
         accumulators = area * k // np.where(across[1], 1, WORD_BYTES // view.itemsize)
         registers = n * k * stages * view.itemsize // 4 + accumulators + _FEW_REGISTERS * threads
-        together = np.minimum(_REGISTERS // registers, _THREADS // threads)
+        together = np.minimum(sm80.REGISTERS // registers, sm80.THREADS // threads)
         # An element's share of a load of four, of 16 bits each, and four times what a product
         # takes. If A is stored across K, each of its elements is a load.
         loads = k * (n + (1 + 3 * across[0]) * m + area / 4)
@@ -293,7 +292,7 @@ def _tile(device: Device, alike: bool, view: View, more, factors, m, n, k, warps
     else:
         accumulators = loads = 0 * m
         ring = (m + n) * k * view.itemsize * stages
-        together = np.minimum(_REGISTERS // (area + _OTHER_REGISTERS * threads), 16)
+        together = np.minimum(sm80.REGISTERS // (area + _OTHER_REGISTERS * threads), 16)
         together = np.where(view.resident, 1, np.minimum(together, device.shared // ring))
         pieces = np.gcd(n.astype(int), POINTER_COLUMNS)
         run, flying = np.where(by_rows, pieces, POINTER_COLUMNS), np.maximum(stages - 1, 1)
