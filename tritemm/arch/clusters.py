@@ -9,12 +9,11 @@ from ..kernels.device import cluster_mainloop, scheduler, wgmma
 from ..kernels.device.cluster_mainloop import LINE
 from ..problem import Config, Constraint, Device, Matrix, Problem, field
 from ..runtime.triton_private import clusters_why_not
-from ..runtime.workspace import Room
 from . import roles, sm90
 from .gpus import clusters_at_once
 from .limits import COUNTED_K, PARTS
 from .lines import Box, Boxes, by_tma, major_of, once_per
-from .roles import A_RING, FITS, RoleTile, config_of, cut, facts, partial_sums, piece_columns
+from .roles import A_RING, FITS, RoleTile, config_of, cut, facts, piece_columns
 
 #: BLOCK_M, BLOCK_N and the warps of a tile, with as many stages as fit, in clusters of two.
 Numbers = tuple[int, int, int]
@@ -223,13 +222,9 @@ class Multicast(ClusterTile):
         """Programs of a cluster."""
         return config.CLUSTER
 
-    @classmethod
-    def workspace(cls, problem: Problem, config: Config) -> Room:
-        """Where K is cut: for the sums of each program's consumers, and their counters."""
-        tile = cls(problem, config)
-        programs = tile.clusters * config.CLUSTER
-        floats = programs * config.SPLIT_K * config.BLOCK_M * config.BLOCK_N
-        return partial_sums(floats, programs * tile.sharers)
+    @property
+    def tiles(self) -> int:
+        return self.clusters * self.c.CLUSTER
 
 
 class Cooperative(Multicast):

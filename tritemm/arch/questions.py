@@ -76,7 +76,7 @@ def in_that_order(problem: Problem, config: Config) -> bool:
 
 
 def parts_of(problem: Problem) -> int:
-    """Parts that K is cut into for any M and batch: `Config.PARTS`.
+    """Parts that K is cut into for any M and batch: `Config.PARTS`; 0 if not in `one_order`.
 
     They follow from N, K, the operands' type and the GPU. A wide C has tiles for all SMs with few
     rows, too, if these are narrow; and to have K in parts takes a program of many rows a second
@@ -86,9 +86,9 @@ def parts_of(problem: Problem) -> int:
     and K is very long, as many as fill them.
     """
     N, K, device = problem.N, problem.K, problem.device
-    if not one_order(problem) or problem.accumulate != torch.float32:
-        return 1
-    if N > MOST_N or K < LEAST_K or COUNTED_K(problem):
+    if not one_order(problem):
+        return 0
+    if problem.accumulate != torch.float32 or N > MOST_N or K < LEAST_K or COUNTED_K(problem):
         return 1
     tiles = -(-N // TILE)
     most = [n for n in range(1, IN_CLUSTER + 1) if tiles <= clusters_of_model(n, device)]

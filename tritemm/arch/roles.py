@@ -165,6 +165,20 @@ class RoleTile(Tile):
         in_parts = self.accumulators > 1
         return (sm90.ACCUMULATORS_IN_PARTS if in_parts else sm90.ACCUMULATORS)[self.sharers]
 
+    @property
+    def tiles(self) -> int:
+        """Tiles of C, whole clusters of them."""
+        return self.c.tiles(self.p)
+
+    @classmethod
+    def workspace(cls, problem: Problem, config: Config) -> Room | None:
+        """Where K is cut: for the sums of each consumer's slab, and their counters."""
+        if config.SPLIT_K == 1:
+            return None
+        tile = cls(problem, config)
+        floats = tile.tiles * config.SPLIT_K * config.BLOCK_M * config.BLOCK_N
+        return partial_sums(floats, tile.tiles * tile.sharers)
+
     def described(self, a, b, c) -> dict[str, Any]:
         """Descriptors of the boxes, and C's address."""
         return self.boxes.described(Box.gluon_descriptor, a, b, c)

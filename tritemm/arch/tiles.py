@@ -10,7 +10,6 @@ import torch
 
 from ..kernels.device import memory
 from ..problem import Config, Constraint, Problem, kept, refusal
-from ..runtime.workspace import Room
 from . import sm90
 from .limits import PARTS, counted
 from .lines import Box, Boxes, line_refusal, major_of, once_per, readable
@@ -24,7 +23,6 @@ from .roles import (
     config_of,
     cut,
     facts,
-    partial_sums,
     piece_columns,
     sixteen_bits,
 )
@@ -251,14 +249,6 @@ class Split(Cooperative):
     @property
     def limit(self) -> int:
         return piece_columns(self.c.BLOCK_N, self.c.SPLIT_K) if self.together else POINTER_COLUMNS
-
-    @classmethod
-    def workspace(cls, problem: Problem, config: Config) -> Room | None:
-        """Where K is cut: for the sums of each consumer's slab."""
-        if config.SPLIT_K == 1:
-            return None
-        floats = config.units(problem) * config.BLOCK_M * config.BLOCK_N
-        return partial_sums(floats, config.tiles(problem) * cls(problem, config).sharers)
 
 
 @functools.lru_cache(maxsize=4096)

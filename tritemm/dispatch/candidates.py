@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NoReturn
 
 from ..arch import questions
-from ..kernels import pack as packing
+from ..kernels.pack import Copy
 from ..problem import INTERPRETER, PLAIN, Problem
 from ..problem.config import Config
 from ..rungs import RUNGS, find
@@ -92,21 +92,22 @@ def _invariant(problem: Problem, request: Request) -> tuple[Kernel, Config]:
     their order. The least predicted time decides. Of others the order follows from the tile, which
     is that of a product with a canonical M.
     """
-    one_order, named = questions.one_order(problem), request.kernel != "auto"
+    parts, named = questions.parts_of(problem), request.kernel != "auto"
     rungs = (find(request.kernel),) if named else RUNGS
     if named:
         limits = rungs[0].limits
         if limits.in_order or limits.ordered:
             must_run(rungs[0], problem)
-        if not limits.in_order and not (limits.ordered and one_order):
+        if not limits.in_order and not (limits.ordered and parts):
             raise ValueError(
                 f'kernel="{request.kernel}" sums in an order that depends on M; '
                 "batch_invariant=True can't have it"
             )
     some = able(rungs, named)
-    if not some or not one_order:
+    if not some or not parts:
         return _as_anchored(problem, [r for r in rungs if r.limits.in_order], copies=not named)
-    parts = questions.parts_of(problem) if any(rung.limits.fixed_parts for rung in some) else 1
+    if not any(rung.limits.fixed_parts for rung in some):
+        parts = 1
     found = least(in_one_order(problem, some, parts, copies=not named))
     if found is None:
         cut = f", with K in {parts} parts" if parts > 1 else ""
@@ -262,12 +263,10 @@ def _is_modest(problem: Problem, pack: str) -> bool:
     if dense * LINE_BYTES <= SMALL_COPY:
         return True  # at once: no element takes more than a line
     packed = problem.packed(pack)
-    copies = [
-        packing.Copy.of(getattr(problem, n), getattr(packed, n), problem.batches) for n in pack
-    ]
+    copies = [Copy.of(getattr(problem, n), getattr(packed, n), problem.batches) for n in pack]
     taken = problem.itemsize * sum(copy.elements for copy in copies)
-    modest = taken <= SMALL_COPY or taken <= min(LARGE_COPY, 2 * dense)
-    return modest and packing.why_not(problem, pack) is None
+    # A program copies 32 bytes or more: so many have room in one launch.
+    return taken <= SMALL_COPY or taken <= min(LARGE_COPY, 2 * dense)
 
 
 def able(rungs: Sequence[Kernel], named: bool = False) -> list[Kernel]:

@@ -169,7 +169,7 @@ def activated(x: torch.Tensor, activation: str) -> torch.Tensor:
 
 
 def _pair(x: torch.Tensor, activation: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """The two factors of a gated activation of `x`, whose first half of columns is the gate's."""
+    """The two factors of an activation of pairs; the first half of columns of `x` is the gate's."""
     gate, up = x.chunk(2, -1)
     return activated(gate, GATED[activation]), up
 

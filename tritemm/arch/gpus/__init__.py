@@ -115,8 +115,13 @@ def named(name: str | int) -> Device:
     A card is what its own file says, where it was measured. ValueError with those that are known.
     """
     text = str(name).strip()
-    if sm := re.fullmatch(r"(?:sm_?)?(\d+)[af]?", text.lower()):
-        return _of_architecture(int(sm[1]))
+    architectures = ", ".join(device.name for device in DEVICES.values())
+    if digits := re.fullmatch(r"(?:sm_?)?(\d+)[af]?", text.lower()):
+        sm, oldest = int(digits[1]), min(DEVICES)
+        if sm in DEVICES:
+            return DEVICES[sm]
+        reason = f"is older than sm_{oldest}, which tritemm needs" if sm < oldest else "is unknown"
+        raise ValueError(f"architecture sm_{sm} {reason}; one of {architectures}")
     words = set(text.lower().split()) - {"nvidia"}
     for data in files():
         if words and words <= set(data["gpu"].lower().split()):
@@ -124,19 +129,7 @@ def named(name: str | int) -> Device:
     for card, (sm, sms) in _CARDS.items():
         if words and words == set(card.lower().split()):
             return dataclasses.replace(DEVICES[sm], name=f"NVIDIA {card}", sms=sms)
-    raise ValueError(f"GPU {name!r} is unknown; one of {', '.join(_CARDS)}, or {_architectures()}")
-
-
-def _of_architecture(sm: int) -> Device:
-    if sm in DEVICES:
-        return DEVICES[sm]
-    oldest = min(DEVICES)
-    reason = f"is older than sm_{oldest}, which tritemm needs" if sm < oldest else "is unknown"
-    raise ValueError(f"architecture sm_{sm} {reason}; one of {_architectures()}")
-
-
-def _architectures() -> str:
-    return ", ".join(device.name for device in DEVICES.values())
+    raise ValueError(f"GPU {name!r} is unknown; one of {', '.join(_CARDS)}, or {architectures}")
 
 
 @functools.lru_cache
