@@ -119,19 +119,14 @@ class ClusterTile(RoleTile):
         most = sm90.MOST_NARROW_BUFFERS if self.piece == 8 else sm90.MOST_BUFFERS
         return max(0, min(most, self.pieces, room // self.buffer))
 
-
-@functools.lru_cache(maxsize=4096)
-def boxes_of(
-    problem: Problem, config: Config, columns: int, a_sharers: int = 1, b_sharers: int = 1
-) -> Boxes:
-    """Boxes of A, B and C, for `load_lines` and pieces of so many `columns`.
-
-    So many programs load a tile of A, and one of B, together.
-    """
-    a = _lines(problem.a, "N", config.BLOCK_M, a_sharers)
-    b = _lines(problem.b, "T", config.BLOCK_N, b_sharers)[::-1]
-    c = Box.of_c(problem, sm90.ROWS, columns)
-    return Boxes(Box.of(problem, problem.a, *a), Box.of(problem, problem.b, *b), c)
+    @functools.cached_property
+    def boxes(self) -> Boxes:
+        """Boxes for `load_lines`; the programs of a cluster load a tile of A, or of B, together."""
+        p, c, by_a = self.p, self.c, self.shared == "a"
+        a = _lines(p.a, "N", c.BLOCK_M, c.CLUSTER if by_a else 1)
+        b = _lines(p.b, "T", c.BLOCK_N, 1 if by_a else c.CLUSTER)[::-1]
+        out = Box.of_c(p, sm90.ROWS, self.columns)
+        return Boxes(Box.of(p, p.a, *a), Box.of(p, p.b, *b), out)
 
 
 def _lines(matrix: Matrix, along_k: str, lines: int, sharers: int) -> tuple[int, int]:
@@ -205,11 +200,6 @@ class Multicast(ClusterTile):
     def columns(self) -> int:
         piece = piece_columns(self.c.BLOCK_N, self.c.SPLIT_K) if self.together else self.piece
         return min(self.piece, piece)
-
-    @property
-    def boxes(self) -> Boxes:
-        sharers = (self.c.CLUSTER, 1) if self.shared == "a" else (1, self.c.CLUSTER)
-        return boxes_of(self.p, self.c, self.columns, *sharers)
 
     @classmethod
     def grid(cls, problem: Problem, config: Config) -> int:

@@ -9,10 +9,10 @@ from ..kernels.device import exchange
 from ..kernels.device.cluster_mainloop import LINE
 from ..problem import Config, Constraint, Device, Problem, field
 from . import sm90
-from .clusters import RING, TILE, WARPS, ClusterTile, boxes_of
+from .clusters import RING, TILE, WARPS, ClusterTile
 from .gpus import clusters_at_once
 from .limits import PARTS
-from .lines import Boxes, once_per
+from .lines import once_per
 from .roles import config_of, cut, facts, piece_columns
 
 #: BLOCK_M, BLOCK_N, BLOCK_K, and the warps of a tile, with as many stages as fit.
@@ -71,10 +71,6 @@ class Exchanging(ClusterTile):
     @property
     def apart(self) -> int:
         return _apart_bytes(self.slots)
-
-    @property
-    def boxes(self) -> Boxes:
-        return boxes_of(self.p, self.c, self.piece)
 
 
 @functools.lru_cache

@@ -201,20 +201,21 @@ class RoleTile(Tile):
     @classmethod
     def arguments(cls, workspace: Workspace | None = None) -> Arguments:
         """A rung's; the tensors of its `workspace` are the partial sums and the counters."""
+        tile_of = functools.lru_cache(maxsize=4096)(cls)
 
         def tensors(problem: Problem, config: Config, a, b, c, *work) -> dict[str, Any]:
-            named = cls(problem, config).described(a, b, c)
+            named = tile_of(problem, config).described(a, b, c)
             if workspace:
                 named["partials_ptr"], named["counters_ptr"] = work or (None, None)
             return named
 
         def fixed(problem: Problem, config: Config) -> dict[str, Any]:
-            shape = {"SHAPE": cls(problem, config).shape}
+            shape = {"SHAPE": tile_of(problem, config).shape}
             return shape | sizes(problem) | strides("c", "01mn", problem.c)
 
         def options(problem: Problem, config: Config) -> dict[str, Any]:
             """A launch may begin before the one before it has ended: kernels wait for it."""
-            tile = cls(problem, config)
+            tile = tile_of(problem, config)
             registers = sm90.REGISTERS[tile.sharers]
             return {"num_warps": tile.warps, "maxnreg": registers, "launch_pdl": True}
 

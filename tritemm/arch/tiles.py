@@ -192,9 +192,17 @@ class PowerTile(RoleTile):
             columns //= 2
         return 0
 
-    @property
+    @functools.cached_property
     def boxes(self) -> Boxes:
-        return _boxes(self.p, self.c, self.rows, self.halves, self.columns)
+        """Boxes of A, both halves of B, and C; of pairs, half as wide."""
+        p, depth = self.p, self.c.BLOCK_K
+        first, second = (half // self.facts.per_column for half in self.halves)
+        return Boxes(
+            Box.of(p, p.a, self.rows, depth),
+            Box.of(p, p.b, depth, first),
+            Box.of_c(p, self.rows, self.columns),
+            Box.of(p, p.b, depth, second) if second else None,
+        )
 
     def described(self, a, b, c) -> dict[str, Any]:
         other = self.boxes.b1
@@ -249,20 +257,6 @@ class Split(Cooperative):
     @property
     def limit(self) -> int:
         return piece_columns(self.c.BLOCK_N, self.c.SPLIT_K) if self.together else POINTER_COLUMNS
-
-
-@functools.lru_cache(maxsize=4096)
-def _boxes(
-    problem: Problem, config: Config, rows: int, halves: Sequence[int], columns: int
-) -> Boxes:
-    """Boxes of A, both halves of B, and C; of pairs, half as wide."""
-    first, second = (half // problem.epilogue.per_column for half in halves)
-    return Boxes(
-        Box.of(problem, problem.a, rows, config.BLOCK_K),
-        Box.of(problem, problem.b, config.BLOCK_K, first),
-        Box.of_c(problem, rows, columns),
-        Box.of(problem, problem.b, config.BLOCK_K, second) if second else None,
-    )
 
 
 @once_per(facts)
