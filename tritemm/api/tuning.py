@@ -260,13 +260,13 @@ def _wrong_of(kernel: Kernel, problem: Problem, config: Config, a, b, out) -> st
     rows = torch.arange(0, problem.M, min(_ROW_STEP, problem.M), device=out.device)
     rows = torch.cat((rows, rows.new_tensor([problem.M - 1])))
     a, out = a.index_select(-2, rows), out.index_select(-2, rows)
-    gated = problem.epilogue.per_column > 1
-    then = EpilogueInputs(activation=problem.epilogue.activation) if gated else None
+    count = problem.epilogue.per_column
+    then = EpilogueInputs(activation=problem.epilogue.activation) if count > 1 else None
     for begin in range(0, out.shape[-1], _COLUMNS):
         part = slice(begin, begin + _COLUMNS)
-        halves = [half[..., part] for half in b.chunk(1 + gated, -1)]
+        halves = [half[..., part] for half in b.chunk(count, -1)]
         verdict = budget.check(
-            out[..., part], a, torch.cat(halves, -1) if gated else halves[0],
+            out[..., part], a, torch.cat(halves, -1) if count > 1 else halves[0],
             accumulate=problem.accumulate, precision=problem.precision, ending=then,
         )  # fmt: skip
         if not verdict.ok:

@@ -24,14 +24,15 @@ from .sm90 import TMA_BYTES
 by_tma = functools.cache(epilogue.by_tma)
 
 
-def sizes(problem: Problem) -> dict[str, Any]:
+def sizes(problem: Problem, matrices: str = "c") -> dict[str, Any]:
+    """The sizes, and the strides of the `matrices`."""
     B0, B1 = problem.batches
-    return {"M": problem.M, "N": problem.N, "K": problem.K, "B0": B0, "B1": B1}
-
-
-def strides(name: str, axes: str, matrix: Matrix) -> dict[str, Any]:
-    named = zip(axes, matrix.strides, strict=True)
-    return {f"stride_{name}{axis}": stride for axis, stride in named}
+    values = {"M": problem.M, "N": problem.N, "K": problem.K, "B0": B0, "B1": B1}
+    for name in matrices:
+        axes = {"a": "01mk", "b": "01kn", "c": "01mn"}[name]
+        named = zip(axes, getattr(problem, name).strides, strict=True)
+        values |= {f"stride_{name}{axis}": stride for axis, stride in named}
+    return values
 
 
 def once_per(kind: Callable[[Problem], Hashable]):

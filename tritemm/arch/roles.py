@@ -27,7 +27,7 @@ from ..runtime.workspace import Room
 from ..spec import Arguments, Workspace
 from . import sm90
 from .limits import SINGLE_COLUMNS, counted
-from .lines import Box, by_tma, c_major, from_registers, major_of, readable, sizes, strides
+from .lines import Box, by_tma, c_major, from_registers, major_of, readable, sizes
 
 #: Accumulators of a thread up to which the epilogue loads a residual ahead; programs that own a
 #: share of a tile's sum, at most.
@@ -211,7 +211,7 @@ class RoleTile(Tile):
 
         def fixed(problem: Problem, config: Config) -> dict[str, Any]:
             shape = {"SHAPE": tile_of(problem, config).shape}
-            return shape | sizes(problem) | strides("c", "01mn", problem.c)
+            return shape | sizes(problem)
 
         def options(problem: Problem, config: Config) -> dict[str, Any]:
             """A launch may begin before the one before it has ended: kernels wait for it."""

@@ -41,12 +41,9 @@ def least(some: Iterable[Group]) -> tuple[Kernel, Config] | None:
     some = [group for group in some if group.configs]
     if not some:
         return None
-    place = int(seconds(some).argmin())
-    for group in some:
-        if place < len(group.configs):
-            return group.kernel, group.whole(group.configs[place])
-        place -= len(group.configs)
-    raise AssertionError("more times than configs")
+    rows = [(group, config) for group in some for config in group.configs]
+    group, config = rows[seconds(some).argmin()]
+    return group.kernel, group.whole(config)
 
 
 def best_config(kernel: Kernel, problem: Problem) -> Config:

@@ -227,8 +227,7 @@ def _c_major(matrix: Matrix) -> str:
     """How C is stored: along rows (N) or columns (T); by threads (n, t) where its lines don't begin
     on 16-byte boundaries."""
     layout = matrix.layout
-    pitch = matrix.pitch(layout) * matrix.dtype.itemsize if layout != "-" else 1
-    if matrix.aligned and pitch % 16 == 0:
+    if matrix.aligned and _pitch(matrix) % 16 == 0:
         return layout
     return "t" if layout == "T" else "n"
 
