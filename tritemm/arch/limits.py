@@ -119,6 +119,7 @@ def accumulated(t: Tile) -> str | None:
 #: K in parts that have a step or more each, and are not more than can be counted; and in fixed
 #: `PARTS`, of which one program takes all, or each one.
 PARTS = (
+    lambda t: None if t.c.SPLIT_K == 1 else COUNTED_K(t.p),
     Constraint(
         "SPLIT_K is {t.c.SPLIT_K}; K = {t.p.K} has {t.steps} steps of {t.c.BLOCK_K}",
         lambda t: t.steps >= t.c.SPLIT_K,

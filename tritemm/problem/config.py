@@ -38,8 +38,7 @@ class Config:
 
     def __repr__(self) -> str:
         """The fields that differ from their defaults."""
-        fields = [(f.name, getattr(self, f.name), f.default) for f in dataclasses.fields(self)]
-        told = [f"{name}={value!r}" for name, value, default in fields if value != default]
+        told = [f"{name}={value!r}" for name, value in changed(self).items()]
         return f"Config({', '.join(told)})"
 
     def __str__(self) -> str:
