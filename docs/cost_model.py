@@ -15,7 +15,7 @@ from tools.fit.fit import Quality, quality
 from tools.fit.samples import Sample, read
 from tritemm.arch import gpus
 from tritemm.dispatch.cost_model import constants
-from tritemm.dispatch.cost_model.kind import kind_of
+from tritemm.dispatch.cost_model.columns import kind_of
 from tritemm.dispatch.cost_model.model import BRIEF, BURST
 from tritemm.problem import Problem
 from tritemm.problem.config import Config

@@ -7,7 +7,7 @@ import dataclasses
 import torch
 
 from tritemm import dispatch
-from tritemm.dispatch import candidates, explain, invariant, selection
+from tritemm.dispatch import candidates, explain, selection
 from tritemm.dispatch.cost_model import constants, model
 from tritemm.problem import GATED, Device, Problem, stored
 
@@ -51,6 +51,6 @@ def known_rung(kernel, **fields):
 
 def put_rungs(monkeypatch, rungs):
     """Make `rungs` the ladder that is chosen from."""
-    for module in (candidates, explain, invariant, selection):
+    for module in (candidates, explain, selection):
         monkeypatch.setattr(module, "RUNGS", tuple(rungs))
     dispatch.forget()

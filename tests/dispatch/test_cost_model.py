@@ -12,11 +12,9 @@ from perf.rows import recorded
 from perf.select import latest_run
 from tests.dispatch.choosing import A100, GH200, H100, H200, known_rung, measured_parts, problem
 from tritemm import Config, dispatch
-from tritemm.arch import gpus
-from tritemm.dispatch import invariant
+from tritemm.arch import gpus, questions
 from tritemm.dispatch.cost_model import constants, model
-from tritemm.dispatch.cost_model.columns import Group, columns_of
-from tritemm.dispatch.cost_model.kind import kind_of
+from tritemm.dispatch.cost_model.columns import Group, columns_of, kind_of
 from tritemm.dispatch.cost_model.model import predict
 from tritemm.problem import EpilogueSpec
 from tritemm.rungs import find
@@ -198,8 +196,8 @@ def test_a_card_that_is_here_says_how_many_clusters_it_has_room_for():
     slow, fast = (predict(cluster, of(each), config) for each in (few, card))
     assert slow > 10 * fast
     ordered = problem(64, 1280, 8192)
-    assert invariant.parts_of(ordered) == (
-        invariant.parts_of(dataclasses.replace(ordered, device=few))
+    assert questions.parts_of(ordered) == (
+        questions.parts_of(dataclasses.replace(ordered, device=few))
     )
 
 

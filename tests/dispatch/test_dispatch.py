@@ -26,7 +26,7 @@ from tritemm import dispatch
 from tritemm.__main__ import main
 from tritemm.arch import questions
 from tritemm.arch.pointers import is_wgmma
-from tritemm.dispatch import invariant
+from tritemm.dispatch import candidates
 from tritemm.dispatch.request import Request
 from tritemm.problem import ACCUMULATE, INTERPRETED, Problem, kept
 from tritemm.rungs import RUNGS
@@ -323,19 +323,13 @@ class TestBatchInvariant:
             assert choice.config.BLOCK_N <= 64
             assert choice.predicted < 1.4 * dispatch.choose(asked).predicted
 
-    def test_operands_stay_where_they_are_if_that_is_asked(self, monkeypatch):
-        asked = problem(16, 28672, 4096)
-        rungs = invariant.able(RUNGS)
-        assert any(group.swap for group in invariant.groups(asked, rungs, 1))
-        monkeypatch.setattr(invariant, "SWAPPED_ALIKE", False)
-        assert not any(group.swap for group in invariant.groups(asked, rungs, 1))
-        dispatch.forget()
-        assert not dispatch.choose(asked, "auto/batch_invariant").config.SWAP
-        dispatch.forget()
+    def test_operands_are_swapped(self):
+        groups = candidates.in_one_order(problem(16, 28672, 4096), candidates.able(RUNGS), 1)
+        assert any(group.swap for group in groups)
 
     def test_each_candidate_can_be_asked_for(self):
         asked = problem(33, 4093, 777, "NN")
-        groups = invariant.groups(asked, invariant.able(RUNGS), 1)
+        groups = candidates.in_one_order(asked, candidates.able(RUNGS), 1)
         found = [(g.kernel, config) for g in groups for config in map(g.whole, g.configs)]
         for kernel, config in found:
             choice = dispatch.choose(asked, str(Request(kernel.name, config)))

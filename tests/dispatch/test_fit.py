@@ -18,7 +18,7 @@ from tritemm import dispatch
 from tritemm.arch import gpus
 from tritemm.dispatch import candidates, ranked
 from tritemm.dispatch.cost_model import constants, model
-from tritemm.dispatch.cost_model.kind import kind_of
+from tritemm.dispatch.cost_model.columns import kind_of
 from tritemm.problem.config import changed
 from tritemm.rungs import RUNGS
 

@@ -70,7 +70,7 @@ def test_tiles_without_room_for_a_in_registers_are_refused(rung):
 
 def test_a_batch_invariant_choice_may_be_what_registers_have_no_room_for(monkeypatch):
     anchor = dispatch.find("warp_specialized"), tile(192, 192, warps=4, stages=4)
-    monkeypatch.setattr(dispatch.invariant, "_anchor", lambda problem, rungs: anchor)
+    monkeypatch.setattr(dispatch.candidates, "_anchor", lambda problem, rungs: anchor)
     for layout, pack in (("NT", ""), ("TT", "a")):
         view = problem(4096, 512, 1024, layout, **TF32)
         choice = dispatch.choose.__wrapped__(view, "auto/batch_invariant")

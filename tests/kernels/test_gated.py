@@ -90,7 +90,7 @@ def on_cpu():
 @pytest.mark.parametrize("size", [(8192, 28672, 4096), (1024, 22016, 4096), (16, 28672, 4096)])
 def test_one_kernel_where_that_is_faster(size):
     asked = problem(*size, activation="swiglu")
-    choice = dispatch.choose_gated(asked)
+    choice = dispatch.choose_whole(asked)
     assert choice.kernel.name in PAIRS
     assert choice.predicted < dispatch.apart(asked)[1]
 
@@ -106,7 +106,7 @@ def test_what_was_measured_decides(monkeypatch):
             cache.key(before): cache.entry(rung, config, product),
         }
         dispatch.forget()
-        assert (dispatch.choose_gated(asked) is not None) is one
+        assert (dispatch.choose_whole(asked) is not None) is one
     dispatch.forget()
 
 
@@ -116,16 +116,16 @@ def test_the_product_before_it_is_the_one_that_is_made(batches):
     c, pair = (torch.empty(*batches, 5, n, dtype=BF16, device="meta") for n in (3, 6))
     gated = Problem.of(a, b, c, device=H200, activation="swiglu")
     plain = Problem.of(a, b, pair, device=H200)
-    assert dispatch.gated.argument_of(gated) == plain
+    assert dispatch.selection.argument_of(gated) == plain
 
 
 def test_a_product_and_then_torch_where_one_kernel_cannot():
     asked = problem(512, 1024, 256, activation="swiglu")
-    assert dispatch.choose_gated(asked, "auto/batch_invariant") is None
-    assert dispatch.choose_gated(asked, "tma") is None
-    assert dispatch.choose_gated(problem(512, 1024, 256, dtype=FP32, activation="swiglu")) is None
-    assert dispatch.choose_gated(problem(512, 1024, 256, device=A100, activation="swiglu")) is None
-    assert dispatch.choose_gated(on_cpu()) is None
+    assert dispatch.choose_whole(asked, "auto/batch_invariant") is None
+    assert dispatch.choose_whole(asked, "tma") is None
+    assert dispatch.choose_whole(problem(512, 1024, 256, dtype=FP32, activation="swiglu")) is None
+    assert dispatch.choose_whole(problem(512, 1024, 256, device=A100, activation="swiglu")) is None
+    assert dispatch.choose_whole(on_cpu()) is None
     choice, seconds = dispatch.apart(asked, "tma")
     assert choice.kernel.name == "tma" and seconds > choice.predicted
     assert choice.why.endswith("swiglu by torch's kernels after it")
@@ -133,10 +133,10 @@ def test_a_product_and_then_torch_where_one_kernel_cannot():
 
 def test_a_rung_or_a_config_that_is_named():
     asked = problem(512, 1024, 256, activation="swiglu")
-    assert dispatch.choose_gated(asked, "pingpong").kernel.name == "pingpong"
+    assert dispatch.choose_whole(asked, "pingpong").kernel.name == "pingpong"
     word = "warp_specialized/BLOCK_M=128,BLOCK_N=256,BLOCK_K={},num_warps=8,num_stages={}"
-    assert dispatch.choose_gated(asked, word.format(64, 4)).config.num_stages == 4
-    assert dispatch.choose_gated(asked, word.format(128, 2)) is None
+    assert dispatch.choose_whole(asked, word.format(64, 4)).config.num_stages == 4
+    assert dispatch.choose_whole(asked, word.format(128, 2)) is None
 
 
 def test_tiles_whose_columns_are_two_halves():

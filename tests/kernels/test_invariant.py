@@ -13,8 +13,9 @@ from tests.dispatch.choosing import A100, B200, problem
 from tests.kernels.test_signs import expect_no_faults
 from tests.sweep import EVERY
 from tritemm import budget, dispatch, plan
+from tritemm.arch import questions
 from tritemm.compile import asm
-from tritemm.dispatch import invariant
+from tritemm.dispatch import candidates
 from tritemm.dispatch.cost_model import model
 from tritemm.dispatch.request import Request, why_not
 from tritemm.kernels.device import scheduler
@@ -37,7 +38,7 @@ SPREAD = (1, 2, 3, 8, 9, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 192
 
 def every_candidate(asked):
     """All that may be taken for the problem, each as its rung and config."""
-    for group in invariant.groups(asked, invariant.able(RUNGS), invariant.parts_of(asked)):
+    for group in candidates.in_one_order(asked, candidates.able(RUNGS), questions.parts_of(asked)):
         for config in map(group.whole, group.configs):
             yield group.kernel, config
 
@@ -62,8 +63,8 @@ def test_the_cut_follows_from_the_layer(size):
     found = set()
     for M in (*SPREAD, ROWS, 65536):
         for batch, layout in itertools.product(((), (3,)), ("NT", "TN")):
-            found.add(invariant.parts_of(problem(M, *size, layout, batch=batch)))
-        found.add(invariant.parts_of(problem(M, *size, bias=BF16, activation="gelu")))
+            found.add(questions.parts_of(problem(M, *size, layout, batch=batch)))
+        found.add(questions.parts_of(problem(M, *size, bias=BF16, activation="gelu")))
         assert dispatch.choose(problem(M, *size), WORD).config.PARTS in found
     assert len(found) == 1
 
@@ -74,7 +75,7 @@ def test_the_cut_follows_from_the_layer(size):
      (1536, 294912, 4), (768, 3072, 1), (2112, 7168, 1), (4096, 14336, 1), (1, 4096, 5), (1, 0, 1)],
 )  # fmt: skip
 def test_narrow_products_with_a_long_k_are_cut(N, K, parts):
-    assert invariant.parts_of(problem(16, N, K)) == parts
+    assert questions.parts_of(problem(16, N, K)) == parts
 
 
 @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
@@ -86,12 +87,12 @@ def test_what_warpgroups_multiply_is_what_the_code_shows(rung):
 
 def test_only_sums_of_wgmma_in_fp32_are_cut():
     size = (16, 256, 7168)
-    assert invariant.parts_of(problem(*size, dtype=torch.float16)) == 8
-    assert invariant.parts_of(problem(*size, dtype=torch.float16, accumulate=torch.float16)) == 1
+    assert questions.parts_of(problem(*size, dtype=torch.float16)) == 8
+    assert questions.parts_of(problem(*size, dtype=torch.float16, accumulate=torch.float16)) == 1
     for dtype in (torch.float32, torch.float64, torch.int8):
-        assert invariant.parts_of(problem(*size, dtype=dtype)) == 1
+        assert questions.parts_of(problem(*size, dtype=dtype)) == 0
     for device in (A100, B200, INTERPRETER):
-        assert invariant.parts_of(problem(*size, device=device)) == 1
+        assert questions.parts_of(problem(*size, device=device)) == 0
 
 
 def test_a_rung_that_is_named_cuts_k_if_it_can():
@@ -256,9 +257,9 @@ def test_fewer_stages_where_the_output_needs_the_room():
     cluster, asked = dispatch.find("cluster"), problem(512, 511, 512)
     asked = dataclasses.replace(asked, c=dataclasses.replace(asked.c, dtype=torch.float32))
     assert "shared memory" in why_not(cluster, asked, deep)
-    assert invariant._shallower(cluster, asked, deep).num_stages == 3
+    assert candidates._shallower(cluster, asked, deep).num_stages == 3
     with pytest.raises(ValueError, match="batch_invariant=True can't have cluster"):
-        invariant._shallower(cluster, asked, dataclasses.replace(deep, num_warps=2))
+        candidates._shallower(cluster, asked, dataclasses.replace(deep, num_warps=2))
 
 
 # What only a GPU shows
@@ -357,7 +358,7 @@ def test_parts_are_all_added(rung, M, N, K, batch):
     c = torch.empty(*batch, M, N, device="cuda", dtype=BF16)
     want = budget.reference(a, b).to(BF16)
     asked = Problem.of(a, b, c)
-    assert invariant.parts_of(asked) > 1
+    assert questions.parts_of(asked) > 1
     for kernel, config in every_candidate(asked):
         if kernel.name == rung and not config.SWAP:
             plan.run(kernel, asked, config, a, b, c.fill_(torch.nan))
@@ -365,7 +366,7 @@ def test_parts_are_all_added(rung, M, N, K, batch):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("rung", [rung.name for rung in RUNGS if rung in invariant.able(RUNGS)])
+@pytest.mark.parametrize("rung", [rung.name for rung in RUNGS if rung in candidates.able(RUNGS)])
 @pytest.mark.parametrize("K", [2056, 4360, 1001])
 def test_bits_of_every_candidate(rung, K):
     """Of one rung against one product of another: K whole, in 5 parts, and with odd pitches."""

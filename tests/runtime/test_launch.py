@@ -129,7 +129,7 @@ def test_a_gated_activation_that_a_kernel_makes(monkeypatch, batch):
     rung = rungs.find("warp_specialized")
     monkeypatch.setattr(standing_in, "launch_of_rungs", finished)
     monkeypatch.setattr(
-        plan.dispatch, "choose_gated",
+        plan.dispatch, "choose_whole",
         lambda problem, word: Choice(problem, rung, tritemm.Config(128, 256, 64), "a test's"),
     )  # fmt: skip
     out = torch.empty(*batch, 33, 12)

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from tritemm.dispatch.cost_model import constants as known
 from tritemm.dispatch.cost_model import model
-from tritemm.dispatch.cost_model.columns import Columns, Group, Tile, View, columns_of
+from tritemm.dispatch.cost_model.columns import Columns, Group, Tile, View, columns_of, kind_of
 from tritemm.dispatch.cost_model.constants import Constants, Rung
-from tritemm.dispatch.cost_model.kind import kind_of
 from tritemm.spec import Kernel
 
 from .samples import Sample

@@ -7,15 +7,13 @@ from collections.abc import Callable, Sequence
 
 from ..kernels.device import cluster_mainloop, scheduler, wgmma
 from ..kernels.device.cluster_mainloop import LINE
-from ..problem import Config, Constraint, Device, Matrix, Problem
+from ..problem import Config, Constraint, Device, Matrix, Problem, field
 from ..runtime.triton_private import clusters_why_not
-from ..runtime.workspace import Room
 from . import roles, sm90
-from .arguments import once_per
 from .gpus import clusters_at_once
 from .limits import COUNTED_K, PARTS
-from .lines import Box, Boxes, by_tma, major_of
-from .roles import A_RING, FITS, RoleTile, config_of, cut, facts, partial_sums, piece_columns
+from .lines import Box, Boxes, by_tma, major_of, once_per
+from .roles import A_RING, FITS, RoleTile, config_of, cut, facts, piece_columns
 
 #: BLOCK_M, BLOCK_N and the warps of a tile, with as many stages as fit, in clusters of two.
 Numbers = tuple[int, int, int]
@@ -69,10 +67,7 @@ TILE = (
 RING = (
     A_RING,
     FITS,
-    Constraint(
-        f"num_stages is {{t.c.num_stages}}; {sm90.MOST_STAGES} is possible",
-        lambda t: t.c.num_stages <= sm90.MOST_STAGES,
-    ),
+    field("num_stages", f"{sm90.MOST_STAGES} is possible", lambda n: n <= sm90.MOST_STAGES),
     Constraint(
         "the output takes more shared memory than the stages; take more stages",
         lambda t: not by_tma(t.c_major) or t.buffers * t.buffer < t.stages,
@@ -126,19 +121,14 @@ class ClusterTile(RoleTile):
         most = sm90.MOST_NARROW_BUFFERS if self.piece == 8 else sm90.MOST_BUFFERS
         return max(0, min(most, self.pieces, room // self.buffer))
 
-
-@functools.lru_cache(maxsize=4096)
-def boxes_of(
-    problem: Problem, config: Config, columns: int, a_sharers: int = 1, b_sharers: int = 1
-) -> Boxes:
-    """Boxes of A, B and C, for `load_lines` and pieces of so many `columns`.
-
-    So many programs load a tile of A, and one of B, together.
-    """
-    a = _lines(problem.a, "N", config.BLOCK_M, a_sharers)
-    b = _lines(problem.b, "T", config.BLOCK_N, b_sharers)[::-1]
-    c = Box.of_c(problem, sm90.ROWS, columns)
-    return Boxes(Box.of(problem, problem.a, *a), Box.of(problem, problem.b, *b), c)
+    @functools.cached_property
+    def boxes(self) -> Boxes:
+        """Boxes for `load_lines`; the programs of a cluster load a tile of A, or of B, together."""
+        p, c, by_a = self.p, self.c, self.shared == "a"
+        a = _lines(p.a, "N", c.BLOCK_M, c.CLUSTER if by_a else 1)
+        b = _lines(p.b, "T", c.BLOCK_N, 1 if by_a else c.CLUSTER)[::-1]
+        out = Box.of_c(p, sm90.ROWS, self.columns)
+        return Boxes(Box.of(p, p.a, *a), Box.of(p, p.b, *b), out)
 
 
 def _lines(matrix: Matrix, along_k: str, lines: int, sharers: int) -> tuple[int, int]:
@@ -157,12 +147,9 @@ class Multicast(ClusterTile):
     least = 1
     needs = (
         WARPS,
-        Constraint(
-            "CLUSTER is {t.c.CLUSTER}; 2 or 4 programs can share",
-            lambda t: t.c.CLUSTER in sm90.SHARING,
-        ),
+        field("CLUSTER", "2 or 4 programs can share", lambda n: n in sm90.SHARING),
         *TILE,
-        Constraint("BLOCK_K is {t.c.BLOCK_K}; 64 is possible", lambda t: LINE.value == t.c.BLOCK_K),
+        field("BLOCK_K", "64 is possible", lambda n: n == LINE.value),
         Constraint(
             "SPLIT_K is {t.c.SPLIT_K}; {t.least} or more are possible",
             lambda t: t.least <= t.c.SPLIT_K,
@@ -216,11 +203,6 @@ class Multicast(ClusterTile):
         piece = piece_columns(self.c.BLOCK_N, self.c.SPLIT_K) if self.together else self.piece
         return min(self.piece, piece)
 
-    @property
-    def boxes(self) -> Boxes:
-        sharers = (self.c.CLUSTER, 1) if self.shared == "a" else (1, self.c.CLUSTER)
-        return boxes_of(self.p, self.c, self.columns, *sharers)
-
     @classmethod
     def grid(cls, problem: Problem, config: Config) -> int:
         """Clusters."""
@@ -232,13 +214,9 @@ class Multicast(ClusterTile):
         """Programs of a cluster."""
         return config.CLUSTER
 
-    @classmethod
-    def workspace(cls, problem: Problem, config: Config) -> Room:
-        """Where K is cut: for the sums of each program's consumers, and their counters."""
-        tile = cls(problem, config)
-        programs = tile.clusters * config.CLUSTER
-        floats = programs * config.SPLIT_K * config.BLOCK_M * config.BLOCK_N
-        return partial_sums(floats, programs * tile.sharers)
+    @property
+    def tiles(self) -> int:
+        return self.clusters * self.c.CLUSTER
 
 
 class Cooperative(Multicast):

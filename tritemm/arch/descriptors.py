@@ -10,9 +10,8 @@ import torch
 from ..problem import Config, Constraint, Problem, kept, refusal
 from ..spec import Arguments
 from . import sm90
-from .arguments import once_per, sizes, strides
 from .limits import SINGLE_COLUMNS, indices, units_why_not
-from .lines import Box, Boxes, readable, storable
+from .lines import Box, Boxes, once_per, readable, sizes, storable
 from .pointers import Dot, fits, types_and_room, wraps
 
 
@@ -26,7 +25,7 @@ def _boxes(problem: Problem, config: Config) -> Boxes:
 def _fixed(problem: Problem, config: Config) -> dict[str, Any]:
     boxes = _boxes(problem, config)
     majors = {"A_MAJOR": boxes.a.major, "B_MAJOR": boxes.b.major, "TMA_STORE": boxes.c is not None}
-    return majors | sizes(problem) | strides("c", "01mn", problem.c)
+    return majors | sizes(problem)
 
 
 def _tensors(problem: Problem, config: Config, a, b, c) -> dict[str, Any]:

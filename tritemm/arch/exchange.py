@@ -7,19 +7,18 @@ from collections.abc import Callable, Sequence
 
 from ..kernels.device import exchange
 from ..kernels.device.cluster_mainloop import LINE
-from ..problem import Config, Constraint, Device, Problem
+from ..problem import Config, Constraint, Device, Problem, field
 from . import sm90
-from .arguments import once_per
-from .clusters import RING, TILE, WARPS, ClusterTile, boxes_of
+from .clusters import RING, TILE, WARPS, ClusterTile
 from .gpus import clusters_at_once
 from .limits import PARTS
-from .lines import Boxes
+from .lines import once_per
 from .roles import config_of, cut, facts, piece_columns
 
 #: BLOCK_M, BLOCK_N, BLOCK_K, and the warps of a tile, with as many stages as fit.
 Numbers = tuple[int, int, int, int]
-#: Stages at most.
-DEEPEST = 12
+#: Elements of K of a step; stages at most.
+DEPTHS, DEEPEST = range(LINE.value, 257, LINE.value), 12
 #: As in the kernel; a call from the host costs several microseconds.
 _apart_bytes = functools.cache(exchange.apart_bytes)
 _slots_bytes = functools.cache(exchange.slots_bytes)
@@ -39,14 +38,11 @@ class Exchanging(ClusterTile):
     needs = (
         WARPS,
         *TILE,
-        Constraint(
-            "BLOCK_K is {t.c.BLOCK_K}; multiples of 64 up to 256 are possible",
-            lambda t: t.c.BLOCK_K % LINE.value == 0 and 64 <= t.c.BLOCK_K <= 256,
-        ),
-        Constraint(
-            "SPLIT_K is {t.c.SPLIT_K}; clusters of 2 to "
-            f"{sm90.MOST_EXCHANGING} programs are possible",
-            lambda t: 2 <= t.c.SPLIT_K <= sm90.MOST_EXCHANGING,
+        field("BLOCK_K", "multiples of 64 up to 256 are possible", lambda n: n in DEPTHS),
+        field(
+            "SPLIT_K",
+            f"clusters of 2 to {sm90.MOST_EXCHANGING} programs are possible",
+            lambda n: 2 <= n <= sm90.MOST_EXCHANGING,
         ),
         *PARTS,
         *RING,
@@ -75,10 +71,6 @@ class Exchanging(ClusterTile):
     @property
     def apart(self) -> int:
         return _apart_bytes(self.slots)
-
-    @property
-    def boxes(self) -> Boxes:
-        return boxes_of(self.p, self.c, self.piece)
 
 
 @functools.lru_cache

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 
 from ..kernels.device.words import WORD
-from ..problem import Config, Constraint, Matrix, Problem, Tile
+from ..problem import Config, Constraint, Matrix, Problem, Tile, field
 from ..runtime.workspace import Room
 from ..spec import Arguments
 from .descriptors import tma_why_not
@@ -108,18 +108,9 @@ class Words(Tile):
     """A tile that is read as words, or by single elements where B is contiguous along nothing."""
 
     needs = (
-        Constraint(
-            "SPLIT_K is {t.c.SPLIT_K}; a power of two is possible",
-            lambda t: t.c.SPLIT_K & (t.c.SPLIT_K - 1) == 0,
-        ),
-        Constraint(
-            f"SPLIT_K is {{t.c.SPLIT_K}}; {MOST_PARTS} parts are possible",
-            lambda t: t.c.SPLIT_K <= MOST_PARTS,
-        ),
-        Constraint(
-            f"BLOCK_M is {{t.c.BLOCK_M}}; {MOST_ROWS} is possible",
-            lambda t: t.c.BLOCK_M <= MOST_ROWS,
-        ),
+        field("SPLIT_K", "a power of two is possible", lambda n: n & (n - 1) == 0),
+        field("SPLIT_K", f"{MOST_PARTS} parts are possible", lambda n: n <= MOST_PARTS),
+        field("BLOCK_M", f"{MOST_ROWS} is possible", lambda n: n <= MOST_ROWS),
         Constraint(
             "{t.side} is {t.size}; a word has {t.per} elements, multiples of that are possible",
             lambda t: t.size % t.per == 0,

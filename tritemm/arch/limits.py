@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..kernels.device import raster, scheduler
-from ..problem import PLAIN, Config, Constraint, Need, Problem, Tile
+from ..problem import PLAIN, Config, Constraint, Need, Problem, Tile, field
 from . import sm80, sm90
 
 #: Elements along M, N or K of a kernel whose indices have 32 bits: the last tile, or step of K,
@@ -27,7 +27,7 @@ PLAIN_ONLY = Constraint(
 #: A rung whose epilogue finishes each column of the product by itself.
 SINGLE_COLUMNS = Constraint(
     "this rung finishes columns one by one, and {p.epilogue.activation} takes pairs",
-    lambda p: not p.epilogue.gated,
+    lambda p: p.epilogue.per_column == 1,
 )
 #: A kernel that counts the steps of K of all parts.
 COUNTED_K = Constraint(
@@ -62,8 +62,15 @@ def units_why_not(units: int) -> str | None:
 
 
 def counted(p: Problem) -> str | None:
-    """The constraint of kernels that have indices, tiles and steps of K in 32 bits."""
-    return indices(p) or _steps_why_not(p)
+    """The constraint of kernels that have indices, tiles and steps of K in 32 bits.
+
+    Programs count the steps of K of all their tiles.
+    """
+    tiles = p.space.tiles(LEAST_ROWS, LEAST_COLUMNS)
+    steps = (tiles // p.device.sms + 2) * -(-p.K // LEAST_DEPTH)
+    if (reason := indices(p)) or steps < 2**31:
+        return reason
+    return f"{steps} steps of K may come to a program, which counts them in 32 bits"
 
 
 def indices(p: Problem) -> str | None:
@@ -75,15 +82,6 @@ def indices(p: Problem) -> str | None:
     if p.space.elements <= MOST_UNITS:
         return None  # at once, as above
     return units_why_not(p.space.tiles(LEAST_ROWS, LEAST_COLUMNS))
-
-
-def _steps_why_not(p: Problem) -> str | None:
-    """The refusal of kernels whose programs count the steps of K of all their tiles."""
-    tiles = p.space.tiles(LEAST_ROWS, LEAST_COLUMNS)
-    steps = (tiles // p.device.sms + 2) * -(-p.K // LEAST_DEPTH)
-    if steps < 2**31:
-        return None
-    return f"{steps} steps of K may come to a program, which counts them in 32 bits"
 
 
 def order_why_not(problem: Problem, config: Config) -> str | None:
@@ -126,10 +124,7 @@ PARTS = (
         "SPLIT_K is {t.c.SPLIT_K}; K = {t.p.K} has {t.steps} steps of {t.c.BLOCK_K}",
         lambda t: t.steps >= t.c.SPLIT_K,
     ),
-    Constraint(
-        f"SPLIT_K is {{t.c.SPLIT_K}}; {sm90.MOST_PARTS} parts are possible",
-        lambda t: t.c.SPLIT_K <= sm90.MOST_PARTS,
-    ),
+    field("SPLIT_K", f"{sm90.MOST_PARTS} parts are possible", lambda n: n <= sm90.MOST_PARTS),
     lambda t: None if t.c.PARTS == 1 else _fixed_parts_why_not(t),
     lambda t: units_why_not(t.c.units(t.p)),
 )

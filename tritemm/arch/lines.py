@@ -1,10 +1,12 @@
-"""How matrices lie in memory, and what can copy their lines: TMA, or threads 16 bytes at a time."""
+"""How matrices lie in memory, as arguments of a kernel, and what can copy their lines: TMA, or
+threads 16 bytes at a time.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import torch
@@ -14,11 +16,44 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ..kernels.device import epilogue
 from ..problem import Matrix, Problem, kept
+from ..runtime.bounded import Bounded
 from ..spec import TRITON_DTYPE
 from .sm90 import TMA_BYTES
 
 #: As in a kernel; a call from the host costs several microseconds.
 by_tma = functools.cache(epilogue.by_tma)
+
+
+def sizes(problem: Problem, matrices: str = "c") -> dict[str, Any]:
+    """The sizes, and the strides of the `matrices`."""
+    B0, B1 = problem.batches
+    values = {"M": problem.M, "N": problem.N, "K": problem.K, "B0": B0, "B1": B1}
+    for name in matrices:
+        axes = {"a": "01mk", "b": "01kn", "c": "01mn"}[name]
+        named = zip(axes, getattr(problem, name).strides, strict=True)
+        values |= {f"stride_{name}{axis}": stride for axis, stride in named}
+    return values
+
+
+def once_per(kind: Callable[[Problem], Hashable]):
+    """Works a function of a problem out once for all problems of a `kind`.
+
+    It may ask for nothing else of a problem. Most are of a kind that was asked for before.
+    """
+
+    def of(function: Callable):
+        known: dict[Hashable, Any] = Bounded(4096)
+
+        @functools.wraps(function)
+        def found(problem: Problem, *more: Hashable):
+            key = kind(problem), more
+            if (answer := known.get(key, known)) is known:
+                answer = known[key] = function(problem, *more)
+            return answer
+
+        return found
+
+    return of
 
 
 def major_of(matrix: Matrix, by: str = "TMA") -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..kernels.device import mma_sync
-from ..problem import Config, Constraint, Problem, Tile
+from ..problem import Config, Constraint, Problem, Tile, field
 from ..spec import Arguments
 from .limits import PLAIN_ONLY, in_registers, launchable
 from .lines import c_major, major_of, readable
@@ -60,7 +60,12 @@ class ChunkTile(Tile):
             "num_stages is {t.c.num_stages}; {t.possible} is possible in this rung",
             lambda t: t.c.num_stages in t.stages,
         ),
-        lambda t: t.too_small(),
+        field("BLOCK_M", f"{DEPTH} is the least here", lambda n: n >= DEPTH),
+        field("BLOCK_N", f"{DEPTH} is the least here", lambda n: n >= DEPTH),
+        Constraint(
+            "BLOCK_K is {t.c.BLOCK_K}; {t.depth} is the least here",
+            lambda t: t.depth <= t.c.BLOCK_K,
+        ),
         in_registers,
         Constraint(
             "{t.each} single elements of A and B per thread; {t.most} are possible",
@@ -81,12 +86,6 @@ class ChunkTile(Tile):
         """Elements of A and B for each thread."""
         lines = self.c.BLOCK_M + self.c.BLOCK_N
         return lines * self.c.BLOCK_K // (32 * self.c.num_warps)
-
-    def too_small(self) -> str | None:
-        for name, least in (("BLOCK_M", DEPTH), ("BLOCK_N", DEPTH), ("BLOCK_K", self.depth)):
-            if getattr(self.c, name) < least:
-                return f"{name} is {getattr(self.c, name)}; {least} is the least here"
-        return None
 
 
 class TwoStages(ChunkTile):

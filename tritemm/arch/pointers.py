@@ -4,32 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
 from ..problem import Config, Constraint, Need, Problem, Tile
 from ..spec import Arguments
 from . import sm80, sm90
-from .arguments import once_per, sizes, strides
 from .limits import SINGLE_COLUMNS, accumulated, in_registers, launchable
+from .lines import once_per, sizes
 
 #: Bytes of shared memory for barriers, beside what tiles take.
 BARRIERS = 512
 
 
-def _pointers(problem: Problem, config: Config) -> dict[str, Any]:
-    return (
-        sizes(problem)
-        | strides("a", "01mk", problem.a)
-        | strides("b", "01kn", problem.b)
-        | strides("c", "01mn", problem.c)
-    )
-
-
 #: Arguments of the rungs that address their operands through pointers and strides.
 POINTERS = Arguments(
-    fixed=_pointers,
+    fixed=lambda problem, config: sizes(problem, "abc"),
     tensors=lambda problem, config, a, b, c: {"a_ptr": a, "b_ptr": b, "c_ptr": c},
 )
 

@@ -7,10 +7,17 @@ import torch
 from ..problem import INTERPRETER, Config, Problem
 from ..spec import Kernel
 from . import sm80, sm90
+from .gpus import clusters_of_model
+from .limits import COUNTED_K
 from .lines import unreadable
 from .pointers import is_wgmma
 from .tiles import FRAGMENTS, Cooperative
 
+#: Where K is cut into fixed parts: columns of C that a tile has at least of a swapped product, as
+#: its rows; N at most, K at least, and elements of a part at least.
+TILE, MOST_N, LEAST_K, LEAST_PART = 64, 1536, 4096, 768
+#: Parts that the programs of a cluster exchange; and elements of each of more, at least.
+IN_CLUSTER, DEEP_PART = 8, 2048
 #: A tensor core takes so many rows at least: a side of C that is shorter is better its columns.
 LEAST_ROWS = sm90.ROWS
 
@@ -25,14 +32,19 @@ def too_old(problem: Problem) -> str | None:
     )
 
 
-def packs(problem: Problem) -> bool:
-    """Whether copied operands are read faster, or by more rungs."""
-    return sm90.has_tma(problem.device)
+def copies(problem: Problem) -> list[str]:
+    """Operands that may be copied first: none, those that TMA can't read, and `turned` ones too.
 
-
-def unread(problem: Problem) -> str:
-    """The operands that TMA can read neither by rows nor by columns."""
-    return "".join(name for name in "ab" if unreadable(name, getattr(problem, name)))
+    Of two of these the smaller is enough where a rung takes the other from registers, of tf32.
+    """
+    if not sm90.has_tma(problem.device):
+        return [""]
+    slow, one = turned(problem), ""
+    if slow == "ab" and problem.precision == "tf32" and sm90.has_wgmma(problem.device):
+        one = min("ab", key=problem.copied)
+    refused = "".join(name for name in "ab" if unreadable(name, getattr(problem, name)))
+    more = ("".join(n for n in "ab" if n in refused + others) for others in (one, slow))
+    return list(dict.fromkeys(("", refused, *more)))
 
 
 def turned(problem: Problem) -> str:
@@ -43,13 +55,8 @@ def turned(problem: Problem) -> str:
     return "a" * (problem.a.layout != "N") + "b" * (problem.b.layout != "T")
 
 
-def one_from_registers(problem: Problem) -> bool:
-    """Whether a rung takes one of those from registers: of tf32."""
-    return problem.precision == "tf32" and sm90.has_wgmma(problem.device)
-
-
 def lacks_registers(rung: Kernel, problem: Problem, config: Config) -> bool:
-    """Whether it does that of A in this rung, and accumulators leave too few."""
+    """Whether the rung takes A from registers, and accumulators leave too few."""
     return rung.cost.a_registers and not FRAGMENTS.holds(Cooperative(problem, config))
 
 
@@ -66,3 +73,25 @@ def one_order(problem: Problem) -> bool:
 def in_that_order(problem: Problem, config: Config) -> bool:
     """Whether a tile's are."""
     return is_wgmma(problem, config)
+
+
+def parts_of(problem: Problem) -> int:
+    """Parts that K is cut into for any M and batch: `Config.PARTS`; 0 if not in `one_order`.
+
+    They follow from N, K, the operands' type and the GPU. A wide C has tiles for all SMs with few
+    rows, too, if these are narrow; and to have K in parts takes a program of many rows a second
+    sum of each element, and so a smaller tile, which is 3 to 8 % slower. So only a narrow C with a
+    long K is cut, into as many parts as clusters of so many programs find room for each 64 columns
+    of it, because they exchange sums fastest; or, where those leave more than half of the SMs idle
+    and K is very long, as many as fill them.
+    """
+    N, K, device = problem.N, problem.K, problem.device
+    if not one_order(problem):
+        return 0
+    if problem.accumulate != torch.float32 or N > MOST_N or K < LEAST_K or COUNTED_K(problem):
+        return 1
+    tiles = -(-N // TILE)
+    most = [n for n in range(1, IN_CLUSTER + 1) if tiles <= clusters_of_model(n, device)]
+    few = min(max(most, default=1), K // LEAST_PART)
+    many = min(device.sms // tiles, K // DEEP_PART, sm90.MOST_PARTS)
+    return many if many > few and 2 * few * tiles < device.sms else few

@@ -11,13 +11,23 @@ import torch
 
 from ..kernels.device import epilogue_ops, split_k, subtile
 from ..kernels.device.shape import Shape
-from ..problem import GATED, INTERPRETER, PLAIN, Config, Constraint, Problem, Tile, kept, refusal
+from ..problem import (
+    GATED,
+    INTERPRETER,
+    PLAIN,
+    Config,
+    Constraint,
+    Problem,
+    Tile,
+    field,
+    kept,
+    refusal,
+)
 from ..runtime.workspace import Room
 from ..spec import Arguments, Workspace
 from . import sm90
-from .arguments import sizes, strides
 from .limits import SINGLE_COLUMNS, counted
-from .lines import Box, by_tma, c_major, from_registers, major_of, readable
+from .lines import Box, by_tma, c_major, from_registers, major_of, readable, sizes
 
 #: Accumulators of a thread up to which the epilogue loads a residual ahead; programs that own a
 #: share of a tile's sum, at most.
@@ -60,7 +70,7 @@ class Facts(NamedTuple):
     b_major: str
     c_by_tma: bool  # TMA stores C
     a_registers: bool  # WGMMA takes A from registers
-    gated: bool
+    per_column: int  # `EpilogueSpec`
     symmetric: bool
 
 
@@ -68,7 +78,7 @@ class Facts(NamedTuple):
 def facts(problem: Problem) -> Facts:
     return Facts(
         problem.device.shared, problem.itemsize, problem.c.dtype.itemsize, major_of(problem.b),
-        by_tma(c_major(problem)), from_registers(problem), problem.epilogue.gated,
+        by_tma(c_major(problem)), from_registers(problem), problem.epilogue.per_column,
         problem.epilogue.symmetric,
     )  # fmt: skip
 
@@ -109,9 +119,7 @@ def partial_sums(floats: int, tiles: int) -> Room:
     return Room(floats, torch.float32, tiles)
 
 
-A_RING = Constraint(
-    "num_stages is {t.c.num_stages}; a ring needs 2 or more", lambda t: t.c.num_stages >= 2
-)
+A_RING = field("num_stages", "a ring needs 2 or more", lambda n: n >= 2)
 FITS = Constraint(
     "stages and output together don't fit into shared memory; take fewer stages",
     lambda t: t.buffers > 0,
@@ -159,6 +167,20 @@ class RoleTile(Tile):
         in_parts = self.accumulators > 1
         return (sm90.ACCUMULATORS_IN_PARTS if in_parts else sm90.ACCUMULATORS)[self.sharers]
 
+    @property
+    def tiles(self) -> int:
+        """Tiles of C, whole clusters of them."""
+        return self.c.tiles(self.p)
+
+    @classmethod
+    def workspace(cls, problem: Problem, config: Config) -> Room | None:
+        """Where K is cut: for the sums of each consumer's slab, and their counters."""
+        if config.SPLIT_K == 1:
+            return None
+        tile = cls(problem, config)
+        floats = tile.tiles * config.SPLIT_K * config.BLOCK_M * config.BLOCK_N
+        return partial_sums(floats, tile.tiles * tile.sharers)
+
     def described(self, a, b, c) -> dict[str, Any]:
         """Descriptors of the boxes, and C's address."""
         return self.boxes.described(Box.gluon_descriptor, a, b, c)
@@ -181,20 +203,21 @@ class RoleTile(Tile):
     @classmethod
     def arguments(cls, workspace: Workspace | None = None) -> Arguments:
         """A rung's; the tensors of its `workspace` are the partial sums and the counters."""
+        tile_of = functools.lru_cache(maxsize=4096)(cls)
 
         def tensors(problem: Problem, config: Config, a, b, c, *work) -> dict[str, Any]:
-            named = cls(problem, config).described(a, b, c)
+            named = tile_of(problem, config).described(a, b, c)
             if workspace:
                 named["partials_ptr"], named["counters_ptr"] = work or (None, None)
             return named
 
         def fixed(problem: Problem, config: Config) -> dict[str, Any]:
-            shape = {"SHAPE": cls(problem, config).shape}
-            return shape | sizes(problem) | strides("c", "01mn", problem.c)
+            shape = {"SHAPE": tile_of(problem, config).shape}
+            return shape | sizes(problem)
 
         def options(problem: Problem, config: Config) -> dict[str, Any]:
             """A launch may begin before the one before it has ended: kernels wait for it."""
-            tile = cls(problem, config)
+            tile = tile_of(problem, config)
             registers = sm90.REGISTERS[tile.sharers]
             return {"num_warps": tile.warps, "maxnreg": registers, "launch_pdl": True}
 
@@ -203,20 +226,16 @@ class RoleTile(Tile):
     @property
     def shape(self) -> Shape:
         p, c, after, boxes = self.p, self.c, self.p.epilogue, self.boxes
+        is_plain = dataclasses.replace(after, symmetric=False) == PLAIN  # C gets the accumulator
         return Shape(
             c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_stages, self.of_tile, self.consumers, self.rows,
             c.ORDER, c.GROUP_M, c.SPLIT_K, c.CLUSTER, self.columns,
             A_MAJOR=boxes.a.major, B_MAJOR=boxes.b.major, C_MAJOR=self.c_major,
             BATCHED=p.batch > 1, WIDE=p.wide, TYPE=TYPES[p.a.dtype], BUFFERS=self.buffers,
-            SHARED=self.shared, TOGETHER=self.together, PARTS=c.PARTS, PLAIN=_is_plain(p),
-            TRIANGULAR=after.symmetric, LINES=_in_lines(p), BIAS=after.along, GATED=after.gated,
-            ACTIVATION=GATED.get(after.activation, after.activation),
+            SHARED=self.shared, TOGETHER=self.together, PARTS=c.PARTS, PLAIN=is_plain,
+            TRIANGULAR=after.symmetric, LINES=_in_lines(p), BIAS=after.along,
+            GATED=after.per_column > 1, ACTIVATION=GATED.get(after.activation, after.activation),
         )  # fmt: skip
-
-
-def _is_plain(problem: Problem) -> bool:
-    """Whether C gets the accumulator as it is."""
-    return dataclasses.replace(problem.epilogue, symmetric=False) == PLAIN
 
 
 def _in_lines(problem: Problem) -> bool:

@@ -10,11 +10,9 @@ import torch
 
 from ..kernels.device import memory
 from ..problem import Config, Constraint, Problem, kept, refusal
-from ..runtime.workspace import Room
 from . import sm90
-from .arguments import once_per
 from .limits import PARTS, counted
-from .lines import Box, Boxes, line_refusal, major_of, readable
+from .lines import Box, Boxes, line_refusal, major_of, once_per, readable
 from .roles import (
     A_RING,
     FITS,
@@ -25,7 +23,6 @@ from .roles import (
     config_of,
     cut,
     facts,
-    partial_sums,
     piece_columns,
     sixteen_bits,
 )
@@ -42,36 +39,36 @@ _TF32_ALONG_K = Constraint(
     "b is not stored along K, as WGMMA reads tf32",
     lambda p: p.b.layout in ("T", "-") or line_refusal("b", p.b, "T") is None,
 )
-#: Gated products, whose halves TMA loads. Those of swapped operands are rows. Where B is stored by
-#: rows, the second half begins in the middle of a row, and has to begin on 16 bytes: else the
-#: launch is an illegal instruction (H200).
-_GATED = (
+#: Products of pairs of columns, whose halves TMA loads. Those of swapped operands are rows. Where B
+#: is stored by rows, the second half begins in the middle of a row, and has to begin on 16 bytes:
+#: else the launch is an illegal instruction (H200).
+_PAIRS = (
     Constraint(
         "{p.epilogue.activation} takes pairs of columns, and here they are rows",
-        lambda p: not p.epilogue.gated or p.epilogue.along == "n",
+        lambda p: p.epilogue.per_column == 1 or p.epilogue.along == "n",
     ),
     Constraint(
         "the second half of b begins {p.c.cols} elements into a row, which is no multiple of 16 "
         "bytes; store b by columns, as the weight of a linear layer",
         lambda p: (
-            not (
-                p.epilogue.gated and major_of(p.b) == "N" and p.c.cols * p.itemsize % sm90.TMA_BYTES
-            )
+            p.epilogue.per_column == 1
+            or major_of(p.b) == "T"
+            or p.c.cols * p.itemsize % sm90.TMA_BYTES == 0
         ),
     ),
 )
 
 
-#: What the rungs need that take gated products.
-NEEDS_GATED = (*_GATED, sixteen_bits)
+#: What the rungs need that take pairs.
+NEEDS_GATED = (*_PAIRS, sixteen_bits)
 #: Of tf32, which WGMMA reads in shared memory along K alone; it takes an A that is stored otherwise
 #: from registers (`fragments`).
-NEEDS_TF32 = (_TF32_ALONG_K, *_GATED, NO_INTERPRETER, HAS_WGMMA, IN_FP32, readable, counted)
+NEEDS_TF32 = (_TF32_ALONG_K, *_PAIRS, NO_INTERPRETER, HAS_WGMMA, IN_FP32, readable, counted)
 
 
 @kept
 def gated_or_tf32(problem: Problem) -> str | None:
-    """The constraint of the rungs that take gated products, and tf32."""
+    """The constraint of the rungs that take pairs, and tf32."""
     tf32 = problem.a.dtype == torch.float32 and problem.precision == "tf32"
     return refusal(NEEDS_TF32 if tf32 else NEEDS_GATED, problem)
 
@@ -84,18 +81,18 @@ def spares_a_copy(problem: Problem) -> bool:
     return gated_or_tf32(problem.transposed()) is None
 
 
-#: A gated product's halves of a tile of B, the gate's and the other: TMA fills a stage by halves,
-#: and WGMMA reads it whole. Stored along K, its columns must follow one another, each a line of 128
-#: bytes, in groups of 8; stored along N, a half must be whole lines.
+#: The two halves of a tile of B whose columns make pairs, the gate's and the other: TMA fills a
+#: stage by halves, and WGMMA reads it whole. Stored along K, its columns must follow one another,
+#: each a line of 128 bytes, in groups of 8; stored along N, a half must be whole lines.
 HALVES = (
     Constraint(
         "BLOCK_K is {t.c.BLOCK_K}; of a gated product {t.depths[0]} is possible",
-        lambda t: not (t.facts.gated and t.facts.b_major == "T") or t.depths[0] == t.c.BLOCK_K,
+        lambda t: t.facts.per_column == 1 or t.facts.b_major == "N" or t.depths[0] == t.c.BLOCK_K,
     ),
     Constraint(
         "BLOCK_N is {t.c.BLOCK_N}, of which {t.odd_halves[0]} are no two halves, the gate's and "
         "the other, of {t.half_step} columns or a multiple",
-        lambda t: not (t.facts.gated and t.odd_halves),
+        lambda t: t.facts.per_column == 1 or not t.odd_halves,
     ),
 )
 ACCUMULATORS = Constraint(
@@ -114,7 +111,7 @@ FRAGMENTS = Constraint(
 
 #: Those of a symmetric C have squares of it each, which TMA can store with their mirrors.
 SLABS = Constraint(
-    "BLOCK_M is {t.c.BLOCK_M} with {t.c.num_warps} warps; powers of two are possible{t.more}",
+    "BLOCK_M is {t.c.BLOCK_M} with {t.c.num_warps} warps; {t.some_rows} are possible",
     lambda t: (
         t.sharers == 1
         or (t.more and (t.c.BLOCK_M, t.c.num_warps) == (192, 4))
@@ -127,10 +124,10 @@ class PowerTile(RoleTile):
     """A tile of powers of two, of a consumer with `num_warps`, or of three with 4 each.
 
     `own`: consumers that have a tile each, in turns. `choices` of warps; `more` is said of rows. At
-    most `LIMIT` columns are stored at a time, if there is one.
+    most `limit` columns are stored at a time, if there is one.
     """
 
-    own, choices, more, LIMIT = 1, (4, 8), "", 0
+    own, choices, more, limit = 1, (4, 8), "", 0
     registers = (FRAGMENTS, ACCUMULATORS)
     needs = (
         SLABS,
@@ -166,6 +163,7 @@ class PowerTile(RoleTile):
         super().__init__(p, c)
         known = self.facts
         self.possible = " or ".join(map(str, self.choices))
+        self.some_rows = "64, 128 and 192" if known.symmetric else f"powers of two{self.more}"
         self.rows = _slab_rows(c.BLOCK_M)
         if known.symmetric and c.BLOCK_M % sm90.ROWS == 0:
             self.rows, self.of_tile = sm90.ROWS, sm90.WARPGROUP
@@ -176,7 +174,7 @@ class PowerTile(RoleTile):
         self.least_columns = least_columns(p)
         #: The powers of two that make up the columns; the second may be 0.
         self.halves = _first_half(c.BLOCK_N), c.BLOCK_N - _first_half(c.BLOCK_N)
-        #: Columns whose multiples are a gated product's halves of those.
+        #: Columns whose multiples are the halves of those, of pairs.
         by_rows = known.b_major == "N"
         self.half_step = sm90.LINE_BYTES // known.size if by_rows else sm90.COLUMN_STEP
         self.odd_halves = [half for half in self.halves if half % (2 * self.half_step)]
@@ -184,10 +182,6 @@ class PowerTile(RoleTile):
         self.of_a_thread = self.accumulators * self.rows * c.BLOCK_N // threads
         with_a = self.accumulators * c.BLOCK_N + c.BLOCK_K
         self.with_fragments = -(-c.BLOCK_M * with_a // threads)
-
-    def limit(self) -> int:
-        """Columns that are stored at a time, at most; 0 if there are as many as fit."""
-        return self.LIMIT
 
     @property
     def buffers(self) -> int:
@@ -199,8 +193,8 @@ class PowerTile(RoleTile):
         stages = self.c.num_stages * (self.c.BLOCK_M + self.c.BLOCK_N) * self.c.BLOCK_K * known.size
         room = known.shared - sm90.RESERVE - stages
         pieces = known.symmetric or not known.c_by_tma
-        most = self.limit() or (POINTER_COLUMNS if pieces else self.c.BLOCK_N)
-        columns = min(half for half in self.halves if half) // (1 + known.gated)
+        most = self.limit or (POINTER_COLUMNS if pieces else self.c.BLOCK_N)
+        columns = min(half for half in self.halves if half) // known.per_column
         columns = min(columns, most)
         while columns >= sm90.COLUMN_STEP:
             element = known.element * (1 + known.symmetric)  # a piece and its mirror
@@ -209,9 +203,17 @@ class PowerTile(RoleTile):
             columns //= 2
         return 0
 
-    @property
+    @functools.cached_property
     def boxes(self) -> Boxes:
-        return _boxes(self.p, self.c, self.rows, self.halves, self.columns)
+        """Boxes of A, both halves of B, and C; of pairs, half as wide."""
+        p, depth = self.p, self.c.BLOCK_K
+        first, second = (half // self.facts.per_column for half in self.halves)
+        return Boxes(
+            Box.of(p, p.a, self.rows, depth),
+            Box.of(p, p.b, depth, first),
+            Box.of_c(p, self.rows, self.columns),
+            Box.of(p, p.b, depth, second) if second else None,
+        )
 
     def described(self, a, b, c) -> dict[str, Any]:
         other = self.boxes.b1
@@ -253,7 +255,7 @@ class Pingpong(PowerTile):
 class StreamK(PowerTile):
     """A tile of one consumer, or some of its K, beside that of another."""
 
-    LIMIT = POINTER_COLUMNS
+    limit = POINTER_COLUMNS
 
 
 #: Else ptxas spills some of them.
@@ -273,32 +275,11 @@ class Split(Cooperative):
     def together(self) -> bool:
         return self.c.SPLIT_K > 1 and self.c.units(self.p) <= self.p.device.sms
 
+    @property
     def limit(self) -> int:
         if self.together and not self.facts.symmetric:
             return piece_columns(self.c.BLOCK_N, self.c.SPLIT_K)
         return POINTER_COLUMNS
-
-    @classmethod
-    def workspace(cls, problem: Problem, config: Config) -> Room | None:
-        """Where K is cut: for the sums of each consumer's slab."""
-        if config.SPLIT_K == 1:
-            return None
-        floats = config.units(problem) * config.BLOCK_M * config.BLOCK_N
-        return partial_sums(floats, config.tiles(problem) * cls(problem, config).sharers)
-
-
-@functools.lru_cache(maxsize=4096)
-def _boxes(
-    problem: Problem, config: Config, rows: int, halves: Sequence[int], columns: int
-) -> Boxes:
-    """Boxes of A, both halves of B, and C; gated products' are half as wide."""
-    first, second = (half // (1 + problem.epilogue.gated) for half in halves)
-    return Boxes(
-        Box.of(problem, problem.a, rows, config.BLOCK_K),
-        Box.of(problem, problem.b, config.BLOCK_K, first),
-        Box.of_c(problem, rows, columns),
-        Box.of(problem, problem.b, config.BLOCK_K, second) if second else None,
-    )
 
 
 @once_per(facts)
@@ -337,11 +318,11 @@ def least_columns(problem: Problem) -> int:
 
 
 def of_few_rows(problem: Problem) -> tuple[Numbers, ...]:
-    """Tiles for gated products of at most 64 rows, where bytes in flight are what counts.
+    """Tiles for pairs of columns of at most 64 rows, where bytes in flight are what counts.
 
     Their operands can't be swapped, so that few rows were columns.
     """
-    few = problem.epilogue.gated and problem.M <= sm90.ROWS
+    few = problem.epilogue.per_column > 1 and problem.M <= sm90.ROWS
     return ((64, 64, 64, 4, 12), (64, 32, 64, 4, 16)) if few else ()
 
 

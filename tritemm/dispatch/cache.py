@@ -23,7 +23,7 @@ import triton
 from filelock import FileLock
 from platformdirs.unix import Unix
 
-from ..problem import Device, Matrix, Problem, short_name
+from ..problem import Matrix, Problem, short_name
 from ..problem.config import Config, changed, config_of
 from ..version import __version__
 
@@ -111,9 +111,9 @@ def key(problem: Problem) -> str:
     p = problem
     sizes = f"{p.M}x{p.N}x{p.K} {p.batches[0]}x{p.batches[1]}"
     matrices = " ".join(_matrix(m) for m in (p.a, p.b, p.c))
-    gated = f" {p.epilogue.activation}" if p.epilogue.gated else ""
+    pairs = f" {p.epilogue.activation}" if p.epilogue.per_column > 1 else ""
     half = " symmetric" if p.epilogue.symmetric else ""
-    return f"{sizes} {matrices} {short_name(p.accumulate)} {p.precision}{gated}{half}"
+    return f"{sizes} {matrices} {short_name(p.accumulate)} {p.precision}{pairs}{half}"
 
 
 def _matrix(matrix: Matrix) -> str:
@@ -122,17 +122,10 @@ def _matrix(matrix: Matrix) -> str:
 
 
 def _entry_of(problem: Problem) -> dict | None:
-    table = _TABLES.get(problem.device.name)
-    if table is None:
-        table = _first_read(problem.device)
-    return table.get(key(problem)) if table else None
-
-
-def _first_read(device: Device) -> Table:
+    gpu = problem.device.name
     with _READING:
-        if device.name not in _TABLES:
-            _TABLES[device.name] = _read(path_of(device.name))
-        return _TABLES[device.name]
+        table = _TABLES[gpu] if gpu in _TABLES else _TABLES.setdefault(gpu, _read(path_of(gpu)))
+    return table.get(key(problem)) if table else None
 
 
 def _add(gpu: str, found: Mapping[str, dict]) -> Table:
@@ -191,15 +184,11 @@ def _replace(path: Path, data: Mapping) -> None:
             file.flush()
             os.fsync(file.fileno())
         with contextlib.suppress(FileNotFoundError):  # the first time
-            _keep_access(path, temporary)
+            shutil.copymode(path, temporary)
+            # It may be another's, as under sudo; Windows has no chown.
+            with contextlib.suppress(AttributeError, PermissionError):
+                shutil.chown(temporary, path.stat().st_uid, path.stat().st_gid)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-
-
-def _keep_access(path: Path, temporary: Path) -> None:
-    """Give `temporary` the mode of `path`, and its owner if this is another's, as under sudo."""
-    shutil.copymode(path, temporary)
-    with contextlib.suppress(AttributeError, PermissionError):  # Windows has no chown
-        shutil.chown(temporary, path.stat().st_uid, path.stat().st_gid)

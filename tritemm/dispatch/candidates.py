@@ -5,14 +5,13 @@ Copies are of what TMA refuses, or of what the tensor cores can read only after 
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NoReturn
 
 from ..arch import questions
 from ..kernels.pack import Copy
-from ..kernels.pack import why_not as pack_why_not
-from ..problem import INTERPRETER, Problem
+from ..problem import INTERPRETER, PLAIN, Problem
 from ..problem.config import Config
 from ..rungs import RUNGS, find
 from ..spec import Kernel
@@ -20,6 +19,8 @@ from .cost_model.columns import Group
 from .cost_model.model import seconds
 from .request import Request, refusal
 
+#: The M that stands for all others when rows must not depend on it.
+_CANONICAL_M = 1024
 #: Swapped operands are considered where the shorter side of C has at most so many elements.
 SHORT_SIDE = 256
 #: Bytes of copies that are made whatever they gain; of those that are not made unasked; and of a
@@ -40,12 +41,9 @@ def least(some: Iterable[Group]) -> tuple[Kernel, Config] | None:
     some = [group for group in some if group.configs]
     if not some:
         return None
-    place = int(seconds(some).argmin())
-    for group in some:
-        if place < len(group.configs):
-            return group.kernel, group.whole(group.configs[place])
-        place -= len(group.configs)
-    raise AssertionError("more times than configs")
+    rows = [(group, config) for group in some for config in group.configs]
+    group, config = rows[seconds(some).argmin()]
+    return group.kernel, group.whole(config)
 
 
 def best_config(kernel: Kernel, problem: Problem) -> Config:
@@ -55,13 +53,15 @@ def best_config(kernel: Kernel, problem: Problem) -> Config:
 
 def best(problem: Problem, request: Request) -> tuple[Kernel, Config]:
     """What is asked for, or has the least predicted time; ValueError where nothing can run."""
+    if request.batch_invariant:
+        return _invariant(problem, request)
     if request.kernel == "auto":
         return least(groups(problem, RUNGS)) or _none(problem)
     rung, config = find(request.kernel), request.config
     must_run(rung, config.view(problem) if config else problem)
     if config and (reason := refusal(rung, problem, config)):
         raise ValueError(f'kernel="{rung.name}" cannot run this config: {reason}')
-    return (rung, config) if config else (rung, best_config(rung, problem))
+    return rung, config or best_config(rung, problem)
 
 
 def must_run(rung: Kernel, view: Problem) -> None:
@@ -81,58 +81,146 @@ def _none(problem: Problem) -> NoReturn:
     raise ValueError(f"no kernel can run {problem}: {'; '.join(why)}")
 
 
+def _invariant(problem: Problem, request: Request) -> tuple[Kernel, Config]:
+    """The kernel and config whose sums have the same order whatever M and the batch are.
+
+    Where the tensor core adds products in K's order whatever the tile (`questions.one_order`), all
+    are candidates that have K whole, or all that cut it at the same places and add the parts in
+    their order. The least predicted time decides. Of others the order follows from the tile, which
+    is that of a product with a canonical M.
+    """
+    parts, named = questions.parts_of(problem), request.kernel != "auto"
+    rungs = (find(request.kernel),) if named else RUNGS
+    if named:
+        limits = rungs[0].limits
+        if limits.in_order or limits.ordered:
+            must_run(rungs[0], problem)
+        if not limits.in_order and not (limits.ordered and parts):
+            raise ValueError(
+                f'kernel="{request.kernel}" sums in an order that depends on M; '
+                "batch_invariant=True can't have it"
+            )
+    some = able(rungs, named)
+    if not some or not parts:
+        return _as_anchored(problem, [r for r in rungs if r.limits.in_order], copies=not named)
+    if not any(rung.limits.fixed_parts for rung in some):
+        parts = 1
+    found = least(in_one_order(problem, some, parts, copies=not named))
+    if found is None:
+        cut = f", with K in {parts} parts" if parts > 1 else ""
+        unfit = "none of its tiles sums in that order, or fits"
+        reasons = "; ".join(f"{rung.name}: {rung.why_not(problem) or unfit}" for rung in some)
+        raise ValueError(f"batch_invariant=True can't have {problem}{cut}: {reasons}")
+    return found
+
+
+def _as_anchored(problem: Problem, rungs: Sequence[Kernel], copies: bool) -> tuple[Kernel, Config]:
+    """The rung and config of a canonical M: the order of sums follows from the tile.
+
+    With `copies` of operands if the rung needs them.
+    """
+    rung, config = _anchor(problem, rungs)
+    for pack in packs(problem) if copies else ("",):
+        view = problem.packed(pack)
+        if rung.why_not(view) is None and not questions.lacks_registers(rung, view, config):
+            break
+    else:
+        pack, view = "", problem
+    must_run(rung, view)
+    if problem.device != INTERPRETER:
+        config = _shallower(rung, view, config)
+    return rung, dataclasses.replace(config, PACK=pack)
+
+
+def _shallower(rung: Kernel, view: Problem, anchor: Config) -> Config:
+    """`anchor`, with fewer stages where C as it is stored needs room; sums stay the same."""
+    for stages in range(anchor.num_stages, 0, -1):
+        config = dataclasses.replace(anchor, num_stages=stages)
+        if refusal(rung, view, config) is None:
+            return config
+    reason = refusal(rung, view, anchor)
+    raise ValueError(f"batch_invariant=True can't have {rung.name}, {anchor}, for {view}: {reason}")
+
+
+def _anchor(problem: Problem, rungs: Sequence[Kernel]) -> tuple[Kernel, Config]:
+    """The kernel and config of a product with the canonical M and well-stored operands."""
+    M, once = _CANONICAL_M, (1, 1)
+    a = dataclasses.replace(problem.a, rows=M).packed("N", once)
+    b = problem.b.packed("T" if problem.b.layout == "T" else "N", once)
+    c = dataclasses.replace(problem.c, rows=M, strides=(0, 0, problem.N, 1), aligned=True)
+    canonical = dataclasses.replace(problem, M=M, batches=once, a=a, b=b, c=c, epilogue=PLAIN)
+    found = least(
+        group._replace(configs=tuple(c for c in group.configs if c.SPLIT_K == 1))
+        for group in groups(canonical, rungs)
+        if not group.pack and not group.swap
+    )
+    if found is None:
+        raise ValueError(f"no kernel has sums that don't depend on M for {problem}")
+    return found
+
+
 def groups(problem: Problem, rungs: Sequence[Kernel]) -> Iterator[Group]:
     """Candidates of one rung as it is, with swapped operands too; of several, with copied ones."""
     if len(rungs) == 1:
         yield from _groups(problem, rungs, ("",), every=True)
         return
-    able, others = _ordered(tuple(rungs))
     some = None
-    for some in _groups(problem, able, packs(problem)):
+    for some in _groups(problem, [r for r in reversed(rungs) if r.policy.auto], packs(problem)):
         yield some
-    if some is None:
-        last = (rung for rung in others if rung.why_not(problem) is None)
-        yield from _groups(problem, tuple(last)[:1], ("",), every=True)
+    if some is None:  # the last resort
+        others = (rung for rung in reversed(rungs) if not rung.policy.auto)
+        for rung in [rung for rung in others if rung.why_not(problem) is None][:1]:
+            yield from groups(problem, (rung,))
 
 
-@functools.lru_cache
-def _ordered(rungs: tuple[Kernel, ...]) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
-    """The rungs that auto takes, and those that are the last resort, the highest first."""
-    able = tuple(rung for rung in reversed(rungs) if rung.policy.auto)
-    return able, tuple(rung for rung in reversed(rungs) if not rung.policy.auto)
+def in_one_order(
+    problem: Problem, rungs: Sequence[Kernel], parts: int, copies: bool = True
+) -> Iterator[Group]:
+    """Those whose sums have K's order, whatever M and the batch are, with K in so many fixed parts.
+
+    With `copies` of what a rung refuses: where K is in parts, the least copies even if they are
+    large, for no other rung can do that. Operands may be swapped: on an H200, sums were the same
+    bits then in all 143 configs.
+    """
+    some = packs(problem, large=parts > 1) if copies else ("",)
+    return _groups(problem, rungs, some, parts=parts)
 
 
 def _groups(
-    problem: Problem, rungs: Sequence[Kernel], packs: Iterable[str], every: bool = False
+    problem: Problem,
+    rungs: Sequence[Kernel],
+    packs: Sequence[str],
+    every: bool = False,
+    parts: int = 0,
 ) -> Iterator[Group]:
-    """`every`: also what doesn't suit the rung."""
-    if problem.device == INTERPRETER:
-        yield from _interpreted(problem, rungs, every)
+    """`every`: also what doesn't suit the rung. `parts`: of `in_one_order`."""
+    if problem.device == INTERPRETER:  # where a copy or a swap gains nothing
+        for rung in rungs:
+            if rung.why_not(problem) is None and (every or _suits(rung, problem)):
+                yield Group(rung, (rung.interpreted,), problem)
         return
-    short = min(problem.M, problem.N) <= SHORT_SIDE and not _is_mirrored(problem)
-    packs = list(packs)
+    short = min(problem.M, problem.N) <= SHORT_SIDE and (parts or not _is_mirrored(problem))
     for pack in packs:
-        packed = problem.packed(pack) if pack else problem
-        copied = problem.copied(pack)
+        packed, copied = problem.packed(pack), problem.copied(pack)
         refusing = {}  # in their order, each once
         for swap in (False, True):
-            some = rungs if short or not swap else [r for r in rungs if r.policy.swap(packed)]
-            if not some:
-                continue
             view = packed.transposed() if swap else packed
-            enough = False
-            for rung in some:
-                if enough:
-                    break
-                suits = every or _suits(rung, view)
+            for rung in rungs:
+                if swap and not short and not rung.policy.swap(packed):
+                    continue
+                suits = every or parts or (_suits(rung, view) and _is_upright(rung, view))
                 if not suits and pack == packs[-1]:
                     continue  # nobody asks whether it refuses
-                if rung.why_not(view) is None:
-                    enough = rung.policy.supersedes and not every
-                    if suits:
-                        yield Group(rung, rung.configs(view), view, copied, pack, swap)
-                else:
+                if rung.why_not(view) is not None:
                     refusing[rung] = None
+                    continue
+                if suits:
+                    own = rung.in_one_order(view, parts) if parts else rung.configs(view)
+                    if parts:
+                        own = [config for config in own if questions.in_that_order(view, config)]
+                    yield Group(rung, own, view, copied, pack, swap)
+                if rung.policy.supersedes and not every:
+                    break
         if not questions.turned(problem):
             rungs = tuple(refusing)  # the others need no copy
 
@@ -147,41 +235,22 @@ def _is_mirrored(problem: Problem) -> bool:
 
 
 def _suits(rung: Kernel, view: Problem) -> bool:
+    """Whether the rung is made for such problems."""
+    few = rung.policy.few_rows
+    return (few is None or few(view) >= view.M) and rung.policy.suits(view)
+
+
+def _is_upright(rung: Kernel, view: Problem) -> bool:
     """Whether this one of the two orders of the operands is the one to consider for the rung."""
-    policy = rung.policy
-    if policy.few_rows is not None:
-        return policy.few_rows(view) >= view.M
-    if not policy.suits(view):
-        return False
-    if view.epilogue.gated:
-        return True  # its operands stay as they are
+    if rung.policy.few_rows is not None or view.epilogue.per_column > 1:
+        return True  # the operands stay as they are
     return view.M > questions.LEAST_ROWS or view.M >= view.N
 
 
-def _interpreted(problem: Problem, rungs: Sequence[Kernel], every: bool) -> Iterator[Group]:
-    """The rungs as they are: in the interpreter, a copy or a swap gains nothing."""
-    for rung in rungs:
-        few = rung.policy.few_rows
-        fits = (few is None or few(problem) >= problem.M) and rung.policy.suits(problem)
-        if rung.why_not(problem) is None and (every or fits):
-            yield Group(rung, (rung.interpreted,), problem)
-
-
-def packs(problem: Problem) -> Sequence[str]:
-    """What may be copied first: nothing, what TMA refuses, and what can't be read as it is.
-
-    Of two that it can't read, the smaller is enough where a rung takes the other from registers.
-    """
-    if not questions.packs(problem):
-        return ("",)
-    refused, slow = questions.unread(problem), questions.turned(problem)
-    one = ""
-    if slow == "ab" and questions.one_from_registers(problem):
-        one = min("ab", key=problem.copied)
-    found = dict.fromkeys(
-        ("", refused, *("".join(n for n in "ab" if n in refused + more) for more in (one, slow)))
-    )
-    return [pack for pack in found if not pack or _is_modest(problem, pack)]
+def packs(problem: Problem, large: bool = False) -> list[str]:
+    """What may be copied first, of what the GPU can't read well; also what is not modest."""
+    some = questions.copies(problem)
+    return [pack for pack in some if large or not pack or _is_modest(problem, pack)]
 
 
 def _is_modest(problem: Problem, pack: str) -> bool:
@@ -193,5 +262,11 @@ def _is_modest(problem: Problem, pack: str) -> bool:
     packed = problem.packed(pack)
     copies = [Copy.of(getattr(problem, n), getattr(packed, n), problem.batches) for n in pack]
     taken = problem.itemsize * sum(copy.elements for copy in copies)
-    modest = taken <= SMALL_COPY or taken <= min(LARGE_COPY, 2 * dense)
-    return modest and pack_why_not(problem, pack) is None
+    # A program copies 32 bytes or more: so many have room in one launch.
+    return taken <= SMALL_COPY or taken <= min(LARGE_COPY, 2 * dense)
+
+
+def able(rungs: Sequence[Kernel], named: bool = False) -> list[Kernel]:
+    """Those whose sums may be taken, the highest first; of rungs that are not `named`, auto's."""
+    ordered = (r for r in reversed(rungs) if r.limits.in_order or r.limits.ordered)
+    return [r for r in ordered if r.limits.tile.warpgroups and (r.policy.auto or named)]

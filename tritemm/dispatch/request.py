@@ -112,9 +112,7 @@ def why_not(kernel: Kernel, view: Problem, config: Config) -> str | None:
             return f"{name} is {value}; {_allowed(name, own)}"
     if config.num_warps > MOST_WARPS:
         return f"num_warps is {config.num_warps}; a program has at most {MOST_WARPS}"
-    if reason := programs_why_not(config.units(view)):
-        return reason
-    if reason := order_why_not(view, config):
+    if reason := programs_why_not(config.units(view)) or order_why_not(view, config):
         return reason
     if config.SPLIT_K > 1 and not kernel.workspace and all(c.SPLIT_K == 1 for c in own):
         return f"SPLIT_K is {config.SPLIT_K}; this rung does not split K{_who_splits(view)}"

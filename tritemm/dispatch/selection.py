@@ -6,17 +6,25 @@ problem was tuned. The same problem gets the same choice every time.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import math
 import warnings
 
-from ..arch import questions
-from ..problem import Problem, Unsupported
+from ..arch import gpus, questions
+from ..dtypes import REAL
+from ..problem import INTERPRETER, PLAIN, EpilogueSpec, Problem, Unsupported
 from ..problem.config import Config
 from ..rungs import RUNGS
 from ..spec import Kernel
-from . import cache, candidates, invariant
+from . import cache
+from .candidates import best
 from .explain import Choice
 from .request import Request, refusal
+
+#: Kernels of torch after a product: the activation of one half, and the product of the halves; and
+#: how many times both together move an element of the result.
+_KERNELS, _MOVED = 2, 5
 
 
 @functools.lru_cache(maxsize=8192)
@@ -34,22 +42,81 @@ def choose(problem: Problem, kernel: str = "auto") -> Choice:
         raise Unsupported(reason, "a device older than sm_80")
     request, found = Request.parse(kernel), None
     if request.batch_invariant:
-        found = invariant.best(problem, request)
         why = "batch_invariant=True: sums in the same order for every M"
     elif request.kernel != "auto":
-        why = f'asked for: kernel="{request.kernel}"' + (
-            " and its config" if request.config else ""
-        )
+        why = f'asked for: kernel="{request.kernel}"{" and its config" * bool(request.config)}'
     elif found := _tuned(problem):
         why = "measured as the fastest by tritemm.tune"
     else:
         why = "the least predicted time"
-    return Choice(problem, *(found or candidates.best(problem, request)), why)
+    return Choice(problem, *(found or best(problem, request)), why)
 
 
 def forget() -> None:
     """Choose anew from now on: what was tuned has changed."""
     choose.cache_clear()
+
+
+def first_choice(problem: Problem, kernel: str = "auto") -> Choice:
+    """What runs `problem`, or if torch's kernels end it, the product before them.
+
+    Raises what `choose` raises.
+    """
+    if problem.epilogue.activation and problem.a.dtype not in REAL:
+        return apart(problem, kernel)[0]
+    return choose_whole(problem, kernel) or apart(problem, kernel)[0]
+
+
+def choose_whole(problem: Problem, kernel: str = "auto") -> Choice | None:
+    """The kernel and config that do all of `problem`; None of pairs that are better apart, or that
+    no kernel can do.
+
+    Which is better follows from what the model expects, or `tritemm.tune` has measured.
+    A rung that is named does all if it can. With batch_invariant=True it is always apart: which of
+    the two is faster depends on M, and the two round differently. Raises what `choose` raises, of
+    pairs only `Unsupported`.
+    """
+    if problem.epilogue.per_column == 1:
+        return choose(problem, kernel)
+    request = Request.parse(kernel)
+    if request.batch_invariant or problem.device == INTERPRETER:
+        return None
+    try:
+        whole = choose(problem, kernel)
+        if request.kernel != "auto":
+            return whole
+        return whole if _seconds(whole) <= apart(problem)[1] else None
+    except ValueError:  # no rung can, or not the one that was asked for
+        return None
+
+
+def apart(problem: Problem, kernel: str = "auto") -> tuple[Choice, float]:
+    """What makes the activation's argument, and the seconds of that and of torch's kernels."""
+    choice = choose(argument_of(problem), kernel)
+    then = f"{choice.why}; {problem.epilogue.activation} by torch's kernels after it"
+    choice = dataclasses.replace(choice, why=then)
+    if problem.device == INTERPRETER:
+        return choice, math.inf
+    physics = gpus.physics(problem.device)
+    result = problem.batch * problem.M * problem.c.cols * problem.c.dtype.itemsize
+    after = _KERNELS * physics.launch + _MOVED * result / physics.copy_rate
+    return choice, _seconds(choice) + after
+
+
+def _seconds(choice: Choice) -> float:
+    """That were measured of the choice, if it was tuned, else that the model expects."""
+    tuned = cache.lookup(choice.problem) == (choice.kernel.name, choice.config)
+    return (tuned and cache.seconds(choice.problem)) or choice.predicted
+
+
+def argument_of(problem: Problem) -> Problem:
+    """The product before the activation, contiguous, with its bias; of pairs, all columns."""
+    M, N, spec = problem.M, problem.N, problem.epilogue
+    outer, inner = problem.batches
+    batch = inner * M * N * (outer > 1), M * N * (inner > 1)
+    c = dataclasses.replace(problem.c, cols=N, strides=(*batch, N, 1), aligned=True)
+    before = EpilogueSpec(alpha=spec.alpha, bias=spec.bias, along=spec.along)
+    return dataclasses.replace(problem, c=c, epilogue=PLAIN if before == PLAIN else before)
 
 
 def _tuned(problem: Problem) -> tuple[Kernel, Config] | None:

@@ -46,8 +46,7 @@ class Plan(fast_path.Kind):
         word, *self._types, _ = self.options = options
         tensors = a, b, c, *then.tensors
         self.problem, *views = plan.matrices(a, b, c, *self._types, then)
-        choose = dispatch.choose_gated if self.problem.epilogue.gated else dispatch.choose
-        self.choice = choose(self.problem, word)
+        self.choice = dispatch.choose_whole(self.problem, word)
         #: Whether no kernel does it all: the product is a kind of its own, and torch ends it.
         self.apart = self.choice is None
         self.launches: Launches | None = None

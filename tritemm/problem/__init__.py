@@ -1,13 +1,11 @@
 """What a kernel is asked to do: sizes, strides, types, and the limits of the device."""
 
 from ..machine.interpreter import INTERPRETED as INTERPRETED
-from .by_torch import activated as activated
-from .by_torch import after as after
-from .by_torch import mirrored as mirrored
 from .config import Config as Config
 from .constraint import Constraint as Constraint
 from .constraint import Need as Need
 from .constraint import Tile as Tile
+from .constraint import field as field
 from .constraint import refusal as refusal
 from .device import INTERPRETER as INTERPRETER
 from .device import Device as Device
@@ -19,6 +17,9 @@ from .epilogue import Activation as Activation
 from .epilogue import EpilogueSpec as EpilogueSpec
 from .inputs import NOTHING as NOTHING
 from .inputs import EpilogueInputs as EpilogueInputs
+from .inputs import activated as activated
+from .inputs import after as after
+from .inputs import mirrored as mirrored
 from .inputs import result_shape as result_shape
 from .inputs import span as span
 from .matrix import Layout as Layout

@@ -38,8 +38,7 @@ class Config:
 
     def __repr__(self) -> str:
         """The fields that differ from their defaults."""
-        fields = [(f.name, getattr(self, f.name), f.default) for f in dataclasses.fields(self)]
-        told = [f"{name}={value!r}" for name, value, default in fields if value != default]
+        told = [f"{name}={value!r}" for name, value in changed(self).items()]
         return f"Config({', '.join(told)})"
 
     def __str__(self) -> str:
@@ -57,8 +56,7 @@ class Config:
 
     def view(self, problem: Problem) -> Problem:
         """The problem that the kernel sees: packed, then swapped."""
-        if self.PACK:
-            problem = problem.packed(self.PACK)
+        problem = problem.packed(self.PACK)
         return problem.transposed() if self.SWAP else problem
 
     @functools.cached_property

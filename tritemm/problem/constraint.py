@@ -25,6 +25,11 @@ class Constraint:
         return None if self.holds(asked) else self.sentence.format(p=asked, t=asked)
 
 
+def field(name: str, possible: str, holds: Callable[[int], bool]) -> Constraint:
+    """What must hold of a config's field, and what is said to be possible."""
+    return Constraint(f"{name} is {{t.c.{name}}}; {possible}", lambda t: holds(getattr(t.c, name)))
+
+
 #: A constraint, or a function that does as one.
 Need = Callable[[Any], str | None]
 

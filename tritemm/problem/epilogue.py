@@ -40,9 +40,12 @@ class EpilogueSpec:
     symmetric: bool = False
 
     @property
-    def gated(self) -> bool:
-        """Whether C has a column, or if it is transposed a row, for two of the product's."""
-        return self.activation in GATED
+    def per_column(self) -> int:
+        """Columns of the product that make one of C: two where a gate multiplies the other half.
+
+        Of a C that is transposed, rows.
+        """
+        return 2 if self.activation in GATED else 1
 
     @property
     def arguments(self) -> tuple[str, ...]:

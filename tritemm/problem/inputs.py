@@ -1,4 +1,6 @@
-"""What a product is given: the shape of its result, and the inputs of its epilogue."""
+"""What a product is given: the shape of its result, and the inputs of its epilogue; and an epilogue
+by torch's own operators, which kernels must compute, and which ends what none of them does.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,6 @@ from typing import NamedTuple
 
 import torch
 
-from .by_torch import activated, mirrored
 from .epilogue import GATED
 
 
@@ -14,8 +15,7 @@ class EpilogueInputs(NamedTuple):
     """What follows a product: activation(alpha * a @ b + bias) + beta * residual.
 
     `bias` is contiguous and 16-byte aligned, [N]; `residual` has the result's shape, any strides.
-    With a gated activation the result has half of the product's columns. A `symmetric` result is
-    computed on and below its diagonal.
+    A `symmetric` result is computed on and below its diagonal.
     """
 
     bias: torch.Tensor | None = None
@@ -139,3 +139,41 @@ def span(t: torch.Tensor) -> int:
         return 0
     last = sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))
     return t.element_size() * (1 + last)
+
+
+def after(argument, activation: str, residual, beta: float, out=None) -> torch.Tensor:
+    """activation(argument) + beta * residual, in the type of `argument`; `out` if given.
+
+    The one place where torch ends a product, so that all calls of a kind have the same bits.
+    """
+    if residual is None:
+        if out is not None and activation in GATED:
+            return torch.mul(*_pair(argument, activation), out=out)
+        result = activated(argument, activation)
+    else:
+        done = activated(argument, activation)
+        # A residual of no dimensions would have no say in the type that torch adds in.
+        result = torch.add(done, residual.expand(done.shape), alpha=beta).to(argument.dtype)
+    return result if out is None else out.copy_(result)
+
+
+def activated(x: torch.Tensor, activation: str) -> torch.Tensor:
+    """One of `ACTIVATIONS`, or of `GATED`, of `x`."""
+    if activation in GATED:
+        gate, up = _pair(x, activation)
+        return gate * up
+    functional = torch.nn.functional
+    if activation == "gelu_tanh":
+        return functional.gelu(x, approximate="tanh")
+    return getattr(functional, activation)(x) if activation else x
+
+
+def _pair(x: torch.Tensor, activation: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """The two factors of an activation of pairs; the first half of columns of `x` is the gate's."""
+    gate, up = x.chunk(2, -1)
+    return activated(gate, GATED[activation]), up
+
+
+def mirrored(c: torch.Tensor) -> torch.Tensor:
+    """What lies on and below the diagonal of `c` [..., N, N], and its mirror above."""
+    return c.tril() + c.tril(-1).mT

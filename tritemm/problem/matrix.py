@@ -42,13 +42,16 @@ class Matrix:
             by_columns = col if self.cols != 1 else -(-self.rows // vector) * vector
         return by_rows, by_columns
 
-    def pitch_is_multiple_of(self, count: int) -> bool:
-        """Whether lines are contiguous and both their length and their distance divide so."""
-        major = self.layout
-        if major == "-":
+    @functools.cached_property
+    def vectorised(self) -> bool:
+        """Whether pointer loads are 16 bytes wide: of contiguous lines.
+
+        Triton knows of its integer arguments whether 16 divides them, and nothing finer.
+        """
+        if self.layout == "-" or not self.aligned:
             return False
-        inner = self.cols if major == "N" else self.rows
-        return inner % count == 0 and self.pitch(major) % count == 0
+        inner = self.cols if self.layout == "N" else self.rows
+        return inner % 16 == 0 and self.pitch(self.layout) % 16 == 0
 
     def transposed(self) -> Matrix:
         """The same elements with rows and columns exchanged."""

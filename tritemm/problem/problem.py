@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import torch
@@ -32,7 +32,7 @@ class Problem:
 
     `precision` says how fp32 operands are multiplied: ieee, tf32, tf32x3, bf16x3 or bf16x6. The
     `epilogue` is what becomes of the accumulator before C is stored. M and N are those of the
-    product: where the epilogue is gated, C has N / 2 columns.
+    product: C has N / `epilogue.per_column` columns.
     """
 
     M: int
@@ -52,9 +52,7 @@ class Problem:
         a, b, c, *, accumulate=None, precision="ieee", device: Device | None = None,
         residual=None, **epilogue,
     ) -> Problem:  # fmt: skip
-        """The problem of `a` [..., M, K], `b` [..., K, N] and `c` [..., M, N], equal batch dims.
-
-        With a gated epilogue, `c` is [..., M, N / 2].
+        """The problem of `a` [..., M, K], `b` [..., K, N] and `c`, equal batch dims.
 
         Adjacent batch dimensions are merged where all tensors allow it; more than two that don't
         merge raise ValueError, because kernels take two batch strides. `residual` has c's shape;
@@ -135,6 +133,8 @@ class Problem:
 
         16-bit operands keep their major; WGMMA reads all others only with K contiguous.
         """
+        if not operands:
+            return self
         changes = {}
         for name, along_k in (("a", "N"), ("b", "T")):
             if name in operands:
@@ -146,11 +146,8 @@ class Problem:
 
     @functools.cached_property
     def vectorised(self) -> bool:
-        """Whether pointer loads of A and B are 16 bytes wide.
-
-        Triton knows of its integer arguments whether 16 divides them, and nothing finer.
-        """
-        return all(m.aligned and m.pitch_is_multiple_of(16) for m in (self.a, self.b))
+        """Whether pointer loads of A and B are 16 bytes wide."""
+        return self.a.vectorised and self.b.vectorised
 
     @property
     def flops(self) -> int:
@@ -159,23 +156,21 @@ class Problem:
 
     @property
     def bytes(self) -> int:
-        """Bytes moved if each element of a matrix is moved once; broadcast batches count once."""
-        total = 0
-        outer, inner = self.batches
-        for m in self.matrices:
-            copies = (outer if m.strides[0] else 1) * (inner if m.strides[1] else 1)
-            total += copies * m.rows * m.cols * m.dtype.itemsize
-        return total
+        """Bytes moved if each element of a matrix is moved once."""
+        return self._moved(self.matrices)
 
     def copied(self, operands: str) -> int:
         """Bytes that the copies of `packed` read and write."""
-        moved = 0
-        for matrix in (getattr(self, name) for name in operands):
-            copies = 1
-            for size, stride in zip(self.batches, matrix.strides, strict=False):
-                copies *= size if stride else 1
-            moved += 2 * copies * matrix.rows * matrix.cols * matrix.dtype.itemsize
-        return moved
+        return 2 * self._moved(getattr(self, name) for name in operands)
+
+    def _moved(self, matrices: Iterable[Matrix]) -> int:
+        """Bytes of all elements; broadcast batches count once."""
+        total = 0
+        outer, inner = self.batches
+        for m in matrices:
+            copies = (outer if m.strides[0] else 1) * (inner if m.strides[1] else 1)
+            total += copies * m.rows * m.cols * m.dtype.itemsize
+        return total
 
     @property
     def long(self) -> bool:

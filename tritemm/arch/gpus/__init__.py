@@ -115,8 +115,13 @@ def named(name: str | int) -> Device:
     A card is what its own file says, where it was measured. ValueError with those that are known.
     """
     text = str(name).strip()
-    if sm := re.fullmatch(r"(?:sm_?)?(\d+)[af]?", text.lower()):
-        return _of_architecture(int(sm[1]))
+    architectures = ", ".join(device.name for device in DEVICES.values())
+    if digits := re.fullmatch(r"(?:sm_?)?(\d+)[af]?", text.lower()):
+        sm, oldest = int(digits[1]), min(DEVICES)
+        if sm in DEVICES:
+            return DEVICES[sm]
+        reason = f"is older than sm_{oldest}, which tritemm needs" if sm < oldest else "is unknown"
+        raise ValueError(f"architecture sm_{sm} {reason}; one of {architectures}")
     words = set(text.lower().split()) - {"nvidia"}
     for data in files():
         if words and words <= set(data["gpu"].lower().split()):
@@ -124,19 +129,7 @@ def named(name: str | int) -> Device:
     for card, (sm, sms) in _CARDS.items():
         if words and words == set(card.lower().split()):
             return dataclasses.replace(DEVICES[sm], name=f"NVIDIA {card}", sms=sms)
-    raise ValueError(f"GPU {name!r} is unknown; one of {', '.join(_CARDS)}, or {_architectures()}")
-
-
-def _of_architecture(sm: int) -> Device:
-    if sm in DEVICES:
-        return DEVICES[sm]
-    oldest = min(DEVICES)
-    reason = f"is older than sm_{oldest}, which tritemm needs" if sm < oldest else "is unknown"
-    raise ValueError(f"architecture sm_{sm} {reason}; one of {_architectures()}")
-
-
-def _architectures() -> str:
-    return ", ".join(device.name for device in DEVICES.values())
+    raise ValueError(f"GPU {name!r} is unknown; one of {', '.join(_CARDS)}, or {architectures}")
 
 
 @functools.lru_cache
@@ -167,26 +160,23 @@ def clusters_at_once(programs: int, device: Device) -> int:
     Of a card that is not here, as many as of its model.
     """
     own = device.clusters
-    return own[programs - 1] if own else _clusters_of(programs, device.name, device.sms)
+    return own[programs - 1] if own else clusters_of_model(programs, device)
 
 
+@functools.lru_cache
 def clusters_of_model(programs: int, device: Device) -> int:
     """As many as all GPUs with this name are taken to have room for, for what cards must agree on.
 
     A cluster lies within a GPC, and those are not all of the same size: of GPUs that were not
     measured about the same share of the SMs is left over.
     """
-    return _clusters_of(programs, device.name, device.sms)
 
-
-@functools.lru_cache
-def _clusters_of(programs: int, name: str, sms: int) -> int:
     def alike(data: Mapping[str, Any]) -> tuple[bool, bool]:
-        return data["sms"] == sms, data["gpu"] == name
+        return data["sms"] == device.sms, data["gpu"] == device.name
 
     able = (data for data in reversed(files()) if data["physics"]["clusters"])
     data = max(able, key=alike)
-    return sms * data["physics"]["clusters"][programs - 1] // data["sms"]
+    return device.sms * data["physics"]["clusters"][programs - 1] // data["sms"]
 
 
 def _architecture(device: Device) -> tuple[float, float, float]:

@@ -20,9 +20,8 @@ from ...problem import INTERPRETER, Problem
 from ...problem.config import Config
 from ...spec import Kernel
 from . import constants as known
-from .columns import Column, Columns, Group, View, columns_of
+from .columns import SECTOR, Column, Columns, Group, View, columns_of
 from .constants import Constants
-from .kind import SECTOR
 
 #: Seconds of a tile's k-step in Triton's interpreter, however large the tile is, on one core.
 _INTERPRETED_STEP = 0.3e-3
@@ -33,6 +32,8 @@ BRIEF = 5e-5
 #: Where consumers take turns, the epilogue of one slows the other down by this share of it, and
 #: takes so many times as long as where all warps do it.
 _CONTENDED, _ALONE = 0.22, 1.5
+#: Seconds of an SM for an element that one of two consumers in turns stores twice.
+_MIRRORED = 80e-12
 
 
 class Breakdown(NamedTuple):
@@ -218,9 +219,10 @@ def _ends(x: Columns, w: Waves, c: Constants, rate: Column, xp) -> Column:
 
 
 def _epilogue(x: Columns, w: Waves, steps: Column, xp) -> Column | float:
-    if not x.view.epilogue.any():
+    element = x.view.epilogue + _MIRRORED * x.view.symmetric * x.view.turns
+    if not element.any():
         return 0.0
-    each = x.view.epilogue * x.tile.own * x.tile.slow
+    each = element * x.tile.own * x.tile.slow
     # The other consumer multiplies meanwhile, unless the epilogue takes longer.
     late = xp.maximum(_CONTENDED * each, _ALONE * each - steps / w.share / 2)
     in_turns = each + (w.share - 1) * late
