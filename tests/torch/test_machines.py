@@ -317,6 +317,25 @@ IN_THE_INTERPRETER = {
         done.append(True)
         thread.join()
     """,
+    "a process that is forked while another thread reads what was tuned": """
+        import os, threading, time, torch, tritemm
+        from tritemm.dispatch import cache
+        a, read, reading = torch.ones(16, 16), cache._read, threading.Event()
+
+        def slowly(path):
+            reading.set()
+            time.sleep(3)
+            return read(path)
+
+        cache._read = slowly
+        threading.Thread(target=tritemm.matmul, args=(a, a), daemon=True).start()
+        assert reading.wait(30)
+        child = os.fork()
+        cache._read = read
+        if not child:
+            os._exit(0 if tritemm.explain(a, a) else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    """,
     "infinities, of which torch says nothing": """
         import torch, tritemm, warnings
         warnings.simplefilter("error")

@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import sys
-import threading
 import uuid
 import warnings
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ import triton
 from filelock import FileLock
 from platformdirs.unix import Unix
 
+from ..machine import forks
 from ..problem import Matrix, Problem, short_name
 from ..problem.config import Config, changed, config_of
 from ..version import __version__
@@ -31,7 +31,7 @@ from ..version import __version__
 Table = dict[str, dict]
 
 _TABLES: dict[str, Table] = {}
-_READING = threading.Lock()
+_READING = forks.lock()
 
 
 def folder() -> Path | None:

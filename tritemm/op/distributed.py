@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import math
 import sys
-import threading
 from collections.abc import Iterator
 
 import torch
 from torch.compiler import is_dynamo_compiling
 
+from ..machine import forks
 from ..problem import GATED
 from .schema import GEMM, GEMM_OUT, parted
 
 _DTENSOR = "torch.distributed.tensor"
-_lock = threading.Lock()
+_lock = forks.lock()
 _registered = False
 
 

@@ -22,6 +22,7 @@ from typing import ClassVar
 import torch
 
 from ..dtypes import Precision, check_flag, check_precision
+from ..machine import forks
 from ..problem import INTERPRETED
 from ..runtime.torch_private import unregister, untraced
 from . import routing
@@ -30,7 +31,7 @@ from .routing import ROUTES, Settings
 _KEY = "CPU" if INTERPRETED else "CUDA"
 #: What Inductor's own kernels, and its padding of K, would take from batch_invariant=True.
 _INDUCTOR = {"max_autotune_gemm_backends": "ATEN", "shape_padding": False}
-_lock = threading.RLock()
+_lock = forks.lock(threading.RLock)
 
 
 class Report:
