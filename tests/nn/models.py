@@ -1,5 +1,7 @@
 """Small models whose products are exact, and Inductor's passes over them without its code."""
 
+import copy
+
 import pytest
 import torch
 from functorch.compile import make_boxed_func
@@ -9,6 +11,7 @@ from torch._inductor import compile_fx
 from torch._inductor.virtualized import V
 from torch.nn import functional as F
 
+import tritemm
 from tritemm.nn.packing import packed
 from tritemm.problem import INTERPRETED
 
@@ -32,6 +35,14 @@ def with_integers(model):
         scale = STEEP if "gate_proj" in name or "c_fc" in name else 1
         parameter.copy_(scale * integers(*parameter.shape, dtype=parameter.dtype))
     return model
+
+
+def pair(model, **options):
+    """The model with integers, in evaluation and converted; and torch's with the same."""
+    model = with_integers(model).eval()
+    twin = copy.deepcopy(model)
+    tritemm.convert(model, **options)
+    return model, twin
 
 
 def together(*layers):
@@ -91,6 +102,22 @@ def compiled(model, **options):
     torch._dynamo.reset()
     options = {"fullgraph": True, "dynamic": False, **options}
     return torch.compile(model, backend=(backend := Passes()), **options), backend
+
+
+def assert_products(model, x, products, change=None, exact=True):
+    """Compiled, the converted model computes what torch's does, by these products.
+
+    `change` is made to both before. Returns both.
+    """
+    model, twin = pair(model)
+    if change is not None:
+        change(model), change(twin)
+    run, backend = compiled(model)
+    close = {"rtol": 0, "atol": 0} if exact else {}
+    for _ in range(2):
+        torch.testing.assert_close(run(x.clone()), twin(x.clone()), **close)
+    assert backend.products() == products
+    return model, twin
 
 
 class Quantized(torch.Tensor):
@@ -158,6 +185,14 @@ class Attention(nn.Module):
         v = self.v_proj(others).view(-1).view(-1, 1, others.shape[1], 8)
         mixed = (q @ k.mT) @ v
         return self.o_proj(mixed.transpose(1, 2).flatten(2))
+
+
+class Parts(Attention):
+    """What its three layers give, called in an order that is not that of their weights."""
+
+    def forward(self, x):
+        v, k, q = (layer(x) for layer in reversed(self.projections))
+        return q, k, v
 
 
 class Tied(nn.Module):

@@ -5,7 +5,7 @@ import torch
 
 import tritemm
 from tests.harness import DEVICE
-from tests.torch.test_torch import integers
+from tests.torch.twins import integers
 from tritemm.plan import kinds
 
 EQUATIONS = {

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 import tritemm
 from tests.harness import DEVICE
-from tests.torch.test_torch import integers
+from tests.torch.twins import integers
 from tritemm import budget
 from tritemm.api.row_parallel import added, products
 
