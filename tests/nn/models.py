@@ -1,6 +1,7 @@
 """Small models whose products are exact, and Inductor's passes over them without its code."""
 
 import copy
+import io
 
 import pytest
 import torch
@@ -49,6 +50,12 @@ def together(*layers):
     """Whether the weights of the layers lie one behind the other, and their biases."""
     kinds = [[each.weight for each in layers], [each.bias for each in layers]]
     return all(packed(*kind) is not None for kind in kinds if kind[0] is not None)
+
+
+def through_a_file(saved, map_location=None, **options):
+    torch.save(saved, file := io.BytesIO(), **options)
+    file.seek(0)
+    return torch.load(file, map_location, weights_only=False)
 
 
 def gradients(model, result):
