@@ -1,7 +1,4 @@
-"""torch.matmul and tritemm.matmul on the same inputs: value, shape, stride, dtype, exception.
-
-Among the inputs are PyTorch's own samples for matmul and __rmatmul__, contiguous and not.
-"""
+"""torch.matmul and tritemm.matmul on the same inputs: value, shape, stride, dtype, exception."""
 
 import itertools
 import warnings
@@ -11,8 +8,7 @@ import torch
 
 import tritemm
 from tests.harness import DEVICE, operand
-from tests.sweep import pairwise
-from tests.torch.twins import equal, outcome
+from tests.torch.twins import outcome
 from tritemm import budget, plan
 from tritemm.rungs import RUNGS, find
 
@@ -30,6 +26,9 @@ SHAPES = [
     ((3, 1, 4, 5), (2, 5, 6)),
     ((2, 1, 4, 5), (1, 3, 5, 6)),
     ((2, 3, 4, 5), (2, 1, 5, 6)),
+    ((2, 3, 4, 5), (5,)),
+    ((5,), (2, 3, 5, 6)),
+    ((0, 0), (3, 0, 0)),
     ((2, 1, 3, 1, 4, 5), (1, 2, 1, 2, 5, 6)),
     ((1, 1, 1), (1, 1)),
     ((0,), (0,)),
@@ -114,49 +113,6 @@ def views(shape):
 )
 def test_strides(a, b):
     assert_twins(a, b)
-
-
-# PyTorch's own samples
-
-
-#: As torch makes a sample, and with its tensors strided.
-STORED = (lambda sample: sample, lambda sample: sample.noncontiguous())
-
-
-@pytest.fixture
-def samples():
-    """Types -> for each row of a sweep, the operands of one of torch's samples."""
-    pytest.importorskip("expecttest", reason="torch.testing._internal needs expecttest")
-    from torch.testing._internal.common_methods_invocations import op_db
-
-    ops = {op.name: op for op in op_db if op.name in ("matmul", "__rmatmul__")}
-    assert len(ops) == 2
-
-    def made(name, dtype):
-        return list(ops[name].sample_inputs(DEVICE, dtype, requires_grad=False))
-
-    def samples(types):
-        count = len(made("matmul", torch.float64))
-        assert count == len(made("__rmatmul__", torch.float64)) >= 10
-        for dtype, index, name, stored in pairwise(types, range(count), sorted(ops), STORED):
-            sample = stored(made(name, dtype)[index])
-            pair = (sample.input, *sample.args)
-            yield pair[::-1] if name == "__rmatmul__" else pair
-
-    return samples
-
-
-def test_torchs_samples(samples):
-    for a, b in samples(FLOATS):
-        assert_twins(a, b)
-
-
-def test_gradients_of_torchs_samples(samples):
-    """On whole numbers, which make the gradients exact."""
-    for pair in samples([torch.float64]):
-        args = [t.round().requires_grad_() for t in pair]
-        products = tritemm.matmul(*args), torch.matmul(*args)
-        equal(*(torch.autograd.grad(product.sum(), args) for product in products))
 
 
 # How operands are read
