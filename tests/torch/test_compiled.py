@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import tritemm
 from tests.harness import DEVICE
+from tests.nn.models import with_integers
 from tests.torch.twins import TORCH, equal, integers, leaf, same
 from tritemm import budget
 from tritemm.problem import NOTHING
@@ -248,20 +249,13 @@ def test_vmap_in_a_compiled_graph_is_one_product():
 # Inductor's code
 
 
-class Layer(torch.nn.Module):
-    """y = x @ weight.mT by tritemm, as a linear layer keeps its weight."""
-
-    def __init__(self, weight):
-        super().__init__()
-        self.weight = torch.nn.Parameter(weight)
-
-    def forward(self, x):
-        return tritemm.matmul(x, self.weight.mT)
+def layer_of(inputs, outputs):
+    return with_integers(tritemm.Linear(inputs, outputs, bias=False))
 
 
 def test_inductor_calls_the_product_without_a_detour():
     """Forward and backward, in memory that Inductor has planned; strides as it finds them."""
-    layer, x = Layer(integers(6, 5)), integers(4, 5).requires_grad_()
+    layer, x = layer_of(5, 6), integers(4, 5).requires_grad_()
     compiled = torch.compile(lambda t: layer(t.relu()) + 1, fullgraph=True)
 
     def step():
@@ -363,7 +357,7 @@ def test_gradients_through_a_traced_graph(mode):
 @pytest.mark.parametrize("decomposed", [False, True])
 def test_gradients_through_an_exported_program(decomposed):
     x = integers(4, 5)
-    program = torch.export.export(Layer(integers(3, 5)), (x,))
+    program = torch.export.export(layer_of(5, 3), (x,))
     module = (program.run_decompositions() if decomposed else program).module()
     module(x).sum().backward()
     (weight,) = module.parameters()
@@ -373,7 +367,7 @@ def test_gradients_through_an_exported_program(decomposed):
 def test_packages_are_refused_where_torch_mixes_up_types(monkeypatch):
     monkeypatch.setattr(inductor, "_MIXES_TYPES", True)
     x = integers(2, 5)
-    program = torch.export.export(Layer(integers(3, 5)), (x,))
+    program = torch.export.export(layer_of(5, 3), (x,))
     with pytest.raises(Exception, match="other types than it is given"):
         torch._inductor.aoti_compile_and_package(program)
 

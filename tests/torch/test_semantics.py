@@ -212,57 +212,47 @@ def test_bf16_numbers_survive_the_interpreter():
         torch.testing.assert_close(got[:, 0], some.to(out_dtype), rtol=0, atol=0, equal_nan=True)
 
 
-class TestOptions:
-    a = torch.ones(4, 4)
+REFUSED = [
+    (torch.float32, {"kernel": "fastest"}, ", ".join(kernel.name for kernel in RUNGS)),
+    *((torch.float32, {"precision": word}, "bf16x3") for word in ("tf16", "high", "")),
+    (torch.float16, {"precision": "tf32"}, r"float32.*float16"),
+    *((dtype, {"accumulate": torch.float16}, "accumulate") for dtype in FLOATS[1:]),
+    (torch.float64, {"out_dtype": torch.float32}, "out_dtype"),
+    (torch.int8, {"out_dtype": torch.float32}, "int32"),
+]
 
-    def call(self, dtype=torch.float32, **options):
-        a = self.a.to(DEVICE, dtype)
-        return tritemm.matmul(a, a, **options)
 
-    def test_unknown_kernel_lists_the_ladder(self):
-        with pytest.raises(ValueError, match=", ".join(kernel.name for kernel in RUNGS)):
-            self.call(kernel="fastest")
+@pytest.mark.parametrize(("dtype", "options", "told"), REFUSED)
+def test_options_that_are_refused(dtype, options, told):
+    a = torch.ones(4, 4, device=DEVICE, dtype=dtype)
+    with pytest.raises(ValueError, match=told):
+        tritemm.matmul(a, a, **options)
 
-    def test_refusal_names_the_reason_and_a_kernel_that_can(self):
-        a = torch.ones(8, 10, device=DEVICE, dtype=torch.float16)
-        refused = dict(tritemm.explain(a, a.mT).refused)
-        refused = {name: reason for name, reason in refused.items() if "Gluon" not in reason}
-        assert refused
-        for name, reason in refused.items():
-            how = "a copy of 16 bytes" if find(name).number < 8 else "TMA"
-            assert reason == f"row stride of a is 20 bytes; {how} needs a multiple of 16"
-            with pytest.raises(ValueError, match=f'"{name}".*{reason}; kernel="'):
-                tritemm.matmul(a, a.mT, kernel=name)
 
-    @pytest.mark.parametrize("precision", ["tf16", "high", ""])
-    def test_unknown_precision(self, precision):
-        with pytest.raises(ValueError, match="bf16x3"):
-            self.call(precision=precision)
+def test_refusal_names_the_reason_and_a_kernel_that_can():
+    a = torch.ones(8, 10, device=DEVICE, dtype=torch.float16)
+    refused = dict(tritemm.explain(a, a.mT).refused)
+    refused = {name: reason for name, reason in refused.items() if "Gluon" not in reason}
+    assert refused
+    for name, reason in refused.items():
+        how = "a copy of 16 bytes" if find(name).number < 8 else "TMA"
+        assert reason == f"row stride of a is 20 bytes; {how} needs a multiple of 16"
+        with pytest.raises(ValueError, match=f'"{name}".*{reason}; kernel="'):
+            tritemm.matmul(a, a.mT, kernel=name)
 
-    def test_precision_is_for_fp32(self):
-        with pytest.raises(ValueError, match=r"float32.*float16"):
-            self.call(torch.float16, precision="tf32")
-        self.call(torch.float16, precision="ieee")
 
-    def test_accumulate(self):
-        assert self.call(torch.float16, accumulate=torch.float16).dtype == torch.float16
-        assert self.call(torch.float16, accumulate=torch.float32).dtype == torch.float16
-        for dtype in (torch.bfloat16, torch.float32, torch.float64):
-            with pytest.raises(ValueError, match="accumulate"):
-                self.call(dtype, accumulate=torch.float16)
-
-    def test_out_dtype(self):
-        for dtype in (torch.float16, torch.bfloat16, torch.float32):
-            assert self.call(torch.float16, out_dtype=dtype).dtype == dtype
-        with pytest.raises(ValueError, match="out_dtype"):
-            self.call(torch.float64, out_dtype=torch.float32)
-        with pytest.raises(ValueError, match="int32"):
-            self.call(torch.int8, out_dtype=torch.float32)
-
-    def test_out_dtype_keeps_the_accumulator(self):
-        a = operand(32, 512, torch.float16)
-        out = tritemm.matmul(a, a.mT, out_dtype=torch.float32)
-        assert budget.check(out, a, a.mT).ok
+def test_types_of_sums_and_results():
+    a = operand(32, 512, torch.float16)
+    for options in (
+        {"precision": "ieee"},
+        {"accumulate": torch.float16},
+        {"accumulate": torch.float32},
+    ):
+        assert tritemm.matmul(a, a.mT, **options).dtype == torch.float16
+    for dtype in FLOATS[:3]:
+        assert tritemm.matmul(a, a.mT, out_dtype=dtype).dtype == dtype
+    out = tritemm.matmul(a, a.mT, out_dtype=torch.float32)
+    assert budget.check(out, a, a.mT).ok
 
 
 class TestPrecisionFlag:
