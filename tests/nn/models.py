@@ -111,12 +111,12 @@ def compiled(model, **options):
     return torch.compile(model, backend=(backend := Passes()), **options), backend
 
 
-def assert_products(model, x, products, change=None, exact=True):
+def assert_products(model, x, products, change=None, exact=True, **options):
     """Compiled, the converted model computes what torch's does, by these products.
 
-    `change` is made to both before. Returns both.
+    `options` are those of `convert`; `change` is made to both after it. Returns both.
     """
-    model, twin = pair(model)
+    model, twin = pair(model, **options)
     if change is not None:
         change(model), change(twin)
     run, backend = compiled(model)

@@ -1,9 +1,7 @@
 """`tritemm.Linear`, and what `convert` and `restore` leave of a model as it was."""
 
 import copy
-import doctest
 import functools
-import importlib
 import pickle
 
 import pytest
@@ -340,18 +338,3 @@ def test_restore_leaves_an_activation():
     report = tritemm.nn.restore(model)
     assert [type(m) for m in model] == [nn.Linear, tritemm.Linear]
     assert report.left[0].note == "nn.Linear has no activation, this one relu"
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "tritemm.nn.layers",
-        "tritemm.nn.convert",
-        "tritemm.api.blas",
-        "tritemm.api.einsum",
-        "tritemm.api.row_parallel",
-    ],
-)
-def test_the_examples_of_the_docstrings(name):
-    found = doctest.testmod(importlib.import_module(name))
-    assert found.attempted and not found.failed

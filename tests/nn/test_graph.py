@@ -265,10 +265,7 @@ def test_branches_of_a_graph():
 @pytest.mark.parametrize("options", [{"batch_invariant": True}, {"fuse": False}])
 @torch.no_grad()
 def test_options_that_forbid_it(options):
-    model, twin = pair(Attention(), **options)
-    x = integers(2, 3, 16)
-    run, backend = compiled(model)
-    assert torch.equal(run(x), twin(x)) and "merged" not in backend.products()
+    assert_products(Attention(), integers(2, 3, 16), ["gemm"] * 4, **options)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Torch's calls that come down to the routed ones: layers, models, compiled graphs, CUDA graphs."""
 
 import doctest
+import importlib
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from tests.nn.models import with_integers
 from tests.torch.twins import assert_same, integers
 from tritemm import budget
 from tritemm.runtime import fast_path
-from tritemm.takeover import integrate, routing
+from tritemm.takeover import routing
 
 
 def random(*shape, dtype):
@@ -203,8 +204,20 @@ def test_rows_do_not_depend_on_how_many_there_are(dtype):
     assert not report.fell_back
 
 
-def test_examples_of_the_docstrings():
-    assert doctest.testmod(integrate).failed == 0
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tritemm.nn.layers",
+        "tritemm.nn.convert",
+        "tritemm.api.blas",
+        "tritemm.api.einsum",
+        "tritemm.api.row_parallel",
+        "tritemm.takeover.integrate",
+    ],
+)
+def test_the_examples_of_the_docstrings(name):
+    found = doctest.testmod(importlib.import_module(name))
+    assert found.attempted and not found.failed
 
 
 # On a GPU
