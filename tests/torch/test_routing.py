@@ -12,6 +12,7 @@ from tests.harness import DEVICE
 from tests.sweep import pairwise
 from tests.torch.twins import assert_same, equal, integers, same
 from tritemm import budget
+from tritemm.problem import Unsupported
 from tritemm.takeover import routing
 
 pytest.importorskip("expecttest", reason="torch.testing._internal needs expecttest")
@@ -291,10 +292,19 @@ def test_sparse_and_fake_tensors_do_not_come_here():
     assert str(report) == "no call was routed"
 
 
-def test_what_the_choice_refuses_falls_back(monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ValueError("no kernel has such sums"), "no kernel for it"),
+        (Unsupported("a sentence", "an AMD GPU"), "an AMD GPU"),
+    ],
+)
+def test_what_the_choice_refuses_falls_back(error, reason, monkeypatch):
     def refuse(*args):
-        raise ValueError("no kernel has such sums")
+        raise error
 
     monkeypatch.setattr(routing, "product", refuse)
-    report = assert_same(lambda: integers(3, 3).mul(0) @ torch.eye(3, device=DEVICE), routed={})
-    assert report.fell_back == {"mm": {"no kernel for it": 1}}
+    a = integers(3, 3)
+    for call, name in ((lambda: a @ a, "mm"), (lambda: torch.addmm(a, a, a), "addmm")):
+        report = assert_same(call, routed={})
+        assert report.fell_back == {name: {reason: 1}}

@@ -55,10 +55,6 @@ WRONG_SHAPES = [
 ]
 
 
-def ids(shapes):
-    return ["x".join(map(str, a)) + "@" + "x".join(map(str, b)) for a, b in shapes]
-
-
 def tensors(shapes, dtype=torch.float32):
     return [torch.randn(shape, device=DEVICE).to(dtype) for shape in shapes]
 
@@ -77,13 +73,13 @@ def assert_twins(a, b, **options):
     assert verdict.ok, verdict
 
 
-@pytest.mark.parametrize("shapes", SHAPES, ids=ids(SHAPES))
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_shapes(shapes, dtype):
     assert_twins(*tensors(shapes, dtype))
 
 
-@pytest.mark.parametrize("shapes", WRONG_SHAPES, ids=ids(WRONG_SHAPES))
+@pytest.mark.parametrize("shapes", WRONG_SHAPES, ids=str)
 def test_wrong_shapes(shapes):
     a, b = tensors(shapes)
     assert_twins(a, b)
@@ -255,28 +251,21 @@ def test_types_of_sums_and_results():
     assert budget.check(out, a, a.mT).ok
 
 
-class TestPrecisionFlag:
-    """Which `conftest` puts back."""
-
-    def precision(self, dtype=torch.float32, **options):
+def test_precision_is_torchs_flag_unless_it_is_named():
+    def precision(dtype=torch.float32, **options):
         a = torch.ones(4, 4, device=DEVICE, dtype=dtype)
         return tritemm.explain(a, a, **options).problem.precision
 
-    def test_ieee_unless_torch_says_tf32(self):
-        torch.backends.cuda.matmul.fp32_precision = "ieee"
-        assert self.precision() == "ieee"
-        torch.backends.cuda.matmul.fp32_precision = "tf32"
-        assert self.precision() == "tf32"
-        assert self.precision(precision="ieee") == "ieee"
-        assert self.precision(torch.float16) == "ieee"
-
-    def test_the_older_switch(self):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            torch.backends.cuda.matmul.allow_tf32 = True
-            assert self.precision() == "tf32"
-            torch.backends.cuda.matmul.allow_tf32 = False
-            assert self.precision() == "ieee"
+    flags = torch.backends.cuda.matmul  # which `conftest` puts back
+    for word in ("ieee", "tf32"):
+        flags.fp32_precision = word
+        assert precision() == word
+    assert precision(precision="ieee") == precision(torch.float16) == "ieee"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for allowed, word in ((True, "tf32"), (False, "ieee")):
+            flags.allow_tf32 = allowed
+            assert precision() == word
 
 
 def test_every_element_is_written_under_deterministic_mode():
