@@ -23,6 +23,7 @@ from tests.nn.models import (
     same,
     with_integers,
 )
+from tests.torch.twins import ACTIVATIONS
 from tritemm.nn import converted
 
 
@@ -64,19 +65,11 @@ def test_linear_starts_and_prints_as_torchs():
     )
 
 
-@pytest.mark.parametrize(
-    ("activation", "function"),
-    [
-        ("relu", F.relu),
-        ("gelu_tanh", lambda x: F.gelu(x, approximate="tanh")),
-        ("swiglu", lambda x: F.silu(x[..., :4]) * x[..., 4:]),
-        ("geglu", lambda x: F.gelu(x[..., :4]) * x[..., 4:]),
-    ],
-)
-def test_linear_with_an_activation(activation, function):
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_linear_with_an_activation(activation):
     layer = with_integers(tritemm.Linear(16, 8, activation=activation))
     x = integers(3, 16)
-    want = function(F.linear(x, layer.weight, layer.bias))
+    want = ACTIVATIONS[activation](F.linear(x, layer.weight, layer.bias))
     torch.testing.assert_close(layer(x), want)
     with pytest.raises(ValueError, match="activation"):
         tritemm.Linear(16, 8, activation="sine", device=DEVICE)(x)
