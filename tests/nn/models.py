@@ -1,5 +1,8 @@
 """Small models whose products are exact, and Inductor's passes over them without its code."""
 
+import copy
+import io
+
 import pytest
 import torch
 from functorch.compile import make_boxed_func
@@ -9,6 +12,7 @@ from torch._inductor import compile_fx
 from torch._inductor.virtualized import V
 from torch.nn import functional as F
 
+import tritemm
 from tritemm.nn.packing import packed
 from tritemm.problem import INTERPRETED
 
@@ -34,10 +38,24 @@ def with_integers(model):
     return model
 
 
+def pair(model, **options):
+    """The model with integers, in evaluation and converted; and torch's with the same."""
+    model = with_integers(model).eval()
+    twin = copy.deepcopy(model)
+    tritemm.convert(model, **options)
+    return model, twin
+
+
 def together(*layers):
     """Whether the weights of the layers lie one behind the other, and their biases."""
     kinds = [[each.weight for each in layers], [each.bias for each in layers]]
     return all(packed(*kind) is not None for kind in kinds if kind[0] is not None)
+
+
+def through_a_file(saved, map_location=None, **options):
+    torch.save(saved, file := io.BytesIO(), **options)
+    file.seek(0)
+    return torch.load(file, map_location, weights_only=False)
 
 
 def gradients(model, result):
@@ -91,6 +109,22 @@ def compiled(model, **options):
     torch._dynamo.reset()
     options = {"fullgraph": True, "dynamic": False, **options}
     return torch.compile(model, backend=(backend := Passes()), **options), backend
+
+
+def assert_products(model, x, products, change=None, exact=True, **options):
+    """Compiled, the converted model computes what torch's does, by these products.
+
+    `options` are those of `convert`; `change` is made to both after it. Returns both.
+    """
+    model, twin = pair(model, **options)
+    if change is not None:
+        change(model), change(twin)
+    run, backend = compiled(model)
+    close = {"rtol": 0, "atol": 0} if exact else {}
+    for _ in range(2):
+        torch.testing.assert_close(run(x.clone()), twin(x.clone()), **close)
+    assert backend.products() == products
+    return model, twin
 
 
 class Quantized(torch.Tensor):
@@ -158,6 +192,14 @@ class Attention(nn.Module):
         v = self.v_proj(others).view(-1).view(-1, 1, others.shape[1], 8)
         mixed = (q @ k.mT) @ v
         return self.o_proj(mixed.transpose(1, 2).flatten(2))
+
+
+class Parts(Attention):
+    """What its three layers give, called in an order that is not that of their weights."""
+
+    def forward(self, x):
+        v, k, q = (layer(x) for layer in reversed(self.projections))
+        return q, k, v
 
 
 class Tied(nn.Module):

@@ -1,9 +1,7 @@
 """Weights of layers that may be given one input: one storage for them, and nothing else moved."""
 
 import copy
-import io
 import pickle
-from multiprocessing.reduction import ForkingPickler
 
 import numpy
 import pytest
@@ -20,20 +18,15 @@ from tests.nn.models import (
     LlamaMLP,
     gradients,
     integers,
+    pair,
     same,
+    through_a_file,
     together,
     with_integers,
 )
-from tritemm.nn import packing
 from tritemm.nn.packing import packed
 
 QKV = "q_proj, k_proj and v_proj packed"
-
-
-def converted(model=None, **options):
-    model = with_integers(model or Attention(bias=True))
-    twin = copy.deepcopy(model)
-    return model, twin, tritemm.convert(model, **options)
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -54,14 +47,15 @@ def converted(model=None, **options):
 def test_known_siblings_are_packed(names, bias):
     rows = dict(zip(names, (8, 4, 4), strict=False))
     layers = {name: nn.Linear(8, rows[name], bias=bias) for name in reversed(names)}
-    model, _, report = converted(nn.ModuleDict(layers))
+    model = nn.ModuleDict(layers).to(DEVICE)
+    report = tritemm.convert(model)
     assert report.changed[-1].note == f"{', '.join(names[:-1])} and {names[-1]} packed"
     assert together(*(model[name] for name in names)) and report.left == ()
 
 
 @torch.no_grad()
 def test_values_stay_and_optimizers_and_loading_work_in_place():
-    model, twin, _ = converted()
+    model, twin = pair(Attention(True))
     assert same(model.state_dict(), twin.state_dict())
     x = integers(2, 3, 16)
     for each in (model, twin):
@@ -70,7 +64,7 @@ def test_values_stay_and_optimizers_and_loading_work_in_place():
             gradients(each, each(x))
         optimizer.step()
     assert together(*model.projections) and same(model.state_dict(), twin.state_dict())
-    source = with_integers(Attention(bias=True))
+    source = with_integers(Attention(True))
     model.load_state_dict(source.state_dict())
     assert together(*model.projections) and torch.equal(model(x), source(x))
 
@@ -79,18 +73,10 @@ def through_pickle(model):
     return pickle.loads(pickle.dumps(model))
 
 
-def through_a_file(model, **options):
-    torch.save(model, file := io.BytesIO(), **options)
-    return torch.load(io.BytesIO(file.getvalue()), weights_only=False)
-
-
 def to_another_device(model):
     """To a storage that torch could resize, unlike what it reads from a file for the CPU."""
-    torch.save(model, file := io.BytesIO())
-    return torch.load(
-        io.BytesIO(file.getvalue()),
-        weights_only=False,
-        map_location=lambda storage, place: storage.clone() if DEVICE == "cpu" else storage.cuda(),
+    return through_a_file(
+        model, lambda storage, place: storage.clone() if DEVICE == "cpu" else storage.cuda()
     )
 
 
@@ -98,27 +84,24 @@ def to_another_device(model):
 RESIZABLE = {"device", "old file"} if DEVICE == "cpu" else {"device", "old file", "file"}
 
 
-@pytest.mark.parametrize(
-    "move",
-    [
-        lambda m: m.double(),
-        lambda m: m.to(torch.bfloat16),
-        lambda m: m.to("meta").to_empty(device=DEVICE),
-        copy.deepcopy,
-        through_pickle,
-        through_a_file,
-        to_another_device,
-        lambda m: through_a_file(m, _use_new_zipfile_serialization=False),
-        lambda m: through_pickle(copy.deepcopy(m)),
-    ],
-    ids=[
-        *("double", "bfloat16", "meta", "deepcopy", "pickle", "file", "device", "old file"),
-        "pickled copy",
-    ],
-)
-def test_what_moves_the_weights_through_torch_packs_them_again(move, request):
-    model, twin, _ = converted()
-    moved = move(model)
+MOVES = {
+    "itself": lambda m: m,
+    "double": lambda m: m.double(),
+    "bfloat16": lambda m: m.to(torch.bfloat16),
+    "meta": lambda m: m.to("meta").to_empty(device=DEVICE),
+    "deepcopy": copy.deepcopy,
+    "pickle": through_pickle,
+    "file": through_a_file,
+    "device": to_another_device,
+    "old file": lambda m: through_a_file(m, _use_new_zipfile_serialization=False),
+    "pickled copy": lambda m: through_pickle(copy.deepcopy(m)),
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_what_moves_the_weights_through_torch_packs_them_again(name):
+    model, twin = pair(Attention(True))
+    moved = MOVES[name](model)
     assert together(*moved.projections)
     assert moved.k_proj.weight is dict(moved.named_parameters())["k_proj.weight"]
     before = {tensor.data_ptr() for tensor in model.parameters()}
@@ -126,10 +109,8 @@ def test_what_moves_the_weights_through_torch_packs_them_again(move, request):
     assert tritemm.convert(moved) == tritemm.nn.Report()
     for layer, other in zip(moved.projections, twin.projections, strict=True):
         x = integers(3, 16, dtype=layer.weight.dtype)
-        assert "meta" in request.node.name or torch.equal(layer(x), other(x.float()).to(x.dtype))
-    for parameter in moved.k_proj.parameters():
-        if request.node.callspec.id in RESIZABLE:
-            continue
+        assert name == "meta" or torch.equal(layer(x), other(x.float()).to(x.dtype))
+    for parameter in moved.k_proj.parameters() if name not in RESIZABLE else ():
         with pytest.raises(RuntimeError, match="not resizable"):
             parameter.untyped_storage().resize_(0)
     tritemm.nn.restore(moved)
@@ -138,7 +119,7 @@ def test_what_moves_the_weights_through_torch_packs_them_again(move, request):
 
 @pytest.mark.parametrize("way", [copy.deepcopy, through_pickle, through_a_file])
 def test_a_copy_of_one_layer_alone(way):
-    model, twin, _ = converted()
+    model, twin = pair(Attention(True))
     alone = way(model.k_proj)
     x = integers(3, 16)
     assert torch.equal(alone(x), twin.k_proj(x)) and together(*model.projections)
@@ -152,11 +133,11 @@ def test_a_copy_of_one_layer_alone(way):
 
 def test_meta_models_are_converted_and_filled_later():
     with torch.device("meta"):
-        model = Attention(bias=True)
+        model = Attention(True)
     assert tritemm.convert(model).changed[-1].note == QKV
     model.to_empty(device=DEVICE)
     assert together(*model.projections)
-    source = with_integers(Attention(bias=True))
+    source = with_integers(Attention(True))
     model.load_state_dict(source.state_dict())
     x = integers(2, 3, 16)
     assert together(*model.projections) and torch.equal(model(x), source(x))
@@ -176,31 +157,73 @@ def new_parameter(model):
     model.k_proj.weight = nn.Parameter(model.k_proj.weight.detach().clone())
 
 
-@pytest.mark.parametrize("part", [new_data, assign, new_parameter])
-def test_what_came_apart_is_right_and_is_packed_again(part):
-    model, twin, _ = converted()
-    part(model)
+def copied_by_hand(model):
+    model.k_proj = copy.copy(model.k_proj)
+    model.k_proj.weight = nn.Parameter(integers(8, 16))
+
+
+def one_is_replaced(model):
+    model.q_proj = with_integers(nn.Linear(16, 16))
+
+
+def copied_one_by_one(model):
+    for name in ("q_proj", "k_proj", "v_proj"):
+        setattr(model, name, copy.deepcopy(getattr(model, name)))
+
+
+def parametrized_when_copied(model):
+    nn.utils.parametrizations.weight_norm(model.q_proj)
+    model = copy.deepcopy(model)
+    nn.utils.parametrize.remove_parametrizations(model.q_proj, "weight")
+    return model
+
+
+@pytest.mark.parametrize(
+    ("part", "again"),
+    [
+        (new_data, True),
+        (assign, True),
+        (new_parameter, True),
+        (copied_by_hand, True),
+        (parametrized_when_copied, True),
+        (lambda model: tritemm.nn.restore(model.q_proj) and None, False),
+        (one_is_replaced, False),
+        (copied_one_by_one, False),
+    ],
+)
+def test_what_came_apart_is_right_and_is_packed_again(part, again):
+    """`again`: none of the layers is new to the others."""
+    model, _ = pair(Attention(True))
+    model = part(model) or model
+    want = copy.deepcopy(model)
+    tritemm.nn.restore(want)
     x = integers(2, 3, 16)
-    assert not together(*model.projections) and torch.equal(model(x), twin(x))
+    assert not together(*model.projections) and torch.equal(model(x), want(x))
     report = tritemm.convert(model)
-    assert [entry.note for entry in report.changed] == [f"{QKV} again"] and report.left == ()
-    assert together(*model.projections) and same(model.state_dict(), twin.state_dict())
-    part(model)
-    tritemm.nn.restore(model)
-    assert all(p.untyped_storage().nbytes() == p.nbytes for p in model.parameters())
+    assert not report.left
+    assert not again or [entry.note for entry in report.changed][-1] == f"{QKV} again"
+    assert together(*model.projections) and torch.equal(model(x), want(x))
+    assert same(model.state_dict(), want.state_dict())
+    if part in (new_data, assign, new_parameter):
+        part(model)
+        tritemm.nn.restore(model)
+        assert all(p.untyped_storage().nbytes() == p.nbytes for p in model.parameters())
 
 
-def test_fuse_and_skip_leave_weights_where_they_are():
-    for options in ({"fuse": False}, {"skip": "k_proj"}):
-        model = with_integers(Attention())
-        before = [p.data_ptr() for p in model.parameters()]
-        report = tritemm.convert(model, **options)
-        assert [p.data_ptr() for p in model.parameters()] == before
-        assert not any("packed" in entry.note for entry in (*report.changed, *report.left))
+@pytest.mark.parametrize("options", [{"fuse": False}, {"skip": "k_proj"}])
+def test_fuse_and_skip_leave_weights_where_they_are(options):
+    """By the first call, and what is skipped by a second one too."""
+    model = with_integers(Attention())
+    before = [p.data_ptr() for p in model.parameters()]
+    report = tritemm.convert(model, **options)
+    assert not any("packed" in entry.note for entry in (*report.changed, *report.left))
+    report = tritemm.convert(model, skip=["q_proj", "k_proj", "v_proj"])
+    assert not report.changed
+    assert [p.data_ptr() for p in model.parameters()] == before
 
 
 def test_restore_gives_each_its_own_storage():
-    model, twin, _ = converted()
+    model, twin = pair(Attention(True))
     tritemm.nn.restore(model)
     assert [vars(a).keys() for a in model.modules()] == [vars(a).keys() for a in twin.modules()]
     for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
@@ -210,7 +233,7 @@ def test_restore_gives_each_its_own_storage():
 
 def test_inference_mode():
     """Converted in it, a model trains later; one that was made in it stays as it is."""
-    model = with_integers(Attention(bias=True))
+    model = with_integers(Attention(True))
     twin = copy.deepcopy(model)
     with torch.inference_mode():
         assert tritemm.convert(model).changed[-1].note == QKV
@@ -243,24 +266,13 @@ def from_numpy(model):
     model.array = array
 
 
-def from_dlpack(model):
-    model.k_proj.weight = nn.Parameter(torch.from_dlpack(integers(8, 16)))
+def replace(model, weight):
+    model.k_proj.weight = nn.Parameter(weight)
 
 
-def expanded(model):
-    model.k_proj.weight = nn.Parameter(integers(1, 16).expand(8, 16))
-
-
-def transposed(model):
-    model.k_proj.weight = nn.Parameter(integers(16, 8).mT)
-
-
-def kept(model):
-    model.view = model.v_proj.weight.detach()[:2]
-
-
-def one_weight(model):
-    model.v_proj.weight = model.k_proj.weight
+def elsewhere(model):
+    model.table = nn.Embedding(8, 16, device=DEVICE)
+    model.table.weight = model.k_proj.weight
 
 
 def all_biased(model):
@@ -272,24 +284,6 @@ def all_biased(model):
 def numbers(model, which=slice(None)):
     for layer in all_biased(model).projections[which]:
         layer.bias = nn.Parameter(integers())
-
-
-def elsewhere(model):
-    model.table = nn.Embedding(8, 16, device=DEVICE)
-    model.table.weight = model.k_proj.weight
-
-
-def without_bias(model):
-    """As Whisper's keys."""
-    all_biased(model).k_proj.bias = None
-
-
-def another_type(model):
-    model.k_proj.to(torch.float16)
-
-
-def another_width(model):
-    model.k_proj = nn.Linear(12, 8, bias=False, device=DEVICE)
 
 
 def odd(model):
@@ -308,15 +302,36 @@ LEFT = {
         "another tensor shares a weight's memory",
     ),
     "slices": (slices, "another tensor shares a weight's memory"),
-    "a view is kept": (kept, "another tensor shares a weight's memory"),
+    "a view is kept": (
+        lambda m: setattr(m, "view", m.v_proj.weight.detach()[:2]),
+        "another tensor shares a weight's memory",
+    ),
     "numpy": (from_numpy, "a weight lies in memory that is not torch's"),
-    "dlpack": (from_dlpack, "a weight lies in memory that is not torch's"),
-    "expanded": (expanded, "a weight is not contiguous"),
-    "transposed": (transposed, "a weight is not contiguous"),
-    "one weight": (one_weight, "two of the layers share one weight"),
-    "some biases": (without_bias, "some of them have a bias, others have none"),
-    "types": (another_type, "types are torch.float32, torch.float16 and torch.float32"),
-    "shapes": (another_width, "shapes are (16,), (12,) and (16,)"),
+    "dlpack": (
+        lambda m: replace(m, torch.from_dlpack(integers(8, 16))),
+        "a weight lies in memory that is not torch's",
+    ),
+    "expanded": (
+        lambda m: replace(m, integers(1, 16).expand(8, 16)),
+        "a weight is not contiguous",
+    ),
+    "transposed": (lambda m: replace(m, integers(16, 8).mT), "a weight is not contiguous"),
+    "one weight": (
+        lambda m: setattr(m.v_proj, "weight", m.k_proj.weight),
+        "two of the layers share one weight",
+    ),
+    "some biases, as Whisper's keys": (
+        lambda m: setattr(all_biased(m).k_proj, "bias", None),
+        "some of them have a bias, others have none",
+    ),
+    "types": (
+        lambda m: m.k_proj.to(torch.float16),
+        "types are torch.float32, torch.float16 and torch.float32",
+    ),
+    "shapes": (
+        lambda m: setattr(m, "k_proj", nn.Linear(12, 8, bias=False, device=DEVICE)),
+        "shapes are (16,), (12,) and (16,)",
+    ),
     "odd": (odd, "at no multiple of 16"),
     "parametrized": (
         lambda m: prune.identity(m.k_proj, "weight"),
@@ -351,143 +366,9 @@ def test_what_is_not_packed_is_not_moved_and_has_a_reason(change, reason):
     assert tritemm.convert(model).left == report.left
 
 
-def places(tensors):
-    """What those who write checkpoints know a tie by: where storages begin, and their length."""
-    storages = [t.untyped_storage() for t in tensors]
-    return [(storage.data_ptr(), storage.nbytes()) for storage in storages]
-
-
-@pytest.mark.parametrize("way", [lambda m: m, copy.deepcopy, lambda m: m.to(torch.float64)])
-def test_in_a_state_dict_each_weight_has_a_storage_of_its_own(way):
-    model, twin, _ = converted()
-    model = way(model)
-    state = model.state_dict()
-    assert list(state) == list(twin.state_dict()) and together(*model.projections)
-    assert places(state.values()) == [(t.data_ptr(), t.nbytes) for t in state.values()]
-    assert len(set(places(state.values()))) == len(state)
-    for name, tensor in state.items():  # and it is the weight's memory
-        tensor.add_(1)
-        assert torch.equal(tensor.detach(), model.get_parameter(name).detach())
-    kept = model.state_dict(keep_vars=True)
-    assert all(kept[name] is parameter for name, parameter in model.named_parameters())
-    wanted = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
-    del model, kept
-    filled = [torch.full((4096,), 0.5, device=DEVICE) for _ in range(50)]  # where freed memory was
-    assert same(state, wanted) and filled
-
-
-def test_a_state_dict_counts_what_is_written_and_keeps_ties():
-    model, _, _ = converted(LlamaMLP())
-    state, again = model.state_dict(), model.state_dict()
-    assert places(state.values()) == places(again.values())
-    result = model(integers(2, 16).requires_grad_()).sum()
-    state["gate_proj.weight"].lerp_(torch.zeros_like(state["gate_proj.weight"]), 0.5)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        result.backward()
-    blocks = nn.ModuleList([model] * 3)
-    buffer = io.BytesIO()
-    torch.save(blocks.state_dict(), buffer)
-    buffer.seek(0)
-    assert len({place for place, _ in places(torch.load(buffer).values())}) == len(state)
-    with torch.inference_mode():
-        assert not model.state_dict()["up_proj.weight"].is_inference()
-
-
-def test_weights_on_the_cpu_are_not_packed(monkeypatch):
-    """It gains nothing there, and what shares memory with other processes moves weights."""
-    monkeypatch.setattr(packing, "DEVICES", {"cuda", "meta"})
-    model, twin, report = converted()
-    if DEVICE == "cpu":
-        assert report.left[0].note.endswith("weights are on the cpu, where that gains nothing")
-    model.cpu()
-    assert not together(*model.projections)
-    state, theirs = model.state_dict(), twin.cpu().state_dict()
-    for tensors in (state, theirs):
-        for tensor in tensors.values():
-            tensor.share_memory_()
-    assert all(parameter.is_shared() for parameter in model.parameters())
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("device", [DEVICE, "cpu"])
-def test_a_state_dict_of_memory_that_may_move_is_torchs(device, monkeypatch):
-    """Of a model that was packed when it was saved, and of an owner's buffer: by torch's views."""
-    model, _, _ = converted()
-    buffer = io.BytesIO()
-    torch.save(model, buffer, _use_new_zipfile_serialization=False)
-    buffer.seek(0)
-    monkeypatch.setattr(packing, "DEVICES", {"cuda", "meta"})
-    loaded = torch.load(buffer, map_location=device, weights_only=False)
-    whole = integers(32 * 16).to(device)
-    owners = with_integers(Attention()).to(device)
-    tritemm.convert(owners)
-    for layer, part in zip(owners.projections, whole.view(32, 16).split([16, 8, 8]), strict=True):
-        layer.weight.data = part
-    for each in (loaded, owners):
-        state = each.state_dict()
-        shared = {name: t for name, t in each.named_parameters() if "q_proj" in name}
-        for name, parameter in shared.items():
-            assert places([state[name]]) == places([parameter])
-        each.share_memory().float().to(device)
-        assert same(state, dict(each.named_parameters()))
-    whole.zero_()
-    assert all((layer.weight == 0).all() for layer in owners.projections)
-    whole.untyped_storage().resize_(0)
-    assert owners.to(device).state_dict()["q_proj.weight"].untyped_storage().nbytes() == 0
-
-
-def test_a_weight_that_is_tied_later_is_packed_no_more():
-    model, _, _ = converted()
-    model.table = nn.Embedding(8, 16, device=DEVICE)
-    model.table.weight = model.k_proj.weight
-    report = tritemm.convert(model)
-    assert report.left[0].note.endswith("another module has one of its weights")
-    state = model.state_dict()
-    assert not together(*model.projections)
-    assert len(set(places(state.values()))) == len(state) - 1
-
-
-def test_a_state_dict_is_loaded_by_another_model_that_takes_its_tensors():
-    model, twin, _ = converted()
-    twin.load_state_dict(model.state_dict(), assign=True)
-    assert same(dict(twin.named_parameters()), dict(model.named_parameters()))
-    buffer = io.BytesIO()
-    torch.save(model.state_dict(), buffer)
-    buffer.seek(0)
-    loaded = torch.load(buffer)
-    assert same(loaded, model.state_dict()) and len(set(places(loaded.values()))) == len(loaded)
-
-
-def test_layers_that_a_copy_by_hand_has_replaced_are_packed_again():
-    model, _, _ = converted()
-    model.k_proj = copy.copy(model.k_proj)
-    model.k_proj.weight = nn.Parameter(integers(8, 16))
-    assert not together(*model.projections)
-    report = tritemm.convert(model)
-    assert [entry.note for entry in report.changed] == [f"{QKV} again"] and not report.left
-    assert together(*model.projections)
-
-
-def test_layers_whose_parametrization_a_copy_had_are_packed_again():
-    model, _, _ = converted(Attention())
-    nn.utils.parametrizations.weight_norm(model.q_proj)
-    model = copy.deepcopy(model)
-    nn.utils.parametrize.remove_parametrizations(model.q_proj, "weight")
-    report = tritemm.convert(model)
-    assert report.changed[-1].note == f"{QKV} again" and together(*model.projections)
-
-
-@torch.no_grad()
-def test_what_is_skipped_is_not_packed_by_a_second_call_either():
-    model, _, _ = converted(fuse=False)
-    before = [p.data_ptr() for p in model.parameters()]
-    report = tritemm.convert(model, skip=["q_proj", "k_proj", "v_proj"])
-    assert not report.changed and [p.data_ptr() for p in model.parameters()] == before
-
-
 def test_a_model_is_copied_and_converted_inside_of_transforms():
     """Where tensors may have no memory that packing could look at."""
-    model, twin, _ = converted(Attention())
+    model, twin = pair(Attention())
     x = integers(2, 3, 16)
 
     def loss(x, model, convert):
@@ -529,112 +410,13 @@ def test_weights_that_lie_together_already_are_not_moved_by_restore_either():
     assert all((layer.weight == 3).all() for layer in model.projections)
 
 
-@torch.no_grad()
-def test_weights_tied_through_data_stay_tied():
-    model = with_integers(Attention())
-    tie(model.k_proj.weight, model.v_proj.weight)
-    tritemm.convert(model)
-    model.k_proj.weight.fill_(3)
-    assert (model.v_proj.weight == 3).all()
-
-
-@pytest.mark.skipif(DEVICE != "cpu", reason="memory on the CPU")
-@torch.no_grad()
-def test_memory_shared_with_other_processes():
-    """Isn't moved by convert; what is packed may be shared, and what a process is given is."""
-    model = with_integers(Attention()).share_memory()
-    assert "shared with other processes" in tritemm.convert(model).left[0].note
-    model, twin, _ = converted()
-    model.share_memory()
-    other = pickle.loads(ForkingPickler.dumps(model))
-    assert same(other.state_dict(), twin.state_dict()) and together(*other.projections)
-    for each in (model, other):
-        tritemm.convert(each)
-        tritemm.nn.restore(each)
-    other.k_proj.weight.fill_(5)
-    assert (model.k_proj.weight == 5).all() and torch.equal(model.q_proj.weight, twin.q_proj.weight)
-
-
-@torch.no_grad()
-def test_one_of_them_cannot_free_the_others():
-    model, twin, _ = converted()
-    with pytest.raises(RuntimeError, match="not resizable"):
-        model.k_proj.weight.untyped_storage().resize_(0)
-    assert same(model.state_dict(), twin.state_dict())
-
-
 def test_layers_that_are_packed_with_others_stay_so():
-    model, _, _ = converted(Attention())
+    model, _ = pair(Attention())
     other = with_integers(Attention())
     other.k_proj = model.k_proj
     report = tritemm.convert(other)
     assert report.left[0].note.endswith("one of them is packed with others")
     assert together(*model.projections)
-
-
-def one_is_restored(model):
-    tritemm.nn.restore(model.q_proj)
-
-
-def one_is_replaced(model):
-    model.q_proj = with_integers(nn.Linear(16, 16))
-
-
-def copied_one_by_one(model):
-    for name in ("q_proj", "k_proj", "v_proj"):
-        setattr(model, name, copy.deepcopy(getattr(model, name)))
-
-
-@pytest.mark.parametrize("change", [one_is_restored, one_is_replaced, copied_one_by_one])
-@torch.no_grad()
-def test_a_set_that_lost_a_layer_is_packed_anew(change):
-    model, _, _ = converted()
-    x = integers(2, 3, 16)
-    change(model)
-    want = copy.deepcopy(model)
-    tritemm.nn.restore(want)
-    report = tritemm.convert(model)
-    assert together(*model.projections) and not report.left
-    assert torch.equal(model(x), want(x)) and same(model.state_dict(), want.state_dict())
-
-
-@pytest.mark.parametrize("zipped", [True, False])
-@torch.no_grad()
-def test_weights_tied_to_packed_ones_stay_so(zipped):
-    """By restore, and in files."""
-    model, _, _ = converted()
-    model.other = nn.Parameter(model.q_proj.weight.data)
-    loaded = through_a_file(model, _use_new_zipfile_serialization=zipped)
-    for each in (model, loaded):
-        tritemm.nn.restore(each)
-        each.q_proj.weight.fill_(7)
-        assert (each.other == 7).all()
-
-
-@pytest.mark.parametrize("way", [torch.save, None])
-def test_a_saved_state_dict_has_the_weights_once(way, tmp_path):
-    model, twin, _ = converted(LlamaMLP(64, 64))
-    if way is None:
-        way = pytest.importorskip("safetensors.torch").save_file
-    sizes = []
-    for each in (model, twin):
-        way(each.state_dict(), file := tmp_path / "it")
-        sizes.append(file.stat().st_size)
-    assert sizes[0] < 1.1 * sizes[1]
-
-
-def test_safetensors_takes_a_module_whose_weights_lie_together(tmp_path):
-    safetensors = pytest.importorskip("safetensors.torch")
-    model, twin, _ = converted()
-    file = str(tmp_path / "it")
-    safetensors.save_file(model.state_dict(), file)
-    with_integers(model).load_state_dict(safetensors.load_file(file, DEVICE))
-    assert same(model.state_dict(), twin.state_dict())
-    safetensors.save_model(with_integers(model), file)
-    safetensors.load_model(twin, file)
-    assert same(model.state_dict(), twin.state_dict())
-    safetensors.load_model(with_integers(model), file)
-    assert same(model.state_dict(), twin.state_dict()) and together(*model.projections)
 
 
 def test_only_memory_of_one_storage_in_this_order_is_packed():
@@ -657,7 +439,7 @@ def test_only_memory_of_one_storage_in_this_order_is_packed():
 @pytest.mark.gpu
 @torch.no_grad()
 def test_a_cuda_graph_reads_the_packed_weights():
-    mlp, twin, _ = converted(LlamaMLP())
+    mlp, twin = pair(LlamaMLP())
     x = integers(16, 16)
     mlp(x)  # compiles
     torch.cuda.synchronize()

@@ -1,10 +1,6 @@
 """Converted models in torch's training loop and under its transforms, beside torch's own."""
 
 import copy
-import itertools
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -12,37 +8,36 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import tritemm
-from perf.machine import ROOT
-from tests.nn.models import DEVICE, Attention, LlamaMLP, conv1d, integers, same, with_integers
+from tests.nn.models import (
+    DEVICE,
+    Attention,
+    LlamaMLP,
+    conv1d,
+    integers,
+    pair,
+    same,
+    with_integers,
+)
 from tritemm import budget
 
 
-def pair(*parts):
-    """The same model twice: torch's, and tritemm's."""
-    theirs = with_integers(nn.Sequential(*parts) if len(parts) > 1 else parts[0])
-    ours = copy.deepcopy(theirs)
-    tritemm.convert(ours)
-    return theirs, ours
-
-
 def same_gradients(theirs, ours):
-    for x, y in zip(theirs.parameters(), ours.parameters(), strict=True):
-        assert (x.grad is None) == (y.grad is None)
-        assert x.grad is None or torch.equal(x.grad, y.grad)
+    found = [[p.grad for p in model.parameters()] for model in (theirs, ours)]
+    torch.testing.assert_close(*found, rtol=0, atol=0)
 
 
 def test_training_steps_are_torchs():
     """Of whole numbers, exactly; a rate of 1 keeps them whole."""
-    for model in (models := pair(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4))):
+    models = pair(nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4)))
+    for model in models:
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         for _ in range(2):
             optimizer.zero_grad()
             x = torch.arange(48, device=DEVICE).view(3, 16).remainder(3).sub(1.0)
             model(x).sum().backward()
             optimizer.step()
-    theirs, ours = models
-    same_gradients(theirs, ours)
-    assert all(torch.equal(x, y) for x, y in zip(*map(nn.Module.parameters, models), strict=True))
+    same_gradients(*models)
+    assert same(*(model.state_dict() for model in models))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -63,18 +58,64 @@ def test_one_step_of_a_layer_is_in_the_budget(dtype):
         assert verdict.ok, verdict
 
 
-@pytest.mark.parametrize("use_reentrant", [True, False])
-def test_gradient_checkpointing(use_reentrant):
-    theirs, ours = pair(LlamaMLP())
-    x = integers(3, 16)
-    found = []
-    for model in (theirs, ours):
+@pytest.fixture(scope="module")
+def whole():
+    torch.manual_seed(0)
+    return pair(nn.Sequential(nn.Linear(16, 8), nn.Linear(8, 16), LlamaMLP(16, 8)))
+
+
+def autocast(model, x):
+    with torch.autocast(DEVICE, torch.bfloat16):
+        return model(x)
+
+
+def compiled(model, x):
+    torch._dynamo.reset()
+    return torch.compile(model, backend="aot_eager", fullgraph=True)(x)
+
+
+def functional_call(model, x):
+    others = {name: 2 * p for name, p in model.named_parameters()}
+    return torch.func.functional_call(model, others, (x,))
+
+
+WAYS = {
+    "checkpointed": lambda model, x: checkpoint(model, x, use_reentrant=False),
+    "checkpointed by a function": lambda model, x: checkpoint(model, x, use_reentrant=True),
+    "autocast": autocast,
+    "compiled": compiled,
+    "functional_call": functional_call,
+    "vmap": lambda model, x: torch.func.vmap(model)(torch.stack([x, 2 * x])),
+    "jvp": lambda model, x: torch.stack(torch.func.jvp(model, (x,), (x,))),
+}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_results_and_gradients(whole, way):
+    x, found = integers(3, 16), []
+    for model in whole:
+        model.zero_grad()
         leaf = x.clone().requires_grad_()
-        out = checkpoint(model, leaf, use_reentrant=use_reentrant)
-        out.sum().backward()
-        found.append((out.detach(), leaf.grad))
-    assert all(torch.equal(want, got) for want, got in zip(*found, strict=True))
-    same_gradients(theirs, ours)
+        out = way(model.train(), leaf)
+        assert (out.dtype == torch.bfloat16) is (way is autocast)
+        out.float().sum().backward()
+        assert all(p.grad.dtype == torch.float32 for p in model.parameters())
+        with torch.no_grad():
+            found.append((out.detach(), leaf.grad, way(model.eval(), x)))
+    assert same(*found)
+    same_gradients(*whole)
+
+
+def test_gradients_by_values(whole):
+    x, found = integers(3, 16), []
+    for model in whole:
+        values = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+        def loss(values, model=model):
+            return torch.func.functional_call(model, values, (x,)).sum()
+
+        found.append(torch.func.grad_and_value(loss)(values))
+    torch.testing.assert_close(*found, rtol=0, atol=0)
 
 
 class LoRA(nn.Module):
@@ -94,7 +135,7 @@ def test_adapters_over_frozen_weights():
     mlp = LlamaMLP()
     mlp.gate_proj, mlp.down_proj = LoRA(mlp.gate_proj), LoRA(mlp.down_proj)
     mlp.up_proj.requires_grad_(False)
-    theirs, ours = pair(mlp)
+    ours, theirs = pair(mlp)
     assert type(ours) is LlamaMLP and isinstance(ours.gate_proj.base, tritemm.Linear)
     x = integers(3, 16)
     for model in (theirs, ours):
@@ -109,7 +150,7 @@ def test_adapters_over_frozen_weights():
 
 
 def test_adapters_put_into_a_converted_model():
-    theirs, ours = pair(LlamaMLP())
+    ours, theirs = pair(LlamaMLP())
     x = integers(3, 16)
     torch.manual_seed(1)
     adapters = with_integers(LoRA(nn.Linear(16, 24, bias=False)))
@@ -139,42 +180,8 @@ def test_grad_scaler():
     assert all(torch.equal(x, y) for x, y in zip(results[0][1:], results[1][1:], strict=True))
 
 
-def test_autocast():
-    theirs, ours = pair(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4))
-    x = integers(3, 16)
-    for model in (theirs, ours):
-        with torch.autocast(DEVICE, torch.bfloat16):
-            out = model(x)
-        assert out.dtype == torch.bfloat16
-        out.float().sum().backward()
-        assert all(p.grad.dtype == torch.float32 for p in model.parameters())
-    same_gradients(theirs, ours)
-
-
-@pytest.fixture(scope="module")
-def whole():
-    torch.manual_seed(0)
-    return pair(nn.Linear(16, 8), nn.Linear(8, 16), LlamaMLP(16, 8))
-
-
-@pytest.mark.parametrize("grad", [True, False])
-def test_compile_takes_the_whole_model(whole, grad):
-    theirs, ours = (model.train(grad) for model in whole)
-    torch._dynamo.reset()
-    compiled = torch.compile(ours, backend="aot_eager", fullgraph=True)
-    x = integers(3, 16)
-    with torch.set_grad_enabled(grad):
-        got, want = compiled(x), theirs(x)
-    assert torch.equal(got, want)
-    if grad:
-        for model, out in ((ours, got), (theirs, want)):
-            model.zero_grad()
-            out.sum().backward()
-        same_gradients(theirs, ours)
-
-
 def test_convert_and_restore_after_compile():
-    theirs, ours = pair(nn.Linear(16, 8))
+    ours, theirs = pair(nn.Linear(16, 8))
     tritemm.nn.restore(ours)
     torch._dynamo.reset()
     graphs = []
@@ -192,7 +199,7 @@ def test_convert_and_restore_after_compile():
 
 
 def test_export(whole):
-    theirs, ours = (model.eval() for model in whole)
+    ours, theirs = (model.eval() for model in whole)
     x = integers(3, 16)
     program = torch.export.export(ours, (x,), strict=False)
     targets = {str(node.target) for node in program.graph.nodes}
@@ -208,7 +215,7 @@ def test_export(whole):
 )
 @torch.no_grad()
 def test_torchs_tracers(whole, trace):
-    theirs, ours = (model.eval() for model in whole)
+    ours, theirs = (model.eval() for model in whole)
     x = integers(3, 16)
     traced = trace(ours)
     assert "tritemm" in str(traced.graph) and torch.equal(traced(x), theirs(x))
@@ -221,7 +228,7 @@ def test_torchs_tracers(whole, trace):
 @pytest.mark.filterwarnings("ignore:.*deprecated")
 def test_torchs_compiler_of_scripts(whole):
     """What is scripted is left as it is; what is ours can't be scripted, and says so."""
-    _, ours = whole
+    ours, _ = whole
     for model in (ours, nn.Sequential(tritemm.Linear(3, 3))):
         with pytest.raises(RuntimeError, match=r"can't compile Linear of tritemm\. Use"):
             torch.jit.script(model)
@@ -231,33 +238,6 @@ def test_torchs_compiler_of_scripts(whole):
     model[1] = torch.jit.script(model[1])
     report = tritemm.convert(model)
     assert [entry.name for entry in report.changed] == ["0"] and torch.equal(model(x), want)
-
-
-@torch.no_grad()
-def test_transforms_see_their_own_weights(whole):
-    x = integers(3, 16)
-    results = []
-    for model in whole:
-        others = {name: 2 * p.detach() for name, p in model.named_parameters()}
-        results.append(torch.func.functional_call(model, others, (x,)))
-        results.append(torch.func.vmap(model)(torch.stack([x, 2 * x])))
-        results += torch.func.jvp(model, (x,), (x,))
-    assert same(results[:4], results[4:])
-
-
-def test_functional_call_and_its_gradient(whole):
-    x = integers(3, 16)
-    results = []
-    for model in whole:
-        values = {name: p.detach().clone() for name, p in model.named_parameters()}
-
-        def loss(values, model=model):
-            return torch.func.functional_call(model, values, (x,)).sum()
-
-        results.append((loss(values), torch.func.grad(loss)(values)))
-    (want, theirs), (got, ours) = results
-    assert torch.equal(got, want)
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
 PARTS = {
@@ -284,29 +264,8 @@ def test_no_more_is_saved_for_backward_than_by_torch(make, frozen):
             model(x).sum().backward()
         return total
 
-    theirs, ours = pair(make())
+    ours, theirs = pair(make())
     for model in (theirs, ours):
         model.requires_grad_(not frozen)
     x = integers(2, 3, 16).requires_grad_()
     assert 0 < saved(ours) <= saved(theirs)
-
-
-@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without distributed")
-@pytest.mark.skipif(DEVICE != "cpu", reason="gloo's processes multiply on the CPU")
-def test_ddp_and_fsdp2_on_two_processes(tmp_path):
-    command = [sys.executable, "-m", "tests.nn.ranks"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen(
-            [*command, str(rank), str(tmp_path / "store")], cwd=ROOT, env=environment,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    try:
-        said = [rank.communicate(timeout=240)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(itertools.chain(said))
-    assert all(text.splitlines()[-1] == "same" for text in said)

@@ -11,12 +11,15 @@ import pytest
 
 from perf.machine import ROOT
 
-RANKS = ROOT / "tests" / "torch" / "distributed_ranks.py"
-ALL = re.findall(r"^def check_(\w+)", RANKS.read_text(), re.M)
+FOLDER = Path(__file__).parent
+FILES = [(FOLDER / f"distributed_{name}.py").read_text() for name in ("operators", "models")]
+ALL = re.findall(r"^def check_(\w+)", "".join(FILES), re.M)
 #: Checks that need four processes, and those that two and four run. Two run all others.
 FOUR = ["two_dimensions", "fsdp_of_tensor_parallel"]
-BOTH = ["mm", "gradients", "parallelize_module", "bits_of_any_number"]
-#: Size of a group of processes -> the checks of `distributed_ranks` that it runs.
+BOTH = ["products_and_gradients", "parallelize_module", "bits_of_any_number"]
+#: Those that run on the CPU alone.
+HOST = ["converted_models"]
+#: Size of a group of processes -> the checks that it runs.
 GROUPS = {2: [name for name in ALL if name not in FOUR], 4: BOTH + FOUR}
 CASES = [(size, name) for size, names in GROUPS.items() for name in names]
 
@@ -63,11 +66,18 @@ def test_on_processes(size, name, on_cpu):
     assert not any(found), next(filter(None, found))
 
 
+@pytest.mark.host
+def test_dtensor_is_not_imported_before_it_is_used():
+    code = "import sys, tritemm; sys.exit('torch.distributed.tensor' in sys.modules)"
+    assert program("-c", code, device="cpu").returncode == 0
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("size", [pytest.param(n, marks=pytest.mark.devices(n)) for n in GROUPS])
 def test_on_devices(size, tmp_path):
-    found = faults(tmp_path, {size: GROUPS[size]}, "cuda")
-    assert found.keys() == {(size, name) for name in GROUPS[size]}
+    names = [name for name in GROUPS[size] if name not in HOST]
+    found = faults(tmp_path, {size: names}, "cuda")
+    assert found.keys() == {(size, name) for name in names}
     for each in found.values():
         assert len(each) == size
         assert not any(each), next(filter(None, each))

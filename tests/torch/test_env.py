@@ -57,13 +57,8 @@ def test_gpus_are_those_torch_sees():
 
 @pytest.mark.parametrize("flag", ["ieee", "tf32"])
 def test_fp32_precision_is_the_flag(flag):
-    matmul = torch.backends.cuda.matmul
-    before = matmul.fp32_precision
-    matmul.fp32_precision = flag
-    try:
-        assert env.collect()["fp32_precision"] == flag
-    finally:
-        matmul.fp32_precision = before
+    torch.backends.cuda.matmul.fp32_precision = flag  # which `conftest` puts back
+    assert env.collect()["fp32_precision"] == flag
 
 
 @pytest.mark.parametrize(("value", "shown"), [(True, "on"), (False, "off")])

@@ -12,14 +12,12 @@ import pytest
 import torch
 
 import tritemm
-from tests.harness import DEVICE
 from tritemm import dispatch, plan, problem
 from tritemm.arch import gpus
 from tritemm.cli.main import main
 from tritemm.machine import needs
 from tritemm.plan import slow
 from tritemm.problem import INTERPRETED, Device, Problem
-from tritemm.takeover import routing
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -158,17 +156,6 @@ def test_a_gpu_of_amd(amd, capsys):
     assert main(["explain", "64", "64", "64"]) == 0
     first, *_ = capsys.readouterr().out.splitlines()
     assert first.startswith(f"device     NVIDIA H200, assumed ({TOLD}")
-
-
-def test_calls_that_are_routed_there_are_torchs(monkeypatch):
-    def unsupported(*args):
-        raise problem.Unsupported("a sentence", "an AMD GPU")
-
-    a = torch.ones(4, 4, device=DEVICE)
-    monkeypatch.setattr(routing, "product", unsupported)
-    with tritemm.enabled() as report:
-        torch.addmm(a, a, a)
-    assert report.fell_back == {"addmm": {"an AMD GPU": 1}}
 
 
 def test_no_rung_refuses_and_none_has_room():

@@ -161,13 +161,6 @@ def test_explain_in_the_interpreter_speaks_of_no_gpu():
     assert "\nwork       1 tile, " in str(tritemm.explain(a[:8], a.mT[:, :8], kernel="tiled"))
 
 
-def test_the_version(capsys):
-    with pytest.raises(SystemExit) as end:
-        main(["--version"])
-    assert end.value.code == 0
-    assert capsys.readouterr().out == f"tritemm {tritemm.__version__}\n"
-
-
 def test_types_are_shipped_and_versions_said_once():
     assert (Path(tritemm.__file__).parent / "py.typed").exists()
     needed, said = ((ROOT / name).read_text() for name in ("pyproject.toml", "README.md"))

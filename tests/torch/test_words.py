@@ -83,8 +83,14 @@ def test_only_names_that_the_function_has(call, fault, which):
         (lambda x: tritemm.einsum("mk,nk->mn", x, x, bias=x), r"^einsum\(\) got an unexpected key"),
         (lambda x: tritemm.matmul(x, x.mT, batch_invariant="no"), "^batch_invariant must be True"),
         (lambda x: tritemm.enable(batch_invariant="no"), "^batch_invariant must be True or False"),
-        (lambda x: entered(tritemm.enabled(batch_invariant=2)), "^batch_invariant must be True or"),
-        (lambda x: entered(tritemm.set_batch_invariant_mode("yes")), "^enabled must be True or Fa"),
+        (
+            lambda x: tritemm.enabled(batch_invariant=2).__enter__(),
+            "^batch_invariant must be True or",
+        ),
+        (
+            lambda x: tritemm.set_batch_invariant_mode("yes").__enter__(),
+            "^enabled must be True or Fa",
+        ),
         (lambda x: tritemm.warmup(nn.Linear(4, 4)), "^warmup takes a list .*, not Linear$"),
         (lambda x: tritemm.warmup(x), "^warmup takes a list .*, not Tensor$"),
         (lambda x: tritemm.warmup((64, 64, 64)), "^64 is no problem; warmup takes a list of"),
@@ -98,11 +104,6 @@ def test_only_names_that_the_function_has(call, fault, which):
 def test_words(call, told):
     with pytest.raises((RuntimeError, TypeError, ValueError), match=told):
         call(ones(2, 3))
-
-
-def entered(block):
-    with block:
-        pass
 
 
 @pytest.mark.parametrize("biased", [False, True])
