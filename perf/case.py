@@ -10,8 +10,9 @@ import torch
 from tritemm import problem
 from tritemm.problem import ACTIVATIONS, GATED
 
-#: What may follow a product, in the words of a table: `bias gelu`, `residual`, `swiglu`.
-WORDS = ("bias", *filter(None, ACTIVATIONS), *GATED, "residual", "accumulate")
+#: What may follow a product, in the words of a table: `bias gelu`, `residual`, `swiglu`; or what is
+#: known of it: `symmetric`, of A and its transpose.
+WORDS = ("bias", *filter(None, ACTIVATIONS), *GATED, "residual", "accumulate", "symmetric")
 
 #: Operand and output types by the names that rows use; fp8 is e4m3.
 DTYPES = {problem.short_name(t): t for t in (*problem.ACCUMULATE, torch.int32)}
@@ -28,13 +29,14 @@ class Ending:
     """activation(product + bias) + residual; or, to accumulate, what the output held + product.
 
     A gated activation is of a product whose first half of columns is the gate's: the result has
-    half as many.
+    half as many. A symmetric product is that of A and its transpose.
     """
 
     bias: bool = False
     activation: str = ""
     residual: bool = False
     accumulate: bool = False
+    symmetric: bool = False
 
     @staticmethod
     def parse(text: str | None) -> Ending:
@@ -45,11 +47,14 @@ class Ending:
                 raise ValueError(f"an ending is made of {', '.join(WORDS)}, not {word!r}")
         acts = [word for word in words if word in ACTIVATIONS or word in GATED]
         residual, accumulate = "residual" in words, "accumulate" in words
-        made = Ending("bias" in words, "".join(acts[:1]), residual, accumulate)
+        symmetric = "symmetric" in words
+        made = Ending("bias" in words, "".join(acts[:1]), residual, accumulate, symmetric)
         if len(set(words)) < len(words) or len(acts) > 1:
             raise ValueError(f"an ending has each word once and one activation, not {text!r}")
-        if (made.accumulate or made.gated) and len(words) > 1:
-            raise ValueError(f"accumulate and gated activations stand alone, not in {text!r}")
+        if (made.accumulate or made.gated or made.symmetric) and len(words) > 1:
+            raise ValueError(
+                f"accumulate, symmetric and gated activations stand alone, not in {text!r}"
+            )
         return made
 
     @property
@@ -105,7 +110,8 @@ class Case:
     def bytes(self) -> int:
         """Bytes of A and B, each read once, and of C, written once; and of what follows, read."""
         size, after = DTYPES[self.dtype].itemsize, self.after
-        operands = (self.M + self.N) * self.K * size + after.bias * self.N * size
+        lines = self.M if after.symmetric else self.M + self.N
+        operands = lines * self.K * size + after.bias * self.N * size
         results = self.M * self.columns * (1 + (after.residual or after.accumulate))
         return self.batch * (operands + results * DTYPES[self.output].itemsize)
 

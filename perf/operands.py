@@ -44,7 +44,7 @@ def operands(case: Case, device: str) -> Operands:
         return stored if layout == "N" else stored.mT
 
     a = matrix(case.M, case.K, case.layout[0])
-    b = matrix(case.K, case.N, case.layout[1])
+    b = a.mT if case.after.symmetric else matrix(case.K, case.N, case.layout[1])
     c = torch.empty((*batch, case.M, case.columns), dtype=DTYPES[case.output], device=device)
     if case.ending is None:
         return a, b, poison(c)

@@ -95,6 +95,10 @@ def check_ending(case: Case) -> None:
     after = case.after
     if not case.ending:
         return
+    if after.symmetric:
+        if case.M != case.N or case.layout not in ("NT", "TN"):
+            raise ValueError(f"a symmetric product is of a and a.mT, square, NT or TN, not {case}")
+        return
     if case.batch > 1 or case.dtype not in ("bf16", "fp16"):
         raise ValueError(f"an ending is of one 16-bit product, not of {case}")
     if after.accumulate != (case.out_dtype == "fp32") or (case.out_dtype and not after.accumulate):

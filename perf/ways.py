@@ -62,6 +62,8 @@ def _fused(after: Ending) -> Way:
         return lambda a, b, c, bias, residual: tritemm.matmul(
             a, b, out=c, beta=1, out_dtype=c.dtype
         )
+    if after.symmetric:
+        return lambda a, b, c, bias, residual: tritemm.syrk(a)
     activation = after.activation or None
     return lambda a, b, c, bias, residual: tritemm.linear(
         a, b.mT, bias, activation=activation, residual=residual
@@ -72,7 +74,8 @@ def _choice(case: Case, a, b, c, bias, residual) -> dispatch.Choice:
     """What tritemm runs; of a gated activation that torch ends, for the product before it."""
     after = case.after
     added = c if after.accumulate else residual
-    ending = EpilogueInputs.made(a, b, bias, added, after.activation)
+    more = {"activation": after.activation, "symmetric": after.symmetric}
+    ending = EpilogueInputs.made(a, b, bias, added, **more)
     shape = result_shape(a, b, after.activation)
     out = torch.empty(shape, dtype=c.dtype, device="meta")
     problem = plan.matrices(a, b, out, None, DTYPES[case.accumulate], ending)[0]
@@ -99,6 +102,8 @@ def _add(a, b, c) -> torch.Tensor:
 
 def _layer(after: Ending) -> Callable[..., torch.Tensor]:
     """A module's forward, of an input, a weight [N, K], a bias and a residual."""
+    if after.symmetric:
+        return lambda x, weight, bias, residual: torch.matmul(x, weight.mT)
     name, gated = after.activation, after.gated
     activation = getattr(F, GATED.get(name, name).removesuffix("_tanh")) if name else None
     options = {"approximate": "tanh"} if name == "gelu_tanh" else {}

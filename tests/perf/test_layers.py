@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.host, pytest.mark.once]
 
 ENDINGS = (
     "bias", "bias relu", "bias gelu", "silu", "gelu_tanh", "residual", "bias silu residual",
-    "swiglu", "geglu", "accumulate",
+    "swiglu", "geglu", "accumulate", "symmetric",
 )  # fmt: skip
 LAYERS = """id,class,name,batch,M,N,K,dtype,out_dtype,layout,ending
 A,one,up,1,17,24,32,bf16,bf16,NT,bias gelu
@@ -38,6 +38,8 @@ C,two,gradient,1,16,8,32,bf16,fp32,TN,accumulate
 def case_of(ending, dtype="bf16"):
     if ending == "accumulate":
         return Case(17, 24, 32, "TN", dtype, out_dtype="fp32", ending=ending)
+    if ending == "symmetric":
+        return Case(24, 24, 32, "NT", dtype, batch=3, ending=ending)
     return Case(17, 24, 32, "NT", dtype, ending=ending)
 
 
@@ -86,6 +88,7 @@ FAULTS = {
     "geglu": lambda a, b, c, bias, residual: (a @ b)[:, :12].mul(math.nan),
     "accumulate": lambda a, b, c, bias, residual: c.copy_(a.float() @ b.float()),
     "residual": lambda a, b, c, bias, residual: None,
+    "symmetric": lambda a, b, c, bias, residual: (a @ b).tril(),
 }
 
 

@@ -99,6 +99,7 @@ def test_the_suite_is_read():
         ("A,one,x,1,8,8,8,bf16,bf16,NT,relu gelu", "one activation"),
         ("A,one,x,1,8,8,8,bf16,bf16,NT,accumulate bias", "stand alone"),
         ("A,one,x,1,8,8,8,bf16,bf16,NT,swiglu residual", "stand alone"),
+        ("A,one,x,1,8,9,8,bf16,bf16,NT,symmetric", "square, NT or TN"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_named(tmp_path, text, message):
