@@ -282,13 +282,13 @@ def test_a_precision_is_for_what_is_multiplied_in_float32(make, seen):
 @pytest.fixture
 def seen(monkeypatch):
     """The problems that are chosen for."""
-    problems, choose = [], dispatch.choose
+    problems, choose = [], dispatch.choose_whole
 
     def watched(problem, *args):
         problems.append(problem)
         return choose(problem, *args)
 
-    monkeypatch.setattr(dispatch, "choose", watched)
+    monkeypatch.setattr(dispatch, "choose_whole", watched)
     plan.forget()
     yield problems
     plan.forget()
