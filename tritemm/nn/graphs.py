@@ -98,11 +98,14 @@ def _there(*tensors) -> list:
 def packed(*tensors: torch.Tensor) -> torch.Tensor | None:
     """[sum of rows, ...] over all of them, [rows, ...] each, if one's memory follows another's.
 
-    None where it doesn't, or that is memory of another storage.
+    None where it doesn't, or that is memory of another storage, or memory that was freed.
     """
     if not all(itertools.starmap(_adjacent, itertools.pairwise(tensors))):
         return None
-    first, rows = tensors[0], sum(tensor.shape[0] for tensor in tensors)
+    first, last, rows = tensors[0], tensors[-1], sum(tensor.shape[0] for tensor in tensors)
+    end = (last.storage_offset() + last.numel()) * first.element_size()
+    if first.untyped_storage().nbytes() < end:
+        return None
     # A dimension of one element may have any stride, and be contiguous: `first` doesn't tell it.
     rest = first.shape[1:]
     return first.detach().as_strided((rows * math.prod(rest),), (1,)).view(rows, *rest)
