@@ -232,6 +232,21 @@ def test_a_worker_with_nothing_to_do_ends_and_starts_again(monkeypatch):
     assert pool.shared() is pool.shared()
 
 
+def test_a_fork_leaves_the_workers_to_its_parent(monkeypatch):
+    """It has none of their threads, so it starts its own, and ends none of theirs."""
+    monkeypatch.setattr(pool, "_PROGRAM", STAND_IN)
+    with pool.Compilers(1) as compilers:
+        compilers.submit(("naive", SMALL, Config(32, 32, 32))).result()
+        child = os.fork()
+        if not child:
+            theirs = pool.shared.cache_info().currsize
+            compilers.close()
+            os._exit(theirs)
+        assert os.waitpid(child, 0)[1] == 0
+        made = compilers.submit(("naive", SMALL, Config(32, 32, 32))).result()
+        assert made == "compiled"
+
+
 @pytest.mark.parametrize(
     ("other", "same"),
     [

@@ -79,6 +79,7 @@ class Compilers(contextlib.AbstractContextManager):
     def __init__(self, workers: int | None = None):
         self._lanes = [_Lane() for _ in range(workers or min(WORKERS, _cores()))]
         self._owner: dict[tuple, _Lane] = {}
+        self._process = os.getpid()
         atexit.register(self.close)
 
     def submit(self, item: Item, with_code: bool = False) -> Future[Compiled]:
@@ -91,6 +92,8 @@ class Compilers(contextlib.AbstractContextManager):
     def close(self) -> None:
         """End the workers; what was not begun is dropped."""
         atexit.unregister(self.close)
+        if self._process != os.getpid():  # in a fork, where they are the parent's
+            return
         for lane in self._lanes:
             lane.close()
 
@@ -102,6 +105,10 @@ class Compilers(contextlib.AbstractContextManager):
 def shared() -> Compilers:
     """Those of this process, for whoever needs some; cancel what you no longer wait for."""
     return Compilers()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=shared.cache_clear)
 
 
 def _cores() -> int:
