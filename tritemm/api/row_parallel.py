@@ -149,7 +149,7 @@ def _flat(t: torch.Tensor) -> torch.Tensor:
     return t.reshape(math.prod(t.shape[:-1]), t.shape[-1])
 
 
-def products(rows, weight, own: int, precision: str | None = None) -> torch.Tensor:
+def products(rows, weight, own: int, precision: Precision | None = None) -> torch.Tensor:
     """[own, M, N] of `rows` [M, K] and `weight` [N, K]: of so many parts of K, not rounded."""
     a, b = (t.unflatten(-1, (own, t.shape[-1] // own)).movedim(-2, 0) for t in (rows, weight))
     wide = torch.promote_types(rows.dtype, torch.float32)

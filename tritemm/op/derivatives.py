@@ -158,7 +158,7 @@ def repeated(
         if recorded and kind.launches is not None:
             return _Recorded.apply(a, b, bias, residual, then, kind, addresses)
         if not kind.apart or out is not None:
-            return kind.launches and fast_path.multiply(kind, addresses, out)
+            return fast_path.multiply(kind, addresses, out) if kind.launches else None
     return _apart(a, b, options, then, bias, residual)
 
 
