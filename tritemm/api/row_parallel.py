@@ -133,7 +133,7 @@ class _RowParallel(torch.autograd.Function):
         needs_input, needs_weight, needs_bias, *_ = ctx.needs_input_grad
         options = {"precision": ctx.precision}
         rows = _flat(grad)
-        found = [None] * 3
+        found: list = [None] * 3
         if needs_input:
             found[0] = matmul(grad, weight, batch_invariant=True, **options)
         if needs_weight:

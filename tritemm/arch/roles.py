@@ -95,13 +95,7 @@ def config_of(
     parts: int = 1,
 ) -> Config:
     """A config of a Gluon rung; one object for equal ones."""
-    more: dict[str, Any] = {
-        "ORDER": "grouped",
-        "SPLIT_K": split,
-        "CLUSTER": cluster,
-        "PARTS": parts,
-    }
-    return Config(m, n, k, warps, stages, **more)
+    return Config(m, n, k, warps, stages, "grouped", SPLIT_K=split, CLUSTER=cluster, PARTS=parts)
 
 
 def cut(c: Config, split: int, parts: int = 1) -> Config:

@@ -217,7 +217,7 @@ def _gemm(input, a, b, beta, alpha, options, activation, out=None, kind=None):
     residual = input if bias is None and beta != 0 else None
     if activation and residual is not None:
         raise Refused("an activation of more than a bias")
-    then = EpilogueInputs.made(a, b, bias, residual, activation, alpha, beta)
+    then: Any = EpilogueInputs.made(a, b, bias, residual, activation, alpha, beta)
     result = _made(a, b, options, out, then)
     if kind is not None and (bias is None or then.bias.data_ptr() == bias.data_ptr()):
         known = fast_path.KNOWN.get(fast_path.kind_of(a, b, None, options, then)[0])
