@@ -57,9 +57,9 @@ def classic_tiles(problem: Problem, *orders: str) -> tuple[Config, ...]:
 def tiles_in_flight(problem: Problem) -> tuple[Config, ...]:
     """Tiles of what overlaps copies with products, the deepest ring first."""
     classic = classic_tile(problem)
-    # Of wider elements, the others spill a few registers on sm_80.
-    depths = (3,) if problem.itemsize > 2 else (4, 3, 2)
-    tiles = [classic]
+    tiles, depths = [classic], [4, 3, 2]
+    if problem.itemsize > 2:
+        depths = [3]  # the others spill a few registers on sm_80
     if problem.itemsize == 2 and problem.vectorised:
         tiles = [Config(128, 256, 64, num_warps=8), classic]
     configs = [

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
+
+F = TypeVar("F", bound=Callable)
 
 
 def private(path: str):
@@ -78,19 +80,19 @@ def _skip(function: Callable) -> bool:
     return True
 
 
-def untraced(function: Callable) -> Callable:
+def untraced(function: F) -> F:
     """`function`, which Dynamo neither compiles nor follows, nor what it calls.
 
     Python that is not for graphs would be compiled wherever a compiled function, after a break of
     its graph, comes to it: through torch's dispatcher, or past a frame that Dynamo has given up.
     """
     if not _skip(function):
-        return torch._disable_dynamo(function)
+        return torch._disable_dynamo(function)  # type: ignore[return-value]
     function._torchdynamo_disable = True  # type: ignore[attr-defined]
     return function
 
 
-def unframed(function: Callable) -> Callable:
+def unframed(function: F) -> F:
     """`function`, which Dynamo follows where it traces a call of it, but never compiles apart."""
     _skip(function)
     return function
