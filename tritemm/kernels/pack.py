@@ -162,8 +162,8 @@ class Copy:
     size: int  # bytes per element
     lines: int
     length: int
-    batches: tuple[int, ...]  # those that are not broadcast
-    src: tuple[int, ...]  # batch, batch, line, element
+    batches: tuple[int, int]  # those that are not broadcast
+    src: tuple[int, int, int, int]  # batch, batch, line, element
     pitch: int
 
     @staticmethod
@@ -266,7 +266,7 @@ def _width(copies: Iterable[Copy]) -> int:
     busy = sum(copy.words * copy.lines for copy in kept)
     idle = {width: sum(copy.idle(width) for copy in kept) for width in WIDTHS}
     few = [width for width in WIDTHS if idle[width] <= IDLE * busy]
-    return few[0] if few else min(WIDTHS, key=idle.__getitem__)
+    return few[0] if few else min(WIDTHS, key=idle.get)
 
 
 def copied_bytes(problem: Problem, operands: str) -> list[int]:
