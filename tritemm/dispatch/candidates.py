@@ -48,7 +48,7 @@ def least(some: Iterable[Group]) -> tuple[Kernel, Config] | None:
 
 def best_config(kernel: Kernel, problem: Problem) -> Config:
     """The kernel's config with the least predicted time; the earlier one where they tie."""
-    return (least(groups(problem, (kernel,))) or _none(problem))[1]
+    return least(groups(problem, (kernel,)))[1]  # type: ignore[index]
 
 
 def best(problem: Problem, request: Request) -> tuple[Kernel, Config]:
