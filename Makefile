@@ -42,9 +42,10 @@ sanitize: $(READY)  ## the CUDA kernels under compute-sanitizer; needs a GPU
 stress: $(READY)  ## hangs and races of the rungs that synchronise by hand; needs a GPU
 	$(PY) tools/stress.py $(ARGS)
 
-lint: $(READY)  ## ruff: rules and format
+lint: $(READY)  ## ruff: rules and format; mypy: type hints
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
+	$(PY) -m mypy
 
 format: $(READY)  ## ruff: mend what it can
 	$(PY) -m ruff check --fix
@@ -64,7 +65,7 @@ browser: site  ## the site in a headless Chromium, which root gets from the dist
 	$(PY) -m pytest tests/docs/test_site.py $(ARGS)
 
 clean:  ## remove environments and caches
-	rm -rf .venv .venv-oldest .venv-latest .venv-site .pytest_cache .ruff_cache build dist *.egg-info
+	rm -rf .venv .venv-oldest .venv-latest .venv-site .pytest_cache .ruff_cache .mypy_cache build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 environments: $(READY) .venv-site/$(STAMP) .venv-oldest/$(STAMP)  # all that the gate needs

@@ -67,7 +67,7 @@ def find(name: str) -> Kernel:
     return spec.find(name, RUNGS)
 
 
-def _reduced(kernel: Kernel) -> tuple:
+def _reduced(kernel: Kernel) -> str | tuple:
     """A rung, to be pickled, as its name, for its functions can't be; any other kernel as it is."""
     if any(rung is kernel for rung in RUNGS):
         return find, (kernel.name,)

@@ -66,8 +66,8 @@ def parse_signs(text: str) -> Signs:
     """Signs that a header lists as "sm_80: HMMA, no LDGSTS; sm_90: HGMMA"."""
     signs = {}
     for clause in text.split(";"):
-        arch, _, words = clause.strip().partition(": ")
-        words = [word.strip() for word in words.split(",")]
+        arch, _, listed = clause.strip().partition(": ")
+        words = [word.strip() for word in listed.split(",")]
         signs[int(arch.removeprefix("sm_"))] = (
             tuple(word for word in words if not word.startswith("no ")),
             tuple(word[3:] for word in words if word.startswith("no ")),
@@ -297,8 +297,8 @@ class TritonKernel(Kernel):
         room = self.workspace and self.workspace(problem, config)
         work = room.tensors(c.device) if room else ()
         # C may be its own residual.
-        more = [t.detach() if isinstance(t, torch.Tensor) else t for t in more]
-        return (a, b.detach() if b is a else b, c, *more, *work)
+        inputs = [t.detach() if isinstance(t, torch.Tensor) else t for t in more]
+        return (a, b.detach() if b is a else b, c, *inputs, *work)
 
     def _prepare(self, problem: Problem, config: Config, operands) -> Launch:
         call = _fixed_part(self, problem, config)
@@ -341,7 +341,7 @@ class TritonKernel(Kernel):
             call = self._prepare(problem, config, operands)
             size = self.clusters(config) if self.clusters else 1
             names = (None, None, None, *problem.epilogue.arguments)
-            places = [
+            places: list[Any] = [
                 name if isinstance(operand, float) else operand
                 for name, operand in itertools.zip_longest(names, operands)
             ]

@@ -10,7 +10,7 @@ from ..runtime.sizes import expands, holds
 from ..runtime.torch_private import unframed
 from .arguments import Options, check_options, pair, without_tensors
 from .epilogue import attends, check_added, factor
-from .matmul import matmul
+from .matmul import DEFAULTS, matmul
 
 
 def linear(
@@ -149,13 +149,13 @@ def mv(
     try:
         return matmul(input, vec, out=out, **options)
     except (RuntimeError, TypeError):
-        check_options(mv, options, matmul.__kwdefaults__)
+        check_options(mv, options, DEFAULTS)
         pair("mv", ("input", "vec"), input, vec, cast=out is None)
         raise
 
 
 #: What may be given beside what torch's functions take.
-_OPTIONS = [n for n in matmul.__kwdefaults__ if n not in ("out", "alpha", "beta", "residual")]
+_OPTIONS = [n for n in DEFAULTS if n not in ("out", "alpha", "beta", "residual")]
 
 
 @unframed

@@ -55,7 +55,7 @@ def einsum(
         raise
 
 
-def _product(form: Form, a, b, options: dict) -> torch.Tensor:
+def _product(form: Form, a, b, options: Options) -> torch.Tensor:
     a, b, sizes = _alike(form, a, b)
     x, rows, above = _view(a, form.a, form.batch, form.rows, form.terms)
     y, columns, beside = _view(b, form.b, form.batch, form.columns, form.terms)
@@ -106,13 +106,13 @@ def _form(equation: str, a_dims: int, b_dims: int) -> Form:
     first, second = left.split(",")
     letters = [i for i in map(chr, range(0x100, 0x200)) if i not in equation]
     given = (first, a_dims), (second, b_dims)
-    parts = [_spelt(part, dims, letters) for part, dims in given]
+    a, b = (_spelt(part, dims, letters) for part, dims in given)
     most = max(dims - len(part.replace("...", "")) for part, dims in given)
     dots = "".join(reversed(letters[:most])) if "..." in left else ""
     if arrow:
-        return Form.of(*parts, right.replace("...", dots))
+        return Form.of(a, b, right.replace("...", dots))
     named = sorted(i for i in set(left) - {",", "."} if left.count(i) == 1)
-    return Form.of(*parts, dots + "".join(named))
+    return Form.of(a, b, dots + "".join(named))
 
 
 def _spelt(part: str, dims: int, letters: Sequence[str]) -> str:
@@ -155,7 +155,8 @@ def _view(t, letters: str, batch: str, free: str, terms: str) -> tuple[torch.Ten
         t = t.sum(alone)
         letters = "".join(i for i in letters if i in batch + free + terms)
     # The largest strides first, so that what can be one axis is.
-    strides, order = dict(zip(letters, t.stride(), strict=True)), []
+    strides = dict(zip(letters, t.stride(), strict=True))
+    order: list[str] = []
     for letter in free:  # Dynamo sorts no symbols
         order.insert(sum(1 for i in order if strides[i] >= strides[letter]), letter)
     t = t.permute([letters.index(i) for i in (*batch, *order, *terms)])

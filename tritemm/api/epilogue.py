@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 import sys
+from typing import Any
 
 import torch
 
@@ -172,7 +173,7 @@ def activation_of(name: str | None, b: torch.Tensor) -> str:
     return name
 
 
-def factor(name: str, value) -> float:
+def factor(name: str, value) -> Any:
     """The number that a caller gives as `name`, alpha or beta; or an error."""
     is_tensor = isinstance(value, torch.Tensor)
     if is_tensor and (value.dim() or value.requires_grad):
@@ -185,7 +186,7 @@ def factor(name: str, value) -> float:
         value = value.item()
     if not isinstance(value, _REAL):
         raise TypeError(f"{name} must be a real number, not {type(value).__name__}")
-    if isinstance(value, numbers.Rational) and abs(value) > sys.float_info.max:
+    if isinstance(value, numbers.Rational) and abs(value) > sys.float_info.max:  # type: ignore[operator]
         raise ValueError(f"{name} is beyond the largest float, {sys.float_info.max:g}")
     return value if isinstance(value, _SIMPLE) else float(value)
 

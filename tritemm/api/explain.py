@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import torch
 from typing_extensions import Unpack
@@ -14,7 +15,7 @@ from ..dtypes import check_epilogue
 from ..problem import Activation, Device, EpilogueInputs, result_shape
 from .arguments import OPTIONS, Options, check_dense, check_options, operands
 from .epilogue import activation_of, check_symmetric
-from .matmul import matmul
+from .matmul import DEFAULTS
 
 
 def explain(
@@ -44,28 +45,29 @@ def explain(
     >>> tritemm.explain(x, w.mT, device="A100").problem.device.name
     'NVIDIA A100'
     """
+    there = None
     if device is not None:
         if isinstance(device, str) and device.partition(":")[0] in ("cpu", "cuda"):
             device = torch.device(device)
-        device = Device.of(device) if isinstance(device, torch.device) else gpus.named(device)
+        there = Device.of(device) if isinstance(device, torch.device) else gpus.named(device)
         input, other = _without_data("input", input), _without_data("other", other)
     check_options(explain, options)
-    named = (options.get(name, matmul.__kwdefaults__[name]) for name in OPTIONS)
-    kernel, config, batch_invariant, *types = named
+    named: Any = DEFAULTS | options
+    kernel, config, batch_invariant, *types = (named[name] for name in OPTIONS)
     asked = word_of(kernel, config, batch_invariant), *types
     a, b, (word, precision, accumulate, out_dtype) = operands(input, other, None, asked, "explain")
-    activation = activation_of(activation, b)
-    check_epilogue(a.dtype, activation)
-    shape = result_shape(a, b, activation)
+    after = activation_of(activation, b)
+    check_epilogue(a.dtype, after)
+    shape = result_shape(a, b, after)
     if symmetric:
-        check_symmetric(symmetric, shape, None, activation)
+        check_symmetric(symmetric, shape, None, after)
     if 0 in shape or a.shape[-1] == 0:
         raise ValueError(f"no kernel runs: the result {shape} with K = {a.shape[-1]} needs none")
     out = torch.empty(shape, dtype=out_dtype, device="meta")
-    then = EpilogueInputs.made(a, b, None, None, activation, symmetric=symmetric)
+    then = EpilogueInputs.made(a, b, None, None, after, symmetric=symmetric)
     problem = plan.matrices(a, b, out, precision, accumulate, then)[0]
-    if device is not None:
-        problem = dataclasses.replace(problem, device=device)
+    if there is not None:
+        problem = dataclasses.replace(problem, device=there)
     return dispatch.first_choice(problem, word)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch.compiler import is_dynamo_compiling
@@ -105,7 +106,7 @@ def matmul(
             return result
     tensors = tuple(t for t in (input, other, bias, residual, out) if t is not None)
     if has_torch_function(tensors):
-        named = dict(zip(_NAMED, (out, *asked, *given), strict=True))
+        named: dict[str, Any] = dict(zip(_NAMED, (out, *asked, *given), strict=True))
         return handle_torch_function(matmul, tensors, input, other, **named)
     if is_dynamo_compiling() and plain and out is None:
         # One node of the graph, for which few things have to be looked at before each call of it.
@@ -115,7 +116,8 @@ def matmul(
 
 
 #: What may be given by name: the result, what is asked for, and what follows the product.
-_NAMED = tuple(matmul.__kwdefaults__)
+DEFAULTS: Any = matmul.__kwdefaults__
+_NAMED = tuple(DEFAULTS)
 
 
 @untraced

@@ -81,5 +81,5 @@ def needs_copy(out, fitting: bool, tensors) -> bool:
     return (
         out.is_neg()
         or isinstance(out.storage_offset(), torch.SymInt)
-        or (not fitting and any(torch._C._is_alias_of(out, t) for t in tensors))
+        or (not fitting and any(torch._C._is_alias_of(out, t) for t in tensors))  # type: ignore[attr-defined]
     )

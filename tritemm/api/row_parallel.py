@@ -133,7 +133,7 @@ class _RowParallel(torch.autograd.Function):
         needs_input, needs_weight, needs_bias, *_ = ctx.needs_input_grad
         options = {"precision": ctx.precision}
         rows = _flat(grad)
-        found = [None] * 3
+        found: list = [None] * 3
         if needs_input:
             found[0] = matmul(grad, weight, batch_invariant=True, **options)
         if needs_weight:
@@ -149,7 +149,7 @@ def _flat(t: torch.Tensor) -> torch.Tensor:
     return t.reshape(math.prod(t.shape[:-1]), t.shape[-1])
 
 
-def products(rows, weight, own: int, precision: str | None = None) -> torch.Tensor:
+def products(rows, weight, own: int, precision: Precision | None = None) -> torch.Tensor:
     """[own, M, N] of `rows` [M, K] and `weight` [N, K]: of so many parts of K, not rounded."""
     a, b = (t.unflatten(-1, (own, t.shape[-1] // own)).movedim(-2, 0) for t in (rows, weight))
     wide = torch.promote_types(rows.dtype, torch.float32)

@@ -14,7 +14,7 @@ import random
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
 from concurrent.futures import as_completed
 from os import PathLike
@@ -135,12 +135,12 @@ def tune(
     a, b = a.detach(), b.detach()
     if activation is None:
         return _tune(a, b, options, NOTHING, seconds, progress)
-    activation = activation_of(activation, b)
-    if activation not in GATED:
-        raise ValueError(f"activation={activation!r}: products are tuned apart from what follows "
+    name = activation_of(activation, b)
+    if name not in GATED:
+        raise ValueError(f"activation={name!r}: products are tuned apart from what follows "
                          f"them, but for {' and '.join(GATED)}")  # fmt: skip
     before = _tune(a, b, options, NOTHING, seconds / 2, progress)
-    then = EpilogueInputs.made(a, b, None, None, activation)
+    then = EpilogueInputs.made(a, b, None, None, name)
     try:
         return _tune(a, b, options, then, seconds / 2, progress)
     except ValueError:  # no kernel does all of it
@@ -209,7 +209,7 @@ def _heats(problem, rows, tensors, seconds, progress) -> list[Timed]:
     runner = timer(problem, tensors)
     timed = []
     with contextlib.closing(_compiled(problem, rows, deadline)) as compiled:
-        candidates = compiled
+        candidates: Iterable[Timed] = compiled
         if progress:
             candidates = bar(compiled, total=len(rows), desc="tune", unit="candidate")
         for one in candidates:
@@ -220,7 +220,7 @@ def _heats(problem, rows, tensors, seconds, progress) -> list[Timed]:
     finalists = [one for one in timed[:_FINALISTS] if not one.error]
     if len(finalists) < 2:
         return timed
-    again = {one: [] for one in finalists}
+    again: dict[Timed, list[float]] = {one: [] for one in finalists}
     for _ in range(_ROUNDS):
         for one in random.sample(finalists, len(finalists)):
             again[one].append(runner(one.kernel, one.config))
@@ -269,7 +269,7 @@ def _wrong(kernel: Kernel, problem: Problem, config: Config, tensors) -> str | N
     return None
 
 
-def _compiled(problem: Problem, rows, deadline: float) -> Iterator[Timed]:
+def _compiled(problem: Problem, rows, deadline: float) -> Generator[Timed]:
     """The candidates of `rows` that are ready in time, not timed yet.
 
     Where kernels are compiled, workers do so, all but the first few, the choice as it is among

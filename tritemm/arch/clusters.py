@@ -83,7 +83,10 @@ class ClusterTile(RoleTile):
     (`apart`).
     """
 
-    choices, more, apart = (4, 8, 12), "", 0
+    piece: int
+    pieces: int
+    choices: tuple[int, ...] = (4, 8, 12)
+    more, apart = "", 0
     registers = (HOLDS_COLUMNS,)
 
     def __init__(self, p: Problem, c: Config):
@@ -256,7 +259,8 @@ def fitted(
     Or those with which it takes one where K is cut into as many parts as one of `counts`. None of
     `besides`.
     """
-    space, device, found = problem.space, problem.device, {}
+    space, device = problem.space, problem.device
+    found: dict = {}
     rows, columns, programs = SMALLEST
     parts = max(1, min(problem.K // (LEAST_STEPS * LINE.value), max(counts or COUNTS)))
     if space.elements * parts < rows * columns * clusters_at_once(programs, device):

@@ -74,7 +74,7 @@ class Exchanging(ClusterTile):
 
 
 @functools.lru_cache
-def fitted(problem: Problem, tiles: Sequence[Numbers]) -> tuple[Config, ...]:
+def fitted(problem: Problem, tiles: tuple[Numbers, ...]) -> tuple[Config, ...]:
     """The configs of the `tiles`, and of some for few columns, whose clusters find room at once."""
     if not sm90.has_wgmma(problem.device):
         return ()
@@ -87,7 +87,7 @@ def fitted(problem: Problem, tiles: Sequence[Numbers]) -> tuple[Config, ...]:
     return tuple(filter(None, found))
 
 
-def ordered(tiles: Sequence[Numbers]) -> Callable[[Problem, int], Sequence[Config]]:
+def ordered(tiles: tuple[Numbers, ...]) -> Callable[[Problem, int], Sequence[Config]]:
     """`Limits.ordered`: the same with clusters of as many programs as K has fixed parts.
 
     Those for few columns also where rows are few.
@@ -108,7 +108,7 @@ def ordered(tiles: Sequence[Numbers]) -> Callable[[Problem, int], Sequence[Confi
 
 
 @functools.lru_cache(maxsize=4096)
-def _with_narrow(tiles: Sequence[Numbers], columns: int) -> Sequence[Numbers]:
+def _with_narrow(tiles: tuple[Numbers, ...], columns: int) -> tuple[Numbers, ...]:
     """The tiles with some for at most 64 columns."""
     if columns > 64:
         return tiles

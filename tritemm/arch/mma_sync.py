@@ -54,7 +54,8 @@ class ChunkTile(Tile):
     has room for `most`.
     """
 
-    stages, depth, most = (1,), DEPTH, 64
+    stages: tuple[int, ...] = (1,)
+    depth, most = DEPTH, 64
     needs = (
         Constraint(
             "num_stages is {t.c.num_stages}; {t.possible} is possible in this rung",

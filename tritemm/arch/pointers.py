@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import torch
 
@@ -56,9 +57,9 @@ def classic_tiles(problem: Problem, *orders: str) -> tuple[Config, ...]:
 def tiles_in_flight(problem: Problem) -> tuple[Config, ...]:
     """Tiles of what overlaps copies with products, the deepest ring first."""
     classic = classic_tile(problem)
-    tiles, depths = [classic], (4, 3, 2)
+    tiles, depths = [classic], [4, 3, 2]
     if problem.itemsize > 2:
-        depths = (3,)  # the others spill a few registers on sm_80
+        depths = [3]  # the others spill a few registers on sm_80
     if problem.itemsize == 2 and problem.vectorised:
         tiles = [Config(128, 256, 64, num_warps=8), classic]
     configs = [
@@ -132,7 +133,7 @@ class Dot(Tile):
     """A tile that Triton multiplies."""
 
     warpgroups = True
-    needs = (
+    needs: ClassVar[tuple[Need, ...]] = (
         Constraint(
             "BLOCK_K is {t.c.BLOCK_K}; the tensor core takes {t.least_depth} or more at a time",
             lambda t: t.least_depth <= t.c.BLOCK_K,

@@ -27,7 +27,7 @@ from ..runtime.workspace import Room
 from ..spec import Arguments, Workspace
 from . import sm90
 from .limits import SINGLE_COLUMNS, counted
-from .lines import Box, by_tma, c_major, from_registers, major_of, readable, sizes
+from .lines import Box, Boxes, by_tma, c_major, from_registers, major_of, readable, sizes
 
 #: Accumulators of a thread up to which the epilogue loads a residual ahead; programs that own a
 #: share of a tile's sum, at most.
@@ -95,8 +95,7 @@ def config_of(
     parts: int = 1,
 ) -> Config:
     """A config of a Gluon rung; one object for equal ones."""
-    more = {"ORDER": "grouped", "SPLIT_K": split, "CLUSTER": cluster, "PARTS": parts}
-    return Config(m, n, k, warps, stages, **more)
+    return Config(m, n, k, warps, stages, "grouped", SPLIT_K=split, CLUSTER=cluster, PARTS=parts)
 
 
 def cut(c: Config, split: int, parts: int = 1) -> Config:
@@ -136,6 +135,11 @@ class RoleTile(Tile):
     of `registers`.
     """
 
+    consumers: int
+    sharers: int
+    columns: int
+    buffers: int
+    boxes: Boxes
     warpgroups = True
     rows, warps, shared, together = sm90.ROWS, sm90.WARPGROUP, "b", False
     registers: ClassVar[tuple[Constraint, ...]] = ()

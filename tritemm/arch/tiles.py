@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from ..kernels.device import memory
-from ..problem import Config, Constraint, Problem, kept, refusal
+from ..problem import Config, Constraint, Need, Problem, kept, refusal
 from . import sm90
 from .limits import PARTS, counted
 from .lines import Box, Boxes, line_refusal, major_of, once_per, readable
@@ -127,9 +127,10 @@ class PowerTile(RoleTile):
     most `limit` columns are stored at a time, if there is one.
     """
 
-    own, choices, more, limit = 1, (4, 8), "", 0
+    choices: tuple[int, ...] = (4, 8)
+    own, more, limit = 1, "", 0
     registers = (FRAGMENTS, ACCUMULATORS)
-    needs = (
+    needs: ClassVar[tuple[Need, ...]] = (
         SLABS,
         Constraint(
             "num_warps is {t.c.num_warps}; {t.possible} is possible",
@@ -220,12 +221,12 @@ class PowerTile(RoleTile):
         return super().described(a, b, c) | {"b1_desc": other and other.gluon_descriptor(b)}
 
     @classmethod
-    def menu(cls, tiles: Sequence[Numbers]) -> Callable[[Problem], tuple[Config, ...]]:
+    def menu(cls, tiles: tuple[Numbers, ...]) -> Callable[[Problem], tuple[Config, ...]]:
         """`Limits.configs` of a rung: those of the `tiles` that fit."""
         return lambda problem: cls.fitting(problem, tiles)
 
     @classmethod
-    def fitting(cls, problem: Problem, tiles: Sequence[Numbers]) -> tuple[Config, ...]:
+    def fitting(cls, problem: Problem, tiles: tuple[Numbers, ...]) -> tuple[Config, ...]:
         """The configs of those of the `tiles` that fit; of 32-bit operands, a step is half as
         deep."""
         return _fitting(problem, cls, tiles)
@@ -237,11 +238,11 @@ class Cooperative(PowerTile):
     more = ", and 192 with 4 warps"
 
     @classmethod
-    def menu(cls, tiles: Sequence[Numbers]) -> Callable[[Problem], tuple[Config, ...]]:
+    def menu(cls, tiles: tuple[Numbers, ...]) -> Callable[[Problem], tuple[Config, ...]]:
         return lambda problem: cls.fitting(problem, tiles + of_few_rows(problem))
 
     @classmethod
-    def ordered(cls, tiles: Sequence[Numbers]) -> Callable[..., Sequence[Config]]:
+    def ordered(cls, tiles: tuple[Numbers, ...]) -> Callable[..., Sequence[Config]]:
         """`Limits.ordered` of a rung whose programs have all of K."""
         return cls.whole(lambda problem: cls.fitting(problem, tiles))
 
@@ -283,7 +284,7 @@ class Split(Cooperative):
 
 
 @once_per(facts)
-def _fitting(problem: Problem, kind: type[PowerTile], tiles: Sequence[Numbers]):
+def _fitting(problem: Problem, kind: type[PowerTile], tiles: tuple[Numbers, ...]):
     configs = (config_of(m, n, 2 * k // problem.itemsize, *more) for m, n, k, *more in tiles)
     if facts(problem).symmetric:
         configs = (_with_squares(problem, kind, config) for config in configs)
@@ -299,7 +300,7 @@ def _with_squares(problem: Problem, kind: type[PowerTile], c: Config) -> Config:
 
 
 def shared_parts(
-    kind: type[PowerTile], tiles: Sequence[Numbers]
+    kind: type[PowerTile], tiles: tuple[Numbers, ...]
 ) -> Callable[..., Sequence[Config]]:
     """`Limits.ordered` of a rung whose programs have a part each; few rows are also few columns."""
 
@@ -350,7 +351,7 @@ def narrow(columns: int, least: int) -> tuple[Numbers, ...]:
     return tiles.get(width, ())
 
 
-def in_parts(problem: Problem, tiles: Sequence[Numbers]) -> tuple[Config, ...]:
+def in_parts(problem: Problem, tiles: tuple[Numbers, ...]) -> tuple[Config, ...]:
     """The tiles that fit, and some for few columns, with K in numbers of parts that fill one or two
     waves of all SMs, or part of one; 4 steps or more.
 

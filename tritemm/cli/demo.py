@@ -10,7 +10,9 @@ import dataclasses
 import json
 import random
 import statistics
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -116,7 +118,7 @@ def _time(rows: list[Row], a, b) -> float:
     """Fill in the rows' times; return torch's. Competitors take turns in random order."""
     c = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype, device=a.device)
     problem = Problem.of(a, b, c)
-    calls = {"torch": lambda: torch.matmul(a, b, out=c)}
+    calls: dict[str, Callable[..., Any]] = {"torch": lambda: torch.matmul(a, b, out=c)}
     for kernel in RUNGS:
         if not kernel.why_not(problem):
             config = dispatch.best_config(kernel, problem)

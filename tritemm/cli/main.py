@@ -82,7 +82,7 @@ def _json_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
 
 
-def _option(parser: argparse.ArgumentParser, name: str, default, meaning: str, **more) -> None:
+def _option(parser: argparse._ActionsContainer, name: str, default, meaning: str, **more) -> None:
     shown = meaning if default is None else f"{meaning} (default: %(default)s)"
     parser.add_argument(name, default=default, help=shown, **more)
 
@@ -109,8 +109,9 @@ def _problem(args: argparse.Namespace) -> tuple[Problem, str]:
 
 def _device(gpu: str | None, sm: str | None) -> tuple[Device, str]:
     """The device that is asked about, and what follows its name."""
-    if gpu is not None or sm is not None:
-        device = gpus.named(asm.sm_of(sm) if gpu is None else gpu)
+    named = gpu if sm is None else asm.sm_of(sm)
+    if named is not None:
+        device = gpus.named(named)
         return device, f" with {device.sms} SMs"
     why = ""
     if not INTERPRETED and torch.cuda.is_available():

@@ -272,7 +272,8 @@ def _by_worker(*item, with_code: bool) -> pool.Compiled:
 
 def _compiled(job: Job, detail: str, compile: Callable) -> _Compiled | Refusal:
     """What `compile`, a function like `pool.compile_here`, makes of a job."""
-    problem, kernel, config = problem_of(job), job.kernel, job.config
+    problem, kernel = problem_of(job), job.kernel
+    config: Any = job.config
     own = not isinstance(config, Config)
     if reason := kernel.why_not(problem if own else config.view(problem)):
         return Refusal(job.rung, job.sm, reason)
@@ -428,7 +429,7 @@ def _one_of(what: str, value, known) -> None:
 
 def _dtype(name: str, what: str = "type", known=TRITON_DTYPE) -> torch.dtype:
     """The type called `name`: "bf16", "bfloat16" or "torch.bfloat16"."""
-    dtype = DTYPES.get(name) or getattr(torch, name.removeprefix("torch."), None)
+    dtype: Any = DTYPES.get(name) or getattr(torch, name.removeprefix("torch."), None)
     if dtype not in known:
         _one_of(what, name, [short_name(each) for each in known])
     return dtype

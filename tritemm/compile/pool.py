@@ -199,7 +199,7 @@ class Worker:
     It starts at the first call, which takes about three seconds, and again after it has ended.
     """
 
-    process: subprocess.Popen | None = None
+    process: subprocess.Popen | Any = None
 
     def _start(self) -> None:
         root = str(Path(__file__).resolve().parents[2])
@@ -276,7 +276,8 @@ def serve(file: int) -> None:
 def compile_here(name: str, problem: Problem, config: Config, with_code: bool = False) -> Compiled:
     """Compile one item in this process, where kernels are not interpreted."""
     try:
-        kernel, view = find(name), config.view(problem)
+        kernel: Any = find(name)
+        view = config.view(problem)
         if reason := kernel.why_not(view):
             return Compiled(reason)
         call = kernel.prepare(view, config, *operands(view))
@@ -294,7 +295,9 @@ def compile_here(name: str, problem: Problem, config: Config, with_code: bool = 
 def operands(problem: Problem) -> tuple[torch.Tensor | float, ...]:
     """A, B, C and the epilogue's inputs, without data: types, sizes, strides and alignments."""
     spec = problem.epilogue
-    abc = [_meta(m, problem.batches) for m in (problem.a, problem.b, problem.c)]
+    abc: list[torch.Tensor | float] = [
+        _meta(m, problem.batches) for m in (problem.a, problem.b, problem.c)
+    ]
     if spec.bias:
         length = problem.M if spec.along == "m" else problem.N
         abc.append(torch.empty(length, dtype=spec.bias, device="meta"))
@@ -306,7 +309,8 @@ def operands(problem: Problem) -> tuple[torch.Tensor | float, ...]:
 
 def _meta(matrix: Matrix, batches: tuple[int, int]) -> torch.Tensor:
     """[*batches, rows, cols]; [rows, cols] where there is one batch."""
-    sizes, strides = (matrix.rows, matrix.cols), matrix.strides[2:]
+    sizes: tuple[int, ...] = (matrix.rows, matrix.cols)
+    strides = matrix.strides[2:]
     if batches[0] * batches[1] > 1:
         sizes, strides = (*batches, *sizes), matrix.strides
     storage = torch.empty(0, dtype=matrix.dtype, device="meta")

@@ -153,7 +153,7 @@ def _read(path: Path | None) -> Table:
     try:
         return _load(path) if path else {}
     except OSError as error:
-        reason = str(error) if os.path.exists(path) else None
+        reason = str(error) if path and os.path.exists(path) else None
     except ValueError as error:
         reason = f"it is broken: {error}"
     if reason:

@@ -48,7 +48,7 @@ def least(some: Iterable[Group]) -> tuple[Kernel, Config] | None:
 
 def best_config(kernel: Kernel, problem: Problem) -> Config:
     """The kernel's config with the least predicted time; the earlier one where they tie."""
-    return least(groups(problem, (kernel,)))[1]
+    return least(groups(problem, (kernel,)))[1]  # type: ignore[index]
 
 
 def best(problem: Problem, request: Request) -> tuple[Kernel, Config]:
@@ -197,12 +197,12 @@ def _groups(
     if problem.device == INTERPRETER:  # where a copy or a swap gains nothing
         for rung in rungs:
             if rung.why_not(problem) is None and (every or _suits(rung, problem)):
-                yield Group(rung, (rung.interpreted,), problem)
+                yield Group(rung, (rung.interpreted,), problem)  # type: ignore[attr-defined]
         return
     short = min(problem.M, problem.N) <= SHORT_SIDE and (parts or not _is_mirrored(problem))
     for pack in packs:
         packed, copied = problem.packed(pack), problem.copied(pack)
-        refusing = {}  # in their order, each once
+        refusing: dict[Kernel, None] = {}  # in their order, each once
         for swap in (False, True):
             view = packed.transposed() if swap else packed
             for rung in rungs:

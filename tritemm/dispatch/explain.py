@@ -48,9 +48,8 @@ class Choice:
     def others(self) -> list[tuple[float, Kernel, Config]]:
         """The candidates for `kernel="auto"` that are not taken: (predicted seconds, kernel,
         config), the least first."""
-        mine = (self.kernel, self.config)
-        least = self.roofline
-        return [(max(s, least), *row) for s, *row in ranked(self.problem) if tuple(row) != mine]
+        others = (row for row in ranked(self.problem) if row[1:] != (self.kernel, self.config))
+        return [(max(s, self.roofline), kernel, config) for s, kernel, config in others]
 
     def __repr__(self) -> str:
         return f"<Choice {self.kernel.name}, {self.config!r} for {self.problem}>"

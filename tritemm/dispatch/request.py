@@ -40,7 +40,7 @@ class Request:
         """The request whose `str` is `word`."""
         kernel, *rest = word.split("/")
         fields = next((text for text in rest if "=" in text), None)
-        return Request(kernel, fields and parse(fields), _INVARIANT in rest)
+        return Request(kernel, parse(fields) if fields else None, _INVARIANT in rest)
 
     @staticmethod
     def of(kernel: str | Kernel, config: Config | Mapping | None, batch_invariant: bool) -> Request:

@@ -130,7 +130,7 @@ def _tuned(problem: Problem) -> tuple[Kernel, Config] | None:
     name, config = found
     rung = next((rung for rung in RUNGS if rung.name == name), None)
     reason = f"no rung is called {name!r}" if rung is None else refusal(rung, problem, config)
-    if reason:
+    if rung is None or reason:
         warnings.warn(
             f"what was tuned for {problem} is not used: {name}, {config}: {reason}. "
             "tritemm.tune measures it anew",

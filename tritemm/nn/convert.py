@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -99,7 +100,7 @@ def convert(
     for name, module in modules if fuse else ():
         children = dict(module._modules.items())  # a ScriptModule has no dict
         for names in _SIBLINGS:
-            layers = [children.get(each) for each in names]
+            layers: list[Any] = [children.get(each) for each in names]
             if all(type(layer) is converted.Linear and layer not in skipped for layer in layers):
                 found.append((name, module, _pack(names, layers, owners)))
     new = {module for _, module, (done, _) in found if done == _DONE}
@@ -148,7 +149,7 @@ def _convert_layer(module: nn.Module, given: dict, skipped: bool) -> _Notes:
         vars(module)["_tritemm_options"] = Options(**given)
         become(module, converted.class_for(type(module)))
         return _DONE, None
-    before = module._tritemm_options if isinstance(module, Converted) else module
+    before: Any = module._tritemm_options if isinstance(module, Converted) else module
     new = {name: value for name, value in given.items() if getattr(before, name) != value}
     if isinstance(module, Converted):
         vars(module)["_tritemm_options"] = before._replace(**new)
@@ -300,7 +301,8 @@ def _paths(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     A module that is there twice has two names, and so has all that is in it. In a cycle there is no
     end of them.
     """
-    seen, waiting = Counter(), collections.deque([("", model)])
+    seen: Counter[nn.Module] = Counter()
+    waiting = collections.deque([("", model)])
     while waiting:
         name, module = waiting.popleft()
         for own, child in module._modules.items():
@@ -312,9 +314,10 @@ def _paths(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 def _report(found) -> Report:
     """Report of names, modules, and what was done to each and why something wasn't."""
-    changed, left = [], []
+    changed: list[Entry] = []
+    left: list[Entry] = []
     for name, module, notes in found:
-        weight = _weight(module)
+        weight: Any = _weight(module)
         known = any(notes) and weight is not None and not nn.parameter.is_lazy(weight)
         shape = tuple(weight.shape) if known else None
         for entries, note in zip((changed, left), notes, strict=True):

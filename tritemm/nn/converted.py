@@ -11,7 +11,7 @@ import functools
 import inspect
 import sys
 from collections import Counter
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import nn
@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from ..api.blas import linear
 from ..api.matmul import matmul
+from ..dtypes import Precision
 from ..problem import ACCUMULATE, INTERPRETED
 from ..runtime.torch_private import untraced
 from . import layers, packing
@@ -34,7 +35,7 @@ class Options(NamedTuple):
     """How a converted layer multiplies: arguments of `matmul`."""
 
     batch_invariant: bool = False
-    precision: str | None = None
+    precision: Precision | None = None
 
 
 class _BatchInvariant:
@@ -44,11 +45,18 @@ class _BatchInvariant:
         return self if layer is None else layer._tritemm_options.batch_invariant
 
 
-class Converted:
+if TYPE_CHECKING:  # the second base of the classes is a module
+    _Module = nn.Module
+else:
+    _Module = object
+
+
+class Converted(_Module):
     """The first base of the classes: what a converted layer does beside multiplying."""
 
     #: The class that the module had.
     _tritemm_original: ClassVar[type[nn.Module]]
+    _tritemm_options: Options
     batch_invariant = _BatchInvariant()
     __prepare_scriptable__ = layers.refuse_to_be_scripted
 
@@ -111,14 +119,14 @@ def conv1d() -> type[nn.Module]:
     """A Conv1D of transformers by `tritemm.matmul`: input @ weight + bias, weight [in, out]."""
     from transformers import pytorch_utils  # which is slow to import, and may not be there
 
-    original = pytorch_utils.Conv1D
+    original: Any = pytorch_utils.Conv1D
     original_forward = original.forward
 
     class Conv1D(Converted, original):
         __qualname__ = "Conv1D"
         _tritemm_original = original
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
             options = getattr(self, "_tritemm_options", None)
             if options is None:
                 return original.forward(self, x)
@@ -136,7 +144,7 @@ def conv1d() -> type[nn.Module]:
     return Conv1D
 
 
-def class_for(kind: type[nn.Module]) -> type[nn.Module] | None:
+def class_for(kind: type[nn.Module]) -> type[nn.Module] | Any:
     """The class above that a module becomes whose class is torch's, or transformers', own."""
     if kind is nn.Linear:
         return Linear

@@ -15,7 +15,7 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Graph, Node
@@ -60,9 +60,9 @@ def _merged_into(input, first, second, *rest, out):
     `rest`: those of the other tensors that are there; of each whether it is; the precision.
     """
     *others, third, bias_1, bias_2, bias_3, precision = rest
-    others = iter(others)
-    filled = (next(others) if there else None for there in (third, bias_1, bias_2, bias_3))
-    _merged(input, first, second, *filled, precision, out=out)
+    given, there = iter(others), (third, bias_1, bias_2, bias_3)
+    third, bias_1, bias_2, bias_3 = (next(given) if each else None for each in there)
+    _merged(input, first, second, third, bias_1, bias_2, bias_3, precision, out=out)
 
 
 def _merged_fake(input, first, second, third, *_):
@@ -123,7 +123,7 @@ def _adjacent(first: torch.Tensor, second: torch.Tensor) -> bool:
     )
 
 
-def _place(tensor: torch.Tensor) -> tuple[int, int]:
+def _place(tensor: torch.Tensor) -> tuple[int, int | torch.SymInt]:
     """Storage of a tensor, and the element of it where the tensor begins."""
     return tensor.untyped_storage()._cdata, tensor.storage_offset()
 
@@ -137,10 +137,10 @@ class _Product(NamedTuple):
     node: Node
     input: Node
     other: Node
-    bias: Node | None
+    bias: Any  # a Node or None
     precision: str | None
     #: What `other` is the transpose of, if that is a tensor that the graph is given.
-    weight: Node | None
+    weight: Node | Any
 
     @property
     def value(self) -> torch.Tensor:
@@ -168,7 +168,8 @@ def _products(graph: Graph) -> list[_Product]:
 
 
 def _product(node: Node) -> _Product | None:
-    input, other, *rest = node.args
+    args: Any = node.args
+    input, other, *rest = args
     then = EpilogueInputs(*rest[: len(NOTHING)])
     kernel, precision, accumulate, dtype = rest[len(NOTHING) :]
     usual = kernel == "auto" and then._replace(bias=None, beta=1.0) == NOTHING
@@ -179,7 +180,7 @@ def _product(node: Node) -> _Product | None:
 
 def _transposed(node: Node) -> Node | None:
     """What is given to the graph, if `node` is its transpose."""
-    given = node.args[0] if node.target is torch.ops.aten.permute.default else None
+    given: Any = node.args[0] if node.target is torch.ops.aten.permute.default else None
     if given is None or node.args[1] != [1, 0] or given.op not in ("placeholder", "get_attr"):
         return None
     return given
@@ -332,28 +333,29 @@ def _elementwise(node: Node, nodes: Sequence[Node]) -> bool:
     if node.target in _CASTS:
         made = node.meta["val"].dtype
         return made == torch.promote_types(made, nodes[0].meta["val"].dtype)
-    relu = node.target is _ATEN.clamp_min.default and node.args[1] == 0
+    relu: Any = node.target is _ATEN.clamp_min.default and node.args[1] == 0
     return relu or node.target in _PARTS
 
 
 @functools.cache
 def _arguments() -> torch.Tensor:
     """From 1e-12 to more than fp32 holds, where functions that resemble each other differ."""
-    kinds = {"dtype": torch.float64, "device": "cpu"}
+    kinds: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}
     sizes = torch.logspace(-12, 39, 1021, **kinds), torch.linspace(math.pi / 999, 13, 1499, **kinds)
-    sizes = torch.cat([*sizes, torch.tensor([0, math.inf, math.nan], **kinds)])
-    return torch.cat([sizes, -sizes])
+    each = torch.cat([*sizes, torch.tensor([0, math.inf, math.nan], **kinds)])
+    return torch.cat([each, -each])
 
 
 def _word(nodes: Sequence[Node]) -> str | None:
     """The name of the activation that the nodes after the first make of it, computed in fp64."""
     with inductor.no_fake_tensors(), torch.no_grad():
         x = _arguments()
-        made = {nodes[0]: x}
+        made: dict[Node, Any] = {nodes[0]: x}
         for node in nodes[1:]:
+            target: Any = node.target
             args, named = torch.fx.node.map_arg((node.args, node.kwargs), made.__getitem__)
             try:
-                made[node] = args[0] if node.target in _CASTS else node.target(*args, **named)
+                made[node] = args[0] if target in _CASTS else target(*args, **named)
             except Exception:  # whatever it is, it is no activation
                 return None
         found = made[nodes[-1]]

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from ..api.arguments import under_autocast
 from ..api.blas import linear
 from ..dtypes import Precision, check_precision
+from ..problem import Activation
 from ..runtime.fast_path import PLAIN
 
 _NO_TORCH_FUNCTION = torch._C._disabled_torch_function_impl
@@ -60,7 +61,7 @@ class Linear(nn.Linear):
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
         *,
-        activation: str | None = None,
+        activation: Activation | None = None,
         batch_invariant: bool = False,
         precision: Precision | None = None,
     ) -> None:
@@ -91,7 +92,7 @@ def knows_torch_alone(weight: torch.Tensor) -> bool:
     return type(weight) not in PLAIN and type(weight).__torch_function__ is not _NO_TORCH_FUNCTION
 
 
-def precision_of(asked: str | None, weight: torch.Tensor) -> str | None:
+def precision_of(asked: Precision | None, weight: torch.Tensor) -> Precision | None:
     """The precision that was `asked` for, if it is float32 that is multiplied; else None."""
     if asked is None or not isinstance(weight, torch.Tensor):
         return asked

@@ -33,7 +33,7 @@ class Siblings:
         #: The storages that were made for them.
         self.made = set(made)
         #: (storage, first byte, bytes) -> a storage of that part alone, while somebody has it.
-        self._parts: dict[tuple[int, int, int], StorageWeakRef] = {}
+        self._parts: dict[tuple, StorageWeakRef] = {}
         #: Whether they are a copy of layers that were packed, and not packed yet. Then nobody else
         #: has a claim to their memory, whatever holds it until the copy is done.
         self._copied = copied
@@ -126,7 +126,7 @@ class Siblings:
             own.data = tensor.new_empty(0).set_(part, 0, tensor.shape, tensor.stride())
         return own
 
-    def _part(self, storage: torch.UntypedStorage, begin: int, size: int) -> torch.UntypedStorage:
+    def _part(self, storage: torch.UntypedStorage, begin, size: int) -> torch.UntypedStorage:
         """The same one for all who ask, as long as one of them has it: so a tie stays one."""
         key = storage._cdata, begin, size
         there = storage_of(self._parts[key]) if key in self._parts else None

@@ -67,12 +67,13 @@ class _Linear(Derivatives):
         needs, alpha, beta = ctx.needs_input_grad, ctx.alpha, ctx.beta
         found = [None] * len(needs)
         if needs[0] or needs[1]:
+            a, b = ctx.saved_tensors
             if ctx.kind is None:
                 word, *types, _ = ctx.options
                 options = for_gradients(word), *types
-                made = _gradients(grad, *ctx.saved_tensors, ctx.operands, needs, options)
+                made = _gradients(grad, a, b, ctx.operands, needs, options)
             else:
-                made = _short_gradients(ctx.kind, grad, *ctx.saved_tensors, needs[:2])
+                made = _short_gradients(ctx.kind, grad, a, b, needs[:2])
             for i, t in enumerate(made):
                 if t is not None:  # rounded once; the factor after the product, as torch does it
                     found[i] = (t if alpha == 1 else t * alpha).to(ctx.operands[i][2])
@@ -107,7 +108,7 @@ class _Recorded(_Linear):
     """The same of a product that the fast path makes, which makes its gradients too."""
 
     @staticmethod
-    def forward(ctx, a, b, bias, residual, then, kind, addresses):
+    def forward(ctx, a, b, bias, residual, then, kind, addresses):  # type: ignore[override]
         ctx.kind, ctx.operands = kind, kind.operands
         _save(ctx, a, b, bias, residual, then)
         result = fast_path.multiply(kind, addresses, None)
@@ -158,7 +159,7 @@ def repeated(
         if recorded and kind.launches is not None:
             return _Recorded.apply(a, b, bias, residual, then, kind, addresses)
         if not kind.apart or out is not None:
-            return kind.launches and fast_path.multiply(kind, addresses, out)
+            return fast_path.multiply(kind, addresses, out) if kind.launches else None
     return _apart(a, b, options, then, bias, residual)
 
 

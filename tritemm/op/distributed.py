@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch.compiler import is_dynamo_compiling
@@ -111,7 +112,7 @@ def _gemm(a, b, *args) -> list[tuple[list, list]]:
     then, _ = parted(args)
     rank = max(a.ndim, b.ndim)
     shardings = []
-    terms = then.bias, then.residual
+    terms: tuple[Any, ...] = then.bias, then.residual
     rest = [None] * (len(args) - len(terms))
     types = [term.tensor_meta.dtype for term in terms if term is not None]
     # Neither is the activation of a sum the sum of theirs, nor has DTensor parts of an integer.

@@ -81,7 +81,8 @@ def run(kernel: Kernel, problem: Problem, config: Config, a, b, c, *more) -> lis
             calls.append(call)
         if config.SWAP:
             a, b, c = b.mT, a.mT, c.mT
-            more = [t.mT if isinstance(t, torch.Tensor) and t.dim() > 1 else t for t in more]
+            turned = (t.mT if isinstance(t, torch.Tensor) and t.dim() > 1 else t for t in more)
+            more = tuple(turned)
         calls.append(kernel.launch(config.view(problem), config, a, b, c, *more))
     return calls
 

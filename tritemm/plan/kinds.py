@@ -9,6 +9,7 @@ depends on an address.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -43,10 +44,11 @@ class Plan(fast_path.Kind):
     """
 
     def __init__(self, a, b, c, options: tuple, then: EpilogueInputs):
-        word, *self._types, _ = self.options = options
+        word, precision, accumulate, _ = self.options = options
+        self._types = precision, accumulate
         tensors = a, b, c, *then.tensors
         self.problem, *views = plan.matrices(a, b, c, *self._types, then)
-        self.choice = dispatch.choose_whole(self.problem, word)
+        self.choice: dispatch.Choice | Any = dispatch.choose_whole(self.problem, word)
         #: Whether no kernel does it all: the product is a kind of its own, and torch ends it.
         self.apart = self.choice is None
         self.launches: Launches | None = None
@@ -86,7 +88,7 @@ class Plan(fast_path.Kind):
         elif None not in calls:
             self.launches = self._prepared(c.get_device(), calls, len(more))
 
-    def _prepared(self, device: int, calls: Sequence[Call], more: int) -> Launches:
+    def _prepared(self, device: int, calls: Sequence[Call | Any], more: int) -> Launches:
         """`calls` are what `run` returned: what copies if anything, and the kernel's own.
 
         So many inputs of the epilogue come after a, b and c.
@@ -115,7 +117,7 @@ def product(
     autograd; a write to `out` counts. Raises what `dispatch.choose` raises.
     """
     key, addresses = fast_path.kind_of(a, b, out, options, then)
-    kind = fast_path.KNOWN.get(key)
+    kind: Any = fast_path.KNOWN.get(key)
     if out is not None:
         if out.is_inference() and not torch.is_inference_mode_enabled():
             raise RuntimeError(
@@ -129,9 +131,9 @@ def product(
         result = in_parts(a, b, options, then, lambda a, b, options: product(a, b, None, options))
         return result if out is None else out.copy_(result)
     if kind is not None and kind.launches is not None and fast_path.AVAILABLE:
-        result = fast_path.multiply(kind, addresses, out)
-        if result is not None:
-            return result
+        known = fast_path.multiply(kind, addresses, out)
+        if known is not None:
+            return known
     c = out
     if c is None:
         shape = result_shape(a, b, then.activation)

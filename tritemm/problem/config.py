@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from .problem import Problem
 
@@ -80,7 +81,8 @@ _FIELDS = {
     for field in dataclasses.fields(Config)
 }
 #: What a field's text is read as.
-_KIND = dict.fromkeys(_FIELDS, int) | dict.fromkeys(("ORDER", "PACK", "SHARED"), str)
+_KIND: dict[str, Callable[[str], Any]] = dict.fromkeys(_FIELDS, int)
+_KIND |= dict.fromkeys(("ORDER", "PACK", "SHARED"), str)
 _KIND["SWAP"] = "True".__eq__
 #: What a field may be that is a word.
 _WORDS = {

@@ -56,7 +56,7 @@ def _cuda_device(index: int) -> Device:
             "multiply by torch there",
             "an AMD GPU",
         )
-    shared = properties.shared_memory_per_block_optin
+    shared = properties.shared_memory_per_block_optin  # type: ignore[attr-defined]
     return Device(
         name=properties.name,
         capability=(properties.major, properties.minor),

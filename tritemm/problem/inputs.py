@@ -68,7 +68,7 @@ class EpilogueInputs(NamedTuple):
     def key(self) -> tuple:
         """All that decides what runs; of the factors, whether they are 1, and alpha 0."""
         bias, residual, activation, alpha, beta, symmetric = self
-        values = [activation, alpha if alpha in (0, 1) else None, beta == 1, symmetric]
+        values: list = [activation, alpha if alpha in (0, 1) else None, beta == 1, symmetric]
         if bias is not None:
             values += [bias.dtype, bias.shape, bias.get_device()]
         if residual is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -20,10 +20,10 @@ class Matrix:
     dtype: torch.dtype
     rows: int
     cols: int
-    strides: tuple[int, int, int, int]
+    strides: tuple[int, ...]
     aligned: bool  # the first element stands on a 16-byte boundary
 
-    def pitch(self, major: str) -> int | None:
+    def pitch(self, major: str) -> int | Any:
         """Elements between the rows ("N") or columns ("T") when those are contiguous, else None.
 
         An axis of one element has no stride to speak of; its pitch is rounded up to 16 bytes.

@@ -64,15 +64,15 @@ class Problem:
         N = b.shape[-1]
         if device is None:
             device = Device.of(a.device)
-        matrices = [
-            Matrix(t.dtype, *t.shape[-2:], (*batch, *t.stride()[-2:]), t.data_ptr() % 16 == 0)
+        of_a, of_b, of_c, *more = [
+            Matrix(t.dtype, t.size(-2), t.size(-1), batch + t.stride()[-2:], t.data_ptr() % 16 == 0)
             for t, batch in zip(tensors, strides, strict=True)
         ]
         accumulate = accumulate or ACCUMULATE[a.dtype]
         spec = PLAIN
         if epilogue or residual is not None:
-            spec = EpilogueSpec(residual=None if residual is None else matrices.pop(), **epilogue)
-        return Problem(M, N, K, sizes, *matrices, accumulate, precision, device, spec)
+            spec = EpilogueSpec(residual=more[0] if more else None, **epilogue)
+        return Problem(M, N, K, sizes, of_a, of_b, of_c, accumulate, precision, device, spec)
 
     def __hash__(self) -> int:
         return self._hash

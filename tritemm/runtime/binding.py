@@ -33,6 +33,7 @@ class Call:
     """One launch that only lacks its stream and addresses; safe to share between threads."""
 
     __slots__ = ("_args", "_head", "_holes", "_loaded", "_run", "_stream")
+    _head: list | None
 
     def __init__(self, loaded: Loaded, grid: Sequence[int], args: list, holes: list):
         head = [*(*grid, 1, 1)[:3], *loaded.head[3:]]
@@ -50,7 +51,7 @@ class Call:
         other._holes = tuple((place, places[at], maps) for place, at, maps in self._holes)
         return other
 
-    def __call__(self, stream: int, addresses: Sequence[int]) -> None:
+    def __call__(self, stream: int, addresses: Sequence[float]) -> None:
         """Launch on `stream`, a CUDA stream's handle of the current device.
 
         `addresses` are those of the operands that `bind` was given, in its order, and the values of
@@ -94,7 +95,7 @@ def bind(
             bound.apply_defaults()
             values = bound.arguments  # in the order of the parameters, as above
         key = _kernel_key(fn, values, options, device)
-        loaded = _LOADED.get(key, _LOADED)
+        loaded: Any = _LOADED.get(key, _LOADED)
     except (Moved, AttributeError, KeyError, TypeError):
         return None
     if loaded is _LOADED:  # not there; None is what may be there
@@ -145,7 +146,7 @@ _CALLS: dict[Hashable, Call | None] = Bounded(CALLS)
 
 def call_of(key: Hashable, make: Callable[[], Call | None]) -> Call | None:
     """What `make()` gave for `key` at first."""
-    call = _CALLS.get(key, _CALLS)
+    call: Any = _CALLS.get(key, _CALLS)
     if call is _CALLS:  # not there; None is what may be there
         call = make()
         _CALLS[key] = call
@@ -217,7 +218,7 @@ def _layout(loaded: Loaded, values: dict, operands: Sequence) -> tuple[list, lis
     A descriptor is given as its map, its shape and its strides.
     """
     args: list[Any] = []
-    holes = []
+    holes: list[tuple[int, int, Maps | None]] = []
     encoders = iter(loaded.encoders)
     names = {name: index for index, name in enumerate(operands) if isinstance(name, str)}
     for name, value in values.items():

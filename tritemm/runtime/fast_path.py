@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch.autograd import forward_ad
@@ -31,6 +32,9 @@ from .torch_private import untraced as _untraced
 
 #: Kinds that are remembered.
 KINDS = 4096
+
+#: Two operands and the result, where there is one.
+Triple = tuple[Any, Any, Any]
 
 #: The types of tensors that are what their memory says.
 PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -64,7 +68,7 @@ class Kind:
     stride: tuple[int, ...]
     dtype: torch.dtype
     spans: tuple[int, int, int]
-    launches: Launches | None
+    launches: Launches | Any
     apart: bool
 
     def dropped(self, size: tuple[int, ...], stride: tuple[int, ...]) -> Kind:
@@ -74,6 +78,8 @@ class Kind:
         return other
 
 
+#: Those of a, b and the result, and of what the epilogue reads; and its factors.
+Addresses = tuple[Any, ...]
 #: A kind that has launches, and which two of some addresses it multiplies.
 Step = tuple[Kind, int, int]
 #: By the keys of `kind_of`.
@@ -82,9 +88,7 @@ KNOWN: dict[tuple, Kind] = Bounded(KINDS)
 OPTIONS: dict[tuple, tuple] = Bounded(KINDS)
 
 
-def kind_of(
-    a, b, out, options: tuple, then: EpilogueInputs = NOTHING
-) -> tuple[tuple, tuple[float, ...]]:
+def kind_of(a, b, out, options: tuple, then: EpilogueInputs = NOTHING) -> tuple[tuple, Addresses]:
     """The key of a call's kind, and the addresses and factors that a launch of it takes.
 
     `options`: kernel, precision, accumulator and result type, as the operator takes them.
@@ -97,7 +101,9 @@ def kind_of(
 
 
 @_untraced
-def learn(asked: tuple, options: tuple, called, prepared: Sequence, result) -> None:
+def learn(
+    asked: tuple, options: tuple, called: Triple | None, prepared: Triple, result
+) -> None:  # fmt: skip
     """Let `options` be known to follow from what was `asked`, of operands of this type.
 
     And let products of 1-D operands be known as those are that have been made of them. `called` are
@@ -107,8 +113,9 @@ def learn(asked: tuple, options: tuple, called, prepared: Sequence, result) -> N
     """
     with contextlib.suppress(TypeError):  # a config that can't be a key
         OPTIONS[asked, prepared[0].dtype] = options
-    dropped = called and min(t.dim() for t in called[:2]) < 2
-    if not dropped or not AVAILABLE or not usual(*called):
+    if called is None or min(t.dim() for t in called[:2]) > 1:
+        return
+    if not AVAILABLE or not usual(*called):
         return
     key, addresses = kind_of(*prepared, options)
     kind = KNOWN.get(key)
@@ -163,7 +170,7 @@ def usual_out(out) -> bool:
     )
 
 
-def key_of(a, b, out, addresses: tuple[int, int, int], options: tuple) -> tuple:
+def key_of(a, b, out, addresses: Addresses, options: tuple) -> tuple:
     """All that decides what runs; `addresses` are those of a, b and out."""
     dtype, device = a.dtype, a.get_device()
     follows = dtype is torch.float32 and options[1] is None
@@ -177,7 +184,7 @@ def key_of(a, b, out, addresses: tuple[int, int, int], options: tuple) -> tuple:
     return (key, out.shape, out.stride(), out.dtype, third & 15, out.get_device())
 
 
-def multiply(kind: Kind, addresses: tuple[int, ...], out) -> torch.Tensor | None:
+def multiply(kind: Kind, addresses: Addresses, out) -> torch.Tensor | None:
     """The product of what lies at the first two addresses, of a `kind` that has launches.
 
     After the result's come those of what its epilogue reads, which don't meet it, and its factors.

@@ -13,7 +13,7 @@ import torch
 from torch.torch_version import TorchVersion
 
 #: Whether AOTInductor's packages hand types on as others: pytorch/pytorch#169157.
-_MIXES_TYPES = TorchVersion(torch.__version__) < (2, 12)
+_MIXES_TYPES = TorchVersion(torch.__version__) < "2.12"
 #: Operators of a graph, and what is to be done to a graph with one of them.
 _passes: list[tuple[Sequence, Callable[[torch.fx.Graph], None]]] = []
 

@@ -40,7 +40,7 @@ class Launches:
             end += -(-size // APART) * APART
         self._offsets, self._bytes = tuple(offsets), end
 
-    def __call__(self, *addresses: int) -> None:
+    def __call__(self, *addresses: float) -> None:
         """Launch on the current stream of the current device, which is `device`.
 
         `addresses` are those of a, b and c, of what the epilogue reads, and its factors.

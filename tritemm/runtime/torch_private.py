@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
+F = TypeVar("F", bound=Callable)
+
 
 def private(path: str):
     """What stands at `path` in torch._C; None if it isn't there."""
-    value = torch._C
+    value: Any = torch._C
     for name in path.split("."):
         value = getattr(value, name, None)
     return value
@@ -44,13 +47,13 @@ below_autograd_now: Callable[[], bool] = (
 _included = private("_dispatch_tls_is_dispatch_key_included")
 _PRE_DISPATCH = private("DispatchKey.PreDispatch")
 #: () -> whether a tracer stands before the dispatcher, which has modes of its own; None: unknown.
-tracing_before_dispatch: Callable[[], bool] | None = (
+tracing_before_dispatch: Callable[[], bool] | Any = (
     None if None in (_included, _PRE_DISPATCH) else functools.partial(_included, _PRE_DISPATCH)
 )
 #: () -> how many modes there are that take operators before the dispatcher does.
-dispatch_modes: Callable[[], int] | None = private("_len_torch_dispatch_stack")
+dispatch_modes: Callable[[], int] | Any = private("_len_torch_dispatch_stack")
 #: () -> the innermost transform of `torch.func`, or None.
-transform: Callable[[], object] | None = private("_functorch.peek_interpreter_stack")
+transform: Callable[[], object] | Any = private("_functorch.peek_interpreter_stack")
 #: () -> whether the profiler records.
 profiling = private("_autograd._profiler_enabled") or (lambda: False)
 
@@ -69,28 +72,27 @@ def _skip(function: Callable) -> bool:
 
     Once and for all, at no cost of a call. False where this torch can't be told.
     """
-    module = private("_dynamo.eval_frame")
     names = "set_code_exec_strategy", "_FrameExecStrategy", "_FrameAction"
-    tell, strategy, action = (getattr(module, name, None) for name in names)
+    tell, strategy, action = (private(f"_dynamo.eval_frame.{name}") for name in names)
     if None in (tell, strategy, action):
         return False
     tell(function.__code__, strategy(action.SKIP, action.SKIP))
     return True
 
 
-def untraced(function: Callable) -> Callable:
+def untraced(function: F) -> F:
     """`function`, which Dynamo neither compiles nor follows, nor what it calls.
 
     Python that is not for graphs would be compiled wherever a compiled function, after a break of
     its graph, comes to it: through torch's dispatcher, or past a frame that Dynamo has given up.
     """
     if not _skip(function):
-        return torch._disable_dynamo(function)
-    function._torchdynamo_disable = True
+        return torch._disable_dynamo(function)  # type: ignore[return-value]
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]
     return function
 
 
-def unframed(function: Callable) -> Callable:
+def unframed(function: F) -> F:
     """`function`, which Dynamo follows where it traces a call of it, but never compiles apart."""
     _skip(function)
     return function
@@ -134,9 +136,10 @@ def onwards(operator, keys, *args) -> torch.Tensor:
 
 
 _Function = torch.autograd.Function
+_Base: Any = getattr(torch.autograd.function, "_SingleLevelFunction", _Function)
 
 
-class Derivatives(getattr(torch.autograd.function, "_SingleLevelFunction", _Function)):
+class Derivatives(_Base):
     """Base of an operator's derivatives: a `torch.autograd.Function` without `setup_context`.
 
     `apply` is for plain tensors, outside of `torch.func`, and the quickest that there is. `record`

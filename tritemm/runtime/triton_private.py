@@ -168,7 +168,7 @@ class Loaded:
         if len(places) != 1 or any(value in own for value in head):
             raise Moved("the launcher's arguments are in another order")
         run = _c_function(runner.launch)
-        return Loaded(run, head, *places, nested, _encoders(compiled), compiled)
+        return Loaded(run, head, places[0], nested, _encoders(compiled), compiled)
 
 
 def _same(x: Sequence, y: Sequence) -> bool:

@@ -116,7 +116,8 @@ def _captured(index: int, stream: int, count: int) -> torch.Tensor:
     if capture and known and known[0] == capture and known[1].numel() >= count:
         return known[1]
     slab = _slabs.get(index)
-    zeros = slab and slab.take(max(count, CAPTURED) if capture else count)
+    size = max(count, CAPTURED) if capture else count
+    zeros = slab.take(size) if slab else None
     if zeros is None:
         return _zeros(index, count)
     _captures[key] = (capture, zeros)

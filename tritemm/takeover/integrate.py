@@ -16,8 +16,7 @@ import sys
 import threading
 import warnings
 from collections import Counter, deque
-from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -85,7 +84,8 @@ class Report:
 @untraced
 def _counts() -> Counter[tuple[str, str | None]]:
     """Calls by operator and why torch's own kernel ran, None if it didn't, since the start."""
-    counts = Counter({(name, None): route.ran for name, route in ROUTES.items()})
+    counts: Counter[tuple[str, str | None]] = Counter()
+    counts.update({(name, None): route.ran for name, route in ROUTES.items()})
     for name, route in ROUTES.items():
         counts.update({(name, why): count for why, count in route.reasons.items()})
     return counts
@@ -111,7 +111,7 @@ class _State:
     #: The kernels of the last registrations: a thread may still be on its way into one of them.
     kept: ClassVar[deque] = deque(maxlen=8)
     #: What Inductor was set to before, while it is set otherwise.
-    inductor: dict | None = None
+    inductor: dict | Any = None
 
 
 def enable(*, batch_invariant: bool = False, precision: Precision | None = None) -> None:
@@ -185,11 +185,12 @@ class _Blocks(contextlib.ContextDecorator):
 
     def __enter__(self) -> Report:
         with _lock:
-            block = _Block(self._settings, Report(), threading.get_ident())
+            report = Report()
+            block = _Block(self._settings, report, threading.get_ident())
             self._entered.append(block)
             _State.blocks.append(block)
             _route()
-            return block.report
+            return report
 
     def __exit__(self, *error) -> None:
         with _lock:
@@ -201,7 +202,7 @@ class _Blocks(contextlib.ContextDecorator):
             _State.blocks.remove(block)
             _route()
 
-    def __call__(self, function: Callable) -> Callable:
+    def __call__(self, function: Any) -> Any:
         asked = inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction
         if any(is_one(function) for is_one in asked):
             raise TypeError(
@@ -308,7 +309,7 @@ def _leave() -> None:
 routing.leave = _leave
 
 
-def _own_kernel(name: str) -> Callable | None:
+def _own_kernel(name: str) -> Any:
     """Torch's own, or None: of some operators it has one for CUDA alone."""
     try:
         return torch.library.get_kernel(f"aten::{name}", _KEY)

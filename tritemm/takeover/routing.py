@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -75,7 +76,7 @@ class Route:
         self.name = name
         self.work = work
         #: Torch's own kernel; None where torch has none for this device.
-        self.original = None
+        self.original: Any = None
         self.ran = self.passed = 0
         self.reasons: dict[str, int] = {}
 
@@ -216,7 +217,7 @@ def _gemm(input, a, b, beta, alpha, options, activation, out=None, kind=None):
     residual = input if bias is None and beta != 0 else None
     if activation and residual is not None:
         raise Refused("an activation of more than a bias")
-    then = EpilogueInputs.made(a, b, bias, residual, activation, alpha, beta)
+    then: Any = EpilogueInputs.made(a, b, bias, residual, activation, alpha, beta)
     result = _made(a, b, options, out, then)
     if kind is not None and (bias is None or then.bias.data_ptr() == bias.data_ptr()):
         known = fast_path.KNOWN.get(fast_path.kind_of(a, b, None, options, then)[0])
@@ -300,21 +301,19 @@ def _in_all_forms(name: str, work: Callable) -> dict[str, Callable]:
     return {name + form: work for form in ("", ".out", ".dtype", ".dtype_out")}
 
 
+_WORK: dict[str, Callable] = {
+    **_in_all_forms("mm", functools.partial(_product, 2)),
+    **_in_all_forms("bmm", functools.partial(_product, 3)),
+    **_in_all_forms("addmm", functools.partial(_sum, 2)),
+    "addmm_": functools.partial(_sum_in_place, 2),
+    **_in_all_forms("baddbmm", functools.partial(_sum, 3)),
+    "baddbmm_": functools.partial(_sum_in_place, 3),
+    "addmv": _vector,
+    "addmv.out": _vector,
+    "addmv_": _vector_in_place,
+    "_addmm_activation": _activated,
+    "_addmm_activation.out": _activated,
+}
 #: An operator of torch and what stands for it. `linear`, `matmul`, `mv`, `einsum` and their like
 #: come down to these, and so do the derivatives of all of them.
-ROUTES = {
-    name: Route(name, work)
-    for name, work in {
-        **_in_all_forms("mm", functools.partial(_product, 2)),
-        **_in_all_forms("bmm", functools.partial(_product, 3)),
-        **_in_all_forms("addmm", functools.partial(_sum, 2)),
-        "addmm_": functools.partial(_sum_in_place, 2),
-        **_in_all_forms("baddbmm", functools.partial(_sum, 3)),
-        "baddbmm_": functools.partial(_sum_in_place, 3),
-        "addmv": _vector,
-        "addmv.out": _vector,
-        "addmv_": _vector_in_place,
-        "_addmm_activation": _activated,
-        "_addmm_activation.out": _activated,
-    }.items()
-}
+ROUTES = {name: Route(name, work) for name, work in _WORK.items()}

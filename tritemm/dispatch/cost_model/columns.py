@@ -235,7 +235,8 @@ def _c_major(matrix: Matrix) -> str:
 def columns_of(groups: Sequence[Group], constants: Constants) -> Columns:
     """A column has the configs of all groups, one group after another."""
     device, alike = groups[0].view.device, groups[0].kernel.cost.independent_ctas
-    rows, factors = [], []
+    rows: list[tuple] = []
+    factors: list[tuple[float, ...]] = []
     for group in groups:
         view, kind = group.view, kind_of(group.view)
         known, fixed, timed = kind.rows.get(group.kernel, (None, (), {}))
@@ -248,14 +249,14 @@ def columns_of(groups: Sequence[Group], constants: Constants) -> Columns:
         # 1 of a tile that was not timed, or takes as long as predicted.
         numbers = (config.numbers for config in group.configs)
         factors += [timed.get((*tile[:5], tile[6]), (1.0, 1.0, 1.0)) for tile in numbers]
-    rows = np.array(rows, dtype=float)
-    columns = np.repeat(rows.T, [len(group.configs) for group in groups], axis=1)
+    columns = np.array(rows, dtype=float).T
+    columns = np.repeat(columns, [len(group.configs) for group in groups], axis=1)
     configs = np.array([c.numbers for group in groups for c in group.configs], dtype=float)
     count = len(View._fields)
-    view = View(*columns[:count])
-    factors = np.array(factors, dtype=float).T
-    tile = _tile(device, alike, view, columns[count:], factors, *configs.T)
-    return Columns(device.sms, gpus.physics(device).l2, alike, view, tile)
+    seen = View(*columns[:count])
+    timings = np.array(factors, dtype=float).T
+    tile = _tile(device, alike, seen, columns[count:], timings, *configs.T)
+    return Columns(device.sms, gpus.physics(device).l2, alike, seen, tile)
 
 
 def _fixed(kernel: Kernel, kind: Kind, constants: Constants) -> tuple[tuple, Mapping]:
@@ -276,6 +277,7 @@ def _fixed(kernel: Kernel, kind: Kind, constants: Constants) -> tuple[tuple, Map
 
 def _tile(device: Device, alike: bool, view: View, more, factors, m, n, k, warps, stages, split,
           cluster, parts) -> Tile:  # fmt: skip
+    run: Column
     pitches, across, narrow, (along, by_rows, adds) = more[:2], more[2:4], more[4:6], more[6:]
     area, threads = m * n, 32 * warps
     if alike:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...arch import gpus
 from ...problem import Device
@@ -15,7 +15,7 @@ from ...spec import Kernel
 REGISTERS = "/registers"
 
 
-def _number(unit: str, meaning: str, default: float = dataclasses.MISSING) -> float:
+def _number(unit: str, meaning: str, default: Any = dataclasses.MISSING) -> Any:
     """A field whose unit and meaning can be read by the pages that show it."""
     return dataclasses.field(default=default, metadata={"unit": unit, "meaning": meaning})
 
@@ -119,7 +119,8 @@ def of(device: Device) -> Constants:
 
     The own file may hold a few `rates` alone, beside which all else is another's.
     """
-    guess, rates = analytic(device), {}
+    guess = analytic(device)
+    rates: dict[str, Any] = {}
     for data in gpus.files():
         known, fitted = gpus.device_of(data), data.get("fitted")
         if (known.name, known.sms) == (device.name, device.sms):
