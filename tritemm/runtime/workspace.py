@@ -103,6 +103,7 @@ def counters_of(index: int, stream: int, count: int) -> torch.Tensor:
     if zeros is None or zeros.numel() < count:
         zeros = _grow(index, stream, count)
     elif (slab := _slabs.get(index)) and slab.low:
+        slab.low = False  # one thread makes another, which takes a while
         _used_up.append(slab)
         _slabs[index] = Slab(_kept_zeros(index, SLAB))
     return zeros
