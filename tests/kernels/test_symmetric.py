@@ -56,6 +56,30 @@ def test_every_rung_that_can(kernel, n, batch, dtype, layout, after):
     assert_right(c, a, a.mT, precision=precision or "ieee", ending=ending)
 
 
+def test_it_may_be_invariant_too():
+    a = operand(40, 24, FP32)
+    c = tritemm.syrk(a, batch_invariant=True)
+    assert torch.equal(c, c.mT)
+    assert_right(c, a, a.mT)
+    with pytest.raises(TypeError, match=r"syrk\(\) got an unexpected keyword argument 'symmetric'"):
+        tritemm.syrk(a, symmetric=False)
+
+
+@pytest.mark.parametrize("order", ["NT", "TN"])
+def test_choices_do_not_depend_on_those_before_them(order):
+    """How C is stored decides what fits, and one of each is asked for in turn."""
+    dispatch.forget()
+    for n in (512, 3904, 4096):
+        a = torch.empty(n, 64, dtype=BF16, device="meta")
+        for layout in order:
+            c = torch.empty(n, n, dtype=BF16, device="meta")
+            c = c if layout == "N" else c.mT
+            found = dispatch.choose(Problem.of(a, a.mT, c, device=H200, symmetric=True))
+            assert found.kernel.config_why_not(found.problem, found.config) is None
+            tile = found.kernel.limits.tile(found.problem, found.config)
+            assert tile.buffers and tile.in_squares == (layout == "N") and not found.config.SWAP
+
+
 def test_one_operand_for_all_of_a_batch():
     """Which makes one tall product of one that isn't symmetric."""
     a = operand(24, 16, FP32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from typing_extensions import Unpack
 
-from .arguments import Options, without_tensors
+from .arguments import Options, check_options, without_tensors
 from .matmul import matmul
 
 #: Muon's, of X' = a X + (b R + c R R) X with R = X X.T (https://kellerjordan.github.io/posts/muon).
@@ -39,6 +39,8 @@ def syrk(
     if not isinstance(input, torch.Tensor):
         named = {"residual": residual, "alpha": alpha, "beta": beta, "out": out}
         return without_tensors(syrk, input, **named, **options)
+    if options:
+        check_options(syrk, options)
     if input.dim() < 2:
         shape = list(input.shape)
         raise ValueError(f"syrk(): input has shape {shape}; a matrix, [..., N, K], is needed")

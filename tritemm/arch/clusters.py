@@ -104,10 +104,8 @@ class ClusterTile(RoleTile):
     @property
     def most_columns(self) -> int:
         """Columns whose accumulators the consumers' registers hold, at most."""
-        each, most = self.slabs * self.accumulators, self.most_accumulators
-        if self.facts.symmetric and not self.in_squares:
-            most = min(most, sm90.ACCUMULATORS_MIRRORED)
-        return min(sm90.MOST_COLUMNS, 2 * most // each)
+        each = self.slabs * self.accumulators
+        return min(sm90.MOST_COLUMNS, 2 * self.most_accumulators // each)
 
     @property
     def buffer(self) -> int:

@@ -69,6 +69,7 @@ class Facts(NamedTuple):
     element: int  # of an element of C
     b_major: str
     c_by_tma: bool  # TMA stores C
+    c_by_rows: bool  # and along its rows
     a_registers: bool  # WGMMA takes A from registers
     per_column: int  # `EpilogueSpec`
     symmetric: bool
@@ -78,8 +79,8 @@ class Facts(NamedTuple):
 def facts(problem: Problem) -> Facts:
     return Facts(
         problem.device.shared, problem.itemsize, problem.c.dtype.itemsize, major_of(problem.b),
-        by_tma(c_major(problem)), from_registers(problem), problem.epilogue.per_column,
-        problem.epilogue.symmetric,
+        by_tma(c_major(problem)), c_major(problem) == "N", from_registers(problem),
+        problem.epilogue.per_column, problem.epilogue.symmetric,
     )  # fmt: skip
 
 
@@ -155,8 +156,7 @@ class RoleTile(Tile):
     @property
     def in_squares(self) -> bool:
         """Whether TMA stores the pieces of a symmetric C and their mirrors; else threads do."""
-        square = self.columns == self.rows and c_major(self.p) == "N"
-        return self.facts.symmetric and square
+        return self.facts.symmetric and self.facts.c_by_rows and self.columns == self.rows
 
     @property
     def c_major(self) -> str:
@@ -169,7 +169,9 @@ class RoleTile(Tile):
     def most_accumulators(self) -> int:
         """Accumulators that a thread has registers for."""
         in_parts = self.accumulators > 1
-        return (sm90.ACCUMULATORS_IN_PARTS if in_parts else sm90.ACCUMULATORS)[self.sharers]
+        most = (sm90.ACCUMULATORS_IN_PARTS if in_parts else sm90.ACCUMULATORS)[self.sharers]
+        by_threads = self.facts.symmetric and not self.in_squares
+        return min(most, sm90.ACCUMULATORS_MIRRORED) if by_threads else most
 
     @property
     def tiles(self) -> int:

@@ -138,7 +138,7 @@ class PowerTile(RoleTile):
         ),
         Constraint(
             "BLOCK_M is {t.c.BLOCK_M}; WGMMA takes 64 or more for each 4 warps",
-            lambda t: 16 * t.of_tile <= t.rows,
+            lambda t: 16 * t.c.num_warps <= t.sharers * t.rows,
         ),
         Constraint(
             f"BLOCK_M is {{t.c.BLOCK_M}}; {sm90.BOX_LINES} is possible",
@@ -166,7 +166,7 @@ class PowerTile(RoleTile):
         self.possible = " or ".join(map(str, self.choices))
         self.some_rows = "64, 128 and 192" if known.symmetric else f"powers of two{self.more}"
         self.rows = _slab_rows(c.BLOCK_M)
-        if known.symmetric and c.BLOCK_M % sm90.ROWS == 0:
+        if known.symmetric and not known.a_registers and c.BLOCK_M % sm90.ROWS == 0:
             self.rows, self.of_tile = sm90.ROWS, sm90.WARPGROUP
         self.warps, threads = self.of_tile, 32 * self.of_tile
         self.sharers = c.BLOCK_M // self.rows
@@ -288,7 +288,7 @@ def _fitting(problem: Problem, kind: type[PowerTile], tiles: tuple[Numbers, ...]
     configs = (config_of(m, n, 2 * k // problem.itemsize, *more) for m, n, k, *more in tiles)
     if facts(problem).symmetric:
         configs = (_with_squares(problem, kind, config) for config in configs)
-    return kind.able(problem, configs, SLABS, FITS, *HALVES, FRAGMENTS)
+    return kind.able(problem, configs, SLABS, FITS, *HALVES, FRAGMENTS, ACCUMULATORS)
 
 
 def _with_squares(problem: Problem, kind: type[PowerTile], c: Config) -> Config:

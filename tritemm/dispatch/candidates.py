@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from ..arch import questions
 from ..kernels.pack import Copy
-from ..problem import INTERPRETER, PLAIN, Problem
+from ..problem import INTERPRETER, PLAIN, EpilogueSpec, Problem
 from ..problem.config import Config
 from ..rungs import RUNGS, find
 from ..spec import Kernel
@@ -143,12 +143,21 @@ def _shallower(rung: Kernel, view: Problem, anchor: Config) -> Config:
 
 
 def _anchor(problem: Problem, rungs: Sequence[Kernel]) -> tuple[Kernel, Config]:
-    """The kernel and config of a product with the canonical M and well-stored operands."""
-    M, once = _CANONICAL_M, (1, 1)
+    """The kernel and config of a product with the canonical M and well-stored operands.
+
+    Of a symmetric one that is N as well.
+    """
+    M, N, once, b, c = _CANONICAL_M, problem.N, (1, 1), problem.b, problem.c
+    epilogue = PLAIN
+    if problem.epilogue.symmetric:
+        N, epilogue = M, EpilogueSpec(symmetric=True)
+        b, c = dataclasses.replace(b, cols=N), dataclasses.replace(c, cols=N)
     a = dataclasses.replace(problem.a, rows=M).packed("N", once)
-    b = problem.b.packed("T" if problem.b.layout == "T" else "N", once)
-    c = dataclasses.replace(problem.c, rows=M, strides=(0, 0, problem.N, 1), aligned=True)
-    canonical = dataclasses.replace(problem, M=M, batches=once, a=a, b=b, c=c, epilogue=PLAIN)
+    b = b.packed("T" if b.layout == "T" else "N", once)
+    c = dataclasses.replace(c, rows=M, strides=(0, 0, N, 1), aligned=True)
+    canonical = dataclasses.replace(
+        problem, M=M, N=N, batches=once, a=a, b=b, c=c, epilogue=epilogue
+    )
     found = least(
         group._replace(configs=tuple(c for c in group.configs if c.SPLIT_K == 1))
         for group in groups(canonical, rungs)
@@ -203,7 +212,8 @@ def _groups(
     for pack in packs:
         packed, copied = problem.packed(pack), problem.copied(pack)
         refusing: dict[Kernel, None] = {}  # in their order, each once
-        for swap in (False, True):
+        # Of a symmetric C, swapped operands would compute the other triangle.
+        for swap in (False,) if problem.epilogue.symmetric else (False, True):
             view = packed.transposed() if swap else packed
             for rung in rungs:
                 if swap and not short and not rung.policy.swap(packed):
