@@ -171,7 +171,7 @@ class RoleTile(Tile):
         in_parts = self.accumulators > 1
         most = (sm90.ACCUMULATORS_IN_PARTS if in_parts else sm90.ACCUMULATORS)[self.sharers]
         by_threads = self.facts.symmetric and not self.in_squares
-        return min(most, sm90.ACCUMULATORS_MIRRORED) if by_threads else most
+        return min(most, sm90.ACCUMULATORS_MIRRORED[self.sharers]) if by_threads else most
 
     @property
     def tiles(self) -> int:

@@ -30,7 +30,7 @@ ACCUMULATORS = {1: 192, 2: 192, 3: 96}
 #: The same where half of them hold the sum of the parts of K so far.
 ACCUMULATORS_IN_PARTS = {1: 192, 2: 192, 3: 128}
 #: The same, at most, where a thread stores them and their mirrors, at addresses of its own.
-ACCUMULATORS_MIRRORED = 128
+ACCUMULATORS_MIRRORED = {1: 128, 2: 128, 3: 64}
 
 #: Programs of a cluster that share loads; and that share one tile's K, at most.
 SHARING = (2, 4)
