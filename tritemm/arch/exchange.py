@@ -9,7 +9,7 @@ from ..kernels.device import exchange
 from ..kernels.device.cluster_mainloop import LINE
 from ..problem import Config, Constraint, Device, Problem, field
 from . import sm90
-from .clusters import RING, TILE, WARPS, ClusterTile
+from .clusters import HOLDS_COLUMNS, RING, TILE, WARPS, ClusterTile
 from .gpus import clusters_at_once
 from .limits import PARTS
 from .lines import once_per
@@ -130,11 +130,13 @@ def _splits(tiles: int, steps: int, device: Device) -> tuple[int, ...]:
 
 @once_per(facts)
 def deepest(problem: Problem, *numbers: int) -> Config | None:
-    """The config with as many stages as fit; None if its partial sums don't fit there.
+    """The config with as many stages as fit; None if its partial sums don't fit there, or
+    registers don't hold its accumulators.
 
     `numbers`: those of the tile, and programs of the cluster.
     """
     *tile, split = numbers
     able = (config_of(*tile, stages, split) for stages in range(DEEPEST, 1, -1))
     config = next(config for config in able if Exchanging(problem, config).buffers)
-    return config if SLOTS_FIT.holds(Exchanging(problem, config)) else None
+    made = Exchanging(problem, config)
+    return config if SLOTS_FIT.holds(made) and HOLDS_COLUMNS.holds(made) else None
