@@ -51,7 +51,8 @@ def energies(every: Sequence[Row]) -> list[Energy]:
     found: dict[tuple[str | None, str], list[Row]] = {}
     for row in every:
         case = row.case
-        same = (case.M, case.N, case.K, case.accumulate, case.batch) == (SIZE,) * 3 + ("fp32", 1)
+        alone = (case.accumulate, case.batch, case.ending) == ("fp32", 1, None)
+        same = alone and (case.M, case.N, case.K) == (SIZE,) * 3
         first = row.competitor == (row.rung or REFERENCE)
         if (same and first and case.dtype in ("bf16", "fp16") and row.mode == "sustained"
                 and row.us and row.power_w and row.environment.gpu == GPU):  # fmt: skip
