@@ -25,7 +25,7 @@ from perf.views import Selection
 from tests.perf.fakes import by_name, on_cpu, ran, rows_after
 from tritemm.problem import INTERPRETED
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.once]
 interpreted = pytest.mark.skipif(not INTERPRETED, reason="kernels can't read CPU tensors here")
 
 CASE = Case(48, 40, 32, "NT", "bf16")

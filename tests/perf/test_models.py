@@ -25,7 +25,7 @@ from tests.perf.fakes import by_name, on_cpu, ran, rows_after
 from tritemm.nn.packing import packed
 from tritemm.problem import INTERPRETED
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.once]
 interpreted = pytest.mark.skipif(not INTERPRETED, reason="kernels can't read CPU tensors here")
 
 TINY_SIZES = {"layers": 1, "hidden": 32, "heads": 2, "vocab": 97, "prompt": (2, 16)}
