@@ -72,11 +72,18 @@ def timed(rows, columns, rounds=20):
         yield f"{name:14} {middle[name]:7.3f} ms  {speed:.2f}x torch  error {error:.4f}"
 
 
+def size(text):
+    """Rows and columns, of 4096x11008."""
+    rows, columns = map(int, text.split("x"))
+    return rows, columns
+
+
 def arguments(argv):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--tiny", action="store_true", help="a few steps of a tiny model")
-    parser.add_argument("--time", metavar="MxN", help="time the functions on such a matrix alone")
+    text = "time the functions on such a matrix alone; needs a GPU"
+    parser.add_argument("--time", type=size, metavar="MxN", help=text)
     args = parser.parse_args(argv)
     args.device = "cuda" if torch.cuda.is_available() else "cpu"
     sizes = {"width": 2048, "heads": 16, "layers": 4, "context": 512, "batch": 4, "rate": 1e-3}
@@ -90,11 +97,12 @@ def arguments(argv):
 
 def main(argv=None):
     args = arguments(argv)
-    if args.device == "cpu" and not args.tiny:
-        print("examples/muon.py needs a CUDA device, or --tiny", file=sys.stderr)
+    if args.device == "cpu" and (args.time or not args.tiny):
+        instead = "" if args.time else ", or --tiny"
+        print(f"examples/muon.py needs a CUDA device{instead}", file=sys.stderr)
         return 2
     if args.time:
-        rows, columns = map(int, args.time.split("x"))
+        rows, columns = args.time
         print(f"{rows} x {columns}, bf16", *timed(rows, columns), sep="\n")
         return 0
     text = pages()

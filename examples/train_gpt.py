@@ -49,7 +49,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Of bytes: the logits of each next one."""
+    """A model of bytes: the logits of each next one."""
 
     def __init__(self, width, heads, layers, context):
         super().__init__()

@@ -85,7 +85,7 @@ def cube(case: Case) -> bool:
 
 
 def reduced(row: dict[str, Any]) -> dict[str, Any]:
-    """Of what `perf profile --json` prints, the counters of its largest kernel."""
+    """The counters of the largest kernel that `perf profile --json` prints."""
     kernel = max(row["kernels"], key=lambda each: each["values"].get("gpu__time_duration.sum", 0))
     own = profile.Profile(kernel["kernel"], kernel["grid"], kernel["block"], kernel["values"])
     values = {label: counter.value(own.values) for label, counter in LABELS.items()}

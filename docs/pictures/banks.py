@@ -80,7 +80,7 @@ class Counted:
 
 
 def counted(ab: Place, c: Place, size: int) -> Counted:
-    """Of a CUDA rung with mma, for size³: each access beyond the first to a bank at a time.
+    """Accesses beyond the first to a bank at a time, of a CUDA rung with mma, for size³.
 
     ldmatrix.x4 reads four times 8 rows. C is staged by instructions whose lanes write 8 rows.
     """

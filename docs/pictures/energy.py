@@ -43,7 +43,7 @@ def rows() -> tuple[Row, ...]:
 
 
 def energies(every: Sequence[Row]) -> list[Energy]:
-    """Of each rung's first config and of cuBLAS, the hungriest first.
+    """The joules of each rung's first config and of cuBLAS, the hungriest first.
 
     Of 8192³ in 16 bits summed in fp32, sustained. The watts are read while a kernel is timed, the
     card's own average; so single races scatter, and the median of all is shown.

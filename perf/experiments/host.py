@@ -202,7 +202,7 @@ def per_graph(rows: Sequence[Row], competitor: str) -> tuple[float, float] | Non
 
 
 def _newest(modes: Sequence[str], rows: Sequence[Row], s: Selection) -> list[Row]:
-    """Of kernels, only of the documented case."""
+    """The rows shown: of kernels, those of the documented case alone."""
     own = (r for r in rows if r.mode in modes and (r.id or r.case == called.CASE))
     return latest_run(own, "host", s.gpu, mode=None, share=0.5)
 

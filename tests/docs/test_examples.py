@@ -107,10 +107,19 @@ def test_generate(example, capsys):
 
 
 @without_a_gpu
-@pytest.mark.parametrize("name", ["train_gpt", "batch_invariant"])
+@pytest.mark.parametrize("name", ["train_gpt", "muon", "batch_invariant"])
 def test_without_a_gpu_they_ask_for_a_tiny_model(name, example, capsys):
     assert example(name).main([]) == 2
     assert capsys.readouterr().err == f"examples/{name}.py needs a CUDA device, or --tiny\n"
+
+
+@without_a_gpu
+def test_muon_is_timed_on_a_gpu_alone(example, capsys):
+    assert example("muon").main(["--time", "64x96", "--tiny"]) == 2
+    assert capsys.readouterr().err == "examples/muon.py needs a CUDA device\n"
+    with pytest.raises(SystemExit, match="2"):
+        example("muon").main(["--time", "4096"])
+    assert "argument --time: invalid size value: '4096'" in capsys.readouterr().err
 
 
 @pytest.mark.host
