@@ -37,7 +37,6 @@ from . import pool
 from .sass import (
     count_instructions,
     count_of,
-    disassemble,
     group_of,
     instruction_table,
     parse_usage,
@@ -46,8 +45,8 @@ from .sass import (
 
 #: What may become of sums, and of pairs of them.
 _ACTIVATIONS = (*filter(None, ACTIVATIONS), *GATED)
-#: What a compilation returns: resource usage; plus instruction counts; plus the texts.
-DETAILS = ("usage", "mix", "text")
+#: What a compilation returns: resource usage; plus the texts, and counts of their instructions.
+DETAILS = ("usage", "text")
 
 LAYOUTS = get_args(Layout)
 #: That of the commands where none is named: `torch.nn.functional.linear`'s.
@@ -229,14 +228,10 @@ def compile_many(
         True
     """
     _one_of("detail", detail, DETAILS)
-    if processes is None and not INTERPRETED:
-        made = [_compiled(job, detail, pool.compile_here) for job in jobs]
-    else:
+    if processes is not None or INTERPRETED:
         with ThreadPoolExecutor(processes or 1) as threads:
-            made = list(threads.map(lambda job: _compiled(job, detail, _by_worker), jobs))
-    if detail == "mix":
-        _count_instructions(made)
-    return [one.code if isinstance(one, _Compiled) else one for one in made]
+            return list(threads.map(lambda job: _compiled(job, detail, _by_worker), jobs))
+    return [_compiled(job, detail, pool.compile_here) for job in jobs]
 
 
 def check(code: Code, required: Sequence[str], forbidden: Sequence[str] = ()) -> list[str]:
@@ -248,29 +243,11 @@ def check(code: Code, required: Sequence[str], forbidden: Sequence[str] = ()) ->
 # Compiling
 
 
-@dataclasses.dataclass
-class _Compiled:
-    """A job's code, and the binary that it is of."""
-
-    code: Code
-    cubin: bytes
-
-
-def _count_instructions(made: Sequence[_Compiled | Refusal]) -> None:
-    """Give each code its instruction mix; all those of one architecture are read at once."""
-    for sm in DEVICES:
-        mine = [one for one in made if isinstance(one, _Compiled) and one.code.arch == sm]
-        texts = disassemble([one.cubin for one in mine], sm) if mine else []
-        for one, text in zip(mine, texts, strict=True):
-            mix, variants = count_instructions(text)
-            one.code = dataclasses.replace(one.code, mix=mix, variants=variants)
-
-
 def _by_worker(*item, with_code: bool) -> pool.Compiled:
     return pool.shared().submit(item, with_code).result()
 
 
-def _compiled(job: Job, detail: str, compile: Callable) -> _Compiled | Refusal:
+def _compiled(job: Job, detail: str, compile: Callable) -> Code | Refusal:
     """What `compile`, a function like `pool.compile_here`, makes of a job."""
     problem, kernel = problem_of(job), job.kernel
     config: Any = job.config
@@ -288,7 +265,7 @@ def _compiled(job: Job, detail: str, compile: Callable) -> _Compiled | Refusal:
     made = compile(job.rung, problem, config, with_code=True)
     if not made.code:
         return Refusal(job.rung, job.sm, made.error, "compiler")
-    code = Code(
+    return Code(
         rung=job.rung,
         arch=job.sm,
         problem=str(problem),
@@ -297,11 +274,10 @@ def _compiled(job: Job, detail: str, compile: Callable) -> _Compiled | Refusal:
         warps=made.code["warps"],
         **_read(made.code, detail),
     )
-    return _Compiled(code, made.code["cubin"])
 
 
 def _read(code: Mapping[str, Any], detail: str) -> dict[str, Any]:
-    """The fields of `Code` that are read from one binary; the mix alone is left to the caller."""
+    """The fields of `Code` that are read from the binary."""
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder, "kernel.cubin")
         cubin.write_bytes(code["cubin"])
