@@ -47,7 +47,8 @@ def faults(result, required=(), forbidden=()) -> list[str]:
     """What is wrong with one result, a phrase each; signs are looked for if there are any."""
     if isinstance(result, asm.Refusal):
         return [f"refused by the {result.by}: {result.reason}"]
-    found = asm.check(result, required, forbidden) if required or forbidden else []
+    found = [f"no {name}" for name in required if not result.count(name)]
+    found += [f"{result.count(name)} {name}" for name in forbidden if result.count(name)]
     if result.spills or (result.mix and result.local):
         local = f" in {result.local} instructions" if result.mix else ""
         found.append(f"spills {result.spills} bytes per thread{local}")

@@ -299,15 +299,13 @@ def _with_squares(problem: Problem, kind: type[PowerTile], c: Config) -> Config:
     return next((config for config in fewer if kind(problem, config).in_squares), c)
 
 
-def shared_parts(
-    kind: type[PowerTile], tiles: tuple[Numbers, ...]
-) -> Callable[..., Sequence[Config]]:
+def shared_parts(tiles: tuple[Numbers, ...]) -> Callable[..., Sequence[Config]]:
     """`Limits.ordered` of a rung whose programs have a part each; few rows are also few columns."""
 
     def configs(problem: Problem, parts: int) -> Sequence[Config]:
         short, least = min(problem.M, problem.N), least_columns(problem)
         more = skinny(short, least) if parts > 1 else narrow(short, least)
-        return tuple(cut(config, parts, parts) for config in kind.fitting(problem, tiles + more))
+        return tuple(cut(config, parts, parts) for config in Split.fitting(problem, tiles + more))
 
     return configs
 

@@ -234,12 +234,6 @@ def compile_many(
     return [_compiled(job, detail, pool.compile_here) for job in jobs]
 
 
-def check(code: Code, required: Sequence[str], forbidden: Sequence[str] = ()) -> list[str]:
-    """What is wrong with the code, a phrase each: missing or forbidden mnemonics."""
-    missing = [f"no {name}" for name in required if not code.count(name)]
-    return missing + [f"{code.count(name)} {name}" for name in forbidden if code.count(name)]
-
-
 # Compiling
 
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import collections
-import functools
-import os
 import re
-import shutil
 import subprocess
 import textwrap
 from collections.abc import Mapping
-from pathlib import Path
 
-import triton
+from triton import knobs
 
 #: What to read in an instruction mix. The mnemonics are those of "CUDA Binary Utilities".
 GROUPS = {
@@ -83,25 +79,12 @@ def parse_usage(text: str) -> tuple[int, int]:
 
 
 def run_tool(name: str, *arguments: str) -> str:
-    done = subprocess.run(
-        [tool(name), *arguments], capture_output=True, text=True, errors="replace", check=False
-    )
+    """What a CUDA binary tool prints: Triton's own, or the one at TRITON_`NAME`_PATH."""
+    words = [getattr(knobs.nvidia, name).path, *arguments]
+    done = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode or not done.stdout.strip():
         raise RuntimeError(f"{name} cannot read this binary: {tail(done.stderr)}")
     return done.stdout
-
-
-@functools.cache
-def tool(name: str) -> str:
-    """The path of a CUDA binary tool: the one in Triton's wheel, or else one on PATH."""
-    bundled = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name
-    path = str(bundled) if os.access(bundled, os.X_OK) else shutil.which(name)
-    if path is None:
-        raise RuntimeError(
-            f"{name} is neither in the Triton wheel nor on PATH; "
-            "install an official Triton wheel or the CUDA toolkit"
-        )
-    return path
 
 
 def tail(text: str) -> str:
