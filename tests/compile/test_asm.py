@@ -135,9 +135,9 @@ def test_operands_have_the_layouts_and_batches_of_the_job():
 def test_a_crash_of_the_compiler_costs_one_job(monkeypatch):
     """A worker that ends is reported for the job that ended it, and the next job has a new one."""
     job = asm.Job(RUNGS[0].name, M=32, N=32, K=32)
-    assert isinstance(asm.compile_many([job], "usage", processes=1)[0], asm.Code)
+    assert isinstance(asm.compile_many([job], "usage", apart=True)[0], asm.Code)
     pool.shared()._lanes[0].worker.process.kill()
-    crashed, fine = asm.compile_many([job, job], "usage", processes=1)
+    crashed, fine = asm.compile_many([job, job], "usage", apart=True)
     assert isinstance(crashed, asm.Refusal)
     assert crashed.by == "compiler"
     assert "status -9" in crashed.reason

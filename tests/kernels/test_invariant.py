@@ -234,7 +234,7 @@ def test_a_plain_product_has_no_second_sum():
         asm.Job("warp_specialized", layout="NT", config=dataclasses.replace(config, PARTS=n))
         for n in (1, 4)
     )
-    plain, parts = asm.compile_many([plain, parts], processes=1)
+    plain, parts = asm.compile_many([plain, parts], apart=True)
     assert (plain.count("FADD"), parts.count("FADD")) == (0, 64)
     assert parts.count("HGMMA") == 2 * plain.count("HGMMA")
 

@@ -67,7 +67,7 @@ def expect_no_faults(jobs, detail, required=(), forbidden=()):
     """Compile the jobs, and fail with a line for each that has a fault."""
     assert jobs
     report = []
-    for job, result in zip(jobs, asm.compile_many(jobs, detail, processes=1), strict=True):
+    for job, result in zip(jobs, asm.compile_many(jobs, detail, apart=True), strict=True):
         for fault in faults(result, required, forbidden):
             report.append(f"{describe(job)}: {fault}")
     assert not report, "\n" + "\n".join(report)
@@ -210,7 +210,7 @@ TENSOR_CORE = next(k for k in RUNGS if "HGMMA" in k.signs[90][0] and 80 in k.sig
 
 
 def test_a_missing_and_a_forbidden_sign_are_faults():
-    code = asm.compile_many([asm.Job(TENSOR_CORE.name)], processes=1)[0]
+    code = asm.compile_many([asm.Job(TENSOR_CORE.name)], apart=True)[0]
     required, forbidden = TENSOR_CORE.signs[90]
     assert faults(code, required, forbidden) == []
     assert faults(code, (*required, "UTMALDG"), forbidden) == ["no UTMALDG"]
@@ -220,7 +220,7 @@ def test_a_missing_and_a_forbidden_sign_are_faults():
 
 
 def test_a_fence_for_every_wgmma_is_a_fault():
-    code = asm.compile_many([asm.Job(TENSOR_CORE.name)], processes=1)[0]
+    code = asm.compile_many([asm.Job(TENSOR_CORE.name)], apart=True)[0]
     products = code.count("HGMMA")
     serial = dataclasses.replace(code, variants={**code.variants, "WARPGROUP.ARRIVE": products})
     assert faults(serial) == [f"{products} fences for {products} WGMMA"]
@@ -228,7 +228,7 @@ def test_a_fence_for_every_wgmma_is_a_fault():
 
 def test_spills_and_too_much_shared_memory_are_faults():
     job = asm.Job(TENSOR_CORE.name, config=Config(256, 128, 16, num_warps=4))
-    whole, usage = (asm.compile_many([job], d, processes=1)[0] for d in asm.DETAILS[::-1])
+    whole, usage = (asm.compile_many([job], d, apart=True)[0] for d in asm.DETAILS[::-1])
     assert whole.local > 0
     assert whole.spills == usage.spills > 0
     assert faults(usage) == [f"spills {usage.spills} bytes per thread"]
@@ -238,7 +238,7 @@ def test_spills_and_too_much_shared_memory_are_faults():
 
 def test_a_refusal_and_a_compiler_error_are_faults():
     config = Config(100, 128, 64)  # tiles are powers of two
-    broken = asm.compile_many([asm.Job(TENSOR_CORE.name, config=config)], processes=1)[0]
+    broken = asm.compile_many([asm.Job(TENSOR_CORE.name, config=config)], apart=True)[0]
     assert isinstance(broken, asm.Refusal)
     assert broken.by == "compiler"
     assert faults(broken)[0].startswith("refused by the compiler: ")

@@ -12,7 +12,6 @@ import dataclasses
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, get_args
 
@@ -207,15 +206,15 @@ def compile_problem(job: Job, detail: str = "text") -> Code | Refusal:
 
 
 def compile_many(
-    jobs: Sequence[Job], detail: str = "text", processes: int | None = None
+    jobs: Sequence[Job], detail: str = "text", apart: bool = INTERPRETED
 ) -> list[Code | Refusal]:
     """The code of each job, in order; takes about half a second each.
 
-    Without `processes`, jobs are compiled in this process, or in one worker process where
-    kernels are interpreted; compiling here swaps Triton's active driver for as long as it takes,
-    so no other thread may launch kernels meanwhile. With `processes`, that many workers share
-    the jobs. A worker takes about three seconds to start: it stays a while for later calls. If the
-    compiler takes it down, the job that did it is a Refusal, and a new worker does the rest.
+    Jobs are compiled in this process, which swaps Triton's active driver for as long as it takes,
+    so no other thread may launch kernels meanwhile; or `apart`, in a worker process, as they must
+    be where kernels are interpreted. A worker takes about three seconds to start: it stays a while
+    for later calls. If the compiler takes it down, the job that did it is a Refusal, and a new
+    worker does the rest.
 
     Raises:
         ValueError: `detail` is not one of `DETAILS`, or a config index is out of range.
@@ -228,10 +227,8 @@ def compile_many(
         True
     """
     _one_of("detail", detail, DETAILS)
-    if processes is not None or INTERPRETED:
-        with ThreadPoolExecutor(processes or 1) as threads:
-            return list(threads.map(lambda job: _compiled(job, detail, _by_worker), jobs))
-    return [_compiled(job, detail, pool.compile_here) for job in jobs]
+    compile = _by_worker if apart else pool.compile_here
+    return [_compiled(job, detail, compile) for job in jobs]
 
 
 # Compiling

@@ -80,7 +80,7 @@ def bind(
 ) -> Call | None:  # fmt: skip
     """The call `fn[grid](**values, **options)` on any addresses of `operands`; None if it can't be.
 
-    `values` names each parameter of `fn` without a default. Which are addresses of `operands`
+    `values` names each parameter of `fn`. Which are addresses of `operands`
     (different objects), or descriptors of them, is seen by identity. A name among the operands is
     that of a float, which is given anew at each launch as well. Compiles and loads the kernel
     if that was not done yet, and launches nothing. `device` is the current CUDA device.
@@ -88,12 +88,7 @@ def bind(
     if not isinstance(fn, JITFunction) or not triton_private.plain():
         return None
     try:
-        if len(values) == len(fn.arg_names):
-            values = {name: values[name] for name in fn.arg_names}
-        else:
-            bound = fn.signature.bind(**values)
-            bound.apply_defaults()
-            values = bound.arguments  # in the order of the parameters, as above
+        values = {name: values[name] for name in fn.arg_names}
         key = _kernel_key(fn, values, options, device)
         loaded: Any = _LOADED.get(key, _LOADED)
     except (Moved, AttributeError, KeyError, TypeError):
