@@ -168,10 +168,10 @@ class RoleTile(Tile):
     @property
     def most_accumulators(self) -> int:
         """Accumulators that a thread has registers for."""
-        in_parts = self.accumulators > 1
-        most = (sm90.ACCUMULATORS_IN_PARTS if in_parts else sm90.ACCUMULATORS)[self.sharers]
-        by_threads = self.facts.symmetric and not self.in_squares
-        return min(most, sm90.ACCUMULATORS_MIRRORED[self.sharers]) if by_threads else most
+        whole, in_parts, mirrored = sm90.ACCUMULATORS[self.sharers]
+        if self.facts.symmetric and not self.in_squares:
+            return mirrored
+        return in_parts if self.accumulators > 1 else whole
 
     @property
     def tiles(self) -> int:
