@@ -97,7 +97,7 @@ def bind(
         loaded = _load(key, fn, grid, values, options, cluster)
     try:
         return loaded and Call(loaded, grid, *_layout(loaded, values, operands))
-    except Moved:
+    except (Moved, KeyError):  # or an argument is a tensor that is made at every call
         return None
 
 
@@ -215,32 +215,25 @@ def _layout(loaded: Loaded, values: dict, operands: Sequence) -> tuple[list, lis
     args: list[Any] = []
     holes: list[tuple[int, int, Maps | None]] = []
     encoders = iter(loaded.encoders)
-    names = {name: index for index, name in enumerate(operands) if isinstance(name, str)}
+    names = (each if isinstance(each, str) else id(each) for each in operands)
+    places = {name: index for index, name in enumerate(names)}
     for name, value in values.items():
-        if name in names:
-            holes.append((len(args), names[name], None))
+        if name in places:
+            holes.append((len(args), places[name], None))
             args.append(None)
         elif type(value) in _NUMBERS:
             args.append(value)
         elif isinstance(value, torch.Tensor):
-            holes.append((len(args), _index(value, operands), None))
+            holes.append((len(args), places[id(value)], None))
             args.append(None)
         elif hasattr(value, "block_shape"):
             encode = next(encoders, None)
             if encode is None:
                 raise Moved("descriptors are not passed as tensor maps")
-            holes.append((len(args), _index(value.base, operands), Maps(encode, value)))
+            holes.append((len(args), places[id(value.base)], Maps(encode, value)))
             args += [None, *value.shape, *value.strides]
         else:
             args.append(value)
     if next(encoders, None) is not None:
         raise Moved("there are more descriptors than arguments")
     return args, holes
-
-
-def _index(tensor: torch.Tensor, operands: Sequence) -> int:
-    """Which of the `operands` `tensor` is."""
-    for index, operand in enumerate(operands):
-        if tensor is operand:
-            return index
-    raise Moved("an argument is a tensor that is made at every call")
