@@ -83,7 +83,7 @@ def _triton(kernel: Kernel, word: str, sm: int) -> dict[str, Any]:
     job = asm.Job(kernel.name, sm, layout=LAYOUT, dtype=DTYPE, config=index)
     dumped = Path(os.environ["TRITON_CACHE_DIR"])
     before = set(dumped.glob("*/*.ttgir"))
-    result = asm.compile_many([job], "text", processes=1)[0]
+    result = asm.compile_many([job], "text", apart=True)[0]
     if isinstance(result, asm.Refusal):
         raise RuntimeError(f"{word} sm_{sm}: {result.reason}")
     new = set(dumped.glob("*/*.ttgir")) - before

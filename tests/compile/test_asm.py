@@ -73,13 +73,6 @@ def test_a_count_is_of_whole_words():
     assert planted.local == 2
 
 
-def test_signs_are_missed_and_found():
-    assert asm.check(code(), ["HGMMA", "UTMALDG"], ["HMMA"]) == []
-    assert asm.check(code(), ["HMMA", "HGMMA"], ["LDGSTS", "STL"]) == [
-        "no HMMA", "1 LDGSTS", "1 STL",
-    ]  # fmt: skip
-
-
 def test_code_without_its_instruction_mix_has_no_counts():
     with pytest.raises(ValueError, match="without its instruction mix"):
         code(mix={}, variants={}).count("HGMMA")
@@ -142,27 +135,13 @@ def test_operands_have_the_layouts_and_batches_of_the_job():
 def test_a_crash_of_the_compiler_costs_one_job(monkeypatch):
     """A worker that ends is reported for the job that ended it, and the next job has a new one."""
     job = asm.Job(RUNGS[0].name, M=32, N=32, K=32)
-    assert isinstance(asm.compile_many([job], "usage", processes=1)[0], asm.Code)
+    assert isinstance(asm.compile_many([job], "usage", apart=True)[0], asm.Code)
     pool.shared()._lanes[0].worker.process.kill()
-    crashed, fine = asm.compile_many([job, job], "usage", processes=1)
+    crashed, fine = asm.compile_many([job, job], "usage", apart=True)
     assert isinstance(crashed, asm.Refusal)
     assert crashed.by == "compiler"
     assert "status -9" in crashed.reason
     assert isinstance(fine, asm.Code)
-
-
-def test_instructions_are_counted_alike_alone_and_together():
-    """In one run of nvdisasm for many binaries, each has its own; a refusal has none."""
-    small = {"M": 32, "N": 32, "K": 32}
-    jobs = [asm.Job(rung.name, sm, **small) for rung in RUNGS[:3] for sm in (90, 80)]
-    refused = next(k for k in RUNGS if k.why_not(asm.problem_of(asm.Job(k.name, 80, **small))))
-    jobs.insert(1, asm.Job(refused.name, 80, **small))
-    together = asm.compile_many(jobs, "mix", processes=1)
-    assert isinstance(together.pop(1), asm.Refusal)
-    del jobs[1]
-    alone = asm.compile_many(jobs, "text", processes=1)
-    assert [(c.mix, c.variants) for c in together] == [(c.mix, c.variants) for c in alone]
-    assert all(c.mix["EXIT"] for c in together) and not any(c.sass for c in together)
 
 
 @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)

@@ -91,14 +91,14 @@ def test_every_config_compiles_and_no_wgmma_waits_for_the_one_before(rung):
             ("TT", tile(64, 8, 64, warps=4), {"out_dtype": "bf16"}),
         )
     ]
-    expect_no_faults(jobs, "mix")
+    expect_no_faults(jobs, "text")
 
 
 @pytest.mark.host
 def test_wgmma_takes_a_from_registers_that_are_loaded_in_turns():
     """Each half of a step has registers of its own, which a wait precedes."""
     (code,) = asm.compile_many(
-        [asm.Job("warp_specialized", 90, *EVEN, "TT", "fp32", precision="tf32")], processes=1
+        [asm.Job("warp_specialized", 90, *EVEN, "TT", "fp32", precision="tf32")], apart=True
     )
     fragments_of = re.findall(r"HGMMA\.64x256x8\.F32\.TF32 R\d+, R(\d+), gdesc", code.sass)
     assert len(set(fragments_of)) == 4

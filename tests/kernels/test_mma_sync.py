@@ -110,7 +110,7 @@ def test_auto_leaves_them_out(device):
 def test_a_ring_has_one_barrier_for_each_step(index, stages):
     """Its loop is a round; what isn't in it is the prologue's and the epilogue's."""
     job = asm.Job("async_stages", 80, layout="NT", dtype="fp16", config=index)
-    code = asm.compile_many([job], "text", processes=1)[0]
+    code = asm.compile_many([job], "text", apart=True)[0]
     loop = code.sass[: code.sass.rindex("HMMA")]
     assert code.count("HMMA") == 64 * stages
     assert loop.count("BAR.SYNC") == 1 + stages

@@ -62,7 +62,7 @@ def jobs():
 def codes():
     """Pairs of a job and its code."""
     some = list(jobs())
-    return list(zip(some, asm.compile_many(some, processes=1), strict=True))
+    return list(zip(some, asm.compile_many(some, apart=True), strict=True))
 
 
 def consumers_of(job):

@@ -122,11 +122,6 @@ def c_major(problem: Problem) -> str:
     return "t" if problem.c.layout == "T" else "n"
 
 
-def from_registers(problem: Problem) -> bool:
-    """Whether WGMMA takes A from registers, of the rungs that take tf32."""
-    return problem.a.dtype == torch.float32 and major_of(problem.a) == "T"
-
-
 @dataclasses.dataclass(frozen=True)
 class Box:
     """The geometry of a tensor descriptor, and the matrix's major: stored by rows N, columns T.

@@ -28,7 +28,7 @@ def classic_config(
     Where single elements are loaded, `single` rows and columns.
     """
     classic = Config(256, 128, 32, 8, stages, ORDER="serpentine", SHARED=shared)
-    if not _whole(problem):
+    if not _sides(problem).isupper():
         return dataclasses.replace(classic, BLOCK_M=single, BLOCK_N=single)
     return classic if _fits(problem, classic) else dataclasses.replace(classic, BLOCK_M=128)
 
@@ -70,7 +70,7 @@ class ChunkTile(Tile):
         in_registers,
         Constraint(
             "{t.each} single elements of A and B per thread; {t.most} are possible",
-            lambda t: t.each <= t.most or _whole(t.p),
+            lambda t: t.each <= t.most or _sides(t.p).isupper(),
         ),
         Constraint(
             "the tiles don't fit into shared memory; take fewer stages or smaller tiles",
@@ -104,7 +104,7 @@ def _fits(problem: Problem, config: Config) -> bool:
     """
     padding = CHUNK * (config.SHARED == "padded")
     tiles = 0
-    for side, lines in ((_a_side(problem), config.BLOCK_M), (_b_side(problem), config.BLOCK_N)):
+    for side, lines in zip(_sides(problem), (config.BLOCK_M, config.BLOCK_N), strict=True):
         inner, outer = config.BLOCK_K, lines
         if side in "Ll":
             inner, outer = outer, inner
@@ -113,29 +113,24 @@ def _fits(problem: Problem, config: Config) -> bool:
     return max(tiles, output) <= problem.device.shared
 
 
-def _whole(problem: Problem) -> bool:
-    """Whether A and B are copied in chunks."""
-    return (_a_side(problem) + _b_side(problem)).isupper()
-
-
-def _a_side(problem: Problem) -> str:
-    """Along which side chunks lie, and whether they are whole: see `mma_sync`."""
-    if major_of(problem.a, BY) == "N":
-        return "k" if problem.K % CHUNK else "K"
-    return "l" if problem.M % CHUNK else "L"
-
-
-def _b_side(problem: Problem) -> str:
-    return _a_side(problem.transposed())
+def _sides(problem: Problem) -> str:
+    """Along which sides chunks of A and of B lie, as capitals if all are whole: see `mma_sync`."""
+    sides = ""
+    for view in (problem, problem.transposed()):
+        along_k = major_of(view.a, BY) == "N"
+        whole = (view.K if along_k else view.M) % CHUNK == 0
+        side = "k" if along_k else "l"
+        sides += side.upper() if whole else side
+    return sides
 
 
 def _fixed(problem: Problem, config: Config) -> dict[str, Any]:
-    a, b = problem.a, problem.b
+    a, b, (a_side, b_side) = problem.a, problem.b, _sides(problem)
     return POINTERS.fixed(problem, config) | {
         "pitch_a": a.pitch(major_of(a, BY)),
         "pitch_b": b.pitch(major_of(b, BY)),
-        "A_SIDE": _a_side(problem),
-        "B_SIDE": _b_side(problem),
+        "A_SIDE": a_side,
+        "B_SIDE": b_side,
         "C_MAJOR": c_major(problem),
         "SHARED": config.SHARED or "permuted",
     }

@@ -24,7 +24,7 @@ LEAST_ROWS = sm90.ROWS
 
 def too_old(problem: Problem) -> str | None:
     """Why there is no kernel for the problem's device."""
-    if sm80.supports(problem.device):
+    if problem.device.capability >= sm80.CAPABILITY:
         return None
     return (
         "tritemm needs an NVIDIA GPU of compute capability 8.0 or newer; "

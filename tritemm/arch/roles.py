@@ -27,7 +27,7 @@ from ..runtime.workspace import Room
 from ..spec import Arguments, Workspace
 from . import sm90
 from .limits import SINGLE_COLUMNS, counted
-from .lines import Box, Boxes, by_tma, c_major, from_registers, major_of, readable, sizes
+from .lines import Box, Boxes, by_tma, c_major, major_of, readable, sizes
 
 #: Accumulators of a thread up to which the epilogue loads a residual ahead; programs that own a
 #: share of a tile's sum, at most.
@@ -70,16 +70,17 @@ class Facts(NamedTuple):
     b_major: str
     c_by_tma: bool  # TMA stores C
     c_by_rows: bool  # and along its rows
-    a_registers: bool  # WGMMA takes A from registers
+    a_registers: bool  # WGMMA takes A from registers: a tf32 one that is not stored along K
     per_column: int  # `EpilogueSpec`
     symmetric: bool
 
 
 @kept
 def facts(problem: Problem) -> Facts:
+    a_registers = problem.a.dtype == torch.float32 and major_of(problem.a) == "T"
     return Facts(
         problem.device.shared, problem.itemsize, problem.c.dtype.itemsize, major_of(problem.b),
-        by_tma(c_major(problem)), c_major(problem) == "N", from_registers(problem),
+        by_tma(c_major(problem)), c_major(problem) == "N", a_registers,
         problem.epilogue.per_column, problem.epilogue.symmetric,
     )  # fmt: skip
 
@@ -168,10 +169,10 @@ class RoleTile(Tile):
     @property
     def most_accumulators(self) -> int:
         """Accumulators that a thread has registers for."""
-        in_parts = self.accumulators > 1
-        most = (sm90.ACCUMULATORS_IN_PARTS if in_parts else sm90.ACCUMULATORS)[self.sharers]
-        by_threads = self.facts.symmetric and not self.in_squares
-        return min(most, sm90.ACCUMULATORS_MIRRORED[self.sharers]) if by_threads else most
+        whole, in_parts, mirrored = sm90.ACCUMULATORS[self.sharers]
+        if self.facts.symmetric and not self.in_squares:
+            return mirrored
+        return in_parts if self.accumulators > 1 else whole
 
     @property
     def tiles(self) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from ..problem import Device
-
 #: Compute capability; what is older has no kernel here.
 CAPABILITY = (8, 0)
 #: Programs of a launch: the first dimension of a CUDA grid.
@@ -19,8 +17,3 @@ ACCUMULATORS, ALL_ACCUMULATORS = 128, REGISTERS // 2
 OPERANDS = 256
 #: Elements of K that a tensor core takes at a time, at least: of one byte each, and of more.
 DEPTH_OF_BYTES, DEPTH = 32, 16
-
-
-def supports(device: Device) -> bool:
-    """Whether there are kernels for the device."""
-    return device.capability >= CAPABILITY

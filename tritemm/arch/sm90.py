@@ -25,12 +25,9 @@ ROWS, COLUMN_STEP, MOST_COLUMNS = 64, 8, 256
 #: warpgroups of 128 threads, one of which is the producer's, share 65536.
 REGISTERS = {1: 168, 2: 168, 3: 128}
 #: fp32 accumulators of a thread, by consumers: 240 registers hold these and the addresses; of
-#: three, ptxas plans with the registers before they are given.
-ACCUMULATORS = {1: 192, 2: 192, 3: 96}
-#: The same where half of them hold the sum of the parts of K so far.
-ACCUMULATORS_IN_PARTS = {1: 192, 2: 192, 3: 128}
-#: The same, at most, where a thread stores them and their mirrors, at addresses of its own.
-ACCUMULATORS_MIRRORED = {1: 128, 2: 128, 3: 64}
+#: three, ptxas plans with the registers before they are given. Then where half of them hold the sum
+#: of the parts of K so far; and where a thread stores them and mirrors, at addresses of its own.
+ACCUMULATORS = {1: (192, 192, 128), 2: (192, 192, 128), 3: (96, 128, 64)}
 
 #: Programs of a cluster that share loads; and that share one tile's K, at most.
 SHARING = (2, 4)

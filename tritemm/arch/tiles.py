@@ -223,13 +223,7 @@ class PowerTile(RoleTile):
     @classmethod
     def menu(cls, tiles: tuple[Numbers, ...]) -> Callable[[Problem], tuple[Config, ...]]:
         """`Limits.configs` of a rung: those of the `tiles` that fit."""
-        return lambda problem: cls.fitting(problem, tiles)
-
-    @classmethod
-    def fitting(cls, problem: Problem, tiles: tuple[Numbers, ...]) -> tuple[Config, ...]:
-        """The configs of those of the `tiles` that fit; of 32-bit operands, a step is half as
-        deep."""
-        return _fitting(problem, cls, tiles)
+        return lambda problem: fitting(problem, cls, tiles)
 
 
 class Cooperative(PowerTile):
@@ -239,12 +233,7 @@ class Cooperative(PowerTile):
 
     @classmethod
     def menu(cls, tiles: tuple[Numbers, ...]) -> Callable[[Problem], tuple[Config, ...]]:
-        return lambda problem: cls.fitting(problem, tiles + of_few_rows(problem))
-
-    @classmethod
-    def ordered(cls, tiles: tuple[Numbers, ...]) -> Callable[..., Sequence[Config]]:
-        """`Limits.ordered` of a rung whose programs have all of K."""
-        return cls.whole(lambda problem: cls.fitting(problem, tiles))
+        return lambda problem: fitting(problem, cls, tiles + of_few_rows(problem))
 
 
 class Pingpong(PowerTile):
@@ -284,7 +273,10 @@ class Split(Cooperative):
 
 
 @once_per(facts)
-def _fitting(problem: Problem, kind: type[PowerTile], tiles: tuple[Numbers, ...]):
+def fitting(
+    problem: Problem, kind: type[PowerTile], tiles: tuple[Numbers, ...]
+) -> tuple[Config, ...]:
+    """The configs of those of the `tiles` that fit; of 32-bit operands, a step is half as deep."""
     configs = (config_of(m, n, 2 * k // problem.itemsize, *more) for m, n, k, *more in tiles)
     if facts(problem).symmetric:
         configs = (_with_squares(problem, kind, config) for config in configs)
@@ -299,15 +291,13 @@ def _with_squares(problem: Problem, kind: type[PowerTile], c: Config) -> Config:
     return next((config for config in fewer if kind(problem, config).in_squares), c)
 
 
-def shared_parts(
-    kind: type[PowerTile], tiles: tuple[Numbers, ...]
-) -> Callable[..., Sequence[Config]]:
+def shared_parts(tiles: tuple[Numbers, ...]) -> Callable[..., Sequence[Config]]:
     """`Limits.ordered` of a rung whose programs have a part each; few rows are also few columns."""
 
     def configs(problem: Problem, parts: int) -> Sequence[Config]:
         short, least = min(problem.M, problem.N), least_columns(problem)
         more = skinny(short, least) if parts > 1 else narrow(short, least)
-        return tuple(cut(config, parts, parts) for config in kind.fitting(problem, tiles + more))
+        return tuple(cut(config, parts, parts) for config in fitting(problem, Split, tiles + more))
 
     return configs
 
@@ -358,7 +348,7 @@ def in_parts(problem: Problem, tiles: tuple[Numbers, ...]) -> tuple[Config, ...]
     More waves were the fastest for none of 578 problems that were searched.
     """
     sms, found = problem.device.sms, []
-    for config in Split.fitting(problem, tiles + skinny(problem.N, least_columns(problem))):
+    for config in fitting(problem, Split, tiles + skinny(problem.N, least_columns(problem))):
         most = min(-(-problem.K // config.BLOCK_K) // 4, sm90.MOST_PARTS)
         splits = _splits(min(config.tiles(problem), 2 * sms), most, sms)
         found += [cut(config, split) for split in splits]

@@ -12,7 +12,6 @@ import dataclasses
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, get_args
 
@@ -37,7 +36,6 @@ from . import pool
 from .sass import (
     count_instructions,
     count_of,
-    disassemble,
     group_of,
     instruction_table,
     parse_usage,
@@ -46,8 +44,8 @@ from .sass import (
 
 #: What may become of sums, and of pairs of them.
 _ACTIVATIONS = (*filter(None, ACTIVATIONS), *GATED)
-#: What a compilation returns: resource usage; plus instruction counts; plus the texts.
-DETAILS = ("usage", "mix", "text")
+#: What a compilation returns: resource usage; plus the texts, and counts of their instructions.
+DETAILS = ("usage", "text")
 
 LAYOUTS = get_args(Layout)
 #: That of the commands where none is named: `torch.nn.functional.linear`'s.
@@ -208,15 +206,15 @@ def compile_problem(job: Job, detail: str = "text") -> Code | Refusal:
 
 
 def compile_many(
-    jobs: Sequence[Job], detail: str = "text", processes: int | None = None
+    jobs: Sequence[Job], detail: str = "text", apart: bool = INTERPRETED
 ) -> list[Code | Refusal]:
     """The code of each job, in order; takes about half a second each.
 
-    Without `processes`, jobs are compiled in this process, or in one worker process where
-    kernels are interpreted; compiling here swaps Triton's active driver for as long as it takes,
-    so no other thread may launch kernels meanwhile. With `processes`, that many workers share
-    the jobs. A worker takes about three seconds to start: it stays a while for later calls. If the
-    compiler takes it down, the job that did it is a Refusal, and a new worker does the rest.
+    Jobs are compiled in this process, which swaps Triton's active driver for as long as it takes,
+    so no other thread may launch kernels meanwhile; or `apart`, in a worker process, as they must
+    be where kernels are interpreted. A worker takes about three seconds to start: it stays a while
+    for later calls. If the compiler takes it down, the job that did it is a Refusal, and a new
+    worker does the rest.
 
     Raises:
         ValueError: `detail` is not one of `DETAILS`, or a config index is out of range.
@@ -229,48 +227,18 @@ def compile_many(
         True
     """
     _one_of("detail", detail, DETAILS)
-    if processes is None and not INTERPRETED:
-        made = [_compiled(job, detail, pool.compile_here) for job in jobs]
-    else:
-        with ThreadPoolExecutor(processes or 1) as threads:
-            made = list(threads.map(lambda job: _compiled(job, detail, _by_worker), jobs))
-    if detail == "mix":
-        _count_instructions(made)
-    return [one.code if isinstance(one, _Compiled) else one for one in made]
-
-
-def check(code: Code, required: Sequence[str], forbidden: Sequence[str] = ()) -> list[str]:
-    """What is wrong with the code, a phrase each: missing or forbidden mnemonics."""
-    missing = [f"no {name}" for name in required if not code.count(name)]
-    return missing + [f"{code.count(name)} {name}" for name in forbidden if code.count(name)]
+    compile = _by_worker if apart else pool.compile_here
+    return [_compiled(job, detail, compile) for job in jobs]
 
 
 # Compiling
-
-
-@dataclasses.dataclass
-class _Compiled:
-    """A job's code, and the binary that it is of."""
-
-    code: Code
-    cubin: bytes
-
-
-def _count_instructions(made: Sequence[_Compiled | Refusal]) -> None:
-    """Give each code its instruction mix; all those of one architecture are read at once."""
-    for sm in DEVICES:
-        mine = [one for one in made if isinstance(one, _Compiled) and one.code.arch == sm]
-        texts = disassemble([one.cubin for one in mine], sm) if mine else []
-        for one, text in zip(mine, texts, strict=True):
-            mix, variants = count_instructions(text)
-            one.code = dataclasses.replace(one.code, mix=mix, variants=variants)
 
 
 def _by_worker(*item, with_code: bool) -> pool.Compiled:
     return pool.shared().submit(item, with_code).result()
 
 
-def _compiled(job: Job, detail: str, compile: Callable) -> _Compiled | Refusal:
+def _compiled(job: Job, detail: str, compile: Callable) -> Code | Refusal:
     """What `compile`, a function like `pool.compile_here`, makes of a job."""
     problem, kernel = problem_of(job), job.kernel
     config: Any = job.config
@@ -288,7 +256,7 @@ def _compiled(job: Job, detail: str, compile: Callable) -> _Compiled | Refusal:
     made = compile(job.rung, problem, config, with_code=True)
     if not made.code:
         return Refusal(job.rung, job.sm, made.error, "compiler")
-    code = Code(
+    return Code(
         rung=job.rung,
         arch=job.sm,
         problem=str(problem),
@@ -297,11 +265,10 @@ def _compiled(job: Job, detail: str, compile: Callable) -> _Compiled | Refusal:
         warps=made.code["warps"],
         **_read(made.code, detail),
     )
-    return _Compiled(code, made.code["cubin"])
 
 
 def _read(code: Mapping[str, Any], detail: str) -> dict[str, Any]:
-    """The fields of `Code` that are read from one binary; the mix alone is left to the caller."""
+    """The fields of `Code` that are read from the binary."""
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder, "kernel.cubin")
         cubin.write_bytes(code["cubin"])

@@ -127,7 +127,7 @@ def likeness(name: str, problem: Problem, config: Config) -> tuple:
 
 
 def _kind(value):
-    """Of an integer, what a compiled kernel knows: whether it is 1, and whether 16 divides it."""
+    """What a compiled kernel knows of an integer: whether it is 1, and whether 16 divides it."""
     if isinstance(value, tuple):
         return tuple(map(_kind, value))
     if isinstance(value, int) and not isinstance(value, bool):

@@ -12,7 +12,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..arch.tiles import Cooperative, gated_or_tf32, spares_a_copy
+from ..arch.tiles import Cooperative, fitting, gated_or_tf32, spares_a_copy
 from ..spec import CostHint, Limits, Policy, TritonKernel
 from .device.accumulate import accumulate
 from .device.epilogue import make_epilogue
@@ -70,7 +70,8 @@ KERNEL = TritonKernel(
     grid=grid, interpreted=None,
     limits=Limits(
         Cooperative.menu(TILES), needs=(gated_or_tf32,), tile=Cooperative, fixed_parts=True,
-        symmetric=True, ordered=Cooperative.ordered(TILES),
+        symmetric=True,
+        ordered=Cooperative.whole(lambda problem: fitting(problem, Cooperative, TILES)),
     ),
     policy=Policy(supersedes=True, swap=spares_a_copy),
     cost=CostHint(0.98, persistent=True, epilogue_overlap=0.4, a_registers=True),

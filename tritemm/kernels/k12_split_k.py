@@ -80,7 +80,7 @@ KERNEL = TritonKernel(
     grid=grid, interpreted=None,
     limits=Limits(
         configs, needs=(SINGLE_COLUMNS, COUNTED_K, gated_or_tf32), tile=Split, fixed_parts=True,
-        in_order=False, ordered=shared_parts(Split, TILES), symmetric=True,
+        in_order=False, ordered=shared_parts(TILES), symmetric=True,
     ),
     policy=Policy(swap=spares_a_copy),
     cost=CostHint(0.98, persistent=True, epilogue_overlap=0.3, a_registers=True),

@@ -15,7 +15,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..arch.limits import COUNTED_K
 from ..arch.roles import NEEDS, cut, partial_sums
-from ..arch.tiles import StreamK
+from ..arch.tiles import StreamK, fitting
 from ..spec import CostHint, Limits, Policy, TritonKernel
 from .device.epilogue import make_epilogue
 from .device.epilogue_ops import EpilogueArgs, Strides
@@ -82,7 +82,7 @@ TILES = (
 
 def configs(problem):
     """Each tile with at most 4 or 8 programs that share one."""
-    return tuple(cut(c, most) for c in StreamK.fitting(problem, TILES) for most in (4, 8))
+    return tuple(cut(c, most) for c in fitting(problem, StreamK, TILES) for most in (4, 8))
 
 
 def suits(problem):

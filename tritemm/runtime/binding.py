@@ -80,7 +80,7 @@ def bind(
 ) -> Call | None:  # fmt: skip
     """The call `fn[grid](**values, **options)` on any addresses of `operands`; None if it can't be.
 
-    `values` names each parameter of `fn` without a default. Which are addresses of `operands`
+    `values` names each parameter of `fn`. Which are addresses of `operands`
     (different objects), or descriptors of them, is seen by identity. A name among the operands is
     that of a float, which is given anew at each launch as well. Compiles and loads the kernel
     if that was not done yet, and launches nothing. `device` is the current CUDA device.
@@ -88,12 +88,7 @@ def bind(
     if not isinstance(fn, JITFunction) or not triton_private.plain():
         return None
     try:
-        if len(values) == len(fn.arg_names):
-            values = {name: values[name] for name in fn.arg_names}
-        else:
-            bound = fn.signature.bind(**values)
-            bound.apply_defaults()
-            values = bound.arguments  # in the order of the parameters, as above
+        values = {name: values[name] for name in fn.arg_names}
         key = _kernel_key(fn, values, options, device)
         loaded: Any = _LOADED.get(key, _LOADED)
     except (Moved, AttributeError, KeyError, TypeError):
@@ -102,7 +97,7 @@ def bind(
         loaded = _load(key, fn, grid, values, options, cluster)
     try:
         return loaded and Call(loaded, grid, *_layout(loaded, values, operands))
-    except Moved:
+    except (Moved, KeyError):  # or an argument is a tensor that is made at every call
         return None
 
 
@@ -220,32 +215,25 @@ def _layout(loaded: Loaded, values: dict, operands: Sequence) -> tuple[list, lis
     args: list[Any] = []
     holes: list[tuple[int, int, Maps | None]] = []
     encoders = iter(loaded.encoders)
-    names = {name: index for index, name in enumerate(operands) if isinstance(name, str)}
+    names = (each if isinstance(each, str) else id(each) for each in operands)
+    places = {name: index for index, name in enumerate(names)}
     for name, value in values.items():
-        if name in names:
-            holes.append((len(args), names[name], None))
+        if name in places:
+            holes.append((len(args), places[name], None))
             args.append(None)
         elif type(value) in _NUMBERS:
             args.append(value)
         elif isinstance(value, torch.Tensor):
-            holes.append((len(args), _index(value, operands), None))
+            holes.append((len(args), places[id(value)], None))
             args.append(None)
         elif hasattr(value, "block_shape"):
             encode = next(encoders, None)
             if encode is None:
                 raise Moved("descriptors are not passed as tensor maps")
-            holes.append((len(args), _index(value.base, operands), Maps(encode, value)))
+            holes.append((len(args), places[id(value.base)], Maps(encode, value)))
             args += [None, *value.shape, *value.strides]
         else:
             args.append(value)
     if next(encoders, None) is not None:
         raise Moved("there are more descriptors than arguments")
     return args, holes
-
-
-def _index(tensor: torch.Tensor, operands: Sequence) -> int:
-    """Which of the `operands` `tensor` is."""
-    for index, operand in enumerate(operands):
-        if tensor is operand:
-            return index
-    raise Moved("an argument is a tensor that is made at every call")

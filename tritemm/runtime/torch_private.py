@@ -36,20 +36,20 @@ capturing: Callable[[], bool] = (
 )
 #: Size, strides, type -> a tensor on the current device, as code compiled by torch makes them.
 empty_strided = private("_dynamo.guards._empty_strided_cuda")
-_excluded = private("_dispatch_tls_is_dispatch_key_excluded")
-_AUTOGRAD = private("DispatchKey.AutogradFunctionality")
+
+
+def _whether(key: str, how: str) -> Any:
+    """() -> whether the dispatcher has a key included, or excluded; None: unknown."""
+    ask, of = private(f"_dispatch_tls_is_dispatch_key_{how}"), private(f"DispatchKey.{key}")
+    return None if None in (ask, of) else functools.partial(ask, of)
+
+
 #: () -> whether the dispatcher leaves autograd out, as it does in inference mode.
 below_autograd_now: Callable[[], bool] = (
-    torch.is_inference_mode_enabled
-    if None in (_excluded, _AUTOGRAD)
-    else functools.partial(_excluded, _AUTOGRAD)
+    _whether("AutogradFunctionality", "excluded") or torch.is_inference_mode_enabled
 )
-_included = private("_dispatch_tls_is_dispatch_key_included")
-_PRE_DISPATCH = private("DispatchKey.PreDispatch")
 #: () -> whether a tracer stands before the dispatcher, which has modes of its own; None: unknown.
-tracing_before_dispatch: Callable[[], bool] | Any = (
-    None if None in (_included, _PRE_DISPATCH) else functools.partial(_included, _PRE_DISPATCH)
-)
+tracing_before_dispatch: Callable[[], bool] | Any = _whether("PreDispatch", "included")
 #: () -> how many modes there are that take operators before the dispatcher does.
 dispatch_modes: Callable[[], int] | Any = private("_len_torch_dispatch_stack")
 #: () -> the innermost transform of `torch.func`, or None.

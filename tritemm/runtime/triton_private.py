@@ -162,17 +162,13 @@ class Loaded:
         (args,) = seen
         nested = isinstance(args[-1], tuple | list)
         head, tail = (args[:-1], args[-1]) if nested else (args[:-count], args[-count:])
-        if not _same(tail, own) or not _same(head[:3], grid):
+        if list(tail) != own or list(head[:3]) != grid:
             raise Moved("the launcher's arguments are in another order")
         places = [i for i, value in enumerate(head) if value is stream]
         if len(places) != 1 or any(value in own for value in head):
             raise Moved("the launcher's arguments are in another order")
         run = _c_function(runner.launch)
         return Loaded(run, head, places[0], nested, _encoders(compiled), compiled)
-
-
-def _same(x: Sequence, y: Sequence) -> bool:
-    return len(x) == len(y) and all(i is j for i, j in zip(x, y, strict=True))
 
 
 def _c_function(launch) -> Callable[..., None]:
