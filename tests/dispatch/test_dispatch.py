@@ -327,15 +327,6 @@ class TestBatchInvariant:
         groups = candidates.in_one_order(problem(16, 28672, 4096), candidates.able(RUNGS), 1)
         assert any(group.swap for group in groups)
 
-    def test_each_candidate_can_be_asked_for(self):
-        asked = problem(33, 4093, 777, "NN")
-        groups = candidates.in_one_order(asked, candidates.able(RUNGS), 1)
-        found = [(g.kernel, config) for g in groups for config in map(g.whole, g.configs)]
-        for kernel, config in found:
-            choice = dispatch.choose(asked, str(Request(kernel.name, config)))
-            assert (choice.kernel, choice.config) == (kernel, config)
-        assert len(found) > 20
-
     def test_the_tile_follows_m_where_wgmma_allows(self):
         word = "auto/batch_invariant"
         few, many = (dispatch.choose(problem(M, 4096, 4096), word).config for M in (16, 8192))

@@ -26,6 +26,8 @@ from tritemm.spec import Config
 TOP = 2**31
 #: Rungs that address their operands through pointers, and index in 64 bits where that is needed.
 POINTERS = [rung for rung in RUNGS if "a_ptr" in rung.fn.arg_names]
+#: Rungs whose programs share loads.
+SHARING = ("cluster", "cluster_pingpong", "multicast_split_k")
 DTYPES = [torch.int8, torch.float16, torch.float32, torch.float64]
 
 
@@ -291,7 +293,7 @@ class TestConfigs:
             ("warp_specialized", {"BLOCK_M": 512, "BLOCK_N": 8, "num_warps": 8}, "256 is possible"),
             ("split_k", {"SPLIT_K": 129}, "SPLIT_K is 129; 128 parts are possible"),
             ("stream_k", {"SPLIT_K": 129}, "SPLIT_K is 129; 128 parts are possible"),
-            ("multicast_split_k", {"SPLIT_K": 129, "CLUSTER": 2}, "128 parts are possible"),
+            ("multicast_split_k", {"SPLIT_K": 129}, "128 parts are possible"),
             ("cluster_split_k", {}, "SPLIT_K is 1; clusters of 2 to 8 programs"),
             ("cluster_split_k", {"SPLIT_K": 9}, "SPLIT_K is 9; clusters of 2 to 8 programs"),
             ("cluster_split_k", {"SPLIT_K": 2, "BLOCK_N": 100}, "multiples of 8 up to 256"),
@@ -311,13 +313,49 @@ class TestConfigs:
             ("tiled", {"SHARED": "plain"}, "SHARED is 'plain'; this rung leaves no choice"),
             ("async_stages", {"BLOCK_M": 256, "BLOCK_K": 256},
              "need 327680 bytes of shared memory"),
+            ("tma", {"BLOCK_N": 96}, "BLOCK_N is 96; a power of two is possible"),
+            ("tma", {"num_warps": 64}, "at most 32"),
+            ("tma", {"SPLIT_K": 2}, "does not split K"),
+            ("tma", {"BLOCK_M": 128, "BLOCK_N": 256, "num_stages": 5},
+             "5 stages of 49152 bytes need 245760 bytes of shared memory; NVIDIA H200 has 232448"),
+            ("pingpong", {"BLOCK_M": 128, "BLOCK_N": 176}, "BLOCK_N is 176; a power .*, or .*192"),
+            ("pingpong", {"num_warps": 8}, "num_warps is 8; 4 is possible"),
+            ("pingpong", {"BLOCK_M": 192}, "BLOCK_M is 192; a power of two is possible"),
+            ("split_k", {"BLOCK_M": 32}, "BLOCK_M is 32; WGMMA takes 64 or more"),
+            ("split_k", {"BLOCK_M": 256, "BLOCK_N": 128}, "256 accumulators per thread"),
+            ("split_k", {"BLOCK_M": 192, "num_warps": 8}, "192 with 8 warps; .* 192 with 4 warps"),
+            ("split_k", {"num_stages": 20}, "shared memory"),
+            ("split_k", {"SPLIT_K": 50, "K": 512}, "SPLIT_K is 50; K = 512 has 8 steps of 64"),
+            ("warp_specialized", {"BLOCK_M": 192, "BLOCK_N": 256}, "128 accumulators per thread"),
+            ("warp_specialized", {"CLUSTER": 2}, "CLUSTER is 2; this rung's programs share no"),
+            ("gemv", {"SPLIT_K": 12}, "SPLIT_K is 12; a power of two is possible"),
+            ("cluster", {"num_warps": 16}, "num_warps is 16; 8 or 12 for a tile are possible"),
+            ("cluster", {}, "num_warps is 4; .*; cluster_pingpong takes 4"),
+            ("cluster", {"SPLIT_K": 2}, "does not split K; split_k, .*multicast_split_k.* can"),
+            ("cluster_pingpong", {"num_warps": 8}, "num_warps is 8; 4 for a tile"),
+            ("cluster_pingpong", {"BLOCK_M": 192},
+             "BLOCK_M is 192; 64 and 128 are possible with 4 warps"),
+            ("cluster_pingpong", {"BLOCK_N": 100},
+             "BLOCK_N is 100; multiples of 8 up to 256 are possible"),
+            ("cluster_pingpong", {"BLOCK_M": 128, "BLOCK_N": 208}, "multiples of 8 up to 192"),
+            ("cluster_pingpong", {"BLOCK_K": 32}, "BLOCK_K is 32; 64 is possible"),
+            ("cluster_pingpong", {"SPLIT_K": 2}, "SPLIT_K is 2; this rung does not split K"),
+            ("cluster_pingpong", {"num_stages": 1}, "a ring needs 2 or more"),
+            ("cluster_pingpong", {"BLOCK_N": 256, "num_stages": 6}, "shared memory"),
+            *(("cluster_pingpong", {"CLUSTER": n}, f"CLUSTER is {n}; 2 or 4 programs can share")
+              for n in (1, 3)),
+            ("cluster_pingpong", {"BLOCK_N": 4, "CLUSTER": 4}, "BLOCK_N is 4; multiples of 8"),
+            ("multicast_split_k", {"SPLIT_K": 9, "K": 512}, "SPLIT_K is 9; K = 512 has 8 steps"),
+            ("multicast_split_k", {}, "SPLIT_K is 1; 2 or more are possible"),
         ],
     )  # fmt: skip
     def test_limits(self, rung, fields, message):
+        fields = {"K": 2**14, "CLUSTER": 2 if rung in SHARING else 1} | fields
+        asked = problem(512, 512, fields.pop("K"))
         config = Config(8 if rung == "gemv" else 64, 64, 64, num_warps=4, num_stages=2)
         config = dataclasses.replace(config, **fields)
         with pytest.raises(ValueError, match=f'"{rung}" cannot run this config: .*{message}'):
-            dispatch.choose(problem(512, 512, 2**14), str(Request(rung, config)))
+            dispatch.choose(asked, str(Request(rung, config)))
 
     def test_a_ring_is_larger_than_the_output(self):
         """It is found where shared memory begins."""
