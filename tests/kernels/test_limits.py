@@ -328,7 +328,6 @@ class TestConfigs:
             ("split_k", {"SPLIT_K": 50, "K": 512}, "SPLIT_K is 50; K = 512 has 8 steps of 64"),
             ("warp_specialized", {"BLOCK_M": 192, "BLOCK_N": 256}, "128 accumulators per thread"),
             ("warp_specialized", {"CLUSTER": 2}, "CLUSTER is 2; this rung's programs share no"),
-            ("gemv", {"SPLIT_K": 12}, "SPLIT_K is 12; a power of two is possible"),
             ("cluster", {"num_warps": 16}, "num_warps is 16; 8 or 12 for a tile are possible"),
             ("cluster", {}, "num_warps is 4; .*; cluster_pingpong takes 4"),
             ("cluster", {"SPLIT_K": 2}, "does not split K; split_k, .*multicast_split_k.* can"),
@@ -346,6 +345,8 @@ class TestConfigs:
               for n in (1, 3)),
             ("cluster_pingpong", {"BLOCK_N": 4, "CLUSTER": 4}, "BLOCK_N is 4; multiples of 8"),
             ("multicast_split_k", {"SPLIT_K": 9, "K": 512}, "SPLIT_K is 9; K = 512 has 8 steps"),
+            ("cluster_split_k", {"SPLIT_K": 8, "K": 128}, "SPLIT_K is 8; K = 128 has 2 steps"),
+            ("gemv", {"SPLIT_K": 6}, "SPLIT_K is 6; a power of two is possible"),
             ("multicast_split_k", {}, "SPLIT_K is 1; 2 or more are possible"),
         ],
     )  # fmt: skip
@@ -399,22 +400,12 @@ class TestTuned:
         yield
         cache.forget(), dispatch.forget()
 
-    @pytest.mark.parametrize(
-        ("shape", "rung", "config", "reason"),
-        [
-            ((128, 256, 128), "cluster_split_k",
-             Config(128, 128, 64, num_warps=8, num_stages=4, ORDER="grouped", SPLIT_K=8),
-             "SPLIT_K is 8; K = 128 has 2 steps of 64"),
-            ((128, 256, 128), "split_k",
-             Config(128, 128, 64, num_warps=8, num_stages=5, ORDER="grouped", SPLIT_K=7),
-             "SPLIT_K is 7; K = 128 has 2 steps of 64"),
-            ((8, 256, 8192), "gemv", Config(8, 128, 128, SPLIT_K=6), "SPLIT_K is 6; a power"),
-        ],
-    )  # fmt: skip
-    def test_an_entry_that_does_not_fit_is_left_out_and_named(self, shape, rung, config, reason):
-        asked = problem(*shape)
-        cache.store(H200.name, {cache.key(asked): cache.entry(rung, config, 1e-6)})
-        with pytest.warns(UserWarning, match=f"tuned for {asked} is not used: {rung}, .*{reason}"):
+    def test_an_entry_that_does_not_fit_is_left_out_and_named(self):
+        asked = problem(128, 256, 128)
+        config = Config(128, 128, 64, num_warps=8, num_stages=5, ORDER="grouped", SPLIT_K=7)
+        cache.store(H200.name, {cache.key(asked): cache.entry("split_k", config, 1e-6)})
+        told = f"tuned for {asked} is not used: split_k, .*SPLIT_K is 7; K = 128 has 2 steps of 64"
+        with pytest.warns(UserWarning, match=told):
             choice = dispatch.choose(asked)
         assert choice.why == "the least predicted time"
         with warnings.catch_warnings():
