@@ -73,13 +73,6 @@ def test_a_count_is_of_whole_words():
     assert planted.local == 2
 
 
-def test_signs_are_missed_and_found():
-    assert asm.check(code(), ["HGMMA", "UTMALDG"], ["HMMA"]) == []
-    assert asm.check(code(), ["HMMA", "HGMMA"], ["LDGSTS", "STL"]) == [
-        "no HMMA", "1 LDGSTS", "1 STL",
-    ]  # fmt: skip
-
-
 def test_code_without_its_instruction_mix_has_no_counts():
     with pytest.raises(ValueError, match="without its instruction mix"):
         code(mix={}, variants={}).count("HGMMA")

@@ -254,15 +254,12 @@ def test_list_command(capsys, monkeypatch):
     assert main(["list"]) == 0
     said = capsys.readouterr()
     lines = said.out.splitlines()
-    assert cuda_reference.ladder() == RUNGS
-    for kernel, *printed in zip(
-        RUNGS, lines, str(cuda_reference.ladder()).splitlines(), strict=False
-    ):
-        for line in printed:
-            assert line.split()[:2] == [f"{kernel.number:02}", kernel.name]
-            assert line.endswith(f" {kernel.title}")
+    ladder = cuda_reference.ladder()
+    for kernel, line, printed in zip(ladder, str(ladder).splitlines(), lines, strict=False):
+        assert line.split()[:2] == printed.split()[:2] == [f"{kernel.number:02}", kernel.name]
+        assert line.endswith(f" {kernel.title}")
     others = {name for name in source.names() if "/" in name}
-    assert {line.split()[0] for line in lines[len(RUNGS) :]} == others
+    assert {line.split()[0] for line in lines[len(RUNGS) :]} == others and ladder == RUNGS
     assert said.err == "\nThey don't run here: ninja was not found.\n"
     assert main(["list", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)

@@ -224,24 +224,10 @@ class TestCandidates:
         assert shared(4096, 4096, 4096)
         assert not shared(4096, 4096, 2048) and not shared(1024, 1024, 8192)
 
-    @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
-    @pytest.mark.parametrize(
-        "shape", [(1, 8, 8), (8, 1280, 8192), (768, 768, 65536), (8192, 8192, 8192)]
-    )
-    def test_who_does_not_refuse_has_a_config(self, rung, shape):
-        asked = problem(*shape)
-        assert rung.why_not(asked) or dispatch.choose(asked, rung.name).kernel is rung
-
     def test_steps_are_counted_in_32_bits(self):
         with pytest.raises(ValueError, match=r"K is 268435456; .* below 2\*\*28"):
             dispatch.choose(problem(8, 8, 2**28), "stream_k")
         assert dispatch.choose(problem(8, 8, 2**28)).kernel.name not in ("split_k", "stream_k")
-
-    def test_the_same_every_time(self):
-        asked = problem(300, 4096, 4096)
-        first = dispatch.choose(asked)
-        dispatch.forget()
-        assert dispatch.choose(asked) == first
 
     def test_an_explicit_rung_is_never_packed(self):
         asked = problem(64, 64, 4095)

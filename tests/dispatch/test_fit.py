@@ -171,10 +171,8 @@ class TestFile:
     def test_the_shipped_one_is_small_and_is_taken(self):
         path = gpus.path_of(H200.name)
         assert path.name == "nvidia-h200.json" and path.stat().st_size < 20_000
-        data = json.loads(path.read_text())
-        assert gpus.device_of(data) == H200
-        assert constants.of(H200) == constants.from_json(data["fitted"], H200)
-        assert gpus.text_of(data) == path.read_text()
+        fitted = json.loads(path.read_text())["fitted"]
+        assert constants.of(H200) == constants.from_json(fitted, H200)
 
 
 class TestCommand:

@@ -64,6 +64,9 @@ class TestConfig:
         [
             ("tma", Config(128, 32, 64, num_stages=2, SWAP=True)),
             ("pingpong", Config(128, 192, 64, num_warps=4, num_stages=3)),
+            ("warp_specialized", Config(128, 128, 64, 8, 3, PARTS=2)),
+            ("split_k", Config(128, 128, 64, 8, 3, PARTS=2)),
+            ("split_k", Config(128, 128, 64, 8, 3, PARTS=2, SPLIT_K=2)),
         ]
         + [
             ("cluster", Config(128, columns, 64, 8, 3, ORDER="grouped", CLUSTER=2))

@@ -63,6 +63,7 @@ EDGES = [
 #: M, N, K of many tiles and few, of which some are long.
 OFFERED = [
     (4096, 4096, 4096), (64, 5376, 5080), (8, 1280, 8192), (920, 136, 8904), (16, 4096, 1024),
+    (1, 8, 8), (768, 768, 65536), (8192, 8192, 8192),
 ]  # fmt: skip
 
 
@@ -347,6 +348,20 @@ class TestConfigs:
             ("multicast_split_k", {"SPLIT_K": 9, "K": 512}, "SPLIT_K is 9; K = 512 has 8 steps"),
             ("cluster_split_k", {"SPLIT_K": 8, "K": 128}, "SPLIT_K is 8; K = 128 has 2 steps"),
             ("gemv", {"SPLIT_K": 6}, "SPLIT_K is 6; a power of two is possible"),
+            ("split_k", {"PARTS": 3, "SPLIT_K": 2},
+             "PARTS is 3 and SPLIT_K 2; one program takes all"),
+            ("warp_specialized", {"PARTS": 3, "SPLIT_K": 3}, "this rung does not split K"),
+            ("warp_specialized", {"PARTS": 17, "K": 4096},
+             "PARTS is 17; K = 4096 has 16 times 256 elements"),
+            ("warp_specialized", {"PARTS": 3, "BLOCK_M": 128, "BLOCK_N": 256, "num_warps": 8},
+             "256 accumulators"),
+            ("cluster", {"PARTS": 3, "BLOCK_M": 128, "BLOCK_N": 208, "num_warps": 8},
+             "multiples of 8 up to 192"),
+            ("cluster_split_k", {"PARTS": 4, "SPLIT_K": 4, "BLOCK_K": 192},
+             "BLOCK_K is 192; PARTS begin at multiples of 256 elements"),
+            ("cluster_split_k", {"PARTS": 4}, "clusters of 2 to 8 programs"),
+            ("pingpong", {"PARTS": 3}, "this rung cuts K into no fixed parts; warp_sp"),
+            ("tma", {"PARTS": 3}, "this rung cuts K into no fixed parts"),
             ("multicast_split_k", {}, "SPLIT_K is 1; 2 or more are possible"),
         ],
     )  # fmt: skip
