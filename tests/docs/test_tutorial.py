@@ -106,13 +106,7 @@ def test_instructions_are_of_these_sources():
 
 
 def test_of_a_cuda_rung_bf16_by_columns_is_counted():
-    every = [f"f<{arguments}>" for arguments in (
-        "__half, __half, false", "__half, float, false", "__half, float, true",
-        "__nv_bfloat16, float, false", "__nv_bfloat16, float, true",
-    )]  # fmt: skip
-    assert code.counted(every) == "f<__nv_bfloat16, float, false>"
-    assert code.counted(["f<__half>", "f<float>"]) == "f<float>"  # wmma's
-    assert code.counted(["f<__half>", "f<__nv_bfloat16>"]) == "f<__nv_bfloat16>"
+    """And of those of wmma, which have no bf16, fp16 that is summed in fp32."""
     for key, entry in code.load().items():
         if entry["compiler"].startswith("nvcc") and "simt" not in key:
             assert not re.search(r"__half|true", entry["kernel"])
