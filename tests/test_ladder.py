@@ -119,13 +119,6 @@ def test_demo_command(tmp_path, capsys, monkeypatch):
     assert plot.read_bytes().startswith(b"\x89PNG") and plot.stat().st_size > 10_000
 
 
-def test_an_unknown_command_is_refused(capsys):
-    with pytest.raises(SystemExit) as error:
-        main(["bake"])
-    assert error.value.code == 2
-    assert "ladder" in capsys.readouterr().err
-
-
 def test_the_signature_in_the_docs_is_the_real_one():
     text = (ROOT / "docs" / "semantics.md").read_text()
     written = re.search(r"`tritemm\.matmul\((.*?)\)`", text, re.DOTALL).group(1)

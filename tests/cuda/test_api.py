@@ -21,13 +21,6 @@ pytestmark = pytest.mark.host
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_ladder_prints_every_rung():
-    assert cuda_reference.ladder() == RUNGS
-    for kernel, line in zip(RUNGS, str(cuda_reference.ladder()).splitlines(), strict=True):
-        assert line.split()[:2] == [f"{kernel.number:02}", kernel.name]
-        assert line.endswith(f" {kernel.title}")
-
-
 def test_the_import_looks_for_no_compiler():
     code = (
         "import sys, cuda_reference\n"

@@ -13,7 +13,6 @@ from cuda_reference import cubin, loader, source, toolkit
 from cuda_reference.__main__ import main
 from cuda_reference.rungs import RUNGS
 from tests.sweep import EVERY
-from tritemm.compile import sass
 
 pytestmark = [pytest.mark.host, pytest.mark.once, pytest.mark.usefixtures("nvcc")]
 
@@ -71,14 +70,6 @@ def test_kernels_carry_their_rungs_name(kernel):
     arch = source.architectures(kernel.name)[-1]
     for function in cubin.compile_cubin(kernel.name, arch).functions:
         assert function.name.split("<")[0] == f"{kernel.name}_kernel"
-
-
-@every_source
-def test_signs_are_mnemonics_that_the_tool_knows(name, arch):
-    """A forbidden sign with a typing error would never be found, and the test would pass."""
-    required, forbidden = source.signs(name)[int(arch.removesuffix("a"))]
-    assert required or forbidden
-    assert {sign.split(".")[0] for sign in (*required, *forbidden)} <= set(sass.GROUP_OF)
 
 
 # The checks above can fail: each of these has the fault that it is checked for.

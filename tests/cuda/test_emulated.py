@@ -6,13 +6,13 @@ ones that run on a GPU; the order of threads and copies is not.
 """
 
 import ctypes
+import dataclasses
 import shutil
 
 import pytest
 import torch
 
-from cuda_reference import source
-from cuda_reference.kernel import ACCUMULATORS, TYPES, Call
+from cuda_reference import loader, source
 from cuda_reference.rungs import RUNGS
 from tests.cuda import emulator
 from tests.cuda.test_reference import operands, tile_of
@@ -21,7 +21,7 @@ from tests.harness import Guarded
 from tritemm import budget
 from tritemm.problem import Problem, short_name
 
-pytestmark = [pytest.mark.host, pytest.mark.once]
+pytestmark = [pytest.mark.host, pytest.mark.once, pytest.mark.usefixtures("emulated")]
 
 FP16, BF16, FP32 = torch.float16, torch.bfloat16, torch.float32
 rungs = pytest.mark.parametrize("name", [k.name for k in RUNGS if k.name.startswith("mma")])
@@ -29,24 +29,30 @@ rungs = pytest.mark.parametrize("name", [k.name for k in RUNGS if k.name.startsw
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    """A rung's `launch`, for the CPU."""
+    """The library of a rung, for the CPU."""
     folder = tmp_path_factory.mktemp("emulated")
     for place in (source.INCLUDE, emulator.FOLDER):
         for file in place.glob("*.*h"):
             shutil.copy(file, folder)
     library = emulator.compiler(folder, "block.h", "-O1")
 
-    def launch(name):
+    def compile_(name):
         text = (source.ROOT / f"{name}.cu").read_text()
         text = text.replace("extern __shared__ uint4 shared[];", "")
-        found = library(name, text.replace("__shared__", "static")).launch
-        found.restype = ctypes.c_char_p
+        found = library(name, text.replace("__shared__", "static"))
+        found.launch.restype = ctypes.c_char_p
         return found
 
-    return launch
+    return compile_
 
 
-def multiply(compiled, name, a, b, layout, accumulate=FP32, **guard):
+@pytest.fixture
+def emulated(compiled, library, monkeypatch):
+    """In place of what a GPU runs."""
+    monkeypatch.setattr(loader, "library", lambda name, arch: compiled(name))
+
+
+def multiply(name, a, b, layout, accumulate=FP32, **guard):
     """Runs the rung and checks every element and every guard."""
     kernel = next(k for k in RUNGS if k.name == name)
     guarded = Guarded.like((a.shape[0], b.shape[1]), a.dtype, **guard)
@@ -55,13 +61,7 @@ def multiply(compiled, name, a, b, layout, accumulate=FP32, **guard):
     assert kernel.why_not(problem) is None
     b_major = kernel.readable.layout(problem)[1]
     assert b_major == layout[1] or problem.K == 1  # then it is stored both ways
-    call = Call(
-        a=a.data_ptr(), b=b.data_ptr(), c=c.data_ptr(), M=problem.M, N=problem.N, K=problem.K,
-        lda=problem.a.pitch("N"), ldb=problem.b.pitch(b_major), ldc=problem.c.pitch("N"),
-        type=TYPES[a.dtype], accumulate=ACCUMULATORS[accumulate], b_rows_are=b_major == "N",
-        order=1, group=tile_of(kernel).GROUP_M,
-    )  # fmt: skip
-    assert compiled(name)(ctypes.byref(call)) is None
+    kernel.launch(problem, dataclasses.replace(tile_of(kernel), ORDER="serpentine"), a, b, c)
     guarded.assert_untouched_outside()
     verdict = budget.check(c, a, b, accumulate=accumulate)
     assert verdict.ok, f"{name} {layout} {problem}: {verdict}"
@@ -72,26 +72,26 @@ def multiply(compiled, name, a, b, layout, accumulate=FP32, **guard):
 @pytest.mark.parametrize(
     "shape", [(70, 41, 33), (16, 130, 72), (257, 8, 31), (3, 129, 1), (9, 7, 97)], ids=str
 )
-def test_edges(compiled, name, layout, shape):
+def test_edges(name, layout, shape):
     """NaN stands between the lines of A and B and in shared memory."""
-    multiply(compiled, name, *operands(*shape, layout=layout), layout, pitch_gap=1)
+    multiply(name, *operands(*shape, layout=layout), layout, pitch_gap=1)
 
 
 @rungs
 @pytest.mark.parametrize("layout", ["NT", "NN"])
 @pytest.mark.parametrize(("dtype", "accumulate"), [(FP16, FP16), (BF16, FP32)], ids=short_name)
-def test_types(compiled, name, layout, dtype, accumulate):
-    multiply(compiled, name, *operands(40, 72, 48, dtype, layout), layout, accumulate)
+def test_types(name, layout, dtype, accumulate):
+    multiply(name, *operands(40, 72, 48, dtype, layout), layout, accumulate)
 
 
 @pytest.mark.parametrize("layout", ["NT", "NN"])
-def test_the_serpentine_order_covers_a_ragged_last_stripe(compiled, layout):
+def test_the_serpentine_order_covers_a_ragged_last_stripe(layout):
     """Two stripes of tile columns, the second with one, and three tile rows."""
-    multiply(compiled, "mma_base", *operands(530, 16 * 128 + 9, 16, layout=layout), layout)
+    multiply("mma_base", *operands(530, 16 * 128 + 9, 16, layout=layout), layout)
 
 
 @pytest.mark.parametrize("layout", ["NT", "NN"])
 @pytest.mark.parametrize("offset", [0, 1])
-def test_the_naive_rung_reads_rows_at_any_address(compiled, layout, offset):
+def test_the_naive_rung_reads_rows_at_any_address(layout, offset):
     options = {"aligned": False, "offset": offset}
-    multiply(compiled, "mma_naive", *operands(45, 61, 50, layout=layout, **options), layout)
+    multiply("mma_naive", *operands(45, 61, 50, layout=layout, **options), layout)

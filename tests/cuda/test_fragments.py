@@ -59,77 +59,36 @@ def test_registers_hold_all_elements_once_or_are_repeated_alike(entry):
         assert width == (64 if entry.d == "f64" else 32)
 
 
-#: "Matrix Fragments for mma", section by section: row and column of element i in lane 4 g + t, of
-#: A, then row of element i of B, whose column is g.
+#: "Matrix Fragments for mma", section by section: elements in a register of A and B, or of 32 bits.
 ISA = {
-    "mma.m16n8k8.row.col.f32.f16.f16.f32": (
-        lambda g, t, i: (g if i < 2 else g + 8, t * 2 + (i & 1)),
-        lambda t, i: t * 2 + i,
-    ),
-    "mma.m16n8k16.row.col.f32.f16.f16.f32": (
-        lambda g, t, i: (g if i < 2 or 4 <= i < 6 else g + 8, t * 2 + (i & 1) + 8 * (i >= 4)),
-        lambda t, i: t * 2 + (i & 1) + 8 * (i >= 2),
-    ),
-    "mma.m16n8k4.row.col.f32.tf32.tf32.f32": (
-        lambda g, t, i: (g if i == 0 else g + 8, t),
-        lambda t, i: t,
-    ),
-    "mma.m16n8k8.row.col.f32.tf32.tf32.f32": (
-        lambda g, t, i: (g if i in (0, 2) else g + 8, t if i in (0, 1) else t + 4),
-        lambda t, i: t if i == 0 else t + 4,
-    ),
-    "mma.m8n8k4.row.col.f64.f64.f64.f64": (
-        lambda g, t, i: (g, t),
-        lambda t, i: t,
-    ),
-    "mma.m16n8k16.row.col.f64.f64.f64.f64": (
-        lambda g, t, i: (g if i % 2 == 0 else g + 8, (i * 2 if i % 2 == 0 else i * 2 - 2) + t),
-        lambda t, i: t + i * 4,
-    ),
-    "mma.m8n8k16.row.col.s32.s8.s8.s32": (
-        lambda g, t, i: (g, t * 4 + i),
-        lambda t, i: t * 4 + i,
-    ),
-    "mma.m16n8k16.row.col.s32.u8.s8.s32": (
-        lambda g, t, i: (g if i < 4 else g + 8, t * 4 + (i & 3)),
-        lambda t, i: t * 4 + i,
-    ),
-    "mma.m16n8k32.row.col.f32.e4m3.e5m2.f32": (
-        lambda g, t, i: (g if i < 4 or 8 <= i < 12 else g + 8, t * 4 + (i & 3) + 16 * (i >= 8)),
-        lambda t, i: t * 4 + (i & 3) + 16 * (i >= 4),
-    ),
-    "mma.m8n8k32.row.col.s32.s4.s4.s32": (
-        lambda g, t, i: (g, t * 8 + i),
-        lambda t, i: t * 8 + i,
-    ),
-    "mma.m16n8k64.row.col.s32.u4.u4.s32": (
-        lambda g, t, i: (g if i < 8 or 16 <= i < 24 else g + 8, t * 8 + (i & 7) + 32 * (i >= 16)),
-        lambda t, i: t * 8 + (i & 7) + 32 * (i >= 8),
-    ),
-    "mma.m8n8k128.row.col.s32.b1.b1.s32.xor.popc": (
-        lambda g, t, i: (g, t * 32 + i),
-        lambda t, i: t * 32 + i,
-    ),
-    "mma.m16n8k256.row.col.s32.b1.b1.s32.and.popc": (
-        lambda g, t, i: (
-            g if i < 32 or 64 <= i < 96 else g + 8,
-            t * 32 + (i & 31) + 128 * (i >= 64),
-        ),
-        lambda t, i: t * 32 + (i & 31) + 128 * (i >= 32),
-    ),
+    "mma.m16n8k8.row.col.f32.f16.f16.f32": 2,
+    "mma.m16n8k16.row.col.f32.f16.f16.f32": 2,
+    "mma.m16n8k4.row.col.f32.tf32.tf32.f32": 1,
+    "mma.m16n8k8.row.col.f32.tf32.tf32.f32": 1,
+    "mma.m8n8k4.row.col.f64.f64.f64.f64": 1,
+    "mma.m16n8k16.row.col.f64.f64.f64.f64": 1,
+    "mma.m8n8k16.row.col.s32.s8.s8.s32": 4,
+    "mma.m16n8k16.row.col.s32.u8.s8.s32": 4,
+    "mma.m16n8k32.row.col.f32.e4m3.e5m2.f32": 4,
+    "mma.m8n8k32.row.col.s32.s4.s4.s32": 8,
+    "mma.m16n8k64.row.col.s32.u4.u4.s32": 8,
+    "mma.m8n8k128.row.col.s32.b1.b1.s32.xor.popc": 32,
+    "mma.m16n8k256.row.col.s32.b1.b1.s32.and.popc": 32,
 }
 
 
-@pytest.mark.parametrize("name", ISA)
-def test_fragments_are_the_isa_s(name):
-    """Of C, too, which is alike in all sections."""
-    entry, (of_a, of_b) = find(name), ISA[name]
+@pytest.mark.parametrize(("name", "width"), ISA.items(), ids=ISA)
+def test_fragments_are_the_isa_s(name, width):
+    """Of lane 4 g + t. A's registers go down, where it has 16 rows, then to the next columns."""
+    entry = find(name)
+    down = entry.shape[0] // 8
     for lane in range(32):
         g, t = lane >> 2, lane % 4
         for i, at in enumerate(fragment(entry, "a").elements[lane]):
-            assert at == of_a(g, t, i)
+            across, below = divmod(i // width, down)
+            assert at == (g + 8 * below, (4 * across + t) * width + i % width)
         for i, at in enumerate(fragment(entry, "b").elements[lane]):
-            assert at == (of_b(t, i), g)
+            assert at == ((4 * (i // width) + t) * width + i % width, g)
         for i, at in enumerate(fragment(entry, "c").elements[lane]):
             assert at == (g if i < 2 else g + 8, t * 2 + (i & 1))
 

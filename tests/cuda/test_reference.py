@@ -7,6 +7,7 @@ import re
 import pytest
 import torch
 
+import cuda_reference
 from cuda_reference import loader, source
 from cuda_reference.__main__ import main
 from cuda_reference.kernel import (
@@ -59,14 +60,18 @@ def test_every_file_is_on_the_ladder():
     assert [kernel.number for kernel in RUNGS] == list(range(1, len(RUNGS) + 1))
 
 
+@pytest.mark.parametrize("name", source.names())
+def test_header(name):
+    """A rung's says all; that of a file of types/ is shorter."""
+    lines = source.opening_comment(source.path_of(name)).splitlines()
+    assert len(lines) <= (10 if "/" in name else 11)  # and one that closes the comment
+    assert lines[0].startswith(name.removeprefix("types/") + ": ") and lines[0].endswith(".")
+    needed = {"Signs", "Needs"} if "/" in name else {*source.HEADER_KEYS} - {"Note"}
+    assert needed <= set(source.header(name)) <= set(source.HEADER_KEYS)
+
+
 @rungs
-def test_header(kernel):
-    lines = kernel.doc.splitlines()
-    assert len(lines) + 1 <= 12  # with the line that closes the comment
-    assert lines[0].startswith(f"{kernel.name}: ") and lines[0].endswith(".")
-    assert set(source.HEADER_KEYS) - {"Note"} <= set(kernel.header)
-    for sm, (present, forbidden) in kernel.signs.items():
-        assert sm in (80, 90) and (present or forbidden)
+def test_rungs_without_signs_of_sm_80_are_hoppers(kernel):
     assert kernel.readable.hopper == (80 not in kernel.signs)
 
 
@@ -249,10 +254,12 @@ def test_list_command(capsys, monkeypatch):
     assert main(["list"]) == 0
     said = capsys.readouterr()
     lines = said.out.splitlines()
-    for kernel, line in zip(RUNGS, lines, strict=False):
-        assert line.split()[:2] == [f"{kernel.number:02}", kernel.name]
+    ladder = cuda_reference.ladder()
+    for kernel, line, printed in zip(ladder, str(ladder).splitlines(), lines, strict=False):
+        assert line.split()[:2] == printed.split()[:2] == [f"{kernel.number:02}", kernel.name]
+        assert line.endswith(f" {kernel.title}")
     others = {name for name in source.names() if "/" in name}
-    assert {line.split()[0] for line in lines[len(RUNGS) :]} == others
+    assert {line.split()[0] for line in lines[len(RUNGS) :]} == others and ladder == RUNGS
     assert said.err == "\nThey don't run here: ninja was not found.\n"
     assert main(["list", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)

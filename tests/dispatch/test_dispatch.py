@@ -224,24 +224,10 @@ class TestCandidates:
         assert shared(4096, 4096, 4096)
         assert not shared(4096, 4096, 2048) and not shared(1024, 1024, 8192)
 
-    @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
-    @pytest.mark.parametrize(
-        "shape", [(1, 8, 8), (8, 1280, 8192), (768, 768, 65536), (8192, 8192, 8192)]
-    )
-    def test_who_does_not_refuse_has_a_config(self, rung, shape):
-        asked = problem(*shape)
-        assert rung.why_not(asked) or dispatch.choose(asked, rung.name).kernel is rung
-
     def test_steps_are_counted_in_32_bits(self):
         with pytest.raises(ValueError, match=r"K is 268435456; .* below 2\*\*28"):
             dispatch.choose(problem(8, 8, 2**28), "stream_k")
         assert dispatch.choose(problem(8, 8, 2**28)).kernel.name not in ("split_k", "stream_k")
-
-    def test_the_same_every_time(self):
-        asked = problem(300, 4096, 4096)
-        first = dispatch.choose(asked)
-        dispatch.forget()
-        assert dispatch.choose(asked) == first
 
     def test_an_explicit_rung_is_never_packed(self):
         asked = problem(64, 64, 4095)
@@ -326,15 +312,6 @@ class TestBatchInvariant:
     def test_operands_are_swapped(self):
         groups = candidates.in_one_order(problem(16, 28672, 4096), candidates.able(RUNGS), 1)
         assert any(group.swap for group in groups)
-
-    def test_each_candidate_can_be_asked_for(self):
-        asked = problem(33, 4093, 777, "NN")
-        groups = candidates.in_one_order(asked, candidates.able(RUNGS), 1)
-        found = [(g.kernel, config) for g in groups for config in map(g.whole, g.configs)]
-        for kernel, config in found:
-            choice = dispatch.choose(asked, str(Request(kernel.name, config)))
-            assert (choice.kernel, choice.config) == (kernel, config)
-        assert len(found) > 20
 
     def test_the_tile_follows_m_where_wgmma_allows(self):
         word = "auto/batch_invariant"

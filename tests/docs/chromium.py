@@ -41,7 +41,7 @@ class Browser:
     def __init__(self) -> None:
         self.requests: list[str] = []
         self.errors: list[str] = []
-        self._ids, self._unread, self._events = itertools.count(1), b"", []
+        self._ids, self._unread = itertools.count(1), b""
 
     def __enter__(self) -> Browser:
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
@@ -73,14 +73,8 @@ class Browser:
         """Load the page in a window of this size."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.call("Emulation.setDeviceMetricsOverride", **size)
-        self._events.clear()
         self.call("Page.navigate", url=address)
-
-        def loaded() -> bool:
-            self._messages()
-            return any(event["method"] == "Page.loadEventFired" for event in self._events)
-
-        self._until(loaded, address)
+        self.wait_for("document.readyState === 'complete'", seconds=60)
 
     def run(self, expression: str):
         """The value of a JavaScript expression on the page; promises are waited for."""
@@ -147,18 +141,10 @@ class Browser:
             self._unread += os.read(self._in, 1 << 20)
         *whole, self._unread = self._unread.split(b"\0")
         found = [json.loads(text) for text in whole]
-        for event in (m for m in found if "method" in m):
-            self._note(event)
+        for method, params in ((m["method"], m["params"]) for m in found if "method" in m):
+            level = params.get("entry", params).get("level", params.get("type"))
+            if method == "Network.requestWillBeSent":
+                self.requests.append(params["request"]["url"])
+            elif method == "Runtime.exceptionThrown" or level == "error":
+                self.errors.append(json.dumps(params))
         return found
-
-    def _note(self, event: dict) -> None:
-        self._events.append(event)
-        params = event["params"]
-        if event["method"] == "Network.requestWillBeSent":
-            self.requests.append(params["request"]["url"])
-        elif event["method"] == "Runtime.exceptionThrown":
-            self.errors.append(params["exceptionDetails"]["exception"].get("description", "?"))
-        elif event["method"] == "Log.entryAdded" and params["entry"]["level"] == "error":
-            self.errors.append(f"{params['entry']['text']} {params['entry'].get('url', '')}")
-        elif event["method"] == "Runtime.consoleAPICalled" and params["type"] == "error":
-            self.errors.append(str([a.get("value", a.get("description")) for a in params["args"]]))

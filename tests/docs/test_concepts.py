@@ -72,15 +72,3 @@ def test_every_generated_part_is_on_a_page():
     used = re.findall(r"<!-- begin: (.+?) -->", text)
     assert names <= set(used) and len(used) == len(set(used))
     assert set(used) <= set(concept_pages.parts())
-
-
-#: The map's rows: the words of each test are its name.
-TESTS = re.findall(
-    r"\[([^\]]+)\]\(\.\./\.\./(tests/[\w/]+\.py)\) \|$", (PAGES / "map.md").read_text(), re.M
-)
-
-
-@pytest.mark.parametrize(("words", "file"), TESTS)
-def test_a_test_on_the_map_exists(words, file):
-    name = "test_" + words.replace(" ", "_")
-    assert re.search(rf"^ *def {name}\(", (ROOT / file).read_text(), re.MULTILINE)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from docs.site.links import ROOT, anchors, code, links, markdown, pages
+from tools import mutants
 
 pytestmark = [pytest.mark.host, pytest.mark.once]
 
@@ -72,6 +73,27 @@ def test_the_reference_has_every_public_name():
     shown = {one or other for one, other in shown}
     modules = {"nn", "tuning"}  # their names stand one by one
     assert set(tritemm.__all__) - modules <= shown
+
+
+def named_tests():
+    """Those of docs/traps.md, of the concepts' map, and of the faults that tools/mutants.py plants.
+
+    On the map, the words of a test are its name.
+    """
+    traps, concepts = (ROOT / "docs" / name for name in ("traps.md", "concepts/map.md"))
+    yield from re.findall(r"^- `(tests/[\w/]+\.py)::(\w+)`$", traps.read_text(), re.MULTILINE)
+    in_a_row = r"\[([^\]]+)\]\(\.\./\.\./(tests/[\w/]+\.py)\) \|$"
+    for words, file in re.findall(in_a_row, concepts.read_text(), re.MULTILINE):
+        yield file, "test_" + words.replace(" ", "_")
+    for fault in mutants.FAULTS:
+        assert fault.tests
+        yield from (tuple(test.split("::")) for test in fault.tests)
+
+
+@pytest.mark.parametrize(("file", "name"), sorted(set(named_tests())))
+def test_a_test_that_is_named_exists(file, name):
+    assert re.search(rf"^def {name}\(", (ROOT / file).read_text(), re.MULTILINE)
+    assert name.startswith("test_")
 
 
 @pytest.mark.parametrize(

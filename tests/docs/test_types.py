@@ -4,7 +4,7 @@ import pytest
 
 from cuda_reference import types
 from cuda_reference.types.table import TABLE
-from docs.types import page, record, ways
+from docs.types import record, ways
 from tests.harness import needs_nvcc
 
 pytestmark = pytest.mark.host
@@ -49,14 +49,6 @@ def test_all_of_a_row_is_recorded(row):
 def test_gluon_says_what_triton_does_not(row):
     """In PTX where it has no word."""
     assert ways.gluon_way(row.first)
-
-
-def test_a_page_with_another_code_is_stale(monkeypatch):
-    data = record.load()
-    assert page.parts()["types-wmma"] in PAGE.read_text()
-    data["rows"][ROWS[0].name]["triton"]["80"] = {"HMMA.16816.F16": [16]}
-    monkeypatch.setattr(record, "load", lambda: data)
-    assert page.parts()["types-wmma"] not in PAGE.read_text()
 
 
 #: A row of each way to say it, and of each kind of code.

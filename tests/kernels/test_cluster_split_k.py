@@ -1,6 +1,5 @@
 """The rung whose clusters share K: who adds up what, and what fits."""
 
-import dataclasses
 import itertools
 import re
 
@@ -95,11 +94,6 @@ def test_what_is_offered_fits(size, layout):
     for config in offered:
         assert config.tiles(asked) <= clusters_at_once(config.SPLIT_K, H200)
         assert KERNEL.clusters(config) == config.SPLIT_K
-
-
-def test_clusters_do_not_fill_all_sms():
-    assert [clusters_at_once(n, H200) for n in (2, 3, 4, 5, 8)] == [66, 39, 30, 22, 15]
-    assert clusters_at_once(8, dataclasses.replace(H200, sms=8)) == 0
 
 
 @pytest.mark.parametrize("rung", ["multicast_split_k", "cluster_split_k"])

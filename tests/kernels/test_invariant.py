@@ -147,31 +147,6 @@ def cut(K, depth, parts):
     return ends
 
 
-@pytest.mark.parametrize(
-    ("rung", "fields", "reason"),
-    [
-        ("warp_specialized", {"PARTS": 3}, None),
-        ("split_k", {"PARTS": 3}, None),
-        ("split_k", {"PARTS": 3, "SPLIT_K": 3}, None),
-        ("split_k", {"PARTS": 3, "SPLIT_K": 2}, "PARTS is 3 and SPLIT_K 2; one program takes all"),
-        ("warp_specialized", {"PARTS": 3, "SPLIT_K": 3}, "this rung does not split K"),
-        ("warp_specialized", {"PARTS": 17}, "PARTS is 17; K = 4096 has 16 times 256 elements"),
-        ("warp_specialized", {"PARTS": 3, "BLOCK_N": 256, "num_stages": 3}, "256 accumulators"),
-        ("cluster", {"PARTS": 3, "CLUSTER": 2, "BLOCK_N": 208}, "multiples of 8 up to 192"),
-        ("cluster_split_k", {"PARTS": 4, "SPLIT_K": 4, "BLOCK_K": 192, "num_stages": 2},
-         "BLOCK_K is 192; PARTS begin at multiples of 256 elements"),
-        ("cluster_split_k", {"PARTS": 4}, "clusters of 2 to 8 programs"),
-        ("pingpong", {"PARTS": 3, "num_warps": 4}, "this rung cuts K into no fixed parts; warp_sp"),
-        ("tma", {"PARTS": 3}, "this rung cuts K into no fixed parts"),
-    ],
-)  # fmt: skip
-def test_what_parts_refuse(rung, fields, reason):
-    values = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "num_warps": 8, "num_stages": 3}
-    config = config_of(values | fields)
-    said = why_not(dispatch.find(rung), problem(128, 512, 4096), config)
-    assert said is None if reason is None else reason in said
-
-
 def test_parts_in_words_and_numbers():
     config = Config(128, 128, 64, num_warps=8, num_stages=5, SPLIT_K=4, PARTS=4)
     assert "K split in 4, K in 4 fixed parts" in str(config)

@@ -26,6 +26,8 @@ from tritemm.spec import Config
 TOP = 2**31
 #: Rungs that address their operands through pointers, and index in 64 bits where that is needed.
 POINTERS = [rung for rung in RUNGS if "a_ptr" in rung.fn.arg_names]
+#: Rungs whose programs share loads.
+SHARING = ("cluster", "cluster_pingpong", "multicast_split_k")
 DTYPES = [torch.int8, torch.float16, torch.float32, torch.float64]
 
 
@@ -61,6 +63,7 @@ EDGES = [
 #: M, N, K of many tiles and few, of which some are long.
 OFFERED = [
     (4096, 4096, 4096), (64, 5376, 5080), (8, 1280, 8192), (920, 136, 8904), (16, 4096, 1024),
+    (1, 8, 8), (768, 768, 65536), (8192, 8192, 8192),
 ]  # fmt: skip
 
 
@@ -291,7 +294,7 @@ class TestConfigs:
             ("warp_specialized", {"BLOCK_M": 512, "BLOCK_N": 8, "num_warps": 8}, "256 is possible"),
             ("split_k", {"SPLIT_K": 129}, "SPLIT_K is 129; 128 parts are possible"),
             ("stream_k", {"SPLIT_K": 129}, "SPLIT_K is 129; 128 parts are possible"),
-            ("multicast_split_k", {"SPLIT_K": 129, "CLUSTER": 2}, "128 parts are possible"),
+            ("multicast_split_k", {"SPLIT_K": 129}, "128 parts are possible"),
             ("cluster_split_k", {}, "SPLIT_K is 1; clusters of 2 to 8 programs"),
             ("cluster_split_k", {"SPLIT_K": 9}, "SPLIT_K is 9; clusters of 2 to 8 programs"),
             ("cluster_split_k", {"SPLIT_K": 2, "BLOCK_N": 100}, "multiples of 8 up to 256"),
@@ -311,13 +314,64 @@ class TestConfigs:
             ("tiled", {"SHARED": "plain"}, "SHARED is 'plain'; this rung leaves no choice"),
             ("async_stages", {"BLOCK_M": 256, "BLOCK_K": 256},
              "need 327680 bytes of shared memory"),
+            ("tma", {"BLOCK_N": 96}, "BLOCK_N is 96; a power of two is possible"),
+            ("tma", {"num_warps": 64}, "at most 32"),
+            ("tma", {"SPLIT_K": 2}, "does not split K"),
+            ("tma", {"BLOCK_M": 128, "BLOCK_N": 256, "num_stages": 5},
+             "5 stages of 49152 bytes need 245760 bytes of shared memory; NVIDIA H200 has 232448"),
+            ("pingpong", {"BLOCK_M": 128, "BLOCK_N": 176}, "BLOCK_N is 176; a power .*, or .*192"),
+            ("pingpong", {"num_warps": 8}, "num_warps is 8; 4 is possible"),
+            ("pingpong", {"BLOCK_M": 192}, "BLOCK_M is 192; a power of two is possible"),
+            ("split_k", {"BLOCK_M": 32}, "BLOCK_M is 32; WGMMA takes 64 or more"),
+            ("split_k", {"BLOCK_M": 256, "BLOCK_N": 128}, "256 accumulators per thread"),
+            ("split_k", {"BLOCK_M": 192, "num_warps": 8}, "192 with 8 warps; .* 192 with 4 warps"),
+            ("split_k", {"num_stages": 20}, "shared memory"),
+            ("split_k", {"SPLIT_K": 50, "K": 512}, "SPLIT_K is 50; K = 512 has 8 steps of 64"),
+            ("warp_specialized", {"BLOCK_M": 192, "BLOCK_N": 256}, "128 accumulators per thread"),
+            ("warp_specialized", {"CLUSTER": 2}, "CLUSTER is 2; this rung's programs share no"),
+            ("cluster", {"num_warps": 16}, "num_warps is 16; 8 or 12 for a tile are possible"),
+            ("cluster", {}, "num_warps is 4; .*; cluster_pingpong takes 4"),
+            ("cluster", {"SPLIT_K": 2}, "does not split K; split_k, .*multicast_split_k.* can"),
+            ("cluster_pingpong", {"num_warps": 8}, "num_warps is 8; 4 for a tile"),
+            ("cluster_pingpong", {"BLOCK_M": 192},
+             "BLOCK_M is 192; 64 and 128 are possible with 4 warps"),
+            ("cluster_pingpong", {"BLOCK_N": 100},
+             "BLOCK_N is 100; multiples of 8 up to 256 are possible"),
+            ("cluster_pingpong", {"BLOCK_M": 128, "BLOCK_N": 208}, "multiples of 8 up to 192"),
+            ("cluster_pingpong", {"BLOCK_K": 32}, "BLOCK_K is 32; 64 is possible"),
+            ("cluster_pingpong", {"SPLIT_K": 2}, "SPLIT_K is 2; this rung does not split K"),
+            ("cluster_pingpong", {"num_stages": 1}, "a ring needs 2 or more"),
+            ("cluster_pingpong", {"BLOCK_N": 256, "num_stages": 6}, "shared memory"),
+            *(("cluster_pingpong", {"CLUSTER": n}, f"CLUSTER is {n}; 2 or 4 programs can share")
+              for n in (1, 3)),
+            ("cluster_pingpong", {"BLOCK_N": 4, "CLUSTER": 4}, "BLOCK_N is 4; multiples of 8"),
+            ("multicast_split_k", {"SPLIT_K": 9, "K": 512}, "SPLIT_K is 9; K = 512 has 8 steps"),
+            ("cluster_split_k", {"SPLIT_K": 8, "K": 128}, "SPLIT_K is 8; K = 128 has 2 steps"),
+            ("gemv", {"SPLIT_K": 6}, "SPLIT_K is 6; a power of two is possible"),
+            ("split_k", {"PARTS": 3, "SPLIT_K": 2},
+             "PARTS is 3 and SPLIT_K 2; one program takes all"),
+            ("warp_specialized", {"PARTS": 3, "SPLIT_K": 3}, "this rung does not split K"),
+            ("warp_specialized", {"PARTS": 17, "K": 4096},
+             "PARTS is 17; K = 4096 has 16 times 256 elements"),
+            ("warp_specialized", {"PARTS": 3, "BLOCK_M": 128, "BLOCK_N": 256, "num_warps": 8},
+             "256 accumulators"),
+            ("cluster", {"PARTS": 3, "BLOCK_M": 128, "BLOCK_N": 208, "num_warps": 8},
+             "multiples of 8 up to 192"),
+            ("cluster_split_k", {"PARTS": 4, "SPLIT_K": 4, "BLOCK_K": 192},
+             "BLOCK_K is 192; PARTS begin at multiples of 256 elements"),
+            ("cluster_split_k", {"PARTS": 4}, "clusters of 2 to 8 programs"),
+            ("pingpong", {"PARTS": 3}, "this rung cuts K into no fixed parts; warp_sp"),
+            ("tma", {"PARTS": 3}, "this rung cuts K into no fixed parts"),
+            ("multicast_split_k", {}, "SPLIT_K is 1; 2 or more are possible"),
         ],
     )  # fmt: skip
     def test_limits(self, rung, fields, message):
+        fields = {"K": 2**14, "CLUSTER": 2 if rung in SHARING else 1} | fields
+        asked = problem(512, 512, fields.pop("K"))
         config = Config(8 if rung == "gemv" else 64, 64, 64, num_warps=4, num_stages=2)
         config = dataclasses.replace(config, **fields)
         with pytest.raises(ValueError, match=f'"{rung}" cannot run this config: .*{message}'):
-            dispatch.choose(problem(512, 512, 2**14), str(Request(rung, config)))
+            dispatch.choose(asked, str(Request(rung, config)))
 
     def test_a_ring_is_larger_than_the_output(self):
         """It is found where shared memory begins."""
@@ -361,22 +415,12 @@ class TestTuned:
         yield
         cache.forget(), dispatch.forget()
 
-    @pytest.mark.parametrize(
-        ("shape", "rung", "config", "reason"),
-        [
-            ((128, 256, 128), "cluster_split_k",
-             Config(128, 128, 64, num_warps=8, num_stages=4, ORDER="grouped", SPLIT_K=8),
-             "SPLIT_K is 8; K = 128 has 2 steps of 64"),
-            ((128, 256, 128), "split_k",
-             Config(128, 128, 64, num_warps=8, num_stages=5, ORDER="grouped", SPLIT_K=7),
-             "SPLIT_K is 7; K = 128 has 2 steps of 64"),
-            ((8, 256, 8192), "gemv", Config(8, 128, 128, SPLIT_K=6), "SPLIT_K is 6; a power"),
-        ],
-    )  # fmt: skip
-    def test_an_entry_that_does_not_fit_is_left_out_and_named(self, shape, rung, config, reason):
-        asked = problem(*shape)
-        cache.store(H200.name, {cache.key(asked): cache.entry(rung, config, 1e-6)})
-        with pytest.warns(UserWarning, match=f"tuned for {asked} is not used: {rung}, .*{reason}"):
+    def test_an_entry_that_does_not_fit_is_left_out_and_named(self):
+        asked = problem(128, 256, 128)
+        config = Config(128, 128, 64, num_warps=8, num_stages=5, ORDER="grouped", SPLIT_K=7)
+        cache.store(H200.name, {cache.key(asked): cache.entry("split_k", config, 1e-6)})
+        told = f"tuned for {asked} is not used: split_k, .*SPLIT_K is 7; K = 128 has 2 steps of 64"
+        with pytest.warns(UserWarning, match=told):
             choice = dispatch.choose(asked)
         assert choice.why == "the least predicted time"
         with warnings.catch_warnings():

@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from docs.pictures.banks import BANKS, CHUNK, place, ways
-from tests.dispatch.choosing import A100, H200, L40S, matrix, problem
+from tests.dispatch.choosing import H200, L40S, matrix, problem
 from tests.kernels.test_signs import expect_no_faults, per_config
 from tests.sweep import EVERY
-from tritemm import dispatch
 from tritemm.compile import asm
 from tritemm.dispatch.request import why_not
 from tritemm.kernels.device import mma_sync
@@ -97,13 +96,6 @@ def test_own_configs_have_no_local_memory(layout):
         for sm in ((80, 90) if EVERY else (next(turns),))
     ]
     expect_no_faults(jobs, "usage")
-
-
-@pytest.mark.parametrize("device", [A100, H200], ids=lambda device: device.name)
-def test_auto_leaves_them_out(device):
-    asked = problem(4096, 4096, 4096, "NT", torch.float16, device)
-    able = {kernel.name for _, kernel, _ in dispatch.ranked(asked)}
-    assert able and not able & {*RINGS, "async_pg2s_ps2r"}
 
 
 @pytest.mark.parametrize(("index", "stages"), [(0, 4), (1, 3), (2, 2)])

@@ -18,14 +18,6 @@ def test_each_fault_applies_once_and_is_python(fault):
     ast.parse(mutants.applied(fault))
 
 
-@every
-def test_the_tests_of_a_fault_are_there(fault):
-    for test in fault.tests:
-        file, _, name = test.partition("::")
-        tree = ast.parse((mutants.ROOT / file).read_text())
-        assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-
-
 def test_names_are_distinct_and_there_are_ten_and_more():
     assert len({fault.name for fault in mutants.FAULTS}) == len(mutants.FAULTS) >= 10
 
