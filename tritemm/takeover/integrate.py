@@ -309,21 +309,14 @@ def _leave() -> None:
 routing.leave = _leave
 
 
-def _own_kernel(name: str) -> Any:
-    """Torch's own, or None: of some operators it has one for CUDA alone."""
-    try:
-        return torch.library.get_kernel(f"aten::{name}", _KEY)
-    except RuntimeError:
-        return None
-
-
 def _registered() -> torch.library.Library:
     """What stands for torch's own kernels as long as it isn't unregistered."""
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*\n.*Overriding a previously registered kernel")
         for name, route in ROUTES.items():
-            route.original = _own_kernel(name)
+            with contextlib.suppress(RuntimeError):  # torch has some for CUDA alone
+                route.original = torch.library.get_kernel(f"aten::{name}", _KEY)
             library.impl(name, route, _KEY, with_keyset=True, allow_override=True)
     _State.kept.append([torch.library.get_kernel(f"aten::{name}", _KEY) for name in ROUTES])
     return library
