@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from ..dtypes import Precision, check_flag, check_precision
+from ..dtypes import Precision, check_flag
 from ..machine import forks
 from ..problem import INTERPRETED
 from ..runtime.torch_private import unregister, untraced
@@ -149,7 +149,7 @@ def enable(*, batch_invariant: bool = False, precision: Precision | None = None)
     operator  tritemm  torch  why torch
     addmm           1      0
     """
-    settings = _settings(batch_invariant, precision)
+    settings = Settings(batch_invariant, precision)
     with _lock:
         block = _State.blocks[-1]
         block.settings, block.report = settings, block.report or Report()
@@ -232,7 +232,7 @@ def enabled(
     >>> report.ran
     {'mm': 1}
     """
-    return _Blocks(_settings(batch_invariant, precision))
+    return _Blocks(Settings(batch_invariant, precision))
 
 
 def set_batch_invariant_mode(enabled: bool = True) -> contextlib.AbstractContextManager[Report]:
@@ -266,12 +266,6 @@ def is_batch_invariant_mode_enabled() -> bool:
     """Whether products are batch invariant at present."""
     settings = _State.blocks[-1].settings
     return settings is not None and settings.batch_invariant
-
-
-def _settings(batch_invariant: bool, precision: str | None) -> Settings:
-    check_flag("batch_invariant", batch_invariant)
-    check_precision(precision, torch.float32)
-    return Settings(batch_invariant, precision)
 
 
 @untraced

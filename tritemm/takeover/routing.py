@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ..dispatch.request import word_of
-from ..dtypes import REAL, beyond_float
+from ..dtypes import REAL, beyond_float, check_flag, check_precision
 from ..plan.kinds import product
 from ..problem import ACCUMULATE, NOTHING, EpilogueInputs, Unsupported, result_shape, span
 from ..runtime import fast_path
@@ -30,6 +30,10 @@ class Settings:
 
     batch_invariant: bool = False
     precision: str | None = None
+
+    def __post_init__(self):
+        check_flag("batch_invariant", self.batch_invariant)
+        check_precision(self.precision, torch.float32)
 
     def options(self) -> dict[tuple, tuple]:
         """Type of the operands and the type that is asked for, if any -> the options of a plan."""
