@@ -21,7 +21,7 @@ import torch
 from torch.fx import Graph, Node
 
 from ..api.blas import linear
-from ..op.schema import GEMM
+from ..op.schema import GEMM, parted
 from ..problem import ACCUMULATE, ACTIVATIONS, GATED, NOTHING, EpilogueInputs, activated, after
 from ..runtime import inductor
 from ..runtime.operators import called_by_inductor, define, implement
@@ -148,19 +148,14 @@ def fuse(graph: Graph) -> None:
 
 def _products(graph: Graph) -> list[_Product]:
     """Those of the graph that the dispatcher chooses a kernel for, in their order."""
-    nodes = (node for node in graph.nodes if node.target is GEMM)
-    return [product for node in nodes if (product := _product(node)) is not None]
-
-
-def _product(node: Node) -> _Product | None:
-    args: Any = node.args
-    input, other, *rest = args
-    then = EpilogueInputs(*rest[: len(NOTHING)])
-    kernel, precision, accumulate, dtype = rest[len(NOTHING) :]
-    usual = kernel == "auto" and then._replace(bias=None, beta=1.0) == NOTHING
-    if not usual or dtype != input.meta["val"].dtype or accumulate != ACCUMULATE[dtype]:
-        return None
-    return _Product(node, input, other, then.bias, precision, _transposed(other))
+    products = []
+    for node in graph.find_nodes(op="call_function", target=GEMM):
+        input, other, *rest = node.args
+        then, (kernel, precision, accumulate, dtype) = parted(rest)
+        usual = kernel == "auto" and then._replace(bias=None, beta=1.0) == NOTHING
+        if usual and dtype == input.meta["val"].dtype and accumulate == ACCUMULATE[dtype]:
+            products.append(_Product(node, input, other, then.bias, precision, _transposed(other)))
+    return products
 
 
 def _transposed(node: Node) -> Node | None:
