@@ -84,11 +84,8 @@ class Report:
 @untraced
 def _counts() -> Counter[tuple[str, str | None]]:
     """Calls by operator and why torch's own kernel ran, None if it didn't, since the start."""
-    counts: Counter[tuple[str, str | None]] = Counter()
-    counts.update({(name, None): route.ran for name, route in ROUTES.items()})
-    for name, route in ROUTES.items():
-        counts.update({(name, why): count for why, count in route.reasons.items()})
-    return counts
+    routes = ROUTES.items()
+    return Counter({(name, why): n for name, route in routes for why, n in route.counts.items()})
 
 
 @dataclasses.dataclass(eq=False)
