@@ -23,6 +23,8 @@ def test_versions_are_those_in_use():
     assert facts["triton"] == triton.__version__
     assert facts["torch's CUDA"] == (torch.version.cuda or "none")
     assert re.fullmatch(r"\d+\.\d+.*", facts["triton's ptxas"])
+    checkout = Path(__file__).parents[2] / ".git"
+    assert facts["commit"].endswith("not a git checkout") != checkout.exists()
 
 
 @pytest.mark.latest

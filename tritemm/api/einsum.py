@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 
 import torch
 from torch.compiler import is_dynamo_compiling
@@ -103,22 +102,20 @@ def _form(equation: str, a_dims: int, b_dims: int) -> Form:
     """Form of an equation that torch accepts for tensors of so many dimensions; or its error."""
     torch.einsum(equation, torch.ones([1] * a_dims), torch.ones([1] * b_dims))
     left, arrow, right = equation.replace(" ", "").partition("->")
-    first, second = left.split(",")
-    letters = [i for i in map(chr, range(0x100, 0x200)) if i not in equation]
-    given = (first, a_dims), (second, b_dims)
-    a, b = (_spelt(part, dims, letters) for part, dims in given)
-    most = max(dims - len(part.replace("...", "")) for part, dims in given)
-    dots = "".join(reversed(letters[:most])) if "..." in left else ""
-    if arrow:
-        return Form.of(a, b, right.replace("...", dots))
-    named = sorted(i for i in set(left) - {",", "."} if left.count(i) == 1)
-    return Form.of(a, b, dots + "".join(named))
+    a, b = left.split(",")
+    # A letter for each dimension that "..." stands for, the last ones alike in both.
+    first, second = (
+        _DOTS[len(_DOTS) - dims + len(part.replace("...", "")) :]
+        for part, dims in ((a, a_dims), (b, b_dims))
+    )
+    if not arrow:
+        right = "..." + "".join(sorted(i for i in set(left) - {",", "."} if left.count(i) == 1))
+    a, b = a.replace("...", first), b.replace("...", second)
+    return Form.of(a, b, right.replace("...", max(first, second, key=len)))
 
 
-def _spelt(part: str, dims: int, letters: Sequence[str]) -> str:
-    """With a letter for each dimension that "..." stands for, the last ones alike."""
-    count = dims - len(part.replace("...", ""))
-    return part.replace("...", "".join(reversed(letters[:count])))
+#: Letters that no equation has, more than a tensor has dimensions.
+_DOTS = "".join(map(chr, range(0x100, 0x200)))
 
 
 def _alike(form: Form, a, b) -> tuple[torch.Tensor, torch.Tensor, dict[str, int]]:
@@ -160,18 +157,14 @@ def _view(t, letters: str, batch: str, free: str, terms: str) -> tuple[torch.Ten
     for letter in free:  # Dynamo sorts no symbols
         order.insert(sum(1 for i in order if strides[i] >= strides[letter]), letter)
     t = t.permute([letters.index(i) for i in (*batch, *order, *terms)])
-    first, end = len(batch), len(batch + free)
-    while end - first > 1 and not _is_one(t, first, end):
-        first += 1
+    first = end = len(batch + free)
+    while first > len(batch):
+        size, step = t.shape[first - 1], t.stride(first - 1)
+        whole = first == end or known(step == t.shape[first] * t.stride(first))
+        if not (whole or known(size == 1)):
+            break  # it is not known to lie in one piece with those behind it
+        first -= 1
     t = t.flatten(first, end - 1) if end > first else t.unsqueeze(first)
     t = t.flatten(first + 1) if terms else t.unsqueeze(-1)
     apart = first - len(batch)
     return t, "".join(order[apart:]), "".join(order[:apart])
-
-
-def _is_one(t, start: int, end: int) -> bool:
-    """Whether these dimensions of `t` are known to lie in one piece."""
-    return all(
-        known(t.shape[i] == 1) or known(t.stride(i) == t.shape[i + 1] * t.stride(i + 1))
-        for i in range(start, end - 1)
-    )

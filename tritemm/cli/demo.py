@@ -28,7 +28,6 @@ from . import env
 #: Attention output projection of Llama-3-8B, 4096 -> 4096, for 4096 tokens: y = x @ w.T.
 LAYER = (4096, 4096, 4096)
 SCALE = 16 if INTERPRETED else 1
-ARCHITECTURES = (80, 90)
 ROUNDS = 12
 
 #: The groups of `sass.GROUPS` that tell the rungs apart.
@@ -150,9 +149,9 @@ def _speed(seconds: float, flops: int) -> str:
 def _line(row: Row, flops: int) -> str:
     ratio = f"  {row.ratio:.2f}x torch" if row.ratio else ""
     lines = [f"{row.rung:<18}{_speed(row.time, flops)}{ratio}{'  ' if ratio else ''}{row.verdict}"]
-    for sm in ARCHITECTURES:
-        if row.mix.get(sm):
-            mix = ", ".join(f"{count} {label}" for label, count in row.mix[sm].items())
+    for sm, counts in row.mix.items():
+        if counts:
+            mix = ", ".join(f"{count} {label}" for label, count in counts.items())
             lines.append(f"{'':<18}sm_{sm}: {mix}")
     return "\n".join(lines)
 
@@ -179,10 +178,9 @@ def _draw(rows: list[Row], path: Path, flops: int, reference: float) -> str:
         axes.set_title(f"{size} NT, bf16, {torch.cuda.get_device_name()}")
     else:
         left = [0.0] * len(rows)
+        mixes = [row.mix[max(row.mix)] for row in rows]
         for label in SHOWN:
-            counts = [row.mix.get(max(row.mix), {}).get(label, 0) for row in rows]
-            totals = [sum(row.mix.get(max(row.mix), {}).values()) or 1 for row in rows]
-            share = [100 * count / total for count, total in zip(counts, totals, strict=True)]
+            share = [100 * mix.get(label, 0) / (sum(mix.values()) or 1) for mix in mixes]
             axes.barh(names, share, left=left, label=label)
             left = [x + y for x, y in zip(left, share, strict=True)]
         axes.set_xlabel("share of the instructions below in the compiled code, %")

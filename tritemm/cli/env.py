@@ -7,8 +7,6 @@ each fact by a probe of its own. It tells no host name, user name or folder.
 
 from __future__ import annotations
 
-import importlib
-import importlib.metadata
 import json
 import os
 import platform
@@ -17,6 +15,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
@@ -28,21 +27,21 @@ _PRIVATE = re.compile("HOST|USER|KEY|TOKEN|PASSWORD|SECRET")
 def collect() -> dict[str, Any]:
     """The facts by name, as JSON can hold them; "unavailable: REASON" where one can't be read."""
     probes: dict[str, Callable[[], Any]] = {
-        "tritemm": lambda: importlib.metadata.version("tritemm"),
+        "tritemm": lambda: metadata.version("tritemm"),
         "commit": _commit,
         "python": platform.python_version,
         "platform": platform.platform,
-        "torch": lambda: _module("torch").__version__,
-        "torch's CUDA": lambda: _cuda_of(_module("torch").version),
-        "triton": lambda: _module("triton").__version__,
-        "interpreter": lambda: _module("tritemm.machine.interpreter").INTERPRETED,
-        "numpy": lambda: _module("numpy").__version__,
+        "torch": lambda: import_module("torch").__version__,
+        "torch's CUDA": lambda: _cuda_of(import_module("torch").version),
+        "triton": lambda: import_module("triton").__version__,
+        "interpreter": lambda: import_module("tritemm.machine.interpreter").INTERPRETED,
+        "numpy": lambda: import_module("numpy").__version__,
         "driver": _driver,
         "gpus": _gpus,
-        "fp32_precision": lambda: _module("torch").backends.cuda.matmul.fp32_precision,
+        "fp32_precision": lambda: import_module("torch").backends.cuda.matmul.fp32_precision,
         "nvcc": lambda: _cuda_tool("nvcc"),
         "ptxas": lambda: _cuda_tool("ptxas"),
-        "triton's ptxas": lambda: _module("triton").knobs.nvidia.ptxas.version,
+        "triton's ptxas": lambda: import_module("triton").knobs.nvidia.ptxas.version,
         "cc": lambda: _run(os.environ.get("CC", "cc"), "--version").splitlines()[0],
         "variables": _variables,
     }
@@ -81,10 +80,6 @@ def _attempt(probe: Callable[[], Any]) -> Any:
         return f"unavailable: {type(error).__name__}: {reason}"
 
 
-def _module(name: str) -> Any:
-    return importlib.import_module(name)
-
-
 def _run(program: str, *arguments: str) -> str:
     if shutil.which(program) is None:
         raise FileNotFoundError(f"{program} was not found")
@@ -96,7 +91,7 @@ def _run(program: str, *arguments: str) -> str:
 
 
 def _commit() -> str:
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     if not (root / ".git").exists():  # installed; git could find a repository that isn't ours
         raise FileNotFoundError("not a git checkout")
     return _run("git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12")
@@ -117,7 +112,7 @@ def _driver() -> str:
 
 
 def _gpus() -> list[dict[str, Any]] | str:
-    torch = _module("torch")
+    torch = import_module("torch")
     if torch.version.cuda is None:
         return "none"
     torch.cuda.init()  # raises the reason when there is no GPU to use

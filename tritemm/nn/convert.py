@@ -212,15 +212,14 @@ def _pack(names: Sequence[str], layers: Sequence[nn.Module], owners: Counter) ->
     others = {each for each, _ in known if each is not None}
     for layer, (each, place) in zip(layers, known, strict=True):
         if each is not None:  # a copy made by hand has its original's siblings, which don't know it
-            each.join(layer, place)
+            each.layers.setdefault(place, layer)
     siblings = known[0][0]
-    if siblings is None or siblings.layers() != list(layers):
+    if siblings is None or dict(siblings.layers.items()) != dict(enumerate(layers)):
         if any(each.parameters() for each in others):
             return None, f"{words} not packed: one of them is packed with others"
         made = (storage for each in others for storage in each.made)
         siblings = packing.Siblings(len(layers), made=made)
-        for place, layer in enumerate(layers):
-            siblings.join(layer, place)
+        siblings.layers.update(enumerate(layers))
     if len({layer._parameters.get("bias") is None for layer in layers}) > 1:
         return None, f"{words} not packed: some of them have a bias, others have none"
     reason = siblings.why_not()
@@ -260,7 +259,7 @@ def _restore_layer(module: nn.Module) -> _Notes:
         siblings, place = vars(module).pop("_tritemm_siblings", (None, 0))
         if siblings is not None:
             siblings.unpack()
-            siblings.leave(place)
+            siblings.layers.pop(place, None)
         del vars(module)["_tritemm_options"]
         become(module, original)
         return "as it was", None

@@ -68,10 +68,15 @@ class Converted(_Module):
 
     @untraced
     def _save_to_state_dict(self, destination, prefix, keep_vars):
-        """What `state_dict()` gets of the layer."""
+        """What `state_dict()` gets of the layer: tensors in storages of their own size.
+
+        What writes checkpoints takes weights of one storage for tied, and keeps only the first.
+        """
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        if not keep_vars:
-            packing.separate_in(destination, self, prefix)
+        siblings, _ = getattr(self, "_tritemm_siblings", (None, 0))
+        for name in packing.PARAMETERS if siblings and not keep_vars else ():
+            if (tensor := destination.get(prefix + name)) is not None:
+                destination[prefix + name] = siblings.alone(tensor)
 
     def __setstate__(self, state):
         """Take the state of a copy or a pickle, and pack it if all its siblings came along."""

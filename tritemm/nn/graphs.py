@@ -21,74 +21,60 @@ import torch
 from torch.fx import Graph, Node
 
 from ..api.blas import linear
-from ..op.schema import GEMM
-from ..problem import ACCUMULATE, ACTIVATIONS, GATED, NOTHING, EpilogueInputs, activated
+from ..op.schema import GEMM, parted
+from ..problem import ACCUMULATE, ACTIVATIONS, GATED, NOTHING, EpilogueInputs, activated, after
 from ..runtime import inductor
 from ..runtime.operators import called_by_inductor, define, implement
 
 _MERGED = define(
     "merged(Tensor input, Tensor first, Tensor second, Tensor? third, Tensor? first_bias, "
-    "Tensor? second_bias, Tensor? third_bias, str? precision) -> Tensor"
-)
-_GATED = define(
-    "gated(Tensor input, Tensor gate, Tensor up, str activation, str? precision) -> Tensor"
+    "Tensor? second_bias, Tensor? third_bias, str activation, str? precision) -> Tensor"
 )
 #: The most layers that `merged` takes.
 _MOST = 3
 
 
-# The operators, which stand in graphs alone, below autograd
+# The operator, which stands in graphs alone, below autograd
 
 
-def _merged(input, first, second, third, bias_1, bias_2, bias_3, precision, out=None):
-    """The products of [..., K] and weights [N, K], with biases [N] or None, side by side."""
+def _merged(input, first, second, third, bias_1, bias_2, bias_3, activation, precision, out=None):
+    """The products of [..., K] and weights [N, K], with biases [N] or None, side by side.
+
+    Or a gated activation of them, the first of which is the gate.
+    """
     weights, biases = _there(first, second, third), _there(bias_1, bias_2, bias_3)
     weight, bias = packed(*weights), packed(*biases) if biases else None
     if weight is not None and (bias is not None or not biases):
-        return linear(input, weight, bias, precision=precision, out=out)
-    if out is None:
-        out = _merged_fake(input, first, second, third, bias_1, bias_2, bias_3, precision)
-    parts = out.split([w.shape[0] for w in weights], -1)
+        return linear(
+            input, weight, bias, activation=activation or None, precision=precision, out=out
+        )
+    whole = _merged_fake(input, first, second, third) if activation or out is None else out
+    parts = whole.split([w.shape[0] for w in weights], -1)
     for w, b, part in zip(weights, biases or (None,) * _MOST, parts, strict=False):
         linear(input, w, b, precision=precision, out=part)
-    return out
+    return after(whole, activation, None, 0.0, out) if activation else whole
 
 
 def _merged_into(input, first, second, *rest, out):
     """What code compiled by Inductor calls in place of `merged`, into memory that it has planned.
 
-    `rest`: those of the other tensors that are there; of each whether it is; the precision.
+    `rest`: those of the other tensors that are there; of each whether it is; the constants.
     """
-    *others, third, bias_1, bias_2, bias_3, precision = rest
+    *others, third, bias_1, bias_2, bias_3, activation, precision = rest
     given, there = iter(others), (third, bias_1, bias_2, bias_3)
-    third, bias_1, bias_2, bias_3 = (next(given) if each else None for each in there)
-    _merged(input, first, second, third, bias_1, bias_2, bias_3, precision, out=out)
+    optional = (next(given) if each else None for each in there)
+    _merged(input, first, second, *optional, activation, precision, out=out)
 
 
-def _merged_fake(input, first, second, third, *_):
-    rows = sum(w.shape[0] for w in _there(first, second, third))
-    return input.new_empty((*input.shape[:-1], rows))
-
-
-def _gated(input, gate, up, activation, precision, out=None):
-    """activation(input @ gate.mT) * (input @ up.mT): [..., K] and [N, K] to [..., N]."""
-    weight = packed(gate, up)
-    if weight is not None:
-        return linear(input, weight, activation=activation, precision=precision, out=out)
-    of_gate = activated(linear(input, gate, precision=precision), GATED[activation])
-    return torch.mul(of_gate, linear(input, up, precision=precision), out=out)
-
-
-def _gated_fake(input, gate, *_):
-    return input.new_empty((*input.shape[:-1], gate.shape[0]))
+def _merged_fake(input, first, second, third, *rest):
+    activation = rest[3] if rest else ""
+    weights = (first,) if activation else _there(first, second, third)
+    return input.new_empty((*input.shape[:-1], sum(w.shape[0] for w in weights)))
 
 
 implement(_MERGED, _merged, "CPU", "CUDA")
 implement(_MERGED, _merged_fake, "Fake")
 called_by_inductor("merged_into", _merged_into)
-implement(_GATED, _gated, "CPU", "CUDA")
-implement(_GATED, _gated_fake, "Fake")
-called_by_inductor("gated_into", _gated)
 
 
 def _there(*tensors) -> list:
@@ -150,7 +136,6 @@ class _Product(NamedTuple):
 def fuse(graph: Graph) -> None:
     """Make the products of a graph fewer, as the head of this module says."""
     inductor.lower(_MERGED, "torch.ops.tritemm.merged_into", tensors=3, optional=4)
-    inductor.lower(_GATED, "torch.ops.tritemm.gated_into", tensors=3)
     without_gradient = inductor.is_inference()
     for run in _runs(_products(graph)):
         if not (without_gradient and len(run) == 2 and _gate(graph, *run)):
@@ -163,19 +148,14 @@ def fuse(graph: Graph) -> None:
 
 def _products(graph: Graph) -> list[_Product]:
     """Those of the graph that the dispatcher chooses a kernel for, in their order."""
-    nodes = (node for node in graph.nodes if node.target is GEMM)
-    return [product for node in nodes if (product := _product(node)) is not None]
-
-
-def _product(node: Node) -> _Product | None:
-    args: Any = node.args
-    input, other, *rest = args
-    then = EpilogueInputs(*rest[: len(NOTHING)])
-    kernel, precision, accumulate, dtype = rest[len(NOTHING) :]
-    usual = kernel == "auto" and then._replace(bias=None, beta=1.0) == NOTHING
-    if not usual or dtype != input.meta["val"].dtype or accumulate != ACCUMULATE[dtype]:
-        return None
-    return _Product(node, input, other, then.bias, precision, _transposed(other))
+    products = []
+    for node in graph.find_nodes(op="call_function", target=GEMM):
+        input, other, *rest = node.args
+        then, (kernel, precision, accumulate, dtype) = parted(rest)
+        usual = kernel == "auto" and then._replace(bias=None, beta=1.0) == NOTHING
+        if usual and dtype == input.meta["val"].dtype and accumulate == ACCUMULATE[dtype]:
+            products.append(_Product(node, input, other, then.bias, precision, _transposed(other)))
+    return products
 
 
 def _transposed(node: Node) -> Node | None:
@@ -234,7 +214,7 @@ def _merge(graph: Graph, run: Sequence[_Product]) -> None:
     """
     filled = (None,) * (_MOST - len(run))
     weights, biases = (p.weight for p in run), (p.bias for p in run)
-    args = run[0].input, *weights, *filled, *biases, *filled, run[0].precision
+    args = run[0].input, *weights, *filled, *biases, *filled, "", run[0].precision
     first = min(product.node for product in run)
     with graph.inserting_before(first):
         width = sum(p.value.shape[-1] for p in run)
@@ -264,8 +244,9 @@ def _gate(graph: Graph, gate: _Product, up: _Product) -> bool:
     if gate.value.shape != up.value.shape:  # one is broadcast
         return False
     with graph.inserting_before(product):
-        args = gate.input, gate.weight, up.weight, _GATES[word], gate.precision
-        product.replace_all_uses_with(_call(graph, product, _GATED, args, product.meta["val"]))
+        rest = None, None, None, None, _GATES[word], gate.precision
+        args = gate.input, gate.weight, up.weight, *rest
+        product.replace_all_uses_with(_call(graph, product, _MERGED, args, product.meta["val"]))
     return True
 
 

@@ -29,7 +29,8 @@ class Siblings:
 
     def __init__(self, count: int, copied: bool = False, made: Iterable[StorageWeakRef] = ()):
         self._count = count
-        self._layers: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
+        #: By their places in the storage.
+        self.layers: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
         #: The storages that were made for them.
         self.made = set(made)
         #: (storage, first byte, bytes) -> a storage of that part alone, while somebody has it.
@@ -44,28 +45,16 @@ class Siblings:
         whole = (not _unlike(some) and _together(some) for some in self.parameters())
         return Siblings, (self._count, all(whole))
 
-    def join(self, layer: nn.Module, place: int) -> None:
-        """Count a layer in, at this place in the storage, unless another one is there."""
-        self._layers.setdefault(place, layer)
-
-    def layers(self) -> list[nn.Module | None]:
-        """Those that are there, in order."""
-        return [self._layers.get(place) for place in range(self._count)]
-
-    def leave(self, place: int) -> None:
-        """Count the layer at this place no more."""
-        self._layers.pop(place, None)
-
     def parameters(self) -> list[list[nn.Parameter]]:
         """The weights, and the biases if all layers have one.
 
         Empty if a layer is missing, or its weight is missing or no Parameter.
         """
-        layers = self.layers()
+        layers = [self.layers.get(place) for place in range(self._count)]
         if None in layers:
             return []
         there = []
-        for kind in _PARAMETERS:
+        for kind in PARAMETERS:
             some = [vars(layer)["_parameters"].get(kind) for layer in layers]
             if any(one is None for one in some):
                 break
@@ -117,6 +106,8 @@ class Siblings:
         """The same memory in a storage of its size, if it lies in one that was made for them."""
         if type(tensor) is not torch.Tensor or tensor.is_meta or not tensor.is_contiguous():
             return tensor
+        if in_others_hands():
+            return tensor
         storage = tensor.untyped_storage()
         if StorageWeakRef(storage) not in self.made or storage.resizable():
             return tensor  # for its memory may become another's
@@ -158,7 +149,7 @@ class Siblings:
         return None
 
 
-_PARAMETERS = "weight", "bias"
+PARAMETERS = "weight", "bias"
 #: Where packing makes compiled code faster. On the CPU it doesn't, and `share_memory_()` would move
 #: a storage away from under what `alone` has made of it.
 DEVICES = {"cuda", "meta"}
@@ -168,21 +159,8 @@ def pack_again(layer: nn.Module) -> None:
     """Pack the weight of a layer with those of its siblings, if it has any."""
     siblings, place = getattr(layer, "_tritemm_siblings", (None, 0))
     if siblings is not None:
-        siblings.join(layer, place)
+        siblings.layers.setdefault(place, layer)
         siblings.pack()
-
-
-def separate_in(state: dict[str, torch.Tensor], layer: nn.Module, prefix: str) -> None:
-    """Give the weight and the bias of a layer a storage of their own size each in a state dict.
-
-    What writes checkpoints takes weights of one storage for tied, and keeps only the first.
-    """
-    siblings, _ = getattr(layer, "_tritemm_siblings", (None, 0))
-    if siblings is None or in_others_hands():
-        return
-    for kind in _PARAMETERS:
-        if (tensor := state.get(prefix + kind)) is not None:
-            state[prefix + kind] = siblings.alone(tensor)
 
 
 def _together(parameters: Sequence[nn.Parameter]) -> bool:

@@ -46,8 +46,7 @@ class Plan(fast_path.Kind):
     def __init__(self, a, b, c, options: tuple, then: EpilogueInputs):
         word, precision, accumulate, _ = self.options = options
         self._types = precision, accumulate
-        tensors = a, b, c, *then.tensors
-        self.problem, *views = plan.matrices(a, b, c, *self._types, then)
+        self.problem, *_ = plan.matrices(a, b, c, *self._types, then)
         self.choice: dispatch.Choice | Any = dispatch.choose_whole(self.problem, word)
         #: Whether no kernel does it all: the product is a kind of its own, and torch ends it.
         self.apart = self.choice is None
@@ -61,10 +60,6 @@ class Plan(fast_path.Kind):
         #: What makes the gradients of both operands, of the addresses of a, b and what comes in;
         #: and which of them it doesn't make, if any.
         self.gradients: dict[tuple, tuple[list[fast_path.Step | None], list]] = Bounded(GRADIENTS)
-        #: Shape and strides of a, b, c as the kernel takes them; None if it takes copies.
-        self._views = None
-        if all(v.data_ptr() == t.data_ptr() for v, t in zip(views, tensors, strict=True)):
-            self._views = tuple((v.shape, v.stride()) for v in views)
 
     def __call__(self, a, b, c, then: EpilogueInputs) -> None:
         """Write a @ b, and what follows `then`, into `c`, on its device; all are of this kind."""
@@ -72,20 +67,17 @@ class Plan(fast_path.Kind):
             argument = product(a, b, None, self.options, then.before())
             after(argument, then.activation, then.residual, then.beta, c)
             return
-        if self._views is None:
-            _, x, y, z, *more = plan.matrices(a, b, c, *self._types, then)
-        else:
-            tensors = zip((a, b, c, *then.tensors), self._views, strict=True)
-            x, y, z, *more = (t.as_strided(*view) for t, view in tensors)
+        _, x, y, z, *more = plan.matrices(a, b, c, *self._types, then)
+        pairs = zip((x, y, z, *more), (a, b, c, *then.tensors), strict=True)
+        copied = any(view.data_ptr() != t.data_ptr() for view, t in pairs)
         kernel, config = self.choice.kernel, self.choice.config
         if self.problem.device == INTERPRETER:
             slow.warning.count(self.problem, dispatch.predict(kernel, self.problem, config))
         more += then.factors
         calls = plan.run(kernel, self.problem, config, x, y, z, *more)
-        if self._views is None:
-            if z.data_ptr() != c.data_ptr():  # batch strides that no kernel takes
-                c.copy_(z.view(c.shape))
-        elif None not in calls:
+        if z.data_ptr() != c.data_ptr():  # batch strides that no kernel takes
+            c.copy_(z.view(c.shape))
+        elif not copied and None not in calls:
             self.launches = self._prepared(c.get_device(), calls, len(more))
 
     def _prepared(self, device: int, calls: Sequence[Call | Any], more: int) -> Launches:

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from ..dtypes import Precision, check_flag, check_precision
+from ..dtypes import Precision, check_flag
 from ..machine import forks
 from ..problem import INTERPRETED
 from ..runtime.torch_private import unregister, untraced
@@ -84,11 +84,8 @@ class Report:
 @untraced
 def _counts() -> Counter[tuple[str, str | None]]:
     """Calls by operator and why torch's own kernel ran, None if it didn't, since the start."""
-    counts: Counter[tuple[str, str | None]] = Counter()
-    counts.update({(name, None): route.ran for name, route in ROUTES.items()})
-    for name, route in ROUTES.items():
-        counts.update({(name, why): count for why, count in route.reasons.items()})
-    return counts
+    routes = ROUTES.items()
+    return Counter({(name, why): n for name, route in routes for why, n in route.counts.items()})
 
 
 @dataclasses.dataclass(eq=False)
@@ -149,7 +146,7 @@ def enable(*, batch_invariant: bool = False, precision: Precision | None = None)
     operator  tritemm  torch  why torch
     addmm           1      0
     """
-    settings = _settings(batch_invariant, precision)
+    settings = Settings(batch_invariant, precision)
     with _lock:
         block = _State.blocks[-1]
         block.settings, block.report = settings, block.report or Report()
@@ -232,7 +229,7 @@ def enabled(
     >>> report.ran
     {'mm': 1}
     """
-    return _Blocks(_settings(batch_invariant, precision))
+    return _Blocks(Settings(batch_invariant, precision))
 
 
 def set_batch_invariant_mode(enabled: bool = True) -> contextlib.AbstractContextManager[Report]:
@@ -266,12 +263,6 @@ def is_batch_invariant_mode_enabled() -> bool:
     """Whether products are batch invariant at present."""
     settings = _State.blocks[-1].settings
     return settings is not None and settings.batch_invariant
-
-
-def _settings(batch_invariant: bool, precision: str | None) -> Settings:
-    check_flag("batch_invariant", batch_invariant)
-    check_precision(precision, torch.float32)
-    return Settings(batch_invariant, precision)
 
 
 @untraced
@@ -309,21 +300,14 @@ def _leave() -> None:
 routing.leave = _leave
 
 
-def _own_kernel(name: str) -> Any:
-    """Torch's own, or None: of some operators it has one for CUDA alone."""
-    try:
-        return torch.library.get_kernel(f"aten::{name}", _KEY)
-    except RuntimeError:
-        return None
-
-
 def _registered() -> torch.library.Library:
     """What stands for torch's own kernels as long as it isn't unregistered."""
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*\n.*Overriding a previously registered kernel")
         for name, route in ROUTES.items():
-            route.original = _own_kernel(name)
+            with contextlib.suppress(RuntimeError):  # torch has some for CUDA alone
+                route.original = torch.library.get_kernel(f"aten::{name}", _KEY)
             library.impl(name, route, _KEY, with_keyset=True, allow_override=True)
     _State.kept.append([torch.library.get_kernel(f"aten::{name}", _KEY) for name in ROUTES])
     return library

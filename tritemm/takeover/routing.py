@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ..dispatch.request import word_of
-from ..dtypes import REAL, beyond_float
+from ..dtypes import REAL, beyond_float, check_flag, check_precision
 from ..plan.kinds import product
 from ..problem import ACCUMULATE, NOTHING, EpilogueInputs, Unsupported, result_shape, span
 from ..runtime import fast_path
@@ -30,6 +30,10 @@ class Settings:
 
     batch_invariant: bool = False
     precision: str | None = None
+
+    def __post_init__(self):
+        check_flag("batch_invariant", self.batch_invariant)
+        check_precision(self.precision, torch.float32)
 
     def options(self) -> dict[tuple, tuple]:
         """Type of the operands and the type that is asked for, if any -> the options of a plan."""
@@ -66,19 +70,16 @@ class Refused(Exception):
 
 
 class Route:
-    """What torch calls for one operator, in place of its own kernel.
-
-    `ran` and `reasons` (why torch's own kernel ran -> how often) are counts since the start of the
-    process.
-    """
+    """What torch calls for one operator, in place of its own kernel."""
 
     def __init__(self, name: str, work: Callable):
         self.name = name
         self.work = work
         #: Torch's own kernel; None where torch has none for this device.
         self.original: Any = None
-        self.ran = self.passed = 0
-        self.reasons: dict[str, int] = {}
+        self.passed = 0
+        #: Why torch's own kernel ran, None if it didn't -> calls since the process began.
+        self.counts: dict[str | None, int] = {None: 0}
 
     @untraced
     def __call__(self, keys, *args, **named):
@@ -93,9 +94,9 @@ class Route:
         except Refused as refusal:
             reason = str(refusal)
         else:
-            self.ran += 1
+            self.counts[None] += 1
             return result
-        self.reasons[reason] = self.reasons.get(reason, 0) + 1
+        self.counts[reason] = self.counts.get(reason, 0) + 1
         return self._torchs(reason, keys, *args, **named)
 
     def _torchs(self, reason: str, keys, *args, **named):
