@@ -167,18 +167,6 @@ def test_weights_tied_to_packed_ones_stay_so(zipped):
         assert (each.other == 7).all()
 
 
-@pytest.mark.parametrize("way", [torch.save, None])
-def test_a_saved_state_dict_has_the_weights_once(way, tmp_path):
-    model, twin = pair(LlamaMLP(64, 64))
-    if way is None:
-        way = pytest.importorskip("safetensors.torch").save_file
-    sizes = []
-    for each in (model, twin):
-        way(each.state_dict(), file := tmp_path / "it")
-        sizes.append(file.stat().st_size)
-    assert sizes[0] < 1.1 * sizes[1]
-
-
 def test_safetensors_takes_a_module_whose_weights_lie_together(tmp_path):
     safetensors = pytest.importorskip("safetensors.torch")
     model, twin = pair(Attention(True))
