@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import tritemm
-from tests.harness import DEVICE, operand
+from tests.harness import DEVICE, assert_right, operand
 from tests.torch.twins import outcome
-from tritemm import budget, plan
+from tritemm import plan
 from tritemm.rungs import RUNGS, find
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -69,8 +69,7 @@ def assert_twins(a, b, **options):
     assert (got.shape, got.stride(), got.dtype, got.device) == (
         want.shape, want.stride(), want.dtype, want.device,
     )  # fmt: skip
-    verdict = budget.check(got, a, b)
-    assert verdict.ok, verdict
+    assert_right(got, a, b)
 
 
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
@@ -146,30 +145,11 @@ def test_a_row_of_each_of_a_stack_is_one_product(stride):
 # Types and layouts
 
 
-def test_int8_gives_int32():
-    a = torch.randint(-128, 128, (7, 100), dtype=torch.int8, device=DEVICE)
-    out = tritemm.matmul(a, a.mT)
-    assert out.dtype == torch.int32
-    assert budget.check(out, a, a.mT).ok
-
-
-def test_mixed_types_raise_as_torch_does():
-    assert_twins(torch.ones(3, 3, device=DEVICE), torch.ones(3, 3, device=DEVICE).half())
-
-
 @pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.bool, torch.complex64], ids=str)
 def test_other_types_are_refused_by_name(dtype):
     a = torch.ones(3, 3, device=DEVICE).to(dtype)
     with pytest.raises(NotImplementedError, match=str(dtype)):
         tritemm.matmul(a, a)
-
-
-@pytest.mark.parametrize("bad", [[1.0], None, 3.0])
-def test_operands_must_be_tensors(bad):
-    a = torch.ones(3, device=DEVICE)
-    for args in ((a, bad), (bad, a)):
-        with pytest.raises(TypeError, match="must be Tensor"):
-            tritemm.matmul(*args)
 
 
 DENSE = {
@@ -248,7 +228,7 @@ def test_types_of_sums_and_results():
     for dtype in FLOATS[:3]:
         assert tritemm.matmul(a, a.mT, out_dtype=dtype).dtype == dtype
     out = tritemm.matmul(a, a.mT, out_dtype=torch.float32)
-    assert budget.check(out, a, a.mT).ok
+    assert_right(out, a, a.mT)
 
 
 def test_precision_is_torchs_flag_unless_it_is_named():
@@ -266,15 +246,6 @@ def test_precision_is_torchs_flag_unless_it_is_named():
         for allowed, word in ((True, "tf32"), (False, "ieee")):
             flags.allow_tf32 = allowed
             assert precision() == word
-
-
-def test_every_element_is_written_under_deterministic_mode():
-    """torch fills fresh tensors with NaN in this mode."""
-    torch.use_deterministic_algorithms(True)
-    try:
-        assert_twins(*tensors([(37, 41), (41, 43)]))
-    finally:
-        torch.use_deterministic_algorithms(False)
 
 
 def test_explain_says_kernel_reason_and_refusals():

@@ -49,6 +49,16 @@ TORCH = types.SimpleNamespace(
 )  # fmt: skip
 
 
+def kept(call):
+    """How many bytes autograd saves in a call."""
+    sizes = []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: sizes.append(t.nbytes) or t, lambda t: t
+    ):
+        call()
+    return sum(sizes)
+
+
 def outcome(call):
     """What a call returned, or the type of what it raised."""
     try:
