@@ -55,11 +55,6 @@ def autocast(model, x):
         return model(x)
 
 
-def compiled(model, x):
-    torch._dynamo.reset()
-    return torch.compile(model, backend="aot_eager", fullgraph=True)(x)
-
-
 def functional_call(model, x):
     """And its derivatives by other parameters."""
 
@@ -76,7 +71,6 @@ WAYS = {
     "checkpointed": lambda model, x: checkpoint(model, x, use_reentrant=False),
     "checkpointed by a function": lambda model, x: checkpoint(model, x, use_reentrant=True),
     "autocast": autocast,
-    "compiled": compiled,
     "functional_call": functional_call,
     "vmap": lambda model, x: torch.func.vmap(model)(torch.stack([x, 2 * x])),
     "jvp": lambda model, x: torch.stack(torch.func.jvp(model, (x,), (x,))),

@@ -6,30 +6,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import tritemm
 from tests.harness import DEVICE
+from tests.torch.test_semantics import SHAPES
 from tests.torch.twins import ACTIVATIONS, PLAIN, TORCH, equal, integers, kept, leaf
 
 HALF = torch.float16
-SHAPES = [
-    ((3, 4), (4, 5)),
-    ((4,), (4,)),
-    ((3, 4), (4,)),
-    ((4,), (2, 4, 5)),
-    ((2, 3, 4), (4, 5)),
-    ((3, 4), (2, 4, 5)),
-    ((2, 1, 3, 4), (3, 4, 5)),
-]
 
 
-@pytest.mark.parametrize("shapes", SHAPES, ids=str)
-def test_gradients(shapes):
+@pytest.mark.parametrize(
+    "shapes", [s for s in SHAPES if all(map(all, s)) and sum(map(len, s)) < 6], ids=str
+)
+def test_second_derivatives(shapes):
     """Against finite differences; torch's own check and tolerance.
 
-    To second order up to three dimensions: with more the interpreter takes long, and the same code.
+    With more dimensions the interpreter takes long, and the code is the same.
     """
     args = tuple(torch.randn(s, device=DEVICE).double().requires_grad_() for s in shapes)
-    assert torch.autograd.gradcheck(tritemm.matmul, args, fast_mode=True)
-    if args[0].ndim <= 3:
-        assert torch.autograd.gradgradcheck(tritemm.matmul, args, fast_mode=True)
+    assert torch.autograd.gradgradcheck(tritemm.matmul, args, fast_mode=True)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

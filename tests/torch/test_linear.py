@@ -12,13 +12,12 @@ from torch.nn import functional as F
 
 import tritemm
 from tests.harness import DEVICE, assert_right
-from tests.torch.test_derivatives import SHAPES
+from tests.torch.test_semantics import FLOATS, SHAPES
 from tests.torch.twins import ACTIVATIONS, PLAIN, TORCH, equal, integers, leaf, same
 from tritemm.problem import ACTIVATIONS as FUSED
 from tritemm.problem import GATED, EpilogueInputs
 
 HALF = torch.float16
-TYPES = [HALF, torch.bfloat16, torch.float32, torch.float64]
 
 
 def by(name, **options):
@@ -53,7 +52,7 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize(("call", "shapes"), [(c, s) for c, *s in CALLS.values()], ids=CALLS)
 def test_results_and_gradients(call, shapes, dtype):
     tensors = [leaf(*shape, dtype=dtype) for shape in shapes]
@@ -69,7 +68,7 @@ def test_results_and_gradients(call, shapes, dtype):
     same(out, want.to(dtype))
 
 
-@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("activation", PLAIN)
 def test_activations(activation, dtype):
     x, w = (torch.randn(7, 24, device=DEVICE).to(dtype) * 2 for _ in range(2))
@@ -230,7 +229,7 @@ def test_factors_of_int8_are_whole_numbers_of_64_bits(value):
             tritemm.matmul(one, one, alpha=far)
 
 
-@pytest.mark.parametrize("dtype", [HALF, torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_factors_of_zero_leave_their_tensors_unread(dtype):
     a, b, c = (integers(*shape, dtype=dtype) for shape in ((3, 4), (4, 5), (3, 5)))
     bad = torch.full((3, 5), torch.nan, dtype=dtype, device=DEVICE)

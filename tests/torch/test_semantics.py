@@ -72,12 +72,6 @@ def assert_twins(a, b, **options):
     assert_right(got, a, b)
 
 
-@pytest.mark.parametrize("shapes", SHAPES, ids=str)
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_shapes(shapes, dtype):
-    assert_twins(*tensors(shapes, dtype))
-
-
 @pytest.mark.parametrize("shapes", WRONG_SHAPES, ids=str)
 def test_wrong_shapes(shapes):
     a, b = tensors(shapes)

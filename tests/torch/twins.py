@@ -29,8 +29,8 @@ equal = functools.partial(torch.testing.assert_close, rtol=0, atol=0)
 same = functools.partial(equal, check_stride=True)
 
 
-def integers(*shape, dtype=torch.float32):
-    return torch.randint(-3, 4, shape, device=DEVICE).to(dtype)
+def integers(*shape, dtype=torch.float32, bound=3):
+    return torch.randint(-bound, bound + 1, shape, device=DEVICE).to(dtype)
 
 
 def leaf(*shape, dtype=torch.float64):
