@@ -24,7 +24,6 @@ from tritemm.runtime import inductor
 def _anew():
     torch._dynamo.reset()
     counters.clear()
-    counters.clear()
 
 
 GRAPHS = {

@@ -260,13 +260,7 @@ def test_nobody_reads_on(command):
     """As of `python -m ... | head`, of each package's own command."""
     reader, writer = os.pipe()
     os.close(reader)
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", *command.split()],
-            cwd=ROOT,
-            stdout=writer,
-            stderr=subprocess.PIPE,
-        )
-    finally:
-        os.close(writer)
+    with open(writer, "wb") as pipe:
+        words = [sys.executable, "-m", *command.split()]
+        done = subprocess.run(words, cwd=ROOT, stdout=pipe, stderr=subprocess.PIPE)
     assert (done.returncode, done.stderr) == (128 + 13, b"")
