@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import tritemm
 from tests.harness import DEVICE
-from tests.nn.models import with_integers
+from tests.nn.models import pair, with_integers
 from tests.torch.test_out import OUTS
 from tests.torch.twins import TORCH, equal, integers, leaf, same
 from tritemm.problem import NOTHING
@@ -139,17 +139,14 @@ def test_nothing_that_the_dispatcher_calls_is_compiled_after_a_break():
     assert counters["frames"]["total"] <= 30
 
 
-class Layers(torch.nn.Sequential):
-    """A converted layer and one of ours."""
-
-    def __init__(self):
-        super().__init__(torch.nn.Linear(5, 5), tritemm.Linear(5, 5))
-        tritemm.convert(self.to(DEVICE))
+def converted_layers():
+    """A converted one and one of ours."""
+    return pair(torch.nn.Sequential(torch.nn.Linear(5, 5), tritemm.Linear(5, 5)))[0]
 
 
 PAST_THE_LIMIT = {
     "functions": lambda: lambda x, w: tritemm.addmm(w[0], x, tritemm.linear(x, w).mT @ x),
-    "layers": lambda: functools.partial(lambda layers, x, w: layers(x), Layers()),
+    "layers": lambda: functools.partial(lambda layers, x, w: layers(x), converted_layers()),
     "out": lambda: lambda x, w: tritemm.matmul(x.detach(), w, out=torch.empty_like(x)),
 }
 

@@ -55,10 +55,6 @@ WRONG_SHAPES = [
 ]
 
 
-def tensors(shapes, dtype=torch.float32):
-    return [torch.randn(shape, device=DEVICE).to(dtype) for shape in shapes]
-
-
 def assert_twins(a, b, **options):
     want = outcome(lambda: torch.matmul(a, b))
     got = outcome(lambda: tritemm.matmul(a, b, **options))
@@ -74,7 +70,7 @@ def assert_twins(a, b, **options):
 
 @pytest.mark.parametrize("shapes", WRONG_SHAPES, ids=str)
 def test_wrong_shapes(shapes):
-    a, b = tensors(shapes)
+    a, b = (torch.randn(shape, device=DEVICE) for shape in shapes)
     assert_twins(a, b)
     with pytest.raises(RuntimeError) as error:
         tritemm.matmul(a, b)
@@ -213,16 +209,13 @@ def test_refusal_names_the_reason_and_a_kernel_that_can():
 
 def test_types_of_sums_and_results():
     a = operand(32, 512, torch.float16)
-    for options in (
-        {"precision": "ieee"},
-        {"accumulate": torch.float16},
-        {"accumulate": torch.float32},
-    ):
-        assert tritemm.matmul(a, a.mT, **options).dtype == torch.float16
+    assert tritemm.matmul(a, a.mT, precision="ieee").dtype == torch.float16
+    for dtype in (torch.float16, torch.float32):
+        assert tritemm.matmul(a, a.mT, accumulate=dtype).dtype == torch.float16
     for dtype in FLOATS[:3]:
-        assert tritemm.matmul(a, a.mT, out_dtype=dtype).dtype == dtype
-    out = tritemm.matmul(a, a.mT, out_dtype=torch.float32)
-    assert_right(out, a, a.mT)
+        out = tritemm.matmul(a, a.mT, out_dtype=dtype)
+        assert out.dtype == dtype
+        assert_right(out, a, a.mT)
 
 
 def test_precision_is_torchs_flag_unless_it_is_named():
