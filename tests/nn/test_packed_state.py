@@ -22,7 +22,7 @@ from tests.nn.models import (
     together,
     with_integers,
 )
-from tritemm.nn import graphs, packing
+from tritemm.nn import packing
 
 
 def places(tensors):
@@ -107,15 +107,6 @@ def test_a_state_dict_of_memory_that_may_move_is_torchs(device, monkeypatch):
     assert all((layer.weight == 0).all() for layer in owners.projections)
     whole.untyped_storage().resize_(0)
     assert owners.to(device).state_dict()["q_proj.weight"].untyped_storage().nbytes() == 0
-
-
-def test_memory_that_was_freed_holds_nothing_together():
-    """As FSDP frees it: the weights' places are still one behind the other."""
-    whole = torch.ones(32 * 16, device=DEVICE)
-    parts = [part.detach() for part in whole.view(32, 16).split([16, 8, 8])]
-    assert graphs.packed(*parts).shape == (32, 16)
-    whole.untyped_storage().resize_(0)
-    assert graphs.packed(*parts) is None
 
 
 def test_a_weight_that_is_tied_later_is_packed_no_more():

@@ -402,6 +402,9 @@ def test_only_memory_of_one_storage_in_this_order_is_packed():
         behind = torch.frombuffer(memory, dtype=torch.float32, offset=both.nbytes // 2)
         assert edge.data_ptr() + edge.nbytes == behind.data_ptr()
         assert packed(edge.view(24, 16), behind.view(24, 16)) is None
+    parts = both[:24], both[24:]
+    both.untyped_storage().resize_(0)  # as FSDP frees it
+    assert packed(*parts) is None
 
 
 @pytest.mark.gpu
