@@ -268,7 +268,8 @@ def elsewhere(model):
 def biased(model, numbers=()):
     """Layers that have a bias each, of which some are numbers."""
     for i, layer in enumerate(model.projections):
-        layer.bias = nn.Parameter(integers(*[layer.out_features][: i not in numbers]))
+        shape = () if i in numbers else (layer.out_features,)
+        layer.bias = nn.Parameter(integers(*shape))
     return model
 
 
