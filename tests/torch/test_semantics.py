@@ -135,6 +135,13 @@ def test_a_row_of_each_of_a_stack_is_one_product(stride):
 # Types and layouts
 
 
+def test_int8_gives_int32():
+    a = operand(7, 100, torch.int8)
+    out = tritemm.matmul(a, a.mT)
+    assert out.dtype == torch.int32
+    assert_right(out, a, a.mT)
+
+
 @pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.bool, torch.complex64], ids=str)
 def test_other_types_are_refused_by_name(dtype):
     a = torch.ones(3, 3, device=DEVICE).to(dtype)
