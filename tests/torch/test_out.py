@@ -43,7 +43,7 @@ def test_out(name):
 
 
 def test_out_of_permuted_dimensions():
-    a, b = (torch.randn(2, 3, 4, *sizes, device=DEVICE) for sizes in ((5, 6), (6, 7)))
+    a, b = integers(2, 3, 4, 5, 6), integers(2, 3, 4, 6, 7)
     out = torch.full((4, 3, 2, 5, 7), torch.nan, device=DEVICE).permute(2, 1, 0, 3, 4)
     assert tritemm.matmul(a, b, out=out) is out
     assert_right(out, a, b)
@@ -68,7 +68,9 @@ def test_out_in_empty_products_is_zeroed_and_without_elements_overlaps_nothing()
     tritemm.matmul(a, a.mT, out=out)
     assert torch.equal(out, torch.zeros_like(out))
     out = torch.zeros(1, 1, device=DEVICE).expand(0, 3)
-    assert tritemm.matmul(a.mT, out.new_empty(3, 3), out=out) is out
+    b = out.new_empty(3, 3)
+    assert tritemm.matmul(a.mT, b, out=out) is out
+    assert_right(out, a.mT, b)
 
 
 @pytest.mark.filterwarnings("ignore:out was resized")
