@@ -1,6 +1,7 @@
 """Small models whose products are exact, and Inductor's passes over them without its code."""
 
 import copy
+import functools
 import io
 
 import pytest
@@ -13,16 +14,13 @@ from torch._inductor.virtualized import V
 from torch.nn import functional as F
 
 import tritemm
+from tests.harness import DEVICE
+from tests.torch import twins
 from tritemm.nn.packing import packed
-from tritemm.problem import INTERPRETED
 
-DEVICE = "cpu" if INTERPRETED else "cuda"
+integers = functools.partial(twins.integers, bound=1)
 #: SiLU of a multiple of this is 0, or its argument, in fp32; and its slope 0, 1 or a half.
 STEEP = 128
-
-
-def integers(*shape, dtype=torch.float32):
-    return torch.randint(-1, 2, shape, device=DEVICE).to(dtype)
 
 
 @torch.no_grad()
@@ -159,12 +157,12 @@ class MLP(nn.Module):
 class LlamaMLP(nn.Module):
     """As transformers has it."""
 
-    def __init__(self, hidden=16, intermediate=24, bias=False, act_fn=None, dtype=None):
+    def __init__(self, hidden=16, intermediate=24, bias=False, dtype=None):
         super().__init__()
         self.gate_proj = nn.Linear(hidden, intermediate, bias=bias, dtype=dtype)
         self.up_proj = nn.Linear(hidden, intermediate, bias=bias, dtype=dtype)
         self.down_proj = nn.Linear(intermediate, hidden, bias=bias, dtype=dtype)
-        self.act_fn = act_fn or nn.SiLU()
+        self.act_fn = nn.SiLU()
 
     def forward(self, x):
         return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))

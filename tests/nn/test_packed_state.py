@@ -22,7 +22,7 @@ from tests.nn.models import (
     together,
     with_integers,
 )
-from tritemm.nn import graphs, packing
+from tritemm.nn import packing
 
 
 def places(tensors):
@@ -109,15 +109,6 @@ def test_a_state_dict_of_memory_that_may_move_is_torchs(device, monkeypatch):
     assert owners.to(device).state_dict()["q_proj.weight"].untyped_storage().nbytes() == 0
 
 
-def test_memory_that_was_freed_holds_nothing_together():
-    """As FSDP frees it: the weights' places are still one behind the other."""
-    whole = torch.ones(32 * 16, device=DEVICE)
-    parts = [part.detach() for part in whole.view(32, 16).split([16, 8, 8])]
-    assert graphs.packed(*parts).shape == (32, 16)
-    whole.untyped_storage().resize_(0)
-    assert graphs.packed(*parts) is None
-
-
 def test_a_weight_that_is_tied_later_is_packed_no_more():
     model, _ = pair(Attention(True))
     model.table = nn.Embedding(8, 16, device=DEVICE)
@@ -165,18 +156,6 @@ def test_weights_tied_to_packed_ones_stay_so(zipped):
         tritemm.nn.restore(each)
         each.q_proj.weight.fill_(7)
         assert (each.other == 7).all()
-
-
-@pytest.mark.parametrize("way", [torch.save, None])
-def test_a_saved_state_dict_has_the_weights_once(way, tmp_path):
-    model, twin = pair(LlamaMLP(64, 64))
-    if way is None:
-        way = pytest.importorskip("safetensors.torch").save_file
-    sizes = []
-    for each in (model, twin):
-        way(each.state_dict(), file := tmp_path / "it")
-        sizes.append(file.stat().st_size)
-    assert sizes[0] < 1.1 * sizes[1]
 
 
 def test_safetensors_takes_a_module_whose_weights_lie_together(tmp_path):

@@ -80,6 +80,13 @@ def to_another_device(model):
     )
 
 
+def made_on_meta():
+    with torch.device("meta"):
+        model = Attention(True)
+    assert tritemm.convert(model).changed[-1].note == QKV
+    return model
+
+
 #: How torch.load makes a storage that torch resizes; one that it reads from a file, it doesn't.
 RESIZABLE = {"device", "old file"} if DEVICE == "cpu" else {"device", "old file", "file"}
 
@@ -89,6 +96,7 @@ MOVES = {
     "double": lambda m: m.double(),
     "bfloat16": lambda m: m.to(torch.bfloat16),
     "meta": lambda m: m.to("meta").to_empty(device=DEVICE),
+    "made on meta": lambda m: made_on_meta().to_empty(device=DEVICE),
     "deepcopy": copy.deepcopy,
     "pickle": through_pickle,
     "file": through_a_file,
@@ -107,14 +115,22 @@ def test_what_moves_the_weights_through_torch_packs_them_again(name):
     before = {tensor.data_ptr() for tensor in model.parameters()}
     assert moved is model or not before & {tensor.data_ptr() for tensor in moved.parameters()}
     assert tritemm.convert(moved) == tritemm.nn.Report()
+    if "meta" in name:
+        moved.load_state_dict(twin.state_dict())
+        assert together(*moved.projections)
     for layer, other in zip(moved.projections, twin.projections, strict=True):
         x = integers(3, 16, dtype=layer.weight.dtype)
-        assert name == "meta" or torch.equal(layer(x), other(x.float()).to(x.dtype))
+        assert torch.equal(layer(x), other(x.float()).to(x.dtype))
     for parameter in moved.k_proj.parameters() if name not in RESIZABLE else ():
         with pytest.raises(RuntimeError, match="not resizable"):
             parameter.untyped_storage().resize_(0)
     tritemm.nn.restore(moved)
     assert not together(*moved.projections)
+    assert [vars(m).keys() for m in moved.modules()] == [vars(m).keys() for m in twin.modules()]
+    for parameter in moved.parameters():
+        assert parameter.untyped_storage().nbytes() == parameter.nbytes
+        if name != "file":
+            parameter.untyped_storage().resize_(parameter.nbytes)
 
 
 @pytest.mark.parametrize("way", [copy.deepcopy, through_pickle, through_a_file])
@@ -129,18 +145,6 @@ def test_a_copy_of_one_layer_alone(way):
     model.q_proj = alone  # no sibling of the others, whatever it is a copy of
     model.double()
     assert torch.equal(model.k_proj(x.double()), twin.k_proj(x).double())
-
-
-def test_meta_models_are_converted_and_filled_later():
-    with torch.device("meta"):
-        model = Attention(True)
-    assert tritemm.convert(model).changed[-1].note == QKV
-    model.to_empty(device=DEVICE)
-    assert together(*model.projections)
-    source = with_integers(Attention(True))
-    model.load_state_dict(source.state_dict())
-    x = integers(2, 3, 16)
-    assert together(*model.projections) and torch.equal(model(x), source(x))
 
 
 def new_data(model):
@@ -223,15 +227,6 @@ def test_fuse_and_skip_leave_weights_where_they_are(options):
     assert [p.data_ptr() for p in model.parameters()] == before
 
 
-def test_restore_gives_each_its_own_storage():
-    model, twin = pair(Attention(True))
-    tritemm.nn.restore(model)
-    assert [vars(a).keys() for a in model.modules()] == [vars(a).keys() for a in twin.modules()]
-    for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
-        assert torch.equal(ours, theirs) and ours.untyped_storage().nbytes() == ours.nbytes
-        ours.untyped_storage().resize_(ours.nbytes)
-
-
 def test_inference_mode():
     """Converted in it, a model trains later; one that was made in it stays as it is."""
     model = with_integers(Attention(True))
@@ -250,24 +245,18 @@ def test_inference_mode():
     assert same(gradients(model.requires_grad_(), model(x)), gradients(twin, twin(x)))
 
 
-def tie(part, other):
-    """Two parameters of one memory, which no Parameter tells."""
-    part.data = other.data
-
-
-def slices(model):
+def to_slices(model):
     whole = integers(48, 16)
     for layer, part in zip(model.projections, whole.split(16), strict=True):
         layer.weight = nn.Parameter(part[: layer.out_features])
 
 
-def from_numpy(model):
-    array = numpy.ones((8, 16), dtype=numpy.float32)
-    model.k_proj.weight = nn.Parameter(torch.from_numpy(array))
-    model.array = array
+def to_numpy(model):
+    model.array = numpy.ones((8, 16), dtype=numpy.float32)
+    set_k(model, torch.from_numpy(model.array))
 
 
-def replace(model, weight):
+def set_k(model, weight):
     model.k_proj.weight = nn.Parameter(weight)
 
 
@@ -276,53 +265,46 @@ def elsewhere(model):
     model.table.weight = model.k_proj.weight
 
 
-def all_biased(model):
-    for layer in model.projections:
-        layer.bias = nn.Parameter(integers(layer.out_features))
+def biased(model, numbers=()):
+    """Layers that have a bias each, of which some are numbers."""
+    for i, layer in enumerate(model.projections):
+        shape = () if i in numbers else (layer.out_features,)
+        layer.bias = nn.Parameter(integers(*shape))
     return model
 
 
-def numbers(model, which=slice(None)):
-    for layer in all_biased(model).projections[which]:
-        layer.bias = nn.Parameter(integers())
+def anothers(model):
+    other, _ = pair(Attention())
+    model.k_proj, model.others = other.k_proj, [other]
 
 
 def odd(model):
-    model.q_proj.weight = nn.Parameter(integers(3, 5))
-    model.k_proj.weight = nn.Parameter(integers(8, 5))
-    model.v_proj.weight = nn.Parameter(integers(8, 5))
+    for layer, rows in zip(model.projections, (3, 8, 8), strict=True):
+        layer.weight = nn.Parameter(integers(rows, 5))
 
 
+SHARED = "another tensor shares a weight's memory"
+NOT_TORCHS = "a weight lies in memory that is not torch's"
+NO_PARAMETER = "a weight is not a Parameter of its layer"
+NOT_CONTIGUOUS = "a weight is not contiguous"
 LEFT = {
     "tied to another layer": (
-        lambda m: tie(m.k_proj.weight, m.o_proj.weight[:8]),
-        "another tensor shares a weight's memory",
+        lambda m: setattr(m.k_proj.weight, "data", m.o_proj.weight.data[:8]),
+        SHARED,
     ),
-    "tied within": (
-        lambda m: tie(m.k_proj.weight, m.v_proj.weight),
-        "another tensor shares a weight's memory",
-    ),
-    "slices": (slices, "another tensor shares a weight's memory"),
-    "a view is kept": (
-        lambda m: setattr(m, "view", m.v_proj.weight.detach()[:2]),
-        "another tensor shares a weight's memory",
-    ),
-    "numpy": (from_numpy, "a weight lies in memory that is not torch's"),
-    "dlpack": (
-        lambda m: replace(m, torch.from_dlpack(integers(8, 16))),
-        "a weight lies in memory that is not torch's",
-    ),
-    "expanded": (
-        lambda m: replace(m, integers(1, 16).expand(8, 16)),
-        "a weight is not contiguous",
-    ),
-    "transposed": (lambda m: replace(m, integers(16, 8).mT), "a weight is not contiguous"),
+    "tied within": (lambda m: setattr(m.k_proj.weight, "data", m.v_proj.weight.data), SHARED),
+    "slices": (to_slices, SHARED),
+    "a view is kept": (lambda m: setattr(m, "view", m.v_proj.weight.detach()[:2]), SHARED),
+    "numpy": (to_numpy, NOT_TORCHS),
+    "dlpack": (lambda m: set_k(m, torch.from_dlpack(integers(8, 16))), NOT_TORCHS),
+    "expanded": (lambda m: set_k(m, integers(1, 16).expand(8, 16)), NOT_CONTIGUOUS),
+    "transposed": (lambda m: set_k(m, integers(16, 8).mT), NOT_CONTIGUOUS),
     "one weight": (
         lambda m: setattr(m.v_proj, "weight", m.k_proj.weight),
         "two of the layers share one weight",
     ),
     "some biases, as Whisper's keys": (
-        lambda m: setattr(all_biased(m).k_proj, "bias", None),
+        lambda m: setattr(biased(m).k_proj, "bias", None),
         "some of them have a bias, others have none",
     ),
     "types": (
@@ -334,27 +316,22 @@ LEFT = {
         "shapes are (16,), (12,) and (16,)",
     ),
     "odd": (odd, "at no multiple of 16"),
-    "parametrized": (
-        lambda m: prune.identity(m.k_proj, "weight"),
-        "a weight is not a Parameter of its layer",
-    ),
-    "biases are numbers": (numbers, "its biases are numbers"),
-    "one bias is a number": (
-        lambda m: numbers(m, slice(1, 2)),
-        "shapes are (), a number and ()",
-    ),
-    "in another module": (elsewhere, "another module has one of its weights"),
+    "parametrized": (lambda m: prune.identity(m.k_proj, "weight"), NO_PARAMETER),
     "parametrized, with biases": (
-        lambda m: prune.identity(all_biased(m).k_proj, "weight"),
-        "a weight is not a Parameter of its layer",
+        lambda m: prune.identity(biased(m).k_proj, "weight"),
+        NO_PARAMETER,
     ),
+    "biases are numbers": (lambda m: biased(m, (0, 1, 2)), "its biases are numbers"),
+    "one bias is a number": (lambda m: biased(m, (1,)), "shapes are (), a number and ()"),
+    "in another module": (elsewhere, "another module has one of its weights"),
+    "packed with others": (anothers, "one of them is packed with others"),
 }
 
 
 @pytest.mark.parametrize(("change", "reason"), LEFT.values(), ids=LEFT)
 @torch.no_grad()
 def test_what_is_not_packed_is_not_moved_and_has_a_reason(change, reason):
-    if change is from_numpy and DEVICE == "cuda":
+    if change is to_numpy and DEVICE == "cuda":
         pytest.skip("NumPy's memory is the CPU's")
     model = with_integers(Attention())
     change(model)
@@ -411,15 +388,6 @@ def test_weights_that_lie_together_already_are_not_moved_by_restore_either():
     assert all((layer.weight == 3).all() for layer in model.projections)
 
 
-def test_layers_that_are_packed_with_others_stay_so():
-    model, _ = pair(Attention())
-    other = with_integers(Attention())
-    other.k_proj = model.k_proj
-    report = tritemm.convert(other)
-    assert report.left[0].note.endswith("one of them is packed with others")
-    assert together(*model.projections)
-
-
 def test_only_memory_of_one_storage_in_this_order_is_packed():
     both = torch.zeros(48, 16, device=DEVICE)
     assert packed(both[:24], both[24:]).data_ptr() == both.data_ptr()
@@ -435,6 +403,9 @@ def test_only_memory_of_one_storage_in_this_order_is_packed():
         behind = torch.frombuffer(memory, dtype=torch.float32, offset=both.nbytes // 2)
         assert edge.data_ptr() + edge.nbytes == behind.data_ptr()
         assert packed(edge.view(24, 16), behind.view(24, 16)) is None
+    parts = both[:24], both[24:]
+    both.untyped_storage().resize_(0)  # as FSDP frees it
+    assert packed(*parts) is None
 
 
 @pytest.mark.gpu

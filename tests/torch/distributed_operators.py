@@ -98,6 +98,16 @@ def same(found, expected, placement=None) -> None:
     assert torch.equal(full, expected), (full - expected).abs().max()
 
 
+def differentiated(mesh, result, tensors, found, sharded, placement):
+    """The gradients of a sharded result, which are those of the whole one; from one placed so."""
+    grad = whole(*result.shape)
+    wanted = torch.autograd.grad(result, tensors, grad)
+    gradients = torch.autograd.grad(found, sharded, place(grad, mesh, *placement))
+    for gradient, value in zip(gradients, wanted, strict=True):
+        same(gradient, value.contiguous())
+    return gradients
+
+
 def silently(call, *args, **named):
     """The result of a call that communicates nothing."""
     with CommDebugMode() as communication:
@@ -230,28 +240,23 @@ def check_integers_are_not_divided(mesh):
     a, b = whole(8, 8, dtype=torch.int8), whole(8, 12, dtype=torch.int8)
     bias = whole(12, dtype=torch.int32)
     x, y = place(a, mesh, Shard(1)), place(b, mesh, Shard(0))
-    for term in (None, place(bias, mesh, R)):
-        expected = a.int() @ b.int() + (0 if term is None else bias)
-        found = gemm(x, y, term, None, "", 1.0, 1.0, dtype=torch.int32)
-        same(found, expected, P if term is None else R)
+    found = gemm(x, y, place(bias, mesh, R), None, "", 1.0, 1.0, dtype=torch.int32)
+    same(found, a.int() @ b.int() + bias, R)
 
 
 def check_products_and_gradients(mesh):
     for a_shape, b_shape, a_placed, b_placed, expected in rules(mesh.size()):
         a, b = whole(*a_shape).requires_grad_(), whole(*b_shape).requires_grad_()
         result = a @ b
-        grad = whole(*result.shape)
-        wanted = torch.autograd.grad(result, (a, b), grad)
         x, y = place(a, mesh, a_placed), place(b, mesh, b_placed)
         product = silently(tritemm.matmul, x, y)
         with torch.inference_mode():
             again = placed(mesh, (a.detach(), b.detach()), (a_placed, b_placed))
             same(silently(tritemm.matmul, *again), result, expected)
         same(product.detach(), result.detach(), expected)
-        incoming = place(grad, mesh, R if expected == P else expected)
-        found = torch.autograd.grad(product, (x, y), incoming)
-        for gradient, operand, value in zip(found, (x, y), wanted, strict=True):
-            same(gradient, value.contiguous())
+        incoming = [R if expected == P else expected]
+        found = differentiated(mesh, result, (a, b), product, (x, y), incoming)
+        for gradient, operand in zip(found, (x, y), strict=True):
             assert gradient.placements in (operand.placements, (P,))
             local = operand.shape if gradient.placements == (P,) else operand.to_local().shape
             assert gradient.to_local().shape == local
@@ -267,19 +272,14 @@ def check_gradients_of_gemm(mesh):
         plain = [whole(*shape).requires_grad_() for shape in shapes]
         rest = activation, 2.0, -1.0
         result = epilogue(plain[0] @ plain[1], *plain[2:], *rest)
-        grad = whole(*result.shape)
-        wanted = torch.autograd.grad(result, plain, grad)
         # What is added to a sum over devices is whole on each, as RowwiseParallel has a bias.
         terms = [R if expected == P else like(expected, t, 2) for t in plain[2:]]
         placements = a_placed, b_placed, *terms
         sharded = placed(mesh, plain, placements)
         found = gemm(*sharded, *rest)
         assert found.placements == (expected,)
-        incoming = place(grad, mesh, R if expected == P else expected)
-        for gradient, value in zip(
-            torch.autograd.grad(found, sharded, incoming), wanted, strict=True
-        ):
-            same(gradient, value.contiguous())
+        incoming = [R if expected == P else expected]
+        differentiated(mesh, result, plain, found, sharded, incoming)
 
 
 def check_two_dimensions(mesh):
@@ -294,15 +294,11 @@ def check_two_dimensions(mesh):
     ]:
         a, b = whole(*a_shape).requires_grad_(), whole(8, 12).requires_grad_()
         result = a @ b
-        grad = whole(*result.shape)
-        wanted = torch.autograd.grad(result, (a, b), grad)
         x, y = place(a, both, *a_placed), place(b, both, *b_placed)
         found = tritemm.matmul(x, y)
         same(found, result.detach())
         assert expected in (None, found.placements), found.placements
-        given = torch.autograd.grad(found, (x, y), place(grad, both, R, R))
-        for gradient, value in zip(given, wanted, strict=True):
-            same(gradient, value.contiguous())
+        differentiated(both, result, (a, b), found, (x, y), [R, R])
 
 
 def check_bits_of_any_number(mesh):

@@ -148,13 +148,6 @@ def test_the_names_of_batch_invariant_ops():
             assert integrate.is_batch_invariant_mode_enabled() is enabled
 
 
-def test_it_says_what_is_wrong():
-    with pytest.raises(ValueError, match="precision='fast' is unknown"):
-        tritemm.enable(precision="fast")
-    a = integers(4, 4)
-    assert torch.equal(a @ a, tritemm.matmul(a, a))
-
-
 def test_a_kernel_that_was_there_before_is_what_calls_fall_back_to():
     library, a = torch.library.Library("aten", "IMPL"), integers(4, 4, dtype=torch.complex64)
     with warnings.catch_warnings():
@@ -170,14 +163,6 @@ def test_a_kernel_that_was_there_before_is_what_calls_fall_back_to():
 
 
 # Threads
-
-
-def test_threads():
-    a = [integers(4, 5 + i) for i in range(4)]
-    want = [t @ t.mT for t in a]
-    with tritemm.enabled() as report, ThreadPoolExecutor(4) as threads:
-        got = list(threads.map(lambda t: t @ t.mT, a))
-    assert all(map(torch.equal, got, want)) and report.ran == {"mm": 4}
 
 
 def test_blocks_come_and_go_under_other_threads_calls():

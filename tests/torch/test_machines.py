@@ -233,20 +233,16 @@ class TestTheInterpreterIsSlow:
         monkeypatch.setattr(slow, "warning", slow.Slow())
         monkeypatch.setattr(plan, "run", lambda *args: [None])
 
-    def test_a_large_product(self):
+    @pytest.mark.parametrize("call", [tritemm.matmul, torch.mm])
+    def test_a_large_product(self, call):
         a = torch.zeros(1024, 1024)
-        with pytest.warns(UserWarning, match=r"1024 x 1024 x 1024 NN.* takes about [\d.]+ s\. "):
+        told = r"1024 x 1024 x 1024 NN.* takes about [\d.]+ s\. .*tritemm\.enable"
+        with pytest.warns(UserWarning, match=told), tritemm.enabled():
+            call(a, a)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
             tritemm.matmul(a, a)
-        self.quiet(a)
-
-    def test_a_routed_product(self):
-        a = torch.zeros(1024, 1024)
-        with (
-            pytest.warns(UserWarning, match=r"1024 x 1024 x 1024 .*tritemm\.enable"),
-            tritemm.enabled(),
-        ):
-            torch.mm(a, a)
-        self.quiet(a)
+            tritemm.matmul(a, a, kernel="tiled")
 
     def test_many_small_ones(self, recwarn):
         a = torch.zeros(256, 256)
@@ -254,12 +250,6 @@ class TestTheInterpreterIsSlow:
             tritemm.matmul(a, a)
         (warned,) = recwarn
         assert re.search(r" s, after \d s for those before it\. ", str(warned.message))
-
-    def quiet(self, a):
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            tritemm.matmul(a, a)
-            tritemm.matmul(a, a, kernel="tiled")
 
 
 SECOND = """

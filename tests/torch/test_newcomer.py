@@ -135,9 +135,8 @@ def test_a_prompt_shows_one_line():
 
 
 def test_commands_take_one_layout_where_none_is_named(capsys):
-    for words in ("explain 64 64 64 --sm 90", "asm simt --problem 64,64,64 --sm sm_90a"):
-        assert main(words.split()) == 0
-        assert "64 x 64 x 64 NT, bf16" in capsys.readouterr().out
+    assert main(["asm", "simt", "--problem", "64,64,64", "--sm", "sm_90a"]) == 0
+    assert "64 x 64 x 64 NT, bf16" in capsys.readouterr().out
 
 
 def test_explain_says_of_which_gpu(capsys):
@@ -147,8 +146,6 @@ def test_explain_says_of_which_gpu(capsys):
         here = f"{torch.cuda.get_device_name()}, which is here"
     first, *choice = capsys.readouterr().out.splitlines()
     assert re.fullmatch(rf"device     .*{here}", first) and choice[0].startswith("problem    64")
-    assert main(["explain", "64", "64", "64", "--sm", "80"]) == 0
-    assert capsys.readouterr().out.startswith("device     sm_80 with 108 SMs\n")
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="in Triton's interpreter")
@@ -263,13 +260,7 @@ def test_nobody_reads_on(command):
     """As of `python -m ... | head`, of each package's own command."""
     reader, writer = os.pipe()
     os.close(reader)
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", *command.split()],
-            cwd=ROOT,
-            stdout=writer,
-            stderr=subprocess.PIPE,
-        )
-    finally:
-        os.close(writer)
+    with open(writer, "wb") as pipe:
+        words = [sys.executable, "-m", *command.split()]
+        done = subprocess.run(words, cwd=ROOT, stdout=pipe, stderr=subprocess.PIPE)
     assert (done.returncode, done.stderr) == (128 + 13, b"")

@@ -9,10 +9,9 @@ from torch._dynamo.utils import counters
 from torch.nn import functional as F
 
 import tritemm
-from tests.harness import DEVICE
+from tests.harness import DEVICE, assert_right
 from tests.nn.models import with_integers
 from tests.torch.twins import assert_same, integers
-from tritemm import budget
 from tritemm.runtime import fast_path
 from tritemm.takeover import routing
 
@@ -248,8 +247,7 @@ def test_a_captured_layer(biased):
     assert report.ran == {"addmm" if biased else "mm": 2} and not report.fell_back
     x.copy_(integers(64, 256, dtype=torch.float16))
     graph.replay()
-    verdict = budget.check(y if b is None else y - b, x, w.mT)
-    assert verdict.ok, verdict
+    assert_right(y if b is None else y - b, x, w.mT)
 
 
 @pytest.mark.gpu
@@ -261,7 +259,7 @@ def test_a_kind_that_a_capture_sees_first_is_left_to_torch():
         with torch.cuda.graph(graph):
             y = torch.mm(x, x.mT)
     graph.replay()
-    assert budget.check(y, x, x.mT).ok
+    assert_right(y, x, x.mT)
     (reasons,) = report.fell_back.values()
     assert reasons == {"the first call of its kind, in the capture of a CUDA graph": 1}
 

@@ -5,9 +5,8 @@ import torch
 from torch.nn import functional as F
 
 import tritemm
-from tests.harness import DEVICE
+from tests.harness import DEVICE, assert_right
 from tests.torch.twins import equal, integers
-from tritemm import budget
 from tritemm.api.row_parallel import added, products
 
 
@@ -31,8 +30,7 @@ def test_the_tree_is_the_same(dtype):
         assert torch.equal(of_processes(x, w, count), whole)
     assert torch.equal(tritemm.row_parallel_linear(x, w), whole.to(dtype))
     assert whole.dtype == torch.promote_types(dtype, torch.float32)
-    verdict = budget.check(whole, x, w.mT)
-    assert verdict.ok, verdict
+    assert_right(whole, x, w.mT)
 
 
 @pytest.mark.gpu

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import tritemm
-from tests.harness import DEVICE, operand
+from tests.harness import DEVICE, assert_right, operand
 from tests.torch.twins import outcome
-from tritemm import budget, plan
+from tritemm import plan
 from tritemm.rungs import RUNGS, find
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -55,10 +55,6 @@ WRONG_SHAPES = [
 ]
 
 
-def tensors(shapes, dtype=torch.float32):
-    return [torch.randn(shape, device=DEVICE).to(dtype) for shape in shapes]
-
-
 def assert_twins(a, b, **options):
     want = outcome(lambda: torch.matmul(a, b))
     got = outcome(lambda: tritemm.matmul(a, b, **options))
@@ -69,19 +65,12 @@ def assert_twins(a, b, **options):
     assert (got.shape, got.stride(), got.dtype, got.device) == (
         want.shape, want.stride(), want.dtype, want.device,
     )  # fmt: skip
-    verdict = budget.check(got, a, b)
-    assert verdict.ok, verdict
-
-
-@pytest.mark.parametrize("shapes", SHAPES, ids=str)
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_shapes(shapes, dtype):
-    assert_twins(*tensors(shapes, dtype))
+    assert_right(got, a, b)
 
 
 @pytest.mark.parametrize("shapes", WRONG_SHAPES, ids=str)
 def test_wrong_shapes(shapes):
-    a, b = tensors(shapes)
+    a, b = (torch.randn(shape, device=DEVICE) for shape in shapes)
     assert_twins(a, b)
     with pytest.raises(RuntimeError) as error:
         tritemm.matmul(a, b)
@@ -147,14 +136,10 @@ def test_a_row_of_each_of_a_stack_is_one_product(stride):
 
 
 def test_int8_gives_int32():
-    a = torch.randint(-128, 128, (7, 100), dtype=torch.int8, device=DEVICE)
+    a = operand(7, 100, torch.int8)
     out = tritemm.matmul(a, a.mT)
     assert out.dtype == torch.int32
-    assert budget.check(out, a, a.mT).ok
-
-
-def test_mixed_types_raise_as_torch_does():
-    assert_twins(torch.ones(3, 3, device=DEVICE), torch.ones(3, 3, device=DEVICE).half())
+    assert_right(out, a, a.mT)
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.bool, torch.complex64], ids=str)
@@ -162,14 +147,6 @@ def test_other_types_are_refused_by_name(dtype):
     a = torch.ones(3, 3, device=DEVICE).to(dtype)
     with pytest.raises(NotImplementedError, match=str(dtype)):
         tritemm.matmul(a, a)
-
-
-@pytest.mark.parametrize("bad", [[1.0], None, 3.0])
-def test_operands_must_be_tensors(bad):
-    a = torch.ones(3, device=DEVICE)
-    for args in ((a, bad), (bad, a)):
-        with pytest.raises(TypeError, match="must be Tensor"):
-            tritemm.matmul(*args)
 
 
 DENSE = {
@@ -239,16 +216,13 @@ def test_refusal_names_the_reason_and_a_kernel_that_can():
 
 def test_types_of_sums_and_results():
     a = operand(32, 512, torch.float16)
-    for options in (
-        {"precision": "ieee"},
-        {"accumulate": torch.float16},
-        {"accumulate": torch.float32},
-    ):
-        assert tritemm.matmul(a, a.mT, **options).dtype == torch.float16
+    assert tritemm.matmul(a, a.mT, precision="ieee").dtype == torch.float16
+    for dtype in (torch.float16, torch.float32):
+        assert tritemm.matmul(a, a.mT, accumulate=dtype).dtype == torch.float16
     for dtype in FLOATS[:3]:
-        assert tritemm.matmul(a, a.mT, out_dtype=dtype).dtype == dtype
-    out = tritemm.matmul(a, a.mT, out_dtype=torch.float32)
-    assert budget.check(out, a, a.mT).ok
+        out = tritemm.matmul(a, a.mT, out_dtype=dtype)
+        assert out.dtype == dtype
+        assert_right(out, a, a.mT)
 
 
 def test_precision_is_torchs_flag_unless_it_is_named():
@@ -266,15 +240,6 @@ def test_precision_is_torchs_flag_unless_it_is_named():
         for allowed, word in ((True, "tf32"), (False, "ieee")):
             flags.allow_tf32 = allowed
             assert precision() == word
-
-
-def test_every_element_is_written_under_deterministic_mode():
-    """torch fills fresh tensors with NaN in this mode."""
-    torch.use_deterministic_algorithms(True)
-    try:
-        assert_twins(*tensors([(37, 41), (41, 43)]))
-    finally:
-        torch.use_deterministic_algorithms(False)
 
 
 def test_explain_says_kernel_reason_and_refusals():

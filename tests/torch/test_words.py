@@ -81,8 +81,11 @@ def test_only_names_that_the_function_has(call, fault, which):
         (lambda x: tritemm.mv(x, x[0], foo=3), r"^mv\(\) got an unexpected keyword argument 'foo'"),
         (lambda x: tritemm.addmm(x, x, x.mT, foo=3), r"^addmm\(\) got an unexpected keyword arg"),
         (lambda x: tritemm.einsum("mk,nk->mn", x, x, bias=x), r"^einsum\(\) got an unexpected key"),
+        (lambda x: tritemm.einsum("mk,nk", x, None), r"'b' \(position 3\) must be Tensor, not Non"),
+        (lambda x: tritemm.einsum("ii,ij->j", x[:1], x), "repeated"),
         (lambda x: tritemm.matmul(x, x.mT, batch_invariant="no"), "^batch_invariant must be True"),
         (lambda x: tritemm.enable(batch_invariant="no"), "^batch_invariant must be True or False"),
+        (lambda x: tritemm.enable(precision="fast"), "precision='fast' is unknown"),
         (
             lambda x: tritemm.enabled(batch_invariant=2).__enter__(),
             "^batch_invariant must be True or",

@@ -29,8 +29,8 @@ equal = functools.partial(torch.testing.assert_close, rtol=0, atol=0)
 same = functools.partial(equal, check_stride=True)
 
 
-def integers(*shape, dtype=torch.float32):
-    return torch.randint(-3, 4, shape, device=DEVICE).to(dtype)
+def integers(*shape, dtype=torch.float32, bound=3):
+    return torch.randint(-bound, bound + 1, shape, device=DEVICE).to(dtype)
 
 
 def leaf(*shape, dtype=torch.float64):
@@ -47,6 +47,16 @@ TORCH = types.SimpleNamespace(
     matmul=torch.matmul, linear=linear, addmm=torch.addmm, baddbmm=torch.baddbmm, mv=torch.mv,
     einsum=torch.einsum,
 )  # fmt: skip
+
+
+def kept(call):
+    """How many bytes autograd saves in a call."""
+    sizes = []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: sizes.append(t.nbytes) or t, lambda t: t
+    ):
+        call()
+    return sum(sizes)
 
 
 def outcome(call):
