@@ -90,8 +90,8 @@ def bound(
 def _after(ending, sums, error, dtype, stored) -> tuple[torch.Tensor, torch.Tensor]:
     """Size and error of what `ending` makes, in `dtype`, of sums with an error.
 
-    Each of its steps rounds once; and once more to the type `stored`, if not None, those of which a
-    gated activation consists. No activation is steeper than `STEEPEST`, and each has an error of a
+    Each of its steps rounds once; and once more to the type `stored`, if not None, those of which
+    swiglu or geglu consists. No activation is steeper than `STEEPEST`, and each has an error of a
     few roundings of its argument.
     """
     eps = torch.finfo(dtype).eps
@@ -187,7 +187,7 @@ def check(out, a, b, *, accumulate=None, precision="ieee", ending=None, stepwise
         accumulate: accumulator type, by default the operands' own (`problem.ACCUMULATE`).
         precision: how fp32 operands were to be multiplied.
         ending: what followed the product, a `problem.EpilogueInputs`.
-        stepwise: whether a gated activation may have been made in steps that each round to the type
+        stepwise: whether swiglu or geglu may have been made in steps that each round to the type
             of `out`, as torch's operators do: gate and up, the activation, and their product.
     """
     sums = want = reference(a, b)

@@ -174,10 +174,10 @@ def test_more_than_a_launch_has_programs_for_are_refused():
 
 
 def test_auto_makes_none_that_are_far_larger_than_their_source():
-    assert candidates.packs(problem(4096, 4096, 3)) == ["", "ab"]
-    assert candidates.packs(problem(2**28, 4096, 3)) == [""]
-    assert candidates.packs(problem(2**22, 4096, 999)) == ["", "ab"]
-    assert candidates.packs(problem(2**23, 4096, 999)) == [""]
+    assert candidates.copies(problem(4096, 4096, 3))[0] == ["", "ab"]
+    assert candidates.copies(problem(2**28, 4096, 3))[0] == [""]
+    assert candidates.copies(problem(2**22, 4096, 999))[0] == ["", "ab"]
+    assert candidates.copies(problem(2**23, 4096, 999))[0] == [""]
 
 
 @pytest.mark.gpu

@@ -158,17 +158,22 @@ def test_a_gpu_of_amd(amd, capsys):
     assert first.startswith(f"device     NVIDIA H200, assumed ({TOLD}")
 
 
-def test_no_rung_refuses_and_none_has_room():
+@pytest.mark.parametrize(
+    ("kernel", "said", "rungs"),
+    [
+        ("auto", "no kernel can run", "the others"),
+        ("pipelined", 'kernel="pipelined" cannot run', "any"),
+    ],
+)
+def test_no_rung_refuses_and_none_has_room(kernel, said, rungs):
     """The reason is a sentence all the same."""
     x = torch.empty(512, 512, dtype=torch.bfloat16, device="meta")
     tiny = Device("a small one", (8, 0), 108, 16384)
-    with pytest.raises(ValueError, match="no kernel can run") as error:
-        dispatch.choose(Problem.of(x, x, x, device=tiny))
+    with pytest.raises(ValueError, match=said) as error:
+        dispatch.choose(Problem.of(x, x, x, device=tiny), kernel)
     told = str(error.value)
     assert "None" not in told
-    assert told.endswith(
-        "no tile of the others fits the 16384 bytes of shared memory of a small one"
-    )
+    assert told.endswith(f"no tile of {rungs} fits the 16384 bytes of shared memory of a small one")
 
 
 @pytest.mark.parametrize(

@@ -136,9 +136,7 @@ def _known(input, other, given: tuple | None, out, asked: tuple) -> torch.Tensor
         return None
     if options is None:
         return None
-    if given is None:
-        return repeated(input, other, out, options)
-    inputs = unchecked(given, input, other, out)
+    inputs = (NOTHING, None, None) if given is None else unchecked(given, input, other, out)
     if inputs is None:
         return None
     then, bias, residual = inputs
@@ -153,22 +151,22 @@ def _multiplied(input, other, given: tuple | None, out, asked: tuple) -> torch.T
         shape, then = drop_shape(a, b, input, other), NOTHING
     else:
         shape, then = checked(given, a, b, input, other, out)
+    target = None
     if out is not None:
         tensors = [input, other, *then.tensors]
         check_out(out, tensors, options[-1])
         fitting = fits(out.shape, shape)
-    if out is None or needs_copy(out, fitting, tensors):
-        target = gemm(a, b, then, options)
-        result = drop(target, input, other)
+        if not needs_copy(out, fitting, tensors):
+            result = resized(out, shape, fitting)
+            target = raised(result, input, other)
+    product = gemm(a, b, then, options, out=target)
+    if target is None:
+        result = drop(product, input, other)
         if out is not None:
             result = resized(out, shape, fitting).copy_(result)
-    else:
-        result = resized(out, shape, fitting)
-        target = raised(result, input, other)
-        gemm(a, b, then, options, out=target)
     if not is_dynamo_compiling():
         called = (input, other, out) if given is None else None
-        fast_path.learn(asked, options, called, (a, b, None if out is None else target), result)
+        fast_path.learn(asked, options, called, (a, b, None if out is None else product), result)
     return result
 
 

@@ -60,25 +60,25 @@ _PAIRS = (
 
 
 #: What the rungs need that take pairs.
-NEEDS_GATED = (*_PAIRS, sixteen_bits)
+NEEDS_PAIRS = (*_PAIRS, sixteen_bits)
 #: Of tf32, which WGMMA reads in shared memory along K alone; it takes an A that is stored otherwise
 #: from registers (`fragments`).
 NEEDS_TF32 = (_TF32_ALONG_K, *_PAIRS, NO_INTERPRETER, HAS_WGMMA, IN_FP32, readable, counted)
 
 
 @kept
-def gated_or_tf32(problem: Problem) -> str | None:
+def pairs_or_tf32(problem: Problem) -> str | None:
     """The constraint of the rungs that take pairs, and tf32."""
     tf32 = problem.a.dtype == torch.float32 and problem.precision == "tf32"
-    return refusal(NEEDS_TF32 if tf32 else NEEDS_GATED, problem)
+    return refusal(NEEDS_TF32 if tf32 else NEEDS_PAIRS, problem)
 
 
 @kept
 def spares_a_copy(problem: Problem) -> bool:
     """Whether swapped operands can do without the copy that these need, of tf32."""
-    if problem.a.dtype != torch.float32 or gated_or_tf32(problem) is None:
+    if problem.a.dtype != torch.float32 or pairs_or_tf32(problem) is None:
         return False
-    return gated_or_tf32(problem.transposed()) is None
+    return pairs_or_tf32(problem.transposed()) is None
 
 
 #: The two halves of a tile of B whose columns make pairs, the gate's and the other: TMA fills a

@@ -54,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
     _option(command, "--dtype", "bf16", f"type of the operands: {', '.join(asm.OPERANDS)}")
     _option(command, "--out-dtype", None, "type of the result")
     _option(command, "--precision", "ieee", "how fp32 is multiplied")
-    _option(command, "--activation", None, "of the result; with a gated one it has N / 2 columns")
+    _option(command, "--activation", None, "of the result; swiglu and geglu halve its columns")
     _option(command, "--kernel", "auto", "a rung, instead of auto")
     other = command.add_mutually_exclusive_group()
     _option(other, "--gpu", None, "a card that need not be here, H100, instead of this GPU")

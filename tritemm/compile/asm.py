@@ -63,7 +63,7 @@ class Job:
     `b_batch` are those of A and B before they are broadcast to it, the same unless given.
     `config` is an index into the rung's configs for the problem, or a `Config`. Types are names:
     "bf16" or "bfloat16". `activation`, `bias` and `residual` (both of the result's type) are the
-    epilogue's; with a gated activation, C has N / 2 columns; a `symmetric` C is square. Raises
+    epilogue's; with swiglu or geglu, C has N / 2 columns; a `symmetric` C is square. Raises
     ValueError where a value is not one of those known.
     """
 

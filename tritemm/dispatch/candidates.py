@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NoReturn
 
 from ..arch import questions
 from ..kernels.pack import Copy
@@ -17,7 +16,7 @@ from ..rungs import RUNGS, find
 from ..spec import Kernel
 from .cost_model.columns import Group
 from .cost_model.model import seconds
-from .request import Request, refusal
+from .request import refusal
 
 #: The M that stands for all others when rows must not depend on it.
 _CANONICAL_M = 1024
@@ -48,79 +47,81 @@ def least(some: Iterable[Group]) -> tuple[Kernel, Config] | None:
 
 def best_config(kernel: Kernel, problem: Problem) -> Config:
     """The kernel's config with the least predicted time; the earlier one where they tie."""
-    return least(groups(problem, (kernel,)))[1]  # type: ignore[index]
+    return best(problem, (kernel,))[1]
 
 
-def best(problem: Problem, request: Request) -> tuple[Kernel, Config]:
-    """What is asked for, or has the least predicted time; ValueError where nothing can run."""
-    if request.batch_invariant:
-        return _invariant(problem, request)
-    if request.kernel == "auto":
-        return least(groups(problem, RUNGS)) or _none(problem)
-    rung, config = find(request.kernel), request.config
-    must_run(rung, config.view(problem) if config else problem)
-    if config and (reason := refusal(rung, problem, config)):
-        raise ValueError(f'kernel="{rung.name}" cannot run this config: {reason}')
-    return rung, config or best_config(rung, problem)
+def best(problem: Problem, rungs: Sequence[Kernel]) -> tuple[Kernel, Config]:
+    """What has the least predicted time, of all rungs or of one; ValueError if none can run."""
+    if len(rungs) == 1:
+        must_run(rungs[0], problem)
+    some = groups(problem, rungs)
+    if found := least(some):
+        return found
+    why = [f"{rung.name}: {reason}" for rung in rungs if (reason := rung.why_not(problem))]
+    if len(why) < len(rungs):
+        others = "the others" if why else "any"
+        room = f"the {problem.device.shared} bytes of shared memory of {problem.device.name}"
+        why.append(f"no tile of {others} fits {room}")
+    none = f'kernel="{rungs[0].name}" cannot' if len(rungs) == 1 else "no kernel can"
+    raise ValueError(f"{none} run {problem}: {'; '.join(why)}")
 
 
 def must_run(rung: Kernel, view: Problem) -> None:
     """ValueError, with a rung that can, if `rung` refuses."""
     if reason := rung.why_not(view):
-        able = least(group for group in groups(view, RUNGS) if not group.pack)
+        some = (group for group in groups(view, RUNGS) if not group.pack)
+        able = least(some)
         hint = f'; kernel="{able[0].name}" can run this' if able else ""
         raise ValueError(f'kernel="{rung.name}" cannot run this problem: {reason}{hint}')
 
 
-def _none(problem: Problem) -> NoReturn:
-    why = [f"{rung.name}: {reason}" for rung in RUNGS if (reason := rung.why_not(problem))]
-    if len(why) < len(RUNGS):
-        others = "the others" if why else "any"
-        room = f"the {problem.device.shared} bytes of shared memory of {problem.device.name}"
-        why.append(f"no tile of {others} fits {room}")
-    raise ValueError(f"no kernel can run {problem}: {'; '.join(why)}")
-
-
-def _invariant(problem: Problem, request: Request) -> tuple[Kernel, Config]:
+def invariant(problem: Problem, rungs: Sequence[Kernel], parts: int) -> tuple[Kernel, Config]:
     """The kernel and config whose sums have the same order whatever M and the batch are.
 
-    Where the tensor core adds products in K's order whatever the tile (`questions.one_order`), all
-    are candidates that have K whole, or all that cut it at the same places and add the parts in
+    Where the tensor core adds products in K's order whatever the tile, K is in so many `parts`, and
+    all are candidates that have K whole, or all that cut it at the same places and add the parts in
     their order. The least predicted time decides. Of others the order follows from the tile, which
-    is that of a product with a canonical M.
+    is that of a product with a canonical M. A single one of the `rungs` is named by the caller.
     """
-    parts, named = questions.parts_of(problem), request.kernel != "auto"
-    rungs = (find(request.kernel),) if named else RUNGS
+    named = len(rungs) == 1
     if named:
         limits = rungs[0].limits
         if limits.in_order or limits.ordered:
             must_run(rungs[0], problem)
         if not limits.in_order and not (limits.ordered and parts):
             raise ValueError(
-                f'kernel="{request.kernel}" sums in an order that depends on M; '
+                f'kernel="{rungs[0].name}" sums in an order that depends on M; '
                 "batch_invariant=True can't have it"
             )
-    some = able(rungs, named)
-    if not some or not parts:
-        return _as_anchored(problem, [r for r in rungs if r.limits.in_order], copies=not named)
-    if not any(rung.limits.fixed_parts for rung in some):
+    some = able(rungs, named) if parts else []
+    if some:
+        return _ordered(problem, some, parts, copied=not named)
+    in_order = [rung for rung in rungs if rung.limits.in_order]
+    return _as_anchored(problem, in_order, copied=not named)
+
+
+def _ordered(
+    problem: Problem, rungs: Sequence[Kernel], parts: int, copied: bool
+) -> tuple[Kernel, Config]:
+    """The least predicted time of those `in_one_order`."""
+    if not any(rung.limits.fixed_parts for rung in rungs):
         parts = 1
-    found = least(in_one_order(problem, some, parts, copies=not named))
-    if found is None:
-        cut = f", with K in {parts} parts" if parts > 1 else ""
-        unfit = "none of its tiles sums in that order, or fits"
-        reasons = "; ".join(f"{rung.name}: {rung.why_not(problem) or unfit}" for rung in some)
-        raise ValueError(f"batch_invariant=True can't have {problem}{cut}: {reasons}")
-    return found
+    some = in_one_order(problem, rungs, parts, copied)
+    if found := least(some):
+        return found
+    cut = f", with K in {parts} parts" if parts > 1 else ""
+    unfit = "none of its tiles sums in that order, or fits"
+    reasons = "; ".join(f"{rung.name}: {rung.why_not(problem) or unfit}" for rung in rungs)
+    raise ValueError(f"batch_invariant=True can't have {problem}{cut}: {reasons}")
 
 
-def _as_anchored(problem: Problem, rungs: Sequence[Kernel], copies: bool) -> tuple[Kernel, Config]:
+def _as_anchored(problem: Problem, rungs: Sequence[Kernel], copied: bool) -> tuple[Kernel, Config]:
     """The rung and config of a canonical M: the order of sums follows from the tile.
 
     With `copies` of operands if the rung needs them.
     """
     rung, config = _anchor(problem, rungs)
-    for pack in packs(problem) if copies else ("",):
+    for pack in copies(problem)[0] if copied else [""]:
         view = problem.packed(pack)
         if rung.why_not(view) is None and not questions.lacks_registers(rung, view, config):
             break
@@ -171,10 +172,10 @@ def _anchor(problem: Problem, rungs: Sequence[Kernel]) -> tuple[Kernel, Config]:
 def groups(problem: Problem, rungs: Sequence[Kernel]) -> Iterator[Group]:
     """Candidates of one rung as it is, with swapped operands too; of several, with copied ones."""
     if len(rungs) == 1:
-        yield from _groups(problem, rungs, ("",), every=True)
+        yield from _groups(problem, rungs, copied=False)
         return
     some = None
-    for some in _groups(problem, [r for r in reversed(rungs) if r.policy.auto], packs(problem)):
+    for some in _groups(problem, [r for r in reversed(rungs) if r.policy.auto], copied=True):
         yield some
     if some is None:  # the last resort
         others = (rung for rung in reversed(rungs) if not rung.policy.auto)
@@ -183,7 +184,7 @@ def groups(problem: Problem, rungs: Sequence[Kernel]) -> Iterator[Group]:
 
 
 def in_one_order(
-    problem: Problem, rungs: Sequence[Kernel], parts: int, copies: bool = True
+    problem: Problem, rungs: Sequence[Kernel], parts: int, copied: bool = True
 ) -> Iterator[Group]:
     """Those whose sums have K's order, whatever M and the batch are, with K in so many fixed parts.
 
@@ -191,26 +192,23 @@ def in_one_order(
     large, for no other rung can do that. Operands may be swapped: on an H200, sums were the same
     bits then in all 143 configs.
     """
-    some = packs(problem, large=parts > 1) if copies else ("",)
-    return _groups(problem, rungs, some, parts=parts)
+    return _groups(problem, rungs, copied, parts)
 
 
 def _groups(
-    problem: Problem,
-    rungs: Sequence[Kernel],
-    packs: Sequence[str],
-    every: bool = False,
-    parts: int = 0,
+    problem: Problem, rungs: Sequence[Kernel], copied: bool, parts: int = 0
 ) -> Iterator[Group]:
-    """`every`: also what doesn't suit the rung. `parts`: of `in_one_order`."""
+    """`copied`: also with `copies`; `parts`: of `in_one_order`; neither: what doesn't suit, too."""
+    every = not copied and not parts
     if problem.device == INTERPRETER:  # where a copy or a swap gains nothing
         for rung in rungs:
             if rung.why_not(problem) is None and (every or _suits(rung, problem)):
                 yield Group(rung, (rung.interpreted,), problem)  # type: ignore[attr-defined]
         return
+    packs, turned = copies(problem, large=parts > 1) if copied else ([""], "")
     short = min(problem.M, problem.N) <= SHORT_SIDE and (parts or not _is_mirrored(problem))
     for pack in packs:
-        packed, copied = problem.packed(pack), problem.copied(pack)
+        packed, moved = problem.packed(pack), problem.copied(pack)
         refusing: dict[Kernel, None] = {}  # in their order, each once
         # Of a symmetric C, swapped operands would compute the other triangle.
         for swap in (False,) if problem.epilogue.symmetric else (False, True):
@@ -228,10 +226,10 @@ def _groups(
                     own = rung.in_one_order(view, parts) if parts else rung.configs(view)
                     if parts:
                         own = [config for config in own if questions.in_that_order(view, config)]
-                    yield Group(rung, own, view, copied, pack, swap)
+                    yield Group(rung, own, view, moved, pack, swap)
                 if rung.policy.supersedes and not every:
                     break
-        if not questions.turned(problem):
+        if not turned:
             rungs = tuple(refusing)  # the others need no copy
 
 
@@ -257,10 +255,13 @@ def _is_upright(rung: Kernel, view: Problem) -> bool:
     return view.M > questions.LEAST_ROWS or view.M >= view.N
 
 
-def packs(problem: Problem, large: bool = False) -> list[str]:
-    """What may be copied first, of what the GPU can't read well; also what is not modest."""
-    some = questions.copies(problem)
-    return [pack for pack in some if large or not pack or _is_modest(problem, pack)]
+def copies(problem: Problem, large: bool = False) -> tuple[list[str], str]:
+    """What may be copied first, of what the GPU can't read well; also what is not modest.
+
+    And the operands of which copies are a gain for rungs, too, that can do without.
+    """
+    turned, some = questions.turned(problem), questions.copies(problem)
+    return [pack for pack in some if large or not pack or _is_modest(problem, pack)], turned
 
 
 def _is_modest(problem: Problem, pack: str) -> bool:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from ..arch.limits import order_why_not, programs_why_not
 from ..arch.sm80 import MOST_WARPS
 from ..dtypes import check_flag
-from ..kernels.pack import why_not as pack_why_not
 from ..problem import Problem
 from ..problem.config import Config, changed, config_of, parse
 from ..rungs import RUNGS
@@ -94,10 +93,9 @@ def for_gradients(word: str) -> str:
     return str(Request(batch_invariant=Request.parse(word).batch_invariant))
 
 
-def refusal(rung: Kernel, problem: Problem, config: Config) -> str | None:
-    """Why `rung` can't run `problem` in `config`, after its copies and swap; or None."""
-    view = config.view(problem)
-    return pack_why_not(problem, config.PACK) or rung.why_not(view) or why_not(rung, view, config)
+def refusal(rung: Kernel, view: Problem, config: Config) -> str | None:
+    """Why `rung` can't run what it sees of a problem in `config`; or None."""
+    return rung.why_not(view) or why_not(rung, view, config)
 
 
 def why_not(kernel: Kernel, view: Problem, config: Config) -> str | None:

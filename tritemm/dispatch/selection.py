@@ -13,12 +13,11 @@ import warnings
 
 from ..arch import gpus, questions
 from ..dtypes import REAL
+from ..kernels.pack import why_not as pack_why_not
 from ..problem import INTERPRETER, PLAIN, EpilogueSpec, Problem, Unsupported
-from ..problem.config import Config
-from ..rungs import RUNGS
-from ..spec import Kernel
+from ..rungs import RUNGS, find
 from . import cache
-from .candidates import best
+from .candidates import best, invariant, must_run
 from .explain import Choice
 from .request import Request, refusal
 
@@ -40,16 +39,33 @@ def choose(problem: Problem, kernel: str = "auto") -> Choice:
     """
     if reason := questions.too_old(problem):
         raise Unsupported(reason, "a device older than sm_80")
-    request, found = Request.parse(kernel), None
+    request = Request.parse(kernel)
+    rungs = RUNGS if request.kernel == "auto" else (find(request.kernel),)
     if request.batch_invariant:
         why = "batch_invariant=True: sums in the same order for every M"
-    elif request.kernel != "auto":
-        why = f'asked for: kernel="{request.kernel}"{" and its config" * bool(request.config)}'
-    elif found := _tuned(problem):
-        why = "measured as the fastest by tritemm.tune"
-    else:
-        why = "the least predicted time"
-    return Choice(problem, *(found or best(problem, request)), why)
+        parts = questions.parts_of(problem)
+        return Choice(problem, *invariant(problem, rungs, parts), why)
+    tuned = cache.lookup(problem) if kernel == "auto" else None
+    name, config = tuned or (request.kernel, request.config)
+    why = "the least predicted time" if kernel == "auto" else f'asked for: kernel="{name}"'
+    if config:
+        view = config.view(problem)
+        rung = next((rung for rung in rungs if rung.name == name), None)
+        reason = f"no rung is called {name!r}"
+        if rung:
+            reason = pack_why_not(problem, config.PACK) or refusal(rung, view, config)
+        if rung and not reason:
+            why = "measured as the fastest by tritemm.tune" if tuned else f"{why} and its config"
+            return Choice(problem, rung, config, why)
+        if not tuned:
+            must_run(rungs[0], view)
+            raise ValueError(f'kernel="{name}" cannot run this config: {reason}')
+        warnings.warn(  # the file may be of another version, or anybody's
+            f"what was tuned for {problem} is not used: {name}, {config}: {reason}. "
+            "tritemm.tune measures it anew",
+            stacklevel=2,
+        )
+    return Choice(problem, *best(problem, rungs), why)
 
 
 def forget() -> None:
@@ -117,24 +133,3 @@ def argument_of(problem: Problem) -> Problem:
     c = dataclasses.replace(problem.c, cols=N, strides=(*batch, N, 1), aligned=True)
     before = EpilogueSpec(alpha=spec.alpha, bias=spec.bias, along=spec.along)
     return dataclasses.replace(problem, c=c, epilogue=PLAIN if before == PLAIN else before)
-
-
-def _tuned(problem: Problem) -> tuple[Kernel, Config] | None:
-    """What `tritemm.tune` found, if it is what the rung would run for a caller who named it.
-
-    The file may be of another version, or anybody's: a warning names an entry that is left out.
-    """
-    found = cache.lookup(problem)
-    if found is None:
-        return None
-    name, config = found
-    rung = next((rung for rung in RUNGS if rung.name == name), None)
-    reason = f"no rung is called {name!r}" if rung is None else refusal(rung, problem, config)
-    if rung is None or reason:
-        warnings.warn(
-            f"what was tuned for {problem} is not used: {name}, {config}: {reason}. "
-            "tritemm.tune measures it anew",
-            stacklevel=3,
-        )
-        return None
-    return rung, config

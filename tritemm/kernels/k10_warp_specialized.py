@@ -12,7 +12,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..arch.tiles import Cooperative, fitting, gated_or_tf32, spares_a_copy
+from ..arch.tiles import Cooperative, fitting, pairs_or_tf32, spares_a_copy
 from ..spec import CostHint, Limits, Policy, TritonKernel
 from .device.accumulate import accumulate
 from .device.epilogue import make_epilogue
@@ -69,7 +69,7 @@ KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=warp_specialized_kernel, arguments=Cooperative.arguments(),
     grid=grid, interpreted=None,
     limits=Limits(
-        Cooperative.menu(TILES), needs=(gated_or_tf32,), tile=Cooperative, fixed_parts=True,
+        Cooperative.menu(TILES), needs=(pairs_or_tf32,), tile=Cooperative, fixed_parts=True,
         symmetric=True,
         ordered=Cooperative.whole(lambda problem: fitting(problem, Cooperative, TILES)),
     ),

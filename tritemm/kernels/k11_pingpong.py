@@ -13,7 +13,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..arch.tiles import NEEDS_GATED, Pingpong
+from ..arch.tiles import NEEDS_PAIRS, Pingpong
 from ..spec import CostHint, Limits, TritonKernel
 from .device.epilogue import make_epilogue
 from .device.epilogue_ops import EpilogueArgs, Strides
@@ -78,6 +78,6 @@ def grid(problem, config):
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=pingpong_kernel, arguments=Pingpong.arguments(),
     grid=grid, interpreted=None,
-    limits=Limits(Pingpong.menu(TILES), needs=NEEDS_GATED, tile=Pingpong),
+    limits=Limits(Pingpong.menu(TILES), needs=NEEDS_PAIRS, tile=Pingpong),
     cost=CostHint(0.99, persistent=True, epilogue_overlap=0.9, pingpong=True),
 )  # fmt: skip

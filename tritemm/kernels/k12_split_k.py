@@ -14,7 +14,7 @@ from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..arch.limits import COUNTED_K, SINGLE_COLUMNS
-from ..arch.tiles import Split, gated_or_tf32, in_parts, shared_parts, spares_a_copy
+from ..arch.tiles import Split, in_parts, pairs_or_tf32, shared_parts, spares_a_copy
 from ..spec import CostHint, Limits, Policy, TritonKernel
 from .device.accumulate import accumulate
 from .device.epilogue import make_epilogue
@@ -79,7 +79,7 @@ KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=split_k_kernel, arguments=Split.arguments(Split.workspace),
     grid=grid, interpreted=None,
     limits=Limits(
-        configs, needs=(SINGLE_COLUMNS, COUNTED_K, gated_or_tf32), tile=Split, fixed_parts=True,
+        configs, needs=(SINGLE_COLUMNS, COUNTED_K, pairs_or_tf32), tile=Split, fixed_parts=True,
         in_order=False, ordered=shared_parts(TILES), symmetric=True,
     ),
     policy=Policy(swap=spares_a_copy),

@@ -50,9 +50,9 @@ def register() -> None:
     ==============  =================  =================  =====================
 
     The bias and the residual of `gemm` are sharded as the result is, along the dimensions that
-    they have. Its sum is split only without activation; they are then Partial() too. Of a gated
-    activation's operands, columns are not split. Operands placed in another way are redistributed
-    to the rule that moves least, as for torch's own operators.
+    they have. Its sum is split only without activation; they are then Partial() too. Of the
+    operands of swiglu and geglu, columns are not split. Operands placed in another way are
+    redistributed to the rule that moves least, as for torch's own operators.
 
     Raises:
         ImportError: torch was built without `torch.distributed`.

@@ -83,7 +83,7 @@ def combine(acc, args, loaded, ACTIVATION: tl.constexpr):
 
 
 @triton.jit
-def combine_gated(gate, up, args, loaded, ACTIVATION: tl.constexpr):
+def combine_pair(gate, up, args, loaded, ACTIVATION: tl.constexpr):
     """activation(alpha * gate + bias) * (alpha * up + bias) + beta * residual."""
     gate = activate(scale_and_bias(gate, args, loaded), ACTIVATION)
     up = scale_and_bias(up, args, loaded[1:])

@@ -5,8 +5,8 @@ of the ring goes to and fro by two barriers: `full` (its bytes have arrived) and
 reader has finished). Both sides count steps of K since the program began: step n is in stage
 n % STAGES, in round n // STAGES of the ring.
 
-The columns of a tile are two blocks, `BLOCK_N = N0 + N1`, powers of two each; N1 may be 0. In a
-gated product the left half of a block is columns of the gate, and the right half those that they
+The columns of a tile are two blocks, `BLOCK_N = N0 + N1`, powers of two each; N1 may be 0. Of
+swiglu and geglu the left half of a block is columns of the gate, and the right half those that they
 multiply, N / 2 further on in B: TMA loads a block by halves, and WGMMA reads it whole. The rows of
 a tile are slabs of equal powers of two: all of them, or 64 of 192. Consumers that share a tile have
 a slab each.

@@ -1,16 +1,16 @@
 """The epilogue of a piece of the accumulator, in Gluon: a subtile of a few columns at a time.
 
-Of a gated product a piece is a pair: the gate's columns, and those of the factor it multiplies.
+Of swiglu and geglu a piece is a pair: the gate's columns, and those of the factor it multiplies.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from .epilogue_ops import combine, combine_gated, load_operands
+from .epilogue_ops import combine, combine_pair, load_operands
 from .memory import acc_columns, columns_of, split_columns
 from .offsets import widen
 
-#: Columns of a subtile, of both halves of a gated piece together.
+#: Columns of a subtile, of both halves of a pair together.
 COLUMNS = gl.constexpr(16)
 #: Subtiles whose loads are in flight while one is computed, where a thread has at most `ROOMY`
 #: elements of the accumulator.
@@ -53,7 +53,7 @@ def finish_piece(piece, args, unit, row, col, M, N, DTYPE: gl.constexpr, SHAPE: 
             acc = split_columns(halves[0], i - AHEAD, SUBTILES)
             if SHAPE.GATED:
                 up = split_columns(halves[1], i - AHEAD, SUBTILES)
-                acc = combine_gated(acc, up, args, loaded[i - AHEAD], SHAPE.ACTIVATION)
+                acc = combine_pair(acc, up, args, loaded[i - AHEAD], SHAPE.ACTIVATION)
             else:
                 acc = combine(acc, args, loaded[i - AHEAD], SHAPE.ACTIVATION)
             done += (acc.to(DTYPE),)
@@ -94,7 +94,7 @@ def acc_columns_of_piece(shape):
 def piece_of(acc, PIECE: gl.constexpr, SHAPE: gl.constexpr):
     """Piece `PIECE` of the tensors `acc`, EPI_N columns of C; registers only.
 
-    Of a gated product, which has one slab, the gate is the left half of each tensor.
+    Of a pair, which has one slab, the gate is the left half of each tensor.
     """
     if SHAPE.GATED:
         gate, up = halves_of(acc, 0), halves_of(acc, 1)
