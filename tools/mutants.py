@@ -226,7 +226,7 @@ FAULTS = (
     ),
     Fault(
         "a gate and its partner are exchanged", "kernels/device/subtile.py",
-        "halves_of(acc, 0), halves_of(acc, 1)", "halves_of(acc, 1), halves_of(acc, 0)",
+        "((first[j], last[j])", "((last[j], first[j])",
         PAIRS, "pingpong", "pingpong",
     ),
     Fault(

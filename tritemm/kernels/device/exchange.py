@@ -100,7 +100,7 @@ class Exchange:
                 for slab in gl.static_range(SLABS):
                     own = self.receive(i, SLAB + slab)
                     row, col = (SLAB + slab) * 64, piece * self.SHAPE.EPI_N
-                    out.store_pieces((own,), unit, row, col, WHICH, i * SLABS + slab)
+                    out.store_pieces(((own,),), unit, row, col, WHICH, i * SLABS + slab)
 
     @gluon.jit
     def send(self, acc, full, rank, SLAB: gl.constexpr):
