@@ -79,14 +79,13 @@ class ClusterTile(RoleTile):
     """A tile of any multiple of 8 columns, of consumers with 4 warps each.
 
     A family says further: `choices` of warps; the columns of a `piece` of its output, and how many
-    `pieces` a consumer stores at most; bytes behind the ring that are neither its nor the output's
-    (`apart`).
+    `pieces` a consumer stores at most.
     """
 
     piece: int
     pieces: int
     choices: tuple[int, ...] = (4, 8, 12)
-    more, apart = "", 0
+    more = ""
     registers = (HOLDS_COLUMNS,)
 
     def __init__(self, p: Problem, c: Config):

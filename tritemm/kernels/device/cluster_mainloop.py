@@ -80,19 +80,18 @@ def load_lines(to, bar, first, k, b0, b1, rank, LINES: gl.constexpr, ALONG_K: gl
 
 @aggregate
 class ClusterMainloop:
-    """The ring: stages, `GAP` bytes, barriers. `KERNEL` is the name of the kernel's function."""
+    """The ring: stages, a gap, barriers. `KERNEL` is the name of the kernel's function."""
 
     ring: Value
     a_desc: Value
     b_desc: Value
     KERNEL: gl.constexpr
-    GAP: gl.constexpr
     SHAPE: gl.constexpr
 
     @gluon.jit
     def full(self):
         """The address of the first barrier, behind all stages."""
-        return shared_memory() + (stages_bytes(self.SHAPE) + self.GAP)
+        return shared_memory() + (stages_bytes(self.SHAPE) + self.SHAPE.GAP)
 
     @gluon.jit
     def more(self):
@@ -213,15 +212,14 @@ class Consumer:
 
 @gluon.jit
 def make_cluster_mainloop(
-    a_desc, b_desc, KERNEL: gl.constexpr, SHAPE: gl.constexpr, MORE: gl.constexpr = 0,
-    GAP: gl.constexpr = 0,
-):  # fmt: skip
+    a_desc, b_desc, KERNEL: gl.constexpr, SHAPE: gl.constexpr, MORE: gl.constexpr = 0
+):
     """The mainloop with its memory and barriers, `MORE` of them behind those of the stages."""
-    RING: gl.constexpr = stages_bytes(SHAPE) + GAP
+    RING: gl.constexpr = stages_bytes(SHAPE) + SHAPE.GAP
     ring = allocate(ring_bytes(RING))
     ARRIVALS: gl.constexpr = SHAPE.CLUSTER * (SHAPE.WARPS // 4)
     ptx.barrier_init(shared_memory() + RING, SHAPE.STAGES, ARRIVALS, MORE)
-    return ClusterMainloop(ring, a_desc, b_desc, KERNEL, GAP, SHAPE)
+    return ClusterMainloop(ring, a_desc, b_desc, KERNEL, SHAPE)
 
 
 @gluon.jit

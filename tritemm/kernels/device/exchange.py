@@ -16,44 +16,11 @@ from .scheduler import Unit
 from .triton_contract import shared_memory
 from .wgmma import in_place
 
-#: Bytes of slots, at most, that have room of their own; more of them lie where the stages did.
-APART = gl.constexpr(24 * 1024)
-
-
-@gluon.constexpr_function
-def most_pieces(columns, programs, piece):
-    """Pieces of the program that adds most."""
-    return -(-columns // (piece * programs))
-
-
-@gluon.constexpr_function
-def slots_bytes(rows, columns, programs, piece):
-    """Bytes of all slots of a program."""
-    return 4 * rows * piece * programs * most_pieces(columns, programs, piece)
-
-
-@gluon.constexpr_function
-def apart_bytes(slots):
-    """Bytes behind the stages for so many bytes of slots; 0 if they lie where the stages did."""
-    return slots if slots <= APART else 0
-
 
 @gluon.constexpr_function
 def slot_bytes(shape):
     """Bytes of a slot."""
     return 4 * shape.BLOCK_M * shape.EPI_N
-
-
-@gluon.constexpr_function
-def gap_of(shape):
-    """Bytes between stages and barriers."""
-    return apart_bytes(slots_bytes(shape.BLOCK_M, shape.BLOCK_N, shape.SPLIT_K, shape.EPI_N))
-
-
-@gluon.constexpr_function
-def slots_at(shape):
-    """Where the slots begin: behind the stages, or with them."""
-    return stages_bytes(shape) if gap_of(shape) else 0
 
 
 @gluon.jit
@@ -77,7 +44,9 @@ class Exchange:
         """The address of a program's slot for a slab of this program's piece number `piece`."""
         nth = piece * self.SHAPE.SPLIT_K + program
         own = nth * slot_bytes(self.SHAPE) + slab * (4 * 64 * self.SHAPE.EPI_N)
-        return shared_memory() + slots_at(self.SHAPE) + own
+        # Behind the stages, or where they were.
+        FIRST: gl.constexpr = stages_bytes(self.SHAPE) if self.SHAPE.GAP > 0 else 0
+        return shared_memory() + FIRST + own
 
     @gluon.jit
     def expect(self, full, rank):
