@@ -122,7 +122,7 @@ FAULTS = (
     Fault(
         "the second part of the columns is loaded from the first's place",
         "kernels/device/mainloop.py",
-        "unit, k, unit.col + N0, full,", "unit, k, unit.col, full,",
+        "col = unit.col + i * N0\n", "col = unit.col\n",
         CONFIGS, "warp_specialized", "warp_specialized",
     ),
     Fault(
@@ -154,8 +154,8 @@ FAULTS = (
     ),
     Fault(
         "the right half of a step of A in registers is the left one again",
-        "kernels/device/mainloop.py", "right = load_fragment(a, 1, N0)",
-        "right = load_fragment(a, 0, N0)", FRAGMENTS, "warp_specialized", "warp_specialized",
+        "kernels/device/mainloop.py", "right = load_fragment(a, 1, LAYOUT)",
+        "right = load_fragment(a, 0, LAYOUT)", FRAGMENTS, "warp_specialized", "warp_specialized",
     ),
     Fault(
         "the producer doesn't wait for a stage to be free", "kernels/device/mainloop.py",

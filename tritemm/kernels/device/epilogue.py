@@ -9,6 +9,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 
 from .language import Value, aggregate, async_store, tma_store_wait
 from .memory import as_box, buffers, corner, tile_view
+from .offsets import batch_offset, widen
 from .subtile import finish_piece, pieces_of
 
 
@@ -153,11 +154,9 @@ class Epilogue:
             mask &= offs_m[:, None] > offs_n[None, :]
         elif self.SHAPE.TRIANGULAR:
             mask &= offs_m[:, None] >= offs_n[None, :]
-        if self.SHAPE.WIDE:
-            offs_m, offs_n = offs_m.to(gl.int64), offs_n.to(gl.int64)
+        offs_m, offs_n = widen(offs_m, self.SHAPE.WIDE), widen(offs_n, self.SHAPE.WIDE)
         strides = self.strides
-        c_ptr = self.c_ptr + gl.cast(unit.b0, gl.int64) * strides.b0
-        c_ptr += gl.cast(unit.b1, gl.int64) * strides.b1
+        c_ptr = self.c_ptr + batch_offset(unit.b0, unit.b1, strides.b0, strides.b1)
         along_m, along_n = (strides.n, strides.m) if MIRROR else (strides.m, strides.n)
         c_ptrs = c_ptr + offs_m[:, None] * along_m + offs_n[None, :] * along_n
         gl.store(c_ptrs, piece, mask=mask)
