@@ -73,8 +73,7 @@ def consumers_of(job):
 
 def ring_of(job):
     """Bytes of the allocation that the kernel addresses by itself."""
-    own = shape(job)
-    return cluster_mainloop.ring_bytes(cluster_mainloop.stages_bytes(own) + own.GAP.value)
+    return (shape(job).RING + cluster_mainloop.BARRIERS).value
 
 
 def test_one_wgmma_is_as_wide_as_the_tile(codes):

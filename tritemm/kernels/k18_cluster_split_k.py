@@ -28,13 +28,13 @@ from .device.wgmma import wgmma_wait
 @gluon.jit
 def load(work, loop):
     """The producer: loads every step of this program's share of K."""
-    if work.SHAPE.GAP > 0:
+    if work.SHAPE.SLOTS > 0:
         cluster_sync()  # the others' barriers are there
     unit = unit_of_rank(work)
     Exchange(work.SHAPE).expect(loop.more(), unit.split)
     gdc_wait()
     loop.load(gl.to_tensor(0), unit)
-    if work.SHAPE.GAP == 0:
+    if work.SHAPE.SLOTS == 0:
         cluster_sync()
 
 
@@ -42,7 +42,7 @@ def load(work, loop):
 def compute(args, WHICH: gl.constexpr):
     """Consumer `WHICH`: multiplies its slabs, sends the partial sums, finishes what it adds."""
     work, loop, out = args
-    if work.SHAPE.GAP > 0:
+    if work.SHAPE.SLOTS > 0:
         cluster_sync()
     full = loop.more()
     loop = loop.consumer(WHICH)
@@ -50,7 +50,7 @@ def compute(args, WHICH: gl.constexpr):
     gdc_wait()
     acc = loop.multiply(gl.to_tensor(0), unit.steps)
     acc = wgmma_wait(acc, 0)
-    if work.SHAPE.GAP == 0:
+    if work.SHAPE.SLOTS == 0:
         cluster_sync()  # all have read their stages, where the slots lie
     Exchange(work.SHAPE).reduce(acc, out, unit, full, WHICH, loop.SLAB)
     out.tail()

@@ -23,17 +23,6 @@ EpilogueArgs = namedtuple("EpilogueArgs", "bias_ptr, residual_ptr, alpha, beta, 
 
 
 @triton.jit
-def apply_epilogue(acc, args, b0, b1, offs_m, offs_n, M, N,
-                   BIAS: tl.constexpr, ACTIVATION: tl.constexpr):  # fmt: skip
-    """The elements of C at `offs_m` and `offs_n` of batch (b0, b1), before they are rounded.
-
-    `args` are `EpilogueArgs`; the bias runs along the rows of C if `BIAS` is "m", else the columns.
-    """
-    loaded = load_operands(args, b0, b1, offs_m, offs_n, M, N, BIAS)
-    return combine(acc, args, loaded, ACTIVATION)
-
-
-@triton.jit
 def load_operands(args, b0, b1, offs_m, offs_n, M, N, BIAS: tl.constexpr,
                   LINES: tl.constexpr = False, GATED: tl.constexpr = False):  # fmt: skip
     """The bias as a row or a column, and the residual: a tuple of those that there are.

@@ -8,7 +8,6 @@ one slab after another.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from .cluster_mainloop import stages_bytes
 from .language import aggregate
 from .memory import acc_columns, mma_layout
 from .ptx import barrier_expect, barrier_wait
@@ -44,9 +43,7 @@ class Exchange:
         """The address of a program's slot for a slab of this program's piece number `piece`."""
         nth = piece * self.SHAPE.SPLIT_K + program
         own = nth * slot_bytes(self.SHAPE) + slab * (4 * 64 * self.SHAPE.EPI_N)
-        # Behind the stages, or where they were.
-        FIRST: gl.constexpr = stages_bytes(self.SHAPE) if self.SHAPE.GAP > 0 else 0
-        return shared_memory() + FIRST + own
+        return shared_memory() + self.SHAPE.SLOTS + own
 
     @gluon.jit
     def expect(self, full, rank):
@@ -133,13 +130,13 @@ def _receive_text(shape):
         "{", ".reg .b32 at;", f".reg .f32 more<{programs * registers}>;",
         "mov.u32 at, %tid.x;", "and.b32 at, at, 127;", f"mad.lo.u32 at, at, 16, ${registers};",
     ]  # fmt: skip
-    for i in range(0, registers, 4):
-        first = [f"${i + k}" for k in range(4)]
-        lines.append(f"ld.shared::cta.v4.f32 {{{', '.join(first)}}}, [at + {i * 512}];")
-    for program in range(1, programs):
+    for program in range(programs):
         for i in range(0, registers, 4):
+            sums = [f"${i + k}" for k in range(4)]
             more = [f"more{program * registers + i + k}" for k in range(4)]
             place = program * distance + i * 512
-            lines.append(f"ld.shared::cta.v4.f32 {{{', '.join(more)}}}, [at + {place}];")
-            lines += [f"add.f32 ${i + k}, ${i + k}, {more[k]};" for k in range(4)]
+            values = ", ".join(more if program else sums)
+            lines.append(f"ld.shared::cta.v4.f32 {{{values}}}, [at + {place}];")
+            if program:
+                lines += [f"add.f32 {sums[k]}, {sums[k]}, {more[k]};" for k in range(4)]
     return "\n".join([*lines, "}"])

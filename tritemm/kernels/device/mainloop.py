@@ -23,7 +23,13 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from .fragments import as_operand, in_registers, load_fragment, operand_layout, permuted
 from .language import Value, aggregate, async_load, reinterpret
-from .memory import as_box, buffers, corner, first_block, mma_layout, shared_layout, tile_view
+from .memory import as_box, buffers, corner, mma_layout, shared_layout, tile_view
+
+
+@gluon.constexpr_function
+def first_block(columns):
+    """N0 of BLOCK_N = N0 + N1: the largest power of two that is not above `columns`."""
+    return 1 << (columns.bit_length() - 1)
 
 
 @gluon.jit

@@ -7,18 +7,6 @@ from .language import reinterpret
 
 
 @gluon.constexpr_function
-def first_block(columns):
-    """N0 of BLOCK_N = N0 + N1: the largest power of two that is not above `columns`."""
-    return 1 << (columns.bit_length() - 1)
-
-
-@gluon.constexpr_function
-def slab_rows(rows):
-    """The largest power of two that divides `rows`: those of one consumer."""
-    return rows & -rows
-
-
-@gluon.constexpr_function
 def shared_layout(rows, cols, dtype):
     """The swizzle of a [rows, cols] tile in shared memory that TMA and WGMMA agree on."""
     return gl.NVMMASharedLayout.get_default_for([rows, cols], dtype)
