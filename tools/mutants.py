@@ -154,8 +154,8 @@ FAULTS = (
     ),
     Fault(
         "the right half of a step of A in registers is the left one again",
-        "kernels/device/mainloop.py", "right = load_fragment(a, 1, LAYOUT)",
-        "right = load_fragment(a, 0, LAYOUT)", FRAGMENTS, "warp_specialized", "warp_specialized",
+        "kernels/device/mainloop.py", "right = load_fragment(a, 1, acc[0])",
+        "right = load_fragment(a, 0, acc[0])", FRAGMENTS, "warp_specialized", "warp_specialized",
     ),
     Fault(
         "the producer doesn't wait for a stage to be free", "kernels/device/mainloop.py",

@@ -52,15 +52,16 @@ def permuted(tensor):
 
 
 @gluon.jit
-def as_operand(fragment, ACC: gl.constexpr):
-    """The fragment for an accumulator in the layout `ACC`; registers only."""
-    return gl.convert_layout(fragment, operand_layout(ACC), assert_trivial=True)
+def as_operand(fragment, acc):
+    """The fragment as WGMMA takes it for `acc`; registers only."""
+    LAYOUT: gl.constexpr = operand_layout(acc.type.layout)
+    return gl.convert_layout(fragment, LAYOUT, assert_trivial=True)
 
 
 @gluon.jit
-def load_fragment(a, HALF: gl.constexpr, ACC: gl.constexpr):
-    """The left (0) or right half of the tile, for an accumulator in the layout `ACC`."""
+def load_fragment(a, HALF: gl.constexpr, acc):
+    """The left (0) or right half of the tile, as WGMMA takes it for `acc`."""
     ROWS: gl.constexpr = a.shape[0]
     DEPTH: gl.constexpr = a.shape[1] // 2
     half = a.slice(HALF * DEPTH, DEPTH, 1).load(load_layout(ROWS, DEPTH, gl.num_warps()))
-    return as_operand(permuted(half), ACC)
+    return as_operand(permuted(half), acc)

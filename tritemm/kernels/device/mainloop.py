@@ -88,7 +88,7 @@ def multiply_half(fragment, b, acc, HALF: gl.constexpr, use_acc):
     DEPTH: gl.constexpr = fragment.shape[1]
     more = ()
     for i in gl.static_range(len(acc)):
-        fragment = as_operand(fragment, acc[i].type.layout)
+        fragment = as_operand(fragment, acc[i])
         half = b[i].slice(HALF * DEPTH, DEPTH, 0)
         more += (warpgroup_mma(fragment, half, acc[i], use_acc=use_acc, is_async=True),)
     return more
@@ -216,14 +216,14 @@ class Mainloop:
         HALF: gl.constexpr = (self.SHAPE.ROWS, self.SHAPE.BLOCK_K // 2)
         acc = self.zeros()
         BLOCKS: gl.constexpr = len(acc)
-        LAYOUT: gl.constexpr = acc[0].type.layout
-        right = gl.zeros(HALF, self.a_ring.dtype, operand_layout(LAYOUT))
+        LAYOUT: gl.constexpr = operand_layout(acc[0].type.layout)
+        right = gl.zeros(HALF, self.a_ring.dtype, LAYOUT)
         for step in range(steps):
             a, b = self.arrived(n + step, SLAB)
-            left = load_fragment(a, 0, LAYOUT)
+            left = load_fragment(a, 0, acc[0])
             acc = multiply_half(left, b, acc, 0, step > 0)
             acc = waited(acc + (right,), BLOCKS)[:BLOCKS]
-            right = load_fragment(a, 1, LAYOUT)
+            right = load_fragment(a, 1, acc[0])
             self.release(n + step, step > 0)
             acc = multiply_half(right, b, acc, 1, True)
             acc = waited(acc + (left,), BLOCKS)[:BLOCKS]
