@@ -122,7 +122,7 @@ FAULTS = (
     Fault(
         "the second part of the columns is loaded from the first's place",
         "kernels/device/mainloop.py",
-        "unit, k, unit.col + N0, full,", "unit, k, unit.col, full,",
+        "col = unit.col + i * N0\n", "col = unit.col\n",
         CONFIGS, "warp_specialized", "warp_specialized",
     ),
     Fault(
@@ -154,8 +154,8 @@ FAULTS = (
     ),
     Fault(
         "the right half of a step of A in registers is the left one again",
-        "kernels/device/mainloop.py", "right = load_fragment(a, 1, N0)",
-        "right = load_fragment(a, 0, N0)", FRAGMENTS, "warp_specialized", "warp_specialized",
+        "kernels/device/mainloop.py", "right = load_fragment(a, 1, acc[0])",
+        "right = load_fragment(a, 0, acc[0])", FRAGMENTS, "warp_specialized", "warp_specialized",
     ),
     Fault(
         "the producer doesn't wait for a stage to be free", "kernels/device/mainloop.py",
@@ -226,7 +226,7 @@ FAULTS = (
     ),
     Fault(
         "a gate and its partner are exchanged", "kernels/device/subtile.py",
-        "halves_of(acc, 0), halves_of(acc, 1)", "halves_of(acc, 1), halves_of(acc, 0)",
+        "((first[j], last[j])", "((last[j], first[j])",
         PAIRS, "pingpong", "pingpong",
     ),
     Fault(

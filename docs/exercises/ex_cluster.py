@@ -29,7 +29,7 @@ def step(rows: int, columns: int, programs: int, shared: str) -> tuple[int, int]
     """What the kernel's producer asks for, and what it tells its barrier to wait for."""
     shape = SimpleNamespace(
         BLOCK_M=rows, BLOCK_N=columns, BLOCK_K=64, STAGES=4, CLUSTER=programs, SHARED=shared,
-        A_MAJOR="N", B_MAJOR="T", BATCHED=False,
+        A_MAJOR="N", B_MAJOR="T", BATCHED=False, RING=0,
     )  # fmt: skip
     notes = Notes()
     with cluster_loop(shape, 0, notes) as kernel:

@@ -70,5 +70,5 @@ def cluster_loop(shape: SimpleNamespace, program: int, notes: Notes) -> Iterator
     kernel = formulas.module("cluster_mainloop", program, shape.CLUSTER)
     names = kernel.ClusterMainloop.load.__globals__
     with mock.patch.dict(names, notes.names()):
-        loop = kernel.ClusterMainloop(None, None, None, "kernel", 0, shape)
+        loop = kernel.ClusterMainloop(None, None, None, "kernel", shape)
         yield SimpleNamespace(**vars(kernel), loop=loop)

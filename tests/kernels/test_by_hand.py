@@ -5,7 +5,6 @@ Operands are small integers whose sums are exact, so one wrong element, or one l
 """
 
 import re
-import types
 
 import pytest
 import torch
@@ -16,7 +15,6 @@ from tools.stressed import by_hand, spread
 from tritemm import budget
 from tritemm.compile import asm
 from tritemm.kernels import k12_split_k, k17_multicast_split_k, k18_cluster_split_k
-from tritemm.kernels.device import memory
 from tritemm.problem import Problem
 from tritemm.rungs import find
 from tritemm.spec import Config
@@ -187,15 +185,3 @@ def test_beside_other_launches(kernel):
             results.append((tritemm.matmul(a, b, kernel=kernel.name), want))
     torch.cuda.synchronize()
     assert all(torch.equal(got, want) for got, want in results)
-
-
-def test_pieces_stand_in_the_tensor_that_has_them():
-    """Of 128 and 64 columns side by side, and of 31 times 8: one call, however many there are."""
-    two = [types.SimpleNamespace(shape=(64, columns)) for columns in (128, 64)]
-    assert [memory.place_of(two, piece, 32) for piece in range(6)] == [
-        (0, 0, 4), (0, 1, 4), (0, 2, 4), (0, 3, 4), (1, 0, 2), (1, 1, 2)
-    ]  # fmt: skip
-    many = [types.SimpleNamespace(shape=(64, 8))] * 31
-    assert [memory.place_of(many, piece, 8) for piece in range(31)] == [
-        (nth, 0, 1) for nth in range(31)
-    ]

@@ -8,6 +8,7 @@ import torch
 
 from tests.dispatch.choosing import H200, matrix, problem
 from tritemm import dispatch
+from tritemm.arch.exchange import Exchanging
 from tritemm.arch.gpus import clusters_at_once
 from tritemm.compile import asm
 from tritemm.kernels import k18_cluster_split_k
@@ -62,12 +63,13 @@ def added(shape, nth, slab):
 @pytest.mark.parametrize("programs", range(2, 9))
 def test_each_program_adds_up_what_all_found_in_their_order(columns, programs):
     config = Config(128, columns, 64, num_warps=8, num_stages=4, SPLIT_K=programs)
-    asked = shape(asm.Job("cluster_split_k", layout="NT", config=config))
+    job = asm.Job("cluster_split_k", layout="NT", config=config)
+    asked = shape(job)
     slabs = range(asked.BLOCK_M // 64)
     slots = [[sent(asked, program, slab) for slab in slabs] for program in range(programs)]
     written = [place for one in slots for places in one for place in places]
     assert len(written) == len(set(written)), "a slot is written twice"
-    size = exchange.slots_bytes(asked.BLOCK_M, columns, programs, asked.EPI_N)
+    size = Exchanging(asm.problem_of(job), config).slots
     assert all(place >= 0 and place + 2048 <= size for _, place in written)
     pieces = columns // asked.EPI_N
     for piece, slab in itertools.product(range(pieces), slabs):

@@ -205,7 +205,7 @@ def test_each_square_below_the_diagonal_has_its_tiles_once(rows, columns, order)
             if (i + 1) * rows - 1 >= j * columns
         }
         assert needed <= set(tiles)
-        assert count == raster.triangular_tiles(n, rows, columns)
+        assert count == raster.tiles_of(n, n, rows, columns, True)
 
 
 def test_a_triangle_is_half_of_a_square():

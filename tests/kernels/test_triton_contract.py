@@ -11,7 +11,7 @@ from tests.kernels.test_signs import faults
 from tests.sweep import EVERY
 from tritemm.arch import clusters
 from tritemm.compile import asm
-from tritemm.kernels.device import cluster_mainloop, exchange, triton_contract
+from tritemm.kernels.device import cluster_mainloop, triton_contract
 from tritemm.spec import Config
 
 pytestmark = [pytest.mark.host, pytest.mark.latest]
@@ -73,8 +73,7 @@ def consumers_of(job):
 
 def ring_of(job):
     """Bytes of the allocation that the kernel addresses by itself."""
-    gap = exchange.gap_of(shape(job)) if job.rung == "cluster_split_k" else 0
-    return cluster_mainloop.ring_bytes(cluster_mainloop.stages_bytes(shape(job)) + gap)
+    return (shape(job).RING + cluster_mainloop.BARRIERS).value
 
 
 def test_one_wgmma_is_as_wide_as_the_tile(codes):

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 
 from ..kernels.device import cluster_mainloop, scheduler, wgmma
-from ..kernels.device.cluster_mainloop import LINE
+from ..kernels.device.cluster_mainloop import BARRIERS, LINE
 from ..problem import Config, Constraint, Device, Matrix, Problem, field
 from ..runtime.triton_private import clusters_why_not
 from . import roles, sm90
@@ -30,7 +30,6 @@ SMALLEST = (64, 40, 2)
 LARGEST = 128 * 256
 #: As in a kernel; a call from the host costs several microseconds.
 _line_bytes = functools.cache(cluster_mainloop.line_bytes)
-_ring_bytes = functools.cache(cluster_mainloop.ring_bytes)
 _cluster_tile = functools.cache(scheduler.cluster_tile)
 _slabs_of = functools.cache(cluster_mainloop.slabs_of)
 unit = functools.cache(wgmma.unit)
@@ -79,14 +78,13 @@ class ClusterTile(RoleTile):
     """A tile of any multiple of 8 columns, of consumers with 4 warps each.
 
     A family says further: `choices` of warps; the columns of a `piece` of its output, and how many
-    `pieces` a consumer stores at most; bytes behind the ring that are neither its nor the output's
-    (`apart`).
+    `pieces` a consumer stores at most.
     """
 
     piece: int
     pieces: int
     choices: tuple[int, ...] = (4, 8, 12)
-    more, apart = "", 0
+    more = ""
     registers = (HOLDS_COLUMNS,)
 
     def __init__(self, p: Problem, c: Config):
@@ -116,7 +114,7 @@ class ClusterTile(RoleTile):
     @property
     def buffers(self) -> int:
         """As many as are of use; 0 if none fits."""
-        room = self.facts.shared - _ring_bytes(self.stages) - self.apart - sm90.RESERVE
+        room = self.facts.shared - self.stages - self.apart - BARRIERS.value - sm90.RESERVE
         if not by_tma(self.c_major):  # Triton pads what it exchanges between threads
             return int(self.buffer + self.buffer // 8 <= room)
         most = sm90.MOST_NARROW_BUFFERS if self.piece == 8 else sm90.MOST_BUFFERS

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 
-from ..kernels.device import exchange
 from ..kernels.device.cluster_mainloop import LINE
 from ..problem import Config, Constraint, Device, Problem, field
 from . import sm90
@@ -19,15 +18,14 @@ from .roles import config_of, cut, facts, piece_columns
 Numbers = tuple[int, int, int, int]
 #: Elements of K of a step; stages at most.
 DEPTHS, DEEPEST = range(LINE.value, 257, LINE.value), 12
-#: As in the kernel; a call from the host costs several microseconds.
-_apart_bytes = functools.cache(exchange.apart_bytes)
-_slots_bytes = functools.cache(exchange.slots_bytes)
-_most_pieces = functools.cache(exchange.most_pieces)
+#: Bytes of partial sums, at most, that have room of their own; more of them lie where the stages
+#: did.
+APART = 24 * 1024
 
 #: Partial sums, where the stages lie, or in room of their own; behind them are the barriers.
 SLOTS_FIT = Constraint(
     "the sums don't fit where the stages lie; take more stages",
-    lambda t: t.slots <= max(t.stages, exchange.APART.value),
+    lambda t: t.slots <= max(t.stages, APART),
 )
 
 
@@ -60,17 +58,22 @@ class Exchanging(ClusterTile):
     columns = piece
 
     @property
+    def own_pieces(self) -> int:
+        """Pieces of the program that adds most."""
+        return -(-self.c.BLOCK_N // (self.piece * self.c.SPLIT_K))
+
+    @property
     def pieces(self) -> int:
-        return self.slabs * _most_pieces(self.c.BLOCK_N, self.c.SPLIT_K, self.piece)
+        return self.slabs * self.own_pieces
 
     @property
     def slots(self) -> int:
-        """Bytes of the partial sums that come to a program."""
-        return _slots_bytes(self.c.BLOCK_M, self.c.BLOCK_N, self.c.SPLIT_K, self.piece)
+        """Bytes of the partial sums that come to a program: for each piece a slot per program."""
+        return 4 * self.c.BLOCK_M * self.piece * self.c.SPLIT_K * self.own_pieces
 
     @property
     def apart(self) -> int:
-        return _apart_bytes(self.slots)
+        return self.slots if self.slots <= APART else 0
 
 
 @functools.lru_cache

@@ -134,7 +134,8 @@ class RoleTile(Tile):
     the `rows` of a consumer's slab; the `columns` that the epilogue stores at a time; the `buffers`
     of each consumer's output, 0 if none fits; the `boxes`; the operand that a cluster's programs
     share (`shared`); whether all parts of a tile's K run `together`; those of its needs that are
-    of `registers`.
+    of `registers`; bytes of a cluster's `stages`, and of what lies between them and the barriers
+    (`apart`).
     """
 
     consumers: int
@@ -144,6 +145,7 @@ class RoleTile(Tile):
     boxes: Boxes
     warpgroups = True
     rows, warps, shared, together = sm90.ROWS, sm90.WARPGROUP, "b", False
+    stages = apart = 0
     registers: ClassVar[tuple[Constraint, ...]] = ()
 
     def __init__(self, problem: Problem, config: Config):
@@ -242,6 +244,7 @@ class RoleTile(Tile):
             SHARED=self.shared, TOGETHER=self.together, PARTS=c.PARTS, PLAIN=is_plain,
             TRIANGULAR=after.symmetric, LINES=_in_lines(p), BIAS=after.along,
             GATED=after.per_column > 1, ACTIVATION=GATED.get(after.activation, after.activation),
+            RING=self.stages + self.apart, SLOTS=self.stages if self.apart else 0,
         )  # fmt: skip
 
 

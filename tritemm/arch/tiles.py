@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from ..kernels.device import memory
+from ..kernels.device import mainloop
 from ..problem import Config, Constraint, Need, Problem, kept, refusal
 from . import sm90
 from .limits import PARTS, counted
@@ -30,8 +30,7 @@ from .roles import (
 #: BLOCK_M, BLOCK_N, BLOCK_K, warps, stages; BLOCK_K of elements of 16 bits.
 Numbers = tuple[int, int, int, int, int]
 #: As in a kernel; a call from the host costs several microseconds.
-_first_half = functools.cache(memory.first_block)
-_slab_rows = functools.cache(memory.slab_rows)
+_first_half = functools.cache(mainloop.first_block)
 #: Columns that are stored through pointers at a time, by way of shared memory.
 POINTER_COLUMNS = 64
 
@@ -165,7 +164,7 @@ class PowerTile(RoleTile):
         known = self.facts
         self.possible = " or ".join(map(str, self.choices))
         self.some_rows = "64, 128 and 192" if known.symmetric else f"powers of two{self.more}"
-        self.rows = _slab_rows(c.BLOCK_M)
+        self.rows = c.BLOCK_M & -c.BLOCK_M  # the largest power of two that divides it
         if known.symmetric and not known.a_registers and c.BLOCK_M % sm90.ROWS == 0:
             self.rows, self.of_tile = sm90.ROWS, sm90.WARPGROUP
         self.warps, threads = self.of_tile, 32 * self.of_tile

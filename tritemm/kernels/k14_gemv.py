@@ -16,8 +16,7 @@ from ..arch.gemv import ARGUMENTS, NEEDS, Words, configs, few_rows
 from ..spec import Config, CostHint, Limits, Policy, TritonKernel
 from .device.raster import split_batch
 from .device.tile import EpilogueArgs, Strides, apply_epilogue, batch_offset, follow, store, widen
-from .device.words import element_of, elements, interleaved, prefetch, words_of
-from .pack import WORD
+from .device.words import WORD, element_of, elements, interleaved, prefetch, words_of
 
 
 @triton.jit

@@ -19,7 +19,7 @@ from ..spec import CostHint, Limits, Policy, TritonKernel
 from .device.cluster_mainloop import make_cluster_mainloop, run_in_cluster
 from .device.epilogue import make_epilogue
 from .device.epilogue_ops import EpilogueArgs, Strides
-from .device.exchange import Exchange, gap_of, unit_of_rank
+from .device.exchange import Exchange, unit_of_rank
 from .device.ptx import cluster_sync
 from .device.scheduler import SIZES, Scheduler
 from .device.wgmma import wgmma_wait
@@ -28,13 +28,13 @@ from .device.wgmma import wgmma_wait
 @gluon.jit
 def load(work, loop):
     """The producer: loads every step of this program's share of K."""
-    if loop.GAP > 0:
+    if work.SHAPE.SLOTS > 0:
         cluster_sync()  # the others' barriers are there
     unit = unit_of_rank(work)
     Exchange(work.SHAPE).expect(loop.more(), unit.split)
     gdc_wait()
     loop.load(gl.to_tensor(0), unit)
-    if loop.GAP == 0:
+    if work.SHAPE.SLOTS == 0:
         cluster_sync()
 
 
@@ -42,8 +42,7 @@ def load(work, loop):
 def compute(args, WHICH: gl.constexpr):
     """Consumer `WHICH`: multiplies its slabs, sends the partial sums, finishes what it adds."""
     work, loop, out = args
-    GAP: gl.constexpr = loop.GAP
-    if GAP > 0:
+    if work.SHAPE.SLOTS > 0:
         cluster_sync()
     full = loop.more()
     loop = loop.consumer(WHICH)
@@ -51,7 +50,7 @@ def compute(args, WHICH: gl.constexpr):
     gdc_wait()
     acc = loop.multiply(gl.to_tensor(0), unit.steps)
     acc = wgmma_wait(acc, 0)
-    if GAP == 0:
+    if work.SHAPE.SLOTS == 0:
         cluster_sync()  # all have read their stages, where the slots lie
     Exchange(work.SHAPE).reduce(acc, out, unit, full, WHICH, loop.SLAB)
     out.tail()
@@ -71,7 +70,7 @@ def cluster_split_k_kernel(
     gdc_launch_dependents()
     work = Scheduler(M, N, K, B0, B1, SHAPE)
     KERNEL_NAME: gl.constexpr = cluster_split_k_kernel.__name__
-    loop = make_cluster_mainloop(a_desc, b_desc, KERNEL_NAME, SHAPE, 1, gap_of(SHAPE))
+    loop = make_cluster_mainloop(a_desc, b_desc, KERNEL_NAME, SHAPE, 1)
     out = make_epilogue(c_desc, c_ptr, M, N, c_strides, epilogue, SHAPE)
     run_in_cluster(compute, load, (work, loop, out), SHAPE.CONSUMERS, SYNCS=1)
 

@@ -15,7 +15,7 @@ import triton.language as tl
 
 from ..arch.pointers import POINTERS, Dot, needs, tiles_in_flight
 from ..spec import Config, CostHint, Limits, Policy, TritonKernel
-from .device.raster import raster, split_batch, split_triangles, triangular
+from .device.raster import raster, split_batch, triangular
 from .device.tile import (
     EpilogueArgs,
     Strides,
@@ -42,11 +42,10 @@ def symmetric_kernel(
     PRECISION: tl.constexpr, ACC: tl.constexpr, BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
     M, N, K = widen(M, WIDE), widen(N, WIDE), widen(K, WIDE)
+    pid, b0, b1 = split_batch(tl.program_id(0), M, N, B1, BLOCK_M, BLOCK_N, BATCHED, TRIANGULAR)
     if TRIANGULAR:
-        pid, b0, b1 = split_triangles(tl.program_id(0), N, B1, BLOCK_M, BLOCK_N, BATCHED)
         pid_m, pid_n = triangular(pid, N, BLOCK_M, BLOCK_N, ORDER, GROUP_M)
     else:
-        pid, b0, b1 = split_batch(tl.program_id(0), M, N, B1, BLOCK_M, BLOCK_N, BATCHED)
         pid_m, pid_n = raster(pid, M, N, BLOCK_M, BLOCK_N, ORDER, GROUP_M)
     a_ptr += batch_offset(b0, b1, stride_a0, stride_a1)
     b_ptr += batch_offset(b0, b1, stride_b0, stride_b1)

@@ -84,11 +84,11 @@ def turn_lines(src_ptr, dst_ptr, pid, lines, length, src_line, src_element, dst_
 
 
 @triton.jit
-def pack_matrix(src_ptr, dst_ptr, pid, tiles, lines, length, B1, src_0, src_1, dst_batch,
-                src_line, src_element, dst_pitch, WAY: tl.constexpr, SIZE: tl.constexpr,
+def pack_matrix(src_ptr, dst_ptr, pid, sizes, WAY: tl.constexpr, SIZE: tl.constexpr,
                 EDGE: tl.constexpr, WIDTH: tl.constexpr, HEIGHT: tl.constexpr,
                 WIDE: tl.constexpr):  # fmt: skip
-    """Tile `pid` of one matrix with all its batches, of `tiles` tiles each."""
+    """Tile `pid` of one matrix with all its batches; its `sizes` are `_SIZES`."""
+    tiles, lines, length, B1, src_0, src_1, dst_batch, src_line, src_element, dst_pitch = sizes
     batch = pid // tiles
     pid = widen(pid % tiles, WIDE)
     lines, length = widen(lines, WIDE), widen(length, WIDE)
@@ -132,22 +132,18 @@ def pack_kernel(
     """The first `a_total` programs copy A, the others B; an empty WAY copies nothing."""
     follow(PDL)
     pid = tl.program_id(0)
+    a_sizes = (a_tiles, a_lines, a_length, a_B1, a_src_0, a_src_1, a_dst_batch,
+               a_src_line, a_src_element, a_dst_pitch)  # fmt: skip
+    b_sizes = (b_tiles, b_lines, b_length, b_B1, b_src_0, b_src_1, b_dst_batch,
+               b_src_line, b_src_element, b_dst_pitch)  # fmt: skip
     if B_WAY == "":
-        pack_matrix(a_src, a_dst, pid, a_tiles, a_lines, a_length, a_B1, a_src_0, a_src_1,
-                    a_dst_batch, a_src_line, a_src_element, a_dst_pitch,
-                    A_WAY, SIZE, EDGE, WIDTH, HEIGHT, WIDE)  # fmt: skip
+        pack_matrix(a_src, a_dst, pid, a_sizes, A_WAY, SIZE, EDGE, WIDTH, HEIGHT, WIDE)
     elif A_WAY == "":
-        pack_matrix(b_src, b_dst, pid, b_tiles, b_lines, b_length, b_B1, b_src_0, b_src_1,
-                    b_dst_batch, b_src_line, b_src_element, b_dst_pitch,
-                    B_WAY, SIZE, EDGE, WIDTH, HEIGHT, WIDE)  # fmt: skip
+        pack_matrix(b_src, b_dst, pid, b_sizes, B_WAY, SIZE, EDGE, WIDTH, HEIGHT, WIDE)
     elif pid < a_total:
-        pack_matrix(a_src, a_dst, pid, a_tiles, a_lines, a_length, a_B1, a_src_0, a_src_1,
-                    a_dst_batch, a_src_line, a_src_element, a_dst_pitch,
-                    A_WAY, SIZE, EDGE, WIDTH, HEIGHT, WIDE)  # fmt: skip
+        pack_matrix(a_src, a_dst, pid, a_sizes, A_WAY, SIZE, EDGE, WIDTH, HEIGHT, WIDE)
     else:
-        pack_matrix(b_src, b_dst, pid - a_total, b_tiles, b_lines, b_length, b_B1, b_src_0,
-                    b_src_1, b_dst_batch, b_src_line, b_src_element, b_dst_pitch,
-                    B_WAY, SIZE, EDGE, WIDTH, HEIGHT, WIDE)  # fmt: skip
+        pack_matrix(b_src, b_dst, pid - a_total, b_sizes, B_WAY, SIZE, EDGE, WIDTH, HEIGHT, WIDE)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,6 +16,8 @@ from .wgmma import matrix_descriptor, wgmma, wgmma_wait, zeros
 
 #: Elements of K in a line of 128 bytes.
 LINE = gl.constexpr(64)
+#: Bytes behind what comes before the barriers: for these, and 512 for `keep`.
+BARRIERS = gl.constexpr(1024)
 
 
 @gluon.constexpr_function
@@ -31,28 +33,14 @@ def share_of(lines, sharers):
 
 
 @gluon.constexpr_function
-def b_lines(columns, major, sharers=1):
-    """Lines of 128 bytes that are loaded of B: 64 for each 64 columns, or one for each column."""
-    return sharers * share_of(columns, sharers) if major == "T" else -(-columns // 64) * 64
-
-
-@gluon.constexpr_function
 def line_bytes(rows, columns, b_major, sharers=1):
-    """Bytes that arrive of a tile of A and one of B, a line deep, if `sharers` load B."""
-    return 128 * (rows + b_lines(columns, b_major, sharers))
+    """Bytes that arrive of a tile of A and one of B, a line deep, if `sharers` load B.
 
-
-@gluon.constexpr_function
-def stages_bytes(shape):
-    """Bytes of all stages of a ring."""
-    lines = shape.STAGES * shape.BLOCK_K // LINE
-    return lines * line_bytes(shape.BLOCK_M, shape.BLOCK_N, shape.B_MAJOR)
-
-
-@gluon.constexpr_function
-def ring_bytes(stages):
-    """Bytes of the stages, the barriers, and 512 that are for `keep`; a multiple of 1024."""
-    return stages + 1024
+    Lines of 128 bytes: one for each row or column, or 64 for each 64 of them.
+    """
+    along_k = b_major == "T"
+    b_lines = sharers * share_of(columns, sharers) if along_k else -(-columns // 64) * 64
+    return 128 * (rows + b_lines)
 
 
 @gluon.jit
@@ -80,19 +68,18 @@ def load_lines(to, bar, first, k, b0, b1, rank, LINES: gl.constexpr, ALONG_K: gl
 
 @aggregate
 class ClusterMainloop:
-    """The ring: stages, `GAP` bytes, barriers. `KERNEL` is the name of the kernel's function."""
+    """The ring: RING bytes, then barriers. `KERNEL` is the name of the kernel's function."""
 
     ring: Value
     a_desc: Value
     b_desc: Value
     KERNEL: gl.constexpr
-    GAP: gl.constexpr
     SHAPE: gl.constexpr
 
     @gluon.jit
     def full(self):
         """The address of the first barrier, behind all stages."""
-        return shared_memory() + (stages_bytes(self.SHAPE) + self.GAP)
+        return shared_memory() + self.SHAPE.RING
 
     @gluon.jit
     def more(self):
@@ -213,15 +200,13 @@ class Consumer:
 
 @gluon.jit
 def make_cluster_mainloop(
-    a_desc, b_desc, KERNEL: gl.constexpr, SHAPE: gl.constexpr, MORE: gl.constexpr = 0,
-    GAP: gl.constexpr = 0,
-):  # fmt: skip
+    a_desc, b_desc, KERNEL: gl.constexpr, SHAPE: gl.constexpr, MORE: gl.constexpr = 0
+):
     """The mainloop with its memory and barriers, `MORE` of them behind those of the stages."""
-    RING: gl.constexpr = stages_bytes(SHAPE) + GAP
-    ring = allocate(ring_bytes(RING))
+    ring = allocate(SHAPE.RING + BARRIERS)
     ARRIVALS: gl.constexpr = SHAPE.CLUSTER * (SHAPE.WARPS // 4)
-    ptx.barrier_init(shared_memory() + RING, SHAPE.STAGES, ARRIVALS, MORE)
-    return ClusterMainloop(ring, a_desc, b_desc, KERNEL, GAP, SHAPE)
+    ptx.barrier_init(shared_memory() + SHAPE.RING, SHAPE.STAGES, ARRIVALS, MORE)
+    return ClusterMainloop(ring, a_desc, b_desc, KERNEL, SHAPE)
 
 
 @gluon.jit

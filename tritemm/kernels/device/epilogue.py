@@ -8,8 +8,9 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 
 from .language import Value, aggregate, async_store, tma_store_wait
-from .memory import acc_columns, as_box, buffers, corner, tile_view
-from .subtile import acc_columns_of_piece, finish_piece, piece_of
+from .memory import as_box, buffers, corner, tile_view
+from .offsets import batch_offset, widen
+from .subtile import finish_piece, pieces_of
 
 
 @gluon.constexpr_function
@@ -57,14 +58,15 @@ class Epilogue:
     def store(self, acc, unit, WHICH: gl.constexpr, SLAB: gl.constexpr):
         """Store consumer `WHICH`'s accumulator, slab `SLAB` of the tile and those below it."""
         SHAPE: gl.constexpr = self.SHAPE
-        PIECES: gl.constexpr = SHAPE.BLOCK_N // acc_columns_of_piece(SHAPE)
-        pieces = ()
-        for i in gl.static_range(acc_columns(acc) // acc_columns_of_piece(SHAPE)):
-            pieces += (piece_of(acc, i, SHAPE),)
+        PIECES: gl.constexpr = SHAPE.BLOCK_N // (SHAPE.EPI_N * (1 + SHAPE.GATED))
+        pieces = pieces_of(acc, SHAPE)
+        batch = ()
+        for i in gl.static_range(len(pieces)):
+            batch += (pieces[i],)
             if ends_batch(SHAPE, i):
                 row, col = (SLAB + i // PIECES) * SHAPE.ROWS, i % PIECES * SHAPE.EPI_N
-                self.store_pieces(pieces, unit, row, col, WHICH, i)
-                pieces = ()
+                self.store_pieces(batch, unit, row, col, WHICH, i)
+                batch = ()
 
     @gluon.jit
     def store_pieces(self, pieces, unit, row, col, WHICH: gl.constexpr, LAST: gl.constexpr = 0):
@@ -152,11 +154,9 @@ class Epilogue:
             mask &= offs_m[:, None] > offs_n[None, :]
         elif self.SHAPE.TRIANGULAR:
             mask &= offs_m[:, None] >= offs_n[None, :]
-        if self.SHAPE.WIDE:
-            offs_m, offs_n = offs_m.to(gl.int64), offs_n.to(gl.int64)
+        offs_m, offs_n = widen(offs_m, self.SHAPE.WIDE), widen(offs_n, self.SHAPE.WIDE)
         strides = self.strides
-        c_ptr = self.c_ptr + gl.cast(unit.b0, gl.int64) * strides.b0
-        c_ptr += gl.cast(unit.b1, gl.int64) * strides.b1
+        c_ptr = self.c_ptr + batch_offset(unit.b0, unit.b1, strides.b0, strides.b1)
         along_m, along_n = (strides.n, strides.m) if MIRROR else (strides.m, strides.n)
         c_ptrs = c_ptr + offs_m[:, None] * along_m + offs_n[None, :] * along_n
         gl.store(c_ptrs, piece, mask=mask)

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from ...machine import interpreter
+from .offsets import batch_offset
 
 #: True when kernels run in Triton's interpreter, which knows no PTX.
 INTERPRETED = tl.constexpr(interpreter.INTERPRETED)
@@ -19,17 +20,6 @@ VECTOR = tl.constexpr(8)
 Strides = namedtuple("Strides", "b0, b1, m, n")
 #: A kernel's arguments for its epilogue; None for what the problem doesn't have.
 EpilogueArgs = namedtuple("EpilogueArgs", "bias_ptr, residual_ptr, alpha, beta, strides")
-
-
-@triton.jit
-def apply_epilogue(acc, args, b0, b1, offs_m, offs_n, M, N,
-                   BIAS: tl.constexpr, ACTIVATION: tl.constexpr):  # fmt: skip
-    """The elements of C at `offs_m` and `offs_n` of batch (b0, b1), before they are rounded.
-
-    `args` are `EpilogueArgs`; the bias runs along the rows of C if `BIAS` is "m", else the columns.
-    """
-    loaded = load_operands(args, b0, b1, offs_m, offs_n, M, N, BIAS)
-    return combine(acc, args, loaded, ACTIVATION)
 
 
 @triton.jit
@@ -50,9 +40,7 @@ def load_operands(args, b0, b1, offs_m, offs_n, M, N, BIAS: tl.constexpr,
             loaded += (load_bias(args.bias_ptr + N, offs_m, offs_n, M, end, BIAS, LINES),)
     if args.residual_ptr is not None:
         mask = (offs_m[:, None] < M) & (offs_n[None, :] < end)
-        # int64: batches may lie 2**31 elements apart
-        ptr = args.residual_ptr + tl.cast(b0, tl.int64) * args.strides.b0
-        ptr += tl.cast(b1, tl.int64) * args.strides.b1
+        ptr = args.residual_ptr + batch_offset(b0, b1, args.strides.b0, args.strides.b1)
         if LINES:
             ptrs = ptr + offs_m[:, None] * args.strides.m + offs_n[None, :]
             ptrs = tl.max_contiguous(tl.multiple_of(ptrs, (1, 16)), (1, VECTOR))
@@ -76,18 +64,21 @@ def load_bias(bias_ptr, offs_m, offs_n, M, N, BIAS: tl.constexpr, LINES: tl.cons
 
 
 @triton.jit
-def combine(acc, args, loaded, ACTIVATION: tl.constexpr):
-    """The whole epilogue, of operands that are `loaded`."""
+def combine(acc, args, loaded, ACTIVATION: tl.constexpr, up=None):
+    """The whole epilogue, of operands that are `loaded`.
+
+    With `up`: activation(alpha * acc + bias) * (alpha * up + bias) + beta * residual.
+    """
     acc = activate(scale_and_bias(acc, args, loaded), ACTIVATION)
-    return add_residual(acc, args, loaded)
-
-
-@triton.jit
-def combine_pair(gate, up, args, loaded, ACTIVATION: tl.constexpr):
-    """activation(alpha * gate + bias) * (alpha * up + bias) + beta * residual."""
-    gate = activate(scale_and_bias(gate, args, loaded), ACTIVATION)
-    up = scale_and_bias(up, args, loaded[1:])
-    return add_residual(gate * up, args, loaded)
+    if up is not None:
+        acc *= scale_and_bias(up, args, loaded[1:])
+    if args.residual_ptr is not None:
+        acc = to_fp32(acc)
+        residual = loaded[len(loaded) - 1].to(acc.dtype)
+        if args.beta is not None:
+            residual *= args.beta
+        acc += residual
+    return acc
 
 
 @triton.jit
@@ -98,18 +89,6 @@ def scale_and_bias(acc, args, loaded):
     if args.bias_ptr is not None:
         acc = to_fp32(acc)
         acc += loaded[0].to(acc.dtype)
-    return acc
-
-
-@triton.jit
-def add_residual(acc, args, loaded):
-    """acc + beta * residual, which comes last in `loaded`."""
-    if args.residual_ptr is not None:
-        acc = to_fp32(acc)
-        residual = loaded[len(loaded) - 1].to(acc.dtype)
-        if args.beta is not None:
-            residual *= args.beta
-        acc += residual
     return acc
 
 
@@ -132,16 +111,11 @@ def activate(x, ACTIVATION: tl.constexpr):
         x = gelu(x)
     elif ACTIVATION == "gelu_tanh":
         # x * (1 + tanh(y)) / 2 is x * sigmoid(2 y), with y = sqrt(2 / pi) * (x + 0.044715 x^3)
-        x = x * sigmoid(x * (1.5957691216057308 + 0.07135481282553495 * x * x))
+        y = x * (1.5957691216057308 + 0.07135481282553495 * x * x)
+        x = x * logistic(y * -1.4426950408889634)
     elif ACTIVATION == "silu":
-        x = x * sigmoid(x)
+        x = x * logistic(x * -1.4426950408889634)
     return x
-
-
-@triton.jit
-def sigmoid(x):
-    """1 / (1 + exp(-x)), in 5 instructions."""
-    return reciprocal(1 + power_of_2(x * -1.4426950408889634))
 
 
 @triton.jit
@@ -155,28 +129,23 @@ def gelu(x):
     q = 3.977779385877511e-07 + y * -5.4935793691868184e-09
     q = 0.00016091347788460553 + y * (-1.1659312804112142e-05 + y * q)
     q = -2.3022103309631348 + y * (-0.10483112186193466 + y * (9.038673306349665e-05 + y * q))
-    return x * reciprocal(1 + power_of_2(x * q))
+    return x * logistic(x * q)
 
 
 @triton.jit
-def reciprocal(x):
-    """1 / x of positive x, to 1 ulp."""
+def logistic(x):
+    """1 / (1 + 2 ** x), of two instructions of the SFU: to 2 ulp, then to 1."""
     if INTERPRETED:
-        x = 1 / x
+        x = 1 / (1 + tl.exp2(x))
     else:
-        x = tl.inline_asm_elementwise(
-            "rcp.approx.ftz.f32 $0, $1;", "=r,r", [x], tl.float32, is_pure=True, pack=1
-        )
+        x = special("ex2", x)
+        x = special("rcp", 1 + x)
     return x
 
 
 @triton.jit
-def power_of_2(x):
-    """2 ** x, to 2 ulp."""
-    if INTERPRETED:
-        x = tl.exp2(x)
-    else:
-        x = tl.inline_asm_elementwise(
-            "ex2.approx.ftz.f32 $0, $1;", "=r,r", [x], tl.float32, is_pure=True, pack=1
-        )
-    return x
+def special(WORD: tl.constexpr, x):
+    """An instruction of the SFU."""
+    return tl.inline_asm_elementwise(
+        WORD + ".approx.ftz.f32 $0, $1;", "=r,r", [x], tl.float32, is_pure=True, pack=1
+    )

@@ -8,7 +8,6 @@ one slab after another.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from .cluster_mainloop import stages_bytes
 from .language import aggregate
 from .memory import acc_columns, mma_layout
 from .ptx import barrier_expect, barrier_wait
@@ -16,44 +15,11 @@ from .scheduler import Unit
 from .triton_contract import shared_memory
 from .wgmma import in_place
 
-#: Bytes of slots, at most, that have room of their own; more of them lie where the stages did.
-APART = gl.constexpr(24 * 1024)
-
-
-@gluon.constexpr_function
-def most_pieces(columns, programs, piece):
-    """Pieces of the program that adds most."""
-    return -(-columns // (piece * programs))
-
-
-@gluon.constexpr_function
-def slots_bytes(rows, columns, programs, piece):
-    """Bytes of all slots of a program."""
-    return 4 * rows * piece * programs * most_pieces(columns, programs, piece)
-
-
-@gluon.constexpr_function
-def apart_bytes(slots):
-    """Bytes behind the stages for so many bytes of slots; 0 if they lie where the stages did."""
-    return slots if slots <= APART else 0
-
 
 @gluon.constexpr_function
 def slot_bytes(shape):
     """Bytes of a slot."""
     return 4 * shape.BLOCK_M * shape.EPI_N
-
-
-@gluon.constexpr_function
-def gap_of(shape):
-    """Bytes between stages and barriers."""
-    return apart_bytes(slots_bytes(shape.BLOCK_M, shape.BLOCK_N, shape.SPLIT_K, shape.EPI_N))
-
-
-@gluon.constexpr_function
-def slots_at(shape):
-    """Where the slots begin: behind the stages, or with them."""
-    return stages_bytes(shape) if gap_of(shape) else 0
 
 
 @gluon.jit
@@ -77,7 +43,7 @@ class Exchange:
         """The address of a program's slot for a slab of this program's piece number `piece`."""
         nth = piece * self.SHAPE.SPLIT_K + program
         own = nth * slot_bytes(self.SHAPE) + slab * (4 * 64 * self.SHAPE.EPI_N)
-        return shared_memory() + slots_at(self.SHAPE) + own
+        return shared_memory() + self.SHAPE.SLOTS + own
 
     @gluon.jit
     def expect(self, full, rank):
@@ -100,7 +66,7 @@ class Exchange:
                 for slab in gl.static_range(SLABS):
                     own = self.receive(i, SLAB + slab)
                     row, col = (SLAB + slab) * 64, piece * self.SHAPE.EPI_N
-                    out.store_pieces((own,), unit, row, col, WHICH, i * SLABS + slab)
+                    out.store_pieces(((own,),), unit, row, col, WHICH, i * SLABS + slab)
 
     @gluon.jit
     def send(self, acc, full, rank, SLAB: gl.constexpr):
@@ -164,13 +130,13 @@ def _receive_text(shape):
         "{", ".reg .b32 at;", f".reg .f32 more<{programs * registers}>;",
         "mov.u32 at, %tid.x;", "and.b32 at, at, 127;", f"mad.lo.u32 at, at, 16, ${registers};",
     ]  # fmt: skip
-    for i in range(0, registers, 4):
-        first = [f"${i + k}" for k in range(4)]
-        lines.append(f"ld.shared::cta.v4.f32 {{{', '.join(first)}}}, [at + {i * 512}];")
-    for program in range(1, programs):
+    for program in range(programs):
         for i in range(0, registers, 4):
+            sums = [f"${i + k}" for k in range(4)]
             more = [f"more{program * registers + i + k}" for k in range(4)]
             place = program * distance + i * 512
-            lines.append(f"ld.shared::cta.v4.f32 {{{', '.join(more)}}}, [at + {place}];")
-            lines += [f"add.f32 ${i + k}, ${i + k}, {more[k]};" for k in range(4)]
+            values = ", ".join(more if program else sums)
+            lines.append(f"ld.shared::cta.v4.f32 {{{values}}}, [at + {place}];")
+            if program:
+                lines += [f"add.f32 {sums[k]}, {sums[k]}, {more[k]};" for k in range(4)]
     return "\n".join([*lines, "}"])

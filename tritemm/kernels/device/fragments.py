@@ -11,8 +11,6 @@ way, until `permuted` undoes it.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from .memory import mma_layout
-
 #: The bits of a row's number that change places.
 NEAR, FAR = gl.constexpr(4), gl.constexpr(16)
 
@@ -24,9 +22,9 @@ def in_registers(shape):
 
 
 @gluon.constexpr_function
-def operand_layout(rows, columns, warps):
-    """The layout of a fragment, as WGMMA takes it for an accumulator of `columns`."""
-    return gl.DotOperandLayout(0, mma_layout(rows, columns, warps, gl.float32), 1)
+def operand_layout(acc):
+    """The layout of a fragment, as WGMMA takes it for an accumulator in the layout `acc`."""
+    return gl.DotOperandLayout(0, acc, 1)
 
 
 @gluon.constexpr_function
@@ -54,11 +52,16 @@ def permuted(tensor):
 
 
 @gluon.jit
-def load_fragment(a, HALF: gl.constexpr, COLUMNS: gl.constexpr):
-    """The left (0) or right half of the tile, for WGMMA of `COLUMNS`."""
+def as_operand(fragment, acc):
+    """The fragment as WGMMA takes it for `acc`; registers only."""
+    LAYOUT: gl.constexpr = operand_layout(acc.type.layout)
+    return gl.convert_layout(fragment, LAYOUT, assert_trivial=True)
+
+
+@gluon.jit
+def load_fragment(a, HALF: gl.constexpr, acc):
+    """The left (0) or right half of the tile, as WGMMA takes it for `acc`."""
     ROWS: gl.constexpr = a.shape[0]
     DEPTH: gl.constexpr = a.shape[1] // 2
-    WARPS: gl.constexpr = gl.num_warps()
-    half = a.slice(HALF * DEPTH, DEPTH, 1).load(load_layout(ROWS, DEPTH, WARPS))
-    layout: gl.constexpr = operand_layout(ROWS, COLUMNS, WARPS)
-    return gl.convert_layout(permuted(half), layout, assert_trivial=True)
+    half = a.slice(HALF * DEPTH, DEPTH, 1).load(load_layout(ROWS, DEPTH, gl.num_warps()))
+    return as_operand(permuted(half), acc)

@@ -21,9 +21,15 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from .fragments import in_registers, load_fragment, operand_layout, permuted
+from .fragments import as_operand, in_registers, load_fragment, operand_layout, permuted
 from .language import Value, aggregate, async_load, reinterpret
-from .memory import as_box, buffers, corner, first_block, mma_layout, shared_layout, tile_view
+from .memory import as_box, buffers, corner, mma_layout, shared_layout, tile_view
+
+
+@gluon.constexpr_function
+def first_block(columns):
+    """N0 of BLOCK_N = N0 + N1: the largest power of two that is not above `columns`."""
+    return 1 << (columns.bit_length() - 1)
 
 
 @gluon.jit
@@ -77,44 +83,45 @@ def in_halves(memory, MAJOR: gl.constexpr):
 
 
 @gluon.jit
-def multiply_half(fragment, b0, b1, acc0, acc1, HALF: gl.constexpr, use_acc, TWO: gl.constexpr):
-    """Issue the WGMMA of a fragment and half the depth of each block of B; `wait_for` waits."""
+def multiply_half(fragment, b, acc, HALF: gl.constexpr, use_acc):
+    """Begin to multiply a fragment by half the depth of each block of B; `waited` waits."""
     DEPTH: gl.constexpr = fragment.shape[1]
-    half = b0.slice(HALF * DEPTH, DEPTH, 0)
-    next0 = warpgroup_mma(fragment, half, acc0, use_acc=use_acc, is_async=True)
-    next1 = acc1
-    if TWO:
-        layout: gl.constexpr = operand_layout(acc1.shape[0], acc1.shape[1], gl.num_warps())
-        fragment = gl.convert_layout(fragment, layout, assert_trivial=True)
-        half = b1.slice(HALF * DEPTH, DEPTH, 0)
-        next1 = warpgroup_mma(fragment, half, acc1, use_acc=use_acc, is_async=True)
-    return next0, next1
+    more = ()
+    for i in gl.static_range(len(acc)):
+        fragment = as_operand(fragment, acc[i])
+        half = b[i].slice(HALF * DEPTH, DEPTH, 0)
+        more += (warpgroup_mma(fragment, half, acc[i], use_acc=use_acc, is_async=True),)
+    return more
 
 
 @gluon.jit
-def wait_for(acc, fragment, TWO: gl.constexpr, PENDING: gl.constexpr = 1):
-    """The accumulator and the fragment, once at most `PENDING` half steps are in flight."""
-    next0, next1 = acc
-    if TWO:
-        next0, next1, fragment = warpgroup_mma_wait(2 * PENDING, deps=[next0, next1, fragment])
+def waited(values, PENDING: gl.constexpr):
+    """Accumulators and fragments, a tuple, once at most `PENDING` WGMMA are in flight."""
+    if len(values) == 1:
+        values = (warpgroup_mma_wait(PENDING, deps=values),)
     else:
-        next0, fragment = warpgroup_mma_wait(PENDING, deps=[next0, fragment])
-    return next0, next1, fragment
+        values = warpgroup_mma_wait(PENDING, deps=values)
+    return values
+
+
+@gluon.jit
+def zero_block(ROWS: gl.constexpr, COLUMNS: gl.constexpr, DTYPE: gl.constexpr):
+    """An accumulator of zeros, of operands of `DTYPE`."""
+    layout: gl.constexpr = mma_layout(ROWS, COLUMNS, gl.num_warps(), DTYPE)
+    return gl.zeros((ROWS, COLUMNS), gl.float32, layout)
 
 
 @aggregate
 class Mainloop:
-    """The stages of A and of both blocks of B; their barriers, `STAGES` full and as many empty.
+    """The stages of A and of each block of B; their barriers, `STAGES` full and as many empty.
 
     A stage of A is its slabs, one after another.
     """
 
     a_desc: Value
-    b_desc: Value
-    b1_desc: Value
+    b_descs: Value
     a_ring: Value
-    b0_ring: Value
-    b1_ring: Value
+    b_rings: Value
     bars: Value
     SHAPE: gl.constexpr
 
@@ -126,7 +133,7 @@ class Mainloop:
         ROWS: gl.constexpr = SHAPE.ROWS
         SLABS: gl.constexpr = SHAPE.BLOCK_M // ROWS
         A_BYTES: gl.constexpr = self.a_desc.block_type.nbytes * SLABS
-        B_BYTES: gl.constexpr = self.b_desc.block_type.nbytes * (2 if SHAPE.GATED else 1)
+        B_BYTES: gl.constexpr = self.b_descs[0].block_type.nbytes * (2 if SHAPE.GATED else 1)
         BYTES: gl.constexpr = A_BYTES + B_BYTES * SHAPE.BLOCK_N // N0
         for step in range(unit.steps):
             stage = (n + step) % SHAPE.STAGES
@@ -140,32 +147,32 @@ class Mainloop:
                     self.a_desc, unit, unit.row + slab * ROWS, k, full,
                     self.a_ring.index(stage * SLABS + slab), SHAPE.A_MAJOR, SHAPE.BATCHED,
                 )  # fmt: skip
-            load_columns(self.b_desc, unit, k, unit.col, full, self.b0_ring, stage, SHAPE)
-            if SHAPE.BLOCK_N > N0:
-                load_columns(self.b1_desc, unit, k, unit.col + N0, full, self.b1_ring, stage, SHAPE)
+            for i in gl.static_range(len(self.b_rings)):
+                col = unit.col + i * N0
+                load_columns(self.b_descs[i], unit, k, col, full, self.b_rings[i], stage, SHAPE)
         return n + unit.steps
 
     @gluon.jit
     def zeros(self):
-        """A slab's accumulator, of both blocks; without a second, that is 8 columns, unused."""
-        SHAPE: gl.constexpr = self.SHAPE
-        N0: gl.constexpr = first_block(SHAPE.BLOCK_N)
-        N1: gl.constexpr = SHAPE.BLOCK_N - N0 if SHAPE.BLOCK_N > N0 else 8
-        ROWS: gl.constexpr = SHAPE.ROWS
-        WARPS: gl.constexpr = gl.num_warps()
-        DTYPE: gl.constexpr = self.a_ring.dtype
-        acc0 = gl.zeros((ROWS, N0), gl.float32, mma_layout(ROWS, N0, WARPS, DTYPE))
-        acc1 = gl.zeros((ROWS, N1), gl.float32, mma_layout(ROWS, N1, WARPS, DTYPE))
-        return acc0, acc1
+        """A slab's accumulator, a tensor for each block."""
+        acc = ()
+        for i in gl.static_range(len(self.b_rings)):
+            b = tile_view(self.b_rings[i], 0, self.SHAPE.B_MAJOR)
+            acc += (zero_block(self.SHAPE.ROWS, b.shape[1], b.dtype),)
+        return acc
 
     @gluon.jit
     def arrived(self, n, SLAB: gl.constexpr):
-        """The stage of step `n`, once its bytes have arrived, and the slab of A's tile in it."""
+        """The slab of A's tile and the blocks of B's of step `n`, once their bytes have arrived."""
         SHAPE: gl.constexpr = self.SHAPE
         stage = n % SHAPE.STAGES
         mbarrier.wait(self.bars.index(stage), n // SHAPE.STAGES & 1)
         slab = stage * (SHAPE.BLOCK_M // SHAPE.ROWS) + SLAB
-        return stage, tile_view(self.a_ring, slab, SHAPE.A_MAJOR)
+        a = tile_view(self.a_ring, slab, SHAPE.A_MAJOR)
+        b = ()
+        for i in gl.static_range(len(self.b_rings)):
+            b += (tile_view(self.b_rings[i], stage, SHAPE.B_MAJOR),)
+        return a, b
 
     @gluon.jit
     def release(self, n, pred):
@@ -188,23 +195,16 @@ class Mainloop:
     @gluon.jit
     def multiply_shared(self, n, steps, SLAB: gl.constexpr):
         """`multiply` of operands that WGMMA reads in shared memory."""
-        SHAPE: gl.constexpr = self.SHAPE
-        N0: gl.constexpr = first_block(SHAPE.BLOCK_N)
-        TWO: gl.constexpr = SHAPE.BLOCK_N > N0
-        acc0, acc1 = self.zeros()
+        acc = self.zeros()
         for step in range(steps):
-            stage, a = self.arrived(n + step, SLAB)
-            b = tile_view(self.b0_ring, stage, SHAPE.B_MAJOR)
-            next0 = warpgroup_mma(a, b, acc0, use_acc=step > 0, is_async=True)
-            if TWO:
-                b = tile_view(self.b1_ring, stage, SHAPE.B_MAJOR)
-                next1 = warpgroup_mma(a, b, acc1, use_acc=step > 0, is_async=True)
-                acc0, acc1 = warpgroup_mma_wait(2, deps=[next0, next1])
-            else:
-                acc0 = warpgroup_mma_wait(1, deps=[next0])
+            a, b = self.arrived(n + step, SLAB)
+            more = ()
+            for i in gl.static_range(len(acc)):
+                more += (warpgroup_mma(a, b[i], acc[i], use_acc=step > 0, is_async=True),)
+            acc = waited(more, len(more))
             # This step's WGMMA may still read its stage; that of the step before has finished.
             self.release(n + step, step > 0)
-        return acc0, acc1
+        return acc
 
     @gluon.jit
     def multiply_fragments(self, n, steps, SLAB: gl.constexpr):
@@ -213,25 +213,21 @@ class Mainloop:
         A fragment is loaded only when WGMMA has read what was in its registers; waiting for it is
         also what keeps them allocated.
         """
-        SHAPE: gl.constexpr = self.SHAPE
-        N0: gl.constexpr = first_block(SHAPE.BLOCK_N)
-        TWO: gl.constexpr = SHAPE.BLOCK_N > N0
-        HALF: gl.constexpr = (SHAPE.ROWS, SHAPE.BLOCK_K // 2)
-        LAYOUT: gl.constexpr = operand_layout(SHAPE.ROWS, N0, gl.num_warps())
-        acc0, acc1 = self.zeros()
+        HALF: gl.constexpr = (self.SHAPE.ROWS, self.SHAPE.BLOCK_K // 2)
+        acc = self.zeros()
+        BLOCKS: gl.constexpr = len(acc)
+        LAYOUT: gl.constexpr = operand_layout(acc[0].type.layout)
         right = gl.zeros(HALF, self.a_ring.dtype, LAYOUT)
         for step in range(steps):
-            stage, a = self.arrived(n + step, SLAB)
-            b0 = tile_view(self.b0_ring, stage, SHAPE.B_MAJOR)
-            b1 = tile_view(self.b1_ring, stage, SHAPE.B_MAJOR)
-            left = load_fragment(a, 0, N0)
-            acc = multiply_half(left, b0, b1, acc0, acc1, 0, step > 0, TWO)
-            acc0, acc1, right = wait_for(acc, right, TWO)
-            right = load_fragment(a, 1, N0)
+            a, b = self.arrived(n + step, SLAB)
+            left = load_fragment(a, 0, acc[0])
+            acc = multiply_half(left, b, acc, 0, step > 0)
+            acc = waited(acc + (right,), BLOCKS)[:BLOCKS]
+            right = load_fragment(a, 1, acc[0])
             self.release(n + step, step > 0)
-            acc = multiply_half(right, b0, b1, acc0, acc1, 1, True, TWO)
-            acc0, acc1, left = wait_for(acc, left, TWO)
-        return acc0, acc1, right
+            acc = multiply_half(right, b, acc, 1, True)
+            acc = waited(acc + (left,), BLOCKS)[:BLOCKS]
+        return acc + (right,)
 
     @gluon.jit
     def multiply_tail(self, acc, n, steps):
@@ -240,16 +236,12 @@ class Mainloop:
         `n` grows only after the wait: before it, where tiles are narrow, ptxas takes that for a use
         of the accumulator, and waits for every WGMMA.
         """
-        SHAPE: gl.constexpr = self.SHAPE
-        if in_registers(SHAPE):
-            TWO: gl.constexpr = first_block(SHAPE.BLOCK_N) < SHAPE.BLOCK_N
-            acc0, acc1, _ = wait_for((acc[0], acc[1]), acc[2], TWO, 0)
-            acc = (permuted(acc0), permuted(acc1)) if TWO else (permuted(acc0),)
-        elif first_block(SHAPE.BLOCK_N) < SHAPE.BLOCK_N:
-            acc0, acc1 = warpgroup_mma_wait(0, deps=[acc[0], acc[1]])
-            acc = (acc0, acc1)
-        else:
-            acc = (warpgroup_mma_wait(0, deps=[acc[0]]),)
+        acc = waited(acc, 0)
+        if in_registers(self.SHAPE):
+            turned = ()
+            for i in gl.static_range(len(acc) - 1):
+                turned += (permuted(acc[i]),)
+            acc = turned
         n += steps
         self.release(n, steps > 0)
         return acc, n
@@ -264,9 +256,8 @@ def make_mainloop(a_desc, b_desc, b1_desc, SHAPE: gl.constexpr):
     ROWS: gl.constexpr = SHAPE.ROWS
     SLABS: gl.constexpr = SHAPE.BLOCK_M // ROWS
     a_ring = buffers(STAGES * SLABS, ROWS, BLOCK_K, SHAPE.A_MAJOR, a_desc.dtype)
-    b0_ring = buffers(STAGES, BLOCK_K, N0, SHAPE.B_MAJOR, b_desc.dtype)
-    b1_ring = b0_ring
+    b_rings = (buffers(STAGES, BLOCK_K, N0, SHAPE.B_MAJOR, b_desc.dtype),)
     if SHAPE.BLOCK_N > N0:
-        b1_ring = buffers(STAGES, BLOCK_K, SHAPE.BLOCK_N - N0, SHAPE.B_MAJOR, b_desc.dtype)
+        b_rings += (buffers(STAGES, BLOCK_K, SHAPE.BLOCK_N - N0, SHAPE.B_MAJOR, b_desc.dtype),)
     bars = make_barriers(STAGES, STAGES, SLABS)
-    return Mainloop(a_desc, b_desc, b1_desc, a_ring, b0_ring, b1_ring, bars, SHAPE)
+    return Mainloop(a_desc, (b_desc, b1_desc), a_ring, b_rings, bars, SHAPE)

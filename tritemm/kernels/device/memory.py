@@ -7,18 +7,6 @@ from .language import reinterpret
 
 
 @gluon.constexpr_function
-def first_block(columns):
-    """N0 of BLOCK_N = N0 + N1: the largest power of two that is not above `columns`."""
-    return 1 << (columns.bit_length() - 1)
-
-
-@gluon.constexpr_function
-def slab_rows(rows):
-    """The largest power of two that divides `rows`: those of one consumer."""
-    return rows & -rows
-
-
-@gluon.constexpr_function
 def shared_layout(rows, cols, dtype):
     """The swizzle of a [rows, cols] tile in shared memory that TMA and WGMMA agree on."""
     return gl.NVMMASharedLayout.get_default_for([rows, cols], dtype)
@@ -69,26 +57,25 @@ def as_box(memory, desc):
     return reinterpret(memory, desc.dtype, desc.block_type.shape, desc.layout)
 
 
-@gluon.constexpr_function
-def place_of(acc, piece, columns):
-    """The place of a piece of so many `columns`: its tensor, its index there, and how many fit."""
-    counts = [each.shape[1] // columns for each in acc]
-    nth = next(i for i in range(len(counts)) if piece < sum(counts[: i + 1]))
-    return nth, piece - sum(counts[:nth]), counts[nth]
+@gluon.jit
+def cut(tensor, COLUMNS: gl.constexpr):
+    """A tensor's columns as a tuple of tensors of `COLUMNS` each; registers only."""
+    if tensor.shape[1] == COLUMNS:
+        parts = (tensor,)
+    else:
+        halves = tensor.reshape([tensor.shape[0], 2, tensor.shape[1] // 2]).permute([0, 2, 1])
+        left, right = halves.split()
+        parts = cut(left, COLUMNS) + cut(right, COLUMNS)
+    return parts
 
 
 @gluon.jit
-def columns_of(acc, PIECE: gl.constexpr, COLUMNS: gl.constexpr):
-    """`COLUMNS` columns of an accumulator, from PIECE * COLUMNS on; registers only."""
-    PLACE: gl.constexpr = place_of(acc, PIECE, COLUMNS)
-    return split_columns(acc[PLACE[0]], PLACE[1], PLACE[2])
-
-
-@gluon.jit
-def split_columns(acc, INDEX: gl.constexpr, COUNT: gl.constexpr):
-    """The columns of a tensor cut into `COUNT` equal ranges: that of `INDEX`."""
-    if COUNT > 1:
-        HALF: gl.constexpr = COUNT // 2
-        left, right = acc.reshape([acc.shape[0], 2, acc.shape[1] // 2]).permute([0, 2, 1]).split()
-        acc = split_columns(left if INDEX < HALF else right, INDEX % HALF, HALF)
-    return acc
+def joined(parts):
+    """Tensors side by side as one, whose number is a power of two; registers only."""
+    COUNT: gl.constexpr = len(parts)
+    if COUNT == 1:
+        whole = parts[0]
+    else:
+        whole = gl.join(joined(parts[: COUNT // 2]), joined(parts[COUNT // 2 :]))
+        whole = whole.permute([0, 2, 1]).reshape([whole.shape[0], 2 * whole.shape[1]])
+    return whole

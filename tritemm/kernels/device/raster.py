@@ -8,13 +8,25 @@ STRIPE = tl.constexpr(16)
 
 
 @triton.jit
+def tiles_of(M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TRIANGULAR: tl.constexpr):
+    """Number of tiles of one product; of a triangular one, in the squares that `triangular` has."""
+    if TRIANGULAR:
+        SQUARE: tl.constexpr = square_of(BLOCK_M, BLOCK_N)
+        count = tl.cdiv(N, SQUARE[0])
+        tiles = count * (count + 1) // 2 * (SQUARE[1] * SQUARE[2])
+    else:
+        tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+    return tiles
+
+
+@triton.jit
 def split_batch(pid, M, N, B1, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-                BATCHED: tl.constexpr):  # fmt: skip
+                BATCHED: tl.constexpr, TRIANGULAR: tl.constexpr = False):  # fmt: skip
     """Program `pid` as a tile of one product and the pair of batch indices it belongs to."""
     b0 = 0
     b1 = 0
     if BATCHED:
-        tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+        tiles = tiles_of(M, N, BLOCK_M, BLOCK_N, TRIANGULAR)
         b0 = pid // tiles // B1
         b1 = pid // tiles % B1
         pid = pid % tiles
@@ -58,28 +70,6 @@ def square_of(rows, columns):
     longer, shorter = max(rows, columns), min(rows, columns)
     side = next(side for side in range(longer, longer * shorter + 1, longer) if side % shorter == 0)
     return side, side // rows, side // columns
-
-
-@triton.jit
-def triangular_tiles(N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Number of tiles in the squares that have elements on or below the diagonal of N x N."""
-    SQUARE: tl.constexpr = square_of(BLOCK_M, BLOCK_N)
-    count = tl.cdiv(N, SQUARE[0])
-    return count * (count + 1) // 2 * (SQUARE[1] * SQUARE[2])
-
-
-@triton.jit
-def split_triangles(pid, N, B1, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-                    BATCHED: tl.constexpr):  # fmt: skip
-    """`split_batch` where each product is a triangle of tiles."""
-    b0 = 0
-    b1 = 0
-    if BATCHED:
-        tiles = triangular_tiles(N, BLOCK_M, BLOCK_N)
-        b0 = pid // tiles // B1
-        b1 = pid // tiles % B1
-        pid = pid % tiles
-    return pid, b0, b1
 
 
 @triton.jit

@@ -4,7 +4,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from .language import Value, aggregate
-from .raster import raster, split_batch, split_triangles, triangular, triangular_tiles
+from .raster import raster, split_batch, tiles_of, triangular
 
 #: Kernels are not specialised on these.
 SIZES = ["M", "N", "K", "B0", "B1", *(f"stride_c{axis}" for axis in "01mn")]
@@ -67,10 +67,7 @@ class Scheduler:
     def tiles(self):
         """Number of tiles of the whole product, batches included; of clusters' tiles."""
         TILE: gl.constexpr = tile_of(self.SHAPE)
-        if self.SHAPE.TRIANGULAR:
-            tiles = triangular_tiles(self.N, TILE[0], TILE[1])
-        else:
-            tiles = gl.cdiv(self.M, TILE[0]) * gl.cdiv(self.N, TILE[1])
+        tiles = tiles_of(self.M, self.N, TILE[0], TILE[1], self.SHAPE.TRIANGULAR)
         return tiles * self.B0 * self.B1
 
     @gluon.jit
@@ -100,11 +97,10 @@ class Scheduler:
         TILE: gl.constexpr = tile_of(SHAPE)
         GROUP: gl.constexpr = group_of(SHAPE)
         M, N, B1 = self.M, self.N, self.B1
+        pid, b0, b1 = split_batch(tile, M, N, B1, TILE[0], TILE[1], SHAPE.BATCHED, SHAPE.TRIANGULAR)
         if SHAPE.TRIANGULAR:
-            pid, b0, b1 = split_triangles(tile, N, B1, TILE[0], TILE[1], SHAPE.BATCHED)
             pid_m, pid_n = triangular(pid, N, TILE[0], TILE[1], SHAPE.ORDER, GROUP)
         else:
-            pid, b0, b1 = split_batch(tile, M, N, B1, TILE[0], TILE[1], SHAPE.BATCHED)
             pid_m, pid_n = raster(pid, M, N, TILE[0], TILE[1], SHAPE.ORDER, GROUP)
         row = pid_m * TILE[0]
         col = pid_n * TILE[1]

@@ -25,7 +25,9 @@ class Shape(str):
     if `PLAIN`. Else `BIAS` says whether the bias runs along the rows (m) or columns (n); then comes
     the `ACTIVATION`; `LINES` as in `epilogue_ops.load_operands`. If it is `GATED`, the activation
     is the gate's, and C has a column for two of the tile's. If C is `TRIANGULAR`, tiles have
-    elements on or below its diagonal, and are stored with their mirrors.
+    elements on or below its diagonal, and are stored with their mirrors. In a cluster's program
+    RING bytes come before the barriers. They are the stages, and if SLOTS isn't 0, the partial sums
+    that come to it from there on; else these lie where the stages did.
     """
 
     BLOCK_M: int
@@ -56,6 +58,8 @@ class Shape(str):
     ACTIVATION: str = ""
     GATED: bool = False
     TRIANGULAR: bool = False
+    RING: int = 0
+    SLOTS: int = 0
 
     def __new__(cls, *args, **fields):
         """Its text is what Triton's hooks write down, in JSON, of what is compiled."""

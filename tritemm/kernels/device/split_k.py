@@ -7,7 +7,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from .language import Value, aggregate, barrier
-from .memory import acc_columns, columns_of, mma_layout
+from .memory import acc_columns, mma_layout
+from .subtile import pieces_of
 
 #: Partial sums whose loads are unrolled, at most.
 UNROLLED = gl.constexpr(16)
@@ -42,7 +43,7 @@ class SplitK:
         PIECES: gl.constexpr = acc_columns(acc) // EPI_N
         IN_SLAB: gl.constexpr = self.SHAPE.BLOCK_N // EPI_N
         partials = self.partials_ptr + gl.cast(place, gl.int64) * (SPLIT_K * SIZE)
-        store_partials(partials + unit.split * SIZE, acc, EPI_N)
+        store_partials(partials + unit.split * SIZE, acc, self.SHAPE)
         SHARES: gl.constexpr = shares(PIECES, SPLIT_K, self.SHAPE.TOGETHER)
         word = self.counters_ptr + place
         if SHARES > 1:
@@ -53,7 +54,7 @@ class SplitK:
             if mine >> i % SHARES & 1:
                 piece = add_partials(partials, i, SPLIT_K, ROWS, SIZE // ROWS, EPI_N)
                 row = (SLAB + i // IN_SLAB) * ROWS
-                out.store_pieces((piece,), unit, row, i % IN_SLAB * EPI_N, WHICH)
+                out.store_pieces(((piece,),), unit, row, i % IN_SLAB * EPI_N, WHICH)
 
 
 @gluon.jit
@@ -68,11 +69,12 @@ def _offsets(acc):
 
 
 @gluon.jit
-def store_partials(ptr, acc, EPI_N: gl.constexpr):
-    """Write an accumulator at `ptr`, `EPI_N` columns at a time."""
-    for i in gl.static_range(acc_columns(acc) // EPI_N):
-        piece = columns_of(acc, i, EPI_N)
-        gl.store(ptr + i * (piece.shape[0] * EPI_N) + _offsets(piece), piece)
+def store_partials(ptr, acc, SHAPE: gl.constexpr):
+    """Write an accumulator at `ptr`, one piece after another."""
+    pieces = pieces_of(acc, SHAPE)
+    for i in gl.static_range(len(pieces)):
+        (piece,) = pieces[i]
+        gl.store(ptr + i * (SHAPE.ROWS * SHAPE.EPI_N) + _offsets(piece), piece)
 
 
 @gluon.jit

@@ -61,11 +61,11 @@ class StreamK:
         here = unit.tile - self.whole * gl.num_programs(0)  # among the shared ones
         start = owner_of(here * self.steps, self.rest, self.steps, SHAPE.SPLIT_K)
         stop = owner_of((here + 1) * self.steps - 1, self.rest, self.steps, SHAPE.SPLIT_K) + 1
-        store_partials(partials + self.slot(gl.program_id(0), here) * SIZE, acc, EPI_N)
+        store_partials(partials + self.slot(gl.program_id(0), here) * SIZE, acc, SHAPE)
         if arrive_last(workspace.counters_ptr + here, stop - start):
             for i in gl.static_range(acc_columns(acc) // EPI_N):
                 piece = add_shares(partials, self, here, start, stop, i, SIZE, ROWS, EPI_N)
-                out.store_pieces((piece,), unit, 0, i * EPI_N, 0)
+                out.store_pieces(((piece,),), unit, 0, i * EPI_N, 0)
 
 
 @gluon.jit

@@ -6,8 +6,8 @@ Of swiglu and geglu a piece is a pair: the gate's columns, and those of the fact
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from .epilogue_ops import combine, combine_pair, load_operands
-from .memory import acc_columns, columns_of, split_columns
+from .epilogue_ops import combine, load_operands
+from .memory import acc_columns, cut, joined
 from .offsets import widen
 
 #: Columns of a subtile, of both halves of a pair together.
@@ -33,29 +33,22 @@ def loads_ahead(shape):
 
 @gluon.jit
 def finish_piece(piece, args, unit, row, col, M, N, DTYPE: gl.constexpr, SHAPE: gl.constexpr):
-    """The elements of C, of type DTYPE, of a piece from `piece_of` that is at (row, col) of C.
+    """The elements of C, of type DTYPE, of a piece from `pieces_of` that is at (row, col) of C.
 
     `args` are `EpilogueArgs`; C is M x N.
     """
-    halves = (piece,)
-    if SHAPE.GATED:
-        halves = piece
-    SUBTILES: gl.constexpr = subtiles_of(acc_columns(halves), SHAPE)
-    EACH: gl.constexpr = halves[0].shape[1] // SUBTILES
+    SUBTILES: gl.constexpr = subtiles_of(acc_columns(piece), SHAPE)
+    EACH: gl.constexpr = piece[0].shape[1] // SUBTILES
     AHEAD: gl.constexpr = loads_ahead(SHAPE)
+    first, last = cut(piece[0], EACH), cut(piece[len(piece) - 1], EACH)
     loaded = ()
     done = ()
     for i in gl.static_range(SUBTILES + AHEAD):
         if i < SUBTILES:
-            acc = split_columns(halves[0], i, SUBTILES)
-            loaded += (load_at(acc, args, unit, row, col + i * EACH, M, N, SHAPE),)
+            loaded += (load_at(first[i], args, unit, row, col + i * EACH, M, N, SHAPE),)
         if i >= AHEAD:
-            acc = split_columns(halves[0], i - AHEAD, SUBTILES)
-            if SHAPE.GATED:
-                up = split_columns(halves[1], i - AHEAD, SUBTILES)
-                acc = combine_pair(acc, up, args, loaded[i - AHEAD], SHAPE.ACTIVATION)
-            else:
-                acc = combine(acc, args, loaded[i - AHEAD], SHAPE.ACTIVATION)
+            up = last[i - AHEAD] if SHAPE.GATED else None
+            acc = combine(first[i - AHEAD], args, loaded[i - AHEAD], SHAPE.ACTIVATION, up)
             done += (acc.to(DTYPE),)
     return joined(done)
 
@@ -73,41 +66,16 @@ def load_at(acc, args, unit, row, col, M, N, SHAPE: gl.constexpr):
 
 
 @gluon.jit
-def joined(tiles):
-    """Tensors side by side as one, whose number is a power of two; registers only."""
-    COUNT: gl.constexpr = len(tiles)
-    if COUNT == 1:
-        whole = tiles[0]
-    else:
-        whole = gl.join(joined(tiles[: COUNT // 2]), joined(tiles[COUNT // 2 :]))
-        whole = whole.permute([0, 2, 1]).reshape([whole.shape[0], 2 * whole.shape[1]])
-    return whole
+def pieces_of(acc, SHAPE: gl.constexpr):
+    """The pieces of the tensors `acc`, EPI_N columns of C each: tuples of what is multiplied.
 
-
-@gluon.constexpr_function
-def acc_columns_of_piece(shape):
-    """Columns of the accumulator that make up the EPI_N columns of a piece of C."""
-    return 2 * shape.EPI_N if shape.GATED else shape.EPI_N
-
-
-@gluon.jit
-def piece_of(acc, PIECE: gl.constexpr, SHAPE: gl.constexpr):
-    """Piece `PIECE` of the tensors `acc`, EPI_N columns of C; registers only.
-
-    Of a pair, which has one slab, the gate is the left half of each tensor.
+    Of swiglu and geglu the gate is the left half of each tensor; else there is one factor.
     """
-    if SHAPE.GATED:
-        gate, up = halves_of(acc, 0), halves_of(acc, 1)
-        piece = (columns_of(gate, PIECE, SHAPE.EPI_N), columns_of(up, PIECE, SHAPE.EPI_N))
-    else:
-        piece = columns_of(acc, PIECE, SHAPE.EPI_N)
-    return piece
-
-
-@gluon.jit
-def halves_of(acc, HALF: gl.constexpr):
-    """The left (0) or right half of each of the tensors."""
-    halves = ()
+    pieces = ()
     for i in gl.static_range(len(acc)):
-        halves += (split_columns(acc[i], HALF, 2),)
-    return halves
+        factors = cut(acc[i], acc[i].shape[1] // (1 + SHAPE.GATED))
+        first = cut(factors[0], SHAPE.EPI_N)
+        last = cut(factors[len(factors) - 1], SHAPE.EPI_N)
+        for j in gl.static_range(len(first)):
+            pieces += ((first[j], last[j]) if SHAPE.GATED else (first[j],),)
+    return pieces

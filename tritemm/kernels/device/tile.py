@@ -10,7 +10,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ...machine import interpreter
 from .epilogue_ops import EpilogueArgs as EpilogueArgs
 from .epilogue_ops import Strides as Strides
-from .epilogue_ops import apply_epilogue as apply_epilogue
+from .epilogue_ops import combine, load_operands
 from .offsets import batch_offset as batch_offset
 from .offsets import widen as widen
 
@@ -44,6 +44,17 @@ def dot(a, b, acc, PRECISION: tl.constexpr):
     else:
         acc = tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=acc.dtype)
     return acc
+
+
+@triton.jit
+def apply_epilogue(acc, args, b0, b1, offs_m, offs_n, M, N,
+                   BIAS: tl.constexpr, ACTIVATION: tl.constexpr):  # fmt: skip
+    """The elements of C at `offs_m` and `offs_n` of batch (b0, b1), before they are rounded.
+
+    `args` are `EpilogueArgs`; the bias runs along the rows of C if `BIAS` is "m", else the columns.
+    """
+    loaded = load_operands(args, b0, b1, offs_m, offs_n, M, N, BIAS)
+    return combine(acc, args, loaded, ACTIVATION)
 
 
 @triton.jit
