@@ -51,7 +51,7 @@ def add_search(command: argparse.ArgumentParser) -> None:
     told = "leave out what is predicted to take X times the least; default: 3"
     add("--within", type=float, default=3.0, metavar="X", help=told)
     add("--all", action="store_true", help="leave out nothing")
-    told = "that compile, those of all GPUs together; default: one per core"
+    told = "that compile; default: one per core"
     add("--workers", type=cli.argument(cli.positive), help=told)
 
 

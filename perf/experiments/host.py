@@ -19,7 +19,6 @@ from .. import called, cli, session, tables
 from ..calls import OURS
 from ..case import Case, parse_size
 from ..engine import Plan
-from ..problems import Problem
 from ..rows import NULL, REFERENCE, Row
 from ..select import latest_run
 from ..tables import Parts, Table, digits, spread, us, us_spread
@@ -64,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     if case.M == case.N == 1:
         return cli.refuse(f"first calls need other sizes of M or N, and both are 1 in {case.size}")
 
-    def measure(there: session.Session, mine: Sequence[Problem]) -> None:
+    def measure(there: session.Session) -> None:
         with called.counted_loads() as loads:
             kinds = [
                 *(called.kernel_kinds(case, args.kernels, loads) if "kernels" in args.what else ()),
@@ -74,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
             plan = Plan(longest=math.inf, settle=SETTLE)
             there.measure([called.task_of(kind) for kind in kinds], session.planned(args, plan))
 
-    return session.run(args, "host", [], measure, text)
+    return session.run(args, "host", measure, text)
 
 
 # Tables

@@ -15,7 +15,7 @@ EXAMPLES = """
 python -m perf linear
 python -m perf linear --class decode --rounds 15
 python -m perf linear --id T1,T2,T3 --compiled compile
-python -m perf linear --gpus 4 --out linear.jsonl
+python -m perf linear --out linear.jsonl
 """
 DESCRIBED = (
     "Race tritemm.linear with bias, activation, residual or gradient accumulation against torch, "

@@ -151,10 +151,10 @@ def run(args: argparse.Namespace) -> int:
     asked = (dict.fromkeys(words) for words in (args.models, args.cases, args.modes))
     every = list(cells(*asked, args.layers or (QUICK_LAYERS if args.quick else None)))
 
-    def measure(there: session.Session, mine: Sequence[Problem]) -> None:
+    def measure(there: session.Session) -> None:
         there.measure(tasks(every, args.seed), session.planned(args, PLAN), args.minutes)
 
-    return session.run(args, "model", [], measure, text)
+    return session.run(args, "model", measure, text)
 
 
 def missing() -> str | None:

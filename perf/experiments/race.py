@@ -12,7 +12,7 @@ from ..race import Preset
 EXAMPLES = """
 python -m perf race --cases mine.csv
 python -m perf race --cases mine.json --class decode --peers lt --out mine.jsonl
-python -m perf race --cases mine.csv --part 1/4 --gpus 2
+python -m perf race --cases mine.csv --part 1/4
 """
 DESCRIBED = (
     "Race tritemm.matmul, and tritemm.linear where something follows the product, on your own "

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 
 from tritemm.problem.config import changed
 
-from .. import cli, searches, session, shards
+from .. import cli, searches
 from ..case import ACCUMULATE, Case, parse_layout
 from ..problems import SUITE, chosen, random_problems
 from ..searches import CUBLAS, Result, Searches, Task, tasks_of, timed
@@ -28,7 +27,6 @@ python -m perf search --class prefill,decode --out found.jsonl
 python -m perf search --random 60 --seed 7 --limit 300 --out found.jsonl
 python -m perf search --shape 4096,4096,4096,NT --shape 333,7777,1111,NN --all
 python -m perf search --id P1 --kernel pingpong
-python -m perf search --random 400 --gpus 4 --out found.jsonl
 """
 
 
@@ -44,7 +42,6 @@ def register(commands) -> None:
     add("--dtype", choices=cli.TYPES, default="bf16", help="of --shape; default: bf16")
     add("--seed", type=int, default=0, help="of the random problems, the data and the order")
     searches.add_search(command)
-    cli.add_gpus(command)
     words = cli.argument(cli.one_of(*cli.KERNELS))
     add("--kernel", type=words, default="auto", help="candidates of one rung")
     add("--limit", type=float, metavar="SECONDS", help="begin no problem after so long")
@@ -61,23 +58,17 @@ def shape(text_: str) -> tuple[int, int, int, str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0; 1 if an output was wrong; 2: it can't begin; 3: the device failed; 130 after Ctrl-C.
-
-    With `--gpus`, the first of 130, the status of a process that failed, and 1.
-    """
+    """0; 1 if an output was wrong; 2: it can't begin; 3: the device failed; 130 after Ctrl-C."""
     try:
         cases = wanted(args)
     except (OSError, ValueError) as error:
         return cli.refuse(error)
     if args.out and args.out.suffix == ".gz":
         return cli.refuse("--out: lines are added to a plain file; gzip it after the search")
-    if reason := cli.unable("search") or cli.unshared(args):
+    if reason := cli.unable("search"):
         return cli.refuse(reason)
-    if cli.shared_out(args):
-        return gather(cases, args)
     torch.manual_seed(args.seed)
-    mine = args.part.share(cases) if args.part else cases
-    tasks = tasks_of(mine, args.kernel, None if args.all else args.within)
+    tasks = tasks_of(cases, args.kernel, None if args.all else args.within)
     return search_all(tasks, args)
 
 
@@ -120,15 +111,6 @@ def to_json(task: Task, result: Result) -> dict[str, Any]:
 
 def dumped(line: dict[str, Any]) -> str:
     return json.dumps(line, separators=(",", ":"))
-
-
-def read(paths: Iterable[Path]) -> list[dict[str, Any]]:
-    """What processes have left; a torn line, of one that died, is left out."""
-    found = []
-    for line in (line for path in paths for line in path.read_text().splitlines()):
-        with contextlib.suppress(ValueError):
-            found.append(json.loads(line))
-    return [line for line in found if "kernel" in line]  # not the headings
 
 
 def text(task: Task, results: Sequence[Result], best: int = 5) -> str:
@@ -182,31 +164,12 @@ def summary(lines: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def gather(cases: Sequence[Case], args: argparse.Namespace) -> int:
-    """Have a process on each GPU search its share and print it; record what they found."""
-    head, count = heading_line(args), min(args.gpus, len(cases))
-    with shards.run(args.argv, count, session.now(), args.out, cli.say) as (files, status):
-        lines = read(files)
-        record(args.out, [head, *map(dumped, lines)])
-    return _finished(lines, status)
-
-
-def _finished(lines: Sequence[dict[str, Any]], status: int) -> int:
-    """Print the summary; 1 in place of 0 if an output was wrong."""
-    print(summary(lines))
-    return status or int(any(line.get("error", "").startswith("wrong") for line in lines))
-
-
 def search_all(tasks: Sequence[Task], args: argparse.Namespace) -> int:
-    """Search task by task, printing and recording each as it is done.
-
-    A part leaves to the whole to say what all were like, and what was wrong.
-    """
-    begin, status, part = time.monotonic(), 0, args.part
-    rng, lines, path = random.Random(args.seed), [], Path(part.out) if part else args.out
+    """Search task by task, printing and recording each as it is done; then the summary."""
+    begin, status, rng, lines = time.monotonic(), 0, random.Random(args.seed), []
     try:
-        with Searches(tasks, shards.workers(args.workers, part)) as there:
-            record(path, [heading_line(args)])
+        with Searches(tasks, args.workers) as there:
+            record(args.out, [heading_line(args)])
             for index, task in enumerate(tasks):
                 started = time.monotonic()
                 if args.limit and started - begin > args.limit:
@@ -219,7 +182,7 @@ def search_all(tasks: Sequence[Task], args: argparse.Namespace) -> int:
                     cli.say(f"{task.case}: left out: {cli.short(error, 200)}")
                     continue
                 own = [to_json(task, result) for result in results]
-                record(path, map(dumped, own))
+                record(args.out, map(dumped, own))
                 lines += own
                 took = f"{len(task.options)} candidates, {time.monotonic() - started:.1f} s"
                 place = f"[{index + 1}/{len(tasks)}] {task.case}: {took}"
@@ -229,4 +192,5 @@ def search_all(tasks: Sequence[Task], args: argparse.Namespace) -> int:
     except RuntimeError as error:  # a CUDA error: nothing more can be launched
         cli.say(f"the search ends: {cli.short(error)}")
         status = 3
-    return status if part else _finished(lines, status)
+    print(summary(lines))
+    return status or int(any(line.get("error", "").startswith("wrong") for line in lines))

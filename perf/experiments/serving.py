@@ -34,7 +34,6 @@ python -m perf serving --part 1/4 --out serving.jsonl
 python -m perf serving --model llama-3-8b,deepseek-v3 --layer qkv,o,router
 python -m perf serving --rows 1,16,64,256 --quick
 python -m perf serving --layer down --peers lt --out serving.jsonl
-python -m perf serving --gpus 4
 """
 
 

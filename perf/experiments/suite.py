@@ -31,7 +31,6 @@ python -m perf suite --peers lt --class prefill,square
 RANDOM_EXAMPLES = """
 python -m perf random
 python -m perf random --n 60 --seed 7 --kernel tma
-python -m perf random --gpus 4
 python -m perf random --n 100 --peers lt
 """
 

@@ -10,7 +10,7 @@ from perf import __main__, problems, rows
 from perf.calls import OURS
 from perf.machine import ROOT
 from perf.rows import REFERENCE
-from tests.perf.fakes import four_gpus, on_cpu
+from tests.perf.fakes import on_cpu
 from tritemm.rungs import RUNGS
 
 HEAD = "id,class,name,batch,M,N,K,dtype,out_dtype,layout,ending"
@@ -40,8 +40,6 @@ REFUSED = [
     ("suite --batch-invariant --kernel tma", "leave --kernel out"),
     ("suite --batch-invariant --peers lt", "leave --peers out"),
     ("suite --rounds 0", "argument --rounds: a count is 1 or more, not '0'"),
-    ("random --gpus 5", "--gpus 5: torch sees 4; ask for no more"),
-    ("random --gpus 4", "NVIDIA H100 and NVIDIA H200; choose some of one kind with CUDA_VISIBLE"),
     (f"linear --id P1 --file {problems.SUITE}", "are for python -m perf suite"),
     ("ladder --only nope", "nope"),
     ("ladder --size 8x9", "a size is"),
@@ -83,9 +81,6 @@ def test_what_cannot_begin_is_refused_with_a_sentence(
     (tmp_path / "mine.csv").write_text(SUITE)
     monkeypatch.chdir(tmp_path)
     on_cpu(monkeypatch)
-    four_gpus(monkeypatch)
-    names = ["NVIDIA H200"] * 3 + ["NVIDIA H100"]
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index=0: names[index])
     try:
         status = __main__.main(words.split())
     except SystemExit as error:
@@ -111,17 +106,14 @@ ON_A_GPU = {
     "suite, burst": "suite --file suite.csv --mode burst",
     "linear": "linear --file layers.csv --compiled compile --mode sustained",
     "linear, burst": "linear --file layers.csv --compiled compile --mode burst",
-    "random on two": "random --n 4 --gpus 2",
-    "regret on two": "regret --n 4 --gpus 2",
+    "random": "random --n 4",
+    "regret": "regret --n 4",
 }
 
 
 @pytest.mark.gpu
 @pytest.mark.xdist_group("perf")
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[pytest.mark.devices(2)] if "two" in n else []) for n in ON_A_GPU],
-)
+@pytest.mark.parametrize("name", ON_A_GPU)
 def test_the_command_runs_on_a_gpu(tmp_path, name):
     words, path = ON_A_GPU[name].split(), tmp_path / "x.jsonl"
     files = {"suite.csv": f"{SUITE}D,two,x,1,64,64,128,int8,int32,NT,\n", "layers.csv": LAYERS}
@@ -138,9 +130,6 @@ def test_the_command_runs_on_a_gpu(tmp_path, name):
     assert {row.mode for row in found} == {"burst" if "burst" in name else "sustained"}
     if "linear" in name:
         assert all(row.versus["compile"] for row in timed if row.competitor == OURS)
-    if "two" in name:
-        ids = dict.fromkeys(row.id.rpartition("-")[2] for row in found)
-        assert list(ids) == ["0", "1", "2", "3"] and not list(tmp_path.glob("x.jsonl.*"))
 
 
 @pytest.mark.gpu

@@ -17,7 +17,7 @@ from perf.rows import NULL, REFERENCE
 from perf.stats import geomean
 from perf.views import Selection
 from perf.ways import ADDED, ADDMM, COMPILED, EPILOGUE
-from tests.perf.fakes import ROOFS, Compilers, FakeBench, by_name, flat, four_gpus, on_cpu, ran, row
+from tests.perf.fakes import ROOFS, Compilers, FakeBench, by_name, flat, on_cpu, ran, row
 from tritemm.problem import INTERPRETED
 
 pytestmark = [pytest.mark.host, pytest.mark.once]
@@ -285,10 +285,9 @@ def test_the_layers_race_are_compiled_ahead_and_each_has_its_plan(
     assert {(p.rounds, p.most, p.error) for p in served} == {(5, 9, 0.006)}
 
 
-def test_parts_and_gpus_share_one_list(served, tmp_path, monkeypatch):
+def test_parts_share_one_list(served, tmp_path):
     path = tmp_path / "x.jsonl"
-    four_gpus(monkeypatch)
-    words = ["serving", "--rows", "1,3,17", "--rounds", "3", "--gpus", "2", "--part"]
+    words = ["serving", "--rows", "1,3,17", "--rounds", "3", "--part"]
     every = [problem.id for problem in serving.problems(rows=[1, 3, 17])]
     status, found = ran(path, *words, "2/2")
     assert status == 0 and [r.id for r in found[::2]] == every[1::2]

@@ -25,7 +25,6 @@ from tests.perf.fakes import (
     FakeBench,
     fake,
     flat,
-    four_gpus,
     on_cpu,
     parsed,
     ran,
@@ -169,14 +168,6 @@ def test_times_before_the_clock_has_settled_are_scaled_and_lines_are_compact(fak
     for name, seconds in TIMES.items():
         assert results[name].seconds == pytest.approx(3 * seconds, rel=0.2)
         assert results[name].scaled == (name in (NAMES[SMALL], NAMES[LARGE]))
-
-
-def test_a_torn_line_of_a_process_that_died_is_left_out(fakes, tmp_path):
-    task, results, _ = searched()
-    lines = [search.to_json(task, r) for r in results]
-    texts = ["{}", *map(search.dumped, lines), '{"M": 4']
-    (tmp_path / "0.jsonl").write_text("\n".join(texts))
-    assert search.read([tmp_path / "0.jsonl"]) == lines
 
 
 def test_a_config_is_named_by_all_it_has():
@@ -362,28 +353,6 @@ def test_errors_and_ctrl_c_keep_what_was_found(command, tmp_path, capsys, error,
     assert "2 problems are left" in told.err and "nothing was timed" in told.out
 
 
-def test_a_shared_search_leaves_the_lines_of_one_process(command, monkeypatch, tmp_path, capsys):
-    four_gpus(monkeypatch)
-    words, found = ["search", *SHAPES, "--shape", "16,32,48,TT"], []
-    for more in ([], ["--gpus", "2"]):
-        path = tmp_path / f"{len(more)}.jsonl"
-        assert __main__.main([*words, *more, "--out", str(path)]) == 0
-        found.append([json.loads(line) for line in path.read_text().splitlines()])
-        for line in found[-1]:
-            line |= {"us": None, "time": None, "command": None}
-    told, (expected, lines) = capsys.readouterr(), found
-    assert lines[0] == expected[0] and len(lines) == len(expected) == 1 + 3 * 4
-    assert all(line in expected for line in lines)  # a card's problems, then the other's
-    assert "[2/2] 16 x 32 x 48 TT" in told.out
-    assert told.out.count("3 problems: the choice takes 1.0") == 2
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.jsonl", "2.jsonl"]
-    FakeSearches.raises = {"NN": RuntimeError("CUDA error: misaligned")}
-    assert __main__.main([*words, "--gpus", "2"]) == 3
-    told = capsys.readouterr()
-    assert "gpu 1 FAILED: its status is 3" in told.err
-    assert "2 problems: the choice takes" in told.out
-
-
 # Regret
 
 
@@ -416,7 +385,7 @@ def test_regret_is_the_choices_time_over_the_fastest_ones():
 
 
 def test_regret_races_the_choice_the_best_of_the_search_and_cublas(command, monkeypatch, tmp_path):
-    """The choice is 1.1 of the best; two cards leave the rows of one."""
+    """The choice is 1.1 of the best."""
     command |= TIMES | {"auto": 2.2e-3}
     choice = types.SimpleNamespace(kernel=RIGHT, config=SWAPPED)
     monkeypatch.setattr(tritemm, "explain", lambda *operands, **options: choice)
@@ -426,8 +395,7 @@ def test_regret_races_the_choice_the_best_of_the_search_and_cublas(command, monk
     made = [dataclasses.replace(problem, case=case) for problem, case in drawn]
     seeds = {5: made[:2], 6: made[2:]}
     monkeypatch.setattr(regret, "random_problems", lambda n, seed: seeds[seed][:n])
-    four_gpus(monkeypatch)
-    words = "regret", "--n", "2", "--seed", "5,6", "--gpus", "2", "--all"
+    words = "regret", "--n", "2", "--seed", "5,6", "--all"
     status, found = ran(tmp_path / "x.jsonl", *words)
     names = ["auto", NAMES[LARGE], NAMES[SMALL], "cublas"]
     assert status == 0 and [row.competitor for row in found] == names * 3
