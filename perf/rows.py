@@ -22,8 +22,8 @@ A race
     time          when it began. UTC, ISO 8601
     mode          "sustained": CUDA graphs over rotating buffers, at the settled clock;
                   "burst": one launch at a time on a cold L2;
-                  "host eager", "host out", "host eager first", "host out first": Python's time per
-                  call, without and with out=, of a shape seen before or for the first time;
+                  "host eager", "host out": Python's time per call, without and with out=; older
+                  rows have "host eager first" and "host out first", of a shape's first call;
                   "host call ...", "host routed ...": the same of calls as models make them, and of
                   torch's own calls with and without `tritemm.enabled()`;
                   "model eager", "model compiled", "model graph": steps of a whole model in a row

@@ -64,7 +64,6 @@ REFUSED = [
     ("search --shape 64,32,16,XX", "argument --shape"),
     ("search --shape 1,2,3,4,NN", "argument --shape"),
     ("search --out found.jsonl.gz", "--out: lines are added to a plain file"),
-    ("host --size 1x1x64", "both are 1 in 1 x 1 x 64"),
     ("model --modes jit", "one of eager, compiled, graph, not 'jit'"),
     ("profile tilde", "no rung is called 'tilde'; there are simt"),
     ("profile tilde", "wgmma_cluster, auto, cublas\n"),
