@@ -474,13 +474,13 @@ def plot_model(rows: list[Row], selection: Selection):
     if not any(result.ratio and result.ours.competitor == OURS for result in own):
         raise figures.NothingMeasured
 
-    def cells(row: Row) -> tuple[str, str, str]:
+    def named(row: Row) -> str:
         _, work, mode = row.id.split()
         torchs = found[row.id].get(REFERENCE)
-        return "", f"{work}, {mode}", f"{_ms(torchs)} → {_ms(row)} ms"
+        return f"{work}, {mode}   {_ms(torchs)} → {_ms(row)} ms"
 
     words = "transformers' models by tritemm over torch"
-    return bars.plot(own, words, cells, "torch")
+    return bars.plot(own, words, named, "torch")
 
 
 def newest(rows: Sequence[Row], s: Selection) -> list[Row]:
@@ -492,4 +492,4 @@ def newest(rows: Sequence[Row], s: Selection) -> list[Row]:
     return newest_races(rows, "model", order, s.gpu)
 
 
-VIEWS = {"model": View(newest, parts, plot_model, "model 4")}
+VIEWS = {"model": View(newest, parts, plot_model, "model 5")}
