@@ -61,7 +61,7 @@ def measure(there: session.Session, problems: Sequence[Problem]) -> int:
     """Search and race problem after problem; 0, or 3 where a CUDA error ended it."""
     args = there.args
     known = {problem.case: problem for problem in problems}
-    tasks = tasks_of(known, "auto", None if args.all else args.within)
+    tasks = tasks_of(known, None if args.all else args.within)
     rng = random.Random(args.seed)
     there.measure_roofs()
 

@@ -59,10 +59,6 @@ REFUSED = [
     ("serving --rows 0", "a count is 1 or more, not '0'"),
     ("serving --part 5/4", "a part is 1/4"),
     ("serving --part a/b", "a part is 1/4"),
-    ("search --shape 64,32", "argument --shape"),
-    ("search --shape 64,32,0,NT", "argument --shape"),
-    ("search --shape 64,32,16,XX", "argument --shape"),
-    ("search --shape 1,2,3,4,NN", "argument --shape"),
     ("search --out found.jsonl.gz", "--out: lines are added to a plain file"),
     ("model --modes jit", "one of eager, compiled, graph, not 'jit'"),
     ("profile tilde", "no rung is called 'tilde'; there are simt"),
@@ -135,10 +131,10 @@ def test_the_command_runs_on_a_gpu(tmp_path, name):
 @pytest.mark.xdist_group("perf")
 def test_a_card_is_searched(tmp_path):
     """Compiled ahead, checked and timed; nothing that the dispatcher could choose is wrong."""
-    path = tmp_path / "found.jsonl"
-    shapes = ["--shape", "512,768,1024,NT", "--shape", "3,200,300,TN"]
-    words = ["search", *shapes, "--out", str(path)]
+    path, shapes = tmp_path / "found.jsonl", tmp_path / "mine.csv"
+    shapes.write_text("M,N,K,layout\n512,768,1024,NT\n3,200,300,TN\n")
+    words = ["search", "--file", str(shapes), "--out", str(path)]
     words = [sys.executable, "-m", "perf", *words]
     run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0 and "WRONG" not in run.stderr, run.stdout + run.stderr
-    assert "2 problems: the choice takes" in run.stdout and len(path.read_text()) > 1000
+    assert "[2/2] 3 x 200 x 300 TN" in run.stdout and len(path.read_text()) > 1000
