@@ -1,4 +1,4 @@
-"""Races of many products, as data: `race`, and the presets `suite`, `random`, `serving`, `linear`.
+"""Races of many products, as data: `race`, and the presets `suite`, `random`, `serving`.
 
 A `Preset` lists problems; who races on each follows from the problem and the options, how long from
 the roof. All of them are measured and recorded in the same way.
@@ -19,7 +19,7 @@ from .competitors import chosen, invariant
 from .engine import Competitor, Plan
 from .operands import Operands
 from .peers import against
-from .problems import Problem
+from .problems import LINEAR, Problem
 from .roof import Roof
 from .rows import Row
 from .ways import COMPILED, ways
@@ -74,6 +74,8 @@ class Preset:
         problems, experiment = wanted[args.share], self.name
         if not problems:
             return cli.refuse(f"--part: there are only {len(wanted)} problems to share out")
+        if self.name == "race" and args.file.resolve() == LINEAR:
+            experiment = "linear"
         if args.peers:
             experiment = WITH_PEERS.get(experiment, experiment)
         if args.batch_invariant:

@@ -11,9 +11,9 @@ the schema's number changes when a field changes its meaning.
 
 A heading
     schema        2
-    experiment    the command: race, suite, random, serving, linear, ladder, sweep, host, model,
-                  roofline, regret; invariant: `suite --batch-invariant`; peers and random peers:
-                  `suite` and `random` with `--peers`
+    experiment    the command: race, suite, random, serving, ladder, sweep, host, model, roofline,
+                  regret; linear: `race` of perf/linear.csv; invariant: `suite --batch-invariant`;
+                  peers and random peers: `suite` and `random` with `--peers`
     run           when the command began, UTC, ISO 8601; absent from the oldest rows
     command       what was run
     environment   {gpu, driver, cuda, torch, triton, cublas, commit, dirty}; null is unknown

@@ -64,7 +64,7 @@ def random_options(command: argparse.ArgumentParser) -> None:
 def suite_problems(args: argparse.Namespace) -> list[Problem]:
     problems = chosen(args.file, args.classes, args.ids)
     if ended := [problem.id for problem in problems if problem.case.ending]:
-        told = f"{', '.join(ended)}: products with an ending are for perf race or linear"
+        told = f"{', '.join(ended)}: products with an ending are for perf race"
         raise ValueError(told)
     return problems
 

@@ -16,7 +16,7 @@ from tritemm.rungs import RUNGS
 HEAD = "id,class,name,batch,M,N,K,dtype,out_dtype,layout,ending"
 SUITE = f"{HEAD}\nA,decode,small,1,32,24,40,fp16,fp16,NT,\nB,one,x,1,32,32,64,bf16,bf16,NT,\n"
 MEASURING = (
-    "suite", "serving", "random", "linear", "ladder", "roofline", "host", "model", "sweep",
+    "suite", "serving", "random", "ladder", "roofline", "host", "model", "sweep",
     "search", "regret", "conform",
 )  # fmt: skip
 
@@ -40,7 +40,6 @@ REFUSED = [
     ("suite --batch-invariant --kernel tma", "leave --kernel out"),
     ("suite --batch-invariant --peers lt", "leave --peers out"),
     ("suite --rounds 0", "argument --rounds: a count is 1 or more, not '0'"),
-    (f"linear --id P1 --file {problems.SUITE}", "are for python -m perf suite"),
     ("ladder --only nope", "nope"),
     ("ladder --size 8x9", "a size is"),
     ("ladder --sizes x", "a size is"),
@@ -99,8 +98,8 @@ ON_A_GPU = {
     "ladder": f"ladder --sizes 1024 --only {RUNGS[-1].name}",
     "suite": "suite --file suite.csv --mode sustained",
     "suite, burst": "suite --file suite.csv --mode burst",
-    "linear": "linear --file layers.csv --compiled compile --mode sustained",
-    "linear, burst": "linear --file layers.csv --compiled compile --mode burst",
+    "linear": "race --cases layers.csv --compiled compile --mode sustained",
+    "linear, burst": "race --cases layers.csv --compiled compile --mode burst",
     "random": "random --n 4",
     "regret": "regret --n 4",
 }

@@ -1,4 +1,4 @@
-"""`python -m perf linear | serving` on the CPU: who races, how long, and what the rows say."""
+"""`python -m perf race | serving` on the CPU: who races, how long, and what the rows say."""
 
 import itertools
 import math
@@ -117,11 +117,12 @@ def test_torchs_ways_agree_and_each_is_compiled_apart(uncompiled, ending):
         torch.testing.assert_close(own, exact, rtol=0.05, atol=0.1)
 
 
-WORDS = ("linear", "--file", "mine.csv", "--rounds", "12")
+WORDS = ("race", "--cases", "mine.csv", "--rounds", "12")
 
 
 def test_linear_races_torchs_ways_and_records(timed, tmp_path, monkeypatch, capsys):
     timed |= {"compile": 0.9e-3, "max-autotune": 0.8e-3, OURS: 0.75e-3}
+    monkeypatch.setattr(race, "LINEAR", tmp_path / "mine.csv")
     status, found = ran(tmp_path / "x.jsonl", *WORDS)
     names = [OURS, REFERENCE, *COMPILED]
     assert status == 0 and [r.competitor for r in found] == [*names, *names, *names, ADDED]
