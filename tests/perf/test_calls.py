@@ -29,7 +29,8 @@ pytestmark = [pytest.mark.host, pytest.mark.once]
 interpreted = pytest.mark.skipif(not INTERPRETED, reason="kernels can't read CPU tensors here")
 
 CASE = Case(48, 40, 32, "NT", "bf16")
-KINDS = {kind.name: kind for kind in (*hosted.KINDS, *hosted.ROUTED)}
+KERNEL_KINDS = hosted.kernel_kinds(CASE, [])
+KINDS = {kind.name: kind for kind in (*KERNEL_KINDS, *hosted.KINDS, *hosted.ROUTED)}
 
 
 @pytest.fixture
@@ -104,9 +105,6 @@ class Machine:
     def bench(self, kind):
         return hosted.Called(self.kind(kind), Plan(settle=0))
 
-    def benches(self):
-        return [self.bench(kind) for kind in hosted.kernel_kinds(CASE, [])]
-
 
 def small(name, **fields):
     """The kind with small operands, and short chains that aren't compiled."""
@@ -116,24 +114,9 @@ def small(name, **fields):
     return dataclasses.replace(kind, case=case, make=make, mode="eager", **fields)
 
 
-@pytest.mark.parametrize("index", range(2))
-def test_a_planted_factor_of_a_call_is_found_and_a_wrong_call_is_not_timed(cpu, monkeypatch, index):
-    there = Machine(monkeypatch)
-    bench = there.benches()[index]
-    found = by_name(rows_after(calls.field(OURS), bench, Plan(rounds=30)))
-    assert bench.mode == MODES[index] and not found[OURS].tie
-    assert found[OURS].ratio.inverse.p50 == pytest.approx(3, rel=0.01)
-    assert 13 * 0.97 < found[REFERENCE].us.p50 < 13 * 1.23
-    assert found[NULL].tie and found[NULL].ratio.p50 == pytest.approx(1, abs=0.02)
-    assert {row.launches for row in found.values()} == {CALLS}
-    wrong = Machine(monkeypatch, lambda y: y + 1).benches()[index]
-    found = by_name(rows_after(calls.field(OURS), wrong, Plan(rounds=3)))
-    assert (found[OURS].outcome, found[OURS].us) == ("wrong", None)
-
-
 def test_the_queue_never_fills_nothing_waits_inside_a_batch_and_garbage_waits(cpu, monkeypatch):
     there = Machine(monkeypatch)
-    loop = there.benches()[0].loop(Competitor(OURS, None))
+    loop = there.bench(KERNEL_KINDS[0]).loop(Competitor(OURS, None))
     there.seen.clear()
     there.uncollected.clear()
     for _ in range(5):
@@ -152,11 +135,13 @@ def test_the_queue_never_fills_nothing_waits_inside_a_batch_and_garbage_waits(cp
     assert gc.isenabled()
 
 
-@pytest.mark.parametrize("name", ["plain", "recorded", "backward", "graph 1", "linear bias"])
+@pytest.mark.parametrize(
+    "name", [*MODES, "plain", "recorded", "backward", "graph 1", "linear bias"]
+)
 def test_of_every_kind_torch_again_ties_and_only_enabled_is_routed(cpu, monkeypatch, name):
     there, kind = Machine(monkeypatch), small(name, **({"products": 40} if "bias" in name else {}))
     found = by_name(rows_after(
-        calls.field(*kind.kernels), there.bench(kind), Plan(rounds=20)
+        calls.field(*(kind.kernels or [OURS])), there.bench(kind), Plan(rounds=20)
     ))  # fmt: skip
     assert found[OURS].ratio.inverse.p50 == pytest.approx(3, rel=0.03)
     assert found[NULL].tie and not found[OURS].tie and found[OURS].worst < 1
@@ -169,6 +154,7 @@ def test_of_every_kind_torch_again_ties_and_only_enabled_is_routed(cpu, monkeypa
 
 
 FAULTS = {
+    **dict.fromkeys(MODES, lambda y: y + 1),
     "plain": lambda y: y.index_fill(-1, torch.tensor([5]), 9.0),
     "recorded": lambda y: y * 1.05,
     "backward": lambda y: y.detach() + 0 * y,
