@@ -11,7 +11,6 @@ from .experiments import (
     conform,
     host,
     ladder,
-    linear,
     model,
     profile,
     race,
@@ -26,7 +25,7 @@ from .experiments import (
 
 #: In the order of the help. A new experiment is a module of `perf.experiments`, and a word here.
 COMMANDS = (
-    *(race, suite, serving, linear, ladder, sweep, host, model, roofline),
+    *(race, suite, serving, ladder, sweep, host, model, roofline),
     *(search, regret, conform, profile, show),
 )
 

@@ -10,13 +10,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
-import triton
 
 import tritemm
 
@@ -25,11 +23,10 @@ from .agreement import Agreement
 from .calls import OURS, CallBench, compiled
 from .case import DTYPES, Case
 from .competitors import matmul
-from .engine import Competitor, Loop, Plan, Sample
-from .machine import State
+from .engine import Competitor, Loop, Plan
 from .operands import operands
 from .problems import Problem
-from .rows import NULL, REFERENCE
+from .rows import REFERENCE
 
 #: Launches that a CUDA stream takes before the next one waits (about as many, on an H200).
 QUEUE = 1024
@@ -37,11 +34,8 @@ QUEUE = 1024
 CALLS, LAUNCHES = 50, 8
 #: Untimed calls before a batch, which bring the competitor's code back into the CPU's caches.
 LEAD = 5
-#: First calls of a competitor that don't count yet; shapes that are tried for one without a load.
-WARM, ATTEMPTS = 2, 20
-#: Modes of the rows: cached, then first calls, each without and with `out=`.
-EAGER, OUT = "host eager", "host out"
-MODES = (EAGER, OUT, f"{EAGER} first", f"{OUT} first")
+#: Modes of the rows: without and with `out=`.
+MODES = EAGER, OUT = "host eager", "host out"
 #: What is measured unless another size is asked for.
 CASE = Case(128, 128, 128, "NT", "bf16")
 #: Where the operands are.
@@ -129,7 +123,6 @@ class Kind:
     torchs: Callable = F.linear
     ours: Callable = linear
     weight: bool = True
-    bench: Callable[[Kind, Plan], CallBench] | None = None
 
     @property
     def mode_of_rows(self) -> str:
@@ -197,14 +190,10 @@ ROUTED = (
 )
 
 
-def kernel_kinds(case: Case, kernels: Sequence[str], loads: Callable[[], int]) -> Iterator[Kind]:
-    """One per mode; their first calls share what new shapes there are."""
-    first = functools.partial(First, shapes=shapes(case), loads=loads)
+def kernel_kinds(case: Case, kernels: Sequence[str]) -> list[Kind]:
+    """One per mode."""
     known = {"kernels": tuple(kernels), "family": "kernel", "weight": False, **_STORED}
-    for mode in MODES:
-        bench = first if mode.endswith("first") else Called
-        make = into if mode.startswith(OUT) else plain
-        yield Kind(mode, mode, case, make, bench=bench, **known)
+    return [Kind(mode, mode, case, make, **known) for mode, make in ((EAGER, plain), (OUT, into))]
 
 
 def task_of(kind: Kind) -> session.Task:
@@ -215,7 +204,7 @@ def task_of(kind: Kind) -> session.Task:
         kind.case,
         kind.field,
         None if kind.family == "kernel" else problem,
-        functools.partial(kind.bench or Called, kind),
+        functools.partial(Called, kind),
         amend=lambda there, rows: [dataclasses.replace(row, **left_out) for row in rows],
         fields={"mode": kind.mode_of_rows, "roof": None},
     )
@@ -283,68 +272,3 @@ class Called(CallBench):
 
 def _named(call: Callable[[], tuple]) -> dict[str, torch.Tensor]:
     return {name: t.detach() for name, t in zip(RESULTS, call(), strict=False)}
-
-
-class First(Called):
-    """Each sample is the one call that its sizes ever get, by a kernel that is already loaded.
-
-    What a new sequence length costs. `loads()` counts loaded kernels: a call that loads one is not
-    counted, and another shape takes its place.
-    """
-
-    def __init__(self, kind: Kind, plan: Plan, *, shapes: Iterator[Case], loads: Callable[[], int]):
-        super().__init__(kind, plan)
-        self.shapes, self.loads = shapes, loads
-
-    def loop(self, caller: Competitor) -> Loop:
-        """Raises RuntimeError if each of `ATTEMPTS` shapes loads a kernel of its own."""
-        known, time = super().loop(caller), functools.partial(self._without_load, caller.name)
-        for _ in range(WARM):
-            time()
-        return dataclasses.replace(known, launches=1, time=time)
-
-    def _without_load(self, name: str) -> Sample:
-        """The first call of a shape that an already loaded kernel multiplies."""
-        multiply = self.multiply(REFERENCE if name == NULL else name, self.x.dtype)
-        for _ in range(ATTEMPTS):
-            before, (x, w) = self.loads(), self.operands(next(self.shapes))
-            call, out = functools.partial(multiply, x, w), {}
-            if self.kind.make is into:
-                out = {"out": torch.empty(x.shape[0], w.shape[1], dtype=x.dtype, device=x.device)}
-            # A known shape first: only the sizes of the timed call are new, not its code.
-            self.call(name)()
-            sample = self.timer(functools.partial(call, **out), 1, State)
-            if self.loads() == before:
-                return sample
-        raise RuntimeError(f"{ATTEMPTS} new shapes in a row, and each loaded another kernel")
-
-
-@contextlib.contextmanager
-def counted_loads() -> Iterator[Callable[[], int]]:
-    """How many Triton kernels were loaded since the block began, compiled now or long ago."""
-    loaded: list[tuple] = []
-    note = lambda *given, **named: loaded.append(given)  # noqa: E731
-    hooks = triton.knobs.runtime.kernel_load_end_hook
-    hooks.add(note)
-    try:
-        yield lambda: len(loaded)
-    finally:
-        hooks.remove(note)
-
-
-def shapes(case: Case) -> Iterator[Case]:
-    """Cases with other M and N than `case`, each once, the nearest first; without end.
-
-    M and N differ by multiples of 16, which is what Triton specialises kernels by, and 1 stays 1.
-    K stays, because kernels are compiled with and without a ragged last step. So most shapes run
-    the kernel that their neighbour runs.
-    """
-    for distance in itertools.count(1):
-        steps = range(-distance, distance + 1)
-        rows, columns = (
-            [step for step in steps if size + 16 * step > 1] if size > 1 else [0]
-            for size in (case.M, case.N)
-        )
-        for i, j in itertools.product(rows, columns):
-            if max(abs(i), abs(j)) == distance:
-                yield dataclasses.replace(case, M=case.M + 16 * i, N=case.N + 16 * j)

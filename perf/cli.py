@@ -16,7 +16,7 @@ from tritemm.problem import ACCUMULATE as MULTIPLIED
 from tritemm.problem import short_name
 from tritemm.rungs import RUNGS
 
-from . import bench, shards
+from . import bench
 from .case import ACCUMULATE
 from .rows import PEERS
 
@@ -117,9 +117,12 @@ def accumulator(args: argparse.Namespace, dtype: str) -> str:
 
 
 def add_measurement(
-    command: argparse.ArgumentParser, rounds: int, seeds: Sequence[int] = ()
+    command: argparse.ArgumentParser, rounds: int, seeds: Sequence[int] = (), modes: bool = False
 ) -> None:
-    """The options of a command that measures; with default `seeds`, `--seed` takes several."""
+    """The options of a command that measures, with `--mode` too if it has `modes`.
+
+    With default `seeds`, `--seed` takes several.
+    """
     add = command.add_argument
     add("--rounds", type=argument(positive), default=rounds, help=f"default: {rounds}")
     add("--quick", action="store_true", help="less of everything; not recorded")
@@ -130,45 +133,9 @@ def add_measurement(
         add_list(command, "--seed", int, f"of the problems; default: {listed}", listed, "seeds")
     else:
         add("--seed", type=int, default=0, help="of the data and of the order")
-    command.set_defaults(part=None, gpus=1, mode="sustained")
-
-
-def add_shared(
-    command: argparse.ArgumentParser, rounds: int, modes: bool = True, seeds: Sequence[int] = ()
-) -> None:
-    """The same of one whose problems several GPUs can share, and perhaps `--mode`.
-
-    `args.part` is what of them is this process's, None unless it is one of several.
-    """
-    add_measurement(command, rounds, seeds)
+    command.set_defaults(mode="sustained")
     if modes:
-        command.add_argument("--mode", choices=bench.BENCHES, default="sustained")
-    add_gpus(command)
-
-
-def add_gpus(command: argparse.ArgumentParser) -> None:
-    text = "share the problems out over so many GPUs of one kind; default: 1"
-    command.add_argument("--gpus", type=argument(positive), default=1, metavar="N", help=text)
-    command.set_defaults(part=shards.own())
-
-
-def shared_out(args: argparse.Namespace) -> bool:
-    """Whether other processes do the work of this one."""
-    return args.gpus > 1 and args.part is None
-
-
-def unshared(args: argparse.Namespace) -> str | None:
-    """Why the problems can't be shared out over `--gpus`."""
-    if not shared_out(args):
-        return None
-    seen = torch.cuda.device_count()
-    if args.gpus > seen:
-        return f"--gpus {args.gpus}: torch sees {seen}; ask for no more"
-    kinds = {torch.cuda.get_device_name(index) for index in range(args.gpus)}
-    if len(kinds) > 1:
-        mixed = f"--gpus {args.gpus}: these are {' and '.join(sorted(kinds))}"
-        return f"{mixed}; choose some of one kind with CUDA_VISIBLE_DEVICES"
-    return None
+        add("--mode", choices=bench.BENCHES, default="sustained")
 
 
 def unable(command: str) -> str | None:
@@ -187,9 +154,7 @@ def refuse(reason: object) -> int:
 
 
 def say(text: str) -> None:
-    """A line of progress; on a terminal above the bar, of one of several processes with its GPU."""
-    if part := shards.own():
-        text = f"gpu {part.index}: {text}"
+    """A line of progress; on a terminal above the bar."""
     if sys.stderr.isatty():
         from tqdm import tqdm
 
@@ -200,7 +165,7 @@ def say(text: str) -> None:
 
 def progress(items: Sequence, what: str) -> Iterable:
     """A bar on a terminal; elsewhere the lines that `say` prints are enough."""
-    if not sys.stderr.isatty() or shards.own():
+    if not sys.stderr.isatty():
         return items
     from tqdm import tqdm
 

@@ -112,19 +112,7 @@ def save(figure, path: Path, rows: Sequence[Row], drawing: str) -> None:
 
 def caption(figure, rows: Sequence[Row]) -> None:
     """The caption below the axes: GPU, versions, commit and day."""
-    figure.supxlabel(_origin(rows), fontsize=8.5, color=PRINT)
-
-
-def frame(figure, rows: Sequence[Row], words: str, left: float, down: float) -> None:
-    """The title, inches from the top, and the caption, where no layout places them."""
-    height = figure.get_figheight()
-    figure.text(left, 1 - down / height, words, fontsize=11, va="center")
-    small = {"fontsize": 8.5, "color": PRINT, "ha": "center", "va": "center"}
-    figure.text(0.5, 0.2 / height, _origin(rows), **small)
-
-
-def _origin(rows: Sequence[Row]) -> str:
-    return textwrap.fill(origin(rows), 112)
+    figure.supxlabel(textwrap.fill(origin(rows), 112), fontsize=8.5, color=PRINT)
 
 
 def drawn_from(path: Path) -> str | None:

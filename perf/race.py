@@ -1,7 +1,7 @@
-"""Races of many products, as data: `race`, and the presets `suite`, `random`, `serving`, `linear`.
+"""Races of many products, as data: `race`, and the presets `suite`, `random`, `serving`.
 
 A `Preset` lists problems; who races on each follows from the problem and the options, how long from
-the roof. All of them are measured, recorded and shared out over GPUs in the same way.
+the roof. All of them are measured and recorded in the same way.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .competitors import chosen, invariant
 from .engine import Competitor, Plan
 from .operands import Operands
 from .peers import against
-from .problems import Problem
+from .problems import LINEAR, Problem
 from .roof import Roof
 from .rows import Row
 from .ways import COMPILED, ways
@@ -61,10 +61,10 @@ class Preset:
 
     def register(self, commands) -> None:
         command = cli.add_command(commands, self.name, self.run, self.help, self.examples)
-        asked = {"kernels": ["auto"], "peers": [], "compiled": list(COMPILED), "workers": None}
+        asked = {"kernels": ["auto"], "peers": [], "compiled": list(COMPILED)}
         command.set_defaults(**asked, batch_invariant=False, share=slice(None))
         self.options(command)
-        cli.add_shared(command, self.rounds)
+        cli.add_measurement(command, self.rounds, modes=True)
 
     def run(self, args: argparse.Namespace) -> int:
         try:
@@ -74,6 +74,8 @@ class Preset:
         problems, experiment = wanted[args.share], self.name
         if not problems:
             return cli.refuse(f"--part: there are only {len(wanted)} problems to share out")
+        if self.name == "race" and args.file.resolve() == LINEAR:
+            experiment = "linear"
         if args.peers:
             experiment = WITH_PEERS.get(experiment, experiment)
         if args.batch_invariant:
@@ -83,17 +85,17 @@ class Preset:
             if args.kernels != ["auto"]:
                 return cli.refuse("--batch-invariant chooses the kernel itself: leave --kernel out")
 
-        def measure(there: session.Session, mine: Sequence[Problem]) -> None:
+        def measure(there: session.Session) -> None:
             there.measure_roofs()
             among = functools.partial(field, args)
             tasks = []
-            for each in mine:
+            for each in problems:
                 short = self.short and not hungry(each.case, there.roofs)
                 plan = session.planned(args, SHORT if short else PLAN, self.most)
                 tasks.append(session.Task.of(each, among, items=items(args, each.case), plan=plan))
             there.measure(tasks, PLAN)
 
-        return session.run(args, self.name, problems, measure, self.text, experiment)
+        return session.run(args, self.name, measure, self.text, experiment)
 
 
 def field(args: argparse.Namespace, case: Case, operands: Operands) -> Sequence[Competitor]:

@@ -11,9 +11,9 @@ the schema's number changes when a field changes its meaning.
 
 A heading
     schema        2
-    experiment    the command: race, suite, random, serving, linear, ladder, sweep, host, model,
-                  roofline, regret; invariant: `suite --batch-invariant`; peers and random peers:
-                  `suite` and `random` with `--peers`
+    experiment    the command: race, suite, random, serving, ladder, sweep, host, model, roofline,
+                  regret; linear: `race` of perf/linear.csv; invariant: `suite --batch-invariant`;
+                  peers and random peers: `suite` and `random` with `--peers`
     run           when the command began, UTC, ISO 8601; absent from the oldest rows
     command       what was run
     environment   {gpu, driver, cuda, torch, triton, cublas, commit, dirty}; null is unknown
@@ -22,8 +22,8 @@ A race
     time          when it began. UTC, ISO 8601
     mode          "sustained": CUDA graphs over rotating buffers, at the settled clock;
                   "burst": one launch at a time on a cold L2;
-                  "host eager", "host out", "host eager first", "host out first": Python's time per
-                  call, without and with out=, of a shape seen before or for the first time;
+                  "host eager", "host out": Python's time per call, without and with out=; older
+                  rows have "host eager first" and "host out first", of a shape's first call;
                   "host call ...", "host routed ...": the same of calls as models make them, and of
                   torch's own calls with and without `tritemm.enabled()`;
                   "model eager", "model compiled", "model graph": steps of a whole model in a row

@@ -19,7 +19,7 @@ from .case import Case
 from .competitors import chosen, ladders, of_kernels, problem_of
 from .engine import Bench, Competitor
 from .problems import Problem
-from .rows import CUDA, HALF, REFERENCE, TRITON, Row
+from .rows import CUDA, HALF, TRITON, Row
 from .select import latest_compare, latest_ladder
 from .tables import Parts, Table, digits, spread
 from .views import Selection, View
@@ -185,50 +185,39 @@ def _twins(row: Row) -> str:
 def plot(rows: list[Row], selection: Selection):
     """Bars of TFLOP/s: Triton's rungs, each followed by the CUDA rungs whose first twin it is.
 
-    Where only one ladder raced, cuBLAS has a bar too, and what has no time says why.
+    Where only one ladder raced, what has no time says why.
     """
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
     measured = [row for row in rows if row.us]
     if not measured:
         raise figures.NothingMeasured
     both = any(row.ladder == CUDA for row in measured)
-    groups = families(measured) if both else [[row] for row in rows]
+    references = [[row] for row in measured if row.rung is None]
+    groups = [*families(measured), *references] if both else [[row] for row in rows]
     count, step = sum(map(len, groups)), 0.5 if both else 0
-    line, size = (0.25, 9) if both else (0.36, 10)
-    figure, axes = figures.blank(1.5 + line * (count + step * len(groups)))
+    figure, axes = figures.blank(1.5 + 0.3 * (count + step * len(groups)))
     axes.grid(visible=False)
     top, place, ticks = max(row.tflops for row in measured), 0.0, {}
     for group in groups:
         for row in group:
-            _bar(axes, place, row, top, size)
+            _bar(axes, place, row, top)
             ticks[place] = label(row)
             place += 1
         place += step
-    styles = {REFERENCE: "--", HALF: ":"}
-    lines = [(row, styles[row.competitor]) for row in measured if row.competitor in styles]
-    for row, style in lines:
-        axes.axvline(row.tflops, color=figures.GREY, linestyle=style, linewidth=1, zorder=0)
-    axes.set_yticks(list(ticks), list(ticks.values()), fontsize=size)
+    for (row,) in references:
+        axes.axvline(row.tflops, color=figures.GREY, linestyle="--", linewidth=1, zorder=0)
+    axes.set_yticks(list(ticks), list(ticks.values()), fontsize=9)
     axes.invert_yaxis()
     axes.margins(y=0.01)
     axes.set_xlim(0, top * 1.17)  # room for the labels at the bars' ends
-    if both:
-        names = {"Triton": figures.RUNG, "CUDA": figures.CUDA_RUNG}
-        handles = [Patch(color=color, label=name) for name, color in names.items()]
-        for row, style in lines:
-            look = {"color": figures.GREY, "linestyle": style}
-            handles.append(Line2D([], [], label=f"{label(row)}, {row.tflops:.0f}", **look))
-        axes.legend(handles=handles, fontsize=9, loc="upper right", framealpha=1)
-    axes.set_title(f"{rows[0].case}, {rows[0].mode}", fontsize=11, loc="left")
+    colors = "; blue: Triton, orange: CUDA" if both else ""
+    axes.set_title(f"{rows[0].case}, {rows[0].mode}{colors}", fontsize=11, loc="left")
     axes.set_xlabel("TFLOP/s (times cuBLAS's speed in the same rounds)", fontsize=10)
     axes.tick_params(axis="y", length=0)
     figures.caption(figure, rows)
     return figure
 
 
-def _bar(axes, place: float, row: Row, top: float, size: int) -> None:
+def _bar(axes, place: float, row: Row, top: float) -> None:
     """Labelled by its speed, and its ratio to cuBLAS's."""
     if not row.us:
         words = f"{row.outcome}: {textwrap.shorten(row.reason or '', 80)}"
@@ -241,7 +230,7 @@ def _bar(axes, place: float, row: Row, top: float, size: int) -> None:
     if row.rung and row.ratio:
         words += f"  ({row.ratio.p50:.{2 if row.ratio.p50 >= 0.1 else 3}f}x)"
     box = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}  # over cuBLAS's line
-    axes.text(row.tflops + top / 80, place, words, va="center", fontsize=size, bbox=box)
+    axes.text(row.tflops + top / 80, place, words, va="center", fontsize=9, bbox=box)
 
 
 def families(rows: Sequence[Row]) -> list[list[Row]]:
@@ -272,6 +261,6 @@ def _parts(rows: list[Row], s: Selection) -> Parts:
 
 
 VIEWS = {
-    "ladder": View(_one, _parts, plot, "ladder 2"),
-    "compare": View(_both, _parts, plot, "compare 2"),
+    "ladder": View(_one, _parts, plot, "ladder 3"),
+    "compare": View(_both, _parts, plot, "compare 3"),
 }

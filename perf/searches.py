@@ -51,18 +51,18 @@ def add_search(command: argparse.ArgumentParser) -> None:
     told = "leave out what is predicted to take X times the least; default: 3"
     add("--within", type=float, default=3.0, metavar="X", help=told)
     add("--all", action="store_true", help="leave out nothing")
-    told = "that compile, those of all GPUs together; default: one per core"
+    told = "that compile; default: one per core"
     add("--workers", type=cli.argument(cli.positive), help=told)
 
 
-def tasks_of(cases: Iterable[Case], kernel: str, within: float | None) -> list[Task]:
+def tasks_of(cases: Iterable[Case], within: float | None) -> list[Task]:
     """The tasks of cases that can be run; the others are named, and why."""
     tasks = []
     for case in cases:
         try:
             if case.dtype not in cli.TYPES or case.output not in (OUTPUT[case.dtype], *FLOATS):
                 raise ValueError("no rung multiplies this type")
-            tasks.append(Task.of(case, kernel, within))
+            tasks.append(Task.of(case, within))
         except ValueError as error:
             cli.say(f"{case}: left out: {error}")
     return tasks
@@ -113,19 +113,17 @@ class Task:
     chosen: str
 
     @staticmethod
-    def of(
-        case: Case, kernel: str = "auto", within: float | None = 3.0, device: Device | None = None
-    ) -> Task:
-        """The dispatcher's candidates for `kernel`, the least predicted first, and its choice.
+    def of(case: Case, within: float | None = 3.0, device: Device | None = None) -> Task:
+        """The dispatcher's candidates, the least predicted first, and its choice.
 
         `within` leaves out what is predicted to take that many times the least; None nothing but
         what is beyond the bench's patience. The choice is always there. ValueError where no
-        kernel, or not this one, can run the case.
+        kernel can run the case.
         """
         problem = problem_of(case, device)
-        choice = dispatch.choose(problem, kernel)
+        choice = dispatch.choose(problem)
         options = [Option(choice.kernel, choice.config, choice.predicted)]
-        options += [Option(rung, config, s) for s, rung, config in dispatch.ranked(problem, kernel)]
+        options += [Option(rung, config, s) for s, rung, config in dispatch.ranked(problem)]
         chosen, known = options[0].name, {}
         for option in options:
             known.setdefault(option.name, option)

@@ -18,7 +18,7 @@ import torch
 
 from tritemm.compile.pool import Compilers, Item
 
-from . import bench, cli, engine, machine, roof, rows, shards, sources, tables
+from . import bench, cli, engine, machine, roof, rows, sources
 from .case import Case
 from .engine import Bench, Competitor, Plan
 from .operands import Operands
@@ -60,29 +60,20 @@ class Task:
 
 
 class Session:
-    """What the rows of one command have in common, and where they go.
-
-    With `args.part` this process is one of several that measure for one command (`perf.shards`).
-    """
+    """What the rows of one command have in common, and where they go."""
 
     def __init__(self, args: argparse.Namespace, experiment: str):
-        self.args, self.experiment, self.part = args, experiment, args.part
+        self.args, self.experiment = args, experiment
         self.environment = machine.environment()
-        self.run = self.part.run if self.part else now()
+        self.run = now()
         self.out = args.out or default_path(self.environment.gpu, experiment, self.run)
         self.recorded = args.out is not None or not args.quick
-        if self.part:
-            self.out, self.recorded = Path(self.part.out), True
         self.rng = random.Random(args.seed)
-        self.races: list[list[Row]] = []
+        self.rows: list[Row] = []
         self.roofs: roof.Roofs | None = None
         self.interrupted = False
         self.began = time.monotonic()
         torch.manual_seed(args.seed)
-
-    @property
-    def rows(self) -> list[Row]:
-        return [row for race in self.races for row in race]
 
     def measure_roofs(self) -> None:
         """The rows that follow say how far they are from the roof."""
@@ -98,8 +89,7 @@ class Session:
         known = {
             "experiment": self.experiment,
             "run": self.run,
-            # It tells races apart: those of several processes can begin in one second.
-            "time": now("microseconds") if self.part else now(),
+            "time": now(),
             "command": typed(self.args.argv),
             "mode": self.args.mode,
             "environment": self.environment,
@@ -111,23 +101,10 @@ class Session:
 
     def add(self, found: Sequence[Row]) -> None:
         """Keep and record the rows of one race."""
-        self.races.append(_coded(found))
+        coded = _coded(found)
+        self.rows += coded
         if self.recorded:
-            rows.append(self.out, self.races[-1])
-
-    def gather(self, problems: Sequence[str]) -> int:
-        """Have a process on each of `--gpus` measure, and take the rows; the status of a failure.
-
-        `problems` are the ids in the order in which one process would measure.
-        """
-        count, out = min(self.args.gpus, len(problems)), self.out if self.recorded else None
-        with shards.run(self.args.argv, count, self.run, out, cli.say) as (files, status):
-            races = tables.grouped(rows.read(*files), lambda row: row.id)
-            self.races = [races[problem] for problem in problems if problem in races]
-            if self.recorded and self.races:
-                rows.append(self.out, self.rows)
-        self.interrupted = status == 130
-        return status
+            rows.append(self.out, coded)
 
     def measure(self, tasks: Sequence[Task], plan: Plan, minutes: float = math.inf) -> None:
         """Race every task; Ctrl-C ends it early and keeps what was measured.
@@ -161,8 +138,7 @@ class Session:
         """What other processes will have compiled for each task."""
         if not any(task.items for task in tasks):
             return [[] for _ in tasks]
-        workers = shards.workers(getattr(self.args, "workers", None), self.part)
-        compilers = stack.enter_context(Compilers(workers))
+        compilers = stack.enter_context(Compilers())
         return [[compilers.submit(item) for item in task.items] for task in tasks]
 
     def _race(self, task: Task, plan: Plan) -> None:
@@ -185,12 +161,7 @@ class Session:
         torch.cuda.empty_cache()
 
     def finish(self, text: Callable[[list[Row]], str]) -> int:
-        """Print the rows, as `text` or JSON; 0, 1 if an output was wrong, 130 after Ctrl-C.
-
-        A part prints nothing, and leaves it to the whole to say what is wrong.
-        """
-        if self.part:
-            return 130 if self.interrupted else 0
+        """Print the rows, as `text` or JSON; 0, 1 if an output was wrong, 130 after Ctrl-C."""
         cli.say(f"rows are in {self.out}" if self.recorded else "nothing is recorded: --quick")
         if self.interrupted:
             cli.say("interrupted; what was measured is kept")
@@ -203,22 +174,15 @@ class Session:
 def run(
     args: argparse.Namespace,
     command: str,
-    problems: Sequence[Problem],
-    measure: Callable[[Session, list[Problem]], int | None],
+    measure: Callable[[Session], int | None],
     text: Callable[[list[Row]], str],
     experiment: str | None = None,
 ) -> int:
-    """A whole command: `measure` the problems, or this part of them, or share them out.
-
-    The status is that of `Session.finish`, or else of `measure` or of a process that failed.
-    """
-    if reason := cli.unable(command) or cli.unshared(args):
+    """A whole command; the status is that of `Session.finish`, or else of `measure`."""
+    if reason := cli.unable(command):
         return cli.refuse(reason)
     session = Session(args, experiment or command)
-    if cli.shared_out(args):
-        failed = session.gather([problem.id for problem in problems])
-    else:
-        failed = measure(session, args.part.share(problems) if args.part else list(problems))
+    failed = measure(session)
     return session.finish(text) or failed or 0
 
 
@@ -249,8 +213,8 @@ def default_path(gpu: str, experiment: str, run: str) -> Path:
     return rows.RESULTS / name
 
 
-def now(timespec: str = "seconds") -> str:
-    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec=timespec)
+def now() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
 
 
 def typed(argv: Iterable[str]) -> str:

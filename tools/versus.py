@@ -76,13 +76,12 @@ def why_not(args: argparse.Namespace) -> str | None:
     """Why it can't run."""
     import torch
 
-    from perf.cli import unshared
-
     if not torch.cuda.is_available():
         return "needs a CUDA device"
     if not (args.other / "tritemm" / "__init__.py").is_file():
         return f"{args.other} is no checkout: it has no tritemm/"
-    return unshared(args)
+    seen = torch.cuda.device_count()
+    return f"--gpus {args.gpus}: torch sees {seen}; ask for no more" if args.gpus > seen else None
 
 
 def renamed(package: Path, folder: Path) -> ModuleType:
@@ -100,12 +99,13 @@ def renamed(package: Path, folder: Path) -> ModuleType:
 
 def shared_out(folder: Path, args: argparse.Namespace) -> list[dict]:
     """The rows of a process for each GPU; none is left running."""
-    from perf.shards import visible
     from tools.sessions import session
 
     words = [sys.executable, __file__, str(args.other), "--random", str(args.random)]
     words += ["--serving", str(args.serving), "--seed", str(args.seed), "--gpus", str(args.gpus)]
     outs = [folder / f"{part}.jsonl" for part in range(args.gpus)]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(args.gpus)))
+    devices = [word.strip() for word in visible.split(",")][: args.gpus]
     with contextlib.ExitStack() as stack:
         running = [
             stack.enter_context(
@@ -115,7 +115,7 @@ def shared_out(folder: Path, args: argparse.Namespace) -> list[dict]:
                     stdout=subprocess.DEVNULL,
                 )
             )
-            for part, (out, device) in enumerate(zip(outs, visible(args.gpus), strict=True))
+            for part, (out, device) in enumerate(zip(outs, devices, strict=True))
         ]
         statuses = [process.wait() for process in running]
     for part, (status, out) in enumerate(zip(statuses, outs, strict=True)):

@@ -19,7 +19,6 @@ from .. import called, cli, session, tables
 from ..calls import OURS
 from ..case import Case, parse_size
 from ..engine import Plan
-from ..problems import Problem
 from ..rows import NULL, REFERENCE, Row
 from ..select import latest_run
 from ..tables import Parts, Table, digits, spread, us, us_spread
@@ -42,9 +41,9 @@ python -m perf host --quick --json
 
 def register(commands) -> None:
     described = (
-        "Time the host's part of a call (bf16): of each kernel, cached and first, eager and out= "
-        "(NT); of calls as models make them: with gradients, in compiled graphs, packed; and of "
-        "torch's own calls with and without tritemm.enabled()."
+        "Time the host's part of a call (bf16): of each kernel, eager and out= (NT); of calls as "
+        "models make them: with gradients, in compiled graphs, packed; and of torch's own calls "
+        "with and without tritemm.enabled()."
     )
     command = cli.add_command(commands, "host", run, described, EXAMPLES)
     every, words = ",".join(WHAT), ",".join(DEFAULT)
@@ -52,7 +51,7 @@ def register(commands) -> None:
     cli.add_list(command, "--what", cli.one_of(*WHAT), text, every)
     text = "what matmul is asked for; default: %(default)s"
     cli.add_list(command, "--kernel", cli.one_of(*cli.KERNELS), text, words, "kernels")
-    text = "4096 or MxNxK, M or N above 1; default: %(default)s"
+    text = "4096 or MxNxK; default: %(default)s"
     size = {"type": cli.argument(parse_size), "default": str(called.CASE.M), "metavar": "SIZE"}
     command.add_argument("--size", **size, help=text)
     cli.add_measurement(command, rounds=30)
@@ -61,25 +60,22 @@ def register(commands) -> None:
 def run(args: argparse.Namespace) -> int:
     """The status is that of `Session.finish`."""
     case = Case(*args.size, called.CASE.layout, called.CASE.dtype)
-    if case.M == case.N == 1:
-        return cli.refuse(f"first calls need other sizes of M or N, and both are 1 in {case.size}")
 
-    def measure(there: session.Session, mine: Sequence[Problem]) -> None:
-        with called.counted_loads() as loads:
-            kinds = [
-                *(called.kernel_kinds(case, args.kernels, loads) if "kernels" in args.what else ()),
-                *(called.KINDS if "calls" in args.what else ()),
-                *(called.ROUTED if "routing" in args.what else ()),
-            ]
-            plan = Plan(longest=math.inf, settle=SETTLE)
-            there.measure([called.task_of(kind) for kind in kinds], session.planned(args, plan))
+    def measure(there: session.Session) -> None:
+        kinds = {
+            "kernels": called.kernel_kinds(case, args.kernels),
+            "calls": called.KINDS,
+            "routing": called.ROUTED,
+        }
+        tasks = [called.task_of(kind) for what in WHAT if what in args.what for kind in kinds[what]]
+        there.measure(tasks, session.planned(args, Plan(longest=math.inf, settle=SETTLE)))
 
-    return session.run(args, "host", [], measure, text)
+    return session.run(args, "host", measure, text)
 
 
 # Tables
 
-TITLES = dict(zip(called.MODES, ("eager", "out=", "first eager", "first out="), strict=True))
+TITLES = {called.EAGER: "eager", called.OUT: "out="}
 _NAMES = {REFERENCE: "torch.matmul", NULL: "torch.matmul again (noise)"}
 
 
@@ -103,9 +99,8 @@ def kernel_parts(rows: list[Row], selection: Selection | None = None) -> Parts:
         body.append((_label(own[min(own, key=called.MODES.index)]), *itertools.chain(*cells)))
     calls = max((row.launches for row in rows if row.us), default=0)
     method = (
-        f"{rows[0].case}. Median and percentiles of {tables.most_rounds(rows)} rounds; a cached "
-        f"call is the mean of {calls} in a row, a first call the only one of its sizes, with a "
-        "kernel that is already compiled. x torch: the time over that of torch.matmul in the same "
+        f"{rows[0].case}. Median and percentiles of {tables.most_rounds(rows)} rounds; a call is "
+        f"the mean of {calls} in a row. x torch: the time over that of torch.matmul in the same "
         f"round. {tables.origin(rows)}."
     )
     return [Table(head, body), *tables.reasons(rows, _label), method]
@@ -204,7 +199,7 @@ def per_graph(rows: Sequence[Row], competitor: str) -> tuple[float, float] | Non
 def _newest(modes: Sequence[str], rows: Sequence[Row], s: Selection) -> list[Row]:
     """The rows shown: of kernels, those of the documented case alone."""
     own = (r for r in rows if r.mode in modes and (r.id or r.case == called.CASE))
-    return latest_run(own, "host", s.gpu, mode=None, share=0.5)
+    return latest_run(own, "host", s.gpu, mode=None, share=0.6)
 
 
 _CALLS, _ROUTES = ([kind.mode_of_rows for kind in own] for own in (called.KINDS, called.ROUTED))

@@ -5,12 +5,10 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
-from collections.abc import Sequence
 
 from .. import cli, rungs, session
 from ..case import Case, parse_layout, parse_size
 from ..engine import Plan
-from ..problems import Problem
 
 EXAMPLES = """
 python -m perf ladder
@@ -42,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         return cli.refuse(error)
     options = {"only": args.only, "configs": args.configs}
 
-    def measure(there: session.Session, mine: Sequence[Problem]) -> None:
+    def measure(there: session.Session) -> None:
         built = rungs.Built.of(args.ladders, args.only)
         tasks = [
             built.task(Case(*size, layout, args.dtype, accumulate, args.precision), options)
@@ -51,4 +49,4 @@ def run(args: argparse.Namespace) -> int:
         most = math.inf if args.all else Plan.longest
         there.measure(tasks, session.planned(args, Plan(longest=most)))
 
-    return session.run(args, "ladder", [], measure, rungs.text)
+    return session.run(args, "ladder", measure, rungs.text)

@@ -151,10 +151,10 @@ def run(args: argparse.Namespace) -> int:
     asked = (dict.fromkeys(words) for words in (args.models, args.cases, args.modes))
     every = list(cells(*asked, args.layers or (QUICK_LAYERS if args.quick else None)))
 
-    def measure(there: session.Session, mine: Sequence[Problem]) -> None:
+    def measure(there: session.Session) -> None:
         there.measure(tasks(every, args.seed), session.planned(args, PLAN), args.minutes)
 
-    return session.run(args, "model", [], measure, text)
+    return session.run(args, "model", measure, text)
 
 
 def missing() -> str | None:
@@ -474,13 +474,13 @@ def plot_model(rows: list[Row], selection: Selection):
     if not any(result.ratio and result.ours.competitor == OURS for result in own):
         raise figures.NothingMeasured
 
-    def cells(row: Row) -> tuple[str, str, str]:
+    def named(row: Row) -> str:
         _, work, mode = row.id.split()
         torchs = found[row.id].get(REFERENCE)
-        return "", f"{work}, {mode}", f"{_ms(torchs)} → {_ms(row)} ms"
+        return f"{work}, {mode}   {_ms(torchs)} → {_ms(row)} ms"
 
     words = "transformers' models by tritemm over torch"
-    return bars.plot(own, words, cells, "torch")
+    return bars.plot(own, words, named, "torch")
 
 
 def newest(rows: Sequence[Row], s: Selection) -> list[Row]:
@@ -492,4 +492,4 @@ def newest(rows: Sequence[Row], s: Selection) -> list[Row]:
     return newest_races(rows, "model", order, s.gpu)
 
 
-VIEWS = {"model": View(newest, parts, plot_model, "model 4")}
+VIEWS = {"model": View(newest, parts, plot_model, "model 5")}

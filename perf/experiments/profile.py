@@ -35,6 +35,7 @@ from ..rows import CUDA, REFERENCE, TRITON
 from ..rungs import build
 from ..session import now
 from ..sources import hashes
+from ..tables import align
 
 #: Launches before the one that counts; how many reasons to wait are shown.
 WARM, TOP = 5, 5
@@ -283,9 +284,8 @@ STALLS = {
     "tex_throttle": "room in the texture queue",
     "wait": "the fixed latency of its last instruction",
 }
-#: ncu's units, up to any "/", in seconds and bytes; all others stay as they are.
-_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "nsecond": 1e-9, "usecond": 1e-6, "msecond": 1e-3}
-_UNITS |= {"Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "Tbyte": 1e12}
+#: ncu's base units, in seconds; all others stay as they are.
+_UNITS = {"ns": 1e-9, "nsecond": 1e-9}
 
 
 class Profile(NamedTuple):
@@ -346,7 +346,7 @@ def _number(text: str, unit: str) -> float | None:
     text = text.replace(",", "")
     if not re.fullmatch(r"-?\d+(\.\d+)?(e[+-]?\d+)?", text, re.IGNORECASE):
         return None
-    return float(text) * _UNITS.get(unit.partition("/")[0], 1)
+    return float(text) * _UNITS.get(unit, 1)
 
 
 def reason(output: str) -> str:
@@ -383,13 +383,13 @@ def text(profiles: Sequence[Profile], case: Case) -> str:
         lines += [("warps that wait, per issued instruction, for", "" if stalls else "not counted")]
         lines += [(f"  {waiting(word)}", f"{warps:.2f}") for word, warps in stalls]
         title = f"{profile.kernel}\ngrid {profile.grid}, block {profile.block}"
-        parts.append(f"{title}\n{aligned(lines)}")
+        parts.append(f"{title}\n{align(lines)}")
     sums, count = total(profiles), len(profiles)
     lines = _counted(sums, [c for c in COUNTERS if c.adds and count > 1])
     moved = [c.value(sums) for c in COUNTERS if c.names in (_READ, _WRITTEN)]
     ratio = "not counted" if None in moved else f"{sum(moved) / case.bytes:.2f}"
     lines.append(("DRAM traffic over the least, A, B and C once", ratio))
-    parts.append(f"{count} kernel{'s' * (count > 1)} in all\n{aligned(lines)}")
+    parts.append(f"{count} kernel{'s' * (count > 1)} in all\n{align(lines)}")
     return "\n\n".join(parts)
 
 
@@ -400,12 +400,6 @@ def _counted(values: dict, counters: Sequence[Counter] = COUNTERS) -> list[tuple
 def waiting(word: str) -> str:
     """What a stalled warp waits for, and ncu's word for it."""
     return f"{STALLS[word]} ({word})" if word in STALLS else word
-
-
-def aligned(lines: Sequence[tuple[str, str]]) -> str:
-    """Labels and values in two columns."""
-    width = max(len(label) for label, _ in lines)
-    return "\n".join(f"  {label.ljust(width)}  {value:>14}".rstrip() for label, value in lines)
 
 
 def shown(value: float | None, kind: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from tritemm.spec import Config
 
-from .. import cli, searches, session, shards, tables
+from .. import cli, searches, session, tables
 from ..competitors import Candidate, matmul
 from ..engine import Bench, Competitor, Plan
 from ..operands import Operands
@@ -35,7 +35,6 @@ EXAMPLES = """
 python -m perf regret
 python -m perf regret --n 20 --seed 12 --best 3 --all
 python -m perf regret --seed 71,72,73 --within 1.12 --best 3
-python -m perf regret --n 200 --gpus 4
 """
 
 
@@ -46,7 +45,7 @@ def register(commands) -> None:
     add("--n", type=count, default=ENOUGH, help=f"random problems a seed; default: {ENOUGH}")
     add("--best", type=count, default=5, help="of each search; default: 5")
     searches.add_search(command)
-    cli.add_shared(command, ROUNDS, modes=False, seeds=(SEED,))
+    cli.add_measurement(command, ROUNDS, seeds=(SEED,))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -55,14 +54,14 @@ def run(args: argparse.Namespace) -> int:
         return cli.refuse("--seed names none")
     args.seed = args.seeds[0]  # of the data and of the order
     problems = [problem for seed in args.seeds for problem in random_problems(args.n, seed)]
-    return session.run(args, "regret", problems, measure, text)
+    return session.run(args, "regret", lambda there: measure(there, problems), text)
 
 
 def measure(there: session.Session, problems: Sequence[Problem]) -> int:
     """Search and race problem after problem; 0, or 3 where a CUDA error ended it."""
     args = there.args
     known = {problem.case: problem for problem in problems}
-    tasks = tasks_of(known, "auto", None if args.all else args.within)
+    tasks = tasks_of(known, None if args.all else args.within)
     rng = random.Random(args.seed)
     there.measure_roofs()
 
@@ -71,7 +70,7 @@ def measure(there: session.Session, problems: Sequence[Problem]) -> int:
         results = searcher.run(index, rng, cli.say)
         return field(tasks[index], results, there.sets[0], args.best)
 
-    with Searches(tasks, shards.workers(args.workers, args.part)) as searcher:
+    with Searches(tasks, args.workers) as searcher:
         races = [
             session.Task(task.case, functools.partial(entrants, index), known[task.case])
             for index, task in enumerate(tasks)

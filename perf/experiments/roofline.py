@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -107,10 +106,6 @@ def _table(rows: Sequence[Row]) -> Table:
 
 # The picture
 
-#: Problems whose names are written below the others; dense rates that are nearer than this to one
-#: another share a label.
-LABELS, NEAR = 9, 1.12
-
 
 def plot_roofline(rows: list[Row], selection: Selection):
     """The suite's problems under the measured roofs: arithmetic intensity against TFLOP/s."""
@@ -142,13 +137,9 @@ def plot_roofline(rows: list[Row], selection: Selection):
     axes.set_ylabel("TFLOP/s", fontsize=10)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(lambda value, _: f"{value:g}")
-    figures.title(
-        figure,
-        f"{figures.called(own)} and cuBLAS under the measured roofs, {own[0].mode}\n"
-        "Labelled: the furthest below their type's roof, with their share of it",
-    )
+    words = f"{figures.called(own)} and cuBLAS under the measured roofs, {own[0].mode}"
+    figures.title(figure, words)
     figures.legend(axes, 5)
-    _annotate(axes, furthest(own, roofs)[:LABELS], roofs)
     figures.caption(figure, own)
     return figure
 
@@ -161,28 +152,6 @@ def roofs_of(measured: Sequence[Row], suite: Sequence[Row]) -> dict[str, Roof]:
         if roof := own.get(row.case.kind) or row.roof:
             found.setdefault(row.case.kind, roof)
     return found
-
-
-def share(row: Row, roofs: dict[str, Roof]) -> float:
-    """The drawn roof's time over the row's."""
-    return roofs[row.case.kind].floor(row.case) / row.us.p50
-
-
-def furthest(rows: Sequence[Row], roofs: dict[str, Roof]) -> list[Row]:
-    """Those with a roof, the lowest share of it first."""
-    known = [row for row in rows if row.case.kind in roofs]
-    return sorted(known, key=lambda row: share(row, roofs))
-
-
-def alike(roofs: dict[str, Roof]) -> list[list[str]]:
-    """The types, in groups whose dense rates are too near to one another for a label each."""
-    groups: list[list[str]] = []
-    for kind in sorted(roofs, key=lambda kind: -roofs[kind].tflops):
-        if groups and roofs[groups[-1][0]].tflops < NEAR * roofs[kind].tflops:
-            groups[-1].append(kind)
-        else:
-            groups.append([kind])
-    return groups
 
 
 def _at(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
@@ -201,27 +170,12 @@ def _draw_roofs(axes, roofs: dict[str, Roof], rows: Sequence[Row]) -> None:
     axes.plot([left, top / gbs * 1e3], [left * gbs / 1e3, top], **style)
     for roof in roofs.values():
         axes.plot([roof.tflops / gbs * 1e3, right], [roof.tflops] * 2, **style)
-    text = {"fontsize": 8.5, "color": "#333333"}
-    for group in alike(roofs):
-        words = "\n".join(f"{kind} {roofs[kind].tflops:.0f}" for kind in group)
-        level = math.sqrt(roofs[group[0]].tflops * roofs[group[-1]].tflops)
-        axes.text(right * 1.03, level, words, ha="left", va="center", **text)
-    begin = max(left, min(up) / gbs * 1e3) * 1.6
-    turned = {"rotation_mode": "anchor", "transform_rotates_text": True, "va": "bottom"}
-    slope = math.degrees(math.atan(gbs / 1e3))
-    words = f"copy {gbs:.0f} GB/s"
-    axes.text(begin, begin * gbs / 1e3 * 1.06, words, rotation=slope, **turned, **text)
-
-
-def _annotate(axes, rows: Sequence[Row], roofs: dict[str, Roof]) -> None:
-    """Each problem's id and share, side by side along the lower edge, with a line to its point."""
-    line = {"arrowstyle": "-", "linewidth": 0.6, "color": figures.GREY}
-    for place, row in enumerate(sorted(rows, key=lambda row: row.case.flops / row.case.bytes)):
-        words, where = f"{row.id}\n{100 * share(row, roofs):.0f} %", (place + 0.5) / len(rows)
-        axes.annotate(
-            words, (row.case.flops / row.case.bytes, row.tflops), xytext=(where, 0.02),
-            textcoords="axes fraction", ha="center", va="bottom", fontsize=8.5, arrowprops=line,
-        )  # fmt: skip
+    for place, (kind, roof) in enumerate(roofs.items()):
+        end = right / (1, 3)[place % 2]  # those of neighbours would lie on one another
+        words = f"{kind} {roof.tflops:.0f}"
+        axes.text(end, roof.tflops, words, fontsize=7, ha="right", va="bottom")
+    corner = {"fontsize": 8.5, "transform": axes.transAxes}
+    axes.text(0.02, 0.94, f"the slope: a copy, {gbs:.0f} GB/s", **corner)
 
 
 def _newest(rows: Sequence[Row], s: Selection) -> list[Row]:
@@ -235,4 +189,4 @@ def _parts(rows: list[Row], s: Selection) -> Parts:
     return [_table(roofs), tables.origin(roofs)]
 
 
-VIEWS = {"roofline": View(_newest, _parts, plot_roofline, "roofline 3")}
+VIEWS = {"roofline": View(_newest, _parts, plot_roofline, "roofline 4")}

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import random
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +13,16 @@ import torch
 
 from tritemm.problem.config import changed
 
-from .. import cli, searches, session, shards
-from ..case import ACCUMULATE, Case, parse_layout
+from .. import cli, searches
+from ..case import ACCUMULATE
 from ..problems import SUITE, chosen, random_problems
 from ..searches import CUBLAS, Result, Searches, Task, tasks_of, timed
 from ..session import heading_line, record
-from ..stats import geomean
-from ..tables import grouped
 
 EXAMPLES = """
 python -m perf search --class prefill,decode --out found.jsonl
-python -m perf search --random 60 --seed 7 --limit 300 --out found.jsonl
-python -m perf search --shape 4096,4096,4096,NT --shape 333,7777,1111,NN --all
-python -m perf search --id P1 --kernel pingpong
-python -m perf search --random 400 --gpus 4 --out found.jsonl
+python -m perf search --random 60 --seed 7 --out found.jsonl
+python -m perf search --file mine.csv --all
 """
 
 
@@ -37,60 +31,55 @@ def register(commands) -> None:
     command = cli.add_command(commands, "search", run, described, EXAMPLES)
     add = command.add_argument
     cli.add_problems(command, SUITE)
-    count, listed = cli.argument(cli.positive), {"action": "append", "default": []}
-    add("--random", type=count, metavar="N", help="that many random problems")
-    listed |= {"dest": "shapes", "type": cli.argument(shape), "metavar": "M,N,K[,LAYOUT]"}
-    add("--shape", **listed, help="one problem; may be given again")
-    add("--dtype", choices=cli.TYPES, default="bf16", help="of --shape; default: bf16")
+    count = cli.argument(cli.positive)
+    add("--random", type=count, metavar="N", help="that many random problems instead")
     add("--seed", type=int, default=0, help="of the random problems, the data and the order")
     searches.add_search(command)
-    cli.add_gpus(command)
-    words = cli.argument(cli.one_of(*cli.KERNELS))
-    add("--kernel", type=words, default="auto", help="candidates of one rung")
-    add("--limit", type=float, metavar="SECONDS", help="begin no problem after so long")
     add("--out", type=Path, help="JSON lines are added to this file")
 
 
-def shape(text_: str) -> tuple[int, int, int, str]:
-    """`4096,4096,512,NT` or without a layout, which is then NN."""
-    words = text_.split(",")
-    layout = "NN" if words[-1].isdecimal() else parse_layout(words.pop().upper())
-    if len(words) != 3:
-        raise ValueError(f"a shape is M,N,K or M,N,K,LAYOUT, not {text_!r}")
-    return (*map(cli.positive, words), layout)
-
-
 def run(args: argparse.Namespace) -> int:
-    """0; 1 if an output was wrong; 2: it can't begin; 3: the device failed; 130 after Ctrl-C.
-
-    With `--gpus`, the first of 130, the status of a process that failed, and 1.
-    """
+    """0; 1 if an output was wrong; 2: it can't begin; 3: the device failed; 130 after Ctrl-C."""
     try:
-        cases = wanted(args)
+        if args.random:
+            found = random_problems(args.random, args.seed)
+        else:
+            found = chosen(args.file, args.classes, args.ids)
     except (OSError, ValueError) as error:
         return cli.refuse(error)
     if args.out and args.out.suffix == ".gz":
         return cli.refuse("--out: lines are added to a plain file; gzip it after the search")
-    if reason := cli.unable("search") or cli.unshared(args):
+    if reason := cli.unable("search"):
         return cli.refuse(reason)
-    if cli.shared_out(args):
-        return gather(cases, args)
     torch.manual_seed(args.seed)
-    mine = args.part.share(cases) if args.part else cases
-    tasks = tasks_of(mine, args.kernel, None if args.all else args.within)
-    return search_all(tasks, args)
+    cases = dict.fromkeys(problem.case for problem in found)
+    return search_all(tasks_of(cases, None if args.all else args.within), args)
 
 
-def wanted(args: argparse.Namespace) -> list[Case]:
-    """The suite's problems unless others are named; ValueError says what isn't there."""
-    found = []
-    if args.classes or args.ids or not (args.random or args.shapes):
-        found += chosen(args.file, args.classes, args.ids)
-    if args.random:
-        found += random_problems(args.random, args.seed)
-    types = (args.dtype, ACCUMULATE[args.dtype])
-    cases = [*(problem.case for problem in found), *(Case(*s, *types) for s in args.shapes)]
-    return list(dict.fromkeys(cases))
+def search_all(tasks: Sequence[Task], args: argparse.Namespace) -> int:
+    """Search task by task, printing and recording each as it is done."""
+    status, rng = 0, random.Random(args.seed)
+    try:
+        with Searches(tasks, args.workers) as there:
+            record(args.out, [heading_line(args)])
+            for index, task in enumerate(tasks):
+                try:
+                    results = there.run(index, rng, cli.say)
+                except torch.OutOfMemoryError as error:
+                    torch.cuda.empty_cache()
+                    cli.say(f"{task.case}: left out: {cli.short(error, 200)}")
+                    continue
+                lines = (json.dumps(to_json(task, r), separators=(",", ":")) for r in results)
+                record(args.out, lines)
+                print(f"[{index + 1}/{len(tasks)}] {task.case}: {text(task, results)}", flush=True)
+                if any(result.error and result.error.startswith("wrong") for result in results):
+                    status = 1
+    except KeyboardInterrupt:
+        return 130
+    except RuntimeError as error:  # a CUDA error: nothing more can be launched
+        cli.say(f"the search ends: {cli.short(error)}")
+        return 3
+    return status
 
 
 def to_json(task: Task, result: Result) -> dict[str, Any]:
@@ -118,115 +107,17 @@ def to_json(task: Task, result: Result) -> dict[str, Any]:
     return fields | {k: v for k, v in more.items() if v}
 
 
-def dumped(line: dict[str, Any]) -> str:
-    return json.dumps(line, separators=(",", ":"))
-
-
-def read(paths: Iterable[Path]) -> list[dict[str, Any]]:
-    """What processes have left; a torn line, of one that died, is left out."""
-    found = []
-    for line in (line for path in paths for line in path.read_text().splitlines()):
-        with contextlib.suppress(ValueError):
-            found.append(json.loads(line))
-    return [line for line in found if "kernel" in line]  # not the headings
-
-
-def text(task: Task, results: Sequence[Result], best: int = 5) -> str:
-    """The fastest few with what was predicted of them, cuBLAS, and how the choice compares."""
-    ranked = timed(results)
-    lines = [_line(str(i), result) for i, result in enumerate(ranked[:best], 1)]
-    lines += [_line("", each) for each in results if each.seconds and not each.option.kernel]
-    placed = f"has no time: {task.chosen}"
-    for rank, result in enumerate(ranked, 1):
-        if result.name == task.chosen:
-            placed = f"is number {rank}, {result.seconds / ranked[0].seconds:.3f} of the best"
-            if rank > best:
-                lines.append(_line(str(rank), result))
-    lines.append(f"     the choice {placed}")
-    if failed := [result for result in results if result.error]:
-        lines.append(f"     {len(failed)} without a time, of {len(results) - 1}")
-    return "\n".join(lines)
-
-
-def _line(rank: str, result: Result) -> str:
-    predicted = result.option.predicted
-    note = f"  predicted {1e6 * predicted:9.2f}" if predicted else ""
-    return f"{rank:>4} {result.name:<56} {1e6 * result.seconds:9.2f} us{note}"
-
-
-#: What tells problems apart in the lines.
-PROBLEM = ("M", "N", "K", "batch", "layout", "dtype", "out", "accumulate", "precision")
-
-
-def summary(lines: Sequence[dict[str, Any]]) -> str:
-    """How good the choices were, by these quick times, and how they compare with cuBLAS."""
-    regrets, chosen, best = [], [], []
-    for own in grouped(lines, lambda line: tuple(map(line.get, PROBLEM))).values():
-        known = [line for line in own if line["us"]]
-        least = min((line["us"] for line in known if line["kernel"] != CUBLAS), default=None)
-        theirs = next((line["us"] for line in known if line["kernel"] == CUBLAS), None)
-        if choice := next((line for line in known if line.get("chosen")), None):
-            words = "{M} x {N} x {K} {layout}, {dtype}".format(**choice)
-            regrets.append((choice["us"] / least, words))
-            if theirs:
-                chosen.append(theirs / choice["us"])
-                best.append(theirs / least)
-    if not regrets:
+def text(task: Task, results: Sequence[Result]) -> str:
+    """The fastest, how the choice and cuBLAS compare with it, and how many have no time."""
+    ranked, seconds = timed(results), {result.name: result.seconds for result in results}
+    if not ranked:
         return "nothing was timed"
-    worst, where = max(regrets)
-    mean = geomean(regret for regret, _ in regrets)
-    return (
-        f"{len(regrets)} problems: the choice takes {mean:.4f} of the best, at worst {worst:.3f} "
-        f"({where})\ncuBLAS's time over the choice's: {geomean(chosen):.4f}; over the best's: "
-        f"{geomean(best):.4f}"
-    )
-
-
-def gather(cases: Sequence[Case], args: argparse.Namespace) -> int:
-    """Have a process on each GPU search its share and print it; record what they found."""
-    head, count = heading_line(args), min(args.gpus, len(cases))
-    with shards.run(args.argv, count, session.now(), args.out, cli.say) as (files, status):
-        lines = read(files)
-        record(args.out, [head, *map(dumped, lines)])
-    return _finished(lines, status)
-
-
-def _finished(lines: Sequence[dict[str, Any]], status: int) -> int:
-    """Print the summary; 1 in place of 0 if an output was wrong."""
-    print(summary(lines))
-    return status or int(any(line.get("error", "").startswith("wrong") for line in lines))
-
-
-def search_all(tasks: Sequence[Task], args: argparse.Namespace) -> int:
-    """Search task by task, printing and recording each as it is done.
-
-    A part leaves to the whole to say what all were like, and what was wrong.
-    """
-    begin, status, part = time.monotonic(), 0, args.part
-    rng, lines, path = random.Random(args.seed), [], Path(part.out) if part else args.out
-    try:
-        with Searches(tasks, shards.workers(args.workers, part)) as there:
-            record(path, [heading_line(args)])
-            for index, task in enumerate(tasks):
-                started = time.monotonic()
-                if args.limit and started - begin > args.limit:
-                    cli.say(f"{args.limit:g} s are over; {len(tasks) - index} problems are left")
-                    break
-                try:
-                    results = there.run(index, rng, cli.say)
-                except torch.OutOfMemoryError as error:
-                    torch.cuda.empty_cache()
-                    cli.say(f"{task.case}: left out: {cli.short(error, 200)}")
-                    continue
-                own = [to_json(task, result) for result in results]
-                record(path, map(dumped, own))
-                lines += own
-                took = f"{len(task.options)} candidates, {time.monotonic() - started:.1f} s"
-                place = f"[{index + 1}/{len(tasks)}] {task.case}: {took}"
-                print(f"{place}\n{text(task, results)}", flush=True)
-    except KeyboardInterrupt:
-        status = 130
-    except RuntimeError as error:  # a CUDA error: nothing more can be launched
-        cli.say(f"the search ends: {cli.short(error)}")
-        status = 3
-    return status if part else _finished(lines, status)
+    best = ranked[0]
+    words = [f"of {len(task.options)} the fastest is {best.name}, {1e6 * best.seconds:.2f} us"]
+    for what, name in (("the choice", task.chosen), ("cuBLAS", CUBLAS)):
+        taken = seconds.get(name)
+        compared = f"takes {taken / best.seconds:.3f} of it" if taken else "has no time"
+        words.append(f"{what} {compared}")
+    if failed := sum(bool(result.error) for result in results):
+        words.append(f"{failed} without a time")
+    return "; ".join(words)

@@ -10,7 +10,6 @@ import argparse
 import csv
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Sequence
 
 from .. import cli, figures, race, tables
@@ -18,7 +17,6 @@ from ..case import Case
 from ..problems import SUITE, Problem, refuse_unknown
 from ..race import Preset
 from ..rows import PEERS, Row
-from ..stats import geomean
 from ..tables import Parts, Result, Table, Tally
 from ..views import Selection, View, newest_of
 
@@ -34,7 +32,6 @@ python -m perf serving --part 1/4 --out serving.jsonl
 python -m perf serving --model llama-3-8b,deepseek-v3 --layer qkv,o,router
 python -m perf serving --rows 1,16,64,256 --quick
 python -m perf serving --layer down --peers lt --out serving.jsonl
-python -m perf serving --gpus 4
 """
 
 
@@ -180,74 +177,41 @@ def sentence(rows: Sequence[Row]) -> str:
 
 # The picture
 
-#: Inches: the figure; a panel, what lies between two, above the first and below the last.
-WIDTH, HEIGHT, BETWEEN, TOP, BOTTOM = 8.0, 1.75, 0.42, 0.78, 0.88
-#: Where the axes begin and what their labels take, in the left column and in the right one.
-LEFTS, LABELS = (0.45, 4.4), 1.2
 
-
-def plot_serving(rows: list[Row], selection: Selection | None = None):
-    """The ratio to cuBLAS over M, a panel for each model."""
+def plot_serving(rows: list[Row], selection: Selection):
+    """The ratio to cuBLAS over M, a panel for each model and a line for each layer."""
     from matplotlib.figure import Figure
 
     own = [r for r in figures.measured(tables.against_cublas(rows)) if r.ratio]
-    panels: dict[str, dict[str, list[Result]]] = {}
-    for (model, layer), found in by_layer(own).items():
-        panels.setdefault(model, {})[layer] = sorted(found, key=lambda r: r.ours.case.M)
-    lines = (len(panels) + 1) // 2
-    height = TOP + BOTTOM + lines * HEIGHT + (lines - 1) * BETWEEN
-    figure = Figure(figsize=(WIDTH, height))
-    for place, (model, found) in enumerate(panels.items()):
-        # What has no neighbour is as wide as two.
-        last = WIDTH if place % 2 or place + 1 == len(panels) else LEFTS[1] - LEFTS[0]
-        left = LEFTS[place % 2]
-        bottom = height - TOP - (place // 2) * (HEIGHT + BETWEEN) - HEIGHT
-        box = (left / WIDTH, bottom / height, (last - left - LABELS) / WIDTH, HEIGHT / height)
-        _panel(figure.add_axes(box), model, found, [r.ratio.p50 for r in own])
+    models = tables.grouped(own, lambda r: r.ours.problem["class"])
+    lines = (len(models) + 1) // 2
+    figure = Figure(figsize=(8, 1.2 + 2.4 * lines), layout="constrained")
+    panels = list(figure.subplots(lines, 2, sharey=True, squeeze=False).flat)
+    for axes, (model, found) in zip(panels, models.items(), strict=False):
+        figures.plain(axes, 7.5)
+        figures.reference(axes)
+        figures.ratio_axis(axes.yaxis, [r.ratio.p50 for r in own], (0.7, 2.5))
+        figures.octaves(axes.xaxis, {4**i: str(4**i) for i in range(7)})
+        layers = by_layer(found).items()
+        for ((_, layer), some), (color, marker) in zip(layers, figures.CLASSES, strict=False):
+            points = sorted((r.ours.case.M, r.ratio.p50) for r in some)
+            look = {"color": color, "marker": marker, "markersize": 2.2, "linewidth": 0.9}
+            look["label"] = f"{layer} {Tally('', some).geomean:.2f}"
+            axes.plot(*zip(*points, strict=True), **look)
+        axes.legend(fontsize=6.5, ncols=2, loc="best", framealpha=0.7)
+        axes.set_title(model, fontsize=9, loc="left", pad=3)
+    for axes in panels[len(models) :]:
+        axes.remove()
     tally = Tally("", own)
-    small = {"fontsize": 8.5, "va": "center"}
-    words = f"{figures.called(r.ours for r in own)} over cuBLAS on layers of served models"
-    figures.frame(figure, [r.ours for r in own], f"{words}, {rows[0].mode}", 0.02, 0.2)
-    words = (
-        f"x @ W.T in bf16, cuBLAS (grey) at 1: geomean {tally.mean} of {len(own)} problems, "
-        f"{tally.share(ENOUGH).rpartition(', ')[2]} at {ENOUGH} or more; at the lines' ends, theirs"
+    figures.title(
+        figure,
+        f"{figures.called(r.ours for r in own)} over cuBLAS on layers of served models, "
+        f"{rows[0].mode}\nover M, the rows of x: geomean {tally.mean} of {len(own)} problems, "
+        f"{tally.share(ENOUGH).rpartition(', ')[2]} at {ENOUGH} or more; beside the layers theirs",
+        10,
     )
-    figure.text(0.02, 1 - 0.42 / height, words, **small)
-    words = "across: M, the rows of x; up: times cuBLAS's speed in the same rounds (arrow: further)"
-    figure.text(0.5, 0.5 / height, words, ha="center", **small)
+    figures.caption(figure, [r.ours for r in own])
     return figure
 
 
-def _panel(axes, model: str, found: dict[str, list[Result]], every: Sequence[float]) -> None:
-    """A line for each layer, with its name and mean right of the axes, in the order of the ends."""
-    figures.plain(axes, 7.5)
-    low, high = figures.ratio_axis(axes.yaxis, every, (0.7, 1.6))
-    most = 1.1 * max(MOST, *(r.ours.case.M for own in found.values() for r in own))
-    figures.octaves(axes.xaxis, {4**i: str(4**i) for i in range(16) if 4**i <= most})
-    axes.set_xlim(1 / 1.15, most)
-    figures.reference(axes)
-    ends = []
-    for place, (layer, own) in enumerate(found.items()):
-        color, marker = figures.CLASSES[place % len(figures.CLASSES)]
-        points = [(r.ours.case.M, min(max(r.ratio.p50, low), high)) for r in own]
-        look = {"color": color, "zorder": 3, "mew": 0}
-        axes.plot(*zip(*points, strict=True), linewidth=0.9, marker=marker, markersize=2.2, **look)
-        for edge, head in ((low, "v"), (high, "^")):
-            off = [point for point in points if point[1] == edge]
-            arrow = look | {"linestyle": "", "marker": head, "markersize": 5, "clip_on": False}
-            axes.plot(*zip(*off, strict=True), **arrow)
-        label = f"{layer} {geomean(r.ratio.p50 for r in own):.2f}"
-        ends.append((points[-1][1], points[-1][0], label, color))
-    beside = 1 + 0.1 / (WIDTH * axes.get_position().width)
-    line = {"arrowstyle": "-", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 1.5, "relpos": (0, 0.5)}
-    for place, (ratio, size, label, color) in enumerate(sorted(ends)):
-        alone = math.log(ratio / low) / math.log(high / low)
-        up = (place + 0.5) / len(ends) if len(ends) > 1 else alone
-        axes.annotate(
-            label, (size, ratio), xytext=(beside, up), textcoords="axes fraction", color=color,
-            fontsize=7, va="center", arrowprops=line | {"color": color},
-        )  # fmt: skip
-    axes.set_title(model, fontsize=9, loc="left", pad=3)
-
-
-VIEWS = {"serving": View(newest_of("serving", problems), parts, plot_serving, "serving 2")}
+VIEWS = {"serving": View(newest_of("serving", problems), parts, plot_serving, "serving 3")}

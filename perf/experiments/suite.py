@@ -31,7 +31,6 @@ python -m perf suite --peers lt --class prefill,square
 RANDOM_EXAMPLES = """
 python -m perf random
 python -m perf random --n 60 --seed 7 --kernel tma
-python -m perf random --gpus 4
 python -m perf random --n 100 --peers lt
 """
 
@@ -65,7 +64,7 @@ def random_options(command: argparse.ArgumentParser) -> None:
 def suite_problems(args: argparse.Namespace) -> list[Problem]:
     problems = chosen(args.file, args.classes, args.ids)
     if ended := [problem.id for problem in problems if problem.case.ending]:
-        told = f"{', '.join(ended)}: products with an ending are for perf race or linear"
+        told = f"{', '.join(ended)}: products with an ending are for perf race"
         raise ValueError(told)
     return problems
 
@@ -133,18 +132,15 @@ def plot_suite(rows: list[Row], selection: Selection):
     """Every problem's ratio to cuBLAS, by class."""
     own = figures.measured(tables.against_cublas(rows, selection.competitor))
     words = f"{figures.called(r.ours for r in own)} over cuBLAS, {rows[0].mode}"
-    return bars.plot(own, words, _cells, "cuBLAS")
+    return bars.plot(own, words, _named, "cuBLAS")
 
 
-def _cells(row: Row) -> tuple[str, str, str]:
-    return row.id, textwrap.shorten(row.problem["name"], 31, placeholder=" …"), compact(row)
-
-
-def compact(row: Row) -> str:
-    """`8192x28672x4096 NT bf16`: the batch, if any, first; the output's type where it differs."""
-    case = row.case
+def _named(row: Row) -> str:
+    """`P1   L3-8B qkv prefill   8192x28672x4096 NT bf16`; the output's type where it differs."""
+    case, name = row.case, textwrap.shorten(row.problem["name"], 25, placeholder=" …")
     output = f"→{case.out_dtype}" if case.out_dtype else ""
-    return f"{case.size.replace(' ', '')} {case.layout} {case.kind}{output}"
+    size = f"{case.size.replace(' ', '')} {case.layout} {case.kind}{output}"
+    return f"{row.id:4}{name:26}{size:29}"
 
 
 def plot_random(rows: list[Row], selection: Selection):
@@ -207,7 +203,7 @@ def _all_runs(rows: Sequence[Row], s: Selection) -> list[Row]:
 
 
 VIEWS = {
-    "suite": View(newest_suite, _summary, plot_suite, "suite 2"),
+    "suite": View(newest_suite, _summary, plot_suite, "suite 3"),
     "problems": View(newest_suite, _problems),
     "runs": View(_all_runs, _runs),
     "random": View(latest_of("random", lambda: ENOUGH), _summary, plot_random, "random 2"),

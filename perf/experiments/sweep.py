@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from cuda_reference.rungs import RUNGS as CUDA_RUNGS
 from tritemm.rungs import RUNGS
 
-from .. import cli, figures, rungs, session, tables
+from .. import cli, figures, rungs, session
 from ..case import Case
 from ..competitors import rivals, rung_of
 from ..engine import Plan
-from ..problems import SUITE, Problem, chosen
-from ..rows import CUDA, REFERENCE, Row
+from ..problems import SUITE, chosen
+from ..rows import CUDA, Row
 from ..rungs import label
 from ..select import place, runs
 from ..views import Selection, View
@@ -70,7 +69,7 @@ def register(commands) -> None:
     text = "end within so many: few sizes of every sweep come first, then the cheapest"
     minutes = {"type": cli.argument(float), "default": math.inf, "metavar": "M"}
     command.add_argument("--minutes", **minutes, help=text)
-    cli.add_shared(command, ROUNDS, modes=False)
+    cli.add_measurement(command, ROUNDS)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -80,13 +79,13 @@ def run(args: argparse.Namespace) -> int:
         return cli.refuse(error)
     only = args.only or swept()
 
-    def measure(there: session.Session, mine: Sequence[Problem]) -> None:
+    def measure(there: session.Session) -> None:
         built = rungs.Built.of(args.ladders, only)
-        tasks = [built.task(p.case, {"only": only, "auto": True}, p) for p in mine]
+        tasks = [built.task(p.case, {"only": only, "auto": True}, p) for p in every]
         there.measure_roofs()
         there.measure(tasks, session.planned(args, PLAN), minutes=args.minutes)
 
-    return session.run(args, "sweep", every, measure, rungs.text)
+    return session.run(args, "sweep", measure, rungs.text)
 
 
 def swept() -> list[str]:
@@ -121,130 +120,69 @@ def latest_sweep(
     return list(table.row[table.run == kept[-1]]) if len(kept) else []
 
 
-def lines(rows: Iterable[Row]) -> dict[str, str]:
-    """The timed competitors' labels by their names: Triton's rungs, CUDA's, the others."""
-    timed = {row.competitor: row for row in rows if row.us}
-    return {row.competitor: label(row) for row in sorted(timed.values(), key=place)}
+# The picture
+
+#: The line of CUDA's ladder: its fastest rung of each size.
+CUDA_BEST = "the fastest CUDA rung"
 
 
-def by_case(rows: Iterable[Row]) -> dict[Case, dict[str, Row]]:
-    """The rows by case and competitor."""
-    return tables.raced(rows, lambda row: row.case)
+def report(rows: list[Row]):
+    """TFLOP/s over the sizes as `triton.testing` plots and tabulates them: a figure, a DataFrame.
 
+    Lines: Triton's rungs in their first configs, the fastest of CUDA's, `tritemm.matmul`, cuBLAS
+    and the roof; each with its band from p20 to p80.
+    """
+    import matplotlib.pyplot as plt
+    import triton
 
-def speeds(rows: Sequence[Row]) -> dict[str, list[float | None]]:
-    """TFLOP/s of each case, by the competitor's label, and the roof's; None where there is none."""
-    races = by_case(rows).values()
-    found = {
-        label: [race[name].tflops if name in race else None for race in races]
-        for name, label in lines(rows).items()
-    }
-    return found | {"roof": [roof_tflops(race) for race in races]}
-
-
-def roof_tflops(race: dict[str, Row]) -> float | None:
-    """What the roof allows a race's case, TFLOP/s; None where it was not measured."""
-    row = next(iter(race.values()))
-    return row.case.flops / row.roof.floor(row.case) / 1e6 if row.roof else None
-
-
-# Pictures
-
-COLUMNS = 3
-#: Of the roof, and of the twins in one panel, in turn.
-ROOF = {"color": "#222222", "linestyle": (0, (5, 2)), "linewidth": 0.8}
-STYLES = (("-", "s"), ("--", "^"), (":", "D"), ("-.", "v"), ((0, (1, 1)), "P"))
-
-
-def plot(rows: list[Row], selection: Selection):
-    """Small panels on the same axes: one for each Triton rung, with its CUDA twins."""
-    from matplotlib.figure import Figure
-
-    if not any(row.us for row in rows):
+    timed = [row for row in rows if row.us and not row.competitor.endswith("]")]
+    if not timed:
         raise figures.NothingMeasured
     # Some that lie on two sweeps have the other's name.
-    names = [(row.problem["class"], row.problem["name"]) for row in rows]
+    names = [(row.problem["class"], row.problem["name"]) for row in timed]
     name, title = max(names, key=names.count)
-    sweep, races, found = SWEEPS[name], by_case(rows), panels(rows)
-    count = math.ceil(len(found) / COLUMNS)
-    figure = Figure(figsize=(8, 1.2 + 1.4 * count), layout="constrained")
-    grid = figure.subplots(count, COLUMNS, sharex=True, sharey=True, squeeze=False).flat
-    for axes, (rung, own) in zip(grid, found.items(), strict=False):
-        _panel(axes, sweep, races, own)
-        axes.set_title(rung, fontsize=8, loc="left", pad=2)
-    for axes in grid[len(found) :]:
-        axes.remove()
-    for axes in grid[max(0, len(found) - COLUMNS) : len(found)]:
-        axes.tick_params(labelbottom=True)
-    _dress(figure, grid[0], sweep, title, rows)
+    found: dict[tuple, tuple[float, ...]] = {}
+    for row in sorted(timed, key=lambda row: (place(row), -row.us.p50)):
+        line = CUDA_BEST if row.ladder == CUDA else label(row)
+        speeds = (row.us.p50, row.us.p80, row.us.p20)
+        found[row.case, line] = tuple(row.case.flops / us / 1e6 for us in speeds)
+    for case, roof in {row.case: row.roof for row in timed if row.roof}.items():
+        found[case, "roof"] = (case.flops / roof.floor(case) / 1e6,) * 3
+    lines = list(dict.fromkeys(line for _, line in found))
+    dashes = {"cuBLAS": "-", "roof": "--", CUDA_BEST: ":", "tritemm.matmul": "-."}
+    color = {line: plt.cm.turbo(place / len(lines)) for place, line in enumerate(lines)}
+    sweep = SWEEPS[name]
+    swept = sorted("MNK", key=lambda dimension: dimension not in sweep.swept)
+    cases = dict.fromkeys(row.case for row in timed)
+    bench = triton.testing.Benchmark(
+        x_names=swept,
+        x_vals=[tuple(getattr(case, dimension) for dimension in swept) for case in cases],
+        x_log=True,
+        y_log=sweep.log,
+        line_arg="line",
+        line_vals=lines,
+        line_names=lines,
+        styles=[("black", dashes[n]) if n in dashes else (color[n], "-") for n in lines],
+        xlabel=f"{title}; {rows[0].case.layout}, {rows[0].case.dtype}, {rows[0].mode}",
+        ylabel="TFLOP/s",
+        plot_name=name,
+        args={},
+    )
+
+    def speed(line: str, **size: int) -> tuple[float, ...]:
+        case = next(case for case in cases if size.items() <= vars(case).items())
+        return found.get((case, line), (math.nan,) * 3)
+
+    (table,) = triton.testing.perf_report([bench])(speed).run(return_df=True)
+    figure = plt.gcf()
+    plt.close(figure)
+    figure.set_size_inches(8, 5)
+    figure.set_layout_engine("constrained")
+    figure.axes[0].set_xscale("log", base=2)
+    beside = {"loc": "center left", "bbox_to_anchor": (1, 0.5), "frameon": False}
+    figure.axes[0].legend(figure.axes[0].lines, lines, fontsize=8, **beside)
     figures.caption(figure, rows)
-    return figure
-
-
-def panels(rows: Sequence[Row]) -> dict[str, dict[str, Row]]:
-    """Panels by title, each with a row of its competitors: `tritemm.matmul`, then every family."""
-    names = lines(rows)
-    rows = sorted(rows, key=lambda row: len(row.versus or ()))  # twins may lack at some sizes
-    timed = {row.competitor: row for row in rows if row.us}
-    found = {names[name]: {name: timed[name]} for name in names if name == "auto"}
-    for family in rungs.families([timed[name] for name in names]):
-        found[names[family[0].competitor]] = {row.competitor: row for row in family}
-    return found
-
-
-def _panel(axes, sweep: Sweep, races: dict, own: dict[str, Row]) -> None:
-    """cuBLAS and the roof in grey, Triton with its band from p20 to p80, each twin in its style."""
-    figures.plain(axes, 7)
-    _line(axes, sweep, races, REFERENCE, color=figures.GREY, linewidth=2.2)
-    roofs = [(sweep.size(case), roof_tflops(race)) for case, race in races.items()]
-    if all(tflops for _, tflops in roofs):
-        axes.plot(*zip(*roofs, strict=True), **ROOF)
-    styles = iter(STYLES * len(own))
-    for name, row in own.items():
-        look = {"color": figures.RUNG, "marker": "o"}
-        if row.ladder == CUDA:
-            dashes, marker = next(styles)
-            look = {"linestyle": dashes, "marker": marker, "label": name}
-            look["color"] = figures.CUDA_RUNG
-        _line(axes, sweep, races, name, linewidth=1, markersize=2.2, **look)
-    if any(row.ladder == CUDA for row in own.values()):
-        axes.legend(fontsize=5.5, frameon=False, handlelength=2.4, labelspacing=0.2)
-
-
-def _line(axes, sweep: Sweep, races: dict, name: str, **look) -> None:
-    found = [(sweep.size(c), there[name]) for c, there in races.items() if name in there]
-    timed = [(size, row) for size, row in found if row.us]
-    sizes = [size for size, _ in timed]
-    axes.plot(sizes, [row.tflops for _, row in timed], **look)
-    low, high = ([r.case.flops / getattr(r.us, p) / 1e6 for _, r in timed] for p in ("p80", "p20"))
-    axes.fill_between(sizes, low, high, color=look["color"], alpha=0.2, linewidth=0)
-
-
-def _dress(figure, axes, sweep: Sweep, title: str, rows: Sequence[Row]) -> None:
-    """Dress all panels: sizes as octaves, some of them named; one legend, one title."""
-    from matplotlib.lines import Line2D
-
-    sizes = [sweep.size(row.case) for row in rows]
-    octaves = [2**bit for bit in range(31) if min(sizes) <= 2**bit <= max(sizes)]
-    figures.octaves(axes.xaxis, {n: "" if i % 3 else str(n) for i, n in enumerate(octaves)})
-    if sweep.log:
-        axes.set_yscale("log", base=2)
-        axes.yaxis.set_major_formatter("{x:g}")
-    else:
-        axes.set_ylim(bottom=0)
-    kind = f"{rows[0].case.layout}, {rows[0].case.dtype}, {rows[0].mode}"
-    figures.title(figure, f"TFLOP/s, {title}, {kind} (band: p20-p80)", 10)
-    looks = {
-        "Triton": {"color": figures.RUNG, "marker": "o", "markersize": 3},
-        "CUDA twins": {"color": figures.CUDA_RUNG, "marker": "s", "markersize": 3},
-        "cuBLAS": {"color": figures.GREY, "linewidth": 2.2},
-        "roof": ROOF,
-    }
-    if not any(row.ladder == CUDA for row in rows):
-        del looks["CUDA twins"]
-    handles = [Line2D([], [], label=name, **look) for name, look in looks.items()]
-    beside = {"loc": "outside upper right", "ncols": 4, "fontsize": 7, "handlelength": 1.6}
-    figure.legend(handles=handles, columnspacing=1, frameon=False, **beside)
+    return figure, table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,14 +190,10 @@ class SweepView(View):
     """Writes the TFLOP/s to a CSV file beside its picture."""
 
     def draw(self, rows: list[Row], path: Path, selection: Selection) -> Path:
-        found = super().draw(rows, path, selection)
-        table = speeds(rows)
-        with open(Path(path).with_suffix(".csv"), "w", newline="") as file:
-            out = csv.writer(file, lineterminator="\n")
-            out.writerow([*"MNK", *(f"{name} (TFLOP/s)" for name in table)])
-            for case, *cells in zip(by_case(rows), *table.values(), strict=True):
-                out.writerow([case.M, case.N, case.K, *(f"{c:.4g}" if c else "" for c in cells)])
-        return found
+        figure, table = report(rows)
+        figures.save(figure, path, rows, self.drawing)
+        table.to_csv(Path(path).with_suffix(".csv"), index=False, float_format="%.4g")
+        return Path(path)
 
 
 def _newest(name: str, rows: Sequence[Row], s: Selection) -> list[Row]:
@@ -267,6 +201,6 @@ def _newest(name: str, rows: Sequence[Row], s: Selection) -> list[Row]:
 
 
 VIEWS = {
-    f"sweep-{name}": SweepView(functools.partial(_newest, name), None, plot, "sweep 3")
+    f"sweep-{name}": SweepView(functools.partial(_newest, name), None, report, "sweep 4")
     for name in SWEEPS
 }

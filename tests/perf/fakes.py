@@ -1,7 +1,6 @@
 """Stand-ins for a card: a bench with real operands and checks and made-up times; rungs that err."""
 
 import dataclasses
-import json
 import random
 import tempfile
 from concurrent.futures import Future
@@ -24,7 +23,6 @@ from perf import (
     rows,
     rungs,
     session,
-    shards,
     ways,
 )
 from perf.case import Case
@@ -56,25 +54,10 @@ class Clock:
         return (1 + 0.15 * min(self.ticks, 200) / 200) * self.rng.gauss(1, 0.01)
 
 
-class Inline:
-    """In place of a process of `perf.shards`: the command runs here, before anything waits."""
-
-    def __init__(self, argv, part, device):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv(shards.VARIABLE, json.dumps(dataclasses.asdict(part)))
-            self.returncode = __main__.main(list(argv))
-
-    def wait(self):
-        return self.returncode
-
-
 class Compilers:
     """In place of the processes that compile ahead: what they were asked for, by all of them."""
 
     asked: ClassVar[list] = []
-
-    def __init__(self, workers=None):
-        self.workers = workers
 
     def submit(self, item):
         Compilers.asked.append(item)
@@ -108,13 +91,6 @@ def on_cpu(monkeypatch):
     ):
         monkeypatch.setattr(module, name, value)
     return seconds
-
-
-def four_gpus(monkeypatch):
-    """A host of four cards, each with an inline process."""
-    monkeypatch.setattr(shards, "_start", Inline)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: ENVIRONMENT.gpu)
 
 
 def ran(path, *argv):

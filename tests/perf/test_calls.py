@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 import tritemm
 from perf import called as hosted
-from perf import calls, engine, machine, rows
+from perf import calls, machine, rows
 from perf.called import CALLS, ENABLED, LAUNCHES, LEAD, MODES, QUEUE
 from perf.calls import OURS
 from perf.case import Case
@@ -29,7 +29,8 @@ pytestmark = [pytest.mark.host, pytest.mark.once]
 interpreted = pytest.mark.skipif(not INTERPRETED, reason="kernels can't read CPU tensors here")
 
 CASE = Case(48, 40, 32, "NT", "bf16")
-KINDS = {kind.name: kind for kind in (*hosted.KINDS, *hosted.ROUTED)}
+KERNEL_KINDS = hosted.kernel_kinds(CASE, [])
+KINDS = {kind.name: kind for kind in (*KERNEL_KINDS, *hosted.KINDS, *hosted.ROUTED)}
 
 
 @pytest.fixture
@@ -45,17 +46,16 @@ def cpu(monkeypatch):
 
 
 class Machine:
-    """A clock that calls advance, a launch queue that they fill, and kernels to load.
+    """A clock that calls advance, and a launch queue that they fill.
 
     The host gets slower by 20 % over time and jitters by 2 %. Torch takes 13 us, tritemm 39, and
-    torch's call where it is routed 31; a new shape costs 7 and 60 more, and each of tritemm's past
-    64 columns another kernel. `fault` is planted in what tritemm returns.
+    torch's call where it is routed 31. `fault` is planted in what tritemm returns.
     """
 
     def __init__(self, monkeypatch, fault=lambda y: y, falls=False):
         self.rng, self.now, self.fault = random.Random(2), 0.0, fault
-        self.pending = self.most = self.loads = self.synchronised = 0
-        self.seen, self.loaded, self.uncollected, self.routed = [], set(), [], []
+        self.pending = self.most = self.synchronised = 0
+        self.seen, self.uncollected, self.routed = [], [], []
         clock = SimpleNamespace(perf_counter=lambda: self.now, monotonic=time.monotonic)
         monkeypatch.setattr(calls, "time", clock)
         monkeypatch.setattr(torch.cuda, "synchronize", self.synchronise)
@@ -78,22 +78,13 @@ class Machine:
     def synchronise(self):
         self.pending, self.synchronised = 0, self.synchronised + 1
 
-    def spent(self, name, known, new, multiply):
-        shapes = set()
-
+    def spent(self, name, known, multiply):
         def call(a, b, out=None):
-            shape = (a.shape[0], multiply(a, b).shape[1], a.shape[1])
-            self.seen.append((name, shape, self.synchronised))
+            self.seen.append(self.synchronised)
             self.uncollected.append(gc.isenabled())
             self.pending += LAUNCHES
             self.most = max(self.most, self.pending)
-            kernel = shape[1] > 64
-            if name == OURS and kernel not in self.loaded:
-                self.loaded.add(kernel)
-                self.loads += 1
-                self.now += 0.5  # the compiler's
-            us = (31 if self.routed else known) + (0 if shape in shapes else new)
-            shapes.add(shape)
+            us = 31 if self.routed else known
             drift = 1 + 0.2 * min(self.now, 0.5) / 0.5
             self.now += us * 1e-6 * drift * self.rng.gauss(1, 0.02)
             y = multiply(a, b)
@@ -105,18 +96,14 @@ class Machine:
     def kind(self, kind):
         """The kind with these functions."""
         multiply = F.linear if kind.weight and kind.case.layout == "NT" else torch.matmul
-        torchs = self.spent(REFERENCE, 13, 7, multiply)
-        ours = self.spent(OURS, 39, 60, multiply)
+        torchs = self.spent(REFERENCE, 13, multiply)
+        ours = self.spent(OURS, 39, multiply)
         if kind.family == "routed":
             torchs, ours = (lambda bias, own=own: own for own in (torchs, ours))
         return dataclasses.replace(kind, torchs=torchs, ours=ours)
 
     def bench(self, kind):
-        kind = self.kind(kind)
-        return (kind.bench or hosted.Called)(kind, Plan(settle=0))
-
-    def benches(self):
-        return [self.bench(kind) for kind in hosted.kernel_kinds(CASE, [], lambda: self.loads)]
+        return hosted.Called(self.kind(kind), Plan(settle=0))
 
 
 def small(name, **fields):
@@ -127,32 +114,15 @@ def small(name, **fields):
     return dataclasses.replace(kind, case=case, make=make, mode="eager", **fields)
 
 
-@pytest.mark.parametrize("index", range(4))
-def test_a_planted_factor_of_a_call_is_found_and_a_wrong_call_is_not_timed(cpu, monkeypatch, index):
-    there = Machine(monkeypatch)
-    bench = there.benches()[index]
-    found = by_name(rows_after(calls.field(OURS), bench, Plan(rounds=30)))
-    cached = index < 2
-    factor, us = (3.0, 13) if cached else (99 / 20, 20)
-    assert bench.mode == MODES[index] and not found[OURS].tie
-    assert found[OURS].ratio.inverse.p50 == pytest.approx(factor, rel=0.01)
-    assert us * 0.97 < found[REFERENCE].us.p50 < us * 1.23
-    assert found[NULL].tie and found[NULL].ratio.p50 == pytest.approx(1, abs=0.02)
-    assert {row.launches for row in found.values()} == {CALLS if cached else 1}
-    wrong = Machine(monkeypatch, lambda y: y + 1).benches()[index]
-    found = by_name(rows_after(calls.field(OURS), wrong, Plan(rounds=3)))
-    assert (found[OURS].outcome, found[OURS].us) == ("wrong", None)
-
-
 def test_the_queue_never_fills_nothing_waits_inside_a_batch_and_garbage_waits(cpu, monkeypatch):
     there = Machine(monkeypatch)
-    loop = there.benches()[0].loop(Competitor(OURS, None))
+    loop = there.bench(KERNEL_KINDS[0]).loop(Competitor(OURS, None))
     there.seen.clear()
     there.uncollected.clear()
     for _ in range(5):
         loop.time()
     # The lead of each sample follows the batch before it without a wait; the first has no such.
-    batches = itertools.groupby(there.seen, key=lambda call: call[2])
+    batches = itertools.groupby(there.seen)
     assert [len(list(group)) for _, group in batches] == [LEAD, *[CALLS + LEAD] * 4, CALLS]
     assert there.most <= QUEUE // 2
     assert there.uncollected[: LEAD + CALLS] == [True] * LEAD + [False] * CALLS
@@ -165,45 +135,13 @@ def test_the_queue_never_fills_nothing_waits_inside_a_batch_and_garbage_waits(cp
     assert gc.isenabled()
 
 
-def test_first_calls_never_meet_a_shape_twice_nor_the_compiler(cpu, monkeypatch):
-    there = Machine(monkeypatch)
-    base = (CASE.M, CASE.N, CASE.K)
-    *_, eager, out = there.benches()
-    there.seen.clear()
-    for bench in (eager, out):
-        # The compiler's half second is in no sample, though new shapes needed it in these rounds.
-        found = by_name(rows_after(calls.field(OURS), bench, Plan(rounds=30)))
-        assert found[OURS].us.p80 < 150
-    fresh = [shape for _, shape, _ in there.seen if shape != base]
-    assert len(fresh) == len(set(fresh)) >= 2 * 3 * 30 and there.loads == 2
-    assert all((M - 48) % 16 == (N - 40) % 16 == 0 and K == 32 for M, N, K in fresh)
-    # A known shape goes before each new one.
-    first = next(i for i, call in enumerate(there.seen) if call[1] != base)
-    for before, call in itertools.pairwise(there.seen[first - 1 :]):
-        assert call[1] == base or before[:2] == (call[0], base)
-    eager.loads = itertools.count().__next__
-    entrant = engine.admit(Competitor(OURS, None), eager, Plan())
-    assert entrant.outcome == "failed" and "each loaded another kernel" in entrant.reason
-
-
-def test_new_shapes_of_a_vector_are_vectors_and_kernel_loads_are_counted():
-    import triton
-
-    vectors = list(itertools.islice(hosted.shapes(Case(1, 100, 64, "NT")), 20))
-    assert {c.M for c in vectors} == {1} and len({c.N for c in vectors} - {100}) == 20
-    hooks = triton.knobs.runtime.kernel_load_end_hook
-    with hosted.counted_loads() as loads:
-        hooks(None, None, "tma_kernel", {}, "hash")
-        assert loads() == 1
-    hooks(None, None, "tma_kernel", {}, "hash")
-    assert loads() == 1
-
-
-@pytest.mark.parametrize("name", ["plain", "recorded", "backward", "graph 1", "linear bias"])
+@pytest.mark.parametrize(
+    "name", [*MODES, "plain", "recorded", "backward", "graph 1", "linear bias"]
+)
 def test_of_every_kind_torch_again_ties_and_only_enabled_is_routed(cpu, monkeypatch, name):
     there, kind = Machine(monkeypatch), small(name, **({"products": 40} if "bias" in name else {}))
     found = by_name(rows_after(
-        calls.field(*kind.kernels), there.bench(kind), Plan(rounds=20)
+        calls.field(*(kind.kernels or [OURS])), there.bench(kind), Plan(rounds=20)
     ))  # fmt: skip
     assert found[OURS].ratio.inverse.p50 == pytest.approx(3, rel=0.03)
     assert found[NULL].tie and not found[OURS].tie and found[OURS].worst < 1
@@ -216,6 +154,7 @@ def test_of_every_kind_torch_again_ties_and_only_enabled_is_routed(cpu, monkeypa
 
 
 FAULTS = {
+    **dict.fromkeys(MODES, lambda y: y + 1),
     "plain": lambda y: y.index_fill(-1, torch.tensor([5]), 9.0),
     "recorded": lambda y: y * 1.05,
     "backward": lambda y: y.detach() + 0 * y,
@@ -297,7 +236,7 @@ def test_the_command_records_every_table(commanded, tmp_path, capsys):
     status, found = ran(tmp_path / "x.jsonl", *WORDS)
     assert status == 0 and {row.experiment for row in found} == {"host"}
     kernels = [row for row in found if row.mode in MODES]
-    assert [row.competitor for row in kernels] == ["auto", "tma", REFERENCE, NULL] * 4
+    assert [row.competitor for row in kernels] == ["auto", "tma", REFERENCE, NULL] * 2
     assert "TMA needs a multiple of 16" in kernels[1].reason and kernels[0].rung == "pipelined"
     rest = [row for row in found if row.mode not in MODES]
     modes = ["host call plain"] * 3 + ["host call workspace"] * 5 + ["host routed mm"] * 4

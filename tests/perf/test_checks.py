@@ -352,6 +352,14 @@ def test_what_does_not_build_is_a_failed_row_and_no_compiler_one_reason(monkeypa
 # The card
 
 
+@pytest.mark.parametrize(
+    ("visible", "index", "among"), [("", 1, 1), ("3, 5,7", 0, 3), ("GPU-a,GPU-b", 0, 0)]
+)
+def test_nvml_counts_the_cards_that_are_not_visible_too(monkeypatch, visible, index, among):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert machine._among_all(index) == among
+
+
 READINGS = {
     "nothing limits it": ([(1980, 400, False), (1980, 600, False)], False),
     "the same power": ([(1450, 700, True), (1460, 690, True)], False),

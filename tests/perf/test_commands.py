@@ -10,13 +10,13 @@ from perf import __main__, problems, rows
 from perf.calls import OURS
 from perf.machine import ROOT
 from perf.rows import REFERENCE
-from tests.perf.fakes import four_gpus, on_cpu
+from tests.perf.fakes import on_cpu
 from tritemm.rungs import RUNGS
 
 HEAD = "id,class,name,batch,M,N,K,dtype,out_dtype,layout,ending"
 SUITE = f"{HEAD}\nA,decode,small,1,32,24,40,fp16,fp16,NT,\nB,one,x,1,32,32,64,bf16,bf16,NT,\n"
 MEASURING = (
-    "suite", "serving", "random", "linear", "ladder", "roofline", "host", "model", "sweep",
+    "suite", "serving", "random", "ladder", "roofline", "host", "model", "sweep",
     "search", "regret", "conform",
 )  # fmt: skip
 
@@ -40,9 +40,6 @@ REFUSED = [
     ("suite --batch-invariant --kernel tma", "leave --kernel out"),
     ("suite --batch-invariant --peers lt", "leave --peers out"),
     ("suite --rounds 0", "argument --rounds: a count is 1 or more, not '0'"),
-    ("random --gpus 5", "--gpus 5: torch sees 4; ask for no more"),
-    ("random --gpus 4", "NVIDIA H100 and NVIDIA H200; choose some of one kind with CUDA_VISIBLE"),
-    (f"linear --id P1 --file {problems.SUITE}", "are for python -m perf suite"),
     ("ladder --only nope", "nope"),
     ("ladder --size 8x9", "a size is"),
     ("ladder --sizes x", "a size is"),
@@ -61,12 +58,7 @@ REFUSED = [
     ("serving --rows 0", "a count is 1 or more, not '0'"),
     ("serving --part 5/4", "a part is 1/4"),
     ("serving --part a/b", "a part is 1/4"),
-    ("search --shape 64,32", "argument --shape"),
-    ("search --shape 64,32,0,NT", "argument --shape"),
-    ("search --shape 64,32,16,XX", "argument --shape"),
-    ("search --shape 1,2,3,4,NN", "argument --shape"),
     ("search --out found.jsonl.gz", "--out: lines are added to a plain file"),
-    ("host --size 1x1x64", "both are 1 in 1 x 1 x 64"),
     ("model --modes jit", "one of eager, compiled, graph, not 'jit'"),
     ("profile tilde", "no rung is called 'tilde'; there are simt"),
     ("profile tilde", "wgmma_cluster, auto, cublas\n"),
@@ -83,9 +75,6 @@ def test_what_cannot_begin_is_refused_with_a_sentence(
     (tmp_path / "mine.csv").write_text(SUITE)
     monkeypatch.chdir(tmp_path)
     on_cpu(monkeypatch)
-    four_gpus(monkeypatch)
-    names = ["NVIDIA H200"] * 3 + ["NVIDIA H100"]
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index=0: names[index])
     try:
         status = __main__.main(words.split())
     except SystemExit as error:
@@ -109,19 +98,16 @@ ON_A_GPU = {
     "ladder": f"ladder --sizes 1024 --only {RUNGS[-1].name}",
     "suite": "suite --file suite.csv --mode sustained",
     "suite, burst": "suite --file suite.csv --mode burst",
-    "linear": "linear --file layers.csv --compiled compile --mode sustained",
-    "linear, burst": "linear --file layers.csv --compiled compile --mode burst",
-    "random on two": "random --n 4 --gpus 2",
-    "regret on two": "regret --n 4 --gpus 2",
+    "linear": "race --cases layers.csv --compiled compile --mode sustained",
+    "linear, burst": "race --cases layers.csv --compiled compile --mode burst",
+    "random": "random --n 4",
+    "regret": "regret --n 4",
 }
 
 
 @pytest.mark.gpu
 @pytest.mark.xdist_group("perf")
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[pytest.mark.devices(2)] if "two" in n else []) for n in ON_A_GPU],
-)
+@pytest.mark.parametrize("name", ON_A_GPU)
 def test_the_command_runs_on_a_gpu(tmp_path, name):
     words, path = ON_A_GPU[name].split(), tmp_path / "x.jsonl"
     files = {"suite.csv": f"{SUITE}D,two,x,1,64,64,128,int8,int32,NT,\n", "layers.csv": LAYERS}
@@ -138,19 +124,16 @@ def test_the_command_runs_on_a_gpu(tmp_path, name):
     assert {row.mode for row in found} == {"burst" if "burst" in name else "sustained"}
     if "linear" in name:
         assert all(row.versus["compile"] for row in timed if row.competitor == OURS)
-    if "two" in name:
-        ids = dict.fromkeys(row.id.rpartition("-")[2] for row in found)
-        assert list(ids) == ["0", "1", "2", "3"] and not list(tmp_path.glob("x.jsonl.*"))
 
 
 @pytest.mark.gpu
 @pytest.mark.xdist_group("perf")
 def test_a_card_is_searched(tmp_path):
     """Compiled ahead, checked and timed; nothing that the dispatcher could choose is wrong."""
-    path = tmp_path / "found.jsonl"
-    shapes = ["--shape", "512,768,1024,NT", "--shape", "3,200,300,TN"]
-    words = ["search", *shapes, "--out", str(path)]
+    path, shapes = tmp_path / "found.jsonl", tmp_path / "mine.csv"
+    shapes.write_text("M,N,K,layout\n512,768,1024,NT\n3,200,300,TN\n")
+    words = ["search", "--file", str(shapes), "--out", str(path)]
     words = [sys.executable, "-m", "perf", *words]
     run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0 and "WRONG" not in run.stderr, run.stdout + run.stderr
-    assert "2 problems: the choice takes" in run.stdout and len(path.read_text()) > 1000
+    assert "[2/2] 3 x 200 x 300 TN" in run.stdout and len(path.read_text()) > 1000

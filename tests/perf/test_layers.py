@@ -1,4 +1,4 @@
-"""`python -m perf linear | serving` on the CPU: who races, how long, and what the rows say."""
+"""`python -m perf race | serving` on the CPU: who races, how long, and what the rows say."""
 
 import itertools
 import math
@@ -17,7 +17,7 @@ from perf.rows import NULL, REFERENCE
 from perf.stats import geomean
 from perf.views import Selection
 from perf.ways import ADDED, ADDMM, COMPILED, EPILOGUE
-from tests.perf.fakes import ROOFS, Compilers, FakeBench, by_name, flat, four_gpus, on_cpu, ran, row
+from tests.perf.fakes import ROOFS, Compilers, FakeBench, by_name, flat, on_cpu, ran, row
 from tritemm.problem import INTERPRETED
 
 pytestmark = [pytest.mark.host, pytest.mark.once]
@@ -117,11 +117,12 @@ def test_torchs_ways_agree_and_each_is_compiled_apart(uncompiled, ending):
         torch.testing.assert_close(own, exact, rtol=0.05, atol=0.1)
 
 
-WORDS = ("linear", "--file", "mine.csv", "--rounds", "12")
+WORDS = ("race", "--cases", "mine.csv", "--rounds", "12")
 
 
 def test_linear_races_torchs_ways_and_records(timed, tmp_path, monkeypatch, capsys):
     timed |= {"compile": 0.9e-3, "max-autotune": 0.8e-3, OURS: 0.75e-3}
+    monkeypatch.setattr(race, "LINEAR", tmp_path / "mine.csv")
     status, found = ran(tmp_path / "x.jsonl", *WORDS)
     names = [OURS, REFERENCE, *COMPILED]
     assert status == 0 and [r.competitor for r in found] == [*names, *names, *names, ADDED]
@@ -285,10 +286,9 @@ def test_the_layers_race_are_compiled_ahead_and_each_has_its_plan(
     assert {(p.rounds, p.most, p.error) for p in served} == {(5, 9, 0.006)}
 
 
-def test_parts_and_gpus_share_one_list(served, tmp_path, monkeypatch):
+def test_parts_share_one_list(served, tmp_path):
     path = tmp_path / "x.jsonl"
-    four_gpus(monkeypatch)
-    words = ["serving", "--rows", "1,3,17", "--rounds", "3", "--gpus", "2", "--part"]
+    words = ["serving", "--rows", "1,3,17", "--rounds", "3", "--part"]
     every = [problem.id for problem in serving.problems(rows=[1, 3, 17])]
     status, found = ran(path, *words, "2/2")
     assert status == 0 and [r.id for r in found[::2]] == every[1::2]

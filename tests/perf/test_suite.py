@@ -6,7 +6,6 @@ import json
 import math
 import re
 import statistics
-import tempfile
 
 import pytest
 import torch
@@ -19,7 +18,7 @@ from perf.experiments import peers as shown
 from perf.experiments import roofline, show, suite
 from perf.rows import INVARIANT, PEERS, REFERENCE
 from perf.views import Selection
-from tests.perf.fakes import FakeBench, by_name, flat, four_gpus, on_cpu, parsed, ran, row
+from tests.perf.fakes import FakeBench, by_name, flat, on_cpu, parsed, ran, row
 from tritemm.rungs import RUNGS
 
 pytestmark = [pytest.mark.host, pytest.mark.once]
@@ -179,40 +178,26 @@ def test_batch_invariance_races_beside_auto_and_is_an_experiment_of_its_own(
     assert not any(show.VIEWS[name].chosen(found, selection) for name in others)
 
 
-@pytest.mark.parametrize("more", [(), ("--gpus", "2")], ids=["alone", "shared"])
-def test_a_wrong_matmul_is_refused_and_ends_with_status_1(
-    timed, tmp_path, monkeypatch, capsys, more
-):
-    four_gpus(monkeypatch)
+def test_a_wrong_matmul_is_refused_and_ends_with_status_1(timed, tmp_path, monkeypatch):
     monkeypatch.setattr(tritemm, "matmul", spoilt)
-    status, found = ran(tmp_path / "x.jsonl", *WORDS, "--class", "one", *more)
-    assert status == 1 and "FAILED" not in capsys.readouterr().err
+    status, found = ran(tmp_path / "x.jsonl", *WORDS, "--class", "one")
+    assert status == 1
     outcomes = {(row.competitor, row.outcome, row.us is None) for row in found}
     assert outcomes == {("auto", "wrong", True), (REFERENCE, "measured", False)}
 
 
-@pytest.mark.parametrize(
-    ("dtype", "more", "kept", "said"),
-    [
-        ("bf16", (), "AA", "interrupted; what was measured is kept"),
-        ("fp8", ("--gpus", "2"), "AABB", "gpu 0 FAILED: its status is 130"),
-    ],
-)
-def test_ctrl_c_keeps_the_problems_before(
-    timed, tmp_path, monkeypatch, capsys, dtype, more, kept, said
-):
-    four_gpus(monkeypatch)
+def test_ctrl_c_keeps_the_problems_before(timed, tmp_path, monkeypatch, capsys):
     real = engine.measure
 
     def interrupted(field, there, *rest, **options):
-        if there.case.dtype == dtype:
+        if there.case.dtype == "bf16":
             raise KeyboardInterrupt
         return real(field, there, *rest, **options)
 
     monkeypatch.setattr(engine, "measure", interrupted)
-    status, found = ran(tmp_path / "x.jsonl", *WORDS, *more)
-    assert status == 130 and "".join(row.id for row in found) == kept
-    assert said in capsys.readouterr().err
+    status, found = ran(tmp_path / "x.jsonl", *WORDS)
+    assert status == 130 and [row.id for row in found] == ["A", "A"]
+    assert "interrupted; what was measured is kept" in capsys.readouterr().err
 
 
 def test_what_would_end_too_late_is_not_begun(timed, tmp_path, monkeypatch, capsys):
@@ -223,7 +208,7 @@ def test_what_would_end_too_late_is_not_begun(timed, tmp_path, monkeypatch, caps
     found = problems.read_suite(tmp_path / "mine.csv")[:2] * 3
     field = lambda case, operands: [Competitor(REFERENCE, torch.matmul)]  # noqa: E731
     made.measure([session.Task.of(p, field) for p in found], Plan(rounds=3), minutes=4)
-    assert len(made.races) == 2
+    assert len(made.rows) == 2
     assert capsys.readouterr().err.count("not begun, to end within 4 minutes") == 1
 
 
@@ -239,38 +224,10 @@ def test_out_of_memory_is_a_row_and_the_suite_goes_on(timed, tmp_path, monkeypat
     assert (found[2].outcome, found[2].reason) == ("failed", "tried to allocate 1 TiB")
 
 
-# Several cards
-
-
-def test_a_shared_suite_leaves_the_rows_of_one_process(timed, tmp_path, monkeypatch, capsys):
-    """Three problems on two cards: in the suite's order, with the command that was typed."""
-    alone, shared = tmp_path / "alone.jsonl", tmp_path / "shared.jsonl"
-    four_gpus(monkeypatch)
-    ran(alone, *WORDS)
-    table = capsys.readouterr().out
-    status, found = ran(shared, *WORDS, "--gpus", "2")
-    told = capsys.readouterr()
-    assert status == 0 and "[1/2] A small" in told.err and "[1/1] B batched" in told.err
-    assert told.err.endswith(f"rows are in {shared}\n") and told.err.count("rows are in") == 1
-    same = lambda row: (row.problem, row.case, row.competitor, row.outcome)  # noqa: E731
-    assert list(map(same, found)) == list(map(same, rows.read(alone)))
-    assert len({row.run for row in found}) == 1 and len({row.time for row in found}) == 3
-    assert {row.command for row in found} == {
-        "python -m perf suite --file mine.csv --rounds 12 --gpus 2 --out shared.jsonl"
-    }
-    digitless = lambda text: re.sub(r"[\d. ~-]+", "", text)  # noqa: E731
-    assert digitless(told.out) == digitless(table)
-    assert {path.name for path in tmp_path.iterdir()} == {"mine.csv", alone.name, shared.name}
-
-
-def test_a_quick_shared_suite_records_nothing(timed, tmp_path, monkeypatch, capsys):
-    four_gpus(monkeypatch)
+def test_a_quick_suite_records_nothing(timed, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(rows, "RESULTS", tmp_path / "results")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    assert __main__.main([*WORDS, "--quick", "--gpus", "4"]) == 0
-    told = capsys.readouterr()
-    assert "nothing is recorded" in told.err and "3 processes" in told.err
-    assert re.search(r"^all +2 of 3 ", told.out, re.MULTILINE)
+    assert __main__.main([*WORDS, "--quick"]) == 0
+    assert "nothing is recorded" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["mine.csv"]
 
 
