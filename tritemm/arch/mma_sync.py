@@ -125,12 +125,12 @@ def _sides(problem: Problem) -> str:
 
 
 def _fixed(problem: Problem, config: Config) -> dict[str, Any]:
-    a, b, (a_side, b_side) = problem.a, problem.b, _sides(problem)
+    a, b, sides = problem.a, problem.b, _sides(problem)
     return POINTERS.fixed(problem, config) | {
         "pitch_a": a.pitch(major_of(a, BY)),
         "pitch_b": b.pitch(major_of(b, BY)),
-        "A_SIDE": a_side,
-        "B_SIDE": b_side,
+        "A_SIDE": sides[0],
+        "B_SIDE": sides[1],
         "C_MAJOR": c_major(problem),
         "SHARED": config.SHARED or "permuted",
     }

@@ -74,7 +74,9 @@ class Converted(_Module):
         """
         super()._save_to_state_dict(destination, prefix, keep_vars)
         siblings, _ = getattr(self, "_tritemm_siblings", (None, 0))
-        for name in packing.PARAMETERS if siblings and not keep_vars else ():
+        if siblings is None or keep_vars:
+            return
+        for name in packing.PARAMETERS:
             if (tensor := destination.get(prefix + name)) is not None:
                 destination[prefix + name] = siblings.alone(tensor)
 

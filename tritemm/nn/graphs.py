@@ -62,8 +62,8 @@ def _merged_into(input, first, second, *rest, out):
     """
     *others, third, bias_1, bias_2, bias_3, activation, precision = rest
     given, there = iter(others), (third, bias_1, bias_2, bias_3)
-    optional = (next(given) if each else None for each in there)
-    _merged(input, first, second, *optional, activation, precision, out=out)
+    third, bias_1, bias_2, bias_3 = (next(given) if each else None for each in there)
+    _merged(input, first, second, third, bias_1, bias_2, bias_3, activation, precision, out=out)
 
 
 def _merged_fake(input, first, second, third, *rest):
