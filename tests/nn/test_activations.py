@@ -117,6 +117,15 @@ def test_a_gate_of_another_width_is_broadcast_or_refused_as_by_torch(widths):
         run(x)
 
 
+@pytest.mark.parametrize("word", ["swiglu", "geglu"])
+def test_a_gate_apart_from_up_has_the_bits_of_two_products(word):
+    torch.manual_seed(0)
+    x, gate, up = (torch.randn(n, 8, device=DEVICE) for n in (64, 7, 7))
+    got = torch.ops.tritemm.merged(x, gate, up, None, None, None, None, word, None)
+    activation = F.silu if word == "swiglu" else F.gelu
+    assert torch.equal(got, activation(tritemm.linear(x, gate)) * tritemm.linear(x, up))
+
+
 class Followed(nn.Module):
     """A layer, and what follows it."""
 

@@ -1,6 +1,7 @@
 """Weights of layers that may be given one input: one storage for them, and nothing else moved."""
 
 import copy
+import gc
 import pickle
 
 import numpy
@@ -131,6 +132,16 @@ def test_what_moves_the_weights_through_torch_packs_them_again(name):
         assert parameter.untyped_storage().nbytes() == parameter.nbytes
         if name != "file":
             parameter.untyped_storage().resize_(parameter.nbytes)
+
+
+def test_the_siblings_of_one_that_is_gone_are_packed_anew():
+    first, second = Attention(True).to(DEVICE), nn.Module()
+    tritemm.convert(first)
+    second.gate_proj, second.up_proj = first.q_proj, first.k_proj
+    del first
+    gc.collect()
+    assert tritemm.convert(second).left == ()
+    assert together(second.gate_proj, second.up_proj)
 
 
 @pytest.mark.parametrize("way", [copy.deepcopy, through_pickle, through_a_file])

@@ -162,7 +162,7 @@ def test_a_gpu_of_amd(amd, capsys):
     ("kernel", "said", "rungs"),
     [
         ("auto", "no kernel can run", "the others"),
-        ("pipelined", 'kernel="pipelined" cannot run', "any"),
+        ("pipelined", 'kernel="pipelined" cannot run', "it"),
     ],
 )
 def test_no_rung_refuses_and_none_has_room(kernel, said, rungs):

@@ -59,7 +59,7 @@ def best(problem: Problem, rungs: Sequence[Kernel]) -> tuple[Kernel, Config]:
         return found
     why = [f"{rung.name}: {reason}" for rung in rungs if (reason := rung.why_not(problem))]
     if len(why) < len(rungs):
-        others = "the others" if why else "any"
+        others = "it" if len(rungs) == 1 else "the others" if why else "any"
         room = f"the {problem.device.shared} bytes of shared memory of {problem.device.name}"
         why.append(f"no tile of {others} fits {room}")
     none = f'kernel="{rungs[0].name}" cannot' if len(rungs) == 1 else "no kernel can"

@@ -214,7 +214,7 @@ def _pack(names: Sequence[str], layers: Sequence[nn.Module], owners: Counter) ->
         if each is not None:  # a copy made by hand has its original's siblings, which don't know it
             each.layers.setdefault(place, layer)
     siblings = known[0][0]
-    if siblings is None or dict(siblings.layers.items()) != dict(enumerate(layers)):
+    if siblings is None or siblings.all() != list(layers):
         if any(each.parameters() for each in others):
             return None, f"{words} not packed: one of them is packed with others"
         made = (storage for each in others for storage in each.made)

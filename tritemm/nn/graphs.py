@@ -22,7 +22,7 @@ from torch.fx import Graph, Node
 
 from ..api.blas import linear
 from ..op.schema import GEMM, parted
-from ..problem import ACCUMULATE, ACTIVATIONS, GATED, NOTHING, EpilogueInputs, activated, after
+from ..problem import ACCUMULATE, ACTIVATIONS, GATED, NOTHING, EpilogueInputs, activated
 from ..runtime import inductor
 from ..runtime.operators import called_by_inductor, define, implement
 
@@ -48,11 +48,14 @@ def _merged(input, first, second, third, bias_1, bias_2, bias_3, activation, pre
         return linear(
             input, weight, bias, activation=activation or None, precision=precision, out=out
         )
-    whole = _merged_fake(input, first, second, third) if activation or out is None else out
+    if activation:  # of tensors that are contiguous, as in eager code, for its bits
+        gate = activated(linear(input, first, precision=precision), GATED[activation])
+        return torch.mul(gate, linear(input, second, precision=precision), out=out)
+    whole = _merged_fake(input, first, second, third) if out is None else out
     parts = whole.split([w.shape[0] for w in weights], -1)
     for w, b, part in zip(weights, biases or (None,) * _MOST, parts, strict=False):
         linear(input, w, b, precision=precision, out=part)
-    return after(whole, activation, None, 0.0, out) if activation else whole
+    return whole
 
 
 def _merged_into(input, first, second, *rest, out):

@@ -45,12 +45,16 @@ class Siblings:
         whole = (not _unlike(some) and _together(some) for some in self.parameters())
         return Siblings, (self._count, all(whole))
 
+    def all(self) -> list[nn.Module | None]:
+        """The layers in order, None for one that is gone."""
+        return [self.layers.get(place) for place in range(self._count)]
+
     def parameters(self) -> list[list[nn.Parameter]]:
         """The weights, and the biases if all layers have one.
 
         Empty if a layer is missing, or its weight is missing or no Parameter.
         """
-        layers = [self.layers.get(place) for place in range(self._count)]
+        layers = self.all()
         if None in layers:
             return []
         there = []
