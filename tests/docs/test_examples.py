@@ -24,7 +24,7 @@ def example(monkeypatch):
         spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
         module = importlib.util.module_from_spec(spec)
         monkeypatch.setitem(sys.modules, name, module)
-        monkeypatch.setattr(sys, "path", list(sys.path))  # which some add to
+        monkeypatch.setattr(sys, "path", [str(ROOT / "examples"), *sys.path])  # some add to it
         spec.loader.exec_module(module)
         return module
 
@@ -57,7 +57,6 @@ def test_another_seed_is_another_run_and_the_same_one_is_not(example):
 
 
 def test_muon_by_ours_beside_torchs(example, capsys, monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "examples")
     muon = example("muon")
     text = torch.randint(256, (4096,), generator=torch.Generator().manual_seed(0))
     monkeypatch.setattr(muon, "pages", lambda: text.to(torch.uint8))
