@@ -235,6 +235,17 @@ class TestCandidates:
         with pytest.raises(ValueError, match='"tma" cannot run this problem: row stride of a'):
             dispatch.choose(asked, "tma")
 
+    @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+    @pytest.mark.parametrize("shape", [(512, 512, 512), (1, 77, 1000), (16, 512, 20)], ids=str)
+    def test_the_rung_that_a_refusal_names_runs(self, shape, layout):
+        asked = problem(*shape, layout, torch.float32, precision="tf32")
+        for rung in RUNGS:
+            if rung.why_not(asked) is not None:
+                with pytest.raises(ValueError, match="cannot run this problem") as error:
+                    dispatch.choose(asked, rung.name)
+                for other in re.findall(r'; kernel="(\w+)" can run this$', str(error.value)):
+                    assert dispatch.choose(asked, other).kernel.name == other
+
     def test_teaching_rungs_only_where_no_other_can(self, monkeypatch):
         asked = problem(512, 512, 512, device=A100)
         assert all(kernel.policy.auto for _, kernel, _ in dispatch.ranked(asked))

@@ -12,7 +12,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from .. import dispatch
 from ..dtypes import Precision, accumulator_type, check_precision, result_type
-from ..problem import ACCUMULATE, INTERPRETED, result_shape
+from ..problem import ACCUMULATE, INTERPRETED
 from ..problem.config import Config
 from ..rungs import Rung
 from ..runtime.sizes import holds
@@ -169,9 +169,3 @@ def check_dense(name: str, tensor: torch.Tensor) -> None:
         raise NotImplementedError(
             f"tritemm multiplies dense tensors; {name} is {tensor.layout}. Use .to_dense()"
         )
-
-
-def drop_shape(a, b, input, other, activation: str = "") -> tuple[int, ...]:
-    """Shape of the result of a @ b, without the dimensions that 1-D operands were given."""
-    *batch, m, n = result_shape(a, b, activation)
-    return (*batch, *([] if input.dim() == 1 else [m]), *([] if other.dim() == 1 else [n]))

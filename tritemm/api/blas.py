@@ -68,9 +68,12 @@ def linear(
         )
     other = weight.t()  # weight itself, if it has one dimension
     try:
-        return matmul(
-            input, other, out=out, bias=bias, activation=activation, residual=residual, **options
-        )
+        if options:  # an empty ** costs every call the time of building a dictionary
+            return matmul(
+                input, other, out=out, bias=bias, activation=activation, residual=residual,
+                **options,
+            )  # fmt: skip
+        return matmul(input, other, out=out, bias=bias, activation=activation, residual=residual)
     except (RuntimeError, TypeError):
         pair("linear", ("input", "weight"), input, weight, cast=out is None, axis=-1)
         pairs = weight.dim() == 2 and holds(weight.shape[0] % 2 == 0)

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from ..dtypes import beyond_float, check_epilogue, check_flag, whole
-from ..problem import ACTIVATIONS, GATED, EpilogueInputs
+from ..problem import ACTIVATIONS, GATED, NOTHING, EpilogueInputs, result_shape
 from ..runtime import fast_path
 from ..runtime.sizes import expands, fits, holds
-from .arguments import autocast, check_dense, drop_shape
+from .arguments import autocast, check_dense
 from .result import raised
 
 #: What a bias or a residual of floating-point operands may be.
@@ -25,15 +25,17 @@ _SIMPLE = (*NUMBERS, torch.SymInt, torch.SymFloat)
 _REAL = (*_SIMPLE, numbers.Real)
 
 
-def checked(given: tuple, a, b, input, other, out) -> tuple[tuple[int, ...], EpilogueInputs]:
+def checked(given: tuple | None, a, b, input, other, out) -> tuple[tuple[int, ...], EpilogueInputs]:
     """The result's shape, and what the operator is given to follow a @ b; or an error.
 
-    `given`: bias, activation, residual, alpha, beta and symmetric as `matmul` takes them. `a` and
-    `b` are `input` and `other` with two dimensions or more.
+    `given`: bias, activation, residual, alpha, beta and symmetric as `matmul` takes them, or None
+    if nothing follows. `a` and `b` are `input` and `other` with two dimensions or more.
     """
+    if given is None:
+        return _shape(a, b, input, other), NOTHING
     bias, activation, residual, alpha, beta, symmetric = given
     activation = activation_of(activation, b)
-    shape = drop_shape(a, b, input, other, activation)
+    shape = _shape(a, b, input, other, activation)
     if symmetric:
         check_symmetric(symmetric, shape, bias, activation)
     alpha = factor("alpha", alpha)
@@ -67,6 +69,12 @@ def checked(given: tuple, a, b, input, other, out) -> tuple[tuple[int, ...], Epi
     if beta == 0 and not (residual is None or attends(residual)):
         residual = None  # its values, NaN among them, are not read
     return shape, EpilogueInputs(bias, residual, activation, float(alpha), float(beta), symmetric)
+
+
+def _shape(a, b, input, other, activation: str = "") -> tuple[int, ...]:
+    """Shape of the result of a @ b, without the dimensions that 1-D operands were given."""
+    *batch, m, n = result_shape(a, b, activation)
+    return (*batch, *([] if input.dim() == 1 else [m]), *([] if other.dim() == 1 else [n]))
 
 
 def check_symmetric(symmetric, shape: tuple[int, ...], bias, activation: str) -> None:

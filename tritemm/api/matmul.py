@@ -21,7 +21,7 @@ from ..runtime.operators import define, implement
 from ..runtime.sizes import fits
 from ..runtime.torch_private import unframed, untraced
 from ..spec import Kernel
-from .arguments import drop_shape, operands
+from .arguments import operands
 from .epilogue import NUMBERS, checked, unchecked
 from .result import check_out, drop, needs_copy, raised, resized
 
@@ -147,10 +147,7 @@ def _known(input, other, given: tuple | None, out, asked: tuple) -> torch.Tensor
 def _multiplied(input, other, given: tuple | None, out, asked: tuple) -> torch.Tensor:
     """The result of any other call: all is checked, and the operator multiplies."""
     a, b, options = operands(input, other, out, (word_of(*asked[:3]), *asked[3:]))
-    if given is None:
-        shape, then = drop_shape(a, b, input, other), NOTHING
-    else:
-        shape, then = checked(given, a, b, input, other, out)
+    shape, then = checked(given, a, b, input, other, out)
     target = None
     if out is not None:
         tensors = [input, other, *then.tensors]

@@ -70,7 +70,7 @@ def must_run(rung: Kernel, view: Problem) -> None:
     """ValueError, with a rung that can, if `rung` refuses."""
     if reason := rung.why_not(view):
         some = (group for group in groups(view, RUNGS) if not group.pack)
-        able = least(some)
+        able = least(group for group in some if group.kernel.why_not(view) is None)
         hint = f'; kernel="{able[0].name}" can run this' if able else ""
         raise ValueError(f'kernel="{rung.name}" cannot run this problem: {reason}{hint}')
 

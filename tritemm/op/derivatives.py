@@ -56,7 +56,7 @@ class _Linear(Derivatives):
     def forward(ctx, a, b, bias, residual, then, options, keys, forward_mode):
         ctx.kind, ctx.options = None, options
         ctx.operands = tuple((tuple(t.shape), t.stride(), t.dtype) for t in (a, b))
-        _save(ctx, a, b, bias, residual, then)
+        ctx.then = _saved(ctx, a, b, bias, residual, then)
         if forward_mode:
             ctx.save_for_forward(a, b)
         then = then._replace(bias=bias, residual=residual)
@@ -64,41 +64,45 @@ class _Linear(Derivatives):
 
     @staticmethod
     def backward(ctx, grad):
-        needs, alpha, beta = ctx.needs_input_grad, ctx.alpha, ctx.beta
+        needs, (alpha, beta, bias, residual) = ctx.needs_input_grad, ctx.then
         found = [None] * len(needs)
         if needs[0] or needs[1]:
-            a, b = ctx.saved_tensors
-            if ctx.kind is None:
+            (a, b), kind = ctx.saved_tensors, ctx.kind
+            operands = ctx.operands if kind is None else kind.operands
+            if kind is None:
                 word, *types, _ = ctx.options
                 options = for_gradients(word), *types
-                made = _gradients(grad, a, b, ctx.operands, needs, options)
+                found[:2] = _gradients(grad, a, b, operands, needs, options)
             else:
-                made = _short_gradients(ctx.kind, grad, a, b, needs[:2])
-            for i, t in enumerate(made):
-                if t is not None:  # rounded once; the factor after the product, as torch does it
-                    found[i] = (t if alpha == 1 else t * alpha).to(ctx.operands[i][2])
+                found[:2] = _short_gradients(kind, grad, a, b, needs[:2])
+            dtype = operands[0][2]
+            if alpha != 1 or grad.dtype is not dtype:
+                # Rounded once; the factor after the product, as torch does it.
+                for i, t in enumerate(found[:2]):
+                    if t is not None:
+                        found[i] = (t if alpha == 1 else t * alpha).to(dtype)
         if needs[2]:
-            found[2] = _summed(grad, *ctx.added[0])
+            found[2] = _summed(grad, *bias)
         if needs[3] and beta == 0:
-            shape, dtype = ctx.added[1]
+            shape, dtype = residual
             found[3] = grad.new_zeros(shape, dtype=dtype)
         elif needs[3]:
-            found[3] = _summed(grad if beta == 1 else grad * beta, *ctx.added[1])
+            found[3] = _summed(grad if beta == 1 else grad * beta, *residual)
         return tuple(found)
 
     @staticmethod
     def jvp(ctx, a_tangent, b_tangent, bias_tangent, residual_tangent, *_):
         terms = []
+        alpha, beta, *_ = ctx.then
         with pushing_forward():
             a, b = map(primal_of, ctx.saved_tensors)
             if a_tangent is not None:
-                terms.append(_product(a_tangent, b, ctx.options, ctx.alpha))
+                terms.append(_product(a_tangent, b, ctx.options, alpha))
             if b_tangent is not None:
-                terms.append(_product(a, b_tangent, ctx.options, ctx.alpha))
+                terms.append(_product(a, b_tangent, ctx.options, alpha))
             if bias_tangent is not None:
                 terms.append(bias_tangent)
             if residual_tangent is not None:
-                beta = ctx.beta
                 terms.append(residual_tangent * beta if beta else residual_tangent.new_zeros(()))
             terms = [term.to(ctx.options[-1]) for term in terms]
             return sum(terms[1:], terms[0]).expand(result_shape(a, b))
@@ -108,20 +112,21 @@ class _Recorded(_Linear):
     """The same of a product that the fast path makes, which makes its gradients too."""
 
     @staticmethod
-    def forward(ctx, a, b, bias, residual, then, kind, addresses):  # type: ignore[override]
-        ctx.kind, ctx.operands = kind, kind.operands
-        _save(ctx, a, b, bias, residual, then)
+    def forward(ctx, a, b, bias, residual, call):  # type: ignore[override]
+        then, kind, addresses = call
+        ctx.kind, ctx.then = kind, _saved(ctx, a, b, bias, residual, then)
         result = fast_path.multiply(kind, addresses, None)
         return product(a, b, None, kind.options, then) if result is None else result
 
 
-def _save(ctx, a, b, bias, residual, then: EpilogueInputs) -> None:
-    """Keep what the gradients that are asked for need: of what is added, shapes and types."""
+def _saved(ctx, a, b, bias, residual, then: EpilogueInputs) -> tuple:
+    """Save the operands that the gradients need. Factors, and shapes and types of what is added."""
     needs = ctx.needs_input_grad
     ctx.save_for_backward(a if needs[1] else None, b if needs[0] else None)
-    ctx.alpha, ctx.beta = then.alpha, then.beta
-    if bias is not None or residual is not None:
-        ctx.added = [t if t is None else (t.shape, t.dtype) for t in (bias, residual)]
+    if bias is residual is None:
+        return then.alpha, then.beta, None, None
+    added = [t if t is None else (t.shape, t.dtype) for t in (bias, residual)]
+    return then.alpha, then.beta, *added
 
 
 def _summed(grad, shape, dtype):
@@ -157,7 +162,7 @@ def repeated(
         if then is not NOTHING and (0 in addresses[3:] or (out is not None and then.met_by(out))):
             return None
         if recorded and kind.launches is not None:
-            return _Recorded.apply(a, b, bias, residual, then, kind, addresses)
+            return _Recorded.apply(a, b, bias, residual, (then, kind, addresses))
         if not kind.apart or out is not None:
             return fast_path.multiply(kind, addresses, out) if kind.launches else None
     return _apart(a, b, options, then, bias, residual)
