@@ -252,7 +252,7 @@ def _wgmma() -> Iterator[Entry]:
 
 
 def _modified() -> Iterator[Entry]:
-    """Of wgmma, all that differ from those above in where A is, a sign, or whether C counts."""
+    """Entries of wgmma that differ from those above in where A is, a sign, or whether C counts."""
     for n in MODIFIED_N:
         for types in ("f16 f16 f32 f32", "f16 f16 f16 f16", "bf16 bf16 f32 f32"):
             for entry in _entries("wgmma", (64, n, 16), types, swizzle=128):

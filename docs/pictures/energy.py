@@ -194,7 +194,7 @@ class Moved:
 
 
 def moved() -> tuple[Moved, ...]:
-    """Of the classic tile with mma, and of a warpgroup's with WGMMA.
+    """Bytes of the classic tile with mma, and of a warpgroup's with WGMMA.
 
     From device memory as the waves touch it (`raster`), from L2 as the tiles ask for it, from
     shared memory what fragments or WGMMA read.

@@ -25,7 +25,7 @@ Words = Mapping[tuple[int, int], tuple[int, int]]
 
 
 def words(held: Fragment) -> Words:
-    """Of each element its thread and which pair of that thread's it belongs to.
+    """The thread of each element, and which pair of that thread's it belongs to.
 
     Where a thread holds an element several times, the first counts.
     """

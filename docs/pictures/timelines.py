@@ -40,8 +40,8 @@ def spans(row: dict[str, Any]) -> list[Span]:
 
 
 def phases(row: dict[str, Any]) -> Iterator[Span]:
-    """Of each tile from its first product to its last ("multiply"), and its epilogue ("store"), by
-    which a tile is known: a wait for products when there are none is no tile."""
+    """Spans of each tile: from its first product to its last ("multiply"), and its epilogue
+    ("store"), by which a tile is known: a wait for products when there are none is no tile."""
     first = last = None
     for begin, end, activity in spans(row):
         if activity == "multiply":

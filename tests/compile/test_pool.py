@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def problem(M, N, K, layout="NT", offset=0):
-    """Of bf16 tensors on the CPU, A `offset` elements into its storage."""
+    """A problem of bf16 tensors on the CPU, A `offset` elements into its storage."""
 
     def matrix(rows, cols, major, offset=0):
         stored = torch.empty(rows * cols + offset, dtype=torch.bfloat16)[offset:]

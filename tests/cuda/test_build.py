@@ -51,7 +51,7 @@ def faults(code: cubin.Cubin) -> list[str]:
 
 
 def flags_of(name) -> tuple[str, ...]:
-    """Of tables of WGMMA, whose instructions differ in N alone, a few N, unless all is swept."""
+    """Flags that leave a few N of WGMMA, whose tables differ in N alone, unless all is swept."""
     included = source.files_of(source.path_of(name))
     few = not EVERY and any(file.name == "one_wgmma.cuh" for file in included)
     return cubin.FEW_N if few else cubin.FLAGS

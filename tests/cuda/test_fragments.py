@@ -79,7 +79,7 @@ ISA = {
 
 @pytest.mark.parametrize(("name", "width"), ISA.items(), ids=ISA)
 def test_fragments_are_the_isa_s(name, width):
-    """Of lane 4 g + t. A's registers go down, where it has 16 rows, then to the next columns."""
+    """Elements of lane 4 g + t. A's registers go down its rows, if 16, then to the next columns."""
     entry = find(name)
     down = entry.shape[0] // 8
     for lane in range(32):

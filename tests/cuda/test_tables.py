@@ -68,7 +68,7 @@ def test_the_sizes_of_the_tables():
 
 
 def few(entries):
-    """Of wgmma those that FEW_N compiles, of which not every type is modified at the largest N."""
+    """Those of wgmma that FEW_N compiles; not every type is modified at the largest N."""
 
     def compiled(entry):
         largest = entry.shape[1] == 256 and (not entry.modified or entry.a in ("tf32", "s8", "u8"))

@@ -25,7 +25,7 @@ def matrix(rows, cols, layout, dtype, batch=()):
 
 
 def problem(M, N, K, layout="NT", dtype=torch.bfloat16, device=H200, batch=(), **options):
-    """Of contiguous operands on a GPU that need not be here."""
+    """A problem of contiguous operands on a GPU that need not be here."""
     a, b = matrix(M, K, layout[0], dtype, batch), matrix(K, N, layout[1], dtype, batch)
     out = torch.int32 if dtype == torch.int8 else dtype
     columns = N // 2 if options.get("activation") in GATED else N

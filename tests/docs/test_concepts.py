@@ -57,7 +57,7 @@ def test_a_page_has_a_picture_a_formula_and_a_check(page):
 
 @by_page
 def test_commands_name_what_exists(page):
-    """Of `python -m PACKAGE COMMAND NAME`: files of CUDA, rungs, entries of the type table."""
+    """NAME in `python -m PACKAGE COMMAND NAME`: a CUDA file, a rung, an entry of the type table."""
     for command in re.findall(r"python -m (\S+ (?:asm|run) [^`\n]+)", page.read_text()):
         package, _, name, *rest = command.split()
         names = source.names() if package == "cuda_reference" else {k.name for k in RUNGS}

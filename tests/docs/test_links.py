@@ -52,7 +52,7 @@ def test_named_paths_exist(page):
 
 
 def test_every_page_is_reached_from_the_index():
-    """Of docs/, by links alone: no page stands where no reader comes."""
+    """Pages of docs/, by links alone: none stands where no reader comes."""
     seen, wanted = set(), [ROOT / "README.md", ROOT / "docs" / "index.md"]
     while wanted:
         page = wanted.pop()

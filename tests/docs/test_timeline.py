@@ -104,6 +104,6 @@ def test_phases_are_of_whole_tiles():
 
 @pytest.mark.parametrize("rung", RUNGS)
 def test_stamps_change_little(rung):
-    """Of what is committed: the pictures show the kernels, not the stamps."""
+    """What is committed says so: the pictures show the kernels, not the stamps."""
     with_stamps = max(row["at"][-1] for row in timelines.data()["rungs"][rung]["rows"])
     assert abs(with_stamps / timelines.data()["rungs"][rung]["cycles"] - 1) < 0.06

@@ -109,7 +109,7 @@ def test_tiles_as_wide_as_any_multiple_of_8(name, rows, columns, warps, programs
 @pytest.mark.parametrize("gap", [0, 3], ids=["engine", "pointers"])
 @pytest.mark.parametrize("layout", ["NN", "TT"])
 def test_batches_in_two_dimensions(kernel, layout, gap):
-    """Of different sizes, and one of B is broadcast: an index in the wrong place shows."""
+    """Their sizes differ, and one of B is broadcast: an index in the wrong place shows."""
     a = operand(133, 200, BF16, layout[0], (2, 5), aligned=True)
     b = operand(200, 272, BF16, layout[1], (1, 5), aligned=True).expand(2, -1, -1, -1)
     assert run(kernel, a, b, pitch_gap=gap) is None

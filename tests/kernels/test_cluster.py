@@ -157,7 +157,7 @@ def test_few_tiles_are_cut_along_k():
 
 
 def test_each_consumer_has_room_for_its_sums_and_a_counter():
-    """Of each program, and of what lies outside C too."""
+    """Accumulators of each program, and of what lies outside C too."""
     config = CUT[2]
     programs = 5 * 2  # tiles of 192 x 112, in pairs side by side
     room = IN_PARTS.workspace(problem(**FEW), config)

@@ -114,7 +114,7 @@ def test_a_problem_of_many_tiles_or_few_steps_has_a_config_all_the_same(rung):
 @pytest.mark.parametrize("layout", ["NN", "NT"])
 @pytest.mark.parametrize("M", [64, 511, 1000])
 def test_no_sums_reach_the_barriers(layout, M):
-    """Of a wide C stored by columns, whose pieces leave little room for stages."""
+    """A wide C stored by columns, whose pieces leave little room for stages."""
     b = matrix(4096, 1280, layout[1], torch.bfloat16)
     asked = Problem.of(
         matrix(M, 4096, "N", torch.bfloat16), b, matrix(M, 1280, "T", torch.float32), device=H200

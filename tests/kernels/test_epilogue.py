@@ -66,7 +66,7 @@ def test_which_rungs_fuse():
 @pytest.mark.parametrize("layout", ["NT", "TN"])
 @pytest.mark.parametrize("kernel", [rung_param(kernel) for kernel in FUSING])
 def test_every_config(kernel, layout):
-    """Of a problem with several tiles and steps, the last of them incomplete; swapped as well."""
+    """A problem with several tiles and steps, the last of them incomplete; swapped as well."""
     M, N, K = 392, 456, 1096
     a, b = operands(M, N, K, BF16, layout)
     ending = ending_of(ENDINGS["all-transposed"], M, N, BF16)

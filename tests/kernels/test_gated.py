@@ -67,7 +67,7 @@ def test_a_problem_is_that_of_the_product_and_c_has_half_of_its_columns():
 
 
 def test_who_finishes_pairs():
-    """Of their columns; all other rungs say that they don't."""
+    """Pairs of columns; all other rungs say that they can't finish them."""
     asked = problem(512, 1024, 256, activation="geglu")
     reasons = {rung.name: rung.why_not(asked) for rung in RUNGS}
     assert {name for name, reason in reasons.items() if reason is None} == set(PAIRS)

@@ -142,7 +142,7 @@ def test_a_short_line_is_read_by_few_lanes():
 
 @pytest.mark.parametrize("layout", ["NN", "NT"])
 def test_lines_on_odd_addresses_are_read_in_words(layout):
-    """Of B every load is 8 bytes wide; of A those along K are, too."""
+    """Every load of B is 8 bytes wide, and so are those of A along K."""
     code = asm.compile_problem(asm.Job("gemv", 90, 1, 1333, 1777, layout=layout))
     assert code.count("LDG.E.64") >= 6 and code.spills == 0
     narrow = code.count("LDG.E.U16")

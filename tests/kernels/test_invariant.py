@@ -165,7 +165,7 @@ def test_a_program_with_all_parts_takes_longer_and_one_part_as_long():
 
 
 def test_a_part_is_as_long_as_the_longest(monkeypatch):
-    """Of 5 parts of 32 times 256 elements two have 7."""
+    """K is 32 times 256 elements: two of its 5 parts have 7 of the 32."""
     monkeypatch.setattr(model, "BRIEF", math.inf)  # as if the clock did not fall meanwhile
     asked, kernel = problem(64, 1280, 8192), dispatch.find("split_k")
     config = Config(64, 64, 64, num_stages=10, ORDER="grouped", SPLIT_K=5)
@@ -328,7 +328,7 @@ def test_bits_of_an_epilogue_and_of_fp16(accumulate):
     ("M", "N", "K", "batch"), [(200, 264, 5000, (2,)), (9000, 520, 4360, ()), (7, 64, 8200, ())]
 )
 def test_parts_are_all_added(rung, M, N, K, batch):
-    """Of small integers, whose sums are exact; one program has many tiles, or one."""
+    """Products of small integers are exact; one program has many tiles, or one."""
     a, b = budget.exact_operands(randn(*batch, M, K), randn(*batch, N, K).mT)
     c = torch.empty(*batch, M, N, device="cuda", dtype=BF16)
     want = budget.reference(a, b).to(BF16)
@@ -344,7 +344,7 @@ def test_parts_are_all_added(rung, M, N, K, batch):
 @pytest.mark.parametrize("rung", [rung.name for rung in RUNGS if rung in candidates.able(RUNGS)])
 @pytest.mark.parametrize("K", [2056, 4360, 1001])
 def test_bits_of_every_candidate(rung, K):
-    """Of one rung against one product of another: K whole, in 5 parts, and with odd pitches."""
+    """One rung against one product of another: K whole, in 5 parts, and with odd pitches."""
     M, N = 72, 136
     a, b = randn(M, K), randn(N, K).mT
     want = bits(a, b)

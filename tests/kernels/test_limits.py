@@ -163,7 +163,7 @@ def run_last(last_program, kernel, asked, config, a, b, c, *work):
 
 @pytest.mark.skipif(not INTERPRETED, reason="runs one program of many in the interpreter")
 class TestLastProgram:
-    """Of a grid that is too long to run: where an index of 32 bits would wrap."""
+    """The last program of a grid that is too long to run: an index of 32 bits would wrap there."""
 
     @pytest.mark.parametrize(
         "kernel", [rung for rung in POINTERS if rung.interpreted], ids=lambda kernel: kernel.name
@@ -465,7 +465,7 @@ class TestWord:
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float16], ids=str)
 @pytest.mark.parametrize("K", [TOP - 1, TOP - 2**16, TOP - 2**21, TOP + 999])
 def test_a_dot_product_near_two_to_the_31(K, dtype):
-    """Of one element, again and again; int8 may be copied: 4 GB."""
+    """One element, again and again; int8 may be copied: 4 GB."""
     a = torch.ones(1, 1, dtype=dtype, device="cuda").expand(1, K)
     b = torch.ones(1, 1, dtype=dtype, device="cuda").expand(K, 1)
     if dtype == torch.int8:

@@ -38,7 +38,7 @@ class Call:
     leaves: tuple[torch.Tensor, ...]
 
     def bits(self) -> list[torch.Tensor]:
-        """Of the result, and of the gradients where they are recorded."""
+        """The result's, and the gradients' where they are recorded."""
         found = [self.make()]
         if found[0].requires_grad:
             grad = torch.linspace(-1, 1, found[0].numel(), device=DEVICE).to(found[0].dtype)

@@ -146,7 +146,7 @@ def test_every_type_compiles(kernel):
 @pytest.mark.parametrize("kernel", [k for k in LADDER if k.values[0].limits.symmetric])
 @pytest.mark.parametrize("N", [1024, 1001], ids=["TMA", "threads"])
 def test_mirrored_stores_stay_in_registers(kernel, N):
-    """Of the tile with fewest elements, and of the one with most."""
+    """The tile with the fewest elements, and the one with the most."""
     jobs = per_config(asm.Job(kernel.name, 90, N, N, 4096, "NT", symmetric=True))
     jobs.sort(key=lambda job: math.prod(asm.configs_of(job)[job.config].numbers[:2]))
     expect_no_faults(jobs if EVERY else [jobs[0], jobs[-1]], "usage")

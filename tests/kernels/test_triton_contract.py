@@ -103,7 +103,7 @@ def test_registers_of_the_producer_are_uniform(codes):
 
 
 def boxes(lines, along_k):
-    """Of a tile: one of the lines of a share, or one for 64 of them and a share of K."""
+    """Boxes of a tile: one of the lines of a share, or one for 64 of them and a share of K."""
     return 1 if along_k else -(-lines // 64)
 
 

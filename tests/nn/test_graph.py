@@ -181,7 +181,7 @@ def test_weights_and_results_that_are_written_to_between_the_layers(weight):
 
 
 def add_hooks(model):
-    """Of each kind, on layers that are merged; each changes a result or a gradient."""
+    """Hooks of each kind, on layers that are merged; each changes a result or a gradient."""
     q, k, v = model.projections
     q.register_full_backward_hook(lambda m, inputs, outputs: tuple(3 * each for each in inputs))
     q.weight.register_hook(lambda grad: 5 * grad)

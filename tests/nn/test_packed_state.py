@@ -85,7 +85,7 @@ def test_weights_on_the_cpu_are_not_packed(monkeypatch):
 @torch.no_grad()
 @pytest.mark.parametrize("device", [DEVICE, "cpu"])
 def test_a_state_dict_of_memory_that_may_move_is_torchs(device, monkeypatch):
-    """Of a model that was packed when it was saved, and of an owner's buffer: by torch's views."""
+    """A model that was packed when it was saved, and an owner's buffer: by torch's views."""
     model, _ = pair(Attention(True))
     torch.save(model, file := io.BytesIO(), _use_new_zipfile_serialization=False)
     file.seek(0)

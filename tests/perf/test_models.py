@@ -177,7 +177,7 @@ def test_errors_are_judged_by_torchs():
 
 @interpreted
 def test_a_twin_is_what_convert_makes_over_the_same_parameters():
-    """Of a gate and an up, which it packs: torch's own model reads the halves of the pair."""
+    """A gate and an up, which it packs: torch's own model reads the halves of the pair."""
     torchs, x = (
         nn.Sequential(LlamaMLP(16, 24), nn.Linear(16, 16), nn.Linear(16, 16)),
         torch.randn(3, 16),

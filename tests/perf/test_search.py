@@ -146,7 +146,7 @@ def test_the_hopeless_are_timed_once_more_the_near_often_and_what_stalled_like_o
 
 
 def test_times_before_the_clock_has_settled_are_scaled_and_lines_are_compact(fakes, monkeypatch):
-    """Of the two that are in the finals, settled times count, here three times as long."""
+    """Settled times count for the two in the finals, here three times as long."""
     task, results, _ = searched()
     lines = {r.name: search.to_json(task, r) for r in results}
     assert [name for name in lines if lines[name].get("chosen")] == [NAMES[SWAPPED]]
@@ -345,7 +345,7 @@ def test_errors_and_ctrl_c_keep_what_was_found(command, tmp_path, capsys, error,
 
 
 def race(key, group="one", **seconds):
-    """Of the choice and others, `seconds` each."""
+    """A race of the choice and others, `seconds` each."""
     made, config = [], dataclasses.asdict(SMALL)
     for name, us in seconds.items():
         others = {n: flat(s / us) for n, s in seconds.items() if n != "auto"}

@@ -209,7 +209,7 @@ WRONG = {
 @pytest.mark.parametrize("needs_grad", [False, True])
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
 def test_what_is_wrong_is_said_alike(monkeypatch, wrong, needs_grad):
-    """Of a kind that was made before, and where the operators do it all."""
+    """A call of a kind that was made before, and one that the operators do whole."""
     a, b = integers(4, 8), integers(8, 6).requires_grad_(needs_grad)
     bias, residual = {"bias": integers(6)}, {"residual": integers(4, 6)}
     for _ in range(2):
@@ -230,7 +230,7 @@ def test_what_is_wrong_is_said_alike(monkeypatch, wrong, needs_grad):
 
 
 def test_an_odd_number_of_columns_has_no_pairs():
-    """Of a product that was made before, with a gradient and without."""
+    """A product that was made before, with a gradient and without."""
     a, b = integers(4, 8), integers(8, 3)
     for needs_grad in (False, True):
         b.requires_grad_(needs_grad)

@@ -302,7 +302,7 @@ def check_two_dimensions(mesh):
 
 
 def check_bits_of_any_number(mesh):
-    """Of 1, 2 and 4 processes; and alone or with other rows. Backward has the columns' own."""
+    """1, 2 and 4 processes; rows alone or with others. Backward has the columns' own."""
     n, rank = mesh.size(), mesh.get_rank()
     torch.manual_seed(0)
     for dtype in (torch.float16, torch.float32):

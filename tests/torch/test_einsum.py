@@ -53,7 +53,7 @@ def test_torchs_results_and_gradients(name):
     ],
 )
 def test_views_are_multiplied_where_they_lie(equation, shapes, monkeypatch):
-    """Of attention: scores, their use, and the projections before and after it."""
+    """Products of attention: scores, their use, and the projections before and after it."""
     seen, product = [], kinds.product
 
     def noted(a, b, *rest):

@@ -218,7 +218,7 @@ def test_factors_that_fp32_cannot_hold(dtype):
 
 @pytest.mark.parametrize("value", [2**31, 2**32 + 5, 2**53 + 1, 2**60 + 3, -(2**63), 7.0])
 def test_factors_of_int8_are_whole_numbers_of_64_bits(value):
-    """Of which the sums, as torch's, keep 32."""
+    """The sums, as torch's, keep 32 of them."""
     one, wrapped = torch.ones(1, 1, dtype=torch.int8, device=DEVICE), torch.tensor(int(value)).int()
     for _ in range(2):
         assert tritemm.matmul(one, one, alpha=value).item() == wrapped.item()

@@ -36,7 +36,7 @@ def test_the_tree_is_the_same(dtype):
 @pytest.mark.gpu
 @pytest.mark.parametrize(("N", "K"), [(4096, 14336), (1280, 8192), (2112, 7168)])
 def test_bits_on_a_gpu(N, K):
-    """Of processes that have parts of other strides, and of few rows and many."""
+    """Processes that have parts of other strides; few rows and many."""
     x, w = made(700, N, K, torch.bfloat16)
     whole = of_processes(x, w, 1)
     for count in (1, 2, 4, 8):
