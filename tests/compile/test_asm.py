@@ -144,6 +144,20 @@ def test_a_crash_of_the_compiler_costs_one_job(monkeypatch):
     assert isinstance(fine, asm.Code)
 
 
+def test_instructions_are_counted_alike_alone_and_together():
+    """In one run of nvdisasm for many binaries, each has its own; a refusal has none."""
+    small = {"M": 32, "N": 32, "K": 32}
+    jobs = [asm.Job(rung.name, sm, **small) for rung in RUNGS[:3] for sm in (90, 80)]
+    refused = next(k for k in RUNGS if k.why_not(asm.problem_of(asm.Job(k.name, 80, **small))))
+    jobs.insert(1, asm.Job(refused.name, 80, **small))
+    together = asm.compile_many(jobs, "mix", apart=True)
+    assert isinstance(together.pop(1), asm.Refusal)
+    del jobs[1]
+    alone = asm.compile_many(jobs, "text", apart=True)
+    assert [(c.mix, c.variants) for c in together] == [(c.mix, c.variants) for c in alone]
+    assert all(c.mix["EXIT"] for c in together) and not any(c.sass for c in together)
+
+
 @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
 def test_fp_fusion_is_asked_for(rung):
     job = asm.Job(rung.name, dtype="bf16")

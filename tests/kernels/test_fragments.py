@@ -91,7 +91,7 @@ def test_every_config_compiles_and_no_wgmma_waits_for_the_one_before(rung):
             ("TT", tile(64, 8, 64, warps=4), {"out_dtype": "bf16"}),
         )
     ]
-    expect_no_faults(jobs, "text")
+    expect_no_faults(jobs, "mix")
 
 
 @pytest.mark.host

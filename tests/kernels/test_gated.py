@@ -254,7 +254,7 @@ def test_the_multiplication_is_that_of_a_plain_product():
         asm.Job("warp_specialized", M=512, N=1024, K=1024, layout="NT", activation=activation)
         for activation in ("swiglu", "")
     ]
-    gated, plain = asm.compile_many(jobs)
+    gated, plain = asm.compile_many(jobs, "mix")
     assert gated.count("HGMMA.64x256x16") == plain.count("HGMMA.64x256x16") > 0
     assert gated.count("UTMALDG") == plain.count("UTMALDG") + 1
     assert gated.local == gated.spills == 0

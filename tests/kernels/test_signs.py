@@ -113,12 +113,12 @@ def signed_jobs(kernel, sm) -> list[asm.Job]:
 @pytest.mark.parametrize(("kernel", "sm"), SIGNED)
 def test_signs(kernel, sm):
     """Signs hold for 16-bit operands and the default accumulator."""
-    expect_no_faults(signed_jobs(kernel, sm)[:1], "text", *kernel.signs[sm])
+    expect_no_faults(signed_jobs(kernel, sm)[:1], "mix", *kernel.signs[sm])
 
 
 @pytest.mark.parametrize(("kernel", "sm"), SIGNED)
 def test_signs_of_every_config(kernel, sm):
-    expect_no_faults(signed_jobs(kernel, sm)[1:], "text", *kernel.signs[sm])
+    expect_no_faults(signed_jobs(kernel, sm)[1:], "mix", *kernel.signs[sm])
 
 
 def type_rows():
@@ -201,7 +201,7 @@ def test_narrow_tiles_of_an_output_by_columns():
         for name, (columns, depth, stages), layout in pairwise(rungs, tiles, ("NN", "NT"))
         for config in [Config(64, columns, depth, 4, stages, ORDER="grouped", SWAP=True, PACK="ab")]
     ]
-    expect_no_faults(jobs, "text")
+    expect_no_faults(jobs, "mix")
 
 
 # The checks above can fail: each of these has the fault that it is checked for.
@@ -212,7 +212,7 @@ TENSOR_CORE = next(k for k in RUNGS if "HGMMA" in k.signs[90][0] and 80 in k.sig
 
 
 def test_a_missing_and_a_forbidden_sign_are_faults():
-    code = asm.compile_many([asm.Job(TENSOR_CORE.name)], apart=True)[0]
+    code = asm.compile_many([asm.Job(TENSOR_CORE.name)], "mix", apart=True)[0]
     required, forbidden = TENSOR_CORE.signs[90]
     assert faults(code, required, forbidden) == []
     assert faults(code, (*required, "UTMALDG"), forbidden) == ["no UTMALDG"]
@@ -222,7 +222,7 @@ def test_a_missing_and_a_forbidden_sign_are_faults():
 
 
 def test_a_fence_for_every_wgmma_is_a_fault():
-    code = asm.compile_many([asm.Job(TENSOR_CORE.name)], apart=True)[0]
+    code = asm.compile_many([asm.Job(TENSOR_CORE.name)], "mix", apart=True)[0]
     products = code.count("HGMMA")
     serial = dataclasses.replace(code, variants={**code.variants, "WARPGROUP.ARRIVE": products})
     assert faults(serial) == [f"{products} fences for {products} WGMMA"]
@@ -230,9 +230,9 @@ def test_a_fence_for_every_wgmma_is_a_fault():
 
 def test_spills_and_too_much_shared_memory_are_faults():
     job = asm.Job(TENSOR_CORE.name, config=Config(256, 128, 16, num_warps=4))
-    whole, usage = (asm.compile_many([job], d, apart=True)[0] for d in asm.DETAILS[::-1])
-    assert whole.local > 0
-    assert whole.spills == usage.spills > 0
+    mix, usage = (asm.compile_many([job], d, apart=True)[0] for d in ("mix", "usage"))
+    assert mix.local > 0
+    assert mix.spills == usage.spills > 0
     assert faults(usage) == [f"spills {usage.spills} bytes per thread"]
     huge = dataclasses.replace(usage, spills=0, shared=usage.limit + 1)
     assert faults(huge) == [f"{usage.limit + 1} bytes of shared memory, of {usage.limit}"]

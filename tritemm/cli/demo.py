@@ -66,7 +66,7 @@ def main(plot: Path, as_json: bool = False) -> int:
     x = torch.randn(M, K, device=device).bfloat16()
     w = torch.randn(N, K, device=device).bfloat16()
     jobs = [asm.Job(k.name, sm, *LAYER, layout="NT") for k in RUNGS for sm in k.signs]
-    codes = asm.compile_many(jobs)
+    codes = asm.compile_many(jobs, detail="mix")
     rows = [_check(kernel, x, w.mT) for kernel in RUNGS]
     reference = 0.0 if INTERPRETED else _time(rows, x, w.mT)
     for job, code in zip(jobs, codes, strict=True):

@@ -36,6 +36,7 @@ from . import pool
 from .sass import (
     count_instructions,
     count_of,
+    disassemble,
     group_of,
     instruction_table,
     parse_usage,
@@ -44,8 +45,8 @@ from .sass import (
 
 #: What may become of sums, and of pairs of them.
 _ACTIVATIONS = (*filter(None, ACTIVATIONS), *GATED)
-#: What a compilation returns: resource usage; plus the texts, and counts of their instructions.
-DETAILS = ("usage", "text")
+#: What a compilation returns: resource usage; plus instruction counts; plus the texts.
+DETAILS = ("usage", "mix", "text")
 
 LAYOUTS = get_args(Layout)
 #: That of the commands where none is named: `torch.nn.functional.linear`'s.
@@ -228,17 +229,38 @@ def compile_many(
     """
     _one_of("detail", detail, DETAILS)
     compile = _by_worker if apart else pool.compile_here
-    return [_compiled(job, detail, compile) for job in jobs]
+    made = [_compiled(job, detail, compile) for job in jobs]
+    if detail == "mix":
+        _count_instructions(made)
+    return [one.code if isinstance(one, _Compiled) else one for one in made]
 
 
 # Compiling
+
+
+@dataclasses.dataclass
+class _Compiled:
+    """A job's code, and the binary that it is of."""
+
+    code: Code
+    cubin: bytes
+
+
+def _count_instructions(made: Sequence[_Compiled | Refusal]) -> None:
+    """Give each code its instruction mix; all those of one architecture are read at once."""
+    for sm in DEVICES:
+        mine = [one for one in made if isinstance(one, _Compiled) and one.code.arch == sm]
+        texts = disassemble([one.cubin for one in mine], sm) if mine else []
+        for one, text in zip(mine, texts, strict=True):
+            mix, variants = count_instructions(text)
+            one.code = dataclasses.replace(one.code, mix=mix, variants=variants)
 
 
 def _by_worker(*item, with_code: bool) -> pool.Compiled:
     return pool.shared().submit(item, with_code).result()
 
 
-def _compiled(job: Job, detail: str, compile: Callable) -> Code | Refusal:
+def _compiled(job: Job, detail: str, compile: Callable) -> _Compiled | Refusal:
     """What `compile`, a function like `pool.compile_here`, makes of a job."""
     problem, kernel = problem_of(job), job.kernel
     config: Any = job.config
@@ -256,7 +278,7 @@ def _compiled(job: Job, detail: str, compile: Callable) -> Code | Refusal:
     made = compile(job.rung, problem, config, with_code=True)
     if not made.code:
         return Refusal(job.rung, job.sm, made.error, "compiler")
-    return Code(
+    code = Code(
         rung=job.rung,
         arch=job.sm,
         problem=str(problem),
@@ -265,10 +287,11 @@ def _compiled(job: Job, detail: str, compile: Callable) -> Code | Refusal:
         warps=made.code["warps"],
         **_read(made.code, detail),
     )
+    return _Compiled(code, made.code["cubin"])
 
 
 def _read(code: Mapping[str, Any], detail: str) -> dict[str, Any]:
-    """The fields of `Code` that are read from the binary."""
+    """The fields of `Code` that are read from one binary; the mix alone is left to the caller."""
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder, "kernel.cubin")
         cubin.write_bytes(code["cubin"])
