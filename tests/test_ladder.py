@@ -104,6 +104,7 @@ def test_ladder_prints_every_rung(capsys):
     assert [row["name"] for row in rows] == [kernel.name for kernel in RUNGS]
 
 
+@pytest.mark.once  # what it runs has tests of its own
 def test_demo_command(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(demo, "SCALE", 2 * demo.SCALE)  # an eighth of the work
     plot = tmp_path / "ladder.png"
