@@ -21,7 +21,7 @@ from cuda_reference.kernel import (
 )
 from cuda_reference.rungs import RUNGS
 from tests.dispatch.choosing import A100, H200
-from tests.harness import DEVICE, Guarded, operand, run
+from tests.harness import DEVICE, Guarded, assert_right, operand, run
 from tests.kernels.test_kernels import shapes
 from tools import sanitize
 from tritemm import budget, plan
@@ -431,7 +431,7 @@ def test_same_bits_every_time(kernel):
     a, b = operands(700, 648, 520)
     first, *others = (multiplied(kernel, a, b) for _ in range(30))
     assert all(torch.equal(first, c) for c in others)
-    assert budget.check(first, a, b).ok
+    assert_right(first, a, b)
 
 
 @pytest.mark.gpu
@@ -443,15 +443,14 @@ def test_stream_and_graph(kernel):
         a, b = operands(300, 264, 200)
         c = multiplied(kernel, a, b)
     torch.cuda.synchronize()
-    assert budget.check(c, a, b).ok
+    assert_right(c, a, b)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         plan.run(kernel, Problem.of(a, b, c), tile_of(kernel), a, b, c)
     a.copy_(torch.randn_like(a))
     c.fill_(torch.nan)
     graph.replay()
-    verdict = budget.check(c, a, b)
-    assert verdict.ok, verdict
+    assert_right(c, a, b)
 
 
 @pytest.mark.gpu
@@ -467,8 +466,7 @@ def test_rows_far_apart(kernel):
         view.normal_()
     c.fill_(torch.nan)
     plan.run(kernel, Problem.of(a, b, c), tile_of(kernel), a, b, c)
-    verdict = budget.check(c, a, b)
-    assert verdict.ok, verdict
+    assert_right(c, a, b)
 
 
 @pytest.mark.gpu

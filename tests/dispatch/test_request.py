@@ -2,14 +2,15 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 
 import tritemm
 from tests.dispatch.choosing import problem
-from tests.harness import DEVICE, operand
+from tests.harness import DEVICE, operand, operands
 from tritemm import dispatch
-from tritemm.dispatch.request import Request, for_gradients
+from tritemm.dispatch.request import Request, for_gradients, word_of
 from tritemm.problem.config import Config, config_of
 
 
@@ -54,6 +55,35 @@ class TestRequest:
     def test_no_fields(self):
         with pytest.raises(ValueError, match="mapping of its fields, not list"):
             config_of([64, 64, 64])
+
+
+class TestWord:
+    config = Config(64, 64, 32)
+
+    def test_names_and_rungs(self):
+        assert (
+            word_of("auto") == "auto" and word_of("tma") == word_of(dispatch.find("tma")) == "tma"
+        )
+        assert word_of("auto", None, True) == "auto/batch_invariant"
+        named = word_of(dispatch.find("tma"), self.config)
+        assert named == word_of("tma", self.config) and Request.parse(named).kernel == "tma"
+
+    @pytest.mark.parametrize("kernel", [None, 7, b"tma", ["tma"], np.array(["tma", "auto"])])
+    def test_others_are_refused(self, kernel):
+        message = (
+            f"name of a rung of tritemm.ladder\\(\\), or such a rung, not {type(kernel).__name__}"
+        )
+        for config in (None, self.config):
+            with pytest.raises(TypeError, match=message):
+                word_of(kernel, config)
+        with pytest.raises(ValueError, match="no rung is called 'tma/BLOCK_M=1'"):
+            word_of("tma/BLOCK_M=1")
+
+    def test_explain_takes_what_it_says(self):
+        a, b = operands(8, 8, 16, torch.float16)
+        choice = tritemm.explain(a, b)
+        again = tritemm.explain(a, b, kernel=choice.kernel, config=choice.config)
+        assert (again.kernel, again.config) == (choice.kernel, choice.config)
 
 
 class TestConfig:

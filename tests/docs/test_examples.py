@@ -11,7 +11,7 @@ import torch
 from torch.optim import _muon
 
 from perf.machine import ROOT
-from tritemm import budget
+from tests.harness import assert_right
 
 without_a_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="needs to lack a CUDA device")
 
@@ -175,5 +175,4 @@ def test_the_providers_multiply(provider, example):
         pytest.skip("WGMMA needs compute capability 9.0")
     plot = example("perf_plot")
     a, w = (torch.randn(256, 128, device="cuda", dtype=torch.float16) for _ in range(2))
-    verdict = budget.check(plot.PROVIDERS[provider](a, w.mT), a, w.mT)
-    assert verdict.ok, verdict
+    assert_right(plot.PROVIDERS[provider](a, w.mT), a, w.mT)

@@ -69,8 +69,9 @@ def _merged_into(input, first, second, *rest, out):
     _merged(input, first, second, third, bias_1, bias_2, bias_3, activation, precision, out=out)
 
 
-def _merged_fake(input, first, second, third, *rest):
-    activation = rest[3] if rest else ""
+def _merged_fake(
+    input, first, second, third, bias_1=None, bias_2=None, bias_3=None, activation="", _=None
+):
     weights = (first,) if activation else _there(first, second, third)
     return input.new_empty((*input.shape[:-1], sum(w.shape[0] for w in weights)))
 
