@@ -22,6 +22,12 @@ FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
     "--remote-debugging-pipe",
 )  # fmt: skip
+#: What an evaluation is answered with when the page is left meanwhile.
+LEFT = {"Inspected target navigated or closed", "Execution context was destroyed."}
+
+
+class Left(AssertionError):
+    """The page was left before it answered."""
 
 
 def found() -> str | None:
@@ -86,8 +92,15 @@ class Browser:
         return found["result"].get("value")
 
     def wait_for(self, expression: str, seconds: float = 10) -> None:
-        """Until the expression is true."""
-        self._until(lambda: self.run(expression), expression, seconds)
+        """Until the expression is true, on this page or the one that a click leads to."""
+
+        def holds() -> bool:
+            try:
+                return self.run(expression)
+            except Left:
+                return False
+
+        self._until(holds, expression, seconds)
 
     def point(self, selector: str) -> None:
         """Move the mouse over the first element of this selector."""
@@ -126,7 +139,9 @@ class Browser:
 
         self._until(answered, method)
         if "error" in answer[0]:
-            raise AssertionError(f"{method}: {answer[0]['error']['message']}")
+            message = answer[0]["error"]["message"]
+            kind = Left if message in LEFT else AssertionError
+            raise kind(f"{method}: {message}")
         return answer[0]["result"]
 
     def _until(self, holds: Callable[[], bool], what: str, seconds: float = 60) -> None:
