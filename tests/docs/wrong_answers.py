@@ -19,7 +19,7 @@ FUNCTIONS = {"min": "max", "max": "min"}
 #: shared memory that no ring meets, constants of a sum that is compared with others of its kind.
 RIGHT = {
     "tiled": 1, "permuted": 1, "pipelined": 2, "warp_specialized": 1, "pingpong": 1, "split_k": 4,
-    "gemv": 1, "multicast_split_k": 2,
+    "gemv": 1,
 }  # fmt: skip
 
 
