@@ -89,7 +89,7 @@ def beyond_float(value: float) -> bool:
 def whole(name: str, value: float) -> int:
     """`value` modulo 2**32, as an int32: of int32 sums no other bits are kept."""
     if not -(2**63) <= value < 2**63:
-        raise RuntimeError(f"{name} = {value:g} cannot be converted to int64 without overflow")
+        raise RuntimeError(f"{name} = {value} cannot be converted to int64 without overflow")
     return (int(value) + 2**31) % 2**32 - 2**31
 
 
@@ -106,6 +106,6 @@ def check_epilogue(dtype: torch.dtype, activation: str, alpha: float = 1, beta: 
     for name, value in factors.items():
         if dtype.is_floating_point and dtype != torch.float64 and beyond_float(value):
             raise RuntimeError(
-                f"{name} = {value:g} cannot be converted to float32 without overflow: of {dtype} "
+                f"{name} = {value} cannot be converted to float32 without overflow: of {dtype} "
                 f"operands, factors are applied in float32, up to {_MOST:g}"
             )

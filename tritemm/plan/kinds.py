@@ -30,6 +30,7 @@ from ..runtime import fast_path
 from ..runtime.binding import Call
 from ..runtime.bounded import Bounded
 from ..runtime.launches import Launches
+from ..runtime.sizes import known
 from ..runtime.torch_private import untraced
 from . import slow
 
@@ -143,11 +144,12 @@ def product(
 def in_parts(a, b, options: tuple, then: EpilogueInputs, multiply: Callable) -> torch.Tensor:
     """What `multiply(a, b, options)` makes in the accumulator's type, and `then` by torch.
 
-    With alpha = 0 that is zeros, whatever the operands hold: NaN times 0 would be NaN.
+    With alpha = 0 that is zeros, whatever the operands hold: NaN times 0 would be NaN. So it is
+    where K is 0, whatever alpha is.
     """
     *how, accumulate, dtype = options
     accumulator = wide(accumulate or ACCUMULATE[a.dtype])
-    if then.alpha == 0:
+    if then.alpha == 0 or known(a.shape[-1] == 0):
         made, then = a.new_zeros(result_shape(a, b), dtype=accumulator), then._replace(alpha=1.0)
     else:
         made = multiply(a, b, (*how, accumulate, accumulator))

@@ -175,5 +175,10 @@ def _pair(x: torch.Tensor, activation: str) -> tuple[torch.Tensor, torch.Tensor]
 
 
 def mirrored(c: torch.Tensor) -> torch.Tensor:
-    """What lies on and below the diagonal of `c` [..., N, N], and its mirror above."""
-    return c.tril() + c.tril(-1).mT
+    """What lies on and below the diagonal of `c` [..., N, N], and its mirror above.
+
+    Derivatives are those of `c`, which the caller says is symmetric.
+    """
+    result = c.clone()
+    result.detach().copy_(c.tril() + c.tril(-1).mT)
+    return result
