@@ -151,6 +151,26 @@ def test_derivatives():
     assert torch.equal(active, active.mT)
 
 
+@pytest.mark.parametrize("activation", ["relu", "silu", None])
+def test_derivatives_are_those_of_the_product(activation):
+    """Of operands that vary each for itself, and of a residual: nothing is folded to a triangle."""
+    x = torch.randn(3, 3, dtype=torch.float64, device=DEVICE)
+    a, b, r = x + x.mT, (x + x.mT) @ (x + x.mT), symmetric(3, torch.float64)
+    varied = torch.randn(3, 3, dtype=torch.float64, device=DEVICE)
+
+    def of(**more):
+        return lambda a, b, r: tritemm.matmul(a, b, residual=r, activation=activation, **more)
+
+    for transform in (
+        lambda f: torch.func.vjp(f, a, b, r)[1](varied),
+        lambda f: torch.func.jvp(f, (a, b, r), (varied, varied.mT, 2 * varied))[1],
+        lambda f: torch.func.grad(
+            lambda *args: (torch.vmap(f)(*(t[None] for t in args)) * varied).sum(), (0, 1, 2)
+        )(a, b, r),
+    ):
+        torch.testing.assert_close(transform(of(symmetric=True)), transform(of()))
+
+
 def test_vmapped_and_compiled():
     a = operand(24, 16, FP32, batch=(3,))
     each = torch.vmap(tritemm.syrk)(a)
@@ -166,12 +186,13 @@ def test_vmapped_and_compiled():
         (lambda: {"bias": torch.ones(8, device=DEVICE)}, "bias= adds to columns"),
         (lambda: {"activation": "swiglu"}, "swiglu halves the columns"),
         (lambda: {"symmetric": "yes"}, "symmetric must be True or False"),
+        (lambda: {"symmetric": ""}, "symmetric must be True or False"),
         (
             lambda: {"other": operand(6, 7, FP32)},
             r"has shape \[8, 7\], and a symmetric one is square",
         ),
     ],
-    ids=["bias", "gated", "word", "square"],
+    ids=["bias", "gated", "word", "no word", "square"],
 )
 def test_what_is_not_symmetric_is_refused(more, sentence):
     a = operand(8, 6, FP32)
@@ -266,6 +287,16 @@ def test_newton_schulz_is_torchs():
     assert tritemm.newton_schulz(0 * x).count_nonzero() == 0
 
 
+@pytest.mark.parametrize("gram", [False, True])
+def test_newton_schulz_compiled_and_under_autocast(gram):
+    x = torch.randn(40, 24, device=DEVICE)
+    want = tritemm.newton_schulz(x, 3, gram=gram)
+    whole = torch.compile(tritemm.newton_schulz, fullgraph=True, backend="aot_eager")
+    assert torch.equal(whole(x, 3, gram=gram), want)
+    with torch.autocast(DEVICE, dtype=torch.bfloat16):
+        assert torch.equal(tritemm.newton_schulz(x, 3, gram=gram), want)
+
+
 @pytest.mark.parametrize(
     ("call", "error"),
     [
@@ -273,9 +304,12 @@ def test_newton_schulz_is_torchs():
         (lambda: tritemm.newton_schulz(torch.ones(3, 3), 0), "steps must be a whole number"),
         (lambda: tritemm.newton_schulz(torch.ones(3, 3).int()), "not torch.int32"),
         (lambda: tritemm.newton_schulz(torch.ones(3, 3), coefficients=(1, 2)), "three numbers"),
+        (lambda: tritemm.newton_schulz(torch.ones(3, 3), coefficients=3.0), "numbers.* not float"),
+        (lambda: tritemm.newton_schulz(torch.ones(3, 3), eps=0), "eps must be a number above 0"),
+        (lambda: tritemm.newton_schulz(torch.eye(3).to_sparse()), "Use .to_dense"),
     ],
-    ids=["vector", "steps", "type", "coefficients"],
+    ids=["vector", "steps", "type", "coefficients", "no coefficients", "eps", "sparse"],
 )
 def test_newton_schulz_refuses(call, error):
-    with pytest.raises((TypeError, ValueError), match=error):
+    with pytest.raises((TypeError, ValueError, NotImplementedError), match=error):
         call()

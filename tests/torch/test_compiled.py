@@ -311,6 +311,17 @@ def test_symbolic_trace(traced):
     assert torch.equal(pickle.loads(pickle.dumps(graph))(*args), function(*args))
 
 
+def test_symbolic_trace_of_several_products():
+    def function(x, w):
+        return tritemm.newton_schulz(x), tritemm.row_parallel_linear(x, w)
+
+    x, w = integers(3, 16, dtype=torch.float32), integers(5, 16, dtype=torch.float32)
+    graph = torch.fx.symbolic_trace(function)
+    called = [node.target for node in graph.graph.nodes if node.op == "call_function"]
+    assert called == [tritemm.newton_schulz, tritemm.row_parallel_linear]
+    equal(graph(x, w), function(x, w))
+
+
 @pytest.mark.filterwarnings("error::torch.jit.TracerWarning")
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated")
 def test_jit_trace(traced):

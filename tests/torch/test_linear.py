@@ -197,6 +197,25 @@ def test_factors_of_any_real_type(value):
         tritemm.matmul(a.double(), a.double(), alpha=Fraction(10**400, 3))
 
 
+def test_a_factor_that_varies_in_a_graph_is_told_of_too():
+    a = integers(3, 3, dtype=torch.float32)
+    run = torch.compile(lambda alpha: tritemm.matmul(a, a, alpha=alpha), backend="eager")
+    for alpha in (0.5, 0.25):
+        equal(run(alpha), alpha * a @ a)
+    with pytest.raises(Exception, match="converted to float32 without overflow"):
+        run(1e39)
+
+
+@pytest.mark.parametrize("alpha", [float("inf"), float("nan"), 0.0])
+@pytest.mark.parametrize("dtype", [HALF, torch.float32, torch.float64], ids=str)
+def test_no_terms_are_zeros_whatever_their_factor(dtype, alpha):
+    c, a, b = (torch.ones(*shape, dtype=dtype, device=DEVICE) for shape in ((2, 3), (2, 0), (0, 3)))
+    assert torch.equal(tritemm.addmm(c, a, b, alpha=alpha), torch.addmm(c, a, b, alpha=alpha))
+    assert torch.equal(tritemm.matmul(a, b, alpha=alpha), torch.zeros_like(c))
+    each = torch.vmap(lambda a: tritemm.addmm(c, a, b, alpha=alpha))(a[None])
+    assert torch.equal(each, c[None])
+
+
 @pytest.mark.parametrize("dtype", [HALF, torch.float32, torch.float64], ids=str)
 def test_factors_that_fp32_cannot_hold(dtype):
     # Of positive numbers alone, so that no two libraries' roundings are all that is left of a sum.

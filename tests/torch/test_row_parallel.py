@@ -49,6 +49,12 @@ def test_bits_on_a_gpu(N, K):
             assert torch.equal(added(torch.stack(sums)), whole[:rows])
 
 
+def test_transforms_are_refused():
+    x, w = integers(3, 16), integers(5, 16)
+    with pytest.raises(NotImplementedError, match="for autograd alone"):
+        torch.func.grad(lambda x: tritemm.row_parallel_linear(x, w).sum())(x)
+
+
 def test_dimensions_and_gradients():
     x, w, bias = (integers(*size) for size in ((2, 3, 16), (5, 16), (5,)))
     ours, theirs = ([t.clone().requires_grad_() for t in (x, w, bias)] for _ in range(2))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
+from torch.overrides import handle_torch_function, has_torch_function
 
 from ..dtypes import Precision
+from ..runtime.torch_private import in_transform
 from .arguments import autocast, check_dense, pair
 from .matmul import matmul
 
@@ -50,6 +53,7 @@ def row_parallel_linear(
         ValueError: `parts` is no power of two, no multiple of n, or doesn't divide K.
         TypeError: a tensor is none, or holds no floats.
         RuntimeError: as `matmul`, of what doesn't fit together.
+        NotImplementedError: `torch.func` is at work.
 
     >>> import torch, tritemm
     >>> device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -58,6 +62,15 @@ def row_parallel_linear(
     [[16.0, 16.0], [16.0, 16.0]]
     """
     given = {"input": input, "weight": weight} | ({} if bias is None else {"bias": bias})
+    tensors = tuple(given.values())
+    if has_torch_function(tensors):
+        named: dict[str, Any] = {"group": group, "parts": parts, "precision": precision}
+        return handle_torch_function(row_parallel_linear, tensors, input, weight, bias, **named)
+    if in_transform():
+        raise NotImplementedError(
+            "row_parallel_linear() is for autograd alone: torch.func transforms nothing that "
+            "several processes add up. Take loss.backward() or torch.autograd.grad"
+        )
     for name, t in given.items():
         if not (isinstance(t, torch.Tensor) and t.is_floating_point()):
             kind = t.dtype if isinstance(t, torch.Tensor) else type(t).__name__
@@ -88,8 +101,8 @@ def row_parallel_linear(
             f"row_parallel_linear(): bias has shape {list(bias.shape)}; [{weight.shape[0]}] is "
             "needed"
         )
-    tensors = (t if t is None else autocast(t) for t in (input, weight, bias))
-    return _RowParallel.apply(*tensors, group, processes, own, precision)
+    cast = (t if t is None else autocast(t) for t in (input, weight, bias))
+    return _RowParallel.apply(*cast, group, processes, own, precision)
 
 
 def _group(group):

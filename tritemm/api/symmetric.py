@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import numbers
+from collections.abc import Sequence
+from typing import Any
+
 import torch
+from torch.overrides import handle_torch_function, has_torch_function
 from typing_extensions import Unpack
 
-from .arguments import Options, check_options, without_tensors
+from .arguments import Options, check_dense, check_options, without_tensors
 from .matmul import matmul
 
 #: Muon's, of X' = a X + (b R + c R R) X with R = X X.T (https://kellerjordan.github.io/posts/muon).
@@ -64,7 +69,8 @@ def newton_schulz(
     them to between about 0.7 and 1.2. Two of the three products of a step are symmetric.
 
     Args:
-        x: [..., M, N], float16, bfloat16 or float32.
+        x: [..., M, N], float16, bfloat16 or float32. Where its norm is beyond float32, as that of
+            elements of 1e19 is, the result is zeros, as torch's is.
         steps: of the iteration; 1 or more.
         coefficients: a, b, c; Muon's by default.
         eps: the least norm that `x` is divided by.
@@ -78,7 +84,8 @@ def newton_schulz(
 
     Raises:
         ValueError: `x` has fewer than two dimensions, or steps or coefficients make no iteration.
-        TypeError: `x` is not of one of these types.
+        TypeError: `x` is not of one of these types, or the coefficients are no numbers.
+        NotImplementedError: `x` is sparse or nested.
 
     >>> import torch, tritemm
     >>> device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -86,13 +93,17 @@ def newton_schulz(
     >>> x.shape, x.dtype
     (torch.Size([32, 64]), torch.bfloat16)
     """
-    _check(x, steps, coefficients)
-    with torch.no_grad():
+    if has_torch_function((x,)):
+        named: dict[str, Any] = {"coefficients": coefficients, "eps": eps, "gram": gram}
+        return handle_torch_function(newton_schulz, (x,), x, steps, **named)
+    _check(x, steps, coefficients, eps)
+    with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
         tall = x.shape[-2] > x.shape[-1]
-        found = x.mT if tall else x
-        norm = torch.linalg.matrix_norm(found, keepdim=True, dtype=torch.float32).clamp_(min=eps)
-        of_unit = torch.empty_like(found, dtype=torch.float16 if gram else torch.bfloat16)
-        found = torch.div(found, norm, out=of_unit)
+        norm = torch.linalg.matrix_norm(x, keepdim=True, dtype=torch.float32).clamp_(min=eps)
+        dtype = torch.float16 if gram else torch.bfloat16
+        of_unit = torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format)
+        torch.div(x, norm, out=of_unit)
+        found = of_unit.mT if tall else of_unit
         if gram:
             half = (steps + 1) // 2
             found = _gram(found, half, *coefficients)
@@ -135,13 +146,19 @@ def _gram(x: torch.Tensor, steps: int, a: float, b: float, c: float) -> torch.Te
     return matmul(q, x)
 
 
-def _check(x: torch.Tensor, steps: int, coefficients) -> None:
+def _check(x: torch.Tensor, steps: int, coefficients: Sequence, eps: float) -> None:
     kind = x.dtype if isinstance(x, torch.Tensor) else type(x).__name__
     if kind not in (torch.float16, torch.bfloat16, torch.float32):
         raise TypeError(f"x must be a tensor of float16, bfloat16 or float32, not {kind}")
+    check_dense("x", x)
     if x.dim() < 2:
         raise ValueError(f"x has shape {list(x.shape)}; two dimensions or more are orthogonalised")
     if not isinstance(steps, int) or steps < 1:
         raise ValueError(f"steps must be a whole number, 1 or more, not {steps!r}")
+    if not isinstance(coefficients, Sequence):
+        kind = type(coefficients).__name__
+        raise TypeError(f"coefficients are three numbers, a, b and c, not {kind}")
     if len(coefficients) != 3:
         raise ValueError(f"coefficients are three numbers, a, b and c, not {len(coefficients)}")
+    if not isinstance(eps, numbers.Real) or not eps > 0:
+        raise ValueError(f"eps must be a number above 0, not {eps!r}")

@@ -60,10 +60,11 @@ profiling = private("_autograd._profiler_enabled") or (lambda: False)
 
 def in_others_hands() -> bool:
     """Whether a mode or a transform makes of tensors what it likes, which may have no memory."""
-    return bool(dispatch_modes and dispatch_modes()) or _in_transform()
+    return bool(dispatch_modes and dispatch_modes()) or in_transform()
 
 
-def _in_transform() -> bool:
+def in_transform() -> bool:
+    """Whether a transform of `torch.func` is at work."""
     return transform is not None and transform() is not None
 
 
@@ -111,7 +112,7 @@ def without_gradient(operator) -> Callable:
     def rule(keys, *args, out):
         tensors = [t for t in (*args, out) if isinstance(t, torch.Tensor)]
         # Looked for only where there can be one: a graph would record the question.
-        if (_in_transform() or forward_ad._current_level >= 0) and has_tangent(*tensors):
+        if (in_transform() or forward_ad._current_level >= 0) and has_tangent(*tensors):
             raise NotImplementedError(
                 f"Trying to use forward AD with {name} that does not support it because it is an "
                 "out= function"
@@ -188,7 +189,7 @@ def compute_requires_grad(*tensors: torch.Tensor | None) -> bool:
 
 def differentiated(*tensors: torch.Tensor) -> bool:
     """Whether what is made of these, in a backward pass, is to have a derivative of its own."""
-    if torch.is_grad_enabled() or _in_transform():
+    if torch.is_grad_enabled() or in_transform():
         return True
     return forward_ad._current_level >= 0 and has_tangent(*tensors)
 
