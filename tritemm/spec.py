@@ -100,8 +100,8 @@ class Limits:
     #: Whether the terms of a sum are added in the order of K, whatever the sizes and the tile, in
     #: all configs whose SPLIT_K is 1.
     in_order: bool = True
-    #: Of a rung that is not, or that has more: the configs whose sums have that order, with K in so
-    #: many `Config.PARTS`.
+    #: The configs whose sums have that order, with K in so many `Config.PARTS`: of rungs that are
+    #: not `in_order`, or that have such configs beside their own.
     ordered: Callable[[Problem, int], Sequence[Config]] | None = None
 
 
@@ -109,13 +109,13 @@ class Limits:
 class Policy:
     """What kernel="auto" takes a rung for."""
 
-    #: Whether it compares it with others; else it is taken only where none of them can run.
+    #: Whether auto compares the rung with others; else it is taken only where none of them can run.
     auto: bool = True
-    #: Whether it leaves out all rungs below, where this one runs.
+    #: Whether auto leaves out all rungs below, where this one runs.
     supersedes: bool = False
-    #: Whether it considers it for a problem that it can run.
+    #: Whether auto considers the rung for a problem that it can run.
     suits: Callable[[Problem], bool] = lambda problem: True
-    #: Whether swapped operands are considered though no side of C is short.
+    #: Whether auto considers swapped operands though no side of C is short.
     swap: Callable[[Problem], bool] = lambda problem: False
     #: Of a kernel made for few rows of C, and right for any number: how many are few.
     few_rows: Callable[[Problem], int] | None = None
@@ -125,29 +125,28 @@ class Policy:
 
 @dataclasses.dataclass(frozen=True)
 class CostHint:
-    """How a rung spends its time, where that was not measured.
+    """How a rung spends its time, where that was not measured."""
 
-    `efficiency` is its share of the tensor cores' rate; `narrow` how many times slower its loads
-    are when they are not 16 bytes wide; a `persistent` grid has one program per SM, which walks the
-    tiles; `epilogue_overlap` is the share of a tile's ends that runs beside another tile's
-    arithmetic; with `pingpong` consumers have a tile each; `stream_k` runs whole waves of tiles,
-    and shares those of the last, incomplete one. What `exchanges` has a cluster for each tile,
-    whose programs share K and the sum. With `independent_ctas` each load takes as long, whatever
-    the tile: they have no ring, but ask for the loads of all their stages at once and wait for
-    them, while other programs on their SM work.
-    One with `a_registers` has WGMMA take an A from there that it can't read as it is stored.
-    `gathering` is what adding up the parts of a split K takes, relative to other rungs.
-    """
-
+    #: Its share of the tensor cores' rate.
     efficiency: float = 0.5
+    #: How many times slower its loads are when they are not 16 bytes wide.
     narrow: float = 1.0
+    #: Whether there is one program per SM, which walks the tiles.
     persistent: bool = False
+    #: The share of a tile's ends that runs beside another tile's arithmetic.
     epilogue_overlap: float = 0.0
+    #: Whether each consumer has a tile of its own.
     pingpong: bool = False
+    #: Whether whole waves of tiles are followed by shares of those of the last, incomplete wave.
     stream_k: bool = False
+    #: Whether a tile has a cluster, whose programs share K and exchange their sums.
     exchanges: bool = False
+    #: Whether a load takes as long whatever the tile: programs without a ring ask for the loads of
+    #: all their stages at once and wait for them, while others on their SM work.
     independent_ctas: bool = False
+    #: Whether an A that WGMMA can't read as it is stored goes through registers.
     a_registers: bool = False
+    #: What adding up the parts of a split K takes, relative to other rungs.
     gathering: float = 1.0
 
 
@@ -329,11 +328,12 @@ class TritonKernel(Kernel):
         return self.arguments.workspace
 
     def _bind(self, problem: Problem, config: Config, operands) -> binding.Call | None:
-        """The problem says all that the launch depends on but the addresses and the device.
+        """The launch, prepared once for a problem, a config and a device; None if Triton has to.
 
-        That is: sizes, strides, types and the alignment of each operand, from which Triton
-        specialises the kernel and its arguments follow. Factors are given at each launch, as
-        addresses are: after those of the tensors, before those of the workspace.
+        The problem says all that it depends on but the addresses: sizes, strides, types and the
+        alignment of each operand, from which Triton specialises the kernel and its arguments
+        follow. Factors are given at each launch, as addresses are: after those of the tensors,
+        before those of the workspace.
         """
         device = operands[2].get_device()
 

@@ -321,7 +321,8 @@ class TestBatchInvariant:
             assert choice.predicted < 1.4 * dispatch.choose(asked).predicted
 
     def test_operands_are_swapped(self):
-        groups = candidates.in_one_order(problem(16, 28672, 4096), candidates.able(RUNGS), 1)
+        rungs = candidates.wgmma_in_order(RUNGS)
+        groups = candidates.in_one_order(problem(16, 28672, 4096), rungs, 1)
         assert any(group.swap for group in groups)
 
     def test_the_tile_follows_m_where_wgmma_allows(self):

@@ -38,7 +38,8 @@ SPREAD = (1, 2, 3, 8, 9, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 192
 
 def every_candidate(asked):
     """All that may be taken for the problem, each as its rung and config."""
-    for group in candidates.in_one_order(asked, candidates.able(RUNGS), questions.parts_of(asked)):
+    parts = questions.parts_of(asked)
+    for group in candidates.in_one_order(asked, candidates.wgmma_in_order(RUNGS), parts):
         for config in map(group.whole, group.configs):
             yield group.kernel, config
 
@@ -341,7 +342,7 @@ def test_parts_are_all_added(rung, M, N, K, batch):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("rung", [rung.name for rung in RUNGS if rung in candidates.able(RUNGS)])
+@pytest.mark.parametrize("rung", [r.name for r in reversed(candidates.wgmma_in_order(RUNGS))])
 @pytest.mark.parametrize("K", [2056, 4360, 1001])
 def test_bits_of_every_candidate(rung, K):
     """One rung against one product of another: K whole, in 5 parts, and with odd pitches."""

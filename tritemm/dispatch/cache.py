@@ -65,7 +65,7 @@ def lookup(problem: Problem) -> tuple[str, Config] | None:
 
 
 def seconds(problem: Problem) -> float | None:
-    """What that took."""
+    """Seconds of what `lookup` finds; None if they aren't known."""
     entry = _entry_of(problem)
     us = entry.get("us") if isinstance(entry, dict) else None
     if not isinstance(us, int | float) or not 0 < us <= sys.float_info.max:  # any JSON may be there

@@ -70,8 +70,8 @@ def must_run(rung: Kernel, view: Problem) -> None:
     """ValueError, with a rung that can, if `rung` refuses."""
     if reason := rung.why_not(view):
         some = (group for group in groups(view, RUNGS) if not group.pack)
-        able = least(group for group in some if group.kernel.why_not(view) is None)
-        hint = f'; kernel="{able[0].name}" can run this' if able else ""
+        other = least(group for group in some if group.kernel.why_not(view) is None)
+        hint = f'; kernel="{other[0].name}" can run this' if other else ""
         raise ValueError(f'kernel="{rung.name}" cannot run this problem: {reason}{hint}')
 
 
@@ -93,7 +93,7 @@ def invariant(problem: Problem, rungs: Sequence[Kernel], parts: int) -> tuple[Ke
                 f'kernel="{rungs[0].name}" sums in an order that depends on M; '
                 "batch_invariant=True can't have it"
             )
-    some = able(rungs, named) if parts else []
+    some = wgmma_in_order(rungs, named) if parts else []
     if some:
         return _ordered(problem, some, parts, copied=not named)
     in_order = [rung for rung in rungs if rung.limits.in_order]
@@ -206,7 +206,7 @@ def _groups(
                 yield Group(rung, (rung.interpreted,), problem)  # type: ignore[attr-defined]
         return
     packs, turned = copies(problem, large=parts > 1) if copied else ([""], "")
-    short = min(problem.M, problem.N) <= SHORT_SIDE and (parts or not _is_mirrored(problem))
+    short = min(problem.M, problem.N) <= SHORT_SIDE and (parts or not _swap_is_redundant(problem))
     for pack in packs:
         packed, moved = problem.packed(pack), problem.copied(pack)
         refusing: dict[Kernel, None] = {}  # in their order, each once
@@ -233,9 +233,11 @@ def _groups(
             rungs = tuple(refusing)  # the others need no copy
 
 
-def _is_mirrored(problem: Problem) -> bool:
-    """Whether swapped operands are stored as they are now, C's sides differ by less than a factor
-    of 2, and its rows are enough: to leave them out loses nothing, and saves a third of the choice.
+def _swap_is_redundant(problem: Problem) -> bool:
+    """Whether swapping gains nothing, so that leaving it out saves a third of the choice.
+
+    A and B are stored in opposite ways, C's sides differ by less than a factor of 2, and it has
+    rows enough.
     """
     M, N = problem.M, problem.N
     alike = problem.a.layout != problem.b.layout and M < 2 * N and N < 2 * M
@@ -277,7 +279,7 @@ def _is_modest(problem: Problem, pack: str) -> bool:
     return taken <= SMALL_COPY or taken <= min(LARGE_COPY, 2 * dense)
 
 
-def able(rungs: Sequence[Kernel], named: bool = False) -> list[Kernel]:
-    """Those whose sums may be taken, the highest first; of rungs that are not `named`, auto's."""
+def wgmma_in_order(rungs: Sequence[Kernel], named: bool = False) -> list[Kernel]:
+    """Rungs of WGMMA whose order of sums is known, the highest first; if not `named`, auto's."""
     ordered = (r for r in reversed(rungs) if r.limits.in_order or r.limits.ordered)
     return [r for r in ordered if r.limits.tile.warpgroups and (r.policy.auto or named)]

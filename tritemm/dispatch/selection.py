@@ -84,8 +84,8 @@ def first_choice(problem: Problem, kernel: str = "auto") -> Choice:
 
 
 def choose_whole(problem: Problem, kernel: str = "auto") -> Choice | None:
-    """The kernel and config that do all of `problem`; None of pairs that are better apart, or that
-    no kernel can do.
+    """The kernel and config that do all of `problem`; None where a gated product is faster apart,
+    or no kernel can do it.
 
     Which is better follows from what the model expects, or `tritemm.tune` has measured.
     A rung that is named does all if it can. With batch_invariant=True it is always apart: which of
@@ -120,7 +120,7 @@ def apart(problem: Problem, kernel: str = "auto") -> tuple[Choice, float]:
 
 
 def _seconds(choice: Choice) -> float:
-    """That were measured of the choice, if it was tuned, else that the model expects."""
+    """Seconds of the choice: measured, if it was tuned, else predicted."""
     tuned = cache.lookup(choice.problem) == (choice.kernel.name, choice.config)
     return (tuned and cache.seconds(choice.problem)) or choice.predicted
 

@@ -62,7 +62,10 @@ class Config:
 
     @functools.cached_property
     def numbers(self) -> tuple[int, ...]:
-        """What a kernel's time depends on, in the order of the fields; without SWAP and PACK."""
+        """What the predicted time depends on, in the order of the fields.
+
+        That is neither the raster order, nor SWAP and PACK, nor SHARED.
+        """
         tile = self.BLOCK_M, self.BLOCK_N, self.BLOCK_K, self.num_warps, self.num_stages
         return (*tile, self.SPLIT_K, self.CLUSTER, self.PARTS)
 
@@ -93,6 +96,7 @@ _WORDS = {
 
 
 def parse(text: str) -> Config:
+    """The config of a text such as "BLOCK_M=128,BLOCK_N=256": fields by name."""
     pairs = (field.split("=") for field in text.split(","))
     return Config(**{name: _KIND[name](value) for name, value in pairs})
 

@@ -85,7 +85,8 @@ class EpilogueInputs(NamedTuple):
     def met_by(self, out: torch.Tensor) -> bool:
         """Whether writing `out` changes what is still to be read.
 
-        A residual that is `out` is not: each of its elements is read by who then writes it.
+        A residual that is `out` itself doesn't count: each of its elements is read by who then
+        writes it.
         """
         address, size = out.data_ptr(), span(out)
         for t in self.tensors:

@@ -89,7 +89,7 @@ class Exchange:
     def receive(self, piece, slab):
         """A slab of this program's piece, summed over the programs in their order."""
         EPI_N: gl.constexpr = self.SHAPE.EPI_N
-        slots = gl.full([64, EPI_N], self.slot(piece, 0, slab), gl.int32, mma_layout(64, EPI_N, 4))
+        slots = gl.full([64, EPI_N], self.slot(piece, 0, slab), gl.int32, mma_layout(EPI_N, 4))
         return gl.inline_asm_elementwise(
             # A register is written before all of `slots` has been read.
             _receive_text(self.SHAPE), "=&f," * (EPI_N // 2) + "r," * (EPI_N // 2) + "~{memory}",

@@ -107,7 +107,7 @@ def waited(values, PENDING: gl.constexpr):
 @gluon.jit
 def zero_block(ROWS: gl.constexpr, COLUMNS: gl.constexpr, DTYPE: gl.constexpr):
     """An accumulator of zeros, of operands of `DTYPE`."""
-    layout: gl.constexpr = mma_layout(ROWS, COLUMNS, gl.num_warps(), DTYPE)
+    layout: gl.constexpr = mma_layout(COLUMNS, gl.num_warps(), DTYPE)
     return gl.zeros((ROWS, COLUMNS), gl.float32, layout)
 
 

@@ -13,8 +13,8 @@ def shared_layout(rows, cols, dtype):
 
 
 @gluon.constexpr_function
-def mma_layout(block_m, columns, warps, dtype=gl.bfloat16):
-    """WGMMA's accumulator of [block_m, columns], `warps` along the rows, of operands of `dtype`."""
+def mma_layout(columns, warps, dtype=gl.bfloat16):
+    """WGMMA's accumulator of so many columns, `warps` along its rows, of operands of `dtype`."""
     return gl.NVMMADistributedLayout(
         [3, 0], [warps, 1], [16, columns, 256 // dtype.primitive_bitwidth]
     )

@@ -81,16 +81,16 @@ def triangular(pid, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     the raster `ORDER`.
     """
     SQUARE: tl.constexpr = square_of(BLOCK_M, BLOCK_N)
-    HIGH: tl.constexpr = SQUARE[1]
-    WIDE: tl.constexpr = SQUARE[2]
-    GROUP: tl.constexpr = (GROUP_M + HIGH - 1) // HIGH
+    DOWN: tl.constexpr = SQUARE[1]
+    ACROSS: tl.constexpr = SQUARE[2]
+    GROUP: tl.constexpr = (GROUP_M + DOWN - 1) // DOWN
     count = tl.cdiv(N, SQUARE[0])
     even = 1 - count % 2
-    nth = pid // (HIGH * WIDE)
-    inside = pid % (HIGH * WIDE)
+    nth = pid // (DOWN * ACROSS)
+    inside = pid % (DOWN * ACROSS)
     row, col = raster(nth, (count + 1) // 2, count + even, 1, 1, ORDER, GROUP)
     last = count - 1 - row
     folded = col > last
     square_m = tl.where(folded, row - 1 + even, last)
     square_n = tl.where(folded, col - last - 1, col)
-    return square_m * HIGH + inside % HIGH, square_n * WIDE + inside // HIGH
+    return square_m * DOWN + inside % DOWN, square_n * ACROSS + inside // DOWN

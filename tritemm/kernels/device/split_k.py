@@ -35,7 +35,10 @@ class SplitK:
 
     @gluon.jit
     def reduce(self, acc, out, unit, place, WHICH: gl.constexpr, SLAB: gl.constexpr):
-        """Store the partial sums of slab `place` of all tiles; finish this program's columns."""
+        """Store the partial sums of a slab, number `place` among those of all tiles.
+
+        Then finish this program's columns.
+        """
         SPLIT_K: gl.constexpr = self.SHAPE.SPLIT_K
         ROWS: gl.constexpr = self.SHAPE.ROWS
         EPI_N: gl.constexpr = self.SHAPE.EPI_N
@@ -80,7 +83,7 @@ def store_partials(ptr, acc, SHAPE: gl.constexpr):
 @gluon.jit
 def piece_offsets(piece, BLOCK_M: gl.constexpr, EPI_N: gl.constexpr):
     """Offsets of piece number `piece` of partial sums, in the accumulator's layout."""
-    like = gl.zeros((BLOCK_M, EPI_N), gl.float32, mma_layout(BLOCK_M, EPI_N, gl.num_warps()))
+    like = gl.zeros((BLOCK_M, EPI_N), gl.float32, mma_layout(EPI_N, gl.num_warps()))
     return piece * (BLOCK_M * EPI_N) + _offsets(like)
 
 

@@ -24,7 +24,7 @@ def zeros(COLUMNS: gl.constexpr, SLABS: gl.constexpr):
     UNIT: gl.constexpr = unit(COLUMNS)
     acc = ()
     for _ in gl.static_range(SLABS * COLUMNS // UNIT):
-        acc = acc + (gl.zeros((64, UNIT), gl.float32, mma_layout(64, UNIT, 4)),)
+        acc = acc + (gl.zeros((64, UNIT), gl.float32, mma_layout(UNIT, 4)),)
     return acc
 
 
