@@ -295,6 +295,7 @@ def test_newton_schulz_compiled_and_under_autocast(gram):
     assert torch.equal(whole(x, 3, gram=gram), want)
     with torch.autocast(DEVICE, dtype=torch.bfloat16):
         assert torch.equal(tritemm.newton_schulz(x, 3, gram=gram), want)
+    assert tritemm.newton_schulz(x.to("meta"), gram=gram).shape == x.shape
 
 
 @pytest.mark.parametrize(

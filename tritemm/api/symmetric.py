@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import numbers
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from torch.overrides import handle_torch_function, has_torch_function
 from typing_extensions import Unpack
 
-from .arguments import Options, check_dense, check_options, without_tensors
+from .arguments import Options, check_dense, check_options, under_autocast, without_tensors
 from .matmul import matmul
 
 #: Muon's, of X' = a X + (b R + c R R) X with R = X X.T (https://kellerjordan.github.io/posts/muon).
@@ -97,7 +98,10 @@ def newton_schulz(
         named: dict[str, Any] = {"coefficients": coefficients, "eps": eps, "gram": gram}
         return handle_torch_function(newton_schulz, (x,), x, steps, **named)
     _check(x, steps, coefficients, eps)
-    with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+    device = x.device
+    narrowing = under_autocast(device)
+    exact = torch.autocast(device.type, enabled=False) if narrowing else contextlib.nullcontext()
+    with torch.no_grad(), exact:
         tall = x.shape[-2] > x.shape[-1]
         norm = torch.linalg.matrix_norm(x, keepdim=True, dtype=torch.float32).clamp_(min=eps)
         dtype = torch.float16 if gram else torch.bfloat16
