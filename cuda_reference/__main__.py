@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
         added.set_defaults(run=run)
         return added
 
-    listing = command("list", _list, "list the ladder, slowest first, and the tables of types")
+    listing = command("list", _list, "list the ladder, in reading order, and the tables of types")
     listing.add_argument("--json", action="store_true", help="print JSON, for programs")
 
     build = command("build", _build, "compile for this GPU; without one, compile to cubins")

@@ -18,7 +18,7 @@ from .rungs import RUNGS
 
 
 def ladder() -> Ladder:
-    """Every kernel that `matmul(kernel=...)` can be asked for, slowest first; prints as a table.
+    """Every kernel that `matmul(kernel=...)` can be asked for, in reading order; prints as a table.
 
     Each has `name`, `number`, `title`, `header` (what it adds, what it mirrors in Triton, what is
     done by hand, its SASS signs, its needs) and `why_not(problem)`.

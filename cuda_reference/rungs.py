@@ -1,4 +1,4 @@
-"""The CUDA ladder: one line per rung, slowest first."""
+"""The CUDA ladder: one line per rung, in reading order."""
 
 from __future__ import annotations
 

@@ -83,4 +83,4 @@ def examples(epilog: str) -> str:
 
 def sentence(text: str) -> str:
     text = text.strip()
-    return text[0].upper() + text[1:] + ("" if text.endswith(".") else ".")
+    return text[0].upper() + text[1:] + ("" if text.endswith((".", "?")) else ".")

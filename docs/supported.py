@@ -49,6 +49,7 @@ def gpus() -> str:
         record = json.loads(path.read_text())
         said = [str(record[name]) for name in ("torch", "triton", "cuda", "driver", "python")]
         counts = f"{record['passed']} passed, {record['failed'] + record['errors']} failed"
-        rows.append([record["gpu"], *said, counts, (record["commit"] or "unknown")[:7]])
-    head = ["GPU", "torch", "Triton", "CUDA", "driver", "Python", "`make test-gpu`", "commit"]
+        commit = (record["commit"] or "unknown")[:7]
+        rows.append([suite_record.where(record), *said, counts, commit])
+    head = ["GPU", "torch", "Triton", "CUDA", "driver", "Python", "tests", "commit"]
     return markdown([Table(head, rows)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -133,8 +134,13 @@ def origin(rows: Sequence[Row]) -> str:
 
 
 def commands(rows: Sequence[Row]) -> str:
-    """What was run, how, and the origin."""
-    typed = ", ".join(dict.fromkeys(f"`{row.command}`" for row in rows))
+    """What was run, how, and the origin.
+
+    Without `--gpus N`, which older rows have and the commands no longer take: problems were shared
+    out among so many GPUs of one kind.
+    """
+    found = (re.sub(r" --gpus \d+", "", row.command) for row in rows)
+    typed = ", ".join(dict.fromkeys(f"`{command}`" for command in found))
     return f"{typed}, {rows[0].mode}. {origin(rows)}"
 
 

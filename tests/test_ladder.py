@@ -129,30 +129,30 @@ def test_the_signature_in_the_docs_is_the_real_one():
 
 @pytest.mark.once
 def test_a_new_rung_is_a_file_and_a_line(tmp_path):
-    """A toy in a copy: nothing else changes, and the tests, the tool and the table know it."""
+    """A newcomer in a copy: nothing else changes, and the tests, the tool and the table know it."""
     for name in ("tritemm", "cuda_reference", "tests"):
         ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, tmp_path / name, ignore=ignore)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     source = RUNGS[1]
-    text = file_of(source).read_text().replace(f"{source.name}_kernel", "toy_kernel")
-    toy = tmp_path / "tritemm" / "kernels" / "k99_toy.py"
-    toy.write_text(text.replace(f'"""{source.name}:', '"""toy:'))
+    text = file_of(source).read_text().replace(f"{source.name}_kernel", "newcomer_kernel")
+    newcomer = tmp_path / "tritemm" / "kernels" / "k99_newcomer.py"
+    newcomer.write_text(text.replace(f'"""{source.name}:', '"""newcomer:'))
     registry = tmp_path / "tritemm" / "rungs.py"
     last = f'"{RUNGS[-1].name}",\n'
     assert last in registry.read_text()
-    registry.write_text(registry.read_text().replace(last, f'{last}    "toy",\n'))
+    registry.write_text(registry.read_text().replace(last, f'{last}    "newcomer",\n'))
 
     def python(*words):
         env = os.environ | {"PYTHONPATH": str(tmp_path)}
         words = [sys.executable, "-m", *words]
         return subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
 
-    assert "99 toy" in python("tritemm", "ladder").stdout
-    shapes = "toy and (prime or flat or row or column or crossed)"
+    assert "99 newcomer" in python("tritemm", "ladder").stdout
+    shapes = "newcomer and (prime or flat or row or column or crossed)"
     chosen = ("tests/kernels/test_kernels.py", "-k", shapes)
     run = python("pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *chosen)
     passed = re.search(r"(\d+) passed", run.stdout)
     assert run.returncode == 0 and passed and int(passed.group(1)) > 10, run.stdout[-2000:]
-    refused = python("tritemm", "asm", "toys")
-    assert refused.returncode == 2 and "toy" in refused.stderr
+    refused = python("tritemm", "asm", "unheard-of")
+    assert refused.returncode == 2 and "newcomer" in refused.stderr

@@ -349,4 +349,6 @@ def main(check: str, rung: str, start: int, count: int, seed: int) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 6:
+        sys.exit("usage: stressed.py CHECK RUNG START COUNT SEED, as tools/stress.py runs it")
     main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:]))

@@ -70,14 +70,19 @@ def sentence(record: dict[str, Any], code: str) -> str:
     """The record for a reader, who has the code of that hash."""
     commit = (record["commit"] or "unknown")[:7] + ("-dirty" if record["dirty"] else "")
     older = "" if record["code"] == code else " `tritemm/` has changed since then."
-    count = f"{record['gpus']} x " if record["gpus"] > 1 else ""
-    what = " (the tests of several GPUs)" if record["chosen"] == SEVERAL else ""
     return (
-        f"{count}{record['gpu']}{what}, commit {commit}: {record['passed']} passed, "
+        f"{where(record)}, commit {commit}: {record['passed']} passed, "
         f"{record['failed'] + record['errors']} failed, {record['skipped']} skipped, in "
         f"{record['seconds']:.0f} s. Python {record['python']}, torch {record['torch']}, Triton "
         f"{record['triton']}, CUDA {record['cuda']}, driver {record['driver']}.{older}"
     )
+
+
+def where(record: dict[str, Any]) -> str:
+    """The GPU of a record, or how many there were, and whether the tests were theirs alone."""
+    count = f"{record['gpus']} x " if record["gpus"] > 1 else ""
+    what = " (the tests of several GPUs)" if record["chosen"] == SEVERAL else ""
+    return f"{count}{record['gpu']}{what}"
 
 
 # The plugin

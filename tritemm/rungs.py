@@ -1,4 +1,4 @@
-"""The ladder: one line per rung, slowest first."""
+"""The ladder: one line per rung, in reading order."""
 
 import copyreg
 from importlib import import_module
@@ -53,7 +53,7 @@ STEPS: tuple[Kernel, ...] = tuple(rung for rung in RUNGS if not rung.policy.bran
 
 
 class Ladder(tuple[Kernel, ...]):
-    """The rungs, slowest first; prints as a table."""
+    """The rungs, in reading order; prints as a table."""
 
     def __str__(self) -> str:
         width = max(len(k.name) for k in self)
@@ -79,7 +79,7 @@ for _kind in {type(rung) for rung in RUNGS}:
 
 
 def ladder() -> Ladder:
-    """Every kernel that `matmul(kernel=...)` can be asked for, slowest first.
+    """Every kernel that `matmul(kernel=...)` can be asked for, in reading order.
 
     Each has `name`, `number`, `title`, `header` (what it adds, what it mirrors in CUDA, what the
     compiler does, its SASS signs, its needs) and `why_not(problem)`.

@@ -1,4 +1,4 @@
-"""The command line: see the package."""
+"""Lists the tutorial's exercises, asks the question of one, or checks a file's answer to it."""
 
 import argparse
 import runpy

@@ -5,12 +5,12 @@ that no semicolon follows.
 Nothing else is needed than the project's own environment.
 """
 
+import argparse
 import ast
 import contextlib
 import io
 import json
 import linecache
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,5 +73,10 @@ def markdown(notebook: dict) -> str:
 
 
 if __name__ == "__main__":
-    for given in sys.argv[1:] or sorted(FOLDER.glob("*.ipynb")):
-        renew(Path(given))
+    parser = argparse.ArgumentParser(
+        prog="python -m docs.site.notebook",
+        description="Run notebooks from the first cell to the last, and renew their outputs.",
+    )
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="default: all")
+    for given in parser.parse_args().files or sorted(FOLDER.glob("*.ipynb")):
+        renew(given)

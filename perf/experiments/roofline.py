@@ -42,7 +42,7 @@ def register(commands) -> None:
     described = "Measure the roofs: a copy; a large product of each type."
     command = cli.add_command(commands, "roofline", run, described, EXAMPLES)
     cli.add_measurement(command, rounds=3)
-    told = "as the GPU's physics into its file of tritemm/gpus, which is made if need be, or FILE"
+    told = "as the GPU's physics into its file of tritemm/arch/gpus, made if need be, or FILE"
     command.add_argument("--write", nargs="?", const="", metavar="FILE", help=told)
 
 

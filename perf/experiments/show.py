@@ -24,7 +24,7 @@ PICTURES = {name: view for name, view in VIEWS.items() if view.figure}
 TABLE_EXAMPLES = """
 python -m perf table ladder --size 8192 --layout NN
 python -m perf table compare --accumulate fp16
-python -m perf table problems --mode burst
+python -m perf table problems
 """
 PLOT_EXAMPLES = """
 python -m perf plot suite --out suite.png

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.host, pytest.mark.once]
 #: What a word in backticks must begin with to be meant as a path of the repository.
 FOLDERS = ("cuda_reference/", "docs/", "examples/", "perf/", "tests/", "tools/", "tritemm/", ".ci/")
 #: Paths in examples that are made by them, or stand for many.
-MADE = re.compile(r"[*<>{}…]|NAME|NN_|\.\.\.|k05_toy")
+MADE = re.compile(r"[*<>{}…]|NAME|NN_|\.\.\.|05_toy")
 
 
 def said(path: Path) -> str:

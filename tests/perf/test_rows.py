@@ -280,6 +280,13 @@ def test_other_code_is_another_hash_and_words_and_other_files_are_not(folder, na
     assert (hashed(folder) != before) is differs
 
 
+def test_captions_leave_out_an_option_that_is_gone(ladder):
+    typed = ("suite --gpus 2 --out x.jsonl", "suite --out x.jsonl --gpus 4")
+    pair = zip(ladder, typed, strict=False)
+    rows = [dataclasses.replace(row, command=words) for row, words in pair]
+    assert tables.commands(rows).startswith("`suite --out x.jsonl`, sustained. ")
+
+
 def test_captions_say_what_is_known_of_the_kernels(ladder, monkeypatch):
     """Rows of these kernels, then of one that has changed, then from before rows had a hash."""
     found = sources.hashes()

@@ -33,7 +33,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"tritemm {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    command = commands.add_parser("ladder", help="list the kernels, slowest first")
+    command = commands.add_parser("ladder", help="list the kernels, in reading order")
     _json_option(command)
     command.set_defaults(run=_ladder)
 

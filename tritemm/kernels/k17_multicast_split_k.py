@@ -59,7 +59,7 @@ def compute_pingpong(args, WHICH: gl.constexpr):
         acc = loop.multiply(n, unit.steps)
         barrier_arrive(turns + (1 - WHICH) * 8, loop.first_warp)
         acc, n = loop.multiply_tail(acc, n, unit.steps)
-        n += work.steps(i + work.stride())  # the other's
+        n += work.steps(i + stride)  # the other's
         workspace.reduce(acc, out, unit, place_of(work, loop, unit), WHICH, loop.SLAB)
     out.tail()
     cluster_sync()

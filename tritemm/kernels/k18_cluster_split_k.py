@@ -6,7 +6,7 @@ Compiler does the layouts of accumulator and output, the epilogue, named barrier
 Signs         sm_90: HGMMA, UTMALDG, UTMASTG, SYNCS, USETMAXREG, UCGABAR_ARV, no LDGSTS
 Needs         sm_90; 16-bit operands with 16-byte aligned rows or columns; Gluon
 Note          1.50x cuBLAS at 128 x 256 x 7168 NT (SPLIT_K 8), 1.47x at 8 x 1280 x 8192 NT
-              (SPLIT_K 5, swap_ab). No workspace. Barriers, WGMMA and the exchange are PTX.
+              (SPLIT_K 5, operands swapped). No workspace. Barriers, WGMMA and the exchange are PTX.
 """
 
 from triton.experimental import gluon
