@@ -13,6 +13,7 @@ import tritemm
 from tests.nn.models import (
     DEVICE,
     Attention,
+    Dispatching,
     LlamaMLP,
     Quantized,
     Tied,
@@ -88,20 +89,22 @@ def test_options_reach_the_product():
         assert torch.equal(each(x)[:1], each(x[:1])) and each.batch_invariant
 
 
-def test_a_weight_that_knows_torchs_linear_is_given_to_it():
+@pytest.mark.parametrize("kind", [Quantized, Dispatching])
+def test_a_weight_that_knows_torchs_linear_is_given_to_it(kind):
     theirs, ours = twins(16, 8)
     x = integers(3, 16)
     want = F.linear(x, 2 * theirs.weight, theirs.bias)
-    quantized = theirs.weight.detach().as_subclass(Quantized)
+    weight = theirs.weight.detach()
+    quantized = Dispatching(weight) if kind is Dispatching else weight.as_subclass(kind)
     late = nn.Linear(16, 8, device=DEVICE)
     late.load_state_dict(theirs.state_dict())
     report = tritemm.convert(late)
     for layer in (ours, late, theirs):
         layer.weight = nn.Parameter(quantized, requires_grad=False)
         assert torch.equal(layer(x), want)
-    assert report.fell_back == {"its weight is a Quantized": 1}
+    assert report.fell_back == {f"its weight is a {kind.__name__}": 1}
     report = tritemm.convert(theirs)
-    assert type(theirs) is nn.Linear and "Quantized" in report.left[0].note
+    assert type(theirs) is nn.Linear and kind.__name__ in report.left[0].note
 
 
 # What convert changes, and what it doesn't
@@ -125,9 +128,10 @@ def test_convert_changes_the_classes_of_layers_and_nothing_else():
 
     report = tritemm.convert(model)
     assert [entry.name for entry in report.changed] == [
-        "0", "2", "3.gate_proj", "3.up_proj", "3.down_proj", "3", "",
+        "0", "2", "3.gate_proj", "3.up_proj", "3.down_proj", "3",
     ]  # fmt: skip
-    assert report.changed[-1].note == "in compiled code: 0 with relu"
+    assert report.compiled == (tritemm.nn.Entry("", "Sequential", None, "0 with relu"),)
+    assert str(report).splitlines()[-1].startswith("compiled  1 x  (the model)  Sequential")
     assert report.left == () and report.fell_back == {}
     assert all(a is b for a, b in zip(model.modules(), modules, strict=True))
     for module, kind, names in zip(modules, classes, attributes, strict=True):
@@ -279,6 +283,21 @@ def test_copies(way):
     assert torch.equal(twin(ids), model(ids)) and twin.head.batch_invariant
     assert twin.head.weight is twin.embedding.weight is not model.head.weight
     assert tritemm.convert(twin) == tritemm.nn.Report()
+
+
+@pytest.mark.parametrize("make", [nn.Linear, conv1d])
+def test_a_layer_that_is_made_by_the_class_of_another(make):
+    ours, theirs = pair(make(8, 8))
+    new = type(ours)(8, 8).to(DEVICE)
+    new.load_state_dict(theirs.state_dict())
+    x = integers(3, 8)
+    assert torch.equal(new(x), theirs(x)) and repr(new) == repr(ours)
+    assert vars(new).keys() == vars(theirs).keys()
+    twin = copy.deepcopy(new)
+    assert tritemm.convert(new, batch_invariant=True).changed and new.batch_invariant
+    for each in (new, twin):
+        tritemm.nn.restore(each)
+        assert type(each) is type(theirs) and vars(each).keys() == vars(theirs).keys()
 
 
 def test_conv1d_of_transformers():

@@ -13,6 +13,7 @@ import tritemm
 from tests.nn.models import (
     DEVICE,
     LlamaMLP,
+    Quantized,
     gradients,
     integers,
     pair,
@@ -236,6 +237,7 @@ FALLS_BACK = {
     "nested": (lambda: nested(2, 3), "a nested input"),
     "sparse": (lambda: integers(3, 16).to_sparse(), "an input of layout torch.sparse_coo"),
     "csr": (lambda: integers(3, 16).to_sparse_csr(), "an input of layout torch.sparse_csr"),
+    "class": (lambda: integers(3, 16).as_subclass(Quantized), "its input is a Quantized"),
 }
 
 
@@ -243,7 +245,7 @@ FALLS_BACK = {
 @pytest.mark.parametrize(("make", "reason"), FALLS_BACK.values(), ids=FALLS_BACK)
 @torch.no_grad()
 def test_what_torchs_layer_takes_and_tritemm_does_not_is_torchs(make, reason):
-    ours, theirs = pair(nn.Linear(16, 8, bias=reason == "a nested input"))
+    ours, theirs = pair(nn.Linear(16, 8, bias="layout" not in reason))
     report, x = tritemm.convert(ours), make()
     got, want = ours(x), theirs(x)
     if want.is_nested:
@@ -262,6 +264,16 @@ def test_a_bias_of_any_shape_that_torchs_layer_takes(shape):
     got, want = ours(x), theirs(x)
     assert torch.equal(got, want)
     assert same(gradients(ours, got), gradients(theirs, want))
+
+
+def test_a_bias_whose_class_knows_torchs_linear():
+    ours, theirs = pair(nn.Linear(16, 8))
+    report, x = tritemm.convert(ours), integers(3, 16)
+    bias = theirs.bias.detach().as_subclass(Quantized)
+    for layer in (theirs, ours):
+        layer.bias = nn.Parameter(bias, requires_grad=False)
+    assert torch.equal(ours(x), theirs(x))
+    assert report.fell_back == {"its bias is a Quantized": 1}
 
 
 @pytest.mark.parametrize("make", [lambda: nn.Linear(16, 8), lambda: tritemm.Linear(16, 8)])

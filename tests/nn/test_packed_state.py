@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.multiprocessing
 from torch import nn
+from torch.nn.utils import prune
 
 import tritemm
 from tests.nn.models import (
@@ -48,6 +49,15 @@ def test_in_a_state_dict_each_weight_has_a_storage_of_its_own(way):
     del model, kept
     filled = [torch.full((4096,), 0.5, device=DEVICE) for _ in range(50)]  # where freed memory was
     assert same(state, wanted) and filled
+
+
+def test_a_state_dict_of_packed_weights_by_other_names():
+    model, twin = pair(Attention(True))
+    for layer in (*model.projections, *twin.projections):
+        prune.identity(layer, "weight")
+    state = model.state_dict()
+    assert "q_proj.weight_orig" in state and same(state, twin.state_dict())
+    assert places(state.values()) == [(t.data_ptr(), t.nbytes) for t in state.values()]
 
 
 def test_a_state_dict_counts_what_is_written_and_keeps_ties():

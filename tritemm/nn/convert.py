@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import fnmatch
 import itertools
-import sys
 import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -16,9 +15,10 @@ from torch import nn
 
 from ..dtypes import Precision, check_flag, check_precision
 from ..problem import ACCUMULATE, INTERPRETED
+from ..runtime.fast_path import PLAIN
 from . import converted, packing
 from .converted import Converted, Options, become
-from .layers import Linear
+from .layers import Linear, is_dtensor
 from .report import Entry, Report
 
 _DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -37,8 +37,8 @@ _SIBLINGS = (
 _NAMES = 1000
 #: What is said of a layer that was converted.
 _DONE = "by tritemm.linear"
-#: What was done, and why something wasn't; both None where there is nothing to say.
-_Notes = tuple[str | None, str | None]
+#: What the report says of a module, in the order of its lists; None where there is nothing to say.
+_Notes = tuple[str | None, ...]
 
 
 def convert(
@@ -82,8 +82,8 @@ def convert(
     >>> device = "cuda" if torch.cuda.is_available() else "cpu"
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 4, device=device), torch.nn.ReLU())
     >>> print(tritemm.convert(model))
-    changed  1 x  *            Linear      [4, 8]  by tritemm.linear
-    changed  1 x  (the model)  Sequential          in compiled code: 0 with relu
+    changed   1 x  *            Linear      [4, 8]  by tritemm.linear
+    compiled  1 x  (the model)  Sequential          0 with relu
     """
     modules = _modules("convert", model)
     check_precision(precision, torch.float32)
@@ -98,14 +98,16 @@ def convert(
         found.append((name, module, _convert_layer(module, given, module in skipped)))
     owners = Counter(p for _, module in modules for p in module._parameters.values())
     for name, module in modules if fuse else ():
+        if isinstance(module, Converted) and module not in skipped:
+            packing.unpack_the_rest(module)
         children = dict(module._modules.items())  # a ScriptModule has no dict
         for names in _SIBLINGS:
             layers: list[Any] = [children.get(each) for each in names]
             if all(type(layer) is converted.Linear and layer not in skipped for layer in layers):
                 found.append((name, module, _pack(names, layers, owners)))
-    new = {module for _, module, (done, _) in found if done == _DONE}
+    new = {module for _, module, (done, *_) in found if done == _DONE}
     for name, module in modules if fuse and not batch_invariant else ():
-        found.append((name, module, (_ended(module, new), None)))
+        found.append((name, module, (None, None, _ended(module, new))))
     return _report(found)
 
 
@@ -188,7 +190,7 @@ def _why_not(module: nn.Module) -> str | None:
         return f"the forward of {kind.__name__} was replaced for all layers"
     if weight is None:
         return "it has no weight"
-    if type(weight) not in (nn.Parameter, torch.Tensor) and not _is_dtensor(weight):
+    if type(weight) not in PLAIN and not is_dtensor(weight):
         return f"its weight is a {type(weight).__name__}"
     if weight.layout != torch.strided:
         return f"its weight is {weight.layout}"
@@ -197,12 +199,6 @@ def _why_not(module: nn.Module) -> str | None:
     if weight.device.type not in (_DEVICE, "meta"):
         return f"its weight is on {weight.device}; move the model to {_DEVICE} first"
     return None
-
-
-def _is_dtensor(weight: torch.Tensor) -> bool:
-    """A sharded weight; FSDP2 puts a plain one in its place while the forward runs."""
-    sharding = sys.modules.get("torch.distributed.tensor")  # else nothing is sharded
-    return sharding is not None and isinstance(weight, sharding.DTensor)
 
 
 def _pack(names: Sequence[str], layers: Sequence[nn.Module], owners: Counter) -> _Notes:
@@ -225,8 +221,8 @@ def _pack(names: Sequence[str], layers: Sequence[nn.Module], owners: Counter) ->
     reason = siblings.why_not()
     if any(owners[parameter] > 1 for layer in layers for parameter in layer.parameters()):
         reason = reason or "another module has one of its weights"
-        siblings.unpack()
     if reason is not None:
+        siblings.unpack()
         return None, f"{words} not packed: {reason}"
     for place, layer in enumerate(layers):
         vars(layer)["_tritemm_siblings"] = siblings, place
@@ -242,7 +238,7 @@ def _ended(module: nn.Module, new: Collection[nn.Module]) -> str | None:
     pairs = itertools.pairwise(module._modules.items())
     found = [f"{i} with {_ENDS[type(act)]}" for (i, x), (_, act) in pairs
              if x in new and type(act) in _ENDS]  # fmt: skip
-    return f"in compiled code: {', '.join(found)}" if found else None
+    return ", ".join(found) or None
 
 
 #: Activations that `tritemm.nn.graphs` makes epilogues.
@@ -260,7 +256,7 @@ def _restore_layer(module: nn.Module) -> _Notes:
         if siblings is not None:
             siblings.unpack()
             siblings.layers.pop(place, None)
-        del vars(module)["_tritemm_options"]
+        vars(module).pop("_tritemm_options", None)
         become(module, original)
         return "as it was", None
     if not isinstance(module, Linear):
@@ -312,14 +308,14 @@ def _paths(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _report(found) -> Report:
-    """Report of names, modules, and what was done to each and why something wasn't."""
-    changed: list[Entry] = []
-    left: list[Entry] = []
+    """Report of names, modules, and what is to be said of each."""
+    lists: tuple[list[Entry], ...] = ([], [], [])
     for name, module, notes in found:
         weight: Any = _weight(module)
         known = any(notes) and weight is not None and not nn.parameter.is_lazy(weight)
         shape = tuple(weight.shape) if known else None
-        for entries, note in zip((changed, left), notes, strict=True):
+        for entries, note in zip(lists, notes, strict=False):
             if note:
                 entries.append(Entry(name, type(module).__name__, shape, note))
-    return Report(tuple(changed), tuple(left))
+    changed, left, compiled = map(tuple, lists)
+    return Report(changed, left, compiled)

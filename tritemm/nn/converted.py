@@ -22,6 +22,7 @@ from ..api.blas import linear
 from ..api.matmul import matmul
 from ..dtypes import Precision
 from ..problem import ACCUMULATE, INTERPRETED
+from ..runtime.fast_path import PLAIN
 from ..runtime.torch_private import untraced
 from . import layers, packing
 
@@ -56,7 +57,8 @@ class Converted(_Module):
 
     #: The class that the module had.
     _tritemm_original: ClassVar[type[nn.Module]]
-    _tritemm_options: Options
+    #: Of a layer that somebody makes by the class of another one: those that `convert` begins with.
+    _tritemm_options = Options()
     batch_invariant = _BatchInvariant()
     __prepare_scriptable__ = layers.refuse_to_be_scripted
 
@@ -76,14 +78,14 @@ class Converted(_Module):
         siblings, _ = getattr(self, "_tritemm_siblings", (None, 0))
         if siblings is None or keep_vars:
             return
-        for name in packing.PARAMETERS:
+        for name in (*self._parameters, *self._buffers):  # pruning has other names for its weight
             if (tensor := destination.get(prefix + name)) is not None:
                 destination[prefix + name] = siblings.alone(tensor)
 
     def __setstate__(self, state):
         """Take the state of a copy or a pickle, and pack it if all its siblings came along."""
         super().__setstate__(state)
-        packing.pack_again(self)
+        packing.pack_again(self, copying=True)
 
 
 _linear_forward = nn.Linear.forward
@@ -93,6 +95,7 @@ class Linear(Converted, layers.Linear):
     """An `nn.Linear` by `tritemm.linear`, or by torch where that takes what tritemm doesn't."""
 
     _tritemm_original = nn.Linear
+    __init__ = nn.Linear.__init__  # for who makes another layer by the class of this one
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         options = getattr(self, "_tritemm_options", None)
@@ -175,12 +178,17 @@ def why_torch(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
     """Why a layer's product is torch's own to do, or None. What neither can do, either refuses."""
     if not isinstance(input, torch.Tensor):  # a Proxy of torch.fx, which has no type to look at
         return None
-    if layers.knows_torch_alone(weight):
-        return f"its weight is a {type(weight).__name__}"
-    if bias is not None and bias.dim() > 1:
-        return f"a bias of shape {list(bias.shape)}"
     if input.layout is not torch.strided or input.is_nested:
         return "a nested input" if input.is_nested else f"an input of layout {input.layout}"
+    plain = type(input) in PLAIN and type(weight) in PLAIN
+    if not (plain and (bias is None or type(bias) in PLAIN)):
+        if layers.knows_torch_alone(weight):
+            return f"its weight is a {type(weight).__name__}"
+        for name, tensor in (("input", input), ("bias", bias)):
+            if tensor is not None and layers.asks_its_class(tensor):
+                return f"its {name} is a {type(tensor).__name__}"
+    if bias is not None and bias.dim() > 1:
+        return f"a bias of shape {list(bias.shape)}"
     if input.dtype not in ACCUMULATE:
         return f"an input of {input.dtype}"
     if input.is_cuda or input.is_meta or (INTERPRETED and input.is_cpu):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -11,6 +13,7 @@ from ..api.blas import linear
 from ..dtypes import Precision, check_precision
 from ..problem import Activation
 from ..runtime.fast_path import PLAIN
+from ..runtime.torch_private import TRACED
 
 _NO_TORCH_FUNCTION = torch._C._disabled_torch_function_impl
 
@@ -43,8 +46,8 @@ class Linear(nn.Linear):
     Raises:
         ValueError: an unknown `precision`; and what `tritemm.linear` raises, when it is called.
 
-    A weight that has its own `__torch_function__`, as quantizers put in place, knows torch's
-    functions alone: without an activation it is multiplied by `torch.nn.functional.linear`.
+    A weight of a class of its own, as quantizers put in place, knows torch's functions alone:
+    without an activation it is multiplied by `torch.nn.functional.linear`.
 
     >>> import torch, tritemm
     >>> device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -88,8 +91,20 @@ class Linear(nn.Linear):
 
 
 def knows_torch_alone(weight: torch.Tensor) -> bool:
-    """Whether torch's functions ask the class of `weight` what they are to do."""
-    return type(weight) not in PLAIN and type(weight).__torch_function__ is not _NO_TORCH_FUNCTION
+    """Whether the class of `weight` may give torch's operators a meaning of its own."""
+    kind = type(weight)
+    return kind not in PLAIN and kind not in TRACED and not is_dtensor(weight)
+
+
+def asks_its_class(tensor: torch.Tensor) -> bool:
+    """Whether torch's functions ask the class of `tensor` what they are to do."""
+    return type(tensor) not in PLAIN and type(tensor).__torch_function__ is not _NO_TORCH_FUNCTION
+
+
+def is_dtensor(weight: torch.Tensor) -> bool:
+    """A sharded weight; FSDP2 puts a plain one in its place while the forward runs."""
+    sharding = sys.modules.get("torch.distributed.tensor")  # else nothing is sharded
+    return sharding is not None and isinstance(weight, sharding.DTensor)
 
 
 def precision_of(asked: Precision | None, weight: torch.Tensor) -> Precision | None:

@@ -35,8 +35,8 @@ class Siblings:
         self.made = set(made)
         #: (storage, first byte, bytes) -> a storage of that part alone, while somebody has it.
         self._parts: dict[tuple, StorageWeakRef] = {}
-        #: Whether they are a copy of layers that were packed, and not packed yet. Then nobody else
-        #: has a claim to their memory, whatever holds it until the copy is done.
+        #: Whether they are a copy of layers that were packed, and some of them are yet to come. So
+        #: long, nobody else has a claim to their memory, whatever holds it.
         self._copied = copied
 
     def __reduce__(self):
@@ -65,26 +65,34 @@ class Siblings:
             there.append(some)
         return there
 
-    def pack(self) -> bool:
+    def pack(self, copying: bool = False) -> bool:
         """Give them one storage where they can have one; whether a weight moved.
 
-        Those of a copy that share one stay there: torch.load may fill it later.
+        `copying`: a copy is at work, and brings one of them. Those of a copy that share a storage
+        stay there: torch.load may fill it later.
         """
         if in_others_hands():
             return False
-        moved, there = False, self.parameters()
-        for parameters in there:
-            if self._why_not(parameters) is not None:
-                continue
-            apart = not _together(parameters)
-            if apart:
+        moved, copied = False, self._copied and copying
+        for parameters in self.parameters():
+            if self._why_not(parameters, copied) is None and not _together(parameters):
                 _pack(parameters)
                 moved = True
-            if apart or self._copied:
-                alive = {storage for storage in self.made if not storage.expired()}
-                self.made = {*alive, StorageWeakRef(parameters[0].untyped_storage())}
-        self._copied = self._copied and not there
+                self._keep(parameters)
+        if copied:
+            self._keep(self._everything())
+        self._copied = copied and None in self.all()
         return moved
+
+    def _keep(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Take the storages of these for some that were made for the layers."""
+        alive = {storage for storage in self.made if not storage.expired()}
+        self.made = alive.union(StorageWeakRef(one.untyped_storage()) for one in parameters)
+
+    def _everything(self) -> list[nn.Parameter]:
+        """All parameters of the layers that are there, by whatever names, that have a storage."""
+        every = dict.fromkeys(one for layer in self.layers.values() for one in layer.parameters())
+        return [one for one in every if type(one) is nn.Parameter and one.layout is torch.strided]
 
     def why_not(self) -> str | None:
         """Why they can't be given one storage, or None. Those that share one already can."""
@@ -96,15 +104,22 @@ class Siblings:
         return next(filter(None, map(self._why_not, there)), None)
 
     def unpack(self) -> None:
-        """Give each that was moved a storage of its own again, unless somebody else has a claim."""
+        """Give what lies in storages made for them storages of its own, and each for itself.
+
+        Unless somebody else has a claim to the storage.
+        """
+        if in_others_hands():
+            return
+        inside: dict[StorageWeakRef, list[nn.Parameter]] = {}
+        for one in self._everything():
+            storage = StorageWeakRef(one.untyped_storage())
+            if storage in self.made:
+                inside.setdefault(storage, []).append(one)
         with _ordinary():
-            for parameters in self.parameters():
-                if any(type(one) is not nn.Parameter for one in parameters):
-                    continue
+            for parameters in inside.values():
                 if self._claim(parameters) is None:
                     for one in parameters:
-                        if StorageWeakRef(one.untyped_storage()) in self.made:
-                            one.data = one.detach().clone()
+                        one.data = one.detach().clone()
 
     def alone(self, tensor: torch.Tensor) -> torch.Tensor:
         """The same memory in a storage of its size, if it lies in one that was made for them."""
@@ -131,15 +146,18 @@ class Siblings:
             self._parts = {**alive, key: StorageWeakRef(there)}
         return there
 
-    def _why_not(self, parameters: Sequence[nn.Parameter]) -> str | None:
+    def _why_not(self, parameters: Sequence[nn.Parameter], copied: bool = False) -> str | None:
         if reason := _unlike(parameters):
             return reason
-        if self._copied or _together(parameters):
+        if copied or _together(parameters):
             return None
         return self._claim(parameters)
 
     def _claim(self, parameters: Sequence[nn.Parameter]) -> str | None:
         """Who else has a claim to the memory of these parameters, or None."""
+        places = sorted((one.data_ptr(), one.data_ptr() + one.nbytes) for one in parameters)
+        if any(begin < end for (_, end), (begin, _) in itertools.pairwise(places)):
+            return "another tensor shares a weight's memory"
         storages = [one.untyped_storage() for one in parameters]
         for storage in storages:
             ours = StorageWeakRef(storage) in self.made
@@ -159,17 +177,26 @@ PARAMETERS = "weight", "bias"
 DEVICES = {"cuda", "meta"}
 
 
-def pack_again(layer: nn.Module) -> None:
+def pack_again(layer: nn.Module, copying: bool = False) -> None:
     """Pack the weight of a layer with those of its siblings, if it has any."""
     siblings, place = getattr(layer, "_tritemm_siblings", (None, 0))
     if siblings is not None:
         siblings.layers.setdefault(place, layer)
-        siblings.pack()
+        siblings.pack(copying)
+
+
+def unpack_the_rest(layer: nn.Module) -> None:
+    """Unpack the weights of a layer and its siblings if one is gone, or its weight is elsewhere."""
+    siblings, _ = getattr(layer, "_tritemm_siblings", (None, 0))
+    if siblings is not None and not siblings.parameters():
+        siblings.unpack()
 
 
 def _together(parameters: Sequence[nn.Parameter]) -> bool:
     """Whether there is nothing to pack."""
-    return parameters[0].is_meta or packed(*parameters) is not None
+    if parameters[0].is_meta or any(one.numel() == 0 for one in parameters):
+        return True
+    return packed(*parameters) is not None
 
 
 def _unlike(parameters: Sequence[nn.Parameter]) -> str | None:

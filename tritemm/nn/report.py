@@ -24,11 +24,15 @@ class Entry:
 class Report:
     """`changed` says what each module became, `left` why each of the others was left as it is.
 
+    `compiled` says which layers of a Sequential end with the activation that follows, in code that
+    torch.compile makes; the Sequential itself stays as it is.
+
     Printed, modules that differ by numbers in their names alone share a line: layers.*.mlp.
     """
 
     changed: tuple[Entry, ...] = ()
     left: tuple[Entry, ...] = ()
+    compiled: tuple[Entry, ...] = ()
     _before: Counter = dataclasses.field(default_factory=fell_back.copy, repr=False, compare=False)
 
     @property
@@ -40,7 +44,8 @@ class Report:
         return dict(fell_back - self._before)
 
     def __str__(self) -> str:
-        rows = [*_rows("changed", self.changed), *_rows("left", self.left)]
+        known = {"changed": self.changed, "compiled": self.compiled, "left": self.left}
+        rows = [row for word, entries in known.items() for row in _rows(word, entries)]
         rows += [("by torch", f"{n} x", "", "", "", why) for why, n in self.fell_back.items()]
         if not rows:
             return "no module that multiplies by a weight"

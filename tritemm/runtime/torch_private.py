@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 import torch
 from torch._functorch.utils import enable_single_level_autograd_function
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd import forward_ad
 
 F = TypeVar("F", bound=Callable)
@@ -24,6 +26,8 @@ def private(path: str):
     return value
 
 
+#: Classes of the tensors that stand for others while torch traces.
+TRACED = FakeTensor, FunctionalTensor
 #: Index of a CUDA device -> handle of its current stream.
 current_stream: Callable[[int], int] = private("_cuda_getCurrentRawStream") or (
     lambda index: torch.cuda.current_stream(index).cuda_stream
