@@ -14,8 +14,10 @@ STAMP := ready-$(notdir $(PYTHON))
 PY := $(if $(VENV),$(VENV)/bin/python,$(PYTHON))
 READY := $(if $(VENV),$(VENV)/$(STAMP))
 SETUP_FILES := pyproject.toml constraints.txt tools/setup.sh
-# One worker per core, one torch thread per worker; a Python without xdist (VENV=) runs one process.
-pytest = workers=$$($(1) -c 'import xdist; print("-n auto --dist worksteal")' 2>/dev/null); \
+# One worker more than cores, since some tests wait for processes of their own, and one torch thread
+# per worker; a Python without xdist (VENV=) runs one process.
+workers = import os, xdist; print("-n", os.cpu_count() + 1, "--dist worksteal")
+pytest = workers=$$($(1) -c '$(workers)' 2>/dev/null); \
 	OMP_NUM_THREADS=1 $(1) -m pytest $$workers $(2) $(ARGS)
 
 help:
