@@ -153,7 +153,7 @@ def test_derivatives():
 
 @pytest.mark.parametrize("activation", ["relu", "silu", None])
 def test_derivatives_are_those_of_the_product(activation):
-    """Of operands that vary each for itself, and of a residual: nothing is folded to a triangle."""
+    """Operands vary each for itself, and so does a residual: nothing is folded to a triangle."""
     x = torch.randn(3, 3, dtype=torch.float64, device=DEVICE)
     a, b, r = x + x.mT, (x + x.mT) @ (x + x.mT), symmetric(3, torch.float64)
     varied = torch.randn(3, 3, dtype=torch.float64, device=DEVICE)

@@ -1,6 +1,7 @@
-"""State dicts, files and shared memory of weights that lie together: each has its own."""
+"""Packed weights in state dicts, files, shared memory, and when a set comes apart: each its own."""
 
 import copy
+import gc
 import io
 import pickle
 from multiprocessing.reduction import ForkingPickler
@@ -9,7 +10,7 @@ import pytest
 import torch
 import torch.multiprocessing
 from torch import nn
-from torch.nn.utils import prune
+from torch.nn.utils import parametrize, prune
 
 import tritemm
 from tests.nn.models import (
@@ -180,3 +181,64 @@ def test_safetensors_takes_a_module_whose_weights_lie_together(tmp_path):
     assert same(model.state_dict(), twin.state_dict())
     safetensors.load_model(with_integers(model), file)
     assert same(model.state_dict(), twin.state_dict()) and together(*model.projections)
+
+
+def pruned(model):
+    for name in ("weight", "bias"):
+        prune.identity(model.k_proj, name)
+
+
+def parametrized(model):
+    parametrize.register_parametrization(model.k_proj, "weight", nn.Identity())
+
+
+@pytest.mark.parametrize("function", [tritemm.convert, tritemm.nn.restore])
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda model: delattr(model, "k_proj"),
+        lambda model: setattr(model, "q_proj", nn.Identity()),
+        pruned,
+        parametrized,
+        lambda model: through_a_file(pruned(model) or model),
+        lambda model: through_a_file(nn.ModuleList([model.q_proj, model.k_proj])),
+    ],
+    ids=["gone", "replaced", "pruned", "parametrized", "pruned copy", "part of a copy"],
+)
+def test_what_is_left_of_a_set_gets_storages_of_its_own(part, function):
+    model, _ = pair(Attention(True))
+    model = part(model) or model
+    gc.collect()
+    want = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    x = integers(3, 16)
+    results = [layer(x) for layer in model.children()]
+    function(model)
+    storages = [parameter.untyped_storage() for parameter in model.parameters()]
+    assert [s.nbytes() for s in storages] == [p.nbytes for p in model.parameters()]
+    assert same(model.state_dict(), want)
+    assert same([layer(x) for layer in model.children()], results)
+
+
+@pytest.mark.parametrize("name", ["weight", "bias"])
+@torch.no_grad()
+def test_what_is_tied_to_a_weight_of_a_copy_stays_so(name):
+    """Also if the copy had a weight, or a bias, that packing found at no time."""
+    model, _ = pair(Attention(True))
+    parametrize.register_parametrization(model.k_proj, name, nn.Identity())
+    model = copy.deepcopy(model)
+    parametrize.remove_parametrizations(model.k_proj, name)
+    model.other = nn.Parameter(model.v_proj.weight.data)
+    model.k_proj.float()
+    assert "shares a weight's memory" in tritemm.convert(model).left[0].note
+    model.other.fill_(7)
+    assert (model.v_proj.weight == 7).all()
+
+
+@pytest.mark.parametrize("function", [tritemm.convert, tritemm.nn.restore])
+@torch.no_grad()
+def test_packed_weights_that_are_tied_to_each_other_stay_so(function):
+    model, _ = pair(Attention(True))
+    model.k_proj.weight.data = model.v_proj.weight.data
+    function(model)
+    model.k_proj.weight.fill_(7)
+    assert (model.v_proj.weight == 7).all()

@@ -36,9 +36,7 @@ def checked(given: tuple | None, a, b, input, other, out) -> tuple[tuple[int, ..
     bias, activation, residual, alpha, beta, symmetric = given
     activation = activation_of(activation, b)
     shape = _shape(a, b, input, other, activation)
-    check_flag("symmetric", symmetric)
-    if symmetric:
-        check_symmetric(shape, bias, activation)
+    check_symmetric(symmetric, shape, bias, activation)
     alpha = factor("alpha", alpha)
     beta = None if beta is None else factor("beta", beta)
     onto = residual is None and out is not None and bool(beta)
@@ -78,8 +76,11 @@ def _shape(a, b, input, other, activation: str = "") -> tuple[int, ...]:
     return (*batch, *([] if input.dim() == 1 else [m]), *([] if other.dim() == 1 else [n]))
 
 
-def check_symmetric(shape: tuple[int, ...], bias, activation: str) -> None:
-    """Refuse what makes a result of this shape other than symmetric."""
+def check_symmetric(symmetric, shape: tuple[int, ...], bias, activation: str) -> None:
+    """Refuse what is no flag, and if it is set, what makes a result of this shape unsymmetric."""
+    check_flag("symmetric", symmetric)
+    if not symmetric:
+        return
     if activation in GATED:
         raise ValueError(f"symmetric=True: activation= {activation} halves the columns")
     if len(shape) < 2 or not holds(shape[-1] == shape[-2]):

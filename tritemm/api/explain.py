@@ -11,7 +11,7 @@ from typing_extensions import Unpack
 from .. import dispatch, plan
 from ..arch import gpus
 from ..dispatch.request import word_of
-from ..dtypes import check_epilogue, check_flag
+from ..dtypes import check_epilogue
 from ..problem import Activation, Device, EpilogueInputs, result_shape
 from .arguments import OPTIONS, Options, check_dense, check_options, operands
 from .epilogue import activation_of, check_symmetric
@@ -59,9 +59,7 @@ def explain(
     after = activation_of(activation, b)
     check_epilogue(a.dtype, after)
     shape = result_shape(a, b, after)
-    check_flag("symmetric", symmetric)
-    if symmetric:
-        check_symmetric(shape, None, after)
+    check_symmetric(symmetric, shape, None, after)
     if 0 in shape or a.shape[-1] == 0:
         raise ValueError(f"no kernel runs: the result {shape} with K = {a.shape[-1]} needs none")
     out = torch.empty(shape, dtype=out_dtype, device="meta")

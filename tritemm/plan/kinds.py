@@ -124,9 +124,9 @@ def product(
         result = in_parts(a, b, options, then, lambda a, b, options: product(a, b, None, options))
         return result if out is None else out.copy_(result)
     if kind is not None and kind.launches is not None and fast_path.AVAILABLE:
-        known = fast_path.multiply(kind, addresses, out)
-        if known is not None:
-            return known
+        made = fast_path.multiply(kind, addresses, out)
+        if made is not None:
+            return made
     c = out
     if c is None:
         shape = result_shape(a, b, then.activation)
