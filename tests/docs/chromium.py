@@ -112,8 +112,10 @@ class Browser:
             self.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **where)
 
     def type(self, selector: str, text: str) -> None:
+        """Put text into a field, and let go of a key, for pages that wait for that."""
         self.click(selector)
         self.call("Input.insertText", text=text)
+        self.call("Input.dispatchKeyEvent", type="keyUp")
 
     def _middle(self, selector: str) -> dict[str, float]:
         return self.run(
