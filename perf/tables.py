@@ -162,8 +162,11 @@ def reasons(rows: Iterable[Row], named: Callable[[Row], str]) -> list[str]:
     return list(dict.fromkeys(told))
 
 
-def most_rounds(rows: Iterable[Row]) -> int:
-    return max((row.rounds or 0 for row in rows if row.us), default=0)
+def rounds(rows: Iterable[Row]) -> str:
+    """How many rounds the measured took part in: `9`, or `5 to 9` where sittings differ."""
+    counts = {row.rounds or 0 for row in rows if row.us} or {0}
+    least, most = min(counts), max(counts)
+    return f"{most}" if least == most else f"{least} to {most}"
 
 
 def grouped(items: Iterable, key: Callable[[Any], T]) -> dict[T, list]:

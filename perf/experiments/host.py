@@ -99,7 +99,7 @@ def kernel_parts(rows: list[Row], selection: Selection | None = None) -> Parts:
         body.append((_label(own[min(own, key=called.MODES.index)]), *itertools.chain(*cells)))
     calls = max((row.launches for row in rows if row.us), default=0)
     method = (
-        f"{rows[0].case}. Median and percentiles of {tables.most_rounds(rows)} rounds; a call is "
+        f"{rows[0].case}. Median and percentiles of {tables.rounds(rows)} rounds; a call is "
         f"the mean of {calls} in a row. x torch: the time over that of torch.matmul in the same "
         f"round. {tables.origin(rows)}."
     )
@@ -177,7 +177,7 @@ def _raced(rows: Sequence[Row], modes: Sequence[str]) -> Iterator[tuple[tuple, d
 def _below(rows: Sequence[Row], told: str, method: str) -> Parts:
     """What stands below a table of calls."""
     usual = (
-        f"bf16. Python's time for one call, the median of {tables.most_rounds(rows)} rounds of a "
+        f"bf16. Python's time for one call, the median of {tables.rounds(rows)} rounds of a "
         "batch each, which begins with an idle GPU and waits for nothing."
     )
     yield from tables.reasons(rows, lambda row: f"{row.problem['name']}, {row.competitor}")

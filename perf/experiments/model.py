@@ -430,7 +430,7 @@ def parts(rows: list[Row], selection: Selection | None = None) -> Parts:
     """A line per model, work and mode; tritemm's time beside torch's."""
     works = dict.fromkeys(f"{row.problem['class']} {row.problem['name']}" for row in rows)
     method = (
-        f"{'; '.join(works)}. bf16, random weights; the median of {tables.most_rounds(rows)} "
+        f"{'; '.join(works)}. bf16, random weights; the median of {tables.rounds(rows)} "
         "rounds, in which each runs once, for 0.1 s, in random order. x torch: torch's time over "
         "tritemm's in the same round. Off fp32: the norm of what logits (in training, gradients) "
         "differ by from the same model in fp32, over their own. "

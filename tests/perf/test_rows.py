@@ -287,6 +287,13 @@ def test_captions_leave_out_an_option_that_is_gone(ladder):
     assert tables.commands(rows).startswith("`suite --out x.jsonl`, sustained. ")
 
 
+def test_captions_tell_the_fewest_rounds_too(ladder):
+    """Sittings with different --rounds stand in one table."""
+    pair = zip(ladder, (5, 9), strict=False)
+    rows = [dataclasses.replace(row, rounds=count, us=(1.0, 1.0, 1.0)) for row, count in pair]
+    assert (tables.rounds(rows), tables.rounds(rows[:1]), tables.rounds([])) == ("5 to 9", "5", "0")
+
+
 def test_captions_say_what_is_known_of_the_kernels(ladder, monkeypatch):
     """Rows of these kernels, then of one that has changed, then from before rows had a hash."""
     found = sources.hashes()
