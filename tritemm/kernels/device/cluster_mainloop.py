@@ -12,7 +12,7 @@ from . import ptx
 from .language import Value, aggregate
 from .roles import load, specialize, workers
 from .triton_contract import allocate, keep, shared_memory, tensor_map
-from .wgmma import matrix_descriptor, wgmma, wgmma_wait, zeros
+from .wgmma import matrix_descriptor, wgmma, wgmma_first, wgmma_wait
 
 #: Elements of K in a line of 128 bytes.
 LINE = gl.constexpr(64)
@@ -161,24 +161,36 @@ class Consumer:
         """
         SHAPE: gl.constexpr = self.loop.SHAPE
         LINES: gl.constexpr = SHAPE.BLOCK_K // LINE
-        BYTES: gl.constexpr = line_bytes(SHAPE.BLOCK_M, SHAPE.BLOCK_N, SHAPE.B_MAJOR)
-        acc = zeros(SHAPE.BLOCK_N, self.SLABS)
-        for step in range(steps):
-            if SHAPE.CLUSTER == 1:
-                n = step  # of a single unit; so the compiler sees that it is not negative
-            stage = n % SHAPE.STAGES
-            ptx.barrier_wait(self.full + stage * 8, n // SHAPE.STAGES & 1)
-            for line in gl.static_range(LINES):
-                at = (stage * LINES + line) * (BYTES // 16)
-                keep = step * LINES + line > 0
-                acc = wgmma(
-                    acc, self.a + at, self.b + at, keep, SHAPE.BLOCK_N, self.SLABS, SHAPE.TYPE,
-                    SHAPE.A_MAJOR, SHAPE.B_MAJOR,
-                )  # fmt: skip
+        acc = self.multiply_step((), n)
+        for step in range(1, steps):
+            # Of a single unit; so the compiler sees that it is not negative.
+            now = step if SHAPE.CLUSTER == 1 else n + step
+            acc = self.multiply_step(acc, now)
             acc = wgmma_wait(acc, LINES)
             # This step's WGMMA may still read its stage; that of the step before has finished.
-            self.release(n, step > 0)
-            n += 1
+            self.release(now, True)
+        return acc
+
+    @gluon.jit
+    def multiply_step(self, acc, n):
+        """Begin to multiply step `n`, and add to `acc`, or begin it if it is empty."""
+        SHAPE: gl.constexpr = self.loop.SHAPE
+        LINES: gl.constexpr = SHAPE.BLOCK_K // LINE
+        BYTES: gl.constexpr = line_bytes(SHAPE.BLOCK_M, SHAPE.BLOCK_N, SHAPE.B_MAJOR)
+        stage = n % SHAPE.STAGES
+        ptx.barrier_wait(self.full + stage * 8, n // SHAPE.STAGES & 1)
+        for line in gl.static_range(LINES):
+            at = (stage * LINES + line) * (BYTES // 16)
+            if len(acc) == 0:
+                acc = wgmma_first(
+                    self.a + at, self.b + at, SHAPE.BLOCK_N, self.SLABS, SHAPE.TYPE,
+                    SHAPE.A_MAJOR, SHAPE.B_MAJOR,
+                )  # fmt: skip
+            else:
+                acc = wgmma(
+                    acc, self.a + at, self.b + at, SHAPE.BLOCK_N, self.SLABS, SHAPE.TYPE,
+                    SHAPE.A_MAJOR, SHAPE.B_MAJOR,
+                )  # fmt: skip
         return acc
 
     @gluon.jit

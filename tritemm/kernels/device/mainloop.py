@@ -195,16 +195,21 @@ class Mainloop:
     @gluon.jit
     def multiply_shared(self, n, steps, SLAB: gl.constexpr):
         """`multiply` of operands that WGMMA reads in shared memory."""
-        acc = self.zeros()
-        for step in range(steps):
-            a, b = self.arrived(n + step, SLAB)
-            more = ()
-            for i in gl.static_range(len(acc)):
-                more += (warpgroup_mma(a, b[i], acc[i], use_acc=step > 0, is_async=True),)
-            acc = waited(more, len(more))
+        acc = self.multiply_step(self.zeros(), n, SLAB, False)
+        for step in range(1, steps):
+            acc = waited(self.multiply_step(acc, n + step, SLAB, True), len(acc))
             # This step's WGMMA may still read its stage; that of the step before has finished.
-            self.release(n + step, step > 0)
+            self.release(n + step, True)
         return acc
+
+    @gluon.jit
+    def multiply_step(self, acc, n, SLAB: gl.constexpr, ADDS: gl.constexpr):
+        """Begin to multiply step `n`, which adds to `acc` or overwrites it."""
+        a, b = self.arrived(n, SLAB)
+        more = ()
+        for i in gl.static_range(len(acc)):
+            more += (warpgroup_mma(a, b[i], acc[i], use_acc=ADDS, is_async=True),)
+        return more
 
     @gluon.jit
     def multiply_fragments(self, n, steps, SLAB: gl.constexpr):
