@@ -240,9 +240,17 @@ class Split(Multicast):
 
 @once_per(facts)
 def usual(problem: Problem, tiles: Sequence[Numbers], programs=(2,)) -> tuple[Config, ...]:
-    """The configs of those of the `tiles` that fit, in clusters of so many `programs`."""
-    found = (deepest(problem, *tile, count) for count in programs for tile in tiles)
-    return tuple(filter(None, found))
+    """The configs of those of the `tiles` that fit, in clusters of so many `programs`.
+
+    Where consumers take turns, with a buffer more for their output, and with a stage more.
+    """
+    found: dict = {}
+    for count in programs:
+        for tile in tiles:
+            for buffers in (2, 1):
+                found[deepest(problem, *tile, count, 1, buffers)] = None
+    found.pop(None, None)
+    return tuple(found)
 
 
 @functools.lru_cache
@@ -296,15 +304,21 @@ def _waves(programs: int, device: Device, counts: Sequence[int]) -> Sequence[tup
 
 @once_per(facts)
 def deepest(
-    problem: Problem, rows: int, columns: int, warps: int, programs: int, split: int = 1
+    problem: Problem,
+    rows: int,
+    columns: int,
+    warps: int,
+    programs: int,
+    split: int = 1,
+    buffers: int = 2,
 ) -> Config | None:
     """The config with as many stages as fit, if any do.
 
-    Consumers take turns where much is stored for what is multiplied: two buffers first, or several
-    of pieces that leave together.
+    Consumers take turns where much is stored for what is multiplied: `buffers` of it first, or
+    several of pieces that leave together.
     """
     several = (8, 2, 1) if unit(columns) == 8 else (2, 1)
-    for least in several if warps == sm90.WARPGROUP else (1,):
+    for least in several if warps == sm90.WARPGROUP and buffers > 1 else (1,):
         for stages in range(8, 2, -1):
             config = config_of(rows, columns, LINE.value, warps, stages, split, programs)
             tile = Multicast(problem, config)
@@ -324,5 +338,10 @@ def shared_parts(table: Sequence[Fitted]) -> Callable[[Problem, int], Sequence[C
 
 
 def few_waves(problem: Problem) -> bool:
-    """Whether swapped operands are worth a look: C is 0.1 to 3 waves of large tiles."""
+    """Whether C is 0.1 to 3 waves of large tiles, and swapped operands are worth a look."""
     return 0.1 <= problem.space.elements / (problem.device.sms * LARGEST) <= 3
+
+
+def many_tiles(problem: Problem) -> bool:
+    """The same of 0.1 waves or more: 1024 columns are 8 times 128, and 5.3 times 192."""
+    return problem.space.elements >= 0.1 * (problem.device.sms * LARGEST)
