@@ -15,7 +15,8 @@ from .limits import COUNTED_K, PARTS
 from .lines import Box, Boxes, by_tma, major_of, once_per
 from .roles import A_RING, FITS, RoleTile, config_of, cut, facts, piece_columns
 
-#: BLOCK_M, BLOCK_N and the warps of a tile, with as many stages as fit, in clusters of two.
+#: BLOCK_M, BLOCK_N and the warps of a tile, with as many stages as fit, in clusters of two; or
+#: BLOCK_M, the warps and the programs of a cluster.
 Numbers = tuple[int, int, int]
 #: BLOCK_M, warps, programs of a cluster, the least and the most BLOCK_N, of tiles as wide as fill
 #: so many waves of all SMs; those of cuBLAS are so too, by its kernels' names.
@@ -26,6 +27,12 @@ COUNTS = (2, 3, 4, 6, 8)
 LEAST_STEPS = 8
 #: BLOCK_M, BLOCK_N and programs of a cluster, of the smallest tile that is fitted.
 SMALLEST = (64, 40, 2)
+#: Columns of C up to which a tile may have all of them: then each row of A is read once.
+NARROW = 64
+#: Stages of a tile that is taken for any problem, at most; and of one for a certain problem, which
+#: has four steps for each: small tiles need many in flight, and a short K leaves room for the next
+#: launch.
+STAGES, MOST_STAGES, STEPS = 8, 16, 4
 #: Elements of C in the largest tile.
 LARGEST = 128 * 256
 #: As in a kernel; a call from the host costs several microseconds.
@@ -283,11 +290,28 @@ def fitted(
             columns = -(-problem.N // width) * step
             if least <= columns <= most:
                 if programs != 2 or (rows, columns, warps) not in besides:
-                    found[deepest(problem, rows, columns, warps, programs, split)] = None
+                    stages = _most_stages(problem, split)
+                    config = deepest(problem, rows, columns, warps, programs, split, 2, stages)
+                    found[config] = None
                 if not counts:
                     break
     found.pop(None, None)
     return tuple(found)
+
+
+def as_wide(problem: Problem, tiles: Sequence[Numbers]) -> tuple[Config, ...]:
+    """Tiles that have all columns of C, if these are few: of BLOCK_M, warps, programs."""
+    columns = -(-problem.N // sm90.COLUMN_STEP) * sm90.COLUMN_STEP
+    if columns > NARROW:
+        return ()
+    stages = _most_stages(problem)
+    found = (deepest(problem, rows, columns, *more, 1, 2, stages) for rows, *more in tiles)
+    return tuple(filter(None, found))
+
+
+def _most_stages(problem: Problem, split: int = 1) -> int:
+    """Stages that are of use where K is in so many parts."""
+    return min(MOST_STAGES, max(STAGES, problem.K // (LINE.value * split * STEPS)))
 
 
 def fitted_in_parts(problem: Problem, table: Sequence[Fitted]) -> tuple[Config, ...]:
@@ -311,15 +335,16 @@ def deepest(
     programs: int,
     split: int = 1,
     buffers: int = 2,
+    most: int = STAGES,
 ) -> Config | None:
-    """The config with as many stages as fit, if any do.
+    """The config with as many stages as fit, up to `most`, if any do.
 
     Consumers take turns where much is stored for what is multiplied: `buffers` of it first, or
     several of pieces that leave together.
     """
     several = (8, 2, 1) if unit(columns) == 8 else (2, 1)
     for least in several if warps == sm90.WARPGROUP and buffers > 1 else (1,):
-        for stages in range(8, 2, -1):
+        for stages in range(most, 2, -1):
             config = config_of(rows, columns, LINE.value, warps, stages, split, programs)
             tile = Multicast(problem, config)
             if tile.buffers >= least and HOLDS_COLUMNS.holds(tile):
