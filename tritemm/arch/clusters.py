@@ -129,19 +129,16 @@ class ClusterTile(RoleTile):
 
     @functools.cached_property
     def boxes(self) -> Boxes:
-        """Boxes for `load_lines`; the programs of a cluster load a tile of A, or of B, together."""
-        p, c, by_a = self.p, self.c, self.shared == "a"
-        a = _lines(p.a, "N", c.BLOCK_M, c.CLUSTER if by_a else 1)
-        b = _lines(p.b, "T", c.BLOCK_N, 1 if by_a else c.CLUSTER)[::-1]
+        """Boxes for `load_lines`."""
+        p, c = self.p, self.c
+        a, b = _lines(p.a, "N", c.BLOCK_M), _lines(p.b, "T", c.BLOCK_N)[::-1]
         out = Box.of_c(p, sm90.ROWS, self.columns)
         return Boxes(Box.of(p, p.a, *a), Box.of(p, p.b, *b), out)
 
 
-def _lines(matrix: Matrix, along_k: str, lines: int, sharers: int) -> tuple[int, int]:
-    """Lines and elements of K of a box; it has as many lines as a tile."""
-    if major_of(matrix) == along_k:
-        return cluster_mainloop.share_of(lines, sharers), LINE.value
-    return sm90.ROWS, LINE.value // sharers
+def _lines(matrix: Matrix, along_k: str, lines: int) -> tuple[int, int]:
+    """Lines and elements of K of a box; along K it has as many lines as a tile."""
+    return (lines if major_of(matrix) == along_k else sm90.ROWS), LINE.value
 
 
 class Multicast(ClusterTile):

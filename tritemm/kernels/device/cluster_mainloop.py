@@ -27,41 +27,25 @@ def slabs_of(rows, warps):
 
 
 @gluon.constexpr_function
-def share_of(lines, sharers):
-    """Lines of a tile that each of the `sharers` loads, whole blocks of 8; shares may overlap."""
-    return -(-lines // (8 * sharers)) * 8
-
-
-@gluon.constexpr_function
-def line_bytes(rows, columns, b_major, sharers=1):
-    """Bytes that arrive of a tile of A and one of B, a line deep, if `sharers` load B.
+def line_bytes(rows, columns, b_major):
+    """Bytes of a tile of A and one of B, a line deep.
 
     Lines of 128 bytes: one for each row or column, or 64 for each 64 of them.
     """
-    along_k = b_major == "T"
-    b_lines = sharers * share_of(columns, sharers) if along_k else -(-columns // 64) * 64
+    b_lines = columns if b_major == "T" else -(-columns // 64) * 64
     return 128 * (rows + b_lines)
 
 
 @gluon.jit
-def load_lines(to, bar, first, k, b0, b1, rank, LINES: gl.constexpr, ALONG_K: gl.constexpr,
+def load_lines(to, bar, first, k, b0, b1, LINES: gl.constexpr, ALONG_K: gl.constexpr,
                SHARERS: gl.constexpr, MAP: gl.constexpr, BATCHED: gl.constexpr):  # fmt: skip
     """Begin to load a tile's `LINES` rows of A, or columns of B, from `first` on, a line deep.
 
-    If `SHARERS` load it together, each loads a share, which arrives in all of them.
+    They arrive in all `SHARERS` of the cluster.
     """
     if ALONG_K:
-        if SHARERS > 1:
-            SHARE: gl.constexpr = share_of(LINES, SHARERS)
-            at = gl.minimum(rank * SHARE, LINES - SHARE)
-            to += at * 128
-            first += at
         ptx.tma_load(to, bar, first, k, b0, b1, MAP, BATCHED, SHARERS)
     else:
-        DEEP: gl.constexpr = LINE // SHARERS
-        if SHARERS > 1:
-            k += rank * DEEP
-            to += rank * (DEEP * 128)
         for i in gl.static_range((LINES + 63) // 64):
             ptx.tma_load(to + i * 8192, bar, k, first + i * 64, b0, b1, MAP, BATCHED, SHARERS)
 
@@ -95,7 +79,6 @@ class ClusterMainloop:
         OF_A: gl.constexpr = SHAPE.CLUSTER if SHAPE.SHARED == "a" else 1
         OF_B: gl.constexpr = SHAPE.CLUSTER if SHAPE.SHARED == "b" else 1
         BYTES: gl.constexpr = line_bytes(SHAPE.BLOCK_M, SHAPE.BLOCK_N, SHAPE.B_MAJOR)
-        COMING: gl.constexpr = line_bytes(SHAPE.BLOCK_M, SHAPE.BLOCK_N, SHAPE.B_MAJOR, OF_B)
         MAP_A: gl.constexpr = tensor_map(self.KERNEL, "a", SHAPE.BATCHED)
         MAP_B: gl.constexpr = tensor_map(self.KERNEL, "b", SHAPE.BATCHED)
         a0, a1, b0, b1 = unit.b0, unit.b1, unit.b0, unit.b1
@@ -111,18 +94,21 @@ class ClusterMainloop:
             full = bars + stage * 8
             # Free in all programs: the load writes to all.
             ptx.barrier_wait(full + SHAPE.STAGES * 8, (n // SHAPE.STAGES & 1) ^ 1)
-            ptx.barrier_expect(full, LINES * COMING)
+            ptx.barrier_expect(full, LINES * BYTES)
             to = ring + stage * (LINES * BYTES)
             for line in gl.static_range(LINES):
                 k = (unit.first + step) * SHAPE.BLOCK_K + line * LINE
-                load_lines(
-                    to, full, unit.row, k, a0, a1, rank, SHAPE.BLOCK_M, SHAPE.A_MAJOR == "N", OF_A,
-                    MAP_A, SHAPE.BATCHED,
-                )  # fmt: skip
-                load_lines(
-                    to + SHAPE.BLOCK_M * 128, full, unit.col, k, b0, b1, rank, SHAPE.BLOCK_N,
-                    SHAPE.B_MAJOR == "T", OF_B, MAP_B, SHAPE.BATCHED,
-                )  # fmt: skip
+                # Sharers take turns, a step each: half a tile each is two requests in place of one.
+                if n % OF_A == rank % OF_A:
+                    load_lines(
+                        to, full, unit.row, k, a0, a1, SHAPE.BLOCK_M, SHAPE.A_MAJOR == "N", OF_A,
+                        MAP_A, SHAPE.BATCHED,
+                    )  # fmt: skip
+                if n % OF_B == rank % OF_B:
+                    load_lines(
+                        to + SHAPE.BLOCK_M * 128, full, unit.col, k, b0, b1, SHAPE.BLOCK_N,
+                        SHAPE.B_MAJOR == "T", OF_B, MAP_B, SHAPE.BATCHED,
+                    )  # fmt: skip
                 to += BYTES
             n += 1
         return n
