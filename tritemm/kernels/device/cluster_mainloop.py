@@ -10,6 +10,7 @@ from triton.experimental.gluon import language as gl
 
 from . import ptx
 from .language import Value, aggregate
+from .mainloop import next_place, place
 from .roles import load, specialize, workers
 from .triton_contract import allocate, keep, shared_memory, tensor_map
 from .wgmma import matrix_descriptor, wgmma, wgmma_first, wgmma_wait
@@ -89,29 +90,29 @@ class ClusterMainloop:
             b0, b1 = gl.minimum(b0, b[0] - 1), gl.minimum(b1, b[1] - 1)
         ring = shared_memory()
         bars = self.full()
+        stage, odd = place(n, SHAPE.STAGES)
         for step in range(unit.steps):
-            stage = n % SHAPE.STAGES
             full = bars + stage * 8
             # Free in all programs: the load writes to all.
-            ptx.barrier_wait(full + SHAPE.STAGES * 8, (n // SHAPE.STAGES & 1) ^ 1)
+            ptx.barrier_wait(full + SHAPE.STAGES * 8, odd ^ 1)
             ptx.barrier_expect(full, LINES * BYTES)
             to = ring + stage * (LINES * BYTES)
             for line in gl.static_range(LINES):
                 k = (unit.first + step) * SHAPE.BLOCK_K + line * LINE
                 # Sharers take turns, a step each: half a tile each is two requests in place of one.
-                if n % OF_A == rank % OF_A:
+                if (n + step) % OF_A == rank % OF_A:
                     load_lines(
                         to, full, unit.row, k, a0, a1, SHAPE.BLOCK_M, SHAPE.A_MAJOR == "N", OF_A,
                         MAP_A, SHAPE.BATCHED,
                     )  # fmt: skip
-                if n % OF_B == rank % OF_B:
+                if (n + step) % OF_B == rank % OF_B:
                     load_lines(
                         to + SHAPE.BLOCK_M * 128, full, unit.col, k, b0, b1, SHAPE.BLOCK_N,
                         SHAPE.B_MAJOR == "T", OF_B, MAP_B, SHAPE.BATCHED,
                     )  # fmt: skip
                 to += BYTES
-            n += 1
-        return n
+            stage, odd = next_place(stage, odd, SHAPE.STAGES)
+        return n + unit.steps
 
     @gluon.jit
     def consumer(self, WHICH: gl.constexpr):
@@ -147,24 +148,23 @@ class Consumer:
         """
         SHAPE: gl.constexpr = self.loop.SHAPE
         LINES: gl.constexpr = SHAPE.BLOCK_K // LINE
-        acc = self.multiply_step((), n)
-        for step in range(1, steps):
-            # Of a single unit; so the compiler sees that it is not negative.
-            now = step if SHAPE.CLUSTER == 1 else n + step
-            acc = self.multiply_step(acc, now)
-            acc = wgmma_wait(acc, LINES)
+        stage, odd = place(n, SHAPE.STAGES)
+        acc = self.multiply_step((), stage, odd)
+        for _ in range(1, steps):
+            before = stage
+            stage, odd = next_place(stage, odd, SHAPE.STAGES)
+            acc = wgmma_wait(self.multiply_step(acc, stage, odd), LINES)
             # This step's WGMMA may still read its stage; that of the step before has finished.
-            self.release(now, True)
+            self.release(before)
         return acc
 
     @gluon.jit
-    def multiply_step(self, acc, n):
-        """Begin to multiply step `n`, and add to `acc`, or begin it if it is empty."""
+    def multiply_step(self, acc, stage, odd):
+        """Begin to multiply the step in `stage`, and add to `acc`, or begin it if it is empty."""
         SHAPE: gl.constexpr = self.loop.SHAPE
         LINES: gl.constexpr = SHAPE.BLOCK_K // LINE
         BYTES: gl.constexpr = line_bytes(SHAPE.BLOCK_M, SHAPE.BLOCK_N, SHAPE.B_MAJOR)
-        stage = n % SHAPE.STAGES
-        ptx.barrier_wait(self.full + stage * 8, n // SHAPE.STAGES & 1)
+        ptx.barrier_wait(self.full + stage * 8, odd)
         for line in gl.static_range(LINES):
             at = (stage * LINES + line) * (BYTES // 16)
             if len(acc) == 0:
@@ -184,16 +184,15 @@ class Consumer:
         """The accumulator of `multiply`, complete, and the next unit's first step."""
         acc = wgmma_wait(acc, 0)
         n += steps
-        self.release(n, steps > 0)
+        self.release((n - 1) % self.loop.SHAPE.STAGES)
         return acc, n
 
     @gluon.jit
-    def release(self, n, pred):
-        """Free the stage of the step before `n`, in all programs of the cluster."""
+    def release(self, stage):
+        """Free a stage in all programs of the cluster."""
         SHAPE: gl.constexpr = self.loop.SHAPE
-        empty = self.full + SHAPE.STAGES * 8
-        last = empty + (n + SHAPE.STAGES - 1) % SHAPE.STAGES * 8
-        ptx.barrier_arrive(last, pred & self.first_warp, SHAPE.CLUSTER)
+        empty = self.full + (SHAPE.STAGES + stage) * 8
+        ptx.barrier_arrive(empty, self.first_warp, SHAPE.CLUSTER)
 
 
 @gluon.jit
