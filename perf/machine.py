@@ -11,6 +11,8 @@ import subprocess
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+#: By the names of their files, and of what asks for their versions.
+LIBRARIES = ("cublas", "cublasLt")
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -99,12 +101,19 @@ def _git(*args: str) -> str:
 
 
 def _cublas(cuda: str | None) -> str | None:
-    """Version of the cuBLAS that torch has loaded."""
+    """Version of the cuBLAS that is loaded, wherever it came from; `13.1.0 with Lt 13.5.1` of two.
+
+    What multiplies is mostly in cuBLASLt. A loaded library is found by its name, not by a path.
+    """
     if cuda is None:
         return None
+    whole, lt = (_version(f"lib{name}.so.{cuda.partition('.')[0]}", name) for name in LIBRARIES)
+    return whole if lt in (None, whole) else f"{whole} with Lt {lt}"
+
+
+def _version(file: str, name: str) -> str | None:
     try:
-        library = ctypes.CDLL(f"libcublas.so.{cuda.partition('.')[0]}")
-        get = library.cublasGetProperty
+        get = getattr(ctypes.CDLL(file), f"{name}GetProperty")
     except (OSError, AttributeError):
         return None
     parts = []

@@ -43,16 +43,18 @@ A row
                   a config from a file; of suite, random, serving and host: the `kernel=` that
                   `tritemm.matmul` was given; of regret: "auto" and, as from a file, the best of a
                   search; of invariant: "auto, batch invariant" too; of linear: "auto" and torch's
-                  other ways; of peers, "cublaslt" too; of "host routed ...": "enabled" is torch's
-                  call inside `tritemm.enabled()`; "cublas": the torch call that a user would write
-                  (`perf.reference`), 16-bit types accumulated in fp32; "cublas again": the null
-                  test; "cublas fp16": accumulated in fp16, where `accumulate` is fp16
+                  other ways; of peers, "cublaslt" and "quack" too; of "host routed ...":
+                  "enabled" is torch's call inside `tritemm.enabled()`; "cublas": the torch call
+                  that a user would write (`perf.reference`), 16-bit types accumulated in fp32;
+                  "cublas again": the null test; "cublas fp16": accumulated in fp16, where
+                  `accumulate` is fp16
     ladder        "triton" or "cuda" (`cuda_reference`); absent for cuBLAS
     rung, number  the rung's word and its number on its ladder; absent for cuBLAS. Of model: "auto"
                   and none, for many products
     code          hash of the rung's sources (`perf.sources`); absent from the oldest rows
-    config        the fields of `tritemm.spec.Config`; of "cublaslt": the index of the algorithm
-                  that was kept, and the microseconds of each in the list, null where it can't run
+    config        the fields of `tritemm.spec.Config`; of peers: the index of the algorithm that
+                  was kept, and the microseconds of each in the list, null where it can't run; of
+                  "quack" the version and the names of its configs, too
     outcome       measured (the default), refused (by the kernel), failed (to compile or launch),
                   wrong (output), skipped (too slow); what has no time has nothing below `worst`
     reason        why it was not measured; for cuBLAS, how it missed the error bound
@@ -100,7 +102,7 @@ TRITON, CUDA = "triton", "cuda"
 #: an fp16 accumulator.
 REFERENCE, NULL, HALF = "cublas", "cublas again", "cublas fp16"
 #: Who else multiplies, beside cuBLAS as torch calls it, by the words of `--peers`.
-PEERS = {"lt": "cublaslt"}
+PEERS = {"lt": "cublaslt", "quack": "quack"}
 #: `tritemm.matmul(batch_invariant=True)`, which races beside "auto".
 INVARIANT = "auto, batch invariant"
 
