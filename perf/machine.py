@@ -136,27 +136,54 @@ def _driver() -> str | None:
     return version.decode() if isinstance(version, bytes) else version
 
 
-def probe() -> Callable[[], State]:
-    """A function that reads the current CUDA device's state; it reads nothing without NVML."""
+def _nvml():
+    """NVML, and the current CUDA device in its eyes; None where either is missing."""
     import torch
 
     try:
         import pynvml
     except ImportError:
-        return State
+        return None
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        return State
+        return None
     index = torch.cuda.current_device()
     try:
         uuid = torch.cuda.get_device_properties(index).uuid
-        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+        return pynvml, pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
     except (AttributeError, pynvml.NVMLError):
         try:  # a virtualised uuid
-            handle = pynvml.nvmlDeviceGetHandleByIndex(_among_all(index))
+            return pynvml, pynvml.nvmlDeviceGetHandleByIndex(_among_all(index))
         except pynvml.NVMLError:
-            return State
+            return None
+
+
+def meter() -> Callable[[], tuple[float, float]] | None:
+    """A function that reads the joules the current CUDA device has drawn, and its SMs' MHz.
+
+    The joules count from when the driver was loaded. None where NVML doesn't count them.
+    """
+    if not (found := _nvml()):
+        return None
+    pynvml, handle = found
+
+    def read() -> tuple[float, float]:
+        joules = pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3
+        return joules, pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)
+
+    try:
+        read()
+    except pynvml.NVMLError:
+        return None
+    return read
+
+
+def probe() -> Callable[[], State]:
+    """A function that reads the current CUDA device's state; it reads nothing without NVML."""
+    if not (found := _nvml()):
+        return State
+    pynvml, handle = found
 
     def attempt(read: Callable[[], float | None]) -> float | None:
         try:

@@ -44,8 +44,8 @@ ALGORITHMS, PASSES, WORKSPACE = 8, 5, 64 * 2**20
 COMPUTE = {"ieee": "COMPUTE_32F", "tf32": "COMPUTE_32F_FAST_TF32"}
 #: Types of the operands that each is asked for.
 TYPES = {LT: ("bf16", "fp16", "fp32"), QUACK: ("bf16", "fp16")}
-#: quack's configs that are timed: tile, cluster, and in what they differ from its default, the
-#: first. Each takes some seconds to compile, once for each type and layout; quack keeps it on disk.
+#: quack's configs that are timed, and in what they differ from its default, the first. Each takes
+#: about a second to compile, once for each type and layout; quack keeps it on disk.
 MENU = {
     "128x192 ping-pong 2x1": {},
     "128x192 ping-pong 2x1 swapped": {"swap_ab": True},

@@ -11,9 +11,10 @@ the schema's number changes when a field changes its meaning.
 
 A heading
     schema        2
-    experiment    the command: race, suite, random, serving, ladder, sweep, host, model, roofline,
-                  regret; linear: `race` of perf/linear.csv; invariant: `suite --batch-invariant`;
-                  peers and random peers: `suite` and `random` with `--peers`
+    experiment    the command: race, suite, random, serving, ladder, sweep, host, joules, model,
+                  roofline, regret; linear: `race` of perf/linear.csv; invariant:
+                  `suite --batch-invariant`; peers and random peers: `suite` and `random` with
+                  `--peers`
     run           when the command began, UTC, ISO 8601; absent from the oldest rows
     command       what was run
     environment   {gpu, driver, cuda, torch, triton, cublas, commit, dirty}; null is unknown
@@ -22,6 +23,8 @@ A race
     time          when it began. UTC, ISO 8601
     mode          "sustained": CUDA graphs over rotating buffers, at the settled clock;
                   "burst": one launch at a time on a cold L2;
+                  "settled", "in bursts": one kernel alone for seconds, and for some 1.5 ms between
+                  pauses (`perf.energy`);
                   "host eager", "host out": Python's time per call, without and with out=; older
                   rows have "host eager first" and "host out first", of a shape's first call;
                   "host call ...", "host routed ...": the same of calls as models make them, and of
@@ -65,6 +68,7 @@ A row
     launches      products per timed replay; of model: steps
     rounds        rounds it took part in
     us            quantiles
+    mj            of joules: quantiles of millijoules per product, by the card's meter
     ratio         quantiles of cuBLAS's time over this one's, within rounds
     below         the competitor of the next rung below on the same ladder that was timed (its
                   fastest config); of a CUDA rung the one that it adds to, if that was timed
@@ -73,7 +77,8 @@ A row
                   the other ladder (`competitors.rivals`) and "cublas fp16"; of regret's "auto", the
                   others of its race; of batch invariance, "auto"; of linear's "auto", torch's other
                   ways; of peers, those
-    sm_mhz, power_w, temperature_c   medians, read while it was timed
+    sm_mhz, power_w, temperature_c   medians, read while it was timed; of joules the watts are the
+                  meter's, of what multiplies
 """
 
 from __future__ import annotations
@@ -139,6 +144,7 @@ class Row(Heading):
     launches: int | None = None
     rounds: int | None = None
     us: Quantiles | None = None
+    mj: Quantiles | None = None
     ratio: Quantiles | None = None
     null: Quantiles | None = None
     below: str | None = None
@@ -181,7 +187,7 @@ class Row(Heading):
 RUN = ("experiment", "run", "command", "environment")
 RACE = ("time", "mode", "case", "problem", "roof", "null", "settled_mhz")
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Row)}
-_QUANTILES = ("us", "ratio", "null", "ratio_below")
+_QUANTILES = ("us", "mj", "ratio", "null", "ratio_below")
 
 
 def lines(rows: Iterable[Row], below: str | None = None) -> Iterator[str]:
