@@ -70,7 +70,7 @@ class Event:
 @pytest.mark.parametrize("kind", [Settled, InBursts])
 @pytest.mark.parametrize("us", [3.0, 700.0])
 def test_watts_time_and_energy_are_those_of_the_product_alone(monkeypatch, kind, us):
-    card, launches, repeats = Card(monkeypatch), round(1400 / us), 1
+    card, launches, repeats = Card(monkeypatch), round(700 / us), 2
     there = object.__new__(kind)
     there.meter, there.seconds, there.probe = None, 1, lambda: State(1.0, 2.0, 55.0)
     there.chill = lambda: card.draw(7e-5, READS)
