@@ -11,8 +11,6 @@ import subprocess
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-#: By the names of their files, and of what asks for their versions.
-LIBRARIES = ("cublas", "cublasLt")
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -107,7 +105,8 @@ def _cublas(cuda: str | None) -> str | None:
     """
     if cuda is None:
         return None
-    whole, lt = (_version(f"lib{name}.so.{cuda.partition('.')[0]}", name) for name in LIBRARIES)
+    major = cuda.partition(".")[0]
+    whole, lt = (_version(f"lib{name}.so.{major}", name) for name in ("cublas", "cublasLt"))
     return whole if lt in (None, whole) else f"{whole} with Lt {lt}"
 
 

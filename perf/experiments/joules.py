@@ -12,7 +12,7 @@ import functools
 from collections.abc import Sequence
 from pathlib import Path
 
-from tritemm.problem.config import Config, config_of, parse
+from tritemm.problem.config import config_of, parse
 
 from .. import cli, energy, machine, session, tables
 from ..case import Case
@@ -66,8 +66,8 @@ def candidate(text: str) -> Candidate:
     try:
         config = parse(fields)
     except (KeyError, TypeError, ValueError):
-        known = ", ".join(field.name for field in dataclasses.fields(Config))
-        raise ValueError(f"a config is {word}:FIELD=value,... of {known}; not {text!r}") from None
+        told = f"a config is {word}:BLOCK_M=128,BLOCK_N=256,BLOCK_K=64,..., not {text!r}"
+        raise ValueError(told) from None
     return Candidate(word, config_of(config))
 
 
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
 
     tasks = [task(problem, kind) for problem in problems for kind in energy.BENCHES]
     measure = lambda there: there.measure(tasks, session.planned(args, PLAN))  # noqa: E731
-    return session.run(args, "joules", measure, text)
+    return session.run(args, "joules", measure, lambda rows: tables.text(parts(rows)))
 
 
 def entrants(args: argparse.Namespace, case: Case, device: str) -> Sequence[Competitor]:
@@ -111,10 +111,6 @@ def entrants(args: argparse.Namespace, case: Case, device: str) -> Sequence[Comp
 # The tables
 
 HEAD = ("", "", "kernel", "µs", "W", "MHz", "thousand cycles", "mJ (p20-p80)", "x cuBLAS (p20-p80)")
-
-
-def text(rows: list[Row]) -> str:
-    return tables.text(parts(rows))
 
 
 def parts(rows: list[Row], selection: Selection | None = None) -> Parts:

@@ -197,8 +197,8 @@ def test_what_is_wrong_is_not_timed(timed, tmp_path, monkeypatch):
     [
         ("joules --id P1", "the energy meter can't be read: pip install nvidia-ml-py"),
         ("joules --config nope:BLOCK_M=1", "a config is of one of simt, naive"),
-        ("joules --config tiled:BLOCK_M=1,BLOCK=2", "FIELD=value,... of BLOCK_M, BLOCK_N, "),
-        ("joules --config tiled", "SHARED; not 'tiled'"),
+        ("joules --config tiled:BLOCK_M=1,BLOCK=2", "a config is tiled:BLOCK_M=128,"),
+        ("joules --config tiled", "BLOCK_K=64,..., not 'tiled'"),
         ("joules --config tiled:BLOCK_M=0,BLOCK_N=1,BLOCK_K=1", "a whole number, 1 or more"),
         ("joules --seconds 0.5", "a count is 1 or more, not '0.5'"),
     ],
