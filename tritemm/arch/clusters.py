@@ -15,9 +15,10 @@ from .limits import COUNTED_K, PARTS
 from .lines import Box, Boxes, by_tma, major_of, once_per
 from .roles import A_RING, FITS, RoleTile, config_of, cut, facts, piece_columns
 
-#: BLOCK_M, BLOCK_N and the warps of a tile, with as many stages as fit, in clusters of two; or
-#: BLOCK_M, the warps and the programs of a cluster.
+#: BLOCK_M, BLOCK_N and the warps of a tile, with as many stages as fit, in clusters of two.
 Numbers = tuple[int, int, int]
+#: BLOCK_M, warps and programs of a cluster, of tiles that have all of few columns.
+Wide = tuple[int, int, int]
 #: BLOCK_M, warps, programs of a cluster, the least and the most BLOCK_N, of tiles as wide as fill
 #: so many waves of all SMs; those of cuBLAS are so too, by its kernels' names.
 Fitted = tuple[int, int, int, int, int]
@@ -296,8 +297,16 @@ def fitted(
     return tuple(found)
 
 
-def as_wide(problem: Problem, tiles: Sequence[Numbers]) -> tuple[Config, ...]:
-    """Tiles that have all columns of C, if these are few: of BLOCK_M, warps, programs."""
+def offered(
+    problem: Problem, tiles: Sequence[Numbers], table: Sequence[Fitted], wide: Sequence[Wide]
+) -> tuple[Config, ...]:
+    """The usual tiles, those that fill whole waves, and those that have all of few columns."""
+    found = usual(problem, tiles) + fitted(problem, table, tiles) + as_wide(problem, wide)
+    return tuple(dict.fromkeys(found))
+
+
+def as_wide(problem: Problem, tiles: Sequence[Wide]) -> tuple[Config, ...]:
+    """The `tiles` with all columns of C, if these are few."""
     columns = -(-problem.N // sm90.COLUMN_STEP) * sm90.COLUMN_STEP
     if columns > NARROW:
         return ()

@@ -15,7 +15,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..arch.clusters import NEEDS, Cooperative, as_wide, fitted, many_tiles, usual
+from ..arch.clusters import NEEDS, Cooperative, many_tiles, offered
 from ..spec import CostHint, Limits, Policy, TritonKernel
 from .device.accumulate import accumulate
 from .device.cluster_mainloop import load_in_cluster, make_cluster_mainloop, run_in_cluster
@@ -75,7 +75,7 @@ WIDE = ((128, 8, 4), (128, 8, 2))
 
 
 def configs(problem):
-    return usual(problem, TILES) + fitted(problem, FITTED, TILES) + as_wide(problem, WIDE)
+    return offered(problem, TILES, FITTED, WIDE)
 
 
 KERNEL = TritonKernel(

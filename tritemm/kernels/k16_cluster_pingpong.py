@@ -12,7 +12,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..arch.clusters import NEEDS, Pingpong, as_wide, fitted, many_tiles, usual
+from ..arch.clusters import NEEDS, Pingpong, many_tiles, offered, usual
 from ..spec import CostHint, Limits, Policy, TritonKernel
 from .device.cluster_mainloop import load_in_cluster, make_cluster_mainloop, run_in_cluster
 from .device.epilogue import make_epilogue
@@ -82,7 +82,7 @@ NARROW = ((64, 32, 4), (64, 64, 4), (64, 96, 4))
 
 
 def configs(problem):
-    return usual(problem, TILES) + fitted(problem, FITTED, TILES) + as_wide(problem, WIDE)
+    return offered(problem, TILES, FITTED, WIDE)
 
 
 def ordered(problem, parts):
