@@ -368,11 +368,14 @@ def shared_parts(table: Sequence[Fitted]) -> Callable[[Problem, int], Sequence[C
     return configs
 
 
-def few_waves(problem: Problem) -> bool:
-    """Whether C is 0.1 to 3 waves of large tiles, and swapped operands are worth a look."""
-    return 0.1 <= problem.space.elements / (problem.device.sms * LARGEST) <= 3
-
-
 def many_tiles(problem: Problem) -> bool:
-    """The same of 0.1 waves or more: 1024 columns are 8 times 128, and 5.3 times 192."""
-    return problem.space.elements >= 0.1 * (problem.device.sms * LARGEST)
+    """Whether swapped operands are worth a look: C is 0.1 waves of large tiles or more.
+
+    1024 columns are 8 times 128, and 5.3 times 192.
+    """
+    return problem.space.elements >= 0.1 * problem.device.sms * LARGEST
+
+
+def few_waves(problem: Problem) -> bool:
+    """The same, of a C of 3 waves at most."""
+    return many_tiles(problem) and problem.space.elements <= 3 * problem.device.sms * LARGEST
