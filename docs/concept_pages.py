@@ -105,7 +105,7 @@ def shared_loads() -> str:
         asked = sum(each.asked()) * clusters.DEPTH * 2
         rows.append([each.words, f"{asked // 1024} KB", f"{each.arrives() // 1024} KB",
                      f"{each.traffic() / 1e9:.1f} GB"])  # fmt: skip
-    head = ["tile", "asked for", "arrives", f"L2 is asked for, {clusters.SIZE}³"]
+    head = ["tile", "asked for, on average", "arrives", f"L2 is asked for, {clusters.SIZE}³"]
     return markdown([Table(head, rows)])
 
 

@@ -23,7 +23,8 @@ from tritemm.rungs import find
 
 ROOT = Path(__file__).resolve().parent.parent
 GPU = gpus.file_of("NVIDIA H200")
-SEARCHES = ROOT / "perf" / "results" / "search" / f"{gpus.path_of(GPU['gpu']).stem}.jsonl.gz"
+STEM = gpus.path_of(GPU["gpu"]).stem
+SEARCHES = sorted((ROOT / "perf" / "results" / "search").glob(f"{STEM}*.jsonl.gz"))
 #: The output projection of Llama 3 8B, on 8192 tokens.
 CASE = Case(8192, 4096, 4096, "NT")
 RUNG = find("warp_specialized")
@@ -234,7 +235,7 @@ def _range(values: Iterable[float]) -> str:
 @functools.cache
 def searched() -> list[Sample]:
     """The committed searches."""
-    return read([SEARCHES], gpus.device_of(GPU))
+    return read(SEARCHES, gpus.device_of(GPU))
 
 
 @functools.cache

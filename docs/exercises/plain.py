@@ -59,8 +59,9 @@ class Notes:
         )  # fmt: skip
         return {
             "ptx": ptx, "shared_memory": lambda: 0, "tensor_map": nothing,
-            "matrix_descriptor": lambda address, leading: address, "zeros": nothing,
-            "wgmma": nothing, "wgmma_wait": nothing,
+            "matrix_descriptor": lambda address, leading: address,
+            "wgmma_first": lambda *_: ("sums",), "wgmma": lambda acc, *_: acc,
+            "wgmma_wait": lambda acc, pending: acc,
         }  # fmt: skip
 
 

@@ -1,6 +1,7 @@
-"""Clusters: which program asks for which share of a tile, and what L2 is asked for.
+"""Clusters: which program asks for which tile, and what L2 is asked for.
 
-From `Scheduler.place`, `share_of` and `line_bytes` of tritemm/kernels/device/.
+From `Scheduler.place` and `line_bytes` of tritemm/kernels/device/. A test holds what is asked for
+against the kernel's producer.
 """
 
 import dataclasses
@@ -34,16 +35,17 @@ class Cluster:
         return f"{tile}, {self.programs} share {self.shared.upper()}"
 
     def asked(self) -> tuple[int, int]:
-        """Lines along K of A and of B that each program asks L2 for, of a step."""
-        share = module("cluster_mainloop").share_of
+        """Lines along K of A and of B that each program asks L2 for, on average of its steps.
+
+        Of what is shared, it asks for all lines in one of `programs` steps, and in the others none.
+        """
         of_a = self.programs if self.shared == "a" else 1
         of_b = self.programs if self.shared == "b" else 1
-        return share(self.rows, of_a), share(self.columns, of_b)
+        return self.rows // of_a, self.columns // of_b
 
     def arrives(self) -> int:
         """Bytes of a step that arrive in each program's shared memory."""
-        sharers = self.programs if self.shared == "b" else 1
-        return module("cluster_mainloop").line_bytes(self.rows, self.columns, "T", sharers)
+        return module("cluster_mainloop").line_bytes(self.rows, self.columns, "T")
 
     def traffic(self, size: int = SIZE) -> int:
         """Bytes that all programs of size³ ask L2 for."""
@@ -70,7 +72,7 @@ BY_A = Cluster(128, 256, 2, "a")
 
 
 def pair() -> str:
-    """A step of two programs that share B."""
+    """Two steps of two programs that share B."""
     a, b = PAIR.asked()
     kilo = DEPTH * 2 / 1024
     top, high, wide = 118, 150, 214
@@ -81,26 +83,25 @@ def pair() -> str:
     ]
     for program, left in enumerate(lefts):
         first = program * PAIR.rows
-        rows = f"A, rows {first} to {first + PAIR.rows - 1}"
+        rows = f"A, rows {first} to {first + PAIR.rows - 1}, both steps"
         shapes += [
             draw.rect(left, top, wide, high, "#fff", draw.GREY),
             draw.text(left + 8, top + high - 10, f"shared memory of program {program}"),
             draw.cell(left + 8, top + 68, wide - 16, 50, LIGHT[2], rows),
         ]
-        for half, color in enumerate((LIGHT[0], LIGHT[1])):
-            x, y = left + 8 + half * 106, top + 12
-            columns = f"{half * b} to {(half + 1) * b - 1}"
+        for step, color in enumerate((LIGHT[0], LIGHT[1])):
+            x, y = left + 8 + step * 106, top + 12
             shapes += [
                 draw.rect(x, y, 92, 50, color, "#fff"),
-                draw.text(x + 46, y + 22, "B, columns", anchor="middle"),
-                draw.text(x + 46, y + 38, columns, anchor="middle"),
+                draw.text(x + 46, y + 22, f"B, step {step}", anchor="middle"),
+                draw.text(x + 46, y + 38, f"{PAIR.columns} columns", anchor="middle"),
             ]
         shapes.append(draw.arrow(left + wide / 2, 38, left + wide / 2, top + 67, draw.GREEN))
-    # Each half is asked for once, and arrives twice.
-    for half, color in enumerate((BLUE, ORANGE)):
-        start = (lefts[half] + 54 + half * 106, 38)
+    # Each step's tile of B is asked for once, and arrives twice.
+    for step, color in enumerate((BLUE, ORANGE)):
+        start = (lefts[step] + 54 + step * 106, 38)
         for left in lefts:
-            shapes.append(draw.arrow(*start, left + 54 + half * 106, top + 11, color))
+            shapes.append(draw.arrow(*start, left + 54 + step * 106, top + 11, color))
     own = []
     side, x = 60, MARGIN + 6
     for cluster, words in (
@@ -115,12 +116,14 @@ def pair() -> str:
     return picture(
         "A cluster of two shares the loads of B",
         draw.paragraph(
-            f"Tiles of {PAIR.rows} x {PAIR.columns}, a step of {DEPTH} of K, 16-bit. Program 0 "
-            "asks for the blue half of B, program 1 for the orange one; each arrives in both."
+            f"Tiles of {PAIR.rows} x {PAIR.columns}, steps of {DEPTH} of K, 16-bit. Program 0 asks "
+            "for B in the even steps (blue), program 1 in the odd ones (orange); all of it arrives "
+            "in both."
         ),
         Panel(top + high + 8, shapes),
         draw.paragraph(
-            f"Each asks L2 for {(a + b) * kilo:.0f} KB and receives {PAIR.arrives() / 1024:.0f}."
+            f"On average of its steps, each asks L2 for {(a + b) * kilo:.0f} KB and receives "
+            f"{PAIR.arrives() / 1024:.0f}."
         ),
         draw.paragraph("Which tiles of C are whose, as cluster.program:", draw.NORMAL),
         Panel(4 + 18 + 2 * side + 10, own),

@@ -16,8 +16,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 DEVICE = ROOT / "tritemm" / "kernels" / "device"
 SOURCES = ROOT / "cuda_reference"
-#: The files that only compute places.
-PLAIN = ("raster", "scheduler", "stream_k", "cluster_mainloop")
+#: The files whose formulas others of them use.
+PLAIN = ("raster", "scheduler", "stream_k", "mainloop", "cluster_mainloop")
 
 
 @functools.cache

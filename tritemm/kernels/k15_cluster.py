@@ -1,6 +1,6 @@
 """cluster: programs share each tile of B, or of A, and WGMMA is as wide as the tile.
 
-Adds to       stream_k: each of 2 or 4 programs multicasts a share of B, or of A, to all of them;
+Adds to       stream_k: 2 or 4 programs take turns to multicast B, or A, to all of them;
               tiles of any width, chosen to fill waves
 Mirrors       wgmma_cluster
 Compiler does the layouts of accumulator and output, the epilogue, named barriers
