@@ -208,7 +208,7 @@ def make_cluster_mainloop(
 
 @gluon.jit
 def load_in_cluster(work, loop):
-    """The producer of a cluster's program, which loads its share of what the cluster shares."""
+    """The producer of a cluster's program, which loads what the cluster shares in turns."""
     ptx.cluster_sync()  # the others' barriers are there
     load(work, loop)
     ptx.cluster_sync()  # what others write or arrive at is still there
