@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
 
 import torch
 from torch.compiler import is_dynamo_compiling
@@ -128,14 +128,15 @@ def again(input, weight, bias) -> torch.Tensor | None:
 @untraced
 def _learn(input, weight, other, bias) -> None:
     """Let a kind that was multiplied, `other` being a view of the weight, be known by that too."""
-    if not fast_path.AVAILABLE or not fast_path.usual(input, weight, None):
+    options = fast_path.OPTIONS.get((_ASKED, input.dtype))
+    if options is None or not fast_path.AVAILABLE or not fast_path.usual(input, weight, None):
         return
-    options: Any = fast_path.OPTIONS.get((_ASKED, input.dtype))
-    then = NOTHING if bias is None else EpilogueInputs.made(input, weight, bias, None)
-    kind = options and fast_path.KNOWN.get(fast_path.kind_of(input, other, None, options, then)[0])
-    if kind is not None and kind.launches is not None:
-        key, _ = fast_path.kind_of(input, weight, None, (*options, _ASKED), then)
-        fast_path.KNOWN[key] = kind
+    with contextlib.suppress(RuntimeError):  # of what has no memory
+        then = NOTHING if bias is None else EpilogueInputs.made(input, weight, bias, None)
+        kind = fast_path.KNOWN.get(fast_path.kind_of(input, other, None, options, then)[0])
+        if kind is not None and kind.launches is not None:
+            key, _ = fast_path.kind_of(input, weight, None, (*options, _ASKED), then)
+            fast_path.KNOWN[key] = kind
 
 
 def addmm(

@@ -107,16 +107,17 @@ class Linear(Converted, layers.Linear):
         if nn.Linear.forward is not _linear_forward:
             return by_torch(_REPLACED, nn.Linear.forward, self, input)
         if options == _USUAL and not is_dynamo_compiling():
-            parameters = self._parameters  # in which torch looks as well, after it has looked twice
-            weight, bias = parameters.get("weight"), parameters.get("bias", self)
-            if weight is not None and bias is not self:
-                result = again(input, weight, bias)
+            own = self._parameters  # in which torch looks too, after it has looked elsewhere
+            if own.get("weight") is not None and "bias" in own:
+                result = again(input, own["weight"], own["bias"])
                 if result is not None:
                     return result
         weight, bias = self.weight, self.bias  # which may be made anew at each call
         reason = why_torch(input, weight, bias)
         if reason is not None:
             return by_torch(reason, F.linear, input, weight, bias)
+        if options == _USUAL:
+            return linear(input, weight, bias)
         precision = layers.precision_of(options.precision, weight)
         return linear(
             input, weight, bias,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 import torch
+from torch.compiler import is_dynamo_compiling
 
 from ..dispatch.request import for_gradients
 from ..plan.kinds import product
@@ -280,8 +281,8 @@ def _short_gradients(kind, grad, a, b, needs):
     """`_gradients` of a product of a `kind`; from the second time on without views of anything."""
     # In the place of an operand that is not there, which only the other one's gradient needs.
     x, y = grad if a is None else a, grad if b is None else b
-    short = fast_path.available() and not torch.is_grad_enabled() and fast_path.plain(grad)
-    if not short or not fast_path.usual(x, y, None):
+    long = is_dynamo_compiling() or torch.is_grad_enabled() or not fast_path.AVAILABLE
+    if long or not fast_path.plain(grad) or not fast_path.usual(x, y, None):
         return _gradients(grad, a, b, kind.operands, needs, kind.for_gradients)
     try:
         key, addresses = fast_path.kind_of(x, y, grad, kind.for_gradients)

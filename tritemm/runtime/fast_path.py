@@ -193,7 +193,9 @@ def multiply(kind: Kind, addresses: Addresses, out) -> torch.Tensor | None:
             return multiply(kind, addresses, out)
     if out is None:
         first, second, _, *more = addresses
-        return _fresh(kind, first, second, more)
+        out = _empty(kind.size, kind.stride, kind.dtype)
+        launches((first, second, out.data_ptr(), *more))
+        return out
     launches(addresses)
     _count_write((out,))
     return out
@@ -208,7 +210,15 @@ def multiply_each(
     """
     if _device() != device or not triton_private.plain():
         return None
-    return [step and _fresh(step[0], addresses[step[1]], addresses[step[2]]) for step in steps]
+    made: list[torch.Tensor | None] = []
+    for step in steps:
+        out = None
+        if step is not None:  # written out: autograd's thread has little of this in its caches
+            kind, first, second = step
+            out = _empty(kind.size, kind.stride, kind.dtype)
+            kind.launches((addresses[first], addresses[second], out.data_ptr()))
+        made.append(out)
+    return made
 
 
 def write(kind: Kind | None, addresses: tuple[int, int, int]) -> bool:
@@ -219,13 +229,6 @@ def write(kind: Kind | None, addresses: tuple[int, int, int]) -> bool:
         return False
     kind.launches(addresses)
     return True
-
-
-def _fresh(kind: Kind, first: int, second: int, more: Sequence[float] = ()) -> torch.Tensor:
-    """The product of what lies at these addresses of the current device, with `more` inputs."""
-    out = _empty(kind.size, kind.stride, kind.dtype)
-    kind.launches((first, second, out.data_ptr(), *more))
-    return out
 
 
 def overlap(addresses: tuple[int, int, int], spans: tuple[int, int, int]) -> bool:
