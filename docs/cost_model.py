@@ -79,7 +79,7 @@ def example() -> dict[str, tuple[str, float]]:
     waits = numbers.latency / (CONFIG.num_stages - 1)
 
     def step(programs: int) -> float:
-        return own_step * math.hypot(products, alone, programs * together, waits)
+        return own_step * math.hypot(products, alone, programs * together, waits, numbers.beat)
 
     steps = depth * ((waves - 1) * step(device.sms) + step(last))
     slower = numbers.throttle * steps / (steps + BRIEF)
@@ -104,8 +104,9 @@ def example() -> dict[str, tuple[str, float]]:
             f"A step takes {1e6 * step(device.sms):.3g} µs, and {1e6 * step(last):.3g} in the last "
             f"wave, of {last} tiles: {own_step:.3g}, the tile's own factor, times the root of the "
             f"squares of {1e6 * products:.3g} for products, {1e6 * alone:.3g} for what an SM draws "
-            f"from L2, {1e6 * last * together:.3g} for what {last} do, and {1e6 * waits:.3g} for "
-            f"the latency of a load; and {100 * slower:.0f} % more, "
+            f"from L2, {1e6 * last * together:.3g} for what {last} do, {1e6 * waits:.3g} for "
+            f"the latency of a load, and {1e6 * numbers.beat:.3g} that a step takes however small "
+            f"it is; and {100 * slower:.0f} % more, "
             "since the clock falls meanwhile",
             steps,
         ),

@@ -10,6 +10,7 @@ from tritemm.machine.command import status_of
 from .experiments import (
     conform,
     host,
+    joules,
     ladder,
     model,
     profile,
@@ -25,7 +26,7 @@ from .experiments import (
 
 #: In the order of the help. A new experiment is a module of `perf.experiments`, and a word here.
 COMMANDS = (
-    *(race, suite, serving, ladder, sweep, host, model, roofline),
+    *(race, suite, serving, ladder, sweep, host, joules, model, roofline),
     *(search, regret, conform, profile, show),
 )
 

@@ -135,7 +135,7 @@ class Sustained(CudaBench):
         slow = total * seconds > SLOW
         lead = 0 if slow else max(1, round(self.plan.lead / (launches * seconds)))
         timer = self._timer(graph, launches, repeats, lead)
-        return Loop(total, seconds, functools.partial(_repeat, graph, repeats), timer, results)
+        return Loop(total, seconds, functools.partial(repeat, graph, repeats), timer, results)
 
     def _launches(self, seconds: float) -> int:
         """Enough for a replay to last, in whole cycles over the buffers unless one is enough."""
@@ -150,9 +150,9 @@ class Sustained(CudaBench):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
         def timer() -> Sample:
-            _repeat(graph, lead if self.adapts else min(lead, repeats))
+            repeat(graph, lead if self.adapts else min(lead, repeats))
             start.record()
-            _repeat(graph, repeats)
+            repeat(graph, repeats)
             end.record()
             start.synchronize()
             state = self.probe()
@@ -169,9 +169,7 @@ class Burst(CudaBench):
 
     def __init__(self, case: Case, plan: Plan, probe: Callable[[], State]):
         super().__init__(case, plan, probe)
-        # Read, not written: lines that wait to be written back would slow the launch down.
-        self.other = torch.randn(CACHES * self.cache // 4, device="cuda")
-        self.sum = torch.empty((), device="cuda")
+        self.chill = chiller(self.cache)
 
     def loop(self, competitor: Competitor) -> Loop:
         self._warm(competitor)
@@ -191,7 +189,7 @@ class Burst(CudaBench):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
         def shot(graph: torch.cuda.CUDAGraph) -> float:
-            torch.sum(self.other, 0, out=self.sum)  # long enough to queue the launch behind it
+            self.chill()  # long enough to queue the launch behind it
             start.record()
             graph.replay()
             end.record()
@@ -269,6 +267,15 @@ class Quick(Sustained):
 BENCHES = {bench.mode: bench for bench in (Sustained, Burst)}
 
 
+def chiller(cache: int) -> Callable[[], object]:
+    """Enqueues a sum over other memory, which takes all of an L2 of so many bytes.
+
+    Read, not written: lines that wait to be written back would slow down what comes next.
+    """
+    other = torch.randn(CACHES * cache // 4, device="cuda")
+    return functools.partial(torch.sum, other, 0, out=torch.empty((), device="cuda"))
+
+
 def _adapts(states: Sequence[State]) -> bool:
     """Whether the clock changes from one competitor to the next, given a reading under each.
 
@@ -285,7 +292,7 @@ def _steady(clocks: Sequence[float | None]) -> bool:
     return not known or (len(known) >= 4 and max(known) <= 1.02 * min(known))
 
 
-def _repeat(graph: torch.cuda.CUDAGraph, count: int) -> None:
+def repeat(graph: torch.cuda.CUDAGraph, count: int) -> None:
     for _ in range(count):
         graph.replay()
 

@@ -95,7 +95,7 @@ def add_kernels(command: argparse.ArgumentParser) -> None:
 
 def add_peers(command: argparse.ArgumentParser, more: str = "") -> None:
     """`--peers`; its help ends with `more`."""
-    text = f"race these too: lt (the fastest of cuBLASLt's list){more}"
+    text = f"race these too: lt (the fastest of cuBLASLt's list), quack (of its configs){more}"
     add_list(command, "--peers", one_of(*PEERS), text)
 
 

@@ -68,10 +68,11 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """Seconds per launch in one round, and the card while it ran."""
+    """Seconds per launch in one round, the card while it ran, and joules per launch if metered."""
 
     seconds: float
     state: State = dataclasses.field(default_factory=State)
+    joules: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -280,10 +281,12 @@ def rows_of(race: Race, heading: Heading) -> list[Row]:
             below = _below(competitor, fastest)
             versus = {name: compare(times, name, competitor.name) for name in competitor.rivals}
             state = State.median(sample.state for sample in samples)
+            metered = [1e3 * sample.joules for sample in samples if sample.joules is not None]
             timed = {
                 "launches": loop.launches,
                 "rounds": len(samples),
                 "us": Quantiles.of(sample.seconds * 1e6 for sample in samples),
+                "mj": Quantiles.of(metered) if metered else None,
                 "ratio": compare(times, REFERENCE, competitor.name),
                 "null": null,
                 "below": below,

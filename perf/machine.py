@@ -99,12 +99,20 @@ def _git(*args: str) -> str:
 
 
 def _cublas(cuda: str | None) -> str | None:
-    """Version of the cuBLAS that torch has loaded."""
+    """Version of the cuBLAS that is loaded, wherever it came from; `13.1.0 with Lt 13.5.1` of two.
+
+    What multiplies is mostly in cuBLASLt. A loaded library is found by its name, not by a path.
+    """
     if cuda is None:
         return None
+    major = cuda.partition(".")[0]
+    whole, lt = (_version(f"lib{name}.so.{major}", name) for name in ("cublas", "cublasLt"))
+    return whole if lt in (None, whole) else f"{whole} with Lt {lt}"
+
+
+def _version(file: str, name: str) -> str | None:
     try:
-        library = ctypes.CDLL(f"libcublas.so.{cuda.partition('.')[0]}")
-        get = library.cublasGetProperty
+        get = getattr(ctypes.CDLL(file), f"{name}GetProperty")
     except (OSError, AttributeError):
         return None
     parts = []
@@ -127,27 +135,54 @@ def _driver() -> str | None:
     return version.decode() if isinstance(version, bytes) else version
 
 
-def probe() -> Callable[[], State]:
-    """A function that reads the current CUDA device's state; it reads nothing without NVML."""
+def _nvml():
+    """NVML, and the current CUDA device in its eyes; None where either is missing."""
     import torch
 
     try:
         import pynvml
     except ImportError:
-        return State
+        return None
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        return State
+        return None
     index = torch.cuda.current_device()
     try:
         uuid = torch.cuda.get_device_properties(index).uuid
-        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+        return pynvml, pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
     except (AttributeError, pynvml.NVMLError):
         try:  # a virtualised uuid
-            handle = pynvml.nvmlDeviceGetHandleByIndex(_among_all(index))
+            return pynvml, pynvml.nvmlDeviceGetHandleByIndex(_among_all(index))
         except pynvml.NVMLError:
-            return State
+            return None
+
+
+def meter() -> Callable[[], tuple[float, float]] | None:
+    """A function that reads the joules the current CUDA device has drawn, and its SMs' MHz.
+
+    The joules count from when the driver was loaded. None where NVML doesn't count them.
+    """
+    if not (found := _nvml()):
+        return None
+    pynvml, handle = found
+
+    def read() -> tuple[float, float]:
+        joules = pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3
+        return joules, pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)
+
+    try:
+        read()
+    except pynvml.NVMLError:
+        return None
+    return read
+
+
+def probe() -> Callable[[], State]:
+    """A function that reads the current CUDA device's state; it reads nothing without NVML."""
+    if not (found := _nvml()):
+        return State
+    pynvml, handle = found
 
     def attempt(read: Callable[[], float | None]) -> float | None:
         try:

@@ -1,10 +1,14 @@
-"""Who else multiplies, and races beside cuBLAS as torch calls it: cuBLASLt's list.
+"""Who else multiplies, and races beside cuBLAS as torch calls it: cuBLASLt's list, and quack's.
 
-cublaslt is the fastest of the algorithms that cuBLASLt's heuristic lists, through nvmath-python.
-Each is checked, and timed for some milliseconds, before the race (`bench.Quick`); its `config`
-says what came of it. It writes to C, on torch's current stream.
+cublaslt  the fastest of the algorithms that cuBLASLt's heuristic lists, through nvmath-python
+quack     the fastest of a short list of configs of quack-kernels' GEMM for sm_90, as
+          `quack.gemm_interface.gemm_tuned.fn` runs them: `gemm(tuned=False)` is that in its default
+          config
 
-The best peer of a problem is the fastest of cuBLAS, as torch calls it, and of this, by the median.
+Each of a list is checked, and timed for some milliseconds, before the race (`bench.Quick`); the
+peer's `config` says what came of it. It writes to C, on torch's current stream.
+
+The best peer of a problem is the fastest of cuBLAS, as torch calls it, and of these, by the median.
 A peer is no reference: its results are checked before the race on integers, and in the race within
 `SLACK`.
 """
@@ -27,7 +31,7 @@ from .engine import Competitor
 from .operands import Operands, poison
 from .rows import PEERS
 
-LT = PEERS["lt"]
+LT, QUACK = PEERS["lt"], PEERS["quack"]
 #: Times the error bound. cuBLAS's splits of K that round to 16 bits in between have been up to 142
 #: times beyond it; other operands' product is thousands of times beyond.
 SLACK = 1000.0
@@ -38,6 +42,26 @@ NEAR = 0.1
 ALGORITHMS, PASSES, WORKSPACE = 8, 5, 64 * 2**20
 #: nvmath's names of how fp32 is multiplied; 16-bit types have the first.
 COMPUTE = {"ieee": "COMPUTE_32F", "tf32": "COMPUTE_32F_FAST_TF32"}
+#: Types of the operands that each is asked for.
+TYPES = {LT: ("bf16", "fp16", "fp32"), QUACK: ("bf16", "fp16")}
+#: quack's configs that are timed, and in what they differ from its default, the first. Each takes
+#: about a second to compile, once for each type and layout; quack keeps it on disk.
+MENU = {
+    "128x192 ping-pong 2x1": {},
+    "128x192 ping-pong 2x1 swapped": {"swap_ab": True},
+    "128x160 ping-pong 2x1": {"tile_n": 160},
+    "128x208 ping-pong 2x1": {"tile_n": 208},
+    "128x256 cooperative 2x1": {"tile_n": 256, "pingpong": False},
+    "256x128 cooperative 1x2": {
+        "tile_m": 256, "tile_n": 128, "pingpong": False, "cluster_m": 1, "cluster_n": 2,
+    },
+    "256x192 cooperative 1x2": {
+        "tile_m": 256, "pingpong": False, "cluster_m": 1, "cluster_n": 2,
+    },
+}  # fmt: skip
+
+#: One way of a list: enqueues a product of A and B into C.
+Run = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
 
 
 def against(
@@ -50,48 +74,63 @@ def against(
     return [dataclasses.replace(c, rivals=names) if c.ladder else c for c in mine] + others
 
 
-def cublaslt(case: Case, operands: Operands) -> Competitor:
-    """The competitor, on the device of the operands.
+def peer(
+    name: str,
+    listed: Callable[[Case, Operands], tuple[list[Run], dict]],
+    case: Case,
+    operands: Operands,
+) -> Competitor:
+    """The fastest of what is `listed`, on the device of the operands; `config` begins with a dict.
 
     Nothing is raised: what can't take part is refused, and what fails will fail when it is run.
     """
     try:
-        if reason := _why_not(case, operands):
-            return _refused(reason)
-        return _fastest(case, operands)
+        if reason := _why_not(name, case, operands):
+            return _refused(name, reason)
+        return _fastest(name, case, operands, *listed(case, operands))
     except ImportError as error:
-        return _refused(f"{error}: pip install '.[peers]'")
+        return _refused(name, f"{error}: pip install '.[peers]'")
+    except NotImplementedError as error:
+        return _refused(name, str(error))
     except Exception as error:  # of a compiler or a library: news, not a crash
         failure = error.with_traceback(None)  # which holds memory
 
     def run(a, b, c) -> None:
         raise failure
 
-    return Competitor(LT, run)
+    return Competitor(name, run)
 
 
-def _refused(reason: str) -> Competitor:
-    return Competitor(LT, lambda a, b, c: None, refusal=reason)
+def _refused(name: str, reason: str) -> Competitor:
+    return Competitor(name, lambda a, b, c: None, refusal=reason)
 
 
-def _why_not(case: Case, operands: Operands) -> str | None:
-    """Why cuBLASLt isn't asked."""
+def _why_not(name: str, case: Case, operands: Operands) -> str | None:
+    """Why a peer isn't asked."""
     if case.ending:
-        return f"{LT} is asked for products alone here, and this is {case}"
-    if case.dtype not in ("bf16", "fp16", "fp32"):
-        return f"{LT} is asked for bf16 and fp16 and fp32 here, not for {case.dtype}"
+        return f"{name} is asked for products alone here, and this is {case}"
+    if case.dtype not in TYPES[name]:
+        return f"{name} is asked for {' and '.join(TYPES[name])} here, not for {case.dtype}"
     if case.accumulate != "fp32":
-        return f"{LT} is asked to accumulate in fp32 here, not in {case.accumulate}"
+        return f"{name} is asked to accumulate in fp32 here, not in {case.accumulate}"
     if case.output not in (case.dtype, "fp32"):
-        return f"{LT} is asked for results of the operands' type or fp32 here: {case}"
+        return f"{name} is asked for results of the operands' type or fp32 here: {case}"
     if not all(t.is_cuda for t in operands[:3]):
-        return f"the tensors are on the CPU; {LT} needs them on a GPU"
+        return f"the tensors are on the CPU; {name} needs them on a GPU"
     if case.dtype == "fp32" and case.precision not in COMPUTE:
         return f"cuBLASLt has no {case.precision}"
+    if name == QUACK and not all(map(_whole, operands[:3])):
+        return "quack takes rows of whole 16 bytes alone, at such addresses"
     return None
 
 
-def _disagreement(run: Callable[..., None], there: Quick) -> str | None:
+def _whole(t: torch.Tensor) -> bool:
+    """Whether the address and all strides but that of one are multiples of 16 bytes."""
+    strides = [stride for stride in t.stride() if stride != 1]
+    return all(size * t.element_size() % 16 == 0 for size in strides) and t.data_ptr() % 16 == 0
+
+
+def _disagreement(run: Run, there: Quick) -> str | None:
     """How results on small integers differ by more than rounding from the exact ones; None: not."""
     (a, b, c), want = there.exact, there.want
     poison(c)
@@ -103,18 +142,39 @@ def _disagreement(run: Callable[..., None], there: Quick) -> str | None:
     return f"on small integers it is off by {worst:.4g}, where results are about {size:.4g}"
 
 
-def _fastest(case: Case, operands: Operands) -> Competitor:
-    products = Products(COMPUTE[case.precision], operands)
-    runs = [functools.partial(products.run, i) for i in range(products.count)]
+def _fastest(
+    name: str, case: Case, operands: Operands, runs: Sequence[Run], config: dict
+) -> Competitor:
     there = Quick(case)
     if geometry(*there.exact) != geometry(*operands):
         raise RuntimeError("what is timed before the race has other strides or alignments")
     us, fault = timed(runs, there)
-    config = {"algorithm": None, "us": us}
+    config |= {"algorithm": None, "us": us}
     if fault:
-        return Competitor(LT, runs[0], config=config, fault=fault)
+        return Competitor(name, runs[0], config=config, fault=fault)
     kept = min((i for i, each in enumerate(us) if each is not None), key=us.__getitem__)
-    return Competitor(LT, runs[kept], config=config | {"algorithm": kept}, slack=SLACK)
+    return Competitor(name, runs[kept], config=config | {"algorithm": kept}, slack=SLACK)
+
+
+def algorithms(case: Case, operands: Operands) -> tuple[list[Run], dict]:
+    """cuBLASLt's."""
+    products = Products(COMPUTE[case.precision], operands)
+    return [functools.partial(products.run, i) for i in range(products.count)], {}
+
+
+def configs(case: Case, operands: Operands) -> tuple[list[Run], dict]:
+    """quack's, as of `MENU`."""
+    interface = importlib.import_module("quack.gemm_interface")
+    default = interface.default_config(operands[0].device)
+    if default.device_capacity != 9:
+        raise NotImplementedError("quack's configs here are for sm_90")
+
+    def run(config, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
+        interface.gemm_tuned.fn(a, b, c, config=config)
+
+    made = [dataclasses.replace(default, **fields) for fields in MENU.values()]
+    known = {"version": importlib.import_module("quack").__version__, "menu": list(MENU)}
+    return [functools.partial(run, config) for config in made], known
 
 
 def geometry(*tensors: torch.Tensor) -> tuple:
@@ -150,9 +210,7 @@ class Products:
         return self._known[key]
 
 
-def timed(
-    runs: Sequence[Callable[..., None]], there: Quick
-) -> tuple[list[float | None], str | None]:
+def timed(runs: Sequence[Run], there: Quick) -> tuple[list[float | None], str | None]:
     """Microseconds of each, None where it can't run; and which of them is wrong, in a sentence.
 
     Medians of `PASSES` over all of them in random order. The last error where none can run.
@@ -162,8 +220,8 @@ def timed(
         try:
             if wrong := _disagreement(run, there):
                 return [None] * len(runs), f"algorithm {index} of {len(runs)}: {wrong}"
-            loops[index] = there.loop(Competitor(LT, run))
-        except RuntimeError as error:  # one that the list has, and this card or stream doesn't take
+            loops[index] = there.loop(Competitor(f"algorithm {index}", run))
+        except Exception as error:  # one that the list has, and this card or stream doesn't take
             there.recover()
             last = error
     if last and not loops:
@@ -177,4 +235,7 @@ def timed(
 
 
 #: By the words of `--peers`.
-PEER = {"lt": cublaslt}
+PEER = {
+    "lt": functools.partial(peer, LT, algorithms),
+    "quack": functools.partial(peer, QUACK, configs),
+}

@@ -11,9 +11,10 @@ the schema's number changes when a field changes its meaning.
 
 A heading
     schema        2
-    experiment    the command: race, suite, random, serving, ladder, sweep, host, model, roofline,
-                  regret; linear: `race` of perf/linear.csv; invariant: `suite --batch-invariant`;
-                  peers and random peers: `suite` and `random` with `--peers`
+    experiment    the command: race, suite, random, serving, ladder, sweep, host, joules, model,
+                  roofline, regret; linear: `race` of perf/linear.csv; invariant:
+                  `suite --batch-invariant`; peers and random peers: `suite` and `random` with
+                  `--peers`
     run           when the command began, UTC, ISO 8601; absent from the oldest rows
     command       what was run
     environment   {gpu, driver, cuda, torch, triton, cublas, commit, dirty}; null is unknown
@@ -22,6 +23,8 @@ A race
     time          when it began. UTC, ISO 8601
     mode          "sustained": CUDA graphs over rotating buffers, at the settled clock;
                   "burst": one launch at a time on a cold L2;
+                  "settled", "in bursts": one kernel alone for seconds, and for some 1.5 ms between
+                  pauses (`perf.energy`);
                   "host eager", "host out": Python's time per call, without and with out=; older
                   rows have "host eager first" and "host out first", of a shape's first call;
                   "host call ...", "host routed ...": the same of calls as models make them, and of
@@ -43,16 +46,18 @@ A row
                   a config from a file; of suite, random, serving and host: the `kernel=` that
                   `tritemm.matmul` was given; of regret: "auto" and, as from a file, the best of a
                   search; of invariant: "auto, batch invariant" too; of linear: "auto" and torch's
-                  other ways; of peers, "cublaslt" too; of "host routed ...": "enabled" is torch's
-                  call inside `tritemm.enabled()`; "cublas": the torch call that a user would write
-                  (`perf.reference`), 16-bit types accumulated in fp32; "cublas again": the null
-                  test; "cublas fp16": accumulated in fp16, where `accumulate` is fp16
+                  other ways; of peers, "cublaslt" and "quack" too; of "host routed ...":
+                  "enabled" is torch's call inside `tritemm.enabled()`; "cublas": the torch call
+                  that a user would write (`perf.reference`), 16-bit types accumulated in fp32;
+                  "cublas again": the null test; "cublas fp16": accumulated in fp16, where
+                  `accumulate` is fp16
     ladder        "triton" or "cuda" (`cuda_reference`); absent for cuBLAS
     rung, number  the rung's word and its number on its ladder; absent for cuBLAS. Of model: "auto"
                   and none, for many products
     code          hash of the rung's sources (`perf.sources`); absent from the oldest rows
-    config        the fields of `tritemm.spec.Config`; of "cublaslt": the index of the algorithm
-                  that was kept, and the microseconds of each in the list, null where it can't run
+    config        the fields of `tritemm.spec.Config`; of peers: the index of the algorithm that
+                  was kept, and the microseconds of each in the list, null where it can't run; of
+                  "quack" the version and the names of its configs, too
     outcome       measured (the default), refused (by the kernel), failed (to compile or launch),
                   wrong (output), skipped (too slow); what has no time has nothing below `worst`
     reason        why it was not measured; for cuBLAS, how it missed the error bound
@@ -63,6 +68,7 @@ A row
     launches      products per timed replay; of model: steps
     rounds        rounds it took part in
     us            quantiles
+    mj            of joules: quantiles of millijoules per product, by the card's meter
     ratio         quantiles of cuBLAS's time over this one's, within rounds
     below         the competitor of the next rung below on the same ladder that was timed (its
                   fastest config); of a CUDA rung the one that it adds to, if that was timed
@@ -71,7 +77,8 @@ A row
                   the other ladder (`competitors.rivals`) and "cublas fp16"; of regret's "auto", the
                   others of its race; of batch invariance, "auto"; of linear's "auto", torch's other
                   ways; of peers, those
-    sm_mhz, power_w, temperature_c   medians, read while it was timed
+    sm_mhz, power_w, temperature_c   medians, read while it was timed; of joules the watts are the
+                  meter's, of what multiplies
 """
 
 from __future__ import annotations
@@ -100,7 +107,7 @@ TRITON, CUDA = "triton", "cuda"
 #: an fp16 accumulator.
 REFERENCE, NULL, HALF = "cublas", "cublas again", "cublas fp16"
 #: Who else multiplies, beside cuBLAS as torch calls it, by the words of `--peers`.
-PEERS = {"lt": "cublaslt"}
+PEERS = {"lt": "cublaslt", "quack": "quack"}
 #: `tritemm.matmul(batch_invariant=True)`, which races beside "auto".
 INVARIANT = "auto, batch invariant"
 
@@ -137,6 +144,7 @@ class Row(Heading):
     launches: int | None = None
     rounds: int | None = None
     us: Quantiles | None = None
+    mj: Quantiles | None = None
     ratio: Quantiles | None = None
     null: Quantiles | None = None
     below: str | None = None
@@ -179,7 +187,7 @@ class Row(Heading):
 RUN = ("experiment", "run", "command", "environment")
 RACE = ("time", "mode", "case", "problem", "roof", "null", "settled_mhz")
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Row)}
-_QUANTILES = ("us", "ratio", "null", "ratio_below")
+_QUANTILES = ("us", "mj", "ratio", "null", "ratio_below")
 
 
 def lines(rows: Iterable[Row], below: str | None = None) -> Iterator[str]:

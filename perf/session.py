@@ -202,7 +202,7 @@ def _coded(found: Iterable[Row]) -> list[Row]:
     return [
         dataclasses.replace(row, code=sources.hash_of(row))
         for row in found
-        if not (row.problem and row.competitor == NULL and row.mode in sources.MODES)
+        if not (row.problem and row.competitor == NULL and row.mode in bench.BENCHES)
     ]
 
 

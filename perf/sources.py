@@ -22,7 +22,7 @@ from tritemm.rungs import RUNGS
 from .rows import CUDA, TRITON, Row
 
 #: What is timed in these modes is a kernel; in the others it is Python, or a whole model.
-MODES = ("sustained", "burst")
+MODES = ("sustained", "burst", "settled", "in bursts")
 #: What a caption has to add about kernels that are other ones today.
 CHANGED = "; the kernels have changed since"
 

@@ -123,13 +123,18 @@ def caption(rows: Sequence[Row]) -> str:
 
 
 def origin(rows: Sequence[Row]) -> str:
-    """GPU, versions, commit and day of the newest row; and whether the kernels are still those."""
-    row = max(rows, key=lambda row: row.time)
+    """GPU, versions, commit and day of the newest row; and whether the kernels are still those.
+
+    cuBLAS's is every version that the rows had, the newest row's first.
+    """
+    newest = sorted(rows, key=lambda row: row.time, reverse=True)
+    row = newest[0]
     e = row.environment
     commit = f"commit {e.commit[:7]}{'+' if e.dirty else ''}" if e.commit else "commit unknown"
     if len({r.environment.commit for r in rows}) > 1:
         commit += " and older"
-    versions = f"Triton {e.triton}, torch {e.torch}, cuBLAS {e.cublas or '?'}"
+    cublas = " and ".join(dict.fromkeys(r.environment.cublas or "?" for r in newest))
+    versions = f"Triton {e.triton}, torch {e.torch}, cuBLAS {cublas}"
     return f"{e.gpu}, {versions}, {commit}, {row.time[:10]}{sources.note(rows)}"
 
 

@@ -149,7 +149,7 @@ FAULTS = (
     ),
     Fault(
         "consumers don't wait for a stage to be there", "kernels/device/mainloop.py",
-        "        mbarrier.wait(self.bars.index(stage), n // SHAPE.STAGES & 1)\n", "",
+        "        mbarrier.wait(self.bars.index(stage), odd)\n", "",
         SIZES, "warp_specialized", "warp_specialized",
     ),
     Fault(
@@ -159,12 +159,12 @@ FAULTS = (
     ),
     Fault(
         "the producer doesn't wait for a stage to be free", "kernels/device/mainloop.py",
-        "            mbarrier.wait(self.bars.index(SHAPE.STAGES + stage), free)\n", "",
+        "            mbarrier.wait(self.bars.index(SHAPE.STAGES + stage), odd ^ 1)\n", "",
         TILES, "warp_specialized", "warp_specialized",
     ),
     Fault(
         "the last stage of a tile is never free again", "kernels/device/mainloop.py",
-        "        self.release(n, steps > 0)\n", "",
+        "        self.release((n - 1) % self.SHAPE.STAGES)\n", "",
         TILES, "pingpong", "pingpong",
     ),
     Fault(

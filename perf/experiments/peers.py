@@ -30,14 +30,25 @@ def sentence(rows: Sequence[Row], competitor: str) -> str:
     """The means, for a headline; empty where nothing was timed."""
     groups = {tally.name: tally for tally in _groups(tables.against_all(rows, competitor))}
     every = groups["all"]
-    if not every.timed:
+    peers = _timed(every.timed)
+    if not peers:
         return ""
     large = f", at {groups[LARGE].geomean:.2f}x on the {LARGE} ones" if LARGE in groups else ""
     return (
-        f"Against the fastest of cuBLAS and {' and '.join(PEERS.values())} on each of "
+        f"Against the fastest of {', '.join(['cuBLAS', *peers[:-1]])} and {peers[-1]} on each of "
         f"{len(every.timed)} shapes it runs at {every.geomean:.2f}x{large}, the worst at "
         f"{every.least.ratio.p50:.2f}x ({every.least.ours.case.size})."
     )
+
+
+def _timed(found: Sequence[Result]) -> list[str]:
+    """The peers that have a time, and on how many problems where they didn't race on all."""
+    raced = {name: [r.others[name] for r in found if name in r.others] for name in PEERS.values()}
+    return [
+        name if len(rows) == len(found) else f"{name} (on {len(rows)} of them)"
+        for name, rows in raced.items()
+        if any(row.us for row in rows)
+    ]
 
 
 def totals(found: Sequence[Result]) -> Table:

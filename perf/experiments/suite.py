@@ -26,12 +26,12 @@ python -m perf suite --class decode,ragged --kernel auto,persistent
 python -m perf suite --id P1,S4 --rounds 30 --mode burst
 python -m perf suite --file mine.csv --out mine.jsonl
 python -m perf suite --batch-invariant --class decode
-python -m perf suite --peers lt --class prefill,square
+python -m perf suite --peers lt,quack --class prefill,square
 """
 RANDOM_EXAMPLES = """
 python -m perf random
 python -m perf random --n 60 --seed 7 --kernel tma
-python -m perf random --n 100 --peers lt
+python -m perf random --n 100 --peers lt,quack
 """
 
 

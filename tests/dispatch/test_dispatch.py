@@ -184,7 +184,8 @@ class TestCandidates:
             ((200, 256, 512), "NN", {False, True}),
             ((40, 60, 512), "NT", {True}),  # too few rows as it is
             ((2056, 2056, 512), "NN", {False, True}),  # a round of large tiles
-            ((8192, 8192, 512), "NN", {False}),
+            ((8192, 8192, 512), "NN", {False, True}),
+            ((300, 300, 512), "NN", {False}),  # less than a tenth of a round
         ],
     )
     def test_operands_are_exchanged_where_it_may_gain(self, shape, layout, orders):

@@ -12,7 +12,6 @@ from tritemm import dispatch
 from tritemm.arch import clusters
 from tritemm.arch.gpus import clusters_at_once
 from tritemm.kernels import k15_cluster, k16_cluster_pingpong, k17_multicast_split_k
-from tritemm.kernels.device import cluster_mainloop
 from tritemm.runtime import triton_private
 from tritemm.spec import Config
 
@@ -49,42 +48,21 @@ def rung_of(config):
     return IN_TURNS if config.num_warps == 4 else KERNEL
 
 
-def test_a_share_is_one_box_whatever_its_lines(monkeypatch):
+def test_a_tile_is_one_box_whatever_its_lines(monkeypatch):
     """Its type has a power of two, which Gluon asks for; its tensor map has the lines."""
     asked, config = problem(640, 3584, 3584), Config(128, 112, 64, num_warps=8, CLUSTER=2)
     a, b, *_ = clusters.Multicast(asked, config).boxes
-    assert (a.block, b.block) == ([64, 64], [112, 64]), "two share A"
+    assert (a.block, b.block) == ([128, 64], [112, 64])
     monkeypatch.setattr(torch.Tensor, "data_ptr", lambda tensor: 0)
     found = [box.gluon_descriptor(torch.empty(640, 3584, device="meta")) for box in (a, b)]
-    assert [each.block_shape for each in found] == [[64, 64], [16, 64]]
+    assert [each.block_shape for each in found] == [[128, 64], [16, 64]]
     assert [getattr(each, "box", None) for each in found] == [None, [112, 64]]
     entries = [{"block_size": each.block_shape} for each in found]
     kernel = types.SimpleNamespace(metadata=types.SimpleNamespace(tensordesc_meta=entries))
     triton_private.in_boxes(kernel, [None, [112, 64]])
-    assert [entry["block_size"] for entry in entries] == [[64, 64], [112, 64]]
+    assert [entry["block_size"] for entry in entries] == [[128, 64], [112, 64]]
     with pytest.raises(triton_private.Moved, match="boxes of"):
         triton_private.in_boxes(kernel, [[112, 64]])
-
-
-def test_shares_are_whole_blocks_of_8_lines_that_cover_the_tile():
-    """Swizzled lines repeat every 8; shares of the same lines overlap."""
-    for lines in range(8, 257, 8):
-        for sharers in (1, 2, 4):
-            share = cluster_mainloop.share_of(lines, sharers)
-            at = [min(nth * share, lines - share) for nth in range(sharers)]
-            assert share % 8 == 0 and not any(first % 8 for first in at)
-            assert {i for first in at for i in range(first, first + share)} == set(range(lines))
-
-
-@pytest.mark.parametrize(
-    ("columns", "programs", "share", "lines"), [(72, 2, 40, 80), (72, 4, 24, 96), (80, 2, 40, 80)]
-)
-def test_what_overlaps_arrives_twice(columns, programs, share, lines):
-    config = Config(64, columns, 64, num_warps=4, num_stages=4, ORDER="grouped", CLUSTER=programs)
-    asked = problem(4096, columns, 4096)
-    assert clusters.Multicast(asked, config).shared == "b"
-    assert clusters.Multicast(asked, config).boxes.b.block == [share, 64]
-    assert cluster_mainloop.line_bytes(64, columns, "T", programs) == 128 * (64 + lines)
 
 
 def test_programs_stand_where_fewer_clusters_do():
@@ -114,6 +92,7 @@ def test_tiles_fill_whole_rounds(rung, size):
     asked = problem(*size, 2048)
     offered = rung.KERNEL.configs(asked)
     usual = clusters.usual(asked, getattr(rung, "TILES", ()))
+    usual += clusters.as_wide(asked, getattr(rung, "WIDE", ()))
     narrowest = min(least for *_, least, _ in rung.FITTED)
     fitted = [c for c in offered if c not in (*usual, *clusters.Split.for_any)]
     assert fitted or min(size) < narrowest or rung is not k15_cluster

@@ -82,17 +82,20 @@ def test_one_wgmma_is_as_wide_as_the_tile(codes):
         c = job.config
         count = consumers_of(job) * cluster_mainloop.slabs_of(c.BLOCK_M, c.num_warps)
         products = {name: n for name, n in code.variants.items() if name.startswith("HGMMA")}
-        assert products == {f"HGMMA.64x{c.BLOCK_N}x16.F32.BF16": count * c.BLOCK_K // 16}
+        both = 2 * count * c.BLOCK_K // 16  # of the first step, and of those after it
+        assert products == {f"HGMMA.64x{c.BLOCK_N}x16.F32.BF16": both}
 
 
 def test_wgmma_is_not_serialised(codes):
-    """A fence for each line's products and two waits; a serialised one has many of both.
+    """A fence for each line's products, of the first step and of those after it, and two waits; a
+    serialised one has many of both, and zeros would be written before it.
 
     What consumers of cluster_split_k do alike may be shared code.
     """
     for job, code in codes:
         consumers = consumers_of(job)
-        assert code.sass.count("WARPGROUP.ARRIVE") == consumers * job.config.BLOCK_K // 64
+        assert code.sass.count("WARPGROUP.ARRIVE") == 2 * consumers * job.config.BLOCK_K // 64
+        assert code.count("CS2R") < job.config.BLOCK_N // 4
         least = consumers + 1 if job.rung == "cluster_split_k" else 2 * consumers
         assert least <= code.sass.count("WARPGROUP.DEPBAR") <= 2 * consumers
 
@@ -103,7 +106,7 @@ def test_registers_of_the_producer_are_uniform(codes):
 
 
 def boxes(lines, along_k):
-    """Boxes of a tile: one of the lines of a share, or one for 64 of them and a share of K."""
+    """Boxes of a tile: one of all its lines, or one for 64 of them."""
     return 1 if along_k else -(-lines // 64)
 
 

@@ -5,6 +5,7 @@ import itertools
 import math
 import random
 import statistics
+import types
 
 import pytest
 import torch
@@ -350,6 +351,28 @@ def test_what_does_not_build_is_a_failed_row_and_no_compiler_one_reason(monkeypa
 
 
 # The card
+
+
+def test_the_version_of_cublas_is_that_of_the_libraries_that_are_loaded(monkeypatch):
+    """Under LD_PRELOAD they aren't those of torch's own packages."""
+    loaded = {"libcublas.so.13": (13, 1, 0)}
+
+    def library(file):
+        if file not in loaded:
+            raise OSError("no such file")
+
+        def ask(which, into):
+            into._obj.value = loaded[file][which]
+            return 0
+
+        return types.SimpleNamespace(cublasGetProperty=ask, cublasLtGetProperty=ask)
+
+    monkeypatch.setattr(machine.ctypes, "CDLL", library)
+    assert [machine._cublas(cuda) for cuda in (None, "12.8", "13.0")] == [None, None, "13.1.0"]
+    loaded["libcublasLt.so.13"] = (13, 5, 1)
+    assert machine._cublas("13.0") == "13.1.0 with Lt 13.5.1"
+    loaded["libcublas.so.13"] = (13, 5, 1)
+    assert machine._cublas("13.0") == "13.5.1"
 
 
 @pytest.mark.parametrize(

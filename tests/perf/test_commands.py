@@ -16,7 +16,7 @@ from tritemm.rungs import RUNGS
 HEAD = "id,class,name,batch,M,N,K,dtype,out_dtype,layout,ending"
 SUITE = f"{HEAD}\nA,decode,small,1,32,24,40,fp16,fp16,NT,\nB,one,x,1,32,32,64,bf16,bf16,NT,\n"
 MEASURING = (
-    "suite", "serving", "random", "ladder", "roofline", "host", "model", "sweep",
+    "suite", "serving", "random", "ladder", "roofline", "host", "joules", "model", "sweep",
     "search", "regret", "conform",
 )  # fmt: skip
 
@@ -102,7 +102,9 @@ ON_A_GPU = {
     "linear, burst": "race --cases layers.csv --compiled compile --mode burst",
     "random": "random --n 4",
     "regret": "regret --n 4",
+    "joules": "joules --cases suite.csv --id A",
 }
+MODES = {"joules": {"settled", "in bursts"}}
 
 
 @pytest.mark.gpu
@@ -121,7 +123,8 @@ def test_the_command_runs_on_a_gpu(tmp_path, name):
     timed = [row for row in found if row.competitor != REFERENCE and row.us]
     assert timed and all(row.ratio and row.null for row in timed), run.stdout
     assert {row.outcome for row in found} == {"measured"} and len({row.run for row in found}) == 1
-    assert {row.mode for row in found} == {"burst" if "burst" in name else "sustained"}
+    modes = MODES.get(name, {"burst" if "burst" in name else "sustained"})
+    assert {row.mode for row in found} == modes
     if "linear" in name:
         assert all(row.versus["compile"] for row in timed if row.competitor == OURS)
 

@@ -1,5 +1,7 @@
-"""The peer, cuBLASLt's list, through an nvmath that does just what it is told."""
+"""The peers, through an nvmath and a quack that do just what they are told."""
 
+import dataclasses
+import itertools
 import sys
 import types
 
@@ -13,7 +15,7 @@ from tests.perf.fakes import FakeBench
 
 pytestmark = [pytest.mark.host, pytest.mark.once]
 
-LT = "cublaslt"
+LT, QUACK = "cublaslt", "quack"
 CASE = Case(24, 16, 40, "NT")
 
 
@@ -54,6 +56,39 @@ class FakeNvmath(types.ModuleType):
         return made
 
 
+@dataclasses.dataclass(frozen=True)
+class GemmConfig:
+    """The fields of quack's that the menu changes, and of which card it is."""
+
+    tile_m: int = 128
+    tile_n: int = 192
+    pingpong: bool = True
+    cluster_m: int = 2
+    cluster_n: int = 1
+    swap_ab: bool = False
+    device_capacity: int = 9
+
+
+class FakeQuack(types.ModuleType):
+    """`quack.gemm_interface` on the CPU; some configs don't compile or are wrong."""
+
+    def __init__(self):
+        super().__init__("quack.gemm_interface")
+        self.default, self.broken, self.wrong, self.launched = GemmConfig(), (), None, []
+        self.gemm_tuned = types.SimpleNamespace(fn=self.gemm)
+
+    def default_config(self, device):
+        return self.default
+
+    def gemm(self, a, b, out, config):
+        if config in self.broken:
+            raise AssertionError("no such tile")
+        out.copy_(a.double() @ b.double())
+        if config == self.wrong:
+            out.mul_(2)
+        self.launched.append(config)
+
+
 class FakeQuick:
     """A `Quick` on the CPU: algorithms take `seconds`, in the order in which they are prepared."""
 
@@ -62,7 +97,7 @@ class FakeQuick:
     def __init__(self, case):
         FakeQuick.made += 1
         self.exact, self.want = operands.integers(case, "cpu")
-        self.seconds = iter((3e-6, 1e-6, 2e-6))
+        self.seconds = itertools.chain((3e-6, 1e-6, 2e-6), itertools.repeat(4e-6))
 
     def loop(self, competitor):
         seconds = next(self.seconds)
@@ -77,6 +112,10 @@ def library(monkeypatch):
     """CPU tensors pass for a GPU's; on a GPU torch's begin at multiples of 512 bytes."""
     torch.manual_seed(7)
     found, geometry = FakeNvmath(), peers.geometry
+    found.quack = FakeQuack()
+    quack = types.SimpleNamespace(__version__="0.6.5", gemm_interface=found.quack)
+    monkeypatch.setitem(sys.modules, "quack", quack)
+    monkeypatch.setitem(sys.modules, "quack.gemm_interface", found.quack)
     known = lambda *tensors: tuple(each[:2] for each in geometry(*tensors))  # noqa: E731
     monkeypatch.setitem(sys.modules, "nvmath.linalg.advanced", found)
     monkeypatch.setattr(peers, "geometry", known)
@@ -86,8 +125,8 @@ def library(monkeypatch):
     return found
 
 
-def asked(case):
-    return peers.cublaslt(case, operands.operands(case, "cpu"))
+def asked(case, word="lt"):
+    return peers.PEER[word](case, operands.operands(case, "cpu"))
 
 
 def admitted(competitor, case=CASE):
@@ -123,7 +162,7 @@ def test_algorithms_that_fail_are_wrong_or_were_timed_on_others_operands_are_tol
     library.broken, library.wrong = fault.get("broken", ()), fault.get("wrong")
     a, b, c = operands.operands(CASE, "cpu")
     given = (a.mT.contiguous().mT, b, c) if "turned" in fault else (a, b, c)
-    entrant = admitted(peers.cublaslt(CASE, given))
+    entrant = admitted(peers.PEER["lt"](CASE, given))
     assert (entrant.outcome, entrant.loop) == (outcome, None) and reason in entrant.reason
 
 
@@ -131,7 +170,7 @@ def test_an_algorithm_that_cant_run_is_left_out_and_another_geometry_has_its_own
     """A bench estimates by a strip of A's rows: nothing may be written below it."""
     library.broken = (1,)
     a, b, c = operands.operands(CASE, "cpu")
-    lt = peers.cublaslt(CASE, (a, b, c))
+    lt = peers.PEER["lt"](CASE, (a, b, c))
     assert lt.config == {"algorithm": 2, "us": [3.0, None, 1.0]}
     c.fill_(99)
     library.launched.clear()
@@ -151,6 +190,32 @@ def test_a_plan_is_of_shapes_strides_and_alignments():
     assert len(set(keys)) == 4 and [key[0][2] for key in keys] == [16, 2, 16, 16]
 
 
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+def test_the_fastest_of_quacks_menu_is_kept_and_what_does_not_compile_is_left_out(library, layout):
+    case = Case(24, 16, 40, layout, batch=2)
+    library.quack.broken = (GemmConfig(),)
+    quack = asked(case, "quack")
+    us = [None, 3.0, 1.0, 2.0, 4.0, 4.0, 4.0]
+    assert quack.config == {
+        "version": "0.6.5", "menu": list(peers.MENU), "algorithm": 2, "us": us
+    }  # fmt: skip
+    library.quack.launched.clear()
+    entrant = admitted(quack, case)
+    assert entrant.outcome == "measured" and entrant.worst <= 1
+    assert set(library.quack.launched) == {GemmConfig(tile_n=160)}
+
+
+def test_quack_that_is_wrong_is_not_timed_and_other_cards_are_refused(library):
+    library.quack.wrong = GemmConfig(swap_ab=True)
+    quack = asked(CASE, "quack")
+    assert (quack.name, quack.fault[:14]) == (QUACK, "algorithm 1 of")
+    assert admitted(quack).outcome == "wrong"
+    library.quack.default = GemmConfig(device_capacity=10)
+    assert asked(CASE, "quack").refusal == "quack's configs here are for sm_90"
+    for case in (Case(8, 8, 8, dtype="fp32"), Case(8, 8, 4), Case(8, 12, 8)):
+        assert asked(case, "quack").refusal.startswith(("quack is asked for bf16", "quack takes"))
+
+
 @pytest.mark.parametrize(
     ("case", "reason"),
     [
@@ -167,9 +232,12 @@ def test_what_a_peer_is_not_asked_for_is_refused(library, case, reason):
     assert admit(peer, None, Plan()).outcome == "refused"
 
 
-def test_without_nvmath_the_refusal_says_what_to_install(library, monkeypatch):
-    monkeypatch.setitem(sys.modules, "nvmath.linalg.advanced", None)
-    assert asked(CASE).refusal.endswith("pip install '.[peers]'")
+@pytest.mark.parametrize(
+    ("word", "module"), [("lt", "nvmath.linalg.advanced"), ("quack", "quack.gemm_interface")]
+)
+def test_without_its_library_the_refusal_says_what_to_install(library, monkeypatch, word, module):
+    monkeypatch.setitem(sys.modules, module, None)
+    assert asked(CASE, word).refusal.endswith("pip install '.[peers]'")
 
 
 def test_tensors_on_the_cpu_are_refused():

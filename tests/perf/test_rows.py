@@ -287,6 +287,12 @@ def test_captions_leave_out_an_option_that_is_gone(ladder):
     assert tables.commands(rows).startswith("`suite --out x.jsonl`, sustained. ")
 
 
+def test_captions_name_every_cublas_that_was_loaded_the_newest_rows_first(ladder):
+    newer = dataclasses.replace(ENVIRONMENT, cublas="13.5.1 with Lt 13.5.2")
+    later = [dataclasses.replace(r, time="2099-01-01", environment=newer) for r in ladder]
+    assert "cuBLAS 13.5.1 with Lt 13.5.2 and 13.1.0, commit" in tables.origin([*ladder, *later])
+
+
 def test_captions_tell_the_fewest_rounds_too(ladder):
     """Sittings with different --rounds stand in one table."""
     pair = zip(ladder, (5, 9), strict=False)

@@ -31,7 +31,7 @@ B,one,batched,2,16,24,40,bf16,bf16,NN
 C,two,eight bits,1,32,32,64,fp8,bf16,NT
 """
 )
-LT = PEERS["lt"]
+LT, QUACK = PEERS["lt"], PEERS["quack"]
 
 
 @pytest.fixture
@@ -270,12 +270,12 @@ def test_the_suite_races_peers_as_an_experiment_of_its_own(timed, tmp_path, monk
     assert status == 1 and by_name(found)[LT].outcome == "wrong"
 
 
-def raced(key, group, cublas, lt=None, size=64, **fields):
-    """Rows of one problem: the times of cuBLAS and of the peer over ours, without spread."""
+def raced(key, group, cublas, lt=None, size=64, quack=None, **fields):
+    """Rows of one problem: the times of cuBLAS and of the peers over ours, without spread."""
     dtype = fields.pop("dtype", "bf16")
     fields |= {"experiment": "peers", "case": Case(64, size, 64, dtype=dtype)}
-    versus = {LT: flat(lt)} if lt else {}
-    every = {REFERENCE: cublas} | ({LT: lt} if lt else {})
+    others = {name: ratio for name, ratio in ((LT, lt), (QUACK, quack)) if ratio}
+    versus, every = {name: flat(r) for name, r in others.items()}, {REFERENCE: cublas} | others
     theirs = [row(key, group, 1.0, name, us=flat(100 * r), **fields) for name, r in every.items()]
     return [row(key, group, cublas, us=flat(100.0), versus=versus, **fields), *theirs]
 
@@ -303,6 +303,23 @@ def test_the_best_peer_is_the_fastest_of_each_problem_and_totals_are_of_classes(
     tma = [dataclasses.replace(r, competitor="tma") for r in FOUND if r.competitor == "auto"]
     assert tables.tritemms([*FOUND, *tma]) == ["auto", "tma"]  # neither is the other's peer
     assert {r.best for r in tables.against_all([*FOUND, *tma], "auto")} == {LT, REFERENCE}
+
+
+def test_of_three_the_best_is_told_and_the_sentence_names_who_was_timed_and_on_how_many():
+    both = [
+        *raced("P1", "prefill", 1.1, 1.05, quack=0.9),
+        *raced("S8", "square", 0.8, 0.7, dtype="fp32"),
+        row("S8", "square", competitor=QUACK, experiment="peers", dtype="fp32"),
+    ]
+    found = {r.id: (r.best, r.ratio.p50) for r in tables.against_all(both, "auto")}
+    assert found == {"P1": (QUACK, 0.9), "S8": (LT, 0.7)}
+    table = show.VIEWS["peers"].table(both, Selection())
+    assert "| cuBLAS µs | cublaslt µs | quack µs |" in table and "| quack | 0.900 " in table
+    told = lambda rows: shown.sentence(rows, "auto").partition(" on each of ")[0]  # noqa: E731
+    assert told(both) == "Against the fastest of cuBLAS, cublaslt and quack"
+    assert told([*both, *FOUND[3:]]).endswith("cublaslt and quack (on 2 of them)")
+    assert told(FOUND) == "Against the fastest of cuBLAS and cublaslt"
+    assert told(raced("P1", "prefill", 1.1)) == ""
 
 
 def test_peers_that_have_no_time_or_missed_the_bound_are_named():

@@ -32,7 +32,7 @@ BOXES = (
     (
         "cluster_pingpong",
         Config(64, 80, 64, num_warps=4, num_stages=3, ORDER="grouped", CLUSTER=2),
-        40,
+        80,
     ),
     ("cluster_split_k", Config(64, 24, 128, num_warps=4, num_stages=3, SPLIT_K=2), 24),
 )
@@ -167,7 +167,7 @@ def compare_factors(kernel) -> str:
 
 
 def compare_boxes(rung: str, config: Config, lines: int) -> str:
-    """One line: of a share of B whose lines are no power of two, the map has the box, in both."""
+    """One line: of a tile of B whose lines are no power of two, the map has the box, in both."""
     a, b = operand(640, 192, "N"), operand(192, 640, "T")
     c = operand(640, 640, "N")
     problem = Problem.of(a, b, c, device=asm.DEVICES[90])

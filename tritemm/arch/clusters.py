@@ -17,6 +17,8 @@ from .roles import A_RING, FITS, RoleTile, config_of, cut, facts, piece_columns
 
 #: BLOCK_M, BLOCK_N and the warps of a tile, with as many stages as fit, in clusters of two.
 Numbers = tuple[int, int, int]
+#: BLOCK_M, warps and programs of a cluster, of tiles that have all of few columns.
+Wide = tuple[int, int, int]
 #: BLOCK_M, warps, programs of a cluster, the least and the most BLOCK_N, of tiles as wide as fill
 #: so many waves of all SMs; those of cuBLAS are so too, by its kernels' names.
 Fitted = tuple[int, int, int, int, int]
@@ -26,6 +28,12 @@ COUNTS = (2, 3, 4, 6, 8)
 LEAST_STEPS = 8
 #: BLOCK_M, BLOCK_N and programs of a cluster, of the smallest tile that is fitted.
 SMALLEST = (64, 40, 2)
+#: Columns of C up to which a tile may have all of them: then each row of A is read once.
+NARROW = 64
+#: Stages of a tile that is taken for any problem, at most; and of one for a certain problem, which
+#: has four steps for each: small tiles need many in flight, and a short K leaves room for the next
+#: launch.
+STAGES, MOST_STAGES, STEPS = 8, 16, 4
 #: Elements of C in the largest tile.
 LARGEST = 128 * 256
 #: As in a kernel; a call from the host costs several microseconds.
@@ -125,19 +133,16 @@ class ClusterTile(RoleTile):
 
     @functools.cached_property
     def boxes(self) -> Boxes:
-        """Boxes for `load_lines`; the programs of a cluster load a tile of A, or of B, together."""
-        p, c, by_a = self.p, self.c, self.shared == "a"
-        a = _lines(p.a, "N", c.BLOCK_M, c.CLUSTER if by_a else 1)
-        b = _lines(p.b, "T", c.BLOCK_N, 1 if by_a else c.CLUSTER)[::-1]
+        """Boxes for `load_lines`."""
+        p, c = self.p, self.c
+        a, b = _lines(p.a, "N", c.BLOCK_M), _lines(p.b, "T", c.BLOCK_N)[::-1]
         out = Box.of_c(p, sm90.ROWS, self.columns)
         return Boxes(Box.of(p, p.a, *a), Box.of(p, p.b, *b), out)
 
 
-def _lines(matrix: Matrix, along_k: str, lines: int, sharers: int) -> tuple[int, int]:
-    """Lines and elements of K of a box; it has as many lines as a tile."""
-    if major_of(matrix) == along_k:
-        return cluster_mainloop.share_of(lines, sharers), LINE.value
-    return sm90.ROWS, LINE.value // sharers
+def _lines(matrix: Matrix, along_k: str, lines: int) -> tuple[int, int]:
+    """Lines and elements of K of a box; along K it has as many lines as a tile."""
+    return (lines if major_of(matrix) == along_k else sm90.ROWS), LINE.value
 
 
 class Multicast(ClusterTile):
@@ -246,9 +251,17 @@ class Split(Multicast):
 
 @once_per(facts)
 def usual(problem: Problem, tiles: Sequence[Numbers], programs=(2,)) -> tuple[Config, ...]:
-    """The configs of those of the `tiles` that fit, in clusters of so many `programs`."""
-    found = (deepest(problem, *tile, count) for count in programs for tile in tiles)
-    return tuple(filter(None, found))
+    """The configs of those of the `tiles` that fit, in clusters of so many `programs`.
+
+    Where consumers take turns, with a buffer more for their output, and with a stage more.
+    """
+    found: dict = {}
+    for count in programs:
+        for tile in tiles:
+            for buffers in (2, 1):
+                found[deepest(problem, *tile, count, 1, buffers)] = None
+    found.pop(None, None)
+    return tuple(found)
 
 
 @functools.lru_cache
@@ -281,11 +294,36 @@ def fitted(
             columns = -(-problem.N // width) * step
             if least <= columns <= most:
                 if programs != 2 or (rows, columns, warps) not in besides:
-                    found[deepest(problem, rows, columns, warps, programs, split)] = None
+                    stages = _most_stages(problem, split)
+                    config = deepest(problem, rows, columns, warps, programs, split, 2, stages)
+                    found[config] = None
                 if not counts:
                     break
     found.pop(None, None)
     return tuple(found)
+
+
+def offered(
+    problem: Problem, tiles: Sequence[Numbers], table: Sequence[Fitted], wide: Sequence[Wide]
+) -> tuple[Config, ...]:
+    """The usual tiles, those that fill whole waves, and those that have all of few columns."""
+    found = usual(problem, tiles) + fitted(problem, table, tiles) + as_wide(problem, wide)
+    return tuple(dict.fromkeys(found))
+
+
+def as_wide(problem: Problem, tiles: Sequence[Wide]) -> tuple[Config, ...]:
+    """The `tiles` with all columns of C, if these are few."""
+    columns = -(-problem.N // sm90.COLUMN_STEP) * sm90.COLUMN_STEP
+    if columns > NARROW:
+        return ()
+    stages = _most_stages(problem)
+    found = (deepest(problem, rows, columns, *more, 1, 2, stages) for rows, *more in tiles)
+    return tuple(filter(None, found))
+
+
+def _most_stages(problem: Problem, split: int = 1) -> int:
+    """Stages that are of use where K is in so many parts."""
+    return min(MOST_STAGES, max(STAGES, problem.K // (LINE.value * split * STEPS)))
 
 
 def fitted_in_parts(problem: Problem, table: Sequence[Fitted]) -> tuple[Config, ...]:
@@ -302,16 +340,23 @@ def _waves(programs: int, device: Device, counts: Sequence[int]) -> Sequence[tup
 
 @once_per(facts)
 def deepest(
-    problem: Problem, rows: int, columns: int, warps: int, programs: int, split: int = 1
+    problem: Problem,
+    rows: int,
+    columns: int,
+    warps: int,
+    programs: int,
+    split: int = 1,
+    buffers: int = 2,
+    most: int = STAGES,
 ) -> Config | None:
-    """The config with as many stages as fit, if any do.
+    """The config with as many stages as fit, up to `most`, if any do.
 
-    Consumers take turns where much is stored for what is multiplied: two buffers first, or several
-    of pieces that leave together.
+    Consumers take turns where much is stored for what is multiplied: `buffers` of it first, or
+    several of pieces that leave together.
     """
     several = (8, 2, 1) if unit(columns) == 8 else (2, 1)
-    for least in several if warps == sm90.WARPGROUP else (1,):
-        for stages in range(8, 2, -1):
+    for least in several if warps == sm90.WARPGROUP and buffers > 1 else (1,):
+        for stages in range(most, 2, -1):
             config = config_of(rows, columns, LINE.value, warps, stages, split, programs)
             tile = Multicast(problem, config)
             if tile.buffers >= least and HOLDS_COLUMNS.holds(tile):
@@ -330,5 +375,10 @@ def shared_parts(table: Sequence[Fitted]) -> Callable[[Problem, int], Sequence[C
 
 
 def few_waves(problem: Problem) -> bool:
-    """Whether swapped operands are worth a look: C is 0.1 to 3 waves of large tiles."""
+    """Whether C is 0.1 to 3 waves of large tiles, and swapped operands are worth a look."""
     return 0.1 <= problem.space.elements / (problem.device.sms * LARGEST) <= 3
+
+
+def many_tiles(problem: Problem) -> bool:
+    """The same of 0.1 waves or more: 1024 columns are 8 times 128, and 5.3 times 192."""
+    return problem.space.elements >= 0.1 * (problem.device.sms * LARGEST)

@@ -15,7 +15,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..arch.clusters import NEEDS, Cooperative, few_waves, fitted, usual
+from ..arch.clusters import NEEDS, Cooperative, many_tiles, offered
 from ..spec import CostHint, Limits, Policy, TritonKernel
 from .device.accumulate import accumulate
 from .device.cluster_mainloop import load_in_cluster, make_cluster_mainloop, run_in_cluster
@@ -70,10 +70,12 @@ FITTED = (
     (128, 8, 2, 48, 192), (128, 8, 4, 48, 192), (192, 12, 2, 64, 192), (192, 12, 4, 64, 192),
     (256, 8, 2, 64, 192),
 )  # fmt: skip
+#: BLOCK_M, warps, programs of a cluster, of tiles that have all of few columns.
+WIDE = ((128, 8, 4), (128, 8, 2))
 
 
 def configs(problem):
-    return usual(problem, TILES) + fitted(problem, FITTED, TILES)
+    return offered(problem, TILES, FITTED, WIDE)
 
 
 KERNEL = TritonKernel(
@@ -83,6 +85,6 @@ KERNEL = TritonKernel(
         configs, needs=NEEDS, tile=Cooperative, odd_tiles=True, fixed_parts=True,
         ordered=Cooperative.whole(configs), symmetric=True,
     ),
-    policy=Policy(swap=few_waves),
+    policy=Policy(swap=many_tiles),
     cost=CostHint(0.98, persistent=True, epilogue_overlap=0.75),
 )  # fmt: skip

@@ -12,7 +12,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..arch.clusters import NEEDS, Pingpong, few_waves, fitted, usual
+from ..arch.clusters import NEEDS, Pingpong, many_tiles, offered, usual
 from ..spec import CostHint, Limits, Policy, TritonKernel
 from .device.cluster_mainloop import load_in_cluster, make_cluster_mainloop, run_in_cluster
 from .device.epilogue import make_epilogue
@@ -75,12 +75,14 @@ TILES = (
 FITTED = (
     (64, 4, 2, 40, 256), (64, 4, 4, 40, 256), (128, 4, 2, 96, 192),
 )  # fmt: skip
+#: BLOCK_M, warps, programs of a cluster, of tiles that have all of few columns.
+WIDE = ((64, 4, 4), (64, 4, 2))
 #: More, where tiles are few and K is whole.
 NARROW = ((64, 32, 4), (64, 64, 4), (64, 96, 4))
 
 
 def configs(problem):
-    return usual(problem, TILES) + fitted(problem, FITTED, TILES)
+    return offered(problem, TILES, FITTED, WIDE)
 
 
 def ordered(problem, parts):
@@ -93,6 +95,6 @@ KERNEL = TritonKernel(
     limits=Limits(
         configs, needs=NEEDS, tile=Pingpong, odd_tiles=True, ordered=ordered, symmetric=True
     ),
-    policy=Policy(swap=few_waves),
+    policy=Policy(swap=many_tiles),
     cost=CostHint(0.98, persistent=True, epilogue_overlap=0.8, pingpong=True),
 )  # fmt: skip

@@ -44,6 +44,12 @@ class Constants:
     )
     sm_memory_rate: float = _number("B/s", "what one SM stores to device memory")
     pair_rate: float = _number("B/s", "what two SMs, a TPC, read from device memory")
+    crowded_rate: float = _number(
+        "B/s",
+        "what a program of a cluster reads from it, where more than half as many run as "
+        "have room, and two share a TPC",
+        45e9,
+    )
     sm_rate: float = _number("B/s", "what one SM reads from L2")
     l2_rate: float = _number("B/s", "what all SMs together read from L2")
     straddle: float = _number(
@@ -52,6 +58,11 @@ class Constants:
     off_sector: float = _number("", "as much more, where they begin inside a sector of L2", 0.5)
     latency: float = _number("s", "from the request of a k-step's tiles to their arrival", 0.35e-6)
     wait: float = _number("s", "the same where tiles are alike", 0.33e-6)
+    beat: float = _number(
+        "s",
+        "a k-step whose tiles have arrived, however small: its barriers, and WGMMA in a row",
+        50e-9,
+    )
     ends: float = _number("s", "`Rung.ends` of a rung that was not timed", 0.8e-6)
     pack: float = _number("s", "a kernel that copies operands, beside its bytes", 2.0e-6)
     reduction: float = _number("s", "to add up the parts of a split K, beside their bytes", 1.5e-6)

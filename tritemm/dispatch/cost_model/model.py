@@ -194,7 +194,7 @@ def _ring_steps(x: Columns, w: Waves, c: Constants, still: Still) -> Column:
     """The k-steps of the busiest SM, whose tiles come through a ring in shared memory."""
     view, tile = x.view, x.tile
     drawn = still.a_drawn / w.a_sharers + still.b_drawn / w.b_sharers
-    alone = still.products + (drawn / c.sm_rate) ** 2 + still.latency
+    alone = still.products + (drawn / c.sm_rate) ** 2 + still.latency + c.beat**2
     together = (drawn / c.l2_rate) ** 2
     full, last = ((alone + together * n**2) ** 0.5 for n in (tile.room, w.last))
     steps = w.steps * view.pairs * tile.step * (w.full * full + w.rest * last)
@@ -260,7 +260,9 @@ def _memory(x: Columns, w: Waves, c: Constants, xp) -> tuple[Column, Column]:
     pairs = xp.where(w.last <= sms / 2, w.last, w.last - sms / 2)
     late = (moved - each * pairs) / c.memory_rate + each / c.pair_rate
     reads = memory * (1 - view.stored / view.bytes)
-    memory = xp.maximum(memory, xp.where(tile.room == sms, late, 0.0))
+    crowded = (tile.cluster > 1) & (w.last > tile.room / 2)
+    late = xp.where(crowded, each / c.crowded_rate, xp.where(tile.room == sms, late, 0.0))
+    memory = xp.maximum(memory, late)
     if c.crowd:
         # The more bytes of C are on their way at once, the longer the memory takes for each.
         flying = w.active * tile.together * tile.m * tile.n * view.element * (1 + view.turns)

@@ -10,9 +10,10 @@ from triton.experimental.gluon import language as gl
 
 from . import ptx
 from .language import Value, aggregate
+from .mainloop import next_place, place
 from .roles import load, specialize, workers
 from .triton_contract import allocate, keep, shared_memory, tensor_map
-from .wgmma import matrix_descriptor, wgmma, wgmma_wait, zeros
+from .wgmma import matrix_descriptor, wgmma, wgmma_first, wgmma_wait
 
 #: Elements of K in a line of 128 bytes.
 LINE = gl.constexpr(64)
@@ -27,41 +28,25 @@ def slabs_of(rows, warps):
 
 
 @gluon.constexpr_function
-def share_of(lines, sharers):
-    """Lines of a tile that each of the `sharers` loads, whole blocks of 8; shares may overlap."""
-    return -(-lines // (8 * sharers)) * 8
-
-
-@gluon.constexpr_function
-def line_bytes(rows, columns, b_major, sharers=1):
-    """Bytes that arrive of a tile of A and one of B, a line deep, if `sharers` load B.
+def line_bytes(rows, columns, b_major):
+    """Bytes of a tile of A and one of B, a line deep.
 
     Lines of 128 bytes: one for each row or column, or 64 for each 64 of them.
     """
-    along_k = b_major == "T"
-    b_lines = sharers * share_of(columns, sharers) if along_k else -(-columns // 64) * 64
+    b_lines = columns if b_major == "T" else -(-columns // 64) * 64
     return 128 * (rows + b_lines)
 
 
 @gluon.jit
-def load_lines(to, bar, first, k, b0, b1, rank, LINES: gl.constexpr, ALONG_K: gl.constexpr,
+def load_lines(to, bar, first, k, b0, b1, LINES: gl.constexpr, ALONG_K: gl.constexpr,
                SHARERS: gl.constexpr, MAP: gl.constexpr, BATCHED: gl.constexpr):  # fmt: skip
     """Begin to load a tile's `LINES` rows of A, or columns of B, from `first` on, a line deep.
 
-    If `SHARERS` load it together, each loads a share, which arrives in all of them.
+    They arrive in all `SHARERS` of the cluster.
     """
     if ALONG_K:
-        if SHARERS > 1:
-            SHARE: gl.constexpr = share_of(LINES, SHARERS)
-            at = gl.minimum(rank * SHARE, LINES - SHARE)
-            to += at * 128
-            first += at
         ptx.tma_load(to, bar, first, k, b0, b1, MAP, BATCHED, SHARERS)
     else:
-        DEEP: gl.constexpr = LINE // SHARERS
-        if SHARERS > 1:
-            k += rank * DEEP
-            to += rank * (DEEP * 128)
         for i in gl.static_range((LINES + 63) // 64):
             ptx.tma_load(to + i * 8192, bar, k, first + i * 64, b0, b1, MAP, BATCHED, SHARERS)
 
@@ -95,7 +80,6 @@ class ClusterMainloop:
         OF_A: gl.constexpr = SHAPE.CLUSTER if SHAPE.SHARED == "a" else 1
         OF_B: gl.constexpr = SHAPE.CLUSTER if SHAPE.SHARED == "b" else 1
         BYTES: gl.constexpr = line_bytes(SHAPE.BLOCK_M, SHAPE.BLOCK_N, SHAPE.B_MAJOR)
-        COMING: gl.constexpr = line_bytes(SHAPE.BLOCK_M, SHAPE.BLOCK_N, SHAPE.B_MAJOR, OF_B)
         MAP_A: gl.constexpr = tensor_map(self.KERNEL, "a", SHAPE.BATCHED)
         MAP_B: gl.constexpr = tensor_map(self.KERNEL, "b", SHAPE.BATCHED)
         a0, a1, b0, b1 = unit.b0, unit.b1, unit.b0, unit.b1
@@ -106,26 +90,29 @@ class ClusterMainloop:
             b0, b1 = gl.minimum(b0, b[0] - 1), gl.minimum(b1, b[1] - 1)
         ring = shared_memory()
         bars = self.full()
+        stage, odd = place(n, SHAPE.STAGES)
         for step in range(unit.steps):
-            stage = n % SHAPE.STAGES
             full = bars + stage * 8
             # Free in all programs: the load writes to all.
-            ptx.barrier_wait(full + SHAPE.STAGES * 8, (n // SHAPE.STAGES & 1) ^ 1)
-            ptx.barrier_expect(full, LINES * COMING)
+            ptx.barrier_wait(full + SHAPE.STAGES * 8, odd ^ 1)
+            ptx.barrier_expect(full, LINES * BYTES)
             to = ring + stage * (LINES * BYTES)
             for line in gl.static_range(LINES):
                 k = (unit.first + step) * SHAPE.BLOCK_K + line * LINE
-                load_lines(
-                    to, full, unit.row, k, a0, a1, rank, SHAPE.BLOCK_M, SHAPE.A_MAJOR == "N", OF_A,
-                    MAP_A, SHAPE.BATCHED,
-                )  # fmt: skip
-                load_lines(
-                    to + SHAPE.BLOCK_M * 128, full, unit.col, k, b0, b1, rank, SHAPE.BLOCK_N,
-                    SHAPE.B_MAJOR == "T", OF_B, MAP_B, SHAPE.BATCHED,
-                )  # fmt: skip
+                # Sharers take turns, a step each: half a tile each is two requests in place of one.
+                if (n + step) % OF_A == rank % OF_A:
+                    load_lines(
+                        to, full, unit.row, k, a0, a1, SHAPE.BLOCK_M, SHAPE.A_MAJOR == "N", OF_A,
+                        MAP_A, SHAPE.BATCHED,
+                    )  # fmt: skip
+                if (n + step) % OF_B == rank % OF_B:
+                    load_lines(
+                        to + SHAPE.BLOCK_M * 128, full, unit.col, k, b0, b1, SHAPE.BLOCK_N,
+                        SHAPE.B_MAJOR == "T", OF_B, MAP_B, SHAPE.BATCHED,
+                    )  # fmt: skip
                 to += BYTES
-            n += 1
-        return n
+            stage, odd = next_place(stage, odd, SHAPE.STAGES)
+        return n + unit.steps
 
     @gluon.jit
     def consumer(self, WHICH: gl.constexpr):
@@ -161,24 +148,35 @@ class Consumer:
         """
         SHAPE: gl.constexpr = self.loop.SHAPE
         LINES: gl.constexpr = SHAPE.BLOCK_K // LINE
+        stage, odd = place(n, SHAPE.STAGES)
+        acc = self.multiply_step((), stage, odd)
+        for _ in range(1, steps):
+            before = stage
+            stage, odd = next_place(stage, odd, SHAPE.STAGES)
+            acc = wgmma_wait(self.multiply_step(acc, stage, odd), LINES)
+            # This step's WGMMA may still read its stage; that of the step before has finished.
+            self.release(before)
+        return acc
+
+    @gluon.jit
+    def multiply_step(self, acc, stage, odd):
+        """Begin to multiply the step in `stage`, and add to `acc`, or begin it if it is empty."""
+        SHAPE: gl.constexpr = self.loop.SHAPE
+        LINES: gl.constexpr = SHAPE.BLOCK_K // LINE
         BYTES: gl.constexpr = line_bytes(SHAPE.BLOCK_M, SHAPE.BLOCK_N, SHAPE.B_MAJOR)
-        acc = zeros(SHAPE.BLOCK_N, self.SLABS)
-        for step in range(steps):
-            if SHAPE.CLUSTER == 1:
-                n = step  # of a single unit; so the compiler sees that it is not negative
-            stage = n % SHAPE.STAGES
-            ptx.barrier_wait(self.full + stage * 8, n // SHAPE.STAGES & 1)
-            for line in gl.static_range(LINES):
-                at = (stage * LINES + line) * (BYTES // 16)
-                keep = step * LINES + line > 0
-                acc = wgmma(
-                    acc, self.a + at, self.b + at, keep, SHAPE.BLOCK_N, self.SLABS, SHAPE.TYPE,
+        ptx.barrier_wait(self.full + stage * 8, odd)
+        for line in gl.static_range(LINES):
+            at = (stage * LINES + line) * (BYTES // 16)
+            if len(acc) == 0:
+                acc = wgmma_first(
+                    self.a + at, self.b + at, SHAPE.BLOCK_N, self.SLABS, SHAPE.TYPE,
                     SHAPE.A_MAJOR, SHAPE.B_MAJOR,
                 )  # fmt: skip
-            acc = wgmma_wait(acc, LINES)
-            # This step's WGMMA may still read its stage; that of the step before has finished.
-            self.release(n, step > 0)
-            n += 1
+            else:
+                acc = wgmma(
+                    acc, self.a + at, self.b + at, SHAPE.BLOCK_N, self.SLABS, SHAPE.TYPE,
+                    SHAPE.A_MAJOR, SHAPE.B_MAJOR,
+                )  # fmt: skip
         return acc
 
     @gluon.jit
@@ -186,16 +184,15 @@ class Consumer:
         """The accumulator of `multiply`, complete, and the next unit's first step."""
         acc = wgmma_wait(acc, 0)
         n += steps
-        self.release(n, steps > 0)
+        self.release((n - 1) % self.loop.SHAPE.STAGES)
         return acc, n
 
     @gluon.jit
-    def release(self, n, pred):
-        """Free the stage of the step before `n`, in all programs of the cluster."""
+    def release(self, stage):
+        """Free a stage in all programs of the cluster."""
         SHAPE: gl.constexpr = self.loop.SHAPE
-        empty = self.full + SHAPE.STAGES * 8
-        last = empty + (n + SHAPE.STAGES - 1) % SHAPE.STAGES * 8
-        ptx.barrier_arrive(last, pred & self.first_warp, SHAPE.CLUSTER)
+        empty = self.full + (SHAPE.STAGES + stage) * 8
+        ptx.barrier_arrive(empty, self.first_warp, SHAPE.CLUSTER)
 
 
 @gluon.jit

@@ -33,6 +33,19 @@ def first_block(columns):
 
 
 @gluon.jit
+def place(n, STAGES: gl.constexpr):
+    """The stage of step `n`, and whether that is in an odd round of the ring."""
+    return n % STAGES, n // STAGES & 1
+
+
+@gluon.jit
+def next_place(stage, odd, STAGES: gl.constexpr):
+    """That of the step after, without a division: each step would wait for it."""
+    last = stage == STAGES - 1
+    return gl.where(last, 0, stage + 1), odd ^ last.to(gl.int32)
+
+
+@gluon.jit
 def make_barriers(ONE: gl.constexpr, MORE: gl.constexpr = 0, ARRIVALS: gl.constexpr = 1):
     """`ONE` barriers that one arrival completes, then `MORE` that take `ARRIVALS`."""
     bars = gl.allocate_shared_memory(gl.int64, [ONE + MORE, 1], mbarrier.MBarrierLayout())
@@ -135,11 +148,10 @@ class Mainloop:
         A_BYTES: gl.constexpr = self.a_desc.block_type.nbytes * SLABS
         B_BYTES: gl.constexpr = self.b_descs[0].block_type.nbytes * (2 if SHAPE.GATED else 1)
         BYTES: gl.constexpr = A_BYTES + B_BYTES * SHAPE.BLOCK_N // N0
+        stage, odd = place(n, SHAPE.STAGES)
         for step in range(unit.steps):
-            stage = (n + step) % SHAPE.STAGES
             full = self.bars.index(stage)
-            free = ((n + step) // SHAPE.STAGES & 1) ^ 1
-            mbarrier.wait(self.bars.index(SHAPE.STAGES + stage), free)
+            mbarrier.wait(self.bars.index(SHAPE.STAGES + stage), odd ^ 1)
             mbarrier.expect(full, BYTES)
             k = (unit.first + step) * SHAPE.BLOCK_K
             for slab in gl.static_range(SLABS):
@@ -150,6 +162,7 @@ class Mainloop:
             for i in gl.static_range(len(self.b_rings)):
                 col = unit.col + i * N0
                 load_columns(self.b_descs[i], unit, k, col, full, self.b_rings[i], stage, SHAPE)
+            stage, odd = next_place(stage, odd, SHAPE.STAGES)
         return n + unit.steps
 
     @gluon.jit
@@ -162,11 +175,10 @@ class Mainloop:
         return acc
 
     @gluon.jit
-    def arrived(self, n, SLAB: gl.constexpr):
-        """The slab of A's tile and the blocks of B's of step `n`, once their bytes have arrived."""
+    def arrived(self, stage, odd, SLAB: gl.constexpr):
+        """The slab of A's tile and the blocks of B's in `stage`, once their bytes have arrived."""
         SHAPE: gl.constexpr = self.SHAPE
-        stage = n % SHAPE.STAGES
-        mbarrier.wait(self.bars.index(stage), n // SHAPE.STAGES & 1)
+        mbarrier.wait(self.bars.index(stage), odd)
         slab = stage * (SHAPE.BLOCK_M // SHAPE.ROWS) + SLAB
         a = tile_view(self.a_ring, slab, SHAPE.A_MAJOR)
         b = ()
@@ -175,10 +187,9 @@ class Mainloop:
         return a, b
 
     @gluon.jit
-    def release(self, n, pred):
-        """Free the stage of the step before `n`, which has been read."""
-        last = (n + self.SHAPE.STAGES - 1) % self.SHAPE.STAGES
-        mbarrier.arrive(self.bars.index(self.SHAPE.STAGES + last), pred=pred)
+    def release(self, stage, pred=True):
+        """Free a stage, which has been read."""
+        mbarrier.arrive(self.bars.index(self.SHAPE.STAGES + stage), pred=pred)
 
     @gluon.jit
     def multiply(self, n, steps, SLAB: gl.constexpr = 0):
@@ -195,16 +206,24 @@ class Mainloop:
     @gluon.jit
     def multiply_shared(self, n, steps, SLAB: gl.constexpr):
         """`multiply` of operands that WGMMA reads in shared memory."""
-        acc = self.zeros()
-        for step in range(steps):
-            a, b = self.arrived(n + step, SLAB)
-            more = ()
-            for i in gl.static_range(len(acc)):
-                more += (warpgroup_mma(a, b[i], acc[i], use_acc=step > 0, is_async=True),)
-            acc = waited(more, len(more))
+        stage, odd = place(n, self.SHAPE.STAGES)
+        acc = self.multiply_step(self.zeros(), stage, odd, SLAB, False)
+        for _ in range(1, steps):
+            before = stage
+            stage, odd = next_place(stage, odd, self.SHAPE.STAGES)
+            acc = waited(self.multiply_step(acc, stage, odd, SLAB, True), len(acc))
             # This step's WGMMA may still read its stage; that of the step before has finished.
-            self.release(n + step, step > 0)
+            self.release(before)
         return acc
+
+    @gluon.jit
+    def multiply_step(self, acc, stage, odd, SLAB: gl.constexpr, ADDS: gl.constexpr):
+        """Begin to multiply the step in `stage`, which adds to `acc` or overwrites it."""
+        a, b = self.arrived(stage, odd, SLAB)
+        more = ()
+        for i in gl.static_range(len(acc)):
+            more += (warpgroup_mma(a, b[i], acc[i], use_acc=ADDS, is_async=True),)
+        return more
 
     @gluon.jit
     def multiply_fragments(self, n, steps, SLAB: gl.constexpr):
@@ -218,15 +237,19 @@ class Mainloop:
         BLOCKS: gl.constexpr = len(acc)
         LAYOUT: gl.constexpr = operand_layout(acc[0].type.layout)
         right = gl.zeros(HALF, self.a_ring.dtype, LAYOUT)
+        stage, odd = place(n, self.SHAPE.STAGES)
+        before = stage
         for step in range(steps):
-            a, b = self.arrived(n + step, SLAB)
+            a, b = self.arrived(stage, odd, SLAB)
             left = load_fragment(a, 0, acc[0])
             acc = multiply_half(left, b, acc, 0, step > 0)
             acc = waited(acc + (right,), BLOCKS)[:BLOCKS]
             right = load_fragment(a, 1, acc[0])
-            self.release(n + step, step > 0)
+            self.release(before, step > 0)
             acc = multiply_half(right, b, acc, 1, True)
             acc = waited(acc + (left,), BLOCKS)[:BLOCKS]
+            before = stage
+            stage, odd = next_place(stage, odd, self.SHAPE.STAGES)
         return acc + (right,)
 
     @gluon.jit
@@ -243,7 +266,7 @@ class Mainloop:
                 turned += (permuted(acc[i]),)
             acc = turned
         n += steps
-        self.release(n, steps > 0)
+        self.release((n - 1) % self.SHAPE.STAGES)
         return acc, n
 
 

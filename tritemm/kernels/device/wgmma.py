@@ -19,16 +19,6 @@ def unit(columns):
 
 
 @gluon.jit
-def zeros(COLUMNS: gl.constexpr, SLABS: gl.constexpr):
-    """An accumulator of zeros."""
-    UNIT: gl.constexpr = unit(COLUMNS)
-    acc = ()
-    for _ in gl.static_range(SLABS * COLUMNS // UNIT):
-        acc = acc + (gl.zeros((64, UNIT), gl.float32, mma_layout(UNIT, 4)),)
-    return acc
-
-
-@gluon.jit
 def matrix_descriptor(address, LEADING: gl.constexpr):
     """The lower half of WGMMA's descriptor of a tile at `address`; 64 lines are `LEADING` bytes.
 
@@ -38,22 +28,39 @@ def matrix_descriptor(address, LEADING: gl.constexpr):
 
 
 @gluon.jit
-def wgmma(acc, a, b, keep, COLUMNS: gl.constexpr, SLABS: gl.constexpr,
-          TYPE: gl.constexpr, A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr):  # fmt: skip
-    """Begin to multiply 64 elements of K, and add to `acc` if `keep`, else overwrite it.
+def wgmma_first(a, b, COLUMNS: gl.constexpr, SLABS: gl.constexpr,
+                TYPE: gl.constexpr, A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr):  # fmt: skip
+    """Begin to multiply 64 elements of K; the accumulator, which `wgmma` adds to.
 
-    `a` and `b` are from `matrix_descriptor`. The result may be read only after `wgmma_wait`.
+    `a` and `b` are from `matrix_descriptor`. The result may be read only after `wgmma_wait`. It
+    isn't set to zero before: the consumer has its turn by then, and the tensor cores would wait.
     """
+    UNIT: gl.constexpr = unit(COLUMNS)
+    REGISTERS: gl.constexpr = UNIT // 2
+    COUNT: gl.constexpr = SLABS * COLUMNS // UNIT
+    LAYOUT: gl.constexpr = mma_layout(UNIT, 4)
+    a = gl.full((64, UNIT), a, gl.int32, LAYOUT)
+    b = gl.full((64, UNIT), b, gl.int32, LAYOUT)
+    return gl.inline_asm_elementwise(
+        _wgmma_text(COLUMNS, SLABS, REGISTERS, TYPE, A_MAJOR, B_MAJOR, True),
+        written(SLABS * COLUMNS // 2) + ",r" * (2 * REGISTERS), (a, b), (gl.float32,) * COUNT,
+        is_pure=False, pack=REGISTERS,
+    )  # fmt: skip
+
+
+@gluon.jit
+def wgmma(acc, a, b, COLUMNS: gl.constexpr, SLABS: gl.constexpr,
+          TYPE: gl.constexpr, A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr):  # fmt: skip
+    """Begin to multiply 64 elements of K, and add to `acc`, as `wgmma_first`."""
     REGISTERS: gl.constexpr = unit(COLUMNS) // 2
     SHAPE: gl.constexpr = acc[0].shape
     LAYOUT: gl.constexpr = acc[0].type.layout
     a = gl.full(SHAPE, a, gl.int32, LAYOUT)
     b = gl.full(SHAPE, b, gl.int32, LAYOUT)
-    keep = gl.full(SHAPE, keep.to(gl.int32), gl.int32, LAYOUT)
     return gl.inline_asm_elementwise(
-        _wgmma_text(COLUMNS, SLABS, REGISTERS, TYPE, A_MAJOR, B_MAJOR),
-        in_place(acc_columns(acc) // 2) + ",r" * (3 * REGISTERS),
-        acc + (a, b, keep), (gl.float32,) * len(acc), is_pure=False, pack=REGISTERS,
+        _wgmma_text(COLUMNS, SLABS, REGISTERS, TYPE, A_MAJOR, B_MAJOR, False),
+        in_place(acc_columns(acc) // 2) + ",r" * (2 * REGISTERS),
+        acc + (a, b), (gl.float32,) * len(acc), is_pure=False, pack=REGISTERS,
     )  # fmt: skip
 
 
@@ -67,33 +74,43 @@ def wgmma_wait(acc, PENDING: gl.constexpr):
 
 
 @gluon.constexpr_function
-def _wgmma_text(columns, slabs, registers, type_, a_major, b_major):
-    """Four WGMMA per slab, 16 elements of K each.
+def _wgmma_text(columns, slabs, registers, type_, a_major, b_major, first):
+    """Four WGMMA per slab, 16 elements of K each; the `first` overwrites the accumulator.
 
-    The scalars come once for each register of a tensor. Distances are in units of 16 bytes: a
-    step of K is 32 bytes along the lines, or 16 lines; a slab is 64 lines.
+    The scalars come once for each register of a tensor, behind the accumulator that is written
+    and, but for the `first`, that is read. Distances are in units of 16 bytes: a step of K is 32
+    bytes along the lines, or 16 lines; a slab is 64 lines.
     """
     count = columns // 2
-    a, b, keep = (2 * slabs * count + i * registers for i in range(3))
+    scalars = (1 if first else 2) * slabs * count
+    a, b = scalars, scalars + registers
     step_a, step_b = 2 if a_major == "N" else 128, 2 if b_major == "T" else 128
     upper = 1 << 30 | 1024 // 16  # swizzled lines of 128 bytes, 8 of them 1024 bytes
     turned = f"{int(a_major != 'N')}, {int(b_major != 'T')}"
     lines = [
-        "{", ".reg .pred first, more;", ".reg .b32 lower;", ".reg .b64 a, b;",
-        f"setp.ne.b32 first, ${keep}, 0;", "setp.eq.b32 more, 0, 0;",
-        "wgmma.fence.sync.aligned;",
+        "{", ".reg .pred adds;", ".reg .b32 lower;", ".reg .b64 a, b;", "wgmma.fence.sync.aligned;",
     ]  # fmt: skip
     for step in range(4):
-        lines += [f"add.s32 lower, ${b}, {step * step_b};", f"mov.b64 b, {{lower, {upper}}};"]
+        adds = "ne" if first and step == 0 else "eq"
+        lines += [
+            f"setp.{adds}.b32 adds, 0, 0;",
+            f"add.s32 lower, ${b}, {step * step_b};", f"mov.b64 b, {{lower, {upper}}};",
+        ]  # fmt: skip
         for slab in range(slabs):
             acc = ", ".join(f"${slab * count + i}" for i in range(count))
             lines += [
                 f"add.s32 lower, ${a}, {step * step_a + slab * 512};",
                 f"mov.b64 a, {{lower, {upper}}};",
                 f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{type_}.{type_} {{{acc}}}, "
-                f"a, b, {'more' if step else 'first'}, 1, 1, {turned};",
+                f"a, b, adds, 1, 1, {turned};",
             ]
     return "\n".join([*lines, "wgmma.commit_group.sync.aligned;", "}"])
+
+
+@gluon.constexpr_function
+def written(count):
+    """Constraints of `count` registers that are written."""
+    return ",".join(["=f"] * count)
 
 
 @gluon.constexpr_function
