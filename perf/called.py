@@ -99,10 +99,6 @@ def chained(count: int) -> Make:
     return make
 
 
-def linear(x: torch.Tensor, w: torch.Tensor, **options) -> torch.Tensor:
-    return tritemm.matmul(x, w.mT, **options)
-
-
 @dataclasses.dataclass(frozen=True)
 class Kind:
     """One way to call. `products`: of one call; `mode`: of `calls.MODES`.
@@ -121,7 +117,7 @@ class Kind:
     kernels: tuple[str, ...] = ("auto",)
     family: str = "call"
     torchs: Callable = F.linear
-    ours: Callable = linear
+    ours: Callable = tritemm.linear
     weight: bool = True
 
     @property

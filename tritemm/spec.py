@@ -356,29 +356,11 @@ def _fixed_part(kernel: TritonKernel, problem: Problem, config: Config) -> Launc
 
     What a rung may name and the problem's epilogue doesn't have is None.
     """
-    epilogue = problem.epilogue
-    strides = epilogue.residual.strides if epilogue.residual else (None,) * 4
-    values = {
-        "BLOCK_M": config.BLOCK_M,
-        "BLOCK_N": config.BLOCK_N,
-        "BLOCK_K": config.BLOCK_K,
-        "STAGES": config.num_stages,
-        "ORDER": config.ORDER,
-        "GROUP_M": config.GROUP_M,
-        "SPLIT_K": config.SPLIT_K,
-        "CLUSTER": config.CLUSTER,
-        "BATCHED": problem.batch > 1,
-        "TRIANGULAR": epilogue.symmetric,
-        "WIDE": problem.wide,
-        "EVEN_K": problem.K % config.BLOCK_K == 0,
-        "PRECISION": problem.precision,
-        "ACC": TRITON_DTYPE[problem.accumulate],
-        "BIAS": epilogue.along,
-        "ACTIVATION": epilogue.activation,
-        **dict.fromkeys(("bias_ptr", "residual_ptr", "alpha", "beta")),
-        **{f"stride_r{axis}": stride for axis, stride in zip("01mn", strides, strict=True)},
-    } | kernel.arguments.fixed(problem, config)
-    names = set(kernel.fn.arg_names)
+    names, residual = _names(kernel), problem.epilogue.residual
+    values = {} if "SHAPE" in names else _constants(problem, config)
+    values |= _NO_INPUTS
+    values |= zip(_STRIDES, residual.strides if residual else (None,) * 4, strict=True)
+    values |= kernel.arguments.fixed(problem, config)
     triton_private.settle(kernel.fn)  # for whoever compiles it
     return Launch(
         grid=(kernel.grid(problem, config),),
@@ -391,3 +373,36 @@ def _fixed_part(kernel: TritonKernel, problem: Problem, config: Config) -> Launc
             **kernel.arguments.options(problem, config),
         },
     )
+
+
+#: What no epilogue has, until a launch is prepared for one; and a residual's strides.
+_NO_INPUTS = dict.fromkeys(("bias_ptr", "residual_ptr", "alpha", "beta"))
+_STRIDES = ("stride_r0", "stride_r1", "stride_rm", "stride_rn")
+
+
+@functools.cache
+def _names(kernel: TritonKernel) -> frozenset[str]:
+    """The parameters of its jit function."""
+    return frozenset(kernel.fn.arg_names)
+
+
+def _constants(problem: Problem, config: Config) -> dict[str, Any]:
+    """What a jit function may name that has no `Shape`."""
+    return {
+        "BLOCK_M": config.BLOCK_M,
+        "BLOCK_N": config.BLOCK_N,
+        "BLOCK_K": config.BLOCK_K,
+        "STAGES": config.num_stages,
+        "ORDER": config.ORDER,
+        "GROUP_M": config.GROUP_M,
+        "SPLIT_K": config.SPLIT_K,
+        "CLUSTER": config.CLUSTER,
+        "BATCHED": problem.batch > 1,
+        "TRIANGULAR": problem.epilogue.symmetric,
+        "WIDE": problem.wide,
+        "EVEN_K": problem.K % config.BLOCK_K == 0,
+        "PRECISION": problem.precision,
+        "ACC": TRITON_DTYPE[problem.accumulate],
+        "BIAS": problem.epilogue.along,
+        "ACTIVATION": problem.epilogue.activation,
+    }

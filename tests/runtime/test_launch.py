@@ -7,6 +7,9 @@ import math
 
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.utils import parametrize, prune
 
 import tritemm
 from tests.runtime import standing_in
@@ -140,6 +143,97 @@ def test_a_gated_activation_that_a_kernel_makes(monkeypatch, batch):
         expect(want - 2 * residual, call > 0, a, b, residual=residual, beta=-2, **more)
         assert expect(want, call > 0, a, b, out=out, **more) is out
         pass_the_dispatcher_by(monkeypatch)
+
+
+@pytest.mark.parametrize("columns", [24, 40])
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("converted", [False, True])
+def test_linear_knows_a_kind_by_the_weight(monkeypatch, columns, biased, converted):
+    """Of which no view is made where nothing is recorded; a square one is no second operand."""
+    layer = nn.Linear(40, columns, biased)
+    w, bias = layer.weight.data.copy_(integers(columns, 40)), layer.bias
+    if biased:
+        bias = bias.data.copy_(integers(columns))
+    tritemm.convert(layer)
+    views, view = [], torch.Tensor.t
+    monkeypatch.setattr(torch.Tensor, "t", lambda t: views.append(t) or view(t))
+    for call in range(3):
+        x = integers(33, 40)
+        want = functional.linear(x, w, bias)
+        views.clear()
+        with torch.no_grad():
+            got, short = short_calls(*((layer, x) if converted else (tritemm.linear, x, w, bias)))
+        assert torch.equal(got, want) and short == bool(call) == (not views)
+        if columns == 40:
+            expect(x @ w, call > 0, x, w)
+
+
+@pytest.mark.parametrize("leaf", ["input", "weight", "bias"])
+def test_linear_records_as_before(leaf):
+    """The same kind, in turns with calls of which nothing is recorded."""
+    given = {"input": integers(33, 40), "weight": integers(24, 40), "bias": integers(24)}
+    given[leaf].requires_grad_()
+    for _ in range(4):
+        grad = integers(33, 24)
+        got, want = (
+            torch.autograd.grad(linear(**given), given[leaf], grad)
+            for linear in (tritemm.linear, functional.linear)
+        )
+        assert torch.equal(got[0], want[0])
+        with torch.no_grad():
+            want = functional.linear(**given)
+            got, short = short_calls(tritemm.linear, **given)
+        assert torch.equal(got, want) and short == 1
+
+
+def test_linear_says_what_is_wrong_alike(monkeypatch):
+    """Of a kind that is known by its weight."""
+    x, w, bias = integers(4, 8), integers(6, 8), integers(6)
+    wrong = {
+        "weight": (integers(7, 9), w[None], w[None].requires_grad_(), w.double(), w.to_sparse()),
+        "bias": (integers(7), integers(1, 6), bias.bool(), bias.to_sparse(), bias.to("meta"), 1.0),
+        "input": (x.double(), x[:, :7], x.to_sparse(), x.to("meta"), None),
+    }
+    given = {"input": x, "weight": w, "bias": bias}
+    for name, values in wrong.items():
+        for value in values:
+            said = []
+            for available in (True, False):
+                monkeypatch.setattr(fast_path, "AVAILABLE", available)
+                for _ in range(2 * available):
+                    tritemm.linear(x, w), tritemm.linear(x, w, bias)
+                with pytest.raises((TypeError, ValueError, RuntimeError)) as error:
+                    tritemm.linear(**(given | {name: value}))
+                said.append((error.type, str(error.value)))
+            assert said[0] == said[1]
+
+
+def test_a_converted_layer_takes_the_weight_that_it_has():
+    """Whatever has become of it since the kind was multiplied."""
+    layer = nn.Linear(40, 24)
+    nn.init.ones_(layer.bias)
+    tritemm.convert(layer)
+    x = integers(33, 40)
+    for calls in range(6):
+        weight = integers(24, 40)
+        if calls < 3:
+            layer.weight = nn.Parameter(weight)
+        elif calls == 3:
+            layer.weight.data = weight
+        elif calls == 4:
+            parametrize.register_parametrization(layer, "weight", nn.ReLU())
+            layer.parametrizations.weight.original = nn.Parameter(weight)
+            weight = weight.relu()
+        else:
+            parametrize.remove_parametrizations(layer, "weight", leave_parametrized=False)
+            prune.l1_unstructured(layer, "weight", 0.5)
+            weight = layer.weight_orig * layer.weight_mask
+        with torch.no_grad():
+            expect(x @ weight.mT + 1, calls > 0, x, layer.weight, matmul=lambda x, _: layer(x))
+    state = {"weight": integers(24, 40), "bias": torch.zeros(24)}
+    other = nn.Linear(40, 24)
+    tritemm.convert(other)
+    assert torch.equal(torch.func.functional_call(other, state, (x,)), x @ state["weight"].mT)
 
 
 def test_factors_are_no_kinds():

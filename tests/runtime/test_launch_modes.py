@@ -192,6 +192,39 @@ def test_gradients_of_what_comes_in(incoming):
         assert torch.equal(grad_a, grad @ w.mT) and torch.equal(grad_w, a.mT @ grad)
 
 
+class Through(torch.autograd.Function):
+    """Whose gradient is a product of what comes in."""
+
+    @staticmethod
+    def forward(ctx, x, multiply):
+        ctx.multiply = multiply
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return ctx.multiply(grad), None
+
+
+@pytest.mark.parametrize("incoming", INCOMING.values(), ids=INCOMING)
+@pytest.mark.parametrize("known", [False, True])
+def test_operands_without_memory_of_their_own(incoming, known):
+    """Of a kind that was not made yet, too."""
+    x, w, bias = integers(16, 16).requires_grad_(), integers(16, 16), integers(16)
+    for multiply in (
+        lambda t: tritemm.matmul(t, w),
+        lambda t: tritemm.matmul(w, t, residual=t),
+        lambda t: tritemm.linear(t, w),
+        lambda t: tritemm.linear(w, t[0] * w, bias),
+        lambda t: tritemm.linear(w, w, t[0]),
+    ):
+        grad = incoming(x)
+        for _ in range(3 if known else 1):
+            y = Through.apply(x, multiply)
+            (got,) = torch.autograd.grad(y, x, grad, is_grads_batched=grad.dim() > 2)
+        each = grad if grad.dim() > 2 else [grad + 0]
+        assert torch.equal(got, torch.stack([multiply(t) for t in each]).view(got.shape))
+
+
 def test_one_gradient_is_prepared_without_the_other(monkeypatch):
     """That of an operand which was broadcast is a sum besides."""
     worked_out, gradient = [], derivatives._gradient

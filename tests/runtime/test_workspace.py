@@ -156,8 +156,8 @@ def test_launches_place_copies_sums_and_counters(monkeypatch):
     calls = [lambda stream, addresses: seen.append((stream, addresses)) for _ in range(2)]
     room = workspace.Room(300, torch.float64, 5)
     launch = launches.Launches(0, calls, copies=(1000, 24), room=room)
-    launch(16, 32, 48)
-    launch(16, 32, 48)
+    launch((16, 32, 48))
+    launch((16, 32, 48))
     asked, (stream, addresses), again = seen[:3]
     assert asked == (0, 7, 5) and stream == 7 and again == (stream, addresses)
     a, b, c, first, second, sums, counters = addresses

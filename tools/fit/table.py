@@ -136,4 +136,4 @@ def _word(group: Group) -> tuple[str, str]:
 def _tensors(columns: Columns) -> Columns:
     view = View(*map(torch.from_numpy, columns.view))
     tile = Tile(*(torch.as_tensor(column, dtype=torch.float64) for column in columns.tile))
-    return columns._replace(view=view, tile=tile)
+    return columns._replace(view=view, tile=tile, still=None)

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
+from torch.compiler import is_dynamo_compiling
 from typing_extensions import Unpack
 
-from ..problem import GATED, Activation
+from ..op.derivatives import repeated
+from ..problem import GATED, NOTHING, Activation, EpilogueInputs
+from ..runtime import fast_path
 from ..runtime.sizes import expands, holds
-from ..runtime.torch_private import unframed
+from ..runtime.torch_private import unframed, untraced
 from .arguments import Options, check_options, pair, without_tensors
 from .epilogue import attends, check_added, factor
 from .matmul import DEFAULTS, matmul
+
+#: What `linear` asks of `matmul` without any option: kernel, config and so on, as that has them.
+_ASKED = tuple(DEFAULTS[name] for name in Options.__annotations__)
 
 
 def linear(
@@ -54,6 +62,9 @@ def linear(
     >>> tritemm.linear(x, w, bias, activation="relu").tolist()
     [[0.0, 4.0], [0.0, 4.0]]
     """
+    plain = not options and activation is residual is out is None and not is_dynamo_compiling()
+    if plain and (result := again(input, weight, bias)) is not None:
+        return result
     if not isinstance(weight, torch.Tensor):
         return without_tensors(
             linear, input, weight, bias,
@@ -73,7 +84,10 @@ def linear(
                 input, other, out=out, bias=bias, activation=activation, residual=residual,
                 **options,
             )  # fmt: skip
-        return matmul(input, other, out=out, bias=bias, activation=activation, residual=residual)
+        result = matmul(input, other, out=out, bias=bias, activation=activation, residual=residual)
+        if plain:
+            _learn(input, weight, other, bias)
+        return result
     except (RuntimeError, TypeError):
         pair("linear", ("input", "weight"), input, weight, cast=out is None, axis=-1)
         pairs = weight.dim() == 2 and holds(weight.shape[0] % 2 == 0)
@@ -83,6 +97,46 @@ def linear(
                 "[2 * out_features, in_features], the gate's rows before the others"
             ) from None
         raise
+
+
+@untraced
+def again(input, weight, bias) -> torch.Tensor | None:
+    """`linear(input, weight, bias)` of a kind that was multiplied before; None of any other.
+
+    Where nothing is recorded, the kind is known by the weight itself, of which no view is made.
+    Not for compiled code.
+    """
+    if not fast_path.AVAILABLE or not fast_path.usual(input, weight, None):
+        return None
+    options = fast_path.OPTIONS.get((_ASKED, input.dtype))
+    if options is None:
+        return None
+    then, recorded = NOTHING, input.requires_grad or weight.requires_grad
+    if bias is not None:
+        if not fast_path.plain(bias):
+            return None
+        try:
+            then = EpilogueInputs.made(input, weight, bias, None)
+        except RuntimeError:  # what has no memory
+            return None
+        recorded = recorded or bias.requires_grad
+    if recorded and fast_path.recording():
+        return repeated(input, weight.t(), None, options, then, bias) if weight.dim() == 2 else None
+    return repeated(input, weight, None, (*options, _ASKED), then, bias)
+
+
+@untraced
+def _learn(input, weight, other, bias) -> None:
+    """Let a kind that was multiplied, `other` being a view of the weight, be known by that too."""
+    options = fast_path.OPTIONS.get((_ASKED, input.dtype))
+    if options is None or not fast_path.AVAILABLE or not fast_path.usual(input, weight, None):
+        return
+    with contextlib.suppress(RuntimeError):  # of what has no memory
+        then = NOTHING if bias is None else EpilogueInputs.made(input, weight, bias, None)
+        kind = fast_path.KNOWN.get(fast_path.kind_of(input, other, None, options, then)[0])
+        if kind is not None and kind.launches is not None:
+            key, _ = fast_path.kind_of(input, weight, None, (*options, _ASKED), then)
+            fast_path.KNOWN[key] = kind
 
 
 def addmm(

@@ -102,10 +102,13 @@ class ClusterTile(RoleTile):
         self.slabs = _slabs_of(c.BLOCK_M, c.num_warps)
         least = 16 * c.num_warps
         self.some_rows = (least,) if c.num_warps == 12 else (least, 2 * least)
-        self.possible_rows = " and ".join(map(str, self.some_rows))
         #: Bytes of all stages together.
         lines = c.num_stages * c.BLOCK_K // LINE.value
         self.stages = lines * _line_bytes(c.BLOCK_M, c.BLOCK_N, self.facts.b_major)
+
+    @property
+    def possible_rows(self) -> str:
+        return " and ".join(map(str, self.some_rows))
 
     @property
     def most_columns(self) -> int:
@@ -164,9 +167,12 @@ class Multicast(ClusterTile):
 
     def __init__(self, p: Problem, c: Config):
         super().__init__(p, c)
-        self.possible = f"{' or '.join(map(str, self.choices))} for a tile"
         #: They share a tile, or there are two that take turns.
         self.consumers = max(self.sharers, 2)
+
+    @property
+    def possible(self) -> str:
+        return f"{' or '.join(map(str, self.choices))} for a tile"
 
     @property
     def piece(self) -> int:

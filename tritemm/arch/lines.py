@@ -29,10 +29,14 @@ def sizes(problem: Problem, matrices: str = "c") -> dict[str, Any]:
     B0, B1 = problem.batches
     values = {"M": problem.M, "N": problem.N, "K": problem.K, "B0": B0, "B1": B1}
     for name in matrices:
-        axes = {"a": "01mk", "b": "01kn", "c": "01mn"}[name]
-        named = zip(axes, getattr(problem, name).strides, strict=True)
-        values |= {f"stride_{name}{axis}": stride for axis, stride in named}
+        values |= zip(_STRIDES[name], getattr(problem, name).strides, strict=True)
     return values
+
+
+_STRIDES = {
+    name: [f"stride_{name}{axis}" for axis in axes]
+    for name, axes in {"a": "01mk", "b": "01kn", "c": "01mn"}.items()
+}
 
 
 def once_per(kind: Callable[[Problem], Hashable]):

@@ -57,8 +57,14 @@ def sixteen_bits(problem: Problem) -> str | None:
     return refusal((NO_INTERPRETER, HAS_WGMMA, SIXTEEN_BITS, IN_FP32, readable, counted), problem)
 
 
+@kept
+def single_columns(problem: Problem) -> str | None:
+    """The same of those that finish columns one by one."""
+    return refusal((SINGLE_COLUMNS, sixteen_bits), problem)
+
+
 #: What the rungs need that finish columns one by one.
-NEEDS = (SINGLE_COLUMNS, sixteen_bits)
+NEEDS = (single_columns,)
 
 
 class Facts(NamedTuple):
@@ -106,6 +112,7 @@ def cut(c: Config, split: int, parts: int = 1) -> Config:
     return config_of(*tile, split, c.CLUSTER, parts)
 
 
+@functools.cache
 def piece_columns(columns: int, programs: int) -> int:
     """Columns of the pieces of a tile that so many programs divide between them.
 
@@ -235,17 +242,23 @@ class RoleTile(Tile):
     @property
     def shape(self) -> Shape:
         p, c, after, boxes = self.p, self.c, self.p.epilogue, self.boxes
-        is_plain = dataclasses.replace(after, symmetric=False) == PLAIN  # C gets the accumulator
-        return Shape(
+        plain = after == PLAIN  # C gets the accumulator
+        if after.symmetric:
+            plain = dataclasses.replace(after, symmetric=False) == PLAIN
+        return _shape(
             c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_stages, self.of_tile, self.consumers, self.rows,
             c.ORDER, c.GROUP_M, c.SPLIT_K, c.CLUSTER, self.columns,
             A_MAJOR=boxes.a.major, B_MAJOR=boxes.b.major, C_MAJOR=self.c_major,
             BATCHED=p.batch > 1, WIDE=p.wide, TYPE=TYPES[p.a.dtype], BUFFERS=self.buffers,
-            SHARED=self.shared, TOGETHER=self.together, PARTS=c.PARTS, PLAIN=is_plain,
+            SHARED=self.shared, TOGETHER=self.together, PARTS=c.PARTS, PLAIN=plain,
             TRIANGULAR=after.symmetric, LINES=_in_lines(p), BIAS=after.along,
             GATED=after.per_column > 1, ACTIVATION=GATED.get(after.activation, after.activation),
             RING=self.stages + self.apart, SLOTS=self.stages if self.apart else 0,
         )  # fmt: skip
+
+
+#: One object for equal ones, of which there are few: to make one takes long, and to compare two.
+_shape = functools.lru_cache(maxsize=4096)(Shape)
 
 
 def _in_lines(problem: Problem) -> bool:

@@ -162,8 +162,6 @@ class PowerTile(RoleTile):
     def __init__(self, p: Problem, c: Config):
         super().__init__(p, c)
         known = self.facts
-        self.possible = " or ".join(map(str, self.choices))
-        self.some_rows = "64, 128 and 192" if known.symmetric else f"powers of two{self.more}"
         self.rows = c.BLOCK_M & -c.BLOCK_M  # the largest power of two that divides it
         if known.symmetric and not known.a_registers and c.BLOCK_M % sm90.ROWS == 0:
             self.rows, self.of_tile = sm90.ROWS, sm90.WARPGROUP
@@ -182,6 +180,14 @@ class PowerTile(RoleTile):
         self.of_a_thread = self.accumulators * self.rows * c.BLOCK_N // threads
         with_a = self.accumulators * c.BLOCK_N + c.BLOCK_K
         self.with_fragments = -(-c.BLOCK_M * with_a // threads)
+
+    @property
+    def possible(self) -> str:
+        return " or ".join(map(str, self.choices))
+
+    @property
+    def some_rows(self) -> str:
+        return "64, 128 and 192" if self.facts.symmetric else f"powers of two{self.more}"
 
     @property
     def buffers(self) -> int:
@@ -346,14 +352,24 @@ def in_parts(problem: Problem, tiles: tuple[Numbers, ...]) -> tuple[Config, ...]
 
     More waves were the fastest for none of 578 problems that were searched.
     """
-    sms, found = problem.device.sms, []
-    for config in fitting(problem, Split, tiles + skinny(problem.N, least_columns(problem))):
-        most = min(-(-problem.K // config.BLOCK_K) // 4, sm90.MOST_PARTS)
-        splits = _splits(min(config.tiles(problem), 2 * sms), most, sms)
-        found += [cut(config, split) for split in splits]
+    sms, space, K = problem.device.sms, problem.space, problem.K
+    found: list[Config] = []
+    for config, known in _to_cut(problem, tiles + skinny(problem.N, least_columns(problem))):
+        most = min(-(-K // config.BLOCK_K) // 4, sm90.MOST_PARTS)
+        count = space.tiles(config.BLOCK_M, config.BLOCK_N)
+        for split in _splits(min(count, 2 * sms), most, sms):
+            if split not in known:
+                known[split] = cut(config, split)
+            found.append(known[split])
     return (
         Split.able(problem, found, MIRRORED_IN_PARTS) if facts(problem).symmetric else tuple(found)
     )
+
+
+@once_per(facts)
+def _to_cut(problem: Problem, tiles: tuple[Numbers, ...]) -> Sequence[tuple[Config, dict]]:
+    """The tiles that fit; each with itself by the parts that K was cut into before."""
+    return [(config, {}) for config in fitting(problem, Split, tiles)]
 
 
 @functools.lru_cache(maxsize=1 << 14)

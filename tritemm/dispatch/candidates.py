@@ -6,6 +6,7 @@ Copies are of what TMA refuses, or of what the tensor cores can read only after 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 
 from ..arch import questions
@@ -40,9 +41,12 @@ def least(some: Iterable[Group]) -> tuple[Kernel, Config] | None:
     some = [group for group in some if group.configs]
     if not some:
         return None
-    rows = [(group, config) for group in some for config in group.configs]
-    group, config = rows[seconds(some).argmin()]
-    return group.kernel, group.whole(config)
+    at = int(seconds(some).argmin())
+    for group in some:
+        if at < len(group.configs):
+            break
+        at -= len(group.configs)
+    return group.kernel, group.whole(group.configs[at])
 
 
 def best_config(kernel: Kernel, problem: Problem) -> Config:
@@ -175,12 +179,18 @@ def groups(problem: Problem, rungs: Sequence[Kernel]) -> Iterator[Group]:
         yield from _groups(problem, rungs, copied=False)
         return
     some = None
-    for some in _groups(problem, [r for r in reversed(rungs) if r.policy.auto], copied=True):
+    for some in _groups(problem, _autos(tuple(rungs)), copied=True):
         yield some
     if some is None:  # the last resort
         others = (rung for rung in reversed(rungs) if not rung.policy.auto)
         for rung in [rung for rung in others if rung.why_not(problem) is None][:1]:
             yield from groups(problem, (rung,))
+
+
+@functools.lru_cache(maxsize=4)
+def _autos(rungs: tuple[Kernel, ...]) -> Sequence[Kernel]:
+    """Those that auto compares, the highest first."""
+    return [rung for rung in reversed(rungs) if rung.policy.auto]
 
 
 def in_one_order(
@@ -216,11 +226,14 @@ def _groups(
             for rung in rungs:
                 if swap and not short and not rung.policy.swap(packed):
                     continue
-                suits = every or parts or (_suits(rung, view) and _is_upright(rung, view))
-                if not suits and pack == packs[-1]:
+                upright = every or parts or _is_upright(rung, view)
+                if not upright and pack == packs[-1]:
                     continue  # nobody asks whether it refuses
                 if rung.why_not(view) is not None:
                     refusing[rung] = None
+                    continue
+                suits = upright and (every or parts or _suits(rung, view))  # which takes longest
+                if not suits and pack == packs[-1]:
                     continue
                 if suits:
                     own = rung.in_one_order(view, parts) if parts else rung.configs(view)

@@ -18,7 +18,7 @@ from torch import nn
 from torch.compiler import is_dynamo_compiling
 from torch.nn import functional as F
 
-from ..api.blas import linear
+from ..api.blas import again, linear
 from ..api.matmul import matmul
 from ..dtypes import Precision
 from ..problem import ACCUMULATE, INTERPRETED
@@ -37,6 +37,9 @@ class Options(NamedTuple):
 
     batch_invariant: bool = False
     precision: Precision | None = None
+
+
+_USUAL = Options()
 
 
 class _BatchInvariant:
@@ -103,10 +106,18 @@ class Linear(Converted, layers.Linear):
             return nn.Linear.forward(self, input)
         if nn.Linear.forward is not _linear_forward:
             return by_torch(_REPLACED, nn.Linear.forward, self, input)
+        if options == _USUAL and not is_dynamo_compiling():
+            own = self._parameters  # in which torch looks too, after it has looked elsewhere
+            if own.get("weight") is not None and "bias" in own:
+                result = again(input, own["weight"], own["bias"])
+                if result is not None:
+                    return result
         weight, bias = self.weight, self.bias  # which may be made anew at each call
         reason = why_torch(input, weight, bias)
         if reason is not None:
             return by_torch(reason, F.linear, input, weight, bias)
+        if options == _USUAL:
+            return linear(input, weight, bias)
         precision = layers.precision_of(options.precision, weight)
         return linear(
             input, weight, bias,

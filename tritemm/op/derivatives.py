@@ -7,10 +7,10 @@ of a kind that was made before past torch's dispatcher, and records the same.
 
 from __future__ import annotations
 
-import contextlib
 import math
 
 import torch
+from torch.compiler import is_dynamo_compiling
 
 from ..dispatch.request import for_gradients
 from ..plan.kinds import product
@@ -74,7 +74,7 @@ class _Linear(Derivatives):
                 options = for_gradients(word), *types
                 found[:2] = _gradients(grad, a, b, operands, needs, options)
             else:
-                found[:2] = _short_gradients(kind, grad, a, b, needs[:2])
+                found[:2] = _short_gradients(kind, grad, a, b, needs)
             dtype = operands[0][2]
             if alpha != 1 or grad.dtype is not dtype:
                 # Rounded once; the factor after the product, as torch does it.
@@ -113,10 +113,22 @@ class _Recorded(_Linear):
 
     @staticmethod
     def forward(ctx, a, b, bias, residual, call):  # type: ignore[override]
-        then, kind, addresses = call
-        ctx.kind, ctx.then = kind, _saved(ctx, a, b, bias, residual, then)
-        result = fast_path.multiply(kind, addresses, None)
-        return product(a, b, None, kind.options, then) if result is None else result
+        then, ctx.kind, addresses = call
+        ctx.then = _saved(ctx, a, b, bias, residual, then)
+        result = fast_path.multiply(ctx.kind, addresses, None)
+        return product(a, b, None, ctx.kind.options, then) if result is None else result
+
+    @staticmethod
+    def backward(ctx, grad):
+        if ctx.then is not _PLAIN or grad.dtype is not ctx.kind.operands[0][2]:
+            return _Linear.backward(ctx, grad)
+        a, b = ctx.saved_tensors
+        first, second = _short_gradients(ctx.kind, grad, a, b, ctx.needs_input_grad)
+        return first, second, None, None, None
+
+
+#: What `_saved` returns of a product and no more.
+_PLAIN = 1.0, 1.0, None, None
 
 
 def _saved(ctx, a, b, bias, residual, then: EpilogueInputs) -> tuple:
@@ -124,7 +136,7 @@ def _saved(ctx, a, b, bias, residual, then: EpilogueInputs) -> tuple:
     needs = ctx.needs_input_grad
     ctx.save_for_backward(a if needs[1] else None, b if needs[0] else None)
     if bias is residual is None:
-        return then.alpha, then.beta, None, None
+        return _PLAIN if then.alpha == 1 else (then.alpha, 1.0, None, None)
     added = [t if t is None else (t.shape, t.dtype) for t in (bias, residual)]
     return then.alpha, then.beta, *added
 
@@ -269,28 +281,35 @@ def _short_gradients(kind, grad, a, b, needs):
     """`_gradients` of a product of a `kind`; from the second time on without views of anything."""
     # In the place of an operand that is not there, which only the other one's gradient needs.
     x, y = grad if a is None else a, grad if b is None else b
-    key, addresses = None, (0,)
-    short = fast_path.available() and not torch.is_grad_enabled()
-    if short and fast_path.plain(grad) and fast_path.usual(x, y, None):
-        with contextlib.suppress(RuntimeError):  # zeros without memory
-            key, addresses = fast_path.kind_of(x, y, grad, kind.for_gradients)
+    long = is_dynamo_compiling() or torch.is_grad_enabled() or not fast_path.AVAILABLE
+    if long or not fast_path.plain(grad) or not fast_path.usual(x, y, None):
+        return _gradients(grad, a, b, kind.operands, needs, kind.for_gradients)
+    try:
+        key, addresses = fast_path.kind_of(x, y, grad, kind.for_gradients)
+    except RuntimeError:  # zeros without memory
+        addresses = (0,)
     if 0 in addresses:
         return _gradients(grad, a, b, kind.operands, needs, kind.for_gradients)
     key = key, needs
-    steps, rest = kind.gradients.get(key, (None, needs))
+    steps, rest = kind.gradients.get(key, _UNKNOWN)
     found = steps and fast_path.multiply_each(kind.launches.device, steps, addresses)
     if found is None:
         found, rest = (None, None), needs
-    if rest:
-        others = _gradients(grad, a, b, kind.operands, rest, kind.for_gradients)
-        found = [x if y is None else y for x, y in zip(found, others, strict=True)]
+    elif rest is None:
+        return found
+    others = _gradients(grad, a, b, kind.operands, rest, kind.for_gradients)
+    found = [x if y is None else y for x, y in zip(found, others, strict=True)]
     if rest is needs:
         # From now on, one launch makes what lies in its memory as it is and needs no sum.
         steps = [_step(kind, 0, grad, b, found[0]), _step(kind, 1, grad, a, found[1])]
         if any(steps):  # else Triton may have been launching itself, for once
-            rest = [needed and not step for needed, step in zip(needs, steps, strict=True)]
+            rest = [needs[i] and not step for i, step in enumerate(steps)]
             kind.gradients[key] = steps, rest if any(rest) else None
     return found
+
+
+#: Of gradients of a kind that was not made yet.
+_UNKNOWN = None, None
 
 
 def _step(kind, index, grad, other, result):
@@ -304,11 +323,10 @@ def _step(kind, index, grad, other, result):
     x, y, turned = _factors(index, grad, other, shape, stride)
     places = (1 - index, 2) if (index == 1) != turned else (2, 1 - index)
     owners = [other if place < 2 else grad for place in places]
-    addresses = x.data_ptr(), y.data_ptr(), 0
-    if addresses[:2] != tuple(t.data_ptr() for t in owners):
+    if any(t.data_ptr() != owner.data_ptr() for t, owner in zip((x, y), owners, strict=True)):
         return None
     options = (*kind.for_gradients, grad.dtype)
-    known = fast_path.KNOWN.get(fast_path.key_of(x, y, None, addresses, options))
+    known = fast_path.KNOWN.get(fast_path.kind_of(x, y, None, options)[0])
     if known is None or known.launches is None or math.prod(known.size) != result.numel():
         return None
     return known.dropped(tuple(result.shape), result.stride()), *places

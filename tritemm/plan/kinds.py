@@ -22,6 +22,7 @@ from ..problem import (
     INTERPRETER,
     NOTHING,
     EpilogueInputs,
+    Problem,
     after,
     result_shape,
     span,
@@ -44,10 +45,9 @@ class Plan(fast_path.Kind):
     `options`: kernel, precision, accumulator and result type, as the operators take them.
     """
 
-    def __init__(self, a, b, c, options: tuple, then: EpilogueInputs):
+    def __init__(self, a, b, c, options: tuple, problem: Problem):
         word, precision, accumulate, _ = self.options = options
-        self._types = precision, accumulate
-        self.problem, *_ = plan.matrices(a, b, c, *self._types, then)
+        self.problem = problem
         self.choice: dispatch.Choice | Any = dispatch.choose_whole(self.problem, word)
         #: Whether no kernel does it all: the product is a kind of its own, and torch ends it.
         self.apart = self.choice is None
@@ -57,18 +57,21 @@ class Plan(fast_path.Kind):
         #: Shape, strides and type of both operands, as they were given.
         self.operands = tuple((tuple(t.shape), t.stride(), t.dtype) for t in (a, b))
         #: The first three options of the products that make up the gradients.
-        self.for_gradients = (for_gradients(word), *self._types)
+        self.for_gradients = for_gradients(word), precision, accumulate
         #: What makes the gradients of both operands, of the addresses of a, b and what comes in;
         #: and which of them it doesn't make, if any.
         self.gradients: dict[tuple, tuple[list[fast_path.Step | None], list]] = Bounded(GRADIENTS)
 
-    def __call__(self, a, b, c, then: EpilogueInputs) -> None:
-        """Write a @ b, and what follows `then`, into `c`, on its device; all are of this kind."""
+    def __call__(self, a, b, c, then: EpilogueInputs, views: Sequence[Any]) -> None:
+        """Write a @ b, and what follows `then`, into `c`, on its device; all are of this kind.
+
+        `views` are those of `plan.matrices`.
+        """
         if self.apart:
             argument = product(a, b, None, self.options, then.before())
             after(argument, then.activation, then.residual, then.beta, c)
             return
-        _, x, y, z, *more = plan.matrices(a, b, c, *self._types, then)
+        x, y, z, *more = views
         pairs = zip((x, y, z, *more), (a, b, c, *then.tensors), strict=True)
         copied = any(view.data_ptr() != t.data_ptr() for view, t in pairs)
         kernel, config = self.choice.kernel, self.choice.config
@@ -132,9 +135,11 @@ def product(
         shape = result_shape(a, b, then.activation)
         c = torch.empty(shape, dtype=options[-1], device=a.device)
     if not plan.is_trivial(a.shape[-1], c):
+        _, precision, accumulate, _ = options
+        problem, *views = plan.matrices(a, b, c, precision, accumulate, then)
         if kind is None:
-            kind = Plan(a, b, c, options, then)
-        kind(a, b, c, then)
+            kind = Plan(a, b, c, options, problem)
+        kind(a, b, c, then, views)
         fast_path.KNOWN[key] = kind
     if out is not None:
         torch.autograd.graph.increment_version(out)

@@ -37,6 +37,9 @@ class Config:
     PACK: str = ""
     SHARED: str = ""
 
+    def __hash__(self) -> int:
+        return hash(self.numbers)  # which are there already
+
     def __repr__(self) -> str:
         """The fields that differ from their defaults."""
         told = [f"{name}={value!r}" for name, value in changed(self).items()]

@@ -31,7 +31,10 @@ class Device:
     capability: tuple[int, int]
     sms: int
     shared: int
-    clusters: tuple[int, ...] = dataclasses.field(default=(), hash=False)
+    clusters: tuple[int, ...] = ()
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # which a string knows
 
     @property
     def version(self) -> str:

@@ -68,19 +68,22 @@ class EpilogueInputs(NamedTuple):
     def key(self) -> tuple:
         """All that decides what runs; of the factors, whether they are 1, and alpha 0."""
         bias, residual, activation, alpha, beta, symmetric = self
-        values: list = [activation, alpha if alpha in (0, 1) else None, beta == 1, symmetric]
+        values: tuple = (activation, alpha if alpha in (0, 1) else None, beta == 1, symmetric)
         if bias is not None:
-            values += [bias.dtype, bias.shape, bias.get_device()]
+            values = (*values, bias.dtype, bias.shape, bias.get_device())
         if residual is not None:
             address = residual.data_ptr() & 15
             lies = residual.shape, residual.stride(), address, residual.get_device()
-            values += [residual.dtype, *lies]
-        return tuple(values)
+            values = (*values, residual.dtype, *lies)
+        return values
 
     def read(self) -> tuple[float, ...]:
         """What a launch is given: the addresses of the tensors, and the factors."""
-        addresses = [t.data_ptr() for t in self.tensors]
-        return tuple(addresses) if self.alpha == 1 == self.beta else (*addresses, *self.factors)
+        bias, residual, _, alpha, beta, _ = self
+        addresses = () if bias is None else (bias.data_ptr(),)
+        if residual is not None:
+            addresses = (*addresses, residual.data_ptr())
+        return addresses if alpha == 1 == beta else (*addresses, *self.factors)
 
     def met_by(self, out: torch.Tensor) -> bool:
         """Whether writing `out` changes what is still to be read.

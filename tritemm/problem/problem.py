@@ -135,6 +135,9 @@ class Problem:
         """
         if not operands:
             return self
+        kept: dict[str, Problem] = vars(self).setdefault("_packed", {})
+        if operands in kept:
+            return kept[operands]
         changes = {}
         for name, along_k in (("a", "N"), ("b", "T")):
             if name in operands:
@@ -142,7 +145,8 @@ class Problem:
                 keeps = matrix.dtype.itemsize == 2 and matrix.layout != "-"
                 major = matrix.layout if keeps else along_k
                 changes[name] = matrix.packed(major, self.batches)
-        return dataclasses.replace(self, **changes)
+        kept[operands] = dataclasses.replace(self, **changes)
+        return kept[operands]
 
     @functools.cached_property
     def vectorised(self) -> bool:

@@ -11,7 +11,6 @@ what launches.
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -47,8 +46,10 @@ class Call:
 
     def placed(self, places: Sequence[int]) -> Call:
         """The same launch, which finds the address of its operand i at `places[i]`."""
-        other = copy.copy(self)
-        other._holes = tuple((place, places[at], maps) for place, at, maps in self._holes)
+        other = object.__new__(Call)
+        other._args, other._head, other._loaded = self._args, self._head, self._loaded
+        other._run, other._stream = self._run, self._stream
+        other._holes = tuple([(place, places[at], maps) for place, at, maps in self._holes])
         return other
 
     def __call__(self, stream: int, addresses: Sequence[float]) -> None:
@@ -178,19 +179,23 @@ def _kernel_key(fn, values: dict[str, Any], options: dict[str, Any], device: int
     Of an integer that is its type, whether it is 1, and whether 16 divides it; of a pointer its
     type and alignment; of a descriptor the type, the block and the layout; a constexpr itself.
     """
-    kinds = [
-        value if parameter.is_constexpr else _kind(parameter, value)
-        for parameter, value in zip(fn.params, values.values(), strict=True)
-    ]
+    kinds: list[Any] = []
+    for parameter, value in zip(fn.params, values.values(), strict=True):
+        if parameter.is_constexpr:
+            kinds.append(value)
+        elif type(value) is int:
+            narrow = -(2**31) <= value < 2**31
+            open_ = parameter.do_not_specialize
+            kinds.append(narrow if open_ else (narrow, value == 1, value % 16 == 0))
+        else:
+            kinds.append(_kind(value))
     return (fn, device, *kinds, *options.items())
 
 
-def _kind(parameter, value):
-    if type(value) is int:
-        narrow = -(2**31) <= value < 2**31
-        if parameter.do_not_specialize:
-            return narrow
-        return narrow, value == 1, value % 16 == 0
+def _kind(value):
+    """That of what is no integer."""
+    if value is None or type(value) is float:
+        return type(value)
     if isinstance(value, torch.Tensor):
         return value.dtype, value.data_ptr() % 16 == 0
     if hasattr(value, "block_shape"):
@@ -198,8 +203,6 @@ def _kind(parameter, value):
             getattr(value, name, None) for name in ("layout", "padding", "round_f32_to_tf32")
         )
         return type(value), value.base.dtype, len(value.shape), tuple(value.block_shape), *more
-    if value is None or type(value) is float:
-        return type(value)
     raise Moved(f"an argument is a {type(value).__name__}")
 
 

@@ -89,15 +89,25 @@ OPTIONS: dict[tuple, tuple] = Bounded(KINDS)
 
 
 def kind_of(a, b, out, options: tuple, then: EpilogueInputs = NOTHING) -> tuple[tuple, Addresses]:
-    """The key of a call's kind, and the addresses and factors that a launch of it takes.
+    """The key of a call's kind, all that decides what runs; and what a launch of it takes.
 
-    `options`: kernel, precision, accumulator and result type, as the operator takes them.
+    That is addresses, and the factors of `then`. `options`: kernel, precision, accumulator and
+    result type, as the operator takes them.
     """
-    addresses = a.data_ptr(), b.data_ptr(), 0 if out is None else out.data_ptr()
-    key = key_of(a, b, out, addresses, options)
+    first, second, third = a.data_ptr(), b.data_ptr(), 0
+    dtype = a.dtype
+    follows = dtype is torch.float32 and options[1] is None
+    key: tuple = (
+        a.shape, a.stride(), b.shape, b.stride(), dtype, b.dtype, first & 15, second & 15,
+        a.get_device(), b.get_device(), options,
+        _fp32_precision("cuda", "matmul") if follows else None,
+    )  # fmt: skip
+    if out is not None:
+        third = out.data_ptr()
+        key = (key, out.shape, out.stride(), out.dtype, third & 15, out.get_device())
     if then is NOTHING:
-        return key, addresses
-    return (key, then.key()), (*addresses, *then.read())
+        return key, (first, second, third)
+    return (key, then.key()), (first, second, third, *then.read())
 
 
 @_untraced
@@ -117,11 +127,10 @@ def learn(
         return
     if not AVAILABLE or not usual(*called):
         return
-    key, addresses = kind_of(*prepared, options)
-    kind = KNOWN.get(key)
+    kind = KNOWN.get(kind_of(*prepared, options)[0])
     if kind is not None:
         kind = kind.dropped(tuple(result.shape), result.stride())
-        KNOWN[key_of(*called, addresses, options)] = kind
+        KNOWN[kind_of(*called, options)[0]] = kind
 
 
 def available() -> bool:
@@ -170,20 +179,6 @@ def usual_out(out) -> bool:
     )
 
 
-def key_of(a, b, out, addresses: Addresses, options: tuple) -> tuple:
-    """All that decides what runs; `addresses` are those of a, b and out."""
-    dtype, device = a.dtype, a.get_device()
-    follows = dtype is torch.float32 and options[1] is None
-    first, second, third = addresses
-    key = (
-        a.shape, a.stride(), b.shape, b.stride(), dtype, b.dtype, first & 15, second & 15,
-        device, b.get_device(), options, _fp32_precision("cuda", "matmul") if follows else None,
-    )  # fmt: skip
-    if out is None:
-        return key
-    return (key, out.shape, out.stride(), out.dtype, third & 15, out.get_device())
-
-
 def multiply(kind: Kind, addresses: Addresses, out) -> torch.Tensor | None:
     """The product of what lies at the first two addresses, of a `kind` that has launches.
 
@@ -197,8 +192,11 @@ def multiply(kind: Kind, addresses: Addresses, out) -> torch.Tensor | None:
         with torch.cuda.device(launches.device):
             return multiply(kind, addresses, out)
     if out is None:
-        return _fresh(kind, addresses[0], addresses[1], *addresses[3:])
-    launches(*addresses)
+        first, second, _, *more = addresses
+        out = _empty(kind.size, kind.stride, kind.dtype)
+        launches((first, second, out.data_ptr(), *more))
+        return out
+    launches(addresses)
     _count_write((out,))
     return out
 
@@ -212,7 +210,15 @@ def multiply_each(
     """
     if _device() != device or not triton_private.plain():
         return None
-    return [step and _fresh(step[0], addresses[step[1]], addresses[step[2]]) for step in steps]
+    made: list[torch.Tensor | None] = []
+    for step in steps:
+        out = None
+        if step is not None:  # written out: autograd's thread has little of this in its caches
+            kind, first, second = step
+            out = _empty(kind.size, kind.stride, kind.dtype)
+            kind.launches((addresses[first], addresses[second], out.data_ptr()))
+        made.append(out)
+    return made
 
 
 def write(kind: Kind | None, addresses: tuple[int, int, int]) -> bool:
@@ -221,15 +227,8 @@ def write(kind: Kind | None, addresses: tuple[int, int, int]) -> bool:
         return False
     if _device() != kind.launches.device:
         return False
-    kind.launches(*addresses)
+    kind.launches(addresses)
     return True
-
-
-def _fresh(kind: Kind, first: int, second: int, *more: int) -> torch.Tensor:
-    """The product of what lies at these addresses of the current device."""
-    out = _empty(kind.size, kind.stride, kind.dtype)
-    kind.launches(first, second, out.data_ptr(), *more)
-    return out
 
 
 def overlap(addresses: tuple[int, int, int], spans: tuple[int, int, int]) -> bool:

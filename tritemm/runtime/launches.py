@@ -40,7 +40,7 @@ class Launches:
             end += -(-size // APART) * APART
         self._offsets, self._bytes = tuple(offsets), end
 
-    def __call__(self, *addresses: float) -> None:
+    def __call__(self, addresses: tuple[float, ...]) -> None:
         """Launch on the current stream of the current device, which is `device`.
 
         `addresses` are those of a, b and c, of what the epilogue reads, and its factors.
@@ -49,9 +49,9 @@ class Launches:
         if self._bytes:
             memory = empty_strided((self._bytes,), (1,), torch.uint8)
             begin = memory.data_ptr()
-            addresses += tuple([begin + offset for offset in self._offsets])
+            addresses = (*addresses, *[begin + offset for offset in self._offsets])
             if self._counters:
                 zeros = workspace.counters_of(self.device, stream, self._counters)
-                addresses += (zeros.data_ptr(),)
+                addresses = (*addresses, zeros.data_ptr())
         for call in self._calls:
             call(stream, addresses)

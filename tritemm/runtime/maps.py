@@ -22,7 +22,7 @@ class Maps(dict):
     when the address is. All of them are dropped when `MAPS` were made.
     """
 
-    _every: ClassVar[weakref.WeakValueDictionary[int, Maps]] = weakref.WeakValueDictionary()
+    _every: ClassVar[list[weakref.ref[Maps]]] = []
     _made: ClassVar[int] = 0
     _lock: ClassVar[threading.Lock] = threading.Lock()
 
@@ -32,14 +32,15 @@ class Maps(dict):
         self._kind = type(descriptor)
         self._geometry = {k: v for k, v in vars(descriptor).items() if k != "base"}
         with Maps._lock:
-            Maps._every[id(self)] = self
+            Maps._every.append(weakref.ref(self))
 
     def __missing__(self, address: int):
         if Maps._made >= MAPS:
             with Maps._lock:
-                every = list(Maps._every.values())
-            for maps in every:
-                maps.clear()
+                Maps._every = [ref for ref in Maps._every if ref() is not None]
+                for ref in Maps._every:
+                    if (maps := ref()) is not None:
+                        maps.clear()
             Maps._made = 0
         Maps._made += 1
         have_context(current_device())

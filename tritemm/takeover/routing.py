@@ -127,8 +127,7 @@ def _sum(rank: int, input, a, b, out_dtype=None, *, beta=1, alpha=1, out=None, a
     options = _options.get((a.dtype, out_dtype))
     kind = None
     if options is not None and out is None and fast_path.AVAILABLE:
-        addresses = a.data_ptr(), b.data_ptr(), 0, input.data_ptr()
-        kind = _kind_of_sum(rank, input, a, b, options, beta, alpha, activation, addresses)
+        kind, addresses = _kind_of_sum(rank, input, a, b, options, beta, alpha, activation)
         known = fast_path.KNOWN.get(kind)
         if known is not None and known.launches is not None:
             given = _given(addresses, beta, alpha)
@@ -151,16 +150,17 @@ def _sum(rank: int, input, a, b, out_dtype=None, *, beta=1, alpha=1, out=None, a
     return _written(out, a, shape, options, make)
 
 
-def _kind_of_sum(rank, input, a, b, options, beta, alpha, activation, addresses) -> tuple:
-    """All that decides how a sum is made, of the addresses of a, b, nothing and `input`.
+def _kind_of_sum(rank, input, a, b, options, beta, alpha, activation) -> tuple[tuple, tuple]:
+    """All that decides how a sum is made; and the addresses of a, b, nothing and `input`.
 
     By it such a sum is known at once, without looking for what it is in terms of `EpilogueInputs`.
     """
-    key = fast_path.key_of(a, b, None, addresses[:3], options)
-    lies = input.shape, input.stride(), input.dtype, addresses[3] & 15, input.get_device()
+    key, addresses = fast_path.kind_of(a, b, None, options)
+    address = input.data_ptr()
+    lies = input.shape, input.stride(), input.dtype, address & 15, input.get_device()
     odd = isinstance(beta, complex) or isinstance(alpha, complex)  # a complex 1 equals 1
     factors = [factor if factor in (0, 1) else None for factor in (beta, alpha)]
-    return rank, key, lies, odd, *factors, activation
+    return (rank, key, lies, odd, *factors, activation), (*addresses, address)
 
 
 def _given(addresses: tuple, beta, alpha) -> tuple:

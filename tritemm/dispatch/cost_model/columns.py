@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,10 +16,11 @@ from ...arch import gpus, sm80
 from ...arch.gemv import WORD_BYTES
 from ...arch.limits import CUT
 from ...arch.lines import by_tma
-from ...arch.roles import LOADED_AHEAD
+from ...arch.roles import LOADED_AHEAD, OWNERS
 from ...arch.tiles import POINTER_COLUMNS
 from ...problem import GATED, Device, Matrix, Problem, kept
 from ...problem.config import Config
+from ...runtime.bounded import Bounded
 from ...spec import Kernel
 from .constants import REGISTERS, Constants
 
@@ -60,9 +62,12 @@ class Group(NamedTuple):
 
     def whole(self, config: Config) -> Config:
         """`config` with PACK and SWAP."""
-        if self.pack or self.swap:
-            return dataclasses.replace(config, PACK=self.pack, SWAP=self.swap)
-        return config
+        return _whole(config, self.pack, self.swap) if self.pack or self.swap else config
+
+
+@functools.lru_cache(maxsize=4096)
+def _whole(config: Config, pack: str, swap: bool) -> Config:
+    return dataclasses.replace(config, PACK=pack, SWAP=swap)
 
 
 class View(NamedTuple):
@@ -105,9 +110,11 @@ class Tile(NamedTuple):
     n: Column
     k: Column
     cut: Column  # elements at whose multiples K is split
+    cuts: Column  # and how many k-steps that is
     split: Column
     drains: Column  # fixed parts of K that follow another one
     cluster: Column
+    taller: Column  # whether it has more rows than columns
     room: Column  # programs that have room at once
     together: Column  # programs on an SM
     flying: Column  # k-steps whose loads are in flight
@@ -117,6 +124,8 @@ class Tile(NamedTuple):
     drawn: Column  # B of a k-step from L2, of the operands
     lines: Column  # share of the operands' rows of 128 bytes that touch a second line of L2
     sectors: Column  # share of them that begin inside a sector
+    partial: Column  # B of its sums in fp32, and programs that share those of a tile at most
+    owners: Column
     own: Column  # elements of C
     run: Column  # B of C beside each other that are stored at a time
     slow: Column  # time of the epilogue relative to `View.epilogue`
@@ -125,14 +134,60 @@ class Tile(NamedTuple):
     hungry: Column
 
 
+class Still(NamedTuple):
+    """What follows from these two and the constants, whatever the sizes."""
+
+    products: Column  # square of the s of a k-step's products, where tiles come through a ring
+    latency: Column  # and of the s until its loads are there
+    a_drawn: Column  # B of a k-step from L2, with what its lines lack of whole ones
+    b_drawn: Column
+    power: Column  # s of a FLOP at the power limit
+    ends: Column  # s of a tile beside its k-steps and the bytes that it stores
+    stored: Column  # B of C of a tile, those that are stored slowly more than once
+
+    @staticmethod
+    def of(view: View, tile: Tile, c: Constants, xp) -> Still:
+        """Of numbers, or of columns of them; `xp` has what is taken of NumPy."""
+        products = tile.flops * view.flop * (1 + c.turned * view.turned) / view.efficiency
+        latency = c.latency / tile.flying
+        a_drawn, b_drawn = (
+            tile.drawn[i] * (1 + c.straddle * tile.lines[i] + c.off_sector * tile.sectors[i])
+            for i in (0, 1)
+        )
+        by_threads = c.narrow_store * (1 + SECTOR / tile.run)  # a run stores two sectors in part
+        by_tma = xp.maximum(tile.run, c.part_store) / tile.run
+        stored = tile.own * view.element * xp.where(view.by_threads > 0, by_threads, by_tma)
+        power = tile.hungry * (c.power + c.traffic * (1 / tile.m + 1 / tile.n))
+        ends = view.ends * tile.late + c.drain * tile.drains
+        squares = products * products, latency * latency
+        return Still(*squares, a_drawn, b_drawn, power, ends, stored)
+
+
+class Numbers:
+    """What `Still.of` takes of NumPy, for numbers."""
+
+    maximum = staticmethod(max)
+
+    @staticmethod
+    def where(condition: bool, a: float, b: float) -> float:
+        return a if condition else b
+
+
 class Columns(NamedTuple):
     """The candidates of one device, whose tiles are all alike, or none are."""
 
     sms: int
     l2: int  # B of operands that L2 keeps beside all else
     alike: bool
+    # Whether any has these, so that the formula leaves out what all would add nothing by.
+    packed: bool
+    symmetric: bool
+    leveled: bool
+    finished: bool  # by an epilogue
+    in_parts: bool  # has K split
     view: View
     tile: Tile
+    still: Still | None  # None where constants are fitted
 
 
 class Kind:
@@ -151,6 +206,7 @@ class Kind:
         epilogue: tuple[bool, str, int],  # a bias; an activation; bytes of a residual's element
     ):
         bias, activation, residual = epilogue
+        self.device = device
         self.itemsize, self.element, self.layouts, self.pitches = (
             dtype.itemsize, element, layouts, pitches
         )  # fmt: skip
@@ -175,8 +231,8 @@ class Kind:
         )
         self.adds, self.pairs = residual > 0, activation in GATED
         self.across = layouts[0] == "T", layouts[1] == "N"  # stored across K
-        #: What `columns` keeps of each rung: the constants, and what follows from them.
-        self.rows: dict[Kernel, tuple[Constants, tuple, Mapping]] = {}
+        #: What `columns_of` keeps of each rung.
+        self.rows: dict[Kernel, Rows] = {}
 
     def turned(self, kernel: Kernel) -> int:
         """The number of operands that a rung transposes in shared memory."""
@@ -235,101 +291,144 @@ def _c_major(matrix: Matrix) -> str:
 def columns_of(groups: Sequence[Group], constants: Constants) -> Columns:
     """A column has the configs of all groups, one group after another."""
     device, alike = groups[0].view.device, groups[0].kernel.cost.independent_ctas
-    rows: list[tuple] = []
-    factors: list[tuple[float, ...]] = []
+    sizes: list[tuple] = []
+    found: list[np.ndarray] = []
+    packed = symmetric = leveled = finished = False
     for group in groups:
         view, kind = group.view, kind_of(group.view)
-        known, fixed, timed = kind.rows.get(group.kernel, (None, (), {}))
-        if known is not constants:
-            fixed, timed = _fixed(group.kernel, kind, constants)
-            kind.rows[group.kernel] = constants, fixed, timed
-        sizes = view.M, view.N, view.K, view.batch, view.epilogue.symmetric, view.bytes
-        stored = view.M * view.N * view.batch * kind.element
-        rows.append((*sizes, stored, group.copied, view.flops * kind.hungry, *fixed))
-        # 1 of a tile that was not timed, or takes as long as predicted.
-        numbers = (config.numbers for config in group.configs)
-        factors += [timed.get((*tile[:5], tile[6]), (1.0, 1.0, 1.0)) for tile in numbers]
-    columns = np.array(rows, dtype=float).T
-    columns = np.repeat(columns, [len(group.configs) for group in groups], axis=1)
-    configs = np.array([c.numbers for group in groups for c in group.configs], dtype=float)
-    count = len(View._fields)
-    seen = View(*columns[:count])
-    timings = np.array(factors, dtype=float).T
-    tile = _tile(device, alike, seen, columns[count:], timings, *configs.T)
-    return Columns(device.sms, gpus.physics(device).l2, alike, seen, tile)
-
-
-def _fixed(kernel: Kernel, kind: Kind, constants: Constants) -> tuple[tuple, Mapping]:
-    """Those numbers of `View` that the sizes don't change, and what else `_tile` needs; and the
-    factors of `Rung.tiles`."""
-    cost, word, rung = kernel.cost, kind.word(kernel), constants.rung(kernel)
-    numbers = (
-        rung.launch, rung.cold, rung.ends, rung.shown, constants.efficiency(kernel, word),
-        *rung.load.get(word, (kind.load, constants.ends)),
-        kind.flop, kind.itemsize, kind.element, kind.by_threads, kind.epilogue,
-        kind.turned(kernel), _PAIRS if kind.pairs and cost.pingpong else 1.0,
-        cost.persistent, cost.stream_k, cost.pingpong, cost.exchanges, cost.gathering,
-        *kind.pitches, *kind.across, *(cost.narrow if narrow else 1 for narrow in kind.narrow),
-        kind.along, kind.by_rows, kind.adds,
+        rows = kind.rows.get(group.kernel)
+        if rows is None or rows.constants is not constants:
+            rows = kind.rows[group.kernel] = Rows(group.kernel, kind, constants)
+        found += [rows[config.numbers] for config in group.configs]
+        sizes.append((*_sizes(view), group.copied, view.flops * kind.hungry))
+        packed |= group.copied > 0
+        symmetric |= view.epilogue.symmetric
+        leveled |= group.kernel.cost.stream_k
+        finished |= view.epilogue.symmetric or kind.epilogue > 0
+    counts = [len(group.configs) for group in groups]
+    of_sizes = np.repeat(np.array(sizes, dtype=float).T, counts, axis=1)
+    table = np.concatenate(found).reshape(len(found), -1).T.copy()
+    first = len(View._fields) - len(of_sizes)  # and the others of `View`
+    seen, tile = View(*of_sizes, *table[:first]), table[first:]
+    pairs = (tile[at : at + 2] for at in range(_SINGLE, _SINGLE + 6, 2))
+    last = len(tile) - len(Still._fields)
+    tiles = Tile(*tile[:_SINGLE], *pairs, *tile[_SINGLE + 6 : last])
+    in_parts = leveled or bool((tiles.split > 1).any())
+    return Columns(
+        device.sms, gpus.physics(device).l2, alike,
+        packed, symmetric, leveled, finished, in_parts, seen, tiles, Still(*tile[last:]),
     )  # fmt: skip
-    return numbers, rung.tiles.get(word, {})
 
 
-def _tile(device: Device, alike: bool, view: View, more, factors, m, n, k, warps, stages, split,
-          cluster, parts) -> Tile:  # fmt: skip
-    run: Column
-    pitches, across, narrow, (along, by_rows, adds) = more[:2], more[2:4], more[4:6], more[6:]
+@kept
+def _sizes(view: Problem) -> tuple[float, ...]:
+    """The first numbers of `View`."""
+    M, N, batch = view.M, view.N, view.batch
+    stored = M * N * batch * kind_of(view).element
+    return M, N, view.K, batch, view.epilogue.symmetric, view.bytes, stored
+
+
+class Rows(Bounded):
+    """What `columns_of` has of a rung's configs beside the sizes, by `Config.numbers`.
+
+    Worked out once for all problems of a kind, for there are fewer configs than sizes.
+    """
+
+    def __init__(self, kernel: Kernel, kind: Kind, constants: Constants):
+        super().__init__(4096)
+        self.kernel, self.kind, self.constants = kernel, kind, constants
+        cost, word, rung = kernel.cost, kind.word(kernel), constants.rung(kernel)
+        #: Those numbers of `View` that the sizes don't change.
+        self.view = (
+            rung.launch, rung.cold, rung.ends, rung.shown, constants.efficiency(kernel, word),
+            *rung.load.get(word, (kind.load, constants.ends)),
+            kind.flop, kind.itemsize, kind.element, kind.by_threads, kind.epilogue,
+            kind.turned(kernel), _PAIRS if kind.pairs and cost.pingpong else 1.0,
+            cost.persistent, cost.stream_k, cost.pingpong, cost.exchanges, cost.gathering,
+        )  # fmt: skip
+        nothing = [0.0] * (len(View._fields) - len(self.view))
+        self.still_view = View._make([*nothing, *self.view])
+        #: The factors of `Rung.tiles`.
+        self.timed = rung.tiles.get(word, {})
+
+    def __missing__(self, numbers: tuple[int, ...]) -> np.ndarray:
+        # 1 of a tile that was not timed, or takes as long as predicted.
+        factors = self.timed.get((*numbers[:5], numbers[6]), (1.0, 1.0, 1.0))
+        tile = _tile(self.kernel, self.kind, numbers, factors)
+        singles, pairs, last = tile[:_SINGLE], tile[_SINGLE : _SINGLE + 3], tile[_SINGLE + 3 :]
+        still = Still.of(self.still_view, tile, self.constants, Numbers)
+        numbers_of = (*self.view, *singles, *itertools.chain(*pairs), *last, *still)
+        row = np.array(numbers_of, dtype=float)
+        self[numbers] = row
+        return row
+
+
+#: The fields of `Tile` before those of two operands, which are three.
+_SINGLE = Tile._fields.index("drawn")
+
+
+def _tile(kernel: Kernel, kind: Kind, numbers: Sequence[int], factors: Sequence[float]) -> Tile:
+    """The numbers of one config."""
+    m, n, k, warps, stages, split, cluster, parts = numbers
+    step, late, hungry = factors
+    cost, itemsize, device = kernel.cost, kind.itemsize, kind.device
     area, threads = m * n, 32 * warps
-    if alike:
+    if cost.independent_ctas:
         # A line's words are read by lanes beside each other, each with an accumulator for each line
         # and word; or, where lanes run along N, for each row of B and element.
-        accumulators = area * k // np.where(across[1], 1, WORD_BYTES // view.itemsize)
-        registers = n * k * stages * view.itemsize // 4 + accumulators + _FEW_REGISTERS * threads
-        together = np.minimum(sm80.REGISTERS // registers, sm80.THREADS // threads)
+        accumulators = area * k // (1 if kind.across[1] else WORD_BYTES // itemsize)
+        registers = n * k * stages * itemsize // 4 + accumulators + _FEW_REGISTERS * threads
+        together = max(1, min(sm80.REGISTERS // registers, sm80.THREADS // threads))
         # An element's share of a load of four, of 16 bits each, and four times what a product
         # takes. If A is stored across K, each of its elements is a load.
-        loads = k * (n + (1 + 3 * across[0]) * m + area / 4)
+        loads = k * (n + (1 + 3 * kind.across[0]) * m + area / 4)
         run, flying = POINTER_COLUMNS, stages
     else:
-        accumulators = loads = 0 * m
-        ring = (m + n) * k * view.itemsize * stages
-        together = np.minimum(sm80.REGISTERS // (area + _OTHER_REGISTERS * threads), 16)
-        together = np.where(view.resident, 1, np.minimum(together, device.shared // ring))
-        pieces = np.gcd(n.astype(int), POINTER_COLUMNS)
-        run, flying = np.where(by_rows, pieces, POINTER_COLUMNS), np.maximum(stages - 1, 1)
-    together = np.maximum(1, together)
-    wide = np.array((m, np.ceil(n / along) * along)) * narrow  # elements of K beside each other
+        accumulators = loads = 0
+        ring = (m + n) * k * itemsize * stages
+        together = min(sm80.REGISTERS // (area + _OTHER_REGISTERS * threads), 16)
+        together = max(1, 1 if cost.persistent else min(together, device.shared // ring))
+        run = math.gcd(n, POINTER_COLUMNS) if kind.by_rows else POINTER_COLUMNS
+        flying = max(stages - 1, 1) * together
+    line = k * itemsize
+    a_wide = m * (cost.narrow if kind.narrow[0] else 1)
+    b_wide = -(-n // kind.along) * kind.along * (cost.narrow if kind.narrow[1] else 1)
     # The rows of a tile that is stored across K begin wherever the tile before it ends.
-    begin = (across * (m, n) * view.itemsize).astype(int)
-    pitches = np.gcd(pitches.astype(int), begin)
+    a_pitch = math.gcd(kind.pitches[0], m * itemsize * kind.across[0])
+    b_pitch = math.gcd(kind.pitches[1], n * itemsize * kind.across[1])
     # Of 64 rows and few columns, a product takes less time than to read its operands again.
-    thin = np.maximum(1, (_REREAD + n / 4) / (n / 2))
-    cramped = (adds * view.turns > 0) & (area > LOADED_AHEAD * threads)
+    thin = max(1, (_REREAD + n / 4) / (n / 2))
+    cramped = kind.adds and cost.pingpong and area > LOADED_AHEAD * threads
+    cut = CUT if parts > 1 else k
     return Tile(
         m, n, k,
-        cut=np.where(parts > 1, CUT, k),
+        cut=cut,
+        cuts=cut / k,
         split=split,
-        drains=np.where(parts > split, parts - 1, 0),
+        drains=parts - 1 if parts > split else 0,
         cluster=cluster,
-        room=_room(device)[np.where(view.exchanges, split, cluster).astype(int)],
+        taller=m > n,
+        room=_room(device)[split if cost.exchanges else cluster],
         together=together,
-        flying=flying * (1 if alike else together),
+        flying=flying,
         flops=2 * area * k * thin,
         loads=loads,
         accumulators=accumulators,
-        drawn=wide * (k * view.itemsize),
-        lines=1 - pitches / LINE,
-        sectors=1 - np.minimum(pitches / SECTOR, 1),
-        own=area / np.where(view.exchanges, split, 1),
-        run=view.element * run,
-        slow=np.where(cramped, _CRAMPED, 1),
-        step=factors[0],
-        late=factors[1],
-        hungry=factors[2],
+        drawn=(a_wide * line, b_wide * line),
+        lines=(1 - a_pitch / LINE, 1 - b_pitch / LINE),
+        sectors=(1 - min(a_pitch / SECTOR, 1), 1 - min(b_pitch / SECTOR, 1)),
+        partial=4 * area,
+        owners=min(OWNERS, max(1, n // 8)),
+        own=area / (split if cost.exchanges else 1),
+        run=kind.element * run,
+        slow=_CRAMPED if cramped else 1,
+        step=step,
+        late=late,
+        hungry=hungry,
     )  # fmt: skip
 
 
 @functools.lru_cache
-def _room(device: Device) -> np.ndarray:
+def _room(device: Device) -> Sequence[int]:
     """Programs that have room at once, by the programs of a cluster."""
-    return np.array([0.0, *(max(1, gpus.clusters_at_once(n, device)) * n for n in range(1, 9))])
+    return [0, *(max(1, gpus.clusters_at_once(n, device)) * n for n in range(1, 9))]

@@ -15,12 +15,11 @@ from typing import NamedTuple
 import numpy as np
 
 from ...arch import gpus
-from ...arch.roles import OWNERS
 from ...problem import INTERPRETER, Problem
 from ...problem.config import Config
 from ...spec import Kernel
 from . import constants as known
-from .columns import SECTOR, Column, Columns, Group, View, columns_of
+from .columns import Column, Columns, Group, Still, columns_of
 from .constants import Constants
 
 #: Seconds of a tile's k-step in Triton's interpreter, however large the tile is, on one core.
@@ -111,29 +110,32 @@ def roofline(problem: Problem) -> tuple[float, float]:
 def times(x: Columns, c: Constants, xp=np) -> Breakdown:
     """The formula: of NumPy's columns and plain constants, or of tensors with those of `xp`."""
     view, w = x.view, _waves(x, xp)
-    pack = (view.copied > 0) * c.pack + view.copied / c.memory_rate
+    pack = (view.copied > 0) * c.pack + view.copied / c.memory_rate if x.packed else 0.0
     before = pack + view.launch + view.cold * view.bytes / (view.bytes + BURST)
     rate = xp.minimum(c.sm_memory_rate, c.memory_rate / w.active)  # B/s of an SM
-    steps = _alike_steps(x, w, c) if x.alike else _ring_steps(x, w, c)
-    ends = _ends(x, w, c, rate, xp) + _epilogue(x, w, steps, xp)
-    reduction = _reduction(x, w, c, xp)
+    still = x.still or Still.of(view, x.tile, c, xp)
+    steps = _alike_steps(x, w, c) if x.alike else _ring_steps(x, w, c, still)
+    ends = _ends(x, w, c, rate, still, xp)
+    if x.finished:
+        ends = ends + _epilogue(x, w, steps, xp)
+    reduction = _reduction(x, w, c, xp) if x.in_parts else 0.0
     busy = steps + ends + reduction
     if x.alike:
         memory = view.bytes / (w.active * rate)
         overlap = w.steps * c.wait / (x.tile.flying * xp.maximum(1, w.share / x.tile.together))
     else:
-        power = x.tile.hungry * (c.power + c.traffic * (1 / x.tile.m + 1 / x.tile.n))
-        busy = xp.maximum(busy, view.flops * power)
+        busy = xp.maximum(busy, view.flops * still.power)
         memory, reads = _memory(x, w, c, xp)
         overlap = c.overlap * xp.minimum(busy, reads)
     total = before + xp.maximum(busy, memory) + overlap
     return Breakdown(total, pack, view.launch, steps, ends, reduction, memory, overlap)
 
 
-def _tiles(view: View, rows, columns, xp):
+def _tiles(x: Columns, rows, columns, xp):
     """Tiles of a product of the batch, as `TileSpace` counts them."""
+    view = x.view
     dense = xp.ceil(view.M / rows) * xp.ceil(view.N / columns)
-    if not view.symmetric.any():
+    if not x.symmetric:
         return dense
     side = np.lcm(rows.astype(int), columns.astype(int))
     squares = np.ceil(view.N / side)
@@ -145,29 +147,30 @@ def _waves(x: Columns, xp) -> Waves:
     view, tile, sms = x.view, x.tile, x.sms
     # A cluster's programs stand one below the other, or side by side where that takes fewer, or as
     # many with more rows than columns.
-    high = _tiles(view, tile.m * tile.cluster, tile.n, xp)
-    wide = _tiles(view, tile.m, tile.n * tile.cluster, xp)
-    beside = (wide < high) | ((wide == high) & (tile.m > tile.n))
+    high = _tiles(x, tile.m * tile.cluster, tile.n, xp)
+    wide = _tiles(x, tile.m, tile.n * tile.cluster, xp)
+    beside = wide < high + tile.taller / 2
     a_sharers = xp.where(beside, tile.cluster, 1)
     whole = tile.cluster * xp.where(beside, wide, high) * view.batch
     units = whole * tile.split
     share = xp.ceil(units / tile.room)
+    full = share - 1
     even = Waves(
         a_sharers,
         tile.cluster / a_sharers,
         whole,
         units,
         tile.split,
-        steps=xp.ceil(xp.ceil(view.K / tile.cut) / tile.split) * (tile.cut / tile.k),
+        steps=xp.ceil(xp.ceil(view.K / tile.cut) / tile.split) * tile.cuts,
         share=share,
-        full=share - 1,
-        rest=share / share,
-        last=units - (share - 1) * tile.room,
+        full=full,
+        rest=1.0,
+        last=units - full * tile.room,
         active=xp.minimum(units, sms),
     )
-    level = view.level > 0
-    if not level.any():
+    if not x.leveled:
         return even
+    level = view.level > 0
     # Of the tiles beyond the last full wave, each is shared by `split` programs.
     left = whole % sms
     sharers = xp.minimum(left * tile.split, sms)
@@ -183,16 +186,15 @@ def _waves(x: Columns, xp) -> Waves:
         last=active,
         active=active,
     )
-    return Waves(*(xp.where(level, a, b) for a, b in zip(leveled, even, strict=True)))
+    rows = zip(leveled, even, strict=True)
+    return Waves(*(a if a is b else xp.where(level, a, b) for a, b in rows))
 
 
-def _ring_steps(x: Columns, w: Waves, c: Constants) -> Column:
+def _ring_steps(x: Columns, w: Waves, c: Constants, still: Still) -> Column:
     """The k-steps of the busiest SM, whose tiles come through a ring in shared memory."""
     view, tile = x.view, x.tile
-    products = tile.flops * view.flop * (1 + c.turned * view.turned) / x.view.efficiency
-    drawn = tile.drawn * (1 + c.straddle * tile.lines + c.off_sector * tile.sectors)
-    drawn = drawn[0] / w.a_sharers + drawn[1] / w.b_sharers
-    alone = products**2 + (drawn / c.sm_rate) ** 2 + (c.latency / tile.flying) ** 2 + c.beat**2
+    drawn = still.a_drawn / w.a_sharers + still.b_drawn / w.b_sharers
+    alone = still.products + (drawn / c.sm_rate) ** 2 + still.latency + c.beat**2
     together = (drawn / c.l2_rate) ** 2
     full, last = ((alone + together * n**2) ** 0.5 for n in (tile.room, w.last))
     steps = w.steps * view.pairs * tile.step * (w.full * full + w.rest * last)
@@ -205,23 +207,18 @@ def _alike_steps(x: Columns, w: Waves, c: Constants) -> Column:
     return w.steps * w.share * x.view.load * x.tile.loads / (1 + c.boost * idle)
 
 
-def _ends(x: Columns, w: Waves, c: Constants, rate: Column, xp) -> Column:
+def _ends(x: Columns, w: Waves, c: Constants, rate: Column, still: Still, xp) -> Column:
     """What tiles cost beside their k-steps, with the stores of C at the `rate` of an SM."""
-    view, tile = x.view, x.tile
-    by_threads = c.narrow_store * (1 + SECTOR / tile.run)  # a run stores two sectors in part
-    by_tma = xp.maximum(tile.run, c.part_store) / tile.run
-    stored = tile.own * view.element * xp.where(view.by_threads > 0, by_threads, by_tma) / rate
+    view, tile, stored = x.view, x.tile, still.stored / rate
     if x.alike:
         return (view.load_ends + c.lanes * tile.accumulators + stored) * w.share
     hidden = 1 + xp.maximum(w.share - 1, 0) * view.shown
     tiles = xp.where(view.resident > 0, hidden, xp.ceil(w.share / tile.together))
-    return (view.ends * tile.late + c.drain * tile.drains + stored) * tiles
+    return (still.ends + stored) * tiles
 
 
-def _epilogue(x: Columns, w: Waves, steps: Column, xp) -> Column | float:
+def _epilogue(x: Columns, w: Waves, steps: Column, xp) -> Column:
     element = x.view.epilogue + _MIRRORED * x.view.symmetric * x.view.turns
-    if not element.any():
-        return 0.0
     each = element * x.tile.own * x.tile.slow
     # The other consumer multiplies meanwhile, unless the epilogue takes longer.
     late = xp.maximum(_CONTENDED * each, _ALONE * each - steps / w.share / 2)
@@ -231,13 +228,13 @@ def _epilogue(x: Columns, w: Waves, steps: Column, xp) -> Column | float:
 
 def _reduction(x: Columns, w: Waves, c: Constants, xp) -> Column:
     """To add up the parts of a split K, in device memory or within a cluster."""
-    view, split, partial = x.view, w.split, 4 * x.tile.m * x.tile.n  # B
+    view, split, partial = x.view, w.split, x.tile.partial
     # Each part is written, and the last program reads them all; or, where all run at once, each
     # reads its share.
-    owners = xp.minimum(OWNERS, xp.maximum(1, x.tile.n // 8))
-    at_once = 1 + xp.maximum(1, split / owners)
+    at_once = 1 + xp.maximum(1, split / x.tile.owners)
     moved = xp.where(w.share > 1, w.share + split, at_once)
-    moved = xp.where(view.level > 0, 1 + split, moved)
+    if x.leveled:
+        moved = xp.where(view.level > 0, 1 + split, moved)
     added = view.gathering * (c.reduction + split * c.gather) + moved * partial / c.partial_rate
     sent = partial * (1 - 1 / split)
     exchanged = w.share * (c.exchange + sent / c.exchange_rate)
@@ -251,11 +248,12 @@ def _memory(x: Columns, w: Waves, c: Constants, xp) -> tuple[Column, Column]:
     if c.padding:
         beyond = -view.M % (tile.m * w.b_sharers) + -view.N % (tile.n * w.a_sharers)
         moved = moved + c.padding * beyond * view.K * view.batch * view.itemsize
-    # Programs in the middle of K read other parts of the operands than their neighbours do, and
-    # nothing is left in L2 for the next.
-    again = (view.level > 0) & (w.whole < sms) & (view.bytes > l2)
-    streamed = w.whole * (tile.m + tile.n) * view.K * view.itemsize
-    moved = xp.maximum(moved, again * streamed)
+    if x.leveled:
+        # Programs in the middle of K read other parts of the operands than their neighbours do, and
+        # nothing is left in L2 for the next.
+        again = (view.level > 0) & (w.whole < sms) & (view.bytes > l2)
+        streamed = w.whole * (tile.m + tile.n) * view.K * view.itemsize
+        moved = xp.maximum(moved, again * streamed)
     memory = moved / c.memory_rate
     # In the last wave each pair of SMs reads as much, with one of them at work or two.
     each = moved / w.units

@@ -65,6 +65,9 @@ class Shape(str):
         """Its text is what Triton's hooks write down, in JSON, of what is compiled."""
         return super().__new__(cls, f"{args}, {fields}")
 
+    #: Of that text, which follows from the fields; theirs would be worked out at each question.
+    __hash__ = str.__hash__
+
     def __post_init__(self) -> None:
         """Make each field a constexpr: attributes of a constexpr object are not, in a kernel."""
         for name, value in vars(self).copy().items():
