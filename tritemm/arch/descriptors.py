@@ -104,8 +104,10 @@ def _tiles(problem: Problem, outputs: int) -> tuple[Config, ...]:
     """
     if problem.a.dtype == torch.float64:
         tiles = [(64, 64, 16, 4, 3)]
-    elif problem.a.dtype == torch.float32 and problem.precision == "ieee":
-        tiles = [(64, 128, 16, 8, 3)]
+    elif problem.by_ffma:
+        tiles = [(64, 128, 16, 8, 3), (64, 64, 16, 4, 3), (32, 64, 16, 4, 3)]
+        # Where B is stored by columns, 4 lanes that read one bank cost no time, and 32 do.
+        tiles += [(256, 16, 16, 4, 3), (128, 16, 16, 4, 3)]
     elif problem.a.dtype == torch.float32:
         tiles = [(128, 128, 32, 8, 3), (64, 64, 32, 4, 4)]
     elif problem.a.dtype == torch.int8:

@@ -209,12 +209,13 @@ def _groups(
     short = min(problem.M, problem.N) <= SHORT_SIDE and (parts or not _swap_is_redundant(problem))
     for pack in packs:
         packed, moved = problem.packed(pack), problem.copied(pack)
+        swaps = short or questions.better_swapped(packed)
         refusing: dict[Kernel, None] = {}  # in their order, each once
         # Of a symmetric C, swapped operands would compute the other triangle.
         for swap in (False,) if problem.epilogue.symmetric else (False, True):
             view = packed.transposed() if swap else packed
             for rung in rungs:
-                if swap and not short and not rung.policy.swap(packed):
+                if swap and not swaps and not rung.policy.swap(packed):
                     continue
                 suits = every or parts or (_suits(rung, view) and _is_upright(rung, view))
                 if not suits and pack == packs[-1]:

@@ -167,6 +167,10 @@ class Kind:
         # The tensor cores read only 16-bit operands along M or N; others are transposed first.
         turns = dtype == torch.int8 or self.types[:2] in ("tf", "bf")
         self._turned = turns * (layouts[0] != "N"), turns * (layouts[1] != "T")
+        if self.types == "ieee":
+            # FFMA's B alone: where it is stored by columns, Triton copies it within shared memory
+            # once more, with no swizzle, and the lanes of a warp along N read the same banks.
+            self._turned = 0, int(layouts[1] == "T")
         # Columns of B that are requested together: those of a line, where it is stored by rows.
         self.along = LINE // self.itemsize if layouts[1] == "N" else 1
         self.by_threads, self.by_rows = not by_tma(c_major), c_major in ("N", "n")
