@@ -253,8 +253,8 @@ def _suits(rung: Kernel, view: Problem) -> bool:
 
 def _is_upright(rung: Kernel, view: Problem) -> bool:
     """Whether this one of the two orders of the operands is the one to consider for the rung."""
-    if rung.policy.few_rows is not None or view.epilogue.per_column > 1:
-        return True  # the operands stay as they are
+    if rung.policy.few_rows is not None or view.epilogue.per_column > 1 or view.by_ffma:
+        return True  # the operands stay as they are, or no tensor core multiplies them
     return view.M > questions.LEAST_ROWS or view.M >= view.N
 
 
