@@ -58,6 +58,8 @@ def test_what_was_measured_is_predicted():
     ):
         predicted = dispatch.predict(find("tma"), fp32(*size, layout=layout), tile)
         assert 1e6 * predicted == pytest.approx(us, rel=0.05)
+    by_rows, by_columns = (fp32(512, 512, 512, layout=each, device=A100) for each in ("NN", "NT"))
+    assert dispatch.choose(by_rows).predicted == dispatch.choose(by_columns).predicted
 
 
 @pytest.mark.host

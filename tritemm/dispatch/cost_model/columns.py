@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ...arch import gpus, sm80
+from ...arch import gpus, sm80, sm90
 from ...arch.gemv import WORD_BYTES
 from ...arch.limits import CUT
 from ...arch.lines import by_tma
@@ -167,7 +167,7 @@ class Kind:
         # The tensor cores read only 16-bit operands along M or N; others are transposed first.
         turns = dtype == torch.int8 or self.types[:2] in ("tf", "bf")
         self._turned = turns * (layouts[0] != "N"), turns * (layouts[1] != "T")
-        if self.types == "ieee":
+        if self.types == "ieee" and sm90.has_tma(device):
             # FFMA's B alone: where it is stored by columns, Triton copies it within shared memory
             # once more, with no swizzle, and the lanes of a warp along N read the same banks.
             self._turned = 0, int(layouts[1] == "T")
