@@ -35,8 +35,7 @@ def too_old(problem: Problem) -> str | None:
 def copies(problem: Problem) -> list[str]:
     """Operands that may be copied first: none, those that TMA can't read, and `turned` ones too.
 
-    Of two of these the smaller is enough where a rung takes the other from registers, of tf32; or
-    one alone for FFMA, where that is B, with operands swapped or not.
+    Of two of these the smaller is enough where a rung takes the other from registers, of tf32.
     """
     if not sm90.has_tma(problem.device):
         return [""]
@@ -44,19 +43,18 @@ def copies(problem: Problem) -> list[str]:
     if slow == "ab" and problem.precision == "tf32" and sm90.has_wgmma(problem.device):
         one = min("ab", key=problem.copied)
     refused = "".join(name for name in "ab" if unreadable(name, getattr(problem, name)))
-    ways = slow if problem.by_ffma else (one, slow)
-    more = ("".join(n for n in "ab" if n in refused + others) for others in ways)
+    more = ("".join(n for n in "ab" if n in refused + others) for others in (one, slow))
     return list(dict.fromkeys(("", refused, *more)))
 
 
 def turned(problem: Problem) -> str:
     """The operands that WGMMA reads only with K contiguous, and that are stored otherwise.
 
-    Of FFMA, those along K where B is: swapped operands have the other one for B.
+    Of FFMA, where both lie along K, the smaller one: either may be B, with operands swapped or not.
     """
     dtype = problem.a.dtype
     if problem.by_ffma:
-        return "" if problem.b.layout != "T" else "ab" if problem.a.layout == "N" else "b"
+        return min("ba", key=problem.copied) if problem.layout == "NT" else ""
     if dtype not in (torch.int8, torch.float32):
         return ""
     return "a" * (problem.a.layout != "N") + "b" * (problem.b.layout != "T")

@@ -90,6 +90,7 @@ class View(NamedTuple):
     by_threads: Column  # whether threads store C, and TMA doesn't
     epilogue: Column  # s of an SM for an element
     turned: Column  # operands that are transposed in shared memory
+    ffma: Column  # whether no tensor core multiplies
     pairs: Column  # time of a k-step relative to a plain product's
     resident: Column  # `CostHint`
     level: Column
@@ -164,12 +165,15 @@ class Kind:
         self.types = precision if dtype == torch.float32 else str(dtype).rpartition(".")[2]
         if self.itemsize == 2:
             self.types = "16-bit"
+        self.ffma = self.types == "ieee"
+        if self.ffma:
+            self.hungry = 0.0  # it stays below the power limit
         # The tensor cores read only 16-bit operands along M or N; others are transposed first.
         turns = dtype == torch.int8 or self.types[:2] in ("tf", "bf")
         self._turned = turns * (layouts[0] != "N"), turns * (layouts[1] != "T")
-        if self.types == "ieee" and sm90.has_tma(device):
-            # FFMA's B alone: where it is stored by columns, Triton copies it within shared memory
-            # once more, with no swizzle, and the lanes of a warp along N read the same banks.
+        if self.ffma and sm90.has_tma(device):
+            # FFMA's B alone: where it is stored by columns, no swizzle keeps the lanes of a warp
+            # along N from reading the same banks.
             self._turned = 0, int(layouts[1] == "T")
         # Columns of B that are requested together: those of a line, where it is stored by rows.
         self.along = LINE // self.itemsize if layouts[1] == "N" else 1
@@ -183,7 +187,9 @@ class Kind:
         self.rows: dict[Kernel, tuple[Constants, tuple, Mapping]] = {}
 
     def turned(self, kernel: Kernel) -> int:
-        """The number of operands that a rung transposes in shared memory."""
+        """The number of operands that a rung transposes in shared memory, if it has any there."""
+        if kernel.cost.independent_ctas:
+            return 0
         a, b = self._turned
         return b if kernel.cost.a_registers else a + b
 
@@ -271,7 +277,7 @@ def _fixed(kernel: Kernel, kind: Kind, constants: Constants) -> tuple[tuple, Map
         rung.launch, rung.cold, rung.ends, rung.shown, constants.efficiency(kernel, word),
         *rung.load.get(word, (kind.load, constants.ends)),
         kind.flop, kind.itemsize, kind.element, kind.by_threads, kind.epilogue,
-        kind.turned(kernel), _PAIRS if kind.pairs and cost.pingpong else 1.0,
+        kind.turned(kernel), kind.ffma, _PAIRS if kind.pairs and cost.pingpong else 1.0,
         cost.persistent, cost.stream_k, cost.pingpong, cost.exchanges, cost.gathering,
         *kind.pitches, *kind.across, *(cost.narrow if narrow else 1 for narrow in kind.narrow),
         kind.along, kind.by_rows, kind.adds,

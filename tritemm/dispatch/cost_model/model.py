@@ -114,7 +114,7 @@ def times(x: Columns, c: Constants, xp=np) -> Breakdown:
     pack = (view.copied > 0) * c.pack + view.copied / c.memory_rate
     before = pack + view.launch + view.cold * view.bytes / (view.bytes + BURST)
     rate = xp.minimum(c.sm_memory_rate, c.memory_rate / w.active)  # B/s of an SM
-    steps = _alike_steps(x, w, c) if x.alike else _ring_steps(x, w, c)
+    steps = _alike_steps(x, w, c) if x.alike else _ring_steps(x, w, c, xp)
     ends = _ends(x, w, c, rate, xp) + _epilogue(x, w, steps, xp)
     reduction = _reduction(x, w, c, xp)
     busy = steps + ends + reduction
@@ -186,10 +186,13 @@ def _waves(x: Columns, xp) -> Waves:
     return Waves(*(xp.where(level, a, b) for a, b in zip(leveled, even, strict=True)))
 
 
-def _ring_steps(x: Columns, w: Waves, c: Constants) -> Column:
+def _ring_steps(x: Columns, w: Waves, c: Constants, xp) -> Column:
     """The k-steps of the busiest SM, whose tiles come through a ring in shared memory."""
     view, tile = x.view, x.tile
     products = tile.flops * view.flop * (1 + c.turned * view.turned) / x.view.efficiency
+    # On FFMA a program waits for its reads of shared memory as long as it multiplies, and others of
+    # the SM multiply meanwhile.
+    products = products * (1 + view.ffma / xp.minimum(w.share, tile.together) ** 2) ** 0.5
     drawn = tile.drawn * (1 + c.straddle * tile.lines + c.off_sector * tile.sectors)
     drawn = drawn[0] / w.a_sharers + drawn[1] / w.b_sharers
     alone = products**2 + (drawn / c.sm_rate) ** 2 + (c.latency / tile.flying) ** 2
