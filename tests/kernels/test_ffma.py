@@ -87,6 +87,20 @@ def test_a_program_alone_on_its_sm_takes_longer_than_its_share():
 
 
 @pytest.mark.host
+@pytest.mark.parametrize(("rows", "rung"), [(2, "gemv"), (8, "gemv"), (9, "tma")])
+def test_few_rows_need_no_tile_where_b_is_by_rows(rows, rung):
+    assert dispatch.choose(fp32(rows, 3072, 1024, layout="NN")).kernel.name == rung
+
+
+@pytest.mark.parametrize("layout", ["NN", "TN"])
+def test_gemv_of_eight_rows_is_right(layout):
+    problem = fp32(8, 72, 136, layout=layout)
+    for config in find("gemv").configs(problem):
+        a, b = operands(8, 72, 136, torch.float32, layout)
+        assert run(find("gemv"), a, b, config=config) is None
+
+
+@pytest.mark.host
 def test_conflicts_are_counted_where_there_is_tma():
     tile = Config(128, 64, 16, num_stages=3, ORDER="grouped")
     predicted = dispatch.predict(find("pipelined"), fp32(512, 3072, 1024), tile)
