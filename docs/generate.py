@@ -15,6 +15,7 @@ from perf import tables
 from perf.experiments import peers, serving
 from perf.experiments.show import PICTURES, VIEWS
 from perf.figures import FIGURES, drawn_from
+from perf.problems import read_suite
 from perf.rows import Row, recorded
 from perf.rungs import both_ladders, one_ladder
 from perf.select import latest_compare, latest_ladder, problems_of
@@ -141,8 +142,8 @@ def headline(rows: list[Row]) -> str:
     every = tables.Tally("all", own)
     won, tied, lost = every.sides
     parts = [
-        f"On {len(every.timed)} of the {len(own)} shapes of the suite, sustained, tritemm.matmul "
-        f"runs at {every.geomean:.2f}x cuBLAS's speed (geomean): {won} won, {tied} "
+        f"On {len(every.timed)} of the {len(read_suite())} shapes of the suite, sustained, "
+        f"tritemm.matmul runs at {every.geomean:.2f}x cuBLAS's speed (geomean): {won} won, {tied} "
         f"tied, {lost} lost, the worst at {every.least.ratio.p50:.2f}x "
         f"({every.least.ours.case.size})."
     ]

@@ -112,31 +112,36 @@ def check_ending(case: Case) -> None:
 #: Log2 of the least and the largest M, N and K of random problems; a quarter of them is skinny,
 #: with an M from `SKINNY`. What costs more than `FLOPS`, 3 ms of an H200, is drawn again.
 SIZES, SKINNY = (6, 14), (0, 6)
-FLOPS = 2**41
+HALVES, WIDE = ("bf16", "fp16"), ("fp32", "fp64")
+FLOPS = {HALVES: 2**41, WIDE: 2**37}
 #: Every dimension of a random problem is a multiple of one of these: whole tiles, 16 elements
 #: (which Triton's plain loads want), 16 bytes (which TMA wants), anything.
 MULTIPLES = (64, 16, 8, 1)
 LAYOUTS = ("NN", "NT", "TN", "TT")
 
 
-def random_problems(count: int, seed: int) -> list[Problem]:
-    """16-bit problems with log-uniform M, N and K of every layout and alignment.
+def random_problems(count: int, seed: int, dtypes: tuple[str, str] = HALVES) -> list[Problem]:
+    """16-bit problems, or `WIDE` ones, with log-uniform M, N and K of every layout and alignment.
 
-    The first of a seed are the same for any `count`. The class is the alignment; alignments and
-    layouts are equally likely. The M of a skinny problem is no multiple of anything.
+    The first of a seed are the same for any `count`. The class is the alignment, and the type of
+    wide ones; alignments, layouts and types are equally likely. The M of a skinny problem is no
+    multiple of anything.
     """
-    rng = random.Random(seed)
-    problems = []
+    narrow = dtypes == HALVES
+    rng = random.Random(seed if narrow else f"{seed} wide")
+    problems: list[Problem] = []
     while len(problems) < count:
         multiple, layout = rng.choice(MULTIPLES), rng.choice(LAYOUTS)
-        dtype = rng.choice(("bf16", "fp16"))
+        dtype = rng.choice(dtypes)
         M, N, K = (multiple * max(1, round(_drawn(rng, SIZES) / multiple)) for _ in range(3))
         if rng.random() < 0.25:
             M = round(_drawn(rng, SKINNY))
-        case = Case(M, N, K, layout, dtype)
-        if case.flops > FLOPS:
+        case = Case(M, N, K, layout, dtype, ACCUMULATE[dtype])
+        if case.flops > FLOPS[dtypes]:
             continue
-        problems.append(Problem(f"{seed}-{len(problems)}", group_of(multiple), "random", case))
+        key = f"{seed}-{'' if narrow else 'wide-'}{len(problems)}"
+        group = group_of(multiple) if narrow else dtype
+        problems.append(Problem(key, group, "random", case))
     return problems
 
 

@@ -1,9 +1,9 @@
 """`python -m perf conform`: hunts products whose result is wrong, cuBLAS's and tritemm's.
 
-The operands hold 1 and -1, so every partial sum is an integer that fp32 (and int32) holds, in any
-order and however K is split: the right result is the exact sum, rounded once to the output's type,
-and any other bits are wrong. The sum needs no other product to be known: with all ones it is K; and
-with A[i, k] = r[i] u[k] and B[k, j] = u[k] c[j], signs at random, it is K r[i] c[j].
+The operands hold 1 and -1, so every partial sum is an integer that fp32 (and fp64, int32) holds, in
+any order and however K is split: the right result is the exact sum, rounded once to the output's
+type, and any other bits are wrong. The sum needs no other product to be known: with all ones it is
+K; and with A[i, k] = r[i] u[k] and B[k, j] = u[k] c[j], signs at random, it is K r[i] c[j].
 
 A `Place` is an M, an N, a layout, types and an alignment; at each place many K are multiplied, with
 tails of every kind, because that is where kernels and their split forms differ.
@@ -35,11 +35,11 @@ from ..tables import grouped
 #: Operands and output, by their names in a finding; tf32 is fp32 multiplied so.
 TYPES = (
     ("fp16", "fp16"), ("fp16", "fp32"), ("bf16", "bf16"), ("bf16", "fp32"),
-    ("fp32", "fp32"), ("tf32", "fp32"), ("int8", "int32"),
+    ("fp32", "fp32"), ("tf32", "fp32"), ("int8", "int32"), ("fp64", "fp64"),
 )  # fmt: skip
 DTYPES = {
     "fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "tf32": torch.float32,
-    "int8": torch.int8, "int32": torch.int32,
+    "int8": torch.int8, "int32": torch.int32, "fp64": torch.float64,
 }  # fmt: skip
 DATA = ("ones", "signs")
 #: Log2 of the largest M and N, and of K. Sums stay below what fp16 can store.

@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Sequence
 
 from .. import bars, cli, figures, tables
-from ..problems import SUITE, Problem, chosen, random_problems, read_suite
+from ..problems import SUITE, WIDE, Problem, chosen, random_problems, read_suite
 from ..race import Preset
 from ..rows import INVARIANT, Row
 from ..select import full_runs
@@ -40,9 +40,9 @@ def register(commands) -> None:
     suite = {"rounds": 5, "most": 24, "text": text}
     made = Preset("suite", described, SUITE_EXAMPLES, suite_problems, suite_options, **suite)
     made.register(commands)
-    described = "Race tritemm.matmul against cuBLAS on log-uniform random 16-bit problems."
+    described = "Race tritemm.matmul against cuBLAS on log-uniform random problems."
     # Of random problems only the means count.
-    chance = (lambda args: random_problems(args.n, args.seed), random_options)
+    chance = (drawn, random_options)
     Preset("random", described, RANDOM_EXAMPLES, *chance, rounds=4, most=5).register(commands)
 
 
@@ -54,9 +54,15 @@ def suite_options(command: argparse.ArgumentParser) -> None:
     cli.add_peers(command, "; rows are an experiment of their own")
 
 
+def drawn(args: argparse.Namespace) -> list[Problem]:
+    """The 16-bit problems of the seed, and an eighth as many of fp32 and fp64."""
+    wide = random_problems(args.n // 8, args.seed, WIDE)
+    return random_problems(args.n, args.seed) + wide
+
+
 def random_options(command: argparse.ArgumentParser) -> None:
-    count = cli.argument(cli.positive)
-    command.add_argument("--n", type=count, default=400, help="default: 400")
+    count, text = cli.argument(cli.positive), "16-bit ones; an eighth of fp32 and fp64 join them"
+    command.add_argument("--n", type=count, default=400, help=f"{text}; default: 400")
     cli.add_kernels(command)
     cli.add_peers(command, "; rows are an experiment of their own")
 
@@ -178,8 +184,8 @@ def plot_random(rows: list[Row], selection: Selection):
 
 def _alignment(group: str) -> int:
     """What a class's dimensions are multiples of, from its name: `multiples of 64`, `any size`."""
-    found = re.search(r"\d+", group)
-    return int(found[0]) if found else 1
+    found = re.search(r"multiples of (\d+)", group)
+    return int(found[1]) if found else 1
 
 
 # Views
@@ -195,7 +201,14 @@ def _problems(rows: list[Row], s: Selection) -> Parts:
     found = tables.against_cublas(rows, s.competitor)
     untimed = tables.unmeasured(result.ours for result in found)
     table = Table.of(PROBLEMS, found, tables.RESULT, words=3)
-    return [table, untimed, tables.commands(rows)]
+    return [table, untimed, _later(rows), tables.commands(rows)]
+
+
+def _later(rows: Sequence[Row]) -> str:
+    """A sentence that names what of the suite is newer than a run of it."""
+    suite, raced = [problem.id for problem in read_suite()], {row.id for row in rows}
+    later = [key for key in suite if key not in raced]
+    return f"Not raced yet: {', '.join(later)}." if 0 < len(later) < len(suite) else ""
 
 
 def _all_runs(rows: Sequence[Row], s: Selection) -> list[Row]:

@@ -47,7 +47,8 @@ def test_the_exact_result_is_that_of_the_operands(hunt, data, layout, shift, pad
 
 
 @pytest.mark.parametrize(
-    ("dtype", "output"), [("fp16", "fp32"), ("bf16", "bf16"), ("tf32", "fp32")]
+    ("dtype", "output"),
+    [("fp16", "fp32"), ("bf16", "bf16"), ("tf32", "fp32"), ("fp32", "fp32"), ("fp64", "fp64")],
 )
 def test_nothing_is_found_where_nothing_is_wrong(hunt, dtype, output):
     found = hunt.multiply(Place(3, 9, "TN", dtype, output, 1, 1), [1, 7, 40])

@@ -73,6 +73,8 @@ def test_the_suite_is_read():
     assert known["S8"] == Case(4096, 4096, 4096, "NN", "fp32", precision="tf32")
     assert known["S10"] == Case(4096, 14336, 4096, "NT", "int8", "int32")
     assert known["M1"].out_dtype == "fp32" and known["P1"].out_dtype is None
+    assert known["I1"] == Case(512, 3072, 1024, "NT", "fp32")
+    assert known["I8"] == Case(2048, 2048, 2048, "NN", "fp64", "fp64")
     layers = {problem.id: problem.case for problem in problems.read_suite(problems.LINEAR)}
     assert layers["T1"] == Case(8192, 28672, 4096, "NT", "bf16", ending="bias gelu")
     assert (layers["T3"].ending, layers["T3"].columns) == ("swiglu", 14336)
@@ -118,11 +120,30 @@ def test_random_problems_are_the_seeds_of_every_kind_and_log_uniform():
         own = [p.case for p in found if p.group == problems.group_of(multiple)]
         assert 300 < len(own) < 700
         assert all(case.N % multiple == case.K % multiple == 0 for case in own)
-    assert all(p.case.flops <= problems.FLOPS for p in found)
+    assert all(p.case.flops <= problems.FLOPS[problems.HALVES] for p in found)
     assert sum(p.case.M < 64 for p in found) > 300
     quantiles = statistics.quantiles((math.log2(p.case.N) for p in found), n=4)
     low, high = problems.SIZES
     assert quantiles == pytest.approx([low + i / 4 * (high - low) for i in (1, 2, 3)], abs=0.4)
+
+
+def test_wide_random_problems_join_those_of_the_seed_and_change_none():
+    drawn = suite.drawn(parsed("random", "--n", "160", "--seed", "5"))
+    assert drawn[:160] == problems.random_problems(160, 5)
+    assert {p.group for p in drawn[160:]} == {p.case.dtype for p in drawn[160:]} == {"fp32", "fp64"}
+    assert {p.case.accumulate for p in drawn[160:]} == {"fp32", "fp64"}
+    assert len({p.id for p in drawn}) == 180
+    first = problems.random_problems(160, 5)[0]  # as rows have it
+    assert (first.id, str(first.case)) == ("5-0", "2 x 4728 x 256 TN, bf16")
+
+
+def test_the_16_bit_problems_of_the_suite_are_those_that_were_given():
+    """So that means of them stay comparable, whatever joins."""
+    known = problems.read_suite()
+    joined = [problem for problem in known if problem.group in problems.WIDE]
+    assert {p.case.dtype for p in joined} == {*problems.WIDE} and known[-len(joined) :] == joined
+    assert len(known) - len(joined) == 75
+    assert sum(p.case.dtype in tables.SIXTEEN_BIT for p in known) == 62
 
 
 # The command
@@ -231,13 +252,26 @@ def test_a_quick_suite_records_nothing(timed, tmp_path, monkeypatch, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["mine.csv"]
 
 
+def test_what_joined_the_suite_after_a_run_is_named():
+    def said(some):
+        found = [row(p.id, p.group, 1.0, case=p.case) for p in some]
+        return show.VIEWS["problems"].table(found, Selection())
+
+    known = problems.read_suite()
+    given = [problem for problem in known if problem.group not in problems.WIDE]
+    names = ", ".join(problem.id for problem in known if problem not in given)
+    assert f"\n\nNot raced yet: {names}.\n\n" in said(given)
+    for some in (known, problems.random_problems(3, 5)):
+        assert "Not raced" not in said(some)
+
+
 # Random problems, peers, roofs
 
 
 @pytest.mark.parametrize("more", [(), ("--peers", "lt")])
 def test_random_problems_are_those_of_the_seed(timed, tmp_path, monkeypatch, more):
     small = sorted(problems.random_problems(200, 3), key=lambda p: p.case.flops)[:2]
-    monkeypatch.setattr(suite, "random_problems", lambda n, seed: small[:n])
+    monkeypatch.setattr(suite, "random_problems", lambda n, seed, *types: small[:n])
     stand_in(monkeypatch)
     words = ("random", "--n", "2", "--seed", "3", "--rounds", "3", *more)
     _, found = ran(tmp_path / "x.jsonl", *words)

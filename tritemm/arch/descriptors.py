@@ -94,6 +94,14 @@ class PersistentTile(TmaTile):
         return 2 if after.residual or (after.bias and problem.accumulate == torch.float16) else 1
 
 
+def suits(problem: Problem) -> bool:
+    """Whether lanes of FFMA read tiles as TMA brings them: A along K, and B across it.
+
+    Triton copies others within shared memory once more, unswizzled, so that lanes share a bank.
+    """
+    return not problem.by_ffma or problem.layout == "NN"
+
+
 @once_per(types_and_room)
 def _tiles(problem: Problem, outputs: int) -> tuple[Config, ...]:
     """Those that fit with so many `outputs` beside them.
@@ -104,8 +112,8 @@ def _tiles(problem: Problem, outputs: int) -> tuple[Config, ...]:
     """
     if problem.a.dtype == torch.float64:
         tiles = [(64, 64, 16, 4, 3)]
-    elif problem.a.dtype == torch.float32 and problem.precision == "ieee":
-        tiles = [(64, 128, 16, 8, 3)]
+    elif problem.by_ffma:
+        tiles = [(64, 64, 16, 4, 3), (32, 64, 16, 4, 3)]
     elif problem.a.dtype == torch.float32:
         tiles = [(128, 128, 32, 8, 3), (64, 64, 32, 4, 4)]
     elif problem.a.dtype == torch.int8:

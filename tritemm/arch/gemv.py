@@ -93,8 +93,12 @@ def few_rows(problem: Problem) -> int:
     """Where B runs along N, every row has an accumulator for each element of a word: too many; and
     what TMA can read is multiplied faster by tensor cores.
 
+    Of fp32, which tensor cores can't multiply as it is, a word has but four.
+
     Of A's rows, elements beside each other are of different rows where A is stored by columns.
     """
+    if along(problem) == "n" and problem.by_ffma:
+        return MOST_ROWS
     if along(problem) == "n":
         return int(problem.itemsize != 2 or tma_why_not(problem) is not None)
     return 2 if problem.a.layout == "T" else MOST_ROWS

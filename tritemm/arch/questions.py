@@ -48,11 +48,21 @@ def copies(problem: Problem) -> list[str]:
 
 
 def turned(problem: Problem) -> str:
-    """The operands that WGMMA reads only with K contiguous, and that are stored otherwise."""
+    """The operands that WGMMA reads only with K contiguous, and that are stored otherwise.
+
+    Of FFMA, where both lie along K, the smaller one: either may be B, with operands swapped or not.
+    """
     dtype = problem.a.dtype
-    if dtype != torch.int8 and (dtype != torch.float32 or problem.precision == "ieee"):
+    if problem.by_ffma:
+        return min("ba", key=problem.copied) if problem.layout == "NT" else ""
+    if dtype not in (torch.int8, torch.float32):
         return ""
     return "a" * (problem.a.layout != "N") + "b" * (problem.b.layout != "T")
+
+
+def better_swapped(problem: Problem) -> bool:
+    """Whether FFMA has B by rows of swapped operands alone."""
+    return problem.by_ffma and problem.layout == "TT"
 
 
 def lacks_registers(rung: Kernel, problem: Problem, config: Config) -> bool:

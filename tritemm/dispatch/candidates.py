@@ -219,12 +219,13 @@ def _groups(
     short = min(problem.M, problem.N) <= SHORT_SIDE and (parts or not _swap_is_redundant(problem))
     for pack in packs:
         packed, moved = problem.packed(pack), problem.copied(pack)
+        swaps = short or questions.better_swapped(packed)
         refusing: dict[Kernel, None] = {}  # in their order, each once
         # Of a symmetric C, swapped operands would compute the other triangle.
         for swap in (False,) if problem.epilogue.symmetric else (False, True):
             view = packed.transposed() if swap else packed
             for rung in rungs:
-                if swap and not short and not rung.policy.swap(packed):
+                if swap and not swaps and not rung.policy.swap(packed):
                     continue
                 upright = every or parts or _is_upright(rung, view)
                 if not upright and pack == packs[-1]:
@@ -265,8 +266,8 @@ def _suits(rung: Kernel, view: Problem) -> bool:
 
 def _is_upright(rung: Kernel, view: Problem) -> bool:
     """Whether this one of the two orders of the operands is the one to consider for the rung."""
-    if rung.policy.few_rows is not None or view.epilogue.per_column > 1:
-        return True  # the operands stay as they are
+    if rung.policy.few_rows is not None or view.epilogue.per_column > 1 or view.by_ffma:
+        return True  # the operands stay as they are, or no tensor core multiplies them
     return view.M > questions.LEAST_ROWS or view.M >= view.N
 
 

@@ -75,7 +75,10 @@ class Choice:
         lines = []
         reasons = dict(self.refused)
         if self.config.PACK:
-            why = reasons.get(self.kernel.name, "tensor cores read this type with K contiguous")
+            slow = "tensor cores read this type with K contiguous"
+            if self.problem.by_ffma:
+                slow = "FFMA reads fp32 fastest across K"
+            why = reasons.get(self.kernel.name, slow)
             lines.append(f"packed     {' and '.join(self.config.PACK)}, because {why}")
         if self.config.SWAP:
             short = "M" if self.problem.M <= self.problem.N else "N"

@@ -10,8 +10,8 @@ Needs         sm_90; A and B with 16-byte aligned rows or columns; every type
 import triton
 import triton.language as tl
 
-from ..arch.descriptors import DESCRIPTORS, NEEDS, TmaTile
-from ..spec import Config, CostHint, Limits, TritonKernel
+from ..arch.descriptors import DESCRIPTORS, NEEDS, TmaTile, suits
+from ..spec import Config, CostHint, Limits, Policy, TritonKernel
 from .device.raster import raster, split_batch
 from .device.tile import EpilogueArgs, Strides, dot, load_tile, store_tile
 
@@ -53,5 +53,5 @@ KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=tma_kernel, arguments=DESCRIPTORS,
     interpreted=Config(32, 32, 32, ORDER="grouped"),
     limits=Limits(TmaTile.configs, needs=NEEDS, tile=TmaTile),
-    cost=CostHint(0.96),
+    policy=Policy(suits=suits), cost=CostHint(0.96),
 )  # fmt: skip

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from ..arch.descriptors import DESCRIPTORS, NEEDS, PersistentTile
-from ..spec import Config, CostHint, Limits, TritonKernel
+from ..spec import Config, CostHint, Limits, Policy, TritonKernel
 from .device.raster import raster, split_batch
 from .device.tile import EpilogueArgs, Strides, dot, load_tile, store_tile
 
@@ -62,5 +62,7 @@ KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=persistent_kernel, arguments=DESCRIPTORS, grid=grid,
     interpreted=Config(32, 32, 32, ORDER="grouped"),
     limits=Limits(PersistentTile.configs, needs=NEEDS, tile=PersistentTile),
+    # FFMA is faster where an SM has several programs.
+    policy=Policy(suits=lambda problem: not problem.by_ffma),
     cost=CostHint(0.98, persistent=True, epilogue_overlap=0.3),
 )  # fmt: skip

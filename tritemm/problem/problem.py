@@ -131,7 +131,8 @@ class Problem:
     def packed(self, operands: str) -> Problem:
         """The problem after the `operands` ("a", "b" or "ab") were copied to lines for TMA.
 
-        16-bit operands keep their major; WGMMA reads all others only with K contiguous.
+        16-bit operands keep their major; WGMMA reads all others only with K contiguous, and FFMA
+        is fed fastest across K.
         """
         if not operands:
             return self
@@ -139,14 +140,19 @@ class Problem:
         if operands in kept:
             return kept[operands]
         changes = {}
-        for name, along_k in (("a", "N"), ("b", "T")):
+        for name, along_k, across_k in (("a", "N", "T"), ("b", "T", "N")):
             if name in operands:
                 matrix = getattr(self, name)
                 keeps = matrix.dtype.itemsize == 2 and matrix.layout != "-"
-                major = matrix.layout if keeps else along_k
+                major = matrix.layout if keeps else across_k if self.by_ffma else along_k
                 changes[name] = matrix.packed(major, self.batches)
         kept[operands] = dataclasses.replace(self, **changes)
         return kept[operands]
+
+    @property
+    def by_ffma(self) -> bool:
+        """Whether fp32 is multiplied as it is, which tensor cores can't."""
+        return self.a.dtype == torch.float32 and self.precision == "ieee"
 
     @functools.cached_property
     def vectorised(self) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ...arch import gpus, sm80
+from ...arch import gpus, sm80, sm90
 from ...arch.gemv import WORD_BYTES
 from ...arch.limits import CUT
 from ...arch.lines import by_tma
@@ -95,6 +95,7 @@ class View(NamedTuple):
     by_threads: Column  # whether threads store C, and TMA doesn't
     epilogue: Column  # s of an SM for an element
     turned: Column  # operands that are transposed in shared memory
+    ffma: Column  # whether no tensor core multiplies
     pairs: Column  # time of a k-step relative to a plain product's
     resident: Column  # `CostHint`
     level: Column
@@ -184,6 +185,7 @@ class Columns(NamedTuple):
     symmetric: bool
     leveled: bool
     finished: bool  # by an epilogue
+    by_ffma: bool
     in_parts: bool  # has K split
     view: View
     tile: Tile
@@ -220,9 +222,16 @@ class Kind:
         self.types = precision if dtype == torch.float32 else str(dtype).rpartition(".")[2]
         if self.itemsize == 2:
             self.types = "16-bit"
+        self.ffma = self.types == "ieee"
+        if self.ffma:
+            self.hungry = 0.0  # it stays below the power limit
         # The tensor cores read only 16-bit operands along M or N; others are transposed first.
         turns = dtype == torch.int8 or self.types[:2] in ("tf", "bf")
         self._turned = turns * (layouts[0] != "N"), turns * (layouts[1] != "T")
+        if self.ffma and sm90.has_tma(device):
+            # FFMA's B alone: where it is stored by columns, no swizzle keeps the lanes of a warp
+            # along N from reading the same banks.
+            self._turned = 0, int(layouts[1] == "T")
         # Columns of B that are requested together: those of a line, where it is stored by rows.
         self.along = LINE // self.itemsize if layouts[1] == "N" else 1
         self.by_threads, self.by_rows = not by_tma(c_major), c_major in ("N", "n")
@@ -235,7 +244,9 @@ class Kind:
         self.rows: dict[Kernel, Rows] = {}
 
     def turned(self, kernel: Kernel) -> int:
-        """The number of operands that a rung transposes in shared memory."""
+        """The number of operands that a rung transposes in shared memory, if it has any there."""
+        if kernel.cost.independent_ctas:
+            return 0
         a, b = self._turned
         return b if kernel.cost.a_registers else a + b
 
@@ -293,7 +304,7 @@ def columns_of(groups: Sequence[Group], constants: Constants) -> Columns:
     device, alike = groups[0].view.device, groups[0].kernel.cost.independent_ctas
     sizes: list[tuple] = []
     found: list[np.ndarray] = []
-    packed = symmetric = leveled = finished = False
+    packed = symmetric = leveled = finished = by_ffma = False
     for group in groups:
         view, kind = group.view, kind_of(group.view)
         rows = kind.rows.get(group.kernel)
@@ -305,6 +316,7 @@ def columns_of(groups: Sequence[Group], constants: Constants) -> Columns:
         symmetric |= view.epilogue.symmetric
         leveled |= group.kernel.cost.stream_k
         finished |= view.epilogue.symmetric or kind.epilogue > 0
+        by_ffma |= kind.ffma
     counts = [len(group.configs) for group in groups]
     of_sizes = np.repeat(np.array(sizes, dtype=float).T, counts, axis=1)
     table = np.concatenate(found).reshape(len(found), -1).T.copy()
@@ -316,7 +328,7 @@ def columns_of(groups: Sequence[Group], constants: Constants) -> Columns:
     in_parts = leveled or bool((tiles.split > 1).any())
     return Columns(
         device.sms, gpus.physics(device).l2, alike,
-        packed, symmetric, leveled, finished, in_parts, seen, tiles, Still(*tile[last:]),
+        packed, symmetric, leveled, finished, by_ffma, in_parts, seen, tiles, Still(*tile[last:]),
     )  # fmt: skip
 
 
@@ -343,7 +355,7 @@ class Rows(Bounded):
             rung.launch, rung.cold, rung.ends, rung.shown, constants.efficiency(kernel, word),
             *rung.load.get(word, (kind.load, constants.ends)),
             kind.flop, kind.itemsize, kind.element, kind.by_threads, kind.epilogue,
-            kind.turned(kernel), _PAIRS if kind.pairs and cost.pingpong else 1.0,
+            kind.turned(kernel), kind.ffma, _PAIRS if kind.pairs and cost.pingpong else 1.0,
             cost.persistent, cost.stream_k, cost.pingpong, cost.exchanges, cost.gathering,
         )  # fmt: skip
         nothing = [0.0] * (len(View._fields) - len(self.view))

@@ -114,7 +114,7 @@ def times(x: Columns, c: Constants, xp=np) -> Breakdown:
     before = pack + view.launch + view.cold * view.bytes / (view.bytes + BURST)
     rate = xp.minimum(c.sm_memory_rate, c.memory_rate / w.active)  # B/s of an SM
     still = x.still or Still.of(view, x.tile, c, xp)
-    steps = _alike_steps(x, w, c) if x.alike else _ring_steps(x, w, c, still)
+    steps = _alike_steps(x, w, c) if x.alike else _ring_steps(x, w, c, still, xp)
     ends = _ends(x, w, c, rate, still, xp)
     if x.finished:
         ends = ends + _epilogue(x, w, steps, xp)
@@ -190,11 +190,15 @@ def _waves(x: Columns, xp) -> Waves:
     return Waves(*(a if a is b else xp.where(level, a, b) for a, b in rows))
 
 
-def _ring_steps(x: Columns, w: Waves, c: Constants, still: Still) -> Column:
+def _ring_steps(x: Columns, w: Waves, c: Constants, still: Still, xp) -> Column:
     """The k-steps of the busiest SM, whose tiles come through a ring in shared memory."""
-    view, tile = x.view, x.tile
+    view, tile, products = x.view, x.tile, still.products
+    if x.by_ffma:
+        # A program waits for its reads of shared memory as long as it multiplies, and others of the
+        # SM multiply meanwhile.
+        products = products * (1 + view.ffma / xp.minimum(w.share, tile.together) ** 2)
     drawn = still.a_drawn / w.a_sharers + still.b_drawn / w.b_sharers
-    alone = still.products + (drawn / c.sm_rate) ** 2 + still.latency + c.beat**2
+    alone = products + (drawn / c.sm_rate) ** 2 + still.latency + c.beat**2
     together = (drawn / c.l2_rate) ** 2
     full, last = ((alone + together * n**2) ** 0.5 for n in (tile.room, w.last))
     steps = w.steps * view.pairs * tile.step * (w.full * full + w.rest * last)
