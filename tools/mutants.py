@@ -279,7 +279,7 @@ FAULTS = (
     ),
     Fault(
         "kinds don't differ by the accumulator", "runtime/fast_path.py",
-        "b.get_device(), options, _fp32", "b.get_device(), options[:2], options[3:], _fp32",
+        "b.get_device(), options,\n", "b.get_device(), options[:2], options[3:],\n",
         (LAUNCH + "accumulators_are_kinds",), "", "tma",
     ),
     Fault(
@@ -289,7 +289,7 @@ FAULTS = (
     ),
     Fault(
         "gradients don't know the precision", "plan/kinds.py",
-        "(for_gradients(word), *self._types)", "(for_gradients(word), None, None)",
+        "for_gradients(word), precision, accumulate", "for_gradients(word), None, None",
         (LAUNCH + "gradients_are_as_precise_as_asked",), "", "gemv",
     ),
     Fault(
@@ -310,7 +310,7 @@ FAULTS = (
     ),
     Fault(
         "gradients take the operands in the other order", "runtime/fast_path.py",
-        "addresses[step[1]], addresses[step[2]]", "addresses[step[2]], addresses[step[1]]",
+        "(addresses[first], addresses[second], out", "(addresses[second], addresses[first], out",
         (LAUNCH + "gradients_of_every_layout",), "", "gemv",
     ),
 )  # fmt: skip
