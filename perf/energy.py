@@ -15,6 +15,7 @@ The clock is the median of NVML's readings meanwhile, in bursts those of the pau
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import functools
@@ -32,7 +33,7 @@ from .case import Case
 from .engine import Loop, Plan, Sample
 from .machine import State
 
-#: Seconds of the same kernel before it is metered; of a burst, at least, and of the pause after it;
+#: Seconds of the same kernel before it is metered; of a burst, about, and of the pause after it;
 #: and from one reading of the meter to the next.
 LEAD, BURST, PAUSE, TICK = 0.7, 0.0015, 0.003, 0.001
 #: Joules, which only grow, and MHz.
@@ -57,13 +58,13 @@ def metered(meter: Meter) -> Iterator[list[Reading]]:
         while not done.wait(TICK):
             readings.append(Reading(time.monotonic(), *meter()))
 
-    thread = threading.Thread(target=read, daemon=True)
-    thread.start()
-    try:
-        yield readings
-    finally:
-        done.set()
-        thread.join()
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        reading = thread.submit(read)
+        try:
+            yield readings
+        finally:
+            done.set()
+        reading.result()  # what ended it
 
 
 def drawn(readings: Sequence[Reading]) -> tuple[float | None, float | None]:

@@ -107,6 +107,8 @@ def _cublas(cuda: str | None) -> str | None:
         return None
     major = cuda.partition(".")[0]
     whole, lt = (_version(f"lib{name}.so.{major}", name) for name in ("cublas", "cublasLt"))
+    if whole is None:
+        return lt and f"Lt {lt}"
     return whole if lt in (None, whole) else f"{whole} with Lt {lt}"
 
 

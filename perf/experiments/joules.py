@@ -37,7 +37,7 @@ python -m perf joules --id S6 --config cluster:BLOCK_M=256,BLOCK_N=128,BLOCK_K=6
 DESCRIBED = (
     "Microseconds, watts, MHz, cycles and millijoules of a product, by each way to multiply it: "
     "alone, when the clock has settled, and in bursts of some 1.5 ms between pauses of 3 ms. A "
-    "problem takes about 4 seconds per round for each of who races."
+    "problem takes about 4 seconds per round for each competitor."
 )
 
 

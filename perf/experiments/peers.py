@@ -43,11 +43,12 @@ def sentence(rows: Sequence[Row], competitor: str) -> str:
 
 def _timed(found: Sequence[Result]) -> list[str]:
     """The peers that have a time, and on how many problems where they didn't race on all."""
-    raced = {name: [r.others[name] for r in found if name in r.others] for name in PEERS.values()}
+    rows = {name: [r.others.get(name) for r in found] for name in PEERS.values()}
+    raced = {name: sum(1 for row in of if row and row.us) for name, of in rows.items()}
     return [
-        name if len(rows) == len(found) else f"{name} (on {len(rows)} of them)"
-        for name, rows in raced.items()
-        if any(row.us for row in rows)
+        name if count == len(found) else f"{name} ({count} of these shapes)"
+        for name, count in raced.items()
+        if count
     ]
 
 

@@ -85,9 +85,6 @@ def linear(
                 **options,
             )  # fmt: skip
         result = matmul(input, other, out=out, bias=bias, activation=activation, residual=residual)
-        if plain:
-            _learn(input, weight, other, bias)
-        return result
     except (RuntimeError, TypeError):
         pair("linear", ("input", "weight"), input, weight, cast=out is None, axis=-1)
         pairs = weight.dim() == 2 and holds(weight.shape[0] % 2 == 0)
@@ -97,6 +94,9 @@ def linear(
                 "[2 * out_features, in_features], the gate's rows before the others"
             ) from None
         raise
+    if plain:
+        _learn(input, weight, other, bias)
+    return result
 
 
 @untraced
@@ -130,6 +130,8 @@ def _learn(input, weight, other, bias) -> None:
     """Let a kind that was multiplied, `other` being a view of the weight, be known by that too."""
     options = fast_path.OPTIONS.get((_ASKED, input.dtype))
     if options is None or not fast_path.AVAILABLE or not fast_path.usual(input, weight, None):
+        return
+    if bias is not None and not fast_path.plain(bias):
         return
     with contextlib.suppress(RuntimeError):  # of what has no memory
         then = NOTHING if bias is None else EpilogueInputs.made(input, weight, bias, None)

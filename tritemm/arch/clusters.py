@@ -29,11 +29,11 @@ LEAST_STEPS = 8
 #: BLOCK_M, BLOCK_N and programs of a cluster, of the smallest tile that is fitted.
 SMALLEST = (64, 40, 2)
 #: Columns of C up to which a tile may have all of them: then each row of A is read once.
-NARROW = 64
+FEW_COLUMNS = 64
 #: Stages of a tile that is taken for any problem, at most; and of one for a certain problem, which
 #: has four steps for each: small tiles need many in flight, and a short K leaves room for the next
 #: launch.
-STAGES, MOST_STAGES, STEPS = 8, 16, 4
+STAGES, DEEPEST, STEPS = 8, 16, 4
 #: Elements of C in the largest tile.
 LARGEST = 128 * 256
 #: As in a kernel; a call from the host costs several microseconds.
@@ -253,12 +253,12 @@ class Split(Multicast):
 def usual(problem: Problem, tiles: Sequence[Numbers], programs=(2,)) -> tuple[Config, ...]:
     """The configs of those of the `tiles` that fit, in clusters of so many `programs`.
 
-    Where consumers take turns, with a buffer more for their output, and with a stage more.
+    Where consumers take turns, both variants: one more buffer of their output, or one more stage.
     """
     found: dict = {}
     for count in programs:
         for tile in tiles:
-            for buffers in (2, 1):
+            for buffers in (2, 1) if tile[-1] == sm90.WARPGROUP else (1,):
                 found[deepest(problem, *tile, count, 1, buffers)] = None
     found.pop(None, None)
     return tuple(found)
@@ -314,7 +314,7 @@ def offered(
 def as_wide(problem: Problem, tiles: Sequence[Wide]) -> tuple[Config, ...]:
     """The `tiles` with all columns of C, if these are few."""
     columns = -(-problem.N // sm90.COLUMN_STEP) * sm90.COLUMN_STEP
-    if columns > NARROW:
+    if columns > FEW_COLUMNS:
         return ()
     stages = _most_stages(problem)
     found = (deepest(problem, rows, columns, *more, 1, 2, stages) for rows, *more in tiles)
@@ -323,7 +323,7 @@ def as_wide(problem: Problem, tiles: Sequence[Wide]) -> tuple[Config, ...]:
 
 def _most_stages(problem: Problem, split: int = 1) -> int:
     """Stages that are of use where K is in so many parts."""
-    return min(MOST_STAGES, max(STAGES, problem.K // (LINE.value * split * STEPS)))
+    return min(DEEPEST, max(STAGES, problem.K // (LINE.value * split * STEPS)))
 
 
 def fitted_in_parts(problem: Problem, table: Sequence[Fitted]) -> tuple[Config, ...]:
@@ -374,7 +374,7 @@ def shared_parts(table: Sequence[Fitted]) -> Callable[[Problem, int], Sequence[C
     return configs
 
 
-def many_tiles(problem: Problem) -> bool:
+def worth_swapping(problem: Problem) -> bool:
     """Whether swapped operands are worth a look: C is 0.1 waves of large tiles or more.
 
     1024 columns are 8 times 128, and 5.3 times 192.
@@ -384,4 +384,4 @@ def many_tiles(problem: Problem) -> bool:
 
 def few_waves(problem: Problem) -> bool:
     """The same, of a C of 3 waves at most."""
-    return many_tiles(problem) and problem.space.elements <= 3 * problem.device.sms * LARGEST
+    return worth_swapping(problem) and problem.space.elements <= 3 * problem.device.sms * LARGEST

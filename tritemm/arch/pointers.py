@@ -63,7 +63,7 @@ def tiles_in_flight(problem: Problem) -> tuple[Config, ...]:
     if problem.itemsize == 2 and problem.vectorised:
         tiles = [Config(128, 256, 64, num_warps=8), classic]
     elif problem.by_ffma and problem.vectorised and sm90.has_tma(problem.device):
-        tiles = [Config(64, 64, 16, num_warps=4)]  # five of an SM, where the classic tile has two
+        tiles = [Config(64, 64, 16, num_warps=4)]  # five fit on an SM, and two of the classic one
     configs = [
         dataclasses.replace(tile, num_stages=stages, ORDER="grouped")
         for tile in tiles

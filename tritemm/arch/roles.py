@@ -59,7 +59,7 @@ def sixteen_bits(problem: Problem) -> str | None:
 
 @kept
 def single_columns(problem: Problem) -> str | None:
-    """The same of those that finish columns one by one."""
+    """Why a rung that finishes columns one by one can't run, found once."""
     return refusal((SINGLE_COLUMNS, sixteen_bits), problem)
 
 

@@ -1,6 +1,7 @@
 """What a problem may be run with: rungs, their configs, swapped operands, copied operands.
 
-Copies are of what TMA refuses, or of what the tensor cores can read only after a transposition.
+Copies are of what TMA refuses, or of what is read better once it is copied: by tensor cores with K
+contiguous, by FFMA across K.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from .request import refusal
 
 #: The M that stands for all others when rows must not depend on it.
 _CANONICAL_M = 1024
-#: Swapped operands are considered where the shorter side of C has at most so many elements.
+#: Every rung considers swapped operands where the shorter side of C has at most so many elements.
 SHORT_SIDE = 256
 #: Bytes of copies that are made whatever they gain; of those that are not made unasked; and of a
 #: line of a copy, which a single element may take.
@@ -248,7 +249,7 @@ def _groups(
 
 
 def _swap_is_redundant(problem: Problem) -> bool:
-    """Whether swapping gains nothing, so that leaving it out saves a third of the choice.
+    """Whether swapping gains nothing by a short side, and is left out.
 
     A and B are stored in opposite ways, C's sides differ by less than a factor of 2, and it has
     rows enough.

@@ -77,7 +77,7 @@ class Choice:
         if self.config.PACK:
             slow = "tensor cores read this type with K contiguous"
             if self.problem.by_ffma:
-                slow = "FFMA reads fp32 fastest across K"
+                slow = "FFMA reads B without bank conflicts only across K"
             why = reasons.get(self.kernel.name, slow)
             lines.append(f"packed     {' and '.join(self.config.PACK)}, because {why}")
         if self.config.SWAP:

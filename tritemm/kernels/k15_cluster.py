@@ -15,7 +15,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..arch.clusters import NEEDS, Cooperative, many_tiles, offered
+from ..arch.clusters import NEEDS, Cooperative, offered, worth_swapping
 from ..spec import CostHint, Limits, Policy, TritonKernel
 from .device.accumulate import accumulate
 from .device.cluster_mainloop import load_in_cluster, make_cluster_mainloop, run_in_cluster
@@ -85,6 +85,6 @@ KERNEL = TritonKernel(
         configs, needs=NEEDS, tile=Cooperative, odd_tiles=True, fixed_parts=True,
         ordered=Cooperative.whole(configs), symmetric=True,
     ),
-    policy=Policy(swap=many_tiles),
+    policy=Policy(swap=worth_swapping),
     cost=CostHint(0.98, persistent=True, epilogue_overlap=0.75),
 )  # fmt: skip

@@ -12,7 +12,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..arch.clusters import NEEDS, Pingpong, many_tiles, offered, usual
+from ..arch.clusters import NEEDS, Pingpong, offered, usual, worth_swapping
 from ..spec import CostHint, Limits, Policy, TritonKernel
 from .device.cluster_mainloop import load_in_cluster, make_cluster_mainloop, run_in_cluster
 from .device.epilogue import make_epilogue
@@ -95,6 +95,6 @@ KERNEL = TritonKernel(
     limits=Limits(
         configs, needs=NEEDS, tile=Pingpong, odd_tiles=True, ordered=ordered, symmetric=True
     ),
-    policy=Policy(swap=many_tiles),
+    policy=Policy(swap=worth_swapping),
     cost=CostHint(0.98, persistent=True, epilogue_overlap=0.8, pingpong=True),
 )  # fmt: skip

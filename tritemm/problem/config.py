@@ -17,8 +17,9 @@ class Config:
     `SPLIT_K` programs share one tile's K; the programs of a `CLUSTER` share the loads of an
     operand's tiles. `PARTS` cuts K where no tile moves it, at multiples of 256 elements, and adds
     the sums of these parts in their order: `SPLIT_K` programs have one each, or one has all. `SWAP`
-    computes C.T = B.T @ A.T, so that a small M is the side that may be small; `PACK` names the
-    operands ("a", "b" or both) that are first copied to lines which TMA can read. Tile sizes are
+    computes C.T = B.T @ A.T, where a small M is the side that may be small, or where tiles fit
+    better; `PACK` names the operands ("a", "b" or both) that are first copied to where they are
+    read better. Tile sizes are
     those of the product that is then computed. `SHARED` is the layout of tiles in shared memory
     where the rung leaves the choice: plain, padded or permuted.
     """
@@ -38,7 +39,7 @@ class Config:
     SHARED: str = ""
 
     def __hash__(self) -> int:
-        return hash(self.numbers)  # which are there already
+        return hash(self.numbers)  # which are kept
 
     def __repr__(self) -> str:
         """The fields that differ from their defaults."""

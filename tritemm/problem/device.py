@@ -34,7 +34,7 @@ class Device:
     clusters: tuple[int, ...] = ()
 
     def __hash__(self) -> int:
-        return hash(self.name)  # which a string knows
+        return hash(self.name)  # which a string keeps
 
     @property
     def version(self) -> str:

@@ -131,23 +131,25 @@ class Problem:
     def packed(self, operands: str) -> Problem:
         """The problem after the `operands` ("a", "b" or "ab") were copied to lines for TMA.
 
-        16-bit operands keep their major; WGMMA reads all others only with K contiguous, and FFMA
-        is fed fastest across K.
+        16-bit operands keep their major; WGMMA reads all others only with K contiguous. FFMA reads
+        B without bank conflicts only across K; a copy of A alone is that B once operands are
+        swapped, where B is along K.
         """
         if not operands:
             return self
-        kept: dict[str, Problem] = vars(self).setdefault("_packed", {})
-        if operands in kept:
-            return kept[operands]
+        known: dict[str, Problem] = vars(self).setdefault("_packed", {})
+        if operands in known:
+            return known[operands]
+        majors = {"a": "N", "b": "T"}
+        if self.by_ffma:
+            majors = {"a": "T" if operands + self.b.layout == "aT" else "N", "b": "N"}
         changes = {}
-        for name, along_k, across_k in (("a", "N", "T"), ("b", "T", "N")):
-            if name in operands:
-                matrix = getattr(self, name)
-                keeps = matrix.dtype.itemsize == 2 and matrix.layout != "-"
-                major = matrix.layout if keeps else across_k if self.by_ffma else along_k
-                changes[name] = matrix.packed(major, self.batches)
-        kept[operands] = dataclasses.replace(self, **changes)
-        return kept[operands]
+        for name in operands:
+            matrix = getattr(self, name)
+            keeps = matrix.dtype.itemsize == 2 and matrix.layout != "-"
+            changes[name] = matrix.packed(matrix.layout if keeps else majors[name], self.batches)
+        known[operands] = dataclasses.replace(self, **changes)
+        return known[operands]
 
     @property
     def by_ffma(self) -> bool:

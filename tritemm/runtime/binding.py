@@ -185,15 +185,15 @@ def _kernel_key(fn, values: dict[str, Any], options: dict[str, Any], device: int
             kinds.append(value)
         elif type(value) is int:
             narrow = -(2**31) <= value < 2**31
-            open_ = parameter.do_not_specialize
-            kinds.append(narrow if open_ else (narrow, value == 1, value % 16 == 0))
+            unspecialised = parameter.do_not_specialize
+            kinds.append(narrow if unspecialised else (narrow, value == 1, value % 16 == 0))
         else:
             kinds.append(_kind(value))
     return (fn, device, *kinds, *options.items())
 
 
 def _kind(value):
-    """That of what is no integer."""
+    """The key of an argument that is not an integer."""
     if value is None or type(value) is float:
         return type(value)
     if isinstance(value, torch.Tensor):

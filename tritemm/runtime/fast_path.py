@@ -91,8 +91,8 @@ OPTIONS: dict[tuple, tuple] = Bounded(KINDS)
 def kind_of(a, b, out, options: tuple, then: EpilogueInputs = NOTHING) -> tuple[tuple, Addresses]:
     """The key of a call's kind, all that decides what runs; and what a launch of it takes.
 
-    That is addresses, and the factors of `then`. `options`: kernel, precision, accumulator and
-    result type, as the operator takes them.
+    The second is the addresses and the factors of `then`. `options`: kernel, precision, accumulator
+    and result type, as the operator takes them.
     """
     first, second, third = a.data_ptr(), b.data_ptr(), 0
     dtype = a.dtype

@@ -180,7 +180,7 @@ class Columns(NamedTuple):
     sms: int
     l2: int  # B of operands that L2 keeps beside all else
     alike: bool
-    # Whether any has these, so that the formula leaves out what all would add nothing by.
+    # Whether any has these, so that terms that are zero for all are skipped.
     packed: bool
     symmetric: bool
     leveled: bool
@@ -215,7 +215,7 @@ class Kind:
         self.narrow = tuple(not each for each in wide)
         rate = gpus.flop_rate(dtype, precision, device)
         self.flop = device.sms / rate  # s of an SM for a FLOP at the dense rate
-        #: Energy of a FLOP relative to one of 16-bit operands.
+        #: Energy of a FLOP relative to one of 16-bit operands; 0 if it stays below the power limit.
         self.hungry = gpus.flop_rate(torch.float16, "ieee", device) / rate
         # s of an element's load, where none was timed: what an SM reads from L2 at best.
         self.load = self.itemsize / (_BYTES * gpus.physics(device).clock)
@@ -224,7 +224,7 @@ class Kind:
             self.types = "16-bit"
         self.ffma = self.types == "ieee"
         if self.ffma:
-            self.hungry = 0.0  # it stays below the power limit
+            self.hungry = 0.0
         # The tensor cores read only 16-bit operands along M or N; others are transposed first.
         turns = dtype == torch.int8 or self.types[:2] in ("tf", "bf")
         self._turned = turns * (layouts[0] != "N"), turns * (layouts[1] != "T")

@@ -46,7 +46,7 @@ class Constants:
     pair_rate: float = _number("B/s", "what two SMs, a TPC, read from device memory")
     crowded_rate: float = _number(
         "B/s",
-        "what a program of a cluster reads from it, where more than half as many run as "
+        "what a program of a cluster reads from device memory, where more than half as many run as "
         "have room, and two share a TPC",
         45e9,
     )

@@ -73,7 +73,10 @@ class ClusterMainloop:
 
     @gluon.jit
     def load(self, n, unit):
-        """Load a unit whose first step is `n`, or a share; return the next unit's first step."""
+        """Load a unit whose first step is `n`; return the next unit's first step.
+
+        That is this program's own tiles, and the shared ones of the steps that are its turn.
+        """
         SHAPE: gl.constexpr = self.SHAPE
         rank = gl.program_id(0) % SHAPE.CLUSTER
         LINES: gl.constexpr = SHAPE.BLOCK_K // LINE
@@ -99,7 +102,8 @@ class ClusterMainloop:
             to = ring + stage * (LINES * BYTES)
             for line in gl.static_range(LINES):
                 k = (unit.first + step) * SHAPE.BLOCK_K + line * LINE
-                # Sharers take turns, a step each: half a tile each is two requests in place of one.
+                # Sharers take turns, a step each: one request, where a share of the tile would take
+                # one from each of them.
                 if (n + step) % OF_A == rank % OF_A:
                     load_lines(
                         to, full, unit.row, k, a0, a1, SHAPE.BLOCK_M, SHAPE.A_MAJOR == "N", OF_A,
@@ -144,6 +148,7 @@ class Consumer:
     def multiply(self, n, steps, SLAB: gl.constexpr = 0):
         """The accumulator of its slabs of a unit, from step `n` on; whatever the argument `SLAB`.
 
+        A unit has a step at least, which overwrites what the registers hold.
         The last step is still in flight: `multiply_tail` waits for it.
         """
         SHAPE: gl.constexpr = self.loop.SHAPE

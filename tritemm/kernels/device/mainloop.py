@@ -40,7 +40,7 @@ def place(n, STAGES: gl.constexpr):
 
 @gluon.jit
 def next_place(stage, odd, STAGES: gl.constexpr):
-    """That of the step after, without a division: each step would wait for it."""
+    """The place of the next step, without a division, for which each step would wait."""
     last = stage == STAGES - 1
     return gl.where(last, 0, stage + 1), odd ^ last.to(gl.int32)
 
@@ -193,7 +193,7 @@ class Mainloop:
 
     @gluon.jit
     def multiply(self, n, steps, SLAB: gl.constexpr = 0):
-        """The accumulator of a consumer's slab of a unit, from step `n` on.
+        """The accumulator of a consumer's slab of a unit, from step `n` on; it has one or more.
 
         The last step is still in flight: `multiply_tail` waits for it.
         """

@@ -30,7 +30,7 @@ def matrix_descriptor(address, LEADING: gl.constexpr):
 @gluon.jit
 def wgmma_first(a, b, COLUMNS: gl.constexpr, SLABS: gl.constexpr,
                 TYPE: gl.constexpr, A_MAJOR: gl.constexpr, B_MAJOR: gl.constexpr):  # fmt: skip
-    """Begin to multiply 64 elements of K; the accumulator, which `wgmma` adds to.
+    """Begin to multiply 64 elements of K; return the accumulator, to which `wgmma` adds.
 
     `a` and `b` are from `matrix_descriptor`. The result may be read only after `wgmma_wait`. It
     isn't set to zero before: the consumer has its turn by then, and the tensor cores would wait.
