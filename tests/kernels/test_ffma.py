@@ -121,6 +121,14 @@ def test_one_operand_is_copied_across_k_or_swapped_operands_are_right():
 
 
 @pytest.mark.host
+@pytest.mark.parametrize(("layout", "pack"), [("NT", "ab"), ("NN", "a"), ("TT", "ab")])
+def test_what_tma_refuses_is_copied_to_where_its_tiles_read_it(layout, pack):
+    choice = dispatch.choose(fp32(511, 3072, 1023, layout=layout))
+    copies = choice.config.PACK, choice.problem.packed(choice.config.PACK).layout
+    assert (choice.kernel.name, *copies) == ("tma", pack, "NN")
+
+
+@pytest.mark.host
 @pytest.mark.parametrize(
     ("size", "layout", "pack", "swap"),
     [
