@@ -149,7 +149,7 @@ def test_a_gated_activation_that_a_kernel_makes(monkeypatch, batch):
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("converted", [False, True])
 def test_linear_knows_a_kind_by_the_weight(monkeypatch, columns, biased, converted):
-    """Of which no view is made where nothing is recorded; a square one is no second operand."""
+    """No view of it is made where nothing is recorded; a square one is no second operand."""
     layer = nn.Linear(40, columns, biased)
     w, bias = layer.weight.data.copy_(integers(columns, 40)), layer.bias
     if biased:
@@ -187,7 +187,7 @@ def test_linear_records_as_before(leaf):
 
 
 def test_linear_says_what_is_wrong_alike(monkeypatch):
-    """Of a kind that is known by its weight."""
+    """Where the kind is known by its weight."""
     x, w, bias = integers(4, 8), integers(6, 8), integers(6)
     wrong = {
         "weight": (integers(7, 9), w[None], w[None].requires_grad_(), w.double(), w.to_sparse()),

@@ -208,7 +208,7 @@ class Through(torch.autograd.Function):
 @pytest.mark.parametrize("incoming", INCOMING.values(), ids=INCOMING)
 @pytest.mark.parametrize("known", [False, True])
 def test_operands_without_memory_of_their_own(incoming, known):
-    """Of a kind that was not made yet, too."""
+    """Whether the kind is known already or not."""
     x, w, bias = integers(16, 16).requires_grad_(), integers(16, 16), integers(16)
     for multiply in (
         lambda t: tritemm.matmul(t, w),

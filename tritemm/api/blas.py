@@ -106,20 +106,11 @@ def again(input, weight, bias) -> torch.Tensor | None:
     Where nothing is recorded, the kind is known by the weight itself, of which no view is made.
     Not for compiled code.
     """
-    if not fast_path.AVAILABLE or not fast_path.usual(input, weight, None):
+    if (found := _as_known(input, weight, bias)) is None:
         return None
-    options = fast_path.OPTIONS.get((_ASKED, input.dtype))
-    if options is None:
-        return None
-    then, recorded = NOTHING, input.requires_grad or weight.requires_grad
-    if bias is not None:
-        if not fast_path.plain(bias):
-            return None
-        try:
-            then = EpilogueInputs.made(input, weight, bias, None)
-        except RuntimeError:  # what has no memory
-            return None
-        recorded = recorded or bias.requires_grad
+    options, then = found
+    recorded = input.requires_grad or weight.requires_grad
+    recorded = recorded or (bias is not None and bias.requires_grad)
     if recorded and fast_path.recording():
         return repeated(input, weight.t(), None, options, then, bias) if weight.dim() == 2 else None
     return repeated(input, weight, None, (*options, _ASKED), then, bias)
@@ -128,17 +119,28 @@ def again(input, weight, bias) -> torch.Tensor | None:
 @untraced
 def _learn(input, weight, other, bias) -> None:
     """Let a kind that was multiplied, `other` being a view of the weight, be known by that too."""
-    options = fast_path.OPTIONS.get((_ASKED, input.dtype))
-    if options is None or not fast_path.AVAILABLE or not fast_path.usual(input, weight, None):
+    if (found := _as_known(input, weight, bias)) is None:
         return
-    if bias is not None and not fast_path.plain(bias):
-        return
+    options, then = found
     with contextlib.suppress(RuntimeError):  # of what has no memory
-        then = NOTHING if bias is None else EpilogueInputs.made(input, weight, bias, None)
         kind = fast_path.KNOWN.get(fast_path.kind_of(input, other, None, options, then)[0])
         if kind is not None and kind.launches is not None:
             key, _ = fast_path.kind_of(input, weight, None, (*options, _ASKED), then)
             fast_path.KNOWN[key] = kind
+
+
+def _as_known(input, weight, bias) -> tuple[tuple, EpilogueInputs] | None:
+    """The operator's options and what follows the product, where its kind may be known."""
+    if not fast_path.AVAILABLE or not fast_path.usual(input, weight, None):
+        return None
+    options = fast_path.OPTIONS.get((_ASKED, input.dtype))
+    if options is None or (bias is not None and not fast_path.plain(bias)):
+        return None
+    try:
+        then = NOTHING if bias is None else EpilogueInputs.made(input, weight, bias, None)
+    except RuntimeError:  # what has no memory
+        return None
+    return options, then
 
 
 def addmm(

@@ -148,7 +148,7 @@ class Still(NamedTuple):
 
     @staticmethod
     def of(view: View, tile: Tile, c: Constants, xp) -> Still:
-        """Of numbers, or of columns of them; `xp` has what is taken of NumPy."""
+        """What follows of numbers, or of columns of them; `xp` has what is taken of NumPy."""
         products = tile.flops * view.flop * (1 + c.turned * view.turned) / view.efficiency
         latency = c.latency / tile.flying
         a_drawn, b_drawn = (
