@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import sys
 import zlib
 from pathlib import Path
 
@@ -53,6 +54,14 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def _graphs():
+    """Dynamo keeps what it compiled, and skips a function for good after an error in its graph."""
+    yield
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
 
 
 @pytest.fixture(autouse=True)

@@ -331,7 +331,6 @@ def test_on_a_gpu_as_large_as_a_layer(mode, dtype):
             return self.q_proj(x), self.k_proj(x), self.v_proj(x)
 
     model, twin = pair(Layer())
-    torch._dynamo.reset()
     run = torch.compile(model, mode=mode, fullgraph=True)
     for rows in (1, 16, 300):
         x = integers(2, rows, 256, dtype=dtype)

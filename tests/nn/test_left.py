@@ -176,7 +176,6 @@ def test_a_forward_that_was_replaced_for_all_layers_before_is_left(monkeypatch):
 def test_a_forward_that_is_replaced_for_all_layers_later_is_called(monkeypatch, compile_it):
     model = with_integers(nn.Linear(16, 8))
     report = tritemm.convert(model)
-    torch._dynamo.reset()
     run = torch.compile(model, backend="eager", fullgraph=True) if compile_it else model
     x = integers(3, 16)
     want = run(x)

@@ -314,7 +314,6 @@ def test_gradients_of_every_layout(layout, monkeypatch):
 
 def test_graph_trees():
     """mode="reduce-overhead": workspaces, packed operands and gradients in memory of its pool."""
-    torch._dynamo.reset()
     a, b = (
         torch.randint(-2, 3, shape, device="cuda").bfloat16() for shape in ((64, 4096), (4096, 64))
     )

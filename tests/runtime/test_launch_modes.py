@@ -371,7 +371,6 @@ def test_under_compiled_autograd_torch_sees_the_gradients():
         return torch.compile(graph, backend="eager")
 
     y = tritemm.matmul(a, b)
-    torch._dynamo.reset()
     with torch._dynamo.compiled_autograd._enable(compiler):
         y.backward(torch.ones_like(y))
     assert seen and torch.equal(a.grad, torch.ones(8, 4) @ b.mT)

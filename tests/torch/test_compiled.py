@@ -22,7 +22,6 @@ from tritemm.runtime import inductor
 
 @pytest.fixture(autouse=True)
 def _anew():
-    torch._dynamo.reset()
     counters.clear()
 
 

@@ -48,7 +48,6 @@ def test_gradients_of_what_follows(activation):
 @pytest.mark.parametrize("compiled", [False, True])
 def test_gradients_of_fp16_whose_own_gradient_fp16_cannot_hold(scale, size, batch, ended, compiled):
     """It is divided by powers of two meanwhile: one of rows of `a`, or of columns of `b`."""
-    torch._dynamo.reset()
     a, b = (size * integers(*shape, dtype=HALF) for shape in ((*batch, 4, 16), (16, 6)))
     grad = scale * integers(*batch, 4, 6, dtype=torch.float32)
     grad[..., 0, :] *= 100
@@ -195,7 +194,6 @@ def test_transforms(name, compiled):
 
     ours = transformed(tritemm)
     if compiled:
-        torch._dynamo.reset()
         ours = torch.compile(ours, backend="aot_eager", fullgraph=True)
     equal(ours(x), transformed(TORCH)(x))
 
@@ -336,7 +334,6 @@ def test_gradients_are_laid_out_as_their_operands(batch):
 @pytest.mark.parametrize("compiled", [False, True])
 def test_what_is_unread_has_a_gradient_of_zeros(activation, compiled):
     """As torch has it, whether or not another tensor needs one."""
-    torch._dynamo.reset()
     a, b = integers(3, 4, dtype=torch.float32), integers(4, 6, dtype=torch.float32)
     columns = 3 if activation == "swiglu" else 6
     unread = torch.full((columns,), torch.nan, device=DEVICE, requires_grad=True)

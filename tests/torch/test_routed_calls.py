@@ -111,7 +111,6 @@ def test_modes():
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_model_forward_and_backward(compiled):
-    torch._dynamo.reset()
     layers = torch.nn.Linear(16, 24), torch.nn.ReLU(), torch.nn.Linear(24, 8, bias=False)
     net, x = with_integers(torch.nn.Sequential(*layers)), integers(10, 16).requires_grad_()
     run = torch.compile(net, backend="aot_eager") if compiled else net
@@ -137,7 +136,6 @@ def test_second_derivatives(quick):
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_compiled_graphs(backend):
     """Compiled before or inside, for any number of rows; each call chooses by its own."""
-    torch._dynamo.reset()
     w, b = integers(6, 8), integers(6)
     compiled = torch.compile(lambda x: F.linear(x, w, b), backend=backend, dynamic=True)
     compiled(integers(3, 8))
@@ -154,8 +152,6 @@ def test_compiled_graphs(backend):
 
 
 def test_a_block_inside_a_compiled_function():
-    torch._dynamo.reset()
-
     def step(a):
         with tritemm.enabled() as report:
             b = a @ a
@@ -168,7 +164,6 @@ def test_a_block_inside_a_compiled_function():
 
 def test_calls_after_a_break_of_the_graph():
     """Dynamo must not compile what the dispatcher calls."""
-    torch._dynamo.reset()
     counters.clear()
 
     def step(a):
