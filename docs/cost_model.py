@@ -67,7 +67,7 @@ def example() -> dict[str, tuple[str, float]]:
     M, N, K = asked.M, asked.N, asked.K
     rung = numbers.rungs[RUNG.name]
     m, n, k = CONFIG.BLOCK_M, CONFIG.BLOCK_N, CONFIG.BLOCK_K
-    own_step, own_ends, own_power = own_factors(rung, kind_of(asked).word(RUNG))
+    own_step, own_ends = own_factors(rung, kind_of(asked).word(RUNG))
     tiles = -(-M // m) * -(-N // n)
     waves, depth = -(-tiles // device.sms), -(-K // k)
     last = tiles - (waves - 1) * device.sms
@@ -93,7 +93,7 @@ def example() -> dict[str, tuple[str, float]]:
     each, pairs = asked.bytes / tiles, device.sms / 2
     earlier = asked.bytes - each * (last if last <= pairs else last - pairs)
     read = earlier / numbers.memory_rate + each / numbers.pair_rate
-    power = own_power * asked.flops * (numbers.power + numbers.traffic * (1 / m + 1 / n))
+    power = asked.flops * (numbers.power + numbers.traffic * (1 / m + 1 / n))
     busy = max(steps + ends, power)
     loads = (asked.bytes - 2 * M * N) / numbers.memory_rate
     overlap = numbers.overlap * min(busy, loads)
@@ -119,7 +119,7 @@ def example() -> dict[str, tuple[str, float]]:
         ),
         "power": (
             f"{asked.flops / 1e9:.0f} GFLOP at {1e15 * numbers.power:.3g} fs, and "
-            f"{1e15 * numbers.traffic:.3g} fs times 1/{m} + 1/{n}, all times {own_power:.3g}; "
+            f"{1e15 * numbers.traffic:.3g} fs times 1/{m} + 1/{n}; "
             "it counts if it is more than steps and ends",
             power,
         ),
@@ -138,11 +138,11 @@ def example() -> dict[str, tuple[str, float]]:
     }
 
 
-def own_factors(rung: constants.Rung, word: str) -> tuple[float, float, float]:
-    """Factors of the example's tile: of a step, of the ends and of the power."""
+def own_factors(rung: constants.Rung, word: str) -> tuple[float, float]:
+    """Factors of the example's tile: of a step and of the ends."""
     c = CONFIG
     tile = c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_warps, c.num_stages, c.CLUSTER
-    return rung.tiles.get(word, {}).get(tile, (1.0, 1.0, 1.0))
+    return rung.tiles.get(word, {}).get(tile, (1.0, 1.0))
 
 
 def example_text() -> str:
@@ -191,15 +191,15 @@ def fitted() -> str:
         name: _range(1e6 * getattr(rung, name) for rung in numbers.rungs.values()) + " µs"
         for name in ("launch", "cold", "ends")
     }
-    steps, ends, power = map(_range, zip(*_tiles(numbers), strict=True))
+    steps, ends = map(_range, zip(*_tiles(numbers), strict=True))
     lines = [
         "| fitted | | |", "|---|--:|---|", *rows, "",
         f"And of each of {len(numbers.rungs)} rungs: its launch ({spread['launch']}), what cold "
         f"operands add ({spread['cold']}), a tile's ends ({spread['ends']}), how much of them "
         "shows, and for each type its share of the dense rate at the settled clock, which a card "
-        f"below its power limit exceeds. And of {len(_tiles(numbers))} tiles three factors of "
-        f"their own: of a step ({steps}), of the ends ({ends}) and of "
-        f"the power ({power}). These are {_count(numbers)} numbers in all.",
+        f"below its power limit exceeds. And of {len(_tiles(numbers))} tiles two factors of "
+        f"their own: of a step ({steps}) and of the ends ({ends}). These are {_count(numbers)} "
+        "numbers in all.",
     ]  # fmt: skip
     for other in gpus.files():
         if rates := other.get("rates"):
@@ -216,7 +216,7 @@ def _shown(value: float, unit: str) -> str:
 
 def _count(numbers: constants.Constants) -> int:
     """The fitted numbers, without those that are 0."""
-    factors = 3 * len(_tiles(numbers))
+    factors = 2 * len(_tiles(numbers))
     rungs = (4 + len(rung.efficiency) + 2 * len(rung.load) for rung in numbers.rungs.values())
     return sum(getattr(numbers, name) != 0 for name in constants.NUMBERS) + sum(rungs) + factors
 

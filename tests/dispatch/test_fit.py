@@ -1,5 +1,6 @@
 """The constants of the cost model: their file, and finding them again from measured times."""
 
+import collections
 import dataclasses
 import gzip
 import json
@@ -18,7 +19,7 @@ from tritemm import dispatch
 from tritemm.arch import gpus
 from tritemm.dispatch import candidates, ranked
 from tritemm.dispatch.cost_model import constants, model
-from tritemm.dispatch.cost_model.columns import kind_of
+from tritemm.dispatch.cost_model.columns import kind_of, tile_of
 from tritemm.problem.config import changed
 from tritemm.rungs import RUNGS
 
@@ -29,6 +30,7 @@ pytestmark = [pytest.mark.host, pytest.mark.once]
 def _hopper(monkeypatch):
     names = ("pingpong", "split_k", "gemv")
     put_rungs(monkeypatch, [rung for rung in RUNGS if rung.number < 10 or rung.name in names])
+    monkeypatch.setattr("tools.fit.fit._STEPS", 200)
     yield
     dispatch.forget()
 
@@ -88,7 +90,7 @@ def test_tensors_are_predicted_as_numbers_are():
     assert {s.kernel.name for s in samples} > {"gemv", "stream_k", "cluster_split_k", "pipelined"}
     assert any(s.config.PACK for s in samples) and any(s.config.CLUSTER == 4 for s in samples)
     for numbers in (constants.of(H200), constants.of(H100), constants.analytic(H200)):
-        table = Table(samples, numbers)
+        table = Table(samples)
         found = table.seconds(table.numbers(numbers)).tolist()
         for sample, seconds in zip(samples, found, strict=True):
             one = model.breakdown(sample.kernel, sample.problem, sample.config, numbers).total
@@ -146,6 +148,22 @@ class TestFit:
         found = fit(samples, start)
         assert set(found.rungs) == {"pingpong"}
         assert found.reduction == start.reduction
+
+    def test_a_tile_has_factors_of_its_own(self):
+        """If many samples say so; what says nothing is not written down."""
+        sizes = [(4096 + 512 * i, 4096, 4096 + 512 * i) for i in range(24)]
+        start = constants.analytic(H200)
+        races = [measured(start, [size]) for size in sizes]
+        best = (min(race, key=lambda sample: sample.seconds) for race in races)
+        found = collections.Counter((s.kernel, tile_of(s.config.numbers)) for s in best)
+        ((kernel, tile), _), *_ = found.most_common(1)
+        word = kind_of(problem(*sizes[0])).word(kernel)
+        slow = start.rung(kernel)._replace(tiles={word: {tile: (1.3, 1.0)}})
+        truth = dataclasses.replace(start, rungs={kernel.name: slow})
+        found = fit(measured(truth, sizes), start)
+        assert 1.08 < found.rungs[kernel.name].tiles[word][tile][0] < 1.3  # drawn to 1
+        written = to_json(found)["rungs"][kernel.name]["tiles"][word]
+        assert "x".join(map(str, tile)) in written and len(written) < 4
 
     def test_what_is_held_stays(self):
         truth, start = another_gpu(constants.analytic(H200)), constants.analytic(H200)

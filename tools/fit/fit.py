@@ -32,6 +32,10 @@ _STEPS, _LENGTH = 500, 0.03
 _WILD = 0.15
 #: What it costs to move a number by e from where it began, in errors of one sample.
 _INERTIA = 0.3
+#: The same for the factors of a tile, which are drawn to 1: those of a k-step and of the ends.
+_FACTORS = {"step": 20.0, "late": 5.0}
+#: Such factors within this of 1 are left out.
+_NO_FACTOR = 0.02
 #: How many samples like the fastest one a problem must have for half of a shared error to be its
 #: own, and what such an error costs, in errors of one sample.
 _SHARED, _OFFSET = 3.0, 20.0
@@ -59,11 +63,13 @@ def fit(
 
     `start` is where the search begins, by default the device's present constants. Numbers in
     `hold`, which are of `NAMES`, stay as they are; so do those that are 0, where there is no such
-    limit.
+    limit. Factors of tiles begin at 1.
     """
     start = start or known.of(samples[0].problem.device)
-    table, measured = Table(samples, start), _Measured(samples)
+    table, measured = Table(samples), _Measured(samples)
     first = table.numbers(start)
+    ones = {name: torch.ones_like(values) for name, values in first.by_tile.items()}
+    first = first._replace(by_tile=ones)
     starts = {(g, name): v for g, some in first._asdict().items() for name, v in some.items()}
     logs = {place: torch.zeros_like(values).requires_grad_() for place, values in starts.items()}
     free = {place: (values > 0) & (place[1] not in hold) for place, values in starts.items()}
@@ -80,7 +86,8 @@ def fit(
         optimiser.zero_grad()
         lost = measured.loss(table.seconds(now()).log())
         for place, log in logs.items():
-            lost = lost + _INERTIA * (torch.where(free[place], log, 0.0) ** 2).sum()
+            inertia = _FACTORS.get(place[1], _INERTIA)
+            lost = lost + inertia * (torch.where(free[place], log, 0.0) ** 2).sum()
         lost.backward()
         optimiser.step()
         schedule.step()
@@ -101,11 +108,17 @@ def _rung(rung: Rung) -> dict:
     efficiency = {word: _short(value) for word, value in sorted(rung.efficiency.items())}
     load = {word: [_short(value) for value in pair] for word, pair in sorted(rung.load.items())}
     tiles = {
-        word: {"x".join(map(str, tile)): list(factors) for tile, factors in known.items()}
+        word: {"x".join(map(str, tile)): [_short(each) for each in own] for tile, own in some}
         for word, known in sorted(rung.tiles.items())
+        if (some := [(t, own) for t, own in sorted(known.items()) if _tells(own)])
     }
     found = numbers | {"efficiency": efficiency, "load": load}
     return found | {"tiles": tiles} if tiles else found
+
+
+def _tells(factors: Sequence[float]) -> bool:
+    """Whether the factors of a tile say anything."""
+    return any(abs(factor - 1) > _NO_FACTOR for factor in factors)
 
 
 def _short(value: float) -> float:
@@ -186,7 +199,7 @@ class Quality:
 def quality(samples: Sequence[Sample], constants: Constants) -> Quality:
     """The quality of `constants` on those of the `samples` that were not scaled."""
     samples = [sample for sample in samples if not sample.scaled]
-    table = Table(samples, constants)
+    table = Table(samples)
     predicted = table.seconds(table.numbers(constants)).tolist()
     errors, per_race = [], defaultdict(list)
     for sample, seconds in zip(samples, predicted, strict=True):

@@ -11,14 +11,23 @@ from torch import Tensor
 
 from tritemm.dispatch.cost_model import constants as known
 from tritemm.dispatch.cost_model import model
-from tritemm.dispatch.cost_model.columns import Columns, Group, Tile, View, columns_of, kind_of
+from tritemm.dispatch.cost_model.columns import (
+    Columns,
+    Group,
+    Tile,
+    View,
+    columns_of,
+    kind_of,
+    tile_of,
+)
 from tritemm.dispatch.cost_model.constants import Constants, Rung
 from tritemm.spec import Kernel
 
 from .samples import Sample
 
-#: Fields of `Rung` that are one number each.
+#: Fields of `Rung` that are one number each, and those of `Tile` that `Rung.tiles` has.
 PLAIN = ("launch", "cold", "ends", "shown")
+FACTORS = ("step", "late")
 
 
 class Numbers(NamedTuple):
@@ -27,6 +36,7 @@ class Numbers(NamedTuple):
     rates: Mapping[str, Tensor]
     by_rung: Mapping[str, Tensor]
     by_word: Mapping[str, Tensor]  # of `load` two numbers each
+    by_tile: Mapping[str, Tensor]  # of each rung, word and `tile_of`: `Rung.tiles`
 
 
 class TensorNames:
@@ -45,12 +55,9 @@ class TensorNames:
 
 
 class Table:
-    """Samples of one device; `rungs` and `words` are what their rows refer to.
+    """Samples of one device; `rungs`, `words` and `tiles` are what their rows refer to."""
 
-    The factors of tiles are those of `start`: they stay as they are.
-    """
-
-    def __init__(self, samples: Sequence[Sample], start: Constants | None = None):
+    def __init__(self, samples: Sequence[Sample]):
         self.device = samples[0].problem.device
         self.rungs: dict[str, Kernel] = {}
         self.words: dict[tuple[str, str], float] = {}  # with what a load is taken for
@@ -59,7 +66,10 @@ class Table:
         rungs, words = list(self.rungs), list(self.words)
         self.rung = torch.tensor([rungs.index(group.kernel.name) for group in groups])
         self.word = torch.tensor([words.index(_word(group)) for group in groups])
-        start = start or known.analytic(self.device)
+        tiles = [(*_word(group), tile_of(group.configs[0].numbers)) for group in groups]
+        self.tiles = {tile: index for index, tile in enumerate(dict.fromkeys(tiles))}
+        self.tile = torch.tensor([self.tiles[tile] for tile in tiles])
+        start = known.analytic(self.device)
         for alike in (False, True):
             rows = [
                 i for i, group in enumerate(groups) if group.kernel.cost.independent_ctas == alike
@@ -89,10 +99,15 @@ class Table:
             rung.load.get(word, (load, constants.ends))
             for (rung, word), load in zip(words, self.words.values(), strict=True)
         ]
+        factors = [
+            constants.rung(self.rungs[rung]).tiles.get(word, {}).get(tile, (1.0, 1.0))
+            for rung, word, tile in self.tiles
+        ]
         return Numbers(
             {name: column([getattr(constants, name)])[0] for name in known.NUMBERS},
             {name: column(getattr(rung, name) for rung in rungs) for name in PLAIN},
             {"efficiency": column(efficiency), "load": column(loads)},
+            {name: column(each[i] for each in factors) for i, name in enumerate(FACTORS)},
         )
 
     def seconds(self, numbers: Numbers) -> Tensor:
@@ -109,7 +124,9 @@ class Table:
                 load_ends=ends,
                 **{name: numbers.by_rung[name][rung] for name in PLAIN},
             )
-            times = model.times(columns._replace(view=view), constants, TensorNames)
+            own = {name: values[self.tile[rows]] for name, values in numbers.by_tile.items()}
+            tile = columns.tile._replace(**own)
+            times = model.times(columns._replace(view=view, tile=tile), constants, TensorNames)
             found = found.index_put((rows,), times.total)
         return found
 
@@ -124,6 +141,10 @@ class Table:
         for (name, word), efficiency, load in zip(self.words, *columns, strict=True):
             alike = self.rungs[name].cost.independent_ctas
             rungs[name]["load" if alike else "efficiency"][word] = load if alike else efficiency
+        factors = zip(*(numbers.by_tile[name].tolist() for name in FACTORS), strict=True)
+        for (name, word, tile), own in zip(self.tiles, factors, strict=True):
+            known_tiles = rungs[name]["tiles"]
+            rungs[name]["tiles"] = {**known_tiles, word: {**known_tiles.get(word, {}), tile: own}}
         rates = {name: value.item() for name, value in numbers.rates.items()}
         made = {name: Rung(**values) for name, values in rungs.items()}
         return dataclasses.replace(start, **rates, rungs=made)

@@ -132,7 +132,6 @@ class Tile(NamedTuple):
     slow: Column  # time of the epilogue relative to `View.epilogue`
     step: Column  # `Rung.tiles`
     late: Column
-    hungry: Column
 
 
 class Still(NamedTuple):
@@ -158,7 +157,7 @@ class Still(NamedTuple):
         by_threads = c.narrow_store * (1 + SECTOR / tile.run)  # a run stores two sectors in part
         by_tma = xp.maximum(tile.run, c.part_store) / tile.run
         stored = tile.own * view.element * xp.where(view.by_threads > 0, by_threads, by_tma)
-        power = tile.hungry * (c.power + c.traffic * (1 / tile.m + 1 / tile.n))
+        power = c.power + c.traffic * (1 / tile.m + 1 / tile.n)
         ends = view.ends * tile.late + c.drain * tile.drains
         squares = products * products, latency * latency
         return Still(*squares, a_drawn, b_drawn, power, ends, stored)
@@ -365,7 +364,7 @@ class Rows(Bounded):
 
     def __missing__(self, numbers: tuple[int, ...]) -> np.ndarray:
         # 1 of a tile that was not timed, or takes as long as predicted.
-        factors = self.timed.get((*numbers[:5], numbers[6]), (1.0, 1.0, 1.0))
+        factors = self.timed.get(tile_of(numbers), (1.0, 1.0))
         tile = _tile(self.kernel, self.kind, numbers, factors)
         singles, pairs, last = tile[:_SINGLE], tile[_SINGLE : _SINGLE + 3], tile[_SINGLE + 3 :]
         still = Still.of(self.still_view, tile, self.constants, Numbers)
@@ -375,6 +374,11 @@ class Rows(Bounded):
         return row
 
 
+def tile_of(numbers: Sequence[int]) -> tuple[int, ...]:
+    """By what `Rung.tiles` knows the tile of a `Config.numbers`."""
+    return (*numbers[:5], numbers[6])
+
+
 #: The fields of `Tile` before those of two operands, which are three.
 _SINGLE = Tile._fields.index("drawn")
 
@@ -382,7 +386,7 @@ _SINGLE = Tile._fields.index("drawn")
 def _tile(kernel: Kernel, kind: Kind, numbers: Sequence[int], factors: Sequence[float]) -> Tile:
     """The numbers of one config."""
     m, n, k, warps, stages, split, cluster, parts = numbers
-    step, late, hungry = factors
+    step, late = factors
     cost, itemsize, device = kernel.cost, kind.itemsize, kind.device
     area, threads = m * n, 32 * warps
     if cost.independent_ctas:
@@ -436,7 +440,6 @@ def _tile(kernel: Kernel, kind: Kind, numbers: Sequence[int], factors: Sequence[
         slow=_CRAMPED if cramped else 1,
         step=step,
         late=late,
-        hungry=hungry,
     )  # fmt: skip
 
 
