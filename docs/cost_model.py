@@ -15,7 +15,7 @@ from tools.fit.fit import Quality, quality
 from tools.fit.samples import Sample, read
 from tritemm.arch import gpus
 from tritemm.dispatch.cost_model import constants
-from tritemm.dispatch.cost_model.columns import kind_of
+from tritemm.dispatch.cost_model.columns import kind_of, tile_of
 from tritemm.dispatch.cost_model.model import BRIEF, BURST
 from tritemm.problem import Problem
 from tritemm.problem.config import Config
@@ -67,7 +67,7 @@ def example() -> dict[str, tuple[str, float]]:
     M, N, K = asked.M, asked.N, asked.K
     rung = numbers.rungs[RUNG.name]
     m, n, k = CONFIG.BLOCK_M, CONFIG.BLOCK_N, CONFIG.BLOCK_K
-    own_step, own_ends = own_factors(rung, kind_of(asked).word(RUNG))
+    own_step, own_ends = rung.factors(kind_of(asked).word(RUNG), tile_of(CONFIG.numbers))
     tiles = -(-M // m) * -(-N // n)
     waves, depth = -(-tiles // device.sms), -(-K // k)
     last = tiles - (waves - 1) * device.sms
@@ -136,13 +136,6 @@ def example() -> dict[str, tuple[str, float]]:
             max(busy, memory, read) + overlap + rung.launch + cold,
         ),
     }
-
-
-def own_factors(rung: constants.Rung, word: str) -> tuple[float, float]:
-    """Factors of the example's tile: of a step and of the ends."""
-    c = CONFIG
-    tile = c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_warps, c.num_stages, c.CLUSTER
-    return rung.tiles.get(word, {}).get(tile, (1.0, 1.0))
 
 
 def example_text() -> str:

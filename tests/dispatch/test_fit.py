@@ -160,7 +160,9 @@ class TestFit:
         word = kind_of(problem(*sizes[0])).word(kernel)
         slow = start.rung(kernel)._replace(tiles={word: {tile: (1.3, 1.0)}})
         truth = dataclasses.replace(start, rungs={kernel.name: slow})
-        found = fit(measured(truth, sizes), start)
+        samples = measured(truth, sizes)
+        found, held = fit(samples, start), fit(samples, truth, hold=("step",))
+        assert held.rungs[kernel.name].tiles[word][tile][0] == 1.3
         assert 1.08 < found.rungs[kernel.name].tiles[word][tile][0] < 1.3  # drawn to 1
         written = to_json(found)["rungs"][kernel.name]["tiles"][word]
         assert "x".join(map(str, tile)) in written and len(written) < 4

@@ -56,7 +56,6 @@ def test_another_seed_is_another_run_and_the_same_one_is_not(example):
     assert first == again != other
 
 
-@pytest.mark.once
 def test_muon_by_ours_beside_torchs(example, capsys, monkeypatch):
     muon = example("muon")
     text = torch.randint(256, (4096,), generator=torch.Generator().manual_seed(0))

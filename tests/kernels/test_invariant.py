@@ -190,7 +190,7 @@ def variants(rung):
                 tile = config.BLOCK_M, config.BLOCK_N, config.num_warps, config.CLUSTER
                 own.setdefault((tile, layout), (M, N, K, config))
     tiles = list(dict.fromkeys(tile for tile, _ in own))
-    for i, tile in enumerate(tiles if EVERY else tiles[:: max(1, len(tiles) // 2)]):
+    for i, tile in enumerate(tiles if EVERY else tiles[:: max(1, len(tiles) // 4)]):
         layouts = [layout for each, layout in own if each == tile]
         for layout in layouts if EVERY else [layouts[i % len(layouts)]]:
             M, N, K, config = own[tile, layout]

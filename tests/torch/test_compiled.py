@@ -99,9 +99,8 @@ def test_compile_with_out(kind, call):
     assert counters["frames"]["total"] <= 8
 
 
-@pytest.mark.parametrize(
-    ("mode", "call"), [*((torch.no_grad, call) for call in INTO), (torch.inference_mode, "matmul")]
-)
+@pytest.mark.parametrize("call", INTO)
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_inductor_with_an_out_that_begins_where_a_size_says(mode, call):
     """As in a cache of keys, from the second position on, which is a number of the graph's."""
     b, cache, want = integers(4, 4), *torch.zeros(2, 5, 3, 4, device=DEVICE)

@@ -22,10 +22,10 @@ from tritemm.dispatch.cost_model import constants as known
 from tritemm.dispatch.cost_model.constants import Constants, Rung
 
 from .samples import Sample
-from .table import PLAIN, Numbers, Table
+from .table import FACTORS, PLAIN, Numbers, Table
 
 #: What may be held.
-NAMES = (*known.NUMBERS, *Rung._fields)
+NAMES = (*known.NUMBERS, *PLAIN, "efficiency", "load", *FACTORS)
 #: Steps along the gradient, and the length of the first, in logarithms; it falls to nothing.
 _STEPS, _LENGTH = 500, 0.03
 #: The error (of logarithms) from which on a sample counts linearly and no longer squared.
@@ -63,13 +63,14 @@ def fit(
 
     `start` is where the search begins, by default the device's present constants. Numbers in
     `hold`, which are of `NAMES`, stay as they are; so do those that are 0, where there is no such
-    limit. Factors of tiles begin at 1.
+    limit. Other factors of tiles begin at 1.
     """
     start = start or known.of(samples[0].problem.device)
     table, measured = Table(samples), _Measured(samples)
     first = table.numbers(start)
-    ones = {name: torch.ones_like(values) for name, values in first.by_tile.items()}
-    first = first._replace(by_tile=ones)
+    factors = first.by_tile.items()
+    begin = {name: v if name in hold else torch.ones_like(v) for name, v in factors}
+    first = first._replace(by_tile=begin)
     starts = {(g, name): v for g, some in first._asdict().items() for name, v in some.items()}
     logs = {place: torch.zeros_like(values).requires_grad_() for place, values in starts.items()}
     free = {place: (values > 0) & (place[1] not in hold) for place, values in starts.items()}

@@ -100,8 +100,7 @@ class Table:
             for (rung, word), load in zip(words, self.words.values(), strict=True)
         ]
         factors = [
-            constants.rung(self.rungs[rung]).tiles.get(word, {}).get(tile, (1.0, 1.0))
-            for rung, word, tile in self.tiles
+            constants.rung(self.rungs[rung]).factors(word, tile) for rung, word, tile in self.tiles
         ]
         return Numbers(
             {name: column([getattr(constants, name)])[0] for name in known.NUMBERS},
@@ -137,14 +136,14 @@ class Table:
             own = rungs.setdefault(name, start.rung(kernel)._asdict())
             own |= {field: numbers.by_rung[field][i].item() for field in PLAIN}
             own |= {field: dict(own[field]) for field in ("efficiency", "load")}
+            own["tiles"] = {word: dict(tiles) for word, tiles in own["tiles"].items()}
         columns = (numbers.by_word[field].tolist() for field in ("efficiency", "load"))
         for (name, word), efficiency, load in zip(self.words, *columns, strict=True):
             alike = self.rungs[name].cost.independent_ctas
             rungs[name]["load" if alike else "efficiency"][word] = load if alike else efficiency
         factors = zip(*(numbers.by_tile[name].tolist() for name in FACTORS), strict=True)
-        for (name, word, tile), own in zip(self.tiles, factors, strict=True):
-            known_tiles = rungs[name]["tiles"]
-            rungs[name]["tiles"] = {**known_tiles, word: {**known_tiles.get(word, {}), tile: own}}
+        for (name, word, tile), pair in zip(self.tiles, factors, strict=True):
+            rungs[name]["tiles"].setdefault(word, {})[tile] = pair
         rates = {name: value.item() for name, value in numbers.rates.items()}
         made = {name: Rung(**values) for name, values in rungs.items()}
         return dataclasses.replace(start, **rates, rungs=made)

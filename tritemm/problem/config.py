@@ -19,9 +19,8 @@ class Config:
     the sums of these parts in their order: `SPLIT_K` programs have one each, or one has all. `SWAP`
     computes C.T = B.T @ A.T, where a small M is the side that may be small, or where tiles fit
     better; `PACK` names the operands ("a", "b" or both) that are first copied to where they are
-    read better. Tile sizes are
-    those of the product that is then computed. `SHARED` is the layout of tiles in shared memory
-    where the rung leaves the choice: plain, padded or permuted.
+    read better. Tile sizes are those of the product that is then computed. `SHARED` is the layout
+    of tiles in shared memory where the rung leaves the choice: plain, padded or permuted.
     """
 
     BLOCK_M: int

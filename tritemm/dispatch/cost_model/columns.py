@@ -359,12 +359,10 @@ class Rows(Bounded):
         )  # fmt: skip
         nothing = [0.0] * (len(View._fields) - len(self.view))
         self.still_view = View._make([*nothing, *self.view])
-        #: The factors of `Rung.tiles`.
-        self.timed = rung.tiles.get(word, {})
+        self.rung, self.word = rung, word
 
     def __missing__(self, numbers: tuple[int, ...]) -> np.ndarray:
-        # 1 of a tile that was not timed, or takes as long as predicted.
-        factors = self.timed.get(tile_of(numbers), (1.0, 1.0))
+        factors = self.rung.factors(self.word, tile_of(numbers))
         tile = _tile(self.kernel, self.kind, numbers, factors)
         singles, pairs, last = tile[:_SINGLE], tile[_SINGLE : _SINGLE + 3], tile[_SINGLE + 3 :]
         still = Still.of(self.still_view, tile, self.constants, Numbers)

@@ -34,6 +34,10 @@ class Rung(NamedTuple):
     #: is more than 2 % from 1: factors of a k-step and of the ends.
     tiles: Mapping[str, Mapping[tuple[int, ...], tuple[float, float]]] = {}
 
+    def factors(self, word: str, tile: tuple[int, ...]) -> tuple[float, float]:
+        """Those of a tile: 1 if it was not timed, or takes as long as predicted."""
+        return self.tiles.get(word, {}).get(tile, (1.0, 1.0))
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Constants:
