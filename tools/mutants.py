@@ -133,12 +133,12 @@ FAULTS = (
     # Waits and their partners
     Fault(
         "the producer doesn't wait for the launch before", "kernels/device/roles.py",
-        'of this program."""\n    gdc_wait()\n', 'of this program."""\n',
+        "    gdc_wait()\n    n = gl.to_tensor(0)\n", "    n = gl.to_tensor(0)\n",
         CHAIN, "warp_specialized", "warp_specialized",
     ),
     Fault(
         "a cluster's producer doesn't wait for the launch before", "kernels/device/roles.py",
-        'of this program."""\n    gdc_wait()\n', 'of this program."""\n',
+        "    gdc_wait()\n    n = gl.to_tensor(0)\n", "    n = gl.to_tensor(0)\n",
         CHAIN, CLUSTER, "cluster",
     ),
     Fault(

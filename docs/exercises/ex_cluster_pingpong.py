@@ -35,7 +35,7 @@ def tiles(
     """(tile, stage, parity) of each turn, as the rung's `compute` goes through them."""
     shape = formulas.shape(
         BLOCK_M=128, BLOCK_N=192, BLOCK_K=64, STAGES=stages, CLUSTER=2, SHARED="b", WARPS=4,
-        A_MAJOR="N", B_MAJOR="T", TYPE="bf16", ORDER="linear", GROUP_M=1,
+        A_MAJOR="N", B_MAJOR="T", TYPE="bf16", ORDER="linear", GROUP_M=1, LATE=False,
     )  # fmt: skip
     kernel = formulas.module("scheduler", 2 * cluster, 2 * clusters)
     columns = 2 * TURNS * clusters

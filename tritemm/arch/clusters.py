@@ -34,6 +34,8 @@ FEW_COLUMNS = 64
 #: has four steps for each: small tiles need many in flight, and a short K leaves room for the next
 #: launch.
 STAGES, DEEPEST, STEPS = 8, 16, 4
+#: Of all SMs, the share that a launch leaves free where the next one begins late, at least.
+FREE = 1 / 12
 #: Elements of C in the largest tile.
 LARGEST = 128 * 256
 #: As in a kernel; a call from the host costs several microseconds.
@@ -209,6 +211,17 @@ class Multicast(ClusterTile):
         return self.c.SPLIT_K > 1 and self.clusters * self.c.SPLIT_K <= self.room
 
     @property
+    def late(self) -> bool:
+        """Whether the next launch had better wait until this one, of one tile a program, ends.
+
+        If it fits only in part, its first clusters take the SMs that are free now, as they lie, and
+        those of a crowded GPC take a third longer. Where next to none is free, it is no matter.
+        """
+        clusters, sms = self.clusters * self.c.SPLIT_K, self.p.device.sms
+        one_wave = self.room < 2 * clusters and clusters <= self.room
+        return one_wave and clusters * self.c.CLUSTER <= (1 - FREE) * sms
+
+    @property
     def columns(self) -> int:
         piece = piece_columns(self.c.BLOCK_N, self.c.SPLIT_K) if self.together else self.piece
         return min(self.piece, piece)
@@ -269,7 +282,7 @@ def fitted(
     problem: Problem, table: Sequence[Fitted], besides: Sequence[Numbers] = (),
     counts: Sequence[int] = (),
 ) -> tuple[Config, ...]:  # fmt: skip
-    """Tiles whose columns are the fewest with which C takes so many waves, the fewest possible.
+    """Tiles whose columns are the fewest with which C takes so many waves.
 
     Or those with which it takes one where K is cut into as many parts as one of `counts`. None of
     `besides`.
@@ -292,13 +305,11 @@ def fitted(
             if not width or split > parts:
                 continue
             columns = -(-problem.N // width) * step
-            if least <= columns <= most:
-                if programs != 2 or (rows, columns, warps) not in besides:
-                    stages = _most_stages(problem, split)
-                    config = deepest(problem, rows, columns, warps, programs, split, 2, stages)
-                    found[config] = None
-                if not counts:
-                    break
+            known = programs == 2 and (rows, columns, warps) in besides
+            if least <= columns <= most and not known:
+                stages = _most_stages(problem, split)
+                config = deepest(problem, rows, columns, warps, programs, split, 2, stages)
+                found[config] = None
     found.pop(None, None)
     return tuple(found)
 

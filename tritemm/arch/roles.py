@@ -140,9 +140,9 @@ class RoleTile(Tile):
     A family says: `consumers`; how many of them share a tile (`sharers`); the `warps` of a launch;
     the `rows` of a consumer's slab; the `columns` that the epilogue stores at a time; the `buffers`
     of each consumer's output, 0 if none fits; the `boxes`; the operand that a cluster's programs
-    share (`shared`); whether all parts of a tile's K run `together`; those of its needs that are
-    of `registers`; bytes of a cluster's `stages`, and of what lies between them and the barriers
-    (`apart`).
+    share (`shared`); whether all parts of a tile's K run `together`; whether the next launch
+    begins `late`; those of its needs that are of `registers`; bytes of a cluster's `stages`, and of
+    what lies between them and the barriers (`apart`).
     """
 
     consumers: int
@@ -153,6 +153,7 @@ class RoleTile(Tile):
     warpgroups = True
     rows, warps, shared, together = sm90.ROWS, sm90.WARPGROUP, "b", False
     stages = apart = 0
+    late = False
     registers: ClassVar[tuple[Constraint, ...]] = ()
 
     def __init__(self, problem: Problem, config: Config):
@@ -253,7 +254,7 @@ class RoleTile(Tile):
             SHARED=self.shared, TOGETHER=self.together, PARTS=c.PARTS, PLAIN=plain,
             TRIANGULAR=after.symmetric, LINES=_in_lines(p), BIAS=after.along,
             GATED=after.per_column > 1, ACTIVATION=GATED.get(after.activation, after.activation),
-            RING=self.stages + self.apart, SLOTS=self.stages if self.apart else 0,
+            RING=self.stages + self.apart, SLOTS=self.stages if self.apart else 0, LATE=self.late,
         )  # fmt: skip
 
 

@@ -43,6 +43,8 @@ def compute(args, WHICH: gl.constexpr):
         barrier_arrive(turns + (1 - WHICH) * 8, loop.first_warp)
         acc, n = loop.multiply_tail(acc, n, unit.steps)
         n += work.steps(i + work.stride())  # the other's
+        if work.SHAPE.LATE and WHICH == 0:
+            gdc_launch_dependents()
         out.store(acc, unit, WHICH, loop.SLAB)
     out.tail()
     cluster_sync()
@@ -59,7 +61,8 @@ def cluster_pingpong_kernel(
     c_strides = Strides(stride_c0, stride_c1, stride_cm, stride_cn)
     r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)
     epilogue = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
-    gdc_launch_dependents()
+    if not SHAPE.LATE:
+        gdc_launch_dependents()
     work = Scheduler(M, N, K, B0, B1, SHAPE)
     KERNEL_NAME: gl.constexpr = cluster_pingpong_kernel.__name__
     loop = make_cluster_mainloop(a_desc, b_desc, KERNEL_NAME, SHAPE, 2)

@@ -11,7 +11,7 @@ from triton.experimental.gluon import language as gl
 from . import ptx
 from .language import Value, aggregate
 from .mainloop import next_place, place
-from .roles import load, specialize, workers
+from .roles import load_from, specialize, workers
 from .triton_contract import allocate, keep, shared_memory, tensor_map
 from .wgmma import matrix_descriptor, wgmma, wgmma_first, wgmma_wait
 
@@ -214,8 +214,9 @@ def make_cluster_mainloop(
 @gluon.jit
 def load_in_cluster(work, loop):
     """The producer of a cluster's program, which loads what the cluster shares in turns."""
+    unit = work.unit(work.first())
     ptx.cluster_sync()  # the others' barriers are there
-    load(work, loop)
+    load_from(work, loop, unit)
     ptx.cluster_sync()  # what others write or arrive at is still there
 
 

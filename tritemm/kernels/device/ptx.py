@@ -26,20 +26,23 @@ def cluster_sync():
 
 @gluon.jit
 def barrier_init(first, COUNT: gl.constexpr, ARRIVALS: gl.constexpr, MORE: gl.constexpr):
-    """At `first`, `COUNT` barriers of one arrival, as many of `ARRIVALS`, and `MORE` of one."""
+    """At `first`, `COUNT` barriers of one arrival, as many of `ARRIVALS`, and `MORE` of one.
+
+    One thread branches around all: predicated one by one, each takes 29 ns more of the start.
+    """
     asm(_init_text(COUNT, ARRIVALS, MORE), (first,))
 
 
 @gluon.constexpr_function
 def _init_text(count, arrivals, more):
     lines = [
-        f"@one mbarrier.init.shared::cta.b64 [$1 + {8 * i}], {number};"
+        f"mbarrier.init.shared::cta.b64 [$1 + {8 * i}], {number};"
         for i, number in enumerate([1] * count + [arrivals] * count + [1] * more)
     ]
     return "\n".join([
-        ".reg .pred one; .reg .b32 thread;",
-        "mov.u32 thread, %tid.x;", "setp.eq.u32 one, thread, 0;", *lines,
-        "fence.mbarrier_init.release.cluster;",
+        ".reg .pred other; .reg .b32 thread;",
+        "mov.u32 thread, %tid.x;", "setp.ne.u32 other, thread, 0;", "@other bra ready;", *lines,
+        "ready:", "fence.mbarrier_init.release.cluster;",
     ])  # fmt: skip
 
 

@@ -14,10 +14,20 @@ from .language import builtin, unwrap
 @gluon.jit
 def load(work, loop):
     """The producer: loads every step of every unit of this program."""
+    load_from(work, loop, work.unit(work.first()))
+
+
+@gluon.jit
+def load_from(work, loop, unit):
+    """Load every step of `unit`, this program's first, and of those that follow.
+
+    Where a unit lies takes 0.2 us of divisions: it is known before the wait for the launch before.
+    """
     gdc_wait()
     n = gl.to_tensor(0)
     for i in range(work.first(), work.units(), work.stride()):
-        n = loop.load(n, work.unit(i))
+        n = loop.load(n, unit)
+        unit = work.unit(i + work.stride())
 
 
 @gluon.constexpr_function

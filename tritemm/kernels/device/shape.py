@@ -27,7 +27,8 @@ class Shape(str):
     is the gate's, and C has a column for two of the tile's. If C is `TRIANGULAR`, tiles have
     elements on or below its diagonal, and are stored with their mirrors. In a cluster's program
     RING bytes come before the barriers. They are the stages, and if SLOTS isn't 0, the partial sums
-    that come to it from there on; else these lie where the stages did.
+    that come to it from there on; else these lie where the stages did. The next launch may begin
+    with this one, or, if `LATE`, once each program has multiplied its one tile.
     """
 
     BLOCK_M: int
@@ -60,6 +61,7 @@ class Shape(str):
     TRIANGULAR: bool = False
     RING: int = 0
     SLOTS: int = 0
+    LATE: bool = False
 
     def __new__(cls, *args, **fields):
         """Its text is what Triton's hooks write down, in JSON, of what is compiled."""
