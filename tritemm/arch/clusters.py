@@ -217,9 +217,9 @@ class Multicast(ClusterTile):
         If it fits only in part, its first clusters take the SMs that are free now, as they lie, and
         those of a crowded GPC take a third longer. Where next to none is free, it is no matter.
         """
-        clusters, sms = self.clusters * self.c.SPLIT_K, self.p.device.sms
-        one_wave = self.room < 2 * clusters and clusters <= self.room
-        return one_wave and clusters * self.c.CLUSTER <= (1 - FREE) * sms
+        if self.c.SPLIT_K > 1 or not self.room < 2 * self.clusters <= 2 * self.room:
+            return False
+        return self.tiles <= (1 - FREE) * self.p.device.sms
 
     @property
     def columns(self) -> int:
