@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import re
 import types
 
 import pytest
@@ -11,6 +12,7 @@ from tests.dispatch.choosing import H200, problem
 from tritemm import dispatch
 from tritemm.arch import clusters
 from tritemm.arch.gpus import clusters_at_once
+from tritemm.compile import asm
 from tritemm.kernels import k15_cluster, k16_cluster_pingpong, k17_multicast_split_k
 from tritemm.runtime import triton_private
 from tritemm.spec import Config
@@ -160,6 +162,39 @@ def test_the_grid_counts_clusters():
     assert KERNEL.grid(problem(8192, 8192, 64), config) == H200.sms // 2
     fours = dataclasses.replace(config, BLOCK_N=128, CLUSTER=4)
     assert KERNEL.grid(problem(8192, 8192, 64), fours) == clusters_at_once(4, H200) == 30
+
+
+@pytest.mark.parametrize(
+    ("size", "tile", "programs", "parts", "late"),
+    [
+        ((4608, 80, 3584), (64, 80), 4, 1, True),  # 18 clusters; 30 have room
+        ((3584, 129, 3584), (64, 72), 4, 1, True),  # 28
+        ((3072, 352, 5120), (128, 72), 4, 1, False),  # 30, which leave 12 SMs free
+        ((4096, 64, 4096), (64, 64), 4, 1, True),  # 16
+        ((4096, 64, 4096), (64, 64), 2, 1, False),  # 32, and 66 have room
+        ((5120, 96, 5120), (64, 96), 2, 1, True),  # 40
+        ((8192, 257, 1024), (128, 136), 2, 1, False),  # 64, which leave 4 SMs free
+        ((392, 2880, 4096), (64, 136), 4, 1, False),  # more than have room
+        ((4608, 80, 3584), (64, 80), 4, 2, False),
+    ],
+)
+def test_the_next_launch_is_let_in_late_where_it_fits_in_part(size, tile, programs, parts, late):
+    config = Config(*tile, 64, num_stages=4, CLUSTER=programs, SPLIT_K=parts)
+    found = clusters.Multicast(problem(*size), config)
+    assert found.late is late
+
+
+@pytest.mark.parametrize("size", [(4608, 80, 3584), (8192, 80, 3584)], ids=["late", "early"])
+def test_it_is_let_in_once_the_tile_is_multiplied(size):
+    """By one consumer before it stores, or when the kernel begins."""
+    M, N, K = size
+    config = Config(64, 80, 64, num_stages=4, ORDER="grouped", CLUSTER=4)
+    (code,) = asm.compile_many([asm.Job(IN_TURNS.name, 90, M, N, K, "NT", config=config)])
+    words = r"griddepcontrol\.launch_dependents|wgmma\.mma_async|mbarrier\.init"
+    found = [word.split(".")[-1] for word in re.findall(words, code.ptx)]
+    let_in = [place for place, word in enumerate(found) if word == "launch_dependents"]
+    first = found.index("mma_async") < let_in[0]
+    assert len(let_in) == 1 and first == (size[0] == 4608)
 
 
 def test_short_k_is_for_consumers_that_take_turns():

@@ -35,7 +35,7 @@ FEW_COLUMNS = 64
 #: launch.
 STAGES, DEEPEST, STEPS = 8, 16, 4
 #: Of all SMs, the share that a launch leaves free where the next one begins late, at least.
-FREE = 1 / 12
+FREE = 1 / 8
 #: Elements of C in the largest tile.
 LARGEST = 128 * 256
 #: As in a kernel; a call from the host costs several microseconds.
