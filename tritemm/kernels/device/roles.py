@@ -21,13 +21,15 @@ def load(work, loop):
 def load_from(work, loop, unit):
     """Load every step of `unit`, this program's first, and of those that follow.
 
-    Where a unit lies takes 0.2 us of divisions: it is known before the wait for the launch before.
+    To know where a unit lies takes divisions: so it is known before the wait for the launch before,
+    and before the end of the unit in front of it.
     """
     gdc_wait()
     n = gl.to_tensor(0)
-    for i in range(work.first(), work.units(), work.stride()):
+    last = work.units() - 1
+    for i in range(work.first(), last + 1, work.stride()):
         n = loop.load(n, unit)
-        unit = work.unit(i + work.stride())
+        unit = work.unit(gl.minimum(i + work.stride(), last))
 
 
 @gluon.constexpr_function
