@@ -190,7 +190,7 @@ def test_it_is_let_in_once_the_tile_is_multiplied(size):
     M, N, K = size
     config = Config(64, 80, 64, num_stages=4, ORDER="grouped", CLUSTER=4)
     (code,) = asm.compile_many([asm.Job(IN_TURNS.name, 90, M, N, K, "NT", config=config)])
-    words = r"griddepcontrol\.launch_dependents|wgmma\.mma_async|mbarrier\.init"
+    words = r"griddepcontrol\.launch_dependents|wgmma\.mma_async"
     found = [word.split(".")[-1] for word in re.findall(words, code.ptx)]
     let_in = [place for place, word in enumerate(found) if word == "launch_dependents"]
     first = found.index("mma_async") < let_in[0]

@@ -217,9 +217,10 @@ class Multicast(ClusterTile):
         If it fits only in part, its first clusters take the SMs that are free now, as they lie, and
         those of a crowded GPC take a third longer. Where next to none is free, it is no matter.
         """
-        if self.c.SPLIT_K > 1 or not self.room < 2 * self.clusters <= 2 * self.room:
+        clusters = self.clusters
+        if self.c.SPLIT_K > 1 or not self.room < 2 * clusters <= 2 * self.room:
             return False
-        return self.tiles <= (1 - FREE) * self.p.device.sms
+        return clusters * self.c.CLUSTER <= (1 - FREE) * self.p.device.sms
 
     @property
     def columns(self) -> int:
