@@ -238,17 +238,15 @@ class Mainloop:
         LAYOUT: gl.constexpr = operand_layout(acc[0].type.layout)
         right = gl.zeros(HALF, self.a_ring.dtype, LAYOUT)
         stage, odd = place(n, self.SHAPE.STAGES)
-        before = stage
         for step in range(steps):
             a, b = self.arrived(stage, odd, SLAB)
             left = load_fragment(a, 0, acc[0])
             acc = multiply_half(left, b, acc, 0, step > 0)
             acc = waited(acc + (right,), BLOCKS)[:BLOCKS]
             right = load_fragment(a, 1, acc[0])
-            self.release(before, step > 0)
+            self.release(gl.where(stage == 0, self.SHAPE.STAGES, stage) - 1, step > 0)
             acc = multiply_half(right, b, acc, 1, True)
             acc = waited(acc + (left,), BLOCKS)[:BLOCKS]
-            before = stage
             stage, odd = next_place(stage, odd, self.SHAPE.STAGES)
         return acc + (right,)
 
