@@ -14,7 +14,7 @@ from tests.dispatch.choosing import A100, GH200, H100, H200, known_rung, measure
 from tritemm import Config, dispatch
 from tritemm.arch import gpus, questions
 from tritemm.dispatch.cost_model import constants, model
-from tritemm.dispatch.cost_model.columns import Group, columns_of, kind_of
+from tritemm.dispatch.cost_model.columns import Group, columns_of, kind_of, tile_of
 from tritemm.dispatch.cost_model.model import predict
 from tritemm.problem import EpilogueSpec
 from tritemm.rungs import find
@@ -105,6 +105,27 @@ class TestModel:
         two = dataclasses.replace(one, BLOCK_M=2)
         across = steps(two, 1e-9, "TT", M=2) / steps(two, 1e-9, M=2)
         assert across == pytest.approx(11 / 5)  # each element of A is a load
+
+    def test_a_tile_without_a_ring_has_a_factor_of_its_own(self):
+        gemv, asked, tile = find("gemv"), problem(4, 37888, 3584), Config(4, 16, 128, num_warps=8)
+        word = kind_of(asked).word(gemv)
+
+        def parts(factor):
+            tiles = {word: {tile_of(tile.numbers): (factor, 1.0)}}
+            return measured_parts(asked, gemv, (tile,), **known_rung(gemv, tiles=tiles))[0]
+
+        assert parts(1.25).steps == pytest.approx(1.25 * parts(1.0).steps)
+
+    def test_work_and_memory_without_a_ring_delay_each_other(self):
+        """Where one of them takes far longer, the other doesn't show."""
+        gemv, asked, tile = find("gemv"), problem(4, 37888, 3584), Config(4, 16, 128, num_warps=8)
+        word, beside = kind_of(asked).word(gemv), []
+        for load in (0.0, 1e-11, 1e-9):
+            numbers = known_rung(gemv, load={word: (load, 0.0)})
+            found = measured_parts(asked, gemv, (tile,), wait=0.0, **numbers)[0]
+            longer = max(found.steps + found.ends, found.memory)
+            beside.append((found.total - found.launch) / longer)
+        assert beside[0] == pytest.approx(beside[2], abs=0.02) and 1.02 < beside[1] < 1.19
 
     def test_programs_without_a_ring_share_an_sm_by_their_registers(self):
         gemv, asked = find("gemv"), problem(1, 2**20, 4096)

@@ -176,6 +176,14 @@ class TestFit:
         assert {r.launch for r in free.rungs.values()} != {start.launch}
         assert held.sm_rate != start.sm_rate
 
+    def test_numbers_of_other_rungs_stay(self):
+        truth, start = another_gpu(constants.analytic(H200)), constants.analytic(H200)
+        samples = measured(truth, shapes(3, seed=8))
+        found = fit(samples, start, rungs=("split_k",))
+        moved = {name for name, rung in found.rungs.items() if rung.launch != start.launch}
+        assert moved == {"split_k"}
+        assert found.latency == start.latency and found.sm_rate == start.sm_rate
+
 
 class TestFile:
     def test_there_and_back(self):
@@ -286,3 +294,5 @@ class TestCommand:
         path, _ = searched
         assert command.main(["fit", str(path), "--hold", "power,speed"]) == 2
         assert "there is no speed; the numbers are memory_rate, " in capsys.readouterr().err
+        assert command.main(["fit", str(path), "--rung", "gemv,gemm"]) == 2
+        assert "--rung: there is no gemm" in capsys.readouterr().err

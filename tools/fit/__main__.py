@@ -9,6 +9,7 @@ from pathlib import Path
 from tritemm.arch import gpus
 from tritemm.dispatch.cost_model import constants
 from tritemm.machine.command import bar, refuse, status_of, write_why_not
+from tritemm.rungs import RUNGS
 
 from .fit import NAMES, fit, quality, to_json
 from .samples import read
@@ -23,14 +24,19 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--hold", default="", metavar="NAME,...", help="numbers that stay, such as power"
     )
+    parser.add_argument(
+        "--rung", default="", metavar="NAME,...", help="only numbers of these rungs move"
+    )
     args = parser.parse_args(argv)
-    hold = {name for name in args.hold.split(",") if name}
+    hold, rungs = ({name for name in words.split(",") if name} for words in (args.hold, args.rung))
     try:
         data = gpus.file_of(args.gpu)
         out = args.out or gpus.path_of(args.gpu)
         if unknown := sorted(hold.difference(NAMES)):
             told = f"there is no {', '.join(unknown)}; the numbers are {', '.join(NAMES)}"
             raise ValueError(f"--hold: {told}")
+        if unknown := sorted(rungs.difference(rung.name for rung in RUNGS)):
+            raise ValueError(f"--rung: there is no {', '.join(unknown)}")
         if reason := write_why_not(out):
             raise ValueError(f"--out {out}: {reason}")
         device = gpus.device_of(data)
@@ -42,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
     start = constants.of(device)
     print(quality(samples, start))
     if args.command == "fit":
-        fitted = to_json(fit(samples, start, hold=hold, progress=bar))
+        fitted = to_json(fit(samples, start, hold=hold, rungs=rungs, progress=bar))
         own = {name: value for name, value in data.items() if name != "rates"}  # are in `fitted`
         out.write_text(gpus.text_of({**own, "fitted": fitted}))
         print(quality(samples, constants.from_json(fitted, device)))

@@ -57,23 +57,28 @@ def fit(
     start: Constants | None = None,
     *,
     hold: Collection[str] = (),
+    rungs: Collection[str] = (),
     progress: Callable[[Iterable], Iterable] = iter,
 ) -> Constants:
     """The constants that predict `samples`, all of one device, best.
 
     `start` is where the search begins, by default the device's present constants. Numbers in
     `hold`, which are of `NAMES`, stay as they are; so do those that are 0, where there is no such
-    limit. Other factors of tiles begin at 1.
+    limit. With `rungs`, only numbers of these move. Factors of tiles that may move begin at 1.
     """
     start = start or known.of(samples[0].problem.device)
     table, measured = Table(samples), _Measured(samples)
     first = table.numbers(start)
+    moves = table.of_rungs(rungs)
     factors = first.by_tile.items()
-    begin = {name: v if name in hold else torch.ones_like(v) for name, v in factors}
+    begin = {name: v if name in hold else torch.where(moves.by_tile, 1, v) for name, v in factors}
     first = first._replace(by_tile=begin)
     starts = {(g, name): v for g, some in first._asdict().items() for name, v in some.items()}
     logs = {place: torch.zeros_like(values).requires_grad_() for place, values in starts.items()}
-    free = {place: (values > 0) & (place[1] not in hold) for place, values in starts.items()}
+    free = {}
+    for (g, name), v in starts.items():
+        own = getattr(moves, g).reshape(v.shape[:1] + (1,) * (v.dim() - 1))  # `load` has pairs
+        free[g, name] = (v > 0) & own & (name not in hold)
 
     def now() -> Numbers:
         return Numbers(*(

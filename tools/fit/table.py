@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -108,6 +108,15 @@ class Table:
             {"efficiency": column(efficiency), "load": column(loads)},
             {name: column(each[i] for each in factors) for i, name in enumerate(FACTORS)},
         )
+
+    def of_rungs(self, names: Collection[str]) -> Numbers:
+        """Which numbers are of rungs with these names; all, where there are none."""
+
+        def mask(rungs: Iterable[str]) -> Tensor:
+            return torch.tensor([not names or rung in names for rung in rungs])
+
+        words, tiles = (rung for rung, _ in self.words), (rung for rung, *_ in self.tiles)
+        return Numbers(torch.tensor(not names), mask(self.rungs), mask(words), mask(tiles))
 
     def seconds(self, numbers: Numbers) -> Tensor:
         """The seconds of each sample."""

@@ -100,7 +100,7 @@ def file_of(gpu: str) -> Mapping[str, Any]:
 
 def text_of(data: Mapping[str, Any]) -> str:
     """What a file holds as JSON with one line for each tile, so that a change can be read."""
-    text = json.dumps(data, indent=2)
+    text = json.dumps(data, indent=1)
     return re.sub(r"\[\s+([^][]*?)\s+\]", lambda m: f"[{' '.join(m[1].split())}]", text) + "\n"
 
 

@@ -123,11 +123,13 @@ def times(x: Columns, c: Constants, xp=np) -> Breakdown:
     if x.alike:
         memory = view.bytes / (w.active * rate)
         overlap = w.steps * c.wait / (x.tile.flying * xp.maximum(1, w.share / x.tile.together))
+        longer = (busy**4 + memory**4) ** 0.25  # where they take as long, each delays the other
     else:
         busy = xp.maximum(busy, view.flops * still.power)
         memory, reads = _memory(x, w, c, xp)
         overlap = c.overlap * xp.minimum(busy, reads)
-    total = before + xp.maximum(busy, memory) + overlap
+        longer = xp.maximum(busy, memory)
+    total = before + longer + overlap
     return Breakdown(total, pack, view.launch, steps, ends, reduction, memory, overlap)
 
 
@@ -208,7 +210,7 @@ def _ring_steps(x: Columns, w: Waves, c: Constants, still: Still, xp) -> Column:
 def _alike_steps(x: Columns, w: Waves, c: Constants) -> Column:
     """The same where tiles are alike: programs work while others of their SM wait for loads."""
     idle = 1 - w.units / (w.share * x.sms)
-    return w.steps * w.share * x.view.load * x.tile.loads / (1 + c.boost * idle)
+    return w.steps * w.share * x.view.load * x.tile.loads * x.tile.step / (1 + c.boost * idle)
 
 
 def _ends(x: Columns, w: Waves, c: Constants, rate: Column, still: Still, xp) -> Column:
