@@ -7,16 +7,16 @@ import pytest
 from tests.compile.test_pool import uninterpreted
 from tritemm.rungs import RUNGS
 
-pytestmark = [pytest.mark.host, pytest.mark.once]
+pytestmark = pytest.mark.host
 
 #: In a process that does not interpret: compiles problems as far as Triton's own code, and lists
 #: the names that a loop assigns and Triton takes for constant in it.
 LOOPS = """
-import ast, collections, json, os, sys
+import ast, collections, json, sys
 from triton.compiler import ASTSource
 from triton.compiler.code_generator import CodeGenerator, _is_triton_value
 from triton.experimental.gluon._runtime import GluonASTSource
-from tritemm.compile import asm, pool
+from tritemm.compile import asm
 from tritemm.rungs import RUNGS
 
 constant, loops, rung = set(), collections.Counter(), None
@@ -58,7 +58,6 @@ JOBS = [
     {"layout": "TT", "dtype": "fp32"},
     {"layout": "TT", "dtype": "fp32", "precision": "tf32"},
     {"layout": "NN", "M": 3},
-    {"layout": "NN", "dtype": "int8"},
     {"rung": "symmetric", "layout": "NT", "symmetric": True},
 ]
 
