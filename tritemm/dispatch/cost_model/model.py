@@ -38,8 +38,8 @@ _MIRRORED = 80e-12
 class Breakdown(NamedTuple):
     """Seconds. `memory` passes beside `steps`, `ends` and `reduction`.
 
-    `overlap` is what the shorter of the two adds to the longer; of tiles that are alike, what is
-    waited for loads.
+    `overlap` is what the shorter of the two adds to the longer; of tiles that are alike, with what
+    is waited for loads.
     """
 
     total: Column
@@ -122,14 +122,13 @@ def times(x: Columns, c: Constants, xp=np) -> Breakdown:
     busy = steps + ends + reduction
     if x.alike:
         memory = view.bytes / (w.active * rate)
-        overlap = w.steps * c.wait / (x.tile.flying * xp.maximum(1, w.share / x.tile.together))
-        longer = (busy**4 + memory**4) ** 0.25  # where they take as long, each delays the other
+        waits = w.steps * c.wait / (x.tile.flying * xp.maximum(1, w.share / x.tile.together))
+        overlap = waits + (busy**4 + memory**4) ** 0.25 - xp.maximum(busy, memory)
     else:
         busy = xp.maximum(busy, view.flops * still.power)
         memory, reads = _memory(x, w, c, xp)
         overlap = c.overlap * xp.minimum(busy, reads)
-        longer = xp.maximum(busy, memory)
-    total = before + longer + overlap
+    total = before + xp.maximum(busy, memory) + overlap
     return Breakdown(total, pack, view.launch, steps, ends, reduction, memory, overlap)
 
 
