@@ -295,4 +295,4 @@ class TestCommand:
         assert command.main(["fit", str(path), "--hold", "power,speed"]) == 2
         assert "there is no speed; the numbers are memory_rate, " in capsys.readouterr().err
         assert command.main(["fit", str(path), "--rung", "gemv,gemm"]) == 2
-        assert "--rung: there is no gemm" in capsys.readouterr().err
+        assert "no rung is called 'gemm'; there are simt, naive, " in capsys.readouterr().err

@@ -9,7 +9,7 @@ from pathlib import Path
 from tritemm.arch import gpus
 from tritemm.dispatch.cost_model import constants
 from tritemm.machine.command import bar, refuse, status_of, write_why_not
-from tritemm.rungs import RUNGS
+from tritemm.rungs import find
 
 from .fit import NAMES, fit, quality, to_json
 from .samples import read
@@ -35,8 +35,8 @@ def main(argv: list[str] | None = None) -> int:
         if unknown := sorted(hold.difference(NAMES)):
             told = f"there is no {', '.join(unknown)}; the numbers are {', '.join(NAMES)}"
             raise ValueError(f"--hold: {told}")
-        if unknown := sorted(rungs.difference(rung.name for rung in RUNGS)):
-            raise ValueError(f"--rung: there is no {', '.join(unknown)}")
+        for name in rungs:
+            find(name)
         if reason := write_why_not(out):
             raise ValueError(f"--out {out}: {reason}")
         device = gpus.device_of(data)
