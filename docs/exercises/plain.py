@@ -7,6 +7,7 @@ runs, and the mainloop of clusters runs with a stand-in for PTX that writes down
 import ast
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -71,5 +72,6 @@ def cluster_loop(shape: SimpleNamespace, program: int, notes: Notes) -> Iterator
     kernel = formulas.module("cluster_mainloop", program, shape.CLUSTER)
     names = kernel.ClusterMainloop.load.__globals__
     with mock.patch.dict(names, notes.names()):
-        loop = kernel.ClusterMainloop(None, None, None, "kernel", shape)
+        large = SimpleNamespace(shape=(math.inf, math.inf))  # C doesn't end within a cluster
+        loop = kernel.ClusterMainloop(None, large, large, "kernel", shape)
         yield SimpleNamespace(**vars(kernel), loop=loop)

@@ -35,7 +35,7 @@ _INERTIA = 0.3
 #: The same for the factors of a tile, which are drawn to 1: those of a k-step and of the ends.
 _FACTORS = {"step": 20.0, "late": 5.0}
 #: Such factors within this of 1 are left out.
-_NO_FACTOR = 0.03
+_NO_FACTOR = 0.035
 #: How many samples like the fastest one a problem must have for half of a shared error to be its
 #: own, and what such an error costs, in errors of one sample.
 _SHARED, _OFFSET = 3.0, 20.0

@@ -31,7 +31,7 @@ class Rung(NamedTuple):
     #: By `Kind.word`, where tiles are alike: s of a load's share of an element, and of the ends.
     load: Mapping[str, tuple[float, float]]
     #: By `Kind.word` and a tile's BLOCK_M, BLOCK_N, BLOCK_K, warps, stages and cluster, where one
-    #: is more than 3 % from 1: factors of a k-step and of the ends.
+    #: is more than 3.5 % from 1: factors of a k-step and of the ends.
     tiles: Mapping[str, Mapping[tuple[int, ...], tuple[float, float]]] = {}
 
     def factors(self, word: str, tile: tuple[int, ...]) -> tuple[float, float]:

@@ -51,6 +51,16 @@ def load_lines(to, bar, first, k, b0, b1, LINES: gl.constexpr, ALONG_K: gl.const
             ptx.tma_load(to + i * 8192, bar, k, first + i * 64, b0, b1, MAP, BATCHED, SHARERS)
 
 
+@gluon.jit
+def loadable(first, desc, ALONG_K: gl.constexpr):
+    """`first`, or 0 if the operand ends before it, as it may within a cluster.
+
+    What a program behind C's edge loads is no matter, but TMA takes longer for zeros.
+    """
+    lines = desc.shape[len(desc.shape) - (2 if ALONG_K else 1)]
+    return gl.where(first < lines, first, 0)
+
+
 @aggregate
 class ClusterMainloop:
     """The ring: RING bytes, then barriers. `KERNEL` is the name of the kernel's function."""
@@ -82,6 +92,8 @@ class ClusterMainloop:
         LINES: gl.constexpr = SHAPE.BLOCK_K // LINE
         OF_A: gl.constexpr = SHAPE.CLUSTER if SHAPE.SHARED == "a" else 1
         OF_B: gl.constexpr = SHAPE.CLUSTER if SHAPE.SHARED == "b" else 1
+        A_ALONG_K: gl.constexpr = SHAPE.A_MAJOR == "N"
+        B_ALONG_K: gl.constexpr = SHAPE.B_MAJOR == "T"
         BYTES: gl.constexpr = line_bytes(SHAPE.BLOCK_M, SHAPE.BLOCK_N, SHAPE.B_MAJOR)
         MAP_A: gl.constexpr = tensor_map(self.KERNEL, "a", SHAPE.BATCHED)
         MAP_B: gl.constexpr = tensor_map(self.KERNEL, "b", SHAPE.BATCHED)
@@ -91,6 +103,8 @@ class ClusterMainloop:
             a, b = self.a_desc.shape, self.b_desc.shape
             a0, a1 = gl.minimum(a0, a[0] - 1), gl.minimum(a1, a[1] - 1)
             b0, b1 = gl.minimum(b0, b[0] - 1), gl.minimum(b1, b[1] - 1)
+        row = loadable(unit.row, self.a_desc, A_ALONG_K)
+        col = loadable(unit.col, self.b_desc, B_ALONG_K)
         ring = shared_memory()
         bars = self.full()
         stage, odd = place(n, SHAPE.STAGES)
@@ -106,13 +120,13 @@ class ClusterMainloop:
                 # one from each of them.
                 if (n + step) % OF_A == rank % OF_A:
                     load_lines(
-                        to, full, unit.row, k, a0, a1, SHAPE.BLOCK_M, SHAPE.A_MAJOR == "N", OF_A,
-                        MAP_A, SHAPE.BATCHED,
+                        to, full, row, k, a0, a1, SHAPE.BLOCK_M, A_ALONG_K, OF_A, MAP_A,
+                        SHAPE.BATCHED,
                     )  # fmt: skip
                 if (n + step) % OF_B == rank % OF_B:
                     load_lines(
-                        to + SHAPE.BLOCK_M * 128, full, unit.col, k, b0, b1, SHAPE.BLOCK_N,
-                        SHAPE.B_MAJOR == "T", OF_B, MAP_B, SHAPE.BATCHED,
+                        to + SHAPE.BLOCK_M * 128, full, col, k, b0, b1, SHAPE.BLOCK_N, B_ALONG_K,
+                        OF_B, MAP_B, SHAPE.BATCHED,
                     )  # fmt: skip
                 to += BYTES
             stage, odd = next_place(stage, odd, SHAPE.STAGES)
