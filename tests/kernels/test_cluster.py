@@ -186,15 +186,13 @@ def test_the_next_launch_is_let_in_late_where_it_fits_in_part(size, tile, progra
 
 @pytest.mark.parametrize("size", [(4608, 80, 3584), (8192, 80, 3584)], ids=["late", "early"])
 def test_it_is_let_in_once_the_tile_is_multiplied(size):
-    """By one consumer before it stores, or when the kernel begins."""
+    """By one consumer, which has waited for the launch before, or when the kernel begins."""
     M, N, K = size
     config = Config(64, 80, 64, num_stages=4, ORDER="grouped", CLUSTER=4)
     (code,) = asm.compile_many([asm.Job(IN_TURNS.name, 90, M, N, K, "NT", config=config)])
-    words = r"griddepcontrol\.launch_dependents|wgmma\.mma_async"
-    found = [word.split(".")[-1] for word in re.findall(words, code.ptx)]
-    let_in = [place for place, word in enumerate(found) if word == "launch_dependents"]
-    first = found.index("mma_async") < let_in[0]
-    assert len(let_in) == 1 and first == (size[0] == 4608)
+    found = re.findall(r"griddepcontrol\.(launch_dependents|wait)", code.ptx)
+    late = found.index("wait") < found.index("launch_dependents")
+    assert found.count("launch_dependents") == 1 and late == (size[0] == 4608)
 
 
 def test_short_k_is_for_consumers_that_take_turns():

@@ -53,12 +53,8 @@ def load_lines(to, bar, first, k, b0, b1, LINES: gl.constexpr, ALONG_K: gl.const
 
 @gluon.jit
 def loadable(first, desc, ALONG_K: gl.constexpr):
-    """`first`, or 0 if the operand ends before it, as it may within a cluster.
-
-    What a program behind C's edge loads is no matter, but TMA takes longer for zeros.
-    """
-    lines = desc.shape[len(desc.shape) - (2 if ALONG_K else 1)]
-    return gl.where(first < lines, first, 0)
+    """`first`, or 0 behind the operand's end: to fill a tile with zeros takes TMA longer."""
+    return gl.where(first < desc.shape[len(desc.shape) - (2 if ALONG_K else 1)], first, 0)
 
 
 @aggregate
