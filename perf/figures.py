@@ -26,12 +26,12 @@ STAMP = "rows sha256:"
 #: the colours of its palette: a third of the size, and nobody sees it.
 DPI, COLOURS = 200, 256
 #: Colour and marker of each class; the colours are Okabe and Ito's, which colour-blind readers
-#: tell apart, and two more that their markers tell apart.
+#: tell apart, and four more that their markers tell apart.
 _COLOURS = (
     "#0072b2", "#e69f00", "#009e73", "#111111", "#d55e00", "#56b4e9", "#cc79a7", "#8c564b",
-    "#7a7a00",
+    "#7a7a00", "#7f3c8d", "#3a7d7d",
 )  # fmt: skip
-CLASSES = tuple(zip(_COLOURS, "os^DvPX<>", strict=True))
+CLASSES = tuple(zip(_COLOURS, "os^DvPX<>*p", strict=True))
 
 
 class NothingMeasured(ValueError):
