@@ -184,15 +184,34 @@ def test_the_next_launch_is_let_in_late_where_it_fits_in_part(size, tile, progra
     assert found.late is late
 
 
+def lines_before(ptx, word):
+    """The lines of a kernel that run before any with `word`, along its branches."""
+    lines = ptx.splitlines()
+    labels = {m[1]: at for at, line in enumerate(lines) if (m := re.match(r"(\$L\w+):", line))}
+    unread, found = [0], set()
+    while unread:
+        at = unread.pop()
+        if at in found or word in lines[at]:
+            continue
+        found.add(at)
+        branch = re.match(r"\s*(@\S+\s+)?bra(?:\.uni)?\s+(\$L\w+);", lines[at])
+        if branch:
+            unread.append(labels[branch[2]])
+        if not re.match(r"\s*(bra|brx|ret|exit)\b", lines[at]) and at + 1 < len(lines):
+            unread.append(at + 1)
+    return [lines[at] for at in found]
+
+
 @pytest.mark.parametrize("size", [(4608, 80, 3584), (8192, 80, 3584)], ids=["late", "early"])
 def test_it_is_let_in_once_the_tile_is_multiplied(size):
-    """By one consumer, which has waited for the launch before, or when the kernel begins."""
+    """By one consumer, when it has begun to multiply, or when the kernel begins."""
     M, N, K = size
     config = Config(64, 80, 64, num_stages=4, ORDER="grouped", CLUSTER=4)
     (code,) = asm.compile_many([asm.Job(IN_TURNS.name, 90, M, N, K, "NT", config=config)])
-    found = re.findall(r"griddepcontrol\.(launch_dependents|wait)", code.ptx)
-    late = found.index("wait") < found.index("launch_dependents")
-    assert found.count("launch_dependents") == 1 and late == (size[0] == 4608)
+    let_in = "griddepcontrol.launch_dependents"
+    early = any(let_in in line for line in lines_before(code.ptx, "wgmma.mma_async"))
+    assert any(let_in in line for line in lines_before(code.ptx, "no such word"))
+    assert code.ptx.count(let_in) == 1 and early == (M == 8192)
 
 
 def test_short_k_is_for_consumers_that_take_turns():
