@@ -21,8 +21,10 @@ from tritemm.problem import Problem
 from tritemm.problem.config import Config
 from tritemm.rungs import find
 
+from .cards import TUNED
+
 ROOT = Path(__file__).resolve().parent.parent
-GPU = gpus.file_of("NVIDIA H200")
+GPU = gpus.file_of(TUNED.gpu)
 STEM = gpus.path_of(GPU["gpu"]).stem
 SEARCHES = sorted((ROOT / "perf" / "results" / "search").glob(f"{STEM}*.jsonl.gz"))
 #: The output projection of Llama 3 8B, on 8192 tokens.

@@ -6,6 +6,7 @@ per rung and one of commands, the parts of README.md and of docs/ that stand bet
 """
 
 import argparse
+import dataclasses
 import json
 import sys
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ from tritemm.rungs import RUNGS
 
 from . import commands, concept_pages, conformance, correspondence, cost_model, excerpt, supported
 from . import pictures as drawn
+from .cards import OTHER, TUNED
 from .lessons import FOLDER, page_of
 from .lessons import pages as tutorial
 from .types import page as types
@@ -44,9 +46,9 @@ COMPARISONS = (
 )
 #: What the figures show where it is not the view's default; each is FIGURES / NAME.png.
 SHOWN = {
-    "ladder": Selection(size=(HEADLINE[0],) * 3, layout=HEADLINE[1]),
-    "compare": Selection(
-        size=(COMPARISONS[0][0],) * 3, dtype=COMPARISONS[0][1], accumulate=COMPARISONS[0][2]
+    "ladder": dataclasses.replace(TUNED, size=(HEADLINE[0],) * 3, layout=HEADLINE[1]),
+    "compare": dataclasses.replace(
+        TUNED, size=(COMPARISONS[0][0],) * 3, dtype=COMPARISONS[0][1], accumulate=COMPARISONS[0][2]
     ),
 }
 
@@ -66,6 +68,7 @@ def pages() -> dict[Path, str]:
         "comparison": comparison(rows),
         "headline": headline(rows),
         "losses": losses(rows),
+        "other card": other(rows),
         "record": record(),
         "serving": pictured("serving", "Layers of served models", rows),
         "model": pictured("model", "Whole models", rows),
@@ -121,16 +124,16 @@ def captioned(found: Mapping[str, list[tables.Table]]) -> str:
     return "\n\n".join(f"**{said}**\n\n{tables.markdown(own)}" for said, own in found.items())
 
 
-def view_table(name: str, rows: list[Row]) -> str:
+def view_table(name: str, rows: list[Row], selection: Selection = TUNED) -> str:
     """The table of a view of `perf.views`."""
-    view, selection = VIEWS[name], Selection()
+    view = VIEWS[name]
     chosen = view.chosen(rows, selection)
     return view.table(chosen, selection) if chosen else "Not yet measured."
 
 
-def suite(rows: list[Row]) -> list[tables.Result]:
+def suite(rows: list[Row], selection: Selection = TUNED) -> list[tables.Result]:
     """The newest run of the suite: tritemm.matmul against cuBLAS."""
-    return tables.against_cublas(VIEWS["suite"].chosen(rows, Selection()))
+    return tables.against_cublas(VIEWS["suite"].chosen(rows, selection))
 
 
 def headline(rows: list[Row]) -> str:
@@ -148,22 +151,30 @@ def headline(rows: list[Row]) -> str:
         f"({every.least.ours.case.size})."
     ]
     origins = [tables.origin([result.ours for result in own])]
-    selection = Selection()
-    served = VIEWS["serving"].chosen(rows, selection)
+    served = VIEWS["serving"].chosen(rows, TUNED)
     if said := serving.sentence(served):
         parts.append(said)
         origins.append(f"served layers: {tables.origin(served)}")
-    beside = VIEWS["peers"].chosen(rows, selection)
-    if problems_of(beside, selection.competitor) >= full_suite():
-        said = peers.sentence(beside, selection.competitor)
+    beside = VIEWS["peers"].chosen(rows, TUNED)
+    if problems_of(beside, TUNED.competitor) >= full_suite():
+        said = peers.sentence(beside, TUNED.competitor)
         parts += [said] if said else []
         origins += [f"against peers: {tables.origin(beside)}"] if said else []
     return "\n".join([*(f"- {part}" for part in parts), "", f"<sub>{'; '.join(origins)}.</sub>"])
 
 
-def losses(rows: list[Row]) -> str:
+def other(rows: list[Row]) -> str:
+    """The suite and the layers of served models on the other card."""
+    parts = [view_table("suite", rows, OTHER), f"Lost, the worst first: {losses(rows, OTHER)}"]
+    served = VIEWS["serving"].chosen(rows, OTHER)
+    if said := serving.sentence(served):
+        parts.append(f"{said} <sub>{tables.origin(served)}.</sub>")
+    return "\n\n".join(parts)
+
+
+def losses(rows: list[Row], selection: Selection = TUNED) -> str:
     """What cuBLAS wins, the worst first."""
-    own = suite(rows)
+    own = suite(rows, selection)
     if not own:
         return "Not yet measured."
     lost = tables.sorted_by(own, -1)
@@ -196,7 +207,7 @@ def comparisons(rows: list[Row]) -> list[list[Row]]:
 
 def pictured(name: str, title: str, rows: list[Row]) -> str:
     """The table of a view, and its picture where there is one."""
-    table, drawn = view_table(name, rows), VIEWS[name].chosen(rows, Selection())
+    table, drawn = view_table(name, rows), VIEWS[name].chosen(rows, TUNED)
     return f"{table}\n\n![{title}](figures/{name}.png)" if drawn else table
 
 
@@ -205,7 +216,7 @@ def pictures() -> dict[Path, tuple]:
     rows = recorded()
     found = {}
     for name, view in PICTURES.items():
-        selection = SHOWN.get(name, Selection())
+        selection = SHOWN.get(name, TUNED)
         if chosen := view.chosen(rows, selection):
             found[FIGURES / f"{name}.png"] = (view, chosen, selection)
     return found

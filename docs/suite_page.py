@@ -17,6 +17,8 @@ from perf.rows import REFERENCE, Row, recorded
 from perf.views import Selection
 from tritemm.spec import Config
 
+from .cards import TUNED
+
 HERE = Path(__file__).resolve().parent
 OUT = HERE.parent / "build" / "explore.html"
 PARTS = ("assets/table.css", "site/explore.css", "assets/table.js", "site/explore.js")
@@ -42,7 +44,7 @@ def records() -> list[dict]:
 
 
 def _chosen(view: str, rows: list[Row]) -> list[Row]:
-    return VIEWS[view].chosen(rows, Selection())
+    return VIEWS[view].chosen(rows, TUNED)
 
 
 def _record(experiment: str, row: Row, reference: Row | None, result: tables.Result | None) -> dict:

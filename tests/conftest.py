@@ -1,9 +1,13 @@
 """Fixtures and the rule for GPU-only tests; tests enumerate the ladder, they never list it."""
 
+import collections
 import gc
+import importlib
 import itertools
+import os
 import sys
 import zlib
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -22,8 +26,24 @@ packing.DEVICES.add("cpu")
 LARGE_WORKERS, UNMARKED, KEPT = 2, 4, 2**30
 
 
+def pytest_addoption(parser):
+    words = "of the cases of each test that is marked `wide` one in N runs, drawn by their names"
+    parser.addoption("--wide", type=int, default=1, metavar="N", help=words)
+    words = "of all cases one in N runs, drawn by their names"
+    parser.addoption("--one-in", type=int, default=1, metavar="N", help=words)
+
+
 def pytest_configure(config):
-    """With pytest 9.2, xdist 3.8 forgets which tests are to run on one worker."""
+    """The releases are those that were asked for.
+
+    With pytest 9.2, xdist 3.8 forgets which tests are to run on one worker.
+    """
+    for requirement in os.environ.get("TRITEMM_RELEASES", "").split():
+        name, release = requirement.split("==")
+        found = version(name).partition("+")[0]
+        inside = Path(importlib.import_module(name).__file__).is_relative_to(sys.prefix)
+        if found != release or not inside:
+            raise pytest.UsageError(f"TRITEMM_RELEASES asks for {requirement}; this is {found}")
     if getattr(config.option, "dist", "no") == "loadgroup" and pytest.version_tuple >= (9, 2):
         raise pytest.UsageError("--dist loadgroup needs an older pytest: see constraints.txt")
 
@@ -37,7 +57,11 @@ def pytest_report_header():
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+    left_out = not_drawn(items, config.option.wide, config.option.one_in)
+    if left_out:
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
     large = (item for item in items if item.get_closest_marker("large"))
     for item, worker in zip(large, itertools.cycle(range(LARGE_WORKERS)), strict=False):
         item.add_marker(pytest.mark.xdist_group(f"memory {worker}"))
@@ -54,6 +78,18 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(skip)
+
+
+def not_drawn(items, wide, one_in):
+    """The items that `--wide` and `--one-in` leave out; at least one case of a wide test stays."""
+    drawn = sorted(items, key=lambda item: zlib.crc32(item.nodeid.encode()))
+    places = collections.defaultdict(itertools.count)
+    left_out = {
+        item
+        for item in drawn
+        if item.get_closest_marker("wide") and next(places[item.nodeid.partition("[")[0]]) % wide
+    }
+    return left_out | {item for place, item in enumerate(drawn) if place % one_in}
 
 
 @pytest.fixture(autouse=True)

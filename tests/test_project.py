@@ -5,6 +5,7 @@ import re
 import pytest
 
 from docs.site.links import ROOT
+from tests.conftest import not_drawn
 from tritemm import __version__
 
 pytestmark = [pytest.mark.host, pytest.mark.once]
@@ -36,3 +37,21 @@ def test_what_builds_the_site_is_pinned():
     (extra,) = re.findall(r"^site = \[(.*)\]$", text("pyproject.toml"), re.MULTILINE)
     pinned = set(re.findall(r"^([\w-]+)==", text("constraints.txt"), re.MULTILINE))
     assert {name.partition("[")[0] for name in re.findall(r'"(.*?)"', extra)} <= pinned
+
+
+class Case:
+    def __init__(self, nodeid, wide):
+        self.nodeid, self.wide = nodeid, wide
+
+    def get_closest_marker(self, name):
+        return name == "wide" and self.wide
+
+
+@pytest.mark.parametrize(("wide", "one_in", "left"), [(1, 1, 30), (4, 1, 3 + 1 + 19), (1, 4, 8)])
+def test_of_many_cases_some_are_drawn(wide, one_in, left):
+    """One in four of a wide test, and at least one; or of all. The same whatever their order."""
+    cases = [Case(f"a.py::wide[{i}]", True) for i in range(10)] + [Case("a.py::alone", True)]
+    cases += [Case(f"b.py::narrow[{i}]", False) for i in range(19)]
+    drawn = set(cases) - not_drawn(cases, wide, one_in)
+    assert len(drawn) == left
+    assert drawn == set(cases) - not_drawn(cases[::-1], wide, one_in)

@@ -68,6 +68,7 @@ def multiply(name, a, b, layout, accumulate=FP32, **guard):
 
 
 @rungs
+@pytest.mark.wide
 @pytest.mark.parametrize("layout", ["NT", "NN"])
 @pytest.mark.parametrize(
     "shape", [(70, 41, 33), (16, 130, 72), (257, 8, 31), (3, 129, 1), (9, 7, 97)], ids=str

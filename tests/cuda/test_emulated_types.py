@@ -100,6 +100,7 @@ class Shown:
         return shown.get(operand)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("entry", REGISTERS, ids=str)
 def test_threads_hold_what_the_formulas_say(compiled, entry):
     shown = Shown(compiled(entry.source), entry)

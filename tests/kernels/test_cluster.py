@@ -128,13 +128,22 @@ def test_the_tile_of_a_row_of_tiles_is_as_narrow_as_a_round_allows():
 def test_few_tiles_are_cut_along_k():
     asked = problem(**FEW, layout="NN")
     cut = IN_PARTS.configs(asked)
-    assert {config.SPLIT_K for config in cut} == set(clusters.COUNTS)
+    assert {config.SPLIT_K for config in cut} >= set(clusters.COUNTS)
     assert IN_PARTS.policy.suits(asked)
     for config in cut:
         assert clusters.Multicast(asked, config).together
         assert IN_PARTS.grid(asked, config) % config.SPLIT_K == 0
     short = problem(FEW["M"], FEW["N"], 16 * 64 - 8, "NN")
     assert not IN_PARTS.policy.suits(short), "parts of 8 steps or more"
+
+
+def test_a_c_of_a_few_clusters_is_cut_into_as_many_parts_as_fill_the_sms():
+    asked = problem(384, 384, 2686391, "TN")
+    deep = [c for c in IN_PARTS.configs(asked) if max(clusters.COUNTS) < c.SPLIT_K]
+    found = {(c.BLOCK_M, c.BLOCK_N, c.CLUSTER, c.SPLIT_K) for c in deep}
+    assert {(192, 192, 2, 33), (128, 192, 2, 22), (192, 96, 4, 15)} <= found
+    assert all(clusters.Multicast(asked, config).together for config in deep)
+    assert all(IN_PARTS.config_why_not(asked, config) is None for config in deep)
 
 
 def test_each_consumer_has_room_for_its_sums_and_a_counter():

@@ -48,6 +48,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.wide
 @rung_sweep(ending=ENDINGS, shape=SHAPES, dtype=ids([BF16, HALF, FP32]), layout=ids(["NN", "NT"]))
 def test_every_rung(kernel, ending, shape, dtype, layout):
     M, N, K, batch = shape

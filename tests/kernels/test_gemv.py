@@ -20,6 +20,7 @@ CONFIG = Config(2, 32, 64, num_warps=2)
 STRIDED = Config(8, 2, 128)
 
 
+@pytest.mark.wide
 @sweep(
     dtype=ids(DTYPES),
     layout=ids(["NN", "NT", "TN", "TT", "SS", "SN", "ST"]),
@@ -38,6 +39,7 @@ def test_odd_addresses(dtype, offset, layout):
     assert run(KERNEL, a, b, config=CONFIG) is None
 
 
+@pytest.mark.wide
 @sweep(layout=ids("NT"), split=ids([1, 2, 8]), stages=ids([1, 2, 8]))
 def test_k_is_split_in_every_way(layout, split, stages):
     """Also in more parts than there are steps of K, and with more rows than a tile has."""
@@ -60,6 +62,7 @@ TILES = [
 ]
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(("config", "size"), TILES, ids=str)
 def test_tiles(config, size):
     for layout in ("NN", "NT"):

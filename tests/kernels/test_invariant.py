@@ -198,6 +198,7 @@ def variants(rung):
             yield asm.Job(rung, layout=layout, M=M, N=N, K=K, config=config, **more)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("rung", [rung.name for rung in RUNGS if rung.limits.fixed_parts])
 def test_each_variant_compiles_without_faults(rung):
     """No spills, and WGMMA is not serialised: the second sum stays in registers."""

@@ -174,6 +174,7 @@ BATCHES = {
 }
 
 
+@pytest.mark.wide
 @rung_sweep(batch=ids(BATCHES), layout=ids(["NN", "TT"]))
 def test_batches(kernel, batch, layout):
     """Every batch in one launch, broadcast ones through a stride of 0."""
@@ -206,6 +207,7 @@ def every_config():
     ]
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(("kernel", "index"), every_config())
 def test_configs(kernel, index):
     """Each config that dispatch may choose, on several tiles and k-steps with ragged edges."""
@@ -216,6 +218,7 @@ def test_configs(kernel, index):
     assert run(kernel, a, b, config=config) is None
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     "kernel", [rung_param(k) for k in RUNGS if {"ORDER", "SHAPE"} & set(k.fn.arg_names)]
 )

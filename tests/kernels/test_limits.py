@@ -179,6 +179,7 @@ class TestLastProgram:
         run_last(last_program, kernel, Problem.of(a, b, c.expand(M, N)), config, a, b, c)
         assert c.item() == 24
 
+    @pytest.mark.wide
     @pytest.mark.parametrize("layout", ["expanded", "along_n"])
     @pytest.mark.parametrize("size", [TOP - 1, TOP - 2**16, TOP + 999])
     def test_the_last_part_of_k(self, last_program, size, layout):

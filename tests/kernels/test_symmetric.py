@@ -26,6 +26,7 @@ def symmetric(n, dtype=FP32, batch=()):
     return (half + half.mT).to(dtype)
 
 
+@pytest.mark.wide
 @sweep(
     kernel={kernel.name: kernel for kernel in ABLE if DEVICE == "cuda" or kernel.interpreted},
     n=ids((8, 72, 136, 1000)),
@@ -267,6 +268,7 @@ def newton_schulz(x, steps=5, a=3.4445, b=-4.7750, c=2.0315):
     return x
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("gram", [False, True], ids=["step by step", "Gram"])
 @pytest.mark.parametrize("shape", [(24, 40), (40, 24), (32, 32), (2, 16, 24)], ids=str)
 def test_newton_schulz(shape, gram):

@@ -44,6 +44,7 @@ ACTIVATIONS = {
 }
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_an_activation_is_an_epilogue_without_a_gradient(name):
     x = integers(2, 3, 16)
@@ -58,6 +59,7 @@ def test_an_activation_is_an_epilogue_without_a_gradient(name):
     torch.testing.assert_close(gradients(model, got), gradients(twin, want))
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("word", ["relu", "gelu", "gelu_tanh", "silu"])
 @torch.no_grad()
@@ -171,12 +173,14 @@ OTHERS = {
 }
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(("inner", "product"), INNER.values(), ids=INNER)
 @torch.no_grad()
 def test_what_else_is_made_of_gate_and_up(inner, product):
     assert_products(Gated(inner), integers(2, 3, 16), [product], exact=product == "swiglu")
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(("function", "product"), OTHERS.values(), ids=OTHERS)
 @torch.no_grad()
 def test_what_else_follows_a_layer(function, product):

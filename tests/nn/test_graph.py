@@ -25,6 +25,7 @@ from tests.nn.models import (
 )
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("make", [Attention, LlamaMLP])
@@ -154,6 +155,7 @@ MODELS = {
 }
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(("make", "change", "products"), MODELS.values(), ids=MODELS)
 @torch.no_grad()
 def test_products(make, change, products):

@@ -192,6 +192,7 @@ def parametrized(model):
     parametrize.register_parametrization(model.k_proj, "weight", nn.Identity())
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("function", [tritemm.convert, tritemm.nn.restore])
 @pytest.mark.parametrize(
     "part",

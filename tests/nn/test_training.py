@@ -77,6 +77,7 @@ WAYS = {
 }
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_results_and_gradients(whole, way):
     x, found = integers(3, 16), []

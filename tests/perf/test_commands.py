@@ -50,7 +50,7 @@ REFUSED = [
     ("table --results none.jsonl", "none.jsonl"),
     ("plot --results none.jsonl", "none.jsonl"),
     ("table --size 7", "no recorded row matches"),
-    ("table --gpu K80", "no row is of a GPU called 'K80'; there are NVIDIA H200"),
+    ("table --gpu K80", "no row is of a GPU called 'K80'; there are NVIDIA H100 80GB"),
     ("suite --file missing.csv", "missing.csv: No such file or directory"),
     ("serving --model llama", "no model is called 'llama'; there are llama-3-8b, llama-3-70b-tp8"),
     ("serving --model mixtral-8x7b --layer o", "no layer is called 'o'; there are router\n"),

@@ -205,6 +205,7 @@ class Through(torch.autograd.Function):
         return ctx.multiply(grad), None
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("incoming", INCOMING.values(), ids=INCOMING)
 @pytest.mark.parametrize("known", [False, True])
 def test_operands_without_memory_of_their_own(incoming, known):

@@ -39,6 +39,7 @@ GRAPHS = {
 }  # fmt: skip
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize(("call", "shape"), GRAPHS.values(), ids=GRAPHS)
@@ -79,6 +80,7 @@ INTO = {
 TOLD = {"wrong type": "dtype", "overlapping itself": "clone", "requires grad": "requires grad"}
 
 
+@pytest.mark.wide
 @pytest.mark.filterwarnings("ignore:.*resized")
 @pytest.mark.parametrize("call", INTO)
 @pytest.mark.parametrize("kind", OUTS)
@@ -99,6 +101,7 @@ def test_compile_with_out(kind, call):
     assert counters["frames"]["total"] <= 8
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("call", INTO)
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_inductor_with_an_out_that_begins_where_a_size_says(mode, call):
@@ -182,6 +185,7 @@ MASKED = {
 }
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("name", MASKED)
 @torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
 def test_sizes_that_only_data_tell(name):
@@ -321,6 +325,7 @@ def test_symbolic_trace_of_several_products():
     equal(graph(x, w), function(x, w))
 
 
+@pytest.mark.wide
 @pytest.mark.filterwarnings("error::torch.jit.TracerWarning")
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated")
 def test_jit_trace(traced):
@@ -364,6 +369,7 @@ def test_packages_are_refused_where_torch_mixes_up_types(monkeypatch):
 # What torch's modes and subclasses see
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("shapes", [((3, 4), (4, 5)), ((2, 1, 3, 4), (3, 4, 5)), ((0, 4), (4, 5))])
 @pytest.mark.parametrize("strided", [False, True])
 def test_opcheck(shapes, strided):

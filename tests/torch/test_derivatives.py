@@ -17,6 +17,7 @@ FEW = [s for s in SHAPES if all(map(all, s)) and sum(map(len, s)) < 5]
 FEW += [((2, 1, 3), (3, 2)), ((2, 1, 2), (1, 2, 2))]
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("shapes", FEW, ids=str)
 def test_second_derivatives(shapes):
     """Against finite differences; torch's own check and tolerance."""
@@ -24,6 +25,7 @@ def test_second_derivatives(shapes):
     assert torch.autograd.gradgradcheck(tritemm.matmul, args, fast_mode=True)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_gradients_of_what_follows(activation):
     sizes = (2, 3, 4), (6, 4), (6,), (3, 6 if activation in PLAIN else 3)
@@ -42,6 +44,7 @@ def test_gradients_of_what_follows(activation):
 # Of fp16
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(("scale", "size"), [(1e5, 2**-14), (1e-9, 2**12)])
 @pytest.mark.parametrize("batch", [(), (3,)], ids=str)
 @pytest.mark.parametrize("ended", [False, True])
@@ -110,6 +113,7 @@ def test_gradients_of_fp16_are_rounded_once(alpha, scale, accumulate, batched):
         assert (near | (want.abs() > 65504) & (got.squeeze(0) == want.half())).all()
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("scale", [1, 1e-4, 1e-7, 0])
 @pytest.mark.parametrize("out_dtype", [torch.float32, torch.bfloat16])
 def test_second_derivatives_of_fp16_with_another_result_type(scale, out_dtype):
@@ -183,6 +187,7 @@ TRANSFORMS = {
 }
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_transforms(name, compiled):
@@ -330,6 +335,7 @@ def test_gradients_are_laid_out_as_their_operands(batch):
     assert column_major.grad.stride() == column_major.stride()
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("activation", [None, "relu", "swiglu"])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_what_is_unread_has_a_gradient_of_zeros(activation, compiled):

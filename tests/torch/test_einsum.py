@@ -33,6 +33,7 @@ EQUATIONS = {
 }
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("name", EQUATIONS)
 def test_torchs_results_and_gradients(name):
     equation = name.partition(", of")[0]

@@ -52,6 +52,7 @@ CALLS = {
 }
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize(("call", "shapes"), [(c, s) for c, *s in CALLS.values()], ids=CALLS)
 def test_results_and_gradients(call, shapes, dtype):

@@ -64,6 +64,7 @@ def results(op, sample, tensors):
     return result, *torch.autograd.grad(loss, tensors)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("name", NAMES)
 def test_samples_and_their_gradients(name, quick):
     count = range(len(samples(name, torch.float64)))

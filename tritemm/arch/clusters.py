@@ -23,7 +23,8 @@ Wide = tuple[int, int, int]
 #: so many waves of all SMs; those of cuBLAS are so too, by its kernels' names.
 Fitted = tuple[int, int, int, int, int]
 WAVES = (1, 2, 3)
-#: Parts that K is cut into, for one wave; and steps of a part, at least.
+#: Parts that K is cut into, for one wave, which a C of a few clusters fills with more; and steps of
+#: a part, at least.
 COUNTS = (2, 3, 4, 6, 8)
 LEAST_STEPS = 8
 #: BLOCK_M, BLOCK_N and programs of a cluster, of the smallest tile that is fitted.
@@ -291,7 +292,8 @@ def fitted(
     space, device = problem.space, problem.device
     found: dict = {}
     rows, columns, programs = SMALLEST
-    parts = max(1, min(problem.K // (LEAST_STEPS * LINE.value), max(counts or COUNTS)))
+    most_parts = sm90.MOST_PARTS if counts == COUNTS else max(counts or COUNTS)
+    parts = max(1, min(problem.K // (LEAST_STEPS * LINE.value), most_parts))
     if space.elements * parts < rows * columns * clusters_at_once(programs, device):
         return ()
     for rows, warps, programs, least, most in table:
@@ -347,7 +349,10 @@ def fitted_in_parts(problem: Problem, table: Sequence[Fitted]) -> tuple[Config, 
 def _waves(programs: int, device: Device, counts: Sequence[int]) -> Sequence[tuple[int, int]]:
     """Clusters of one to three waves of whole tiles, or of one where K is cut; into how many."""
     room = clusters_at_once(programs, device)
-    return [(room // n, n) for n in counts] if counts else [(n * room, 1) for n in WAVES]
+    if not counts:
+        return [(n * room, 1) for n in WAVES]
+    few = range(room // (COUNTS[-1] + 1), 0, -1) if counts == COUNTS else ()
+    return [(room // n, n) for n in counts] + [(n, room // n) for n in few]
 
 
 @once_per(facts)
