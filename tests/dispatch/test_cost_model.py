@@ -13,6 +13,7 @@ from perf.select import latest_run
 from tests.dispatch.choosing import A100, GH200, H100, H200, known_rung, measured_parts, problem
 from tritemm import Config, dispatch
 from tritemm.arch import gpus, questions
+from tritemm.arch.roles import config_of
 from tritemm.dispatch.cost_model import constants, model
 from tritemm.dispatch.cost_model.columns import Group, columns_of, kind_of, tile_of
 from tritemm.dispatch.cost_model.model import predict
@@ -65,7 +66,8 @@ def test_a_gpu_without_a_file_has_its_architectures_rates():
 
 def test_what_was_fitted_to_a_relation_counts_with_the_gpus_own_memory_and_clock():
     own, theirs = constants.of(GH200), constants.of(H200)
-    assert own.memory_rate / theirs.memory_rate == pytest.approx(3.1e12 / 4.26e12)
+    for name in ("memory_rate", "pair_rate", "crowded_rate"):
+        assert getattr(own, name) / getattr(theirs, name) == pytest.approx(3.1e12 / 4.26e12)
     assert own.sm_rate / theirs.sm_rate == pytest.approx(1.48e9 / 1.5e9)
     half = constants.of(dataclasses.replace(GH200, sms=66))
     assert half.l2_rate == pytest.approx(own.l2_rate / 2) and half.sm_rate == own.sm_rate
@@ -74,7 +76,8 @@ def test_what_was_fitted_to_a_relation_counts_with_the_gpus_own_memory_and_clock
 
 def test_what_one_gpu_alone_shows_counts_beside_what_was_fitted_to_its_relation():
     own, theirs = constants.of(H100), constants.of(H200)
-    assert theirs.crowd == theirs.padding == 0 < own.padding <= 1 and own.crowd > 1e7
+    assert theirs.crowd == theirs.padding == theirs.loaded == 0
+    assert 0 < own.padding <= 1 and own.crowd > 1e7 and own.loaded > 0
     assert own.rungs == theirs.rungs
     assert own.memory_rate / theirs.memory_rate == pytest.approx(3.0e12 / 4.26e12)
 
@@ -173,6 +176,24 @@ class TestMemoryOfAnH100:
                 for numbers in (whole, none)
             )
             assert (crowded > 1.3 * alone) if held else (crowded == alone)
+
+    def test_loads_take_longer_while_memory_reads_for_others(self):
+        """As measured, in us: two stages in flight wait for memory, three hardly."""
+        deep = config_of(128, 256, 64, 8, 4, 1, 2), "cluster", 851
+        shallow = config_of(128, 256, 64, 8, 3), "warp_specialized", 886
+        own, none = constants.of(H100), dataclasses.replace(constants.of(H100), loaded=0.0)
+
+        def ratio(numbers, asked):
+            first, second = (
+                model.breakdown(find(rung), asked, tile, numbers).total
+                for tile, rung, _ in (shallow, deep)
+            )
+            return first / second
+
+        streamed = problem(256, 2048, 7168, batch=(64,), device=H100)
+        assert ratio(none, streamed) < 1 < ratio(own, streamed) < shallow[-1] / deep[-1]
+        resident = problem(8192, 8192, 8192, device=H100)
+        assert ratio(own, resident) == pytest.approx(ratio(none, resident), rel=0.003)
 
     def test_tiles_that_reach_beyond_an_operand_take_longer(self):
         """849 to 889 us where none does, 921 to 968 where tiles of 192, 176 or 160 rows do."""

@@ -106,6 +106,9 @@ class Constants:
     padding: float = _number(
         "", "share that counts as read of what tiles reach beyond the ends of A and B", 0.0
     )
+    loaded: float = _number(
+        "", "how much longer loads of a ring take while memory reads for others all the time", 0.0
+    )
     #: Not fitted: a launch (s), measured; to wait for the last products of a fixed part of K, and
     #: to add them (s), a guess.
     launch: float = 2.0e-6
@@ -150,10 +153,12 @@ def of(device: Device) -> Constants:
 def _of_another(fitted: Constants, known: Device, device: Device) -> Constants:
     """What was fitted to another GPU of the architecture, with this one's clock, memory and SMs."""
     own, other = gpus.physics(device), gpus.physics(known)
-    clock = own.clock / other.clock
+    clock, memory = own.clock / other.clock, own.copy_rate / other.copy_rate
     return dataclasses.replace(
         fitted,
-        memory_rate=fitted.memory_rate * own.copy_rate / other.copy_rate,
+        memory_rate=fitted.memory_rate * memory,
+        pair_rate=fitted.pair_rate * memory,
+        crowded_rate=fitted.crowded_rate * memory,
         sm_rate=fitted.sm_rate * clock,
         l2_rate=fitted.l2_rate * clock * device.sms / known.sms,
     )

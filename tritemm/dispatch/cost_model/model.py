@@ -114,7 +114,11 @@ def times(x: Columns, c: Constants, xp=np) -> Breakdown:
     before = pack + view.launch + view.cold * view.bytes / (view.bytes + BURST)
     rate = xp.minimum(c.sm_memory_rate, c.memory_rate / w.active)  # B/s of an SM
     still = x.still or Still.of(view, x.tile, c, xp)
-    steps = _alike_steps(x, w, c) if x.alike else _ring_steps(x, w, c, still, xp)
+    if x.alike:
+        steps = _alike_steps(x, w, c)
+    else:
+        memory, reads = _memory(x, w, c, xp)
+        steps = _ring_steps(x, w, c, still, reads, xp)
     ends = _ends(x, w, c, rate, still, xp)
     if x.finished:
         ends = ends + _epilogue(x, w, steps, xp)
@@ -126,7 +130,6 @@ def times(x: Columns, c: Constants, xp=np) -> Breakdown:
         overlap = waits + (busy**4 + memory**4) ** 0.25 - xp.maximum(busy, memory)
     else:
         busy = xp.maximum(busy, view.flops * still.power)
-        memory, reads = _memory(x, w, c, xp)
         overlap = c.overlap * xp.minimum(busy, reads)
     total = before + xp.maximum(busy, memory) + overlap
     return Breakdown(total, pack, view.launch, steps, ends, reduction, memory, overlap)
@@ -191,18 +194,26 @@ def _waves(x: Columns, xp) -> Waves:
     return Waves(*(a if a is b else xp.where(level, a, b) for a, b in rows))
 
 
-def _ring_steps(x: Columns, w: Waves, c: Constants, still: Still, xp) -> Column:
-    """The k-steps of the busiest SM, whose tiles come through a ring in shared memory."""
-    view, tile, products = x.view, x.tile, still.products
+def _ring_steps(x: Columns, w: Waves, c: Constants, still: Still, reads: Column, xp) -> Column:
+    """The k-steps of the busiest SM, whose tiles come through a ring in shared memory.
+
+    `reads`: seconds of the device's memory for A and B.
+    """
+    view, tile, products, latency = x.view, x.tile, still.products, still.latency
     if x.by_ffma:
         # A program waits for its reads of shared memory as long as it multiplies, and others of the
         # SM multiply meanwhile.
         products = products * (1 + view.ffma / xp.minimum(w.share, tile.together) ** 2)
     drawn = still.a_drawn / w.a_sharers + still.b_drawn / w.b_sharers
-    alone = products + (drawn / c.sm_rate) ** 2 + still.latency + c.beat**2
+    count = w.steps * view.pairs * tile.step
+    if c.loaded:
+        # Loads take the longer, the more of the time memory is busy.
+        without = count * (w.full + w.rest) * (products + latency + c.beat**2) ** 0.5
+        latency = latency * (1 + c.loaded * reads / (reads + without)) ** 2
+    alone = products + (drawn / c.sm_rate) ** 2 + latency + c.beat**2
     together = (drawn / c.l2_rate) ** 2
     full, last = ((alone + together * n**2) ** 0.5 for n in (tile.room, w.last))
-    steps = w.steps * view.pairs * tile.step * (w.full * full + w.rest * last)
+    steps = count * (w.full * full + w.rest * last)
     return steps * (1 + c.throttle * steps / (steps + BRIEF))
 
 
