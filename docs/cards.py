@@ -2,7 +2,7 @@
 
 from perf.views import Selection
 
-#: The one that the kernels are tuned on: all rows that a page shows are its own, unless it says
+#: The one that the kernels are tuned on: what a page shows of a view is its own, unless it says
 #: otherwise, whichever card was measured last.
 TUNED = Selection(gpu="NVIDIA H200")
 #: Another that was measured.

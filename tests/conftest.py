@@ -34,16 +34,17 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """The releases are those that were asked for.
+    """Refuses other releases than TRITEMM_RELEASES names.
 
     With pytest 9.2, xdist 3.8 forgets which tests are to run on one worker.
     """
     for requirement in os.environ.get("TRITEMM_RELEASES", "").split():
         name, release = requirement.split("==")
         found = version(name).partition("+")[0]
-        inside = Path(importlib.import_module(name).__file__).is_relative_to(sys.prefix)
-        if found != release or not inside:
-            raise pytest.UsageError(f"TRITEMM_RELEASES asks for {requirement}; this is {found}")
+        place = importlib.import_module(name).__file__
+        if found != release or not Path(place).is_relative_to(sys.prefix):
+            told = f"this is {found}, from {place}"
+            raise pytest.UsageError(f"TRITEMM_RELEASES asks for {requirement}; {told}")
     if getattr(config.option, "dist", "no") == "loadgroup" and pytest.version_tuple >= (9, 2):
         raise pytest.UsageError("--dist loadgroup needs an older pytest: see constraints.txt")
 
@@ -81,7 +82,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def not_drawn(items, wide, one_in):
-    """The items that `--wide` and `--one-in` leave out; at least one case of a wide test stays."""
+    """The items that `--wide` and `--one-in` leave out; the first keeps a case of each test."""
     drawn = sorted(items, key=lambda item: zlib.crc32(item.nodeid.encode()))
     places = collections.defaultdict(itertools.count)
     left_out = {
@@ -89,7 +90,7 @@ def not_drawn(items, wide, one_in):
         for item in drawn
         if item.get_closest_marker("wide") and next(places[item.nodeid.partition("[")[0]]) % wide
     }
-    return left_out | {item for place, item in enumerate(drawn) if place % one_in}
+    return left_out | {item for item in items if zlib.crc32(item.nodeid.encode()) % one_in}
 
 
 @pytest.fixture(autouse=True)

@@ -23,10 +23,10 @@ Wide = tuple[int, int, int]
 #: so many waves of all SMs; those of cuBLAS are so too, by its kernels' names.
 Fitted = tuple[int, int, int, int, int]
 WAVES = (1, 2, 3)
-#: Parts that K is cut into, for one wave, which a C of a few clusters fills with more; and steps of
-#: a part, at least.
+#: Parts that K is cut into, for one wave; and steps of a part, at least. For a C of a few clusters
+#: there are more, as many as fill the SMs, if they have `LONG_STEPS`: shorter ones weren't timed.
 COUNTS = (2, 3, 4, 6, 8)
-LEAST_STEPS = 8
+LEAST_STEPS, LONG_STEPS = 8, 512
 #: BLOCK_M, BLOCK_N and programs of a cluster, of the smallest tile that is fitted.
 SMALLEST = (64, 40, 2)
 #: Columns of C up to which a tile may have all of them: then each row of A is read once.
@@ -282,18 +282,19 @@ def usual(problem: Problem, tiles: Sequence[Numbers], programs=(2,)) -> tuple[Co
 @functools.lru_cache
 def fitted(
     problem: Problem, table: Sequence[Fitted], besides: Sequence[Numbers] = (),
-    counts: Sequence[int] = (),
+    counts: Sequence[int] = (), deep: bool = False,
 ) -> tuple[Config, ...]:  # fmt: skip
     """Tiles whose columns are the fewest with which C takes so many waves.
 
-    Or those with which it takes one where K is cut into as many parts as one of `counts`. None of
-    `besides`.
+    Or those with which it takes one where K is cut into as many parts as one of `counts`, or `deep`
+    into as many as fill it. None of `besides`.
     """
     space, device = problem.space, problem.device
     found: dict = {}
     rows, columns, programs = SMALLEST
-    most_parts = sm90.MOST_PARTS if counts == COUNTS else max(counts or COUNTS)
-    parts = max(1, min(problem.K // (LEAST_STEPS * LINE.value), most_parts))
+    steps = problem.K // LINE.value
+    most = min(steps // LONG_STEPS, sm90.MOST_PARTS) if deep else 0
+    parts = max(1, min(steps // LEAST_STEPS, max(counts or COUNTS)), most)
     if space.elements * parts < rows * columns * clusters_at_once(programs, device):
         return ()
     for rows, warps, programs, least, most in table:
@@ -302,7 +303,7 @@ def fitted(
             continue
         # Programs that share B stand one below the other, those that share A side by side.
         high, low = space.bands(rows * programs), space.bands(rows)
-        for clusters, split in _waves(programs, device, counts):
+        for clusters, split in _waves(programs, device, counts, most):
             tall, wide = clusters // high, clusters // low * programs
             width = (tall if tall > wide else wide) * step
             if not width or split > parts:
@@ -341,18 +342,23 @@ def _most_stages(problem: Problem, split: int = 1) -> int:
 
 
 def fitted_in_parts(problem: Problem, table: Sequence[Fitted]) -> tuple[Config, ...]:
-    """Those where K is cut into some of `COUNTS`."""
-    return fitted(problem, table, counts=COUNTS)
+    """Those where K is cut into some of `COUNTS`, or `deep` into more."""
+    return fitted(problem, table, counts=COUNTS, deep=True)
 
 
 @functools.lru_cache
-def _waves(programs: int, device: Device, counts: Sequence[int]) -> Sequence[tuple[int, int]]:
-    """Clusters of one to three waves of whole tiles, or of one where K is cut; into how many."""
+def _waves(
+    programs: int, device: Device, counts: Sequence[int], most: int
+) -> Sequence[tuple[int, int]]:
+    """Clusters of one to three waves of whole tiles, or of one where K is cut; into how many.
+
+    So few clusters that they fill the SMs in more parts than `counts` has, in up to `most`.
+    """
     room = clusters_at_once(programs, device)
     if not counts:
         return [(n * room, 1) for n in WAVES]
-    few = range(room // (COUNTS[-1] + 1), 0, -1) if counts == COUNTS else ()
-    return [(room // n, n) for n in counts] + [(n, room // n) for n in few]
+    few = [(n, room // n) for n in range(1, room) if max(counts) < room // n <= most]
+    return [(room // n, n) for n in counts] + few
 
 
 @once_per(facts)

@@ -107,7 +107,9 @@ class Constants:
         "", "share that counts as read of what tiles reach beyond the ends of A and B", 0.0
     )
     loaded: float = _number(
-        "", "how much longer loads of a ring take while memory reads for others all the time", 0.0
+        "",
+        "how much longer loads of a ring take, the longer memory reads beside the work",
+        0.0,
     )
     #: Not fitted: a launch (s), measured; to wait for the last products of a fixed part of K, and
     #: to add them (s), a guess.
@@ -157,8 +159,8 @@ def _of_another(fitted: Constants, known: Device, device: Device) -> Constants:
     return dataclasses.replace(
         fitted,
         memory_rate=fitted.memory_rate * memory,
-        pair_rate=fitted.pair_rate * memory,
-        crowded_rate=fitted.crowded_rate * memory,
+        pair_rate=fitted.pair_rate * memory * known.sms / device.sms,
+        crowded_rate=fitted.crowded_rate * memory * known.sms / device.sms,
         sm_rate=fitted.sm_rate * clock,
         l2_rate=fitted.l2_rate * clock * device.sms / known.sms,
     )

@@ -207,9 +207,10 @@ def _ring_steps(x: Columns, w: Waves, c: Constants, still: Still, reads: Column,
     drawn = still.a_drawn / w.a_sharers + still.b_drawn / w.b_sharers
     count = w.steps * view.pairs * tile.step
     if c.loaded:
-        # Loads take the longer, the more of the time memory is busy.
+        # Loads take the longer, the more memory reads beside the work.
         without = count * (w.full + w.rest) * (products + latency + c.beat**2) ** 0.5
-        latency = latency * (1 + c.loaded * reads / (reads + without)) ** 2
+        share = reads / xp.maximum(reads + without, 1e-12)
+        latency = latency * (1 + c.loaded * share) ** 2
     alone = products + (drawn / c.sm_rate) ** 2 + latency + c.beat**2
     together = (drawn / c.l2_rate) ** 2
     full, last = ((alone + together * n**2) ** 0.5 for n in (tile.room, w.last))
