@@ -38,13 +38,16 @@ def pytest_configure(config):
 
     With pytest 9.2, xdist 3.8 forgets which tests are to run on one worker.
     """
-    for requirement in os.environ.get("TRITEMM_RELEASES", "").split():
-        name, release = requirement.split("==")
-        found = version(name).partition("+")[0]
-        place = importlib.import_module(name).__file__
-        if found != release or not Path(place).is_relative_to(sys.prefix):
-            told = f"this is {found}, from {place}"
-            raise pytest.UsageError(f"TRITEMM_RELEASES asks for {requirement}; {told}")
+    asked = os.environ.get("TRITEMM_RELEASES")
+    releases = dict(requirement.split("==") for requirement in (asked or "").split())
+    if asked is not None and "triton" not in releases:
+        raise pytest.UsageError(f"TRITEMM_RELEASES names no triton: {asked!r}")
+    for name, release in releases.items():
+        module = importlib.import_module(name)
+        found = {each.partition("+")[0] for each in (module.__version__, version(name))}
+        if found != {release} or not Path(module.__file__).is_relative_to(sys.prefix):
+            told = f"this is {' and '.join(sorted(found))}, from {module.__file__}"
+            raise pytest.UsageError(f"TRITEMM_RELEASES asks for {name}=={release}; {told}")
     if getattr(config.option, "dist", "no") == "loadgroup" and pytest.version_tuple >= (9, 2):
         raise pytest.UsageError("--dist loadgroup needs an older pytest: see constraints.txt")
 
@@ -81,16 +84,21 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(skip)
 
 
+def number(item):
+    """One that depends on the test's name alone."""
+    return zlib.crc32(item.nodeid.encode())
+
+
 def not_drawn(items, wide, one_in):
     """The items that `--wide` and `--one-in` leave out; the first keeps a case of each test."""
-    drawn = sorted(items, key=lambda item: zlib.crc32(item.nodeid.encode()))
+    drawn = sorted(items, key=number)
     places = collections.defaultdict(itertools.count)
     left_out = {
         item
         for item in drawn
         if item.get_closest_marker("wide") and next(places[item.nodeid.partition("[")[0]]) % wide
     }
-    return left_out | {item for item in items if zlib.crc32(item.nodeid.encode()) % one_in}
+    return left_out | {item for item in items if number(item) % one_in}
 
 
 @pytest.fixture(autouse=True)
@@ -127,7 +135,7 @@ def memory(mark):
 @pytest.fixture(autouse=True)
 def _seed(request):
     """The same data for the same test, whatever ran before it."""
-    torch.manual_seed(zlib.crc32(request.node.nodeid.encode()))
+    torch.manual_seed(number(request.node))
 
 
 @pytest.fixture(autouse=True)

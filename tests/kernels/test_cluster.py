@@ -128,7 +128,7 @@ def test_the_tile_of_a_row_of_tiles_is_as_narrow_as_a_round_allows():
 def test_few_tiles_are_cut_along_k():
     asked = problem(**FEW, layout="NN")
     cut = IN_PARTS.configs(asked)
-    assert {config.SPLIT_K for config in cut} >= set(clusters.COUNTS)
+    assert {config.SPLIT_K for config in cut} == set(clusters.COUNTS)
     assert IN_PARTS.policy.suits(asked)
     for config in cut:
         assert clusters.Multicast(asked, config).together

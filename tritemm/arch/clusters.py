@@ -293,8 +293,9 @@ def fitted(
     found: dict = {}
     rows, columns, programs = SMALLEST
     steps = problem.K // LINE.value
-    most = min(steps // LONG_STEPS, sm90.MOST_PARTS) if deep else 0
-    parts = max(1, min(steps // LEAST_STEPS, max(counts or COUNTS)), most)
+    parts = max(1, min(steps // LEAST_STEPS, max(counts or COUNTS)))
+    if deep:
+        parts = max(parts, min(steps // LONG_STEPS, sm90.MOST_PARTS))
     if space.elements * parts < rows * columns * clusters_at_once(programs, device):
         return ()
     for rows, warps, programs, least, most in table:
@@ -303,10 +304,10 @@ def fitted(
             continue
         # Programs that share B stand one below the other, those that share A side by side.
         high, low = space.bands(rows * programs), space.bands(rows)
-        for clusters, split in _waves(programs, device, counts, most):
+        for clusters, split in _waves(programs, device, counts, parts):
             tall, wide = clusters // high, clusters // low * programs
             width = (tall if tall > wide else wide) * step
-            if not width or split > parts:
+            if not width:
                 continue
             columns = -(-problem.N // width) * step
             known = programs == 2 and (rows, columns, warps) in besides
@@ -348,17 +349,17 @@ def fitted_in_parts(problem: Problem, table: Sequence[Fitted]) -> tuple[Config, 
 
 @functools.lru_cache
 def _waves(
-    programs: int, device: Device, counts: Sequence[int], most: int
+    programs: int, device: Device, counts: Sequence[int], parts: int
 ) -> Sequence[tuple[int, int]]:
     """Clusters of one to three waves of whole tiles, or of one where K is cut; into how many.
 
-    So few clusters that they fill the SMs in more parts than `counts` has, in up to `most`.
+    Into as many as `counts` has, or more if few clusters fill the SMs so; up to `parts`.
     """
     room = clusters_at_once(programs, device)
     if not counts:
         return [(n * room, 1) for n in WAVES]
-    few = [(n, room // n) for n in range(1, room) if max(counts) < room // n <= most]
-    return [(room // n, n) for n in counts] + few
+    few = (room // n for n in range(1, room) if max(counts) < room // n)
+    return [(room // n, n) for n in (*counts, *few) if n <= parts]
 
 
 @once_per(facts)
