@@ -10,6 +10,7 @@ from docs import code, excerpt, exercises
 from perf import tables
 from perf.rows import Row
 from perf.select import latest_ladder
+from perf.views import Selection, newest_suite
 from tritemm.rungs import RUNGS
 from tritemm.spec import Kernel
 
@@ -109,13 +110,9 @@ def figure(kernel: Kernel, rows: list[Row], ladders: Ladders) -> str:
 
 
 def newest_roofed(rows: list[Row], row: Row) -> Row | None:
-    """The suite's newest row that has a roof, on this row's GPU and for its type."""
-    wanted = "suite", row.environment.gpu, row.case.kind
-    found = (
-        each for each in rows
-        if each.roof and (each.experiment, each.environment.gpu, each.case.kind) == wanted
-    )  # fmt: skip
-    return max(found, key=lambda each: each.time, default=None)
+    """A row of the newest full suite that has a roof, on this row's GPU and for its type."""
+    suite = newest_suite(rows, Selection(gpu=row.environment.gpu))
+    return next((each for each in suite if each.roof and each.case.kind == row.case.kind), None)
 
 
 def roof(row: Row | None) -> str:
