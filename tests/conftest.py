@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tools.suite_record import code_hash
 from tritemm.nn import packing
 from tritemm.plan import slow
 from tritemm.problem import INTERPRETED
@@ -24,12 +25,14 @@ packing.DEVICES.add("cpu")
 #: Workers that run tests marked `large`, each one at a time; GB of device memory that others may
 #: take; bytes that a worker may keep in its cache after a test. So 16 of them fit a card of 80 GB.
 LARGE_WORKERS, UNMARKED, KEPT = 2, 4, 2**30
+#: The hash of `tritemm/`: of one code the same cases are drawn always, of another one others.
+CODE = code_hash()
 
 
 def pytest_addoption(parser):
-    words = "of the cases of each test that is marked `wide` one in N runs, drawn by their names"
+    words = "of the cases of each test that is marked `wide` one in N runs"
     parser.addoption("--wide", type=int, default=1, metavar="N", help=words)
-    words = "of all cases one in N runs, drawn by their names"
+    words = "of all cases one in N runs; they are drawn by their names and by tritemm's code"
     parser.addoption("--one-in", type=int, default=1, metavar="N", help=words)
 
 
@@ -89,16 +92,21 @@ def number(item):
     return zlib.crc32(item.nodeid.encode())
 
 
+def ticket(item):
+    """One that depends on the test's name and on the code."""
+    return zlib.crc32((CODE + item.nodeid).encode())
+
+
 def not_drawn(items, wide, one_in):
     """The items that `--wide` and `--one-in` leave out; the first keeps a case of each test."""
-    drawn = sorted(items, key=number)
+    drawn = sorted(items, key=ticket)
     places = collections.defaultdict(itertools.count)
     left_out = {
         item
         for item in drawn
         if item.get_closest_marker("wide") and next(places[item.nodeid.partition("[")[0]]) % wide
     }
-    return left_out | {item for item in items if number(item) % one_in}
+    return left_out | {item for item in items if ticket(item) % one_in}
 
 
 @pytest.fixture(autouse=True)

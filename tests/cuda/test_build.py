@@ -57,6 +57,7 @@ def flags_of(name) -> tuple[str, ...]:
     return cubin.FEW_N if few else cubin.FLAGS
 
 
+@pytest.mark.wide
 @every_source
 def test_machine_code(name, arch):
     code = cubin.compile_cubin(name, arch, flags_of(name))

@@ -77,6 +77,7 @@ def few(entries):
     return list(filter(compiled, entries))
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("name", sorted({entry.source for entry in TABLE}))
 def test_entries_are_in_the_code_of_their_source(nvcc, name):
     """The .cu has the instruction, in the function that the entry names, and knows the name."""

@@ -54,6 +54,7 @@ def test_a_statement_without_the_clobber_is_told():
     assert found + ";" == bad and TOUCHES.search(found) and '"memory"' not in found
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("name", [n for n in source.names() if "wgmma" in n])
 def test_stores_are_fenced_before_wgmma_reads_them(nvcc, name):
     """Where threads write shared memory themselves, not TMA."""

@@ -111,7 +111,8 @@ COARSE = [
 
 @pytest.mark.parametrize(("dtype", "made", "asked"), COARSE)
 def test_less_precision_than_was_asked_fails(dtype, made, asked):
-    a, b = operands(M, N, K, dtype)
+    """In so many elements that one of them shows it, whatever the data."""
+    a, b = operands(4 * M, 4 * N, K, dtype)
     for precision in asked:
         assert not budget.check(made(a, b), a, b, precision=precision).ok, precision
 

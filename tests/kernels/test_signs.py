@@ -116,6 +116,7 @@ def test_signs(kernel, sm):
     expect_no_faults(signed_jobs(kernel, sm)[:1], "mix", *kernel.signs[sm])
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(("kernel", "sm"), SIGNED)
 def test_signs_of_every_config(kernel, sm):
     expect_no_faults(signed_jobs(kernel, sm)[1:], "mix", *kernel.signs[sm])
@@ -130,6 +131,7 @@ def type_rows():
     yield from pairwise(on_one, TYPES, [90], asm.LAYOUTS)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("kernel", LADDER)
 def test_every_type_compiles(kernel):
     jobs = []
@@ -143,6 +145,7 @@ def test_every_type_compiles(kernel):
     expect_no_faults(jobs, "usage")
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("kernel", [k for k in LADDER if k.values[0].limits.symmetric])
 @pytest.mark.parametrize("N", [1024, 1001], ids=["TMA", "threads"])
 def test_mirrored_stores_stay_in_registers(kernel, N):
@@ -175,6 +178,7 @@ def test_compiles_on_blackwell(kernel):
     expect_no_faults(jobs if EVERY else jobs[:1] or refused(kernel, 100), "usage")
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("kernel", LADDER)
 def test_odd_sizes_of_batches_that_broadcast_at_two_levels_compile(kernel):
     """No size divides by a tile or by 16 bytes; rungs that want 16 bytes get a K that has them."""

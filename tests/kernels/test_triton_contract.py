@@ -40,9 +40,9 @@ def jobs():
             own = asm.configs_of(asm.Job(rung, layout=layout))
             fitted = asm.configs_of(asm.Job(rung, layout=layout, **ROW))
             fitted = [c for c in fitted if c not in own]
-            for config in own if EVERY else own[i : i + 1]:
+            for config in own if EVERY else own[i : i + 1 - i % 2]:
                 yield asm.Job(rung, layout=layout, config=config)
-            for config in fitted[:1]:
+            for config in fitted[: 1 if EVERY else i % 2]:
                 yield asm.Job(rung, layout=layout, config=config, **ROW)
         yield asm.Job(rung_of(WIDE[i]).name, layout=layout, config=WIDE[i])
         yield asm.Job("multicast_split_k", layout=layout, config=CUT[i], **FEW)
@@ -52,7 +52,7 @@ def jobs():
             for config in asm.configs_of(job):
                 tile = config.BLOCK_M, config.BLOCK_N
                 own.setdefault(tile, dataclasses.replace(job, config=config))
-        yield from list(own.values())[slice(None) if EVERY else slice(i, None, 4)]
+        yield from list(own.values())[slice(None) if EVERY else slice(i, None, 8)]
         yield dataclasses.replace(job, config=OTHERS[i])
         rung, config = BATCHED[i]
         yield asm.Job(rung, layout=layout, batch=(3,), config=config)

@@ -1,8 +1,9 @@
 """Whether `tritemm.binding` calls Triton's C launcher as Triton does; needs no GPU.
 
-Compiles the rungs for sm_90 and runs Triton's own launch and the binding on recorders in the
-C function's place. A process of its own: interpreted kernels cannot be compiled. Prints a line per
-comparison; `python -m tests.runtime.launch_probe` exits with 1 at the first difference.
+Compiles the rungs for sm_90 and runs Triton's own launch and the binding on recorders in the C
+function's place: of the problems three for each rung, all with TRITEMM_SWEEP=all. A process of its
+own: interpreted kernels cannot be compiled. Prints a line per comparison; `python -m
+tests.runtime.launch_probe` exits with 1 at the first difference.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 import triton
 from triton.backends.nvidia import driver as nvidia
 
+from tests.sweep import EVERY
 from tritemm.compile import asm
 from tritemm.compile import driver as compiler
 from tritemm.dispatch.request import why_not
@@ -204,10 +206,10 @@ def compare_moved() -> str:
 
 if __name__ == "__main__":
     install()
-    for kernel in RUNGS:
-        if hasattr(kernel, "fn"):
-            for operands in problems():
-                print(compare(kernel, *operands), flush=True)
+    for turn, kernel in enumerate(k for k in RUNGS if hasattr(k, "fn")):
+        *alike, ragged, batched = problems()
+        for operands in (*alike, *((ragged, batched) if EVERY else [(ragged, batched)[turn % 2]])):
+            print(compare(kernel, *operands), flush=True)
     for rung, config, lines in BOXES:
         print(compare_boxes(rung, config, lines), flush=True)
     for name in ("pipelined", "tma", "split_k"):
