@@ -14,8 +14,8 @@ STAMP := ready-$(notdir $(PYTHON))
 PY := $(if $(VENV),$(VENV)/bin/python,$(PYTHON))
 READY := $(if $(VENV),$(VENV)/$(STAMP))
 SETUP_FILES := pyproject.toml constraints.txt tools/setup.sh
-# Of tests with many cases one in four, unless all combinations are asked for.
-WIDE = --wide $(if $(filter all,$(TRITEMM_SWEEP)),1,4)
+# Of tests with many cases one in six, unless all combinations are asked for.
+WIDE = --wide $(if $(filter all,$(TRITEMM_SWEEP)),1,6)
 # One worker more than cores, since some tests wait for processes of their own, and one torch thread
 # per worker; a Python without xdist (VENV=) runs one process.
 workers = import os, xdist; print("-n", os.cpu_count() + 1, "--dist worksteal")

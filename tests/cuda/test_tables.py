@@ -90,6 +90,7 @@ def test_entries_are_in_the_code_of_their_source(nvcc, name):
         assert entry.opcode in functions[entry.function]
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("row", MEMORY, ids=lambda row: row.pattern)
 def test_memory_instructions_are_used(nvcc, row):
     for target in source.architectures(row.used_by):

@@ -52,6 +52,7 @@ def cut(kernel, a, b, c):
     return sorted(found, key=lambda config: config.tiles(problem) * config.SPLIT_K)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("kernel", ENGINE, ids=lambda kernel: kernel.name)
 def test_the_engine_stores_what_was_fenced(kernel):
     """A fence for its proxy stands between the threads' writes to shared memory and each store."""

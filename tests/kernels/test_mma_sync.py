@@ -83,6 +83,7 @@ def test_single_elements_are_few_for_each_thread(name, layout):
     assert "single elements of A and B per thread" in why_not(rung, asked, large)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("layout", asm.LAYOUTS)
 def test_own_configs_have_no_local_memory(layout):
     """Every config; the architectures take turns with configs and layouts, unless all is swept."""

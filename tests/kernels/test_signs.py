@@ -171,6 +171,7 @@ def test_fp32_before_hopper_stays_in_registers(rung, K, precision, layout):
     expect_no_faults([job], "usage")
 
 
+@pytest.mark.wide
 @pytest.mark.latest
 @pytest.mark.parametrize("kernel", LADDER)
 def test_compiles_on_blackwell(kernel):

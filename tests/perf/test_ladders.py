@@ -176,6 +176,7 @@ def test_every_rung_has_a_line_and_the_file_a_line_per_size(tmp_path, shown):
 # Pictures
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("name", "suffix"), [*((name, "png") for name in show.PICTURES), ("ladder", "svg")]
 )
