@@ -87,26 +87,21 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(skip)
 
 
-def number(item):
-    """One that depends on the test's name alone."""
-    return zlib.crc32(item.nodeid.encode())
+def number(item, code=""):
+    """One that depends on the test's name, and on the code if that is given, and on no more."""
+    return zlib.crc32((code + item.nodeid).encode())
 
 
-def ticket(item):
-    """One that depends on the test's name and on the code."""
-    return zlib.crc32((CODE + item.nodeid).encode())
-
-
-def not_drawn(items, wide, one_in):
+def not_drawn(items, wide, one_in, code=CODE):
     """The items that `--wide` and `--one-in` leave out; the first keeps a case of each test."""
-    drawn = sorted(items, key=ticket)
+    drawn = sorted(items, key=lambda item: number(item, code))
     places = collections.defaultdict(itertools.count)
     left_out = {
         item
         for item in drawn
         if item.get_closest_marker("wide") and next(places[item.nodeid.partition("[")[0]]) % wide
     }
-    return left_out | {item for item in items if ticket(item) % one_in}
+    return left_out | {item for item in items if number(item, code) % one_in}
 
 
 @pytest.fixture(autouse=True)

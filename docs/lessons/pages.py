@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from docs import code, excerpt, exercises
+from docs.cards import TUNED
 from perf import tables
 from perf.rows import Row
 from perf.select import latest_ladder
-from perf.views import Selection, newest_suite
+from perf.views import newest_suite
 from tritemm.rungs import RUNGS
 from tritemm.spec import Kernel
 
@@ -26,11 +27,11 @@ PARTS = ("facts", "counters", "instructions", "figure", "exercise", "commands")
 
 def pages(rows: list[Row]) -> dict[Path, str]:
     """Every page as it should be, by its path."""
-    found, ladders = {}, newest(rows)
+    found, ladders, suite = {}, newest(rows), newest_suite(rows, TUNED)
     for kernel in RUNGS:
         path = page_of(kernel)
         text = path.read_text() if path.exists() else template(kernel)
-        text = excerpt.filled(text, parts(kernel, rows, ladders))
+        text = excerpt.filled(text, parts(kernel, suite, ladders))
         found[path] = excerpt.fill(text, path.relative_to(ROOT))
     return found
 
@@ -51,14 +52,14 @@ def template(kernel: Kernel) -> str:
     return "\n".join([title, *blocks])
 
 
-def parts(kernel: Kernel, rows: list[Row], ladders: Ladders) -> dict[str, str]:
+def parts(kernel: Kernel, suite: list[Row], ladders: Ladders) -> dict[str, str]:
     """The generated parts of its page."""
     lesson = lessons()[kernel.name]
     return {
         "facts": facts(kernel),
         "counters": measured.table(lesson),
         "instructions": instructions.table(kernel, lesson.below),
-        "figure": figure(kernel, rows, ladders),
+        "figure": figure(kernel, suite, ladders),
         "exercise": exercise(kernel),
         "commands": commands(kernel),
     }
@@ -82,8 +83,8 @@ def escape(text: str) -> str:
     return "`".join(parts)
 
 
-def figure(kernel: Kernel, rows: list[Row], ladders: Ladders) -> str:
-    """The newest measurements of the rung, and its joules."""
+def figure(kernel: Kernel, suite: list[Row], ladders: Ladders) -> str:
+    """The newest measurements of the rung, the suite's roof, and its joules."""
     lines, origins, below_roof = [], [], None
     for (size, layout), ladder in ladders.items():
         row, cublas = ladder.get(kernel.name), ladder.get(None)
@@ -93,7 +94,7 @@ def figure(kernel: Kernel, rows: list[Row], ladders: Ladders) -> str:
         if not row.us:
             lines.append(f"| {size}³ {layout} | | | {row.outcome}: {row.reason} | | |")
             continue
-        below_roof = below_roof or newest_roofed(rows, row)
+        below_roof = below_roof or roofed(suite, row)
         share = f"{below_roof.roof.floor(row.case) / row.us.p50:.1%}" if below_roof else ""
         ratio = tables.spread(row.ratio, row.tie) if cublas else ""
         below = f"{row.ratio_below.p50:.2f} ({row.below})" if row.ratio_below else ""
@@ -109,10 +110,11 @@ def figure(kernel: Kernel, rows: list[Row], ladders: Ladders) -> str:
     ])  # fmt: skip
 
 
-def newest_roofed(rows: list[Row], row: Row) -> Row | None:
-    """A row of the newest full suite that has a roof, on this row's GPU and for its type."""
-    suite = newest_suite(rows, Selection(gpu=row.environment.gpu))
-    return next((each for each in suite if each.roof and each.case.kind == row.case.kind), None)
+def roofed(suite: list[Row], row: Row) -> Row | None:
+    """A row of the suite that has a roof, on this row's GPU and for its type."""
+    wanted = row.environment.gpu, row.case.kind
+    found = (each for each in suite if (each.environment.gpu, each.case.kind) == wanted)
+    return next((each for each in found if each.roof), None)
 
 
 def roof(row: Row | None) -> str:

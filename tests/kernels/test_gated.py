@@ -220,10 +220,9 @@ def test_the_bound_finds_one_wrong_element():
         assert budget.check(c, a, b, ending=ending_of(activation)).ok
         by_steps = ended(pair.to(BF16), activation)
         assert budget.check(by_steps, a, b, ending=ending_of(activation), stepwise=True).ok
-        largest = divmod(c.abs().argmax().item(), c.shape[1])
-        c[largest] *= 1.03
+        c[3, 5] += 0.03 * c.abs().max()
         verdict = budget.check(c, a, b, ending=ending_of(activation))
-        assert str(verdict).startswith(f"1 of 384 elements are wrong; at {largest}")
+        assert str(verdict).startswith("1 of 384 elements are wrong; at (3, 5)")
 
 
 # What it compiles to

@@ -40,10 +40,12 @@ def jobs():
             own = asm.configs_of(asm.Job(rung, layout=layout))
             fitted = asm.configs_of(asm.Job(rung, layout=layout, **ROW))
             fitted = [c for c in fitted if c not in own]
-            for config in own if EVERY else own[i : i + 1 - i % 2]:
-                yield asm.Job(rung, layout=layout, config=config)
-            for config in fitted[: 1 if EVERY else i % 2]:
-                yield asm.Job(rung, layout=layout, config=config, **ROW)
+            usual = [asm.Job(rung, layout=layout, config=config) for config in own]
+            others = [asm.Job(rung, layout=layout, config=c, **ROW) for c in fitted[:1]]
+            if EVERY:
+                yield from usual + others
+            else:
+                yield from others if i % 2 else usual[i : i + 1]
         yield asm.Job(rung_of(WIDE[i]).name, layout=layout, config=WIDE[i])
         yield asm.Job("multicast_split_k", layout=layout, config=CUT[i], **FEW)
         own = {}

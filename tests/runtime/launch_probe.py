@@ -208,7 +208,8 @@ if __name__ == "__main__":
     install()
     for turn, kernel in enumerate(k for k in RUNGS if hasattr(k, "fn")):
         *alike, ragged, batched = problems()
-        for operands in (*alike, *((ragged, batched) if EVERY else [(ragged, batched)[turn % 2]])):
+        others = [ragged, batched] if EVERY else [batched if turn % 2 else ragged]
+        for operands in alike + others:
             print(compare(kernel, *operands), flush=True)
     for rung, config, lines in BOXES:
         print(compare_boxes(rung, config, lines), flush=True)
