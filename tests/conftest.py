@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tools.suite_record import code_hash
+from tests.sweep import CODE
 from tritemm.nn import packing
 from tritemm.plan import slow
 from tritemm.problem import INTERPRETED
@@ -25,8 +25,6 @@ packing.DEVICES.add("cpu")
 #: Workers that run tests marked `large`, each one at a time; GB of device memory that others may
 #: take; bytes that a worker may keep in its cache after a test. So 16 of them fit a card of 80 GB.
 LARGE_WORKERS, UNMARKED, KEPT = 2, 4, 2**30
-#: The hash of `tritemm/`: of one code the same cases are drawn always, of another one others.
-CODE = code_hash()
 
 
 def pytest_addoption(parser):

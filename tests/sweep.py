@@ -1,7 +1,8 @@
 """Which combinations of parameters are tested: each pair of values, or all of them.
 
 Faults of one value, or of two values that meet, are found by rows that hold each pair once; the
-full cross grows with the product of all parameters. TRITEMM_SWEEP=all runs the full cross.
+full cross grows with the product of all parameters. Of what takes long to compile a few are drawn.
+TRITEMM_SWEEP=all runs the full cross, and all.
 """
 
 from __future__ import annotations
@@ -9,10 +10,23 @@ from __future__ import annotations
 import collections
 import itertools
 import os
-from collections.abc import Sequence
+import random
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from tools.suite_record import code_hash
+
 EVERY = os.environ.get("TRITEMM_SWEEP") == "all"
+#: The hash of `tritemm/`: of one code the same cases are drawn always, of another one others.
+CODE = code_hash()
+
+
+def drawn(items: Iterable[Any], count: int, every: bool = EVERY, code: str = CODE) -> list:
+    """`count` of the items, drawn by the code, in their order; all of them if `every`."""
+    items = list(items)
+    if every or count >= len(items):
+        return items
+    return [items[i] for i in sorted(random.Random(code).sample(range(len(items)), count))]
 
 
 def pairwise(*parameters: Sequence[Any], every: bool = EVERY) -> list[tuple]:

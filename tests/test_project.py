@@ -5,6 +5,7 @@ import re
 import pytest
 
 from docs.site.links import ROOT
+from tests import sweep
 from tests.conftest import not_drawn
 from tritemm import __version__
 
@@ -57,3 +58,12 @@ def test_of_many_cases_some_are_drawn(wide, one_in, left):
     assert drawn == set(cases) - not_drawn(cases[::-1], wide, one_in, code="")
     others = set(cases) - not_drawn(cases, wide, one_in, code="other")
     assert (drawn == others) == (wide == one_in == 1)
+
+
+def test_of_many_jobs_some_are_drawn():
+    jobs = list(range(20))
+    some = sweep.drawn(jobs, 4, every=False, code="")
+    assert len(set(some)) == 4 and some == sorted(some)
+    assert some == sweep.drawn(jobs, 4, every=False, code="")
+    assert some != sweep.drawn(jobs, 4, every=False, code="other")
+    assert sweep.drawn(jobs, 4, every=True) == sweep.drawn(jobs, 30, every=False) == jobs

@@ -10,6 +10,8 @@ cd "$(dirname "$0")/.."
 
 # Python compiles what it imports, when it does: of torch that is a small part.
 export PIP_NO_COMPILE=1
+# Who has no way to an index shall not wait for many attempts.
+export UV_HTTP_RETRIES=1
 
 venv=$1
 shift
@@ -23,6 +25,16 @@ pinned() { sed -n "s/^$1==\([^ ]*\).*/\1/p" constraints.txt; }
 metadata() { "$py" -c "from importlib.metadata import requires, version; $1" 2>/dev/null; }
 has_nvcc() { command -v nvcc >/dev/null || [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ]; }
 has_gpu() { [[ "$(nvidia-smi -L 2>/dev/null)" == GPU* ]]; }
+
+has_uv() { "$py" -m uv --version >/dev/null 2>&1 || "$py" -m pip install -q uv 2>>"$log"; }
+has_own_index() { "$py" -m pip config list | grep -q '[.]index-url='; }
+
+# Arguments are those of `pip install`. uv takes a quarter of pip's time, but doesn't read pip's
+# configuration: pip it is where that names an index, and where uv fails.
+install() {
+    if ! has_own_index && has_uv && "$py" -m uv pip install -q --python "$py" "$@" 2>>"$log"; then return; fi
+    "$py" -m pip install -q "$@"
+}
 
 make_venv() {
     local oldest version
@@ -62,17 +74,15 @@ install_torch() {
         say "no CPU build from pip or uv ($log says why); installing the CUDA build:" \
             "some gigabytes, which nothing else here needs"
     fi
-    "$py" -m pip install "$torch"
+    install "$torch"
 }
 
-# Arguments after the requirement are pip's.
+# Arguments after the requirement are those of `pip install`.
 install_cpu_build() {
     local torch=$1
     shift
     if "$py" -m pip install "$@" "$torch+cpu" 2>"$log"; then return; fi
-    # Who has no way to that index shall not wait for many attempts.
-    "$py" -m pip install -q uv 2>>"$log" && UV_HTTP_RETRIES=1 "$py" -m uv pip install \
-        --python "$py" --torch-backend=cpu ${1:+--no-deps} "$torch" 2>>"$log"
+    has_uv && "$py" -m uv pip install --python "$py" --torch-backend=cpu "$@" "$torch" 2>>"$log"
 }
 
 # The project, its extras, and the pinned Triton; or what torch's CUDA build pins.
@@ -85,13 +95,15 @@ install_project() {
     else
         cp constraints.txt "$constraints"
     fi
-    "$py" -m pip install -q -c "$constraints" -e ".[$extras]"
+    install -c "$constraints" -e ".[$extras]"
 }
 
 # Its own packages come first on its path, and then those of $python, pip and CUDA's libraries among
-# them. --no-deps: torch pins a Triton, and libraries that are there in another release.
+# them, which pip shall not take for its own. --no-deps: torch pins a Triton, and libraries that are
+# there in another release.
 install_over() {
-    local release options=(--no-deps --ignore-installed) beneath='import sys
+    export PIP_IGNORE_INSTALLED=1
+    local release beneath='import sys
 for path in sys.path:
     if path.endswith("-packages"): print(f"import site; site.addsitedir({path!r})")'
     say "making $venv: what $python has, and $*"
@@ -99,9 +111,9 @@ for path in sys.path:
     "$python" -c "$beneath" >"$("$py" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/beneath.pth"
     for release; do
         if [[ "$release" == torch==* ]] && ! metadata 'assert any("cuda" in r for r in requires("torch"))'; then
-            install_cpu_build "$release" "${options[@]}" || die "no CPU build of $release; $log says why"
+            install_cpu_build "$release" --no-deps || die "no CPU build of $release; $log says why"
         else
-            "$py" -m pip install -q "${options[@]}" "$release"
+            install --no-deps "$release"
         fi
     done
 }
@@ -114,7 +126,7 @@ install_site() {
     names=$(sed -n 's/^site = \[\(.*\)\]$/\1/p' pyproject.toml | tr -d '",')
     say "installing $names"
     # shellcheck disable=SC2086
-    "$py" -m pip install -q -c constraints.txt $names
+    install -c constraints.txt $names
 }
 
 if [ "$*" = site ]; then

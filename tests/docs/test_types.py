@@ -6,6 +6,7 @@ from cuda_reference import types
 from cuda_reference.types.table import TABLE
 from docs.types import record, ways
 from tests.harness import needs_nvcc
+from tests.sweep import drawn
 
 pytestmark = pytest.mark.host
 
@@ -66,9 +67,9 @@ SAMPLE = {
 @pytest.mark.latest
 def test_a_sample_of_the_record_is_what_the_compilers_make():
     needs_nvcc()
-    rows = [row for row in ROWS if row.name in SAMPLE]
+    rows = drawn((row for row in ROWS if row.name in SAMPLE), 3)
     new = record.record(rows, processes=1)
-    assert set(new["rows"]) == SAMPLE
+    assert set(new["rows"]) == {row.name for row in rows}
     assert record.differences(record.load(), new) == []
 
 

@@ -8,6 +8,7 @@ import torch
 
 from tests.harness import DEVICE, ids, operand, operands, run, rung_param, rung_sweep
 from tests.kernels.test_signs import expect_no_faults
+from tests.sweep import drawn
 from tritemm.compile import asm
 from tritemm.problem import EpilogueInputs, Problem
 from tritemm.rungs import RUNGS
@@ -103,5 +104,5 @@ def test_rungs_that_need_a_gpu_compile_with_all_of_it():
         for kernel, n in zip(rungs, itertools.cycle((512, 333)))
     ]
     # The last config is the one with the smallest tile, or nearly.
-    jobs = [dataclasses.replace(job, config=asm.configs_of(job)[-1]) for job in jobs]
+    jobs = [dataclasses.replace(job, config=asm.configs_of(job)[-1]) for job in drawn(jobs, 5)]
     expect_no_faults(jobs, "usage")

@@ -1,10 +1,11 @@
-"""What Triton makes of the loops of device code, in every rung."""
+"""What Triton makes of the loops of device code."""
 
 import json
 
 import pytest
 
 from tests.compile.test_pool import uninterpreted
+from tests.sweep import drawn
 from tritemm.rungs import RUNGS
 
 pytestmark = pytest.mark.host
@@ -17,7 +18,6 @@ from triton.compiler import ASTSource
 from triton.compiler.code_generator import CodeGenerator, _is_triton_value
 from triton.experimental.gluon._runtime import GluonASTSource
 from tritemm.compile import asm
-from tritemm.rungs import RUNGS
 
 constant, loops, rung = set(), collections.Counter(), None
 
@@ -45,7 +45,7 @@ CodeGenerator._find_carries = find_carries
 for source in ASTSource, GluonASTSource:
     source.make_ir = as_far_as(source.make_ir)
 for words in json.loads(sys.argv[1]):
-    for rung in [kernel.name for kernel in RUNGS]:
+    for rung in sys.argv[2:]:
         job = asm.Job(rung, **words)
         if job.kernel.why_not(asm.problem_of(job)) is None:
             made = asm.compile_problem(job, "mix")
@@ -65,6 +65,7 @@ JOBS = [
 def test_every_name_that_a_loop_assigns_is_carried(tmp_path, monkeypatch):
     """Where `y = x` stands before a loop and in it, Triton's `y` stays, though `x` changes."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    constant, loops = json.loads(uninterpreted(LOOPS, json.dumps(JOBS)))
-    assert len(loops) == len(RUNGS) and min(loops.values()) > 0
+    rungs = [kernel.name for kernel in drawn(RUNGS, 8)]
+    constant, loops = json.loads(uninterpreted(LOOPS, json.dumps(JOBS), *rungs))
+    assert set(loops) == set(rungs) and min(loops.values()) > 0
     assert not constant

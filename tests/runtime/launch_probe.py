@@ -1,8 +1,8 @@
 """Whether `tritemm.binding` calls Triton's C launcher as Triton does; needs no GPU.
 
-Compiles the rungs for sm_90 and runs Triton's own launch and the binding on recorders in the C
-function's place: of the problems three for each rung, all with TRITEMM_SWEEP=all. A process of its
-own: interpreted kernels cannot be compiled. Prints a line per comparison; `python -m
+Compiles rungs for sm_90 and runs Triton's own launch and the binding on recorders in the C
+function's place: of eight rungs three problems each; all of all with TRITEMM_SWEEP=all. A process
+of its own: interpreted kernels cannot be compiled. Prints a line per comparison; `python -m
 tests.runtime.launch_probe` exits with 1 at the first difference.
 """
 
@@ -16,7 +16,7 @@ import torch
 import triton
 from triton.backends.nvidia import driver as nvidia
 
-from tests.sweep import EVERY
+from tests.sweep import EVERY, drawn
 from tritemm.compile import asm
 from tritemm.compile import driver as compiler
 from tritemm.dispatch.request import why_not
@@ -206,7 +206,7 @@ def compare_moved() -> str:
 
 if __name__ == "__main__":
     install()
-    for turn, kernel in enumerate(k for k in RUNGS if hasattr(k, "fn")):
+    for turn, kernel in enumerate(drawn((k for k in RUNGS if hasattr(k, "fn")), 8)):
         *alike, ragged, batched = problems()
         others = [ragged, batched] if EVERY else [batched if turn % 2 else ragged]
         for operands in alike + others:

@@ -165,7 +165,7 @@ def test_threads_wait_until_a_kernel_is_loaded(monkeypatch):
 
 
 def test_c_launcher_is_called_as_triton_calls_it():
-    """Every rung, several problems, each compiled for sm_90 and launched both ways."""
+    """Several rungs and problems, each compiled for sm_90 and launched both ways."""
     words = [sys.executable, "-m", "tests.runtime.launch_probe"]
     root = Path(__file__).resolve().parents[2]
     compiled = os.environ | {"TRITON_INTERPRET": "0"}
