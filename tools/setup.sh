@@ -27,7 +27,7 @@ has_nvcc() { command -v nvcc >/dev/null || [ -x "${CUDA_HOME:-/usr/local/cuda}/b
 has_gpu() { [[ "$(nvidia-smi -L 2>/dev/null)" == GPU* ]]; }
 
 has_uv() { "$py" -m uv --version >/dev/null 2>&1 || "$py" -m pip install -q uv 2>>"$log"; }
-has_own_index() { "$py" -m pip config list | grep -q '[.]index-url='; }
+has_own_index() { [[ "$("$py" -m pip config list)" == *.index-url=* ]]; }
 
 # Arguments are those of `pip install`. uv takes a quarter of pip's time, but doesn't read pip's
 # configuration: pip it is where that names an index, and where uv fails.

@@ -475,7 +475,7 @@ def test_packed_and_swapped(pack, swap):
 
 @pytest.mark.parametrize("split", [1, 4])
 def test_a_call_with_a_workspace(split):
-    a, b = integers(3, 4096), integers(4096, 24)
+    a, b = integers(3, 1024), integers(1024, 24)
     options = {"kernel": "gemv", "config": tritemm.Config(4, 8, 128, SPLIT_K=split)}
     for call in range(3):
         expect(a @ b, call > 0, a, b, **options)

@@ -253,6 +253,7 @@ def test_the_output_is_full(monkeypatch, capsys):
 
 
 @pytest.mark.once
+@pytest.mark.wide
 @pytest.mark.parametrize(
     "command", ["tritemm ladder", "cuda_reference list", "perf table", "docs.exercises"], ids=str
 )
