@@ -32,8 +32,11 @@ has_own_index() { [[ "$("$py" -m pip config list)" == *.index-url=* ]]; }
 # Arguments are those of `pip install`. uv takes a quarter of pip's time, but doesn't read pip's
 # configuration: pip it is where that names an index, and where uv fails.
 install() {
-    if ! has_own_index && has_uv && "$py" -m uv pip install -q --python "$py" "$@" 2>>"$log"; then return; fi
-    "$py" -m pip install -q "$@"
+    if ! has_own_index && has_uv; then
+        if "$py" -m uv pip install --python "$py" "$@"; then return; fi
+        say "uv can't install it; asking pip"
+    fi
+    "$py" -m pip install "$@"
 }
 
 make_venv() {
