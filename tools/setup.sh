@@ -27,13 +27,17 @@ has_nvcc() { command -v nvcc >/dev/null || [ -x "${CUDA_HOME:-/usr/local/cuda}/b
 has_gpu() { [[ "$(nvidia-smi -L 2>/dev/null)" == GPU* ]]; }
 
 has_uv() { "$py" -m uv --version >/dev/null 2>&1 || "$py" -m pip install -q uv 2>>"$log"; }
-has_own_index() { [[ "$("$py" -m pip config list)" == *.index-url=* ]]; }
+# Whether pip was told to look elsewhere, or on no index at all.
+has_own_index() { [[ "$("$py" -m pip config list)" =~ [.](no-index|index-url)= ]]; }
+pip_constraints() { echo "${PIP_CONSTRAINT:-}" "$("$py" -m pip config get global.constraint 2>/dev/null)"; }
 
 # Arguments are those of `pip install`. uv takes a quarter of pip's time, but doesn't read pip's
-# configuration: pip it is where that names an index, and where uv fails.
+# configuration: its constraints are handed on, and where it names an index, or uv fails, pip it is.
 install() {
+    local file options=(--python "$py")
     if ! has_own_index && has_uv; then
-        if "$py" -m uv pip install --python "$py" "$@"; then return; fi
+        for file in $(pip_constraints); do options+=(-c "$file"); done
+        if "$py" -m uv pip install "${options[@]}" "$@"; then return; fi
         say "uv can't install it; asking pip"
     fi
     "$py" -m pip install "$@"
