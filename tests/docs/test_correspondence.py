@@ -110,6 +110,7 @@ SAMPLE = ("mma_permuted sm_80", "wmma_base sm_80", "wgmma_cluster sm_90", "permu
 def test_a_sample_of_the_recorded_code_is_what_the_compilers_make(monkeypatch):
     needs_nvcc()
     monkeypatch.setenv("TRITON_CACHE_DIR", "")  # which it sets
+    assert set(SAMPLE) <= set(code.load())
     new = code.record(drawn(SAMPLE, 3))
     assert code.differences(code.load(), new) == []
     for key, entry in new.items():
