@@ -1,4 +1,4 @@
-"""`matmul` and `ladder`: the hand-written kernels as calls, in the manner of tritemm's own."""
+"""`matmul`, `grouped_mm` and `ladder`: the hand-written kernels as calls, as tritemm's own are."""
 
 from __future__ import annotations
 
@@ -72,6 +72,7 @@ def matmul(
     """
     rung = _rung(kernel)
     _check_operands(a, b, out)
+    _check_sizes(a.shape, b.shape, out)
     c = out
     if c is None:
         c = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype, device=a.device)
@@ -82,6 +83,57 @@ def matmul(
     if out is not None:
         _check_memory(a, b, out)
     plan.run(rung, problem, chosen, a, b, c)
+    if out is not None:
+        torch.autograd.graph.increment_version(out)
+    return c
+
+
+def grouped_mm(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    offs: torch.Tensor,
+    *,
+    kernel: str | Kernel,
+    out: torch.Tensor | None = None,
+    accumulate: torch.dtype | None = None,
+    config: Config | Mapping | None = None,
+) -> torch.Tensor:
+    """The rows of a, group by group, times the group's matrix of b, in one launch.
+
+    Group g goes from row offs[g - 1] to row offs[g]; it may be empty. The host doesn't read `offs`.
+    Rows behind the last group become zeros.
+
+    Args:
+        a, b: [M, K] and [G, K, N], as of `matmul`; each group's matrix of b is stored alike.
+        offs: [G], int32, where each group ends; they must not decrease.
+        kernel, out, accumulate, config: as of `matmul`; `out` is [M, N].
+
+    Returns, Raises: as `matmul`.
+
+    >>> import torch, cuda_reference
+    >>> a = torch.randn(300, 64, dtype=torch.float16, device="cuda")  # doctest: +SKIP
+    >>> w = torch.randn(2, 200, 64, dtype=torch.float16, device="cuda")  # doctest: +SKIP
+    >>> offs = torch.tensor([100, 300], dtype=torch.int32, device="cuda")  # doctest: +SKIP
+    >>> c = cuda_reference.grouped_mm(a, w.mT, offs, kernel="mma_async_grouped")  # doctest: +SKIP
+    >>> c.shape  # doctest: +SKIP
+    torch.Size([300, 200])
+    """
+    rung = _rung(kernel)
+    _check_operands(a, b, out, of_b=3)
+    _check_sizes(a.shape, b.shape[1:], out)
+    _check_offsets(offs, a, b)
+    c = out
+    if c is None:
+        c = torch.empty(a.shape[0], b.shape[2], dtype=a.dtype, device=a.device)
+    if len(offs) == 0:
+        return c.zero_()
+    accumulate = accumulate or ACCUMULATE.get(a.dtype, torch.float32)
+    problem = Problem.of(a, b, c, accumulate=accumulate, groups="m")
+    _must_run(rung, problem)
+    chosen = _config(rung, problem, config)
+    if out is not None:
+        _check_memory(a, b, out)
+    plan.run(rung, problem, chosen, a, b, c, offs.contiguous())
     if out is not None:
         torch.autograd.graph.increment_version(out)
     return c
@@ -102,18 +154,19 @@ def _rung(kernel: str | Kernel) -> Kernel:
     return find(kernel, RUNGS)
 
 
-def _check_operands(a, b, out) -> None:
-    """Errors of what is not about any kernel: types, dimensions, sizes, devices, gradients."""
+def _check_operands(a, b, out, of_b: int = 2) -> None:
+    """Errors of what is about no kernel: types, devices, gradients; b has `of_b` dimensions."""
     given = {"a": a, "b": b} | ({} if out is None else {"out": out})
     for name, tensor in given.items():
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{name} must be a Tensor, not {type(tensor).__name__}")
-        if tensor.dim() != 2 or tensor.layout != torch.strided:
-            kind = f"{tensor.dim()} dimensions" if tensor.dim() != 2 else str(tensor.layout)
-            raise ValueError(
-                f"{name} has {kind}; a CUDA kernel multiplies one dense matrix by another: "
-                "call it for each, or use tritemm.matmul"
-            )
+        dims = of_b if name == "b" else 2
+        if tensor.dim() != dims or tensor.layout != torch.strided:
+            kind = f"{tensor.dim()} dimensions" if tensor.dim() != dims else str(tensor.layout)
+            what, other = "one dense matrix by another", "call it for each, or use tritemm.matmul"
+            if of_b == 3:
+                what, other = "rows by a matrix of each group", "use tritemm.grouped_mm"
+            raise ValueError(f"{name} has {kind}; a CUDA kernel multiplies {what}: {other}")
         if tensor.device != a.device:
             raise RuntimeError(
                 "Expected all tensors to be on the same device, "
@@ -124,14 +177,29 @@ def _check_operands(a, b, out) -> None:
                 f"{name} requires a gradient, which these kernels don't have: "
                 f"{name}.detach(), torch.no_grad() or tritemm.matmul"
             )
-    if a.shape[1] != b.shape[0]:
+
+
+def _check_sizes(a: torch.Size, b: torch.Size, out) -> None:
+    """Errors where a matrix of the shape `a`, one of `b` and `out` don't go together."""
+    if a[1] != b[0]:
         raise RuntimeError(
-            f"a {tuple(a.shape)} and b {tuple(b.shape)} cannot be multiplied: "
-            f"K is {a.shape[1]} in one and {b.shape[0]} in the other"
+            f"a {tuple(a)} and b {tuple(b)} cannot be multiplied: "
+            f"K is {a[1]} in one and {b[0]} in the other"
         )
-    shape = (a.shape[0], b.shape[1])
+    shape = (a[0], b[1])
     if out is not None and out.shape != shape:
         raise ValueError(f"out is {list(out.shape)}; it should be {list(shape)}")
+
+
+def _check_offsets(offs, a, b) -> None:
+    """RuntimeError unless offsets are what a kernel can read, one for each matrix of b."""
+    if not isinstance(offs, torch.Tensor):
+        raise TypeError(f"offs must be a Tensor, not {type(offs).__name__}")
+    if offs.dtype != torch.int32 or offs.device != a.device or offs.shape != b.shape[:1]:
+        raise RuntimeError(
+            f"offs is {list(offs.shape)} of {offs.dtype} on {offs.device}; for these operands it "
+            f"is {list(b.shape[:1])} of torch.int32 on {a.device}"
+        )
 
 
 def _check_memory(a, b, out) -> None:
@@ -153,7 +221,8 @@ def _must_run(rung: Kernel, problem: Problem) -> None:
         problem = _full(problem)
     reason = rung.why_not(problem)
     if reason:
-        able = next((k for k in reversed(RUNGS) if k.why_not(problem) is None), None)
+        alike = [k for k in reversed(RUNGS) if k.limits.groups == problem.groups]
+        able = next((k for k in alike if k.why_not(problem) is None), None)
         hint = f'; kernel="{able.name}" can run this' if able else ""
         raise ValueError(f'kernel="{rung.name}" cannot run this problem: {reason}{hint}')
 
@@ -162,7 +231,8 @@ def _full(problem: Problem) -> Problem:
     """One tile of the same types on the same device, in the layout that every rung reads."""
     types = (problem.a.dtype, problem.b.dtype, problem.c.dtype)
     a, b, c = (torch.empty(16, 16, dtype=dtype, device="meta") for dtype in types)
-    return Problem.of(a, b.mT, c, accumulate=problem.accumulate, device=problem.device)
+    options = {"accumulate": problem.accumulate, "groups": problem.groups}
+    return Problem.of(a, b.mT, c, device=problem.device, **options)
 
 
 def _config(rung: Kernel, problem: Problem, config: Config | Mapping | None) -> Config:

@@ -48,6 +48,17 @@ class Call(ctypes.Structure):
     ]
 
 
+class Groups(ctypes.Structure):
+    """`struct Groups` of include/groups.cuh."""
+
+    _fields_: ClassVar = [
+        ("call", Call),
+        ("offs", ctypes.c_void_p),
+        ("b_group", ctypes.c_int64),
+        ("count", ctypes.c_int32),
+    ]
+
+
 @dataclasses.dataclass(frozen=True)
 class Readable:
     """What a rung needs of a problem; called with one, it says what fails, or returns None.
@@ -107,7 +118,7 @@ class Readable:
         return None
 
     def _batch(self, problem: Problem) -> str | None:
-        if problem.batch != 1:
+        if problem.batch != 1 and not problem.groups:
             return f"{problem.batch} matrices; this kernel multiplies one, so call it for each"
         return None
 
@@ -123,7 +134,16 @@ class Readable:
 
     def _layout(self, problem: Problem) -> str | None:
         refusals = [self._as(problem, layout) for layout in self.layouts]
-        return None if None in refusals else refusals[0]
+        return self._groups(problem) if None in refusals else refusals[0]
+
+    def _groups(self, problem: Problem) -> str | None:
+        bytes_ = problem.b.strides[1] * problem.b.dtype.itemsize
+        if problem.batch > 1 and "b" in self.aligned and bytes_ % 16:
+            return (
+                f"the groups of b are {bytes_} bytes apart; copies of 16 bytes need a multiple of "
+                "16: b.clone() has it"
+            )
+        return None
 
     def _as(self, problem: Problem, layout: str) -> str | None:
         """Why A, B and C can't be read and written with A and B stored in this layout."""
@@ -162,8 +182,11 @@ class CudaKernel(Kernel):
         (readable,) = self.limits.needs
         return readable
 
-    def launch(self, problem: Problem, config: Config, a, b, c) -> None:
-        """Raises RuntimeError with the kernel's name and the text of the CUDA call that failed."""
+    def launch(self, problem: Problem, config: Config, a, b, c, *offs) -> None:
+        """Raises RuntimeError with the kernel's name and the text of the CUDA call that failed.
+
+        `offs` says where groups end, of a problem that has groups.
+        """
         b_major = self.readable.layout(problem)[1]
         call = Call(
             a=a.data_ptr(),
@@ -183,10 +206,17 @@ class CudaKernel(Kernel):
             sms=problem.device.sms,
             stream=torch.cuda.current_stream(c.device).cuda_stream,
         )
+        passed = _grouped(call, problem, *offs) if self.limits.groups else call
         arch = loader.architecture(problem.device.capability)
-        error = loader.library(self.name, arch).launch(ctypes.byref(call))
+        error = loader.library(self.name, arch).launch(ctypes.byref(passed))
         if error is not None:
             raise RuntimeError(f"{self.name}: {error.decode(errors='replace')}")
+
+
+def _grouped(call: Call, problem: Problem, offs: torch.Tensor | None = None) -> Groups:
+    """The call of a rung that has groups: without `offs` it is one group, of all rows."""
+    where = None if offs is None else offs.data_ptr()
+    return Groups(call, where, problem.b.strides[1] if problem.groups else 0, problem.batch)
 
 
 def _line_refusal(name: str, matrix: Matrix, major: str) -> str | None:

@@ -31,7 +31,8 @@ def _hopper(block_n: int, warps: int, stages: int) -> tuple[Config, ...]:
     return tuple(Config(128, block_n, 64, warps, stages, order) for order in orders)
 
 
-# Name, limits, configs: tile sizes are facts of the .cu, and only ORDER and GROUP_M reach it.
+# Name, limits, configs, and the `Problem.groups` that it computes. Tile sizes are facts of the .cu;
+# only ORDER and GROUP_M reach it.
 _LINES = (
     ("simt_naive", _SIMT, (Config(16, 16, 1, 8),)),
     ("wmma_naive", _WMMA_NAIVE, (Config(64, 32, 16, 8),)),
@@ -51,6 +52,7 @@ _LINES = (
     ("mma_async_stage2", _MMA, _classic(2)),
     ("mma_async_stage3", _MMA, _classic(3)),
     ("mma_async_stage4", _MMA, _classic(4)),
+    ("mma_async_grouped", _MMA, _classic(3), "m"),
     ("wgmma_m64n8k16", _WGMMA, (Config(64, 8, 16, 4),)),
     ("wgmma_tma", _HOPPER, _hopper(128, warps=4, stages=1)),
     ("wgmma_pipelined", _HOPPER, _hopper(128, warps=4, stages=3)),
@@ -60,13 +62,15 @@ _LINES = (
 )
 
 
-def _kernel(place: int, name: str, needs: Readable, configs: tuple[Config, ...]) -> CudaKernel:
+def _kernel(
+    place: int, name: str, needs: Readable, configs: tuple[Config, ...], groups: str = ""
+) -> CudaKernel:
     file = ROOT / f"{name}.cu"
     return CudaKernel(
         file=file,
         place=place,
         doc=opening_comment(file),
-        limits=Limits(lambda problem: configs, needs=(needs,)),
+        limits=Limits(lambda problem: configs, needs=(needs,), groups=groups),
     )
 
 

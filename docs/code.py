@@ -33,6 +33,8 @@ from tritemm.spec import Kernel
 DATA = Path(__file__).with_suffix(".json")
 PAGE = DATA.with_name("correspondence.md")
 LAYOUT, DTYPE, ARCH = "NT", "bf16", 90
+#: Groups that the product's rows are cut into, for the rung that is for groups.
+GROUPS = 8
 #: Template arguments of what is counted of a CUDA rung: the first of these that it has. Those are
 #: the type of the operands, that of the sums and whether B is stored by rows, as far as the rung
 #: has a choice. Those of wmma are of fp16 and have the type of the sums alone.
@@ -80,7 +82,7 @@ def record(chosen: Sequence[str] = ()) -> dict[str, Any]:
 
 def _triton(kernel: Kernel, word: str, sm: int) -> dict[str, Any]:
     index = int(word.partition("[")[2].rstrip("]") or 0)
-    job = asm.Job(kernel.name, sm, layout=LAYOUT, dtype=DTYPE, config=index)
+    job = asm.Job(kernel.name, sm, layout=LAYOUT, dtype=DTYPE, config=index, **cut(kernel))
     dumped = Path(os.environ["TRITON_CACHE_DIR"])
     before = set(dumped.glob("*/*.ttgir"))
     result = asm.compile_many([job], "text", apart=True)[0]
@@ -93,6 +95,11 @@ def _triton(kernel: Kernel, word: str, sm: int) -> dict[str, Any]:
         "layouts": layouts("\n".join(ir.read_text() for ir in new)),
         "lines": _signs(result.sass, kernel, sm),
     }  # fmt: skip
+
+
+def cut(kernel: Kernel) -> dict[str, Any]:
+    """What a job says of groups: nothing, unless the rung is for them."""
+    return {"batch": (GROUPS,), "groups": "m"} if kernel.policy.branch == "groups" else {}
 
 
 def compiler() -> str:

@@ -72,6 +72,8 @@ def pages() -> dict[Path, str]:
         "record": record(),
         "serving": pictured("serving", "Layers of served models", rows),
         "model": pictured("model", "Whole models", rows),
+        "moe": section("moe", "Products of groups", rows),
+        "experts": section("experts", "Layers of experts", rows),
         **correspondence.parts(rows),
         **cost_model.parts(),
         **conformance.parts(),
@@ -209,6 +211,14 @@ def pictured(name: str, title: str, rows: list[Row]) -> str:
     """The table of a view, and its picture where there is one."""
     table, drawn = view_table(name, rows), VIEWS[name].chosen(rows, TUNED)
     return f"{table}\n\n![{title}](figures/{name}.png)" if drawn else table
+
+
+def section(name: str, title: str, rows: list[Row]) -> str:
+    """A view under a heading of its own; nothing where nothing was measured."""
+    if not VIEWS[name].chosen(rows, TUNED):
+        return ""
+    shown = pictured(name, title, rows) if name in PICTURES else view_table(name, rows)
+    return f"## {title}\n\n{shown}"
 
 
 def pictures() -> dict[Path, tuple]:

@@ -9,10 +9,12 @@ from tritemm.machine.command import status_of
 
 from .experiments import (
     conform,
+    experts,
     host,
     joules,
     ladder,
     model,
+    moe,
     profile,
     race,
     regret,
@@ -26,7 +28,7 @@ from .experiments import (
 
 #: In the order of the help. A new experiment is a module of `perf.experiments`, and a word here.
 COMMANDS = (
-    *(race, suite, serving, ladder, sweep, host, joules, model, roofline),
+    *(race, suite, serving, moe, experts, ladder, sweep, host, joules, model, roofline),
     *(search, regret, conform, profile, show),
 )
 

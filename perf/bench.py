@@ -45,7 +45,8 @@ class CudaBench:
         size = sum(t.numel() * t.element_size() for t in first if t is not None)
         device = torch.cuda.get_device_properties(torch.cuda.current_device())
         self.cache = device.L2_cache_size
-        count = min(SETS, max(2, math.ceil(CACHES * self.cache / size)))
+        least = 1 if case.groups else 2  # all weights of a layer may take half of the memory
+        count = min(SETS, max(least, math.ceil(CACHES * self.cache / size)))
         self.sets: list[Operands] = [first, *(operands(case, "cuda") for _ in range(count - 1))]
         # Warm-up and capture share a stream, so that cuBLAS keeps one workspace for both.
         self.stream = torch.cuda.Stream()
@@ -85,7 +86,8 @@ class CudaBench:
         return graph, results
 
     def verify(self, loop: Loop, accumulate: str | None = None) -> Verdict:
-        return verify(self.case, self.sets, loop.replay, loop.launches, accumulate, loop.results)
+        given = loop.replay, loop.launches, accumulate, loop.results, loop.dense
+        return verify(self.case, self.sets, *given)
 
     def settle(self, loops: Sequence[Loop]) -> State:
         """Runs the loops until four readings agree within 2 %, or four times as long as planned.
@@ -135,7 +137,8 @@ class Sustained(CudaBench):
         slow = total * seconds > SLOW
         lead = 0 if slow else max(1, round(self.plan.lead / (launches * seconds)))
         timer = self._timer(graph, launches, repeats, lead)
-        return Loop(total, seconds, functools.partial(repeat, graph, repeats), timer, results)
+        replay = functools.partial(repeat, graph, repeats)
+        return Loop(total, seconds, replay, timer, results, dense=competitor.dense)
 
     def _launches(self, seconds: float) -> int:
         """Enough for a replay to last, in whole cycles over the buffers unless one is enough."""
@@ -183,7 +186,8 @@ class Burst(CudaBench):
 
         replay()
         seconds = _timed(replay) / len(graphs)
-        return Loop(len(graphs), seconds, replay, self._timer(graphs), results)
+        timer = self._timer(graphs)
+        return Loop(len(graphs), seconds, replay, timer, results, dense=competitor.dense)
 
     def _timer(self, graphs: Sequence[torch.cuda.CUDAGraph]) -> Callable[[], Sample]:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -10,6 +10,8 @@ import torch
 from tritemm import problem
 from tritemm.problem import ACTIVATIONS, GATED
 
+from .groups import Groups
+
 #: What may follow a product, in the words of a table: `bias gelu`, `residual`, `swiglu`; or what is
 #: known of it: `symmetric`, of A and its transpose.
 WORDS = ("bias", *filter(None, ACTIVATIONS), *GATED, "residual", "accumulate", "symmetric")
@@ -68,7 +70,7 @@ class Case:
 
     `precision` says how fp32 operands are multiplied, as in `tritemm.problem.Problem`; `out_dtype`
     is None where the output has the operands' own type (`OUTPUT`). `ending` is what follows the
-    product, in words; None: nothing.
+    product, in words; None: nothing. Of `groups` M, or K, is that of all together.
     """
 
     M: int
@@ -81,6 +83,7 @@ class Case:
     batch: int = 1
     out_dtype: str | None = None
     ending: str | None = None
+    groups: Groups | None = None
 
     @property
     def after(self) -> Ending:
@@ -90,6 +93,11 @@ class Case:
     def columns(self) -> int:
         """Columns of C: half of B's where its halves are gate and up."""
         return self.N // 2 if self.after.gated else self.N
+
+    @property
+    def total(self) -> int:
+        """What groups share out: all rows, or all of K."""
+        return self.M if self.groups and self.groups.cut == "m" else self.K
 
     @property
     def output(self) -> str:
@@ -108,11 +116,16 @@ class Case:
 
     @property
     def bytes(self) -> int:
-        """Bytes of A and B, each read once, and of C, written once; and of what follows, read."""
-        size, after = DTYPES[self.dtype].itemsize, self.after
-        lines = self.M if after.symmetric else self.M + self.N
+        """Bytes of A and B, each read once, and of C, written once; and of what follows, read.
+
+        The B of an empty group is not read.
+        """
+        size, after, groups = DTYPES[self.dtype].itemsize, self.after, self.groups
+        used = groups.used(self.M) if groups and groups.cut == "m" else 1
+        lines = self.M if after.symmetric else self.M + used * self.N
         operands = lines * self.K * size + after.bias * self.N * size
         results = self.M * self.columns * (1 + (after.residual or after.accumulate))
+        results *= groups.count if groups and groups.cut == "k" else 1
         return self.batch * (operands + results * DTYPES[self.output].itemsize)
 
     @property
@@ -128,6 +141,7 @@ class Case:
             "" if self.accumulate == ACCUMULATE[self.dtype] else f", {self.accumulate} accumulator"
         )
         ending = f", {self.ending}" if self.ending else ""
+        ending += f", {self.groups}" if self.groups else ""
         return f"{self.size} {self.layout}, {self.dtype}{precision}{output}{accumulate}{ending}"
 
 

@@ -80,6 +80,14 @@ def add_list(command, option: str, parse: Callable, help: str, default: str = ""
     )
 
 
+def add_choices(command, option: str, known: Iterable, parse: Callable | None = None) -> None:
+    """An option of values with commas between them, by default all `known`; no others without
+    `parse`."""
+    every = ",".join(map(str, known))
+    more = ", or others" if parse else ""
+    add_list(command, option, parse or one_of(*known), f"default: {every}{more}", every)
+
+
 def add_problems(command: argparse.ArgumentParser, file: Path) -> None:
     """Which problems of which file."""
     text = f"CSV with the columns of perf/{file.name}"

@@ -22,8 +22,9 @@ from tritemm.spec import Config, Kernel, find
 
 from .case import DTYPES, OUTPUT, Case
 from .engine import Competitor
-from .operands import Operands, operands, reference
-from .rows import CUDA, HALF, INVARIANT, NULL, REFERENCE, TRITON
+from .groups import BALANCED
+from .operands import Operands, alone, operands, reference
+from .rows import CUDA, DENSE, HALF, INVARIANT, NULL, REFERENCE, TRITON
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +58,9 @@ def of_rung(
     name: str, run: Callable, kernel: Kernel, config: Config | None, **fields
 ) -> Competitor:
     """A kernel in a config; of Triton's ladder unless `fields` say otherwise."""
-    known = {"ladder": TRITON, "config": config and dataclasses.asdict(config)}
-    return Competitor(name, run, rung=kernel.name, number=kernel.number, **known | fields)
+    known = {"ladder": TRITON, "number": kernel.number}
+    known |= {"config": config and dataclasses.asdict(config)}
+    return Competitor(name, run, rung=kernel.name, **known | fields)
 
 
 def matmul(case: Case, operands: Operands, kernels: Iterable[str]) -> list[Competitor]:
@@ -71,6 +73,38 @@ def invariant(case: Case, operands: Operands) -> list[Competitor]:
     fixed = of_matmul(case, operands, "auto", batch_invariant=True)
     named = dataclasses.replace(fixed, name=INVARIANT, rivals=("auto",))
     return [named, *matmul(case, operands, ["auto"])]
+
+
+def grouped(case: Case, operands: Operands) -> list[Competitor]:
+    """`tritemm.grouped_mm`; torch's, twice; and if groups are as large, dense products of theirs.
+
+    Torch's kernel is CUTLASS's and not cuBLAS's, but the reference's name is that of all races.
+    """
+    torchs = lambda a, b, c, offs: torch._grouped_mm(a, b, offs=offs)  # noqa: E731
+    ours = lambda a, b, c, offs: tritemm.grouped_mm(a, b, offs=offs, out=c)  # noqa: E731
+    dense = _dense(case, operands) if case.groups.sizes == BALANCED else []
+    known = {"number": None, "rivals": tuple(each.name for each in dense)}
+    try:
+        choice = dispatch.choose(Problem.of(*operands[:3], groups=case.groups.cut))
+        first = of_rung("auto", ours, choice.kernel, choice.config, **known)
+    except (NotImplementedError, ValueError) as error:
+        first = Competitor("auto", ours, ladder=TRITON, refusal=str(error))
+    return [first, *(Competitor(name, torchs) for name in (REFERENCE, NULL)), *dense]
+
+
+def _dense(case: Case, operands: Operands) -> list[Competitor]:
+    """`torch.mm` and `tritemm.matmul` of all rows and one expert's weights; or of all of K."""
+    plain, given = dataclasses.replace(case, groups=None), alone(*operands)
+    return [
+        dataclasses.replace(
+            each,
+            name=f"{DENSE}{each.name}",
+            number=None,
+            dense=True,
+            run=lambda *operands, run=each.run: run(*alone(*operands)),
+        )
+        for each in (cublas(plain)[0], of_matmul(plain, given, "auto"))
+    ]
 
 
 def matmul_options(case: Case, kernel: str) -> dict:
@@ -169,7 +203,8 @@ def _run(kernel: Kernel, problem: Problem, config: Config, *operands: torch.Tens
 def problem_of(case: Case, device: Device | None = None) -> Problem:
     """What the dispatcher is asked for a case whose tensors torch allocated."""
     return Problem.of(
-        *operands(case, "meta"),
+        *operands(case, "meta")[:3],
+        groups=case.groups.cut if case.groups else "",
         accumulate=DTYPES[case.accumulate],
         precision=case.precision,
         device=device or Device.of(torch.device("cuda")),

@@ -32,7 +32,8 @@ class Competitor:
     `adds_to` is the rung of its ladder that it is compared with, if not the next one below, and
     `rivals` are more competitors to compare it with. `accumulate` is its accumulator where that
     is not the case's. `fault` says what its maker found wrong with its results. A rung is wrong
-    beyond the error bound, and what is no rung beyond `slack` times it.
+    beyond the error bound, and what is no rung beyond `slack` times it. In a race of groups what is
+    `dense` multiplies as `operands.alone` has it.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Competitor:
     accumulate: str | None = None
     fault: str | None = None
     slack: float = math.inf
+    dense: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +83,7 @@ class Loop:
 
     `replay` runs them, untimed; `time` runs and times them. `results` are what the launches over
     each set of operands leave, where that isn't in its c: None, or all of it is empty. `name` is
-    whose work it is, where a bench needs that.
+    whose work it is, where a bench needs that; `dense` as of the competitor.
     """
 
     launches: int
@@ -90,6 +92,7 @@ class Loop:
     time: Callable[[], Sample]
     results: Sequence[Any] = ()
     name: str = ""
+    dense: bool = False
 
     @property
     def slow(self) -> bool:

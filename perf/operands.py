@@ -1,12 +1,14 @@
 """The data of a case: random operands, poisoned outputs, the check; and the reference.
 
 A case with an ending has five tensors: A, B, C, the bias and the residual, None where there is
-none. To accumulate, C begins as the residual.
+none. To accumulate, C begins as the residual. One of groups has four: the last says where each
+group ends.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import itertools
 import math
@@ -32,10 +34,11 @@ def operands(case: Case, device: str) -> Operands:
     Integers are normal values of standard deviation 32, as quantised activations are.
     """
     batch = (case.batch,) if case.batch > 1 else ()
+    each = {case.groups.cut: (case.groups.count,)} if case.groups else {}
     dtype = DTYPES[case.dtype]
     drawn = dtype if dtype.is_floating_point and dtype.itemsize > 1 else torch.float16
 
-    def matrix(rows: int, cols: int, layout: str) -> torch.Tensor:
+    def matrix(rows: int, cols: int, layout: str, batch: tuple[int, ...] = batch) -> torch.Tensor:
         shape = (rows, cols) if layout == "N" else (cols, rows)
         stored = torch.randn((*batch, *shape), dtype=drawn, device=device)
         if not dtype.is_floating_point:
@@ -44,8 +47,13 @@ def operands(case: Case, device: str) -> Operands:
         return stored if layout == "N" else stored.mT
 
     a = matrix(case.M, case.K, case.layout[0])
-    b = a.mT if case.after.symmetric else matrix(case.K, case.N, case.layout[1])
-    c = torch.empty((*batch, case.M, case.columns), dtype=DTYPES[case.output], device=device)
+    own = each.get("m", batch)
+    b = a.mT if case.after.symmetric else matrix(case.K, case.N, case.layout[1], own)
+    shape = (*each.get("k", batch), case.M, case.columns)
+    c = torch.empty(shape, dtype=DTYPES[case.output], device=device)
+    if case.groups:
+        ends = case.groups.ends(case.total)
+        return a, b, poison(c), torch.tensor(ends, dtype=torch.int32, device=device)
     if case.ending is None:
         return a, b, poison(c)
     after = case.after
@@ -59,6 +67,24 @@ def _begun(case: Case, c: torch.Tensor, residual: torch.Tensor | None) -> torch.
     return c.copy_(residual) if case.after.accumulate else poison(c)
 
 
+def alone(a, b, c, offs) -> Operands:
+    """Of groups the first B and C, and all of A: one dense product of as many operations."""
+    return a, (b[0] if b.dim() == 3 else b), (c[0] if c.dim() == 3 else c)
+
+
+def products(case: Case, a, b, c, *more) -> Iterator[Operands]:
+    """The product of each group, but for those that write nothing; or the one there is."""
+    if not case.groups:
+        yield a, b, c, *more
+        return
+    for group, (begin, end) in enumerate(itertools.pairwise([0, *more[0].tolist()])):
+        part = slice(begin, end)
+        if case.groups.cut == "k":
+            yield a[:, part], b[part], c[group]
+        elif begin < end:
+            yield a[part], b[group], c[part]
+
+
 def poison(c: torch.Tensor) -> torch.Tensor:
     """Fill with NaN, or with the least integer, which no sum here reaches."""
     return c.fill_(math.nan if c.is_floating_point() else torch.iinfo(c.dtype).min)
@@ -66,8 +92,8 @@ def poison(c: torch.Tensor) -> torch.Tensor:
 
 def _unwritten(c: torch.Tensor) -> torch.Tensor:
     """Whether a poisoned element is left, or an infinity written, as a tensor."""
-    if c.is_floating_point():
-        return ~c.isfinite().all()
+    if c.is_floating_point():  # in pieces: the results of many groups leave little memory
+        return torch.stack([~piece.isfinite().all() for piece in c.flatten().split(STRIP)]).any()
     return (c == torch.iinfo(c.dtype).min).any()
 
 
@@ -78,6 +104,7 @@ def verify(
     launches: int,
     accumulate=None,
     results: Sequence[torch.Tensor | None] = (),
+    dense: bool = False,
 ) -> Verdict:
     """Poison, replay, and judge the outputs that `launches` products in a row must have written.
 
@@ -85,13 +112,16 @@ def verify(
     With an fp16 accumulator the bound of random data is wider than the result at some thousand
     terms, so there the same outputs must also be exact for small integers. `accumulate` judges by
     that accumulator, not by the case's. `results`: of `engine.Loop`; they count where something
-    follows the product, and a product alone must be in C.
+    follows the product, or it is of groups, and a product alone must be in C. What is `dense` is
+    judged as `alone`.
     """
     accumulate = accumulate or case.accumulate
-    if case.ending is None:
+    if dense:
+        case, sets = dataclasses.replace(case, groups=None), [alone(*each) for each in sets]
+    if case.ending is None and case.groups is None:
         results = ()
     for _, _, c, *more in sets:
-        _begun(case, c, more[1] if more else None)
+        _begun(case, c, more[1] if case.ending else None)
     for result, (_, _, c, *_) in zip(results, sets, strict=False):
         if result is not None and result is not c:
             poison(result)
@@ -109,7 +139,8 @@ def verify(
     verdicts = [
         _judged(case, accumulate, len(range(i, launches, len(sets))), *strip)
         for i in ends
-        for strip in _strips(*reached[i])
+        for product in products(case, *reached[i])
+        for strip in _strips(*product)
     ]
     if accumulate == "fp16":
         judged = [reached[i] for i in ends]
@@ -163,13 +194,15 @@ def integers(case: Case, device: str) -> tuple[Operands, torch.Tensor]:
     A sum of K products of -2 ... 2 has a standard deviation of 2 sqrt(K), and fp32 holds all
     integers up to 2^24; of -1 ... 1 it is 2/3 sqrt(K), and fp16 holds them up to 2^11.
     """
-    a, b, c = operands(case, device)
+    a, b, c, *more = operands(case, device)
     most = 1 if case.accumulate == "fp16" else 2
     for t in (a, b):
         t.copy_(torch.randint(-most, most + 1, t.shape, dtype=torch.int8, device=device))
-    wide = torch.float64 if case.dtype == "fp64" else torch.float32
+    wide, want = torch.float64 if case.dtype == "fp64" else torch.float32, torch.empty_like(c)
     # fp32 is multiplied exactly too where torch takes tf32 for it: these integers fit.
-    return (a, b, c), torch.matmul(a.to(wide), b.to(wide)).to(c.dtype)
+    for x, y, z in products(case, a, b, want, *more):
+        z.copy_(torch.matmul(x.to(wide), y.to(wide)))
+    return (a, b, c, *more), want
 
 
 def exactly(c: torch.Tensor, want: torch.Tensor) -> Verdict:

@@ -60,18 +60,22 @@ MENU = {
     "256x192 cooperative 1x2": COOPERATIVE | {"tile_m": 256, "cluster_m": 1, "cluster_n": 2},
 }  # fmt: skip
 
-#: One way of a list: enqueues a product of A and B into C.
-Run = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
+#: One way of a list: enqueues a product of A and B into C; of groups it gets their ends too.
+Run = Callable[..., None]
 
 
 def against(
     case: Case, operands: Operands, kernels: Iterable[str], words: Iterable[str]
 ) -> list[Competitor]:
-    """`competitors.matmul`, and the peers; what is tritemm's is compared with those too."""
+    """`competitors.matmul`, or `grouped`, and the peers; tritemm's are compared with those too."""
     others = [PEER[word](case, operands) for word in dict.fromkeys(words)]
     names = tuple(other.name for other in others)
-    mine = competitors.matmul(case, operands, kernels)
-    return [dataclasses.replace(c, rivals=names) if c.ladder else c for c in mine] + others
+    if case.groups:
+        mine = competitors.grouped(case, operands)
+    else:
+        mine = competitors.matmul(case, operands, kernels)
+    rivals = [dataclasses.replace(c, rivals=c.rivals + names) if c.ladder else c for c in mine]
+    return rivals + others
 
 
 def peer(
@@ -95,20 +99,22 @@ def peer(
     except Exception as error:  # of a compiler or a library: news, not a crash
         failure = error.with_traceback(None)  # which holds memory
 
-    def run(a, b, c) -> None:
+    def run(*operands) -> None:
         raise failure
 
     return Competitor(name, run)
 
 
 def _refused(name: str, reason: str) -> Competitor:
-    return Competitor(name, lambda a, b, c: None, refusal=reason)
+    return Competitor(name, lambda *operands: None, refusal=reason)
 
 
 def _why_not(name: str, case: Case, operands: Operands) -> str | None:
     """Why a peer isn't asked."""
     if case.ending:
         return f"{name} is asked for products alone here, and this is {case}"
+    if case.groups and name == LT:
+        return "cuBLASLt has no products of groups"
     if case.dtype not in TYPES[name]:
         return f"{name} is asked for {' and '.join(TYPES[name])} here, not for {case.dtype}"
     if case.accumulate != "fp32":
@@ -132,9 +138,9 @@ def _whole(t: torch.Tensor) -> bool:
 
 def _disagreement(run: Run, there: Quick) -> str | None:
     """How results on small integers differ by more than rounding from the exact ones; None: not."""
-    (a, b, c), want = there.exact, there.want
+    (_, _, c, *_), want = there.exact, there.want
     poison(c)
-    run(a, b, c)
+    run(*there.exact)
     size = float(torch.linalg.vector_norm(want, dtype=torch.float32)) / want.numel() ** 0.5
     worst = float((c - want).abs().max())
     if worst <= NEAR * size:  # which no NaN is
@@ -163,17 +169,22 @@ def algorithms(case: Case, operands: Operands) -> tuple[list[Run], dict]:
 
 
 def configs(case: Case, operands: Operands) -> tuple[list[Run], dict]:
-    """quack's, as of `MENU`."""
+    """quack's, as of `MENU`; of groups those that it can't turn over."""
     interface = importlib.import_module("quack.gemm_interface")
     default = interface.default_config(operands[0].device)
     if default.device_capacity != 9:
         raise NotImplementedError("quack's configs here are for sm_90")
 
-    def run(config, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
-        interface.gemm_tuned.fn(a, b, c, config=config)
+    menu, lengths = MENU, {}
+    if case.groups:
+        menu = {name: fields for name, fields in MENU.items() if not fields.get("swap_ab")}
+        lengths[f"cu_seqlens_{case.groups.cut}"] = torch.nn.functional.pad(operands[3], (1, 0))
 
-    made = [dataclasses.replace(default, **fields) for fields in MENU.values()]
-    known = {"version": importlib.import_module("quack").__version__, "menu": list(MENU)}
+    def run(config, a, b, c, offs=None) -> None:  # all offs are the same, and `lengths` are those
+        interface.gemm_tuned.fn(a, b, c, config=config, **lengths)
+
+    made = [dataclasses.replace(default, **fields) for fields in menu.values()]
+    known = {"version": importlib.import_module("quack").__version__, "menu": list(menu)}
     return [functools.partial(run, config) for config in made], known
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 
 from tritemm.compile.pool import Item
@@ -62,7 +63,7 @@ class Preset:
     def register(self, commands) -> None:
         command = cli.add_command(commands, self.name, self.run, self.help, self.examples)
         asked = {"kernels": ["auto"], "peers": [], "compiled": list(COMPILED)}
-        command.set_defaults(**asked, batch_invariant=False, share=slice(None))
+        command.set_defaults(**asked, batch_invariant=False, share=slice(None), minutes=math.inf)
         self.options(command)
         cli.add_measurement(command, self.rounds, modes=True)
 
@@ -93,7 +94,7 @@ class Preset:
                 short = self.short and not hungry(each.case, there.roofs)
                 plan = session.planned(args, SHORT if short else PLAN, self.most)
                 tasks.append(session.Task.of(each, among, items=items(args, each.case), plan=plan))
-            there.measure(tasks, PLAN)
+            there.measure(tasks, PLAN, args.minutes)
 
         return session.run(args, self.name, measure, self.text, experiment)
 

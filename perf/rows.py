@@ -12,7 +12,7 @@ the schema's number changes when a field changes its meaning.
 A heading
     schema        2
     experiment    the command: race, suite, random, serving, ladder, sweep, host, joules, model,
-                  roofline, regret; linear: `race` of perf/linear.csv; invariant:
+                  roofline, regret, moe, experts; linear: `race` of perf/linear.csv; invariant:
                   `suite --batch-invariant`; peers and random peers: `suite` and `random` with
                   `--peers`
     run           when the command began, UTC, ISO 8601; absent from the oldest rows
@@ -29,12 +29,14 @@ A race
                   rows have "host eager first" and "host out first", of a shape's first call;
                   "host call ...", "host routed ...": the same of calls as models make them, and of
                   torch's own calls with and without `tritemm.enabled()`;
-                  "model eager", "model compiled", "model graph": steps of a whole model in a row
-    case          {M, N, K, layout, dtype, accumulate, precision, batch, out_dtype, ending}, as in
-                  `perf.case`. Of model: the product of its head
+                  "model eager", "model compiled", "model graph": steps of a whole model in a row;
+                  "layer": a layer of experts in a row, as CUDA graphs
+    case          {M, N, K, layout, dtype, accumulate, precision, batch, out_dtype, ending, groups},
+                  as in `perf.case`. Of model: the product of its head; of experts: a product of as
+                  many operations
     problem       {id, class, name} of the file's line, and its weight if it has one; of the random
                   problem, the kind of call, the linear layer, or the model and what it does; of
-                  serving, class and name are the model and the layer
+                  serving, moe and experts, class and name are the model and the layer
     roof          [TFLOP/s, GB/s]: the dense rate of the type at the clock that a large bf16 product
                   settles at (of roofline: the type's own), and that of a copy; measured by the
                   same command (`perf.roof`)
@@ -50,7 +52,9 @@ A row
                   "enabled" is torch's call inside `tritemm.enabled()`; "cublas": the torch call
                   that a user would write (`perf.reference`), 16-bit types accumulated in fp32;
                   "cublas again": the null test; "cublas fp16": accumulated in fp16, where
-                  `accumulate` is fp16
+                  `accumulate` is fp16; of moe "cublas" is `torch._grouped_mm`, "dense ..." is
+                  one dense product of as many operations, by torch and by tritemm; of experts
+                  "cublas" and "batched_mm" are transformers' ways, the first its "grouped_mm"
     ladder        "triton" or "cuda" (`cuda_reference`); absent for cuBLAS
     rung, number  the rung's word and its number on its ladder; absent for cuBLAS. Of model: "auto"
                   and none, for many products
@@ -65,7 +69,7 @@ A row
     agreement     of model: {logits or loss and gradients: norm of the error against the model in
                   fp32, over that of the values; "... to torch", of some: that of the difference
                   from torch's results}; null is not finite
-    launches      products per timed replay; of model: steps
+    launches      products per timed replay; of model: steps; of experts: graphs
     rounds        rounds it took part in
     us            quantiles
     mj            of joules: quantiles of millijoules per product, by the card's meter
@@ -76,7 +80,7 @@ A row
     versus        {competitor: quantiles of its time over this one's, within rounds}: the twins on
                   the other ladder (`competitors.rivals`) and "cublas fp16"; of regret's "auto", the
                   others of its race; of batch invariance, "auto"; of linear's "auto", torch's other
-                  ways; of peers, those
+                  ways; of peers, those; of moe, the dense products
     sm_mhz, power_w, temperature_c   medians, read while it was timed; of joules the watts are the
                   meter's, of what multiplies
 """
@@ -95,6 +99,7 @@ from pathlib import Path
 from typing import Any
 
 from .case import Case
+from .groups import Groups
 from .machine import Environment
 from .roof import Roof
 from .stats import Quantiles
@@ -108,6 +113,8 @@ TRITON, CUDA = "triton", "cuda"
 REFERENCE, NULL, HALF = "cublas", "cublas again", "cublas fp16"
 #: Who else multiplies, beside cuBLAS as torch calls it, by the words of `--peers`.
 PEERS = {"lt": "cublaslt", "quack": "quack"}
+#: What names of dense products begin with that race beside those of groups.
+DENSE = "dense "
 #: `tritemm.matmul(batch_invariant=True)`, which races beside "auto".
 INVARIANT = "auto, batch invariant"
 
@@ -218,7 +225,7 @@ def _plain(value: Any) -> Any:
         return [_plain(each) for each in (value.tflops, value.gbs)]
     if dataclasses.is_dataclass(value):
         known = {field.name: field.default for field in dataclasses.fields(value)}
-        return {k: v for k, d in known.items() if (v := getattr(value, k)) != d}
+        return {k: _plain(v) for k, d in known.items() if (v := getattr(value, k)) != d}
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
     return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
@@ -262,7 +269,9 @@ def _heading(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _race(run: dict[str, Any], fields: dict[str, Any]) -> list[Row]:
-    shared = run | {"case": Case(**fields.pop("case"))}
+    case = fields.pop("case")
+    groups = case.pop("groups", None)
+    shared = run | {"case": Case(**case, groups=groups and Groups(**groups))}
     roof, entries = fields.pop("roof", None), fields.pop("rows")
     settled = {name: fields.pop(name, None) for name in RACE[5:]}
     shared |= fields | {"roof": roof and Roof(*roof)}

@@ -245,8 +245,9 @@ RESULT: Cells = {
 
 
 def called(result: Result, name: str | None) -> str:
-    """One of the others; the reference is cuBLAS, or torch where something follows the product."""
-    reference = "torch" if result.ours.case.ending else "cuBLAS"
+    """One of the others; the reference is cuBLAS, or torch where it is more than a product."""
+    case = result.ours.case
+    reference = "torch" if case.ending or case.groups else "cuBLAS"
     return {None: "", REFERENCE: reference}.get(name, name)
 
 
@@ -436,9 +437,9 @@ def noise(rows: Iterable[Row]) -> tuple[float, float, str] | None:
     return geomean(nulls.values()), nulls[at], at
 
 
-def quiet(rows: Iterable[Row]) -> str:
-    """The null test as a sentence; empty without one."""
+def quiet(rows: Iterable[Row], name: str = "cuBLAS") -> str:
+    """The null test of the reference as a sentence; empty without one."""
     if not (found := noise(rows)):
         return ""
     mean, farthest, at = found
-    return f"cuBLAS against itself: geomean {mean:.4f}, farthest from 1 {farthest:.4f} ({at})."
+    return f"{name} against itself: geomean {mean:.4f}, farthest from 1 {farthest:.4f} ({at})."

@@ -27,7 +27,9 @@ if not _missing:
         from .api.blas import addmm, baddbmm, linear, mv
         from .api.einsum import einsum
         from .api.explain import explain
+        from .api.groups import grouped_mm
         from .api.matmul import matmul
+        from .api.moe import moe
         from .api.row_parallel import row_parallel_linear
         from .api.symmetric import newton_schulz, syrk
         from .api.tuning import tune
@@ -57,9 +59,11 @@ __all__ = [
     "enable",
     "enabled",
     "explain",
+    "grouped_mm",
     "ladder",
     "linear",
     "matmul",
+    "moe",
     "mv",
     "newton_schulz",
     "nn",

@@ -33,6 +33,7 @@ Rung = Literal[
     "multicast_split_k",
     "cluster_split_k",
     "symmetric",
+    "grouped",
 ]
 
 #: Where a rung's file lies, which bears its number too.

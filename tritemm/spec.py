@@ -95,6 +95,8 @@ class Limits:
     odd_tiles: bool = False
     #: Whether it computes the triangle of a symmetric C.
     symmetric: bool = False
+    #: Which of `Problem.groups` it computes.
+    groups: str = ""
     #: Whether it can cut K into `Config.PARTS`.
     fixed_parts: bool = False
     #: Whether the terms of a sum are added in the order of K, whatever the sizes and the tile, in
@@ -196,6 +198,8 @@ class Kernel:
         """Why it can't run the problem, in one sentence; None if it can."""
         if problem.epilogue.symmetric and not self.limits.symmetric:
             return "it computes all tiles of C, and C is symmetric"
+        if problem.groups and problem.groups not in self.limits.groups:
+            return f"{problem.groups.upper()} is cut into groups, and its tiles are not"
         return refusal(self.limits.needs, problem)
 
     def configs(self, problem: Problem) -> tuple[Config, ...]:
@@ -209,7 +213,7 @@ class Kernel:
     def launch(self, problem: Problem, config: Config, a, b, c, *more) -> binding.Call | None:
         """Write the product of `a` and `b` into `c` on the current stream.
 
-        `more`: the inputs that the problem's epilogue has, as `EpilogueSpec.arguments` orders them.
+        `more`: what else the problem has, as `Problem.arguments` orders it.
         Returns what repeats this with other addresses of a, b, c and workspace and other such
         inputs, if there is that.
         """
@@ -292,7 +296,7 @@ class TritonKernel(Kernel):
         return self._prepare(problem, config, self._operands(problem, config, a, b, c, *more))
 
     def _operands(self, problem: Problem, config: Config, a, b, c, *more) -> tuple:
-        """a, b, c, what the epilogue has, and the workspace; each its own object."""
+        """a, b, c, what else the problem has, and the workspace; each its own object."""
         room = self.workspace and self.workspace(problem, config)
         work = room.tensors(c.device) if room else ()
         # C may be its own residual.
@@ -302,7 +306,7 @@ class TritonKernel(Kernel):
     def _prepare(self, problem: Problem, config: Config, operands) -> Launch:
         call = _fixed_part(self, problem, config)
         a, b, c, *more = operands
-        names = problem.epilogue.arguments
+        names = problem.arguments
         work = more[len(names) :]
         args = call.args | self.arguments.tensors(problem, config, a, b, c, *work)
         args |= zip(names, more, strict=False)
@@ -340,7 +344,7 @@ class TritonKernel(Kernel):
         def make() -> binding.Call | None:
             call = self._prepare(problem, config, operands)
             size = self.clusters(config) if self.clusters else 1
-            names = (None, None, None, *problem.epilogue.arguments)
+            names = (None, None, None, *problem.arguments)
             places: list[Any] = [
                 name if isinstance(operand, float) else operand
                 for name, operand in itertools.zip_longest(names, operands)
@@ -375,8 +379,8 @@ def _fixed_part(kernel: TritonKernel, problem: Problem, config: Config) -> Launc
     )
 
 
-#: What no epilogue has, until a launch is prepared for one; and a residual's strides.
-_NO_INPUTS = dict.fromkeys(("bias_ptr", "residual_ptr", "alpha", "beta"))
+#: What no problem has, until a launch is prepared for one; and a residual's strides.
+_NO_INPUTS = dict.fromkeys(("offs_ptr", "bias_ptr", "residual_ptr", "alpha", "beta"))
 _STRIDES = ("stride_r0", "stride_r1", "stride_rm", "stride_rn")
 
 
@@ -397,8 +401,9 @@ def _constants(problem: Problem, config: Config) -> dict[str, Any]:
         "GROUP_M": config.GROUP_M,
         "SPLIT_K": config.SPLIT_K,
         "CLUSTER": config.CLUSTER,
-        "BATCHED": problem.batch > 1,
+        "BATCHED": problem.batched,
         "TRIANGULAR": problem.epilogue.symmetric,
+        "GROUPS": problem.groups,
         "WIDE": problem.wide,
         "EVEN_K": problem.K % config.BLOCK_K == 0,
         "PRECISION": problem.precision,

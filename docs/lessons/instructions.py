@@ -40,6 +40,8 @@ def table(kernel: Kernel, below: str | None) -> str:
         rows.append([title, *counts, str(entry["registers"])])
     mine = entries[kernel.name]
     product = f"4096³ {code.LAYOUT}, {code.DTYPE}, in {mine['kernel']}"
+    if code.cut(kernel):
+        product += f"; {kernel.name}'s rows are those of {code.GROUPS} groups"
     said = (
         f"Instructions in the binary for sm_90, not executions; {mine['compiler']}'s for {product}."
         f"{of_cuda(mirrored(kernel))} The signs, as `nvdisasm` prints them:"

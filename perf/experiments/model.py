@@ -135,8 +135,7 @@ def register(commands) -> None:
     )
     command = cli.add_command(commands, "model", run, described, EXAMPLES)
     for option, known in (("--models", MODELS), ("--cases", CASES), ("--modes", MODES)):
-        every = ",".join(known)
-        cli.add_list(command, option, cli.one_of(*known), f"default: {every}", every)
+        cli.add_choices(command, option, known)
     count = cli.argument(cli.positive)
     command.add_argument("--layers", type=count, help="no more than so many")
     text = "end within so many; default: %(default)s"

@@ -10,12 +10,28 @@ from .. import cli, figures, rungs
 from ..case import parse_layout, parse_size
 from ..rows import read, recorded
 from ..views import Selection
-from . import host, joules, model, peers, race, regret, roofline, serving, suite, sweep
+from . import (
+    experts,
+    host,
+    joules,
+    model,
+    moe,
+    peers,
+    race,
+    regret,
+    roofline,
+    serving,
+    suite,
+    sweep,
+)
 
 #: Every view by name.
 VIEWS = {
     name: view
-    for module in (rungs, suite, peers, serving, roofline, regret, race, host, joules, model, sweep)
+    for module in (
+        *(rungs, suite, peers, serving, moe, experts, roofline, regret, race, host, joules),
+        *(model, sweep),
+    )
     for name, view in module.VIEWS.items()
 }
 TABLES = {name: view for name, view in VIEWS.items() if view.parts}

@@ -12,7 +12,7 @@ import tritemm
 from cuda_reference.rungs import RUNGS
 from tests.cuda.test_reference import FP16, FP32, operands, rungs
 from tests.dispatch.choosing import H200
-from tests.harness import DEVICE, Guarded
+from tests.harness import DEVICE, Guarded, operand
 from tritemm import Config, budget
 from tritemm.problem import Device
 
@@ -144,6 +144,42 @@ def test_an_empty_product_launches_nothing(as_h200):
     assert as_h200 == []
 
 
+GROUPS = {"a": zeros(60, 32), "b": zeros(3, 48, 32).mT, "offs": torch.zeros(3, dtype=torch.int32)}
+
+
+def grouped_refused(error, message, kernel="mma_async_grouped", **options):
+    with pytest.raises(error, match=message):
+        cuda_reference.grouped_mm(**GROUPS | options, kernel=kernel)
+
+
+def test_what_are_no_groups(as_h200):
+    grouped_refused(ValueError, "b has 2 dimensions; .*use tritemm.grouped_mm", b=W.mT)
+    grouped_refused(RuntimeError, r"a \(60, 32\) and b \(48, 32\) cannot", b=zeros(3, 48, 32))
+    grouped_refused(TypeError, "offs must be a Tensor, not list", offs=[3])
+    for offs in (GROUPS["offs"].long(), GROUPS["offs"][1:], GROUPS["offs"].to("meta")):
+        grouped_refused(
+            RuntimeError, r"offs is .*; .* it is \[3\] of torch.int32 on cpu", offs=offs
+        )
+    grouped_refused(ValueError, r"out is \[60, 47\]; it should be", out=zeros(60, 47))
+    sentence = '"mma_base" cannot run this problem: M is cut .*; kernel="mma_async_grouped" can run'
+    grouped_refused(ValueError, sentence, kernel="mma_base")
+    grouped_refused(ValueError, "a is fp32", a=GROUPS["a"].float(), b=GROUPS["b"].float())
+    assert as_h200 == []
+
+
+def test_groups_are_passed_on(as_h200):
+    out = zeros(60, 48)
+    asked = GROUPS | {"kernel": "mma_async_grouped"}
+    assert cuda_reference.grouped_mm(**asked, out=out) is out and out._version == 1
+    assert cuda_reference.grouped_mm(**asked, accumulate=FP16).shape == (60, 48)
+    sizes = [(call.M, call.N, call.K, call.accumulate) for call in as_h200]
+    assert sizes == [(60, 48, 32, 0), (60, 48, 32, 1)]
+    none = {"b": zeros(0, 48, 32).mT, "offs": GROUPS["offs"][:0]}
+    for more in (none, {"a": zeros(60, 0), "b": zeros(3, 48, 0).mT}, {"a": zeros(0, 32)}):
+        assert not cuda_reference.grouped_mm(**asked | more).any()
+    assert len(as_h200) == 2
+
+
 # On a GPU
 
 
@@ -194,3 +230,17 @@ def test_the_accumulator_and_an_empty_product():
         assert torch.equal(c, torch.full_like(c, expected))
     nothing = cuda_reference.matmul(a[:, :0], b[:0], kernel="mma_base")
     assert nothing.shape == (40, 24) and not nothing.any()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", ["NT", "NN"])
+def test_products_of_groups(layout):
+    sizes = (5, 0, 300, 33, 0, 130)
+    ends = torch.tensor(sizes).cumsum(0)
+    a = operand(int(ends[-1]) + 40, 200, FP16, aligned=True)
+    b = operand(200, 264, FP16, layout[1], (len(sizes),), aligned=True)
+    offs = ends.to(DEVICE, torch.int32)
+    c = cuda_reference.grouped_mm(a, b, offs, kernel="mma_async_grouped")
+    for group, (end, size) in enumerate(zip(ends.tolist(), sizes, strict=True)):
+        assert budget.check(c[end - size : end], a[end - size : end], b[group]).ok
+    assert not c[ends[-1] :].any()

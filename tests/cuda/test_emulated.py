@@ -7,6 +7,8 @@ ones that run on a GPU; the order of threads and copies is not.
 
 import ctypes
 import dataclasses
+import itertools
+import math
 import shutil
 
 import pytest
@@ -17,7 +19,7 @@ from cuda_reference.rungs import RUNGS
 from tests.cuda import emulator
 from tests.cuda.test_reference import operands, tile_of
 from tests.dispatch.choosing import H200
-from tests.harness import Guarded
+from tests.harness import Guarded, operand
 from tritemm import budget
 from tritemm.problem import Problem, short_name
 
@@ -96,3 +98,79 @@ def test_the_serpentine_order_covers_a_ragged_last_stripe(layout):
 def test_the_naive_rung_reads_rows_at_any_address(layout, offset):
     options = {"aligned": False, "offset": offset}
     multiply("mma_naive", *operands(45, 61, 50, layout=layout, **options), layout)
+
+
+GROUPED = [k for k in RUNGS if k.limits.groups]
+#: Sizes of groups, and rows behind the last; more groups than a block has threads.
+SIZES = {
+    "ragged": ((5, 0, 300, 33, 0), 0),
+    "rest": ((0, 256, 7), 70),
+    "empty": ((0, 0, 0), 9),
+    "many": ((1,) * 20 + (0,) * 280, 3),
+}
+
+
+def grouped(kernel, sizes, rest, N, K, layout, dtype=FP16, accumulate=FP32, order="grouped"):
+    """Runs the rung on groups: each one's rows and matrix, with NaN and guards in between.
+
+    Rows behind the last group hold NaN, and become zeros.
+    """
+    ends = list(itertools.accumulate(sizes))
+    a = operand(ends[-1] + rest, K, dtype, layout[0], aligned=True)
+    a[ends[-1] :] = math.nan
+    b = operand(K, N, dtype, layout[1], (len(sizes),), aligned=True)
+    guarded = Guarded.like((a.shape[0], N), dtype, pitch_gap=1)
+    c = guarded.tensor
+    problem = Problem.of(a, b, c, accumulate=accumulate, device=H200, groups="m")
+    assert kernel.why_not(problem) is None
+    config = dataclasses.replace(tile_of(kernel), ORDER=order, GROUP_M=2)
+    kernel.launch(problem, config, a, b, c, torch.tensor(ends, dtype=torch.int32))
+    guarded.assert_untouched_outside()
+    for group, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        own = slice(begin, end)
+        verdict = budget.check(c[own], a[own], b[group], accumulate=accumulate)
+        assert verdict.ok, f"{kernel.name} {layout} group {group}: {verdict}"
+    assert not c[ends[-1] :].any()
+
+
+groups = pytest.mark.parametrize("kernel", GROUPED, ids=lambda kernel: kernel.name)
+
+
+@groups
+@pytest.mark.parametrize("layout", ["NT", "NN"])
+@pytest.mark.parametrize("sizes", SIZES)
+def test_groups(kernel, layout, sizes):
+    """Ragged, empty and many; a tile ends with its group, whose neighbours it must not touch."""
+    grouped(kernel, *SIZES[sizes], 41, 33, layout)
+
+
+@groups
+@pytest.mark.parametrize(("dtype", "accumulate"), [(FP16, FP16), (BF16, FP32)], ids=short_name)
+@pytest.mark.parametrize("order", ["linear", "serpentine"])
+def test_groups_of_each_type_in_each_order(kernel, dtype, accumulate, order):
+    grouped(kernel, (3, 270), 0, 140, 48, "NT", dtype, accumulate, order)
+
+
+@groups
+def test_what_stands_beside_a_group_does_not_reach_it(kernel):
+    """All rows and the matrix of one group are NaN."""
+    a, b = operand(90, 40, FP16, aligned=True), operand(40, 24, FP16, "T", (3,), aligned=True)
+    a[30:60], b[1] = math.nan, math.nan
+    c = torch.empty(90, 24, dtype=FP16)
+    problem = Problem.of(a, b, c, device=H200, groups="m")
+    offs = torch.tensor([30, 60, 90], dtype=torch.int32)
+    kernel.launch(problem, tile_of(kernel), a, b, c, offs)
+    assert c[30:60].isnan().all()
+    assert budget.check(c[:30], a[:30], b[0]).ok and budget.check(c[60:], a[60:], b[2]).ok
+
+
+@groups
+def test_offsets_that_no_caller_may_give_stay_inside(kernel):
+    """Below 0, beyond the rows, decreasing: what is written is somewhere in C."""
+    a, b = operand(300, 40, FP16, aligned=True), operand(40, 24, FP16, "T", (4,), aligned=True)
+    for ends in ([-5, 400, 10, 20], [290, 3, 2, 1], [2**31 - 1] * 4, [-(2**31)] * 4):
+        guarded = Guarded.like((300, 24), FP16, pitch_gap=1)
+        problem = Problem.of(a, b, guarded.tensor, device=H200, groups="m")
+        offs = torch.tensor(ends, dtype=torch.int32)
+        kernel.launch(problem, tile_of(kernel), a, b, guarded.tensor, offs)
+        guarded.assert_untouched_outside()

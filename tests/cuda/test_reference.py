@@ -17,6 +17,7 @@ from cuda_reference.kernel import (
     TYPES,
     Call,
     CudaKernel,
+    Groups,
     Readable,
 )
 from cuda_reference.rungs import RUNGS
@@ -103,6 +104,9 @@ def fields_of(text, struct):
 def test_call_is_laid_out_as_abi_cuh_says():
     text = (source.INCLUDE / "abi.cuh").read_text()
     assert list(fields_of(text, "Call")) == Call._fields_
+    text_of_groups = (source.INCLUDE / "groups.cuh").read_text()
+    (_, first), *others = Groups._fields_
+    assert list(fields_of(text_of_groups, "Groups"))[1:] == others and first is Call
     for name, values in (("Type", TYPES), ("Order", ORDERS)):
         enum = re.search(rf"enum {name} : int32_t \{{(.*?)\}}", text).group(1)
         written = dict(word.split(" = ") for word in enum.strip().split(", "))
@@ -165,6 +169,18 @@ def test_refusals(kernel, sentence):
         assert reason and re.match(sentence, reason)
     else:
         assert reason is None
+
+
+@rungs
+def test_groups_are_refused_by_all_but_those_that_have_them(kernel):
+    asked = problem_of(b=torch.empty(3, 48, 32, dtype=FP16, device="meta").mT, groups="m")
+    odd = torch.empty(300, dtype=FP16, device="meta").as_strided((3, 32, 48), (9, 1, 32))
+    reasons = kernel.why_not(asked), kernel.why_not(problem_of(b=odd, groups="m"))
+    if kernel.limits.groups:
+        assert reasons[0] is None
+        assert reasons[1].startswith("the groups of b are 18 bytes apart; ")
+    else:
+        assert reasons == ("M is cut into groups, and its tiles are not",) * 2
 
 
 @rungs
@@ -235,6 +251,21 @@ def test_b_by_rows_is_passed_as_such(library):
     kernel.launch(Problem.of(a, b, c, device=H200), tile_of(kernel), a, b, c)
     (call,) = library.calls
     assert (call.b_rows_are, call.ldb) == (1, 56)
+
+
+def test_groups_are_passed_as_such(library, monkeypatch):
+    """Of a rung that has groups a dense product is one group of all rows."""
+    passed = []
+    monkeypatch.setattr(library, "launch", lambda pointer: passed.append(pointer._obj))
+    kernel = next(k for k in RUNGS if k.limits.groups)
+    problem, a, b, c = cpu_problem(64, 40, 32)
+    kernel.launch(problem, tile_of(kernel), a, b, c)
+    b = torch.zeros(3, 48, 32, dtype=FP16)[:, :40].mT
+    offs = torch.tensor([3, 4, 64], dtype=torch.int32)
+    problem = Problem.of(a, b, c, device=H200, groups="m")
+    kernel.launch(problem, tile_of(kernel), a, b, c, offs)
+    found = [(each.offs, each.b_group, each.count, each.call.ldb) for each in passed]
+    assert found == [(None, 0, 1, 48), (offs.data_ptr(), 48 * 32, 3, 32)]
 
 
 def test_an_error_is_an_exception_with_the_kernels_name(library):

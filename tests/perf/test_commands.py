@@ -16,8 +16,8 @@ from tritemm.rungs import RUNGS
 HEAD = "id,class,name,batch,M,N,K,dtype,out_dtype,layout,ending"
 SUITE = f"{HEAD}\nA,decode,small,1,32,24,40,fp16,fp16,NT,\nB,one,x,1,32,32,64,bf16,bf16,NT,\n"
 MEASURING = (
-    "suite", "serving", "random", "ladder", "roofline", "host", "joules", "model", "sweep",
-    "search", "regret", "conform",
+    "suite", "serving", "random", "moe", "experts", "ladder", "roofline", "host", "joules",
+    "model", "sweep", "search", "regret", "conform",
 )  # fmt: skip
 
 
@@ -59,6 +59,12 @@ REFUSED = [
     ("serving --part 5/4", "a part is 1/4"),
     ("serving --part a/b", "a part is 1/4"),
     ("search --out found.jsonl.gz", "--out: lines are added to a plain file"),
+    ("moe --model llama", "one of mixtral-8x7b, qwen3-30b-a3b, qwen3-235b-a22b"),
+    ("moe --product back", "one of forward, data, weight, not 'back'"),
+    ("moe --peers lt", "one of quack, not 'lt'"),
+    ("moe --limit 0", "argument --limit: a count is 1 or more, not '0'"),
+    ("moe --limit 2 --part 3/3", "only 2 problems"),
+    ("experts --work back", "one of forward, train, not 'back'"),
     ("model --modes jit", "one of eager, compiled, graph, not 'jit'"),
     ("profile tilde", "no rung is called 'tilde'; there are simt"),
     ("profile tilde", "wgmma_cluster, auto, cublas\n"),
@@ -101,6 +107,7 @@ ON_A_GPU = {
     "linear": "race --cases layers.csv --compiled compile --mode sustained",
     "linear, burst": "race --cases layers.csv --compiled compile --mode burst",
     "random": "random --n 4",
+    "moe": "moe --model qwen3-30b-a3b --layer down --tokens 32",
     "regret": "regret --n 4",
     "joules": "joules --cases suite.csv --id A",
 }

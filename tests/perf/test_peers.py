@@ -8,9 +8,10 @@ import types
 import pytest
 import torch
 
-from perf import operands, peers
+from perf import groups, operands, peers
 from perf.case import Case
 from perf.engine import Loop, Plan, Sample, admit
+from perf.experiments import moe
 from tests.perf.fakes import FakeBench
 
 pytestmark = [pytest.mark.host, pytest.mark.once]
@@ -80,10 +81,14 @@ class FakeQuack(types.ModuleType):
     def default_config(self, device):
         return self.default
 
-    def gemm(self, a, b, out, config):
+    def gemm(self, a, b, out, config, **lengths):
         if config in self.broken:
             raise AssertionError("no such tile")
-        out.copy_(a.double() @ b.double())
+        for ends in lengths.values():
+            assert ends[0] == 0 and ends.dtype == torch.int32 and not config.swap_ab
+            out.copy_(torch._grouped_mm(a, b, offs=ends[1:].contiguous()))
+        if not lengths:
+            out.copy_(a.double() @ b.double())
         if config == self.wrong:
             out.mul_(2)
         self.launched.append(config)
@@ -122,6 +127,7 @@ def library(monkeypatch):
     monkeypatch.setattr(peers, "Quick", FakeQuick)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
     monkeypatch.setattr(FakeQuick, "made", 0)
+    monkeypatch.setitem(groups.MODELS, "tiny", groups.Model("tiny", 4, 2, 32, 16))
     return found
 
 
@@ -203,6 +209,15 @@ def test_the_fastest_of_quacks_menu_is_kept_and_what_does_not_compile_is_left_ou
     entrant = admitted(quack, case)
     assert entrant.outcome == "measured" and entrant.worst <= 1
     assert set(library.quack.launched) == {GemmConfig(tile_n=160)}
+
+
+@pytest.mark.parametrize("product", ["forward", "data", "weight"])
+def test_quack_multiplies_groups_by_what_needs_no_turning(library, product):
+    case = moe.case("tiny", "up", product, 24, "zipf")
+    quack = asked(case, "quack")
+    assert len(quack.config["menu"]) == len(peers.MENU) - 1 and quack.config["algorithm"] == 1
+    assert admitted(quack, case).outcome == "measured"
+    assert asked(case).refusal == "cuBLASLt has no products of groups"
 
 
 def test_quack_that_is_wrong_is_not_timed_and_other_cards_are_refused(library):

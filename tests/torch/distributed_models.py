@@ -18,7 +18,7 @@ import tritemm
 from tests.nn.models import LlamaMLP, integers, with_integers
 from tests.torch.distributed_operators import R, on, place, same, whole
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "tensor_parallel.py"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 class MLP(nn.Module):
@@ -147,11 +147,20 @@ def check_converted_models(mesh):
             assert torch.equal(whole, want[name]), (type(each), name)
 
 
-def check_the_example_trains(mesh):
-    spec = importlib.util.spec_from_file_location("tensor_parallel", EXAMPLE)
+def check_tensor_parallel_trains(mesh):
+    assert_example_trains("tensor_parallel", mesh, mesh)
+
+
+def check_expert_parallel_trains(mesh):
+    assert_example_trains("expert_parallel", mesh.device_type, mesh)
+
+
+def assert_example_trains(name, given, mesh):
+    """The same losses as on one device, which go down."""
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    losses = module.train(mesh)
+    losses = module.train(given)
     assert len(losses) == module.STEPS and losses[-1] < losses[0]
     exact = mesh.device_type == "cpu"  # bfloat16 elsewhere
     for sharded, alone in losses:

@@ -85,9 +85,10 @@ def test_on_devices(size, tmp_path):
 
 @pytest.mark.gpu
 @pytest.mark.devices(2)
-def test_the_example_runs():
+@pytest.mark.parametrize("example", ["tensor_parallel", "expert_parallel"])
+def test_an_example_runs(example):
     torchrun = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2
-    done = program(*torchrun, ROOT / "examples" / "tensor_parallel.py", device="cuda")
+    done = program(*torchrun, ROOT / "examples" / f"{example}.py", device="cuda")
     assert done.returncode == 0, done.stderr
     steps = re.findall(r"step \d: loss (\S+) on 2 devices, (\S+) on one", done.stdout)
     assert len(steps) == 3, done.stdout

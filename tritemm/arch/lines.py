@@ -14,12 +14,13 @@ from triton.experimental.gluon.language import NVMMASharedLayout
 from triton.experimental.gluon.nvidia import hopper as gluon
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from ..kernels.device import epilogue
+from ..kernels.device import epilogue, groups
 from ..problem import Matrix, Problem, kept
 from ..runtime.bounded import Bounded
 from ..spec import TRITON_DTYPE
 from .sm90 import TMA_BYTES
 
+LINES = groups.LINES.value
 #: As in a kernel; a call from the host costs several microseconds.
 by_tma = functools.cache(epilogue.by_tma)
 
@@ -101,6 +102,13 @@ def readable(problem: Problem, by: str = "TMA") -> str | None:
 
 
 @kept
+def crossed(problem: Problem) -> str:
+    """The operands whose lines are cut into groups."""
+    across = problem.across.items()
+    return "".join(name for name, major in across if major_of(getattr(problem, name)) != major)
+
+
+@kept
 def storable(problem: Problem) -> bool:
     """Whether TMA can write C; otherwise the kernel stores through pointers.
 
@@ -112,16 +120,19 @@ def storable(problem: Problem) -> bool:
         line_refusal("c", matrix, "N") is None
         and matrix.cols * matrix.dtype.itemsize % TMA_BYTES == 0
         and matrix.strides[3] == 1
-        and all(s for s, n in zip(matrix.strides, problem.batches, strict=False) if n > 1)
+        and (
+            problem.groups in ("m", "n")
+            or all(s for s, n in zip(matrix.strides, problem.batches, strict=False) if n > 1)
+        )
     )
 
 
 @kept
 def c_major(problem: Problem) -> str:
     """How C is stored: by TMA along rows (N) or columns (T), else by threads (n, t)."""
-    if storable(problem):
+    if storable(problem) and problem.groups != "n":  # whose ends lines must not cross
         return "N"
-    if storable(problem.transposed()):
+    if storable(problem.transposed()) and problem.groups != "m":
         return "T"
     return "t" if problem.c.layout == "T" else "n"
 
@@ -148,7 +159,7 @@ class Box:
             shape, block = shape[::-1], block[::-1]
         pitch = matrix.pitch(major)
         strides = [pitch, 1]
-        if problem.batch > 1:
+        if problem.batched:
             batch = matrix.strides[:2]
             extents = [size if s else 1 for size, s in zip(problem.batches, batch, strict=True)]
             shape = extents + shape
@@ -159,9 +170,27 @@ class Box:
     @staticmethod
     def of_c(problem: Problem, rows: int, columns: int) -> Box | None:
         """The box of C, in pieces of [rows, columns]; None where it is stored by threads."""
+        if problem.groups in ("m", "n"):
+            whole = by_tma(c_major(problem))
+            return Box.ragged(problem.c, rows, columns, problem.groups) if whole else None
         if c_major(problem) == "T":
             return Box.of(problem.transposed(), problem.c.transposed(), columns, rows)
         return Box.of(problem, problem.c, rows, columns) if storable(problem) else None
+
+    @staticmethod
+    def ragged(matrix: Matrix, rows: int, cols: int, along: str) -> Box:
+        """The box of a matrix whose lines are cut into groups: its rows ("m") or columns ("n").
+
+        Its map has two more dimensions, by which a kernel chooses where it ends: at coordinates
+        (LINES, end), line LINES - n is line end - n of the matrix, and LINES is beyond the map's
+        last. The strides of the two add up to nothing, for addresses wrap at 2**64.
+        """
+        major, inner, block = "N", matrix.cols, [rows, cols]
+        if along == "n":
+            major, inner, block = "T", matrix.rows, [cols, rows]
+        pitch, any_line = matrix.pitch(major), 2 * LINES - 1
+        strides = [2**64 // LINES - pitch, pitch, pitch, 1]
+        return Box(major, [any_line, any_line, LINES, inner], strides, [1, 1, *block])
 
     def descriptor(self, tensor) -> TensorDescriptor:
         """The descriptor of `tensor`, for a kernel in Triton."""

@@ -9,7 +9,7 @@ from ..spec import Kernel
 from . import sm80, sm90
 from .gpus import clusters_of_model
 from .limits import COUNTED_K
-from .lines import unreadable
+from .lines import crossed, unreadable
 from .pointers import is_wgmma
 from .tiles import FRAGMENTS, Cooperative
 
@@ -42,7 +42,8 @@ def copies(problem: Problem) -> list[str]:
     slow, one = turned(problem), ""
     if slow == "ab" and problem.precision == "tf32" and sm90.has_wgmma(problem.device):
         one = min("ab", key=problem.copied)
-    refused = "".join(name for name in "ab" if unreadable(name, getattr(problem, name)))
+    cut = crossed(problem)
+    refused = "".join(n for n in "ab" if n in cut or unreadable(n, getattr(problem, n)))
     more = ("".join(n for n in "ab" if n in refused + others) for others in (one, slow))
     return list(dict.fromkeys(("", refused, *more)))
 
@@ -98,7 +99,13 @@ def parts_of(problem: Problem) -> int:
     N, K, device = problem.N, problem.K, problem.device
     if not one_order(problem):
         return 0
-    if problem.accumulate != torch.float32 or N > MOST_N or K < LEAST_K or COUNTED_K(problem):
+    if (
+        problem.groups
+        or problem.accumulate != torch.float32
+        or N > MOST_N
+        or K < LEAST_K
+        or COUNTED_K(problem)
+    ):
         return 1
     tiles = -(-N // TILE)
     most = [n for n in range(1, IN_CLUSTER + 1) if tiles <= clusters_of_model(n, device)]

@@ -27,11 +27,13 @@ from ..runtime.workspace import Room
 from ..spec import Arguments, Workspace
 from . import sm90
 from .limits import SINGLE_COLUMNS, counted
-from .lines import Box, Boxes, by_tma, c_major, major_of, readable, sizes
+from .lines import LINES, Box, Boxes, by_tma, c_major, crossed, major_of, readable, sizes
 
 #: Accumulators of a thread up to which the epilogue loads a residual ahead; programs that own a
 #: share of a tile's sum, at most.
 LOADED_AHEAD, OWNERS = subtile.ROOMY.value, split_k.OWNERS.value
+#: Groups that a thread of each warp counts some of; more would take too many registers.
+MOST_GROUPS = 512
 #: Types of operands, in PTX.
 TYPES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "tf32"}
 
@@ -51,10 +53,32 @@ IN_FP32 = Constraint(
 )
 
 
+#: Groups that warps can count by themselves, and what a map that ends with one has room for.
+_FEW_GROUPS = Constraint(
+    f"there are {{p.batch}} groups; warps count {MOST_GROUPS} here",
+    lambda p: p.batch <= MOST_GROUPS,
+)
+_SHORT = Constraint(
+    f"M, N and K are {{p.M}}, {{p.N}} and {{p.K}}; of groups, {LINES - 2**20} are possible",
+    lambda p: max(p.M, p.N, p.K) <= LINES - 2**20,
+)
+_ACROSS = Constraint(
+    "groups are along the lines of an operand, where TMA begins at multiples of 16 bytes alone",
+    lambda p: not crossed(p),
+)
+
+
+@kept
+def grouped(problem: Problem) -> str | None:
+    """What groups need, found once; nothing of other problems."""
+    return refusal((_FEW_GROUPS, _SHORT, _ACROSS), problem) if problem.groups else None
+
+
 @kept
 def sixteen_bits(problem: Problem) -> str | None:
     """What nearly all of the rungs need, found once."""
-    return refusal((NO_INTERPRETER, HAS_WGMMA, SIXTEEN_BITS, IN_FP32, readable, counted), problem)
+    needs = NO_INTERPRETER, HAS_WGMMA, SIXTEEN_BITS, IN_FP32, readable, counted, grouped
+    return refusal(needs, problem)
 
 
 @kept
@@ -250,11 +274,12 @@ class RoleTile(Tile):
             c.BLOCK_M, c.BLOCK_N, c.BLOCK_K, c.num_stages, self.of_tile, self.consumers, self.rows,
             c.ORDER, c.GROUP_M, c.SPLIT_K, c.CLUSTER, self.columns,
             A_MAJOR=boxes.a.major, B_MAJOR=boxes.b.major, C_MAJOR=self.c_major,
-            BATCHED=p.batch > 1, WIDE=p.wide, TYPE=TYPES[p.a.dtype], BUFFERS=self.buffers,
+            BATCHED=p.batched, WIDE=p.wide, TYPE=TYPES[p.a.dtype], BUFFERS=self.buffers,
             SHARED=self.shared, TOGETHER=self.together, PARTS=c.PARTS, PLAIN=plain,
             TRIANGULAR=after.symmetric, LINES=_in_lines(p), BIAS=after.along,
             GATED=after.per_column > 1, ACTIVATION=GATED.get(after.activation, after.activation),
             RING=self.stages + self.apart, SLOTS=self.stages if self.apart else 0, LATE=self.late,
+            GROUPS=p.groups, MOST_GROUPS=max(32, 1 << (p.batch - 1).bit_length()),
         )  # fmt: skip
 
 

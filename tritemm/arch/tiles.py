@@ -23,6 +23,7 @@ from .roles import (
     config_of,
     cut,
     facts,
+    grouped,
     piece_columns,
     sixteen_bits,
 )
@@ -62,7 +63,9 @@ _PAIRS = (
 NEEDS_PAIRS = (*_PAIRS, sixteen_bits)
 #: Of tf32, which WGMMA reads in shared memory along K alone; it takes an A that is stored otherwise
 #: from registers (`fragments`).
-NEEDS_TF32 = (_TF32_ALONG_K, *_PAIRS, NO_INTERPRETER, HAS_WGMMA, IN_FP32, readable, counted)
+NEEDS_TF32 = (
+    _TF32_ALONG_K, *_PAIRS, NO_INTERPRETER, HAS_WGMMA, IN_FP32, readable, counted, grouped,
+)  # fmt: skip
 
 
 @kept
@@ -214,11 +217,14 @@ class PowerTile(RoleTile):
         """Boxes of A, both halves of B, and C; of pairs, half as wide."""
         p, depth = self.p, self.c.BLOCK_K
         first, second = (half // self.facts.per_column for half in self.halves)
+        a = b = functools.partial(Box.of, p)
+        if p.groups == "k":  # whose steps end with a group
+            a, b = (functools.partial(Box.ragged, along=side) for side in "nm")
         return Boxes(
-            Box.of(p, p.a, self.rows, depth),
-            Box.of(p, p.b, depth, first),
+            a(p.a, self.rows, depth),
+            b(p.b, depth, first),
             Box.of_c(p, self.rows, self.columns),
-            Box.of(p, p.b, depth, second) if second else None,
+            b(p.b, depth, second) if second else None,
         )
 
     def described(self, a, b, c) -> dict[str, Any]:
@@ -226,9 +232,12 @@ class PowerTile(RoleTile):
         return super().described(a, b, c) | {"b1_desc": other and other.gluon_descriptor(b)}
 
     @classmethod
-    def menu(cls, tiles: tuple[Numbers, ...]) -> Callable[[Problem], tuple[Config, ...]]:
-        """`Limits.configs` of a rung: those of the `tiles` that fit."""
-        return lambda problem: fitting(problem, cls, tiles)
+    def menu(
+        cls, tiles: tuple[Numbers, ...], narrow: tuple[Numbers, ...]
+    ) -> Callable[[Problem], tuple[Config, ...]]:
+        """`Limits.configs` of a rung: those of the `tiles` that fit; the `narrow` ones of groups of
+        columns, which may be few."""
+        return lambda problem: fitting(problem, cls, narrow if problem.groups == "n" else tiles)
 
 
 class Cooperative(PowerTile):
@@ -237,8 +246,14 @@ class Cooperative(PowerTile):
     more = ", and 192 with 4 warps"
 
     @classmethod
-    def menu(cls, tiles: tuple[Numbers, ...]) -> Callable[[Problem], tuple[Config, ...]]:
-        return lambda problem: fitting(problem, cls, tiles + of_few_rows(problem))
+    def menu(
+        cls, tiles: tuple[Numbers, ...], narrow: tuple[Numbers, ...]
+    ) -> Callable[[Problem], tuple[Config, ...]]:
+        def configs(problem: Problem) -> tuple[Config, ...]:
+            some = narrow if problem.groups == "n" else tiles
+            return fitting(problem, cls, some + of_few_rows(problem))
+
+        return configs
 
 
 class Pingpong(PowerTile):

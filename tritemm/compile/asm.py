@@ -64,8 +64,9 @@ class Job:
     `b_batch` are those of A and B before they are broadcast to it, the same unless given.
     `config` is an index into the rung's configs for the problem, or a `Config`. Types are names:
     "bf16" or "bfloat16". `activation`, `bias` and `residual` (both of the result's type) are the
-    epilogue's; with swiglu or geglu, C has N / 2 columns; a `symmetric` C is square. Raises
-    ValueError where a value is not one of those known.
+    epilogue's; with swiglu or geglu, C has N / 2 columns; a `symmetric` C is square. The products
+    of the `batch` are `groups` if that is m, n or k: what is cut. Raises ValueError where a value
+    is not one of those known.
     """
 
     rung: str
@@ -86,6 +87,7 @@ class Job:
     bias: bool = False
     residual: bool = False
     symmetric: bool = False
+    groups: str = ""
 
     def __post_init__(self) -> None:
         _one_of("rung", self.rung, [rung.name for rung in RUNGS])
@@ -96,6 +98,7 @@ class Job:
             raise ValueError(f"N is {self.N}; {self.activation} takes pairs of columns")
         if self.symmetric and self.M != self.N:
             raise ValueError(f"M and N are {self.M} and {self.N}, and a symmetric C is square")
+        _one_of("groups", self.groups, ("", "m", "n", "k"))
         check_precision(self.precision, self.types[0])
         if min(self.M, self.N, self.K) < 1:
             raise ValueError(f"M, N and K are {self.M}, {self.N} and {self.K}; at least 1 each")
@@ -180,10 +183,11 @@ def problem_of(job: Job) -> Problem:
     """The job's problem on the job's architecture, of meta tensors."""
     dtype, accumulate, out_dtype = job.types
     columns = job.N // (2 if job.activation in GATED else 1)
-    c = _operand(job.M, columns, "N", out_dtype, None, job.batch)
+    of_a, of_b, of_c = (() if job.groups in cut else job.batch for cut in _CUT)
+    c = _operand(job.M, columns, "N", out_dtype, None, of_c)
     return Problem.of(
-        _operand(job.M, job.K, job.layout[0], dtype, job.a_batch, job.batch),
-        _operand(job.K, job.N, job.layout[1], dtype, job.b_batch, job.batch),
+        _operand(job.M, job.K, job.layout[0], dtype, job.a_batch, of_a),
+        _operand(job.K, job.N, job.layout[1], dtype, job.b_batch, of_b),
         c,
         accumulate=accumulate,
         precision=job.precision,
@@ -192,7 +196,12 @@ def problem_of(job: Job) -> Problem:
         bias=out_dtype if job.bias else None,
         residual=c if job.residual else None,
         symmetric=job.symmetric,
+        groups=job.groups,
     )
+
+
+#: What groups of A, B and C are cut along, where they are.
+_CUT = (("m", "k"), ("n", "k"), ("m", "n"))
 
 
 def configs_of(job: Job) -> tuple[Config, ...]:

@@ -122,7 +122,8 @@ def likeness(name: str, problem: Problem, config: Config) -> tuple:
     """Equal for items that Triton compiles to one kernel, as far as arguments decide."""
     view = config.view(problem)
     even = view.K % config.BLOCK_K == 0
-    sizes = view.batch > 1, view.wide, view.long
+    count = (view.batch - 1).bit_length() if view.groups else 0
+    sizes = view.batched, view.wide, view.long, count
     return name, config, even, *sizes, _kind(dataclasses.astuple(view))
 
 
@@ -293,13 +294,16 @@ def compile_here(name: str, problem: Problem, config: Config, with_code: bool = 
 
 
 def operands(problem: Problem) -> tuple[torch.Tensor | float, ...]:
-    """A, B, C and the epilogue's inputs, without data: types, sizes, strides and alignments."""
+    """A, B, C and what else a launch has, without data: types, sizes, strides and alignments."""
     spec = problem.epilogue
     abc: list[torch.Tensor | float] = [
         _meta(m, problem.batches) for m in (problem.a, problem.b, problem.c)
     ]
+    if problem.groups:
+        abc.append(torch.empty(problem.batch, dtype=torch.int32, device="meta"))
     if spec.bias:
         length = problem.M if spec.along == "m" else problem.N
+        length *= problem.batch if problem.groups else 1
         abc.append(torch.empty(length, dtype=spec.bias, device="meta"))
     if spec.residual:
         abc.append(_meta(spec.residual, problem.batches))

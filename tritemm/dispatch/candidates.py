@@ -123,8 +123,12 @@ def _ordered(
 def _as_anchored(problem: Problem, rungs: Sequence[Kernel], copied: bool) -> tuple[Kernel, Config]:
     """The rung and config of a canonical M: the order of sums follows from the tile.
 
-    With `copies` of operands if the rung needs them.
+    With `copies` of operands if the rung needs them. Of groups it is the first that can run.
     """
+    if problem.groups:
+        able = next((rung for rung in rungs if rung.why_not(problem) is None), rungs[-1])
+        must_run(able, problem)
+        return able, able.configs(problem)[0]
     rung, config = _anchor(problem, rungs)
     for pack in copies(problem)[0] if copied else [""]:
         view = problem.packed(pack)
@@ -217,7 +221,7 @@ def _groups(
                 yield Group(rung, (rung.interpreted,), problem)  # type: ignore[attr-defined]
         return
     packs, turned = copies(problem, large=parts > 1) if copied else ([""], "")
-    short = min(problem.M, problem.N) <= SHORT_SIDE and (parts or not _swap_is_redundant(problem))
+    short = min(problem.typical[:2]) <= SHORT_SIDE and (parts or not _swap_is_redundant(problem))
     for pack in packs:
         packed, moved = problem.packed(pack), problem.copied(pack)
         swaps = short or questions.better_swapped(packed)
@@ -254,7 +258,7 @@ def _swap_is_redundant(problem: Problem) -> bool:
     A and B are stored in opposite ways, C's sides differ by less than a factor of 2, and it has
     rows enough.
     """
-    M, N = problem.M, problem.N
+    M, N, *_ = problem.typical
     alike = problem.a.layout != problem.b.layout and M < 2 * N and N < 2 * M
     return alike and (M > questions.LEAST_ROWS or M >= N)
 
@@ -269,7 +273,10 @@ def _is_upright(rung: Kernel, view: Problem) -> bool:
     """Whether this one of the two orders of the operands is the one to consider for the rung."""
     if rung.policy.few_rows is not None or view.epilogue.per_column > 1 or view.by_ffma:
         return True  # the operands stay as they are, or no tensor core multiplies them
-    return view.M > questions.LEAST_ROWS or view.M >= view.N
+    if view.transposed().groups and view.transposed().groups not in rung.limits.groups:
+        return True
+    M, N, *_ = view.typical
+    return M > questions.LEAST_ROWS or M >= N
 
 
 def copies(problem: Problem, large: bool = False) -> tuple[list[str], str]:

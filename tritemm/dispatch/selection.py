@@ -129,7 +129,7 @@ def argument_of(problem: Problem) -> Problem:
     """The product before the activation, contiguous, with its bias; of pairs, all columns."""
     M, N, spec = problem.M, problem.N, problem.epilogue
     outer, inner = problem.batches
-    batch = inner * M * N * (outer > 1), M * N * (inner > 1)
+    batch = inner * M * N * (outer > 1), M * N * (inner > 1 and problem.groups != "m")
     c = dataclasses.replace(problem.c, cols=N, strides=(*batch, N, 1), aligned=True)
     before = EpilogueSpec(alpha=spec.alpha, bias=spec.bias, along=spec.along)
     return dataclasses.replace(problem, c=c, epilogue=PLAIN if before == PLAIN else before)

@@ -12,14 +12,15 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..arch.tiles import Cooperative, fitting, pairs_or_tf32, spares_a_copy
+from ..arch.tiles import Cooperative, pairs_or_tf32, spares_a_copy
 from ..spec import CostHint, Limits, Policy, TritonKernel
 from .device.accumulate import accumulate
 from .device.epilogue import make_epilogue
 from .device.epilogue_ops import EpilogueArgs, Strides
+from .device.groups import make_scheduler
 from .device.mainloop import make_mainloop
 from .device.roles import load, run_roles
-from .device.scheduler import SIZES, Scheduler
+from .device.scheduler import SIZES
 
 
 @gluon.jit
@@ -27,6 +28,7 @@ def compute(args, WHICH: gl.constexpr):
     """Consumer `WHICH`: multiplies and stores its slab of tile after tile."""
     work, loop, out = args
     gdc_wait()
+    work = work.begun() if work.SHAPE.GROUPS != "" else work
     n = gl.to_tensor(0)
     for i in range(work.first(), work.units(), work.stride()):
         unit = work.unit(i)
@@ -35,9 +37,9 @@ def compute(args, WHICH: gl.constexpr):
     out.tail()
 
 
-@gluon.jit(do_not_specialize=SIZES)
+@gluon.jit(do_not_specialize=[*SIZES, "offs_ptr"])
 def warp_specialized_kernel(
-    a_desc, b_desc, b1_desc, c_desc, c_ptr,
+    a_desc, b_desc, b1_desc, c_desc, c_ptr, offs_ptr,
     M, N, K, B0, B1,
     stride_c0, stride_c1, stride_cm, stride_cn,
     bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn,
@@ -47,7 +49,7 @@ def warp_specialized_kernel(
     r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)
     epilogue = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
     gdc_launch_dependents()
-    work = Scheduler(M, N, K, B0, B1, SHAPE)
+    work = make_scheduler(M, N, K, B0, B1, offs_ptr, SHAPE)
     loop = make_mainloop(a_desc, b_desc, b1_desc, SHAPE)
     out = make_epilogue(c_desc, c_ptr, M, N, c_strides, epilogue, SHAPE)
     run_roles(compute, load, (work, loop, out), SHAPE.CONSUMERS)
@@ -59,6 +61,8 @@ TILES = (
     (192, 128, 64, 4, 5), (128, 192, 64, 8, 4), (128, 128, 64, 8, 6), (128, 64, 64, 4, 8),
     (64, 256, 64, 4, 4), (64, 128, 64, 4, 7),
 )  # fmt: skip
+NARROW = (128, 32, 128, 4, 5), (128, 16, 128, 4, 5), (64, 8, 256, 4, 6)
+TILES_OF = Cooperative.menu(TILES, NARROW)
 
 
 def grid(problem, config):
@@ -69,9 +73,9 @@ KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=warp_specialized_kernel, arguments=Cooperative.arguments(),
     grid=grid, interpreted=None,
     limits=Limits(
-        Cooperative.menu(TILES), needs=(pairs_or_tf32,), tile=Cooperative, fixed_parts=True,
-        symmetric=True,
-        ordered=Cooperative.whole(lambda problem: fitting(problem, Cooperative, TILES)),
+        TILES_OF, needs=(pairs_or_tf32,), tile=Cooperative, fixed_parts=True,
+        symmetric=True, groups="mnk",
+        ordered=Cooperative.whole(TILES_OF),
     ),
     policy=Policy(supersedes=True, swap=spares_a_copy),
     cost=CostHint(0.98, persistent=True, epilogue_overlap=0.4, a_registers=True),

@@ -17,9 +17,10 @@ from ..arch.tiles import NEEDS_PAIRS, Pingpong
 from ..spec import CostHint, Limits, TritonKernel
 from .device.epilogue import make_epilogue
 from .device.epilogue_ops import EpilogueArgs, Strides
+from .device.groups import make_scheduler
 from .device.mainloop import make_barriers, make_mainloop, mbarrier
 from .device.roles import load, run_roles
-from .device.scheduler import SIZES, Scheduler
+from .device.scheduler import SIZES
 
 
 @gluon.jit
@@ -27,6 +28,7 @@ def compute(args, WHICH: gl.constexpr):
     """Consumer `WHICH` of two: multiplies and stores every other tile, in turns with the other."""
     work, loop, out, turns = args
     gdc_wait()
+    work = work.begun() if work.SHAPE.GROUPS != "" else work
     n = gl.to_tensor(0)
     if WHICH == 1:
         n += work.steps(work.first())
@@ -45,9 +47,9 @@ def compute(args, WHICH: gl.constexpr):
     out.tail()
 
 
-@gluon.jit(do_not_specialize=SIZES)
+@gluon.jit(do_not_specialize=[*SIZES, "offs_ptr"])
 def pingpong_kernel(
-    a_desc, b_desc, b1_desc, c_desc, c_ptr,
+    a_desc, b_desc, b1_desc, c_desc, c_ptr, offs_ptr,
     M, N, K, B0, B1,
     stride_c0, stride_c1, stride_cm, stride_cn,
     bias_ptr, residual_ptr, alpha, beta, stride_r0, stride_r1, stride_rm, stride_rn,
@@ -57,7 +59,7 @@ def pingpong_kernel(
     r_strides = Strides(stride_r0, stride_r1, stride_rm, stride_rn)
     epilogue = EpilogueArgs(bias_ptr, residual_ptr, alpha, beta, r_strides)
     gdc_launch_dependents()
-    work = Scheduler(M, N, K, B0, B1, SHAPE)
+    work = make_scheduler(M, N, K, B0, B1, offs_ptr, SHAPE)
     loop = make_mainloop(a_desc, b_desc, b1_desc, SHAPE)
     out = make_epilogue(c_desc, c_ptr, M, N, c_strides, epilogue, SHAPE)
     turns = make_barriers(2)
@@ -69,6 +71,7 @@ TILES = (
     (128, 128, 64, 4, 5), (128, 192, 64, 4, 4), (128, 96, 64, 4, 6), (128, 64, 64, 4, 7),
     (64, 256, 64, 4, 4), (64, 192, 64, 4, 5), (64, 128, 64, 4, 7),
 )  # fmt: skip
+NARROW = (64, 64, 128, 4, 5), (128, 64, 64, 4, 7), (128, 32, 64, 4, 8), (128, 16, 128, 4, 5)
 
 
 def grid(problem, config):
@@ -78,6 +81,6 @@ def grid(problem, config):
 KERNEL = TritonKernel(
     module=__name__, doc=__doc__, fn=pingpong_kernel, arguments=Pingpong.arguments(),
     grid=grid, interpreted=None,
-    limits=Limits(Pingpong.menu(TILES), needs=NEEDS_PAIRS, tile=Pingpong),
+    limits=Limits(Pingpong.menu(TILES, NARROW), needs=NEEDS_PAIRS, tile=Pingpong, groups="mnk"),
     cost=CostHint(0.99, persistent=True, epilogue_overlap=0.9, pingpong=True),
 )  # fmt: skip

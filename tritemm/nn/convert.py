@@ -14,14 +14,11 @@ import torch
 from torch import nn
 
 from ..dtypes import Precision, check_flag, check_precision
-from ..problem import ACCUMULATE, INTERPRETED
-from ..runtime.fast_path import PLAIN
-from . import converted, packing
+from . import converted, packing, registered
 from .converted import Converted, Options, become
-from .layers import Linear, is_dtensor
+from .layers import Linear, why_not
 from .report import Entry, Report
 
-_DEVICE = "cpu" if INTERPRETED else "cuda"
 #: Names of a module's layers that may be given the same input.
 _SIBLINGS = (
     ("gate_proj", "up_proj"),
@@ -69,10 +66,11 @@ def convert(
 
     Layers of exactly the class `nn.Linear`, or transformers' Conv1D, get a subclass of it: they
     stay the same objects with the same Parameters, hooks, attributes and state dict. All other
-    modules stay as they are. Subclasses are left, for they may compute something else. Torch
-    computes what its layer takes and tritemm doesn't (nested and sparse inputs, inputs on the CPU),
-    and the report counts it. A second call is harmless: it sets the options that it is given, and
-    packs weights again that have come apart. Convert before CUDA graphs are captured: weights move.
+    modules stay as they are; of transformers' experts, the config names `tritemm.moe` as what they
+    run by. Subclasses are left, for they may compute something else. Torch computes what its layer
+    takes and tritemm doesn't (nested and sparse inputs, inputs on the CPU), and the report counts
+    it. A second call is harmless: it sets the options that it is given, and packs weights again
+    that have come apart. Convert before CUDA graphs are captured: weights move.
 
     Raises:
         TypeError: `model` is no module, `skip` no name, a flag no bool.
@@ -96,6 +94,7 @@ def convert(
     found: list[tuple[str, nn.Module, _Notes]] = []
     for name, module in modules:
         found.append((name, module, _convert_layer(module, given, module in skipped)))
+    found += registered.convert(modules, given, skipped)
     owners = Counter(p for _, module in modules for p in module._parameters.values())
     for name, module in modules if fuse else ():
         if isinstance(module, Converted) and module not in skipped:
@@ -130,7 +129,7 @@ def restore(model: nn.Module) -> Report:
     changed  1 x  (the model)  Linear  [4, 8]  as it was
     """
     modules = _modules("restore", model)
-    return _report((name, module, _restore_layer(module)) for name, module in modules)
+    return _report((name, module, _restore(module)) for name, module in modules)
 
 
 def _modules(function: str, model: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -188,17 +187,7 @@ def _why_not(module: nn.Module) -> str | None:
         return "its forward was replaced in the instance"
     if not converted.has_own_forward(kind):
         return f"the forward of {kind.__name__} was replaced for all layers"
-    if weight is None:
-        return "it has no weight"
-    if type(weight) not in PLAIN and not is_dtensor(weight):
-        return f"its weight is a {type(weight).__name__}"
-    if weight.layout != torch.strided:
-        return f"its weight is {weight.layout}"
-    if weight.dtype not in ACCUMULATE or not weight.is_floating_point():
-        return f"its weight is {weight.dtype}; tritemm.linear takes none"
-    if weight.device.type not in (_DEVICE, "meta"):
-        return f"its weight is on {weight.device}; move the model to {_DEVICE} first"
-    return None
+    return "it has no weight" if weight is None else why_not(weight)
 
 
 def _pack(names: Sequence[str], layers: Sequence[nn.Module], owners: Counter) -> _Notes:
@@ -245,8 +234,10 @@ def _ended(module: nn.Module, new: Collection[nn.Module]) -> str | None:
 _ENDS = {nn.ReLU: "relu", nn.GELU: "gelu", nn.SiLU: "silu"}
 
 
-def _restore_layer(module: nn.Module) -> _Notes:
-    """To one module, if it is a layer of ours."""
+def _restore(module: nn.Module) -> _Notes:
+    """To one module, if it is a layer of ours or experts that were converted."""
+    if done := registered.restore(module):
+        return done, None
     kind = type(module)
     if isinstance(module, Converted):
         original = module._tritemm_original
@@ -311,7 +302,7 @@ def _report(found) -> Report:
     """Report of names, modules, and what is to be said of each."""
     lists: tuple[list[Entry], ...] = ([], [], [])
     for name, module, notes in found:
-        weight: Any = _weight(module)
+        weight: Any = registered.weight_of(module) if _weight(module) is None else _weight(module)
         known = any(notes) and weight is not None and not nn.parameter.is_lazy(weight)
         shape = tuple(weight.shape) if known else None
         for entries, note in zip(lists, notes, strict=False):

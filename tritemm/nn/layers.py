@@ -11,11 +11,12 @@ from torch.nn import functional as F
 from ..api.arguments import under_autocast
 from ..api.blas import linear
 from ..dtypes import Precision, check_precision
-from ..problem import Activation
+from ..problem import ACCUMULATE, INTERPRETED, Activation
 from ..runtime.fast_path import PLAIN
 from ..runtime.torch_private import TRACED
 
 _NO_TORCH_FUNCTION = torch._C._disabled_torch_function_impl
+_DEVICE = "cpu" if INTERPRETED else "cuda"
 
 
 def refuse_to_be_scripted(layer: nn.Module):
@@ -94,6 +95,19 @@ def knows_torch_alone(weight: torch.Tensor) -> bool:
     """Whether the class of `weight` may give torch's operators a meaning of its own."""
     kind = type(weight)
     return kind not in PLAIN and kind not in TRACED and not is_dtensor(weight)
+
+
+def why_not(weight: torch.Tensor) -> str | None:
+    """Why a weight can't be multiplied by in place of torch, or None."""
+    if type(weight) not in PLAIN and not is_dtensor(weight):
+        return f"its weight is a {type(weight).__name__}"
+    if weight.layout != torch.strided:
+        return f"its weight is {weight.layout}"
+    if weight.dtype not in ACCUMULATE or not weight.is_floating_point():
+        return f"its weight is {weight.dtype}; tritemm.linear takes none"
+    if weight.device.type not in (_DEVICE, "meta"):
+        return f"its weight is on {weight.device}; move the model to {_DEVICE} first"
+    return None
 
 
 def asks_its_class(tensor: torch.Tensor) -> bool:

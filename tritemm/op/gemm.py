@@ -11,14 +11,13 @@ from __future__ import annotations
 import math
 
 import torch
-from torch.compiler import is_dynamo_compiling
 from torch.utils.flop_counter import register_flop_formula
 
 from ..plan.kinds import in_parts, product
 from ..problem import NOTHING, EpilogueInputs, result_shape
 from ..runtime import fast_path, inductor
 from ..runtime.operators import called_by_inductor, implement
-from ..runtime.torch_private import compute_requires_grad, profiling, without_gradient
+from ..runtime.torch_private import profiling, without_gradient
 from . import distributed
 from .derivatives import rule
 from .schema import GEMM, GEMM_OUT, parted
@@ -30,7 +29,7 @@ def gemm(a, b, then: EpilogueInputs, options: tuple, out=None) -> torch.Tensor:
     It is written to `out` of its shape and type, if that is given. `options`: kernel, precision,
     accumulator and result type, as the operator takes them.
     """
-    if not is_dynamo_compiling() and _is_plain(a, b, then, out):
+    if fast_path.unwatched(a, b, then.tensors, out):
         made = then if then is NOTHING else EpilogueInputs.made(a, b, *then)
         return product(a, b, out, options, made)
     distributed.on_demand()
@@ -38,18 +37,6 @@ def gemm(a, b, then: EpilogueInputs, options: tuple, out=None) -> torch.Tensor:
         return GEMM(a, b, *then, *options)
     GEMM_OUT(a, b, *then, *options[:-1], out=out)
     return out
-
-
-def _is_plain(a, b, then: EpilogueInputs, out) -> bool:
-    """Whether the operator would come to `product`, and nobody watches it."""
-    if not fast_path.AVAILABLE or not fast_path.usual(a, b, out):
-        return False
-    tensors = a, b, *then.tensors
-    try:
-        memory = all(fast_path.plain(t) and t.data_ptr() for t in tensors)
-    except RuntimeError:  # of a batch, or nothing but zeros
-        return False
-    return memory and not compute_requires_grad(*tensors)
 
 
 def _gemm(a, b, *args):

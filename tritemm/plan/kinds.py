@@ -82,25 +82,28 @@ class Plan(fast_path.Kind):
         if z.data_ptr() != c.data_ptr():  # batch strides that no kernel takes
             c.copy_(z.view(c.shape))
         elif not copied and None not in calls:
-            self.launches = self._prepared(c.get_device(), calls, len(more))
+            self.launches = prepared(self.choice, self.problem, c.get_device(), calls, len(more))
 
-    def _prepared(self, device: int, calls: Sequence[Call | Any], more: int) -> Launches:
-        """`calls` are what `run` returned: what copies if anything, and the kernel's own.
 
-        So many inputs of the epilogue come after a, b and c.
-        """
-        kernel, config = self.choice.kernel, self.choice.config
-        names = config.PACK
-        copies = {name: 3 + more + i for i, name in enumerate(names)}
-        operands = [copies.get("a", 0), copies.get("b", 1)]
-        work = 3 + more + len(names)
-        *packing, call = calls
-        packing = [one.placed((0, operands[0], 1, operands[1])) for one in packing]
-        if config.SWAP:
-            operands.reverse()
-        call = call.placed((*operands, *range(2, 3 + more), work, work + 1))
-        room = kernel.workspace and kernel.workspace(config.view(self.problem), config)
-        return Launches(device, [*packing, call], copied_bytes(self.problem, names), room)
+def prepared(
+    choice: dispatch.Choice, problem: Problem, device: int, calls: Sequence[Call | Any], more: int
+) -> Launches:
+    """`calls` are what `run` returned: what copies if anything, and the kernel's own.
+
+    So many inputs come after a, b and c.
+    """
+    kernel, config = choice.kernel, choice.config
+    names = config.PACK
+    copies = {name: 3 + more + i for i, name in enumerate(names)}
+    operands = [copies.get("a", 0), copies.get("b", 1)]
+    work = 3 + more + len(names)
+    *packing, call = calls
+    packing = [one.placed((0, operands[0], 1, operands[1])) for one in packing]
+    if config.SWAP:
+        operands.reverse()
+    call = call.placed((*operands, *range(2, 3 + more), work, work + 1))
+    room = kernel.workspace and kernel.workspace(config.view(problem), config)
+    return Launches(device, [*packing, call], copied_bytes(problem, names), room)
 
 
 @untraced

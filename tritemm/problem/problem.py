@@ -12,7 +12,7 @@ import torch
 from .device import Device
 from .epilogue import PLAIN, EpilogueSpec
 from .matrix import Matrix, short_name
-from .tile_space import TileSpace, Triangle
+from .tile_space import Grouped, TileSpace, Triangle
 
 #: dtype of the operands -> dtype of the accumulator, unless the caller asks for another.
 ACCUMULATE = {
@@ -33,6 +33,10 @@ class Problem:
     `precision` says how fp32 operands are multiplied: ieee, tf32, tf32x3, bf16x3 or bf16x6. The
     `epilogue` is what becomes of the accumulator before C is stored. M and N are those of the
     product: C has N / `epilogue.per_column` columns.
+
+    The products of a batch may be `groups`: A's and C's rows ("m"), B's and C's columns ("n"), or
+    K ("k") are those of all groups together, one after another, cut where a tensor says. What is
+    cut has no batch stride.
     """
 
     M: int
@@ -46,18 +50,23 @@ class Problem:
     precision: str
     device: Device
     epilogue: EpilogueSpec = PLAIN
+    groups: str = ""
 
     @staticmethod
     def of(
         a, b, c, *, accumulate=None, precision="ieee", device: Device | None = None,
-        residual=None, **epilogue,
+        residual=None, groups: str = "", **epilogue,
     ) -> Problem:  # fmt: skip
         """The problem of `a` [..., M, K], `b` [..., K, N] and `c`, equal batch dims.
 
         Adjacent batch dimensions are merged where all tensors allow it; more than two that don't
         merge raise ValueError, because kernels take two batch strides. `residual` has c's shape;
-        other fields of the `EpilogueSpec` are given by name.
+        other fields of the `EpilogueSpec` are given by name. What is cut into `groups` is given as
+        one matrix, of all of them.
         """
+        if groups:
+            count = max(t.shape[:-2] for t in (a, b, c))
+            a, b, c = (t.expand(*count, *t.shape[-2:]) for t in (a, b, c))
         tensors = (a, b, c) if residual is None else (a, b, c, residual)
         sizes, strides = _merge_batches(*tensors)
         M, K = a.shape[-2:]
@@ -72,7 +81,9 @@ class Problem:
         spec = PLAIN
         if epilogue or residual is not None:
             spec = EpilogueSpec(residual=more[0] if more else None, **epilogue)
-        return Problem(M, N, K, sizes, of_a, of_b, of_c, accumulate, precision, device, spec)
+        return Problem(
+            M, N, K, sizes, of_a, of_b, of_c, accumulate, precision, device, spec, groups
+        )
 
     def __hash__(self) -> int:
         return self._hash
@@ -81,7 +92,7 @@ class Problem:
     def _hash(self) -> int:
         """Kept, because many tables are asked for a new problem."""
         sizes = self.M, self.N, self.K, self.batches
-        how = self.accumulate, self.precision, self.device, self.epilogue
+        how = self.accumulate, self.precision, self.device, self.epilogue, self.groups
         return hash((*sizes, self.a, self.b, self.c, *how))
 
     def __getstate__(self) -> dict:
@@ -98,9 +109,36 @@ class Problem:
     def batch(self) -> int:
         return self.batches[0] * self.batches[1]
 
+    @property
+    def batched(self) -> bool:
+        """Whether there are batch indices, of groups even if there is one."""
+        return self.batch > 1 or bool(self.groups)
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """What kernels call that which a launch is given after a, b and c, in its order."""
+        return ("offs_ptr",) * bool(self.groups) + self.epilogue.arguments
+
+    @property
+    def typical(self) -> tuple[int, int, int, int]:
+        """M, N and K of one product of the batch, and how many there are.
+
+        The host doesn't know the sizes of groups. K is as if all had the same; M or N as if a
+        quarter of them had all, for where many are small or empty others are large, and tiles that
+        are too small for these cost more than tiles that small ones don't fill.
+        """
+        if not self.groups:
+            return self.M, self.N, self.K, self.batch
+        count = self.batch if self.groups == "k" else -(-self.batch // 4)
+        sizes = zip("mnk", (self.M, self.N, self.K), strict=True)
+        M, N, K = (-(-size // count) if axis == self.groups else size for axis, size in sizes)
+        return M, N, K, count
+
     @functools.cached_property
     def space(self) -> TileSpace:
         """The product's tiles, to be counted."""
+        if self.groups:
+            return Grouped(self.M, self.N, self.batch, self.groups)
         space = Triangle if self.epilogue.symmetric else TileSpace
         return space(self.M, self.N, self.batch)
 
@@ -124,6 +162,7 @@ class Problem:
             self.N, self.M, self.K, self.batches, a, b, c,
             self.accumulate, self.precision, self.device,
             PLAIN if self.epilogue == PLAIN else self.epilogue.transposed(),
+            {"m": "n", "n": "m"}.get(self.groups, self.groups),
         )  # fmt: skip
         vars(other)["_transposed"] = self
         return other
@@ -133,7 +172,7 @@ class Problem:
 
         16-bit operands keep their major; WGMMA reads all others only with K contiguous. FFMA reads
         B without bank conflicts only across K; a copy of A alone is that B once operands are
-        swapped, where B is along K.
+        swapped, where B is along K. Of groups the lines are those that `across` says.
         """
         if not operands:
             return self
@@ -147,9 +186,17 @@ class Problem:
         for name in operands:
             matrix = getattr(self, name)
             keeps = matrix.dtype.itemsize == 2 and matrix.layout != "-"
-            changes[name] = matrix.packed(matrix.layout if keeps else majors[name], self.batches)
+            major = matrix.layout if keeps else majors[name]
+            changes[name] = matrix.packed(self.across.get(name, major), self.batches)
         known[operands] = dataclasses.replace(self, **changes)
         return known[operands]
+
+    @property
+    def across(self) -> dict[str, str]:
+        """How operands that are cut into groups have to be stored, so that no line is cut."""
+        if self.groups == "k":
+            return {"a": "T", "b": "N"}
+        return {"m": {"a": "N"}, "n": {"b": "T"}}.get(self.groups, {})
 
     @property
     def by_ffma(self) -> bool:
@@ -158,13 +205,15 @@ class Problem:
 
     @functools.cached_property
     def vectorised(self) -> bool:
-        """Whether pointer loads of A and B are 16 bytes wide."""
-        return self.a.vectorised and self.b.vectorised
+        """Whether pointer loads of A and B are 16 bytes wide; lines that are cut begin anywhere."""
+        whole = all(getattr(self, name).layout == major for name, major in self.across.items())
+        return self.a.vectorised and self.b.vectorised and whole
 
     @property
     def flops(self) -> int:
         """Multiplications and additions."""
-        return 2 * self.space.elements * self.K
+        terms = self.M * self.N if self.groups else self.space.elements
+        return 2 * terms * self.K
 
     @property
     def bytes(self) -> int:
@@ -204,11 +253,13 @@ class Problem:
         )
 
     def __str__(self) -> str:
-        batch = f"{self.batch} x " if self.batch > 1 else ""
+        batch = f"{self.batch} x " if self.batch > 1 and not self.groups else ""
+        cut = f", {self.batch} groups along {self.groups.upper()}" if self.groups else ""
         types = "{} x {} -> {}".format(*(short_name(m.dtype) for m in (self.a, self.b, self.c)))
         precision = f" ({self.precision})" if self.a.dtype == torch.float32 else ""
         then = "" if self.epilogue == PLAIN else f"; {self.epilogue}"
-        return f"{batch}{self.M} x {self.N} x {self.K} {self.layout}, {types}{precision}{then}"
+        sizes = f"{batch}{self.M} x {self.N} x {self.K}{cut}"
+        return f"{sizes} {self.layout}, {types}{precision}{then}"
 
 
 def _merge_batches(*tensors):

@@ -47,3 +47,29 @@ class Triangle(TileSpace):
         side = math.lcm(rows, columns)
         squares = -(-self.N // side)
         return squares * (squares + 1) // 2 * (side // rows) * (side // columns) * self.batch
+
+
+@dataclasses.dataclass(frozen=True)
+class Grouped(TileSpace):
+    """The tiles of `batch` groups that a tensor on the device cuts M, N or K into (m, n, k).
+
+    No tile is of two groups; what is left of M or N behind the last of them is one more. How many
+    tiles that are the host can't know: these are the most.
+    """
+
+    cut: str
+
+    @property
+    def elements(self) -> int:
+        return self.tiles(1, 1)
+
+    def tiles(self, rows: int, columns: int) -> int:
+        down, across = -(-self.M // rows), -(-self.N // columns)
+        if self.cut == "k":
+            return down * across * self.batch
+        if self.cut == "m":
+            return (self.M // rows + self.batch + 1) * across
+        return down * (self.N // columns + self.batch + 1)
+
+    def bands(self, rows: int) -> int:
+        return self.tiles(rows, self.N)

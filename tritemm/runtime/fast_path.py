@@ -22,6 +22,7 @@ from . import triton_private
 from .bounded import Bounded
 from .launches import Launches
 from .torch_private import below_autograd_now as _below_autograd
+from .torch_private import compute_requires_grad as _requires_grad
 from .torch_private import dispatch_modes as _dispatch_modes
 from .torch_private import empty_strided as _empty
 from .torch_private import private as _private
@@ -168,6 +169,19 @@ def usual(a, b, out) -> bool:
 def plain(t) -> bool:
     """Whether the tensor is what its memory says."""
     return type(t) in PLAIN and not t.is_neg()
+
+
+def unwatched(a, b, others: Sequence, out=None) -> bool:
+    """Whether an operator on these tensors, two of them and more, would come to its kernels at
+    once, and nobody watches it or wants a gradient."""
+    if is_dynamo_compiling() or not AVAILABLE or not usual(a, b, out):
+        return False
+    tensors = [t for t in (a, b, *others) if t is not None]
+    try:
+        memory = all(plain(t) and t.data_ptr() for t in tensors)
+    except RuntimeError:  # of a batch, or nothing but zeros
+        return False
+    return memory and not _requires_grad(*tensors)
 
 
 def usual_out(out) -> bool:

@@ -41,6 +41,19 @@ def implement(operator: torch._ops.OpOverload, function: Callable, *keys: str) -
             _LIBRARY.impl(operator, untraced(function), key, with_keyset=autograd)
 
 
+def one_by_one(operator: torch._ops.OpOverload) -> Callable:
+    """The rule of "Vmap" of an operator that makes one result after another."""
+
+    def rule(info, in_dims, *args):
+        parts = [
+            [arg] * info.batch_size if dim is None else arg.unbind(dim)
+            for arg, dim in zip(args, in_dims, strict=True)
+        ]
+        return torch.stack([operator(*one) for one in zip(*parts, strict=True)]), 0
+
+    return rule
+
+
 def called_by_inductor(name: str, function: Callable) -> None:
     """Let compiled code call `function` as torch.ops.tritemm.`name`: see `inductor.lower`.
 

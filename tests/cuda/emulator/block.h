@@ -33,6 +33,7 @@ inline Index threadIdx, blockIdx, gridDim;
 struct Lane {
     const void* pointer;
     uint32_t a[4], b[2];
+    bool vote;
 };
 
 struct Block {
@@ -51,6 +52,14 @@ inline Lane* lanes() { return &block.lanes[threadIdx.x / 32 * 32]; }
 inline void meet() { swapcontext(&block.threads[threadIdx.x], &block.scheduler); }
 inline void __syncthreads() { meet(); }
 inline void __syncwarp() { meet(); }
+inline int __syncthreads_count(int predicate) {
+    lane().vote = predicate;
+    meet();
+    int votes = 0;
+    for (const Lane& each : block.lanes) votes += each.vote;
+    meet();  // before the next vote
+    return votes;
+}
 
 inline void run_thread() {
     block.body();

@@ -231,7 +231,7 @@ def _ends(x: Columns, w: Waves, c: Constants, rate: Column, still: Still, xp) ->
         return (view.load_ends + c.lanes * tile.accumulators + stored) * w.share
     hidden = 1 + xp.maximum(w.share - 1, 0) * view.shown
     tiles = xp.where(view.resident > 0, hidden, xp.ceil(w.share / tile.together))
-    return (still.ends + stored) * tiles
+    return (still.ends + stored + view.found * (1 - view.turns)) * tiles
 
 
 def _epilogue(x: Columns, w: Waves, steps: Column, xp) -> Column:

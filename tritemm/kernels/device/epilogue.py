@@ -21,8 +21,7 @@ def by_tma(major):
 
 @gluon.constexpr_function
 def lanes_along(major, warps, mirror=False):
-    """A layout with lanes beside each other along the rows (n) or the columns (t) of C, or those of
-    its mirror."""
+    """A layout with lanes side by side along the rows (n) or columns (t) of C, or of its mirror."""
     if (major == "n") != mirror:
         return gl.BlockedLayout([1, 1], [1, 32], [warps, 1], [1, 0])
     return gl.BlockedLayout([1, 1], [32, 1], [1, warps], [0, 1])
@@ -112,10 +111,12 @@ class Epilogue:
     @gluon.jit
     def tma_store(self, unit, row, col, memory):
         """Have TMA store a piece of C."""
+        here = (unit.b0, unit.b1, row, col)
+        b0, b1, row, col = unit.stored_to(row, col) if self.SHAPE.GROUPS != "" else here
         i, j = corner(row, col, self.SHAPE.C_MAJOR)
         if self.SHAPE.BATCHED:
             memory = as_box(memory, self.c_desc)
-            async_store(self.c_desc, [unit.b0, unit.b1, i, j], memory)
+            async_store(self.c_desc, [b0, b1, i, j], memory)
         else:
             async_store(self.c_desc, [i, j], memory)
 
@@ -149,7 +150,8 @@ class Epilogue:
         piece = gl.convert_layout(piece, layout)
         offs_m = row + gl.arange(0, piece.shape[0], gl.SliceLayout(1, layout))
         offs_n = col + gl.arange(0, piece.shape[1], gl.SliceLayout(0, layout))
-        mask = (offs_m[:, None] < self.M) & (offs_n[None, :] < self.N)
+        M, N = unit.limits(self.M, self.N) if self.SHAPE.GROUPS != "" else (self.M, self.N)
+        mask = (offs_m[:, None] < M) & (offs_n[None, :] < N)
         if MIRROR:
             mask &= offs_m[:, None] > offs_n[None, :]
         elif self.SHAPE.TRIANGULAR:

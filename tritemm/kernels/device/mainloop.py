@@ -58,12 +58,12 @@ def make_barriers(ONE: gl.constexpr, MORE: gl.constexpr = 0, ARRIVALS: gl.conste
 
 
 @gluon.jit
-def tma_load(desc, unit, row, col, bar, memory, MAJOR: gl.constexpr, BATCHED: gl.constexpr):
-    """Begin to load the tile at (row, col) of the unit's batch; a broadcast batch has extent 1."""
+def tma_load(desc, b0, b1, row, col, bar, memory, MAJOR: gl.constexpr, BATCHED: gl.constexpr):
+    """Begin to load the tile at (row, col) of a batch; a broadcast batch has extent 1."""
     i, j = corner(row, col, MAJOR)
     if BATCHED:
-        b0 = gl.minimum(unit.b0, desc.shape[0] - 1)
-        b1 = gl.minimum(unit.b1, desc.shape[1] - 1)
+        b0 = gl.minimum(b0, desc.shape[0] - 1)
+        b1 = gl.minimum(b1, desc.shape[1] - 1)
         memory = as_box(memory, desc)
         async_load(desc, [b0, b1, i, j], bar, memory)
     else:
@@ -71,18 +71,18 @@ def tma_load(desc, unit, row, col, bar, memory, MAJOR: gl.constexpr, BATCHED: gl
 
 
 @gluon.jit
-def load_columns(desc, unit, k, col, bar, ring, stage, SHAPE: gl.constexpr):
+def load_columns(desc, b0, b1, k, col, bar, ring, stage, SHAPE: gl.constexpr):
     """Begin to load a block of B's tile, from column `col` of the product on."""
     if SHAPE.GATED:
         halves = in_halves(ring, SHAPE.B_MAJOR)
         columns = desc.shape[len(desc.shape) - (2 if SHAPE.B_MAJOR == "T" else 1)]
         for half in gl.static_range(2):
             tma_load(
-                desc, unit, k, col // 2 + half * (columns // 2), bar,
+                desc, b0, b1, k, col // 2 + half * (columns // 2), bar,
                 halves.index(2 * stage + half), SHAPE.B_MAJOR, SHAPE.BATCHED,
             )  # fmt: skip
     else:
-        tma_load(desc, unit, k, col, bar, ring.index(stage), SHAPE.B_MAJOR, SHAPE.BATCHED)
+        tma_load(desc, b0, b1, k, col, bar, ring.index(stage), SHAPE.B_MAJOR, SHAPE.BATCHED)
 
 
 @gluon.jit
@@ -148,20 +148,23 @@ class Mainloop:
         A_BYTES: gl.constexpr = self.a_desc.block_type.nbytes * SLABS
         B_BYTES: gl.constexpr = self.b_descs[0].block_type.nbytes * (2 if SHAPE.GATED else 1)
         BYTES: gl.constexpr = A_BYTES + B_BYTES * SHAPE.BLOCK_N // N0
+        b0, b1, row, first_col, beyond = unit.b0, unit.b1, unit.row, unit.col, 0
+        if SHAPE.GROUPS != "":
+            b0, b1, row, first_col, beyond = unit.loaded_from()
         stage, odd = place(n, SHAPE.STAGES)
         for step in range(unit.steps):
             full = self.bars.index(stage)
             mbarrier.wait(self.bars.index(SHAPE.STAGES + stage), odd ^ 1)
             mbarrier.expect(full, BYTES)
-            k = (unit.first + step) * SHAPE.BLOCK_K
+            k = (unit.first + step) * SHAPE.BLOCK_K + beyond
             for slab in gl.static_range(SLABS):
                 tma_load(
-                    self.a_desc, unit, unit.row + slab * ROWS, k, full,
+                    self.a_desc, b0, b1, row + slab * ROWS, k, full,
                     self.a_ring.index(stage * SLABS + slab), SHAPE.A_MAJOR, SHAPE.BATCHED,
                 )  # fmt: skip
             for i in gl.static_range(len(self.b_rings)):
-                col = unit.col + i * N0
-                load_columns(self.b_descs[i], unit, k, col, full, self.b_rings[i], stage, SHAPE)
+                col = first_col + i * N0
+                load_columns(self.b_descs[i], b0, b1, k, col, full, self.b_rings[i], stage, SHAPE)
             stage, odd = next_place(stage, odd, SHAPE.STAGES)
         return n + unit.steps
 

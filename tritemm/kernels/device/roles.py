@@ -14,6 +14,7 @@ from .language import builtin, unwrap
 @gluon.jit
 def load(work, loop):
     """The producer: loads every step of every unit of this program."""
+    work = work.begun() if work.SHAPE.GROUPS != "" else work
     load_from(work, loop, work.unit(work.first()))
 
 

@@ -28,7 +28,8 @@ class Shape(str):
     elements on or below its diagonal, and are stored with their mirrors. In a cluster's program
     RING bytes come before the barriers. They are the stages, and if SLOTS isn't 0, the partial sums
     that come to it from there on; else these lie where the stages did. The next launch may begin
-    with this one, or, if `LATE`, once each program has multiplied its one tile.
+    with this one, or, if `LATE`, once each program has multiplied its one tile. `GROUPS` are cut
+    along m, n or k, if anything is, and at most MOST_GROUPS, a power of two.
     """
 
     BLOCK_M: int
@@ -62,6 +63,8 @@ class Shape(str):
     RING: int = 0
     SLOTS: int = 0
     LATE: bool = False
+    GROUPS: str = ""
+    MOST_GROUPS: int = 32
 
     def __new__(cls, *args, **fields):
         """Its text is what Triton's hooks write down, in JSON, of what is compiled."""

@@ -62,10 +62,7 @@ class SplitK:
 
 @gluon.jit
 def _offsets(acc):
-    """Offsets of a piece's elements in the workspace: 8 x 8 blocks, one row after another.
-
-    So the lanes of a warp, which hold 8 rows of 8 columns, write and read 256 contiguous bytes.
-    """
+    """Offsets in the workspace: by 8 x 8 blocks, as a warp's lanes hold them, of 256 bytes each."""
     rows = gl.arange(0, acc.shape[0], gl.SliceLayout(1, acc.type.layout))[:, None]
     cols = gl.arange(0, acc.shape[1], gl.SliceLayout(0, acc.type.layout))[None, :]
     return (rows // 8) * (8 * acc.shape[1]) + (cols // 8) * 64 + (rows % 8) * 8 + cols % 8
@@ -110,10 +107,7 @@ def shares(pieces, programs, together):
 
 @gluon.jit
 def arrive_last(counter, COUNT):
-    """Whether this consumer is the last of COUNT to arrive; then the counter is 0 again.
-
-    What the others wrote before they arrived is visible after it.
-    """
+    """Whether this consumer is the last of COUNT: it sees what all wrote; the counter is reset."""
     barrier()
     last = gl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == COUNT - 1
     if last:

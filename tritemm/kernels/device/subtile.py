@@ -6,7 +6,7 @@ Of swiglu and geglu a piece is a pair: the gate's columns, and those of the fact
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from .epilogue_ops import combine, load_operands
+from .epilogue_ops import EpilogueArgs, combine, load_operands
 from .memory import acc_columns, cut, joined
 from .offsets import widen
 
@@ -60,6 +60,9 @@ def load_at(acc, args, unit, row, col, M, N, SHAPE: gl.constexpr):
     offs_m = row + gl.arange(0, acc.shape[0], gl.SliceLayout(1, layout))
     offs_n = col + gl.arange(0, acc.shape[1], gl.SliceLayout(0, layout))
     offs_m, offs_n = widen(offs_m, SHAPE.WIDE), widen(offs_n, SHAPE.WIDE)
+    if SHAPE.GROUPS != "" and args.bias_ptr is not None:
+        bias_ptr, M, N = unit.bias(args.bias_ptr, M, N)
+        args = EpilogueArgs(bias_ptr, None, args.alpha, None, None)
     return load_operands(
         args, unit.b0, unit.b1, offs_m, offs_n, M, N, SHAPE.BIAS, SHAPE.LINES, SHAPE.GATED
     )

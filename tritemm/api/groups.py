@@ -1,0 +1,191 @@
+"""`grouped_mm`: products of groups, as a mixture of experts has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.overrides import handle_torch_function, has_torch_function
+
+from .. import dispatch
+from ..dispatch.request import word_of
+from ..dtypes import Precision, accumulator_type, check_epilogue, check_precision, result_type
+from ..op.groups import grouped
+from ..plan.groups import FORMS, result_shape
+from ..problem import GATED, Activation, after
+from ..problem.config import Config
+from ..rungs import Rung
+from ..runtime.sizes import fits, holds
+from ..spec import Kernel
+from .arguments import autocast, check_dense, pair
+from .epilogue import ADDED, activation_of, factor
+from .matmul import matmul
+from .result import check_out, needs_copy, resized
+
+
+def grouped_mm(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    offs: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    activation: Activation | None = None,
+    alpha: float = 1,
+    out: torch.Tensor | None = None,
+    batch_invariant: bool = False,
+    kernel: Rung | Kernel = "auto",
+    config: Config | Mapping | None = None,
+    precision: Precision | None = None,
+    accumulate: torch.dtype | None = None,
+) -> torch.Tensor:
+    """The products of groups, as `torch.nn.functional.grouped_mm` has them, in one launch.
+
+    That is activation(alpha * a @ b + bias) of each group g, which goes from offs[g - 1] to
+    offs[g]: of rows, of columns or of K, as the operands' dimensions say. Groups may have any size,
+    0 too, and begin anywhere; there may be any number of them. The host doesn't read `offs`, so
+    that a CUDA graph can be replayed with others.
+
+    | a         | b         | cut     | result    | group g                        |
+    |-----------|-----------|---------|-----------|--------------------------------|
+    | [M, K]    | [G, K, N] | rows    | [M, N]    | its rows of a, times b[g]      |
+    | [G, M, K] | [K, N]    | columns | [M, N]    | a[g] times its columns of b    |
+    | [M, K]    | [K, N]    | K       | [G, M, N] | its part of each sum           |
+    | [G, M, K] | [G, K, N] | nothing | [G, M, N] | a[g] @ b[g], without `offs`    |
+
+    Args:
+        a, b: of the same type and device, float16, bfloat16, float32, float64 or int8, any strides.
+        offs: [G], int32, where each group ends; they must not decrease. What lies behind the last
+            is of no group: of the result zeros, which take no arithmetic, and nothing is added.
+        bias: [G, N], a row for each group; not where columns are cut.
+        out_dtype, activation, alpha, kernel, config, precision, accumulate: as of `matmul`.
+            swiglu and geglu don't go with columns that are cut.
+        out: tensor to write the result to; resized, with torch's warning, if its shape differs.
+        batch_invariant: a row of the result has the same bits whatever groups there are. Also holds
+            for the gradient with respect to `a`.
+
+    Returns:
+        A contiguous tensor.
+
+    Raises:
+        RuntimeError, TypeError, NotImplementedError: where torch raises them.
+        ValueError: an option that this type or problem can't have, with what can.
+
+    It is differentiable, forwards and backwards, to any order.
+
+    >>> import torch, tritemm
+    >>> device = "cuda" if torch.cuda.is_available() else "cpu"
+    >>> tokens, experts = torch.ones(3, 2, device=device), torch.ones(2, 2, 1, device=device)
+    >>> offs = torch.tensor([1, 3], dtype=torch.int32, device=device)
+    >>> tritemm.grouped_mm(tokens, experts, offs=offs).tolist()
+    [[2.0], [2.0], [2.0]]
+    """
+    tensors = tuple(t for t in (a, b, offs, bias, out) if t is not None)
+    if has_torch_function(tensors):
+        return handle_torch_function(
+            grouped_mm, tensors, a, b, offs=offs, bias=bias, out_dtype=out_dtype,
+            activation=activation, alpha=alpha, out=out, batch_invariant=batch_invariant,
+            kernel=kernel, config=config, precision=precision, accumulate=accumulate,
+        )  # fmt: skip
+    x, y = pair("grouped_mm", ("a", "b"), a, b, cast=out is None, axis=None)
+    count = _check_sizes(x, y, offs)
+    then = _checked_epilogue(bias, activation, alpha, x, y, count, out)
+    word = word_of(kernel, config, batch_invariant)
+    if word.partition("/")[0] != "auto":
+        dispatch.find(word.partition("/")[0])
+    check_precision(precision, x.dtype)
+    accumulator_type(accumulate, x.dtype)
+    options = word, precision, accumulate, result_type(out_dtype, x.dtype)
+    if offs is None:
+        asked: dict[str, Any] = {"kernel": kernel, "config": config, "precision": precision}
+        asked |= {"batch_invariant": batch_invariant, "accumulate": accumulate}
+        return _batched(a, b, then, out, asked | {"out_dtype": out_dtype})
+    if out is None:
+        return grouped(x, y, offs, *then, *options)
+    inputs, shape = tensors[:-1], result_shape(x, y, count, then[1])
+    check_out(out, inputs, options[-1])
+    fitting = fits(out.shape, shape)
+    if needs_copy(out, fitting, inputs):
+        return resized(out, shape, fitting).copy_(grouped(x, y, offs, *then, *options))
+    return grouped(x, y, offs, *then, *options[:-1], out=resized(out, shape, fitting))
+
+
+def _batched(a, b, then: tuple, out, asked: dict) -> torch.Tensor:
+    """The form without groups, a product of batches, whose biases torch adds."""
+    bias, activation, alpha = then
+    if bias is None:
+        return matmul(a, b, activation=activation or None, alpha=alpha, out=out, **asked)
+    linear = matmul(a, b, alpha=alpha, **asked)
+    result = after((linear + bias.unsqueeze(-2)).to(linear.dtype), activation, None, 1.0)
+    return result if out is None else out.copy_(result)
+
+
+def _check_sizes(a, b, offs) -> int:
+    """The number of groups; an error where operands and offsets don't go together."""
+    for name, t in (("a", a), ("b", b)):
+        if t.dim() not in (2, 3):
+            raise RuntimeError(f"grouped_mm(): {name} is {t.dim()}D; 2 or 3 dimensions are needed")
+    K, terms = a.shape[-1], b.shape[-2]
+    if not holds(terms == K):
+        raise RuntimeError(
+            f"a {tuple(a.shape)} and b {tuple(b.shape)} cannot be multiplied: K is {K} in a and "
+            f"{terms} in b"
+        )
+    if a.dim() == b.dim() == 3:
+        if offs is not None:
+            raise RuntimeError("offs says where 2D operands are cut; a and b are 3D, leave it out")
+        if not holds(a.shape[0] == b.shape[0]):
+            raise RuntimeError(f"a has {a.shape[0]} groups and b {b.shape[0]}")
+        return a.shape[0]
+    cut = {"m": "rows of a", "n": "columns of b", "k": "K"}[FORMS[a.dim(), b.dim()]]
+    if not isinstance(offs, torch.Tensor):
+        kind = "missing" if offs is None else f"of type {type(offs).__name__}"
+        raise TypeError(f"offs is {kind}; a tensor says where the {cut} are cut: each group's end")
+    check_dense("offs", offs)
+    if offs.dim() != 1 or offs.dtype != torch.int32 or offs.device != a.device:
+        raise RuntimeError(
+            f"offs is {list(offs.shape)} of {offs.dtype} on {offs.device}; it has one dimension, "
+            f"is int32 and is where a is, on {a.device}"
+        )
+    groups = [t.shape[0] for t in (a, b) if t.dim() == 3]
+    if groups and not holds(groups[0] == offs.shape[0]):
+        name = "a" if a.dim() == 3 else "b"
+        raise RuntimeError(f"offs has {offs.shape[0]} groups and {name} has {groups[0]}")
+    return offs.shape[0]
+
+
+def _checked_epilogue(bias, activation, alpha, a, b, count: int, out) -> tuple:
+    """Bias, activation and alpha as the operator takes them; or an error."""
+    word, alpha = activation_of(activation, b), float(factor("alpha", alpha))
+    check_epilogue(a.dtype, word, alpha)
+    form = FORMS.get((a.dim(), b.dim()))
+    if form == "n" and word in GATED:
+        raise ValueError(f"activation={word!r} takes pairs of columns, and columns are cut")
+    return _checked_bias(bias, a, b, form, count, out), word, alpha
+
+
+def _checked_bias(bias, a, b, form: str | None, count: int, out):
+    if bias is None:
+        return None
+    if not isinstance(bias, torch.Tensor):
+        raise TypeError(f"bias must be Tensor, not {type(bias).__name__}")
+    check_dense("bias", bias)
+    if form == "n":
+        raise ValueError(
+            "bias= has a number for each column of each group, and columns are cut: multiply "
+            "b.mT by a.mT, whose rows are"
+        )
+    if not fits(bias.shape, (count, b.shape[-1])):
+        raise RuntimeError(
+            f"bias has shape {list(bias.shape)}; of {count} groups and {b.shape[-1]} columns it is "
+            f"{[count, b.shape[-1]]}"
+        )
+    able = ADDED if a.dtype.is_floating_point else (torch.int32,)
+    if bias.device != a.device or bias.dtype not in able:
+        names = ", ".join(str(dtype) for dtype in able)
+        raise RuntimeError(
+            f"bias is {bias.dtype} on {bias.device}; it may be {names}, and is where a is, on "
+            f"{a.device}"
+        )
+    return autocast(bias) if out is None else bias

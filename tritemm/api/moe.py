@@ -1,0 +1,165 @@
+"""`moe`: a mixture of experts by two products of groups."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import handle_torch_function, has_torch_function
+
+from ..dtypes import Precision
+from ..op.combine import ROUTE, combined
+from ..problem import ACTIVATIONS, GATED, Activation, activated
+from ..runtime.sizes import fits, holds
+from .arguments import check_dense, pair
+from .groups import grouped_mm
+
+#: Of an activation of the gate: that of pairs, which the product ends with by itself.
+_FUSED: Any = {plain: gated for gated, plain in GATED.items()}
+
+
+def moe(
+    hidden: torch.Tensor,
+    gate_up: torch.Tensor,
+    down: torch.Tensor,
+    topk_index: torch.Tensor,
+    topk_weight: torch.Tensor,
+    *,
+    activation: str | Callable[[torch.Tensor], torch.Tensor] = "silu",
+    gate_up_bias: torch.Tensor | None = None,
+    down_bias: torch.Tensor | None = None,
+    interleaved: bool = False,
+    batch_invariant: bool = False,
+    precision: Precision | None = None,
+) -> torch.Tensor:
+    """A mixture of experts: of each token, the weighted sum of what its k experts make of it.
+
+    An expert e is (activation(gate) * up) @ down[e].T + down_bias[e], where gate and up are the
+    columns of token @ gate_up[e].T + gate_up_bias[e]. Tokens are sorted by expert on the device:
+    the host reads nothing, an expert may have any number of tokens, and a CUDA graph can be
+    replayed with other ones.
+
+    Args:
+        hidden: [..., H], T tokens; float16, bfloat16, float32, or float64 without biases.
+        gate_up: [E, 2 I, H], as transformers stores it; any strides, so that weights stored as
+            [E, H, 2 I] are given as `weights.mT`.
+        down: [E, H, I], any strides.
+        topk_index: [T, k], or with the leading dimensions of `hidden`; any type of integers. One
+            that is not in 0 .. E - 1 is no expert and adds nothing, whatever its weight.
+        topk_weight: of that shape, of any floating-point type.
+        activation: that of the gate, "silu", "gelu", "gelu_tanh" or "relu"; or a function of the
+            whole product [T k, 2 I], which gives [T k, I], or of one [T k, I] without a gate. The
+            product itself ends with silu and gelu, unless they are to be differentiated.
+        gate_up_bias, down_bias: [E, 2 I] and [E, H].
+        interleaved: gate and up are the even and the odd columns, instead of the halves.
+        batch_invariant, precision: as of `matmul`.
+
+    Returns:
+        [..., H] in the type of `hidden`. The k results of a token are summed in float32, or
+        float64, in their order: the same bits, run after run, and so are those of all gradients.
+
+    Raises:
+        RuntimeError, TypeError, NotImplementedError: tensors that don't fit each other.
+        ValueError: an option that is unknown, or doesn't go with the others.
+
+    It is differentiable, forwards and backwards, to any order. For backward it keeps T k rows each
+    of `hidden`, of the first product, of what the gate made of it and of the second product. Of
+    silu and gelu it computes the gate again, and nothing else; `torch.utils.checkpoint` does more.
+
+    >>> import torch, tritemm
+    >>> device = "cuda" if torch.cuda.is_available() else "cpu"
+    >>> hidden, down = torch.ones(2, 3, device=device), torch.ones(4, 3, 1, device=device)
+    >>> gate_up = torch.ones(4, 2, 3, device=device)
+    >>> index = torch.tensor([[0, 2], [3, 0]], device=device)
+    >>> weight = torch.tensor([[0.5, 0.5], [1.0, 1.0]], device=device)
+    >>> tritemm.moe(hidden, gate_up, down, index, weight, activation="relu").tolist()
+    [[9.0, 9.0, 9.0], [18.0, 18.0, 18.0]]
+    """
+    given = hidden, gate_up, down, topk_index, topk_weight
+    tensors = tuple(t for t in (*given, gate_up_bias, down_bias) if t is not None)
+    if has_torch_function(tensors):
+        return handle_torch_function(
+            moe, tensors, *given, activation=activation, gate_up_bias=gate_up_bias,
+            down_bias=down_bias, interleaved=interleaved, batch_invariant=batch_invariant,
+            precision=precision,
+        )  # fmt: skip
+    x, gate_up = pair("moe", ("hidden", "gate_up"), hidden, gate_up, axis=-1)
+    _, down = pair("moe", ("hidden", "down"), hidden, down, axis=None)
+    fused, between = _gating(activation, interleaved, x.dtype)
+    _check_sizes(x, gate_up, down, callable(activation))
+    x = x.flatten(0, -2)
+    _check_choice(topk_index, topk_weight, x)
+    places, offs = ROUTE(topk_index.flatten(0, -2), gate_up.shape[0])
+    x = combined("rows", None, x, None, places, offs, x.dtype)
+    options: Any = {"offs": offs, "batch_invariant": batch_invariant, "precision": precision}
+    x = grouped_mm(x, gate_up.mT, bias=gate_up_bias, activation=fused, **options)
+    if between is not None:
+        x = between(x)
+    x = grouped_mm(x, down.mT, bias=down_bias, **options)
+    weights = topk_weight.reshape(places.shape)
+    x = combined("tokens", x, None, weights, places, offs, hidden.dtype)
+    return x.view(*hidden.shape[:-1], down.shape[-2])
+
+
+def _gating(activation, interleaved: bool, dtype) -> tuple[Activation | None, Callable | None]:
+    """The activation that the first product ends with, or what follows it."""
+    if callable(activation):
+        if interleaved:
+            raise ValueError("interleaved=True is for a named activation; a function pairs columns")
+        return None, activation
+    if not activation or activation not in ACTIVATIONS:
+        known = ", ".join(filter(None, ACTIVATIONS))
+        raise ValueError(
+            f"activation={activation!r} is unknown; that of the gate is one of {known}, or a "
+            "function of the product"
+        )
+    if not interleaved and activation in _FUSED and dtype != torch.float64:
+        return _FUSED[activation], None
+
+    def gated(x: torch.Tensor) -> torch.Tensor:
+        gate, up = (x[..., ::2], x[..., 1::2]) if interleaved else x.chunk(2, -1)
+        return activated(gate, activation) * up
+
+    return None, gated
+
+
+def _check_sizes(x, gate_up, down, own_gate: bool) -> None:
+    """Refuse what are no weights of the same experts."""
+    if not x.is_floating_point():
+        raise NotImplementedError(f"tritemm.moe is not implemented for {x.dtype}")
+    shapes = f"gate_up has shape {list(gate_up.shape)} and down {list(down.shape)}"
+    if gate_up.dim() != 3 or down.dim() != 3 or x.dim() < 2:
+        raise RuntimeError(
+            f"hidden has shape {list(x.shape)}, {shapes}; they are [..., tokens, H], "
+            "[experts, 2 I, H] and [experts, H, I]"
+        )
+    if not holds(gate_up.shape[0] == down.shape[0]):
+        raise RuntimeError(f"{shapes}; they have the same number of experts")
+    if not own_gate and not holds(gate_up.shape[1] == 2 * down.shape[2]):
+        raise RuntimeError(
+            f"{shapes}; with a gate, gate_up has twice as many rows as down has columns. Weights "
+            "that are stored the other way round are given as weights.mT"
+        )
+
+
+def _check_choice(index, weight, x) -> None:
+    """Refuse what doesn't choose experts for each of the tokens `x` [T, H]."""
+    for name, t in (("topk_index", index), ("topk_weight", weight)):
+        if not isinstance(t, torch.Tensor):
+            raise TypeError(f"{name} must be Tensor, not {type(t).__name__}")
+        check_dense(name, t)
+        if t.device != x.device:
+            raise RuntimeError(f"{name} is on {t.device}; it is where hidden is, on {x.device}")
+    if index.dtype == torch.bool or index.is_floating_point() or not weight.is_floating_point():
+        raise TypeError(
+            f"topk_index is {index.dtype} and topk_weight {weight.dtype}; they are integers and "
+            "floating-point numbers"
+        )
+    tokens = math.prod(index.shape[:-1]) if index.dim() > 1 else -1
+    if not fits(index.shape, weight.shape) or not holds(tokens == x.shape[0]):
+        raise RuntimeError(
+            f"topk_index has shape {list(index.shape)} and topk_weight {list(weight.shape)}; both "
+            f"have a row of k for each of the {x.shape[0]} tokens of hidden"
+        )

@@ -1,0 +1,124 @@
+"""Moves tokens to the rows that experts multiply, and back; not a rung, but a step beside two.
+
+Row places[t, j] is that of token t's j-th expert. Three things are bound by the sum over all t and
+j of weights[t, j] * dot(rows[places[t, j]], tokens[t]): its derivative by each is what the kernel
+finds of the other two. By the rows, tokens are copied to them; by the tokens, their rows are
+combined; by the weights, there are dot products. Rows from offs[-1] on are of no expert: they count
+as zeros, whatever they or their weights hold. Sums are in fp32, or fp64, and have a fixed order.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from ..runtime import binding
+from .device.tile import convert
+
+#: Choices, or experts, of a program that sorts; and choices that it compares these with at a time.
+MINE, OTHERS = 32, 256
+
+#: Columns of one program, and its warps: 8 elements per thread, 16 bytes of a 16-bit type.
+BLOCK, WARPS = 1024, 4
+
+
+@triton.jit
+def combine_kernel(
+    rows, tokens, weights, places, offs, H, GROUPS,
+    FIND: tl.constexpr, TOP: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Columns of one token, [T, H]; of weights, [T, TOP], one number. Rows are [T * TOP, H]."""
+    # int64: a row's number times H can pass 2**31
+    token = tl.program_id(0).to(tl.int64)
+    total = tl.load(offs + GROUPS - 1)
+    tokens += token * H
+    places += token * TOP
+    weights += token * TOP
+    WIDE: tl.constexpr = tl.float64 if rows.dtype.element_ty == tl.float64 else tl.float32
+    acc = tl.zeros([BLOCK], WIDE)
+    if FIND == "weights":
+        j = tl.program_id(1)
+        place = tl.load(places + j).to(tl.int64)
+        for start in range(0, H, BLOCK):
+            cols = start + tl.arange(0, BLOCK)
+            row = tl.load(rows + place * H + cols, mask=cols < H, other=0).to(WIDE)
+            acc += row * tl.load(tokens + cols, mask=cols < H, other=0).to(WIDE)
+        dot = tl.where(place < total, tl.sum(acc, 0), 0.0)
+        tl.store(weights + j, convert(dot, weights.dtype.element_ty))
+    else:
+        cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        if FIND == "rows":
+            token = tl.load(tokens + cols, mask=cols < H, other=0).to(WIDE)
+        for j in tl.static_range(TOP):
+            place = tl.load(places + j).to(tl.int64)
+            row = rows + place * H + cols
+            weight = tl.load(weights + j).to(WIDE) if WEIGHTED else 1.0
+            if FIND == "rows":
+                value = tl.where(place < total, token * weight, 0.0)
+                tl.store(row, convert(value, rows.dtype.element_ty), mask=cols < H)
+            else:
+                value = tl.load(row, mask=cols < H, other=0).to(WIDE) * weight
+                acc += tl.where(place < total, value, 0.0)
+        if FIND == "tokens":
+            tl.store(tokens + cols, convert(acc, tokens.dtype.element_ty), mask=cols < H)
+
+
+def combine(find: str, rows, tokens, weights, places, offs) -> None:
+    """Write what is to be found, "rows", "tokens" or "weights"; see the module.
+
+    All are contiguous, and none is empty. Weights may be None, which is 1, unless they are found.
+    """
+    (count, top), width = places.shape, rows.shape[-1]
+    block = min(BLOCK, triton.next_power_of_2(width))
+    values = {"H": width, "GROUPS": len(offs), "FIND": find, "TOP": top}
+    values |= {"WEIGHTED": weights is not None, "BLOCK": block}
+    there = places if weights is None else weights
+    tensors = {"rows": rows, "tokens": tokens, "weights": there, "places": places, "offs": offs}
+    key = (*values.values(), count, *((t.dtype, t.data_ptr() & 15) for t in tensors.values()))
+    grid = count, top if find == "weights" else triton.cdiv(width, block)
+    with torch.cuda.device_of(rows):
+        binding.launch(key, combine_kernel, grid, values, {"num_warps": WARPS}, tensors)
+
+
+@triton.jit
+def chosen(index, nth, N, E):
+    """The `nth` of N choices: E where it is no expert, and more where there is no such choice."""
+    expert = tl.load(index + nth, mask=nth < N, other=0)
+    expert = tl.where((expert < 0) | (expert >= E), E, expert).to(tl.int32)
+    return tl.where(nth < N, expert, E + 1)
+
+
+@triton.jit
+def route_kernel(index, places, offs, N, E, MINE: tl.constexpr, OTHERS: tl.constexpr):
+    """How many of N choices come before each of some; or, behind those, some experts' ends."""
+    programs = tl.cdiv(N, MINE)
+    first = tl.program_id(0) * MINE
+    sorts = tl.program_id(0) < programs
+    mine = tl.where(sorts, first, first - programs * MINE) + tl.arange(0, MINE)
+    own = tl.where(sorts, chosen(index, mine, N, E), mine)
+    last = tl.where(sorts, mine, N)  # of equal choices, those in front of this one
+    count = tl.zeros([MINE], tl.int32)
+    for begin in range(0, N, OTHERS):
+        nth = begin + tl.arange(0, OTHERS)
+        other = chosen(index, nth, N, E)[None, :]
+        equal = (other == own[:, None]) & (nth[None, :] < last[:, None])
+        count += tl.sum(((other < own[:, None]) | equal).to(tl.int32), 1)
+    tl.store(places + mine, count, mask=sorts & (mine < N))
+    tl.store(offs + mine, count, mask=(mine < E) & (tl.program_id(0) >= programs))
+
+
+def route(index, places, offs) -> None:
+    """Write where each choice stands once all are sorted by expert, and where each expert's end.
+
+    In time that grows with the square of the number of choices, all of which are compared.
+    """
+    values = {"N": index.numel(), "E": len(offs), "MINE": MINE, "OTHERS": OTHERS}
+    tensors = {"index": index, "places": places, "offs": offs}
+    if index.numel() == 0:
+        offs.zero_()
+        return
+    key = (*values.values(), *((t.dtype, t.data_ptr() & 15) for t in tensors.values()))
+    grid = (triton.cdiv(index.numel(), MINE) + triton.cdiv(len(offs), MINE),)
+    with torch.cuda.device_of(index):
+        binding.launch(key, route_kernel, grid, values, {"num_warps": 4}, tensors)

@@ -1,0 +1,225 @@
+"""The tile scheduler of groups: products whose M, N or K a tensor on the device cuts.
+
+`offs` holds where each group ends; what lies behind the last of them is one more, the rest. Along M
+and N a group's tiles begin where it begins. What a tile loads behind its group's end adds to rows
+or columns that are not stored: TMA is told of C that it ends with the group, by a map of 2**30
+lines, whose last is the group's (`arch.lines.Box.ragged`). The rest has nothing to multiply: its
+tiles are loaded from beyond A and B, where TMA reads zeros, as are elements of K beyond a group.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.language.extra.cuda import gdc_wait
+
+from .language import Value, aggregate
+from .raster import raster
+from .scheduler import Scheduler
+
+#: Lines of a map that ends with a group; no matrix has as many.
+LINES = gl.constexpr(2**30)
+
+
+@gluon.jit
+def bounds(offs_ptr, group, count, most):
+    """Where `group` begins and ends in what is cut, of size `most`; the rest is group `count`."""
+    begin = gl.load(offs_ptr + group - 1, mask=(group > 0) & (group <= count), other=most)
+    begin = gl.where(group == 0, 0, begin)
+    end = gl.load(offs_ptr + group, mask=group < count, other=most)
+    begin = gl.minimum(gl.maximum(begin, 0), most)
+    return begin, gl.minimum(gl.maximum(begin, end), most)
+
+
+@gluon.jit
+def add(x, y):
+    return x + y
+
+
+@aggregate
+class GroupUnit:
+    """A tile of group `b1`, or of the `rest`: where it begins in C, and the steps of its K.
+
+    The group is from `begin` to `end` of what is cut.
+    """
+
+    first: Value
+    steps: Value
+    b0: Value
+    b1: Value
+    row: Value
+    col: Value
+    begin: Value
+    end: Value
+    rest: Value
+    SHAPE: gl.constexpr
+
+    @gluon.jit
+    def loaded_from(self):
+        """Batch indices, row, column and k at which its loads begin."""
+        b0, b1, row, col, k = self.b0, self.b1, self.row, self.col, 0
+        if self.SHAPE.GROUPS == "k":
+            b0, b1, k = LINES, self.end, LINES - (self.end - self.begin)
+        else:
+            beyond = gl.where(self.rest, LINES, 0)
+            row += beyond
+            col += beyond
+        return b0, b1, row, col, k
+
+    @gluon.jit
+    def stored_to(self, row, col):
+        """Batch indices, row and column at which TMA stores what is at (row, col) of C."""
+        b0, b1 = self.b0, self.b1
+        if self.SHAPE.GROUPS != "k":
+            b0, b1 = LINES, self.end
+        if self.SHAPE.GROUPS == "m":
+            row += LINES - self.end
+        elif self.SHAPE.GROUPS == "n":
+            col += LINES - self.end
+        return b0, b1, row, col
+
+    @gluon.jit
+    def limits(self, M, N):
+        """As many rows and columns of C, M x N, as end with the group."""
+        if self.SHAPE.GROUPS == "m":
+            M = self.end
+        elif self.SHAPE.GROUPS == "n":
+            N = self.end
+        return M, N
+
+    @gluon.jit
+    def bias(self, bias_ptr, M, N):
+        """The group's bias, and as much of M x N as it is for: nothing of the rest."""
+        if self.SHAPE.BIAS == "n":
+            bias_ptr += self.b1 * N * (1 + self.SHAPE.GATED)
+            N = gl.where(self.rest, 0, N)
+        else:
+            bias_ptr += self.b1 * M
+            M = gl.where(self.rest, 0, M)
+        return bias_ptr, M, N
+
+
+@aggregate
+class Groups:
+    """The units of persistent programs, dealt out in turn; with the methods of a `Scheduler`.
+
+    Along M or N, a band is the tiles of a group that are across what is cut. There are so many
+    `bands`, the first `full` of which are not of the rest; each thread of a warp knows of some
+    groups how many lie `before` theirs.
+    """
+
+    dense: Value  # the `Scheduler` of all groups as if they were one
+    offs_ptr: Value
+    before: Value
+    full: Value
+    bands: Value
+    SHAPE: gl.constexpr
+
+    @gluon.jit
+    def size(self):
+        """The size of what is cut."""
+        if self.SHAPE.GROUPS == "m":
+            size = self.dense.M
+        elif self.SHAPE.GROUPS == "n":
+            size = self.dense.N
+        else:
+            size = self.dense.K
+        return size
+
+    @gluon.jit
+    def across(self):
+        """Tiles of a band; of K that is cut, those of a group."""
+        if self.SHAPE.GROUPS == "m":
+            tiles = gl.cdiv(self.dense.N, self.SHAPE.BLOCK_N)
+        elif self.SHAPE.GROUPS == "n":
+            tiles = gl.cdiv(self.dense.M, self.SHAPE.BLOCK_M)
+        else:
+            tiles = self.dense.tiles() // self.dense.B1
+        return tiles
+
+    @gluon.jit
+    def begun(self):
+        """The same, when the launch before has written the offsets, and these were counted."""
+        gdc_wait()
+        work = self
+        if self.SHAPE.GROUPS != "k":
+            BLOCK: gl.constexpr = (
+                self.SHAPE.BLOCK_M if self.SHAPE.GROUPS == "m" else self.SHAPE.BLOCK_N
+            )
+            MOST: gl.constexpr = self.SHAPE.MOST_GROUPS
+            layout: gl.constexpr = gl.BlockedLayout([MOST // 32], [32], [gl.num_warps()], [0])
+            group, count = gl.arange(0, MOST, layout), self.dense.B1
+            begin, end = bounds(self.offs_ptr, group, count, self.size())
+            bands = gl.where(group < count, gl.cdiv(end - begin, BLOCK), 0)
+            before = gl.associative_scan(bands, 0, add) - bands
+            full = gl.sum(bands, 0)
+            begin, end = bounds(self.offs_ptr, count, count, self.size())
+            more = gl.cdiv(end - begin, BLOCK)
+            work = Groups(self.dense, self.offs_ptr, before, full, full + more, self.SHAPE)
+        return work
+
+    @gluon.jit
+    def first(self):
+        return self.dense.first()
+
+    @gluon.jit
+    def stride(self):
+        return self.dense.stride()
+
+    @gluon.jit
+    def units(self):
+        units = self.bands * self.across()
+        if self.SHAPE.GROUPS == "k":
+            units = self.dense.tiles()
+        return units
+
+    @gluon.jit
+    def steps(self, i):
+        if self.SHAPE.GROUPS == "k":
+            group = gl.minimum(i // self.across(), self.dense.B1 - 1)
+            begin, end = bounds(self.offs_ptr, group, self.dense.B1, self.dense.K)
+            steps = gl.maximum(gl.cdiv(end - begin, self.SHAPE.BLOCK_K), 1)
+        else:
+            rest = i >= self.full * self.across()
+            steps = gl.where(rest, 1, gl.cdiv(self.dense.K, self.SHAPE.BLOCK_K))
+        gl.assume(steps > 0)  # as `Scheduler.share` has it
+        return steps
+
+    @gluon.jit
+    def unit(self, i):
+        SHAPE: gl.constexpr = self.SHAPE
+        M, N, count = self.dense.M, self.dense.N, self.dense.B1
+        if SHAPE.GROUPS == "k":
+            group = i // self.across()
+            inside = i % self.across()
+        else:
+            band = i // self.across()
+            started = self.before <= band
+            group = gl.minimum(gl.sum(started.to(gl.int32), 0), count) - 1
+            first = gl.max(gl.where(started, self.before, 0), 0)
+            group = gl.where(band >= self.full, count, group)
+            inside = i - gl.where(band >= self.full, self.full, first) * self.across()
+        begin, end = bounds(self.offs_ptr, group, count, self.size())
+        row = gl.to_tensor(0)
+        col = gl.to_tensor(0)
+        if SHAPE.GROUPS == "m":
+            M = end - begin
+            row = begin
+        elif SHAPE.GROUPS == "n":
+            N = end - begin
+            col = begin
+        pid_m, pid_n = raster(
+            inside, M, N, SHAPE.BLOCK_M, SHAPE.BLOCK_N, SHAPE.ORDER, SHAPE.GROUP_M
+        )
+        row += pid_m * SHAPE.BLOCK_M
+        col += pid_n * SHAPE.BLOCK_N
+        zero, rest = gl.to_tensor(0), group == count
+        return GroupUnit(zero, self.steps(i), zero, group, row, col, begin, end, rest, SHAPE)
+
+
+@gluon.jit
+def make_scheduler(M, N, K, B0, B1, offs_ptr, SHAPE: gl.constexpr):
+    """The scheduler of a dense product, or of groups."""
+    work = Scheduler(M, N, K, B0, B1, SHAPE)
+    if SHAPE.GROUPS != "":
+        nothing = gl.to_tensor(0)
+        work = Groups(work, offs_ptr, nothing, nothing, nothing, SHAPE)
+    return work

@@ -1,0 +1,123 @@
+"""Experts of transformers' models by `tritemm.moe`: a function that a model's config names.
+
+`register_experts` adds it, and `convert` names it. Modules stay what they are, and get attributes:
+`_tritemm_options`, and `_tritemm_before` if their config named another one.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..api.moe import moe
+from . import layers
+from .converted import Options, by_torch, why_torch
+
+#: What transformers knows the function by.
+NAME = "tritemm"
+#: What transformers puts on a module whose experts run by a function of that kind.
+_KNOWN = {"config", "has_gate", "has_bias", "is_transposed"}
+_NORM = "a norm follows each expert"
+
+
+@functools.cache
+def register_experts() -> None:
+    """Have transformers know `tritemm.moe` as the experts implementation "tritemm".
+
+    Then `model.set_experts_implementation("tritemm")` works, and so does `from_pretrained(...,
+    experts_implementation="tritemm")`. `tritemm.convert` does it for models that have experts;
+    importing tritemm doesn't. What `tritemm.moe` can't do, such as a norm after each expert, is
+    done by transformers' "grouped_mm" and counted in `Report.fell_back`.
+
+    Raises:
+        ImportError: transformers is missing, or older than 5.17.
+    """
+    from transformers import activations
+    from transformers.integrations import moe as theirs
+
+    default = getattr(theirs, "_default_apply_gate", None)
+    fused = dict.fromkeys((nn.SiLU, activations.SiLUActivation), "silu")
+    fused[activations.GELUActivation] = "gelu"
+
+    def experts_forward(self, hidden_states, top_k_index, top_k_weights) -> torch.Tensor:
+        names = "gate_up_proj" if self.has_gate else "up_proj", "down_proj"
+        up, down = (getattr(self, name) for name in names)
+        reason = _NORM if _has_norm(self) else why_torch(hidden_states, up, None)
+        if reason is not None:
+            back = theirs.grouped_mm_experts_forward
+            return by_torch(reason, back, self, hidden_states, top_k_index, top_k_weights)
+        biases = [getattr(self, f"{name}_bias") if self.has_bias else None for name in names]
+        activation = self._apply_gate if self.has_gate else self.act_fn
+        if getattr(activation, "__func__", activation) is default:
+            activation = fused.get(type(self.act_fn), activation)
+        options = getattr(self, "_tritemm_options", Options())
+        if self.is_transposed:
+            up, down = up.mT, down.mT
+        return moe(
+            hidden_states, up, down, top_k_index, top_k_weights, activation=activation,
+            gate_up_bias=biases[0], down_bias=biases[1], batch_invariant=options.batch_invariant,
+            precision=layers.precision_of(options.precision, up),
+        )  # fmt: skip
+
+    theirs.ALL_EXPERTS_FUNCTIONS.register(NAME, experts_forward)
+
+
+def weight_of(module: nn.Module) -> Any:
+    """The first weight of experts that transformers runs by a function; None of other modules."""
+    own = vars(module)
+    if not own.keys() >= _KNOWN or not hasattr(own["config"], "_experts_implementation"):
+        return None
+    return own["_parameters"].get("gate_up_proj" if own["has_gate"] else "up_proj")
+
+
+def convert(
+    modules: Iterable[tuple[str, nn.Module]], given: dict, skipped: Collection[nn.Module]
+) -> Iterator[tuple[str, nn.Module, tuple[str | None, str | None]]]:
+    """To the experts among the modules, those of one config together; yields notes of each."""
+    found: dict[int, list[tuple[str, Any]]] = {}
+    for name, module in modules:
+        if weight_of(module) is not None:
+            found.setdefault(id(module.config), []).append((name, module))
+    for experts in found.values():
+        config = experts[0][1].config
+        before = config._experts_implementation
+        reason = next(filter(None, (_why_not(each, skipped) for _, each in experts)), None)
+        for name, module in experts:
+            if reason is not None:
+                yield name, module, (None, reason)
+                continue
+            old = vars(module).get("_tritemm_options", Options())
+            vars(module)["_tritemm_options"] = old._replace(**given)
+            said = [f"{key}={value}" for key, value in given.items() if getattr(old, key) != value]
+            if before != NAME:
+                vars(module)["_tritemm_before"], said = before, ["by tritemm.moe"]
+            yield name, module, (", ".join(said) or None, None)
+        if reason is None:
+            register_experts()
+            config._experts_implementation = {"": NAME}  # which leaves the configs inside of it
+
+
+def restore(module: nn.Module) -> str | None:
+    """What became of experts that `convert` was given; None of other modules."""
+    if weight_of(module) is None or "_tritemm_options" not in vars(module):
+        return None
+    del vars(module)["_tritemm_options"]
+    before, config = vars(module).pop("_tritemm_before", NAME), vars(module)["config"]
+    if config._experts_implementation == NAME:
+        config._experts_implementation = {"": before}
+    return "as it was"
+
+
+def _why_not(module: nn.Module, skipped: Collection[nn.Module]) -> str | None:
+    """Why experts, and those that share their config, can't be converted; or None."""
+    if module in skipped:
+        return "named in skip, or of one config with experts that are"
+    return _NORM if _has_norm(module) else layers.why_not(weight_of(module))
+
+
+def _has_norm(module: nn.Module) -> bool:
+    return getattr(module, "has_post_expert_norm", False)

@@ -1,0 +1,147 @@
+"""The operator of grouped products: what torch's dispatcher, compilers and counters see.
+
+`tritemm::grouped_mm` is activation(alpha * a @ b + bias), group by group. The gradients of each of
+its forms are products of the others, so that it is differentiable to any order by itself.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch.utils.flop_counter import register_flop_formula
+
+from ..dispatch.request import for_gradients
+from ..plan.groups import form_of, product, result_shape
+from ..problem import GATED, EpilogueInputs, after
+from ..runtime import fast_path
+from ..runtime.operators import define, implement, one_by_one
+from ..runtime.torch_private import (
+    Derivatives,
+    below_autograd,
+    compute_requires_grad,
+    has_tangent,
+    onwards,
+    primal_of,
+    pushing_forward,
+    without_gradient,
+)
+from .gate import GATE
+
+_ARGUMENTS = "Tensor a, Tensor b, Tensor offs, Tensor? bias, str activation, float alpha, "
+_ARGUMENTS += "str kernel, str? precision, ScalarType? accumulate"
+GROUPED = define(f"grouped_mm({_ARGUMENTS}, ScalarType out_dtype) -> Tensor")
+GROUPED_OUT = define(f"grouped_mm_out({_ARGUMENTS}, *, Tensor(a!) out) -> ()")
+
+
+def grouped(a, b, offs, *args, out=None) -> torch.Tensor:
+    """The operator's result, past torch's dispatcher where nobody watches; it is `out` if given.
+
+    Without `out`, the last of the `args` is the result's type.
+    """
+    if fast_path.unwatched(a, b, (offs, args[0]), out):
+        options = args if out is None else (*args, out.dtype)
+        return _product(a, b, offs, *options, out=out)
+    if out is None:
+        return GROUPED(a, b, offs, *args)
+    GROUPED_OUT(a, b, offs, *args, out=out)
+    return out
+
+
+def _product(a, b, offs, bias, activation, alpha, *options, out=None) -> torch.Tensor:
+    if alpha == 0 or a.shape[-1] == 0:  # zeros, whatever the operands hold: NaN times 0 is NaN
+        one = 0 if form_of(a, b) == "k" else 1
+        a, alpha = a.new_zeros(*a.shape[:-1], one), 1.0
+        b = b.new_zeros(*b.shape[:-2], one, b.shape[-1])
+    then = EpilogueInputs.made(a, b, bias, None, activation, alpha)
+    return product(a, b, offs.contiguous(), then, options, out)
+
+
+def _product_out(*args, out) -> None:
+    _product(*args, out.dtype, out=out)
+
+
+def _fake(a, b, offs, bias, activation, alpha, *options) -> torch.Tensor:
+    shape = result_shape(a, b, offs.shape[0], activation)
+    return a.new_empty(shape, dtype=options[-1])
+
+
+def _rule(keys, a, b, offs, bias, activation, alpha, *options):
+    """The operator's rule: records where a gradient or a tangent asks for it, and goes on."""
+    tensors = a, b, bias
+    forward_mode = has_tangent(*tensors)
+    if not forward_mode and not compute_requires_grad(*tensors):
+        return below_autograd(GROUPED, keys, a, b, offs, bias, activation, alpha, *options)
+    if activation:
+        linear = GROUPED(a, b, offs, bias, "", alpha, *options)
+        pairs = activation in GATED
+        return GATE(linear, activation) if pairs else after(linear, activation, None, 1.0)
+    return _Linear.record(a, b, offs, bias, alpha, options, keys, forward_mode)
+
+
+class _Linear(Derivatives):
+    """The derivatives of alpha * a @ b + bias."""
+
+    @staticmethod
+    def forward(ctx, a, b, offs, bias, alpha, options, keys, forward_mode):
+        needs = ctx.needs_input_grad
+        ctx.alpha, ctx.options, ctx.form = alpha, options, form_of(a, b)
+        ctx.dtype, ctx.bias = a.dtype, None if bias is None else bias.dtype
+        ctx.save_for_backward(a if needs[1] else None, b if needs[0] else None, offs)
+        if forward_mode:
+            ctx.save_for_forward(a, b, offs)
+        return onwards(GROUPED, keys, a, b, offs, bias, "", alpha, *options)
+
+    @staticmethod
+    def backward(ctx, grad):
+        a, b, offs = ctx.saved_tensors
+        word, *types, _ = ctx.options
+        options = for_gradients(word), *types
+        needs, found = ctx.needs_input_grad, cast(list, [None] * 8)
+        if needs[0]:
+            found[0] = _gradient(grad, b.mT, offs, ctx, options)
+        if needs[1]:
+            found[1] = _gradient(a.mT, grad, offs, ctx, options)
+        if needs[3]:
+            exact = "ieee" if grad.dtype == torch.float32 else None
+            wide = torch.promote_types(grad.dtype, torch.float32)
+            ones = grad.new_ones(1, grad.shape[0])
+            total = GROUPED(ones, grad, offs, None, "", 1.0, options[0], exact, None, wide)
+            found[3] = total.squeeze(-2).to(ctx.bias)
+        return tuple(found)
+
+    @staticmethod
+    def jvp(ctx, a_tangent, b_tangent, _, bias_tangent, *rest):
+        with pushing_forward():
+            a, b, offs = map(primal_of, ctx.saved_tensors)
+            terms = []
+            for x, y in ((a_tangent, b), (a, b_tangent)):
+                if x is not None and y is not None:
+                    terms.append(GROUPED(x, y, offs, None, "", ctx.alpha, *ctx.options))
+            if bias_tangent is not None:  # of each group, to all of its rows
+                like = a.new_zeros(a.shape[0], 1), b.new_zeros(b.shape[0], 1, b.shape[-1])
+                terms.append(GROUPED(*like, offs, bias_tangent, "", 1.0, *ctx.options))
+            return sum(terms[1:], terms[0])
+
+
+def _gradient(x, y, offs, ctx, options) -> torch.Tensor:
+    """alpha * x @ y, one of which is the gradient of the result, in the operands' type."""
+    if x.dtype != y.dtype:  # a wider result's, which fp16 need not hold
+        to = torch.float32 if ctx.dtype == torch.float16 else ctx.dtype
+        x, y = x.to(to), y.to(to)
+    return GROUPED(x, y, offs, None, "", ctx.alpha, *options, x.dtype).to(ctx.dtype)
+
+
+implement(GROUPED, _product, "CPU", "CUDA")
+implement(GROUPED, _fake, "Fake")
+implement(GROUPED, one_by_one(GROUPED), "Vmap")
+implement(GROUPED, _rule, "Autograd")
+implement(GROUPED_OUT, _product_out, "CPU", "CUDA")
+implement(GROUPED_OUT, lambda *args, out: None, "Fake")
+implement(GROUPED_OUT, without_gradient(GROUPED_OUT), "Autograd")
+
+
+@register_flop_formula([torch.ops.tritemm.grouped_mm, torch.ops.tritemm.grouped_mm_out])
+def _flops(a_shape, b_shape, *args, out_shape=None, out=None) -> int:
+    """Multiplications and additions, if the groups share all that is cut."""
+    return 2 * a_shape[-2] * a_shape[-1] * b_shape[-1]

@@ -1,0 +1,123 @@
+"""One product of groups: rows, columns or K are cut where a tensor on the device says.
+
+What is cut follows from the dimensions of the operands. Where that is columns, what is launched is
+the transposed product, whose rows are cut.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .. import dispatch, plan
+from ..dtypes import REAL, resolve
+from ..problem import (
+    ACCUMULATE,
+    GATED,
+    INTERPRETER,
+    NOTHING,
+    EpilogueInputs,
+    Problem,
+    after,
+    span,
+)
+from ..runtime import fast_path
+from ..runtime.bounded import Bounded
+from ..runtime.torch_private import untraced
+from . import slow
+from .kinds import prepared
+
+#: By the dimensions of the operands: what is cut into groups.
+FORMS = {(2, 3): "m", (3, 2): "n", (2, 2): "k"}
+#: Kinds of products, by all that decides what runs.
+_KNOWN: dict[tuple, fast_path.Kind] = Bounded(fast_path.KINDS)
+
+
+def form_of(a, b) -> str:
+    return FORMS[a.dim(), b.dim()]
+
+
+def result_shape(a, b, groups: int, activation: str = "") -> tuple[int, ...]:
+    """[groups, M, N] where K is cut, else [M, N]; half as many columns of pairs."""
+    columns = b.shape[-1] // 2 if activation in GATED else b.shape[-1]
+    return (*[groups] * (form_of(a, b) == "k"), a.shape[-2], columns)
+
+
+@untraced
+def product(a, b, offs, then: EpilogueInputs, options: tuple, out=None) -> torch.Tensor:
+    """activation(alpha * a @ b + bias), group by group; it is `out` if that is given.
+
+    `options`: as of a `kinds.Plan`. Rows and columns behind the last group are zeros. Neither
+    checked nor recorded by autograd; a write to `out` counts. Raises what `dispatch.choose` raises.
+    """
+    precision = resolve(options[1], a.dtype)
+    key: Any = (
+        a.shape, a.stride(), b.shape, b.stride(), a.dtype, a.data_ptr() & 15, b.data_ptr() & 15,
+        offs.shape, a.get_device(), options, precision, then.key(),
+    )  # fmt: skip
+    inputs = offs, *then.tensors
+    if out is not None:
+        key = (*key, out.stride(), out.data_ptr() & 15)
+        if any(_meets(out, t) for t in (a, b, *inputs)):
+            return out.copy_(product(a, b, offs, then, options))
+    kind = _KNOWN.get(key)
+    if kind is not None and fast_path.AVAILABLE:
+        addresses = a.data_ptr(), b.data_ptr(), out is not None and out.data_ptr()
+        made = fast_path.multiply(kind, (*addresses, offs.data_ptr(), *then.read()), out)
+        if made is not None:
+            return made
+    c = out
+    if c is None:
+        shape = result_shape(a, b, len(offs), then.activation)
+        c = torch.empty(shape, dtype=options[-1], device=a.device)
+    if form_of(a, b) == "n":
+        product(b.mT, a.mT, offs, then, options, c.mT)
+    elif then is not NOTHING and a.dtype not in REAL:
+        c.copy_(_in_parts(a, b, offs, then, options))
+    elif len(offs) == 0:
+        c.zero_()
+    elif c.numel():
+        launches = _launch(a, b, c, offs, then, options, precision)
+        if launches is not None:
+            kind = _KNOWN[key] = fast_path.Kind()
+            kind.size, kind.stride, kind.dtype = tuple(c.shape), c.stride(), c.dtype
+            kind.spans, kind.launches, kind.apart = (span(a), span(b), span(c)), launches, False
+    if out is not None:
+        torch.autograd.graph.increment_version(out)
+    return c
+
+
+def _meets(out, t) -> bool:
+    """Whether the bytes of `out` meet those of `t`."""
+    begin, address = t.data_ptr(), out.data_ptr()
+    return address < begin + span(t) and begin < address + span(out)
+
+
+def _in_parts(a, b, offs, then: EpilogueInputs, options: tuple) -> torch.Tensor:
+    """What follows by torch, where kernels have no epilogue: of fp64, and of integers."""
+    made = product(a, b, offs, NOTHING, (*options[:3], ACCUMULATE[a.dtype]))
+    if then.bias is not None:
+        sizes = torch.diff(offs, prepend=offs.new_zeros(1), append=offs.new_full((1,), len(a)))
+        rows = torch.cat([then.bias, then.bias.new_zeros(1, then.bias.shape[1])])  # for the rest
+        then = then._replace(bias=rows.repeat_interleave(sizes, 0, output_size=len(a)))
+    return then.of(made, options[-1])
+
+
+def _launch(a, b, c, offs, then: EpilogueInputs, options: tuple, precision: str):
+    """Write a product, of which rows or K are cut; returns what repeats that, if there is it."""
+    word, _, accumulate, _ = options
+    problem = Problem.of(
+        a, b, c, accumulate=accumulate, precision=precision, groups=form_of(a, b), **then.fields
+    )
+    choice = dispatch.choose_whole(problem, word)
+    if choice is None:  # torch ends it
+        after(product(a, b, offs, then.before(), options), then.activation, None, 1.0, c)
+        return None
+    if problem.device == INTERPRETER:
+        slow.warning.count(problem, dispatch.predict(choice.kernel, problem, choice.config))
+    more = (offs, *[t.flatten() for t in then.tensors], *then.factors)
+    calls = plan.run(choice.kernel, problem, choice.config, a, b, c, *more)
+    if not calls or None in calls:
+        return None
+    return prepared(choice, problem, c.get_device(), calls, len(more))
