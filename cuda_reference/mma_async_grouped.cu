@@ -34,7 +34,6 @@ __global__ void __launch_bounds__(THREADS, 1)
     const GroupTile place = group_tile(groups);
     const Call& call = place.call;
     const Origin tile = place.tile;
-    if (tile.row >= call.M) return;  // an empty slot
     const RowsOf<B_BY_ROWS> rows(call, tile);
     WarpTile<Acc> acc;
     FragmentsOf<Layout, B_BY_ROWS> fragments[2];

@@ -73,6 +73,7 @@ FENCES = (HAND + "the_engine_stores_what_was_fenced",)
 PARTED = ("tests/kernels/test_invariant.py::test_parts_are_all_added",)
 INVARIANT = ("tests/kernels/test_invariant.py::test_bits_of_every_candidate",)
 LAUNCH = "tests/runtime/test_launch_gpu.py::test_"
+GROUPS = ("tests/kernels/test_groups.py::test_every_rung_that_can",)
 PAIRS = ("tests/kernels/test_gated.py::test_results",)
 SPLIT_K, CLUSTER = "split_k and not cluster", "cluster and not split"
 
@@ -80,9 +81,9 @@ FAULTS = (
     # Loads
     Fault(
         "the last step of K is not loaded", "kernels/device/mainloop.py",
-        "k = (unit.first + step) * SHAPE.BLOCK_K\n",
+        "k = (unit.first + step) * SHAPE.BLOCK_K + beyond\n",
         "last = (step == unit.steps - 1).to(gl.int32) * 2**20\n"
-        "            k = (unit.first + step + last) * SHAPE.BLOCK_K\n",
+        "            k = (unit.first + step + last) * SHAPE.BLOCK_K + beyond\n",
         SIZES, "warp_specialized", "warp_specialized",
     ),
     Fault(
@@ -122,13 +123,34 @@ FAULTS = (
     Fault(
         "the second part of the columns is loaded from the first's place",
         "kernels/device/mainloop.py",
-        "col = unit.col + i * N0\n", "col = unit.col\n",
+        "col = first_col + i * N0\n", "col = first_col\n",
         CONFIGS, "warp_specialized", "warp_specialized",
     ),
     Fault(
         "programs share with fewer than there are", "kernels/device/ptx.py",
         'f", {2**PROGRAMS - 1}"', 'f", {2 ** (PROGRAMS - 1)}"',
         SIZES, CLUSTER, "cluster",
+    ),
+    # Groups
+    Fault(
+        "a group takes in the first row of the next", "kernels/device/groups.py",
+        "row += LINES - self.end\n", "row += LINES - self.end - 1\n",
+        GROUPS, "pingpong and m", "pingpong",
+    ),
+    Fault(
+        "a group's K takes in the first of the next", "kernels/device/groups.py",
+        "LINES - (self.end - self.begin)\n", "LINES - (self.end - self.begin) - 1\n",
+        GROUPS, "warp_specialized and k", "warp_specialized",
+    ),
+    Fault(
+        "what is behind the last group is multiplied", "kernels/device/groups.py",
+        "gl.where(self.rest, LINES, 0)\n", "gl.where(self.rest, 0, 0)\n",
+        GROUPS, "pingpong and m", "pingpong",
+    ),
+    Fault(
+        "a group is searched among those before it", "kernels/device/groups.py",
+        "started = self.before <= band\n", "started = self.before < band\n",
+        GROUPS, "pingpong and m", "pingpong",
     ),
     # Waits and their partners
     Fault(
@@ -190,12 +212,12 @@ FAULTS = (
     # Stores
     Fault(
         "a column past the last is stored", "kernels/device/epilogue.py",
-        "(offs_n[None, :] < self.N)", "(offs_n[None, :] <= self.N)",
+        "(offs_n[None, :] < N)", "(offs_n[None, :] <= N)",
         STORES, "warp_specialized", "warp_specialized",
     ),
     Fault(
         "a row past the last is stored", "kernels/device/epilogue.py",
-        "(offs_m[:, None] < self.M)", "(offs_m[:, None] <= self.M)",
+        "(offs_m[:, None] < M)", "(offs_m[:, None] <= M)",
         STORES, "warp_specialized", "warp_specialized",
     ),
     Fault(
@@ -205,7 +227,7 @@ FAULTS = (
     ),
     Fault(
         "batch indices of C are exchanged", "kernels/device/epilogue.py",
-        "[unit.b0, unit.b1, i, j], memory)", "[unit.b1, unit.b0, i, j], memory)",
+        "here = (unit.b0, unit.b1, row, col)", "here = (unit.b1, unit.b0, row, col)",
         BATCHES, "warp_specialized", "warp_specialized",
     ),
     Fault(
@@ -300,7 +322,7 @@ FAULTS = (
     ),
     Fault(
         "a prepared launch doesn't exchange operands", "plan/kinds.py",
-        "            operands.reverse()\n", "            pass\n",
+        "        operands.reverse()\n", "        pass\n",
         (LAUNCH + "packed_and_swapped",), "", "tma",
     ),
     Fault(

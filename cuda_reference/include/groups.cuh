@@ -39,7 +39,8 @@ __device__ inline int group_of(const Groups& groups, int slot) {
 }
 
 // A block's tile, and its group as a product: of its own B, with rows up to the group's end. The
-// rest has no K, so that zeros are stored. The tile of an empty slot begins at the end or behind.
+// rest has no K, so that zeros are stored. Nor has the tile of an empty slot, which begins at the
+// end or behind, so that nothing is.
 struct GroupTile {
     Origin tile;
     Call call;
@@ -56,6 +57,7 @@ __device__ inline GroupTile group_tile(const Groups& groups) {
     call.M = max(begin, first_row(groups, group + 1));
     call.b = static_cast<const uint16_t*>(call.b) +
              max(min(group, groups.count - 1), 0) * groups.b_group;
-    if (group == groups.count) call.K = 0;
-    return {{begin + max(place.row - before, int64_t{0}) * BM, int64_t{place.col} * BN}, call};
+    const int64_t row = begin + max(place.row - before, int64_t{0}) * BM;
+    if (group == groups.count || row >= call.M) call.K = 0;
+    return {{row, int64_t{place.col} * BN}, call};
 }

@@ -47,7 +47,7 @@ def last_stored(tiles: int, multiply: int, store: int) -> int:
     """When one program's last tile is stored, if a tile takes so many cycles of each."""
     unit = SimpleNamespace(steps=1)
     work = SimpleNamespace(
-        begun=lambda: work, first=lambda: 0, stride=lambda: 1, units=lambda: tiles,
+        SHAPE=SimpleNamespace(GROUPS=""), first=lambda: 0, stride=lambda: 1, units=lambda: tiles,
         steps=lambda i: 1, unit=lambda i: unit,
     )  # fmt: skip
     turns = SimpleNamespace(index=int)

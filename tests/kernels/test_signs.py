@@ -13,7 +13,7 @@ import math
 import pytest
 
 from cuda_reference import source
-from tests.sweep import EVERY, pairwise
+from tests.sweep import EVERY, drawn, pairwise
 from tritemm.compile import asm, sass
 from tritemm.rungs import RUNGS
 from tritemm.spec import Config
@@ -143,6 +143,27 @@ def test_every_type_compiles(kernel):
     if not jobs:
         refused(kernel, 90, **TYPES[0])
     expect_no_faults(jobs, "usage")
+
+
+def grouped_jobs() -> list[asm.Job]:
+    """Groups of rows, of columns and of K, in every config of the rungs that multiply them.
+
+    Of K, tiles of 256 rows are left out: with Triton 3.8 their producer puts two words aside.
+    """
+    jobs = []
+    layouts = {"m": ("NN", "NT"), "n": ("NT", "TT"), "k": ("TN",)}
+    for kernel, form in itertools.product(RUNGS, layouts):
+        for layout in layouts[form] if form in kernel.limits.groups else ():
+            job = asm.Job(kernel.name, layout=layout, batch=(128,), groups=form)
+            rows = [config.BLOCK_M for config in asm.configs_of(job)]
+            each = per_config(job)
+            jobs += [one for one in each if form != "k" or rows[one.config] < 256]
+    return jobs
+
+
+@pytest.mark.latest
+def test_code_of_groups():
+    expect_no_faults(drawn(grouped_jobs(), 10), "mix", ("HGMMA",))
 
 
 @pytest.mark.wide
