@@ -10,6 +10,7 @@ import tritemm
 from tests.dispatch.choosing import H200
 from tests.harness import DEVICE, Guarded, assert_right, ids, operand, sweep
 from tritemm import Config, dispatch, plan
+from tritemm.dispatch import cache
 from tritemm.dispatch.request import why_not
 from tritemm.problem import GATED, EpilogueInputs, Problem, activated
 from tritemm.problem.tile_space import Grouped
@@ -156,7 +157,7 @@ def test_no_group_reads_another(form, dtype):
                 assert torch.equal(found, want)
 
 
-@pytest.mark.parametrize("count", [1, 257, 1500])
+@pytest.mark.parametrize("count", [1, 257, 1500 if DEVICE == "cuda" else 300])
 @pytest.mark.parametrize("form", "mk")
 def test_any_number_of_groups(form, count):
     sizes = [g % 3 for g in range(count)]
@@ -172,9 +173,14 @@ def test_what_follows_in_any_type(dtype):
     bias = operand(3, 16, torch.int32 if dtype == INT8 else dtype)
     c = tritemm.grouped_mm(a, b, offs=offs, bias=bias, alpha=3)
     check("m", c, a, b, offs, bias, "", 3.0)
-    if dtype == FP64:
-        c = tritemm.grouped_mm(a.mT, a, offs=offs, alpha=0.5)
-        check("k", c, a.mT, a, offs, alpha=0.5)
+    added = operand(3, 24, bias.dtype)  # where K is cut, each of a group's rows gets it
+    c = tritemm.grouped_mm(a.mT, a[:, :24], offs=offs, bias=added, alpha=3)
+    for g, (i, j) in enumerate(bounds(offs)):
+        x, y = (a.mT[:, i:j], a[i:j, :24]) if j > i else (a.mT[:, :1] * 0, a[:1, :24] * 0)
+        assert_right(c[g], x, y, ending=EpilogueInputs(added[g], alpha=3.0))
+    for ends in ((3, 50, 60), (9, 3, 12), (-3, 2, 4)):  # nothing is raised, or read outside
+        wrong = torch.tensor(ends, dtype=torch.int32, device=DEVICE)
+        assert tritemm.grouped_mm(a, b, offs=wrong, bias=bias).shape == (20, 16)
 
 
 @pytest.mark.parametrize("sizes", [SIZES["rest"], SIZES["last"]], ids=["rest", "last"])
@@ -215,6 +221,12 @@ def test_nothing_to_add_up():
     want = torch.cat([bias[0].expand(4, -1), bias[1].expand(6, -1), bias.new_zeros(2, 16)])
     for a, b, alpha in ((nan, weights, 0), (nan[:, :0], weights[:, :0], 1)):
         assert torch.equal(tritemm.grouped_mm(a, b, offs=offs, bias=bias, alpha=alpha), want)
+    columns = nan[:, :1].expand(-1, 16)
+    for rows, alpha in ((12, 0), (0, 1)):
+        found = tritemm.grouped_mm(
+            nan.mT[:, :rows], columns[:rows], offs=offs, bias=bias, alpha=alpha
+        )
+        assert torch.equal(found, bias[:, None].expand(-1, 8, -1))
     assert not tritemm.grouped_mm(nan.mT, nan, offs=offs, alpha=0).count_nonzero()
     none = offs[:0]
     assert not tritemm.grouped_mm(nan, weights[:0], offs=none).count_nonzero()
@@ -238,6 +250,25 @@ def test_three_dimensions_are_a_batch():
     assert_right(tritemm.grouped_mm(a, b), a, b)
     found = tritemm.grouped_mm(a, b, bias=bias, activation="relu")
     torch.testing.assert_close(found, torch.relu(torch.baddbmm(bias[:, None], a, b)))
+    out = torch.empty(0, device=DEVICE)
+    assert torch.equal(tritemm.grouped_mm(a, b, bias=bias, activation="relu", out=out), found)
+    with pytest.raises(RuntimeError, match="Expected out tensor to have dtype"):
+        tritemm.grouped_mm(a, b, bias=bias, out=out.int())
+    with torch.inference_mode():
+        out = torch.empty(0, device=DEVICE)
+    for more in ({}, {"bias": bias}):
+        with pytest.raises(RuntimeError, match=r"[Ii]nference"):
+            tritemm.grouped_mm(a, b, out=out, **more)
+
+
+def test_groups_and_dense_products_are_not_tuned_as_one():
+    """A batch of one is a dense product, and one group isn't."""
+    a, b = operand(64, 32, BF16), operand(32, 48, BF16)
+    c = torch.empty(64, 48, dtype=BF16, device=DEVICE)
+    keys = {cache.key(Problem.of(a, b, c))}
+    keys.add(cache.key(Problem.of(a, b[None], c, groups="m")))
+    keys.add(cache.key(Problem.of(a, b, c[None], groups="k")))
+    assert len(keys) == 3
 
 
 @pytest.mark.parametrize("form", "mnk")
@@ -261,14 +292,14 @@ def test_derivatives(form):
     """Forwards and backwards, and to second order; of what is behind the last group, zeros."""
     offs = offsets((3, 2))
     a, b = (t.contiguous().requires_grad_() for t in cut(form, 3, 2, 2, 6, FP64))
-    bias = (operand(2, 3, FP64).requires_grad_(),) if form == "m" else ()
+    bias = (operand(2, 3, FP64).requires_grad_(),) if form != "n" else ()
 
     def product(a, b, *bias):
         return tritemm.grouped_mm(a, b, offs=offs, bias=bias[0] if bias else None, alpha=0.5)
 
     first, second = torch.autograd.gradcheck, torch.autograd.gradgradcheck
     (second if form == "m" else first)(product, (a, b, *bias), fast_mode=True)
-    if form == "m":
+    if form != "n":
         options = {"check_forward_ad": True, "check_backward_ad": False}
         first(product, (a, b, *bias), fast_mode=True, **options)
 

@@ -3,6 +3,8 @@
 import copy
 import functools
 import itertools
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -354,6 +356,32 @@ def test_converted_and_restored():
     twin.set_experts_implementation("batched_mm")  # by its owner, which restore lets stand
     tritemm.nn.restore(twin)
     assert twin.config._experts_implementation == "batched_mm"
+
+
+def test_a_converted_model_is_unpickled_by_another_process(tmp_path):
+    model = tiny("Qwen3MoeConfig").eval()
+    tritemm.convert(model)
+    ids = torch.randint(32, (1, 4), device=DEVICE)
+    torch.save((model, ids, model(ids).logits), tmp_path / "model.pt")
+    code = (
+        "import sys, torch; model, ids, want = torch.load(sys.argv[1], weights_only=False); "
+        "sys.exit(not torch.equal(model(ids).logits, want))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "model.pt")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+
+
+def test_weights_of_another_type_than_the_tokens():
+    """As transformers' own does it: multiplied in the weights' type, returned in the tokens'."""
+    model = tiny("Qwen3MoeConfig")
+    tritemm.convert(model)
+    experts = model.model.layers[0].mlp.experts
+    hidden = torch.randn(5, 16, device=DEVICE).bfloat16()
+    weight, index = torch.rand(5, 6, device=DEVICE).topk(2)
+    found = experts(hidden, index, weight)
+    want = experts(hidden.float(), index, weight)
+    assert found.dtype == torch.bfloat16 and torch.equal(found, want.bfloat16())
 
 
 def test_named_by_its_owner_and_compiled():

@@ -10,10 +10,18 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from .. import dispatch
 from ..dispatch.request import word_of
-from ..dtypes import Precision, accumulator_type, check_epilogue, check_precision, result_type
+from ..dtypes import (
+    Precision,
+    accumulator_type,
+    check_epilogue,
+    check_precision,
+    result_type,
+    wide,
+)
 from ..op.groups import grouped
 from ..plan.groups import FORMS, result_shape
-from ..problem import GATED, Activation, after
+from ..problem import ACCUMULATE, GATED, Activation, EpilogueInputs
+from ..problem import result_shape as batch_shape
 from ..problem.config import Config
 from ..rungs import Rung
 from ..runtime.sizes import fits, holds
@@ -116,9 +124,13 @@ def _batched(a, b, then: tuple, out, asked: dict) -> torch.Tensor:
     bias, activation, alpha = then
     if bias is None:
         return matmul(a, b, activation=activation or None, alpha=alpha, out=out, **asked)
-    linear = matmul(a, b, alpha=alpha, **asked)
-    result = after((linear + bias.unsqueeze(-2)).to(linear.dtype), activation, None, 1.0)
-    return result if out is None else out.copy_(result)
+    kind = (autocast(a) if out is None else a).dtype
+    dtype, shape = result_type(asked["out_dtype"], kind), batch_shape(a, b, activation)
+    if out is not None:
+        check_out(out, (a, b, bias), dtype)
+    linear = matmul(a, b, **asked | {"out_dtype": wide(ACCUMULATE[kind])})
+    result = EpilogueInputs(bias.unsqueeze(-2), None, activation, alpha).of(linear, dtype)
+    return result if out is None else resized(out, shape, fits(out.shape, shape)).copy_(result)
 
 
 def _check_sizes(a, b, offs) -> int:

@@ -59,8 +59,8 @@ _FEW_GROUPS = Constraint(
     lambda p: p.batch <= MOST_GROUPS,
 )
 _SHORT = Constraint(
-    f"M, N and K are {{p.M}}, {{p.N}} and {{p.K}}; of groups, {LINES - 2**20} are possible",
-    lambda p: max(p.M, p.N, p.K) <= LINES - 2**20,
+    f"M, N and K are {{p.M}}, {{p.N}} and {{p.K}}; of groups, {LINES // 2} are possible",
+    lambda p: max(p.M, p.N, p.K) <= LINES // 2,
 )
 _ACROSS = Constraint(
     "groups are along the lines of an operand, where TMA begins at multiples of 16 bytes alone",

@@ -113,7 +113,8 @@ def key(problem: Problem) -> str:
     matrices = " ".join(_matrix(m) for m in (p.a, p.b, p.c))
     pairs = f" {p.epilogue.activation}" if p.epilogue.per_column > 1 else ""
     half = " symmetric" if p.epilogue.symmetric else ""
-    return f"{sizes} {matrices} {short_name(p.accumulate)} {p.precision}{pairs}{half}"
+    cut = f" groups along {p.groups}" if p.groups else ""
+    return f"{sizes} {matrices} {short_name(p.accumulate)} {p.precision}{pairs}{half}{cut}"
 
 
 def _matrix(matrix: Matrix) -> str:

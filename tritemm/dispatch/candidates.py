@@ -126,9 +126,8 @@ def _as_anchored(problem: Problem, rungs: Sequence[Kernel], copied: bool) -> tup
     With `copies` of operands if the rung needs them. Of groups it is the first that can run.
     """
     if problem.groups:
-        able = next((rung for rung in rungs if rung.why_not(problem) is None), rungs[-1])
-        must_run(able, problem)
-        return able, able.configs(problem)[0]
+        able = [rung for rung in rungs if rung.why_not(problem) is None]
+        return (able[0], able[0].configs(problem)[0]) if able else best(problem, rungs)
     rung, config = _anchor(problem, rungs)
     for pack in copies(problem)[0] if copied else [""]:
         view = problem.packed(pack)

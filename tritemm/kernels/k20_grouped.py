@@ -64,7 +64,7 @@ def grouped_kernel(
     first_row, last_row, columns = 0, M, N
     if GROUPS == "m":
         slots = M // BLOCK_M + B1 + 1
-        slot, pid_n = raster(tl.program_id(0), slots * BLOCK_M, N, BLOCK_M, BLOCK_N, ORDER, GROUP_M)
+        slot, pid_n = raster(tl.program_id(0), slots, N, 1, BLOCK_N, ORDER, GROUP_M)
         group, before = group_of(slot, offs_ptr, B1, M, BLOCK_M)
         first_row, last_row = bounds(offs_ptr, group, B1, M)
         pid_m = tl.maximum(slot - before, 0)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..api.arguments import under_autocast
 from ..api.moe import moe
 from . import layers
 from .converted import Options, by_torch, why_torch
@@ -22,6 +23,18 @@ NAME = "tritemm"
 #: What transformers puts on a module whose experts run by a function of that kind.
 _KNOWN = {"config", "has_gate", "has_bias", "is_transposed"}
 _NORM = "a norm follows each expert"
+
+
+class ExpertOptions(Options):
+    """Those of experts; in another process, transformers knows the function once they are there."""
+
+    def __reduce__(self):
+        return _unpickled, tuple(self)
+
+
+def _unpickled(*fields) -> ExpertOptions:
+    register_experts()
+    return ExpertOptions(*fields)
 
 
 @functools.cache
@@ -46,7 +59,8 @@ def register_experts() -> None:
     def experts_forward(self, hidden_states, top_k_index, top_k_weights) -> torch.Tensor:
         names = "gate_up_proj" if self.has_gate else "up_proj", "down_proj"
         up, down = (getattr(self, name) for name in names)
-        reason = _NORM if _has_norm(self) else why_torch(hidden_states, up, None)
+        reasons = (why_torch(hidden_states, weight, None) for weight in (up, down))
+        reason = _NORM if _has_norm(self) else next(filter(None, reasons), None)
         if reason is not None:
             back = theirs.grouped_mm_experts_forward
             return by_torch(reason, back, self, hidden_states, top_k_index, top_k_weights)
@@ -54,14 +68,18 @@ def register_experts() -> None:
         activation = self._apply_gate if self.has_gate else self.act_fn
         if getattr(activation, "__func__", activation) is default:
             activation = fused.get(type(self.act_fn), activation)
-        options = getattr(self, "_tritemm_options", Options())
+        options = getattr(self, "_tritemm_options", ExpertOptions())
+        x = hidden_states
+        if not under_autocast(x.device):
+            x = x.to(up.dtype)  # as transformers' own
         if self.is_transposed:
             up, down = up.mT, down.mT
-        return moe(
-            hidden_states, up, down, top_k_index, top_k_weights, activation=activation,
+        result = moe(
+            x, up, down, top_k_index, top_k_weights, activation=activation,
             gate_up_bias=biases[0], down_bias=biases[1], batch_invariant=options.batch_invariant,
             precision=layers.precision_of(options.precision, up),
         )  # fmt: skip
+        return result.to(hidden_states.dtype)
 
     theirs.ALL_EXPERTS_FUNCTIONS.register(NAME, experts_forward)
 
@@ -90,7 +108,7 @@ def convert(
             if reason is not None:
                 yield name, module, (None, reason)
                 continue
-            old = vars(module).get("_tritemm_options", Options())
+            old = vars(module).get("_tritemm_options", ExpertOptions())
             vars(module)["_tritemm_options"] = old._replace(**given)
             said = [f"{key}={value}" for key, value in given.items() if getattr(old, key) != value]
             if before != NAME:

@@ -50,9 +50,8 @@ def grouped(a, b, offs, *args, out=None) -> torch.Tensor:
 
 def _product(a, b, offs, bias, activation, alpha, *options, out=None) -> torch.Tensor:
     if alpha == 0 or a.shape[-1] == 0:  # zeros, whatever the operands hold: NaN times 0 is NaN
-        one = 0 if form_of(a, b) == "k" else 1
-        a, alpha = a.new_zeros(*a.shape[:-1], one), 1.0
-        b = b.new_zeros(*b.shape[:-2], one, b.shape[-1])
+        a, alpha = a.new_zeros(*a.shape[:-1], 1), 1.0
+        b = b.new_zeros(*b.shape[:-2], 1, b.shape[-1])
     then = EpilogueInputs.made(a, b, bias, None, activation, alpha)
     return product(a, b, offs.contiguous(), then, options, out)
 
@@ -102,11 +101,12 @@ class _Linear(Derivatives):
             found[0] = _gradient(grad, b.mT, offs, ctx, options)
         if needs[1]:
             found[1] = _gradient(a.mT, grad, offs, ctx, options)
-        if needs[3]:
+        if needs[3] and ctx.form == "k":
+            found[3] = grad.sum(1, dtype=_wide(grad)).to(ctx.bias)
+        elif needs[3]:
             exact = "ieee" if grad.dtype == torch.float32 else None
-            wide = torch.promote_types(grad.dtype, torch.float32)
             ones = grad.new_ones(1, grad.shape[0])
-            total = GROUPED(ones, grad, offs, None, "", 1.0, options[0], exact, None, wide)
+            total = GROUPED(ones, grad, offs, None, "", 1.0, options[0], exact, None, _wide(grad))
             found[3] = total.squeeze(-2).to(ctx.bias)
         return tuple(found)
 
@@ -118,10 +118,15 @@ class _Linear(Derivatives):
             for x, y in ((a_tangent, b), (a, b_tangent)):
                 if x is not None and y is not None:
                     terms.append(GROUPED(x, y, offs, None, "", ctx.alpha, *ctx.options))
-            if bias_tangent is not None:  # of each group, to all of its rows
-                like = a.new_zeros(a.shape[0], 1), b.new_zeros(b.shape[0], 1, b.shape[-1])
+            if bias_tangent is not None:  # of each group, to all of its rows: nothing multiplies
+                like = a.new_zeros(a.shape[0], 1), b.new_zeros(*b.shape[:-2], 1, b.shape[-1])
                 terms.append(GROUPED(*like, offs, bias_tangent, "", 1.0, *ctx.options))
             return sum(terms[1:], terms[0])
+
+
+def _wide(t) -> torch.dtype:
+    """The type of a sum of elements of `t`."""
+    return torch.promote_types(t.dtype, torch.float32)
 
 
 def _gradient(x, y, offs, ctx, options) -> torch.Tensor:

@@ -23,15 +23,12 @@ from ..problem import (
     span,
 )
 from ..runtime import fast_path
-from ..runtime.bounded import Bounded
 from ..runtime.torch_private import untraced
 from . import slow
 from .kinds import prepared
 
 #: By the dimensions of the operands: what is cut into groups.
 FORMS = {(2, 3): "m", (3, 2): "n", (2, 2): "k"}
-#: Kinds of products, by all that decides what runs.
-_KNOWN: dict[tuple, fast_path.Kind] = Bounded(fast_path.KINDS)
 
 
 def form_of(a, b) -> str:
@@ -53,17 +50,18 @@ def product(a, b, offs, then: EpilogueInputs, options: tuple, out=None) -> torch
     """
     precision = resolve(options[1], a.dtype)
     key: Any = (
-        a.shape, a.stride(), b.shape, b.stride(), a.dtype, a.data_ptr() & 15, b.data_ptr() & 15,
-        offs.shape, a.get_device(), options, precision, then.key(),
+        "groups", a.shape, a.stride(), b.shape, b.stride(), a.dtype, a.data_ptr() & 15,
+        b.data_ptr() & 15, offs.shape, a.get_device(), options, precision, then.key(),
     )  # fmt: skip
     inputs = offs, *then.tensors
     if out is not None:
+        fast_path.check_writable(out)
         key = (*key, out.stride(), out.data_ptr() & 15)
         if any(_meets(out, t) for t in (a, b, *inputs)):
             return out.copy_(product(a, b, offs, then, options))
-    kind = _KNOWN.get(key)
+    kind = fast_path.KNOWN.get(key)
     if kind is not None and fast_path.AVAILABLE:
-        addresses = a.data_ptr(), b.data_ptr(), out is not None and out.data_ptr()
+        addresses = a.data_ptr(), b.data_ptr(), 0 if out is None else out.data_ptr()
         made = fast_path.multiply(kind, (*addresses, offs.data_ptr(), *then.read()), out)
         if made is not None:
             return made
@@ -80,7 +78,7 @@ def product(a, b, offs, then: EpilogueInputs, options: tuple, out=None) -> torch
     elif c.numel():
         launches = _launch(a, b, c, offs, then, options, precision)
         if launches is not None:
-            kind = _KNOWN[key] = fast_path.Kind()
+            kind = fast_path.KNOWN[key] = fast_path.Kind()
             kind.size, kind.stride, kind.dtype = tuple(c.shape), c.stride(), c.dtype
             kind.spans, kind.launches, kind.apart = (span(a), span(b), span(c)), launches, False
     if out is not None:
@@ -97,10 +95,13 @@ def _meets(out, t) -> bool:
 def _in_parts(a, b, offs, then: EpilogueInputs, options: tuple) -> torch.Tensor:
     """What follows by torch, where kernels have no epilogue: of fp64, and of integers."""
     made = product(a, b, offs, NOTHING, (*options[:3], ACCUMULATE[a.dtype]))
-    if then.bias is not None:
-        sizes = torch.diff(offs, prepend=offs.new_zeros(1), append=offs.new_full((1,), len(a)))
-        rows = torch.cat([then.bias, then.bias.new_zeros(1, then.bias.shape[1])])  # for the rest
-        then = then._replace(bias=rows.repeat_interleave(sizes, 0, output_size=len(a)))
+    if then.bias is not None and made.dim() == 3:
+        then = then._replace(bias=then.bias.unsqueeze(1))
+    elif then.bias is not None:
+        rows = torch.arange(len(a), dtype=torch.int32, device=a.device)
+        group = torch.searchsorted(offs, rows, right=True).clamp_(max=len(offs))
+        rest = then.bias.new_zeros(1, then.bias.shape[1])
+        then = then._replace(bias=torch.cat([then.bias, rest])[group])
     return then.of(made, options[-1])
 
 

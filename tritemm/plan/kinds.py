@@ -118,11 +118,7 @@ def product(
     key, addresses = fast_path.kind_of(a, b, out, options, then)
     kind: Any = fast_path.KNOWN.get(key)
     if out is not None:
-        if out.is_inference() and not torch.is_inference_mode_enabled():
-            raise RuntimeError(
-                "Inplace update to inference tensor outside InferenceMode is not allowed: "
-                "out was made in inference mode. Take out.clone()"
-            )
+        fast_path.check_writable(out)
         met = fast_path.overlap(addresses[:3], (span(a), span(b), span(out)))
         if met or then.met_by(out):
             return out.copy_(product(a, b, None, options, then))

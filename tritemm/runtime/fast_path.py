@@ -184,6 +184,15 @@ def unwatched(a, b, others: Sequence, out=None) -> bool:
     return memory and not _requires_grad(*tensors)
 
 
+def check_writable(out) -> None:
+    """Raise torch's error where `out` was made in inference mode, and that has ended."""
+    if out.is_inference() and not _inference():
+        raise RuntimeError(
+            "Inplace update to inference tensor outside InferenceMode is not allowed: "
+            "out was made in inference mode. Take out.clone()"
+        )
+
+
 def usual_out(out) -> bool:
     """Whether `out` may be written to, and its write counted, as any tensor."""
     return (

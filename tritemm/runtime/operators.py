@@ -49,7 +49,10 @@ def one_by_one(operator: torch._ops.OpOverload) -> Callable:
             [arg] * info.batch_size if dim is None else arg.unbind(dim)
             for arg, dim in zip(args, in_dims, strict=True)
         ]
-        return torch.stack([operator(*one) for one in zip(*parts, strict=True)]), 0
+        made = [operator(*one) for one in zip(*parts, strict=True)]
+        if isinstance(made[0], torch.Tensor):
+            return torch.stack(made), 0
+        return tuple(map(torch.stack, zip(*made, strict=True))), (0,) * len(made[0])
 
     return rule
 

@@ -89,10 +89,10 @@ class GroupUnit:
     def bias(self, bias_ptr, M, N):
         """The group's bias, and as much of M x N as it is for: nothing of the rest."""
         if self.SHAPE.BIAS == "n":
-            bias_ptr += self.b1 * N * (1 + self.SHAPE.GATED)
+            bias_ptr += self.b1.to(gl.int64) * N * (1 + self.SHAPE.GATED)
             N = gl.where(self.rest, 0, N)
         else:
-            bias_ptr += self.b1 * M
+            bias_ptr += self.b1.to(gl.int64) * M
             M = gl.where(self.rest, 0, M)
         return bias_ptr, M, N
 
