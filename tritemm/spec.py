@@ -199,7 +199,8 @@ class Kernel:
         if problem.epilogue.symmetric and not self.limits.symmetric:
             return "it computes all tiles of C, and C is symmetric"
         if problem.groups and problem.groups not in self.limits.groups:
-            return f"{problem.groups.upper()} is cut into groups, and its tiles are not"
+            axis = problem.groups.upper()
+            return f"{axis} is cut into groups, and products of its batches are all of one size"
         return refusal(self.limits.needs, problem)
 
     def configs(self, problem: Problem) -> tuple[Config, ...]:

@@ -418,7 +418,12 @@ def refusals():
         "offs": offs, "activation": "swiglu",
     }  # fmt: skip
     yield ValueError, "no rung is called", (x, w), {"offs": offs, "kernel": "none"}
-    yield ValueError, "its tiles are not", (x, w), {"offs": offs, "kernel": "tiled"}
+    yield (
+        ValueError,
+        "all of one size",
+        (x, w),
+        {"offs": offs, "kernel": "tiled"},
+    )
     yield ValueError, "int8", (x.char(), w.char()), {"offs": offs, "alpha": 0.5}
 
 
