@@ -28,12 +28,7 @@ constexpr int BUFFER = (BM + BN) * Layout::AB_ROW;  // chunks
 constexpr int SHARED = std::max(STAGES * BUFFER, BM * Layout::C_ROW) * 16;  // bytes
 
 template <typename T, typename Acc, bool B_BY_ROWS>
-__global__ void __launch_bounds__(THREADS, 1)
-    mma_async_grouped_kernel(const __grid_constant__ Groups groups) {
-    extern __shared__ uint4 shared[];
-    const GroupTile place = group_tile(groups);
-    const Call& call = place.call;
-    const Origin tile = place.tile;
+__device__ void multiply_tile(const Call& call, Origin tile, uint4* shared) {
     const RowsOf<B_BY_ROWS> rows(call, tile);
     WarpTile<Acc> acc;
     FragmentsOf<Layout, B_BY_ROWS> fragments[2];
@@ -64,6 +59,16 @@ __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
 
     store_tile<T, Layout>(call, tile, acc, shared);
+}
+
+template <typename T, typename Acc, bool B_BY_ROWS>
+__global__ void __launch_bounds__(THREADS, 1)
+    mma_async_grouped_kernel(const __grid_constant__ Groups groups) {
+    extern __shared__ uint4 shared[];
+    const GroupTile place = group_tile(groups);
+    // The block of an empty slot has nothing to do, all of it.
+    if (place.tile.row < place.call.M)
+        multiply_tile<T, Acc, B_BY_ROWS>(place.call, place.tile, shared);
 }
 
 template <bool B_BY_ROWS>

@@ -39,8 +39,7 @@ __device__ inline int group_of(const Groups& groups, int slot) {
 }
 
 // A block's tile, and its group as a product: of its own B, with rows up to the group's end. The
-// rest has no K, so that zeros are stored. Nor has the tile of an empty slot, which begins at the
-// end or behind, so that nothing is.
+// rest has no K, so that zeros are stored. The tile of an empty slot begins at the end or behind.
 struct GroupTile {
     Origin tile;
     Call call;
@@ -57,7 +56,7 @@ __device__ inline GroupTile group_tile(const Groups& groups) {
     call.M = max(begin, first_row(groups, group + 1));
     call.b = static_cast<const uint16_t*>(call.b) +
              max(min(group, groups.count - 1), 0) * groups.b_group;
+    if (group == groups.count) call.K = 0;
     const int64_t row = begin + max(place.row - before, int64_t{0}) * BM;
-    if (group == groups.count || row >= call.M) call.K = 0;
     return {{row, int64_t{place.col} * BN}, call};
 }
