@@ -68,7 +68,7 @@ def _begun(case: Case, c: torch.Tensor, residual: torch.Tensor | None) -> torch.
 
 
 def alone(a, b, c, offs) -> Operands:
-    """Of groups the first B and C, and all of A: one dense product of as many operations."""
+    """One dense product of as many operations: all of A, by the first of the groups' B."""
     return a, (b[0] if b.dim() == 3 else b), (c[0] if c.dim() == 3 else c)
 
 

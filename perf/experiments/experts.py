@@ -224,7 +224,7 @@ class LayerBench(CallBench):
         return self.left[REFERENCE if name == NULL else name]
 
     def timer(self, call, count: int, probe) -> Sample:
-        """Of a step, not of a call."""
+        """The time of a step; a call is one for each set."""
         taken = calls.by_events(call, count, probe)
         return dataclasses.replace(taken, seconds=taken.seconds / len(self.sets))
 

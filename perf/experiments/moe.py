@@ -47,7 +47,7 @@ def case(model: str, layer: str, product: str, tokens: int, sizes: str) -> Case:
 def problems(
     models=MODELS, layers=LAYERS, products=PRODUCTS, tokens=TOKENS, sizes=SIZES
 ) -> list[Problem]:
-    """Of all of these, model by model; by default 360."""
+    """Those of all these models, layers and products, model by model; by default 360."""
     return [
         Problem("/".join(map(str, one)), MODELS[one[0]].title, " ".join(one[1:3]), case(*one))
         for one in itertools.product(models, layers, products, tokens, sizes)

@@ -257,7 +257,7 @@ def test_b_by_rows_is_passed_as_such(library):
 
 
 def test_groups_are_passed_as_such(library, monkeypatch):
-    """Of a rung that has groups a dense product is one group of all rows."""
+    """A dense product is one group of all rows, to a rung that has groups."""
     passed = []
     monkeypatch.setattr(library, "launch", lambda pointer: passed.append(pointer._obj))
     kernel = next(k for k in RUNGS if k.limits.groups)

@@ -305,7 +305,7 @@ def test_derivatives(form):
 
 
 def test_gradients_of_a_layer():
-    """Of a gated activation, a bias and a wider result, in the operands' types."""
+    """With a gated activation, a bias and a wider result, in the operands' types."""
     offs = offsets((17, 0, 30))
     a, b = (t.contiguous().requires_grad_() for t in cut("m", 24, 16, 3, 50, HALF))
     bias = operand(3, 24, FP32).requires_grad_()

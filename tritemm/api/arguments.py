@@ -64,7 +64,6 @@ def operands(input, other, out, asked: tuple, function="matmul", compiled=False)
     `asked`: the word of a kernel, precision, accumulator and result type. `function` is who calls
     its operands input and other; in `compiled` code that may be any.
     """
-    word, precision, accumulate, out_dtype = asked
     compiled = compiled or is_dynamo_compiling()
     names = ("the first operand", "the second") if compiled else ("input", "other")
     input, other = pair(function, names, input, other, cast=out is None)
@@ -72,13 +71,18 @@ def operands(input, other, out, asked: tuple, function="matmul", compiled=False)
     b = other.unsqueeze(-1) if other.dim() == 1 else other
     if a.dim() > 2 or b.dim() > 2:
         torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])  # raises torch's RuntimeError
+    return a, b, checked_options(asked, a.dtype)
+
+
+@unframed
+def checked_options(asked: tuple, dtype: torch.dtype) -> tuple:
+    """The operator's options of what is `asked` of operands of this type, as `operands` has it."""
+    word, precision, accumulate, out_dtype = asked
     name = word.partition("/")[0]
     if name != "auto":
         dispatch.find(name)
-    check_precision(precision, a.dtype)
-    accumulate = accumulator_type(accumulate, a.dtype)
-    out_dtype = result_type(out_dtype, a.dtype)
-    return a, b, (word, precision, accumulate, out_dtype)
+    check_precision(precision, dtype)
+    return word, precision, accumulator_type(accumulate, dtype), result_type(out_dtype, dtype)
 
 
 @unframed

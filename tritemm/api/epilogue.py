@@ -54,7 +54,7 @@ def checked(given: tuple | None, a, b, input, other, out) -> tuple[tuple[int, ..
     if a.dtype == torch.int8:
         alpha, beta = whole("alpha", alpha), whole("beta", beta)
     if bias is not None:
-        _check_kind("bias", bias, input)
+        check_kind("bias", bias, input)
         bias = _of_columns(autocast(bias) if out is None else bias, b.shape[-1])
     if onto and not fits(residual.shape, shape):
         raise RuntimeError(
@@ -106,7 +106,7 @@ def _of_columns(bias, columns: int) -> torch.Tensor:
 
 def check_added(name: str, tensor, input, shape, any_type: bool = False) -> None:
     """Refuse a tensor that can't be added to a result of this shape, of operands like `input`."""
-    _check_kind(name, tensor, input, any_type)
+    check_kind(name, tensor, input, any_type)
     if not expands(tensor.shape, shape):
         raise RuntimeError(
             f"{name} has shape {list(tensor.shape)}, which can't be broadcast to the result's, "
@@ -114,7 +114,8 @@ def check_added(name: str, tensor, input, shape, any_type: bool = False) -> None
         )
 
 
-def _check_kind(name: str, tensor, input, any_type: bool = False) -> None:
+def check_kind(name: str, tensor, input, any_type: bool = False) -> None:
+    """Refuse what is no tensor, or can't be added to a product of operands like `input`."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{name} must be Tensor, not {type(tensor).__name__}")
     check_dense(name, tensor)

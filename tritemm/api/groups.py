@@ -8,16 +8,8 @@ from typing import Any
 import torch
 from torch.overrides import handle_torch_function, has_torch_function
 
-from .. import dispatch
 from ..dispatch.request import word_of
-from ..dtypes import (
-    Precision,
-    accumulator_type,
-    check_epilogue,
-    check_precision,
-    result_type,
-    wide,
-)
+from ..dtypes import Precision, check_epilogue, result_type, wide
 from ..op.groups import grouped
 from ..plan.groups import FORMS, result_shape
 from ..problem import ACCUMULATE, GATED, Activation, EpilogueInputs
@@ -26,8 +18,8 @@ from ..problem.config import Config
 from ..rungs import Rung
 from ..runtime.sizes import fits, holds
 from ..spec import Kernel
-from .arguments import autocast, check_dense, pair
-from .epilogue import ADDED, activation_of, factor
+from .arguments import autocast, check_dense, checked_options, pair
+from .epilogue import activation_of, check_kind, factor
 from .matmul import matmul
 from .result import check_out, needs_copy, resized
 
@@ -100,11 +92,7 @@ def grouped_mm(
     count = _check_sizes(x, y, offs)
     then = _checked_epilogue(bias, activation, alpha, x, y, count, out)
     word = word_of(kernel, config, batch_invariant)
-    if word.partition("/")[0] != "auto":
-        dispatch.find(word.partition("/")[0])
-    check_precision(precision, x.dtype)
-    accumulator_type(accumulate, x.dtype)
-    options = word, precision, accumulate, result_type(out_dtype, x.dtype)
+    options = checked_options((word, precision, accumulate, out_dtype), x.dtype)
     if offs is None:
         asked: dict[str, Any] = {"kernel": kernel, "config": config, "precision": precision}
         asked |= {"batch_invariant": batch_invariant, "accumulate": accumulate}
@@ -180,9 +168,7 @@ def _checked_epilogue(bias, activation, alpha, a, b, count: int, out) -> tuple:
 def _checked_bias(bias, a, b, form: str | None, count: int, out):
     if bias is None:
         return None
-    if not isinstance(bias, torch.Tensor):
-        raise TypeError(f"bias must be Tensor, not {type(bias).__name__}")
-    check_dense("bias", bias)
+    check_kind("bias", bias, a)
     if form == "n":
         raise ValueError(
             "bias= has a number for each column of each group, and columns are cut: multiply "
@@ -192,12 +178,5 @@ def _checked_bias(bias, a, b, form: str | None, count: int, out):
         raise RuntimeError(
             f"bias has shape {list(bias.shape)}; of {count} groups and {b.shape[-1]} columns it is "
             f"{[count, b.shape[-1]]}"
-        )
-    able = ADDED if a.dtype.is_floating_point else (torch.int32,)
-    if bias.device != a.device or bias.dtype not in able:
-        names = ", ".join(str(dtype) for dtype in able)
-        raise RuntimeError(
-            f"bias is {bias.dtype} on {bias.device}; it may be {names}, and is where a is, on "
-            f"{a.device}"
         )
     return autocast(bias) if out is None else bias

@@ -42,7 +42,7 @@ def moe(
     replayed with other ones.
 
     Args:
-        hidden: [..., H], T tokens; float16, bfloat16, float32, or float64 without biases.
+        hidden: [..., H], T tokens; float16, bfloat16, float32 or float64.
         gate_up: [E, 2 I, H], as transformers stores it; any strides, so that weights stored as
             [E, H, 2 I] are given as `weights.mT`.
         down: [E, H, I], any strides.

@@ -237,7 +237,17 @@ class PowerTile(RoleTile):
     ) -> Callable[[Problem], tuple[Config, ...]]:
         """`Limits.configs` of a rung: those of the `tiles` that fit; the `narrow` ones of groups of
         columns, which may be few."""
-        return lambda problem: fitting(problem, cls, narrow if problem.groups == "n" else tiles)
+
+        def configs(problem: Problem) -> tuple[Config, ...]:
+            some = narrow if problem.groups == "n" else tiles
+            return fitting(problem, cls, some + cls.also(problem))
+
+        return configs
+
+    @staticmethod
+    def also(problem: Problem) -> tuple[Numbers, ...]:
+        """Tiles that every rung of the family has for a problem, beside its own."""
+        return ()
 
 
 class Cooperative(PowerTile):
@@ -245,15 +255,9 @@ class Cooperative(PowerTile):
 
     more = ", and 192 with 4 warps"
 
-    @classmethod
-    def menu(
-        cls, tiles: tuple[Numbers, ...], narrow: tuple[Numbers, ...]
-    ) -> Callable[[Problem], tuple[Config, ...]]:
-        def configs(problem: Problem) -> tuple[Config, ...]:
-            some = narrow if problem.groups == "n" else tiles
-            return fitting(problem, cls, some + of_few_rows(problem))
-
-        return configs
+    @staticmethod
+    def also(problem: Problem) -> tuple[Numbers, ...]:
+        return of_few_rows(problem)
 
 
 class Pingpong(PowerTile):

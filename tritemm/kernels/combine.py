@@ -9,7 +9,6 @@ as zeros, whatever they or their weights hold. Sums are in fp32, or fp64, and ha
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 
@@ -75,10 +74,8 @@ def combine(find: str, rows, tokens, weights, places, offs) -> None:
     values |= {"WEIGHTED": weights is not None, "BLOCK": block}
     there = places if weights is None else weights
     tensors = {"rows": rows, "tokens": tokens, "weights": there, "places": places, "offs": offs}
-    key = (*values.values(), count, *((t.dtype, t.data_ptr() & 15) for t in tensors.values()))
     grid = count, top if find == "weights" else triton.cdiv(width, block)
-    with torch.cuda.device_of(rows):
-        binding.launch(key, combine_kernel, grid, values, {"num_warps": WARPS}, tensors)
+    binding.launch_alike(combine_kernel, grid, values, tensors, WARPS)
 
 
 @triton.jit
@@ -118,7 +115,5 @@ def route(index, places, offs) -> None:
     if index.numel() == 0:
         offs.zero_()
         return
-    key = (*values.values(), *((t.dtype, t.data_ptr() & 15) for t in tensors.values()))
     grid = (triton.cdiv(index.numel(), MINE) + triton.cdiv(len(offs), MINE),)
-    with torch.cuda.device_of(index):
-        binding.launch(key, route_kernel, grid, values, {"num_warps": 4}, tensors)
+    binding.launch_alike(route_kernel, grid, values, tensors, WARPS)

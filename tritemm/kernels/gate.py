@@ -5,7 +5,6 @@ x [R, 2 N] holds the gate's columns, then those that they multiply: activation(g
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 
@@ -52,7 +51,5 @@ def gated(x, activation: str, out, grad=None) -> None:
     values = {"N": columns, "ACTIVATION": GATED[activation], "GRADIENT": grad is not None}
     values |= {"BLOCK": block}
     tensors = {"x": x, "grad": x if grad is None else grad, "out": out}
-    key = (*values.values(), rows, *((t.dtype, t.data_ptr() & 15) for t in tensors.values()))
     grid = rows, triton.cdiv(columns, block)
-    with torch.cuda.device_of(x):
-        binding.launch(key, gate_kernel, grid, values, {"num_warps": WARPS}, tensors)
+    binding.launch_alike(gate_kernel, grid, values, tensors, WARPS)

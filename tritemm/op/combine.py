@@ -11,7 +11,7 @@ import torch
 
 from ..kernels.combine import combine, route
 from ..runtime import fast_path
-from ..runtime.operators import define, implement, one_by_one
+from ..runtime.operators import define, implement_whole
 from ..runtime.torch_private import (
     Derivatives,
     below_autograd,
@@ -28,8 +28,6 @@ COMBINE = define(
 )
 #: What there is to find; of a call, the one that is found is None.
 FACTORS = ("rows", "tokens", "weights")
-
-
 #: Choices up to which one kernel sorts them; of more, torch's sort takes less time.
 FEW = 8192
 #: Where each of the choices `index` stands once they are sorted, and where each expert's end.
@@ -128,10 +126,5 @@ class _Product(Derivatives):
             return sum(terms[1:], terms[0])
 
 
-implement(COMBINE, _combine, "CPU", "CUDA")
-implement(COMBINE, _fake, "Fake")
-implement(COMBINE, one_by_one(COMBINE), "Vmap")
-implement(COMBINE, _rule, "Autograd")
-implement(ROUTE, _route, "CPU", "CUDA")
-implement(ROUTE, _fake_route, "Fake")
-implement(ROUTE, one_by_one(ROUTE), "Vmap")
+implement_whole(COMBINE, _combine, _fake, _rule)
+implement_whole(ROUTE, _route, _fake_route)

@@ -8,7 +8,7 @@ import torch
 
 from ..kernels.gate import gated
 from ..problem import GATED, activated
-from ..runtime.operators import define, implement, one_by_one
+from ..runtime.operators import define, implement_whole
 from ..runtime.torch_private import (
     Derivatives,
     below_autograd,
@@ -83,11 +83,5 @@ class _Gate(Derivatives):
         return GATE_GRADIENT(grad, x, ctx.activation), None, None
 
 
-for _operator, _made, _shaped, _autograd in (
-    (GATE, _gate, _fake, _rule),
-    (GATE_GRADIENT, _gradient, _fake_gradient, _rule_of_gradient),
-):
-    implement(_operator, _made, "CPU", "CUDA")
-    implement(_operator, _shaped, "Fake")
-    implement(_operator, one_by_one(_operator), "Vmap")
-    implement(_operator, _autograd, "Autograd")
+implement_whole(GATE, _gate, _fake, _rule)
+implement_whole(GATE_GRADIENT, _gradient, _fake_gradient, _rule_of_gradient)

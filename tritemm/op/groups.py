@@ -15,7 +15,7 @@ from ..dispatch.request import for_gradients
 from ..plan.groups import form_of, product, result_shape
 from ..problem import GATED, EpilogueInputs, after
 from ..runtime import fast_path
-from ..runtime.operators import define, implement, one_by_one
+from ..runtime.operators import define, implement, implement_whole
 from ..runtime.torch_private import (
     Derivatives,
     below_autograd,
@@ -133,14 +133,11 @@ def _gradient(x, y, offs, ctx, options) -> torch.Tensor:
     """alpha * x @ y, one of which is the gradient of the result, in the operands' type."""
     if x.dtype != y.dtype:  # a wider result's, which fp16 need not hold
         to = torch.float32 if ctx.dtype == torch.float16 else ctx.dtype
-        x, y = x.to(to), y.to(to)
+        x, y, options = x.to(to), y.to(to), (*options[:2], None)
     return GROUPED(x, y, offs, None, "", ctx.alpha, *options, x.dtype).to(ctx.dtype)
 
 
-implement(GROUPED, _product, "CPU", "CUDA")
-implement(GROUPED, _fake, "Fake")
-implement(GROUPED, one_by_one(GROUPED), "Vmap")
-implement(GROUPED, _rule, "Autograd")
+implement_whole(GROUPED, _product, _fake, _rule)
 implement(GROUPED_OUT, _product_out, "CPU", "CUDA")
 implement(GROUPED_OUT, lambda *args, out: None, "Fake")
 implement(GROUPED_OUT, without_gradient(GROUPED_OUT), "Autograd")

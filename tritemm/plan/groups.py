@@ -12,16 +12,8 @@ import torch
 
 from .. import dispatch, plan
 from ..dtypes import REAL, resolve
-from ..problem import (
-    ACCUMULATE,
-    GATED,
-    INTERPRETER,
-    NOTHING,
-    EpilogueInputs,
-    Problem,
-    after,
-    span,
-)
+from ..problem import ACCUMULATE, INTERPRETER, NOTHING, EpilogueInputs, Problem, after, meet, span
+from ..problem import result_shape as batch_shape
 from ..runtime import fast_path
 from ..runtime.torch_private import untraced
 from . import slow
@@ -37,8 +29,8 @@ def form_of(a, b) -> str:
 
 def result_shape(a, b, groups: int, activation: str = "") -> tuple[int, ...]:
     """[groups, M, N] where K is cut, else [M, N]; half as many columns of pairs."""
-    columns = b.shape[-1] // 2 if activation in GATED else b.shape[-1]
-    return (*[groups] * (form_of(a, b) == "k"), a.shape[-2], columns)
+    matrix = batch_shape(a, b, activation)[-2:]
+    return (groups, *matrix) if form_of(a, b) == "k" else matrix
 
 
 @untraced
@@ -53,11 +45,10 @@ def product(a, b, offs, then: EpilogueInputs, options: tuple, out=None) -> torch
         "groups", a.shape, a.stride(), b.shape, b.stride(), a.dtype, a.data_ptr() & 15,
         b.data_ptr() & 15, offs.shape, a.get_device(), options, precision, then.key(),
     )  # fmt: skip
-    inputs = offs, *then.tensors
     if out is not None:
         fast_path.check_writable(out)
         key = (*key, out.stride(), out.data_ptr() & 15)
-        if any(_meets(out, t) for t in (a, b, *inputs)):
+        if any(meet(t, out) for t in (a, b, offs, *then.tensors)):
             return out.copy_(product(a, b, offs, then, options))
     kind = fast_path.KNOWN.get(key)
     if kind is not None and fast_path.AVAILABLE:
@@ -84,12 +75,6 @@ def product(a, b, offs, then: EpilogueInputs, options: tuple, out=None) -> torch
     if out is not None:
         torch.autograd.graph.increment_version(out)
     return c
-
-
-def _meets(out, t) -> bool:
-    """Whether the bytes of `out` meet those of `t`."""
-    begin, address = t.data_ptr(), out.data_ptr()
-    return address < begin + span(t) and begin < address + span(out)
 
 
 def _in_parts(a, b, offs, then: EpilogueInputs, options: tuple) -> torch.Tensor:

@@ -19,6 +19,7 @@ from .inputs import NOTHING as NOTHING
 from .inputs import EpilogueInputs as EpilogueInputs
 from .inputs import activated as activated
 from .inputs import after as after
+from .inputs import meet as meet
 from .inputs import mirrored as mirrored
 from .inputs import result_shape as result_shape
 from .inputs import span as span

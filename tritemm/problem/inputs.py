@@ -91,12 +91,10 @@ class EpilogueInputs(NamedTuple):
         A residual that is `out` itself doesn't count: each of its elements is read by who then
         writes it.
         """
-        address, size = out.data_ptr(), span(out)
         for t in self.tensors:
-            begin = t.data_ptr()
-            same = t is self.residual and begin == address and t.stride() == out.stride()
-            same = same and t.dtype == out.dtype
-            if not same and address < begin + span(t) and begin < address + size:
+            same = t is self.residual and t.data_ptr() == out.data_ptr()
+            same = same and t.stride() == out.stride() and t.dtype == out.dtype
+            if not same and meet(t, out):
                 return True
         return False
 
@@ -143,6 +141,12 @@ def span(t: torch.Tensor) -> int:
         return 0
     last = sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))
     return t.element_size() * (1 + last)
+
+
+def meet(t: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether the bytes of two tensors, from their first to their last, meet."""
+    begin, address = t.data_ptr(), other.data_ptr()
+    return address < begin + span(t) and begin < address + span(other)
 
 
 def after(argument, activation: str, residual, beta: float, out=None) -> torch.Tensor:

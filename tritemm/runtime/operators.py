@@ -41,6 +41,21 @@ def implement(operator: torch._ops.OpOverload, function: Callable, *keys: str) -
             _LIBRARY.impl(operator, untraced(function), key, with_keyset=autograd)
 
 
+def implement_whole(
+    operator: torch._ops.OpOverload,
+    function: Callable,
+    fake: Callable,
+    rule: Callable | None = None,
+) -> None:
+    """Have `function` make the operator's results on any device, `fake` those without data, and
+    `rule` record derivatives, if it has any. Under vmap it makes one result after another."""
+    implement(operator, function, "CPU", "CUDA")
+    implement(operator, fake, "Fake")
+    implement(operator, one_by_one(operator), "Vmap")
+    if rule is not None:
+        implement(operator, rule, "Autograd")
+
+
 def one_by_one(operator: torch._ops.OpOverload) -> Callable:
     """The rule of "Vmap" of an operator that makes one result after another."""
 
