@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -34,6 +35,9 @@ from .lines import LINES, Box, Boxes, by_tma, c_major, crossed, major_of, readab
 LOADED_AHEAD, OWNERS = subtile.ROOMY.value, split_k.OWNERS.value
 #: Groups that a thread of each warp counts some of; more would take too many registers.
 MOST_GROUPS = 512
+#: K of a typical group up to which tiles are small and steps short, and up to which steps are. TMA
+#: stores nothing while it loads, lines of zeros too: where K is short, C waits for what it loads.
+SHORT_K, FEW_STEPS_K = 32, 128
 #: Types of operands, in PTX.
 TYPES = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "tf32"}
 
@@ -72,6 +76,12 @@ _ACROSS = Constraint(
 def grouped(problem: Problem) -> str | None:
     """What groups need, found once; nothing of other problems."""
     return refusal((_FEW_GROUPS, _SHORT, _ACROSS), problem) if problem.groups else None
+
+
+@kept
+def typical_k(problem: Problem) -> float:
+    """K of a typical group, of 16-bit operands whose K is cut; of all others it is endless."""
+    return problem.typical[2] if problem.groups == "k" and problem.itemsize == 2 else math.inf
 
 
 @kept

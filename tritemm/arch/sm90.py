@@ -12,9 +12,11 @@ CAPABILITY = (9, 0)
 TMA_BYTES = 16
 #: Lines (rows or columns) of a box of TMA, at most.
 BOX_LINES = 256
-#: Bytes of a line that TMA swizzles; and of the lines of K of a stage, one to four of these.
+#: Bytes of a line that TMA swizzles; and of the lines of K of a stage, one to four of these, or of
+#: K that is cut into short groups less.
 LINE_BYTES = 128
 DEPTHS = (128, 256, 512)
+SHORT_DEPTHS = (32, 64)
 
 #: Warps of a warpgroup; rows of the tile that it multiplies at a time, and columns, which are a
 #: multiple of `COLUMN_STEP`.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -26,6 +27,7 @@ from .roles import (
     grouped,
     piece_columns,
     sixteen_bits,
+    typical_k,
 )
 
 #: BLOCK_M, BLOCK_N, BLOCK_K, warps, stages; BLOCK_K of elements of 16 bits.
@@ -147,7 +149,7 @@ class PowerTile(RoleTile):
             lambda t: t.rows <= sm90.BOX_LINES,
         ),
         Constraint(
-            "BLOCK_K is {t.c.BLOCK_K}; {t.depths[0]}, {t.depths[1]}, {t.depths[2]} are possible",
+            "BLOCK_K is {t.c.BLOCK_K}; {t.some_depths} are possible",
             lambda t: t.c.BLOCK_K in t.depths,
         ),
         Constraint(
@@ -171,7 +173,8 @@ class PowerTile(RoleTile):
         self.warps, threads = self.of_tile, 32 * self.of_tile
         self.sharers = c.BLOCK_M // self.rows
         self.consumers = max(self.own, self.sharers)
-        self.depths = [size // known.size for size in sm90.DEPTHS]
+        depths = sm90.DEPTHS + sm90.SHORT_DEPTHS * (typical_k(p) < math.inf)
+        self.depths = [size // known.size for size in depths]
         self.least_columns = least_columns(p)
         #: The powers of two that make up the columns; the second may be 0.
         self.halves = _first_half(c.BLOCK_N), c.BLOCK_N - _first_half(c.BLOCK_N)
@@ -183,6 +186,10 @@ class PowerTile(RoleTile):
         self.of_a_thread = self.accumulators * self.rows * c.BLOCK_N // threads
         with_a = self.accumulators * c.BLOCK_N + c.BLOCK_K
         self.with_fragments = -(-c.BLOCK_M * with_a // threads)
+
+    @property
+    def some_depths(self) -> str:
+        return ", ".join(map(str, sorted(self.depths)))
 
     @property
     def possible(self) -> str:
@@ -217,14 +224,11 @@ class PowerTile(RoleTile):
         """Boxes of A, both halves of B, and C; of pairs, half as wide."""
         p, depth = self.p, self.c.BLOCK_K
         first, second = (half // self.facts.per_column for half in self.halves)
-        a = b = functools.partial(Box.of, p)
-        if p.groups == "k":  # whose steps end with a group
-            a, b = (functools.partial(Box.ragged, along=side) for side in "nm")
         return Boxes(
-            a(p.a, self.rows, depth),
-            b(p.b, depth, first),
+            Box.of_operand(p, "a", self.rows, depth),
+            Box.of_operand(p, "b", depth, first),
             Box.of_c(p, self.rows, self.columns),
-            b(p.b, depth, second) if second else None,
+            Box.of_operand(p, "b", depth, second) if second else None,
         )
 
     def described(self, a, b, c) -> dict[str, Any]:
@@ -233,13 +237,17 @@ class PowerTile(RoleTile):
 
     @classmethod
     def menu(
-        cls, tiles: tuple[Numbers, ...], narrow: tuple[Numbers, ...]
+        cls,
+        tiles: tuple[Numbers, ...],
+        narrow: tuple[Numbers, ...],
+        short: Mapping[int, tuple[Numbers, ...]],
     ) -> Callable[[Problem], tuple[Config, ...]]:
         """`Limits.configs` of a rung: those of the `tiles` that fit; the `narrow` ones of groups of
-        columns, which may be few."""
+        columns, which may be few; and those that are for groups with a K up to so much."""
 
         def configs(problem: Problem) -> tuple[Config, ...]:
             some = narrow if problem.groups == "n" else tiles
+            some = next((short[most] for most in short if typical_k(problem) <= most), some)
             return fitting(problem, cls, some + cls.also(problem))
 
         return configs

@@ -14,20 +14,11 @@ import triton.language as tl
 
 from ..arch.pointers import POINTERS, Dot, needs, tiles_in_flight
 from ..spec import Config, CostHint, Limits, Policy, TritonKernel
-from .device.raster import raster, split_batch
+from .device.raster import bounds, raster, split_batch
 from .device.tile import EpilogueArgs, Strides, apply_epilogue, batch_offset, dot, store, widen
 
 #: Groups that are counted at a time.
 SOME = tl.constexpr(256)
-
-
-@triton.jit
-def bounds(offs_ptr, group, count, size):
-    """Where a group begins and ends in what is cut; group `count` is the rest behind the last."""
-    begin = tl.load(offs_ptr + group - 1, mask=(group > 0) & (group <= count), other=0)
-    end = tl.load(offs_ptr + group, mask=group < count, other=size)
-    begin = tl.minimum(tl.maximum(begin, 0), size)
-    return begin, tl.minimum(tl.maximum(begin, end), size)
 
 
 @triton.jit

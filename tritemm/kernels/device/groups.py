@@ -12,21 +12,11 @@ from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_wait
 
 from .language import Value, aggregate
-from .raster import raster
-from .scheduler import Scheduler
+from .raster import bounds, raster
+from .scheduler import Scheduler, group_of, tile_of
 
 #: Lines of a map that ends with a group; no matrix has as many.
 LINES = gl.constexpr(2**30)
-
-
-@gluon.jit
-def bounds(offs_ptr, group, count, most):
-    """Where `group` begins and ends in what is cut, of size `most`; the rest is group `count`."""
-    begin = gl.load(offs_ptr + group - 1, mask=(group > 0) & (group <= count), other=most)
-    begin = gl.where(group == 0, 0, begin)
-    end = gl.load(offs_ptr + group, mask=group < count, other=most)
-    begin = gl.minimum(gl.maximum(begin, 0), most)
-    return begin, gl.minimum(gl.maximum(begin, end), most)
 
 
 @gluon.jit
@@ -127,10 +117,11 @@ class Groups:
     @gluon.jit
     def across(self):
         """Tiles of a band; of K that is cut, those of a group."""
+        TILE: gl.constexpr = tile_of(self.SHAPE)
         if self.SHAPE.GROUPS == "m":
-            tiles = gl.cdiv(self.dense.N, self.SHAPE.BLOCK_N)
+            tiles = gl.cdiv(self.dense.N, TILE[1])
         elif self.SHAPE.GROUPS == "n":
-            tiles = gl.cdiv(self.dense.M, self.SHAPE.BLOCK_M)
+            tiles = gl.cdiv(self.dense.M, TILE[0])
         else:
             tiles = self.dense.tiles() // self.dense.B1
         return tiles
@@ -141,9 +132,7 @@ class Groups:
         gdc_wait()
         work = self
         if self.SHAPE.GROUPS != "k":
-            BLOCK: gl.constexpr = (
-                self.SHAPE.BLOCK_M if self.SHAPE.GROUPS == "m" else self.SHAPE.BLOCK_N
-            )
+            BLOCK: gl.constexpr = tile_of(self.SHAPE)[0 if self.SHAPE.GROUPS == "m" else 1]
             MOST: gl.constexpr = self.SHAPE.MOST_GROUPS
             layout: gl.constexpr = gl.BlockedLayout([MOST // 32], [32], [gl.num_warps()], [0])
             group, count = gl.arange(0, MOST, layout), self.dense.B1
@@ -198,19 +187,17 @@ class Groups:
             group = gl.where(band >= self.full, count, group)
             inside = i - gl.where(band >= self.full, self.full, first) * self.across()
         begin, end = bounds(self.offs_ptr, group, count, self.size())
-        row = gl.to_tensor(0)
-        col = gl.to_tensor(0)
         if SHAPE.GROUPS == "m":
             M = end - begin
-            row = begin
         elif SHAPE.GROUPS == "n":
             N = end - begin
-            col = begin
-        pid_m, pid_n = raster(
-            inside, M, N, SHAPE.BLOCK_M, SHAPE.BLOCK_N, SHAPE.ORDER, SHAPE.GROUP_M
-        )
-        row += pid_m * SHAPE.BLOCK_M
-        col += pid_n * SHAPE.BLOCK_N
+        TILE: gl.constexpr = tile_of(SHAPE)
+        pid_m, pid_n = raster(inside, M, N, TILE[0], TILE[1], SHAPE.ORDER, group_of(SHAPE))
+        row, col = self.dense.share_of(pid_m, pid_n)
+        if SHAPE.GROUPS == "m":
+            row += begin
+        elif SHAPE.GROUPS == "n":
+            col += begin
         zero, rest = gl.to_tensor(0), group == count
         return GroupUnit(zero, self.steps(i), zero, group, row, col, begin, end, rest, SHAPE)
 

@@ -1,4 +1,4 @@
-"""The order in which programs take the tiles of a product, and its batches."""
+"""The order in which programs take the tiles of a product, its batches, and its groups."""
 
 import triton
 import triton.language as tl
@@ -31,6 +31,16 @@ def split_batch(pid, M, N, B1, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
         b1 = pid // tiles % B1
         pid = pid % tiles
     return pid, b0, b1
+
+
+@triton.jit
+def bounds(offs_ptr, group, count, size):
+    """Where a group begins and ends in what is cut; group `count` is the rest behind the last."""
+    begin = tl.load(offs_ptr + group - 1, mask=(group > 0) & (group <= count), other=size)
+    begin = tl.where(group == 0, 0, begin)
+    end = tl.load(offs_ptr + group, mask=group < count, other=size)
+    begin = tl.minimum(tl.maximum(begin, 0), size)
+    return begin, tl.minimum(tl.maximum(begin, end), size)
 
 
 @triton.jit
