@@ -207,7 +207,10 @@ def test_out(form, dtype):
     assert torch.equal(out, plain)
     with pytest.raises(RuntimeError, match="Expected out tensor to have dtype"):
         tritemm.grouped_mm(a, b, offs=offs, out=out.double())
-    if form == "m":  # of its own memory
+    if form == "m":  # of its own memory, also where the shape changes
+        own = a.clone()
+        with pytest.warns(UserWarning, match="out was resized"):
+            assert torch.equal(tritemm.grouped_mm(own, b, offs=offs, out=own), plain)
         square = torch.randn(3, 24, 24, device=DEVICE).to(dtype)
         want = tritemm.grouped_mm(a, square, offs=offs)
         assert torch.equal(tritemm.grouped_mm(a, square, offs=offs, out=a), want)

@@ -103,7 +103,8 @@ def grouped_mm(
     check_out(out, inputs, options[-1])
     fitting = fits(out.shape, shape)
     if needs_copy(out, fitting, inputs):
-        return resized(out, shape, fitting).copy_(grouped(x, y, offs, *then, *options))
+        made = grouped(x, y, offs, *then, *options)
+        return resized(out, shape, fitting).copy_(made)
     return grouped(x, y, offs, *then, *options[:-1], out=resized(out, shape, fitting))
 
 
