@@ -68,9 +68,9 @@ def _fold(a, b, out, residual):
 def run(kernel: Kernel, problem: Problem, config: Config, a, b, c, *more) -> list[Call | None]:
     """Write the products of `a` and `b` into `c`, on `c`'s device and its current stream.
 
-    `problem` is that of a, b, c, and `more` the inputs of its epilogue, as
-    `EpilogueSpec.arguments` orders them. Returns what repeats each launch, in their order; None for
-    one that nothing repeats, and nothing at all where there is nothing to multiply.
+    `problem` is that of a, b, c, and `more` what else it has, as `Problem.arguments` orders that.
+    Returns what repeats each launch, in their order; None for one that nothing repeats, and nothing
+    at all where there is nothing to multiply.
     """
     if is_trivial(problem.K, c):
         return []

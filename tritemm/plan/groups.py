@@ -10,14 +10,12 @@ from typing import Any
 
 import torch
 
-from .. import dispatch, plan
 from ..dtypes import REAL, resolve
-from ..problem import ACCUMULATE, INTERPRETER, NOTHING, EpilogueInputs, Problem, after, meet, span
+from ..problem import ACCUMULATE, NOTHING, EpilogueInputs, Problem, after, meet
 from ..problem import result_shape as batch_shape
 from ..runtime import fast_path
 from ..runtime.torch_private import untraced
-from . import slow
-from .kinds import prepared
+from .kinds import Plan
 
 #: By the dimensions of the operands: what is cut into groups.
 FORMS = {(2, 3): "m", (3, 2): "n", (2, 2): "k"}
@@ -40,20 +38,16 @@ def product(a, b, offs, then: EpilogueInputs, options: tuple, out=None) -> torch
     `options`: as of a `kinds.Plan`. Rows and columns behind the last group are zeros. Neither
     checked nor recorded by autograd; a write to `out` counts. Raises what `dispatch.choose` raises.
     """
-    precision = resolve(options[1], a.dtype)
-    key: Any = (
-        "groups", a.shape, a.stride(), b.shape, b.stride(), a.dtype, a.data_ptr() & 15,
-        b.data_ptr() & 15, offs.shape, a.get_device(), options, precision, then.key(),
-    )  # fmt: skip
+    ungrouped, addresses = fast_path.kind_of(a, b, out, options, then)
+    key = "groups", ungrouped, offs.shape
+    kind: Any = fast_path.KNOWN.get(key)
     if out is not None:
         fast_path.check_writable(out)
-        key = (*key, out.stride(), out.data_ptr() & 15)
         if any(meet(t, out) for t in (a, b, offs, *then.tensors)):
             return out.copy_(product(a, b, offs, then, options))
-    kind = fast_path.KNOWN.get(key)
-    if kind is not None and fast_path.AVAILABLE:
-        addresses = a.data_ptr(), b.data_ptr(), 0 if out is None else out.data_ptr()
-        made = fast_path.multiply(kind, (*addresses, offs.data_ptr(), *then.read()), out)
+    if kind is not None and kind.launches is not None and fast_path.AVAILABLE:
+        addresses = *addresses[:3], offs.data_ptr(), *addresses[3:]
+        made = fast_path.multiply(kind, addresses, out)
         if made is not None:
             return made
     c = out
@@ -67,11 +61,18 @@ def product(a, b, offs, then: EpilogueInputs, options: tuple, out=None) -> torch
     elif len(offs) == 0:
         c.zero_()
     elif c.numel():
-        launches = _launch(a, b, c, offs, then, options, precision)
-        if launches is not None:
-            kind = fast_path.KNOWN[key] = fast_path.Kind()
-            kind.size, kind.stride, kind.dtype = tuple(c.shape), c.stride(), c.dtype
-            kind.spans, kind.launches, kind.apart = (span(a), span(b), span(c)), launches, False
+        if kind is None:
+            _, precision, accumulate, _ = options
+            problem = Problem.of(
+                a, b, c, accumulate=accumulate, precision=resolve(precision, a.dtype),
+                groups=form_of(a, b), **then.fields,
+            )  # fmt: skip
+            kind = Plan(a, b, c, options, problem)
+        if kind.apart:
+            after(product(a, b, offs, then.before(), options), then.activation, None, 1.0, c)
+        else:
+            kind(a, b, c, then, (a, b, c, *[t.flatten() for t in then.tensors]), offs)
+        fast_path.KNOWN[key] = kind
     if out is not None:
         torch.autograd.graph.increment_version(out)
     return c
@@ -88,22 +89,3 @@ def _in_parts(a, b, offs, then: EpilogueInputs, options: tuple) -> torch.Tensor:
         rest = then.bias.new_zeros(1, then.bias.shape[1])
         then = then._replace(bias=torch.cat([then.bias, rest])[group])
     return then.of(made, options[-1])
-
-
-def _launch(a, b, c, offs, then: EpilogueInputs, options: tuple, precision: str):
-    """Write a product, of which rows or K are cut; returns what repeats that, if there is it."""
-    word, _, accumulate, _ = options
-    problem = Problem.of(
-        a, b, c, accumulate=accumulate, precision=precision, groups=form_of(a, b), **then.fields
-    )
-    choice = dispatch.choose_whole(problem, word)
-    if choice is None:  # torch ends it
-        after(product(a, b, offs, then.before(), options), then.activation, None, 1.0, c)
-        return None
-    if problem.device == INTERPRETER:
-        slow.warning.count(problem, dispatch.predict(choice.kernel, problem, choice.config))
-    more = (offs, *[t.flatten() for t in then.tensors], *then.factors)
-    calls = plan.run(choice.kernel, problem, choice.config, a, b, c, *more)
-    if not calls or None in calls:
-        return None
-    return prepared(choice, problem, c.get_device(), calls, len(more))

@@ -24,6 +24,7 @@ from ..problem import (
     EpilogueInputs,
     Problem,
     after,
+    meet,
     result_shape,
     span,
 )
@@ -62,48 +63,42 @@ class Plan(fast_path.Kind):
         #: and which of them it doesn't make, if any.
         self.gradients: dict[tuple, tuple[list[fast_path.Step | None], list]] = Bounded(GRADIENTS)
 
-    def __call__(self, a, b, c, then: EpilogueInputs, views: Sequence[Any]) -> None:
+    def __call__(self, a, b, c, then: EpilogueInputs, views: Sequence[Any], *offs) -> None:
         """Write a @ b, and what follows `then`, into `c`, on its device; all are of this kind.
 
-        `views` are those of `plan.matrices`.
+        `views` are those of `plan.matrices`, and `offs` cuts them into groups, if they are cut. Not
+        of a kind that is made `apart`.
         """
-        if self.apart:
-            argument = product(a, b, None, self.options, then.before())
-            after(argument, then.activation, then.residual, then.beta, c)
-            return
-        x, y, z, *more = views
-        pairs = zip((x, y, z, *more), (a, b, c, *then.tensors), strict=True)
+        pairs = zip(views, (a, b, c, *then.tensors), strict=True)
         copied = any(view.data_ptr() != t.data_ptr() for view, t in pairs)
+        x, y, z, *tensors = views
         kernel, config = self.choice.kernel, self.choice.config
         if self.problem.device == INTERPRETER:
             slow.warning.count(self.problem, dispatch.predict(kernel, self.problem, config))
-        more += then.factors
+        more = *offs, *tensors, *then.factors
         calls = plan.run(kernel, self.problem, config, x, y, z, *more)
         if z.data_ptr() != c.data_ptr():  # batch strides that no kernel takes
             c.copy_(z.view(c.shape))
         elif not copied and None not in calls:
-            self.launches = prepared(self.choice, self.problem, c.get_device(), calls, len(more))
+            self.launches = self._prepared(c.get_device(), calls, len(more))
 
+    def _prepared(self, device: int, calls: Sequence[Call | Any], more: int) -> Launches:
+        """`calls` are what `run` returned: what copies if anything, and the kernel's own.
 
-def prepared(
-    choice: dispatch.Choice, problem: Problem, device: int, calls: Sequence[Call | Any], more: int
-) -> Launches:
-    """`calls` are what `run` returned: what copies if anything, and the kernel's own.
-
-    So many inputs come after a, b and c.
-    """
-    kernel, config = choice.kernel, choice.config
-    names = config.PACK
-    copies = {name: 3 + more + i for i, name in enumerate(names)}
-    operands = [copies.get("a", 0), copies.get("b", 1)]
-    work = 3 + more + len(names)
-    *packing, call = calls
-    packing = [one.placed((0, operands[0], 1, operands[1])) for one in packing]
-    if config.SWAP:
-        operands.reverse()
-    call = call.placed((*operands, *range(2, 3 + more), work, work + 1))
-    room = kernel.workspace and kernel.workspace(config.view(problem), config)
-    return Launches(device, [*packing, call], copied_bytes(problem, names), room)
+        So many inputs come after a, b and c.
+        """
+        kernel, config = self.choice.kernel, self.choice.config
+        names = config.PACK
+        copies = {name: 3 + more + i for i, name in enumerate(names)}
+        operands = [copies.get("a", 0), copies.get("b", 1)]
+        work = 3 + more + len(names)
+        *packing, call = calls
+        packing = [one.placed((0, operands[0], 1, operands[1])) for one in packing]
+        if config.SWAP:
+            operands.reverse()
+        call = call.placed((*operands, *range(2, 3 + more), work, work + 1))
+        room = kernel.workspace and kernel.workspace(config.view(self.problem), config)
+        return Launches(device, [*packing, call], copied_bytes(self.problem, names), room)
 
 
 @untraced
@@ -119,8 +114,7 @@ def product(
     kind: Any = fast_path.KNOWN.get(key)
     if out is not None:
         fast_path.check_writable(out)
-        met = fast_path.overlap(addresses[:3], (span(a), span(b), span(out)))
-        if met or then.met_by(out):
+        if meet(a, out) or meet(b, out) or then.met_by(out):
             return out.copy_(product(a, b, None, options, then))
     if then is not NOTHING and (a.dtype not in REAL or a.shape[-1] == 0 or then.alpha == 0):
         result = in_parts(a, b, options, then, lambda a, b, options: product(a, b, None, options))
@@ -138,7 +132,11 @@ def product(
         problem, *views = plan.matrices(a, b, c, precision, accumulate, then)
         if kind is None:
             kind = Plan(a, b, c, options, problem)
-        kind(a, b, c, then, views)
+        if kind.apart:
+            argument = product(a, b, None, options, then.before())
+            after(argument, then.activation, then.residual, then.beta, c)
+        else:
+            kind(a, b, c, then, views)
         fast_path.KNOWN[key] = kind
     if out is not None:
         torch.autograd.graph.increment_version(out)
