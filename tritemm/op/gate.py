@@ -17,34 +17,25 @@ from ..runtime.torch_private import (
     onwards,
 )
 
-GATE = define("gate(Tensor x, str activation) -> Tensor")
-GATE_GRADIENT = define("gate_gradient(Tensor grad, Tensor x, str activation) -> Tensor")
+#: With `grad`, that of the result, it is the gradient with respect to `x`.
+GATE = define("gate(Tensor x, str activation, Tensor? grad=None) -> Tensor")
 
 
-def _gate(x, activation) -> torch.Tensor:
-    out = _fake(x, activation)
+def _gate(x, activation, grad=None) -> torch.Tensor:
+    out = _fake(x, activation, grad)
     if out.numel():
-        gated(x.contiguous().view(-1, x.shape[-1]), activation, out)
+        x = x.contiguous().view(-1, x.shape[-1])
+        grad = None if grad is None else grad.contiguous().view(-1, grad.shape[-1])
+        gated(x, activation, out, grad)
     return out
 
 
-def _fake(x, activation) -> torch.Tensor:
-    return x.new_empty(*x.shape[:-1], x.shape[-1] // 2)
+def _fake(x, activation, grad=None) -> torch.Tensor:
+    columns = x.shape[-1] // 2 if grad is None else x.shape[-1]
+    return x.new_empty(*x.shape[:-1], columns)
 
 
-def _gradient(grad, x, activation) -> torch.Tensor:
-    out = _fake_gradient(grad, x, activation)
-    if out.numel():
-        grad = grad.contiguous().view(-1, grad.shape[-1])
-        gated(x.contiguous().view(-1, x.shape[-1]), activation, out, grad)
-    return out
-
-
-def _fake_gradient(grad, x, activation) -> torch.Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
-def _by_torch(grad, x, activation) -> torch.Tensor:
+def _gradient(x, activation, grad) -> torch.Tensor:
     """The gradient by operators that have derivatives of their own."""
     gate, up = x.chunk(2, -1)
     if GATED[activation] == "silu":
@@ -56,18 +47,14 @@ def _by_torch(grad, x, activation) -> torch.Tensor:
     return torch.cat((grad * up * slope, grad * gate * share), -1)
 
 
-def _rule(keys, x, activation):
-    if has_tangent(x):
-        return activated(x, activation)
-    if not compute_requires_grad(x):
-        return below_autograd(GATE, keys, x, activation)
-    return _Gate.record(x, activation, keys)
-
-
-def _rule_of_gradient(keys, grad, x, activation):
-    if has_tangent(grad, x) or compute_requires_grad(grad, x):
-        return _by_torch(grad, x, activation)
-    return below_autograd(GATE_GRADIENT, keys, grad, x, activation)
+def _rule(keys, x, activation, grad=None):
+    """The operator's rule: records one gradient, and leaves all others to torch's operators."""
+    forward_mode = has_tangent(x, grad)
+    if not forward_mode and not compute_requires_grad(x, grad):
+        return below_autograd(GATE, keys, x, activation, grad)
+    if grad is not None:
+        return _gradient(x, activation, grad)
+    return activated(x, activation) if forward_mode else _Gate.record(x, activation, keys)
 
 
 class _Gate(Derivatives):
@@ -80,8 +67,7 @@ class _Gate(Derivatives):
     @staticmethod
     def backward(ctx, grad):
         (x,) = ctx.saved_tensors
-        return GATE_GRADIENT(grad, x, ctx.activation), None, None
+        return GATE(x, ctx.activation, grad), None, None
 
 
 implement_whole(GATE, _gate, _fake, _rule)
-implement_whole(GATE_GRADIENT, _gradient, _fake_gradient, _rule_of_gradient)

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import register_flop_formula
 from ..plan.kinds import in_parts, product
 from ..problem import NOTHING, EpilogueInputs, result_shape
 from ..runtime import fast_path, inductor
-from ..runtime.operators import called_by_inductor, implement
+from ..runtime.operators import called_by_inductor, implement, implement_whole
 from ..runtime.torch_private import profiling, without_gradient
 from . import distributed
 from .derivatives import rule
@@ -115,10 +115,7 @@ def _batch_first(t, dim, rank):
     return t.reshape(t.shape[0], *(1,) * (rank + 1 - t.dim()), *t.shape[1:])
 
 
-implement(GEMM, _gemm, "CPU", "CUDA")
-implement(GEMM, _fake, "Fake")
-implement(GEMM, _vmap, "Vmap")
-implement(GEMM, rule, "Autograd")
+implement_whole(GEMM, _gemm, _fake, rule, _vmap)
 implement(GEMM_OUT, _gemm_out, "CPU", "CUDA")
 implement(GEMM_OUT, lambda *args, out: None, "Fake")
 implement(GEMM_OUT, without_gradient(GEMM_OUT), "Autograd")

@@ -12,6 +12,7 @@ import torch
 from torch.utils.flop_counter import register_flop_formula
 
 from ..dispatch.request import for_gradients
+from ..dtypes import wide
 from ..plan.groups import form_of, product, result_shape
 from ..problem import GATED, EpilogueInputs, after
 from ..runtime import fast_path
@@ -102,11 +103,12 @@ class _Linear(Derivatives):
         if needs[1]:
             found[1] = _gradient(a.mT, grad, offs, ctx, options)
         if needs[3] and ctx.form == "k":
-            found[3] = grad.sum(1, dtype=_wide(grad)).to(ctx.bias)
+            found[3] = grad.sum(1, dtype=wide(grad.dtype)).to(ctx.bias)
         elif needs[3]:
             exact = "ieee" if grad.dtype == torch.float32 else None
             ones = grad.new_ones(1, grad.shape[0])
-            total = GROUPED(ones, grad, offs, None, "", 1.0, options[0], exact, None, _wide(grad))
+            how = options[0], exact, None, wide(grad.dtype)
+            total = GROUPED(ones, grad, offs, None, "", 1.0, *how)
             found[3] = total.squeeze(-2).to(ctx.bias)
         return tuple(found)
 
@@ -122,11 +124,6 @@ class _Linear(Derivatives):
                 like = a.new_zeros(a.shape[0], 1), b.new_zeros(*b.shape[:-2], 1, b.shape[-1])
                 terms.append(GROUPED(*like, offs, bias_tangent, "", 1.0, *ctx.options))
             return sum(terms[1:], terms[0])
-
-
-def _wide(t) -> torch.dtype:
-    """The type of a sum of elements of `t`."""
-    return torch.promote_types(t.dtype, torch.float32)
 
 
 def _gradient(x, y, offs, ctx, options) -> torch.Tensor:

@@ -46,20 +46,12 @@ def implement_whole(
     function: Callable,
     fake: Callable,
     rule: Callable | None = None,
+    vmap: Callable | None = None,
 ) -> None:
     """Have `function` make the operator's results on any device, `fake` those without data, and
-    `rule` record derivatives, if it has any. Under vmap it makes one result after another."""
-    implement(operator, function, "CPU", "CUDA")
-    implement(operator, fake, "Fake")
-    implement(operator, one_by_one(operator), "Vmap")
-    if rule is not None:
-        implement(operator, rule, "Autograd")
+    `rule` record derivatives, if it has any. Without `vmap`, one result is made after another."""
 
-
-def one_by_one(operator: torch._ops.OpOverload) -> Callable:
-    """The rule of "Vmap" of an operator that makes one result after another."""
-
-    def rule(info, in_dims, *args):
+    def one_by_one(info, in_dims, *args):
         parts = [
             [arg] * info.batch_size if dim is None else arg.unbind(dim)
             for arg, dim in zip(args, in_dims, strict=True)
@@ -69,7 +61,11 @@ def one_by_one(operator: torch._ops.OpOverload) -> Callable:
             return torch.stack(made), 0
         return tuple(map(torch.stack, zip(*made, strict=True))), (0,) * len(made[0])
 
-    return rule
+    implement(operator, function, "CPU", "CUDA")
+    implement(operator, fake, "Fake")
+    implement(operator, vmap or one_by_one, "Vmap")
+    if rule is not None:
+        implement(operator, rule, "Autograd")
 
 
 def called_by_inductor(name: str, function: Callable) -> None:
