@@ -9,16 +9,15 @@ import torch
 from torch.overrides import handle_torch_function, has_torch_function
 
 from ..dispatch.request import word_of
-from ..dtypes import Precision, check_epilogue, result_type, wide
+from ..dtypes import Precision, check_epilogue, wide
 from ..op.groups import grouped
 from ..plan.groups import FORMS, result_shape
 from ..problem import ACCUMULATE, GATED, Activation, EpilogueInputs
-from ..problem import result_shape as batch_shape
 from ..problem.config import Config
 from ..rungs import Rung
 from ..runtime.sizes import fits, holds
 from ..spec import Kernel
-from .arguments import autocast, check_dense, checked_options, pair
+from .arguments import OPTIONS, autocast, check_dense, checked_options, pair
 from .epilogue import activation_of, check_kind, factor
 from .matmul import matmul
 from .result import check_out, needs_copy, resized
@@ -82,21 +81,21 @@ def grouped_mm(
     [[2.0], [2.0], [2.0]]
     """
     tensors = tuple(t for t in (a, b, offs, bias, out) if t is not None)
+    asked: tuple[Any, ...] = kernel, config, batch_invariant, precision, accumulate, out_dtype
     if has_torch_function(tensors):
         return handle_torch_function(
-            grouped_mm, tensors, a, b, offs=offs, bias=bias, out_dtype=out_dtype,
-            activation=activation, alpha=alpha, out=out, batch_invariant=batch_invariant,
-            kernel=kernel, config=config, precision=precision, accumulate=accumulate,
+            grouped_mm, tensors, a, b, offs=offs, bias=bias, activation=activation, alpha=alpha,
+            out=out, **dict(zip(OPTIONS, asked, strict=True)),
         )  # fmt: skip
-    x, y = pair("grouped_mm", ("a", "b"), a, b, cast=out is None, axis=None)
-    count = _check_sizes(x, y, offs)
+    for name, t in (("a", a), ("b", b)):
+        if isinstance(t, torch.Tensor) and t.dim() not in (2, 3):
+            raise RuntimeError(f"grouped_mm(): {name} is {t.dim()}D; 2 or 3 dimensions are needed")
+    x, y = pair("grouped_mm", ("a", "b"), a, b, cast=out is None)
+    count = _check_groups(x, y, offs)
     then = _checked_epilogue(bias, activation, alpha, x, y, count, out)
-    word = word_of(kernel, config, batch_invariant)
-    options = checked_options((word, precision, accumulate, out_dtype), x.dtype)
+    options = checked_options((word_of(*asked[:3]), *asked[3:]), x.dtype)
     if offs is None:
-        asked: dict[str, Any] = {"kernel": kernel, "config": config, "precision": precision}
-        asked |= {"batch_invariant": batch_invariant, "accumulate": accumulate}
-        return _batched(a, b, then, out, asked | {"out_dtype": out_dtype})
+        return _batched(x, y, then, out, options[-1], dict(zip(OPTIONS, asked, strict=True)))
     if out is None:
         return grouped(x, y, offs, *then, *options)
     inputs, shape = tensors[:-1], result_shape(x, y, count, then[1])
@@ -108,31 +107,22 @@ def grouped_mm(
     return grouped(x, y, offs, *then, *options[:-1], out=resized(out, shape, fitting))
 
 
-def _batched(a, b, then: tuple, out, asked: dict) -> torch.Tensor:
-    """The form without groups, a product of batches, whose biases torch adds."""
+def _batched(a, b, then: tuple, out, dtype: torch.dtype, asked: dict) -> torch.Tensor:
+    """The form without groups, a product of batches, whose biases torch adds; of this type."""
     bias, activation, alpha = then
     if bias is None:
         return matmul(a, b, activation=activation or None, alpha=alpha, out=out, **asked)
-    kind = (autocast(a) if out is None else a).dtype
-    dtype, shape = result_type(asked["out_dtype"], kind), batch_shape(a, b, activation)
     if out is not None:
         check_out(out, (a, b, bias), dtype)
-    linear = matmul(a, b, **asked | {"out_dtype": wide(ACCUMULATE[kind])})
+    linear = matmul(a, b, **asked | {"out_dtype": wide(ACCUMULATE[a.dtype])})
     result = EpilogueInputs(bias.unsqueeze(-2), None, activation, alpha).of(linear, dtype)
-    return result if out is None else resized(out, shape, fits(out.shape, shape)).copy_(result)
+    if out is None:
+        return result
+    return resized(out, result.shape, fits(out.shape, result.shape)).copy_(result)
 
 
-def _check_sizes(a, b, offs) -> int:
+def _check_groups(a, b, offs) -> int:
     """The number of groups; an error where operands and offsets don't go together."""
-    for name, t in (("a", a), ("b", b)):
-        if t.dim() not in (2, 3):
-            raise RuntimeError(f"grouped_mm(): {name} is {t.dim()}D; 2 or 3 dimensions are needed")
-    K, terms = a.shape[-1], b.shape[-2]
-    if not holds(terms == K):
-        raise RuntimeError(
-            f"a {tuple(a.shape)} and b {tuple(b.shape)} cannot be multiplied: K is {K} in a and "
-            f"{terms} in b"
-        )
     if a.dim() == b.dim() == 3:
         if offs is not None:
             raise RuntimeError("offs says where 2D operands are cut; a and b are 3D, leave it out")
@@ -149,10 +139,9 @@ def _check_sizes(a, b, offs) -> int:
             f"offs is {list(offs.shape)} of {offs.dtype} on {offs.device}; it has one dimension, "
             f"is int32 and is where a is, on {a.device}"
         )
-    groups = [t.shape[0] for t in (a, b) if t.dim() == 3]
-    if groups and not holds(groups[0] == offs.shape[0]):
-        name = "a" if a.dim() == 3 else "b"
-        raise RuntimeError(f"offs has {offs.shape[0]} groups and {name} has {groups[0]}")
+    for name, t in (("a", a), ("b", b)):
+        if t.dim() == 3 and not holds(t.shape[0] == offs.shape[0]):
+            raise RuntimeError(f"offs has {offs.shape[0]} groups and {name} has {t.shape[0]}")
     return offs.shape[0]
 
 
@@ -160,17 +149,13 @@ def _checked_epilogue(bias, activation, alpha, a, b, count: int, out) -> tuple:
     """Bias, activation and alpha as the operator takes them; or an error."""
     word, alpha = activation_of(activation, b), float(factor("alpha", alpha))
     check_epilogue(a.dtype, word, alpha)
-    form = FORMS.get((a.dim(), b.dim()))
-    if form == "n" and word in GATED:
+    columns_cut = FORMS.get((a.dim(), b.dim())) == "n"
+    if columns_cut and word in GATED:
         raise ValueError(f"activation={word!r} takes pairs of columns, and columns are cut")
-    return _checked_bias(bias, a, b, form, count, out), word, alpha
-
-
-def _checked_bias(bias, a, b, form: str | None, count: int, out):
     if bias is None:
-        return None
+        return None, word, alpha
     check_kind("bias", bias, a)
-    if form == "n":
+    if columns_cut:
         raise ValueError(
             "bias= has a number for each column of each group, and columns are cut: multiply "
             "b.mT by a.mT, whose rows are"
@@ -180,4 +165,4 @@ def _checked_bias(bias, a, b, form: str | None, count: int, out):
             f"bias has shape {list(bias.shape)}; of {count} groups and {b.shape[-1]} columns it is "
             f"{[count, b.shape[-1]]}"
         )
-    return autocast(bias) if out is None else bias
+    return autocast(bias) if out is None else bias, word, alpha

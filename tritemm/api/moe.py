@@ -13,7 +13,8 @@ from ..dtypes import Precision
 from ..op.combine import ROUTE, combined
 from ..problem import ACTIVATIONS, GATED, Activation, activated
 from ..runtime.sizes import fits, holds
-from .arguments import check_dense, pair
+from .arguments import pair
+from .epilogue import check_kind
 from .groups import grouped_mm
 
 #: Of an activation of the gate: that of pairs, which the product ends with by itself.
@@ -147,9 +148,7 @@ def _check_sizes(x, gate_up, down, own_gate: bool) -> None:
 def _check_choice(index, weight, x) -> None:
     """Refuse what doesn't choose experts for each of the tokens `x` [T, H]."""
     for name, t in (("topk_index", index), ("topk_weight", weight)):
-        if not isinstance(t, torch.Tensor):
-            raise TypeError(f"{name} must be Tensor, not {type(t).__name__}")
-        check_dense(name, t)
+        check_kind(name, t, x, any_type=True)
         if t.device != x.device:
             raise RuntimeError(f"{name} is on {t.device}; it is where hidden is, on {x.device}")
     if index.dtype == torch.bool or index.is_floating_point() or not weight.is_floating_point():

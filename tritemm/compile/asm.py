@@ -183,7 +183,8 @@ def problem_of(job: Job) -> Problem:
     """The job's problem on the job's architecture, of meta tensors."""
     dtype, accumulate, out_dtype = job.types
     columns = job.N // (2 if job.activation in GATED else 1)
-    of_a, of_b, of_c = (() if job.groups in cut else job.batch for cut in _CUT)
+    cuts = ("m", "k"), ("n", "k"), ("m", "n")  # of A, B and C, which then have no batch
+    of_a, of_b, of_c = (() if job.groups in cut else job.batch for cut in cuts)
     c = _operand(job.M, columns, "N", out_dtype, None, of_c)
     return Problem.of(
         _operand(job.M, job.K, job.layout[0], dtype, job.a_batch, of_a),
@@ -198,10 +199,6 @@ def problem_of(job: Job) -> Problem:
         symmetric=job.symmetric,
         groups=job.groups,
     )
-
-
-#: What groups of A, B and C are cut along, where they are.
-_CUT = (("m", "k"), ("n", "k"), ("m", "n"))
 
 
 def configs_of(job: Job) -> tuple[Config, ...]:

@@ -22,7 +22,6 @@ from .converted import Options, by_torch, why_torch
 NAME = "tritemm"
 #: What transformers puts on a module whose experts run by a function of that kind.
 _KNOWN = {"config", "has_gate", "has_bias", "is_transposed"}
-_NORM = "a norm follows each expert"
 
 
 class ExpertOptions(Options):
@@ -60,7 +59,7 @@ def register_experts() -> None:
         names = "gate_up_proj" if self.has_gate else "up_proj", "down_proj"
         up, down = (getattr(self, name) for name in names)
         reasons = (why_torch(hidden_states, weight, None) for weight in (up, down))
-        reason = _NORM if _has_norm(self) else next(filter(None, reasons), None)
+        reason = _why_norm(self) or next(filter(None, reasons), None)
         if reason is not None:
             back = theirs.grouped_mm_experts_forward
             return by_torch(reason, back, self, hidden_states, top_k_index, top_k_weights)
@@ -95,28 +94,25 @@ def weight_of(module: nn.Module) -> Any:
 def convert(
     modules: Iterable[tuple[str, nn.Module]], given: dict, skipped: Collection[nn.Module]
 ) -> Iterator[tuple[str, nn.Module, tuple[str | None, str | None]]]:
-    """To the experts among the modules, those of one config together; yields notes of each."""
-    found: dict[int, list[tuple[str, Any]]] = {}
-    for name, module in modules:
-        if weight_of(module) is not None:
-            found.setdefault(id(module.config), []).append((name, module))
-    for experts in found.values():
-        config = experts[0][1].config
-        before = config._experts_implementation
-        reason = next(filter(None, (_why_not(each, skipped) for _, each in experts)), None)
-        for name, module in experts:
-            if reason is not None:
-                yield name, module, (None, reason)
-                continue
-            old = vars(module).get("_tritemm_options", ExpertOptions())
-            vars(module)["_tritemm_options"] = old._replace(**given)
-            said = [f"{key}={value}" for key, value in given.items() if getattr(old, key) != value]
-            if before != NAME:
-                vars(module)["_tritemm_before"], said = before, ["by tritemm.moe"]
-            yield name, module, (", ".join(said) or None, None)
-        if reason is None:
-            register_experts()
-            config._experts_implementation = {"": NAME}  # which leaves the configs inside of it
+    """To the experts among the modules, all or none of those of one config; yields their notes."""
+    experts: list[tuple[str, Any]] = [each for each in modules if weight_of(each[1]) is not None]
+    before = {id(each.config): each.config._experts_implementation for _, each in experts}
+    reasons: dict[int, str | None] = {}
+    for _, each in experts:
+        reasons[id(each.config)] = reasons.get(id(each.config)) or _why_not(each, skipped)
+    for name, module in experts:
+        config = id(module.config)
+        if reasons[config] is not None:
+            yield name, module, (None, reasons[config])
+            continue
+        register_experts()
+        module.config._experts_implementation = {"": NAME}  # not those of the configs inside of it
+        old = vars(module).get("_tritemm_options", ExpertOptions())
+        vars(module)["_tritemm_options"] = old._replace(**given)
+        said = [f"{key}={value}" for key, value in given.items() if getattr(old, key) != value]
+        if before[config] != NAME:
+            vars(module)["_tritemm_before"], said = before[config], ["by tritemm.moe"]
+        yield name, module, (", ".join(said) or None, None)
 
 
 def restore(module: nn.Module) -> str | None:
@@ -134,8 +130,8 @@ def _why_not(module: nn.Module, skipped: Collection[nn.Module]) -> str | None:
     """Why experts, and those that share their config, can't be converted; or None."""
     if module in skipped:
         return "named in skip, or of one config with experts that are"
-    return _NORM if _has_norm(module) else layers.why_not(weight_of(module))
+    return _why_norm(module) or layers.why_not(weight_of(module))
 
 
-def _has_norm(module: nn.Module) -> bool:
-    return getattr(module, "has_post_expert_norm", False)
+def _why_norm(module: nn.Module) -> str | None:
+    return "a norm follows each expert" if getattr(module, "has_post_expert_norm", False) else None

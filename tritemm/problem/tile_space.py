@@ -22,7 +22,7 @@ class TileSpace:
     @property
     def elements(self) -> int:
         """Elements of the product; no tiles are more."""
-        return self.M * self.N * self.batch
+        return self.tiles(1, 1)
 
     def tiles(self, rows: int, columns: int) -> int:
         """Tiles of so many rows and columns."""
@@ -39,10 +39,6 @@ class Triangle(TileSpace):
     A square's side is the least that whole tiles make up, along and across.
     """
 
-    @property
-    def elements(self) -> int:
-        return self.N * (self.N + 1) // 2 * self.batch
-
     def tiles(self, rows: int, columns: int) -> int:
         side = math.lcm(rows, columns)
         squares = -(-self.N // side)
@@ -58,10 +54,6 @@ class Grouped(TileSpace):
     """
 
     cut: str
-
-    @property
-    def elements(self) -> int:
-        return self.tiles(1, 1)
 
     def tiles(self, rows: int, columns: int) -> int:
         down, across = -(-self.M // rows), -(-self.N // columns)
