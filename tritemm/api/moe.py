@@ -11,14 +11,11 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from ..dtypes import Precision
 from ..op.combine import ROUTE, combined
-from ..problem import ACTIVATIONS, GATED, Activation, activated
+from ..problem import ACTIVATIONS, GATES, Activation, activated
 from ..runtime.sizes import fits, holds
 from .arguments import pair
 from .epilogue import check_kind
 from .groups import grouped_mm
-
-#: Of an activation of the gate: that of pairs, which the product ends with by itself.
-_FUSED: Any = {plain: gated for gated, plain in GATED.items()}
 
 
 def moe(
@@ -116,8 +113,8 @@ def _gating(activation, interleaved: bool, dtype) -> tuple[Activation | None, Ca
             f"activation={activation!r} is unknown; that of the gate is one of {known}, or a "
             "function of the product"
         )
-    if not interleaved and activation in _FUSED and dtype != torch.float64:
-        return _FUSED[activation], None
+    if not interleaved and activation in GATES and dtype != torch.float64:
+        return GATES[activation], None
 
     def gated(x: torch.Tensor) -> torch.Tensor:
         gate, up = (x[..., ::2], x[..., 1::2]) if interleaved else x.chunk(2, -1)

@@ -22,7 +22,7 @@ from torch.fx import Graph, Node
 
 from ..api.blas import linear
 from ..op.schema import GEMM, parted
-from ..problem import ACCUMULATE, ACTIVATIONS, GATED, NOTHING, EpilogueInputs, activated
+from ..problem import ACCUMULATE, ACTIVATIONS, GATED, GATES, NOTHING, EpilogueInputs, activated
 from ..runtime import inductor
 from ..runtime.operators import called_by_inductor, define, implement
 
@@ -240,7 +240,7 @@ def _merge(graph: Graph, run: Sequence[_Product]) -> None:
 def _gate(graph: Graph, gate: _Product, up: _Product) -> bool:
     """Put activation(gate) * up in the place of both, if that is all that becomes of them."""
     end, word = _activation(gate.node)
-    if word not in _GATES or gate.bias is not None or list(up.node.users) != list(end.users):
+    if word not in GATES or gate.bias is not None or list(up.node.users) != list(end.users):
         return False
     (product,) = end.users
     if product.target is not torch.ops.aten.mul.Tensor or set(product.args) != {end, up.node}:
@@ -248,14 +248,10 @@ def _gate(graph: Graph, gate: _Product, up: _Product) -> bool:
     if gate.value.shape != up.value.shape:  # one is broadcast
         return False
     with graph.inserting_before(product):
-        rest = None, None, None, None, _GATES[word], gate.precision
+        rest = None, None, None, None, GATES[word], gate.precision
         args = gate.input, gate.weight, up.weight, *rest
         product.replace_all_uses_with(_call(graph, product, _MERGED, args, product.meta["val"]))
     return True
-
-
-#: The activation of a gate, and what `linear` calls the gated one.
-_GATES = {plain: gated for gated, plain in GATED.items()}
 
 
 def _activate(graph: Graph, product: _Product) -> None:

@@ -12,6 +12,7 @@ from .device import Device as Device
 from .device import Unsupported as Unsupported
 from .epilogue import ACTIVATIONS as ACTIVATIONS
 from .epilogue import GATED as GATED
+from .epilogue import GATES as GATES
 from .epilogue import PLAIN as PLAIN
 from .epilogue import Activation as Activation
 from .epilogue import EpilogueSpec as EpilogueSpec

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -17,6 +17,8 @@ ACTIVATIONS: tuple[str, ...] = ("", *get_args(Plain))
 #: the gate's; C has half as many.
 Gated = Literal["swiglu", "geglu"]
 GATED: dict[str, str] = dict(zip(get_args(Gated), ("silu", "gelu"), strict=True))
+#: The gate's activation -> that of the pair.
+GATES: dict[str, Any] = {plain: gated for gated, plain in GATED.items()}
 #: What `activation=` may be.
 Activation = Literal[Plain, Gated]
 
